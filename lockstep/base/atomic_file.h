@@ -1,0 +1,37 @@
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace lockstep {
+
+/// A file that appears under its name only when it is complete: written to a
+/// temporary name in the same folder, synced, renamed, and the folder synced.
+/// Destroyed without commit(), it leaves nothing behind. Throws IoError.
+class AtomicFile {
+ public:
+  explicit AtomicFile(std::string path);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void write(std::span<const std::byte> bytes);
+  void write(std::string_view text);
+  void commit();
+
+ private:
+  std::string path_;
+  std::string temporary_;
+  int fd_ = -1;
+};
+
+/// Flushes a folder's entries to disk. Throws IoError.
+void sync_directory(const std::string& path);
+/// mkdir -p. Throws IoError naming the part that is in the way.
+void make_directories(const std::string& path);
+/// The whole file. Throws IoError, also when it is larger than `max_bytes`.
+std::string read_file(const std::string& path, size_t max_bytes);
+
+}  // namespace lockstep

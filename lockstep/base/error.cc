@@ -1,0 +1,21 @@
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+std::string message(std::string_view component, const Problem& problem) {
+  std::string text = "[" + std::string(component) + "] " + problem.what;
+  if (!problem.expected.empty()) text += "; expected " + problem.expected;
+  if (!problem.got.empty()) {
+    text += (problem.expected.empty() ? "; got " : ", got ") + problem.got;
+  }
+  if (!problem.fix.empty()) text += "; " + problem.fix;
+  return text;
+}
+
+}  // namespace
+
+Error::Error(std::string_view component, const Problem& problem)
+    : std::runtime_error(message(component, problem)) {}
+
+}  // namespace lockstep

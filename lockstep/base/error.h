@@ -1,0 +1,61 @@
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace lockstep {
+
+/// The parts of an error message. Empty parts are left out.
+struct Problem {
+  std::string what;
+  std::string expected{};
+  std::string got{};
+  std::string fix{};
+};
+
+/// Base of every exception that Lockstep throws. Its message reads
+/// `[component] what; expected X, got Y; fix`.
+class Error : public std::runtime_error {
+ public:
+  Error(std::string_view component, const Problem& problem);
+};
+
+/// The caller passed something that can't be: a bad option, shape or value.
+class InvalidArgument : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A device that does not exist, is taken twice, or failed.
+class DeviceError : public Error {
+ public:
+  explicit DeviceError(const Problem& problem) : Error("device", problem) {}
+};
+
+/// A dataset that is missing, truncated or malformed.
+class DataError : public Error {
+ public:
+  explicit DataError(const Problem& problem) : Error("data", problem) {}
+};
+
+/// A checkpoint that can't be written, read or loaded into this model.
+class CheckpointError : public Error {
+ public:
+  explicit CheckpointError(const Problem& problem)
+      : Error("checkpoint", problem) {}
+};
+
+/// A file or folder that can't be read or written.
+class IoError : public Error {
+ public:
+  explicit IoError(const Problem& problem) : Error("io", problem) {}
+};
+
+/// Training can't go on: a loss that is not finite, say.
+class TrainError : public Error {
+ public:
+  explicit TrainError(const Problem& problem) : Error("train", problem) {}
+};
+
+}  // namespace lockstep

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace lockstep::cli {
+
+// Exit codes of the program.
+inline constexpr int kDone = 0;
+inline constexpr int kFailed = 1;
+inline constexpr int kBadUsage = 2;
+
+// One file a subcommand. Each adds itself to `app` with its options; the
+// subcommand's callback does the work, and throws what fails.
+void add_train(CLI::App& app);
+void add_eval(CLI::App& app);
+void add_compare(CLI::App& app);
+void add_split(CLI::App& app);
+void add_doctor(CLI::App& app);
+void add_completion(CLI::App& app);
+
+/// The whole program: parses, runs, prints errors to stderr and turns them
+/// into an exit code. Unknown subcommands and options suggest the nearest.
+int run_program(int argc, char** argv);
+
+}  // namespace lockstep::cli

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <compare>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep {
+
+enum class DeviceKind { kCpu, kCuda };
+
+/// A place to compute on: GPU `index`, or slice `index` of the host's cores.
+///
+/// The host is cut into `slices` equal slices; a slice has its own cores and
+/// its own accounts of memory and busy time (see worker.h, memory.h).
+/// `slices` is 0 for CUDA. cpu:0 of 1 is the whole host.
+struct Device {
+  DeviceKind kind = DeviceKind::kCpu;
+  int index = 0;
+  int slices = 1;
+
+  bool is_cpu() const { return kind == DeviceKind::kCpu; }
+  bool is_cuda() const { return kind == DeviceKind::kCuda; }
+  /// "cpu:0" or "cuda:1".
+  std::string name() const;
+
+  auto operator<=>(const Device&) const = default;
+};
+
+enum class Duplicates { kRefuse, kAllow };
+
+/// Parses a list of devices.
+///
+///   auto                 every GPU; without one, a slice per allowed core
+///   3                    three GPUs; without one, three slices
+///   cpu:2                the host cut in two slices: cpu:0, cpu:1. A lone
+///                        `cpu:N` is a count; in a list it is an index
+///   cpu                  the whole host as one slice
+///   cuda:0,cuda:1        these GPUs
+///   cpu:0,cpu:1          these slices, of as many as are listed
+///
+/// Throws DeviceError, naming the device and what exists, for an unknown
+/// device, more slices than cores, kinds mixed, and for a device named twice
+/// unless `duplicates` allows it.
+std::vector<Device> devices(std::string_view list,
+                            Duplicates duplicates = Duplicates::kRefuse);
+
+/// The cores of slice `device`: an equal cut of those this process may use.
+/// Throws DeviceError for a CUDA device.
+std::vector<int> cores_of(const Device& device);
+
+/// "cpu:0, cpu:1".
+std::string join_names(const std::vector<Device>& devices);
+
+/// How many GPUs this process can use; 0 in a build without CUDA.
+int cuda_device_count();
+
+}  // namespace lockstep

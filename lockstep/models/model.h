@@ -1,0 +1,43 @@
+#pragma once
+
+#include <torch/torch.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace lockstep::models {
+
+/// A classifier of images or vectors: (N, ...) in, logits (N, classes) out.
+class Model : public torch::nn::Module {
+ public:
+  virtual torch::Tensor forward(const torch::Tensor& x) = 0;
+};
+
+enum class Stem {
+  kCifar,     ///< 3x3 convolution, stride 1: for 32x32 images
+  kImageNet,  ///< 7x7 convolution, stride 2, and a 3x3 max-pool
+};
+
+/// Everything needed to build a model anew.
+struct ModelSpec {
+  std::string name = "resnet18";  ///< one of names()
+  int64_t classes = 10;
+  Stem stem = Stem::kCifar;       ///< resnets
+  int64_t in_features = 1024;     ///< mlp: inputs are flattened to this
+  int64_t width = 1024;           ///< mlp
+  int64_t depth = 6;              ///< mlp: hidden layers
+};
+
+/// The models that make() knows: mlp, resnet18, resnet34.
+const std::vector<std::string>& names();
+
+/// Builds a model with torchvision's parameter names and initialisation
+/// (mlp: those of torch.nn.Sequential). Throws InvalidArgument for an unknown
+/// name (suggesting the nearest) or a size below 1.
+std::shared_ptr<Model> make(const ModelSpec& spec);
+
+/// The sum of the elements of all parameters.
+int64_t count_parameters(const torch::nn::Module& module);
+
+}  // namespace lockstep::models

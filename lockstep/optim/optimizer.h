@@ -1,0 +1,100 @@
+#pragma once
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace lockstep::optim {
+
+/// An optimizer whose update can be cut in blocks, so that many threads each
+/// do a part of it while the reduced gradient is still in their cache.
+///
+/// Built on ATen's fused kernels. Parameters must be dense and of a floating
+/// type; state is allocated at construction, beside the parameter and in its
+/// layout. A block's extent depends on the parameters alone, so the bits of
+/// the update do not depend on who updates which block.
+class Optimizer {
+ public:
+  /// Elements a block has at most: with its gradients, parameter and state it
+  /// stays in a core's second-level cache.
+  static constexpr int64_t kBlockElements = 16 * 1024;
+
+  /// `length` elements of parameter `parameter` from `offset`, in the order
+  /// of its memory.
+  struct Block {
+    int64_t parameter;
+    int64_t offset;
+    int64_t length;
+  };
+
+  virtual ~Optimizer() = default;
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
+
+  double lr() const { return lr_; }
+  void set_lr(double lr) { lr_ = lr; }
+  int64_t steps() const { return steps_; }
+
+  /// One update from the parameters' .grad, as torch.optim's step(). A
+  /// parameter without a gradient is left alone.
+  void step();
+  /// Drops the gradients (as set_to_none=True does).
+  void zero_grad();
+
+  const std::vector<torch::Tensor>& parameters() const { return parameters_; }
+  const std::vector<Block>& blocks() const { return blocks_; }
+  /// Counts a step; before its update() calls.
+  void begin_step() { ++steps_; }
+  /// Updates block `block` with `gradient` (1-d, the block's length). Blocks
+  /// may be updated at the same time by different threads.
+  virtual void update(int64_t block, const torch::Tensor& gradient) = 0;
+
+  /// Allocates state and momentum again where the parameters are now. Needed
+  /// after the parameters moved to another device or type.
+  virtual int64_t state_bytes() const = 0;
+  /// The state by name: "momentum_buffer.<i>", "exp_avg.<i>", ..., "step".
+  virtual std::map<std::string, torch::Tensor> state_dict() const = 0;
+  /// Throws CheckpointError for missing or misshapen entries.
+  virtual void load_state_dict(
+      const std::map<std::string, torch::Tensor>& state) = 0;
+
+ protected:
+  Optimizer(std::vector<torch::Tensor> parameters, double lr);
+  /// `tensor`'s memory as blocks: one 1-d view for each of blocks().
+  std::vector<torch::Tensor> block_views(
+      const std::vector<torch::Tensor>& tensors) const;
+
+  std::vector<torch::Tensor> parameters_;
+  std::vector<Block> blocks_;
+  double lr_;
+  int64_t steps_ = 0;
+};
+
+struct SgdOptions {
+  double lr = 0.1;
+  double momentum = 0.0;
+  double weight_decay = 0.0;
+  bool nesterov = false;
+};
+
+/// torch.optim.SGD. Throws InvalidArgument for values that it would refuse.
+std::unique_ptr<Optimizer> sgd(std::vector<torch::Tensor> parameters,
+                               const SgdOptions& options);
+
+struct AdamWOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 1e-2;
+};
+
+/// torch.optim.AdamW.
+std::unique_ptr<Optimizer> adamw(std::vector<torch::Tensor> parameters,
+                                 const AdamWOptions& options);
+
+}  // namespace lockstep::optim

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <torch/arg.h>
+
+#include <cstdint>
+#include <optional>
+
+#include "lockstep/device/device.h"
+
+namespace lockstep {
+
+/// When a replica gets its parameters.
+enum class Replication {
+  /// Replicas stay. CPU slices share the original's storage; a GPU's replica
+  /// is copied to when a parameter changed.
+  kResident,
+  /// Every forward copies all parameters to every replica, gathers the
+  /// outputs and reduces the gradients on the output device: nn.DataParallel
+  /// as the textbooks draw it. Here to be measured.
+  kEveryForward,
+};
+
+/// Whose buffers (BatchNorm statistics) survive a forward.
+enum class Buffers {
+  kFirstShard,  ///< those of shard 0, as in PyTorch
+  kMean,        ///< the mean over the shards (floating-point buffers)
+};
+
+struct DataParallelOptions {
+  /// Where outputs are gathered. Default: the first device.
+  TORCH_ARG(std::optional<Device>, output_device) = std::nullopt;
+  /// The batch dimension.
+  TORCH_ARG(int64_t, dim) = 0;
+  TORCH_ARG(Replication, replication) = Replication::kResident;
+  TORCH_ARG(Buffers, buffers) = Buffers::kFirstShard;
+  /// Logical shards that a batch is cut into; 0: one per device. The bits of
+  /// a run depend on this number, not on how many devices share the shards.
+  TORCH_ARG(int64_t, shards) = 0;
+  /// Threads a shard computes with; 0: the cores of all devices / shards.
+  TORCH_ARG(int, intra_op_threads) = 0;
+  /// Of the random streams, keyed by (seed, step, shard). Default: the seed of
+  /// LibTorch's default generator (torch::manual_seed).
+  TORCH_ARG(std::optional<uint64_t>, seed) = std::nullopt;
+};
+
+/// Seconds of the last step by phase: of the slowest device, where all work
+/// at once.
+struct PhaseTimes {
+  double scatter_s = 0;
+  double replicate_s = 0;
+  double forward_s = 0;
+  double gather_s = 0;
+  double backward_s = 0;
+  double reduce_s = 0;  ///< kResident with an optimizer: in update_s
+  double update_s = 0;
+};
+
+/// What train_step() returns.
+struct StepResult {
+  /// Loss of the batch: the shards' losses weighted by their samples.
+  double loss = 0;
+  int64_t samples = 0;
+  /// Before clipping; negative when it was not asked for.
+  double gradient_norm = -1;
+  /// False: the loss (or the gradient's norm) is NaN or infinite, and nothing
+  /// was updated.
+  bool is_finite = true;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+namespace lockstep::train {
+
+struct DeviceReport {
+  std::string name;
+  int64_t samples = 0;          ///< trained on by this device
+  double busy_fraction = 0;     ///< of the time in steps
+  int64_t memory_peak_bytes = 0;
+};
+
+struct TimeSummary {
+  double median = 0;
+  double p90 = 0;
+  double mean = 0;
+  double min = 0;
+};
+
+struct EpochReport {
+  int64_t epoch = 0;
+  double lr = 0;
+  double train_loss = 0;
+  double train_accuracy = 0;
+};
+
+struct TestReport {
+  double loss = 0;
+  double accuracy = 0;
+  int64_t samples = 0;  ///< 0: there was no evaluation
+};
+
+/// Mean seconds of a step by phase.
+struct PhaseReport {
+  double scatter = 0, replicate = 0, forward = 0, gather = 0, backward = 0,
+         reduce = 0, update = 0;
+};
+
+/// What a run was and what came of it: run.json.
+struct RunReport {
+  std::string lockstep;  ///< version
+  std::vector<std::string> command;
+  std::string strategy;
+  std::string model;
+  int64_t parameters = 0;
+  int64_t world_size = 1;  ///< devices at work
+  int64_t shards = 1;
+  int64_t batch_size = 0;
+  std::vector<int64_t> split;  ///< of a batch over the devices
+  std::vector<DeviceReport> devices;
+  int64_t memory_shared_bytes = 0;  ///< held once for all slices (peak)
+  int64_t parameter_bytes = 0;      ///< all copies
+  int64_t optimizer_state_bytes = 0;
+  int64_t steps = 0;
+  TimeSummary step_time_s;
+  double total_time_s = 0;
+  double samples_per_s = 0;
+  PhaseReport phases_s;
+  std::vector<double> losses;  ///< of each step
+  std::vector<EpochReport> epochs;
+  TestReport test;
+  std::string parameter_sha256;
+  std::string last_checkpoint;
+  bool interrupted = false;
+};
+
+TimeSummary summarize(std::vector<double> seconds);
+nlohmann::json to_json(const RunReport& report);
+/// Reads what to_json() wrote. Throws IoError naming the missing key.
+RunReport run_report_from_json(const nlohmann::json& json);
+/// Written aside and renamed.
+void write_json(const std::string& path, const nlohmann::json& json);
+
+}  // namespace lockstep::train

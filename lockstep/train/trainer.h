@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/data/dataset.h"
+#include "lockstep/device/device.h"
+#include "lockstep/models/model.h"
+#include "lockstep/train/run_report.h"
+
+namespace lockstep::train {
+
+enum class Strategy { kSingle, kDataParallel, kDataParallelClassic };
+
+/// "single", "dp", "dp-classic"; throws InvalidArgument with the nearest.
+Strategy parse_strategy(const std::string& name);
+std::string to_string(Strategy strategy);
+
+enum class OptimizerKind { kSgd, kAdamW };
+enum class ScheduleKind {
+  kConstant,
+  kSteps,   ///< lr x 0.1 at each of `milestones`: seed 003's 0.1, 0.01, ...
+  kCosine,  ///< linear warm-up, then cosine to 0
+};
+
+/// Everything a run depends on. The same options give the same bits.
+struct TrainOptions {
+  models::ModelSpec model;
+  data::DataSpec data;
+  Strategy strategy = Strategy::kSingle;
+  std::vector<Device> devices;
+  int64_t shards = 0;            ///< 0: one per device
+  int64_t batch_size = 64;       ///< over all devices
+  int64_t epochs = 1;
+  int64_t max_steps = 0;         ///< 0: no limit
+  uint64_t seed = 0;
+  bool augment = true;
+  bool evaluate = true;          ///< on the test split at the end
+  OptimizerKind optimizer = OptimizerKind::kSgd;
+  double lr = 0.1;
+  double momentum = 0.9;
+  double weight_decay = 5e-4;
+  bool nesterov = false;
+  ScheduleKind schedule = ScheduleKind::kCosine;
+  int64_t warmup_steps = 0;
+  std::vector<int64_t> milestones;  ///< epochs
+  double clip_grad_norm = 0;        ///< 0: off
+  bool channels_last = false;
+  int loader_workers = 1;
+  std::string out_dir;           ///< checkpoints and run.json; empty: none
+  int64_t checkpoint_every = 0;  ///< steps; 0: at the end only
+  int keep_checkpoints = 3;
+  std::string init_from;         ///< checkpoint or safetensors to start from
+  bool progress = true;          ///< a bar on a terminal, else plain lines
+  int64_t log_every = 10;        ///< steps between plain lines
+  std::vector<std::string> command;
+};
+
+/// Trains and returns the report. Throws TrainError when the loss is not
+/// finite (naming the step and where it was first seen), and whatever the
+/// data, devices and model throw. `stop` is polled between steps (Ctrl-C).
+RunReport run_training(const TrainOptions& options,
+                       const std::function<bool()>& stop = {});
+
+}  // namespace lockstep::train
