@@ -1,6 +1,6 @@
 #pragma once
 
-#include <functional>
+#include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
@@ -9,7 +9,8 @@ namespace lockstep {
 
 /// A file that appears under its name only when it is complete: written to a
 /// temporary name in the same folder, synced, renamed, and the folder synced.
-/// Destroyed without commit(), it leaves nothing behind. Throws IoError.
+/// Destroyed without commit(), it leaves nothing behind. A `path` that is no
+/// regular file, such as /dev/stdout, is written straight. Throws IoError.
 class AtomicFile {
  public:
   explicit AtomicFile(std::string path);
@@ -22,8 +23,10 @@ class AtomicFile {
   void commit();
 
  private:
+  void close_file();
+
   std::string path_;
-  std::string temporary_;
+  std::string temporary_;  // empty: written straight, or committed
   int fd_ = -1;
 };
 

@@ -1,0 +1,97 @@
+#include "lockstep/base/cpu_set.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <memory>
+#include <sched.h>
+#include <system_error>
+#include <thread>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/cpu_quota.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+/// A cpu_set_t that is large enough for `cores` cores.
+struct Mask {
+  explicit Mask(int cores)
+      : bytes(CPU_ALLOC_SIZE(static_cast<size_t>(cores))),
+        set(CPU_ALLOC(static_cast<size_t>(cores)),
+            [](cpu_set_t* memory) { CPU_FREE(memory); }) {
+    CPU_ZERO_S(bytes, set.get());
+  }
+  size_t bytes;
+  std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set;
+};
+
+std::vector<int> affinity_mask() {
+  // The kernel refuses a mask smaller than its own.
+  for (int cores = CPU_SETSIZE; cores <= (1 << 20); cores *= 2) {
+    const Mask mask(cores);
+    // The main thread's mask: the calling one may be pinned already.
+    if (::sched_getaffinity(::getpid(), mask.bytes, mask.set.get()) != 0) {
+      if (errno == EINVAL) continue;
+      break;
+    }
+    std::vector<int> found;
+    for (int core = 0; core < cores; ++core) {
+      if (CPU_ISSET_S(static_cast<size_t>(core), mask.bytes, mask.set.get())) {
+        found.push_back(core);
+      }
+    }
+    return found;
+  }
+  std::vector<int> all(std::max(1u, std::thread::hardware_concurrency()));
+  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int>(i);
+  return all;
+}
+
+const std::vector<int>& starting_mask() {
+  static const std::vector<int> mask = affinity_mask();
+  return mask;
+}
+
+// Read before main(), which may pin its own thread.
+[[maybe_unused]] const std::vector<int>& at_start = starting_mask();
+
+}  // namespace
+
+const std::vector<int>& allowed_cores() {
+  static const std::vector<int> cores = [] {
+    std::vector<int> found = starting_mask();
+    const double quota = std::max(1.0, cgroup_cpu_quota());
+    if (quota < static_cast<double>(found.size())) {
+      found.resize(static_cast<size_t>(quota));
+    }
+    return found;
+  }();
+  return cores;
+}
+
+void pin_thread(const std::vector<int>& cores) {
+  if (cores.empty()) {
+    throw IoError({.what = "can't pin a thread to no core at all"});
+  }
+  const auto [least, most] = std::minmax_element(cores.begin(), cores.end());
+  const bool is_sane = *least >= 0 && *most < (1 << 20);
+  const Mask mask(is_sane ? std::max(*most + 1, CPU_SETSIZE) : CPU_SETSIZE);
+  int code = EINVAL;
+  if (is_sane) {
+    for (const int core : cores) {
+      CPU_SET_S(static_cast<size_t>(core), mask.bytes, mask.set.get());
+    }
+    if (::sched_setaffinity(0, mask.bytes, mask.set.get()) == 0) return;
+    code = errno;
+  }
+  throw IoError({.what = fmt::format("can't pin a thread to cores {}: {}",
+                                     fmt::join(cores, ", "),
+                                     std::generic_category().message(code)),
+                 .expected = fmt::format("some of cores {}",
+                                         fmt::join(starting_mask(), ", "))});
+}
+
+}  // namespace lockstep

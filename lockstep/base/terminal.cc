@@ -1,0 +1,90 @@
+#include "lockstep/base/terminal.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cmath>
+#include <cstdlib>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace lockstep {
+namespace {
+
+/// Three significant digits, no exponent: 1.23, 12.3, 123.
+std::string three_digits(double value) {
+  const double size = std::abs(value);
+  const int decimals = size < 9.995 ? 2 : size < 99.95 ? 1 : 0;
+  return fmt::format("{:.{}f}", value, decimals);
+}
+
+}  // namespace
+
+bool is_terminal(int fd) { return ::isatty(fd) == 1; }
+
+int terminal_width(int fd) {
+  struct winsize size {};
+  if (::ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
+    return size.ws_col;
+  }
+  return 80;
+}
+
+bool locale_is_utf8() {
+  // The order in which setlocale() looks.
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    const char* value = std::getenv(name);
+    if (value == nullptr || *value == '\0') continue;
+    std::string locale(value);
+    std::transform(locale.begin(), locale.end(), locale.begin(),
+                   [](unsigned char c) { return std::tolower(c); });
+    return locale.find("utf-8") != std::string::npos ||
+           locale.find("utf8") != std::string::npos;
+  }
+  return false;
+}
+
+std::string format_bytes(double bytes) {
+  constexpr std::array kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  size_t unit = 0;
+  // 1023.95 would print as 1024.0.
+  while (std::abs(bytes) >= (unit == 0 ? 1023.5 : 1023.95) &&
+         unit + 1 < kUnits.size()) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return unit == 0 ? fmt::format("{:.0f} B", bytes)
+                   : fmt::format("{:.1f} {}", bytes, kUnits[unit]);
+}
+
+std::string format_duration(double seconds) {
+  if (!std::isfinite(seconds)) return "?";
+  if (seconds < 0) return "-" + format_duration(-seconds);
+  if (seconds == 0) return "0 s";
+  if (seconds < 999.5e-9) return three_digits(seconds * 1e9) + " ns";
+  if (seconds < 999.5e-6) return three_digits(seconds * 1e6) + " us";
+  if (seconds < 0.9995) return three_digits(seconds * 1e3) + " ms";
+  if (seconds < 59.95) return three_digits(seconds) + " s";
+  // More days than this are not worth counting, and would overflow.
+  constexpr double kMost = 1e12;
+  const auto whole = static_cast<long long>(std::min(seconds, kMost) + 0.5);
+  if (whole < 3600) return fmt::format("{} min {} s", whole / 60, whole % 60);
+  if (whole < 86400) {
+    return fmt::format("{} h {} min", whole / 3600, whole % 3600 / 60);
+  }
+  return fmt::format("{} d {} h", whole / 86400, whole % 86400 / 3600);
+}
+
+std::string format_count(long long count) {
+  std::string digits = fmt::format("{}", count);
+  const size_t first = count < 0 ? 1 : 0;
+  for (size_t end = digits.size(); end > first + 3;) {
+    end -= 3;
+    digits.insert(end, ",");
+  }
+  return digits;
+}
+
+}  // namespace lockstep
