@@ -1,11 +1,11 @@
 #pragma once
 
-#include <torch/torch.h>
-
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <torch/torch.h>
 
 namespace lockstep {
 
@@ -17,11 +17,13 @@ struct SafeTensors {
 
 /// Writes `content` in the safetensors format: aside, synced and renamed, so
 /// that `path` holds the old file or the new one, never a part. Tensors may be
-/// on any device and of any strides. Throws CheckpointError.
+/// on any device and of any strides. Throws CheckpointError for a tensor or a
+/// name that the format can't hold, IoError for what the disk refuses.
 void write_safetensors(const std::string& path, const SafeTensors& content);
 
 /// Reads a file that may be hostile: every size, range and key is checked
-/// before use. Throws CheckpointError saying what is wrong with which tensor.
+/// before use. The tensors are on the CPU, contiguous, in the header's order.
+/// Throws CheckpointError saying what is wrong with which tensor.
 SafeTensors read_safetensors(const std::string& path);
 
 }  // namespace lockstep
