@@ -25,6 +25,8 @@ else()
     set(_torch_root "")
   endif()
 endif()
+# Not through .venv: programs keep the path to find their libraries by.
+get_filename_component(_torch_root "${_torch_root}" REALPATH)
 
 find_library(LOCKSTEP_TORCH_CPU torch_cpu PATHS "${_torch_root}/lib"
              NO_DEFAULT_PATH NO_CACHE)

@@ -1,0 +1,63 @@
+# Lockstep's commands. Each does its own set-up first, and nothing twice.
+#
+#   make PRESET=dev build            another preset: dev, asan, tsan, coverage
+#   make test LABEL=unit             only tests with that label
+#   make test FILTER=Scatter         only tests whose name matches
+#   make setup PYTHON=/usr/bin/python3.11
+#   make build Torch_DIR=/opt/libtorch/share/cmake/Torch   your own LibTorch
+#   make build LOCKSTEP_PYTHON=$(which python)             your own torch
+
+PRESET ?= release
+PREFIX ?= /usr/local
+LABEL ?=
+FILTER ?=
+BUILD := build/$(PRESET)
+JOBS ?= $(shell nproc)
+TEST_JOBS ?= 2
+
+export JOBS PYTHON Torch_DIR LOCKSTEP_PYTHON CMAKE_ARGS
+
+.DEFAULT_GOAL := help
+.PHONY: help setup configure build all demo test check format bench install \
+	clean
+
+help: ## List the targets
+	@echo "usage: make [target] [PRESET=release|dev|asan|tsan|coverage]"
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' \
+	  $(firstword $(MAKEFILE_LIST))
+
+setup: ## Install Debian packages and the Python environment that is built on
+	@tools/setup/packages.sh
+	@tools/setup/python_env.sh
+
+configure: setup
+	@tools/setup/configure.sh $(PRESET)
+
+build: configure ## Build the program: build/release/bin/lockstep
+	@tools/setup/ninja.sh $(PRESET) lockstep_program
+
+all: configure
+	@tools/setup/ninja.sh $(PRESET) all
+
+demo: build ## Train on one device, then DataParallel, and compare them
+	@tools/demo.sh $(BUILD)/bin/lockstep
+
+test: all ## Build everything and run the tests (LABEL=unit, FILTER=name)
+	@tools/run_tests.sh $(BUILD) --parallel $(TEST_JOBS) \
+	  $(if $(LABEL),-L '^($(LABEL))$$') $(if $(FILTER),-R '$(FILTER)')
+
+check: setup ## Check layout, layers and format of the sources
+	@tools/check/all.sh
+
+format: setup ## Let clang-format lay out the sources
+	@git ls-files -co --exclude-standard '*.h' '*.cc' '*.cu' | \
+	  xargs -r clang-format -i
+
+bench: all ## Run the benchmarks
+	@tools/bench.sh $(BUILD)/bin
+
+install: all ## Install headers, libraries and the program to PREFIX
+	@cmake --install $(BUILD) --prefix $(PREFIX)
+
+clean: ## Remove what was built (the Python environment stays in the cache)
+	@rm -rf build

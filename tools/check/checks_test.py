@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""Shows that each check passes a good tree and fails a bad one."""
+
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+HERE = pathlib.Path(__file__).parent
+GOOD = {
+    "lockstep/base/error.h": "#pragma once\n",
+    "lockstep/train/trainer.cc": '#include "lockstep/base/error.h"\n',
+    "lockstep/lockstep.h":
+        '#pragma once\n#include "lockstep/train/trainer.h"\n',
+    "tests/train/trainer_test.cc": '#include "lockstep/base/error.h"\n',
+    ".clang-format": "BasedOnStyle: Google\n",
+}
+
+
+class Checks(unittest.TestCase):
+
+    def run_check(self, name, files):
+        with tempfile.TemporaryDirectory() as folder:
+            for path, text in {**GOOD, **files}.items():
+                target = pathlib.Path(folder, path)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_text(text, encoding="utf-8")
+            done = subprocess.run(
+                [sys.executable, HERE / f"{name}.py", folder],
+                capture_output=True, text=True, check=False, timeout=60)
+        return done.returncode, done.stdout + done.stderr
+
+    def expect_finding(self, name, files, *words):
+        code, output = self.run_check(name, files)
+        self.assertEqual(code, 1, output)
+        for word in words:
+            self.assertIn(word, output)
+
+    def test_all_pass_a_good_tree(self):
+        for name in ("layers", "layout", "format"):
+            code, output = self.run_check(name, {})
+            self.assertEqual(code, 0, output)
+
+    def test_layers_finds_an_include_of_a_lower_layer(self):
+        self.expect_finding(
+            "layers",
+            {"lockstep/base/a.cc": '\n#include "lockstep/train/trainer.h"\n'},
+            "lockstep/base/a.cc:2", "train/")
+
+    def test_layers_finds_torch_in_base_and_shm(self):
+        for folder in ("base", "comm/shm"):
+            for header in ("torch/torch.h", "ATen/ATen.h", "c10/util/a.h"):
+                self.expect_finding(
+                    "layers",
+                    {f"lockstep/{folder}/a.h": f"#include <{header}>\n"},
+                    f"lockstep/{folder}/a.h:1", header)
+
+    def test_layers_allows_torch_elsewhere(self):
+        code, output = self.run_check(
+            "layers", {"lockstep/comm/a.h": "#include <torch/torch.h>\n"})
+        self.assertEqual(code, 0, output)
+
+    def test_layers_finds_a_folder_that_is_no_layer(self):
+        self.expect_finding("layers", {"lockstep/misc/a.h": ""}, "misc/a.h")
+
+    def test_layers_finds_a_relative_include(self):
+        self.expect_finding(
+            "layers", {"lockstep/base/a.cc": '#include "error.h"\n'},
+            "error.h")
+
+    def test_layers_finds_the_umbrella_in_a_layer(self):
+        self.expect_finding(
+            "layers",
+            {"lockstep/cli/a.cc": '#include "lockstep/lockstep.h"\n'},
+            "umbrella")
+
+    def test_layout_finds_a_long_file(self):
+        self.expect_finding(
+            "layout", {"tests/train/a.py": "\n" * 601}, "a.py: 601 lines")
+
+    def test_layout_finds_a_wide_line(self):
+        self.expect_finding(
+            "layout", {"lockstep/base/a.cc": "// " + "x" * 78 + "\n"},
+            "a.cc:1: 81 columns")
+
+    def test_layout_counts_columns_not_bytes(self):
+        code, output = self.run_check(
+            "layout", {"lockstep/base/a.cc": "// " + "é" * 77 + "\n"})
+        self.assertEqual(code, 0, output)
+
+    def test_layout_finds_conditional_code(self):
+        self.expect_finding(
+            "layout", {"lockstep/base/a.cc": "#ifdef USE_CUDA\n#endif\n"},
+            "a.cc:1: conditional")
+
+    def test_layout_allows_a_condition_on_the_platform(self):
+        code, output = self.run_check(
+            "layout",
+            {"lockstep/base/a.cc": "#if defined(__x86_64__)\n#endif\n"})
+        self.assertEqual(code, 0, output)
+
+    def test_layout_finds_a_header_that_is_unguarded(self):
+        self.expect_finding(
+            "layout", {"lockstep/base/a.h": "\n"}, "no #pragma once")
+
+    def test_layout_finds_tests_that_mirror_nothing(self):
+        self.expect_finding(
+            "layout", {"tests/misc/a_test.cc": ""}, "tests/misc")
+
+    def test_format_finds_a_file_laid_out_otherwise(self):
+        self.expect_finding(
+            "format", {"lockstep/base/a.cc": "int  f( ) ;\n"}, "a.cc:1")
+
+
+if __name__ == "__main__":
+    unittest.main()

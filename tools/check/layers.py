@@ -1,0 +1,53 @@
+#!/usr/bin/env python3
+"""Checks that a folder of lockstep/ includes only folders above it."""
+
+import re
+
+from sources import LAYERS, cpp_files, lines_of, run
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
+# These must build and run where there is no LibTorch, sanitizers included.
+TORCH_FREE = ("lockstep/base/", "lockstep/comm/shm/")
+UMBRELLA = "lockstep/lockstep.h"
+
+
+def check_include(path, name, is_quoted):
+    """What is wrong with `path` including `name`, or None."""
+    layer = path.parts[1]
+    if TORCH.match(name) and path.as_posix().startswith(TORCH_FREE):
+        return f"{path.parent} is free of torch, but this includes <{name}>"
+    if not name.startswith("lockstep/"):
+        if is_quoted:
+            return f'"{name}" is no path from the root: "lockstep/..."'
+        return None
+    if name == UMBRELLA:
+        return "the umbrella header is for users, not for a layer"
+    included = name.split("/")[1]
+    if included not in LAYERS:
+        return f'"{name}" is in no known layer'
+    if LAYERS.index(included) > LAYERS.index(layer):
+        return f"{layer}/ includes {included}/, which is below it"
+    return None
+
+
+def check(root):
+    """Checks that a folder of lockstep/ includes only folders above it."""
+    findings = []
+    for path in cpp_files(root, ["lockstep"]):
+        if path.as_posix() == UMBRELLA:
+            continue
+        if len(path.parts) < 3 or path.parts[1] not in LAYERS:
+            findings.append(f"{path}: is in no layer ({', '.join(LAYERS)})")
+            continue
+        for number, line in enumerate(lines_of(root, path), 1):
+            match = INCLUDE.match(line)
+            problem = match and check_include(
+                path, match.group(2), match.group(1) == '"')
+            if problem:
+                findings.append(f"{path}:{number}: {problem}")
+    return findings
+
+
+if __name__ == "__main__":
+    run(check, "layers")

@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""Checks file lengths, columns, #ifdef and the shape of the tree."""
+
+import re
+import statistics
+
+from sources import LAYERS, cpp_files, lines_of, run, text_files
+
+MAX_LINES = 600
+MAX_COLUMNS = 80
+# A macro of the compiler's own (__x86_64__) is no feature of ours.
+CONDITION = re.compile(r"^\s*#\s*(if|ifdef|ifndef|elif)\b(?!.*\b__\w+)")
+COMMENT = re.compile(r"^\s*//")
+NOT_LAYERS = {"parity"}
+
+
+def check_file(root, path):
+    """The findings of one C++ file."""
+    lines = lines_of(root, path)
+    for number, line in enumerate(lines, 1):
+        if len(line) > MAX_COLUMNS:
+            yield f"{path}:{number}: {len(line)} columns, over {MAX_COLUMNS}"
+        if CONDITION.match(line):
+            yield (f"{path}:{number}: conditional code; put the other case "
+                   "into a no_x file that CMake picks")
+    if path.suffix == ".h" and "#pragma once" not in lines:
+        yield f"{path}:1: no #pragma once"
+
+
+def check_tests(root):
+    """tests/ mirrors lockstep/."""
+    for path in sorted((root / "tests").glob("*/")):
+        if path.is_dir() and path.name not in NOT_LAYERS | set(LAYERS):
+            yield f"tests/{path.name}: mirrors no layer of lockstep/"
+
+
+def report(root):
+    """Figures to know, none of them a finding."""
+    lengths = {}
+    for folder in ("lockstep", "tests"):
+        files = [lines_of(root, f) for f in cpp_files(root, [folder])]
+        lengths[folder] = [len(lines) for lines in files]
+        if not files:
+            continue
+        total = sum(lengths[folder])
+        comments = sum(bool(COMMENT.match(l)) for f in files for l in f)
+        print(f"[layout] {folder}: {len(files)} files, {total} lines, "
+              f"median {statistics.median(lengths[folder]):.0f}, longest "
+              f"{max(lengths[folder])}, comments {comments / total:.0%}")
+    if sum(lengths["lockstep"]):
+        ratio = sum(lengths["tests"]) / sum(lengths["lockstep"])
+        print(f"[layout] tests/lockstep: {ratio:.2f}")
+
+
+def check(root):
+    """Checks file lengths, columns, #ifdef and the shape of the tree."""
+    report(root)
+    findings = list(check_tests(root))
+    for path in text_files(root, ["lockstep", "tests"]):
+        count = len(lines_of(root, path))
+        if count > MAX_LINES:
+            findings.append(f"{path}: {count} lines, over {MAX_LINES}")
+    for path in cpp_files(root):
+        findings.extend(check_file(root, path))
+    return findings
+
+
+if __name__ == "__main__":
+    run(check, "layout")

@@ -1,0 +1,52 @@
+"""What the checks share: which files there are, and how a finding is told."""
+
+import argparse
+import pathlib
+import sys
+
+CPP = {".h", ".cc", ".cu"}
+FOLDERS = ("lockstep", "tests", "bench", "examples")
+
+# In the order of docs: a folder includes only folders above it.
+LAYERS = (
+    "base", "device", "comm", "models", "data", "optim", "parallel", "train",
+    "launch", "inspect", "report", "cli",
+)
+
+
+def cpp_files(root, folders=FOLDERS):
+    """Every C++ file below `folders`, sorted, relative to `root`."""
+    found = []
+    for folder in folders:
+        for path in sorted((root / folder).rglob("*")):
+            if path.is_file() and path.suffix in CPP:
+                found.append(path.relative_to(root))
+    return found
+
+
+def text_files(root, folders):
+    """Every text file of the sources below `folders`."""
+    suffixes = CPP | {".py", ".sh", ".txt", ".cmake", ".in"}
+    return [
+        path.relative_to(root)
+        for folder in folders
+        for path in sorted((root / folder).rglob("*"))
+        if path.is_file() and path.suffix in suffixes
+    ]
+
+
+def lines_of(root, path):
+    return (root / path).read_text(encoding="utf-8").splitlines()
+
+
+def run(check, name):
+    """Runs `check(root)`, a list of findings, and prints them as a program."""
+    parser = argparse.ArgumentParser(description=check.__doc__)
+    parser.add_argument("root", nargs="?", type=pathlib.Path,
+                        default=pathlib.Path(__file__).parents[2])
+    findings = check(parser.parse_args().root.resolve())
+    for finding in findings:
+        print(finding)
+    print(f"[{name}] {len(findings)} findings" if findings
+          else f"[{name}] ok")
+    sys.exit(1 if findings else 0)

@@ -1,0 +1,46 @@
+# Sourced by the set-up scripts: messages, errors, logs.
+
+log_dir=${LOCKSTEP_SETUP_LOGS:-build/setup}
+
+say() {
+  printf '[setup] %s\n' "$*"
+}
+
+# fail WHAT EXPECTED GOT FIX: one line, as the errors of Lockstep read.
+fail() {
+  printf '[setup] %s; expected %s, got %s; %s\n' "$@" >&2
+  exit 1
+}
+
+# run_logged LOG COMMAND...: keeps what the command prints out of the way.
+run_logged() {
+  local log=$1
+  shift
+  mkdir -p "$(dirname "$log")"
+  "$@" >"$log" 2>&1 </dev/null
+}
+
+# cause_of LOG: what in a log of apt or pip says why it failed, in a few words.
+cause_of() {
+  if grep -qiE 'no space left|not enough free space' "$1"; then
+    echo "no space left on the disk"
+  elif grep -qiE 'could not resolve|name resolution|failed to fetch|(could not|failed to) connect|connection (refused|timed out|broken)|max retries|unable to connect|network is unreachable|proxy' "$1"; then
+    echo "a mirror that can't be reached"
+  elif grep -qiE 'no matching distribution|unable to locate package|has no installation candidate' "$1"; then
+    echo "a mirror without $(grep -oiE '(distribution found for|locate package) [^ ]+' "$1" | tail -1 | awk '{print $NF}')"
+  elif grep -qiE 'could not get lock|is locked|permission denied' "$1"; then
+    grep -iE 'could not get lock|is locked|permission denied' "$1" | tail -1
+  else
+    grep -vE '^[[:space:]]*$' "$1" | tail -1
+  fi
+}
+
+# need_space FOLDER MIB WHAT: stops before a download that can't fit.
+need_space() {
+  local free
+  free=$(df --output=avail -m "$1" | tail -1 | tr -d ' ')
+  if [ "$free" -lt "$2" ]; then
+    fail "not enough disk space for $3" "$2 MiB free in $1" "$free MiB" \
+      "free some, or name another folder: $4"
+  fi
+}

@@ -1,0 +1,94 @@
+#!/bin/bash
+# Makes the Python environment with the pinned torch, once for all clones, and
+# links .venv to it. Does nothing when the user named a torch of their own.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+. "$here/common.sh"
+
+if [ -n "${Torch_DIR:-}" ]; then
+  [ -e "$Torch_DIR/TorchConfig.cmake" ] || fail \
+    "Torch_DIR names no LibTorch" "a folder with TorchConfig.cmake" \
+    "$Torch_DIR" "name LibTorch's share/cmake/Torch, or leave Torch_DIR out"
+  exit 0
+fi
+if [ -n "${LOCKSTEP_PYTHON:-}" ]; then
+  "$LOCKSTEP_PYTHON" -c 'import importlib.util as u, sys
+sys.exit(not u.find_spec("torch"))' 2>/dev/null || fail \
+    "LOCKSTEP_PYTHON has no torch" "a Python that imports torch" \
+    "$LOCKSTEP_PYTHON" "install torch there, or leave LOCKSTEP_PYTHON out"
+  exit 0
+fi
+
+python=${PYTHON:-/usr/bin/python3}
+pins=$here/requirements.txt
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/lockstep
+version=$("$python" -c 'import sys
+print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || fail \
+  "no Python" "$python to run" "a failure" "install python3 or set PYTHON="
+torch=$(sed -nE 's/^torch==([0-9.]+).*/\1/p' "$pins")
+# The interpreter is part of the key: an environment links to it.
+key=$({ readlink -f "$(command -v "$python")"
+  grep -oE '^[a-z]+==[^ ]+' "$pins"; } | sha256sum | cut -c1-8)
+name=py$version-torch$torch-$(uname -m)-$key
+env=$cache/$name
+
+link() {
+  [ "$(readlink .venv || true)" != "$env" ] || return 0
+  if [ -e .venv ] && [ ! -L .venv ]; then
+    fail ".venv is in the way" "a link to $env, or nothing" "a folder" \
+      "move it away, or use it with LOCKSTEP_PYTHON=.venv/bin/python"
+  fi
+  ln -sfn "$env" .venv
+  say ".venv -> $env"
+}
+
+# It is renamed into place when it is whole, so a folder there is a whole one.
+if [ -x "$env/bin/python" ]; then
+  link
+  exit 0
+fi
+
+mkdir -p "$cache" 2>/dev/null || fail "can't make the cache folder" \
+  "to write to $cache" "a refusal" "set XDG_CACHE_HOME to a folder of yours"
+exec 9>"$cache/.$name.lock"
+if ! flock -n 9; then
+  say "another clone is making $name: waiting for it"
+  flock -w 3600 9 || fail "another clone is still making $name" \
+    "it within an hour" "nothing" "end that one, then try again"
+fi
+if [ -x "$env/bin/python" ]; then
+  link
+  exit 0
+fi
+
+log=$log_dir/python_env.log
+aside=$env.partial
+rm -rf "$env" "$aside"
+need_space "$cache" 8000 "the Python environment" "XDG_CACHE_HOME=..."
+trap 'rm -rf "$aside"' EXIT
+trap 'exit 130' INT TERM
+
+say "Python environment for $("$python" -V), in $env"
+say "downloading torch $torch: a 530 MB wheel, 4.7 GB on disk with its CUDA" \
+  "packages; shared by all clones (one to five minutes; log: $log)"
+run_logged "$log" "$python" -m venv "$aside" || fail \
+  "python3 -m venv failed" "an environment" "$(cause_of "$log")" \
+  "is python3-venv installed? The whole output is in $log"
+mkdir "$aside/tmp"
+# Wheels are unpacked beside the environment: /tmp is often small. They are
+# not kept: the environment is the cache.
+run_logged "$log" env TMPDIR="$aside/tmp" PYTHONDONTWRITEBYTECODE= \
+  "$aside/bin/python" -m pip --disable-pip-version-check install --no-input \
+  --no-cache-dir --progress-bar off -r "$pins" || fail \
+  "pip install failed" "torch==$torch and what it needs" \
+  "$(cause_of "$log")" "check the network; the whole output is in $log"
+rm -rf "$aside/tmp"
+run_logged "$log.check" "$aside/bin/python" -c \
+  'import torch, torchvision, numpy, safetensors' || fail \
+  "the new environment does not work" "to import torch" \
+  "$(cause_of "$log.check")" "the whole output is in $log.check"
+# The scripts in bin/ name the interpreter by its path.
+grep -rlIF "$aside" "$aside/bin" "$aside/pyvenv.cfg" |
+  xargs -r sed -i "s|$aside|$env|g"
+mv "$aside" "$env"
+link
