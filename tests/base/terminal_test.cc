@@ -1,0 +1,127 @@
+#include "lockstep/base/terminal.h"
+
+#include <fcntl.h>
+#include <limits>
+#include <optional>
+#include <stdlib.h>
+#include <string>
+#include <sys/ioctl.h>
+#include <unistd.h>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace lockstep {
+namespace {
+
+TEST(FormatBytes, UsesBinaryUnits) {
+  EXPECT_EQ(format_bytes(0), "0 B");
+  EXPECT_EQ(format_bytes(512), "512 B");
+  EXPECT_EQ(format_bytes(1023), "1023 B");
+  EXPECT_EQ(format_bytes(1024), "1.0 KiB");
+  EXPECT_EQ(format_bytes(1.2 * (1 << 30)), "1.2 GiB");
+  EXPECT_EQ(format_bytes(-3 * 1024), "-3.0 KiB");
+}
+
+TEST(FormatBytes, NeverPrints1024OfAUnit) {
+  EXPECT_EQ(format_bytes(1024.0 * 1024 - 1), "1.0 MiB");
+}
+
+TEST(FormatDuration, PicksTheUnit) {
+  EXPECT_EQ(format_duration(0), "0 s");
+  EXPECT_EQ(format_duration(2.5e-8), "25.0 ns");
+  EXPECT_EQ(format_duration(4.2e-6), "4.20 us");
+  EXPECT_EQ(format_duration(0.00123), "1.23 ms");
+  EXPECT_EQ(format_duration(0.0234), "23.4 ms");
+  EXPECT_EQ(format_duration(0.5), "500 ms");
+  EXPECT_EQ(format_duration(12.34), "12.3 s");
+  EXPECT_EQ(format_duration(125), "2 min 5 s");
+  EXPECT_EQ(format_duration(3 * 3600 + 61), "3 h 1 min");
+  EXPECT_EQ(format_duration(2 * 86400 + 3600), "2 d 1 h");
+}
+
+TEST(FormatDuration, CarriesWhenItRounds) {
+  EXPECT_EQ(format_duration(0.9999), "1.00 s");
+  EXPECT_EQ(format_duration(9.999), "10.0 s");
+  EXPECT_EQ(format_duration(59.99), "1 min 0 s");
+  EXPECT_EQ(format_duration(3599.9), "1 h 0 min");
+}
+
+TEST(FormatDuration, TakesWhatIsNoNumber) {
+  EXPECT_EQ(format_duration(std::numeric_limits<double>::infinity()), "?");
+  EXPECT_EQ(format_duration(std::numeric_limits<double>::quiet_NaN()), "?");
+  EXPECT_EQ(format_duration(-0.5), "-500 ms");
+  EXPECT_FALSE(format_duration(1e300).empty());
+}
+
+TEST(FormatCount, GroupsThousands) {
+  EXPECT_EQ(format_count(0), "0");
+  EXPECT_EQ(format_count(999), "999");
+  EXPECT_EQ(format_count(1000), "1,000");
+  EXPECT_EQ(format_count(12345678), "12,345,678");
+  EXPECT_EQ(format_count(-123456), "-123,456");
+  EXPECT_EQ(format_count(std::numeric_limits<long long>::min()),
+            "-9,223,372,036,854,775,808");
+}
+
+TEST(TerminalWidth, Is80WhereThereIsNoTerminal) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  EXPECT_FALSE(is_terminal(ends[0]));
+  EXPECT_EQ(terminal_width(ends[0]), 80);
+  ::close(ends[0]);
+  ::close(ends[1]);
+}
+
+TEST(TerminalWidth, IsThatOfTheTerminal) {
+  const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY);
+  if (terminal < 0) GTEST_SKIP() << "this system gives out no terminals";
+  ::grantpt(terminal);
+  ::unlockpt(terminal);
+  struct winsize size {};
+  size.ws_col = 132;
+  ASSERT_EQ(::ioctl(terminal, TIOCSWINSZ, &size), 0);
+  EXPECT_TRUE(is_terminal(terminal));
+  EXPECT_EQ(terminal_width(terminal), 132);
+  ::close(terminal);
+}
+
+class Locale : public testing::Test {
+ protected:
+  void SetUp() override {
+    for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+      const char* value = ::getenv(name);
+      before_.emplace_back(
+          name, value ? std::optional<std::string>(value) : std::nullopt);
+      ::unsetenv(name);
+    }
+  }
+  void TearDown() override {
+    for (const auto& [name, value] : before_) {
+      if (value) {
+        ::setenv(name.c_str(), value->c_str(), 1);
+      } else {
+        ::unsetenv(name.c_str());
+      }
+    }
+  }
+
+ private:
+  std::vector<std::pair<std::string, std::optional<std::string>>> before_;
+};
+
+TEST_F(Locale, IsTakenFromTheFirstVariableThatIsSet) {
+  EXPECT_FALSE(locale_is_utf8());
+  ::setenv("LANG", "en_GB.UTF-8", 1);
+  EXPECT_TRUE(locale_is_utf8());
+  ::setenv("LC_CTYPE", "", 1);
+  EXPECT_TRUE(locale_is_utf8());
+  ::setenv("LC_ALL", "C", 1);
+  EXPECT_FALSE(locale_is_utf8());
+  ::setenv("LC_ALL", "C.utf8", 1);
+  EXPECT_TRUE(locale_is_utf8());
+}
+
+}  // namespace
+}  // namespace lockstep
