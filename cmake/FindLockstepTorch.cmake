@@ -1,7 +1,8 @@
 # Finds LibTorch and defines the target LockstepTorch.
 #
 # Looked for, first one wins: Torch_DIR (a LibTorch or torch wheel's CMake
-# folder), LOCKSTEP_PYTHON (a Python with torch), .venv beside the sources.
+# folder), LOCKSTEP_PYTHON (a Python with torch), LOCKSTEP_TORCH_DEFAULT (set
+# by the installed package), .venv beside the sources.
 #
 # Not find_package(Torch): it fails for the CUDA wheel where there is no CUDA
 # toolkit, and sets flags for every target. See docs/decisions/.
@@ -11,6 +12,8 @@ set(LOCKSTEP_PYTHON "" CACHE FILEPATH "A Python interpreter that has torch")
 
 if(Torch_DIR)
   get_filename_component(_torch_root "${Torch_DIR}/../../.." ABSOLUTE)
+elseif(LOCKSTEP_TORCH_DEFAULT AND NOT LOCKSTEP_PYTHON)
+  set(_torch_root "${LOCKSTEP_TORCH_DEFAULT}")
 else()
   if(NOT LOCKSTEP_PYTHON)
     set(LOCKSTEP_PYTHON ${CMAKE_CURRENT_LIST_DIR}/../.venv/bin/python
@@ -21,22 +24,30 @@ else()
             "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
     OUTPUT_VARIABLE _torch_root OUTPUT_STRIP_TRAILING_WHITESPACE
     ERROR_QUIET RESULT_VARIABLE _torch_result)
-  if(_torch_result)
+  if(NOT _torch_result EQUAL 0)
     set(_torch_root "")
   endif()
 endif()
 # Not through .venv: programs keep the path to find their libraries by.
-get_filename_component(_torch_root "${_torch_root}" REALPATH)
+get_filename_component(LOCKSTEP_TORCH_ROOT "${_torch_root}" REALPATH)
 
-find_library(LOCKSTEP_TORCH_CPU torch_cpu PATHS "${_torch_root}/lib"
+find_library(LOCKSTEP_TORCH_CPU torch_cpu PATHS "${LOCKSTEP_TORCH_ROOT}/lib"
              NO_DEFAULT_PATH NO_CACHE)
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(LockstepTorch
   REQUIRED_VARS LOCKSTEP_TORCH_CPU
   REASON_FAILURE_MESSAGE "no LibTorch in '${_torch_root}'. Run `make setup` or name one with -DTorch_DIR=... or -DLOCKSTEP_PYTHON=...")
+if(NOT LockstepTorch_FOUND)
+  return()
+endif()
 
-set(LOCKSTEP_TORCH_LIB_DIR ${_torch_root}/lib)
-file(READ ${_torch_root}/include/torch/headeronly/version.h _torch_version_h)
+set(LOCKSTEP_TORCH_LIB_DIR ${LOCKSTEP_TORCH_ROOT}/lib)
+set(_torch_include ${LOCKSTEP_TORCH_ROOT}/include)
+if(NOT EXISTS ${_torch_include}/torch/headeronly/version.h)
+  message(FATAL_ERROR "the LibTorch in ${LOCKSTEP_TORCH_ROOT} is too old: "
+                      "expected 2.10 or newer")
+endif()
+file(READ ${_torch_include}/torch/headeronly/version.h _torch_version_h)
 string(REGEX MATCH "TORCH_VERSION_MAJOR ([0-9]+)" _ "${_torch_version_h}")
 set(_torch_major ${CMAKE_MATCH_1})
 string(REGEX MATCH "TORCH_VERSION_MINOR ([0-9]+)" _ "${_torch_version_h}")
@@ -44,27 +55,34 @@ set(LOCKSTEP_TORCH_VERSION "${_torch_major}.${CMAKE_MATCH_1}")
 
 if(NOT TARGET LockstepTorch)
   add_library(LockstepTorch INTERFACE IMPORTED)
-  # Not SYSTEM in name only: warnings in LibTorch's headers are not ours.
+  # SYSTEM: warnings in LibTorch's headers are not ours.
   target_include_directories(LockstepTorch SYSTEM INTERFACE
-    ${_torch_root}/include ${_torch_root}/include/torch/csrc/api/include)
+    ${_torch_include} ${_torch_include}/torch/csrc/api/include)
   target_compile_features(LockstepTorch INTERFACE cxx_std_20)
+  # LibTorch brings headers of its own fmt, which go before the system's, but
+  # no library to link. The version is in fmt's namespace, so both can be.
+  if(EXISTS ${_torch_include}/fmt/format.h)
+    target_compile_definitions(LockstepTorch INTERFACE FMT_HEADER_ONLY)
+  endif()
   target_link_libraries(LockstepTorch INTERFACE
-    ${_torch_root}/lib/libtorch_cpu.so ${_torch_root}/lib/libc10.so)
+    ${LOCKSTEP_TORCH_LIB_DIR}/libtorch_cpu.so
+    ${LOCKSTEP_TORCH_LIB_DIR}/libc10.so)
   # The loader finds LibTorch's own libgomp and friends by its rpath.
   target_link_options(LockstepTorch INTERFACE
-    "LINKER:-rpath,${_torch_root}/lib")
+    "LINKER:-rpath,${LOCKSTEP_TORCH_LIB_DIR}")
 
   set(LOCKSTEP_HAS_CUDA OFF)
   if(NOT LOCKSTEP_CUDA STREQUAL "OFF" AND
-     EXISTS ${_torch_root}/lib/libtorch_cuda.so)
+     EXISTS ${LOCKSTEP_TORCH_LIB_DIR}/libtorch_cuda.so)
     find_package(CUDAToolkit QUIET)
     if(CUDAToolkit_FOUND)
       set(LOCKSTEP_HAS_CUDA ON)
       # --no-as-needed: libtorch_cuda registers its kernels when it is loaded,
       # and a linker that sees no symbol used would drop it.
       target_link_libraries(LockstepTorch INTERFACE
-        "-Wl,--no-as-needed" ${_torch_root}/lib/libtorch_cuda.so
-        ${_torch_root}/lib/libc10_cuda.so "-Wl,--as-needed" CUDA::cudart)
+        "-Wl,--no-as-needed" ${LOCKSTEP_TORCH_LIB_DIR}/libtorch_cuda.so
+        ${LOCKSTEP_TORCH_LIB_DIR}/libc10_cuda.so "-Wl,--as-needed"
+        CUDA::cudart)
     endif()
   endif()
   if(LOCKSTEP_CUDA STREQUAL "ON" AND NOT LOCKSTEP_HAS_CUDA)
@@ -72,5 +90,7 @@ if(NOT TARGET LockstepTorch)
                         "this LibTorch is built without CUDA")
   endif()
 endif()
-message(STATUS "LibTorch ${LOCKSTEP_TORCH_VERSION} in ${_torch_root}, "
-               "CUDA ${LOCKSTEP_HAS_CUDA}")
+if(NOT LockstepTorch_FIND_QUIETLY)
+  message(STATUS "LibTorch ${LOCKSTEP_TORCH_VERSION} in "
+                 "${LOCKSTEP_TORCH_ROOT}, CUDA ${LOCKSTEP_HAS_CUDA}")
+endif()

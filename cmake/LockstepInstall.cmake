@@ -1,0 +1,46 @@
+# What `cmake --install` puts where: headers, the static libraries with a
+# package for find_package(lockstep), and the program.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
+set(layers base device models data optim parallel train report)
+
+set(targets lockstep lockstep_options)
+foreach(layer IN LISTS layers)
+  list(APPEND targets lockstep_${layer})
+  set_target_properties(lockstep_${layer} PROPERTIES EXPORT_NAME ${layer})
+endforeach()
+set_target_properties(lockstep_options PROPERTIES EXPORT_NAME options)
+
+install(TARGETS ${targets} EXPORT lockstepTargets
+        ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(EXPORT lockstepTargets NAMESPACE lockstep::
+        DESTINATION ${package_dir})
+
+# cli/ is the program's own.
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/lockstep
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+        FILES_MATCHING PATTERN "*.h" PATTERN "cli" EXCLUDE)
+install(FILES ${PROJECT_BINARY_DIR}/generated/lockstep/base/version.h
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lockstep/base)
+
+# An ABI is promised to nobody before 1.0: the minor version must be the same.
+write_basic_package_version_file(
+  ${PROJECT_BINARY_DIR}/lockstepConfigVersion.cmake
+  COMPATIBILITY SameMinorVersion)
+configure_package_config_file(
+  ${CMAKE_CURRENT_LIST_DIR}/lockstepConfig.cmake.in
+  ${PROJECT_BINARY_DIR}/lockstepConfig.cmake
+  INSTALL_DESTINATION ${package_dir})
+install(FILES ${PROJECT_BINARY_DIR}/lockstepConfig.cmake
+              ${PROJECT_BINARY_DIR}/lockstepConfigVersion.cmake
+              ${CMAKE_CURRENT_LIST_DIR}/FindLockstepTorch.cmake
+        DESTINATION ${package_dir})
+
+if(LOCKSTEP_BUILD_CLI)
+  install(TARGETS lockstep_program DESTINATION ${CMAKE_INSTALL_BINDIR})
+  # What `lockstep compare --pytorch` runs.
+  install(FILES ${PROJECT_SOURCE_DIR}/bench/pytorch_step_time.py
+          DESTINATION ${CMAKE_INSTALL_DATADIR}/lockstep)
+endif()

@@ -22,12 +22,12 @@ endif()
 
 # One precompiled <torch/torch.h> for every target that uses torch: it turns
 # 24 s a file into 3.
-file(WRITE ${CMAKE_BINARY_DIR}/lockstep_pch.cc "")
+file(WRITE ${PROJECT_BINARY_DIR}/lockstep_pch.cc "")
 add_library(lockstep_pch OBJECT EXCLUDE_FROM_ALL
-            ${CMAKE_BINARY_DIR}/lockstep_pch.cc)
+            ${PROJECT_BINARY_DIR}/lockstep_pch.cc)
 target_link_libraries(lockstep_pch PRIVATE lockstep_options LockstepTorch)
 target_compile_options(lockstep_pch PRIVATE ${LOCKSTEP_FLAGS})
-target_precompile_headers(lockstep_pch PRIVATE <torch/torch.h>)
+target_precompile_headers(lockstep_pch PRIVATE <torch/torch.h> <fmt/format.h>)
 
 function(lockstep_use_torch target)
   target_precompile_headers(${target} REUSE_FROM lockstep_pch)
@@ -42,6 +42,7 @@ function(lockstep_layer name)
     list(REMOVE_ITEM sources ${CMAKE_CURRENT_SOURCE_DIR}/${name}/${excluded})
   endforeach()
   add_library(lockstep_${name} STATIC ${sources})
+  add_library(lockstep::${name} ALIAS lockstep_${name})
   set_target_properties(lockstep_${name} PROPERTIES LINKER_LANGUAGE CXX)
   target_compile_options(lockstep_${name} PRIVATE ${LOCKSTEP_FLAGS})
   target_link_libraries(lockstep_${name} PUBLIC lockstep_options ${ARG_LINK})
