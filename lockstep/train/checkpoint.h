@@ -20,8 +20,7 @@ struct CheckpointInfo {
 /// and manifest.json (written last, with the SHA-256 and size of the others).
 /// It is built under another name, synced and renamed, so a folder with that
 /// name is always whole. Keeps the newest `keep` of them. Returns the folder.
-std::string save_checkpoint(const std::string& dir,
-                            const models::Model& model,
+std::string save_checkpoint(const std::string& dir, const models::Model& model,
                             const optim::Optimizer& optimizer,
                             const CheckpointInfo& info, int keep = 3);
 

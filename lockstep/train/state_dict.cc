@@ -24,8 +24,7 @@ bool is_wrapped(const NamedTensors& tensors) {
 }
 
 std::string describe(const torch::Tensor& tensor) {
-  return fmt::format("{} [{}]", c10::toString(tensor.scalar_type()),
-                     fmt::join(tensor.sizes(), ", "));
+  return fmt::format("[{}]", fmt::join(tensor.sizes(), ", "));
 }
 
 std::string listed(std::string_view what,
@@ -34,12 +33,12 @@ std::string listed(std::string_view what,
   if (entries.empty()) return "";
   const auto shown = std::min(entries.size(), kShown);
   std::string text =
-      fmt::format(" {} {}: {}", entries.size(), what,
+      fmt::format("; {} {}: {}", entries.size(), what,
                   fmt::join(entries.begin(), entries.begin() + shown, ", "));
   if (shown < entries.size()) {
     text += fmt::format(" and {} more", entries.size() - shown);
   }
-  return text + ".";
+  return text;
 }
 
 struct Copy {
@@ -70,8 +69,7 @@ std::vector<Copy> match(const torch::nn::Module& module,
       continue;
     }
     const torch::Tensor& given = entry->second;
-    if (given.sizes() != tensor.sizes() ||
-        given.is_floating_point() != tensor.is_floating_point()) {
+    if (given.sizes() != tensor.sizes()) {
       misshapen.push_back(fmt::format("{} (expected {}, got {})", name,
                                       describe(tensor), describe(given)));
     }
@@ -84,7 +82,7 @@ std::vector<Copy> match(const torch::nn::Module& module,
   }
   if (!missing.empty() || !unexpected.empty() || !misshapen.empty()) {
     throw CheckpointError(
-        {.what = fmt::format("{} does not fit the model:{}{}{}",
+        {.what = fmt::format("{} does not fit the model{}{}{}",
                              source.empty() ? "the state dict" : source,
                              listed("missing", missing),
                              listed("unexpected", unexpected),
