@@ -1,1 +1,111 @@
 #include "lockstep/device/cuda.h"
+
+#include <algorithm>
+#include <mutex>
+
+#include <ATen/cuda/CUDAEvent.h>
+#include <ATen/cuda/CUDAGeneratorImpl.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::cuda {
+namespace {
+
+c10::DeviceIndex checked_index(int index) {
+  if (index < 0 || index >= device_count()) {
+    throw DeviceError(
+        {.what = fmt::format("no device cuda:{}", index),
+         .fix = fmt::format("this machine has {} GPU(s)", device_count())});
+  }
+  return static_cast<c10::DeviceIndex>(index);
+}
+
+void check(cudaError_t result, std::string_view act, int index) {
+  if (result == cudaSuccess) return;
+  throw DeviceError({.what = fmt::format("can't {} cuda:{}", act, index),
+                     .got = cudaGetErrorString(result)});
+}
+
+/// The caching allocator knows no device before CUDA is initialised.
+void initialise() { at::globalContext().lazyInitDevice(c10::DeviceType::CUDA); }
+
+}  // namespace
+
+struct Fence {
+  at::cuda::CUDAEvent event;
+  c10::DeviceIndex index = 0;
+};
+
+bool is_built() { return true; }
+
+int device_count() { return c10::cuda::device_count(); }
+
+Properties properties(int index) {
+  cudaDeviceProp found{};
+  check(cudaGetDeviceProperties(&found, checked_index(index)),
+        "read the properties of", index);
+  Properties result;
+  result.memory_bytes = static_cast<int64_t>(found.totalGlobalMem);
+  result.multiprocessors = found.multiProcessorCount;
+  static_assert(sizeof(result.name) == sizeof(found.name));
+  std::copy(std::begin(found.name), std::end(found.name), result.name);
+  return result;
+}
+
+void bind_thread(int index) {
+  const c10::DeviceIndex device = checked_index(index);
+  initialise();
+  c10::cuda::set_device(device);
+  c10::cuda::setCurrentCUDAStream(
+      c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device));
+}
+
+void synchronize() { c10::cuda::getCurrentCUDAStream().synchronize(); }
+
+MemoryStats memory_stats(int index) {
+  const c10::DeviceIndex device = checked_index(index);
+  initialise();
+  const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device);
+  constexpr auto kTotal =
+      static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  const auto& allocated = stats.allocated_bytes[kTotal];
+  const auto& reserved = stats.reserved_bytes[kTotal];
+  return {allocated.current, allocated.peak,
+          reserved.current - allocated.current};
+}
+
+void reset_peak_memory() {
+  for (int i = 0; i < device_count(); ++i) {
+    const auto device = static_cast<c10::DeviceIndex>(i);
+    if (!c10::cuda::hasPrimaryContext(device)) continue;
+    initialise();
+    c10::cuda::CUDACachingAllocator::resetPeakStats(device);
+  }
+}
+
+void seed_current_device(uint64_t seed) {
+  const c10::DeviceIndex device = c10::cuda::current_device();
+  if (!c10::cuda::hasPrimaryContext(device)) return;
+  initialise();
+  at::Generator generator = at::cuda::detail::getDefaultCUDAGenerator(device);
+  const std::lock_guard lock(generator.mutex());
+  generator.set_current_seed(seed);
+}
+
+std::shared_ptr<Fence> record_fence(int index) {
+  auto fence = std::make_shared<Fence>();
+  fence->index = checked_index(index);
+  fence->event.record(c10::cuda::getCurrentCUDAStream(fence->index));
+  return fence;
+}
+
+void wait_fence(const std::shared_ptr<Fence>& fence) {
+  fence->event.block(c10::cuda::getCurrentCUDAStream(fence->index));
+}
+
+}  // namespace lockstep::cuda

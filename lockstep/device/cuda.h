@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "lockstep/device/memory.h"
 
@@ -16,14 +17,24 @@ struct Properties {
 
 bool is_built();
 int device_count();
+/// Throws DeviceError if there is no GPU `index`, as all of these do.
 Properties properties(int index);
 /// Makes `index` and a stream of its own current for this thread.
 void bind_thread(int index);
 /// Waits until this thread's stream on its current device is idle.
 void synchronize();
 MemoryStats memory_stats(int index);
+/// Of every GPU that is in use by this process.
 void reset_peak_memory();
-/// Seeds the default generator of the thread's current device.
+/// Seeds the default generator of the thread's current device. Does nothing
+/// if the process has not used that device.
 void seed_current_device(uint64_t seed);
+
+/// A point in the work of a stream, that another may wait for.
+struct Fence;
+/// The end of what this thread's stream on GPU `index` has been given so far.
+std::shared_ptr<Fence> record_fence(int index);
+/// Makes this thread's stream on the fence's GPU wait for it.
+void wait_fence(const std::shared_ptr<Fence>& fence);
 
 }  // namespace lockstep::cuda

@@ -36,17 +36,20 @@ enum class Duplicates { kRefuse, kAllow };
 ///   cpu:2                the host cut in two slices: cpu:0, cpu:1. A lone
 ///                        `cpu:N` is a count; in a list it is an index
 ///   cpu                  the whole host as one slice
+///   cuda                 every GPU
 ///   cuda:0,cuda:1        these GPUs
 ///   cpu:0,cpu:1          these slices, of as many as are listed
 ///
 /// Throws DeviceError, naming the device and what exists, for an unknown
-/// device, more slices than cores, kinds mixed, and for a device named twice
-/// unless `duplicates` allows it.
+/// device, kinds mixed, a device named twice unless `duplicates` allows it,
+/// and for more slices than cores unless the environment has
+/// LOCKSTEP_OVERSUBSCRIBE=1: slices then share cores, in turn.
 std::vector<Device> devices(std::string_view list,
                             Duplicates duplicates = Duplicates::kRefuse);
 
-/// The cores of slice `device`: an equal cut of those this process may use.
-/// Throws DeviceError for a CUDA device.
+/// The cores of slice `device`: an equal cut of those this process may use,
+/// with those left over that don't divide. Throws DeviceError for a GPU and
+/// for a slice that its host does not have.
 std::vector<int> cores_of(const Device& device);
 
 /// "cpu:0, cpu:1".

@@ -1,1 +1,28 @@
+#include "lockstep/base/error.h"
 #include "lockstep/device/cuda.h"
+
+namespace lockstep::cuda {
+namespace {
+
+[[noreturn]] void not_built() {
+  throw DeviceError(
+      {.what = "this build has no CUDA support",
+       .fix = "use devices such as cpu:2, or build with a CUDA toolkit"});
+}
+
+}  // namespace
+
+struct Fence {};
+
+bool is_built() { return false; }
+int device_count() { return 0; }
+Properties properties(int) { not_built(); }
+void bind_thread(int) { not_built(); }
+void synchronize() { not_built(); }
+MemoryStats memory_stats(int) { not_built(); }
+void reset_peak_memory() { not_built(); }
+void seed_current_device(uint64_t) { not_built(); }
+std::shared_ptr<Fence> record_fence(int) { not_built(); }
+void wait_fence(const std::shared_ptr<Fence>&) { not_built(); }
+
+}  // namespace lockstep::cuda

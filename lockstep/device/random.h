@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 namespace lockstep {
 
@@ -11,7 +12,9 @@ uint64_t mix_seed(uint64_t a, uint64_t b = 0, uint64_t c = 0, uint64_t d = 0);
 /// generator (dropout, rand, normal_ ...) draw from a stream of their own,
 /// seeded by (seed, step, shard). LibTorch's default generator is shared by
 /// all threads, so what a replica drew from it would depend on the others.
-/// On CUDA the same holds for the current device's default generator.
+/// Scopes nest. It must end on its thread; other threads are not affected,
+/// except that a GPU has one default generator, which is seeded if the
+/// thread's current device is in use.
 class RandomScope {
  public:
   RandomScope(uint64_t seed, uint64_t step, uint64_t shard);
@@ -21,7 +24,7 @@ class RandomScope {
 
  private:
   struct State;
-  State* state_;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace lockstep

@@ -1,0 +1,258 @@
+#include "lockstep/device/device.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <set>
+#include <system_error>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/cpu_set.h"
+#include "lockstep/base/env.h"
+#include "lockstep/base/error.h"
+#include "lockstep/device/cuda.h"
+#include "lockstep/device/memory.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::string_view kForms =
+    "auto, a count, cpu, cpu:N, cuda, cuda:N or a list like cuda:0,cuda:1";
+
+std::string_view trim(std::string_view text) {
+  const auto first = text.find_first_not_of(" \t");
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
+}
+
+std::optional<int> to_int(std::string_view text) {
+  int value = 0;
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size() || value < 0) {
+    return std::nullopt;
+  }
+  return value;
+}
+
+int core_count() { return static_cast<int>(allowed_cores().size()); }
+
+std::string range(std::string_view kind, int count) {
+  return count == 1 ? fmt::format("{}:0", kind)
+                    : fmt::format("{0}:0..{0}:{1}", kind, count - 1);
+}
+
+/// "this machine has cpu:0..cpu:1 (2 cores) and no GPU".
+std::string inventory() {
+  const int cores = core_count();
+  const int gpus = cuda_device_count();
+  std::string text =
+      fmt::format("this machine has {} ({} core{}) and ", range("cpu", cores),
+                  cores, cores == 1 ? "" : "s");
+  if (gpus > 0) {
+    text += fmt::format("{} ({} GPU{})", range("cuda", gpus), gpus,
+                        gpus == 1 ? "" : "s");
+  } else {
+    text += cuda::is_built() ? "no GPU" : "no GPU (a build without CUDA)";
+  }
+  return text;
+}
+
+bool may_oversubscribe() {
+  return env_flag("LOCKSTEP_OVERSUBSCRIBE").value_or(false);
+}
+
+[[noreturn]] void unknown_device(std::string_view name) {
+  throw DeviceError({.what = fmt::format("unknown device '{}'", name),
+                     .expected = std::string(kForms),
+                     .fix = inventory()});
+}
+
+void check_slice_count(int count, std::string_view asked) {
+  if (count < 1) {
+    throw DeviceError({.what = fmt::format("'{}' asks for no device", asked),
+                       .expected = "at least 1",
+                       .fix = "write cpu for the whole host; " + inventory()});
+  }
+  if (count > kMaxSlices) {
+    throw DeviceError({.what = fmt::format("'{}' is too many slices", asked),
+                       .expected = fmt::format("at most {}", kMaxSlices),
+                       .fix = inventory()});
+  }
+  if (count > core_count() && !may_oversubscribe()) {
+    throw DeviceError(
+        {.what = fmt::format("'{}' asks for more slices than cores", asked),
+         .expected = fmt::format("at most {}", core_count()),
+         .got = std::to_string(count),
+         .fix = inventory() +
+                "; ask for fewer, or set LOCKSTEP_OVERSUBSCRIBE=1 to let "
+                "slices share cores"});
+  }
+}
+
+std::vector<Device> host_slices(int count, std::string_view asked) {
+  check_slice_count(count, asked);
+  std::vector<Device> slices;
+  for (int i = 0; i < count; ++i) {
+    slices.push_back({DeviceKind::kCpu, i, count});
+  }
+  return slices;
+}
+
+std::vector<Device> gpus(int count, std::string_view asked) {
+  if (cuda_device_count() == 0) {
+    throw DeviceError(
+        {.what = fmt::format("no GPU for '{}'", asked), .fix = inventory()});
+  }
+  if (count < 1 || count > cuda_device_count()) {
+    throw DeviceError(
+        {.what = fmt::format("'{}' asks for GPUs that don't exist", asked),
+         .expected = fmt::format("1 to {}", cuda_device_count()),
+         .got = std::to_string(count),
+         .fix = inventory()});
+  }
+  std::vector<Device> found;
+  for (int i = 0; i < count; ++i) found.push_back({DeviceKind::kCuda, i, 0});
+  return found;
+}
+
+Device parse_name(std::string_view name) {
+  const auto colon = name.find(':');
+  if (colon == std::string_view::npos) unknown_device(name);
+  const auto index = to_int(name.substr(colon + 1));
+  if (!index) unknown_device(name);
+  const auto kind = name.substr(0, colon);
+  if (kind == "cpu") return {DeviceKind::kCpu, *index, 0};
+  if (kind == "cuda") return {DeviceKind::kCuda, *index, 0};
+  unknown_device(name);
+}
+
+void check_kinds(const std::vector<Device>& list) {
+  const auto other = std::find_if(list.begin(), list.end(), [&](auto& device) {
+    return device.kind != list.front().kind;
+  });
+  if (other != list.end()) {
+    throw DeviceError(
+        {.what = "devices of two kinds in one list",
+         .expected = "all cpu or all cuda",
+         .got = fmt::format("{} and {}", list.front().name(), other->name())});
+  }
+}
+
+void check_twice(const std::vector<Device>& list) {
+  std::set<Device> seen;
+  for (const Device& device : list) {
+    if (!seen.insert(device).second) {
+      throw DeviceError(
+          {.what = fmt::format("{} is named twice", device.name()),
+           .expected = "each device once",
+           .got = join_names(list),
+           .fix = "allow duplicates (Duplicates::kAllow) if that is meant; " +
+                  inventory()});
+    }
+  }
+}
+
+void check_gpu_exists(const Device& device) {
+  if (device.index >= cuda_device_count()) {
+    throw DeviceError({.what = fmt::format("no device {}", device.name()),
+                       .fix = inventory()});
+  }
+}
+
+/// Slices of a list: as many as are named. cpu:0,cpu:2 leaves cpu:1 unnamed,
+/// so how many slices are meant is anyone's guess.
+void number_slices(std::vector<Device>& list, std::string_view asked) {
+  const std::set<Device> named(list.begin(), list.end());
+  const int count = static_cast<int>(named.size());
+  check_slice_count(count, asked);
+  for (Device& device : list) {
+    if (device.index >= count) {
+      throw DeviceError(
+          {.what = fmt::format("no device {} in '{}'", device.name(), asked),
+           .expected =
+               fmt::format("{}, as {} slice{} named", range("cpu", count),
+                           count, count == 1 ? " is" : "s are"),
+           .fix = inventory()});
+    }
+    device.slices = count;
+  }
+}
+
+std::vector<Device> parse_list(std::string_view list, Duplicates duplicates) {
+  std::vector<Device> parsed;
+  for (std::string_view rest = list;;) {
+    const auto comma = rest.find(',');
+    parsed.push_back(parse_name(trim(rest.substr(0, comma))));
+    if (comma == std::string_view::npos) break;
+    rest.remove_prefix(comma + 1);
+  }
+  check_kinds(parsed);
+  if (duplicates == Duplicates::kRefuse) check_twice(parsed);
+  if (parsed.front().is_cpu()) {
+    number_slices(parsed, list);
+  } else {
+    std::for_each(parsed.begin(), parsed.end(), check_gpu_exists);
+  }
+  return parsed;
+}
+
+}  // namespace
+
+std::string Device::name() const {
+  return fmt::format("{}:{}", is_cpu() ? "cpu" : "cuda", index);
+}
+
+std::vector<Device> devices(std::string_view list, Duplicates duplicates) {
+  const std::string_view asked = trim(list);
+  const bool has_gpu = cuda_device_count() > 0;
+  if (asked == "auto") {
+    return has_gpu ? gpus(cuda_device_count(), asked)
+                   : host_slices(std::min(core_count(), kMaxSlices), asked);
+  }
+  if (const auto count = to_int(asked)) {
+    return has_gpu ? gpus(*count, asked) : host_slices(*count, asked);
+  }
+  if (asked == "cuda") return gpus(cuda_device_count(), asked);
+  if (asked == "cpu") return host_slices(1, asked);
+  if (asked.find(',') == std::string_view::npos) {
+    const Device lone = parse_name(asked);
+    if (lone.is_cpu()) return host_slices(lone.index, asked);
+  }
+  return parse_list(asked, duplicates);
+}
+
+std::vector<int> cores_of(const Device& device) {
+  if (!device.is_cpu()) {
+    throw DeviceError({.what = device.name() + " has no cores of the host",
+                       .expected = "a slice, such as cpu:0"});
+  }
+  if (device.slices < 1 || device.index < 0 || device.index >= device.slices) {
+    throw DeviceError(
+        {.what = fmt::format("no device {} in a host of {} slices",
+                             device.name(), device.slices)});
+  }
+  const auto& all = allowed_cores();
+  const size_t slices = static_cast<size_t>(device.slices);
+  const size_t index = static_cast<size_t>(device.index);
+  if (slices > all.size()) return {all[index % all.size()]};
+  // Equal slices, so that no shard computes with more threads than another:
+  // 3 cores in 2 slices leave one core to the rest of the program.
+  const size_t width = all.size() / slices;
+  const auto first = all.begin() + static_cast<ptrdiff_t>(index * width);
+  return {first, first + static_cast<ptrdiff_t>(width)};
+}
+
+std::string join_names(const std::vector<Device>& devices) {
+  std::string names;
+  for (const Device& device : devices) {
+    if (!names.empty()) names += ", ";
+    names += device.name();
+  }
+  return names;
+}
+
+int cuda_device_count() { return cuda::device_count(); }
+
+}  // namespace lockstep

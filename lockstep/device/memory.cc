@@ -1,0 +1,230 @@
+#include "lockstep/device/memory.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+#include <mutex>
+#include <new>
+#include <string>
+
+#include <c10/core/CPUAllocator.h>
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/terminal.h"
+#include "lockstep/device/block_cache.h"
+#include "lockstep/device/cuda.h"
+#include "lockstep/device/tensor_device.h"
+
+namespace lockstep {
+namespace {
+
+constexpr uint64_t kLiveMagic = 0x4c4f434b53544550;   // "LOCKSTEP"
+constexpr uint64_t kFreedMagic = 0x6672656564626c6b;  // "freedblk"
+constexpr int64_t kCacheSlackBytes = int64_t{64} << 20;
+// Above LibTorch's own, which has 0, and below a user's of the highest.
+constexpr uint8_t kPriority = 100;
+constexpr int kHostIndex = -1;
+constexpr Device kHost{DeviceKind::kCpu, kHostIndex, 1};
+
+// A cache line of its own each: slices count from different cores.
+struct alignas(64) Account {
+  std::atomic<int64_t> live_bytes{0};
+  std::atomic<int64_t> peak_bytes{0};
+  std::atomic<int64_t> highest_bytes{0};  // a peak that is never reset
+  alignas(64) BlockCache cache;
+
+  void charge(int64_t bytes) {
+    const int64_t live =
+        live_bytes.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+    raise(peak_bytes, live);
+    raise(highest_bytes, live);
+  }
+
+  /// Live and cached bytes together stay within a quarter above the peak.
+  int64_t cache_limit() const {
+    const int64_t highest = highest_bytes.load(std::memory_order_relaxed);
+    const int64_t live = live_bytes.load(std::memory_order_relaxed);
+    return std::max<int64_t>(0,
+                             highest + highest / 4 + kCacheSlackBytes - live);
+  }
+
+  MemoryStats stats() const {
+    return {live_bytes.load(), peak_bytes.load(), cache.cached_bytes()};
+  }
+
+ private:
+  static void raise(std::atomic<int64_t>& highest, int64_t value) {
+    int64_t seen = highest.load(std::memory_order_relaxed);
+    while (seen < value && !highest.compare_exchange_weak(
+                               seen, value, std::memory_order_relaxed)) {
+    }
+  }
+};
+// Tensors outlive everything else, so nothing here may be destroyed at exit.
+static_assert(std::is_trivially_destructible_v<Account>);
+
+constinit std::array<Account, kMaxSlices + 1> accounts;
+constinit thread_local Device charged_device = kHost;
+
+Account& account_of(int slice) {
+  return accounts[static_cast<size_t>(slice - kHostIndex)];
+}
+
+std::string available_memory() {
+  std::ifstream file("/proc/meminfo");
+  std::string key;
+  for (double kib = 0; file >> key >> kib; file.ignore(80, '\n')) {
+    if (key == "MemAvailable:") return format_bytes(kib * 1024);
+  }
+  return "an unknown amount";
+}
+
+[[noreturn]] void out_of_memory(size_t bytes) {
+  const bool is_host = charged_device.index == kHostIndex;
+  const int64_t live = account_of(charged_device.index).live_bytes;
+  throw DeviceError(
+      {.what = fmt::format("out of memory on {}",
+                           is_host ? "the host" : charged_device.name()),
+       .expected = fmt::format("{} ({} bytes) for one tensor",
+                               format_bytes(static_cast<double>(bytes)), bytes),
+       .got = fmt::format("{} free, {} held by its tensors", available_memory(),
+                          format_bytes(static_cast<double>(live))),
+       .fix = "use a smaller batch or model"});
+}
+
+BlockHeader* take_block(size_t bytes) {
+  constexpr size_t kMost = size_t{1} << 46;
+  if (bytes > kMost) out_of_memory(bytes);
+  Account& account = account_of(charged_device.index);
+  const int64_t rounded = (static_cast<int64_t>(bytes) + kBlockAlignment - 1) /
+                          kBlockAlignment * kBlockAlignment;
+  const SizeClass size_class =
+      size_class_of(rounded + static_cast<int64_t>(sizeof(BlockHeader)));
+  BlockHeader* block = account.cache.take(size_class.index);
+  if (block == nullptr) block = map_block(size_class);
+  if (block == nullptr) {
+    release_cached_memory();
+    block = map_block(size_class);
+  }
+  if (block == nullptr) out_of_memory(bytes);
+  block->magic = kLiveMagic;
+  block->charged_bytes = rounded;
+  block->account = static_cast<int16_t>(charged_device.index);
+  block->slices = static_cast<int16_t>(charged_device.slices);
+  account.charge(rounded);
+  return block;
+}
+
+// Called from destructors, which can't throw, and to go on would corrupt more.
+[[noreturn]] void die_of_corruption(const BlockHeader& block) {
+  std::fprintf(stderr, "[device] a tensor's memory was %s\n",
+               block.magic == kFreedMagic
+                   ? "freed twice"
+                   : "overwritten in front of its data; a neighbour was "
+                     "written past its end");
+  std::abort();
+}
+
+void free_data(void* data) {
+  if (data == nullptr) return;
+  BlockHeader* block = BlockHeader::of(data);
+  if (block->magic != kLiveMagic) die_of_corruption(*block);
+  c10::profiledCPUMemoryReporter().Delete(data);
+  block->magic = kFreedMagic;
+  Account& account = account_of(block->account);
+  account.live_bytes.fetch_sub(block->charged_bytes, std::memory_order_relaxed);
+  account.cache.put(block, account.cache_limit());
+}
+
+class AccountingAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    void* data = nullptr;
+    if (bytes > 0) {
+      data = take_block(bytes)->data();
+      c10::profiledCPUMemoryReporter().New(data, bytes);
+    }
+    return {data, data, &free_data, c10::Device(c10::DeviceType::CPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &free_data; }
+  void copy_data(void* to, const void* from, size_t count) const override {
+    default_copy_data(to, from, count);
+  }
+};
+
+// Never destroyed: other objects may allocate while the process exits.
+AccountingAllocator& allocator() {
+  alignas(AccountingAllocator) static std::byte
+      storage[sizeof(AccountingAllocator)];
+  static auto* const instance = new (storage) AccountingAllocator;
+  return *instance;
+}
+
+void check_slice(const Device& device) {
+  if (device.index < 0 || device.index >= kMaxSlices) {
+    throw DeviceError(
+        {.what = fmt::format("no account for {}", device.name()),
+         .expected = fmt::format("cpu:0..cpu:{}", kMaxSlices - 1)});
+  }
+}
+
+}  // namespace
+
+void install_accounting_allocator() {
+  static std::once_flag once;
+  std::call_once(once, [] { c10::SetCPUAllocator(&allocator(), kPriority); });
+}
+
+bool has_accounting_allocator() {
+  return c10::GetCPUAllocator() == &allocator();
+}
+
+MemoryScope::MemoryScope(const Device& device) : previous_(charged_device) {
+  if (device.is_cuda()) return;
+  check_slice(device);
+  charged_device = device;
+}
+
+MemoryScope::~MemoryScope() { charged_device = previous_; }
+
+MemoryStats memory_stats(const Device& device) {
+  if (device.is_cuda()) return cuda::memory_stats(device.index);
+  check_slice(device);
+  return account_of(device.index).stats();
+}
+
+MemoryStats host_memory_stats() { return account_of(kHostIndex).stats(); }
+
+void reset_peak_memory() {
+  for (Account& account : accounts) {
+    account.peak_bytes = account.live_bytes.load();
+  }
+  if (cuda::device_count() > 0) cuda::reset_peak_memory();
+}
+
+void release_cached_memory() {
+  for (Account& account : accounts) account.cache.release_all();
+}
+
+std::optional<Device> DeviceOf::operator()(const at::Tensor& tensor) const {
+  if (!tensor.defined()) return std::nullopt;
+  if (tensor.is_cuda()) {
+    return Device{DeviceKind::kCuda, tensor.device().index(), 0};
+  }
+  if (!tensor.is_cpu() || !tensor.has_storage()) return std::nullopt;
+  const c10::DataPtr& memory = tensor.storage().data_ptr();
+  // Only our deleter vouches for a header in front of the data.
+  if (memory.get_deleter() != &free_data || memory.get_context() == nullptr) {
+    return std::nullopt;
+  }
+  const BlockHeader* block = BlockHeader::of(memory.get_context());
+  if (block->account == kHostIndex) return std::nullopt;
+  return Device{DeviceKind::kCpu, block->account, block->slices};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,121 @@
+#include "lockstep/device/random.h"
+
+#include <optional>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/library.h>
+
+#include "lockstep/device/cuda.h"
+
+// How a scope reaches operators that are called without a generator: a
+// dispatch key that no tensor carries and that a thread can switch on. On it,
+// each operator with a `Generator?` argument has a kernel that fills the
+// argument in and passes the call on; every other operator falls through.
+// Threads without a scope never see the key, and pay nothing.
+namespace lockstep {
+namespace {
+
+// LibTorch keeps it for tests of exactly this: modes kept per thread. It comes
+// before autograd and autocast, so these see the generator as if it were the
+// caller's.
+constexpr auto kScopeKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
+
+// The key is copied to other threads with a thread's state; the generator,
+// which is not to be shared, is not.
+constinit thread_local const at::Generator* scope_generator = nullptr;
+
+uint64_t splitmix64(uint64_t value) {
+  value += 0x9e3779b97f4a7c15;
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111eb;
+  return value ^ (value >> 31);
+}
+
+bool is_generator(const c10::Argument& argument) {
+  const auto optional = argument.type()->cast<c10::OptionalType>();
+  return optional != nullptr &&
+         optional->getElementType()->kind() == c10::TypeKind::GeneratorType;
+}
+
+bool is_elsewhere(const c10::IValue& value) {
+  if (value.isTensor()) {
+    return value.toTensor().defined() && !value.toTensor().is_cpu();
+  }
+  return value.isDevice() && !value.toDevice().is_cpu();
+}
+
+void fill_generator_in(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                       torch::jit::Stack* stack) {
+  const auto& arguments = op.schema().arguments();
+  const size_t first = stack->size() - arguments.size();
+  const auto begin = stack->begin() + static_cast<ptrdiff_t>(first);
+  if (scope_generator != nullptr &&
+      std::none_of(begin, stack->end(), is_elsewhere)) {
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      c10::IValue& value = (*stack)[first + i];
+      if (value.isNone() && is_generator(arguments[i])) {
+        value = c10::IValue(*scope_generator);
+      }
+    }
+  }
+  const c10::DispatchKeySet after(c10::DispatchKeySet::FULL_AFTER, kScopeKey);
+  op.redispatchBoxed(keys & after, stack);
+}
+
+bool draws_random_numbers(const c10::OperatorName& name) {
+  if (name.name.rfind("aten::", 0) != 0) return false;
+  const auto op = c10::Dispatcher::singleton().findSchema(name);
+  if (!op) return false;
+  const auto& arguments = op->schema().arguments();
+  return std::any_of(arguments.begin(), arguments.end(), is_generator);
+}
+
+TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, library) {
+  library.fallback(torch::CppFunction::makeFallthrough());
+}
+
+// When the program starts: operators may not be registered while other threads
+// call them.
+TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericMode, library) {
+  for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    if (!draws_random_numbers(name)) continue;
+    const auto full_name = c10::toString(name);
+    library.impl(
+        full_name.c_str(),
+        torch::CppFunction::makeFromBoxedFunction<&fill_generator_in>());
+  }
+}
+
+}  // namespace
+
+uint64_t mix_seed(uint64_t a, uint64_t b, uint64_t c, uint64_t d) {
+  uint64_t mixed = splitmix64(a);
+  for (const uint64_t part : {b, c, d}) mixed = splitmix64(mixed ^ part);
+  return mixed;
+}
+
+struct RandomScope::State {
+  at::Generator generator;
+  const at::Generator* outer_generator = nullptr;
+  bool outer_key = false;
+};
+
+RandomScope::RandomScope(uint64_t seed, uint64_t step, uint64_t shard)
+    : state_(std::make_unique<State>()) {
+  const uint64_t stream = mix_seed(seed, step, shard);
+  state_->generator = at::make_generator<at::CPUGeneratorImpl>(stream);
+  state_->outer_generator = scope_generator;
+  state_->outer_key = c10::impl::tls_is_dispatch_key_included(kScopeKey);
+  if (cuda::device_count() > 0) cuda::seed_current_device(stream);
+  scope_generator = &state_->generator;
+  c10::impl::tls_set_dispatch_key_included(kScopeKey, true);
+}
+
+RandomScope::~RandomScope() {
+  c10::impl::tls_set_dispatch_key_included(kScopeKey, state_->outer_key);
+  scope_generator = state_->outer_generator;
+}
+
+}  // namespace lockstep

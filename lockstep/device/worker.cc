@@ -1,0 +1,238 @@
+#include "lockstep/device/worker.h"
+
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include <ATen/Parallel.h>
+#include <ATen/ThreadLocalState.h>
+#include <fmt/format.h>
+
+#include "lockstep/base/cpu_set.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+#include "lockstep/device/cuda.h"
+#include "lockstep/device/intra_op.h"
+#include "lockstep/device/memory.h"
+
+namespace lockstep {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Longer than a hand-over between threads that run, shorter than what anyone
+// would notice of a core that waits.
+constexpr auto kSpin = std::chrono::microseconds(40);
+
+enum State : int { kStarting, kIdle, kRunning, kStopping };
+
+/// Waits until `state` is no longer `value`. Yields rather than pauses while
+/// it spins: on a host cut into as many slices as it has cores, the thread
+/// that waits for the workers shares a core with one of them.
+void wait_while(const std::atomic<int>& state, int value, bool may_spin) {
+  if (may_spin) {
+    const auto deadline = Clock::now() + kSpin;
+    while (Clock::now() < deadline) {
+      if (state.load(std::memory_order_acquire) != value) return;
+      std::this_thread::yield();
+    }
+  }
+  while (state.load(std::memory_order_acquire) == value) {
+    state.wait(value, std::memory_order_acquire);
+  }
+}
+
+/// Spinning threads that share a core only keep each other from working.
+bool may_spin_on(const Device& device) {
+  return device.is_cuda() ||
+         static_cast<size_t>(device.slices) <= allowed_cores().size();
+}
+
+}  // namespace
+
+class Worker::Impl {
+ public:
+  Impl(const Device& device, int intra_op_threads)
+      : device_(device), intra_op_threads_(intra_op_threads) {
+    if (intra_op_threads < 0) {
+      throw DeviceError(
+          {.what = "a worker on " + device.name() + " can't be made",
+           .expected = "0 or more intra-op threads",
+           .got = std::to_string(intra_op_threads)});
+    }
+    if (device.is_cpu()) install_accounting_allocator();
+    thread_ = std::thread([this] { run(); });
+    wait_while(state_, kStarting, may_spin_);
+    if (error_ != nullptr) {
+      thread_.join();
+      std::rethrow_exception(error_);
+    }
+  }
+
+  ~Impl() {
+    wait_while(state_, kRunning, may_spin_);
+    set_state(kStopping);
+    thread_.join();
+    if (error_ != nullptr) {
+      log_error("device", "a task on " + device_.name() +
+                              " failed, and nobody waited for it");
+    }
+  }
+
+  void start(std::function<void()> task) {
+    refuse_own_thread("start");
+    if (state_.load(std::memory_order_acquire) != kIdle) {
+      throw DeviceError({.what = device_.name() + " is still at a task",
+                         .fix = "wait() for it before the next start()"});
+    }
+    task_ = std::move(task);
+    caller_state_.emplace();
+    if (device_.is_cuda()) fence_ = cuda::record_fence(device_.index);
+    set_state(kRunning);
+  }
+
+  void wait() {
+    refuse_own_thread("wait");
+    wait_while(state_, kRunning, may_spin_);
+    if (device_.is_cuda() && fence_ != nullptr) cuda::wait_fence(fence_);
+    fence_ = nullptr;
+    if (error_ != nullptr) std::rethrow_exception(std::exchange(error_, {}));
+  }
+
+  const Device& device() const { return device_; }
+  int intra_op_threads() const { return intra_op_threads_; }
+  bool is_current_thread() const {
+    return thread_.get_id() == std::this_thread::get_id();
+  }
+  double busy_s() const {
+    return std::chrono::duration<double>(Clock::duration(busy_ticks_.load()))
+        .count();
+  }
+  void reset_busy() { busy_ticks_ = 0; }
+
+ private:
+  void run() {
+    std::optional<MemoryScope> memory;
+    try {
+      bind();
+      memory.emplace(device_);
+    } catch (...) {
+      error_ = std::current_exception();
+      set_state(kStopping);
+      return;
+    }
+    set_state(kIdle);
+    while (true) {
+      wait_while(state_, kIdle, may_spin_);
+      if (state_.load(std::memory_order_acquire) == kStopping) return;
+      run_task();
+      set_state(kIdle);
+    }
+  }
+
+  void bind() {
+    if (device_.is_cuda()) {
+      cuda::bind_thread(device_.index);
+      if (intra_op_threads_ == 0) intra_op_threads_ = at::get_num_threads();
+    } else {
+      const auto cores = cores_of(device_);
+      pin_thread(cores);
+      if (intra_op_threads_ == 0) {
+        intra_op_threads_ = static_cast<int>(cores.size());
+      }
+    }
+    set_intra_op_threads_of_this_thread(intra_op_threads_);
+  }
+
+  void run_task() {
+    const auto begin = Clock::now();
+    try {
+      const at::ThreadLocalStateGuard guard(*caller_state_);
+      if (fence_ != nullptr) cuda::wait_fence(fence_);
+      task_();
+      if (fence_ != nullptr) fence_ = cuda::record_fence(device_.index);
+    } catch (...) {
+      error_ = std::current_exception();
+    }
+    // What the task holds ends here, on the thread that it was given to.
+    task_ = nullptr;
+    caller_state_.reset();
+    busy_ticks_ += (Clock::now() - begin).count();
+  }
+
+  void set_state(State state) {
+    state_.store(state, std::memory_order_release);
+    state_.notify_all();
+  }
+
+  void refuse_own_thread(const char* call) const {
+    if (!is_current_thread()) return;
+    throw DeviceError(
+        {.what = fmt::format("{}() on the worker of {} was called by a task "
+                             "of that worker, which would never return",
+                             call, device_.name()),
+         .fix = "call it from the thread that owns the workers"});
+  }
+
+  const Device device_;
+  int intra_op_threads_;
+  const bool may_spin_ = may_spin_on(device_);
+  // The members below belong to the caller while the worker is idle, and to
+  // the worker while it runs; state_ hands them over.
+  std::atomic<int> state_{kStarting};
+  std::function<void()> task_;
+  std::optional<at::ThreadLocalState> caller_state_;
+  std::shared_ptr<cuda::Fence> fence_;
+  std::exception_ptr error_;
+  std::atomic<Clock::rep> busy_ticks_{0};
+  std::thread thread_;
+};
+
+Worker::Worker(const Device& device, int intra_op_threads)
+    : impl_(std::make_unique<Impl>(device, intra_op_threads)) {}
+Worker::~Worker() = default;
+
+const Device& Worker::device() const { return impl_->device(); }
+int Worker::intra_op_threads() const { return impl_->intra_op_threads(); }
+void Worker::start(std::function<void()> task) {
+  impl_->start(std::move(task));
+}
+void Worker::wait() { impl_->wait(); }
+bool Worker::is_current_thread() const { return impl_->is_current_thread(); }
+double Worker::busy_s() const { return impl_->busy_s(); }
+void Worker::reset_busy() { impl_->reset_busy(); }
+
+void run_all(const std::vector<std::unique_ptr<Worker>>& workers,
+             const std::function<void(size_t)>& task) {
+  for (const auto& worker : workers) {
+    if (!worker->is_current_thread()) continue;
+    throw DeviceError(
+        {.what = fmt::format("run_all() was called by a task that runs on {}, "
+                             "one of the workers it would wait for",
+                             worker->device().name()),
+         .fix = "call it from the thread that owns the workers"});
+  }
+  std::exception_ptr error;
+  size_t started = 0;
+  try {
+    for (; started < workers.size(); ++started) {
+      workers[started]->start([&task, k = started] { task(k); });
+    }
+  } catch (...) {
+    error = std::current_exception();
+  }
+  // All are waited for whatever happens: they use what the caller owns.
+  for (size_t k = 0; k < started; ++k) {
+    try {
+      workers[k]->wait();
+    } catch (...) {
+      if (error == nullptr) error = std::current_exception();
+    }
+  }
+  if (error != nullptr) std::rethrow_exception(error);
+}
+
+}  // namespace lockstep
