@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/optim/blocks.h"
+
 namespace lockstep::optim {
 
 /// An optimizer whose update can be cut in blocks, so that many threads each
@@ -19,18 +21,6 @@ namespace lockstep::optim {
 /// the update do not depend on who updates which block.
 class Optimizer {
  public:
-  /// Elements a block has at most: with its gradients, parameter and state it
-  /// stays in a core's second-level cache.
-  static constexpr int64_t kBlockElements = 16 * 1024;
-
-  /// `length` elements of parameter `parameter` from `offset`, in the order
-  /// of its memory.
-  struct Block {
-    int64_t parameter;
-    int64_t offset;
-    int64_t length;
-  };
-
   virtual ~Optimizer() = default;
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
@@ -47,16 +37,15 @@ class Optimizer {
 
   const std::vector<torch::Tensor>& parameters() const { return parameters_; }
   const std::vector<Block>& blocks() const { return blocks_; }
-  /// Counts a step; before its update() calls.
-  void begin_step() { ++steps_; }
+  /// Counts a step for the parameters that have a gradient; before update().
+  /// Throws InvalidArgument if a parameter changed its device, type or size.
+  void begin_step(const std::vector<bool>& has_gradient);
   /// Updates block `block` with `gradient` (1-d, the block's length). Blocks
   /// may be updated at the same time by different threads.
   virtual void update(int64_t block, const torch::Tensor& gradient) = 0;
 
-  /// Allocates state and momentum again where the parameters are now. Needed
-  /// after the parameters moved to another device or type.
   virtual int64_t state_bytes() const = 0;
-  /// The state by name: "momentum_buffer.<i>", "exp_avg.<i>", ..., "step".
+  /// The state by name: "momentum_buffer.<i>", "exp_avg.<i>", ..., "step.<i>".
   virtual std::map<std::string, torch::Tensor> state_dict() const = 0;
   /// Throws CheckpointError for missing or misshapen entries.
   virtual void load_state_dict(
@@ -64,14 +53,26 @@ class Optimizer {
 
  protected:
   Optimizer(std::vector<torch::Tensor> parameters, double lr);
-  /// `tensor`'s memory as blocks: one 1-d view for each of blocks().
+
+  /// One 1-d view of `tensors`' memory for each of blocks(). The tensors are
+  /// laid out as parameters() are.
   std::vector<torch::Tensor> block_views(
       const std::vector<torch::Tensor>& tensors) const;
+  /// One tensor of zeros, laid out like it, for each parameter.
+  std::vector<torch::Tensor> zeros_like_parameters() const;
+  virtual void count_step(const std::vector<bool>&) {}
 
   std::vector<torch::Tensor> parameters_;
   std::vector<Block> blocks_;
+  std::vector<torch::Tensor> parameter_views_;  // for each block
   double lr_;
   int64_t steps_ = 0;
+
+ private:
+  void refresh_views();
+
+  std::vector<const void*> data_;  // where the views point
+  std::vector<torch::TensorOptions> options_;
 };
 
 struct SgdOptions {

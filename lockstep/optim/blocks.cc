@@ -1,0 +1,43 @@
+#include "lockstep/optim/blocks.h"
+
+#include <algorithm>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::optim {
+
+std::vector<Block> cut_into_blocks(std::span<const torch::Tensor> tensors) {
+  std::vector<Block> blocks;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const int64_t count = tensors[i].numel();
+    // A GPU has no such cache, but it has launches to save.
+    const int64_t most = tensors[i].is_cpu() ? kBlockElements : count;
+    for (int64_t at = 0; at < count; at += most) {
+      blocks.push_back({.tensor = static_cast<int64_t>(i),
+                        .offset = at,
+                        .length = std::min(most, count - at)});
+    }
+  }
+  return blocks;
+}
+
+torch::Tensor laid_out_like(const torch::Tensor& gradient,
+                            const torch::Tensor& parameter) {
+  if (gradient.layout() != torch::kStrided) {
+    throw InvalidArgument(
+        "optim", {.what = "a parameter got a sparse gradient",
+                  .expected = "a dense one",
+                  .got = gradient.toString(),
+                  .fix = "build the embedding with sparse(false)"});
+  }
+  if (gradient.scalar_type() == parameter.scalar_type() &&
+      gradient.device() == parameter.device() &&
+      gradient.strides() == parameter.strides()) {
+    return gradient;
+  }
+  torch::Tensor copy = torch::empty_like(parameter.detach());
+  copy.copy_(gradient.detach());
+  return copy;
+}
+
+}  // namespace lockstep::optim

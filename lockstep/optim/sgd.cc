@@ -1,0 +1,76 @@
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/optim/optimizer.h"
+#include "lockstep/optim/state.h"
+
+namespace lockstep::optim {
+namespace {
+
+using torch::Tensor;
+
+class Sgd final : public Optimizer {
+ public:
+  Sgd(std::vector<Tensor> parameters, const SgdOptions& options)
+      : Optimizer(std::move(parameters), options.lr), options_(options) {
+    if (options_.momentum == 0) return;
+    // From zeros, momentum * 0 + gradient is the gradient: the first step
+    // needs no case of its own.
+    buffers_ = zeros_like_parameters();
+    buffer_views_ = block_views(buffers_);
+  }
+
+  void update(int64_t block, const Tensor& gradient) override {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    const auto at = static_cast<size_t>(block);
+    const at::TensorList momentum =
+        buffer_views_.empty() ? at::TensorList() : buffer_views_[at];
+    at::_fused_sgd_(parameter_views_[at], gradient, momentum,
+                    options_.weight_decay, options_.momentum, lr(),
+                    /*dampening=*/0.0, options_.nesterov, /*maximize=*/false,
+                    /*is_first_step=*/false);
+  }
+
+  int64_t state_bytes() const override { return bytes_of(buffers_); }
+
+  std::map<std::string, Tensor> state_dict() const override {
+    std::map<std::string, Tensor> state;
+    export_state("momentum_buffer", buffers_, state);
+    return state;
+  }
+
+  void load_state_dict(const std::map<std::string, Tensor>& state) override {
+    import_state("momentum_buffer", state, buffers_);
+  }
+
+ private:
+  SgdOptions options_;
+  std::vector<Tensor> buffers_;
+  std::vector<Tensor> buffer_views_;
+};
+
+void check_not_negative(const char* name, double value) {
+  if (value >= 0) return;
+  throw InvalidArgument("optim", {.what = fmt::format("invalid {}", name),
+                                  .expected = "a number of at least 0",
+                                  .got = fmt::format("{}", value)});
+}
+
+}  // namespace
+
+std::unique_ptr<Optimizer> sgd(std::vector<Tensor> parameters,
+                               const SgdOptions& options) {
+  check_not_negative("learning rate", options.lr);
+  check_not_negative("momentum", options.momentum);
+  check_not_negative("weight decay", options.weight_decay);
+  if (options.nesterov && options.momentum <= 0) {
+    throw InvalidArgument("optim", {.what = "Nesterov needs momentum",
+                                    .expected = "a momentum above 0",
+                                    .got = fmt::format("{}", options.momentum),
+                                    .fix = "set momentum, 0.9 say"});
+  }
+  return std::make_unique<Sgd>(std::move(parameters), options);
+}
+
+}  // namespace lockstep::optim

@@ -1,0 +1,108 @@
+#include "lockstep/parallel/backward_node.h"
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/stopwatch.h"
+#include "lockstep/parallel/scatter_gather.h"
+
+namespace lockstep {
+
+using torch::Tensor;
+using torch::autograd::variable_list;
+
+variable_list ParallelBackward::apply(variable_list&& gradients) {
+  if (torch::GradMode::is_enabled()) {
+    throw InvalidArgument(
+        "parallel",
+        {.what = "a DataParallel region can't be differentiated twice",
+         .expected = "create_graph=false",
+         .got = "create_graph=true",
+         .fix = "compute the double backward on the module itself, "
+                "model->module()"});
+  }
+  if (!region_) {
+    throw InvalidArgument(
+        "parallel",
+        {.what = "backward through a DataParallel forward a second time, "
+                 "after its graph was freed",
+         .fix = "pass retain_graph=true to the first backward"});
+  }
+  variable_list input_gradients;
+  variable_list result = group_->backward(
+      *region_, gradients,
+      torch::autograd::get_current_graph_task_keep_graph(), input_gradients);
+  result.insert(result.end(), input_gradients.begin(), input_gradients.end());
+  return result;
+}
+
+std::vector<Tensor> ReplicaGroup::backward(
+    Region& region, const std::vector<Tensor>& output_gradients,
+    bool keep_graph, std::vector<Tensor>& input_gradients) {
+  const auto chunks = static_cast<int64_t>(region.outputs.size());
+  // [shard][output]: the part of each output's gradient that is the shard's.
+  std::vector<variable_list> parts(region.outputs.size());
+  for (size_t o = 0; o < output_gradients.size(); ++o) {
+    int64_t begin = 0;
+    for (size_t s = 0; s < parts.size(); ++s) {
+      const Tensor& output = region.outputs[s][o];
+      if (!output_gradients[o].defined()) {
+        parts[s].emplace_back();
+      } else if (output.dim() == 0) {
+        parts[s].push_back(output_gradients[o][static_cast<int64_t>(s)]);
+      } else {
+        const int64_t size = output.size(options_.dim());
+        parts[s].push_back(
+            output_gradients[o].narrow(options_.dim(), begin, size));
+        begin += size;
+      }
+    }
+  }
+
+  std::vector<std::vector<PartialSum>> partials(workers_.size());
+  worker_phases_.assign(workers_.size(), {});
+  for_each_shard(chunks, [&](size_t worker, int64_t shard, Replica& replica) {
+    const Stopwatch watch;
+    torch::autograd::edge_list roots;
+    variable_list gradients;
+    const auto s = static_cast<size_t>(shard);
+    for (size_t o = 0; o < parts[s].size(); ++o) {
+      const Tensor& output = region.outputs[s][o];
+      if (!parts[s][o].defined() || !output.requires_grad()) continue;
+      roots.push_back(torch::autograd::impl::gradient_edge(output));
+      gradients.push_back(to_device(parts[s][o], replica.device()));
+    }
+    if (!roots.empty()) {
+      torch::autograd::Engine::get_default_engine().execute(
+          roots, gradients, keep_graph, /*create_graph=*/false,
+          /*accumulate_grad=*/true);
+    }
+    append_partial(partials[worker],
+                   {shard, shard + 1,
+                    replica.take_gradients(unique_, parameters_.size())},
+                   chunks);
+    worker_phases_[worker].backward_s += watch.seconds();
+  });
+
+  for (size_t i = 0; i < region.input_devices.size(); ++i) {
+    std::vector<Tensor> chunk_gradients;
+    for (auto& leaves : region.input_leaves) {
+      Tensor& leaf = leaves[i];
+      const Tensor gradient =
+          leaf.grad().defined() ? leaf.grad() : torch::zeros_like(leaf);
+      chunk_gradients.push_back(gradient.to(region.input_devices[i]));
+      leaf.mutable_grad().reset();
+    }
+    input_gradients.push_back(torch::cat(chunk_gradients, options_.dim()));
+  }
+
+  Stopwatch watch;
+  Reduction reduction = reduction_of(std::move(partials), chunks);
+  std::vector<Tensor> sums = finish(reduction);
+  phases_.reduce_s += watch.seconds();
+  collect_phases();
+  return sums;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,32 @@
+#include "lockstep/parallel/chunk.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+
+std::vector<int64_t> chunk_sizes(int64_t n, int64_t k) {
+  if (n < 0 || k < 1) {
+    throw InvalidArgument(
+        "parallel",
+        {.what = "a batch can't be chunked",
+         .expected = "a size of at least 0 over at least 1 device",
+         .got = fmt::format("{} over {}", n, k)});
+  }
+  if (n == 0) return {0};
+  const int64_t size = (n + k - 1) / k;
+  std::vector<int64_t> sizes;
+  for (int64_t left = n; left > 0; left -= size) {
+    sizes.push_back(std::min(size, left));
+  }
+  return sizes;
+}
+
+ShardRange shards_of_worker(int64_t worker, int64_t workers, int64_t shards) {
+  return {worker * shards / workers, (worker + 1) * shards / workers};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,123 @@
+#pragma once
+
+#include <torch/torch.h>
+
+#include <ATen/core/ivalue.h>
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "lockstep/device/worker.h"
+#include "lockstep/optim/optimizer.h"
+#include "lockstep/parallel/chunk.h"
+#include "lockstep/parallel/data_parallel_options.h"
+#include "lockstep/parallel/reduction.h"
+#include "lockstep/parallel/replicate.h"
+
+namespace lockstep {
+
+/// Loss of one shard: a scalar, from the replica's output and the shard's
+/// target. Called in the device's thread.
+using ShardLoss = std::function<torch::Tensor(const c10::IValue& output,
+                                              const c10::IValue& target)>;
+
+/// A module, its replicas and the threads that run them: DataParallel without
+/// the types. A batch is cut into shards; worker k runs a contiguous block of
+/// them, one after another.
+class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
+ public:
+  ReplicaGroup(ModuleHandle original,
+               const std::function<ModuleHandle()>& make_replica,
+               std::vector<Device> devices, DataParallelOptions options);
+
+  /// Scatter, parallel forward, gather. The result has one autograd node,
+  /// whose backward runs the replicas' backwards in their threads.
+  c10::IValue forward(const std::vector<c10::IValue>& inputs);
+
+  /// Forward, loss and backward of every shard in its device's thread, then
+  /// reduction and (with an `optimizer`) the update by all threads at once.
+  /// Without one the gradients are added to the original's .grad.
+  /// `inputs` and `target` may be nested; they are scattered alike.
+  StepResult train_step(const std::vector<c10::IValue>& inputs,
+                        const c10::IValue& target, const ShardLoss& loss,
+                        optim::Optimizer* optimizer, double clip_grad_norm);
+
+  const std::vector<Device>& devices() const { return devices_; }
+  const Device& output_device() const { return output_device_; }
+  int64_t shards() const { return shards_; }
+  int64_t dim() const { return options_.dim(); }
+  const std::vector<std::unique_ptr<Worker>>& workers() const {
+    return workers_;
+  }
+  const PhaseTimes& phase_times() const { return phases_; }
+  void set_step(int64_t step) { step_ = step; }
+  std::vector<int64_t> split(int64_t batch) const;
+
+ private:
+  friend class ParallelBackward;
+
+  /// What a forward under grad mode leaves for the backward.
+  struct Region {
+    // [shard][i]: outputs with their graph, and leaves for the inputs that
+    // require grad.
+    std::vector<std::vector<torch::Tensor>> outputs;
+    std::vector<std::vector<torch::Tensor>> input_leaves;
+    std::vector<torch::Device> input_devices;
+  };
+  using ShardTask =
+      std::function<void(size_t worker, int64_t shard, Replica& replica)>;
+
+  void make_replicas(const std::function<ModuleHandle()>& make_replica);
+  std::vector<c10::IValue> scatter_checked(const c10::IValue& inputs);
+  void check_inputs(const c10::IValue& inputs) const;
+  void watch_batch(int64_t samples, int64_t chunks);
+  /// Starts a forward over `chunks` shards: buffers, random step, phases.
+  void begin(int64_t chunks);
+  /// Runs `task` for every shard below `chunks` on its worker.
+  void for_each_shard(int64_t chunks, const ShardTask& task);
+  c10::IValue forward_shard(size_t worker, int64_t shard, Replica& replica,
+                            const std::vector<c10::IValue>& inputs);
+  void finish_buffers(int64_t chunks);
+  std::vector<torch::Tensor> backward(
+      Region& region, const std::vector<torch::Tensor>& output_gradients,
+      bool keep_graph, std::vector<torch::Tensor>& input_gradients);
+  Reduction reduction_of(std::vector<std::vector<PartialSum>> partials,
+                         int64_t chunks) const;
+  std::vector<torch::Tensor> finish(Reduction& reduction);
+  void accumulate(std::vector<torch::Tensor> gradients);
+  void update(Reduction& reduction, optim::Optimizer& optimizer);
+  /// Updates with the gradients scaled to a norm of `clip` at most, and
+  /// returns their norm. Not finite: nothing is updated.
+  double update_clipped(Reduction& reduction, optim::Optimizer& optimizer,
+                        double clip);
+  std::vector<size_t> positions_in(const optim::Optimizer& optimizer) const;
+  /// Runs `task(block, scratch)` over `count` blocks with all threads.
+  void for_each_block(
+      size_t count, const std::function<void(size_t, torch::Tensor&)>& task);
+  void collect_phases();
+
+  ModuleHandle original_;
+  std::vector<Device> devices_;
+  DataParallelOptions options_;
+  Device output_device_;
+  int64_t shards_;
+  std::vector<Device> shard_devices_;
+  int64_t step_ = 0;
+  uint64_t seed_ = 0;
+  int64_t last_batch_ = -1;
+
+  std::vector<torch::Tensor> parameters_;  // of the original, each once
+  std::vector<size_t> unique_;  // for each named parameter, its place there
+  std::vector<optim::Block> blocks_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+  // replicas_[k].back() runs worker k's shards, but for shard 0, which
+  // replicas_[0].front() runs, the replica that shares the original's buffers.
+  std::vector<std::vector<Replica>> replicas_;
+  std::vector<torch::Tensor> buffer_snapshot_;
+  std::vector<std::vector<torch::Tensor>> shard_buffers_;  // Buffers::kMean
+  PhaseTimes phases_;
+  std::vector<PhaseTimes> worker_phases_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,178 @@
+#include "lockstep/parallel/replicate.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/device/memory.h"
+#include "lockstep/device/tensor_device.h"
+#include "lockstep/optim/blocks.h"
+#include "lockstep/parallel/scatter_gather.h"
+
+namespace lockstep {
+
+using torch::Tensor;
+
+namespace {
+
+void check_alike(const char* kind, const ModuleHandle::Named& copy,
+                 const ModuleHandle::Named& original) {
+  if (copy.size() != original.size()) {
+    throw InvalidArgument(
+        "replicate",
+        {.what = fmt::format("a replica has another number of {}s", kind),
+         .expected = fmt::format("{}", original.size()),
+         .got = fmt::format("{}", copy.size()),
+         .fix = "register everything in reset(), or let the factory build "
+                "the same module as the original"});
+  }
+  for (size_t i = 0; i < copy.size(); ++i) {
+    const auto& [name, tensor] = copy[i];
+    const Tensor& twin = original[i].second;
+    if (name == original[i].first && tensor.sizes() == twin.sizes()) continue;
+    throw InvalidArgument(
+        "replicate",
+        {.what = fmt::format("{} {} of a replica is not the original's", kind,
+                             i),
+         .expected = fmt::format("'{}' of shape {}", original[i].first,
+                                 c10::str(twin.sizes())),
+         .got = fmt::format("'{}' of shape {}", name, c10::str(tensor.sizes())),
+         .fix = "let the factory build the same module as the original"});
+  }
+}
+
+bool can_share(const Tensor& original, const Device& device) {
+  return original.device() == torch_device(device) ||
+         (device.is_cpu() && original.is_cpu());
+}
+
+}  // namespace
+
+Replica::Replica(ModuleHandle module, const ModuleHandle& original,
+                 const Device& device, Storage parameters, Storage buffers)
+    : module_(std::move(module)),
+      device_(device),
+      parameters_(parameters),
+      buffers_(buffers),
+      versions_(module_.parameters.size(), -1),
+      sources_(module_.parameters.size(), nullptr) {
+  check_alike("parameter", module_.parameters, original.parameters);
+  check_alike("buffer", module_.buffers, original.buffers);
+  refresh(original, false);
+}
+
+void Replica::place(Tensor& copy, const Tensor& original,
+                    Storage storage) const {
+  if (storage == Storage::kShared && can_share(original, device_)) {
+    if (copy.is_alias_of(original) && copy.sizes() == original.sizes()) return;
+    copy.set_data(original.detach());
+    // An in-place change of the original between forward and backward is then
+    // found as it would be without replicas.
+    torch::autograd::impl::set_version_counter(
+        copy, torch::autograd::impl::version_counter(original));
+    return;
+  }
+  if (copy.device() == torch_device(device_) &&
+      copy.sizes() == original.sizes() &&
+      copy.scalar_type() == original.scalar_type() &&
+      copy.strides() == original.strides() && !copy.is_alias_of(original)) {
+    return;
+  }
+  copy.set_data(
+      torch::empty_like(original.detach(), torch_device(device_)));
+}
+
+void Replica::refresh(const ModuleHandle& original, bool copy_all) {
+  torch::NoGradGuard no_grad;
+  for (size_t i = 0; i < module_.parameters.size(); ++i) {
+    Tensor& copy = module_.parameters[i].second;
+    const Tensor& from = original.parameters[i].second;
+    place(copy, from, parameters_);
+    if (copy.requires_grad() != from.requires_grad()) {
+      copy.set_requires_grad(from.requires_grad());
+    }
+    if (copy.is_alias_of(from)) continue;
+    const auto version = static_cast<int64_t>(from._version());
+    if (!copy_all && versions_[i] == version &&
+        sources_[i] == from.const_data_ptr()) {
+      continue;
+    }
+    versions_[i] = version;
+    sources_[i] = from.const_data_ptr();
+    // Below autograd: a graph made before this copy saw the same values, or
+    // the original's own version tells that it did not.
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    copy.copy_(from);
+  }
+  for (size_t i = 0; i < module_.buffers.size(); ++i) {
+    place(module_.buffers[i].second, original.buffers[i].second, buffers_);
+  }
+  module_.set_modes(original.modes());
+}
+
+void Replica::set_buffers(const std::vector<Tensor>& source) {
+  torch::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  for (size_t i = 0; i < source.size(); ++i) {
+    module_.buffers[i].second.copy_(source[i]);
+  }
+}
+
+std::vector<Tensor> Replica::take_gradients(const std::vector<size_t>& unique,
+                                            size_t count) {
+  torch::NoGradGuard no_grad;
+  std::vector<Tensor> gradients(count);
+  for (size_t i = 0; i < module_.parameters.size(); ++i) {
+    Tensor& parameter = module_.parameters[i].second;
+    Tensor gradient = std::move(parameter.mutable_grad());
+    parameter.mutable_grad().reset();
+    if (!gradient.defined()) continue;
+    gradient = optim::laid_out_like(gradient, parameter);
+    Tensor& sum = gradients[unique[i]];
+    sum = sum.defined() ? sum + gradient : std::move(gradient);
+  }
+  return gradients;
+}
+
+void to(torch::nn::Module& module, const Device& device) {
+  if (device.is_cuda()) {
+    module.to(torch_device(device));
+    return;
+  }
+  install_accounting_allocator();
+  const MemoryScope scope(device);
+  torch::NoGradGuard no_grad;
+  const auto move = [&](Tensor& tensor) {
+    const auto place = device_of(tensor);
+    if (!tensor.defined() || (place && *place == device)) return;
+    Tensor copy = torch::empty_like(tensor.detach(), torch::kCPU);
+    copy.copy_(tensor);
+    tensor.set_data(copy);
+  };
+  for (Tensor& parameter : module.parameters()) move(parameter);
+  for (Tensor& buffer : module.buffers()) move(buffer);
+}
+
+void check_on_device(const ModuleHandle& module, const Device& device) {
+  const auto check = [&](const char* kind, const auto& named) {
+    for (const auto& [name, tensor] : named) {
+      const auto place = device_of(tensor);
+      const bool ok = place ? place->kind == device.kind &&
+                                  place->index == device.index
+                            : device.is_cpu() && tensor.is_cpu();
+      if (ok) continue;
+      throw InvalidArgument(
+          "parallel",
+          {.what = fmt::format("{} '{}' is not on the first device", kind,
+                               name),
+           .expected = device.name() + " (device_ids[0])",
+           .got = place ? place->name() : tensor.device().str(),
+           .fix = "call lockstep::to(*model, devices[0]) before wrapping the "
+                  "model"});
+    }
+  };
+  check("parameter", module.parameters);
+  check("buffer", module.buffers);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <torch/torch.h>
+
+#include <ATen/core/ivalue.h>
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/device/device.h"
+
+namespace lockstep {
+
+/// Splits `batch` along `dim` over `devices`, as nn.DataParallel does.
+///
+/// Chunks are ceil(n / k) long, so the last may be shorter and trailing
+/// devices may get none: 5 over 4 gives 2, 2, 1. Tensors on another device are
+/// copied; chunks for CPU slices share the batch's memory. `batch` may nest
+/// tuples, lists and dicts of tensors; anything else is shared by reference.
+///
+/// Throws InvalidArgument for a tensor without `dim`, and for tensors that
+/// give different numbers of chunks (PyTorch drops the surplus in silence).
+std::vector<c10::IValue> scatter(const c10::IValue& batch,
+                                 std::span<const Device> devices,
+                                 int64_t dim = 0);
+
+/// The inverse: concatenates the replicas' outputs along `dim` on
+/// `output_device`. Nested outputs are gathered element by element, 0-d
+/// tensors into a vector (with a warning), None stays None.
+///
+/// Throws InvalidArgument for outputs that differ in structure or shape, and
+/// for anything but tensors (return a tensor instead of a number).
+c10::IValue gather(std::span<const c10::IValue> outputs,
+                   const Device& output_device, int64_t dim = 0);
+
+/// `tensor` where `device` can use it: itself, or a copy.
+torch::Tensor to_device(const torch::Tensor& tensor, const Device& device);
+torch::Device torch_device(const Device& device);
+
+}  // namespace lockstep
