@@ -1,0 +1,204 @@
+"""Step time of PyTorch itself, on the work that `lockstep compare` measures.
+
+`lockstep compare --pytorch` runs this; it runs alone, too, and prints one line
+of JSON:
+
+    python pytorch_step_time.py --mode single --model mlp --batch 64 --fused
+    torchrun --standalone --nproc_per_node=2 pytorch_step_time.py \
+        --mode ddp --model mlp --batch 64 --fused
+
+Modes: `single` is one process with all cores; `ddp` is
+DistributedDataParallel over Gloo, a process a share of the cores; `ideal` is
+as `ddp`, but its processes never speak to each other: no DDP can be faster.
+
+The work: float32, one fixed synthetic batch, SGD (lr 1e-3, momentum 0.9).
+All of a step is timed: zero_grad, forward, cross entropy, backward, optimizer.
+
+    mlp                 6 x (Linear 1024, ReLU), Linear 10; inputs (N, 1024)
+    resnet18, resnet34  3x3 stem without max-pool; inputs (N, 3, 32, 32)
+"""
+
+import argparse
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+
+
+def die_with_parent():
+    """torchrun's workers are sessions of their own: without this, a launcher
+    that is killed would leave them running."""
+    PR_SET_PDEATHSIG = 1
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit('the launcher is gone')
+
+
+die_with_parent()  # before the import of torch, which takes seconds
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+CLASSES = 10
+BLOCKS = {'resnet18': (2, 2, 2, 2), 'resnet34': (3, 4, 6, 3)}
+MODELS = ['mlp', *BLOCKS]
+
+
+def convolution(channels_in, channels_out, size, stride=1):
+    return nn.Conv2d(channels_in, channels_out, size, stride,
+                     padding=size // 2, bias=False)
+
+
+class Residual(nn.Module):
+    """ResNet's basic block: two 3x3 convolutions and a way around them."""
+
+    def __init__(self, channels_in, channels_out, stride):
+        super().__init__()
+        self.first = convolution(channels_in, channels_out, 3, stride)
+        self.first_norm = nn.BatchNorm2d(channels_out)
+        self.second = convolution(channels_out, channels_out, 3)
+        self.second_norm = nn.BatchNorm2d(channels_out)
+        self.around = nn.Identity()
+        if stride != 1 or channels_in != channels_out:
+            self.around = nn.Sequential(
+                convolution(channels_in, channels_out, 1, stride),
+                nn.BatchNorm2d(channels_out))
+
+    def forward(self, x):
+        y = F.relu(self.first_norm(self.first(x)))
+        return F.relu(self.second_norm(self.second(y)) + self.around(x))
+
+
+def make_mlp(width=1024, depth=6):
+    hidden = []
+    for _ in range(depth):
+        hidden += [nn.Linear(width, width), nn.ReLU()]
+    return nn.Sequential(*hidden, nn.Linear(width, CLASSES))
+
+
+def make_resnet(blocks):
+    layers = [convolution(3, 64, 3), nn.BatchNorm2d(64), nn.ReLU()]
+    channels = 64
+    for stage, count in enumerate(blocks):
+        wider = 64 << stage
+        for index in range(count):
+            stride = 2 if stage > 0 and index == 0 else 1
+            layers.append(Residual(channels, wider, stride))
+            channels = wider
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+               nn.Linear(channels, CLASSES)]
+    return nn.Sequential(*layers)
+
+
+def make_work(model, samples):
+    """The network, its inputs and its targets."""
+    targets = torch.randint(0, CLASSES, (samples,))
+    if model == 'mlp':
+        return make_mlp(), torch.randn(samples, 1024), targets
+    return make_resnet(BLOCKS[model]), torch.randn(samples, 3, 32, 32), targets
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument('--mode', choices=['single', 'ddp', 'ideal'],
+                        required=True)
+    parser.add_argument('--model', choices=MODELS, required=True)
+    parser.add_argument('--batch', type=int, required=True,
+                        help='samples, over all processes')
+    parser.add_argument('--steps', type=int, default=20)
+    parser.add_argument('--warmup', type=int, default=5)
+    parser.add_argument('--seed', type=int, default=0)
+    parser.add_argument('--threads', type=int,
+                        help='intra-op threads of a process; '
+                             'default: its share of the cores')
+    parser.add_argument('--fused', action='store_true',
+                        help='the fused optimizer')
+    parser.add_argument('--bucket-view', action='store_true',
+                        help="gradients are views of DDP's buckets")
+    parser.add_argument('--channels-last', action='store_true')
+    parser.add_argument('--bf16', action='store_true', help='autocast')
+    arguments = parser.parse_args()
+    if arguments.steps < 1 or arguments.batch < 1:
+        parser.error('--steps and --batch are at least 1')
+    return arguments
+
+
+def take_cores(mode, threads, rank, world_size):
+    """Sets the intra-op threads; pins a rank to its share of the cores."""
+    cores = sorted(os.sched_getaffinity(0))
+    if mode == 'single':
+        torch.set_num_threads(threads or len(cores))
+        return
+    share = max(1, len(cores) // world_size)
+    torch.set_num_threads(threads or share)
+    os.sched_setaffinity(0, cores[rank * share:(rank + 1) * share] or cores)
+
+
+def measure(step, count):
+    times = []
+    for _ in range(count):
+        start = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - start)
+    return times
+
+
+def main():
+    args = parse_arguments()
+    rank = int(os.environ.get('RANK', 0))
+    world_size = int(os.environ.get('WORLD_SIZE', 1))
+    torch.manual_seed(args.seed)
+    take_cores(args.mode, args.threads, rank, world_size)
+    if args.mode != 'single':
+        dist.init_process_group('gloo')
+
+    # The first ranks take one sample more where the batch does not divide.
+    samples = args.batch // world_size + (rank < args.batch % world_size)
+    network, inputs, targets = make_work(args.model, samples)
+    if args.channels_last and inputs.dim() == 4:
+        network = network.to(memory_format=torch.channels_last)
+        inputs = inputs.contiguous(memory_format=torch.channels_last)
+    model = network
+    if args.mode == 'ddp':
+        model = nn.parallel.DistributedDataParallel(
+            network, gradient_as_bucket_view=args.bucket_view)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9,
+                                fused=args.fused)
+
+    def step():
+        # Views of the buckets have to stay.
+        optimizer.zero_grad(set_to_none=not args.bucket_view)
+        with torch.autocast('cpu', torch.bfloat16, enabled=args.bf16):
+            loss = F.cross_entropy(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    measure(step, args.warmup)
+    if args.mode != 'single':
+        dist.barrier()
+    times = measure(step, args.steps)
+    if rank == 0:
+        ordered = sorted(times)
+        print(json.dumps({
+            **vars(args),
+            'world_size': world_size,
+            'intra_op_threads': torch.get_num_threads(),
+            'torch': torch.__version__,
+            'parameters': sum(p.numel() for p in network.parameters()),
+            'median_ms': ordered[len(ordered) // 2] * 1e3,
+            'min_ms': ordered[0] * 1e3,
+            'step_times_s': times,
+        }), flush=True)
+    if args.mode != 'single':
+        dist.destroy_process_group()
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,215 @@
+#include "lockstep/report/compare.h"
+
+#include <cstdio>
+#include <memory>
+#include <unistd.h>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/atomic_file.h"
+#include "lockstep/base/interrupt.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/terminal.h"
+#include "lockstep/cli/checks.h"
+#include "lockstep/cli/commands.h"
+#include "lockstep/cli/options.h"
+#include "lockstep/report/html.h"
+#include "lockstep/report/svg.h"
+#include "lockstep/report/text.h"
+
+namespace lockstep::cli {
+namespace {
+
+constexpr size_t kMaxReportBytes = 256 << 20;
+
+struct CompareFlags {
+  ModelFlags model{.model = "mlp"};
+  DeviceFlags devices;
+  MemoryFormatFlags memory_format{.channels_last = "off"};
+  report::CompareOptions options;
+  std::vector<std::string> runs;
+  std::string report;
+  std::string html;
+  std::string svg;
+};
+
+// Says what runs: one line that changes on a terminal, else a line each.
+class RoundProgress {
+ public:
+  explicit RoundProgress(int64_t rounds) : rounds_(rounds) {}
+  ~RoundProgress() { erase(); }
+  RoundProgress(const RoundProgress&) = delete;
+  RoundProgress& operator=(const RoundProgress&) = delete;
+
+  void show(const std::string& label, int64_t round) {
+    erase();
+    fmt::print(stderr, "[compare] {}, round {} of {}{}", label, round, rounds_,
+               is_terminal_ ? " ..." : "\n");
+    std::fflush(stderr);
+    has_line_ = is_terminal_;
+  }
+
+ private:
+  void erase() {
+    if (has_line_) fmt::print(stderr, "\r\033[K");
+    has_line_ = false;
+  }
+
+  int64_t rounds_;
+  bool is_terminal_ = is_terminal(STDERR_FILENO);
+  bool has_line_ = false;
+};
+
+train::RunReport read_run(const std::string& path) {
+  const std::string text = read_file(path, kMaxReportBytes);
+  const auto json = nlohmann::json::parse(text, nullptr, false);
+  if (json.is_discarded()) {
+    throw IoError({.what = path + " is not JSON",
+                   .expected = "a run.json that `lockstep train` wrote"});
+  }
+  try {
+    return train::run_report_from_json(json);
+  } catch (const Error& error) {
+    throw IoError({.what = fmt::format("{}: {}", path, error.what())});
+  }
+}
+
+report::Comparison compare_files(const std::vector<std::string>& paths) {
+  std::vector<train::RunReport> reports;
+  for (const auto& path : paths) reports.push_back(read_run(path));
+  return report::compare_runs(reports);
+}
+
+report::Comparison run_and_compare(const CompareFlags& flags) {
+  report::CompareOptions options = flags.options;
+  options.work.model = flags.model.model;
+  if (!flags.devices.devices.empty()) options.devices = flags.devices.devices;
+  const auto devices = to_devices(flags.devices, "auto");
+  options.work.channels_last = use_channels_last(
+      flags.memory_format, to_model_spec(flags.model), devices);
+  if (flags.devices.allow_duplicates) {
+    options.child_options.emplace_back("--allow-duplicate-devices");
+  }
+  RoundProgress progress(options.rounds);
+  return report::run_compare(
+      options, devices,
+      [&](const std::string& label, int64_t round) {
+        progress.show(label, round);
+      },
+      [] { return InterruptScope::signal() != 0; });
+}
+
+// Found out before the measurement rather than after it.
+void check_outputs(const CompareFlags& flags) {
+  for (const auto& path : {flags.report, flags.html, flags.svg}) {
+    if (!path.empty()) const AtomicFile writable(path);
+  }
+}
+
+void write(const std::string& path, const std::string& text) {
+  if (path.empty()) return;
+  AtomicFile file(path);
+  file.write(text);
+  file.commit();
+}
+
+void run(const CompareFlags& flags) {
+  check_outputs(flags);
+  const InterruptScope interrupts;
+  report::Comparison comparison;
+  try {
+    comparison =
+        flags.runs.empty() ? run_and_compare(flags) : compare_files(flags.runs);
+  } catch (const report::Interrupted& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    throw CLI::RuntimeError(kStoppedBySignal + InterruptScope::signal());
+  }
+  fmt::print("{}",
+             report::to_text(comparison, report::colour_of(STDOUT_FILENO)));
+  if (!flags.report.empty()) {
+    train::write_json(flags.report, report::to_json(comparison));
+  }
+  write(flags.html, report::to_html(comparison));
+  write(flags.svg, report::picture(comparison));
+}
+
+void add_measurement_options(CLI::App& app, CompareFlags& flags) {
+  auto& options = flags.options;
+  app.add_option("--strategies", options.strategies,
+                 "single, dp-classic, dp: what to compare, in this order")
+      ->type_name("A,B")
+      ->delimiter(',')
+      ->default_str("single,dp-classic,dp")
+      ->check(one_of({"single", "dp", "dp-classic"}));
+  app.add_flag("--pytorch", options.with_pytorch,
+               "also time PyTorch on the same work: single process, and DDP "
+               "over Gloo [no]");
+  app.add_option("--batch-size", options.work.batch_size,
+                 "samples of a step, over all devices")
+      ->type_name("N")
+      ->check(whole_number(1));
+  app.add_option("--steps", options.work.steps, "timed steps of a round")
+      ->type_name("N")
+      ->check(whole_number(1));
+  app.add_option("--warmup", options.work.warmup,
+                 "steps before them, not timed")
+      ->type_name("N")
+      ->check(whole_number(0));
+  app.add_option("--rounds", options.rounds,
+                 "times that every strategy runs, each in a fresh process")
+      ->type_name("N")
+      ->check(whole_number(1, 1000));
+  app.add_option("--seed", options.work.seed, "of weights and batch")
+      ->type_name("N")
+      ->check(whole_number(0));
+  app.add_option("--shards", options.shards,
+                 "logical shards of a batch; 0: one per device")
+      ->type_name("N")
+      ->check(whole_number(0));
+  app.add_option("--timeout", options.deadline_s,
+                 "seconds that one process may take")
+      ->type_name("S")
+      ->check(number(0, Bound::kExcluded));
+}
+
+void add_output_options(CLI::App& app, CompareFlags& flags) {
+  const auto add = [&app](const char* name, std::string& path,
+                          const char* help) {
+    app.add_option(name, path, help)
+        ->type_name("PATH")
+        ->default_str("none")
+        ->group("Output");
+  };
+  add("--report", flags.report, "write the figures here, as JSON");
+  add("--html", flags.html, "write a page with tables and charts here");
+  add("--svg", flags.svg, "write a picture of table and charts here");
+}
+
+}  // namespace
+
+void add_compare(CLI::App& app) {
+  auto* command = app.add_subcommand(
+      "compare", "Measure strategies side by side on the same work");
+  auto flags = std::make_shared<CompareFlags>();
+  add_model_options(*command, flags->model);
+  add_device_options(*command, flags->devices, "auto");
+  add_memory_format_option(*command, flags->memory_format);
+  add_measurement_options(*command, *flags);
+  add_output_options(*command, *flags);
+  command
+      ->add_option("--runs", flags->runs,
+                   "measure nothing: compare these run.json files of "
+                   "`lockstep train`")
+      ->type_name("PATH ...")
+      ->default_str("none")
+      ->excludes("--pytorch", "--strategies");
+  command->footer(
+      "The work is a fixed synthetic batch and SGD with momentum; all of a "
+      "step is timed.\n\nExample:\n"
+      "  lockstep compare --model mlp --batch-size 64 --devices cpu:2 "
+      "--pytorch");
+  command->callback([flags] { run(*flags); });
+}
+
+}  // namespace lockstep::cli

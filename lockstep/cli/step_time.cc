@@ -1,0 +1,140 @@
+#include <csignal>
+#include <memory>
+#include <numeric>
+#include <sys/prctl.h>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/stopwatch.h"
+#include "lockstep/base/version.h"
+#include "lockstep/cli/checks.h"
+#include "lockstep/cli/commands.h"
+#include "lockstep/cli/options.h"
+#include "lockstep/device/memory.h"
+#include "lockstep/report/compare.h"
+#include "lockstep/train/step_runner.h"
+
+namespace lockstep::cli {
+namespace {
+
+// The learning rate of the reference workloads.
+constexpr double kLearningRate = 1e-3;
+
+struct StepTimeFlags {
+  ModelFlags model;
+  DeviceFlags devices;
+  MemoryFormatFlags memory_format{.channels_last = "off"};
+  report::Work work;
+  int64_t shards = 0;
+  std::string strategy = "single";
+};
+
+train::TrainOptions to_options(const StepTimeFlags& flags) {
+  train::TrainOptions options;
+  options.model = to_model_spec(flags.model);
+  options.strategy = train::parse_strategy(flags.strategy);
+  options.devices = to_devices(flags.devices, "auto");
+  // One device is the whole host, not one slice of it: what a user has who
+  // does not cut it.
+  if (options.strategy == train::Strategy::kSingle &&
+      options.devices.front().is_cpu()) {
+    options.devices = devices("cpu");
+  }
+  options.shards = flags.shards;
+  options.batch_size = flags.work.batch_size;
+  options.seed = flags.work.seed;
+  options.lr = kLearningRate;
+  options.momentum = 0.9;
+  options.weight_decay = 0;
+  options.channels_last =
+      use_channels_last(flags.memory_format, options.model, options.devices);
+  return options;
+}
+
+data::Batch fixed_batch(const train::TrainOptions& options) {
+  torch::manual_seed(options.seed);
+  const int64_t samples = options.batch_size;
+  data::Batch batch;
+  batch.inputs = options.model.name == "mlp"
+                     ? torch::randn({samples, options.model.in_features})
+                     : torch::randn({samples, 3, 32, 32});
+  if (options.channels_last && batch.inputs.dim() == 4) {
+    batch.inputs = batch.inputs.contiguous(torch::MemoryFormat::ChannelsLast);
+  }
+  batch.targets = torch::randint(options.model.classes, {samples});
+  return batch;
+}
+
+report::Measurement measure(const StepTimeFlags& flags) {
+  // Before the first tensor, so that all of them are on an account.
+  install_accounting_allocator();
+  const auto options = to_options(flags);
+  const auto plan = train::make_plan(options);
+  train::StepRunner runner(options, plan);
+  const auto batch = fixed_batch(options);
+  int64_t step = 0;
+  for (; step < flags.work.warmup; ++step) {
+    runner.step(batch, step, options.lr);
+  }
+  runner.restart_accounts();
+
+  report::Measurement result;
+  auto& times = result.step_times_s;
+  for (int64_t timed = 0; timed < flags.work.steps; ++timed, ++step) {
+    const Stopwatch watch;
+    runner.step(batch, step, options.lr);
+    times.push_back(watch.seconds());
+  }
+  auto& report = result.report;
+  report.lockstep = kVersion;
+  report.command = command_line();
+  report.strategy = flags.strategy;
+  report.model = options.model.name;
+  report.parameters = models::count_parameters(runner.model());
+  report.world_size = static_cast<int64_t>(plan.devices.size());
+  report.shards = plan.shards;
+  report.intra_op_threads = plan.intra_op_threads;
+  report.batch_size = options.batch_size;
+  report.split = runner.parallel()->split(options.batch_size);
+  report.steps = flags.work.steps;
+  report.step_time_s = train::summarize(times);
+  report.total_time_s = std::accumulate(times.begin(), times.end(), 0.0);
+  report.samples_per_s =
+      static_cast<double>(options.batch_size) / report.step_time_s.median;
+  runner.fill(report, report.total_time_s);
+  return result;
+}
+
+}  // namespace
+
+void add_step_time(CLI::App& app) {
+  auto* command = app.add_subcommand(
+      report::kStepTimeCommand,
+      "Time one strategy on a fixed batch; what `compare` runs");
+  command->group("");  // not in the help
+  auto flags = std::make_shared<StepTimeFlags>();
+  add_model_options(*command, flags->model);
+  add_device_options(*command, flags->devices, "auto");
+  add_memory_format_option(*command, flags->memory_format);
+  command->add_option("--strategy", flags->strategy, "how to train")
+      ->check(one_of({"single", "dp", "dp-classic"}));
+  command->add_option("--batch-size", flags->work.batch_size, "samples")
+      ->check(whole_number(1));
+  command->add_option("--steps", flags->work.steps, "timed")
+      ->check(whole_number(1));
+  command->add_option("--warmup", flags->work.warmup, "before, not timed")
+      ->check(whole_number(0));
+  command->add_option("--seed", flags->work.seed, "of weights and batch")
+      ->check(whole_number(0));
+  command->add_option("--shards", flags->shards, "logical shards")
+      ->check(whole_number(0));
+  command->callback([flags] {
+    // What started this waits for its line; without it there is no use in
+    // going on.
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    fmt::print("{}\n", report::to_json(measure(*flags)).dump());
+  });
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,42 @@
+#include "lockstep/report/canvas.h"
+
+#include <fmt/format.h>
+
+#include "lockstep/report/svg.h"
+
+namespace lockstep::report {
+
+void Canvas::text(double x, double top, const std::string& content,
+                  const std::string& css_class, Anchor anchor) {
+  body_ += fmt::format(
+      "<text x=\"{:.1f}\" y=\"{:.1f}\" class=\"{}\"{}>{}</text>\n", x, top,
+      css_class, anchor == Anchor::kEnd ? " text-anchor=\"end\"" : "",
+      escaped(content));
+}
+
+void Canvas::rectangle(double x, double top, double width, double height,
+                       const std::string& css_class, const std::string& title) {
+  body_ += fmt::format(
+      "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" "
+      "rx=\"2\" class=\"{}\"><title>{}</title></rect>\n",
+      x, top, width, height, css_class, escaped(title));
+}
+
+void Canvas::line(double x1, double y1, double x2, double y2) {
+  body_ += fmt::format(
+      "<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" "
+      "class=\"rule\"/>\n",
+      x1, y1, x2, y2);
+}
+
+std::string Canvas::finish(const std::string& label,
+                           const std::string& style) const {
+  std::string head = fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1:.0f}\" "
+      "width=\"{0}\" height=\"{1:.0f}\" role=\"img\" aria-label=\"{2}\">\n",
+      width_, y, escaped(label));
+  if (!style.empty()) head += "<style>\n" + style + "</style>\n";
+  return head + body_ + "</svg>\n";
+}
+
+}  // namespace lockstep::report

@@ -1,0 +1,179 @@
+#include "lockstep/report/compare.h"
+
+#include <algorithm>
+#include <set>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/suggest.h"
+#include "lockstep/models/model.h"
+
+namespace lockstep::report {
+namespace {
+
+// One line of the comparison, and how a process of it is started and read.
+struct Contender {
+  std::string engine;
+  std::string strategy;
+  Command command;
+  std::vector<Measurement> rounds;
+
+  std::string label() const {
+    ComparedRun run{.engine = engine};
+    run.report.strategy = strategy;
+    return run.label();
+  }
+};
+
+void require_known(const std::string& what, const std::string& name,
+                   const std::vector<std::string>& known) {
+  if (std::find(known.begin(), known.end(), name) != known.end()) return;
+  throw InvalidArgument("compare",
+                        {.what = fmt::format("there is no {} '{}'", what, name),
+                         .fix = did_you_mean(name, known)});
+}
+
+void check(const CompareOptions& options) {
+  if (options.strategies.empty()) {
+    throw InvalidArgument("compare", {.what = "no strategy to compare",
+                                      .fix = "name some in --strategies"});
+  }
+  std::set<std::string> seen;
+  for (const auto& strategy : options.strategies) {
+    require_known("strategy", strategy, {"single", "dp", "dp-classic"});
+    if (!seen.insert(strategy).second) {
+      throw InvalidArgument(
+          "compare",
+          {.what = fmt::format("strategy '{}' is named twice", strategy)});
+    }
+  }
+  require_known("model", options.work.model, models::names());
+}
+
+Command step_time_command(const CompareOptions& options,
+                          const std::string& strategy) {
+  const Work& work = options.work;
+  Command command;
+  command.arguments = {own_program(), kStepTimeCommand};
+  const auto add = [&](const std::string& option, auto value) {
+    command.arguments.push_back(option);
+    command.arguments.push_back(fmt::format("{}", value));
+  };
+  add("--model", work.model);
+  add("--batch-size", work.batch_size);
+  add("--strategy", strategy);
+  add("--devices", options.devices);
+  add("--steps", work.steps);
+  add("--warmup", work.warmup);
+  add("--seed", work.seed);
+  add("--shards", options.shards);
+  add("--channels-last", work.channels_last ? "on" : "off");
+  command.arguments.insert(command.arguments.end(),
+                           options.child_options.begin(),
+                           options.child_options.end());
+  return command;
+}
+
+// Adds PyTorch's two set-ups, or a note that says why not.
+void add_pytorch(const CompareOptions& options,
+                 const std::vector<Device>& devices,
+                 const std::function<bool()>& stop,
+                 std::vector<Contender>& contenders, Comparison& comparison) {
+  if (devices.front().is_cuda()) {
+    comparison.notes.emplace_back(
+        "PyTorch was left out: it is compared on the CPU only, and these "
+        "devices are GPUs.");
+    return;
+  }
+  const PyTorchPeer peer = find_pytorch(stop);
+  if (!peer.missing.empty()) {
+    comparison.notes.push_back("PyTorch was left out: " + peer.missing + ".");
+    return;
+  }
+  for (const std::string strategy : {"single", "ddp"}) {
+    contenders.push_back({kPyTorch,
+                          strategy,
+                          pytorch_command(peer, options.work, strategy,
+                                          static_cast<int>(devices.size()),
+                                          comparison.machine.cores),
+                          {}});
+  }
+}
+
+Measurement parse(const Contender& contender, const CommandResult& result) {
+  if (contender.engine == kPyTorch) {
+    return pytorch_measurement(result.out, contender.strategy,
+                               contender.command);
+  }
+  const std::string line = last_line(result.out);
+  const auto json = nlohmann::json::parse(line, nullptr, false);
+  if (json.is_discarded()) {
+    throw Error("compare",
+                {.what = fmt::format("the process of {} printed no measurement",
+                                     contender.label()),
+                 .expected = "a line of JSON",
+                 .got = line.empty() ? "nothing" : "'" + line + "'"});
+  }
+  return measurement_from_json(json);
+}
+
+Measurement measure(const Contender& contender) {
+  const CommandResult result = run_command(contender.command);
+  if (result.ok()) return parse(contender, result);
+  if (result.end == CommandResult::End::kStopped) {
+    throw Interrupted(
+        "compare",
+        {.what = fmt::format("interrupted while {} ran; nothing was written",
+                             contender.label())});
+  }
+  const bool is_late = result.end == CommandResult::End::kDeadline;
+  const std::string line = last_line(result.err);
+  throw Error(
+      "compare",
+      {.what = fmt::format("the process of {} failed: {}{}", contender.label(),
+                           describe_end(result, contender.command),
+                           line.empty() ? "" : "; its last line: " + line),
+       .fix = is_late ? "give it more time with --timeout, or fewer --steps"
+                      : ""});
+}
+
+}  // namespace
+
+Comparison run_compare(const CompareOptions& options,
+                       const std::vector<Device>& devices,
+                       const CompareProgress& progress,
+                       const std::function<bool()>& stop) {
+  check(options);
+  Comparison comparison;
+  comparison.machine = this_machine();
+  comparison.rounds = options.rounds;
+  comparison.steps = options.work.steps;
+  comparison.warmup = options.work.warmup;
+
+  std::vector<Contender> contenders;
+  for (const auto& strategy : options.strategies) {
+    contenders.push_back(
+        {kLockstep, strategy, step_time_command(options, strategy), {}});
+  }
+  if (options.with_pytorch) {
+    add_pytorch(options, devices, stop, contenders, comparison);
+  }
+  for (auto& contender : contenders) {
+    contender.command.deadline_s = options.deadline_s;
+    contender.command.stop = stop;
+  }
+  for (int64_t round = 1; round <= options.rounds; ++round) {
+    for (auto& contender : contenders) {
+      progress(contender.label(), round);
+      contender.rounds.push_back(measure(contender));
+    }
+  }
+  for (const auto& contender : contenders) {
+    comparison.runs.push_back(pool(contender.engine, contender.rounds));
+  }
+  relate(comparison);
+  return comparison;
+}
+
+}  // namespace lockstep::report

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/device/device.h"
+#include "lockstep/report/comparison.h"
+#include "lockstep/report/pytorch_peer.h"
+
+namespace lockstep::report {
+
+struct CompareOptions {
+  Work work;
+  std::vector<std::string> strategies{"single", "dp-classic", "dp"};
+  std::string devices = "auto";  ///< as text, for the processes
+  int64_t rounds = 3;
+  int64_t shards = 0;  ///< 0: one per device
+  bool with_pytorch = false;
+  double deadline_s = 600;  ///< of each process
+  /// Extra options for the processes that run a strategy.
+  std::vector<std::string> child_options;
+};
+
+/// Told what runs now: a set-up's label, and the round, counted from 1.
+using CompareProgress =
+    std::function<void(const std::string& label, int64_t round)>;
+
+/// The program's hidden subcommand that runs one strategy and prints a
+/// Measurement.
+inline constexpr const char* kStepTimeCommand = "step-time";
+
+/// Runs every strategy once a round (A B C A B C ...), each time in a fresh
+/// process, and pools the rounds. `devices`: what options.devices parses to.
+/// `stop` is polled; once it is true the
+/// process that runs is ended and Interrupted thrown. Throws InvalidArgument
+/// for a strategy that does not exist, and Error when a process fails, with
+/// the last line it wrote.
+Comparison run_compare(const CompareOptions& options,
+                       const std::vector<Device>& devices,
+                       const CompareProgress& progress,
+                       const std::function<bool()>& stop);
+
+/// The user ended the comparison.
+class Interrupted : public Error {
+ public:
+  using Error::Error;
+};
+
+}  // namespace lockstep::report

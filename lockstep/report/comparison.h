@@ -1,0 +1,104 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "lockstep/train/run_report.h"
+
+namespace lockstep::report {
+
+inline constexpr const char* kLockstep = "lockstep";
+inline constexpr const char* kPyTorch = "pytorch";
+
+/// A part of a step, by name.
+struct Phase {
+  const char* name;
+  double train::PhaseReport::*seconds;
+};
+
+inline constexpr std::array<Phase, 7> kPhases{{
+    {"scatter", &train::PhaseReport::scatter},
+    {"replicate", &train::PhaseReport::replicate},
+    {"forward", &train::PhaseReport::forward},
+    {"gather", &train::PhaseReport::gather},
+    {"backward", &train::PhaseReport::backward},
+    {"reduce", &train::PhaseReport::reduce},
+    {"update", &train::PhaseReport::update},
+}};
+
+/// The sum of all phases.
+double total(const train::PhaseReport& phases);
+
+/// What one process measured: its report, and the seconds of each step.
+struct Measurement {
+  train::RunReport report;
+  std::vector<double> step_times_s;
+};
+
+/// One strategy of one engine, all its rounds pooled.
+struct ComparedRun {
+  std::string engine;
+  /// Step times over all rounds; total time, phases, busy fractions and
+  /// memory peaks: the median round's.
+  train::RunReport report;
+  std::vector<double> round_medians_s;  ///< median step time of each round
+  std::optional<double> speedup;        ///< over Comparison::baseline
+
+  int copy = 1;  ///< counts runs of the same engine and strategy
+
+  /// "dp", "dp #2", "PyTorch single", "PyTorch DDP".
+  std::string label() const;
+};
+
+struct Machine {
+  int cores = 0;  ///< that this process may use
+  std::string cpu_model;
+};
+
+struct Comparison {
+  std::vector<ComparedRun> runs;
+  std::optional<size_t> baseline;  ///< index of the run speed-ups refer to
+  /// "dp_vs_single", "dp_vs_pytorch_ddp", ...: how many times as fast.
+  std::vector<std::pair<std::string, double>> ratios;
+  Machine machine;
+  int64_t rounds = 1;
+  int64_t steps = 0;   ///< timed, of each round
+  int64_t warmup = 0;  ///< before them, not timed
+  /// What the reader must know to read the figures right.
+  std::vector<std::string> notes;
+};
+
+/// Pools the rounds of one strategy. Throws InvalidArgument if there is none.
+ComparedRun pool(const std::string& engine,
+                 const std::vector<Measurement>& rounds);
+
+/// How many times as fast `run` is as `other`: the median over the rounds of
+/// the ratio within a round, so that a drift of the machine cancels. Of the
+/// pooled medians, where the numbers of rounds differ.
+double times_as_fast(const ComparedRun& run, const ComparedRun& other);
+
+/// Picks the baseline (Lockstep's single, else the first run), fills in the
+/// speed-ups and the ratios.
+void relate(Comparison& comparison);
+
+/// A comparison of finished training runs.
+Comparison compare_runs(const std::vector<train::RunReport>& reports);
+
+/// The median; 0 for no values.
+double median(std::vector<double> values);
+
+nlohmann::json to_json(const Comparison& comparison);
+nlohmann::json to_json(const Measurement& measurement);
+/// Reads what step-time printed. Throws IoError naming the missing key.
+Measurement measurement_from_json(const nlohmann::json& json);
+
+/// Cores this process may use, and the processor's name.
+Machine this_machine();
+
+}  // namespace lockstep::report

@@ -1,0 +1,58 @@
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/error.h"
+#include "lockstep/report/comparison.h"
+
+namespace lockstep::report {
+
+using nlohmann::json;
+
+json to_json(const Comparison& comparison) {
+  json runs = json::array();
+  for (const auto& run : comparison.runs) {
+    json entry = train::to_json(run.report);
+    entry["engine"] = run.engine;
+    entry["round_medians_s"] = run.round_medians_s;
+    entry["speedup"] = run.speedup ? json(*run.speedup) : json();
+    runs.push_back(std::move(entry));
+  }
+  json ratios = json::object();
+  for (const auto& [name, value] : comparison.ratios) ratios[name] = value;
+  return {{"runs", std::move(runs)},
+          {"ratios", std::move(ratios)},
+          {"baseline", comparison.baseline
+                           ? json(comparison.runs[*comparison.baseline].label())
+                           : json()},
+          {"machine",
+           {{"cores", comparison.machine.cores},
+            {"cpu_model", comparison.machine.cpu_model}}},
+          {"rounds", comparison.rounds},
+          {"steps", comparison.steps},
+          {"warmup", comparison.warmup},
+          {"notes", comparison.notes}};
+}
+
+json to_json(const Measurement& measurement) {
+  json result = train::to_json(measurement.report);
+  result["step_times_s"] = measurement.step_times_s;
+  return result;
+}
+
+Measurement measurement_from_json(const json& json) {
+  Measurement result{.report = train::run_report_from_json(json)};
+  const auto times = json.find("step_times_s");
+  if (times == json.end() || !times->is_array() || times->empty()) {
+    throw IoError({.what = "a measurement has no 'step_times_s'",
+                   .expected = "a list of seconds"});
+  }
+  for (const auto& time : *times) {
+    if (!time.is_number()) {
+      throw IoError({.what = "'step_times_s' holds what is not a number",
+                     .got = time.dump()});
+    }
+    result.step_times_s.push_back(time.get<double>());
+  }
+  return result;
+}
+
+}  // namespace lockstep::report

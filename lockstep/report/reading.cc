@@ -1,0 +1,156 @@
+#include <algorithm>
+#include <optional>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "lockstep/base/terminal.h"
+#include "lockstep/report/sections.h"
+
+namespace lockstep::report {
+namespace {
+
+// Devices whose peaks differ by less are called even.
+constexpr double kEvenMemory = 1.05;
+// Shares of a step below this are not worth a word.
+constexpr double kNotableShare = 0.02;
+
+const ComparedRun* baseline(const Comparison& comparison) {
+  return comparison.baseline ? &comparison.runs[*comparison.baseline] : nullptr;
+}
+
+// "dp is 1.40 times as fast as single." and what proportional would be.
+std::string speedup_sentence(const ComparedRun& run, const ComparedRun& base) {
+  const size_t devices = run.report.devices.size();
+  const double speedup = *run.speedup;
+  std::string text = speedup >= 1
+                         ? fmt::format(
+                               "{} on {} devices is {:.2f} times as fast as "
+                               "{}",
+                               run.label(), devices, speedup, base.label())
+                         : fmt::format(
+                               "{} on {} devices is slower than {}: {:.2f} "
+                               "times its speed",
+                               run.label(), devices, base.label(), speedup);
+  // A slice of the host is not more hardware: single computes with all cores.
+  const bool is_sliced = run.report.devices.front().name.starts_with("cpu:");
+  if (is_sliced && base.report.devices.size() == 1) {
+    return text + fmt::format(
+                      ". {} has all the cores already, so what is above 1 "
+                      "comes from the split alone; with {} GPUs against one, "
+                      "proportional would be {}.",
+                      base.label(), devices, devices);
+  }
+  const double gained = speedup / static_cast<double>(devices);
+  return text + fmt::format(", {:.0f} % of the {} that would be proportional.",
+                            100 * gained, devices);
+}
+
+std::optional<std::string> memory_sentence(const ComparedRun& run) {
+  const auto& devices = run.report.devices;
+  if (devices.size() < 2) return std::nullopt;
+  const auto less = [](const train::DeviceReport& a,
+                       const train::DeviceReport& b) {
+    return a.memory_peak_bytes < b.memory_peak_bytes;
+  };
+  const auto [least, most] =
+      std::minmax_element(devices.begin(), devices.end(), less);
+  if (least->memory_peak_bytes <= 0) return std::nullopt;
+  const double ratio = static_cast<double>(most->memory_peak_bytes) /
+                       static_cast<double>(least->memory_peak_bytes);
+  if (ratio <= kEvenMemory) {
+    return fmt::format(
+        "Under {} the devices are equally full (they differ by {:.1f} %).",
+        run.label(), 100 * (ratio - 1));
+  }
+  return fmt::format(
+      "Under {} {} is the fullest: {} more than {}, {:.1f} times as much. {}",
+      run.label(), most->name,
+      format_bytes(static_cast<double>(most->memory_peak_bytes -
+                                       least->memory_peak_bytes)),
+      least->name, ratio,
+      run.report.strategy == "dp-classic"
+          ? "It holds the original, the optimizer's state, the gathered "
+            "outputs and the reduced gradients."
+          : "");
+}
+
+std::optional<std::string> bottleneck_sentence(const ComparedRun& run) {
+  const auto& phases = run.report.phases_s;
+  const double sum = total(phases);
+  if (sum <= 0 || run.report.devices.size() < 2) return std::nullopt;
+  std::vector<std::pair<double, std::string>> shares;
+  double moving = 0;
+  for (const Phase& phase : kPhases) {
+    const std::string name = phase.name;
+    if (name == "forward" || name == "backward") continue;
+    const double share = phases.*phase.seconds / sum;
+    moving += share;
+    if (share >= kNotableShare) shares.emplace_back(share, name);
+  }
+  std::sort(shares.rbegin(), shares.rend());
+  std::vector<std::string> parts;
+  for (const auto& [share, name] : shares) {
+    parts.push_back(fmt::format("{} {:.0f} %", name, 100 * share));
+  }
+  const std::string list =
+      parts.empty() ? "" : fmt::format(" ({})", fmt::join(parts, ", "));
+  return fmt::format(
+      "{} spends {:.0f} % of a step on forward and backward, and {:.0f} % on "
+      "the rest{}.",
+      run.label(), 100 * (1 - moving), 100 * moving, list);
+}
+
+std::optional<std::string> busy_sentence(const ComparedRun& run) {
+  const auto& devices = run.report.devices;
+  if (devices.size() < 2) return std::nullopt;
+  const auto [least, most] = std::minmax_element(
+      devices.begin(), devices.end(), [](const auto& a, const auto& b) {
+        return a.busy_fraction < b.busy_fraction;
+      });
+  const double gap = most->busy_fraction - least->busy_fraction;
+  if (gap < 0.05) return std::nullopt;
+  return fmt::format(
+      "Under {} {} works {:.0f} % of the time and {} only {:.0f} %: the latter "
+      "waits.",
+      run.label(), most->name, 100 * most->busy_fraction, least->name,
+      100 * least->busy_fraction);
+}
+
+std::optional<std::string> copies_sentence(const ComparedRun& run) {
+  const auto& report = run.report;
+  if (report.devices.size() < 2 || report.parameter_bytes <= 0) {
+    return std::nullopt;
+  }
+  const int64_t once = 4 * report.parameters;
+  return fmt::format(
+      "{} holds {} of parameters ({:.1f} copies) and {} of optimizer state.",
+      run.label(), format_bytes(static_cast<double>(report.parameter_bytes)),
+      static_cast<double>(report.parameter_bytes) / static_cast<double>(once),
+      format_bytes(static_cast<double>(report.optimizer_state_bytes)));
+}
+
+}  // namespace
+
+std::vector<std::string> reading(const Comparison& comparison) {
+  std::vector<std::string> sentences;
+  const ComparedRun* base = baseline(comparison);
+  const auto add = [&](std::optional<std::string> sentence) {
+    if (sentence) sentences.push_back(std::move(*sentence));
+  };
+  for (const auto& run : comparison.runs) {
+    const bool is_parallel = run.report.devices.size() > 1;
+    if (base == nullptr || &run == base || !run.speedup || !is_parallel) {
+      continue;
+    }
+    add(speedup_sentence(run, *base));
+  }
+  for (const auto& run : comparison.runs) add(memory_sentence(run));
+  for (const auto& run : comparison.runs) add(copies_sentence(run));
+  for (const auto& run : comparison.runs) add(busy_sentence(run));
+  for (const auto& run : comparison.runs) add(bottleneck_sentence(run));
+  for (const auto& note : comparison.notes) sentences.push_back(note);
+  return sentences;
+}
+
+}  // namespace lockstep::report

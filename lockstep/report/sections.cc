@@ -1,0 +1,144 @@
+#include "lockstep/report/sections.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/terminal.h"
+#include "lockstep/report/table.h"
+
+namespace lockstep::report {
+namespace {
+
+bool has_phases(const ComparedRun& run) {
+  return total(run.report.phases_s) > 0;
+}
+
+std::string bytes(int64_t count) {
+  return format_bytes(static_cast<double>(count));
+}
+
+std::string plural(int64_t count, const std::string& word) {
+  return fmt::format("{} {}{}", count, word, count == 1 ? "" : "s");
+}
+
+}  // namespace
+
+Section set_up_section(const Comparison& comparison) {
+  Section section{.title = "Time",
+                  .header = {"Set up", "Step time", "p90", "Total time",
+                             "Speed-up", "Samples/s"},
+                  .rows = {}};
+  for (const auto& run : comparison.runs) {
+    const auto& report = run.report;
+    section.rows.push_back(
+        {run.label(), format_duration(report.step_time_s.median),
+         format_duration(report.step_time_s.p90),
+         format_duration(report.total_time_s),
+         run.speedup ? fmt::format("{:.2f}x", *run.speedup) : "",
+         fmt::format("{:.0f}", report.samples_per_s)});
+  }
+  return section;
+}
+
+Section device_section(const Comparison& comparison) {
+  Section section{.title = "Devices",
+                  .header = {"Set up", "Device", "Samples of a batch",
+                             "Memory peak", "Busy"},
+                  .rows = {}};
+  for (const auto& run : comparison.runs) {
+    const auto& report = run.report;
+    std::string label = run.label();
+    for (size_t k = 0; k < report.devices.size(); ++k) {
+      const auto& device = report.devices[k];
+      section.rows.push_back(
+          {std::exchange(label, ""), device.name,
+           k < report.split.size() ? std::to_string(report.split[k]) : "0",
+           bytes(device.memory_peak_bytes),
+           fmt::format("{:.0f} %", 100 * device.busy_fraction)});
+    }
+    if (!report.devices.empty() && report.memory_shared_bytes > 0) {
+      section.rows.push_back(
+          {"", "held once for all", "", bytes(report.memory_shared_bytes), ""});
+    }
+  }
+  return section;
+}
+
+Section phase_section(const Comparison& comparison, int bar_width) {
+  Section section{.title = "Where the time of a step goes",
+                  .header = {"Phase"},
+                  .rows = {}};
+  for (const auto& run : comparison.runs) {
+    if (has_phases(run)) section.header.push_back(run.label());
+  }
+  if (section.header.size() == 1) return section;
+  for (const Phase& phase : kPhases) {
+    std::vector<std::string> row{phase.name};
+    for (const auto& run : comparison.runs) {
+      if (!has_phases(run)) continue;
+      const double seconds = run.report.phases_s.*phase.seconds;
+      const double share = seconds / total(run.report.phases_s);
+      std::string cell =
+          seconds > 0 ? fmt::format("{}  {:>3.0f} %", format_duration(seconds),
+                                    100 * share)
+                      : "-";
+      if (bar_width > 0) {
+        const std::string drawn = seconds > 0 ? bar(share, bar_width) : "";
+        cell += " " + drawn +
+                std::string(
+                    static_cast<size_t>(bar_width) - display_width(drawn), ' ');
+      }
+      row.push_back(std::move(cell));
+    }
+    section.rows.push_back(std::move(row));
+  }
+  return section;
+}
+
+Section ratio_section(const Comparison& comparison) {
+  Section section{
+      .title = "Times as fast as PyTorch", .header = {"Set up"}, .rows = {}};
+  for (const auto& other : comparison.runs) {
+    if (other.engine == kPyTorch) section.header.push_back(other.label());
+  }
+  if (section.header.size() == 1) return section;
+  for (const auto& run : comparison.runs) {
+    if (run.engine == kPyTorch) continue;
+    std::vector<std::string> row{run.label()};
+    for (const auto& other : comparison.runs) {
+      if (other.engine != kPyTorch) continue;
+      row.push_back(fmt::format("{:.2f}x", times_as_fast(run, other)));
+    }
+    section.rows.push_back(std::move(row));
+  }
+  return section;
+}
+
+std::string headline(const Comparison& comparison) {
+  if (comparison.runs.empty()) return "nothing to compare";
+  const auto& first = comparison.runs.front().report;
+  size_t devices = 0;
+  for (const auto& run : comparison.runs) {
+    devices = std::max(devices, run.report.devices.size());
+  }
+  return fmt::format("{} ({} parameters), batch of {}, {}", first.model,
+                     format_count(first.parameters), first.batch_size,
+                     plural(static_cast<int64_t>(devices), "device"));
+}
+
+std::string method(const Comparison& comparison) {
+  const std::string machine =
+      fmt::format("{}, {}", plural(comparison.machine.cores, "core"),
+                  comparison.machine.cpu_model);
+  if (comparison.warmup == 0) {
+    return fmt::format("finished training runs; {}", machine);
+  }
+  return fmt::format(
+      "{} of {} after {} of warm-up, each strategy in a fresh "
+      "process every round; {}",
+      plural(comparison.rounds, "round"), plural(comparison.steps, "step"),
+      comparison.warmup, machine);
+}
+
+}  // namespace lockstep::report

@@ -1,0 +1,245 @@
+#include "lockstep/report/subprocess.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <utility>
+
+#include <climits>
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/stopwatch.h"
+
+namespace lockstep::report {
+namespace {
+
+constexpr int kPollMs = 100;
+// Of each stream; a program that writes more is cut, not the machine's memory.
+constexpr size_t kMaxOutputBytes = 16 << 20;
+
+[[noreturn]] void fail(const std::string& what, int error) {
+  throw IoError({.what = fmt::format("{}: {}", what, std::strerror(error))});
+}
+
+class FileDescriptor {
+ public:
+  FileDescriptor() = default;
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  FileDescriptor(FileDescriptor&& other) noexcept
+      : fd_(std::exchange(other.fd_, -1)) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~FileDescriptor() { close(); }
+  int get() const { return fd_; }
+  bool is_open() const { return fd_ >= 0; }
+  void close() {
+    if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+struct Pipe {
+  FileDescriptor read, write;
+  Pipe() {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) fail("no pipe for a program", errno);
+    read = FileDescriptor(ends[0]);
+    write = FileDescriptor(ends[1]);
+  }
+};
+
+// The child's attributes and files: RAII over posix_spawn's C interface.
+struct SpawnPlan {
+  posix_spawnattr_t attributes;
+  posix_spawn_file_actions_t files;
+  SpawnPlan(const Pipe& out, const Pipe& err) {
+    ::posix_spawnattr_init(&attributes);
+    ::posix_spawn_file_actions_init(&files);
+    ::posix_spawnattr_setpgroup(&attributes, 0);
+    sigset_t none, defaults;
+    ::sigemptyset(&none);
+    ::sigemptyset(&defaults);
+    for (const int signal : {SIGINT, SIGTERM, SIGPIPE, SIGHUP}) {
+      ::sigaddset(&defaults, signal);
+    }
+    ::posix_spawnattr_setsigmask(&attributes, &none);
+    ::posix_spawnattr_setsigdefault(&attributes, &defaults);
+    ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP |
+                                                POSIX_SPAWN_SETSIGMASK |
+                                                POSIX_SPAWN_SETSIGDEF);
+    ::posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
+    ::posix_spawn_file_actions_adddup2(&files, out.write.get(), 1);
+    ::posix_spawn_file_actions_adddup2(&files, err.write.get(), 2);
+  }
+  SpawnPlan(const SpawnPlan&) = delete;
+  SpawnPlan& operator=(const SpawnPlan&) = delete;
+  ~SpawnPlan() {
+    ::posix_spawn_file_actions_destroy(&files);
+    ::posix_spawnattr_destroy(&attributes);
+  }
+};
+
+std::vector<std::string> merged_environment(
+    const std::map<std::string, std::string>& added) {
+  std::vector<std::string> result;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    if (!added.contains(text.substr(0, text.find('=')))) result.push_back(text);
+  }
+  for (const auto& [name, value] : added) result.push_back(name + "=" + value);
+  return result;
+}
+
+std::vector<char*> pointers(std::vector<std::string>& strings) {
+  std::vector<char*> result;
+  for (auto& text : strings) result.push_back(text.data());
+  result.push_back(nullptr);
+  return result;
+}
+
+// A running process group; what is left of it dies with this object.
+class ProcessGroup {
+ public:
+  ProcessGroup(const Command& command, const Pipe& out, const Pipe& err) {
+    const SpawnPlan plan(out, err);
+    auto arguments = command.arguments;
+    auto environment = merged_environment(command.environment);
+    const int error = ::posix_spawnp(
+        &pid_, arguments.front().c_str(), &plan.files, &plan.attributes,
+        pointers(arguments).data(), pointers(environment).data());
+    if (error != 0) fail("can't start " + arguments.front(), error);
+  }
+  ProcessGroup(const ProcessGroup&) = delete;
+  ProcessGroup& operator=(const ProcessGroup&) = delete;
+  ~ProcessGroup() { end(); }
+
+  // True once the leader is gone; its status is then in status().
+  bool poll_end() {
+    if (is_reaped_) return true;
+    const pid_t found = ::waitpid(pid_, &status_, WNOHANG);
+    is_reaped_ = found == pid_ || (found < 0 && errno == ECHILD);
+    return is_reaped_;
+  }
+  int status() const { return status_; }
+
+  void end() {
+    if (!poll_end()) {
+      ::kill(-pid_, SIGTERM);
+      const Stopwatch watch;
+      while (!poll_end() && watch.seconds() < kGraceSeconds) {
+        ::poll(nullptr, 0, 10);
+      }
+    }
+    // Also when the leader is gone: the group may have outlived it.
+    ::kill(-pid_, SIGKILL);
+    while (!poll_end()) ::poll(nullptr, 0, 1);
+  }
+
+ private:
+  pid_t pid_ = -1;
+  int status_ = 0;
+  bool is_reaped_ = false;
+};
+
+void append_available(FileDescriptor& fd, std::string& text) {
+  std::array<char, 64 * 1024> buffer;
+  const ssize_t count = ::read(fd.get(), buffer.data(), buffer.size());
+  if (count > 0) {
+    const size_t room =
+        kMaxOutputBytes - std::min(kMaxOutputBytes, text.size());
+    text.append(buffer.data(), std::min(room, static_cast<size_t>(count)));
+  } else if (count == 0 || (errno != EINTR && errno != EAGAIN)) {
+    fd.close();
+  }
+}
+
+// Waits up to `timeout_ms` for output and takes it. Returns whether any came.
+bool take_output(Pipe& out, Pipe& err, CommandResult& result, int timeout_ms) {
+  std::array<pollfd, 2> fds{
+      {{out.read.get(), POLLIN, 0}, {err.read.get(), POLLIN, 0}}};
+  if (::poll(fds.data(), fds.size(), timeout_ms) <= 0) return false;
+  if (fds[0].revents != 0) append_available(out.read, result.out);
+  if (fds[1].revents != 0) append_available(err.read, result.err);
+  return fds[0].revents != 0 || fds[1].revents != 0;
+}
+
+}  // namespace
+
+CommandResult run_command(const Command& command) {
+  Pipe out, err;
+  ProcessGroup group(command, out, err);
+  out.write.close();
+  err.write.close();
+
+  CommandResult result;
+  const Stopwatch watch;
+  while (!group.poll_end()) {
+    if (command.stop && command.stop()) {
+      result.end = CommandResult::End::kStopped;
+    } else if (watch.seconds() > command.deadline_s) {
+      result.end = CommandResult::End::kDeadline;
+    } else {
+      take_output(out, err, result, kPollMs);
+      continue;
+    }
+    group.end();
+    break;
+  }
+  // Only what is there: a stray grandchild may hold the pipe open for ever.
+  while ((out.read.is_open() || err.read.is_open()) &&
+         take_output(out, err, result, 0)) {
+  }
+  if (result.end == CommandResult::End::kExited) {
+    if (WIFSIGNALED(group.status())) {
+      result.end = CommandResult::End::kSignalled;
+      result.signal = WTERMSIG(group.status());
+    } else {
+      result.exit_code = WEXITSTATUS(group.status());
+    }
+  }
+  return result;
+}
+
+std::string describe_end(const CommandResult& result, const Command& command) {
+  switch (result.end) {
+    case CommandResult::End::kExited:
+      return fmt::format("exit code {}", result.exit_code);
+    case CommandResult::End::kSignalled:
+      return fmt::format("signal {} ({})", result.signal,
+                         ::strsignal(result.signal));
+    case CommandResult::End::kDeadline:
+      return fmt::format("not done after {:g} s", command.deadline_s);
+    case CommandResult::End::kStopped:
+      return "stopped";
+  }
+  return {};
+}
+
+std::string last_line(const std::string& text) {
+  const size_t end = text.find_last_not_of(" \t\r\n");
+  if (end == std::string::npos) return {};
+  const size_t newline = text.find_last_of("\n\r", end);
+  const size_t start = newline == std::string::npos ? 0 : newline + 1;
+  return text.substr(start, end + 1 - start);
+}
+
+std::string own_program() {
+  std::array<char, PATH_MAX> path;
+  const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size());
+  if (length <= 0) fail("can't read /proc/self/exe", errno);
+  return std::string(path.data(), static_cast<size_t>(length));
+}
+
+}  // namespace lockstep::report

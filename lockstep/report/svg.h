@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "lockstep/report/comparison.h"
+
+namespace lockstep::report {
+
+/// `text` with &, <, > and quotes as entities: for HTML and SVG.
+std::string escaped(std::string_view text);
+
+/// The colours of charts and page, light and dark, as CSS.
+std::string style_sheet();
+
+/// Step time of each run, as bars. An <svg> element for a page.
+std::string step_time_chart(const Comparison& comparison);
+/// Memory peak of each device of each run. Empty if none is known.
+std::string memory_chart(const Comparison& comparison);
+/// A step of each run, cut into its phases. Empty if none is known.
+std::string phase_chart(const Comparison& comparison);
+
+/// The set-up table and the charts as one picture: a whole .svg file.
+std::string picture(const Comparison& comparison);
+
+}  // namespace lockstep::report
