@@ -40,7 +40,8 @@ struct DataSpec {
   std::string name = "synthetic";  ///< synthetic or cifar10
   std::string dir;                 ///< cifar10: folder of the *.bin files
   uint64_t seed = 0;               ///< synthetic
-  int64_t samples = 0;             ///< synthetic; 0: 10,000 train, 2,000 test
+  /// synthetic: images to train on (0: 10,000); to test, a fifth of them.
+  int64_t samples = 0;
 };
 
 /// Opens a dataset. Throws DataError naming the file, what was expected and

@@ -1,10 +1,10 @@
 #pragma once
 
-#include <torch/torch.h>
-
 #include <cstdint>
 #include <memory>
 #include <optional>
+
+#include <torch/torch.h>
 
 #include "lockstep/data/dataset.h"
 
@@ -18,11 +18,11 @@ struct Batch {
 struct LoaderOptions {
   int64_t batch_size = 64;
   bool shuffle = false;
-  bool augment = false;    ///< random crop (padding 4) and horizontal flip
+  bool augment = false;  ///< random crop (padding 4) and horizontal flip
   bool drop_last = false;
   bool channels_last = false;
-  int workers = 1;         ///< threads; 0 loads in next()
-  int prefetch = 4;        ///< batches made ahead
+  int workers = 1;   ///< threads; 0 loads in next()
+  int prefetch = 4;  ///< batches made ahead
   uint64_t seed = 0;
 };
 

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <vector>
+
+namespace lockstep::data {
+
+/// What a stream is for. Streams of different uses share no numbers.
+enum class StreamUse : uint64_t { kSynthetic, kOrder, kAugmentation };
+
+/// Random numbers from a key, by integer arithmetic alone: the same on every
+/// machine (SplitMix64, Steele, Lea and Flood, OOPSLA 2014).
+class RandomStream {
+ public:
+  RandomStream(StreamUse use, std::initializer_list<uint64_t> key)
+      : state_(mix(static_cast<uint64_t>(use) + kGamma)) {
+    for (const uint64_t part : key) state_ = mix(state_ ^ mix(part + kGamma));
+  }
+
+  uint64_t next() { return mix(state_ += kGamma); }
+  /// Of 0..n-1.
+  int64_t below(int64_t n) {
+    const unsigned __int128 product =
+        static_cast<unsigned __int128>(next()) * static_cast<uint64_t>(n);
+    return static_cast<int64_t>(product >> 64);
+  }
+  /// Of low..high, both included.
+  int64_t between(int64_t low, int64_t high) {
+    return low + below(high - low + 1);
+  }
+
+ private:
+  static constexpr uint64_t kGamma = 0x9e3779b97f4a7c15;
+
+  static constexpr uint64_t mix(uint64_t z) {
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+    return z ^ (z >> 31);
+  }
+
+  uint64_t state_;
+};
+
+/// The order of `size` samples in an epoch (Fisher and Yates).
+std::vector<int64_t> shuffled_order(int64_t size, uint64_t seed, int64_t epoch);
+
+}  // namespace lockstep::data

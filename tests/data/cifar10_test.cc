@@ -1,0 +1,164 @@
+#include "lockstep/data/cifar10.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <numeric>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include "lockstep/base/error.h"
+#include "tests/base/temporary_folder.h"
+
+namespace lockstep::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+// An image of label `label` whose bytes count up from `first`.
+std::string record(int label, int first) {
+  std::string bytes(1 + 3072, static_cast<char>(label));
+  for (size_t i = 1; i < bytes.size(); ++i) {
+    bytes[i] = static_cast<char>(first + static_cast<int>(i) - 1);
+  }
+  return bytes;
+}
+
+void expect_error(const std::string& dir, Split split,
+                  const std::vector<std::string>& parts) {
+  const std::string message = error_of<DataError>([&] { cifar10(dir, split); });
+  for (const std::string& part : parts) {
+    EXPECT_PRED2(contains, message, part);
+  }
+}
+
+TEST(Cifar10, ReadsEveryTrainingFileInTheOrderOfTheirNames) {
+  const TemporaryFolder folder;
+  write_text(folder.path("data_batch_2.bin"), record(7, 70));
+  write_text(folder.path("data_batch_1.bin"), record(3, 30) + record(9, 90));
+  write_text(folder.path("test_batch.bin"), record(5, 50));
+  write_text(folder.path("batches.meta.txt"), "airplane\n");
+  const auto train = cifar10(folder.path(), Split::kTrain);
+  ASSERT_EQ(train->size(), 3);
+  const int labels[] = {3, 9, 7};
+  for (int64_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(train->label(i), labels[i]);
+    ASSERT_EQ(train->image(i).size(), 3072u);
+    EXPECT_EQ(train->image(i)[0], labels[i] * 10);
+    EXPECT_EQ(train->image(i)[3071], (labels[i] * 10 + 3071) % 256);
+  }
+  const auto test = cifar10(folder.path(), Split::kTest);
+  ASSERT_EQ(test->size(), 1);
+  EXPECT_EQ(test->label(0), 5);
+}
+
+TEST(Cifar10, RefusesAMissingFolder) {
+  expect_error("", Split::kTrain, {"needs a folder", "--data-dir"});
+  expect_error("/no/such/folder", Split::kTrain,
+               {"/no/such/folder", "no such folder"});
+}
+
+TEST(Cifar10, RefusesAFolderWithoutImages) {
+  const TemporaryFolder folder;
+  expect_error(folder.path(), Split::kTrain,
+               {folder.path(), "expected data_batch_*.bin", "an empty folder"});
+  write_text(folder.path("data_batch_1.bin"), record(0, 0));
+  expect_error(folder.path(), Split::kTest,
+               {"expected test_batch.bin", "no such file"});
+}
+
+TEST(Cifar10, RefusesAFileInPlaceOfTheFolder) {
+  const TemporaryFolder folder;
+  write_text(folder.path("file"), "");
+  expect_error(folder.path("file"), Split::kTrain, {"something not a folder"});
+}
+
+TEST(Cifar10, KnowsThePythonFormAndTheFolderAbove) {
+  const TemporaryFolder folder;
+  write_text(folder.path("data_batch_1"), "pickled");
+  expect_error(folder.path(), Split::kTrain, {"the Python form"});
+  const TemporaryFolder above;
+  fs::create_directory(above.path("cifar-10-batches-bin"));
+  expect_error(above.path(), Split::kTrain,
+               {"name the folder cifar-10-batches-bin in it"});
+}
+
+TEST(Cifar10, RefusesATruncatedFile) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path("data_batch_1.bin");
+  write_text(path, (record(0, 0) + record(1, 1)).substr(0, 5000));
+  expect_error(folder.path(), Split::kTrain,
+               {path + " is truncated", "6146 bytes for 2", "got 5000 bytes"});
+}
+
+TEST(Cifar10, RefusesAnEmptyFile) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path("test_batch.bin");
+  write_text(path, "");
+  expect_error(folder.path(), Split::kTest, {path + " is empty", "3073"});
+}
+
+TEST(Cifar10, RefusesALabelOverNineAndNamesTheRecord) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path("data_batch_1.bin");
+  write_text(path, record(9, 0) + record(9, 0) + record(10, 0));
+  expect_error(folder.path(), Split::kTrain,
+               {path, "record 2", "byte 6146", "expected 0 to 9, got 10"});
+}
+
+TEST(Cifar10, RefusesAFolderInPlaceOfAFile) {
+  const TemporaryFolder folder;
+  fs::create_directory(folder.path("data_batch_1.bin"));
+  expect_error(folder.path(), Split::kTrain,
+               {folder.path("data_batch_1.bin"), "got a folder"});
+}
+
+TEST(Cifar10, RefusesAFileThatItMayNotRead) {
+  if (geteuid() == 0) GTEST_SKIP() << "root may read every file";
+  const TemporaryFolder folder;
+  const std::string path = folder.path("data_batch_1.bin");
+  write_text(path, record(0, 0));
+  chmod(path.c_str(), 0);
+  expect_error(folder.path(), Split::kTrain, {path, "Permission denied"});
+}
+
+TEST(Cifar10, RefusesABrokenLink) {
+  const TemporaryFolder folder;
+  fs::create_symlink("/no/such/file", folder.path("data_batch_1.bin"));
+  expect_error(folder.path(), Split::kTrain, {folder.path("data_batch_1.bin")});
+}
+
+TEST(Cifar10, HasTheMeanAndDeviationOfTheRealImages) {
+  const char* named = std::getenv("LOCKSTEP_CIFAR10_DIR");
+  const std::string dir =
+      named ? named : LOCKSTEP_SOURCE_DIR "/../shared/data/cifar10";
+  if (!fs::exists(dir)) {
+    GTEST_SKIP() << "no CIFAR-10 in " << dir << " (LOCKSTEP_CIFAR10_DIR)";
+  }
+  const auto train = cifar10(dir, Split::kTrain);
+  const auto test = cifar10(dir, Split::kTest);
+  EXPECT_GE(train->size(), 10'000);
+  EXPECT_GE(test->size(), 2'000);
+  for (int64_t c = 0; c < 3; ++c) {
+    double sum = 0;
+    double squares = 0;
+    for (int64_t i = 0; i < train->size(); ++i) {
+      for (const uint8_t value : train->image(i).subspan(c * 1024, 1024)) {
+        sum += value / 255.0;
+        squares += value / 255.0 * (value / 255.0);
+      }
+    }
+    const double count = static_cast<double>(train->size()) * 1024;
+    const double mean = sum / count;
+    EXPECT_NEAR(mean, train->mean()[c], 0.01);
+    EXPECT_NEAR(std::sqrt(squares / count - mean * mean), train->stddev()[c],
+                0.01);
+  }
+  std::vector<int> counts(10);
+  for (int64_t i = 0; i < test->size(); ++i) ++counts[test->label(i)];
+  for (const int count : counts) EXPECT_GT(count, test->size() / 20);
+}
+
+}  // namespace
+}  // namespace lockstep::data

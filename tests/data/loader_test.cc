@@ -1,0 +1,284 @@
+#include "lockstep/data/loader.h"
+
+#include <algorithm>
+#include <numeric>
+#include <stdexcept>
+
+#include <gtest/gtest.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/data/random_stream.h"
+#include "lockstep/data/sample_writer.h"
+#include "tests/base/temporary_folder.h"
+
+namespace lockstep::data {
+namespace {
+
+// Small images whose every byte is known: pixel (c, y, x) of image i.
+class Counting : public Dataset {
+ public:
+  static constexpr int64_t kSide = 8;
+
+  explicit Counting(int64_t size) : size_(size) {
+    height_ = width_ = kSide;
+    bytes_.resize(static_cast<size_t>(size * 3 * kSide * kSide));
+    for (size_t i = 0; i < bytes_.size(); ++i) {
+      bytes_[i] = static_cast<uint8_t>(1 + i * 7 % 255);
+    }
+  }
+  int64_t size() const override { return size_; }
+  std::span<const uint8_t> image(int64_t index) const override {
+    if (index == broken_) throw std::runtime_error("image 13 is broken");
+    constexpr size_t kBytes = 3 * kSide * kSide;
+    return std::span(bytes_).subspan(static_cast<size_t>(index) * kBytes,
+                                     kBytes);
+  }
+  int64_t label(int64_t index) const override { return index; }
+  void break_image(int64_t index) { broken_ = index; }
+
+ private:
+  int64_t size_;
+  int64_t broken_ = -1;
+  std::vector<uint8_t> bytes_;
+};
+
+std::vector<Batch> rest_of(Loader& loader) {
+  std::vector<Batch> batches;
+  while (auto batch = loader.next()) batches.push_back(std::move(*batch));
+  return batches;
+}
+
+std::vector<Batch> epoch_of(const LoaderOptions& options, int64_t epoch,
+                            int64_t first_batch = 0) {
+  Loader loader(std::make_shared<Counting>(50), options);
+  loader.begin(epoch, first_batch);
+  return rest_of(loader);
+}
+
+void expect_same(const std::vector<Batch>& a, const std::vector<Batch>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    EXPECT_TRUE(a[i].inputs.equal(b[i].inputs)) << "batch " << i;
+    EXPECT_TRUE(a[i].targets.equal(b[i].targets)) << "batch " << i;
+  }
+}
+
+std::vector<int64_t> labels_of(const std::vector<Batch>& batches) {
+  std::vector<int64_t> labels;
+  for (const Batch& batch : batches) {
+    const auto* data = batch.targets.data_ptr<int64_t>();
+    labels.insert(labels.end(), data, data + batch.targets.numel());
+  }
+  return labels;
+}
+
+const LoaderOptions kRandom{.batch_size = 7, .shuffle = true, .augment = true};
+
+TEST(Loader, GivesTheSameBitsForAnyNumberOfWorkers) {
+  LoaderOptions options = kRandom;
+  options.workers = 0;
+  const auto expected = epoch_of(options, 3);
+  ASSERT_EQ(expected.size(), 8u);
+  for (const auto& [workers, prefetch] :
+       std::vector<std::pair<int, int>>{{1, 1}, {1, 4}, {4, 1}, {4, 9}}) {
+    options.workers = workers;
+    options.prefetch = prefetch;
+    expect_same(epoch_of(options, 3), expected);
+  }
+}
+
+TEST(Loader, GivesEverySampleOncePerEpochInAnOrderOfItsOwn) {
+  const auto first = labels_of(epoch_of(kRandom, 0));
+  const auto second = labels_of(epoch_of(kRandom, 1));
+  EXPECT_NE(first, second);
+  std::vector<int64_t> all(50);
+  std::iota(all.begin(), all.end(), 0);
+  EXPECT_TRUE(std::is_permutation(first.begin(), first.end(), all.begin()));
+  EXPECT_TRUE(std::is_permutation(second.begin(), second.end(), all.begin()));
+  EXPECT_EQ(labels_of(epoch_of({.batch_size = 7}, 1)), all);
+}
+
+TEST(Loader, DependsOnTheSeed) {
+  LoaderOptions other = kRandom;
+  other.seed = 1;
+  EXPECT_NE(labels_of(epoch_of(kRandom, 0)), labels_of(epoch_of(other, 0)));
+}
+
+TEST(Loader, ResumesAtABatch) {
+  auto whole = epoch_of(kRandom, 2);
+  whole.erase(whole.begin(), whole.begin() + 5);
+  expect_same(epoch_of(kRandom, 2, 5), whole);
+  EXPECT_TRUE(epoch_of(kRandom, 2, 8).empty());
+  EXPECT_TRUE(epoch_of(kRandom, 2, 800).empty());
+}
+
+TEST(Loader, BeginsAnewInTheMiddleOfAnEpoch) {
+  LoaderOptions options = kRandom;
+  options.workers = 3;
+  Loader loader(std::make_shared<Counting>(50), options);
+  const auto expected = epoch_of(kRandom, 4);
+  for (int i = 0; i < 200; ++i) {
+    loader.begin(i);
+    for (int taken = 0; taken < i % 4; ++taken) loader.next();
+  }
+  loader.begin(4);
+  expect_same(rest_of(loader), expected);
+}
+
+TEST(Loader, DropsTheLastBatchIfItIsShort) {
+  LoaderOptions options{.batch_size = 7, .drop_last = true};
+  EXPECT_EQ(epoch_of(options, 0).size(), 7u);
+  options.drop_last = false;
+  const auto batches = epoch_of(options, 0);
+  ASSERT_EQ(batches.size(), 8u);
+  EXPECT_EQ(batches.back().inputs.size(0), 1);
+}
+
+TEST(Loader, NormalisesAsTorchvisionDoes) {
+  const Counting dataset(2);
+  const auto batch = epoch_of({.batch_size = 50}, 0).at(0);
+  const torch::Tensor bytes =
+      torch::from_blob(const_cast<uint8_t*>(dataset.image(1).data()),
+                       {3, Counting::kSide, Counting::kSide}, torch::kUInt8);
+  const auto per_channel = [](const std::vector<float>& values) {
+    return torch::tensor(values).reshape({3, 1, 1});
+  };
+  const torch::Tensor expected =
+      (bytes.to(torch::kFloat32) / 255 - per_channel(dataset.mean())) /
+      per_channel(dataset.stddev());
+  EXPECT_TRUE(batch.inputs[1].equal(expected));
+}
+
+TEST(Loader, LaysOutChannelsLastWithTheSameValues) {
+  LoaderOptions options = kRandom;
+  options.channels_last = true;
+  const auto last = epoch_of(options, 0);
+  EXPECT_TRUE(last[0].inputs.is_contiguous(torch::MemoryFormat::ChannelsLast));
+  expect_same(last, epoch_of(kRandom, 0));
+}
+
+// torchvision's way: pad the image with black, cut, mirror.
+torch::Tensor augmented(const torch::Tensor& normalised_black,
+                        const torch::Tensor& image,
+                        const Augmentation& augmentation) {
+  torch::Tensor padded =
+      normalised_black.expand({3, image.size(1) + 8, image.size(2) + 8})
+          .clone();
+  padded.slice(1, 4, 4 + image.size(1))
+      .slice(2, 4, 4 + image.size(2))
+      .copy_(image);
+  const torch::Tensor cut =
+      padded.slice(1, augmentation.down, augmentation.down + image.size(1))
+          .slice(2, augmentation.right, augmentation.right + image.size(2));
+  return augmentation.is_mirrored ? cut.flip(2) : cut;
+}
+
+TEST(Augmentation, ShiftsAndMirrorsTheImageOverBlack) {
+  const Counting dataset(1);
+  const SampleWriter writer(dataset, PixelOrder::kPlanes);
+  const auto written = [&](std::span<const uint8_t> image,
+                           const Augmentation& augmentation) {
+    torch::Tensor out = torch::empty({3, Counting::kSide, Counting::kSide});
+    writer.write(
+        image, augmentation,
+        std::span(out.data_ptr<float>(), static_cast<size_t>(out.numel())));
+    return out;
+  };
+  const std::vector<uint8_t> black(3 * Counting::kSide * Counting::kSide);
+  const torch::Tensor ground = written(black, {}).slice(1, 0, 1).slice(2, 0, 1);
+  const torch::Tensor plain = written(dataset.image(0), {});
+  for (int64_t down = 0; down <= 8; ++down) {
+    for (int64_t right = 0; right <= 8; ++right) {
+      for (const bool is_mirrored : {false, true}) {
+        const Augmentation augmentation{down, right, is_mirrored};
+        EXPECT_TRUE(written(dataset.image(0), augmentation)
+                        .equal(augmented(ground, plain, augmentation)))
+            << down << ", " << right << ", " << is_mirrored;
+      }
+    }
+  }
+}
+
+TEST(Augmentation, UsesEveryShiftAndMirrorsHalf) {
+  std::vector<int> downs(9), rights(9);
+  int mirrored = 0;
+  constexpr int kSamples = 9000;
+  for (int64_t index = 0; index < kSamples; ++index) {
+    const Augmentation augmentation = random_augmentation(1, 2, index);
+    ++downs.at(static_cast<size_t>(augmentation.down));
+    ++rights.at(static_cast<size_t>(augmentation.right));
+    mirrored += augmentation.is_mirrored ? 1 : 0;
+  }
+  for (int i = 0; i < 9; ++i) {
+    EXPECT_NEAR(downs[i], kSamples / 9, 150);
+    EXPECT_NEAR(rights[i], kSamples / 9, 150);
+  }
+  EXPECT_NEAR(mirrored, kSamples / 2, 250);
+}
+
+TEST(ShuffledOrder, PutsEverySampleAnywhereAsOften) {
+  constexpr int kSize = 6;
+  constexpr int kEpochs = 12'000;
+  std::vector<std::vector<int>> counts(kSize, std::vector<int>(kSize));
+  for (int64_t epoch = 0; epoch < kEpochs; ++epoch) {
+    const auto order = shuffled_order(kSize, 5, epoch);
+    for (size_t i = 0; i < kSize; ++i) ++counts[i][order[i]];
+  }
+  for (const auto& of_place : counts) {
+    for (const int count : of_place) EXPECT_NEAR(count, kEpochs / kSize, 220);
+  }
+}
+
+TEST(Loader, RethrowsWhatAWorkerThrew) {
+  for (const int workers : {0, 1, 4}) {
+    auto dataset = std::make_shared<Counting>(50);
+    dataset->break_image(13);
+    Loader loader(dataset, {.batch_size = 10, .workers = workers});
+    loader.begin(0);
+    EXPECT_TRUE(loader.next());
+    EXPECT_PRED2(contains, error_of<std::runtime_error>([&] { loader.next(); }),
+                 "image 13 is broken");
+    EXPECT_TRUE(loader.next());
+  }
+}
+
+TEST(Loader, StopsWithBatchesAheadOrNoneAsked) {
+  for (int i = 0; i < 50; ++i) {
+    LoaderOptions options = kRandom;
+    options.workers = 1 + i % 4;
+    Loader loader(std::make_shared<Counting>(50), options);
+    if (i % 3 > 0) loader.begin(i);
+    if (i % 3 > 1) loader.next();
+  }
+}
+
+TEST(Loader, RefusesWhatCannotBe) {
+  const auto dataset = std::make_shared<Counting>(5);
+  const auto message = [&](std::shared_ptr<const Dataset> of,
+                           const LoaderOptions& options) {
+    return error_of<InvalidArgument>([&] { Loader loader(of, options); });
+  };
+  EXPECT_PRED2(contains, message(nullptr, {}), "nothing to load");
+  EXPECT_PRED2(contains, message(std::make_shared<Counting>(0), {}),
+               "nothing to load");
+  EXPECT_PRED2(contains, message(dataset, {.batch_size = 0}), "got 0");
+  EXPECT_PRED2(contains, message(dataset, {.workers = -1}), "workers");
+  EXPECT_PRED2(contains, message(dataset, {.prefetch = 0}), "prefetch");
+  EXPECT_PRED2(contains, message(dataset, {.batch_size = 6, .drop_last = true}),
+               "at most 5");
+  Loader loader(dataset, {});
+  EXPECT_THROW(loader.begin(0, -1), InvalidArgument);
+  EXPECT_PRED2(contains, error_of<InvalidArgument>([&] { loader.next(); }),
+               "call begin()");
+}
+
+TEST(Dataset, SuggestsTheNearestName) {
+  EXPECT_PRED2(contains, error_of<InvalidArgument>([] {
+                 open({.name = "cifar"}, Split::kTrain);
+               }),
+               "cifar10");
+  EXPECT_EQ(open({.samples = 10}, Split::kTrain)->size(), 10);
+}
+
+}  // namespace
+}  // namespace lockstep::data

@@ -1,0 +1,91 @@
+#include "lockstep/data/synthetic.h"
+
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/sha256.h"
+#include "tests/base/temporary_folder.h"
+
+namespace lockstep::data {
+namespace {
+
+std::string digest(const Dataset& dataset, int64_t images) {
+  Sha256 sha256;
+  for (int64_t i = 0; i < images; ++i) {
+    sha256.add(std::as_bytes(dataset.image(i)));
+    sha256.add(std::to_string(dataset.label(i)));
+  }
+  return sha256.hex();
+}
+
+TEST(Synthetic, HasTheSizesItDocuments) {
+  EXPECT_EQ(synthetic(0, 0, Split::kTrain)->size(), 10'000);
+  EXPECT_EQ(synthetic(0, 0, Split::kTest)->size(), 2'000);
+  EXPECT_EQ(synthetic(0, 100, Split::kTrain)->size(), 100);
+  EXPECT_EQ(synthetic(0, 100, Split::kTest)->size(), 20);
+  EXPECT_EQ(synthetic(0, 1, Split::kTest)->size(), 1);
+}
+
+TEST(Synthetic, RefusesSizesOutOfReach) {
+  for (const int64_t samples : {int64_t{-1}, int64_t{1'000'001}}) {
+    EXPECT_PRED2(contains, error_of<InvalidArgument>([&] {
+                   synthetic(0, samples, Split::kTrain);
+                 }),
+                 "got " + std::to_string(samples));
+  }
+}
+
+TEST(Synthetic, IsOfTheSameBytesOnEveryMachine) {
+  EXPECT_EQ(digest(*synthetic(1, 100, Split::kTrain), 100),
+            "6c5daa010d0a88665dd908ee9b00474da38ef6d2ff06868725094f20a8baf923");
+}
+
+TEST(Synthetic, ImageDependsOnSeedSplitAndIndexAlone) {
+  const auto few = synthetic(7, 20, Split::kTrain);
+  EXPECT_EQ(digest(*few, 20), digest(*synthetic(7, 3000, Split::kTrain), 20));
+  EXPECT_NE(digest(*few, 20), digest(*synthetic(8, 20, Split::kTrain), 20));
+  EXPECT_NE(digest(*few, 20), digest(*synthetic(7, 100, Split::kTest), 20));
+}
+
+TEST(Synthetic, HasEveryClassAsOften) {
+  const auto dataset = synthetic(3, 500, Split::kTrain);
+  std::vector<int> counts(10);
+  for (int64_t i = 0; i < 500; ++i) ++counts[dataset->label(i)];
+  EXPECT_EQ(counts, std::vector<int>(10, 50));
+}
+
+TEST(Synthetic, HasTheMeanAndDeviationThatItNames) {
+  const auto dataset = synthetic(5, 2000, Split::kTrain);
+  for (int64_t c = 0; c < 3; ++c) {
+    double sum = 0;
+    double squares = 0;
+    for (int64_t i = 0; i < dataset->size(); ++i) {
+      for (const uint8_t value : dataset->image(i).subspan(c * 1024, 1024)) {
+        sum += value / 255.0;
+        squares += value / 255.0 * (value / 255.0);
+      }
+    }
+    const double count = static_cast<double>(dataset->size()) * 1024;
+    const double mean = sum / count;
+    EXPECT_NEAR(mean, dataset->mean()[c], 0.01);
+    EXPECT_NEAR(std::sqrt(squares / count - mean * mean), dataset->stddev()[c],
+                0.01);
+  }
+}
+
+TEST(Synthetic, SaysNothingOfTheClassByItsColours) {
+  const auto dataset = synthetic(5, 5000, Split::kTrain);
+  std::vector<double> brightness(10);
+  for (int64_t i = 0; i < dataset->size(); ++i) {
+    for (const uint8_t value : dataset->image(i)) {
+      brightness[dataset->label(i)] += value / 3072.0 / 500.0;
+    }
+  }
+  // The mean of 500 images whose own brightness deviates by about 50.
+  for (const double of_class : brightness) EXPECT_NEAR(of_class, 127, 10);
+}
+
+}  // namespace
+}  // namespace lockstep::data
