@@ -1,10 +1,11 @@
 #pragma once
 
-#include <torch/torch.h>
-
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include <torch/torch.h>
 
 namespace lockstep::models {
 
@@ -23,19 +24,26 @@ enum class Stem {
 struct ModelSpec {
   std::string name = "resnet18";  ///< one of names()
   int64_t classes = 10;
-  Stem stem = Stem::kCifar;       ///< resnets
-  int64_t in_features = 1024;     ///< mlp: inputs are flattened to this
-  int64_t width = 1024;           ///< mlp
-  int64_t depth = 6;              ///< mlp: hidden layers
+  Stem stem = Stem::kCifar;    ///< resnets
+  int64_t in_features = 1024;  ///< mlp: inputs are flattened to this
+  int64_t width = 1024;        ///< mlp
+  int64_t depth = 6;           ///< mlp: hidden layers
+};
+
+enum class Init {
+  kRandom,  ///< as torchvision and torch.nn do, from the default generator
+  kNone,    ///< parameters hold anything: for a replica, which gets others'
 };
 
 /// The models that make() knows: mlp, resnet18, resnet34.
 const std::vector<std::string>& names();
 
 /// Builds a model with torchvision's parameter names and initialisation
-/// (mlp: those of torch.nn.Sequential). Throws InvalidArgument for an unknown
-/// name (suggesting the nearest) or a size below 1.
-std::shared_ptr<Model> make(const ModelSpec& spec);
+/// (mlp: those of torch.nn.Sequential): torch::manual_seed(n) gives the weights
+/// that torch.manual_seed(n) gives there. With Init::kNone no random number is
+/// drawn and no memory touched. Throws InvalidArgument for an unknown name
+/// (suggesting the nearest) or a size below 1.
+std::shared_ptr<Model> make(const ModelSpec& spec, Init init = Init::kRandom);
 
 /// The sum of the elements of all parameters.
 int64_t count_parameters(const torch::nn::Module& module);

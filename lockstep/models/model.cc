@@ -1,0 +1,61 @@
+#include "lockstep/models/model.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/suggest.h"
+#include "lockstep/device/random.h"
+#include "lockstep/models/mlp.h"
+#include "lockstep/models/resnet.h"
+
+namespace lockstep::models {
+namespace {
+
+void check_size(const ModelSpec& spec, const char* what, int64_t size) {
+  if (size >= 1) return;
+  throw InvalidArgument(
+      "models", {.what = fmt::format("can't build {}: {} is out of range",
+                                     spec.name, what),
+                 .expected = "at least 1",
+                 .got = fmt::format("{}", size)});
+}
+
+std::shared_ptr<Model> build(const ModelSpec& spec, Init init) {
+  if (spec.name == "mlp") return std::make_shared<Mlp>(spec, init);
+  return std::make_shared<ResNet>(spec, init);
+}
+
+}  // namespace
+
+const std::vector<std::string>& names() {
+  static const std::vector<std::string> known = {"mlp", "resnet18", "resnet34"};
+  return known;
+}
+
+std::shared_ptr<Model> make(const ModelSpec& spec, Init init) {
+  if (std::find(names().begin(), names().end(), spec.name) == names().end()) {
+    throw InvalidArgument("models",
+                          {.what = "there is no model '" + spec.name + "'",
+                           .fix = did_you_mean(spec.name, names())});
+  }
+  check_size(spec, "classes", spec.classes);
+  if (spec.name == "mlp") {
+    check_size(spec, "in_features", spec.in_features);
+    check_size(spec, "width", spec.width);
+    check_size(spec, "depth", spec.depth);
+  }
+  if (init == Init::kRandom) return build(spec, init);
+  // What the layers draw must not shift the user's random stream.
+  const RandomScope aside(0, 0, 0);
+  return build(spec, init);
+}
+
+int64_t count_parameters(const torch::nn::Module& module) {
+  int64_t count = 0;
+  for (const auto& parameter : module.parameters()) count += parameter.numel();
+  return count;
+}
+
+}  // namespace lockstep::models

@@ -1,0 +1,99 @@
+#include "lockstep/models/resnet.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/models/layers.h"
+
+namespace lockstep::models {
+namespace {
+
+torch::nn::Conv2d conv(int64_t in, int64_t out, int64_t kernel, int64_t stride,
+                       Init init) {
+  return conv2d(torch::nn::Conv2dOptions(in, out, kernel)
+                    .stride(stride)
+                    .padding(kernel / 2)
+                    .bias(false),
+                init);
+}
+
+std::array<int, 4> blocks_of(const ModelSpec& spec) {
+  return spec.name == "resnet34" ? std::array{3, 4, 6, 3}
+                                 : std::array{2, 2, 2, 2};
+}
+
+void initialize(const torch::nn::Module& model) {
+  for (const auto& module : model.modules(/*include_self=*/false)) {
+    if (const auto* layer = module->as<torch::nn::Conv2d>()) {
+      torch::nn::init::kaiming_normal_(layer->weight, 0, torch::kFanOut,
+                                       torch::kReLU);
+    }
+  }
+}
+
+}  // namespace
+
+BasicBlockImpl::BasicBlockImpl(int64_t in_channels, int64_t channels,
+                               int64_t stride, Init init) {
+  // torchvision draws the shortcut's weights first and names it last.
+  if (stride != 1 || in_channels != channels) {
+    downsample_ =
+        torch::nn::Sequential(conv(in_channels, channels, 1, stride, init),
+                              torch::nn::BatchNorm2d(channels));
+  }
+  conv1_ =
+      register_module("conv1", conv(in_channels, channels, 3, stride, init));
+  bn1_ = register_module("bn1", torch::nn::BatchNorm2d(channels));
+  conv2_ = register_module("conv2", conv(channels, channels, 3, 1, init));
+  bn2_ = register_module("bn2", torch::nn::BatchNorm2d(channels));
+  if (downsample_) register_module("downsample", downsample_);
+}
+
+torch::Tensor BasicBlockImpl::forward(const torch::Tensor& x) {
+  auto y = bn1_->forward(conv1_->forward(x)).relu_();
+  y = bn2_->forward(conv2_->forward(y));
+  y.add_(downsample_ ? downsample_->forward(x) : x);
+  return y.relu_();
+}
+
+ResNet::ResNet(const ModelSpec& spec, Init init) : spec_(spec) {
+  const bool is_cifar = spec.stem == Stem::kCifar;
+  conv1_ = register_module(
+      "conv1", is_cifar ? conv(3, 64, 3, 1, init) : conv(3, 64, 7, 2, init));
+  bn1_ = register_module("bn1", torch::nn::BatchNorm2d(64));
+  int64_t in = 64;
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const int64_t channels = int64_t{64} << i;
+    torch::nn::Sequential layer;
+    for (int block = 0; block < blocks_of(spec)[i]; ++block) {
+      const int64_t stride = block == 0 && i > 0 ? 2 : 1;
+      layer->push_back(BasicBlock(in, channels, stride, init));
+      in = channels;
+    }
+    layers_[i] = register_module(fmt::format("layer{}", i + 1), layer);
+  }
+  fc_ = register_module("fc", linear(in, spec.classes, init));
+  if (init == Init::kRandom) initialize(*this);
+}
+
+torch::Tensor ResNet::forward(const torch::Tensor& x) {
+  if (x.dim() != 4 || x.size(1) != 3) {
+    throw InvalidArgument(
+        "models", {.what = spec_.name + " can't take this input",
+                   .expected = "images (N, 3, height, width)",
+                   .got = fmt::format("({})", fmt::join(x.sizes(), ", "))});
+  }
+  auto y = bn1_->forward(conv1_->forward(x)).relu_();
+  if (spec_.stem == Stem::kImageNet)
+    y = torch::max_pool2d(y, {3, 3}, {2, 2}, {1, 1});
+  for (auto& layer : layers_) y = layer->forward(y);
+  return fc_->forward(torch::adaptive_avg_pool2d(y, {1, 1}).flatten(1));
+}
+
+std::shared_ptr<torch::nn::Module> ResNet::clone(
+    const std::optional<torch::Device>& device) const {
+  return with_state_of(*this, make(spec_, Init::kNone), device);
+}
+
+}  // namespace lockstep::models

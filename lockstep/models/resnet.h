@@ -1,0 +1,50 @@
+#pragma once
+
+#include <array>
+#include <memory>
+#include <optional>
+
+#include <torch/torch.h>
+
+#include "lockstep/models/model.h"
+
+namespace lockstep::models {
+
+/// Two 3x3 convolutions beside a shortcut (He et al. 2015, figure 5, left).
+/// The shortcut is a 1x1 convolution where the shape changes.
+class BasicBlockImpl : public torch::nn::Module {
+ public:
+  BasicBlockImpl(int64_t in_channels, int64_t channels, int64_t stride,
+                 Init init);
+  /// (N, in_channels, H, W) in, (N, channels, H / stride, W / stride) out.
+  torch::Tensor forward(const torch::Tensor& x);
+
+ private:
+  torch::nn::Conv2d conv1_{nullptr}, conv2_{nullptr};
+  torch::nn::BatchNorm2d bn1_{nullptr}, bn2_{nullptr};
+  torch::nn::Sequential downsample_{nullptr};  // null: the shortcut is x
+};
+TORCH_MODULE(BasicBlock);
+
+/// torchvision's ResNet of basic blocks: resnet18 and resnet34, by spec.name.
+class ResNet final : public Model {
+ public:
+  explicit ResNet(const ModelSpec& spec, Init init = Init::kRandom);
+
+  /// Images (N, 3, H, W) in, (N, classes) out. Throws InvalidArgument for
+  /// another shape.
+  torch::Tensor forward(const torch::Tensor& x) override;
+
+  std::shared_ptr<torch::nn::Module> clone(
+      const std::optional<torch::Device>& device = std::nullopt) const override;
+
+ private:
+  ModelSpec spec_;
+  torch::nn::Conv2d conv1_{nullptr};
+  torch::nn::BatchNorm2d bn1_{nullptr};
+  std::array<torch::nn::Sequential, 4> layers_{nullptr, nullptr, nullptr,
+                                               nullptr};
+  torch::nn::Linear fc_{nullptr};
+};
+
+}  // namespace lockstep::models

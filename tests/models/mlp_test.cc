@@ -1,0 +1,70 @@
+#include "lockstep/models/mlp.h"
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::models {
+namespace {
+
+TEST(Mlp, NamesItsParametersAsSequentialDoes) {
+  Mlp model({.name = "mlp", .in_features = 8, .width = 4, .depth = 2});
+  EXPECT_EQ(model.named_parameters().keys(),
+            (std::vector<std::string>{"0.weight", "0.bias", "2.weight",
+                                      "2.bias", "4.weight", "4.bias"}));
+}
+
+TEST(Mlp, ComputesWhatSequentialDoes) {
+  const ModelSpec spec = {
+      .name = "mlp", .classes = 5, .in_features = 8, .width = 6, .depth = 2};
+  torch::manual_seed(1);
+  Mlp model(spec);
+  torch::manual_seed(1);
+  torch::nn::Sequential oracle(torch::nn::Linear(8, 6), torch::nn::ReLU(),
+                               torch::nn::Linear(6, 6), torch::nn::ReLU(),
+                               torch::nn::Linear(6, 5));
+  const auto x = torch::randn({7, 8});
+  const auto y = model.forward(x);
+  const auto expected = oracle->forward(x);
+  EXPECT_TRUE(y.equal(expected));
+  y.square().sum().backward();
+  expected.square().sum().backward();
+  for (const auto& item : oracle->named_parameters()) {
+    EXPECT_TRUE(
+        model.named_parameters()[item.key()].grad().equal(item.value().grad()))
+        << item.key();
+  }
+}
+
+TEST(Mlp, FlattensImages) {
+  Mlp model({.name = "mlp", .in_features = 12, .width = 4, .depth = 1});
+  const auto x = torch::randn({2, 3, 2, 2});
+  EXPECT_TRUE(model.forward(x).equal(model.forward(x.flatten(1))));
+}
+
+TEST(Mlp, SaysWhatInputItTakes) {
+  Mlp model({.name = "mlp", .in_features = 12, .width = 4, .depth = 1});
+  try {
+    model.forward(torch::randn({2, 3, 2, 3}));
+    FAIL() << "nothing was thrown";
+  } catch (const InvalidArgument& error) {
+    EXPECT_STREQ(error.what(),
+                 "[models] mlp can't take this input; expected (N, ...) with "
+                 "12 values a sample, got (2, 3, 2, 3); build the mlp with "
+                 "the in_features of the data");
+  }
+  EXPECT_THROW(model.forward(torch::randn({12})), InvalidArgument);
+  EXPECT_THROW(model.forward(torch::tensor(1.0)), InvalidArgument);
+}
+
+TEST(Mlp, TakesAnEmptyBatch) {
+  Mlp model({.name = "mlp", .in_features = 12, .width = 4, .depth = 1});
+  EXPECT_EQ(model.forward(torch::randn({0, 3, 2, 2})).sizes(),
+            (std::vector<int64_t>{0, 10}));
+}
+
+}  // namespace
+}  // namespace lockstep::models
