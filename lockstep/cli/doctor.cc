@@ -1,0 +1,91 @@
+#include "lockstep/cli/doctor.h"
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <unistd.h>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/terminal.h"
+#include "lockstep/cli/commands.h"
+
+namespace lockstep::cli {
+namespace {
+
+struct Look {
+  const char* name;
+  const char* colour;
+};
+
+// In the order of Verdict.
+constexpr std::array<Look, 3> kLooks = {
+    {{"ok", "\033[32m"}, {"warn", "\033[33m"}, {"fail", "\033[31m"}}};
+
+const Look& look_of(Verdict verdict) {
+  return kLooks[static_cast<size_t>(verdict)];
+}
+
+long count(const std::vector<Finding>& findings, Verdict verdict) {
+  return std::count_if(
+      findings.begin(), findings.end(),
+      [verdict](const Finding& finding) { return finding.verdict == verdict; });
+}
+
+void print_text(const std::vector<Finding>& findings) {
+  const bool is_coloured = is_terminal(STDOUT_FILENO);
+  size_t width = 0;
+  for (const auto& finding : findings) {
+    width = std::max(width, finding.topic.size());
+  }
+  for (const auto& [topic, verdict, found, fix] : findings) {
+    const Look& look = look_of(verdict);
+    fmt::print("{}{:<4}{}  {:<{}}  {}\n", is_coloured ? look.colour : "",
+               look.name, is_coloured ? "\033[0m" : "", topic, width, found);
+    if (!fix.empty()) fmt::print("{:{}}-> {}\n", "", width + 8, fix);
+  }
+  const long failures = count(findings, Verdict::kFail);
+  const long warnings = count(findings, Verdict::kWarn);
+  if (failures > 0) {
+    fmt::print("Training is impossible here: {} to put right.\n", failures);
+  } else if (warnings > 0) {
+    fmt::print("Ready to train; {} to look at.\n", warnings);
+  } else {
+    fmt::print("Ready to train.\n");
+  }
+}
+
+void print_json(const std::vector<Finding>& findings) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const auto& [topic, verdict, found, fix] : findings) {
+    list.push_back({{"topic", topic},
+                    {"verdict", look_of(verdict).name},
+                    {"found", found},
+                    {"fix", fix}});
+  }
+  const nlohmann::ordered_json report = {
+      {"can_train", count(findings, Verdict::kFail) == 0},
+      {"findings", std::move(list)}};
+  // Bytes of a variable's value need not be UTF-8.
+  fmt::print("{}\n",
+             report.dump(2, ' ', false,
+                         nlohmann::ordered_json::error_handler_t::replace));
+}
+
+}  // namespace
+
+void add_doctor(CLI::App& app) {
+  auto* command = app.add_subcommand(
+      "doctor", "Show what was found on this machine, and what to put right");
+  auto as_json = std::make_shared<bool>(false);
+  command->add_flag("--json", *as_json, "print JSON [no]");
+  command->footer("Exit codes: 0 training is possible, 1 it is not.");
+  command->callback([as_json] {
+    const auto findings = diagnose(gather_host_facts());
+    *as_json ? print_json(findings) : print_text(findings);
+    if (count(findings, Verdict::kFail) > 0) throw CLI::RuntimeError(kFailed);
+  });
+}
+
+}  // namespace lockstep::cli
