@@ -1,10 +1,10 @@
 #pragma once
 
-#include <torch/torch.h>
-
 #include <cstdint>
 #include <span>
 #include <vector>
+
+#include <torch/torch.h>
 
 namespace lockstep::optim {
 

@@ -1,9 +1,9 @@
 #include "lockstep/optim/optimizer.h"
 
+#include <algorithm>
+
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
-
-#include <algorithm>
 
 #include "lockstep/base/error.h"
 #include "lockstep/optim/blocks.h"
@@ -79,9 +79,10 @@ void Optimizer::begin_step(const std::vector<bool>& has_gradient) {
         {.what = fmt::format("parameter {} changed after the optimizer was "
                              "made",
                              i),
-         .expected = c10::str(options_[i].dtype(), " on ", options_[i].device()),
-         .got = c10::str(parameters_[i].dtype(), " on ",
-                         parameters_[i].device()),
+         .expected =
+             c10::str(options_[i].dtype(), " on ", options_[i].device()),
+         .got =
+             c10::str(parameters_[i].dtype(), " on ", parameters_[i].device()),
          .fix = "call to() first and make the optimizer after it"});
   }
   if (moved) refresh_views();
@@ -103,7 +104,8 @@ void Optimizer::step() {
   }
   begin_step(has_gradient);
   const auto count = static_cast<int64_t>(blocks_.size());
-  const int64_t grain = std::max<int64_t>(1, count / (4 * at::get_num_threads()));
+  const int64_t grain =
+      std::max<int64_t>(1, count / (4 * at::get_num_threads()));
   at::parallel_for(0, count, grain, [&](int64_t begin, int64_t end) {
     torch::NoGradGuard no_grad;
     for (int64_t b = begin; b < end; ++b) {

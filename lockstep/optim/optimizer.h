@@ -1,12 +1,12 @@
 #pragma once
 
-#include <torch/torch.h>
-
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include <torch/torch.h>
 
 #include "lockstep/optim/blocks.h"
 

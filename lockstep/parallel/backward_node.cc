@@ -31,8 +31,8 @@ variable_list ParallelBackward::apply(variable_list&& gradients) {
   }
   variable_list input_gradients;
   variable_list result = group_->backward(
-      *region_, gradients,
-      torch::autograd::get_current_graph_task_keep_graph(), input_gradients);
+      *region_, gradients, torch::autograd::get_current_graph_task_keep_graph(),
+      input_gradients);
   result.insert(result.end(), input_gradients.begin(), input_gradients.end());
   return result;
 }
@@ -78,10 +78,10 @@ std::vector<Tensor> ReplicaGroup::backward(
           roots, gradients, keep_graph, /*create_graph=*/false,
           /*accumulate_grad=*/true);
     }
-    append_partial(partials[worker],
-                   {shard, shard + 1,
-                    replica.take_gradients(unique_, parameters_.size())},
-                   chunks);
+    append_partial(
+        partials[worker],
+        {shard, shard + 1, replica.take_gradients(unique_, parameters_.size())},
+        chunks);
     worker_phases_[worker].backward_s += watch.seconds();
   });
 

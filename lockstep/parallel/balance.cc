@@ -1,8 +1,8 @@
 #include "lockstep/parallel/balance.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
+
+#include <fmt/format.h>
 
 #include "lockstep/base/log.h"
 #include "lockstep/device/cuda.h"
@@ -17,9 +17,7 @@ std::optional<std::string> imbalance_of(std::span<const Capacity> devices,
                                         const char* what_name) {
   const auto [least, most] = std::minmax_element(
       devices.begin(), devices.end(),
-      [&](const Capacity& a, const Capacity& b) {
-        return a.*what < b.*what;
-      });
+      [&](const Capacity& a, const Capacity& b) { return a.*what < b.*what; });
   if (static_cast<double>((*least).*what) >=
       kLeastShare * static_cast<double>((*most).*what)) {
     return std::nullopt;

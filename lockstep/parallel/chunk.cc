@@ -1,8 +1,8 @@
 #include "lockstep/parallel/chunk.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
+
+#include <fmt/format.h>
 
 #include "lockstep/base/error.h"
 
@@ -11,10 +11,9 @@ namespace lockstep {
 std::vector<int64_t> chunk_sizes(int64_t n, int64_t k) {
   if (n < 0 || k < 1) {
     throw InvalidArgument(
-        "parallel",
-        {.what = "a batch can't be chunked",
-         .expected = "a size of at least 0 over at least 1 device",
-         .got = fmt::format("{} over {}", n, k)});
+        "parallel", {.what = "a batch can't be chunked",
+                     .expected = "a size of at least 0 over at least 1 device",
+                     .got = fmt::format("{} over {}", n, k)});
   }
   if (n == 0) return {0};
   const int64_t size = (n + k - 1) / k;

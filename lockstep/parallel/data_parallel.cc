@@ -19,8 +19,7 @@ c10::IValue DataParallelImpl<Module>::forward(
 
 StepResult DataParallelImpl<Module>::train_step(
     const std::vector<c10::IValue>& inputs, const c10::IValue& target,
-    const ShardLoss& loss, optim::Optimizer& optimizer,
-    double clip_grad_norm) {
+    const ShardLoss& loss, optim::Optimizer& optimizer, double clip_grad_norm) {
   return group_->train_step(inputs, target, loss, &optimizer, clip_grad_norm);
 }
 

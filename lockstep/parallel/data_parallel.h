@@ -1,13 +1,13 @@
 #pragma once
 
-#include <torch/script.h>
-#include <torch/torch.h>
-
 #include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <torch/script.h>
+#include <torch/torch.h>
 
 #include "lockstep/parallel/data_parallel_options.h"
 #include "lockstep/parallel/invoke.h"
@@ -155,8 +155,7 @@ class DataParallelImpl<torch::jit::Module> {
   c10::IValue forward(const std::vector<c10::IValue>& inputs);
   StepResult train_step(const std::vector<c10::IValue>& inputs,
                         const c10::IValue& target, const ShardLoss& loss,
-                        optim::Optimizer& optimizer,
-                        double clip_grad_norm = 0);
+                        optim::Optimizer& optimizer, double clip_grad_norm = 0);
   StepResult train_step(const std::vector<c10::IValue>& inputs,
                         const c10::IValue& target, const ShardLoss& loss);
 
@@ -195,9 +194,9 @@ class DataParallel {
   DataParallel(std::shared_ptr<M> module,
                const std::function<std::shared_ptr<M>()>& factory,
                std::vector<Device> devices, DataParallelOptions options = {})
-      : impl_(std::make_shared<DataParallelImpl<M>>(
-            std::move(module), factory, std::move(devices),
-            std::move(options))) {}
+      : impl_(std::make_shared<DataParallelImpl<M>>(std::move(module), factory,
+                                                    std::move(devices),
+                                                    std::move(options))) {}
 
   DataParallelImpl<M>* operator->() const { return impl_.get(); }
   DataParallelImpl<M>& operator*() const { return *impl_; }
@@ -226,16 +225,16 @@ class DataParallel<torch::jit::Module> {
 };
 
 template <class M>
-  requires requires { typename M::ContainedType; }
+requires requires { typename M::ContainedType; }
 DataParallel(const M&, std::vector<Device>)
-    -> DataParallel<typename M::ContainedType>;
+    ->DataParallel<typename M::ContainedType>;
 template <class M>
-  requires requires { typename M::ContainedType; }
+requires requires { typename M::ContainedType; }
 DataParallel(const M&, std::vector<Device>, DataParallelOptions)
-    -> DataParallel<typename M::ContainedType>;
+    ->DataParallel<typename M::ContainedType>;
 DataParallel(torch::jit::Module, std::vector<Device>)
-    -> DataParallel<torch::jit::Module>;
+    ->DataParallel<torch::jit::Module>;
 DataParallel(torch::jit::Module, std::vector<Device>, DataParallelOptions)
-    -> DataParallel<torch::jit::Module>;
+    ->DataParallel<torch::jit::Module>;
 
 }  // namespace lockstep

@@ -1,9 +1,9 @@
 #pragma once
 
-#include <torch/arg.h>
-
 #include <cstdint>
 #include <optional>
+
+#include <torch/arg.h>
 
 #include "lockstep/device/device.h"
 

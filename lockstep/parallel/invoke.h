@@ -1,13 +1,12 @@
 #pragma once
 
-#include <torch/torch.h>
-
-#include <ATen/core/ivalue.h>
-
 #include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
+
+#include <ATen/core/ivalue.h>
+#include <torch/torch.h>
 
 // Between typed forward() methods and IValues, the form in which batches are
 // scattered and outputs gathered.
@@ -21,8 +20,8 @@ struct MethodTraits<R (M::*)(Args...)> {
   using Arguments = std::tuple<std::decay_t<Args>...>;
 };
 template <class M, class R, class... Args>
-struct MethodTraits<R (M::*)(Args...) const>
-    : MethodTraits<R (M::*)(Args...)> {};
+struct MethodTraits<R (M::*)(Args...) const> : MethodTraits<R (M::*)(Args...)> {
+};
 
 template <class M>
 using ForwardTraits = MethodTraits<decltype(&M::forward)>;

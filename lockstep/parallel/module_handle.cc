@@ -43,7 +43,8 @@ ModuleHandle handle_of(const torch::jit::Module& module) {
     handle.buffers.emplace_back(item.name, item.value);
   }
   // Modules are handles themselves: a copy shares the state.
-  handle.forward = [module = torch::jit::Module(module)](const std::vector<c10::IValue>& inputs) mutable {
+  handle.forward = [module = torch::jit::Module(module)](
+                       const std::vector<c10::IValue>& inputs) mutable {
     return module.forward(inputs);
   };
   handle.modes = [module] {

@@ -1,14 +1,13 @@
 #pragma once
 
-#include <torch/torch.h>
-
-#include <ATen/core/ivalue.h>
-
 #include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <ATen/core/ivalue.h>
+#include <torch/torch.h>
 
 namespace torch::jit {
 struct Module;

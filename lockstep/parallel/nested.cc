@@ -36,8 +36,8 @@ IValue rebuild(const IValue& prototype, std::vector<IValue> children) {
     // Names of a named tuple live in its type, which holds for the copy when
     // every element keeps its own type; the names are worth keeping only then.
     if (tuple->type()->schema()) {
-      return c10::ivalue::Tuple::createNamed(
-          std::move(children), tuple->type<c10::TupleType>());
+      return c10::ivalue::Tuple::createNamed(std::move(children),
+                                             tuple->type<c10::TupleType>());
     }
     return c10::ivalue::Tuple::create(std::move(children));
   }

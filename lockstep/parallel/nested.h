@@ -1,20 +1,19 @@
 #pragma once
 
-#include <torch/torch.h>
-
 #include <functional>
 #include <string>
 #include <vector>
 
 #include <ATen/core/ivalue.h>
+#include <torch/torch.h>
 
 namespace lockstep {
 
 /// Every tensor in `value`, which may nest tuples, lists and dicts, in order,
 /// with where it stands in it: "[1]['mask']".
-void for_each_tensor(const c10::IValue& value,
-                     const std::function<void(const torch::Tensor&,
-                                              const std::string&)>& visit);
+void for_each_tensor(
+    const c10::IValue& value,
+    const std::function<void(const torch::Tensor&, const std::string&)>& visit);
 
 /// A copy of `value` with every tensor replaced by `map(tensor)`. What is not
 /// a tensor, tuple, list or dict is shared.

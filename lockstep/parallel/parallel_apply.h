@@ -1,11 +1,11 @@
 #pragma once
 
-#include <ATen/core/ivalue.h>
-
 #include <exception>
 #include <functional>
 #include <memory>
 #include <vector>
+
+#include <ATen/core/ivalue.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/device/worker.h"

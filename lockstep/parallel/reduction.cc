@@ -1,10 +1,10 @@
 #include "lockstep/parallel/reduction.h"
 
-#include <ATen/Dispatch.h>
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <bit>
+
+#include <ATen/Dispatch.h>
+#include <ATen/Parallel.h>
 
 namespace lockstep {
 
@@ -58,8 +58,8 @@ void add_gradients(PartialSum& left, PartialSum& right) {
           0, sum.numel(), optim::kBlockElements,
           [&](int64_t begin, int64_t end) {
             const auto size = static_cast<int64_t>(sum.element_size());
-            auto* out = static_cast<std::byte*>(sum.mutable_data_ptr()) +
-                        begin * size;
+            auto* out =
+                static_cast<std::byte*>(sum.mutable_data_ptr()) + begin * size;
             add_memory(out, out,
                        static_cast<const std::byte*>(other.const_data_ptr()) +
                            begin * size,
@@ -101,8 +101,7 @@ Reduction::Reduction(std::vector<PartialSum> partials, int64_t shards,
     while (stack.size() >= 2) {
       const size_t right = stack[stack.size() - 1];
       const size_t left = stack[stack.size() - 2];
-      if (!is_tree_node(partials_[left].first, partials_[right].last,
-                        shards)) {
+      if (!is_tree_node(partials_[left].first, partials_[right].last, shards)) {
         break;
       }
       partials_[left].last = partials_[right].last;
@@ -137,9 +136,9 @@ Tensor Reduction::block(const Block& block, Tensor& scratch) {
       continue;
     }
     operands.push_back(
-        {&gradient, static_cast<std::byte*>(gradient.mutable_data_ptr()) +
-                        block.offset *
-                            static_cast<int64_t>(gradient.element_size())});
+        {&gradient,
+         static_cast<std::byte*>(gradient.mutable_data_ptr()) +
+             block.offset * static_cast<int64_t>(gradient.element_size())});
   }
   for (size_t m = 0; m < merges_.size(); ++m) {
     Operand& left = operands[merges_[m].first];

@@ -1,11 +1,11 @@
 #pragma once
 
-#include <torch/torch.h>
-
 #include <cstdint>
 #include <span>
 #include <utility>
 #include <vector>
+
+#include <torch/torch.h>
 
 #include "lockstep/optim/blocks.h"
 

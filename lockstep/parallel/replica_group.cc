@@ -1,13 +1,13 @@
 #include "lockstep/parallel/replica_group.h"
 
+#include <algorithm>
+#include <iterator>
+#include <unordered_map>
+
 #include <ATen/CPUGeneratorImpl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/csrc/autograd/functions/utils.h>
-
-#include <algorithm>
-#include <iterator>
-#include <unordered_map>
 
 #include "lockstep/base/log.h"
 #include "lockstep/base/stopwatch.h"
@@ -121,9 +121,9 @@ std::vector<int64_t> ReplicaGroup::split(int64_t batch) const {
   const auto chunks = chunk_sizes(batch, shards_);
   std::vector<int64_t> samples;
   for (size_t k = 0; k < workers_.size(); ++k) {
-    const ShardRange range = shards_of_worker(
-        static_cast<int64_t>(k), static_cast<int64_t>(workers_.size()),
-        shards_);
+    const ShardRange range =
+        shards_of_worker(static_cast<int64_t>(k),
+                         static_cast<int64_t>(workers_.size()), shards_);
     samples.push_back(0);
     for (auto s = static_cast<size_t>(range.first);
          s < static_cast<size_t>(range.last) && s < chunks.size(); ++s) {
@@ -155,13 +155,15 @@ void ReplicaGroup::check_inputs(const IValue& inputs) const {
 }
 
 void ReplicaGroup::watch_batch(int64_t samples, int64_t chunks) {
-  if (chunks < shards_) {
-    std::vector<Device> idle(shard_devices_.begin() + chunks,
-                             shard_devices_.end());
-    idle.erase(std::unique(idle.begin(), idle.end()), idle.end());
-    warn_once(fmt::format("idle-{}-{}", chunks, shards_), "parallel",
-              fmt::format("a batch of {} makes {} chunks for {} shards; idle "
-                          "or not full: {}; use a batch of at least {}",
+  const std::vector<int64_t> shares = split(samples);
+  std::vector<Device> idle;
+  for (size_t k = 0; k < devices_.size(); ++k) {
+    if (shares[k] == 0) idle.push_back(devices_[k]);
+  }
+  if (!idle.empty()) {
+    warn_once(fmt::format("idle-{}", samples), "parallel",
+              fmt::format("a batch of {} makes {} chunks for {} shards; idle: "
+                          "{}; use a batch of at least {}",
                           samples, chunks, shards_, join_names(idle), shards_));
   }
   if (last_batch_ >= 0 && samples != last_batch_) {
@@ -169,8 +171,7 @@ void ReplicaGroup::watch_batch(int64_t samples, int64_t chunks) {
               fmt::format("the batch size changed from {} to {} (a last, "
                           "smaller batch?); each device now gets {}; "
                           "train_step() weighs every shard by its samples",
-                          last_batch_, samples,
-                          fmt::join(split(samples), "/")));
+                          last_batch_, samples, fmt::join(shares, "/")));
   }
   last_batch_ = samples;
 }
@@ -334,8 +335,8 @@ IValue ReplicaGroup::forward(const std::vector<IValue>& inputs) {
       output_has_graph[region->outputs[s].size() - 1] = true;
     });
     torch::NoGradGuard no_grad;
-    outputs[s] = map_tensors(
-        outputs[s], [](const Tensor& out) { return out.detach(); });
+    outputs[s] =
+        map_tensors(outputs[s], [](const Tensor& out) { return out.detach(); });
   }
   IValue gathered = [&] {
     torch::NoGradGuard no_grad;

@@ -1,12 +1,11 @@
 #pragma once
 
-#include <torch/torch.h>
-
-#include <ATen/core/ivalue.h>
-
 #include <functional>
 #include <memory>
 #include <vector>
+
+#include <ATen/core/ivalue.h>
+#include <torch/torch.h>
 
 #include "lockstep/device/worker.h"
 #include "lockstep/optim/optimizer.h"
@@ -93,8 +92,8 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
                         double clip);
   std::vector<size_t> positions_in(const optim::Optimizer& optimizer) const;
   /// Runs `task(block, scratch)` over `count` blocks with all threads.
-  void for_each_block(
-      size_t count, const std::function<void(size_t, torch::Tensor&)>& task);
+  void for_each_block(size_t count,
+                      const std::function<void(size_t, torch::Tensor&)>& task);
   void collect_phases();
 
   ModuleHandle original_;

@@ -32,8 +32,8 @@ void check_alike(const char* kind, const ModuleHandle::Named& copy,
     if (name == original[i].first && tensor.sizes() == twin.sizes()) continue;
     throw InvalidArgument(
         "replicate",
-        {.what = fmt::format("{} {} of a replica is not the original's", kind,
-                             i),
+        {.what =
+             fmt::format("{} {} of a replica is not the original's", kind, i),
          .expected = fmt::format("'{}' of shape {}", original[i].first,
                                  c10::str(twin.sizes())),
          .got = fmt::format("'{}' of shape {}", name, c10::str(tensor.sizes())),
@@ -78,8 +78,7 @@ void Replica::place(Tensor& copy, const Tensor& original,
       copy.strides() == original.strides() && !copy.is_alias_of(original)) {
     return;
   }
-  copy.set_data(
-      torch::empty_like(original.detach(), torch_device(device_)));
+  copy.set_data(torch::empty_like(original.detach(), torch_device(device_)));
 }
 
 void Replica::refresh(const ModuleHandle& original, bool copy_all) {
@@ -157,14 +156,14 @@ void check_on_device(const ModuleHandle& module, const Device& device) {
   const auto check = [&](const char* kind, const auto& named) {
     for (const auto& [name, tensor] : named) {
       const auto place = device_of(tensor);
-      const bool ok = place ? place->kind == device.kind &&
-                                  place->index == device.index
-                            : device.is_cpu() && tensor.is_cpu();
+      const bool ok =
+          place ? place->kind == device.kind && place->index == device.index
+                : device.is_cpu() && tensor.is_cpu();
       if (ok) continue;
       throw InvalidArgument(
           "parallel",
-          {.what = fmt::format("{} '{}' is not on the first device", kind,
-                               name),
+          {.what =
+               fmt::format("{} '{}' is not on the first device", kind, name),
            .expected = device.name() + " (device_ids[0])",
            .got = place ? place->name() : tensor.device().str(),
            .fix = "call lockstep::to(*model, devices[0]) before wrapping the "

@@ -1,9 +1,9 @@
 #pragma once
 
-#include <torch/torch.h>
-
 #include <memory>
 #include <vector>
+
+#include <torch/torch.h>
 
 #include "lockstep/device/device.h"
 #include "lockstep/parallel/module_handle.h"
@@ -52,7 +52,7 @@ class Replica {
   Device device_;
   Storage parameters_;
   Storage buffers_;
-  std::vector<int64_t> versions_;      // of the original, when last copied
+  std::vector<int64_t> versions_;     // of the original, when last copied
   std::vector<const void*> sources_;  // and where its data were
 };
 

@@ -35,14 +35,14 @@ int64_t count_chunks(const Tensor& tensor, const std::string& path,
                 "unsqueeze it"});
   }
   if (dim < -tensor.dim() || dim >= tensor.dim()) {
-    throw InvalidArgument(
-        "scatter", {.what = fmt::format("input{} has no dimension {} to "
-                                        "split along",
-                                        path, dim),
-                    .expected = fmt::format("at least {} dimensions",
-                                            dim < 0 ? -dim : dim + 1),
-                    .got = "shape " + c10::str(tensor.sizes()),
-                    .fix = "set the option dim to the batch dimension"});
+    throw InvalidArgument("scatter",
+                          {.what = fmt::format("input{} has no dimension {} to "
+                                               "split along",
+                                               path, dim),
+                           .expected = fmt::format("at least {} dimensions",
+                                                   dim < 0 ? -dim : dim + 1),
+                           .got = "shape " + c10::str(tensor.sizes()),
+                           .fix = "set the option dim to the batch dimension"});
   }
   return static_cast<int64_t>(chunk_sizes(tensor.size(dim), devices).size());
 }
@@ -54,8 +54,8 @@ IValue chunk_of(const IValue& value, int64_t chunk, const Device& device,
     const int64_t n = tensor.size(dim);
     const int64_t size = chunk_sizes(n, devices)[0];
     const int64_t begin = chunk * size;
-    return to_device(
-        tensor.narrow(dim, begin, std::min(size, n - begin)), device);
+    return to_device(tensor.narrow(dim, begin, std::min(size, n - begin)),
+                     device);
   });
 }
 
@@ -130,8 +130,7 @@ void check_same_shape(const std::vector<Tensor>& tensors, int64_t dim,
 Tensor gather_tensors(std::vector<Tensor> tensors, const Device& device,
                       int64_t dim, const std::string& path) {
   if (tensors[0].dim() == 0) {
-    warn_once("gather-scalars",
-              "parallel",
+    warn_once("gather-scalars", "parallel",
               "asked to gather along dimension 0, but the outputs are "
               "scalars; they are unsqueezed and a vector is returned");
     for (Tensor& tensor : tensors) {

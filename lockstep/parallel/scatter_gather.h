@@ -1,12 +1,11 @@
 #pragma once
 
-#include <torch/torch.h>
-
-#include <ATen/core/ivalue.h>
-
 #include <span>
 #include <string>
 #include <vector>
+
+#include <ATen/core/ivalue.h>
+#include <torch/torch.h>
 
 #include "lockstep/device/device.h"
 

@@ -1,12 +1,12 @@
-#include <ATen/Dispatch.h>
-#include <ATen/Parallel.h>
-#include <fmt/format.h>
-#include <torch/csrc/autograd/engine.h>
-
 #include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <unordered_map>
+
+#include <ATen/Dispatch.h>
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <torch/csrc/autograd/engine.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/stopwatch.h"
@@ -29,9 +29,9 @@ void check_loss(const Tensor& loss) {
       "parallel",
       {.what = "the loss function returned something else than a loss",
        .expected = "a scalar tensor that depends on the parameters",
-       .got = !loss.defined()       ? "an undefined tensor"
-              : loss.numel() != 1   ? "shape " + c10::str(loss.sizes())
-                                    : "a tensor without a graph",
+       .got = !loss.defined()     ? "an undefined tensor"
+              : loss.numel() != 1 ? "shape " + c10::str(loss.sizes())
+                                  : "a tensor without a graph",
        .fix = "reduce it (mean) and don't detach it"});
 }
 
@@ -67,8 +67,7 @@ double sum_of_squares(const Tensor& block) {
 }  // namespace
 
 StepResult ReplicaGroup::train_step(const std::vector<IValue>& inputs,
-                                    const IValue& target,
-                                    const ShardLoss& loss,
+                                    const IValue& target, const ShardLoss& loss,
                                     optim::Optimizer* optimizer,
                                     double clip_grad_norm) {
   Stopwatch watch;
@@ -113,10 +112,10 @@ StepResult ReplicaGroup::train_step(const std::vector<IValue>& inputs,
         {torch::full_like(shard_loss, weight)}, /*keep_graph=*/false,
         /*create_graph=*/false, /*accumulate_grad=*/true);
     losses[s] = weight * shard_loss.item<double>();
-    append_partial(partials[worker],
-                   {shard, shard + 1,
-                    replica.take_gradients(unique_, parameters_.size())},
-                   chunks);
+    append_partial(
+        partials[worker],
+        {shard, shard + 1, replica.take_gradients(unique_, parameters_.size())},
+        chunks);
     worker_phases_[worker].backward_s += phase.seconds();
   });
   collect_phases();
@@ -230,8 +229,8 @@ void ReplicaGroup::update(Reduction& reduction, optim::Optimizer& optimizer) {
   const std::vector<Block>& blocks = optimizer.blocks();
   for_each_block(blocks.size(), [&](size_t b, Tensor& scratch) {
     Block block = blocks[b];
-    block.tensor = static_cast<int64_t>(
-        positions[static_cast<size_t>(block.tensor)]);
+    block.tensor =
+        static_cast<int64_t>(positions[static_cast<size_t>(block.tensor)]);
     const Tensor gradient = reduction.block(block, scratch);
     if (gradient.defined()) {
       optimizer.update(static_cast<int64_t>(b), gradient);
@@ -247,9 +246,9 @@ double ReplicaGroup::update_clipped(Reduction& reduction,
   const auto view = [&](const Block& block) {
     const Tensor& gradient =
         gradients[positions[static_cast<size_t>(block.tensor)]];
-    return gradient.defined() ? optim::memory_view(gradient, block.offset,
-                                                   block.length)
-                              : Tensor();
+    return gradient.defined()
+               ? optim::memory_view(gradient, block.offset, block.length)
+               : Tensor();
   };
   std::vector<double> squares(blocks.size());
   for_each_block(blocks.size(), [&](size_t b, Tensor&) {

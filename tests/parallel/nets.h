@@ -1,0 +1,69 @@
+#pragma once
+
+#include <torch/torch.h>
+
+#include "lockstep/device/device.h"
+
+// Small modules and data that the tests of this layer share.
+namespace lockstep::testing_nets {
+
+struct NetImpl : torch::nn::Cloneable<NetImpl> {
+  NetImpl() { reset(); }
+  void reset() override {
+    conv = register_module(
+        "conv", torch::nn::Conv2d(
+                    torch::nn::Conv2dOptions(3, 8, 3).padding(1).bias(false)));
+    norm = register_module("norm", torch::nn::BatchNorm2d(8));
+    drop = register_module("drop", torch::nn::Dropout(drop_probability));
+    fc = register_module("fc", torch::nn::Linear(8, 4));
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    auto y = torch::relu(norm(conv(x))).mean({2, 3});
+    return fc(drop(y));
+  }
+  double drop_probability = 0.25;
+  torch::nn::Conv2d conv{nullptr};
+  torch::nn::BatchNorm2d norm{nullptr};
+  torch::nn::Dropout drop{nullptr};
+  torch::nn::Linear fc{nullptr};
+};
+TORCH_MODULE(Net);
+
+inline torch::nn::Sequential mlp() {
+  return torch::nn::Sequential(torch::nn::Linear(6, 16), torch::nn::ReLU(),
+                               torch::nn::Linear(16, 4));
+}
+
+struct MlpImpl : torch::nn::Cloneable<MlpImpl> {
+  MlpImpl() { reset(); }
+  void reset() override { net = register_module("net", mlp()); }
+  torch::Tensor forward(const torch::Tensor& x) { return net->forward(x); }
+  torch::nn::Sequential net{nullptr};
+};
+TORCH_MODULE(Mlp);
+
+/// `k` slices, on however few cores this machine has.
+inline std::vector<Device> slices(int k) {
+  setenv("LOCKSTEP_OVERSUBSCRIBE", "1", 1);
+  return devices("cpu:" + std::to_string(k));
+}
+
+inline torch::Tensor cross_entropy(const torch::Tensor& output,
+                                   const torch::Tensor& target) {
+  return torch::nn::functional::cross_entropy(output, target);
+}
+
+/// The parameters' and buffers' bytes, one after another.
+inline std::string bytes_of(const torch::nn::Module& module) {
+  std::string bytes;
+  const auto add = [&](const torch::Tensor& tensor) {
+    const auto plain = tensor.detach().contiguous();
+    bytes.append(static_cast<const char*>(plain.const_data_ptr()),
+                 plain.nbytes());
+  };
+  for (const auto& tensor : module.parameters()) add(tensor);
+  for (const auto& tensor : module.buffers()) add(tensor);
+  return bytes;
+}
+
+}  // namespace lockstep::testing_nets

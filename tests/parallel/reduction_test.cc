@@ -1,0 +1,117 @@
+#include "lockstep/parallel/reduction.h"
+
+#include <bit>
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "lockstep/parallel/chunk.h"
+
+namespace lockstep {
+namespace {
+
+using torch::Tensor;
+
+/// The tree as its definition reads: the oracle.
+float tree_sum(const std::vector<float>& values, size_t first, size_t last) {
+  if (last - first == 1) return values[first];
+  const size_t middle = first + std::bit_floor(last - first - 1);
+  return tree_sum(values, first, middle) + tree_sum(values, middle, last);
+}
+
+/// Values whose sum depends on the order.
+std::vector<float> values_of(int64_t shards) {
+  std::vector<float> values;
+  for (int64_t s = 0; s < shards; ++s) {
+    values.push_back(std::sin(static_cast<float>(s + 1)) *
+                     (s % 3 == 0 ? 1e4f : 1.0f));
+  }
+  return values;
+}
+
+float reduce_with(int64_t workers, int64_t shards, bool in_place) {
+  const auto values = values_of(shards);
+  const std::vector<Tensor> parameters{torch::zeros({40000})};
+  std::vector<PartialSum> all;
+  for (int64_t k = 0; k < workers; ++k) {
+    std::vector<PartialSum> own;
+    const auto range = shards_of_worker(k, workers, shards);
+    for (int64_t s = range.first; s < range.last; ++s) {
+      append_partial(
+          own,
+          {s, s + 1, {torch::full({40000}, values[static_cast<size_t>(s)])}},
+          shards);
+    }
+    std::move(own.begin(), own.end(), std::back_inserter(all));
+  }
+  Reduction reduction(std::move(all), shards, parameters);
+  Tensor result = torch::empty({40000});
+  const auto blocks = optim::cut_into_blocks(parameters);
+  for (const auto& block : blocks) {
+    Tensor scratch;
+    if (!in_place) scratch = torch::empty({optim::kBlockElements});
+    const Tensor sum = reduction.block(block, scratch);
+    result.narrow(0, block.offset, block.length).copy_(sum);
+  }
+  if (in_place) result = reduction.take()[0];
+  EXPECT_TRUE(result.eq(result[0]).all().item<bool>());
+  return result[0].item<float>();
+}
+
+TEST(Reduction, FollowsOneTreeWhateverRunsTheShards) {
+  for (int64_t shards = 1; shards <= 17; ++shards) {
+    const auto values = values_of(shards);
+    const float expected = tree_sum(values, 0, values.size());
+    for (int64_t workers = 1; workers <= shards; ++workers) {
+      EXPECT_EQ(reduce_with(workers, shards, false), expected)
+          << shards << " shards on " << workers;
+      EXPECT_EQ(reduce_with(workers, shards, true), expected)
+          << shards << " shards on " << workers << ", in place";
+    }
+  }
+}
+
+TEST(Reduction, DependsOnTheTree) {
+  // Else the test above could not fail.
+  int differing = 0;
+  for (int64_t shards = 3; shards <= 17; ++shards) {
+    const auto values = values_of(shards);
+    float in_order = 0;
+    for (const float value : values) in_order += value;
+    differing += tree_sum(values, 0, values.size()) != in_order;
+  }
+  EXPECT_GT(differing, 0);
+}
+
+TEST(Reduction, HoldsFewPartialSums) {
+  std::vector<PartialSum> partials;
+  size_t most = 0;
+  for (int64_t s = 0; s < 64; ++s) {
+    append_partial(partials, {s, s + 1, {torch::ones({2})}}, 64);
+    most = std::max(most, partials.size());
+  }
+  EXPECT_EQ(partials.size(), 1u);
+  EXPECT_LE(most, 6u);
+}
+
+TEST(Reduction, SkipsShardsWithoutAGradient) {
+  const std::vector<Tensor> parameters{torch::zeros({3}), torch::zeros({3}),
+                                       torch::zeros({3})};
+  std::vector<PartialSum> partials;
+  partials.push_back({0, 1, {Tensor(), torch::ones({3}), Tensor()}});
+  partials.push_back({1, 2, {torch::ones({3}), Tensor(), Tensor()}});
+  partials.push_back({2, 3, {torch::ones({3}), torch::ones({3}), Tensor()}});
+  Reduction reduction(std::move(partials), 3, parameters);
+  EXPECT_EQ(reduction.has_gradient(), (std::vector<bool>{true, true, false}));
+  for (const auto& block : optim::cut_into_blocks(parameters)) {
+    Tensor in_place;
+    reduction.block(block, in_place);
+  }
+  const auto sums = reduction.take();
+  EXPECT_TRUE(sums[0].equal(torch::full({3}, 2.0f)));
+  EXPECT_TRUE(sums[1].equal(torch::full({3}, 2.0f)));
+  EXPECT_FALSE(sums[2].defined());
+}
+
+}  // namespace
+}  // namespace lockstep
