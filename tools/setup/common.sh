@@ -26,6 +26,8 @@ cause_of() {
     echo "no space left on the disk"
   elif grep -qiE 'could not resolve|name resolution|failed to fetch|(could not|failed to) connect|connection (refused|timed out|broken)|max retries|unable to connect|network is unreachable|proxy' "$1"; then
     echo "a mirror that can't be reached"
+  elif grep -qF '(from versions: none)' "$1"; then
+    echo "a mirror that can't be reached, or is empty"
   elif grep -qiE 'no matching distribution|unable to locate package|has no installation candidate' "$1"; then
     echo "a mirror without $(grep -oiE '(distribution found for|locate package) [^ ]+' "$1" | tail -1 | awk '{print $NF}')"
   elif grep -qiE 'could not get lock|is locked|permission denied' "$1"; then

@@ -48,10 +48,11 @@ run_logged "$log" apt -o Acquire::Retries=2 -o APT::Update::Error-Mode=any \
   update || fail "apt-get update failed" "the package lists" \
   "$(cause_of "$log")" \
   "check the network and /etc/apt; the whole output is in $log"
-size=$("${as_root[@]}" apt-get -s -o Debug::NoLocking=1 --print-uris -y \
+size=$("${as_root[@]}" apt-get -qq --print-uris -y \
   install --no-install-recommends "${missing[@]}" 2>/dev/null |
-  awk "/^'/ {bytes += \$3} END {printf \"%d\", bytes / 1e6}") || size=0
-say "installing them (${size:-0} MB to download; log: $log)"
+  awk "/^'/ {bytes += \$3} END {printf \"%d\", bytes / 1e6}") || size=
+[ "${size:-0}" -gt 0 ] && size="$size MB" || size="under 1 MB"
+say "installing them ($size to download; log: $log)"
 run_logged "$log" apt -o Acquire::Retries=2 install --no-install-recommends \
   "${missing[@]}" || fail "apt-get install failed" \
   "the packages ${missing[*]}" "$(cause_of "$log")" \
