@@ -76,20 +76,28 @@ bool covers(const Figure& figure, int u, int v) {
   return false;
 }
 
-Colour random_colour(RandomStream& random) {
-  return {static_cast<int>(random.below(256)),
-          static_cast<int>(random.below(256)),
-          static_cast<int>(random.below(256))};
+Colour random_colour(RandomStream& random, int64_t darkest, int64_t brightest) {
+  Colour colour{};
+  for (int& part : colour) {
+    part = static_cast<int>(random.between(darkest, brightest));
+  }
+  return colour;
 }
 
-// A colour that can be told from `other`.
-Colour contrasting_colour(RandomStream& random, const Colour& other) {
-  constexpr int kLeastDistance = 180;
+int brightness(const Colour& colour) {
+  return colour[0] + colour[1] + colour[2];
+}
+
+// Brighter than the ground, in whatever colour. Were it darker as often, the
+// pixels of a class would average to grey, and a multi-layer perceptron would
+// take very long to find anything.
+Colour ink_on(RandomStream& random, const Colour& ground) {
+  constexpr int kLeastContrast = 220;
   while (true) {
-    const Colour colour = random_colour(random);
-    int distance = 0;
-    for (int c = 0; c < 3; ++c) distance += std::abs(colour[c] - other[c]);
-    if (distance >= kLeastDistance) return colour;
+    const Colour colour = random_colour(random, 80, 255);
+    if (brightness(colour) - brightness(ground) >= kLeastContrast) {
+      return colour;
+    }
   }
 }
 
@@ -97,8 +105,8 @@ Figure random_figure(RandomStream& random, int label) {
   Figure figure{};
   figure.shape = static_cast<Shape>(label);
   const bool is_pattern = figure.shape >= Shape::kHorizontal;
-  const int least = is_pattern ? 9 : 6;
-  figure.radius = static_cast<int>(random.between(least * kUnit, 13 * kUnit));
+  const int least = is_pattern ? 9 : 7;
+  figure.radius = static_cast<int>(random.between(least * kUnit, 12 * kUnit));
   figure.period = static_cast<int>(random.between(4 * kUnit, 7 * kUnit));
   figure.phase_u = static_cast<int>(random.below(figure.period));
   figure.phase_v = static_cast<int>(random.below(figure.period));
@@ -133,8 +141,8 @@ std::array<int, kPlane> draw(RandomStream& random, const Figure& figure) {
 
 // Small blots of other colours, beside the figure or over it.
 void blot(RandomStream& random, std::array<Colour, kPlane>& image) {
-  for (int64_t left = random.below(4); left > 0; --left) {
-    const Colour colour = random_colour(random);
+  for (int64_t left = random.below(3); left > 0; --left) {
+    const Colour colour = random_colour(random, 0, 255);
     const int width = static_cast<int>(random.between(2, 4));
     const int height = static_cast<int>(random.between(2, 4));
     const int x0 = static_cast<int>(random.below(kSide - width));
@@ -152,7 +160,7 @@ void light_and_noise(RandomStream& random,
                      std::span<uint8_t> out) {
   const int slope_x = static_cast<int>(random.between(-3, 3));
   const int slope_y = static_cast<int>(random.between(-3, 3));
-  const int strength = static_cast<int>(random.between(8, 48));
+  const int strength = static_cast<int>(random.between(4, 32));
   for (int pixel = 0; pixel < kPlane; ++pixel) {
     const int light = (pixel % kSide - kSide / 2) * slope_x / 2 +
                       (pixel / kSide - kSide / 2) * slope_y / 2;
@@ -172,8 +180,8 @@ void light_and_noise(RandomStream& random,
 }  // namespace
 
 void paint_figure(RandomStream& random, int label, std::span<uint8_t> out) {
-  const Colour ground = random_colour(random);
-  const Colour ink = contrasting_colour(random, ground);
+  const Colour ground = random_colour(random, 0, 110);
+  const Colour ink = ink_on(random, ground);
   const Figure figure = random_figure(random, label);
   const auto cover = draw(random, figure);
   std::array<Colour, kPlane> image;

@@ -9,8 +9,8 @@ namespace lockstep::data {
 
 /// Procedural 32x32 images of 10 shapes and patterns: disk, ring, square,
 /// frame, triangle, plus, cross, horizontal and vertical stripes, checkers.
-/// Place, size, angle, phase, colours, light and noise are random and say
-/// nothing of the class; a mirrored image is of the same class.
+/// Place, size, angle, phase, colours, light and noise are random; the figure
+/// is brighter than its ground. A mirrored image is of the same class.
 ///
 /// Image i depends on (seed, split, i) alone, bit for bit on every machine.
 /// `samples` images to train on (0: 10,000), a fifth of that to test.

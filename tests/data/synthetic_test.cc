@@ -39,7 +39,7 @@ TEST(Synthetic, RefusesSizesOutOfReach) {
 
 TEST(Synthetic, IsOfTheSameBytesOnEveryMachine) {
   EXPECT_EQ(digest(*synthetic(1, 100, Split::kTrain), 100),
-            "6c5daa010d0a88665dd908ee9b00474da38ef6d2ff06868725094f20a8baf923");
+            "6ea74a38de4d9395aeca8d7b117f07fd60289bb2e3be5b99105bb8c9eba49e92");
 }
 
 TEST(Synthetic, ImageDependsOnSeedSplitAndIndexAlone) {
@@ -75,16 +75,23 @@ TEST(Synthetic, HasTheMeanAndDeviationThatItNames) {
   }
 }
 
-TEST(Synthetic, SaysNothingOfTheClassByItsColours) {
+TEST(Synthetic, SaysNothingOfTheClassByItsHue) {
   const auto dataset = synthetic(5, 5000, Split::kTrain);
-  std::vector<double> brightness(10);
+  std::vector<double> redness(10);
+  std::vector<double> blueness(10);
   for (int64_t i = 0; i < dataset->size(); ++i) {
-    for (const uint8_t value : dataset->image(i)) {
-      brightness[dataset->label(i)] += value / 3072.0 / 500.0;
+    const auto image = dataset->image(i);
+    for (size_t pixel = 0; pixel < 1024; ++pixel) {
+      const double green = image[1024 + pixel];
+      redness[dataset->label(i)] += (image[pixel] - green) / 1024 / 500;
+      blueness[dataset->label(i)] += (image[2048 + pixel] - green) / 1024 / 500;
     }
   }
-  // The mean of 500 images whose own brightness deviates by about 50.
-  for (const double of_class : brightness) EXPECT_NEAR(of_class, 127, 10);
+  // Means of 500 images, each off by about 40: 5 deviations.
+  for (int label = 0; label < 10; ++label) {
+    EXPECT_NEAR(redness[label], 0, 9) << label;
+    EXPECT_NEAR(blueness[label], 0, 9) << label;
+  }
 }
 
 }  // namespace
