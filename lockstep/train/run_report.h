@@ -1,16 +1,17 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
+
+#include <nlohmann/json_fwd.hpp>
 
 namespace lockstep::train {
 
 struct DeviceReport {
   std::string name;
-  int64_t samples = 0;          ///< trained on by this device
-  double busy_fraction = 0;     ///< of the time in steps
+  int64_t samples = 0;       ///< trained on by this device
+  double busy_fraction = 0;  ///< of the time in steps
   int64_t memory_peak_bytes = 0;
 };
 
@@ -23,7 +24,7 @@ struct TimeSummary {
 
 struct EpochReport {
   int64_t epoch = 0;
-  double lr = 0;
+  double lr = 0;  ///< of its first step
   double train_loss = 0;
   double train_accuracy = 0;
 };
@@ -49,6 +50,7 @@ struct RunReport {
   int64_t parameters = 0;
   int64_t world_size = 1;  ///< devices at work
   int64_t shards = 1;
+  int64_t intra_op_threads = 1;  ///< of a shard
   int64_t batch_size = 0;
   std::vector<int64_t> split;  ///< of a batch over the devices
   std::vector<DeviceReport> devices;
@@ -56,8 +58,9 @@ struct RunReport {
   int64_t parameter_bytes = 0;      ///< all copies
   int64_t optimizer_state_bytes = 0;
   int64_t steps = 0;
-  TimeSummary step_time_s;
-  double total_time_s = 0;
+  TimeSummary step_time_s;  ///< forward to update, without the data
+  double data_wait_s = 0;   ///< waited for batches, in all steps together
+  double total_time_s = 0;  ///< first batch to last update, data included
   double samples_per_s = 0;
   PhaseReport phases_s;
   std::vector<double> losses;  ///< of each step
@@ -68,11 +71,15 @@ struct RunReport {
   bool interrupted = false;
 };
 
+/// Median and p90 as numpy.percentile has them. Zeros for no values.
 TimeSummary summarize(std::vector<double> seconds);
 nlohmann::json to_json(const RunReport& report);
 /// Reads what to_json() wrote. Throws IoError naming the missing key.
 RunReport run_report_from_json(const nlohmann::json& json);
+/// The same with its keys in the order above.
+nlohmann::ordered_json to_ordered_json(const RunReport& report);
 /// Written aside and renamed.
 void write_json(const std::string& path, const nlohmann::json& json);
+void write_report(const std::string& path, const RunReport& report);
 
 }  // namespace lockstep::train

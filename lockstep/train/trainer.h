@@ -32,13 +32,13 @@ struct TrainOptions {
   data::DataSpec data;
   Strategy strategy = Strategy::kSingle;
   std::vector<Device> devices;
-  int64_t shards = 0;            ///< 0: one per device
-  int64_t batch_size = 64;       ///< over all devices
+  int64_t shards = 0;       ///< 0: one per device
+  int64_t batch_size = 64;  ///< over all devices
   int64_t epochs = 1;
-  int64_t max_steps = 0;         ///< 0: no limit
+  int64_t max_steps = 0;  ///< 0: no limit
   uint64_t seed = 0;
   bool augment = true;
-  bool evaluate = true;          ///< on the test split at the end
+  bool evaluate = true;  ///< on the test split at the end
   OptimizerKind optimizer = OptimizerKind::kSgd;
   double lr = 0.1;
   double momentum = 0.9;
@@ -53,9 +53,9 @@ struct TrainOptions {
   std::string out_dir;           ///< checkpoints and run.json; empty: none
   int64_t checkpoint_every = 0;  ///< steps; 0: at the end only
   int keep_checkpoints = 3;
-  std::string init_from;         ///< checkpoint or safetensors to start from
-  bool progress = true;          ///< a bar on a terminal, else plain lines
-  int64_t log_every = 10;        ///< steps between plain lines
+  std::string init_from;   ///< checkpoint or safetensors to start from
+  bool progress = true;    ///< a bar on a terminal, else plain lines
+  int64_t log_every = 10;  ///< steps between plain lines
   std::vector<std::string> command;
 };
 

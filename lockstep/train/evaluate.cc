@@ -1,0 +1,72 @@
+#include "lockstep/train/evaluate.h"
+
+#include "lockstep/base/stopwatch.h"
+#include "lockstep/device/memory.h"
+#include "lockstep/parallel/scatter_gather.h"
+#include "lockstep/train/memory_format.h"
+#include "lockstep/train/metrics.h"
+
+namespace lockstep::train {
+namespace {
+
+namespace F = torch::nn::functional;
+
+class EvalScope {
+ public:
+  explicit EvalScope(DataParallel<models::Model>& model)
+      : model_(model), was_training_(model->module()->is_training()) {
+    model_->eval();
+  }
+  ~EvalScope() { model_->train(was_training_); }
+  EvalScope(const EvalScope&) = delete;
+  EvalScope& operator=(const EvalScope&) = delete;
+
+ private:
+  DataParallel<models::Model>& model_;
+  bool was_training_;
+  torch::NoGradGuard no_grad_;
+};
+
+}  // namespace
+
+TestReport evaluate(DataParallel<models::Model>& model, data::Loader& loader,
+                    const std::function<bool()>& stop) {
+  const EvalScope scope(model);
+  RunningMean mean;
+  loader.begin(0);
+  while (const auto batch = loader.next()) {
+    if (stop && stop()) return {};
+    const auto logits = model->forward(batch->inputs);
+    const auto targets = batch->targets.to(logits.device());
+    mean.add(F::cross_entropy(logits, targets).item<double>(),
+             count_correct(logits, targets), targets.size(0));
+  }
+  return {.loss = mean.loss(),
+          .accuracy = mean.accuracy(),
+          .samples = mean.samples()};
+}
+
+EvalReport evaluate_checkpoint(const EvalOptions& options) {
+  install_accounting_allocator();
+  const Stopwatch watch;
+  EvalReport report;
+  report.checkpoint = find_checkpoint(options.checkpoint);
+  report.info = read_checkpoint_info(report.checkpoint);
+  data::LoaderOptions loader_options;
+  loader_options.batch_size = options.batch_size;
+  loader_options.workers = options.loader_workers;
+  loader_options.channels_last = options.channels_last;
+  data::Loader loader(data::open(options.data, data::Split::kTest),
+                      loader_options);
+
+  const auto factory = model_factory(report.info.model, options.channels_last);
+  auto model = factory();
+  load_checkpoint(report.checkpoint, *model);
+  model->to(torch_device(options.devices.front()));
+  DataParallel<models::Model> parallel(model, factory, options.devices);
+  report.test = evaluate(parallel, loader);
+  report.seconds = watch.seconds();
+  return report;
+}
+
+}  // namespace lockstep::train

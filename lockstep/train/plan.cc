@@ -1,0 +1,86 @@
+#include "lockstep/train/plan.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/cpu_set.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep::train {
+namespace {
+
+void check_at_least(const char* option, int64_t value, int64_t least) {
+  if (value >= least) return;
+  throw InvalidArgument("train",
+                        {.what = fmt::format("{} is too small", option),
+                         .expected = fmt::format("at least {}", least),
+                         .got = std::to_string(value)});
+}
+
+void check_not_negative(const char* option, double value) {
+  if (std::isfinite(value) && value >= 0) return;
+  throw InvalidArgument("train",
+                        {.what = fmt::format("{} can't be used", option),
+                         .expected = "a finite number of at least 0",
+                         .got = fmt::format("{}", value)});
+}
+
+void check(const TrainOptions& options) {
+  check_at_least("batch_size", options.batch_size, 1);
+  check_at_least("max_steps", options.max_steps, 0);
+  check_at_least("epochs", options.epochs, options.max_steps > 0 ? 0 : 1);
+  check_at_least("shards", options.shards, 0);
+  check_at_least("warmup_steps", options.warmup_steps, 0);
+  check_at_least("checkpoint_every", options.checkpoint_every, 0);
+  check_at_least("keep_checkpoints", options.keep_checkpoints, 1);
+  check_at_least("log_every", options.log_every, 1);
+  check_not_negative("lr", options.lr);
+  check_not_negative("clip_grad_norm", options.clip_grad_norm);
+  if (options.devices.empty()) {
+    throw InvalidArgument("train", {.what = "there is no device to train on",
+                                    .fix = "give at least one, e.g. "
+                                           "devices(\"auto\")"});
+  }
+}
+
+int64_t shards_of(int64_t asked, const std::vector<Device>& devices) {
+  const auto count = static_cast<int64_t>(devices.size());
+  if (asked == 0) return count;
+  if (asked % count == 0) return asked;
+  throw InvalidArgument(
+      "train",
+      {.what = fmt::format("{} shards can't be shared equally by {} devices "
+                           "({})",
+                           asked, count, join_names(devices)),
+       .expected = fmt::format("a multiple of {}", count),
+       .got = std::to_string(asked),
+       .fix = fmt::format("use --shards {}, or another number of --devices",
+                          (asked / count + 1) * count)});
+}
+
+int threads_of(int64_t shards, const std::vector<Device>& devices) {
+  if (devices.front().is_cuda()) return 1;
+  const auto cores = static_cast<int64_t>(allowed_cores().size());
+  int64_t threads = std::max<int64_t>(cores / shards, 1);
+  for (const auto& device : devices) {
+    const auto own = static_cast<int64_t>(cores_of(device).size());
+    threads = std::min(threads, std::max<int64_t>(own, 1));
+  }
+  return static_cast<int>(threads);
+}
+
+}  // namespace
+
+Plan make_plan(const TrainOptions& options) {
+  check(options);
+  Plan plan;
+  plan.devices = options.devices;
+  if (options.strategy == Strategy::kSingle) plan.devices.resize(1);
+  plan.shards = shards_of(options.shards, plan.devices);
+  plan.intra_op_threads = threads_of(plan.shards, plan.devices);
+  return plan;
+}
+
+}  // namespace lockstep::train

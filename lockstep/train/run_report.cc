@@ -1,0 +1,213 @@
+#include "lockstep/train/run_report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/atomic_file.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep::train {
+namespace {
+
+using nlohmann::json;
+
+// Keys in the order they are written: run.json is read by people, too.
+using Ordered = nlohmann::ordered_json;
+
+// As numpy.percentile: linear between the two nearest.
+double percentile(const std::vector<double>& sorted, double fraction) {
+  const double position = fraction * static_cast<double>(sorted.size() - 1);
+  const auto below = static_cast<size_t>(position);
+  const size_t above = std::min(below + 1, sorted.size() - 1);
+  return std::lerp(sorted[below], sorted[above],
+                   position - static_cast<double>(below));
+}
+
+const json& member(const json& object, const char* key) {
+  if (!object.is_object() || !object.contains(key)) {
+    throw IoError(
+        {.what = "a run report lacks the key '" + std::string(key) + "'",
+         .fix = "was it written by `lockstep train --report`?"});
+  }
+  return object.at(key);
+}
+
+template <class T>
+void read(const json& object, const char* key, T& value) {
+  const json& found = member(object, key);
+  try {
+    value = found.get<T>();
+  } catch (const json::exception&) {
+    throw IoError({.what = "a run report's key '" + std::string(key) +
+                           "' has a value of the wrong type",
+                   .got = found.dump().substr(0, 60)});
+  }
+}
+
+Ordered times_to_json(const TimeSummary& times) {
+  return {{"median", times.median},
+          {"p90", times.p90},
+          {"mean", times.mean},
+          {"min", times.min}};
+}
+
+Ordered phases_to_json(const PhaseReport& phases) {
+  return {{"scatter", phases.scatter},   {"replicate", phases.replicate},
+          {"forward", phases.forward},   {"gather", phases.gather},
+          {"backward", phases.backward}, {"reduce", phases.reduce},
+          {"update", phases.update}};
+}
+
+Ordered devices_to_json(const std::vector<DeviceReport>& devices) {
+  Ordered list = Ordered::array();
+  for (const auto& device : devices) {
+    list.push_back({{"name", device.name},
+                    {"samples", device.samples},
+                    {"busy_fraction", device.busy_fraction},
+                    {"memory_peak_bytes", device.memory_peak_bytes}});
+  }
+  return list;
+}
+
+Ordered epochs_to_json(const std::vector<EpochReport>& epochs) {
+  Ordered list = Ordered::array();
+  for (const auto& epoch : epochs) {
+    list.push_back({{"epoch", epoch.epoch},
+                    {"lr", epoch.lr},
+                    {"train_loss", epoch.train_loss},
+                    {"train_accuracy", epoch.train_accuracy}});
+  }
+  return list;
+}
+
+void read_times(const json& object, TimeSummary& times) {
+  read(object, "median", times.median);
+  read(object, "p90", times.p90);
+  read(object, "mean", times.mean);
+  read(object, "min", times.min);
+}
+
+void read_phases(const json& object, PhaseReport& phases) {
+  read(object, "scatter", phases.scatter);
+  read(object, "replicate", phases.replicate);
+  read(object, "forward", phases.forward);
+  read(object, "gather", phases.gather);
+  read(object, "backward", phases.backward);
+  read(object, "reduce", phases.reduce);
+  read(object, "update", phases.update);
+}
+
+void read_device(const json& object, DeviceReport& device) {
+  read(object, "name", device.name);
+  read(object, "samples", device.samples);
+  read(object, "busy_fraction", device.busy_fraction);
+  read(object, "memory_peak_bytes", device.memory_peak_bytes);
+}
+
+void read_epoch(const json& object, EpochReport& epoch) {
+  read(object, "epoch", epoch.epoch);
+  read(object, "lr", epoch.lr);
+  read(object, "train_loss", epoch.train_loss);
+  read(object, "train_accuracy", epoch.train_accuracy);
+}
+
+}  // namespace
+
+TimeSummary summarize(std::vector<double> seconds) {
+  if (seconds.empty()) return {};
+  std::sort(seconds.begin(), seconds.end());
+  const double sum = std::accumulate(seconds.begin(), seconds.end(), 0.0);
+  return {.median = percentile(seconds, 0.5),
+          .p90 = percentile(seconds, 0.9),
+          .mean = sum / static_cast<double>(seconds.size()),
+          .min = seconds.front()};
+}
+
+nlohmann::ordered_json to_ordered_json(const RunReport& report) {
+  return {{"lockstep", report.lockstep},
+          {"command", report.command},
+          {"strategy", report.strategy},
+          {"model", report.model},
+          {"parameters", report.parameters},
+          {"world_size", report.world_size},
+          {"shards", report.shards},
+          {"intra_op_threads", report.intra_op_threads},
+          {"batch_size", report.batch_size},
+          {"split", report.split},
+          {"devices", devices_to_json(report.devices)},
+          {"memory_shared_bytes", report.memory_shared_bytes},
+          {"parameter_bytes", report.parameter_bytes},
+          {"optimizer_state_bytes", report.optimizer_state_bytes},
+          {"steps", report.steps},
+          {"step_time_s", times_to_json(report.step_time_s)},
+          {"data_wait_s", report.data_wait_s},
+          {"total_time_s", report.total_time_s},
+          {"samples_per_s", report.samples_per_s},
+          {"phases_s", phases_to_json(report.phases_s)},
+          {"losses", report.losses},
+          {"epochs", epochs_to_json(report.epochs)},
+          {"test",
+           {{"loss", report.test.loss},
+            {"accuracy", report.test.accuracy},
+            {"samples", report.test.samples}}},
+          {"parameter_sha256", report.parameter_sha256},
+          {"last_checkpoint", report.last_checkpoint},
+          {"interrupted", report.interrupted}};
+}
+
+json to_json(const RunReport& report) { return to_ordered_json(report); }
+
+RunReport run_report_from_json(const json& object) {
+  RunReport report;
+  read(object, "lockstep", report.lockstep);
+  read(object, "command", report.command);
+  read(object, "strategy", report.strategy);
+  read(object, "model", report.model);
+  read(object, "parameters", report.parameters);
+  read(object, "world_size", report.world_size);
+  read(object, "shards", report.shards);
+  read(object, "intra_op_threads", report.intra_op_threads);
+  read(object, "batch_size", report.batch_size);
+  read(object, "split", report.split);
+  for (const auto& device : member(object, "devices")) {
+    read_device(device, report.devices.emplace_back());
+  }
+  read(object, "memory_shared_bytes", report.memory_shared_bytes);
+  read(object, "parameter_bytes", report.parameter_bytes);
+  read(object, "optimizer_state_bytes", report.optimizer_state_bytes);
+  read(object, "steps", report.steps);
+  read_times(member(object, "step_time_s"), report.step_time_s);
+  read(object, "data_wait_s", report.data_wait_s);
+  read(object, "total_time_s", report.total_time_s);
+  read(object, "samples_per_s", report.samples_per_s);
+  read_phases(member(object, "phases_s"), report.phases_s);
+  read(object, "losses", report.losses);
+  for (const auto& epoch : member(object, "epochs")) {
+    read_epoch(epoch, report.epochs.emplace_back());
+  }
+  const json& test = member(object, "test");
+  read(test, "loss", report.test.loss);
+  read(test, "accuracy", report.test.accuracy);
+  read(test, "samples", report.test.samples);
+  read(object, "parameter_sha256", report.parameter_sha256);
+  read(object, "last_checkpoint", report.last_checkpoint);
+  read(object, "interrupted", report.interrupted);
+  return report;
+}
+
+void write_json(const std::string& path, const json& object) {
+  AtomicFile file(path);
+  file.write(object.dump(2) + "\n");
+  file.commit();
+}
+
+void write_report(const std::string& path, const RunReport& report) {
+  AtomicFile file(path);
+  file.write(to_ordered_json(report).dump(2) + "\n");
+  file.commit();
+}
+
+}  // namespace lockstep::train

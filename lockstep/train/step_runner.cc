@@ -1,0 +1,211 @@
+#include "lockstep/train/step_runner.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <filesystem>
+#include <optional>
+
+#include "lockstep/base/stopwatch.h"
+#include "lockstep/device/memory.h"
+#include "lockstep/parallel/scatter_gather.h"
+#include "lockstep/train/checkpoint.h"
+#include "lockstep/train/finite.h"
+#include "lockstep/train/memory_format.h"
+#include "lockstep/train/metrics.h"
+#include "lockstep/train/state_dict.h"
+
+namespace lockstep::train {
+namespace {
+
+using torch::Tensor;
+
+Tensor cross_entropy(const Tensor& logits, const Tensor& targets) {
+  return torch::nn::functional::cross_entropy(logits, targets);
+}
+
+bool is_classic(const TrainOptions& options) {
+  return options.strategy == Strategy::kDataParallelClassic;
+}
+
+// The textbook keeps model and optimizer on device 0; otherwise they are held
+// once for all slices, on the host's account.
+void charge_first_device(const TrainOptions& options, const Plan& plan,
+                         std::optional<MemoryScope>& scope) {
+  if (is_classic(options)) scope.emplace(plan.devices.front());
+}
+
+std::shared_ptr<models::Model> make_model(const TrainOptions& options,
+                                          const Plan& plan) {
+  std::optional<MemoryScope> scope;
+  charge_first_device(options, plan, scope);
+  torch::manual_seed(options.seed);
+  auto model = model_factory(options.model, options.channels_last)();
+  const std::string& from = options.init_from;
+  if (!from.empty()) {
+    if (std::filesystem::is_directory(from)) {
+      load_checkpoint(find_checkpoint(from), *model);
+    } else {
+      load(*model, from);
+    }
+  }
+  model->to(torch_device(plan.devices.front()));
+  return model;
+}
+
+std::unique_ptr<optim::Optimizer> make_optimizer(const TrainOptions& options,
+                                                 const Plan& plan,
+                                                 const models::Model& model) {
+  std::optional<MemoryScope> scope;
+  charge_first_device(options, plan, scope);
+  if (options.optimizer == OptimizerKind::kAdamW) {
+    return optim::adamw(
+        model.parameters(),
+        {.lr = options.lr, .weight_decay = options.weight_decay});
+  }
+  return optim::sgd(model.parameters(), {.lr = options.lr,
+                                         .momentum = options.momentum,
+                                         .weight_decay = options.weight_decay,
+                                         .nesterov = options.nesterov});
+}
+
+DataParallelOptions parallel_options(const TrainOptions& options,
+                                     const Plan& plan) {
+  return DataParallelOptions()
+      .replication(is_classic(options) ? Replication::kEveryForward
+                                       : Replication::kResident)
+      .shards(plan.shards)
+      .intra_op_threads(plan.intra_op_threads)
+      .seed(options.seed);
+}
+
+}  // namespace
+
+StepRunner::StepRunner(const TrainOptions& options, const Plan& plan)
+    : options_(options),
+      plan_(plan),
+      model_(make_model(options, plan)),
+      parallel_(model_, model_factory(options.model, options.channels_last),
+                plan.devices, parallel_options(options, plan)),
+      optimizer_(make_optimizer(options, plan, *model_)),
+      samples_(plan.devices.size(), 0) {
+  parallel_->train(true);
+  restart_accounts();
+}
+
+void StepRunner::restart_accounts() {
+  samples_.assign(plan_.devices.size(), 0);
+  phases_ = {};
+  output_device_s_ = 0;
+  steps_ = 0;
+  for (const auto& worker : parallel_->workers()) worker->reset_busy();
+  reset_peak_memory();
+}
+
+StepOutcome StepRunner::step(const data::Batch& batch, int64_t step,
+                             double lr) {
+  optimizer_->set_lr(lr);
+  parallel_->set_step(step);
+  return is_classic(options_) ? classic_step(batch) : sharded_step(batch);
+}
+
+StepOutcome StepRunner::sharded_step(const data::Batch& batch) {
+  std::atomic<int64_t> correct = 0;
+  const auto loss_fn = [&](const Tensor& logits, const Tensor& targets) {
+    correct += count_correct(logits, targets);
+    return cross_entropy(logits, targets);
+  };
+  const StepResult result =
+      parallel_->train_step(batch.inputs, batch.targets, loss_fn, *optimizer_,
+                            options_.clip_grad_norm);
+  count(batch, parallel_->phase_times());
+  return {.loss = result.loss,
+          .correct = correct,
+          .samples = result.samples,
+          .is_finite = result.is_finite};
+}
+
+StepOutcome StepRunner::classic_step(const data::Batch& batch) {
+  std::optional<MemoryScope> scope;
+  charge_first_device(options_, plan_, scope);
+  optimizer_->zero_grad();
+  const Tensor logits = parallel_->forward(batch.inputs);
+  Stopwatch watch;
+  const Tensor targets = batch.targets.to(logits.device());
+  const Tensor loss = cross_entropy(logits, targets);
+  StepOutcome outcome{.loss = loss.item<double>(),
+                      .correct = count_correct(logits, targets),
+                      .samples = targets.size(0)};
+  outcome.is_finite = std::isfinite(outcome.loss);
+  output_device_s_ += watch.seconds();
+  loss.backward();
+
+  PhaseTimes phases = parallel_->phase_times();
+  watch.restart();
+  if (outcome.is_finite && options_.clip_grad_norm > 0) {
+    outcome.is_finite = std::isfinite(torch::nn::utils::clip_grad_norm_(
+        optimizer_->parameters(), options_.clip_grad_norm));
+  }
+  if (outcome.is_finite) optimizer_->step();
+  phases.update_s = watch.seconds();
+  output_device_s_ += phases.update_s;
+  count(batch, phases);
+  return outcome;
+}
+
+std::string StepRunner::first_not_finite(const data::Batch& batch) {
+  // A step with an optimizer reduces into blocks and leaves no .grad, so the
+  // gradients are computed again, from the same random numbers.
+  optimizer_->zero_grad();
+  parallel_->train_step(batch.inputs, batch.targets, cross_entropy);
+  return train::first_not_finite(batch.inputs, *model_);
+}
+
+void StepRunner::count(const data::Batch& batch, const PhaseTimes& phases) {
+  const auto split = parallel_->split(batch.inputs.size(0));
+  for (size_t k = 0; k < split.size() && k < samples_.size(); ++k) {
+    samples_[k] += split[k];
+  }
+  phases_.scatter_s += phases.scatter_s;
+  phases_.replicate_s += phases.replicate_s;
+  phases_.forward_s += phases.forward_s;
+  phases_.gather_s += phases.gather_s;
+  phases_.backward_s += phases.backward_s;
+  phases_.reduce_s += phases.reduce_s;
+  phases_.update_s += phases.update_s;
+  ++steps_;
+}
+
+int64_t StepRunner::copies() const {
+  if (plan_.devices.front().is_cpu() && !is_classic(options_)) return 1;
+  return static_cast<int64_t>(plan_.devices.size());
+}
+
+void StepRunner::fill(RunReport& report, double step_seconds) const {
+  const double steps = static_cast<double>(std::max<int64_t>(steps_, 1));
+  report.phases_s = {.scatter = phases_.scatter_s / steps,
+                     .replicate = phases_.replicate_s / steps,
+                     .forward = phases_.forward_s / steps,
+                     .gather = phases_.gather_s / steps,
+                     .backward = phases_.backward_s / steps,
+                     .reduce = phases_.reduce_s / steps,
+                     .update = phases_.update_s / steps};
+  for (size_t k = 0; k < plan_.devices.size(); ++k) {
+    double busy_s = parallel_->workers()[k]->busy_s();
+    if (k == 0) busy_s += output_device_s_;
+    report.devices.push_back(
+        {.name = plan_.devices[k].name(),
+         .samples = samples_[k],
+         .busy_fraction =
+             step_seconds > 0 ? std::min(busy_s / step_seconds, 1.0) : 0,
+         .memory_peak_bytes = memory_stats(plan_.devices[k]).peak_bytes});
+  }
+  report.memory_shared_bytes = host_memory_stats().peak_bytes;
+  for (const auto& parameter : model_->parameters()) {
+    report.parameter_bytes +=
+        static_cast<int64_t>(parameter.nbytes()) * copies();
+  }
+  report.optimizer_state_bytes = optimizer_->state_bytes();
+}
+
+}  // namespace lockstep::train

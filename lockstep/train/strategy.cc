@@ -1,0 +1,36 @@
+#include <array>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/suggest.h"
+#include "lockstep/train/trainer.h"
+
+namespace lockstep::train {
+namespace {
+
+const std::array<std::pair<Strategy, const char*>, 3> kStrategies{{
+    {Strategy::kSingle, "single"},
+    {Strategy::kDataParallel, "dp"},
+    {Strategy::kDataParallelClassic, "dp-classic"},
+}};
+
+}  // namespace
+
+Strategy parse_strategy(const std::string& name) {
+  std::vector<std::string> names;
+  for (const auto& [strategy, known] : kStrategies) {
+    if (name == known) return strategy;
+    names.emplace_back(known);
+  }
+  throw InvalidArgument("train", {.what = "unknown strategy '" + name + "'",
+                                  .fix = did_you_mean(name, names)});
+}
+
+std::string to_string(Strategy strategy) {
+  for (const auto& [known, name] : kStrategies) {
+    if (known == strategy) return name;
+  }
+  throw InvalidArgument("train", {.what = "a strategy without a name"});
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,269 @@
+#include "lockstep/train/trainer.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <memory>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/atomic_file.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/stopwatch.h"
+#include "lockstep/base/version.h"
+#include "lockstep/device/memory.h"
+#include "lockstep/train/checkpoint.h"
+#include "lockstep/train/evaluate.h"
+#include "lockstep/train/metrics.h"
+#include "lockstep/train/progress.h"
+#include "lockstep/train/schedule.h"
+#include "lockstep/train/state_dict.h"
+#include "lockstep/train/step_runner.h"
+
+namespace lockstep::train {
+namespace {
+
+std::string report_path(const TrainOptions& options) {
+  return (std::filesystem::path(options.out_dir) / "run.json").string();
+}
+
+// Found out before the first step rather than after the last one.
+void prepare_out_dir(const TrainOptions& options) {
+  if (options.out_dir.empty()) return;
+  make_directories(options.out_dir);
+  const AtomicFile writable(report_path(options));
+}
+
+// Fits the model to the data: its classes and, for an mlp, its inputs.
+models::ModelSpec fit(models::ModelSpec model, const data::Dataset& dataset) {
+  model.classes = dataset.classes();
+  model.in_features = dataset.channels() * dataset.height() * dataset.width();
+  return model;
+}
+
+data::LoaderOptions loader_options(const TrainOptions& options,
+                                   data::Split split) {
+  data::LoaderOptions loader;
+  loader.batch_size = options.batch_size;
+  loader.channels_last = options.channels_last;
+  loader.workers = options.loader_workers;
+  if (split == data::Split::kTest) {
+    // Without gradients there is room for more than a training batch.
+    loader.batch_size = std::max<int64_t>(options.batch_size, 250);
+    return loader;
+  }
+  loader.shuffle = true;
+  loader.augment = options.augment;
+  loader.seed = options.seed;
+  return loader;
+}
+
+int64_t count_steps(const TrainOptions& options, int64_t batches) {
+  const int64_t limit = options.max_steps > 0
+                            ? options.max_steps
+                            : std::numeric_limits<int64_t>::max();
+  // No number of epochs: as many as max_steps needs.
+  if (options.epochs == 0) return limit;
+  return std::min(limit, options.epochs * batches);
+}
+
+class Run {
+ public:
+  Run(const TrainOptions& options, const std::function<bool()>& stop)
+      : options_(options),
+        stop_(stop),
+        plan_(make_plan(options)),
+        train_data_(open_training_data()),
+        test_data_(open_test_data()),
+        runner_(options_, plan_),
+        total_steps_(count_steps(options_, train_data_->batches())),
+        progress_(options_.progress ? default_progress_style(stdout)
+                                    : ProgressStyle::kNone,
+                  options_.log_every) {
+    describe();
+  }
+
+  RunReport train() {
+    const Stopwatch watch;
+    for (int64_t epoch = 0; step_ < total_steps_; ++epoch) {
+      train_epoch(epoch);
+      if (report_.interrupted) break;
+    }
+    report_.total_time_s = watch.seconds() - checkpoint_s_;
+    finish();
+    return report_;
+  }
+
+ private:
+  std::unique_ptr<data::Loader> open_training_data() {
+    auto dataset = data::open(options_.data, data::Split::kTrain);
+    options_.model = fit(options_.model, *dataset);
+    return std::make_unique<data::Loader>(
+        std::move(dataset), loader_options(options_, data::Split::kTrain));
+  }
+
+  std::unique_ptr<data::Loader> open_test_data() const {
+    if (!options_.evaluate) return nullptr;
+    return std::make_unique<data::Loader>(
+        data::open(options_.data, data::Split::kTest),
+        loader_options(options_, data::Split::kTest));
+  }
+
+  void describe() {
+    report_.lockstep = kVersion;
+    report_.command = options_.command;
+    report_.strategy = to_string(options_.strategy);
+    report_.model = options_.model.name;
+    report_.parameters = models::count_parameters(runner_.model());
+    report_.world_size = static_cast<int64_t>(plan_.devices.size());
+    report_.shards = plan_.shards;
+    report_.intra_op_threads = plan_.intra_op_threads;
+    report_.batch_size = options_.batch_size;
+    report_.split = runner_.parallel()->split(options_.batch_size);
+  }
+
+  void train_epoch(int64_t epoch) {
+    RunningMean mean;
+    const int64_t first_step = step_;
+    EpochReport epoch_report{.epoch = epoch, .lr = lr(epoch)};
+    train_data_->begin(epoch);
+    while (step_ < total_steps_) {
+      const Stopwatch waited;
+      const auto batch = train_data_->next();
+      report_.data_wait_s += waited.seconds();
+      if (!batch) break;
+      train_batch(*batch, epoch, mean);
+      if (stop_ && stop_()) {
+        report_.interrupted = true;
+        break;
+      }
+    }
+    epoch_report.train_loss = mean.loss();
+    epoch_report.train_accuracy = mean.accuracy();
+    samples_ += mean.samples();
+    report_.epochs.push_back(epoch_report);
+    progress_.line(fmt::format(
+        "[{}] Epoch {} | Batchsize: {} | Steps: {} | LR: {:.4f} | Loss: "
+        "{:.4f} | Acc: {:.2f}%",
+        join_names(plan_.devices), epoch, options_.batch_size,
+        step_ - first_step, epoch_report.lr, mean.loss(),
+        100 * mean.accuracy()));
+  }
+
+  double lr(int64_t epoch) const {
+    return learning_rate(
+        options_, {.step = step_, .epoch = epoch, .total_steps = total_steps_});
+  }
+
+  void train_batch(const data::Batch& batch, int64_t epoch, RunningMean& mean) {
+    const Stopwatch watch;
+    const StepOutcome outcome = runner_.step(batch, step_, lr(epoch));
+    step_times_s_.push_back(watch.seconds());
+    if (!outcome.is_finite) stop_on_garbage(batch, outcome, epoch);
+    ++step_;
+    report_.losses.push_back(outcome.loss);
+    mean.add(outcome.loss, outcome.correct, outcome.samples);
+    progress_.step({.done = step_,
+                    .total = total_steps_,
+                    .epoch = epoch,
+                    .loss = mean.loss(),
+                    .accuracy = mean.accuracy(),
+                    .samples = outcome.samples});
+    if (options_.checkpoint_every > 0 &&
+        step_ % options_.checkpoint_every == 0) {
+      save(epoch);
+    }
+  }
+
+  [[noreturn]] void stop_on_garbage(const data::Batch& batch,
+                                    const StepOutcome& outcome, int64_t epoch) {
+    const std::string where = runner_.first_not_finite(batch);
+    const std::string checkpoint =
+        report_.last_checkpoint.empty()
+            ? "no checkpoint was written yet"
+            : "the last checkpoint is " + report_.last_checkpoint;
+    throw TrainError(
+        {.what = fmt::format("step {} (epoch {}, counted from 0) is not "
+                             "finite, nothing was updated; first seen in {}",
+                             step_, epoch, where),
+         .expected = "a finite loss and gradient",
+         .got = fmt::format("loss {}", outcome.loss),
+         .fix = fmt::format("lower --lr ({:g} at this step) or set "
+                            "--clip-grad-norm; {}",
+                            lr(epoch), checkpoint)});
+  }
+
+  void save(int64_t epoch) {
+    if (options_.out_dir.empty() || saved_step_ == step_) return;
+    const Stopwatch watch;
+    report_.last_checkpoint =
+        save_checkpoint(options_.out_dir, runner_.model(), runner_.optimizer(),
+                        {.model = options_.model,
+                         .step = step_,
+                         .epoch = epoch,
+                         .parameter_sha256 = parameter_digest(runner_.model())},
+                        options_.keep_checkpoints);
+    saved_step_ = step_;
+    checkpoint_s_ += watch.seconds();
+  }
+
+  void finish() {
+    report_.steps = step_;
+    report_.step_time_s = summarize(step_times_s_);
+    if (report_.total_time_s > 0) {
+      report_.samples_per_s =
+          static_cast<double>(samples_) / report_.total_time_s;
+    }
+    double in_steps_s = 0;
+    for (const double seconds : step_times_s_) in_steps_s += seconds;
+    runner_.fill(report_, in_steps_s);
+    save(report_.epochs.empty() ? 0 : report_.epochs.back().epoch);
+    if (test_data_ && !report_.interrupted) {
+      evaluate_at_end();
+    }
+    report_.parameter_sha256 = parameter_digest(runner_.model());
+    progress_.line("parameter_sha256 " + report_.parameter_sha256);
+    if (!report_.last_checkpoint.empty()) {
+      progress_.line("checkpoint " + report_.last_checkpoint);
+    }
+    if (!options_.out_dir.empty()) write_report(report_path(options_), report_);
+  }
+
+  void evaluate_at_end() {
+    report_.test = evaluate(runner_.parallel(), *test_data_, stop_);
+    if (report_.test.samples == 0) {
+      report_.interrupted = true;
+      return;
+    }
+    progress_.line(fmt::format("[{}] Test Acc: {:.4f}%",
+                               join_names(plan_.devices),
+                               100 * report_.test.accuracy));
+  }
+
+  TrainOptions options_;
+  std::function<bool()> stop_;
+  Plan plan_;
+  std::unique_ptr<data::Loader> train_data_;
+  std::unique_ptr<data::Loader> test_data_;
+  StepRunner runner_;
+  int64_t total_steps_;
+  Progress progress_;
+  RunReport report_;
+  std::vector<double> step_times_s_;
+  double checkpoint_s_ = 0;
+  int64_t step_ = 0;
+  int64_t saved_step_ = -1;
+  int64_t samples_ = 0;
+};
+
+}  // namespace
+
+RunReport run_training(const TrainOptions& options,
+                       const std::function<bool()>& stop) {
+  // Before the first tensor, so that all of them are on an account.
+  install_accounting_allocator();
+  prepare_out_dir(options);
+  return Run(options, stop).train();
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,100 @@
+#include "lockstep/train/plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include "lockstep/base/cpu_set.h"
+#include "lockstep/base/error.h"
+#include "tests/train/test_files.h"
+
+namespace lockstep::train {
+namespace {
+
+int64_t cores() { return static_cast<int64_t>(allowed_cores().size()); }
+
+TrainOptions options_on(const std::string& list, Strategy strategy) {
+  TrainOptions options;
+  options.devices = devices(list);
+  options.strategy = strategy;
+  return options;
+}
+
+TEST(Plan, SingleUsesTheFirstDeviceAlone) {
+  if (cores() < 2) GTEST_SKIP() << "needs 2 cores";
+  const Plan plan = make_plan(options_on("cpu:2", Strategy::kSingle));
+  ASSERT_EQ(plan.devices.size(), 1u);
+  EXPECT_EQ(plan.devices[0].name(), "cpu:0");
+  EXPECT_EQ(plan.shards, 1);
+}
+
+TEST(Plan, HasAShardPerDeviceByDefault) {
+  if (cores() < 2) GTEST_SKIP() << "needs 2 cores";
+  EXPECT_EQ(make_plan(options_on("cpu:2", Strategy::kDataParallel)).shards, 2);
+}
+
+TEST(Plan, GivesAShardTheSameThreadsInSingleAndDp) {
+  if (cores() < 2) GTEST_SKIP() << "needs 2 cores";
+  for (const int64_t shards : {2, 4, 8}) {
+    auto single = options_on("cpu", Strategy::kSingle);
+    auto parallel = options_on("cpu:2", Strategy::kDataParallel);
+    single.shards = parallel.shards = shards;
+    const int threads = make_plan(single).intra_op_threads;
+    EXPECT_EQ(threads, make_plan(parallel).intra_op_threads);
+    EXPECT_EQ(threads, std::max<int64_t>(cores() / shards, 1));
+  }
+}
+
+TEST(Plan, GivesOneShardAllCores) {
+  EXPECT_EQ(make_plan(options_on("cpu", Strategy::kSingle)).intra_op_threads,
+            cores());
+}
+
+TEST(Plan, RefusesShardsThatTheDevicesCanNotShare) {
+  if (cores() < 2) GTEST_SKIP() << "needs 2 cores";
+  for (const int64_t shards : {1, 3}) {
+    auto options = options_on("cpu:2", Strategy::kDataParallel);
+    options.shards = shards;
+    const auto message =
+        message_of<InvalidArgument>([&] { make_plan(options); });
+    EXPECT_PRED2(contains, message, "a multiple of 2");
+    EXPECT_PRED2(contains, message, "cpu:0, cpu:1");
+  }
+}
+
+TEST(Plan, RefusesNumbersThatCanNotBe) {
+  const auto refuses = [](auto change, const std::string& name) {
+    auto options = options_on("cpu", Strategy::kSingle);
+    change(options);
+    EXPECT_PRED2(contains,
+                 message_of<InvalidArgument>([&] { make_plan(options); }),
+                 name);
+  };
+  refuses([](auto& o) { o.batch_size = 0; }, "batch_size");
+  refuses([](auto& o) { o.epochs = 0; }, "epochs");
+  refuses([](auto& o) { o.max_steps = -1; }, "max_steps");
+  refuses([](auto& o) { o.keep_checkpoints = 0; }, "keep_checkpoints");
+  refuses([](auto& o) { o.lr = -1; }, "lr");
+  refuses([](auto& o) { o.lr = std::numeric_limits<double>::infinity(); },
+          "lr");
+  refuses([](auto& o) { o.clip_grad_norm = std::nan(""); }, "clip_grad_norm");
+  refuses([](auto& o) { o.devices.clear(); }, "no device");
+}
+
+TEST(Strategies, HaveNamesThatParse) {
+  for (const auto strategy : {Strategy::kSingle, Strategy::kDataParallel,
+                              Strategy::kDataParallelClassic}) {
+    EXPECT_EQ(parse_strategy(to_string(strategy)), strategy);
+  }
+}
+
+TEST(Strategies, SuggestTheNearest) {
+  EXPECT_PRED2(contains,
+               message_of<InvalidArgument>([] { parse_strategy("singel"); }),
+               "did you mean 'single'?");
+}
+
+}  // namespace
+}  // namespace lockstep::train

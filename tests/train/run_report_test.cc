@@ -1,0 +1,106 @@
+#include "lockstep/train/run_report.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/error.h"
+#include "tests/train/test_files.h"
+
+namespace lockstep::train {
+namespace {
+
+RunReport example() {
+  RunReport report;
+  report.lockstep = "0.1.0";
+  report.command = {"lockstep", "train"};
+  report.strategy = "dp";
+  report.model = "mlp";
+  report.parameters = 12;
+  report.world_size = 2;
+  report.shards = 4;
+  report.intra_op_threads = 3;
+  report.batch_size = 9;
+  report.split = {5, 4};
+  report.devices = {{.name = "cpu:0",
+                     .samples = 50,
+                     .busy_fraction = 0.5,
+                     .memory_peak_bytes = 1000},
+                    {.name = "cpu:1"}};
+  report.memory_shared_bytes = 7;
+  report.parameter_bytes = 48;
+  report.optimizer_state_bytes = 49;
+  report.steps = 10;
+  report.step_time_s = {.median = 1, .p90 = 2, .mean = 3, .min = 4};
+  report.data_wait_s = 0.25;
+  report.total_time_s = 5;
+  report.samples_per_s = 6;
+  report.phases_s = {1, 2, 3, 4, 5, 6, 7};
+  report.losses = {0.5, 0.25};
+  report.epochs = {{.epoch = 1, .lr = 0.1, .train_loss = 2}};
+  report.test = {.loss = 1, .accuracy = 0.75, .samples = 100};
+  report.parameter_sha256 = "ab";
+  report.last_checkpoint = "runs/x";
+  report.interrupted = true;
+  return report;
+}
+
+// numpy.percentile([4, 1, 3, 2], [50, 90]) is [2.5, 3.7].
+TEST(RunReport, SummarizesAsNumpyDoes) {
+  const TimeSummary summary = summarize({4, 1, 3, 2});
+  EXPECT_DOUBLE_EQ(summary.median, 2.5);
+  EXPECT_DOUBLE_EQ(summary.p90, 3.7);
+  EXPECT_DOUBLE_EQ(summary.mean, 2.5);
+  EXPECT_DOUBLE_EQ(summary.min, 1);
+}
+
+TEST(RunReport, SummarizesOneValueAndNone) {
+  EXPECT_DOUBLE_EQ(summarize({3}).p90, 3);
+  EXPECT_DOUBLE_EQ(summarize({}).median, 0);
+}
+
+TEST(RunReport, ComesBackFromJsonAsItWas) {
+  const auto json = to_json(example());
+  EXPECT_EQ(to_json(run_report_from_json(json)), json);
+}
+
+TEST(RunReport, HasTheDocumentedKeys) {
+  const auto json = to_json(example());
+  for (const char* key :
+       {"lockstep", "command", "strategy", "model", "parameters", "world_size",
+        "shards", "batch_size", "split", "devices", "steps", "step_time_s",
+        "total_time_s", "samples_per_s", "epochs", "test",
+        "parameter_sha256"}) {
+    EXPECT_TRUE(json.contains(key)) << key;
+  }
+  EXPECT_EQ(json["devices"][0]["busy_fraction"], 0.5);
+  EXPECT_EQ(json["split"], nlohmann::json::parse("[5, 4]"));
+  EXPECT_EQ(json["test"]["samples"], 100);
+}
+
+TEST(RunReport, NamesTheMissingKey) {
+  auto json = to_json(example());
+  json.erase("shards");
+  EXPECT_PRED2(contains,
+               message_of<IoError>([&] { run_report_from_json(json); }),
+               "'shards'");
+}
+
+TEST(RunReport, NamesTheKeyOfAWrongType) {
+  auto json = to_json(example());
+  json["test"]["loss"] = "low";
+  const auto message = message_of<IoError>([&] { run_report_from_json(json); });
+  EXPECT_PRED2(contains, message, "'loss'");
+  EXPECT_PRED2(contains, message, "\"low\"");
+}
+
+TEST(RunReport, IsWrittenInTheOrderOfItsFields) {
+  const TemporaryFolder folder;
+  write_report(folder / "run.json", example());
+  const std::string text = read_text(folder / "run.json");
+  EXPECT_LT(text.find("\"lockstep\""), text.find("\"command\""));
+  EXPECT_LT(text.find("\"command\""), text.find("\"batch_size\""));
+  EXPECT_EQ(nlohmann::json::parse(text), to_json(example()));
+}
+
+}  // namespace
+}  // namespace lockstep::train
