@@ -1,5 +1,8 @@
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include <CLI/CLI.hpp>
 
 namespace lockstep::cli {
@@ -8,6 +11,9 @@ namespace lockstep::cli {
 inline constexpr int kDone = 0;
 inline constexpr int kFailed = 1;
 inline constexpr int kBadUsage = 2;
+// Ended by Ctrl-C or SIGTERM, cleanly: this plus the signal's number, 130 for
+// Ctrl-C, as the shells have it. A subcommand throws CLI::RuntimeError(code).
+inline constexpr int kStoppedBySignal = 128;
 
 // One file a subcommand. Each adds itself to `app` with its options; the
 // subcommand's callback does the work, and throws what fails.
@@ -17,6 +23,11 @@ void add_compare(CLI::App& app);
 void add_split(CLI::App& app);
 void add_doctor(CLI::App& app);
 void add_completion(CLI::App& app);
+/// Hidden: what `compare` runs in a fresh process.
+void add_step_time(CLI::App& app);
+
+/// The arguments the program was called with, its name first.
+const std::vector<std::string>& command_line();
 
 /// The whole program: parses, runs, prints errors to stderr and turns them
 /// into an exit code. Unknown subcommands and options suggest the nearest.

@@ -1,0 +1,109 @@
+#include <algorithm>
+#include <exception>
+#include <new>
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/version.h"
+#include "lockstep/cli/checks.h"
+#include "lockstep/cli/commands.h"
+#include "lockstep/cli/usage.h"
+
+namespace lockstep::cli {
+namespace {
+
+std::vector<std::string> arguments;
+
+// torchrun's users write --batch_size as well as --batch-size.
+std::string with_dashes(std::string argument) {
+  if (argument.rfind("--", 0) != 0) return argument;
+  const auto end = std::min(argument.find('='), argument.size());
+  std::replace(argument.begin(),
+               argument.begin() + static_cast<std::ptrdiff_t>(end), '_', '-');
+  return argument;
+}
+
+// In the reverse order, as CLI11's parse() of a vector wants them.
+std::vector<std::string> to_parse() {
+  std::vector<std::string> reversed;
+  for (size_t i = arguments.size(); i > 1; --i) {
+    reversed.push_back(with_dashes(arguments[i - 1]));
+  }
+  return reversed;
+}
+
+void set_up(CLI::App& app) {
+  app.name("lockstep");
+  app.description(
+      "Lockstep: data-parallel training for C++ on LibTorch, in lockstep to "
+      "the bit.\n");
+  app.set_version_flag(
+      "--version,-V",
+      fmt::format("lockstep {} (LibTorch {})", kVersion, kTorchVersion),
+      "Print the version");
+  app.set_help_flag("--help,-h", "Print this help");
+  app.option_defaults()->always_capture_default();
+  app.formatter(make_formatter());
+  app.require_subcommand(0, 1);
+  add_train(app);
+  add_eval(app);
+  add_compare(app);
+  add_step_time(app);
+  add_split(app);
+  add_doctor(app);
+  add_completion(app);
+  add_help(app);
+  app.footer(
+      "`lockstep help COMMAND` explains a command's options.\n"
+      "Exit codes: 0 done, 1 failed, 2 bad usage, 130 ended by Ctrl-C.");
+}
+
+int parse_and_run(CLI::App& app) {
+  try {
+    app.parse(to_parse());
+  } catch (const CLI::RuntimeError& error) {
+    return error.get_exit_code();
+  } catch (const CLI::Success& request) {  // --help, --version
+    return app.exit(request);
+  } catch (const CLI::ParseError& error) {
+    throw BadUsage(explain(app, error));
+  }
+  if (app.get_subcommands().empty()) {
+    fmt::print(stderr, "{}", help_of(app));
+    return kBadUsage;
+  }
+  return kDone;
+}
+
+int fail(int code, std::string_view text) {
+  fmt::print(stderr, "{}\n", text);
+  return code;
+}
+
+}  // namespace
+
+const std::vector<std::string>& command_line() { return arguments; }
+
+int run_program(int argc, char** argv) {
+  arguments.assign(argv, argv + argc);
+  try {
+    CLI::App app;
+    set_up(app);
+    return parse_and_run(app);
+  } catch (const BadUsage& error) {
+    return fail(kBadUsage, error.what());
+  } catch (const InvalidArgument& error) {
+    return fail(kBadUsage, error.what());
+  } catch (const c10::Error& error) {
+    return fail(kFailed,
+                fmt::format("[torch] {}", error.what_without_backtrace()));
+  } catch (const std::bad_alloc&) {
+    return fail(kFailed, "[memory] there is not enough memory");
+  } catch (const std::exception& error) {
+    return fail(kFailed, error.what());
+  }
+}
+
+}  // namespace lockstep::cli

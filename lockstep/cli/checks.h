@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+namespace lockstep::cli {
+
+/// What is wrong with the command line; the program then ends with kBadUsage.
+class BadUsage : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Checks of an option's value. A value that fails is reported as
+// "--batch-size: expected a whole number of at least 1, got 'x'".
+
+CLI::Validator whole_number(int64_t least,
+                            int64_t most = std::numeric_limits<int64_t>::max());
+
+enum class Bound { kIncluded, kExcluded };
+/// A finite number of at least (or above) `least`, and below `below`.
+CLI::Validator number(double least, Bound bound = Bound::kIncluded,
+                      double below = std::numeric_limits<double>::infinity());
+
+/// One of `words`; another one suggests the nearest.
+CLI::Validator one_of(std::vector<std::string> words);
+
+}  // namespace lockstep::cli

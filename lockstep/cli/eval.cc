@@ -1,0 +1,86 @@
+#include <memory>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/cli/checks.h"
+#include "lockstep/cli/commands.h"
+#include "lockstep/cli/options.h"
+#include "lockstep/train/evaluate.h"
+
+namespace lockstep::cli {
+namespace {
+
+struct EvalFlags {
+  DataFlags data;
+  DeviceFlags devices;
+  MemoryFormatFlags memory_format;
+  std::string checkpoint;
+  int64_t batch_size = 250;
+  bool as_json = false;
+};
+
+void print_json(const train::EvalReport& report) {
+  const nlohmann::ordered_json object = {
+      {"checkpoint", report.checkpoint},
+      {"model", report.info.model.name},
+      {"step", report.info.step},
+      {"test",
+       {{"loss", report.test.loss},
+        {"accuracy", report.test.accuracy},
+        {"samples", report.test.samples}}},
+      {"total_time_s", report.seconds},
+      {"parameter_sha256", report.info.parameter_sha256}};
+  fmt::print("{}\n", object.dump(2));
+}
+
+void print_text(const train::EvalReport& report) {
+  fmt::print("{} from {} (step {})\n", report.info.model.name,
+             report.checkpoint, report.info.step);
+  fmt::print("Test Loss: {:.4f}\nTest Acc: {:.4f}%\nSamples: {}\n",
+             report.test.loss, 100 * report.test.accuracy, report.test.samples);
+}
+
+void run(const EvalFlags& flags) {
+  if (flags.checkpoint.empty()) {
+    throw BadUsage(
+        "[usage] eval needs --checkpoint DIR: a checkpoint, or the --out-dir "
+        "of a run");
+  }
+  train::EvalOptions options;
+  options.checkpoint = train::find_checkpoint(flags.checkpoint);
+  options.data = to_data_spec(flags.data);
+  options.loader_workers = flags.data.workers;
+  options.devices = to_devices(flags.devices, "auto");
+  options.batch_size = flags.batch_size;
+  options.channels_last = use_channels_last(
+      flags.memory_format,
+      train::read_checkpoint_info(options.checkpoint).model, options.devices);
+  const auto report = train::evaluate_checkpoint(options);
+  flags.as_json ? print_json(report) : print_text(report);
+}
+
+}  // namespace
+
+void add_eval(CLI::App& app) {
+  auto* command =
+      app.add_subcommand("eval", "Evaluate a checkpoint on the test split");
+  auto flags = std::make_shared<EvalFlags>();
+  command
+      ->add_option("--checkpoint", flags->checkpoint,
+                   "a checkpoint, or the --out-dir of a run: its newest")
+      ->type_name("DIR")
+      ->default_str("none: must be given");
+  add_data_options(*command, flags->data);
+  add_device_options(*command, flags->devices, "auto");
+  add_memory_format_option(*command, flags->memory_format);
+  command
+      ->add_option("--batch-size", flags->batch_size,
+                   "samples of a batch, over all devices")
+      ->type_name("N")
+      ->check(whole_number(1));
+  command->add_flag("--json", flags->as_json, "print JSON [no]");
+  command->callback([flags] { run(*flags); });
+}
+
+}  // namespace lockstep::cli

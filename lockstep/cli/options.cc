@@ -1,0 +1,106 @@
+#include "lockstep/cli/options.h"
+
+#include "lockstep/base/error.h"
+#include "lockstep/cli/checks.h"
+
+namespace lockstep::cli {
+
+void add_model_options(CLI::App& app, ModelFlags& flags) {
+  app.add_option("--model", flags.model, "mlp, resnet18 or resnet34")
+      ->type_name("NAME")
+      ->check(one_of(models::names()))
+      ->group("Model and data");
+  app.add_option("--stem", flags.stem,
+                 "resnets: cifar (3x3, for 32x32 images) or imagenet (7x7 "
+                 "and max-pool)")
+      ->type_name("NAME")
+      ->check(one_of({"cifar", "imagenet"}))
+      ->group("Model and data");
+}
+
+models::ModelSpec to_model_spec(const ModelFlags& flags) {
+  models::ModelSpec spec;
+  spec.name = flags.model;
+  spec.stem =
+      flags.stem == "imagenet" ? models::Stem::kImageNet : models::Stem::kCifar;
+  return spec;
+}
+
+void add_data_options(CLI::App& app, DataFlags& flags) {
+  app.add_option("--data", flags.data,
+                 "synthetic (built in) or cifar10 (binary form)")
+      ->type_name("NAME")
+      ->check(one_of({"synthetic", "cifar10"}))
+      ->group("Model and data");
+  app.add_option("--data-dir", flags.dir,
+                 "cifar10: folder of data_batch_*.bin and test_batch.bin")
+      ->type_name("DIR")
+      ->default_str("none")
+      ->group("Model and data");
+  app.add_option("--workers", flags.workers,
+                 "threads that prepare batches; 0: none beside the trainer")
+      ->type_name("N")
+      ->check(whole_number(0, 256))
+      ->group("Model and data");
+}
+
+data::DataSpec to_data_spec(const DataFlags& flags) {
+  if (flags.data == "cifar10" && flags.dir.empty()) {
+    throw BadUsage(
+        "[usage] --data cifar10 needs --data-dir DIR, the folder of "
+        "data_batch_*.bin and test_batch.bin; without it, use the built-in "
+        "--data synthetic");
+  }
+  if (flags.data != "cifar10" && !flags.dir.empty()) {
+    throw BadUsage("[usage] --data-dir is for --data cifar10; got --data " +
+                   flags.data);
+  }
+  data::DataSpec spec;
+  spec.name = flags.data;
+  spec.dir = flags.dir;
+  return spec;
+}
+
+void add_device_options(CLI::App& app, DeviceFlags& flags,
+                        const std::string& default_text) {
+  app.add_option("--devices", flags.devices,
+                 "auto, a count, cpu, cpu:N (N slices of the host), or a list "
+                 "(cuda:0,cuda:1)")
+      ->type_name("LIST")
+      ->default_str(default_text)
+      ->group("Devices");
+  app.add_flag("--allow-duplicate-devices", flags.allow_duplicates,
+               "let a device be listed twice [no]")
+      ->group("Devices");
+}
+
+std::vector<Device> to_devices(const DeviceFlags& flags,
+                               const std::string& fallback) {
+  try {
+    return devices(
+        flags.devices.empty() ? fallback : flags.devices,
+        flags.allow_duplicates ? Duplicates::kAllow : Duplicates::kRefuse);
+  } catch (const Error& error) {
+    throw BadUsage(error.what());
+  }
+}
+
+std::string one_device() { return cuda_device_count() > 0 ? "cuda:0" : "cpu"; }
+
+void add_memory_format_option(CLI::App& app, MemoryFormatFlags& flags) {
+  app.add_option("--channels-last", flags.channels_last,
+                 "layout of images: on, off, or auto (on for resnets on the "
+                 "CPU)")
+      ->type_name("WHEN")
+      ->check(one_of({"auto", "on", "off"}))
+      ->group("Devices");
+}
+
+bool use_channels_last(const MemoryFormatFlags& flags,
+                       const models::ModelSpec& model,
+                       const std::vector<Device>& devices) {
+  if (flags.channels_last != "auto") return flags.channels_last == "on";
+  return model.name != "mlp" && devices.front().is_cpu();
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "lockstep/data/dataset.h"
+#include "lockstep/device/device.h"
+#include "lockstep/models/model.h"
+
+// Options that several subcommands take. An add_...() binds them to a struct
+// that must outlive the app; a to_...() turns what was given into the
+// library's types, and throws BadUsage.
+namespace lockstep::cli {
+
+struct ModelFlags {
+  std::string model = "resnet18";
+  std::string stem = "cifar";
+};
+void add_model_options(CLI::App& app, ModelFlags& flags);
+models::ModelSpec to_model_spec(const ModelFlags& flags);
+
+struct DataFlags {
+  std::string data = "synthetic";
+  std::string dir;
+  int workers = 1;
+};
+void add_data_options(CLI::App& app, DataFlags& flags);
+data::DataSpec to_data_spec(const DataFlags& flags);
+
+struct DeviceFlags {
+  std::string devices;
+  bool allow_duplicates = false;
+};
+/// `default_text` says in the help what an empty list stands for.
+void add_device_options(CLI::App& app, DeviceFlags& flags,
+                        const std::string& default_text);
+/// `fallback` is used if no devices were given.
+std::vector<Device> to_devices(const DeviceFlags& flags,
+                               const std::string& fallback);
+
+/// One device: the first GPU, or the whole host.
+std::string one_device();
+
+struct MemoryFormatFlags {
+  std::string channels_last = "auto";
+};
+void add_memory_format_option(CLI::App& app, MemoryFormatFlags& flags);
+/// Whether to use channels_last; `auto` is where it helps: convolutions on
+/// CPU slices.
+bool use_channels_last(const MemoryFormatFlags& flags,
+                       const models::ModelSpec& model,
+                       const std::vector<Device>& devices);
+
+}  // namespace lockstep::cli

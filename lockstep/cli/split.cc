@@ -1,0 +1,100 @@
+#include <memory>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/cli/checks.h"
+#include "lockstep/cli/commands.h"
+#include "lockstep/parallel/chunk.h"
+#include "lockstep/report/table.h"
+
+namespace lockstep::cli {
+namespace {
+
+struct SplitFlags {
+  int64_t batch_size = 64;
+  std::vector<int64_t> devices{2, 3, 5};
+  bool as_json = false;
+};
+
+struct Row {
+  int64_t devices;
+  std::vector<int64_t> split;  // one per device that gets samples
+
+  int64_t idle() const { return devices - static_cast<int64_t>(split.size()); }
+};
+
+void print_json(const SplitFlags& flags, const std::vector<Row>& rows) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const auto& row : rows) {
+    list.push_back({{"devices", row.devices},
+                    {"batch_size", flags.batch_size},
+                    {"split", row.split},
+                    {"idle_devices", row.idle()}});
+  }
+  fmt::print("{}\n", list.dump(2));
+}
+
+// Why trailing devices are idle, for each row that has some.
+void explain_idle(const SplitFlags& flags, const std::vector<Row>& rows) {
+  for (const auto& row : rows) {
+    if (row.idle() == 0) continue;
+    const auto working = static_cast<int64_t>(row.split.size());
+    fmt::print(
+        "{0} over {1}: chunks are ceil({0} / {1}) = {2}, so {3} {4} all "
+        "samples and device{5} {6} idle.\n",
+        flags.batch_size, row.devices, row.split.front(),
+        working == 1 ? "1 chunk" : fmt::format("{} chunks", working),
+        working == 1 ? "takes" : "take",
+        row.idle() == 1 ? fmt::format(" {}", row.devices - 1)
+                        : fmt::format("s {}-{}", working, row.devices - 1),
+        row.idle() == 1 ? "is" : "are");
+  }
+}
+
+void print_table(const SplitFlags& flags, const std::vector<Row>& rows) {
+  using report::Align;
+  report::Table table({"#GPUs", "Batch size", "Split per device"});
+  table.align({Align::kRight, Align::kRight, Align::kLeft});
+  for (const auto& row : rows) {
+    std::string split = fmt::format("{}", fmt::join(row.split, "/"));
+    if (row.idle() > 0) split += fmt::format(" ({} idle)", row.idle());
+    table.add_row(
+        {std::to_string(row.devices), std::to_string(flags.batch_size), split});
+  }
+  fmt::print("{}", table.render());
+  fmt::print(
+      "A batch of N over K devices is cut into chunks of ceil(N / K), as "
+      "nn.DataParallel does:\neven when K divides N; else the last chunk is "
+      "shorter.\n");
+  explain_idle(flags, rows);
+}
+
+void run(const SplitFlags& flags) {
+  std::vector<Row> rows;
+  for (const int64_t count : flags.devices) {
+    rows.push_back({count, chunk_sizes(flags.batch_size, count)});
+  }
+  flags.as_json ? print_json(flags, rows) : print_table(flags, rows);
+}
+
+}  // namespace
+
+void add_split(CLI::App& app) {
+  auto* command =
+      app.add_subcommand("split", "Show how a batch is divided over devices");
+  auto flags = std::make_shared<SplitFlags>();
+  command->add_option("--batch-size", flags->batch_size, "samples of a batch")
+      ->type_name("N")
+      ->check(whole_number(1));
+  command->add_option("--devices", flags->devices, "numbers of devices")
+      ->type_name("N,N")
+      ->delimiter(',')
+      ->default_str("2,3,5")
+      ->check(whole_number(1, 1'000'000));
+  command->add_flag("--json", flags->as_json, "print JSON [no]");
+  command->callback([flags] { run(*flags); });
+}
+
+}  // namespace lockstep::cli

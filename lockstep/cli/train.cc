@@ -1,0 +1,251 @@
+#include <csignal>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/atomic_file.h"
+#include "lockstep/base/interrupt.h"
+#include "lockstep/base/log.h"
+#include "lockstep/cli/checks.h"
+#include "lockstep/cli/commands.h"
+#include "lockstep/cli/options.h"
+#include "lockstep/train/trainer.h"
+
+namespace lockstep::cli {
+namespace {
+
+using train::OptimizerKind;
+using train::ScheduleKind;
+using train::Strategy;
+using train::TrainOptions;
+
+struct TrainFlags {
+  ModelFlags model;
+  DataFlags data;
+  DeviceFlags devices;
+  MemoryFormatFlags memory_format;
+  TrainOptions options;  // the numbers are bound to it directly
+  std::string strategy = "single";
+  std::string optimizer = "sgd";
+  std::string schedule = "cosine";
+  std::optional<double> lr;
+  std::optional<double> momentum;
+  std::optional<double> weight_decay;
+  std::optional<int64_t> epochs;
+  bool no_augment = false;
+  bool no_eval = false;
+  bool quiet = false;
+  std::string report;
+};
+
+void add_length_options(CLI::App& app, TrainFlags& flags) {
+  app.add_option("--strategy", flags.strategy,
+                 "single, dp, or dp-classic (nn.DataParallel as the textbook "
+                 "has it)")
+      ->type_name("NAME")
+      ->check(one_of({"single", "dp", "dp-classic"}));
+  app.add_option("--batch-size", flags.options.batch_size,
+                 "samples of a step, over all devices")
+      ->type_name("N")
+      ->check(whole_number(1));
+  app.add_option("--epochs", flags.epochs, "passes over the data")
+      ->type_name("N")
+      ->default_str("1; with --max-steps as many as it takes")
+      ->check(whole_number(1));
+  app.add_option("--max-steps", flags.options.max_steps,
+                 "stop after so many steps; 0: no limit")
+      ->type_name("N")
+      ->check(whole_number(0));
+  app.add_option("--seed", flags.options.seed,
+                 "of initial weights, order, augmentation and dropout")
+      ->type_name("N")
+      ->check(whole_number(0));
+  app.add_option("--shards", flags.options.shards,
+                 "logical shards of a batch: the same number gives the same "
+                 "bits on any devices; 0: one per device")
+      ->type_name("N")
+      ->check(whole_number(0));
+  app.add_flag("--no-augment", flags.no_augment,
+               "train without random crop and flip [no]");
+  app.add_flag("--no-eval", flags.no_eval,
+               "do not evaluate on the test split at the end [no]");
+}
+
+void add_optimizer_options(CLI::App& app, TrainFlags& flags) {
+  const auto add = [](CLI::Option* option) {
+    option->group("Optimizer and schedule");
+    return option;
+  };
+  add(app.add_option("--optimizer", flags.optimizer, "sgd or adamw"))
+      ->type_name("NAME")
+      ->check(one_of({"sgd", "adamw"}));
+  add(app.add_option("--lr", flags.lr, "learning rate"))
+      ->type_name("X")
+      ->default_str("0.1; adamw: 0.001")
+      ->check(number(0));
+  add(app.add_option("--momentum", flags.momentum, "sgd: momentum"))
+      ->type_name("X")
+      ->default_str("0.9")
+      ->check(number(0));
+  add(app.add_option("--weight-decay", flags.weight_decay, "weight decay"))
+      ->type_name("X")
+      ->default_str("0.0005; adamw: 0.01")
+      ->check(number(0));
+  add(app.add_flag("--nesterov", flags.options.nesterov,
+                   "sgd: Nesterov's momentum [no]"));
+  add(app.add_option("--schedule", flags.schedule,
+                     "constant, steps (x 0.1 at each milestone) or cosine"))
+      ->type_name("NAME")
+      ->check(one_of({"constant", "steps", "cosine"}));
+  add(app.add_option("--milestones", flags.options.milestones,
+                     "steps: epochs at which the rate drops"))
+      ->type_name("N,N")
+      ->delimiter(',')
+      ->default_str("4,9,14")
+      ->check(whole_number(1));
+  add(app.add_option("--warmup-steps", flags.options.warmup_steps,
+                     "steps of linear warm-up"))
+      ->type_name("N")
+      ->check(whole_number(0));
+  add(app.add_option("--clip-grad-norm", flags.options.clip_grad_norm,
+                     "scale the gradient to this norm if it is larger; 0: "
+                     "off"))
+      ->type_name("X")
+      ->check(number(0));
+}
+
+void add_output_options(CLI::App& app, TrainFlags& flags) {
+  const auto add = [](CLI::Option* option) {
+    option->group("Output");
+    return option;
+  };
+  add(app.add_option("--out-dir", flags.options.out_dir,
+                     "folder of the checkpoints and run.json"))
+      ->type_name("DIR")
+      ->default_str("none: nothing is written");
+  add(app.add_option("--checkpoint-every", flags.options.checkpoint_every,
+                     "steps between checkpoints; 0: at the end only"))
+      ->type_name("N")
+      ->check(whole_number(0));
+  add(app.add_option("--keep", flags.options.keep_checkpoints,
+                     "newest checkpoints that are kept"))
+      ->type_name("N")
+      ->check(whole_number(1, 1'000'000));
+  add(app.add_option("--init-from", flags.options.init_from,
+                     "checkpoint folder or .safetensors file to start from"))
+      ->type_name("PATH")
+      ->default_str("random weights");
+  add(app.add_option("--report", flags.report, "also write run.json here"))
+      ->type_name("PATH")
+      ->default_str("none");
+  add(app.add_option("--log-every", flags.options.log_every,
+                     "steps between lines where there is no terminal"))
+      ->type_name("N")
+      ->check(whole_number(1));
+  add(app.add_flag("--quiet", flags.quiet, "print problems only [no]"));
+}
+
+void choose_optimizer(const TrainFlags& flags, TrainOptions& options) {
+  const bool is_adamw = flags.optimizer == "adamw";
+  options.optimizer = is_adamw ? OptimizerKind::kAdamW : OptimizerKind::kSgd;
+  if (is_adamw && (flags.momentum || options.nesterov)) {
+    throw BadUsage(fmt::format("[usage] {} is for --optimizer sgd, got adamw",
+                               flags.momentum ? "--momentum" : "--nesterov"));
+  }
+  options.lr = flags.lr.value_or(is_adamw ? 1e-3 : 0.1);
+  options.momentum = flags.momentum.value_or(0.9);
+  options.weight_decay = flags.weight_decay.value_or(is_adamw ? 1e-2 : 5e-4);
+}
+
+void choose_schedule(const TrainFlags& flags, TrainOptions& options) {
+  options.schedule = flags.schedule == "constant" ? ScheduleKind::kConstant
+                     : flags.schedule == "steps"  ? ScheduleKind::kSteps
+                                                  : ScheduleKind::kCosine;
+  if (options.schedule == ScheduleKind::kSteps) {
+    if (options.milestones.empty()) options.milestones = {4, 9, 14};
+  } else if (!options.milestones.empty()) {
+    throw BadUsage("[usage] --milestones is for --schedule steps, got " +
+                   flags.schedule);
+  }
+}
+
+void choose_devices(const TrainFlags& flags, TrainOptions& options) {
+  const bool is_single = options.strategy == Strategy::kSingle;
+  options.devices =
+      to_devices(flags.devices, is_single ? one_device() : "auto");
+  if (!is_single || options.devices.size() == 1) return;
+  log_warning("train", fmt::format("--strategy single uses {} alone, of --"
+                                   "devices {}; all of them: --strategy dp",
+                                   options.devices.front().name(),
+                                   flags.devices.devices));
+}
+
+TrainOptions to_options(const TrainFlags& flags) {
+  TrainOptions options = flags.options;
+  options.command = command_line();
+  options.strategy = train::parse_strategy(flags.strategy);
+  options.model = to_model_spec(flags.model);
+  options.data = to_data_spec(flags.data);
+  options.loader_workers = flags.data.workers;
+  options.epochs = flags.epochs.value_or(options.max_steps > 0 ? 0 : 1);
+  options.augment = !flags.no_augment;
+  options.evaluate = !flags.no_eval;
+  options.progress = !flags.quiet;
+  choose_optimizer(flags, options);
+  choose_schedule(flags, options);
+  choose_devices(flags, options);
+  options.channels_last =
+      use_channels_last(flags.memory_format, options.model, options.devices);
+  return options;
+}
+
+// Found out before the training rather than after it.
+void check_report_path(const std::string& path) {
+  if (!path.empty()) const AtomicFile writable(path);
+}
+
+void run(const TrainFlags& flags) {
+  const TrainOptions options = to_options(flags);
+  check_report_path(flags.report);
+  const InterruptScope interrupts;
+  const auto report = train::run_training(
+      options, [] { return InterruptScope::signal() != 0; });
+  if (!flags.report.empty()) train::write_report(flags.report, report);
+  if (!report.interrupted) return;
+  const int signal = InterruptScope::signal();
+  log_warning(
+      "train",
+      fmt::format("stopped by {} after step {}; {}",
+                  signal == SIGTERM ? "SIGTERM" : "Ctrl-C", report.steps,
+                  report.last_checkpoint.empty()
+                      ? "no checkpoint was written, as there is no --out-dir"
+                      : "the last checkpoint is " + report.last_checkpoint));
+  throw CLI::RuntimeError(kStoppedBySignal + signal);
+}
+
+}  // namespace
+
+void add_train(CLI::App& app) {
+  auto* command =
+      app.add_subcommand("train", "Train a model on one device or on several");
+  auto flags = std::make_shared<TrainFlags>();
+  add_model_options(*command, flags->model);
+  add_data_options(*command, flags->data);
+  add_length_options(*command, *flags);
+  add_device_options(*command, flags->devices,
+                     "single: cuda:0 or cpu; dp: auto");
+  add_memory_format_option(*command, flags->memory_format);
+  add_optimizer_options(*command, *flags);
+  add_output_options(*command, *flags);
+  command->footer(
+      "Ctrl-C ends the run after the step it is in, writes a checkpoint (with\n"
+      "--out-dir) and ends with 130; a second one ends it at once.\n\n"
+      "Example:\n"
+      "  lockstep train --model resnet18 --strategy dp --devices cpu:2 \\\n"
+      "      --batch-size 64 --max-steps 30 --out-dir runs/first");
+  command->callback([flags] { run(*flags); });
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,153 @@
+#include "lockstep/cli/usage.h"
+
+#include <algorithm>
+#include <memory>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/suggest.h"
+#include "lockstep/cli/checks.h"
+
+namespace lockstep::cli {
+namespace {
+
+// Those that the help shows: a command without a group is for our own use.
+std::vector<const CLI::App*> commands(const CLI::App& app) {
+  return app.get_subcommands(
+      [](const CLI::App* command) { return !command->get_group().empty(); });
+}
+
+std::vector<std::string> command_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const auto* command : commands(app)) {
+    names.push_back(command->get_name());
+  }
+  return names;
+}
+
+std::vector<std::string> option_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const auto& name : option->get_lnames()) names.push_back(name);
+  }
+  return names;
+}
+
+const CLI::App& chosen_command(const CLI::App& app) {
+  const auto commands = app.get_subcommands();
+  return commands.empty() ? app : *commands.front();
+}
+
+std::string unknown_command(const CLI::App& app, const std::string& name) {
+  return fmt::format("[usage] unknown command '{}'; {}", name,
+                     did_you_mean(name, command_names(app)));
+}
+
+std::string unknown_option(const CLI::App& command, const std::string& given,
+                           const std::string& help) {
+  std::string name = given.substr(0, given.find('='));
+  const size_t dashes = std::min(name.find_first_not_of('-'), name.size());
+  const std::string near = nearest(name.substr(dashes), option_names(command));
+  const std::string hint =
+      near.empty() ? "see" : fmt::format("did you mean '--{}'? See", near);
+  return fmt::format("[usage] unknown option '{}'; {} `{}`", name, hint, help);
+}
+
+constexpr size_t kHelpColumn = 34;
+constexpr size_t kHelpWidth = 80;
+
+// Breaks `text` into lines of `width` columns at most. CLI11 indents them.
+std::string wrap(const std::string& text, size_t width) {
+  std::istringstream words(text);
+  std::string wrapped;
+  size_t column = 0;
+  for (std::string word; words >> word;) {
+    const bool fits = column + 1 + word.size() <= width;
+    if (column > 0) wrapped += fits ? ' ' : '\n';
+    column = column > 0 && fits ? column + 1 + word.size() : word.size();
+    wrapped += word;
+  }
+  return wrapped;
+}
+
+class Formatter : public CLI::Formatter {
+ public:
+  // CLI11's leaves two empty lines between groups.
+  std::string make_help(const CLI::App* app, std::string name,
+                        CLI::AppFormatMode mode) const override {
+    std::string text = CLI::Formatter::make_help(app, std::move(name), mode);
+    for (size_t at; (at = text.find("\n\n\n")) != std::string::npos;) {
+      text.erase(at, 1);
+    }
+    return text;
+  }
+
+  std::string make_option_desc(const CLI::Option* option) const override {
+    return wrap(CLI::Formatter::make_option_desc(option),
+                kHelpWidth - kHelpColumn);
+  }
+
+  std::string make_option_opts(const CLI::Option* option) const override {
+    if (option->get_type_size() == 0) return "";
+    std::string text = " " + option->get_type_name();
+    const std::string& value = option->get_default_str();
+    if (!value.empty()) text += " [" + value + "]";
+    return text;
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<CLI::FormatterBase> make_formatter() {
+  auto formatter = std::make_shared<Formatter>();
+  formatter->column_width(kHelpColumn);
+  return formatter;
+}
+
+std::string help_of(const CLI::App& app) {
+  return app.get_formatter()->make_help(&app, app.get_name(),
+                                        CLI::AppFormatMode::Normal);
+}
+
+std::string explain(const CLI::App& app, const CLI::ParseError& error) {
+  const CLI::App& command = chosen_command(app);
+  const bool is_root = &command == &app;
+  const std::string help =
+      is_root ? "lockstep help" : "lockstep help " + command.get_name();
+  const auto extras = command.remaining();
+  for (const auto& extra : extras) {
+    if (extra.size() > 1 && extra.front() == '-') {
+      return unknown_option(command, extra, help);
+    }
+  }
+  if (!extras.empty()) {
+    if (is_root) return unknown_command(app, extras.front());
+    return fmt::format("[usage] unexpected argument '{}'; see `{}`",
+                       extras.front(), help);
+  }
+  return fmt::format("[usage] {}; see `{}`", error.what(), help);
+}
+
+void add_help(CLI::App& app) {
+  auto* command = app.add_subcommand("help", "Show help, or a command's");
+  auto topic = std::make_shared<std::string>();
+  command->add_option("command", *topic, "the command to explain")
+      ->default_str("all of them");
+  command->callback([topic, &app] {
+    if (topic->empty()) {
+      fmt::print("{}", help_of(app));
+      return;
+    }
+    for (const auto* found : commands(app)) {
+      if (found->get_name() != *topic) continue;
+      fmt::print("{}", found->help("lockstep"));
+      return;
+    }
+    throw BadUsage(unknown_command(app, *topic));
+  });
+}
+
+}  // namespace lockstep::cli

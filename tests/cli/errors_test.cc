@@ -1,0 +1,222 @@
+// Every error that a user can make, made on the command line.
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "lockstep/base/cpu_set.h"
+#include "lockstep/train/checkpoint.h"
+#include "tests/base/temporary_folder.h"
+#include "tests/cli/program.h"
+
+namespace lockstep {
+namespace {
+
+using Arguments = std::vector<std::string>;
+
+constexpr int kFailed = 1;
+constexpr int kBadUsage = 2;
+
+Arguments train(const Arguments& more) {
+  Arguments all{"train", "--model", "mlp", "--max-steps", "2", "--no-eval"};
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+// The program ends with `code` and says each of `parts` on stderr.
+void expect_error(const Arguments& arguments, int code,
+                  const std::vector<std::string>& parts) {
+  const Ended ended = run_lockstep(arguments);
+  EXPECT_EQ(ended.code, code) << ended.out << ended.err;
+  for (const auto& part : parts) {
+    EXPECT_PRED2(contains, ended.err, part);
+  }
+  for (const char* trace : {"Exception raised from", "frame #", "terminate"}) {
+    EXPECT_FALSE(contains(ended.err, trace)) << ended.err;
+  }
+}
+
+// A folder with the files of CIFAR-10, of `records` images each.
+void write_cifar10(const TemporaryFolder& folder, size_t records, char label) {
+  std::string record(3073, '\x40');
+  record[0] = label;
+  std::string text;
+  for (size_t i = 0; i < records; ++i) text += record;
+  write_text(folder.path("data_batch_1.bin"), text);
+  write_text(folder.path("test_batch.bin"), text);
+}
+
+Arguments train_on(const TemporaryFolder& folder) {
+  return train({"--data", "cifar10", "--data-dir", folder.path()});
+}
+
+TEST(Errors, UnknownDevice) {
+  expect_error(train({"--devices", "tpu:0"}), kBadUsage, {"[device]", "tpu:0"});
+}
+
+TEST(Errors, DeviceThatIsNotThere) {
+  expect_error(train({"--devices", "cuda:99"}), kBadUsage,
+               {"[device]", "cuda:99"});
+}
+
+TEST(Errors, MoreSlicesThanCores) {
+  const size_t cores = allowed_cores().size();
+  const std::string list = "cpu:" + std::to_string(cores + 1);
+  expect_error(train({"--devices", list}), kBadUsage,
+               {"[device]", std::to_string(cores)});
+}
+
+TEST(Errors, TheSameDeviceTwice) {
+  expect_error(train({"--strategy", "dp", "--devices", "cpu:0,cpu:0"}),
+               kBadUsage, {"[device]", "cpu:0", "twice"});
+}
+
+TEST(Errors, Cifar10WithoutAFolder) {
+  expect_error(train({"--data", "cifar10"}), kBadUsage, {"--data-dir"});
+}
+
+TEST(Errors, MissingDataFolder) {
+  const TemporaryFolder folder;
+  expect_error(train({"--data", "cifar10", "--data-dir", folder.path("no")}),
+               kFailed, {"[data]", folder.path("no")});
+}
+
+TEST(Errors, EmptyDataFolder) {
+  const TemporaryFolder folder;
+  expect_error(train_on(folder), kFailed, {"[data]", folder.path()});
+}
+
+TEST(Errors, TruncatedFile) {
+  const TemporaryFolder folder;
+  write_cifar10(folder, 8, 1);
+  const std::string file = folder.path("data_batch_1.bin");
+  std::filesystem::resize_file(file, 8 * 3073 - 5);
+  expect_error(train_on(folder), kFailed,
+               {"[data]", file, "3073", std::to_string(8 * 3073 - 5)});
+}
+
+TEST(Errors, LabelOverNine) {
+  const TemporaryFolder folder;
+  write_cifar10(folder, 8, 10);
+  expect_error(train_on(folder), kFailed,
+               {"[data]", folder.path("data_batch_1.bin"), "10"});
+}
+
+TEST(Errors, UnknownModel) {
+  expect_error({"train", "--model", "resnet81"}, kBadUsage,
+               {"--model", "'resnet81'", "did you mean 'resnet18'?"});
+}
+
+TEST(Errors, UnknownStrategy) {
+  expect_error(train({"--strategy", "dpp"}), kBadUsage,
+               {"--strategy", "did you mean 'dp'?"});
+}
+
+TEST(Errors, UnknownOption) {
+  expect_error(train({"--batchsize", "64"}), kBadUsage,
+               {"unknown option '--batchsize'", "did you mean '--batch-size'?",
+                "lockstep help train"});
+}
+
+TEST(Errors, UnknownCommand) {
+  expect_error({"trian"}, kBadUsage,
+               {"unknown command 'trian'", "did you mean 'train'?"});
+  expect_error({"help", "splt"}, kBadUsage, {"did you mean 'split'?"});
+}
+
+TEST(Errors, NoCommand) { expect_error({}, kBadUsage, {"Usage:", "train"}); }
+
+TEST(Errors, NumbersThatAreNone) {
+  const std::vector<Arguments> cases{
+      {"--batch-size", "0"},   {"--batch-size", "-3"}, {"--batch-size", "many"},
+      {"--epochs", "1.5"},     {"--lr", "-0.1"},       {"--lr", "nan"},
+      {"--max-steps", "-1"},   {"--shards", "x"},      {"--seed", "-1"},
+      {"--milestones", "1,x"}, {"--keep", "0"},        {"--momentum", "-1"}};
+  for (const auto& pair : cases) {
+    expect_error(train(pair), kBadUsage, {pair[0], "expected a"});
+  }
+}
+
+TEST(Errors, OptionsThatContradict) {
+  expect_error(train({"--optimizer", "adamw", "--nesterov"}), kBadUsage,
+               {"--nesterov"});
+  expect_error(train({"--nesterov", "--momentum", "0"}), kBadUsage,
+               {"momentum"});
+  expect_error(train({"--milestones", "3"}), kBadUsage, {"--schedule steps"});
+  expect_error(train({"--data-dir", "x"}), kBadUsage, {"--data cifar10"});
+}
+
+TEST(Errors, ShardsThatTheDevicesCanNotShare) {
+  if (allowed_cores().size() < 2) GTEST_SKIP() << "needs 2 cores";
+  for (const std::string shards : {"1", "3"}) {
+    expect_error(
+        train({"--strategy", "dp", "--devices", "cpu:2", "--shards", shards}),
+        kBadUsage, {"shards", "a multiple of 2", shards});
+  }
+}
+
+TEST(Errors, BatchSmallerThanTheDevicesIsAllowedWithAWarning) {
+  if (allowed_cores().size() < 2) GTEST_SKIP() << "needs 2 cores";
+  expect_error(
+      train({"--strategy", "dp", "--devices", "cpu:2", "--batch-size", "1"}), 0,
+      {"cpu:1 is idle"});
+}
+
+TEST(Errors, CheckpointOfAnotherModel) {
+  const TemporaryFolder folder;
+  const std::string run = folder.path("run");
+  ASSERT_EQ(run_lockstep(train({"--out-dir", run, "--quiet"})).code, 0);
+  expect_error(
+      {"train", "--model", "resnet18", "--max-steps", "1", "--init-from", run},
+      kFailed, {"[checkpoint]", "conv1.weight"});
+}
+
+TEST(Errors, NoCheckpoint) {
+  const TemporaryFolder folder;
+  expect_error({"eval", "--checkpoint", folder.path()}, kFailed,
+               {"[checkpoint]", folder.path()});
+  expect_error({"eval"}, kBadUsage, {"--checkpoint"});
+}
+
+TEST(Errors, LossThatIsNotFinite) {
+  const TemporaryFolder folder;
+  expect_error(
+      train({"--lr", "1e30", "--schedule", "constant", "--max-steps", "5",
+             "--out-dir", folder.path("run"), "--checkpoint-every", "1"}),
+      kFailed,
+      {"[train]", "step 1", "first seen in", "lower --lr",
+       "the last checkpoint is " + folder.path("run")});
+}
+
+TEST(Errors, FolderThatCanNotBeWritten) {
+  const TemporaryFolder folder;
+  write_text(folder.path("file"), "");
+  expect_error(train({"--out-dir", folder.path("file/run")}), kFailed,
+               {"[io]", folder.path("file")});
+  expect_error(train({"--report", folder.path("no/run.json")}), kFailed,
+               {"[io]", folder.path("no/run.json")});
+}
+
+TEST(Errors, CtrlCEndsTheRunWithACheckpointThatLoads) {
+  const TemporaryFolder folder;
+  const std::string run = folder.path("run");
+  Program program({"train", "--model", "mlp", "--epochs", "1000", "--log-every",
+                   "1", "--out-dir", run});
+  ASSERT_TRUE(program.wait_for_output("step 1/")) << program.err();
+  program.send(SIGINT);
+  EXPECT_EQ(program.wait(), 128 + SIGINT) << program.err();
+  EXPECT_PRED2(contains, program.err(), "stopped by Ctrl-C after step");
+  const std::string checkpoint = train::find_checkpoint(run);
+  EXPECT_PRED2(contains, program.err(), "the last checkpoint is " + checkpoint);
+  EXPECT_PRED2(contains, content_of(run + "/run.json"),
+               "\"interrupted\": true");
+  const auto eval = run_lockstep({"eval", "--checkpoint", checkpoint});
+  EXPECT_EQ(eval.code, 0) << eval.err;
+}
+
+}  // namespace
+}  // namespace lockstep

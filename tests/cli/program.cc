@@ -1,0 +1,121 @@
+#include "tests/cli/program.h"
+
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdexcept>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+namespace lockstep {
+namespace {
+
+constexpr const char* kProgram = LOCKSTEP_BINARY_DIR "/bin/lockstep";
+constexpr auto kDeadline = std::chrono::seconds(120);
+
+using Clock = std::chrono::steady_clock;
+
+struct Pipe {
+  Pipe() {
+    if (::pipe2(fds, O_CLOEXEC) != 0) throw std::runtime_error("pipe2");
+  }
+  int fds[2];
+};
+
+// False at its end.
+bool append(int fd, std::string& text) {
+  char buffer[4096];
+  const ssize_t got = ::read(fd, buffer, sizeof buffer);
+  if (got > 0) text.append(buffer, static_cast<size_t>(got));
+  return got > 0 || (got < 0 && errno == EINTR);
+}
+
+}  // namespace
+
+Program::Program(const std::vector<std::string>& arguments) {
+  std::vector<char*> argv{const_cast<char*>(kProgram)};
+  for (const auto& argument : arguments) {
+    argv.push_back(const_cast<char*>(argument.c_str()));
+  }
+  argv.push_back(nullptr);
+  const Pipe out;
+  const Pipe err;
+  pid_ = ::fork();
+  if (pid_ < 0) throw std::runtime_error("fork");
+  if (pid_ == 0) {
+    ::dup2(out.fds[1], STDOUT_FILENO);
+    ::dup2(err.fds[1], STDERR_FILENO);
+    ::execv(kProgram, argv.data());
+    ::_exit(127);
+  }
+  ::close(out.fds[1]);
+  ::close(err.fds[1]);
+  out_fd_ = out.fds[0];
+  err_fd_ = err.fds[0];
+}
+
+Program::~Program() {
+  if (pid_ > 0) {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  if (out_fd_ >= 0) ::close(out_fd_);
+  if (err_fd_ >= 0) ::close(err_fd_);
+}
+
+// False when both pipes are at their end, or nothing comes for too long.
+bool Program::read_some() {
+  pollfd fds[2] = {{out_fd_, POLLIN, 0}, {err_fd_, POLLIN, 0}};
+  if (out_fd_ < 0 && err_fd_ < 0) return false;
+  const auto ms =
+      std::chrono::duration_cast<std::chrono::milliseconds>(kDeadline);
+  const int ready = ::poll(fds, 2, static_cast<int>(ms.count()));
+  if (ready < 0) return errno == EINTR;
+  if (ready == 0) return false;
+  if (fds[0].revents != 0 && !append(out_fd_, out_)) {
+    ::close(out_fd_);
+    out_fd_ = -1;
+  }
+  if (fds[1].revents != 0 && !append(err_fd_, err_)) {
+    ::close(err_fd_);
+    err_fd_ = -1;
+  }
+  return true;
+}
+
+bool Program::wait_for_output(std::string_view text) {
+  const auto deadline = Clock::now() + kDeadline;
+  while (out_.find(text) == std::string::npos) {
+    if (Clock::now() > deadline || !read_some()) return false;
+  }
+  return true;
+}
+
+void Program::send(int signal) { ::kill(pid_, signal); }
+
+int Program::wait() {
+  const auto deadline = Clock::now() + kDeadline;
+  while (read_some()) {
+    if (Clock::now() > deadline) break;
+  }
+  if (out_fd_ >= 0 || err_fd_ >= 0) {
+    ADD_FAILURE() << "not done in time; its output:\n" << out_ << err_;
+    ::kill(pid_, SIGKILL);
+  }
+  int status = 0;
+  ::waitpid(pid_, &status, 0);
+  pid_ = -1;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+Ended run_lockstep(const std::vector<std::string>& arguments) {
+  Program program(arguments);
+  const int code = program.wait();
+  return {code, program.out(), program.err()};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <sys/types.h>
+#include <vector>
+
+namespace lockstep {
+
+/// The built program at work, in a process of its own.
+class Program {
+ public:
+  explicit Program(const std::vector<std::string>& arguments);
+  /// Kills it if it is still there.
+  ~Program();
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  /// Waits until its stdout holds `text`; false if it ended without, or after
+  /// a deadline.
+  bool wait_for_output(std::string_view text);
+  void send(int signal);
+  /// Waits for its end, and returns the exit code, or minus the signal that
+  /// ended it. Fails the test after a deadline.
+  int wait();
+
+  const std::string& out() const { return out_; }
+  const std::string& err() const { return err_; }
+
+ private:
+  bool read_some();
+
+  pid_t pid_ = -1;
+  int out_fd_ = -1;
+  int err_fd_ = -1;
+  std::string out_;
+  std::string err_;
+};
+
+struct Ended {
+  int code;
+  std::string out;
+  std::string err;
+};
+
+/// Runs the program to its end.
+Ended run_lockstep(const std::vector<std::string>& arguments);
+
+}  // namespace lockstep
