@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/log.h"
 #include "lockstep/base/suggest.h"
 #include "lockstep/models/model.h"
 
@@ -75,20 +76,24 @@ Command step_time_command(const CompareOptions& options,
   return command;
 }
 
+// Why PyTorch can't be compared here; empty: it can.
+std::string why_no_pytorch(const PyTorchPeer& peer,
+                           const std::vector<Device>& devices) {
+  return devices.front().is_cuda()
+             ? "it is compared on the CPU only, and these devices are GPUs"
+             : peer.missing;
+}
+
 // Adds PyTorch's two set-ups, or a note that says why not.
 void add_pytorch(const CompareOptions& options,
                  const std::vector<Device>& devices,
                  const std::function<bool()>& stop,
                  std::vector<Contender>& contenders, Comparison& comparison) {
-  if (devices.front().is_cuda()) {
-    comparison.notes.emplace_back(
-        "PyTorch was left out: it is compared on the CPU only, and these "
-        "devices are GPUs.");
-    return;
-  }
   const PyTorchPeer peer = find_pytorch(stop);
-  if (!peer.missing.empty()) {
-    comparison.notes.push_back("PyTorch was left out: " + peer.missing + ".");
+  const std::string reason = why_no_pytorch(peer, devices);
+  if (!reason.empty()) {
+    comparison.notes.push_back("PyTorch was left out: " + reason + ".");
+    log_warning("compare", comparison.notes.back());
     return;
   }
   for (const std::string strategy : {"single", "ddp"}) {

@@ -157,6 +157,7 @@ Comparison compare_runs(const std::vector<train::RunReport>& reports) {
           runs.back().label(), report.model, report.batch_size));
     }
   }
+  comparison.is_of_files = true;
   comparison.machine = this_machine();
   relate(comparison);
   return comparison;

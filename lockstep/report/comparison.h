@@ -68,8 +68,9 @@ struct Comparison {
   std::vector<std::pair<std::string, double>> ratios;
   Machine machine;
   int64_t rounds = 1;
-  int64_t steps = 0;   ///< timed, of each round
-  int64_t warmup = 0;  ///< before them, not timed
+  int64_t steps = 0;         ///< timed, of each round
+  int64_t warmup = 0;        ///< before them, not timed
+  bool is_of_files = false;  ///< finished runs, not measured for this
   /// What the reader must know to read the figures right.
   std::vector<std::string> notes;
 };

@@ -21,7 +21,7 @@ h2 { font-size: 1.05rem; margin: 2rem 0 0.5rem; }
 table { border-collapse: collapse; width: 100%;
   font-variant-numeric: tabular-nums; }
 th, td { padding: 0.3rem 0.6rem; text-align: right;
-  border-bottom: 1px solid var(--rule); white-space: nowrap; }
+  border-bottom: 1px solid var(--rule); white-space: pre; }
 th { color: var(--muted); font-weight: 500; font-size: 0.85rem; }
 th:first-child, td:first-child, .names th:nth-child(2),
 .names td:nth-child(2) { text-align: left; }

@@ -14,36 +14,40 @@ namespace {
 constexpr double kEvenMemory = 1.05;
 // Shares of a step below this are not worth a word.
 constexpr double kNotableShare = 0.02;
+// Nor are busy fractions that differ by less.
+constexpr double kNotableGap = 0.1;
 
 const ComparedRun* baseline(const Comparison& comparison) {
   return comparison.baseline ? &comparison.runs[*comparison.baseline] : nullptr;
 }
 
-// "dp is 1.40 times as fast as single." and what proportional would be.
+// A slice of the host is not more hardware: single computes with all cores.
+bool has_no_more_hardware(const ComparedRun& run, const ComparedRun& base) {
+  return run.report.devices.front().name.starts_with("cpu:") &&
+         base.report.devices.size() == 1;
+}
+
+// "dp on 2 devices is 1.40 times as fast as single."
 std::string speedup_sentence(const ComparedRun& run, const ComparedRun& base) {
   const size_t devices = run.report.devices.size();
   const double speedup = *run.speedup;
-  std::string text = speedup >= 1
-                         ? fmt::format(
-                               "{} on {} devices is {:.2f} times as fast as "
-                               "{}",
-                               run.label(), devices, speedup, base.label())
-                         : fmt::format(
-                               "{} on {} devices is slower than {}: {:.2f} "
-                               "times its speed",
-                               run.label(), devices, base.label(), speedup);
-  // A slice of the host is not more hardware: single computes with all cores.
-  const bool is_sliced = run.report.devices.front().name.starts_with("cpu:");
-  if (is_sliced && base.report.devices.size() == 1) {
-    return text + fmt::format(
-                      ". {} has all the cores already, so what is above 1 "
-                      "comes from the split alone; with {} GPUs against one, "
-                      "proportional would be {}.",
-                      base.label(), devices, devices);
-  }
+  const std::string text = fmt::format(
+      "{} on {} devices is {} {}: {:.2f} times as fast", run.label(), devices,
+      speedup >= 1 ? "faster than" : "slower than", base.label(), speedup);
+  if (has_no_more_hardware(run, base)) return text + ".";
   const double gained = speedup / static_cast<double>(devices);
   return text + fmt::format(", {:.0f} % of the {} that would be proportional.",
                             100 * gained, devices);
+}
+
+std::string proportion_sentence(const ComparedRun& run,
+                                const ComparedRun& base) {
+  return fmt::format(
+      "Is that proportional? {} has all the cores of the host as well, so the "
+      "{} slices are no more hardware: what is above 1 is saved by working in "
+      "slices. With {} GPUs against one, proportional would be {}.",
+      base.label(), run.report.devices.size(), run.report.devices.size(),
+      run.report.devices.size());
 }
 
 std::optional<std::string> memory_sentence(const ComparedRun& run) {
@@ -109,7 +113,7 @@ std::optional<std::string> busy_sentence(const ComparedRun& run) {
         return a.busy_fraction < b.busy_fraction;
       });
   const double gap = most->busy_fraction - least->busy_fraction;
-  if (gap < 0.05) return std::nullopt;
+  if (gap < kNotableGap) return std::nullopt;
   return fmt::format(
       "Under {} {} works {:.0f} % of the time and {} only {:.0f} %: the latter "
       "waits.",
@@ -138,13 +142,18 @@ std::vector<std::string> reading(const Comparison& comparison) {
   const auto add = [&](std::optional<std::string> sentence) {
     if (sentence) sentences.push_back(std::move(*sentence));
   };
+  std::optional<std::string> proportion;
   for (const auto& run : comparison.runs) {
     const bool is_parallel = run.report.devices.size() > 1;
     if (base == nullptr || &run == base || !run.speedup || !is_parallel) {
       continue;
     }
     add(speedup_sentence(run, *base));
+    if (has_no_more_hardware(run, *base)) {
+      proportion = proportion_sentence(run, *base);
+    }
   }
+  add(std::move(proportion));
   for (const auto& run : comparison.runs) add(memory_sentence(run));
   for (const auto& run : comparison.runs) add(copies_sentence(run));
   for (const auto& run : comparison.runs) add(busy_sentence(run));

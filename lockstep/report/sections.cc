@@ -131,14 +131,13 @@ std::string method(const Comparison& comparison) {
   const std::string machine =
       fmt::format("{}, {}", plural(comparison.machine.cores, "core"),
                   comparison.machine.cpu_model);
-  if (comparison.warmup == 0) {
+  if (comparison.is_of_files) {
     return fmt::format("finished training runs; {}", machine);
   }
-  return fmt::format(
-      "{} of {} after {} of warm-up, each strategy in a fresh "
-      "process every round; {}",
-      plural(comparison.rounds, "round"), plural(comparison.steps, "step"),
-      comparison.warmup, machine);
+  return fmt::format("{} of {} ({} to warm up), a fresh process each; {}",
+                     plural(comparison.rounds, "round"),
+                     plural(comparison.steps, "step"), comparison.warmup,
+                     machine);
 }
 
 }  // namespace lockstep::report

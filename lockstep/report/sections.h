@@ -27,7 +27,7 @@ Section ratio_section(const Comparison& comparison);
 
 /// "mlp (6,308,874 parameters), batch of 64, 2 devices".
 std::string headline(const Comparison& comparison);
-/// "3 rounds of 30 steps, each in a fresh process; 2 cores, AMD EPYC".
+/// "3 rounds of 30 steps (5 to warm up), a fresh process each; 2 cores, ...".
 std::string method(const Comparison& comparison);
 
 /// Sentences that say what the tables show: whether the speed-up is

@@ -86,7 +86,7 @@ void draw_legend(Canvas& canvas) {
     const std::string name = phase.name;
     canvas.rectangle(x, canvas.y, 10, 10, name, name);
     canvas.text(x + 14, canvas.y + 9, name, "small");
-    x += 26 + 6.4 * static_cast<double>(name.size());
+    x += 26 + 7.2 * static_cast<double>(name.size());
   }
   canvas.y += kRow;
 }

@@ -11,7 +11,7 @@
 namespace lockstep::report {
 namespace {
 
-constexpr int kBarWidth = 10;
+constexpr int kBarWidth = 4;
 constexpr size_t kTextWidth = 80;
 
 std::string bold(const std::string& text, Colour colour) {

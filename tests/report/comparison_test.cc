@@ -7,8 +7,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "canned.h"
 #include "lockstep/base/error.h"
+#include "tests/report/canned.h"
 
 namespace lockstep::report {
 namespace {

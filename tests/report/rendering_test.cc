@@ -5,12 +5,12 @@
 
 #include <gtest/gtest.h>
 
-#include "canned.h"
 #include "lockstep/report/html.h"
 #include "lockstep/report/sections.h"
 #include "lockstep/report/subprocess.h"
 #include "lockstep/report/svg.h"
 #include "lockstep/report/text.h"
+#include "tests/report/canned.h"
 
 namespace lockstep::report {
 namespace {
@@ -119,11 +119,12 @@ TEST(Reading, SaysWhereTheBottleneckIs) {
 
 TEST(Reading, CallsASpeedupWhatItIs) {
   const std::string text = joined(reading(practical()));
-  EXPECT_TRUE(contains(text, "dp on 2 devices is 1.50 times as fast as single"))
+  EXPECT_TRUE(contains(
+      text, "dp on 2 devices is faster than single: 1.50 times as fast."))
       << text;
   EXPECT_TRUE(contains(text, "dp-classic on 2 devices is slower than single"))
       << text;
-  EXPECT_TRUE(contains(text, "has all the cores already")) << text;
+  EXPECT_TRUE(contains(text, "has all the cores of the host as well")) << text;
 }
 
 TEST(Reading, MeasuresGpusAgainstTheirNumber) {
