@@ -1,23 +1,17 @@
 #include "lockstep/parallel/replica_group.h"
 
 #include <algorithm>
-#include <iterator>
 #include <unordered_map>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <torch/csrc/autograd/functions/utils.h>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
-#include "lockstep/base/stopwatch.h"
-#include "lockstep/device/cuda.h"
-#include "lockstep/device/random.h"
 #include "lockstep/device/tensor_device.h"
-#include "lockstep/parallel/backward_node.h"
 #include "lockstep/parallel/balance.h"
 #include "lockstep/parallel/nested.h"
-#include "lockstep/parallel/parallel_apply.h"
 #include "lockstep/parallel/scatter_gather.h"
 
 namespace lockstep {
@@ -154,7 +148,7 @@ void ReplicaGroup::check_inputs(const IValue& inputs) const {
   });
 }
 
-void ReplicaGroup::watch_batch(int64_t samples, int64_t chunks) {
+void ReplicaGroup::watch_batch(int64_t samples, int64_t chunks, bool trains) {
   const std::vector<int64_t> shares = split(samples);
   std::vector<Device> idle;
   for (size_t k = 0; k < devices_.size(); ++k) {
@@ -166,6 +160,7 @@ void ReplicaGroup::watch_batch(int64_t samples, int64_t chunks) {
                           "{}; use a batch of at least {}",
                           samples, chunks, shards_, join_names(idle), shards_));
   }
+  if (!trains) return;
   if (last_batch_ >= 0 && samples != last_batch_) {
     warn_once("batch-size-changed", "parallel",
               fmt::format("the batch size changed from {} to {} (a last, "
@@ -176,190 +171,19 @@ void ReplicaGroup::watch_batch(int64_t samples, int64_t chunks) {
   last_batch_ = samples;
 }
 
-std::vector<IValue> ReplicaGroup::scatter_checked(const IValue& inputs) {
+std::vector<IValue> ReplicaGroup::scatter_checked(const IValue& inputs,
+                                                  bool trains) {
+  torch::NoGradGuard no_grad;
   check_inputs(inputs);
   auto parts = scatter(inputs, shard_devices_, options_.dim());
   int64_t samples = -1;
   for_each_tensor(inputs, [&](const Tensor& tensor, const std::string&) {
     if (samples < 0) samples = tensor.size(options_.dim());
   });
-  if (samples >= 0) watch_batch(samples, static_cast<int64_t>(parts.size()));
+  if (samples >= 0) {
+    watch_batch(samples, static_cast<int64_t>(parts.size()), trains);
+  }
   return parts;
-}
-
-void ReplicaGroup::begin(int64_t chunks) {
-  phases_ = {};
-  worker_phases_.assign(workers_.size(), {});
-  check_on_device(original_, devices_[0]);
-  if (original_.buffers.empty()) return;
-  const bool is_mean = options_.buffers() == Buffers::kMean;
-  if (is_mean) shard_buffers_.assign(static_cast<size_t>(chunks), {});
-  if (shards_ == 1 && !is_mean) return;
-  torch::NoGradGuard no_grad;
-  // Shard 0 changes the original's buffers while the others read them.
-  buffer_snapshot_.resize(original_.buffers.size());
-  for (size_t i = 0; i < buffer_snapshot_.size(); ++i) {
-    const Tensor& buffer = original_.buffers[i].second;
-    Tensor& copy = buffer_snapshot_[i];
-    if (copy.defined() && copy.sizes() == buffer.sizes() &&
-        copy.options().type_equal(buffer.options())) {
-      copy.copy_(buffer);
-    } else {
-      copy = buffer.clone();
-    }
-  }
-}
-
-void ReplicaGroup::for_each_shard(int64_t chunks, const ShardTask& task) {
-  const auto count = static_cast<int64_t>(workers_.size());
-  run_all(workers_, [&](size_t k) {
-    run_as_replica(k, devices_[k], [&] {
-      const ShardRange range =
-          shards_of_worker(static_cast<int64_t>(k), count, shards_);
-      for (int64_t s = range.first; s < std::min(range.last, chunks); ++s) {
-        task(k, s, s == 0 ? replicas_[k].front() : replicas_[k].back());
-      }
-      if (devices_[k].is_cuda()) cuda::synchronize();
-    });
-  });
-}
-
-IValue ReplicaGroup::forward_shard(size_t worker, int64_t shard,
-                                   Replica& replica,
-                                   const std::vector<IValue>& inputs) {
-  const Stopwatch watch;
-  replica.refresh(original_,
-                  options_.replication() == Replication::kEveryForward);
-  if (!buffer_snapshot_.empty() &&
-      (shard != 0 || options_.buffers() == Buffers::kMean)) {
-    replica.set_buffers(buffer_snapshot_);
-  }
-  const double replicate_s = watch.seconds();
-  worker_phases_[worker].replicate_s += replicate_s;
-  const RandomScope random(seed_, static_cast<uint64_t>(step_),
-                           static_cast<uint64_t>(shard));
-  IValue output = replica.forward(inputs);
-  if (options_.buffers() == Buffers::kMean) {
-    torch::NoGradGuard no_grad;
-    auto& kept = shard_buffers_[static_cast<size_t>(shard)];
-    for (const auto& [name, buffer] : replica.module().buffers) {
-      kept.push_back(buffer.clone());
-    }
-  }
-  worker_phases_[worker].forward_s += watch.seconds() - replicate_s;
-  return output;
-}
-
-void ReplicaGroup::finish_buffers(int64_t chunks) {
-  if (options_.buffers() != Buffers::kMean) return;
-  torch::NoGradGuard no_grad;
-  for (size_t i = 0; i < original_.buffers.size(); ++i) {
-    Tensor sum = to_device(shard_buffers_[0][i], devices_[0]);
-    if (sum.is_floating_point()) {
-      for (size_t s = 1; s < static_cast<size_t>(chunks); ++s) {
-        sum.add_(to_device(shard_buffers_[s][i], devices_[0]));
-      }
-      sum.div_(chunks);
-    }
-    original_.buffers[i].second.copy_(sum);
-  }
-  shard_buffers_.clear();
-}
-
-void ReplicaGroup::collect_phases() {
-  for (const PhaseTimes& worker : worker_phases_) {
-    const auto raise = [&](double PhaseTimes::*phase) {
-      phases_.*phase = std::max(phases_.*phase, worker.*phase);
-    };
-    raise(&PhaseTimes::replicate_s);
-    raise(&PhaseTimes::forward_s);
-    raise(&PhaseTimes::backward_s);
-  }
-}
-
-IValue ReplicaGroup::forward(const std::vector<IValue>& inputs) {
-  Stopwatch watch;
-  const bool needs_graph = torch::GradMode::is_enabled();
-  const IValue all = c10::ivalue::Tuple::create(inputs);
-  auto region = std::make_shared<Region>();
-  std::vector<Tensor> differentiable;
-  if (needs_graph) {
-    for_each_tensor(all, [&](const Tensor& tensor, const std::string&) {
-      if (!tensor.requires_grad()) return;
-      differentiable.push_back(tensor);
-      region->input_devices.push_back(tensor.device());
-    });
-  }
-  std::vector<IValue> parts;
-  {
-    torch::NoGradGuard no_grad;
-    parts = inputs.empty() ? std::vector<IValue>{all} : scatter_checked(all);
-  }
-  const auto chunks = static_cast<int64_t>(parts.size());
-  region->outputs.resize(parts.size());
-  region->input_leaves.resize(parts.size());
-  begin(chunks);
-  phases_.scatter_s = watch.restart();
-
-  std::vector<IValue> outputs(parts.size());
-  std::vector<bool> requires_grad;
-  for_each_tensor(all, [&](const Tensor& tensor, const std::string&) {
-    requires_grad.push_back(needs_graph && tensor.requires_grad());
-  });
-  for_each_shard(chunks, [&](size_t worker, int64_t shard, Replica& replica) {
-    const auto s = static_cast<size_t>(shard);
-    size_t at = 0;
-    const IValue own = map_tensors(parts[s], [&](const Tensor& chunk) {
-      if (!requires_grad[at++]) return chunk.detach();
-      Tensor leaf = chunk.detach().requires_grad_();
-      region->input_leaves[s].push_back(leaf);
-      return leaf;
-    });
-    outputs[s] = forward_shard(worker, shard, replica,
-                               own.toTupleRef().elements().vec());
-  });
-  collect_phases();
-  finish_buffers(chunks);
-  ++step_;
-
-  watch.restart();
-  bool has_graph = false;
-  std::vector<bool> output_has_graph;
-  for (size_t s = 0; s < outputs.size(); ++s) {
-    for_each_tensor(outputs[s], [&](const Tensor& out, const std::string&) {
-      region->outputs[s].push_back(out);
-      output_has_graph.resize(
-          std::max(output_has_graph.size(), region->outputs[s].size()));
-      if (!out.requires_grad()) return;
-      has_graph = true;
-      output_has_graph[region->outputs[s].size() - 1] = true;
-    });
-    torch::NoGradGuard no_grad;
-    outputs[s] =
-        map_tensors(outputs[s], [](const Tensor& out) { return out.detach(); });
-  }
-  IValue gathered = [&] {
-    torch::NoGradGuard no_grad;
-    return gather(outputs, output_device_, options_.dim());
-  }();
-  phases_.gather_s = watch.seconds();
-  if (!needs_graph || !has_graph) return gathered;
-
-  auto node = std::make_shared<ParallelBackward>(shared_from_this(), region);
-  auto edges = torch::autograd::collect_next_edges(parameters_);
-  for (auto& edge : torch::autograd::collect_next_edges(differentiable)) {
-    edges.push_back(std::move(edge));
-  }
-  node->set_next_edges(std::move(edges));
-  size_t at = 0;
-  for_each_tensor(gathered, [&](const Tensor& out, const std::string&) {
-    if (output_has_graph[at++]) {
-      torch::autograd::set_history(out, node);
-    } else {
-      node->add_input_metadata(out);
-    }
-  });
-  return gathered;
 }
 
 }  // namespace lockstep

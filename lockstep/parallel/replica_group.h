@@ -68,9 +68,10 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
       std::function<void(size_t worker, int64_t shard, Replica& replica)>;
 
   void make_replicas(const std::function<ModuleHandle()>& make_replica);
-  std::vector<c10::IValue> scatter_checked(const c10::IValue& inputs);
+  std::vector<c10::IValue> scatter_checked(const c10::IValue& inputs,
+                                           bool trains);
   void check_inputs(const c10::IValue& inputs) const;
-  void watch_batch(int64_t samples, int64_t chunks);
+  void watch_batch(int64_t samples, int64_t chunks, bool trains);
   /// Starts a forward over `chunks` shards: buffers, random step, phases.
   void begin(int64_t chunks);
   /// Runs `task` for every shard below `chunks` on its worker.

@@ -73,11 +73,8 @@ StepResult ReplicaGroup::train_step(const std::vector<IValue>& inputs,
   Stopwatch watch;
   std::vector<IValue> everything = inputs;
   everything.push_back(target);
-  std::vector<IValue> parts;
-  {
-    torch::NoGradGuard no_grad;
-    parts = scatter_checked(c10::ivalue::Tuple::create(everything));
-  }
+  const auto parts =
+      scatter_checked(c10::ivalue::Tuple::create(everything), true);
   const auto chunks = static_cast<int64_t>(parts.size());
   StepResult result;
   std::vector<int64_t> samples;

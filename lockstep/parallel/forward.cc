@@ -1,0 +1,98 @@
+#include <algorithm>
+
+#include <torch/csrc/autograd/functions/utils.h>
+
+#include "lockstep/base/stopwatch.h"
+#include "lockstep/parallel/backward_node.h"
+#include "lockstep/parallel/nested.h"
+#include "lockstep/parallel/replica_group.h"
+#include "lockstep/parallel/scatter_gather.h"
+
+namespace lockstep {
+
+using c10::IValue;
+using torch::Tensor;
+
+IValue ReplicaGroup::forward(const std::vector<IValue>& inputs) {
+  Stopwatch watch;
+  const bool needs_graph = torch::GradMode::is_enabled();
+  const IValue all = c10::ivalue::Tuple::create(inputs);
+  auto region = std::make_shared<Region>();
+  std::vector<Tensor> differentiable;
+  if (needs_graph) {
+    for_each_tensor(all, [&](const Tensor& tensor, const std::string&) {
+      if (!tensor.requires_grad()) return;
+      differentiable.push_back(tensor);
+      region->input_devices.push_back(tensor.device());
+    });
+  }
+  const auto parts = inputs.empty() ? std::vector<IValue>{all}
+                                    : scatter_checked(all, needs_graph);
+  const auto chunks = static_cast<int64_t>(parts.size());
+  region->outputs.resize(parts.size());
+  region->input_leaves.resize(parts.size());
+  begin(chunks);
+  phases_.scatter_s = watch.restart();
+
+  std::vector<IValue> outputs(parts.size());
+  std::vector<bool> requires_grad;
+  for_each_tensor(all, [&](const Tensor& tensor, const std::string&) {
+    requires_grad.push_back(needs_graph && tensor.requires_grad());
+  });
+  for_each_shard(chunks, [&](size_t worker, int64_t shard, Replica& replica) {
+    const auto s = static_cast<size_t>(shard);
+    size_t at = 0;
+    const IValue own = map_tensors(parts[s], [&](const Tensor& chunk) {
+      if (!requires_grad[at++]) return chunk.detach();
+      Tensor leaf = chunk.detach().requires_grad_();
+      region->input_leaves[s].push_back(leaf);
+      return leaf;
+    });
+    outputs[s] = forward_shard(worker, shard, replica,
+                               own.toTupleRef().elements().vec());
+  });
+  collect_phases();
+  finish_buffers(chunks);
+  ++step_;
+
+  watch.restart();
+  bool has_graph = false;
+  std::vector<bool> output_has_graph;
+  for (size_t s = 0; s < outputs.size(); ++s) {
+    for_each_tensor(outputs[s], [&](const Tensor& out, const std::string&) {
+      region->outputs[s].push_back(out);
+      output_has_graph.resize(
+          std::max(output_has_graph.size(), region->outputs[s].size()));
+      if (!out.requires_grad()) return;
+      has_graph = true;
+      output_has_graph[region->outputs[s].size() - 1] = true;
+    });
+    torch::NoGradGuard no_grad;
+    outputs[s] =
+        map_tensors(outputs[s], [](const Tensor& out) { return out.detach(); });
+  }
+  IValue gathered = [&] {
+    torch::NoGradGuard no_grad;
+    return gather(outputs, output_device_, options_.dim());
+  }();
+  phases_.gather_s = watch.seconds();
+  if (!needs_graph || !has_graph) return gathered;
+
+  auto node = std::make_shared<ParallelBackward>(shared_from_this(), region);
+  auto edges = torch::autograd::collect_next_edges(parameters_);
+  for (auto& edge : torch::autograd::collect_next_edges(differentiable)) {
+    edges.push_back(std::move(edge));
+  }
+  node->set_next_edges(std::move(edges));
+  size_t at = 0;
+  for_each_tensor(gathered, [&](const Tensor& out, const std::string&) {
+    if (output_has_graph[at++]) {
+      torch::autograd::set_history(out, node);
+    } else {
+      node->add_input_metadata(out);
+    }
+  });
+  return gathered;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,107 @@
+// How ReplicaGroup runs a shard: on which worker, with which buffers and random
+// numbers.
+#include <algorithm>
+
+#include "lockstep/base/stopwatch.h"
+#include "lockstep/device/cuda.h"
+#include "lockstep/device/random.h"
+#include "lockstep/parallel/parallel_apply.h"
+#include "lockstep/parallel/replica_group.h"
+#include "lockstep/parallel/scatter_gather.h"
+
+namespace lockstep {
+
+using c10::IValue;
+using torch::Tensor;
+
+void ReplicaGroup::begin(int64_t chunks) {
+  phases_ = {};
+  worker_phases_.assign(workers_.size(), {});
+  check_on_device(original_, devices_[0]);
+  if (original_.buffers.empty()) return;
+  const bool is_mean = options_.buffers() == Buffers::kMean;
+  if (is_mean) shard_buffers_.assign(static_cast<size_t>(chunks), {});
+  if (shards_ == 1 && !is_mean) return;
+  torch::NoGradGuard no_grad;
+  // Shard 0 changes the original's buffers while the others read them.
+  buffer_snapshot_.resize(original_.buffers.size());
+  for (size_t i = 0; i < buffer_snapshot_.size(); ++i) {
+    const Tensor& buffer = original_.buffers[i].second;
+    Tensor& copy = buffer_snapshot_[i];
+    if (copy.defined() && copy.sizes() == buffer.sizes() &&
+        copy.options().type_equal(buffer.options())) {
+      copy.copy_(buffer);
+    } else {
+      copy = buffer.clone();
+    }
+  }
+}
+
+void ReplicaGroup::for_each_shard(int64_t chunks, const ShardTask& task) {
+  const auto count = static_cast<int64_t>(workers_.size());
+  run_all(workers_, [&](size_t k) {
+    run_as_replica(k, devices_[k], [&] {
+      const ShardRange range =
+          shards_of_worker(static_cast<int64_t>(k), count, shards_);
+      for (int64_t s = range.first; s < std::min(range.last, chunks); ++s) {
+        task(k, s, s == 0 ? replicas_[k].front() : replicas_[k].back());
+      }
+      if (devices_[k].is_cuda()) cuda::synchronize();
+    });
+  });
+}
+
+IValue ReplicaGroup::forward_shard(size_t worker, int64_t shard,
+                                   Replica& replica,
+                                   const std::vector<IValue>& inputs) {
+  const Stopwatch watch;
+  replica.refresh(original_,
+                  options_.replication() == Replication::kEveryForward);
+  if (!buffer_snapshot_.empty() &&
+      (shard != 0 || options_.buffers() == Buffers::kMean)) {
+    replica.set_buffers(buffer_snapshot_);
+  }
+  const double replicate_s = watch.seconds();
+  worker_phases_[worker].replicate_s += replicate_s;
+  const RandomScope random(seed_, static_cast<uint64_t>(step_),
+                           static_cast<uint64_t>(shard));
+  IValue output = replica.forward(inputs);
+  if (options_.buffers() == Buffers::kMean) {
+    torch::NoGradGuard no_grad;
+    auto& kept = shard_buffers_[static_cast<size_t>(shard)];
+    for (const auto& [name, buffer] : replica.module().buffers) {
+      kept.push_back(buffer.clone());
+    }
+  }
+  worker_phases_[worker].forward_s += watch.seconds() - replicate_s;
+  return output;
+}
+
+void ReplicaGroup::finish_buffers(int64_t chunks) {
+  if (options_.buffers() != Buffers::kMean) return;
+  torch::NoGradGuard no_grad;
+  for (size_t i = 0; i < original_.buffers.size(); ++i) {
+    Tensor sum = to_device(shard_buffers_[0][i], devices_[0]);
+    if (sum.is_floating_point()) {
+      for (size_t s = 1; s < static_cast<size_t>(chunks); ++s) {
+        sum.add_(to_device(shard_buffers_[s][i], devices_[0]));
+      }
+      sum.div_(chunks);
+    }
+    original_.buffers[i].second.copy_(sum);
+  }
+  shard_buffers_.clear();
+}
+
+void ReplicaGroup::collect_phases() {
+  for (const PhaseTimes& worker : worker_phases_) {
+    const auto raise = [&](double PhaseTimes::*phase) {
+      phases_.*phase = std::max(phases_.*phase, worker.*phase);
+    };
+    raise(&PhaseTimes::replicate_s);
+    raise(&PhaseTimes::forward_s);
+    raise(&PhaseTimes::backward_s);
+  }
+}
+
+}  // namespace lockstep
