@@ -22,7 +22,8 @@ namespace {
 
 constexpr int kSteps = 20;
 constexpr int64_t kBatch = 16;
-constexpr double kRate = 0.01;
+// Gentle: a rate at which the loss jumps would double every rounding error.
+constexpr double kRate = 0.001;
 constexpr double kMomentum = 0.9;
 constexpr double kDecay = 5e-4;
 
@@ -45,7 +46,7 @@ net.conv1 = nn.Conv2d(3, 64, 3, 1, 1, bias=False)
 net.maxpool = nn.Identity()
 net.load_state_dict(load_file(f'{folder}/model'))
 batches = load_file(f'{folder}/batches')
-optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9,
+optimizer = torch.optim.SGD(net.parameters(), lr=0.001, momentum=0.9,
                             weight_decay=5e-4)
 for step in range(int(steps)):
     x, y = batches[f'x{step}'], batches[f'y{step}']
