@@ -1,5 +1,8 @@
 #include "lockstep/device/intra_op.h"
 
+#include <algorithm>
+#include <dlfcn.h>
+#include <exception>
 #include <mutex>
 #include <thread>
 
@@ -14,7 +17,72 @@ int threads_of_a_new_thread() {
   return threads;
 }
 
+/// LibTorch's OpenMP runtime, by the entry points that GCC's code calls (LLVM's
+/// and Intel's runtimes have them too). Null where it is not in this process.
+struct OpenMp {
+  void (*parallel)(void (*)(void*), void*, unsigned threads, unsigned flags);
+  int (*thread_number)();
+  int (*in_parallel)();
+
+  static const OpenMp& get() {
+    static const OpenMp found{symbol<decltype(parallel)>("GOMP_parallel"),
+                              symbol<int (*)()>("omp_get_thread_num"),
+                              symbol<int (*)()>("omp_in_parallel")};
+    return found;
+  }
+  bool is_found() const {
+    return parallel != nullptr && thread_number != nullptr &&
+           in_parallel != nullptr;
+  }
+
+ private:
+  template <class F>
+  static F symbol(const char* name) {
+    return reinterpret_cast<F>(dlsym(RTLD_DEFAULT, name));
+  }
+};
+
+struct Team {
+  int64_t count;
+  int64_t threads;
+  const std::function<void(int64_t, int64_t)>* task;
+  std::mutex mutex;
+  std::exception_ptr error;
+
+  // No exception may leave a parallel region.
+  void run_part(int64_t thread) noexcept {
+    const int64_t begin = count * thread / threads;
+    const int64_t end = count * (thread + 1) / threads;
+    if (begin == end) return;
+    try {
+      (*task)(begin, end);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (error == nullptr) error = std::current_exception();
+    }
+  }
+};
+
 }  // namespace
+
+void intra_op_for(int64_t count,
+                  const std::function<void(int64_t, int64_t)>& task) {
+  if (count <= 0) return;
+  const OpenMp& omp = OpenMp::get();
+  const auto threads =
+      std::min<int64_t>(count, static_cast<int64_t>(at::get_num_threads()));
+  if (threads <= 1 || !omp.is_found() || omp.in_parallel() != 0) {
+    task(0, count);
+    return;
+  }
+  Team team{count, threads, &task, {}, {}};
+  omp.parallel(
+      [](void* data) {
+        static_cast<Team*>(data)->run_part(OpenMp::get().thread_number());
+      },
+      &team, static_cast<unsigned>(threads), 0);
+  if (team.error != nullptr) std::rethrow_exception(team.error);
+}
 
 void set_intra_op_threads_of_this_thread(int threads) {
   static std::mutex mutex;

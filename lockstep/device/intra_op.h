@@ -1,10 +1,23 @@
 #pragma once
 
+#include <cstdint>
+#include <functional>
+
 namespace lockstep {
 
 /// Makes operators that this thread calls compute with `threads` threads, and
 /// changes nothing for other threads: at::set_num_threads() also sets what
 /// threads start with that have not computed yet.
 void set_intra_op_threads_of_this_thread(int threads);
+
+/// Runs `task(begin, end)` over equal parts of [0, count), one for each
+/// intra-op thread of the calling thread, and rethrows the first exception.
+///
+/// at::parallel_for is a template that needs OpenMP in the file that uses it,
+/// and is serial without, in silence. This hands the work to the team of
+/// LibTorch's own OpenMP runtime instead; a second one would start threads of
+/// its own.
+void intra_op_for(int64_t count,
+                  const std::function<void(int64_t begin, int64_t end)>& task);
 
 }  // namespace lockstep

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/device/intra_op.h"
 #include "lockstep/optim/blocks.h"
 
 namespace lockstep::optim {
@@ -104,9 +104,7 @@ void Optimizer::step() {
   }
   begin_step(has_gradient);
   const auto count = static_cast<int64_t>(blocks_.size());
-  const int64_t grain =
-      std::max<int64_t>(1, count / (4 * at::get_num_threads()));
-  at::parallel_for(0, count, grain, [&](int64_t begin, int64_t end) {
+  intra_op_for(count, [&](int64_t begin, int64_t end) {
     torch::NoGradGuard no_grad;
     for (int64_t b = begin; b < end; ++b) {
       const Block& block = blocks_[static_cast<size_t>(b)];

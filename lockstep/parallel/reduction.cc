@@ -4,7 +4,8 @@
 #include <bit>
 
 #include <ATen/Dispatch.h>
-#include <ATen/Parallel.h>
+
+#include "lockstep/device/intra_op.h"
 
 namespace lockstep {
 
@@ -54,17 +55,14 @@ void add_gradients(PartialSum& left, PartialSum& right) {
     if (!sum.defined()) {
       sum = std::move(other);
     } else if (sum.is_cpu()) {
-      at::parallel_for(
-          0, sum.numel(), optim::kBlockElements,
-          [&](int64_t begin, int64_t end) {
-            const auto size = static_cast<int64_t>(sum.element_size());
-            auto* out =
-                static_cast<std::byte*>(sum.mutable_data_ptr()) + begin * size;
-            add_memory(out, out,
-                       static_cast<const std::byte*>(other.const_data_ptr()) +
-                           begin * size,
-                       end - begin, sum.scalar_type());
-          });
+      intra_op_for(sum.numel(), [&](int64_t begin, int64_t end) {
+        const auto size = static_cast<int64_t>(sum.element_size());
+        auto* out =
+            static_cast<std::byte*>(sum.mutable_data_ptr()) + begin * size;
+        const auto* in = static_cast<const std::byte*>(other.const_data_ptr()) +
+                         begin * size;
+        add_memory(out, out, in, end - begin, sum.scalar_type());
+      });
     } else {
       sum.add_(other.to(sum.device()));
     }

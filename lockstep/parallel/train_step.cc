@@ -4,13 +4,13 @@
 #include <unordered_map>
 
 #include <ATen/Dispatch.h>
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/engine.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/device/cuda.h"
+#include "lockstep/device/intra_op.h"
 #include "lockstep/parallel/nested.h"
 #include "lockstep/parallel/replica_group.h"
 #include "lockstep/parallel/scatter_gather.h"
@@ -158,13 +158,11 @@ void ReplicaGroup::for_each_block(
     if (k >= hands) return;
     const auto first = static_cast<int64_t>(count * k / hands);
     const auto last = static_cast<int64_t>(count * (k + 1) / hands);
-    const int64_t grain = std::max<int64_t>(
-        1, (last - first) / (4 * workers_[k]->intra_op_threads()));
-    at::parallel_for(first, last, grain, [&](int64_t begin, int64_t end) {
+    intra_op_for(last - first, [&](int64_t begin, int64_t end) {
       torch::NoGradGuard no_grad;
       Tensor scratch = torch::empty({optim::kBlockElements});
       for (int64_t b = begin; b < end; ++b) {
-        task(static_cast<size_t>(b), scratch);
+        task(static_cast<size_t>(first + b), scratch);
       }
     });
     if (devices_[k].is_cuda()) cuda::synchronize();
