@@ -12,6 +12,8 @@ namespace {
 
 // Devices whose peaks differ by less are called even.
 constexpr double kEvenMemory = 1.05;
+// Speeds that differ by less are called level.
+constexpr double kEvenSpeed = 0.03;
 // Shares of a step below this are not worth a word.
 constexpr double kNotableShare = 0.02;
 // Nor are busy fractions that differ by less.
@@ -31,9 +33,12 @@ bool has_no_more_hardware(const ComparedRun& run, const ComparedRun& base) {
 std::string speedup_sentence(const ComparedRun& run, const ComparedRun& base) {
   const size_t devices = run.report.devices.size();
   const double speedup = *run.speedup;
-  const std::string text = fmt::format(
-      "{} on {} devices is {} {}: {:.2f} times as fast", run.label(), devices,
-      speedup >= 1 ? "faster than" : "slower than", base.label(), speedup);
+  const char* verdict = speedup > 1 + kEvenSpeed   ? "faster than"
+                        : speedup < 1 - kEvenSpeed ? "slower than"
+                                                   : "level with";
+  const std::string text =
+      fmt::format("{} on {} devices is {} {}: {:.2f} times as fast",
+                  run.label(), devices, verdict, base.label(), speedup);
   if (has_no_more_hardware(run, base)) return text + ".";
   const double gained = speedup / static_cast<double>(devices);
   return text + fmt::format(", {:.0f} % of the {} that would be proportional.",
@@ -123,15 +128,21 @@ std::optional<std::string> busy_sentence(const ComparedRun& run) {
 
 std::optional<std::string> copies_sentence(const ComparedRun& run) {
   const auto& report = run.report;
-  if (report.devices.size() < 2 || report.parameter_bytes <= 0) {
+  if (report.devices.size() < 2 || report.parameters <= 0 ||
+      report.parameter_bytes <= 0) {
     return std::nullopt;
   }
-  const int64_t once = 4 * report.parameters;
+  const auto bytes = [](int64_t count) {
+    return format_bytes(static_cast<double>(count));
+  };
+  const int64_t copies =
+      std::max<int64_t>(1, report.parameter_bytes / (4 * report.parameters));
   return fmt::format(
-      "{} holds {} of parameters ({:.1f} copies) and {} of optimizer state.",
-      run.label(), format_bytes(static_cast<double>(report.parameter_bytes)),
-      static_cast<double>(report.parameter_bytes) / static_cast<double>(once),
-      format_bytes(static_cast<double>(report.optimizer_state_bytes)));
+      "{} holds {} of parameters, {}, and {} of optimizer state.", run.label(),
+      bytes(report.parameter_bytes),
+      copies == 1 ? "one copy for all devices"
+                  : fmt::format("{} copies", copies),
+      bytes(report.optimizer_state_bytes));
 }
 
 }  // namespace

@@ -1,8 +1,10 @@
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <unistd.h>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -22,11 +24,17 @@ using Arguments = std::vector<std::string>;
 
 constexpr const char* kProgram = LOCKSTEP_BINARY_DIR "/bin/lockstep";
 
-// A comparison as small as one can be.
+// A comparison as small as one can be, but for what `more` says.
 Arguments compare(const Arguments& more) {
-  Arguments all{"compare", "--model",  "mlp", "--batch-size", "8", "--steps",
-                "2",       "--warmup", "1",   "--rounds",     "1", "--devices",
-                "cpu:2"};
+  Arguments all{"compare"};
+  const std::vector<std::pair<std::string, std::string>> defaults{
+      {"--model", "mlp"}, {"--batch-size", "8"}, {"--steps", "2"},
+      {"--warmup", "1"},  {"--rounds", "1"},     {"--devices", "cpu:2"},
+  };
+  for (const auto& [option, value] : defaults) {
+    if (std::find(more.begin(), more.end(), option) != more.end()) continue;
+    all.insert(all.end(), {option, value});
+  }
   all.insert(all.end(), more.begin(), more.end());
   return all;
 }
