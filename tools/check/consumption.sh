@@ -14,7 +14,8 @@ run_examples() {
   local program
   for program in "$@"; do
     echo "--- $program"
-    "$program"
+    # They may write to where they are.
+    (cd "$work" && "$program")
   done
 }
 
