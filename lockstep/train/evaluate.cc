@@ -59,11 +59,13 @@ EvalReport evaluate_checkpoint(const EvalOptions& options) {
   data::Loader loader(data::open(options.data, data::Split::kTest),
                       loader_options);
 
-  const auto factory = model_factory(report.info.model, options.channels_last);
-  auto model = factory();
+  auto model = make_laid_out(report.info.model, options.channels_last,
+                             models::Init::kNone);
   load_checkpoint(report.checkpoint, *model);
   model->to(torch_device(options.devices.front()));
-  DataParallel<models::Model> parallel(model, factory, options.devices);
+  DataParallel<models::Model> parallel(
+      model, replica_factory(report.info.model, options.channels_last),
+      options.devices);
   report.test = evaluate(parallel, loader);
   report.seconds = watch.seconds();
   return report;

@@ -10,12 +10,18 @@ void to_channels_last(torch::nn::Module& module) {
   }
 }
 
-std::function<std::shared_ptr<models::Model>()> model_factory(
+std::shared_ptr<models::Model> make_laid_out(const models::ModelSpec& spec,
+                                             bool channels_last,
+                                             models::Init init) {
+  auto model = models::make(spec, init);
+  if (channels_last) to_channels_last(*model);
+  return model;
+}
+
+std::function<std::shared_ptr<models::Model>()> replica_factory(
     const models::ModelSpec& spec, bool channels_last) {
   return [spec, channels_last] {
-    auto model = models::make(spec);
-    if (channels_last) to_channels_last(*model);
-    return model;
+    return make_laid_out(spec, channels_last, models::Init::kNone);
   };
 }
 

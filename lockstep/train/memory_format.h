@@ -11,8 +11,14 @@ namespace lockstep::train {
 /// layout, as PyTorch's module.to(memory_format=...) does.
 void to_channels_last(torch::nn::Module& module);
 
-/// Builds models of `spec`, in that layout if asked to.
-std::function<std::shared_ptr<models::Model>()> model_factory(
+/// Builds a model of `spec`, in that layout if asked to.
+std::shared_ptr<models::Model> make_laid_out(
+    const models::ModelSpec& spec, bool channels_last,
+    models::Init init = models::Init::kRandom);
+
+/// Builds DataParallel's replicas of it. What they start with is replaced by
+/// the original's at once, so nothing is drawn.
+std::function<std::shared_ptr<models::Model>()> replica_factory(
     const models::ModelSpec& spec, bool channels_last);
 
 }  // namespace lockstep::train

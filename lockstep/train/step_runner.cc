@@ -40,7 +40,7 @@ std::shared_ptr<models::Model> make_model(const TrainOptions& options,
   std::optional<MemoryScope> scope;
   charge_first_device(options, plan, scope);
   torch::manual_seed(options.seed);
-  auto model = model_factory(options.model, options.channels_last)();
+  auto model = make_laid_out(options.model, options.channels_last);
   const std::string& from = options.init_from;
   if (!from.empty()) {
     if (std::filesystem::is_directory(from)) {
@@ -85,7 +85,7 @@ StepRunner::StepRunner(const TrainOptions& options, const Plan& plan)
     : options_(options),
       plan_(plan),
       model_(make_model(options, plan)),
-      parallel_(model_, model_factory(options.model, options.channels_last),
+      parallel_(model_, replica_factory(options.model, options.channels_last),
                 plan.devices, parallel_options(options, plan)),
       optimizer_(make_optimizer(options, plan, *model_)),
       samples_(plan.devices.size(), 0) {
