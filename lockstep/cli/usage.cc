@@ -90,6 +90,15 @@ class Formatter : public CLI::Formatter {
                 kHelpWidth - kHelpColumn);
   }
 
+  std::string make_footer(const CLI::App* app) const override {
+    std::istringstream lines(app->get_footer());
+    std::string text;
+    for (std::string line; std::getline(lines, line);) {
+      text += (line.size() > kHelpWidth ? wrap(line, kHelpWidth) : line) + "\n";
+    }
+    return text;
+  }
+
   std::string make_option_opts(const CLI::Option* option) const override {
     if (option->get_type_size() == 0) return "";
     std::string text = " " + option->get_type_name();

@@ -163,7 +163,7 @@ TEST(Errors, BatchSmallerThanTheDevicesIsAllowedWithAWarning) {
   if (allowed_cores().size() < 2) GTEST_SKIP() << "needs 2 cores";
   expect_error(
       train({"--strategy", "dp", "--devices", "cpu:2", "--batch-size", "1"}), 0,
-      {"cpu:1 is idle"});
+      {"idle: cpu:1"});
 }
 
 TEST(Errors, CheckpointOfAnotherModel) {
@@ -184,12 +184,11 @@ TEST(Errors, NoCheckpoint) {
 
 TEST(Errors, LossThatIsNotFinite) {
   const TemporaryFolder folder;
-  expect_error(
-      train({"--lr", "1e30", "--schedule", "constant", "--max-steps", "5",
-             "--out-dir", folder.path("run"), "--checkpoint-every", "1"}),
-      kFailed,
-      {"[train]", "step 1", "first seen in", "lower --lr",
-       "the last checkpoint is " + folder.path("run")});
+  expect_error(train({"--lr", "1e30", "--schedule", "constant", "--out-dir",
+                      folder.path("run"), "--checkpoint-every", "1"}),
+               kFailed,
+               {"[train]", "step 1", "first seen in", "lower --lr",
+                "the last checkpoint is " + folder.path("run")});
 }
 
 TEST(Errors, FolderThatCanNotBeWritten) {
