@@ -13,8 +13,7 @@ class Stopwatch {
   /// Returns the seconds so far and starts again.
   double restart() {
     const auto now = Clock::now();
-    const double elapsed =
-        std::chrono::duration<double>(now - start_).count();
+    const double elapsed = std::chrono::duration<double>(now - start_).count();
     start_ = now;
     return elapsed;
   }

@@ -22,7 +22,7 @@ std::string to_string(Strategy strategy);
 enum class OptimizerKind { kSgd, kAdamW };
 enum class ScheduleKind {
   kConstant,
-  kSteps,   ///< lr x 0.1 at each of `milestones`: seed 003's 0.1, 0.01, ...
+  kSteps,   ///< lr x 0.1 at each of `milestones`: 0.1, 0.01, ...
   kCosine,  ///< linear warm-up, then cosine to 0
 };
 
@@ -40,7 +40,7 @@ struct TrainOptions {
   bool augment = true;
   bool evaluate = true;  ///< on the test split at the end
   OptimizerKind optimizer = OptimizerKind::kSgd;
-  double lr = 0.1;
+  double lr = 0.02;
   double momentum = 0.9;
   double weight_decay = 5e-4;
   bool nesterov = false;
