@@ -59,11 +59,6 @@ if(NOT TARGET LockstepTorch)
   target_include_directories(LockstepTorch SYSTEM INTERFACE
     ${_torch_include} ${_torch_include}/torch/csrc/api/include)
   target_compile_features(LockstepTorch INTERFACE cxx_std_20)
-  # LibTorch brings headers of its own fmt, which go before the system's, but
-  # no library to link. The version is in fmt's namespace, so both can be.
-  if(EXISTS ${_torch_include}/fmt/format.h)
-    target_compile_definitions(LockstepTorch INTERFACE FMT_HEADER_ONLY)
-  endif()
   target_link_libraries(LockstepTorch INTERFACE
     ${LOCKSTEP_TORCH_LIB_DIR}/libtorch_cpu.so
     ${LOCKSTEP_TORCH_LIB_DIR}/libc10.so)

@@ -6,12 +6,13 @@ include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
 set(layers base device models data optim parallel train report)
 
-set(targets lockstep lockstep_options)
+set(targets lockstep lockstep_options lockstep_fmt)
 foreach(layer IN LISTS layers)
   list(APPEND targets lockstep_${layer})
   set_target_properties(lockstep_${layer} PROPERTIES EXPORT_NAME ${layer})
 endforeach()
 set_target_properties(lockstep_options PROPERTIES EXPORT_NAME options)
+set_target_properties(lockstep_fmt PROPERTIES EXPORT_NAME fmt)
 
 install(TARGETS ${targets} EXPORT lockstepTargets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})

@@ -49,14 +49,20 @@ std::string followers(const CommandWords& command) {
   return join(words);
 }
 
+bool is_path(const OptionWords& option) {
+  return option.value.find("DIR") != std::string::npos ||
+         option.value.find("PATH") != std::string::npos;
+}
+
 std::string zsh_option(const OptionWords& option) {
   std::string spec =
       fmt::format("{}[{}]", option.flag, escaped(option.description, "[]:\\"));
   if (!option.value.empty()) {
     spec += fmt::format(":{}:{}", escaped(option.value, ":\\"),
-                        option.choices.empty()
-                            ? "_files"
-                            : fmt::format("({})", join(option.choices)));
+                        !option.choices.empty()
+                            ? fmt::format("({})", join(option.choices))
+                        : is_path(option) ? "_files"
+                                          : " ");
   }
   return shell_word(spec);
 }
@@ -66,7 +72,7 @@ std::string fish_option(const OptionWords& option) {
   if (!option.choices.empty()) {
     line += fmt::format(" -x -a '{}'", join(option.choices));
   } else if (!option.value.empty()) {
-    line += " -r";
+    line += is_path(option) ? " -r" : " -x";
   }
   return line + fmt::format(" -d '{}'\n", escaped(option.description, "'\\"));
 }

@@ -1,0 +1,22 @@
+// LibTorch brings fmt's headers without its library: this is that library, as
+// fmt's own src/format.cc has it, for char.
+#include <fmt/format-inl.h>
+
+FMT_BEGIN_NAMESPACE
+
+template FMT_API auto locale_ref::get<std::locale>() const -> std::locale;
+
+namespace detail {
+
+template FMT_API auto dragonbox::to_decimal(float x) noexcept
+    -> dragonbox::decimal_fp<float>;
+template FMT_API auto dragonbox::to_decimal(double x) noexcept
+    -> dragonbox::decimal_fp<double>;
+template FMT_API auto thousands_sep_impl(locale_ref)
+    -> thousands_sep_result<char>;
+template FMT_API auto decimal_point_impl(locale_ref) -> char;
+template FMT_API void buffer<char>::append(const char*, const char*);
+
+}  // namespace detail
+
+FMT_END_NAMESPACE
