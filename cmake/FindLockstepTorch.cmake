@@ -16,7 +16,10 @@ elseif(LOCKSTEP_TORCH_DEFAULT AND NOT LOCKSTEP_PYTHON)
   set(_torch_root "${LOCKSTEP_TORCH_DEFAULT}")
 else()
   if(NOT LOCKSTEP_PYTHON)
-    set(LOCKSTEP_PYTHON ${CMAKE_CURRENT_LIST_DIR}/../.venv/bin/python
+    # As the Makefile writes it: another spelling would build the tests anew.
+    cmake_path(SET _python NORMALIZE
+               ${CMAKE_CURRENT_LIST_DIR}/../.venv/bin/python)
+    set(LOCKSTEP_PYTHON ${_python}
         CACHE FILEPATH "A Python interpreter that has torch" FORCE)
   endif()
   execute_process(
