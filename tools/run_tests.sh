@@ -7,6 +7,8 @@ shift
 
 # A temporary folder of this run, so that a killed test leaves nothing.
 TMPDIR=$(mktemp -d)
+# A test reads its files as another user, to be refused one of them.
+chmod 755 "$TMPDIR"
 export TMPDIR
 trap 'rm -rf "$TMPDIR"' EXIT
 

@@ -40,7 +40,7 @@ struct TrainOptions {
   bool augment = true;
   bool evaluate = true;  ///< on the test split at the end
   OptimizerKind optimizer = OptimizerKind::kSgd;
-  double lr = 0.02;
+  double lr = 0.1;
   double momentum = 0.9;
   double weight_decay = 5e-4;
   bool nesterov = false;
