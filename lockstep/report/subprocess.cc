@@ -203,7 +203,10 @@ CommandResult run_command(const Command& command) {
   }
   if (result.end == CommandResult::End::kExited) {
     if (WIFSIGNALED(group.status())) {
-      result.end = CommandResult::End::kSignalled;
+      // Until it has a group of its own, a child gets the signals of ours.
+      const bool is_ours = command.stop && command.stop();
+      result.end = is_ours ? CommandResult::End::kStopped
+                           : CommandResult::End::kSignalled;
       result.signal = WTERMSIG(group.status());
     } else {
       result.exit_code = WEXITSTATUS(group.status());
