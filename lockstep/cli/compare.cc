@@ -26,7 +26,7 @@ constexpr size_t kMaxReportBytes = 256 << 20;
 struct CompareFlags {
   ModelFlags model{.model = "mlp"};
   DeviceFlags devices;
-  MemoryFormatFlags memory_format{.channels_last = "off"};
+  MemoryFormatFlags memory_format;
   report::CompareOptions options;
   std::vector<std::string> runs;
   std::string report;
