@@ -52,6 +52,13 @@ class IoError : public Error {
   explicit IoError(const Problem& problem) : Error("io", problem) {}
 };
 
+/// A rank that died, stalled, left or called something else; a store or a
+/// backend that can't be reached.
+class CommError : public Error {
+ public:
+  explicit CommError(const Problem& problem) : Error("comm", problem) {}
+};
+
 /// Training can't go on: a loss that is not finite, say.
 class TrainError : public Error {
  public:

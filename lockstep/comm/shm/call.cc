@@ -1,0 +1,67 @@
+#include "lockstep/comm/shm/call.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include <fmt/format.h>
+
+namespace lockstep::shm {
+namespace {
+
+// Another process wrote it: it may lack its end.
+std::string_view text_of(const std::array<char, 12>& text) {
+  return {text.data(), ::strnlen(text.data(), text.size())};
+}
+
+std::string_view name_of(Operation operation) {
+  switch (operation) {
+    case Operation::kNone:
+      return "nothing";
+    case Operation::kAllReduce:
+      return "all_reduce";
+    case Operation::kReduce:
+      return "reduce";
+    case Operation::kBroadcast:
+      return "broadcast";
+    case Operation::kAllGather:
+      return "all_gather";
+    case Operation::kGather:
+      return "gather";
+    case Operation::kScatter:
+      return "scatter";
+    case Operation::kReduceScatter:
+      return "reduce_scatter";
+    case Operation::kAllToAll:
+      return "all_to_all";
+    case Operation::kBarrier:
+      return "barrier";
+    case Operation::kShareMemory:
+      return "shared_memory";
+  }
+  return "an unknown operation";
+}
+
+}  // namespace
+
+std::array<char, 12> short_text(std::string_view text) {
+  std::array<char, 12> result{};
+  std::copy_n(text.begin(), std::min(text.size(), result.size()),
+              result.begin());
+  return result;
+}
+
+std::string Call::describe() const {
+  std::string result(name_of(operation));
+  if (!text_of(reduction).empty()) {
+    result += fmt::format(" ({})", text_of(reduction));
+  }
+  if (root >= 0) result += fmt::format(", root {}", root);
+  if (!text_of(type).empty()) {
+    result += elements == 0
+                  ? fmt::format(", {}", text_of(type))
+                  : fmt::format(", {} x {}", elements, text_of(type));
+  }
+  return result;
+}
+
+}  // namespace lockstep::shm

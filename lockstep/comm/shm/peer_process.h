@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <sys/types.h>
+
+namespace lockstep::shm {
+
+/// What tells a process from a later one with the same number: field 22 of
+/// /proc/PID/stat, in clock ticks since boot; 0 if there is no such process.
+uint64_t start_time_of(pid_t pid);
+
+/// Another process of this host, watched through a pidfd, so that its end is
+/// known at once and its number can't be taken for a new process's.
+class PeerProcess {
+ public:
+  PeerProcess() = default;
+  /// Throws CommError if the process that started at `start_time` is gone.
+  PeerProcess(pid_t pid, uint64_t start_time);
+  ~PeerProcess();
+  PeerProcess(PeerProcess&& other) noexcept;
+  PeerProcess& operator=(PeerProcess&& other) noexcept;
+
+  pid_t pid() const { return pid_; }
+  bool has_ended() const;
+  /// "is stopped (SIGSTOP or a debugger)", "runs", "sleeps", "has ended", ...
+  std::string state() const;
+
+ private:
+  pid_t pid_ = 0;
+  int fd_ = -1;
+};
+
+}  // namespace lockstep::shm

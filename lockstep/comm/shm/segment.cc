@@ -1,0 +1,124 @@
+#include "lockstep/comm/shm/segment.h"
+
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <map>
+#include <mutex>
+#include <string>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::shm {
+namespace {
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+// The segments that this process made, by inode. Ranks that are threads share
+// a mapping: it saves page tables, and a sanitizer sees that it is one memory.
+struct OwnSegments {
+  std::mutex mutex;
+  std::map<uint64_t, std::weak_ptr<const Segment>> by_inode;
+};
+
+// Never destroyed: a segment may go at the very end of the process.
+OwnSegments& own_segments() {
+  static auto* const segments = new OwnSegments;
+  return *segments;
+}
+
+[[noreturn]] void fail(const std::string& what, int error,
+                       const std::string& fix = {}) {
+  throw CommError({.what = what, .got = std::strerror(error), .fix = fix});
+}
+
+std::span<std::byte> map(int fd, size_t bytes) {
+  void* memory =
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (memory == MAP_FAILED) {
+    const int error = errno;
+    ::close(fd);
+    fail(fmt::format("can't map {} bytes of shared memory", bytes), error);
+  }
+  return {static_cast<std::byte*>(memory), bytes};
+}
+
+}  // namespace
+
+std::shared_ptr<const Segment> Segment::create(size_t bytes) {
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  bytes = (std::max<size_t>(bytes, 1) + page - 1) / page * page;
+  const int fd = ::memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (fd < 0) fail("can't create shared memory", errno);
+  struct stat status {};
+  if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0 ||
+      ::fcntl(fd, F_ADD_SEALS, kSeals) != 0 || ::fstat(fd, &status) != 0) {
+    const int error = errno;
+    ::close(fd);
+    fail(fmt::format("can't create {} bytes of shared memory", bytes), error);
+  }
+  std::shared_ptr<const Segment> segment(
+      new Segment(fd, map(fd, bytes), status.st_ino));
+  OwnSegments& own = own_segments();
+  const std::lock_guard lock(own.mutex);
+  own.by_inode[status.st_ino] = segment;
+  return segment;
+}
+
+std::shared_ptr<const Segment> Segment::open(const SegmentAddress& address) {
+  if (address.pid == ::getpid()) {
+    OwnSegments& own = own_segments();
+    const std::lock_guard lock(own.mutex);
+    const auto found = own.by_inode.find(address.inode);
+    if (found != own.by_inode.end()) {
+      if (auto segment = found->second.lock()) return segment;
+    }
+  }
+  const std::string path =
+      fmt::format("/proc/{}/fd/{}", address.pid, address.fd);
+  const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (fd < 0) {
+    fail(fmt::format("can't open the shared memory of process {}", address.pid),
+         errno,
+         "ranks that share memory run as one user and see each other's "
+         "processes; use --backend gloo otherwise");
+  }
+  struct stat status {};
+  const int seals = ::fcntl(fd, F_GET_SEALS);
+  if (::fstat(fd, &status) != 0 || seals < 0 || (seals & kSeals) != kSeals ||
+      status.st_ino != address.inode ||
+      static_cast<uint64_t>(status.st_size) != address.bytes) {
+    ::close(fd);
+    throw CommError(
+        {.what = fmt::format("file {} of process {} is not the shared memory "
+                             "that was announced",
+                             address.fd, address.pid),
+         .expected = fmt::format("a sealed memfd of {} bytes", address.bytes),
+         .got = fmt::format("{} bytes, inode {}, seals {:#x}", status.st_size,
+                            status.st_ino, seals)});
+  }
+  return std::shared_ptr<const Segment>(
+      new Segment(fd, map(fd, address.bytes), status.st_ino));
+}
+
+Segment::~Segment() {
+  ::munmap(bytes_.data(), bytes_.size());
+  ::close(fd_);
+  OwnSegments& own = own_segments();
+  const std::lock_guard lock(own.mutex);
+  const auto found = own.by_inode.find(inode_);
+  if (found != own.by_inode.end() && found->second.expired()) {
+    own.by_inode.erase(found);
+  }
+}
+
+SegmentAddress Segment::address() const {
+  return {.pid = ::getpid(), .fd = fd_, .inode = inode_, .bytes = bytes_.size()};
+}
+
+}  // namespace lockstep::shm

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include <sys/types.h>
+
+namespace lockstep::shm {
+
+/// Where another process of this host finds a segment. Fits in a message.
+struct SegmentAddress {
+  pid_t pid = 0;
+  int fd = -1;
+  uint64_t inode = 0;
+  uint64_t bytes = 0;
+};
+
+/// Memory that processes of one host share: a memfd, so it has no name that
+/// could be left behind, is not bounded by the size of /dev/shm, and goes with
+/// the last process that maps it, killed ones included. Sealed: no process can
+/// cut it short under another that reads it.
+class Segment {
+ public:
+  /// `bytes` (rounded up to pages) of zeros, of which none takes memory before
+  /// it is touched. Throws CommError.
+  static std::shared_ptr<const Segment> create(size_t bytes);
+  /// The segment at `address`; in its own process that very mapping. The
+  /// address is checked: it must name a sealed memfd of that size. Throws
+  /// CommError.
+  static std::shared_ptr<const Segment> open(const SegmentAddress& address);
+
+  ~Segment();
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+
+  std::span<std::byte> bytes() const { return bytes_; }
+  SegmentAddress address() const;
+
+ private:
+  Segment(int fd, std::span<std::byte> bytes, uint64_t inode)
+      : fd_(fd), bytes_(bytes), inode_(inode) {}
+
+  int fd_;
+  std::span<std::byte> bytes_;
+  uint64_t inode_;
+};
+
+}  // namespace lockstep::shm

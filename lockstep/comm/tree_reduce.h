@@ -1,0 +1,23 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+
+#include "lockstep/comm/shm/collectives.h"
+
+namespace lockstep {
+
+/// How elements of `type` of several ranks are reduced: along the balanced
+/// binary tree of shards (a node of n > 1 ranks splits at the largest power of
+/// two below n), half and bfloat16 in float32 and rounded once, NaN kept by min
+/// and max as torch.minimum keeps it. A sum of bools is their or.
+///
+/// Throws CommError for what has no meaning: min of complex numbers, band of
+/// floating ones. kPremulSum is a sum here: its factor is each rank's own.
+shm::Reduction tree_reduction(at::ScalarType type,
+                              c10d::ReduceOp::RedOpType op);
+
+/// "sum", "avg", ...
+const char* name_of(c10d::ReduceOp::RedOpType op);
+
+}  // namespace lockstep

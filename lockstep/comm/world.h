@@ -1,0 +1,120 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/torch.h>
+
+#include "lockstep/comm/environment.h"
+#include "lockstep/comm/shared_memory.h"
+
+namespace lockstep {
+
+enum class ReduceOp { kSum, kAvg, kProduct, kMin, kMax, kBand, kBor, kBxor };
+
+struct WorldOptions {
+  /// "auto", "shm", "gloo" or "nccl". auto: nccl for GPUs; on CPU shm where
+  /// all ranks are on one host, which they find out from each other, else gloo.
+  std::string backend = "auto";
+  /// Of every wait: for the other ranks to come, and for each collective.
+  std::chrono::milliseconds timeout{300'000};
+  /// Where the ranks' tensors are.
+  torch::DeviceType device_type = torch::kCPU;
+};
+
+/// The ranks of a job, or some of them, and what they do together. A value:
+/// copies are the same world. A collective must be called by all of its ranks,
+/// in the same order; in a world of one it does nothing.
+///
+/// Tensors are contiguous or not, on the host or (nccl) on this rank's GPU. A
+/// call returns when the result is there; c10d's asynchronous forms are those
+/// of backend(). Every wait ends at the timeout.
+///
+/// Throws CommError for a rank that died, stalled or called something else.
+class World {
+ public:
+  World();  ///< of one
+  int rank() const;
+  int size() const;
+  int local_rank() const;  ///< among the ranks on this host
+  int local_size() const;
+  bool is_one_host() const;
+  /// "shm", "gloo", "nccl"; "none" in a world of one.
+  const std::string& backend_name() const;
+  /// c10d's interface to the same ranks: for its own Work, futures, Python.
+  const c10::intrusive_ptr<c10d::Backend>& backend() const;
+  const c10::intrusive_ptr<c10d::Store>& store() const;
+  std::chrono::milliseconds timeout() const;
+
+  /// In place. The sum of floating types over ranks is the balanced binary
+  /// tree of shards with shm; with gloo and nccl see ordered_all_reduce().
+  void all_reduce(torch::Tensor& tensor, ReduceOp op = ReduceOp::kSum) const;
+  /// In place; only on `root` is the result defined.
+  void reduce(torch::Tensor& tensor, int root,
+              ReduceOp op = ReduceOp::kSum) const;
+  void broadcast(torch::Tensor& tensor, int root) const;
+  /// One tensor for each rank, like `tensor`, which is alike on all ranks.
+  std::vector<torch::Tensor> all_gather(const torch::Tensor& tensor) const;
+  /// On `root` as all_gather(); elsewhere nothing.
+  std::vector<torch::Tensor> gather(const torch::Tensor& tensor,
+                                    int root) const;
+  /// Rank r gets `parts[r]` of `root` into `tensor`.
+  void scatter(torch::Tensor& tensor, const std::vector<torch::Tensor>& parts,
+               int root) const;
+  /// The reduction of every rank's `parts[rank()]` into `tensor`.
+  void reduce_scatter(torch::Tensor& tensor,
+                      const std::vector<torch::Tensor>& parts,
+                      ReduceOp op = ReduceOp::kSum) const;
+  /// outputs[r] becomes rank r's inputs[rank()]. Sizes may differ by pair.
+  void all_to_all(std::vector<torch::Tensor>& outputs,
+                  const std::vector<torch::Tensor>& inputs) const;
+  void send(const torch::Tensor& tensor, int to, int tag = 0) const;
+  void recv(torch::Tensor& tensor, int from, int tag = 0) const;
+  void barrier() const;
+
+  /// A string of every rank, by rank; for what is small and rare (names,
+  /// reports). Goes through the store.
+  std::vector<std::string> all_gather_text(const std::string& text) const;
+
+  /// Whether ranks can map memory of each other: shared_memory() works.
+  bool can_share_memory() const;
+  /// `bytes` of zeroed memory for each rank, which every rank can read and
+  /// write (collective; `bytes` may differ). Reading what another rank wrote
+  /// needs a barrier() in between. Throws CommError unless can_share_memory().
+  SharedMemory shared_memory(size_t bytes) const;
+
+  /// A world of the `ranks` of this one, in that order; called by all ranks of
+  /// this one. Nothing for a rank that is not among them.
+  std::optional<World> new_group(const std::vector<int>& ranks) const;
+
+  class Impl;
+  explicit World(std::shared_ptr<const Impl> impl);
+
+ private:
+  std::shared_ptr<const Impl> impl_;
+};
+
+/// The world of this process, from its environment (see environment.h). Called
+/// by every rank of the job; each call makes a world of its own.
+World init(const WorldOptions& options = {});
+
+/// Runs `task` as rank r of `ranks`, each in a thread of its own, and waits
+/// for all. A rank that throws ends the others' waits; the first exception (in
+/// time) is rethrown when all have ended. Ranks run on equal cuts of this
+/// process's cores, as slices do.
+void spawn(int ranks, const std::function<void(World)>& task,
+           const WorldOptions& options = {});
+
+/// Sums a contiguous `tensor` over the ranks in place, along the balanced
+/// binary tree of shards, whatever the backend: as all-to-all, local ordered
+/// sum and all-gather where it has no order of its own. The same bits on every
+/// rank and over every backend.
+void ordered_all_reduce(const World& world, torch::Tensor& tensor);
+
+}  // namespace lockstep
