@@ -1,6 +1,7 @@
-# lockstep_layer(name [TORCH] [DEPENDS layers...] [LINK targets...]):
+# lockstep_layer(folder [TORCH] [DEPENDS layers...] [LINK targets...]):
 # one static library per folder of lockstep/. Every *.cc in the folder is
-# built; x.cc or no_x.cc is picked by the caller through EXCLUDE.
+# built; x.cc or no_x.cc is picked by the caller through EXCLUDE. comm/shm
+# becomes lockstep_comm_shm.
 
 add_library(lockstep_options INTERFACE)
 target_compile_features(lockstep_options INTERFACE cxx_std_20)
@@ -52,13 +53,14 @@ function(lockstep_use_torch target)
   target_precompile_headers(${target} REUSE_FROM lockstep_pch)
 endfunction()
 
-function(lockstep_layer name)
+function(lockstep_layer folder)
+  string(REPLACE "/" "_" name ${folder})
   cmake_parse_arguments(ARG "TORCH" "" "DEPENDS;LINK;EXCLUDE" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS
-       ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cc
-       ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.h)
+       ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.cc
+       ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.h)
   foreach(excluded IN LISTS ARG_EXCLUDE)
-    list(REMOVE_ITEM sources ${CMAKE_CURRENT_SOURCE_DIR}/${name}/${excluded})
+    list(REMOVE_ITEM sources ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/${excluded})
   endforeach()
   add_library(lockstep_${name} STATIC ${sources})
   add_library(lockstep::${name} ALIAS lockstep_${name})

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstring>
 #include <new>
 #include <string_view>
@@ -23,7 +24,7 @@ constexpr int kSleepMs = 20;
 // About 100 us of a core: longer than a wake-up, shorter than it hurts.
 constexpr int kSpins = 2000;
 
-enum class State : uint32_t { kAbsent, kHere, kLeft, kFailed };
+enum class State : uint32_t { kAbsent, kJoining, kHere, kLeft, kFailed };
 
 }  // namespace
 
@@ -51,6 +52,7 @@ struct Group::Line {
   // Written before state is kHere, or kFailed.
   alignas(64) int32_t pid;
   uint64_t start_time;
+  std::array<uint64_t, 16> cores;  ///< a bit for each that it may use
   std::array<char, 400> failure;
 };
 
@@ -75,7 +77,6 @@ Group::Group(std::shared_ptr<const Segment> segment, int rank, int ranks,
       rank_(rank),
       ranks_(ranks),
       timeout_(timeout),
-      spins_(ranks <= static_cast<int>(allowed_cores().size()) ? kSpins : 0),
       peers_(static_cast<size_t>(ranks)) {
   const auto* header =
       reinterpret_cast<const Header*>(segment_->bytes().data());
@@ -113,21 +114,49 @@ std::span<std::byte> Group::slot(int rank) const {
 
 void Group::join() {
   Line& own = line(rank_);
-  own.pid = ::getpid();
-  own.start_time = start_time_of(::getpid());
   State absent = State::kAbsent;
-  if (!own.state.compare_exchange_strong(absent, State::kHere)) {
+  if (!own.state.compare_exchange_strong(absent, State::kJoining)) {
     is_broken_ = true;
     throw CommError({.what = fmt::format("two processes are rank {}", rank_),
                      .got = fmt::format("pid {} and {}", own.pid, ::getpid()),
                      .fix = "give each its own RANK"});
   }
+  own.pid = ::getpid();
+  own.start_time = start_time_of(::getpid());
+  for (const int core : allowed_cores()) {
+    const auto index = static_cast<size_t>(core);
+    if (index / 64 < own.cores.size()) {
+      own.cores[index / 64] |= uint64_t{1} << index % 64;
+    }
+  }
+  own.state.store(State::kHere);
   begin({.operation = Operation::kBarrier}, timeout_);
   sync();
-  for (int other = 0; other < ranks_; ++other) {
-    const Line& its = line(other);
-    if (its.pid == own.pid) continue;
-    peers_[static_cast<size_t>(other)] = PeerProcess(its.pid, its.start_time);
+  for (int other = 0; other < ranks_; ++other) watch(other);
+  spins_ = has_a_core_for_each() ? kSpins : 0;
+}
+
+bool Group::has_a_core_for_each() const {
+  int count = 0;
+  for (size_t word = 0; word < line(0).cores.size(); ++word) {
+    uint64_t any = 0;
+    for (int rank = 0; rank < ranks_; ++rank) any |= line(rank).cores[word];
+    count += std::popcount(any);
+  }
+  return count >= ranks_;
+}
+
+void Group::watch(int other) {
+  const Line& its = line(other);
+  PeerProcess& peer = peers_[static_cast<size_t>(other)];
+  if (peer.pid() != 0 || its.state.load() < State::kHere ||
+      its.pid == ::getpid()) {
+    return;
+  }
+  try {
+    peer = PeerProcess(its.pid, its.start_time);
+  } catch (const CommError& error) {
+    give_up_on_ended(other);
   }
 }
 
@@ -139,7 +168,6 @@ void Group::begin(const Call& call, std::chrono::milliseconds timeout) {
                      .fix = "look at the first error; make a new World"});
   }
   ++sequence_;
-  next_round();
   call_ = call;
   is_checked_ = false;
   deadline_ = Clock::now() + timeout;
@@ -195,7 +223,7 @@ void Group::wait_for(int rank, uint32_t phase) {
     if (Clock::now() > deadline_) {
       const auto& peer = peers_[static_cast<size_t>(rank)];
       give_up(fmt::format("{} did not come to {} in time", name(rank), here()),
-              its.state.load() == State::kAbsent ? "it never joined"
+              its.state.load() < State::kHere ? "it never joined"
               : peer.pid() == 0                  ? "its thread is elsewhere"
                                                  : "it " + peer.state(),
               "look at what that rank does; if it only needs longer, raise the "
@@ -207,13 +235,12 @@ void Group::wait_for(int rank, uint32_t phase) {
 void Group::check_alive(int waited_for) {
   // The dead first: other ranks fail because of them.
   for (int other = 0; other < ranks_; ++other) {
+    watch(other);
     if (!peers_[static_cast<size_t>(other)].has_ended()) continue;
     // A rank that left in order and then ended does no harm to those that do
     // not wait for it.
     if (line(other).state == State::kLeft && other != waited_for) continue;
-    give_up(fmt::format("{} ended while rank {} was in {}", name(other), rank_,
-                        here()),
-            {}, "look at that rank's own output");
+    give_up_on_ended(other);
   }
   for (int other = 0; other < ranks_; ++other) {
     if (other == rank_ || line(other).state != State::kFailed) continue;
@@ -227,6 +254,12 @@ void Group::check_alive(int waited_for) {
                         name(waited_for), rank_, here()),
             {}, "make every rank call the same collectives");
   }
+}
+
+void Group::give_up_on_ended(int other) {
+  give_up(fmt::format("{} ended while rank {} was in {}", name(other), rank_,
+                      here()),
+          {}, "look at that rank's own output");
 }
 
 void Group::check_calls() {
@@ -268,7 +301,7 @@ void Group::fail(const std::string& reason) noexcept {
 
 std::string Group::name(int rank) const {
   const Line& its = line(rank);
-  if (its.state.load() == State::kAbsent) return fmt::format("rank {}", rank);
+  if (its.state.load() < State::kHere) return fmt::format("rank {}", rank);
   std::array<char, 256> host{};
   ::gethostname(host.data(), host.size() - 1);
   return fmt::format("rank {} (host {}, pid {})", rank, host.data(), its.pid);

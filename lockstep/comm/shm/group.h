@@ -75,11 +75,16 @@ class Group {
 
   Line& line(int rank) const;
   void join();
+  /// Whether every rank can have a core while it waits in a loop.
+  bool has_a_core_for_each() const;
   bool has_arrived(int rank, uint32_t phase) const;
   void wait_for(int rank, uint32_t phase);
+  /// Opens a pidfd of rank `other` if it has joined from another process.
+  void watch(int other);
   /// Throws if rank `other`, or any that it may wait for, can't come any more.
   void check_alive(int other);
   void check_calls();
+  [[noreturn]] void give_up_on_ended(int other);
   [[noreturn]] void give_up(const std::string& what, const std::string& got,
                             const std::string& fix);
   std::string name(int rank) const;
@@ -90,7 +95,7 @@ class Group {
   int ranks_;
   std::chrono::milliseconds timeout_;
   Clock::time_point deadline_;
-  int spins_;
+  int spins_ = 0;
   uint32_t phase_ = 0;
   uint64_t round_ = 0;
   uint64_t sequence_ = 0;  // of the collective
