@@ -7,6 +7,8 @@
 
 #include <torch/torch.h>
 
+#include "lockstep/comm/shm/segment.h"
+
 namespace lockstep {
 
 /// Memory of every rank of a world on one host, mapped in every rank. It goes
@@ -14,17 +16,26 @@ namespace lockstep {
 /// the same memory, and tensors in it keep it.
 class SharedMemory {
  public:
+  SharedMemory() = default;
+  /// One segment for each rank, with the bytes that the rank asked for.
+  SharedMemory(std::vector<std::shared_ptr<const shm::Segment>> segments,
+               std::vector<size_t> bytes);
+
+  int ranks() const { return static_cast<int>(impl_->bytes.size()); }
   /// Of `rank`; starts at a page.
   std::span<std::byte> of(int rank) const;
-  int ranks() const;
   /// The bytes from `offset` (a multiple of 64) of rank's memory as a tensor.
+  /// Throws InvalidArgument if they don't fit.
   torch::Tensor tensor(int rank, size_t offset, at::IntArrayRef sizes,
                        at::ScalarType type) const;
 
-  class Impl;
-  explicit SharedMemory(std::shared_ptr<const Impl> impl);
-
  private:
+  friend class ShmCollectives;
+  struct Impl {
+    std::vector<std::shared_ptr<const shm::Segment>> segments;
+    std::vector<size_t> bytes;
+  };
+
   std::shared_ptr<const Impl> impl_;
 };
 

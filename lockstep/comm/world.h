@@ -16,7 +16,7 @@
 
 namespace lockstep {
 
-enum class ReduceOp { kSum, kAvg, kProduct, kMin, kMax, kBand, kBor, kBxor };
+using ReduceOp = c10d::ReduceOp;
 
 struct WorldOptions {
   /// "auto", "shm", "gloo" or "nccl". auto: nccl for GPUs; on CPU shm where
@@ -44,20 +44,22 @@ class World {
   int size() const;
   int local_rank() const;  ///< among the ranks on this host
   int local_size() const;
-  bool is_one_host() const;
+  bool is_one_host() const { return local_size() == size(); }
   /// "shm", "gloo", "nccl"; "none" in a world of one.
-  const std::string& backend_name() const;
-  /// c10d's interface to the same ranks: for its own Work, futures, Python.
+  std::string backend_name() const;
+  /// c10d's interface to the same ranks, for its own Work, futures and Python.
+  /// Null in a world of one.
   const c10::intrusive_ptr<c10d::Backend>& backend() const;
   const c10::intrusive_ptr<c10d::Store>& store() const;
   std::chrono::milliseconds timeout() const;
 
-  /// In place. The sum of floating types over ranks is the balanced binary
-  /// tree of shards with shm; with gloo and nccl see ordered_all_reduce().
-  void all_reduce(torch::Tensor& tensor, ReduceOp op = ReduceOp::kSum) const;
+  /// In place. With shm and gloo along the tree of tree_reduce.h: the same bits
+  /// on every rank and over both; with nccl in NCCL's order.
+  void all_reduce(torch::Tensor& tensor,
+                  const ReduceOp& op = ReduceOp::SUM) const;
   /// In place; only on `root` is the result defined.
   void reduce(torch::Tensor& tensor, int root,
-              ReduceOp op = ReduceOp::kSum) const;
+              const ReduceOp& op = ReduceOp::SUM) const;
   void broadcast(torch::Tensor& tensor, int root) const;
   /// One tensor for each rank, like `tensor`, which is alike on all ranks.
   std::vector<torch::Tensor> all_gather(const torch::Tensor& tensor) const;
@@ -70,12 +72,10 @@ class World {
   /// The reduction of every rank's `parts[rank()]` into `tensor`.
   void reduce_scatter(torch::Tensor& tensor,
                       const std::vector<torch::Tensor>& parts,
-                      ReduceOp op = ReduceOp::kSum) const;
+                      const ReduceOp& op = ReduceOp::SUM) const;
   /// outputs[r] becomes rank r's inputs[rank()]. Sizes may differ by pair.
   void all_to_all(std::vector<torch::Tensor>& outputs,
                   const std::vector<torch::Tensor>& inputs) const;
-  void send(const torch::Tensor& tensor, int to, int tag = 0) const;
-  void recv(torch::Tensor& tensor, int from, int tag = 0) const;
   void barrier() const;
 
   /// A string of every rank, by rank; for what is small and rare (names,
@@ -93,6 +93,10 @@ class World {
   /// this one. Nothing for a rank that is not among them.
   std::optional<World> new_group(const std::vector<int>& ranks) const;
 
+  /// Tells the other ranks that this one can't go on, where the backend can:
+  /// their waits end with `reason`.
+  void fail(const std::string& reason) const noexcept;
+
   class Impl;
   explicit World(std::shared_ptr<const Impl> impl);
 
@@ -101,7 +105,8 @@ class World {
 };
 
 /// The world of this process, from its environment (see environment.h). Called
-/// by every rank of the job; each call makes a world of its own.
+/// by every rank of the job; each call makes a world of its own. Throws
+/// CommError, and InvalidArgument for an environment or options that can't be.
 World init(const WorldOptions& options = {});
 
 /// Runs `task` as rank r of `ranks`, each in a thread of its own, and waits
@@ -110,11 +115,5 @@ World init(const WorldOptions& options = {});
 /// process's cores, as slices do.
 void spawn(int ranks, const std::function<void(World)>& task,
            const WorldOptions& options = {});
-
-/// Sums a contiguous `tensor` over the ranks in place, along the balanced
-/// binary tree of shards, whatever the backend: as all-to-all, local ordered
-/// sum and all-gather where it has no order of its own. The same bits on every
-/// rank and over every backend.
-void ordered_all_reduce(const World& world, torch::Tensor& tensor);
 
 }  // namespace lockstep

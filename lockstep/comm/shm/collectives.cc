@@ -122,7 +122,6 @@ void reduce(Group& group, Bytes data, int root, const Reduction& reduction) {
 
 void all_reduce_shared(Group& group, std::span<const Bytes> of_ranks,
                        const Reduction& reduction) {
-  group.sync();
   const auto own_rank = static_cast<size_t>(group.rank());
   const Bytes own = of_ranks[own_rank];
   const Slice slice = slice_of(own.size(), group.rank(), group.ranks());

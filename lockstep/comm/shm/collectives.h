@@ -29,7 +29,8 @@ void all_reduce(Group& group, std::span<std::byte> data,
 inline constexpr size_t kOneShotBytes = 32 * 1024;
 
 /// In place, where every rank can reach `of_ranks` of all ranks (SharedMemory):
-/// each rank reduces a part and writes it to all. Nothing is copied.
+/// each rank reduces a part and writes it to all. Nothing is copied. Called
+/// after a sync() that follows the last write to `of_ranks`.
 void all_reduce_shared(Group& group,
                        std::span<const std::span<std::byte>> of_ranks,
                        const Reduction& reduction);

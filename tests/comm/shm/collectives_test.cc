@@ -228,6 +228,7 @@ TEST_P(Collectives, AllReduceSharedWorksOnEachOthersMemory) {
         const Numbers mine = numbers_of(group.rank(), count, salt);
         if (count > 0) std::memcpy(own.data(), mine.data(), own.size());
         start(group, Operation::kAllReduce, count);
+        group.sync();
         all_reduce_shared(group, spans, chained());
         const Numbers expected = reduced(group.ranks(), count, salt);
         require(count == 0 ||

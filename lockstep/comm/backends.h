@@ -1,0 +1,30 @@
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+namespace lockstep {
+
+/// What the backends of c10d are made from.
+struct BackendOptions {
+  c10::intrusive_ptr<c10d::Store> store;
+  int rank = 0;
+  int size = 1;
+  std::chrono::milliseconds timeout{};
+  /// A host that the ranks of other hosts can reach, to find the network.
+  std::string master_addr;
+};
+
+/// c10d's ProcessGroupGloo, bound to the address from which this host reaches
+/// `master_addr`, or to the interface that GLOO_SOCKET_IFNAME names.
+c10::intrusive_ptr<c10d::Backend> make_gloo_backend(
+    const BackendOptions& options);
+
+/// c10d's ProcessGroupNCCL. Throws CommError in a build without CUDA.
+c10::intrusive_ptr<c10d::Backend> make_nccl_backend(
+    const BackendOptions& options);
+
+}  // namespace lockstep

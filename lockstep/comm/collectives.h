@@ -1,0 +1,58 @@
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Types.hpp>
+#include <torch/torch.h>
+
+#include "lockstep/comm/shared_memory.h"
+
+namespace lockstep {
+
+/// What ranks do together with CPU tensors of any type and strides. A call
+/// returns when its result is there. Called by all ranks in the same order, by
+/// one thread of a rank at a time.
+///
+/// A reduction takes the elements of all ranks along the tree of
+/// tree_reduce.h: the same bits on every rank, over every implementation.
+///
+/// Throws CommError for tensors that don't fit, for ranks that die, stall or
+/// call something else, and for what an implementation can't.
+class Collectives {
+ public:
+  using Tensors = std::vector<at::Tensor>;
+  using Timeout = std::chrono::milliseconds;
+
+  virtual ~Collectives() = default;
+
+  virtual std::string name() const = 0;
+  virtual void all_reduce(at::Tensor& tensor, const c10d::ReduceOp& op,
+                          Timeout timeout) = 0;
+  /// Leaves `tensor` alone but on root.
+  virtual void reduce(at::Tensor& tensor, int root, const c10d::ReduceOp& op,
+                      Timeout timeout) = 0;
+  virtual void broadcast(at::Tensor& tensor, int root, Timeout timeout) = 0;
+  virtual void all_gather(Tensors& outputs, const at::Tensor& input,
+                          Timeout timeout) = 0;
+  /// `outputs`: empty but on root.
+  virtual void gather(Tensors& outputs, const at::Tensor& input, int root,
+                      Timeout timeout) = 0;
+  /// `inputs`: empty but on root.
+  virtual void scatter(at::Tensor& output, const Tensors& inputs, int root,
+                       Timeout timeout) = 0;
+  virtual void reduce_scatter(at::Tensor& output, const Tensors& inputs,
+                              const c10d::ReduceOp& op, Timeout timeout) = 0;
+  /// Sizes may differ from pair to pair.
+  virtual void all_to_all(Tensors& outputs, const Tensors& inputs,
+                          Timeout timeout) = 0;
+  virtual void barrier(Timeout timeout) = 0;
+
+  /// Collective: `bytes` of zeros of each rank, mapped by all.
+  virtual SharedMemory share(size_t bytes, Timeout timeout) = 0;
+  /// Ends the others' waits with `reason`, where it can.
+  virtual void fail(const std::string& reason) noexcept = 0;
+};
+
+}  // namespace lockstep

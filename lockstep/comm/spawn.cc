@@ -1,0 +1,81 @@
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "lockstep/base/cpu_set.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/world_impl.h"
+#include "lockstep/device/device.h"
+#include "lockstep/device/intra_op.h"
+
+namespace lockstep {
+namespace {
+
+/// The first exception, in time.
+class FirstFailure {
+ public:
+  void keep_current() {
+    const std::lock_guard lock(mutex_);
+    if (!failure_) failure_ = std::current_exception();
+  }
+  void rethrow() const {
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::exception_ptr failure_;
+};
+
+/// Gives the calling thread the cores of slice `rank`, if there is one for
+/// each rank.
+void take_cores(int rank, int ranks) {
+  if (ranks > static_cast<int>(allowed_cores().size())) {
+    set_intra_op_threads_of_this_thread(1);
+    return;
+  }
+  const auto cores =
+      cores_of({.kind = DeviceKind::kCpu, .index = rank, .slices = ranks});
+  pin_thread(cores);
+  set_intra_op_threads_of_this_thread(static_cast<int>(cores.size()));
+}
+
+}  // namespace
+
+void spawn(int ranks, const std::function<void(World)>& task,
+           const WorldOptions& options) {
+  if (ranks < 1) {
+    throw InvalidArgument("comm", {.what = "no ranks to spawn",
+                                   .expected = "1 or more",
+                                   .got = std::to_string(ranks)});
+  }
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  FirstFailure failure;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      World world;
+      try {
+        take_cores(rank, ranks);
+        if (ranks > 1) {
+          world = World(std::make_shared<const World::Impl>(
+              store, rank, ranks, "127.0.0.1", options));
+        }
+        task(world);
+      } catch (const std::exception& error) {
+        failure.keep_current();
+        world.fail(error.what());
+      } catch (...) {
+        failure.keep_current();
+        world.fail("an exception of no known type");
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  failure.rethrow();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,169 @@
+#include "lockstep/comm/world.h"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/world_impl.h"
+
+namespace lockstep {
+
+World::World() : impl_(std::make_shared<const Impl>()) {}
+World::World(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+
+int World::rank() const { return impl_->rank; }
+int World::size() const { return impl_->size; }
+int World::local_rank() const { return impl_->local_rank; }
+int World::local_size() const { return impl_->local_size; }
+
+std::string World::backend_name() const {
+  return impl_->backend ? impl_->backend->getBackendName() : "none";
+}
+
+const c10::intrusive_ptr<c10d::Backend>& World::backend() const {
+  return impl_->backend;
+}
+const c10::intrusive_ptr<c10d::Store>& World::store() const {
+  return impl_->store;
+}
+std::chrono::milliseconds World::timeout() const { return impl_->timeout; }
+
+void World::all_reduce(torch::Tensor& tensor, const ReduceOp& op) const {
+  if (!impl_->backend) return;
+  std::vector<at::Tensor> tensors{tensor};
+  c10d::AllreduceOptions options;
+  options.reduceOp = op;
+  options.asyncOp = false;
+  impl_->backend->allreduce(tensors, options)->wait();
+}
+
+void World::reduce(torch::Tensor& tensor, int root, const ReduceOp& op) const {
+  if (!impl_->backend) return;
+  std::vector<at::Tensor> tensors{tensor};
+  c10d::ReduceOptions options;
+  options.reduceOp = op;
+  options.rootRank = root;
+  options.asyncOp = false;
+  impl_->backend->reduce(tensors, options)->wait();
+}
+
+void World::broadcast(torch::Tensor& tensor, int root) const {
+  if (!impl_->backend) return;
+  std::vector<at::Tensor> tensors{tensor};
+  c10d::BroadcastOptions options;
+  options.rootRank = root;
+  options.asyncOp = false;
+  impl_->backend->broadcast(tensors, options)->wait();
+}
+
+std::vector<torch::Tensor> World::all_gather(
+    const torch::Tensor& tensor) const {
+  std::vector<std::vector<at::Tensor>> outputs(1);
+  for (int r = 0; r < size(); ++r) {
+    outputs[0].push_back(torch::empty_like(tensor));
+  }
+  if (!impl_->backend) {
+    outputs[0][0].copy_(tensor);
+    return outputs[0];
+  }
+  std::vector<at::Tensor> inputs{tensor};
+  c10d::AllgatherOptions options;
+  options.asyncOp = false;
+  impl_->backend->allgather(outputs, inputs, options)->wait();
+  return outputs[0];
+}
+
+std::vector<torch::Tensor> World::gather(const torch::Tensor& tensor,
+                                         int root) const {
+  if (!impl_->backend) return {tensor.clone()};
+  std::vector<std::vector<at::Tensor>> outputs;
+  if (rank() == root) {
+    outputs.emplace_back();
+    for (int r = 0; r < size(); ++r) {
+      outputs[0].push_back(torch::empty_like(tensor));
+    }
+  }
+  std::vector<at::Tensor> inputs{tensor};
+  c10d::GatherOptions options;
+  options.rootRank = root;
+  options.asyncOp = false;
+  impl_->backend->gather(outputs, inputs, options)->wait();
+  return rank() == root ? outputs[0] : std::vector<torch::Tensor>();
+}
+
+void World::scatter(torch::Tensor& tensor,
+                    const std::vector<torch::Tensor>& parts, int root) const {
+  if (!impl_->backend) {
+    tensor.copy_(parts.at(0));
+    return;
+  }
+  std::vector<at::Tensor> outputs{tensor};
+  std::vector<std::vector<at::Tensor>> inputs;
+  if (rank() == root) inputs.push_back(parts);
+  c10d::ScatterOptions options;
+  options.rootRank = root;
+  options.asyncOp = false;
+  impl_->backend->scatter(outputs, inputs, options)->wait();
+}
+
+void World::reduce_scatter(torch::Tensor& tensor,
+                           const std::vector<torch::Tensor>& parts,
+                           const ReduceOp& op) const {
+  if (!impl_->backend) {
+    tensor.copy_(parts.at(0));
+    return;
+  }
+  std::vector<at::Tensor> outputs{tensor};
+  std::vector<std::vector<at::Tensor>> inputs{parts};
+  c10d::ReduceScatterOptions options;
+  options.reduceOp = op;
+  options.asyncOp = false;
+  impl_->backend->reduce_scatter(outputs, inputs, options)->wait();
+}
+
+void World::all_to_all(std::vector<torch::Tensor>& outputs,
+                       const std::vector<torch::Tensor>& inputs) const {
+  if (!impl_->backend) {
+    outputs.at(0).copy_(inputs.at(0));
+    return;
+  }
+  std::vector<at::Tensor> parts = inputs;
+  c10d::AllToAllOptions options;
+  options.asyncOp = false;
+  impl_->backend->alltoall(outputs, parts, options)->wait();
+}
+
+void World::barrier() const {
+  if (!impl_->backend) return;
+  c10d::BarrierOptions options;
+  options.asyncOp = false;
+  impl_->backend->barrier(options)->wait();
+}
+
+std::vector<std::string> World::all_gather_text(const std::string& text) const {
+  return impl_->all_gather_text(text);
+}
+
+bool World::can_share_memory() const {
+  return size() == 1 || backend_name() == "shm";
+}
+
+SharedMemory World::shared_memory(size_t bytes) const {
+  if (!impl_->backend) {
+    return SharedMemory({shm::Segment::create(bytes)}, {bytes});
+  }
+  if (impl_->queued != nullptr) return impl_->queued->share(bytes);
+  throw CommError({.what = "ranks over nccl share no host memory",
+                   .fix = "use --backend shm on one host"});
+}
+
+std::optional<World> World::new_group(const std::vector<int>& ranks) const {
+  return impl_->new_group(ranks);
+}
+
+void World::fail(const std::string& reason) const noexcept {
+  if (impl_->queued != nullptr) impl_->queued->fail(reason);
+}
+
+}  // namespace lockstep

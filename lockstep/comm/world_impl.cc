@@ -1,0 +1,180 @@
+#include "lockstep/comm/world_impl.h"
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <set>
+#include <unistd.h>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/backends.h"
+#include "lockstep/comm/gloo_collectives.h"
+#include "lockstep/comm/shm_collectives.h"
+
+namespace lockstep {
+namespace {
+
+std::string first_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+/// What two ranks have in common if and only if they can map each other's
+/// memory: the running kernel, the process numbers and the user. Not the host's
+/// name or address: containers share those, or lack them.
+std::string place_of_this_process() {
+  std::array<char, 64> pid_namespace{};
+  const ssize_t size = ::readlink("/proc/self/ns/pid", pid_namespace.data(),
+                                  pid_namespace.size() - 1);
+  return fmt::format(
+      "{} {} {}", first_line("/proc/sys/kernel/random/boot_id"),
+      size > 0 ? std::string_view(pid_namespace.data()) : "?", ::geteuid());
+}
+
+}  // namespace
+
+World::Impl::Impl(c10::intrusive_ptr<c10d::Store> the_store, int the_rank,
+                  int the_size, std::string master_addr,
+                  const WorldOptions& options)
+    : rank(the_rank),
+      size(the_size),
+      timeout(options.timeout),
+      store(std::move(the_store)),
+      master_addr_(std::move(master_addr)),
+      options_(options) {
+  store->setTimeout(timeout);
+  const auto places = all_gather_text(place_of_this_process());
+  local_size = 0;
+  for (int other = 0; other < size; ++other) {
+    if (places[static_cast<size_t>(other)] !=
+        places[static_cast<size_t>(rank)]) {
+      continue;
+    }
+    if (other == rank) local_rank = local_size;
+    ++local_size;
+  }
+  choose_backend(places);
+}
+
+void World::Impl::choose_backend(const std::vector<std::string>& places) {
+  std::string name = options_.backend;
+  const bool is_one_host = std::set(places.begin(), places.end()).size() == 1;
+  if (name == "auto") {
+    name = options_.device_type == torch::kCUDA ? "nccl"
+           : is_one_host                        ? "shm"
+                                                : "gloo";
+  }
+  if (name != "shm" && name != "gloo" && name != "nccl") {
+    throw InvalidArgument("comm", {.what = "no such backend",
+                                   .expected = "auto, shm, gloo or nccl",
+                                   .got = name});
+  }
+  if ((name == "nccl") != (options_.device_type == torch::kCUDA)) {
+    throw InvalidArgument(
+        "comm", {.what = fmt::format("backend {} does not work on {} tensors",
+                                     name, c10::DeviceTypeName(
+                                               options_.device_type, true)),
+                 .fix = "use nccl for cuda, shm or gloo for cpu"});
+  }
+  if (name == "shm" && !is_one_host) {
+    throw InvalidArgument(
+        "comm",
+        {.what = "backend shm needs all ranks on one host",
+         .expected = "one kernel, process namespace and user",
+         .got = fmt::format("ranks at: {}", fmt::join(places, "; ")),
+         .fix = "use --backend gloo, or auto"});
+  }
+  BackendOptions options{.store = store,
+                         .rank = rank,
+                         .size = size,
+                         .timeout = timeout,
+                         .master_addr = is_one_host ? "127.0.0.1"
+                                                    : master_addr_};
+  if (name == "nccl") {
+    backend = make_nccl_backend(options);
+    return;
+  }
+  std::unique_ptr<Collectives> collectives;
+  if (name == "shm") {
+    collectives = std::make_unique<ShmCollectives>(store, rank, size, timeout);
+  } else {
+    auto names = all_gather_text(
+        fmt::format("rank {} (host {}, pid {})", rank, host_name(),
+                    ::getpid()));
+    collectives = std::make_unique<GlooCollectives>(make_gloo_backend(options),
+                                                    std::move(names));
+  }
+  auto made = c10::make_intrusive<QueuedBackend>(std::move(collectives), rank,
+                                                 size, timeout);
+  queued = made.get();
+  backend = std::move(made);
+}
+
+std::string World::Impl::get(const std::string& key) const {
+  try {
+    return store->get_to_str(key);
+  } catch (const std::exception& error) {
+    std::string text = error.what();
+    text = text.substr(0, text.find('\n'));
+    throw CommError(
+        {.what = fmt::format("rank {} of {} waited in vain for '{}' in the "
+                             "store",
+                             rank, size, key),
+         .expected = fmt::format("it within {} s",
+                                 static_cast<double>(timeout.count()) / 1e3),
+         .got = text,
+         .fix = "look at that rank's own output; start all ranks; if it only "
+                "needs longer, raise the timeout"});
+  }
+}
+
+std::vector<std::string> World::Impl::all_gather_text(
+    const std::string& text) const {
+  if (size == 1) return {text};
+  const int number = texts_++;
+  store->set(fmt::format("text {} of rank {}", number, rank), text);
+  std::vector<std::string> texts;
+  for (int other = 0; other < size; ++other) {
+    texts.push_back(get(fmt::format("text {} of rank {}", number, other)));
+  }
+  return texts;
+}
+
+std::optional<World> World::Impl::new_group(
+    const std::vector<int>& ranks) const {
+  const std::set<int> unique(ranks.begin(), ranks.end());
+  if (ranks.empty() || unique.size() != ranks.size() || *unique.begin() < 0 ||
+      *unique.rbegin() >= size) {
+    throw InvalidArgument(
+        "comm",
+        {.what = "no group can be made of these ranks",
+         .expected = fmt::format("some of 0 to {}, each once", size - 1),
+         .got = fmt::format("{}", fmt::join(ranks, ", "))});
+  }
+  const int number = groups_++;
+  const auto found = std::find(ranks.begin(), ranks.end(), rank);
+  if (found == ranks.end()) return std::nullopt;
+  if (ranks.size() == 1) return World();
+  // The ranks are part of the name: groups that don't agree never meet.
+  auto prefix = c10::make_intrusive<c10d::PrefixStore>(
+      fmt::format("group {} of {}", number, fmt::join(ranks, "-")), store);
+  WorldOptions options = options_;
+  return World(std::make_shared<const Impl>(
+      std::move(prefix), static_cast<int>(found - ranks.begin()),
+      static_cast<int>(ranks.size()), master_addr_, options));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,365 @@
+// What every backend must do, against plain loops over what each rank brings.
+
+#include <bit>
+
+#include <torch/csrc/distributed/c10d/Types.hpp>
+
+#include "tests/comm/rank_tasks.h"
+
+namespace lockstep {
+namespace {
+
+using Op = ReduceOp::RedOpType;
+using Tensors = std::vector<at::Tensor>;
+
+const std::vector<at::ScalarType>& types() {
+  static const std::vector<at::ScalarType> all{
+      torch::kUInt8,   torch::kInt8,     torch::kInt16,
+      torch::kInt32,   torch::kInt64,    torch::kFloat16,
+      torch::kBFloat16, torch::kFloat32, torch::kFloat64,
+      torch::kBool,    torch::kComplexFloat, torch::kComplexDouble,
+      torch::kFloat8_e4m3fn, torch::kFloat8_e5m2};
+  return all;
+}
+
+std::string describe(at::ScalarType type, int64_t count, const char* what) {
+  return std::string(what) + " of " + std::to_string(count) + " x " +
+         c10::toString(type);
+}
+
+/// What `rank` brings: the same on every rank that asks.
+at::Tensor data_of(int rank, int64_t count, at::ScalarType type,
+                   uint64_t salt = 0) {
+  auto generator = at::detail::createCPUGenerator(
+      static_cast<uint64_t>(rank) * 1009 + salt * 7 + 1);
+  const at::Tensor values =
+      torch::randn({count}, generator, torch::kFloat64) * 3;
+  if (c10::isComplexType(type)) {
+    return torch::complex(values, values * 0.5 + 1).to(type);
+  }
+  if (c10::isIntegralType(type, false)) return values.abs().to(type);
+  if (type == torch::kBool) return values > 0;
+  return values.to(type);
+}
+
+at::ScalarType accumulate_in(at::ScalarType type) {
+  const bool is_small =
+      c10::isReducedFloatingType(type) || c10::isFloat8Type(type);
+  return is_small ? torch::kFloat32 : type;
+}
+
+at::Tensor apply(Op op, const at::Tensor& a, const at::Tensor& b) {
+  switch (op) {
+    case Op::PRODUCT:
+      return a * b;
+    case Op::MIN:
+      return torch::minimum(a, b);
+    case Op::MAX:
+      return torch::maximum(a, b);
+    case Op::BAND:
+      return torch::bitwise_and(a, b);
+    case Op::BOR:
+      return torch::bitwise_or(a, b);
+    case Op::BXOR:
+      return torch::bitwise_xor(a, b);
+    default:
+      return a + b;
+  }
+}
+
+at::Tensor tree(Op op, const Tensors& inputs, size_t first, size_t last) {
+  if (last - first == 1) return inputs[first];
+  const size_t middle = first + std::bit_floor(last - first - 1);
+  return apply(op, tree(op, inputs, first, middle),
+               tree(op, inputs, middle, last));
+}
+
+at::Tensor reduced(Op op, int ranks, int64_t count, at::ScalarType type,
+                   uint64_t salt = 0) {
+  Tensors inputs;
+  for (int rank = 0; rank < ranks; ++rank) {
+    inputs.push_back(data_of(rank, count, type, salt).to(accumulate_in(type)));
+  }
+  at::Tensor result = tree(op, inputs, 0, inputs.size());
+  if (op == Op::AVG) {
+    result = c10::isIntegralType(type, false)
+                 ? torch::floor_divide(result, ranks)
+                 : result / ranks;
+  }
+  return result.to(type);
+}
+
+/// Bit for bit; torch.equal() has no float8.
+bool same(const at::Tensor& a, const at::Tensor& b) {
+  return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() &&
+         torch::equal(a.contiguous().flatten().view(torch::kUInt8),
+                      b.contiguous().flatten().view(torch::kUInt8));
+}
+
+bool is_defined(Op op, at::ScalarType type) {
+  switch (op) {
+    case Op::MIN:
+    case Op::MAX:
+      return !c10::isComplexType(type) && !c10::isFloat8Type(type);
+    case Op::BAND:
+    case Op::BOR:
+    case Op::BXOR:
+      return c10::isIntegralType(type, true);
+    case Op::AVG:
+      return type != torch::kBool;
+    default:
+      return true;
+  }
+}
+
+// 0, 1, odd, unaligned; below and above what is done in one exchange.
+constexpr std::array<int64_t, 5> kCounts{0, 1, 17, 1001, 70'001};
+
+const RankTasks all_reduce("all_reduce", [](const World& world) {
+  for (const auto type : types()) {
+    for (const Op op : {Op::SUM, Op::AVG, Op::PRODUCT, Op::MIN, Op::MAX,
+                        Op::BAND, Op::BOR, Op::BXOR}) {
+      if (!is_defined(op, type)) continue;
+      for (const int64_t count : kCounts) {
+        if (count > 2000 && op != Op::SUM) continue;
+        at::Tensor tensor = data_of(world.rank(), count, type);
+        world.all_reduce(tensor, op);
+        const at::Tensor expected = reduced(op, world.size(), count, type);
+        // torch's vector code rounds complex products and quotients otherwise
+        // than std::complex: to 1e-6 (complex64) of their size.
+        const bool is_close =
+            c10::isComplexType(type) && (op == Op::PRODUCT || op == Op::AVG) &&
+            torch::allclose(tensor, expected, 1e-6, 1e-6);
+        require(is_close || same(tensor, expected),
+                describe(type, count, "all_reduce"));
+      }
+    }
+  }
+});
+
+const RankTasks reductions("reductions", [](const World& world) {
+  const int size = world.size();
+  for (const auto type : types()) {
+    for (const int64_t count : kCounts) {
+      for (int root = 0; root < size; root += 3) {
+        const at::Tensor own = data_of(world.rank(), count, type);
+        at::Tensor tensor = own.clone();
+        world.reduce(tensor, root);
+        require(same(tensor, world.rank() == root
+                                 ? reduced(Op::SUM, size, count, type)
+                                 : own),
+                describe(type, count, "reduce"));
+      }
+      Tensors parts;
+      for (int part = 0; part < size; ++part) {
+        parts.push_back(data_of(world.rank(), count, type,
+                                static_cast<uint64_t>(part)));
+      }
+      at::Tensor output = torch::zeros({count}, type);
+      world.reduce_scatter(output, parts);
+      require(same(output, reduced(Op::SUM, size, count, type,
+                                   static_cast<uint64_t>(world.rank()))),
+              describe(type, count, "reduce_scatter"));
+    }
+  }
+  if (!world.backend()) return;
+  // premul_sum: each rank's own factor.
+  ReduceOp premul(Op::PREMUL_SUM, nullptr);
+  premul.op_ = Op::PREMUL_SUM;
+  premul.supplement_ =
+      c10::make_intrusive<c10d::NCCLPreMulSumSupplement>(world.rank() + 0.5);
+  at::Tensor tensor = torch::full({1000}, 2.0);
+  world.all_reduce(tensor, premul);
+  const double expected = size * (size - 1) + size;
+  require(torch::equal(tensor, torch::full({1000}, expected)), "premul_sum");
+});
+
+const RankTasks moves("moves", [](const World& world) {
+  const int size = world.size();
+  const int rank = world.rank();
+  for (const auto type : types()) {
+    for (const int64_t count : kCounts) {
+      const at::Tensor own = data_of(rank, count, type);
+      for (int root = 0; root < size; root += 3) {
+        at::Tensor tensor = own.clone();
+        world.broadcast(tensor, root);
+        require(same(tensor, data_of(root, count, type)),
+                describe(type, count, "broadcast"));
+        const Tensors gathered = world.gather(own, root);
+        require(gathered.size() == static_cast<size_t>(rank == root ? size : 0),
+                "gather: tensors");
+        for (int r = 0; r < static_cast<int>(gathered.size()); ++r) {
+          require(same(gathered[static_cast<size_t>(r)],
+                       data_of(r, count, type)),
+                  describe(type, count, "gather"));
+        }
+        Tensors parts;
+        for (int r = 0; r < size; ++r) parts.push_back(data_of(r, count, type));
+        at::Tensor output = torch::zeros({count}, type);
+        world.scatter(output, rank == root ? parts : Tensors(), root);
+        require(same(output, own), describe(type, count, "scatter"));
+      }
+      const Tensors all = world.all_gather(own);
+      Tensors outputs, inputs;
+      for (int r = 0; r < size; ++r) {
+        require(same(all[static_cast<size_t>(r)], data_of(r, count, type)),
+                describe(type, count, "all_gather"));
+        // Rank q sends rank r q + r elements more.
+        inputs.push_back(data_of(rank, count + rank + r, type,
+                                 static_cast<uint64_t>(r)));
+        outputs.push_back(torch::zeros({count + rank + r}, type));
+      }
+      world.all_to_all(outputs, inputs);
+      for (int r = 0; r < size; ++r) {
+        require(same(outputs[static_cast<size_t>(r)],
+                     data_of(r, count + rank + r, type,
+                             static_cast<uint64_t>(rank))),
+                describe(type, count, "all_to_all"));
+      }
+    }
+  }
+  world.barrier();
+});
+
+const RankTasks strided("strided", [](const World& world) {
+  const auto view = [&](int rank) {
+    return data_of(rank, 6 * 50, torch::kFloat32).view({6, 50}).t();
+  };
+  at::Tensor sum = view(world.rank()).clone().t().contiguous().t();
+  require(!sum.is_contiguous(), "the test's tensor has gaps");
+  world.all_reduce(sum);
+  require(same(sum.t(), reduced(Op::SUM, world.size(), 300, torch::kFloat32)
+                            .view({6, 50})),
+          "all_reduce of a transposed tensor");
+  at::Tensor whole = torch::zeros({10, 10});
+  at::Tensor column = whole.select(1, 3);
+  column.fill_(world.rank() + 1.0);
+  world.broadcast(column, 0);
+  require(whole.sum().item<double>() == 10 && column.sum().item<double>() == 10,
+          "broadcast of a column");
+});
+
+const RankTasks c10d_forms("c10d_forms", [](const World& world) {
+  if (!world.backend()) return;
+  const auto& backend = *world.backend();
+  auto& c10d_backend = const_cast<c10d::Backend&>(backend);
+  const int size = world.size();
+  const int rank = world.rank();
+  const auto float32 = torch::kFloat32;
+
+  // Several at once, in order, with futures.
+  std::vector<c10::intrusive_ptr<c10d::Work>> works;
+  std::vector<Tensors> lists;
+  for (uint64_t i = 0; i < 20; ++i) {
+    lists.push_back({data_of(rank, 1000 + static_cast<int64_t>(i) * 5000,
+                             float32, i)});
+  }
+  for (auto& list : lists) works.push_back(c10d_backend.allreduce(list, {}));
+  for (uint64_t i = 0; i < works.size(); ++i) {
+    const auto future = works[i]->getFuture();
+    require(works[i]->wait() && works[i]->isSuccess(), "an async all_reduce");
+    future->wait();
+    const at::Tensor value =
+        future->value().toTensorVector().at(0);
+    require(same(value, reduced(Op::SUM, size, value.numel(), float32, i)),
+            "an async all_reduce's future");
+  }
+
+  Tensors several{data_of(rank, 10, float32), data_of(rank, 7, torch::kInt64)};
+  c10d_backend.allreduce_coalesced(several, {})->wait();
+  require(same(several[0], reduced(Op::SUM, size, 10, float32)) &&
+              same(several[1], reduced(Op::SUM, size, 7, torch::kInt64)),
+          "allreduce_coalesced");
+
+  at::Tensor own = data_of(rank, 12, float32);
+  at::Tensor all = torch::zeros({size * 12});
+  c10d_backend._allgather_base(all, own, {})->wait();
+  at::Tensor expected;
+  {
+    Tensors parts;
+    for (int r = 0; r < size; ++r) parts.push_back(data_of(r, 12, float32));
+    expected = torch::cat(parts);
+  }
+  require(same(all, expected), "_allgather_base");
+
+  Tensors outputs{torch::zeros({size * 12}), torch::zeros({size * 12})};
+  Tensors inputs{own, own * 2};
+  c10d_backend.allgather_into_tensor_coalesced(outputs, inputs, {})->wait();
+  require(same(outputs[0], expected) && same(outputs[1], expected * 2),
+          "allgather_into_tensor_coalesced");
+
+  std::vector<Tensors> output_lists(static_cast<size_t>(size));
+  for (auto& list : output_lists) list = {torch::zeros({12}), torch::zeros({12})};
+  c10d_backend.allgather_coalesced(output_lists, inputs, {})->wait();
+  for (int r = 0; r < size; ++r) {
+    require(same(output_lists[static_cast<size_t>(r)][1],
+                 data_of(r, 12, float32) * 2),
+            "allgather_coalesced");
+  }
+
+  at::Tensor many = data_of(rank, 12 * size, float32);
+  at::Tensor mine = torch::zeros({12});
+  c10d_backend._reduce_scatter_base(mine, many, {})->wait();
+  const at::Tensor part =
+      reduced(Op::SUM, size, 12 * size, float32).narrow(0, rank * 12, 12);
+  require(same(mine, part), "_reduce_scatter_base");
+  Tensors results{torch::zeros({12})}, sources{many};
+  c10d_backend.reduce_scatter_tensor_coalesced(results, sources, {})->wait();
+  require(same(results[0], part), "reduce_scatter_tensor_coalesced");
+
+  std::vector<int64_t> in_splits, out_splits;
+  int64_t in_rows = 0, out_rows = 0;
+  for (int r = 0; r < size; ++r) {
+    in_splits.push_back(r + 1);
+    out_splits.push_back(rank + 1);
+    in_rows += r + 1;
+    out_rows += rank + 1;
+  }
+  at::Tensor in = torch::full({in_rows, 3}, static_cast<double>(rank));
+  at::Tensor out = torch::zeros({out_rows, 3});
+  c10d_backend.alltoall_base(out, in, out_splits, in_splits, {})->wait();
+  for (int r = 0; r < size; ++r) {
+    require(out.narrow(0, r * (rank + 1), rank + 1).eq(r).all().item<bool>(),
+            "alltoall_base with splits");
+  }
+
+  c10d_backend.startCoalescing();
+  Tensors last{torch::ones({5})};
+  c10d_backend.allreduce(last, {});
+  c10d_backend.endCoalescing()->wait();
+  require(torch::equal(last[0], torch::full({5}, static_cast<double>(size))),
+          "coalescing");
+});
+
+const RankTasks groups("groups", [](const World& world) {
+  std::vector<int> even, all_reversed;
+  for (int rank = 0; rank < world.size(); rank += 2) even.push_back(rank);
+  for (int rank = world.size(); rank-- > 0;) all_reversed.push_back(rank);
+  const auto evens = world.new_group(even);
+  require(evens.has_value() == (world.rank() % 2 == 0), "members");
+  const auto reversed = world.new_group(all_reversed);
+  require(reversed && reversed->rank() == world.size() - 1 - world.rank(),
+          "the order of a group is that of its list");
+  at::Tensor count = torch::ones({3});
+  if (evens) {
+    evens->all_reduce(count);
+    require(count[0].item<double>() == static_cast<double>(even.size()),
+            "the sum over a group");
+  }
+  at::Tensor first = torch::full({1}, static_cast<double>(world.rank()));
+  reversed->broadcast(first, 0);
+  require(first.item<double>() == world.size() - 1, "a group's rank 0");
+  const auto texts =
+      world.all_gather_text("I am " + std::to_string(world.rank()));
+  require(texts.back() == "I am " + std::to_string(world.size() - 1), "texts");
+});
+
+const RankTasks conformance("conformance", [](const World& world) {
+  for (const char* name : {"all_reduce", "reductions", "moves", "strided",
+                           "c10d_forms", "groups"}) {
+    RankTasks::get(name)(world);
+  }
+});
+
+}  // namespace
+}  // namespace lockstep

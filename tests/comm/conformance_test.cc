@@ -1,0 +1,55 @@
+#include <tuple>
+
+#include <gtest/gtest.h>
+
+#include "tests/comm/rank_tasks.h"
+
+namespace lockstep {
+namespace {
+
+using Parameters = std::tuple<std::string, std::string, int>;
+
+std::string name_of_instance(
+    const testing::TestParamInfo<Parameters>& instance) {
+  const auto& [backend, task, ranks] = instance.param;
+  return backend + "_" + task + "_" + std::to_string(ranks);
+}
+
+class Threads : public testing::TestWithParam<Parameters> {};
+
+TEST_P(Threads, Conform) {
+  const auto& [backend, task, ranks] = GetParam();
+  WorldOptions options;
+  options.backend = backend;
+  options.timeout = std::chrono::seconds(100);
+  run_threads(task, ranks, options);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    World, Threads,
+    testing::Combine(testing::Values("shm", "gloo"),
+                     testing::Values("all_reduce", "reductions", "moves",
+                                     "strided", "c10d_forms", "groups"),
+                     testing::Values(1, 2, 3, 4, 8)),
+    name_of_instance);
+
+class SlowProcesses : public testing::TestWithParam<Parameters> {};
+
+TEST_P(SlowProcesses, Conform) {
+  const auto& [backend, task, ranks] = GetParam();
+  WorldOptions options;
+  options.backend = backend;
+  options.timeout = std::chrono::seconds(200);
+  for (const auto& end : run_processes(task, ranks, options)) {
+    EXPECT_EQ(end, "");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(World, SlowProcesses,
+                         testing::Combine(testing::Values("shm", "gloo"),
+                                          testing::Values("conformance"),
+                                          testing::Values(2, 3, 8)),
+                         name_of_instance);
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,135 @@
+#include "tests/comm/rank_tasks.h"
+
+#include <array>
+#include <cstdlib>
+#include <iostream>
+#include <map>
+#include <stdexcept>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "lockstep/base/env.h"
+
+namespace lockstep {
+namespace {
+
+std::map<std::string, RankTask>& tasks() {
+  static std::map<std::string, RankTask> all;
+  return all;
+}
+
+struct Child {
+  pid_t pid;
+  int output;
+};
+
+Child start(const std::vector<std::string>& environment) {
+  std::array<int, 2> pipe{};
+  if (::pipe(pipe.data()) != 0) throw std::runtime_error("no pipe");
+  std::vector<std::string> all = environment;
+  for (char** at = ::environ; *at != nullptr; ++at) all.emplace_back(*at);
+  std::vector<char*> pointers;
+  for (auto& each : all) pointers.push_back(each.data());
+  pointers.push_back(nullptr);
+  const std::string program = "/proc/self/exe";
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::dup2(pipe[1], STDERR_FILENO);
+    ::close(pipe[0]);
+    ::close(pipe[1]);
+    std::array<char*, 2> arguments{const_cast<char*>("rank"), nullptr};
+    ::execve(program.c_str(), arguments.data(), pointers.data());
+    ::_exit(127);
+  }
+  ::close(pipe[1]);
+  return {pid, pipe[0]};
+}
+
+std::string end_of(const Child& child) {
+  std::string text;
+  std::array<char, 512> buffer{};
+  for (ssize_t n = 0;
+       (n = ::read(child.output, buffer.data(), buffer.size())) > 0;) {
+    text.append(buffer.data(), static_cast<size_t>(n));
+  }
+  ::close(child.output);
+  int status = 0;
+  ::waitpid(child.pid, &status, 0);
+  if (WIFSIGNALED(status)) {
+    return "signal " + std::to_string(WTERMSIG(status)) + ": " + text;
+  }
+  return WEXITSTATUS(status) == 0 ? std::string() : "failed: " + text;
+}
+
+}  // namespace
+
+RankTasks::RankTasks(const std::string& name, RankTask task) {
+  tasks()[name] = std::move(task);
+}
+
+const RankTask& RankTasks::get(const std::string& name) {
+  return tasks().at(name);
+}
+
+void run_threads(const std::string& name, int ranks,
+                 const WorldOptions& options) {
+  spawn(ranks, RankTasks::get(name), options);
+}
+
+std::vector<std::string> run_processes(const std::string& name, int ranks,
+                                       const WorldOptions& options) {
+  c10d::TCPStoreOptions store_options;
+  store_options.port = 0;
+  store_options.isServer = true;
+  store_options.waitWorkers = false;
+  const auto store =
+      c10::make_intrusive<c10d::TCPStore>("127.0.0.1", store_options);
+  std::vector<Child> children;
+  for (int rank = 0; rank < ranks; ++rank) {
+    children.push_back(start({
+        "LOCKSTEP_TEST_TASK=" + name,
+        "LOCKSTEP_TEST_BACKEND=" + options.backend,
+        "LOCKSTEP_TEST_TIMEOUT_MS=" + std::to_string(options.timeout.count()),
+        "RANK=" + std::to_string(rank),
+        "LOCAL_RANK=" + std::to_string(rank),
+        "WORLD_SIZE=" + std::to_string(ranks),
+        "LOCAL_WORLD_SIZE=" + std::to_string(ranks),
+        "MASTER_ADDR=127.0.0.1",
+        "MASTER_PORT=" + std::to_string(store->getPort()),
+        "TORCHELASTIC_USE_AGENT_STORE=True",
+        "TORCHELASTIC_RUN_ID=test",
+        "OMP_NUM_THREADS=1",
+    }));
+  }
+  std::vector<std::string> ends;
+  for (const auto& child : children) ends.push_back(end_of(child));
+  return ends;
+}
+
+int run_as_rank(const std::string& name) {
+  try {
+    WorldOptions options;
+    options.backend = env("LOCKSTEP_TEST_BACKEND").value_or("auto");
+    options.timeout = std::chrono::milliseconds(
+        env_integer("LOCKSTEP_TEST_TIMEOUT_MS").value_or(60'000));
+    const World world = init(options);
+    try {
+      RankTasks::get(name)(world);
+    } catch (const std::exception& error) {
+      world.fail(error.what());
+      throw;
+    }
+    return 0;
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << '\n';
+    return 1;
+  }
+}
+
+void require(bool condition, const std::string& what) {
+  if (!condition) throw std::runtime_error(what);
+}
+
+}  // namespace lockstep
