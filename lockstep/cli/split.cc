@@ -6,7 +6,7 @@
 
 #include "lockstep/cli/checks.h"
 #include "lockstep/cli/commands.h"
-#include "lockstep/parallel/chunk.h"
+#include "lockstep/base/chunk.h"
 #include "lockstep/report/table.h"
 
 namespace lockstep::cli {

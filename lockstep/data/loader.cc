@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/chunk.h"
 #include "lockstep/base/cpu_set.h"
 #include "lockstep/base/error.h"
 #include "lockstep/data/random_stream.h"
@@ -33,6 +34,14 @@ void check(const Dataset* dataset, const LoaderOptions& options) {
   if (options.batch_size < 1) {
     refuse("bad batch size", "at least 1", options.batch_size);
   }
+  const BatchPart& part = options.part;
+  if (part.first < 0 || part.first > part.last || part.last > part.shards) {
+    throw InvalidArgument(
+        "data", {.what = "there is no such part of a batch",
+                 .expected = fmt::format("0 <= first <= last <= {} shards",
+                                         part.shards),
+                 .got = fmt::format("{} to {}", part.first, part.last)});
+  }
   if (options.workers < 0) {
     refuse("bad number of loader workers", "at least 0", options.workers);
   }
@@ -53,6 +62,17 @@ void leave_slice() {
     pin_thread(allowed_cores());
   } catch (const IoError&) {
   }
+}
+
+/// How many of `total` samples come before a part, and how many are in it.
+std::pair<int64_t, int64_t> part_of(int64_t total, const BatchPart& part) {
+  const auto chunks = chunk_sizes(total, part.shards);
+  const auto count = [&](int64_t first, int64_t last) {
+    const auto size = static_cast<int64_t>(chunks.size());
+    return std::accumulate(chunks.begin() + std::min(first, size),
+                           chunks.begin() + std::min(last, size), int64_t{0});
+  };
+  return {count(0, part.first), count(part.first, part.last)};
 }
 
 // What is the same for all batches of an epoch.
@@ -162,9 +182,11 @@ class Loader::Impl {
 
   // Plain loops and no operators of ATen's: its threads are for the training.
   Batch make(const Epoch& epoch, int64_t number) const {
-    const int64_t first = number * options_.batch_size;
-    const int64_t count =
-        std::min(options_.batch_size, dataset_->size() - first);
+    const int64_t total = std::min(
+        options_.batch_size,
+        dataset_->size() - number * options_.batch_size);
+    const auto [skipped, count] = part_of(total, options_.part);
+    const int64_t first = number * options_.batch_size + skipped;
     const int64_t elements =
         dataset_->channels() * dataset_->height() * dataset_->width();
     Batch batch;
@@ -175,6 +197,7 @@ class Loader::Impl {
                                ? torch::MemoryFormat::ChannelsLast
                                : torch::MemoryFormat::Contiguous));
     batch.targets = torch::empty({count}, torch::kInt64);
+    batch.total = total;
     auto* out = batch.inputs.data_ptr<float>();
     auto* targets = batch.targets.data_ptr<int64_t>();
     for (int64_t i = 0; i < count; ++i) {

@@ -13,10 +13,21 @@ namespace lockstep::data {
 struct Batch {
   torch::Tensor inputs;   ///< (N, C, H, W) float32, normalised
   torch::Tensor targets;  ///< (N) int64
+  int64_t total = 0;      ///< samples of the batch, of which N are this part
+};
+
+/// The part of each batch that a loader makes: shards [first, last) of
+/// `shards`, cut as torch.chunk cuts. Loaders of the ranks of a job that have
+/// the same options but for this make one batch together, each sample once.
+struct BatchPart {
+  int64_t shards = 1;
+  int64_t first = 0;
+  int64_t last = 1;
 };
 
 struct LoaderOptions {
-  int64_t batch_size = 64;
+  int64_t batch_size = 64;  ///< of all parts together
+  BatchPart part;
   bool shuffle = false;
   bool augment = false;  ///< random crop (padding 4) and horizontal flip
   bool drop_last = false;

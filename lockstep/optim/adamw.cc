@@ -15,8 +15,8 @@ class AdamW final : public Optimizer {
   AdamW(std::vector<Tensor> parameters, const AdamWOptions& options)
       : Optimizer(std::move(parameters), options.lr),
         options_(options),
-        exp_avg_(zeros_like_parameters()),
-        exp_avg_sq_(zeros_like_parameters()),
+        exp_avg_(zeros_like_parameters(options_.make_state)),
+        exp_avg_sq_(zeros_like_parameters(options_.make_state)),
         exp_avg_views_(block_views(exp_avg_)),
         exp_avg_sq_views_(block_views(exp_avg_sq_)) {
     for (const Tensor& parameter : parameters_) {

@@ -47,11 +47,13 @@ std::vector<Tensor> Optimizer::block_views(
   return views;
 }
 
-std::vector<Tensor> Optimizer::zeros_like_parameters() const {
+std::vector<Tensor> Optimizer::zeros_like_parameters(
+    const StateFactory& make) const {
   std::vector<Tensor> zeros;
   zeros.reserve(parameters_.size());
   for (const Tensor& parameter : parameters_) {
-    zeros.push_back(torch::zeros_like(parameter.detach()));
+    zeros.push_back(make ? make(parameter)
+                         : torch::zeros_like(parameter.detach()));
   }
   return zeros;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -59,7 +60,8 @@ class Optimizer {
   std::vector<torch::Tensor> block_views(
       const std::vector<torch::Tensor>& tensors) const;
   /// One tensor of zeros, laid out like it, for each parameter.
-  std::vector<torch::Tensor> zeros_like_parameters() const;
+  std::vector<torch::Tensor> zeros_like_parameters(
+      const std::function<torch::Tensor(const torch::Tensor&)>& make) const;
   virtual void count_step(const std::vector<bool>&) {}
 
   std::vector<torch::Tensor> parameters_;
@@ -75,11 +77,15 @@ class Optimizer {
   std::vector<torch::TensorOptions> options_;
 };
 
+/// Makes zeros for the state of a parameter, laid out like it.
+using StateFactory = std::function<torch::Tensor(const torch::Tensor&)>;
+
 struct SgdOptions {
   double lr = 0.1;
   double momentum = 0.0;
   double weight_decay = 0.0;
   bool nesterov = false;
+  StateFactory make_state{};  ///< default: beside the parameter
 };
 
 /// torch.optim.SGD. Throws InvalidArgument for values that it would refuse.
@@ -92,6 +98,7 @@ struct AdamWOptions {
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 1e-2;
+  StateFactory make_state{};  ///< default: beside the parameter
 };
 
 /// torch.optim.AdamW.

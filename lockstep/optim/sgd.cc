@@ -17,7 +17,7 @@ class Sgd final : public Optimizer {
     if (options_.momentum == 0) return;
     // From zeros, momentum * 0 + gradient is the gradient: the first step
     // needs no case of its own.
-    buffers_ = zeros_like_parameters();
+    buffers_ = zeros_like_parameters(options_.make_state);
     buffer_views_ = block_views(buffers_);
   }
 

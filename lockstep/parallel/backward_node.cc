@@ -98,7 +98,8 @@ std::vector<Tensor> ReplicaGroup::backward(
   }
 
   Stopwatch watch;
-  Reduction reduction = reduction_of(std::move(partials), chunks);
+  StepTotals totals{.samples = 0, .losses = {}};
+  Reduction reduction = reduction_of(std::move(partials), chunks, totals);
   std::vector<Tensor> sums = finish(reduction);
   phases_.reduce_s += watch.seconds();
   collect_phases();

@@ -54,19 +54,21 @@ class DataParallelImpl {
   /// `loss(output, target)` is the mean over a shard's samples, called in the
   /// shard's thread; the step's gradient is that of the mean over the batch,
   /// however uneven the split. `clip_grad_norm` above 0 limits the gradient's
-  /// norm. Nothing is updated if the loss or that norm is not finite.
+  /// norm. Nothing is updated if the loss or that norm is not finite. With
+  /// several ranks each passes its own part of a batch of `batch` samples
+  /// (-1: as many on each).
   template <class Input, class Target, class Loss>
   StepResult train_step(const Input& input, const Target& target,
                         const Loss& loss, optim::Optimizer& optimizer,
-                        double clip_grad_norm = 0) {
-    return step(input, target, loss, &optimizer, clip_grad_norm);
+                        double clip_grad_norm = 0, int64_t batch = -1) {
+    return step(input, target, loss, &optimizer, clip_grad_norm, batch);
   }
   /// Likewise, but adds the gradients to the parameters' .grad, for any
   /// optimizer.
   template <class Input, class Target, class Loss>
   StepResult train_step(const Input& input, const Target& target,
                         const Loss& loss) {
-    return step(input, target, loss, nullptr, 0);
+    return step(input, target, loss, nullptr, 0, -1);
   }
 
   /// The wrapped module: its parameters, names and checkpoint are those of a
@@ -96,6 +98,10 @@ class DataParallelImpl {
   const PhaseTimes& phase_times() const { return group_->phase_times(); }
   const std::vector<std::unique_ptr<Worker>>& workers() const {
     return group_->workers();
+  }
+  /// Zeros for an optimizer's state: shared, where ranks share memory.
+  torch::Tensor make_state(const torch::Tensor& parameter) {
+    return group_->make_state(parameter);
   }
   /// Sets the number that keys the random streams of the next forward.
   void set_step(int64_t step) { group_->set_step(step); }
@@ -131,14 +137,15 @@ class DataParallelImpl {
 
   template <class Input, class Target, class Loss>
   StepResult step(const Input& input, const Target& target, const Loss& loss,
-                  optim::Optimizer* optimizer, double clip_grad_norm) {
+                  optim::Optimizer* optimizer, double clip_grad_norm,
+                  int64_t batch) {
     const ShardLoss typed = [&](const c10::IValue& output,
                                 const c10::IValue& shard_target) {
       return loss(detail::from_ivalue<Output>(output),
                   detail::from_ivalue<Target>(shard_target));
     };
     return group_->train_step(pack_inputs(input), c10::IValue(target), typed,
-                              optimizer, clip_grad_norm);
+                              optimizer, clip_grad_norm, batch);
   }
 
   std::shared_ptr<M> module_;

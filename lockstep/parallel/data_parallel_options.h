@@ -5,6 +5,7 @@
 
 #include <torch/arg.h>
 
+#include "lockstep/comm/world.h"
 #include "lockstep/device/device.h"
 
 namespace lockstep {
@@ -33,7 +34,10 @@ struct DataParallelOptions {
   TORCH_ARG(int64_t, dim) = 0;
   TORCH_ARG(Replication, replication) = Replication::kResident;
   TORCH_ARG(Buffers, buffers) = Buffers::kFirstShard;
-  /// Logical shards that a batch is cut into; 0: one per device. The bits of
+  /// The ranks that share the work: each makes its steps with its own shards,
+  /// and all get the same parameters. Only train_step() works for several.
+  TORCH_ARG(World, world);
+  /// Logical shards that a batch is cut into; 0: one per device of all ranks. The bits of
   /// a run depend on this number, not on how many devices share the shards.
   TORCH_ARG(int64_t, shards) = 0;
   /// Threads a shard computes with; 0: the cores of all devices / shards.
@@ -51,7 +55,9 @@ struct PhaseTimes {
   double forward_s = 0;
   double gather_s = 0;
   double backward_s = 0;
-  double reduce_s = 0;  ///< kResident with an optimizer: in update_s
+  /// Of one rank with an optimizer: in update_s. Of several: their gradients'
+  /// way to each other, and waiting for them.
+  double reduce_s = 0;
   double update_s = 0;
 };
 

@@ -2,6 +2,7 @@
 
 #include <torch/csrc/autograd/functions/utils.h>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/parallel/backward_node.h"
 #include "lockstep/parallel/nested.h"
@@ -26,12 +27,18 @@ IValue ReplicaGroup::forward(const std::vector<IValue>& inputs) {
       region->input_devices.push_back(tensor.device());
     });
   }
+  if (exchange_ && needs_graph) {
+    throw InvalidArgument(
+        "ddp", {.what = "forward() of several ranks under autograd",
+                .fix = "train with train_step(); evaluate under "
+                       "torch::NoGradGuard"});
+  }
   const auto parts = inputs.empty() ? std::vector<IValue>{all}
                                     : scatter_checked(all, needs_graph);
   const auto chunks = static_cast<int64_t>(parts.size());
   region->outputs.resize(parts.size());
   region->input_leaves.resize(parts.size());
-  begin(chunks);
+  begin(own_shards_.first + chunks);
   phases_.scatter_s = watch.restart();
 
   std::vector<IValue> outputs(parts.size());
@@ -39,8 +46,9 @@ IValue ReplicaGroup::forward(const std::vector<IValue>& inputs) {
   for_each_tensor(all, [&](const Tensor& tensor, const std::string&) {
     requires_grad.push_back(needs_graph && tensor.requires_grad());
   });
-  for_each_shard(chunks, [&](size_t worker, int64_t shard, Replica& replica) {
-    const auto s = static_cast<size_t>(shard);
+  for_each_shard(own_shards_.first + chunks, [&](size_t worker, int64_t shard,
+                                                 Replica& replica) {
+    const auto s = static_cast<size_t>(shard - own_shards_.first);
     size_t at = 0;
     const IValue own = map_tensors(parts[s], [&](const Tensor& chunk) {
       if (!requires_grad[at++]) return chunk.detach();

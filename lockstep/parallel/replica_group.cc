@@ -21,8 +21,8 @@ using torch::Tensor;
 
 namespace {
 
-int64_t check_shards(int64_t shards, size_t devices) {
-  const auto k = static_cast<int64_t>(devices);
+int64_t check_shards(int64_t shards, size_t devices, int ranks) {
+  const auto k = static_cast<int64_t>(devices) * ranks;
   if (shards == 0) return k;
   if (shards >= k) return shards;
   throw InvalidArgument(
@@ -39,7 +39,21 @@ int intra_op_threads(const DataParallelOptions& options,
   if (devices[0].is_cuda()) return 0;
   size_t cores = 0;
   for (const Device& device : devices) cores += cores_of(device).size();
+  cores *= static_cast<size_t>(options.world().size());
   return std::max(1, static_cast<int>(cores / static_cast<size_t>(shards)));
+}
+
+void check_world(const DataParallelOptions& options) {
+  if (options.world().size() == 1) return;
+  if (options.replication() == Replication::kResident &&
+      options.buffers() == Buffers::kFirstShard) {
+    return;
+  }
+  throw InvalidArgument(
+      "parallel",
+      {.what = "several ranks need resident replicas and the first shard's "
+               "buffers",
+       .fix = "leave replication() and buffers() as they are"});
 }
 
 }  // namespace
@@ -56,7 +70,9 @@ ReplicaGroup::ReplicaGroup(ModuleHandle original,
                                        .fix = "pass devices(\"auto\")"});
   }
   output_device_ = options_.output_device().value_or(devices_[0]);
-  shards_ = check_shards(options_.shards(), devices_.size());
+  shards_ = check_shards(options_.shards(), devices_.size(),
+                         options_.world().size());
+  check_world(options_);
   seed_ = options_.seed().value_or(
       at::detail::getDefaultCPUGenerator().current_seed());
   warn_of_imbalance(devices_);
@@ -76,12 +92,24 @@ ReplicaGroup::ReplicaGroup(ModuleHandle original,
   for (int64_t k = 0; k < count; ++k) {
     const Device& device = devices_[static_cast<size_t>(k)];
     workers_.push_back(std::make_unique<Worker>(device, threads));
-    const ShardRange range = shards_of_worker(k, count, shards_);
+    const ShardRange range = shards_of(static_cast<size_t>(k));
     shard_devices_.insert(shard_devices_.end(),
                           static_cast<size_t>(range.last - range.first),
                           device);
   }
+  own_shards_ = {shards_of(0).first, shards_of(workers_.size() - 1).last};
+  if (options_.world().size() > 1) {
+    exchange_ = make_rank_exchange(options_.world(), original_, parameters_,
+                                   shards_);
+  }
   make_replicas(make_replica);
+}
+
+ShardRange ReplicaGroup::shards_of(size_t worker) const {
+  const auto own = static_cast<int64_t>(devices_.size());
+  return shards_of_worker(
+      options_.world().rank() * own + static_cast<int64_t>(worker),
+      options_.world().size() * own, shards_);
 }
 
 void ReplicaGroup::make_replicas(
@@ -101,9 +129,7 @@ void ReplicaGroup::make_replicas(
       workers_[k]->wait();
     };
     if (k == 0 && keeps_first) add(Storage::kShared);
-    const auto count = static_cast<int64_t>(workers_.size());
-    const ShardRange range =
-        shards_of_worker(static_cast<int64_t>(k), count, shards_);
+    const ShardRange range = shards_of(k);
     if (replicas_[k].empty() ||
         (range.last - range.first > 1 && !original_.buffers.empty())) {
       add(Storage::kOwn);
@@ -114,10 +140,10 @@ void ReplicaGroup::make_replicas(
 std::vector<int64_t> ReplicaGroup::split(int64_t batch) const {
   const auto chunks = chunk_sizes(batch, shards_);
   std::vector<int64_t> samples;
-  for (size_t k = 0; k < workers_.size(); ++k) {
-    const ShardRange range =
-        shards_of_worker(static_cast<int64_t>(k),
-                         static_cast<int64_t>(workers_.size()), shards_);
+  const auto devices =
+      static_cast<int64_t>(devices_.size()) * options_.world().size();
+  for (int64_t k = 0; k < devices; ++k) {
+    const ShardRange range = shards_of_worker(k, devices, shards_);
     samples.push_back(0);
     for (auto s = static_cast<size_t>(range.first);
          s < static_cast<size_t>(range.last) && s < chunks.size(); ++s) {
@@ -149,6 +175,7 @@ void ReplicaGroup::check_inputs(const IValue& inputs) const {
 }
 
 void ReplicaGroup::watch_batch(int64_t samples, int64_t chunks, bool trains) {
+  if (exchange_) return;  // the ranks' samples are not known here
   const std::vector<int64_t> shares = split(samples);
   std::vector<Device> idle;
   for (size_t k = 0; k < devices_.size(); ++k) {
@@ -169,6 +196,26 @@ void ReplicaGroup::watch_batch(int64_t samples, int64_t chunks, bool trains) {
                           last_batch_, samples, fmt::join(shares, "/")));
   }
   last_batch_ = samples;
+}
+
+torch::Tensor ReplicaGroup::make_state(const torch::Tensor& parameter) {
+  return exchange_ ? exchange_->make_state(parameter)
+                   : torch::zeros_like(parameter.detach());
+}
+
+std::vector<IValue> ReplicaGroup::cut_own(
+    const IValue& inputs, const std::vector<int64_t>& sizes) const {
+  check_inputs(inputs);
+  std::vector<IValue> parts;
+  int64_t begin = 0;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    parts.push_back(map_tensors(inputs, [&](const Tensor& tensor) {
+      return to_device(tensor.narrow(options_.dim(), begin, sizes[i]),
+                       shard_devices_[i]);
+    }));
+    begin += sizes[i];
+  }
+  return parts;
 }
 
 std::vector<IValue> ReplicaGroup::scatter_checked(const IValue& inputs,

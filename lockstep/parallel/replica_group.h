@@ -7,10 +7,12 @@
 #include <ATen/core/ivalue.h>
 #include <torch/torch.h>
 
+#include "lockstep/base/chunk.h"
+#include "lockstep/comm/world.h"
 #include "lockstep/device/worker.h"
 #include "lockstep/optim/optimizer.h"
-#include "lockstep/parallel/chunk.h"
 #include "lockstep/parallel/data_parallel_options.h"
+#include "lockstep/parallel/rank_exchange.h"
 #include "lockstep/parallel/reduction.h"
 #include "lockstep/parallel/replicate.h"
 
@@ -37,10 +39,13 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   /// Forward, loss and backward of every shard in its device's thread, then
   /// reduction and (with an `optimizer`) the update by all threads at once.
   /// Without one the gradients are added to the original's .grad.
-  /// `inputs` and `target` may be nested; they are scattered alike.
+  /// `inputs` and `target` may be nested; they are scattered alike. Of several
+  /// ranks each passes the samples of its own shards, of `batch` in all (-1:
+  /// as many on every rank).
   StepResult train_step(const std::vector<c10::IValue>& inputs,
                         const c10::IValue& target, const ShardLoss& loss,
-                        optim::Optimizer* optimizer, double clip_grad_norm);
+                        optim::Optimizer* optimizer, double clip_grad_norm,
+                        int64_t batch = -1);
 
   const std::vector<Device>& devices() const { return devices_; }
   const Device& output_device() const { return output_device_; }
@@ -51,7 +56,10 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   }
   const PhaseTimes& phase_times() const { return phases_; }
   void set_step(int64_t step) { step_ = step; }
+  /// Samples of a batch for each device of each rank.
   std::vector<int64_t> split(int64_t batch) const;
+  /// Zeros for an optimizer, where its state belongs.
+  torch::Tensor make_state(const torch::Tensor& parameter);
 
  private:
   friend class ParallelBackward;
@@ -70,11 +78,16 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   void make_replicas(const std::function<ModuleHandle()>& make_replica);
   std::vector<c10::IValue> scatter_checked(const c10::IValue& inputs,
                                            bool trains);
+  /// The shards of this rank, of a batch of `samples` over all ranks.
+  std::vector<c10::IValue> cut_own(const c10::IValue& inputs,
+                                   const std::vector<int64_t>& sizes) const;
+  /// The shards of worker `worker` of this rank, of all shards.
+  ShardRange shards_of(size_t worker) const;
   void check_inputs(const c10::IValue& inputs) const;
   void watch_batch(int64_t samples, int64_t chunks, bool trains);
   /// Starts a forward over `chunks` shards: buffers, random step, phases.
   void begin(int64_t chunks);
-  /// Runs `task` for every shard below `chunks` on its worker.
+  /// Runs `task` for this rank's shards below `chunks`, each on its worker.
   void for_each_shard(int64_t chunks, const ShardTask& task);
   c10::IValue forward_shard(size_t worker, int64_t shard, Replica& replica,
                             const std::vector<c10::IValue>& inputs);
@@ -82,8 +95,16 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   std::vector<torch::Tensor> backward(
       Region& region, const std::vector<torch::Tensor>& output_gradients,
       bool keep_graph, std::vector<torch::Tensor>& input_gradients);
+  /// A batch's shards: the samples of all, and the parts of this rank's own.
+  struct StepShards {
+    int64_t batch = 0;
+    std::vector<int64_t> samples;
+    std::vector<c10::IValue> parts;
+  };
+  StepShards cut(const std::vector<c10::IValue>& inputs,
+                 const c10::IValue& target, int64_t batch);
   Reduction reduction_of(std::vector<std::vector<PartialSum>> partials,
-                         int64_t chunks) const;
+                         int64_t chunks, StepTotals& totals) const;
   std::vector<torch::Tensor> finish(Reduction& reduction);
   void accumulate(std::vector<torch::Tensor> gradients);
   void update(Reduction& reduction, optim::Optimizer& optimizer);
@@ -102,7 +123,8 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   DataParallelOptions options_;
   Device output_device_;
   int64_t shards_;
-  std::vector<Device> shard_devices_;
+  ShardRange own_shards_{};  // this rank's
+  std::vector<Device> shard_devices_;  // of own_shards_
   int64_t step_ = 0;
   uint64_t seed_ = 0;
   int64_t last_batch_ = -1;
@@ -118,6 +140,7 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   std::vector<std::vector<torch::Tensor>> shard_buffers_;  // Buffers::kMean
   PhaseTimes phases_;
   std::vector<PhaseTimes> worker_phases_;
+  std::unique_ptr<RankExchange> exchange_;  // if there are several ranks
 };
 
 }  // namespace lockstep

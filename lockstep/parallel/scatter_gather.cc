@@ -4,7 +4,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
-#include "lockstep/parallel/chunk.h"
+#include "lockstep/base/chunk.h"
 #include "lockstep/parallel/nested.h"
 
 namespace lockstep {

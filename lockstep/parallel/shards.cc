@@ -19,6 +19,7 @@ void ReplicaGroup::begin(int64_t chunks) {
   worker_phases_.assign(workers_.size(), {});
   check_on_device(original_, devices_[0]);
   if (original_.buffers.empty()) return;
+  if (exchange_) exchange_->load_buffers();
   const bool is_mean = options_.buffers() == Buffers::kMean;
   if (is_mean) shard_buffers_.assign(static_cast<size_t>(chunks), {});
   if (shards_ == 1 && !is_mean) return;
@@ -38,11 +39,9 @@ void ReplicaGroup::begin(int64_t chunks) {
 }
 
 void ReplicaGroup::for_each_shard(int64_t chunks, const ShardTask& task) {
-  const auto count = static_cast<int64_t>(workers_.size());
   run_all(workers_, [&](size_t k) {
     run_as_replica(k, devices_[k], [&] {
-      const ShardRange range =
-          shards_of_worker(static_cast<int64_t>(k), count, shards_);
+      const ShardRange range = shards_of(k);
       for (int64_t s = range.first; s < std::min(range.last, chunks); ++s) {
         task(k, s, s == 0 ? replicas_[k].front() : replicas_[k].back());
       }

@@ -1,12 +1,14 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <numeric>
 #include <unordered_map>
 
 #include <ATen/Dispatch.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/engine.h>
 
+#include "lockstep/base/chunk.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/device/cuda.h"
@@ -69,28 +71,24 @@ double sum_of_squares(const Tensor& block) {
 StepResult ReplicaGroup::train_step(const std::vector<IValue>& inputs,
                                     const IValue& target, const ShardLoss& loss,
                                     optim::Optimizer* optimizer,
-                                    double clip_grad_norm) {
+                                    double clip_grad_norm, int64_t batch) {
   Stopwatch watch;
-  std::vector<IValue> everything = inputs;
-  everything.push_back(target);
-  const auto parts =
-      scatter_checked(c10::ivalue::Tuple::create(everything), true);
-  const auto chunks = static_cast<int64_t>(parts.size());
-  StepResult result;
-  std::vector<int64_t> samples;
-  for (const IValue& part : parts) {
-    samples.push_back(batch_of(part, options_.dim()));
-    result.samples += samples.back();
-  }
+  const StepShards shards = cut(inputs, target, batch);
+  const auto chunks = static_cast<int64_t>(shards.samples.size());
   begin(chunks);
   const double scatter_s = watch.restart();
 
+  StepTotals totals{.samples = shards.batch,
+                    .losses = std::vector<double>(shards.samples.size())};
   std::vector<std::vector<PartialSum>> partials(workers_.size());
-  std::vector<double> losses(parts.size());
   for_each_shard(chunks, [&](size_t worker, int64_t shard, Replica& replica) {
     const auto s = static_cast<size_t>(shard);
     const torch::AutoGradMode with_grad(true);
-    std::vector<IValue> own = parts[s].toTupleRef().elements().vec();
+    std::vector<IValue> own =
+        shards.parts[static_cast<size_t>(shard - own_shards_.first)]
+            .toTupleRef()
+            .elements()
+            .vec();
     const IValue own_target = std::move(own.back());
     own.pop_back();
     const IValue output = forward_shard(worker, shard, replica, own);
@@ -100,15 +98,15 @@ StepResult ReplicaGroup::train_step(const std::vector<IValue>& inputs,
     worker_phases_[worker].forward_s += phase.restart();
     // The weight enters as the gradient of the loss: an uneven split gives
     // the gradient of the whole batch's mean.
-    const double weight = result.samples == 0
+    const double weight = shards.batch == 0
                               ? 1.0
-                              : static_cast<double>(samples[s]) /
-                                    static_cast<double>(result.samples);
+                              : static_cast<double>(shards.samples[s]) /
+                                    static_cast<double>(shards.batch);
     torch::autograd::Engine::get_default_engine().execute(
         {torch::autograd::impl::gradient_edge(shard_loss)},
         {torch::full_like(shard_loss, weight)}, /*keep_graph=*/false,
         /*create_graph=*/false, /*accumulate_grad=*/true);
-    losses[s] = weight * shard_loss.item<double>();
+    totals.losses[s] = weight * shard_loss.item<double>();
     append_partial(
         partials[worker],
         {shard, shard + 1, replica.take_gradients(unique_, parameters_.size())},
@@ -119,32 +117,79 @@ StepResult ReplicaGroup::train_step(const std::vector<IValue>& inputs,
   phases_.scatter_s = scatter_s;
   finish_buffers(chunks);
   ++step_;
-  for (const double shard_loss : losses) result.loss += shard_loss;
-  result.is_finite = std::isfinite(result.loss);
 
   watch.restart();
-  Reduction reduction = reduction_of(std::move(partials), chunks);
+  Reduction reduction = reduction_of(std::move(partials), chunks, totals);
+  StepResult result{.samples = shards.batch};
+  for (const double shard_loss : totals.losses) result.loss += shard_loss;
+  result.is_finite = std::isfinite(result.loss);
+  if (exchange_) phases_.reduce_s = watch.restart();
   if (!optimizer || !result.is_finite) {
     accumulate(finish(reduction));
-    phases_.reduce_s = watch.seconds();
+    phases_.reduce_s += watch.restart();
   } else if (clip_grad_norm > 0) {
     result.gradient_norm =
         update_clipped(reduction, *optimizer, clip_grad_norm);
     result.is_finite = std::isfinite(result.gradient_norm);
-    phases_.update_s = watch.seconds();
   } else {
     update(reduction, *optimizer);
-    phases_.update_s = watch.seconds();
   }
+  if (exchange_) exchange_->end_step();
+  phases_.update_s = watch.seconds();
   return result;
 }
 
+ReplicaGroup::StepShards ReplicaGroup::cut(const std::vector<IValue>& inputs,
+                                           const IValue& target,
+                                           int64_t batch) {
+  std::vector<IValue> everything = inputs;
+  everything.push_back(target);
+  const IValue all = c10::ivalue::Tuple::create(everything);
+  StepShards shards;
+  if (!exchange_) {
+    shards.parts = scatter_checked(all, true);
+    for (const IValue& part : shards.parts) {
+      shards.samples.push_back(batch_of(part, options_.dim()));
+      shards.batch += shards.samples.back();
+    }
+    return shards;
+  }
+  const int64_t own = batch_of(all, options_.dim());
+  shards.batch = batch >= 0 ? batch : own * options_.world().size();
+  shards.samples = chunk_sizes(shards.batch, shards_);
+  std::vector<int64_t> sizes;
+  for (int64_t s = own_shards_.first;
+       s < std::min(own_shards_.last,
+                    static_cast<int64_t>(shards.samples.size()));
+       ++s) {
+    sizes.push_back(shards.samples[static_cast<size_t>(s)]);
+  }
+  const int64_t expected =
+      std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  if (own != expected) {
+    throw InvalidArgument(
+        "ddp",
+        {.what = fmt::format("rank {} got another part of the batch than its "
+                             "own",
+                             options_.world().rank()),
+         .expected = fmt::format("{} of {} samples", expected, shards.batch),
+         .got = fmt::format("{}", own),
+         .fix = "cut the batch in chunks of ceil(samples / shards), as "
+                "data::Loader does with `part`"});
+  }
+  torch::NoGradGuard no_grad;
+  shards.parts = cut_own(all, sizes);
+  return shards;
+}
+
 Reduction ReplicaGroup::reduction_of(
-    std::vector<std::vector<PartialSum>> partials, int64_t chunks) const {
+    std::vector<std::vector<PartialSum>> partials, int64_t chunks,
+    StepTotals& totals) const {
   std::vector<PartialSum> all;
   for (auto& of_worker : partials) {
     std::move(of_worker.begin(), of_worker.end(), std::back_inserter(all));
   }
+  if (exchange_) return exchange_->reduce(std::move(all), chunks, totals);
   return Reduction(std::move(all), chunks, parameters_);
 }
 
@@ -154,10 +199,16 @@ void ReplicaGroup::for_each_block(
   const size_t hands = options_.replication() == Replication::kEveryForward
                            ? 1
                            : workers_.size();
+  const auto total = static_cast<int64_t>(count);
+  const ShardRange own =
+      exchange_ ? exchange_->own_blocks(total) : ShardRange{0, total};
   run_all(workers_, [&](size_t k) {
     if (k >= hands) return;
-    const auto first = static_cast<int64_t>(count * k / hands);
-    const auto last = static_cast<int64_t>(count * (k + 1) / hands);
+    const ShardRange range =
+        shards_of_worker(static_cast<int64_t>(k), static_cast<int64_t>(hands),
+                         own.last - own.first);
+    const int64_t first = own.first + range.first;
+    const int64_t last = own.first + range.last;
     intra_op_for(last - first, [&](int64_t begin, int64_t end) {
       torch::NoGradGuard no_grad;
       Tensor scratch = torch::empty({optim::kBlockElements});
@@ -176,7 +227,15 @@ std::vector<Tensor> ReplicaGroup::finish(Reduction& reduction) {
       reduction.block(blocks_[b], in_place);
     });
   }
-  return reduction.take();
+  std::vector<Tensor> sums = reduction.take();
+  if (!exchange_) return sums;
+  // The others' blocks too; and what is shared is theirs after this step.
+  options_.world().barrier();
+  for (Tensor& sum : sums) {
+    if (sum.defined()) sum = sum.clone();
+  }
+  options_.world().barrier();
+  return sums;
 }
 
 void ReplicaGroup::accumulate(std::vector<Tensor> gradients) {
@@ -250,6 +309,7 @@ double ReplicaGroup::update_clipped(Reduction& reduction,
     const Tensor gradient = view(blocks[b]);
     if (gradient.defined()) squares[b] = sum_of_squares(gradient);
   });
+  if (exchange_) exchange_->share(squares);
   double total = 0;
   for (const double square : squares) total += square;
   const double norm = std::sqrt(total);

@@ -30,20 +30,35 @@ class EvalScope {
 }  // namespace
 
 TestReport evaluate(DataParallel<models::Model>& model, data::Loader& loader,
-                    const std::function<bool()>& stop) {
+                    const std::function<bool()>& stop, const World& world) {
   const EvalScope scope(model);
-  RunningMean mean;
+  double loss_sum = 0;
+  int64_t correct = 0;
+  int64_t samples = 0;
+  bool is_stopped = false;
   loader.begin(0);
   while (const auto batch = loader.next()) {
-    if (stop && stop()) return {};
+    is_stopped = stop && stop();
+    if (is_stopped) break;
+    const int64_t count = batch->targets.size(0);
+    if (count == 0) continue;  // the last batch may have none for this rank
     const auto logits = model->forward(batch->inputs);
     const auto targets = batch->targets.to(logits.device());
-    mean.add(F::cross_entropy(logits, targets).item<double>(),
-             count_correct(logits, targets), targets.size(0));
+    loss_sum += F::cross_entropy(logits, targets).item<double>() *
+                static_cast<double>(count);
+    correct += count_correct(logits, targets);
+    samples += count;
   }
-  return {.loss = mean.loss(),
-          .accuracy = mean.accuracy(),
-          .samples = mean.samples()};
+  auto sums = torch::tensor(
+      {loss_sum, static_cast<double>(correct), static_cast<double>(samples),
+       static_cast<double>(is_stopped)},
+      torch::kDouble);
+  world.all_reduce(sums);
+  const auto* sum = sums.const_data_ptr<double>();
+  if (sum[3] > 0) return {};
+  return {.loss = sum[0] / sum[2],
+          .accuracy = sum[1] / sum[2],
+          .samples = static_cast<int64_t>(sum[2])};
 }
 
 EvalReport evaluate_checkpoint(const EvalOptions& options) {

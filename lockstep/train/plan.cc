@@ -45,8 +45,8 @@ void check(const TrainOptions& options) {
   }
 }
 
-int64_t shards_of(int64_t asked, const std::vector<Device>& devices) {
-  const auto count = static_cast<int64_t>(devices.size());
+int64_t shards_of(int64_t asked, int64_t count,
+                  const std::vector<Device>& devices) {
   if (asked == 0) return count;
   if (asked % count == 0) return asked;
   throw InvalidArgument(
@@ -60,15 +60,30 @@ int64_t shards_of(int64_t asked, const std::vector<Device>& devices) {
                           (asked / count + 1) * count)});
 }
 
-int threads_of(int64_t shards, const std::vector<Device>& devices) {
+int threads_of(int64_t shards, const std::vector<Device>& devices,
+               const World& world) {
   if (devices.front().is_cuda()) return 1;
-  const auto cores = static_cast<int64_t>(allowed_cores().size());
+  // Of all hosts, which are taken to be alike.
+  const int64_t cores = static_cast<int64_t>(allowed_cores().size()) *
+                        world.size() / world.local_size();
   int64_t threads = std::max<int64_t>(cores / shards, 1);
   for (const auto& device : devices) {
     const auto own = static_cast<int64_t>(cores_of(device).size());
     threads = std::min(threads, std::max<int64_t>(own, 1));
   }
   return static_cast<int>(threads);
+}
+
+Device device_of_rank(const TrainOptions& options) {
+  const auto local_rank = static_cast<size_t>(options.world.local_rank());
+  if (local_rank < options.devices.size()) return options.devices[local_rank];
+  throw InvalidArgument(
+      "train",
+      {.what = fmt::format("rank {} has no device", options.world.rank()),
+       .expected = fmt::format("a device for each of {} ranks of this host",
+                               options.world.local_size()),
+       .got = join_names(options.devices),
+       .fix = "give --devices as many as there are ranks on this host"});
 }
 
 }  // namespace
@@ -78,8 +93,16 @@ Plan make_plan(const TrainOptions& options) {
   Plan plan;
   plan.devices = options.devices;
   if (options.strategy == Strategy::kSingle) plan.devices.resize(1);
-  plan.shards = shards_of(options.shards, plan.devices);
-  plan.intra_op_threads = threads_of(plan.shards, plan.devices);
+  if (options.strategy == Strategy::kDistributed) {
+    plan.devices = {device_of_rank(options)};
+  }
+  plan.world_size =
+      static_cast<int64_t>(plan.devices.size()) * options.world.size();
+  plan.shards = shards_of(options.shards, plan.world_size, plan.devices);
+  plan.intra_op_threads =
+      options.intra_op_threads > 0
+          ? options.intra_op_threads
+          : threads_of(plan.shards, plan.devices, options.world);
   return plan;
 }
 

@@ -9,7 +9,9 @@ namespace lockstep::train {
 
 /// What a run's options come to on this machine.
 struct Plan {
-  std::vector<Device> devices;  ///< those at work: one for kSingle
+  /// Those at work in this rank: one for kSingle and kDistributed.
+  std::vector<Device> devices;
+  int64_t world_size = 1;  ///< devices at work in all ranks
   int64_t shards = 1;
   /// Threads that a shard computes with. It depends on the host's cores and
   /// the number of shards alone, so that one device that runs the shards one
@@ -19,7 +21,7 @@ struct Plan {
 
 /// Checks the options and completes them. Throws InvalidArgument naming the
 /// option: no devices, shards that are not a multiple of the devices, sizes
-/// below 1.
+/// below 1, ranks that have no device.
 Plan make_plan(const TrainOptions& options);
 
 }  // namespace lockstep::train

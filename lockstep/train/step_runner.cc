@@ -4,7 +4,10 @@
 #include <atomic>
 #include <cmath>
 #include <filesystem>
+#include <mutex>
 #include <optional>
+#include <set>
+#include <unistd.h>
 
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/device/memory.h"
@@ -39,6 +42,9 @@ std::shared_ptr<models::Model> make_model(const TrainOptions& options,
                                           const Plan& plan) {
   std::optional<MemoryScope> scope;
   charge_first_device(options, plan, scope);
+  // Ranks that are threads share LibTorch's default generator.
+  static std::mutex generator_is_in_use;
+  const std::lock_guard lock(generator_is_in_use);
   torch::manual_seed(options.seed);
   auto model = make_laid_out(options.model, options.channels_last);
   const std::string& from = options.init_from;
@@ -53,20 +59,23 @@ std::shared_ptr<models::Model> make_model(const TrainOptions& options,
   return model;
 }
 
-std::unique_ptr<optim::Optimizer> make_optimizer(const TrainOptions& options,
-                                                 const Plan& plan,
-                                                 const models::Model& model) {
+std::unique_ptr<optim::Optimizer> make_optimizer(
+    const TrainOptions& options, const Plan& plan, const models::Model& model,
+    const optim::StateFactory& make_state) {
   std::optional<MemoryScope> scope;
   charge_first_device(options, plan, scope);
   if (options.optimizer == OptimizerKind::kAdamW) {
     return optim::adamw(
         model.parameters(),
-        {.lr = options.lr, .weight_decay = options.weight_decay});
+        {.lr = options.lr,
+         .weight_decay = options.weight_decay,
+         .make_state = make_state});
   }
   return optim::sgd(model.parameters(), {.lr = options.lr,
                                          .momentum = options.momentum,
                                          .weight_decay = options.weight_decay,
-                                         .nesterov = options.nesterov});
+                                         .nesterov = options.nesterov,
+                                         .make_state = make_state});
 }
 
 DataParallelOptions parallel_options(const TrainOptions& options,
@@ -74,6 +83,7 @@ DataParallelOptions parallel_options(const TrainOptions& options,
   return DataParallelOptions()
       .replication(is_classic(options) ? Replication::kEveryForward
                                        : Replication::kResident)
+      .world(options.world)
       .shards(plan.shards)
       .intra_op_threads(plan.intra_op_threads)
       .seed(options.seed);
@@ -87,7 +97,10 @@ StepRunner::StepRunner(const TrainOptions& options, const Plan& plan)
       model_(make_model(options, plan)),
       parallel_(model_, replica_factory(options.model, options.channels_last),
                 plan.devices, parallel_options(options, plan)),
-      optimizer_(make_optimizer(options, plan, *model_)),
+      optimizer_(make_optimizer(options, plan, *model_,
+                                [this](const Tensor& parameter) {
+                                  return parallel_->make_state(parameter);
+                                })),
       samples_(plan.devices.size(), 0) {
   parallel_->train(true);
   restart_accounts();
@@ -102,11 +115,24 @@ void StepRunner::restart_accounts() {
   reset_peak_memory();
 }
 
-StepOutcome StepRunner::step(const data::Batch& batch, int64_t step,
-                             double lr) {
+StepOutcome StepRunner::step(const data::Batch& batch, int64_t step, double lr,
+                             bool wants_stop) {
   optimizer_->set_lr(lr);
   parallel_->set_step(step);
-  return is_classic(options_) ? classic_step(batch) : sharded_step(batch);
+  StepOutcome outcome =
+      is_classic(options_) ? classic_step(batch) : sharded_step(batch);
+  agree(outcome, wants_stop);
+  return outcome;
+}
+
+void StepRunner::agree(StepOutcome& outcome, bool wants_stop) const {
+  outcome.is_stopped = wants_stop;
+  if (options_.world.size() == 1) return;
+  Tensor sums = torch::tensor(
+      {outcome.correct, static_cast<int64_t>(wants_stop)}, torch::kInt64);
+  options_.world.all_reduce(sums);
+  outcome.correct = sums[0].item<int64_t>();
+  outcome.is_stopped = sums[1].item<int64_t>() > 0;
 }
 
 StepOutcome StepRunner::sharded_step(const data::Batch& batch) {
@@ -117,7 +143,7 @@ StepOutcome StepRunner::sharded_step(const data::Batch& batch) {
   };
   const StepResult result =
       parallel_->train_step(batch.inputs, batch.targets, loss_fn, *optimizer_,
-                            options_.clip_grad_norm);
+                            options_.clip_grad_norm, batch.total);
   count(batch, parallel_->phase_times());
   return {.loss = result.loss,
           .correct = correct,
@@ -162,9 +188,11 @@ std::string StepRunner::first_not_finite(const data::Batch& batch) {
 }
 
 void StepRunner::count(const data::Batch& batch, const PhaseTimes& phases) {
-  const auto split = parallel_->split(batch.inputs.size(0));
-  for (size_t k = 0; k < split.size() && k < samples_.size(); ++k) {
-    samples_[k] += split[k];
+  const auto split = parallel_->split(batch.total);
+  const size_t first =
+      static_cast<size_t>(options_.world.rank()) * samples_.size();
+  for (size_t k = 0; k < samples_.size() && first + k < split.size(); ++k) {
+    samples_[k] += split[first + k];
   }
   phases_.scatter_s += phases.scatter_s;
   phases_.replicate_s += phases.replicate_s;
@@ -177,12 +205,18 @@ void StepRunner::count(const data::Batch& batch, const PhaseTimes& phases) {
 }
 
 int64_t StepRunner::copies() const {
+  if (options_.world.size() > 1) {
+    return options_.world.can_share_memory() ? 1 : options_.world.size();
+  }
   if (plan_.devices.front().is_cpu() && !is_classic(options_)) return 1;
   return static_cast<int64_t>(plan_.devices.size());
 }
 
-void StepRunner::fill(RunReport& report, double step_seconds) const {
+RankReport StepRunner::rank_report(double step_seconds) const {
   const double steps = static_cast<double>(std::max<int64_t>(steps_, 1));
+  RankReport report;
+  report.pid = ::getpid();
+  report.host_memory_bytes = host_memory_stats().peak_bytes;
   report.phases_s = {.scatter = phases_.scatter_s / steps,
                      .replicate = phases_.replicate_s / steps,
                      .forward = phases_.forward_s / steps,
@@ -200,12 +234,43 @@ void StepRunner::fill(RunReport& report, double step_seconds) const {
              step_seconds > 0 ? std::min(busy_s / step_seconds, 1.0) : 0,
          .memory_peak_bytes = memory_stats(plan_.devices[k]).peak_bytes});
   }
-  report.memory_shared_bytes = host_memory_stats().peak_bytes;
+  return report;
+}
+
+void StepRunner::fill(RunReport& report, double step_seconds) const {
+  int64_t parameter_bytes = 0;
   for (const auto& parameter : model_->parameters()) {
-    report.parameter_bytes +=
-        static_cast<int64_t>(parameter.nbytes()) * copies();
+    parameter_bytes += static_cast<int64_t>(parameter.nbytes());
   }
+  report.parameter_bytes = parameter_bytes * copies();
   report.optimizer_state_bytes = optimizer_->state_bytes();
+
+  const auto reports = gather_reports(options_.world, rank_report(step_seconds));
+  report.phases_s = slowest(reports);
+  if (options_.world.size() == 1) {
+    report.devices = reports[0].devices;
+    report.memory_shared_bytes = reports[0].host_memory_bytes;
+    return;
+  }
+  const bool is_shared = options_.world.can_share_memory();
+  if (is_shared) {
+    report.memory_shared_bytes =
+        report.parameter_bytes + report.optimizer_state_bytes;
+  } else {
+    report.optimizer_state_bytes *= options_.world.size();
+  }
+  std::set<int64_t> seen;
+  for (const auto& rank : reports) {
+    for (DeviceReport device : rank.devices) {
+      // What a rank publishes of its gradients lies in no account.
+      if (is_shared) device.memory_peak_bytes += parameter_bytes;
+      // Of ranks that are threads the first stands for the process.
+      if (seen.insert(rank.pid).second) {
+        device.memory_peak_bytes += rank.host_memory_bytes;
+      }
+      report.devices.push_back(device);
+    }
+  }
 }
 
 }  // namespace lockstep::train

@@ -10,6 +10,7 @@
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/train/plan.h"
+#include "lockstep/train/rank_report.h"
 #include "lockstep/train/trainer.h"
 
 namespace lockstep::train {
@@ -20,6 +21,7 @@ struct StepOutcome {
   int64_t samples = 0;
   /// False: the loss or the gradient's norm is not, and nothing was updated.
   bool is_finite = true;
+  bool is_stopped = false;  ///< some rank wants to stop
 };
 
 /// A model, its optimizer and the way a strategy makes a step with them.
@@ -28,8 +30,10 @@ class StepRunner {
   /// Builds the model from options.seed and loads options.init_from.
   StepRunner(const TrainOptions& options, const Plan& plan);
 
-  /// One step: forward, loss, backward, update.
-  StepOutcome step(const data::Batch& batch, int64_t step, double lr);
+  /// One step: forward, loss, backward, update. Of several ranks, each with
+  /// its part of the batch, all get the outcome of the whole.
+  StepOutcome step(const data::Batch& batch, int64_t step, double lr,
+                   bool wants_stop);
 
   /// After a step that was not finite: where that is seen first.
   std::string first_not_finite(const data::Batch& batch);
@@ -42,7 +46,7 @@ class StepRunner {
   /// before was warm-up.
   void restart_accounts();
   /// What the steps since then did, device by device, into `report`: samples,
-  /// busy fraction of `step_seconds`, memory, phases.
+  /// busy fraction of `step_seconds`, memory, phases. Collective.
   void fill(RunReport& report, double step_seconds) const;
 
  private:
@@ -50,6 +54,8 @@ class StepRunner {
   StepOutcome classic_step(const data::Batch& batch);
   void count(const data::Batch& batch, const PhaseTimes& phases);
   int64_t copies() const;
+  void agree(StepOutcome& outcome, bool wants_stop) const;
+  RankReport rank_report(double step_seconds) const;
 
   TrainOptions options_;
   Plan plan_;

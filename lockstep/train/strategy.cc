@@ -8,10 +8,11 @@
 namespace lockstep::train {
 namespace {
 
-const std::array<std::pair<Strategy, const char*>, 3> kStrategies{{
+const std::array<std::pair<Strategy, const char*>, 4> kStrategies{{
     {Strategy::kSingle, "single"},
     {Strategy::kDataParallel, "dp"},
     {Strategy::kDataParallelClassic, "dp-classic"},
+    {Strategy::kDistributed, "ddp"},
 }};
 
 }  // namespace

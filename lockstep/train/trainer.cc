@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/atomic_file.h"
+#include "lockstep/base/chunk.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/version.h"
@@ -29,7 +30,7 @@ std::string report_path(const TrainOptions& options) {
 
 // Found out before the first step rather than after the last one.
 void prepare_out_dir(const TrainOptions& options) {
-  if (options.out_dir.empty()) return;
+  if (options.out_dir.empty() || options.world.rank() != 0) return;
   make_directories(options.out_dir);
   const AtomicFile writable(report_path(options));
 }
@@ -42,8 +43,14 @@ models::ModelSpec fit(models::ModelSpec model, const data::Dataset& dataset) {
 }
 
 data::LoaderOptions loader_options(const TrainOptions& options,
-                                   data::Split split) {
+                                   const Plan& plan, data::Split split) {
   data::LoaderOptions loader;
+  const ShardRange own = shards_of_worker(options.world.rank(),
+                                          options.world.size(), plan.shards);
+  if (options.world.size() > 1) {
+    loader.part = {
+        .shards = plan.shards, .first = own.first, .last = own.last};
+  }
   loader.batch_size = options.batch_size;
   loader.channels_last = options.channels_last;
   loader.workers = options.loader_workers;
@@ -77,7 +84,7 @@ class Run {
         test_data_(open_test_data()),
         runner_(options_, plan_),
         total_steps_(count_steps(options_, train_data_->batches())),
-        progress_(options_.progress ? default_progress_style(stdout)
+        progress_(options_.progress && is_first() ? default_progress_style(stdout)
                                     : ProgressStyle::kNone,
                   options_.log_every) {
     describe();
@@ -99,14 +106,14 @@ class Run {
     auto dataset = data::open(options_.data, data::Split::kTrain);
     options_.model = fit(options_.model, *dataset);
     return std::make_unique<data::Loader>(
-        std::move(dataset), loader_options(options_, data::Split::kTrain));
+        std::move(dataset), loader_options(options_, plan_, data::Split::kTrain));
   }
 
   std::unique_ptr<data::Loader> open_test_data() const {
     if (!options_.evaluate) return nullptr;
     return std::make_unique<data::Loader>(
         data::open(options_.data, data::Split::kTest),
-        loader_options(options_, data::Split::kTest));
+        loader_options(options_, plan_, data::Split::kTest));
   }
 
   void describe() {
@@ -115,7 +122,7 @@ class Run {
     report_.strategy = to_string(options_.strategy);
     report_.model = options_.model.name;
     report_.parameters = models::count_parameters(runner_.model());
-    report_.world_size = static_cast<int64_t>(plan_.devices.size());
+    report_.world_size = plan_.world_size;
     report_.shards = plan_.shards;
     report_.intra_op_threads = plan_.intra_op_threads;
     report_.batch_size = options_.batch_size;
@@ -132,8 +139,7 @@ class Run {
       const auto batch = train_data_->next();
       report_.data_wait_s += waited.seconds();
       if (!batch) break;
-      train_batch(*batch, epoch, mean);
-      if (stop_ && stop_()) {
+      if (train_batch(*batch, epoch, mean)) {
         report_.interrupted = true;
         break;
       }
@@ -145,7 +151,7 @@ class Run {
     progress_.line(fmt::format(
         "[{}] Epoch {} | Batchsize: {} | Steps: {} | LR: {:.4f} | Loss: "
         "{:.4f} | Acc: {:.2f}%",
-        join_names(plan_.devices), epoch, options_.batch_size,
+        device_names(), epoch, options_.batch_size,
         step_ - first_step, epoch_report.lr, mean.loss(),
         100 * mean.accuracy()));
   }
@@ -155,9 +161,11 @@ class Run {
         options_, {.step = step_, .epoch = epoch, .total_steps = total_steps_});
   }
 
-  void train_batch(const data::Batch& batch, int64_t epoch, RunningMean& mean) {
+  /// Returns whether the run is to stop.
+  bool train_batch(const data::Batch& batch, int64_t epoch, RunningMean& mean) {
     const Stopwatch watch;
-    const StepOutcome outcome = runner_.step(batch, step_, lr(epoch));
+    const StepOutcome outcome =
+        runner_.step(batch, step_, lr(epoch), stop_ && stop_());
     step_times_s_.push_back(watch.seconds());
     if (!outcome.is_finite) stop_on_garbage(batch, outcome, epoch);
     ++step_;
@@ -173,6 +181,17 @@ class Run {
         step_ % options_.checkpoint_every == 0) {
       save(epoch);
     }
+    return outcome.is_stopped;
+  }
+
+  bool is_first() const { return options_.world.rank() == 0; }
+
+  /// Of all ranks.
+  std::string device_names() const {
+    if (plan_.devices.size() == static_cast<size_t>(plan_.world_size)) {
+      return join_names(plan_.devices);
+    }
+    return join_names(options_.devices);
   }
 
   [[noreturn]] void stop_on_garbage(const data::Batch& batch,
@@ -194,7 +213,7 @@ class Run {
   }
 
   void save(int64_t epoch) {
-    if (options_.out_dir.empty() || saved_step_ == step_) return;
+    if (options_.out_dir.empty() || saved_step_ == step_ || !is_first()) return;
     const Stopwatch watch;
     report_.last_checkpoint =
         save_checkpoint(options_.out_dir, runner_.model(), runner_.optimizer(),
@@ -226,17 +245,18 @@ class Run {
     if (!report_.last_checkpoint.empty()) {
       progress_.line("checkpoint " + report_.last_checkpoint);
     }
-    if (!options_.out_dir.empty()) write_report(report_path(options_), report_);
+    if (!options_.out_dir.empty() && is_first()) write_report(report_path(options_), report_);
   }
 
   void evaluate_at_end() {
-    report_.test = evaluate(runner_.parallel(), *test_data_, stop_);
+    report_.test = evaluate(runner_.parallel(), *test_data_, stop_,
+                            options_.world);
     if (report_.test.samples == 0) {
       report_.interrupted = true;
       return;
     }
     progress_.line(fmt::format("[{}] Test Acc: {:.4f}%",
-                               join_names(plan_.devices),
+                               device_names(),
                                100 * report_.test.accuracy));
   }
 

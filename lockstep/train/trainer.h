@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/comm/world.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/device/device.h"
 #include "lockstep/models/model.h"
@@ -13,9 +14,14 @@
 
 namespace lockstep::train {
 
-enum class Strategy { kSingle, kDataParallel, kDataParallelClassic };
+enum class Strategy {
+  kSingle,
+  kDataParallel,
+  kDataParallelClassic,
+  kDistributed,  ///< DistributedDataParallel: a rank for each device
+};
 
-/// "single", "dp", "dp-classic"; throws InvalidArgument with the nearest.
+/// "single", "dp", "dp-classic", "ddp"; throws InvalidArgument with the nearest.
 Strategy parse_strategy(const std::string& name);
 std::string to_string(Strategy strategy);
 
@@ -31,8 +37,11 @@ struct TrainOptions {
   models::ModelSpec model;
   data::DataSpec data;
   Strategy strategy = Strategy::kSingle;
+  /// kDistributed: one for each rank of this host.
   std::vector<Device> devices;
+  World world;              ///< kDistributed: the ranks
   int64_t shards = 0;       ///< 0: one per device
+  int intra_op_threads = 0;  ///< of a shard; 0: the cores / shards
   int64_t batch_size = 64;  ///< over all devices
   int64_t epochs = 1;
   int64_t max_steps = 0;  ///< 0: no limit
@@ -59,9 +68,11 @@ struct TrainOptions {
   std::vector<std::string> command;
 };
 
-/// Trains and returns the report. Throws TrainError when the loss is not
+/// Trains and returns the report; with kDistributed every rank calls it with
+/// the same options, rank 0 writes, prints and has the whole report. Throws TrainError when the loss is not
 /// finite (naming the step and where it was first seen), and whatever the
-/// data, devices and model throw. `stop` is polled between steps (Ctrl-C).
+/// data, devices and model throw. `stop` is polled between
+/// steps (Ctrl-C); one rank's stop is every rank's.
 RunReport run_training(const TrainOptions& options,
                        const std::function<bool()>& stop = {});
 

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "lockstep/parallel/chunk.h"
+#include "lockstep/base/chunk.h"
 
 namespace lockstep {
 namespace {

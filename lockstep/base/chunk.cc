@@ -1,4 +1,4 @@
-#include "lockstep/parallel/chunk.h"
+#include "lockstep/base/chunk.h"
 
 #include <algorithm>
 

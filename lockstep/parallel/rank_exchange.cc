@@ -1,0 +1,19 @@
+#include "lockstep/parallel/rank_exchange.h"
+
+#include "lockstep/parallel/message_exchange.h"
+#include "lockstep/parallel/shared_exchange.h"
+#include "lockstep/parallel/verify_ranks.h"
+
+namespace lockstep {
+
+std::unique_ptr<RankExchange> make_rank_exchange(
+    const World& world, const ModuleHandle& module,
+    const std::vector<torch::Tensor>& parameters, int64_t shards) {
+  verify_ranks(world, module);
+  if (world.can_share_memory()) {
+    return std::make_unique<SharedExchange>(world, module, parameters, shards);
+  }
+  return std::make_unique<MessageExchange>(world, module, parameters, shards);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "lockstep/comm/world.h"
+#include "lockstep/base/chunk.h"
+#include "lockstep/parallel/module_handle.h"
+#include "lockstep/parallel/reduction.h"
+
+namespace lockstep {
+
+/// What the ranks of a world tell each other in a step.
+struct StepTotals {
+  int64_t samples = 0;         ///< of the whole batch; every rank's must agree
+  std::vector<double> losses;  ///< by shard; a rank fills in its own
+};
+
+/// How the gradients of shards on several ranks come together, and who
+/// updates what. All of it is collective.
+class RankExchange {
+ public:
+  virtual ~RankExchange() = default;
+
+  /// Gives every rank rank 0's buffers, as they were at the last end_step().
+  virtual void load_buffers() = 0;
+  /// Brings the partial sums of all ranks together, and completes `totals`.
+  /// Throws InvalidArgument if the ranks' numbers of samples differ.
+  virtual Reduction reduce(std::vector<PartialSum> own, int64_t chunks,
+                           StepTotals& totals) = 0;
+  /// Of `count` blocks, those that this rank reduces and updates.
+  virtual ShardRange own_blocks(int64_t count) const = 0;
+  /// After each rank filled in those of its own blocks: all of them.
+  virtual void share(std::vector<double>& values) = 0;
+  /// Waits until all ranks did their blocks; then every rank has the result.
+  /// Rank 0's buffers are kept for load_buffers().
+  virtual void end_step() = 0;
+  /// Zeros for the optimizer, laid out like `parameter`.
+  virtual torch::Tensor make_state(const torch::Tensor& parameter) = 0;
+};
+
+/// For the ranks of `world`, whose modules are alike and are made alike: first
+/// verified by name, then given rank 0's values. `parameters` are the unique
+/// ones of `module`.
+///
+/// Where ranks can share memory their parameters, optimizer state and
+/// gradients lie in it, once for all ranks, and each rank updates a part.
+/// Elsewhere gradients are summed as all-to-all, ordered sum and all-gather,
+/// and each rank updates everything.
+///
+/// Throws InvalidArgument naming the first parameter that differs.
+std::unique_ptr<RankExchange> make_rank_exchange(
+    const World& world, const ModuleHandle& module,
+    const std::vector<torch::Tensor>& parameters, int64_t shards);
+
+}  // namespace lockstep

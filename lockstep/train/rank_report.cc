@@ -1,0 +1,78 @@
+#include "lockstep/train/rank_report.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::train {
+namespace {
+
+constexpr std::array kPhases{
+    &PhaseReport::scatter, &PhaseReport::replicate, &PhaseReport::forward,
+    &PhaseReport::gather,  &PhaseReport::backward,  &PhaseReport::reduce,
+    &PhaseReport::update};
+
+nlohmann::json to_json(const RankReport& report) {
+  nlohmann::json json{{"pid", report.pid},
+                      {"host_memory_bytes", report.host_memory_bytes}};
+  for (const auto& device : report.devices) {
+    json["devices"].push_back({{"name", device.name},
+                               {"samples", device.samples},
+                               {"busy_fraction", device.busy_fraction},
+                               {"memory_peak_bytes", device.memory_peak_bytes}});
+  }
+  for (const auto phase : kPhases) {
+    json["phases"].push_back(report.phases_s.*phase);
+  }
+  return json;
+}
+
+RankReport from_json(const nlohmann::json& json) {
+  RankReport report;
+  report.pid = json.at("pid");
+  report.host_memory_bytes = json.at("host_memory_bytes");
+  for (const auto& device : json.at("devices")) {
+    report.devices.push_back(
+        {.name = device.at("name"),
+         .samples = device.at("samples"),
+         .busy_fraction = device.at("busy_fraction"),
+         .memory_peak_bytes = device.at("memory_peak_bytes")});
+  }
+  for (size_t i = 0; i < kPhases.size(); ++i) {
+    report.phases_s.*kPhases[i] = json.at("phases").at(i);
+  }
+  return report;
+}
+
+}  // namespace
+
+std::vector<RankReport> gather_reports(const World& world,
+                                       const RankReport& own) {
+  std::vector<RankReport> reports;
+  for (const auto& text : world.all_gather_text(to_json(own).dump())) {
+    try {
+      reports.push_back(from_json(nlohmann::json::parse(text)));
+    } catch (const nlohmann::json::exception& error) {
+      throw TrainError({.what = "a rank's report can't be read",
+                        .got = error.what(),
+                        .fix = "run the same build of Lockstep on every rank"});
+    }
+  }
+  return reports;
+}
+
+PhaseReport slowest(const std::vector<RankReport>& reports) {
+  PhaseReport result;
+  for (const auto& report : reports) {
+    for (const auto phase : kPhases) {
+      result.*phase = std::max(result.*phase, report.phases_s.*phase);
+    }
+  }
+  return result;
+}
+
+}  // namespace lockstep::train

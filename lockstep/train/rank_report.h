@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/world.h"
+#include "lockstep/train/run_report.h"
+
+namespace lockstep::train {
+
+/// What one rank knows of a run.
+struct RankReport {
+  std::vector<DeviceReport> devices;
+  PhaseReport phases_s;
+  int64_t pid = 0;
+  int64_t host_memory_bytes = 0;  ///< of its process, on no device's account
+};
+
+/// Every rank's report, on every rank.
+std::vector<RankReport> gather_reports(const World& world,
+                                       const RankReport& own);
+
+/// Phases of the slowest rank, phase by phase.
+PhaseReport slowest(const std::vector<RankReport>& reports);
+
+}  // namespace lockstep::train
