@@ -63,6 +63,7 @@ data::Batch fixed_batch(const train::TrainOptions& options) {
     batch.inputs = batch.inputs.contiguous(torch::MemoryFormat::ChannelsLast);
   }
   batch.targets = torch::randint(options.model.classes, {samples});
+  batch.total = samples;
   return batch;
 }
 
@@ -75,7 +76,7 @@ report::Measurement measure(const StepTimeFlags& flags) {
   const auto batch = fixed_batch(options);
   int64_t step = 0;
   for (; step < flags.work.warmup; ++step) {
-    runner.step(batch, step, options.lr);
+    runner.step(batch, step, options.lr, false);
   }
   runner.restart_accounts();
 
@@ -83,7 +84,7 @@ report::Measurement measure(const StepTimeFlags& flags) {
   auto& times = result.step_times_s;
   for (int64_t timed = 0; timed < flags.work.steps; ++timed, ++step) {
     const Stopwatch watch;
-    runner.step(batch, step, options.lr);
+    runner.step(batch, step, options.lr, false);
     times.push_back(watch.seconds());
   }
   auto& report = result.report;
