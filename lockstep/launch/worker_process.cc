@@ -5,7 +5,6 @@
 #include <cstring>
 #include <fcntl.h>
 #include <sched.h>
-#include <sys/pidfd.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -126,7 +125,7 @@ WorkerProcess::WorkerProcess(const WorkerPlan& plan) {
     ::waitpid(pid_, nullptr, 0);
     fail(plan.program, error);
   }
-  pidfd_ = FileDescriptor(::pidfd_open(pid_, 0));
+  pidfd_ = FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0U)));
   if (!pidfd_.is_open()) {
     const int error = errno;
     ::kill(-pid_, SIGKILL);
