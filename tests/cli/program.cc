@@ -100,6 +100,20 @@ bool Program::wait_for_output(std::string_view text) {
   return true;
 }
 
+bool Program::wait_for_ready(int count) {
+  constexpr std::string_view kReady = "ready";
+  const auto deadline = Clock::now() + kDeadline;
+  for (;;) {
+    int found = 0;
+    for (size_t at = 0; (at = out_.find(kReady, at)) != std::string::npos;) {
+      at += kReady.size();
+      ++found;
+    }
+    if (found >= count) return true;
+    if (Clock::now() > deadline || !read_some()) return false;
+  }
+}
+
 void Program::send(int signal) { ::kill(pid_, signal); }
 
 int Program::wait() {

@@ -22,6 +22,8 @@ class Program {
   /// Waits until its stdout holds `text`; false if it ended without, or after
   /// a deadline.
   bool wait_for_output(std::string_view text);
+  /// The same for `count` times "ready": what that many workers print.
+  bool wait_for_ready(int count);
   void send(int signal);
   pid_t pid() const { return pid_; }
   /// Waits for its end, and returns the exit code, or minus the signal that
