@@ -35,9 +35,10 @@ Agent::Agent(const RunOptions& options,
       out_(STDOUT_FILENO),
       err_(STDERR_FILENO),
       logs_(options.log_dir, options.run_id, options.workers),
+      // The clock of a file's time lags behind by a tick.
+      start_time_s_(unix_time_s() - 0.1),
       team_(options, meeting_.group, meeting_.store.endpoint(), command, logs_,
-            out_, err_),
-      start_time_s_(unix_time_s()) {
+            out_, err_) {
   if (!options.redirects.is_none() || !options.tee.is_none()) logs_.keep();
   if (meeting_.group.nodes.size() > 1) {
     peers_ = std::make_unique<PeerWatch>(meeting_.store, meeting_.group,

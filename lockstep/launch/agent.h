@@ -53,10 +53,10 @@ class Agent {
   Console out_;
   Console err_;
   LogFiles logs_;
+  const double start_time_s_;
   WorkerTeam team_;
   std::unique_ptr<PeerWatch> peers_;  // null on a single node
 
-  const double start_time_s_;
   Reason reason_ = Reason::kNone;  // why the workers are being ended
   std::string why_;                // the same in words
   int ending_signal_ = 0;   // what they got first
