@@ -65,8 +65,8 @@ void apply_logs(const RunFlags& flags, launch::RunOptions& options) {
       options.tee.is_none()) {
     options.tee.of_all = launch::Streams::kBoth;
   }
-  options.shown_ranks = launch::parse_ranks(
-      "--local-ranks-filter", flags.shown_ranks, options.workers);
+  options.shown_ranks = launch::parse_ranks("--local-ranks-filter",
+                                            flags.shown_ranks, options.workers);
   options.label_lines = flags.label_lines == "on" ? launch::LabelLines::kOn
                         : flags.label_lines == "off"
                             ? launch::LabelLines::kOff
@@ -146,8 +146,7 @@ void add_size_options(CLI::App& command, RunFlags& flags) {
 void add_node_options(CLI::App& command, RunFlags& flags) {
   const std::string group = "Nodes";
   auto& options = flags.options;
-  add(command, "--nnodes", flags.nnodes, "N", "nodes of the job")
-      ->group(group);
+  add(command, "--nnodes", flags.nnodes, "N", "nodes of the job")->group(group);
   add(command, "--node-rank", flags.node_rank, "N",
       "this node's number, from 0; c10d: by order of arrival if not given")
       ->check(whole_number(0, 4095))
@@ -219,8 +218,7 @@ void add_output_options(CLI::App& command, RunFlags& flags) {
       "to log files instead of the console: 0 nothing, 1 stdout, 2 stderr, 3 "
       "both, or by local rank: 0:1,1:2")
       ->group(group);
-  add(command, "-t,--tee", flags.tee, "WHAT",
-      "to log files and to the console")
+  add(command, "-t,--tee", flags.tee, "WHAT", "to log files and to the console")
       ->group(group);
   add(command, "--local-ranks-filter", flags.shown_ranks, "N,N",
       "local ranks whose output is shown; log files have all")
@@ -236,8 +234,8 @@ void add_output_options(CLI::App& command, RunFlags& flags) {
 }  // namespace
 
 void add_run(CLI::App& app) {
-  auto* command = app.add_subcommand(
-      "run", "Start the workers of a job, as torchrun does");
+  auto* command =
+      app.add_subcommand("run", "Start the workers of a job, as torchrun does");
   auto flags = std::make_shared<RunFlags>();
   add_size_options(*command, *flags);
   add_node_options(*command, *flags);

@@ -26,9 +26,8 @@ constexpr double kConsolePatienceS = 5;
 
 }  // namespace
 
-Agent::Agent(const RunOptions& options,
-             const std::vector<std::string>& command, Meeting& meeting,
-             SignalWatch& signals)
+Agent::Agent(const RunOptions& options, const std::vector<std::string>& command,
+             Meeting& meeting, SignalWatch& signals)
     : options_(options),
       meeting_(meeting),
       signals_(signals),
@@ -135,8 +134,7 @@ void Agent::on_signal(int signal) {
   if (reason_ == Reason::kNone) {
     begin_ending(Reason::kSignal, signal,
                  fmt::format("the agent on {} got {}",
-                             meeting_.group.self().host,
-                             signal_name(signal)));
+                             meeting_.group.self().host, signal_name(signal)));
   } else if (!is_killing_) {  // asked twice: no more patience
     is_killing_ = true;
     team_.send(SIGKILL);
@@ -162,9 +160,8 @@ void Agent::begin_ending(Reason reason, int signal, const std::string& why) {
 }
 
 double Agent::grace_s() const {
-  return options_.grace_s.value_or(reason_ == Reason::kSignal
-                                       ? kGraceAfterSignalS
-                                       : kGraceAfterFailureS);
+  return options_.grace_s.value_or(
+      reason_ == Reason::kSignal ? kGraceAfterSignalS : kGraceAfterFailureS);
 }
 
 void Agent::drain() {

@@ -59,8 +59,8 @@ class Agent {
 
   Reason reason_ = Reason::kNone;  // why the workers are being ended
   std::string why_;                // the same in words
-  int ending_signal_ = 0;   // what they got first
-  double ending_time_s_ = 0;  // since 1970
+  int ending_signal_ = 0;          // what they got first
+  double ending_time_s_ = 0;       // since 1970
   Stopwatch ending_;
   bool is_killing_ = false;
   bool has_signal_ = false;  // somebody wants this agent to end

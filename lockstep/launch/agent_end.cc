@@ -63,8 +63,8 @@ std::vector<Failure> Agent::own_failures() const {
     if (!worker.has_failed()) continue;
     const Failure failure = failure_of(worker);
     // One that we ended did not fail.
-    const bool is_ours = failure.signal == SIGKILL ||
-                         failure.signal == ending_signal_;
+    const bool is_ours =
+        failure.signal == SIGKILL || failure.signal == ending_signal_;
     if (failure.is_cause || failure.signal == 0 || !is_ours) {
       failures.push_back(failure);
     }
@@ -126,11 +126,10 @@ void Agent::keep_error_file(const Failure& root) const {
       root.message.empty()
           ? fmt::format("rank {}: {}", root.rank, root.how_it_ended())
           : root.message;
-  try_write(*path,
-            {.message = message,
-             .callstack = root.callstack,
-             .time_s = root.time_s},
-            root.torchrun_exit_code());
+  try_write(
+      *path,
+      {.message = message, .callstack = root.callstack, .time_s = root.time_s},
+      root.torchrun_exit_code());
 }
 
 }  // namespace lockstep::launch

@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include <climits>
 
 namespace lockstep::launch {
 namespace {

@@ -4,16 +4,19 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
-#include <climits>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <ifaddrs.h>
 #include <memory>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <system_error>
 #include <vector>
 
+#include <climits>
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
@@ -52,8 +55,8 @@ std::vector<Address> resolve(const std::string& host, int port) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* first = nullptr;
-  const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(),
-                                  &hints, &first);
+  const int error =
+      ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &first);
   if (error != 0) return {};
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(first,
                                                              ::freeaddrinfo);
@@ -129,10 +132,20 @@ int port_of(int fd) {
   return ntohs(v4->sin_port);  // at the same place in both families
 }
 
+// Of the other end of a connection; 0 if `fd` is none.
+int peer_port_of(int fd) {
+  Address address;
+  address.length = sizeof address.bytes;
+  if (::getpeername(fd, address.get(), &address.length) != 0) return 0;
+  if (address.family() != AF_INET && address.family() != AF_INET6) return 0;
+  const auto* v4 = reinterpret_cast<const sockaddr_in*>(&address.bytes);
+  return ntohs(v4->sin_port);
+}
+
 // 0, or the error.
 int try_listen(const Address& address, FileDescriptor& socket) {
-  socket = FileDescriptor(
-      ::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+  socket =
+      FileDescriptor(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!socket.is_open()) return errno;
   const int on = 1;
   const int off = 0;
@@ -231,6 +244,18 @@ FileDescriptor listen_at(Endpoint& endpoint) {
   throw LaunchError({.what = "can't listen at " + endpoint.text(),
                      .got = std::strerror(error),
                      .fix = "choose another address or port"});
+}
+
+void limit_waits(int port, int seconds) {
+  const timeval limit{.tv_sec = seconds, .tv_usec = 0};
+  std::error_code ignored;
+  for (const auto& entry :
+       std::filesystem::directory_iterator("/proc/self/fd", ignored)) {
+    const int fd = std::atoi(entry.path().filename().c_str());
+    if (peer_port_of(fd) != port) continue;
+    ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    ::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+  }
 }
 
 bool is_reachable(const Endpoint& endpoint, int timeout_ms) {

@@ -28,6 +28,10 @@ std::string host_name();
 /// this one need not be an address of its own. Throws LaunchError.
 FileDescriptor listen_at(Endpoint& endpoint);
 
+/// Makes calls on this process's connections to `port` fail after `seconds`,
+/// for a library that would wait for ever. There is no other way to its socket.
+void limit_waits(int port, int seconds);
+
 /// Whether something listens at `endpoint`.
 bool is_reachable(const Endpoint& endpoint, int timeout_ms);
 

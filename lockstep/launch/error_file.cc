@@ -35,8 +35,8 @@ struct Content {
 
 std::optional<Content> read_regular_file(const std::string& path) {
   // Neither a link out of the folder, nor a pipe that never ends.
-  const FileDescriptor file(::open(
-      path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  const FileDescriptor file(
+      ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat facts {};
   if (!file.is_open() || ::fstat(file.get(), &facts) != 0 ||
       !S_ISREG(facts.st_mode) ||
@@ -63,9 +63,8 @@ json parse(const std::string& text) {
 
 std::string text_at(const json& object, const char* key) {
   const auto found = object.is_object() ? object.find(key) : object.end();
-  return found != object.end() && found->is_string()
-             ? found->get<std::string>()
-             : std::string();
+  return found != object.end() && found->is_string() ? found->get<std::string>()
+                                                     : std::string();
 }
 
 // The time is in whole seconds, as text or as a number; 0 if there is none.
@@ -104,8 +103,8 @@ std::optional<ErrorRecord> read_error_file(const std::string& path) {
       extra = &message.at("extraInfo");
     }
   }
-  record.callstack = printable(text_at(*extra, "py_callstack"),
-                               kMaxCallstackBytes);
+  record.callstack =
+      printable(text_at(*extra, "py_callstack"), kMaxCallstackBytes);
   record.message = printable(record.message, kMaxMessageBytes);
   record.time_s = time_at(*extra);
   // Of failures within one second, the file's own time tells the order.

@@ -15,8 +15,8 @@ struct Failure {
   std::string host;
   int pid = 0;
   int exit_code = 0;
-  int signal = 0;     ///< 0: it exited
-  double time_s = 0;  ///< since 1970
+  int signal = 0;        ///< 0: it exited
+  double time_s = 0;     ///< since 1970
   bool is_cause = true;  ///< false: it ended after the agent had told it to
   std::string message;   ///< of its error file
   std::string callstack;

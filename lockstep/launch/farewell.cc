@@ -24,7 +24,8 @@ std::string report_key(int node_rank) {
 }  // namespace
 
 std::vector<Failure> share_failures(Meeting& meeting, const std::string& why,
-                                    std::vector<Failure> own, double patience_s) {
+                                    std::vector<Failure> own,
+                                    double patience_s) {
   const auto nodes = static_cast<int>(meeting.group.nodes.size());
   const int self = meeting.group.node_rank;
   std::vector<Failure> all = std::move(own);

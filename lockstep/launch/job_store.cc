@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include <c10/util/Logging.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "lockstep/base/error.h"
@@ -12,7 +13,7 @@
 namespace lockstep::launch {
 namespace {
 
-constexpr auto kTimeout = std::chrono::seconds(5);
+constexpr int kTimeoutS = 5;
 constexpr size_t kMaxBytes = 1 << 20;
 
 std::vector<uint8_t> to_bytes(const std::string& text) {
@@ -31,19 +32,37 @@ c10d::TCPStoreOptions options_for(const Endpoint& endpoint) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(endpoint.port);
   options.waitWorkers = false;
-  options.timeout = kTimeout;
+  options.timeout = std::chrono::seconds(kTimeoutS);
   return options;
 }
+
+// While it lives, LibTorch logs nothing: what goes wrong with a store becomes
+// an exception of ours, in one line instead of a page with a stack.
+class QuietTorch {
+ public:
+  QuietTorch() : former_(std::exchange(FLAGS_caffe2_log_level, kFatal)) {}
+  ~QuietTorch() { FLAGS_caffe2_log_level = former_; }
+  QuietTorch(const QuietTorch&) = delete;
+  QuietTorch& operator=(const QuietTorch&) = delete;
+
+ private:
+  static constexpr int kFatal = 3;
+  int former_;
+};
 
 }  // namespace
 
 struct JobStore::Connection {
   Connection(const Endpoint& endpoint, const c10d::TCPStoreOptions& options)
-      : store(c10::make_intrusive<c10d::TCPStore>(endpoint.host, options)) {}
+      : store(c10::make_intrusive<c10d::TCPStore>(endpoint.host, options)) {
+    // Its own timeout is for connect() and wait() only.
+    limit_waits(endpoint.port, kTimeoutS);
+  }
 
   // Runs `act` on the store; what c10d throws becomes ours.
   template <class Act>
   auto use(const Endpoint& endpoint, Act act) {
+    const QuietTorch quiet;
     try {
       return act(*store);
     } catch (const std::exception& error) {
@@ -62,6 +81,7 @@ JobStore::JobStore(const Endpoint& endpoint, FileDescriptor listener)
   options.isServer = true;
   // Without a socket of ours, the store would listen on all interfaces.
   options.masterListenFd = listener.release();
+  const QuietTorch quiet;
   try {
     connection_ = std::make_unique<Connection>(endpoint, options);
   } catch (const std::exception& error) {
@@ -72,9 +92,9 @@ JobStore::JobStore(const Endpoint& endpoint, FileDescriptor listener)
 }
 
 JobStore::JobStore(const Endpoint& endpoint) : endpoint_(endpoint) {
+  const QuietTorch quiet;
   try {
-    connection_ =
-        std::make_unique<Connection>(endpoint, options_for(endpoint));
+    connection_ = std::make_unique<Connection>(endpoint, options_for(endpoint));
   } catch (const std::exception& error) {
     throw LaunchError(
         {.what = "what listens at " + endpoint.text() + " is no job's store",

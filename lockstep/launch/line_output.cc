@@ -14,8 +14,7 @@ void LineOutput::add(std::string_view bytes) {
   while (!bytes.empty()) {
     if (may_rewrite_ && bytes.front() != '\n') end_of_rewrite();
     const size_t room = kMaxLineBytes - line_.size();
-    const size_t end =
-        std::min(bytes.find_first_of("\r\n"), bytes.size());
+    const size_t end = std::min(bytes.find_first_of("\r\n"), bytes.size());
     line_.append(bytes.substr(0, std::min(end, room)));
     if (end > room) {  // too long: this piece, then the rest
       emit(line_);

@@ -41,11 +41,11 @@ int parse_nproc(const std::string& text) {
                        .got = "none",
                        .fix = "use --nproc-per-node cpu or a number"});
   }
-  throw InvalidArgument(
-      "launch",
-      {.what = "can't use --nproc-per-node",
-       .expected = fmt::format("a number from 1 to {}, auto, cpu or gpu", kMost),
-       .got = "'" + text + "'"});
+  throw InvalidArgument("launch",
+                        {.what = "can't use --nproc-per-node",
+                         .expected = fmt::format(
+                             "a number from 1 to {}, auto, cpu or gpu", kMost),
+                         .got = "'" + text + "'"});
 }
 
 int parse_nnodes(const std::string& text) {

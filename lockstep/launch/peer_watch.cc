@@ -77,8 +77,7 @@ void PeerWatch::watch() {
     if (!failure.empty()) news_.failure = failure;
     if (!news_.failure.empty() || news_.all_done) {
       const uint64_t one = 1;
-      [[maybe_unused]] const auto put =
-          ::write(event_.get(), &one, sizeof one);
+      [[maybe_unused]] const auto put = ::write(event_.get(), &one, sizeof one);
       return;
     }
     if (is_stopped_) return;

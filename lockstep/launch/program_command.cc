@@ -74,8 +74,9 @@ std::vector<std::string> program_command(std::vector<std::string> words,
   return words;
 }
 
-std::string find_program(const std::string& name,
-                         const std::map<std::string, std::string>& environment) {
+std::string find_program(
+    const std::string& name,
+    const std::map<std::string, std::string>& environment) {
   if (name.find('/') != std::string::npos) {
     if (!is_file(name)) not_found(name, "", hint(name));
     if (::access(name.c_str(), X_OK) != 0) not_allowed(name);

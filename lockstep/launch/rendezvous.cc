@@ -55,8 +55,7 @@ class Joiner {
       : options_(options),
         check_stop_(check_stop),
         endpoint_(endpoint_of(options)) {
-    self_.host =
-        options.local_addr.empty() ? host_name() : options.local_addr;
+    self_.host = options.local_addr.empty() ? host_name() : options.local_addr;
     self_.pid = ::getpid();
     self_.workers = options.workers;
     self_.role = options.role;
@@ -87,6 +86,14 @@ class Joiner {
       FileDescriptor listener = listen_at(endpoint_);
       if (listener.is_open()) {
         is_server_ = true;
+        if (!is_reachable(endpoint_, 5000)) {
+          throw LaunchError(
+              {.what = "this agent can't reach its own store",
+               .expected = "a name or an address of this host",
+               .got = "'" + endpoint_.host + "'",
+               .fix = "correct --master-addr or --rdzv-endpoint, or start "
+                      "node 0 on that host"});
+        }
         return {endpoint_, std::move(listener)};
       }
       const bool may_join =
@@ -134,16 +141,15 @@ class Joiner {
     }
     const json theirs = parse(*text);
     const auto run_id = theirs.value("run_id", std::string());
-    const auto other = fmt::format("{} (agent {})",
-                                   theirs.value("host", std::string("?")),
-                                   theirs.value("pid", 0));
+    const auto other =
+        fmt::format("{} (agent {})", theirs.value("host", std::string("?")),
+                    theirs.value("pid", 0));
     if (run_id != options_.run_id) {
-      throw LaunchError(
-          {.what = "another job is at " + endpoint_.text(),
-           .expected = fmt::format("run id '{}', ours on {}", options_.run_id,
-                                   self_.text()),
-           .got = fmt::format("run id '{}' of {}", run_id, other),
-           .fix = "give both --rdzv-id alike, or another port"});
+      throw LaunchError({.what = "another job is at " + endpoint_.text(),
+                         .expected = fmt::format("run id '{}', ours on {}",
+                                                 options_.run_id, self_.text()),
+                         .got = fmt::format("run id '{}' of {}", run_id, other),
+                         .fix = "give both --rdzv-id alike, or another port"});
     }
     const int nodes = theirs.value("nodes", 0);
     if (nodes == options_.nodes) return;
@@ -171,12 +177,11 @@ class Joiner {
     }
     const auto arrival = static_cast<int>(store.add("arrivals", 1)) - 1;
     if (arrival >= options_.nodes) {
-      throw LaunchError(
-          {.what = fmt::format("job '{}' at {} is complete", options_.run_id,
-                               endpoint_.text()),
-           .expected = fmt::format("{} nodes", options_.nodes),
-           .got = fmt::format("one more: {}", self_.text()),
-           .fix = "give each job its own --rdzv-id and port"});
+      throw LaunchError({.what = fmt::format("job '{}' at {} is complete",
+                                             options_.run_id, endpoint_.text()),
+                         .expected = fmt::format("{} nodes", options_.nodes),
+                         .got = fmt::format("one more: {}", self_.text()),
+                         .fix = "give each job its own --rdzv-id and port"});
     }
     mine["arrival"] = arrival;
     store.set(fmt::format("arrival/{}", arrival), mine.dump());
@@ -185,15 +190,14 @@ class Joiner {
 
   void claim_rank(JobStore& store, int rank, const json& mine) {
     if (rank < 0 || rank >= options_.nodes) {
-      throw InvalidArgument(
-          "launch",
-          {.what = "can't use --node-rank",
-           .expected = fmt::format("0 to {} with --nnodes {}",
-                                   options_.nodes - 1, options_.nodes),
-           .got = std::to_string(rank)});
+      throw InvalidArgument("launch", {.what = "can't use --node-rank",
+                                       .expected = fmt::format(
+                                           "0 to {} with --nnodes {}",
+                                           options_.nodes - 1, options_.nodes),
+                                       .got = std::to_string(rank)});
     }
-    const json holder = parse(
-        store.claim(fmt::format("node/{}", rank), mine.dump()));
+    const json holder =
+        parse(store.claim(fmt::format("node/{}", rank), mine.dump()));
     if (holder == mine) return;
     throw LaunchError(
         {.what = fmt::format("two agents say they are node {}", rank),
@@ -275,9 +279,9 @@ class Joiner {
              const std::string& fix, const std::string& got = "") {
     check_stop_();
     if (watch_.seconds() > options_.join_timeout_s) {
-      const auto waited = fmt::format(
-          "{}{}after {:g} s (--rdzv-conf join_timeout=...)", got,
-          got.empty() ? "none " : " ", options_.join_timeout_s);
+      const auto waited =
+          fmt::format("{}{}after {:g} s (--rdzv-conf join_timeout=...)", got,
+                      got.empty() ? "none " : " ", options_.join_timeout_s);
       throw LaunchError({what, expected, waited, fix});
     }
     ::poll(nullptr, 0, kPollMs);

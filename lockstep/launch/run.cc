@@ -1,5 +1,9 @@
 #include "lockstep/launch/run.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
@@ -33,6 +37,15 @@ int run_agent(const RunOptions& options,
   }
 }
 
+// Or the first file that we open would become the workers' output.
+void open_standard_files() {
+  int fd = 0;
+  do {
+    fd = ::open("/dev/null", O_RDWR);
+  } while (fd >= 0 && fd <= STDERR_FILENO);
+  if (fd >= 0) ::close(fd);
+}
+
 }  // namespace
 
 int run(const RunOptions& options, const std::vector<std::string>& command) {
@@ -45,6 +58,7 @@ int run(const RunOptions& options, const std::vector<std::string>& command) {
                             "the first failure ends the job",
                             options.max_restarts));
   }
+  open_standard_files();
   // Before the store starts its threads: they inherit the mask.
   SignalWatch signals(options.signals);
   try {

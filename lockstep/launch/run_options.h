@@ -22,8 +22,8 @@ struct RunOptions {
 
   Backend backend = Backend::kStatic;
   std::string master_addr = "127.0.0.1";
-  int master_port = 0;     ///< 0: a free one; several nodes must name one
-  std::string endpoint;    ///< "host:port", in the place of the two above
+  int master_port = 0;   ///< 0: a free one; several nodes must name one
+  std::string endpoint;  ///< "host:port", in the place of the two above
   std::string run_id = "none";
   std::string local_addr;  ///< this node's name; empty: the host's
   /// Whether this agent serves the store; none: if the endpoint is this host.

@@ -24,12 +24,12 @@ int number_of(const std::string& name) {
   const auto known = handled_names();
   if (std::find(known.begin(), known.end(), name) == known.end()) {
     throw InvalidArgument(
-        "launch", {.what = "can't handle the signal '" + name + "'",
-                   .expected = "names such as SIGTERM,SIGINT,SIGUSR1",
-                   .got = "'" + name + "'",
-                   .fix = did_you_mean(
-                       name, {"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT",
-                              "SIGUSR1", "SIGUSR2"})});
+        "launch",
+        {.what = "can't handle the signal '" + name + "'",
+         .expected = "names such as SIGTERM,SIGINT,SIGUSR1",
+         .got = "'" + name + "'",
+         .fix = did_you_mean(name, {"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT",
+                                    "SIGUSR1", "SIGUSR2"})});
   }
   for (int signal = 1; signal < SIGRTMIN; ++signal) {
     if (signal_name(signal) == name) return signal;

@@ -86,8 +86,7 @@ void reset_signals(bool keeps_nohup) {
              prepared.environment.data());
   }
   const int error = errno;
-  [[maybe_unused]] const auto told =
-      ::write(status_fd, &error, sizeof error);
+  [[maybe_unused]] const auto told = ::write(status_fd, &error, sizeof error);
   ::_exit(127);
 }
 
@@ -125,7 +124,8 @@ WorkerProcess::WorkerProcess(const WorkerPlan& plan) {
     ::waitpid(pid_, nullptr, 0);
     fail(plan.program, error);
   }
-  pidfd_ = FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0U)));
+  pidfd_ =
+      FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0U)));
   if (!pidfd_.is_open()) {
     const int error = errno;
     ::kill(-pid_, SIGKILL);

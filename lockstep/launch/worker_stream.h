@@ -13,7 +13,7 @@ namespace lockstep::launch {
 
 /// Where a worker's stdout or stderr goes.
 struct StreamPlan {
-  std::string log_path;     ///< empty: no file
+  std::string log_path;        ///< empty: no file
   bool is_redirected = false;  ///< to the file alone, without us in between
   bool is_shown = true;
   bool is_raw = false;  ///< bytes as they come: it has the console to itself
