@@ -86,8 +86,8 @@ TEST(SlowRunFaults, AKilledWorkerIsTheCause) {
 }
 
 TEST(SlowRunFaults, WhatHidesInAnotherSessionIsFoundToo) {
-  const auto ended = run_sh(
-      kTwo, "setsid sleep 600 & echo pid $!; (sleep 600 & echo pid $!)");
+  const auto ended =
+      run_sh(kTwo, "setsid sleep 600 & echo pid $!; (sleep 600 & echo pid $!)");
   EXPECT_EQ(ended.code, 0) << ended.err;
   expect_all_gone(ended.out, 4);
 }
@@ -112,12 +112,12 @@ TEST(SlowRunFaults, WhoIgnoresTheSignalIsKilledAfterTheGrace) {
   Words options = kTwo;
   options.insert(options.end(), {"--grace-seconds", "0.5"});
   const TemporaryFolder folder;
-  const auto ended = run_sh(
-      options,
-      "if [ $RANK = 0 ]; then trap '' TERM; echo pid $$; : >$DIR/deaf; "
-      "while :; do sleep 0.1; done; fi; "
-      "until [ -e $DIR/deaf ]; do sleep 0.05; done; exit 5",
-      {{"DIR", folder.path()}});
+  const auto ended =
+      run_sh(options,
+             "if [ $RANK = 0 ]; then trap '' TERM; echo pid $$; : >$DIR/deaf; "
+             "while :; do sleep 0.1; done; fi; "
+             "until [ -e $DIR/deaf ]; do sleep 0.05; done; exit 5",
+             {{"DIR", folder.path()}});
   EXPECT_EQ(ended.code, 1);
   EXPECT_PRED2(contains, ended.err, "exit code 5");
   EXPECT_FALSE(contains(ended.err, "rank 0")) << ended.err;
@@ -129,17 +129,17 @@ TEST(SlowRunFaults, ASignalIsPassedOnAndWaitedFor) {
     Words options = kTwo;
     options.insert(options.end(),
                    {"--signals-to-handle", "SIGTERM,SIGINT,SIGUSR1"});
-    Program program(
-        sh(options,
-           "trap 'echo got it; exit 0' TERM INT USR1; echo ready; "
-           "while :; do sleep 0.05; done"));
+    Program program(sh(options,
+                       "trap 'echo got it; exit 0' TERM INT USR1; echo ready; "
+                       "while :; do sleep 0.05; done"));
     ASSERT_TRUE(program.wait_for_ready(2));
     program.send(signal);
     EXPECT_EQ(program.wait(), 128 + signal);
     EXPECT_PRED2(contains, program.out(), "[rank 0] got it\n");
     EXPECT_PRED2(contains, program.out(), "[rank 1] got it\n");
-    EXPECT_PRED2(contains, program.err(), "[launch] the job was ended: the "
-                                          "agent on ");
+    EXPECT_PRED2(contains, program.err(),
+                 "[launch] the job was ended: the "
+                 "agent on ");
     EXPECT_FALSE(contains(program.err(), "root cause")) << program.err();
   }
 }
@@ -159,8 +159,9 @@ TEST(SlowRunFaults, ASecondSignalDoesNotWait) {
 }
 
 TEST(SlowRunFaults, NobodyOutlivesAKilledAgent) {
-  Program program(sh(kTwo, "sleep 600 & echo pid $! child; echo pid $$ ready; "
-                           "trap '' TERM HUP INT; wait"));
+  Program program(sh(kTwo,
+                     "sleep 600 & echo pid $! child; echo pid $$ ready; "
+                     "trap '' TERM HUP INT; wait"));
   ASSERT_TRUE(program.wait_for_ready(2));
   program.send(SIGKILL);
   EXPECT_EQ(program.wait(), -SIGKILL);
@@ -227,11 +228,10 @@ TEST(RunFaults, ANodeThatNeverComesIsNotWaitedForForEver) {
 TEST(RunFaults, ASignalEndsTheWaitForNodes) {
   launch::Endpoint endpoint{"127.0.0.1", 0};
   launch::listen_at(endpoint).close();
-  Program program(sh({"--nnodes", "2", "--master-port",
-                      std::to_string(endpoint.port)},
-                     "echo ran"));
-  ASSERT_TRUE(
-      wait_until([&] { return launch::is_reachable(endpoint, 1000); }));
+  Program program(
+      sh({"--nnodes", "2", "--master-port", std::to_string(endpoint.port)},
+         "echo ran"));
+  ASSERT_TRUE(wait_until([&] { return launch::is_reachable(endpoint, 1000); }));
   program.send(SIGINT);
   EXPECT_EQ(program.wait(), 128 + SIGINT);
 }
@@ -303,6 +303,24 @@ TEST_F(SlowRunNodes, EndWhenTheAgentWithTheStoreIsKilled) {
   EXPECT_PRED2(contains, one.err(), "[launch] the job was ended: ");
   expect_all_gone(zero.out(), 1);
   expect_all_gone(one.out(), 1);
+}
+
+TEST_F(SlowRunNodes, EndWhenTheAgentWithTheStoreIsFrozen) {
+  const std::string script = "echo pid $$ ready; exec sleep 600";
+  Program zero(node(script));
+  Program one(node(script));
+  ASSERT_TRUE(zero.wait_for_ready(1));
+  ASSERT_TRUE(one.wait_for_ready(1));
+  const Stopwatch watch;
+  zero.send(SIGSTOP);
+  EXPECT_EQ(one.wait(), 1);
+  EXPECT_LT(watch.seconds(), 60);
+  EXPECT_PRED2(contains, one.err(), "[launch] the job was ended: ");
+  expect_all_gone(one.out(), 1);
+  zero.send(SIGCONT);
+  zero.send(SIGKILL);
+  zero.wait();
+  expect_all_gone(zero.out(), 1);
 }
 
 TEST_F(SlowRunNodes, PassASignalOfOneOn) {

@@ -30,8 +30,8 @@ with open(os.environ["OUT"] + os.environ["RANK"], "w") as file:
 // The variables that the worker of `rank` wrote down, without those that differ
 // from run to run.
 Variables variables(const TemporaryFolder& folder, const std::string& rank) {
-  auto found = json::parse(content_of(folder.path("out" + rank)))
-                   .get<Variables>();
+  auto found =
+      json::parse(content_of(folder.path("out" + rank))).get<Variables>();
   for (const char* name : {"MASTER_PORT", "TORCHELASTIC_ERROR_FILE"}) {
     EXPECT_EQ(found.erase(name), 1u) << name;
   }
@@ -45,8 +45,7 @@ TEST(ParityRun, GivesWorkersTorchrunsEnvironment) {
   write_text(script, kPrintEnvironment);
   // Without a port, two torchruns on one machine would meet.
   const std::vector<std::string> options{"--nproc_per_node=2", "--role=r",
-                                         "--rdzv_id=job",
-                                         "--rdzv_backend=c10d",
+                                         "--rdzv_id=job", "--rdzv_backend=c10d",
                                          "--rdzv_endpoint=localhost:0"};
   const Variables environment{{"OMP_NUM_THREADS", "1"},
                               {"PYTHON_EXEC", LOCKSTEP_TEST_PYTHON}};
@@ -85,9 +84,8 @@ dist.all_reduce(value)
 print("sum", value.item())
 dist.destroy_process_group()
 )");
-  const Ended ended =
-      run_lockstep({"run", "--nproc-per-node", "2", script},
-                   {{"PYTHON_EXEC", LOCKSTEP_TEST_PYTHON}});
+  const Ended ended = run_lockstep({"run", "--nproc-per-node", "2", script},
+                                   {{"PYTHON_EXEC", LOCKSTEP_TEST_PYTHON}});
   EXPECT_EQ(ended.code, 0) << ended.err;
   EXPECT_PRED2(contains, ended.out, "[rank 0] sum 3.0\n");
   EXPECT_PRED2(contains, ended.out, "[rank 1] sum 3.0\n");
@@ -108,9 +106,8 @@ def main():
 
 main()
 )");
-  const Ended ended =
-      run_lockstep({"run", "--nproc-per-node", "2", script},
-                   {{"PYTHON_EXEC", LOCKSTEP_TEST_PYTHON}});
+  const Ended ended = run_lockstep({"run", "--nproc-per-node", "2", script},
+                                   {{"PYTHON_EXEC", LOCKSTEP_TEST_PYTHON}});
   EXPECT_EQ(ended.code, 1);
   EXPECT_PRED2(contains, ended.err, "root cause: rank 1");
   EXPECT_PRED2(contains, ended.err, "message  ValueError: no such shard");
@@ -123,9 +120,8 @@ TEST(ParityRun, ShowsTheTracebackOfAPlainScript) {
   const TemporaryFolder folder;
   const auto script = folder.path("fail.py");
   write_text(script, "raise RuntimeError('plain')\n");
-  const Ended ended =
-      run_lockstep({"run", "--nproc-per-node", "2", script},
-                   {{"PYTHON_EXEC", LOCKSTEP_TEST_PYTHON}});
+  const Ended ended = run_lockstep({"run", "--nproc-per-node", "2", script},
+                                   {{"PYTHON_EXEC", LOCKSTEP_TEST_PYTHON}});
   EXPECT_EQ(ended.code, 1);
   EXPECT_PRED2(contains, ended.err, "last lines of its stderr:\n");
   EXPECT_PRED2(contains, ended.err, "      RuntimeError: plain\n");

@@ -71,17 +71,17 @@ TEST(Run, LabelsTheLinesOfSeveralWorkers) {
 }
 
 TEST(Run, TakesTorchrunsTemplateForLabels) {
-  const auto ended = run_sh(
-      {"--nproc-per-node", "2", "--role", "r"}, "test $RANK = 0 || echo a",
-      {{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
-        "${role_name}-${rank}-$local_rank: "}});
+  const auto ended = run_sh({"--nproc-per-node", "2", "--role", "r"},
+                            "test $RANK = 0 || echo a",
+                            {{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
+                              "${role_name}-${rank}-$local_rank: "}});
   EXPECT_EQ(ended.out, "r-1-1: a\n") << ended.err;
 }
 
 TEST(Run, LeavesTheProgramsArgumentsAlone) {
-  const Ended ended = run_lockstep(
-      {"run", "printf", "%s|", "--a_b", "--nproc-per-node", "[1,2]", "", "--",
-       "--help"});
+  const Ended ended =
+      run_lockstep({"run", "printf", "%s|", "--a_b", "--nproc-per-node",
+                    "[1,2]", "", "--", "--help"});
   EXPECT_EQ(ended.out, "--a_b|--nproc-per-node|[1,2]||--|--help|");
 }
 
@@ -117,8 +117,8 @@ TEST(Run, ExplainsBadUsage) {
 }
 
 TEST(Run, WarnsThatItDoesNotRestart) {
-  const auto ended = run_sh({"--max-restarts", "3"},
-                            "echo $TORCHELASTIC_MAX_RESTARTS");
+  const auto ended =
+      run_sh({"--max-restarts", "3"}, "echo $TORCHELASTIC_MAX_RESTARTS");
   EXPECT_EQ(ended.code, 0);
   EXPECT_EQ(ended.out, "3\n");
   EXPECT_EQ(lines_of(ended.err).size(), 1u) << ended.err;
@@ -184,10 +184,10 @@ TEST(Run, KeepsLogsAsTorchrunDoes) {
 TEST(Run, RedirectsTeesAndFiltersByLocalRank) {
   const TemporaryFolder folder;
   const std::string script = "echo out $RANK; echo err $RANK >&2";
-  const auto ended = run_sh({"--nproc-per-node", "3", "-r", "0:1,1:2", "-t",
-                             "2:3", "--local-ranks-filter", "0,1", "--log-dir",
-                             folder.path("logs")},
-                            script);
+  const auto ended =
+      run_sh({"--nproc-per-node", "3", "-r", "0:1,1:2", "-t", "2:3",
+              "--local-ranks-filter", "0,1", "--log-dir", folder.path("logs")},
+             script);
   EXPECT_EQ(ended.code, 0) << ended.err;
   EXPECT_EQ(ended.out, "[rank 1] out 1\n");
   EXPECT_EQ(ended.err, "[rank 0] err 0\n");
@@ -249,7 +249,8 @@ TEST(SlowRun, EndsWhenNobodyReadsItAnyMore) {
 }
 
 TEST(SlowRun, RunsTwoJobsAtOnce) {
-  Program one(sh({"--nproc-per-node", "2"}, "echo $MASTER_PORT; exec sleep 600"));
+  Program one(
+      sh({"--nproc-per-node", "2"}, "echo $MASTER_PORT; exec sleep 600"));
   ASSERT_TRUE(one.wait_for_output("[rank 1] "));
   const auto other = run_sh({"--nproc-per-node", "2"}, "echo $MASTER_PORT");
   EXPECT_EQ(other.code, 0) << other.err;
@@ -264,14 +265,15 @@ TEST(SlowRun, RunsTwoJobsAtOnce) {
 
 TEST(SlowRun, RunsAJobOfALockstepProgram) {
   const TemporaryFolder folder;
-  const Ended ended = run_lockstep({"run", "--log-dir", folder.path("logs"),
-                                    "--", kProgram, "train", "--model", "mlp",
-                                    "--max-steps", "x"});
+  const Ended ended =
+      run_lockstep({"run", "--log-dir", folder.path("logs"), "--", kProgram,
+                    "train", "--model", "mlp", "--max-steps", "x"});
   EXPECT_EQ(ended.code, 1);
   EXPECT_PRED2(contains, ended.err, "exit code 2");
-  EXPECT_PRED2(contains, ended.err, "message  lockstep::cli::BadUsage: [usage]");
-  const auto root = nlohmann::json::parse(content_of(
-      only_entry(folder.path("logs")) / "attempt_0/0/error.json"));
+  EXPECT_PRED2(contains, ended.err,
+               "message  lockstep::cli::BadUsage: [usage]");
+  const auto root = nlohmann::json::parse(
+      content_of(only_entry(folder.path("logs")) / "attempt_0/0/error.json"));
   EXPECT_TRUE(root["message"]["message"].is_string());
 }
 

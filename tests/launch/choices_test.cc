@@ -76,8 +76,8 @@ TEST(Streams, HaveTorchrunsSyntax) {
 }
 
 TEST(Streams, RefuseWhatIsNotTheirSyntax) {
-  for (const char* bad : {"", "4", "-1", "0:", ":1", "0:4", "2:1", "a:1",
-                          "0:1;1:2", "0:1,,"}) {
+  for (const char* bad :
+       {"", "4", "-1", "0:", ":1", "0:4", "2:1", "a:1", "0:1;1:2", "0:1,,"}) {
     const auto text = error_of<InvalidArgument>(
         [&] { parse_streams("--redirects", bad, 2); });
     EXPECT_PRED2(contains, text, "--redirects") << bad;
@@ -169,8 +169,7 @@ TEST(FindProgram, SearchesThePathThatTheWorkerWillHave) {
   EXPECT_EQ(find("tool"), program);
   EXPECT_EQ(find(program), program);
   EXPECT_THROW(find("sh"), LaunchError);
-  EXPECT_PRED2(contains, error_of<LaunchError>([&] { find("tol"); }),
-               "'tol'");
+  EXPECT_PRED2(contains, error_of<LaunchError>([&] { find("tol"); }), "'tol'");
 }
 
 }  // namespace

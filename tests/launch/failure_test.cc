@@ -1,3 +1,5 @@
+#include "lockstep/launch/failure.h"
+
 #include <cmath>
 #include <csignal>
 #include <cstdlib>
@@ -11,7 +13,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/launch/clock.h"
 #include "lockstep/launch/error_file.h"
-#include "lockstep/launch/failure.h"
 #include "lockstep/launch/log_files.h"
 #include "tests/base/temporary_folder.h"
 
@@ -39,8 +40,8 @@ TEST(ErrorFile, ReadsTorchrunsForm) {
 TEST(ErrorFile, TellsTheOrderWithinASecondByTheFilesOwnTime) {
   const TemporaryFolder folder;
   const auto path = folder.path("error.json");
-  write_error_file(path, {.message = "x", .callstack = {},
-                          .time_s = unix_time_s()});
+  write_error_file(path,
+                   {.message = "x", .callstack = {}, .time_s = unix_time_s()});
   const auto record = read_error_file(path);
   ASSERT_TRUE(record);
   EXPECT_NEAR(record->time_s, unix_time_s(), 30);
@@ -152,8 +153,8 @@ TEST(LogFiles, AreLaidOutAsTorchrunsAndPrivate) {
     struct stat facts {};
     ASSERT_EQ(::stat(logs.folder(rank).c_str(), &facts), 0);
     EXPECT_EQ(facts.st_mode & 0777, 0700u);
-    EXPECT_TRUE(logs.folder(rank).ends_with("/attempt_0/" +
-                                            std::to_string(rank)));
+    EXPECT_TRUE(
+        logs.folder(rank).ends_with("/attempt_0/" + std::to_string(rank)));
   }
 }
 

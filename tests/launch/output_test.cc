@@ -61,8 +61,7 @@ TEST(LineOutput, TakesACarriageReturnBeforeTheEndForThatEnd) {
 TEST(LineOutput, ShowsTheFirstAndTheLastStateOfAFastProgressBar) {
   std::string bar;
   for (int i = 0; i < 1000; ++i) bar += "\rstep " + std::to_string(i);
-  EXPECT_EQ(lines_of({bar, "\n"}),
-            "[rank 1] step 0\n[rank 1] step 999\n");
+  EXPECT_EQ(lines_of({bar, "\n"}), "[rank 1] step 0\n[rank 1] step 999\n");
 }
 
 TEST(LineOutput, CutsALineThatNeverEnds) {
@@ -144,8 +143,14 @@ TEST(WorkerStream, GoesOnWithoutItsLogOnAFullDisk) {
 
 TEST(Printable, RemovesWhatControlsATerminal) {
   EXPECT_EQ(printable("a\x1b[31mb\x07\t\n", 100), "a?[31mb?\t\n");
-  EXPECT_EQ(printable("\xc2\x9b" "1m", 100), "?1m");       // CSI in one byte
-  EXPECT_EQ(printable("\xe2\x80\xae" "abc", 100), "?abc");  // right to left
+  EXPECT_EQ(printable("\xc2\x9b"
+                      "1m",
+                      100),
+            "?1m");  // CSI in one byte
+  EXPECT_EQ(printable("\xe2\x80\xae"
+                      "abc",
+                      100),
+            "?abc");  // right to left
   EXPECT_EQ(printable("\xff\xc3", 100), "??");
   EXPECT_EQ(printable("gr\xc3\xbc\xc3\x9f", 100), "gr\xc3\xbc\xc3\x9f");
   EXPECT_EQ(printable("abcdef", 3), "abc [...]");

@@ -58,8 +58,7 @@ TEST(Rendezvous, SaysThatThePortIsInUse) {
   const auto taken = listen_at(endpoint);
   RunOptions options;
   options.master_port = endpoint.port;
-  const auto text =
-      error_of<LaunchError>([&] { meet(options, never_stop); });
+  const auto text = error_of<LaunchError>([&] { meet(options, never_stop); });
   EXPECT_PRED2(contains, text, endpoint.text() + " is in use");
 }
 
@@ -156,8 +155,7 @@ TEST(Rendezvous, RefusesAnotherJob) {
 TEST(Rendezvous, DoesNotWaitForEverForANode) {
   auto options = two_nodes(free_endpoint());
   options.join_timeout_s = 0.5;
-  const auto text =
-      error_of<LaunchError>([&] { meet(options, never_stop); });
+  const auto text = error_of<LaunchError>([&] { meet(options, never_stop); });
   EXPECT_PRED2(contains, text, "not all nodes came");
   EXPECT_PRED2(contains, text, "expected 2 nodes, got 1: ");
   EXPECT_PRED2(contains, text, "join_timeout");
