@@ -246,6 +246,13 @@ class SlowRunNodes : public testing::Test {
     return sh(more, script);
   }
 
+  // Whoever comes then finds the port taken, and does not serve the store.
+  void wait_for_store() {
+    const auto endpoint = launch::parse_endpoint("", endpoint_, 0);
+    ASSERT_TRUE(
+        wait_until([&] { return launch::is_reachable(endpoint, 1000); }));
+  }
+
  private:
   static std::string free_endpoint() {
     launch::Endpoint endpoint{"127.0.0.1", 0};
@@ -292,6 +299,7 @@ TEST_F(SlowRunNodes, EndTogetherAndNameTheSameCause) {
 
 TEST_F(SlowRunNodes, EndWhenTheAgentWithTheStoreIsKilled) {
   Program zero(node("echo pid $$ ready; exec sleep 600"));
+  wait_for_store();
   Program one(node("echo pid $$ ready; exec sleep 600"));
   ASSERT_TRUE(zero.wait_for_ready(1));
   ASSERT_TRUE(one.wait_for_ready(1));
@@ -308,6 +316,7 @@ TEST_F(SlowRunNodes, EndWhenTheAgentWithTheStoreIsKilled) {
 TEST_F(SlowRunNodes, EndWhenTheAgentWithTheStoreIsFrozen) {
   const std::string script = "echo pid $$ ready; exec sleep 600";
   Program zero(node(script));
+  wait_for_store();
   Program one(node(script));
   ASSERT_TRUE(zero.wait_for_ready(1));
   ASSERT_TRUE(one.wait_for_ready(1));
