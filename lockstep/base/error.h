@@ -65,4 +65,10 @@ class TrainError : public Error {
   explicit TrainError(const Problem& problem) : Error("train", problem) {}
 };
 
+/// Workers that can't be started, or agents that can't find each other.
+class LaunchError : public Error {
+ public:
+  explicit LaunchError(const Problem& problem) : Error("launch", problem) {}
+};
+
 }  // namespace lockstep

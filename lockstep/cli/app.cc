@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <exception>
 #include <new>
+#include <utility>
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -9,7 +10,9 @@
 #include "lockstep/base/version.h"
 #include "lockstep/cli/checks.h"
 #include "lockstep/cli/commands.h"
+#include "lockstep/cli/program_words.h"
 #include "lockstep/cli/usage.h"
+#include "lockstep/launch/error_file.h"
 
 namespace lockstep::cli {
 namespace {
@@ -25,13 +28,26 @@ std::string with_dashes(std::string argument) {
   return argument;
 }
 
-// In the reverse order, as CLI11's parse() of a vector wants them.
-std::vector<std::string> to_parse() {
-  std::vector<std::string> reversed;
-  for (size_t i = arguments.size(); i > 1; --i) {
-    reversed.push_back(with_dashes(arguments[i - 1]));
+// In the reverse order, as CLI11's parse() of a vector wants them. What
+// `lockstep run` is to run is not for CLI11.
+std::vector<std::string> to_parse(const CLI::App& app) {
+  std::vector<std::string> words(arguments.begin() + 1, arguments.end());
+  std::vector<std::string> program;
+  if (!words.empty() && words.front() == "run") {
+    std::vector<std::string> options(words.begin() + 1, words.end());
+    std::transform(options.begin(), options.end(), options.begin(),
+                   with_dashes);
+    const size_t count =
+        split_program_words(*app.get_subcommand("run"), options).size();
+    program.assign(words.end() - static_cast<std::ptrdiff_t>(count),
+                   words.end());
+    words.assign({"run"});
+    words.insert(words.end(), options.begin(), options.end());
   }
-  return reversed;
+  set_program_words(std::move(program));
+  std::transform(words.begin(), words.end(), words.begin(), with_dashes);
+  std::reverse(words.begin(), words.end());
+  return words;
 }
 
 void set_up(CLI::App& app) {
@@ -49,6 +65,7 @@ void set_up(CLI::App& app) {
   app.require_subcommand(0, 1);
   add_train(app);
   add_eval(app);
+  add_run(app);
   add_compare(app);
   add_step_time(app);
   add_split(app);
@@ -62,7 +79,7 @@ void set_up(CLI::App& app) {
 
 int parse_and_run(CLI::App& app) {
   try {
-    app.parse(to_parse());
+    app.parse(to_parse(app));
   } catch (const CLI::RuntimeError& error) {
     return error.get_exit_code();
   } catch (const CLI::Success& request) {  // --help, --version
@@ -77,7 +94,9 @@ int parse_and_run(CLI::App& app) {
   return kDone;
 }
 
-int fail(int code, std::string_view text) {
+// Under a launcher, the error is its report's as well.
+int fail(int code, const std::exception& error, std::string_view text) {
+  launch::record_error(error);
   fmt::print(stderr, "{}\n", text);
   return code;
 }
@@ -93,16 +112,16 @@ int run_program(int argc, char** argv) {
     set_up(app);
     return parse_and_run(app);
   } catch (const BadUsage& error) {
-    return fail(kBadUsage, error.what());
+    return fail(kBadUsage, error, error.what());
   } catch (const InvalidArgument& error) {
-    return fail(kBadUsage, error.what());
+    return fail(kBadUsage, error, error.what());
   } catch (const c10::Error& error) {
-    return fail(kFailed,
+    return fail(kFailed, error,
                 fmt::format("[torch] {}", error.what_without_backtrace()));
-  } catch (const std::bad_alloc&) {
-    return fail(kFailed, "[memory] there is not enough memory");
+  } catch (const std::bad_alloc& error) {
+    return fail(kFailed, error, "[memory] there is not enough memory");
   } catch (const std::exception& error) {
-    return fail(kFailed, error.what());
+    return fail(kFailed, error, error.what());
   }
 }
 

@@ -19,6 +19,7 @@ inline constexpr int kStoppedBySignal = 128;
 // subcommand's callback does the work, and throws what fails.
 void add_train(CLI::App& app);
 void add_eval(CLI::App& app);
+void add_run(CLI::App& app);
 void add_compare(CLI::App& app);
 void add_split(CLI::App& app);
 void add_doctor(CLI::App& app);

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <fcntl.h>
 #include <poll.h>
 #include <stdexcept>
@@ -36,7 +37,8 @@ bool append(int fd, std::string& text) {
 
 }  // namespace
 
-Program::Program(const std::vector<std::string>& arguments) {
+Program::Program(const std::vector<std::string>& arguments,
+                 const std::map<std::string, std::string>& environment) {
   std::vector<char*> argv{const_cast<char*>(kProgram)};
   for (const auto& argument : arguments) {
     argv.push_back(const_cast<char*>(argument.c_str()));
@@ -47,6 +49,9 @@ Program::Program(const std::vector<std::string>& arguments) {
   pid_ = ::fork();
   if (pid_ < 0) throw std::runtime_error("fork");
   if (pid_ == 0) {
+    for (const auto& [name, value] : environment) {
+      ::setenv(name.c_str(), value.c_str(), 1);
+    }
     ::dup2(out.fds[1], STDOUT_FILENO);
     ::dup2(err.fds[1], STDERR_FILENO);
     ::execv(kProgram, argv.data());
@@ -95,6 +100,20 @@ bool Program::wait_for_output(std::string_view text) {
   return true;
 }
 
+bool Program::wait_for_ready(int count) {
+  constexpr std::string_view kReady = "ready";
+  const auto deadline = Clock::now() + kDeadline;
+  for (;;) {
+    int found = 0;
+    for (size_t at = 0; (at = out_.find(kReady, at)) != std::string::npos;) {
+      at += kReady.size();
+      ++found;
+    }
+    if (found >= count) return true;
+    if (Clock::now() > deadline || !read_some()) return false;
+  }
+}
+
 void Program::send(int signal) { ::kill(pid_, signal); }
 
 int Program::wait() {
@@ -112,8 +131,9 @@ int Program::wait() {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
-Ended run_lockstep(const std::vector<std::string>& arguments) {
-  Program program(arguments);
+Ended run_lockstep(const std::vector<std::string>& arguments,
+                   const std::map<std::string, std::string>& environment) {
+  Program program(arguments, environment);
   const int code = program.wait();
   return {code, program.out(), program.err()};
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <string>
 #include <string_view>
 #include <sys/types.h>
@@ -10,7 +11,9 @@ namespace lockstep {
 /// The built program at work, in a process of its own.
 class Program {
  public:
-  explicit Program(const std::vector<std::string>& arguments);
+  /// `environment` is added to ours.
+  explicit Program(const std::vector<std::string>& arguments,
+                   const std::map<std::string, std::string>& environment = {});
   /// Kills it if it is still there.
   ~Program();
   Program(const Program&) = delete;
@@ -19,7 +22,10 @@ class Program {
   /// Waits until its stdout holds `text`; false if it ended without, or after
   /// a deadline.
   bool wait_for_output(std::string_view text);
+  /// The same for `count` times "ready": what that many workers print.
+  bool wait_for_ready(int count);
   void send(int signal);
+  pid_t pid() const { return pid_; }
   /// Waits for its end, and returns the exit code, or minus the signal that
   /// ended it. Fails the test after a deadline.
   int wait();
@@ -44,6 +50,7 @@ struct Ended {
 };
 
 /// Runs the program to its end.
-Ended run_lockstep(const std::vector<std::string>& arguments);
+Ended run_lockstep(const std::vector<std::string>& arguments,
+                   const std::map<std::string, std::string>& environment = {});
 
 }  // namespace lockstep

@@ -1,0 +1,256 @@
+#include "lockstep/launch/run.h"
+
+#include <memory>
+#include <random>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/cli/checks.h"
+#include "lockstep/cli/commands.h"
+#include "lockstep/cli/program_words.h"
+#include "lockstep/cli/rendezvous_conf.h"
+#include "lockstep/launch/nproc.h"
+#include "lockstep/launch/program_command.h"
+#include "lockstep/launch/signals.h"
+
+namespace lockstep::cli {
+namespace {
+
+struct RunFlags {
+  std::string nproc_per_node = "1";
+  std::string nnodes = "1";
+  int node_rank = -1;
+  std::string rdzv_backend = "static";
+  std::string rdzv_conf;
+  bool is_standalone = false;
+  double grace_seconds = -1;
+  std::string signals = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
+  std::string redirects = "0";
+  std::string tee = "0";
+  std::string shown_ranks;
+  std::string label_lines = "auto";
+  std::string omp_threads = "auto";
+  std::string pin_cores = "on";
+  bool is_module = false;
+  bool is_executable = false;
+  launch::RunOptions options;
+};
+
+std::string random_run_id() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}", random(), random());
+}
+
+void apply_rendezvous(const RunFlags& flags, launch::RunOptions& options) {
+  options.nodes = launch::parse_nnodes(flags.nnodes);
+  if (flags.node_rank >= 0) options.node_rank = flags.node_rank;
+  if (flags.rdzv_backend == "c10d") options.backend = launch::Backend::kC10d;
+  apply_rendezvous_conf(flags.rdzv_conf, options);
+  if (!flags.is_standalone) return;
+  if (options.nodes > 1) {
+    throw BadUsage("[usage] --standalone is for one node; got --nnodes " +
+                   flags.nnodes);
+  }
+  options.backend = launch::Backend::kC10d;
+  options.endpoint = "localhost:0";
+  options.run_id = random_run_id();
+}
+
+void apply_logs(const RunFlags& flags, launch::RunOptions& options) {
+  options.redirects =
+      launch::parse_streams("--redirects", flags.redirects, options.workers);
+  options.tee = launch::parse_streams("--tee", flags.tee, options.workers);
+  if (!options.log_dir.empty() && options.redirects.is_none() &&
+      options.tee.is_none()) {
+    options.tee.of_all = launch::Streams::kBoth;
+  }
+  options.shown_ranks = launch::parse_ranks("--local-ranks-filter",
+                                            flags.shown_ranks, options.workers);
+  options.label_lines = flags.label_lines == "on" ? launch::LabelLines::kOn
+                        : flags.label_lines == "off"
+                            ? launch::LabelLines::kOff
+                            : launch::LabelLines::kAuto;
+}
+
+launch::RunOptions to_options(const RunFlags& flags) {
+  launch::RunOptions options = flags.options;
+  options.workers = launch::parse_nproc(flags.nproc_per_node);
+  apply_rendezvous(flags, options);
+  apply_logs(flags, options);
+  if (flags.grace_seconds >= 0) options.grace_s = flags.grace_seconds;
+  options.signals = launch::parse_signals(flags.signals);
+  options.pins_cores = flags.pin_cores == "on";
+  if (flags.omp_threads != "auto") {
+    options.omp_threads = std::stoi(flags.omp_threads);
+  }
+  return options;
+}
+
+void run(const RunFlags& flags) {
+  if (flags.is_module && flags.is_executable) {
+    throw BadUsage("[usage] --module and --no-python exclude each other");
+  }
+  const auto kind = flags.is_module       ? launch::ProgramKind::kPythonModule
+                    : flags.is_executable ? launch::ProgramKind::kExecutable
+                                          : launch::ProgramKind::kByName;
+  const auto command = launch::program_command(program_words(), kind);
+  const int code = launch::run(to_options(flags), command);
+  if (code != 0) throw CLI::RuntimeError(code);
+}
+
+// Defaults come from torchrun's PET_... variables, as there.
+CLI::Option* from_environment(CLI::Option* option) {
+  std::string name = "PET_";
+  for (const char c : option->get_lnames().front()) {
+    name += c == '-' ? '_' : static_cast<char>(std::toupper(c));
+  }
+  return option->envname(name);
+}
+
+template <class T>
+CLI::Option* add(CLI::App& command, const std::string& names, T& value,
+                 const std::string& type, const std::string& help) {
+  return from_environment(
+      command.add_option(names, value, help)->type_name(type));
+}
+
+void add_size_options(CLI::App& command, RunFlags& flags) {
+  const std::string group = "Workers";
+  add(command, "--nproc-per-node", flags.nproc_per_node, "N",
+      "workers on this node: a number, cpu (one for each core), gpu (one for "
+      "each CUDA device), or auto (GPUs, or else cores)")
+      ->group(group);
+  add(command, "--role", flags.options.role, "NAME",
+      "what the workers are for; ROLE_RANK counts within it")
+      ->group(group);
+  add(command, "--omp-threads", flags.omp_threads, "N",
+      "OMP_NUM_THREADS of a worker; auto: its cores, unless the variable is "
+      "set")
+      ->check(whole_number(1, 4096) | one_of({"auto"}))
+      ->group(group);
+  add(command, "--pin-cores", flags.pin_cores, "WHEN",
+      "on: the cores are cut into equal parts in order of local rank, and "
+      "each worker stays on its own; off: no pinning")
+      ->check(one_of({"on", "off"}))
+      ->group(group);
+  from_environment(command.add_flag("-m,--module", flags.is_module,
+                                    "the program is a Python module"))
+      ->group(group);
+  from_environment(
+      command.add_flag("--no-python", flags.is_executable,
+                       "run the program itself even if it is a .py file"))
+      ->group(group);
+}
+
+void add_node_options(CLI::App& command, RunFlags& flags) {
+  const std::string group = "Nodes";
+  auto& options = flags.options;
+  add(command, "--nnodes", flags.nnodes, "N", "nodes of the job")->group(group);
+  add(command, "--node-rank", flags.node_rank, "N",
+      "this node's number, from 0; c10d: by order of arrival if not given")
+      ->check(whole_number(0, 4095))
+      ->default_str("0")
+      ->group(group);
+  add(command, "--master-addr", options.master_addr, "HOST",
+      "static: where node 0 is")
+      ->group(group);
+  add(command, "--master-port", options.master_port, "PORT",
+      "static: where node 0 listens; several nodes need one")
+      ->check(whole_number(0, 65535))
+      ->default_str("a free one")
+      ->group(group);
+  from_environment(
+      command.add_flag("--standalone", flags.is_standalone,
+                       "one node with a free port and a run id of its own"))
+      ->group(group);
+  add(command, "--rdzv-backend", flags.rdzv_backend, "NAME",
+      "how nodes meet: static (--node-rank, --master-addr) or c10d "
+      "(--rdzv-endpoint)")
+      ->check(one_of({"static", "c10d"}))
+      ->group(group);
+  add(command, "--rdzv-endpoint", options.endpoint, "HOST:PORT",
+      "where the job's store is; the agent of that host serves it")
+      ->default_str("none")
+      ->group(group);
+  add(command, "--rdzv-id", options.run_id, "ID",
+      "name of the job, the same on all nodes")
+      ->group(group);
+  add(command, "--rdzv-conf", flags.rdzv_conf, "K=V,K=V",
+      "join_timeout (300 s), keep_alive_interval (5 s), "
+      "keep_alive_max_attempt (3), is_host")
+      ->default_str("none")
+      ->group(group);
+  add(command, "--local-addr", options.local_addr, "HOST",
+      "this node's name in messages")
+      ->default_str("the host's name")
+      ->group(group);
+}
+
+void add_ending_options(CLI::App& command, RunFlags& flags) {
+  const std::string group = "Ending";
+  add(command, "--max-restarts", flags.options.max_restarts, "N",
+      "told to the workers; restarts are not there yet")
+      ->check(whole_number(0, 1'000'000))
+      ->group(group);
+  add(command, "--grace-seconds", flags.grace_seconds, "S",
+      "from the first signal to SIGKILL")
+      ->check(number(0))
+      ->default_str("5 after a failure, 30 after a signal")
+      ->group(group);
+  add(command, "--signals-to-handle", flags.signals, "LIST",
+      "signals that are passed on to the workers and end the job")
+      ->group(group);
+  add(command, "--monitor-interval", flags.options.monitor_interval_s, "S",
+      "longest sleep of the agent; ends are seen at once")
+      ->check(number(0, Bound::kExcluded, 60))
+      ->group(group);
+}
+
+void add_output_options(CLI::App& command, RunFlags& flags) {
+  const std::string group = "Output";
+  add(command, "--log-dir", flags.options.log_dir, "DIR",
+      "keep the workers' stdout.log, stderr.log and error.json in a folder of "
+      "this run below DIR")
+      ->default_str("none")
+      ->group(group);
+  add(command, "-r,--redirects", flags.redirects, "WHAT",
+      "to log files instead of the console: 0 nothing, 1 stdout, 2 stderr, 3 "
+      "both, or by local rank: 0:1,1:2")
+      ->group(group);
+  add(command, "-t,--tee", flags.tee, "WHAT", "to log files and to the console")
+      ->group(group);
+  add(command, "--local-ranks-filter", flags.shown_ranks, "N,N",
+      "local ranks whose output is shown; log files have all")
+      ->default_str("all")
+      ->group(group);
+  add(command, "--label-lines", flags.label_lines, "WHEN",
+      "a line of rank 1 begins with \"[rank 1] \": on, off, or auto (on with "
+      "several workers)")
+      ->check(one_of({"auto", "on", "off"}))
+      ->group(group);
+}
+
+}  // namespace
+
+void add_run(CLI::App& app) {
+  auto* command =
+      app.add_subcommand("run", "Start the workers of a job, as torchrun does");
+  auto flags = std::make_shared<RunFlags>();
+  add_size_options(*command, *flags);
+  add_node_options(*command, *flags);
+  add_ending_options(*command, *flags);
+  add_output_options(*command, *flags);
+  command->footer(
+      "Usage: lockstep run [OPTIONS] [--] PROGRAM [ARGUMENTS]\n"
+      "A PROGRAM whose name ends in .py is run by python3, or $PYTHON_EXEC. "
+      "Each worker has torchrun's variables: RANK, LOCAL_RANK, WORLD_SIZE, "
+      "MASTER_ADDR, MASTER_PORT and so on.\n"
+      "Options can be written with underscores, and PET_NPROC_PER_NODE=2 is a "
+      "default for --nproc-per-node; so for all of them.\n"
+      "Exit codes: 0 done, 1 a worker failed, 2 bad usage, 128 and a signal's "
+      "number if that ended the job.");
+  command->callback([flags] { run(*flags); });
+}
+
+}  // namespace lockstep::cli

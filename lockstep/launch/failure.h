@@ -1,0 +1,43 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+namespace lockstep::launch {
+
+/// How and why a worker ended other than with exit code 0.
+struct Failure {
+  int rank = 0;
+  int local_rank = 0;
+  int node_rank = 0;
+  std::string host;
+  int pid = 0;
+  int exit_code = 0;
+  int signal = 0;        ///< 0: it exited
+  double time_s = 0;     ///< since 1970
+  bool is_cause = true;  ///< false: it ended after the agent had told it to
+  std::string message;   ///< of its error file
+  std::string callstack;
+  std::vector<std::string> last_lines;  ///< of its stderr
+  std::string log_folder;               ///< empty: nothing is kept
+
+  std::string how_it_ended() const;  ///< "exit code 3", "SIGKILL (Killed)"
+  /// As torchrun has it: minus the signal, if it was one.
+  int torchrun_exit_code() const { return signal != 0 ? -signal : exit_code; }
+};
+
+nlohmann::json to_json(const std::vector<Failure>& failures);
+/// Another agent's; what is no failure is left out.
+std::vector<Failure> failures_from_json(const std::string& text);
+
+/// The earliest that is a cause; the earliest of all if none is; null if
+/// there is none.
+const Failure* root_cause(const std::vector<Failure>& failures);
+
+/// The report that ends a failed job's output: other failures in short, then
+/// the root cause, with a line's end.
+std::string failure_report(const std::vector<Failure>& failures);
+
+}  // namespace lockstep::launch

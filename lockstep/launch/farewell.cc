@@ -1,0 +1,68 @@
+#include "lockstep/launch/farewell.h"
+
+#include <optional>
+#include <poll.h>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/stopwatch.h"
+
+namespace lockstep::launch {
+namespace {
+
+constexpr int kPollMs = 20;
+constexpr double kLeavePatienceS = 5;
+
+std::string report_key(int node_rank) {
+  return fmt::format("report/{}", node_rank);
+}
+
+}  // namespace
+
+std::vector<Failure> share_failures(Meeting& meeting, const std::string& why,
+                                    std::vector<Failure> own,
+                                    double patience_s) {
+  const auto nodes = static_cast<int>(meeting.group.nodes.size());
+  const int self = meeting.group.node_rank;
+  std::vector<Failure> all = std::move(own);
+  try {
+    meeting.store.claim("failed", why);
+    meeting.store.set(report_key(self), to_json(all).dump());
+    const Stopwatch watch;
+    for (int node = 0; node < nodes; ++node) {
+      if (node == self) continue;
+      std::optional<std::string> report;
+      while (!(report = meeting.store.get(report_key(node))) &&
+             watch.seconds() < patience_s) {
+        ::poll(nullptr, 0, kPollMs);
+      }
+      for (auto& failure : failures_from_json(report.value_or("[]"))) {
+        all.push_back(std::move(failure));
+      }
+    }
+  } catch (const LaunchError& error) {
+    log_debug("launch", error.what());  // what we have is what can be said
+  }
+  return all;
+}
+
+void leave(Meeting& meeting) {
+  const auto nodes = static_cast<int64_t>(meeting.group.nodes.size());
+  try {
+    int64_t left = meeting.store.add("left", 1);
+    const Stopwatch watch;
+    while (meeting.serves_store && left < nodes &&
+           watch.seconds() < kLeavePatienceS) {
+      ::poll(nullptr, 0, kPollMs);
+      left = meeting.store.add("left", 0);
+    }
+  } catch (const LaunchError& error) {
+    log_debug("launch", error.what());
+  }
+}
+
+}  // namespace lockstep::launch

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <unistd.h>
+#include <utility>
+
+namespace lockstep::launch {
+
+/// An open file that is closed with this object.
+class FileDescriptor {
+ public:
+  FileDescriptor() = default;
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  FileDescriptor(FileDescriptor&& other) noexcept
+      : fd_(std::exchange(other.fd_, -1)) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~FileDescriptor() { close(); }
+
+  int get() const { return fd_; }
+  bool is_open() const { return fd_ >= 0; }
+  int release() { return std::exchange(fd_, -1); }
+  void close() {
+    if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+struct Pipe {
+  FileDescriptor read;
+  FileDescriptor write;
+};
+/// Both ends are closed on exec. Throws LaunchError.
+Pipe make_pipe();
+
+}  // namespace lockstep::launch

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include "lockstep/launch/file_descriptor.h"
+
+namespace lockstep::launch {
+
+/// A process that outlives the agent if that is killed by SIGKILL, and then
+/// ends what the workers started. (The workers themselves get SIGKILL from the
+/// kernel, but their children would live on.)
+class Guard {
+ public:
+  /// Throws LaunchError.
+  Guard();
+  /// Lets it go without a kill.
+  ~Guard();
+  Guard(const Guard&) = delete;
+  Guard& operator=(const Guard&) = delete;
+
+  /// Watches over the process group of a worker.
+  void add(pid_t group);
+  pid_t pid() const { return pid_; }
+
+ private:
+  pid_t pid_ = -1;
+  FileDescriptor pipe_;
+};
+
+}  // namespace lockstep::launch

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <string>
+
+namespace lockstep::launch {
+
+/// The folder of a run's logs, as torchrun lays it out:
+/// <log_dir>/<run id>_<random>/attempt_0/<local rank>/ with stdout.log,
+/// stderr.log and error.json, for the owner alone.
+class LogFiles {
+ public:
+  /// Without a `log_dir` it is a temporary one, which is removed with this
+  /// object unless keep() was called. Throws IoError.
+  LogFiles(const std::string& log_dir, const std::string& run_id, int workers);
+  ~LogFiles();
+  LogFiles(const LogFiles&) = delete;
+  LogFiles& operator=(const LogFiles&) = delete;
+
+  void keep() { is_kept_ = true; }
+  bool is_kept() const { return is_kept_; }
+  const std::string& run_folder() const { return run_; }
+  std::string folder(int local_rank) const;
+  std::string file(int local_rank, const std::string& name) const;
+
+ private:
+  std::string temporary_;  // what to remove
+  std::string run_;
+  bool is_kept_;
+};
+
+}  // namespace lockstep::launch

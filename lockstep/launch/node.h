@@ -1,0 +1,36 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+namespace lockstep::launch {
+
+/// What an agent tells the others of itself.
+struct Node {
+  std::string host;
+  int pid = 0;      ///< of the agent
+  int workers = 1;  ///< on this node
+  std::string role;
+
+  std::string text() const;  ///< "host (agent 123)"
+};
+
+nlohmann::json to_json(const Node& node);
+/// Throws LaunchError if it is none.
+Node node_from_json(const nlohmann::json& json);
+
+/// The nodes of a job, in order of node rank, as seen from one of them.
+struct Group {
+  int node_rank = 0;
+  std::vector<Node> nodes;
+
+  const Node& self() const;
+  int first_rank() const;  ///< of this node's workers
+  int world_size() const;
+  int first_role_rank() const;  ///< among workers of this node's role
+  int role_world_size() const;
+};
+
+}  // namespace lockstep::launch

@@ -1,0 +1,75 @@
+#include "lockstep/launch/nproc.h"
+
+#include <charconv>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/cpu_set.h"
+#include "lockstep/base/error.h"
+#include "lockstep/device/device.h"
+
+namespace lockstep::launch {
+namespace {
+
+// Far above what a machine can hold; a slip of the finger ends here.
+constexpr int kMost = 4096;
+
+std::optional<int> count(const std::string& text) {
+  int value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, code] = std::from_chars(text.data(), end, value);
+  if (code != std::errc() || stop != end || value < 1 || value > kMost) {
+    return std::nullopt;
+  }
+  return value;
+}
+
+int core_count() { return static_cast<int>(allowed_cores().size()); }
+
+}  // namespace
+
+int parse_nproc(const std::string& text) {
+  if (const auto number = count(text)) return *number;
+  if (text == "cpu") return core_count();
+  const int gpus = cuda_device_count();
+  if (text == "auto") return gpus > 0 ? gpus : core_count();
+  if (text == "gpu") {
+    if (gpus > 0) return gpus;
+    throw LaunchError({.what = "--nproc-per-node gpu, and there is no GPU",
+                       .expected = "a CUDA device",
+                       .got = "none",
+                       .fix = "use --nproc-per-node cpu or a number"});
+  }
+  throw InvalidArgument("launch",
+                        {.what = "can't use --nproc-per-node",
+                         .expected = fmt::format(
+                             "a number from 1 to {}, auto, cpu or gpu", kMost),
+                         .got = "'" + text + "'"});
+}
+
+int parse_nnodes(const std::string& text) {
+  const auto colon = text.find(':');
+  const auto least = count(text.substr(0, colon));
+  const auto most =
+      colon == std::string::npos ? least : count(text.substr(colon + 1));
+  if (!least || !most || *least > *most) {
+    throw InvalidArgument(
+        "launch", {.what = "can't use --nnodes",
+                   .expected = fmt::format("a number from 1 to {}", kMost),
+                   .got = "'" + text + "'"});
+  }
+  if (*least != *most) {
+    throw InvalidArgument(
+        "launch",
+        {.what = "can't use --nnodes with a range: nodes that come and go "
+                 "while a job runs (elastic membership) are for a later "
+                 "version",
+         .expected = "one number",
+         .got = "'" + text + "'",
+         .fix = fmt::format("use --nnodes {}", *most)});
+  }
+  return *least;
+}
+
+}  // namespace lockstep::launch

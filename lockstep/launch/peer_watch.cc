@@ -1,0 +1,137 @@
+#include "lockstep/launch/peer_watch.h"
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <sys/eventfd.h>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/stopwatch.h"
+#include "lockstep/launch/printable.h"
+
+namespace lockstep::launch {
+namespace {
+
+constexpr auto kInterval = std::chrono::milliseconds(200);
+
+std::string beat_key(size_t node_rank) {
+  return fmt::format("beat/{}", node_rank);
+}
+
+}  // namespace
+
+// A node's counter, and since when it stands still.
+struct PeerWatch::Beat {
+  std::string count;
+  Stopwatch since;
+};
+
+PeerWatch::PeerWatch(JobStore& store, const Group& group, double keep_alive_s)
+    : store_(store),
+      group_(group),
+      keep_alive_s_(keep_alive_s),
+      event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      beats_(group.nodes.size()),
+      thread_([this] { watch(); }) {}
+
+PeerWatch::~PeerWatch() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopped_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+}
+
+PeerNews PeerWatch::take_news() {
+  uint64_t count = 0;
+  [[maybe_unused]] const auto got = ::read(event_.get(), &count, sizeof count);
+  const std::lock_guard lock(mutex_);
+  return news_;
+}
+
+void PeerWatch::tell_done() {
+  const std::lock_guard lock(mutex_);
+  is_done_ = true;
+  wake_.notify_all();
+}
+
+void PeerWatch::tell_failure(const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  if (own_failure_.empty()) own_failure_ = why;
+  wake_.notify_all();
+}
+
+void PeerWatch::watch() {
+  for (;;) {
+    std::string failure;
+    try {
+      exchange();
+    } catch (const LaunchError& error) {
+      failure = error.what();
+    }
+    std::unique_lock lock(mutex_);
+    if (!failure.empty()) news_.failure = failure;
+    if (!news_.failure.empty() || news_.all_done) {
+      const uint64_t one = 1;
+      [[maybe_unused]] const auto put = ::write(event_.get(), &one, sizeof one);
+      return;
+    }
+    if (is_stopped_) return;
+    wake_.wait_for(lock, kInterval);
+  }
+}
+
+void PeerWatch::exchange() {
+  std::string own_failure;
+  bool is_done = false;
+  {
+    const std::lock_guard lock(mutex_);
+    own_failure = own_failure_;
+    is_done = is_done_;
+  }
+  std::optional<std::string> failure;
+  if (!own_failure.empty()) {
+    failure = store_.claim("failed", own_failure);
+  } else {
+    failure = store_.get("failed");
+  }
+  if (is_done && !has_told_done_) {
+    store_.add("done", 1);
+    has_told_done_ = true;
+  }
+  const bool all_done =
+      store_.add("done", 0) == static_cast<int64_t>(group_.nodes.size());
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure) news_.failure = printable(*failure, 1000);
+    news_.all_done = all_done;
+  }
+  if (!failure && !all_done) check_beats();
+}
+
+void PeerWatch::check_beats() {
+  const auto self = static_cast<size_t>(group_.node_rank);
+  store_.add(beat_key(self), 1);
+  for (size_t node = 0; node < beats_.size(); ++node) {
+    if (node == self) continue;
+    Beat& beat = beats_[node];
+    const auto count = store_.get(beat_key(node)).value_or("");
+    if (count != beat.count) {
+      beat.count = count;
+      beat.since.restart();
+    } else if (beat.since.seconds() > keep_alive_s_) {
+      const auto lost = fmt::format(
+          "node {}, {}, said nothing for {:g} s: its agent or the network is "
+          "gone",
+          node, group_.nodes[node].text(), keep_alive_s_);
+      store_.claim("failed", lost);
+      throw LaunchError({.what = lost});
+    }
+  }
+}
+
+}  // namespace lockstep::launch

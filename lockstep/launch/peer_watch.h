@@ -1,0 +1,63 @@
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/launch/file_descriptor.h"
+#include "lockstep/launch/job_store.h"
+#include "lockstep/launch/node.h"
+
+namespace lockstep::launch {
+
+/// What is known of the other nodes.
+struct PeerNews {
+  bool all_done = false;  ///< every node's workers ended well
+  std::string failure;    ///< empty, or why the job ends, in words
+};
+
+/// Keeps in touch with the agents of the other nodes, from a thread of its
+/// own: a store that does not answer must not keep the agent from its workers.
+/// Hears of a failure within half a second; an agent that says nothing for
+/// `keep_alive_s` is lost.
+class PeerWatch {
+ public:
+  PeerWatch(JobStore& store, const Group& group, double keep_alive_s);
+  ~PeerWatch();
+  PeerWatch(const PeerWatch&) = delete;
+  PeerWatch& operator=(const PeerWatch&) = delete;
+
+  /// Readable when there is news.
+  int fd() const { return event_.get(); }
+  PeerNews take_news();
+
+  /// Tell the others, soon.
+  void tell_done();
+  void tell_failure(const std::string& why);
+
+ private:
+  void watch();
+  void exchange();
+  void check_beats();
+
+  JobStore& store_;
+  const Group group_;
+  const double keep_alive_s_;
+  FileDescriptor event_;
+
+  std::mutex mutex_;  // of all below
+  std::condition_variable wake_;
+  bool is_stopped_ = false;
+  bool is_done_ = false;
+  std::string own_failure_;
+  PeerNews news_;
+
+  struct Beat;
+  std::vector<Beat> beats_;  // the thread's own
+  bool has_told_done_ = false;
+  std::thread thread_;
+};
+
+}  // namespace lockstep::launch

@@ -1,0 +1,305 @@
+#include "lockstep/launch/rendezvous.h"
+
+#include <algorithm>
+#include <optional>
+#include <poll.h>
+#include <random>
+#include <unistd.h>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/stopwatch.h"
+
+namespace lockstep::launch {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kPollMs = 50;
+constexpr const char* kJobKey = "lockstep/job";
+
+// Under its job's prefix, so that nothing of another job is taken for ours.
+std::string prefix_of(const std::string& run_id) {
+  return "lockstep/run/" + run_id + "/";
+}
+
+Endpoint endpoint_of(const RunOptions& options) {
+  Endpoint endpoint{options.master_addr, options.master_port};
+  if (!options.endpoint.empty()) {
+    endpoint = parse_endpoint("--rdzv-endpoint", options.endpoint, 0);
+  } else if (options.backend == Backend::kC10d) {
+    endpoint = {"localhost", 0};
+  }
+  if (options.nodes > 1 && endpoint.port == 0) {
+    throw LaunchError(
+        {.what = "several nodes need a port that all of them know",
+         .expected = options.backend == Backend::kStatic
+                         ? "--master-addr and --master-port"
+                         : "--rdzv-endpoint HOST:PORT",
+         .got = "no port"});
+  }
+  return endpoint;
+}
+
+json parse(const std::string& text) {
+  return json::parse(text, nullptr, /*allow_exceptions=*/false);
+}
+
+// One agent on its way to the meeting.
+class Joiner {
+ public:
+  Joiner(const RunOptions& options, const std::function<void()>& check_stop)
+      : options_(options),
+        check_stop_(check_stop),
+        endpoint_(endpoint_of(options)) {
+    self_.host = options.local_addr.empty() ? host_name() : options.local_addr;
+    self_.pid = ::getpid();
+    self_.workers = options.workers;
+    self_.role = options.role;
+  }
+
+  Meeting join() {
+    JobStore store = reach_store();
+    check_job(store);
+    store.set_prefix(prefix_of(options_.run_id));
+    const int arrival = register_self(store);
+    if (is_server_) assign(store);
+    return {.group = read_assignment(store, arrival),
+            .store = std::move(store),
+            .serves_store = is_server_};
+  }
+
+ private:
+  bool should_serve() const {
+    if (options_.nodes == 1) return true;
+    if (options_.backend == Backend::kStatic) {
+      return options_.node_rank.value_or(0) == 0;
+    }
+    return options_.is_host.value_or(is_this_host(endpoint_.host));
+  }
+
+  JobStore reach_store() {
+    if (should_serve()) {
+      FileDescriptor listener = listen_at(endpoint_);
+      if (listener.is_open()) {
+        is_server_ = true;
+        if (!is_reachable(endpoint_, 5000)) {
+          throw LaunchError(
+              {.what = "this agent can't reach its own store",
+               .expected = "a name or an address of this host",
+               .got = "'" + endpoint_.host + "'",
+               .fix = "correct --master-addr or --rdzv-endpoint, or start "
+                      "node 0 on that host"});
+        }
+        return {endpoint_, std::move(listener)};
+      }
+      const bool may_join =
+          options_.nodes > 1 && options_.backend == Backend::kC10d;
+      if (!may_join) {
+        throw LaunchError(
+            {.what = "the port of " + endpoint_.text() + " is in use",
+             .expected = "a free port for the job's store",
+             .got = "another program that listens there",
+             .fix = options_.nodes == 1
+                        ? "leave --master-port out: a free one is taken"
+                        : "choose another --master-port on all nodes, and "
+                          "give only one of them --node-rank 0"});
+      }
+    }
+    while (!is_reachable(endpoint_, 1000)) {
+      pause("nobody listens at " + endpoint_.text(),
+            "node 0's agent at this address",
+            "start it, or check --master-addr, --master-port and "
+            "--rdzv-endpoint");
+    }
+    return JobStore(endpoint_);
+  }
+
+  // The job that is served at this endpoint must be ours.
+  void check_job(JobStore& store) {
+    const json mine = {{"run_id", options_.run_id},
+                       {"nodes", options_.nodes},
+                       {"host", self_.host},
+                       {"pid", self_.pid}};
+    if (is_server_) store.set(kJobKey, mine.dump());
+    std::optional<std::string> text;
+    const Stopwatch asked;
+    while (!(text = store.get(kJobKey))) {
+      // A torchrun's store never says; Lockstep's says at once.
+      if (asked.seconds() > 10) {
+        throw LaunchError(
+            {.what = "the store at " + endpoint_.text() +
+                     " belongs to no agent of Lockstep",
+             .expected = "the agent of job '" + options_.run_id + "'",
+             .got = "a store without one",
+             .fix = "is it torchrun's? All nodes need the same launcher"});
+      }
+      pause("the store at " + endpoint_.text() + " tells no job", "", "");
+    }
+    const json theirs = parse(*text);
+    const auto run_id = theirs.value("run_id", std::string());
+    const auto other =
+        fmt::format("{} (agent {})", theirs.value("host", std::string("?")),
+                    theirs.value("pid", 0));
+    if (run_id != options_.run_id) {
+      throw LaunchError({.what = "another job is at " + endpoint_.text(),
+                         .expected = fmt::format("run id '{}', ours on {}",
+                                                 options_.run_id, self_.text()),
+                         .got = fmt::format("run id '{}' of {}", run_id, other),
+                         .fix = "give both --rdzv-id alike, or another port"});
+    }
+    const int nodes = theirs.value("nodes", 0);
+    if (nodes == options_.nodes) return;
+    const Problem problem{
+        .what = "the nodes don't agree on --nnodes",
+        .expected = fmt::format("{}, as {} says", nodes, other),
+        .got = fmt::format("{} on {}", options_.nodes, self_.text()),
+        .fix = "give all agents the same --nnodes"};
+    // Waiting for the right number of nodes would be in vain.
+    store.set(prefix_of(run_id) + "refused", LaunchError(problem).what());
+    throw LaunchError(problem);
+  }
+
+  // Returns the place in the order of arrival.
+  int register_self(JobStore& store) {
+    json mine = to_json(self_);
+    mine["node_rank"] = -1;
+    mine["token"] = std::random_device{}();  // hosts and pids may be alike
+    const bool has_rank =
+        options_.node_rank || options_.backend == Backend::kStatic;
+    if (has_rank) {
+      const int rank = options_.node_rank.value_or(0);
+      mine["node_rank"] = rank;
+      claim_rank(store, rank, mine);
+    }
+    const auto arrival = static_cast<int>(store.add("arrivals", 1)) - 1;
+    if (arrival >= options_.nodes) {
+      throw LaunchError({.what = fmt::format("job '{}' at {} is complete",
+                                             options_.run_id, endpoint_.text()),
+                         .expected = fmt::format("{} nodes", options_.nodes),
+                         .got = fmt::format("one more: {}", self_.text()),
+                         .fix = "give each job its own --rdzv-id and port"});
+    }
+    mine["arrival"] = arrival;
+    store.set(fmt::format("arrival/{}", arrival), mine.dump());
+    return arrival;
+  }
+
+  void claim_rank(JobStore& store, int rank, const json& mine) {
+    if (rank < 0 || rank >= options_.nodes) {
+      throw InvalidArgument("launch", {.what = "can't use --node-rank",
+                                       .expected = fmt::format(
+                                           "0 to {} with --nnodes {}",
+                                           options_.nodes - 1, options_.nodes),
+                                       .got = std::to_string(rank)});
+    }
+    const json holder =
+        parse(store.claim(fmt::format("node/{}", rank), mine.dump()));
+    if (holder == mine) return;
+    throw LaunchError(
+        {.what = fmt::format("two agents say they are node {}", rank),
+         .expected = "each --node-rank once",
+         .got = fmt::format("{} and {}", node_from_json(holder).text(),
+                            self_.text()),
+         .fix = "number the nodes from 0"});
+  }
+
+  // The server waits for all, and gives those without a rank the free ones.
+  void assign(JobStore& store) {
+    std::vector<json> arrivals;
+    while (static_cast<int>(arrivals.size()) < options_.nodes) {
+      if (const auto text =
+              store.get(fmt::format("arrival/{}", arrivals.size()))) {
+        arrivals.push_back(parse(*text));
+        continue;
+      }
+      check_refused(store);
+      std::string came;
+      for (const auto& node : arrivals) {
+        came += (came.empty() ? "" : ", ") + node_from_json(node).text();
+      }
+      pause("not all nodes came", fmt::format("{} nodes", options_.nodes),
+            "start the other agents; they need the same --nnodes, --rdzv-id "
+            "and address",
+            fmt::format("{}: {}", arrivals.size(), came));
+    }
+    std::vector<json> nodes(arrivals.size());
+    for (const auto& node : arrivals) {
+      const int rank = node.value("node_rank", -1);
+      if (rank >= 0) nodes.at(static_cast<size_t>(rank)) = node;
+    }
+    auto free = nodes.begin();
+    for (size_t i = 0; i < arrivals.size(); ++i) {
+      if (arrivals[i].value("node_rank", -1) >= 0) continue;
+      free = std::find(free, nodes.end(), json());
+      *free = arrivals[i];
+    }
+    json assignment = json::array();
+    for (const auto& node : nodes) assignment.push_back(node);
+    store.set("assignment", assignment.dump());
+  }
+
+  Group read_assignment(JobStore& store, int arrival) {
+    std::optional<std::string> text;
+    while (!(text = store.get("assignment"))) {
+      check_refused(store);
+      pause("the other nodes did not come",
+            fmt::format("{} nodes", options_.nodes),
+            "start the other agents; they need the same --nnodes and "
+            "--rdzv-id",
+            fmt::format("this one, {}. to arrive", arrival + 1));
+    }
+    Group group;
+    group.node_rank = -1;
+    for (const auto& entry : parse(*text)) {
+      if (entry.value("arrival", -1) == arrival) {
+        group.node_rank = static_cast<int>(group.nodes.size());
+      }
+      group.nodes.push_back(node_from_json(entry));
+    }
+    if (group.node_rank < 0) {
+      throw LaunchError({.what = "the job began without this agent",
+                         .got = self_.text(),
+                         .fix = "start all agents again"});
+    }
+    return group;
+  }
+
+  void check_refused(JobStore& store) {
+    if (const auto reason = store.get("refused")) {
+      throw LaunchError(
+          {.what = "a node was refused: " + reason->substr(0, 1000)});
+    }
+  }
+
+  void pause(const std::string& what, const std::string& expected,
+             const std::string& fix, const std::string& got = "") {
+    check_stop_();
+    if (watch_.seconds() > options_.join_timeout_s) {
+      const auto waited =
+          fmt::format("{}{}after {:g} s (--rdzv-conf join_timeout=...)", got,
+                      got.empty() ? "none " : " ", options_.join_timeout_s);
+      throw LaunchError({what, expected, waited, fix});
+    }
+    ::poll(nullptr, 0, kPollMs);
+  }
+
+  const RunOptions& options_;
+  const std::function<void()>& check_stop_;
+  Endpoint endpoint_;
+  Node self_;
+  bool is_server_ = false;
+  const Stopwatch watch_;
+};
+
+}  // namespace
+
+Meeting meet(const RunOptions& options,
+             const std::function<void()>& check_stop) {
+  return Joiner(options, check_stop).join();
+}
+
+}  // namespace lockstep::launch

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <functional>
+
+#include "lockstep/launch/job_store.h"
+#include "lockstep/launch/node.h"
+#include "lockstep/launch/run_options.h"
+
+namespace lockstep::launch {
+
+/// The agents of a job, met.
+struct Meeting {
+  Group group;
+  JobStore store;
+  bool serves_store = false;  ///< others lose the store when this agent ends
+};
+
+/// Meets the agents of the other nodes and agrees on node ranks.
+///
+/// The static backend's node 0 serves the store; with c10d, the agent whose
+/// host is the endpoint, and if several are, the first. `check_stop` is called
+/// often and may throw. Throws LaunchError that names both sides when run ids,
+/// numbers of nodes or node ranks don't fit together, when the port is taken,
+/// and when a node did not come within `join_timeout_s`.
+Meeting meet(const RunOptions& options,
+             const std::function<void()>& check_stop);
+
+}  // namespace lockstep::launch

@@ -1,0 +1,78 @@
+#include "lockstep/launch/run.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+#include "lockstep/launch/agent.h"
+#include "lockstep/launch/farewell.h"
+#include "lockstep/launch/program_command.h"
+#include "lockstep/launch/rendezvous.h"
+#include "lockstep/launch/signal_watch.h"
+#include "lockstep/launch/signals.h"
+
+namespace lockstep::launch {
+namespace {
+
+// A signal came before there was anything to end.
+struct Stopped {
+  int signal;
+};
+
+int run_agent(const RunOptions& options,
+              const std::vector<std::string>& command, Meeting& meeting,
+              SignalWatch& signals) {
+  try {
+    return Agent(options, command, meeting, signals).run();
+  } catch (const Error& error) {
+    if (options.nodes > 1) {
+      share_failures(meeting, error.what(), {}, /*patience_s=*/0);
+      leave(meeting);
+    }
+    throw;
+  }
+}
+
+// Or the first file that we open would become the workers' output.
+void open_standard_files() {
+  int fd = 0;
+  do {
+    fd = ::open("/dev/null", O_RDWR);
+  } while (fd >= 0 && fd <= STDERR_FILENO);
+  if (fd >= 0) ::close(fd);
+}
+
+}  // namespace
+
+int run(const RunOptions& options, const std::vector<std::string>& command) {
+  if (command.empty()) {
+    throw InvalidArgument("launch", {.what = "no program to run"});
+  }
+  if (options.max_restarts > 0) {
+    log_warning("launch",
+                fmt::format("--max-restarts {}: restarts are not there yet, "
+                            "the first failure ends the job",
+                            options.max_restarts));
+  }
+  open_standard_files();
+  // Before the store starts its threads: they inherit the mask.
+  SignalWatch signals(options.signals);
+  try {
+    // Other nodes should not begin in vain.
+    find_program(command.front(), options.environment);
+    Meeting meeting = meet(options, [&] {
+      if (const auto signal = signals.take()) throw Stopped{*signal};
+    });
+    return run_agent(options, command, meeting, signals);
+  } catch (const Stopped& stopped) {
+    log_info("launch", fmt::format("got {} before all nodes had come",
+                                   signal_name(stopped.signal)));
+    return 128 + stopped.signal;
+  }
+}
+
+}  // namespace lockstep::launch

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <csignal>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/launch/stream_choice.h"
+
+namespace lockstep::launch {
+
+enum class Backend { kStatic, kC10d };
+enum class LabelLines { kAuto, kOn, kOff };
+
+/// How to start a job's workers on this node. The names are torchrun's; see
+/// docs/launcher.md.
+struct RunOptions {
+  int workers = 1;  ///< of this node
+  int nodes = 1;
+  std::optional<int> node_rank;  ///< none: 0 (static), by arrival (c10d)
+
+  Backend backend = Backend::kStatic;
+  std::string master_addr = "127.0.0.1";
+  int master_port = 0;   ///< 0: a free one; several nodes must name one
+  std::string endpoint;  ///< "host:port", in the place of the two above
+  std::string run_id = "none";
+  std::string local_addr;  ///< this node's name; empty: the host's
+  /// Whether this agent serves the store; none: if the endpoint is this host.
+  std::optional<bool> is_host;
+  double join_timeout_s = 300;
+  /// An agent that was not heard of for so long is lost.
+  double keep_alive_s = 15;
+
+  std::string role = "default";
+  int max_restarts = 0;  ///< told to the workers; nothing restarts yet
+  double monitor_interval_s = 0.1;
+  /// From the first signal to SIGKILL. None: 5 s after a failure, 30 s after a
+  /// signal, which may be a scheduler's last warning to save one's work.
+  std::optional<double> grace_s;
+  std::vector<int> signals{SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+
+  std::string log_dir;  ///< empty: a temporary one
+  StreamChoice redirects;
+  StreamChoice tee;
+  std::vector<int> shown_ranks;  ///< local; empty: all
+  LabelLines label_lines = LabelLines::kAuto;
+
+  int omp_threads = 0;  ///< 0: as many as the worker has cores
+  bool pins_cores = true;
+  std::map<std::string, std::string> environment;  ///< added to ours
+};
+
+}  // namespace lockstep::launch

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <set>
+#include <sys/types.h>
+
+namespace lockstep::launch {
+
+/// While it lives, what the workers leave behind when they end becomes a child
+/// of this process (PR_SET_CHILD_SUBREAPER), however it hid: it is found and
+/// can be ended. A child that this process got otherwise in the meantime is
+/// taken for one of them.
+class Strays {
+ public:
+  Strays();
+  ~Strays();
+  Strays(const Strays&) = delete;
+  Strays& operator=(const Strays&) = delete;
+
+  /// A child that is none.
+  void except(pid_t pid) { known_.insert(pid); }
+  /// Takes notice of those that ended by themselves.
+  void reap() const;
+  /// Kills all, and those that they leave in turn. Gives up after 5 seconds:
+  /// a process in the kernel's hands can't be ended.
+  void end_all() const;
+
+ private:
+  std::set<pid_t> found() const;
+
+  std::set<pid_t> known_;
+  int was_subreaper_ = 0;
+};
+
+}  // namespace lockstep::launch

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "lockstep/launch/worker_process.h"
+#include "lockstep/launch/worker_stream.h"
+
+namespace lockstep::launch {
+
+/// One of the agent's workers.
+struct Worker {
+  int rank = 0;
+  int local_rank = 0;
+  WorkerStream out;
+  WorkerStream err;
+  WorkerProcess process;
+  WorkerEnd end{};
+  double end_time_s = 0;  ///< when it was seen, since 1970; 0: it runs
+
+  bool has_failed() const {
+    return end_time_s > 0 && (end.signal != 0 || end.exit_code != 0);
+  }
+};
+
+}  // namespace lockstep::launch

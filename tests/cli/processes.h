@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cctype>
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <poll.h>
+#include <string>
+#include <sys/types.h>
+#include <vector>
+
+namespace lockstep {
+
+/// The numbers after each "pid " in `text`: what workers print of themselves.
+inline std::vector<pid_t> pids_in(const std::string& text) {
+  std::vector<pid_t> pids;
+  for (size_t at = 0; (at = text.find("pid ", at)) != std::string::npos;) {
+    at += 4;
+    if (std::isdigit(static_cast<unsigned char>(text[at])) == 0) continue;
+    pids.push_back(std::atoi(text.c_str() + at));
+  }
+  return pids;
+}
+
+/// The state letter of a process as /proc has it; 'X' if it is gone. One that
+/// nobody waited for yet ('Z') is as good as gone.
+inline char state_of(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const auto bracket = text.rfind(')');
+  return bracket == std::string::npos ? 'X' : text[bracket + 2];
+}
+
+/// Waits until `holds()` does; false after 60 seconds.
+template <class Condition>
+bool wait_until(Condition holds) {
+  using Clock = std::chrono::steady_clock;
+  const auto deadline = Clock::now() + std::chrono::seconds(60);
+  while (!holds()) {
+    if (Clock::now() > deadline) return false;
+    ::poll(nullptr, 0, 10);
+  }
+  return true;
+}
+
+inline bool is_gone(pid_t pid) {
+  return wait_until([pid] {
+    const char state = state_of(pid);
+    return state == 'X' || state == 'Z';
+  });
+}
+
+}  // namespace lockstep

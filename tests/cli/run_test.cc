@@ -1,0 +1,281 @@
+// `lockstep run` with workers that do as they are told.
+#include <algorithm>
+#include <csignal>
+#include <map>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/cpu_set.h"
+#include "lockstep/report/subprocess.h"
+#include "tests/base/temporary_folder.h"
+#include "tests/cli/program.h"
+
+namespace lockstep {
+namespace {
+
+using Words = std::vector<std::string>;
+
+constexpr const char* kProgram = LOCKSTEP_BINARY_DIR "/bin/lockstep";
+
+// `lockstep run options -- sh -c script`.
+Words sh(Words options, const std::string& script) {
+  options.insert(options.begin(), "run");
+  options.insert(options.end(), {"--", "sh", "-c", script});
+  return options;
+}
+
+Ended run_sh(const Words& options, const std::string& script,
+             const std::map<std::string, std::string>& environment = {}) {
+  return run_lockstep(sh(options, script), environment);
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+// The only folder in `path`.
+std::filesystem::path only_entry(const std::filesystem::path& path) {
+  const std::filesystem::directory_iterator first(path);
+  EXPECT_EQ(std::distance(begin(first), std::filesystem::directory_iterator()),
+            1);
+  return *std::filesystem::directory_iterator(path);
+}
+
+TEST(Run, StartsOneWorkerWithTorchrunsVariables) {
+  const auto ended = run_sh({}, "echo $RANK/$WORLD_SIZE $LOCAL_RANK");
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_EQ(ended.out, "0/1 0\n");
+  EXPECT_EQ(ended.err, "");
+}
+
+TEST(Run, LabelsTheLinesOfSeveralWorkers) {
+  const auto ended =
+      run_sh({"--nproc_per_node", "2"}, "echo out; echo err >&2");
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  auto lines = lines_of(ended.out);
+  std::sort(lines.begin(), lines.end());
+  EXPECT_EQ(lines, (Words{"[rank 0] out", "[rank 1] out"}));
+  EXPECT_PRED2(contains, ended.err, "[rank 1] err\n");
+  EXPECT_EQ(
+      run_sh({"--nproc-per-node=2", "--label-lines", "off"}, "echo a").out,
+      "a\na\n");
+  EXPECT_EQ(run_sh({"--label_lines=on"}, "printf a").out, "[rank 0] a\n");
+}
+
+TEST(Run, TakesTorchrunsTemplateForLabels) {
+  const auto ended = run_sh({"--nproc-per-node", "2", "--role", "r"},
+                            "test $RANK = 0 || echo a",
+                            {{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
+                              "${role_name}-${rank}-$local_rank: "}});
+  EXPECT_EQ(ended.out, "r-1-1: a\n") << ended.err;
+}
+
+TEST(Run, LeavesTheProgramsArgumentsAlone) {
+  const Ended ended =
+      run_lockstep({"run", "printf", "%s|", "--a_b", "--nproc-per-node",
+                    "[1,2]", "", "--", "--help"});
+  EXPECT_EQ(ended.out, "--a_b|--nproc-per-node|[1,2]||--|--help|");
+}
+
+TEST(Run, HasDefaultsInTheEnvironment) {
+  EXPECT_EQ(run_sh({}, "test $RANK = 1 || echo $WORLD_SIZE",
+                   {{"PET_NPROC_PER_NODE", "2"}})
+                .out,
+            "[rank 0] 2\n");
+  EXPECT_EQ(run_sh({"--nproc-per-node", "1"}, "echo $WORLD_SIZE",
+                   {{"PET_NPROC_PER_NODE", "2"}})
+                .out,
+            "1\n");
+}
+
+TEST(Run, ExplainsBadUsage) {
+  const auto error = [](const Words& words) {
+    const Ended ended = run_lockstep(words);
+    EXPECT_EQ(ended.code, 2) << ended.err;
+    return ended.err;
+  };
+  EXPECT_PRED2(contains, error({"run"}), "no program to run");
+  EXPECT_PRED2(contains, error({"run", "--nproc-per-nod", "2", "true"}),
+               "did you mean '--nproc-per-node'?");
+  EXPECT_PRED2(contains, error({"run", "--nproc-per-node", "x", "true"}),
+               "auto, cpu or gpu");
+  EXPECT_PRED2(contains, error({"run", "--nnodes", "1:2", "true"}),
+               "elastic membership");
+  EXPECT_PRED2(contains, error({"run", "--tee", "5", "true"}), "--tee");
+  EXPECT_PRED2(contains, error({"run", "--rdzv-conf", "join_timeot=1", "true"}),
+               "join_timeout");
+  EXPECT_PRED2(contains, error({"run", "-m", "--no-python", "true"}),
+               "exclude each other");
+}
+
+TEST(Run, WarnsThatItDoesNotRestart) {
+  const auto ended =
+      run_sh({"--max-restarts", "3"}, "echo $TORCHELASTIC_MAX_RESTARTS");
+  EXPECT_EQ(ended.code, 0);
+  EXPECT_EQ(ended.out, "3\n");
+  EXPECT_EQ(lines_of(ended.err).size(), 1u) << ended.err;
+  EXPECT_PRED2(contains, ended.err, "restarts are not there yet");
+}
+
+TEST(Run, SaysThatThereIsNoSuchProgram) {
+  const Ended ended = run_lockstep({"run", "--nproc-per-node", "2", "./trian"});
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_PRED2(contains, ended.err, "can't start the program './trian'");
+}
+
+TEST(Run, SaysThatAScriptHasNoInterpreter) {
+  const TemporaryFolder folder;
+  const auto script = folder.path("tool");
+  write_text(script, "#!/nowhere/sh\n");
+  std::filesystem::permissions(script, std::filesystem::perms::owner_all);
+  const Ended ended = run_lockstep({"run", "--nproc-per-node", "2", script});
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_PRED2(contains, ended.err, "its interpreter is missing");
+}
+
+TEST(Run, GivesEachWorkerItsOwnCores) {
+  const auto& cores = allowed_cores();
+  if (cores.size() < 2) GTEST_SKIP() << "needs 2 cores";
+  const std::string script =
+      "echo $(grep Cpus_allowed_list /proc/self/status) $OMP_NUM_THREADS";
+  const auto text = run_sh({"--nproc-per-node", "2"}, script).out;
+  const auto part = cores.size() / 2;
+  const auto list = [&](size_t first) {
+    return part == 1 ? std::to_string(cores[first])
+                     : std::to_string(cores[first]) + "-" +
+                           std::to_string(cores[first + part - 1]);
+  };
+  for (size_t rank = 0; rank < 2; ++rank) {
+    EXPECT_PRED2(contains, text,
+                 "[rank " + std::to_string(rank) + "] Cpus_allowed_list: " +
+                     list(rank * part) + " " + std::to_string(part) + "\n");
+  }
+  const auto free =
+      run_sh({"--nproc-per-node", "2", "--pin-cores", "off"}, script).out;
+  const auto one = run_sh({}, script).out;
+  const auto allowed = one.substr(0, one.rfind(' '));
+  EXPECT_PRED2(contains, free, allowed);
+}
+
+TEST(Run, KeepsLogsAsTorchrunDoes) {
+  const TemporaryFolder folder;
+  const auto ended = run_sh({"--nproc-per-node", "2", "--log-dir",
+                             folder.path("logs"), "--rdzv-id", "job7"},
+                            "echo out $RANK; echo err $RANK >&2");
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_PRED2(contains, ended.out, "[rank 1] out 1\n");
+  const auto run = only_entry(folder.path("logs"));
+  EXPECT_TRUE(run.filename().string().starts_with("job7_"));
+  for (const std::string rank : {"0", "1"}) {
+    const auto logs = run / "attempt_0" / rank;
+    EXPECT_EQ(content_of(logs / "stdout.log"), "out " + rank + "\n");
+    EXPECT_EQ(content_of(logs / "stderr.log"), "err " + rank + "\n");
+  }
+}
+
+TEST(Run, RedirectsTeesAndFiltersByLocalRank) {
+  const TemporaryFolder folder;
+  const std::string script = "echo out $RANK; echo err $RANK >&2";
+  const auto ended =
+      run_sh({"--nproc-per-node", "3", "-r", "0:1,1:2", "-t", "2:3",
+              "--local-ranks-filter", "0,1", "--log-dir", folder.path("logs")},
+             script);
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_EQ(ended.out, "[rank 1] out 1\n");
+  EXPECT_EQ(ended.err, "[rank 0] err 0\n");
+  const auto logs = only_entry(folder.path("logs")) / "attempt_0";
+  EXPECT_EQ(content_of(logs / "0/stdout.log"), "out 0\n");
+  EXPECT_FALSE(std::filesystem::exists(logs / "0/stderr.log"));
+  EXPECT_EQ(content_of(logs / "1/stderr.log"), "err 1\n");
+  EXPECT_EQ(content_of(logs / "2/stdout.log"), "out 2\n");
+  EXPECT_EQ(content_of(logs / "2/stderr.log"), "err 2\n");
+}
+
+TEST(Run, LeavesNoTemporaryFolder) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(run_sh({}, "exit 3", {{"TMPDIR", folder.path()}}).code, 1);
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+TEST(SlowRun, NeverMixesLines) {
+  constexpr int kLines = 3000;
+  const std::string script =
+      "i=0; while [ $i -lt 3000 ]; do "
+      "echo $RANK $i abcdefghijklmnopqrstuvwxyz; i=$((i+1)); done";
+  const auto ended = run_sh({"--nproc-per-node", "8"}, script);
+  ASSERT_EQ(ended.code, 0) << ended.err;
+  std::map<std::string, int> next;
+  for (const auto& line : lines_of(ended.out)) {
+    std::istringstream words(line);
+    std::string bracket, label, rank, tail;
+    int number = 0;
+    words >> bracket >> label >> rank >> number >> tail;
+    ASSERT_EQ(label, rank + "]") << line;
+    ASSERT_EQ(number, next[rank]++) << line;
+    ASSERT_EQ(tail, "abcdefghijklmnopqrstuvwxyz") << line;
+  }
+  EXPECT_EQ(next.size(), 8u);
+  for (const auto& [rank, count] : next) EXPECT_EQ(count, kLines) << rank;
+}
+
+TEST(SlowRun, LosesNothingToASlowReader) {
+  const auto result = report::run_command(
+      {.arguments = {"sh", "-c",
+                     "\"$LOCKSTEP\" run --nproc-per-node 2 -- seq 200000 | "
+                     "{ sleep 2; sort | uniq -c | grep -c '^ *1 '; }"},
+       .environment = {{"LOCKSTEP", kProgram}},
+       .deadline_s = 120});
+  EXPECT_EQ(result.out, "400000\n") << result.err;
+}
+
+TEST(SlowRun, EndsWhenNobodyReadsItAnyMore) {
+  const TemporaryFolder folder;
+  const auto result = report::run_command(
+      {.arguments = {"sh", "-c",
+                     "{ \"$LOCKSTEP\" run --nproc-per-node 2 -- yes; "
+                     "echo $? >$OUT; } | head -n 1"},
+       .environment = {{"LOCKSTEP", kProgram}, {"OUT", folder.path("code")}},
+       .deadline_s = 60});
+  EXPECT_TRUE(result.ok()) << result.err;
+  EXPECT_EQ(content_of(folder.path("code")), "141\n");
+}
+
+TEST(SlowRun, RunsTwoJobsAtOnce) {
+  Program one(
+      sh({"--nproc-per-node", "2"}, "echo $MASTER_PORT; exec sleep 600"));
+  ASSERT_TRUE(one.wait_for_output("[rank 1] "));
+  const auto other = run_sh({"--nproc-per-node", "2"}, "echo $MASTER_PORT");
+  EXPECT_EQ(other.code, 0) << other.err;
+  one.send(SIGTERM);
+  EXPECT_EQ(one.wait(), 128 + SIGTERM);
+  std::set<std::string> ports;
+  for (const auto& line : lines_of(one.out() + other.out)) {
+    ports.insert(line.substr(line.find(']') + 2));
+  }
+  EXPECT_EQ(ports.size(), 2u);
+}
+
+TEST(SlowRun, RunsAJobOfALockstepProgram) {
+  const TemporaryFolder folder;
+  const Ended ended =
+      run_lockstep({"run", "--log-dir", folder.path("logs"), "--", kProgram,
+                    "train", "--model", "mlp", "--max-steps", "x"});
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_PRED2(contains, ended.err, "exit code 2");
+  EXPECT_PRED2(contains, ended.err,
+               "message  lockstep::cli::BadUsage: [usage]");
+  const auto root = nlohmann::json::parse(
+      content_of(only_entry(folder.path("logs")) / "attempt_0/0/error.json"));
+  EXPECT_TRUE(root["message"]["message"].is_string());
+}
+
+}  // namespace
+}  // namespace lockstep

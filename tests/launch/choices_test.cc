@@ -1,0 +1,176 @@
+// What the launcher's options are made of.
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "lockstep/base/cpu_set.h"
+#include "lockstep/base/error.h"
+#include "lockstep/device/device.h"
+#include "lockstep/launch/core_share.h"
+#include "lockstep/launch/endpoint.h"
+#include "lockstep/launch/nproc.h"
+#include "lockstep/launch/program_command.h"
+#include "lockstep/launch/signals.h"
+#include "lockstep/launch/stream_choice.h"
+#include "tests/base/temporary_folder.h"
+
+namespace lockstep::launch {
+namespace {
+
+using Cores = std::vector<int>;
+
+TEST(CoreShare, CutsEqualPartsInOrderOfRank) {
+  const Cores cores{2, 3, 5, 7, 8};
+  EXPECT_EQ(core_share(cores, 0, 1), cores);
+  EXPECT_EQ(core_share(cores, 0, 2), (Cores{2, 3}));
+  EXPECT_EQ(core_share(cores, 1, 2), (Cores{5, 7}));
+  EXPECT_EQ(core_share(cores, 4, 5), (Cores{8}));
+}
+
+TEST(CoreShare, SharesInTurnsWithMoreWorkersThanCores) {
+  const Cores cores{4, 6};
+  for (int rank = 0; rank < 5; ++rank) {
+    EXPECT_EQ(core_share(cores, rank, 5),
+              (Cores{cores[static_cast<size_t>(rank % 2)]}));
+  }
+}
+
+TEST(Nproc, TakesNumbersAndWords) {
+  EXPECT_EQ(parse_nproc("7"), 7);
+  const int cores = static_cast<int>(allowed_cores().size());
+  EXPECT_EQ(parse_nproc("cpu"), cores);
+  const int gpus = cuda_device_count();
+  EXPECT_EQ(parse_nproc("auto"), gpus > 0 ? gpus : cores);
+  if (gpus == 0) {
+    EXPECT_THROW(parse_nproc("gpu"), LaunchError);
+  } else {
+    EXPECT_EQ(parse_nproc("gpu"), gpus);
+  }
+  for (const char* bad : {"", "0", "-1", "2x", "1.5", "many", "100000"}) {
+    EXPECT_THROW(parse_nproc(bad), InvalidArgument) << bad;
+  }
+}
+
+TEST(Nnodes, RefusesARangeAndSaysWhatToUse) {
+  EXPECT_EQ(parse_nnodes("3"), 3);
+  EXPECT_EQ(parse_nnodes("2:2"), 2);
+  const auto text = error_of<InvalidArgument>([] { parse_nnodes("1:4"); });
+  EXPECT_PRED2(contains, text, "elastic membership");
+  EXPECT_PRED2(contains, text, "use --nnodes 4");
+  for (const char* bad : {"", ":", "4:1", "0", "1:x", "1:2:3"}) {
+    EXPECT_THROW(parse_nnodes(bad), InvalidArgument) << bad;
+  }
+}
+
+// The table of torchrun's help: 0 none, 1 stdout, 2 stderr, 3 both.
+TEST(Streams, HaveTorchrunsSyntax) {
+  EXPECT_TRUE(parse_streams("--tee", "0", 2).is_none());
+  const auto both = parse_streams("--tee", "3", 2);
+  EXPECT_TRUE(has(both.of(1), Streams::kOut));
+  EXPECT_TRUE(has(both.of(1), Streams::kErr));
+  const auto some = parse_streams("--redirects", "0:1,1:2", 3);
+  EXPECT_EQ(some.of(0), Streams::kOut);
+  EXPECT_EQ(some.of(1), Streams::kErr);
+  EXPECT_EQ(some.of(2), Streams::kNone);
+}
+
+TEST(Streams, RefuseWhatIsNotTheirSyntax) {
+  for (const char* bad :
+       {"", "4", "-1", "0:", ":1", "0:4", "2:1", "a:1", "0:1;1:2", "0:1,,"}) {
+    const auto text = error_of<InvalidArgument>(
+        [&] { parse_streams("--redirects", bad, 2); });
+    EXPECT_PRED2(contains, text, "--redirects") << bad;
+  }
+}
+
+TEST(Ranks, MustBeThoseOfThisNode) {
+  EXPECT_EQ(parse_ranks("--local-ranks-filter", "0,2", 3), (Cores{0, 2}));
+  EXPECT_TRUE(parse_ranks("--local-ranks-filter", "", 3).empty());
+  EXPECT_THROW(parse_ranks("--local-ranks-filter", "3", 3), InvalidArgument);
+}
+
+TEST(Signals, GoByTheirNames) {
+  EXPECT_EQ(parse_signals("SIGTERM,SIGUSR1,SIGTERM"),
+            (std::vector<int>{SIGTERM, SIGUSR1}));
+  EXPECT_EQ(signal_name(SIGKILL), "SIGKILL");
+  EXPECT_PRED2(contains,
+               error_of<InvalidArgument>([] { parse_signals("SIGTREM"); }),
+               "SIGTERM");
+  EXPECT_THROW(parse_signals("SIGKILL"), InvalidArgument);
+}
+
+TEST(Endpoint, IsHostAndPort) {
+  const auto parse = [](const std::string& text) {
+    return parse_endpoint("--rdzv-endpoint", text, 5);
+  };
+  EXPECT_EQ(parse("node1:80").text(), "node1:80");
+  EXPECT_EQ(parse("node1").text(), "node1:5");
+  EXPECT_EQ(parse("[::1]:80").host, "::1");
+  EXPECT_EQ(parse("[::1]:80").text(), "[::1]:80");
+  EXPECT_EQ(parse("::1").host, "::1");
+  for (const char* bad : {"", ":80", "a:", "a:b", "a:70000", "[::1]80"}) {
+    EXPECT_THROW(parse(bad), InvalidArgument) << bad;
+  }
+}
+
+TEST(Endpoint, ListensOnAFreePortOnce) {
+  Endpoint endpoint{"127.0.0.1", 0};
+  const auto first = listen_at(endpoint);
+  ASSERT_TRUE(first.is_open());
+  EXPECT_GT(endpoint.port, 0);
+  EXPECT_TRUE(is_reachable(endpoint, 1000));
+  EXPECT_FALSE(listen_at(endpoint).is_open());
+}
+
+TEST(Endpoint, KnowsThisHost) {
+  EXPECT_TRUE(is_this_host("localhost"));
+  EXPECT_TRUE(is_this_host(host_name()));
+  EXPECT_FALSE(is_this_host("192.0.2.1"));  // of no machine: RFC 5737
+}
+
+TEST(ProgramCommand, RunsScriptsByPython) {
+  const TemporaryFolder folder;
+  const auto script = folder.path("train.py");
+  write_text(script, "");
+  ::setenv("PYTHON_EXEC", "/opt/python", 1);
+  using Words = std::vector<std::string>;
+  EXPECT_EQ(program_command({script, "-x"}, ProgramKind::kByName),
+            (Words{"/opt/python", "-u", script, "-x"}));
+  EXPECT_EQ(program_command({"a.b", "-x"}, ProgramKind::kPythonModule),
+            (Words{"/opt/python", "-u", "-m", "a.b", "-x"}));
+  ::unsetenv("PYTHON_EXEC");
+  EXPECT_EQ(program_command({script}, ProgramKind::kExecutable),
+            (Words{script}));
+  EXPECT_EQ(program_command({"./a", "b"}, ProgramKind::kByName),
+            (Words{"./a", "b"}));
+  EXPECT_THROW(program_command({}, ProgramKind::kByName), InvalidArgument);
+}
+
+TEST(ProgramCommand, NamesWhatMayHaveBeenMeant) {
+  const TemporaryFolder folder;
+  write_text(folder.path("train.py"), "");
+  const auto text = error_of<LaunchError>([&] {
+    program_command({folder.path("trian.py")}, ProgramKind::kByName);
+  });
+  EXPECT_PRED2(contains, text, "did you mean '" + folder.path("train.py"));
+}
+
+TEST(FindProgram, SearchesThePathThatTheWorkerWillHave) {
+  const TemporaryFolder folder;
+  const auto program = folder.path("tool");
+  write_text(program, "#!/bin/sh\n");
+  const auto find = [&](const std::string& name) {
+    return find_program(name, {{"PATH", "/nowhere:" + folder.path()}});
+  };
+  EXPECT_PRED2(contains, error_of<LaunchError>([&] { find("tool"); }),
+               "permission");
+  std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+  EXPECT_EQ(find("tool"), program);
+  EXPECT_EQ(find(program), program);
+  EXPECT_THROW(find("sh"), LaunchError);
+  EXPECT_PRED2(contains, error_of<LaunchError>([&] { find("tol"); }), "'tol'");
+}
+
+}  // namespace
+}  // namespace lockstep::launch

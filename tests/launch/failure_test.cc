@@ -1,0 +1,172 @@
+#include "lockstep/launch/failure.h"
+
+#include <cmath>
+#include <csignal>
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+#include <sys/stat.h>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/error.h"
+#include "lockstep/launch/clock.h"
+#include "lockstep/launch/error_file.h"
+#include "lockstep/launch/log_files.h"
+#include "tests/base/temporary_folder.h"
+
+namespace lockstep::launch {
+namespace {
+
+using nlohmann::json;
+
+// As torch.distributed.elastic.multiprocessing.errors writes it.
+constexpr const char* kTorchruns =
+    R"({"message": {"message": "ValueError: no", "extraInfo": {"py_callstack":)"
+    R"( "Traceback\n  x.py\nValueError: no\n", "timestamp": "1700000000"}}})";
+
+TEST(ErrorFile, ReadsTorchrunsForm) {
+  const TemporaryFolder folder;
+  const auto path = folder.path("error.json");
+  write_text(path, kTorchruns);
+  const auto record = read_error_file(path);
+  ASSERT_TRUE(record);
+  EXPECT_EQ(record->message, "ValueError: no");
+  EXPECT_EQ(record->callstack, "Traceback\n  x.py\nValueError: no\n");
+  EXPECT_EQ(record->time_s, 1700000000);
+}
+
+TEST(ErrorFile, TellsTheOrderWithinASecondByTheFilesOwnTime) {
+  const TemporaryFolder folder;
+  const auto path = folder.path("error.json");
+  write_error_file(path,
+                   {.message = "x", .callstack = {}, .time_s = unix_time_s()});
+  const auto record = read_error_file(path);
+  ASSERT_TRUE(record);
+  EXPECT_NEAR(record->time_s, unix_time_s(), 30);
+  EXPECT_NE(record->time_s, std::floor(record->time_s));
+}
+
+TEST(ErrorFile, TakesAPlainString) {
+  const TemporaryFolder folder;
+  const auto path = folder.path("error.json");
+  write_text(path, R"({"message": "gone", "timestamp": 1700000000})");
+  EXPECT_EQ(read_error_file(path)->message, "gone");
+  EXPECT_EQ(read_error_file(path)->time_s, 1700000000);
+}
+
+TEST(ErrorFile, IsNothingIfItCanNotBeUsed) {
+  const TemporaryFolder folder;
+  const auto path = folder.path("error.json");
+  EXPECT_FALSE(read_error_file(path));
+  for (const std::string& bad :
+       {std::string(), std::string("{"), std::string("[]"), std::string("7"),
+        std::string(R"({"mess": "a"})"), std::string(2 << 20, ' '),
+        std::string(500'000, '['), std::string("\xff\xfe{")}) {
+    write_text(path, bad);
+    EXPECT_FALSE(read_error_file(path)) << bad.substr(0, 20);
+  }
+}
+
+TEST(ErrorFile, NeitherFollowsLinksNorWaitsForAPipe) {
+  const TemporaryFolder folder;
+  write_text(folder.path("real.json"), kTorchruns);
+  std::filesystem::create_symlink(folder.path("real.json"),
+                                  folder.path("link.json"));
+  EXPECT_FALSE(read_error_file(folder.path("link.json")));
+  ASSERT_EQ(::mkfifo(folder.path("pipe.json").c_str(), 0600), 0);
+  EXPECT_FALSE(read_error_file(folder.path("pipe.json")));
+}
+
+TEST(ErrorFile, IsCleanedOfControlCharacters) {
+  const TemporaryFolder folder;
+  const auto path = folder.path("error.json");
+  write_text(path, json{{"message", "a\x1b]0;x\x07"}}.dump());
+  EXPECT_EQ(read_error_file(path)->message, "a?]0;x?");
+}
+
+TEST(RecordError, WritesWhatTheLauncherReads) {
+  const TemporaryFolder folder;
+  const auto path = folder.path("error.json");
+  ::setenv("TORCHELASTIC_ERROR_FILE", path.c_str(), 1);
+  record_error(TrainError({.what = "the loss is not finite"}));
+  ::unsetenv("TORCHELASTIC_ERROR_FILE");
+  const auto root = json::parse(content_of(path));
+  EXPECT_EQ(root["message"]["message"],
+            "lockstep::TrainError: [train] the loss is not finite");
+  EXPECT_TRUE(root["message"]["extraInfo"]["timestamp"].is_string());
+  record_error(std::runtime_error("without a launcher: nothing"));
+}
+
+Failure failure(int rank, double time_s, bool is_cause = true) {
+  Failure made;
+  made.rank = rank;
+  made.host = "h";
+  made.exit_code = 1;
+  made.time_s = time_s;
+  made.is_cause = is_cause;
+  return made;
+}
+
+TEST(RootCause, IsTheEarliestThatWasNotEndedByTheAgent) {
+  EXPECT_EQ(root_cause({}), nullptr);
+  EXPECT_EQ(root_cause({failure(0, 3), failure(1, 2), failure(2, 4)})->rank, 1);
+  EXPECT_EQ(root_cause({failure(0, 1, false), failure(1, 2)})->rank, 1);
+}
+
+TEST(FailureReport, HasTheRootCauseLast) {
+  auto first = failure(3, 1700000000.25);
+  first.signal = SIGSEGV;
+  first.last_lines = {"almost there", "there"};
+  auto later = failure(1, 1700000001);
+  later.message = "ConnectionError: peer gone\nmore";
+  const auto text = failure_report({later, first});
+  const auto other = text.find("rank 1 on h: exit code 1: ConnectionError");
+  const auto root = text.find("root cause: rank 3");
+  ASSERT_NE(other, std::string::npos) << text;
+  ASSERT_NE(root, std::string::npos) << text;
+  EXPECT_LT(other, root);
+  EXPECT_PRED2(contains, text, "SIGSEGV (Segmentation fault)");
+  EXPECT_PRED2(contains, text, "      there\n");
+}
+
+TEST(Failures, SurviveTheWayToAnotherAgent) {
+  auto sent = failure(5, 12.5);
+  sent.message = "m";
+  sent.last_lines = {"a", "b"};
+  const auto text = to_json(std::vector{sent}).dump();
+  const auto received = failures_from_json(text);
+  ASSERT_EQ(received.size(), 1u);
+  EXPECT_EQ(to_json(received).dump(), text);
+  EXPECT_TRUE(failures_from_json("[{}, 1, \"x\"]").empty());
+  EXPECT_TRUE(failures_from_json("{").empty());
+}
+
+TEST(LogFiles, AreLaidOutAsTorchrunsAndPrivate) {
+  const TemporaryFolder folder;
+  const LogFiles logs(folder.path("logs"), "job/../1", 2);
+  EXPECT_TRUE(logs.is_kept());
+  EXPECT_TRUE(logs.run_folder().starts_with(folder.path("logs/job____1_")))
+      << logs.run_folder();
+  for (int rank = 0; rank < 2; ++rank) {
+    struct stat facts {};
+    ASSERT_EQ(::stat(logs.folder(rank).c_str(), &facts), 0);
+    EXPECT_EQ(facts.st_mode & 0777, 0700u);
+    EXPECT_TRUE(
+        logs.folder(rank).ends_with("/attempt_0/" + std::to_string(rank)));
+  }
+}
+
+TEST(LogFiles, OfNobodyAreRemoved) {
+  std::string folder;
+  {
+    const LogFiles logs("", "none", 1);
+    folder = logs.run_folder();
+    EXPECT_TRUE(std::filesystem::exists(folder));
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder));
+}
+
+}  // namespace
+}  // namespace lockstep::launch
