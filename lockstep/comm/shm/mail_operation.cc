@@ -27,7 +27,7 @@ void FinishedMail::run() {
   } catch (...) {
     error_ = std::current_exception();
   }
-  operation_.done(error_, source_);
+  operation_.done(std::move(error_), source_);
 }
 
 }  // namespace lockstep::shm

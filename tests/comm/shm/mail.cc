@@ -1,6 +1,8 @@
 #include "tests/comm/shm/mail.h"
 
 #include <random>
+#include <stdexcept>
+#include <utility>
 
 namespace lockstep::shm {
 
@@ -11,34 +13,45 @@ Message noise(size_t bytes, uint32_t seed) {
   return result;
 }
 
-MailDone done_into(const std::shared_ptr<std::promise<int>>& promise) {
-  return [promise](const std::exception_ptr& error, int source) {
-    if (error) {
-      promise->set_exception(error);
-    } else {
-      promise->set_value(source);
+MailDone Awaited::done() const {
+  return [promise = promise_](std::exception_ptr error, int source) {
+    Outcome outcome{source, {}};
+    try {
+      if (error) std::rethrow_exception(std::move(error));
+    } catch (const std::exception& caught) {
+      outcome.error = caught.what();
     }
+    promise->set_value(std::move(outcome));
   };
 }
 
-std::future<int> MailRank::send(int to, int tag,
-                                std::span<const std::byte> data) {
-  auto promise = std::make_shared<std::promise<int>>();
-  mailbox.send(to, tag, data, timeout, done_into(promise));
-  return promise->get_future();
+int Awaited::get() {
+  const Outcome outcome = promise_->get_future().get();
+  if (!outcome.error.empty()) throw std::runtime_error(outcome.error);
+  return outcome.source;
 }
 
-std::future<int> MailRank::receive(int from, int tag,
-                                   std::span<std::byte> data) {
-  auto promise = std::make_shared<std::promise<int>>();
-  mailbox.receive(from, tag, data, timeout, done_into(promise));
-  return promise->get_future();
+std::string Awaited::error() {
+  const Outcome outcome = promise_->get_future().get();
+  return outcome.error.empty() ? "no error" : outcome.error;
 }
 
-std::future<int> MailRank::receive_any(int tag, std::span<std::byte> data) {
-  auto promise = std::make_shared<std::promise<int>>();
-  mailbox.receive_any(tag, data, timeout, done_into(promise));
-  return promise->get_future();
+Awaited MailRank::send(int to, int tag, std::span<const std::byte> data) {
+  Awaited result;
+  mailbox.send(to, tag, data, timeout, result.done());
+  return result;
+}
+
+Awaited MailRank::receive(int from, int tag, std::span<std::byte> data) {
+  Awaited result;
+  mailbox.receive(from, tag, data, timeout, result.done());
+  return result;
+}
+
+Awaited MailRank::receive_any(int tag, std::span<std::byte> data) {
+  Awaited result;
+  mailbox.receive_any(tag, data, timeout, result.done());
+  return result;
 }
 
 void MailRank::barrier() {

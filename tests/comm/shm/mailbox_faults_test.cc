@@ -19,16 +19,6 @@ using std::chrono::milliseconds;
 constexpr size_t kSmall = 64;
 constexpr size_t kLarge = 1 << 20;
 
-/// The message of the CommError that the future gives.
-std::string error_of(std::future<int> future) {
-  try {
-    future.get();
-    return "no error";
-  } catch (const CommError& error) {
-    return error.what();
-  }
-}
-
 void expect_parts(const std::string& text,
                   const std::vector<std::string>& parts) {
   for (const auto& part : parts) {
@@ -88,7 +78,7 @@ TEST_P(WrongSizes, AreTheReceiversErrorAlone) {
       self.send(0, 3, data).get();
       return;
     }
-    const std::string error = error_of(self.receive(1, 3, data));
+    const std::string error = self.receive(1, 3, data).error();
     require(error.find("rank 1 sent " + std::to_string(sent) +
                        " bytes with tag 3, rank 0 receives " +
                        std::to_string(expected)) != std::string::npos,
@@ -113,7 +103,7 @@ TEST(Mailbox, NamesAKilledRankInAReceiveWithinASecond) {
   auto received = two.self.receive(1, 3, data);
   ::kill(two.pid(), SIGKILL);
   const auto begin = Clock::now();
-  expect_parts(error_of(std::move(received)),
+  expect_parts(received.error(),
                {"rank 1 (host ", "pid " + std::to_string(two.pid()), "ended",
                 "rank 0's receive from rank 1 (64 bytes, tag 3)"});
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(1));
@@ -125,7 +115,7 @@ TEST(Mailbox, NamesAKilledRankInASendWithinASecond) {
   auto sent = two.self.send(1, 3, data);
   ::kill(two.pid(), SIGKILL);
   const auto begin = Clock::now();
-  expect_parts(error_of(std::move(sent)),
+  expect_parts(sent.error(),
                {"rank 1 (host ", "pid " + std::to_string(two.pid()), "ended",
                 "rank 0's send to rank 1 (1048576 bytes, tag 3)"});
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(1));
@@ -142,7 +132,7 @@ TEST(Mailbox, NamesAKilledRankWhoseLargeMessageIsOnItsWay) {
   ::kill(two.pid(), SIGKILL);
   ASSERT_EQ(two.process().wait(), "signal 9");
   Message data(kLarge);
-  expect_parts(error_of(two.self.receive(1, 3, data)),
+  expect_parts(two.self.receive(1, 3, data).error(),
                {"rank 0", "rank 1 (host ", "(1048576 bytes, tag 3)"});
 }
 
@@ -158,7 +148,7 @@ TEST(Mailbox, ReceivesWhatAKilledRankHadSent) {
   Message data(kSmall);
   EXPECT_EQ(two.self.receive(1, 3, data).get(), 1);
   EXPECT_EQ(data, noise(kSmall, 1));
-  EXPECT_NE(error_of(two.self.receive(1, 3, data)), "no error");
+  EXPECT_NE(two.self.receive(1, 3, data).error(), "no error");
 }
 
 TEST(Mailbox, NamesAStoppedRankAtTheTimeout) {
@@ -172,10 +162,9 @@ TEST(Mailbox, NamesAStoppedRankAtTheTimeout) {
   const Message out(kLarge);
   auto received = two.self.receive(1, 3, in);
   auto sent = two.self.send(1, 4, out);
-  expect_parts(error_of(std::move(received)),
+  expect_parts(received.error(),
                {"rank 0's receive from rank 1", "in time", "SIGSTOP"});
-  expect_parts(error_of(std::move(sent)),
-               {"rank 0's send to rank 1", "in time", "SIGSTOP"});
+  expect_parts(sent.error(), {"rank 0's send to rank 1", "in time", "SIGSTOP"});
   EXPECT_GE(Clock::now() - begin, milliseconds(300));
   EXPECT_LT(Clock::now() - begin, milliseconds(1300));
 }
@@ -183,10 +172,10 @@ TEST(Mailbox, NamesAStoppedRankAtTheTimeout) {
 TEST(Mailbox, NamesARankThatNeverJoined) {
   const auto segment = MailSegment::make(2);
   Mailbox mailbox(segment, 0, 2);
-  auto promise = std::make_shared<std::promise<int>>();
+  Awaited result;
   Message data(kSmall);
-  mailbox.receive(1, 3, data, milliseconds(100), done_into(promise));
-  expect_parts(error_of(promise->get_future()), {"rank 1 never joined"});
+  mailbox.receive(1, 3, data, milliseconds(100), result.done());
+  expect_parts(result.error(), {"rank 1 never joined"});
 }
 
 class RanksThatLeave : public testing::TestWithParam<Kind> {};
@@ -212,7 +201,7 @@ TEST_P(RanksThatLeave, GetNothingMore) {
   const auto messages = run_mail(GetParam(), 2, [](MailRank& self) {
     Message data(kSmall);
     if (self.rank() == 1) return;
-    const std::string first = error_of(self.receive(1, 0, data));
+    const std::string first = self.receive(1, 0, data).error();
     require(first.find("left") != std::string::npos, first);
     self.send(1, 3, data).get();
   });
@@ -240,7 +229,7 @@ TEST_P(RanksThatLeave, EndAReceiveFromAnyOnlyTogether) {
     }
     auto any = self.receive_any(7, data);
     Message other(kSmall);
-    require(error_of(self.receive(1, 0, other)) != "no error", "rank 1");
+    require(self.receive(1, 0, other).error() != "no error", "rank 1");
     self.send(2, 0, other).get();
     require(any.get() == 2, "source");
     self.receive_any(7, data).get();
@@ -260,19 +249,18 @@ INSTANTIATE_TEST_SUITE_P(Ranks, RanksThatLeave,
 
 TEST(Mailbox, FailsWhatIsUnderWayWhenItGoes) {
   const auto segment = MailSegment::make(2);
-  auto received = std::make_shared<std::promise<int>>();
-  auto sent = std::make_shared<std::promise<int>>();
+  Awaited received;
+  Awaited sent;
   Message in(kSmall);
   const Message out(kLarge);
   {
     Mailbox mailbox(segment, 0, 2);
-    mailbox.receive(1, 3, in, std::chrono::seconds(60), done_into(received));
-    mailbox.send(1, 4, out, std::chrono::seconds(60), done_into(sent));
+    mailbox.receive(1, 3, in, std::chrono::seconds(60), received.done());
+    mailbox.send(1, 4, out, std::chrono::seconds(60), sent.done());
   }
-  expect_parts(error_of(received->get_future()),
+  expect_parts(received.error(),
                {"rank 0 left the world", "receive from rank 1"});
-  expect_parts(error_of(sent->get_future()),
-               {"rank 0 left the world", "send to rank 1"});
+  expect_parts(sent.error(), {"rank 0 left the world", "send to rank 1"});
 }
 
 TEST(Mailbox, RefusesToSendToItselfOrToNoRank) {
@@ -304,11 +292,11 @@ TEST(Mailbox, RefusesASecondProcessOfARankAndAnotherWorld) {
 class Spoiled : public testing::Test {
  protected:
   std::string receive(size_t bytes) {
-    auto promise = std::make_shared<std::promise<int>>();
+    Awaited result;
     Message data(bytes);
     Mailbox(segment_, 0, 2)
-        .receive(1, 3, data, milliseconds(200), done_into(promise));
-    return error_of(promise->get_future());
+        .receive(1, 3, data, milliseconds(200), result.done());
+    return result.error();
   }
   /// Puts a message that no mailbox would.
   void put(const MessageHead& head) {
@@ -330,11 +318,10 @@ TEST_F(Spoiled, CountsAreRefused) {
 
 TEST_F(Spoiled, CountsAreRefusedByTheSenderToo) {
   shared_.ring(0, 1).read.store(5);
-  auto promise = std::make_shared<std::promise<int>>();
+  Awaited result;
   const Message data(kSmall);
-  Mailbox(segment_, 0, 2)
-      .send(1, 3, data, milliseconds(200), done_into(promise));
-  expect_parts(error_of(promise->get_future()), {"overwritten"});
+  Mailbox(segment_, 0, 2).send(1, 3, data, milliseconds(200), result.done());
+  expect_parts(result.error(), {"overwritten"});
 }
 
 TEST_F(Spoiled, AnAddressOfAnotherProcessIsRefused) {

@@ -19,7 +19,7 @@ constexpr std::array<size_t, 8> kSizes{
     0,      1,        64, kInlineBytes - 1, kInlineBytes, kInlineBytes + 1,
     65'536, 1'048'579};
 
-using Futures = std::vector<std::future<int>>;
+using Futures = std::vector<Awaited>;
 
 void wait_for(Futures& futures) {
   for (auto& future : futures) future.get();
