@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
+#include <cstdlib>
+#include <memory>
 #include <random>
 #include <tuple>
+#include <unistd.h>
 
 #include <gtest/gtest.h>
 
-#include "lockstep/base/error.h"
 #include "tests/comm/shm/mail.h"
 
 namespace lockstep::shm {
@@ -201,6 +202,30 @@ TEST_P(Mailboxes, ReceiveFromAnySource) {
       require(counts[static_cast<size_t>(rank)] == kEach / 2, "count");
     }
   });
+}
+
+// Beyond what 32 bits count. calloc's pages are not there before they are used.
+TEST(SlowMailbox, CarriesMoreThan2GiB) {
+  constexpr size_t kBytes = (size_t{1} << 31) + 4097;
+  const auto free_bytes = static_cast<size_t>(::sysconf(_SC_AVPHYS_PAGES)) *
+                          static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  if (free_bytes < 3 * kBytes) GTEST_SKIP() << "needs 6 GiB of memory";
+  const auto messages = run_mail(Kind::kThreads, 2, [](MailRank& self) {
+    const std::unique_ptr<void, decltype(&std::free)> memory(
+        std::calloc(kBytes, 1), &std::free);
+    const std::span data(static_cast<std::byte*>(memory.get()), kBytes);
+    const std::array<size_t, 3> marks{0, size_t{1} << 31, kBytes - 1};
+    if (self.rank() == 0) {
+      for (const size_t at : marks) data[at] = std::byte{42};
+      self.send(1, 0, data).get();
+      return;
+    }
+    self.receive(0, 0, data).get();
+    for (const size_t at : marks) {
+      require(data[at] == std::byte{42}, std::to_string(at));
+    }
+  });
+  EXPECT_EQ(messages, std::vector<std::string>(2));
 }
 
 INSTANTIATE_TEST_SUITE_P(
