@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/environment.h"
+
+namespace lockstep {
+
+/// More than any job has; a number beyond is a mistake.
+inline constexpr int kMostRanks = 1 << 20;
+
+// What each launcher tells; nothing if it did not start this process. Without
+// an address if the world is this process alone. Throw InvalidArgument.
+std::optional<Environment> torchrun_environment();
+std::optional<Environment> openmpi_environment();
+std::optional<Environment> slurm_environment();
+
+/// The variable `name` as a number in [least, most]. Throws InvalidArgument
+/// also if it is missing: `launcher` sets it.
+int launcher_number(const std::string& name, int least, int most,
+                    const std::string& launcher);
+/// The variable `name`. Throws InvalidArgument if it is missing.
+std::string launcher_text(const std::string& name, const std::string& launcher);
+
+/// For launchers that hand out no port: candidates for the store of the job
+/// `run_id`, the same on every rank, below those that the system gives to
+/// clients.
+std::vector<uint16_t> candidate_ports(const std::string& run_id);
+
+}  // namespace lockstep

@@ -1,0 +1,49 @@
+#include "lockstep/comm/shm/parcel.h"
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::shm {
+namespace {
+
+// Before the data, which starts at a cache line.
+struct Cover {
+  alignas(64) std::atomic<uint32_t> is_taken;
+};
+
+Cover& cover_of(const Segment& segment) {
+  return *reinterpret_cast<Cover*>(segment.bytes().data());
+}
+
+}  // namespace
+
+Parcel::Parcel(std::span<const std::byte> data)
+    : segment_(Segment::create(sizeof(Cover) + data.size())) {
+  std::memcpy(segment_->bytes().data() + sizeof(Cover), data.data(),
+              data.size());
+}
+
+bool Parcel::is_taken() const { return cover_of(*segment_).is_taken.load(); }
+
+void Parcel::take(const SegmentAddress& address, std::span<std::byte> out) {
+  const auto segment = Segment::open(address);
+  const auto bytes = segment->bytes();
+  if (bytes.size() < sizeof(Cover) ||
+      bytes.size() - sizeof(Cover) < out.size()) {
+    throw CommError(
+        {.what = "a message's shared memory is too small for it",
+         .expected = fmt::format("{} bytes and its cover", out.size()),
+         .got = fmt::format("{} bytes", bytes.size())});
+  }
+  if (!out.empty()) {
+    std::memcpy(out.data(), bytes.data() + sizeof(Cover), out.size());
+  }
+  cover_of(*segment).is_taken.store(1);
+}
+
+}  // namespace lockstep::shm
