@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <memory>
+#include <optional>
 #include <sched.h>
+#include <sstream>
+#include <string>
 #include <system_error>
 #include <thread>
 #include <unistd.h>
@@ -11,6 +15,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/cpu_quota.h"
+#include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep {
@@ -58,10 +63,38 @@ const std::vector<int>& starting_mask() {
 // Read before main(), which may pin its own thread.
 [[maybe_unused]] const std::vector<int>& at_start = starting_mask();
 
+/// What a launcher that pinned this process to a part of the job's cores says
+/// about all of them; nothing if it is not so.
+std::optional<std::vector<int>> cores_of_job() {
+  const auto text = env(kCoresVariable);
+  if (!text) return std::nullopt;
+  std::vector<int> cores;
+  std::istringstream stream(*text);
+  for (std::string word; std::getline(stream, word, ',');) {
+    int core = -1;
+    const auto [end, error] =
+        std::from_chars(word.data(), word.data() + word.size(), core);
+    if (error != std::errc() || end != word.data() + word.size() || core < 0) {
+      throw InvalidArgument("env", {.what = fmt::format("bad {}",
+                                                        kCoresVariable),
+                                    .expected = "numbers such as 0,1,2",
+                                    .got = *text,
+                                    .fix = "unset it"});
+    }
+    cores.push_back(core);
+  }
+  std::sort(cores.begin(), cores.end());
+  const bool is_job = std::includes(cores.begin(), cores.end(),
+                                    starting_mask().begin(),
+                                    starting_mask().end());
+  return is_job ? std::optional(cores) : std::nullopt;
+}
+
 }  // namespace
 
 const std::vector<int>& allowed_cores() {
   static const std::vector<int> cores = [] {
+    if (auto job = cores_of_job()) return *job;
     std::vector<int> found = starting_mask();
     const double quota = std::max(1.0, cgroup_cpu_quota());
     if (quota < static_cast<double>(found.size())) {

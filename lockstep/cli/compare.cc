@@ -137,11 +137,11 @@ void run(const CompareFlags& flags) {
 void add_measurement_options(CLI::App& app, CompareFlags& flags) {
   auto& options = flags.options;
   app.add_option("--strategies", options.strategies,
-                 "single, dp-classic, dp: what to compare, in this order")
+                 "single, dp-classic, dp, ddp: what to compare, in this order")
       ->type_name("A,B")
       ->delimiter(',')
       ->default_str("single,dp-classic,dp")
-      ->check(one_of({"single", "dp", "dp-classic"}));
+      ->check(one_of({"single", "dp", "dp-classic", "ddp"}));
   app.add_flag("--pytorch", options.with_pytorch,
                "also time PyTorch on the same work: single process, and DDP "
                "over Gloo [no]");

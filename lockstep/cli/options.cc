@@ -1,5 +1,8 @@
 #include "lockstep/cli/options.h"
 
+#include <fmt/format.h>
+
+#include "lockstep/base/cpu_set.h"
 #include "lockstep/base/error.h"
 #include "lockstep/cli/checks.h"
 
@@ -83,6 +86,17 @@ std::vector<Device> to_devices(const DeviceFlags& flags,
   } catch (const Error& error) {
     throw BadUsage(error.what());
   }
+}
+
+std::vector<Device> rank_devices(const DeviceFlags& flags, const World& world) {
+  const auto ranks = static_cast<size_t>(world.local_size());
+  if (!flags.devices.empty()) return to_devices(flags, "auto");
+  if (cuda_device_count() > 0) return to_devices(flags, "cuda");
+  if (allowed_cores().size() >= ranks) {
+    return to_devices(flags, fmt::format("cpu:{}", ranks));
+  }
+  // Each has what its launcher left it.
+  return std::vector<Device>(ranks, Device{});
 }
 
 std::string one_device() { return cuda_device_count() > 0 ? "cuda:0" : "cpu"; }

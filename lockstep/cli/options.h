@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "lockstep/comm/world.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/device/device.h"
 #include "lockstep/models/model.h"
@@ -39,6 +40,9 @@ void add_device_options(CLI::App& app, DeviceFlags& flags,
 /// `fallback` is used if no devices were given.
 std::vector<Device> to_devices(const DeviceFlags& flags,
                                const std::string& fallback);
+
+/// One for each rank of this host: those given, else a GPU or a slice for each.
+std::vector<Device> rank_devices(const DeviceFlags& flags, const World& world);
 
 /// One device: the first GPU, or the whole host.
 std::string one_device();

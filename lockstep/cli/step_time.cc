@@ -6,11 +6,13 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/chunk.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/version.h"
 #include "lockstep/cli/checks.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/options.h"
+#include "lockstep/cli/ranks.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/report/compare.h"
 #include "lockstep/train/step_runner.h"
@@ -28,13 +30,23 @@ struct StepTimeFlags {
   report::Work work;
   int64_t shards = 0;
   std::string strategy = "single";
+  RankFlags ranks;
+};
+
+struct RankMeasurement {
+  report::Measurement measurement;
+  bool is_rank_0;
 };
 
 train::TrainOptions to_options(const StepTimeFlags& flags) {
   train::TrainOptions options;
   options.model = to_model_spec(flags.model);
   options.strategy = train::parse_strategy(flags.strategy);
-  options.devices = to_devices(flags.devices, "auto");
+  if (options.strategy == train::Strategy::kDistributed) {
+    join_ranks(flags.ranks, flags.devices, options);
+  } else {
+    options.devices = to_devices(flags.devices, "auto");
+  }
   // One device is the whole host, not one slice of it: what a user has who
   // does not cut it.
   if (options.strategy == train::Strategy::kSingle &&
@@ -52,7 +64,9 @@ train::TrainOptions to_options(const StepTimeFlags& flags) {
   return options;
 }
 
-data::Batch fixed_batch(const train::TrainOptions& options) {
+/// The part of a batch that is this rank's.
+data::Batch fixed_batch(const train::TrainOptions& options,
+                        const train::Plan& plan) {
   torch::manual_seed(options.seed);
   const int64_t samples = options.batch_size;
   data::Batch batch;
@@ -64,16 +78,27 @@ data::Batch fixed_batch(const train::TrainOptions& options) {
   }
   batch.targets = torch::randint(options.model.classes, {samples});
   batch.total = samples;
+  const ShardRange own = shards_of_worker(options.world.rank(),
+                                          options.world.size(), plan.shards);
+  const auto chunks = chunk_sizes(samples, plan.shards);
+  const auto before = [&](int64_t shard) {
+    const auto size = static_cast<int64_t>(chunks.size());
+    return std::accumulate(chunks.begin(),
+                           chunks.begin() + std::min(shard, size), int64_t{0});
+  };
+  const int64_t count = before(own.last) - before(own.first);
+  batch.inputs = batch.inputs.narrow(0, before(own.first), count);
+  batch.targets = batch.targets.narrow(0, before(own.first), count);
   return batch;
 }
 
-report::Measurement measure(const StepTimeFlags& flags) {
+RankMeasurement measure(const StepTimeFlags& flags) {
   // Before the first tensor, so that all of them are on an account.
   install_accounting_allocator();
   const auto options = to_options(flags);
   const auto plan = train::make_plan(options);
   train::StepRunner runner(options, plan);
-  const auto batch = fixed_batch(options);
+  const auto batch = fixed_batch(options, plan);
   int64_t step = 0;
   for (; step < flags.work.warmup; ++step) {
     runner.step(batch, step, options.lr, false);
@@ -93,7 +118,7 @@ report::Measurement measure(const StepTimeFlags& flags) {
   report.strategy = flags.strategy;
   report.model = options.model.name;
   report.parameters = models::count_parameters(runner.model());
-  report.world_size = static_cast<int64_t>(plan.devices.size());
+  report.world_size = plan.world_size;
   report.shards = plan.shards;
   report.intra_op_threads = plan.intra_op_threads;
   report.batch_size = options.batch_size;
@@ -104,7 +129,7 @@ report::Measurement measure(const StepTimeFlags& flags) {
   report.samples_per_s =
       static_cast<double>(options.batch_size) / report.step_time_s.median;
   runner.fill(report, report.total_time_s);
-  return result;
+  return {result, options.world.rank() == 0};
 }
 
 }  // namespace
@@ -119,7 +144,8 @@ void add_step_time(CLI::App& app) {
   add_device_options(*command, flags->devices, "auto");
   add_memory_format_option(*command, flags->memory_format);
   command->add_option("--strategy", flags->strategy, "how to train")
-      ->check(one_of({"single", "dp", "dp-classic"}));
+      ->check(one_of({"single", "dp", "dp-classic", "ddp"}));
+  add_rank_options(*command, flags->ranks);
   command->add_option("--batch-size", flags->work.batch_size, "samples")
       ->check(whole_number(1));
   command->add_option("--steps", flags->work.steps, "timed")
@@ -134,7 +160,11 @@ void add_step_time(CLI::App& app) {
     // What started this waits for its line; without it there is no use in
     // going on.
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    fmt::print("{}\n", report::to_json(measure(*flags)).dump());
+    if (flags->strategy == "ddp" && !is_rank()) start_ranks(flags->devices);
+    const auto measurement = measure(*flags);
+    if (measurement.is_rank_0) {
+      fmt::print("{}\n", report::to_json(measurement.measurement).dump());
+    }
   });
 }
 

@@ -11,6 +11,7 @@
 #include "lockstep/cli/checks.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/options.h"
+#include "lockstep/cli/ranks.h"
 #include "lockstep/train/trainer.h"
 
 namespace lockstep::cli {
@@ -28,6 +29,8 @@ struct TrainFlags {
   MemoryFormatFlags memory_format;
   TrainOptions options;  // the numbers are bound to it directly
   std::string strategy = "single";
+  RankFlags ranks;
+  bool is_verbose = false;
   std::string optimizer = "sgd";
   std::string schedule = "cosine";
   std::optional<double> lr;
@@ -42,10 +45,13 @@ struct TrainFlags {
 
 void add_length_options(CLI::App& app, TrainFlags& flags) {
   app.add_option("--strategy", flags.strategy,
-                 "single, dp, or dp-classic (nn.DataParallel as the textbook "
-                 "has it)")
+                 "single, dp, ddp (a process for each device) or dp-classic "
+                 "(nn.DataParallel as the textbook has it)")
       ->type_name("NAME")
-      ->check(one_of({"single", "dp", "dp-classic"}));
+      ->check(one_of({"single", "dp", "ddp", "dp-classic"}));
+  add_rank_options(app, flags.ranks);
+  app.add_flag("--verbose-ranks", flags.is_verbose,
+               "ddp: each rank says what it is [no]");
   app.add_option("--batch-size", flags.options.batch_size,
                  "samples of a step, over all devices")
       ->type_name("N")
@@ -67,6 +73,10 @@ void add_length_options(CLI::App& app, TrainFlags& flags) {
                  "bits on any devices; 0: one per device")
       ->type_name("N")
       ->check(whole_number(0));
+  app.add_option("--intra-op-threads", flags.options.intra_op_threads,
+                 "threads a shard computes with; 0: the cores / shards")
+      ->type_name("N")
+      ->check(whole_number(0, 4096));
   app.add_flag("--no-augment", flags.no_augment,
                "train without random crop and flip [no]");
   app.add_flag("--no-eval", flags.no_eval,
@@ -175,6 +185,7 @@ void choose_schedule(const TrainFlags& flags, TrainOptions& options) {
 }
 
 void choose_devices(const TrainFlags& flags, TrainOptions& options) {
+  if (options.strategy == Strategy::kDistributed) return;
   const bool is_single = options.strategy == Strategy::kSingle;
   options.devices =
       to_devices(flags.devices, is_single ? one_device() : "auto");
@@ -199,8 +210,10 @@ TrainOptions to_options(const TrainFlags& flags) {
   choose_schedule(flags, options);
   choose_optimizer(flags, options);
   choose_devices(flags, options);
-  options.channels_last =
-      use_channels_last(flags.memory_format, options.model, options.devices);
+  if (!options.devices.empty()) {
+    options.channels_last =
+        use_channels_last(flags.memory_format, options.model, options.devices);
+  }
   return options;
 }
 
@@ -210,11 +223,20 @@ void check_report_path(const std::string& path) {
 }
 
 void run(const TrainFlags& flags) {
-  const TrainOptions options = to_options(flags);
+  TrainOptions options = to_options(flags);
   check_report_path(flags.report);
+  if (options.strategy == Strategy::kDistributed) {
+    if (!is_rank()) start_ranks(flags.devices);
+    join_ranks(flags.ranks, flags.devices, options);
+    options.channels_last =
+        use_channels_last(flags.memory_format, options.model, options.devices);
+    if (flags.is_verbose) fmt::print("{}\n", describe_rank(options));
+    std::fflush(stdout);
+  }
   const InterruptScope interrupts;
   const auto report = train::run_training(
       options, [] { return InterruptScope::signal() != 0; });
+  if (options.world.rank() != 0) return;
   if (!flags.report.empty()) train::write_report(flags.report, report);
   if (!report.interrupted) return;
   const int signal = InterruptScope::signal();
@@ -238,7 +260,7 @@ void add_train(CLI::App& app) {
   add_data_options(*command, flags->data);
   add_length_options(*command, *flags);
   add_device_options(*command, flags->devices,
-                     "single: cuda:0 or cpu; dp: auto");
+                     "single: cuda:0 or cpu; dp, ddp: auto");
   add_memory_format_option(*command, flags->memory_format);
   add_optimizer_options(*command, *flags);
   add_output_options(*command, *flags);

@@ -2,6 +2,9 @@
 
 #include <unistd.h>
 
+#include <fmt/ranges.h>
+
+#include "lockstep/base/cpu_set.h"
 #include "lockstep/base/env.h"
 #include "lockstep/launch/signals.h"
 
@@ -45,6 +48,9 @@ std::map<std::string, std::string> worker_variables(
   set("TORCHELASTIC_USE_AGENT_STORE", "True");
   set("TORCHELASTIC_SIGNALS_TO_HANDLE", joined(options.signals));
   set("TORCHELASTIC_ERROR_FILE", error_file);
+  if (options.pins_cores) {
+    set(kCoresVariable, fmt::format("{}", fmt::join(allowed_cores(), ",")));
+  }
   // Of the user's own, if there is one.
   if (!env("TORCH_NCCL_ASYNC_ERROR_HANDLING")) {
     variables.try_emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");

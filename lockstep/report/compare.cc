@@ -42,7 +42,7 @@ void check(const CompareOptions& options) {
   }
   std::set<std::string> seen;
   for (const auto& strategy : options.strategies) {
-    require_known("strategy", strategy, {"single", "dp", "dp-classic"});
+    require_known("strategy", strategy, {"single", "dp", "dp-classic", "ddp"});
     if (!seen.insert(strategy).second) {
       throw InvalidArgument(
           "compare",

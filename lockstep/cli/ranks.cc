@@ -1,0 +1,65 @@
+#include "lockstep/cli/ranks.h"
+
+#include <chrono>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/chunk.h"
+#include "lockstep/cli/checks.h"
+#include "lockstep/cli/commands.h"
+#include "lockstep/launch/run.h"
+#include "lockstep/report/subprocess.h"
+#include "lockstep/train/plan.h"
+
+namespace lockstep::cli {
+
+void add_rank_options(CLI::App& app, RankFlags& flags) {
+  app.add_option("--backend", flags.backend,
+                 "ddp: auto, shm, gloo or nccl; auto: nccl for GPUs, shm on "
+                 "one host, else gloo")
+      ->type_name("NAME")
+      ->check(one_of({"auto", "shm", "gloo", "nccl"}));
+  app.add_option("--timeout", flags.timeout_s,
+                 "ddp: seconds that a rank waits for the others, at most")
+      ->type_name("S")
+      ->check(whole_number(1, 86'400));
+}
+
+bool is_rank() { return read_environment().launcher != "none"; }
+
+void start_ranks(const DeviceFlags& devices) {
+  launch::RunOptions options;
+  options.workers = static_cast<int>(to_devices(devices, "auto").size());
+  // Rank 0 alone prints, and its progress bar is better without a label.
+  options.label_lines = launch::LabelLines::kOff;
+  std::vector<std::string> command = command_line();
+  command[0] = report::own_program();
+  throw CLI::RuntimeError(launch::run(options, command));
+}
+
+void join_ranks(const RankFlags& flags, const DeviceFlags& devices,
+                train::TrainOptions& options) {
+  WorldOptions world;
+  world.backend = flags.backend;
+  world.timeout = std::chrono::seconds(flags.timeout_s);
+  options.world = init(world);
+  options.devices = rank_devices(devices, options.world);
+}
+
+std::string describe_rank(const train::TrainOptions& options) {
+  const auto plan = train::make_plan(options);
+  const World& world = options.world;
+  const auto chunks = chunk_sizes(options.batch_size, plan.shards);
+  const ShardRange own =
+      shards_of_worker(world.rank(), world.size(), plan.shards);
+  const auto size = static_cast<int64_t>(chunks.size());
+  const int64_t samples = std::accumulate(
+      chunks.begin() + std::min(own.first, size),
+      chunks.begin() + std::min(own.last, size), int64_t{0});
+  return fmt::format("Rank: {} | Local rank: {} | Device: {} | Batch: {}",
+                     world.rank(), world.local_rank(),
+                     plan.devices[0].name(), samples);
+}
+
+}  // namespace lockstep::cli
