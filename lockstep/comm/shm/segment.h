@@ -15,6 +15,8 @@ struct SegmentAddress {
   int fd = -1;
   uint64_t inode = 0;
   uint64_t bytes = 0;
+
+  bool operator==(const SegmentAddress&) const = default;
 };
 
 /// Memory that processes of one host share: a memfd, so it has no name that
