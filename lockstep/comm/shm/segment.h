@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-
 #include <sys/types.h>
 
 namespace lockstep::shm {
