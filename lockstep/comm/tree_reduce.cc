@@ -132,9 +132,8 @@ void combine(Inputs inputs, std::byte* output, size_t elements) {
                          scratch, 0);
     for (size_t i = 0; i < count; ++i) {
       if constexpr (kIsMean) {
-        out[at + i] =
-            static_cast<T>(sum[i] / static_cast<A>(
-                                        static_cast<double>(inputs.size())));
+        out[at + i] = static_cast<T>(
+            sum[i] / static_cast<A>(static_cast<double>(inputs.size())));
       } else {
         out[at + i] = static_cast<T>(sum[i]);
       }

@@ -57,9 +57,8 @@ std::string Call::describe() const {
   }
   if (root >= 0) result += fmt::format(", root {}", root);
   if (!text_of(type).empty()) {
-    result += elements == 0
-                  ? fmt::format(", {}", text_of(type))
-                  : fmt::format(", {} x {}", elements, text_of(type));
+    result += elements == 0 ? fmt::format(", {}", text_of(type))
+                            : fmt::format(", {} x {}", elements, text_of(type));
   }
   return result;
 }

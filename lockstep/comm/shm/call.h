@@ -25,10 +25,10 @@ enum class Operation : uint32_t {
 /// What a rank calls, for the others to compare with what they call.
 struct Call {
   Operation operation = Operation::kNone;
-  int32_t root = -1;                ///< -1: the operation has none
-  std::array<char, 12> type{};      ///< of the elements: "float32"
+  int32_t root = -1;                 ///< -1: the operation has none
+  std::array<char, 12> type{};       ///< of the elements: "float32"
   std::array<char, 12> reduction{};  ///< "sum"; empty: none
-  uint64_t elements = 0;            ///< 0 where ranks may differ
+  uint64_t elements = 0;             ///< 0 where ranks may differ
   /// In debug mode the shape's, else 0.
   uint64_t shape_hash = 0;
 

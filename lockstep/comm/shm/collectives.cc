@@ -183,8 +183,8 @@ void scatter(Group& group, Bytes output, std::span<const ConstBytes> inputs,
 void reduce_scatter(Group& group, Bytes output,
                     std::span<const ConstBytes> inputs,
                     const Reduction& reduction) {
-  const size_t step = piece_bytes(group) / reduction.element_bytes *
-                      reduction.element_bytes;
+  const size_t step =
+      piece_bytes(group) / reduction.element_bytes * reduction.element_bytes;
   const size_t piece = piece_bytes(group);
   for_each_round(output.size(), step, [&](size_t offset) {
     for (size_t r = 0; r < inputs.size(); ++r) {
@@ -241,9 +241,9 @@ void all_to_all(Group& group, std::span<const Bytes> outputs,
     group.sync();
     for (size_t r = 0; r < outputs.size(); ++r) {
       const Bytes now = part(outputs[r], offset, piece);
-      copy(now.data(), group.slot(static_cast<int>(r))
-                           .subspan(static_cast<size_t>(group.rank()) * piece,
-                                    now.size()));
+      copy(now.data(),
+           group.slot(static_cast<int>(r))
+               .subspan(static_cast<size_t>(group.rank()) * piece, now.size()));
     }
     group.next_round();
   });

@@ -1,10 +1,11 @@
 #include "lockstep/comm/shm/futex.h"
 
-#include <climits>
 #include <ctime>
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include <climits>
 
 namespace lockstep::shm {
 

@@ -84,12 +84,12 @@ Group::Group(std::shared_ptr<const Segment> segment, int rank, int ranks,
       128 + static_cast<size_t>(ranks) * (sizeof(Line) + 2 * kSlotBytes);
   if (segment_->bytes().size() < needed || header->magic != kMagic ||
       header->ranks != ranks) {
-    throw CommError({.what = "rank 0's shared memory is for another world",
-                     .expected = fmt::format("one of {} ranks", ranks),
-                     .got = fmt::format("{} bytes, {} ranks",
-                                        segment_->bytes().size(),
-                                        header->ranks),
-                     .fix = "run the same build of Lockstep on every rank"});
+    throw CommError(
+        {.what = "rank 0's shared memory is for another world",
+         .expected = fmt::format("one of {} ranks", ranks),
+         .got = fmt::format("{} bytes, {} ranks", segment_->bytes().size(),
+                            header->ranks),
+         .fix = "run the same build of Lockstep on every rank"});
   }
   join();
 }
@@ -224,8 +224,8 @@ void Group::wait_for(int rank, uint32_t phase) {
       const auto& peer = peers_[static_cast<size_t>(rank)];
       give_up(fmt::format("{} did not come to {} in time", name(rank), here()),
               its.state.load() < State::kHere ? "it never joined"
-              : peer.pid() == 0                  ? "its thread is elsewhere"
-                                                 : "it " + peer.state(),
+              : peer.pid() == 0               ? "its thread is elsewhere"
+                                              : "it " + peer.state(),
               "look at what that rank does; if it only needs longer, raise the "
               "timeout");
     }

@@ -131,7 +131,7 @@ void Inbox::take(int source, const MessageHead& head,
                        .expected = std::to_string(pid),
                        .got = std::to_string(head.address.pid)});
     }
-    Parcel::take(head.address, out);
+    Parcel::take(head.address, out, opened_);
   } catch (const CommError& error) {
     if (out.empty()) return;  // the receive has an error already
     throw CommError(

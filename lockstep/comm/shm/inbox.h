@@ -7,6 +7,7 @@
 
 #include "lockstep/comm/shm/mail_operation.h"
 #include "lockstep/comm/shm/mail_segment.h"
+#include "lockstep/comm/shm/opened_segments.h"
 
 namespace lockstep::shm {
 
@@ -47,6 +48,7 @@ class Inbox {
             std::span<std::byte> out) const;
 
   MailSegment segment_;
+  mutable OpenedSegments opened_;
   int rank_;
   mutable std::mutex mutex_;
   std::vector<RingReader> rings_;  // by source

@@ -31,7 +31,7 @@ Mailbox::Mailbox(std::shared_ptr<const Segment> segment, int rank, int ranks)
       peers_(segment_, rank) {
   for (int to = 0; to < ranks; ++to) {
     outboxes_.push_back(std::make_unique<Outbox>(
-        RingWriter(segment_.ring(rank, to), segment_.line(to).bell)));
+        RingWriter(segment_.ring(rank, to), segment_.line(to).bell), spares_));
   }
   join();
 }

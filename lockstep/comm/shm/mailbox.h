@@ -16,6 +16,7 @@
 #include "lockstep/comm/shm/mail_segment.h"
 #include "lockstep/comm/shm/outbox.h"
 #include "lockstep/comm/shm/peers.h"
+#include "lockstep/comm/shm/spare_segments.h"
 
 namespace lockstep::shm {
 
@@ -82,6 +83,7 @@ class Mailbox {
   MailSegment segment_;
   int rank_;
   Inbox inbox_;
+  SpareSegments spares_;
   std::vector<std::unique_ptr<Outbox>> outboxes_;  // by receiver
   Peers peers_;                                    // of the thread
 

@@ -17,7 +17,7 @@ void Outbox::put(Pending& pending) {
     pending.is_over = true;
     return;
   }
-  pending.parcel = std::make_unique<Parcel>(pending.data);
+  pending.parcel = std::make_unique<Parcel>(pending.data, *spares_);
   head.address = pending.parcel->address();
   ring_.put(head, {});
 }

@@ -16,7 +16,8 @@ namespace lockstep::shm {
 /// May be called by several threads.
 class Outbox {
  public:
-  explicit Outbox(const RingWriter& ring) : ring_(ring) {}
+  Outbox(const RingWriter& ring, SpareSegments& spares)
+      : ring_(ring), spares_(&spares) {}
 
   /// `data` must stay until the operation is over.
   void add(MailOperation send, std::span<const std::byte> data);
@@ -40,6 +41,7 @@ class Outbox {
 
   mutable std::mutex mutex_;
   RingWriter ring_;
+  SpareSegments* spares_;
   std::deque<Pending> pending_;
   bool is_closed_ = false;
 };

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -22,16 +23,23 @@ Cover& cover_of(const Segment& segment) {
 
 }  // namespace
 
-Parcel::Parcel(std::span<const std::byte> data)
-    : segment_(Segment::create(sizeof(Cover) + data.size())) {
+Parcel::Parcel(std::span<const std::byte> data, SpareSegments& spares)
+    : spares_(&spares), segment_(spares.take(sizeof(Cover) + data.size())) {
+  cover_of(*segment_).is_taken.store(0);
   std::memcpy(segment_->bytes().data() + sizeof(Cover), data.data(),
               data.size());
 }
 
+Parcel::~Parcel() {
+  // What was not taken may still be read: no other message goes there.
+  if (is_taken()) spares_->give_back(std::move(segment_));
+}
+
 bool Parcel::is_taken() const { return cover_of(*segment_).is_taken.load(); }
 
-void Parcel::take(const SegmentAddress& address, std::span<std::byte> out) {
-  const auto segment = Segment::open(address);
+void Parcel::take(const SegmentAddress& address, std::span<std::byte> out,
+                  OpenedSegments& opened) {
+  const auto segment = opened.open(address);
   const auto bytes = segment->bytes();
   if (bytes.size() < sizeof(Cover) ||
       bytes.size() - sizeof(Cover) < out.size()) {

@@ -118,7 +118,8 @@ Segment::~Segment() {
 }
 
 SegmentAddress Segment::address() const {
-  return {.pid = ::getpid(), .fd = fd_, .inode = inode_, .bytes = bytes_.size()};
+  return {
+      .pid = ::getpid(), .fd = fd_, .inode = inode_, .bytes = bytes_.size()};
 }
 
 }  // namespace lockstep::shm

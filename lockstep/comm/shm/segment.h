@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-
 #include <sys/types.h>
 
 namespace lockstep::shm {
@@ -15,6 +14,8 @@ struct SegmentAddress {
   int fd = -1;
   uint64_t inode = 0;
   uint64_t bytes = 0;
+
+  bool operator==(const SegmentAddress&) const = default;
 };
 
 /// Memory that processes of one host share: a memfd, so it has no name that

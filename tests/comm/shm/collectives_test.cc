@@ -64,9 +64,8 @@ void start(Group& group, Operation operation, size_t elements, int root = -1) {
 }
 
 // 0, 1, odd, about a cache line, the one-shot limit, a slot, several slots.
-constexpr std::array<size_t, 11> kCounts{0,      1,      15,     17,
-                                         1000,   8192,   8193,   65536,
-                                         65552, 200'001, 300'000};
+constexpr std::array<size_t, 11> kCounts{
+    0, 1, 15, 17, 1000, 8192, 8193, 65536, 65552, 200'001, 300'000};
 
 class Collectives : public testing::TestWithParam<std::tuple<Kind, int>> {
  protected:
@@ -96,10 +95,10 @@ TEST_P(Collectives, ReduceGivesTheResultToTheRootAlone) {
         Numbers data = numbers_of(group.rank(), count);
         start(group, Operation::kReduce, count, root);
         reduce(group, bytes_of(data), root, chained());
-        require(data == (group.rank() == root
-                             ? reduced(group.ranks(), count)
-                             : numbers_of(group.rank(), count)),
-                std::to_string(count));
+        require(
+            data == (group.rank() == root ? reduced(group.ranks(), count)
+                                          : numbers_of(group.rank(), count)),
+            std::to_string(count));
       }
     }
   });
@@ -220,8 +219,7 @@ TEST_P(Collectives, AllReduceSharedWorksOnEachOthersMemory) {
       std::vector<std::span<std::byte>> spans;
       for (const auto& address : addresses) {
         mapped.push_back(Segment::open(address));
-        spans.push_back(
-            mapped.back()->bytes().first(count * sizeof(uint32_t)));
+        spans.push_back(mapped.back()->bytes().first(count * sizeof(uint32_t)));
       }
       const std::span<std::byte> own = spans[static_cast<size_t>(group.rank())];
       for (uint32_t salt = 0; salt < 3; ++salt) {

@@ -138,9 +138,8 @@ TEST(Group, NamesARankThatNeverCame) {
 // Three ranks, of which one dies between its joining and the others'.
 TEST(Group, NamesARankThatDiedBeforeAllHadJoined) {
   const auto segment = Group::make_segment(3);
-  RankProcess dying([&] {
-    Group group(Segment::open(segment->address()), 1, 3, kLong);
-  });
+  RankProcess dying(
+      [&] { Group group(Segment::open(segment->address()), 1, 3, kLong); });
   std::thread killer([&] {
     // It has joined when it sleeps in its first wait; dying later is as good.
     ::usleep(50'000);

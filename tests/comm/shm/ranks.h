@@ -4,9 +4,8 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <vector>
-
 #include <sys/types.h>
+#include <vector>
 
 #include "lockstep/comm/shm/group.h"
 
@@ -19,9 +18,9 @@ using RankTask = std::function<void(Group&)>;
 /// Runs `task` as every rank of a group; "" for a rank that ended well, else
 /// what it threw. A task says what is wrong by throwing: gtest's expectations
 /// are lost in another process.
-std::vector<std::string> run_ranks(Kind kind, int ranks, const RankTask& task,
-                                   std::chrono::milliseconds timeout =
-                                       std::chrono::seconds(60));
+std::vector<std::string> run_ranks(
+    Kind kind, int ranks, const RankTask& task,
+    std::chrono::milliseconds timeout = std::chrono::seconds(60));
 
 /// A rank in a process of its own, which is killed if it still runs at the end.
 class RankProcess {
