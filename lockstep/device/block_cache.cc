@@ -53,10 +53,24 @@ BlockHeader* map_block(SizeClass size_class) {
                   .next = nullptr,
                   .size_class = static_cast<int16_t>(size_class.index),
                   .account = 0,
-                  .slices = 0};
+                  .slices = 0,
+                  .is_donated = false};
+}
+
+BlockHeader* place_block(SizeClass size_class, void* memory) {
+  return new (memory)
+      BlockHeader{.magic = 0,
+                  .charged_bytes = 0,
+                  .capacity_bytes = size_class.capacity_bytes,
+                  .next = nullptr,
+                  .size_class = static_cast<int16_t>(size_class.index),
+                  .account = 0,
+                  .slices = 0,
+                  .is_donated = true};
 }
 
 void unmap_block(BlockHeader* block) {
+  if (block->is_donated) return;
   if (block->capacity_bytes < kMappedBytes) {
     std::free(block);
   } else {

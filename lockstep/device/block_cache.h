@@ -20,6 +20,7 @@ struct alignas(kBlockAlignment) BlockHeader {
   int16_t size_class;
   int16_t account;
   int16_t slices;
+  bool is_donated;  ///< in memory of others, which is not to be unmapped
 
   void* data() { return this + 1; }
   static BlockHeader* of(void* data) {
@@ -41,6 +42,8 @@ SizeClass size_class_of(int64_t bytes);
 /// capacity and class, the rest is the caller's to fill in.
 BlockHeader* map_block(SizeClass size_class);
 void unmap_block(BlockHeader* block);
+/// A block in `memory`, which is its to the end of the process.
+BlockHeader* place_block(SizeClass size_class, void* memory);
 
 /// Freed blocks, a list per size class. Safe to use from any thread. Has no
 /// destructor: tensors are freed until the very end of the process.

@@ -36,6 +36,7 @@ struct alignas(64) Account {
   std::atomic<int64_t> live_bytes{0};
   std::atomic<int64_t> peak_bytes{0};
   std::atomic<int64_t> highest_bytes{0};  // a peak that is never reset
+  std::atomic<int64_t> donated_bytes{0};
   alignas(64) BlockCache cache;
 
   void charge(int64_t bytes) {
@@ -50,7 +51,8 @@ struct alignas(64) Account {
     const int64_t highest = highest_bytes.load(std::memory_order_relaxed);
     const int64_t live = live_bytes.load(std::memory_order_relaxed);
     return std::max<int64_t>(0,
-                             highest + highest / 4 + kCacheSlackBytes - live);
+                             highest + highest / 4 + kCacheSlackBytes +
+                                 donated_bytes - live);
   }
 
   MemoryStats stats() const {
@@ -97,14 +99,21 @@ std::string available_memory() {
        .fix = "use a smaller batch or model"});
 }
 
+int64_t rounded_up(int64_t bytes) {
+  return (bytes + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;
+}
+
+SizeClass size_class_for(int64_t bytes) {
+  return size_class_of(rounded_up(bytes) +
+                       static_cast<int64_t>(sizeof(BlockHeader)));
+}
+
 BlockHeader* take_block(size_t bytes) {
   constexpr size_t kMost = size_t{1} << 46;
   if (bytes > kMost) out_of_memory(bytes);
   Account& account = account_of(charged_device.index);
-  const int64_t rounded = (static_cast<int64_t>(bytes) + kBlockAlignment - 1) /
-                          kBlockAlignment * kBlockAlignment;
-  const SizeClass size_class =
-      size_class_of(rounded + static_cast<int64_t>(sizeof(BlockHeader)));
+  const int64_t rounded = rounded_up(static_cast<int64_t>(bytes));
+  const SizeClass size_class = size_class_for(rounded);
   BlockHeader* block = account.cache.take(size_class.index);
   if (block == nullptr) block = map_block(size_class);
   if (block == nullptr) {
@@ -182,6 +191,31 @@ void install_accounting_allocator() {
 
 bool has_accounting_allocator() {
   return c10::GetCPUAllocator() == &allocator();
+}
+
+int64_t donated_bytes_for(int64_t bytes) {
+  return size_class_for(bytes).capacity_bytes;
+}
+
+void donate_memory(const Device& device, std::span<std::byte> memory,
+                   std::span<const int64_t> tensor_bytes) {
+  if (!has_accounting_allocator() || device.is_cuda()) return;
+  check_slice(device);
+  Account& account = account_of(device.index);
+  for (const int64_t bytes : tensor_bytes) {
+    const SizeClass size_class = size_class_for(bytes);
+    const auto capacity = static_cast<size_t>(size_class.capacity_bytes);
+    if (capacity > memory.size()) {
+      throw DeviceError({.what = "too little memory was donated",
+                         .expected = fmt::format("{} bytes more", capacity),
+                         .got = fmt::format("{}", memory.size())});
+    }
+    BlockHeader* block = place_block(size_class, memory.data());
+    block->magic = kFreedMagic;
+    account.donated_bytes += size_class.capacity_bytes;
+    account.cache.put(block, account.cache_limit());
+    memory = memory.subspan(capacity);
+  }
 }
 
 MemoryScope::MemoryScope(const Device& device) : previous_(charged_device) {

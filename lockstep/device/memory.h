@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "lockstep/device/device.h"
 
@@ -25,6 +27,16 @@ struct MemoryStats {
 /// Running out of memory throws DeviceError from the operator that asked.
 void install_accounting_allocator();
 bool has_accounting_allocator();
+
+/// What memory a tensor of `bytes` takes from donate_memory().
+int64_t donated_bytes_for(int64_t bytes);
+/// Lets `device`'s account make tensors of these sizes, and of like sizes, in
+/// `memory` (aligned to 64 bytes, as large as donated_bytes_for() says for
+/// all). It must stay to the end of the process. For memory that other
+/// processes see: a gradient that is made there need not be copied to them.
+/// Does nothing without the accounting allocator.
+void donate_memory(const Device& device, std::span<std::byte> memory,
+                   std::span<const int64_t> tensor_bytes);
 
 /// Charges what this thread allocates to `device` while it lives. Without one
 /// a thread's allocations go to the host's account, which stands for memory

@@ -103,6 +103,7 @@ class DataParallelImpl {
   torch::Tensor make_state(const torch::Tensor& parameter) {
     return group_->make_state(parameter);
   }
+  int64_t copy_bytes() const { return group_->copy_bytes(); }
   /// Sets the number that keys the random streams of the next forward.
   void set_step(int64_t step) { group_->set_step(step); }
 

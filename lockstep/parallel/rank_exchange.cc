@@ -8,10 +8,12 @@ namespace lockstep {
 
 std::unique_ptr<RankExchange> make_rank_exchange(
     const World& world, const ModuleHandle& module,
-    const std::vector<torch::Tensor>& parameters, int64_t shards) {
+    const std::vector<torch::Tensor>& parameters, int64_t shards,
+    const std::vector<Device>& devices) {
   verify_ranks(world, module);
   if (world.can_share_memory()) {
-    return std::make_unique<SharedExchange>(world, module, parameters, shards);
+    return std::make_unique<SharedExchange>(world, module, parameters, shards,
+                                            devices);
   }
   return std::make_unique<MessageExchange>(world, module, parameters, shards);
 }

@@ -7,6 +7,7 @@
 #include <torch/torch.h>
 
 #include "lockstep/comm/world.h"
+#include "lockstep/device/device.h"
 #include "lockstep/base/chunk.h"
 #include "lockstep/parallel/module_handle.h"
 #include "lockstep/parallel/reduction.h"
@@ -40,13 +41,15 @@ class RankExchange {
   virtual void end_step() = 0;
   /// Zeros for the optimizer, laid out like `parameter`.
   virtual torch::Tensor make_state(const torch::Tensor& parameter) = 0;
+  /// Of gradients that had to be copied for the other ranks, on no account.
+  virtual int64_t copy_bytes() const { return 0; }
 };
 
 /// For the ranks of `world`, whose modules are alike and are made alike: first
 /// verified by name, then given rank 0's values. `parameters` are the unique
 /// ones of `module`.
 ///
-/// Where ranks can share memory their parameters, optimizer state and
+/// `devices` are this rank's. Where ranks can share memory their parameters, optimizer state and
 /// gradients lie in it, once for all ranks, and each rank updates a part.
 /// Elsewhere gradients are summed as all-to-all, ordered sum and all-gather,
 /// and each rank updates everything.
@@ -54,6 +57,7 @@ class RankExchange {
 /// Throws InvalidArgument naming the first parameter that differs.
 std::unique_ptr<RankExchange> make_rank_exchange(
     const World& world, const ModuleHandle& module,
-    const std::vector<torch::Tensor>& parameters, int64_t shards);
+    const std::vector<torch::Tensor>& parameters, int64_t shards,
+    const std::vector<Device>& devices);
 
 }  // namespace lockstep

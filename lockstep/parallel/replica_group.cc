@@ -100,7 +100,7 @@ ReplicaGroup::ReplicaGroup(ModuleHandle original,
   own_shards_ = {shards_of(0).first, shards_of(workers_.size() - 1).last};
   if (options_.world().size() > 1) {
     exchange_ = make_rank_exchange(options_.world(), original_, parameters_,
-                                   shards_);
+                                   shards_, devices_);
   }
   make_replicas(make_replica);
 }

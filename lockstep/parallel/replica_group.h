@@ -60,6 +60,10 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   std::vector<int64_t> split(int64_t batch) const;
   /// Zeros for an optimizer, where its state belongs.
   torch::Tensor make_state(const torch::Tensor& parameter);
+  /// Of gradients that were copied for other ranks, beside the accounts.
+  int64_t copy_bytes() const {
+    return exchange_ ? exchange_->copy_bytes() : 0;
+  }
 
  private:
   friend class ParallelBackward;

@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <functional>
+#include <mutex>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/device/memory.h"
 #include "lockstep/optim/blocks.h"
 
 namespace lockstep {
@@ -43,7 +46,8 @@ struct SharedExchange::Table {
 };
 
 SharedExchange::SharedExchange(const World& world, const ModuleHandle& module,
-                               std::vector<Tensor> parameters, int64_t shards)
+                               std::vector<Tensor> parameters, int64_t shards,
+                               const std::vector<Device>& devices)
     : world_(world),
       buffers_(module.buffers),
       parameters_(std::move(parameters)),
@@ -64,37 +68,57 @@ SharedExchange::SharedExchange(const World& world, const ModuleHandle& module,
   common_ = world_.shared_memory(
       world_.rank() == 0 ? buffer_bytes + 4 * parameter_bytes : 0);
   for (Tensor& parameter : parameters_) {
-    const Tensor shared = like_at(parameter, 0, take(bytes_of(parameter)));
+    const Tensor shared = like_at(parameter, take(bytes_of(parameter)));
     if (world_.rank() == 0) shared.copy_(parameter);
     parameter.set_data(shared);
   }
   for (const auto& [name, buffer] : buffers_) {
-    kept_buffers_.push_back(like_at(buffer, 0, take(bytes_of(buffer))));
+    kept_buffers_.push_back(like_at(buffer, take(bytes_of(buffer))));
   }
 
   const size_t count = parameters_.size();
-  gradients_at_ = round_up(sizeof(Table)) +
-                  round_up(static_cast<size_t>(shards_) * sizeof(double)) +
-                  round_up(most_partials_ * count) +
-                  round_up(most_values_ * sizeof(double));
-  memory_ = world_.shared_memory(gradients_at_ +
-                                 most_partials_ * parameter_bytes);
-  gradients_.resize(static_cast<size_t>(world_.size()));
-  for (int rank = 0; rank < world_.size(); ++rank) {
-    size_t at = gradients_at_;
-    auto& of_rank = gradients_[static_cast<size_t>(rank)];
-    of_rank.resize(most_partials_);
-    for (auto& of_partial : of_rank) {
-      for (const Tensor& parameter : parameters_) {
-        of_partial.push_back(torch::from_blob(
-            memory_.of(rank).data() + at, parameter.sizes(),
-            parameter.strides(), [keep = memory_](void*) {},
-            torch::TensorOptions().dtype(parameter.scalar_type())));
-        at += bytes_of(parameter);
-      }
+  copies_at_ = round_up(sizeof(Table)) +
+               round_up(static_cast<size_t>(shards_) * sizeof(double)) +
+               round_up(most_partials_ * count * sizeof(int64_t)) +
+               round_up(most_values_ * sizeof(double));
+  copy_at_.push_back(0);
+  size_t donated_bytes = 0;
+  for (const Tensor& parameter : parameters_) {
+    copy_at_.push_back(copy_at_.back() + bytes_of(parameter));
+    donated_bytes += static_cast<size_t>(
+        donated_bytes_for(static_cast<int64_t>(parameter.nbytes())));
+  }
+  donated_at_ = copies_at_ + most_partials_ * parameter_bytes;
+  is_copied_.resize(most_partials_ * count);
+  seen_.assign(static_cast<size_t>(world_.size()),
+               std::vector<Seen>(most_partials_ * count));
+  memory_ = world_.shared_memory(donated_at_ + donated_bytes * devices.size() *
+                                                   most_partials_);
+  donate(devices);
+  end_step();
+}
+
+void SharedExchange::donate(const std::vector<Device>& devices) {
+  // Tensors may lie there to the very end of the process.
+  static std::mutex mutex;
+  static auto* const kept = new std::vector<SharedMemory>;
+  {
+    const std::lock_guard lock(mutex);
+    kept->push_back(memory_);
+  }
+  std::vector<int64_t> sizes;
+  size_t bytes = 0;
+  for (size_t partial = 0; partial < most_partials_; ++partial) {
+    for (const Tensor& parameter : parameters_) {
+      sizes.push_back(static_cast<int64_t>(parameter.nbytes()));
+      bytes += static_cast<size_t>(donated_bytes_for(sizes.back()));
     }
   }
-  end_step();
+  std::span<std::byte> rest = memory_.of(world_.rank()).subspan(donated_at_);
+  for (const Device& device : devices) {
+    donate_memory(device, rest.first(bytes), sizes);
+    rest = rest.subspan(bytes);
+  }
 }
 
 size_t SharedExchange::take(size_t bytes) {
@@ -103,7 +127,7 @@ size_t SharedExchange::take(size_t bytes) {
   return at;
 }
 
-Tensor SharedExchange::like_at(const Tensor& tensor, int, size_t offset) {
+Tensor SharedExchange::like_at(const Tensor& tensor, size_t offset) {
   const std::span<std::byte> memory = common_.of(0);
   if (offset + tensor.nbytes() > memory.size()) {
     throw InvalidArgument(
@@ -125,16 +149,15 @@ std::span<double> SharedExchange::losses(int rank) const {
   return {reinterpret_cast<double*>(at), static_cast<size_t>(shards_)};
 }
 
-std::span<uint8_t> SharedExchange::has_gradient(int rank,
-                                                size_t partial) const {
+std::span<int64_t> SharedExchange::places(int rank, size_t partial) const {
   const size_t count = parameters_.size();
   std::byte* at = reinterpret_cast<std::byte*>(losses(rank).data()) +
                   round_up(losses(rank).size_bytes());
-  return {reinterpret_cast<uint8_t*>(at) + partial * count, count};
+  return {reinterpret_cast<int64_t*>(at) + partial * count, count};
 }
 
 std::span<double> SharedExchange::values(int rank) const {
-  std::byte* at = memory_.of(rank).data() + gradients_at_ -
+  std::byte* at = memory_.of(rank).data() + copies_at_ -
                   round_up(most_values_ * sizeof(double));
   return {reinterpret_cast<double*>(at), most_values_};
 }
@@ -158,26 +181,68 @@ void SharedExchange::publish(const std::vector<PartialSum>& own,
   std::copy(totals.losses.begin(), totals.losses.end(), losses(rank).begin());
   for (size_t p = 0; p < own.size(); ++p) {
     mine.ranges[p] = {own[p].first, own[p].last};
-    const auto flags = has_gradient(rank, p);
+    const auto at = places(rank, p);
     for (size_t i = 0; i < parameters_.size(); ++i) {
-      const Tensor& gradient = own[p].gradients[i];
-      flags[i] = gradient.defined();
-      if (!gradient.defined()) continue;
-      std::memcpy(
-          gradients_[static_cast<size_t>(rank)][p][i].mutable_data_ptr(),
-          gradient.const_data_ptr(), gradient.nbytes());
+      at[i] = place(own[p].gradients[i], p, i);
     }
   }
 }
 
-PartialSum SharedExchange::partial_of(int rank, size_t partial) const {
+int64_t SharedExchange::place(const Tensor& gradient, size_t partial,
+                              size_t index) {
+  if (!gradient.defined()) return -1;
+  const std::span<std::byte> own = memory_.of(world_.rank());
+  const auto* data = static_cast<const std::byte*>(gradient.const_data_ptr());
+  if (std::greater_equal<>()(data, own.data()) &&
+      std::less<>()(data, own.data() + own.size())) {
+    return data - own.data();
+  }
+  const size_t at = copies_at_ + partial * copy_at_.back() + copy_at_[index];
+  std::memcpy(own.data() + at, data, gradient.nbytes());
+  is_copied_[partial * parameters_.size() + index] = true;
+  return static_cast<int64_t>(at);
+}
+
+int64_t SharedExchange::copy_bytes() const {
+  int64_t bytes = 0;
+  for (size_t i = 0; i < is_copied_.size(); ++i) {
+    const Tensor& parameter = parameters_[i % parameters_.size()];
+    if (is_copied_[i]) bytes += static_cast<int64_t>(parameter.nbytes());
+  }
+  return bytes;
+}
+
+const Tensor& SharedExchange::gradient_at(int rank, size_t partial,
+                                          size_t index, int64_t place) {
+  Seen& seen =
+      seen_[static_cast<size_t>(rank)][partial * parameters_.size() + index];
+  if (seen.place == place) return seen.tensor;
+  const Tensor& parameter = parameters_[index];
+  const std::span<std::byte> memory = memory_.of(rank);
+  if (place % static_cast<int64_t>(kLine) != 0 ||
+      place > static_cast<int64_t>(memory.size() - parameter.nbytes())) {
+    throw CommError({.what = fmt::format("rank {} published a gradient that is "
+                                         "not in its memory",
+                                         rank),
+                     .got = fmt::format("{} bytes at {} of {}",
+                                        parameter.nbytes(), place,
+                                        memory.size())});
+  }
+  seen = {.place = place,
+          .tensor = torch::from_blob(
+              memory.data() + place, parameter.sizes(), parameter.strides(),
+              [keep = memory_](void*) {},
+              torch::TensorOptions().dtype(parameter.scalar_type()))};
+  return seen.tensor;
+}
+
+PartialSum SharedExchange::partial_of(int rank, size_t partial) {
   const Table::Range range = table(rank).ranges[partial];
   PartialSum sum{.first = range.first, .last = range.last, .gradients = {}};
-  const auto flags = has_gradient(rank, partial);
+  const auto at = places(rank, partial);
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    sum.gradients.push_back(
-        flags[i] != 0 ? gradients_[static_cast<size_t>(rank)][partial][i]
-                      : Tensor());
+    sum.gradients.push_back(at[i] >= 0 ? gradient_at(rank, partial, i, at[i])
+                                       : Tensor());
   }
   return sum;
 }
@@ -185,7 +250,7 @@ PartialSum SharedExchange::partial_of(int rank, size_t partial) const {
 Reduction SharedExchange::reduce(std::vector<PartialSum> own, int64_t chunks,
                                  StepTotals& totals) {
   publish(own, totals);
-  own.clear();
+  published_ = std::move(own);
   world_.barrier();
   std::vector<PartialSum> all;
   for (int rank = 0; rank < world_.size(); ++rank) {
@@ -239,10 +304,11 @@ void SharedExchange::end_step() {
     }
   }
   world_.barrier();
+  published_.clear();
 }
 
 Tensor SharedExchange::make_state(const Tensor& parameter) {
-  return like_at(parameter, 0, take(bytes_of(parameter)));
+  return like_at(parameter, take(bytes_of(parameter)));
 }
 
 }  // namespace lockstep

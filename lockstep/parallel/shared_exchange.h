@@ -14,7 +14,8 @@ namespace lockstep {
 class SharedExchange : public RankExchange {
  public:
   SharedExchange(const World& world, const ModuleHandle& module,
-                 std::vector<torch::Tensor> parameters, int64_t shards);
+                 std::vector<torch::Tensor> parameters, int64_t shards,
+                 const std::vector<Device>& devices);
 
   void load_buffers() override;
   Reduction reduce(std::vector<PartialSum> own, int64_t chunks,
@@ -23,19 +24,33 @@ class SharedExchange : public RankExchange {
   void share(std::vector<double>& values) override;
   void end_step() override;
   torch::Tensor make_state(const torch::Tensor& parameter) override;
+  int64_t copy_bytes() const override;
 
  private:
   struct Table;
+  /// A gradient of another rank (or this one) as it was last seen.
+  struct Seen {
+    int64_t place = -1;
+    torch::Tensor tensor;
+  };
 
   /// The next bytes of rank 0's memory.
   size_t take(size_t bytes);
-  torch::Tensor like_at(const torch::Tensor& tensor, int rank, size_t offset);
+  /// In rank 0's memory, laid out like `tensor`.
+  torch::Tensor like_at(const torch::Tensor& tensor, size_t offset);
+  /// Lets gradients be made in this rank's memory.
+  void donate(const std::vector<Device>& devices);
+  /// Where `gradient` can be seen by all: where it is, or where it is copied.
+  int64_t place(const torch::Tensor& gradient, size_t partial, size_t index);
   Table& table(int rank) const;
   std::span<double> losses(int rank) const;
-  std::span<uint8_t> has_gradient(int rank, size_t partial) const;
+  /// Where in rank's memory its gradients are; -1: it has none.
+  std::span<int64_t> places(int rank, size_t partial) const;
   std::span<double> values(int rank) const;
   void publish(const std::vector<PartialSum>& own, const StepTotals& totals);
-  PartialSum partial_of(int rank, size_t partial) const;
+  PartialSum partial_of(int rank, size_t partial);
+  const torch::Tensor& gradient_at(int rank, size_t partial, size_t index,
+                                   int64_t place);
 
   World world_;
   ModuleHandle::Named buffers_;
@@ -48,10 +63,15 @@ class SharedExchange : public RankExchange {
   size_t taken_ = 0;
   std::vector<torch::Tensor> kept_buffers_;  // in common_
 
-  SharedMemory memory_;  // each rank's own
-  size_t gradients_at_ = 0;
-  // [rank][partial][parameter], in memory_.
-  std::vector<std::vector<std::vector<torch::Tensor>>> gradients_;
+  // Each rank's own: the table, room for copies of gradients, and memory in
+  // which most of them are made.
+  SharedMemory memory_;
+  size_t copies_at_ = 0;
+  size_t donated_at_ = 0;
+  std::vector<size_t> copy_at_;          // of each parameter, from copies_at_
+  std::vector<bool> is_copied_;          // ever; [partial, parameter]
+  std::vector<PartialSum> published_;    // others read them until end_step()
+  std::vector<std::vector<Seen>> seen_;  // [rank][partial, parameter]
 };
 
 }  // namespace lockstep

@@ -232,7 +232,8 @@ RankReport StepRunner::rank_report(double step_seconds) const {
          .samples = samples_[k],
          .busy_fraction =
              step_seconds > 0 ? std::min(busy_s / step_seconds, 1.0) : 0,
-         .memory_peak_bytes = memory_stats(plan_.devices[k]).peak_bytes});
+         .memory_peak_bytes = memory_stats(plan_.devices[k]).peak_bytes +
+                              (k == 0 ? parallel_->copy_bytes() : 0)});
   }
   return report;
 }
@@ -262,8 +263,6 @@ void StepRunner::fill(RunReport& report, double step_seconds) const {
   std::set<int64_t> seen;
   for (const auto& rank : reports) {
     for (DeviceReport device : rank.devices) {
-      // What a rank publishes of its gradients lies in no account.
-      if (is_shared) device.memory_peak_bytes += parameter_bytes;
       // Of ranks that are threads the first stands for the process.
       if (seen.insert(rank.pid).second) {
         device.memory_peak_bytes += rank.host_memory_bytes;
