@@ -16,8 +16,8 @@ int main() {
   lockstep::data::Loader loader(images, {.batch_size = 64, .shuffle = true});
   loader.begin(/*epoch=*/0);
   for (int step = 0; step < 10; ++step) {
-    auto [inputs, labels] = loader.next().value();
-    auto done = model->train_step(inputs, labels, loss, *sgd);
+    auto batch = loader.next().value();
+    auto done = model->train_step(batch.inputs, batch.targets, loss, *sgd);
     std::cout << "step " << step << ": loss " << done.loss << std::endl;
   }
   lockstep::save(*net, "resnet18.safetensors");

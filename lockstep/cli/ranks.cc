@@ -54,12 +54,12 @@ std::string describe_rank(const train::TrainOptions& options) {
   const ShardRange own =
       shards_of_worker(world.rank(), world.size(), plan.shards);
   const auto size = static_cast<int64_t>(chunks.size());
-  const int64_t samples = std::accumulate(
-      chunks.begin() + std::min(own.first, size),
-      chunks.begin() + std::min(own.last, size), int64_t{0});
+  const int64_t samples =
+      std::accumulate(chunks.begin() + std::min(own.first, size),
+                      chunks.begin() + std::min(own.last, size), int64_t{0});
   return fmt::format("Rank: {} | Local rank: {} | Device: {} | Batch: {}",
-                     world.rank(), world.local_rank(),
-                     plan.devices[0].name(), samples);
+                     world.rank(), world.local_rank(), plan.devices[0].name(),
+                     samples);
 }
 
 }  // namespace lockstep::cli

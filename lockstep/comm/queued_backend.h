@@ -29,9 +29,7 @@ class QueuedBackend : public c10d::Backend {
   /// Collective: memory of each rank, mapped by all (World::shared_memory).
   SharedMemory share(size_t bytes);
   /// Ends the others' waits with `reason`.
-  void fail(const std::string& reason) noexcept {
-    collectives_->fail(reason);
-  }
+  void fail(const std::string& reason) noexcept { collectives_->fail(reason); }
 
   const std::string getBackendName() const override {
     return collectives_->name();

@@ -50,9 +50,8 @@ struct alignas(64) Account {
   int64_t cache_limit() const {
     const int64_t highest = highest_bytes.load(std::memory_order_relaxed);
     const int64_t live = live_bytes.load(std::memory_order_relaxed);
-    return std::max<int64_t>(0,
-                             highest + highest / 4 + kCacheSlackBytes +
-                                 donated_bytes - live);
+    return std::max<int64_t>(
+        0, highest + highest / 4 + kCacheSlackBytes + donated_bytes - live);
   }
 
   MemoryStats stats() const {

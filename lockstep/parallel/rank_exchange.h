@@ -6,9 +6,9 @@
 
 #include <torch/torch.h>
 
+#include "lockstep/base/chunk.h"
 #include "lockstep/comm/world.h"
 #include "lockstep/device/device.h"
-#include "lockstep/base/chunk.h"
 #include "lockstep/parallel/module_handle.h"
 #include "lockstep/parallel/reduction.h"
 
@@ -49,10 +49,10 @@ class RankExchange {
 /// verified by name, then given rank 0's values. `parameters` are the unique
 /// ones of `module`.
 ///
-/// `devices` are this rank's. Where ranks can share memory their parameters, optimizer state and
-/// gradients lie in it, once for all ranks, and each rank updates a part.
-/// Elsewhere gradients are summed as all-to-all, ordered sum and all-gather,
-/// and each rank updates everything.
+/// `devices` are this rank's. Where ranks can share memory their parameters,
+/// optimizer state and gradients lie in it, once for all ranks, and each rank
+/// updates a part. Elsewhere gradients are summed as all-to-all, ordered sum
+/// and all-gather, and each rank updates everything.
 ///
 /// Throws InvalidArgument naming the first parameter that differs.
 std::unique_ptr<RankExchange> make_rank_exchange(

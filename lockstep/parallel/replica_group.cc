@@ -70,8 +70,8 @@ ReplicaGroup::ReplicaGroup(ModuleHandle original,
                                        .fix = "pass devices(\"auto\")"});
   }
   output_device_ = options_.output_device().value_or(devices_[0]);
-  shards_ = check_shards(options_.shards(), devices_.size(),
-                         options_.world().size());
+  shards_ =
+      check_shards(options_.shards(), devices_.size(), options_.world().size());
   check_world(options_);
   seed_ = options_.seed().value_or(
       at::detail::getDefaultCPUGenerator().current_seed());

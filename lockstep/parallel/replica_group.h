@@ -61,9 +61,7 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   /// Zeros for an optimizer, where its state belongs.
   torch::Tensor make_state(const torch::Tensor& parameter);
   /// Of gradients that were copied for other ranks, beside the accounts.
-  int64_t copy_bytes() const {
-    return exchange_ ? exchange_->copy_bytes() : 0;
-  }
+  int64_t copy_bytes() const { return exchange_ ? exchange_->copy_bytes() : 0; }
 
  private:
   friend class ParallelBackward;
@@ -127,7 +125,7 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   DataParallelOptions options_;
   Device output_device_;
   int64_t shards_;
-  ShardRange own_shards_{};  // this rank's
+  ShardRange own_shards_{};            // this rank's
   std::vector<Device> shard_devices_;  // of own_shards_
   int64_t step_ = 0;
   uint64_t seed_ = 0;

@@ -28,8 +28,7 @@ size_t bytes_of(const Tensor& tensor) { return round_up(tensor.nbytes()); }
 /// Partial sums that a worker has of neighbouring shards at most: left and
 /// right of the highest node of the tree, two for each level.
 size_t most_partials_of(int64_t shards) {
-  return 2 * static_cast<size_t>(
-                 std::bit_width(static_cast<uint64_t>(shards)));
+  return 2 * static_cast<size_t>(std::bit_width(static_cast<uint64_t>(shards)));
 }
 
 }  // namespace
@@ -135,9 +134,10 @@ Tensor SharedExchange::like_at(const Tensor& tensor, size_t offset) {
                 .expected = fmt::format("{} bytes", memory.size()),
                 .got = fmt::format("{} bytes", offset + tensor.nbytes())});
   }
-  return torch::from_blob(memory.data() + offset, tensor.sizes(),
-                          tensor.strides(), [keep = common_](void*) {},
-                          torch::TensorOptions().dtype(tensor.scalar_type()));
+  return torch::from_blob(
+      memory.data() + offset, tensor.sizes(), tensor.strides(),
+      [keep = common_](void*) {},
+      torch::TensorOptions().dtype(tensor.scalar_type()));
 }
 
 SharedExchange::Table& SharedExchange::table(int rank) const {
@@ -221,12 +221,12 @@ const Tensor& SharedExchange::gradient_at(int rank, size_t partial,
   const std::span<std::byte> memory = memory_.of(rank);
   if (place % static_cast<int64_t>(kLine) != 0 ||
       place > static_cast<int64_t>(memory.size() - parameter.nbytes())) {
-    throw CommError({.what = fmt::format("rank {} published a gradient that is "
-                                         "not in its memory",
-                                         rank),
-                     .got = fmt::format("{} bytes at {} of {}",
-                                        parameter.nbytes(), place,
-                                        memory.size())});
+    throw CommError(
+        {.what = fmt::format("rank {} published a gradient that is "
+                             "not in its memory",
+                             rank),
+         .got = fmt::format("{} bytes at {} of {}", parameter.nbytes(), place,
+                            memory.size())});
   }
   seen = {.place = place,
           .tensor = torch::from_blob(
@@ -288,8 +288,8 @@ void SharedExchange::share(std::vector<double>& all) {
             mine.begin() + own.first);
   world_.barrier();
   for (int rank = 0; rank < world_.size(); ++rank) {
-    const ShardRange its = shards_of_worker(
-        rank, world_.size(), static_cast<int64_t>(all.size()));
+    const ShardRange its =
+        shards_of_worker(rank, world_.size(), static_cast<int64_t>(all.size()));
     const auto theirs = values(rank);
     std::copy(theirs.begin() + its.first, theirs.begin() + its.last,
               all.begin() + its.first);

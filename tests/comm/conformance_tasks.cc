@@ -14,10 +14,10 @@ using Tensors = std::vector<at::Tensor>;
 
 const std::vector<at::ScalarType>& types() {
   static const std::vector<at::ScalarType> all{
-      torch::kUInt8,   torch::kInt8,     torch::kInt16,
-      torch::kInt32,   torch::kInt64,    torch::kFloat16,
-      torch::kBFloat16, torch::kFloat32, torch::kFloat64,
-      torch::kBool,    torch::kComplexFloat, torch::kComplexDouble,
+      torch::kUInt8,         torch::kInt8,         torch::kInt16,
+      torch::kInt32,         torch::kInt64,        torch::kFloat16,
+      torch::kBFloat16,      torch::kFloat32,      torch::kFloat64,
+      torch::kBool,          torch::kComplexFloat, torch::kComplexDouble,
       torch::kFloat8_e4m3fn, torch::kFloat8_e5m2};
   return all;
 }
@@ -127,9 +127,9 @@ const RankTasks all_reduce("all_reduce", [](const World& world) {
         const at::Tensor expected = reduced(op, world.size(), count, type);
         // torch's vector code rounds complex products and quotients otherwise
         // than std::complex: to 1e-6 (complex64) of their size.
-        const bool is_close =
-            c10::isComplexType(type) && (op == Op::PRODUCT || op == Op::AVG) &&
-            torch::allclose(tensor, expected, 1e-6, 1e-6);
+        const bool is_close = c10::isComplexType(type) &&
+                              (op == Op::PRODUCT || op == Op::AVG) &&
+                              torch::allclose(tensor, expected, 1e-6, 1e-6);
         require(is_close || same(tensor, expected),
                 describe(type, count, "all_reduce"));
       }
@@ -152,8 +152,8 @@ const RankTasks reductions("reductions", [](const World& world) {
       }
       Tensors parts;
       for (int part = 0; part < size; ++part) {
-        parts.push_back(data_of(world.rank(), count, type,
-                                static_cast<uint64_t>(part)));
+        parts.push_back(
+            data_of(world.rank(), count, type, static_cast<uint64_t>(part)));
       }
       at::Tensor output = torch::zeros({count}, type);
       world.reduce_scatter(output, parts);
@@ -189,9 +189,9 @@ const RankTasks moves("moves", [](const World& world) {
         require(gathered.size() == static_cast<size_t>(rank == root ? size : 0),
                 "gather: tensors");
         for (int r = 0; r < static_cast<int>(gathered.size()); ++r) {
-          require(same(gathered[static_cast<size_t>(r)],
-                       data_of(r, count, type)),
-                  describe(type, count, "gather"));
+          require(
+              same(gathered[static_cast<size_t>(r)], data_of(r, count, type)),
+              describe(type, count, "gather"));
         }
         Tensors parts;
         for (int r = 0; r < size; ++r) parts.push_back(data_of(r, count, type));
@@ -205,8 +205,8 @@ const RankTasks moves("moves", [](const World& world) {
         require(same(all[static_cast<size_t>(r)], data_of(r, count, type)),
                 describe(type, count, "all_gather"));
         // Rank q sends rank r q + r elements more.
-        inputs.push_back(data_of(rank, count + rank + r, type,
-                                 static_cast<uint64_t>(r)));
+        inputs.push_back(
+            data_of(rank, count + rank + r, type, static_cast<uint64_t>(r)));
         outputs.push_back(torch::zeros({count + rank + r}, type));
       }
       world.all_to_all(outputs, inputs);
@@ -228,9 +228,10 @@ const RankTasks strided("strided", [](const World& world) {
   at::Tensor sum = view(world.rank()).clone().t().contiguous().t();
   require(!sum.is_contiguous(), "the test's tensor has gaps");
   world.all_reduce(sum);
-  require(same(sum.t(), reduced(Op::SUM, world.size(), 300, torch::kFloat32)
-                            .view({6, 50})),
-          "all_reduce of a transposed tensor");
+  require(
+      same(sum.t(),
+           reduced(Op::SUM, world.size(), 300, torch::kFloat32).view({6, 50})),
+      "all_reduce of a transposed tensor");
   at::Tensor whole = torch::zeros({10, 10});
   at::Tensor column = whole.select(1, 3);
   column.fill_(world.rank() + 1.0);
@@ -251,16 +252,15 @@ const RankTasks c10d_forms("c10d_forms", [](const World& world) {
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
   std::vector<Tensors> lists;
   for (uint64_t i = 0; i < 20; ++i) {
-    lists.push_back({data_of(rank, 1000 + static_cast<int64_t>(i) * 5000,
-                             float32, i)});
+    lists.push_back(
+        {data_of(rank, 1000 + static_cast<int64_t>(i) * 5000, float32, i)});
   }
   for (auto& list : lists) works.push_back(c10d_backend.allreduce(list, {}));
   for (uint64_t i = 0; i < works.size(); ++i) {
     const auto future = works[i]->getFuture();
     require(works[i]->wait() && works[i]->isSuccess(), "an async all_reduce");
     future->wait();
-    const at::Tensor value =
-        future->value().toTensorVector().at(0);
+    const at::Tensor value = future->value().toTensorVector().at(0);
     require(same(value, reduced(Op::SUM, size, value.numel(), float32, i)),
             "an async all_reduce's future");
   }
@@ -289,7 +289,8 @@ const RankTasks c10d_forms("c10d_forms", [](const World& world) {
           "allgather_into_tensor_coalesced");
 
   std::vector<Tensors> output_lists(static_cast<size_t>(size));
-  for (auto& list : output_lists) list = {torch::zeros({12}), torch::zeros({12})};
+  for (auto& list : output_lists)
+    list = {torch::zeros({12}), torch::zeros({12})};
   c10d_backend.allgather_coalesced(output_lists, inputs, {})->wait();
   for (int r = 0; r < size; ++r) {
     require(same(output_lists[static_cast<size_t>(r)][1],

@@ -1,0 +1,226 @@
+// `lockstep train --strategy ddp`: as processes, under every launcher, and
+// when something goes wrong, for real.
+#include <array>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <sys/wait.h>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "lockstep/launch/endpoint.h"
+#include "tests/base/temporary_folder.h"
+#include "tests/cli/processes.h"
+#include "tests/cli/program.h"
+
+namespace lockstep {
+namespace {
+
+using Words = std::vector<std::string>;
+
+const std::string kProgram = LOCKSTEP_BINARY_DIR "/bin/lockstep";
+
+Words train(const Words& more) {
+  Words words{"train",       "--model", "mlp",          "--data", "synthetic",
+              "--seed",      "1",       "--shards",     "2",      "--no-eval",
+              "--log-every", "1",       "--batch-size", "32"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+std::string joined(const Words& words) {
+  std::string line;
+  for (const auto& word : words) line += " " + word;
+  return line;
+}
+
+std::string digest_in(const std::string& out) {
+  const std::string key = "parameter_sha256 ";
+  const auto at = out.find(key);
+  return at == std::string::npos ? "none in: " + out
+                                 : out.substr(at + key.size(), 64);
+}
+
+std::string output_of(const std::string& command, int& status) {
+  std::string text;
+  FILE* pipe = ::popen((command + " 2>&1").c_str(), "r");
+  std::array<char, 4096> buffer{};
+  for (size_t n = 0;
+       (n = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) {
+    text.append(buffer.data(), n);
+  }
+  const int ended = ::pclose(pipe);
+  status = WIFEXITED(ended) ? WEXITSTATUS(ended) : -1;
+  return text;
+}
+
+const Words kSixSteps{"--max-steps", "6"};
+
+std::string single_digest() {
+  Words words = train(kSixSteps);
+  words.insert(words.end(), {"--strategy", "single", "--devices", "cpu"});
+  return digest_in(run_lockstep(words).out);
+}
+
+Words ddp(Words more) {
+  more.insert(more.end(), {"--strategy", "ddp"});
+  return train(more);
+}
+
+/// Two ranks under `lockstep run` that tell their pids and go on for ever.
+Words endless(const Words& more) {
+  Words words = ddp({"--devices", "cpu:2", "--max-steps", "1000000"});
+  words.insert(words.end(), more.begin(), more.end());
+  return {"run",
+          "--nproc-per-node",
+          "2",
+          "--label-lines",
+          "off",
+          "--",
+          "sh",
+          "-c",
+          "echo pid $$ rank $RANK; exec " + kProgram + joined(words)};
+}
+
+std::string free_port() {
+  launch::Endpoint endpoint{.host = "127.0.0.1", .port = 0};
+  launch::listen_at(endpoint).close();
+  return std::to_string(endpoint.port);
+}
+
+pid_t pid_of_rank(const std::string& out, int rank) {
+  const auto end = out.find(" rank " + std::to_string(rank));
+  const auto begin = out.rfind("pid ", end);
+  return begin == std::string::npos ? -1 : std::stoi(out.substr(begin + 4));
+}
+
+TEST(SlowDdp, GivesTheBitsOfOneDevice) {
+  const std::string single = single_digest();
+  for (const char* backend : {"shm", "gloo"}) {
+    Words words = ddp(kSixSteps);
+    words.insert(words.end(), {"--devices", "cpu:2", "--backend", backend});
+    const auto ended = run_lockstep(words);
+    EXPECT_EQ(ended.code, 0) << ended.err;
+    EXPECT_EQ(digest_in(ended.out), single) << backend;
+  }
+}
+
+TEST(SlowDdp, GivesTheBitsOfOneDeviceUnderLockstepRun) {
+  Words words{"run",   "--nproc-per-node", "2", "--label-lines", "off", "--",
+              kProgram};
+  const Words own = ddp({"--max-steps", "6", "--verbose-ranks"});
+  words.insert(words.end(), own.begin(), own.end());
+  const auto ended = run_lockstep(words);
+  EXPECT_EQ(digest_in(ended.out), single_digest()) << ended.err;
+  for (const char* line :
+       {"Rank: 0 | Local rank: 0 | Device: cpu:0 | Batch: 16",
+        "Rank: 1 | Local rank: 1 | Device: cpu:1 | Batch: 16"}) {
+    EXPECT_PRED2(contains, ended.out, line);
+  }
+}
+
+TEST(ParityDdp, RunsUnderTorchrun) {
+  int status = 0;
+  const std::string out =
+      output_of(LOCKSTEP_TEST_PYTHON
+                    " -m torch.distributed.run --nproc-per-node 2 "
+                    "--standalone --no-python " +
+                    kProgram + joined(ddp(kSixSteps)),
+                status);
+  EXPECT_EQ(digest_in(out), single_digest()) << out;
+}
+
+TEST(SlowDdp, RunsUnderMpirun) {
+  int status = 0;
+  if (::system("command -v mpirun >/dev/null") != 0) {
+    GTEST_SKIP() << "no mpirun";
+  }
+  const std::string out = output_of(
+      "mpirun --allow-run-as-root --oversubscribe --bind-to none "
+      "-n 2 " +
+          kProgram + joined(ddp(kSixSteps)),
+      status);
+  EXPECT_EQ(digest_in(out), single_digest()) << out;
+}
+
+TEST(SlowDdp, RunsUnderSrun) {
+  int status = 0;
+  const std::string out = output_of("timeout 200 python3 " LOCKSTEP_SOURCE_DIR
+                                    "/tests/comm/launchers/slurm.py srun -n2 " +
+                                        kProgram + joined(ddp(kSixSteps)),
+                                    status);
+  if (status == 77) GTEST_SKIP() << "no Slurm";
+  EXPECT_EQ(digest_in(out), single_digest()) << out;
+}
+
+TEST(SlowDdpFaults, AKilledRankEndsTheRun) {
+  for (const char* backend : {"shm", "gloo"}) {
+    Program program(endless({"--backend", backend}));
+    ASSERT_TRUE(program.wait_for_output("step 3/")) << program.err();
+    const pid_t victim = pid_of_rank(program.out(), 1);
+    const pid_t other = pid_of_rank(program.out(), 0);
+    ::kill(victim, SIGKILL);
+    EXPECT_EQ(program.wait(), 1);
+    EXPECT_PRED2(contains, program.err(), "root cause: rank 1");
+    EXPECT_PRED2(contains, program.err(), "SIGKILL");
+    EXPECT_TRUE(is_gone(victim) && is_gone(other));
+  }
+}
+
+TEST(SlowDdpFaults, AStoppedRankIsNamedAtTheTimeout) {
+  Program program(endless({"--timeout", "10"}));
+  ASSERT_TRUE(program.wait_for_output("step 3/")) << program.err();
+  const pid_t victim = pid_of_rank(program.out(), 1);
+  ::kill(victim, SIGSTOP);
+  EXPECT_EQ(program.wait(), 1);
+  EXPECT_PRED2(contains, program.err(),
+               "pid " + std::to_string(victim) + ") did not come to ");
+  EXPECT_PRED2(contains, program.err(), "SIGSTOP");
+  EXPECT_TRUE(is_gone(victim));
+}
+
+TEST(SlowDdpFaults, ARankThatNeverComesIsWaitedForNoLongerThanAsked) {
+  const auto ended = run_lockstep(ddp({"--max-steps", "1", "--timeout", "2"}),
+                                  {{"RANK", "0"},
+                                   {"WORLD_SIZE", "2"},
+                                   {"LOCAL_RANK", "0"},
+                                   {"LOCAL_WORLD_SIZE", "2"},
+                                   {"MASTER_ADDR", "127.0.0.1"},
+                                   {"MASTER_PORT", free_port()}});
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_PRED2(contains, ended.err, "of rank 1");
+}
+
+TEST(SlowDdpFaults, TwoJobsAtOnceDoNotMeet) {
+  Words words = ddp(kSixSteps);
+  words.insert(words.end(), {"--devices", "cpu:2"});
+  Program first(words);
+  Program second(words);
+  EXPECT_EQ(first.wait(), 0) << first.err();
+  EXPECT_EQ(second.wait(), 0) << second.err();
+  EXPECT_EQ(digest_in(first.out()), digest_in(second.out()));
+}
+
+TEST(SlowDdpFaults, AFullDevShmIsNoObstacle) {
+  int status = 0;
+  const std::string out = output_of(
+      "unshare -m sh -c 'mount -t tmpfs -o size=4k tmpfs /dev/shm || exit 77; "
+      "dd if=/dev/zero of=/dev/shm/full bs=4k count=1 2>/dev/null; exec " +
+          kProgram + joined(ddp({"--devices", "cpu:2", "--max-steps", "6"})) +
+          "'",
+      status);
+  if (status == 77) GTEST_SKIP() << "can't mount a small /dev/shm";
+  EXPECT_EQ(digest_in(out), single_digest()) << out;
+}
+
+TEST(SlowDdpFaults, CtrlCEndsAllRanksAfterTheirStep) {
+  Program program(ddp({"--devices", "cpu:2", "--max-steps", "1000000"}));
+  ASSERT_TRUE(program.wait_for_output("step 3/")) << program.err();
+  program.send(SIGINT);
+  EXPECT_EQ(program.wait(), 130) << program.err();
+}
+
+}  // namespace
+}  // namespace lockstep
