@@ -32,16 +32,20 @@ std::string host_name() {
   return name.data();
 }
 
-/// What two ranks have in common if and only if they can map each other's
-/// memory: the running kernel, the process numbers and the user. Not the host's
-/// name or address: containers share those, or lack them.
+std::string name_space(const char* kind) {
+  std::array<char, 64> name{};
+  const std::string path = fmt::format("/proc/self/ns/{}", kind);
+  const ssize_t size = ::readlink(path.c_str(), name.data(), name.size() - 1);
+  return size > 0 ? name.data() : fmt::format("{}:?", kind);
+}
+
+/// What two ranks have in common if they are on one host and can map each
+/// other's memory: the running kernel, the process numbers, the network and the
+/// user. Not the host's name or address: containers share those, or lack them.
 std::string place_of_this_process() {
-  std::array<char, 64> pid_namespace{};
-  const ssize_t size = ::readlink("/proc/self/ns/pid", pid_namespace.data(),
-                                  pid_namespace.size() - 1);
-  return fmt::format("{} {} {}", first_line("/proc/sys/kernel/random/boot_id"),
-                     size > 0 ? std::string_view(pid_namespace.data()) : "?",
-                     ::geteuid());
+  return fmt::format("{} {} {} user {}",
+                     first_line("/proc/sys/kernel/random/boot_id"),
+                     name_space("pid"), name_space("net"), ::geteuid());
 }
 
 }  // namespace
@@ -91,10 +95,11 @@ void World::Impl::choose_backend(const std::vector<std::string>& places) {
   }
   if (name == "shm" && !is_one_host) {
     throw InvalidArgument(
-        "comm", {.what = "backend shm needs all ranks on one host",
-                 .expected = "one kernel, process namespace and user",
-                 .got = fmt::format("ranks at: {}", fmt::join(places, "; ")),
-                 .fix = "use --backend gloo, or auto"});
+        "comm",
+        {.what = "backend shm needs all ranks on one host",
+         .expected = "one kernel, process and network namespace, and user",
+         .got = fmt::format("ranks at: {}", fmt::join(places, "; ")),
+         .fix = "use --backend gloo, or auto"});
   }
   BackendOptions options{
       .store = store,

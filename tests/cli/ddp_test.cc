@@ -155,6 +155,21 @@ TEST(SlowDdp, RunsUnderSrun) {
   EXPECT_EQ(digest_in(out), single_digest()) << out;
 }
 
+// Network namespaces: no shared memory is tried between them. Over Gloo, each
+// computing with one thread for a shard, as on one host.
+TEST(SlowDdp, GivesTheBitsOfOneHostOnTwo) {
+  const Words own =
+      ddp({"--max-steps", "6", "--intra-op-threads", "1", "--verbose-ranks"});
+  int status = 0;
+  const std::string out =
+      output_of(LOCKSTEP_SOURCE_DIR "/tests/cli/two_hosts.sh " + kProgram +
+                    " -- " + kProgram + joined(own),
+                status);
+  if (status == 77) GTEST_SKIP() << "can't make network namespaces: " << out;
+  EXPECT_EQ(digest_in(out), single_digest()) << out;
+  EXPECT_PRED2(contains, out, "Rank: 0 | Local rank: 0 |");
+}
+
 TEST(SlowDdpFaults, AKilledRankEndsTheRun) {
   for (const char* backend : {"shm", "gloo"}) {
     Program program(endless({"--backend", backend}));

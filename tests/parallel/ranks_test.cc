@@ -1,0 +1,152 @@
+// DataParallel over the ranks of a World.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/world.h"
+#include "lockstep/parallel/data_parallel.h"
+#include "tests/base/temporary_folder.h"
+
+namespace lockstep {
+namespace {
+
+struct NetImpl : torch::nn::Cloneable<NetImpl> {
+  explicit NetImpl(int64_t hidden_) : hidden(hidden_) { reset(); }
+  void reset() override {
+    first = register_module("first", torch::nn::Linear(3, hidden));
+    second = register_module("second", torch::nn::Linear(hidden, 1));
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    return second(torch::relu(first(x)));
+  }
+  int64_t hidden;
+  torch::nn::Linear first{nullptr}, second{nullptr};
+};
+
+std::vector<Device> host() { return {Device{}}; }
+
+DataParallelOptions of(const World& world) {
+  return DataParallelOptions().world(world).intra_op_threads(1);
+}
+
+/// What the ranks threw first; "" for nothing.
+std::string failure_of(int ranks, const std::function<void(World)>& task,
+                       const std::string& backend) {
+  WorldOptions options;
+  options.backend = backend;
+  options.timeout = std::chrono::seconds(60);
+  try {
+    spawn(ranks, task, options);
+    return {};
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+torch::Tensor loss_of(const torch::Tensor& output,
+                      const torch::Tensor& target) {
+  return torch::mse_loss(output, target);
+}
+
+class Ranks : public testing::TestWithParam<const char*> {};
+
+TEST_P(Ranks, WithAnotherModelAreRefusedByName) {
+  const std::string failure = failure_of(
+      2,
+      [](World world) {
+        auto net = std::make_shared<NetImpl>(4 + world.rank());
+        DataParallel(net, host(), of(world));
+      },
+      GetParam());
+  EXPECT_PRED2(contains, failure, "rank 1 has another model than rank 0");
+  EXPECT_PRED2(contains, failure, "'first.weight': Float [4, 3]");
+  EXPECT_PRED2(contains, failure, "'first.weight': Float [5, 3]");
+}
+
+TEST_P(Ranks, StartFromTheParametersOfRank0) {
+  EXPECT_EQ(failure_of(
+                3,
+                [](World world) {
+                  auto net = std::make_shared<NetImpl>(4);
+                  {
+                    torch::NoGradGuard no_grad;
+                    for (auto& p : net->parameters()) p.fill_(world.rank() + 1);
+                  }
+                  auto model = DataParallel(net, host(), of(world));
+                  for (const auto& p : model->parameters()) {
+                    TORCH_CHECK(p.eq(1).all().item<bool>(), "not rank 0's");
+                  }
+                },
+                GetParam()),
+            "");
+}
+
+TEST_P(Ranks, WithOtherPartsOfTheBatchAreRefused) {
+  const std::string failure = failure_of(
+      2,
+      [](World world) {
+        auto net = std::make_shared<NetImpl>(4);
+        auto model = DataParallel(net, host(), of(world));
+        auto sgd =
+            optim::sgd(net->parameters(),
+                       {.make_state = [&](const torch::Tensor& parameter) {
+                         return model->make_state(parameter);
+                       }});
+        const int64_t samples = 4 + world.rank();
+        model->train_step(torch::randn({samples, 3}),
+                          torch::randn({samples, 1}), loss_of, *sgd);
+      },
+      GetParam());
+  EXPECT_PRED2(contains, failure, "samples");
+}
+
+TEST_P(Ranks, AddUpGradientsForAnyOptimizer) {
+  EXPECT_EQ(failure_of(
+                2,
+                [](World world) {
+                  auto net = std::make_shared<NetImpl>(4);
+                  auto model = DataParallel(net, host(), of(world));
+                  // The reference: the whole batch on a copy.
+                  auto copy = std::dynamic_pointer_cast<NetImpl>(net->clone());
+                  auto generator = at::detail::createCPUGenerator(5);
+                  const auto x = torch::randn({8, 3}, generator);
+                  const auto y = torch::randn({8, 1}, generator);
+                  loss_of(copy->forward(x), y).backward();
+                  model->train_step(x.narrow(0, world.rank() * 4, 4),
+                                    y.narrow(0, world.rank() * 4, 4), loss_of);
+                  for (size_t i = 0; i < net->parameters().size(); ++i) {
+                    // Another order of the sum: to a few units in the last
+                    // place.
+                    TORCH_CHECK(torch::allclose(net->parameters()[i].grad(),
+                                                copy->parameters()[i].grad(),
+                                                1e-5, 1e-7),
+                                "gradient ", i);
+                  }
+                },
+                GetParam()),
+            "");
+}
+
+TEST_P(Ranks, RefuseForwardUnderAutograd) {
+  const std::string failure = failure_of(
+      2,
+      [](World world) {
+        auto model =
+            DataParallel(std::make_shared<NetImpl>(4), host(), of(world));
+        {
+          torch::NoGradGuard no_grad;
+          TORCH_CHECK(model->forward(torch::randn({2, 3})).size(0) == 2);
+        }
+        model->forward(torch::randn({2, 3}));
+      },
+      GetParam());
+  EXPECT_PRED2(contains, failure, "train with train_step()");
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, Ranks, testing::Values("shm", "gloo"),
+                         [](const auto& instance) {
+                           return std::string(instance.param);
+                         });
+
+}  // namespace
+}  // namespace lockstep
