@@ -40,9 +40,8 @@ at::Tensor scaled(const at::Tensor& tensor, const c10d::ReduceOp& op) {
                      .fix = "make it with c10d::makeNCCLPreMulSum()"});
   }
   const at::Tensor& factor = supplement->tensor_factor;
-  return factor.defined()
-             ? tensor * factor.to(tensor.scalar_type())
-             : tensor * at::Scalar(supplement->double_factor);
+  return factor.defined() ? tensor * factor.to(tensor.scalar_type())
+                          : tensor * at::Scalar(supplement->double_factor);
 }
 
 }  // namespace lockstep

@@ -14,10 +14,10 @@ void check(const at::Tensor& tensor) {
   }
   throw CommError(
       {.what = "shm and gloo work on dense CPU tensors",
-       .got = tensor.defined() ? fmt::format("a {} {} tensor",
-                                             c10::str(tensor.device()),
-                                             c10::str(tensor.layout()))
-                               : "an undefined tensor",
+       .got = tensor.defined()
+                  ? fmt::format("a {} {} tensor", c10::str(tensor.device()),
+                                c10::str(tensor.layout()))
+                  : "an undefined tensor",
        .fix = "use --backend nccl for GPUs; make sparse tensors dense"});
 }
 
@@ -36,10 +36,9 @@ std::span<std::byte> bytes_of(const at::Tensor& dense) {
 }
 
 at::Tensor byte_view(const at::Tensor& dense) {
-  return torch::from_blob(dense.data_ptr(),
-                          {static_cast<int64_t>(dense.nbytes())},
-                          [keep = dense](void*) {},
-                          torch::TensorOptions().dtype(torch::kUInt8));
+  return torch::from_blob(
+      dense.data_ptr(), {static_cast<int64_t>(dense.nbytes())},
+      [keep = dense](void*) {}, torch::TensorOptions().dtype(torch::kUInt8));
 }
 
 void check_parts(const std::vector<at::Tensor>& parts, const at::Tensor& like,
@@ -52,17 +51,15 @@ void check_parts(const std::vector<at::Tensor>& parts, const at::Tensor& like,
   }
   if (is_good) return;
   throw CommError(
-      {.what = fmt::format("{} got tensors that don't fit each other",
-                           operation),
+      {.what =
+           fmt::format("{} got tensors that don't fit each other", operation),
        .expected = fmt::format("{} of {} x {}", size, like.numel(),
                                c10::toString(like.scalar_type())),
-       .got = fmt::format("{} tensors{}", parts.size(),
-                          parts.empty()
-                              ? std::string()
-                              : fmt::format(", the first {} x {}",
-                                            parts[0].numel(),
-                                            c10::toString(
-                                                parts[0].scalar_type()))),
+       .got = fmt::format(
+           "{} tensors{}", parts.size(),
+           parts.empty() ? std::string()
+                         : fmt::format(", the first {} x {}", parts[0].numel(),
+                                       c10::toString(parts[0].scalar_type()))),
        .fix = "give one tensor for each rank, all of one size and type"});
 }
 

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/call_of.h"
@@ -28,8 +27,8 @@ at::Tensor new_bytes(int64_t count) {
 void combine(const shm::Reduction& reduction, const at::Tensor& pieces,
              int size, std::byte* output, size_t bytes) {
   const auto* first = static_cast<const std::byte*>(pieces.const_data_ptr());
-  const size_t step = static_cast<size_t>(pieces.numel()) /
-                      static_cast<size_t>(size);
+  const size_t step =
+      static_cast<size_t>(pieces.numel()) / static_cast<size_t>(size);
   std::vector<const std::byte*> inputs;
   for (int rank = 0; rank < size; ++rank) {
     inputs.push_back(first + static_cast<size_t>(rank) * step);
@@ -46,7 +45,8 @@ GlooCollectives::GlooCollectives(c10::intrusive_ptr<c10d::Backend> gloo,
     : gloo_(std::move(gloo)),
       rank_(gloo_->getRank()),
       size_(gloo_->getSize()),
-      rank_names_(std::move(rank_names)) {}
+      rank_names_(std::make_shared<const std::vector<std::string>>(
+          std::move(rank_names))) {}
 
 template <typename Task>
 void GlooCollectives::run(const shm::Call& call, Timeout timeout,
@@ -57,17 +57,7 @@ void GlooCollectives::run(const shm::Call& call, Timeout timeout,
   } catch (const CommError&) {
     throw;
   } catch (const std::exception& error) {
-    std::string text = error.what();
-    text = text.substr(0, text.find('\n'));
-    throw CommError(
-        {.what = fmt::format("{} failed in {} over gloo",
-                             rank_names_.at(static_cast<size_t>(rank_)),
-                             call.describe()),
-         .got = text,
-         .fix = fmt::format("look at the other ranks ({}): one of them ended, "
-                            "stalled or called something else; "
-                            "LOCKSTEP_DEBUG=detail compares the calls",
-                            fmt::join(rank_names_, ", "))});
+    throw gloo_error(rank_names_, rank_, call.describe(), error);
   }
 }
 
@@ -91,8 +81,7 @@ void GlooCollectives::check_calls(const shm::Call& call, Timeout timeout) {
   }
 }
 
-at::Tensor GlooCollectives::gathered(const at::Tensor& bytes,
-                                     Timeout timeout) {
+at::Tensor GlooCollectives::gathered(const at::Tensor& bytes, Timeout timeout) {
   at::Tensor input = bytes;
   at::Tensor output = new_bytes(bytes.numel() * size_);
   if (bytes.numel() > 0) {
@@ -105,8 +94,9 @@ void GlooCollectives::exchange(at::Tensor& output, at::Tensor& input,
                                std::vector<int64_t> output_splits,
                                std::vector<int64_t> input_splits,
                                Timeout timeout) {
-  gloo_->alltoall_base(output, input, output_splits, input_splits,
-                       {.timeout = timeout})
+  gloo_
+      ->alltoall_base(output, input, output_splits, input_splits,
+                      {.timeout = timeout})
       ->wait();
 }
 
@@ -133,8 +123,7 @@ void GlooCollectives::all_reduce(at::Tensor& tensor, const c10d::ReduceOp& op,
       at::Tensor theirs = new_bytes(piece * size_);
       exchange(theirs, mine, {}, {}, timeout);
       at::Tensor sum = new_bytes(piece);
-      combine(reduction, theirs, size_,
-              static_cast<std::byte*>(sum.data_ptr()),
+      combine(reduction, theirs, size_, static_cast<std::byte*>(sum.data_ptr()),
               static_cast<size_t>(piece));
       byte_view(result.dense())
           .copy_(gathered(sum, timeout).narrow(0, 0, count));
@@ -149,8 +138,7 @@ void GlooCollectives::reduce(at::Tensor& tensor, int root,
   all_reduce(sum, op, timeout);
 }
 
-void GlooCollectives::broadcast(at::Tensor& tensor, int root,
-                                Timeout timeout) {
+void GlooCollectives::broadcast(at::Tensor& tensor, int root, Timeout timeout) {
   Result result(tensor);
   run(call_of(Operation::kBroadcast, tensor, root), timeout, [&] {
     if (tensor.numel() == 0) return;
@@ -189,8 +177,7 @@ void GlooCollectives::gather(Tensors& outputs, const at::Tensor& input,
         lists[0].push_back(byte_view(results.back().dense()));
       }
     }
-    gloo_->gather(lists, bytes, {.rootRank = root, .timeout = timeout})
-        ->wait();
+    gloo_->gather(lists, bytes, {.rootRank = root, .timeout = timeout})->wait();
     for (auto& result : results) result.write_back();
   });
 }
@@ -225,9 +212,8 @@ void GlooCollectives::reduce_scatter(at::Tensor& output, const Tensors& inputs,
     if (output.numel() == 0) return;
     Tensors bytes;
     for (const auto& input : inputs) {
-      bytes.push_back(byte_view(dense(op.op_ == c10d::ReduceOp::PREMUL_SUM
-                                          ? scaled(input, op)
-                                          : input)));
+      bytes.push_back(byte_view(dense(
+          op.op_ == c10d::ReduceOp::PREMUL_SUM ? scaled(input, op) : input)));
     }
     at::Tensor mine = torch::cat(bytes);
     at::Tensor theirs = torch::empty_like(mine);
@@ -242,10 +228,10 @@ void GlooCollectives::all_to_all(Tensors& outputs, const Tensors& inputs,
                                  Timeout timeout) {
   const auto size = static_cast<size_t>(size_);
   if (outputs.size() != size || inputs.size() != size) {
-    throw CommError({.what = "all_to_all needs a tensor to and from each rank",
-                     .expected = fmt::format("{} and {}", size, size),
-                     .got = fmt::format("{} and {}", inputs.size(),
-                                        outputs.size())});
+    throw CommError(
+        {.what = "all_to_all needs a tensor to and from each rank",
+         .expected = fmt::format("{} and {}", size, size),
+         .got = fmt::format("{} and {}", inputs.size(), outputs.size())});
   }
   shm::Call call{.operation = Operation::kAllToAll};
   run(call, timeout, [&] {
@@ -292,6 +278,37 @@ void GlooCollectives::all_to_all(Tensors& outputs, const Tensors& inputs,
 void GlooCollectives::barrier(Timeout timeout) {
   run({.operation = Operation::kBarrier}, timeout,
       [&] { gloo_->barrier({.device_ids = {}, .timeout = timeout})->wait(); });
+}
+
+Collectives::Work GlooCollectives::send(const at::Tensor& tensor, int to,
+                                        int tag, Timeout timeout) {
+  return start_mail(shm::MailOperation::Kind::kSend, tensor, to, tag, timeout);
+}
+
+Collectives::Work GlooCollectives::recv(const at::Tensor& tensor, int from,
+                                        int tag, Timeout timeout) {
+  return start_mail(shm::MailOperation::Kind::kReceive, tensor, from, tag,
+                    timeout);
+}
+
+Collectives::Work GlooCollectives::recv_any(const at::Tensor& tensor, int tag,
+                                            Timeout timeout) {
+  return start_mail(shm::MailOperation::Kind::kReceive, tensor, shm::kAnySource,
+                    tag, timeout);
+}
+
+Collectives::Work GlooCollectives::start_mail(shm::MailOperation::Kind kind,
+                                              const at::Tensor& tensor,
+                                              int peer, int tag,
+                                              Timeout timeout) {
+  const shm::MailOperation operation{.kind = kind,
+                                     .peer = peer,
+                                     .tag = tag,
+                                     .bytes = tensor.nbytes(),
+                                     .deadline = {},
+                                     .done = {}};
+  return c10::make_intrusive<GlooMail>(*gloo_, rank_names_, operation, tensor,
+                                       timeout);
 }
 
 SharedMemory GlooCollectives::share(size_t, Timeout) {

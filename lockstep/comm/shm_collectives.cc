@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 
 #include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/Types.hpp>
@@ -10,6 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/call_of.h"
 #include "lockstep/comm/dense.h"
+#include "lockstep/comm/mail_work.h"
 #include "lockstep/comm/tree_reduce.h"
 
 namespace lockstep {
@@ -21,7 +23,6 @@ using ConstBytes = std::span<const std::byte>;
 
 // A place is the memory's number, from 1, above the offset in it.
 constexpr int kOffsetBits = 44;
-constexpr const char* kAddressKey = "shm/segment";
 
 class Results {
  public:
@@ -56,18 +57,20 @@ class Inputs {
   std::vector<ConstBytes> bytes_;
 };
 
-std::shared_ptr<const shm::Segment> meet(c10d::Store& store, int rank,
-                                         int size) {
+/// The segment that rank 0 makes, which the others find by `key`.
+std::shared_ptr<const shm::Segment> meet(
+    c10d::Store& store, const std::string& key, int rank,
+    const std::function<std::shared_ptr<const shm::Segment>()>& make) {
   shm::SegmentAddress address;
   if (rank == 0) {
-    auto segment = shm::Group::make_segment(size);
+    auto segment = make();
     address = segment->address();
     std::vector<uint8_t> message(sizeof(address));
     std::memcpy(message.data(), &address, sizeof(address));
-    store.set(kAddressKey, message);
+    store.set(key, message);
     return segment;
   }
-  const std::vector<uint8_t> message = store.get(kAddressKey);
+  const std::vector<uint8_t> message = store.get(key);
   if (message.size() != sizeof(address)) {
     throw CommError({.what = "rank 0's address of its shared memory is none",
                      .expected = fmt::format("{} bytes", sizeof(address)),
@@ -80,17 +83,21 @@ std::shared_ptr<const shm::Segment> meet(c10d::Store& store, int rank,
 
 }  // namespace
 
-ShmCollectives::ShmCollectives(const c10::intrusive_ptr<c10d::Store>& store, int rank,
-                       int size, Timeout timeout)
+ShmCollectives::ShmCollectives(const c10::intrusive_ptr<c10d::Store>& store,
+                               int rank, int size, Timeout timeout)
     : rank_(rank),
       size_(size),
-      group_(meet(*store, rank, size), rank, size, timeout) {}
+      mailbox_(meet(*store, "shm/mail", rank,
+                    [&] { return shm::MailSegment::make(size); }),
+               rank, size),
+      group_(meet(*store, "shm/segment", rank,
+                  [&] { return shm::Group::make_segment(size); }),
+             rank, size, timeout) {}
 
 void ShmCollectives::all_reduce(at::Tensor& tensor, const c10d::ReduceOp& op,
-                            Timeout timeout) {
+                                Timeout timeout) {
   Result result(tensor);
-  const shm::Reduction reduction =
-      tree_reduction(tensor.scalar_type(), op.op_);
+  const shm::Reduction reduction = tree_reduction(tensor.scalar_type(), op.op_);
   group_.begin(call_of(Operation::kAllReduce, tensor, -1, &op), timeout);
   if (op.op_ == c10d::ReduceOp::PREMUL_SUM) {
     result.dense().copy_(scaled(result.dense(), op));
@@ -104,11 +111,10 @@ void ShmCollectives::all_reduce(at::Tensor& tensor, const c10d::ReduceOp& op,
   result.write_back();
 }
 
-void ShmCollectives::reduce(at::Tensor& tensor, int root, const c10d::ReduceOp& op,
-                        Timeout timeout) {
+void ShmCollectives::reduce(at::Tensor& tensor, int root,
+                            const c10d::ReduceOp& op, Timeout timeout) {
   Result result(tensor);
-  const shm::Reduction reduction =
-      tree_reduction(tensor.scalar_type(), op.op_);
+  const shm::Reduction reduction = tree_reduction(tensor.scalar_type(), op.op_);
   group_.begin(call_of(Operation::kReduce, tensor, root, &op), timeout);
   if (op.op_ == c10d::ReduceOp::PREMUL_SUM) {
     at::Tensor own = scaled(result.dense(), op).contiguous();
@@ -128,7 +134,7 @@ void ShmCollectives::broadcast(at::Tensor& tensor, int root, Timeout timeout) {
 }
 
 void ShmCollectives::all_gather(Tensors& outputs, const at::Tensor& input,
-                            Timeout timeout) {
+                                Timeout timeout) {
   check_parts(outputs, input, size_, "all_gather");
   const at::Tensor own = dense(input);
   Results results(outputs);
@@ -138,7 +144,7 @@ void ShmCollectives::all_gather(Tensors& outputs, const at::Tensor& input,
 }
 
 void ShmCollectives::gather(Tensors& outputs, const at::Tensor& input, int root,
-                        Timeout timeout) {
+                            Timeout timeout) {
   if (rank_ == root) check_parts(outputs, input, size_, "gather");
   const at::Tensor own = dense(input);
   Tensors none;
@@ -148,8 +154,8 @@ void ShmCollectives::gather(Tensors& outputs, const at::Tensor& input, int root,
   results.write_back();
 }
 
-void ShmCollectives::scatter(at::Tensor& output, const Tensors& inputs, int root,
-                         Timeout timeout) {
+void ShmCollectives::scatter(at::Tensor& output, const Tensors& inputs,
+                             int root, Timeout timeout) {
   if (rank_ == root) check_parts(inputs, output, size_, "scatter");
   Result result(output);
   const Inputs parts(rank_ == root ? inputs : Tensors());
@@ -159,7 +165,7 @@ void ShmCollectives::scatter(at::Tensor& output, const Tensors& inputs, int root
 }
 
 void ShmCollectives::reduce_scatter(at::Tensor& output, const Tensors& inputs,
-                                const c10d::ReduceOp& op, Timeout timeout) {
+                                    const c10d::ReduceOp& op, Timeout timeout) {
   check_parts(inputs, output, size_, "reduce_scatter");
   Result result(output);
   Tensors parts = inputs;
@@ -167,21 +173,20 @@ void ShmCollectives::reduce_scatter(at::Tensor& output, const Tensors& inputs,
     for (auto& part : parts) part = scaled(part, op);
   }
   const Inputs dense_parts(parts);
-  const shm::Reduction reduction =
-      tree_reduction(output.scalar_type(), op.op_);
+  const shm::Reduction reduction = tree_reduction(output.scalar_type(), op.op_);
   group_.begin(call_of(Operation::kReduceScatter, output, -1, &op), timeout);
   shm::reduce_scatter(group_, result.bytes(), dense_parts.bytes(), reduction);
   result.write_back();
 }
 
 void ShmCollectives::all_to_all(Tensors& outputs, const Tensors& inputs,
-                            Timeout timeout) {
+                                Timeout timeout) {
   const auto size = static_cast<size_t>(size_);
   if (outputs.size() != size || inputs.size() != size) {
-    throw CommError({.what = "all_to_all needs a tensor to and from each rank",
-                     .expected = fmt::format("{} and {}", size, size),
-                     .got = fmt::format("{} and {}", inputs.size(),
-                                        outputs.size())});
+    throw CommError(
+        {.what = "all_to_all needs a tensor to and from each rank",
+         .expected = fmt::format("{} and {}", size, size),
+         .got = fmt::format("{} and {}", inputs.size(), outputs.size())});
   }
   Results results(outputs);
   const Inputs parts(inputs);
@@ -195,6 +200,28 @@ void ShmCollectives::all_to_all(Tensors& outputs, const Tensors& inputs,
 void ShmCollectives::barrier(Timeout timeout) {
   group_.begin({.operation = Operation::kBarrier}, timeout);
   shm::barrier(group_);
+}
+
+Collectives::Work ShmCollectives::send(const at::Tensor& tensor, int to,
+                                       int tag, Timeout timeout) {
+  auto work = c10::make_intrusive<MailWork>(rank_, c10d::OpType::SEND, tensor);
+  mailbox_.send(to, tag, work->bytes(), timeout, done_of(work));
+  return work;
+}
+
+Collectives::Work ShmCollectives::recv(const at::Tensor& tensor, int from,
+                                       int tag, Timeout timeout) {
+  auto work = c10::make_intrusive<MailWork>(rank_, c10d::OpType::RECV, tensor);
+  mailbox_.receive(from, tag, work->bytes(), timeout, done_of(work));
+  return work;
+}
+
+Collectives::Work ShmCollectives::recv_any(const at::Tensor& tensor, int tag,
+                                           Timeout timeout) {
+  auto work =
+      c10::make_intrusive<MailWork>(rank_, c10d::OpType::RECVANYSOURCE, tensor);
+  mailbox_.receive_any(tag, work->bytes(), timeout, done_of(work));
+  return work;
 }
 
 SharedMemory ShmCollectives::share(size_t bytes, Timeout timeout) {
@@ -255,7 +282,8 @@ bool ShmCollectives::agree_on(uint64_t place) {
   return is_same;
 }
 
-std::vector<Bytes> ShmCollectives::at_place(uint64_t place, size_t bytes) const {
+std::vector<Bytes> ShmCollectives::at_place(uint64_t place,
+                                            size_t bytes) const {
   const auto memory = shared_[(place >> kOffsetBits) - 1].lock();
   const size_t offset = place & ((uint64_t{1} << kOffsetBits) - 1);
   std::vector<Bytes> spans;

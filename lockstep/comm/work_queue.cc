@@ -76,9 +76,8 @@ c10::intrusive_ptr<QueuedWork> WorkQueue::submit(
 void WorkQueue::run_items() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] {
-      return !is_busy_ && (!items_.empty() || is_stopping_);
-    });
+    changed_.wait(
+        lock, [&] { return !is_busy_ && (!items_.empty() || is_stopping_); });
     if (items_.empty()) return;
     const Item item = std::move(items_.front());
     items_.pop_front();

@@ -39,9 +39,9 @@ std::string place_of_this_process() {
   std::array<char, 64> pid_namespace{};
   const ssize_t size = ::readlink("/proc/self/ns/pid", pid_namespace.data(),
                                   pid_namespace.size() - 1);
-  return fmt::format(
-      "{} {} {}", first_line("/proc/sys/kernel/random/boot_id"),
-      size > 0 ? std::string_view(pid_namespace.data()) : "?", ::geteuid());
+  return fmt::format("{} {} {}", first_line("/proc/sys/kernel/random/boot_id"),
+                     size > 0 ? std::string_view(pid_namespace.data()) : "?",
+                     ::geteuid());
 }
 
 }  // namespace
@@ -84,25 +84,24 @@ void World::Impl::choose_backend(const std::vector<std::string>& places) {
   }
   if ((name == "nccl") != (options_.device_type == torch::kCUDA)) {
     throw InvalidArgument(
-        "comm", {.what = fmt::format("backend {} does not work on {} tensors",
-                                     name, c10::DeviceTypeName(
-                                               options_.device_type, true)),
-                 .fix = "use nccl for cuda, shm or gloo for cpu"});
+        "comm",
+        {.what = fmt::format("backend {} does not work on {} tensors", name,
+                             c10::DeviceTypeName(options_.device_type, true)),
+         .fix = "use nccl for cuda, shm or gloo for cpu"});
   }
   if (name == "shm" && !is_one_host) {
     throw InvalidArgument(
-        "comm",
-        {.what = "backend shm needs all ranks on one host",
-         .expected = "one kernel, process namespace and user",
-         .got = fmt::format("ranks at: {}", fmt::join(places, "; ")),
-         .fix = "use --backend gloo, or auto"});
+        "comm", {.what = "backend shm needs all ranks on one host",
+                 .expected = "one kernel, process namespace and user",
+                 .got = fmt::format("ranks at: {}", fmt::join(places, "; ")),
+                 .fix = "use --backend gloo, or auto"});
   }
-  BackendOptions options{.store = store,
-                         .rank = rank,
-                         .size = size,
-                         .timeout = timeout,
-                         .master_addr = is_one_host ? "127.0.0.1"
-                                                    : master_addr_};
+  BackendOptions options{
+      .store = store,
+      .rank = rank,
+      .size = size,
+      .timeout = timeout,
+      .master_addr = is_one_host ? "127.0.0.1" : master_addr_};
   if (name == "nccl") {
     backend = make_nccl_backend(options);
     return;
@@ -111,9 +110,8 @@ void World::Impl::choose_backend(const std::vector<std::string>& places) {
   if (name == "shm") {
     collectives = std::make_unique<ShmCollectives>(store, rank, size, timeout);
   } else {
-    auto names = all_gather_text(
-        fmt::format("rank {} (host {}, pid {})", rank, host_name(),
-                    ::getpid()));
+    auto names = all_gather_text(fmt::format("rank {} (host {}, pid {})", rank,
+                                             host_name(), ::getpid()));
     collectives = std::make_unique<GlooCollectives>(make_gloo_backend(options),
                                                     std::move(names));
   }
@@ -139,6 +137,13 @@ std::string World::Impl::get(const std::string& key) const {
          .fix = "look at that rank's own output; start all ranks; if it only "
                 "needs longer, raise the timeout"});
   }
+}
+
+c10d::Backend& World::Impl::others() const {
+  if (backend) return *backend;
+  throw InvalidArgument("comm",
+                        {.what = "there is no rank to send to or receive from",
+                         .expected = "a world of at least 2"});
 }
 
 std::vector<std::string> World::Impl::all_gather_text(

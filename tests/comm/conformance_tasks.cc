@@ -1,9 +1,11 @@
 // What every backend must do, against plain loops over what each rank brings.
 
 #include <bit>
+#include <set>
 
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
+#include "lockstep/base/error.h"
 #include "tests/comm/rank_tasks.h"
 
 namespace lockstep {
@@ -14,10 +16,10 @@ using Tensors = std::vector<at::Tensor>;
 
 const std::vector<at::ScalarType>& types() {
   static const std::vector<at::ScalarType> all{
-      torch::kUInt8,   torch::kInt8,     torch::kInt16,
-      torch::kInt32,   torch::kInt64,    torch::kFloat16,
-      torch::kBFloat16, torch::kFloat32, torch::kFloat64,
-      torch::kBool,    torch::kComplexFloat, torch::kComplexDouble,
+      torch::kUInt8,         torch::kInt8,         torch::kInt16,
+      torch::kInt32,         torch::kInt64,        torch::kFloat16,
+      torch::kBFloat16,      torch::kFloat32,      torch::kFloat64,
+      torch::kBool,          torch::kComplexFloat, torch::kComplexDouble,
       torch::kFloat8_e4m3fn, torch::kFloat8_e5m2};
   return all;
 }
@@ -127,9 +129,9 @@ const RankTasks all_reduce("all_reduce", [](const World& world) {
         const at::Tensor expected = reduced(op, world.size(), count, type);
         // torch's vector code rounds complex products and quotients otherwise
         // than std::complex: to 1e-6 (complex64) of their size.
-        const bool is_close =
-            c10::isComplexType(type) && (op == Op::PRODUCT || op == Op::AVG) &&
-            torch::allclose(tensor, expected, 1e-6, 1e-6);
+        const bool is_close = c10::isComplexType(type) &&
+                              (op == Op::PRODUCT || op == Op::AVG) &&
+                              torch::allclose(tensor, expected, 1e-6, 1e-6);
         require(is_close || same(tensor, expected),
                 describe(type, count, "all_reduce"));
       }
@@ -152,8 +154,8 @@ const RankTasks reductions("reductions", [](const World& world) {
       }
       Tensors parts;
       for (int part = 0; part < size; ++part) {
-        parts.push_back(data_of(world.rank(), count, type,
-                                static_cast<uint64_t>(part)));
+        parts.push_back(
+            data_of(world.rank(), count, type, static_cast<uint64_t>(part)));
       }
       at::Tensor output = torch::zeros({count}, type);
       world.reduce_scatter(output, parts);
@@ -189,9 +191,9 @@ const RankTasks moves("moves", [](const World& world) {
         require(gathered.size() == static_cast<size_t>(rank == root ? size : 0),
                 "gather: tensors");
         for (int r = 0; r < static_cast<int>(gathered.size()); ++r) {
-          require(same(gathered[static_cast<size_t>(r)],
-                       data_of(r, count, type)),
-                  describe(type, count, "gather"));
+          require(
+              same(gathered[static_cast<size_t>(r)], data_of(r, count, type)),
+              describe(type, count, "gather"));
         }
         Tensors parts;
         for (int r = 0; r < size; ++r) parts.push_back(data_of(r, count, type));
@@ -205,8 +207,8 @@ const RankTasks moves("moves", [](const World& world) {
         require(same(all[static_cast<size_t>(r)], data_of(r, count, type)),
                 describe(type, count, "all_gather"));
         // Rank q sends rank r q + r elements more.
-        inputs.push_back(data_of(rank, count + rank + r, type,
-                                 static_cast<uint64_t>(r)));
+        inputs.push_back(
+            data_of(rank, count + rank + r, type, static_cast<uint64_t>(r)));
         outputs.push_back(torch::zeros({count + rank + r}, type));
       }
       world.all_to_all(outputs, inputs);
@@ -228,15 +230,103 @@ const RankTasks strided("strided", [](const World& world) {
   at::Tensor sum = view(world.rank()).clone().t().contiguous().t();
   require(!sum.is_contiguous(), "the test's tensor has gaps");
   world.all_reduce(sum);
-  require(same(sum.t(), reduced(Op::SUM, world.size(), 300, torch::kFloat32)
-                            .view({6, 50})),
-          "all_reduce of a transposed tensor");
+  require(
+      same(sum.t(),
+           reduced(Op::SUM, world.size(), 300, torch::kFloat32).view({6, 50})),
+      "all_reduce of a transposed tensor");
   at::Tensor whole = torch::zeros({10, 10});
   at::Tensor column = whole.select(1, 3);
   column.fill_(world.rank() + 1.0);
   world.broadcast(column, 0);
   require(whole.sum().item<double>() == 10 && column.sum().item<double>() == 10,
           "broadcast of a column");
+});
+
+/// A message around the ring of ranks: from each to the next.
+void pass_on(const World& world, const at::Tensor& own, at::Tensor& received) {
+  const int next = (world.rank() + 1) % world.size();
+  const int last = (world.rank() + world.size() - 1) % world.size();
+  Tensors sent{own}, got{received};
+  const auto sending = world.backend()->send(sent, next, 0);
+  const auto receiving = world.backend()->recv(got, last, 0);
+  receiving->wait();
+  sending->wait();
+  require(sending->isSuccess() && receiving->isCompleted(), "send and recv");
+}
+
+template <typename Error, typename Act>
+void require_throw(const Act& act, const char* what) {
+  bool has_thrown = false;
+  try {
+    act();
+  } catch (const Error&) {
+    has_thrown = true;
+  }
+  require(has_thrown, what);
+}
+
+const RankTasks send_recv("send_recv", [](const World& world) {
+  const int size = world.size();
+  const int rank = world.rank();
+  at::Tensor none = torch::zeros({1});
+  require_throw<InvalidArgument>([&] { world.send(none, rank); },
+                                 "send to self");
+  if (size == 1) return;
+  require_throw<InvalidArgument>([&] { world.recv(none, size); }, "no rank");
+  require_throw<InvalidArgument>(
+      [&] { world.send(none, (rank + 1) % size, -1); }, "a negative tag");
+  const int last = (rank + size - 1) % size;
+  for (const auto type : types()) {
+    for (const int64_t count : kCounts) {
+      at::Tensor received = torch::zeros({count}, type);
+      pass_on(world, data_of(rank, count, type), received);
+      require(same(received, data_of(last, count, type)),
+              describe(type, count, "send and recv"));
+    }
+  }
+  constexpr int64_t kLarge = (8 << 20) / 4;
+  at::Tensor large = torch::zeros({kLarge});
+  pass_on(world, data_of(rank, kLarge, torch::kFloat32), large);
+  require(same(large, data_of(last, kLarge, torch::kFloat32)), "8 MiB");
+
+  at::Tensor whole = torch::zeros({6, 50});
+  at::Tensor columns = whole.t();
+  pass_on(world, data_of(rank, 300, torch::kFloat32).view({6, 50}).t(),
+          columns);
+  require(same(whole, data_of(last, 300, torch::kFloat32).view({6, 50})),
+          "send and recv of a transposed tensor");
+
+  // The other way round than they were sent, and beside a collective.
+  auto& backend = *world.backend();
+  std::vector<c10::intrusive_ptr<c10d::Work>> works;
+  for (int tag = 0; tag < 5; ++tag) {
+    Tensors sent{torch::full({1000}, static_cast<double>(10 * rank + tag))};
+    works.push_back(backend.send(sent, (rank + 1) % size, tag));
+  }
+  at::Tensor sum = torch::ones({1000});
+  world.all_reduce(sum);
+  require(sum[0].item<double>() == size, "an all_reduce beside messages");
+  for (int tag = 4; tag >= 0; --tag) {
+    at::Tensor received = torch::zeros({1000});
+    world.recv(received, last, tag);
+    require(received.eq(10 * last + tag).all().item<bool>(), "reversed tags");
+  }
+  for (const auto& work : works) work->wait();
+  world.barrier();
+
+  if (rank != 0) {
+    world.send(torch::full({3}, static_cast<double>(rank)), 0, 7);
+  } else {
+    std::set<int> senders;
+    for (int i = 1; i < size; ++i) {
+      at::Tensor received = torch::zeros({3});
+      const int sender = world.recv_any(received, 7);
+      require(received.eq(sender).all().item<bool>(), "the source of any");
+      senders.insert(sender);
+    }
+    require(static_cast<int>(senders.size()) == size - 1, "any source");
+  }
+  world.barrier();
 });
 
 const RankTasks c10d_forms("c10d_forms", [](const World& world) {
@@ -251,16 +341,15 @@ const RankTasks c10d_forms("c10d_forms", [](const World& world) {
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
   std::vector<Tensors> lists;
   for (uint64_t i = 0; i < 20; ++i) {
-    lists.push_back({data_of(rank, 1000 + static_cast<int64_t>(i) * 5000,
-                             float32, i)});
+    lists.push_back(
+        {data_of(rank, 1000 + static_cast<int64_t>(i) * 5000, float32, i)});
   }
   for (auto& list : lists) works.push_back(c10d_backend.allreduce(list, {}));
   for (uint64_t i = 0; i < works.size(); ++i) {
     const auto future = works[i]->getFuture();
     require(works[i]->wait() && works[i]->isSuccess(), "an async all_reduce");
     future->wait();
-    const at::Tensor value =
-        future->value().toTensorVector().at(0);
+    const at::Tensor value = future->value().toTensorVector().at(0);
     require(same(value, reduced(Op::SUM, size, value.numel(), float32, i)),
             "an async all_reduce's future");
   }
@@ -289,7 +378,8 @@ const RankTasks c10d_forms("c10d_forms", [](const World& world) {
           "allgather_into_tensor_coalesced");
 
   std::vector<Tensors> output_lists(static_cast<size_t>(size));
-  for (auto& list : output_lists) list = {torch::zeros({12}), torch::zeros({12})};
+  for (auto& list : output_lists)
+    list = {torch::zeros({12}), torch::zeros({12})};
   c10d_backend.allgather_coalesced(output_lists, inputs, {})->wait();
   for (int r = 0; r < size; ++r) {
     require(same(output_lists[static_cast<size_t>(r)][1],
@@ -356,7 +446,7 @@ const RankTasks groups("groups", [](const World& world) {
 
 const RankTasks conformance("conformance", [](const World& world) {
   for (const char* name : {"all_reduce", "reductions", "moves", "strided",
-                           "c10d_forms", "groups"}) {
+                           "send_recv", "c10d_forms", "groups"}) {
     RankTasks::get(name)(world);
   }
 });
