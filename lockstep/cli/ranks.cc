@@ -29,8 +29,12 @@ void add_rank_options(CLI::App& app, RankFlags& flags) {
 bool is_rank() { return read_environment().launcher != "none"; }
 
 void start_ranks(const DeviceFlags& devices) {
+  start_ranks(static_cast<int>(to_devices(devices, "auto").size()));
+}
+
+void start_ranks(int count) {
   launch::RunOptions options;
-  options.workers = static_cast<int>(to_devices(devices, "auto").size());
+  options.workers = count;
   // Rank 0 alone prints, and its progress bar is better without a label.
   options.label_lines = launch::LabelLines::kOff;
   std::vector<std::string> command = command_line();
@@ -54,12 +58,12 @@ std::string describe_rank(const train::TrainOptions& options) {
   const ShardRange own =
       shards_of_worker(world.rank(), world.size(), plan.shards);
   const auto size = static_cast<int64_t>(chunks.size());
-  const int64_t samples = std::accumulate(
-      chunks.begin() + std::min(own.first, size),
-      chunks.begin() + std::min(own.last, size), int64_t{0});
+  const int64_t samples =
+      std::accumulate(chunks.begin() + std::min(own.first, size),
+                      chunks.begin() + std::min(own.last, size), int64_t{0});
   return fmt::format("Rank: {} | Local rank: {} | Device: {} | Batch: {}",
-                     world.rank(), world.local_rank(),
-                     plan.devices[0].name(), samples);
+                     world.rank(), world.local_rank(), plan.devices[0].name(),
+                     samples);
 }
 
 }  // namespace lockstep::cli
