@@ -75,18 +75,18 @@ std::optional<std::vector<int>> cores_of_job() {
     const auto [end, error] =
         std::from_chars(word.data(), word.data() + word.size(), core);
     if (error != std::errc() || end != word.data() + word.size() || core < 0) {
-      throw InvalidArgument("env", {.what = fmt::format("bad {}",
-                                                        kCoresVariable),
-                                    .expected = "numbers such as 0,1,2",
-                                    .got = *text,
-                                    .fix = "unset it"});
+      throw InvalidArgument("env",
+                            {.what = fmt::format("bad {}", kCoresVariable),
+                             .expected = "numbers such as 0,1,2",
+                             .got = *text,
+                             .fix = "unset it"});
     }
     cores.push_back(core);
   }
   std::sort(cores.begin(), cores.end());
-  const bool is_job = std::includes(cores.begin(), cores.end(),
-                                    starting_mask().begin(),
-                                    starting_mask().end());
+  const bool is_job =
+      std::includes(cores.begin(), cores.end(), starting_mask().begin(),
+                    starting_mask().end());
   return is_job ? std::optional(cores) : std::nullopt;
 }
 

@@ -4,9 +4,9 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/chunk.h"
 #include "lockstep/cli/checks.h"
 #include "lockstep/cli/commands.h"
-#include "lockstep/base/chunk.h"
 #include "lockstep/report/table.h"
 
 namespace lockstep::cli {

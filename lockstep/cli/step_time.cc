@@ -78,8 +78,8 @@ data::Batch fixed_batch(const train::TrainOptions& options,
   }
   batch.targets = torch::randint(options.model.classes, {samples});
   batch.total = samples;
-  const ShardRange own = shards_of_worker(options.world.rank(),
-                                          options.world.size(), plan.shards);
+  const ShardRange own =
+      shards_of_worker(options.world.rank(), options.world.size(), plan.shards);
   const auto chunks = chunk_sizes(samples, plan.shards);
   const auto before = [&](int64_t shard) {
     const auto size = static_cast<int64_t>(chunks.size());

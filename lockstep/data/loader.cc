@@ -183,8 +183,7 @@ class Loader::Impl {
   // Plain loops and no operators of ATen's: its threads are for the training.
   Batch make(const Epoch& epoch, int64_t number) const {
     const int64_t total = std::min(
-        options_.batch_size,
-        dataset_->size() - number * options_.batch_size);
+        options_.batch_size, dataset_->size() - number * options_.batch_size);
     const auto [skipped, count] = part_of(total, options_.part);
     const int64_t first = number * options_.batch_size + skipped;
     const int64_t elements =

@@ -37,8 +37,9 @@ struct DataParallelOptions {
   /// The ranks that share the work: each makes its steps with its own shards,
   /// and all get the same parameters. Only train_step() works for several.
   TORCH_ARG(World, world);
-  /// Logical shards that a batch is cut into; 0: one per device of all ranks. The bits of
-  /// a run depend on this number, not on how many devices share the shards.
+  /// Logical shards that a batch is cut into; 0: one per device of all ranks.
+  /// The bits of a run depend on this number, not on how many devices share the
+  /// shards.
   TORCH_ARG(int64_t, shards) = 0;
   /// Threads a shard computes with; 0: the cores of all devices / shards.
   TORCH_ARG(int, intra_op_threads) = 0;

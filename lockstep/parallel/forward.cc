@@ -28,10 +28,10 @@ IValue ReplicaGroup::forward(const std::vector<IValue>& inputs) {
     });
   }
   if (exchange_ && needs_graph) {
-    throw InvalidArgument(
-        "ddp", {.what = "forward() of several ranks under autograd",
-                .fix = "train with train_step(); evaluate under "
-                       "torch::NoGradGuard"});
+    throw InvalidArgument("ddp",
+                          {.what = "forward() of several ranks under autograd",
+                           .fix = "train with train_step(); evaluate under "
+                                  "torch::NoGradGuard"});
   }
   const auto parts = inputs.empty() ? std::vector<IValue>{all}
                                     : scatter_checked(all, needs_graph);

@@ -59,9 +59,9 @@ void MessageExchange::broadcast(const ModuleHandle::Named& tensors) {
   at = data_of(flat);
   for (const auto& [name, tensor] : tensors) {
     Tensor target = tensor;
-    target.copy_(torch::from_blob(
-        at, tensor.sizes(),
-        torch::TensorOptions().dtype(tensor.scalar_type())));
+    target.copy_(
+        torch::from_blob(at, tensor.sizes(),
+                         torch::TensorOptions().dtype(tensor.scalar_type())));
     at += tensor.nbytes();
   }
 }
@@ -73,7 +73,8 @@ MessageExchange::Heads MessageExchange::exchange_heads(
   const auto parameters = static_cast<int64_t>(parameters_.size());
   const int64_t most = (shards_ + world_.size() - 1) / world_.size();
   const int64_t per_partial = 2 + parameters;
-  Tensor mine = torch::zeros({2 + most * per_partial + shards_}, torch::kDouble);
+  Tensor mine =
+      torch::zeros({2 + most * per_partial + shards_}, torch::kDouble);
   auto* out = mine.data_ptr<double>();
   out[0] = static_cast<double>(totals.samples);
   out[1] = static_cast<double>(own.size());
@@ -82,8 +83,7 @@ MessageExchange::Heads MessageExchange::exchange_heads(
     head[0] = static_cast<double>(own[p].first);
     head[1] = static_cast<double>(own[p].last);
     for (int64_t i = 0; i < parameters; ++i) {
-      head[2 + i] =
-          own[p].gradients[static_cast<size_t>(i)].defined() ? 1 : 0;
+      head[2 + i] = own[p].gradients[static_cast<size_t>(i)].defined() ? 1 : 0;
     }
   }
   double* losses = out + 2 + most * per_partial;
@@ -112,8 +112,7 @@ MessageExchange::Heads MessageExchange::exchange_heads(
         one.has_gradient.push_back(head[2 + i] != 0);
       }
       for (int64_t s = one.first; s < one.last; ++s) {
-        totals.losses[static_cast<size_t>(s)] =
-            in[2 + most * per_partial + s];
+        totals.losses[static_cast<size_t>(s)] = in[2 + most * per_partial + s];
       }
       heads.back().push_back(std::move(one));
     }
@@ -128,9 +127,8 @@ ShardRange MessageExchange::bytes_of_rank(int rank) const {
     if (b == count) return at_.back();
     const optim::Block& block = blocks_[static_cast<size_t>(b)];
     const auto tensor = static_cast<size_t>(block.tensor);
-    return at_[tensor] +
-           block.offset *
-               static_cast<int64_t>(parameters_[tensor].element_size());
+    return at_[tensor] + block.offset * static_cast<int64_t>(
+                                            parameters_[tensor].element_size());
   };
   return {begin(own.first), begin(own.last)};
 }
@@ -159,8 +157,7 @@ std::vector<Tensor> MessageExchange::scatter_partials(
     const ShardRange theirs = bytes_of_rank(rank);
     std::vector<Tensor> parts;
     for (const Tensor& flat : flats) {
-      parts.push_back(
-          flat.narrow(0, theirs.first, theirs.last - theirs.first));
+      parts.push_back(flat.narrow(0, theirs.first, theirs.last - theirs.first));
     }
     inputs.push_back(parts.empty() ? torch::empty({0}, torch::kUInt8)
                                    : torch::stack(parts));
@@ -177,8 +174,8 @@ std::vector<Tensor> MessageExchange::scatter_partials(
 Tensor MessageExchange::sum(const std::vector<Tensor>& partials,
                             const Heads& heads, int64_t chunks) const {
   const ShardRange bytes = bytes_of_rank(world_.rank());
-  const ShardRange own = shards_of_worker(
-      world_.rank(), world_.size(), static_cast<int64_t>(blocks_.size()));
+  const ShardRange own = shards_of_worker(world_.rank(), world_.size(),
+                                          static_cast<int64_t>(blocks_.size()));
   // Each block of this rank is a tensor of its own to Reduction.
   std::vector<Tensor> layout;
   std::vector<PartialSum> all;
@@ -197,9 +194,9 @@ Tensor MessageExchange::sum(const std::vector<Tensor>& partials,
             block.offset * static_cast<int64_t>(parameter.element_size());
         partial.gradients.push_back(
             head.has_gradient[tensor]
-                ? torch::from_blob(data_of(memory) + at, {block.length},
-                                   torch::TensorOptions().dtype(
-                                       parameter.scalar_type()))
+                ? torch::from_blob(
+                      data_of(memory) + at, {block.length},
+                      torch::TensorOptions().dtype(parameter.scalar_type()))
                 : Tensor());
         if (all.empty()) {
           layout.push_back(torch::empty(
@@ -215,20 +212,17 @@ Tensor MessageExchange::sum(const std::vector<Tensor>& partials,
   Reduction reduction(std::move(all), chunks, layout);
   Tensor scratch = torch::empty({optim::kBlockElements});
   for (size_t i = 0; i < layout.size(); ++i) {
-    const Tensor block = reduction.block(
-        {.tensor = static_cast<int64_t>(i),
-         .offset = 0,
-         .length = layout[i].numel()},
-        scratch);
+    const Tensor block = reduction.block({.tensor = static_cast<int64_t>(i),
+                                          .offset = 0,
+                                          .length = layout[i].numel()},
+                                         scratch);
     if (!block.defined()) continue;
-    const optim::Block& where =
-        blocks_[static_cast<size_t>(own.first) + i];
+    const optim::Block& where = blocks_[static_cast<size_t>(own.first) + i];
     const auto tensor = static_cast<size_t>(where.tensor);
-    std::memcpy(
-        data_of(result) + at_[tensor] - bytes.first +
-            where.offset *
-                static_cast<int64_t>(parameters_[tensor].element_size()),
-        block.const_data_ptr(), block.nbytes());
+    std::memcpy(data_of(result) + at_[tensor] - bytes.first +
+                    where.offset * static_cast<int64_t>(
+                                       parameters_[tensor].element_size()),
+                block.const_data_ptr(), block.nbytes());
   }
   return result;
 }
@@ -246,8 +240,8 @@ Reduction MessageExchange::reduce(std::vector<PartialSum> own, int64_t chunks,
     const ShardRange bytes = bytes_of_rank(rank);
     outputs.push_back(flat.narrow(0, bytes.first, bytes.last - bytes.first));
   }
-  world_.all_to_all(outputs, std::vector<Tensor>(
-                                 static_cast<size_t>(world_.size()), mine));
+  world_.all_to_all(
+      outputs, std::vector<Tensor>(static_cast<size_t>(world_.size()), mine));
   PartialSum sums{.first = 0, .last = chunks, .gradients = {}};
   for (size_t i = 0; i < parameters_.size(); ++i) {
     bool has_any = false;

@@ -6,8 +6,8 @@
 
 #include <torch/torch.h>
 
-#include "lockstep/comm/world.h"
 #include "lockstep/base/chunk.h"
+#include "lockstep/comm/world.h"
 #include "lockstep/parallel/module_handle.h"
 #include "lockstep/parallel/reduction.h"
 

@@ -70,8 +70,8 @@ ReplicaGroup::ReplicaGroup(ModuleHandle original,
                                        .fix = "pass devices(\"auto\")"});
   }
   output_device_ = options_.output_device().value_or(devices_[0]);
-  shards_ = check_shards(options_.shards(), devices_.size(),
-                         options_.world().size());
+  shards_ =
+      check_shards(options_.shards(), devices_.size(), options_.world().size());
   check_world(options_);
   seed_ = options_.seed().value_or(
       at::detail::getDefaultCPUGenerator().current_seed());
@@ -99,8 +99,8 @@ ReplicaGroup::ReplicaGroup(ModuleHandle original,
   }
   own_shards_ = {shards_of(0).first, shards_of(workers_.size() - 1).last};
   if (options_.world().size() > 1) {
-    exchange_ = make_rank_exchange(options_.world(), original_, parameters_,
-                                   shards_);
+    exchange_ =
+        make_rank_exchange(options_.world(), original_, parameters_, shards_);
   }
   make_replicas(make_replica);
 }

@@ -123,7 +123,7 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   DataParallelOptions options_;
   Device output_device_;
   int64_t shards_;
-  ShardRange own_shards_{};  // this rank's
+  ShardRange own_shards_{};            // this rank's
   std::vector<Device> shard_devices_;  // of own_shards_
   int64_t step_ = 0;
   uint64_t seed_ = 0;

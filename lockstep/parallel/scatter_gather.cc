@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/chunk.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
-#include "lockstep/base/chunk.h"
 #include "lockstep/parallel/nested.h"
 
 namespace lockstep {

@@ -25,8 +25,7 @@ size_t bytes_of(const Tensor& tensor) { return round_up(tensor.nbytes()); }
 /// Partial sums that a worker has of neighbouring shards at most: left and
 /// right of the highest node of the tree, two for each level.
 size_t most_partials_of(int64_t shards) {
-  return 2 * static_cast<size_t>(
-                 std::bit_width(static_cast<uint64_t>(shards)));
+  return 2 * static_cast<size_t>(std::bit_width(static_cast<uint64_t>(shards)));
 }
 
 }  // namespace
@@ -77,8 +76,8 @@ SharedExchange::SharedExchange(const World& world, const ModuleHandle& module,
                   round_up(static_cast<size_t>(shards_) * sizeof(double)) +
                   round_up(most_partials_ * count) +
                   round_up(most_values_ * sizeof(double));
-  memory_ = world_.shared_memory(gradients_at_ +
-                                 most_partials_ * parameter_bytes);
+  memory_ =
+      world_.shared_memory(gradients_at_ + most_partials_ * parameter_bytes);
   gradients_.resize(static_cast<size_t>(world_.size()));
   for (int rank = 0; rank < world_.size(); ++rank) {
     size_t at = gradients_at_;
@@ -111,9 +110,10 @@ Tensor SharedExchange::like_at(const Tensor& tensor, int, size_t offset) {
                 .expected = fmt::format("{} bytes", memory.size()),
                 .got = fmt::format("{} bytes", offset + tensor.nbytes())});
   }
-  return torch::from_blob(memory.data() + offset, tensor.sizes(),
-                          tensor.strides(), [keep = common_](void*) {},
-                          torch::TensorOptions().dtype(tensor.scalar_type()));
+  return torch::from_blob(
+      memory.data() + offset, tensor.sizes(), tensor.strides(),
+      [keep = common_](void*) {},
+      torch::TensorOptions().dtype(tensor.scalar_type()));
 }
 
 SharedExchange::Table& SharedExchange::table(int rank) const {
@@ -223,8 +223,8 @@ void SharedExchange::share(std::vector<double>& all) {
             mine.begin() + own.first);
   world_.barrier();
   for (int rank = 0; rank < world_.size(); ++rank) {
-    const ShardRange its = shards_of_worker(
-        rank, world_.size(), static_cast<int64_t>(all.size()));
+    const ShardRange its =
+        shards_of_worker(rank, world_.size(), static_cast<int64_t>(all.size()));
     const auto theirs = values(rank);
     std::copy(theirs.begin() + its.first, theirs.begin() + its.last,
               all.begin() + its.first);

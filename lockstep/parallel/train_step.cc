@@ -159,8 +159,8 @@ ReplicaGroup::StepShards ReplicaGroup::cut(const std::vector<IValue>& inputs,
   shards.samples = chunk_sizes(shards.batch, shards_);
   std::vector<int64_t> sizes;
   for (int64_t s = own_shards_.first;
-       s < std::min(own_shards_.last,
-                    static_cast<int64_t>(shards.samples.size()));
+       s <
+       std::min(own_shards_.last, static_cast<int64_t>(shards.samples.size()));
        ++s) {
     sizes.push_back(shards.samples[static_cast<size_t>(s)]);
   }

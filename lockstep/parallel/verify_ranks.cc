@@ -15,10 +15,9 @@ std::string describe(const ModuleHandle& module) {
   std::string text;
   const auto add = [&](const char* kind, const ModuleHandle::Named& named) {
     for (const auto& [name, tensor] : named) {
-      text += fmt::format("{} '{}': {} {}{}\n", kind, name,
-                          c10::toString(tensor.scalar_type()),
-                          c10::str(tensor.sizes()),
-                          tensor.requires_grad() ? "" : ", frozen");
+      text += fmt::format(
+          "{} '{}': {} {}{}\n", kind, name, c10::toString(tensor.scalar_type()),
+          c10::str(tensor.sizes()), tensor.requires_grad() ? "" : ", frozen");
     }
   };
   add("parameter", module.parameters);

@@ -16,8 +16,8 @@ namespace lockstep::train {
 /// Loss and accuracy over all of `loader`, in evaluation mode and without
 /// gradients; the batches are shared by the model's devices. Each rank of
 /// `world` evaluates the part that its loader makes, and gets the result of
-/// all. Leaves the model in the mode it was in. `stop` is polled between batches; a report of 0
-/// samples says that it was stopped.
+/// all. Leaves the model in the mode it was in. `stop` is polled between
+/// batches; a report of 0 samples says that it was stopped.
 TestReport evaluate(DataParallel<models::Model>& model, data::Loader& loader,
                     const std::function<bool()>& stop = {},
                     const World& world = {});

@@ -11,19 +11,20 @@
 namespace lockstep::train {
 namespace {
 
-constexpr std::array kPhases{
-    &PhaseReport::scatter, &PhaseReport::replicate, &PhaseReport::forward,
-    &PhaseReport::gather,  &PhaseReport::backward,  &PhaseReport::reduce,
-    &PhaseReport::update};
+constexpr std::array kPhases{&PhaseReport::scatter,  &PhaseReport::replicate,
+                             &PhaseReport::forward,  &PhaseReport::gather,
+                             &PhaseReport::backward, &PhaseReport::reduce,
+                             &PhaseReport::update};
 
 nlohmann::json to_json(const RankReport& report) {
   nlohmann::json json{{"pid", report.pid},
                       {"host_memory_bytes", report.host_memory_bytes}};
   for (const auto& device : report.devices) {
-    json["devices"].push_back({{"name", device.name},
-                               {"samples", device.samples},
-                               {"busy_fraction", device.busy_fraction},
-                               {"memory_peak_bytes", device.memory_peak_bytes}});
+    json["devices"].push_back(
+        {{"name", device.name},
+         {"samples", device.samples},
+         {"busy_fraction", device.busy_fraction},
+         {"memory_peak_bytes", device.memory_peak_bytes}});
   }
   for (const auto phase : kPhases) {
     json["phases"].push_back(report.phases_s.*phase);

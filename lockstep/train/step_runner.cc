@@ -65,11 +65,10 @@ std::unique_ptr<optim::Optimizer> make_optimizer(
   std::optional<MemoryScope> scope;
   charge_first_device(options, plan, scope);
   if (options.optimizer == OptimizerKind::kAdamW) {
-    return optim::adamw(
-        model.parameters(),
-        {.lr = options.lr,
-         .weight_decay = options.weight_decay,
-         .make_state = make_state});
+    return optim::adamw(model.parameters(),
+                        {.lr = options.lr,
+                         .weight_decay = options.weight_decay,
+                         .make_state = make_state});
   }
   return optim::sgd(model.parameters(), {.lr = options.lr,
                                          .momentum = options.momentum,
@@ -245,7 +244,8 @@ void StepRunner::fill(RunReport& report, double step_seconds) const {
   report.parameter_bytes = parameter_bytes * copies();
   report.optimizer_state_bytes = optimizer_->state_bytes();
 
-  const auto reports = gather_reports(options_.world, rank_report(step_seconds));
+  const auto reports =
+      gather_reports(options_.world, rank_report(step_seconds));
   report.phases_s = slowest(reports);
   if (options_.world.size() == 1) {
     report.devices = reports[0].devices;

@@ -45,11 +45,10 @@ models::ModelSpec fit(models::ModelSpec model, const data::Dataset& dataset) {
 data::LoaderOptions loader_options(const TrainOptions& options,
                                    const Plan& plan, data::Split split) {
   data::LoaderOptions loader;
-  const ShardRange own = shards_of_worker(options.world.rank(),
-                                          options.world.size(), plan.shards);
+  const ShardRange own =
+      shards_of_worker(options.world.rank(), options.world.size(), plan.shards);
   if (options.world.size() > 1) {
-    loader.part = {
-        .shards = plan.shards, .first = own.first, .last = own.last};
+    loader.part = {.shards = plan.shards, .first = own.first, .last = own.last};
   }
   loader.batch_size = options.batch_size;
   loader.channels_last = options.channels_last;
@@ -84,8 +83,9 @@ class Run {
         test_data_(open_test_data()),
         runner_(options_, plan_),
         total_steps_(count_steps(options_, train_data_->batches())),
-        progress_(options_.progress && is_first() ? default_progress_style(stdout)
-                                    : ProgressStyle::kNone,
+        progress_(options_.progress && is_first()
+                      ? default_progress_style(stdout)
+                      : ProgressStyle::kNone,
                   options_.log_every) {
     describe();
   }
@@ -106,7 +106,8 @@ class Run {
     auto dataset = data::open(options_.data, data::Split::kTrain);
     options_.model = fit(options_.model, *dataset);
     return std::make_unique<data::Loader>(
-        std::move(dataset), loader_options(options_, plan_, data::Split::kTrain));
+        std::move(dataset),
+        loader_options(options_, plan_, data::Split::kTrain));
   }
 
   std::unique_ptr<data::Loader> open_test_data() const {
@@ -151,9 +152,8 @@ class Run {
     progress_.line(fmt::format(
         "[{}] Epoch {} | Batchsize: {} | Steps: {} | LR: {:.4f} | Loss: "
         "{:.4f} | Acc: {:.2f}%",
-        device_names(), epoch, options_.batch_size,
-        step_ - first_step, epoch_report.lr, mean.loss(),
-        100 * mean.accuracy()));
+        device_names(), epoch, options_.batch_size, step_ - first_step,
+        epoch_report.lr, mean.loss(), 100 * mean.accuracy()));
   }
 
   double lr(int64_t epoch) const {
@@ -245,18 +245,18 @@ class Run {
     if (!report_.last_checkpoint.empty()) {
       progress_.line("checkpoint " + report_.last_checkpoint);
     }
-    if (!options_.out_dir.empty() && is_first()) write_report(report_path(options_), report_);
+    if (!options_.out_dir.empty() && is_first())
+      write_report(report_path(options_), report_);
   }
 
   void evaluate_at_end() {
-    report_.test = evaluate(runner_.parallel(), *test_data_, stop_,
-                            options_.world);
+    report_.test =
+        evaluate(runner_.parallel(), *test_data_, stop_, options_.world);
     if (report_.test.samples == 0) {
       report_.interrupted = true;
       return;
     }
-    progress_.line(fmt::format("[{}] Test Acc: {:.4f}%",
-                               device_names(),
+    progress_.line(fmt::format("[{}] Test Acc: {:.4f}%", device_names(),
                                100 * report_.test.accuracy));
   }
 

@@ -21,7 +21,8 @@ enum class Strategy {
   kDistributed,  ///< DistributedDataParallel: a rank for each device
 };
 
-/// "single", "dp", "dp-classic", "ddp"; throws InvalidArgument with the nearest.
+/// "single", "dp", "dp-classic", "ddp"; throws InvalidArgument with the
+/// nearest.
 Strategy parse_strategy(const std::string& name);
 std::string to_string(Strategy strategy);
 
@@ -39,10 +40,10 @@ struct TrainOptions {
   Strategy strategy = Strategy::kSingle;
   /// kDistributed: one for each rank of this host.
   std::vector<Device> devices;
-  World world;              ///< kDistributed: the ranks
-  int64_t shards = 0;       ///< 0: one per device
+  World world;               ///< kDistributed: the ranks
+  int64_t shards = 0;        ///< 0: one per device
   int intra_op_threads = 0;  ///< of a shard; 0: the cores / shards
-  int64_t batch_size = 64;  ///< over all devices
+  int64_t batch_size = 64;   ///< over all devices
   int64_t epochs = 1;
   int64_t max_steps = 0;  ///< 0: no limit
   uint64_t seed = 0;
@@ -69,10 +70,10 @@ struct TrainOptions {
 };
 
 /// Trains and returns the report; with kDistributed every rank calls it with
-/// the same options, rank 0 writes, prints and has the whole report. Throws TrainError when the loss is not
-/// finite (naming the step and where it was first seen), and whatever the
-/// data, devices and model throw. `stop` is polled between
-/// steps (Ctrl-C); one rank's stop is every rank's.
+/// the same options, rank 0 writes, prints and has the whole report. Throws
+/// TrainError when the loss is not finite (naming the step and where it was
+/// first seen), and whatever the data, devices and model throw. `stop` is
+/// polled between steps (Ctrl-C); one rank's stop is every rank's.
 RunReport run_training(const TrainOptions& options,
                        const std::function<bool()>& stop = {});
 

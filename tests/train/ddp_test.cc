@@ -36,13 +36,16 @@ RunReport distributed(TrainOptions options, int ranks,
   WorldOptions world_options;
   world_options.backend = backend;
   world_options.timeout = std::chrono::seconds(100);
-  spawn(ranks, [&](World world) {
-    TrainOptions own = options;
-    own.world = world;
-    const RunReport report = run_training(own);
-    const std::lock_guard lock(mutex);
-    if (world.rank() == 0) first = report;
-  }, world_options);
+  spawn(
+      ranks,
+      [&](World world) {
+        TrainOptions own = options;
+        own.world = world;
+        const RunReport report = run_training(own);
+        const std::lock_guard lock(mutex);
+        if (world.rank() == 0) first = report;
+      },
+      world_options);
   return first;
 }
 
