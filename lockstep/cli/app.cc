@@ -68,6 +68,7 @@ void set_up(CLI::App& app) {
   add_run(app);
   add_compare(app);
   add_step_time(app);
+  add_bench(app);
   add_split(app);
   add_doctor(app);
   add_completion(app);

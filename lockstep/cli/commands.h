@@ -21,6 +21,7 @@ void add_train(CLI::App& app);
 void add_eval(CLI::App& app);
 void add_run(CLI::App& app);
 void add_compare(CLI::App& app);
+void add_bench(CLI::App& app);
 void add_split(CLI::App& app);
 void add_doctor(CLI::App& app);
 void add_completion(CLI::App& app);

@@ -29,8 +29,12 @@ void add_rank_options(CLI::App& app, RankFlags& flags) {
 bool is_rank() { return read_environment().launcher != "none"; }
 
 void start_ranks(const DeviceFlags& devices) {
+  start_ranks(static_cast<int>(to_devices(devices, "auto").size()));
+}
+
+void start_ranks(int count) {
   launch::RunOptions options;
-  options.workers = static_cast<int>(to_devices(devices, "auto").size());
+  options.workers = count;
   // Rank 0 alone prints, and its progress bar is better without a label.
   options.label_lines = launch::LabelLines::kOff;
   std::vector<std::string> command = command_line();

@@ -25,6 +25,9 @@ bool is_rank();
 /// `devices`, and ends as they end: throws CLI::RuntimeError with the code.
 [[noreturn]] void start_ranks(const DeviceFlags& devices);
 
+/// The same, `count` ranks.
+[[noreturn]] void start_ranks(int count);
+
 /// Makes this process a rank: fills in options.world and options.devices, one
 /// for each rank of this host.
 void join_ranks(const RankFlags& flags, const DeviceFlags& devices,

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/Types.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 #include <torch/torch.h>
 
 #include "lockstep/comm/shared_memory.h"
@@ -24,6 +25,7 @@ class Collectives {
  public:
   using Tensors = std::vector<at::Tensor>;
   using Timeout = std::chrono::milliseconds;
+  using Work = c10::intrusive_ptr<c10d::Work>;
 
   virtual ~Collectives() = default;
 
@@ -48,6 +50,16 @@ class Collectives {
   virtual void all_to_all(Tensors& outputs, const Tensors& inputs,
                           Timeout timeout) = 0;
   virtual void barrier(Timeout timeout) = 0;
+
+  // From rank to rank, as in c10d: any number at once, by any threads, beside
+  // collectives. The tensor must not change before the Work is done. Messages
+  // of one sender with one tag come in the order sent.
+  virtual Work send(const at::Tensor& tensor, int to, int tag,
+                    Timeout timeout) = 0;
+  virtual Work recv(const at::Tensor& tensor, int from, int tag,
+                    Timeout timeout) = 0;
+  /// From whichever rank's message comes first: the Work's sourceRank().
+  virtual Work recv_any(const at::Tensor& tensor, int tag, Timeout timeout) = 0;
 
   /// Collective: `bytes` of zeros of each rank, mapped by all.
   virtual SharedMemory share(size_t bytes, Timeout timeout) = 0;

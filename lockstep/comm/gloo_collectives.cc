@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/call_of.h"
@@ -46,7 +45,8 @@ GlooCollectives::GlooCollectives(c10::intrusive_ptr<c10d::Backend> gloo,
     : gloo_(std::move(gloo)),
       rank_(gloo_->getRank()),
       size_(gloo_->getSize()),
-      rank_names_(std::move(rank_names)) {}
+      rank_names_(std::make_shared<const std::vector<std::string>>(
+          std::move(rank_names))) {}
 
 template <typename Task>
 void GlooCollectives::run(const shm::Call& call, Timeout timeout,
@@ -57,17 +57,7 @@ void GlooCollectives::run(const shm::Call& call, Timeout timeout,
   } catch (const CommError&) {
     throw;
   } catch (const std::exception& error) {
-    std::string text = error.what();
-    text = text.substr(0, text.find('\n'));
-    throw CommError(
-        {.what = fmt::format("{} failed in {} over gloo",
-                             rank_names_.at(static_cast<size_t>(rank_)),
-                             call.describe()),
-         .got = text,
-         .fix = fmt::format("look at the other ranks ({}): one of them ended, "
-                            "stalled or called something else; "
-                            "LOCKSTEP_DEBUG=detail compares the calls",
-                            fmt::join(rank_names_, ", "))});
+    throw gloo_error(rank_names_, rank_, call.describe(), error);
   }
 }
 
@@ -288,6 +278,37 @@ void GlooCollectives::all_to_all(Tensors& outputs, const Tensors& inputs,
 void GlooCollectives::barrier(Timeout timeout) {
   run({.operation = Operation::kBarrier}, timeout,
       [&] { gloo_->barrier({.device_ids = {}, .timeout = timeout})->wait(); });
+}
+
+Collectives::Work GlooCollectives::send(const at::Tensor& tensor, int to,
+                                        int tag, Timeout timeout) {
+  return start_mail(shm::MailOperation::Kind::kSend, tensor, to, tag, timeout);
+}
+
+Collectives::Work GlooCollectives::recv(const at::Tensor& tensor, int from,
+                                        int tag, Timeout timeout) {
+  return start_mail(shm::MailOperation::Kind::kReceive, tensor, from, tag,
+                    timeout);
+}
+
+Collectives::Work GlooCollectives::recv_any(const at::Tensor& tensor, int tag,
+                                            Timeout timeout) {
+  return start_mail(shm::MailOperation::Kind::kReceive, tensor, shm::kAnySource,
+                    tag, timeout);
+}
+
+Collectives::Work GlooCollectives::start_mail(shm::MailOperation::Kind kind,
+                                              const at::Tensor& tensor,
+                                              int peer, int tag,
+                                              Timeout timeout) {
+  const shm::MailOperation operation{.kind = kind,
+                                     .peer = peer,
+                                     .tag = tag,
+                                     .bytes = tensor.nbytes(),
+                                     .deadline = {},
+                                     .done = {}};
+  return c10::make_intrusive<GlooMail>(*gloo_, rank_names_, operation, tensor,
+                                       timeout);
 }
 
 SharedMemory GlooCollectives::share(size_t, Timeout) {

@@ -7,6 +7,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "lockstep/comm/collectives.h"
+#include "lockstep/comm/gloo_mail.h"
 #include "lockstep/comm/shm/call.h"
 
 namespace lockstep {
@@ -37,6 +38,11 @@ class GlooCollectives : public Collectives {
   void all_to_all(Tensors& outputs, const Tensors& inputs,
                   Timeout timeout) override;
   void barrier(Timeout timeout) override;
+  Work send(const at::Tensor& tensor, int to, int tag,
+            Timeout timeout) override;
+  Work recv(const at::Tensor& tensor, int from, int tag,
+            Timeout timeout) override;
+  Work recv_any(const at::Tensor& tensor, int tag, Timeout timeout) override;
   SharedMemory share(size_t bytes, Timeout timeout) override;
   void fail(const std::string&) noexcept override {}
 
@@ -45,6 +51,8 @@ class GlooCollectives : public Collectives {
   /// detail it first compares `call` with those of the other ranks.
   template <typename Task>
   void run(const shm::Call& call, Timeout timeout, const Task& task);
+  Work start_mail(shm::MailOperation::Kind kind, const at::Tensor& tensor,
+                  int peer, int tag, Timeout timeout);
   void check_calls(const shm::Call& call, Timeout timeout);
   at::Tensor gathered(const at::Tensor& bytes, Timeout timeout);
   void exchange(at::Tensor& output, at::Tensor& input,
@@ -54,7 +62,7 @@ class GlooCollectives : public Collectives {
   c10::intrusive_ptr<c10d::Backend> gloo_;
   int rank_;
   int size_;
-  std::vector<std::string> rank_names_;
+  RankNames rank_names_;
 };
 
 }  // namespace lockstep

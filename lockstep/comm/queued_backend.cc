@@ -50,6 +50,27 @@ Tensors cut(const at::Tensor& tensor, const std::vector<int64_t>& splits,
        .got = c10::str(splits)});
 }
 
+void check_tag(int tag) {
+  if (tag >= 0) return;
+  throw InvalidArgument("comm", {.what = "a message can't have this tag",
+                                 .expected = "one of at least 0",
+                                 .got = std::to_string(tag)});
+}
+
+void check_mail(int peer, int tag, const c10d::Backend& backend) {
+  check_tag(tag);
+  if (peer >= 0 && peer < backend.getSize() && peer != backend.getRank()) {
+    return;
+  }
+  throw InvalidArgument(
+      "comm", {.what = fmt::format("rank {} can't send to or receive from "
+                                   "this rank",
+                                   backend.getRank()),
+               .expected = fmt::format("another one from 0 to {}",
+                                       backend.getSize() - 1),
+               .got = std::to_string(peer)});
+}
+
 }  // namespace
 
 QueuedBackend::QueuedBackend(std::unique_ptr<Collectives> collectives, int rank,
@@ -267,6 +288,21 @@ QueuedBackend::Work QueuedBackend::barrier(
                 [this, timeout = timeout_of(options.timeout)] {
                   collectives_->barrier(timeout);
                 });
+}
+
+QueuedBackend::Work QueuedBackend::send(Tensors& tensors, int to, int tag) {
+  check_mail(to, tag, *this);
+  return collectives_->send(only(tensors, "send"), to, tag, timeout_);
+}
+
+QueuedBackend::Work QueuedBackend::recv(Tensors& tensors, int from, int tag) {
+  check_mail(from, tag, *this);
+  return collectives_->recv(only(tensors, "recv"), from, tag, timeout_);
+}
+
+QueuedBackend::Work QueuedBackend::recvAnysource(Tensors& tensors, int tag) {
+  check_tag(tag);
+  return collectives_->recv_any(only(tensors, "recv"), tag, timeout_);
 }
 
 }  // namespace lockstep

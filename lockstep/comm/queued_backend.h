@@ -73,6 +73,10 @@ class QueuedBackend : public c10d::Backend {
   Work alltoall(Tensors& outputs, Tensors& inputs,
                 const c10d::AllToAllOptions&) override;
   Work barrier(const c10d::BarrierOptions&) override;
+  // These wait for nothing that is queued, and nothing waits for them.
+  Work send(Tensors& tensors, int to, int tag) override;
+  Work recv(Tensors& tensors, int from, int tag) override;
+  Work recvAnysource(Tensors& tensors, int tag) override;
 
  private:
   using Timeout = std::chrono::milliseconds;

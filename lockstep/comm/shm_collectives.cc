@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 
 #include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/Types.hpp>
@@ -10,6 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/call_of.h"
 #include "lockstep/comm/dense.h"
+#include "lockstep/comm/mail_work.h"
 #include "lockstep/comm/tree_reduce.h"
 
 namespace lockstep {
@@ -21,7 +23,6 @@ using ConstBytes = std::span<const std::byte>;
 
 // A place is the memory's number, from 1, above the offset in it.
 constexpr int kOffsetBits = 44;
-constexpr const char* kAddressKey = "shm/segment";
 
 class Results {
  public:
@@ -56,18 +57,20 @@ class Inputs {
   std::vector<ConstBytes> bytes_;
 };
 
-std::shared_ptr<const shm::Segment> meet(c10d::Store& store, int rank,
-                                         int size) {
+/// The segment that rank 0 makes, which the others find by `key`.
+std::shared_ptr<const shm::Segment> meet(
+    c10d::Store& store, const std::string& key, int rank,
+    const std::function<std::shared_ptr<const shm::Segment>()>& make) {
   shm::SegmentAddress address;
   if (rank == 0) {
-    auto segment = shm::Group::make_segment(size);
+    auto segment = make();
     address = segment->address();
     std::vector<uint8_t> message(sizeof(address));
     std::memcpy(message.data(), &address, sizeof(address));
-    store.set(kAddressKey, message);
+    store.set(key, message);
     return segment;
   }
-  const std::vector<uint8_t> message = store.get(kAddressKey);
+  const std::vector<uint8_t> message = store.get(key);
   if (message.size() != sizeof(address)) {
     throw CommError({.what = "rank 0's address of its shared memory is none",
                      .expected = fmt::format("{} bytes", sizeof(address)),
@@ -84,7 +87,12 @@ ShmCollectives::ShmCollectives(const c10::intrusive_ptr<c10d::Store>& store,
                                int rank, int size, Timeout timeout)
     : rank_(rank),
       size_(size),
-      group_(meet(*store, rank, size), rank, size, timeout) {}
+      mailbox_(meet(*store, "shm/mail", rank,
+                    [&] { return shm::MailSegment::make(size); }),
+               rank, size),
+      group_(meet(*store, "shm/segment", rank,
+                  [&] { return shm::Group::make_segment(size); }),
+             rank, size, timeout) {}
 
 void ShmCollectives::all_reduce(at::Tensor& tensor, const c10d::ReduceOp& op,
                                 Timeout timeout) {
@@ -192,6 +200,28 @@ void ShmCollectives::all_to_all(Tensors& outputs, const Tensors& inputs,
 void ShmCollectives::barrier(Timeout timeout) {
   group_.begin({.operation = Operation::kBarrier}, timeout);
   shm::barrier(group_);
+}
+
+Collectives::Work ShmCollectives::send(const at::Tensor& tensor, int to,
+                                       int tag, Timeout timeout) {
+  auto work = c10::make_intrusive<MailWork>(rank_, c10d::OpType::SEND, tensor);
+  mailbox_.send(to, tag, work->bytes(), timeout, done_of(work));
+  return work;
+}
+
+Collectives::Work ShmCollectives::recv(const at::Tensor& tensor, int from,
+                                       int tag, Timeout timeout) {
+  auto work = c10::make_intrusive<MailWork>(rank_, c10d::OpType::RECV, tensor);
+  mailbox_.receive(from, tag, work->bytes(), timeout, done_of(work));
+  return work;
+}
+
+Collectives::Work ShmCollectives::recv_any(const at::Tensor& tensor, int tag,
+                                           Timeout timeout) {
+  auto work =
+      c10::make_intrusive<MailWork>(rank_, c10d::OpType::RECVANYSOURCE, tensor);
+  mailbox_.receive_any(tag, work->bytes(), timeout, done_of(work));
+  return work;
 }
 
 SharedMemory ShmCollectives::share(size_t bytes, Timeout timeout) {

@@ -8,6 +8,7 @@
 
 #include "lockstep/comm/collectives.h"
 #include "lockstep/comm/shm/group.h"
+#include "lockstep/comm/shm/mailbox.h"
 
 namespace lockstep {
 
@@ -37,9 +38,15 @@ class ShmCollectives : public Collectives {
   void all_to_all(Tensors& outputs, const Tensors& inputs,
                   Timeout timeout) override;
   void barrier(Timeout timeout) override;
+  Work send(const at::Tensor& tensor, int to, int tag,
+            Timeout timeout) override;
+  Work recv(const at::Tensor& tensor, int from, int tag,
+            Timeout timeout) override;
+  Work recv_any(const at::Tensor& tensor, int tag, Timeout timeout) override;
   SharedMemory share(size_t bytes, Timeout timeout) override;
   void fail(const std::string& reason) noexcept override {
     group_.fail(reason);
+    mailbox_.fail(reason);
   }
 
  private:
@@ -53,7 +60,8 @@ class ShmCollectives : public Collectives {
 
   int rank_;
   int size_;
-  shm::Group group_;
+  shm::Mailbox mailbox_;
+  shm::Group group_;  // after it: its ranks wait until all have a mailbox
   // Those that share() made, in its order, which is the same on every rank.
   std::vector<std::weak_ptr<const SharedMemory::Impl>> shared_;
 };

@@ -141,6 +141,23 @@ void World::barrier() const {
   impl_->backend->barrier(options)->wait();
 }
 
+void World::send(const torch::Tensor& tensor, int to, int tag) const {
+  std::vector<at::Tensor> tensors{tensor};
+  impl_->others().send(tensors, to, tag)->wait();
+}
+
+void World::recv(torch::Tensor& tensor, int from, int tag) const {
+  std::vector<at::Tensor> tensors{tensor};
+  impl_->others().recv(tensors, from, tag)->wait();
+}
+
+int World::recv_any(torch::Tensor& tensor, int tag) const {
+  std::vector<at::Tensor> tensors{tensor};
+  const auto work = impl_->others().recvAnysource(tensors, tag);
+  work->wait();
+  return work->sourceRank();
+}
+
 std::vector<std::string> World::all_gather_text(const std::string& text) const {
   return impl_->all_gather_text(text);
 }

@@ -78,6 +78,14 @@ class World {
                   const std::vector<torch::Tensor>& inputs) const;
   void barrier() const;
 
+  /// `tensor` to another rank, which calls recv() or recv_any() with a tensor
+  /// like it. May wait for that, so two ranks that both send first wait for
+  /// each other; backend()->send() does not.
+  void send(const torch::Tensor& tensor, int to, int tag = 0) const;
+  void recv(torch::Tensor& tensor, int from, int tag = 0) const;
+  /// From whichever rank's message with the tag comes first; returns that rank.
+  int recv_any(torch::Tensor& tensor, int tag = 0) const;
+
   /// A string of every rank, by rank; for what is small and rare (names,
   /// reports). Goes through the store.
   std::vector<std::string> all_gather_text(const std::string& text) const;

@@ -144,6 +144,13 @@ std::string World::Impl::get(const std::string& key) const {
   }
 }
 
+c10d::Backend& World::Impl::others() const {
+  if (backend) return *backend;
+  throw InvalidArgument("comm",
+                        {.what = "there is no rank to send to or receive from",
+                         .expected = "a world of at least 2"});
+}
+
 std::vector<std::string> World::Impl::all_gather_text(
     const std::string& text) const {
   if (size == 1) return {text};

@@ -26,6 +26,10 @@ class World::Impl {
   std::vector<std::string> all_gather_text(const std::string& text) const;
   std::optional<World> new_group(const std::vector<int>& ranks) const;
 
+  /// The backend, to send to other ranks. Throws InvalidArgument in a world of
+  /// one.
+  c10d::Backend& others() const;
+
   int rank = 0;
   int size = 1;
   int local_rank = 0;

@@ -61,6 +61,11 @@ TEST(BashCompletion, OffersTheChoicesOfAnOption) {
             (Words{"dp", "dp-classic"}));
 }
 
+TEST(BashCompletion, OffersTheCollectives) {
+  EXPECT_EQ(bash_offers("lockstep bench allr"), Words{"allreduce"});
+  EXPECT_EQ(bash_offers("lockstep bench allreduce --backend g"), Words{"gloo"});
+}
+
 TEST(BashCompletion, OffersTheShells) {
   EXPECT_EQ(bash_offers("lockstep completion f"), Words{"fish"});
 }

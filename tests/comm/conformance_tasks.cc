@@ -1,9 +1,11 @@
 // What every backend must do, against plain loops over what each rank brings.
 
 #include <bit>
+#include <set>
 
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
+#include "lockstep/base/error.h"
 #include "tests/comm/rank_tasks.h"
 
 namespace lockstep {
@@ -240,6 +242,93 @@ const RankTasks strided("strided", [](const World& world) {
           "broadcast of a column");
 });
 
+/// A message around the ring of ranks: from each to the next.
+void pass_on(const World& world, const at::Tensor& own, at::Tensor& received) {
+  const int next = (world.rank() + 1) % world.size();
+  const int last = (world.rank() + world.size() - 1) % world.size();
+  Tensors sent{own}, got{received};
+  const auto sending = world.backend()->send(sent, next, 0);
+  const auto receiving = world.backend()->recv(got, last, 0);
+  receiving->wait();
+  sending->wait();
+  require(sending->isSuccess() && receiving->isCompleted(), "send and recv");
+}
+
+template <typename Error, typename Act>
+void require_throw(const Act& act, const char* what) {
+  bool has_thrown = false;
+  try {
+    act();
+  } catch (const Error&) {
+    has_thrown = true;
+  }
+  require(has_thrown, what);
+}
+
+const RankTasks send_recv("send_recv", [](const World& world) {
+  const int size = world.size();
+  const int rank = world.rank();
+  at::Tensor none = torch::zeros({1});
+  require_throw<InvalidArgument>([&] { world.send(none, rank); },
+                                 "send to self");
+  if (size == 1) return;
+  require_throw<InvalidArgument>([&] { world.recv(none, size); }, "no rank");
+  require_throw<InvalidArgument>(
+      [&] { world.send(none, (rank + 1) % size, -1); }, "a negative tag");
+  const int last = (rank + size - 1) % size;
+  for (const auto type : types()) {
+    for (const int64_t count : kCounts) {
+      at::Tensor received = torch::zeros({count}, type);
+      pass_on(world, data_of(rank, count, type), received);
+      require(same(received, data_of(last, count, type)),
+              describe(type, count, "send and recv"));
+    }
+  }
+  constexpr int64_t kLarge = (8 << 20) / 4;
+  at::Tensor large = torch::zeros({kLarge});
+  pass_on(world, data_of(rank, kLarge, torch::kFloat32), large);
+  require(same(large, data_of(last, kLarge, torch::kFloat32)), "8 MiB");
+
+  at::Tensor whole = torch::zeros({6, 50});
+  at::Tensor columns = whole.t();
+  pass_on(world, data_of(rank, 300, torch::kFloat32).view({6, 50}).t(),
+          columns);
+  require(same(whole, data_of(last, 300, torch::kFloat32).view({6, 50})),
+          "send and recv of a transposed tensor");
+
+  // The other way round than they were sent, and beside a collective.
+  auto& backend = *world.backend();
+  std::vector<c10::intrusive_ptr<c10d::Work>> works;
+  for (int tag = 0; tag < 5; ++tag) {
+    Tensors sent{torch::full({1000}, static_cast<double>(10 * rank + tag))};
+    works.push_back(backend.send(sent, (rank + 1) % size, tag));
+  }
+  at::Tensor sum = torch::ones({1000});
+  world.all_reduce(sum);
+  require(sum[0].item<double>() == size, "an all_reduce beside messages");
+  for (int tag = 4; tag >= 0; --tag) {
+    at::Tensor received = torch::zeros({1000});
+    world.recv(received, last, tag);
+    require(received.eq(10 * last + tag).all().item<bool>(), "reversed tags");
+  }
+  for (const auto& work : works) work->wait();
+  world.barrier();
+
+  if (rank != 0) {
+    world.send(torch::full({3}, static_cast<double>(rank)), 0, 7);
+  } else {
+    std::set<int> senders;
+    for (int i = 1; i < size; ++i) {
+      at::Tensor received = torch::zeros({3});
+      const int sender = world.recv_any(received, 7);
+      require(received.eq(sender).all().item<bool>(), "the source of any");
+      senders.insert(sender);
+    }
+    require(static_cast<int>(senders.size()) == size - 1, "any source");
+  }
+  world.barrier();
+});
+
 const RankTasks c10d_forms("c10d_forms", [](const World& world) {
   if (!world.backend()) return;
   const auto& backend = *world.backend();
@@ -357,7 +446,7 @@ const RankTasks groups("groups", [](const World& world) {
 
 const RankTasks conformance("conformance", [](const World& world) {
   for (const char* name : {"all_reduce", "reductions", "moves", "strided",
-                           "c10d_forms", "groups"}) {
+                           "send_recv", "c10d_forms", "groups"}) {
     RankTasks::get(name)(world);
   }
 });

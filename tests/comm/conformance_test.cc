@@ -29,7 +29,8 @@ INSTANTIATE_TEST_SUITE_P(
     World, Threads,
     testing::Combine(testing::Values("shm", "gloo"),
                      testing::Values("all_reduce", "reductions", "moves",
-                                     "strided", "c10d_forms", "groups"),
+                                     "strided", "send_recv", "c10d_forms",
+                                     "groups"),
                      testing::Values(1, 2, 3, 4, 8)),
     name_of_instance);
 

@@ -1,0 +1,174 @@
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/atomic_file.h"
+#include "lockstep/base/error.h"
+#include "lockstep/cli/checks.h"
+#include "lockstep/cli/commands.h"
+#include "lockstep/cli/ranks.h"
+#include "lockstep/cli/size_range.h"
+#include "lockstep/report/collective_bench.h"
+#include "lockstep/train/run_report.h"
+
+namespace lockstep::cli {
+namespace {
+
+using report::CollectiveBenchOptions;
+using report::CollectiveReport;
+
+struct BenchFlags {
+  std::string collective;
+  std::string sizes = "4K:256M";
+  int64_t factor = 4;
+  int nproc = 2;
+  std::vector<std::string> backends{"shm", "gloo"};
+  std::string type = "float32";
+  std::optional<int64_t> iterations;
+  int64_t warmup = 3;
+  std::string resident = "on";
+  std::string check = "on";
+  std::string json;
+};
+
+at::ScalarType to_type(const std::string& name) {
+  return name == "float64"    ? torch::kFloat64
+         : name == "float16"  ? torch::kFloat16
+         : name == "bfloat16" ? torch::kBFloat16
+         : name == "int32"    ? torch::kInt32
+         : name == "int64"    ? torch::kInt64
+         : name == "uint8"    ? torch::kUInt8
+                              : torch::kFloat32;
+}
+
+CollectiveBenchOptions to_options(const BenchFlags& flags) {
+  const auto has = [&](const char* name) {
+    return std::find(flags.backends.begin(), flags.backends.end(), name) !=
+           flags.backends.end();
+  };
+  CollectiveBenchOptions options;
+  options.collective = report::parse_collective(flags.collective);
+  options.sizes = parse_sizes(flags.sizes, flags.factor);
+  options.type = to_type(flags.type);
+  options.with_shm = has("shm");
+  options.with_gloo = has("gloo");
+  options.with_resident = flags.resident == "on";
+  options.checks_data = flags.check == "on";
+  options.iterations = flags.iterations;
+  options.warmup = flags.warmup;
+  return options;
+}
+
+// Rank 0 prints; each size as soon as it is there.
+CollectiveReport measure(const BenchFlags& flags,
+                         const CollectiveBenchOptions& options, bool prints) {
+  CollectiveReport shown{.collective = options.collective,
+                         .type = flags.type,
+                         .ranks = read_environment().world_size,
+                         .is_checked = options.checks_data,
+                         .sizes = {}};
+  if (prints) fmt::print("{}", header_text(shown));
+  auto result = report::run_collective_bench(
+      options, [&](const report::CollectiveSize& size) {
+        if (prints) fmt::print("{}", to_text(shown, size));
+        std::fflush(stdout);
+      });
+  result.type = flags.type;
+  return result;
+}
+
+void run(const BenchFlags& flags) {
+  const auto options = to_options(flags);
+  if (!flags.json.empty()) const AtomicFile writable(flags.json);
+  if (!is_rank()) start_ranks(flags.nproc);
+  const bool prints = read_environment().rank == 0;
+  const CollectiveReport result = measure(flags, options, prints);
+  if (prints) {
+    fmt::print("{}", summary_text(result));
+    std::fflush(stdout);
+    if (!flags.json.empty()) train::write_json(flags.json, to_json(result));
+  }
+  if (result.wrong() == 0) return;
+  throw Error("bench", {.what = "a collective gave wrong data",
+                        .expected = "no wrong elements",
+                        .got = std::to_string(result.wrong())});
+}
+
+void add_measurement_options(CLI::App& app, BenchFlags& flags) {
+  app.add_option("--sizes", flags.sizes,
+                 "bytes of a message, from:to, with K, M or G (--sizes 1M:1G)")
+      ->type_name("A:B");
+  app.add_option("--factor", flags.factor,
+                 "each size over the one before (--factor 2)")
+      ->type_name("N")
+      ->check(whole_number(2, 1'000'000));
+  app.add_option("--nproc", flags.nproc,
+                 "ranks to start, unless a launcher did (--nproc 4)")
+      ->type_name("N")
+      ->check(whole_number(2, 40));
+  app.add_option("--backend", flags.backends,
+                 "shm, gloo: what to time; gloo: c10d's own and ours over it "
+                 "(--backend shm)")
+      ->type_name("A,B")
+      ->delimiter(',')
+      ->default_str("shm,gloo")
+      ->check(one_of({"shm", "gloo"}));
+  app.add_option("--dtype", flags.type, "of the elements (--dtype bfloat16)")
+      ->type_name("NAME")
+      ->check(one_of({"float32", "float64", "float16", "bfloat16", "int32",
+                      "int64", "uint8"}));
+  app.add_option("--iters", flags.iterations,
+                 "timed rounds of a size (--iters 100)")
+      ->type_name("N")
+      ->default_str("20; 5 above 32M")
+      ->check(whole_number(1, 1'000'000));
+  app.add_option("--warmup", flags.warmup,
+                 "rounds before them, not timed (--warmup 0)")
+      ->type_name("N")
+      ->check(whole_number(0, 1'000'000));
+  app.add_option("--resident", flags.resident,
+                 "allreduce, shm: also time buffers in shared memory, which "
+                 "needs no copies (--resident off)")
+      ->type_name("WHEN")
+      ->check(one_of({"on", "off"}));
+  app.add_option("--check", flags.check,
+                 "compare the result's every element in every round (--check "
+                 "off)")
+      ->type_name("WHEN")
+      ->check(one_of({"on", "off"}));
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app) {
+  auto* command = app.add_subcommand(
+      "bench", "Time collectives, in nccl-tests' columns, and check them");
+  auto flags = std::make_shared<BenchFlags>();
+  command
+      ->add_option("collective", flags->collective,
+                   "allreduce, allgather, reduce-scatter, broadcast or "
+                   "alltoall")
+      ->required()
+      ->type_name("NAME")
+      ->check(one_of(report::collective_names()));
+  add_measurement_options(*command, *flags);
+  command
+      ->add_option("--json", flags->json,
+                   "write the figures here too (--json bench.json)")
+      ->type_name("PATH")
+      ->default_str("none");
+  command->footer(
+      "Every round uses each backend once, one after the other. Sizes, algbw\n"
+      "and busbw are counted as nccl-tests count them. The last column is the\n"
+      "speed-up over Gloo as c10d has it. Wrong data ends with 1.\n\n"
+      "Example:\n"
+      "  lockstep bench allreduce --sizes 4K:64M --nproc 2 --json bench.json");
+  command->callback([flags] { run(*flags); });
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,87 @@
+#include "lockstep/comm/gloo_mail.h"
+
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace lockstep {
+namespace {
+
+using Operation = shm::MailOperation;
+
+c10d::OpType type_of(const Operation& operation) {
+  if (operation.kind == Operation::Kind::kSend) return c10d::OpType::SEND;
+  return operation.peer == shm::kAnySource ? c10d::OpType::RECVANYSOURCE
+                                           : c10d::OpType::RECV;
+}
+
+c10::intrusive_ptr<c10d::Work> start(c10d::Backend& gloo,
+                                     const Operation& operation,
+                                     const at::Tensor& bytes) {
+  std::vector<at::Tensor> tensors{bytes};
+  if (operation.kind == Operation::Kind::kSend) {
+    return gloo.send(tensors, operation.peer, operation.tag);
+  }
+  return operation.peer == shm::kAnySource
+             ? gloo.recvAnysource(tensors, operation.tag)
+             : gloo.recv(tensors, operation.peer, operation.tag);
+}
+
+}  // namespace
+
+CommError gloo_error(const RankNames& names, int rank,
+                     const std::string& operation,
+                     const std::exception& error) {
+  std::string text = error.what();
+  text = text.substr(0, text.find('\n'));
+  return CommError(
+      {.what = fmt::format("{} failed in {} over gloo",
+                           names->at(static_cast<size_t>(rank)), operation),
+       .got = text,
+       .fix = fmt::format("look at the other ranks ({}): one of them ended, "
+                          "stalled or called something else; "
+                          "LOCKSTEP_DEBUG=detail compares the calls",
+                          fmt::join(*names, ", "))});
+}
+
+GlooMail::GlooMail(c10d::Backend& gloo, RankNames names,
+                   const Operation& operation, const at::Tensor& tensor,
+                   Timeout timeout)
+    : Work(gloo.getRank(), type_of(operation)),
+      names_(std::move(names)),
+      description_(operation.describe()),
+      is_receive_(operation.kind == Operation::Kind::kReceive),
+      outputs_{tensor},
+      dense_(tensor),
+      timeout_(timeout) {
+  try {
+    gloo_work_ = start(gloo, operation, byte_view(dense_.dense()));
+  } catch (const std::exception& error) {
+    throw gloo_error(names_, rank_, description_, error);
+  }
+}
+
+bool GlooMail::wait(Timeout timeout) {
+  const std::lock_guard waiting(waiting_);
+  if (!isCompleted()) end(timeout == kNoTimeout ? timeout_ : timeout);
+  if (exception()) std::rethrow_exception(exception());
+  return true;
+}
+
+void GlooMail::end(Timeout timeout) {
+  std::exception_ptr failure;
+  try {
+    const torch::NoGradGuard no_grad;
+    gloo_work_->wait(timeout);
+    if (is_receive_) dense_.write_back();
+  } catch (const std::exception& error) {
+    failure =
+        std::make_exception_ptr(gloo_error(names_, rank_, description_, error));
+  }
+  finish(failure);
+}
+
+int GlooMail::sourceRank() const { return gloo_work_->sourceRank(); }
+
+}  // namespace lockstep

@@ -1,0 +1,32 @@
+#include "lockstep/comm/mail_work.h"
+
+#include <utility>
+
+namespace lockstep {
+
+MailWork::MailWork(int rank, c10d::OpType type, const at::Tensor& tensor)
+    : QueuedWork(rank, type, {tensor}), dense_(tensor) {}
+
+int MailWork::sourceRank() const {
+  const std::lock_guard lock(mutex_);
+  return source_;
+}
+
+void MailWork::end(const std::exception_ptr& error, int source) {
+  {
+    const std::lock_guard lock(mutex_);
+    source_ = source;
+  }
+  run([&] {
+    if (error) std::rethrow_exception(error);
+    if (opType_ != c10d::OpType::SEND) dense_.write_back();
+  });
+}
+
+shm::MailDone done_of(c10::intrusive_ptr<MailWork> work) {
+  return [work = std::move(work)](const std::exception_ptr& error, int source) {
+    work->end(error, source);
+  };
+}
+
+}  // namespace lockstep

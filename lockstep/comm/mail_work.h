@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstddef>
+#include <exception>
+#include <span>
+
+#include "lockstep/comm/dense.h"
+#include "lockstep/comm/shm/mail_operation.h"
+#include "lockstep/comm/work_queue.h"
+
+namespace lockstep {
+
+/// A send or receive that a shm::Mailbox does. Keeps the tensor; one with gaps
+/// gets what was received at the end.
+class MailWork : public QueuedWork {
+ public:
+  MailWork(int rank, c10d::OpType type, const at::Tensor& tensor);
+
+  /// What is sent, or where to receive.
+  std::span<std::byte> bytes() const { return dense_.bytes(); }
+  /// Of a receive that is done: who sent.
+  int sourceRank() const override;
+
+  /// The mailbox's word that it is over.
+  void end(const std::exception_ptr& error, int source);
+
+ private:
+  Result dense_;
+  int source_ = -1;
+};
+
+/// What the mailbox is to call. It keeps the work until then.
+shm::MailDone done_of(c10::intrusive_ptr<MailWork> work);
+
+}  // namespace lockstep

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "lockstep/report/collective_case.h"
+
+namespace lockstep::report {
+
+struct CollectiveBenchOptions {
+  Collective collective = Collective::kAllReduce;
+  std::vector<int64_t> sizes;  ///< bytes of a message
+  at::ScalarType type = torch::kFloat32;
+  bool with_shm = true;
+  bool with_resident = true;  ///< shm's all-reduce of World::shared_memory
+  /// Gloo as c10d has it, and Lockstep's sum in a fixed order over it.
+  bool with_gloo = true;
+  bool checks_data = true;
+  std::optional<int64_t> iterations;  ///< none: 20, and 5 above 32 MiB
+  int64_t warmup = 3;
+};
+
+/// How one backend did at one size.
+struct CollectiveFigure {
+  std::string way;    ///< "shm resident", "shm", "c10d gloo", "gloo"
+  double time_s = 0;  ///< median of the rounds, each that of the slowest rank
+  double algorithm_gb_s = 0;      ///< size over time
+  double bus_gb_s = 0;            ///< times bus_factor()
+  int64_t wrong = 0;              ///< elements, of all ranks and rounds
+  std::optional<double> speedup;  ///< over c10d gloo, if that was timed
+};
+
+struct CollectiveSize {
+  int64_t bytes = 0;
+  int64_t count = 0;
+  std::vector<CollectiveFigure> figures;
+  /// All ranks copying so many bytes at once, each its own.
+  double copy_s = 0;
+  /// What these copies read and write.
+  double copy_gb_s = 0;
+};
+
+struct CollectiveReport {
+  Collective collective = Collective::kAllReduce;
+  std::string type;
+  int ranks = 0;
+  bool is_checked = true;
+  std::vector<CollectiveSize> sizes;
+
+  int64_t wrong() const;
+};
+
+/// Called by every rank of a job of at least 2 (see init()). In every round
+/// each way is used once, one after the other, so that what disturbs the host
+/// disturbs all of them. `on_size` is told each size when it is done.
+CollectiveReport run_collective_bench(
+    const CollectiveBenchOptions& options,
+    const std::function<void(const CollectiveSize&)>& on_size);
+
+/// Of the memory that an in-place sum of n resident buffers must move (n reads
+/// and n writes of each element), the speed over that of the copies, which move
+/// as much. None if it was not timed.
+std::optional<double> share_of_ceiling(const CollectiveReport& report,
+                                       const CollectiveSize& size);
+
+/// As nccl-tests print them: the head, a line for each way, what is below.
+std::string header_text(const CollectiveReport& report);
+std::string to_text(const CollectiveReport& report, const CollectiveSize& size);
+std::string summary_text(const CollectiveReport& report);
+nlohmann::json to_json(const CollectiveReport& report);
+
+}  // namespace lockstep::report

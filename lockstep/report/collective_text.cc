@@ -1,0 +1,93 @@
+#include <fmt/format.h>
+
+#include "lockstep/base/terminal.h"
+#include "lockstep/report/collective_bench.h"
+
+namespace lockstep::report {
+namespace {
+
+// "float" is what nccl-tests say; the names here are PyTorch's, shortened.
+std::string short_type(const std::string& type) {
+  return type.size() > 8 ? type.substr(0, 8) : type;
+}
+
+}  // namespace
+
+std::string header_text(const CollectiveReport& report) {
+  return fmt::format(
+             "{} of {} ranks; time: median of the slowest rank; GB/s of 10^9 "
+             "bytes\n\n",
+             name_of(report.collective), report.ranks) +
+         fmt::format("{:<12}{:>10}{:>10} {:<8}{:>10}{:>7}{:>7}{:>6}{:>8}\n", "",
+                     "size", "count", "type", "time", "algbw", "busbw", "wrong",
+                     "c10d") +
+         fmt::format("{:<12}{:>10}{:>10} {:<8}{:>10}{:>7}{:>7}{:>6}{:>8}\n",
+                     "backend", "(bytes)", "", "", "(us)", "(GB/s)", "(GB/s)",
+                     "", "gloo x");
+}
+
+std::string to_text(const CollectiveReport& report,
+                    const CollectiveSize& size) {
+  std::string text;
+  for (const auto& figure : size.figures) {
+    text += fmt::format(
+        "{:<12}{:>10}{:>10} {:<8}{:>10.1f}{:>7.2f}{:>7.2f}{:>6}{:>8}\n",
+        figure.way, size.bytes, size.count, short_type(report.type),
+        figure.time_s * 1e6, figure.algorithm_gb_s, figure.bus_gb_s,
+        report.is_checked ? std::to_string(figure.wrong) : "N/A",
+        figure.speedup ? fmt::format("{:.2f}", *figure.speedup) : "-");
+  }
+  return text;
+}
+
+std::string summary_text(const CollectiveReport& report) {
+  if (report.sizes.empty()) return {};
+  const CollectiveSize& size = report.sizes.back();
+  std::string text = fmt::format(
+      "\nMemory ceiling at {}: {} processes that copy as much at once\n"
+      "read and write {:.2f} GB/s, in {:.1f} us.\n",
+      format_bytes(static_cast<double>(size.bytes)), report.ranks,
+      size.copy_gb_s, size.copy_s * 1e6);
+  if (const auto share = share_of_ceiling(report, size)) {
+    text += fmt::format(
+        "The resident all-reduce must move as much ({} reads and {} writes of\n"
+        "each element) and reaches {:.2f} GB/s: {:.0f} %.\n",
+        report.ranks, report.ranks, *share * size.copy_gb_s, *share * 100);
+  }
+  text += report.is_checked
+              ? fmt::format("Wrong elements: {}\n", report.wrong())
+              : "The data was not checked.\n";
+  return text;
+}
+
+nlohmann::json to_json(const CollectiveReport& report) {
+  using nlohmann::json;
+  json sizes = json::array();
+  for (const auto& size : report.sizes) {
+    json figures = json::array();
+    for (const auto& figure : size.figures) {
+      figures.push_back(
+          {{"backend", figure.way},
+           {"time_us", figure.time_s * 1e6},
+           {"algbw_gb_s", figure.algorithm_gb_s},
+           {"busbw_gb_s", figure.bus_gb_s},
+           {"wrong", report.is_checked ? json(figure.wrong) : json()},
+           {"speedup_over_c10d_gloo",
+            figure.speedup ? json(*figure.speedup) : json()}});
+    }
+    const auto share = share_of_ceiling(report, size);
+    sizes.push_back(
+        {{"bytes", size.bytes},
+         {"count", size.count},
+         {"backends", figures},
+         {"copy_us", size.copy_s * 1e6},
+         {"copy_gb_s", size.copy_gb_s},
+         {"resident_share_of_copy", share ? json(*share) : json()}});
+  }
+  return {{"collective", name_of(report.collective)},
+          {"type", report.type},
+          {"ranks", report.ranks},
+          {"sizes", sizes}};
+}
+
+}  // namespace lockstep::report
