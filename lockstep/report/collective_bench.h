@@ -64,7 +64,8 @@ CollectiveReport run_collective_bench(
 
 /// Of the memory that an in-place sum of n resident buffers must move (n reads
 /// and n writes of each element), the speed over that of the copies, which move
-/// as much. None if it was not timed.
+/// as much. It may be above 1: a copy that does not bypass the caches also
+/// reads what it overwrites, which is not counted. None if it was not timed.
 std::optional<double> share_of_ceiling(const CollectiveReport& report,
                                        const CollectiveSize& size);
 

@@ -53,6 +53,11 @@ std::string summary_text(const CollectiveReport& report) {
         "The resident all-reduce must move as much ({} reads and {} writes of\n"
         "each element) and reaches {:.2f} GB/s: {:.0f} %.\n",
         report.ranks, report.ranks, *share * size.copy_gb_s, *share * 100);
+    if (*share > 1) {
+      text +=
+          "Above 100 %: a copy may also read what it overwrites, which is not\n"
+          "counted.\n";
+    }
   }
   text += report.is_checked
               ? fmt::format("Wrong elements: {}\n", report.wrong())

@@ -1,0 +1,75 @@
+#include "lockstep/report/collective_case.h"
+
+#include <gtest/gtest.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/world.h"
+#include "lockstep/report/collective_bench.h"
+
+namespace lockstep::report {
+namespace {
+
+constexpr int64_t kCount = 12;
+
+CollectiveCase case_of(const std::string& name, int rank, int ranks) {
+  return {parse_collective(name), kCount, torch::kFloat32, rank, ranks};
+}
+
+TEST(CollectiveCase, IsRightOverAWorldAndWrongWithoutOne) {
+  spawn(3, [](const World& world) {
+    for (const auto& name : collective_names()) {
+      const auto its = case_of(name, world.rank(), world.size());
+      CollectiveBuffers buffers = its.make_buffers();
+      its.fill(buffers);
+      // Rank 0's part of what it broadcasts is right from the start.
+      if (name != "broadcast" || world.rank() != 0) {
+        EXPECT_GT(its.count_wrong(buffers), 0) << name;
+      }
+      its.run(*world.backend(), buffers);
+      EXPECT_EQ(its.count_wrong(buffers), 0) << name;
+      buffers.output[1].add_(1);
+      EXPECT_EQ(its.count_wrong(buffers), 1) << name;
+    }
+  });
+}
+
+TEST(CollectiveCase, CountsSizesAsNcclTestsDo) {
+  const auto elements = [](const std::string& name) {
+    const auto buffers = case_of(name, 0, 3).make_buffers();
+    return std::pair(buffers.input.numel(), buffers.output.numel());
+  };
+  EXPECT_EQ(elements("allreduce"), std::pair(kCount, kCount));
+  EXPECT_EQ(elements("allgather"), std::pair(kCount / 3, kCount));
+  EXPECT_EQ(elements("reduce-scatter"), std::pair(kCount, kCount / 3));
+  EXPECT_EQ(elements("alltoall"), std::pair(kCount, kCount));
+}
+
+// The table of nccl-tests' doc/PERFORMANCE.md.
+TEST(BusFactor, IsThatOfNcclTests) {
+  EXPECT_DOUBLE_EQ(bus_factor(Collective::kAllReduce, 4), 1.5);
+  EXPECT_DOUBLE_EQ(bus_factor(Collective::kAllGather, 4), 0.75);
+  EXPECT_DOUBLE_EQ(bus_factor(Collective::kReduceScatter, 4), 0.75);
+  EXPECT_DOUBLE_EQ(bus_factor(Collective::kAllToAll, 4), 0.75);
+  EXPECT_DOUBLE_EQ(bus_factor(Collective::kBroadcast, 4), 1);
+}
+
+TEST(CollectiveNames, AreReadBack) {
+  for (const auto& name : collective_names()) {
+    EXPECT_EQ(name_of(parse_collective(name)), name);
+  }
+  EXPECT_THROW(parse_collective("all"), InvalidArgument);
+}
+
+TEST(CollectiveReport, GivesTheResidentSumItsShareOfTheCopies) {
+  CollectiveSize size{.bytes = 100, .count = 25};
+  size.copy_s = 2;
+  CollectiveReport report;
+  EXPECT_FALSE(share_of_ceiling(report, size));
+  size.figures.push_back({.way = "shm resident", .time_s = 4});
+  EXPECT_DOUBLE_EQ(*share_of_ceiling(report, size), 0.5);
+  report.collective = Collective::kBroadcast;
+  EXPECT_FALSE(share_of_ceiling(report, size));
+}
+
+}  // namespace
+}  // namespace lockstep::report
