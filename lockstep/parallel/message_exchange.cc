@@ -23,11 +23,14 @@ std::byte* data_of(const Tensor& tensor) {
 }  // namespace
 
 MessageExchange::MessageExchange(const World& world, const ModuleHandle& module,
-                                 std::vector<Tensor> parameters, int64_t shards)
+                                 std::vector<Tensor> parameters, int64_t shards,
+                                 int64_t workers)
     : world_(world),
       buffers_(module.buffers),
       parameters_(std::move(parameters)),
       shards_(shards),
+      most_partials_(workers * ((shards + world.size() * workers - 1) /
+                                (world.size() * workers))),
       blocks_(optim::cut_into_blocks(parameters_)) {
   at_.push_back(0);
   for (const Tensor& parameter : parameters_) {
@@ -71,10 +74,9 @@ void MessageExchange::broadcast(const ModuleHandle::Named& tensors) {
 MessageExchange::Heads MessageExchange::exchange_heads(
     const std::vector<PartialSum>& own, StepTotals& totals) {
   const auto parameters = static_cast<int64_t>(parameters_.size());
-  const int64_t most = (shards_ + world_.size() - 1) / world_.size();
   const int64_t per_partial = 2 + parameters;
-  Tensor mine =
-      torch::zeros({2 + most * per_partial + shards_}, torch::kDouble);
+  Tensor mine = torch::zeros({2 + most_partials_ * per_partial + shards_},
+                             torch::kDouble);
   auto* out = mine.data_ptr<double>();
   out[0] = static_cast<double>(totals.samples);
   out[1] = static_cast<double>(own.size());
@@ -86,7 +88,7 @@ MessageExchange::Heads MessageExchange::exchange_heads(
       head[2 + i] = own[p].gradients[static_cast<size_t>(i)].defined() ? 1 : 0;
     }
   }
-  double* losses = out + 2 + most * per_partial;
+  double* losses = out + 2 + most_partials_ * per_partial;
   std::copy(totals.losses.begin(), totals.losses.end(), losses);
 
   Heads heads;
@@ -112,7 +114,8 @@ MessageExchange::Heads MessageExchange::exchange_heads(
         one.has_gradient.push_back(head[2 + i] != 0);
       }
       for (int64_t s = one.first; s < one.last; ++s) {
-        totals.losses[static_cast<size_t>(s)] = in[2 + most * per_partial + s];
+        totals.losses[static_cast<size_t>(s)] =
+            in[2 + most_partials_ * per_partial + s];
       }
       heads.back().push_back(std::move(one));
     }

@@ -13,7 +13,8 @@ namespace lockstep {
 class MessageExchange : public RankExchange {
  public:
   MessageExchange(const World& world, const ModuleHandle& module,
-                  std::vector<torch::Tensor> parameters, int64_t shards);
+                  std::vector<torch::Tensor> parameters, int64_t shards,
+                  int64_t workers);
 
   void load_buffers() override {}
   Reduction reduce(std::vector<PartialSum> own, int64_t chunks,
@@ -48,6 +49,7 @@ class MessageExchange : public RankExchange {
   ModuleHandle::Named buffers_;
   std::vector<torch::Tensor> parameters_;
   int64_t shards_;
+  int64_t most_partials_;  // of a rank
   std::vector<optim::Block> blocks_;
   std::vector<int64_t> at_;  // of each parameter in the flat gradient; the end
 };

@@ -15,7 +15,8 @@ std::unique_ptr<RankExchange> make_rank_exchange(
     return std::make_unique<SharedExchange>(world, module, parameters, shards,
                                             devices);
   }
-  return std::make_unique<MessageExchange>(world, module, parameters, shards);
+  return std::make_unique<MessageExchange>(
+      world, module, parameters, shards, static_cast<int64_t>(devices.size()));
 }
 
 }  // namespace lockstep

@@ -25,24 +25,17 @@ size_t round_up(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
 size_t bytes_of(const Tensor& tensor) { return round_up(tensor.nbytes()); }
 
-/// Partial sums that a worker has of neighbouring shards at most: left and
-/// right of the highest node of the tree, two for each level.
-size_t most_partials_of(int64_t shards) {
-  return 2 * static_cast<size_t>(std::bit_width(static_cast<uint64_t>(shards)));
+/// Partial sums that the workers of a rank have at most: one for each shard;
+/// of many shards, left and right of the highest node of the tree one for each
+/// of its levels.
+size_t most_partials_of(int64_t shards, int64_t ranks, int64_t workers) {
+  const int64_t all = ranks * workers;
+  const int64_t shards_of_one = (shards + all - 1) / all;
+  const int64_t nodes = 2 * std::bit_width(static_cast<uint64_t>(shards));
+  return static_cast<size_t>(workers * std::min(shards_of_one, nodes));
 }
 
 }  // namespace
-
-/// At the start of a rank's memory; arrays follow it.
-struct SharedExchange::Table {
-  int64_t samples;
-  int64_t partials;
-  // Of each partial sum: its shards.
-  struct Range {
-    int64_t first, last;
-  };
-  std::array<Range, 128> ranges;
-};
 
 SharedExchange::SharedExchange(const World& world, const ModuleHandle& module,
                                std::vector<Tensor> parameters, int64_t shards,
@@ -51,9 +44,8 @@ SharedExchange::SharedExchange(const World& world, const ModuleHandle& module,
       buffers_(module.buffers),
       parameters_(std::move(parameters)),
       shards_(shards),
-      most_partials_(std::min<size_t>(
-          static_cast<size_t>((shards + world.size() - 1) / world.size()),
-          most_partials_of(shards))),
+      most_partials_(most_partials_of(shards, world.size(),
+                                      static_cast<int64_t>(devices.size()))),
       most_values_(optim::cut_into_blocks(parameters_).size()) {
   torch::NoGradGuard no_grad;
   size_t parameter_bytes = 0;
@@ -79,6 +71,7 @@ SharedExchange::SharedExchange(const World& world, const ModuleHandle& module,
   copies_at_ = round_up(sizeof(Table)) +
                round_up(static_cast<size_t>(shards_) * sizeof(double)) +
                round_up(most_partials_ * count * sizeof(int64_t)) +
+               round_up(most_partials_ * sizeof(Table::Range)) +
                round_up(most_values_ * sizeof(double));
   copy_at_.push_back(0);
   size_t donated_bytes = 0;
@@ -162,6 +155,12 @@ std::span<double> SharedExchange::values(int rank) const {
   return {reinterpret_cast<double*>(at), most_values_};
 }
 
+std::span<SharedExchange::Table::Range> SharedExchange::ranges(int rank) const {
+  std::byte* at = reinterpret_cast<std::byte*>(values(rank).data()) -
+                  round_up(most_partials_ * sizeof(Table::Range));
+  return {reinterpret_cast<Table::Range*>(at), most_partials_};
+}
+
 void SharedExchange::load_buffers() {
   if (world_.rank() == 0) return;
   torch::NoGradGuard no_grad;
@@ -180,7 +179,7 @@ void SharedExchange::publish(const std::vector<PartialSum>& own,
   mine.partials = static_cast<int64_t>(own.size());
   std::copy(totals.losses.begin(), totals.losses.end(), losses(rank).begin());
   for (size_t p = 0; p < own.size(); ++p) {
-    mine.ranges[p] = {own[p].first, own[p].last};
+    ranges(rank)[p] = {own[p].first, own[p].last};
     const auto at = places(rank, p);
     for (size_t i = 0; i < parameters_.size(); ++i) {
       at[i] = place(own[p].gradients[i], p, i);
@@ -237,7 +236,7 @@ const Tensor& SharedExchange::gradient_at(int rank, size_t partial,
 }
 
 PartialSum SharedExchange::partial_of(int rank, size_t partial) {
-  const Table::Range range = table(rank).ranges[partial];
+  const Table::Range range = ranges(rank)[partial];
   PartialSum sum{.first = range.first, .last = range.last, .gradients = {}};
   const auto at = places(rank, partial);
   for (size_t i = 0; i < parameters_.size(); ++i) {

@@ -27,7 +27,14 @@ class SharedExchange : public RankExchange {
   int64_t copy_bytes() const override;
 
  private:
-  struct Table;
+  /// At the start of a rank's memory; arrays follow it.
+  struct Table {
+    int64_t samples;
+    int64_t partials;
+    struct Range {
+      int64_t first, last;
+    };
+  };
   /// A gradient of another rank (or this one) as it was last seen.
   struct Seen {
     int64_t place = -1;
@@ -46,6 +53,8 @@ class SharedExchange : public RankExchange {
   std::span<double> losses(int rank) const;
   /// Where in rank's memory its gradients are; -1: it has none.
   std::span<int64_t> places(int rank, size_t partial) const;
+  /// The shards of its partial sums.
+  std::span<Table::Range> ranges(int rank) const;
   std::span<double> values(int rank) const;
   void publish(const std::vector<PartialSum>& own, const StepTotals& totals);
   PartialSum partial_of(int rank, size_t partial);

@@ -127,6 +127,44 @@ TEST_P(Ranks, AddUpGradientsForAnyOptimizer) {
             "");
 }
 
+// Six shards of two ranks of two devices each: the first rank has four.
+TEST_P(Ranks, WithSeveralDevicesEachGiveTheBitsOfOne) {
+  const auto x = torch::randn({12, 3});
+  const auto y = torch::randn({12, 1});
+  const auto initial = std::make_shared<NetImpl>(4);
+  const auto trained = [&](const World& world, std::vector<Device> devices,
+                           int64_t begin, int64_t end) {
+    auto net = std::dynamic_pointer_cast<NetImpl>(initial->clone());
+    auto model = DataParallel(net, std::move(devices), of(world).shards(6));
+    auto sgd = optim::sgd(
+        net->parameters(),
+        {.lr = 0.1, .make_state = [&](const torch::Tensor& parameter) {
+           return model->make_state(parameter);
+         }});
+    for (int step = 0; step < 3; ++step) {
+      model->train_step(x.slice(0, begin, end), y.slice(0, begin, end), loss_of,
+                        *sgd, 0, 12);
+    }
+    std::vector<torch::Tensor> result;
+    for (const auto& p : net->parameters()) result.push_back(p.clone());
+    return result;
+  };
+  const auto expected = trained(World(), host(), 0, 12);
+  EXPECT_EQ(failure_of(
+                2,
+                [&](World world) {
+                  const std::vector<Device> twice{Device{}, Device{}};
+                  const auto own = world.rank() == 0
+                                       ? trained(world, twice, 0, 8)
+                                       : trained(world, twice, 8, 12);
+                  for (size_t i = 0; i < own.size(); ++i) {
+                    TORCH_CHECK(torch::equal(own[i], expected[i]), i);
+                  }
+                },
+                GetParam()),
+            "");
+}
+
 TEST_P(Ranks, RefuseForwardUnderAutograd) {
   const std::string failure = failure_of(
       2,
