@@ -15,6 +15,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/file_descriptor.h"
 
 namespace lockstep {
 namespace {
@@ -41,21 +42,6 @@ std::string cure(int code) {
                                      std::generic_category().message(code)),
                  .fix = cure(code)});
 }
-
-/// A file descriptor that closes itself.
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 std::string folder_of(const std::string& path) {
   const auto parent = std::filesystem::path(path).parent_path().string();
@@ -135,7 +121,7 @@ void AtomicFile::close_file() {
 }
 
 void sync_directory(const std::string& path) {
-  const Descriptor folder(
+  const FileDescriptor folder(
       ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (folder.get() < 0) fail("open folder", path, errno);
   // EINVAL: a file system that has nothing to sync for folders.
@@ -159,7 +145,8 @@ void make_directories(const std::string& path) {
 }
 
 std::string read_file(const std::string& path, size_t max_bytes) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
+  const FileDescriptor file(
+      ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
   if (file.get() < 0) fail("read", path, errno);
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) fail("read", path, errno);

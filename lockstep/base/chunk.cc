@@ -1,6 +1,8 @@
 #include "lockstep/base/chunk.h"
 
 #include <algorithm>
+#include <bit>
+#include <numeric>
 
 #include <fmt/format.h>
 
@@ -26,6 +28,21 @@ std::vector<int64_t> chunk_sizes(int64_t n, int64_t k) {
 
 ShardRange shards_of_worker(int64_t worker, int64_t workers, int64_t shards) {
   return {worker * shards / workers, (worker + 1) * shards / workers};
+}
+
+SampleRange samples_of(const ShardRange& range, int64_t n, int64_t shards) {
+  const auto sizes = chunk_sizes(n, shards);
+  const auto before = [&](int64_t shard) {
+    const auto size = static_cast<int64_t>(sizes.size());
+    return std::accumulate(sizes.begin(), sizes.begin() + std::min(shard, size),
+                           int64_t{0});
+  };
+  return {before(range.first), before(range.last)};
+}
+
+int64_t left_branch(int64_t shards) {
+  return static_cast<int64_t>(
+      std::bit_floor(static_cast<uint64_t>(shards - 1)));
 }
 
 }  // namespace lockstep

@@ -19,4 +19,18 @@ struct ShardRange {
 };
 ShardRange shards_of_worker(int64_t worker, int64_t workers, int64_t shards);
 
+/// The samples of these shards, of `n` that chunk_sizes() cuts for `shards`.
+struct SampleRange {
+  int64_t first;
+  int64_t last;
+  int64_t count() const { return last - first; }
+};
+SampleRange samples_of(const ShardRange& range, int64_t n, int64_t shards);
+
+/// How many of `shards` shards are in the left branch of the tree along which
+/// every sum is made: the largest power of two below that number (`shards` is
+/// at least 2). It is as balanced as a tree with such branches can be, and a
+/// sum's bits do not depend on who computed which shard.
+int64_t left_branch(int64_t shards);
+
 }  // namespace lockstep

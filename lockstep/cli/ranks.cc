@@ -1,7 +1,6 @@
 #include "lockstep/cli/ranks.h"
 
 #include <chrono>
-#include <numeric>
 
 #include <fmt/format.h>
 
@@ -54,13 +53,10 @@ void join_ranks(const RankFlags& flags, const DeviceFlags& devices,
 std::string describe_rank(const train::TrainOptions& options) {
   const auto plan = train::make_plan(options);
   const World& world = options.world;
-  const auto chunks = chunk_sizes(options.batch_size, plan.shards);
   const ShardRange own =
       shards_of_worker(world.rank(), world.size(), plan.shards);
-  const auto size = static_cast<int64_t>(chunks.size());
   const int64_t samples =
-      std::accumulate(chunks.begin() + std::min(own.first, size),
-                      chunks.begin() + std::min(own.last, size), int64_t{0});
+      samples_of(own, options.batch_size, plan.shards).count();
   return fmt::format("Rank: {} | Local rank: {} | Device: {} | Batch: {}",
                      world.rank(), world.local_rank(), plan.devices[0].name(),
                      samples);

@@ -80,15 +80,9 @@ data::Batch fixed_batch(const train::TrainOptions& options,
   batch.total = samples;
   const ShardRange own =
       shards_of_worker(options.world.rank(), options.world.size(), plan.shards);
-  const auto chunks = chunk_sizes(samples, plan.shards);
-  const auto before = [&](int64_t shard) {
-    const auto size = static_cast<int64_t>(chunks.size());
-    return std::accumulate(chunks.begin(),
-                           chunks.begin() + std::min(shard, size), int64_t{0});
-  };
-  const int64_t count = before(own.last) - before(own.first);
-  batch.inputs = batch.inputs.narrow(0, before(own.first), count);
-  batch.targets = batch.targets.narrow(0, before(own.first), count);
+  const SampleRange part = samples_of(own, samples, plan.shards);
+  batch.inputs = batch.inputs.narrow(0, part.first, part.count());
+  batch.targets = batch.targets.narrow(0, part.first, part.count());
   return batch;
 }
 

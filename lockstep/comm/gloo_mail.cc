@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "lockstep/base/first_line.h"
+
 namespace lockstep {
 namespace {
 
@@ -33,12 +35,10 @@ c10::intrusive_ptr<c10d::Work> start(c10d::Backend& gloo,
 CommError gloo_error(const RankNames& names, int rank,
                      const std::string& operation,
                      const std::exception& error) {
-  std::string text = error.what();
-  text = text.substr(0, text.find('\n'));
   return CommError(
       {.what = fmt::format("{} failed in {} over gloo",
                            names->at(static_cast<size_t>(rank)), operation),
-       .got = text,
+       .got = first_line(error.what()),
        .fix = fmt::format("look at the other ranks ({}): one of them ended, "
                           "stalled or called something else; "
                           "LOCKSTEP_DEBUG=detail compares the calls",

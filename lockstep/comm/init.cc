@@ -8,6 +8,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/first_line.h"
 #include "lockstep/comm/world_impl.h"
 
 namespace lockstep {
@@ -18,11 +19,6 @@ using Store = c10::intrusive_ptr<c10d::Store>;
 using std::chrono::milliseconds;
 
 constexpr const char* kJobKey = "lockstep/job";
-
-std::string first_line(const std::exception& error) {
-  const std::string text = error.what();
-  return text.substr(0, text.find('\n'));
-}
 
 std::string address(const Environment& environment) {
   return fmt::format("{} port {}", environment.master_addr,
@@ -42,7 +38,7 @@ Store serve(const Environment& environment, milliseconds timeout) {
       store->set(kJobKey, environment.run_id);
       return store;
     } catch (const std::exception& error) {
-      problem = first_line(error);
+      problem = first_line(error.what());
     }
   }
   throw CommError({.what = fmt::format("rank 0 can't serve the store at {}",
@@ -77,7 +73,7 @@ Store connect_to_any(const Environment& environment, milliseconds timeout) {
         }
         problem = fmt::format("job '{}' is at port {}", job, port);
       } catch (const std::exception& error) {
-        problem = first_line(error);
+        problem = first_line(error.what());
       }
     }
   }
@@ -105,7 +101,7 @@ Store connect_store(const Environment& environment, milliseconds timeout) {
     throw CommError(
         {.what = fmt::format("rank {} can't reach the store at {}",
                              environment.rank, address(environment)),
-         .got = first_line(error),
+         .got = first_line(error.what()),
          .fix = "check that rank 0 runs, and MASTER_ADDR and MASTER_PORT"});
   }
 }

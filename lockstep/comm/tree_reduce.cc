@@ -1,13 +1,13 @@
 #include "lockstep/comm/tree_reduce.h"
 
 #include <array>
-#include <bit>
 #include <cmath>
 #include <type_traits>
 
 #include <ATen/Dispatch_v2.h>
 #include <fmt/format.h>
 
+#include "lockstep/base/chunk.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep {
@@ -111,7 +111,9 @@ void reduce_node(Inputs inputs, size_t first, size_t last, size_t at,
     }
     return;
   }
-  const size_t middle = first + std::bit_floor(last - first - 1);
+  const size_t middle =
+      first +
+      static_cast<size_t>(left_branch(static_cast<int64_t>(last - first)));
   A* other = scratch[depth].data();
   reduce_node<T, A, F>(inputs, first, middle, at, count, sum, scratch,
                        depth + 1);

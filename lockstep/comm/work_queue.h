@@ -43,10 +43,6 @@ class WorkQueue {
   c10::intrusive_ptr<QueuedWork> submit(c10::intrusive_ptr<QueuedWork> work,
                                         std::function<void()> task,
                                         bool is_async);
-  /// Whether the caller is the queue's own thread.
-  bool is_current_thread() const {
-    return thread_.get_id() == std::this_thread::get_id();
-  }
 
  private:
   struct Item {

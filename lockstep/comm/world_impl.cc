@@ -12,6 +12,8 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/first_line.h"
+#include "lockstep/base/host_name.h"
 #include "lockstep/comm/backends.h"
 #include "lockstep/comm/gloo_collectives.h"
 #include "lockstep/comm/shm_collectives.h"
@@ -19,17 +21,11 @@
 namespace lockstep {
 namespace {
 
-std::string first_line(const std::string& path) {
+std::string first_line_of_file(const std::string& path) {
   std::ifstream file(path);
   std::string line;
   std::getline(file, line);
   return line;
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name.data();
 }
 
 std::string name_space(const char* kind) {
@@ -44,7 +40,7 @@ std::string name_space(const char* kind) {
 /// user. Not the host's name or address: containers share those, or lack them.
 std::string place_of_this_process() {
   return fmt::format("{} {} {} user {}",
-                     first_line("/proc/sys/kernel/random/boot_id"),
+                     first_line_of_file("/proc/sys/kernel/random/boot_id"),
                      name_space("pid"), name_space("net"), ::geteuid());
 }
 
@@ -130,15 +126,13 @@ std::string World::Impl::get(const std::string& key) const {
   try {
     return store->get_to_str(key);
   } catch (const std::exception& error) {
-    std::string text = error.what();
-    text = text.substr(0, text.find('\n'));
     throw CommError(
         {.what = fmt::format("rank {} of {} waited in vain for '{}' in the "
                              "store",
                              rank, size, key),
          .expected = fmt::format("it within {} s",
                                  static_cast<double>(timeout.count()) / 1e3),
-         .got = text,
+         .got = first_line(error.what()),
          .fix = "look at that rank's own output; start all ranks; if it only "
                 "needs longer, raise the timeout"});
   }

@@ -64,17 +64,6 @@ void leave_slice() {
   }
 }
 
-/// How many of `total` samples come before a part, and how many are in it.
-std::pair<int64_t, int64_t> part_of(int64_t total, const BatchPart& part) {
-  const auto chunks = chunk_sizes(total, part.shards);
-  const auto count = [&](int64_t first, int64_t last) {
-    const auto size = static_cast<int64_t>(chunks.size());
-    return std::accumulate(chunks.begin() + std::min(first, size),
-                           chunks.begin() + std::min(last, size), int64_t{0});
-  };
-  return {count(0, part.first), count(part.first, part.last)};
-}
-
 // What is the same for all batches of an epoch.
 struct Epoch {
   int64_t number;
@@ -184,8 +173,10 @@ class Loader::Impl {
   Batch make(const Epoch& epoch, int64_t number) const {
     const int64_t total = std::min(
         options_.batch_size, dataset_->size() - number * options_.batch_size);
-    const auto [skipped, count] = part_of(total, options_.part);
-    const int64_t first = number * options_.batch_size + skipped;
+    const SampleRange own = samples_of(
+        {options_.part.first, options_.part.last}, total, options_.part.shards);
+    const int64_t first = number * options_.batch_size + own.first;
+    const int64_t count = own.count();
     const int64_t elements =
         dataset_->channels() * dataset_->height() * dataset_->width();
     Batch batch;

@@ -20,6 +20,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/host_name.h"
 
 namespace lockstep::launch {
 namespace {
@@ -222,12 +223,6 @@ bool is_this_host(const std::string& host) {
     }
   }
   return false;
-}
-
-std::string host_name() {
-  std::array<char, HOST_NAME_MAX + 1> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name.data();
 }
 
 FileDescriptor listen_at(Endpoint& endpoint) {

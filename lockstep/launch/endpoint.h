@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "lockstep/launch/file_descriptor.h"
+#include "lockstep/base/file_descriptor.h"
 
 namespace lockstep::launch {
 
@@ -20,7 +20,6 @@ Endpoint parse_endpoint(const std::string& option, const std::string& text,
 
 /// Whether `host` is a name or an address of this machine.
 bool is_this_host(const std::string& host);
-std::string host_name();
 
 /// A socket that listens at `endpoint`, whose port becomes a free one if it is
 /// 0; closed if the port is taken. A loopback name is listened to on loopback

@@ -14,8 +14,8 @@
 
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/env.h"
+#include "lockstep/base/file_descriptor.h"
 #include "lockstep/launch/clock.h"
-#include "lockstep/launch/file_descriptor.h"
 #include "lockstep/launch/printable.h"
 
 namespace lockstep::launch {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/first_line.h"
 #include "lockstep/launch/failure.h"
 
 namespace lockstep::launch {
@@ -18,10 +19,6 @@ std::string local_time(double time_s) {
   const int milliseconds =
       static_cast<int>((time_s - static_cast<double>(seconds)) * 1000);
   return fmt::format("{}.{:03}", text, milliseconds);
-}
-
-std::string first_line(const std::string& text) {
-  return text.substr(0, text.find('\n'));
 }
 
 // Each line of `text` behind `margin`.

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/launch/pipe.h"
 
 namespace lockstep::launch {
 namespace {

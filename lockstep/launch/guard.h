@@ -2,7 +2,7 @@
 
 #include <sys/types.h>
 
-#include "lockstep/launch/file_descriptor.h"
+#include "lockstep/base/file_descriptor.h"
 
 namespace lockstep::launch {
 

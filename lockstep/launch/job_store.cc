@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/first_line.h"
 
 namespace lockstep::launch {
 namespace {
@@ -22,10 +23,6 @@ std::vector<uint8_t> to_bytes(const std::string& text) {
 
 std::string to_text(const std::vector<uint8_t>& bytes) {
   return {bytes.begin(), bytes.end()};
-}
-
-std::string first_line(const std::string& text) {
-  return text.substr(0, text.find('\n'));
 }
 
 c10d::TCPStoreOptions options_for(const Endpoint& endpoint) {

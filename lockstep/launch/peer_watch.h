@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/launch/file_descriptor.h"
+#include "lockstep/base/file_descriptor.h"
 #include "lockstep/launch/job_store.h"
 #include "lockstep/launch/node.h"
 

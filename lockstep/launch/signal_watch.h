@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "lockstep/launch/file_descriptor.h"
+#include "lockstep/base/file_descriptor.h"
 
 namespace lockstep::launch {
 

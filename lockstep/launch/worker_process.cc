@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/launch/pipe.h"
 
 namespace lockstep::launch {
 namespace {

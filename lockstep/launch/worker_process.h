@@ -5,7 +5,7 @@
 #include <sys/types.h>
 #include <vector>
 
-#include "lockstep/launch/file_descriptor.h"
+#include "lockstep/base/file_descriptor.h"
 
 namespace lockstep::launch {
 

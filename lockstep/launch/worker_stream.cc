@@ -13,6 +13,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/launch/pipe.h"
 #include "lockstep/launch/printable.h"
 
 namespace lockstep::launch {

@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/base/file_descriptor.h"
 #include "lockstep/launch/console.h"
-#include "lockstep/launch/file_descriptor.h"
 #include "lockstep/launch/line_output.h"
 
 namespace lockstep::launch {

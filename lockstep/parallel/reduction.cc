@@ -1,10 +1,10 @@
 #include "lockstep/parallel/reduction.h"
 
 #include <algorithm>
-#include <bit>
 
 #include <ATen/Dispatch.h>
 
+#include "lockstep/base/chunk.h"
 #include "lockstep/device/intra_op.h"
 
 namespace lockstep {
@@ -16,9 +16,7 @@ bool is_tree_node(int64_t first, int64_t last, int64_t shards) {
   int64_t low = 0;
   int64_t high = shards;
   while (high - low > last - first) {
-    const auto count = static_cast<uint64_t>(high - low);
-    const int64_t middle =
-        low + static_cast<int64_t>(std::bit_floor(count - 1));
+    const int64_t middle = low + left_branch(high - low);
     if (first < middle) {
       high = middle;
     } else {

@@ -21,9 +21,8 @@ struct PartialSum {
 
 /// Whether [first, last) is a node of the tree that sums shards 0..shards-1.
 ///
-/// The tree is binary and as balanced as can be: a node of n > 1 shards splits
-/// at the largest power of two below n. Every reduction in Lockstep follows
-/// it, so the bits of a sum do not depend on who computed which shard.
+/// The tree is that of left_branch() (base/chunk.h), which every reduction in
+/// Lockstep follows.
 bool is_tree_node(int64_t first, int64_t last, int64_t shards);
 
 /// Appends `next`, the sum of the shards right after the last partial sum, and

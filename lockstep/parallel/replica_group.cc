@@ -138,17 +138,12 @@ void ReplicaGroup::make_replicas(
 }
 
 std::vector<int64_t> ReplicaGroup::split(int64_t batch) const {
-  const auto chunks = chunk_sizes(batch, shards_);
   std::vector<int64_t> samples;
   const auto devices =
       static_cast<int64_t>(devices_.size()) * options_.world().size();
   for (int64_t k = 0; k < devices; ++k) {
     const ShardRange range = shards_of_worker(k, devices, shards_);
-    samples.push_back(0);
-    for (auto s = static_cast<size_t>(range.first);
-         s < static_cast<size_t>(range.last) && s < chunks.size(); ++s) {
-      samples.back() += chunks[s];
-    }
+    samples.push_back(samples_of(range, batch, shards_).count());
   }
   return samples;
 }

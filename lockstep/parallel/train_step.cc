@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <numeric>
 #include <unordered_map>
 
 #include <ATen/Dispatch.h>
@@ -157,15 +156,8 @@ ReplicaGroup::StepShards ReplicaGroup::cut(const std::vector<IValue>& inputs,
   const int64_t own = batch_of(all, options_.dim());
   shards.batch = batch >= 0 ? batch : own * options_.world().size();
   shards.samples = chunk_sizes(shards.batch, shards_);
-  std::vector<int64_t> sizes;
-  for (int64_t s = own_shards_.first;
-       s <
-       std::min(own_shards_.last, static_cast<int64_t>(shards.samples.size()));
-       ++s) {
-    sizes.push_back(shards.samples[static_cast<size_t>(s)]);
-  }
   const int64_t expected =
-      std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+      samples_of(own_shards_, shards.batch, shards_).count();
   if (own != expected) {
     throw InvalidArgument(
         "ddp",
@@ -178,7 +170,10 @@ ReplicaGroup::StepShards ReplicaGroup::cut(const std::vector<IValue>& inputs,
                 "data::Loader does with `part`"});
   }
   torch::NoGradGuard no_grad;
-  shards.parts = cut_own(all, sizes);
+  const auto chunks = static_cast<int64_t>(shards.samples.size());
+  shards.parts = cut_own(
+      all, {shards.samples.begin() + std::min(own_shards_.first, chunks),
+            shards.samples.begin() + std::min(own_shards_.last, chunks)});
   return shards;
 }
 

@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/stopwatch.h"
 
 namespace lockstep::report {
@@ -28,27 +29,6 @@ constexpr size_t kMaxOutputBytes = 16 << 20;
 [[noreturn]] void fail(const std::string& what, int error) {
   throw IoError({.what = fmt::format("{}: {}", what, std::strerror(error))});
 }
-
-class FileDescriptor {
- public:
-  FileDescriptor() = default;
-  explicit FileDescriptor(int fd) : fd_(fd) {}
-  FileDescriptor(FileDescriptor&& other) noexcept
-      : fd_(std::exchange(other.fd_, -1)) {}
-  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~FileDescriptor() { close(); }
-  int get() const { return fd_; }
-  bool is_open() const { return fd_ >= 0; }
-  void close() {
-    if (fd_ >= 0) ::close(std::exchange(fd_, -1));
-  }
-
- private:
-  int fd_ = -1;
-};
 
 struct Pipe {
   FileDescriptor read, write;

@@ -6,6 +6,7 @@
 
 #include "lockstep/base/cpu_set.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/host_name.h"
 #include "lockstep/device/device.h"
 #include "lockstep/launch/core_share.h"
 #include "lockstep/launch/endpoint.h"

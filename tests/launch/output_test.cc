@@ -7,8 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/launch/console.h"
-#include "lockstep/launch/file_descriptor.h"
 #include "lockstep/launch/line_output.h"
+#include "lockstep/launch/pipe.h"
 #include "lockstep/launch/printable.h"
 #include "lockstep/launch/worker_stream.h"
 #include "tests/base/temporary_folder.h"

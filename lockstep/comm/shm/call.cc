@@ -1,17 +1,11 @@
 #include "lockstep/comm/shm/call.h"
 
-#include <algorithm>
-#include <cstring>
-
 #include <fmt/format.h>
+
+#include "lockstep/comm/shm/fixed_text.h"
 
 namespace lockstep::shm {
 namespace {
-
-// Another process wrote it: it may lack its end.
-std::string_view text_of(const std::array<char, 12>& text) {
-  return {text.data(), ::strnlen(text.data(), text.size())};
-}
 
 std::string_view name_of(Operation operation) {
   switch (operation) {
@@ -45,8 +39,7 @@ std::string_view name_of(Operation operation) {
 
 std::array<char, 12> short_text(std::string_view text) {
   std::array<char, 12> result{};
-  std::copy_n(text.begin(), std::min(text.size(), result.size()),
-              result.begin());
+  set_text(result, text);
   return result;
 }
 

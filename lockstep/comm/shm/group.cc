@@ -13,6 +13,8 @@
 
 #include "lockstep/base/cpu_set.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/host_name.h"
+#include "lockstep/comm/shm/fixed_text.h"
 #include "lockstep/comm/shm/futex.h"
 
 namespace lockstep::shm {
@@ -53,7 +55,7 @@ struct Group::Line {
   alignas(64) int32_t pid;
   uint64_t start_time;
   std::array<uint64_t, 16> cores;  ///< a bit for each that it may use
-  std::array<char, 400> failure;
+  FailureText failure;
 };
 
 std::shared_ptr<const Segment> Group::make_segment(int ranks) {
@@ -182,10 +184,6 @@ uint64_t Group::announced_by(int rank) const {
   return line(rank).announcements[sequence_ % 2].value;
 }
 
-const Call& Group::call_of(int rank) const {
-  return line(rank).announcements[sequence_ % 2].call;
-}
-
 bool Group::has_arrived(int rank, uint32_t phase) const {
   const uint32_t seen = line(rank).phase.load(std::memory_order_acquire);
   return static_cast<int32_t>(seen - phase) >= 0;
@@ -244,10 +242,9 @@ void Group::check_alive(int waited_for) {
   }
   for (int other = 0; other < ranks_; ++other) {
     if (other == rank_ || line(other).state != State::kFailed) continue;
-    const auto& text = line(other).failure;
     give_up(fmt::format("{} failed while rank {} was in {}", name(other), rank_,
                         here()),
-            std::string(text.data(), ::strnlen(text.data(), text.size())), {});
+            std::string(text_of(line(other).failure)), {});
   }
   if (line(waited_for).state == State::kLeft) {
     give_up(fmt::format("{} left the world while rank {} waited in {}",
@@ -289,12 +286,7 @@ void Group::fail(const std::string& reason) noexcept {
   is_broken_ = true;
   Line& own = line(rank_);
   if (own.state.load() != State::kHere) return;
-  // It may hold another's failure already, but not two brackets' worth.
-  constexpr std::string_view kTag = "[comm] ";
-  std::string_view text = reason;
-  if (text.starts_with(kTag)) text.remove_prefix(kTag.size());
-  std::copy_n(text.begin(), std::min(text.size(), own.failure.size()),
-              own.failure.begin());
+  set_failure(own.failure, reason);
   own.state.store(State::kFailed);
   futex_wake(own.phase);
 }
@@ -302,9 +294,7 @@ void Group::fail(const std::string& reason) noexcept {
 std::string Group::name(int rank) const {
   const Line& its = line(rank);
   if (its.state.load() < State::kHere) return fmt::format("rank {}", rank);
-  std::array<char, 256> host{};
-  ::gethostname(host.data(), host.size() - 1);
-  return fmt::format("rank {} (host {}, pid {})", rank, host.data(), its.pid);
+  return fmt::format("rank {} (host {}, pid {})", rank, host_name(), its.pid);
 }
 
 std::string Group::here() const {

@@ -53,8 +53,6 @@ class Group {
   /// A number of this rank's for the others, from the next sync() on.
   void announce(uint64_t value);
   uint64_t announced_by(int rank) const;
-  /// What `rank` announced as its call.
-  const Call& call_of(int rank) const;
 
   /// This rank's slot of the round; next_round() goes on to the other one.
   std::span<std::byte> own_slot() { return slot(rank_); }

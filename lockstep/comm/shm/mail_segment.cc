@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/host_name.h"
 #include "lockstep/comm/shm/group.h"
 
 namespace lockstep::shm {
@@ -74,9 +75,7 @@ MessageRing& MailSegment::ring(int from, int to) const {
 
 std::string MailSegment::process_name(int rank) const {
   if (line(rank).state.load() < MailLine::State::kHere) return "not here yet";
-  std::array<char, 256> host{};
-  ::gethostname(host.data(), host.size() - 1);
-  return fmt::format("host {}, pid {}", host.data(), line(rank).pid.load());
+  return fmt::format("host {}, pid {}", host_name(), line(rank).pid.load());
 }
 
 }  // namespace lockstep::shm

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "lockstep/comm/shm/bell.h"
+#include "lockstep/comm/shm/fixed_text.h"
 #include "lockstep/comm/shm/message_ring.h"
 #include "lockstep/comm/shm/segment.h"
 
@@ -22,7 +23,7 @@ struct MailLine {
   // Written before state is kHere.
   std::atomic<int32_t> pid;
   std::atomic<uint64_t> start_time;
-  std::array<char, 400> failure;  ///< written before state is kFailed
+  FailureText failure;  ///< written before state is kFailed
 };
 
 /// The memory that the mailboxes of a world share: a line for each rank, a

@@ -85,11 +85,7 @@ void Mailbox::leave(State state) noexcept {
 void Mailbox::fail(const std::string& reason) noexcept {
   MailLine& own = segment_.line(rank_);
   if (own.state.load() != State::kHere) return;
-  constexpr std::string_view kTag = "[comm] ";
-  std::string_view text = reason;
-  if (text.starts_with(kTag)) text.remove_prefix(kTag.size());
-  std::copy_n(text.begin(), std::min(text.size(), own.failure.size()),
-              own.failure.begin());
+  set_failure(own.failure, reason);
   leave(State::kFailed);
 }
 

@@ -7,7 +7,6 @@
 #include <sstream>
 #include <sys/syscall.h>
 #include <unistd.h>
-#include <utility>
 
 #include <fmt/format.h>
 
@@ -36,33 +35,20 @@ uint64_t start_time_of(pid_t pid) {
   return ticks;
 }
 
-PeerProcess::PeerProcess(pid_t pid, uint64_t start_time) : pid_(pid) {
-  fd_ = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
+PeerProcess::PeerProcess(pid_t pid, uint64_t start_time)
+    : pid_(pid), pidfd_(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))) {
   const int error = errno;
-  if (fd_ >= 0 && start_time_of(pid) == start_time) return;
-  if (fd_ >= 0) ::close(fd_);
+  if (pidfd_.is_open() && start_time_of(pid) == start_time) return;
   throw CommError(
       {.what = fmt::format("process {} of another rank is gone", pid),
-       .got = fd_ < 0 ? std::strerror(error) : "another process of that number",
+       .got = pidfd_.is_open() ? "another process of that number"
+                               : std::strerror(error),
        .fix = "look at that rank's own error"});
 }
 
-PeerProcess::~PeerProcess() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
-PeerProcess::PeerProcess(PeerProcess&& other) noexcept
-    : pid_(other.pid_), fd_(std::exchange(other.fd_, -1)) {}
-
-PeerProcess& PeerProcess::operator=(PeerProcess&& other) noexcept {
-  std::swap(pid_, other.pid_);
-  std::swap(fd_, other.fd_);
-  return *this;
-}
-
 bool PeerProcess::has_ended() const {
-  if (fd_ < 0) return false;
-  pollfd ended{.fd = fd_, .events = POLLIN, .revents = 0};
+  if (!pidfd_.is_open()) return false;
+  pollfd ended{.fd = pidfd_.get(), .events = POLLIN, .revents = 0};
   return ::poll(&ended, 1, 0) > 0;
 }
 

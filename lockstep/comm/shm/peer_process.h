@@ -4,6 +4,8 @@
 #include <string>
 #include <sys/types.h>
 
+#include "lockstep/base/file_descriptor.h"
+
 namespace lockstep::shm {
 
 /// What tells a process from a later one with the same number: field 22 of
@@ -17,9 +19,6 @@ class PeerProcess {
   PeerProcess() = default;
   /// Throws CommError if the process that started at `start_time` is gone.
   PeerProcess(pid_t pid, uint64_t start_time);
-  ~PeerProcess();
-  PeerProcess(PeerProcess&& other) noexcept;
-  PeerProcess& operator=(PeerProcess&& other) noexcept;
 
   pid_t pid() const { return pid_; }
   bool has_ended() const;
@@ -28,7 +27,7 @@ class PeerProcess {
 
  private:
   pid_t pid_ = 0;
-  int fd_ = -1;
+  FileDescriptor pidfd_;
 };
 
 }  // namespace lockstep::shm

@@ -1,6 +1,5 @@
 #include "lockstep/comm/shm/peers.h"
 
-#include <cstring>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -26,11 +25,8 @@ void Peers::look_at_lines() {
     if (state == State::kLeft) {
       end = name(other) + " left the world";
     } else if (state == State::kFailed) {
-      // Another process wrote it: it may lack its end.
-      std::array<char, sizeof(line.failure)> text = line.failure;
-      end = fmt::format(
-          "{} failed: {}", name(other),
-          std::string_view(text.data(), ::strnlen(text.data(), text.size())));
+      const FailureText text = line.failure;
+      end = fmt::format("{} failed: {}", name(other), text_of(text));
     }
   }
 }

@@ -37,13 +37,11 @@ OwnSegments& own_segments() {
   throw CommError({.what = what, .got = std::strerror(error), .fix = fix});
 }
 
-std::span<std::byte> map(int fd, size_t bytes) {
+std::span<std::byte> map(const FileDescriptor& file, size_t bytes) {
   void* memory =
-      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   if (memory == MAP_FAILED) {
-    const int error = errno;
-    ::close(fd);
-    fail(fmt::format("can't map {} bytes of shared memory", bytes), error);
+    fail(fmt::format("can't map {} bytes of shared memory", bytes), errno);
   }
   return {static_cast<std::byte*>(memory), bytes};
 }
@@ -53,17 +51,18 @@ std::span<std::byte> map(int fd, size_t bytes) {
 std::shared_ptr<const Segment> Segment::create(size_t bytes) {
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   bytes = (std::max<size_t>(bytes, 1) + page - 1) / page * page;
-  const int fd = ::memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (fd < 0) fail("can't create shared memory", errno);
+  FileDescriptor file(
+      ::memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!file.is_open()) fail("can't create shared memory", errno);
   struct stat status {};
-  if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0 ||
-      ::fcntl(fd, F_ADD_SEALS, kSeals) != 0 || ::fstat(fd, &status) != 0) {
-    const int error = errno;
-    ::close(fd);
-    fail(fmt::format("can't create {} bytes of shared memory", bytes), error);
+  if (::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0 ||
+      ::fcntl(file.get(), F_ADD_SEALS, kSeals) != 0 ||
+      ::fstat(file.get(), &status) != 0) {
+    fail(fmt::format("can't create {} bytes of shared memory", bytes), errno);
   }
+  const std::span<std::byte> memory = map(file, bytes);
   std::shared_ptr<const Segment> segment(
-      new Segment(fd, map(fd, bytes), status.st_ino));
+      new Segment(std::move(file), memory, status.st_ino));
   OwnSegments& own = own_segments();
   const std::lock_guard lock(own.mutex);
   own.by_inode[status.st_ino] = segment;
@@ -81,19 +80,18 @@ std::shared_ptr<const Segment> Segment::open(const SegmentAddress& address) {
   }
   const std::string path =
       fmt::format("/proc/{}/fd/{}", address.pid, address.fd);
-  const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (fd < 0) {
+  FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!file.is_open()) {
     fail(fmt::format("can't open the shared memory of process {}", address.pid),
          errno,
          "ranks that share memory run as one user and see each other's "
          "processes; use --backend gloo otherwise");
   }
   struct stat status {};
-  const int seals = ::fcntl(fd, F_GET_SEALS);
-  if (::fstat(fd, &status) != 0 || seals < 0 || (seals & kSeals) != kSeals ||
-      status.st_ino != address.inode ||
+  const int seals = ::fcntl(file.get(), F_GET_SEALS);
+  if (::fstat(file.get(), &status) != 0 || seals < 0 ||
+      (seals & kSeals) != kSeals || status.st_ino != address.inode ||
       static_cast<uint64_t>(status.st_size) != address.bytes) {
-    ::close(fd);
     throw CommError(
         {.what = fmt::format("file {} of process {} is not the shared memory "
                              "that was announced",
@@ -102,13 +100,13 @@ std::shared_ptr<const Segment> Segment::open(const SegmentAddress& address) {
          .got = fmt::format("{} bytes, inode {}, seals {:#x}", status.st_size,
                             status.st_ino, seals)});
   }
+  const std::span<std::byte> memory = map(file, address.bytes);
   return std::shared_ptr<const Segment>(
-      new Segment(fd, map(fd, address.bytes), status.st_ino));
+      new Segment(std::move(file), memory, status.st_ino));
 }
 
 Segment::~Segment() {
   ::munmap(bytes_.data(), bytes_.size());
-  ::close(fd_);
   OwnSegments& own = own_segments();
   const std::lock_guard lock(own.mutex);
   const auto found = own.by_inode.find(inode_);
@@ -118,8 +116,10 @@ Segment::~Segment() {
 }
 
 SegmentAddress Segment::address() const {
-  return {
-      .pid = ::getpid(), .fd = fd_, .inode = inode_, .bytes = bytes_.size()};
+  return {.pid = ::getpid(),
+          .fd = file_.get(),
+          .inode = inode_,
+          .bytes = bytes_.size()};
 }
 
 }  // namespace lockstep::shm

@@ -5,6 +5,9 @@
 #include <memory>
 #include <span>
 #include <sys/types.h>
+#include <utility>
+
+#include "lockstep/base/file_descriptor.h"
 
 namespace lockstep::shm {
 
@@ -40,10 +43,10 @@ class Segment {
   SegmentAddress address() const;
 
  private:
-  Segment(int fd, std::span<std::byte> bytes, uint64_t inode)
-      : fd_(fd), bytes_(bytes), inode_(inode) {}
+  Segment(FileDescriptor file, std::span<std::byte> bytes, uint64_t inode)
+      : file_(std::move(file)), bytes_(bytes), inode_(inode) {}
 
-  int fd_;
+  FileDescriptor file_;
   std::span<std::byte> bytes_;
   uint64_t inode_;
 };

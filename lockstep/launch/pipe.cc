@@ -1,4 +1,4 @@
-#include "lockstep/launch/file_descriptor.h"
+#include "lockstep/launch/pipe.h"
 
 #include <cerrno>
 #include <cstring>

@@ -3,7 +3,7 @@
 #include <unistd.h>
 #include <utility>
 
-namespace lockstep::launch {
+namespace lockstep {
 
 /// An open file that is closed with this object.
 class FileDescriptor {
@@ -29,11 +29,4 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
-struct Pipe {
-  FileDescriptor read;
-  FileDescriptor write;
-};
-/// Both ends are closed on exec. Throws LaunchError.
-Pipe make_pipe();
-
-}  // namespace lockstep::launch
+}  // namespace lockstep
