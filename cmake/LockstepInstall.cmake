@@ -4,8 +4,8 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
-set(layers base device comm_shm comm models data optim parallel train launch
-    report)
+set(layers base device comm_shm comm models data optim parallel parallel_ddp
+    train launch report)
 
 set(targets lockstep lockstep_options lockstep_fmt)
 foreach(layer IN LISTS layers)

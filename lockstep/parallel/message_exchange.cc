@@ -3,10 +3,10 @@
 #include <cstring>
 #include <utility>
 
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/parallel/packed_tensors.h"
 
 namespace lockstep {
 
@@ -37,36 +37,8 @@ MessageExchange::MessageExchange(const World& world, const ModuleHandle& module,
     const auto bytes = static_cast<int64_t>(parameter.nbytes());
     at_.push_back(at_.back() + (bytes + kLine - 1) / kLine * kLine);
   }
-  broadcast(module.parameters);
-  broadcast(buffers_);
-}
-
-void MessageExchange::broadcast(const ModuleHandle::Named& tensors) {
-  torch::NoGradGuard no_grad;
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  int64_t bytes = 0;
-  for (const auto& [name, tensor] : tensors) {
-    bytes += static_cast<int64_t>(tensor.nbytes());
-  }
-  if (bytes == 0) return;
-  // In one message: there may be hundreds of small ones.
-  Tensor flat = torch::empty({bytes}, torch::kUInt8);
-  std::byte* at = data_of(flat);
-  for (const auto& [name, tensor] : tensors) {
-    const Tensor dense = tensor.contiguous();
-    std::memcpy(at, dense.const_data_ptr(), dense.nbytes());
-    at += dense.nbytes();
-  }
-  world_.broadcast(flat, 0);
-  if (world_.rank() == 0) return;
-  at = data_of(flat);
-  for (const auto& [name, tensor] : tensors) {
-    Tensor target = tensor;
-    target.copy_(
-        torch::from_blob(at, tensor.sizes(),
-                         torch::TensorOptions().dtype(tensor.scalar_type())));
-    at += tensor.nbytes();
-  }
+  broadcast(world_, module.parameters, 0);
+  broadcast(world_, buffers_, 0);
 }
 
 // The heads are small and of one size: samples, number of partial sums, their
@@ -266,7 +238,7 @@ Reduction MessageExchange::reduce(std::vector<PartialSum> own, int64_t chunks,
   return Reduction(std::move(one), chunks, parameters_);
 }
 
-void MessageExchange::end_step() { broadcast(buffers_); }
+void MessageExchange::end_step() { broadcast(world_, buffers_, 0); }
 
 Tensor MessageExchange::make_state(const Tensor& parameter) {
   return torch::zeros_like(parameter.detach());

@@ -43,7 +43,6 @@ class MessageExchange : public RankExchange {
   /// Their sum along the tree of `chunks` shards.
   torch::Tensor sum(const std::vector<torch::Tensor>& partials,
                     const Heads& heads, int64_t chunks) const;
-  void broadcast(const ModuleHandle::Named& tensors);
 
   World world_;
   ModuleHandle::Named buffers_;

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <torch/arg.h>
+
+namespace lockstep {
+
+/// What the ranks' gradients become.
+enum class GradientAverage {
+  kRanks,    ///< their mean, as in PyTorch
+  kSamples,  ///< weighted by the ranks' samples: the mean over the whole batch,
+             ///< however uneven the split
+  kNone,     ///< their sum
+};
+
+/// Names and defaults of torch's DistributedDataParallel where it has them.
+struct DistributedDataParallelOptions {
+  /// Takes rank 0's parameters and buffers at construction.
+  TORCH_ARG(bool, init_sync) = true;
+  /// Takes rank 0's buffers (BatchNorm statistics) after every step.
+  TORCH_ARG(bool, broadcast_buffers) = true;
+  /// MiB of gradients that are exchanged in one go.
+  TORCH_ARG(double, bucket_cap_mb) = 25;
+  /// Lets a backward leave parameters without a gradient: they count as zeros,
+  /// and those that no rank used keep their .grad. Costs an exchange of one
+  /// byte for each parameter.
+  TORCH_ARG(bool, find_unused_parameters) = false;
+  /// After a backward .grad lies in a bucket (no copy) until zero_grad(). Off:
+  /// .grad is memory of its own, which costs that copy.
+  TORCH_ARG(bool, gradient_as_bucket_view) = true;
+  /// The same parameters get gradients, as often, in every step: found out in
+  /// the first. Allows backward passes within the backward (checkpointing).
+  TORCH_ARG(bool, static_graph) = false;
+  TORCH_ARG(GradientAverage, average) = GradientAverage::kRanks;
+  /// The batch dimension of the first input; kSamples counts along it.
+  TORCH_ARG(int64_t, dim) = 0;
+  /// Names of parameters and buffers that are each rank's own affair.
+  TORCH_ARG(std::vector<std::string>, parameters_to_ignore);
+};
+
+struct JoinOptions {
+  /// Gradients are divided by the number of all ranks, also when some have no
+  /// inputs left; else by those that still have. (GradientAverage::kRanks.)
+  TORCH_ARG(bool, divide_by_initial_world_size) = true;
+  /// Instead of waiting for the others, an exception on every rank.
+  TORCH_ARG(bool, throw_on_early_termination) = false;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,217 @@
+#include "lockstep/parallel/ddp/reducer.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include <fmt/format.h>
+#include <torch/csrc/autograd/utils/lambda_post_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/parallel/verify_ranks.h"
+
+namespace lockstep::ddp {
+
+using torch::Tensor;
+
+namespace {
+
+constexpr double kMiB = 1 << 20;
+// Small, so that the exchange starts early.
+constexpr int64_t kFirstBucketBytes = 1 << 20;
+
+void drop_ignored(ModuleHandle::Named& named,
+                  const std::vector<std::string>& ignored) {
+  std::erase_if(named, [&](const auto& item) {
+    return std::find(ignored.begin(), ignored.end(), item.first) !=
+           ignored.end();
+  });
+}
+
+World group_of_all(const World& world) {
+  std::vector<int> ranks(static_cast<size_t>(world.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return *world.new_group(ranks);
+}
+
+}  // namespace
+
+std::shared_ptr<Reducer> Reducer::create(
+    const World& world, ModuleHandle module,
+    const DistributedDataParallelOptions& options) {
+  drop_ignored(module.parameters, options.parameters_to_ignore());
+  drop_ignored(module.buffers, options.parameters_to_ignore());
+  verify_ranks(world, module);
+  const auto reducer = std::shared_ptr<Reducer>(
+      new Reducer(group_of_all(world), std::move(module), options));
+  reducer->add_hooks();
+  return reducer;
+}
+
+Reducer::Reducer(const World& world, ModuleHandle module,
+                 const DistributedDataParallelOptions& options)
+    : options_(options), world_(world), module_(std::move(module)) {
+  std::set<const void*> seen;
+  for (const auto& [name, parameter] : module_.parameters) {
+    if (!parameter.requires_grad()) continue;
+    if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+    names_.push_back(name);
+    parameters_.push_back(parameter);
+  }
+  if (parameters_.empty()) {
+    throw InvalidArgument(
+        "ddp", {.what = "the module has no parameter that requires a gradient",
+                .fix = "run it without DistributedDataParallel"});
+  }
+  if (!(options_.bucket_cap_mb() > 0)) {
+    throw InvalidArgument("ddp",
+                          {.what = "there is no such bucket size",
+                           .expected = "bucket_cap_mb above 0",
+                           .got = fmt::format("{}", options_.bucket_cap_mb())});
+  }
+  device_ = parameters_[0].device();
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    if (parameters_[p].device() == device_) continue;
+    throw InvalidArgument(
+        "ddp", {.what = "the module is on several devices",
+                .expected = fmt::format("'{}' on {}", names_[p], device_.str()),
+                .got = parameters_[p].device().str(),
+                .fix = "move it to one: module->to(device)"});
+  }
+  stream_.emplace(device_);
+  last_task_.assign(parameters_.size(), -1);
+  if (options_.init_sync()) {
+    broadcast(world_, module_.parameters, 0);
+    broadcast(world_, module_.buffers, 0);
+  }
+  packed_buffers_ = PackedTensors(module_.buffers);
+  std::vector<size_t> order(parameters_.size());
+  std::iota(order.rbegin(), order.rend(), 0);
+  lay_out(order);
+}
+
+Reducer::~Reducer() {
+  if (pass_) abandon();
+  for (size_t p = 0; p < accumulators_.size(); ++p) {
+    accumulators_[p]->del_post_hook(hook_keys_[p]);
+  }
+}
+
+void Reducer::add_hooks() {
+  using torch::autograd::variable_list;
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    // Autograd itself keeps it by a weak pointer only.
+    auto accumulator = torch::autograd::impl::grad_accumulator(parameters_[p]);
+    hook_keys_.push_back(accumulator->add_post_hook(
+        std::make_unique<torch::autograd::utils::LambdaPostHook>(
+            [this, p](const variable_list& outputs,
+                      const variable_list& gradients) {
+              on_gradient(p, !gradients.empty() && gradients[0].defined());
+              return outputs;
+            })));
+    accumulators_.push_back(std::move(accumulator));
+  }
+}
+
+void Reducer::lay_out(const std::vector<size_t>& order) {
+  const auto cap = static_cast<int64_t>(options_.bucket_cap_mb() * kMiB);
+  buckets_ =
+      make_buckets(world_, parameters_,
+                   assign_buckets(parameters_, order,
+                                  std::min(kFirstBucketBytes, cap), cap));
+  slots_.assign(parameters_.size(), {});
+  for (size_t b = 0; b < buckets_.size(); ++b) {
+    for (size_t i = 0; i < buckets_[b].places.size(); ++i) {
+      slots_[buckets_[b].places[i]] = {b, i};
+    }
+  }
+}
+
+void Reducer::follow_arrivals(int root, const std::vector<size_t>& arrivals) {
+  if (follows_arrivals_) return;
+  follows_arrivals_ = true;
+  const bool varies =
+      options_.find_unused_parameters() && !options_.static_graph();
+  if (world_.size() == 1 || varies) return;
+  std::vector<size_t> now;
+  for (const Bucket& bucket : buckets_) {
+    now.insert(now.end(), bucket.places.begin(), bucket.places.end());
+  }
+  std::vector<int64_t> order(arrivals.begin(), arrivals.end());
+  for (const size_t p : now) {
+    if (std::find(arrivals.begin(), arrivals.end(), p) == arrivals.end()) {
+      order.push_back(static_cast<int64_t>(p));
+    }
+  }
+  Tensor message = torch::tensor(order, torch::kInt64).to(device_);
+  world_.broadcast(message, root);
+  message = message.cpu();
+  const auto* agreed = message.const_data_ptr<int64_t>();
+  const std::vector<size_t> next(agreed, agreed + message.numel());
+  if (next != now) lay_out(next);
+}
+
+void Reducer::begin_forward(int64_t samples) {
+  check_usable();
+  if (pass_) {
+    give_up({.what = fmt::format("rank {} called forward() within the backward "
+                                 "of an earlier one",
+                                 world_.rank()),
+             .fix = "let checkpointed parts of the module call each other, not "
+                    "the wrapped module"});
+  }
+  if (joining_ ||
+      (is_synced_ && options_.average() == GradientAverage::kSamples)) {
+    round_ = agree(true, samples);
+    return;
+  }
+  round_ = Round{.is_synced = is_synced_, .active = {}};
+  if (options_.average() == GradientAverage::kRanks) {
+    round_.weight = 1.0 / world_.size();
+  }
+}
+
+void Reducer::set_hook(CommHook hook) {
+  if (hook_) {
+    throw InvalidArgument("ddp", {.what = "there is a comm hook already",
+                                  .fix = "register one, once"});
+  }
+  hook_ = std::move(hook);
+}
+
+void Reducer::check_usable() const {
+  if (failure_.empty()) return;
+  throw InvalidArgument(
+      "ddp",
+      {.what = "an earlier step failed, so the ranks may differ: " + failure_,
+       .fix = "make a new DistributedDataParallel from a checkpoint"});
+}
+
+void Reducer::give_up(const Problem& problem) {
+  const InvalidArgument error("ddp", problem);
+  failure_ = error.what();
+  world_.fail(failure_);
+  throw error;
+}
+
+std::string Reducer::names_of(const std::vector<size_t>& places) const {
+  constexpr size_t kMost = 10;
+  std::string text;
+  for (size_t i = 0; i < std::min(places.size(), kMost); ++i) {
+    text += fmt::format("{}'{}'", i == 0 ? "" : ", ", names_[places[i]]);
+  }
+  if (places.size() > kMost) {
+    text += fmt::format(" and {} more", places.size() - kMost);
+  }
+  return text;
+}
+
+std::vector<std::vector<size_t>> Reducer::assignment() const {
+  std::vector<std::vector<size_t>> assignment;
+  for (const Bucket& bucket : buckets_) assignment.push_back(bucket.places);
+  return assignment;
+}
+
+}  // namespace lockstep::ddp

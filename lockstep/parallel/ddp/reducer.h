@@ -1,0 +1,156 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/work_queue.h"
+#include "lockstep/comm/world.h"
+#include "lockstep/parallel/ddp/buckets.h"
+#include "lockstep/parallel/ddp/comm_stream.h"
+#include "lockstep/parallel/ddp/options.h"
+#include "lockstep/parallel/module_handle.h"
+#include "lockstep/parallel/packed_tensors.h"
+
+namespace lockstep::ddp {
+
+/// Sums the gradients of a model over the ranks while the backward computes
+/// them: DistributedDataParallel without the module's type.
+///
+/// A backward that goes through an output of watch() is a *pass*. Each
+/// gradient is copied into its bucket as it arrives; a full bucket is exchanged
+/// by a thread of the reducer's own, in a group of its own, in the order of the
+/// buckets. When the backward ends, .grad holds the result.
+///
+/// One thread at a time calls it; autograd's may be several.
+class Reducer : public std::enable_shared_from_this<Reducer> {
+ public:
+  /// Collective. Throws InvalidArgument if the ranks' modules differ.
+  static std::shared_ptr<Reducer> create(
+      const World& world, ModuleHandle module,
+      const DistributedDataParallelOptions& options);
+  ~Reducer();
+  Reducer(const Reducer&) = delete;
+  Reducer& operator=(const Reducer&) = delete;
+
+  /// Before a forward under autograd, of `samples` samples. Collective within
+  /// join() and with GradientAverage::kSamples.
+  void begin_forward(int64_t samples);
+  /// The output, such that a backward through it is a pass.
+  torch::Tensor watch(const torch::Tensor& output);
+
+  bool is_synced() const { return is_synced_; }
+  /// Off: forwards are not watched, so that gradients stay this rank's.
+  void set_synced(bool on) { is_synced_ = on; }
+  void set_hook(CommHook hook);
+  void join(const std::function<void()>& steps, const JoinOptions& options);
+
+  /// Buckets as they are now: each one's parameters, by place.
+  std::vector<std::vector<size_t>> assignment() const;
+
+ private:
+  class OutputNode;
+  class Ending;
+  using Work = c10::intrusive_ptr<c10d::Work>;
+
+  /// Where parameter p's gradient goes.
+  struct Slot {
+    size_t bucket = 0;
+    size_t index = 0;
+  };
+  /// What the ranks agreed on before a forward.
+  struct Round {
+    double weight = 1;        ///< of this rank's gradients in the sum
+    int root = 0;             ///< whose buffers count
+    bool is_synced = true;    ///< its backward is a pass
+    std::vector<int> active;  ///< ranks that have inputs; within join()
+  };
+  struct Pass {
+    int task = 0;  ///< autograd's number of the backward
+    Round round;
+    bool is_shadow = false;        ///< of a rank without inputs
+    bool only_counts = false;      ///< a static graph's first
+    std::vector<int64_t> awaited;  ///< gradients that parameter p still lacks
+    std::vector<size_t> missing;   ///< parameters that got an undefined one
+    std::vector<size_t> pending;   ///< parameters that bucket b still lacks
+    size_t next_bucket = 0;        ///< to be exchanged
+    std::vector<size_t> arrivals;
+    std::vector<bool> has_gradient;
+    torch::Tensor is_used;  ///< by parameter: a byte; over all ranks at last
+    std::vector<Work> works;
+  };
+  struct Joining {
+    JoinOptions options;
+    std::vector<int> last_active;
+    bool is_ended = false;  ///< by throw_on_early_termination
+  };
+
+  Reducer(const World& world, ModuleHandle module,
+          const DistributedDataParallelOptions& options);
+  void add_hooks();
+  void lay_out(const std::vector<size_t>& order);
+  void follow_arrivals(int root, const std::vector<size_t>& arrivals);
+  Round agree(bool is_active, int64_t samples);
+  void note_active(const std::vector<int>& active);
+  void check_usable() const;
+  /// Ends the other ranks' waits and throws.
+  [[noreturn]] void give_up(const Problem& problem);
+  std::string names_of(const std::vector<size_t>& places) const;
+
+  // In the backward.
+  void on_output();
+  void on_gradient(size_t p, bool is_defined);
+  Pass new_pass(const Round& round) const;
+  void open_pass(int task);
+  std::vector<size_t> outside_of_graph() const;
+  void send_buffers();
+  void arrive(size_t p, bool has_gradient);
+  void fill_slot(size_t p, bool has_gradient);
+  void exchange_full_buckets();
+  /// Has the reducer's thread do `task`, after what is computed by now.
+  void submit(const std::function<void()>& task);
+  void close_pass();
+  void check_complete();
+  void exchange_used();
+  void settle_static_graph();
+  void wait_for_works();
+  void write_back();
+  void abandon() noexcept;
+  void shadow(const Round& round);
+
+  DistributedDataParallelOptions options_;
+  World world_;  // of this reducer alone
+  ModuleHandle module_;
+  std::vector<std::string> names_;
+  std::vector<torch::Tensor> parameters_;  // that train, each once
+  torch::Device device_ = torch::kCPU;
+  std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;
+  std::vector<uintptr_t> hook_keys_;
+  CommHook hook_;
+  std::optional<CommStream> stream_;
+
+  bool is_synced_ = true;
+  Round round_;
+  std::optional<Joining> joining_;
+  std::vector<Bucket> buckets_;
+  std::vector<Slot> slots_;
+  bool follows_arrivals_ = false;
+  std::vector<int64_t> expected_;  // static graph: gradients in a backward
+  std::vector<bool> is_used_;      // static graph: by any rank
+  PackedTensors packed_buffers_;
+
+  std::mutex mutex_;            // what follows, for autograd's threads
+  std::vector<int> last_task_;  // in which p got a gradient
+  std::optional<Pass> pass_;
+  std::string failure_;
+  WorkQueue queue_;  // last, so that it ends first
+};
+
+}  // namespace lockstep::ddp

@@ -1,0 +1,360 @@
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/ddp/distributed_data_parallel.h"
+#include "tests/base/temporary_folder.h"
+#include "tests/parallel/ddp/ranks.h"
+#include "tests/parallel/nets.h"
+
+namespace lockstep {
+namespace {
+
+using namespace testing_ddp;  // NOLINT
+using torch::Tensor;
+using Options = DistributedDataParallelOptions;
+
+class Ddp : public testing::TestWithParam<const char*> {
+ protected:
+  static std::string on_ranks(int ranks,
+                              const std::function<void(World)>& task) {
+    return failure_of(ranks, GetParam(), task);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Backends, Ddp, testing::Values("shm", "gloo"),
+                         [](const auto& info) { return info.param; });
+
+/// Parameters after `steps` steps of a plain torch optimizer.
+std::vector<Tensor> trained(const World& world, const Options& options,
+                            int64_t of_rank = 4, int steps = 3) {
+  auto net = filled(std::make_shared<NetImpl>());
+  auto model = DistributedDataParallel<NetImpl>(net, world, options);
+  torch::optim::SGD optimizer(model->parameters(),
+                              torch::optim::SGDOptions(0.1).momentum(0.9));
+  for (int step = 0; step < steps; ++step) {
+    const int64_t first = (step * world.size() + world.rank()) * of_rank;
+    optimizer.zero_grad();
+    loss_of(model->forward(inputs(first, of_rank)), targets(first, of_rank))
+        .backward();
+    optimizer.step();
+  }
+  return copies(model->parameters());
+}
+
+struct CloneableNetImpl : torch::nn::Cloneable<CloneableNetImpl> {
+  CloneableNetImpl() { reset(); }
+  void reset() override {
+    net = register_module("net", std::make_shared<NetImpl>());
+  }
+  Tensor forward(Tensor x) { return net->forward(x); }
+  std::shared_ptr<NetImpl> net;
+};
+
+/// The same steps by DataParallel, with a shard for each rank.
+std::vector<Tensor> trained_by_data_parallel(int shards, int64_t of_rank = 4,
+                                             int steps = 3) {
+  auto net = std::make_shared<CloneableNetImpl>();
+  filled(net->net);
+  const auto factory = [] { return std::make_shared<CloneableNetImpl>(); };
+  auto model = DataParallel<CloneableNetImpl>(
+      net, factory, testing_nets::slices(1),
+      DataParallelOptions().shards(shards).intra_op_threads(1));
+  torch::optim::SGD optimizer(model->parameters(),
+                              torch::optim::SGDOptions(0.1).momentum(0.9));
+  for (int step = 0; step < steps; ++step) {
+    optimizer.zero_grad();
+    const int64_t first = step * shards * of_rank;
+    model->train_step(inputs(first, shards * of_rank),
+                      targets(first, shards * of_rank), loss_of);
+    optimizer.step();
+  }
+  return copies(model->parameters());
+}
+
+TEST_P(Ddp, GivesTheBitsOfDataParallelWithAsManyShards) {
+  for (const int ranks : {1, 2, 4}) {
+    const auto expected = trained_by_data_parallel(ranks);
+    EXPECT_EQ(on_ranks(ranks,
+                       [&](World world) {
+                         check_same(trained(world, Options()), expected);
+                       }),
+              "")
+        << ranks;
+  }
+}
+
+TEST_P(Ddp, GivesTheSameBitsHoweverGradientsAreBucketed) {
+  const auto expected = trained_by_data_parallel(2);
+  EXPECT_EQ(
+      on_ranks(2,
+               [&](World world) {
+                 check_same(trained(world, Options().bucket_cap_mb(0.00001)),
+                            expected);
+                 check_same(
+                     trained(world, Options().gradient_as_bucket_view(false)),
+                     expected);
+               }),
+      "");
+}
+
+TEST_P(Ddp, AveragesOverThreeRanksWithinRounding) {
+  const auto expected = trained_by_data_parallel(3);
+  EXPECT_EQ(on_ranks(3,
+                     [&](World world) {
+                       // A third of the sum against a sum of thirds.
+                       check_same(trained(world, Options()), expected, 1e-6);
+                     }),
+            "");
+}
+
+TEST_P(Ddp, TakesRank0sParametersAndBuffers) {
+  EXPECT_EQ(on_ranks(2,
+                     [](World world) {
+                       torch::nn::Sequential net(torch::nn::Linear(2, 2),
+                                                 torch::nn::BatchNorm1d(2));
+                       {
+                         const torch::NoGradGuard no_grad;
+                         for (auto& p : net->parameters()) {
+                           p.fill_(world.rank() + 1);
+                         }
+                         for (auto& b : net->buffers()) b.fill_(world.rank());
+                       }
+                       torch::nn::Linear alone(1, 1);
+                       auto shell = std::make_shared<NetImpl>();
+                       shell->register_module("more", net);
+                       DistributedDataParallel<NetImpl> model(shell, world);
+                       for (const auto& p : net->parameters()) {
+                         TORCH_CHECK(p.eq(1).all().item<bool>());
+                       }
+                       for (const auto& b : net->buffers()) {
+                         TORCH_CHECK(b.eq(0).all().item<bool>());
+                       }
+                     }),
+            "");
+}
+
+TEST_P(Ddp, KeepsGradientsOnTheirRankUnderNoSync) {
+  EXPECT_EQ(
+      on_ranks(2,
+               [](World world) {
+                 auto net = filled(std::make_shared<NetImpl>());
+                 DistributedDataParallel<NetImpl> model(net, world);
+                 const int64_t rank = world.rank();
+                 {
+                   const auto no_sync = model->no_sync();
+                   loss_of(model(inputs(rank, 1)), targets(rank, 1)).backward();
+                 }
+                 check_same(gradients_of(*net), plain_gradients(rank, 1));
+                 // The synced backward averages what was there before it.
+                 loss_of(model(inputs(2 + rank, 1)), targets(2 + rank, 1))
+                     .backward();
+                 auto expected = plain_gradients(0, 2);
+                 const auto second = plain_gradients(2, 2);
+                 for (size_t i = 0; i < expected.size(); ++i) {
+                   expected[i] += second[i];
+                 }
+                 check_same(gradients_of(*net), expected, 1e-6);
+               }),
+      "");
+}
+
+TEST_P(Ddp, AddsToGradientsThatWereNotReset) {
+  EXPECT_EQ(
+      on_ranks(
+          2,
+          [](World world) {
+            auto net = filled(std::make_shared<NetImpl>());
+            DistributedDataParallel<NetImpl> model(net, world);
+            for (int step = 0; step < 2; ++step) {
+              const int64_t first = step * 2 + world.rank();
+              loss_of(model(inputs(first, 1)), targets(first, 1)).backward();
+            }
+            auto expected = plain_gradients(0, 2);
+            const auto second = plain_gradients(2, 2);
+            for (size_t i = 0; i < expected.size(); ++i) {
+              expected[i] += second[i];
+            }
+            check_same(gradients_of(*net), expected, 1e-6);
+          }),
+      "");
+}
+
+TEST_P(Ddp, WeightsRanksByTheirSamples) {
+  EXPECT_EQ(
+      on_ranks(2,
+               [](World world) {
+                 auto net = filled(std::make_shared<NetImpl>());
+                 DistributedDataParallel<NetImpl> model(
+                     net, world, Options().average(GradientAverage::kSamples));
+                 const int64_t first = world.rank() == 0 ? 0 : 5;
+                 const int64_t count = world.rank() == 0 ? 5 : 2;
+                 loss_of(model(inputs(first, count)), targets(first, count))
+                     .backward();
+                 check_same(gradients_of(*net), plain_gradients(0, 7), 1e-6);
+               }),
+      "");
+}
+
+TEST_P(Ddp, SumsOnRequest) {
+  EXPECT_EQ(on_ranks(2,
+                     [](World world) {
+                       auto net = filled(std::make_shared<NetImpl>());
+                       DistributedDataParallel<NetImpl> model(
+                           net, world,
+                           Options().average(GradientAverage::kNone));
+                       loss_of(model(inputs(world.rank(), 1)),
+                               targets(world.rank(), 1))
+                           .backward();
+                       auto expected = plain_gradients(0, 2);
+                       for (auto& gradient : expected) gradient *= 2;
+                       check_same(gradients_of(*net), expected, 1e-6);
+                     }),
+            "");
+}
+
+TEST_P(Ddp, SumsTwoForwardsOfOneBackward) {
+  EXPECT_EQ(on_ranks(2,
+                     [](World world) {
+                       auto net = filled(std::make_shared<NetImpl>());
+                       DistributedDataParallel<NetImpl> model(net, world);
+                       const int64_t r = world.rank();
+                       const Tensor one =
+                           loss_of(model(inputs(r, 1)), targets(r, 1));
+                       const Tensor two =
+                           loss_of(model(inputs(2 + r, 1)), targets(2 + r, 1));
+                       (one + two).backward();
+                       auto expected = plain_gradients(0, 2);
+                       const auto second = plain_gradients(2, 2);
+                       for (size_t i = 0; i < expected.size(); ++i) {
+                         expected[i] += second[i];
+                       }
+                       check_same(gradients_of(*net), expected, 1e-6);
+                     }),
+            "");
+}
+
+TEST_P(Ddp, ReplacesTheExchangeByAHook) {
+  EXPECT_EQ(on_ranks(2,
+                     [](World world) {
+                       auto net = filled(std::make_shared<NetImpl>());
+                       DistributedDataParallel<NetImpl> model(net, world);
+                       int64_t calls = 0;
+                       model->register_comm_hook(
+                           [&](const World& ranks, GradBucket& bucket) {
+                             ++calls;
+                             TORCH_CHECK(bucket.weight == 0.5);
+                             TORCH_CHECK(bucket.gradients.size() == 4);
+                             ranks.all_reduce(bucket.buffer, ReduceOp::MAX);
+                             bucket.buffer.fill_(7);
+                           });
+                       loss_of(model(inputs(world.rank(), 1)),
+                               targets(world.rank(), 1))
+                           .backward();
+                       TORCH_CHECK(calls == 1);
+                       for (const auto& gradient : gradients_of(*net)) {
+                         TORCH_CHECK(gradient.eq(7).all().item<bool>());
+                       }
+                     }),
+            "");
+}
+
+TEST_P(Ddp, CompressesOnRequest) {
+  const auto train_with = [](const World& world, const CommHook& hook) {
+    auto net = filled(std::make_shared<NetImpl>());
+    DistributedDataParallel<NetImpl> model(net, world);
+    if (hook) model->register_comm_hook(hook);
+    torch::optim::SGD optimizer(model->parameters(), 0.1);
+    for (int64_t step = 0; step < 5; ++step) {
+      const int64_t first = 2 * step + world.rank();
+      optimizer.zero_grad();
+      loss_of(model(inputs(first, 1)), targets(first, 1)).backward();
+      optimizer.step();
+    }
+    return copies(model->parameters());
+  };
+  EXPECT_EQ(
+      on_ranks(2,
+               [&](World world) {
+                 const auto plain = train_with(world, nullptr);
+                 check_same(train_with(world, allreduce_hook), plain);
+                 // 11 and 8 bits of mantissa, five steps of 0.1.
+                 check_same(train_with(world, fp16_compress_hook), plain, 1e-3);
+                 check_same(train_with(world, bf16_compress_hook), plain, 1e-2);
+                 // Of full rank nothing is lost.
+                 const PowerSGD exact(PowerSGDOptions()
+                                          .matrix_approximation_rank(16)
+                                          .start_powerSGD_iter(2)
+                                          .min_compression_rate(0.01));
+                 check_same(train_with(world, exact), plain, 1e-4);
+               }),
+      "");
+}
+
+TEST_P(Ddp, TakesRank0sBuffersAfterAStep) {
+  EXPECT_EQ(
+      on_ranks(
+          2,
+          [](World world) {
+            auto net = std::make_shared<testing_nets::NetImpl>();
+            filled(std::shared_ptr<torch::nn::Module>(net));
+            net->drop->eval();
+            DistributedDataParallel<testing_nets::NetImpl> model(net, world);
+            const Tensor x = torch::arange(2 * 3 * 16, torch::kFloat)
+                                 .add(1000 * world.rank())
+                                 .sin()
+                                 .view({2, 3, 4, 4});
+            // Two forwards: the first graph must survive the second.
+            const Tensor loss = model(x).sum() + model(x * 2).sum();
+            loss.backward();
+            for (const auto& buffer : model->named_buffers()) {
+              const auto all = world.all_gather(buffer.value());
+              TORCH_CHECK(torch::equal(all[0], buffer.value()), buffer.key());
+            }
+            TORCH_CHECK(net->norm->num_batches_tracked.item<int64_t>() == 2);
+          }),
+      "");
+}
+
+TEST(DdpOfOneRank, IsTheModuleItself) {
+  auto net = filled(std::make_shared<NetImpl>());
+  DistributedDataParallel<NetImpl> model(net, World());
+  loss_of(model(inputs(0, 4)), targets(0, 4)).backward();
+  check_same(gradients_of(*net), plain_gradients(0, 4));
+}
+
+TEST(DdpBuckets, FollowTheOrderOfArrivalOnce) {
+  struct SwappedImpl : torch::nn::Module {
+    SwappedImpl() {
+      late = register_module("late", torch::nn::Linear(4, 4));
+      early = register_module("early", torch::nn::Linear(4, 4));
+    }
+    // What is registered last gets its gradient last.
+    Tensor forward(Tensor x) { return late(torch::relu(early(x))); }
+    torch::nn::Linear late{nullptr}, early{nullptr};
+  };
+  EXPECT_EQ(failure_of(2, "shm",
+                       [](World world) {
+                         auto net = filled(std::make_shared<SwappedImpl>());
+                         DistributedDataParallel<SwappedImpl> model(
+                             net, world, Options().bucket_cap_mb(0.00001));
+                         using Places = std::vector<std::vector<size_t>>;
+                         const auto step = [&] {
+                           net->zero_grad();
+                           model(inputs(world.rank(), 1)).sum().backward();
+                         };
+                         TORCH_CHECK((model->reducer().assignment() ==
+                                      Places{{3}, {2}, {1}, {0}}));
+                         step();
+                         const auto first = gradients_of(*net);
+                         const auto second = model->reducer().assignment();
+                         TORCH_CHECK((second.back()[0] >= 2));
+                         step();
+                         check_same(gradients_of(*net), first);
+                         TORCH_CHECK(model->reducer().assignment() == second);
+                       }),
+            "");
+}
+
+}  // namespace
+}  // namespace lockstep

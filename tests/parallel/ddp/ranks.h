@@ -1,0 +1,113 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "lockstep/comm/world.h"
+
+// Ranks as threads, and what they compute on, for the tests of this layer.
+namespace lockstep::testing_ddp {
+
+/// What a rank threw first; "" for nothing.
+inline std::string failure_of(int ranks, const std::string& backend,
+                              const std::function<void(World)>& task) {
+  WorldOptions options;
+  options.backend = backend;
+  options.timeout = std::chrono::seconds(60);
+  try {
+    spawn(ranks, task, options);
+    return {};
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+/// Two layers with a ReLU between them.
+struct NetImpl : torch::nn::Module {
+  explicit NetImpl(int64_t hidden = 8) {
+    first = register_module("first", torch::nn::Linear(4, hidden));
+    second = register_module("second", torch::nn::Linear(hidden, 3));
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    return second(torch::relu(first(x)));
+  }
+  torch::nn::Linear first{nullptr}, second{nullptr};
+};
+
+/// The same values on every rank and in every test: threads share the default
+/// generator, so it is left alone.
+template <class M>
+std::shared_ptr<M> filled(std::shared_ptr<M> module) {
+  const torch::NoGradGuard no_grad;
+  double at = 0;
+  for (auto& parameter : module->parameters()) {
+    const auto n = parameter.numel();
+    parameter.copy_(
+        (torch::arange(n, torch::kDouble).mul(0.7).add(at).sin() * 0.5)
+            .view(parameter.sizes()));
+    at += 1.3;
+  }
+  return module;
+}
+
+/// Samples [first, first + count) of an endless data set.
+inline torch::Tensor inputs(int64_t first, int64_t count) {
+  return torch::arange(first * 4, (first + count) * 4, torch::kFloat)
+      .mul(0.37)
+      .sin()
+      .view({count, 4});
+}
+inline torch::Tensor targets(int64_t first, int64_t count) {
+  return torch::arange(first, first + count, torch::kLong) % 3;
+}
+
+inline torch::Tensor loss_of(const torch::Tensor& output,
+                             const torch::Tensor& target) {
+  return torch::nn::functional::cross_entropy(output, target);
+}
+
+inline std::vector<torch::Tensor> copies(
+    const std::vector<torch::Tensor>& tensors) {
+  std::vector<torch::Tensor> result;
+  for (const auto& tensor : tensors) {
+    result.push_back(tensor.defined() ? tensor.detach().clone() : tensor);
+  }
+  return result;
+}
+
+inline std::vector<torch::Tensor> gradients_of(const torch::nn::Module& m) {
+  std::vector<torch::Tensor> gradients;
+  for (const auto& p : m.parameters()) gradients.push_back(p.grad());
+  return copies(gradients);
+}
+
+/// Throws unless the two are equal (relative tolerance 0: bit by bit).
+inline void check_same(const std::vector<torch::Tensor>& got,
+                       const std::vector<torch::Tensor>& expected,
+                       double tolerance = 0) {
+  TORCH_CHECK(got.size() == expected.size(), got.size(), " tensors");
+  for (size_t i = 0; i < got.size(); ++i) {
+    TORCH_CHECK(got[i].defined() == expected[i].defined(), "tensor ", i,
+                " is defined: ", got[i].defined());
+    if (!got[i].defined()) continue;
+    const bool is_same = tolerance == 0 ? torch::equal(got[i], expected[i])
+                                        : torch::allclose(got[i], expected[i],
+                                                          tolerance, tolerance);
+    TORCH_CHECK(is_same, "tensor ", i, ": got ", got[i], " expected ",
+                expected[i]);
+  }
+}
+
+/// The gradient of the mean loss over samples [first, first + count).
+inline std::vector<torch::Tensor> plain_gradients(int64_t first,
+                                                  int64_t count) {
+  auto net = filled(std::make_shared<NetImpl>());
+  loss_of(net->forward(inputs(first, count)), targets(first, count)).backward();
+  return gradients_of(*net);
+}
+
+}  // namespace lockstep::testing_ddp
