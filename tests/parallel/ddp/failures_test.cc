@@ -1,0 +1,146 @@
+// What can go wrong on one rank, and that no other waits for it.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/stopwatch.h"
+#include "lockstep/parallel/ddp/distributed_data_parallel.h"
+#include "tests/base/temporary_folder.h"
+#include "tests/parallel/ddp/ranks.h"
+
+namespace lockstep {
+namespace {
+
+using namespace testing_ddp;  // NOLINT
+using torch::Tensor;
+using Options = DistributedDataParallelOptions;
+
+class DdpFailure : public testing::TestWithParam<const char*> {};
+
+INSTANTIATE_TEST_SUITE_P(Backends, DdpFailure, testing::Values("shm", "gloo"),
+                         [](const auto& info) { return info.param; });
+
+struct FailsInBackward : torch::autograd::Function<FailsInBackward> {
+  static Tensor forward(torch::autograd::AutogradContext*, const Tensor& x) {
+    return x.clone();
+  }
+  static torch::autograd::variable_list backward(
+      torch::autograd::AutogradContext*,
+      const torch::autograd::variable_list&) {
+    throw std::runtime_error("broken in the backward");
+  }
+};
+
+TEST_P(DdpFailure, AnExceptionInABackwardEndsTheOthersWaits) {
+  const Stopwatch watch;
+  std::mutex mutex;
+  std::vector<std::string> failures(2);
+  failure_of(2, GetParam(), [&](World world) {
+    struct FailingImpl : NetImpl {
+      Tensor forward(Tensor x) {
+        Tensor hidden = torch::relu(first(x));
+        if (fails) hidden = FailsInBackward::apply(hidden);
+        return second(hidden);
+      }
+      bool fails = false;
+    };
+    auto net = filled(std::make_shared<FailingImpl>());
+    // A bucket for each, so that some are on their way when it happens.
+    DistributedDataParallel<FailingImpl> model(
+        net, world, Options().bucket_cap_mb(0.00001));
+    loss_of(model(inputs(0, 1)), targets(0, 1)).backward();
+    net->fails = world.rank() == 1;
+    try {
+      loss_of(model(inputs(0, 1)), targets(0, 1)).backward();
+    } catch (const std::exception& error) {
+      const std::lock_guard lock(mutex);
+      failures[static_cast<size_t>(world.rank())] = error.what();
+      if (world.rank() == 1) {
+        // Used again, it says why it can't be.
+        net->fails = false;
+        EXPECT_THROW(model(inputs(0, 1)), InvalidArgument);
+      }
+      throw;
+    }
+  });
+  EXPECT_PRED2(contains, failures[1], "broken in the backward");
+  EXPECT_NE(failures[0], "");
+  if (GetParam() == std::string("shm")) {
+    EXPECT_PRED2(contains, failures[0],
+                 "the backward of rank 1 ended with an exception");
+  }
+  EXPECT_LT(watch.seconds(), 30);
+}
+
+TEST_P(DdpFailure, AnExceptionInAHookIsThatOfTheBackward) {
+  const std::string failure = failure_of(2, GetParam(), [](World world) {
+    auto net = filled(std::make_shared<NetImpl>());
+    DistributedDataParallel<NetImpl> model(net, world);
+    model->register_comm_hook([](const World& ranks, GradBucket& bucket) {
+      if (ranks.rank() == 1) throw std::runtime_error("broken hook");
+      ranks.all_reduce(bucket.buffer);
+    });
+    loss_of(model(inputs(0, 1)), targets(0, 1)).backward();
+  });
+  EXPECT_PRED2(contains, failure, "broken hook");
+}
+
+TEST_P(DdpFailure, OtherModulesAreRefusedByName) {
+  const std::string failure = failure_of(2, GetParam(), [](World world) {
+    DistributedDataParallel<NetImpl>(
+        std::make_shared<NetImpl>(4 + world.rank()), world);
+  });
+  EXPECT_PRED2(contains, failure, "rank 1 has another model than rank 0");
+  EXPECT_PRED2(contains, failure, "'first.weight'");
+}
+
+TEST_P(DdpFailure, SparseGradientsAreRefused) {
+  const std::string failure = failure_of(2, GetParam(), [](World world) {
+    struct WordsImpl : torch::nn::Module {
+      WordsImpl() {
+        words = register_module(
+            "words", torch::nn::Embedding(
+                         torch::nn::EmbeddingOptions(5, 2).sparse(true)));
+      }
+      Tensor forward(Tensor x) { return words(x); }
+      torch::nn::Embedding words{nullptr};
+    };
+    DistributedDataParallel<WordsImpl> model(std::make_shared<WordsImpl>(),
+                                             world);
+    model(torch::tensor({1, 2})).sum().backward();
+  });
+  EXPECT_PRED2(contains, failure, "the gradient of 'words.weight' is sparse");
+}
+
+TEST(DdpArguments, AreChecked) {
+  struct EmptyImpl : torch::nn::Module {
+    Tensor forward(Tensor x) { return x; }
+  };
+  EXPECT_THROW(DistributedDataParallel<EmptyImpl>(std::make_shared<EmptyImpl>(),
+                                                  World()),
+               InvalidArgument);
+  EXPECT_THROW(
+      DistributedDataParallel<NetImpl>(std::make_shared<NetImpl>(), World(),
+                                       Options().bucket_cap_mb(0)),
+      InvalidArgument);
+  DistributedDataParallel<NetImpl> model(std::make_shared<NetImpl>(), World());
+  model->register_comm_hook(allreduce_hook);
+  EXPECT_THROW(model->register_comm_hook(allreduce_hook), InvalidArgument);
+  EXPECT_THROW(PowerSGD(PowerSGDOptions().start_powerSGD_iter(1)),
+               InvalidArgument);
+  EXPECT_THROW(PowerSGD(PowerSGDOptions().matrix_approximation_rank(0)),
+               InvalidArgument);
+}
+
+TEST(DdpLifetime, GraphsMayOutliveTheModel) {
+  Tensor loss;
+  {
+    auto net = filled(std::make_shared<NetImpl>());
+    DistributedDataParallel<NetImpl> model(net, World());
+    loss = model(inputs(0, 1)).sum();
+  }
+  loss.backward();
+}
+
+}  // namespace
+}  // namespace lockstep

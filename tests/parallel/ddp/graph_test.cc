@@ -1,0 +1,314 @@
+// Which parameters take part in a backward, and how often.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/parallel/ddp/distributed_data_parallel.h"
+#include "tests/base/temporary_folder.h"
+#include "tests/parallel/ddp/ranks.h"
+
+namespace lockstep {
+namespace {
+
+using namespace testing_ddp;  // NOLINT
+using torch::Tensor;
+using Options = DistributedDataParallelOptions;
+
+/// `left` or `right` or both, and `never`.
+struct BranchesImpl : torch::nn::Module {
+  BranchesImpl() {
+    left = register_module("left", torch::nn::Linear(4, 2));
+    right = register_module("right", torch::nn::Linear(4, 2));
+    never = register_module("never", torch::nn::Linear(1, 1));
+  }
+  Tensor forward(Tensor x, bool uses_left, bool uses_right) {
+    Tensor sum = torch::zeros({x.size(0), 2});
+    if (uses_left) sum = sum + left(x);
+    if (uses_right) sum = sum + right(x);
+    return sum;
+  }
+  torch::nn::Linear left{nullptr}, right{nullptr}, never{nullptr};
+};
+
+using Branches = DistributedDataParallel<BranchesImpl>;
+
+class DdpGraph : public testing::TestWithParam<const char*> {
+ protected:
+  static std::string on_ranks(int ranks,
+                              const std::function<void(World)>& task) {
+    return failure_of(ranks, GetParam(), task);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Backends, DdpGraph, testing::Values("shm", "gloo"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(DdpGraph, UnusedParametersAreAnErrorInTheSameBackward) {
+  const std::string failure = on_ranks(2, [](World world) {
+    auto net = filled(std::make_shared<BranchesImpl>());
+    Branches model(net, world);
+    const auto before = copies(model->parameters());
+    try {
+      model(inputs(0, 1), true, true).sum().backward();
+    } catch (const InvalidArgument&) {
+      check_same(copies(model->parameters()), before);
+      throw;
+    }
+  });
+  EXPECT_PRED2(contains, failure, "get no gradient in this backward");
+  EXPECT_PRED2(contains, failure, "'never.weight', 'never.bias'");
+  EXPECT_PRED2(contains, failure, "find_unused_parameters(true)");
+}
+
+TEST_P(DdpGraph, UnusedParametersOfOneRankEndTheOthersWaits) {
+  const std::string failure = on_ranks(2, [](World world) {
+    auto net = filled(std::make_shared<BranchesImpl>());
+    Branches model(
+        net, world,
+        Options().parameters_to_ignore({"never.weight", "never.bias"}));
+    model(inputs(0, 1), true, world.rank() == 0).sum().backward();
+  });
+  EXPECT_PRED2(contains, failure, "of rank 1");
+  EXPECT_PRED2(contains, failure, "'right.weight', 'right.bias'");
+}
+
+TEST_P(DdpGraph, FindUnusedCountsThemAsZeros) {
+  EXPECT_EQ(
+      on_ranks(
+          2,
+          [](World world) {
+            auto net = filled(std::make_shared<BranchesImpl>());
+            Branches model(net, world, Options().find_unused_parameters(true));
+            for (int step = 0; step < 3; ++step) {
+              net->zero_grad();
+              const Tensor x = inputs(world.rank(), 1);
+              model(x, world.rank() == 0, true).sum().backward();
+              const Tensor half = inputs(0, 1) * 0.5;
+              check_same({net->left->weight.grad()}, {half.expand({2, 4})});
+              check_same({net->right->weight.grad()},
+                         {inputs(0, 2).mean(0, true).expand({2, 4})}, 1e-6);
+              // No rank used it.
+              TORCH_CHECK(!net->never->weight.grad().defined());
+            }
+          }),
+      "");
+}
+
+TEST_P(DdpGraph, FindUnusedKeepsWhatNoRankUsed) {
+  EXPECT_EQ(on_ranks(2,
+                     [](World world) {
+                       auto net = filled(std::make_shared<BranchesImpl>());
+                       Branches model(net, world,
+                                      Options().find_unused_parameters(true));
+                       const Tensor x = inputs(world.rank(), 1);
+                       model(x, true, false).sum().backward();
+                       const Tensor kept = net->left->weight.grad().clone();
+                       model(x, false, true).sum().backward();
+                       check_same({net->left->weight.grad()}, {kept});
+                     }),
+            "");
+}
+
+TEST_P(DdpGraph, AnOutputThatTheLossLeavesOutIsUnused) {
+  struct TwoImpl : torch::nn::Module {
+    TwoImpl() {
+      a = register_module("a", torch::nn::Linear(4, 1));
+      b = register_module("b", torch::nn::Linear(4, 1));
+    }
+    std::tuple<Tensor, Tensor> forward(Tensor x) { return {a(x), b(x)}; }
+    torch::nn::Linear a{nullptr}, b{nullptr};
+  };
+  EXPECT_EQ(on_ranks(2,
+                     [](World world) {
+                       auto net = filled(std::make_shared<TwoImpl>());
+                       DistributedDataParallel<TwoImpl> model(
+                           net, world, Options().find_unused_parameters(true));
+                       std::get<1>(model(inputs(0, 1))).sum().backward();
+                       TORCH_CHECK(!net->a->weight.grad().defined());
+                       TORCH_CHECK(net->b->weight.grad().defined());
+                     }),
+            "");
+}
+
+TEST_P(DdpGraph, StaticGraphLearnsWhatIsUnused) {
+  EXPECT_EQ(
+      on_ranks(
+          2,
+          [](World world) {
+            auto net = filled(std::make_shared<BranchesImpl>());
+            Branches model(net, world, Options().static_graph(true));
+            for (int step = 0; step < 3; ++step) {
+              net->zero_grad();
+              const Tensor x = inputs(world.rank(), 1);
+              model(x, world.rank() == 0, true).sum().backward();
+              const Tensor half = inputs(0, 1) * 0.5;
+              check_same({net->left->weight.grad()}, {half.expand({2, 4})});
+              TORCH_CHECK(!net->never->weight.grad().defined());
+            }
+          }),
+      "");
+}
+
+TEST_P(DdpGraph, StaticGraphNoticesThatItChanged) {
+  const std::string fewer = on_ranks(2, [](World world) {
+    auto net = filled(std::make_shared<BranchesImpl>());
+    Branches model(net, world, Options().static_graph(true));
+    model(inputs(0, 1), true, true).sum().backward();
+    model(inputs(0, 1), true, false).sum().backward();
+  });
+  EXPECT_PRED2(contains, fewer, "fewer gradients than in the first step");
+  EXPECT_PRED2(contains, fewer, "'right.weight', 'right.bias'");
+  const std::string more = on_ranks(2, [](World world) {
+    auto net = filled(std::make_shared<BranchesImpl>());
+    Branches model(net, world, Options().static_graph(true));
+    model(inputs(0, 1), true, false).sum().backward();
+    model(inputs(0, 1), true, true).sum().backward();
+  });
+  EXPECT_PRED2(contains, more, "more gradients than in the first step");
+}
+
+/// Computes a layer again in the backward, as torch.utils.checkpoint does.
+struct Checkpointed : torch::autograd::Function<Checkpointed> {
+  static Tensor forward(torch::autograd::AutogradContext* context,
+                        const Tensor& x, torch::nn::Linear layer) {
+    context->save_for_backward({x});
+    context->saved_data["layer"] =
+        c10::IValue(reinterpret_cast<int64_t>(layer.get()));
+    const torch::NoGradGuard no_grad;
+    return torch::relu(layer->forward(x));
+  }
+  static torch::autograd::variable_list backward(
+      torch::autograd::AutogradContext* context,
+      const torch::autograd::variable_list& gradients) {
+    const torch::AutoGradMode with_grad(true);
+    auto* layer = reinterpret_cast<torch::nn::LinearImpl*>(
+        context->saved_data["layer"].toInt());
+    const Tensor x =
+        context->get_saved_variables()[0].detach().requires_grad_();
+    torch::relu(layer->forward(x)).backward(gradients[0]);
+    return {x.grad(), Tensor()};
+  }
+};
+
+struct CheckpointedNetImpl : NetImpl {
+  Tensor forward(Tensor x) {
+    return second(Checkpointed::apply(x.requires_grad_(), first));
+  }
+};
+
+TEST_P(DdpGraph, ABackwardWithinTheBackwardNeedsAStaticGraph) {
+  const auto step = [](const World& world, const Options& options) {
+    auto net = filled(std::make_shared<CheckpointedNetImpl>());
+    DistributedDataParallel<CheckpointedNetImpl> model(net, world, options);
+    for (int i = 0; i < 2; ++i) {
+      net->zero_grad();
+      loss_of(model(inputs(world.rank(), 1)), targets(world.rank(), 1))
+          .backward();
+      check_same(gradients_of(*net), plain_gradients(0, 2), 1e-6);
+    }
+  };
+  EXPECT_EQ(
+      on_ranks(2, [&](World w) { step(w, Options().static_graph(true)); }), "");
+  const std::string failure = on_ranks(2, [&](World w) { step(w, Options()); });
+  EXPECT_PRED2(contains, failure, "static_graph(true)");
+  const std::string found = on_ranks(
+      2, [&](World w) { step(w, Options().find_unused_parameters(true)); });
+  EXPECT_PRED2(contains, found, "a backward within the backward");
+}
+
+TEST_P(DdpGraph, TheLossMayUseParametersBesideTheModel) {
+  EXPECT_EQ(
+      on_ranks(2,
+               [](World world) {
+                 auto net = filled(std::make_shared<BranchesImpl>());
+                 Branches model(net, world);
+                 for (int step = 0; step < 2; ++step) {
+                   net->zero_grad();
+                   const Tensor x = inputs(world.rank(), 1);
+                   Tensor loss = model(x, true, true).sum();
+                   loss = loss + net->never->weight.sum() * 3;
+                   loss = loss + net->never->bias.sum() * 5;
+                   loss.backward();
+                   TORCH_CHECK(net->never->weight.grad().item<float>() == 3);
+                   TORCH_CHECK(net->never->bias.grad().item<float>() == 5);
+                 }
+               }),
+      "");
+}
+
+TEST_P(DdpGraph, AReusedParameterIsSummedOnce) {
+  struct ReusedImpl : torch::nn::Module {
+    ReusedImpl() { fc = register_module("fc", torch::nn::Linear(4, 4)); }
+    Tensor forward(Tensor x) { return fc(fc(x)); }
+    torch::nn::Linear fc{nullptr};
+  };
+  EXPECT_EQ(on_ranks(2,
+                     [](World world) {
+                       auto net = filled(std::make_shared<ReusedImpl>());
+                       auto plain = filled(std::make_shared<ReusedImpl>());
+                       plain->forward(inputs(0, 2)).mean().backward();
+                       DistributedDataParallel<ReusedImpl> model(net, world);
+                       model(inputs(world.rank(), 1)).mean().backward();
+                       check_same(gradients_of(*net), gradients_of(*plain),
+                                  1e-6);
+                     }),
+            "");
+}
+
+TEST_P(DdpGraph, GradOfSomethingElseExchangesNothing) {
+  EXPECT_EQ(on_ranks(2,
+                     [](World world) {
+                       auto net = filled(std::make_shared<NetImpl>());
+                       DistributedDataParallel<NetImpl> model(net, world);
+                       // On one rank only: it would hang if it were collective.
+                       if (world.rank() == 0) {
+                         const Tensor x = inputs(0, 1).requires_grad_();
+                         const auto gradients =
+                             torch::autograd::grad({model(x).sum()}, {x});
+                         TORCH_CHECK(gradients[0].defined());
+                         TORCH_CHECK(!net->first->weight.grad().defined());
+                       }
+                       loss_of(model(inputs(world.rank(), 1)),
+                               targets(world.rank(), 1))
+                           .backward();
+                       check_same(gradients_of(*net), plain_gradients(0, 2),
+                                  1e-6);
+                     }),
+            "");
+}
+
+TEST_P(DdpGraph, GradientPenaltiesWork) {
+  EXPECT_EQ(
+      on_ranks(
+          2,
+          [](World world) {
+            const auto penalty = [](auto& model, const Tensor& x) {
+              const auto inner = torch::autograd::grad(
+                  {model->forward(x).sum()}, {x}, {},
+                  /*retain_graph=*/true, /*create_graph=*/true);
+              return inner[0].pow(2).mean() + model->forward(x).pow(2).mean();
+            };
+            auto plain = filled(std::make_shared<NetImpl>());
+            penalty(plain, inputs(0, 2).requires_grad_()).backward();
+            auto net = filled(std::make_shared<NetImpl>());
+            DistributedDataParallel<NetImpl> model(net, world);
+            penalty(model, inputs(world.rank(), 1).requires_grad_()).backward();
+            check_same(gradients_of(*net), gradients_of(*plain), 1e-5);
+          }),
+      "");
+}
+
+TEST_P(DdpGraph, SecondDerivativesAcrossRanksAreRefused) {
+  const std::string failure = on_ranks(2, [](World world) {
+    auto net = filled(std::make_shared<NetImpl>());
+    DistributedDataParallel<NetImpl> model(net, world);
+    model(inputs(0, 1))
+        .sum()
+        .backward({}, /*retain_graph=*/true,
+                  /*create_graph=*/true);
+  });
+  EXPECT_PRED2(contains, failure, "create_graph=true");
+}
+
+}  // namespace
+}  // namespace lockstep
