@@ -1,0 +1,201 @@
+#include "lockstep/parallel/ddp/sync_batch_norm.h"
+
+#include <numeric>
+#include <ostream>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+
+using torch::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+namespace {
+
+/// Of a channel of all ranks together. Double: the ranks' moments are combined
+/// by differences.
+struct Moments {
+  Tensor mean;         ///< [C]
+  Tensor square_sums;  ///< [C], of the differences from the mean
+  double count = 0;    ///< samples and positions of a channel
+};
+
+std::vector<int64_t> all_but_channels(const Tensor& tensor) {
+  std::vector<int64_t> dims{0};
+  for (int64_t d = 2; d < tensor.dim(); ++d) dims.push_back(d);
+  return dims;
+}
+
+/// Half precision is computed in float.
+Tensor widened(const Tensor& tensor) {
+  return tensor.scalar_type() == torch::kDouble ? tensor
+                                                : tensor.to(torch::kFloat);
+}
+
+/// [C] as [1, C, 1, ...], in the type that `like` is computed in.
+Tensor spread(const Tensor& of_channels, const Tensor& like) {
+  std::vector<int64_t> shape(static_cast<size_t>(like.dim()), 1);
+  shape[1] = of_channels.numel();
+  return of_channels
+      .to(like.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat)
+      .view(shape);
+}
+
+Moments own_moments(const Tensor& input) {
+  const int64_t channels = input.size(1);
+  const auto like = input.options().dtype(torch::kDouble);
+  Moments own{torch::zeros({channels}, like), torch::zeros({channels}, like),
+              0};
+  if (input.numel() == 0) return own;
+  own.count = static_cast<double>(input.numel() / channels);
+  const auto [variance, mean] =
+      torch::var_mean(widened(input), all_but_channels(input),
+                      /*unbiased=*/false);
+  own.mean = mean.to(torch::kDouble);
+  own.square_sums = variance.to(torch::kDouble) * own.count;
+  return own;
+}
+
+/// Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for
+/// computing sample variances" (1979), over the ranks in their order.
+Moments moments_of_all(const World& world, const Tensor& input) {
+  const Moments own = own_moments(input);
+  const auto all = world.all_gather(
+      torch::cat({own.mean, own.square_sums,
+                  torch::full({1}, own.count, own.mean.options())}));
+  const int64_t channels = input.size(1);
+  Moments total{torch::zeros_like(own.mean), torch::zeros_like(own.mean), 0};
+  for (const Tensor& theirs : all) {
+    const double count = theirs[2 * channels].item<double>();
+    if (count == 0) continue;
+    const Tensor difference = theirs.narrow(0, 0, channels) - total.mean;
+    const double sum = total.count + count;
+    total.mean += difference * (count / sum);
+    total.square_sums += theirs.narrow(0, channels, channels) +
+                         difference.square() * (total.count * count / sum);
+    total.count = sum;
+  }
+  return total;
+}
+
+struct WorldHolder : torch::CustomClassHolder {
+  explicit WorldHolder(World ranks) : world(std::move(ranks)) {}
+  World world;
+};
+
+/// (x - mean) / sqrt(var + eps), where the moments are those of all ranks' x.
+struct SyncedNorm : torch::autograd::Function<SyncedNorm> {
+  static Tensor forward(AutogradContext* context, const Tensor& input,
+                        const Tensor& mean, const Tensor& inverse_deviation,
+                        double count, const World& world) {
+    const Tensor output = (widened(input) - spread(mean, input)) *
+                          spread(inverse_deviation, input);
+    context->save_for_backward({output, inverse_deviation});
+    context->saved_data["count"] = count;
+    context->saved_data["world"] =
+        c10::IValue::make_capsule(c10::make_intrusive<WorldHolder>(world));
+    return output;
+  }
+
+  static variable_list backward(AutogradContext* context,
+                                const variable_list& gradients) {
+    const Tensor& gradient = gradients[0];
+    const auto saved = context->get_saved_variables();
+    const Tensor &output = saved[0], &inverse_deviation = saved[1];
+    const auto holder = c10::static_intrusive_pointer_cast<WorldHolder>(
+        context->saved_data["world"].toCapsule());
+    const auto dims = all_but_channels(output);
+    Tensor means =
+        torch::stack({gradient.sum(dims, false, torch::kDouble),
+                      (gradient * output).sum(dims, false, torch::kDouble)});
+    holder->world.all_reduce(means);
+    means /= context->saved_data["count"].toDouble();
+    return {(gradient - spread(means[0], output) -
+             output * spread(means[1], output)) *
+                spread(inverse_deviation, output),
+            Tensor(), Tensor(), Tensor(), Tensor()};
+  }
+};
+
+}  // namespace
+
+SyncBatchNormImpl::SyncBatchNormImpl(
+    const torch::nn::BatchNormOptions& options_, const World& world)
+    : options(options_), world_(world) {
+  reset();
+}
+
+void SyncBatchNormImpl::reset() {
+  const std::vector<int64_t> channels{options.num_features()};
+  if (options.affine()) {
+    weight = register_parameter("weight", torch::ones(channels));
+    bias = register_parameter("bias", torch::zeros(channels));
+  }
+  if (options.track_running_stats()) {
+    running_mean = register_buffer("running_mean", torch::zeros(channels));
+    running_var = register_buffer("running_var", torch::ones(channels));
+    num_batches_tracked =
+        register_buffer("num_batches_tracked", torch::zeros({}, torch::kLong));
+  }
+}
+
+void SyncBatchNormImpl::pretty_print(std::ostream& stream) const {
+  stream << fmt::format("lockstep::SyncBatchNorm({}, eps={}, ranks={})",
+                        options.num_features(), options.eps(), world_.size());
+}
+
+Tensor SyncBatchNormImpl::forward(const Tensor& input) {
+  if (input.dim() < 2 || input.size(1) != options.num_features()) {
+    throw InvalidArgument(
+        "sync_batch_norm",
+        {.what = "the input does not fit",
+         .expected = fmt::format("[N, {}, ...]", options.num_features()),
+         .got = "shape " + c10::str(input.sizes())});
+  }
+  const bool is_training = this->is_training();
+  const double momentum = options.momentum().value_or(0);
+  if (!is_training && running_mean.defined()) {
+    return torch::batch_norm(input, weight, bias, running_mean, running_var,
+                             /*training=*/false, momentum, options.eps(),
+                             /*cudnn_enabled=*/true);
+  }
+  Moments moments;
+  Tensor inverse_deviation;
+  {
+    const torch::NoGradGuard no_grad;
+    // Statistics of one rank in evaluation: others may not take part.
+    moments = moments_of_all(is_training ? world_ : World(), input);
+    if (moments.count < 2 && is_training) {
+      throw InvalidArgument(
+          "sync_batch_norm",
+          {.what = "a variance of one value",
+           .expected = "more than one value for each channel, over all ranks",
+           .got = "shape " + c10::str(input.sizes())});
+    }
+    const Tensor variance = moments.square_sums / moments.count;
+    inverse_deviation = (variance + options.eps()).rsqrt();
+    if (is_training && running_mean.defined()) {
+      num_batches_tracked += 1;
+      const double rate = options.momentum()
+                              ? momentum
+                              : 1 / num_batches_tracked.item<double>();
+      running_mean.mul_(1 - rate).add_(moments.mean, rate);
+      running_var.mul_(1 - rate).add_(moments.square_sums / (moments.count - 1),
+                                      rate);
+    }
+  }
+  Tensor output =
+      SyncedNorm::apply(input, moments.mean, inverse_deviation, moments.count,
+                        is_training ? world_ : World());
+  if (weight.defined()) {
+    output = output * spread(weight, output) + spread(bias, output);
+  }
+  return output.to(input.scalar_type());
+}
+
+}  // namespace lockstep
