@@ -1,5 +1,6 @@
 #include "lockstep/comm/world.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
@@ -159,7 +160,23 @@ int World::recv_any(torch::Tensor& tensor, int tag) const {
 }
 
 std::vector<std::string> World::all_gather_text(const std::string& text) const {
-  return impl_->all_gather_text(text);
+  // Through the backend where it is there: it notices ranks that die.
+  if (impl_->queued == nullptr) return impl_->all_gather_text(text);
+  const auto bytes = static_cast<int64_t>(text.size());
+  const auto sizes = all_gather(torch::tensor({bytes}, torch::kInt64));
+  int64_t longest = 0;
+  for (const auto& size : sizes) {
+    longest = std::max(longest, size.item<int64_t>());
+  }
+  torch::Tensor own = torch::zeros({longest}, torch::kUInt8);
+  std::copy(text.begin(), text.end(), own.data_ptr<uint8_t>());
+  const auto all = all_gather(own);
+  std::vector<std::string> texts;
+  for (size_t r = 0; r < all.size(); ++r) {
+    const auto* begin = all[r].const_data_ptr<uint8_t>();
+    texts.emplace_back(begin, begin + sizes[r].item<int64_t>());
+  }
+  return texts;
 }
 
 bool World::can_share_memory() const {

@@ -87,7 +87,7 @@ class World {
   int recv_any(torch::Tensor& tensor, int tag = 0) const;
 
   /// A string of every rank, by rank; for what is small and rare (names,
-  /// reports). Goes through the store.
+  /// reports).
   std::vector<std::string> all_gather_text(const std::string& text) const;
 
   /// Whether ranks can map memory of each other: shared_memory() works.

@@ -1,6 +1,7 @@
 #include "tests/comm/rank_tasks.h"
 
 #include <array>
+#include <csignal>
 #include <cstdlib>
 #include <iostream>
 #include <map>
@@ -47,7 +48,15 @@ Child start(const std::vector<std::string>& environment) {
   return {pid, pipe[0]};
 }
 
+bool is_stopped(pid_t pid) {
+  siginfo_t info{};
+  return ::waitid(P_PID, static_cast<id_t>(pid), &info,
+                  WSTOPPED | WNOHANG | WNOWAIT) == 0 &&
+         info.si_pid == pid;
+}
+
 std::string end_of(const Child& child) {
+  if (is_stopped(child.pid)) ::kill(child.pid, SIGKILL);
   std::string text;
   std::array<char, 512> buffer{};
   for (ssize_t n = 0;

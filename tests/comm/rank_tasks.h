@@ -24,7 +24,8 @@ void run_threads(const std::string& name, int ranks,
                  const WorldOptions& options);
 
 /// Runs the task `name` as ranks in processes of this program under torchrun's
-/// environment, and returns what each threw: "" for one that ended well.
+/// environment, and returns what each threw: "" for one that ended well. One
+/// that is stopped is killed when those before it have ended.
 std::vector<std::string> run_processes(const std::string& name, int ranks,
                                        const WorldOptions& options);
 
