@@ -1,6 +1,7 @@
 #include "lockstep/comm/gloo_collectives.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include <fmt/format.h>
@@ -18,6 +19,8 @@ using shm::Operation;
 // Up to here every rank gets all of every rank and sums it: one exchange
 // rather than two.
 constexpr int64_t kOneShotBytes = 16 * 1024;
+// Sums of one chunk are computed while the next is on its way.
+constexpr int64_t kChunkBytes = 4 << 20;
 
 at::Tensor new_bytes(int64_t count) {
   return torch::empty({count}, torch::kUInt8);
@@ -109,27 +112,64 @@ void GlooCollectives::all_reduce(at::Tensor& tensor, const c10d::ReduceOp& op,
                                ? dense(scaled(result.dense(), op))
                                : result.dense();
     const at::Tensor bytes = byte_view(own);
-    const int64_t count = bytes.numel();
-    if (count <= kOneShotBytes) {
-      const at::Tensor all = gathered(bytes, timeout);
-      combine(reduction, all, size_, result.bytes().data(),
-              result.bytes().size());
-    } else {
-      // Whole cache lines, and so whole elements, for each rank.
-      const int64_t piece = ((count + size_ - 1) / size_ + 63) / 64 * 64;
-      at::Tensor mine = new_bytes(piece * size_);
-      mine.narrow(0, 0, count).copy_(bytes);
-      mine.narrow(0, count, piece * size_ - count).zero_();
-      at::Tensor theirs = new_bytes(piece * size_);
-      exchange(theirs, mine, {}, {}, timeout);
-      at::Tensor sum = new_bytes(piece);
-      combine(reduction, theirs, size_, static_cast<std::byte*>(sum.data_ptr()),
-              static_cast<size_t>(piece));
-      byte_view(result.dense())
-          .copy_(gathered(sum, timeout).narrow(0, 0, count));
-    }
+    reduce_bytes(bytes, byte_view(result.dense()), reduction, timeout);
     result.write_back();
   });
+}
+
+// Each chunk is cut in a piece for each rank, which gets the others' pieces,
+// sums them and sends the sum to all. While it sums one chunk, the next is on
+// its way. Gloo reads and writes the tensors where they are.
+void GlooCollectives::reduce_bytes(const at::Tensor& input,
+                                   const at::Tensor& output,
+                                   const shm::Reduction& reduction,
+                                   Timeout timeout) {
+  struct Slot {
+    at::Tensor theirs, sum;
+    Work exchange, gather;
+  };
+  std::array<Slot, 2> slots;
+  const int64_t count = input.numel();
+  // Whole cache lines, and so whole elements, for each rank.
+  const int64_t unit = int64_t{64} * size_;
+  if (count <= std::max(kOneShotBytes, unit)) {
+    combine(reduction, gathered(input, timeout), size_,
+            static_cast<std::byte*>(output.data_ptr()),
+            static_cast<size_t>(count));
+    return;
+  }
+  const int64_t chunk = std::min(kChunkBytes, count) / unit * unit;
+  const int64_t whole = count / chunk;
+  for (Slot& slot : slots) {
+    slot.theirs = new_bytes(chunk);
+    slot.sum = new_bytes(chunk / size_);
+  }
+  const auto start = [&](int64_t k) {
+    std::vector<int64_t> even;
+    at::Tensor mine = input.narrow(0, k * chunk, chunk);
+    Slot& slot = slots[static_cast<size_t>(k % 2)];
+    slot.exchange = gloo_->alltoall_base(slot.theirs, mine, even, even,
+                                         {.timeout = timeout});
+  };
+  start(0);
+  for (int64_t k = 0; k < whole; ++k) {
+    if (k + 1 < whole) start(k + 1);
+    Slot& slot = slots[static_cast<size_t>(k % 2)];
+    slot.exchange->wait();
+    if (slot.gather) slot.gather->wait();  // of the last but one: reads the sum
+    combine(reduction, slot.theirs, size_,
+            static_cast<std::byte*>(slot.sum.data_ptr()),
+            static_cast<size_t>(slot.sum.numel()));
+    at::Tensor all = output.narrow(0, k * chunk, chunk);
+    slot.gather = gloo_->_allgather_base(all, slot.sum, {.timeout = timeout});
+  }
+  for (Slot& slot : slots) {
+    if (slot.gather) slot.gather->wait();
+  }
+  const int64_t rest = count - whole * chunk;
+  if (rest == 0) return;
+  reduce_bytes(input.narrow(0, whole * chunk, rest),
+               output.narrow(0, whole * chunk, rest), reduction, timeout);
 }
 
 void GlooCollectives::reduce(at::Tensor& tensor, int root,

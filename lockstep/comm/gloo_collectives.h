@@ -9,6 +9,7 @@
 #include "lockstep/comm/collectives.h"
 #include "lockstep/comm/gloo_mail.h"
 #include "lockstep/comm/shm/call.h"
+#include "lockstep/comm/shm/collectives.h"
 
 namespace lockstep {
 
@@ -55,6 +56,8 @@ class GlooCollectives : public Collectives {
                   int peer, int tag, Timeout timeout);
   void check_calls(const shm::Call& call, Timeout timeout);
   at::Tensor gathered(const at::Tensor& bytes, Timeout timeout);
+  void reduce_bytes(const at::Tensor& input, const at::Tensor& output,
+                    const shm::Reduction& reduction, Timeout timeout);
   void exchange(at::Tensor& output, at::Tensor& input,
                 std::vector<int64_t> output_splits,
                 std::vector<int64_t> input_splits, Timeout timeout);
