@@ -143,8 +143,9 @@ void add_measurement_options(CLI::App& app, CompareFlags& flags) {
       ->default_str("single,dp-classic,dp")
       ->check(one_of({"single", "dp", "dp-classic", "ddp"}));
   app.add_flag("--pytorch", options.with_pytorch,
-               "also time PyTorch on the same work: single process, and DDP "
-               "over Gloo [no]");
+               "also time PyTorch on the same work: single process, DDP over "
+               "Gloo and, beside ddp, the same processes never "
+               "synchronised [no]");
   app.add_option("--batch-size", options.work.batch_size,
                  "samples of a step, over all devices")
       ->type_name("N")

@@ -84,7 +84,9 @@ std::string why_no_pytorch(const PyTorchPeer& peer,
              : peer.missing;
 }
 
-// Adds PyTorch's two set-ups, or a note that says why not.
+// Adds PyTorch's set-ups, or a note that says why not. With ddp also `ideal`:
+// the same processes, which never speak to each other. No DDP that updates all
+// parameters on each rank can be faster.
 void add_pytorch(const CompareOptions& options,
                  const std::vector<Device>& devices,
                  const std::function<bool()>& stop,
@@ -96,7 +98,12 @@ void add_pytorch(const CompareOptions& options,
     log_warning("compare", comparison.notes.back());
     return;
   }
-  for (const std::string strategy : {"single", "ddp"}) {
+  std::vector<std::string> strategies{"single", "ddp"};
+  const auto& ours = options.strategies;
+  if (std::find(ours.begin(), ours.end(), "ddp") != ours.end()) {
+    strategies.emplace_back("ideal");
+  }
+  for (const std::string& strategy : strategies) {
     contenders.push_back({kPyTorch,
                           strategy,
                           pytorch_command(peer, options.work, strategy,

@@ -76,13 +76,14 @@ Command pytorch_command(const PyTorchPeer& peer, const Work& work,
   Command command;
   auto& arguments = command.arguments;
   arguments = {peer.python};
-  if (strategy == "ddp") {
+  const bool has_ranks = strategy != "single";
+  if (has_ranks) {
     for (const char* part : {"-m", "torch.distributed.run", "--standalone"}) {
       arguments.emplace_back(part);
     }
     arguments.push_back(fmt::format("--nproc_per_node={}", processes));
   }
-  const int sharing = strategy == "ddp" ? processes : 1;
+  const int sharing = has_ranks ? processes : 1;
   const auto add = [&](const std::string& option, auto value) {
     arguments.push_back(option);
     arguments.push_back(fmt::format("{}", value));
@@ -98,7 +99,7 @@ Command pytorch_command(const PyTorchPeer& peer, const Work& work,
   arguments.emplace_back("--fused");
   if (work.channels_last) arguments.emplace_back("--channels-last");
   // What torchrun would set anyway, but with four lines of warning.
-  if (strategy == "ddp") command.environment["OMP_NUM_THREADS"] = "1";
+  if (has_ranks) command.environment["OMP_NUM_THREADS"] = "1";
   return command;
 }
 

@@ -145,6 +145,28 @@ std::optional<std::string> copies_sentence(const ComparedRun& run) {
       bytes(report.optimizer_state_bytes));
 }
 
+// How far ddp is from processes that never speak to each other.
+std::optional<std::string> ideal_sentence(const Comparison& comparison) {
+  const auto find = [&](const char* engine, const char* strategy) {
+    return std::find_if(comparison.runs.begin(), comparison.runs.end(),
+                        [&](const ComparedRun& run) {
+                          return run.engine == engine &&
+                                 run.report.strategy == strategy;
+                        });
+  };
+  const auto ours = find(kLockstep, "ddp");
+  const auto ideal = find(kPyTorch, "ideal");
+  const auto end = comparison.runs.end();
+  if (ours == end || ideal == end) return std::nullopt;
+  return fmt::format(
+      "{} takes {:.2f} times as long as {}, the same processes never "
+      "synchronised: no DDP whose ranks each update every parameter can be "
+      "below 1.",
+      ours->label(),
+      ours->report.step_time_s.median / ideal->report.step_time_s.median,
+      ideal->label());
+}
+
 }  // namespace
 
 std::vector<std::string> reading(const Comparison& comparison) {
@@ -165,6 +187,7 @@ std::vector<std::string> reading(const Comparison& comparison) {
     }
   }
   add(std::move(proportion));
+  add(ideal_sentence(comparison));
   for (const auto& run : comparison.runs) add(memory_sentence(run));
   for (const auto& run : comparison.runs) add(copies_sentence(run));
   for (const auto& run : comparison.runs) add(busy_sentence(run));

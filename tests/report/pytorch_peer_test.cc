@@ -40,6 +40,13 @@ TEST(PyTorchCommand, LaunchesAProcessADeviceForDdp) {
   EXPECT_TRUE(has(command, "--threads", "4"));
 }
 
+TEST(PyTorchCommand, LaunchesTheSameProcessesForIdeal) {
+  const auto command = pytorch_command(kPeer, {}, "ideal", 2, 8);
+  EXPECT_TRUE(has(command, "--mode", "ideal"));
+  EXPECT_TRUE(has(command, "--threads", "4"));
+  EXPECT_EQ(command.arguments[4], "--nproc_per_node=2");
+}
+
 TEST(PyTorchCommand, RunsTheSameWork) {
   const Work work{.model = "resnet18",
                   .batch_size = 32,
