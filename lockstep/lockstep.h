@@ -14,6 +14,8 @@
 #include "lockstep/models/model.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/ddp/distributed_data_parallel.h"
+#include "lockstep/parallel/ddp/sync_batch_norm.h"
 #include "lockstep/parallel/parallel_apply.h"
 #include "lockstep/parallel/replicate.h"
 #include "lockstep/parallel/scatter_gather.h"

@@ -36,6 +36,42 @@ class NoSync {
   bool was_synced_;
 };
 
+/// What does not depend on the module's type.
+class DistributedDataParallelBase {
+ public:
+  /// While the result lives, backward passes of forwards made under it add to
+  /// .grad on this rank alone. The next synced backward averages all of it.
+  [[nodiscard]] NoSync no_sync() { return NoSync(reducer_); }
+
+  /// Replaces the exchange of gradients, once, before the first backward.
+  void register_comm_hook(CommHook hook) {
+    reducer_->set_hook(std::move(hook));
+  }
+
+  /// Runs `steps`, of which each rank may have another number: ranks that are
+  /// done answer the others with zeros, and at last take over the parameters
+  /// of those that went on longest. The optimizer's state is not exchanged.
+  void join(const std::function<void()>& steps,
+            const JoinOptions& options = {}) {
+    reducer_->join(steps, options);
+  }
+
+  const ddp::Reducer& reducer() const { return *reducer_; }
+
+ protected:
+  DistributedDataParallelBase(const World& world, ModuleHandle module,
+                              const DistributedDataParallelOptions& options);
+
+  /// Samples of the first tensor in `inputs`; 1 if there is none.
+  int64_t samples_of(const c10::IValue& inputs) const;
+  /// Runs `forward` such that a backward through its output is exchanged.
+  c10::IValue run(int64_t samples, const std::function<c10::IValue()>& forward);
+
+ private:
+  int64_t dim_;
+  std::shared_ptr<ddp::Reducer> reducer_;
+};
+
 /// torch's DistributedDataParallel for C++: one replica of a module on each
 /// rank, whose gradients are averaged while the backward computes them.
 ///
@@ -55,15 +91,14 @@ class NoSync {
 /// goes wrong on one rank ends the others' waits. Constructor, backward() and
 /// join() are collective. Not thread-safe.
 template <class M>
-class DistributedDataParallelImpl {
+class DistributedDataParallelImpl : public DistributedDataParallelBase {
  public:
   using Output = std::decay_t<detail::ForwardResult<M>>;
 
   DistributedDataParallelImpl(std::shared_ptr<M> module, const World& world,
-                              DistributedDataParallelOptions options)
-      : module_(std::move(module)),
-        dim_(options.dim()),
-        reducer_(ddp::Reducer::create(world, handle_of(module_), options)) {}
+                              const DistributedDataParallelOptions& options)
+      : DistributedDataParallelBase(world, handle_of(module), options),
+        module_(std::move(module)) {}
 
   /// As the module's own forward(). Under torch::NoGradGuard nothing is
   /// exchanged.
@@ -72,27 +107,11 @@ class DistributedDataParallelImpl {
     if (!torch::GradMode::is_enabled()) {
       return module_->forward(std::forward<Inputs>(inputs)...);
     }
-    reducer_->begin_forward(samples_of(inputs...));
-    const c10::IValue output(module_->forward(std::forward<Inputs>(inputs)...));
-    return detail::from_ivalue<Output>(map_tensors(
-        output, [&](const torch::Tensor& t) { return reducer_->watch(t); }));
-  }
-
-  /// While the result lives, backward passes of forwards made under it add to
-  /// .grad on this rank alone. The next synced backward averages all of it.
-  [[nodiscard]] NoSync no_sync() { return NoSync(reducer_); }
-
-  /// Replaces the exchange of gradients, once, before the first backward.
-  void register_comm_hook(CommHook hook) {
-    reducer_->set_hook(std::move(hook));
-  }
-
-  /// Runs `steps`, of which each rank may have another number: ranks that are
-  /// done answer the others with zeros, and at last take over the parameters
-  /// of those that went on longest. The optimizer's state is not exchanged.
-  void join(const std::function<void()>& steps,
-            const JoinOptions& options = {}) {
-    reducer_->join(steps, options);
+    const auto arguments = c10::ivalue::Tuple::create(
+        std::vector<c10::IValue>{c10::IValue(inputs)...});
+    return detail::from_ivalue<Output>(run(samples_of(arguments), [&] {
+      return c10::IValue(module_->forward(std::forward<Inputs>(inputs)...));
+    }));
   }
 
   /// The wrapped module: names and checkpoints have no "module." before them.
@@ -107,29 +126,29 @@ class DistributedDataParallelImpl {
   void train(bool on = true) { module_->train(on); }
   void eval() { module_->eval(); }
   bool is_training() const { return module_->is_training(); }
-  /// Buckets as they are now: the names of each one's parameters.
-  const ddp::Reducer& reducer() const { return *reducer_; }
 
  private:
-  template <class First, class... Rest>
-  int64_t samples_of(const First& first, const Rest&...) const {
-    if constexpr (std::is_convertible_v<First, torch::Tensor>) {
-      const torch::Tensor& tensor = first;
-      return dim_ < tensor.dim() ? tensor.size(dim_) : 1;
-    } else {
-      int64_t samples = -1;
-      for_each_tensor(c10::IValue(first),
-                      [&](const torch::Tensor& tensor, const std::string&) {
-                        if (samples < 0) samples = samples_of(tensor);
-                      });
-      return samples < 0 ? 1 : samples;
-    }
-  }
-  int64_t samples_of() const { return 1; }
-
   std::shared_ptr<M> module_;
-  int64_t dim_;
-  std::shared_ptr<ddp::Reducer> reducer_;
+};
+
+/// For TorchScript: inputs and output are IValues.
+template <>
+class DistributedDataParallelImpl<torch::jit::Module>
+    : public DistributedDataParallelBase {
+ public:
+  DistributedDataParallelImpl(const torch::jit::Module& module,
+                              const World& world,
+                              const DistributedDataParallelOptions& options);
+
+  c10::IValue forward(const std::vector<c10::IValue>& inputs);
+
+  torch::jit::Module& module() { return module_; }
+  std::vector<torch::Tensor> parameters() const;
+  void train(bool on = true) { module_.train(on); }
+  void eval() { module_.eval(); }
+
+ private:
+  torch::jit::Module module_;
 };
 
 /// Holds a DistributedDataParallelImpl<M>: copies share it. Use `->`.
@@ -137,14 +156,14 @@ template <class M>
 class DistributedDataParallel {
  public:
   DistributedDataParallel(std::shared_ptr<M> module, const World& world,
-                          DistributedDataParallelOptions options = {})
+                          const DistributedDataParallelOptions& options = {})
       : impl_(std::make_shared<DistributedDataParallelImpl<M>>(
-            std::move(module), world, std::move(options))) {}
+            std::move(module), world, options)) {}
   /// The same, from a holder made by TORCH_MODULE.
   DistributedDataParallel(const torch::nn::ModuleHolder<M>& module,
                           const World& world,
-                          DistributedDataParallelOptions options = {})
-      : DistributedDataParallel(module.ptr(), world, std::move(options)) {}
+                          const DistributedDataParallelOptions& options = {})
+      : DistributedDataParallel(module.ptr(), world, options) {}
 
   DistributedDataParallelImpl<M>* operator->() const { return impl_.get(); }
   DistributedDataParallelImpl<M>& operator*() const { return *impl_; }
@@ -157,6 +176,21 @@ class DistributedDataParallel {
   std::shared_ptr<DistributedDataParallelImpl<M>> impl_;
 };
 
+template <>
+class DistributedDataParallel<torch::jit::Module> {
+ public:
+  DistributedDataParallel(const torch::jit::Module& module, const World& world,
+                          const DistributedDataParallelOptions& options = {})
+      : impl_(std::make_shared<DistributedDataParallelImpl<torch::jit::Module>>(
+            module, world, options)) {}
+  DistributedDataParallelImpl<torch::jit::Module>* operator->() const {
+    return impl_.get();
+  }
+
+ private:
+  std::shared_ptr<DistributedDataParallelImpl<torch::jit::Module>> impl_;
+};
+
 template <class M>
 requires requires { typename M::ContainedType; }
 DistributedDataParallel(const M&, const World&)
@@ -165,5 +199,11 @@ template <class M>
 requires requires { typename M::ContainedType; }
 DistributedDataParallel(const M&, const World&, DistributedDataParallelOptions)
     ->DistributedDataParallel<typename M::ContainedType>;
+
+DistributedDataParallel(torch::jit::Module, const World&)
+    ->DistributedDataParallel<torch::jit::Module>;
+DistributedDataParallel(torch::jit::Module, const World&,
+                        DistributedDataParallelOptions)
+    ->DistributedDataParallel<torch::jit::Module>;
 
 }  // namespace lockstep

@@ -26,7 +26,8 @@ Reducer::Round Reducer::agree(bool is_active, int64_t samples) {
     total += message[2];
   }
   const auto active = static_cast<double>(round.active.size());
-  if (active > 0) round.root = round.active.front();
+  // As in torch the highest of those that have inputs.
+  if (active > 0 && joining_) round.root = round.active.back();
   const bool by_all =
       !joining_ || joining_->options.divide_by_initial_world_size();
   switch (options_.average()) {
@@ -91,8 +92,8 @@ void Reducer::join(const std::function<void()>& steps,
   const std::vector<int>& last = joining_->last_active;
   // Those that had no inputs did not update.
   if (!last.empty() && last.size() < static_cast<size_t>(world_.size())) {
-    broadcast(world_, module_.parameters, last.front());
-    broadcast(world_, module_.buffers, last.front());
+    broadcast(world_, module_.parameters, last.back());
+    broadcast(world_, module_.buffers, last.back());
   }
 }
 

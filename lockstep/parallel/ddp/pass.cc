@@ -215,19 +215,21 @@ void Reducer::fill_slot(size_t p, bool has_gradient) {
   const at::AutoDispatchBelowADInplaceOrView unseen;
   Tensor& view = buckets_[slots_[p].bucket].grads.gradients[slots_[p].index];
   Tensor& gradient = parameters_[p].mutable_grad();
-  if (pass_->is_shadow || !gradient.defined()) {
-    view.zero_();
-    return;
-  }
-  if (gradient.layout() != torch::kStrided) {
+  if (gradient.defined() && gradient.layout() != torch::kStrided) {
     give_up({.what = fmt::format("the gradient of '{}' is sparse", names_[p]),
              .expected = "a dense one",
              .fix = "make the embedding with sparse(false)"});
   }
-  const bool is_view = gradient.data_ptr() == view.data_ptr();
+  const bool is_view =
+      gradient.defined() && gradient.data_ptr() == view.data_ptr();
+  // What is not part of this pass stays as it is.
+  if (!has_gradient && is_view) gradient = gradient.clone();
+  if (pass_->is_shadow || !gradient.defined()) {
+    view.zero_();
+    return;
+  }
   // A hook weights by itself.
   const double weight = hook_ ? 1 : pass_->round.weight;
-  if (!has_gradient && is_view) gradient = gradient.clone();
   if (has_gradient && is_view) {
     if (weight != 1) gradient.mul_(weight);
   } else if (weight != 1) {

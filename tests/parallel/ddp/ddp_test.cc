@@ -316,6 +316,27 @@ TEST_P(Ddp, TakesRank0sBuffersAfterAStep) {
       "");
 }
 
+TEST_P(Ddp, WrapsTorchScript) {
+  EXPECT_EQ(
+      on_ranks(
+          2,
+          [](World world) {
+            torch::jit::Module module("net");
+            module.register_parameter("weight", torch::ones({4, 1}), false);
+            module.define(
+                "def forward(self, x):\n"
+                "    return x.mm(self.weight)\n");
+            DistributedDataParallel model(module, world);
+            model->forward({inputs(world.rank(), 1)})
+                .toTensor()
+                .sum()
+                .backward();
+            check_same({model->parameters()[0].grad()},
+                       {inputs(0, 2).mean(0).view({4, 1})}, 1e-6);
+          }),
+      "");
+}
+
 TEST(DdpOfOneRank, IsTheModuleItself) {
   auto net = filled(std::make_shared<NetImpl>());
   DistributedDataParallel<NetImpl> model(net, World());

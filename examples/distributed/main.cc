@@ -1,0 +1,72 @@
+// DistributedDataParallel around a module of your own, with torch's optimizer.
+// Alone it is one rank; started by a launcher, as many as that says:
+//
+//     lockstep run --nproc-per-node 2 -- ./distributed
+//     torchrun --nproc-per-node 2 --no-python ./distributed
+#include <cstdio>
+
+#include "lockstep/lockstep.h"
+
+using torch::Tensor;
+
+struct Net : torch::nn::Module {
+  Net() {
+    conv = register_module(
+        "conv", torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 16, 3)));
+    norm = register_module("norm", torch::nn::BatchNorm2d(16));
+    fc = register_module("fc", torch::nn::Linear(16, 10));
+  }
+  Tensor forward(const Tensor& images) {
+    return fc(torch::relu(norm(conv(images))).mean({2, 3}));
+  }
+  torch::nn::Conv2d conv{nullptr};
+  torch::nn::BatchNorm2d norm{nullptr};
+  torch::nn::Linear fc{nullptr};
+};
+
+int main() try {
+  const auto world = lockstep::init();
+  torch::manual_seed(0);
+  auto net = std::make_shared<Net>();
+  // The last batch of an epoch may be split unevenly.
+  lockstep::DistributedDataParallel model(
+      net, world,
+      lockstep::DistributedDataParallelOptions().average(
+          lockstep::GradientAverage::kSamples));
+  torch::optim::SGD sgd(model->parameters(),
+                        torch::optim::SGDOptions(0.05).momentum(0.9));
+
+  // Each rank loads its part of every batch, every sample once.
+  auto images = lockstep::data::open({}, lockstep::data::Split::kTrain);
+  lockstep::data::Loader loader(images, {.batch_size = 100,
+                                         .part = {.shards = world.size(),
+                                                  .first = world.rank(),
+                                                  .last = world.rank() + 1},
+                                         .shuffle = true});
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    loader.begin(epoch);
+    // The summed loss, and of how many samples.
+    Tensor sums = torch::zeros({2}, torch::kDouble);
+    while (auto batch = loader.next()) {
+      const Tensor loss = torch::nn::functional::cross_entropy(
+          model->forward(batch->inputs), batch->targets);
+      sgd.zero_grad();
+      loss.backward();
+      sgd.step();
+      const auto samples = static_cast<double>(batch->targets.size(0));
+      sums += torch::tensor({loss.item<double>() * samples, samples},
+                            torch::kDouble);
+    }
+    world.all_reduce(sums);
+    if (world.rank() == 0) {
+      std::printf("epoch %d: loss %.4f over %.0f samples, %d ranks\n", epoch,
+                  sums[0].item<double>() / sums[1].item<double>(),
+                  sums[1].item<double>(), world.size());
+    }
+  }
+} catch (const std::exception& error) {
+  // For the launcher's report.
+  lockstep::launch::record_error(error);
+  std::fprintf(stderr, "%s\n", error.what());
+  return 1;
+}
