@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <string>
 #include <sys/wait.h>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -12,15 +13,14 @@
 
 namespace lockstep {
 
-/// What `script` prints, run by the Python that has PyTorch. Fails the test
-/// with its output if it does not end well.
-inline std::string run_python(const std::string& script,
-                              const std::string& argument = "") {
-  const TemporaryFolder folder;
-  const std::string file = folder.path("script.py");
-  write_text(file, script);
-  const std::string command = std::string("'") + LOCKSTEP_TEST_PYTHON + "' '" +
-                              file + "' '" + argument + "' 2>&1";
+/// What the script in `file` prints, run by the Python that has PyTorch. Fails
+/// the test with its output if it does not end well.
+inline std::string run_python_file(const std::string& file,
+                                   const std::vector<std::string>& arguments) {
+  std::string command =
+      std::string("'") + LOCKSTEP_TEST_PYTHON + "' '" + file + "'";
+  for (const auto& argument : arguments) command += " '" + argument + "'";
+  command += " 2>&1";
   std::string output;
   FILE* pipe = popen(command.c_str(), "r");
   if (pipe == nullptr) throw std::runtime_error("popen");
@@ -31,6 +31,15 @@ inline std::string run_python(const std::string& script,
   const int status = pclose(pipe);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << output;
   return output;
+}
+
+/// Likewise of `script` itself.
+inline std::string run_python(const std::string& script,
+                              const std::string& argument = "") {
+  const TemporaryFolder folder;
+  const std::string file = folder.path("script.py");
+  write_text(file, script);
+  return run_python_file(file, {argument});
 }
 
 /// Whether that Python has `module`; if not, the test should skip.

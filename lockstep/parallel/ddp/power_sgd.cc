@@ -181,8 +181,13 @@ void PowerSGD::operator()(const World& world, GradBucket& bucket) {
     const Tensor matrix =
         gradient.reshape({gradient.dim() == 0 ? 1 : gradient.size(0), -1});
     if (state.is_worth_it(matrix)) {
-      compressed.push_back(gradient);
-      matrices.push_back(matrix);
+      // Beside those of its shape: this is the order in which torch draws.
+      const auto alike = std::find_if(
+          matrices.rbegin(), matrices.rend(),
+          [&](const Tensor& other) { return other.sizes() == matrix.sizes(); });
+      const auto at = alike == matrices.rend() ? matrices.end() : alike.base();
+      compressed.insert(compressed.begin() + (at - matrices.begin()), gradient);
+      matrices.insert(at, matrix);
     } else {
       plain.push_back(gradient);
     }
