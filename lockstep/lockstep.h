@@ -3,6 +3,7 @@
 // Everything a program needs to train in parallel.
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/trace.h"
 #include "lockstep/base/version.h"
 #include "lockstep/comm/world.h"
 #include "lockstep/data/dataset.h"
@@ -20,6 +21,7 @@
 #include "lockstep/parallel/replicate.h"
 #include "lockstep/parallel/scatter_gather.h"
 #include "lockstep/train/checkpoint.h"
+#include "lockstep/train/chrome_trace.h"
 #include "lockstep/train/run_report.h"
 #include "lockstep/train/state_dict.h"
 #include "lockstep/train/trainer.h"

@@ -105,6 +105,11 @@ void check_outputs(const CompareFlags& flags) {
   for (const auto& path : {flags.report, flags.html, flags.svg}) {
     if (!path.empty()) const AtomicFile writable(path);
   }
+  if (flags.options.trace.empty()) return;
+  make_directories(flags.options.trace);
+  for (const auto& strategy : flags.options.strategies) {
+    const AtomicFile writable(report::trace_path(flags.options, strategy));
+  }
 }
 
 void write(const std::string& path, const std::string& text) {
@@ -125,8 +130,8 @@ void run(const CompareFlags& flags) {
     fmt::print(stderr, "{}\n", error.what());
     throw CLI::RuntimeError(kStoppedBySignal + InterruptScope::signal());
   }
-  fmt::print("{}",
-             report::to_text(comparison, report::colour_of(STDOUT_FILENO)));
+  fmt::print("{}", report::to_text(comparison, report::colour_of(STDOUT_FILENO),
+                                   terminal_width(STDOUT_FILENO)));
   if (!flags.report.empty()) {
     train::write_json(flags.report, report::to_json(comparison));
   }
@@ -185,6 +190,12 @@ void add_output_options(CLI::App& app, CompareFlags& flags) {
   add("--report", flags.report, "write the figures here, as JSON");
   add("--html", flags.html, "write a page with tables and charts here");
   add("--svg", flags.svg, "write a picture of table and charts here");
+  app.add_option("--trace", flags.options.trace,
+                 "folder for a time line of each strategy's last steps, as "
+                 "ddp.json: for Perfetto (ui.perfetto.dev)")
+      ->type_name("DIR")
+      ->default_str("none")
+      ->group("Output");
 }
 
 }  // namespace
@@ -204,7 +215,7 @@ void add_compare(CLI::App& app) {
                    "`lockstep train`")
       ->type_name("PATH ...")
       ->default_str("none")
-      ->excludes("--pytorch", "--strategies");
+      ->excludes("--pytorch", "--strategies", "--trace");
   command->footer(
       "The work is a fixed synthetic batch and SGD with momentum; all of a "
       "step is timed.\n\nExample:\n"

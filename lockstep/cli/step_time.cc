@@ -15,6 +15,8 @@
 #include "lockstep/cli/ranks.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/report/compare.h"
+#include "lockstep/train/chrome_trace.h"
+#include "lockstep/train/step_recorder.h"
 #include "lockstep/train/step_runner.h"
 
 namespace lockstep::cli {
@@ -31,7 +33,11 @@ struct StepTimeFlags {
   int64_t shards = 0;
   std::string strategy = "single";
   RankFlags ranks;
+  std::string trace;
 };
+
+// Steps among which the typical one is looked for, and that a trace holds.
+constexpr int64_t kTracedSteps = 10;
 
 struct RankMeasurement {
   report::Measurement measurement;
@@ -98,10 +104,12 @@ RankMeasurement measure(const StepTimeFlags& flags) {
     runner.step(batch, step, options.lr, false);
   }
   runner.restart_accounts();
+  train::StepRecorder recorder(options.world, plan.devices, kTracedSteps);
 
   report::Measurement result;
   auto& times = result.step_times_s;
   for (int64_t timed = 0; timed < flags.work.steps; ++timed, ++step) {
+    recorder.begin_step();
     const Stopwatch watch;
     runner.step(batch, step, options.lr, false);
     times.push_back(watch.seconds());
@@ -123,7 +131,13 @@ RankMeasurement measure(const StepTimeFlags& flags) {
   report.samples_per_s =
       static_cast<double>(options.batch_size) / report.step_time_s.median;
   runner.fill(report, report.total_time_s);
-  return {result, options.world.rank() == 0};
+  const auto traces = recorder.gather();
+  result.time_line = train::typical_step(traces);
+  const bool is_rank_0 = options.world.rank() == 0;
+  if (is_rank_0 && !flags.trace.empty()) {
+    train::write_chrome_trace(flags.trace, traces);
+  }
+  return {result, is_rank_0};
 }
 
 }  // namespace
@@ -150,6 +164,7 @@ void add_step_time(CLI::App& app) {
       ->check(whole_number(0));
   command->add_option("--shards", flags->shards, "logical shards")
       ->check(whole_number(0));
+  command->add_option("--trace", flags->trace, "Chrome trace of all ranks");
   command->callback([flags] {
     // What started this waits for its line; without it there is no use in
     // going on.

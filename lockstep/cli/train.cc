@@ -12,6 +12,7 @@
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/options.h"
 #include "lockstep/cli/ranks.h"
+#include "lockstep/comm/environment.h"
 #include "lockstep/train/trainer.h"
 
 namespace lockstep::cli {
@@ -150,6 +151,16 @@ void add_output_options(CLI::App& app, TrainFlags& flags) {
   add(app.add_option("--report", flags.report, "also write run.json here"))
       ->type_name("PATH")
       ->default_str("none");
+  add(app.add_option("--trace", flags.options.trace,
+                     "write a time line of all ranks here: JSON for Perfetto "
+                     "(ui.perfetto.dev) and chrome://tracing"))
+      ->type_name("PATH")
+      ->default_str("none");
+  add(app.add_option("--trace-steps", flags.options.trace_steps,
+                     "steps of the time line, the last of the run"))
+      ->type_name("N")
+      ->check(whole_number(1, 10'000))
+      ->needs("--trace");
   add(app.add_option("--log-every", flags.options.log_every,
                      "steps between lines where there is no terminal"))
       ->type_name("N")
@@ -218,13 +229,17 @@ TrainOptions to_options(const TrainFlags& flags) {
 }
 
 // Found out before the training rather than after it.
-void check_report_path(const std::string& path) {
-  if (!path.empty()) const AtomicFile writable(path);
+void check_outputs(const TrainFlags& flags) {
+  // Other hosts need not have the folder: rank 0 writes.
+  if (read_environment().rank != 0) return;
+  for (const auto& path : {flags.report, flags.options.trace}) {
+    if (!path.empty()) const AtomicFile writable(path);
+  }
 }
 
 void run(const TrainFlags& flags) {
   TrainOptions options = to_options(flags);
-  check_report_path(flags.report);
+  check_outputs(flags);
   if (options.strategy == Strategy::kDistributed) {
     if (!is_rank()) start_ranks(flags.devices);
     join_ranks(flags.ranks, flags.devices, options);

@@ -5,6 +5,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/stopwatch.h"
+#include "lockstep/base/trace.h"
 #include "lockstep/parallel/scatter_gather.h"
 
 namespace lockstep {
@@ -64,6 +65,7 @@ std::vector<Tensor> ReplicaGroup::backward(
   worker_phases_.assign(workers_.size(), {});
   for_each_shard(chunks, [&](size_t worker, int64_t shard, Replica& replica) {
     const Stopwatch watch;
+    const TraceSpan span("backward", TraceCategory::kCompute, shard);
     torch::autograd::edge_list roots;
     variable_list gradients;
     const auto s = static_cast<size_t>(shard);
@@ -98,6 +100,7 @@ std::vector<Tensor> ReplicaGroup::backward(
   }
 
   Stopwatch watch;
+  const TraceSpan span("reduce", TraceCategory::kCompute);
   StepTotals totals{.samples = 0, .losses = {}};
   Reduction reduction = reduction_of(std::move(partials), chunks, totals);
   std::vector<Tensor> sums = finish(reduction);

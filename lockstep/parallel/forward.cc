@@ -1,9 +1,11 @@
 #include <algorithm>
+#include <optional>
 
 #include <torch/csrc/autograd/functions/utils.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/stopwatch.h"
+#include "lockstep/base/trace.h"
 #include "lockstep/parallel/backward_node.h"
 #include "lockstep/parallel/nested.h"
 #include "lockstep/parallel/replica_group.h"
@@ -33,6 +35,8 @@ IValue ReplicaGroup::forward(const std::vector<IValue>& inputs) {
                            .fix = "train with train_step(); evaluate under "
                                   "torch::NoGradGuard"});
   }
+  std::optional<TraceSpan> span(std::in_place, "scatter",
+                                TraceCategory::kCompute);
   const auto parts = inputs.empty() ? std::vector<IValue>{all}
                                     : scatter_checked(all, needs_graph);
   const auto chunks = static_cast<int64_t>(parts.size());
@@ -40,6 +44,7 @@ IValue ReplicaGroup::forward(const std::vector<IValue>& inputs) {
   region->input_leaves.resize(parts.size());
   begin(own_shards_.first + chunks);
   phases_.scatter_s = watch.restart();
+  span.reset();
 
   std::vector<IValue> outputs(parts.size());
   std::vector<bool> requires_grad;
@@ -64,6 +69,7 @@ IValue ReplicaGroup::forward(const std::vector<IValue>& inputs) {
   ++step_;
 
   watch.restart();
+  span.emplace("gather", TraceCategory::kCompute);
   bool has_graph = false;
   std::vector<bool> output_has_graph;
   for (size_t s = 0; s < outputs.size(); ++s) {
@@ -84,6 +90,7 @@ IValue ReplicaGroup::forward(const std::vector<IValue>& inputs) {
     return gather(outputs, output_device_, options_.dim());
   }();
   phases_.gather_s = watch.seconds();
+  span.reset();
   if (!needs_graph || !has_graph) return gathered;
 
   auto node = std::make_shared<ParallelBackward>(shared_from_this(), region);

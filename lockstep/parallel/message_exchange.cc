@@ -1,11 +1,13 @@
 #include "lockstep/parallel/message_exchange.h"
 
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/trace.h"
 #include "lockstep/parallel/packed_tensors.h"
 
 namespace lockstep {
@@ -205,10 +207,15 @@ Tensor MessageExchange::sum(const std::vector<Tensor>& partials,
 Reduction MessageExchange::reduce(std::vector<PartialSum> own, int64_t chunks,
                                   StepTotals& totals) {
   torch::NoGradGuard no_grad;
+  // The first that needs all ranks: whoever is early waits here.
+  std::optional<TraceSpan> span(std::in_place, "wait", TraceCategory::kWait);
   const Heads heads = exchange_heads(own, totals);
+  span.emplace("scatter gradients", TraceCategory::kCommunication);
   const auto partials = scatter_partials(own, heads);
   own.clear();
+  span.emplace("sum", TraceCategory::kCommunication);
   const Tensor mine = sum(partials, heads, chunks);
+  span.emplace("gather sums", TraceCategory::kCommunication);
   Tensor flat = torch::empty({at_.back()}, torch::kUInt8);
   std::vector<Tensor> outputs;
   for (int rank = 0; rank < world_.size(); ++rank) {

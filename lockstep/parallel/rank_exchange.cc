@@ -6,6 +6,11 @@
 
 namespace lockstep {
 
+void meet(const World& world) {
+  const TraceSpan span("wait", TraceCategory::kWait);
+  world.barrier();
+}
+
 std::unique_ptr<RankExchange> make_rank_exchange(
     const World& world, const ModuleHandle& module,
     const std::vector<torch::Tensor>& parameters, int64_t shards,

@@ -7,6 +7,7 @@
 #include <torch/torch.h>
 
 #include "lockstep/base/chunk.h"
+#include "lockstep/base/trace.h"
 #include "lockstep/comm/world.h"
 #include "lockstep/device/device.h"
 #include "lockstep/parallel/module_handle.h"
@@ -19,6 +20,20 @@ struct StepTotals {
   int64_t samples = 0;         ///< of the whole batch; every rank's must agree
   std::vector<double> losses;  ///< by shard; a rank fills in its own
 };
+
+/// On the lane of what ranks do together.
+class AllReduceSpan {
+ public:
+  AllReduceSpan(int rank, const char* name)
+      : lane_(rank, "all-reduce"), span_(name, TraceCategory::kCommunication) {}
+
+ private:
+  TraceLane lane_;
+  TraceSpan span_;
+};
+
+/// A barrier; in the trace it is a wait.
+void meet(const World& world);
 
 /// How the gradients of shards on several ranks come together, and who
 /// updates what. All of it is collective.

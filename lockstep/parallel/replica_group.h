@@ -8,6 +8,7 @@
 #include <torch/torch.h>
 
 #include "lockstep/base/chunk.h"
+#include "lockstep/base/trace.h"
 #include "lockstep/comm/world.h"
 #include "lockstep/device/worker.h"
 #include "lockstep/optim/optimizer.h"
@@ -115,10 +116,14 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   double update_clipped(Reduction& reduction, optim::Optimizer& optimizer,
                         double clip);
   std::vector<size_t> positions_in(const optim::Optimizer& optimizer) const;
-  /// Runs `task(block, scratch)` over `count` blocks with all threads.
-  void for_each_block(size_t count,
+  /// Runs `task(block, scratch)` over `count` blocks with all threads, each in
+  /// a span called `name`.
+  void for_each_block(const char* name, size_t count,
                       const std::function<void(size_t, torch::Tensor&)>& task);
   void collect_phases();
+  int rank() const { return options_.world().rank(); }
+  /// Of worker `worker`: each of its tasks begins with it.
+  TraceLane lane_of(size_t worker) const;
 
   ModuleHandle original_;
   std::vector<Device> devices_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/base/stopwatch.h"
+#include "lockstep/base/trace.h"
 #include "lockstep/device/cuda.h"
 #include "lockstep/device/random.h"
 #include "lockstep/parallel/parallel_apply.h"
@@ -38,8 +39,13 @@ void ReplicaGroup::begin(int64_t chunks) {
   }
 }
 
+TraceLane ReplicaGroup::lane_of(size_t worker) const {
+  return TraceLane(rank(), devices_[worker].name());
+}
+
 void ReplicaGroup::for_each_shard(int64_t chunks, const ShardTask& task) {
   run_all(workers_, [&](size_t k) {
+    const TraceLane lane = lane_of(k);
     run_as_replica(k, devices_[k], [&] {
       const ShardRange range = shards_of(k);
       for (int64_t s = range.first; s < std::min(range.last, chunks); ++s) {
@@ -54,14 +60,18 @@ IValue ReplicaGroup::forward_shard(size_t worker, int64_t shard,
                                    Replica& replica,
                                    const std::vector<IValue>& inputs) {
   const Stopwatch watch;
-  replica.refresh(original_,
-                  options_.replication() == Replication::kEveryForward);
-  if (!buffer_snapshot_.empty() &&
-      (shard != 0 || options_.buffers() == Buffers::kMean)) {
-    replica.set_buffers(buffer_snapshot_);
+  {
+    const TraceSpan span("replicate", TraceCategory::kCompute, shard);
+    replica.refresh(original_,
+                    options_.replication() == Replication::kEveryForward);
+    if (!buffer_snapshot_.empty() &&
+        (shard != 0 || options_.buffers() == Buffers::kMean)) {
+      replica.set_buffers(buffer_snapshot_);
+    }
   }
   const double replicate_s = watch.seconds();
   worker_phases_[worker].replicate_s += replicate_s;
+  const TraceSpan span("forward", TraceCategory::kCompute, shard);
   const RandomScope random(seed_, static_cast<uint64_t>(step_),
                            static_cast<uint64_t>(shard));
   IValue output = replica.forward(inputs);

@@ -250,7 +250,7 @@ Reduction SharedExchange::reduce(std::vector<PartialSum> own, int64_t chunks,
                                  StepTotals& totals) {
   publish(own, totals);
   published_ = std::move(own);
-  world_.barrier();
+  meet(world_);
   std::vector<PartialSum> all;
   for (int rank = 0; rank < world_.size(); ++rank) {
     const Table& its = table(rank);
@@ -285,7 +285,7 @@ void SharedExchange::share(std::vector<double>& all) {
   const auto mine = values(world_.rank());
   std::copy(all.begin() + own.first, all.begin() + own.last,
             mine.begin() + own.first);
-  world_.barrier();
+  meet(world_);
   for (int rank = 0; rank < world_.size(); ++rank) {
     const ShardRange its =
         shards_of_worker(rank, world_.size(), static_cast<int64_t>(all.size()));
@@ -302,7 +302,7 @@ void SharedExchange::end_step() {
       kept_buffers_[i].copy_(buffers_[i].second);
     }
   }
-  world_.barrier();
+  meet(world_);
   published_.clear();
 }
 

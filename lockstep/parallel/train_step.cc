@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <optional>
 #include <unordered_map>
 
 #include <ATen/Dispatch.h>
@@ -10,6 +11,7 @@
 #include "lockstep/base/chunk.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/stopwatch.h"
+#include "lockstep/base/trace.h"
 #include "lockstep/device/cuda.h"
 #include "lockstep/device/intra_op.h"
 #include "lockstep/parallel/nested.h"
@@ -72,10 +74,13 @@ StepResult ReplicaGroup::train_step(const std::vector<IValue>& inputs,
                                     optim::Optimizer* optimizer,
                                     double clip_grad_norm, int64_t batch) {
   Stopwatch watch;
+  std::optional<TraceSpan> scatter_span(std::in_place, "scatter",
+                                        TraceCategory::kCompute);
   const StepShards shards = cut(inputs, target, batch);
   const auto chunks = static_cast<int64_t>(shards.samples.size());
   begin(chunks);
   const double scatter_s = watch.restart();
+  scatter_span.reset();
 
   StepTotals totals{.samples = shards.batch,
                     .losses = std::vector<double>(shards.samples.size())};
@@ -92,8 +97,11 @@ StepResult ReplicaGroup::train_step(const std::vector<IValue>& inputs,
     own.pop_back();
     const IValue output = forward_shard(worker, shard, replica, own);
     Stopwatch phase;
+    std::optional<TraceSpan> span(std::in_place, "loss",
+                                  TraceCategory::kCompute, shard);
     const Tensor shard_loss = loss(output, own_target);
     check_loss(shard_loss);
+    span.emplace("backward", TraceCategory::kCompute, shard);
     worker_phases_[worker].forward_s += phase.restart();
     // The weight enters as the gradient of the loss: an uneven split gives
     // the gradient of the whole batch's mean.
@@ -133,7 +141,10 @@ StepResult ReplicaGroup::train_step(const std::vector<IValue>& inputs,
   } else {
     update(reduction, *optimizer);
   }
-  if (exchange_) exchange_->end_step();
+  if (exchange_) {
+    const AllReduceSpan span(rank(), "end of step");
+    exchange_->end_step();
+  }
   phases_.update_s = watch.seconds();
   return result;
 }
@@ -184,12 +195,16 @@ Reduction ReplicaGroup::reduction_of(
   for (auto& of_worker : partials) {
     std::move(of_worker.begin(), of_worker.end(), std::back_inserter(all));
   }
-  if (exchange_) return exchange_->reduce(std::move(all), chunks, totals);
+  if (exchange_) {
+    const AllReduceSpan span(rank(), "all-reduce");
+    return exchange_->reduce(std::move(all), chunks, totals);
+  }
   return Reduction(std::move(all), chunks, parameters_);
 }
 
 void ReplicaGroup::for_each_block(
-    size_t count, const std::function<void(size_t, Tensor&)>& task) {
+    const char* name, size_t count,
+    const std::function<void(size_t, Tensor&)>& task) {
   // The textbook's machine leaves this to the output device alone.
   const size_t hands = options_.replication() == Replication::kEveryForward
                            ? 1
@@ -199,6 +214,8 @@ void ReplicaGroup::for_each_block(
       exchange_ ? exchange_->own_blocks(total) : ShardRange{0, total};
   run_all(workers_, [&](size_t k) {
     if (k >= hands) return;
+    const TraceLane lane = lane_of(k);
+    const TraceSpan span(name, TraceCategory::kCompute);
     const ShardRange range =
         shards_of_worker(static_cast<int64_t>(k), static_cast<int64_t>(hands),
                          own.last - own.first);
@@ -217,7 +234,7 @@ void ReplicaGroup::for_each_block(
 
 std::vector<Tensor> ReplicaGroup::finish(Reduction& reduction) {
   if (reduction.has_merges()) {
-    for_each_block(blocks_.size(), [&](size_t b, Tensor&) {
+    for_each_block("sum", blocks_.size(), [&](size_t b, Tensor&) {
       Tensor in_place;
       reduction.block(blocks_[b], in_place);
     });
@@ -225,11 +242,12 @@ std::vector<Tensor> ReplicaGroup::finish(Reduction& reduction) {
   std::vector<Tensor> sums = reduction.take();
   if (!exchange_) return sums;
   // The others' blocks too; and what is shared is theirs after this step.
-  options_.world().barrier();
+  const AllReduceSpan span(rank(), "all-reduce");
+  meet(options_.world());
   for (Tensor& sum : sums) {
     if (sum.defined()) sum = sum.clone();
   }
-  options_.world().barrier();
+  meet(options_.world());
   return sums;
 }
 
@@ -276,7 +294,8 @@ void ReplicaGroup::update(Reduction& reduction, optim::Optimizer& optimizer) {
   }
   optimizer.begin_step(has_gradient);
   const std::vector<Block>& blocks = optimizer.blocks();
-  for_each_block(blocks.size(), [&](size_t b, Tensor& scratch) {
+  const char* name = reduction.has_merges() ? "sum+update" : "update";
+  for_each_block(name, blocks.size(), [&](size_t b, Tensor& scratch) {
     Block block = blocks[b];
     block.tensor =
         static_cast<int64_t>(positions[static_cast<size_t>(block.tensor)]);
@@ -300,11 +319,14 @@ double ReplicaGroup::update_clipped(Reduction& reduction,
                : Tensor();
   };
   std::vector<double> squares(blocks.size());
-  for_each_block(blocks.size(), [&](size_t b, Tensor&) {
+  for_each_block("norm", blocks.size(), [&](size_t b, Tensor&) {
     const Tensor gradient = view(blocks[b]);
     if (gradient.defined()) squares[b] = sum_of_squares(gradient);
   });
-  if (exchange_) exchange_->share(squares);
+  if (exchange_) {
+    const AllReduceSpan span(rank(), "norm");
+    exchange_->share(squares);
+  }
   double total = 0;
   for (const double square : squares) total += square;
   const double norm = std::sqrt(total);
@@ -317,7 +339,7 @@ double ReplicaGroup::update_clipped(Reduction& reduction,
   optimizer.begin_step(has_gradient);
   // As torch.nn.utils.clip_grad_norm_.
   const double scale = std::min(1.0, clip / (norm + 1e-6));
-  for_each_block(blocks.size(), [&](size_t b, Tensor&) {
+  for_each_block("update", blocks.size(), [&](size_t b, Tensor&) {
     Tensor gradient = view(blocks[b]);
     if (!gradient.defined()) return;
     gradient.mul_(scale);

@@ -1,6 +1,7 @@
 #include "lockstep/report/compare.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
 
 #include <fmt/format.h>
@@ -69,6 +70,7 @@ Command step_time_command(const CompareOptions& options,
   add("--warmup", work.warmup);
   add("--seed", work.seed);
   add("--shards", options.shards);
+  if (!options.trace.empty()) add("--trace", trace_path(options, strategy));
   add("--channels-last", work.channels_last ? "on" : "off");
   command.arguments.insert(command.arguments.end(),
                            options.child_options.begin(),
@@ -151,6 +153,11 @@ Measurement measure(const Contender& contender) {
 }
 
 }  // namespace
+
+std::string trace_path(const CompareOptions& options,
+                       const std::string& strategy) {
+  return (std::filesystem::path(options.trace) / (strategy + ".json")).string();
+}
 
 Comparison run_compare(const CompareOptions& options,
                        const std::vector<Device>& devices,

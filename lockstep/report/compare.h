@@ -19,9 +19,14 @@ struct CompareOptions {
   int64_t shards = 0;  ///< 0: one per device
   bool with_pytorch = false;
   double deadline_s = 600;  ///< of each process
+  std::string trace;        ///< folder of a Chrome trace of each; empty: none
   /// Extra options for the processes that run a strategy.
   std::vector<std::string> child_options;
 };
+
+/// Where run_compare() writes the trace of a strategy: FOLDER/ddp.json.
+std::string trace_path(const CompareOptions& options,
+                       const std::string& strategy);
 
 /// Told what runs now: a set-up's label, and the round, counted from 1.
 using CompareProgress =

@@ -22,6 +22,16 @@ double over_rounds(const std::vector<Measurement>& rounds,
   return median(std::move(values));
 }
 
+// Of the two in the middle of an even number, the faster.
+const Measurement& median_round(const std::vector<Measurement>& rounds) {
+  std::vector<std::pair<double, size_t>> order;
+  for (const auto& round : rounds) {
+    order.emplace_back(median(round.step_times_s), order.size());
+  }
+  std::sort(order.begin(), order.end());
+  return rounds[order[(order.size() - 1) / 2].second];
+}
+
 // What the strategy is called in ratios: "dp_classic", "pytorch_ddp".
 std::string key(const ComparedRun& run) {
   std::string name = run.report.strategy;
@@ -68,6 +78,7 @@ ComparedRun pool(const std::string& engine,
     all_steps.insert(all_steps.end(), steps.begin(), steps.end());
     run.round_medians_s.push_back(median(steps));
   }
+  run.time_line = median_round(rounds).time_line;
   RunReport& report = run.report;
   report.step_time_s = train::summarize(std::move(all_steps));
   report.total_time_s =
@@ -145,6 +156,7 @@ Comparison compare_runs(const std::vector<train::RunReport>& reports) {
     runs.push_back({.engine = kLockstep,
                     .report = report,
                     .round_medians_s = {report.step_time_s.median},
+                    .time_line = {},
                     .speedup = std::nullopt,
                     .copy = static_cast<int>(earlier) + 1});
     const RunReport& first = runs.front().report;

@@ -9,6 +9,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "lockstep/train/rank_trace.h"
 #include "lockstep/train/run_report.h"
 
 namespace lockstep::report {
@@ -35,10 +36,12 @@ inline constexpr std::array<Phase, 7> kPhases{{
 /// The sum of all phases.
 double total(const train::PhaseReport& phases);
 
-/// What one process measured: its report, and the seconds of each step.
+/// What one process measured: its report, the seconds of each step, and what
+/// the ranks did in a typical one.
 struct Measurement {
   train::RunReport report;
   std::vector<double> step_times_s;
+  std::vector<train::RankTrace> time_line;
 };
 
 /// One strategy of one engine, all its rounds pooled.
@@ -48,7 +51,9 @@ struct ComparedRun {
   /// memory peaks: the median round's.
   train::RunReport report;
   std::vector<double> round_medians_s;  ///< median step time of each round
-  std::optional<double> speedup;        ///< over Comparison::baseline
+  /// A typical step of the median round. Empty: not known.
+  std::vector<train::RankTrace> time_line;
+  std::optional<double> speedup;  ///< over Comparison::baseline
 
   int copy = 1;  ///< counts runs of the same engine and strategy
 

@@ -7,6 +7,16 @@ namespace lockstep::report {
 
 using nlohmann::json;
 
+namespace {
+
+json to_json(const std::vector<train::RankTrace>& ranks) {
+  json list = json::array();
+  for (const auto& rank : ranks) list.push_back(train::to_json(rank));
+  return list;
+}
+
+}  // namespace
+
 json to_json(const Comparison& comparison) {
   json runs = json::array();
   for (const auto& run : comparison.runs) {
@@ -14,6 +24,7 @@ json to_json(const Comparison& comparison) {
     entry["engine"] = run.engine;
     entry["round_medians_s"] = run.round_medians_s;
     entry["speedup"] = run.speedup ? json(*run.speedup) : json();
+    entry["time_line"] = to_json(run.time_line);
     runs.push_back(std::move(entry));
   }
   json ratios = json::object();
@@ -35,6 +46,7 @@ json to_json(const Comparison& comparison) {
 json to_json(const Measurement& measurement) {
   json result = train::to_json(measurement.report);
   result["step_times_s"] = measurement.step_times_s;
+  result["time_line"] = to_json(measurement.time_line);
   return result;
 }
 
@@ -51,6 +63,9 @@ Measurement measurement_from_json(const json& json) {
                      .got = time.dump()});
     }
     result.step_times_s.push_back(time.get<double>());
+  }
+  for (const auto& rank : json.value("time_line", json::array())) {
+    result.time_line.push_back(train::rank_trace_from_json(rank));
   }
   return result;
 }

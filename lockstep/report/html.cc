@@ -64,6 +64,10 @@ std::string to_html(const Comparison& comparison) {
   html += block(set_up_section(comparison), step_time_chart(comparison));
   html += block(device_section(comparison), memory_chart(comparison));
   html += block(phase_section(comparison, 0), phase_chart(comparison));
+  for (const TimeLine& line : time_lines(comparison)) {
+    html += fmt::format("<h2>{}</h2>\n<div class=\"wide\">{}</div>\n",
+                        escaped(line.title), time_line_chart(line));
+  }
   html += block(ratio_section(comparison), "");
   const auto sentences = reading(comparison);
   if (!sentences.empty()) {

@@ -1,11 +1,13 @@
 #include <algorithm>
 #include <optional>
+#include <string_view>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "lockstep/base/terminal.h"
 #include "lockstep/report/sections.h"
+#include "lockstep/report/time_line.h"
 
 namespace lockstep::report {
 namespace {
@@ -110,6 +112,25 @@ std::optional<std::string> bottleneck_sentence(const ComparedRun& run) {
       run.label(), 100 * (1 - moving), 100 * moving, list);
 }
 
+// When ranks talk, and whether they work meanwhile.
+std::optional<std::string> communication_sentence(const TimeLine& line) {
+  const CommunicationTime time = communication_of(line);
+  if (time.total_s <= 0) return std::nullopt;
+  std::string text = fmt::format(
+      "{}: a rank spends {} of it ({:.0f} %) with other ranks, {} of that "
+      "waiting for them; {:.0f} % of it is hidden behind computing.",
+      line.title, format_duration(time.total_s),
+      100 * time.total_s / line.seconds, format_duration(time.wait_s),
+      100 * time.hidden_s / time.total_s);
+  for (const size_t kind : line.kinds()) {
+    if (std::string_view(kBlockKinds[kind].name) != "sum+update") continue;
+    text +=
+        " Gradients are not copied: each rank reads those of the others "
+        "from their memory, in sum+update.";
+  }
+  return text;
+}
+
 std::optional<std::string> busy_sentence(const ComparedRun& run) {
   const auto& devices = run.report.devices;
   if (devices.size() < 2) return std::nullopt;
@@ -192,6 +213,9 @@ std::vector<std::string> reading(const Comparison& comparison) {
   for (const auto& run : comparison.runs) add(copies_sentence(run));
   for (const auto& run : comparison.runs) add(busy_sentence(run));
   for (const auto& run : comparison.runs) add(bottleneck_sentence(run));
+  for (const TimeLine& line : time_lines(comparison)) {
+    add(communication_sentence(line));
+  }
   for (const auto& note : comparison.notes) sentences.push_back(note);
   return sentences;
 }

@@ -18,6 +18,13 @@ std::string bytes(int64_t count) {
   return format_bytes(static_cast<double>(count));
 }
 
+// Of the devices of ranks, which may have one name on two hosts, the rank too.
+std::string name_of(const train::RunReport& report, size_t device) {
+  const std::string& name = report.devices[device].name;
+  return report.strategy == "ddp" ? fmt::format("rank {}  {}", device, name)
+                                  : name;
+}
+
 std::string plural(int64_t count, const std::string& word) {
   return fmt::format("{} {}{}", count, word, count == 1 ? "" : "s");
 }
@@ -52,7 +59,7 @@ Section device_section(const Comparison& comparison) {
     for (size_t k = 0; k < report.devices.size(); ++k) {
       const auto& device = report.devices[k];
       section.rows.push_back(
-          {std::exchange(label, ""), device.name,
+          {std::exchange(label, ""), name_of(report, k),
            k < report.split.size() ? std::to_string(report.split[k]) : "0",
            bytes(device.memory_peak_bytes),
            fmt::format("{:.0f} %", 100 * device.busy_fraction)});

@@ -6,25 +6,14 @@
 
 #include "lockstep/base/terminal.h"
 #include "lockstep/report/canvas.h"
+#include "lockstep/report/chart.h"
 #include "lockstep/report/sections.h"
+#include "lockstep/report/time_line.h"
 
 namespace lockstep::report {
 namespace {
 
-constexpr int kWidth = 760;
-constexpr double kMargin = 16;
-constexpr double kLabels = 150;  // columns left of the bars
-constexpr double kValues = 100;  // columns right of them
-constexpr double kBars = kWidth - 2 * kMargin - kLabels - kValues;
-constexpr double kRow = 24;
-constexpr double kBarHeight = 14;
-constexpr double kBarX = kMargin + kLabels;
-
 using Anchor = Canvas::Anchor;
-
-void label_row(Canvas& canvas, const std::string& label) {
-  canvas.text(kBarX - 10, canvas.y + kBarHeight - 2, label, "", Anchor::kEnd);
-}
 
 void draw_bar(Canvas& canvas, const std::string& label, double fraction,
               const std::string& value, const std::string& css_class) {
@@ -80,17 +69,6 @@ bool has_phases(const Comparison& comparison) {
       [](const auto& run) { return total(run.report.phases_s) > 0; });
 }
 
-void draw_legend(Canvas& canvas) {
-  double x = kBarX;
-  for (const Phase& phase : kPhases) {
-    const std::string name = phase.name;
-    canvas.rectangle(x, canvas.y, 10, 10, name, name);
-    canvas.text(x + 14, canvas.y + 9, name, "small");
-    x += 26 + 7.2 * static_cast<double>(name.size());
-  }
-  canvas.y += kRow;
-}
-
 void draw_phases(Canvas& canvas, const Comparison& comparison) {
   double longest = 0;
   for (const auto& run : comparison.runs) {
@@ -115,7 +93,11 @@ void draw_phases(Canvas& canvas, const Comparison& comparison) {
                 "value");
     canvas.y += kRow;
   }
-  draw_legend(canvas);
+  std::vector<LegendEntry> entries;
+  for (const Phase& phase : kPhases) {
+    entries.emplace_back(phase.name, phase.name);
+  }
+  draw_legend(canvas, entries);
 }
 
 void draw_title(Canvas& canvas, const std::string& title) {
@@ -126,7 +108,7 @@ void draw_title(Canvas& canvas, const std::string& title) {
 
 // The columns of a section, spread over the picture's width.
 void draw_table(Canvas& canvas, const Section& section) {
-  const double step = (kWidth - 2 * kMargin - kLabels) /
+  const double step = (kChartWidth - 2 * kMargin - kLabels) /
                       static_cast<double>(section.header.size() - 1);
   const auto draw = [&](const std::vector<std::string>& cells,
                         const std::string& css_class) {
@@ -136,7 +118,7 @@ void draw_table(Canvas& canvas, const Section& section) {
                   cells[column], css_class, Anchor::kEnd);
     }
     canvas.y += 18;
-    canvas.line(kMargin, canvas.y, kWidth - kMargin, canvas.y);
+    canvas.line(kMargin, canvas.y, kChartWidth - kMargin, canvas.y);
     canvas.y += 4;
   };
   draw(section.header, "head");
@@ -191,31 +173,38 @@ svg .shared { fill: #4d9f6d; }
 svg .scatter { fill: #efb13e; } svg .replicate { fill: #de7432; }
 svg .forward { fill: #6aa9e0; } svg .gather { fill: #c95d8c; }
 svg .backward { fill: #2f6fb0; } svg .reduce { fill: #9c5bbf; }
-svg .update { fill: #4d9f6d; }
+svg .update { fill: #4d9f6d; } svg .wait { fill: #c8ced6; }
 )";
 }
 
 std::string step_time_chart(const Comparison& comparison) {
-  Canvas canvas(kWidth);
+  Canvas canvas(kChartWidth);
   draw_step_times(canvas, comparison);
   return canvas.y > 0 ? canvas.finish("Step time of each set up") : "";
 }
 
 std::string memory_chart(const Comparison& comparison) {
-  Canvas canvas(kWidth);
+  Canvas canvas(kChartWidth);
   draw_memory(canvas, comparison);
   return canvas.y > 0 ? canvas.finish("Memory peak of each device") : "";
 }
 
 std::string phase_chart(const Comparison& comparison) {
   if (!has_phases(comparison)) return "";
-  Canvas canvas(kWidth);
+  Canvas canvas(kChartWidth);
   draw_phases(canvas, comparison);
   return canvas.finish("Where the time of a step goes");
 }
 
+std::string time_line_chart(const TimeLine& line) {
+  if (line.rows.empty()) return "";
+  Canvas canvas(kChartWidth);
+  draw(canvas, line);
+  return canvas.finish(line.title);
+}
+
 std::string picture(const Comparison& comparison) {
-  Canvas content(kWidth);
+  Canvas content(kChartWidth);
   draw_title(content, "lockstep compare: " + headline(comparison));
   content.text(kMargin, content.y + 2, method(comparison), "note");
   content.y += 14;
@@ -229,6 +218,10 @@ std::string picture(const Comparison& comparison) {
   if (has_phases(comparison)) {
     draw_title(content, "Where the time of a step goes");
     draw_phases(content, comparison);
+  }
+  for (const TimeLine& line : time_lines(comparison)) {
+    draw_title(content, line.title);
+    draw(content, line);
   }
   return content.finish("What lockstep compare measured",
                         style_sheet() + "svg { background: var(--paper); }\n");

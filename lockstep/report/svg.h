@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "lockstep/report/comparison.h"
+#include "lockstep/report/time_line.h"
 
 namespace lockstep::report {
 
@@ -19,6 +20,8 @@ std::string step_time_chart(const Comparison& comparison);
 std::string memory_chart(const Comparison& comparison);
 /// A step of each run, cut into its phases. Empty if none is known.
 std::string phase_chart(const Comparison& comparison);
+/// A step of a run, lane by lane. Empty if there are no rows.
+std::string time_line_chart(const TimeLine& line);
 
 /// The set-up table and the charts as one picture: a whole .svg file.
 std::string picture(const Comparison& comparison);

@@ -7,6 +7,7 @@
 #include "lockstep/base/terminal.h"
 #include "lockstep/report/sections.h"
 #include "lockstep/report/table.h"
+#include "lockstep/report/time_line.h"
 
 namespace lockstep::report {
 namespace {
@@ -65,12 +66,16 @@ Colour colour_of(int fd) {
   return is_terminal(fd) && !is_refused ? Colour::kAlways : Colour::kNever;
 }
 
-std::string to_text(const Comparison& comparison, Colour colour) {
+std::string to_text(const Comparison& comparison, Colour colour, int width) {
   std::string text =
       bold(headline(comparison), colour) + "\n" + method(comparison) + "\n";
   add(text, set_up_section(comparison), colour);
   add(text, device_section(comparison), colour);
   add(text, phase_section(comparison, kBarWidth), colour);
+  for (const TimeLine& line : time_lines(comparison)) {
+    text +=
+        "\n" + bold(line.title, colour) + "\n" + to_text(line, width, colour);
+  }
   add(text, ratio_section(comparison), colour);
   const auto sentences = reading(comparison);
   if (!sentences.empty()) {

@@ -11,7 +11,9 @@ enum class Colour { kNever, kAlways };
 /// Colour where `fd` is a terminal and NO_COLOR is not set.
 Colour colour_of(int fd);
 
-/// The whole comparison for the terminal: the tables and how to read them.
-std::string to_text(const Comparison& comparison, Colour colour);
+/// The whole comparison for a terminal of `width` columns: the tables, when
+/// what happens, and how to read it.
+std::string to_text(const Comparison& comparison, Colour colour,
+                    int width = 80);
 
 }  // namespace lockstep::report

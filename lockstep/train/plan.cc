@@ -36,6 +36,7 @@ void check(const TrainOptions& options) {
   check_at_least("checkpoint_every", options.checkpoint_every, 0);
   check_at_least("keep_checkpoints", options.keep_checkpoints, 1);
   check_at_least("log_every", options.log_every, 1);
+  check_at_least("trace_steps", options.trace_steps, 1);
   check_not_negative("lr", options.lr);
   check_not_negative("clip_grad_norm", options.clip_grad_norm);
   if (options.devices.empty()) {

@@ -10,7 +10,9 @@
 #include <unistd.h>
 
 #include "lockstep/base/stopwatch.h"
+#include "lockstep/base/trace.h"
 #include "lockstep/device/memory.h"
+#include "lockstep/parallel/rank_exchange.h"
 #include "lockstep/parallel/scatter_gather.h"
 #include "lockstep/train/checkpoint.h"
 #include "lockstep/train/finite.h"
@@ -116,6 +118,8 @@ void StepRunner::restart_accounts() {
 
 StepOutcome StepRunner::step(const data::Batch& batch, int64_t step, double lr,
                              bool wants_stop) {
+  const TraceLane lane(options_.world.rank(), "main");
+  const TraceSpan span("step", TraceCategory::kStep, step);
   optimizer_->set_lr(lr);
   parallel_->set_step(step);
   StepOutcome outcome =
@@ -127,6 +131,7 @@ StepOutcome StepRunner::step(const data::Batch& batch, int64_t step, double lr,
 void StepRunner::agree(StepOutcome& outcome, bool wants_stop) const {
   outcome.is_stopped = wants_stop;
   if (options_.world.size() == 1) return;
+  const AllReduceSpan span(options_.world.rank(), "outcome");
   Tensor sums = torch::tensor(
       {outcome.correct, static_cast<int64_t>(wants_stop)}, torch::kInt64);
   options_.world.all_reduce(sums);
@@ -156,6 +161,7 @@ StepOutcome StepRunner::classic_step(const data::Batch& batch) {
   optimizer_->zero_grad();
   const Tensor logits = parallel_->forward(batch.inputs);
   Stopwatch watch;
+  std::optional<TraceSpan> span(std::in_place, "loss", TraceCategory::kCompute);
   const Tensor targets = batch.targets.to(logits.device());
   const Tensor loss = cross_entropy(logits, targets);
   StepOutcome outcome{.loss = loss.item<double>(),
@@ -163,10 +169,12 @@ StepOutcome StepRunner::classic_step(const data::Batch& batch) {
                       .samples = targets.size(0)};
   outcome.is_finite = std::isfinite(outcome.loss);
   output_device_s_ += watch.seconds();
+  span.reset();
   loss.backward();
 
   PhaseTimes phases = parallel_->phase_times();
   watch.restart();
+  span.emplace("update", TraceCategory::kCompute);
   if (outcome.is_finite && options_.clip_grad_norm > 0) {
     outcome.is_finite = std::isfinite(torch::nn::utils::clip_grad_norm_(
         optimizer_->parameters(), options_.clip_grad_norm));

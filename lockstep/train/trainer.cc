@@ -4,21 +4,25 @@
 #include <filesystem>
 #include <limits>
 #include <memory>
+#include <optional>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/atomic_file.h"
-#include "lockstep/base/chunk.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/stopwatch.h"
+#include "lockstep/base/trace.h"
 #include "lockstep/base/version.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/train/checkpoint.h"
+#include "lockstep/train/chrome_trace.h"
 #include "lockstep/train/evaluate.h"
+#include "lockstep/train/loading.h"
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/progress.h"
 #include "lockstep/train/schedule.h"
 #include "lockstep/train/state_dict.h"
+#include "lockstep/train/step_recorder.h"
 #include "lockstep/train/step_runner.h"
 
 namespace lockstep::train {
@@ -29,39 +33,12 @@ std::string report_path(const TrainOptions& options) {
 }
 
 // Found out before the first step rather than after the last one.
-void prepare_out_dir(const TrainOptions& options) {
-  if (options.out_dir.empty() || options.world.rank() != 0) return;
+void prepare_outputs(const TrainOptions& options) {
+  if (options.world.rank() != 0) return;
+  if (!options.trace.empty()) const AtomicFile writable(options.trace);
+  if (options.out_dir.empty()) return;
   make_directories(options.out_dir);
   const AtomicFile writable(report_path(options));
-}
-
-// Fits the model to the data: its classes and, for an mlp, its inputs.
-models::ModelSpec fit(models::ModelSpec model, const data::Dataset& dataset) {
-  model.classes = dataset.classes();
-  model.in_features = dataset.channels() * dataset.height() * dataset.width();
-  return model;
-}
-
-data::LoaderOptions loader_options(const TrainOptions& options,
-                                   const Plan& plan, data::Split split) {
-  data::LoaderOptions loader;
-  const ShardRange own =
-      shards_of_worker(options.world.rank(), options.world.size(), plan.shards);
-  if (options.world.size() > 1) {
-    loader.part = {.shards = plan.shards, .first = own.first, .last = own.last};
-  }
-  loader.batch_size = options.batch_size;
-  loader.channels_last = options.channels_last;
-  loader.workers = options.loader_workers;
-  if (split == data::Split::kTest) {
-    // Without gradients there is room for more than a training batch.
-    loader.batch_size = std::max<int64_t>(options.batch_size, 250);
-    return loader;
-  }
-  loader.shuffle = true;
-  loader.augment = options.augment;
-  loader.seed = options.seed;
-  return loader;
 }
 
 int64_t count_steps(const TrainOptions& options, int64_t batches) {
@@ -91,6 +68,10 @@ class Run {
   }
 
   RunReport train() {
+    const TraceLane lane(options_.world.rank(), "main");
+    if (!options_.trace.empty()) {
+      recorder_.emplace(options_.world, plan_.devices, options_.trace_steps);
+    }
     const Stopwatch watch;
     for (int64_t epoch = 0; step_ < total_steps_; ++epoch) {
       train_epoch(epoch);
@@ -105,16 +86,14 @@ class Run {
   std::unique_ptr<data::Loader> open_training_data() {
     auto dataset = data::open(options_.data, data::Split::kTrain);
     options_.model = fit(options_.model, *dataset);
-    return std::make_unique<data::Loader>(
-        std::move(dataset),
-        loader_options(options_, plan_, data::Split::kTrain));
+    return make_loader(options_, plan_, data::Split::kTrain,
+                       std::move(dataset));
   }
 
   std::unique_ptr<data::Loader> open_test_data() const {
     if (!options_.evaluate) return nullptr;
-    return std::make_unique<data::Loader>(
-        data::open(options_.data, data::Split::kTest),
-        loader_options(options_, plan_, data::Split::kTest));
+    return make_loader(options_, plan_, data::Split::kTest,
+                       data::open(options_.data, data::Split::kTest));
   }
 
   void describe() {
@@ -136,10 +115,12 @@ class Run {
     EpochReport epoch_report{.epoch = epoch, .lr = lr(epoch)};
     train_data_->begin(epoch);
     while (step_ < total_steps_) {
-      const Stopwatch waited;
-      const auto batch = train_data_->next();
-      report_.data_wait_s += waited.seconds();
+      // The first step warmed up: it is kept only if there is no other.
+      if (recorder_ && step_ == 1) recorder_->restart();
+      const int64_t begin_ns = trace_clock_ns();
+      const auto batch = next_batch();
       if (!batch) break;
+      if (recorder_) recorder_->begin_step(begin_ns);
       if (train_batch(*batch, epoch, mean)) {
         report_.interrupted = true;
         break;
@@ -154,6 +135,14 @@ class Run {
         "{:.4f} | Acc: {:.2f}%",
         device_names(), epoch, options_.batch_size, step_ - first_step,
         epoch_report.lr, mean.loss(), 100 * mean.accuracy()));
+  }
+
+  std::optional<data::Batch> next_batch() {
+    const TraceSpan span("data", TraceCategory::kWait);
+    const Stopwatch waited;
+    auto batch = train_data_->next();
+    report_.data_wait_s += waited.seconds();
+    return batch;
   }
 
   double lr(int64_t epoch) const {
@@ -215,6 +204,7 @@ class Run {
   void save(int64_t epoch) {
     if (options_.out_dir.empty() || saved_step_ == step_ || !is_first()) return;
     const Stopwatch watch;
+    const TraceSpan span("checkpoint", TraceCategory::kCompute);
     report_.last_checkpoint =
         save_checkpoint(options_.out_dir, runner_.model(), runner_.optimizer(),
                         {.model = options_.model,
@@ -226,7 +216,16 @@ class Run {
     checkpoint_s_ += watch.seconds();
   }
 
+  /// What comes after the steps is not recorded.
+  std::vector<RankTrace> stop_recording() {
+    if (!recorder_) return {};
+    auto traces = recorder_->gather();
+    recorder_.reset();
+    return traces;
+  }
+
   void finish() {
+    const auto traces = stop_recording();
     report_.steps = step_;
     report_.step_time_s = summarize(step_times_s_);
     if (report_.total_time_s > 0) {
@@ -237,6 +236,10 @@ class Run {
     for (const double seconds : step_times_s_) in_steps_s += seconds;
     runner_.fill(report_, in_steps_s);
     save(report_.epochs.empty() ? 0 : report_.epochs.back().epoch);
+    if (!options_.trace.empty() && is_first()) {
+      write_chrome_trace(options_.trace, traces);
+      progress_.line("trace " + options_.trace);
+    }
     if (test_data_ && !report_.interrupted) {
       evaluate_at_end();
     }
@@ -269,6 +272,7 @@ class Run {
   int64_t total_steps_;
   Progress progress_;
   RunReport report_;
+  std::optional<StepRecorder> recorder_;
   std::vector<double> step_times_s_;
   double checkpoint_s_ = 0;
   int64_t step_ = 0;
@@ -282,7 +286,7 @@ RunReport run_training(const TrainOptions& options,
                        const std::function<bool()>& stop) {
   // Before the first tensor, so that all of them are on an account.
   install_accounting_allocator();
-  prepare_out_dir(options);
+  prepare_outputs(options);
   return Run(options, stop).train();
 }
 

@@ -63,7 +63,10 @@ struct TrainOptions {
   std::string out_dir;           ///< checkpoints and run.json; empty: none
   int64_t checkpoint_every = 0;  ///< steps; 0: at the end only
   int keep_checkpoints = 3;
-  std::string init_from;   ///< checkpoint or safetensors to start from
+  std::string init_from;  ///< checkpoint or safetensors to start from
+  /// Chrome trace of all ranks' last steps (chrome_trace.h); empty: none
+  std::string trace;
+  int64_t trace_steps = 10;
   bool progress = true;    ///< a bar on a terminal, else plain lines
   int64_t log_every = 10;  ///< steps between plain lines
   std::vector<std::string> command;

@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/trace.h"
 #include "lockstep/parallel/ddp/reducer.h"
 
 namespace lockstep::ddp {
@@ -165,7 +166,8 @@ void Reducer::send_buffers() {
   if (world_.size() == 1) return;
   const int root = pass_->round.root;
   if (world_.rank() == root) packed_buffers_.pack();
-  submit([this, root] { world_.broadcast(packed_buffers_.message(), root); });
+  submit("buffers", -1,
+         [this, root] { world_.broadcast(packed_buffers_.message(), root); });
 }
 
 void Reducer::on_gradient(size_t p, bool is_defined) {
@@ -246,7 +248,7 @@ void Reducer::exchange_full_buckets() {
          pass.pending[pass.next_bucket] == 0) {
     GradBucket& grads = buckets_[pass.next_bucket++].grads;
     grads.weight = pass.round.weight;
-    submit([this, &grads] {
+    submit("all-reduce", grads.index, [this, &grads] {
       if (hook_) {
         hook_(world_, grads);
       } else {
@@ -256,9 +258,12 @@ void Reducer::exchange_full_buckets() {
   }
 }
 
-void Reducer::submit(const std::function<void()>& task) {
+void Reducer::submit(const char* name, int64_t index,
+                     const std::function<void()>& task) {
   const CommStream::Mark ready = stream_->mark();
-  const auto in_order = [this, ready, task] {
+  const auto in_order = [this, ready, task, name, index] {
+    const TraceLane lane(world_.rank(), "all-reduce");
+    const TraceSpan span(name, TraceCategory::kCommunication, index);
     const auto on_stream = stream_->enter();
     stream_->wait(ready);
     task();
@@ -314,7 +319,7 @@ void Reducer::exchange_used() {
   std::vector<uint8_t> own(parameters_.size());
   for (size_t p = 0; p < own.size(); ++p) own[p] = pass_->has_gradient[p];
   pass_->is_used = torch::tensor(own, torch::kUInt8).to(device_);
-  submit([this, used = pass_->is_used]() mutable {
+  submit("used parameters", -1, [this, used = pass_->is_used]() mutable {
     world_.all_reduce(used, ReduceOp::MAX);
   });
 }

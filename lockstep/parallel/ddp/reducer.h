@@ -114,8 +114,10 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void arrive(size_t p, bool has_gradient);
   void fill_slot(size_t p, bool has_gradient);
   void exchange_full_buckets();
-  /// Has the reducer's thread do `task`, after what is computed by now.
-  void submit(const std::function<void()>& task);
+  /// Has the reducer's thread do `task`, after what is computed by now. Its
+  /// name (a literal) and index are those of a TraceSpan.
+  void submit(const char* name, int64_t index,
+              const std::function<void()>& task);
   void close_pass();
   void check_complete();
   void exchange_used();
