@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -50,8 +51,8 @@ class GlooCollectives : public Collectives {
  private:
   /// Does `task`, and says in what rank and operation Gloo failed. In debug
   /// detail it first compares `call` with those of the other ranks.
-  template <typename Task>
-  void run(const shm::Call& call, Timeout timeout, const Task& task);
+  void run(const shm::Call& call, Timeout timeout,
+           const std::function<void()>& task);
   Work start_mail(shm::MailOperation::Kind kind, const at::Tensor& tensor,
                   int peer, int tag, Timeout timeout);
   void check_calls(const shm::Call& call, Timeout timeout);

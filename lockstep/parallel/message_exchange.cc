@@ -4,9 +4,6 @@
 #include <optional>
 #include <utility>
 
-#include <fmt/format.h>
-
-#include "lockstep/base/error.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/parallel/packed_tensors.h"
 
@@ -26,13 +23,12 @@ std::byte* data_of(const Tensor& tensor) {
 
 MessageExchange::MessageExchange(const World& world, const ModuleHandle& module,
                                  std::vector<Tensor> parameters, int64_t shards,
-                                 int64_t workers)
+                                 int64_t most_partials)
     : world_(world),
       buffers_(module.buffers),
       parameters_(std::move(parameters)),
       shards_(shards),
-      most_partials_(workers * ((shards + world.size() * workers - 1) /
-                                (world.size() * workers))),
+      most_partials_(most_partials),
       blocks_(optim::cut_into_blocks(parameters_)) {
   at_.push_back(0);
   for (const Tensor& parameter : parameters_) {
@@ -68,16 +64,8 @@ MessageExchange::Heads MessageExchange::exchange_heads(
   Heads heads;
   for (const Tensor& theirs : world_.all_gather(mine)) {
     const auto* in = theirs.const_data_ptr<double>();
-    if (in[0] != out[0]) {
-      throw InvalidArgument(
-          "ddp",
-          {.what = fmt::format("ranks {} and {} count other samples for one "
-                               "step",
-                               world_.rank(), heads.size()),
-           .expected = fmt::format("{}", out[0]),
-           .got = fmt::format("{}", in[0]),
-           .fix = "give every rank as many, or pass the batch's total"});
-    }
+    check_samples(world_.rank(), totals.samples, static_cast<int>(heads.size()),
+                  static_cast<int64_t>(in[0]));
     heads.emplace_back();
     for (int64_t p = 0; p < static_cast<int64_t>(in[1]); ++p) {
       const double* head = in + 2 + p * per_partial;

@@ -14,7 +14,7 @@ class MessageExchange : public RankExchange {
  public:
   MessageExchange(const World& world, const ModuleHandle& module,
                   std::vector<torch::Tensor> parameters, int64_t shards,
-                  int64_t workers);
+                  int64_t most_partials);
 
   void load_buffers() override {}
   Reduction reduce(std::vector<PartialSum> own, int64_t chunks,

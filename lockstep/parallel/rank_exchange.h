@@ -60,6 +60,9 @@ class RankExchange {
   virtual int64_t copy_bytes() const { return 0; }
 };
 
+/// Throws InvalidArgument if two ranks count other samples for one step.
+void check_samples(int rank, int64_t samples, int other, int64_t theirs);
+
 /// For the ranks of `world`, whose modules are alike and are made alike: first
 /// verified by name, then given rank 0's values. `parameters` are the unique
 /// ones of `module`.

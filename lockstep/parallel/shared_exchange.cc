@@ -1,7 +1,6 @@
 #include "lockstep/parallel/shared_exchange.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <functional>
 #include <mutex>
@@ -25,27 +24,17 @@ size_t round_up(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
 size_t bytes_of(const Tensor& tensor) { return round_up(tensor.nbytes()); }
 
-/// Partial sums that the workers of a rank have at most: one for each shard;
-/// of many shards, left and right of the highest node of the tree one for each
-/// of its levels.
-size_t most_partials_of(int64_t shards, int64_t ranks, int64_t workers) {
-  const int64_t all = ranks * workers;
-  const int64_t shards_of_one = (shards + all - 1) / all;
-  const int64_t nodes = 2 * std::bit_width(static_cast<uint64_t>(shards));
-  return static_cast<size_t>(workers * std::min(shards_of_one, nodes));
-}
-
 }  // namespace
 
 SharedExchange::SharedExchange(const World& world, const ModuleHandle& module,
                                std::vector<Tensor> parameters, int64_t shards,
-                               const std::vector<Device>& devices)
+                               const std::vector<Device>& devices,
+                               int64_t most_partials)
     : world_(world),
       buffers_(module.buffers),
       parameters_(std::move(parameters)),
       shards_(shards),
-      most_partials_(most_partials_of(shards, world.size(),
-                                      static_cast<int64_t>(devices.size()))),
+      most_partials_(static_cast<size_t>(most_partials)),
       most_values_(optim::cut_into_blocks(parameters_).size()) {
   torch::NoGradGuard no_grad;
   size_t parameter_bytes = 0;
@@ -254,16 +243,7 @@ Reduction SharedExchange::reduce(std::vector<PartialSum> own, int64_t chunks,
   std::vector<PartialSum> all;
   for (int rank = 0; rank < world_.size(); ++rank) {
     const Table& its = table(rank);
-    if (its.samples != totals.samples) {
-      throw InvalidArgument(
-          "ddp",
-          {.what = fmt::format("ranks {} and {} count other samples for one "
-                               "step",
-                               world_.rank(), rank),
-           .expected = fmt::format("{}", totals.samples),
-           .got = fmt::format("{}", its.samples),
-           .fix = "give every rank as many, or pass the batch's total"});
-    }
+    check_samples(world_.rank(), totals.samples, rank, its.samples);
     for (int64_t p = 0; p < its.partials; ++p) {
       all.push_back(partial_of(rank, static_cast<size_t>(p)));
       const PartialSum& sum = all.back();

@@ -15,7 +15,7 @@ class SharedExchange : public RankExchange {
  public:
   SharedExchange(const World& world, const ModuleHandle& module,
                  std::vector<torch::Tensor> parameters, int64_t shards,
-                 const std::vector<Device>& devices);
+                 const std::vector<Device>& devices, int64_t most_partials);
 
   void load_buffers() override;
   Reduction reduce(std::vector<PartialSum> own, int64_t chunks,

@@ -124,12 +124,11 @@ class SizeBench {
         memory.defined()) {
       resident_ = case_.buffers_in(memory);
     }
-    // One more for the copy.
-    times_.resize(ways.all().size() + 1);
+    times_.resize(ways.all().size());
     wrong_.resize(ways.all().size());
   }
 
-  /// Every way once, and the copy.
+  /// Every way once, and the two that make up the ceiling.
   void round(bool is_timed) {
     for (size_t i = 0; i < ways_.all().size(); ++i) {
       const Way& way = ways_.all()[i];
@@ -141,14 +140,17 @@ class SizeBench {
       const double seconds = time([&] { case_.run(*way.backend, buffers); });
       if (is_timed) times_[i].push_back(seconds);
     }
-    // Once before, so that it finds in the caches what the others find there.
+    // Once before, so that they find in the caches what the others find there.
     case_.copy_over(plain_);
-    const double seconds = time([&] { case_.copy_over(plain_); });
-    if (is_timed) times_.back().push_back(seconds);
+    const double copy = time([&] { case_.copy_over(plain_); });
+    case_.update_in_place(plain_);
+    const double update = time([&] { case_.update_in_place(plain_); });
+    if (!is_timed) return;
+    copy_times_.push_back(copy);
+    update_times_.push_back(update);
   }
 
   CollectiveSize result(double factor) const {
-    const int ranks = ways_.control().size();
     CollectiveSize size{.bytes = bytes_, .count = count_};
     std::map<std::string, double> times;
     for (size_t i = 0; i < ways_.all().size(); ++i) {
@@ -165,9 +167,8 @@ class SizeBench {
         figure.speedup = peer->second / figure.time_s;
       }
     }
-    size.copy_s = median_of_slowest(times_.back());
-    size.copy_gb_s =
-        2.0 * ranks * static_cast<double>(bytes_) / size.copy_s / 1e9;
+    size.copy_s = median_of_slowest(copy_times_);
+    size.update_s = median_of_slowest(update_times_);
     return size;
   }
 
@@ -217,6 +218,7 @@ class SizeBench {
   CollectiveBuffers resident_;
   bool checks_data_;
   std::vector<std::vector<double>> times_;  // by way, then round
+  std::vector<double> copy_times_, update_times_;
   std::vector<int64_t> wrong_;
 };
 
@@ -257,8 +259,7 @@ std::optional<double> share_of_ceiling(const CollectiveReport& report,
                                        const CollectiveSize& size) {
   if (report.collective != Collective::kAllReduce) return std::nullopt;
   for (const auto& figure : size.figures) {
-    // Both move 2 n times the message.
-    if (figure.way == kResident) return size.copy_s / figure.time_s;
+    if (figure.way == kResident) return size.ceiling_s() / figure.time_s;
   }
   return std::nullopt;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -39,10 +40,13 @@ struct CollectiveSize {
   int64_t bytes = 0;
   int64_t count = 0;
   std::vector<CollectiveFigure> figures;
-  /// All ranks copying so many bytes at once, each its own.
+  /// All ranks at once copying so many bytes, each its own.
   double copy_s = 0;
-  /// What these copies read and write.
-  double copy_gb_s = 0;
+  /// All ranks at once changing so many bytes where they are.
+  double update_s = 0;
+
+  /// Of the faster of the two, which read and write as much.
+  double ceiling_s() const { return std::min(copy_s, update_s); }
 };
 
 struct CollectiveReport {
@@ -62,12 +66,14 @@ CollectiveReport run_collective_bench(
     const CollectiveBenchOptions& options,
     const std::function<void(const CollectiveSize&)>& on_size);
 
-/// Of the memory that an in-place sum of n resident buffers must move (n reads
-/// and n writes of each element), the speed over that of the copies, which move
-/// as much. It may be above 1: a copy that does not bypass the caches also
-/// reads what it overwrites, which is not counted. None if it was not timed.
+/// An in-place sum of n resident buffers must read and write each element n
+/// times, as n ranks do that each copy, or change, as many: the speed of the
+/// sum over theirs. None if it was not timed.
 std::optional<double> share_of_ceiling(const CollectiveReport& report,
                                        const CollectiveSize& size);
+
+/// What the ranks of that ceiling read and write.
+double ceiling_gb_s(const CollectiveReport& report, const CollectiveSize& size);
 
 /// As nccl-tests print them: the head, a line for each way, what is below.
 std::string header_text(const CollectiveReport& report);

@@ -163,9 +163,18 @@ int64_t CollectiveCase::count_wrong(const CollectiveBuffers& buffers) const {
 }
 
 void CollectiveCase::copy_over(CollectiveBuffers& buffers) const {
-  at::Tensor& to =
-      buffers.input.numel() == count_ ? buffers.input : buffers.output;
-  std::memcpy(to.data_ptr(), pattern_.const_data_ptr(), pattern_.nbytes());
+  std::memcpy(larger(buffers).data_ptr(), pattern_.const_data_ptr(),
+              pattern_.nbytes());
+}
+
+void CollectiveCase::update_in_place(CollectiveBuffers& buffers) const {
+  auto* words = static_cast<uint32_t*>(larger(buffers).data_ptr());
+  const size_t count = pattern_.nbytes() / sizeof(uint32_t);
+  for (size_t i = 0; i < count; ++i) words[i] = ~words[i];
+}
+
+at::Tensor& CollectiveCase::larger(CollectiveBuffers& buffers) const {
+  return buffers.input.numel() == count_ ? buffers.input : buffers.output;
 }
 
 }  // namespace lockstep::report

@@ -52,9 +52,12 @@ class CollectiveCase {
   int64_t count_wrong(const CollectiveBuffers& buffers) const;
   /// Copies as many bytes as the message has over the larger buffer.
   void copy_over(CollectiveBuffers& buffers) const;
+  /// Reads and writes every byte of that buffer where it is.
+  void update_in_place(CollectiveBuffers& buffers) const;
 
  private:
   bool is_in_place() const;
+  at::Tensor& larger(CollectiveBuffers& buffers) const;
   at::Tensor expected() const;
 
   Collective collective_;

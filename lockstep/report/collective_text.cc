@@ -40,24 +40,26 @@ std::string to_text(const CollectiveReport& report,
   return text;
 }
 
+double ceiling_gb_s(const CollectiveReport& report,
+                    const CollectiveSize& size) {
+  return 2.0 * report.ranks * static_cast<double>(size.bytes) /
+         size.ceiling_s() / 1e9;
+}
+
 std::string summary_text(const CollectiveReport& report) {
   if (report.sizes.empty()) return {};
   const CollectiveSize& size = report.sizes.back();
   std::string text = fmt::format(
-      "\nMemory ceiling at {}: {} processes that copy as much at once\n"
-      "read and write {:.2f} GB/s, in {:.1f} us.\n",
+      "\nMemory ceiling at {}: {} processes at once that copy as much take\n"
+      "{:.1f} us, that change it where it is {:.1f} us: {:.2f} GB/s.\n",
       format_bytes(static_cast<double>(size.bytes)), report.ranks,
-      size.copy_gb_s, size.copy_s * 1e6);
+      size.copy_s * 1e6, size.update_s * 1e6, ceiling_gb_s(report, size));
   if (const auto share = share_of_ceiling(report, size)) {
     text += fmt::format(
         "The resident all-reduce must move as much ({} reads and {} writes of\n"
         "each element) and reaches {:.2f} GB/s: {:.0f} %.\n",
-        report.ranks, report.ranks, *share * size.copy_gb_s, *share * 100);
-    if (*share > 1) {
-      text +=
-          "Above 100 %: a copy may also read what it overwrites, which is not\n"
-          "counted.\n";
-    }
+        report.ranks, report.ranks, *share * ceiling_gb_s(report, size),
+        *share * 100);
   }
   text += report.is_checked
               ? fmt::format("Wrong elements: {}\n", report.wrong())
@@ -86,8 +88,9 @@ nlohmann::json to_json(const CollectiveReport& report) {
          {"count", size.count},
          {"backends", figures},
          {"copy_us", size.copy_s * 1e6},
-         {"copy_gb_s", size.copy_gb_s},
-         {"resident_share_of_copy", share ? json(*share) : json()}});
+         {"update_us", size.update_s * 1e6},
+         {"ceiling_gb_s", ceiling_gb_s(report, size)},
+         {"resident_share_of_ceiling", share ? json(*share) : json()}});
   }
   return {{"collective", name_of(report.collective)},
           {"type", report.type},

@@ -60,9 +60,10 @@ TEST(CollectiveNames, AreReadBack) {
   EXPECT_THROW(parse_collective("all"), InvalidArgument);
 }
 
-TEST(CollectiveReport, GivesTheResidentSumItsShareOfTheCopies) {
+TEST(CollectiveReport, GivesTheResidentSumItsShareOfTheCeiling) {
   CollectiveSize size{.bytes = 100, .count = 25};
-  size.copy_s = 2;
+  size.copy_s = 3;
+  size.update_s = 2;
   CollectiveReport report;
   EXPECT_FALSE(share_of_ceiling(report, size));
   size.figures.push_back({.way = "shm resident", .time_s = 4});
