@@ -121,6 +121,7 @@ RankMeasurement measure(const StepTimeFlags& flags) {
   report.model = options.model.name;
   report.parameters = models::count_parameters(runner.model());
   report.world_size = plan.world_size;
+  report.processes = options.world.size();
   report.shards = plan.shards;
   report.intra_op_threads = plan.intra_op_threads;
   report.batch_size = options.batch_size;

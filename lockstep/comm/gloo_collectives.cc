@@ -223,6 +223,15 @@ Collectives::Work GlooCollectives::start_mail(shm::MailOperation::Kind kind,
                                        timeout);
 }
 
+// Ends this rank's waits; the others' end when its connections close.
+void GlooCollectives::fail(const std::string&) noexcept {
+  try {
+    gloo_->abort();
+  } catch (const std::exception&) {
+    // Then they end at the timeout.
+  }
+}
+
 SharedMemory GlooCollectives::share(size_t, Timeout) {
   throw CommError({.what = "ranks over gloo share no memory",
                    .fix = "use --backend shm on one host"});

@@ -46,7 +46,7 @@ class GlooCollectives : public Collectives {
             Timeout timeout) override;
   Work recv_any(const at::Tensor& tensor, int tag, Timeout timeout) override;
   SharedMemory share(size_t bytes, Timeout timeout) override;
-  void fail(const std::string&) noexcept override {}
+  void fail(const std::string& reason) noexcept override;
 
  private:
   /// Does `task`, and says in what rank and operation Gloo failed. In debug

@@ -33,10 +33,14 @@ std::string indented(const std::string& text, const std::string& margin) {
   return result;
 }
 
-std::string in_short(const Failure& failure) {
+std::string in_short(const Failure& failure, const Failure& root) {
   std::string why = first_line(failure.message);
   if (why.empty() && !failure.last_lines.empty()) {
     why = failure.last_lines.back();
+  }
+  // What all ranks found out together is said once.
+  if (!why.empty() && why == first_line(root.message)) {
+    why = fmt::format("the same as rank {}", root.rank);
   }
   return fmt::format("    rank {} on {}: {}{}{}\n", failure.rank, failure.host,
                      failure.how_it_ended(), why.empty() ? "" : ": ", why);
@@ -47,7 +51,7 @@ std::string others(const std::vector<Failure>& failures, const Failure& root) {
   size_t count = 0;
   for (const auto& failure : failures) {
     if (&failure == &root || !failure.is_cause) continue;
-    if (++count <= kMostOthers) text += in_short(failure);
+    if (++count <= kMostOthers) text += in_short(failure, root);
   }
   if (count > kMostOthers) {
     text += fmt::format("    and {} more\n", count - kMostOthers);

@@ -16,8 +16,11 @@ std::string describe(const ModuleHandle& module) {
   const auto add = [&](const char* kind, const ModuleHandle::Named& named) {
     for (const auto& [name, tensor] : named) {
       text += fmt::format(
-          "{} '{}': {} {}{}\n", kind, name, c10::toString(tensor.scalar_type()),
-          c10::str(tensor.sizes()), tensor.requires_grad() ? "" : ", frozen");
+          "{} '{}': {} {}{}{}\n", kind, name,
+          c10::toString(tensor.scalar_type()), c10::str(tensor.sizes()),
+          tensor.is_contiguous() ? ""
+                                 : ", strides " + c10::str(tensor.strides()),
+          tensor.requires_grad() ? "" : ", frozen");
     }
   };
   add("parameter", module.parameters);

@@ -117,6 +117,7 @@ Measurement pytorch_measurement(const std::string& output,
     report.model = json.at("model").get<std::string>();
     report.parameters = json.at("parameters").get<int64_t>();
     report.world_size = json.at("world_size").get<int64_t>();
+    report.processes = report.world_size;
     report.shards = report.world_size;
     report.batch_size = json.at("batch").get<int64_t>();
     report.steps = static_cast<int64_t>(result.step_times_s.size());

@@ -34,7 +34,7 @@ std::string plural(int64_t count, const std::string& word) {
 Section set_up_section(const Comparison& comparison) {
   Section section{.title = "Time",
                   .header = {"Set up", "Step time", "p90", "Total time",
-                             "Speed-up", "Samples/s"},
+                             "Speed-up", "Samples/s", "Processes"},
                   .rows = {}};
   for (const auto& run : comparison.runs) {
     const auto& report = run.report;
@@ -43,7 +43,8 @@ Section set_up_section(const Comparison& comparison) {
          format_duration(report.step_time_s.p90),
          format_duration(report.total_time_s),
          run.speedup ? fmt::format("{:.2f}x", *run.speedup) : "",
-         fmt::format("{:.0f}", report.samples_per_s)});
+         fmt::format("{:.0f}", report.samples_per_s),
+         std::to_string(report.processes)});
   }
   return section;
 }

@@ -133,6 +133,7 @@ nlohmann::ordered_json to_ordered_json(const RunReport& report) {
           {"model", report.model},
           {"parameters", report.parameters},
           {"world_size", report.world_size},
+          {"processes", report.processes},
           {"shards", report.shards},
           {"intra_op_threads", report.intra_op_threads},
           {"batch_size", report.batch_size},
@@ -168,6 +169,7 @@ RunReport run_report_from_json(const json& object) {
   read(object, "model", report.model);
   read(object, "parameters", report.parameters);
   read(object, "world_size", report.world_size);
+  read(object, "processes", report.processes);
   read(object, "shards", report.shards);
   read(object, "intra_op_threads", report.intra_op_threads);
   read(object, "batch_size", report.batch_size);

@@ -49,6 +49,7 @@ struct RunReport {
   std::string model;
   int64_t parameters = 0;
   int64_t world_size = 1;  ///< devices at work
+  int64_t processes = 1;   ///< ranks, which share them
   int64_t shards = 1;
   int64_t intra_op_threads = 1;  ///< of a shard
   int64_t batch_size = 0;

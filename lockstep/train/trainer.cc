@@ -103,6 +103,7 @@ class Run {
     report_.model = options_.model.name;
     report_.parameters = models::count_parameters(runner_.model());
     report_.world_size = plan_.world_size;
+    report_.processes = options_.world.size();
     report_.shards = plan_.shards;
     report_.intra_op_threads = plan_.intra_op_threads;
     report_.batch_size = options_.batch_size;

@@ -131,6 +131,15 @@ TEST(FailureReport, HasTheRootCauseLast) {
   EXPECT_PRED2(contains, text, "      there\n");
 }
 
+TEST(FailureReport, SaysOnceWhatAllRanksSay) {
+  auto first = failure(0, 1);
+  first.message = "the loss is not finite";
+  auto later = failure(1, 2);
+  later.message = first.message;
+  EXPECT_PRED2(contains, failure_report({first, later}),
+               "rank 1 on h: exit code 1: the same as rank 0\n");
+}
+
 TEST(Failures, SurviveTheWayToAnotherAgent) {
   auto sent = failure(5, 12.5);
   sent.message = "m";

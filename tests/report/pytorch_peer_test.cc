@@ -135,6 +135,7 @@ TEST(ParityPyTorchScript, MeasuresWhatItIsTold) {
     // 6 x (1024 x 1024 + 1024) + 1024 x 10 + 10.
     EXPECT_EQ(measured.report.parameters, 6307850);
     EXPECT_EQ(measured.step_times_s.size(), 2u);
+    EXPECT_EQ(measured.report.processes, strategy == "ddp" ? 2 : 1);
     EXPECT_EQ(measured.report.world_size, strategy == "ddp" ? 2 : 1);
   }
 }

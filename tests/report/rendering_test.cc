@@ -64,6 +64,7 @@ TEST(Sections, FillThePracticalsTable) {
   EXPECT_EQ(section.rows[2][0], "dp");
   EXPECT_EQ(section.rows[2][4], "1.50x");
   EXPECT_EQ(section.rows[2][5], "3200");
+  EXPECT_EQ(section.rows[2][6], "1");
   EXPECT_EQ(section.rows[3][0], "PyTorch DDP");
 }
 

@@ -67,8 +67,8 @@ TEST(RunReport, HasTheDocumentedKeys) {
   const auto json = to_json(example());
   for (const char* key :
        {"lockstep", "command", "strategy", "model", "parameters", "world_size",
-        "shards", "batch_size", "split", "devices", "steps", "step_time_s",
-        "total_time_s", "samples_per_s", "epochs", "test",
+        "processes", "shards", "batch_size", "split", "devices", "steps",
+        "step_time_s", "total_time_s", "samples_per_s", "epochs", "test",
         "parameter_sha256"}) {
     EXPECT_TRUE(json.contains(key)) << key;
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -99,7 +100,7 @@ class Group {
   uint64_t sequence_ = 0;  // of the collective
   Call call_;
   bool is_checked_ = true;  // the others' calls are those of this rank
-  bool is_broken_ = false;
+  std::atomic<bool> is_broken_ = false;  // fail() is called by any thread
   std::vector<PeerProcess> peers_;  // no pidfd for this process's own ranks
 };
 

@@ -23,9 +23,9 @@ int64_t DistributedDataParallelBase::samples_of(
 
 c10::IValue DistributedDataParallelBase::run(
     int64_t samples, const std::function<c10::IValue()>& forward) {
-  reducer_->begin_forward(samples);
-  return map_tensors(forward(), [this](const Tensor& tensor) {
-    return reducer_->watch(tensor);
+  reducer_->begin_forward();
+  return map_tensors(forward(), [&](const Tensor& tensor) {
+    return reducer_->watch(tensor, samples);
   });
 }
 

@@ -56,12 +56,22 @@ void Reducer::exchange_full_buckets() {
     grads.weight = pass.round.weight;
     submit("all-reduce", grads.index, [this, &grads] {
       if (hook_) {
-        hook_(world_, grads);
+        run_hook(grads);
       } else {
         world_.all_reduce(grads.buffer);
       }
     });
   }
+}
+
+void Reducer::run_hook(GradBucket& grads) {
+  const void* memory = grads.buffer.data_ptr();
+  hook_(world_, grads);
+  if (grads.buffer.data_ptr() == memory) return;
+  throw InvalidArgument(
+      "ddp", {.what = "a comm hook put another tensor in bucket.buffer",
+              .expected = "the result in the memory that is there",
+              .fix = "write bucket.buffer.copy_(result)"});
 }
 
 void Reducer::submit(const char* name, int64_t index,
@@ -91,7 +101,10 @@ void Reducer::send_buffers() {
 
 void Reducer::exchange_used() {
   std::vector<uint8_t> own(parameters_.size());
-  for (size_t p = 0; p < own.size(); ++p) own[p] = pass_->has_gradient[p];
+  for (size_t p = 0; p < own.size(); ++p) {
+    // What was added up under no_sync() is used as well.
+    own[p] = pass_->has_gradient[p] || is_unsynced_[p];
+  }
   pass_->is_used = torch::tensor(own, torch::kUInt8).to(device_);
   submit("used parameters", -1, [this, used = pass_->is_used]() mutable {
     world_.all_reduce(used, ReduceOp::MAX);
@@ -120,6 +133,7 @@ void Reducer::write_back() {
   }
   for (size_t p = 0; p < parameters_.size() && !pass.is_shadow; ++p) {
     if (!is_used_.empty() && !is_used_[p]) continue;
+    is_unsynced_[p] = false;
     const Slot& slot = slots_[p];
     const Tensor& view = buckets_[slot.bucket].grads.gradients[slot.index];
     Tensor& gradient = parameters_[p].mutable_grad();
@@ -130,6 +144,8 @@ void Reducer::write_back() {
     } else {
       gradient = view.clone();
     }
+    if (!pass.kept.empty() && pass.kept[p].defined())
+      gradient.add_(pass.kept[p]);
   }
   const bool takes_buffers =
       options_.broadcast_buffers() && world_.rank() != pass.round.root;

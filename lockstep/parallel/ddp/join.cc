@@ -12,18 +12,16 @@ namespace lockstep::ddp {
 using torch::Tensor;
 
 Reducer::Round Reducer::agree(bool is_active, int64_t samples) {
-  const std::vector<int64_t> own{is_active, is_active && is_synced_,
-                                 is_active ? samples : 0};
+  const std::vector<int64_t> own{is_active, samples};
   const auto all =
       world_.all_gather(torch::tensor(own, torch::kInt64).to(device_));
-  Round round{.is_synced = false, .active = {}};
+  Round round{.active = {}};
   int64_t total = 0;
   for (int rank = 0; rank < world_.size(); ++rank) {
     const Tensor theirs = all[static_cast<size_t>(rank)].cpu();
     const auto* message = theirs.const_data_ptr<int64_t>();
     if (message[0] != 0) round.active.push_back(rank);
-    round.is_synced = round.is_synced || message[1] != 0;
-    total += message[2];
+    total += message[1];
   }
   const auto active = static_cast<double>(round.active.size());
   // As in torch the highest of those that have inputs.
@@ -34,7 +32,7 @@ Reducer::Round Reducer::agree(bool is_active, int64_t samples) {
     case GradientAverage::kNone:
       break;
     case GradientAverage::kSamples:
-      round.weight = static_cast<double>(own[2]) /
+      round.weight = static_cast<double>(samples) /
                      static_cast<double>(std::max<int64_t>(total, 1));
       break;
     case GradientAverage::kRanks:
@@ -79,7 +77,7 @@ void Reducer::join(const std::function<void()>& steps,
     steps();
     for (Round round = agree(false, 0); !round.active.empty();
          round = agree(false, 0)) {
-      if (round.is_synced) shadow(round);
+      shadow(round);
     }
   } catch (const std::exception& error) {
     // Ended by agreement, all ranks know.
@@ -109,7 +107,7 @@ void Reducer::shadow(const Round& round) {
     pass_ = new_pass(round);
     pass_->is_shadow = true;
     pass_->awaited.assign(parameters_.size(), 0);
-    send_buffers();
+    if (!options_.static_graph()) send_buffers();
     for (size_t p = 0; p < parameters_.size(); ++p) arrive(p, false);
   }
   close_pass();

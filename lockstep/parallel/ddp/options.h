@@ -16,7 +16,8 @@ enum class GradientAverage {
   kNone,     ///< their sum
 };
 
-/// Names and defaults of torch's DistributedDataParallel where it has them.
+/// Names of torch's DistributedDataParallel where it has them, and its defaults
+/// but for gradient_as_bucket_view.
 struct DistributedDataParallelOptions {
   /// Takes rank 0's parameters and buffers at construction.
   TORCH_ARG(bool, init_sync) = true;
@@ -28,8 +29,8 @@ struct DistributedDataParallelOptions {
   /// and those that no rank used keep their .grad. Costs an exchange of one
   /// byte for each parameter.
   TORCH_ARG(bool, find_unused_parameters) = false;
-  /// After a backward .grad lies in a bucket (no copy) until zero_grad(). Off:
-  /// .grad is memory of its own, which costs that copy.
+  /// After a backward .grad lies in a bucket, which the next one writes to.
+  /// Off: .grad is memory of its own, which costs a copy.
   TORCH_ARG(bool, gradient_as_bucket_view) = true;
   /// The same parameters get gradients, as often, in every step: found out in
   /// the first. Allows backward passes within the backward (checkpointing).

@@ -1,4 +1,6 @@
 // Which gradients a backward brings, and when it has brought them.
+#include <map>
+
 #include <fmt/format.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -15,12 +17,21 @@ using torch::autograd::variable_list;
 /// Says that a backward has come to the model.
 class Reducer::OutputNode : public torch::autograd::Node {
  public:
-  explicit OutputNode(std::weak_ptr<Reducer> reducer)
-      : reducer_(std::move(reducer)) {}
+  OutputNode(std::weak_ptr<Reducer> reducer, int64_t forward, int64_t samples)
+      : forward_number(forward),
+        samples(samples),
+        reducer_(std::move(reducer)) {}
   variable_list apply(variable_list&& gradients) override {
     if (const auto reducer = reducer_.lock()) reducer->on_output();
     return std::move(gradients);
   }
+
+  bool is_of(const Reducer& reducer) const {
+    return reducer_.lock().get() == &reducer;
+  }
+
+  const int64_t forward_number;
+  const int64_t samples;
 
  private:
   std::weak_ptr<Reducer> reducer_;
@@ -47,13 +58,14 @@ class Reducer::Ending {
   bool is_done_ = false;
 };
 
-Tensor Reducer::watch(const Tensor& output) {
-  if (!round_.is_synced || !output.defined() || !output.requires_grad()) {
+Tensor Reducer::watch(const Tensor& output, int64_t samples) {
+  if (!is_synced_ || !output.defined() || !output.requires_grad()) {
     return output;
   }
   // A node for each output: what only an unused one leads to is then not part
   // of the backward.
-  auto node = std::make_shared<OutputNode>(weak_from_this());
+  auto node =
+      std::make_shared<OutputNode>(weak_from_this(), forwards_, samples);
   node->set_next_edges(torch::autograd::collect_next_edges(output));
   Tensor watched = output.detach();
   torch::autograd::set_history(watched, node);
@@ -73,21 +85,64 @@ void Reducer::on_output() {
   open_pass(task);
 }
 
-std::vector<size_t> Reducer::outside_of_graph() const {
+std::optional<std::vector<size_t>> Reducer::unused_in_backward() {
   const auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
   const auto* chosen = torch::autograd::get_current_graph_task_exec_info();
-  std::vector<size_t> outside;
+  const bool is_partial = chosen != nullptr && !chosen->empty();
+  std::vector<size_t> unused;
+  bool trains = false;
   for (size_t p = 0; p < accumulators_.size(); ++p) {
     auto* node = accumulators_[p].get();
     bool is_inside = nodes == nullptr || nodes->count(node) != 0;
     // backward(inputs) and grad(): only what leads to the inputs.
-    if (is_inside && chosen != nullptr && !chosen->empty()) {
+    if (is_inside && is_partial) {
       const auto found = chosen->find(node);
       is_inside = found != chosen->end() && found->second.needed_;
     }
-    if (!is_inside) outside.push_back(p);
+    trains = trains || parameters_[p].requires_grad();
+    if (is_inside) continue;
+    check_unmoved(p);
+    unused.push_back(p);
   }
-  return outside;
+  const bool is_none = unused.size() == parameters_.size();
+  // All may be frozen, and the backward that of the input.
+  if (is_none && (is_partial || !trains)) return std::nullopt;
+  return unused;
+}
+
+void Reducer::check_unmoved(size_t p) {
+  const auto now =
+      torch::autograd::impl::try_get_grad_accumulator(parameters_[p]);
+  if (!now || now == accumulators_[p]) return;
+  give_up({.what = fmt::format("parameter '{}' was moved or cast after the "
+                               "module was wrapped",
+                               names_[p]),
+           .expected = "to(device) or to(dtype) before",
+           .fix = "wrap the module again"});
+}
+
+int64_t Reducer::samples_in_backward() const {
+  // Each forward once, of which there may be several outputs.
+  std::map<int64_t, int64_t> samples;
+  for (auto* node : *torch::autograd::get_current_graph_task_nodes_in_graph()) {
+    const auto* output = dynamic_cast<const OutputNode*>(node);
+    if (output == nullptr || !output->is_of(*this)) continue;
+    samples[output->forward_number] = output->samples;
+  }
+  int64_t sum = 0;
+  for (const auto& [forward, count] : samples) sum += count;
+  return sum;
+}
+
+Reducer::Round Reducer::next_round() {
+  if (joining_ || options_.average() == GradientAverage::kSamples) {
+    return agree(true, samples_in_backward());
+  }
+  Round round{.active = {}};
+  if (options_.average() == GradientAverage::kRanks) {
+    round.weight = 1.0 / world_.size();
+  }
+  return round;
 }
 
 Reducer::Pass Reducer::new_pass(const Round& round) const {
@@ -106,9 +161,8 @@ Reducer::Pass Reducer::new_pass(const Round& round) const {
 }
 
 void Reducer::open_pass(int task) {
-  const std::vector<size_t> outside = outside_of_graph();
-  // torch::autograd::grad() of something else: no gradient is accumulated.
-  if (outside.size() == parameters_.size()) return;
+  const auto unused = unused_in_backward();
+  if (!unused) return;
   if (torch::GradMode::is_enabled()) {
     give_up({.what = "a backward over several ranks can't be differentiated",
              .expected = "create_graph=false",
@@ -116,18 +170,18 @@ void Reducer::open_pass(int task) {
              .fix = "take the inner derivative with torch::autograd::grad()"});
   }
   const bool is_static = options_.static_graph();
-  if (!outside.empty() && !is_static && !options_.find_unused_parameters()) {
+  if (!unused->empty() && !is_static && !options_.find_unused_parameters()) {
     give_up(
         {.what = fmt::format("parameters of rank {} get no gradient in this "
                              "backward: {}. Nothing was updated",
-                             world_.rank(), names_of(outside)),
+                             world_.rank(), names_of(*unused)),
          .expected = "every parameter to take part in the loss",
          .fix = "set find_unused_parameters(true) if that varies from step to "
                 "step, static_graph(true) if it never does or if parts of the "
                 "model are computed again in the backward, or freeze them "
                 "before wrapping (requires_grad_(false))"});
   }
-  Pass pass = new_pass(round_);
+  Pass pass = new_pass(next_round());
   pass.task = task;
   pass.only_counts = is_static && expected_.empty();
   if (pass.only_counts) {
@@ -135,13 +189,15 @@ void Reducer::open_pass(int task) {
   } else if (is_static) {
     pass.awaited = expected_;
   } else {
-    for (const size_t p : outside) pass.awaited[p] = 0;
+    for (const size_t p : *unused) pass.awaited[p] = 0;
   }
   pass_ = std::move(pass);
   auto ending = std::make_shared<Ending>(weak_from_this());
   torch::autograd::Engine::get_default_engine().queue_callback(
       [ending] { ending->run(); });
-  send_buffers();
+  // Parts that are computed again change them again.
+  if (!is_static) send_buffers();
+  if (options_.average() == GradientAverage::kNone) set_aside();
   if (!pass_->only_counts) {
     for (size_t p = 0; p < parameters_.size(); ++p) {
       if (pass_->awaited[p] == 0) arrive(p, false);
@@ -159,11 +215,25 @@ void Reducer::open_pass(int task) {
   }
 }
 
+// Of sums that are added up, only this backward's may be summed again.
+void Reducer::set_aside() {
+  pass_->kept.resize(parameters_.size());
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    const bool is_mixed = is_unsynced_[p] || last_task_[p] == pass_->task;
+    Tensor& gradient = parameters_[p].mutable_grad();
+    if (!gradient.defined() || is_mixed) continue;
+    pass_->kept[p] = gradient.clone();
+    gradient.reset();
+  }
+}
+
 void Reducer::on_gradient(size_t p, bool is_defined) {
   const std::lock_guard lock(mutex_);
   const int task = torch::autograd::get_current_graph_task_id();
   if (!pass_) {
-    if (is_defined) last_task_[p] = task;
+    if (!is_defined) return;
+    last_task_[p] = task;
+    is_unsynced_[p] = true;
     return;
   }
   Pass& pass = *pass_;
@@ -195,19 +265,24 @@ void Reducer::on_gradient(size_t p, bool is_defined) {
 
 void Reducer::close_pass() {
   const std::lock_guard lock(mutex_);
-  check_complete();
   try {
-    if (pass_->only_counts) settle_static_graph();
-    if (options_.find_unused_parameters() && !options_.static_graph()) {
-      exchange_used();
-    }
-    wait_for_works();
+    finish_pass();
   } catch (const std::exception& error) {
-    failure_ = error.what();
+    if (failure_.empty()) failure_ = error.what();
     world_.fail(failure_);
     pass_.reset();
     throw;
   }
+}
+
+void Reducer::finish_pass() {
+  check_complete();
+  if (options_.static_graph()) send_buffers();
+  if (pass_->only_counts) settle_static_graph();
+  if (options_.find_unused_parameters() && !options_.static_graph()) {
+    exchange_used();
+  }
+  wait_for_works();
   write_back();
   const Pass pass = std::move(*pass_);
   pass_.reset();

@@ -179,7 +179,8 @@ void PowerSGD::operator()(const World& world, GradBucket& bucket) {
   std::vector<Tensor> compressed, matrices, plain;
   for (const Tensor& gradient : bucket.gradients) {
     const Tensor matrix =
-        gradient.reshape({gradient.dim() == 0 ? 1 : gradient.size(0), -1});
+        gradient.reshape({gradient.dim() == 0 ? 1 : gradient.size(0),
+                          gradient.numel() == 0 ? 0 : -1});
     if (state.is_worth_it(matrix)) {
       // Beside those of its shape: this is the order in which torch draws.
       const auto alike = std::find_if(

@@ -82,6 +82,7 @@ Reducer::Reducer(const World& world, ModuleHandle module,
   }
   stream_.emplace(device_);
   last_task_.assign(parameters_.size(), -1);
+  is_unsynced_.assign(parameters_.size(), false);
   if (options_.init_sync()) {
     broadcast(world_, module_.parameters, 0);
     broadcast(world_, module_.buffers, 0);
@@ -153,24 +154,17 @@ void Reducer::follow_arrivals(int root, const std::vector<size_t>& arrivals) {
   if (next != now) lay_out(next);
 }
 
-void Reducer::begin_forward(int64_t samples) {
+void Reducer::begin_forward() {
+  const std::lock_guard lock(mutex_);
   check_usable();
-  if (pass_) {
-    give_up({.what = fmt::format("rank {} called forward() within the backward "
-                                 "of an earlier one",
-                                 world_.rank()),
-             .fix = "let checkpointed parts of the module call each other, not "
-                    "the wrapped module"});
-  }
-  if (joining_ ||
-      (is_synced_ && options_.average() == GradientAverage::kSamples)) {
-    round_ = agree(true, samples);
-    return;
-  }
-  round_ = Round{.is_synced = is_synced_, .active = {}};
-  if (options_.average() == GradientAverage::kRanks) {
-    round_.weight = 1.0 / world_.size();
-  }
+  ++forwards_;
+  if (!pass_) return;
+  give_up(
+      {.what = fmt::format("rank {} called forward() within the backward of "
+                           "an earlier one",
+                           world_.rank()),
+       .fix = "let checkpointed parts of the module call each other, not "
+              "the wrapped module"});
 }
 
 void Reducer::set_hook(CommHook hook) {

@@ -40,11 +40,11 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  /// Before a forward under autograd, of `samples` samples. Collective within
-  /// join() and with GradientAverage::kSamples.
-  void begin_forward(int64_t samples);
-  /// The output, such that a backward through it is a pass.
-  torch::Tensor watch(const torch::Tensor& output);
+  /// Before a forward under autograd.
+  void begin_forward();
+  /// An output of the last forward, which was of `samples` samples, such that
+  /// a backward through it is a pass.
+  torch::Tensor watch(const torch::Tensor& output, int64_t samples);
 
   bool is_synced() const { return is_synced_; }
   /// Off: forwards are not watched, so that gradients stay this rank's.
@@ -65,11 +65,10 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     size_t bucket = 0;
     size_t index = 0;
   };
-  /// What the ranks agreed on before a forward.
+  /// What the ranks agreed on before a pass.
   struct Round {
     double weight = 1;        ///< of this rank's gradients in the sum
     int root = 0;             ///< whose buffers count
-    bool is_synced = true;    ///< its backward is a pass
     std::vector<int> active;  ///< ranks that have inputs; within join()
   };
   struct Pass {
@@ -83,6 +82,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     size_t next_bucket = 0;        ///< to be exchanged
     std::vector<size_t> arrivals;
     std::vector<bool> has_gradient;
+    /// kNone: .grad of before, which is a sum already.
+    std::vector<torch::Tensor> kept;
     torch::Tensor is_used;  ///< by parameter: a byte; over all ranks at last
     std::vector<Work> works;
   };
@@ -97,6 +98,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void add_hooks();
   void lay_out(const std::vector<size_t>& order);
   void follow_arrivals(int root, const std::vector<size_t>& arrivals);
+  Round next_round();
   Round agree(bool is_active, int64_t samples);
   void note_active(const std::vector<int>& active);
   void check_usable() const;
@@ -109,16 +111,23 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void on_gradient(size_t p, bool is_defined);
   Pass new_pass(const Round& round) const;
   void open_pass(int task);
-  std::vector<size_t> outside_of_graph() const;
+  /// Parameters that this backward gives no gradient. Nothing if it gives none
+  /// to any, as torch::autograd::grad() does.
+  std::optional<std::vector<size_t>> unused_in_backward();
+  int64_t samples_in_backward() const;
+  void check_unmoved(size_t p);
+  void set_aside();
   void send_buffers();
   void arrive(size_t p, bool has_gradient);
   void fill_slot(size_t p, bool has_gradient);
   void exchange_full_buckets();
+  void run_hook(GradBucket& grads);
   /// Has the reducer's thread do `task`, after what is computed by now. Its
   /// name (a literal) and index are those of a TraceSpan.
   void submit(const char* name, int64_t index,
               const std::function<void()>& task);
   void close_pass();
+  void finish_pass();
   void check_complete();
   void exchange_used();
   void settle_static_graph();
@@ -139,17 +148,18 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::optional<CommStream> stream_;
 
   bool is_synced_ = true;
-  Round round_;
+  int64_t forwards_ = 0;
   std::optional<Joining> joining_;
   std::vector<Bucket> buckets_;
   std::vector<Slot> slots_;
   bool follows_arrivals_ = false;
   std::vector<int64_t> expected_;  // static graph: gradients in a backward
-  std::vector<bool> is_used_;      // static graph: by any rank
+  std::vector<bool> is_used_;      // by any rank; empty: all are
   PackedTensors packed_buffers_;
 
-  std::mutex mutex_;            // what follows, for autograd's threads
-  std::vector<int> last_task_;  // in which p got a gradient
+  std::mutex mutex_;               // what follows, for autograd's threads
+  std::vector<int> last_task_;     // in which p got a gradient
+  std::vector<bool> is_unsynced_;  // p's .grad has a part of this rank's own
   std::optional<Pass> pass_;
   std::string failure_;
   WorkQueue queue_;  // last, so that it ends first

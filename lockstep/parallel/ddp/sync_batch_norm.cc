@@ -104,6 +104,14 @@ struct SyncedNorm : torch::autograd::Function<SyncedNorm> {
 
   static variable_list backward(AutogradContext* context,
                                 const variable_list& gradients) {
+    if (torch::GradMode::is_enabled()) {
+      throw InvalidArgument(
+          "sync_batch_norm",
+          {.what = "a gradient over several ranks can't be differentiated",
+           .expected = "create_graph=false",
+           .got = "create_graph=true",
+           .fix = "use BatchNorm, or another norm, in a gradient penalty"});
+    }
     const Tensor& gradient = gradients[0];
     const auto saved = context->get_saved_variables();
     const Tensor &output = saved[0], &inverse_deviation = saved[1];

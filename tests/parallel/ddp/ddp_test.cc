@@ -196,21 +196,54 @@ TEST_P(Ddp, WeightsRanksByTheirSamples) {
       "");
 }
 
+TEST_P(Ddp, WeightsEachBackwardByItsOwnForwards) {
+  EXPECT_EQ(
+      on_ranks(2,
+               [](World world) {
+                 auto net = filled(std::make_shared<NetImpl>());
+                 DistributedDataParallel<NetImpl> model(
+                     net, world, Options().average(GradientAverage::kSamples));
+                 const bool is_first = world.rank() == 0;
+                 const Tensor one =
+                     loss_of(model(inputs(is_first ? 0 : 5, is_first ? 5 : 2)),
+                             targets(is_first ? 0 : 5, is_first ? 5 : 2));
+                 // Another forward, of other sizes, before its backward,
+                 // and one that gets none.
+                 const Tensor two = loss_of(model(inputs(is_first ? 7 : 8, 1)),
+                                            targets(is_first ? 7 : 8, 1));
+                 {
+                   const auto no_sync = model->no_sync();
+                   model(inputs(0, 9));
+                 }
+                 one.backward();
+                 check_same(gradients_of(*net), plain_gradients(0, 7), 1e-6);
+                 net->zero_grad();
+                 two.backward();
+                 check_same(gradients_of(*net), plain_gradients(7, 2), 1e-6);
+               }),
+      "");
+}
+
 TEST_P(Ddp, SumsOnRequest) {
-  EXPECT_EQ(on_ranks(2,
-                     [](World world) {
-                       auto net = filled(std::make_shared<NetImpl>());
-                       DistributedDataParallel<NetImpl> model(
-                           net, world,
-                           Options().average(GradientAverage::kNone));
-                       loss_of(model(inputs(world.rank(), 1)),
-                               targets(world.rank(), 1))
-                           .backward();
-                       auto expected = plain_gradients(0, 2);
-                       for (auto& gradient : expected) gradient *= 2;
-                       check_same(gradients_of(*net), expected, 1e-6);
-                     }),
-            "");
+  EXPECT_EQ(
+      on_ranks(
+          2,
+          [](World world) {
+            auto net = filled(std::make_shared<NetImpl>());
+            DistributedDataParallel<NetImpl> model(
+                net, world, Options().average(GradientAverage::kNone));
+            loss_of(model(inputs(world.rank(), 1)), targets(world.rank(), 1))
+                .backward();
+            auto expected = plain_gradients(0, 2);
+            for (auto& gradient : expected) gradient *= 2;
+            check_same(gradients_of(*net), expected, 1e-6);
+            // What was summed is not summed again.
+            loss_of(model(inputs(world.rank(), 1)), targets(world.rank(), 1))
+                .backward();
+            for (auto& gradient : expected) gradient *= 2;
+            check_same(gradients_of(*net), expected, 1e-6);
+          }),
+      "");
 }
 
 TEST_P(Ddp, SumsTwoForwardsOfOneBackward) {
@@ -317,24 +350,24 @@ TEST_P(Ddp, TakesRank0sBuffersAfterAStep) {
 }
 
 TEST_P(Ddp, WrapsTorchScript) {
-  EXPECT_EQ(
-      on_ranks(
-          2,
-          [](World world) {
-            torch::jit::Module module("net");
-            module.register_parameter("weight", torch::ones({4, 1}), false);
-            module.define(
-                "def forward(self, x):\n"
-                "    return x.mm(self.weight)\n");
-            DistributedDataParallel model(module, world);
-            model->forward({inputs(world.rank(), 1)})
-                .toTensor()
-                .sum()
-                .backward();
-            check_same({model->parameters()[0].grad()},
-                       {inputs(0, 2).mean(0).view({4, 1})}, 1e-6);
-          }),
-      "");
+  EXPECT_EQ(on_ranks(2,
+                     [](World world) {
+                       torch::jit::Module module("net");
+                       module.register_parameter(
+                           "weight", torch::ones({4, 1}).requires_grad_(),
+                           false);
+                       module.define(
+                           "def forward(self, x):\n"
+                           "    return x.mm(self.weight)\n");
+                       DistributedDataParallel model(module, world);
+                       model->forward({inputs(world.rank(), 1)})
+                           .toTensor()
+                           .sum()
+                           .backward();
+                       check_same({model->parameters()[0].grad()},
+                                  {inputs(0, 2).mean(0).view({4, 1})}, 1e-6);
+                     }),
+            "");
 }
 
 TEST(DdpOfOneRank, IsTheModuleItself) {

@@ -85,6 +85,54 @@ TEST_P(DdpFailure, AnExceptionInAHookIsThatOfTheBackward) {
   EXPECT_PRED2(contains, failure, "broken hook");
 }
 
+TEST(DdpFailureOverShm, IsToldEvenIfTheRankLivesOn) {
+  const std::string failure = failure_of(2, "shm", [](World world) {
+    auto net = filled(std::make_shared<NetImpl>());
+    DistributedDataParallel<NetImpl> model(net, world);
+    if (world.rank() == 0) {
+      const Stopwatch watch;
+      EXPECT_ANY_THROW(loss_of(model(inputs(0, 1)), targets(0, 1)).backward());
+      EXPECT_LT(watch.seconds(), 20);
+      torch::Tensor done = torch::ones({1});
+      world.send(done, 1);
+      return;
+    }
+    // The exception comes after the backward has reached the model.
+    Tensor output = model(inputs(0, 1));
+    net->second->weight.register_hook(
+        [](Tensor) -> Tensor { throw std::runtime_error("broken"); });
+    EXPECT_ANY_THROW(output.sum().backward());
+    EXPECT_THROW(model(inputs(0, 1)), InvalidArgument);
+    torch::Tensor done = torch::zeros({1});
+    world.recv(done, 0);
+  });
+  EXPECT_EQ(failure, "");
+}
+
+TEST_P(DdpFailure, AHookMayNotReplaceTheBuffer) {
+  const std::string failure = failure_of(2, GetParam(), [](World world) {
+    auto net = filled(std::make_shared<NetImpl>());
+    DistributedDataParallel<NetImpl> model(net, world);
+    model->register_comm_hook([](const World&, GradBucket& bucket) {
+      bucket.buffer = bucket.buffer * bucket.weight;
+    });
+    loss_of(model(inputs(0, 1)), targets(0, 1)).backward();
+  });
+  EXPECT_PRED2(contains, failure, "bucket.buffer.copy_(result)");
+}
+
+TEST_P(DdpFailure, OtherLayoutsAreRefused) {
+  const std::string failure = failure_of(2, GetParam(), [](World world) {
+    torch::nn::Conv2d conv(torch::nn::Conv2dOptions(3, 4, 3));
+    if (world.rank() == 1) {
+      conv->weight.set_data(
+          conv->weight.contiguous(at::MemoryFormat::ChannelsLast));
+    }
+    DistributedDataParallel<torch::nn::Conv2dImpl>(conv.ptr(), world);
+  });
+  EXPECT_PRED2(contains, failure, "strides [27, 1, 9, 3]");
+}
+
 TEST_P(DdpFailure, OtherModulesAreRefusedByName) {
   const std::string failure = failure_of(2, GetParam(), [](World world) {
     DistributedDataParallel<NetImpl>(

@@ -216,6 +216,80 @@ TEST_P(DdpGraph, ABackwardWithinTheBackwardNeedsAStaticGraph) {
   EXPECT_PRED2(contains, found, "a backward within the backward");
 }
 
+struct AllCheckpointedImpl : torch::nn::Module {
+  AllCheckpointedImpl() {
+    layer = register_module("layer", torch::nn::Linear(4, 3));
+  }
+  Tensor forward(Tensor x) {
+    return Checkpointed::apply(x.requires_grad_(), layer);
+  }
+  torch::nn::Linear layer{nullptr};
+};
+
+TEST_P(DdpGraph, EvenTheWholeModelMayBeComputedAgain) {
+  const auto step = [](const World& world, const Options& options) {
+    auto plain = filled(std::make_shared<AllCheckpointedImpl>());
+    plain->forward(inputs(0, 2)).mean().backward();
+    auto net = filled(std::make_shared<AllCheckpointedImpl>());
+    DistributedDataParallel<AllCheckpointedImpl> model(net, world, options);
+    for (int i = 0; i < 2; ++i) {
+      net->zero_grad();
+      model(inputs(world.rank(), 1)).mean().backward();
+      check_same(gradients_of(*net), gradients_of(*plain), 1e-6);
+    }
+  };
+  EXPECT_EQ(
+      on_ranks(2, [&](World w) { step(w, Options().static_graph(true)); }), "");
+  EXPECT_PRED2(contains, on_ranks(2, [&](World w) { step(w, Options()); }),
+               "static_graph(true)");
+}
+
+TEST_P(DdpGraph, FindUnusedAveragesWhatNoSyncAddedUp) {
+  EXPECT_EQ(
+      on_ranks(2,
+               [](World world) {
+                 auto net = filled(std::make_shared<BranchesImpl>());
+                 Branches model(net, world,
+                                Options().find_unused_parameters(true));
+                 const Tensor x = inputs(world.rank(), 1);
+                 {
+                   const auto no_sync = model->no_sync();
+                   model(x, true, false).sum().backward();
+                 }
+                 model(x, false, true).sum().backward();
+                 const Tensor mean = inputs(0, 2).mean(0, true).expand({2, 4});
+                 check_same({net->left->weight.grad()}, {mean}, 1e-6);
+                 check_same({net->right->weight.grad()}, {mean}, 1e-6);
+               }),
+      "");
+}
+
+TEST_P(DdpGraph, AModuleThatWasCastAfterwardsIsAnError) {
+  const std::string failure = on_ranks(2, [](World world) {
+    auto net = filled(std::make_shared<NetImpl>());
+    DistributedDataParallel<NetImpl> model(net, world);
+    net->to(torch::kDouble);
+    model(inputs(0, 1).to(torch::kDouble)).sum().backward();
+  });
+  EXPECT_PRED2(contains, failure, "moved or cast after the module was wrapped");
+}
+
+TEST_P(DdpGraph, FrozenModelsPassGradientsToTheirInputs) {
+  EXPECT_EQ(on_ranks(2,
+                     [](World world) {
+                       auto net = filled(std::make_shared<NetImpl>());
+                       DistributedDataParallel<NetImpl> model(net, world);
+                       for (auto& p : net->parameters()) {
+                         p.requires_grad_(false);
+                       }
+                       const Tensor x = inputs(0, 1).requires_grad_();
+                       // On one rank only: it exchanges nothing.
+                       if (world.rank() == 0) model(x).sum().backward();
+                       TORCH_CHECK(x.grad().defined() == (world.rank() == 0));
+                     }),
+            "");
+}
+
 TEST_P(DdpGraph, TheLossMayUseParametersBesideTheModel) {
   EXPECT_EQ(
       on_ranks(2,

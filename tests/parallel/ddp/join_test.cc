@@ -79,6 +79,28 @@ TEST_P(Join, RanksWithoutInputsAnswerTheOthers) {
             "");
 }
 
+TEST_P(Join, CountsBackwardsAndNotForwards) {
+  EXPECT_EQ(failure_of(2, GetParam(),
+                       [](World world) {
+                         auto net = filled(std::make_shared<NetImpl>());
+                         DistributedDataParallel<NetImpl> model(net, world);
+                         const int64_t steps = world.rank() == 0 ? 1 : 3;
+                         model->join([&] {
+                           for (int64_t i = 0; i < steps; ++i) {
+                             model(inputs(0, 1));  // a look, no backward
+                             {
+                               const auto no_sync = model->no_sync();
+                               model(inputs(0, 1)).sum().backward();
+                             }
+                             const Tensor both =
+                                 model(inputs(0, 1)) + model(inputs(1, 1));
+                             both.sum().backward();
+                           }
+                         });
+                       }),
+            "");
+}
+
 TEST_P(Join, DividesByThoseThatHaveInputsOnRequest) {
   const auto by_active = JoinOptions().divide_by_initial_world_size(false);
   EXPECT_EQ(failure_of(3, GetParam(),
