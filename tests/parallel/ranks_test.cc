@@ -1,4 +1,6 @@
 // DataParallel over the ranks of a World.
+#include "tests/parallel/ddp/ranks.h"
+
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -32,15 +34,7 @@ DataParallelOptions of(const World& world) {
 /// What the ranks threw first; "" for nothing.
 std::string failure_of(int ranks, const std::function<void(World)>& task,
                        const std::string& backend) {
-  WorldOptions options;
-  options.backend = backend;
-  options.timeout = std::chrono::seconds(60);
-  try {
-    spawn(ranks, task, options);
-    return {};
-  } catch (const std::exception& error) {
-    return error.what();
-  }
+  return testing_ddp::failure_of(ranks, backend, task);
 }
 
 torch::Tensor loss_of(const torch::Tensor& output,

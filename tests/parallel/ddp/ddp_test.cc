@@ -14,13 +14,7 @@ using namespace testing_ddp;  // NOLINT
 using torch::Tensor;
 using Options = DistributedDataParallelOptions;
 
-class Ddp : public testing::TestWithParam<const char*> {
- protected:
-  static std::string on_ranks(int ranks,
-                              const std::function<void(World)>& task) {
-    return failure_of(ranks, GetParam(), task);
-  }
-};
+class Ddp : public OnBackends {};
 
 INSTANTIATE_TEST_SUITE_P(Backends, Ddp, testing::Values("shm", "gloo"),
                          [](const auto& info) { return info.param; });
@@ -149,11 +143,8 @@ TEST_P(Ddp, KeepsGradientsOnTheirRankUnderNoSync) {
                  // The synced backward averages what was there before it.
                  loss_of(model(inputs(2 + rank, 1)), targets(2 + rank, 1))
                      .backward();
-                 auto expected = plain_gradients(0, 2);
-                 const auto second = plain_gradients(2, 2);
-                 for (size_t i = 0; i < expected.size(); ++i) {
-                   expected[i] += second[i];
-                 }
+                 const auto expected =
+                     sum_of(plain_gradients(0, 2), plain_gradients(2, 2));
                  check_same(gradients_of(*net), expected, 1e-6);
                }),
       "");
@@ -170,11 +161,8 @@ TEST_P(Ddp, AddsToGradientsThatWereNotReset) {
               const int64_t first = step * 2 + world.rank();
               loss_of(model(inputs(first, 1)), targets(first, 1)).backward();
             }
-            auto expected = plain_gradients(0, 2);
-            const auto second = plain_gradients(2, 2);
-            for (size_t i = 0; i < expected.size(); ++i) {
-              expected[i] += second[i];
-            }
+            const auto expected =
+                sum_of(plain_gradients(0, 2), plain_gradients(2, 2));
             check_same(gradients_of(*net), expected, 1e-6);
           }),
       "");
@@ -257,11 +245,8 @@ TEST_P(Ddp, SumsTwoForwardsOfOneBackward) {
                        const Tensor two =
                            loss_of(model(inputs(2 + r, 1)), targets(2 + r, 1));
                        (one + two).backward();
-                       auto expected = plain_gradients(0, 2);
-                       const auto second = plain_gradients(2, 2);
-                       for (size_t i = 0; i < expected.size(); ++i) {
-                         expected[i] += second[i];
-                       }
+                       const auto expected =
+                           sum_of(plain_gradients(0, 2), plain_gradients(2, 2));
                        check_same(gradients_of(*net), expected, 1e-6);
                      }),
             "");

@@ -15,7 +15,7 @@ using namespace testing_ddp;  // NOLINT
 using torch::Tensor;
 using Options = DistributedDataParallelOptions;
 
-class DdpFailure : public testing::TestWithParam<const char*> {};
+class DdpFailure : public OnBackends {};
 
 INSTANTIATE_TEST_SUITE_P(Backends, DdpFailure, testing::Values("shm", "gloo"),
                          [](const auto& info) { return info.param; });
@@ -35,7 +35,7 @@ TEST_P(DdpFailure, AnExceptionInABackwardEndsTheOthersWaits) {
   const Stopwatch watch;
   std::mutex mutex;
   std::vector<std::string> failures(2);
-  failure_of(2, GetParam(), [&](World world) {
+  on_ranks(2, [&](World world) {
     struct FailingImpl : NetImpl {
       Tensor forward(Tensor x) {
         Tensor hidden = torch::relu(first(x));
@@ -73,7 +73,7 @@ TEST_P(DdpFailure, AnExceptionInABackwardEndsTheOthersWaits) {
 }
 
 TEST_P(DdpFailure, AnExceptionInAHookIsThatOfTheBackward) {
-  const std::string failure = failure_of(2, GetParam(), [](World world) {
+  const std::string failure = on_ranks(2, [](World world) {
     auto net = filled(std::make_shared<NetImpl>());
     DistributedDataParallel<NetImpl> model(net, world);
     model->register_comm_hook([](const World& ranks, GradBucket& bucket) {
@@ -110,7 +110,7 @@ TEST(DdpFailureOverShm, IsToldEvenIfTheRankLivesOn) {
 }
 
 TEST_P(DdpFailure, AHookMayNotReplaceTheBuffer) {
-  const std::string failure = failure_of(2, GetParam(), [](World world) {
+  const std::string failure = on_ranks(2, [](World world) {
     auto net = filled(std::make_shared<NetImpl>());
     DistributedDataParallel<NetImpl> model(net, world);
     model->register_comm_hook([](const World&, GradBucket& bucket) {
@@ -122,7 +122,7 @@ TEST_P(DdpFailure, AHookMayNotReplaceTheBuffer) {
 }
 
 TEST_P(DdpFailure, OtherLayoutsAreRefused) {
-  const std::string failure = failure_of(2, GetParam(), [](World world) {
+  const std::string failure = on_ranks(2, [](World world) {
     torch::nn::Conv2d conv(torch::nn::Conv2dOptions(3, 4, 3));
     if (world.rank() == 1) {
       conv->weight.set_data(
@@ -134,7 +134,7 @@ TEST_P(DdpFailure, OtherLayoutsAreRefused) {
 }
 
 TEST_P(DdpFailure, OtherModulesAreRefusedByName) {
-  const std::string failure = failure_of(2, GetParam(), [](World world) {
+  const std::string failure = on_ranks(2, [](World world) {
     DistributedDataParallel<NetImpl>(
         std::make_shared<NetImpl>(4 + world.rank()), world);
   });
@@ -143,7 +143,7 @@ TEST_P(DdpFailure, OtherModulesAreRefusedByName) {
 }
 
 TEST_P(DdpFailure, SparseGradientsAreRefused) {
-  const std::string failure = failure_of(2, GetParam(), [](World world) {
+  const std::string failure = on_ranks(2, [](World world) {
     struct WordsImpl : torch::nn::Module {
       WordsImpl() {
         words = register_module(

@@ -32,13 +32,7 @@ struct BranchesImpl : torch::nn::Module {
 
 using Branches = DistributedDataParallel<BranchesImpl>;
 
-class DdpGraph : public testing::TestWithParam<const char*> {
- protected:
-  static std::string on_ranks(int ranks,
-                              const std::function<void(World)>& task) {
-    return failure_of(ranks, GetParam(), task);
-  }
-};
+class DdpGraph : public OnBackends {};
 
 INSTANTIATE_TEST_SUITE_P(Backends, DdpGraph, testing::Values("shm", "gloo"),
                          [](const auto& info) { return info.param; });

@@ -14,7 +14,7 @@ using namespace testing_ddp;  // NOLINT
 using torch::Tensor;
 using Options = DistributedDataParallelOptions;
 
-class Join : public testing::TestWithParam<const char*> {};
+class Join : public OnBackends {};
 
 INSTANTIATE_TEST_SUITE_P(Backends, Join, testing::Values("shm", "gloo"),
                          [](const auto& info) { return info.param; });
@@ -69,51 +69,51 @@ void train_unevenly(const World& world, const std::vector<int64_t>& steps_of,
 }
 
 TEST_P(Join, RanksWithoutInputsAnswerTheOthers) {
-  EXPECT_EQ(failure_of(2, GetParam(),
-                       [](World world) {
-                         train_unevenly(world, {6, 3}, {}, {});
-                         train_unevenly(world, {2, 5}, {}, {});
-                         train_unevenly(world, {0, 2}, {}, {});
-                         train_unevenly(world, {3, 3}, {}, {});
-                       }),
+  EXPECT_EQ(on_ranks(2,
+                     [](World world) {
+                       train_unevenly(world, {6, 3}, {}, {});
+                       train_unevenly(world, {2, 5}, {}, {});
+                       train_unevenly(world, {0, 2}, {}, {});
+                       train_unevenly(world, {3, 3}, {}, {});
+                     }),
             "");
 }
 
 TEST_P(Join, CountsBackwardsAndNotForwards) {
-  EXPECT_EQ(failure_of(2, GetParam(),
-                       [](World world) {
-                         auto net = filled(std::make_shared<NetImpl>());
-                         DistributedDataParallel<NetImpl> model(net, world);
-                         const int64_t steps = world.rank() == 0 ? 1 : 3;
-                         model->join([&] {
-                           for (int64_t i = 0; i < steps; ++i) {
-                             model(inputs(0, 1));  // a look, no backward
-                             {
-                               const auto no_sync = model->no_sync();
-                               model(inputs(0, 1)).sum().backward();
-                             }
-                             const Tensor both =
-                                 model(inputs(0, 1)) + model(inputs(1, 1));
-                             both.sum().backward();
+  EXPECT_EQ(on_ranks(2,
+                     [](World world) {
+                       auto net = filled(std::make_shared<NetImpl>());
+                       DistributedDataParallel<NetImpl> model(net, world);
+                       const int64_t steps = world.rank() == 0 ? 1 : 3;
+                       model->join([&] {
+                         for (int64_t i = 0; i < steps; ++i) {
+                           model(inputs(0, 1));  // a look, no backward
+                           {
+                             const auto no_sync = model->no_sync();
+                             model(inputs(0, 1)).sum().backward();
                            }
-                         });
-                       }),
+                           const Tensor both =
+                               model(inputs(0, 1)) + model(inputs(1, 1));
+                           both.sum().backward();
+                         }
+                       });
+                     }),
             "");
 }
 
 TEST_P(Join, DividesByThoseThatHaveInputsOnRequest) {
   const auto by_active = JoinOptions().divide_by_initial_world_size(false);
-  EXPECT_EQ(failure_of(3, GetParam(),
-                       [&](World world) {
-                         train_unevenly(world, {1, 4, 2}, {}, by_active);
-                       }),
+  EXPECT_EQ(on_ranks(3,
+                     [&](World world) {
+                       train_unevenly(world, {1, 4, 2}, {}, by_active);
+                     }),
             "");
 }
 
 TEST_P(Join, WorksWithEveryWayToAverageAndToBucket) {
   EXPECT_EQ(
-      failure_of(
-          2, GetParam(),
+      on_ranks(
+          2,
           [&](World world) {
             train_unevenly(world, {1, 4},
                            Options().average(GradientAverage::kSamples), {});
@@ -129,57 +129,56 @@ TEST_P(Join, WorksWithEveryWayToAverageAndToBucket) {
 }
 
 TEST_P(Join, TakesTheBuffersOfARankWithInputs) {
-  EXPECT_EQ(failure_of(2, GetParam(),
-                       [](World world) {
-                         auto net = std::make_shared<testing_nets::NetImpl>();
-                         net->drop->eval();
-                         DistributedDataParallel<testing_nets::NetImpl> model(
-                             net, world);
-                         const int64_t steps = world.rank() == 0 ? 1 : 4;
-                         model->join([&] {
-                           for (int64_t i = 0; i < steps; ++i) {
-                             net->zero_grad();
-                             model(torch::ones({2, 3, 4, 4})).sum().backward();
-                           }
-                         });
-                         const auto batches = net->norm->num_batches_tracked;
-                         TORCH_CHECK(batches.item<int64_t>() == 4);
-                       }),
+  EXPECT_EQ(on_ranks(2,
+                     [](World world) {
+                       auto net = std::make_shared<testing_nets::NetImpl>();
+                       net->drop->eval();
+                       DistributedDataParallel<testing_nets::NetImpl> model(
+                           net, world);
+                       const int64_t steps = world.rank() == 0 ? 1 : 4;
+                       model->join([&] {
+                         for (int64_t i = 0; i < steps; ++i) {
+                           net->zero_grad();
+                           model(torch::ones({2, 3, 4, 4})).sum().backward();
+                         }
+                       });
+                       const auto batches = net->norm->num_batches_tracked;
+                       TORCH_CHECK(batches.item<int64_t>() == 4);
+                     }),
             "");
 }
 
 TEST_P(Join, CanEndTheEpochOnAllRanksInstead) {
-  EXPECT_EQ(
-      failure_of(2, GetParam(),
-                 [](World world) {
-                   auto net = filled(std::make_shared<NetImpl>());
-                   DistributedDataParallel<NetImpl> model(net, world);
-                   const int64_t steps = world.rank() == 0 ? 2 : 5;
-                   int64_t done = 0;
-                   const auto step = [&] {
-                     net->zero_grad();
-                     loss_of(model(inputs(0, 1)), targets(0, 1)).backward();
-                   };
-                   try {
-                     model->join(
-                         [&] {
-                           for (; done < steps; ++done) step();
-                         },
-                         JoinOptions().throw_on_early_termination(true));
-                     TORCH_CHECK(false, "no exception");
-                   } catch (const InvalidArgument& error) {
-                     TORCH_CHECK(
-                         contains(error.what(), "rank 0 has no inputs left"),
-                         error.what());
-                   }
-                   TORCH_CHECK(done == 2, done);
-                   step();  // all is well
-                 }),
-      "");
+  EXPECT_EQ(on_ranks(2,
+                     [](World world) {
+                       auto net = filled(std::make_shared<NetImpl>());
+                       DistributedDataParallel<NetImpl> model(net, world);
+                       const int64_t steps = world.rank() == 0 ? 2 : 5;
+                       int64_t done = 0;
+                       const auto step = [&] {
+                         net->zero_grad();
+                         loss_of(model(inputs(0, 1)), targets(0, 1)).backward();
+                       };
+                       try {
+                         model->join(
+                             [&] {
+                               for (; done < steps; ++done) step();
+                             },
+                             JoinOptions().throw_on_early_termination(true));
+                         TORCH_CHECK(false, "no exception");
+                       } catch (const InvalidArgument& error) {
+                         TORCH_CHECK(contains(error.what(),
+                                              "rank 0 has no inputs left"),
+                                     error.what());
+                       }
+                       TORCH_CHECK(done == 2, done);
+                       step();  // all is well
+                     }),
+            "");
 }
 
 TEST_P(Join, AnExceptionInTheStepsEndsTheOthersWaits) {
-  const std::string failure = failure_of(2, GetParam(), [](World world) {
+  const std::string failure = on_ranks(2, [](World world) {
     auto net = filled(std::make_shared<NetImpl>());
     DistributedDataParallel<NetImpl> model(net, world);
     model->join([&] {

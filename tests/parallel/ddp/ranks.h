@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "lockstep/comm/world.h"
@@ -25,6 +26,15 @@ inline std::string failure_of(int ranks, const std::string& backend,
     return error.what();
   }
 }
+
+/// A test over each backend that ranks on CPUs have.
+class OnBackends : public testing::TestWithParam<const char*> {
+ protected:
+  static std::string on_ranks(int ranks,
+                              const std::function<void(World)>& task) {
+    return failure_of(ranks, GetParam(), task);
+  }
+};
 
 /// Two layers with a ReLU between them.
 struct NetImpl : torch::nn::Module {
@@ -100,6 +110,12 @@ inline void check_same(const std::vector<torch::Tensor>& got,
     TORCH_CHECK(is_same, "tensor ", i, ": got ", got[i], " expected ",
                 expected[i]);
   }
+}
+
+inline std::vector<torch::Tensor> sum_of(
+    std::vector<torch::Tensor> some, const std::vector<torch::Tensor>& others) {
+  for (size_t i = 0; i < some.size(); ++i) some[i] += others[i];
+  return some;
 }
 
 /// The gradient of the mean loss over samples [first, first + count).

@@ -12,7 +12,7 @@ namespace {
 using namespace testing_ddp;  // NOLINT
 using torch::Tensor;
 
-class SyncNorm : public testing::TestWithParam<const char*> {};
+class SyncNorm : public OnBackends {};
 
 INSTANTIATE_TEST_SUITE_P(Backends, SyncNorm, testing::Values("shm", "gloo"),
                          [](const auto& info) { return info.param; });
@@ -73,7 +73,7 @@ void compare_with_one_process(const World& world,
 }
 
 TEST_P(SyncNorm, IsBatchNormOverTheBatchesOfAllRanks) {
-  const std::string failure = failure_of(2, GetParam(), [](World world) {
+  const std::string failure = on_ranks(2, [](World world) {
     const torch::nn::BatchNormOptions plain(3);
     compare_with_one_process(world, {3, 3}, plain);
     compare_with_one_process(world, {5, 1}, plain);
