@@ -132,11 +132,15 @@ void Reducer::write_back() {
     is_used_.assign(bytes, bytes + used.numel());
   }
   for (size_t p = 0; p < parameters_.size() && !pass.is_shadow; ++p) {
-    if (!is_used_.empty() && !is_used_[p]) continue;
-    is_unsynced_[p] = false;
     const Slot& slot = slots_[p];
     const Tensor& view = buckets_[slot.bucket].grads.gradients[slot.index];
     Tensor& gradient = parameters_[p].mutable_grad();
+    const Tensor kept = pass.kept.empty() ? Tensor() : pass.kept[p];
+    if (!is_used_.empty() && !is_used_[p]) {
+      if (kept.defined()) gradient = kept;
+      continue;
+    }
+    is_unsynced_[p] = false;
     if (options_.gradient_as_bucket_view()) {
       gradient = view;
     } else if (gradient.defined()) {
@@ -144,8 +148,7 @@ void Reducer::write_back() {
     } else {
       gradient = view.clone();
     }
-    if (!pass.kept.empty() && pass.kept[p].defined())
-      gradient.add_(pass.kept[p]);
+    if (kept.defined()) gradient.add_(kept);
   }
   const bool takes_buffers =
       options_.broadcast_buffers() && world_.rank() != pass.round.root;

@@ -89,18 +89,23 @@ TEST_P(DdpGraph, FindUnusedCountsThemAsZeros) {
 }
 
 TEST_P(DdpGraph, FindUnusedKeepsWhatNoRankUsed) {
-  EXPECT_EQ(on_ranks(2,
-                     [](World world) {
-                       auto net = filled(std::make_shared<BranchesImpl>());
-                       Branches model(net, world,
-                                      Options().find_unused_parameters(true));
-                       const Tensor x = inputs(world.rank(), 1);
-                       model(x, true, false).sum().backward();
-                       const Tensor kept = net->left->weight.grad().clone();
-                       model(x, false, true).sum().backward();
-                       check_same({net->left->weight.grad()}, {kept});
-                     }),
-            "");
+  EXPECT_EQ(
+      on_ranks(2,
+               [](World world) {
+                 for (const auto average :
+                      {GradientAverage::kRanks, GradientAverage::kNone}) {
+                   auto net = filled(std::make_shared<BranchesImpl>());
+                   Branches model(
+                       net, world,
+                       Options().find_unused_parameters(true).average(average));
+                   const Tensor x = inputs(world.rank(), 1);
+                   model(x, true, false).sum().backward();
+                   const Tensor kept = net->left->weight.grad().clone();
+                   model(x, false, true).sum().backward();
+                   check_same({net->left->weight.grad()}, {kept});
+                 }
+               }),
+      "");
 }
 
 TEST_P(DdpGraph, AnOutputThatTheLossLeavesOutIsUnused) {
