@@ -14,20 +14,29 @@
 namespace lockstep {
 namespace {
 
-/// The first exception, in time.
-class FirstFailure {
+/// The first exception, in time, that is not what follows from another: a rank
+/// closes its connections on its way out, so that the others' complaints may
+/// be here before its own.
+class RootCause {
  public:
   void keep_current() {
     const std::lock_guard lock(mutex_);
-    if (!failure_) failure_ = std::current_exception();
+    try {
+      throw;
+    } catch (const CommError&) {
+      if (!complaint_) complaint_ = std::current_exception();
+    } catch (...) {
+      if (!cause_) cause_ = std::current_exception();
+    }
   }
   void rethrow() const {
-    if (failure_) std::rethrow_exception(failure_);
+    if (cause_) std::rethrow_exception(cause_);
+    if (complaint_) std::rethrow_exception(complaint_);
   }
 
  private:
   std::mutex mutex_;
-  std::exception_ptr failure_;
+  std::exception_ptr cause_, complaint_;
 };
 
 /// Gives the calling thread the cores of slice `rank`, if there is one for
@@ -53,7 +62,7 @@ void spawn(int ranks, const std::function<void(World)>& task,
                                    .got = std::to_string(ranks)});
   }
   const auto store = c10::make_intrusive<c10d::HashStore>();
-  FirstFailure failure;
+  RootCause failure;
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
