@@ -2,30 +2,42 @@
 
 #include <array>
 
-#include <sodium.h>
+#include <fmt/format.h>
+#include <openssl/evp.h>
 
 #include "lockstep/base/error.h"
 
 namespace lockstep {
+namespace {
+
+[[noreturn]] void refuse(const char* what) {
+  throw InvalidArgument("sha256", {.what = what, .fix = "start a new Sha256"});
+}
+
+void check(int result) {
+  if (result == 1) return;
+  throw InvalidArgument("sha256",
+                        {.what = "OpenSSL has no SHA-256",
+                         .fix = "check its configuration (OPENSSL_CONF)"});
+}
+
+}  // namespace
 
 struct Sha256::State {
-  crypto_hash_sha256_state hash;
+  State() { check(EVP_DigestInit_ex(context, EVP_sha256(), nullptr)); }
+  ~State() { EVP_MD_CTX_free(context); }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+  EVP_MD_CTX* context = EVP_MD_CTX_new();
 };
 
-Sha256::Sha256() : state_(std::make_unique<State>()) {
-  crypto_hash_sha256_init(&state_->hash);
-}
+Sha256::Sha256() : state_(std::make_unique<State>()) {}
 
 Sha256::~Sha256() = default;
 
 void Sha256::add(std::span<const std::byte> bytes) {
-  if (!state_) {
-    throw InvalidArgument(
-        "sha256", {.what = "add() after hex()", .fix = "start a new Sha256"});
-  }
-  crypto_hash_sha256_update(
-      &state_->hash, reinterpret_cast<const unsigned char*>(bytes.data()),
-      bytes.size());
+  if (!state_) refuse("add() after hex()");
+  check(EVP_DigestUpdate(state_->context, bytes.data(), bytes.size()));
 }
 
 void Sha256::add(std::string_view text) {
@@ -33,16 +45,14 @@ void Sha256::add(std::string_view text) {
 }
 
 std::string Sha256::hex() {
-  if (!state_) {
-    throw InvalidArgument(
-        "sha256", {.what = "hex() called twice", .fix = "start a new Sha256"});
-  }
-  std::array<unsigned char, crypto_hash_sha256_BYTES> digest{};
-  crypto_hash_sha256_final(&state_->hash, digest.data());
+  if (!state_) refuse("hex() called twice");
+  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
+  unsigned size = 0;
+  check(EVP_DigestFinal_ex(state_->context, digest.data(), &size));
   state_.reset();
-  std::array<char, 2 * crypto_hash_sha256_BYTES + 1> text{};
-  sodium_bin2hex(text.data(), text.size(), digest.data(), digest.size());
-  return text.data();
+  std::string text;
+  for (unsigned i = 0; i < size; ++i) text += fmt::format("{:02x}", digest[i]);
+  return text;
 }
 
 }  // namespace lockstep

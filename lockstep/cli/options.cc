@@ -5,6 +5,7 @@
 #include "lockstep/base/cpu_set.h"
 #include "lockstep/base/error.h"
 #include "lockstep/cli/checks.h"
+#include "lockstep/train/memory_format.h"
 
 namespace lockstep::cli {
 
@@ -110,11 +111,16 @@ void add_memory_format_option(CLI::App& app, MemoryFormatFlags& flags) {
       ->group("Devices");
 }
 
+std::optional<bool> to_channels_last(const MemoryFormatFlags& flags) {
+  if (flags.channels_last == "auto") return std::nullopt;
+  return flags.channels_last == "on";
+}
+
 bool use_channels_last(const MemoryFormatFlags& flags,
                        const models::ModelSpec& model,
                        const std::vector<Device>& devices) {
-  if (flags.channels_last != "auto") return flags.channels_last == "on";
-  return model.name != "mlp" && devices.front().is_cpu();
+  return to_channels_last(flags).value_or(
+      train::prefers_channels_last(model, devices));
 }
 
 }  // namespace lockstep::cli

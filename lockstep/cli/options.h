@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -51,8 +52,9 @@ struct MemoryFormatFlags {
   std::string channels_last = "auto";
 };
 void add_memory_format_option(CLI::App& app, MemoryFormatFlags& flags);
-/// Whether to use channels_last; `auto` is where it helps: convolutions on
-/// CPU slices.
+/// Nothing for `auto`.
+std::optional<bool> to_channels_last(const MemoryFormatFlags& flags);
+/// `auto` is where it helps.
 bool use_channels_last(const MemoryFormatFlags& flags,
                        const models::ModelSpec& model,
                        const std::vector<Device>& devices);

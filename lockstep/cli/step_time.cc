@@ -79,7 +79,7 @@ data::Batch fixed_batch(const train::TrainOptions& options,
   batch.inputs = options.model.name == "mlp"
                      ? torch::randn({samples, options.model.in_features})
                      : torch::randn({samples, 3, 32, 32});
-  if (options.channels_last && batch.inputs.dim() == 4) {
+  if (plan.channels_last && batch.inputs.dim() == 4) {
     batch.inputs = batch.inputs.contiguous(torch::MemoryFormat::ChannelsLast);
   }
   batch.targets = torch::randint(options.model.classes, {samples});

@@ -143,11 +143,26 @@ void add_output_options(CLI::App& app, TrainFlags& flags) {
   add(app.add_option("--keep", flags.options.keep_checkpoints,
                      "newest checkpoints that are kept"))
       ->type_name("N")
-      ->check(whole_number(1, 1'000'000));
-  add(app.add_option("--init-from", flags.options.init_from,
-                     "checkpoint folder or .safetensors file to start from"))
-      ->type_name("PATH")
-      ->default_str("random weights");
+      ->check(whole_number(2, 1'000'000));
+  auto* init_from =
+      add(app.add_option("--init-from", flags.options.init_from,
+                         "checkpoint folder or .safetensors file whose "
+                         "weights to start from"))
+          ->type_name("PATH")
+          ->default_str("random weights");
+  auto* resume =
+      add(app.add_option("--resume", flags.options.resume,
+                         "go on as if there had been no stop, to the same "
+                         "bits: from a checkpoint, from the newest of a run's "
+                         "folder, or auto: from --out-dir, where there may be "
+                         "none yet"))
+          ->type_name("auto|DIR")
+          ->default_str("none: start at the beginning")
+          ->excludes(init_from);
+  add(app.add_flag("--allow-changes", flags.options.allow_changes,
+                   "go on with other settings than the checkpoint's, to other "
+                   "bits [no]"))
+      ->needs(resume);
   add(app.add_option("--report", flags.report, "also write run.json here"))
       ->type_name("PATH")
       ->default_str("none");
@@ -218,13 +233,13 @@ TrainOptions to_options(const TrainFlags& flags) {
   options.augment = !flags.no_augment;
   options.evaluate = !flags.no_eval;
   options.progress = !flags.quiet;
+  if (options.resume == "auto" && options.out_dir.empty()) {
+    throw BadUsage("[usage] --resume auto needs --out-dir, the run's folder");
+  }
   choose_schedule(flags, options);
   choose_optimizer(flags, options);
   choose_devices(flags, options);
-  if (!options.devices.empty()) {
-    options.channels_last =
-        use_channels_last(flags.memory_format, options.model, options.devices);
-  }
+  options.channels_last = to_channels_last(flags.memory_format);
   return options;
 }
 
@@ -243,8 +258,6 @@ void run(const TrainFlags& flags) {
   if (options.strategy == Strategy::kDistributed) {
     if (!is_rank()) start_ranks(flags.devices);
     join_ranks(flags.ranks, flags.devices, options);
-    options.channels_last =
-        use_channels_last(flags.memory_format, options.model, options.devices);
     if (flags.is_verbose) fmt::print("{}\n", describe_rank(options));
     std::fflush(stdout);
   }
@@ -281,7 +294,8 @@ void add_train(CLI::App& app) {
   add_output_options(*command, *flags);
   command->footer(
       "Ctrl-C ends the run after the step it is in, writes a checkpoint (with\n"
-      "--out-dir) and ends with 130; a second one ends it at once.\n\n"
+      "--out-dir) and ends with 130; a second one ends it at once. The same\n"
+      "command with --resume auto goes on, with other devices if you like.\n\n"
       "Example:\n"
       "  lockstep train --model resnet18 --strategy dp --devices cpu:2 \\\n"
       "      --batch-size 64 --max-steps 30 --out-dir runs/first");

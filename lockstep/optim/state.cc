@@ -25,11 +25,14 @@ void import_state(const std::string& name,
           {.what = fmt::format("the optimizer state has no '{}'", key),
            .fix = "resume with the optimizer that wrote the checkpoint"});
     }
-    if (found->second.sizes() != tensors[i].sizes()) {
+    const torch::Tensor& saved = found->second;
+    if (saved.sizes() != tensors[i].sizes() ||
+        saved.scalar_type() != tensors[i].scalar_type()) {
       throw CheckpointError(
-          {.what = fmt::format("optimizer state '{}' has another shape", key),
-           .expected = c10::str(tensors[i].sizes()),
-           .got = c10::str(found->second.sizes()),
+          {.what = fmt::format("optimizer state '{}' has another shape or type",
+                               key),
+           .expected = c10::str(tensors[i].dtype(), " ", tensors[i].sizes()),
+           .got = c10::str(saved.dtype(), " ", saved.sizes()),
            .fix = "resume with the model that wrote the checkpoint"});
     }
   }

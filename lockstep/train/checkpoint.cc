@@ -1,18 +1,15 @@
 #include "lockstep/train/checkpoint.h"
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
-#include <map>
-#include <optional>
 #include <vector>
 
 #include <fmt/format.h>
 
-#include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
-#include "lockstep/train/atomic_folder.h"
+#include "lockstep/train/checkpoint_folder.h"
+#include "lockstep/train/finite.h"
 #include "lockstep/train/manifest.h"
 #include "lockstep/train/safetensors.h"
 #include "lockstep/train/state_dict.h"
@@ -22,83 +19,49 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kPrefix = "step-";
+using torch::Tensor;
 
-struct Saved {
-  int64_t step;
-  std::string path;
-};
-
-std::optional<int64_t> step_of(const std::string& name) {
-  if (!name.starts_with(kPrefix)) return std::nullopt;
-  const std::string digits = name.substr(kPrefix.size());
-  int64_t step = 0;
-  const auto [end, error] =
-      std::from_chars(digits.data(), digits.data() + digits.size(), step);
-  const bool is_number =
-      error == std::errc() && step >= 0 && end == digits.data() + digits.size();
-  return is_number ? std::optional(step) : std::nullopt;
+void check_finite(const Manifest& manifest, const std::string& path,
+                  const NamedTensors& tensors) {
+  const auto& known = manifest.not_finite;
+  for (const auto& [name, tensor] : tensors) {
+    const std::string found = describe_not_finite(name, tensor);
+    if (found.empty()) continue;
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    throw CheckpointError({.what = fmt::format("{}: {}", path, found),
+                           .expected = "finite numbers, as were saved",
+                           .fix = "use another checkpoint"});
+  }
 }
 
-// Newest first.
-std::vector<Saved> list_checkpoints(const std::string& dir) {
-  std::vector<Saved> saved;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(dir, ignored)) {
-    const auto step = step_of(entry.path().filename().string());
-    if (step && entry.is_directory(ignored)) {
-      saved.push_back({.step = *step, .path = entry.path().string()});
+std::map<std::string, Tensor> read_optimizer_state(
+    const std::string& checkpoint, const Manifest& manifest) {
+  std::map<std::string, Tensor> state;
+  for (const CheckpointFile& file : manifest.files) {
+    if (!file.name.starts_with(kOptimizerFiles)) continue;
+    const std::string path = checkpoint + "/" + file.name;
+    const SafeTensors part = read_safetensors(path);
+    check_finite(manifest, path, part.tensors);
+    for (const auto& [name, tensor] : part.tensors) {
+      if (state.emplace(name, tensor).second) continue;
+      throw CheckpointError(
+          {.what = fmt::format("{}: '{}' is in another file, too", path, name),
+           .fix = "use another checkpoint"});
     }
   }
-  std::sort(saved.begin(), saved.end(),
-            [](const Saved& a, const Saved& b) { return a.step > b.step; });
-  return saved;
-}
-
-// A folder that an earlier run left may hold later steps than this one: what
-// was saved just now stays, whatever its number.
-void prune(const std::string& dir, const std::string& just_saved, int keep) {
-  int kept = 1;
-  for (const Saved& saved : list_checkpoints(dir)) {
-    if (saved.path == just_saved) continue;
-    if (++kept > keep) remove_folder(saved.path);
-  }
+  return state;
 }
 
 }  // namespace
 
-std::string save_checkpoint(const std::string& dir, const models::Model& model,
-                            const optim::Optimizer& optimizer,
-                            const CheckpointInfo& info, int keep) {
-  if (keep < 1 || info.step < 0) {
-    throw InvalidArgument(
-        "checkpoint",
-        {.what = "can't save a checkpoint",
-         .expected = "a step of at least 0 and at least 1 checkpoint to keep",
-         .got = fmt::format("step {}, keep {}", info.step, keep)});
-  }
-  make_directories(dir);
-  sweep_unfinished_folders(dir);
-  const std::string path =
-      (fs::path(dir) / fmt::format("{}{:08}", kPrefix, info.step)).string();
-  AtomicFolder folder(path);
-  const std::string& building = folder.temporary();
-  save(model, building + "/" + kModelFile);
-  const auto state = optimizer.state_dict();
-  write_safetensors(building + "/" + kOptimizerFile,
-                    {.tensors = {state.begin(), state.end()},
-                     .metadata = {{"format", "pt"}}});
-  write_manifest(building, info);
-  folder.commit();
-  prune(dir, path, keep);
-  return path;
+std::string find_checkpoint(const std::string& dir) {
+  return open_checkpoint(dir).path();
 }
 
-std::string find_checkpoint(const std::string& dir) {
+CheckpointReader open_checkpoint(const std::string& dir) {
   std::error_code ignored;
   if (fs::exists(fs::path(dir) / kManifestFile, ignored)) {
-    read_checkpoint_info(dir);
-    return dir;
+    return CheckpointReader(dir);
   }
   if (!fs::is_directory(dir, ignored)) {
     throw CheckpointError({.what = "there is no folder " + dir,
@@ -106,10 +69,9 @@ std::string find_checkpoint(const std::string& dir) {
                                   "step-* folders"});
   }
   std::string reason;
-  for (const Saved& saved : list_checkpoints(dir)) {
+  for (const SavedCheckpoint& saved : list_checkpoints(dir)) {
     try {
-      read_checkpoint_info(saved.path);
-      return saved.path;
+      return CheckpointReader(saved.path);
     } catch (const CheckpointError& error) {
       if (reason.empty()) reason = error.what();
       log_warning("checkpoint",
@@ -118,28 +80,60 @@ std::string find_checkpoint(const std::string& dir) {
   }
   throw CheckpointError(
       {.what = "there is no whole checkpoint in " + dir,
-       .expected = fmt::format("a folder step-* with {}, {} and {}",
-                               kManifestFile, kModelFile, kOptimizerFile),
+       .expected = fmt::format("a folder step-* with {}, {} "
+                               "and {}",
+                               kManifestFile, kModelFile, optimizer_file(0, 1)),
        .got = reason.empty() ? "none" : reason});
 }
 
+bool has_checkpoints(const std::string& dir) {
+  return !list_checkpoints(dir).empty();
+}
+
+CheckpointReader::CheckpointReader(std::string path)
+    : path_(std::move(path)),
+      manifest_(std::make_shared<const Manifest>(read_manifest(path_))) {}
+
+const CheckpointInfo& CheckpointReader::info() const { return manifest_->info; }
+
+bool CheckpointReader::has(const std::string& file) const {
+  const auto& files = manifest_->files;
+  return std::any_of(files.begin(), files.end(),
+                     [&](const auto& one) { return one.name == file; });
+}
+
+void CheckpointReader::load(models::Model& model,
+                            optim::Optimizer* optimizer) const {
+  const std::string path = path_ + "/" + kModelFile;
+  if (!has(kModelFile)) {
+    throw CheckpointError({.what = path + " is not of this checkpoint",
+                           .fix = "use another checkpoint"});
+  }
+  const SafeTensors state = read_safetensors(path);
+  check_finite(*manifest_, path, state.tensors);
+  // Both fit, or neither is touched.
+  check_state_dict(model, state.tensors, path);
+  if (optimizer != nullptr) load(*optimizer);
+  load_state_dict(model, state.tensors, path);
+}
+
+void CheckpointReader::load(optim::Optimizer& optimizer) const {
+  optimizer.load_state_dict(read_optimizer_state(path_, *manifest_));
+}
+
+std::map<std::string, Tensor> CheckpointReader::random_state() const {
+  if (!has(kRandomFile)) return {};
+  const SafeTensors state = read_safetensors(path_ + "/" + kRandomFile);
+  return {state.tensors.begin(), state.tensors.end()};
+}
+
 CheckpointInfo read_checkpoint_info(const std::string& checkpoint) {
-  return read_manifest(checkpoint);
+  return CheckpointReader(checkpoint).info();
 }
 
 void load_checkpoint(const std::string& checkpoint, models::Model& model,
                      optim::Optimizer* optimizer) {
-  read_manifest(checkpoint);
-  const std::string path = checkpoint + "/" + kModelFile;
-  const SafeTensors parameters = read_safetensors(path);
-  // Both fit, or neither is touched.
-  check_state_dict(model, parameters.tensors, path);
-  if (optimizer != nullptr) {
-    const SafeTensors state =
-        read_safetensors(checkpoint + "/" + kOptimizerFile);
-    optimizer->load_state_dict({state.tensors.begin(), state.tensors.end()});
-  }
-  load_state_dict(model, parameters.tensors, path);
+  CheckpointReader(checkpoint).load(model, optimizer);
 }
 
 }  // namespace lockstep::train

@@ -6,6 +6,10 @@
 
 namespace lockstep::train {
 
+/// "weight (nan in 3 of 5120 elements)"; empty if all of `tensor` is finite.
+std::string describe_not_finite(const std::string& name,
+                                const torch::Tensor& tensor);
+
 /// Where a NaN or an infinity is seen first: in the batch's inputs, in a
 /// parameter, in a parameter's gradient (in the order of registration), or,
 /// when all of these are finite, in the loss itself. As words for a message,

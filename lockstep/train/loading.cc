@@ -17,7 +17,7 @@ data::LoaderOptions loader_options(const TrainOptions& options,
     loader.part = {.shards = plan.shards, .first = own.first, .last = own.last};
   }
   loader.batch_size = options.batch_size;
-  loader.channels_last = options.channels_last;
+  loader.channels_last = plan.channels_last;
   loader.workers = options.loader_workers;
   if (split == data::Split::kTest) {
     // Without gradients there is room for more than a training batch.

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <vector>
+#include <set>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -11,14 +11,18 @@
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/sha256.h"
+#include "lockstep/train/strict_json.h"
 
 namespace lockstep::train {
 namespace {
 
 using nlohmann::json;
 
-constexpr int kFormatVersion = 1;
+// 1 had neither a run record nor a checksum of its own.
+constexpr int kFormatVersion = 2;
 constexpr size_t kMaxManifestBytes = 1 << 20;
+constexpr size_t kMaxFiles = 4096;
+constexpr int64_t kMaxModelExtent = 1 << 24;
 
 std::string file_sha256(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -30,6 +34,12 @@ std::string file_sha256(const std::string& path) {
         std::string_view(buffer.data(), static_cast<size_t>(file.gcount())));
   }
   if (!file.eof()) throw IoError({.what = "can't read " + path});
+  return digest.hex();
+}
+
+std::string text_sha256(std::string_view text) {
+  Sha256 digest;
+  digest.add(text);
   return digest.hex();
 }
 
@@ -46,94 +56,236 @@ json to_json(const models::ModelSpec& spec) {
           {"depth", spec.depth}};
 }
 
-models::ModelSpec model_spec(const json& object) {
-  models::ModelSpec spec;
-  spec.name = object.at("name").get<std::string>();
-  spec.classes = object.at("classes").get<int64_t>();
-  spec.stem = object.at("stem") == stem_name(models::Stem::kCifar)
-                  ? models::Stem::kCifar
-                  : models::Stem::kImageNet;
-  spec.in_features = object.at("in_features").get<int64_t>();
-  spec.width = object.at("width").get<int64_t>();
-  spec.depth = object.at("depth").get<int64_t>();
-  return spec;
+json to_json(const RunRecord& run) {
+  const RunPosition& at = run.position;
+  return {{"position",
+           {{"step", at.step},
+            {"epoch", at.epoch},
+            {"batch", at.batch},
+            {"loss_sum", at.loss_sum},
+            {"correct", at.correct},
+            {"samples", at.samples}}},
+          {"settings", run.settings},
+          {"versions", run.versions}};
 }
 
-void check_file(const std::string& path, const json& entry) {
-  const auto bytes = entry.at("bytes").get<uint64_t>();
-  const auto sha256 = entry.at("sha256").get<std::string>();
+// Reads the values of a manifest that may be hostile.
+class Reader {
+ public:
+  explicit Reader(const std::string& path) : path_(path) {}
+
+  [[noreturn]] void refuse(const std::string& what, const std::string& got) {
+    throw CheckpointError({.what = path_ + " is damaged",
+                           .expected = what,
+                           .got = got,
+                           .fix = "use another checkpoint"});
+  }
+
+  const json& member(const json& object, const char* key) {
+    if (!object.is_object() || !object.contains(key)) {
+      refuse(fmt::format("a key '{}'", key), "none");
+    }
+    return object.at(key);
+  }
+
+  int64_t whole(const json& object, const char* key,
+                int64_t most = int64_t{1} << 53) {
+    const json& value = member(object, key);
+    const bool is_whole = value.is_number_unsigned() &&
+                          value.get<uint64_t>() <= static_cast<uint64_t>(most);
+    if (!is_whole) {
+      refuse(fmt::format("'{}' of 0 to {}", key, most), brief(value));
+    }
+    return value.get<int64_t>();
+  }
+
+  std::string text(const json& object, const char* key) {
+    const json& value = member(object, key);
+    if (!value.is_string()) refuse(fmt::format("text in '{}'", key), "other");
+    return value.get<std::string>();
+  }
+
+  std::string sha256(const json& object, const char* key) {
+    std::string digest = text(object, key);
+    const bool is_hex =
+        digest.find_first_not_of("0123456789abcdef") == std::string::npos;
+    if (digest.size() != 64 || !is_hex) {
+      refuse(fmt::format("64 digits in '{}'", key), quote(digest));
+    }
+    return digest;
+  }
+
+  models::ModelSpec model(const json& object) {
+    models::ModelSpec spec;
+    spec.name = text(object, "name");
+    spec.classes = whole(object, "classes", kMaxModelExtent);
+    spec.stem = text(object, "stem") == stem_name(models::Stem::kCifar)
+                    ? models::Stem::kCifar
+                    : models::Stem::kImageNet;
+    spec.in_features = whole(object, "in_features", kMaxModelExtent);
+    spec.width = whole(object, "width", kMaxModelExtent);
+    spec.depth = whole(object, "depth", kMaxModelExtent);
+    return spec;
+  }
+
+  Settings settings(const json& object, const char* key) {
+    Settings settings;
+    for (const auto& [name, value] : member(object, key).items()) {
+      if (!value.is_string()) refuse("settings as text", brief(value));
+      settings[name] = value.get<std::string>();
+    }
+    return settings;
+  }
+
+  RunRecord run(const json& object) {
+    const json& at = member(object, "position");
+    RunRecord record;
+    record.position = {.step = whole(at, "step"),
+                       .epoch = whole(at, "epoch"),
+                       .batch = whole(at, "batch"),
+                       .loss_sum = 0,
+                       .correct = whole(at, "correct"),
+                       .samples = whole(at, "samples")};
+    const json& loss_sum = member(at, "loss_sum");
+    if (!loss_sum.is_number()) refuse("a number in 'loss_sum'", "none");
+    record.position.loss_sum = loss_sum.get<double>();
+    record.settings = settings(object, "settings");
+    record.versions = settings(object, "versions");
+    return record;
+  }
+
+  std::vector<CheckpointFile> files(const json& object) {
+    if (!object.is_object() || object.size() > kMaxFiles) {
+      refuse(fmt::format("up to {} files", kMaxFiles), brief(object));
+    }
+    std::vector<CheckpointFile> files;
+    for (const auto& [name, entry] : object.items()) {
+      check_name(name);
+      files.push_back({.name = name,
+                       .bytes = static_cast<uint64_t>(whole(entry, "bytes")),
+                       .sha256 = sha256(entry, "sha256")});
+    }
+    return files;
+  }
+
+ private:
+  // Nothing that leads out of the folder, or to what is not ours.
+  void check_name(const std::string& name) {
+    const bool is_plain =
+        name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-.") ==
+        std::string::npos;
+    if (!is_plain || name.starts_with('.') || !name.ends_with(".safetensors")) {
+      refuse("names of files in the folder", quote(name));
+    }
+  }
+
+  const std::string& path_;
+};
+
+void check_file(const std::string& path, const CheckpointFile& file) {
   std::error_code error;
+  if (std::filesystem::is_symlink(path, error)) {
+    throw CheckpointError({.what = path + " is a link",
+                           .expected = "the file itself",
+                           .fix = "copy what it leads to, if you trust it"});
+  }
   const uint64_t found = std::filesystem::file_size(path, error);
   if (error) {
     throw CheckpointError(
         {.what = "can't read " + path, .got = error.message()});
   }
-  if (found != bytes) {
+  if (found != file.bytes) {
     throw CheckpointError({.what = path + " is not as it was written",
-                           .expected = fmt::format("{} bytes", bytes),
+                           .expected = fmt::format("{} bytes", file.bytes),
                            .got = fmt::format("{}", found),
                            .fix = "use another checkpoint"});
   }
-  if (const std::string digest = file_sha256(path); digest != sha256) {
+  if (const std::string digest = file_sha256(path); digest != file.sha256) {
     throw CheckpointError({.what = path + " is not as it was written",
-                           .expected = "SHA-256 " + sha256,
+                           .expected = "SHA-256 " + file.sha256,
                            .got = digest,
                            .fix = "use another checkpoint"});
   }
 }
 
-CheckpointInfo checked_info(const std::string& folder, const json& manifest) {
-  const int version = manifest.at("lockstep_checkpoint").get<int>();
+}  // namespace
+
+std::string optimizer_file(int part, int parts) {
+  if (parts == 1) return fmt::format("{}.safetensors", kOptimizerFiles);
+  return fmt::format("{}-{:05}-of-{:05}.safetensors", kOptimizerFiles, part + 1,
+                     parts);
+}
+
+std::string format_manifest(const Manifest& manifest) {
+  json files = json::object();
+  for (const CheckpointFile& file : manifest.files) {
+    files[file.name] = {{"bytes", file.bytes}, {"sha256", file.sha256}};
+  }
+  const CheckpointInfo& info = manifest.info;
+  json object{{"lockstep_checkpoint", kFormatVersion},
+              {"model", to_json(info.model)},
+              {"step", info.step},
+              {"epoch", info.epoch},
+              {"parameter_sha256", info.parameter_sha256},
+              {"not_finite", manifest.not_finite},
+              {"files", std::move(files)}};
+  if (info.run) object["run"] = to_json(*info.run);
+  object["manifest_sha256"] = text_sha256(object.dump());
+  return object.dump(2) + "\n";
+}
+
+Manifest parse_manifest(const std::string& path, std::string_view text) {
+  Reader reader(path);
+  json object = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (object.is_discarded()) reader.refuse("JSON", "other bytes");
+  const int64_t version = reader.whole(object, "lockstep_checkpoint");
   if (version != kFormatVersion) {
     throw CheckpointError(
-        {.what = folder + " is of another version of the format",
+        {.what = path + " is of another version of the format",
          .expected = fmt::format("{}", kFormatVersion),
          .got = fmt::format("{}", version)});
   }
-  for (const char* name : kCheckpointFiles) {
-    check_file(folder + "/" + name, manifest.at("files").at(name));
+  const std::string saved = reader.sha256(object, "manifest_sha256");
+  object.erase("manifest_sha256");
+  if (saved != text_sha256(object.dump(-1, ' ', false,
+                                       json::error_handler_t::replace))) {
+    reader.refuse("what was written", "something else (SHA-256)");
   }
-  CheckpointInfo info;
-  info.model = model_spec(manifest.at("model"));
-  info.step = manifest.at("step").get<int64_t>();
-  info.epoch = manifest.at("epoch").get<int64_t>();
-  info.parameter_sha256 = manifest.at("parameter_sha256").get<std::string>();
-  return info;
+  Manifest manifest;
+  manifest.info.model = reader.model(reader.member(object, "model"));
+  manifest.info.step = reader.whole(object, "step");
+  manifest.info.epoch = reader.whole(object, "epoch");
+  manifest.info.parameter_sha256 = reader.text(object, "parameter_sha256");
+  if (object.contains("run")) manifest.info.run = reader.run(object["run"]);
+  manifest.files = reader.files(reader.member(object, "files"));
+  for (const json& name : reader.member(object, "not_finite")) {
+    if (!name.is_string()) reader.refuse("names in 'not_finite'", brief(name));
+    manifest.not_finite.push_back(name.get<std::string>());
+  }
+  return manifest;
 }
 
-}  // namespace
-
-void write_manifest(const std::string& folder, const CheckpointInfo& info) {
-  json files = json::object();
-  for (const char* name : kCheckpointFiles) {
-    const std::string path = folder + "/" + name;
-    files[name] = {{"bytes", std::filesystem::file_size(path)},
-                   {"sha256", file_sha256(path)}};
-  }
-  const json manifest{{"lockstep_checkpoint", kFormatVersion},
-                      {"model", to_json(info.model)},
-                      {"step", info.step},
-                      {"epoch", info.epoch},
-                      {"parameter_sha256", info.parameter_sha256},
-                      {"files", std::move(files)}};
-  AtomicFile file(folder + "/" + kManifestFile);
-  file.write(manifest.dump(2) + "\n");
-  file.commit();
-}
-
-CheckpointInfo read_manifest(const std::string& folder) {
-  const std::string path = folder + "/" + kManifestFile;
+std::string read_manifest_text(const std::string& folder) {
   try {
-    return checked_info(folder,
-                        json::parse(read_file(path, kMaxManifestBytes)));
-  } catch (const json::exception& error) {
-    throw CheckpointError({.what = path + " is damaged",
-                           .got = error.what(),
-                           .fix = "use another checkpoint"});
+    return read_file(folder + "/" + kManifestFile, kMaxManifestBytes);
   } catch (const IoError& error) {
     throw CheckpointError(
         {.what = folder + " is no whole checkpoint", .got = error.what()});
   }
+}
+
+Manifest read_manifest(const std::string& folder) {
+  Manifest manifest =
+      parse_manifest(folder + "/" + kManifestFile, read_manifest_text(folder));
+  try {
+    for (const CheckpointFile& file : manifest.files) {
+      check_file(folder + "/" + file.name, file);
+    }
+  } catch (const IoError& error) {
+    throw CheckpointError(
+        {.what = folder + " is no whole checkpoint", .got = error.what()});
+  }
+  return manifest;
 }
 
 }  // namespace lockstep::train

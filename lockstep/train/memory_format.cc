@@ -10,6 +10,11 @@ void to_channels_last(torch::nn::Module& module) {
   }
 }
 
+bool prefers_channels_last(const models::ModelSpec& spec,
+                           const std::vector<Device>& devices) {
+  return spec.name != "mlp" && devices.front().is_cpu();
+}
+
 std::shared_ptr<models::Model> make_laid_out(const models::ModelSpec& spec,
                                              bool channels_last,
                                              models::Init init) {

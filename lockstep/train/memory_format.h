@@ -2,7 +2,9 @@
 
 #include <functional>
 #include <memory>
+#include <vector>
 
+#include "lockstep/device/device.h"
 #include "lockstep/models/model.h"
 
 namespace lockstep::train {
@@ -10,6 +12,10 @@ namespace lockstep::train {
 /// Gives every 4-d parameter (a convolution's weight) the channels_last
 /// layout, as PyTorch's module.to(memory_format=...) does.
 void to_channels_last(torch::nn::Module& module);
+
+/// Whether channels_last is faster: convolutions on CPU slices.
+bool prefers_channels_last(const models::ModelSpec& spec,
+                           const std::vector<Device>& devices);
 
 /// Builds a model of `spec`, in that layout if asked to.
 std::shared_ptr<models::Model> make_laid_out(

@@ -14,6 +14,10 @@ int64_t count_correct(const torch::Tensor& logits,
 /// Loss and accuracy over the samples added so far.
 class RunningMean {
  public:
+  RunningMean() = default;
+  /// Goes on from sums.
+  RunningMean(double loss_sum, int64_t correct, int64_t samples)
+      : loss_sum_(loss_sum), correct_(correct), samples_(samples) {}
   void add(double mean_loss, int64_t correct, int64_t samples) {
     loss_sum_ += mean_loss * static_cast<double>(samples);
     correct_ += correct;
@@ -25,6 +29,8 @@ class RunningMean {
     return samples_ == 0 ? 0 : static_cast<double>(correct_) / count();
   }
   int64_t samples() const { return samples_; }
+  int64_t correct() const { return correct_; }
+  double loss_sum() const { return loss_sum_; }
 
  private:
   double count() const { return static_cast<double>(samples_); }

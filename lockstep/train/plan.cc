@@ -1,12 +1,14 @@
 #include "lockstep/train/plan.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/cpu_set.h"
 #include "lockstep/base/error.h"
+#include "lockstep/train/memory_format.h"
 
 namespace lockstep::train {
 namespace {
@@ -34,7 +36,7 @@ void check(const TrainOptions& options) {
   check_at_least("shards", options.shards, 0);
   check_at_least("warmup_steps", options.warmup_steps, 0);
   check_at_least("checkpoint_every", options.checkpoint_every, 0);
-  check_at_least("keep_checkpoints", options.keep_checkpoints, 1);
+  check_at_least("keep_checkpoints", options.keep_checkpoints, 2);
   check_at_least("log_every", options.log_every, 1);
   check_at_least("trace_steps", options.trace_steps, 1);
   check_not_negative("lr", options.lr);
@@ -87,9 +89,27 @@ Device device_of_rank(const TrainOptions& options) {
        .fix = "give --devices as many as there are ranks on this host"});
 }
 
+// 0 if it is not there.
+int64_t number_of(const Settings& saved, const char* name) {
+  const auto found = saved.find(name);
+  if (found == saved.end()) return 0;
+  constexpr int64_t kMost = 1 << 20;
+  const std::string& text = found->second;
+  int64_t number = 0;
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error == std::errc() && end == text.data() + text.size() && number > 0 &&
+      number <= kMost) {
+    return number;
+  }
+  throw CheckpointError({.what = fmt::format("'{}' can't be used", name),
+                         .expected = fmt::format("1 to {}", kMost),
+                         .got = text.substr(0, 40)});
+}
+
 }  // namespace
 
-Plan make_plan(const TrainOptions& options) {
+Plan make_plan(const TrainOptions& options, const Settings& saved) {
   check(options);
   Plan plan;
   plan.devices = options.devices;
@@ -99,11 +119,23 @@ Plan make_plan(const TrainOptions& options) {
   }
   plan.world_size =
       static_cast<int64_t>(plan.devices.size()) * options.world.size();
-  plan.shards = shards_of(options.shards, plan.world_size, plan.devices);
+  const int64_t shards =
+      options.shards > 0 ? options.shards : number_of(saved, "shards");
+  plan.shards = shards_of(shards, plan.world_size, plan.devices);
   plan.intra_op_threads =
       options.intra_op_threads > 0
           ? options.intra_op_threads
-          : threads_of(plan.shards, plan.devices, options.world);
+          : static_cast<int>(number_of(saved, "intra_op_threads"));
+  if (plan.intra_op_threads == 0) {
+    plan.intra_op_threads =
+        threads_of(plan.shards, plan.devices, options.world);
+  }
+  const auto layout = saved.find("channels_last");
+  const bool preferred =
+      layout != saved.end()
+          ? layout->second == "true"
+          : prefers_channels_last(options.model, plan.devices);
+  plan.channels_last = options.channels_last.value_or(preferred);
   return plan;
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "lockstep/train/run_record.h"
 #include "lockstep/train/trainer.h"
 
 namespace lockstep::train {
@@ -17,11 +18,13 @@ struct Plan {
   /// the number of shards alone, so that one device that runs the shards one
   /// after another gets the bits of many that run them at once.
   int intra_op_threads = 1;
+  bool channels_last = false;
 };
 
 /// Checks the options and completes them. Throws InvalidArgument naming the
 /// option: no devices, shards that are not a multiple of the devices, sizes
-/// below 1, ranks that have no device.
-Plan make_plan(const TrainOptions& options);
+/// below 1, ranks that have no device. What the options leave open is as the
+/// run that is gone on with had it (`saved`).
+Plan make_plan(const TrainOptions& options, const Settings& saved = {});
 
 }  // namespace lockstep::train

@@ -142,6 +142,8 @@ nlohmann::ordered_json to_ordered_json(const RunReport& report) {
           {"memory_shared_bytes", report.memory_shared_bytes},
           {"parameter_bytes", report.parameter_bytes},
           {"optimizer_state_bytes", report.optimizer_state_bytes},
+          {"resumed_from", report.resumed_from},
+          {"first_step", report.first_step},
           {"steps", report.steps},
           {"step_time_s", times_to_json(report.step_time_s)},
           {"data_wait_s", report.data_wait_s},
@@ -156,6 +158,12 @@ nlohmann::ordered_json to_ordered_json(const RunReport& report) {
             {"samples", report.test.samples}}},
           {"parameter_sha256", report.parameter_sha256},
           {"last_checkpoint", report.last_checkpoint},
+          {"checkpoints",
+           {{"saved", report.checkpoints.saved},
+            {"failed", report.checkpoints.failed},
+            {"stall_s", report.checkpoints.stall_s},
+            {"write_s", report.checkpoints.write_s},
+            {"bytes", report.checkpoints.bytes}}},
           {"interrupted", report.interrupted}};
 }
 
@@ -180,6 +188,8 @@ RunReport run_report_from_json(const json& object) {
   read(object, "memory_shared_bytes", report.memory_shared_bytes);
   read(object, "parameter_bytes", report.parameter_bytes);
   read(object, "optimizer_state_bytes", report.optimizer_state_bytes);
+  read(object, "resumed_from", report.resumed_from);
+  read(object, "first_step", report.first_step);
   read(object, "steps", report.steps);
   read_times(member(object, "step_time_s"), report.step_time_s);
   read(object, "data_wait_s", report.data_wait_s);
@@ -196,6 +206,12 @@ RunReport run_report_from_json(const json& object) {
   read(test, "samples", report.test.samples);
   read(object, "parameter_sha256", report.parameter_sha256);
   read(object, "last_checkpoint", report.last_checkpoint);
+  const json& checkpoints = member(object, "checkpoints");
+  read(checkpoints, "saved", report.checkpoints.saved);
+  read(checkpoints, "failed", report.checkpoints.failed);
+  read(checkpoints, "stall_s", report.checkpoints.stall_s);
+  read(checkpoints, "write_s", report.checkpoints.write_s);
+  read(checkpoints, "bytes", report.checkpoints.bytes);
   read(object, "interrupted", report.interrupted);
   return report;
 }

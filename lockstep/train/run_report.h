@@ -41,6 +41,15 @@ struct PhaseReport {
          reduce = 0, update = 0;
 };
 
+/// What writing checkpoints cost rank 0, all of them together.
+struct CheckpointReport {
+  int64_t saved = 0;
+  int64_t failed = 0;  ///< of these, not written
+  double stall_s = 0;  ///< the steps stood still
+  double write_s = 0;  ///< beside the steps
+  int64_t bytes = 0;   ///< of one
+};
+
 /// What a run was and what came of it: run.json.
 struct RunReport {
   std::string lockstep;  ///< version
@@ -58,17 +67,20 @@ struct RunReport {
   int64_t memory_shared_bytes = 0;  ///< held once for all slices (peak)
   int64_t parameter_bytes = 0;      ///< all copies
   int64_t optimizer_state_bytes = 0;
-  int64_t steps = 0;
-  TimeSummary step_time_s;  ///< forward to update, without the data
-  double data_wait_s = 0;   ///< waited for batches, in all steps together
-  double total_time_s = 0;  ///< first batch to last update, data included
+  std::string resumed_from;  ///< checkpoint; empty: from the beginning
+  int64_t first_step = 0;    ///< counted from 0
+  int64_t steps = 0;         ///< done, those before first_step included
+  TimeSummary step_time_s;   ///< forward to update, without the data
+  double data_wait_s = 0;    ///< waited for batches, in all steps together
+  double total_time_s = 0;   ///< first batch to last update, data included
   double samples_per_s = 0;
   PhaseReport phases_s;
-  std::vector<double> losses;  ///< of each step
+  std::vector<double> losses;  ///< of each step from first_step on
   std::vector<EpochReport> epochs;
   TestReport test;
   std::string parameter_sha256;
   std::string last_checkpoint;
+  CheckpointReport checkpoints;
   bool interrupted = false;
 };
 

@@ -129,7 +129,8 @@ torch::Tensor read_tensor(const std::string& path, const InputFile& file,
 
 }  // namespace
 
-void write_safetensors(const std::string& path, const SafeTensors& content) {
+void write_safetensors(const std::string& path, const SafeTensors& content,
+                       Sha256* digest) {
   SafeTensorsHeader header{.entries = {}, .metadata = content.metadata};
   for (const auto& [name, tensor] : content.tensors) {
     if (!tensor.defined() || tensor.layout() != torch::kStrided) {
@@ -161,12 +162,16 @@ void write_safetensors(const std::string& path, const SafeTensors& content) {
   const uint64_t length = text.size();
 
   AtomicFile file(path);
-  file.write(std::as_bytes(std::span(&length, 1)));
-  file.write(text);
+  const auto write = [&](std::span<const std::byte> bytes) {
+    file.write(bytes);
+    if (digest != nullptr) digest->add(bytes);
+  };
+  write(std::as_bytes(std::span(&length, 1)));
+  write(std::as_bytes(std::span(text.data(), text.size())));
   for (const size_t i : order) {
     const torch::Tensor tensor =
         tensors[i].second.detach().to(torch::kCPU).contiguous();
-    file.write(bytes_of(tensor));
+    write(bytes_of(tensor));
   }
   file.commit();
 }

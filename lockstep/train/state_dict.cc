@@ -117,7 +117,10 @@ void load_state_dict(torch::nn::Module& module, const NamedTensors& tensors,
 }
 
 std::string parameter_digest(const torch::nn::Module& module) {
-  NamedTensors entries = state_dict(module);
+  return parameter_digest(state_dict(module));
+}
+
+std::string parameter_digest(NamedTensors entries) {
   std::sort(entries.begin(), entries.end(),
             [](const auto& a, const auto& b) { return a.first < b.first; });
   Sha256 digest;

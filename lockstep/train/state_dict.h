@@ -34,6 +34,8 @@ void load_state_dict(torch::nn::Module& module, const NamedTensors& tensors,
 /// names: the name, a zero byte, the dtype as safetensors spells it, a zero
 /// byte, the shape ("64,3,7,7"), a zero byte, and the bytes.
 std::string parameter_digest(const torch::nn::Module& module);
+/// The same of a state dict.
+std::string parameter_digest(NamedTensors entries);
 
 /// Saves or loads a module alone (no optimizer) as one safetensors file.
 void save(const torch::nn::Module& module, const std::string& path);

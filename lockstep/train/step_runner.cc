@@ -41,16 +41,19 @@ void charge_first_device(const TrainOptions& options, const Plan& plan,
 }
 
 std::shared_ptr<models::Model> make_model(const TrainOptions& options,
-                                          const Plan& plan) {
+                                          const Plan& plan,
+                                          const CheckpointReader* resumed) {
   std::optional<MemoryScope> scope;
   charge_first_device(options, plan, scope);
   // Ranks that are threads share LibTorch's default generator.
   static std::mutex generator_is_in_use;
   const std::lock_guard lock(generator_is_in_use);
   torch::manual_seed(options.seed);
-  auto model = make_laid_out(options.model, options.channels_last);
+  auto model = make_laid_out(options.model, plan.channels_last);
   const std::string& from = options.init_from;
-  if (!from.empty()) {
+  if (resumed != nullptr) {
+    resumed->load(*model);
+  } else if (!from.empty()) {
     if (std::filesystem::is_directory(from)) {
       load_checkpoint(find_checkpoint(from), *model);
     } else {
@@ -92,11 +95,12 @@ DataParallelOptions parallel_options(const TrainOptions& options,
 
 }  // namespace
 
-StepRunner::StepRunner(const TrainOptions& options, const Plan& plan)
+StepRunner::StepRunner(const TrainOptions& options, const Plan& plan,
+                       const CheckpointReader* resumed)
     : options_(options),
       plan_(plan),
-      model_(make_model(options, plan)),
-      parallel_(model_, replica_factory(options.model, options.channels_last),
+      model_(make_model(options, plan, resumed)),
+      parallel_(model_, replica_factory(options.model, plan.channels_last),
                 plan.devices, parallel_options(options, plan)),
       optimizer_(make_optimizer(options, plan, *model_,
                                 [this](const Tensor& parameter) {
@@ -105,6 +109,18 @@ StepRunner::StepRunner(const TrainOptions& options, const Plan& plan)
       samples_(plan.devices.size(), 0) {
   parallel_->train(true);
   restart_accounts();
+}
+
+void StepRunner::load_optimizer(const CheckpointReader* resumed) {
+  if (resumed != nullptr) resumed->load(*optimizer_);
+  if (options_.world.size() == 1) return;
+  auto state = optimizer_->state_dict();
+  for (auto& [name, tensor] : state) {
+    Tensor message = tensor.contiguous();
+    options_.world.broadcast(message, 0);
+    state[name] = message;
+  }
+  optimizer_->load_state_dict(state);
 }
 
 void StepRunner::restart_accounts() {

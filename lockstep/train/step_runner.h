@@ -9,6 +9,7 @@
 #include "lockstep/models/model.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/data_parallel.h"
+#include "lockstep/train/checkpoint.h"
 #include "lockstep/train/plan.h"
 #include "lockstep/train/rank_report.h"
 #include "lockstep/train/trainer.h"
@@ -27,8 +28,14 @@ struct StepOutcome {
 /// A model, its optimizer and the way a strategy makes a step with them.
 class StepRunner {
  public:
-  /// Builds the model from options.seed and loads options.init_from.
-  StepRunner(const TrainOptions& options, const Plan& plan);
+  /// Builds the model from options.seed and loads options.init_from, or
+  /// `resumed`. Of several ranks, rank 0's model is everyone's.
+  StepRunner(const TrainOptions& options, const Plan& plan,
+             const CheckpointReader* resumed = nullptr);
+
+  /// Gives all ranks the optimizer's state of `resumed`, which rank 0 has.
+  /// Collective.
+  void load_optimizer(const CheckpointReader* resumed);
 
   /// One step: forward, loss, backward, update. Of several ranks, each with
   /// its part of the batch, all get the outcome of the whole.

@@ -14,12 +14,13 @@
 #include "lockstep/base/trace.h"
 #include "lockstep/base/version.h"
 #include "lockstep/device/memory.h"
-#include "lockstep/train/checkpoint.h"
 #include "lockstep/train/chrome_trace.h"
 #include "lockstep/train/evaluate.h"
 #include "lockstep/train/loading.h"
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/progress.h"
+#include "lockstep/train/resume.h"
+#include "lockstep/train/run_checkpoints.h"
 #include "lockstep/train/schedule.h"
 #include "lockstep/train/state_dict.h"
 #include "lockstep/train/step_recorder.h"
@@ -55,16 +56,21 @@ class Run {
   Run(const TrainOptions& options, const std::function<bool()>& stop)
       : options_(options),
         stop_(stop),
-        plan_(make_plan(options)),
-        train_data_(open_training_data()),
+        resume_(find_resume(options)),
+        plan_(make_plan(options, saved_settings())),
+        dataset_(open_training_data()),
+        train_data_(
+            make_loader(options_, plan_, data::Split::kTrain, dataset_)),
         test_data_(open_test_data()),
-        runner_(options_, plan_),
         total_steps_(count_steps(options_, train_data_->batches())),
+        checkpoints_(options_, plan_, total_steps_, dataset_, resume_),
+        runner_(options_, plan_, reader()),
         progress_(options_.progress && is_first()
                       ? default_progress_style(stdout)
                       : ProgressStyle::kNone,
                   options_.log_every) {
     describe();
+    if (resume_) go_on();
   }
 
   RunReport train() {
@@ -73,21 +79,27 @@ class Run {
       recorder_.emplace(options_.world, plan_.devices, options_.trace_steps);
     }
     const Stopwatch watch;
-    for (int64_t epoch = 0; step_ < total_steps_; ++epoch) {
-      train_epoch(epoch);
-      if (report_.interrupted) break;
+    while (step_ < total_steps_ && !report_.interrupted) {
+      train_epoch(step_ / train_data_->batches());
     }
-    report_.total_time_s = watch.seconds() - checkpoint_s_;
+    report_.total_time_s = watch.seconds() - checkpoints_.stall_s();
     finish();
     return report_;
   }
 
  private:
-  std::unique_ptr<data::Loader> open_training_data() {
+  Settings saved_settings() const {
+    return resume_ ? resume_->info.run->settings : Settings();
+  }
+
+  const CheckpointReader* reader() const {
+    return resume_ && resume_->reader ? &*resume_->reader : nullptr;
+  }
+
+  std::shared_ptr<const data::Dataset> open_training_data() {
     auto dataset = data::open(options_.data, data::Split::kTrain);
     options_.model = fit(options_.model, *dataset);
-    return make_loader(options_, plan_, data::Split::kTrain,
-                       std::move(dataset));
+    return dataset;
   }
 
   std::unique_ptr<data::Loader> open_test_data() const {
@@ -110,32 +122,62 @@ class Run {
     report_.split = runner_.parallel()->split(options_.batch_size);
   }
 
+  // As if there had been no stop.
+  void go_on() {
+    RunCheckpoints::restore(resume_, plan_, runner_);
+    const RunPosition& at = resume_->info.run->position;
+    const int64_t batches = train_data_->batches();
+    if (at.step != resume_->info.step || at.epoch != at.step / batches ||
+        at.batch != at.step % batches) {
+      throw CheckpointError(
+          {.what = resume_->path + " contradicts itself",
+           .expected = fmt::format("a place among {} batches", batches),
+           .got = fmt::format("step {}, epoch {}, batch {}", at.step, at.epoch,
+                              at.batch),
+           .fix = "use another checkpoint"});
+    }
+    step_ = report_.first_step = at.step;
+    mean_ = RunningMean(at.loss_sum, at.correct, at.samples);
+    progress_.line(fmt::format("resumed from {}: step {} of {}", resume_->path,
+                               step_, total_steps_));
+  }
+
+  RunPosition position() const {
+    const int64_t batches = train_data_->batches();
+    RunPosition at{
+        .step = step_, .epoch = step_ / batches, .batch = step_ % batches};
+    if (at.batch == 0) return at;
+    at.loss_sum = mean_.loss_sum();
+    at.correct = mean_.correct();
+    at.samples = mean_.samples();
+    return at;
+  }
+
   void train_epoch(int64_t epoch) {
-    RunningMean mean;
     const int64_t first_step = step_;
     EpochReport epoch_report{.epoch = epoch, .lr = lr(epoch)};
-    train_data_->begin(epoch);
+    train_data_->begin(epoch, step_ % train_data_->batches());
     while (step_ < total_steps_) {
       // The first step warmed up: it is kept only if there is no other.
-      if (recorder_ && step_ == 1) recorder_->restart();
+      if (recorder_ && step_ == report_.first_step + 1) recorder_->restart();
       const int64_t begin_ns = trace_clock_ns();
       const auto batch = next_batch();
       if (!batch) break;
       if (recorder_) recorder_->begin_step(begin_ns);
-      if (train_batch(*batch, epoch, mean)) {
+      if (train_batch(*batch, epoch)) {
         report_.interrupted = true;
         break;
       }
     }
-    epoch_report.train_loss = mean.loss();
-    epoch_report.train_accuracy = mean.accuracy();
-    samples_ += mean.samples();
+    epoch_report.train_loss = mean_.loss();
+    epoch_report.train_accuracy = mean_.accuracy();
     report_.epochs.push_back(epoch_report);
     progress_.line(fmt::format(
         "[{}] Epoch {} | Batchsize: {} | Steps: {} | LR: {:.4f} | Loss: "
         "{:.4f} | Acc: {:.2f}%",
         device_names(), epoch, options_.batch_size, step_ - first_step,
-        epoch_report.lr, mean.loss(), 100 * mean.accuracy()));
+        epoch_report.lr, mean_.loss(), 100 * mean_.accuracy()));
+    if (!report_.interrupted) mean_ = {};
   }
 
   std::optional<data::Batch> next_batch() {
@@ -152,7 +194,7 @@ class Run {
   }
 
   /// Returns whether the run is to stop.
-  bool train_batch(const data::Batch& batch, int64_t epoch, RunningMean& mean) {
+  bool train_batch(const data::Batch& batch, int64_t epoch) {
     const Stopwatch watch;
     const StepOutcome outcome =
         runner_.step(batch, step_, lr(epoch), stop_ && stop_());
@@ -160,16 +202,17 @@ class Run {
     if (!outcome.is_finite) stop_on_garbage(batch, outcome, epoch);
     ++step_;
     report_.losses.push_back(outcome.loss);
-    mean.add(outcome.loss, outcome.correct, outcome.samples);
+    mean_.add(outcome.loss, outcome.correct, outcome.samples);
+    samples_ += outcome.samples;
     progress_.step({.done = step_,
                     .total = total_steps_,
                     .epoch = epoch,
-                    .loss = mean.loss(),
-                    .accuracy = mean.accuracy(),
+                    .loss = mean_.loss(),
+                    .accuracy = mean_.accuracy(),
                     .samples = outcome.samples});
     if (options_.checkpoint_every > 0 &&
         step_ % options_.checkpoint_every == 0) {
-      save(epoch);
+      checkpoints_.save(position(), runner_);
     }
     return outcome.is_stopped;
   }
@@ -187,10 +230,6 @@ class Run {
   [[noreturn]] void stop_on_garbage(const data::Batch& batch,
                                     const StepOutcome& outcome, int64_t epoch) {
     const std::string where = runner_.first_not_finite(batch);
-    const std::string checkpoint =
-        report_.last_checkpoint.empty()
-            ? "no checkpoint was written yet"
-            : "the last checkpoint is " + report_.last_checkpoint;
     throw TrainError(
         {.what = fmt::format("step {} (epoch {}, counted from 0) is not "
                              "finite, nothing was updated; first seen in {}",
@@ -199,22 +238,7 @@ class Run {
          .got = fmt::format("loss {}", outcome.loss),
          .fix = fmt::format("lower --lr ({:g} at this step) or set "
                             "--clip-grad-norm; {}",
-                            lr(epoch), checkpoint)});
-  }
-
-  void save(int64_t epoch) {
-    if (options_.out_dir.empty() || saved_step_ == step_ || !is_first()) return;
-    const Stopwatch watch;
-    const TraceSpan span("checkpoint", TraceCategory::kCompute);
-    report_.last_checkpoint =
-        save_checkpoint(options_.out_dir, runner_.model(), runner_.optimizer(),
-                        {.model = options_.model,
-                         .step = step_,
-                         .epoch = epoch,
-                         .parameter_sha256 = parameter_digest(runner_.model())},
-                        options_.keep_checkpoints);
-    saved_step_ = step_;
-    checkpoint_s_ += watch.seconds();
+                            lr(epoch), checkpoints_.last_in_words())});
   }
 
   /// What comes after the steps is not recorded.
@@ -236,7 +260,7 @@ class Run {
     double in_steps_s = 0;
     for (const double seconds : step_times_s_) in_steps_s += seconds;
     runner_.fill(report_, in_steps_s);
-    save(report_.epochs.empty() ? 0 : report_.epochs.back().epoch);
+    checkpoints_.save(position(), runner_);
     if (!options_.trace.empty() && is_first()) {
       write_chrome_trace(options_.trace, traces);
       progress_.line("trace " + options_.trace);
@@ -244,6 +268,7 @@ class Run {
     if (test_data_ && !report_.interrupted) {
       evaluate_at_end();
     }
+    const auto not_saved = checkpoints_.finish(report_);
     report_.parameter_sha256 = parameter_digest(runner_.model());
     progress_.line("parameter_sha256 " + report_.parameter_sha256);
     if (!report_.last_checkpoint.empty()) {
@@ -251,6 +276,7 @@ class Run {
     }
     if (!options_.out_dir.empty() && is_first())
       write_report(report_path(options_), report_);
+    if (not_saved) throw CheckpointError({.what = *not_saved});
   }
 
   void evaluate_at_end() {
@@ -266,19 +292,21 @@ class Run {
 
   TrainOptions options_;
   std::function<bool()> stop_;
+  std::optional<Resume> resume_;
   Plan plan_;
+  std::shared_ptr<const data::Dataset> dataset_;
   std::unique_ptr<data::Loader> train_data_;
   std::unique_ptr<data::Loader> test_data_;
-  StepRunner runner_;
   int64_t total_steps_;
+  RunCheckpoints checkpoints_;
+  StepRunner runner_;
   Progress progress_;
   RunReport report_;
   std::optional<StepRecorder> recorder_;
   std::vector<double> step_times_s_;
-  double checkpoint_s_ = 0;
+  RunningMean mean_;  // of the epoch so far
   int64_t step_ = 0;
-  int64_t saved_step_ = -1;
-  int64_t samples_ = 0;
+  int64_t samples_ = 0;  // in this run's steps
 };
 
 }  // namespace

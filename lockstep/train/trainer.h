@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -58,12 +59,20 @@ struct TrainOptions {
   int64_t warmup_steps = 0;
   std::vector<int64_t> milestones;  ///< epochs
   double clip_grad_norm = 0;        ///< 0: off
-  bool channels_last = false;
+  /// Layout of images; nothing: the faster one.
+  std::optional<bool> channels_last = false;
   int loader_workers = 1;
   std::string out_dir;           ///< checkpoints and run.json; empty: none
   int64_t checkpoint_every = 0;  ///< steps; 0: at the end only
-  int keep_checkpoints = 3;
-  std::string init_from;  ///< checkpoint or safetensors to start from
+  int keep_checkpoints = 3;      ///< 2 at least
+  std::string init_from;         ///< checkpoint or safetensors to start from
+  /// Goes on from a checkpoint, or the newest of a run's folder, as if there
+  /// had been no stop. "auto": from out_dir, or from the beginning if there is
+  /// none. Shards, threads and layout are then those of the checkpoint unless
+  /// they are given.
+  std::string resume;
+  /// Go on even if other settings than the checkpoint's give other bits.
+  bool allow_changes = false;
   /// Chrome trace of all ranks' last steps (chrome_trace.h); empty: none
   std::string trace;
   int64_t trace_steps = 10;

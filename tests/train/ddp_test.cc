@@ -1,52 +1,17 @@
-#include <mutex>
-
 #include <gtest/gtest.h>
 
-#include "lockstep/base/cpu_set.h"
-#include "lockstep/comm/world.h"
-#include "lockstep/train/trainer.h"
+#include "tests/train/runs.h"
 
 namespace lockstep::train {
 namespace {
 
 TrainOptions small_run(const std::string& model) {
-  TrainOptions options;
-  options.model = {.name = model, .width = 32, .depth = 2};
-  options.data = {.name = "synthetic", .samples = 100};
-  options.batch_size = 30;  // uneven over 4 shards; the epoch's last has 10
-  options.epochs = model == "mlp" ? 2 : 1;
-  options.max_steps = model == "mlp" ? 0 : 2;
-  options.lr = 0.01;
-  options.seed = 3;
-  options.shards = 4;
-  options.intra_op_threads = 1;
-  options.progress = false;
-  options.evaluate = true;
-  options.devices = {Device{.kind = DeviceKind::kCpu, .index = 0, .slices = 1}};
+  TrainOptions options = sharded_run();
+  options.model.name = model;
+  if (model == "mlp") return options;
+  options.epochs = 1;
+  options.max_steps = 2;
   return options;
-}
-
-/// Rank 0's report of a run with ranks as threads.
-RunReport distributed(TrainOptions options, int ranks,
-                      const std::string& backend) {
-  options.strategy = Strategy::kDistributed;
-  options.devices.resize(static_cast<size_t>(ranks), options.devices[0]);
-  RunReport first;
-  std::mutex mutex;
-  WorldOptions world_options;
-  world_options.backend = backend;
-  world_options.timeout = std::chrono::seconds(100);
-  spawn(
-      ranks,
-      [&](World world) {
-        TrainOptions own = options;
-        own.world = world;
-        const RunReport report = run_training(own);
-        const std::lock_guard lock(mutex);
-        if (world.rank() == 0) first = report;
-      },
-      world_options);
-  return first;
 }
 
 class Ddp : public testing::TestWithParam<const char*> {};

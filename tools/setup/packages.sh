@@ -10,7 +10,7 @@ mapfile -t wanted < <(grep -vE '^[[:space:]]*(#|$)' \
 
 if ! command -v dpkg-query >/dev/null; then
   # Not Debian: what is there is used, and what is not is named.
-  for program in clang++ clang-format cmake ninja pkg-config; do
+  for program in clang++ clang-format cmake ninja; do
     command -v "$program" >/dev/null || fail "$program is missing" \
       "a Debian system, or these installed: ${wanted[*]}" \
       "neither" "install it with your distribution's package manager"

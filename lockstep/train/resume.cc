@@ -1,0 +1,134 @@
+#include "lockstep/train/resume.h"
+
+#include <filesystem>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+#include "lockstep/train/checkpoint_folder.h"
+#include "lockstep/train/manifest.h"
+#include "lockstep/train/run_settings.h"
+
+namespace lockstep::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_same(const fs::path& one, const fs::path& other) {
+  std::error_code ignored;
+  return fs::equivalent(one, other, ignored);
+}
+
+// Those of another run would be mixed with ours, and taken for ours by the
+// next --resume auto.
+void check_out_dir(const TrainOptions& options, const std::string& from) {
+  const auto found = list_checkpoints(options.out_dir);
+  if (options.out_dir.empty() || found.empty()) return;
+  const std::string& newest = found.front().path;
+  if (from.empty()) {
+    throw CheckpointError(
+        {.what = fmt::format("{} has checkpoints of an earlier run",
+                             options.out_dir),
+         .got = newest,
+         .fix = "go on with it (--resume auto), choose another --out-dir, or "
+                "remove them"});
+  }
+  const fs::path run = fs::path(from).parent_path();
+  if (!is_same(run.empty() ? "." : run, options.out_dir)) {
+    throw CheckpointError(
+        {.what = fmt::format("{} has checkpoints of another run than {}",
+                             options.out_dir, from),
+         .got = newest,
+         .fix = "choose another --out-dir, or remove them"});
+  }
+  // A checkpoint was named, and it is not the newest.
+  if (is_same(from, options.resume) && !is_same(from, newest)) {
+    throw CheckpointError(
+        {.what = fmt::format("{} has later checkpoints than {}",
+                             options.out_dir, from),
+         .got = newest,
+         .fix = "remove them, or choose another --out-dir"});
+  }
+}
+
+// "" to start at the beginning.
+std::optional<CheckpointReader> find(const TrainOptions& options) {
+  if (options.resume.empty()) return std::nullopt;
+  if (options.resume != "auto") return open_checkpoint(options.resume);
+  if (options.out_dir.empty()) {
+    throw InvalidArgument("train", {.what = "there is nothing to resume",
+                                    .expected = "an out_dir for resume=auto",
+                                    .got = "none",
+                                    .fix = "give --out-dir"});
+  }
+  if (!has_checkpoints(options.out_dir)) return std::nullopt;
+  return open_checkpoint(options.out_dir);
+}
+
+void check_kind(const TrainOptions& options, const Resume& resume) {
+  if (!resume.info.run) {
+    throw CheckpointError(
+        {.what = resume.path + " does not say where its run was",
+         .expected = "a checkpoint of `lockstep train`",
+         .got = "one of a program of its own",
+         .fix = "start from its weights: --init-from " + resume.path});
+  }
+  if (resume.info.model.name == options.model.name) return;
+  throw CheckpointError({.what = resume.path + " is of another model",
+                         .expected = options.model.name,
+                         .got = resume.info.model.name,
+                         .fix = "give --model " + resume.info.model.name});
+}
+
+}  // namespace
+
+std::optional<Resume> find_resume(const TrainOptions& options) {
+  Resume resume;
+  std::string text;  // what rank 0 tells: the path, a line's end, the manifest
+  if (options.world.rank() == 0) {
+    resume.reader = find(options);
+    if (resume.reader) {
+      const std::string& path = resume.reader->path();
+      text = path + "\n" + read_manifest_text(path);
+    }
+    check_out_dir(options, resume.reader ? resume.reader->path() : "");
+  }
+  text = options.world.all_gather_text(text)[0];
+  if (text.empty()) return std::nullopt;
+  const size_t end = text.find('\n');
+  resume.path = text.substr(0, end);
+  resume.info = parse_manifest(resume.path, text.substr(end + 1)).info;
+  check_kind(options, resume);
+  return resume;
+}
+
+void check_settings(const TrainOptions& options, const RunRecord& saved,
+                    const Settings& now, const Settings& versions) {
+  std::vector<std::string> changes, notes;
+  for (const auto& [name, text] : differences(saved.settings, now)) {
+    if (name != kTotalSteps) {
+      changes.push_back(text);
+    } else if (options.schedule == ScheduleKind::kCosine) {
+      notes.push_back(text);  // only this schedule looks at the run's end
+    }
+  }
+  if (!changes.empty() && !options.allow_changes) {
+    throw CheckpointError(
+        {.what = fmt::format("the run would not go on as it was: {}",
+                             fmt::join(changes, "; ")),
+         .fix = "give the options it was started with, or --allow-changes to "
+                "go on with others"});
+  }
+  for (const auto& [name, text] : differences(saved.versions, versions)) {
+    notes.push_back(text);
+  }
+  notes.insert(notes.end(), changes.begin(), changes.end());
+  if (notes.empty() || options.world.rank() != 0) return;
+  log_warning("train",
+              fmt::format("the run goes on, but not to the same bits: {}",
+                          fmt::join(notes, "; ")));
+}
+
+}  // namespace lockstep::train

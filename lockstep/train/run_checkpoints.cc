@@ -1,0 +1,84 @@
+#include "lockstep/train/run_checkpoints.h"
+
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/trace.h"
+#include "lockstep/data/fingerprint.h"
+#include "lockstep/train/random_state.h"
+#include "lockstep/train/run_settings.h"
+
+namespace lockstep::train {
+
+RunCheckpoints::RunCheckpoints(const TrainOptions& options, const Plan& plan,
+                               int64_t total_steps,
+                               std::shared_ptr<const data::Dataset> dataset,
+                               const std::optional<Resume>& resume)
+    : options_(options), plan_(plan), total_steps_(total_steps) {
+  if (options.out_dir.empty() && !resume) return;
+  data_sha256_ = std::async(std::launch::async, [data = std::move(dataset)] {
+                   return data::fingerprint(*data);
+                 }).share();
+  if (resume) {
+    check_settings(options, *resume->info.run,
+                   settings_of(options, plan, total_steps, data_sha256_.get()),
+                   versions_of(plan));
+    resumed_from_ = resume->path;
+    saved_step_ = resume->info.step;
+  }
+  if (!options.out_dir.empty()) {
+    writer_.emplace(options.out_dir, options.keep_checkpoints, options.world);
+  }
+}
+
+void RunCheckpoints::restore(const std::optional<Resume>& resume,
+                             const Plan& plan, StepRunner& runner) {
+  if (!resume) return;
+  const CheckpointReader* reader = resume->reader ? &*resume->reader : nullptr;
+  runner.load_optimizer(reader);
+  if (reader != nullptr) set_random_state(reader->random_state(), plan.devices);
+}
+
+void RunCheckpoints::save(const RunPosition& position,
+                          const StepRunner& runner) {
+  if (!writer_ || saved_step_ == position.step) return;
+  const TraceSpan span("checkpoint", TraceCategory::kCompute);
+  saved_step_ = position.step;
+  const Settings settings =
+      settings_of(options_, plan_, total_steps_, data_sha256_.get());
+  writer_->save({.info = {.model = options_.model,
+                          .step = position.step,
+                          .epoch = position.epoch,
+                          .parameter_sha256 = {},
+                          .run = RunRecord{.position = position,
+                                           .settings = settings,
+                                           .versions = versions_of(plan_)}},
+                 .model = runner.model(),
+                 .optimizer = runner.optimizer(),
+                 .random = random_state(plan_.devices)});
+}
+
+std::optional<std::string> RunCheckpoints::finish(RunReport& report) {
+  report.resumed_from = resumed_from_;
+  report.last_checkpoint = resumed_from_;
+  if (!writer_) return std::nullopt;
+  std::optional<std::string> failure;
+  try {
+    writer_->finish();
+  } catch (const CheckpointError& error) {
+    failure = error.what();
+  }
+  if (!writer_->last().empty()) report.last_checkpoint = writer_->last();
+  report.checkpoints = writer_->costs();
+  return failure;
+}
+
+std::string RunCheckpoints::last_in_words() {
+  if (writer_) writer_->wait();
+  const std::string& last =
+      writer_ && !writer_->last().empty() ? writer_->last() : resumed_from_;
+  return last.empty() ? "no checkpoint was written yet"
+                      : "the last checkpoint is " + last;
+}
+
+}  // namespace lockstep::train

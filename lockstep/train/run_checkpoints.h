@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "lockstep/data/dataset.h"
+#include "lockstep/train/checkpoint_writer.h"
+#include "lockstep/train/plan.h"
+#include "lockstep/train/resume.h"
+#include "lockstep/train/step_runner.h"
+#include "lockstep/train/trainer.h"
+
+namespace lockstep::train {
+
+/// The checkpoints of one run, beginning with the one that it goes on from.
+class RunCheckpoints {
+ public:
+  /// Collective. Throws CheckpointError if `resume` is of a run with other
+  /// settings or data.
+  RunCheckpoints(const TrainOptions& options, const Plan& plan,
+                 int64_t total_steps,
+                 std::shared_ptr<const data::Dataset> dataset,
+                 const std::optional<Resume>& resume);
+
+  /// Loads what `runner` does not have yet. Collective.
+  static void restore(const std::optional<Resume>& resume, const Plan& plan,
+                      StepRunner& runner);
+
+  /// Nothing where there is no out_dir, or if this step is saved already.
+  /// Collective.
+  void save(const RunPosition& position, const StepRunner& runner);
+  /// Waits for the disk. Returns what kept the last one from it, if anything
+  /// did. Collective.
+  std::optional<std::string> finish(RunReport& report);
+
+  /// In words, for who gives up. Waits for the disk.
+  std::string last_in_words();
+  double stall_s() const { return writer_ ? writer_->costs().stall_s : 0; }
+
+ private:
+  const TrainOptions& options_;
+  const Plan& plan_;
+  const int64_t total_steps_;
+  std::shared_future<std::string> data_sha256_;
+  std::optional<CheckpointWriter> writer_;
+  std::string resumed_from_;
+  int64_t saved_step_ = -1;
+};
+
+}  // namespace lockstep::train

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+
+#include "lockstep/train/plan.h"
+#include "lockstep/train/run_record.h"
+#include "lockstep/train/trainer.h"
+
+namespace lockstep::train {
+
+/// The name of the one setting that only says how far a run goes.
+inline constexpr const char* kTotalSteps = "total_steps";
+
+/// Everything that the bits of a run depend on, beside the model and its
+/// position. Neither the strategy nor the number of devices is among it.
+Settings settings_of(const TrainOptions& options, const Plan& plan,
+                     int64_t total_steps, const std::string& data_sha256);
+
+/// Of Lockstep, LibTorch, and what they compute on.
+Settings versions_of(const Plan& plan);
+
+}  // namespace lockstep::train

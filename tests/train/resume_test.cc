@@ -1,0 +1,279 @@
+// A run that is stopped and goes on ends with the bits of one that was not.
+#include "lockstep/train/resume.h"
+
+#include <filesystem>
+
+#include <gtest/gtest.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+#include "lockstep/train/checkpoint.h"
+#include "tests/base/temporary_folder.h"
+#include "tests/train/runs.h"
+
+namespace lockstep::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Stops after `steps` steps.
+Stop after(int64_t steps) {
+  return [left = steps]() mutable { return --left <= 0; };
+}
+
+/// "single", "dp 2", "shm 2", "gloo 4": what the steps are done with.
+RunReport run_on(const std::string& what, TrainOptions options,
+                 const Stop& stop = {}) {
+  if (what == "single") return run_training(options, stop);
+  const std::string kind = what.substr(0, what.find(' '));
+  const int count = std::stoi(what.substr(kind.size()));
+  if (kind != "dp") return distributed(options, count, kind, stop);
+  options.strategy = Strategy::kDataParallel;
+  options.devices = devices("cpu:" + std::to_string(count));
+  return run_training(options, stop);
+}
+
+struct Resumption {
+  const char* first;
+  const char* second;
+  int64_t stop_after;
+};
+
+void PrintTo(const Resumption& how, std::ostream* out) {
+  *out << how.first << " to " << how.second << " after " << how.stop_after;
+}
+
+class Resumed : public testing::TestWithParam<Resumption> {};
+
+TEST_P(Resumed, EndsWithTheBitsOfTheUninterruptedRun) {
+  for (const auto kind : {OptimizerKind::kSgd, OptimizerKind::kAdamW}) {
+    const TemporaryFolder folder;
+    TrainOptions options = sharded_run();
+    options.optimizer = kind;
+    options.warmup_steps = 2;
+    const RunReport whole = run_training(options);
+
+    options.out_dir = folder.path("run");
+    const RunReport stopped =
+        run_on(GetParam().first, options, after(GetParam().stop_after));
+    EXPECT_TRUE(stopped.interrupted);
+    ASSERT_EQ(stopped.steps, GetParam().stop_after);
+    options.resume = "auto";
+    const RunReport resumed = run_on(GetParam().second, options);
+    EXPECT_EQ(resumed.resumed_from, stopped.last_checkpoint);
+    EXPECT_EQ(resumed.first_step, GetParam().stop_after);
+    EXPECT_EQ(resumed.steps, whole.steps);
+    EXPECT_EQ(resumed.parameter_sha256, whole.parameter_sha256);
+    EXPECT_EQ(resumed.test.accuracy, whole.test.accuracy);
+    EXPECT_EQ(resumed.losses,
+              std::vector<double>(whole.losses.begin() + stopped.steps,
+                                  whole.losses.end()));
+    // The epoch's line is that of all of its batches.
+    EXPECT_EQ(resumed.epochs.back().train_loss, whole.epochs.back().train_loss);
+    EXPECT_EQ(resumed.epochs.back().train_accuracy,
+              whole.epochs.back().train_accuracy);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Resume, Resumed,
+                         testing::Values(Resumption{"single", "single", 1},
+                                         Resumption{"single", "single",
+                                                    4},  // an epoch's end
+                                         Resumption{"dp 2", "shm 2", 6},
+                                         Resumption{"shm 2", "single", 3},
+                                         Resumption{"gloo 4", "dp 2", 5},
+                                         Resumption{"shm 4", "gloo 2", 7},
+                                         Resumption{"single", "shm 4", 2}));
+
+TEST(Resume, OfOneThatIsAtItsEndOnlyEvaluates) {
+  const TemporaryFolder folder;
+  TrainOptions options = sharded_run();
+  options.model = {.name = "resnet18"};  // has statistics
+  options.max_steps = 2;
+  options.out_dir = folder.path("run");
+  const RunReport whole = run_on("shm 2", options);
+  options.resume = "auto";
+  for (const char* what : {"single", "shm 2", "gloo 2"}) {
+    const RunReport again = run_on(what, options);
+    EXPECT_EQ(again.parameter_sha256, whole.parameter_sha256);
+    EXPECT_EQ(again.test.accuracy, whole.test.accuracy) << what;
+    EXPECT_EQ(again.checkpoints.saved, 0);
+    EXPECT_EQ(again.last_checkpoint, whole.last_checkpoint);
+  }
+}
+
+TEST(Resume, AutoStartsAtTheBeginningWhereThereIsNothing) {
+  const TemporaryFolder folder;
+  TrainOptions options = sharded_run();
+  options.resume = "auto";
+  options.out_dir = folder.path("run");
+  const RunReport report = run_training(options);
+  EXPECT_EQ(report.resumed_from, "");
+  EXPECT_EQ(report.first_step, 0);
+  EXPECT_EQ(report.steps, 8);
+}
+
+TEST(Resume, TakesShardsAndThreadsFromTheCheckpoint) {
+  const TemporaryFolder folder;
+  TrainOptions options = sharded_run();
+  const RunReport whole = run_training(options);
+  options.out_dir = folder.path("run");
+  run_training(options, after(3));
+  options.resume = "auto";
+  options.shards = 0;
+  options.intra_op_threads = 0;
+  const RunReport resumed = run_on("shm 2", options);
+  EXPECT_EQ(resumed.shards, 4);
+  EXPECT_EQ(resumed.intra_op_threads, 1);
+  EXPECT_EQ(resumed.parameter_sha256, whole.parameter_sha256);
+}
+
+class ResumeOfAStoppedRun : public testing::Test {
+ protected:
+  ResumeOfAStoppedRun() {
+    options_.out_dir = folder_.path("run");
+    options_.checkpoint_every = 2;
+    stopped_ = run_training(options_, after(4));
+    options_.resume = "auto";
+  }
+  std::string refusal(const std::function<void(TrainOptions&)>& change) const {
+    TrainOptions changed = options_;
+    change(changed);
+    return error_of<CheckpointError>([&] { run_training(changed); });
+  }
+
+  const TemporaryFolder folder_;
+  TrainOptions options_ = sharded_run();
+  RunReport stopped_;
+};
+
+TEST_F(ResumeOfAStoppedRun, UsesTheOneBeforeADamagedOne) {
+  const std::string path = stopped_.last_checkpoint + "/optimizer.safetensors";
+  std::string bytes = content_of(path);
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 16);
+  write_text(path, bytes);
+  const LogCapture log;
+  const RunReport resumed = run_training(options_);
+  EXPECT_EQ(resumed.first_step, 2);
+  EXPECT_PRED2(contains, log.text(), stopped_.last_checkpoint + " is skipped");
+  EXPECT_EQ(resumed.parameter_sha256,
+            run_training(sharded_run()).parameter_sha256);
+}
+
+TEST_F(ResumeOfAStoppedRun, NamesEverySettingThatIsAnother) {
+  const std::string message = refusal([](TrainOptions& options) {
+    options.lr = 0.5;
+    options.batch_size = 40;
+  });
+  EXPECT_PRED2(contains, message, "lr: 0.01 in the checkpoint, 0.5 now");
+  EXPECT_PRED2(contains, message, "batch_size: 30 in the checkpoint, 40 now");
+  EXPECT_PRED2(contains, message, "--allow-changes");
+  EXPECT_PRED2(contains,
+               refusal([](auto& options) { options.data.samples = 101; }),
+               "data_sha256");
+  EXPECT_PRED2(contains,
+               refusal([](auto& options) { options.model.name = "resnet18"; }),
+               "of another model; expected resnet18, got mlp");
+  EXPECT_PRED2(
+      contains, refusal([](auto& options) {
+        options.strategy = Strategy::kDataParallelClassic;
+      }),
+      "reduction: tree over shards in the checkpoint, nn.DataParallel now");
+}
+
+TEST_F(ResumeOfAStoppedRun, GoesOnWithOthersWhenAllowedTo) {
+  options_.lr = 0.5;
+  options_.allow_changes = true;
+  const LogCapture log;
+  EXPECT_EQ(run_training(options_).first_step, 4);
+  EXPECT_PRED2(contains, log.text(), "lr: 0.01 in the checkpoint, 0.5 now");
+}
+
+TEST_F(ResumeOfAStoppedRun, WarnsWhenTheEndMovesUnderACosine) {
+  options_.epochs = 3;
+  {
+    const LogCapture log;
+    EXPECT_EQ(run_training(options_).steps, 12);
+    EXPECT_PRED2(contains, log.text(),
+                 "total_steps: 8 in the checkpoint, 12 now");
+  }
+}
+
+TEST_F(ResumeOfAStoppedRun, IsNotMixedWithAnotherRun) {
+  EXPECT_PRED2(contains, refusal([](auto& options) { options.resume = ""; }),
+               "has checkpoints of an earlier run");
+  const std::string first = folder_.path("run/step-00000002");
+  EXPECT_PRED2(contains,
+               refusal([&](auto& options) { options.resume = first; }),
+               "has later checkpoints than " + first);
+  TrainOptions elsewhere = options_;
+  elsewhere.resume = first;
+  elsewhere.out_dir = folder_.path("other");
+  EXPECT_EQ(run_training(elsewhere).first_step, 2);
+  EXPECT_PRED2(contains, refusal([&](auto& options) {
+                 options.resume = first;
+                 options.out_dir = folder_.path("other");
+               }),
+               "has checkpoints of another run");
+}
+
+TEST_F(ResumeOfAStoppedRun, RefusesOneThatIsOfNoTrainer) {
+  const auto model = models::make({.name = "mlp", .width = 8, .depth = 1});
+  const auto optimizer = optim::sgd(model->parameters(), {});
+  const std::string own =
+      save_checkpoint(folder_.path("own"), *model, *optimizer, {.step = 1});
+  EXPECT_PRED2(contains, refusal([&](auto& options) {
+                 options.resume = own;
+                 options.out_dir = "";
+               }),
+               "does not say where its run was");
+}
+
+TEST(Resume, ReadsWhatRanksWroteInParts) {
+  const TemporaryFolder folder;
+  TrainOptions options = sharded_run();
+  options.optimizer = OptimizerKind::kAdamW;
+  options.out_dir = folder.path("run");
+  const RunReport stopped = run_on("shm 2", options, after(3));
+  for (const char* name : {"optimizer-00001-of-00002.safetensors",
+                           "optimizer-00002-of-00002.safetensors"}) {
+    EXPECT_TRUE(fs::exists(stopped.last_checkpoint + "/" + name)) << name;
+  }
+  fs::remove(stopped.last_checkpoint + "/optimizer-00002-of-00002.safetensors");
+  options.resume = stopped.last_checkpoint;
+  options.out_dir = "";
+  EXPECT_PRED2(contains,
+               error_of<CheckpointError>([&] { run_training(options); }),
+               "optimizer-00002-of-00002.safetensors");
+}
+
+TEST(Checkpoints, ThatCantBeWrittenAreAWarningUntilTheLast) {
+  const TemporaryFolder folder;
+  TrainOptions options = sharded_run();
+  options.out_dir = folder.path("run");
+  options.checkpoint_every = 3;
+  // What is in the way of the first of steps 3, 6 and 8.
+  fs::create_directory(options.out_dir);
+  write_text(options.out_dir + "/step-00000003", "a file");
+  for (const char* what : {"single", "shm 2"}) {
+    const LogCapture log;
+    const RunReport report = run_on(what, options);
+    EXPECT_EQ(report.checkpoints.saved, 3);
+    EXPECT_EQ(report.checkpoints.failed, 1);
+    EXPECT_PRED2(contains, log.text(), "the run goes on, and there is none");
+    EXPECT_EQ(find_checkpoint(options.out_dir), report.last_checkpoint);
+    for (const char* step : {"step-00000006", "step-00000008"}) {
+      fs::remove_all(options.out_dir + "/" + step);
+    }
+  }
+  write_text(options.out_dir + "/step-00000008", "a file");
+  const LogCapture log;
+  EXPECT_PRED2(contains,
+               error_of<CheckpointError>([&] { run_training(options); }),
+               "the last checkpoint of the run was not written");
+  EXPECT_EQ(find_checkpoint(options.out_dir),
+            options.out_dir + "/step-00000006");
+}
+
+}  // namespace
+}  // namespace lockstep::train

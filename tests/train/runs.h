@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+
+#include "lockstep/comm/world.h"
+#include "lockstep/train/trainer.h"
+
+// Runs of an instant, for tests of the trainer.
+namespace lockstep::train {
+
+/// A small mlp on a few synthetic images: 2 epochs of 4 batches of 30, of
+/// which the last has 10. The same bits on 1, 2 and 4 workers.
+inline TrainOptions sharded_run() {
+  TrainOptions options;
+  options.model = {.name = "mlp", .width = 32, .depth = 2};
+  options.data = {.name = "synthetic", .samples = 100};
+  options.batch_size = 30;  // uneven over 4 shards
+  options.epochs = 2;
+  options.lr = 0.01;
+  options.seed = 3;
+  options.shards = 4;
+  options.intra_op_threads = 1;
+  options.progress = false;
+  options.evaluate = true;
+  options.devices = {Device{.kind = DeviceKind::kCpu, .index = 0, .slices = 1}};
+  return options;
+}
+
+using Stop = std::function<bool()>;
+
+/// Rank 0's report of a run with ranks as threads; `stop` is rank 0's.
+inline RunReport distributed(TrainOptions options, int ranks,
+                             const std::string& backend,
+                             const Stop& stop = {}) {
+  options.strategy = Strategy::kDistributed;
+  options.devices.resize(static_cast<size_t>(ranks), options.devices[0]);
+  RunReport first;
+  std::mutex mutex;
+  WorldOptions world_options;
+  world_options.backend = backend;
+  world_options.timeout = std::chrono::seconds(100);
+  spawn(
+      ranks,
+      [&](World world) {
+        TrainOptions own = options;
+        own.world = world;
+        const RunReport report =
+            run_training(own, world.rank() == 0 ? stop : Stop());
+        const std::lock_guard lock(mutex);
+        if (world.rank() == 0) first = report;
+      },
+      world_options);
+  return first;
+}
+
+}  // namespace lockstep::train
