@@ -190,7 +190,7 @@ void add_node_options(CLI::App& command, RunFlags& flags) {
 void add_ending_options(CLI::App& command, RunFlags& flags) {
   const std::string group = "Ending";
   add(command, "--max-restarts", flags.options.max_restarts, "N",
-      "told to the workers; restarts are not there yet")
+      "start all workers again after a failure, so often at most")
       ->check(whole_number(0, 1'000'000))
       ->group(group);
   add(command, "--grace-seconds", flags.grace_seconds, "S",

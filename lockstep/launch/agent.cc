@@ -34,23 +34,48 @@ Agent::Agent(const RunOptions& options, const std::vector<std::string>& command,
       out_(STDOUT_FILENO),
       err_(STDERR_FILENO),
       logs_(options.log_dir, options.run_id, options.workers),
-      // The clock of a file's time lags behind by a tick.
-      start_time_s_(unix_time_s() - 0.1),
-      team_(options, meeting_.group, meeting_.store.endpoint(), command, logs_,
-            out_, err_) {
+      command_(command) {
   if (!options.redirects.is_none() || !options.tee.is_none()) logs_.keep();
+  begin_attempt();
+}
+
+void Agent::begin_attempt() {
+  // The clock of a file's time lags behind by a tick.
+  start_time_s_ = unix_time_s() - 0.1;
+  reason_ = Reason::kNone;
+  notice_ = {};
+  ending_signal_ = 0;
+  ending_time_s_ = 0;
+  is_killing_ = false;
+  are_peers_done_ = false;
+  if (attempt_ > 0) logs_.begin_attempt(attempt_);
+  meeting_.store.set_prefix(
+      fmt::format("{}attempt {}/", meeting_.prefix, attempt_));
+  team_.emplace(options_, meeting_.group, meeting_.store.endpoint(), command_,
+                attempt_, logs_, out_, err_);
   if (meeting_.group.nodes.size() > 1) {
     peers_ = std::make_unique<PeerWatch>(meeting_.store, meeting_.group,
-                                         options.keep_alive_s);
+                                         options_.keep_alive_s);
   }
 }
 
 int Agent::run() {
-  watch_workers();
-  team_.end_leftovers();
-  team_.note_ends();
-  drain();
-  return conclude();
+  for (;;) {
+    watch_workers();
+    team_->end_leftovers();
+    team_->note_ends();
+    drain();
+    const SharedEnd end = end_attempt();
+    if (!may_restart(end)) return conclude(end.failures);
+    faults_.add(root_cause(end.failures), end.notice.why, start_time_s_);
+    const double delay_s = faults_.delay_s();
+    if (signal_ == 0) tell_of_restart(end, delay_s);
+    team_.reset();
+    ++attempt_;
+    if (!wait_before_restart(delay_s)) return conclude({});
+    begin_attempt();
+    faults_.recovered(unix_time_s());
+  }
 }
 
 void Agent::watch_workers() {
@@ -59,15 +84,16 @@ void Agent::watch_workers() {
   Stopwatch since_reaped;
   bool has_told_done = false;
   for (;;) {
-    const bool has_failed = team_.note_ends();
+    const bool has_failed = team_->note_ends();
     if (has_failed && reason_ == Reason::kNone) {
       const auto workers = own_failures();
       const Failure& first = *root_cause(workers);
       begin_ending(Reason::kWorker, SIGTERM,
-                   fmt::format("rank {} on {} failed: {}", first.rank,
-                               first.host, first.how_it_ended()));
+                   {.why = fmt::format("rank {} on {} failed: {}", first.rank,
+                                       first.host, first.how_it_ended()),
+                    .may_restart = true});
     }
-    if (!team_.is_running()) {
+    if (!team_->is_running()) {
       if (is_job_over()) return;
       if (!has_told_done) peers_->tell_done();
       has_told_done = true;
@@ -75,10 +101,10 @@ void Agent::watch_workers() {
     if (reason_ != Reason::kNone && !is_killing_ &&
         ending_.seconds() > grace_s()) {
       is_killing_ = true;
-      team_.send(SIGKILL);
+      team_->send(SIGKILL);
     }
     if (since_reaped.seconds() > kReapEveryS) {
-      team_.reap_orphans();
+      team_->reap_orphans();
       since_reaped.restart();
     }
     wait_for_events(timeout_ms);
@@ -91,7 +117,8 @@ bool Agent::is_job_over() const {
 
 std::vector<WorkerStream*> Agent::streams() {
   std::vector<WorkerStream*> all;
-  for (Worker& worker : team_.workers()) {
+  if (!team_) return all;
+  for (Worker& worker : team_->workers()) {
     all.push_back(&worker.out);
     all.push_back(&worker.err);
   }
@@ -108,7 +135,8 @@ bool Agent::wait_for_events(int timeout_ms) {
   for (const auto* stream : all) {
     fds.push_back({stream->wants_more() ? stream->fd() : -1, POLLIN, 0});
   }
-  for (const Worker& worker : team_.workers()) {
+  for (size_t i = 0; team_ && i < team_->workers().size(); ++i) {
+    const Worker& worker = team_->workers()[i];
     fds.push_back({worker.process.end_fd(), POLLIN, 0});
   }
   if (::poll(fds.data(), fds.size(), timeout_ms) <= 0) return false;
@@ -123,40 +151,41 @@ bool Agent::wait_for_events(int timeout_ms) {
   err_.write_some();
   if (out_.is_broken() && reason_ == Reason::kNone) {
     begin_ending(Reason::kOutput, SIGTERM,
-                 "the reader of the output of " + meeting_.group.self().host +
-                     " is gone");
+                 {.why = "the reader of the output of " +
+                         meeting_.group.self().host + " is gone"});
   }
   return true;
 }
 
 void Agent::on_signal(int signal) {
-  has_signal_ = true;
+  signal_ = signal;
   if (reason_ == Reason::kNone) {
-    begin_ending(Reason::kSignal, signal,
-                 fmt::format("the agent on {} got {}",
-                             meeting_.group.self().host, signal_name(signal)));
+    begin_ending(
+        Reason::kSignal, signal,
+        {.why = fmt::format("the agent on {} got {}",
+                            meeting_.group.self().host, signal_name(signal))});
   } else if (!is_killing_) {  // asked twice: no more patience
     is_killing_ = true;
-    team_.send(SIGKILL);
+    team_->send(SIGKILL);
   }
 }
 
 void Agent::on_peer_news() {
   const PeerNews news = peers_->take_news();
   are_peers_done_ = news.all_done;
-  if (!news.failure.empty() && reason_ == Reason::kNone) {
-    begin_ending(Reason::kPeer, SIGTERM, news.failure);
+  if (news.notice && reason_ == Reason::kNone) {
+    begin_ending(Reason::kPeer, SIGTERM, *news.notice);
   }
 }
 
-void Agent::begin_ending(Reason reason, int signal, const std::string& why) {
+void Agent::begin_ending(Reason reason, int signal, const Notice& notice) {
   reason_ = reason;
-  why_ = why;
+  notice_ = notice;
   ending_signal_ = signal;
   ending_time_s_ = unix_time_s();
   ending_.restart();
-  team_.send(signal);
-  if (peers_) peers_->tell_failure(why);
+  team_->send(signal);
+  if (peers_) peers_->tell(notice);
 }
 
 double Agent::grace_s() const {
@@ -176,7 +205,7 @@ void Agent::drain() {
     if (wait_for_events(kDrainPollMs)) {
       idle.restart();
     } else if (is_held_up) {
-      const bool is_in_a_hurry = has_signal_ || reason_ == Reason::kOutput;
+      const bool is_in_a_hurry = signal_ != 0 || reason_ == Reason::kOutput;
       if (is_in_a_hurry && idle.seconds() > kConsolePatienceS) return;
     } else if (idle.seconds() > kDrainPatienceS) {
       for (auto* stream : all) stream->finish();

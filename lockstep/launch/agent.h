@@ -8,6 +8,8 @@
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/failure.h"
+#include "lockstep/launch/farewell.h"
+#include "lockstep/launch/fault_log.h"
 #include "lockstep/launch/log_files.h"
 #include "lockstep/launch/peer_watch.h"
 #include "lockstep/launch/rendezvous.h"
@@ -18,7 +20,8 @@
 namespace lockstep::launch {
 
 /// Runs this node's workers: moves their output, passes signals on, ends all
-/// when one fails, here or on another node, and says why.
+/// when one fails, here or on another node, starts all again while there are
+/// restarts left, and says why.
 class Agent {
  public:
   Agent(const RunOptions& options, const std::vector<std::string>& command,
@@ -31,19 +34,25 @@ class Agent {
  private:
   enum class Reason { kNone, kWorker, kSignal, kPeer, kOutput };
 
+  void begin_attempt();
   void watch_workers();
+  SharedEnd end_attempt();
+  bool may_restart(const SharedEnd& end) const;
+  void tell_of_restart(const SharedEnd& end, double delay_s);
+  // False if a signal came.
+  bool wait_before_restart(double delay_s);
   // False if nothing came.
   bool wait_for_events(int timeout_ms);
   void on_signal(int signal);
   void on_peer_news();
-  void begin_ending(Reason reason, int signal, const std::string& why);
+  void begin_ending(Reason reason, int signal, const Notice& notice);
   double grace_s() const;
   bool is_job_over() const;
   void drain();
   std::vector<WorkerStream*> streams();
   std::vector<Failure> own_failures() const;
   Failure failure_of(const Worker& worker) const;
-  int conclude();
+  int conclude(const std::vector<Failure>& failures);
   int exit_code() const;
   void keep_error_file(const Failure& root) const;
 
@@ -53,18 +62,23 @@ class Agent {
   Console out_;
   Console err_;
   LogFiles logs_;
-  const double start_time_s_;
-  WorkerTeam team_;
-  std::unique_ptr<PeerWatch> peers_;  // null on a single node
+  const std::vector<std::string>& command_;
+  FaultLog faults_;
+  int attempt_ = 0;  // restarts so far
 
-  Reason reason_ = Reason::kNone;  // why the workers are being ended
-  std::string why_;                // the same in words
-  int ending_signal_ = 0;          // what they got first
-  double ending_time_s_ = 0;       // since 1970
+  // Of this attempt.
+  double start_time_s_ = 0;
+  std::optional<WorkerTeam> team_;
+  std::unique_ptr<PeerWatch> peers_;  // null on a single node
+  Reason reason_ = Reason::kNone;     // why the workers are being ended
+  Notice notice_;                     // the same for others
+  int ending_signal_ = 0;             // what they got first
+  double ending_time_s_ = 0;          // since 1970
   Stopwatch ending_;
   bool is_killing_ = false;
-  bool has_signal_ = false;  // somebody wants this agent to end
   bool are_peers_done_ = false;
+
+  int signal_ = 0;  // somebody wants this agent to end
 };
 
 }  // namespace lockstep::launch

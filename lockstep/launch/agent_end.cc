@@ -1,10 +1,12 @@
 // How an agent ends: what failed, in whose words, and with which exit code.
 #include <csignal>
+#include <poll.h>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/first_line.h"
 #include "lockstep/base/log.h"
 #include "lockstep/launch/agent.h"
 #include "lockstep/launch/error_file.h"
@@ -59,7 +61,7 @@ Failure Agent::failure_of(const Worker& worker) const {
 
 std::vector<Failure> Agent::own_failures() const {
   std::vector<Failure> failures;
-  for (const Worker& worker : team_.workers()) {
+  for (const Worker& worker : team_->workers()) {
     if (!worker.has_failed()) continue;
     const Failure failure = failure_of(worker);
     // One that we ended did not fail.
@@ -72,9 +74,9 @@ std::vector<Failure> Agent::own_failures() const {
   return failures;
 }
 
-int Agent::conclude() {
-  auto failures = own_failures();
-  for (const Failure& failure : failures) {
+SharedEnd Agent::end_attempt() {
+  SharedEnd end{.notice = notice_, .failures = own_failures()};
+  for (const Failure& failure : end.failures) {
     const auto path = logs_.file(failure.local_rank, "error.json");
     if (failure.signal == 0 || !failure.message.empty()) continue;
     try_write(path,
@@ -84,20 +86,67 @@ int Agent::conclude() {
                .time_s = failure.time_s},
               failure.torchrun_exit_code());
   }
-  if (peers_) {
-    peers_.reset();
-    if (reason_ != Reason::kNone) {
-      failures = share_failures(meeting_, why_, std::move(failures),
-                                grace_s() + kSharePatienceS);
-    }
-    leave(meeting_);
+  end.is_complete = !peers_;
+  if (!peers_) return end;
+  peers_.reset();
+  if (reason_ == Reason::kNone) return end;
+  return share_failures(meeting_, notice_, std::move(end.failures),
+                        grace_s() + kSharePatienceS);
+}
+
+// All nodes decide alike: by what was told first, and heard by all.
+bool Agent::may_restart(const SharedEnd& end) const {
+  return reason_ != Reason::kNone && end.notice.may_restart &&
+         end.is_complete && attempt_ < options_.max_restarts &&
+         reason_ != Reason::kOutput;
+}
+
+void Agent::tell_of_restart(const SharedEnd& end, double delay_s) {
+  const Failure* root = root_cause(end.failures);
+  std::string why = end.notice.why;
+  if (root != nullptr && !root->message.empty()) {
+    why += ": " + first_line(root->message);
   }
+  err_.add(fmt::format("[launch] {}; all start again{} (restart {} of {})\n",
+                       why,
+                       delay_s > 0 ? fmt::format(" in {:g} s", delay_s) : "",
+                       attempt_ + 1, options_.max_restarts));
+}
+
+bool Agent::wait_before_restart(double delay_s) {
+  const Stopwatch waited;
+  for (;;) {
+    while (const auto signal = signals_.take()) signal_ = *signal;
+    if (signal_ != 0) break;
+    const double left_s = delay_s - waited.seconds();
+    if (left_s <= 0) return true;
+    pollfd ready{signals_.fd(), POLLIN, 0};
+    ::poll(&ready, 1, static_cast<int>(left_s * 1000) + 1);
+    err_.write_some();
+  }
+  reason_ = Reason::kSignal;
+  ending_signal_ = signal_;
+  notice_ = {.why =
+                 fmt::format("the agent on {} got {}",
+                             meeting_.group.self().host, signal_name(signal_))};
+  // The others are about to begin the next attempt, and hear of it there.
+  if (meeting_.group.nodes.size() > 1) {
+    meeting_.store.set_prefix(
+        fmt::format("{}attempt {}/", meeting_.prefix, attempt_));
+    share_failures(meeting_, notice_, {}, /*patience_s=*/0);
+  }
+  return false;
+}
+
+int Agent::conclude(const std::vector<Failure>& failures) {
+  if (meeting_.group.nodes.size() > 1) leave(meeting_);
+  err_.add(faults_.text());
   const Failure* root = root_cause(failures);
   if (root != nullptr && root->is_cause) {
     keep_error_file(*root);
     err_.add(failure_report(failures));
   } else if (reason_ != Reason::kNone) {
-    err_.add("[launch] the job was ended: " + why_ + "\n");
+    err_.add("[launch] the job was ended: " + notice_.why + "\n");
   }
   drain();
   return exit_code();

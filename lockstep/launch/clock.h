@@ -1,14 +1,13 @@
 #pragma once
 
-#include <chrono>
+#include <string>
 
 namespace lockstep::launch {
 
 /// Seconds since 1970: to be compared with what other programs wrote.
-inline double unix_time_s() {
-  return std::chrono::duration<double>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
+double unix_time_s();
+
+/// "2026-01-31 12:00:00.250" in the local zone.
+std::string local_time(double time_s);
 
 }  // namespace lockstep::launch

@@ -1,25 +1,13 @@
-#include <ctime>
-
 #include <fmt/format.h>
 
 #include "lockstep/base/first_line.h"
+#include "lockstep/launch/clock.h"
 #include "lockstep/launch/failure.h"
 
 namespace lockstep::launch {
 namespace {
 
 constexpr size_t kMostOthers = 8;
-
-std::string local_time(double time_s) {
-  const auto seconds = static_cast<std::time_t>(time_s);
-  std::tm parts{};
-  ::localtime_r(&seconds, &parts);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &parts);
-  const int milliseconds =
-      static_cast<int>((time_s - static_cast<double>(seconds)) * 1000);
-  return fmt::format("{}.{:03}", text, milliseconds);
-}
 
 // Each line of `text` behind `margin`.
 std::string indented(const std::string& text, const std::string& margin) {

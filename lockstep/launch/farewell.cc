@@ -23,15 +23,16 @@ std::string report_key(int node_rank) {
 
 }  // namespace
 
-std::vector<Failure> share_failures(Meeting& meeting, const std::string& why,
-                                    std::vector<Failure> own,
-                                    double patience_s) {
+SharedEnd share_failures(Meeting& meeting, const Notice& notice,
+                         std::vector<Failure> own, double patience_s) {
   const auto nodes = static_cast<int>(meeting.group.nodes.size());
   const int self = meeting.group.node_rank;
-  std::vector<Failure> all = std::move(own);
+  SharedEnd end{.notice = notice, .failures = std::move(own)};
   try {
-    meeting.store.claim("failed", why);
-    meeting.store.set(report_key(self), to_json(all).dump());
+    end.notice =
+        notice_from_text(meeting.store.claim("failed", to_text(notice)));
+    meeting.store.set(report_key(self), to_json(end.failures).dump());
+    bool is_complete = true;
     const Stopwatch watch;
     for (int node = 0; node < nodes; ++node) {
       if (node == self) continue;
@@ -41,13 +42,15 @@ std::vector<Failure> share_failures(Meeting& meeting, const std::string& why,
         ::poll(nullptr, 0, kPollMs);
       }
       for (auto& failure : failures_from_json(report.value_or("[]"))) {
-        all.push_back(std::move(failure));
+        end.failures.push_back(std::move(failure));
       }
+      is_complete = is_complete && report.has_value();
     }
+    end.is_complete = is_complete;
   } catch (const LaunchError& error) {
     log_debug("launch", error.what());  // what we have is what can be said
   }
-  return all;
+  return end;
 }
 
 void leave(Meeting& meeting) {

@@ -47,7 +47,7 @@ std::string as_file_name(std::string run_id) {
 
 LogFiles::LogFiles(const std::string& log_dir, const std::string& run_id,
                    int workers)
-    : is_kept_(!log_dir.empty()) {
+    : workers_(workers), is_kept_(!log_dir.empty()) {
   std::string base = log_dir;
   if (base.empty()) {
     base = make_unique_folder(env("TMPDIR").value_or("/tmp") + "/lockstep_");
@@ -58,8 +58,13 @@ LogFiles::LogFiles(const std::string& log_dir, const std::string& run_id,
   // Programs may change their working folder: they get whole paths.
   base = std::filesystem::absolute(base).string();
   run_ = make_unique_folder(base + "/" + as_file_name(run_id) + "_");
-  make_private_folder(run_ + "/attempt_0");
-  for (int rank = 0; rank < workers; ++rank) make_private_folder(folder(rank));
+  begin_attempt(0);
+}
+
+void LogFiles::begin_attempt(int attempt) {
+  attempt_ = attempt;
+  make_private_folder(fmt::format("{}/attempt_{}", run_, attempt_));
+  for (int rank = 0; rank < workers_; ++rank) make_private_folder(folder(rank));
 }
 
 LogFiles::~LogFiles() {
@@ -69,7 +74,7 @@ LogFiles::~LogFiles() {
 }
 
 std::string LogFiles::folder(int local_rank) const {
-  return fmt::format("{}/attempt_0/{}", run_, local_rank);
+  return fmt::format("{}/attempt_{}/{}", run_, attempt_, local_rank);
 }
 
 std::string LogFiles::file(int local_rank, const std::string& name) const {

@@ -5,8 +5,8 @@
 namespace lockstep::launch {
 
 /// The folder of a run's logs, as torchrun lays it out:
-/// <log_dir>/<run id>_<random>/attempt_0/<local rank>/ with stdout.log,
-/// stderr.log and error.json, for the owner alone.
+/// <log_dir>/<run id>_<random>/attempt_<restarts>/<local rank>/ with
+/// stdout.log, stderr.log and error.json, for the owner alone.
 class LogFiles {
  public:
   /// Without a `log_dir` it is a temporary one, which is removed with this
@@ -15,6 +15,9 @@ class LogFiles {
   ~LogFiles();
   LogFiles(const LogFiles&) = delete;
   LogFiles& operator=(const LogFiles&) = delete;
+
+  /// What comes now belongs to this attempt; 0 is begun already.
+  void begin_attempt(int attempt);
 
   void keep() { is_kept_ = true; }
   bool is_kept() const { return is_kept_; }
@@ -25,6 +28,8 @@ class LogFiles {
  private:
   std::string temporary_;  // what to remove
   std::string run_;
+  int workers_;
+  int attempt_ = 0;
   bool is_kept_;
 };
 

@@ -10,7 +10,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/stopwatch.h"
-#include "lockstep/launch/printable.h"
 
 namespace lockstep::launch {
 namespace {
@@ -59,9 +58,9 @@ void PeerWatch::tell_done() {
   wake_.notify_all();
 }
 
-void PeerWatch::tell_failure(const std::string& why) {
+void PeerWatch::tell(const Notice& notice) {
   const std::lock_guard lock(mutex_);
-  if (own_failure_.empty()) own_failure_ = why;
+  if (!own_) own_ = notice;
   wake_.notify_all();
 }
 
@@ -74,8 +73,8 @@ void PeerWatch::watch() {
       failure = error.what();
     }
     std::unique_lock lock(mutex_);
-    if (!failure.empty()) news_.failure = failure;
-    if (!news_.failure.empty() || news_.all_done) {
+    if (!failure.empty()) news_.notice = Notice{.why = failure};
+    if (news_.notice || news_.all_done) {
       const uint64_t one = 1;
       [[maybe_unused]] const auto put = ::write(event_.get(), &one, sizeof one);
       return;
@@ -86,16 +85,16 @@ void PeerWatch::watch() {
 }
 
 void PeerWatch::exchange() {
-  std::string own_failure;
+  std::optional<Notice> own;
   bool is_done = false;
   {
     const std::lock_guard lock(mutex_);
-    own_failure = own_failure_;
+    own = own_;
     is_done = is_done_;
   }
   std::optional<std::string> failure;
-  if (!own_failure.empty()) {
-    failure = store_.claim("failed", own_failure);
+  if (own) {
+    failure = store_.claim("failed", to_text(*own));
   } else {
     failure = store_.get("failed");
   }
@@ -107,7 +106,7 @@ void PeerWatch::exchange() {
       store_.add("done", 0) == static_cast<int64_t>(group_.nodes.size());
   {
     const std::lock_guard lock(mutex_);
-    if (failure) news_.failure = printable(*failure, 1000);
+    if (failure) news_.notice = notice_from_text(*failure);
     news_.all_done = all_done;
   }
   if (!failure && !all_done) check_beats();
@@ -128,7 +127,7 @@ void PeerWatch::check_beats() {
           "node {}, {}, said nothing for {:g} s: its agent or the network is "
           "gone",
           node, group_.nodes[node].text(), keep_alive_s_);
-      store_.claim("failed", lost);
+      store_.claim("failed", to_text({.why = lost}));
       throw LaunchError({.what = lost});
     }
   }

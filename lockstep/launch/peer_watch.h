@@ -2,6 +2,7 @@
 
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -9,13 +10,14 @@
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/launch/job_store.h"
 #include "lockstep/launch/node.h"
+#include "lockstep/launch/notice.h"
 
 namespace lockstep::launch {
 
 /// What is known of the other nodes.
 struct PeerNews {
-  bool all_done = false;  ///< every node's workers ended well
-  std::string failure;    ///< empty, or why the job ends, in words
+  bool all_done = false;         ///< every node's workers ended well
+  std::optional<Notice> notice;  ///< why all workers are to end
 };
 
 /// Keeps in touch with the agents of the other nodes, from a thread of its
@@ -35,7 +37,7 @@ class PeerWatch {
 
   /// Tell the others, soon.
   void tell_done();
-  void tell_failure(const std::string& why);
+  void tell(const Notice& notice);
 
  private:
   void watch();
@@ -51,7 +53,7 @@ class PeerWatch {
   std::condition_variable wake_;
   bool is_stopped_ = false;
   bool is_done_ = false;
-  std::string own_failure_;
+  std::optional<Notice> own_;
   PeerNews news_;
 
   struct Beat;

@@ -70,6 +70,7 @@ class Joiner {
     if (is_server_) assign(store);
     return {.group = read_assignment(store, arrival),
             .store = std::move(store),
+            .prefix = prefix_of(options_.run_id),
             .serves_store = is_server_};
   }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 
 #include "lockstep/launch/job_store.h"
 #include "lockstep/launch/node.h"
@@ -12,6 +13,7 @@ namespace lockstep::launch {
 struct Meeting {
   Group group;
   JobStore store;
+  std::string prefix;         ///< of the job's keys
   bool serves_store = false;  ///< others lose the store when this agent ends
 };
 

@@ -30,7 +30,7 @@ int run_agent(const RunOptions& options,
     return Agent(options, command, meeting, signals).run();
   } catch (const Error& error) {
     if (options.nodes > 1) {
-      share_failures(meeting, error.what(), {}, /*patience_s=*/0);
+      share_failures(meeting, {.why = error.what()}, {}, /*patience_s=*/0);
       leave(meeting);
     }
     throw;
@@ -51,12 +51,6 @@ void open_standard_files() {
 int run(const RunOptions& options, const std::vector<std::string>& command) {
   if (command.empty()) {
     throw InvalidArgument("launch", {.what = "no program to run"});
-  }
-  if (options.max_restarts > 0) {
-    log_warning("launch",
-                fmt::format("--max-restarts {}: restarts are not there yet, "
-                            "the first failure ends the job",
-                            options.max_restarts));
   }
   open_standard_files();
   // Before the store starts its threads: they inherit the mask.

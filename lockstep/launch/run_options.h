@@ -33,7 +33,8 @@ struct RunOptions {
   double keep_alive_s = 15;
 
   std::string role = "default";
-  int max_restarts = 0;  ///< told to the workers; nothing restarts yet
+  /// So often all workers are started again after one failed.
+  int max_restarts = 0;
   double monitor_interval_s = 0.1;
   /// From the first signal to SIGKILL. None: 5 s after a failure, 30 s after a
   /// signal, which may be a scheduler's last warning to save one's work.

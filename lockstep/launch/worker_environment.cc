@@ -23,7 +23,8 @@ std::string joined(const std::vector<int>& signals) {
 
 std::map<std::string, std::string> worker_variables(
     const RunOptions& options, const Group& group, const Endpoint& master,
-    int local_rank, size_t core_count, const std::string& error_file) {
+    int local_rank, int attempt, size_t core_count,
+    const std::string& error_file) {
   std::map<std::string, std::string> variables = options.environment;
   const auto set = [&](const char* name, const std::string& value) {
     variables[name] = value;
@@ -42,7 +43,7 @@ std::map<std::string, std::string> worker_variables(
   number("ROLE_WORLD_SIZE", group.role_world_size());
   set("MASTER_ADDR", master.host);
   number("MASTER_PORT", master.port);
-  number("TORCHELASTIC_RESTART_COUNT", 0);
+  number("TORCHELASTIC_RESTART_COUNT", attempt);
   number("TORCHELASTIC_MAX_RESTARTS", options.max_restarts);
   set("TORCHELASTIC_RUN_ID", options.run_id);
   set("TORCHELASTIC_USE_AGENT_STORE", "True");

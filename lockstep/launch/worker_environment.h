@@ -12,10 +12,11 @@ namespace lockstep::launch {
 
 /// What a worker is told in its environment, the names being torchrun's:
 /// RANK, WORLD_SIZE, MASTER_ADDR and so on, over what the options add. It has
-/// `core_count` cores.
+/// `core_count` cores; `attempt` restarts came before.
 std::map<std::string, std::string> worker_variables(
     const RunOptions& options, const Group& group, const Endpoint& master,
-    int local_rank, size_t core_count, const std::string& error_file);
+    int local_rank, int attempt, size_t core_count,
+    const std::string& error_file);
 
 /// Our environment with `variables` in it, as "NAME=value".
 std::vector<std::string> merged_environment(

@@ -71,7 +71,7 @@ StreamPlan plan_stream(const RunOptions& options, const Group& group,
 
 WorkerTeam::WorkerTeam(const RunOptions& options, const Group& group,
                        const Endpoint& master,
-                       const std::vector<std::string>& command,
+                       const std::vector<std::string>& command, int attempt,
                        const LogFiles& logs, Console& out, Console& err) {
   strays_.except(guard_.pid());
   WorkerPlan plan;
@@ -80,7 +80,7 @@ WorkerTeam::WorkerTeam(const RunOptions& options, const Group& group,
   for (int rank = 0; rank < options.workers; ++rank) {
     const auto cores = core_share(allowed_cores(), rank, options.workers);
     plan.environment = merged_environment(
-        worker_variables(options, group, master, rank, cores.size(),
+        worker_variables(options, group, master, rank, attempt, cores.size(),
                          logs.file(rank, "error.json")));
     if (options.pins_cores) plan.cores = cores;
     WorkerStream to_out(plan_stream(options, group, logs, rank, Streams::kOut),

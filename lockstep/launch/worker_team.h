@@ -21,7 +21,7 @@ class WorkerTeam {
   /// Starts all of them. Throws LaunchError or IoError, and none is left then.
   WorkerTeam(const RunOptions& options, const Group& group,
              const Endpoint& master, const std::vector<std::string>& command,
-             const LogFiles& logs, Console& out, Console& err);
+             int attempt, const LogFiles& logs, Console& out, Console& err);
 
   std::vector<Worker>& workers() { return workers_; }
   const std::vector<Worker>& workers() const { return workers_; }

@@ -32,6 +32,19 @@ inline char state_of(pid_t pid) {
   return bracket == std::string::npos ? 'X' : text[bracket + 2];
 }
 
+/// The children that run `name`, in the order of their start.
+inline std::vector<pid_t> children_of(pid_t parent, const std::string& name) {
+  const std::string process = "/proc/" + std::to_string(parent);
+  std::ifstream list(process + "/task/" + std::to_string(parent) + "/children");
+  std::vector<pid_t> found;
+  for (pid_t child = 0; list >> child;) {
+    std::ifstream file("/proc/" + std::to_string(child) + "/comm");
+    std::string line;
+    if (std::getline(file, line) && line == name) found.push_back(child);
+  }
+  return found;
+}
+
 /// Waits until `holds()` does; false after 60 seconds.
 template <class Condition>
 bool wait_until(Condition holds) {

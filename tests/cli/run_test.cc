@@ -116,15 +116,6 @@ TEST(Run, ExplainsBadUsage) {
                "exclude each other");
 }
 
-TEST(Run, WarnsThatItDoesNotRestart) {
-  const auto ended =
-      run_sh({"--max-restarts", "3"}, "echo $TORCHELASTIC_MAX_RESTARTS");
-  EXPECT_EQ(ended.code, 0);
-  EXPECT_EQ(ended.out, "3\n");
-  EXPECT_EQ(lines_of(ended.err).size(), 1u) << ended.err;
-  EXPECT_PRED2(contains, ended.err, "restarts are not there yet");
-}
-
 TEST(Run, SaysThatThereIsNoSuchProgram) {
   const Ended ended = run_lockstep({"run", "--nproc-per-node", "2", "./trian"});
   EXPECT_EQ(ended.code, 1);

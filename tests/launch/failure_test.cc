@@ -154,7 +154,7 @@ TEST(Failures, SurviveTheWayToAnotherAgent) {
 
 TEST(LogFiles, AreLaidOutAsTorchrunsAndPrivate) {
   const TemporaryFolder folder;
-  const LogFiles logs(folder.path("logs"), "job/../1", 2);
+  LogFiles logs(folder.path("logs"), "job/../1", 2);
   EXPECT_TRUE(logs.is_kept());
   EXPECT_TRUE(logs.run_folder().starts_with(folder.path("logs/job____1_")))
       << logs.run_folder();
@@ -165,6 +165,9 @@ TEST(LogFiles, AreLaidOutAsTorchrunsAndPrivate) {
     EXPECT_TRUE(
         logs.folder(rank).ends_with("/attempt_0/" + std::to_string(rank)));
   }
+  logs.begin_attempt(1);
+  EXPECT_TRUE(std::filesystem::is_directory(logs.folder(1)));
+  EXPECT_TRUE(logs.folder(1).ends_with("/attempt_1/1"));
 }
 
 TEST(LogFiles, OfNobodyAreRemoved) {

@@ -195,8 +195,10 @@ TEST(PeerWatch, TellsAFailure) {
   Pair pair;
   PeerWatch first(pair.meetings[0].store, pair.meetings[0].group, 30);
   PeerWatch second(pair.meetings[1].store, pair.meetings[1].group, 30);
-  first.tell_failure("rank 0 failed");
-  EXPECT_EQ(next_news(second).failure, "rank 0 failed");
+  first.tell({.why = "rank 0 failed", .may_restart = true});
+  const auto notice = next_news(second).notice.value_or(Notice());
+  EXPECT_EQ(notice.why, "rank 0 failed");
+  EXPECT_TRUE(notice.may_restart);
 }
 
 TEST(PeerWatch, TellsWhenAllAreDone) {
@@ -212,7 +214,8 @@ TEST(PeerWatch, TellsWhenAllAreDone) {
 TEST(PeerWatch, FindsAnAgentThatSaysNothing) {
   Pair pair;
   PeerWatch alone(pair.meetings[0].store, pair.meetings[0].group, 0.5);
-  EXPECT_PRED2(contains, next_news(alone).failure, "said nothing for 0.5 s");
+  EXPECT_PRED2(contains, next_news(alone).notice.value_or(Notice()).why,
+               "said nothing for 0.5 s");
 }
 
 TEST(Farewell, GivesAllAgentsAllFailures) {
@@ -220,24 +223,46 @@ TEST(Farewell, GivesAllAgentsAllFailures) {
   Failure failure;
   failure.rank = 1;
   failure.host = "beta";
+  const Notice first{.why = "it failed", .may_restart = true};
+  pair.meetings[0].store.claim("failed", to_text(first));
   auto beside = std::async(std::launch::async, [&] {
     const auto all =
-        share_failures(pair.meetings[1], "it failed", {failure}, 30);
+        share_failures(pair.meetings[1], {.why = "late"}, {failure}, 30);
     leave(pair.meetings[1]);
     return all;
   });
-  const auto all = share_failures(pair.meetings[0], "it failed", {}, 30);
+  const auto all = share_failures(pair.meetings[0], first, {}, 30);
   leave(pair.meetings[0]);
-  ASSERT_EQ(all.size(), 1u);
-  EXPECT_EQ(all[0].host, "beta");
-  EXPECT_EQ(beside.get().size(), 1u);
+  ASSERT_EQ(all.failures.size(), 1u);
+  EXPECT_EQ(all.failures[0].host, "beta");
+  EXPECT_TRUE(all.is_complete);
+  const auto others = beside.get();
+  EXPECT_EQ(others.failures.size(), 1u);
+  EXPECT_EQ(others.notice.why, "it failed");
+  EXPECT_TRUE(others.notice.may_restart);
+}
+
+TEST(Farewell, SaysWhoWasNotHeard) {
+  Pair pair;
+  EXPECT_FALSE(
+      share_failures(pair.meetings[0], {.why = "x"}, {}, 0.1).is_complete);
+}
+
+TEST(Notice, OfAnotherKindIsAReasonInPlainWords) {
+  EXPECT_EQ(notice_from_text("not JSON\n\x1b[2J").why.find('\x1b'),
+            std::string::npos);
+  for (const char* text : {"[]", "{", "{\"why\": 3}", "null", ""}) {
+    EXPECT_FALSE(notice_from_text(text).may_restart) << text;
+  }
+  EXPECT_FALSE(
+      notice_from_text(R"({"why": "x", "may_restart": "yes"})").may_restart);
 }
 
 TEST(WorkerEnvironment, LeavesTheUsersThreadsAlone) {
   const Group group{.node_rank = 0, .nodes = {{.host = "h", .role = "r"}}};
   const auto threads = [&](const RunOptions& options) {
-    auto variables =
-        worker_variables(options, group, {"127.0.0.1", 1}, 0, 3, "error.json");
+    auto variables = worker_variables(options, group, {"127.0.0.1", 1}, 0, 0, 3,
+                                      "error.json");
     return variables.contains("OMP_NUM_THREADS") ? variables["OMP_NUM_THREADS"]
                                                  : "inherited";
   };

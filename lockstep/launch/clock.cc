@@ -1,0 +1,28 @@
+#include "lockstep/launch/clock.h"
+
+#include <array>
+#include <chrono>
+#include <ctime>
+
+#include <fmt/format.h>
+
+namespace lockstep::launch {
+
+double unix_time_s() {
+  return std::chrono::duration<double>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+std::string local_time(double time_s) {
+  const auto seconds = static_cast<std::time_t>(time_s);
+  std::tm parts{};
+  ::localtime_r(&seconds, &parts);
+  std::array<char, 32> text{};
+  std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S", &parts);
+  const int milliseconds =
+      static_cast<int>((time_s - static_cast<double>(seconds)) * 1000);
+  return fmt::format("{}.{:03}", text.data(), milliseconds);
+}
+
+}  // namespace lockstep::launch

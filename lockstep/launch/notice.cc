@@ -1,0 +1,33 @@
+#include "lockstep/launch/notice.h"
+
+#include <nlohmann/json.hpp>
+
+#include "lockstep/launch/printable.h"
+
+namespace lockstep::launch {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kLongest = 1000;
+
+}  // namespace
+
+std::string to_text(const Notice& notice) {
+  return json{{"why", notice.why}, {"may_restart", notice.may_restart}}.dump(
+      -1, ' ', false, json::error_handler_t::replace);
+}
+
+Notice notice_from_text(const std::string& text) {
+  const json object = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!object.is_object() || !object.contains("why") ||
+      !object["why"].is_string()) {
+    return {.why = printable(text, kLongest)};
+  }
+  const auto may = object.find("may_restart");
+  return {.why = printable(object["why"].get<std::string>(), kLongest),
+          .may_restart =
+              may != object.end() && may->is_boolean() && may->get<bool>()};
+}
+
+}  // namespace lockstep::launch
