@@ -1,7 +1,6 @@
 #include "lockstep/train/checkpoint_writer.h"
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -11,20 +10,16 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/cpu_set.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
-#include "lockstep/base/sha256.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/device/intra_op.h"
 #include "lockstep/train/atomic_folder.h"
 #include "lockstep/train/checkpoint_folder.h"
-#include "lockstep/train/finite.h"
-#include "lockstep/train/manifest.h"
-#include "lockstep/train/safetensors.h"
+#include "lockstep/train/checkpoint_part.h"
 #include "lockstep/train/state_dict.h"
 
 namespace lockstep::train {
@@ -32,7 +27,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using nlohmann::json;
 using torch::Tensor;
 
 // The ranks that see a file that rank 0 has just put in `dir`, as a world of
@@ -70,127 +64,38 @@ void step_aside() {
   set_intra_op_threads_of_this_thread(1);
 }
 
-// What a rank did, for the others.
-std::string outcome_of(const std::function<json()>& act) {
-  try {
-    return act().dump();
-  } catch (const std::exception& error) {
-    return json{{"error", error.what()}}.dump(-1, ' ', false,
-                                              json::error_handler_t::replace);
+void add_to(Manifest& manifest, const WrittenParts& parts) {
+  manifest.files.insert(manifest.files.end(), parts.files.begin(),
+                        parts.files.end());
+  manifest.not_finite.insert(manifest.not_finite.end(),
+                             parts.not_finite.begin(), parts.not_finite.end());
+  if (!parts.parameter_sha256.empty()) {
+    manifest.info.parameter_sha256 = parts.parameter_sha256;
   }
 }
 
-// The others' outcomes, or what the first that failed says.
-std::vector<json> agree(const World& world, const std::string& own) {
-  std::vector<json> all;
-  std::string error;
-  for (const std::string& text : world.all_gather_text(own)) {
-    all.push_back(json::parse(text));
-    if (error.empty()) error = all.back().value("error", "");
+// Some rank could not do its part; all know.
+struct NotWritten {
+  std::string reason;
+};
+
+// Does this rank's share of what all do, and returns what each of them has to
+// say. Throws NotWritten on all ranks if it failed on one.
+std::vector<std::string> together(const World& world,
+                                  const std::function<std::string()>& act) {
+  // The first byte says whether it went well.
+  std::string own;
+  try {
+    own = "+" + act();
+  } catch (const std::exception& error) {
+    own = std::string("-") + error.what();
   }
-  if (!error.empty()) {
-    throw CheckpointError(
-        {.what = "a checkpoint was not written", .got = error});
+  auto all = world.all_gather_text(own);
+  for (std::string& text : all) {
+    if (text.front() == '-') throw NotWritten{text.substr(1)};
+    text.erase(0, 1);
   }
   return all;
-}
-
-// Of many tensors, by all threads at once.
-class CopyPlan {
- public:
-  void add(const Tensor& from, const Tensor& to) {
-    if (!from.is_cpu() || !from.is_non_overlapping_and_dense()) {
-      to.copy_(from);
-      return;
-    }
-    constexpr size_t kPiece = size_t{1} << 20;
-    bytes_ += from.nbytes();
-    const auto* source = static_cast<const std::byte*>(from.const_data_ptr());
-    auto* target = static_cast<std::byte*>(to.mutable_data_ptr());
-    for (size_t at = 0; at < from.nbytes(); at += kPiece) {
-      pieces_.push_back({.from = source + at,
-                         .to = target + at,
-                         .bytes = std::min(kPiece, from.nbytes() - at)});
-    }
-  }
-
-  void run() const {
-    const auto copy = [this](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const Piece& piece = pieces_[static_cast<size_t>(i)];
-        std::memcpy(piece.to, piece.from, piece.bytes);
-      }
-    };
-    // A little is copied sooner than threads are woken.
-    constexpr size_t kLittle = size_t{4} << 20;
-    const auto count = static_cast<int64_t>(pieces_.size());
-    bytes_ < kLittle ? copy(0, count) : intra_op_for(count, copy);
-  }
-
- private:
-  struct Piece {
-    const std::byte* from;
-    std::byte* to;
-    size_t bytes;
-  };
-  std::vector<Piece> pieces_;
-  size_t bytes_ = 0;
-};
-
-}  // namespace
-
-// A file of this rank, before it is one.
-struct CheckpointWriter::Part {
-  std::string file;
-  NamedTensors tensors;
-  size_t parameters = 0;  ///< the first so many tensors are a model's
-};
-
-namespace {
-
-// Writes a rank's parts, and says what they are.
-json write_parts(const std::string& folder, const auto& parts) {
-  json files = json::object();
-  json not_finite = json::array();
-  std::string parameter_sha256;
-  for (const auto& part : parts) {
-    for (size_t i = 0; i < part.tensors.size(); ++i) {
-      const auto& [name, tensor] = part.tensors[i];
-      const std::string found = describe_not_finite(name, tensor);
-      if (found.empty()) continue;
-      // Of what is saved for the next time, this would spoil all.
-      if (i < part.parameters) {
-        throw CheckpointError({.what = "a parameter is not finite: " + found});
-      }
-      not_finite.push_back(name);
-    }
-    Sha256 digest;
-    const std::string path = folder + "/" + part.file;
-    write_safetensors(path,
-                      {.tensors = part.tensors, .metadata = {{"format", "pt"}}},
-                      &digest);
-    files[part.file] = {{"bytes", fs::file_size(path)},
-                        {"sha256", digest.hex()}};
-    if (part.file == kModelFile) {
-      parameter_sha256 = parameter_digest(part.tensors);
-    }
-  }
-  return {{"files", files},
-          {"not_finite", not_finite},
-          {"parameter_sha256", parameter_sha256}};
-}
-
-void add_to(Manifest& manifest, const json& rank) {
-  for (const auto& [name, file] : rank.at("files").items()) {
-    manifest.files.push_back({.name = name,
-                              .bytes = file.at("bytes").get<uint64_t>(),
-                              .sha256 = file.at("sha256").get<std::string>()});
-  }
-  for (const auto& name : rank.at("not_finite")) {
-    manifest.not_finite.push_back(name.get<std::string>());
-  }
-  const auto digest = rank.at("parameter_sha256").get<std::string>();
-  if (!digest.empty()) manifest.info.parameter_sha256 = digest;
 }
 
 }  // namespace
@@ -215,12 +120,12 @@ CheckpointWriter::CheckpointWriter(std::string dir, int keep,
 
 CheckpointWriter::~CheckpointWriter() = default;
 
-std::vector<CheckpointWriter::Part> CheckpointWriter::own_parts(
+std::vector<CheckpointPart> CheckpointWriter::own_parts(
     const CheckpointContent& content) const {
   const int ranks = world_->size();
   const int rank = world_->rank();
   std::vector<int64_t> load(static_cast<size_t>(ranks), 0);
-  std::vector<Part> parts;
+  std::vector<CheckpointPart> parts;
   const NamedTensors model = state_dict(content.model);
   for (const auto& [name, tensor] : model) {
     load[0] += static_cast<int64_t>(tensor.nbytes());
@@ -233,7 +138,7 @@ std::vector<CheckpointWriter::Part> CheckpointWriter::own_parts(
         {.file = kRandomFile,
          .tensors = {content.random.begin(), content.random.end()}});
   }
-  Part optimizer{.file = optimizer_file(rank, ranks), .tensors = {}};
+  CheckpointPart optimizer{.file = optimizer_file(rank, ranks), .tensors = {}};
   for (const auto& [name, tensor] : content.optimizer.state_dict()) {
     const auto least = std::min_element(load.begin(), load.end());
     *least += static_cast<int64_t>(tensor.nbytes());
@@ -245,41 +150,32 @@ std::vector<CheckpointWriter::Part> CheckpointWriter::own_parts(
   return parts;
 }
 
-// Copies the parts' tensors to memory of our own, of which there is one piece
-// for each, used again for every checkpoint.
-void CheckpointWriter::stage(std::vector<Part>& parts) {
-  const torch::NoGradGuard no_grad;
-  size_t at = 0;
-  CopyPlan plan;
-  for (Part& part : parts) {
-    for (auto& [name, tensor] : part.tensors) {
-      if (at == staging_.size()) staging_.emplace_back();
-      Tensor& staged = staging_[at++];
-      if (!staged.defined() || staged.sizes() != tensor.sizes() ||
-          staged.strides() != tensor.strides() ||
-          staged.scalar_type() != tensor.scalar_type()) {
-        staged = torch::empty_strided(tensor.sizes(), tensor.strides(),
-                                      tensor.options().device(torch::kCPU));
-      }
-      plan.add(tensor.detach(), staged);
-      tensor = staged;
-    }
-  }
-  plan.run();
-}
-
 void CheckpointWriter::save(const CheckpointContent& content) {
   if (!takes_part()) return;
   const Stopwatch watch;
   wait();
-  std::vector<Part> parts = own_parts(content);
+  if (!failure_.empty() && world_->rank() == 0) {
+    log_warning("checkpoint",
+                fmt::format("the one before step {} was not written: {}; the "
+                            "run goes on, and {}",
+                            content.info.step, failure_,
+                            last_.empty() ? "there is none before it"
+                                          : "the last one is " + last_));
+  }
+  std::vector<CheckpointPart> parts = own_parts(content);
+  std::vector<Tensor> tensors;
   costs_.bytes = 0;
-  for (const Part& part : parts) {
+  for (const CheckpointPart& part : parts) {
     for (const auto& [name, tensor] : part.tensors) {
+      tensors.push_back(tensor);
       costs_.bytes += static_cast<int64_t>(tensor.nbytes());
     }
   }
-  stage(parts);
+  const auto copies = staging_.copy(tensors);
+  auto copy = copies.begin();
+  for (CheckpointPart& part : parts) {
+    for (auto& [name, tensor] : part.tensors) tensor = *copy++;
+  }
   pending_ = std::async(std::launch::async,
                         [this, info = content.info, parts = std::move(parts)] {
                           return write(info, parts);
@@ -289,31 +185,29 @@ void CheckpointWriter::save(const CheckpointContent& content) {
 }
 
 CheckpointWriter::Written CheckpointWriter::write(
-    const CheckpointInfo& info, const std::vector<Part>& parts) {
+    const CheckpointInfo& info, const std::vector<CheckpointPart>& parts) {
   const Stopwatch watch;
   step_aside();
   const bool is_first = world_->rank() == 0;
   const std::string path = checkpoint_path(dir_, info.step);
   std::optional<AtomicFolder> folder;
-  const auto begun = agree(*world_, outcome_of([&]() -> json {
-    if (!is_first) return json::object();
-    folder.emplace(path);
-    return {{"folder", folder->temporary()}};
-  }));
-  const std::string building = begun[0].at("folder").get<std::string>();
+  const std::string building = together(*world_, [&]() -> std::string {
+    if (!is_first) return {};
+    return folder.emplace(path).temporary();
+  })[0];
   const auto written =
-      agree(*world_, outcome_of([&] { return write_parts(building, parts); }));
-  agree(*world_, outcome_of([&]() -> json {
-    if (!is_first) return json::object();
+      together(*world_, [&] { return to_text(write_parts(building, parts)); });
+  together(*world_, [&]() -> std::string {
+    if (!is_first) return {};
     Manifest manifest{.info = info, .files = {}, .not_finite = {}};
-    for (const json& rank : written) add_to(manifest, rank);
+    for (const auto& text : written) add_to(manifest, parts_from_text(text));
     AtomicFile file(building + "/" + kManifestFile);
     file.write(format_manifest(manifest));
     file.commit();
     folder->commit();
     prune_checkpoints(dir_, path, keep_);
-    return json::object();
-  }));
+    return {};
+  });
   return {.path = path, .seconds = watch.seconds()};
 }
 
@@ -324,14 +218,9 @@ void CheckpointWriter::wait() {
     last_ = written.path;
     costs_.write_s += written.seconds;
     failure_.clear();
-  } catch (const CheckpointError& error) {
+  } catch (const NotWritten& error) {
     ++costs_.failed;
-    failure_ = error.what();
-    if (world_->rank() != 0) return;
-    log_warning("checkpoint",
-                fmt::format("{}; the run goes on, and {}", failure_,
-                            last_.empty() ? "there is none before it"
-                                          : "the last one is " + last_));
+    failure_ = error.reason;
   }
 }
 

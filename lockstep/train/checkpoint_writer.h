@@ -11,7 +11,9 @@
 
 #include "lockstep/comm/world.h"
 #include "lockstep/train/checkpoint.h"
+#include "lockstep/train/checkpoint_part.h"
 #include "lockstep/train/run_report.h"
+#include "lockstep/train/staging.h"
 
 namespace lockstep::train {
 
@@ -53,21 +55,20 @@ class CheckpointWriter {
   const CheckpointReport& costs() const { return costs_; }
 
  private:
-  struct Part;
   struct Written {
     std::string path;
     double seconds = 0;
   };
 
   bool takes_part() const { return world_.has_value(); }
-  std::vector<Part> own_parts(const CheckpointContent& content) const;
-  void stage(std::vector<Part>& parts);
-  Written write(const CheckpointInfo& info, const std::vector<Part>& parts);
+  std::vector<CheckpointPart> own_parts(const CheckpointContent& content) const;
+  Written write(const CheckpointInfo& info,
+                const std::vector<CheckpointPart>& parts);
 
   const std::string dir_;
   const int keep_;
   std::optional<World> world_;  // of the ranks that write
-  std::vector<torch::Tensor> staging_;
+  Staging staging_;
   std::future<Written> pending_;
   std::string last_;
   std::string failure_;  // of the last one
