@@ -3,21 +3,38 @@
 #include <array>
 #include <atomic>
 #include <csignal>
+#include <cstdint>
+#include <ctime>
 
 namespace lockstep {
 namespace {
 
-constexpr std::array kSignals = {SIGINT, SIGTERM};
+constexpr std::array kSignals = {SIGINT, SIGTERM, SIGUSR1};
+// So long after the first, the same again is one of the same request.
+constexpr int64_t kSameRequestS = 3;
 
 std::atomic<int> received{0};
+std::atomic<int64_t> received_at_s{0};
 std::atomic<int> open_scopes{0};
 std::array<struct sigaction, kSignals.size()> previous;
 
 static_assert(std::atomic<int>::is_always_lock_free,
               "a signal handler may not take a lock");
 
+int64_t now_s() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec;
+}
+
 void on_signal(int signal) {
-  if (received.exchange(signal) == 0) return;
+  const int first = received.exchange(signal);
+  if (first == 0) received_at_s = now_s();
+  // After a warning comes the request itself.
+  const bool is_one_request =
+      signal != SIGINT && (now_s() - received_at_s <= kSameRequestS ||
+                           (first == SIGUSR1 && signal == SIGTERM));
+  if (first == 0 || is_one_request) return;
   for (size_t i = 0; i < kSignals.size(); ++i) {
     if (kSignals[i] != signal) continue;
     struct sigaction former = previous[i];

@@ -2,8 +2,11 @@
 
 namespace lockstep {
 
-/// While it lives, SIGINT and SIGTERM only set a flag; a second one ends the
-/// process as it would without. Restores the handlers.
+/// While it lives, SIGINT, SIGTERM and SIGUSR1 (with which schedulers warn)
+/// only set a flag. A second SIGINT ends the process as it would without, and
+/// so does another SIGTERM or SIGUSR1 after some seconds: a scheduler may send
+/// it to the launcher and to us, and the launcher passes it on. Restores the
+/// handlers.
 class InterruptScope {
  public:
   InterruptScope();

@@ -75,7 +75,8 @@ void set_up(CLI::App& app) {
   add_help(app);
   app.footer(
       "`lockstep help COMMAND` explains a command's options.\n"
-      "Exit codes: 0 done, 1 failed, 2 bad usage, 130 ended by Ctrl-C.");
+      "Exit codes: 0 done, 1 failed, 2 bad usage, 75 preempted (run it again\n"
+      "to go on), 130 ended by Ctrl-C.");
 }
 
 int parse_and_run(CLI::App& app) {

@@ -11,9 +11,7 @@ namespace lockstep::cli {
 inline constexpr int kDone = 0;
 inline constexpr int kFailed = 1;
 inline constexpr int kBadUsage = 2;
-// Ended by Ctrl-C or SIGTERM, cleanly: this plus the signal's number, 130 for
-// Ctrl-C, as the shells have it. A subcommand throws CLI::RuntimeError(code).
-inline constexpr int kStoppedBySignal = 128;
+// Others are in base/exit_codes.h. A subcommand throws CLI::RuntimeError(code).
 
 // One file a subcommand. Each adds itself to `app` with its options; the
 // subcommand's callback does the work, and throws what fails.

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/atomic_file.h"
+#include "lockstep/base/exit_codes.h"
 #include "lockstep/base/interrupt.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/terminal.h"
@@ -128,7 +129,7 @@ void run(const CompareFlags& flags) {
         flags.runs.empty() ? run_and_compare(flags) : compare_files(flags.runs);
   } catch (const report::Interrupted& error) {
     fmt::print(stderr, "{}\n", error.what());
-    throw CLI::RuntimeError(kStoppedBySignal + InterruptScope::signal());
+    throw CLI::RuntimeError(kExitSignal + InterruptScope::signal());
   }
   fmt::print("{}", report::to_text(comparison, report::colour_of(STDOUT_FILENO),
                                    terminal_width(STDOUT_FILENO)));

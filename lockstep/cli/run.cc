@@ -25,7 +25,7 @@ struct RunFlags {
   std::string rdzv_conf;
   bool is_standalone = false;
   double grace_seconds = -1;
-  std::string signals = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
+  std::string signals = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1";
   std::string redirects = "0";
   std::string tee = "0";
   std::string shown_ranks;

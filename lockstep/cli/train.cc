@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/atomic_file.h"
+#include "lockstep/base/exit_codes.h"
 #include "lockstep/base/interrupt.h"
 #include "lockstep/base/log.h"
 #include "lockstep/cli/checks.h"
@@ -13,6 +14,7 @@
 #include "lockstep/cli/options.h"
 #include "lockstep/cli/ranks.h"
 #include "lockstep/comm/environment.h"
+#include "lockstep/launch/signals.h"
 #include "lockstep/train/trainer.h"
 
 namespace lockstep::cli {
@@ -252,6 +254,22 @@ void check_outputs(const TrainFlags& flags) {
   }
 }
 
+[[noreturn]] void end_stopped(const train::RunReport& report) {
+  const int signal = InterruptScope::signal();
+  const bool is_saved = !report.last_checkpoint.empty();
+  log_warning(
+      "train",
+      fmt::format("stopped by {} after step {}; {}",
+                  signal == SIGINT ? "Ctrl-C" : launch::signal_name(signal),
+                  report.steps,
+                  is_saved
+                      ? fmt::format("go on from {} with --resume auto",
+                                    report.last_checkpoint)
+                      : "no checkpoint was written, as there is no --out-dir"));
+  const bool is_preempted = is_saved && signal != SIGINT;
+  throw CLI::RuntimeError(is_preempted ? kExitPreempted : kExitSignal + signal);
+}
+
 void run(const TrainFlags& flags) {
   TrainOptions options = to_options(flags);
   check_outputs(flags);
@@ -267,15 +285,7 @@ void run(const TrainFlags& flags) {
   if (options.world.rank() != 0) return;
   if (!flags.report.empty()) train::write_report(flags.report, report);
   if (!report.interrupted) return;
-  const int signal = InterruptScope::signal();
-  log_warning(
-      "train",
-      fmt::format("stopped by {} after step {}; {}",
-                  signal == SIGTERM ? "SIGTERM" : "Ctrl-C", report.steps,
-                  report.last_checkpoint.empty()
-                      ? "no checkpoint was written, as there is no --out-dir"
-                      : "the last checkpoint is " + report.last_checkpoint));
-  throw CLI::RuntimeError(kStoppedBySignal + signal);
+  end_stopped(report);
 }
 
 }  // namespace
@@ -294,8 +304,11 @@ void add_train(CLI::App& app) {
   add_output_options(*command, *flags);
   command->footer(
       "Ctrl-C ends the run after the step it is in, writes a checkpoint (with\n"
-      "--out-dir) and ends with 130; a second one ends it at once. The same\n"
-      "command with --resume auto goes on, with other devices if you like.\n\n"
+      "--out-dir) and ends with 130; a second one ends it at once. SIGTERM "
+      "and\n"
+      "SIGUSR1 do the same and end with 75: a scheduler may queue it again.\n"
+      "The same command with --resume auto goes on, on other devices if you\n"
+      "like.\n\n"
       "Example:\n"
       "  lockstep train --model resnet18 --strategy dp --devices cpu:2 \\\n"
       "      --batch-size 64 --max-steps 30 --out-dir runs/first");

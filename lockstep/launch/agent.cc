@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/exit_codes.h"
 #include "lockstep/launch/clock.h"
 #include "lockstep/launch/signals.h"
 
@@ -23,6 +24,15 @@ constexpr double kDrainPatienceS = 2;
 constexpr int kDrainPollMs = 100;
 // A reader that stands still may not hold up who asked us to end.
 constexpr double kConsolePatienceS = 5;
+
+// A scheduler that wants the machine back would not be pleased by a restart.
+Notice notice_of(const Failure& first) {
+  const bool is_preempted = first.exit_code == kExitPreempted;
+  return {.why = fmt::format("rank {} on {} {}: {}", first.rank, first.host,
+                             is_preempted ? "was preempted" : "failed",
+                             first.how_it_ended()),
+          .may_restart = !is_preempted};
+}
 
 }  // namespace
 
@@ -88,10 +98,7 @@ void Agent::watch_workers() {
     if (has_failed && reason_ == Reason::kNone) {
       const auto workers = own_failures();
       const Failure& first = *root_cause(workers);
-      begin_ending(Reason::kWorker, SIGTERM,
-                   {.why = fmt::format("rank {} on {} failed: {}", first.rank,
-                                       first.host, first.how_it_ended()),
-                    .may_restart = true});
+      begin_ending(Reason::kWorker, SIGTERM, notice_of(first));
     }
     if (!team_->is_running()) {
       if (is_job_over()) return;

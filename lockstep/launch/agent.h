@@ -53,7 +53,7 @@ class Agent {
   std::vector<Failure> own_failures() const;
   Failure failure_of(const Worker& worker) const;
   int conclude(const std::vector<Failure>& failures);
-  int exit_code() const;
+  int exit_code(const std::vector<Failure>& failures) const;
   void keep_error_file(const Failure& root) const;
 
   const RunOptions& options_;

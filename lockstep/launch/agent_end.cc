@@ -1,4 +1,5 @@
 // How an agent ends: what failed, in whose words, and with which exit code.
+#include <algorithm>
 #include <csignal>
 #include <poll.h>
 
@@ -6,6 +7,7 @@
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/exit_codes.h"
 #include "lockstep/base/first_line.h"
 #include "lockstep/base/log.h"
 #include "lockstep/launch/agent.h"
@@ -18,7 +20,6 @@ namespace {
 
 constexpr size_t kLastLines = 15;
 constexpr double kSharePatienceS = 5;  // beyond the grace of other nodes
-constexpr int kShellSignalCode = 128;
 
 void try_write(const std::string& path, const ErrorRecord& record,
                int exit_code) {
@@ -27,6 +28,14 @@ void try_write(const std::string& path, const ErrorRecord& record,
   } catch (const Error& error) {
     log_warning("launch", error.what());
   }
+}
+
+// What the workers say by their exit codes then is no failure.
+bool was_preempted(const std::vector<Failure>& failures) {
+  return !failures.empty() &&
+         std::all_of(failures.begin(), failures.end(), [](const auto& one) {
+           return one.exit_code == kExitPreempted;
+         });
 }
 
 }  // namespace
@@ -142,17 +151,21 @@ int Agent::conclude(const std::vector<Failure>& failures) {
   if (meeting_.group.nodes.size() > 1) leave(meeting_);
   err_.add(faults_.text());
   const Failure* root = root_cause(failures);
-  if (root != nullptr && root->is_cause) {
+  if (was_preempted(failures)) {
+    err_.add("[launch] the job was preempted, and can go on: " + notice_.why +
+             "\n");
+  } else if (root != nullptr && root->is_cause) {
     keep_error_file(*root);
     err_.add(failure_report(failures));
   } else if (reason_ != Reason::kNone) {
     err_.add("[launch] the job was ended: " + notice_.why + "\n");
   }
   drain();
-  return exit_code();
+  return exit_code(failures);
 }
 
-int Agent::exit_code() const {
+int Agent::exit_code(const std::vector<Failure>& failures) const {
+  if (was_preempted(failures)) return kExitPreempted;
   switch (reason_) {
     case Reason::kNone:
       return 0;
@@ -160,9 +173,9 @@ int Agent::exit_code() const {
     case Reason::kPeer:
       return 1;
     case Reason::kSignal:
-      return kShellSignalCode + ending_signal_;
+      return kExitSignal + ending_signal_;
     case Reason::kOutput:
-      return kShellSignalCode + SIGPIPE;
+      return kExitSignal + SIGPIPE;
   }
   return 1;
 }

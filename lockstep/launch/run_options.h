@@ -39,7 +39,8 @@ struct RunOptions {
   /// From the first signal to SIGKILL. None: 5 s after a failure, 30 s after a
   /// signal, which may be a scheduler's last warning to save one's work.
   std::optional<double> grace_s;
-  std::vector<int> signals{SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+  /// torchrun's, and what Slurm warns with.
+  std::vector<int> signals{SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1};
 
   std::string log_dir;  ///< empty: a temporary one
   StreamChoice redirects;

@@ -47,14 +47,37 @@ TEST(InterruptScope, RestoresTheHandlers) {
 
 TEST(InterruptScope, HandsTheSecondSignalToTheFormerHandler) {
   calls = 0;
-  const auto before = std::signal(SIGTERM, [](int) { ++calls; });
+  const auto before = std::signal(SIGINT, [](int) { ++calls; });
   {
     const InterruptScope scope;
-    ::raise(SIGTERM);
-    ::raise(SIGTERM);
+    ::raise(SIGINT);
+    ::raise(SIGINT);
   }
-  std::signal(SIGTERM, before);
+  std::signal(SIGINT, before);
   EXPECT_EQ(calls, 1);
+}
+
+// From the scheduler, and from the launcher that got it as well.
+TEST(InterruptScope, TakesASchedulersSignalTwiceAtOnceForOne) {
+  for (const int signal : {SIGTERM, SIGUSR1}) {
+    calls = 0;
+    const auto before = std::signal(signal, [](int) { ++calls; });
+    {
+      const InterruptScope scope;
+      ::raise(signal);
+      ::raise(signal);
+      EXPECT_EQ(InterruptScope::signal(), signal);
+    }
+    std::signal(signal, before);
+    EXPECT_EQ(calls, 0);
+  }
+}
+
+TEST(InterruptScope, TakesSigtermAfterAWarningForTheSameRequest) {
+  const InterruptScope scope;
+  ::raise(SIGUSR1);
+  ::raise(SIGTERM);
+  EXPECT_EQ(InterruptScope::signal(), SIGTERM);
 }
 
 TEST(InterruptDeathTest, TheSecondSignalEndsTheProcess) {

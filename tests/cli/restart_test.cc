@@ -112,54 +112,84 @@ std::string digest_in(const std::string& out) {
                                  : out.substr(at + key.size(), 64);
 }
 
+// Of a training run with two ranks under `lockstep run`.
+Words training(const std::string& out_dir) {
+  return {"run",
+          "--nproc-per-node",
+          "2",
+          "--max-restarts",
+          "5",
+          "--",
+          kProgram,
+          "train",
+          "--strategy",
+          "ddp",
+          "--model",
+          "mlp",
+          "--data",
+          "synthetic",
+          "--shards",
+          "2",
+          "--batch-size",
+          "32",
+          "--max-steps",
+          "40",
+          "--no-eval",
+          "--log-every",
+          "1",
+          "--checkpoint-every",
+          "4",
+          "--resume",
+          "auto",
+          "--out-dir",
+          out_dir};
+}
+
+std::string quiet_digest() {
+  static const std::string digest = [] {
+    const TemporaryFolder folder;
+    return digest_in(run_lockstep(training(folder.path("run"))).out);
+  }();
+  return digest;
+}
+
+pid_t last_worker_of(const Program& program) {
+  const auto workers = children_of(program.pid(), "lockstep");
+  return workers.empty() ? program.pid() : workers.back();
+}
+
 TEST(SlowRestart, AKilledRankLeavesNoTraceInTheBits) {
   const TemporaryFolder folder;
-  const auto train = [&](const std::string& dir) {
-    return Words{"run",
-                 "--nproc-per-node",
-                 "2",
-                 "--max-restarts",
-                 "5",
-                 "--",
-                 kProgram,
-                 "train",
-                 "--strategy",
-                 "ddp",
-                 "--model",
-                 "mlp",
-                 "--data",
-                 "synthetic",
-                 "--shards",
-                 "2",
-                 "--batch-size",
-                 "32",
-                 "--max-steps",
-                 "40",
-                 "--no-eval",
-                 "--log-every",
-                 "1",
-                 "--checkpoint-every",
-                 "4",
-                 "--resume",
-                 "auto",
-                 "--verbose-ranks",
-                 "--out-dir",
-                 folder.path(dir)};
-  };
-  const Ended quiet = run_lockstep(train("quiet"));
-  ASSERT_EQ(quiet.code, 0) << quiet.err;
-
-  Program program(train("killed"));
+  Program program(training(folder.path("run")));
   for (const char* moment : {"step 6/40", "step 21/40"}) {
     ASSERT_TRUE(program.wait_for_output(moment)) << program.err();
-    const auto workers = children_of(program.pid(), "lockstep");
-    ASSERT_FALSE(workers.empty());
-    ::kill(workers.back(), SIGKILL);
+    ::kill(last_worker_of(program), SIGKILL);
   }
   EXPECT_EQ(program.wait(), 0) << program.err();
   EXPECT_PRED2(contains, program.err(), "2 failures survived");
   EXPECT_PRED2(contains, program.out(), "resumed from ");
-  EXPECT_EQ(digest_in(program.out()), digest_in(quiet.out));
+  EXPECT_EQ(digest_in(program.out()), quiet_digest());
+}
+
+TEST(SlowPreemption, EndsWithItsOwnCodeAndGoesOn) {
+  const TemporaryFolder folder;
+  // To the agent, and to a rank alone, as Slurm may have it.
+  for (const int signal : {SIGTERM, SIGUSR1, -SIGUSR1}) {
+    Program program(training(folder.path("run")));
+    ASSERT_TRUE(program.wait_for_output(" | loss ")) << program.err();
+    if (signal > 0) {
+      program.send(signal);
+    } else {
+      ::kill(last_worker_of(program), -signal);
+    }
+    EXPECT_EQ(program.wait(), 75) << program.err();
+    EXPECT_PRED2(contains, program.err(), "the job was preempted, and can go");
+    EXPECT_FALSE(contains(program.err(), "start again")) << program.err();
+  }
+  const Ended last = run_lockstep(training(folder.path("run")));
+  EXPECT_EQ(last.code, 0) << last.err;
+  EXPECT_PRED2(contains, last.out, "resumed from ");
+  EXPECT_EQ(digest_in(last.out), quiet_digest());
 }
 
 }  // namespace
