@@ -127,4 +127,11 @@ void pin_thread(const std::vector<int>& cores) {
                                          fmt::join(starting_mask(), ", "))});
 }
 
+void leave_slice() {
+  try {
+    pin_thread(allowed_cores());
+  } catch (const IoError&) {
+  }
+}
+
 }  // namespace lockstep

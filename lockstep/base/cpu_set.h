@@ -13,5 +13,9 @@ const std::vector<int>& allowed_cores();
 inline constexpr const char* kCoresVariable = "LOCKSTEP_CORES";
 /// Pins the calling thread. Throws IoError naming the cores.
 void pin_thread(const std::vector<int>& cores);
+/// Lets the calling thread run on every allowed core: a new one has those of
+/// the thread that made it, which may be pinned to a slice. Where this is
+/// forbidden, nothing changes.
+void leave_slice();
 
 }  // namespace lockstep

@@ -55,15 +55,6 @@ void check(const Dataset* dataset, const LoaderOptions& options) {
   }
 }
 
-// A new thread has the cores of the one that made it, which may be pinned to
-// those of a slice. Where this is forbidden, loading is only slower.
-void leave_slice() {
-  try {
-    pin_thread(allowed_cores());
-  } catch (const IoError&) {
-  }
-}
-
 // What is the same for all batches of an epoch.
 struct Epoch {
   int64_t number;

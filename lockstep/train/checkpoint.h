@@ -26,7 +26,7 @@ struct CheckpointInfo {
 
 /// A folder DIR/step-00000030 holding model.safetensors, the optimizer's state
 /// in one safetensors file or one of each rank, and manifest.json (written
-/// last, with the size and SHA-256 of the others and of itself). It is built
+/// last, with the size and XXH128 of the others and of itself). It is built
 /// under another name, synced and renamed, so a folder with that name is always
 /// whole. Keeps the newest `keep` of them, 2 at least. Returns the folder.
 ///

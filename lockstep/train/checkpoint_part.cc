@@ -4,8 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/sha256.h"
 #include "lockstep/train/finite.h"
 #include "lockstep/train/safetensors.h"
 
@@ -38,14 +38,14 @@ WrittenParts write_parts(const std::string& folder,
     for (std::string& name : check_finite(part)) {
       written.not_finite.push_back(std::move(name));
     }
-    Sha256 digest;
+    Checksum checksum;
     const std::string path = folder + "/" + part.file;
     write_safetensors(path,
                       {.tensors = part.tensors, .metadata = {{"format", "pt"}}},
-                      &digest);
+                      &checksum);
     written.files.push_back({.name = part.file,
                              .bytes = std::filesystem::file_size(path),
-                             .sha256 = digest.hex()});
+                             .xxh128 = checksum.hex()});
     if (part.file == kModelFile) {
       written.parameter_sha256 = parameter_digest(part.tensors);
     }
@@ -56,7 +56,7 @@ WrittenParts write_parts(const std::string& folder,
 std::string to_text(const WrittenParts& parts) {
   json files = json::array();
   for (const CheckpointFile& file : parts.files) {
-    files.push_back({file.name, file.bytes, file.sha256});
+    files.push_back({file.name, file.bytes, file.xxh128});
   }
   return json{{"files", files},
               {"not_finite", parts.not_finite},
@@ -70,7 +70,7 @@ WrittenParts parts_from_text(const std::string& text) {
   for (const json& file : object.at("files")) {
     parts.files.push_back({.name = file.at(0).get<std::string>(),
                            .bytes = file.at(1).get<uint64_t>(),
-                           .sha256 = file.at(2).get<std::string>()});
+                           .xxh128 = file.at(2).get<std::string>()});
   }
   object.at("not_finite").get_to(parts.not_finite);
   object.at("parameter_sha256").get_to(parts.parameter_sha256);

@@ -5,8 +5,6 @@
 #include <functional>
 #include <optional>
 #include <random>
-#include <sys/resource.h>
-#include <unistd.h>
 #include <utility>
 
 #include <fmt/format.h>
@@ -50,18 +48,6 @@ std::optional<World> world_of_writers(const std::string& dir,
   }
   if (world.rank() == 0) fs::remove(path, ignored);
   return world.new_group(writers);
-}
-
-// The steps come first, and the slice's cores are theirs.
-void step_aside() {
-  constexpr int kNice = 10;
-  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice);
-  try {
-    pin_thread(allowed_cores());
-  } catch (const IoError&) {
-    // Where this is forbidden, writing is only slower.
-  }
-  set_intra_op_threads_of_this_thread(1);
 }
 
 void add_to(Manifest& manifest, const WrittenParts& parts) {
@@ -187,7 +173,8 @@ void CheckpointWriter::save(const CheckpointContent& content) {
 CheckpointWriter::Written CheckpointWriter::write(
     const CheckpointInfo& info, const std::vector<CheckpointPart>& parts) {
   const Stopwatch watch;
-  step_aside();
+  leave_slice();
+  set_intra_op_threads_of_this_thread(1);
   const bool is_first = world_->rank() == 0;
   const std::string path = checkpoint_path(dir_, info.step);
   std::optional<AtomicFolder> folder;

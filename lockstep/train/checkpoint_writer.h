@@ -27,8 +27,8 @@ struct CheckpointContent {
 };
 
 /// Writes checkpoints (see save_checkpoint) beside the steps: save() copies
-/// what this rank has to write and returns; a thread of little priority brings
-/// it to the disk. Of several ranks, which all have the same content, those
+/// what this rank has to write and returns; another thread brings it to the
+/// disk. Of several ranks, which all have the same content, those
 /// that see rank 0's folder write it together, each a part.
 ///
 /// A checkpoint that can't be written is a warning, and the run goes on: those

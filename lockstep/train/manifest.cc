@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/atomic_file.h"
+#include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/sha256.h"
 #include "lockstep/train/strict_json.h"
 
 namespace lockstep::train {
@@ -24,23 +24,23 @@ constexpr size_t kMaxManifestBytes = 1 << 20;
 constexpr size_t kMaxFiles = 4096;
 constexpr int64_t kMaxModelExtent = 1 << 24;
 
-std::string file_sha256(const std::string& path) {
+std::string file_checksum(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::vector<char> buffer(1 << 20);
-  Sha256 digest;
+  Checksum checksum;
   while (file.read(buffer.data(), static_cast<std::streamsize>(buffer.size())),
          file.gcount() > 0) {
-    digest.add(
+    checksum.add(
         std::string_view(buffer.data(), static_cast<size_t>(file.gcount())));
   }
   if (!file.eof()) throw IoError({.what = "can't read " + path});
-  return digest.hex();
+  return checksum.hex();
 }
 
-std::string text_sha256(std::string_view text) {
-  Sha256 digest;
-  digest.add(text);
-  return digest.hex();
+std::string text_checksum(std::string_view text) {
+  Checksum checksum;
+  checksum.add(text);
+  return checksum.hex();
 }
 
 const char* stem_name(models::Stem stem) {
@@ -105,12 +105,12 @@ class Reader {
     return value.get<std::string>();
   }
 
-  std::string sha256(const json& object, const char* key) {
+  std::string checksum(const json& object, const char* key) {
     std::string digest = text(object, key);
     const bool is_hex =
         digest.find_first_not_of("0123456789abcdef") == std::string::npos;
-    if (digest.size() != 64 || !is_hex) {
-      refuse(fmt::format("64 digits in '{}'", key), quote(digest));
+    if (digest.size() != 32 || !is_hex) {
+      refuse(fmt::format("32 digits in '{}'", key), quote(digest));
     }
     return digest;
   }
@@ -163,7 +163,7 @@ class Reader {
       check_name(name);
       files.push_back({.name = name,
                        .bytes = static_cast<uint64_t>(whole(entry, "bytes")),
-                       .sha256 = sha256(entry, "sha256")});
+                       .xxh128 = checksum(entry, "xxh128")});
     }
     return files;
   }
@@ -200,9 +200,9 @@ void check_file(const std::string& path, const CheckpointFile& file) {
                            .got = fmt::format("{}", found),
                            .fix = "use another checkpoint"});
   }
-  if (const std::string digest = file_sha256(path); digest != file.sha256) {
+  if (const std::string digest = file_checksum(path); digest != file.xxh128) {
     throw CheckpointError({.what = path + " is not as it was written",
-                           .expected = "SHA-256 " + file.sha256,
+                           .expected = "XXH128 " + file.xxh128,
                            .got = digest,
                            .fix = "use another checkpoint"});
   }
@@ -219,7 +219,7 @@ std::string optimizer_file(int part, int parts) {
 std::string format_manifest(const Manifest& manifest) {
   json files = json::object();
   for (const CheckpointFile& file : manifest.files) {
-    files[file.name] = {{"bytes", file.bytes}, {"sha256", file.sha256}};
+    files[file.name] = {{"bytes", file.bytes}, {"xxh128", file.xxh128}};
   }
   const CheckpointInfo& info = manifest.info;
   json object{{"lockstep_checkpoint", kFormatVersion},
@@ -230,7 +230,7 @@ std::string format_manifest(const Manifest& manifest) {
               {"not_finite", manifest.not_finite},
               {"files", std::move(files)}};
   if (info.run) object["run"] = to_json(*info.run);
-  object["manifest_sha256"] = text_sha256(object.dump());
+  object["manifest_xxh128"] = text_checksum(object.dump());
   return object.dump(2) + "\n";
 }
 
@@ -245,11 +245,11 @@ Manifest parse_manifest(const std::string& path, std::string_view text) {
          .expected = fmt::format("{}", kFormatVersion),
          .got = fmt::format("{}", version)});
   }
-  const std::string saved = reader.sha256(object, "manifest_sha256");
-  object.erase("manifest_sha256");
-  if (saved != text_sha256(object.dump(-1, ' ', false,
-                                       json::error_handler_t::replace))) {
-    reader.refuse("what was written", "something else (SHA-256)");
+  const std::string saved = reader.checksum(object, "manifest_xxh128");
+  object.erase("manifest_xxh128");
+  if (saved != text_checksum(object.dump(-1, ' ', false,
+                                         json::error_handler_t::replace))) {
+    reader.refuse("what was written", "something else (XXH128)");
   }
   Manifest manifest;
   manifest.info.model = reader.model(reader.member(object, "model"));

@@ -22,7 +22,7 @@ std::string optimizer_file(int part, int parts);
 struct CheckpointFile {
   std::string name;
   uint64_t bytes = 0;
-  std::string sha256;
+  std::string xxh128;
 };
 
 struct Manifest {

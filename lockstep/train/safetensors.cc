@@ -130,7 +130,7 @@ torch::Tensor read_tensor(const std::string& path, const InputFile& file,
 }  // namespace
 
 void write_safetensors(const std::string& path, const SafeTensors& content,
-                       Sha256* digest) {
+                       Checksum* checksum) {
   SafeTensorsHeader header{.entries = {}, .metadata = content.metadata};
   for (const auto& [name, tensor] : content.tensors) {
     if (!tensor.defined() || tensor.layout() != torch::kStrided) {
@@ -164,7 +164,7 @@ void write_safetensors(const std::string& path, const SafeTensors& content,
   AtomicFile file(path);
   const auto write = [&](std::span<const std::byte> bytes) {
     file.write(bytes);
-    if (digest != nullptr) digest->add(bytes);
+    if (checksum != nullptr) checksum->add(bytes);
   };
   write(std::as_bytes(std::span(&length, 1)));
   write(std::as_bytes(std::span(text.data(), text.size())));

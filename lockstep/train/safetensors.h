@@ -7,7 +7,7 @@
 
 #include <torch/torch.h>
 
-#include "lockstep/base/sha256.h"
+#include "lockstep/base/checksum.h"
 
 namespace lockstep {
 
@@ -19,11 +19,11 @@ struct SafeTensors {
 
 /// Writes `content` in the safetensors format: aside, synced and renamed, so
 /// that `path` holds the old file or the new one, never a part. Tensors may be
-/// on any device and of any strides. The file's bytes are added to `digest`.
+/// on any device and of any strides. The file's bytes are added to `checksum`.
 /// Throws CheckpointError for a tensor or a name that the format can't hold,
 /// IoError for what the disk refuses.
 void write_safetensors(const std::string& path, const SafeTensors& content,
-                       Sha256* digest = nullptr);
+                       Checksum* checksum = nullptr);
 
 /// Reads a file that may be hostile: every size, range and key is checked
 /// before use. The tensors are on the CPU, contiguous, in the header's order.

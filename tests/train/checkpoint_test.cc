@@ -178,7 +178,7 @@ INSTANTIATE_TEST_SUITE_P(
                  bytes.back() = static_cast<char>(bytes.back() ^ 1);
                  write_text(path + "/model.safetensors", bytes);
                },
-               "model.safetensors is not as it was written; expected SHA-256"},
+               "model.safetensors is not as it was written; expected XXH128"},
         Damage{"OptimizerGone",
                [](const std::string& path) {
                  fs::remove(path + "/optimizer.safetensors");

@@ -7,8 +7,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/sha256.h"
 #include "lockstep/train/safetensors.h"
 #include "lockstep/train/state_dict.h"
 #include "tests/base/temporary_folder.h"
@@ -20,10 +20,10 @@ namespace fs = std::filesystem;
 
 using nlohmann::json;
 
-std::string sha256_of(const std::string& text) {
-  Sha256 digest;
-  digest.add(text);
-  return digest.hex();
+std::string checksum_of(const std::string& text) {
+  Checksum checksum;
+  checksum.add(text);
+  return checksum.hex();
 }
 
 Manifest sample() {
@@ -31,7 +31,7 @@ Manifest sample() {
   manifest.info = {.model = {.name = "mlp", .width = 77},
                    .step = 30,
                    .epoch = 2,
-                   .parameter_sha256 = sha256_of("p"),
+                   .parameter_sha256 = checksum_of("p"),
                    .run = RunRecord{.position = {.step = 30,
                                                  .epoch = 2,
                                                  .batch = 4,
@@ -41,15 +41,15 @@ Manifest sample() {
                                     .settings = {{"lr", "0.1"}},
                                     .versions = {{"torch", "2.11"}}}};
   manifest.files = {
-      {.name = "model.safetensors", .bytes = 10, .sha256 = sha256_of("m")}};
+      {.name = "model.safetensors", .bytes = 10, .xxh128 = checksum_of("m")}};
   manifest.not_finite = {"mask"};
   return manifest;
 }
 
 // With the checksum of who wants to be believed.
 std::string signed_text(json object) {
-  object.erase("manifest_sha256");
-  object["manifest_sha256"] = sha256_of(object.dump());
+  object.erase("manifest_xxh128");
+  object["manifest_xxh128"] = checksum_of(object.dump());
   return object.dump();
 }
 
@@ -133,7 +133,7 @@ TEST(Manifest, HasNumbersThatCanBe) {
   refuses("/run/settings", json::array({1}));
   refuses("/run/settings/lr", 0.1);
   refuses("/run/position/loss_sum", "much");
-  refuses("/files/model.safetensors/sha256", "short");
+  refuses("/files/model.safetensors/xxh128", "short");
   refuses("/files", json::array());
   refuses("/not_finite", json::array({1}));
   refuses("/model", "mlp");
@@ -162,10 +162,10 @@ class CheckpointOfANet : public testing::Test {
     for (auto& [key, value] : content.tensors) {
       if (key == name) value = tensor;
     }
-    Sha256 digest;
-    write_safetensors(path + "/model.safetensors", content, &digest);
+    Checksum checksum;
+    write_safetensors(path + "/model.safetensors", content, &checksum);
     json object = json::parse(content_of(path + "/manifest.json"));
-    object["files"]["model.safetensors"]["sha256"] = digest.hex();
+    object["files"]["model.safetensors"]["xxh128"] = checksum.hex();
     write_text(path + "/manifest.json", signed_text(object));
   }
 
