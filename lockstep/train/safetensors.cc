@@ -15,6 +15,7 @@
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
 #include "lockstep/train/safetensors_header.h"
+#include "lockstep/train/strict_json.h"
 
 namespace lockstep {
 namespace {
@@ -110,19 +111,33 @@ std::string read_header(const std::string& path, const InputFile& file) {
   return header;
 }
 
+// The bytes are in the file, but a sparse one may still promise more than the
+// machine has.
+torch::Tensor allocate(const std::string& path, const SafeTensorsEntry& entry) {
+  try {
+    return torch::empty(entry.shape, entry.dtype);
+  } catch (const c10::Error& error) {
+    throw CheckpointError(
+        {.what = fmt::format("{}: no memory for tensor {}", path,
+                             quote(entry.name)),
+         .expected = fmt::format("{} bytes", entry.end - entry.begin),
+         .got = error.what_without_backtrace()});
+  }
+}
+
 torch::Tensor read_tensor(const std::string& path, const InputFile& file,
                           const SafeTensorsEntry& entry, uint64_t data_begin) {
-  torch::Tensor tensor = torch::empty(entry.shape, entry.dtype);
+  torch::Tensor tensor = allocate(path, entry);
   const auto bytes = bytes_of(tensor);
   file.read(data_begin + entry.begin, bytes);
   // A bool that is neither 0 nor 1 is undefined behaviour further on.
   if (entry.dtype == torch::kBool &&
       std::any_of(bytes.begin(), bytes.end(),
                   [](std::byte value) { return value > std::byte{1}; })) {
-    throw CheckpointError(
-        {.what = fmt::format("{}: tensor {} of type BOOL", path, entry.name),
-         .expected = "bytes 0 and 1",
-         .got = "others"});
+    throw CheckpointError({.what = fmt::format("{}: tensor {} of type BOOL",
+                                               path, quote(entry.name)),
+                           .expected = "bytes 0 and 1",
+                           .got = "others"});
   }
   return tensor;
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <set>
 
 #include <fmt/format.h>
@@ -66,11 +65,14 @@ class EntryReader {
     SafeTensorsEntry entry{.name = name_};
     entry.dtype = dtype();
     uint64_t bytes = c10::elementSize(entry.dtype);
+    // LibTorch takes a zero for a one in strides, which may so overflow in a
+    // tensor of no bytes.
+    int64_t stride = 1;
     for (const uint64_t extent : numbers("shape")) {
-      constexpr auto kMax = std::numeric_limits<int64_t>::max();
-      if (extent > static_cast<uint64_t>(kMax) ||
-          __builtin_mul_overflow(bytes, extent, &bytes)) {
-        refuse("has a shape that overflows", "a size in 64 bits",
+      if (__builtin_mul_overflow(bytes, extent, &bytes) ||
+          __builtin_mul_overflow(stride, std::max(extent, uint64_t{1}),
+                                 &stride)) {
+        refuse("has a shape that overflows", "a size in 63 bits",
                field("shape").dump());
       }
       entry.shape.push_back(static_cast<int64_t>(extent));
@@ -246,10 +248,12 @@ SafeTensorsHeader parse_safetensors_header(const std::string& path,
                                            uint64_t data_bytes) {
   const OrderedJson parsed = parse_strict_json(path, text);
   const json& root = parsed.root;
-  if (!root.is_object()) {
-    throw CheckpointError({.what = path + ": bad header",
-                           .expected = "a JSON object",
-                           .got = brief(root)});
+  // Spaces or a byte order mark are JSON, but the format has none there.
+  if (!root.is_object() || !text.starts_with('{')) {
+    throw CheckpointError(
+        {.what = path + ": bad header",
+         .expected = "a JSON object from its first byte on",
+         .got = root.is_object() ? "something before it" : brief(root)});
   }
   SafeTensorsHeader header;
   for (const std::string& name : parsed.order) {

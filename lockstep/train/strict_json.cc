@@ -1,5 +1,6 @@
 #include "lockstep/train/strict_json.h"
 
+#include <algorithm>
 #include <unordered_set>
 
 #include <fmt/format.h>
@@ -62,10 +63,27 @@ class HeaderGuard {
   int values_ = 0;
 };
 
+// nlohmann-json repeats what it read last: all of a long name, as it is.
+std::string reason(const json::exception& error) {
+  constexpr size_t kLongest = 200;
+  std::string text = error.what();
+  if (text.size() > kLongest) text = text.substr(0, kLongest) + "...";
+  std::replace_if(
+      text.begin(), text.end(),
+      [](char letter) { return letter < ' ' || letter > '~'; }, '?');
+  return text;
+}
+
 }  // namespace
 
 OrderedJson parse_strict_json(const std::string& path, std::string_view text) {
   HeaderGuard guard(path);
+  // nlohmann-json takes this for the end, and leaves unread what follows.
+  if (const size_t zero = text.find('\0'); zero != text.npos) {
+    throw CheckpointError({.what = path + ": the header is not JSON",
+                           .got = fmt::format("a zero at byte {}", zero),
+                           .fix = "the file is damaged or not safetensors"});
+  }
   try {
     json root = json::parse(text, [&guard](int depth, json::parse_event_t event,
                                            const json& parsed) {
@@ -74,7 +92,7 @@ OrderedJson parse_strict_json(const std::string& path, std::string_view text) {
     return {.root = std::move(root), .order = guard.take_order()};
   } catch (const json::exception& error) {
     throw CheckpointError({.what = path + ": the header is not JSON",
-                           .got = error.what(),
+                           .got = reason(error),
                            .fix = "the file is damaged or not safetensors"});
   }
 }

@@ -16,7 +16,8 @@ struct OrderedJson {
 
 /// Parses the header of the file at `path`. Throws CheckpointError for what is
 /// not JSON, and for what nlohmann-json takes in silence or at great cost: a
-/// key given twice, nesting deeper than 3, a list of more than 64 values.
+/// key given twice, nesting deeper than 3, a list of more than 64 values, text
+/// after a zero.
 OrderedJson parse_strict_json(const std::string& path, std::string_view text);
 
 /// `text` in quotes, escaped and cut. A name out of a file may hold anything;

@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <cstring>
 
+#include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
@@ -55,6 +57,14 @@ std::vector<Hostile> hostile_files() {
       {"NoHeader", file_bytes("", ""), {"not JSON"}},
       {"NotJson", file_bytes("{\"w\":", ""), {"not JSON"}},
       {"NotUtf8", file_bytes("{\"\xff\":1}", ""), {"not JSON"}},
+      {"NotUtf8InALongName",
+       file_bytes("{\"" + std::string(9000, '\xe9'), ""),
+       {"not JSON"}},
+      {"TextAfterAZero",
+       file_bytes(std::string("{}\0{}", 5), ""),
+       {"not JSON", "a zero at byte 2"}},
+      {"SpaceBeforeTheHeader", file_bytes(" {}", ""), {"something before"}},
+      {"ByteOrderMark", file_bytes("\xef\xbb\xbf{}", ""), {"something before"}},
       {"NotAnObject", file_bytes("[]", ""), {"expected a JSON object"}},
       {"DeepNesting", file_bytes(std::string(100'000, '['), ""), {"too deep"}},
       {"SameTensorTwice",
@@ -88,6 +98,9 @@ std::vector<Hostile> hostile_files() {
       {"ShapeOverflowsToZero",
        one("\"U8\"", "[9223372036854775807,4]", "[0,0]", 0),
        {"overflows"}},
+      {"StridesOverflowBehindAZero",
+       one("\"U8\"", "[0,4611686018427387904,4]", "[0,0]", 0),
+       {"\"w\"", "overflows"}},
       {"ManyDimensions",
        one("\"U8\"", many_dimensions, "[0,1]", 1),
        {"more than 64", "\"w\""}},
@@ -112,6 +125,11 @@ std::vector<Hostile> hostile_files() {
                   R"("data_offsets":[0,1]}})",
                   "\7"),
        {"BOOL"}},
+      {"BoolOfSevenInANameOfEscapes",
+       file_bytes("{\"\\u001b[2J" + std::string(9000, 'x') +
+                      R"(":{"dtype":"BOOL","shape":[1],"data_offsets":[0,1]}})",
+                  "\7"),
+       {"BOOL", "\\u001b[2Jxxx"}},
   };
 }
 
@@ -128,11 +146,44 @@ TEST_P(HostileFile, IsRefusedByName) {
     EXPECT_PRED2(contains, message, part);
   }
   EXPECT_LT(message.size(), 600u);
+  EXPECT_TRUE(
+      std::all_of(message.begin(), message.end(),
+                  [](char letter) { return letter >= ' ' && letter <= '~'; }))
+      << "no letters for a terminal: " << message;
 }
 
 INSTANTIATE_TEST_SUITE_P(SafeTensors, HostileFile,
                          testing::ValuesIn(hostile_files()),
                          [](const auto& info) { return info.param.name; });
+
+// As a machine does whose memory is smaller than a sparse file.
+class RefusingAllocator : public c10::Allocator {
+ public:
+  RefusingAllocator() { c10::SetCPUAllocator(this, kPriority); }
+  ~RefusingAllocator() override { c10::SetCPUAllocator(usual_, kPriority); }
+  c10::DataPtr allocate(size_t bytes) override {
+    TORCH_CHECK(bytes == 0, "you tried to allocate ", bytes, " bytes");
+    return {nullptr, at::kCPU};
+  }
+  void copy_data(void* into, const void* from, size_t bytes) const override {
+    default_copy_data(into, from, bytes);
+  }
+
+ private:
+  static constexpr uint8_t kPriority = 100;  // as ours in device/memory.cc
+  c10::Allocator* usual_ = c10::GetCPUAllocator();
+};
+
+TEST(SafeTensors, NameTheTensorThatThereIsNoMemoryFor) {
+  const TemporaryFolder folder;
+  write_text(folder.path("a"), one("\"U8\"", "[4]", "[0,4]", 4));
+  const std::string message = error_of<CheckpointError>([&] {
+    const RefusingAllocator allocator;
+    read_safetensors(folder.path("a"));
+  });
+  EXPECT_PRED2(contains, message, "no memory for tensor \"w\"");
+  EXPECT_PRED2(contains, message, "allocate 4 bytes");
+}
 
 }  // namespace
 }  // namespace lockstep
