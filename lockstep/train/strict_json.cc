@@ -1,7 +1,6 @@
 #include "lockstep/train/strict_json.h"
 
 #include <algorithm>
-#include <unordered_set>
 
 #include <fmt/format.h>
 
@@ -12,89 +11,115 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kMaxDepth = 3;
-constexpr int kMaxListed = 64;
+// An entry's list in an entry in the root.
+constexpr size_t kMaxDepth = 3;
+constexpr size_t kMaxListed = 64;
 
-// Sees every key and value as it is parsed.
-class HeaderGuard {
+[[noreturn]] void refuse_text(const std::string& path, std::string got) {
+  constexpr size_t kLongest = 200;
+  if (got.size() > kLongest) got = got.substr(0, kLongest) + "...";
+  std::replace_if(
+      got.begin(), got.end(),
+      [](char letter) { return letter < ' ' || letter > '~'; }, '?');
+  throw CheckpointError({.what = path + ": the header is not JSON",
+                         .got = got,
+                         .fix = "the file is damaged or not safetensors"});
+}
+
+// Builds the document as it is parsed. Not json::parse with a callback: at the
+// end of each object that goes through all of its parent.
+class StrictBuilder : public nlohmann::json_sax<json> {
  public:
-  explicit HeaderGuard(const std::string& path) : path_(path) {}
+  explicit StrictBuilder(const std::string& path) : path_(path) {}
 
-  bool operator()(int depth, json::parse_event_t event, const json& parsed) {
-    using Event = json::parse_event_t;
-    if (depth > kMaxDepth) refuse("nests its entries too deep");
-    if (event == Event::object_start) {
-      keys_.clear();
-    } else if (event == Event::array_start) {
-      values_ = 0;
-    } else if (event == Event::value && depth == kMaxDepth) {
-      if (++values_ > kMaxListed) {
-        refuse(fmt::format("lists more than {} numbers", kMaxListed));
-      }
-    } else if (event == Event::key) {
-      const auto& key = parsed.get_ref<const std::string&>();
-      if (depth == 1) order_.push_back(key);
-      if (!(depth == 1 ? names_ : keys_).insert(key).second) {
-        throw CheckpointError(
-            {.what = fmt::format("{}: the header has {} twice{}", path_,
-                                 quote(key), within(depth))});
-      }
+  bool null() override { return add(nullptr); }
+  bool boolean(bool value) override { return add(value); }
+  bool number_integer(int64_t value) override { return add(value); }
+  bool number_unsigned(uint64_t value) override { return add(value); }
+  bool number_float(double value, const std::string&) override {
+    return add(value);
+  }
+  bool string(std::string& value) override { return add(std::move(value)); }
+  bool binary(json::binary_t&) override { return false; }  // not in JSON
+  bool start_object(size_t) override { return open(json::object()); }
+  bool end_object() override { return close(); }
+  bool start_array(size_t) override { return open(json::array()); }
+  bool end_array() override { return close(); }
+
+  bool key(std::string& name) override {
+    const bool is_of_root = open_.size() == 1;
+    const auto [place, is_new] = open_.back()->emplace(name, nullptr);
+    if (!is_new) {
+      throw CheckpointError(
+          {.what = fmt::format("{}: the header has {} twice{}", path_,
+                               quote(name), is_of_root ? "" : within())});
     }
+    value_ = &*place;
+    if (is_of_root) order_.push_back(std::move(name));
     return true;
   }
 
-  std::vector<std::string> take_order() { return std::move(order_); }
-
- private:
-  std::string within(int depth) const {
-    return depth == 1 || order_.empty() ? ""
-                                        : " within " + quote(order_.back());
+  // nlohmann-json repeats what it read last: all of a long name, as it is.
+  bool parse_error(size_t, const std::string&,
+                   const json::exception& error) override {
+    refuse_text(path_, error.what());
   }
 
-  void refuse(const std::string& what) const {
+  OrderedJson take() {
+    return {.root = std::move(root_), .order = std::move(order_)};
+  }
+
+ private:
+  bool add(json value) {
+    if (!open_.empty() && open_.back()->is_array()) {
+      if (open_.back()->size() == kMaxListed) {
+        refuse(fmt::format("lists more than {} numbers", kMaxListed));
+      }
+      open_.back()->push_back(nullptr);
+      value_ = &open_.back()->back();
+    }
+    *value_ = std::move(value);
+    return true;
+  }
+
+  bool open(json container) {
+    if (open_.size() == kMaxDepth) refuse("nests its entries too deep");
+    add(std::move(container));
+    open_.push_back(value_);
+    return true;
+  }
+
+  bool close() {
+    open_.pop_back();
+    return true;
+  }
+
+  std::string within() const {
+    return order_.empty() ? "" : " within " + quote(order_.back());
+  }
+
+  [[noreturn]] void refuse(const std::string& what) const {
     throw CheckpointError(
-        {.what = fmt::format("{}: the header {}{}", path_, what, within(2))});
+        {.what = fmt::format("{}: the header {}{}", path_, what, within())});
   }
 
   const std::string& path_;
+  json root_;
+  json* value_ = &root_;     // where the next one goes, but in a list
+  std::vector<json*> open_;  // the containers that it is in
   std::vector<std::string> order_;
-  std::unordered_set<std::string> names_;
-  std::unordered_set<std::string> keys_;
-  int values_ = 0;
 };
-
-// nlohmann-json repeats what it read last: all of a long name, as it is.
-std::string reason(const json::exception& error) {
-  constexpr size_t kLongest = 200;
-  std::string text = error.what();
-  if (text.size() > kLongest) text = text.substr(0, kLongest) + "...";
-  std::replace_if(
-      text.begin(), text.end(),
-      [](char letter) { return letter < ' ' || letter > '~'; }, '?');
-  return text;
-}
 
 }  // namespace
 
 OrderedJson parse_strict_json(const std::string& path, std::string_view text) {
-  HeaderGuard guard(path);
   // nlohmann-json takes this for the end, and leaves unread what follows.
   if (const size_t zero = text.find('\0'); zero != text.npos) {
-    throw CheckpointError({.what = path + ": the header is not JSON",
-                           .got = fmt::format("a zero at byte {}", zero),
-                           .fix = "the file is damaged or not safetensors"});
+    refuse_text(path, fmt::format("a zero at byte {}", zero));
   }
-  try {
-    json root = json::parse(text, [&guard](int depth, json::parse_event_t event,
-                                           const json& parsed) {
-      return guard(depth, event, parsed);
-    });
-    return {.root = std::move(root), .order = guard.take_order()};
-  } catch (const json::exception& error) {
-    throw CheckpointError({.what = path + ": the header is not JSON",
-                           .got = reason(error),
-                           .fix = "the file is damaged or not safetensors"});
-  }
+  StrictBuilder builder(path);
+  json::sax_parse(text, &builder);
+  return builder.take();
 }
 
 std::string quote(const std::string& name) {

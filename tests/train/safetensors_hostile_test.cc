@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/stopwatch.h"
 #include "lockstep/train/safetensors.h"
 #include "tests/base/temporary_folder.h"
 
@@ -155,6 +156,19 @@ TEST_P(HostileFile, IsRefusedByName) {
 INSTANTIATE_TEST_SUITE_P(SafeTensors, HostileFile,
                          testing::ValuesIn(hostile_files()),
                          [](const auto& info) { return info.param.name; });
+
+TEST(SafeTensors, RefuseAHeaderOfManyEntriesInNoTime) {
+  const TemporaryFolder folder;
+  std::string header = "{";
+  for (int i = 0; i < 300'000; ++i)
+    header += "\"" + std::to_string(i) + "\":{},";
+  header.back() = '}';
+  write_text(folder.path("a"), file_bytes(header, ""));
+  const Stopwatch stopwatch;
+  EXPECT_THROW(read_safetensors(folder.path("a")), CheckpointError);
+  // Were it a walk through all entries at each, it would take half an hour.
+  EXPECT_LT(stopwatch.seconds(), 60);
+}
 
 // As a machine does whose memory is smaller than a sparse file.
 class RefusingAllocator : public c10::Allocator {
