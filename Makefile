@@ -3,6 +3,7 @@
 #   make PRESET=dev build            another preset: dev, asan, tsan, coverage
 #   make test LABEL=unit             only tests with that label
 #   make test FILTER=Scatter         only tests whose name matches
+#   make fuzz SECONDS_EACH=600       fuzz for longer
 #   make setup PYTHON=/usr/bin/python3.11
 #   make build Torch_DIR=/opt/libtorch/share/cmake/Torch   your own LibTorch
 #   make build LOCKSTEP_PYTHON=$(which python)             your own torch
@@ -14,12 +15,13 @@ FILTER ?=
 BUILD := build/$(PRESET)
 JOBS ?= $(shell nproc)
 TEST_JOBS ?= 2
+SECONDS_EACH ?= 60
 
 export JOBS PYTHON Torch_DIR LOCKSTEP_PYTHON CMAKE_ARGS
 
 .DEFAULT_GOAL := help
-.PHONY: help setup configure build all demo test check format bench install \
-	clean
+.PHONY: help setup configure build all demo test fuzz check format bench \
+	install clean
 
 help: ## List the targets
 	@echo "usage: make [target] [PRESET=release|dev|asan|tsan|coverage]"
@@ -45,6 +47,11 @@ demo: build ## Train on one device, then DataParallel, and compare them
 test: all ## Build everything and run the tests (LABEL=unit, FILTER=name)
 	@tools/run_tests.sh $(BUILD) --parallel $(TEST_JOBS) \
 	  $(if $(LABEL),-L '^($(LABEL))$$') $(if $(FILTER),-R '$(FILTER)')
+
+fuzz: setup ## Feed hostile files to what reads them (SECONDS_EACH=60)
+	@tools/setup/configure.sh fuzz
+	@tools/setup/ninja.sh fuzz fuzz
+	@tools/fuzz.sh build/fuzz $(SECONDS_EACH)
 
 check: setup ## Check layout, layers and format of the sources
 	@tools/check/all.sh

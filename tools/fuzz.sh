@@ -1,0 +1,62 @@
+#!/bin/bash
+# fuzz.sh BUILD SECONDS: runs every fuzz target for that long, from the corpus
+# that is kept. Ends with 1 and the input's path if one broke a promise.
+#
+# New inputs worth keeping (few: by edges reached, not by how often):
+#   build/fuzz/bin/fuzz_X -set_cover_merge=1 -use_counters=0 \
+#     tests/fuzz/corpus/X build/fuzz/found/X
+set -uo pipefail
+build=$1
+seconds=$2
+
+# What a target writes stays in memory.
+TMPDIR=$(mktemp -d -p /dev/shm)
+export TMPDIR
+trap 'rm -rf "$TMPDIR"' EXIT
+
+options=(
+  -max_total_time="$seconds"
+  -max_len=16384
+  -timeout=10
+  # A small file that has much memory asked for is a finding.
+  -malloc_limit_mb=16
+  -rss_limit_mb=4096
+  -print_final_stats=1
+)
+# number WHAT LOG: the last one that libFuzzer gave for it.
+number() {
+  grep -aoE "$1 *[0-9]+" "$2" | tail -1 | grep -oE '[0-9]+$' || echo 0
+}
+
+failed=0
+targets=0
+for program in "$build"/bin/fuzz_*; do
+  [ -x "$program" ] || continue
+  targets=$((targets + 1))
+  name=${program##*/fuzz_}
+  found=$build/found/$name
+  crashes=$build/crashes/$name
+  log=$build/fuzz_$name.log
+  mkdir -p "$found" "$crashes"
+  echo "[fuzz] $name: $seconds s (log: $log; new inputs: $found)"
+  "$program" "${options[@]}" -dict="tests/fuzz/$name.dict" \
+    -artifact_prefix="$crashes/" "$found" "tests/fuzz/corpus/$name" \
+    >"$log" 2>&1
+  result=$?
+  echo "[fuzz] $name: $(number 'executed_units:' "$log") runs," \
+    "coverage $(number 'cov:' "$log")," \
+    "$(number 'new_units_added:' "$log") new inputs"
+  if [ "$result" -ne 0 ]; then
+    failed=1
+    input=$(grep -aoE 'Test unit written to .*' "$log" | tail -1 |
+      sed 's/^Test unit written to //')
+    grep -aE 'what\(\)|ERROR:|runtime error:' "$log" | head -3 >&2
+    echo "[fuzz] $name: FAILED on ${input:-no input, see $log};" \
+      "again with: $program ${input:-}" >&2
+  fi
+done
+if [ "$targets" -eq 0 ]; then
+  echo "[fuzz] no target in $build/bin; expected fuzz_*, got none" >&2
+  exit 1
+fi
+exit "$failed"
