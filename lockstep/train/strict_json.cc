@@ -1,6 +1,7 @@
 #include "lockstep/train/strict_json.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
