@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::array kSignals = {SIGINT, SIGTERM, SIGUSR1};
 // So long after the first, the same again is one of the same request.
-constexpr int64_t kSameRequestS = 3;
+constexpr double kSameRequestS = 3;
 
 std::atomic<int> received{0};
 std::atomic<int64_t> received_at_s{0};
@@ -30,11 +30,8 @@ int64_t now_s() {
 void on_signal(int signal) {
   const int first = received.exchange(signal);
   if (first == 0) received_at_s = now_s();
-  // After a warning comes the request itself.
-  const bool is_one_request =
-      signal != SIGINT && (now_s() - received_at_s <= kSameRequestS ||
-                           (first == SIGUSR1 && signal == SIGTERM));
-  if (first == 0 || is_one_request) return;
+  const auto later_s = static_cast<double>(now_s() - received_at_s);
+  if (first == 0 || is_same_request(first, signal, later_s)) return;
   for (size_t i = 0; i < kSignals.size(); ++i) {
     if (kSignals[i] != signal) continue;
     struct sigaction former = previous[i];
@@ -48,6 +45,13 @@ void on_signal(int signal) {
 }
 
 }  // namespace
+
+bool is_same_request(int first, int signal, double seconds_later) {
+  if (signal == SIGINT) return false;
+  // After a warning comes the request itself.
+  return seconds_later <= kSameRequestS ||
+         (first == SIGUSR1 && signal == SIGTERM);
+}
 
 InterruptScope::InterruptScope() {
   if (open_scopes++ > 0) return;

@@ -146,12 +146,11 @@ void add_output_options(CLI::App& app, TrainFlags& flags) {
                      "newest checkpoints that are kept"))
       ->type_name("N")
       ->check(whole_number(2, 1'000'000));
-  auto* init_from =
-      add(app.add_option("--init-from", flags.options.init_from,
-                         "checkpoint folder or .safetensors file whose "
-                         "weights to start from"))
-          ->type_name("PATH")
-          ->default_str("random weights");
+  add(app.add_option("--init-from", flags.options.init_from,
+                     "checkpoint folder or .safetensors file whose weights to "
+                     "start from"))
+      ->type_name("PATH")
+      ->default_str("random weights");
   auto* resume =
       add(app.add_option("--resume", flags.options.resume,
                          "go on as if there had been no stop, to the same "
@@ -159,8 +158,7 @@ void add_output_options(CLI::App& app, TrainFlags& flags) {
                          "folder, or auto: from --out-dir, where there may be "
                          "none yet"))
           ->type_name("auto|DIR")
-          ->default_str("none: start at the beginning")
-          ->excludes(init_from);
+          ->default_str("none: start at the beginning");
   add(app.add_flag("--allow-changes", flags.options.allow_changes,
                    "go on with other settings than the checkpoint's, to other "
                    "bits [no]"))
@@ -238,6 +236,10 @@ TrainOptions to_options(const TrainFlags& flags) {
   if (options.resume == "auto" && options.out_dir.empty()) {
     throw BadUsage("[usage] --resume auto needs --out-dir, the run's folder");
   }
+  if (!options.init_from.empty() && !options.resume.empty() &&
+      options.resume != "auto") {
+    throw BadUsage("[usage] --init-from and --resume DIR exclude each other");
+  }
   choose_schedule(flags, options);
   choose_optimizer(flags, options);
   choose_devices(flags, options);
@@ -255,7 +257,8 @@ void check_outputs(const TrainFlags& flags) {
 }
 
 [[noreturn]] void end_stopped(const train::RunReport& report) {
-  const int signal = InterruptScope::signal();
+  // That of an evaluation that another rank stopped is not known here.
+  const int signal = report.stop_signal != 0 ? report.stop_signal : SIGTERM;
   const bool is_saved = !report.last_checkpoint.empty();
   log_warning(
       "train",
@@ -280,8 +283,8 @@ void run(const TrainFlags& flags) {
     std::fflush(stdout);
   }
   const InterruptScope interrupts;
-  const auto report = train::run_training(
-      options, [] { return InterruptScope::signal() != 0; });
+  const auto report =
+      train::run_training(options, [] { return InterruptScope::signal(); });
   if (options.world.rank() != 0) return;
   if (!flags.report.empty()) train::write_report(flags.report, report);
   if (!report.interrupted) return;

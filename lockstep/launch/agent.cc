@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/exit_codes.h"
+#include "lockstep/base/interrupt.h"
 #include "lockstep/launch/clock.h"
 #include "lockstep/launch/signals.h"
 
@@ -58,9 +59,9 @@ void Agent::begin_attempt() {
   ending_time_s_ = 0;
   is_killing_ = false;
   are_peers_done_ = false;
-  if (attempt_ > 0) logs_.begin_attempt(attempt_);
   meeting_.store.set_prefix(
       fmt::format("{}attempt {}/", meeting_.prefix, attempt_));
+  if (attempt_ > 0) logs_.begin_attempt(attempt_);
   team_.emplace(options_, meeting_.group, meeting_.store.endpoint(), command_,
                 attempt_, logs_, out_, err_);
   if (meeting_.group.nodes.size() > 1) {
@@ -76,13 +77,12 @@ int Agent::run() {
     team_->note_ends();
     drain();
     const SharedEnd end = end_attempt();
-    if (!may_restart(end)) return conclude(end.failures);
-    faults_.add(root_cause(end.failures), end.notice.why, start_time_s_);
-    const double delay_s = faults_.delay_s();
-    if (signal_ == 0) tell_of_restart(end, delay_s);
+    const Decision decision = decide(end);
+    if (!decision.restarts) return conclude(end.failures);
+    if (signal_ == 0) tell_of_restart(end, decision.delay_s);
     team_.reset();
     ++attempt_;
-    if (!wait_before_restart(delay_s)) return conclude({});
+    if (!wait_before_restart(decision.delay_s)) return conclude(end.failures);
     begin_attempt();
     faults_.recovered(unix_time_s());
   }
@@ -165,7 +165,11 @@ bool Agent::wait_for_events(int timeout_ms) {
 }
 
 void Agent::on_signal(int signal) {
-  signal_ = signal;
+  const int first = std::exchange(signal_, signal);
+  if (first != 0 && is_same_request(first, signal, ending_.seconds())) {
+    if (team_ && !is_killing_) team_->send(signal);
+    return;
+  }
   if (reason_ == Reason::kNone) {
     begin_ending(
         Reason::kSignal, signal,
@@ -173,7 +177,7 @@ void Agent::on_signal(int signal) {
                             meeting_.group.self().host, signal_name(signal))});
   } else if (!is_killing_) {  // asked twice: no more patience
     is_killing_ = true;
-    team_->send(SIGKILL);
+    if (team_) team_->send(SIGKILL);
   }
 }
 
@@ -191,7 +195,7 @@ void Agent::begin_ending(Reason reason, int signal, const Notice& notice) {
   ending_signal_ = signal;
   ending_time_s_ = unix_time_s();
   ending_.restart();
-  team_->send(signal);
+  if (team_) team_->send(signal);
   if (peers_) peers_->tell(notice);
 }
 

@@ -37,7 +37,7 @@ class Agent {
   void begin_attempt();
   void watch_workers();
   SharedEnd end_attempt();
-  bool may_restart(const SharedEnd& end) const;
+  Decision decide(const SharedEnd& end);
   void tell_of_restart(const SharedEnd& end, double delay_s);
   // False if a signal came.
   bool wait_before_restart(double delay_s);

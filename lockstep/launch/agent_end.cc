@@ -103,11 +103,15 @@ SharedEnd Agent::end_attempt() {
                         grace_s() + kSharePatienceS);
 }
 
-// All nodes decide alike: by what was told first, and heard by all.
-bool Agent::may_restart(const SharedEnd& end) const {
-  return reason_ != Reason::kNone && end.notice.may_restart &&
-         end.is_complete && attempt_ < options_.max_restarts &&
-         reason_ != Reason::kOutput;
+Decision Agent::decide(const SharedEnd& end) {
+  if (reason_ == Reason::kNone) return {};
+  faults_.add(root_cause(end.failures), end.notice.why, start_time_s_);
+  const bool may_restart = end.notice.may_restart && end.is_complete &&
+                           attempt_ < options_.max_restarts &&
+                           reason_ != Reason::kOutput;
+  // Clocks, limits and patience may differ from node to node.
+  return decide_together(
+      meeting_, {.restarts = may_restart, .delay_s = faults_.delay_s()});
 }
 
 void Agent::tell_of_restart(const SharedEnd& end, double delay_s) {
@@ -154,11 +158,16 @@ int Agent::conclude(const std::vector<Failure>& failures) {
   if (was_preempted(failures)) {
     err_.add("[launch] the job was preempted, and can go on: " + notice_.why +
              "\n");
-  } else if (root != nullptr && root->is_cause) {
-    keep_error_file(*root);
-    err_.add(failure_report(failures));
-  } else if (reason_ != Reason::kNone) {
-    err_.add("[launch] the job was ended: " + notice_.why + "\n");
+  } else {
+    const bool has_cause = root != nullptr && root->is_cause;
+    if (reason_ == Reason::kSignal ||
+        (reason_ != Reason::kNone && !has_cause)) {
+      err_.add("[launch] the job was ended: " + notice_.why + "\n");
+    }
+    if (has_cause) {
+      keep_error_file(*root);
+      err_.add(failure_report(failures));
+    }
   }
   drain();
   return exit_code(failures);

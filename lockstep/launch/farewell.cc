@@ -53,6 +53,16 @@ SharedEnd share_failures(Meeting& meeting, const Notice& notice,
   return end;
 }
 
+Decision decide_together(Meeting& meeting, const Decision& own) {
+  if (meeting.group.nodes.size() == 1) return own;
+  try {
+    return decision_from_text(meeting.store.claim("decision", to_text(own)));
+  } catch (const LaunchError& error) {
+    log_debug("launch", error.what());
+    return {};
+  }
+}
+
 void leave(Meeting& meeting) {
   const auto nodes = static_cast<int64_t>(meeting.group.nodes.size());
   try {

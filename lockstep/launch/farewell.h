@@ -22,6 +22,9 @@ struct SharedEnd {
 SharedEnd share_failures(Meeting& meeting, const Notice& notice,
                          std::vector<Failure> own, double patience_s);
 
+/// The decision of the agent that decides first is everyone's.
+Decision decide_together(Meeting& meeting, const Decision& own);
+
 /// Says goodbye. The agent that serves the store waits, shortly, for all
 /// others to have done so.
 void leave(Meeting& meeting);

@@ -35,6 +35,7 @@ void FaultLog::add(const Failure* root, const std::string& why,
 
 void FaultLog::recovered(double time_s) {
   if (faults_.empty()) return;
+  survived_ = faults_.size();
   faults_.back().downtime_s = std::max(0.0, time_s - faults_.back().time_s);
 }
 
@@ -54,10 +55,11 @@ double FaultLog::delay_s() const {
 }
 
 std::string FaultLog::text() const {
-  if (faults_.empty()) return {};
-  std::string text = fmt::format("[launch] {} failure{} survived\n", count(),
-                                 count() == 1 ? "" : "s");
-  for (const Fault& fault : faults_) {
+  if (survived_ == 0) return {};
+  std::string text = fmt::format("[launch] {} failure{} survived\n", survived_,
+                                 survived_ == 1 ? "" : "s");
+  for (size_t i = 0; i < survived_; ++i) {
+    const Fault& fault = faults_[i];
     text += fmt::format(
         "    {}  {}: {} (after {:.1f} s; {:.1f} s until all ran again)\n",
         local_time(fault.time_s), fault.who, fault.why, fault.lasted_s,

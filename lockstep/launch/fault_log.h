@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -7,20 +8,20 @@
 
 namespace lockstep::launch {
 
-/// The failures that a job has survived.
+/// What has failed, and was survived or not.
 class FaultLog {
  public:
-  /// The attempt that began at `began_s` and failed at `root`, or for `why`
-  /// if that is unknown here. Times are seconds since 1970.
+  /// The attempt that began at `began_s` ended at `root`, or for `why` if that
+  /// is unknown here. Times are seconds since 1970.
   void add(const Failure* root, const std::string& why, double began_s);
-  /// The next attempt has begun.
+  /// The next attempt has begun: the last one is survived.
   void recovered(double time_s);
 
-  int count() const { return static_cast<int>(faults_.size()); }
   /// How long to wait before the next attempt: nothing after one that lasted,
   /// then 1, 2, 4 ... 30 s while they fail at once.
   double delay_s() const;
-  /// A line for each: when, who, why, and what it cost. "" for none.
+  /// A line for each that was survived: when, who, why, and what it cost. ""
+  /// for none.
   std::string text() const;
 
  private:
@@ -33,6 +34,7 @@ class FaultLog {
   };
   int quick_in_a_row() const;
 
+  size_t survived_ = 0;  // the first so many
   std::vector<Fault> faults_;
 };
 

@@ -1,5 +1,7 @@
 #include "lockstep/launch/notice.h"
 
+#include <algorithm>
+
 #include <nlohmann/json.hpp>
 
 #include "lockstep/launch/printable.h"
@@ -10,6 +12,7 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kLongest = 1000;
+constexpr double kLongestDelayS = 60;
 
 }  // namespace
 
@@ -28,6 +31,24 @@ Notice notice_from_text(const std::string& text) {
   return {.why = printable(object["why"].get<std::string>(), kLongest),
           .may_restart =
               may != object.end() && may->is_boolean() && may->get<bool>()};
+}
+
+std::string to_text(const Decision& decision) {
+  return json{{"restarts", decision.restarts}, {"delay_s", decision.delay_s}}
+      .dump();
+}
+
+Decision decision_from_text(const std::string& text) {
+  const json object = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!object.is_object()) return {};
+  const auto restarts = object.find("restarts");
+  const auto delay = object.find("delay_s");
+  if (restarts == object.end() || !restarts->is_boolean() ||
+      delay == object.end() || !delay->is_number()) {
+    return {};
+  }
+  return {.restarts = restarts->get<bool>(),
+          .delay_s = std::clamp(delay->get<double>(), 0.0, kLongestDelayS)};
 }
 
 }  // namespace lockstep::launch

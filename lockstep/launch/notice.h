@@ -12,6 +12,16 @@ struct Notice {
   bool may_restart = false;
 };
 
+/// What comes after the end of an attempt.
+struct Decision {
+  bool restarts = false;
+  double delay_s = 0;  ///< before it
+};
+
+std::string to_text(const Decision& decision);
+/// Another agent's. What is none is the job's end.
+Decision decision_from_text(const std::string& text);
+
 std::string to_text(const Notice& notice);
 /// Another agent's. What is none is taken for a reason in plain words.
 Notice notice_from_text(const std::string& text);

@@ -1,5 +1,6 @@
 #include "lockstep/launch/run.h"
 
+#include <exception>
 #include <fcntl.h>
 #include <unistd.h>
 #include <utility>
@@ -28,7 +29,7 @@ int run_agent(const RunOptions& options,
               SignalWatch& signals) {
   try {
     return Agent(options, command, meeting, signals).run();
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     if (options.nodes > 1) {
       share_failures(meeting, {.why = error.what()}, {}, /*patience_s=*/0);
       leave(meeting);

@@ -50,9 +50,10 @@ std::vector<SavedCheckpoint> list_checkpoints(const std::string& dir) {
 
 void prune_checkpoints(const std::string& dir, const std::string& just_saved,
                        int keep) {
-  int kept = 1;
+  const auto last = step_of(std::filesystem::path(just_saved).filename());
+  int kept = 0;
   for (const SavedCheckpoint& saved : list_checkpoints(dir)) {
-    if (saved.path == just_saved) continue;
+    if (last && saved.step > *last) continue;
     if (++kept > keep) remove_folder(saved.path);
   }
 }

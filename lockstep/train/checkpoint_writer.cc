@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
-#include <random>
 #include <utility>
 
 #include <fmt/format.h>
@@ -32,13 +31,16 @@ using torch::Tensor;
 std::optional<World> world_of_writers(const std::string& dir,
                                       const World& world) {
   if (world.size() == 1) return World();
-  const std::string probe =
-      fmt::format("{}/.seen-by-{:08x}", dir, std::random_device{}());
-  if (world.rank() == 0) {
-    AtomicFile file(probe);
-    file.commit();
+  if (world.backend_name() == "nccl") {
+    // Its ranks exchange texts through the store, which one thread can use at
+    // a time: the steps' and ours would wait for each other.
+    return world.rank() == 0 ? std::optional(World()) : std::nullopt;
   }
-  const std::string path = world.all_gather_text(probe)[0];
+  // Goes by itself, and is swept if we are killed.
+  std::optional<AtomicFolder> probe;
+  std::string path;
+  if (world.rank() == 0) path = probe.emplace(dir + "/seen").temporary();
+  path = world.all_gather_text(path)[0];
   std::error_code ignored;
   const bool is_seen = fs::exists(path, ignored);
   std::vector<int> writers;
@@ -46,7 +48,6 @@ std::optional<World> world_of_writers(const std::string& dir,
   for (int rank = 0; rank < world.size(); ++rank) {
     if (seen[static_cast<size_t>(rank)] == "yes") writers.push_back(rank);
   }
-  if (world.rank() == 0) fs::remove(path, ignored);
   return world.new_group(writers);
 }
 
@@ -136,19 +137,8 @@ std::vector<CheckpointPart> CheckpointWriter::own_parts(
   return parts;
 }
 
-void CheckpointWriter::save(const CheckpointContent& content) {
-  if (!takes_part()) return;
-  const Stopwatch watch;
-  wait();
-  if (!failure_.empty() && world_->rank() == 0) {
-    log_warning("checkpoint",
-                fmt::format("the one before step {} was not written: {}; the "
-                            "run goes on, and {}",
-                            content.info.step, failure_,
-                            last_.empty() ? "there is none before it"
-                                          : "the last one is " + last_));
-  }
-  std::vector<CheckpointPart> parts = own_parts(content);
+std::vector<CheckpointPart> CheckpointWriter::stage(
+    std::vector<CheckpointPart> parts) {
   std::vector<Tensor> tensors;
   costs_.bytes = 0;
   for (const CheckpointPart& part : parts) {
@@ -162,6 +152,21 @@ void CheckpointWriter::save(const CheckpointContent& content) {
   for (CheckpointPart& part : parts) {
     for (auto& [name, tensor] : part.tensors) tensor = *copy++;
   }
+  return parts;
+}
+
+void CheckpointWriter::save(const CheckpointContent& content) {
+  if (!takes_part()) return;
+  const Stopwatch watch;
+  wait();
+  std::vector<CheckpointPart> parts;
+  try {
+    parts = stage(own_parts(content));
+  } catch (const std::exception& error) {
+    // The others would wait for our parts.
+    world_->fail(error.what());
+    throw;
+  }
   pending_ = std::async(std::launch::async,
                         [this, info = content.info, parts = std::move(parts)] {
                           return write(info, parts);
@@ -171,6 +176,20 @@ void CheckpointWriter::save(const CheckpointContent& content) {
 }
 
 CheckpointWriter::Written CheckpointWriter::write(
+    const CheckpointInfo& info, const std::vector<CheckpointPart>& parts) {
+  try {
+    return try_to_write(info, parts);
+  } catch (const NotWritten& error) {
+    if (world_->rank() == 0) {
+      log_warning("checkpoint",
+                  fmt::format("{} was not written: {}",
+                              checkpoint_path(dir_, info.step), error.reason));
+    }
+    throw;
+  }
+}
+
+CheckpointWriter::Written CheckpointWriter::try_to_write(
     const CheckpointInfo& info, const std::vector<CheckpointPart>& parts) {
   const Stopwatch watch;
   leave_slice();
@@ -192,10 +211,19 @@ CheckpointWriter::Written CheckpointWriter::write(
     file.write(format_manifest(manifest));
     file.commit();
     folder->commit();
-    prune_checkpoints(dir_, path, keep_);
     return {};
   });
+  if (is_first) prune(path);
   return {.path = path, .seconds = watch.seconds()};
+}
+
+void CheckpointWriter::prune(const std::string& just_saved) const {
+  try {
+    prune_checkpoints(dir_, just_saved, keep_);
+  } catch (const IoError& error) {
+    log_warning("checkpoint",
+                fmt::format("an old one can't be removed: {}", error.what()));
+  }
 }
 
 void CheckpointWriter::wait() {

@@ -62,8 +62,12 @@ class CheckpointWriter {
 
   bool takes_part() const { return world_.has_value(); }
   std::vector<CheckpointPart> own_parts(const CheckpointContent& content) const;
+  std::vector<CheckpointPart> stage(std::vector<CheckpointPart> parts);
   Written write(const CheckpointInfo& info,
                 const std::vector<CheckpointPart>& parts);
+  Written try_to_write(const CheckpointInfo& info,
+                       const std::vector<CheckpointPart>& parts);
+  void prune(const std::string& just_saved) const;
 
   const std::string dir_;
   const int keep_;

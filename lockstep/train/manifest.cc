@@ -130,7 +130,9 @@ class Reader {
 
   Settings settings(const json& object, const char* key) {
     Settings settings;
-    for (const auto& [name, value] : member(object, key).items()) {
+    const json& values = member(object, key);
+    if (!values.is_object()) refuse("an object of settings", brief(values));
+    for (const auto& [name, value] : values.items()) {
       if (!value.is_string()) refuse("settings as text", brief(value));
       settings[name] = value.get<std::string>();
     }
@@ -221,13 +223,15 @@ std::string format_manifest(const Manifest& manifest) {
   for (const CheckpointFile& file : manifest.files) {
     files[file.name] = {{"bytes", file.bytes}, {"xxh128", file.xxh128}};
   }
+  json not_finite = json::object();
+  for (const auto& name : manifest.not_finite) not_finite[name] = "saved so";
   const CheckpointInfo& info = manifest.info;
   json object{{"lockstep_checkpoint", kFormatVersion},
               {"model", to_json(info.model)},
               {"step", info.step},
               {"epoch", info.epoch},
               {"parameter_sha256", info.parameter_sha256},
-              {"not_finite", manifest.not_finite},
+              {"not_finite", std::move(not_finite)},
               {"files", std::move(files)}};
   if (info.run) object["run"] = to_json(*info.run);
   object["manifest_xxh128"] = text_checksum(object.dump());
@@ -236,8 +240,7 @@ std::string format_manifest(const Manifest& manifest) {
 
 Manifest parse_manifest(const std::string& path, std::string_view text) {
   Reader reader(path);
-  json object = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (object.is_discarded()) reader.refuse("JSON", "other bytes");
+  json object = parse_strict_json(path, text).root;
   const int64_t version = reader.whole(object, "lockstep_checkpoint");
   if (version != kFormatVersion) {
     throw CheckpointError(
@@ -258,16 +261,25 @@ Manifest parse_manifest(const std::string& path, std::string_view text) {
   manifest.info.parameter_sha256 = reader.text(object, "parameter_sha256");
   if (object.contains("run")) manifest.info.run = reader.run(object["run"]);
   manifest.files = reader.files(reader.member(object, "files"));
-  for (const json& name : reader.member(object, "not_finite")) {
-    if (!name.is_string()) reader.refuse("names in 'not_finite'", brief(name));
-    manifest.not_finite.push_back(name.get<std::string>());
+  for (const auto& [name, what] : reader.settings(object, "not_finite")) {
+    manifest.not_finite.push_back(name);
   }
   return manifest;
 }
 
 std::string read_manifest_text(const std::string& folder) {
+  const std::string path = folder + "/" + kManifestFile;
+  std::error_code error;
+  const auto status = std::filesystem::symlink_status(path, error);
+  // A pipe under this name would be waited for.
+  if (std::filesystem::exists(status) &&
+      !std::filesystem::is_regular_file(status)) {
+    throw CheckpointError({.what = path + " can't be used",
+                           .expected = "a file",
+                           .got = "a link or something else"});
+  }
   try {
-    return read_file(folder + "/" + kManifestFile, kMaxManifestBytes);
+    return read_file(path, kMaxManifestBytes);
   } catch (const IoError& error) {
     throw CheckpointError(
         {.what = folder + " is no whole checkpoint", .got = error.what()});

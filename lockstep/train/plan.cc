@@ -93,7 +93,7 @@ Device device_of_rank(const TrainOptions& options) {
 int64_t number_of(const Settings& saved, const char* name) {
   const auto found = saved.find(name);
   if (found == saved.end()) return 0;
-  constexpr int64_t kMost = 1 << 20;
+  constexpr int64_t kMost = 4096;  // as the command line has it
   const std::string& text = found->second;
   int64_t number = 0;
   const auto [end, error] =

@@ -41,7 +41,8 @@ void check_out_dir(const TrainOptions& options, const std::string& from) {
         {.what = fmt::format("{} has checkpoints of another run than {}",
                              options.out_dir, from),
          .got = newest,
-         .fix = "choose another --out-dir, or remove them"});
+         .fix = "go on with that run (--resume auto), choose another "
+                "--out-dir, or remove them"});
   }
   // A checkpoint was named, and it is not the newest.
   if (is_same(from, options.resume) && !is_same(from, newest)) {

@@ -1,5 +1,6 @@
 #include "lockstep/train/run_checkpoints.h"
 
+#include <filesystem>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -24,6 +25,8 @@ RunCheckpoints::RunCheckpoints(const TrainOptions& options, const Plan& plan,
                    settings_of(options, plan, total_steps, data_sha256_.get()),
                    versions_of(plan));
     resumed_from_ = resume->path;
+    is_resumed_here_ = std::filesystem::path(resume->path).parent_path() ==
+                       std::filesystem::path(options.out_dir);
     saved_step_ = resume->info.step;
   }
   if (!options.out_dir.empty()) {
@@ -60,7 +63,6 @@ void RunCheckpoints::save(const RunPosition& position,
 
 std::optional<std::string> RunCheckpoints::finish(RunReport& report) {
   report.resumed_from = resumed_from_;
-  report.last_checkpoint = resumed_from_;
   if (!writer_) return std::nullopt;
   std::optional<std::string> failure;
   try {
@@ -68,13 +70,21 @@ std::optional<std::string> RunCheckpoints::finish(RunReport& report) {
   } catch (const CheckpointError& error) {
     failure = error.what();
   }
-  if (!writer_->last().empty()) report.last_checkpoint = writer_->last();
+  report.last_checkpoint = writer_->last();
+  // Of this run's folder, in which it is found again.
+  if (report.last_checkpoint.empty() && is_resumed_here_) {
+    report.last_checkpoint = resumed_from_;
+  }
   report.checkpoints = writer_->costs();
   return failure;
 }
 
 std::string RunCheckpoints::last_in_words() {
-  if (writer_) writer_->wait();
+  try {
+    if (writer_) writer_->wait();
+  } catch (const CommError&) {
+    // That rank's end is not what this is about.
+  }
   const std::string& last =
       writer_ && !writer_->last().empty() ? writer_->last() : resumed_from_;
   return last.empty() ? "no checkpoint was written yet"

@@ -47,6 +47,7 @@ class RunCheckpoints {
   std::shared_future<std::string> data_sha256_;
   std::optional<CheckpointWriter> writer_;
   std::string resumed_from_;
+  bool is_resumed_here_ = false;
   int64_t saved_step_ = -1;
 };
 

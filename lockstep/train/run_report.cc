@@ -164,7 +164,8 @@ nlohmann::ordered_json to_ordered_json(const RunReport& report) {
             {"stall_s", report.checkpoints.stall_s},
             {"write_s", report.checkpoints.write_s},
             {"bytes", report.checkpoints.bytes}}},
-          {"interrupted", report.interrupted}};
+          {"interrupted", report.interrupted},
+          {"stop_signal", report.stop_signal}};
 }
 
 json to_json(const RunReport& report) { return to_ordered_json(report); }
@@ -213,6 +214,7 @@ RunReport run_report_from_json(const json& object) {
   read(checkpoints, "write_s", report.checkpoints.write_s);
   read(checkpoints, "bytes", report.checkpoints.bytes);
   read(object, "interrupted", report.interrupted);
+  read(object, "stop_signal", report.stop_signal);
   return report;
 }
 

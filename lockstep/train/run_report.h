@@ -82,6 +82,7 @@ struct RunReport {
   std::string last_checkpoint;
   CheckpointReport checkpoints;
   bool interrupted = false;
+  int stop_signal = 0;  ///< some rank's; 0 if that is not known
 };
 
 /// Median and p90 as numpy.percentile has them. Zeros for no values.

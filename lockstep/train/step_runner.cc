@@ -133,26 +133,35 @@ void StepRunner::restart_accounts() {
 }
 
 StepOutcome StepRunner::step(const data::Batch& batch, int64_t step, double lr,
-                             bool wants_stop) {
+                             int stop_signal) {
   const TraceLane lane(options_.world.rank(), "main");
   const TraceSpan span("step", TraceCategory::kStep, step);
   optimizer_->set_lr(lr);
   parallel_->set_step(step);
   StepOutcome outcome =
       is_classic(options_) ? classic_step(batch) : sharded_step(batch);
-  agree(outcome, wants_stop);
+  agree(outcome, stop_signal);
   return outcome;
 }
 
-void StepRunner::agree(StepOutcome& outcome, bool wants_stop) const {
-  outcome.is_stopped = wants_stop;
+void StepRunner::agree(StepOutcome& outcome, int stop_signal) const {
+  outcome.stop_signal = stop_signal;
   if (options_.world.size() == 1) return;
   const AllReduceSpan span(options_.world.rank(), "outcome");
-  Tensor sums = torch::tensor(
-      {outcome.correct, static_cast<int64_t>(wants_stop)}, torch::kInt64);
+  // Behind the sum, how many ranks got each signal.
+  constexpr int kSignals = 65;
+  Tensor sums = torch::zeros({1 + kSignals}, torch::kInt64);
+  auto* values = sums.data_ptr<int64_t>();
+  values[0] = outcome.correct;
+  if (stop_signal > 0 && stop_signal < kSignals) values[1 + stop_signal] = 1;
   options_.world.all_reduce(sums);
-  outcome.correct = sums[0].item<int64_t>();
-  outcome.is_stopped = sums[1].item<int64_t>() > 0;
+  outcome.correct = values[0];
+  // A person's SIGINT has the lowest number.
+  const auto* first = std::find_if(values + 1, values + 1 + kSignals,
+                                   [](int64_t ranks) { return ranks > 0; });
+  if (first != values + 1 + kSignals) {
+    outcome.stop_signal = static_cast<int>(first - values) - 1;
+  }
 }
 
 StepOutcome StepRunner::sharded_step(const data::Batch& batch) {

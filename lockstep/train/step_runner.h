@@ -22,7 +22,7 @@ struct StepOutcome {
   int64_t samples = 0;
   /// False: the loss or the gradient's norm is not, and nothing was updated.
   bool is_finite = true;
-  bool is_stopped = false;  ///< some rank wants to stop
+  int stop_signal = 0;  ///< some rank wants to stop, for this
 };
 
 /// A model, its optimizer and the way a strategy makes a step with them.
@@ -40,7 +40,7 @@ class StepRunner {
   /// One step: forward, loss, backward, update. Of several ranks, each with
   /// its part of the batch, all get the outcome of the whole.
   StepOutcome step(const data::Batch& batch, int64_t step, double lr,
-                   bool wants_stop);
+                   int stop_signal);
 
   /// After a step that was not finite: where that is seen first.
   std::string first_not_finite(const data::Batch& batch);
@@ -61,7 +61,7 @@ class StepRunner {
   StepOutcome classic_step(const data::Batch& batch);
   void count(const data::Batch& batch, const PhaseTimes& phases);
   int64_t copies() const;
-  void agree(StepOutcome& outcome, bool wants_stop) const;
+  void agree(StepOutcome& outcome, int stop_signal) const;
   RankReport rank_report(double step_seconds) const;
 
   TrainOptions options_;

@@ -22,9 +22,9 @@ constexpr size_t kMaxListed = 64;
   std::replace_if(
       got.begin(), got.end(),
       [](char letter) { return letter < ' ' || letter > '~'; }, '?');
-  throw CheckpointError({.what = path + ": the header is not JSON",
+  throw CheckpointError({.what = path + " holds what is not JSON",
                          .got = got,
-                         .fix = "the file is damaged or not safetensors"});
+                         .fix = "the file is damaged or of another kind"});
 }
 
 // Builds the document as it is parsed. Not json::parse with a callback: at the
@@ -52,7 +52,7 @@ class StrictBuilder : public nlohmann::json_sax<json> {
     const auto [place, is_new] = open_.back()->emplace(name, nullptr);
     if (!is_new) {
       throw CheckpointError(
-          {.what = fmt::format("{}: the header has {} twice{}", path_,
+          {.what = fmt::format("{}: its JSON has {} twice{}", path_,
                                quote(name), is_of_root ? "" : within())});
     }
     value_ = &*place;
@@ -74,7 +74,7 @@ class StrictBuilder : public nlohmann::json_sax<json> {
   bool add(json value) {
     if (!open_.empty() && open_.back()->is_array()) {
       if (open_.back()->size() == kMaxListed) {
-        refuse(fmt::format("lists more than {} numbers", kMaxListed));
+        refuse(fmt::format("lists more than {} values", kMaxListed));
       }
       open_.back()->push_back(nullptr);
       value_ = &open_.back()->back();
@@ -101,7 +101,7 @@ class StrictBuilder : public nlohmann::json_sax<json> {
 
   [[noreturn]] void refuse(const std::string& what) const {
     throw CheckpointError(
-        {.what = fmt::format("{}: the header {}{}", path_, what, within())});
+        {.what = fmt::format("{}: its JSON {}{}", path_, what, within())});
   }
 
   const std::string& path_;

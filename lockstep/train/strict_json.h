@@ -14,7 +14,7 @@ struct OrderedJson {
   std::vector<std::string> order;  ///< the root's keys as they were written
 };
 
-/// Parses the header of the file at `path`. Throws CheckpointError for what is
+/// Parses `text` of the file at `path`. Throws CheckpointError for what is
 /// not JSON, and for what nlohmann-json takes in silence or at great cost: a
 /// key given twice, nesting deeper than 3, a list of more than 64 values, text
 /// after a zero.

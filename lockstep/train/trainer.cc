@@ -10,6 +10,7 @@
 
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/base/version.h"
@@ -53,7 +54,7 @@ int64_t count_steps(const TrainOptions& options, int64_t batches) {
 
 class Run {
  public:
-  Run(const TrainOptions& options, const std::function<bool()>& stop)
+  Run(const TrainOptions& options, const std::function<int()>& stop)
       : options_(options),
         stop_(stop),
         resume_(find_resume(options)),
@@ -136,6 +137,12 @@ class Run {
                               at.batch),
            .fix = "use another checkpoint"});
     }
+    if (at.step > total_steps_ && is_first()) {
+      log_warning("train",
+                  fmt::format("{} is at step {} already, beyond the end of "
+                              "this run at step {}",
+                              resume_->path, at.step, total_steps_));
+    }
     step_ = report_.first_step = at.step;
     mean_ = RunningMean(at.loss_sum, at.correct, at.samples);
     progress_.line(fmt::format("resumed from {}: step {} of {}", resume_->path,
@@ -177,7 +184,7 @@ class Run {
         "{:.4f} | Acc: {:.2f}%",
         device_names(), epoch, options_.batch_size, step_ - first_step,
         epoch_report.lr, mean_.loss(), 100 * mean_.accuracy()));
-    if (!report_.interrupted) mean_ = {};
+    if (step_ % train_data_->batches() == 0) mean_ = {};
   }
 
   std::optional<data::Batch> next_batch() {
@@ -197,7 +204,7 @@ class Run {
   bool train_batch(const data::Batch& batch, int64_t epoch) {
     const Stopwatch watch;
     const StepOutcome outcome =
-        runner_.step(batch, step_, lr(epoch), stop_ && stop_());
+        runner_.step(batch, step_, lr(epoch), stop_ ? stop_() : 0);
     step_times_s_.push_back(watch.seconds());
     if (!outcome.is_finite) stop_on_garbage(batch, outcome, epoch);
     ++step_;
@@ -214,7 +221,8 @@ class Run {
         step_ % options_.checkpoint_every == 0) {
       checkpoints_.save(position(), runner_);
     }
-    return outcome.is_stopped;
+    report_.stop_signal = outcome.stop_signal;
+    return outcome.stop_signal != 0;
   }
 
   bool is_first() const { return options_.world.rank() == 0; }
@@ -284,6 +292,7 @@ class Run {
         evaluate(runner_.parallel(), *test_data_, stop_, options_.world);
     if (report_.test.samples == 0) {
       report_.interrupted = true;
+      report_.stop_signal = stop_ ? stop_() : 0;
       return;
     }
     progress_.line(fmt::format("[{}] Test Acc: {:.4f}%", device_names(),
@@ -291,7 +300,7 @@ class Run {
   }
 
   TrainOptions options_;
-  std::function<bool()> stop_;
+  std::function<int()> stop_;
   std::optional<Resume> resume_;
   Plan plan_;
   std::shared_ptr<const data::Dataset> dataset_;
@@ -312,7 +321,7 @@ class Run {
 }  // namespace
 
 RunReport run_training(const TrainOptions& options,
-                       const std::function<bool()>& stop) {
+                       const std::function<int()>& stop) {
   // Before the first tensor, so that all of them are on an account.
   install_accounting_allocator();
   prepare_outputs(options);

@@ -85,8 +85,9 @@ struct TrainOptions {
 /// the same options, rank 0 writes, prints and has the whole report. Throws
 /// TrainError when the loss is not finite (naming the step and where it was
 /// first seen), and whatever the data, devices and model throw. `stop` is
-/// polled between steps (Ctrl-C); one rank's stop is every rank's.
+/// polled between steps: the number of the signal for which to stop, or 0; one
+/// rank's stop is every rank's.
 RunReport run_training(const TrainOptions& options,
-                       const std::function<bool()>& stop = {});
+                       const std::function<int()>& stop = {});
 
 }  // namespace lockstep::train

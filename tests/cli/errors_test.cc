@@ -210,7 +210,7 @@ TEST(Errors, CtrlCEndsTheRunWithACheckpointThatLoads) {
   EXPECT_EQ(program.wait(), 128 + SIGINT) << program.err();
   EXPECT_PRED2(contains, program.err(), "stopped by Ctrl-C after step");
   const std::string checkpoint = train::find_checkpoint(run);
-  EXPECT_PRED2(contains, program.err(), "the last checkpoint is " + checkpoint);
+  EXPECT_PRED2(contains, program.err(), "go on from " + checkpoint);
   EXPECT_PRED2(contains, content_of(run + "/run.json"),
                "\"interrupted\": true");
   const auto eval = run_lockstep({"eval", "--checkpoint", checkpoint});

@@ -27,6 +27,8 @@ TEST(FaultLog, SaysWhenWhoWhyAndWhatItCost) {
   log.add(&failure, "unused", 1e9);
   log.recovered(1e9 + 62.5);
   log.add(nullptr, "rank 9 on node8 failed", 1e9);
+  EXPECT_PRED2(contains, log.text(), "[launch] 1 failure survived\n");
+  log.recovered(2e9);
   EXPECT_PRED2(contains, log.text(), "[launch] 2 failures survived\n");
   EXPECT_PRED2(contains, log.text(), local_time(failure.time_s));
   EXPECT_PRED2(contains, log.text(),

@@ -111,14 +111,15 @@ TEST(Checkpoint, KeepsTheNewestAndWhatIsNotItsOwn) {
   EXPECT_EQ(find_checkpoint(folder.path()), folder.path("step-00000030"));
 }
 
-TEST(Checkpoint, IsNeverPrunedByTheSaveThatMadeIt) {
+TEST(Checkpoint, IsNotPrunedForLaterOnes) {
   const TemporaryFolder folder;
   Training run;
   run.save(folder.path(), 100);
   run.save(folder.path(), 101);
-  run.save(folder.path(), 5, 2);
+  for (const int64_t step : {5, 6, 7}) run.save(folder.path(), step, 2);
   EXPECT_EQ(names_in(folder.path()),
-            (std::vector<std::string>{"step-00000005", "step-00000101"}));
+            (std::vector<std::string>{"step-00000006", "step-00000007",
+                                      "step-00000100", "step-00000101"}));
 }
 
 TEST(Checkpoint, IsFoundWhenItIsNamedItself) {
@@ -193,7 +194,7 @@ INSTANTIATE_TEST_SUITE_P(
                [](const std::string& path) {
                  fs::resize_file(path + "/manifest.json", 50);
                },
-               "manifest.json is damaged"},
+               "manifest.json holds what is not JSON"},
         Damage{"ManifestOfOtherTypes",
                [](const std::string& path) {
                  write_text(path + "/manifest.json",

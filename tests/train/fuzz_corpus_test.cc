@@ -11,6 +11,7 @@
 
 // LLVMFuzzerTestOneInput of tests/fuzz/<name>_fuzz.cc, renamed by CMake.
 extern "C" int fuzz_safetensors(const uint8_t* data, size_t size);
+extern "C" int fuzz_manifest(const uint8_t* data, size_t size);
 
 namespace lockstep {
 namespace {
@@ -53,6 +54,10 @@ bool is_accepted(const std::string& path) {
 
 TEST(FuzzCorpus, OfSafeTensorsBreaksNoPromise) {
   replay("safetensors", fuzz_safetensors);
+}
+
+TEST(FuzzCorpus, OfManifestsBreaksNoPromise) {
+  replay("manifest", fuzz_manifest);
 }
 
 TEST(FuzzCorpus, HostileSafeTensorsAreRefused) {

@@ -139,6 +139,18 @@ TEST(Manifest, HasNumbersThatCanBe) {
   refuses("/model", "mlp");
 }
 
+TEST(Manifest, NestedWithoutEndIsRefused) {
+  std::string text = R"({"a":)";
+  for (int i = 0; i < 200'000; ++i) text += "[";
+  EXPECT_PRED2(contains, refusal(text), "nests its entries too deep");
+}
+
+TEST(Manifest, SaysNothingTwice) {
+  std::string text = format_manifest(sample());
+  text.insert(1, "\"step\": 7,");
+  EXPECT_PRED2(contains, refusal(text), "has \"step\" twice");
+}
+
 class Net : public models::Model {
  public:
   Net() {

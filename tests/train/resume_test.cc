@@ -1,6 +1,7 @@
 // A run that is stopped and goes on ends with the bits of one that was not.
 #include "lockstep/train/resume.h"
 
+#include <csignal>
 #include <filesystem>
 
 #include <gtest/gtest.h>
@@ -18,7 +19,7 @@ namespace fs = std::filesystem;
 
 /// Stops after `steps` steps.
 Stop after(int64_t steps) {
-  return [left = steps]() mutable { return --left <= 0; };
+  return [left = steps]() mutable { return --left <= 0 ? SIGTERM : 0; };
 }
 
 /// "single", "dp 2", "shm 2", "gloo 4": what the steps are done with.
@@ -189,6 +190,34 @@ TEST_F(ResumeOfAStoppedRun, GoesOnWithOthersWhenAllowedTo) {
   EXPECT_PRED2(contains, log.text(), "lr: 0.01 in the checkpoint, 0.5 now");
 }
 
+TEST_F(ResumeOfAStoppedRun, SaysWhichSignalItWas) {
+  EXPECT_EQ(stopped_.stop_signal, SIGTERM);
+}
+
+TEST_F(ResumeOfAStoppedRun, ElsewhereHasNoCheckpointOfItsOwn) {
+  options_.resume = stopped_.last_checkpoint;
+  options_.out_dir = "";
+  const RunReport report = run_training(options_, after(1));
+  EXPECT_EQ(report.resumed_from, stopped_.last_checkpoint);
+  EXPECT_EQ(report.last_checkpoint, "");
+}
+
+// A run that ended within an epoch goes on with that epoch's sums.
+TEST(Resume, OfALongerRunHasTheEpochsLine) {
+  const TemporaryFolder folder;
+  TrainOptions options = sharded_run();
+  options.schedule = ScheduleKind::kConstant;
+  const RunReport whole = run_training(options);
+  options.out_dir = folder.path("run");
+  options.max_steps = 6;
+  run_training(options);
+  options.max_steps = 0;
+  options.resume = "auto";
+  const RunReport resumed = run_training(options);
+  EXPECT_EQ(resumed.parameter_sha256, whole.parameter_sha256);
+  EXPECT_EQ(resumed.epochs.back().train_loss, whole.epochs.back().train_loss);
+}
+
 TEST_F(ResumeOfAStoppedRun, WarnsWhenTheEndMovesUnderACosine) {
   options_.epochs = 3;
   {
@@ -260,7 +289,7 @@ TEST(Checkpoints, ThatCantBeWrittenAreAWarningUntilTheLast) {
     const RunReport report = run_on(what, options);
     EXPECT_EQ(report.checkpoints.saved, 3);
     EXPECT_EQ(report.checkpoints.failed, 1);
-    EXPECT_PRED2(contains, log.text(), "the run goes on, and there is none");
+    EXPECT_PRED2(contains, log.text(), "step-00000003 was not written");
     EXPECT_EQ(find_checkpoint(options.out_dir), report.last_checkpoint);
     for (const char* step : {"step-00000006", "step-00000008"}) {
       fs::remove_all(options.out_dir + "/" + step);

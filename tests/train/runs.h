@@ -29,7 +29,7 @@ inline TrainOptions sharded_run() {
   return options;
 }
 
-using Stop = std::function<bool()>;
+using Stop = std::function<int()>;
 
 /// Rank 0's report of a run with ranks as threads; `stop` is rank 0's.
 inline RunReport distributed(TrainOptions options, int ranks,

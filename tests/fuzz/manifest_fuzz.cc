@@ -1,0 +1,68 @@
+// What parse_manifest() accepts, it must write and read again; anything else
+// must be a CheckpointError in plain words.
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/checksum.h"
+#include "lockstep/base/error.h"
+#include "lockstep/train/manifest.h"
+#include "lockstep/train/strict_json.h"
+
+namespace lockstep::fuzz {
+namespace {
+
+using nlohmann::json;
+
+void require_manifest(bool holds, const char* what) {
+  if (holds) return;
+  std::fprintf(stderr, "[fuzz] manifest: %s\n", what);
+  std::abort();
+}
+
+// A fuzzer does not guess checksums: what is JSON gets the right one.
+std::string with_checksum(std::string_view text) {
+  try {
+    json object = parse_strict_json("M", text).root;
+    if (!object.is_object()) return std::string(text);
+    object.erase("manifest_xxh128");
+    Checksum checksum;
+    checksum.add(object.dump(-1, ' ', false, json::error_handler_t::replace));
+    object["manifest_xxh128"] = checksum.hex();
+    return object.dump(-1, ' ', false, json::error_handler_t::replace);
+  } catch (const CheckpointError&) {
+    return std::string(text);
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace lockstep;
+  const std::string text =
+      fuzz::with_checksum({reinterpret_cast<const char*>(data), size});
+  train::Manifest manifest;
+  try {
+    manifest = train::parse_manifest("M", text);
+  } catch (const CheckpointError& error) {
+    for (const char letter : std::string_view(error.what())) {
+      fuzz::require_manifest(letter >= ' ' && letter <= '~',
+                             "an error's message is not plain");
+    }
+    return 0;
+  }
+  for (const auto& file : manifest.files) {
+    fuzz::require_manifest(file.name.find('/') == std::string::npos,
+                           "a file is not in the folder");
+  }
+  const std::string again = train::format_manifest(manifest);
+  fuzz::require_manifest(
+      train::format_manifest(train::parse_manifest("M", again)) == again,
+      "a manifest changes on its way");
+  return 0;
+}
