@@ -25,7 +25,7 @@ struct RunFlags {
   std::string rdzv_conf;
   bool is_standalone = false;
   double grace_seconds = -1;
-  std::string signals = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1";
+  std::string signals = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
   std::string redirects = "0";
   std::string tee = "0";
   std::string shown_ranks;
@@ -199,7 +199,8 @@ void add_ending_options(CLI::App& command, RunFlags& flags) {
       ->default_str("5 after a failure, 30 after a signal")
       ->group(group);
   add(command, "--signals-to-handle", flags.signals, "LIST",
-      "signals that are passed on to the workers and end the job")
+      "signals that are passed on to the workers and end the job; SIGUSR1 "
+      "does in any case")
       ->group(group);
   add(command, "--monitor-interval", flags.options.monitor_interval_s, "S",
       "longest sleep of the agent; ends are seen at once")

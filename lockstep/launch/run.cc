@@ -1,5 +1,6 @@
 #include "lockstep/launch/run.h"
 
+#include <csignal>
 #include <exception>
 #include <fcntl.h>
 #include <unistd.h>
@@ -55,7 +56,9 @@ int run(const RunOptions& options, const std::vector<std::string>& command) {
   }
   open_standard_files();
   // Before the store starts its threads: they inherit the mask.
-  SignalWatch signals(options.signals);
+  std::vector<int> handled = options.signals;
+  handled.push_back(SIGUSR1);
+  SignalWatch signals(handled);
   try {
     // Other nodes should not begin in vain.
     find_program(command.front(), options.environment);

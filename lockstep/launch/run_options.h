@@ -39,8 +39,8 @@ struct RunOptions {
   /// From the first signal to SIGKILL. None: 5 s after a failure, 30 s after a
   /// signal, which may be a scheduler's last warning to save one's work.
   std::optional<double> grace_s;
-  /// torchrun's, and what Slurm warns with.
-  std::vector<int> signals{SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1};
+  /// And SIGUSR1 in any case, with which Slurm warns: it would end the agent.
+  std::vector<int> signals{SIGTERM, SIGINT, SIGHUP, SIGQUIT};
 
   std::string log_dir;  ///< empty: a temporary one
   StreamChoice redirects;

@@ -17,16 +17,20 @@ RunCheckpoints::RunCheckpoints(const TrainOptions& options, const Plan& plan,
                                const std::optional<Resume>& resume)
     : options_(options), plan_(plan), total_steps_(total_steps) {
   if (options.out_dir.empty() && !resume) return;
-  data_sha256_ = std::async(std::launch::async, [data = std::move(dataset)] {
-                   return data::fingerprint(*data);
-                 }).share();
+  // Rank 0 writes the manifest; all see to it that their data are the same.
+  if (options.world.rank() == 0 || resume) {
+    data_sha256_ = std::async(std::launch::async, [data = std::move(dataset)] {
+                     return data::fingerprint(*data);
+                   }).share();
+  }
   if (resume) {
     check_settings(options, *resume->info.run,
                    settings_of(options, plan, total_steps, data_sha256_.get()),
                    versions_of(plan));
     resumed_from_ = resume->path;
-    is_resumed_here_ = std::filesystem::path(resume->path).parent_path() ==
-                       std::filesystem::path(options.out_dir);
+    std::error_code ignored;
+    is_resumed_here_ = std::filesystem::equivalent(
+        std::filesystem::path(resume->path) / "..", options.out_dir, ignored);
     saved_step_ = resume->info.step;
   }
   if (!options.out_dir.empty()) {
@@ -48,7 +52,9 @@ void RunCheckpoints::save(const RunPosition& position,
   const TraceSpan span("checkpoint", TraceCategory::kCompute);
   saved_step_ = position.step;
   const Settings settings =
-      settings_of(options_, plan_, total_steps_, data_sha256_.get());
+      data_sha256_.valid()
+          ? settings_of(options_, plan_, total_steps_, data_sha256_.get())
+          : Settings();
   writer_->save({.info = {.model = options_.model,
                           .step = position.step,
                           .epoch = position.epoch,
