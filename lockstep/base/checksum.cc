@@ -31,4 +31,10 @@ std::string Checksum::hex() const {
   return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
 }
 
+std::string checksum_of(std::string_view text) {
+  Checksum checksum;
+  checksum.add(text);
+  return checksum.hex();
+}
+
 }  // namespace lockstep

@@ -24,4 +24,6 @@ class Checksum {
   std::unique_ptr<State> state_;
 };
 
+std::string checksum_of(std::string_view text);
+
 }  // namespace lockstep

@@ -65,8 +65,7 @@ train::TrainOptions to_options(const StepTimeFlags& flags) {
   options.lr = kLearningRate;
   options.momentum = 0.9;
   options.weight_decay = 0;
-  options.channels_last =
-      use_channels_last(flags.memory_format, options.model, options.devices);
+  options.channels_last = to_channels_last(flags.memory_format);
   return options;
 }
 

@@ -59,8 +59,7 @@ void Agent::begin_attempt() {
   ending_time_s_ = 0;
   is_killing_ = false;
   are_peers_done_ = false;
-  meeting_.store.set_prefix(
-      fmt::format("{}attempt {}/", meeting_.prefix, attempt_));
+  use_keys_of_attempt();
   if (attempt_ > 0) logs_.begin_attempt(attempt_);
   team_.emplace(options_, meeting_.group, meeting_.store.endpoint(), command_,
                 attempt_, logs_, out_, err_);
@@ -164,6 +163,17 @@ bool Agent::wait_for_events(int timeout_ms) {
   return true;
 }
 
+// Nothing of a former attempt may be taken for news.
+void Agent::use_keys_of_attempt() {
+  meeting_.store.set_prefix(
+      fmt::format("{}attempt {}/", meeting_.prefix, attempt_));
+}
+
+Notice Agent::notice_of_signal(int signal) const {
+  return {.why = fmt::format("the agent on {} got {}",
+                             meeting_.group.self().host, signal_name(signal))};
+}
+
 void Agent::on_signal(int signal) {
   const int first = std::exchange(signal_, signal);
   if (first != 0 && is_same_request(first, signal, ending_.seconds())) {
@@ -171,10 +181,7 @@ void Agent::on_signal(int signal) {
     return;
   }
   if (reason_ == Reason::kNone) {
-    begin_ending(
-        Reason::kSignal, signal,
-        {.why = fmt::format("the agent on {} got {}",
-                            meeting_.group.self().host, signal_name(signal))});
+    begin_ending(Reason::kSignal, signal, notice_of_signal(signal));
   } else if (!is_killing_) {  // asked twice: no more patience
     is_killing_ = true;
     if (team_) team_->send(SIGKILL);

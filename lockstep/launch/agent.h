@@ -44,6 +44,8 @@ class Agent {
   // False if nothing came.
   bool wait_for_events(int timeout_ms);
   void on_signal(int signal);
+  Notice notice_of_signal(int signal) const;
+  void use_keys_of_attempt();
   void on_peer_news();
   void begin_ending(Reason reason, int signal, const Notice& notice);
   double grace_s() const;

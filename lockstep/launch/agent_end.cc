@@ -139,13 +139,10 @@ bool Agent::wait_before_restart(double delay_s) {
   }
   reason_ = Reason::kSignal;
   ending_signal_ = signal_;
-  notice_ = {.why =
-                 fmt::format("the agent on {} got {}",
-                             meeting_.group.self().host, signal_name(signal_))};
+  notice_ = notice_of_signal(signal_);
   // The others are about to begin the next attempt, and hear of it there.
   if (meeting_.group.nodes.size() > 1) {
-    meeting_.store.set_prefix(
-        fmt::format("{}attempt {}/", meeting_.prefix, attempt_));
+    use_keys_of_attempt();
     share_failures(meeting_, notice_, {}, /*patience_s=*/0);
   }
   return false;

@@ -80,14 +80,9 @@ CheckpointReader open_checkpoint(const std::string& dir) {
   }
   throw CheckpointError(
       {.what = "there is no whole checkpoint in " + dir,
-       .expected = fmt::format("a folder step-* with {}, {} "
-                               "and {}",
+       .expected = fmt::format("a folder step-* with {}, {} and {}",
                                kManifestFile, kModelFile, optimizer_file(0, 1)),
        .got = reason.empty() ? "none" : reason});
-}
-
-bool has_checkpoints(const std::string& dir) {
-  return !list_checkpoints(dir).empty();
 }
 
 CheckpointReader::CheckpointReader(std::string path)

@@ -30,8 +30,8 @@ struct CheckpointInfo {
 /// under another name, synced and renamed, so a folder with that name is always
 /// whole. Keeps the newest `keep` of them, 2 at least. Returns the folder.
 ///
-/// Throws CheckpointError when a parameter or the optimizer's state is not
-/// finite: what was saved before is worth more.
+/// Throws CheckpointError when a parameter is not finite: what was saved before
+/// is worth more.
 std::string save_checkpoint(const std::string& dir, const models::Model& model,
                             const optim::Optimizer& optimizer,
                             const CheckpointInfo& info, int keep = 3);
@@ -40,9 +40,6 @@ std::string save_checkpoint(const std::string& dir, const models::Model& model,
 /// that are damaged are skipped with a warning. Throws CheckpointError if there
 /// is none.
 std::string find_checkpoint(const std::string& dir);
-
-/// Whether `dir` has checkpoints, whole ones or not.
-bool has_checkpoints(const std::string& dir);
 
 struct Manifest;
 

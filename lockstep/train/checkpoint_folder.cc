@@ -48,12 +48,10 @@ std::vector<SavedCheckpoint> list_checkpoints(const std::string& dir) {
   return saved;
 }
 
-void prune_checkpoints(const std::string& dir, const std::string& just_saved,
-                       int keep) {
-  const auto last = step_of(std::filesystem::path(just_saved).filename());
+void prune_checkpoints(const std::string& dir, int64_t last, int keep) {
   int kept = 0;
   for (const SavedCheckpoint& saved : list_checkpoints(dir)) {
-    if (last && saved.step > *last) continue;
+    if (saved.step > last) continue;
     if (++kept > keep) remove_folder(saved.path);
   }
 }

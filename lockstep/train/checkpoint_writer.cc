@@ -213,13 +213,13 @@ CheckpointWriter::Written CheckpointWriter::try_to_write(
     folder->commit();
     return {};
   });
-  if (is_first) prune(path);
+  if (is_first) prune(info.step);
   return {.path = path, .seconds = watch.seconds()};
 }
 
-void CheckpointWriter::prune(const std::string& just_saved) const {
+void CheckpointWriter::prune(int64_t last) const {
   try {
-    prune_checkpoints(dir_, just_saved, keep_);
+    prune_checkpoints(dir_, last, keep_);
   } catch (const IoError& error) {
     log_warning("checkpoint",
                 fmt::format("an old one can't be removed: {}", error.what()));

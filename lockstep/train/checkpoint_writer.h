@@ -67,7 +67,7 @@ class CheckpointWriter {
                 const std::vector<CheckpointPart>& parts);
   Written try_to_write(const CheckpointInfo& info,
                        const std::vector<CheckpointPart>& parts);
-  void prune(const std::string& just_saved) const;
+  void prune(int64_t last) const;
 
   const std::string dir_;
   const int keep_;

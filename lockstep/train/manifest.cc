@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <set>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -34,12 +33,6 @@ std::string file_checksum(const std::string& path) {
         std::string_view(buffer.data(), static_cast<size_t>(file.gcount())));
   }
   if (!file.eof()) throw IoError({.what = "can't read " + path});
-  return checksum.hex();
-}
-
-std::string text_checksum(std::string_view text) {
-  Checksum checksum;
-  checksum.add(text);
   return checksum.hex();
 }
 
@@ -234,7 +227,7 @@ std::string format_manifest(const Manifest& manifest) {
               {"not_finite", std::move(not_finite)},
               {"files", std::move(files)}};
   if (info.run) object["run"] = to_json(*info.run);
-  object["manifest_xxh128"] = text_checksum(object.dump());
+  object["manifest_xxh128"] = checksum_of(object.dump());
   return object.dump(2) + "\n";
 }
 
@@ -250,8 +243,8 @@ Manifest parse_manifest(const std::string& path, std::string_view text) {
   }
   const std::string saved = reader.checksum(object, "manifest_xxh128");
   object.erase("manifest_xxh128");
-  if (saved != text_checksum(object.dump(-1, ' ', false,
-                                         json::error_handler_t::replace))) {
+  if (saved != checksum_of(object.dump(-1, ' ', false,
+                                       json::error_handler_t::replace))) {
     reader.refuse("what was written", "something else (XXH128)");
   }
   Manifest manifest;

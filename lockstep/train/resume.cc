@@ -64,7 +64,7 @@ std::optional<CheckpointReader> find(const TrainOptions& options) {
                                     .got = "none",
                                     .fix = "give --out-dir"});
   }
-  if (!has_checkpoints(options.out_dir)) return std::nullopt;
+  if (list_checkpoints(options.out_dir).empty()) return std::nullopt;
   return open_checkpoint(options.out_dir);
 }
 

@@ -5,12 +5,6 @@
 namespace lockstep {
 namespace {
 
-std::string checksum_of(std::string_view text) {
-  Checksum checksum;
-  checksum.add(text);
-  return checksum.hex();
-}
-
 // What the package's xxh128sum prints.
 TEST(Checksum, IsThatOfXxh128sum) {
   EXPECT_EQ(checksum_of(""), "99aa06d3014798d86001c324468d497f");

@@ -10,7 +10,6 @@
 
 #include <gtest/gtest.h>
 
-#include "lockstep/launch/endpoint.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/cli/processes.h"
 #include "tests/cli/program.h"
@@ -34,13 +33,6 @@ std::string joined(const Words& words) {
   std::string line;
   for (const auto& word : words) line += " " + word;
   return line;
-}
-
-std::string digest_in(const std::string& out) {
-  const std::string key = "parameter_sha256 ";
-  const auto at = out.find(key);
-  return at == std::string::npos ? "none in: " + out
-                                 : out.substr(at + key.size(), 64);
 }
 
 std::string output_of(const std::string& command, int& status) {
@@ -82,12 +74,6 @@ Words endless(const Words& more) {
           "sh",
           "-c",
           "echo pid $$ rank $RANK; exec " + kProgram + joined(words)};
-}
-
-std::string free_port() {
-  launch::Endpoint endpoint{.host = "127.0.0.1", .port = 0};
-  launch::listen_at(endpoint).close();
-  return std::to_string(endpoint.port);
 }
 
 pid_t pid_of_rank(const std::string& out, int rank) {

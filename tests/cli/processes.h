@@ -10,6 +10,8 @@
 #include <sys/types.h>
 #include <vector>
 
+#include "lockstep/launch/endpoint.h"
+
 namespace lockstep {
 
 /// The numbers after each "pid " in `text`: what workers print of themselves.
@@ -62,6 +64,21 @@ inline bool is_gone(pid_t pid) {
     const char state = state_of(pid);
     return state == 'X' || state == 'Z';
   });
+}
+
+/// What a run prints of its parameters.
+inline std::string digest_in(const std::string& out) {
+  const std::string key = "parameter_sha256 ";
+  const auto at = out.find(key);
+  return at == std::string::npos ? "none in: " + out
+                                 : out.substr(at + key.size(), 64);
+}
+
+/// Of loopback, free just now.
+inline std::string free_port() {
+  launch::Endpoint endpoint{.host = "127.0.0.1", .port = 0};
+  launch::listen_at(endpoint).close();
+  return std::to_string(endpoint.port);
 }
 
 }  // namespace lockstep

@@ -8,7 +8,6 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/stopwatch.h"
-#include "lockstep/launch/endpoint.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/cli/processes.h"
 #include "tests/cli/program.h"
@@ -82,12 +81,11 @@ TEST(SlowRestart, ASignalEndsTheWaitBeforeIt) {
 }
 
 TEST(SlowRestart, AllNodesStartAgain) {
-  launch::Endpoint endpoint{"127.0.0.1", 0};
-  launch::listen_at(endpoint).close();
+  const std::string port = free_port();
   const auto node = [&](int rank) {
     return sh({"--max-restarts", "2", "--nnodes", "2", "--node-rank",
                std::to_string(rank), "--master-addr", "127.0.0.1",
-               "--master-port", std::to_string(endpoint.port)},
+               "--master-port", port},
               "if [ $RANK = 3 ] && [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then "
               "exit 3; fi; echo done $TORCHELASTIC_RESTART_COUNT $RANK; "
               "[ $RANK = 0 ] || sleep 1");
@@ -104,13 +102,6 @@ TEST(SlowRestart, AllNodesStartAgain) {
     EXPECT_PRED2(contains, program->err(), "rank 3 on ");
     EXPECT_PRED2(contains, program->err(), "1 failure survived");
   }
-}
-
-std::string digest_in(const std::string& out) {
-  const std::string key = "parameter_sha256 ";
-  const auto at = out.find(key);
-  return at == std::string::npos ? "none in: " + out
-                                 : out.substr(at + key.size(), 64);
 }
 
 // Of a training run with two ranks under `lockstep run`.

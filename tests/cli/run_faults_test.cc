@@ -211,13 +211,12 @@ TEST(RunFaults, APortInUseIsNamed) {
 }
 
 TEST(RunFaults, ANodeThatNeverComesIsNotWaitedForForEver) {
-  launch::Endpoint endpoint{"127.0.0.1", 0};
-  launch::listen_at(endpoint).close();
+  const std::string port = free_port();
   for (const std::string rank : {"0", "1"}) {
-    const auto ended = run_sh(
-        {"--nnodes", "2", "--node-rank", rank, "--master-port",
-         std::to_string(endpoint.port), "--rdzv-conf", "join_timeout=0.5"},
-        "echo ran");
+    const auto ended =
+        run_sh({"--nnodes", "2", "--node-rank", rank, "--master-port", port,
+                "--rdzv-conf", "join_timeout=0.5"},
+               "echo ran");
     EXPECT_EQ(ended.code, 1);
     EXPECT_EQ(ended.out, "");
     EXPECT_PRED2(contains, ended.err,

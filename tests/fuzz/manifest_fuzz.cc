@@ -30,9 +30,8 @@ std::string with_checksum(std::string_view text) {
     json object = parse_strict_json("M", text).root;
     if (!object.is_object()) return std::string(text);
     object.erase("manifest_xxh128");
-    Checksum checksum;
-    checksum.add(object.dump(-1, ' ', false, json::error_handler_t::replace));
-    object["manifest_xxh128"] = checksum.hex();
+    object["manifest_xxh128"] = checksum_of(
+        object.dump(-1, ' ', false, json::error_handler_t::replace));
     return object.dump(-1, ' ', false, json::error_handler_t::replace);
   } catch (const CheckpointError&) {
     return std::string(text);

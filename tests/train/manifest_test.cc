@@ -20,12 +20,6 @@ namespace fs = std::filesystem;
 
 using nlohmann::json;
 
-std::string checksum_of(const std::string& text) {
-  Checksum checksum;
-  checksum.add(text);
-  return checksum.hex();
-}
-
 Manifest sample() {
   Manifest manifest;
   manifest.info = {.model = {.name = "mlp", .width = 77},

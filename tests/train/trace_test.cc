@@ -1,6 +1,4 @@
 // What a run records of its steps, and the file that comes of it.
-#include <mutex>
-
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -10,6 +8,7 @@
 #include "lockstep/train/rank_trace.h"
 #include "lockstep/train/step_recorder.h"
 #include "lockstep/train/trainer.h"
+#include "tests/train/runs.h"
 #include "tests/train/test_files.h"
 
 namespace lockstep::train {
@@ -30,28 +29,6 @@ TrainOptions small_run(const std::string& trace) {
   options.trace = trace;
   options.trace_steps = 3;
   return options;
-}
-
-/// Rank 0's report of a run with two ranks as threads.
-RunReport distributed(TrainOptions options, const std::string& backend) {
-  options.strategy = Strategy::kDistributed;
-  options.devices.resize(2, options.devices[0]);
-  RunReport first;
-  std::mutex mutex;
-  WorldOptions world_options;
-  world_options.backend = backend;
-  world_options.timeout = std::chrono::seconds(100);
-  spawn(
-      2,
-      [&](World world) {
-        TrainOptions own = options;
-        own.world = world;
-        const RunReport report = run_training(own);
-        const std::lock_guard lock(mutex);
-        if (world.rank() == 0) first = report;
-      },
-      world_options);
-  return first;
 }
 
 /// What a reader that we did not write finds in the file.
@@ -94,7 +71,7 @@ TEST_F(Trace, HoldsTheLastStepsOfEveryRank) {
   const TemporaryFolder folder;
   for (const char* backend : {"shm", "gloo"}) {
     const std::string path = folder.path("trace.json");
-    distributed(small_run(path), backend);
+    distributed(small_run(path), 2, backend);
     const std::string found = read_strictly(path);
     for (const char* rank : {"rank 0: ", "rank 1: "}) {
       // Steps of two shards each.
@@ -138,8 +115,9 @@ TEST_F(Trace, LeavesOutTheFirstStepUnlessThereIsNoOther) {
 
 TEST(TracedRun, GivesTheSameBits) {
   const TemporaryFolder folder;
-  const auto traced = distributed(small_run(folder.path("trace.json")), "shm");
-  const auto other = distributed(small_run(""), "shm");
+  const auto traced =
+      distributed(small_run(folder.path("trace.json")), 2, "shm");
+  const auto other = distributed(small_run(""), 2, "shm");
   EXPECT_EQ(traced.parameter_sha256, other.parameter_sha256);
 }
 
