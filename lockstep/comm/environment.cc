@@ -20,6 +20,9 @@ bool is_true(const std::string& name) {
   return text == "true" || text == "1";
 }
 
+// Since the last attempt that this process went on with.
+std::optional<agent::Place> new_place;
+
 std::vector<uint16_t> user_port() {
   const auto port = env_integer("MASTER_PORT", 1, UINT16_MAX);
   if (!port) return {};
@@ -61,28 +64,56 @@ std::vector<uint16_t> candidate_ports(const std::string& run_id) {
   return ports;
 }
 
+namespace {
+
+std::string torchrun_id(int64_t attempt) {
+  // The agent's store outlives the ranks of an attempt that failed.
+  return fmt::format("{}.{}", env("TORCHELASTIC_RUN_ID").value_or("torchrun"),
+                     attempt);
+}
+
+void read_place(const std::string& launcher, Environment& environment) {
+  // One alone would start as many worlds of one as there are ranks.
+  environment.world_size =
+      launcher_number("WORLD_SIZE", 1, kMostRanks, launcher);
+  environment.rank =
+      launcher_number("RANK", 0, environment.world_size - 1, launcher);
+  if (environment.world_size == 1) return;
+  environment.local_world_size =
+      launcher_number("LOCAL_WORLD_SIZE", 1, environment.world_size, launcher);
+  environment.local_rank = launcher_number(
+      "LOCAL_RANK", 0,
+      std::min(environment.local_world_size - 1, environment.rank), launcher);
+  environment.node_rank = static_cast<int>(
+      env_integer("GROUP_RANK", 0, environment.rank)
+          .value_or(environment.rank / environment.local_world_size));
+}
+
+void move_to(const agent::Place& place, Environment& environment) {
+  environment.rank = place.rank;
+  environment.world_size = place.world_size;
+  environment.local_rank = place.local_rank;
+  environment.local_world_size = place.local_world_size;
+  environment.node_rank = place.node_rank;
+  environment.run_id = torchrun_id(place.attempt);
+}
+
+}  // namespace
+
 std::optional<Environment> torchrun_environment() {
   if (!env("RANK") && !env("WORLD_SIZE")) return std::nullopt;
-  // One alone would start as many worlds of one as there are ranks.
   const std::string launcher = "torchrun";
   Environment result;
   result.launcher = launcher;
-  result.world_size = launcher_number("WORLD_SIZE", 1, kMostRanks, launcher);
-  result.rank = launcher_number("RANK", 0, result.world_size - 1, launcher);
-  result.run_id = fmt::format(
-      "{}.{}", env("TORCHELASTIC_RUN_ID").value_or(launcher),
-      // The agent's store outlives the ranks of an attempt that failed.
-      env_integer("TORCHELASTIC_RESTART_COUNT", 0).value_or(0));
+  result.run_id =
+      torchrun_id(env_integer("TORCHELASTIC_RESTART_COUNT", 0).value_or(0));
   result.has_agent_store = is_true("TORCHELASTIC_USE_AGENT_STORE");
+  if (new_place) {
+    move_to(*new_place, result);
+  } else {
+    read_place(launcher, result);
+  }
   if (result.world_size == 1) return result;
-  result.local_world_size =
-      launcher_number("LOCAL_WORLD_SIZE", 1, result.world_size, launcher);
-  result.local_rank = launcher_number(
-      "LOCAL_RANK", 0, std::min(result.local_world_size - 1, result.rank),
-      launcher);
-  result.node_rank =
-      static_cast<int>(env_integer("GROUP_RANK", 0, result.rank)
-                           .value_or(result.rank / result.local_world_size));
   result.master_addr = launcher_text("MASTER_ADDR", launcher);
   launcher_text("MASTER_PORT", launcher);
   result.master_ports = user_port();
@@ -106,5 +137,7 @@ Environment read_environment() {
   if (auto port = user_port(); !port.empty()) result.master_ports = port;
   return result;
 }
+
+void set_place(const agent::Place& place) { new_place = place; }
 
 }  // namespace lockstep

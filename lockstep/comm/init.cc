@@ -1,6 +1,6 @@
-#include <algorithm>
-#include <atomic>
-#include <thread>
+#include <map>
+#include <mutex>
+#include <optional>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -9,6 +9,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/first_line.h"
+#include "lockstep/comm/agent/link.h"
+#include "lockstep/comm/launchers.h"
 #include "lockstep/comm/world_impl.h"
 
 namespace lockstep {
@@ -106,16 +108,47 @@ Store connect_store(const Environment& environment, milliseconds timeout) {
   }
 }
 
+namespace {
+
+// How many worlds there were before this one: its name, the same on all ranks.
+// A process that goes on with the next attempt counts anew, as the processes
+// that begin with it do.
+int number_of_world(const std::string& run_id) {
+  static std::mutex mutex;
+  static std::map<std::string, int> worlds;
+  const std::lock_guard lock(mutex);
+  return worlds[run_id]++;
+}
+
+}  // namespace
+
 World init(const WorldOptions& options) {
-  static std::atomic<int> worlds{0};
   const Environment environment = read_environment();
   if (environment.world_size == 1) return World();
   auto store = c10::make_intrusive<c10d::PrefixStore>(
-      fmt::format("lockstep/world {} of {}", worlds++, environment.run_id),
+      fmt::format("lockstep/world {} of {}",
+                  number_of_world(environment.run_id), environment.run_id),
       connect_store(environment, options.timeout));
   return World(std::make_shared<const World::Impl>(
       std::move(store), environment.rank, environment.world_size,
       environment.master_addr, options));
+}
+
+std::optional<World> init_next(const WorldOptions& options,
+                               const std::string& why,
+                               const std::function<bool()>& stop) {
+  // No agent is that long about it: it ends workers that don't come.
+  const double deadline_s = 600;
+  std::string reason = why;
+  while (const auto place = agent::wait_for_next(reason, stop, deadline_s)) {
+    set_place(*place);
+    try {
+      return init(options);
+    } catch (const CommError& error) {
+      reason = error.what();  // another one was lost at once
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace lockstep

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/comm/agent/page.h"
 #include "lockstep/comm/environment.h"
 
 namespace lockstep {
@@ -17,6 +18,10 @@ inline constexpr int kMostRanks = 1 << 20;
 std::optional<Environment> torchrun_environment();
 std::optional<Environment> openmpi_environment();
 std::optional<Environment> slurm_environment();
+
+/// From now on this process has another place than its environment says: it
+/// goes on with a later attempt of its job. For one thread.
+void set_place(const agent::Place& place);
 
 /// The variable `name` as a number in [least, most]. Throws InvalidArgument
 /// also if it is missing: `launcher` sets it.

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/agent/link.h"
 
 namespace lockstep {
 namespace {
@@ -86,6 +87,7 @@ QueuedBackend::Timeout QueuedBackend::timeout_of(Timeout timeout) const {
 QueuedBackend::Work QueuedBackend::submit(c10d::OpType type, Tensors outputs,
                                           bool is_async,
                                           std::function<void()> task) {
+  agent::count_collective();
   return queue_.submit(
       c10::make_intrusive<QueuedWork>(getRank(), type, std::move(outputs)),
       std::move(task), is_async);

@@ -117,6 +117,18 @@ class World {
 /// CommError, and InvalidArgument for an environment or options that can't be.
 World init(const WorldOptions& options = {});
 
+/// After a CommError, for a rank that could go on: tells the agent of
+/// `lockstep run` that started it `why` this attempt is over, waits until that
+/// has replaced the ranks that ended, and joins the world of all of them. To be
+/// called when nothing of the former world is left. The rank and the size may
+/// be others than before.
+///
+/// Nothing if there is no next attempt: no such agent, no restart left, or
+/// `stop` returned true.
+std::optional<World> init_next(const WorldOptions& options,
+                               const std::string& why,
+                               const std::function<bool()>& stop = {});
+
 /// Runs `task` as rank r of `ranks`, each in a thread of its own, and waits
 /// for all. A rank that throws ends the others' waits; the first exception (in
 /// time) is rethrown when all have ended. Ranks run on equal cuts of this

@@ -14,12 +14,20 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/first_line.h"
 #include "lockstep/base/host_name.h"
+#include "lockstep/base/stopwatch.h"
+#include "lockstep/comm/agent/link.h"
 #include "lockstep/comm/backends.h"
 #include "lockstep/comm/gloo_collectives.h"
 #include "lockstep/comm/shm_collectives.h"
 
 namespace lockstep {
 namespace {
+
+constexpr std::chrono::milliseconds kPiece{500};
+
+double seconds_of(std::chrono::milliseconds time) {
+  return static_cast<double>(time.count()) / 1e3;
+}
 
 std::string first_line_of_file(const std::string& path) {
   std::ifstream file(path);
@@ -123,18 +131,30 @@ void World::Impl::choose_backend(const std::vector<std::string>& places) {
 }
 
 std::string World::Impl::get(const std::string& key) const {
-  try {
-    return store->get_to_str(key);
-  } catch (const std::exception& error) {
-    throw CommError(
-        {.what = fmt::format("rank {} of {} waited in vain for '{}' in the "
-                             "store",
-                             rank, size, key),
-         .expected = fmt::format("it within {} s",
-                                 static_cast<double>(timeout.count()) / 1e3),
-         .got = first_line(error.what()),
-         .fix = "look at that rank's own output; start all ranks; if it only "
-                "needs longer, raise the timeout"});
+  // In pieces: the rank that would set it may have been lost, which the
+  // launcher's agent knows.
+  const std::chrono::milliseconds piece =
+      agent::page() != nullptr ? std::min(timeout, kPiece) : timeout;
+  const Stopwatch waited;
+  for (;;) {
+    const double before_s = waited.seconds();
+    try {
+      store->wait({key}, piece);
+      return store->get_to_str(key);
+    } catch (const std::exception& error) {
+      const double now_s = waited.seconds();
+      const bool is_late = now_s >= seconds_of(timeout);
+      const bool is_broken = now_s - before_s < seconds_of(piece) / 2;
+      if (!is_late && !is_broken && !agent::is_attempt_over()) continue;
+      throw CommError(
+          {.what = fmt::format("rank {} of {} waited in vain for '{}' in the "
+                               "store",
+                               rank, size, key),
+           .expected = fmt::format("it within {} s", seconds_of(timeout)),
+           .got = first_line(error.what()),
+           .fix = "look at that rank's own output; start all ranks; if it only "
+                  "needs longer, raise the timeout"});
+    }
   }
 }
 

@@ -1,0 +1,100 @@
+#include "lockstep/comm/agent/page.h"
+
+#include <charconv>
+#include <type_traits>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::agent {
+namespace {
+
+constexpr uint64_t kMagic = 0x31676150736b634cULL;
+constexpr size_t kFields = 5;
+
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
+static_assert(std::is_trivially_copyable_v<Place>);
+
+// The header, then a line for each worker.
+constexpr size_t kLinesAt = (sizeof(PageHeader) + alignof(WorkerLine) - 1) /
+                            alignof(WorkerLine) * alignof(WorkerLine);
+
+size_t bytes_for(size_t workers) {
+  return kLinesAt + workers * sizeof(WorkerLine);
+}
+
+std::vector<uint64_t> numbers_in(const std::string& text) {
+  std::vector<uint64_t> numbers;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  while (at < end) {
+    uint64_t number = 0;
+    const auto [stop, error] = std::from_chars(at, end, number);
+    if (error != std::errc() || (stop < end && *stop != ':')) return {};
+    numbers.push_back(number);
+    at = stop + 1;
+  }
+  return numbers;
+}
+
+}  // namespace
+
+const char* name_of(Phase phase) {
+  constexpr std::array kNames{"start",      "data",   "forward",    "backward",
+                              "all-reduce", "update", "checkpoint", "evaluate",
+                              "wait",       "end"};
+  const auto index = static_cast<size_t>(phase);
+  return index < kNames.size() ? kNames[index] : "?";
+}
+
+Page Page::create(int workers) {
+  Page page(shm::Segment::create(bytes_for(static_cast<size_t>(workers))), 0);
+  PageHeader& header = page.header();
+  header.magic = kMagic;
+  header.workers = static_cast<uint32_t>(workers);
+  return page;
+}
+
+Page Page::open(const std::string& text) {
+  const auto numbers = numbers_in(text);
+  if (numbers.size() != kFields) {
+    throw CommError({.what = std::string("can't use ") + kAgentVariable,
+                     .expected = "what `lockstep run` sets",
+                     .got = text.substr(0, 80)});
+  }
+  Page page(shm::Segment::open({.pid = static_cast<pid_t>(numbers[0]),
+                                .fd = static_cast<int>(numbers[1]),
+                                .inode = numbers[2],
+                                .bytes = numbers[3]}),
+            static_cast<int>(numbers[4]));
+  const size_t bytes = page.segment_->bytes().size();
+  const bool is_page = bytes >= kLinesAt && page.header().magic == kMagic &&
+                       bytes_for(page.header().workers) <= bytes &&
+                       numbers[4] < page.header().workers;
+  if (!is_page) {
+    throw CommError(
+        {.what = std::string(kAgentVariable) + " leads to no page of an agent",
+         .expected = "an agent of this version of Lockstep",
+         .got = text});
+  }
+  return page;
+}
+
+PageHeader& Page::header() const {
+  return *reinterpret_cast<PageHeader*>(segment_->bytes().data());
+}
+
+WorkerLine& Page::line(int local_rank) const {
+  return reinterpret_cast<WorkerLine*>(segment_->bytes().data() +
+                                       kLinesAt)[local_rank];
+}
+
+std::string Page::variable(int local_rank) const {
+  const auto address = segment_->address();
+  return fmt::format("{}:{}:{}:{}:{}", address.pid, address.fd, address.inode,
+                     address.bytes, local_rank);
+}
+
+}  // namespace lockstep::agent

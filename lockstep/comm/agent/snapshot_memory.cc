@@ -1,0 +1,135 @@
+#include "lockstep/comm/agent/snapshot_memory.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/stopwatch.h"
+#include "lockstep/comm/shm/futex.h"
+
+namespace lockstep::agent {
+namespace {
+
+using State = SnapshotOffer::State;
+
+constexpr double kPatienceS = 60;
+constexpr int kLookEveryMs = 50;
+
+// Before the content, a mark for each worker.
+size_t marks_bytes(const Page& page) {
+  constexpr size_t kPage = 4096;
+  const size_t bytes =
+      static_cast<size_t>(page.workers()) * sizeof(std::atomic<uint64_t>);
+  return (bytes + kPage - 1) / kPage * kPage;
+}
+
+// Sleeps until the state may be another one.
+void wait_while(const SnapshotOffer& offer, State state) {
+  static_assert(sizeof(offer.state) == sizeof(std::atomic<uint32_t>));
+  shm::futex_wait(reinterpret_cast<const std::atomic<uint32_t>&>(offer.state),
+                  static_cast<uint32_t>(state), kLookEveryMs);
+}
+
+void set_state(SnapshotOffer& offer, State state) {
+  offer.state.store(state);
+  shm::futex_wake(reinterpret_cast<std::atomic<uint32_t>&>(offer.state));
+}
+
+}  // namespace
+
+SnapshotMemory::SnapshotMemory(
+    const Page& page, std::array<std::shared_ptr<const shm::Segment>, 2> slots)
+    : page_(page), slots_(std::move(slots)) {
+  const size_t marks = marks_bytes(page);
+  const size_t whole =
+      std::min(slots_[0]->bytes().size(), slots_[1]->bytes().size());
+  bytes_ = whole > marks ? whole - marks : 0;
+}
+
+std::optional<SnapshotMemory> SnapshotMemory::find(const Page& page) {
+  const SnapshotOffer& offer = page.header().snapshots;
+  if (offer.state.load() != State::kHeld) return std::nullopt;
+  return SnapshotMemory(page, {shm::Segment::open(offer.slots[0]),
+                               shm::Segment::open(offer.slots[1])});
+}
+
+SnapshotMemory SnapshotMemory::make(const Page& page, size_t bytes) {
+  SnapshotOffer& offer = page.header().snapshots;
+  const size_t whole = marks_bytes(page) + bytes;
+  const Stopwatch waited;
+  std::array<std::shared_ptr<const shm::Segment>, 2> made;
+  for (;;) {
+    if (auto found = find(page); found && found->bytes() >= bytes) {
+      return *found;
+    }
+    if (page.own_line() == 0 && !made[0]) {
+      made = {shm::Segment::create(whole), shm::Segment::create(whole)};
+      offer.slots = {made[0]->address(), made[1]->address()};
+      set_state(offer, State::kOffered);
+    }
+    if (waited.seconds() > kPatienceS) {
+      throw CommError(
+          {.what = "there is no memory for snapshots",
+           .expected = fmt::format("the agent to hold 2 x {} bytes", whole),
+           .got = fmt::format("nothing within {:g} s", kPatienceS),
+           .fix = "train with --snapshot-every 0"});
+    }
+    wait_while(offer, offer.state.load());
+  }
+}
+
+std::atomic<uint64_t>& SnapshotMemory::mark(size_t slot, int worker) const {
+  return reinterpret_cast<std::atomic<uint64_t>*>(
+      slots_[slot]->bytes().data())[worker];
+}
+
+uint64_t SnapshotMemory::stamp_of(size_t slot) const {
+  const uint64_t stamp = mark(slot, 0).load();
+  for (int worker = 1; worker < page_.workers(); ++worker) {
+    if (mark(slot, worker).load() != stamp) return 0;
+  }
+  return stamp;
+}
+
+std::span<std::byte> SnapshotMemory::content(size_t slot) const {
+  return slots_[slot]->bytes().subspan(marks_bytes(page_), bytes_);
+}
+
+std::optional<SnapshotMemory::Saved> SnapshotMemory::newest() const {
+  const size_t slot = stamp_of(0) > stamp_of(1) ? 0 : 1;
+  const uint64_t stamp = stamp_of(slot);
+  if (stamp == 0) return std::nullopt;
+  return Saved{stamp, content(slot)};
+}
+
+std::span<std::byte> SnapshotMemory::begin() {
+  filled_ = stamp_of(0) > stamp_of(1) ? 1 : 0;
+  // Others may still be at it when we are killed: what they find then is no
+  // snapshot.
+  mark(filled_, page_.own_line()).store(0);
+  return content(filled_);
+}
+
+void SnapshotMemory::end(uint64_t stamp) {
+  mark(filled_, page_.own_line()).store(stamp);
+}
+
+void SnapshotHolder::look() {
+  SnapshotOffer& offer = page_.header().snapshots;
+  if (offer.state.load() != State::kOffered) return;
+  try {
+    slots_ = {shm::Segment::open(offer.slots[0]),
+              shm::Segment::open(offer.slots[1])};
+  } catch (const CommError& error) {
+    log_debug("launch", error.what());  // whoever offered it is gone
+    set_state(offer, State::kNone);
+    return;
+  }
+  offer.slots = {slots_[0]->address(), slots_[1]->address()};
+  set_state(offer, State::kHeld);
+}
+
+}  // namespace lockstep::agent

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "lockstep/comm/agent/page.h"
+#include "lockstep/comm/shm/segment.h"
+
+namespace lockstep::agent {
+
+/// Two slots of memory that the agent of this node holds, for the state of a
+/// run after its last steps. The workers of the node fill a slot together,
+/// each a part of it; the other slot has what was saved before, so that one is
+/// whole at any time, whoever is killed.
+class SnapshotMemory {
+ public:
+  /// What is there; nothing before the first snapshot of the job. Throws
+  /// CommError if it can't be mapped.
+  static std::optional<SnapshotMemory> find(const Page& page);
+  /// The same, of `bytes` in a slot; if it isn't there, the worker with local
+  /// rank 0 makes it and the others wait for that. Throws CommError if the
+  /// agent doesn't take it in time.
+  static SnapshotMemory make(const Page& page, size_t bytes);
+
+  size_t bytes() const { return bytes_; }
+
+  struct Saved {
+    uint64_t stamp = 0;
+    std::span<const std::byte> bytes;
+  };
+  /// The one with the greatest stamp that is whole, if any is.
+  std::optional<Saved> newest() const;
+
+  /// The slot to fill: not the newest. It is no snapshot until every worker
+  /// of the node has called end() with the same stamp (not 0).
+  std::span<std::byte> begin();
+  void end(uint64_t stamp);
+
+ private:
+  SnapshotMemory(const Page& page,
+                 std::array<std::shared_ptr<const shm::Segment>, 2> slots);
+
+  std::atomic<uint64_t>& mark(size_t slot, int worker) const;
+  uint64_t stamp_of(size_t slot) const;
+  std::span<std::byte> content(size_t slot) const;
+
+  Page page_;
+  std::array<std::shared_ptr<const shm::Segment>, 2> slots_;
+  size_t bytes_ = 0;
+  size_t filled_ = 0;  // the slot that begin() chose
+};
+
+/// The agent's part: takes hold of memory that a worker offers.
+class SnapshotHolder {
+ public:
+  explicit SnapshotHolder(Page page) : page_(std::move(page)) {}
+  /// Looks for an offer. To be called often.
+  void look();
+  bool has_memory() const { return slots_[0] != nullptr; }
+
+ private:
+  Page page_;
+  std::array<std::shared_ptr<const shm::Segment>, 2> slots_;
+};
+
+}  // namespace lockstep::agent
