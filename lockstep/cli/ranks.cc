@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/chunk.h"
+#include "lockstep/base/interrupt.h"
 #include "lockstep/cli/checks.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/launch/run.h"
@@ -48,6 +49,15 @@ void join_ranks(const RankFlags& flags, const DeviceFlags& devices,
   world.timeout = std::chrono::seconds(flags.timeout_s);
   options.world = init(world);
   options.devices = rank_devices(devices, options.world);
+  options.rejoin = [world, devices](train::TrainOptions& now,
+                                    const std::string& why) {
+    const auto next =
+        init_next(world, why, [] { return InterruptScope::signal() != 0; });
+    if (!next) return false;
+    now.world = *next;
+    now.devices = rank_devices(devices, now.world);
+    return true;
+  };
 }
 
 std::string describe_rank(const train::TrainOptions& options) {

@@ -190,8 +190,14 @@ void add_node_options(CLI::App& command, RunFlags& flags) {
 void add_ending_options(CLI::App& command, RunFlags& flags) {
   const std::string group = "Ending";
   add(command, "--max-restarts", flags.options.max_restarts, "N",
-      "start all workers again after a failure, so often at most")
+      "replace workers that failed, so often at most; those of `lockstep "
+      "train` that did not fail go on from memory, other programs start again")
       ->check(whole_number(0, 1'000'000))
+      ->group(group);
+  add(command, "--hang-timeout", flags.options.hang_timeout_s, "S",
+      "workers that tell their steps, as `lockstep train` does, and don't get "
+      "on for so long: the one that the others wait for is ended; 0: never")
+      ->check(number(0))
       ->group(group);
   add(command, "--grace-seconds", flags.grace_seconds, "S",
       "from the first signal to SIGKILL")

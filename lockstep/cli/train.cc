@@ -142,6 +142,12 @@ void add_output_options(CLI::App& app, TrainFlags& flags) {
                      "steps between checkpoints; 0: at the end only"))
       ->type_name("N")
       ->check(whole_number(0));
+  add(app.add_option("--snapshot-every", flags.options.snapshot_every,
+                     "steps between copies in memory, for `lockstep run "
+                     "--max-restarts`: a worker that is lost costs so many; 0: "
+                     "none"))
+      ->type_name("N")
+      ->check(whole_number(0));
   add(app.add_option("--keep", flags.options.keep_checkpoints,
                      "newest checkpoints that are kept"))
       ->type_name("N")

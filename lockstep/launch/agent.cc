@@ -10,15 +10,24 @@
 
 #include "lockstep/base/exit_codes.h"
 #include "lockstep/base/interrupt.h"
+#include "lockstep/comm/shm/fixed_text.h"
 #include "lockstep/launch/clock.h"
+#include "lockstep/launch/hang.h"
+#include "lockstep/launch/printable.h"
 #include "lockstep/launch/signals.h"
+#include "lockstep/launch/thread_stacks.h"
 
 namespace lockstep::launch {
 namespace {
 
 constexpr double kGraceAfterFailureS = 5;
 constexpr double kGraceAfterSignalS = 30;
+// Workers that are about to wait don't wake the agent.
+constexpr int kHurryMs = 5;
+constexpr double kGraceToWaitS = 10;
 constexpr double kReapEveryS = 5;
+// The end of the rank that others miss is seen sooner than that.
+constexpr double kBlamePatienceS = 1;
 // Once all writers are gone, their pipes are at their end. Only a process that
 // can't be killed keeps one open.
 constexpr double kDrainPatienceS = 2;
@@ -45,7 +54,9 @@ Agent::Agent(const RunOptions& options, const std::vector<std::string>& command,
       out_(STDOUT_FILENO),
       err_(STDERR_FILENO),
       logs_(options.log_dir, options.run_id, options.workers),
-      command_(command) {
+      page_(agent::Page::create(options.workers)),
+      snapshots_(page_),
+      team_(options, command, logs_, page_, out_, err_) {
   if (!options.redirects.is_none() || !options.tee.is_none()) logs_.keep();
   begin_attempt();
 }
@@ -60,9 +71,12 @@ void Agent::begin_attempt() {
   is_killing_ = false;
   are_peers_done_ = false;
   use_keys_of_attempt();
+  has_progress_ = false;
+  is_sparing_ = false;
+  waiting_.reset();
+  page_.header().may_wait = may_restart() ? 1 : 0;
   if (attempt_ > 0) logs_.begin_attempt(attempt_);
-  team_.emplace(options_, meeting_.group, meeting_.store.endpoint(), command_,
-                attempt_, logs_, out_, err_);
+  team_.begin(meeting_.group, meeting_.store.endpoint(), attempt_);
   if (meeting_.group.nodes.size() > 1) {
     peers_ = std::make_unique<PeerWatch>(meeting_.store, meeting_.group,
                                          options_.keep_alive_s);
@@ -72,14 +86,13 @@ void Agent::begin_attempt() {
 int Agent::run() {
   for (;;) {
     watch_workers();
-    team_->end_leftovers();
-    team_->note_ends();
+    team_.end_leftovers();
+    team_.note_ends();
     drain();
     const SharedEnd end = end_attempt();
     const Decision decision = decide(end);
     if (!decision.restarts) return conclude(end.failures);
     if (signal_ == 0) tell_of_restart(end, decision.delay_s);
-    team_.reset();
     ++attempt_;
     if (!wait_before_restart(decision.delay_s)) return conclude(end.failures);
     begin_attempt();
@@ -93,38 +106,98 @@ void Agent::watch_workers() {
   Stopwatch since_reaped;
   bool has_told_done = false;
   for (;;) {
-    const bool has_failed = team_->note_ends();
-    if (has_failed && reason_ == Reason::kNone) {
-      const auto workers = own_failures();
-      const Failure& first = *root_cause(workers);
-      begin_ending(Reason::kWorker, SIGTERM, notice_of(first));
-    }
-    if (!team_->is_running()) {
-      if (is_job_over()) return;
-      if (!has_told_done) peers_->tell_done();
+    look_for_failures();
+    look_for_waiting();
+    look_for_hangs();
+    look_for_progress();
+    snapshots_.look();
+    if (!team_.is_at_work() && is_job_over()) return;
+    if (!team_.is_alive() && !has_told_done && peers_) {
+      peers_->tell_done();
       has_told_done = true;
     }
     if (reason_ != Reason::kNone && !is_killing_ &&
         ending_.seconds() > grace_s()) {
       is_killing_ = true;
-      team_->send(SIGKILL);
+      team_.send(SIGKILL, Whom::kAtWork);
     }
     if (since_reaped.seconds() > kReapEveryS) {
-      team_->reap_orphans();
+      team_.reap_orphans();
       since_reaped.restart();
     }
-    wait_for_events(timeout_ms);
+    wait_for_events(reason_ == Reason::kNone ? timeout_ms : kHurryMs);
   }
 }
 
-bool Agent::is_job_over() const {
-  return reason_ != Reason::kNone || !peers_ || are_peers_done_;
+void Agent::look_for_failures() {
+  if (!team_.note_ends() || reason_ != Reason::kNone) return;
+  const auto workers = own_failures();
+  begin_ending(Reason::kWorker, SIGTERM, notice_of(*root_cause(workers)));
 }
+
+// A worker waits because another one was lost. If none was, neither here nor on
+// another node, something is wrong with what the workers do together.
+void Agent::look_for_waiting() {
+  team_.note_waits();
+  if (team_.count_waiting() == 0 || reason_ != Reason::kNone) return;
+  if (!waiting_) waiting_.emplace();
+  if (waiting_->seconds() < kBlamePatienceS) return;
+  for (const Worker& worker : team_.workers()) {
+    if (!worker.waits) continue;
+    begin_ending(
+        Reason::kWorker, SIGTERM,
+        {.why = fmt::format(
+             "rank {} on {} gave up: {}", worker.rank,
+             meeting_.group.self().host,
+             printable(shm::text_of(team_.line_of(worker).reason), 400)),
+         .may_restart = true});
+    return;
+  }
+}
+
+// Ranks wait for each other, so when nothing moves any more the one that has
+// come least far is the one that hangs.
+void Agent::look_for_hangs() {
+  if (options_.hang_timeout_s <= 0 || reason_ != Reason::kNone) return;
+  const auto hung = hung_worker(team_, options_.hang_timeout_s);
+  if (!hung) return;
+  Worker& worker = team_.workers()[hung->index];
+  worker.verdict = hung->how;
+  worker.stacks = stacks_of(worker.process.pid());
+  worker.process.send(SIGKILL);
+}
+
+// Of a program that tells: when its steps go on.
+void Agent::look_for_progress() {
+  if (has_progress_ || reason_ != Reason::kNone) return;
+  uint64_t steps = 0;
+  for (const Worker& worker : team_.workers()) {
+    const agent::WorkerLine& line = team_.line_of(worker);
+    if (line.phase.load() <= agent::Phase::kStart) return;
+    steps = std::max(steps, line.steps.load());
+  }
+  has_progress_ = true;
+  faults_.went_on(unix_time_s(), steps);
+}
+
+uint64_t Agent::steps_done() const {
+  uint64_t steps = 0;
+  for (const Worker& worker : team_.workers()) {
+    steps = std::max(steps, team_.line_of(worker).steps.load());
+  }
+  return steps;
+}
+
+bool Agent::is_job_over() const {
+  if (reason_ != Reason::kNone) return true;
+  return team_.count_waiting() == 0 && (!peers_ || are_peers_done_);
+}
+
+bool Agent::may_restart() const { return attempt_ < options_.max_restarts; }
 
 std::vector<WorkerStream*> Agent::streams() {
   std::vector<WorkerStream*> all;
-  if (!team_) return all;
-  for (Worker& worker : team_->workers()) {
+  for (Worker& worker : team_.workers()) {
     all.push_back(&worker.out);
     all.push_back(&worker.err);
   }
@@ -141,8 +214,7 @@ bool Agent::wait_for_events(int timeout_ms) {
   for (const auto* stream : all) {
     fds.push_back({stream->wants_more() ? stream->fd() : -1, POLLIN, 0});
   }
-  for (size_t i = 0; team_ && i < team_->workers().size(); ++i) {
-    const Worker& worker = team_->workers()[i];
+  for (const Worker& worker : team_.workers()) {
     fds.push_back({worker.process.end_fd(), POLLIN, 0});
   }
   if (::poll(fds.data(), fds.size(), timeout_ms) <= 0) return false;
@@ -177,14 +249,14 @@ Notice Agent::notice_of_signal(int signal) const {
 void Agent::on_signal(int signal) {
   const int first = std::exchange(signal_, signal);
   if (first != 0 && is_same_request(first, signal, ending_.seconds())) {
-    if (team_ && !is_killing_) team_->send(signal);
+    if (!is_killing_) team_.send(signal);
     return;
   }
   if (reason_ == Reason::kNone) {
     begin_ending(Reason::kSignal, signal, notice_of_signal(signal));
   } else if (!is_killing_) {  // asked twice: no more patience
     is_killing_ = true;
-    if (team_) team_->send(SIGKILL);
+    team_.send(SIGKILL);
   }
 }
 
@@ -202,22 +274,29 @@ void Agent::begin_ending(Reason reason, int signal, const Notice& notice) {
   ending_signal_ = signal;
   ending_time_s_ = unix_time_s();
   ending_.restart();
-  if (team_) team_->send(signal);
+  page_.header().over = static_cast<uint32_t>(attempt_) + 1;
+  // Who lost another rank comes to wait by itself.
+  is_sparing_ = notice.may_restart && may_restart();
+  team_.send(signal, is_sparing_ ? Whom::kWillNotWait : Whom::kAll);
   if (peers_) peers_->tell(notice);
 }
 
 double Agent::grace_s() const {
-  return options_.grace_s.value_or(
-      reason_ == Reason::kSignal ? kGraceAfterSignalS : kGraceAfterFailureS);
+  return options_.grace_s.value_or(reason_ == Reason::kSignal
+                                       ? kGraceAfterSignalS
+                                   : is_sparing_ ? kGraceToWaitS
+                                                 : kGraceAfterFailureS);
 }
 
 void Agent::drain() {
   Stopwatch idle;
   for (;;) {
-    const auto all = streams();
+    const auto& workers = team_.workers();
     const bool has_open =
-        std::any_of(all.begin(), all.end(),
-                    [](const auto* stream) { return stream->fd() >= 0; });
+        std::any_of(workers.begin(), workers.end(), [](const Worker& worker) {
+          return !worker.process.is_running() &&
+                 (worker.out.fd() >= 0 || worker.err.fd() >= 0);
+        });
     const bool is_held_up = out_.has_pending() || err_.has_pending();
     if (!has_open && !is_held_up) return;
     if (wait_for_events(kDrainPollMs)) {
@@ -226,7 +305,11 @@ void Agent::drain() {
       const bool is_in_a_hurry = signal_ != 0 || reason_ == Reason::kOutput;
       if (is_in_a_hurry && idle.seconds() > kConsolePatienceS) return;
     } else if (idle.seconds() > kDrainPatienceS) {
-      for (auto* stream : all) stream->finish();
+      for (Worker& worker : team_.workers()) {
+        if (worker.process.is_running()) continue;
+        worker.out.finish();
+        worker.err.finish();
+      }
     }
   }
 }

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "lockstep/base/stopwatch.h"
+#include "lockstep/comm/agent/page.h"
+#include "lockstep/comm/agent/snapshot_memory.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/failure.h"
 #include "lockstep/launch/farewell.h"
@@ -19,9 +21,9 @@
 
 namespace lockstep::launch {
 
-/// Runs this node's workers: moves their output, passes signals on, ends all
-/// when one fails, here or on another node, starts all again while there are
-/// restarts left, and says why.
+/// Runs this node's workers: moves their output, passes signals on, and when
+/// one fails or hangs, here or on another node, replaces it while there are
+/// restarts left, or else ends all; and says why.
 class Agent {
  public:
   Agent(const RunOptions& options, const std::vector<std::string>& command,
@@ -33,12 +35,20 @@ class Agent {
 
  private:
   enum class Reason { kNone, kWorker, kSignal, kPeer, kOutput };
+  using Whom = WorkerTeam::Whom;
 
   void begin_attempt();
   void watch_workers();
+  void look_for_failures();
+  void look_for_waiting();
+  void look_for_hangs();
+  void look_for_progress();
   SharedEnd end_attempt();
   Decision decide(const SharedEnd& end);
+  bool may_restart() const;
+  uint64_t steps_done() const;
   void tell_of_restart(const SharedEnd& end, double delay_s);
+  void end_waiting();
   // False if a signal came.
   bool wait_before_restart(double delay_s);
   // False if nothing came.
@@ -64,19 +74,23 @@ class Agent {
   Console out_;
   Console err_;
   LogFiles logs_;
-  const std::vector<std::string>& command_;
+  agent::Page page_;
+  agent::SnapshotHolder snapshots_;
+  WorkerTeam team_;
   FaultLog faults_;
   int attempt_ = 0;  // restarts so far
 
   // Of this attempt.
   double start_time_s_ = 0;
-  std::optional<WorkerTeam> team_;
+  bool has_progress_ = false;         // its steps have begun
+  std::optional<Stopwatch> waiting_;  // since the first worker waits
   std::unique_ptr<PeerWatch> peers_;  // null on a single node
   Reason reason_ = Reason::kNone;     // why the workers are being ended
   Notice notice_;                     // the same for others
   int ending_signal_ = 0;             // what they got first
   double ending_time_s_ = 0;          // since 1970
   Stopwatch ending_;
+  bool is_sparing_ = false;  // workers that wait for the next attempt
   bool is_killing_ = false;
   bool are_peers_done_ = false;
 

@@ -19,7 +19,13 @@ namespace lockstep::launch {
 namespace {
 
 constexpr size_t kLastLines = 15;
+constexpr double kGraceOfWaitingS = 5;
+constexpr int kPollMs = 20;
 constexpr double kSharePatienceS = 5;  // beyond the grace of other nodes
+
+std::string error_file_of(const Worker& worker) {
+  return worker.folder + "/error.json";
+}
 
 void try_write(const std::string& path, const ErrorRecord& record,
                int exit_code) {
@@ -53,9 +59,11 @@ Failure Agent::failure_of(const Worker& worker) const {
                   .callstack = {},
                   .last_lines = worker.err.last_lines(kLastLines),
                   .log_folder = {}};
-  if (logs_.is_kept()) failure.log_folder = logs_.folder(worker.local_rank);
-  const auto path = logs_.file(worker.local_rank, "error.json");
-  if (const auto record = read_error_file(path)) {
+  if (logs_.is_kept()) failure.log_folder = worker.folder;
+  if (!worker.verdict.empty()) {
+    failure.message = worker.verdict;
+    failure.callstack = worker.stacks;
+  } else if (const auto record = read_error_file(error_file_of(worker))) {
     failure.message = record->message;
     failure.callstack = record->callstack;
     // A time that can't be, is not believed.
@@ -70,7 +78,7 @@ Failure Agent::failure_of(const Worker& worker) const {
 
 std::vector<Failure> Agent::own_failures() const {
   std::vector<Failure> failures;
-  for (const Worker& worker : team_->workers()) {
+  for (const Worker& worker : team_.workers()) {
     if (!worker.has_failed()) continue;
     const Failure failure = failure_of(worker);
     // One that we ended did not fail.
@@ -86,7 +94,8 @@ std::vector<Failure> Agent::own_failures() const {
 SharedEnd Agent::end_attempt() {
   SharedEnd end{.notice = notice_, .failures = own_failures()};
   for (const Failure& failure : end.failures) {
-    const auto path = logs_.file(failure.local_rank, "error.json");
+    const auto path =
+        error_file_of(team_.workers()[static_cast<size_t>(failure.local_rank)]);
     if (failure.signal == 0 || !failure.message.empty()) continue;
     try_write(path,
               {.message = fmt::format("rank {} was ended by {}", failure.rank,
@@ -105,13 +114,14 @@ SharedEnd Agent::end_attempt() {
 
 Decision Agent::decide(const SharedEnd& end) {
   if (reason_ == Reason::kNone) return {};
-  faults_.add(root_cause(end.failures), end.notice.why, start_time_s_);
-  const bool may_restart = end.notice.may_restart && end.is_complete &&
-                           attempt_ < options_.max_restarts &&
-                           reason_ != Reason::kOutput;
+  faults_.add(root_cause(end.failures), end.notice.why, start_time_s_,
+              has_progress_ ? std::optional(steps_done()) : std::nullopt);
+  const bool restarts = end.notice.may_restart && end.is_complete &&
+                        may_restart() && reason_ != Reason::kOutput &&
+                        !faults_.is_stuck();
   // Clocks, limits and patience may differ from node to node.
-  return decide_together(
-      meeting_, {.restarts = may_restart, .delay_s = faults_.delay_s()});
+  return decide_together(meeting_,
+                         {.restarts = restarts, .delay_s = faults_.delay_s()});
 }
 
 void Agent::tell_of_restart(const SharedEnd& end, double delay_s) {
@@ -120,10 +130,40 @@ void Agent::tell_of_restart(const SharedEnd& end, double delay_s) {
   if (root != nullptr && !root->message.empty()) {
     why += ": " + first_line(root->message);
   }
-  err_.add(fmt::format("[launch] {}; all start again{} (restart {} of {})\n",
-                       why,
+  const int waiting = team_.count_waiting();
+  const std::string who =
+      waiting == 0
+          ? "all start again"
+          : fmt::format("{} {} again, {} {} for {}", options_.workers - waiting,
+                        options_.workers - waiting == 1 ? "starts" : "start",
+                        waiting, waiting == 1 ? "waits" : "wait",
+                        options_.workers - waiting == 1 ? "it" : "them");
+  if (root != nullptr && !root->callstack.empty() && root->signal != 0) {
+    err_.add(
+        fmt::format("[launch] the threads of rank {} when it was ended:\n"
+                    "{}\n",
+                    root->rank, root->callstack));
+  }
+  err_.add(fmt::format("[launch] {}; {}{} (restart {} of {})\n", why, who,
                        delay_s > 0 ? fmt::format(" in {:g} s", delay_s) : "",
                        attempt_ + 1, options_.max_restarts));
+}
+
+// Those that were kept for an attempt that does not come.
+void Agent::end_waiting() {
+  page_.header().is_closed = 1;
+  ending_.restart();
+  is_killing_ = false;
+  while (team_.is_alive()) {
+    team_.note_ends();
+    if (!is_killing_ && ending_.seconds() > kGraceOfWaitingS) {
+      is_killing_ = true;
+      team_.send(SIGKILL);
+    }
+    wait_for_events(kPollMs);
+  }
+  team_.end_leftovers();
+  drain();
 }
 
 bool Agent::wait_before_restart(double delay_s) {
@@ -149,8 +189,10 @@ bool Agent::wait_before_restart(double delay_s) {
 }
 
 int Agent::conclude(const std::vector<Failure>& failures) {
+  end_waiting();
   if (meeting_.group.nodes.size() > 1) leave(meeting_);
   err_.add(faults_.text());
+  if (faults_.is_stuck()) err_.add(faults_.why_stuck());
   const Failure* root = root_cause(failures);
   if (was_preempted(failures)) {
     err_.add("[launch] the job was preempted, and can go on: " + notice_.why +

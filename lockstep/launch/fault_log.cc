@@ -13,15 +13,16 @@ namespace {
 
 constexpr double kQuickS = 10;
 constexpr double kLongestDelayS = 30;
+constexpr int kSameStep = 3;
 
 }  // namespace
 
-void FaultLog::add(const Failure* root, const std::string& why,
-                   double began_s) {
+void FaultLog::add(const Failure* root, const std::string& why, double began_s,
+                   std::optional<uint64_t> steps) {
   Fault fault{.time_s = unix_time_s(),
               .lasted_s = 0,
               .downtime_s = 0,
-              .who = "another node",
+              .who = {},
               .why = why};
   if (root != nullptr) {
     fault.time_s = root->time_s;
@@ -30,6 +31,9 @@ void FaultLog::add(const Failure* root, const std::string& why,
     if (!root->message.empty()) fault.why += ": " + first_line(root->message);
   }
   fault.lasted_s = std::max(0.0, fault.time_s - began_s);
+  fault.steps = steps;
+  fault.got_on = steps && first_step_ && *steps > *first_step_;
+  first_step_.reset();
   faults_.push_back(std::move(fault));
 }
 
@@ -39,10 +43,34 @@ void FaultLog::recovered(double time_s) {
   faults_.back().downtime_s = std::max(0.0, time_s - faults_.back().time_s);
 }
 
+void FaultLog::went_on(double time_s, uint64_t steps) {
+  first_step_ = steps;
+  if (faults_.empty()) return;
+  Fault& last = faults_.back();
+  last.downtime_s = std::max(0.0, time_s - last.time_s);
+  if (last.steps && *last.steps >= steps) last.repeated = *last.steps - steps;
+}
+
+bool FaultLog::is_stuck() const {
+  if (faults_.size() < kSameStep) return false;
+  const auto& steps = faults_.back().steps;
+  return steps &&
+         std::all_of(faults_.end() - kSameStep, faults_.end(),
+                     [&](const Fault& one) { return one.steps == steps; });
+}
+
+std::string FaultLog::why_stuck() const {
+  return fmt::format(
+      "[launch] no other restart: it failed {} times in a row after step {}, "
+      "so the cause is in the program or its data\n",
+      kSameStep, faults_.back().steps.value_or(0));
+}
+
 int FaultLog::quick_in_a_row() const {
   int count = 0;
   for (auto fault = faults_.rbegin();
-       fault != faults_.rend() && fault->lasted_s < kQuickS; ++fault) {
+       fault != faults_.rend() && fault->lasted_s < kQuickS && !fault->got_on;
+       ++fault) {
     ++count;
   }
   return count;
@@ -61,9 +89,12 @@ std::string FaultLog::text() const {
   for (size_t i = 0; i < survived_; ++i) {
     const Fault& fault = faults_[i];
     text += fmt::format(
-        "    {}  {}: {} (after {:.1f} s; {:.1f} s until all ran again)\n",
-        local_time(fault.time_s), fault.who, fault.why, fault.lasted_s,
-        fault.downtime_s);
+        "    {}  {}{} (after {:.1f} s{}; {:.1f} s until all ran again{})\n",
+        local_time(fault.time_s), fault.who.empty() ? "" : fault.who + ": ",
+        fault.why, fault.lasted_s,
+        fault.steps ? fmt::format(" and {} steps", *fault.steps) : "",
+        fault.downtime_s,
+        fault.repeated ? fmt::format(", {} steps lost", *fault.repeated) : "");
   }
   return text;
 }

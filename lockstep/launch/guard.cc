@@ -33,7 +33,13 @@ constexpr pid_t kDone = 0;
     if (got < 0 && errno == EINTR) continue;
     if (got != sizeof group) break;  // the agent is gone
     if (group == kDone) ::_exit(0);
-    if (count < groups.size()) groups[count++] = group;
+    if (group < 0) {
+      for (size_t i = 0; i < count; ++i) {
+        if (groups[i] == -group) groups[i--] = groups[--count];
+      }
+    } else if (count < groups.size()) {
+      groups[count++] = group;
+    }
   }
   for (size_t i = 0; i < count; ++i) ::kill(-groups[i], SIGKILL);
   ::_exit(0);
@@ -53,15 +59,19 @@ Guard::Guard() {
 }
 
 Guard::~Guard() {
-  add(kDone);
+  tell(kDone);
   pipe_.close();
   while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
 }
 
-void Guard::add(pid_t group) {
+void Guard::add(pid_t group) { tell(group); }
+
+void Guard::remove(pid_t group) { tell(-group); }
+
+void Guard::tell(pid_t word) {
   // Less than PIPE_BUF: all of it or nothing.
-  while (::write(pipe_.get(), &group, sizeof group) < 0 && errno == EINTR) {
+  while (::write(pipe_.get(), &word, sizeof word) < 0 && errno == EINTR) {
   }
 }
 

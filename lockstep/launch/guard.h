@@ -20,9 +20,13 @@ class Guard {
 
   /// Watches over the process group of a worker.
   void add(pid_t group);
+  /// Not any more: before its number can become another's.
+  void remove(pid_t group);
   pid_t pid() const { return pid_; }
 
  private:
+  void tell(pid_t word);
+
   pid_t pid_ = -1;
   FileDescriptor pipe_;
 };

@@ -33,9 +33,12 @@ struct RunOptions {
   double keep_alive_s = 15;
 
   std::string role = "default";
-  /// So often all workers are started again after one failed.
+  /// So often workers that failed are replaced.
   int max_restarts = 0;
   double monitor_interval_s = 0.1;
+  /// Workers that tell their steps and don't get on for so long: the one that
+  /// the others wait for is ended. 0: never.
+  double hang_timeout_s = 240;
   /// From the first signal to SIGKILL. None: 5 s after a failure, 30 s after a
   /// signal, which may be a scheduler's last warning to save one's work.
   std::optional<double> grace_s;

@@ -18,6 +18,8 @@ class Strays {
 
   /// A child that is none.
   void except(pid_t pid) { known_.insert(pid); }
+  /// It has ended, and its number may become another's.
+  void forget(pid_t pid) { known_.erase(pid); }
   /// Takes notice of those that ended by themselves.
   void reap() const;
   /// Kills all, and those that they leave in turn. Gives up after 5 seconds:

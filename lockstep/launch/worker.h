@@ -15,8 +15,13 @@ struct Worker {
   WorkerStream out;
   WorkerStream err;
   WorkerProcess process;
+  std::string folder;  ///< of its log files
   WorkerEnd end{};
   double end_time_s = 0;  ///< when it was seen, since 1970; 0: it runs
+
+  bool waits = false;     ///< for the next attempt
+  std::string verdict{};  ///< why we ended it, if it hung
+  std::string stacks{};   ///< where its threads were then
 
   bool has_failed() const {
     return end_time_s > 0 && (end.signal != 0 || end.exit_code != 0);

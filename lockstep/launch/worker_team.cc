@@ -9,6 +9,7 @@
 
 #include "lockstep/base/cpu_set.h"
 #include "lockstep/base/env.h"
+#include "lockstep/comm/shm/futex.h"
 #include "lockstep/launch/clock.h"
 #include "lockstep/launch/core_share.h"
 #include "lockstep/launch/program_command.h"
@@ -51,7 +52,8 @@ std::string label(const RunOptions& options, const Group& group,
 }
 
 StreamPlan plan_stream(const RunOptions& options, const Group& group,
-                       const LogFiles& logs, int local_rank, Streams which) {
+                       const std::string& folder, int local_rank,
+                       Streams which) {
   const bool is_teed = has(options.tee.of(local_rank), which);
   const bool is_redirected =
       !is_teed && has(options.redirects.of(local_rank), which);
@@ -61,51 +63,122 @@ StreamPlan plan_stream(const RunOptions& options, const Group& group,
   plan.label = label(options, group, local_rank);
   plan.is_raw = plan.label.empty() && options.workers == 1;
   if (is_teed || is_redirected) {
-    plan.log_path = logs.file(
-        local_rank, which == Streams::kOut ? "stdout.log" : "stderr.log");
+    plan.log_path =
+        folder + (which == Streams::kOut ? "/stdout.log" : "/stderr.log");
   }
   return plan;
 }
 
 }  // namespace
 
-WorkerTeam::WorkerTeam(const RunOptions& options, const Group& group,
-                       const Endpoint& master,
-                       const std::vector<std::string>& command, int attempt,
-                       const LogFiles& logs, Console& out, Console& err) {
+WorkerTeam::WorkerTeam(const RunOptions& options,
+                       const std::vector<std::string>& command,
+                       const LogFiles& logs, const agent::Page& page,
+                       Console& out, Console& err)
+    : options_(options),
+      command_(command),
+      logs_(logs),
+      page_(page),
+      out_(out),
+      err_(err) {
   strays_.except(guard_.pid());
-  WorkerPlan plan;
-  plan.program = find_program(command.front(), options.environment);
-  plan.arguments = command;
-  for (int rank = 0; rank < options.workers; ++rank) {
-    const auto cores = core_share(allowed_cores(), rank, options.workers);
-    plan.environment = merged_environment(
-        worker_variables(options, group, master, rank, attempt, cores.size(),
-                         logs.file(rank, "error.json")));
-    if (options.pins_cores) plan.cores = cores;
-    WorkerStream to_out(plan_stream(options, group, logs, rank, Streams::kOut),
-                        out);
-    WorkerStream to_err(plan_stream(options, group, logs, rank, Streams::kErr),
-                        err);
-    plan.out_fd = to_out.worker_end();
-    plan.err_fd = to_err.worker_end();
-    WorkerProcess process(plan);
-    guard_.add(process.pid());
-    strays_.except(process.pid());
-    to_out.close_worker_end();
-    to_err.close_worker_end();
-    workers_.push_back({.rank = group.first_rank() + rank,
-                        .local_rank = rank,
-                        .out = std::move(to_out),
-                        .err = std::move(to_err),
-                        .process = std::move(process)});
+}
+
+void WorkerTeam::begin(const Group& group, const Endpoint& master,
+                       int attempt) {
+  std::vector<Worker> former = std::move(workers_);
+  workers_.clear();
+  std::vector<int> waiting;
+  for (int rank = 0; rank < options_.workers; ++rank) {
+    const auto index = static_cast<size_t>(rank);
+    if (index < former.size() && former[index].waits) {
+      waiting.push_back(rank);
+      workers_.push_back(std::move(former[index]));
+      workers_.back().rank = group.first_rank() + rank;
+      workers_.back().waits = false;
+      continue;
+    }
+    if (index < former.size()) {
+      guard_.remove(former[index].process.pid());
+      strays_.forget(former[index].process.pid());
+    }
+    give_place(group, attempt, rank);
+    workers_.push_back(start(group, master, attempt, rank));
+  }
+  // Once nothing can go wrong any more.
+  for (const int rank : waiting) {
+    give_place(group, attempt, rank);
+    shm::futex_wake(page_.line(rank).attempt);
   }
 }
 
-bool WorkerTeam::is_running() const {
+void WorkerTeam::give_place(const Group& group, int attempt,
+                            int local_rank) const {
+  agent::WorkerLine& line = page_.line(local_rank);
+  line.place = {.attempt = attempt,
+                .rank = group.first_rank() + local_rank,
+                .world_size = group.world_size(),
+                .local_rank = local_rank,
+                .local_world_size = options_.workers,
+                .node_rank = group.node_rank};
+  line.steps = 0;
+  line.collectives = 0;
+  line.beat_ns = 0;
+  line.phase = agent::Phase::kStart;
+  line.attempt = static_cast<uint32_t>(attempt) + 1;
+}
+
+Worker WorkerTeam::start(const Group& group, const Endpoint& master,
+                         int attempt, int local_rank) {
+  const std::string folder = logs_.folder(local_rank);
+  const auto cores = core_share(allowed_cores(), local_rank, options_.workers);
+  WorkerPlan plan;
+  plan.program = find_program(command_.front(), options_.environment);
+  plan.arguments = command_;
+  auto variables =
+      worker_variables(options_, group, master, local_rank, attempt,
+                       cores.size(), folder + "/error.json");
+  variables[agent::kAgentVariable] = page_.variable(local_rank);
+  plan.environment = merged_environment(variables);
+  if (options_.pins_cores) plan.cores = cores;
+  WorkerStream to_out(
+      plan_stream(options_, group, folder, local_rank, Streams::kOut), out_);
+  WorkerStream to_err(
+      plan_stream(options_, group, folder, local_rank, Streams::kErr), err_);
+  plan.out_fd = to_out.worker_end();
+  plan.err_fd = to_err.worker_end();
+  agent::WorkerLine& line = page_.line(local_rank);
+  line.can_wait = 0;
+  line.waits_after = 0;
+  WorkerProcess process(plan);
+  guard_.add(process.pid());
+  strays_.except(process.pid());
+  to_out.close_worker_end();
+  to_err.close_worker_end();
+  return {.rank = group.first_rank() + local_rank,
+          .local_rank = local_rank,
+          .out = std::move(to_out),
+          .err = std::move(to_err),
+          .process = std::move(process),
+          .folder = folder};
+}
+
+bool WorkerTeam::is_at_work() const {
+  return std::any_of(workers_.begin(), workers_.end(), [](const Worker& one) {
+    return one.process.is_running() && !one.waits;
+  });
+}
+
+bool WorkerTeam::is_alive() const {
   return std::any_of(workers_.begin(), workers_.end(), [](const Worker& one) {
     return one.process.is_running();
   });
+}
+
+int WorkerTeam::count_waiting() const {
+  return static_cast<int>(
+      std::count_if(workers_.begin(), workers_.end(),
+                    [](const Worker& one) { return one.waits; }));
 }
 
 bool WorkerTeam::note_ends() {
@@ -115,20 +188,35 @@ bool WorkerTeam::note_ends() {
     if (!end) continue;
     worker.end = *end;
     worker.end_time_s = unix_time_s();
+    worker.waits = false;
     has_failed = has_failed || worker.has_failed();
   }
   return has_failed;
 }
 
-void WorkerTeam::send(int signal) const {
+void WorkerTeam::note_waits() {
+  for (Worker& worker : workers_) {
+    const agent::WorkerLine& line = line_of(worker);
+    worker.waits = worker.process.is_running() &&
+                   line.waits_after.load() == line.attempt.load();
+  }
+}
+
+void WorkerTeam::send(int signal, Whom whom) const {
   for (const Worker& worker : workers_) {
+    if (whom != Whom::kAll && worker.waits) continue;
+    const bool will_wait =
+        worker.process.is_running() && line_of(worker).can_wait.load() != 0;
+    if (whom == Whom::kWillNotWait && will_wait) continue;
     worker.process.send(signal);
     if (signal != SIGKILL) worker.process.send(SIGCONT);
   }
 }
 
 void WorkerTeam::end_leftovers() const {
-  for (const Worker& worker : workers_) worker.process.send(SIGKILL);
+  for (const Worker& worker : workers_) {
+    if (!worker.process.is_running()) worker.process.send(SIGKILL);
+  }
   strays_.end_all();
 }
 

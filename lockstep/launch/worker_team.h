@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/comm/agent/page.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/endpoint.h"
 #include "lockstep/launch/guard.h"
@@ -18,25 +19,52 @@ namespace lockstep::launch {
 /// started.
 class WorkerTeam {
  public:
-  /// Starts all of them. Throws LaunchError or IoError, and none is left then.
-  WorkerTeam(const RunOptions& options, const Group& group,
-             const Endpoint& master, const std::vector<std::string>& command,
-             int attempt, const LogFiles& logs, Console& out, Console& err);
+  enum class Whom {
+    kAll,
+    kAtWork,      ///< those that don't wait
+    kWillNotWait  ///< those at work that have not promised to wait
+  };
+
+  WorkerTeam(const RunOptions& options, const std::vector<std::string>& command,
+             const LogFiles& logs, const agent::Page& page, Console& out,
+             Console& err);
+
+  /// Starts an attempt: those that wait are given their place in it, and a new
+  /// process takes the place of every other. Throws LaunchError or IoError.
+  void begin(const Group& group, const Endpoint& master, int attempt);
 
   std::vector<Worker>& workers() { return workers_; }
   const std::vector<Worker>& workers() const { return workers_; }
-  bool is_running() const;
+  /// Whether one has not ended and does not wait.
+  bool is_at_work() const;
+  bool is_alive() const;
+  int count_waiting() const;
   /// Notices who ended. Returns whether a worker failed.
   bool note_ends();
-  /// To every worker and its group. A stopped one is continued: it could not
-  /// act on the signal otherwise.
-  void send(int signal) const;
-  /// Kills what is left, wherever it hides.
+  /// Notices who waits.
+  void note_waits();
+  const agent::WorkerLine& line_of(const Worker& worker) const {
+    return page_.line(worker.local_rank);
+  }
+  /// To workers and their groups. A stopped one is continued: it could not act
+  /// on the signal otherwise.
+  void send(int signal, Whom whom = Whom::kAll) const;
+  /// Kills what those that ended have left, wherever it hides.
   void end_leftovers() const;
   /// Takes notice of orphans that ended by themselves.
   void reap_orphans() const { strays_.reap(); }
 
  private:
+  Worker start(const Group& group, const Endpoint& master, int attempt,
+               int local_rank);
+  void give_place(const Group& group, int attempt, int local_rank) const;
+
+  const RunOptions& options_;
+  const std::vector<std::string>& command_;
+  const LogFiles& logs_;
+  const agent::Page page_;
+  Console& out_;
+  Console& err_;
   // The workers' destructors come first, the guard's last.
   Guard guard_;
   Strays strays_;

@@ -104,6 +104,9 @@ class DataParallelImpl {
     return group_->make_state(parameter);
   }
   int64_t copy_bytes() const { return group_->copy_bytes(); }
+  /// Gives this rank rank 0's buffers, as they were after the last step; the
+  /// next forward would do it.
+  void load_buffers() { group_->load_buffers(); }
   /// Sets the number that keys the random streams of the next forward.
   void set_step(int64_t step) { group_->set_step(step); }
 

@@ -57,6 +57,9 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   }
   const PhaseTimes& phase_times() const { return phases_; }
   void set_step(int64_t step) { step_ = step; }
+  void load_buffers() {
+    if (exchange_) exchange_->load_buffers();
+  }
   /// Samples of a batch for each device of each rank.
   std::vector<int64_t> split(int64_t batch) const;
   /// Zeros for an optimizer, where its state belongs.

@@ -10,6 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/trace.h"
+#include "lockstep/comm/agent/link.h"
 #include "lockstep/parallel/nested.h"
 #include "lockstep/parallel/replica_group.h"
 #include "lockstep/parallel/scatter_gather.h"
@@ -69,6 +70,7 @@ StepResult ReplicaGroup::train_step(const std::vector<IValue>& inputs,
             .vec();
     const IValue own_target = std::move(own.back());
     own.pop_back();
+    agent::enter(agent::Phase::kForward);
     const IValue output = forward_shard(worker, shard, replica, own);
     Stopwatch phase;
     std::optional<TraceSpan> span(std::in_place, "loss",
@@ -76,6 +78,7 @@ StepResult ReplicaGroup::train_step(const std::vector<IValue>& inputs,
     const Tensor shard_loss = loss(output, own_target);
     check_loss(shard_loss);
     span.emplace("backward", TraceCategory::kCompute, shard);
+    agent::enter(agent::Phase::kBackward);
     worker_phases_[worker].forward_s += phase.restart();
     // The weight enters as the gradient of the loss: an uneven split gives
     // the gradient of the whole batch's mean.
@@ -100,11 +103,13 @@ StepResult ReplicaGroup::train_step(const std::vector<IValue>& inputs,
   ++step_;
 
   watch.restart();
+  agent::enter(agent::Phase::kAllReduce);
   Reduction reduction = reduction_of(std::move(partials), chunks, totals);
   StepResult result{.samples = shards.batch};
   for (const double shard_loss : totals.losses) result.loss += shard_loss;
   result.is_finite = std::isfinite(result.loss);
   if (exchange_) phases_.reduce_s = watch.restart();
+  agent::enter(agent::Phase::kUpdate);
   if (!optimizer || !result.is_finite) {
     accumulate(finish(reduction));
     phases_.reduce_s += watch.restart();

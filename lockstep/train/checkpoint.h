@@ -11,6 +11,7 @@
 #include "lockstep/models/model.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/train/run_record.h"
+#include "lockstep/train/saved_state.h"
 
 namespace lockstep::train {
 
@@ -45,19 +46,19 @@ struct Manifest;
 
 /// A checkpoint whose files are as they were written: opening it checks their
 /// sizes and checksums, once. Throws CheckpointError.
-class CheckpointReader {
+class CheckpointReader : public SavedState {
  public:
   explicit CheckpointReader(std::string path);
 
   const std::string& path() const { return path_; }
   const CheckpointInfo& info() const;
-  /// Parameters and buffers, and the optimizer's state if it is given. Throws
-  /// CheckpointError naming what does not fit, or the tensor with a NaN that
-  /// was not saved as one; the model is then as it was.
-  void load(models::Model& model, optim::Optimizer* optimizer = nullptr) const;
-  void load(optim::Optimizer& optimizer) const;
-  /// States of random number generators, by name.
-  std::map<std::string, torch::Tensor> random_state() const;
+  /// Throws CheckpointError also for a tensor with a NaN that was not saved as
+  /// one.
+  void load(models::Model& model) const override { load(model, nullptr); }
+  void load(optim::Optimizer& optimizer) const override;
+  /// Both, or neither.
+  void load(models::Model& model, optim::Optimizer* optimizer) const;
+  std::map<std::string, torch::Tensor> random_state() const override;
 
  private:
   bool has(const std::string& file) const;

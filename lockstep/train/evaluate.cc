@@ -1,6 +1,7 @@
 #include "lockstep/train/evaluate.h"
 
 #include "lockstep/base/stopwatch.h"
+#include "lockstep/comm/agent/link.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/parallel/scatter_gather.h"
 #include "lockstep/train/memory_format.h"
@@ -38,6 +39,7 @@ TestReport evaluate(DataParallel<models::Model>& model, data::Loader& loader,
   bool is_stopped = false;
   loader.begin(0);
   while (const auto batch = loader.next()) {
+    agent::enter(agent::Phase::kEvaluate);
     is_stopped = stop && stop();
     if (is_stopped) break;
     const int64_t count = batch->targets.size(0);

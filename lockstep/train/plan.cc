@@ -36,6 +36,7 @@ void check(const TrainOptions& options) {
   check_at_least("shards", options.shards, 0);
   check_at_least("warmup_steps", options.warmup_steps, 0);
   check_at_least("checkpoint_every", options.checkpoint_every, 0);
+  check_at_least("snapshot_every", options.snapshot_every, 0);
   check_at_least("keep_checkpoints", options.keep_checkpoints, 2);
   check_at_least("log_every", options.log_every, 1);
   check_at_least("trace_steps", options.trace_steps, 1);

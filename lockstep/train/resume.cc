@@ -1,6 +1,8 @@
 #include "lockstep/train/resume.h"
 
 #include <filesystem>
+#include <memory>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -10,6 +12,7 @@
 #include "lockstep/train/checkpoint_folder.h"
 #include "lockstep/train/manifest.h"
 #include "lockstep/train/run_settings.h"
+#include "lockstep/train/snapshot.h"
 
 namespace lockstep::train {
 namespace {
@@ -85,16 +88,67 @@ void check_kind(const TrainOptions& options, const Resume& resume) {
 
 }  // namespace
 
-std::optional<Resume> find_resume(const TrainOptions& options) {
+namespace {
+
+// The newest snapshot of any node. All ranks that have that one read it.
+std::optional<Resume> find_snapshot(const World& world) {
+  const auto own = Snapshot::newest();
+  const std::string step = own ? std::to_string(own->info().step) : "";
+  const auto steps = world.all_gather_text(step);
   Resume resume;
-  std::string text;  // what rank 0 tells: the path, a line's end, the manifest
+  int64_t newest = -1;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    const std::string& text = steps[static_cast<size_t>(rank)];
+    if (text.empty() || std::stoll(text) <= newest) continue;
+    newest = std::stoll(text);
+    resume.root = rank;
+  }
+  if (newest < 0) return std::nullopt;
+  const bool has_it = own && own->info().step == newest;
+  const auto infos = world.all_gather_text(
+      has_it ? format_manifest(
+                   {.info = own->info(), .files = {}, .not_finite = {}})
+             : "");
+  resume.info =
+      parse_manifest("the snapshot of rank " + std::to_string(resume.root),
+                     infos[static_cast<size_t>(resume.root)])
+          .info;
+  if (has_it) resume.state = own;
+  return resume;
+}
+
+// "" or the path, a line's end and the manifest.
+std::string text_of(const CheckpointReader* found) {
+  if (found == nullptr) return {};
+  return found->path() + "\n" + read_manifest_text(found->path());
+}
+
+bool has_later_checkpoint(const TrainOptions& options, int64_t step) {
+  bool is_later = false;
+  if (options.world.rank() == 0 && options.resume == "auto") {
+    const auto found = list_checkpoints(options.out_dir);
+    is_later = !found.empty() && found.front().step > step;
+  }
+  return options.world.all_gather_text(is_later ? "later" : "")[0] == "later";
+}
+
+}  // namespace
+
+std::optional<Resume> find_resume(const TrainOptions& options) {
+  auto snapshot = find_snapshot(options.world);
+  if (snapshot && !has_later_checkpoint(options, snapshot->info.step)) {
+    return snapshot;
+  }
+  Resume resume;
+  std::string text;
   if (options.world.rank() == 0) {
-    resume.reader = find(options);
-    if (resume.reader) {
-      const std::string& path = resume.reader->path();
-      text = path + "\n" + read_manifest_text(path);
+    auto found = find(options);
+    check_out_dir(options, found ? found->path() : "");
+    text = text_of(found ? &*found : nullptr);
+    if (found) {
+      resume.state =
+          std::make_shared<const CheckpointReader>(*std::move(found));
     }
-    check_out_dir(options, resume.reader ? resume.reader->path() : "");
   }
   text = options.world.all_gather_text(text)[0];
   if (text.empty()) return std::nullopt;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -8,15 +9,18 @@
 
 namespace lockstep::train {
 
-/// The checkpoint that a run goes on from.
+/// What a run goes on from.
 struct Resume {
-  std::string path;
-  CheckpointInfo info;                     ///< with its run record
-  std::optional<CheckpointReader> reader;  ///< on rank 0, which has the files
+  std::string path;     ///< of a checkpoint; "" for a snapshot in memory
+  CheckpointInfo info;  ///< with its run record
+  /// On the ranks that can read it: rank 0 for a checkpoint.
+  std::shared_ptr<const SavedState> state{};
+  int root = 0;  ///< the first of these ranks
 };
 
-/// What options.resume asks for: found by rank 0 and told to all. Nothing for
-/// a run that starts at the beginning. Collective.
+/// The newest snapshot that an agent holds, if this is a restart; else what
+/// options.resume asks for, found by rank 0 and told to all. Nothing for a run
+/// that starts at the beginning. Collective.
 ///
 /// Throws CheckpointError if there is no whole checkpoint where there should be
 /// one, if the model's kind is another one, and when checkpoints in out_dir

@@ -5,6 +5,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/trace.h"
+#include "lockstep/comm/agent/link.h"
 #include "lockstep/data/fingerprint.h"
 #include "lockstep/train/random_state.h"
 #include "lockstep/train/run_settings.h"
@@ -15,15 +16,19 @@ RunCheckpoints::RunCheckpoints(const TrainOptions& options, const Plan& plan,
                                int64_t total_steps,
                                std::shared_ptr<const data::Dataset> dataset,
                                const std::optional<Resume>& resume)
-    : options_(options), plan_(plan), total_steps_(total_steps) {
+    : options_(options),
+      plan_(plan),
+      total_steps_(total_steps),
+      snapshots_(options.snapshot_every) {
   if (options.out_dir.empty() && !resume) return;
   // Rank 0 writes the manifest; all see to it that their data are the same.
-  if (options.world.rank() == 0 || resume) {
+  const bool is_from_disk = resume && !resume->path.empty();
+  if (options.world.rank() == 0 || is_from_disk) {
     data_sha256_ = std::async(std::launch::async, [data = std::move(dataset)] {
                      return data::fingerprint(*data);
                    }).share();
   }
-  if (resume) {
+  if (is_from_disk) {
     check_settings(options, *resume->info.run,
                    settings_of(options, plan, total_steps, data_sha256_.get()),
                    versions_of(plan));
@@ -41,34 +46,50 @@ RunCheckpoints::RunCheckpoints(const TrainOptions& options, const Plan& plan,
 void RunCheckpoints::restore(const std::optional<Resume>& resume,
                              const Plan& plan, StepRunner& runner) {
   if (!resume) return;
-  const CheckpointReader* reader = resume->reader ? &*resume->reader : nullptr;
-  runner.load_optimizer(reader);
-  if (reader != nullptr) set_random_state(reader->random_state(), plan.devices);
+  runner.load_optimizer(*resume);
+  if (resume->state) {
+    set_random_state(resume->state->random_state(), plan.devices);
+  }
+}
+
+CheckpointContent RunCheckpoints::content(const RunPosition& position,
+                                          const StepRunner& runner,
+                                          const std::string& data) const {
+  const Settings settings = settings_of(options_, plan_, total_steps_, data);
+  return {.info = {.model = options_.model,
+                   .step = position.step,
+                   .epoch = position.epoch,
+                   .parameter_sha256 = {},
+                   .run = RunRecord{.position = position,
+                                    .settings = settings,
+                                    .versions = versions_of(plan_)}},
+          .model = runner.model(),
+          .optimizer = runner.optimizer(),
+          .random = random_state(plan_.devices)};
+}
+
+void RunCheckpoints::snapshot(const RunPosition& position, StepRunner& runner) {
+  if (!snapshots_.is_due(position.step)) return;
+  const TraceSpan span("snapshot", TraceCategory::kCompute);
+  agent::enter(agent::Phase::kSnapshot);
+  runner.parallel()->load_buffers();
+  // The data are those of the job, whose processes are all started alike.
+  snapshots_.save(content(position, runner, "of the job"));
 }
 
 void RunCheckpoints::save(const RunPosition& position,
                           const StepRunner& runner) {
   if (!writer_ || saved_step_ == position.step) return;
   const TraceSpan span("checkpoint", TraceCategory::kCompute);
+  agent::enter(agent::Phase::kCheckpoint);
   saved_step_ = position.step;
-  const Settings settings =
-      data_sha256_.valid()
-          ? settings_of(options_, plan_, total_steps_, data_sha256_.get())
-          : Settings();
-  writer_->save({.info = {.model = options_.model,
-                          .step = position.step,
-                          .epoch = position.epoch,
-                          .parameter_sha256 = {},
-                          .run = RunRecord{.position = position,
-                                           .settings = settings,
-                                           .versions = versions_of(plan_)}},
-                 .model = runner.model(),
-                 .optimizer = runner.optimizer(),
-                 .random = random_state(plan_.devices)});
+  writer_->save(content(position, runner,
+                        data_sha256_.valid() ? data_sha256_.get() : ""));
 }
 
 std::optional<std::string> RunCheckpoints::finish(RunReport& report) {
   report.resumed_from = resumed_from_;
+  report.snapshots = snapshots_.costs();
   if (!writer_) return std::nullopt;
   std::optional<std::string> failure;
   try {

@@ -10,12 +10,14 @@
 #include "lockstep/train/checkpoint_writer.h"
 #include "lockstep/train/plan.h"
 #include "lockstep/train/resume.h"
+#include "lockstep/train/snapshot.h"
 #include "lockstep/train/step_runner.h"
 #include "lockstep/train/trainer.h"
 
 namespace lockstep::train {
 
-/// The checkpoints of one run, beginning with the one that it goes on from.
+/// The checkpoints of one run on the disk and in memory, beginning with the one
+/// that it goes on from.
 class RunCheckpoints {
  public:
   /// Collective. Throws CheckpointError if `resume` is of a run with other
@@ -29,6 +31,8 @@ class RunCheckpoints {
   static void restore(const std::optional<Resume>& resume, const Plan& plan,
                       StepRunner& runner);
 
+  /// In the memory of the agent, if it is time for that. Collective.
+  void snapshot(const RunPosition& position, StepRunner& runner);
   /// Nothing where there is no out_dir, or if this step is saved already.
   /// Collective.
   void save(const RunPosition& position, const StepRunner& runner);
@@ -41,11 +45,16 @@ class RunCheckpoints {
   double stall_s() const { return writer_ ? writer_->costs().stall_s : 0; }
 
  private:
+  CheckpointContent content(const RunPosition& position,
+                            const StepRunner& runner,
+                            const std::string& data) const;
+
   const TrainOptions& options_;
   const Plan& plan_;
   const int64_t total_steps_;
   std::shared_future<std::string> data_sha256_;
   std::optional<CheckpointWriter> writer_;
+  SnapshotWriter snapshots_;
   std::string resumed_from_;
   bool is_resumed_here_ = false;
   int64_t saved_step_ = -1;

@@ -164,6 +164,11 @@ nlohmann::ordered_json to_ordered_json(const RunReport& report) {
             {"stall_s", report.checkpoints.stall_s},
             {"write_s", report.checkpoints.write_s},
             {"bytes", report.checkpoints.bytes}}},
+          {"snapshots",
+           {{"taken", report.snapshots.taken},
+            {"seconds", report.snapshots.seconds},
+            {"bytes", report.snapshots.bytes}}},
+          {"recoveries", report.recoveries},
           {"interrupted", report.interrupted},
           {"stop_signal", report.stop_signal}};
 }
@@ -213,6 +218,11 @@ RunReport run_report_from_json(const json& object) {
   read(checkpoints, "stall_s", report.checkpoints.stall_s);
   read(checkpoints, "write_s", report.checkpoints.write_s);
   read(checkpoints, "bytes", report.checkpoints.bytes);
+  const json& snapshots = member(object, "snapshots");
+  read(snapshots, "taken", report.snapshots.taken);
+  read(snapshots, "seconds", report.snapshots.seconds);
+  read(snapshots, "bytes", report.snapshots.bytes);
+  read(object, "recoveries", report.recoveries);
   read(object, "interrupted", report.interrupted);
   read(object, "stop_signal", report.stop_signal);
   return report;

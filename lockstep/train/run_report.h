@@ -50,6 +50,13 @@ struct CheckpointReport {
   int64_t bytes = 0;   ///< of one
 };
 
+/// What snapshots in memory cost this rank.
+struct SnapshotReport {
+  int64_t taken = 0;
+  double seconds = 0;  ///< of all together; the steps stood still
+  int64_t bytes = 0;   ///< of one
+};
+
 /// What a run was and what came of it: run.json.
 struct RunReport {
   std::string lockstep;  ///< version
@@ -81,6 +88,8 @@ struct RunReport {
   std::string parameter_sha256;
   std::string last_checkpoint;
   CheckpointReport checkpoints;
+  SnapshotReport snapshots;
+  int64_t recoveries = 0;  ///< attempts after which this process went on
   bool interrupted = false;
   int stop_signal = 0;  ///< some rank's; 0 if that is not known
 };

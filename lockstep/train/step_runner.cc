@@ -12,6 +12,7 @@
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/device/memory.h"
+#include "lockstep/parallel/packed_tensors.h"
 #include "lockstep/parallel/rank_exchange.h"
 #include "lockstep/parallel/scatter_gather.h"
 #include "lockstep/train/checkpoint.h"
@@ -42,7 +43,7 @@ void charge_first_device(const TrainOptions& options, const Plan& plan,
 
 std::shared_ptr<models::Model> make_model(const TrainOptions& options,
                                           const Plan& plan,
-                                          const CheckpointReader* resumed) {
+                                          const Resume* resumed) {
   std::optional<MemoryScope> scope;
   charge_first_device(options, plan, scope);
   // Ranks that are threads share LibTorch's default generator.
@@ -52,7 +53,7 @@ std::shared_ptr<models::Model> make_model(const TrainOptions& options,
   auto model = make_laid_out(options.model, plan.channels_last);
   const std::string& from = options.init_from;
   if (resumed != nullptr) {
-    resumed->load(*model);
+    if (resumed->state) resumed->state->load(*model);
   } else if (!from.empty()) {
     if (std::filesystem::is_directory(from)) {
       load_checkpoint(find_checkpoint(from), *model);
@@ -61,6 +62,10 @@ std::shared_ptr<models::Model> make_model(const TrainOptions& options,
     }
   }
   model->to(torch_device(plan.devices.front()));
+  // Rank 0's is going to be everyone's.
+  if (resumed != nullptr && resumed->root != 0) {
+    broadcast(options.world, state_dict(*model), resumed->root);
+  }
   return model;
 }
 
@@ -96,7 +101,7 @@ DataParallelOptions parallel_options(const TrainOptions& options,
 }  // namespace
 
 StepRunner::StepRunner(const TrainOptions& options, const Plan& plan,
-                       const CheckpointReader* resumed)
+                       const Resume* resumed)
     : options_(options),
       plan_(plan),
       model_(make_model(options, plan, resumed)),
@@ -111,13 +116,13 @@ StepRunner::StepRunner(const TrainOptions& options, const Plan& plan,
   restart_accounts();
 }
 
-void StepRunner::load_optimizer(const CheckpointReader* resumed) {
-  if (resumed != nullptr) resumed->load(*optimizer_);
+void StepRunner::load_optimizer(const Resume& resumed) {
+  if (resumed.state) resumed.state->load(*optimizer_);
   if (options_.world.size() == 1) return;
   auto state = optimizer_->state_dict();
   for (auto& [name, tensor] : state) {
     Tensor message = tensor.contiguous();
-    options_.world.broadcast(message, 0);
+    options_.world.broadcast(message, resumed.root);
     state[name] = message;
   }
   optimizer_->load_state_dict(state);

@@ -9,9 +9,9 @@
 #include "lockstep/models/model.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/data_parallel.h"
-#include "lockstep/train/checkpoint.h"
 #include "lockstep/train/plan.h"
 #include "lockstep/train/rank_report.h"
+#include "lockstep/train/resume.h"
 #include "lockstep/train/trainer.h"
 
 namespace lockstep::train {
@@ -31,11 +31,10 @@ class StepRunner {
   /// Builds the model from options.seed and loads options.init_from, or
   /// `resumed`. Of several ranks, rank 0's model is everyone's.
   StepRunner(const TrainOptions& options, const Plan& plan,
-             const CheckpointReader* resumed = nullptr);
+             const Resume* resumed = nullptr);
 
-  /// Gives all ranks the optimizer's state of `resumed`, which rank 0 has.
-  /// Collective.
-  void load_optimizer(const CheckpointReader* resumed);
+  /// Gives all ranks the optimizer's state of `resumed`. Collective.
+  void load_optimizer(const Resume& resumed);
 
   /// One step: forward, loss, backward, update. Of several ranks, each with
   /// its part of the batch, all get the outcome of the whole.

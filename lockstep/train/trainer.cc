@@ -14,6 +14,7 @@
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/base/version.h"
+#include "lockstep/comm/agent/link.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/train/chrome_trace.h"
 #include "lockstep/train/evaluate.h"
@@ -52,11 +53,38 @@ int64_t count_steps(const TrainOptions& options, int64_t batches) {
   return std::min(limit, options.epochs * batches);
 }
 
+// Adds the seconds that it lives.
+class TimeScope {
+ public:
+  explicit TimeScope(double& sum) : sum_(sum) {}
+  ~TimeScope() { sum_ += watch_.seconds(); }
+  TimeScope(const TimeScope&) = delete;
+  TimeScope& operator=(const TimeScope&) = delete;
+
+ private:
+  double& sum_;
+  Stopwatch watch_;
+};
+
+// What a process keeps when it goes on after another rank was lost.
+struct History {
+  RunReport report;
+  std::vector<double> step_times_s;
+  double time_s = 0;    // of the attempts before
+  int64_t samples = 0;  // in all steps
+  std::shared_ptr<const data::Dataset> training_data;
+  std::shared_ptr<const data::Dataset> test_data;
+};
+
+// A run, from its beginning or from where another one was, to its end or to
+// the loss of a rank.
 class Run {
  public:
-  Run(const TrainOptions& options, const std::function<int()>& stop)
+  Run(const TrainOptions& options, const std::function<int()>& stop,
+      History& history)
       : options_(options),
         stop_(stop),
+        history_(history),
         resume_(find_resume(options)),
         plan_(make_plan(options, saved_settings())),
         dataset_(open_training_data()),
@@ -65,27 +93,31 @@ class Run {
         test_data_(open_test_data()),
         total_steps_(count_steps(options_, train_data_->batches())),
         checkpoints_(options_, plan_, total_steps_, dataset_, resume_),
-        runner_(options_, plan_, reader()),
+        runner_(options_, plan_, resume_ ? &*resume_ : nullptr),
         progress_(options_.progress && is_first()
                       ? default_progress_style(stdout)
                       : ProgressStyle::kNone,
-                  options_.log_every) {
+                  options_.log_every),
+        report_(history.report),
+        step_times_s_(history.step_times_s),
+        samples_(history.samples) {
     describe();
     if (resume_) go_on();
   }
 
-  RunReport train() {
+  void train() {
     const TraceLane lane(options_.world.rank(), "main");
     if (!options_.trace.empty()) {
       recorder_.emplace(options_.world, plan_.devices, options_.trace_steps);
     }
-    const Stopwatch watch;
-    while (step_ < total_steps_ && !report_.interrupted) {
-      train_epoch(step_ / train_data_->batches());
+    {
+      const TimeScope timed(history_.time_s);
+      while (step_ < total_steps_ && !report_.interrupted) {
+        train_epoch(step_ / train_data_->batches());
+      }
     }
-    report_.total_time_s = watch.seconds() - checkpoints_.stall_s();
     finish();
-    return report_;
+    agent::enter(agent::Phase::kEnd);
   }
 
  private:
@@ -93,20 +125,18 @@ class Run {
     return resume_ ? resume_->info.run->settings : Settings();
   }
 
-  const CheckpointReader* reader() const {
-    return resume_ && resume_->reader ? &*resume_->reader : nullptr;
-  }
-
   std::shared_ptr<const data::Dataset> open_training_data() {
-    auto dataset = data::open(options_.data, data::Split::kTrain);
+    auto& dataset = history_.training_data;
+    if (!dataset) dataset = data::open(options_.data, data::Split::kTrain);
     options_.model = fit(options_.model, *dataset);
     return dataset;
   }
 
   std::unique_ptr<data::Loader> open_test_data() const {
     if (!options_.evaluate) return nullptr;
-    return make_loader(options_, plan_, data::Split::kTest,
-                       data::open(options_.data, data::Split::kTest));
+    auto& dataset = history_.test_data;
+    if (!dataset) dataset = data::open(options_.data, data::Split::kTest);
+    return make_loader(options_, plan_, data::Split::kTest, dataset);
   }
 
   void describe() {
@@ -143,10 +173,25 @@ class Run {
                               "this run at step {}",
                               resume_->path, at.step, total_steps_));
     }
-    step_ = report_.first_step = at.step;
+    step_ = at.step;
+    agent::count_steps(static_cast<uint64_t>(step_));
+    take_back_steps();
     mean_ = RunningMean(at.loss_sum, at.correct, at.samples);
-    progress_.line(fmt::format("resumed from {}: step {} of {}", resume_->path,
+    progress_.line(fmt::format("resumed from {}: step {} of {}",
+                               resume_->path.empty() ? "memory" : resume_->path,
                                step_, total_steps_));
+  }
+
+  // Those that are about to be repeated.
+  void take_back_steps() {
+    if (report_.losses.empty()) report_.first_step = step_;
+    const auto kept =
+        static_cast<size_t>(std::max<int64_t>(step_ - report_.first_step, 0));
+    if (report_.losses.size() > kept) report_.losses.resize(kept);
+    while (!report_.epochs.empty() &&
+           report_.epochs.back().epoch >= step_ / train_data_->batches()) {
+      report_.epochs.pop_back();
+    }
   }
 
   RunPosition position() const {
@@ -161,7 +206,6 @@ class Run {
   }
 
   void train_epoch(int64_t epoch) {
-    const int64_t first_step = step_;
     EpochReport epoch_report{.epoch = epoch, .lr = lr(epoch)};
     train_data_->begin(epoch, step_ % train_data_->batches());
     while (step_ < total_steps_) {
@@ -182,13 +226,15 @@ class Run {
     progress_.line(fmt::format(
         "[{}] Epoch {} | Batchsize: {} | Steps: {} | LR: {:.4f} | Loss: "
         "{:.4f} | Acc: {:.2f}%",
-        device_names(), epoch, options_.batch_size, step_ - first_step,
-        epoch_report.lr, mean_.loss(), 100 * mean_.accuracy()));
+        device_names(), epoch, options_.batch_size,
+        step_ - epoch * train_data_->batches(), epoch_report.lr, mean_.loss(),
+        100 * mean_.accuracy()));
     if (step_ % train_data_->batches() == 0) mean_ = {};
   }
 
   std::optional<data::Batch> next_batch() {
     const TraceSpan span("data", TraceCategory::kWait);
+    agent::enter(agent::Phase::kData);
     const Stopwatch waited;
     auto batch = train_data_->next();
     report_.data_wait_s += waited.seconds();
@@ -217,6 +263,8 @@ class Run {
                     .loss = mean_.loss(),
                     .accuracy = mean_.accuracy(),
                     .samples = outcome.samples});
+    agent::count_steps(static_cast<uint64_t>(step_));
+    checkpoints_.snapshot(position(), runner_);
     if (options_.checkpoint_every > 0 &&
         step_ % options_.checkpoint_every == 0) {
       checkpoints_.save(position(), runner_);
@@ -260,6 +308,7 @@ class Run {
   void finish() {
     const auto traces = stop_recording();
     report_.steps = step_;
+    report_.total_time_s = history_.time_s - checkpoints_.stall_s();
     report_.step_time_s = summarize(step_times_s_);
     if (report_.total_time_s > 0) {
       report_.samples_per_s =
@@ -301,6 +350,7 @@ class Run {
 
   TrainOptions options_;
   std::function<int()> stop_;
+  History& history_;
   std::optional<Resume> resume_;
   Plan plan_;
   std::shared_ptr<const data::Dataset> dataset_;
@@ -310,13 +360,27 @@ class Run {
   RunCheckpoints checkpoints_;
   StepRunner runner_;
   Progress progress_;
-  RunReport report_;
+  RunReport& report_;
+  std::vector<double>& step_times_s_;
+  int64_t& samples_;
   std::optional<StepRecorder> recorder_;
-  std::vector<double> step_times_s_;
   RunningMean mean_;  // of the epoch so far
   int64_t step_ = 0;
-  int64_t samples_ = 0;  // in this run's steps
 };
+
+// To the end, or until another rank is lost: then that error, and nothing is
+// left of the run.
+std::optional<CommError> run_once(const TrainOptions& options,
+                                  const std::function<int()>& stop,
+                                  History& history) {
+  try {
+    Run(options, stop, history).train();
+    return std::nullopt;
+  } catch (const CommError& error) {
+    if (!options.rejoin || !agent::may_wait()) throw;
+    return error;
+  }
+}
 
 }  // namespace
 
@@ -325,7 +389,17 @@ RunReport run_training(const TrainOptions& options,
   // Before the first tensor, so that all of them are on an account.
   install_accounting_allocator();
   prepare_outputs(options);
-  return Run(options, stop).train();
+  if (options.rejoin) agent::promise_to_wait();
+  History history;
+  TrainOptions now = options;
+  for (;;) {
+    const auto lost = run_once(now, stop, history);
+    if (!lost) return history.report;
+    // With it goes the memory that was shared with the others.
+    now.world = World();
+    if (!options.rejoin(now, lost->what())) throw CommError(*lost);
+    ++history.report.recoveries;
+  }
 }
 
 }  // namespace lockstep::train

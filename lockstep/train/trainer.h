@@ -65,7 +65,14 @@ struct TrainOptions {
   std::string out_dir;           ///< checkpoints and run.json; empty: none
   int64_t checkpoint_every = 0;  ///< steps; 0: at the end only
   int keep_checkpoints = 3;      ///< 2 at least
-  std::string init_from;         ///< checkpoint or safetensors to start from
+  /// Steps between snapshots in memory, from which a worker that is lost is
+  /// replaced; 0: none. Only under an agent that has restarts left.
+  int64_t snapshot_every = 1;
+  /// kDistributed: gives `world` and `devices` new values after another rank
+  /// was lost, for which it may wait, as init_next() does. False if there is
+  /// no going on.
+  std::function<bool(TrainOptions& options, const std::string& why)> rejoin;
+  std::string init_from;  ///< checkpoint or safetensors to start from
   /// Goes on from a checkpoint, or the newest of a run's folder, as if there
   /// had been no stop. "auto": from out_dir, or from the beginning if there is
   /// none. Shards, threads and layout are then those of the checkpoint unless

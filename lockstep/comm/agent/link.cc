@@ -77,6 +77,10 @@ bool may_wait() {
   return page() != nullptr && page()->header().may_wait.load() != 0;
 }
 
+void promise_to_wait() noexcept {
+  if (line() != nullptr) line()->can_wait = 1;
+}
+
 bool is_attempt_over() {
   return line() != nullptr &&
          page()->header().over.load() >= line()->attempt.load();

@@ -31,6 +31,8 @@ void set_phase_hook(PhaseHook hook);
 /// Whether this rank, if it loses another, should wait for the agent instead
 /// of ending.
 bool may_wait();
+/// Promises to do so: the agent will not end this rank at once.
+void promise_to_wait() noexcept;
 /// Whether the agent has given up the attempt that this process is in.
 bool is_attempt_over();
 /// Tells the agent why the attempt can't go on, and waits for the next one.

@@ -42,9 +42,9 @@ std::vector<uint64_t> numbers_in(const std::string& text) {
 }  // namespace
 
 const char* name_of(Phase phase) {
-  constexpr std::array kNames{"start",      "data",   "forward",    "backward",
-                              "all-reduce", "update", "checkpoint", "evaluate",
-                              "wait",       "end"};
+  constexpr std::array kNames{"start",      "data",   "forward",  "backward",
+                              "all-reduce", "update", "snapshot", "checkpoint",
+                              "evaluate",   "wait",   "end"};
   const auto index = static_cast<size_t>(phase);
   return index < kNames.size() ? kNames[index] : "?";
 }

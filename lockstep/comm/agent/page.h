@@ -24,6 +24,7 @@ enum class Phase : uint32_t {
   kBackward,
   kAllReduce,
   kUpdate,
+  kSnapshot,
   kCheckpoint,
   kEvaluate,
   kWait,  ///< for the agent, after another rank failed
@@ -49,7 +50,9 @@ struct alignas(64) WorkerLine {
   std::atomic<uint64_t> collectives;  ///< begun
   std::atomic<uint64_t> beat_ns;      ///< last sign of life, steady clock
   std::atomic<Phase> phase;
-  /// 1 + the attempt that it gave up, to wait for the next one; 0: none.
+  /// If another rank is lost, it will wait for the next attempt.
+  std::atomic<uint32_t> can_wait;
+  /// 1 + the attempt that it gave up, and waits for the next one; 0: none.
   std::atomic<uint32_t> waits_after;
   std::array<char, 400> reason;  ///< why it did
 

@@ -1,0 +1,61 @@
+#include "lockstep/launch/hang.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "lockstep/comm/shm/peer_process.h"
+
+namespace lockstep::launch {
+namespace {
+
+using Progress = std::pair<uint64_t, uint64_t>;
+
+double seconds_since(uint64_t beat_ns) {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  const auto then = std::chrono::nanoseconds(beat_ns);
+  return std::chrono::duration<double>(now - then).count();
+}
+
+}  // namespace
+
+std::optional<Hung> hung_worker(const WorkerTeam& team, double timeout_s) {
+  double idle_s = std::numeric_limits<double>::infinity();
+  Progress least(UINT64_MAX, UINT64_MAX);
+  Progress most(0, 0);
+  size_t slowest = 0;
+  for (size_t i = 0; i < team.workers().size(); ++i) {
+    const Worker& worker = team.workers()[i];
+    const agent::WorkerLine& line = team.line_of(worker);
+    const uint64_t beat_ns = line.beat_ns.load();
+    if (!worker.process.is_running() || worker.waits || beat_ns == 0 ||
+        line.phase.load() == agent::Phase::kEnd) {
+      return std::nullopt;
+    }
+    idle_s = std::min(idle_s, seconds_since(beat_ns));
+    const Progress progress(line.steps.load(), line.collectives.load());
+    most = std::max(most, progress);
+    if (progress >= least) continue;
+    least = progress;
+    slowest = i;
+  }
+  if (team.workers().empty() || idle_s < timeout_s) return std::nullopt;
+  const Worker& worker = team.workers()[slowest];
+  const agent::WorkerLine& line = team.line_of(worker);
+  const shm::PeerProcess process(worker.process.pid(),
+                                 shm::start_time_of(worker.process.pid()));
+  const std::string state = process.state();
+  const bool is_stopped = state.find("stopped") != std::string::npos;
+  const bool is_alone = team.workers().size() == 1 || least < most;
+  if (!is_alone && !is_stopped && idle_s < 1.5 * timeout_s) return std::nullopt;
+  return Hung{slowest,
+              fmt::format("hung for {:.0f} s in {} after {} steps (the process "
+                          "{})",
+                          idle_s, agent::name_of(line.phase.load()),
+                          line.steps.load(), state)};
+}
+
+}  // namespace lockstep::launch

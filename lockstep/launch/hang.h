@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+
+#include "lockstep/launch/worker_team.h"
+
+namespace lockstep::launch {
+
+struct Hung {
+  size_t index = 0;  ///< of the worker in its team
+  std::string how;   ///< "hung for 60 s in backward after step 12; ..."
+};
+
+/// The worker that the others wait for, if all of them stand still for
+/// `timeout_s`: it has done the fewest steps and begun the fewest collectives,
+/// or is stopped. If all are equally far, the first, but only after half as
+/// long again: they may wait for a worker of another node. Nothing while one
+/// does not tell its steps.
+std::optional<Hung> hung_worker(const WorkerTeam& team, double timeout_s);
+
+}  // namespace lockstep::launch

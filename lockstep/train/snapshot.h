@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "lockstep/comm/agent/snapshot_memory.h"
+#include "lockstep/train/checkpoint_writer.h"
+#include "lockstep/train/run_report.h"
+#include "lockstep/train/saved_state.h"
+
+namespace lockstep::train {
+
+/// A snapshot in memory that the agent of this node holds.
+class Snapshot : public SavedState {
+ public:
+  /// The newest whole one; nothing without an agent or before the first.
+  /// Throws CheckpointError if what is there is none.
+  static std::shared_ptr<const Snapshot> newest();
+
+  const CheckpointInfo& info() const { return info_; }
+  void load(models::Model& model) const override;
+  void load(optim::Optimizer& optimizer) const override;
+  std::map<std::string, torch::Tensor> random_state() const override;
+
+ private:
+  Snapshot(agent::SnapshotMemory memory, std::span<const std::byte> bytes);
+
+  agent::SnapshotMemory memory_;
+  std::span<const std::byte> bytes_;
+  CheckpointInfo info_;
+};
+
+/// Takes snapshots, between two steps: the workers of a node copy the state of
+/// the run into memory that their agent holds, each a part, so that a worker
+/// that is killed takes nothing of it along. docs/restarts.md.
+class SnapshotWriter {
+ public:
+  /// Every so many steps; 0, or without an agent that would replace a worker:
+  /// never.
+  explicit SnapshotWriter(int64_t every);
+
+  bool is_due(int64_t step) const;
+  /// Of the same content on all ranks. Collective among the workers of a node
+  /// the first time.
+  void save(const CheckpointContent& content);
+  const SnapshotReport& costs() const { return costs_; }
+
+ private:
+  int64_t every_ = 0;
+  std::optional<agent::SnapshotMemory> memory_;
+  SnapshotReport costs_;
+};
+
+}  // namespace lockstep::train
