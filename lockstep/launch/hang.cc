@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/error.h"
 #include "lockstep/comm/shm/peer_process.h"
 
 namespace lockstep::launch {
@@ -20,6 +21,15 @@ double seconds_since(uint64_t beat_ns) {
   return std::chrono::duration<double>(now - then).count();
 }
 
+std::string state_of(const Worker& worker) {
+  const pid_t pid = worker.process.pid();
+  try {
+    return shm::PeerProcess(pid, shm::start_time_of(pid)).state();
+  } catch (const CommError&) {
+    return "has ended";
+  }
+}
+
 }  // namespace
 
 std::optional<Hung> hung_worker(const WorkerTeam& team, double timeout_s) {
@@ -31,8 +41,9 @@ std::optional<Hung> hung_worker(const WorkerTeam& team, double timeout_s) {
     const Worker& worker = team.workers()[i];
     const agent::WorkerLine& line = team.line_of(worker);
     const uint64_t beat_ns = line.beat_ns.load();
-    if (!worker.process.is_running() || worker.waits || beat_ns == 0 ||
-        line.phase.load() == agent::Phase::kEnd) {
+    const bool tells = beat_ns != 0 && line.phase.load() != agent::Phase::kEnd;
+    if (!worker.process.is_running() || worker.waits ||
+        !worker.verdict.empty() || !tells) {
       return std::nullopt;
     }
     idle_s = std::min(idle_s, seconds_since(beat_ns));
@@ -43,19 +54,24 @@ std::optional<Hung> hung_worker(const WorkerTeam& team, double timeout_s) {
     slowest = i;
   }
   if (team.workers().empty() || idle_s < timeout_s) return std::nullopt;
+  const auto is_stopped = [](const Worker& worker) {
+    return state_of(worker).find("stopped") != std::string::npos;
+  };
+  const auto stopped =
+      std::find_if(team.workers().begin(), team.workers().end(), is_stopped);
+  if (stopped != team.workers().end()) {
+    slowest = static_cast<size_t>(stopped - team.workers().begin());
+  } else if (team.workers().size() > 1 && least == most &&
+             idle_s < 1.5 * timeout_s) {
+    return std::nullopt;
+  }
   const Worker& worker = team.workers()[slowest];
   const agent::WorkerLine& line = team.line_of(worker);
-  const shm::PeerProcess process(worker.process.pid(),
-                                 shm::start_time_of(worker.process.pid()));
-  const std::string state = process.state();
-  const bool is_stopped = state.find("stopped") != std::string::npos;
-  const bool is_alone = team.workers().size() == 1 || least < most;
-  if (!is_alone && !is_stopped && idle_s < 1.5 * timeout_s) return std::nullopt;
   return Hung{slowest,
               fmt::format("hung for {:.0f} s in {} after {} steps (the process "
                           "{})",
                           idle_s, agent::name_of(line.phase.load()),
-                          line.steps.load(), state)};
+                          line.steps.load(), state_of(worker))};
 }
 
 }  // namespace lockstep::launch
