@@ -68,8 +68,9 @@ CheckpointContent RunCheckpoints::content(const RunPosition& position,
           .random = random_state(plan_.devices)};
 }
 
-void RunCheckpoints::snapshot(const RunPosition& position, StepRunner& runner) {
-  if (!snapshots_.is_due(position.step)) return;
+void RunCheckpoints::snapshot(const RunPosition& position, StepRunner& runner,
+                              bool is_last) {
+  if (!snapshots_.is_due(position.step, is_last)) return;
   const TraceSpan span("snapshot", TraceCategory::kCompute);
   agent::enter(agent::Phase::kSnapshot);
   runner.parallel()->load_buffers();

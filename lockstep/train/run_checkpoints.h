@@ -31,8 +31,9 @@ class RunCheckpoints {
   static void restore(const std::optional<Resume>& resume, const Plan& plan,
                       StepRunner& runner);
 
-  /// In the memory of the agent, if it is time for that. Collective.
-  void snapshot(const RunPosition& position, StepRunner& runner);
+  /// In the memory of the agent, if it is time for that or `is_last`: nothing
+  /// comes after it. Collective.
+  void snapshot(const RunPosition& position, StepRunner& runner, bool is_last);
   /// Nothing where there is no out_dir, or if this step is saved already.
   /// Collective.
   void save(const RunPosition& position, const StepRunner& runner);

@@ -156,8 +156,8 @@ std::map<std::string, Tensor> Snapshot::random_state() const {
 SnapshotWriter::SnapshotWriter(int64_t every)
     : every_(agent::may_wait() ? every : 0) {}
 
-bool SnapshotWriter::is_due(int64_t step) const {
-  return every_ > 0 && step % every_ == 0;
+bool SnapshotWriter::is_due(int64_t step, bool is_last) const {
+  return every_ > 0 && (is_last || step % every_ == 0);
 }
 
 void SnapshotWriter::save(const CheckpointContent& content) {

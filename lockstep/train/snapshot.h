@@ -41,7 +41,7 @@ class SnapshotWriter {
   /// never.
   explicit SnapshotWriter(int64_t every);
 
-  bool is_due(int64_t step) const;
+  bool is_due(int64_t step, bool is_last) const;
   /// Of the same content on all ranks. Collective among the workers of a node
   /// the first time.
   void save(const CheckpointContent& content);

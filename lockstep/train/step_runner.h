@@ -25,6 +25,9 @@ struct StepOutcome {
   int stop_signal = 0;  ///< some rank wants to stop, for this
 };
 
+/// As a stop signal: the ranks are to wait for others. No real signal's number.
+inline constexpr int kRegroupSignal = 64;
+
 /// A model, its optimizer and the way a strategy makes a step with them.
 class StepRunner {
  public:

@@ -250,7 +250,7 @@ class Run {
   bool train_batch(const data::Batch& batch, int64_t epoch) {
     const Stopwatch watch;
     const StepOutcome outcome =
-        runner_.step(batch, step_, lr(epoch), stop_ ? stop_() : 0);
+        runner_.step(batch, step_, lr(epoch), wanted_stop());
     step_times_s_.push_back(watch.seconds());
     if (!outcome.is_finite) stop_on_garbage(batch, outcome, epoch);
     ++step_;
@@ -264,13 +264,23 @@ class Run {
                     .accuracy = mean_.accuracy(),
                     .samples = outcome.samples});
     agent::count_steps(static_cast<uint64_t>(step_));
-    checkpoints_.snapshot(position(), runner_);
+    const bool regroups = outcome.stop_signal == kRegroupSignal;
+    checkpoints_.snapshot(position(), runner_, regroups);
+    if (regroups) {
+      throw CommError({.what = "nodes of the job come or go",
+                       .got = "a request of the agent to wait for them"});
+    }
     if (options_.checkpoint_every > 0 &&
         step_ % options_.checkpoint_every == 0) {
       checkpoints_.save(position(), runner_);
     }
     report_.stop_signal = outcome.stop_signal;
     return outcome.stop_signal != 0;
+  }
+
+  int wanted_stop() const {
+    const int signal = stop_ ? stop_() : 0;
+    return signal == 0 && agent::is_regroup_wanted() ? kRegroupSignal : signal;
   }
 
   bool is_first() const { return options_.world.rank() == 0; }

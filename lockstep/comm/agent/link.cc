@@ -86,6 +86,11 @@ bool is_attempt_over() {
          page()->header().over.load() >= line()->attempt.load();
 }
 
+bool is_regroup_wanted() {
+  return line() != nullptr &&
+         page()->header().regroup.load() >= line()->attempt.load();
+}
+
 std::optional<Place> wait_for_next(const std::string& why,
                                    const std::function<bool()>& stop,
                                    double deadline_s) {

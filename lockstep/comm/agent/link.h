@@ -35,6 +35,9 @@ bool may_wait();
 void promise_to_wait() noexcept;
 /// Whether the agent has given up the attempt that this process is in.
 bool is_attempt_over();
+/// Whether the agent wants the workers to wait for the next attempt after the
+/// step that they are in: nodes come or go.
+bool is_regroup_wanted();
 /// Tells the agent why the attempt can't go on, and waits for the next one.
 /// Nothing if there is none: no agent, no restarts left, `stop()`, or
 /// `deadline_s` seconds without a word.

@@ -75,8 +75,11 @@ struct PageHeader {
   /// A rank that lost another is to wait for the next attempt: there may be
   /// one.
   std::atomic<uint32_t> may_wait;
-  /// 1 + the last attempt that is over; a futex.
+  /// 1 + the last attempt that is over.
   std::atomic<uint32_t> over;
+  /// 1 + the last attempt whose workers are to wait after the step that they
+  /// are in: nodes come or go.
+  std::atomic<uint32_t> regroup;
   /// There will be no other attempt.
   std::atomic<uint32_t> is_closed;
   SnapshotOffer snapshots;

@@ -1,0 +1,135 @@
+// Workers that are lost while `lockstep train` runs: the others wait, and all
+// go on from memory.
+#include <csignal>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/base/temporary_folder.h"
+#include "tests/cli/processes.h"
+#include "tests/cli/program.h"
+
+namespace lockstep {
+namespace {
+
+using Words = std::vector<std::string>;
+
+const std::string kProgram = LOCKSTEP_BINARY_DIR "/bin/lockstep";
+
+// Nothing is written to a disk.
+Words training(const Words& agent, const Words& options,
+               const std::string& steps = "60") {
+  Words words{"run", "--nproc-per-node", "2", "--max-restarts", "9"};
+  words.insert(words.end(), agent.begin(), agent.end());
+  words.insert(words.end(),
+               {"--", kProgram, "train", "--strategy", "ddp", "--model", "mlp",
+                "--data", "synthetic", "--shards", "2", "--batch-size", "32",
+                "--max-steps", steps, "--no-eval", "--log-every", "1"});
+  words.insert(words.end(), options.begin(), options.end());
+  return words;
+}
+
+std::string quiet_digest() {
+  static const std::string digest =
+      digest_in(run_lockstep(training({}, {})).out);
+  return digest;
+}
+
+pid_t worker(const Program& program, int rank) {
+  const std::string wanted = "RANK=" + std::to_string(rank);
+  for (const pid_t pid : children_of(program.pid(), "lockstep")) {
+    std::ifstream file("/proc/" + std::to_string(pid) + "/environ");
+    for (std::string entry; std::getline(file, entry, '\0');) {
+      if (entry == wanted && state_of(pid) != 'Z') return pid;
+    }
+  }
+  return -1;
+}
+
+// The new one is not there at once.
+pid_t wait_for_worker(const Program& program, int rank) {
+  wait_until([&] { return worker(program, rank) > 0; });
+  return worker(program, rank);
+}
+
+class SlowRecovery : public testing::TestWithParam<std::string> {};
+
+TEST_P(SlowRecovery, OnlyTheKilledRankStartsAgain) {
+  for (const int killed : {0, 1}) {
+    Program program(training({}, {"--backend", GetParam()}));
+    ASSERT_TRUE(program.wait_for_output("step 8/60")) << program.err();
+    const pid_t other = worker(program, 1 - killed);
+    ::kill(worker(program, killed), SIGKILL);
+    ASSERT_TRUE(program.wait_for_output("resumed from memory"))
+        << program.err();
+    EXPECT_EQ(worker(program, 1 - killed), other);
+    EXPECT_EQ(program.wait(), 0) << program.err();
+    EXPECT_EQ(digest_in(program.out()), quiet_digest());
+    EXPECT_PRED2(contains, program.err(),
+                 "1 starts again, 1 waits for it (restart 1 of 9)");
+    EXPECT_PRED2(contains, program.err(), "[launch] 1 failure survived\n");
+    // At most the step that it was in.
+    EXPECT_TRUE(contains(program.err(), ", 0 steps lost") ||
+                contains(program.err(), ", 1 steps lost"))
+        << program.err();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, SlowRecovery, testing::Values("shm", "gloo"),
+                         [](const auto& test) { return test.param; });
+
+TEST(SlowRecoveryOf, ManyKillsLeavesNoTraceInTheBits) {
+  Program program(training({}, {}));
+  int kills = 0;
+  for (const char* moment : {"step 5/60", "step 20/60", "step 40/60"}) {
+    ASSERT_TRUE(program.wait_for_output(moment)) << program.err();
+    ::kill(wait_for_worker(program, ++kills % 2), SIGKILL);
+  }
+  EXPECT_EQ(program.wait(), 0) << program.err();
+  EXPECT_EQ(digest_in(program.out()), quiet_digest());
+  EXPECT_PRED2(contains, program.err(), "[launch] 3 failures survived\n");
+}
+
+TEST(SlowRecoveryOf, AllRanksAtOnceGoesOnFromMemory) {
+  Program program(training({}, {}));
+  ASSERT_TRUE(program.wait_for_output("step 8/60")) << program.err();
+  for (const int rank : {0, 1}) ::kill(worker(program, rank), SIGKILL);
+  EXPECT_EQ(program.wait(), 0) << program.err();
+  EXPECT_PRED2(contains, program.out(), "resumed from memory: step ");
+  EXPECT_PRED2(contains, program.err(), "all start again");
+  EXPECT_EQ(digest_in(program.out()), quiet_digest());
+}
+
+TEST(SlowRecoveryOf, AJobWithRareSnapshotsRepeatsTheStepsSince) {
+  Program program(training({}, {"--snapshot-every", "7"}));
+  ASSERT_TRUE(program.wait_for_output("step 12/60")) << program.err();
+  ::kill(worker(program, 0), SIGKILL);
+  EXPECT_EQ(program.wait(), 0) << program.err();
+  EXPECT_TRUE(contains(program.out(), "resumed from memory: step 7 ") ||
+              contains(program.out(), "resumed from memory: step 14 "))
+      << program.out();
+  EXPECT_EQ(digest_in(program.out()), quiet_digest());
+}
+
+TEST(SlowRecoveryOf, AStoppedRankTellsWhereItHangs) {
+  Program program(training({"--hang-timeout", "2"}, {}));
+  ASSERT_TRUE(program.wait_for_output("step 8/60")) << program.err();
+  ::kill(worker(program, 1), SIGSTOP);
+  EXPECT_EQ(program.wait(), 0) << program.err();
+  EXPECT_PRED2(contains, program.err(), "the threads of rank 1 when it was");
+  EXPECT_PRED2(contains, program.err(), "hung for ");
+  EXPECT_PRED2(contains, program.err(), "(the process is stopped");
+  EXPECT_EQ(digest_in(program.out()), quiet_digest());
+}
+
+TEST(SlowRecoveryOf, WhatFailsAtTheSameStepEachTimeEnds) {
+  const Ended ended =
+      run_lockstep(training({}, {"--lr", "1e30", "--schedule", "constant"}));
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_PRED2(contains, ended.err, "no other restart: it failed 3 times in a");
+  EXPECT_PRED2(contains, ended.err, "is not finite");
+}
+
+}  // namespace
+}  // namespace lockstep
