@@ -1,0 +1,64 @@
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/file_descriptor.h"
+#include "lockstep/comm/store/handshake.h"
+#include "lockstep/comm/store/message.h"
+#include "lockstep/comm/store/socket_address.h"
+#include "lockstep/comm/store/wire.h"
+
+namespace lockstep::store {
+
+/// The server knows the secret, and said no.
+class Refused : public CommError {
+ public:
+  Refused(Admission admission, const Problem& problem)
+      : CommError(problem), admission_(admission) {}
+  Admission admission() const { return admission_; }
+
+ private:
+  Admission admission_;
+};
+
+/// The connection was closed by the other end, or broke.
+class Disconnected : public CommError {
+ public:
+  explicit Disconnected(const Problem& problem) : CommError(problem) {}
+};
+
+/// A client's end of one connection. For one thread at a time. After an
+/// exception it is of no use any more.
+class Channel {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  /// Shakes hands over `socket`. Throws Refused, Disconnected or CommError.
+  /// `is_proof_sent` tells whether the server has seen a proof by then, so that
+  /// it is the secret that it did not like.
+  Channel(FileDescriptor socket, const Identity& who, const Key& key,
+          Time deadline, bool& is_proof_sent);
+
+  /// Throws CommError if there is no reply in time.
+  Reply ask(const Request& request, Time deadline);
+  /// Nothing was heard of the server that was not asked for: its end.
+  bool is_alive() const;
+  SocketAddress own_address() const {
+    return SocketAddress::of_socket(socket_.get());
+  }
+
+ private:
+  void send(std::string_view bytes, Time deadline);
+  std::string receive(Time deadline);
+  void wait_for(short event, Time deadline) const;
+
+  FileDescriptor socket_;
+  FrameReader in_{kMostHandshakeBytes};
+  std::optional<Session> session_;
+  const Limits limits_{};
+};
+
+}  // namespace lockstep::store

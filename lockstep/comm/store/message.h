@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep::store {
+
+/// What a client may ask for. All of it is reading and writing bytes.
+enum class Operation : uint8_t {
+  kSet = 1,         ///< keys[0] = value
+  kGet = 2,         ///< waits until keys[0] is there
+  kAdd = 3,         ///< keys[0] += number
+  kCompareSet = 4,  ///< keys[0] = value if it is `expected`, or missing and ""
+  kCheck = 5,       ///< whether all keys are there
+  kErase = 6,       ///< whether keys[0] was there
+  kWait = 7,        ///< until all keys are there
+  kCount = 8,       ///< of keys
+  kBeginRound = 9,  ///< agents: `number` is the round, `value` its world size
+};
+
+struct Request {
+  Operation operation = Operation::kGet;
+  std::vector<std::string> keys;
+  std::string value;
+  std::string expected;
+  int64_t number = 0;
+  uint32_t wait_ms = 0;  ///< how long kGet and kWait wait
+};
+
+enum class Status : uint8_t {
+  kDone = 0,
+  kTimeout = 1,  ///< what was waited for did not come
+  kRefused = 2,  ///< `value` says why
+};
+
+struct Reply {
+  Status status = Status::kDone;
+  std::string value;
+  int64_t number = 0;
+};
+
+/// What the server keeps, and what it reads.
+struct Limits {
+  size_t key_bytes = 8 << 10;
+  size_t value_bytes = 8 << 20;
+  size_t keys_a_request = 4096;
+  size_t keys = 1 << 18;
+  /// Of the workers' keys and values; the agents have as much for themselves.
+  size_t total_bytes = 256 << 20;
+
+  /// No message is longer.
+  size_t message_bytes() const;
+};
+
+std::string encode(const Request& request);
+/// Throws CommError for anything that is no request within `limits`.
+Request decode_request(std::string_view message, const Limits& limits);
+
+std::string encode(const Reply& reply);
+Reply decode_reply(std::string_view message, const Limits& limits);
+
+}  // namespace lockstep::store
