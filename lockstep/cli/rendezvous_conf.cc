@@ -42,7 +42,8 @@ void apply_rendezvous_conf(const std::string& text,
   const std::vector<std::string> keys{
       "join_timeout",  "timeout",      "keep_alive_interval",
       "is_host",       "read_timeout", "keep_alive_max_attempt",
-      "close_timeout", "heartbeat",    "last_call_timeout"};
+      "close_timeout", "heartbeat",    "last_call_timeout",
+      "interface"};
   double interval_s = 5;
   double attempts = 3;
   std::istringstream parts(text);
@@ -59,6 +60,8 @@ void apply_rendezvous_conf(const std::string& text,
       attempts = seconds(key, value);
     } else if (key == "is_host") {
       options.is_host = truth(key, value);
+    } else if (key == "interface") {
+      options.interface = value;
     } else if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
       throw BadUsage("[usage] --rdzv-conf: unknown key '" + key + "'; " +
                      did_you_mean(key, keys));

@@ -178,13 +178,37 @@ void add_node_options(CLI::App& command, RunFlags& flags) {
       ->group(group);
   add(command, "--rdzv-conf", flags.rdzv_conf, "K=V,K=V",
       "join_timeout (300 s), keep_alive_interval (5 s), "
-      "keep_alive_max_attempt (3), is_host")
+      "keep_alive_max_attempt (3), is_host, interface (where to listen; else "
+      "where the name leads)")
       ->default_str("none")
       ->group(group);
   add(command, "--local-addr", options.local_addr, "HOST",
       "this node's name in messages")
       ->default_str("the host's name")
       ->group(group);
+}
+
+void add_secret_options(CLI::App& command, RunFlags& flags) {
+  const std::string group = "Secret";
+  auto& options = flags.options;
+  auto* file = add(command, "--secret-file", options.secret_file, "FILE",
+                   "several nodes: what lets agents in, in a file that only "
+                   "you can read, the same on every node; or "
+                   "LOCKSTEP_SECRET_FILE")
+                   ->default_str("on loopback one of your own")
+                   ->group(group);
+  auto* fd = add(command, "--secret-fd", options.secret_fd, "N",
+                 "the same from an open file or pipe")
+                 ->check(whole_number(0, 1'000'000))
+                 ->default_str("none")
+                 ->group(group);
+  auto* none = from_environment(
+                   command.add_flag(
+                       "--no-secret", options.has_no_secret,
+                       "without one: anybody who reaches the port may join"))
+                   ->group(group);
+  file->excludes(fd)->excludes(none);
+  fd->excludes(none);
 }
 
 void add_ending_options(CLI::App& command, RunFlags& flags) {
@@ -246,6 +270,7 @@ void add_run(CLI::App& app) {
   auto flags = std::make_shared<RunFlags>();
   add_size_options(*command, *flags);
   add_node_options(*command, *flags);
+  add_secret_options(*command, *flags);
   add_ending_options(*command, *flags);
   add_output_options(*command, *flags);
   command->footer(

@@ -13,6 +13,7 @@
 #include "lockstep/comm/shm/fixed_text.h"
 #include "lockstep/launch/clock.h"
 #include "lockstep/launch/hang.h"
+#include "lockstep/launch/master.h"
 #include "lockstep/launch/printable.h"
 #include "lockstep/launch/signals.h"
 #include "lockstep/launch/thread_stacks.h"
@@ -76,7 +77,9 @@ void Agent::begin_attempt() {
   waiting_.reset();
   page_.header().may_wait = may_restart() ? 1 : 0;
   if (attempt_ > 0) logs_.begin_attempt(attempt_);
-  team_.begin(meeting_.group, meeting_.store.endpoint(), attempt_);
+  const Endpoint master = begin_round(meeting_, options_, attempt_);
+  hand_out_keys(meeting_, page_, attempt_);
+  team_.begin(meeting_.group, master, attempt_);
   if (meeting_.group.nodes.size() > 1) {
     peers_ = std::make_unique<PeerWatch>(meeting_.store, meeting_.group,
                                          options_.keep_alive_s);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "lockstep/base/file_descriptor.h"
 
@@ -21,15 +22,12 @@ Endpoint parse_endpoint(const std::string& option, const std::string& text,
 /// Whether `host` is a name or an address of this machine.
 bool is_this_host(const std::string& host);
 
-/// A socket that listens at `endpoint`, whose port becomes a free one if it is
-/// 0; closed if the port is taken. A loopback name is listened to on loopback
-/// only; any other on all interfaces, since the name by which other nodes know
-/// this one need not be an address of its own. Throws LaunchError.
-FileDescriptor listen_at(Endpoint& endpoint);
-
-/// Makes calls on this process's connections to `port` fail after `seconds`,
-/// for a library that would wait for ever. There is no other way to its socket.
-void limit_waits(int port, int seconds);
+/// Sockets that listen at `endpoint`, whose port becomes a free one if it is
+/// 0; none if the port is taken. They listen where the name stands for this
+/// host, or, if one is named, at the addresses of `interface`; never on all
+/// interfaces. Throws CommError.
+std::vector<FileDescriptor> listen_at(Endpoint& endpoint,
+                                      const std::string& interface = "");
 
 /// Whether something listens at `endpoint`.
 bool is_reachable(const Endpoint& endpoint, int timeout_ms);

@@ -64,15 +64,14 @@ Decision decide_together(Meeting& meeting, const Decision& own) {
 }
 
 void leave(Meeting& meeting) {
-  const auto nodes = static_cast<int64_t>(meeting.group.nodes.size());
+  const auto key = [](int node) { return fmt::format("left/{}", node); };
+  const auto nodes = static_cast<int>(meeting.group.nodes.size());
   try {
-    int64_t left = meeting.store.add("left", 1);
-    const Stopwatch watch;
-    while (meeting.serves_store && left < nodes &&
-           watch.seconds() < kLeavePatienceS) {
-      ::poll(nullptr, 0, kPollMs);
-      left = meeting.store.add("left", 0);
-    }
+    meeting.store.set(key(meeting.group.node_rank), "1");
+    if (!meeting.serves_store) return;
+    std::vector<std::string> all;
+    for (int node = 0; node < nodes; ++node) all.push_back(key(node));
+    meeting.store.has_all(all, kLeavePatienceS);
   } catch (const LaunchError& error) {
     log_debug("launch", error.what());
   }

@@ -1,103 +1,76 @@
 #include "lockstep/launch/job_store.h"
 
 #include <chrono>
-#include <exception>
 #include <utility>
-#include <vector>
-
-#include <c10/util/Logging.h>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/first_line.h"
+#include "lockstep/comm/store/refusal_log.h"
+#include "lockstep/comm/store/socket_address.h"
 
 namespace lockstep::launch {
 namespace {
 
-constexpr int kTimeoutS = 5;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kAnswerTime{5000};
+constexpr milliseconds kConnectTime{1000};
 constexpr size_t kMaxBytes = 1 << 20;
 
-std::vector<uint8_t> to_bytes(const std::string& text) {
-  return {text.begin(), text.end()};
+milliseconds from_seconds(double seconds) {
+  return milliseconds(static_cast<int64_t>(seconds * 1000));
 }
 
-std::string to_text(const std::vector<uint8_t>& bytes) {
-  return {bytes.begin(), bytes.end()};
+store::ClientOptions client_options(const JobStoreOptions& options,
+                                    const Endpoint& address) {
+  store::ClientOptions result;
+  result.host = address.host;
+  result.port = address.port;
+  result.who = {.role = store::Role::kAgent,
+                .run_id = options.run_id,
+                .name = options.name};
+  result.key = options.secret.key_of(result.who);
+  result.connect_time = kConnectTime;
+  result.answer_time = kAnswerTime;
+  return result;
 }
 
-c10d::TCPStoreOptions options_for(const Endpoint& endpoint) {
-  c10d::TCPStoreOptions options;
-  options.port = static_cast<uint16_t>(endpoint.port);
-  options.waitWorkers = false;
-  options.timeout = std::chrono::seconds(kTimeoutS);
-  return options;
+std::unique_ptr<store::Server> serve(const JobStoreOptions& options,
+                                     std::vector<FileDescriptor> listeners) {
+  store::ServerOptions server;
+  server.secret = options.secret;
+  server.run_id = options.run_id;
+  return std::make_unique<store::Server>(server, std::move(listeners));
 }
-
-// While it lives, LibTorch logs nothing: what goes wrong with a store becomes
-// an exception of ours, in one line instead of a page with a stack.
-class QuietTorch {
- public:
-  QuietTorch() : former_(std::exchange(FLAGS_caffe2_log_level, kFatal)) {}
-  ~QuietTorch() { FLAGS_caffe2_log_level = former_; }
-  QuietTorch(const QuietTorch&) = delete;
-  QuietTorch& operator=(const QuietTorch&) = delete;
-
- private:
-  static constexpr int kFatal = 3;
-  int former_;
-};
 
 }  // namespace
 
-struct JobStore::Connection {
-  Connection(const Endpoint& endpoint, const c10d::TCPStoreOptions& options)
-      : store(c10::make_intrusive<c10d::TCPStore>(endpoint.host, options)) {
-    // Its own timeout is for connect() and wait() only.
-    limit_waits(endpoint.port, kTimeoutS);
-  }
+JobStore::JobStore(const JobStoreOptions& options, const Endpoint& endpoint,
+                   std::vector<FileDescriptor> listeners)
+    : options_(options),
+      endpoint_(endpoint),
+      // The name may be one that only others know this host by.
+      address_{store::SocketAddress::of_socket(listeners.at(0).get()).host(),
+               endpoint.port},
+      server_(serve(options, std::move(listeners))),
+      client_(
+          std::make_unique<store::Client>(client_options(options, address_))) {}
 
-  // Runs `act` on the store; what c10d throws becomes ours.
-  template <class Act>
-  auto use(const Endpoint& endpoint, Act act) {
-    const QuietTorch quiet;
-    try {
-      return act(*store);
-    } catch (const std::exception& error) {
-      throw LaunchError({.what = "lost the job's store at " + endpoint.text(),
-                         .got = first_line(error.what()),
-                         .fix = "see what the agent that serves it says"});
-    }
-  }
-
-  c10::intrusive_ptr<c10d::TCPStore> store;
-};
-
-JobStore::JobStore(const Endpoint& endpoint, FileDescriptor listener)
-    : endpoint_(endpoint) {
-  auto options = options_for(endpoint);
-  options.isServer = true;
-  // Without a socket of ours, the store would listen on all interfaces.
-  options.masterListenFd = listener.release();
-  const QuietTorch quiet;
+JobStore::JobStore(const JobStoreOptions& options, const Endpoint& endpoint)
+    : options_(options), endpoint_(endpoint), address_(endpoint) {
   try {
-    connection_ = std::make_unique<Connection>(endpoint, options);
-  } catch (const std::exception& error) {
-    throw LaunchError(
-        {.what = "can't serve the job's store at " + endpoint.text(),
-         .got = first_line(error.what())});
-  }
-}
-
-JobStore::JobStore(const Endpoint& endpoint) : endpoint_(endpoint) {
-  const QuietTorch quiet;
-  try {
-    connection_ = std::make_unique<Connection>(endpoint, options_for(endpoint));
-  } catch (const std::exception& error) {
-    throw LaunchError(
-        {.what = "what listens at " + endpoint.text() + " is no job's store",
-         .expected = "the agent of node 0",
-         .got = first_line(error.what()),
-         .fix = "check the address and the port of the job"});
+    client_ =
+        std::make_unique<store::Client>(client_options(options, address_));
+  } catch (const store::Unreachable&) {
+    throw;
+  } catch (const store::Refused&) {
+    throw;
+  } catch (const CommError& error) {
+    throw LaunchError({.what = "what listens at " + endpoint.text() +
+                               " is not the store of "
+                               "this job",
+                       .expected = "the agent of node 0, with the job's secret",
+                       .got = store::reason_of(error),
+                       .fix = "check the address and the port of the job"});
   }
 }
 
@@ -106,32 +79,58 @@ JobStore::JobStore(JobStore&&) noexcept = default;
 
 void JobStore::set_prefix(std::string prefix) { prefix_ = std::move(prefix); }
 
-void JobStore::set(const std::string& key, const std::string& value) {
-  connection_->use(endpoint_, [&](c10d::TCPStore& store) {
-    store.set(prefix_ + key, to_bytes(value));
-  });
+template <class Act>
+auto JobStore::use(Act act) {
+  try {
+    return act(*client_);
+  } catch (const CommError& error) {
+    throw LaunchError({.what = "lost the job's store at " + endpoint_.text(),
+                       .got = store::reason_of(error),
+                       .fix = "see what the agent that serves it says"});
+  }
 }
 
-std::optional<std::string> JobStore::get(const std::string& key) {
-  return connection_->use(
-      endpoint_, [&](c10d::TCPStore& store) -> std::optional<std::string> {
-        if (!store.check({prefix_ + key})) return std::nullopt;
-        const auto bytes = store.get(prefix_ + key);
-        if (bytes.size() > kMaxBytes) return std::nullopt;
-        return to_text(bytes);
-      });
+void JobStore::set(const std::string& key, const std::string& value) {
+  use([&](store::Client& client) { client.set(full(key), value); });
+}
+
+std::optional<std::string> JobStore::get(const std::string& key,
+                                         double wait_s) {
+  auto value = use([&](store::Client& client) {
+    return client.get(full(key), from_seconds(wait_s));
+  });
+  if (value && value->size() > kMaxBytes) value.reset();
+  return value;
 }
 
 int64_t JobStore::add(const std::string& key, int64_t value) {
-  return connection_->use(endpoint_, [&](c10d::TCPStore& store) {
-    return store.add(prefix_ + key, value);
-  });
+  return use(
+      [&](store::Client& client) { return client.add(full(key), value); });
 }
 
 std::string JobStore::claim(const std::string& key, const std::string& value) {
-  return connection_->use(endpoint_, [&](c10d::TCPStore& store) {
-    return to_text(store.compareSet(prefix_ + key, {}, to_bytes(value)));
+  return use([&](store::Client& client) {
+    return client.compare_set(full(key), "", value);
   });
+}
+
+bool JobStore::has_all(std::vector<std::string> keys, double wait_s) {
+  for (std::string& key : keys) key = full(key);
+  return use([&](store::Client& client) {
+    return wait_s > 0 ? client.wait(keys, from_seconds(wait_s))
+                      : client.has(keys);
+  });
+}
+
+void JobStore::begin_round(int round, int world_size) {
+  use([&](store::Client& client) { client.begin_round(round, world_size); });
+}
+
+store::Key JobStore::worker_key(int rank, int round) const {
+  return options_.secret.key_of({.role = store::Role::kWorker,
+                                 .run_id = options_.run_id,
+                                 .rank = rank,
+                                 .round = round});
 }
 
 }  // namespace lockstep::launch

@@ -20,6 +20,10 @@ std::string beat_key(size_t node_rank) {
   return fmt::format("beat/{}", node_rank);
 }
 
+std::string done_key(size_t node_rank) {
+  return fmt::format("done/{}", node_rank);
+}
+
 }  // namespace
 
 // A node's counter, and since when it stands still.
@@ -99,11 +103,14 @@ void PeerWatch::exchange() {
     failure = store_.get("failed");
   }
   if (is_done && !has_told_done_) {
-    store_.add("done", 1);
+    store_.set(done_key(static_cast<size_t>(group_.node_rank)), "1");
     has_told_done_ = true;
   }
-  const bool all_done =
-      store_.add("done", 0) == static_cast<int64_t>(group_.nodes.size());
+  std::vector<std::string> all;
+  for (size_t node = 0; node < beats_.size(); ++node) {
+    all.push_back(done_key(node));
+  }
+  const bool all_done = store_.has_all(all);
   {
     const std::lock_guard lock(mutex_);
     if (failure) news_.notice = notice_from_text(*failure);
@@ -114,7 +121,7 @@ void PeerWatch::exchange() {
 
 void PeerWatch::check_beats() {
   const auto self = static_cast<size_t>(group_.node_rank);
-  store_.add(beat_key(self), 1);
+  store_.set(beat_key(self), std::to_string(++own_beats_));
   for (size_t node = 0; node < beats_.size(); ++node) {
     if (node == self) continue;
     Beat& beat = beats_[node];

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstdint>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -58,6 +59,7 @@ class PeerWatch {
 
   struct Beat;
   std::vector<Beat> beats_;  // the thread's own
+  int64_t own_beats_ = 0;
   bool has_told_done_ = false;
   std::thread thread_;
 };

@@ -13,6 +13,9 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/host_name.h"
 #include "lockstep/base/stopwatch.h"
+#include "lockstep/comm/store/refusal_log.h"
+#include "lockstep/comm/store/secret_file.h"
+#include "lockstep/launch/master.h"
 
 namespace lockstep::launch {
 namespace {
@@ -29,7 +32,10 @@ std::string prefix_of(const std::string& run_id) {
 
 Endpoint endpoint_of(const RunOptions& options) {
   Endpoint endpoint{options.master_addr, options.master_port};
-  if (!options.endpoint.empty()) {
+  if (is_master_port_for_workers(options)) {
+    // Only this agent and its workers come to the store.
+    endpoint = {"127.0.0.1", 0};
+  } else if (!options.endpoint.empty()) {
     endpoint = parse_endpoint("--rdzv-endpoint", options.endpoint, 0);
   } else if (options.backend == Backend::kC10d) {
     endpoint = {"localhost", 0};
@@ -43,6 +49,18 @@ Endpoint endpoint_of(const RunOptions& options) {
          .got = "no port"});
   }
   return endpoint;
+}
+
+// The secret of one node's job is in its agent alone: others get theirs from
+// a file, or not at all.
+store::JobSecret secret_of(const RunOptions& options,
+                           const Endpoint& endpoint) {
+  const store::SecretSource source{.file = options.secret_file,
+                                   .fd = options.secret_fd,
+                                   .is_none = options.has_no_secret};
+  const bool has_source = !source.file.empty() || source.fd >= 0;
+  if (options.nodes == 1 && !has_source) return store::JobSecret::random();
+  return store::shared_secret(source, endpoint.host);
 }
 
 json parse(const std::string& text) {
@@ -63,7 +81,10 @@ class Joiner {
   }
 
   Meeting join() {
-    JobStore store = reach_store();
+    const JobStoreOptions options{.run_id = options_.run_id,
+                                  .secret = secret_of(options_, endpoint_),
+                                  .name = self_.text()};
+    JobStore store = reach_store(options);
     check_job(store);
     store.set_prefix(prefix_of(options_.run_id));
     const int arrival = register_self(store);
@@ -83,76 +104,50 @@ class Joiner {
     return options_.is_host.value_or(is_this_host(endpoint_.host));
   }
 
-  JobStore reach_store() {
+  JobStore reach_store(const JobStoreOptions& options) {
     if (should_serve()) {
-      FileDescriptor listener = listen_at(endpoint_);
-      if (listener.is_open()) {
+      auto listeners = listen_at(endpoint_, options_.interface);
+      if (!listeners.empty()) {
         is_server_ = true;
-        if (!is_reachable(endpoint_, 5000)) {
-          throw LaunchError(
-              {.what = "this agent can't reach its own store",
-               .expected = "a name or an address of this host",
-               .got = "'" + endpoint_.host + "'",
-               .fix = "correct --master-addr or --rdzv-endpoint, or start "
-                      "node 0 on that host"});
-        }
-        return {endpoint_, std::move(listener)};
+        return {options, endpoint_, std::move(listeners)};
       }
       const bool may_join =
           options_.nodes > 1 && options_.backend == Backend::kC10d;
-      if (!may_join) {
+      if (!may_join) throw_port_in_use(options_, endpoint_);
+    }
+    for (;;) {
+      try {
+        return {options, endpoint_};
+      } catch (const store::Unreachable& error) {
+        pause("nobody listens at " + endpoint_.text(),
+              "node 0's agent at this address",
+              "start it, or check --master-addr, --master-port and "
+              "--rdzv-endpoint");
+      } catch (const store::Refused& error) {
+        if (error.admission() != store::Admission::kOtherJob) throw;
         throw LaunchError(
-            {.what = "the port of " + endpoint_.text() + " is in use",
-             .expected = "a free port for the job's store",
-             .got = "another program that listens there",
-             .fix = options_.nodes == 1
-                        ? "leave --master-port out: a free one is taken"
-                        : "choose another --master-port on all nodes, and "
-                          "give only one of them --node-rank 0"});
+            {.what = "another job is at " + endpoint_.text(),
+             .expected = fmt::format("run id '{}', ours on {}", options_.run_id,
+                                     self_.text()),
+             .got = store::reason_of(error),
+             .fix = "give both --rdzv-id alike, or another port"});
       }
     }
-    while (!is_reachable(endpoint_, 1000)) {
-      pause("nobody listens at " + endpoint_.text(),
-            "node 0's agent at this address",
-            "start it, or check --master-addr, --master-port and "
-            "--rdzv-endpoint");
-    }
-    return JobStore(endpoint_);
   }
 
-  // The job that is served at this endpoint must be ours.
+  // All must expect the same number of nodes.
   void check_job(JobStore& store) {
-    const json mine = {{"run_id", options_.run_id},
-                       {"nodes", options_.nodes},
-                       {"host", self_.host},
-                       {"pid", self_.pid}};
+    const json mine = {
+        {"nodes", options_.nodes}, {"host", self_.host}, {"pid", self_.pid}};
     if (is_server_) store.set(kJobKey, mine.dump());
     std::optional<std::string> text;
-    const Stopwatch asked;
     while (!(text = store.get(kJobKey))) {
-      // A torchrun's store never says; Lockstep's says at once.
-      if (asked.seconds() > 10) {
-        throw LaunchError(
-            {.what = "the store at " + endpoint_.text() +
-                     " belongs to no agent of Lockstep",
-             .expected = "the agent of job '" + options_.run_id + "'",
-             .got = "a store without one",
-             .fix = "is it torchrun's? All nodes need the same launcher"});
-      }
       pause("the store at " + endpoint_.text() + " tells no job", "", "");
     }
     const json theirs = parse(*text);
-    const auto run_id = theirs.value("run_id", std::string());
     const auto other =
         fmt::format("{} (agent {})", theirs.value("host", std::string("?")),
                     theirs.value("pid", 0));
-    if (run_id != options_.run_id) {
-      throw LaunchError({.what = "another job is at " + endpoint_.text(),
-                         .expected = fmt::format("run id '{}', ours on {}",
-                                                 options_.run_id, self_.text()),
-                         .got = fmt::format("run id '{}' of {}", run_id, other),
-                         .fix = "give both --rdzv-id alike, or another port"});
-    }
     const int nodes = theirs.value("nodes", 0);
     if (nodes == options_.nodes) return;
     const Problem problem{
@@ -161,7 +156,8 @@ class Joiner {
         .got = fmt::format("{} on {}", options_.nodes, self_.text()),
         .fix = "give all agents the same --nnodes"};
     // Waiting for the right number of nodes would be in vain.
-    store.set(prefix_of(run_id) + "refused", LaunchError(problem).what());
+    store.claim(prefix_of(options_.run_id) + "refused",
+                LaunchError(problem).what());
     throw LaunchError(problem);
   }
 

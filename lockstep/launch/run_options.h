@@ -28,6 +28,11 @@ struct RunOptions {
   std::string local_addr;  ///< this node's name; empty: the host's
   /// Whether this agent serves the store; none: if the endpoint is this host.
   std::optional<bool> is_host;
+  std::string interface;  ///< where to listen; empty: where the name leads
+  /// Of the job, in a file or an open file; of neither, see JobSecret.
+  std::string secret_file;
+  int secret_fd = -1;
+  bool has_no_secret = false;
   double join_timeout_s = 300;
   /// An agent that was not heard of for so long is lost.
   double keep_alive_s = 15;

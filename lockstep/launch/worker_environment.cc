@@ -46,7 +46,8 @@ std::map<std::string, std::string> worker_variables(
   number("TORCHELASTIC_RESTART_COUNT", attempt);
   number("TORCHELASTIC_MAX_RESTARTS", options.max_restarts);
   set("TORCHELASTIC_RUN_ID", options.run_id);
-  set("TORCHELASTIC_USE_AGENT_STORE", "True");
+  // The agents' store wants a proof that a c10d::TCPStore can't give.
+  set("TORCHELASTIC_USE_AGENT_STORE", "False");
   set("TORCHELASTIC_SIGNALS_TO_HANDLE", joined(options.signals));
   set("TORCHELASTIC_ERROR_FILE", error_file);
   if (options.pins_cores) {

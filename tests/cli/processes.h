@@ -77,7 +77,7 @@ inline std::string digest_in(const std::string& out) {
 /// Of loopback, free just now.
 inline std::string free_port() {
   launch::Endpoint endpoint{.host = "127.0.0.1", .port = 0};
-  launch::listen_at(endpoint).close();
+  launch::listen_at(endpoint).clear();
   return std::to_string(endpoint.port);
 }
 

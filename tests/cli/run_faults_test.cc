@@ -226,7 +226,7 @@ TEST(RunFaults, ANodeThatNeverComesIsNotWaitedForForEver) {
 
 TEST(RunFaults, ASignalEndsTheWaitForNodes) {
   launch::Endpoint endpoint{"127.0.0.1", 0};
-  launch::listen_at(endpoint).close();
+  launch::listen_at(endpoint).clear();
   Program program(
       sh({"--nnodes", "2", "--master-port", std::to_string(endpoint.port)},
          "echo ran"));
@@ -255,7 +255,7 @@ class SlowRunNodes : public testing::Test {
  private:
   static std::string free_endpoint() {
     launch::Endpoint endpoint{"127.0.0.1", 0};
-    launch::listen_at(endpoint).close();
+    launch::listen_at(endpoint).clear();
     return endpoint.text();
   }
   const std::string endpoint_ = free_endpoint();

@@ -118,10 +118,10 @@ TEST(Endpoint, IsHostAndPort) {
 TEST(Endpoint, ListensOnAFreePortOnce) {
   Endpoint endpoint{"127.0.0.1", 0};
   const auto first = listen_at(endpoint);
-  ASSERT_TRUE(first.is_open());
+  ASSERT_EQ(first.size(), 1U);
   EXPECT_GT(endpoint.port, 0);
   EXPECT_TRUE(is_reachable(endpoint, 1000));
-  EXPECT_FALSE(listen_at(endpoint).is_open());
+  EXPECT_TRUE(listen_at(endpoint).empty());
 }
 
 TEST(Endpoint, KnowsThisHost) {

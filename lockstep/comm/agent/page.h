@@ -43,6 +43,15 @@ struct Place {
   int32_t node_rank = 0;
 };
 
+/// Where the job's store is, and what lets a worker in, in its round alone.
+/// Here and not in the environment, which other processes can read and what the
+/// worker starts inherits.
+struct StoreAccess {
+  std::array<char, 256> host;
+  int32_t port;  ///< 0: there is none
+  std::array<uint8_t, 32> key;
+};
+
 /// One for each worker.
 struct alignas(64) WorkerLine {
   // Written by the worker.
@@ -59,6 +68,7 @@ struct alignas(64) WorkerLine {
   // Written by the agent.
   alignas(64) std::atomic<uint32_t> attempt;  ///< 1 + place.attempt; a futex
   Place place;
+  StoreAccess store;
 };
 
 /// Memory for snapshots (SnapshotMemory): a worker makes it, the agent takes

@@ -30,6 +30,12 @@ class Disconnected : public CommError {
   explicit Disconnected(const Problem& problem) : CommError(problem) {}
 };
 
+/// Nobody listens there, or nobody that keeps a connection: it may come yet.
+class Unreachable : public CommError {
+ public:
+  explicit Unreachable(const Problem& problem) : CommError(problem) {}
+};
+
 /// A client's end of one connection. For one thread at a time. After an
 /// exception it is of no use any more.
 class Channel {

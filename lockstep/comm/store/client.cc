@@ -36,8 +36,9 @@ Client::Client(ClientOptions options) : options_(std::move(options)) {
 Client::~Client() = default;
 
 std::unique_ptr<Channel> Client::connect(Time deadline) const {
-  std::string problem = "nobody listens there";
-  for (int proofs = 0; proofs < kMostProofs;) {
+  std::string problem = "nobody listens";
+  int proofs = 0;
+  do {
     for (const auto& address : resolve(options_.host, options_.port)) {
       const auto patience = std::min(deadline, Clock::now() + kHandshakeTime);
       FileDescriptor socket = connect_to(address, patience);
@@ -48,21 +49,27 @@ std::unique_ptr<Channel> Client::connect(Time deadline) const {
                                          options_.key, patience, is_proof_sent);
       } catch (const Disconnected& error) {
         problem = reason_of(error);
-        if (is_proof_sent) {
-          ++proofs;
-          problem += " after our proof: does it know another secret?";
-        }
+        if (is_proof_sent && ++proofs == kMostProofs) throw_other_secret();
       }
     }
-    if (Clock::now() >= deadline) break;
-    ::poll(nullptr, 0, kPauseMs);
-  }
-  throw CommError({.what = fmt::format("no way into the job's store at {} port "
-                                       "{}",
-                                       options_.host, options_.port),
-                   .expected = "the server of this job, with the same secret",
-                   .got = problem,
-                   .fix = "check that it runs, its address, and the secret"});
+    if (Clock::now() < deadline) ::poll(nullptr, 0, kPauseMs);
+  } while (Clock::now() < deadline);
+  throw Unreachable({.what = fmt::format("no way to the job's store at {} port "
+                                         "{}",
+                                         options_.host, options_.port),
+                     .got = problem,
+                     .fix = "check that its server runs, and its address"});
+}
+
+void Client::throw_other_secret() const {
+  throw CommError(
+      {.what = fmt::format("the job's store at {} port {} closed the "
+                           "connection after our proof",
+                           options_.host, options_.port),
+       .expected = "a server with the same secret",
+       .got = "one with another secret",
+       .fix = "give the same --secret-file (LOCKSTEP_SECRET_FILE) to all; is "
+              "another job at this port?"});
 }
 
 std::unique_ptr<Channel> Client::take() {

@@ -31,8 +31,8 @@ class Client {
  public:
   using Milliseconds = std::chrono::milliseconds;
 
-  /// Waits for the server. Throws Refused with its reason; CommError if it does
-  /// not come, or knows another secret.
+  /// Waits for the server. Throws Refused with its reason; Unreachable if it
+  /// does not come; CommError if it knows another secret or is something else.
   explicit Client(ClientOptions options);
   ~Client();
   Client(const Client&) = delete;
@@ -63,6 +63,7 @@ class Client {
  private:
   using Time = Channel::Time;
   std::unique_ptr<Channel> connect(Time deadline) const;
+  [[noreturn]] void throw_other_secret() const;
   std::unique_ptr<Channel> take();
   Reply ask(const Request& request);
 

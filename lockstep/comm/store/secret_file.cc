@@ -141,7 +141,8 @@ JobSecret read_secret_file(const std::string& path) {
 }
 
 JobSecret read_secret_fd(int fd) {
-  return read_all(fd, fmt::format("file descriptor {}", fd));
+  const FileDescriptor file(fd);
+  return read_all(file.get(), fmt::format("file descriptor {}", fd));
 }
 
 JobSecret loopback_secret() {

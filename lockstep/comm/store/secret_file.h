@@ -10,7 +10,7 @@ namespace lockstep::store {
 /// Of a file of this user that nobody else may read: 16 to 4096 bytes, the
 /// line's end at its end not counted. Throws InvalidArgument.
 JobSecret read_secret_file(const std::string& path);
-/// Of an open file or pipe, to its end. Throws InvalidArgument.
+/// Of an open file or pipe, which is closed then. Throws InvalidArgument.
 JobSecret read_secret_fd(int fd);
 
 /// For jobs on loopback: random, of this user on this host, kept in a folder
