@@ -73,7 +73,7 @@ AtomicFolder::AtomicFolder(std::string path) : path_(std::move(path)) {
   constexpr int kTries = 100;
   for (int i = 0; i < kTries && lock_ < 0; ++i) {
     temporary_ = temporary_name(path_);
-    if (mkdir(temporary_.c_str(), 0777) != 0) {
+    if (mkdir(temporary_.c_str(), 0700) != 0) {
       if (errno == EEXIST) continue;
       fail("make folder", temporary_, errno);
     }

@@ -11,9 +11,11 @@ b=${name}b
 
 clean_up() {
   for host in "$a" "$b"; do ip netns del "$host" 2>/dev/null; done
-  rm -f "$log"
+  rm -f "$log" "$secret"
 }
 log=$(mktemp)
+secret=$(mktemp)  # with mode 600
+head -c 32 /dev/urandom | base64 >"$secret"
 trap clean_up EXIT
 {
   ip netns add "$a" && ip netns add "$b" &&
@@ -28,7 +30,7 @@ trap clean_up EXIT
 }
 
 common=(run --nnodes 2 --nproc-per-node 1 --label-lines off --pin-cores off
-  --master-addr 10.213.0.1 --master-port 29500)
+  --master-addr 10.213.0.1 --master-port 29500 --secret-file "$secret")
 ip netns exec "$b" "$lockstep" "${common[@]}" --node-rank 1 "$@" >"$log" 2>&1 &
 other=$!
 ip netns exec "$a" "$lockstep" "${common[@]}" --node-rank 0 "$@"

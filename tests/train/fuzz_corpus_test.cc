@@ -12,6 +12,7 @@
 // LLVMFuzzerTestOneInput of tests/fuzz/<name>_fuzz.cc, renamed by CMake.
 extern "C" int fuzz_safetensors(const uint8_t* data, size_t size);
 extern "C" int fuzz_manifest(const uint8_t* data, size_t size);
+extern "C" int fuzz_store(const uint8_t* data, size_t size);
 
 namespace lockstep {
 namespace {
@@ -58,6 +59,10 @@ TEST(FuzzCorpus, OfSafeTensorsBreaksNoPromise) {
 
 TEST(FuzzCorpus, OfManifestsBreaksNoPromise) {
   replay("manifest", fuzz_manifest);
+}
+
+TEST(FuzzCorpus, OfTheStoresMessagesBreaksNoPromise) {
+  replay("store", fuzz_store);
 }
 
 TEST(FuzzCorpus, HostileSafeTensorsAreRefused) {

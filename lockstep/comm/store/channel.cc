@@ -92,7 +92,7 @@ void Channel::wait_for(short event, Time deadline) const {
   const int found = ::poll(&ready, 1, static_cast<int>(left_ms));
   if (found < 0 && errno == EINTR) return;
   if (found <= 0 && std::chrono::steady_clock::now() >= deadline) {
-    throw CommError({.what = "the store did not answer in time"});
+    throw TimedOut({.what = "the store did not answer in time"});
   }
 }
 

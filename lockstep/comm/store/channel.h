@@ -30,6 +30,12 @@ class Disconnected : public CommError {
   explicit Disconnected(const Problem& problem) : CommError(problem) {}
 };
 
+/// Nothing came in time.
+class TimedOut : public CommError {
+ public:
+  explicit TimedOut(const Problem& problem) : CommError(problem) {}
+};
+
 /// Nobody listens there, or nobody that keeps a connection: it may come yet.
 class Unreachable : public CommError {
  public:
@@ -42,13 +48,14 @@ class Channel {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  /// Shakes hands over `socket`. Throws Refused, Disconnected or CommError.
+  /// Shakes hands over `socket`. Throws Refused, Disconnected, TimedOut, or
+  /// CommError for what is no server of the store.
   /// `is_proof_sent` tells whether the server has seen a proof by then, so that
   /// it is the secret that it did not like.
   Channel(FileDescriptor socket, const Identity& who, const Key& key,
           Time deadline, bool& is_proof_sent);
 
-  /// Throws CommError if there is no reply in time.
+  /// Throws TimedOut if there is no reply in time.
   Reply ask(const Request& request, Time deadline);
   /// Nothing was heard of the server that was not asked for: its end.
   bool is_alive() const;

@@ -50,6 +50,8 @@ std::unique_ptr<Channel> Client::connect(Time deadline) const {
       } catch (const Disconnected& error) {
         problem = reason_of(error);
         if (is_proof_sent && ++proofs == kMostProofs) throw_other_secret();
+      } catch (const TimedOut& error) {
+        problem = reason_of(error);
       }
     }
     if (Clock::now() < deadline) ::poll(nullptr, 0, kPauseMs);

@@ -157,6 +157,11 @@ JobSecret shared_secret(const SecretSource& source, const std::string& host) {
   if (source.fd >= 0) return read_secret_fd(source.fd);
   if (!source.file.empty()) return read_secret_file(source.file);
   if (source.is_none || env_flag("LOCKSTEP_NO_SECRET").value_or(false)) {
+    if (!is_loopback_name(host)) {
+      warn_once("no secret", "comm",
+                "the job has no secret: whoever reaches its store at '" + host +
+                    "' may join it");
+    }
     return no_secret();
   }
   if (const auto file = env("LOCKSTEP_SECRET_FILE")) {
