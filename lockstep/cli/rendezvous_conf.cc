@@ -54,6 +54,8 @@ void apply_rendezvous_conf(const std::string& text,
         equals == std::string::npos ? "" : part.substr(equals + 1);
     if (key == "join_timeout" || key == "timeout") {
       options.join_timeout_s = seconds(key, value);
+    } else if (key == "last_call_timeout") {
+      options.last_call_s = seconds(key, value);
     } else if (key == "keep_alive_interval") {
       interval_s = seconds(key, value);
     } else if (key == "keep_alive_max_attempt") {

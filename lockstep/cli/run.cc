@@ -43,10 +43,17 @@ std::string random_run_id() {
 }
 
 void apply_rendezvous(const RunFlags& flags, launch::RunOptions& options) {
-  options.nodes = launch::parse_nnodes(flags.nnodes);
+  const auto [least, most] = launch::parse_nnodes(flags.nnodes);
+  options.min_nodes = least;
+  options.nodes = most;
   if (flags.node_rank >= 0) options.node_rank = flags.node_rank;
   if (flags.rdzv_backend == "c10d") options.backend = launch::Backend::kC10d;
   apply_rendezvous_conf(flags.rdzv_conf, options);
+  if (options.is_elastic() && options.backend == launch::Backend::kStatic) {
+    throw BadUsage("[usage] --nnodes " + flags.nnodes +
+                   ", nodes that come and go, needs --rdzv-backend c10d and "
+                   "--rdzv-endpoint; static nodes have fixed numbers");
+  }
   if (!flags.is_standalone) return;
   if (options.nodes > 1) {
     throw BadUsage("[usage] --standalone is for one node; got --nnodes " +
@@ -146,7 +153,9 @@ void add_size_options(CLI::App& command, RunFlags& flags) {
 void add_node_options(CLI::App& command, RunFlags& flags) {
   const std::string group = "Nodes";
   auto& options = flags.options;
-  add(command, "--nnodes", flags.nnodes, "N", "nodes of the job")->group(group);
+  add(command, "--nnodes", flags.nnodes, "N|MIN:MAX",
+      "nodes of the job; MIN:MAX: they come and go while it runs")
+      ->group(group);
   add(command, "--node-rank", flags.node_rank, "N",
       "this node's number, from 0; c10d: by order of arrival if not given")
       ->check(whole_number(0, 4095))
@@ -178,7 +187,8 @@ void add_node_options(CLI::App& command, RunFlags& flags) {
       ->group(group);
   add(command, "--rdzv-conf", flags.rdzv_conf, "K=V,K=V",
       "join_timeout (300 s), keep_alive_interval (5 s), "
-      "keep_alive_max_attempt (3), is_host, interface (where to listen; else "
+      "keep_alive_max_attempt (3), last_call_timeout (30 s), is_host, "
+      "interface (where to listen; else "
       "where the name leads)")
       ->default_str("none")
       ->group(group);

@@ -14,6 +14,7 @@
 #include "lockstep/launch/clock.h"
 #include "lockstep/launch/hang.h"
 #include "lockstep/launch/master.h"
+#include "lockstep/launch/membership.h"
 #include "lockstep/launch/printable.h"
 #include "lockstep/launch/signals.h"
 #include "lockstep/launch/thread_stacks.h"
@@ -57,7 +58,8 @@ Agent::Agent(const RunOptions& options, const std::vector<std::string>& command,
       logs_(options.log_dir, options.run_id, options.workers),
       page_(agent::Page::create(options.workers)),
       snapshots_(page_),
-      team_(options, command, logs_, page_, out_, err_) {
+      team_(options, command, logs_, page_, out_, err_),
+      attempt_(meeting.attempt) {
   if (!options.redirects.is_none() || !options.tee.is_none()) logs_.keep();
   begin_attempt();
 }
@@ -75,15 +77,27 @@ void Agent::begin_attempt() {
   has_progress_ = false;
   is_sparing_ = false;
   waiting_.reset();
-  page_.header().may_wait = may_restart() ? 1 : 0;
+  const bool may_go_on = may_restart() || options_.is_elastic();
+  page_.header().may_wait = may_go_on ? 1 : 0;
   if (attempt_ > 0) logs_.begin_attempt(attempt_);
   const Endpoint master = begin_round(meeting_, options_, attempt_);
   hand_out_keys(meeting_, page_, attempt_);
   team_.begin(meeting_.group, master, attempt_);
-  if (meeting_.group.nodes.size() > 1) {
-    peers_ = std::make_unique<PeerWatch>(meeting_.store, meeting_.group,
-                                         options_.keep_alive_s);
+  watch_peers();
+}
+
+void Agent::watch_peers() {
+  const Group& group = meeting_.group;
+  if (group.nodes.size() == 1 && !options_.is_elastic()) return;
+  PeerWatchOptions options{.keep_alive_s = options_.keep_alive_s,
+                           .is_elastic = options_.is_elastic()};
+  const bool has_room =
+      group.nodes.size() < static_cast<size_t>(options_.nodes);
+  if (options_.is_elastic() && meeting_.serves_store && has_room) {
+    options.members_key = "/" + meeting_.prefix + kMembersKey;
+    options.known_members = meeting_.known_members;
   }
+  peers_ = std::make_unique<PeerWatch>(meeting_.store, group, options);
 }
 
 int Agent::run() {
@@ -97,9 +111,11 @@ int Agent::run() {
     if (!decision.restarts) return conclude(end.failures);
     if (signal_ == 0) tell_of_restart(end, decision.delay_s);
     ++attempt_;
+    if (end.notice.is_fault) ++restarts_;
     if (!wait_before_restart(decision.delay_s)) return conclude(end.failures);
+    if (options_.is_elastic()) meet_again(end);
     begin_attempt();
-    faults_.recovered(unix_time_s());
+    if (end.notice.is_fault) faults_.recovered(unix_time_s());
   }
 }
 
@@ -196,7 +212,23 @@ bool Agent::is_job_over() const {
   return team_.count_waiting() == 0 && (!peers_ || are_peers_done_);
 }
 
-bool Agent::may_restart() const { return attempt_ < options_.max_restarts; }
+bool Agent::may_restart() const { return restarts_ < options_.max_restarts; }
+
+// The others can do without this node and its store.
+bool Agent::may_leave() const {
+  const auto others = static_cast<int>(meeting_.group.nodes.size()) - 1;
+  return options_.is_elastic() && !meeting_.serves_store &&
+         others >= options_.min_nodes;
+}
+
+void Agent::meet_again(const SharedEnd& end) {
+  launch::meet_again(meeting_, options_, end.staying, attempt_, [this] {
+    wait_for_events(/*timeout_ms=*/0);
+    if (signal_ == 0) return;
+    throw LaunchError({.what = "the job was ended while it waited for nodes",
+                       .got = signal_name(signal_)});
+  });
+}
 
 std::vector<WorkerStream*> Agent::streams() {
   std::vector<WorkerStream*> all;
@@ -246,7 +278,9 @@ void Agent::use_keys_of_attempt() {
 
 Notice Agent::notice_of_signal(int signal) const {
   return {.why = fmt::format("the agent on {} got {}",
-                             meeting_.group.self().host, signal_name(signal))};
+                             meeting_.group.self().host, signal_name(signal)),
+          .may_restart = is_leaving_,
+          .is_fault = !is_leaving_};
 }
 
 void Agent::on_signal(int signal) {
@@ -256,6 +290,7 @@ void Agent::on_signal(int signal) {
     return;
   }
   if (reason_ == Reason::kNone) {
+    is_leaving_ = may_leave();
     begin_ending(Reason::kSignal, signal, notice_of_signal(signal));
   } else if (!is_killing_) {  // asked twice: no more patience
     is_killing_ = true;
@@ -279,7 +314,10 @@ void Agent::begin_ending(Reason reason, int signal, const Notice& notice) {
   ending_.restart();
   page_.header().over = static_cast<uint32_t>(attempt_) + 1;
   // Who lost another rank comes to wait by itself.
-  is_sparing_ = notice.may_restart && may_restart();
+  is_sparing_ = notice.may_restart && (may_restart() || !notice.is_fault);
+  if (is_sparing_ && !notice.is_fault) {
+    page_.header().regroup = static_cast<uint32_t>(attempt_) + 1;
+  }
   team_.send(signal, is_sparing_ ? Whom::kWillNotWait : Whom::kAll);
   if (peers_) peers_->tell(notice);
 }

@@ -46,6 +46,9 @@ class Agent {
   SharedEnd end_attempt();
   Decision decide(const SharedEnd& end);
   bool may_restart() const;
+  bool may_leave() const;
+  void watch_peers();
+  void meet_again(const SharedEnd& end);
   uint64_t steps_done() const;
   void tell_of_restart(const SharedEnd& end, double delay_s);
   void end_waiting();
@@ -78,7 +81,8 @@ class Agent {
   agent::SnapshotHolder snapshots_;
   WorkerTeam team_;
   FaultLog faults_;
-  int attempt_ = 0;  // restarts so far
+  int attempt_ = 0;   // begun before this one
+  int restarts_ = 0;  // of these after a failure
 
   // Of this attempt.
   double start_time_s_ = 0;
@@ -94,7 +98,8 @@ class Agent {
   bool is_killing_ = false;
   bool are_peers_done_ = false;
 
-  int signal_ = 0;  // somebody wants this agent to end
+  int signal_ = 0;           // somebody wants this agent to end
+  bool is_leaving_ = false;  // and the job goes on without this node
 };
 
 }  // namespace lockstep::launch

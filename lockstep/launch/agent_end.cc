@@ -36,6 +36,15 @@ void try_write(const std::string& path, const ErrorRecord& record,
   }
 }
 
+std::string who_starts(int workers, int waiting) {
+  const int lost = workers - waiting;
+  if (waiting == 0) return "all start again";
+  if (lost == 0) return fmt::format("{} wait for the others", waiting);
+  return fmt::format(
+      "{} {} again, {} {} for {}", lost, lost == 1 ? "starts" : "start",
+      waiting, waiting == 1 ? "waits" : "wait", lost == 1 ? "it" : "them");
+}
+
 // What the workers say by their exit codes then is no failure.
 bool was_preempted(const std::vector<Failure>& failures) {
   return !failures.empty() &&
@@ -108,20 +117,27 @@ SharedEnd Agent::end_attempt() {
   if (!peers_) return end;
   peers_.reset();
   if (reason_ == Reason::kNone) return end;
+  if (is_leaving_) tell_leaving(meeting_);
   return share_failures(meeting_, notice_, std::move(end.failures),
                         grace_s() + kSharePatienceS);
 }
 
 Decision Agent::decide(const SharedEnd& end) {
-  if (reason_ == Reason::kNone) return {};
-  faults_.add(root_cause(end.failures), end.notice.why, start_time_s_,
-              has_progress_ ? std::optional(steps_done()) : std::nullopt);
-  const bool restarts = end.notice.may_restart && end.is_complete &&
-                        may_restart() && reason_ != Reason::kOutput &&
-                        !faults_.is_stuck();
+  if (reason_ == Reason::kNone || is_leaving_) return {};
+  const bool is_fault = end.notice.is_fault;
+  if (is_fault) {
+    faults_.add(root_cause(end.failures), end.notice.why, start_time_s_,
+                has_progress_ ? std::optional(steps_done()) : std::nullopt);
+  }
+  const bool is_allowed = !is_fault || (may_restart() && !faults_.is_stuck());
+  const bool restarts = end.notice.may_restart && is_allowed &&
+                        (end.is_complete || options_.is_elastic()) &&
+                        reason_ != Reason::kOutput;
   // Clocks, limits and patience may differ from node to node.
-  return decide_together(meeting_,
-                         {.restarts = restarts, .delay_s = faults_.delay_s()});
+  return decide_together(
+      meeting_,
+      {.restarts = restarts, .delay_s = is_fault ? faults_.delay_s() : 0},
+      options_.is_elastic());
 }
 
 void Agent::tell_of_restart(const SharedEnd& end, double delay_s) {
@@ -130,30 +146,30 @@ void Agent::tell_of_restart(const SharedEnd& end, double delay_s) {
   if (root != nullptr && !root->message.empty()) {
     why += ": " + first_line(root->message);
   }
-  const int waiting = team_.count_waiting();
-  const std::string who =
-      waiting == 0
-          ? "all start again"
-          : fmt::format("{} {} again, {} {} for {}", options_.workers - waiting,
-                        options_.workers - waiting == 1 ? "starts" : "start",
-                        waiting, waiting == 1 ? "waits" : "wait",
-                        options_.workers - waiting == 1 ? "it" : "them");
   if (root != nullptr && !root->callstack.empty() && root->signal != 0) {
     err_.add(
         fmt::format("[launch] the threads of rank {} when it was ended:\n"
                     "{}\n",
                     root->rank, root->callstack));
   }
-  err_.add(fmt::format("[launch] {}; {}{} (restart {} of {})\n", why, who,
-                       delay_s > 0 ? fmt::format(" in {:g} s", delay_s) : "",
-                       attempt_ + 1, options_.max_restarts));
+  const std::string delay =
+      delay_s > 0 ? fmt::format(" in {:g} s", delay_s) : "";
+  const std::string which =
+      end.notice.is_fault ? fmt::format(" (restart {} of {})", restarts_ + 1,
+                                        options_.max_restarts)
+                          : "";
+  err_.add(fmt::format("[launch] {}; {}{}{}\n", why,
+                       who_starts(options_.workers, team_.count_waiting()),
+                       delay, which));
 }
 
 // Those that were kept for an attempt that does not come.
 void Agent::end_waiting() {
   page_.header().is_closed = 1;
   ending_.restart();
-  is_killing_ = false;
+  // The others go on with what these did.
+  is_killing_ = is_leaving_;
+  if (is_leaving_) team_.send(SIGKILL);
   while (team_.is_alive()) {
     team_.note_ends();
     if (!is_killing_ && ending_.seconds() > kGraceOfWaitingS) {

@@ -16,9 +16,15 @@ namespace {
 
 constexpr int kPollMs = 20;
 constexpr double kLeavePatienceS = 5;
+// It waits for the reports of nodes that may be lost.
+constexpr double kDecisionPatienceS = 60;
 
 std::string report_key(int node_rank) {
   return fmt::format("report/{}", node_rank);
+}
+
+std::string leaving_key(int node_rank) {
+  return fmt::format("leaving/{}", node_rank);
 }
 
 }  // namespace
@@ -32,6 +38,7 @@ SharedEnd share_failures(Meeting& meeting, const Notice& notice,
     end.notice =
         notice_from_text(meeting.store.claim("failed", to_text(notice)));
     meeting.store.set(report_key(self), to_json(end.failures).dump());
+    end.staying = {self};
     bool is_complete = true;
     const Stopwatch watch;
     for (int node = 0; node < nodes; ++node) {
@@ -45,6 +52,9 @@ SharedEnd share_failures(Meeting& meeting, const Notice& notice,
         end.failures.push_back(std::move(failure));
       }
       is_complete = is_complete && report.has_value();
+      if (report && !meeting.store.get(leaving_key(node))) {
+        end.staying.push_back(node);
+      }
     }
     end.is_complete = is_complete;
   } catch (const LaunchError& error) {
@@ -53,9 +63,22 @@ SharedEnd share_failures(Meeting& meeting, const Notice& notice,
   return end;
 }
 
-Decision decide_together(Meeting& meeting, const Decision& own) {
+void tell_leaving(Meeting& meeting) {
+  try {
+    meeting.store.set(leaving_key(meeting.group.node_rank), "1");
+  } catch (const LaunchError& error) {
+    log_debug("launch", error.what());
+  }
+}
+
+Decision decide_together(Meeting& meeting, const Decision& own,
+                         bool is_elastic) {
   if (meeting.group.nodes.size() == 1) return own;
   try {
+    if (is_elastic && !meeting.serves_store) {
+      const auto decision = meeting.store.get("decision", kDecisionPatienceS);
+      return decision ? decision_from_text(*decision) : Decision();
+    }
     return decision_from_text(meeting.store.claim("decision", to_text(own)));
   } catch (const LaunchError& error) {
     log_debug("launch", error.what());

@@ -14,6 +14,7 @@ struct SharedEnd {
   Notice notice;                  ///< that came first
   std::vector<Failure> failures;  ///< of all nodes that were heard
   bool is_complete = false;       ///< all were
+  std::vector<int> staying;       ///< ranks of the nodes that go on if we do
 };
 
 /// Says why this node ends its workers, and gives all agents the failures of
@@ -22,8 +23,14 @@ struct SharedEnd {
 SharedEnd share_failures(Meeting& meeting, const Notice& notice,
                          std::vector<Failure> own, double patience_s);
 
-/// The decision of the agent that decides first is everyone's.
-Decision decide_together(Meeting& meeting, const Decision& own);
+/// Says that this node leaves the job, which goes on without it. Before its
+/// failures are shared.
+void tell_leaving(Meeting& meeting);
+
+/// The decision of the agent that decides first is everyone's; where nodes come
+/// and go, that of the agent that serves the store.
+Decision decide_together(Meeting& meeting, const Decision& own,
+                         bool is_elastic);
 
 /// Says goodbye. The agent that serves the store waits, shortly, for all
 /// others to have done so.

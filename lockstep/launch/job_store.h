@@ -37,7 +37,7 @@ class JobStore {
   ~JobStore();
   JobStore(JobStore&&) noexcept;
 
-  /// Keys have this before them from now on.
+  /// Keys have this before them from now on, unless they begin with '/'.
   void set_prefix(std::string prefix);
 
   /// The key is this agent's from then on: no other can change it.
@@ -64,7 +64,9 @@ class JobStore {
  private:
   template <class Act>
   auto use(Act act);
-  std::string full(const std::string& key) const { return prefix_ + key; }
+  std::string full(const std::string& key) const {
+    return key.starts_with('/') ? key.substr(1) : prefix_ + key;
+  }
 
   JobStoreOptions options_;
   Endpoint endpoint_, address_;

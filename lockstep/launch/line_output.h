@@ -18,6 +18,8 @@ class LineOutput {
   LineOutput(Console& console, std::string label)
       : console_(console), label_(std::move(label)) {}
 
+  /// For a worker that has another rank from now on.
+  void relabel(std::string label) { label_ = std::move(label); }
   void add(std::string_view bytes);
   /// A last line without an end gets one.
   void finish();

@@ -28,7 +28,8 @@ nlohmann::json to_json(const Node& node) {
   return {{"host", node.host},
           {"pid", node.pid},
           {"workers", node.workers},
-          {"role", node.role}};
+          {"role", node.role},
+          {"member", node.member}};
 }
 
 Node node_from_json(const nlohmann::json& json) {
@@ -36,7 +37,8 @@ Node node_from_json(const nlohmann::json& json) {
     Node node{.host = json.at("host").get<std::string>(),
               .pid = json.at("pid").get<int>(),
               .workers = json.at("workers").get<int>(),
-              .role = json.at("role").get<std::string>()};
+              .role = json.at("role").get<std::string>(),
+              .member = json.at("member").get<int>()};
     if (node.workers >= 1 && node.workers <= 4096) return node;
   } catch (const nlohmann::json::exception&) {
   }

@@ -13,6 +13,7 @@ struct Node {
   int pid = 0;      ///< of the agent
   int workers = 1;  ///< on this node
   std::string role;
+  int member = 0;  ///< its number among all that came (--nnodes MIN:MAX)
 
   std::string text() const;  ///< "host (agent 123)"
 };

@@ -17,8 +17,10 @@ constexpr double kLongestDelayS = 60;
 }  // namespace
 
 std::string to_text(const Notice& notice) {
-  return json{{"why", notice.why}, {"may_restart", notice.may_restart}}.dump(
-      -1, ' ', false, json::error_handler_t::replace);
+  return json{{"why", notice.why},
+              {"may_restart", notice.may_restart},
+              {"is_fault", notice.is_fault}}
+      .dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 Notice notice_from_text(const std::string& text) {
@@ -27,10 +29,14 @@ Notice notice_from_text(const std::string& text) {
       !object["why"].is_string()) {
     return {.why = printable(text, kLongest)};
   }
-  const auto may = object.find("may_restart");
+  const auto says = [&](const char* name, bool otherwise) {
+    const auto found = object.find(name);
+    const bool is_there = found != object.end() && found->is_boolean();
+    return is_there ? found->get<bool>() : otherwise;
+  };
   return {.why = printable(object["why"].get<std::string>(), kLongest),
-          .may_restart =
-              may != object.end() && may->is_boolean() && may->get<bool>()};
+          .may_restart = says("may_restart", false),
+          .is_fault = says("is_fault", true)};
 }
 
 std::string to_text(const Decision& decision) {

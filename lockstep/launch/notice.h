@@ -10,6 +10,8 @@ struct Notice {
   /// Whether all may start again: a worker failed, and neither an agent nor a
   /// person wanted the end.
   bool may_restart = false;
+  /// False: nodes come or go, and no restart is used up.
+  bool is_fault = true;
 };
 
 /// What comes after the end of an attempt.

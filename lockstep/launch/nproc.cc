@@ -48,28 +48,19 @@ int parse_nproc(const std::string& text) {
                          .got = "'" + text + "'"});
 }
 
-int parse_nnodes(const std::string& text) {
+NodeCount parse_nnodes(const std::string& text) {
   const auto colon = text.find(':');
   const auto least = count(text.substr(0, colon));
   const auto most =
       colon == std::string::npos ? least : count(text.substr(colon + 1));
   if (!least || !most || *least > *most) {
     throw InvalidArgument(
-        "launch", {.what = "can't use --nnodes",
-                   .expected = fmt::format("a number from 1 to {}", kMost),
-                   .got = "'" + text + "'"});
-  }
-  if (*least != *most) {
-    throw InvalidArgument(
         "launch",
-        {.what = "can't use --nnodes with a range: nodes that come and go "
-                 "while a job runs (elastic membership) are for a later "
-                 "version",
-         .expected = "one number",
-         .got = "'" + text + "'",
-         .fix = fmt::format("use --nnodes {}", *most)});
+        {.what = "can't use --nnodes",
+         .expected = fmt::format("a number from 1 to {}, or MIN:MAX", kMost),
+         .got = "'" + text + "'"});
   }
-  return *least;
+  return {.least = *least, .most = *most};
 }
 
 }  // namespace lockstep::launch

@@ -10,8 +10,12 @@ namespace lockstep::launch {
 /// where there is none.
 int parse_nproc(const std::string& text);
 
-/// "2", or "2:2". Throws InvalidArgument, also for a range: membership that
-/// changes is not there yet.
-int parse_nnodes(const std::string& text);
+struct NodeCount {
+  int least = 1;
+  int most = 1;
+};
+
+/// "2", or "1:4" for nodes that come and go. Throws InvalidArgument.
+NodeCount parse_nnodes(const std::string& text);
 
 }  // namespace lockstep::launch

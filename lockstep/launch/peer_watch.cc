@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <sys/eventfd.h>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -32,10 +33,11 @@ struct PeerWatch::Beat {
   Stopwatch since;
 };
 
-PeerWatch::PeerWatch(JobStore& store, const Group& group, double keep_alive_s)
+PeerWatch::PeerWatch(JobStore& store, const Group& group,
+                     PeerWatchOptions options)
     : store_(store),
       group_(group),
-      keep_alive_s_(keep_alive_s),
+      options_(std::move(options)),
       event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       beats_(group.nodes.size()),
       thread_([this] { watch(); }) {}
@@ -116,7 +118,9 @@ void PeerWatch::exchange() {
     if (failure) news_.notice = notice_from_text(*failure);
     news_.all_done = all_done;
   }
-  if (!failure && !all_done) check_beats();
+  if (failure || all_done) return;
+  check_beats();
+  check_members();
 }
 
 void PeerWatch::check_beats() {
@@ -129,15 +133,33 @@ void PeerWatch::check_beats() {
     if (count != beat.count) {
       beat.count = count;
       beat.since.restart();
-    } else if (beat.since.seconds() > keep_alive_s_) {
+    } else if (beat.since.seconds() > options_.keep_alive_s) {
       const auto lost = fmt::format(
           "node {}, {}, said nothing for {:g} s: its agent or the network is "
           "gone",
-          node, group_.nodes[node].text(), keep_alive_s_);
-      store_.claim("failed", to_text({.why = lost}));
-      throw LaunchError({.what = lost});
+          node, group_.nodes[node].text(), options_.keep_alive_s);
+      const bool is_server_lost = node == 0;
+      publish(
+          {.why = lost, .may_restart = options_.is_elastic && !is_server_lost});
+      return;
     }
   }
+}
+
+void PeerWatch::check_members() {
+  if (options_.members_key.empty()) return;
+  if (store_.add(options_.members_key, 0) > options_.known_members) {
+    publish({.why = "another node has come",
+             .may_restart = true,
+             .is_fault = false});
+  }
+}
+
+// The first notice is everyone's.
+void PeerWatch::publish(const Notice& notice) {
+  const auto first = notice_from_text(store_.claim("failed", to_text(notice)));
+  const std::lock_guard lock(mutex_);
+  news_.notice = first;
 }
 
 }  // namespace lockstep::launch

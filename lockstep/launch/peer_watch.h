@@ -21,13 +21,24 @@ struct PeerNews {
   std::optional<Notice> notice;  ///< why all workers are to end
 };
 
+/// How a node watches the others.
+struct PeerWatchOptions {
+  double keep_alive_s = 15;
+  /// Nodes come and go: the job may go on without one that is lost.
+  bool is_elastic = false;
+  /// Of the agent that looks out for nodes that come: how many had come so far,
+  /// and the counter of all. Others look for none.
+  int known_members = 0;
+  std::string members_key{};
+};
+
 /// Keeps in touch with the agents of the other nodes, from a thread of its
 /// own: a store that does not answer must not keep the agent from its workers.
 /// Hears of a failure within half a second; an agent that says nothing for
-/// `keep_alive_s` is lost.
+/// keep_alive_s is lost.
 class PeerWatch {
  public:
-  PeerWatch(JobStore& store, const Group& group, double keep_alive_s);
+  PeerWatch(JobStore& store, const Group& group, PeerWatchOptions options);
   ~PeerWatch();
   PeerWatch(const PeerWatch&) = delete;
   PeerWatch& operator=(const PeerWatch&) = delete;
@@ -44,10 +55,12 @@ class PeerWatch {
   void watch();
   void exchange();
   void check_beats();
+  void check_members();
+  void publish(const Notice& notice);
 
   JobStore& store_;
   const Group group_;
-  const double keep_alive_s_;
+  const PeerWatchOptions options_;
   FileDescriptor event_;
 
   std::mutex mutex_;  // of all below

@@ -16,6 +16,7 @@
 #include "lockstep/comm/store/refusal_log.h"
 #include "lockstep/comm/store/secret_file.h"
 #include "lockstep/launch/master.h"
+#include "lockstep/launch/membership.h"
 
 namespace lockstep::launch {
 namespace {
@@ -63,6 +64,12 @@ store::JobSecret secret_of(const RunOptions& options,
   return store::shared_secret(source, endpoint.host);
 }
 
+// As the option has it.
+std::string nnodes(int least, int most) {
+  return least == most ? std::to_string(most)
+                       : fmt::format("{}:{}", least, most);
+}
+
 json parse(const std::string& text) {
   return json::parse(text, nullptr, /*allow_exceptions=*/false);
 }
@@ -87,15 +94,36 @@ class Joiner {
     JobStore store = reach_store(options);
     check_job(store);
     store.set_prefix(prefix_of(options_.run_id));
+    if (options_.is_elastic()) return join_members(std::move(store));
     const int arrival = register_self(store);
     if (is_server_) assign(store);
     return {.group = read_assignment(store, arrival),
+            .attempt = 0,
+            .known_members = 0,
             .store = std::move(store),
             .prefix = prefix_of(options_.run_id),
             .serves_store = is_server_};
   }
 
  private:
+  Meeting join_members(JobStore store) {
+    const int member = register_member(store, self_);
+    Muster first;
+    if (is_server_) {
+      muster(store, options_, first, check_stop_);
+    } else {
+      first.attempt = wait_for_group(store, options_, member, check_stop_);
+    }
+    Group group =
+        read_group(store, options_, member, first.attempt, check_stop_);
+    return {.group = std::move(group),
+            .attempt = first.attempt,
+            .known_members = first.known,
+            .store = std::move(store),
+            .prefix = prefix_of(options_.run_id),
+            .serves_store = is_server_};
+  }
+
   bool should_serve() const {
     if (options_.nodes == 1) return true;
     if (options_.backend == Backend::kStatic) {
@@ -137,8 +165,10 @@ class Joiner {
 
   // All must expect the same number of nodes.
   void check_job(JobStore& store) {
-    const json mine = {
-        {"nodes", options_.nodes}, {"host", self_.host}, {"pid", self_.pid}};
+    const json mine = {{"nodes", options_.nodes},
+                       {"min_nodes", options_.min_nodes},
+                       {"host", self_.host},
+                       {"pid", self_.pid}};
     if (is_server_) store.set(kJobKey, mine.dump());
     std::optional<std::string> text;
     while (!(text = store.get(kJobKey))) {
@@ -148,12 +178,14 @@ class Joiner {
     const auto other =
         fmt::format("{} (agent {})", theirs.value("host", std::string("?")),
                     theirs.value("pid", 0));
-    const int nodes = theirs.value("nodes", 0);
-    if (nodes == options_.nodes) return;
+    const std::string nodes =
+        nnodes(theirs.value("min_nodes", 0), theirs.value("nodes", 0));
+    const std::string ours = nnodes(options_.min_nodes, options_.nodes);
+    if (nodes == ours) return;
     const Problem problem{
         .what = "the nodes don't agree on --nnodes",
         .expected = fmt::format("{}, as {} says", nodes, other),
-        .got = fmt::format("{} on {}", options_.nodes, self_.text()),
+        .got = fmt::format("{} on {}", ours, self_.text()),
         .fix = "give all agents the same --nnodes"};
     // Waiting for the right number of nodes would be in vain.
     store.claim(prefix_of(options_.run_id) + "refused",
@@ -298,6 +330,26 @@ class Joiner {
 Meeting meet(const RunOptions& options,
              const std::function<void()>& check_stop) {
   return Joiner(options, check_stop).join();
+}
+
+void meet_again(Meeting& meeting, const RunOptions& options,
+                const std::vector<int>& staying, int attempt,
+                const std::function<void()>& check_stop) {
+  meeting.store.set_prefix(meeting.prefix);
+  const int member = meeting.group.self().member;
+  if (meeting.serves_store) {
+    Muster next{
+        .attempt = attempt, .staying = {}, .known = meeting.known_members};
+    for (const int rank : staying) {
+      next.staying.push_back(
+          meeting.group.nodes.at(static_cast<size_t>(rank)).member);
+    }
+    muster(meeting.store, options, next, check_stop);
+    meeting.known_members = next.known;
+  }
+  meeting.group =
+      read_group(meeting.store, options, member, attempt, check_stop);
+  meeting.attempt = attempt;
 }
 
 }  // namespace lockstep::launch

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "lockstep/launch/job_store.h"
 #include "lockstep/launch/node.h"
@@ -12,6 +13,9 @@ namespace lockstep::launch {
 /// The agents of a job, met.
 struct Meeting {
   Group group;
+  int attempt = 0;  ///< that it is for: not the first for who comes late
+  /// Of the agent that serves the store, where nodes come and go.
+  int known_members = 0;
   JobStore store;
   std::string prefix;         ///< of the job's keys
   bool serves_store = false;  ///< others lose the store when this agent ends
@@ -26,5 +30,11 @@ struct Meeting {
 /// and when a node did not come within `join_timeout_s`.
 Meeting meet(const RunOptions& options,
              const std::function<void()>& check_stop);
+
+/// Of a job whose nodes come and go: makes the group of the next attempt, of
+/// the nodes with these ranks and of those that have come. Throws LaunchError.
+void meet_again(Meeting& meeting, const RunOptions& options,
+                const std::vector<int>& staying, int attempt,
+                const std::function<void()>& check_stop);
 
 }  // namespace lockstep::launch

@@ -16,8 +16,9 @@ enum class LabelLines { kAuto, kOn, kOff };
 /// How to start a job's workers on this node. The names are torchrun's; see
 /// docs/launcher.md.
 struct RunOptions {
-  int workers = 1;  ///< of this node
-  int nodes = 1;
+  int workers = 1;               ///< of this node
+  int nodes = 1;                 ///< at most
+  int min_nodes = 1;             ///< fewer than `nodes`: they come and go
   std::optional<int> node_rank;  ///< none: 0 (static), by arrival (c10d)
 
   Backend backend = Backend::kStatic;
@@ -34,6 +35,8 @@ struct RunOptions {
   int secret_fd = -1;
   bool has_no_secret = false;
   double join_timeout_s = 300;
+  /// Once min_nodes have come, for others, before the first attempt.
+  double last_call_s = 30;
   /// An agent that was not heard of for so long is lost.
   double keep_alive_s = 15;
 
@@ -59,6 +62,8 @@ struct RunOptions {
   int omp_threads = 0;  ///< 0: as many as the worker has cores
   bool pins_cores = true;
   std::map<std::string, std::string> environment;  ///< added to ours
+
+  bool is_elastic() const { return min_nodes < nodes; }
 };
 
 }  // namespace lockstep::launch

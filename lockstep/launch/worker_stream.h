@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/file_descriptor.h"
@@ -30,6 +31,8 @@ class WorkerStream {
   /// What the worker writes to; close_worker_end() once it has it.
   int worker_end() const { return worker_end_.get(); }
   void close_worker_end() { worker_end_.close(); }
+
+  void relabel(std::string label) { lines_.relabel(std::move(label)); }
 
   /// What to poll; negative once it is at its end, or if there is nothing.
   int fd() const { return read_.get(); }

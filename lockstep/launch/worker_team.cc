@@ -94,8 +94,11 @@ void WorkerTeam::begin(const Group& group, const Endpoint& master,
     if (index < former.size() && former[index].waits) {
       waiting.push_back(rank);
       workers_.push_back(std::move(former[index]));
-      workers_.back().rank = group.first_rank() + rank;
-      workers_.back().waits = false;
+      Worker& worker = workers_.back();
+      worker.rank = group.first_rank() + rank;
+      worker.waits = false;
+      worker.out.relabel(label(options_, group, rank));
+      worker.err.relabel(label(options_, group, rank));
       continue;
     }
     if (index < former.size()) {

@@ -108,7 +108,7 @@ TEST(Run, ExplainsBadUsage) {
   EXPECT_PRED2(contains, error({"run", "--nproc-per-node", "x", "true"}),
                "auto, cpu or gpu");
   EXPECT_PRED2(contains, error({"run", "--nnodes", "1:2", "true"}),
-               "elastic membership");
+               "needs --rdzv-backend c10d");
   EXPECT_PRED2(contains, error({"run", "--tee", "5", "true"}), "--tee");
   EXPECT_PRED2(contains, error({"run", "--rdzv-conf", "join_timeot=1", "true"}),
                "join_timeout");

@@ -193,8 +193,8 @@ PeerNews next_news(PeerWatch& watch) {
 
 TEST(PeerWatch, TellsAFailure) {
   Pair pair;
-  PeerWatch first(pair.meetings[0].store, pair.meetings[0].group, 30);
-  PeerWatch second(pair.meetings[1].store, pair.meetings[1].group, 30);
+  PeerWatch first(pair.meetings[0].store, pair.meetings[0].group, {.keep_alive_s = 30});
+  PeerWatch second(pair.meetings[1].store, pair.meetings[1].group, {.keep_alive_s = 30});
   first.tell({.why = "rank 0 failed", .may_restart = true});
   const auto notice = next_news(second).notice.value_or(Notice());
   EXPECT_EQ(notice.why, "rank 0 failed");
@@ -203,8 +203,8 @@ TEST(PeerWatch, TellsAFailure) {
 
 TEST(PeerWatch, TellsWhenAllAreDone) {
   Pair pair;
-  PeerWatch first(pair.meetings[0].store, pair.meetings[0].group, 30);
-  PeerWatch second(pair.meetings[1].store, pair.meetings[1].group, 30);
+  PeerWatch first(pair.meetings[0].store, pair.meetings[0].group, {.keep_alive_s = 30});
+  PeerWatch second(pair.meetings[1].store, pair.meetings[1].group, {.keep_alive_s = 30});
   first.tell_done();
   second.tell_done();
   EXPECT_TRUE(next_news(first).all_done);
@@ -213,7 +213,7 @@ TEST(PeerWatch, TellsWhenAllAreDone) {
 
 TEST(PeerWatch, FindsAnAgentThatSaysNothing) {
   Pair pair;
-  PeerWatch alone(pair.meetings[0].store, pair.meetings[0].group, 0.5);
+  PeerWatch alone(pair.meetings[0].store, pair.meetings[0].group, {.keep_alive_s = 0.5});
   EXPECT_PRED2(contains, next_news(alone).notice.value_or(Notice()).why,
                "said nothing for 0.5 s");
 }

@@ -1,0 +1,144 @@
+#include "lockstep/launch/membership.h"
+
+#include <algorithm>
+#include <optional>
+#include <poll.h>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/stopwatch.h"
+
+namespace lockstep::launch {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kPollMs = 50;
+constexpr const char* kLatest = "latest group";
+
+std::string member_key(int member) { return fmt::format("member/{}", member); }
+std::string group_key(int attempt) { return fmt::format("group/{}", attempt); }
+
+json parse(const std::string& text) {
+  return json::parse(text, nullptr, /*allow_exceptions=*/false);
+}
+
+std::optional<Group> find_group(JobStore& store, int attempt, int member) {
+  const auto text = store.get(group_key(attempt));
+  if (!text) return std::nullopt;
+  Group group;
+  group.node_rank = -1;
+  for (const json& entry : parse(*text)) {
+    const Node node = node_from_json(entry);
+    if (node.member == member) {
+      group.node_rank = static_cast<int>(group.nodes.size());
+    }
+    group.nodes.push_back(node);
+  }
+  return group;
+}
+
+class Patience {
+ public:
+  Patience(const RunOptions& options, const CheckStop& check_stop)
+      : options_(options), check_stop_(check_stop) {}
+
+  void pause(const std::string& what, const std::string& got) {
+    check_stop_();
+    if (watch_.seconds() > options_.join_timeout_s) {
+      throw LaunchError(
+          {.what = what,
+           .expected = fmt::format("{} to {} nodes", options_.min_nodes,
+                                   options_.nodes),
+           .got = fmt::format("{} after {:g} s (--rdzv-conf join_timeout=...)",
+                              got, options_.join_timeout_s),
+           .fix = "start other agents; they need the same --nnodes, --rdzv-id "
+                  "and address"});
+    }
+    ::poll(nullptr, 0, kPollMs);
+  }
+
+ private:
+  const RunOptions& options_;
+  const CheckStop& check_stop_;
+  const Stopwatch watch_;
+};
+
+}  // namespace
+
+int register_member(JobStore& store, Node self) {
+  self.member = static_cast<int>(store.add(kMembersKey, 1)) - 1;
+  store.set(member_key(self.member), to_json(self).dump());
+  return self.member;
+}
+
+int count_members(JobStore& store) {
+  return static_cast<int>(store.add(kMembersKey, 0));
+}
+
+void muster(JobStore& store, const RunOptions& options, Muster& muster,
+            const CheckStop& check_stop) {
+  Patience patience(options, check_stop);
+  std::vector<int> members = muster.staying;
+  std::optional<Stopwatch> enough;
+  for (;;) {
+    const int count = count_members(store);
+    const auto most = static_cast<size_t>(options.nodes);
+    while (muster.known < count && members.size() < most) {
+      members.push_back(muster.known++);
+    }
+    const auto nodes = static_cast<int>(members.size());
+    if (nodes >= options.min_nodes) {
+      if (!enough) enough.emplace();
+      // Who is lost should not cost those that are left a long wait.
+      const bool is_late =
+          muster.attempt > 0 || enough->seconds() > options.last_call_s;
+      if (nodes == options.nodes || is_late) break;
+    }
+    patience.pause("too few nodes came", fmt::format("{}", nodes));
+  }
+  std::sort(members.begin(), members.end());
+  json entries = json::array();
+  for (const int member : members) {
+    std::optional<std::string> text;
+    while (!(text = store.get(member_key(member)))) {
+      patience.pause("a node came and said nothing of itself", "nothing");
+    }
+    entries.push_back(to_json(node_from_json(parse(*text))));
+  }
+  store.set(group_key(muster.attempt), entries.dump());
+  store.set(kLatest, std::to_string(muster.attempt));
+}
+
+Group read_group(JobStore& store, const RunOptions& options, int member,
+                 int attempt, const CheckStop& check_stop) {
+  Patience patience(options, check_stop);
+  for (;;) {
+    const auto group = find_group(store, attempt, member);
+    if (group && group->node_rank >= 0) return *group;
+    if (group) {
+      throw LaunchError({.what = "the job went on without this node",
+                         .got = "no word from it in time, as node 0 had it",
+                         .fix = "start its agent again: it may come back"});
+    }
+    patience.pause("node 0 made no group", "none");
+  }
+}
+
+int wait_for_group(JobStore& store, const RunOptions& options, int member,
+                   const CheckStop& check_stop) {
+  Patience patience(options, check_stop);
+  for (;;) {
+    if (const auto latest = store.get(kLatest)) {
+      const int attempt = std::atoi(latest->c_str());
+      const auto group = find_group(store, attempt, member);
+      if (group && group->node_rank >= 0) return attempt;
+    }
+    patience.pause("the job took no other node",
+                   fmt::format("this one, {}. to come", member + 1));
+  }
+}
+
+}  // namespace lockstep::launch
