@@ -39,6 +39,11 @@ bool is_master_port_for_workers(const RunOptions& options) {
          options.endpoint.empty();
 }
 
+void check_master_port(const RunOptions& options) {
+  if (!is_master_port_for_workers(options) || options.master_port == 0) return;
+  with_free_port(options, {options.master_addr, options.master_port});
+}
+
 Endpoint begin_round(Meeting& meeting, const RunOptions& options, int round) {
   meeting.store.begin_round(round, meeting.group.world_size());
   if (meeting.group.nodes.size() == 1) return choose(meeting, options);

@@ -12,6 +12,9 @@ namespace lockstep::launch {
 /// Whether --master-port is the workers' alone. Several nodes meet there.
 bool is_master_port_for_workers(const RunOptions& options);
 
+/// Whether it is free, before anything begins. Throws LaunchError.
+void check_master_port(const RunOptions& options);
+
 /// Lets the round's workers into the store, and returns where its rank 0 is to
 /// serve its own: a free port of node 0, which its agent tells the others, or
 /// the one that the user wants. Under keys of this attempt. Throws LaunchError.

@@ -88,6 +88,7 @@ class Joiner {
   }
 
   Meeting join() {
+    check_master_port(options_);
     const JobStoreOptions options{.run_id = options_.run_id,
                                   .secret = secret_of(options_, endpoint_),
                                   .name = self_.text()};

@@ -15,8 +15,8 @@ namespace lockstep::launch {
 ///
 /// To be called from the main thread, before it has started others: signals
 /// are blocked meanwhile, and children of the process that it does not know
-/// are ended with the workers. Throws LaunchError, InvalidArgument or IoError
-/// if the job can't start.
+/// are ended with the workers. Throws LaunchError, CommError, InvalidArgument
+/// or IoError if the job can't start.
 int run(const RunOptions& options, const std::vector<std::string>& command);
 
 }  // namespace lockstep::launch

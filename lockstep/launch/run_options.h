@@ -30,7 +30,7 @@ struct RunOptions {
   /// Whether this agent serves the store; none: if the endpoint is this host.
   std::optional<bool> is_host;
   std::string interface;  ///< where to listen; empty: where the name leads
-  /// Of the job, in a file or an open file; of neither, see JobSecret.
+  /// Of the job, in a file or an open file; of neither: store::shared_secret().
   std::string secret_file;
   int secret_fd = -1;
   bool has_no_secret = false;

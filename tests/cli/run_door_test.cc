@@ -153,7 +153,7 @@ TEST(SlowRunSecret, OthersMustNotBeAbleToReadIt) {
   std::filesystem::permissions(file, std::filesystem::perms{0640});
   const auto ended =
       run_lockstep({"run", "--secret-file", file, "--", "echo", "ran"});
-  EXPECT_EQ(ended.code, 1);
+  EXPECT_EQ(ended.code, 2);
   EXPECT_EQ(ended.out, "");
   EXPECT_PRED2(contains, ended.err, "chmod 600");
 }

@@ -38,7 +38,6 @@ Variables variables(const TemporaryFolder& folder, const std::string& rank) {
                            "TORCHELASTIC_USE_AGENT_STORE"}) {
     EXPECT_EQ(found.erase(name), 1u) << name;
   }
-  found.erase("LOCKSTEP_AGENT");
   return found;
 }
 

@@ -161,7 +161,9 @@ TEST(Door, AnAgentWithAnotherSecretIsToldSo) {
   });
   // The first to come serves the store.
   const auto endpoint = parse_endpoint("", options.endpoint, 0);
-  while (!is_reachable(endpoint, 1000)) ::poll(nullptr, 0, 10);
+  for (int i = 0; i < 3000 && !is_reachable(endpoint, 1000); ++i) {
+    ::poll(nullptr, 0, 10);
+  }
   const auto text = error_of<LaunchError>(
       [&] { meet(with_secret(options, "other"), never_stop); });
   is_refused = true;

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "lockstep/comm/store/admission.h"
+#include "lockstep/comm/store/door_list.h"
 #include "lockstep/comm/store/message.h"
 #include "lockstep/comm/store/table.h"
 

@@ -1,4 +1,4 @@
-#include "lockstep/comm/store/admission.h"
+#include "lockstep/comm/store/door_list.h"
 
 #include <fmt/format.h>
 
