@@ -28,10 +28,19 @@ TEST(Readme, QuotesTheTwentyLinesAsTheyAre) {
       << "the C++ program in README.md is not that of examples/twenty_lines";
 }
 
+TEST(Readme, GuideToTheLauncherQuotesTheRecipeForSlurm) {
+  const std::string recipe = read("examples/slurm/train.sbatch");
+  const auto body = recipe.find("#SBATCH");
+  ASSERT_NE(body, std::string::npos);
+  EXPECT_NE(read("docs/launcher.md").find(recipe.substr(body)),
+            std::string::npos);
+}
+
 // Links to files of this repository, from the README and the practicals.
 TEST(Readme, LinksToFilesThatExist) {
   const std::regex link(R"(\]\(([^)#:]+)(#[^)]*)?\))");
-  for (const std::string path : {"README.md", "docs/practical-5.md"}) {
+  for (const std::string path :
+       {"README.md", "docs/practical-5.md", "docs/launcher.md"}) {
     const std::string text = read(path);
     const auto folder = std::filesystem::path(kRoot + "/" + path).parent_path();
     int links = 0;

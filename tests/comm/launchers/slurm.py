@@ -27,6 +27,7 @@ PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None)
 
 # No cgroups: in a container they are often read-only, or of another version.
+# A job that is queued again waits for cred_expire first: 5 s is the least.
 CONF = """\
 ClusterName=lockstep
 SlurmctldHost={host}(127.0.0.1)
@@ -34,7 +35,7 @@ SlurmctldPort={ctld_port}
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
 CredType=cred/munge
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool-%n

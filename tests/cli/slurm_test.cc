@@ -1,0 +1,64 @@
+// The recipes for Slurm's queue, with a real Slurm.
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "lockstep/report/subprocess.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int kNotInstalled = 77;
+
+// Slurm is told to do `command` to the job in the middle of its steps.
+void expect(const std::string& recipe, const std::vector<std::string>& command,
+            const std::string& facts) {
+  const std::string source = LOCKSTEP_SOURCE_DIR;
+  std::vector<std::string> words{"python3",
+                                 source + "/tests/comm/launchers/slurm.py",
+                                 source + "/tests/cli/slurm_requeue.py",
+                                 LOCKSTEP_BINARY_DIR "/bin/lockstep", recipe};
+  words.insert(words.end(), command.begin(), command.end());
+  const auto result =
+      report::run_command({.arguments = words, .deadline_s = 250});
+  if (result.exit_code == kNotInstalled) GTEST_SKIP() << "no Slurm";
+  EXPECT_EQ(result.out, facts) << result.err;
+}
+
+TEST(SlowSlurm, RequeuesAJobThatItWarned) {
+  expect("train", {"scancel", "--signal=USR1"},
+         "state COMPLETED restarts 1\njob was preempted\n"
+         "resumed from\ndigest of a quiet run\n");
+}
+
+TEST(SlowSlurm, RequeuesAJobWhoseScriptItWarned) {
+  expect("no_srun", {"scancel", "--batch", "--signal=USR1"},
+         "state COMPLETED restarts 1\njob was preempted\n"
+         "resumed from\ndigest of a quiet run\n");
+}
+
+TEST(SlowSlurm, RequeuesRanksThatItStartedItself) {
+  expect("ranks", {"scancel", "--signal=TERM"},
+         "state COMPLETED restarts 1\n"
+         "resumed from\ndigest of a quiet run\n");
+}
+
+TEST(SlowSlurm, RequeuesAJobByCommand) {
+  expect("train", {"scontrol", "requeue"},
+         "state COMPLETED restarts 1\njob was preempted\n"
+         "resumed from\ndigest of a quiet run\n");
+}
+
+// Whatever the recipe, the job does not come back by itself.
+TEST(SlowSlurm, CancelsAJobThatGoesOnWhenSubmittedAgain) {
+  for (const char* recipe : {"train", "no_srun"}) {
+    expect(recipe, {"scancel"},
+           "state CANCELLED restarts 0\nagain COMPLETED\njob was preempted\n"
+           "resumed from\ndigest of a quiet run\n");
+  }
+}
+
+}  // namespace
+}  // namespace lockstep
