@@ -46,7 +46,7 @@ const Page* page() {
   return opened;
 }
 
-void enter(Phase phase) noexcept {
+void enter(Phase phase) {
   WorkerLine* const own = line();
   if (own != nullptr) {
     own->phase.store(phase, std::memory_order_relaxed);

@@ -16,7 +16,7 @@ namespace lockstep::agent {
 const Page* page();
 
 /// Says what this rank is at from now on.
-void enter(Phase phase) noexcept;
+void enter(Phase phase);
 /// Says that so many steps are done.
 void count_steps(uint64_t steps) noexcept;
 /// Says that one more collective has begun: who began the fewest is the one
@@ -24,7 +24,7 @@ void count_steps(uint64_t steps) noexcept;
 void count_collective() noexcept;
 
 /// Called by enter(), with the steps done: for tests, that want a fault at an
-/// exact place.
+/// exact place. What it throws comes out of enter().
 using PhaseHook = void (*)(Phase phase, uint64_t steps);
 void set_phase_hook(PhaseHook hook);
 
