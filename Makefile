@@ -20,7 +20,7 @@ SECONDS_EACH ?= 60
 export JOBS PYTHON Torch_DIR LOCKSTEP_PYTHON CMAKE_ARGS
 
 .DEFAULT_GOAL := help
-.PHONY: help setup configure build all demo test fuzz check format bench \
+.PHONY: help setup configure build all demo test fuzz faults check format bench \
 	install clean
 
 help: ## List the targets
@@ -52,6 +52,12 @@ fuzz: setup ## Feed hostile files to what reads them (SECONDS_EACH=60)
 	@tools/setup/configure.sh fuzz
 	@tools/setup/ninja.sh fuzz fuzz
 	@tools/fuzz.sh build/fuzz $(SECONDS_EACH)
+
+faults: configure ## Break runs in all ways, and write docs/faults.md
+	@tools/setup/ninja.sh $(PRESET) lockstep_program faulty_lockstep
+	@python3 tools/faults.py --bin $(BUILD)/bin
+	@python3 tools/faults.py --bin $(BUILD)/bin --random-kills 20 \
+	  $(if $(LOCKSTEP_CIFAR10_DIR),--data-dir $(LOCKSTEP_CIFAR10_DIR))
 
 check: setup ## Check layout, layers and format of the sources
 	@tools/check/all.sh

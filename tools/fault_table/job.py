@@ -1,0 +1,125 @@
+"""A command at work, with the time of each line that it writes."""
+
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import threading
+import time
+
+STEP = re.compile(r"\bstep (\d+)/\d+ \|")
+DIGEST = re.compile(r"parameter_sha256 ([0-9a-f]{64})")
+# What a run without a fault writes, too, if the machine is busy.
+USUAL = re.compile(r"step \d+/|parameter_sha256|Test Acc|socket\.cpp|"
+                   r"Epoch \d|resumed from|"
+                   r"^(\[rank \d+\] )?(checkpoint|test|eval)\b|^\s*$")
+
+
+def children_of(pid):
+    """The process ids of a process's children."""
+    found = []
+    for path in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found += [int(word) for word in path.read_text().split()]
+        except OSError:
+            pass
+    return found
+
+
+def is_alive(pid):
+    """Whether a process is there, and not only waiting to be reaped."""
+    try:
+        stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "XZ"
+
+
+def wait_until(is_done, deadline):
+    """False if `is_done()` does not come true before the deadline."""
+    while not is_done():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+class Job:
+    """One command. Its lines are pairs of a monotonic time and a text."""
+
+    def __init__(self, command, environment=None):
+        self.lines = []
+        self.process = subprocess.Popen(
+            command, env={**os.environ, **(environment or {})}, text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, errors="replace",
+            start_new_session=True)
+        self.reader = threading.Thread(target=self.read, daemon=True)
+        self.reader.start()
+
+    def read(self):
+        for line in self.process.stdout:
+            self.lines.append((time.monotonic(), line.rstrip("\n")))
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def workers(self):
+        """Process ids of the ranks by rank, if it is an agent."""
+        found = {}
+        for pid in children_of(self.pid):
+            try:
+                variables = pathlib.Path(f"/proc/{pid}/environ").read_bytes()
+            except OSError:
+                continue
+            rank = re.search(rb"(?:^|\0)RANK=(\d+)\0", variables)
+            if rank:
+                found[int(rank[1])] = pid
+        return found
+
+    def wait(self, deadline):
+        """The exit code (minus a signal), or None if it hangs: it is killed."""
+        try:
+            code = self.process.wait(max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            code = None
+            self.end()
+        self.reader.join(5)
+        return code
+
+    def end(self):
+        """Kills it and its children, if it is still there."""
+        if self.process.poll() is not None:
+            return
+        for pid in [*children_of(self.pid), self.pid]:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        self.process.wait()
+
+    def has_step(self, number):
+        """Whether it has said that so many steps are done."""
+        return any(step >= number for _, step in steps_in(self.lines))
+
+
+def steps_in(lines):
+    """When which step was done: pairs."""
+    found = ((at, STEP.search(text)) for at, text in lines)
+    return [(at, int(match[1])) for at, match in found if match]
+
+
+def digest_in(lines):
+    """The last one that was printed; None without."""
+    found = [match[1] for _, text in lines for match in DIGEST.finditer(text)]
+    return found[-1] if found else None
+
+
+def first_news(lines, since):
+    """The first line since then that a quiet run would not have."""
+    for at, text in lines:
+        if at >= since and not USUAL.search(text):
+            return at, text
+    return None

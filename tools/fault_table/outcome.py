@@ -1,0 +1,40 @@
+"""What became of a case."""
+
+import dataclasses
+
+
+def seconds(value):
+    return "–" if value is None else f"{value:.2f}"
+
+
+@dataclasses.dataclass
+class Outcome:
+    """Times are since the fault; None: there is none."""
+
+    fault: str
+    phase: str
+    detected_s: float | None = None
+    said: str = ""
+    recovered_s: float | None = None
+    steps_again: int | None = None
+    commands: int = 0
+    restarts: int = 0  # by the agent
+    waited: bool = False  # those that did not fail, for the one that did
+    codes: tuple = ()
+    problem: str = ""
+
+    def gone_on_by(self):
+        """Who made the run go on."""
+        if self.commands > 1:
+            return "command"
+        if self.restarts:
+            return "rank" if self.waited else "restart"
+        return "itself"
+
+    def cells(self):
+        """A row of the table."""
+        again = "–" if self.steps_again is None else str(self.steps_again)
+        codes = ", ".join("?" if c is None else str(c) for c in self.codes)
+        return (self.phase.replace("start", "start-up"),
+                seconds(self.detected_s), seconds(self.recovered_s), again,
+                self.gone_on_by(), codes, self.problem or "same")

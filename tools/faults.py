@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""Breaks runs of Lockstep in all ways, and measures what becomes of them.
+
+Writes the table of docs/faults.md, or with --random-kills the other one; exits
+with 1 if a run hangs or ends with other bits.
+Faults that need a network or a disk of their own need root.
+"""
+
+import argparse
+import fnmatch
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+
+from fault_table import cases, page, places  # noqa: E402
+from fault_table.job import digest_in  # noqa: E402
+from fault_table.random_kills import random_kills  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+def slug(fault, phase):
+    """"kill-9@backward": what --only matches."""
+    return f"{fault.replace(' -', '-').replace(' ', '-')}@{phase}"
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bin", type=pathlib.Path,
+                        default=ROOT / "build/release/bin",
+                        help="folder of lockstep and faulty_lockstep")
+    parser.add_argument("--only", default="*", metavar="PATTERNS",
+                        help="cases, as in 'kill*@*,SIGSTOP@backward'; the "
+                             "page is not written")
+    parser.add_argument("--page", type=pathlib.Path,
+                        default=ROOT / "docs/faults.md")
+    parser.add_argument("--verbose", action="store_true",
+                        help="print all lines of the runs")
+    kills = parser.add_argument_group("random kills")
+    kills.add_argument("--random-kills", type=int, metavar="N",
+                       help="instead: N times kill -9 in one run")
+    kills.add_argument("--steps", type=int, default=400)
+    kills.add_argument("--seed", type=int, default=0)
+    kills.add_argument("--data-dir", type=pathlib.Path,
+                       help="CIFAR-10 in its binary form; else synthetic")
+    kills.add_argument("--torchrun", type=pathlib.Path,
+                       default=ROOT / ".venv/bin/torchrun",
+                       help="does the same with PyTorch; skipped if missing")
+    return parser.parse_args()
+
+
+def table(arguments, programs):
+    """Runs the cases; returns the number of those that failed."""
+    patterns = arguments.only.split(",")
+    chosen = [case for case in cases.all_cases()
+              if any(fnmatch.fnmatch(slug(*case), p) for p in patterns)]
+    if not chosen:
+        sys.exit(f"[faults] no case is named {arguments.only}")
+    digest = digest_in(cases.quiet_run(programs[0]))
+    outcomes = []
+    for number, (fault, phase) in enumerate(chosen, 1):
+        if fault in ("cut link", "full disk") and not places.can_make():
+            print(f"[faults] {slug(fault, phase)}: left out, needs root")
+            continue
+        outcome, lines = cases.run_case(programs, fault, phase, digest)
+        outcomes.append(outcome)
+        print(f"[faults] {number}/{len(chosen)} {fault}:",
+              " | ".join(outcome.cells()), "|", outcome.said[:90],
+              flush=True)
+        if outcome.problem or arguments.verbose:
+            print("\n".join(f"    {at:.3f} {text}" for at, text in lines))
+    if arguments.only == "*":
+        page.write_faults(arguments.page, outcomes, programs[0])
+    return sum(bool(outcome.problem) for outcome in outcomes)
+
+
+def main():
+    arguments = parse_arguments()
+    programs = [arguments.bin / name for name in ("lockstep",
+                                                  "faulty_lockstep")]
+    for program in programs[:1 if arguments.random_kills else 2]:
+        if not program.exists():
+            sys.exit(f"[faults] there is no {program}; expected a built "
+                     "program; run make faults")
+    if arguments.random_kills:
+        results = random_kills(programs[0], arguments)
+        page.write_kills(arguments.page, results, arguments)
+        failed = sum(bool(result.problem) for result in results
+                     if result.name == "lockstep")
+    else:
+        failed = table(arguments, programs)
+    print(f"[faults] {failed} failed" if failed else "[faults] ok")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
