@@ -92,11 +92,11 @@ class Case:
 
     def start(self):
         """Starts the agents: one, or one a node."""
-        run = [str(self.lockstep), "run", "--max-restarts", "3",
-               "--hang-timeout", str(HANG_TIMEOUT_S)]
+        run = [str(self.lockstep), "run", "--max-restarts", "3"]
         train = ["--", *training(self.faulty, self.run_folder)]
         if not self.is_on_two_nodes():
-            words = [*run, "--nproc-per-node", "2", *train]
+            words = [*run, "--nproc-per-node", "2", "--hang-timeout",
+                     str(HANG_TIMEOUT_S), *train]
             if self.place:
                 words = [*self.place.prefix(), *words]
             return [Job(words, self.environment())]

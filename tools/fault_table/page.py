@@ -61,11 +61,12 @@ NOTES = {
     "slow rank": "1 s late: nothing has failed, and nothing is to be detected.",
     "agent killed": "kill -9 of `lockstep run`. Detected: all of its workers "
                     "are gone.",
-    "rendezvous host killed": "kill -9 of node 0's agent, of two. Detected by "
-                              "the other.",
+    "rendezvous host killed": "kill -9 of node 0's agent, of two (one rank "
+                              "each). Detected: all of its workers are gone. "
+                              "The other agent ends with 1 by itself.",
     "cut link": "Two hosts (network namespaces), Gloo between them; agents "
-                f"with `--rdzv-conf {cases.KEEP_ALIVE}`. The link is up again "
-                "when both have ended.",
+                f"with `--rdzv-conf {cases.KEEP_ALIVE}` and no `--hang-timeout`. "
+                "The link is up again when both have ended by themselves.",
     "full disk": "No space for one checkpoint; the run goes on. Elsewhere "
                  "nothing is written.",
     "torn checkpoint": "All are killed, and half of the newest checkpoint is "
