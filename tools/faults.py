@@ -9,6 +9,7 @@ Faults that need a network or a disk of their own need root.
 import argparse
 import fnmatch
 import pathlib
+import signal
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
@@ -77,6 +78,8 @@ def table(arguments, programs):
 
 def main():
     arguments = parse_arguments()
+    # So that no run is left behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     programs = [arguments.bin / name for name in ("lockstep",
                                                   "faulty_lockstep")]
     for program in programs[:1 if arguments.random_kills else 2]:

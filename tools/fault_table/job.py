@@ -100,9 +100,10 @@ class Job:
                 pass
         self.process.wait()
 
-    def has_step(self, number):
-        """Whether it has said that so many steps are done."""
-        return any(step >= number for _, step in steps_in(self.lines))
+    def has_step(self, number, since=0):
+        """Whether it has said since then that so many steps are done."""
+        return any(at > since and step >= number
+                   for at, step in steps_in(self.lines))
 
 
 def steps_in(lines):

@@ -1,5 +1,6 @@
 """docs/faults.md: the table, and how to read it."""
 
+import os
 import pathlib
 import platform
 import subprocess
@@ -20,8 +21,8 @@ The run: `lockstep run --max-restarts 3 --hang-timeout {hang} --nproc-per-node 2
 -- lockstep train --strategy ddp --model mlp --shards 2 --intra-op-threads 1
 --batch-size 8 --max-steps {steps} --checkpoint-every {every} --timeout {timeout}
 --resume auto --out-dir DIR`. The fault comes to rank
-1 as it enters the phase, with {after} steps done (at start-up none, in the
-evaluation all). Measured on {machine}.
+1 as it enters the phase for the first time with {after} steps done (at start-up
+with none, in the evaluation with all). Measured on {machine}.
 
 """
 
@@ -34,6 +35,7 @@ LEGEND = """
 - **by**: what went on: the run *itself*; a new *rank* in the place of the lost
   one, for which the others wait; a *restart* of all ranks by the agent; or the
   same *command* again, by whoever watches over it (a scheduler, say).
+- **exit codes**: of each command, and of each agent of it.
 - **end**: *same*: the parameters' SHA-256 is that of the quiet run.
 """
 
@@ -70,7 +72,8 @@ NOTES = {
     "full disk": "No space for one checkpoint; the run goes on. Elsewhere "
                  "nothing is written.",
     "torn checkpoint": "All are killed, and half of the newest checkpoint is "
-                       "gone: the one before it is used. Elsewhere nothing is "
+                       "gone: the one before it is used. With 9 steps done, so that "
+                       "there are two. Elsewhere nothing is "
                        "written.",
 }
 
@@ -80,8 +83,9 @@ def machine():
     info = pathlib.Path("/proc/cpuinfo").read_text()
     models = [line.partition(":")[2].strip() for line in info.splitlines()
               if line.startswith("model name")]
-    return (f"{len(models)} cores of {models[0] if models else 'a processor'},"
-            f" Linux {platform.release()}")
+    return (f"{len(models)} cores of {models[0] if models else 'a processor'}"
+            f" at a load average of {os.getloadavg()[2]:.1f}, Linux "
+            f"{platform.release()}")
 
 
 def version(program):

@@ -84,19 +84,24 @@ def run(command, kills, step_s):
     deadline = began + DEADLINE_S
     job = Job(command)
     done = 0
+    since = 0
 
     def is_over():
         return job.process.poll() is not None
 
     try:
         for step, rank, part in kills:
-            wait_until(lambda: job.has_step(step) or is_over(), deadline)
+            # Steps done again don't count before they are: a run that goes
+            # back further would be killed while it starts.
+            wait_until(lambda: job.has_step(step, since) or is_over(),
+                       deadline)
             time.sleep(part * step_s)
             # While one is being replaced, there is nobody to be killed.
             wait_until(lambda: rank in job.workers() or is_over(), deadline)
             pid = job.workers().get(rank)
             if pid is None:
                 break
+            since = time.monotonic()
             os.kill(pid, signal.SIGKILL)
             done += 1
         code = job.wait(deadline)

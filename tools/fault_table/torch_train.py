@@ -5,6 +5,7 @@ each --checkpoint-every steps, and on from the newest one.
 """
 
 import argparse
+import datetime
 import hashlib
 import os
 import pathlib
@@ -52,7 +53,9 @@ def main():
     parser.add_argument("--data-dir", type=pathlib.Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    # Ranks that start again may wait for each other in vain, by default for
+    # half an hour.
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=20))
     rank, world = dist.get_rank(), dist.get_world_size()
     images, labels = load(options.data_dir)
     torch.manual_seed(0)
