@@ -181,8 +181,6 @@ void Agent::look_for_hangs() {
   const auto hung = hung_worker(team_, options_.hang_timeout_s);
   if (!hung) return;
   Worker& worker = team_.workers()[hung->index];
-  // Until its end is seen it looks hung still, and its threads are gone.
-  if (!worker.verdict.empty()) return;
   worker.verdict = hung->how;
   worker.stacks = stacks_of(worker.process.pid());
   worker.process.send(SIGKILL);

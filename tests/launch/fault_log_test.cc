@@ -1,5 +1,6 @@
 #include "lockstep/launch/fault_log.h"
 
+#include <optional>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -34,7 +35,49 @@ TEST(FaultLog, SaysWhenWhoWhyAndWhatItCost) {
   EXPECT_PRED2(contains, log.text(),
                "rank 3 on node7: exit code 2: no such shard (after 60.0 s; 2.5 "
                "s until all ran again)\n");
-  EXPECT_PRED2(contains, log.text(), "another node: rank 9 on node8 failed");
+  EXPECT_PRED2(contains, log.text(), "  rank 9 on node8 failed (after ");
+}
+
+TEST(FaultLog, SaysHowManyStepsWereLost) {
+  FaultLog log;
+  log.went_on(1e9, 0);
+  const Failure failure = failure_at(1e9 + 60);
+  log.add(&failure, "unused", 1e9, 41);
+  log.recovered(1e9 + 61);
+  log.went_on(1e9 + 63, 40);
+  EXPECT_PRED2(contains, log.text(),
+               "(after 60.0 s and 41 steps; 3.0 s until all ran again, 1 steps "
+               "lost)\n");
+}
+
+TEST(FaultLog, DoesNotWaitAfterAnAttemptThatGotOn) {
+  FaultLog log;
+  for (uint64_t step = 5; step < 50; step += 5) {
+    log.went_on(1e9, step - 1);
+    const Failure quick = failure_at(1e9 + 1);
+    log.add(&quick, "", 1e9, step);
+    EXPECT_EQ(log.delay_s(), 0);
+    EXPECT_FALSE(log.is_stuck());
+  }
+}
+
+TEST(FaultLog, KnowsWhatFailsAtTheSameStepEachTime) {
+  FaultLog log;
+  const Failure failure = failure_at(1e9 + 1);
+  const auto fail_after = [&](std::optional<uint64_t> steps) {
+    log.add(&failure, "", 1e9, steps);
+    return log.is_stuck();
+  };
+  EXPECT_FALSE(fail_after(7));
+  EXPECT_FALSE(fail_after(7));
+  EXPECT_FALSE(fail_after(8));
+  EXPECT_FALSE(fail_after(8));
+  EXPECT_TRUE(fail_after(8));
+  EXPECT_PRED2(contains, log.why_stuck(), "3 times in a row after step 8");
+  // Of a program that does not tell its steps nothing is known.
+  EXPECT_FALSE(fail_after({}));
+  EXPECT_FALSE(fail_after({}));
+  EXPECT_FALSE(fail_after({}));
 }
 
 TEST(FaultLog, WaitsLongerWhileAttemptsFailAtOnce) {

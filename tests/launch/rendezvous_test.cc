@@ -4,12 +4,14 @@
 #include <future>
 #include <poll.h>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/launch/farewell.h"
+#include "lockstep/launch/membership.h"
 #include "lockstep/launch/peer_watch.h"
 #include "lockstep/launch/worker_environment.h"
 #include "tests/base/temporary_folder.h"
@@ -90,6 +92,36 @@ TEST(Rendezvous, GivesFreeRanksToThoseWithoutOne) {
   const Meeting zero = meet(options, never_stop);
   EXPECT_EQ(zero.group.node_rank, 0);
   EXPECT_EQ(any.get().group.node_rank, 1);
+}
+
+TEST(Rendezvous, OfNodesThatComeAndGoTakesThemAttemptByAttempt) {
+  auto options = two_nodes(free_endpoint());
+  options.min_nodes = 1;
+  options.last_call_s = 0.1;
+  Meeting first = meet(options, never_stop);
+  EXPECT_EQ(first.group.world_size(), 1);
+
+  auto late = meet_beside(options);
+  while (count_members(first.store) < 2) std::this_thread::yield();
+  meet_again(first, options, {0}, 1, never_stop);
+  EXPECT_EQ(first.group.world_size(), 2);
+  EXPECT_EQ(first.group.node_rank, 0);
+  const Meeting second = late.get();
+  EXPECT_EQ(second.attempt, 1);
+  EXPECT_EQ(second.group.node_rank, 1);
+
+  // It leaves, and is not counted as one that has just come.
+  meet_again(first, options, {0}, 2, never_stop);
+  EXPECT_EQ(first.group.world_size(), 1);
+}
+
+TEST(Rendezvous, OfNodesThatComeAndGoNeedsTheFewest) {
+  auto options = two_nodes(free_endpoint());
+  options.nodes = 3;
+  options.min_nodes = 2;
+  options.join_timeout_s = 0.3;
+  const auto text = error_of<LaunchError>([&] { meet(options, never_stop); });
+  EXPECT_PRED2(contains, text, "too few nodes came; expected 2 to 3 nodes");
 }
 
 // What is said when two agents try to meet and one is refused. The other one
@@ -193,8 +225,10 @@ PeerNews next_news(PeerWatch& watch) {
 
 TEST(PeerWatch, TellsAFailure) {
   Pair pair;
-  PeerWatch first(pair.meetings[0].store, pair.meetings[0].group, {.keep_alive_s = 30});
-  PeerWatch second(pair.meetings[1].store, pair.meetings[1].group, {.keep_alive_s = 30});
+  PeerWatch first(pair.meetings[0].store, pair.meetings[0].group,
+                  {.keep_alive_s = 30});
+  PeerWatch second(pair.meetings[1].store, pair.meetings[1].group,
+                   {.keep_alive_s = 30});
   first.tell({.why = "rank 0 failed", .may_restart = true});
   const auto notice = next_news(second).notice.value_or(Notice());
   EXPECT_EQ(notice.why, "rank 0 failed");
@@ -203,8 +237,10 @@ TEST(PeerWatch, TellsAFailure) {
 
 TEST(PeerWatch, TellsWhenAllAreDone) {
   Pair pair;
-  PeerWatch first(pair.meetings[0].store, pair.meetings[0].group, {.keep_alive_s = 30});
-  PeerWatch second(pair.meetings[1].store, pair.meetings[1].group, {.keep_alive_s = 30});
+  PeerWatch first(pair.meetings[0].store, pair.meetings[0].group,
+                  {.keep_alive_s = 30});
+  PeerWatch second(pair.meetings[1].store, pair.meetings[1].group,
+                   {.keep_alive_s = 30});
   first.tell_done();
   second.tell_done();
   EXPECT_TRUE(next_news(first).all_done);
@@ -213,7 +249,8 @@ TEST(PeerWatch, TellsWhenAllAreDone) {
 
 TEST(PeerWatch, FindsAnAgentThatSaysNothing) {
   Pair pair;
-  PeerWatch alone(pair.meetings[0].store, pair.meetings[0].group, {.keep_alive_s = 0.5});
+  PeerWatch alone(pair.meetings[0].store, pair.meetings[0].group,
+                  {.keep_alive_s = 0.5});
   EXPECT_PRED2(contains, next_news(alone).notice.value_or(Notice()).why,
                "said nothing for 0.5 s");
 }
