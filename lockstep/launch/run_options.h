@@ -18,7 +18,7 @@ enum class LabelLines { kAuto, kOn, kOff };
 struct RunOptions {
   int workers = 1;               ///< of this node
   int nodes = 1;                 ///< at most
-  int min_nodes = 1;             ///< fewer than `nodes`: they come and go
+  int min_nodes = 0;             ///< fewer: they come and go; 0: all
   std::optional<int> node_rank;  ///< none: 0 (static), by arrival (c10d)
 
   Backend backend = Backend::kStatic;
@@ -63,7 +63,7 @@ struct RunOptions {
   bool pins_cores = true;
   std::map<std::string, std::string> environment;  ///< added to ours
 
-  bool is_elastic() const { return min_nodes < nodes; }
+  bool is_elastic() const { return min_nodes > 0 && min_nodes < nodes; }
 };
 
 }  // namespace lockstep::launch

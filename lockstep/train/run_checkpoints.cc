@@ -6,11 +6,20 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/comm/agent/link.h"
+#include "lockstep/comm/environment.h"
 #include "lockstep/data/fingerprint.h"
 #include "lockstep/train/random_state.h"
 #include "lockstep/train/run_settings.h"
 
 namespace lockstep::train {
+namespace {
+
+// A launcher may have started runs that know nothing of each other.
+bool is_whole_job(const TrainOptions& options) {
+  return read_environment().world_size == options.world.size();
+}
+
+}  // namespace
 
 RunCheckpoints::RunCheckpoints(const TrainOptions& options, const Plan& plan,
                                int64_t total_steps,
@@ -19,7 +28,7 @@ RunCheckpoints::RunCheckpoints(const TrainOptions& options, const Plan& plan,
     : options_(options),
       plan_(plan),
       total_steps_(total_steps),
-      snapshots_(options.snapshot_every) {
+      snapshots_(is_whole_job(options) ? options.snapshot_every : 0) {
   if (options.out_dir.empty() && !resume) return;
   // Rank 0 writes the manifest; all see to it that their data are the same.
   const bool is_from_disk = resume && !resume->path.empty();
