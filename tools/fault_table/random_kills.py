@@ -38,11 +38,16 @@ class Result:
     def cells(self):
         """A row of the table."""
         each_s = (self.wall_s - self.quiet_s) / max(self.kills, 1)
+        with_kills = (f"{self.wall_s:.1f}",
+                      f"{self.useful_s / self.wall_s:.0%}", f"{each_s:.2f}",
+                      str(self.steps_again))
+        # Figures of a run that did not come to its end say nothing.
+        wall, efficiency, each, again = (4 * "–" if self.problem
+                                         else with_kills)
         return (self.name, str(self.kills), f"{self.step_ms:.1f}",
-                f"{self.quiet_s:.1f}", f"{self.wall_s:.1f}",
-                f"{self.useful_s / self.quiet_s:.0%}",
-                f"{self.useful_s / self.wall_s:.0%}", f"{each_s:.2f}",
-                str(self.steps_again), self.problem or "same")
+                f"{self.quiet_s:.1f}", wall,
+                f"{self.useful_s / self.quiet_s:.0%}", efficiency, each,
+                again, self.problem or "same")
 
 
 COLUMNS = ("launcher", "kills", "step (ms)", "quiet run (s)",
@@ -127,7 +132,8 @@ def compare(name, command_in, kills, steps):
                                         step_s)
     problem = ""
     if code != 0:
-        problem = "hangs" if code is None else f"ends with {code}"
+        problem = (f"not done after {DEADLINE_S} s" if code is None
+                   else f"ends with {code}")
         print("\n".join(text for _, text in lines[-30:]))
     elif done != len(kills):
         problem = f"ended before {len(kills)} kills"
