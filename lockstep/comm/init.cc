@@ -40,10 +40,8 @@ World init(const WorldOptions& options) {
 std::optional<World> init_next(const WorldOptions& options,
                                const std::string& why,
                                const std::function<bool()>& stop) {
-  // No agent is that long about it: it ends workers that don't come.
-  const double deadline_s = 600;
   std::string reason = why;
-  while (const auto place = agent::wait_for_next(reason, stop, deadline_s)) {
+  while (const auto place = agent::wait_for_next(reason, stop)) {
     set_place(*place);
     try {
       return init(options);

@@ -43,6 +43,20 @@ std::string name_space(const char* kind) {
   return size > 0 ? name.data() : fmt::format("{}:?", kind);
 }
 
+c10::intrusive_ptr<c10d::Backend> connect_gloo(const BackendOptions& options) {
+  try {
+    return make_gloo_backend(options);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw CommError(
+        {.what = fmt::format("rank {} of {} can't connect to the others",
+                             options.rank, options.size),
+         .got = first_line(error.what()),
+         .fix = "look at their own output, and at GLOO_SOCKET_IFNAME"});
+  }
+}
+
 /// What two ranks have in common if they are on one host and can map each
 /// other's memory: the running kernel, the process numbers, the network and the
 /// user. Not the host's name or address: containers share those, or lack them.
@@ -121,7 +135,7 @@ void World::Impl::choose_backend(const std::vector<std::string>& places) {
   } else {
     auto names = all_gather_text(fmt::format("rank {} (host {}, pid {})", rank,
                                              host_name(), ::getpid()));
-    collectives = std::make_unique<GlooCollectives>(make_gloo_backend(options),
+    collectives = std::make_unique<GlooCollectives>(connect_gloo(options),
                                                     std::move(names));
   }
   auto made = c10::make_intrusive<QueuedBackend>(std::move(collectives), rank,

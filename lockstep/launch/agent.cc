@@ -27,6 +27,12 @@ constexpr double kGraceAfterSignalS = 30;
 // Workers that are about to wait don't wake the agent.
 constexpr int kHurryMs = 5;
 constexpr double kGraceToWaitS = 10;
+// Beyond the wait for other nodes: back-off, graces and reports.
+constexpr double kAgentsPatienceS = 300;
+// To the end of the step that they are in.
+constexpr double kGraceToRegroupS = 60;
+// Workers that offer memory for snapshots don't wake it either.
+constexpr double kLongestSleepS = 1;
 constexpr double kReapEveryS = 5;
 // The end of the rank that others miss is seen sooner than that.
 constexpr double kBlamePatienceS = 1;
@@ -77,8 +83,13 @@ void Agent::begin_attempt() {
   has_progress_ = false;
   is_sparing_ = false;
   waiting_.reset();
+  // Who waited may have ended meanwhile.
+  team_.note_ends();
+  team_.note_waits();
   const bool may_go_on = may_restart() || options_.is_elastic();
   page_.header().may_wait = may_go_on ? 1 : 0;
+  page_.header().patience_s =
+      static_cast<uint32_t>(options_.join_timeout_s + kAgentsPatienceS);
   if (attempt_ > 0) logs_.begin_attempt(attempt_);
   const Endpoint master = begin_round(meeting_, options_, attempt_);
   hand_out_keys(meeting_, page_, attempt_);
@@ -112,16 +123,17 @@ int Agent::run() {
     if (signal_ == 0) tell_of_restart(end, decision.delay_s);
     ++attempt_;
     if (end.notice.is_fault) ++restarts_;
-    if (!wait_before_restart(decision.delay_s)) return conclude(end.failures);
-    if (options_.is_elastic()) meet_again(end);
+    const bool goes_on = wait_before_restart(decision.delay_s) &&
+                         (!options_.is_elastic() || meet_again(end));
+    if (!goes_on) return conclude(end.failures);
     begin_attempt();
     if (end.notice.is_fault) faults_.recovered(unix_time_s());
   }
 }
 
 void Agent::watch_workers() {
-  const int timeout_ms =
-      std::max(1, static_cast<int>(options_.monitor_interval_s * 1000));
+  const double sleep_s = std::min(options_.monitor_interval_s, kLongestSleepS);
+  const int timeout_ms = std::max(1, static_cast<int>(sleep_s * 1000));
   Stopwatch since_reaped;
   bool has_told_done = false;
   for (;;) {
@@ -193,7 +205,7 @@ void Agent::look_for_progress() {
   for (const Worker& worker : team_.workers()) {
     const agent::WorkerLine& line = team_.line_of(worker);
     if (line.phase.load() <= agent::Phase::kStart) return;
-    steps = std::max(steps, line.steps.load());
+    steps = std::max(steps, line.first_steps.load());
   }
   has_progress_ = true;
   faults_.went_on(unix_time_s(), steps);
@@ -221,13 +233,26 @@ bool Agent::may_leave() const {
          others >= options_.min_nodes;
 }
 
-void Agent::meet_again(const SharedEnd& end) {
-  launch::meet_again(meeting_, options_, end.staying, attempt_, [this] {
-    wait_for_events(/*timeout_ms=*/0);
-    if (signal_ == 0) return;
-    throw LaunchError({.what = "the job was ended while it waited for nodes",
-                       .got = signal_name(signal_)});
-  });
+// False if a signal came.
+bool Agent::meet_again(const SharedEnd& end) {
+  struct Stopped {};
+  try {
+    launch::meet_again(meeting_, options_, end.staying, attempt_, [this] {
+      while (const auto signal = signals_.take()) signal_ = *signal;
+      if (signal_ != 0) throw Stopped();
+      wait_for_events(/*timeout_ms=*/0);
+    });
+    return true;
+  } catch (const Stopped&) {
+    end_by_signal();
+    return false;
+  }
+}
+
+void Agent::end_by_signal() {
+  reason_ = Reason::kSignal;
+  ending_signal_ = signal_;
+  notice_ = notice_of_signal(signal_);
 }
 
 std::vector<WorkerStream*> Agent::streams() {
@@ -323,10 +348,11 @@ void Agent::begin_ending(Reason reason, int signal, const Notice& notice) {
 }
 
 double Agent::grace_s() const {
-  return options_.grace_s.value_or(reason_ == Reason::kSignal
-                                       ? kGraceAfterSignalS
-                                   : is_sparing_ ? kGraceToWaitS
-                                                 : kGraceAfterFailureS);
+  const double usual_s = is_sparing_ && !notice_.is_fault ? kGraceToRegroupS
+                         : reason_ == Reason::kSignal     ? kGraceAfterSignalS
+                         : is_sparing_                    ? kGraceToWaitS
+                                                          : kGraceAfterFailureS;
+  return options_.grace_s.value_or(usual_s);
 }
 
 void Agent::drain() {

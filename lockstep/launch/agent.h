@@ -48,7 +48,8 @@ class Agent {
   bool may_restart() const;
   bool may_leave() const;
   void watch_peers();
-  void meet_again(const SharedEnd& end);
+  bool meet_again(const SharedEnd& end);
+  void end_by_signal();
   uint64_t steps_done() const;
   void tell_of_restart(const SharedEnd& end, double delay_s);
   void end_waiting();

@@ -125,7 +125,7 @@ SharedEnd Agent::end_attempt() {
 Decision Agent::decide(const SharedEnd& end) {
   if (reason_ == Reason::kNone || is_leaving_) return {};
   const bool is_fault = end.notice.is_fault;
-  if (is_fault) {
+  if (is_fault && (reason_ == Reason::kWorker || reason_ == Reason::kPeer)) {
     faults_.add(root_cause(end.failures), end.notice.why, start_time_s_,
                 has_progress_ ? std::optional(steps_done()) : std::nullopt);
   }
@@ -193,9 +193,10 @@ bool Agent::wait_before_restart(double delay_s) {
     ::poll(&ready, 1, static_cast<int>(left_s * 1000) + 1);
     err_.write_some();
   }
-  reason_ = Reason::kSignal;
-  ending_signal_ = signal_;
-  notice_ = notice_of_signal(signal_);
+  end_by_signal();
+  // Where nodes come and go, the others miss this one in the next attempt, and
+  // go on without it.
+  if (options_.is_elastic() && !meeting_.serves_store) return false;
   // The others are about to begin the next attempt, and hear of it there.
   if (meeting_.group.nodes.size() > 1) {
     use_keys_of_attempt();

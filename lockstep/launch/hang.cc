@@ -21,6 +21,12 @@ double seconds_since(uint64_t beat_ns) {
   return std::chrono::duration<double>(now - then).count();
 }
 
+// Where a rank may wait for others.
+bool is_collective(agent::Phase phase) {
+  return phase == agent::Phase::kAllReduce || phase == agent::Phase::kUpdate ||
+         phase == agent::Phase::kCheckpoint;
+}
+
 std::string state_of(const Worker& worker) {
   const pid_t pid = worker.process.pid();
   try {
@@ -61,12 +67,12 @@ std::optional<Hung> hung_worker(const WorkerTeam& team, double timeout_s) {
       std::find_if(team.workers().begin(), team.workers().end(), is_stopped);
   if (stopped != team.workers().end()) {
     slowest = static_cast<size_t>(stopped - team.workers().begin());
-  } else if (team.workers().size() > 1 && least == most &&
-             idle_s < 1.5 * timeout_s) {
-    return std::nullopt;
   }
   const Worker& worker = team.workers()[slowest];
   const agent::WorkerLine& line = team.line_of(worker);
+  const bool waits_for_others = stopped == team.workers().end() &&
+                                least == most && is_collective(line.phase);
+  if (waits_for_others && idle_s < 3 * timeout_s) return std::nullopt;
   return Hung{slowest,
               fmt::format("hung for {:.0f} s in {} after {} steps (the process "
                           "{})",

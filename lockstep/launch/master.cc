@@ -22,8 +22,12 @@ std::string own_name(const Meeting& meeting, const RunOptions& options) {
   return meeting.store.own_host();
 }
 
-Endpoint choose(const Meeting& meeting, const RunOptions& options) {
+Endpoint choose(const Meeting& meeting, const RunOptions& options, int round) {
   if (is_master_port_for_workers(options)) {
+    // Lockstep's programs don't use it: no reason to end a job that goes on.
+    if (round > 0 && options.master_port != 0) {
+      return {options.master_addr, options.master_port};
+    }
     return with_free_port(options, {options.master_addr, options.master_port});
   }
   // Where exactly it listens is the program's own affair; the port is what
@@ -46,9 +50,9 @@ void check_master_port(const RunOptions& options) {
 
 Endpoint begin_round(Meeting& meeting, const RunOptions& options, int round) {
   meeting.store.begin_round(round, meeting.group.world_size());
-  if (meeting.group.nodes.size() == 1) return choose(meeting, options);
+  if (meeting.group.nodes.size() == 1) return choose(meeting, options, round);
   if (meeting.group.node_rank == 0) {
-    const Endpoint master = choose(meeting, options);
+    const Endpoint master = choose(meeting, options, round);
     meeting.store.set(kKey, master.text());
     return master;
   }

@@ -16,6 +16,8 @@ namespace {
 using nlohmann::json;
 
 constexpr int kPollMs = 50;
+// It does so each kPollMs.
+constexpr double kShowsItselfS = 2;
 constexpr const char* kLatest = "latest group";
 
 std::string member_key(int member) { return fmt::format("member/{}", member); }
@@ -38,6 +40,19 @@ std::optional<Group> find_group(JobStore& store, int attempt, int member) {
     group.nodes.push_back(node);
   }
   return group;
+}
+
+std::string waits_key(int member) { return fmt::format("waits/{}", member); }
+
+// Whether it shows that it waits, or begins to.
+bool is_waiting(JobStore& store, int member) {
+  const auto before = store.get(waits_key(member), kShowsItselfS);
+  const Stopwatch watch;
+  while (before && watch.seconds() < kShowsItselfS) {
+    if (store.get(waits_key(member)) != before) return true;
+    ::poll(nullptr, 0, kPollMs);
+  }
+  return false;
 }
 
 class Patience {
@@ -87,7 +102,11 @@ void muster(JobStore& store, const RunOptions& options, Muster& muster,
     const int count = count_members(store);
     const auto most = static_cast<size_t>(options.nodes);
     while (muster.known < count && members.size() < most) {
-      members.push_back(muster.known++);
+      const int member = muster.known++;
+      const auto& staying = muster.staying;
+      const bool is_in =
+          std::find(staying.begin(), staying.end(), member) != staying.end();
+      if (!is_in && is_waiting(store, member)) members.push_back(member);
     }
     const auto nodes = static_cast<int>(members.size());
     if (nodes >= options.min_nodes) {
@@ -130,7 +149,8 @@ Group read_group(JobStore& store, const RunOptions& options, int member,
 int wait_for_group(JobStore& store, const RunOptions& options, int member,
                    const CheckStop& check_stop) {
   Patience patience(options, check_stop);
-  for (;;) {
+  for (int64_t beats = 0;; ++beats) {
+    store.set(waits_key(member), std::to_string(beats));
     if (const auto latest = store.get(kLatest)) {
       const int attempt = std::atoi(latest->c_str());
       const auto group = find_group(store, attempt, member);

@@ -43,7 +43,8 @@ void muster(JobStore& store, const RunOptions& options, Muster& muster,
 Group read_group(JobStore& store, const RunOptions& options, int member,
                  int attempt, const CheckStop& check_stop);
 
-/// The first attempt with `member` in it, for one that has just come.
+/// The first attempt with `member` in it, for one that has just come. It shows
+/// meanwhile that it is still there: who is not will not be taken.
 int wait_for_group(JobStore& store, const RunOptions& options, int member,
                    const CheckStop& check_stop);
 

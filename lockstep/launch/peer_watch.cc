@@ -138,9 +138,7 @@ void PeerWatch::check_beats() {
           "node {}, {}, said nothing for {:g} s: its agent or the network is "
           "gone",
           node, group_.nodes[node].text(), options_.keep_alive_s);
-      const bool is_server_lost = node == 0;
-      publish(
-          {.why = lost, .may_restart = options_.is_elastic && !is_server_lost});
+      publish({.why = lost, .may_restart = options_.is_elastic});
       return;
     }
   }

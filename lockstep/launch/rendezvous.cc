@@ -109,7 +109,7 @@ class Joiner {
  private:
   Meeting join_members(JobStore store) {
     const int member = register_member(store, self_);
-    Muster first;
+    Muster first{.attempt = 0, .staying = {member}, .known = 0};
     if (is_server_) {
       muster(store, options_, first, check_stop_);
     } else {

@@ -74,14 +74,16 @@ std::string by_kernel(pid_t pid) {
   std::string text;
   std::error_code error;
   const std::filesystem::path tasks = fmt::format("/proc/{}/task", pid);
-  for (const auto& task : std::filesystem::directory_iterator(tasks, error)) {
-    const std::string stat = line_of(task.path() / "stat");
+  // It may end meanwhile.
+  for (std::filesystem::directory_iterator task(tasks, error), end;
+       !error && task != end; task.increment(error)) {
+    const std::string stat = line_of(task->path() / "stat");
     const auto bracket = stat.rfind(')');
     const char state = bracket + 2 < stat.size() ? stat[bracket + 2] : '?';
     text += fmt::format(
         "thread {} ({}): state {}, in {}, system call {}\n",
-        task.path().filename().string(), line_of(task.path() / "comm"), state,
-        line_of(task.path() / "wchan"), line_of(task.path() / "syscall"));
+        task->path().filename().string(), line_of(task->path() / "comm"), state,
+        line_of(task->path() / "wchan"), line_of(task->path() / "syscall"));
   }
   return text;
 }

@@ -91,8 +91,9 @@ void check_kind(const TrainOptions& options, const Resume& resume) {
 namespace {
 
 // The newest snapshot of any node. All ranks that have that one read it.
-std::optional<Resume> find_snapshot(const World& world) {
-  const auto own = Snapshot::newest();
+std::optional<Resume> find_snapshot(const World& world,
+                                    const std::string& identity) {
+  const auto own = Snapshot::newest(identity);
   const std::string step = own ? std::to_string(own->info().step) : "";
   const auto steps = world.all_gather_text(step);
   Resume resume;
@@ -134,8 +135,9 @@ bool has_later_checkpoint(const TrainOptions& options, int64_t step) {
 
 }  // namespace
 
-std::optional<Resume> find_resume(const TrainOptions& options) {
-  auto snapshot = find_snapshot(options.world);
+std::optional<Resume> find_resume(const TrainOptions& options,
+                                  const std::string& identity) {
+  auto snapshot = find_snapshot(options.world, identity);
   if (snapshot && !has_later_checkpoint(options, snapshot->info.step)) {
     return snapshot;
   }

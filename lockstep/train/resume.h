@@ -18,7 +18,7 @@ struct Resume {
   int root = 0;  ///< the first of these ranks
 };
 
-/// The newest snapshot that an agent holds, if this is a restart; else what
+/// The newest snapshot of the run `identity` that an agent holds; else what
 /// options.resume asks for, found by rank 0 and told to all. Nothing for a run
 /// that starts at the beginning. Collective.
 ///
@@ -26,7 +26,8 @@ struct Resume {
 /// one, if the model's kind is another one, and when checkpoints in out_dir
 /// belong to another run than this one will be: they would be taken for its
 /// own later.
-std::optional<Resume> find_resume(const TrainOptions& options);
+std::optional<Resume> find_resume(const TrainOptions& options,
+                                  const std::string& identity);
 
 /// Throws CheckpointError listing the settings that are not those of the
 /// checkpoint. With options.allow_changes this, and in any case another

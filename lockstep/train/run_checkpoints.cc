@@ -21,25 +21,26 @@ bool is_whole_job(const TrainOptions& options) {
 
 }  // namespace
 
+void DataFingerprint::begin(std::shared_ptr<const data::Dataset> dataset) {
+  if (is_begun()) return;
+  sha256_ = std::async(std::launch::async, [data = std::move(dataset)] {
+              return data::fingerprint(*data);
+            }).share();
+}
+
 RunCheckpoints::RunCheckpoints(const TrainOptions& options, const Plan& plan,
-                               int64_t total_steps,
-                               std::shared_ptr<const data::Dataset> dataset,
-                               const std::optional<Resume>& resume)
+                               int64_t total_steps, DataFingerprint& data,
+                               const std::optional<Resume>& resume,
+                               std::string identity)
     : options_(options),
       plan_(plan),
       total_steps_(total_steps),
+      data_(data),
+      identity_(std::move(identity)),
       snapshots_(is_whole_job(options) ? options.snapshot_every : 0) {
-  if (options.out_dir.empty() && !resume) return;
-  // Rank 0 writes the manifest; all see to it that their data are the same.
-  const bool is_from_disk = resume && !resume->path.empty();
-  if (options.world.rank() == 0 || is_from_disk) {
-    data_sha256_ = std::async(std::launch::async, [data = std::move(dataset)] {
-                     return data::fingerprint(*data);
-                   }).share();
-  }
-  if (is_from_disk) {
+  if (resume && !resume->path.empty()) {
     check_settings(options, *resume->info.run,
-                   settings_of(options, plan, total_steps, data_sha256_.get()),
+                   settings_of(options, plan, total_steps, data_.get()),
                    versions_of(plan));
     resumed_from_ = resume->path;
     std::error_code ignored;
@@ -63,12 +64,13 @@ void RunCheckpoints::restore(const std::optional<Resume>& resume,
 
 CheckpointContent RunCheckpoints::content(const RunPosition& position,
                                           const StepRunner& runner,
-                                          const std::string& data) const {
+                                          const std::string& data,
+                                          const std::string& identity) const {
   const Settings settings = settings_of(options_, plan_, total_steps_, data);
   return {.info = {.model = options_.model,
                    .step = position.step,
                    .epoch = position.epoch,
-                   .parameter_sha256 = {},
+                   .parameter_sha256 = identity,
                    .run = RunRecord{.position = position,
                                     .settings = settings,
                                     .versions = versions_of(plan_)}},
@@ -84,7 +86,7 @@ void RunCheckpoints::snapshot(const RunPosition& position, StepRunner& runner,
   agent::enter(agent::Phase::kSnapshot);
   runner.parallel()->load_buffers();
   // The data are those of the job, whose processes are all started alike.
-  snapshots_.save(content(position, runner, "of the job"));
+  snapshots_.save(content(position, runner, "of the job", identity_));
 }
 
 void RunCheckpoints::save(const RunPosition& position,
@@ -93,12 +95,12 @@ void RunCheckpoints::save(const RunPosition& position,
   const TraceSpan span("checkpoint", TraceCategory::kCompute);
   agent::enter(agent::Phase::kCheckpoint);
   saved_step_ = position.step;
-  writer_->save(content(position, runner,
-                        data_sha256_.valid() ? data_sha256_.get() : ""));
+  writer_->save(
+      content(position, runner, data_.is_begun() ? data_.get() : "", ""));
 }
 
 std::optional<std::string> RunCheckpoints::finish(RunReport& report) {
-  report.resumed_from = resumed_from_;
+  if (!resumed_from_.empty()) report.resumed_from = resumed_from_;
   report.snapshots = snapshots_.costs();
   if (!writer_) return std::nullopt;
   std::optional<std::string> failure;

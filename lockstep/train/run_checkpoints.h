@@ -16,6 +16,17 @@
 
 namespace lockstep::train {
 
+/// SHA-256 of a dataset, computed beside what else is done, and once.
+class DataFingerprint {
+ public:
+  void begin(std::shared_ptr<const data::Dataset> dataset);
+  bool is_begun() const { return sha256_.valid(); }
+  std::string get() const { return sha256_.get(); }
+
+ private:
+  std::shared_future<std::string> sha256_;
+};
+
 /// The checkpoints of one run on the disk and in memory, beginning with the one
 /// that it goes on from.
 class RunCheckpoints {
@@ -23,9 +34,8 @@ class RunCheckpoints {
   /// Collective. Throws CheckpointError if `resume` is of a run with other
   /// settings or data.
   RunCheckpoints(const TrainOptions& options, const Plan& plan,
-                 int64_t total_steps,
-                 std::shared_ptr<const data::Dataset> dataset,
-                 const std::optional<Resume>& resume);
+                 int64_t total_steps, DataFingerprint& data,
+                 const std::optional<Resume>& resume, std::string identity);
 
   /// Loads what `runner` does not have yet. Collective.
   static void restore(const std::optional<Resume>& resume, const Plan& plan,
@@ -47,13 +57,14 @@ class RunCheckpoints {
 
  private:
   CheckpointContent content(const RunPosition& position,
-                            const StepRunner& runner,
-                            const std::string& data) const;
+                            const StepRunner& runner, const std::string& data,
+                            const std::string& identity) const;
 
   const TrainOptions& options_;
   const Plan& plan_;
   const int64_t total_steps_;
-  std::shared_future<std::string> data_sha256_;
+  DataFingerprint& data_;
+  const std::string identity_;
   std::optional<CheckpointWriter> writer_;
   SnapshotWriter snapshots_;
   std::string resumed_from_;

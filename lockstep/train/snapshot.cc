@@ -111,13 +111,20 @@ NamedTensors section(std::span<const std::byte> bytes, Kind kind,
 
 }  // namespace
 
-std::shared_ptr<const Snapshot> Snapshot::newest() {
+std::shared_ptr<const Snapshot> Snapshot::newest(const std::string& identity) {
   if (agent::page() == nullptr) return nullptr;
   auto memory = agent::SnapshotMemory::find(*agent::page());
   if (!memory) return nullptr;
   const auto saved = memory->newest();
   if (!saved) return nullptr;
-  return std::shared_ptr<const Snapshot>(new Snapshot(*memory, saved->bytes));
+  std::shared_ptr<const Snapshot> found(new Snapshot(*memory, saved->bytes));
+  return found->info().parameter_sha256 == identity ? found : nullptr;
+}
+
+std::string identity_of_run(const TrainOptions& options, int number) {
+  std::string text = fmt::format("run {} of {}", number, options.model.name);
+  for (const auto& word : options.command) text += '\0' + word;
+  return checksum_of(text);
 }
 
 Snapshot::Snapshot(agent::SnapshotMemory memory,
@@ -199,7 +206,12 @@ void SnapshotWriter::save(const CheckpointContent& content) {
     std::memcpy(slot.data(), &header, sizeof header);
     std::memcpy(slot.data() + sizeof header, info.data(), info.size());
   }
-  memory_->end(static_cast<uint64_t>(content.info.step) + 1);
+  // Steps that are repeated are another attempt's.
+  constexpr int kAttemptBits = 20;
+  const auto attempt =
+      static_cast<uint64_t>(page.line(page.own_line()).place.attempt);
+  memory_->end((static_cast<uint64_t>(content.info.step) + 1) << kAttemptBits |
+               (attempt & ((1U << kAttemptBits) - 1)));
   ++costs_.taken;
   costs_.seconds += watch.seconds();
   costs_.bytes = static_cast<int64_t>(at);

@@ -4,20 +4,22 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 
 #include "lockstep/comm/agent/snapshot_memory.h"
 #include "lockstep/train/checkpoint_writer.h"
 #include "lockstep/train/run_report.h"
 #include "lockstep/train/saved_state.h"
+#include "lockstep/train/trainer.h"
 
 namespace lockstep::train {
 
 /// A snapshot in memory that the agent of this node holds.
 class Snapshot : public SavedState {
  public:
-  /// The newest whole one; nothing without an agent or before the first.
-  /// Throws CheckpointError if what is there is none.
-  static std::shared_ptr<const Snapshot> newest();
+  /// The newest whole one of the run `identity`; nothing without an agent or
+  /// before the first. Throws CheckpointError if what is there is none.
+  static std::shared_ptr<const Snapshot> newest(const std::string& identity);
 
   const CheckpointInfo& info() const { return info_; }
   void load(models::Model& model) const override;
@@ -32,9 +34,13 @@ class Snapshot : public SavedState {
   CheckpointInfo info_;
 };
 
+/// What tells the `number`th run of this process from others that its agent may
+/// have started: its command and model.
+std::string identity_of_run(const TrainOptions& options, int number);
+
 /// Takes snapshots, between two steps: the workers of a node copy the state of
 /// the run into memory that their agent holds, each a part, so that a worker
-/// that is killed takes nothing of it along. docs/restarts.md.
+/// that is killed takes nothing of it along. docs/launcher.md.
 class SnapshotWriter {
  public:
   /// Every so many steps; 0, or without an agent that would replace a worker:
@@ -42,8 +48,8 @@ class SnapshotWriter {
   explicit SnapshotWriter(int64_t every);
 
   bool is_due(int64_t step, bool is_last) const;
-  /// Of the same content on all ranks. Collective among the workers of a node
-  /// the first time.
+  /// Of the same content on all ranks; its info.parameter_sha256 is the run's
+  /// identity. Collective among the workers of a node the first time.
   void save(const CheckpointContent& content);
   const SnapshotReport& costs() const { return costs_; }
 

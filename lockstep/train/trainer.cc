@@ -1,6 +1,7 @@
 #include "lockstep/train/trainer.h"
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <limits>
 #include <memory>
@@ -24,6 +25,7 @@
 #include "lockstep/train/resume.h"
 #include "lockstep/train/run_checkpoints.h"
 #include "lockstep/train/schedule.h"
+#include "lockstep/train/snapshot.h"
 #include "lockstep/train/state_dict.h"
 #include "lockstep/train/step_recorder.h"
 #include "lockstep/train/step_runner.h"
@@ -74,6 +76,8 @@ struct History {
   int64_t samples = 0;  // in all steps
   std::shared_ptr<const data::Dataset> training_data;
   std::shared_ptr<const data::Dataset> test_data;
+  DataFingerprint data_fingerprint;
+  std::string identity;  // of the run, among those of its agent
 };
 
 // A run, from its beginning or from where another one was, to its end or to
@@ -85,14 +89,15 @@ class Run {
       : options_(options),
         stop_(stop),
         history_(history),
-        resume_(find_resume(options)),
+        resume_(find_resume(options, history.identity)),
         plan_(make_plan(options, saved_settings())),
         dataset_(open_training_data()),
         train_data_(
             make_loader(options_, plan_, data::Split::kTrain, dataset_)),
         test_data_(open_test_data()),
         total_steps_(count_steps(options_, train_data_->batches())),
-        checkpoints_(options_, plan_, total_steps_, dataset_, resume_),
+        checkpoints_(options_, plan_, total_steps_, data_fingerprint(), resume_,
+                     history.identity),
         runner_(options_, plan_, resume_ ? &*resume_ : nullptr),
         progress_(options_.progress && is_first()
                       ? default_progress_style(stdout)
@@ -103,6 +108,7 @@ class Run {
         samples_(history.samples) {
     describe();
     if (resume_) go_on();
+    agent::begin_steps(static_cast<uint64_t>(step_));
   }
 
   void train() {
@@ -122,7 +128,33 @@ class Run {
 
  private:
   Settings saved_settings() const {
-    return resume_ ? resume_->info.run->settings : Settings();
+    if (!resume_) return {};
+    Settings settings = resume_->info.run->settings;
+    // Nodes came or went, and nobody said which shards suit all numbers.
+    const int64_t ranks = options_.world.size();
+    const auto shards = settings.find("shards");
+    const bool may_change = resume_->path.empty() && options_.shards == 0 &&
+                            shards != settings.end() && ranks > 1;
+    if (may_change && std::stoll(shards->second) % ranks != 0) {
+      if (is_first()) {
+        log_warning("train", fmt::format("{} shards became {}: the run goes "
+                                         "on, but not to the same bits; give "
+                                         "--shards a multiple of all numbers "
+                                         "of ranks",
+                                         shards->second, ranks));
+      }
+      settings.erase(shards);
+    }
+    return settings;
+  }
+
+  // Rank 0 writes it into manifests; all see to it that a checkpoint's data are
+  // theirs.
+  DataFingerprint& data_fingerprint() {
+    const bool is_from_disk = resume_ && !resume_->path.empty();
+    const bool writes = is_first() && !options_.out_dir.empty();
+    if (writes || is_from_disk) history_.data_fingerprint.begin(dataset_);
+    return history_.data_fingerprint;
   }
 
   std::shared_ptr<const data::Dataset> open_training_data() {
@@ -174,7 +206,6 @@ class Run {
                               resume_->path, at.step, total_steps_));
     }
     step_ = at.step;
-    agent::count_steps(static_cast<uint64_t>(step_));
     take_back_steps();
     mean_ = RunningMean(at.loss_sum, at.correct, at.samples);
     progress_.line(fmt::format("resumed from {}: step {} of {}",
@@ -216,10 +247,12 @@ class Run {
       if (!batch) break;
       if (recorder_) recorder_->begin_step(begin_ns);
       if (train_batch(*batch, epoch)) {
-        report_.interrupted = true;
+        report_.interrupted = !regroups_;
         break;
       }
     }
+    const bool is_at_end = step_ % train_data_->batches() == 0;
+    if (regroups_ && !is_at_end) wait_for_nodes();
     epoch_report.train_loss = mean_.loss();
     epoch_report.train_accuracy = mean_.accuracy();
     report_.epochs.push_back(epoch_report);
@@ -229,7 +262,14 @@ class Run {
         device_names(), epoch, options_.batch_size,
         step_ - epoch * train_data_->batches(), epoch_report.lr, mean_.loss(),
         100 * mean_.accuracy()));
-    if (step_ % train_data_->batches() == 0) mean_ = {};
+    if (is_at_end) mean_ = {};
+    if (regroups_) wait_for_nodes();
+  }
+
+  // What ends the run makes this rank wait for the agent.
+  [[noreturn]] static void wait_for_nodes() {
+    throw CommError({.what = "nodes of the job come or go",
+                     .got = "a request of the agent to wait for them"});
   }
 
   std::optional<data::Batch> next_batch() {
@@ -264,16 +304,13 @@ class Run {
                     .accuracy = mean_.accuracy(),
                     .samples = outcome.samples});
     agent::count_steps(static_cast<uint64_t>(step_));
-    const bool regroups = outcome.stop_signal == kRegroupSignal;
-    checkpoints_.snapshot(position(), runner_, regroups);
-    if (regroups) {
-      throw CommError({.what = "nodes of the job come or go",
-                       .got = "a request of the agent to wait for them"});
-    }
+    regroups_ = outcome.stop_signal == kRegroupSignal;
+    checkpoints_.snapshot(position(), runner_, regroups_);
     if (options_.checkpoint_every > 0 &&
         step_ % options_.checkpoint_every == 0) {
       checkpoints_.save(position(), runner_);
     }
+    if (regroups_) return true;
     report_.stop_signal = outcome.stop_signal;
     return outcome.stop_signal != 0;
   }
@@ -376,6 +413,7 @@ class Run {
   std::optional<StepRecorder> recorder_;
   RunningMean mean_;  // of the epoch so far
   int64_t step_ = 0;
+  bool regroups_ = false;
 };
 
 // To the end, or until another rank is lost: then that error, and nothing is
@@ -399,8 +437,11 @@ RunReport run_training(const TrainOptions& options,
   // Before the first tensor, so that all of them are on an account.
   install_accounting_allocator();
   prepare_outputs(options);
-  if (options.rejoin) agent::promise_to_wait();
+  std::optional<agent::PromiseToWait> promise;
+  if (options.rejoin) promise.emplace();
+  static std::atomic<int> runs = 0;
   History history;
+  history.identity = identity_of_run(options, runs++);
   TrainOptions now = options;
   for (;;) {
     const auto lost = run_once(now, stop, history);

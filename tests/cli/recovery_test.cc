@@ -131,5 +131,20 @@ TEST(SlowRecoveryOf, WhatFailsAtTheSameStepEachTimeEnds) {
   EXPECT_PRED2(contains, ended.err, "is not finite");
 }
 
+TEST(SlowRecoveryOf, TwoRunsOfOneScriptDoNotTakeEachOthersState) {
+  const std::string train = kProgram +
+                            " train --model mlp --data synthetic --batch-size "
+                            "32 --max-steps 5 --no-eval --lr ";
+  const auto last_digest = [](const std::string& script) {
+    const Ended ended =
+        run_lockstep({"run", "--max-restarts", "1", "--", "sh", "-c", script});
+    EXPECT_EQ(ended.code, 0) << ended.err;
+    EXPECT_FALSE(contains(ended.out, "resumed from memory")) << ended.out;
+    return digest_in(ended.out.substr(ended.out.rfind("parameter_sha256")));
+  };
+  EXPECT_EQ(last_digest(train + "0.1; " + train + "0.2"),
+            last_digest(train + "0.2"));
+}
+
 }  // namespace
 }  // namespace lockstep

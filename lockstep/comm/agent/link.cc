@@ -57,6 +57,11 @@ void enter(Phase phase) {
   }
 }
 
+void begin_steps(uint64_t steps) noexcept {
+  if (line() != nullptr) line()->first_steps.store(steps);
+  count_steps(steps);
+}
+
 void count_steps(uint64_t steps) noexcept {
   WorkerLine* const own = line();
   if (own == nullptr) return;
@@ -77,8 +82,12 @@ bool may_wait() {
   return page() != nullptr && page()->header().may_wait.load() != 0;
 }
 
-void promise_to_wait() noexcept {
+PromiseToWait::PromiseToWait() noexcept {
   if (line() != nullptr) line()->can_wait = 1;
+}
+
+PromiseToWait::~PromiseToWait() {
+  if (line() != nullptr) line()->can_wait = 0;
 }
 
 bool is_attempt_over() {
@@ -92,8 +101,7 @@ bool is_regroup_wanted() {
 }
 
 std::optional<Place> wait_for_next(const std::string& why,
-                                   const std::function<bool()>& stop,
-                                   double deadline_s) {
+                                   const std::function<bool()>& stop) {
   if (!may_wait()) return std::nullopt;
   constexpr int kLookEveryMs = 100;
   WorkerLine& own = *line();
@@ -105,7 +113,8 @@ std::optional<Place> wait_for_next(const std::string& why,
   const Stopwatch waited;
   while (own.attempt.load() == attempt) {
     const bool is_in_vain = page()->header().is_closed.load() != 0 ||
-                            waited.seconds() > deadline_s || (stop && stop());
+                            waited.seconds() > page()->header().patience_s ||
+                            (stop && stop());
     if (is_in_vain) {
       own.waits_after.store(0);
       return std::nullopt;

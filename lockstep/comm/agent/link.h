@@ -17,6 +17,8 @@ const Page* page();
 
 /// Says what this rank is at from now on.
 void enter(Phase phase);
+/// Says that so many steps are done already, and the others begin.
+void begin_steps(uint64_t steps) noexcept;
 /// Says that so many steps are done.
 void count_steps(uint64_t steps) noexcept;
 /// Says that one more collective has begun: who began the fewest is the one
@@ -31,18 +33,24 @@ void set_phase_hook(PhaseHook hook);
 /// Whether this rank, if it loses another, should wait for the agent instead
 /// of ending.
 bool may_wait();
-/// Promises to do so: the agent will not end this rank at once.
-void promise_to_wait() noexcept;
+/// While it lives, this rank promises to do so: the agent will not end it at
+/// once.
+class PromiseToWait {
+ public:
+  PromiseToWait() noexcept;
+  ~PromiseToWait();
+  PromiseToWait(const PromiseToWait&) = delete;
+  PromiseToWait& operator=(const PromiseToWait&) = delete;
+};
 /// Whether the agent has given up the attempt that this process is in.
 bool is_attempt_over();
 /// Whether the agent wants the workers to wait for the next attempt after the
 /// step that they are in: nodes come or go.
 bool is_regroup_wanted();
 /// Tells the agent why the attempt can't go on, and waits for the next one.
-/// Nothing if there is none: no agent, no restarts left, `stop()`, or
-/// `deadline_s` seconds without a word.
+/// Nothing if there is none: no agent, no restarts left, `stop()`, or no word
+/// for as long as the agent said that it may take.
 std::optional<Place> wait_for_next(const std::string& why,
-                                   const std::function<bool()>& stop,
-                                   double deadline_s);
+                                   const std::function<bool()>& stop);
 
 }  // namespace lockstep::agent

@@ -11,7 +11,9 @@
 namespace lockstep::agent {
 namespace {
 
-constexpr uint64_t kMagic = 0x31676150736b634cULL;
+// Of this very layout: a worker may be of another build than its agent.
+constexpr uint64_t kMagic =
+    0x31676150736b634cULL ^ sizeof(PageHeader) << 32 ^ sizeof(WorkerLine);
 constexpr size_t kFields = 5;
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free);

@@ -56,6 +56,7 @@ struct StoreAccess {
 struct alignas(64) WorkerLine {
   // Written by the worker.
   std::atomic<uint64_t> steps;        ///< done
+  std::atomic<uint64_t> first_steps;  ///< done when it began
   std::atomic<uint64_t> collectives;  ///< begun
   std::atomic<uint64_t> beat_ns;      ///< last sign of life, steady clock
   std::atomic<Phase> phase;
@@ -82,6 +83,7 @@ struct SnapshotOffer {
 struct PageHeader {
   uint64_t magic;
   uint32_t workers;
+  uint32_t patience_s;  ///< how long a worker waits for the next attempt
   /// A rank that lost another is to wait for the next attempt: there may be
   /// one.
   std::atomic<uint32_t> may_wait;

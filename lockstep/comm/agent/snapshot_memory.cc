@@ -8,6 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/stopwatch.h"
+#include "lockstep/comm/agent/link.h"
 #include "lockstep/comm/shm/futex.h"
 
 namespace lockstep::agent {
@@ -66,15 +67,17 @@ SnapshotMemory SnapshotMemory::make(const Page& page, size_t bytes) {
       return *found;
     }
     if (page.own_line() == 0 && !made[0]) {
+      // Nobody should read addresses that are being written.
+      set_state(offer, State::kNone);
       made = {shm::Segment::create(whole), shm::Segment::create(whole)};
       offer.slots = {made[0]->address(), made[1]->address()};
       set_state(offer, State::kOffered);
     }
-    if (waited.seconds() > kPatienceS) {
+    if (waited.seconds() > kPatienceS || is_attempt_over()) {
       throw CommError(
           {.what = "there is no memory for snapshots",
            .expected = fmt::format("the agent to hold 2 x {} bytes", whole),
-           .got = fmt::format("nothing within {:g} s", kPatienceS),
+           .got = fmt::format("nothing for {:.0f} s", waited.seconds()),
            .fix = "train with --snapshot-every 0"});
     }
     wait_while(offer, offer.state.load());

@@ -36,7 +36,9 @@ class SnapshotMemory {
   std::optional<Saved> newest() const;
 
   /// The slot to fill: not the newest. It is no snapshot until every worker
-  /// of the node has called end() with the same stamp (not 0).
+  /// of the node has called end() with the same stamp: not 0, greater than
+  /// before, and another one in each attempt, so that parts of two attempts
+  /// are never taken for a whole.
   std::span<std::byte> begin();
   void end(uint64_t stamp);
 
@@ -60,7 +62,6 @@ class SnapshotHolder {
   explicit SnapshotHolder(Page page) : page_(std::move(page)) {}
   /// Looks for an offer. To be called often.
   void look();
-  bool has_memory() const { return slots_[0] != nullptr; }
 
  private:
   Page page_;

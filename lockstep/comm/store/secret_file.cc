@@ -99,12 +99,14 @@ void write_secret(const std::string& path) {
   const bool is_written =
       file.is_open() && ::write(file.get(), text.data(), text.size()) ==
                             static_cast<ssize_t>(text.size());
-  const int error = errno;
+  int error = errno;
   OPENSSL_cleanse(text.data(), text.size());
   // The first one's is everybody's: a link does not replace what is there.
-  const bool is_there =
-      is_written &&
-      (::link(temporary.c_str(), path.c_str()) == 0 || errno == EEXIST);
+  bool is_there = false;
+  if (is_written) {
+    is_there = ::link(temporary.c_str(), path.c_str()) == 0 || errno == EEXIST;
+    error = errno;
+  }
   if (file.is_open()) ::unlink(temporary.c_str());
   if (!is_there) fail("can't write " + path, std::strerror(error));
 }

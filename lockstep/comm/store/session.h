@@ -14,8 +14,6 @@ namespace lockstep::store {
 /// What is said is not hidden.
 class Session {
  public:
-  static constexpr size_t kOverhead = sizeof(Digest);
-
   Session(const Key& sending, const Key& receiving);
 
   /// The frame that carries `body`.
