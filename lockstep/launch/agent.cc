@@ -337,12 +337,11 @@ void Agent::begin_ending(Reason reason, int signal, const Notice& notice) {
   ending_signal_ = signal;
   ending_time_s_ = unix_time_s();
   ending_.restart();
-  page_.header().over = static_cast<uint32_t>(attempt_) + 1;
   // Who lost another rank comes to wait by itself.
   is_sparing_ = notice.may_restart && (may_restart() || !notice.is_fault);
-  if (is_sparing_ && !notice.is_fault) {
-    page_.header().regroup = static_cast<uint32_t>(attempt_) + 1;
-  }
+  // A signal is no reason to give up: there is a checkpoint to be written.
+  auto& word = notice.is_fault ? page_.header().over : page_.header().regroup;
+  if (is_sparing_) word = static_cast<uint32_t>(attempt_) + 1;
   team_.send(signal, is_sparing_ ? Whom::kWillNotWait : Whom::kAll);
   if (peers_) peers_->tell(notice);
 }
