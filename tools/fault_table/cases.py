@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import secrets
 import signal
 import socket
 import tempfile
@@ -106,8 +107,18 @@ class Case:
         return [Job([*prefixes[node], *run, "--nnodes", "2", "--node-rank",
                      str(node), "--nproc-per-node", "1", "--master-addr",
                      address, "--master-port", str(self.port), "--rdzv-conf",
-                     KEEP_ALIVE, "--pin-cores", "off", *train],
+                     KEEP_ALIVE, "--pin-cores", "off", "--secret-file",
+                     self.secret_file(), *train],
                     self.environment()) for node in (0, 1)]
+
+    def secret_file(self):
+        """The job's secret, for this user alone."""
+        path = self.folder / "secret"
+        if not path.exists():
+            with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600),
+                      "w", encoding="ascii") as file:
+                file.write(secrets.token_hex(32))
+        return str(path)
 
     def run(self):
         """Runs it to its end; returns the outcome, without the digest."""
