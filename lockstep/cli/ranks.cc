@@ -6,10 +6,10 @@
 
 #include "lockstep/base/chunk.h"
 #include "lockstep/base/interrupt.h"
+#include "lockstep/base/subprocess.h"
 #include "lockstep/cli/checks.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/launch/run.h"
-#include "lockstep/report/subprocess.h"
 #include "lockstep/train/plan.h"
 
 namespace lockstep::cli {
@@ -38,7 +38,7 @@ void start_ranks(int count) {
   // Rank 0 alone prints, and its progress bar is better without a label.
   options.label_lines = launch::LabelLines::kOff;
   std::vector<std::string> command = command_line();
-  command[0] = report::own_program();
+  command[0] = own_program();
   throw CLI::RuntimeError(launch::run(options, command));
 }
 

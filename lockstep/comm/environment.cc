@@ -29,6 +29,38 @@ std::vector<uint16_t> user_port() {
   return {static_cast<uint16_t>(*port)};
 }
 
+std::string torchrun_id(int64_t attempt) {
+  // The agent's store outlives the ranks of an attempt that failed.
+  return fmt::format("{}.{}", env("TORCHELASTIC_RUN_ID").value_or("torchrun"),
+                     attempt);
+}
+
+void read_place(const std::string& launcher, Environment& environment) {
+  // One alone would start as many worlds of one as there are ranks.
+  environment.world_size =
+      launcher_number("WORLD_SIZE", 1, kMostRanks, launcher);
+  environment.rank =
+      launcher_number("RANK", 0, environment.world_size - 1, launcher);
+  if (environment.world_size == 1) return;
+  environment.local_world_size =
+      launcher_number("LOCAL_WORLD_SIZE", 1, environment.world_size, launcher);
+  environment.local_rank = launcher_number(
+      "LOCAL_RANK", 0,
+      std::min(environment.local_world_size - 1, environment.rank), launcher);
+  environment.node_rank = static_cast<int>(
+      env_integer("GROUP_RANK", 0, environment.rank)
+          .value_or(environment.rank / environment.local_world_size));
+}
+
+void move_to(const agent::Place& place, Environment& environment) {
+  environment.rank = place.rank;
+  environment.world_size = place.world_size;
+  environment.local_rank = place.local_rank;
+  environment.local_world_size = place.local_world_size;
+  environment.node_rank = place.node_rank;
+  environment.run_id = torchrun_id(place.attempt);
+}
+
 }  // namespace
 
 int launcher_number(const std::string& name, int least, int most,
@@ -63,42 +95,6 @@ std::vector<uint16_t> candidate_ports(const std::string& run_id) {
   }
   return ports;
 }
-
-namespace {
-
-std::string torchrun_id(int64_t attempt) {
-  // The agent's store outlives the ranks of an attempt that failed.
-  return fmt::format("{}.{}", env("TORCHELASTIC_RUN_ID").value_or("torchrun"),
-                     attempt);
-}
-
-void read_place(const std::string& launcher, Environment& environment) {
-  // One alone would start as many worlds of one as there are ranks.
-  environment.world_size =
-      launcher_number("WORLD_SIZE", 1, kMostRanks, launcher);
-  environment.rank =
-      launcher_number("RANK", 0, environment.world_size - 1, launcher);
-  if (environment.world_size == 1) return;
-  environment.local_world_size =
-      launcher_number("LOCAL_WORLD_SIZE", 1, environment.world_size, launcher);
-  environment.local_rank = launcher_number(
-      "LOCAL_RANK", 0,
-      std::min(environment.local_world_size - 1, environment.rank), launcher);
-  environment.node_rank = static_cast<int>(
-      env_integer("GROUP_RANK", 0, environment.rank)
-          .value_or(environment.rank / environment.local_world_size));
-}
-
-void move_to(const agent::Place& place, Environment& environment) {
-  environment.rank = place.rank;
-  environment.world_size = place.world_size;
-  environment.local_rank = place.local_rank;
-  environment.local_world_size = place.local_world_size;
-  environment.node_rank = place.node_rank;
-  environment.run_id = torchrun_id(place.attempt);
-}
-
-}  // namespace
 
 std::optional<Environment> torchrun_environment() {
   if (!env("RANK") && !env("WORLD_SIZE")) return std::nullopt;

@@ -15,6 +15,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/round_up.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/device/block_cache.h"
 #include "lockstep/device/cuda.h"
@@ -99,7 +100,7 @@ std::string available_memory() {
 }
 
 int64_t rounded_up(int64_t bytes) {
-  return (bytes + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;
+  return round_up<int64_t>(bytes, kBlockAlignment);
 }
 
 SizeClass size_class_for(int64_t bytes) {

@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "lockstep/base/round_up.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/parallel/packed_tensors.h"
 
@@ -33,7 +34,7 @@ MessageExchange::MessageExchange(const World& world, const ModuleHandle& module,
   at_.push_back(0);
   for (const Tensor& parameter : parameters_) {
     const auto bytes = static_cast<int64_t>(parameter.nbytes());
-    at_.push_back(at_.back() + (bytes + kLine - 1) / kLine * kLine);
+    at_.push_back(at_.back() + round_up(bytes, kLine));
   }
   broadcast(world_, module.parameters, 0);
   broadcast(world_, buffers_, 0);

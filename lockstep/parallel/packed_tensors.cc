@@ -2,6 +2,8 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 
+#include "lockstep/base/round_up.h"
+
 namespace lockstep {
 
 namespace {
@@ -10,8 +12,7 @@ namespace {
 constexpr int64_t kAlignment = 16;
 
 int64_t padded_bytes(const torch::Tensor& tensor) {
-  return (static_cast<int64_t>(tensor.nbytes()) + kAlignment - 1) / kAlignment *
-         kAlignment;
+  return round_up(static_cast<int64_t>(tensor.nbytes()), kAlignment);
 }
 
 }  // namespace

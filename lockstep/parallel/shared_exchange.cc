@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/round_up.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/optim/blocks.h"
 
@@ -20,9 +21,10 @@ namespace {
 
 constexpr size_t kLine = 64;
 
-size_t round_up(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+// To whole lines.
+size_t lines(size_t bytes) { return round_up(bytes, kLine); }
 
-size_t bytes_of(const Tensor& tensor) { return round_up(tensor.nbytes()); }
+size_t bytes_of(const Tensor& tensor) { return lines(tensor.nbytes()); }
 
 }  // namespace
 
@@ -57,11 +59,11 @@ SharedExchange::SharedExchange(const World& world, const ModuleHandle& module,
   }
 
   const size_t count = parameters_.size();
-  copies_at_ = round_up(sizeof(Table)) +
-               round_up(static_cast<size_t>(shards_) * sizeof(double)) +
-               round_up(most_partials_ * count * sizeof(int64_t)) +
-               round_up(most_partials_ * sizeof(Table::Range)) +
-               round_up(most_values_ * sizeof(double));
+  copies_at_ = lines(sizeof(Table)) +
+               lines(static_cast<size_t>(shards_) * sizeof(double)) +
+               lines(most_partials_ * count * sizeof(int64_t)) +
+               lines(most_partials_ * sizeof(Table::Range)) +
+               lines(most_values_ * sizeof(double));
   copy_at_.push_back(0);
   size_t donated_bytes = 0;
   for (const Tensor& parameter : parameters_) {
@@ -127,26 +129,26 @@ SharedExchange::Table& SharedExchange::table(int rank) const {
 }
 
 std::span<double> SharedExchange::losses(int rank) const {
-  std::byte* at = memory_.of(rank).data() + round_up(sizeof(Table));
+  std::byte* at = memory_.of(rank).data() + lines(sizeof(Table));
   return {reinterpret_cast<double*>(at), static_cast<size_t>(shards_)};
 }
 
 std::span<int64_t> SharedExchange::places(int rank, size_t partial) const {
   const size_t count = parameters_.size();
   std::byte* at = reinterpret_cast<std::byte*>(losses(rank).data()) +
-                  round_up(losses(rank).size_bytes());
+                  lines(losses(rank).size_bytes());
   return {reinterpret_cast<int64_t*>(at) + partial * count, count};
 }
 
 std::span<double> SharedExchange::values(int rank) const {
   std::byte* at = memory_.of(rank).data() + copies_at_ -
-                  round_up(most_values_ * sizeof(double));
+                  lines(most_values_ * sizeof(double));
   return {reinterpret_cast<double*>(at), most_values_};
 }
 
 std::span<SharedExchange::Table::Range> SharedExchange::ranges(int rank) const {
   std::byte* at = reinterpret_cast<std::byte*>(values(rank).data()) -
-                  round_up(most_partials_ * sizeof(Table::Range));
+                  lines(most_partials_ * sizeof(Table::Range));
   return {reinterpret_cast<Table::Range*>(at), most_partials_};
 }
 

@@ -3,8 +3,8 @@
 #include <functional>
 #include <string>
 
+#include "lockstep/base/subprocess.h"
 #include "lockstep/report/comparison.h"
-#include "lockstep/report/subprocess.h"
 
 namespace lockstep::report {
 

@@ -51,7 +51,7 @@ TEST(Sha256, DoesNotDependOnThePieces) {
 TEST(Sha256, AgreesWithPython) {
   const TemporaryFolder folder;
   std::string bytes;
-  for (int i = 0; i < 123'457; ++i) bytes += static_cast<char>(i * i >> 3);
+  for (uint32_t i = 0; i < 123'457; ++i) bytes += static_cast<char>(i * i >> 3);
   write_text(folder.path("f"), bytes);
   const std::string command =
       std::string(LOCKSTEP_TEST_PYTHON) +

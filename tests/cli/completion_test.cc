@@ -4,8 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "lockstep/base/subprocess.h"
 #include "lockstep/cli/command_tree.h"
-#include "lockstep/report/subprocess.h"
 #include "tests/cli/program.h"
 
 namespace lockstep {
@@ -16,11 +16,10 @@ using cli::OptionWords;
 
 constexpr const char* kProgram = LOCKSTEP_BINARY_DIR "/bin/lockstep";
 
-report::CommandResult run_shell(const std::string& shell,
-                                const std::string& script) {
-  return report::run_command({.arguments = {shell, "-c", script},
-                              .environment = {{"LOCKSTEP", kProgram}},
-                              .deadline_s = 60});
+CommandResult run_shell(const std::string& shell, const std::string& script) {
+  return run_command({.arguments = {shell, "-c", script},
+                      .environment = {{"LOCKSTEP", kProgram}},
+                      .deadline_s = 60});
 }
 
 bool has_shell(const std::string& shell) {
@@ -101,8 +100,8 @@ TEST(ZshCompletion, IsValidWhateverTheDescriptions) {
   if (!has_shell("zsh")) GTEST_SKIP() << "zsh is not installed";
   for (const auto& script : {run_lockstep({"completion", "zsh"}).out,
                              cli::zsh_completion(awkward_tree())}) {
-    const auto result = report::run_command(
-        {.arguments = {"zsh", "-fnc", script}, .deadline_s = 60});
+    const auto result =
+        run_command({.arguments = {"zsh", "-fnc", script}, .deadline_s = 60});
     EXPECT_TRUE(result.ok()) << result.err;
   }
 }
@@ -122,10 +121,10 @@ TEST(FishCompletion, OffersTheChoicesOfAnOption) {
 TEST(FishCompletion, IsValidWhateverTheDescriptions) {
   if (!has_shell("fish")) GTEST_SKIP() << "fish is not installed";
   const auto result =
-      report::run_command({.arguments = {"fish", "-c",
-                                         cli::fish_completion(awkward_tree()) +
-                                             "complete -C 'lockstep act --od'"},
-                           .deadline_s = 60});
+      run_command({.arguments = {"fish", "-c",
+                                 cli::fish_completion(awkward_tree()) +
+                                     "complete -C 'lockstep act --od'"},
+                   .deadline_s = 60});
   EXPECT_TRUE(result.ok()) << result.err;
   EXPECT_EQ(result.out, "--odd\tit's [a]: \\ \"b\" $c `d`\n");
 }

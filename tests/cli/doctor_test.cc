@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/cpu_set.h"
+#include "lockstep/base/subprocess.h"
 #include "lockstep/base/version.h"
-#include "lockstep/report/subprocess.h"
 #include "tests/base/temporary_folder.h"
 
 namespace lockstep::cli {
@@ -145,11 +145,11 @@ TEST(CgroupMemory, HasNoLimitWhereThereIsNone) {
             std::make_pair(HostFacts::kNoLimit, 0L));
 }
 
-report::CommandResult run_doctor(
+CommandResult run_doctor(
     const std::map<std::string, std::string>& environment = {}) {
-  return report::run_command({.arguments = {kProgram, "doctor", "--json"},
-                              .environment = environment,
-                              .deadline_s = 60});
+  return run_command({.arguments = {kProgram, "doctor", "--json"},
+                      .environment = environment,
+                      .deadline_s = 60});
 }
 
 TEST(Doctor, ReportsThisMachine) {
@@ -177,7 +177,7 @@ TEST(Doctor, WarnsOfAVariableThatDisturbs) {
 }
 
 TEST(Doctor, EndsWithOneWhenTrainingIsImpossible) {
-  const auto result = report::run_command(
+  const auto result = run_command(
       {.arguments = {"sh", "-c", "ulimit -n 40; exec \"$0\" doctor", kProgram},
        .deadline_s = 60});
   EXPECT_EQ(result.exit_code, 1) << result.err;

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/report/subprocess.h"
+#include "lockstep/base/subprocess.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/cli/program.h"
 #include "tests/train/python.h"
@@ -61,7 +61,7 @@ TEST(ParityRun, GivesWorkersTorchrunsEnvironment) {
                                  "torch.distributed.run"};
   words.insert(words.end(), options.begin(), options.end());
   words.push_back(script);
-  const auto result = report::run_command(
+  const auto result = run_command(
       {.arguments = words, .environment = with(torchruns), .deadline_s = 120});
   ASSERT_TRUE(result.ok()) << result.err;
 

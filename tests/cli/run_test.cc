@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/cpu_set.h"
-#include "lockstep/report/subprocess.h"
+#include "lockstep/base/subprocess.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/cli/program.h"
 
@@ -218,7 +218,7 @@ TEST(SlowRun, NeverMixesLines) {
 }
 
 TEST(SlowRun, LosesNothingToASlowReader) {
-  const auto result = report::run_command(
+  const auto result = run_command(
       {.arguments = {"sh", "-c",
                      "\"$LOCKSTEP\" run --nproc-per-node 2 -- seq 200000 | "
                      "{ sleep 2; sort | uniq -c | grep -c '^ *1 '; }"},
@@ -229,7 +229,7 @@ TEST(SlowRun, LosesNothingToASlowReader) {
 
 TEST(SlowRun, EndsWhenNobodyReadsItAnyMore) {
   const TemporaryFolder folder;
-  const auto result = report::run_command(
+  const auto result = run_command(
       {.arguments = {"sh", "-c",
                      "{ \"$LOCKSTEP\" run --nproc-per-node 2 -- yes; "
                      "echo $? >$OUT; } | head -n 1"},

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "lockstep/report/subprocess.h"
+#include "lockstep/base/subprocess.h"
 
 namespace lockstep {
 namespace {
@@ -21,8 +21,7 @@ void expect(const std::string& recipe, const std::vector<std::string>& command,
                                  source + "/tests/cli/slurm_requeue.py",
                                  LOCKSTEP_BINARY_DIR "/bin/lockstep", recipe};
   words.insert(words.end(), command.begin(), command.end());
-  const auto result =
-      report::run_command({.arguments = words, .deadline_s = 250});
+  const auto result = run_command({.arguments = words, .deadline_s = 250});
   if (result.exit_code == kNotInstalled) GTEST_SKIP() << "no Slurm";
   EXPECT_EQ(result.out, facts) << result.err;
 }

@@ -5,9 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include "lockstep/base/subprocess.h"
 #include "lockstep/report/html.h"
 #include "lockstep/report/sections.h"
-#include "lockstep/report/subprocess.h"
 #include "lockstep/report/svg.h"
 #include "lockstep/report/text.h"
 #include "tests/report/canned.h"

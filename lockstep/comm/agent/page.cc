@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/round_up.h"
 
 namespace lockstep::agent {
 namespace {
@@ -20,8 +21,7 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free);
 static_assert(std::is_trivially_copyable_v<Place>);
 
 // The header, then a line for each worker.
-constexpr size_t kLinesAt = (sizeof(PageHeader) + alignof(WorkerLine) - 1) /
-                            alignof(WorkerLine) * alignof(WorkerLine);
+constexpr size_t kLinesAt = round_up(sizeof(PageHeader), alignof(WorkerLine));
 
 size_t bytes_for(size_t workers) {
   return kLinesAt + workers * sizeof(WorkerLine);

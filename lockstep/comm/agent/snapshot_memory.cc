@@ -7,6 +7,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/round_up.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/comm/agent/link.h"
 #include "lockstep/comm/shm/futex.h"
@@ -24,7 +25,7 @@ size_t marks_bytes(const Page& page) {
   constexpr size_t kPage = 4096;
   const size_t bytes =
       static_cast<size_t>(page.workers()) * sizeof(std::atomic<uint64_t>);
-  return (bytes + kPage - 1) / kPage * kPage;
+  return round_up(bytes, kPage);
 }
 
 // Sleeps until the state may be another one.
@@ -101,15 +102,19 @@ std::span<std::byte> SnapshotMemory::content(size_t slot) const {
   return slots_[slot]->bytes().subspan(marks_bytes(page_), bytes_);
 }
 
+size_t SnapshotMemory::newest_slot() const {
+  return stamp_of(0) > stamp_of(1) ? 0 : 1;
+}
+
 std::optional<SnapshotMemory::Saved> SnapshotMemory::newest() const {
-  const size_t slot = stamp_of(0) > stamp_of(1) ? 0 : 1;
+  const size_t slot = newest_slot();
   const uint64_t stamp = stamp_of(slot);
   if (stamp == 0) return std::nullopt;
   return Saved{stamp, content(slot)};
 }
 
 std::span<std::byte> SnapshotMemory::begin() {
-  filled_ = stamp_of(0) > stamp_of(1) ? 1 : 0;
+  filled_ = 1 - newest_slot();
   // Others may still be at it when we are killed: what they find then is no
   // snapshot.
   mark(filled_, page_.own_line()).store(0);

@@ -48,6 +48,7 @@ class SnapshotMemory {
 
   std::atomic<uint64_t>& mark(size_t slot, int worker) const;
   uint64_t stamp_of(size_t slot) const;
+  size_t newest_slot() const;
   std::span<std::byte> content(size_t slot) const;
 
   Page page_;

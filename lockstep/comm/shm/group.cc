@@ -14,6 +14,7 @@
 #include "lockstep/base/cpu_set.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/host_name.h"
+#include "lockstep/base/round_up.h"
 #include "lockstep/comm/shm/fixed_text.h"
 #include "lockstep/comm/shm/futex.h"
 
@@ -109,7 +110,7 @@ Group::Line& Group::line(int rank) const {
 
 std::span<std::byte> Group::slot(int rank) const {
   const size_t lines =
-      (64 + static_cast<size_t>(ranks_) * sizeof(Line) + 63) / 64 * 64;
+      round_up<size_t>(64 + static_cast<size_t>(ranks_) * sizeof(Line), 64);
   const auto index = static_cast<size_t>(rank) * 2 + round_ % 2;
   return segment_->bytes().subspan(lines + index * kSlotBytes, kSlotBytes);
 }

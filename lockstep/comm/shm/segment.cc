@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/round_up.h"
 
 namespace lockstep::shm {
 namespace {
@@ -50,7 +51,7 @@ std::span<std::byte> map(const FileDescriptor& file, size_t bytes) {
 
 std::shared_ptr<const Segment> Segment::create(size_t bytes) {
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
-  bytes = (std::max<size_t>(bytes, 1) + page - 1) / page * page;
+  bytes = round_up(std::max<size_t>(bytes, 1), page);
   FileDescriptor file(
       ::memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!file.is_open()) fail("can't create shared memory", errno);

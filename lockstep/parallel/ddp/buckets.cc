@@ -6,6 +6,8 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 
+#include "lockstep/base/round_up.h"
+
 namespace lockstep::ddp {
 
 using torch::Tensor;
@@ -15,10 +17,6 @@ namespace {
 // Each gradient starts at a cache line, each bucket at a page.
 constexpr int64_t kLine = 64;
 constexpr int64_t kPage = 4096;
-
-int64_t round_up(int64_t bytes, int64_t unit) {
-  return (bytes + unit - 1) / unit * unit;
-}
 
 int64_t bytes_of(std::span<const Tensor> parameters,
                  const std::vector<size_t>& places) {

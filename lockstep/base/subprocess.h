@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::report {
+namespace lockstep {
 
 /// A program to run to its end, in a process group of its own.
 struct Command {
@@ -45,4 +45,4 @@ std::string last_line(const std::string& text);
 /// The path of the running program.
 std::string own_program();
 
-}  // namespace lockstep::report
+}  // namespace lockstep

@@ -1,4 +1,4 @@
-#include "lockstep/report/subprocess.h"
+#include "lockstep/base/subprocess.h"
 
 #include <cstdlib>
 #include <filesystem>
@@ -12,7 +12,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/stopwatch.h"
 
-namespace lockstep::report {
+namespace lockstep {
 namespace {
 
 using End = CommandResult::End;
@@ -159,8 +159,8 @@ TEST(LastLine, SkipsBlankOnesAtTheEnd) {
 }
 
 TEST(OwnProgram, IsThisTest) {
-  EXPECT_EQ(std::filesystem::path(own_program()).filename(), "test_report");
+  EXPECT_EQ(std::filesystem::path(own_program()).filename(), "test_base");
 }
 
 }  // namespace
-}  // namespace lockstep::report
+}  // namespace lockstep

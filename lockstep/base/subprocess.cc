@@ -1,4 +1,4 @@
-#include "lockstep/report/subprocess.h"
+#include "lockstep/base/subprocess.h"
 
 #include <algorithm>
 #include <array>
@@ -19,7 +19,7 @@
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/stopwatch.h"
 
-namespace lockstep::report {
+namespace lockstep {
 namespace {
 
 constexpr int kPollMs = 100;
@@ -225,4 +225,4 @@ std::string own_program() {
   return std::string(path.data(), static_cast<size_t>(length));
 }
 
-}  // namespace lockstep::report
+}  // namespace lockstep
