@@ -95,12 +95,15 @@ Reply Client::ask(const Request& request) {
   const auto deadline =
       Clock::now() + milliseconds(request.wait_ms) + options_.answer_time;
   Reply reply = channel->ask(request, deadline);
+  {
+    // Also after a refusal: without a connection this process counts as gone.
+    const std::lock_guard lock(mutex_);
+    idle_.push_back(std::move(channel));
+  }
   if (reply.status == Status::kRefused) {
-    throw CommError(
+    throw RequestRefused(
         {.what = "the job's store refused a request", .got = reply.value});
   }
-  const std::lock_guard lock(mutex_);
-  idle_.push_back(std::move(channel));
   return reply;
 }
 
@@ -152,6 +155,10 @@ void Client::begin_round(int round, int world_size) {
   ask({.operation = Operation::kBeginRound,
        .value = std::to_string(world_size),
        .number = round});
+}
+
+void Client::set_will(const std::string& key, const std::string& value) {
+  ask({.operation = Operation::kSetWill, .keys = {key}, .value = value});
 }
 
 }  // namespace lockstep::store

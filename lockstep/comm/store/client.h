@@ -22,11 +22,17 @@ struct ClientOptions {
   std::chrono::milliseconds answer_time{10'000};
 };
 
+/// The server is well, and won't do what was asked for.
+class RequestRefused : public CommError {
+ public:
+  explicit RequestRefused(const Problem& problem) : CommError(problem) {}
+};
+
 /// A client of a job's store. Calls may come from several threads: each has a
 /// connection of its own meanwhile, so that one that waits holds up no other.
 ///
-/// All of them throw CommError: a server that is gone or silent, a request
-/// that it refuses. Nothing is asked twice.
+/// All of them throw CommError for a server that is gone or silent, and
+/// RequestRefused. Nothing is asked twice.
 class Client {
  public:
   using Milliseconds = std::chrono::milliseconds;
@@ -55,8 +61,10 @@ class Client {
   /// more. Every agent says so before it starts its own.
   void begin_round(int round, int world_size);
 
-  const std::string& host() const { return options_.host; }
-  int port() const { return options_.port; }
+  /// For agents: the server sets the key once it has no connection of this
+  /// process any more. A later will takes the place of this one.
+  void set_will(const std::string& key, const std::string& value);
+
   /// The address of this host by which the server sees it.
   std::string own_host() const { return own_host_; }
 

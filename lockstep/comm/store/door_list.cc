@@ -68,18 +68,24 @@ Verdict DoorList::admit(const Identity& who) {
     rank.token = who.token;
     rank.text = who.text();
     ++rank.connections;
+  } else {
+    ++agents_[who.token];
   }
   return {};
 }
 
-void DoorList::leave(const Identity& who) {
+bool DoorList::leave(const Identity& who) {
   --connections_;
-  const auto found = ranks_.find(who.rank);
-  if (who.role != Role::kWorker || who.round != round_ ||
-      found == ranks_.end()) {
-    return;
+  if (who.role == Role::kAgent) {
+    const auto agent = agents_.find(who.token);
+    if (--agent->second > 0) return false;
+    agents_.erase(agent);
+    return true;
   }
-  if (--found->second.connections == 0) ranks_.erase(found);
+  const auto rank = ranks_.find(who.rank);
+  if (who.round != round_ || rank == ranks_.end()) return false;
+  if (--rank->second.connections == 0) ranks_.erase(rank);
+  return false;
 }
 
 bool DoorList::begin_round(int round, int world_size) {

@@ -16,8 +16,9 @@ class DoorList {
 
   /// For a client that has proven its key.
   Verdict admit(const Identity& who);
-  /// One connection of an admitted client is closed.
-  void leave(const Identity& who);
+  /// One connection of an admitted client is closed. Returns whether it was an
+  /// agent's last one.
+  bool leave(const Identity& who);
 
   /// Workers of round `round` may come now, `world_size` of them, and those of
   /// former rounds no more. Returns whether it is a new one. Throws CommError
@@ -36,7 +37,8 @@ class DoorList {
   const std::string run_id_;
   const size_t most_;
   size_t connections_ = 0;
-  int round_ = -1;  // none yet
+  std::map<Token, size_t> agents_;  // connections of each
+  int round_ = -1;                  // none yet
   int world_size_ = 0;
   std::map<int, Rank> ranks_;  // of this round
 };

@@ -1,12 +1,16 @@
 #include "lockstep/comm/store/keeper.h"
 
 #include <climits>
+#include <fmt/format.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/store/refusal_log.h"
 
 namespace lockstep::store {
 namespace {
+
+// Wills are no part of a table, which has limits of its own.
+constexpr size_t kMostWillBytes = 1024;
 
 int round_number(const std::string& text) {
   constexpr size_t kMostDigits = 9;
@@ -16,6 +20,12 @@ int round_number(const std::string& text) {
     number = 10 * number + (digit - '0');
   }
   return number;
+}
+
+void check_is_agent(const Identity& who, const char* what) {
+  if (who.role == Role::kAgent) return;
+  throw CommError(
+      {.what = what, .expected = "the word of an agent", .got = who.text()});
 }
 
 }  // namespace
@@ -69,19 +79,36 @@ Reply Keeper::do_it(const Identity& who, const Request& request) {
       reply.number = static_cast<int64_t>(table.size());
       break;
     case Operation::kBeginRound:
-      if (who.role != Role::kAgent) {
-        throw CommError({.what = "a round can't begin",
-                         .expected = "the word of an agent",
-                         .got = who.text()});
-      }
+      check_is_agent(who, "a round can't begin");
       if (request.number < 0 || request.number > INT_MAX) {
         throw CommError({.what = "a round can't have such a number"});
       }
       begin_round(static_cast<int>(request.number),
                   round_number(request.value));
       break;
+    case Operation::kSetWill:
+      check_is_agent(who, "a will can't be made");
+      if (request.value.size() > kMostWillBytes) {
+        throw CommError({.what = "a will is too long",
+                         .expected = fmt::format("{} bytes", kMostWillBytes),
+                         .got = std::to_string(request.value.size())});
+      }
+      wills_[who.token] = {request.keys[0], request.value};
+      break;
   }
   return reply;
+}
+
+bool Keeper::leave(const Identity& who) {
+  if (!door.leave(who)) return false;
+  const auto will = wills_.extract(who.token);
+  if (!will) return false;
+  try {
+    agents_.set(will.mapped().key, will.mapped().value, who.token);
+  } catch (const CommError&) {
+    return false;  // another's key, or no room
+  }
+  return true;
 }
 
 bool Keeper::begin_round(int round, int world_size) {

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <map>
+#include <string>
+
 #include "lockstep/comm/store/door_list.h"
 #include "lockstep/comm/store/message.h"
 #include "lockstep/comm/store/table.h"
@@ -19,6 +22,9 @@ class Keeper {
   /// Does at once what is asked for; kGet and kWait of a key that isn't there
   /// are for the caller to wait for. A refusal is a reply as well.
   Reply answer(const Identity& who, const Request& request);
+  /// One connection of an admitted client is closed. Returns whether a will
+  /// came into force with that.
+  bool leave(const Identity& who);
   /// Forgets what the former round's workers kept. Throws CommError as
   /// DoorList does. Returns whether it is a new one.
   bool begin_round(int round, int world_size);
@@ -26,11 +32,16 @@ class Keeper {
   DoorList door;
 
  private:
+  struct Will {
+    std::string key, value;
+  };
+
   Reply do_it(const Identity& who, const Request& request);
   Table& table_of(const Identity& who);
 
   Table agents_;
-  Table workers_;  // of this round
+  Table workers_;                // of this round
+  std::map<Token, Will> wills_;  // of agents that are here
 };
 
 }  // namespace lockstep::store

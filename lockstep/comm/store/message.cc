@@ -15,6 +15,7 @@ bool names_one_key(Operation operation) {
     case Operation::kAdd:
     case Operation::kCompareSet:
     case Operation::kErase:
+    case Operation::kSetWill:
       return true;
     default:
       return false;
@@ -43,7 +44,7 @@ Request decode_request(std::string_view message, const Limits& limits) {
   Request request;
   request.operation = static_cast<Operation>(reader.u8());
   if (request.operation < Operation::kSet ||
-      request.operation > Operation::kBeginRound) {
+      request.operation > Operation::kSetWill) {
     throw CommError({.what = "a request to the store is of no known kind"});
   }
   request.number = static_cast<int64_t>(reader.u64());

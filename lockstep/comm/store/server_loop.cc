@@ -102,6 +102,7 @@ void Server::Loop::run() {
         }
       }
       close_late(now);
+      if (std::exchange(is_will_done_, false)) wake_waiters();
     } catch (const std::exception& error) {
       // Out of memory, say: who comes later may have more luck.
       refusals_.add("a connection", reason_of(error));
@@ -221,7 +222,9 @@ void Server::Loop::close(Number number) {
   const auto found = peers_.find(number);
   Peer& peer = *found->second;
   if (peer.waiting) waiters_.erase({peer.deadline, number});
-  if (peer.stage == Peer::Stage::kOpen) keeper_.door.leave(peer.who);
+  if (peer.stage == Peer::Stage::kOpen && keeper_.leave(peer.who)) {
+    is_will_done_ = true;
+  }
   strangers_.erase(number);
   peers_.erase(found);
 }

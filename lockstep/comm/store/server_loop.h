@@ -64,6 +64,7 @@ class Server::Loop {
   std::map<Number, std::unique_ptr<Peer>> peers_;
   std::set<Number> strangers_;  // the oldest first
   std::set<std::pair<Time, Number>> waiters_;
+  bool is_will_done_ = false;  // those that wait don't know yet
   RefusalLog refusals_;
   std::thread thread_;
 };

@@ -158,6 +158,32 @@ TEST(Store, KeepsWorkersToKeysOfTheirRound) {
   EXPECT_THROW(master.begin_round(0, 2), CommError);
 }
 
+TEST(Store, DoesTheWillOfAnAgentThatIsGone) {
+  Served served;
+  Client stays(served.of(agent(1)));
+  stays.set("gone/1", "mine");
+  {
+    Client first(served.of(agent(2)));
+    first.set_will("former", "1");
+    first.set_will("gone/2", "why");
+    EXPECT_THROW(first.set_will("gone/2", std::string(2000, 'x')),
+                 RequestRefused);
+    // A connection that ends is not yet the agent.
+    Client(served.of(agent(2))).get("x");
+    Client thief(served.of(agent(3)));
+    thief.set_will("gone/1", "stolen");
+    EXPECT_EQ(stays.get("gone/2"), std::nullopt);
+  }
+  EXPECT_EQ(stays.get("gone/2", seconds(30)), "why");
+  EXPECT_EQ(stays.get("former"), std::nullopt);
+  EXPECT_EQ(stays.get("gone/1"), "mine");
+  served.server().begin_round(0, 2);
+  Client rank(served.of(worker(0)));
+  EXPECT_PRED2(contains,
+               error_of<RequestRefused>([&] { rank.set_will("a", "b"); }),
+               "expected the word of an agent");
+}
+
 TEST(Store, LetsNoAgentSpeakForAnother) {
   Served served;
   Client first(served.of(agent(1))), second(served.of(agent(2)));
