@@ -12,6 +12,7 @@
 #include "lockstep/base/interrupt.h"
 #include "lockstep/comm/shm/fixed_text.h"
 #include "lockstep/launch/clock.h"
+#include "lockstep/launch/farewell.h"
 #include "lockstep/launch/hang.h"
 #include "lockstep/launch/master.h"
 #include "lockstep/launch/membership.h"
@@ -100,6 +101,7 @@ void Agent::begin_attempt() {
 void Agent::watch_peers() {
   const Group& group = meeting_.group;
   if (group.nodes.size() == 1 && !options_.is_elastic()) return;
+  meeting_.store.set_when_gone(gone_key(group.node_rank));
   PeerWatchOptions options{.keep_alive_s = options_.keep_alive_s,
                            .is_elastic = options_.is_elastic()};
   const bool has_room =

@@ -207,7 +207,7 @@ bool Agent::wait_before_restart(double delay_s) {
 
 int Agent::conclude(const std::vector<Failure>& failures) {
   end_waiting();
-  if (meeting_.group.nodes.size() > 1) leave(meeting_);
+  if (meeting_.group.nodes.size() > 1) leave(meeting_, notice_.lost_node);
   err_.add(faults_.text());
   if (faults_.is_stuck()) err_.add(faults_.why_stuck());
   const Failure* root = root_cause(failures);

@@ -27,7 +27,24 @@ std::string leaving_key(int node_rank) {
   return fmt::format("leaving/{}", node_rank);
 }
 
+// What a node says of its failures. Not waited for if it is gone.
+std::optional<std::string> wait_for_report(JobStore& store, int node,
+                                           double patience_s) {
+  const Stopwatch watch;
+  for (;;) {
+    // In this order: a report that came before the end counts.
+    const bool is_gone = store.has_all({gone_key(node)});
+    auto report = store.get(report_key(node));
+    if (report || is_gone || watch.seconds() >= patience_s) return report;
+    ::poll(nullptr, 0, kPollMs);
+  }
+}
+
 }  // namespace
+
+std::string gone_key(int node_rank) {
+  return fmt::format("gone/{}", node_rank);
+}
 
 SharedEnd share_failures(Meeting& meeting, const Notice& notice,
                          std::vector<Failure> own, double patience_s) {
@@ -43,11 +60,9 @@ SharedEnd share_failures(Meeting& meeting, const Notice& notice,
     const Stopwatch watch;
     for (int node = 0; node < nodes; ++node) {
       if (node == self) continue;
-      std::optional<std::string> report;
-      while (!(report = meeting.store.get(report_key(node))) &&
-             watch.seconds() < patience_s) {
-        ::poll(nullptr, 0, kPollMs);
-      }
+      const auto report = wait_for_report(
+          meeting.store, node,
+          node == end.notice.lost_node ? 0 : patience_s - watch.seconds());
       for (auto& failure : failures_from_json(report.value_or("[]"))) {
         end.failures.push_back(std::move(failure));
       }
@@ -86,14 +101,16 @@ Decision decide_together(Meeting& meeting, const Decision& own,
   }
 }
 
-void leave(Meeting& meeting) {
+void leave(Meeting& meeting, int lost_node) {
   const auto key = [](int node) { return fmt::format("left/{}", node); };
   const auto nodes = static_cast<int>(meeting.group.nodes.size());
   try {
     meeting.store.set(key(meeting.group.node_rank), "1");
     if (!meeting.serves_store) return;
     std::vector<std::string> all;
-    for (int node = 0; node < nodes; ++node) all.push_back(key(node));
+    for (int node = 0; node < nodes; ++node) {
+      if (node != lost_node) all.push_back(key(node));
+    }
     meeting.store.has_all(all, kLeavePatienceS);
   } catch (const LaunchError& error) {
     log_debug("launch", error.what());

@@ -17,9 +17,13 @@ struct SharedEnd {
   std::vector<int> staying;       ///< ranks of the nodes that go on if we do
 };
 
+/// Is there once the agent of this node has ended, however it did.
+std::string gone_key(int node_rank);
+
 /// Says why this node ends its workers, and gives all agents the failures of
 /// all nodes, so that each prints the same root cause. Waits up to `patience_s`
-/// for the others; what a lost node would have said is missing.
+/// for the others that are not lost; what a lost node would have said is
+/// missing.
 SharedEnd share_failures(Meeting& meeting, const Notice& notice,
                          std::vector<Failure> own, double patience_s);
 
@@ -32,8 +36,8 @@ void tell_leaving(Meeting& meeting);
 Decision decide_together(Meeting& meeting, const Decision& own,
                          bool is_elastic);
 
-/// Says goodbye. The agent that serves the store waits, shortly, for all
-/// others to have done so.
-void leave(Meeting& meeting);
+/// Says goodbye. The agent that serves the store waits, shortly, for all others
+/// but `lost_node` to have done so.
+void leave(Meeting& meeting, int lost_node = -1);
 
 }  // namespace lockstep::launch

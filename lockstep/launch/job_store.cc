@@ -53,10 +53,14 @@ JobStore::JobStore(const JobStoreOptions& options, const Endpoint& endpoint,
                endpoint.port},
       server_(serve(options, std::move(listeners))),
       client_(
-          std::make_unique<store::Client>(client_options(options, address_))) {}
+          std::make_unique<store::Client>(client_options(options, address_))),
+      is_lost_(std::make_unique<std::atomic<bool>>(false)) {}
 
 JobStore::JobStore(const JobStoreOptions& options, const Endpoint& endpoint)
-    : options_(options), endpoint_(endpoint), address_(endpoint) {
+    : options_(options),
+      endpoint_(endpoint),
+      address_(endpoint),
+      is_lost_(std::make_unique<std::atomic<bool>>(false)) {
   try {
     client_ =
         std::make_unique<store::Client>(client_options(options, address_));
@@ -81,12 +85,21 @@ void JobStore::set_prefix(std::string prefix) { prefix_ = std::move(prefix); }
 
 template <class Act>
 auto JobStore::use(Act act) {
+  const auto lost = [&](const std::string& why) {
+    return LaunchError({.what = "lost the job's store at " + endpoint_.text(),
+                        .got = why,
+                        .fix = "see what the agent that serves it says"});
+  };
+  if (*is_lost_) throw lost("it was lost before");
   try {
     return act(*client_);
+  } catch (const store::RequestRefused& error) {
+    throw LaunchError(
+        {.what = "refused by the job's store at " + endpoint_.text(),
+         .got = store::reason_of(error)});
   } catch (const CommError& error) {
-    throw LaunchError({.what = "lost the job's store at " + endpoint_.text(),
-                       .got = store::reason_of(error),
-                       .fix = "see what the agent that serves it says"});
+    *is_lost_ = true;
+    throw lost(store::reason_of(error));
   }
 }
 
@@ -120,6 +133,10 @@ bool JobStore::has_all(std::vector<std::string> keys, double wait_s) {
     return wait_s > 0 ? client.wait(keys, from_seconds(wait_s))
                       : client.has(keys);
   });
+}
+
+void JobStore::set_when_gone(const std::string& key) {
+  use([&](store::Client& client) { client.set_will(full(key), "1"); });
 }
 
 void JobStore::begin_round(int round, int world_size) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -24,7 +25,7 @@ struct JobStoreOptions {
 ///
 /// Every call throws LaunchError when the store can't be reached any more,
 /// does not answer within 5 seconds or refuses. Calls may come from several
-/// threads.
+/// threads. One that was lost is lost for good: later calls throw at once.
 class JobStore {
  public:
   /// Serves the store on `listeners`, of listen_at().
@@ -48,6 +49,9 @@ class JobStore {
   int64_t add(const std::string& key, int64_t value);
   /// Sets the value if there is none. Returns the one that is there now.
   std::string claim(const std::string& key, const std::string& value);
+  /// Sets the key once this agent has ended, however it did; instead of the
+  /// last one of which this was said.
+  void set_when_gone(const std::string& key);
   /// Whether all of them are there, or come within `wait_s`.
   bool has_all(std::vector<std::string> keys, double wait_s = 0);
   /// Lets workers of this round in, and those of former rounds no more.
@@ -73,6 +77,8 @@ class JobStore {
   std::string prefix_;
   std::unique_ptr<store::Server> server_;  // goes after the client
   std::unique_ptr<store::Client> client_;
+  // In memory of its own, so that a store can be moved.
+  std::unique_ptr<std::atomic<bool>> is_lost_;
 };
 
 }  // namespace lockstep::launch

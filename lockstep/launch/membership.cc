@@ -15,8 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kPollMs = 50;
-// It does so each kPollMs.
+// It does so at each pause of its patience.
 constexpr double kShowsItselfS = 2;
 constexpr const char* kLatest = "latest group";
 
@@ -50,36 +49,22 @@ bool is_waiting(JobStore& store, int member) {
   const Stopwatch watch;
   while (before && watch.seconds() < kShowsItselfS) {
     if (store.get(waits_key(member)) != before) return true;
-    ::poll(nullptr, 0, kPollMs);
+    ::poll(nullptr, 0, Patience::kPollMs);
   }
   return false;
 }
 
-class Patience {
- public:
-  Patience(const RunOptions& options, const CheckStop& check_stop)
-      : options_(options), check_stop_(check_stop) {}
-
-  void pause(const std::string& what, const std::string& got) {
-    check_stop_();
-    if (watch_.seconds() > options_.join_timeout_s) {
-      throw LaunchError(
-          {.what = what,
-           .expected = fmt::format("{} to {} nodes", options_.min_nodes,
-                                   options_.nodes),
-           .got = fmt::format("{} after {:g} s (--rdzv-conf join_timeout=...)",
-                              got, options_.join_timeout_s),
-           .fix = "start other agents; they need the same --nnodes, --rdzv-id "
-                  "and address"});
-    }
-    ::poll(nullptr, 0, kPollMs);
-  }
-
- private:
-  const RunOptions& options_;
-  const CheckStop& check_stop_;
-  const Stopwatch watch_;
-};
+// What is wrong when too few nodes are there; `got` is what came.
+Problem too_few(const RunOptions& options, const std::string& what,
+                const std::string& got) {
+  return {.what = what,
+          .expected =
+              fmt::format("{} to {} nodes", options.min_nodes, options.nodes),
+          .got = got,
+          .fix =
+              "start other agents; they need the same --nnodes, --rdzv-id "
+              "and address"};
+}
 
 }  // namespace
 
@@ -95,7 +80,7 @@ int count_members(JobStore& store) {
 
 void muster(JobStore& store, const RunOptions& options, Muster& muster,
             const CheckStop& check_stop) {
-  Patience patience(options, check_stop);
+  const Patience patience(options.join_timeout_s, check_stop);
   std::vector<int> members = muster.staying;
   std::optional<Stopwatch> enough;
   for (;;) {
@@ -116,14 +101,16 @@ void muster(JobStore& store, const RunOptions& options, Muster& muster,
           muster.attempt > 0 || enough->seconds() > options.last_call_s;
       if (nodes == options.nodes || is_late) break;
     }
-    patience.pause("too few nodes came", fmt::format("{}", nodes));
+    patience.pause(
+        too_few(options, "too few nodes came", std::to_string(nodes)));
   }
   std::sort(members.begin(), members.end());
   json entries = json::array();
   for (const int member : members) {
     std::optional<std::string> text;
     while (!(text = store.get(member_key(member)))) {
-      patience.pause("a node came and said nothing of itself", "nothing");
+      patience.pause(too_few(options, "a node came and said nothing of itself",
+                             "nothing"));
     }
     entries.push_back(to_json(node_from_json(parse(*text))));
   }
@@ -133,7 +120,7 @@ void muster(JobStore& store, const RunOptions& options, Muster& muster,
 
 Group read_group(JobStore& store, const RunOptions& options, int member,
                  int attempt, const CheckStop& check_stop) {
-  Patience patience(options, check_stop);
+  const Patience patience(options.join_timeout_s, check_stop);
   for (;;) {
     const auto group = find_group(store, attempt, member);
     if (group && group->node_rank >= 0) return *group;
@@ -142,13 +129,13 @@ Group read_group(JobStore& store, const RunOptions& options, int member,
                          .got = "no word from it in time, as node 0 had it",
                          .fix = "start its agent again: it may come back"});
     }
-    patience.pause("node 0 made no group", "none");
+    patience.pause(too_few(options, "node 0 made no group", "none"));
   }
 }
 
 int wait_for_group(JobStore& store, const RunOptions& options, int member,
                    const CheckStop& check_stop) {
-  Patience patience(options, check_stop);
+  const Patience patience(options.join_timeout_s, check_stop);
   for (int64_t beats = 0;; ++beats) {
     store.set(waits_key(member), std::to_string(beats));
     if (const auto latest = store.get(kLatest)) {
@@ -156,8 +143,8 @@ int wait_for_group(JobStore& store, const RunOptions& options, int member,
       const auto group = find_group(store, attempt, member);
       if (group && group->node_rank >= 0) return attempt;
     }
-    patience.pause("the job took no other node",
-                   fmt::format("this one, {}. to come", member + 1));
+    patience.pause(too_few(options, "the job took no other node",
+                           fmt::format("this one, {}. to come", member + 1)));
   }
 }
 

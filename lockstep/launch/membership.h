@@ -1,12 +1,12 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "lockstep/launch/job_store.h"
 #include "lockstep/launch/node.h"
+#include "lockstep/launch/patience.h"
 #include "lockstep/launch/run_options.h"
 
 // The nodes of a job with --nnodes MIN:MAX, which come and go. The agent that
@@ -15,9 +15,6 @@ namespace lockstep::launch {
 
 /// Of the job's keys: how many nodes have come.
 inline constexpr const char* kMembersKey = "members";
-
-/// How this agent waits for others: called often, may throw.
-using CheckStop = std::function<void()>;
 
 /// Says that this node is there; returns the number that it has from then on.
 int register_member(JobStore& store, Node self);

@@ -19,7 +19,8 @@ constexpr double kLongestDelayS = 60;
 std::string to_text(const Notice& notice) {
   return json{{"why", notice.why},
               {"may_restart", notice.may_restart},
-              {"is_fault", notice.is_fault}}
+              {"is_fault", notice.is_fault},
+              {"lost_node", notice.lost_node}}
       .dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
@@ -34,9 +35,12 @@ Notice notice_from_text(const std::string& text) {
     const bool is_there = found != object.end() && found->is_boolean();
     return is_there ? found->get<bool>() : otherwise;
   };
+  const auto lost = object.find("lost_node");
+  const bool has_lost = lost != object.end() && lost->is_number_integer();
   return {.why = printable(object["why"].get<std::string>(), kLongest),
           .may_restart = says("may_restart", false),
-          .is_fault = says("is_fault", true)};
+          .is_fault = says("is_fault", true),
+          .lost_node = has_lost ? lost->get<int>() : -1};
 }
 
 std::string to_text(const Decision& decision) {

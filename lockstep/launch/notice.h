@@ -12,6 +12,7 @@ struct Notice {
   bool may_restart = false;
   /// False: nodes come or go, and no restart is used up.
   bool is_fault = true;
+  int lost_node = -1;  ///< that is not to be waited for; -1: none
 };
 
 /// What comes after the end of an attempt.

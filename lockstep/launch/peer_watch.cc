@@ -11,6 +11,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/stopwatch.h"
+#include "lockstep/launch/farewell.h"
 
 namespace lockstep::launch {
 namespace {
@@ -133,14 +134,21 @@ void PeerWatch::check_beats() {
     if (count != beat.count) {
       beat.count = count;
       beat.since.restart();
-    } else if (beat.since.seconds() > options_.keep_alive_s) {
-      const auto lost = fmt::format(
-          "node {}, {}, said nothing for {:g} s: its agent or the network is "
-          "gone",
-          node, group_.nodes[node].text(), options_.keep_alive_s);
-      publish({.why = lost, .may_restart = options_.is_elastic});
-      return;
     }
+    std::string how;
+    if (store_.has_all({gone_key(static_cast<int>(node))})) {
+      how = "has ended without a word";
+    } else if (beat.since.seconds() > options_.keep_alive_s) {
+      how = fmt::format(
+          "said nothing for {:g} s: its agent or the network is gone",
+          options_.keep_alive_s);
+    }
+    if (how.empty()) continue;
+    publish({.why = fmt::format("node {}, {}, {}", node,
+                                group_.nodes[node].text(), how),
+             .may_restart = options_.is_elastic,
+             .lost_node = static_cast<int>(node)});
+    return;
   }
 }
 

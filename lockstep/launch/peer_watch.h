@@ -34,8 +34,8 @@ struct PeerWatchOptions {
 
 /// Keeps in touch with the agents of the other nodes, from a thread of its
 /// own: a store that does not answer must not keep the agent from its workers.
-/// Hears of a failure within half a second; an agent that says nothing for
-/// keep_alive_s is lost.
+/// Hears of a failure, and of an agent that has ended, within half a second;
+/// one that says nothing for keep_alive_s is lost.
 class PeerWatch {
  public:
   PeerWatch(JobStore& store, const Group& group, PeerWatchOptions options);

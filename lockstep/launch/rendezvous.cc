@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <poll.h>
 #include <random>
 #include <unistd.h>
 #include <utility>
@@ -12,7 +11,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/host_name.h"
-#include "lockstep/base/stopwatch.h"
 #include "lockstep/comm/store/refusal_log.h"
 #include "lockstep/comm/store/secret_file.h"
 #include "lockstep/launch/master.h"
@@ -23,7 +21,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kPollMs = 50;
 constexpr const char* kJobKey = "lockstep/job";
 
 // Under its job's prefix, so that nothing of another job is taken for ours.
@@ -77,10 +74,11 @@ json parse(const std::string& text) {
 // One agent on its way to the meeting.
 class Joiner {
  public:
-  Joiner(const RunOptions& options, const std::function<void()>& check_stop)
+  Joiner(const RunOptions& options, const CheckStop& check_stop)
       : options_(options),
         check_stop_(check_stop),
-        endpoint_(endpoint_of(options)) {
+        endpoint_(endpoint_of(options)),
+        patience_(options.join_timeout_s, check_stop) {
     self_.host = options.local_addr.empty() ? host_name() : options.local_addr;
     self_.pid = ::getpid();
     self_.workers = options.workers;
@@ -152,10 +150,11 @@ class Joiner {
       try {
         return {options, endpoint_};
       } catch (const store::Unreachable& error) {
-        pause("nobody listens at " + endpoint_.text(),
-              "node 0's agent at this address",
-              "start it, or check --master-addr, --master-port and "
-              "--rdzv-endpoint");
+        patience_.pause(
+            {.what = "nobody listens at " + endpoint_.text(),
+             .expected = "node 0's agent at this address",
+             .fix = "start it, or check --master-addr, --master-port and "
+                    "--rdzv-endpoint"});
       } catch (const store::Refused& error) {
         if (error.admission() != store::Admission::kOtherJob) throw;
         throw LaunchError(
@@ -177,7 +176,8 @@ class Joiner {
     if (is_server_) store.set(kJobKey, mine.dump());
     std::optional<std::string> text;
     while (!(text = store.get(kJobKey))) {
-      pause("the store at " + endpoint_.text() + " tells no job", "", "");
+      patience_.pause(
+          {.what = "the store at " + endpoint_.text() + " tells no job"});
     }
     const json theirs = parse(*text);
     const auto other =
@@ -256,10 +256,12 @@ class Joiner {
       for (const auto& node : arrivals) {
         came += (came.empty() ? "" : ", ") + node_from_json(node).text();
       }
-      pause("not all nodes came", fmt::format("{} nodes", options_.nodes),
-            "start the other agents; they need the same --nnodes, --rdzv-id "
-            "and address",
-            fmt::format("{}: {}", arrivals.size(), came));
+      patience_.pause(
+          {.what = "not all nodes came",
+           .expected = fmt::format("{} nodes", options_.nodes),
+           .got = fmt::format("{}: {}", arrivals.size(), came),
+           .fix = "start the other agents; they need the same --nnodes, "
+                  "--rdzv-id and address"});
     }
     std::vector<json> nodes(arrivals.size());
     for (const auto& node : arrivals) {
@@ -281,11 +283,12 @@ class Joiner {
     std::optional<std::string> text;
     while (!(text = store.get("assignment"))) {
       check_refused(store);
-      pause("the other nodes did not come",
-            fmt::format("{} nodes", options_.nodes),
-            "start the other agents; they need the same --nnodes and "
-            "--rdzv-id",
-            fmt::format("this one, {}. to arrive", arrival + 1));
+      patience_.pause(
+          {.what = "the other nodes did not come",
+           .expected = fmt::format("{} nodes", options_.nodes),
+           .got = fmt::format("this one, {}. to arrive", arrival + 1),
+           .fix = "start the other agents; they need the same --nnodes and "
+                  "--rdzv-id"});
     }
     Group group;
     group.node_rank = -1;
@@ -310,36 +313,23 @@ class Joiner {
     }
   }
 
-  void pause(const std::string& what, const std::string& expected,
-             const std::string& fix, const std::string& got = "") {
-    check_stop_();
-    if (watch_.seconds() > options_.join_timeout_s) {
-      const auto waited =
-          fmt::format("{}{}after {:g} s (--rdzv-conf join_timeout=...)", got,
-                      got.empty() ? "none " : " ", options_.join_timeout_s);
-      throw LaunchError({what, expected, waited, fix});
-    }
-    ::poll(nullptr, 0, kPollMs);
-  }
-
   const RunOptions& options_;
-  const std::function<void()>& check_stop_;
+  const CheckStop& check_stop_;
   Endpoint endpoint_;
   Node self_;
   bool is_server_ = false;
-  const Stopwatch watch_;
+  const Patience patience_;
 };
 
 }  // namespace
 
-Meeting meet(const RunOptions& options,
-             const std::function<void()>& check_stop) {
+Meeting meet(const RunOptions& options, const CheckStop& check_stop) {
   return Joiner(options, check_stop).join();
 }
 
 void meet_again(Meeting& meeting, const RunOptions& options,
                 const std::vector<int>& staying, int attempt,
-                const std::function<void()>& check_stop) {
+                const CheckStop& check_stop) {
   meeting.store.set_prefix(meeting.prefix);
   const int member = meeting.group.self().member;
   if (meeting.serves_store) {

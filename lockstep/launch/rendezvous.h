@@ -1,11 +1,11 @@
 #pragma once
 
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "lockstep/launch/job_store.h"
 #include "lockstep/launch/node.h"
+#include "lockstep/launch/patience.h"
 #include "lockstep/launch/run_options.h"
 
 namespace lockstep::launch {
@@ -28,13 +28,12 @@ struct Meeting {
 /// often and may throw. Throws LaunchError that names both sides when run ids,
 /// numbers of nodes or node ranks don't fit together, when the port is taken,
 /// and when a node did not come within `join_timeout_s`.
-Meeting meet(const RunOptions& options,
-             const std::function<void()>& check_stop);
+Meeting meet(const RunOptions& options, const CheckStop& check_stop);
 
 /// Of a job whose nodes come and go: makes the group of the next attempt, of
 /// the nodes with these ranks and of those that have come. Throws LaunchError.
 void meet_again(Meeting& meeting, const RunOptions& options,
                 const std::vector<int>& staying, int attempt,
-                const std::function<void()>& check_stop);
+                const CheckStop& check_stop);
 
 }  // namespace lockstep::launch

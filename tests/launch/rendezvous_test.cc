@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/stopwatch.h"
 #include "lockstep/launch/farewell.h"
 #include "lockstep/launch/membership.h"
 #include "lockstep/launch/peer_watch.h"
@@ -255,6 +256,17 @@ TEST(PeerWatch, FindsAnAgentThatSaysNothing) {
                "said nothing for 0.5 s");
 }
 
+TEST(PeerWatch, FindsAnAgentThatIsGoneAtOnce) {
+  Pair pair;
+  PeerWatch left(pair.meetings[0].store, pair.meetings[0].group,
+                 {.keep_alive_s = 30});
+  const int other = pair.meetings[1].group.node_rank;
+  pair.meetings[1].store.set(gone_key(other), "1");
+  const auto notice = next_news(left).notice.value_or(Notice());
+  EXPECT_PRED2(contains, notice.why, "has ended without a word");
+  EXPECT_EQ(notice.lost_node, other);
+}
+
 TEST(Farewell, GivesAllAgentsAllFailures) {
   Pair pair;
   Failure failure;
@@ -283,6 +295,34 @@ TEST(Farewell, SaysWhoWasNotHeard) {
   Pair pair;
   EXPECT_FALSE(
       share_failures(pair.meetings[0], {.why = "x"}, {}, 0.1).is_complete);
+}
+
+TEST(Farewell, WaitsForNoNodeThatIsLost) {
+  constexpr double kTooLongS = 200;
+  Pair silent;
+  const Notice lost{.why = "x",
+                    .lost_node = silent.meetings[1].group.node_rank};
+  const Stopwatch watch;
+  EXPECT_FALSE(
+      share_failures(silent.meetings[0], lost, {}, kTooLongS).is_complete);
+  Pair gone;
+  const int node = gone.meetings[1].group.node_rank;
+  gone.meetings[1].store.set(gone_key(node), "1");
+  EXPECT_FALSE(share_failures(gone.meetings[0], {.why = "x"}, {}, kTooLongS)
+                   .is_complete);
+  EXPECT_LT(watch.seconds(), kTooLongS);
+}
+
+TEST(JobStore, ThatIsLostIsAskedNoMore) {
+  auto pair = std::make_optional<Pair>();
+  const size_t joiner = pair->meetings[0].serves_store ? 1 : 0;
+  JobStore store(std::move(pair->meetings[joiner].store));
+  pair.reset();
+  const auto why = [&] {
+    return error_of<LaunchError>([&] { store.get("x"); });
+  };
+  EXPECT_PRED2(contains, why(), "lost the job's store");
+  EXPECT_PRED2(contains, why(), "it was lost before");
 }
 
 TEST(Notice, OfAnotherKindIsAReasonInPlainWords) {
