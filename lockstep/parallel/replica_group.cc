@@ -33,6 +33,15 @@ int64_t check_shards(int64_t shards, size_t devices, int ranks) {
        .fix = "raise the number of shards or use fewer devices"});
 }
 
+void warn_of_uneven_shards(int64_t shards, int64_t devices) {
+  if (shards % devices == 0) return;
+  warn_once(fmt::format("uneven-{}-{}", shards, devices), "parallel",
+            fmt::format("{} shards for {} devices: those with {} wait for "
+                        "those with {}; a multiple of {} would be faster",
+                        shards, devices, shards / devices, shards / devices + 1,
+                        devices));
+}
+
 int intra_op_threads(const DataParallelOptions& options,
                      const std::vector<Device>& devices, int64_t shards) {
   if (options.intra_op_threads() > 0) return options.intra_op_threads();
@@ -73,6 +82,10 @@ ReplicaGroup::ReplicaGroup(ModuleHandle original,
   shards_ =
       check_shards(options_.shards(), devices_.size(), options_.world().size());
   check_world(options_);
+  if (options_.world().rank() == 0) {
+    warn_of_uneven_shards(shards_, static_cast<int64_t>(devices_.size()) *
+                                       options_.world().size());
+  }
   seed_ = options_.seed().value_or(
       at::detail::getDefaultCPUGenerator().current_seed());
   warn_of_imbalance(devices_);

@@ -52,16 +52,14 @@ void check(const TrainOptions& options) {
 int64_t shards_of(int64_t asked, int64_t count,
                   const std::vector<Device>& devices) {
   if (asked == 0) return count;
-  if (asked % count == 0) return asked;
+  if (asked >= count) return asked;
   throw InvalidArgument(
       "train",
-      {.what = fmt::format("{} shards can't be shared equally by {} devices "
-                           "({})",
+      {.what = fmt::format("{} shards can't be shared by {} devices ({})",
                            asked, count, join_names(devices)),
-       .expected = fmt::format("a multiple of {}", count),
+       .expected = fmt::format("at least {}, best a multiple of it", count),
        .got = std::to_string(asked),
-       .fix = fmt::format("use --shards {}, or another number of --devices",
-                          (asked / count + 1) * count)});
+       .fix = fmt::format("use --shards {}, or fewer --devices", count)});
 }
 
 int threads_of(int64_t shards, const std::vector<Device>& devices,

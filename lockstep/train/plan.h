@@ -22,9 +22,9 @@ struct Plan {
 };
 
 /// Checks the options and completes them. Throws InvalidArgument naming the
-/// option: no devices, shards that are not a multiple of the devices, sizes
-/// below 1, ranks that have no device. What the options leave open is as the
-/// run that is gone on with had it (`saved`).
+/// option: no devices, fewer shards than devices, sizes below 1, ranks that
+/// have no device. What the options leave open is as the run that is gone on
+/// with had it (`saved`).
 Plan make_plan(const TrainOptions& options, const Settings& saved = {});
 
 }  // namespace lockstep::train

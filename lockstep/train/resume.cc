@@ -86,34 +86,32 @@ void check_kind(const TrainOptions& options, const Resume& resume) {
                          .fix = "give --model " + resume.info.model.name});
 }
 
-}  // namespace
-
-namespace {
-
 // The newest snapshot of any node. All ranks that have that one read it.
 std::optional<Resume> find_snapshot(const World& world,
                                     const std::string& identity) {
   const auto own = Snapshot::newest(identity);
-  const std::string step = own ? std::to_string(own->info().step) : "";
-  const auto steps = world.all_gather_text(step);
+  // The step, a line's end and the manifest; "" for none.
+  const auto texts = world.all_gather_text(
+      own ? fmt::format(
+                "{}\n{}", own->info().step,
+                format_manifest(
+                    {.info = own->info(), .files = {}, .not_finite = {}}))
+          : "");
   Resume resume;
   int64_t newest = -1;
   for (int rank = 0; rank < world.size(); ++rank) {
-    const std::string& text = steps[static_cast<size_t>(rank)];
+    const std::string& text = texts[static_cast<size_t>(rank)];
     if (text.empty() || std::stoll(text) <= newest) continue;
     newest = std::stoll(text);
     resume.root = rank;
   }
   if (newest < 0) return std::nullopt;
-  const bool has_it = own && own->info().step == newest;
-  const auto infos = world.all_gather_text(
-      has_it ? format_manifest(
-                   {.info = own->info(), .files = {}, .not_finite = {}})
-             : "");
+  const std::string& text = texts[static_cast<size_t>(resume.root)];
   resume.info =
       parse_manifest("the snapshot of rank " + std::to_string(resume.root),
-                     infos[static_cast<size_t>(resume.root)])
+                     std::string_view(text).substr(text.find('\n') + 1))
           .info;
+  const bool has_it = own && own->info().step == newest;
   if (has_it) resume.state = own;
   return resume;
 }

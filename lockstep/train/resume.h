@@ -16,6 +16,8 @@ struct Resume {
   /// On the ranks that can read it: rank 0 for a checkpoint.
   std::shared_ptr<const SavedState> state{};
   int root = 0;  ///< the first of these ranks
+
+  bool is_snapshot() const { return path.empty(); }
 };
 
 /// The newest snapshot of the run `identity` that an agent holds; else what

@@ -31,14 +31,13 @@ void DataFingerprint::begin(std::shared_ptr<const data::Dataset> dataset) {
 RunCheckpoints::RunCheckpoints(const TrainOptions& options, const Plan& plan,
                                int64_t total_steps, DataFingerprint& data,
                                const std::optional<Resume>& resume,
-                               std::string identity)
+                               const std::string& identity)
     : options_(options),
       plan_(plan),
       total_steps_(total_steps),
       data_(data),
-      identity_(std::move(identity)),
-      snapshots_(is_whole_job(options) ? options.snapshot_every : 0) {
-  if (resume && !resume->path.empty()) {
+      snapshots_(is_whole_job(options) ? options.snapshot_every : 0, identity) {
+  if (resume && !resume->is_snapshot()) {
     check_settings(options, *resume->info.run,
                    settings_of(options, plan, total_steps, data_.get()),
                    versions_of(plan));
@@ -64,13 +63,12 @@ void RunCheckpoints::restore(const std::optional<Resume>& resume,
 
 CheckpointContent RunCheckpoints::content(const RunPosition& position,
                                           const StepRunner& runner,
-                                          const std::string& data,
-                                          const std::string& identity) const {
+                                          const std::string& data) const {
   const Settings settings = settings_of(options_, plan_, total_steps_, data);
   return {.info = {.model = options_.model,
                    .step = position.step,
                    .epoch = position.epoch,
-                   .parameter_sha256 = identity,
+                   .parameter_sha256 = {},
                    .run = RunRecord{.position = position,
                                     .settings = settings,
                                     .versions = versions_of(plan_)}},
@@ -86,7 +84,7 @@ void RunCheckpoints::snapshot(const RunPosition& position, StepRunner& runner,
   agent::enter(agent::Phase::kSnapshot);
   runner.parallel()->load_buffers();
   // The data are those of the job, whose processes are all started alike.
-  snapshots_.save(content(position, runner, "of the job", identity_));
+  snapshots_.save(content(position, runner, "of the job"));
 }
 
 void RunCheckpoints::save(const RunPosition& position,
@@ -95,8 +93,7 @@ void RunCheckpoints::save(const RunPosition& position,
   const TraceSpan span("checkpoint", TraceCategory::kCompute);
   agent::enter(agent::Phase::kCheckpoint);
   saved_step_ = position.step;
-  writer_->save(
-      content(position, runner, data_.is_begun() ? data_.get() : "", ""));
+  writer_->save(content(position, runner, data_.is_begun() ? data_.get() : ""));
 }
 
 std::optional<std::string> RunCheckpoints::finish(RunReport& report) {

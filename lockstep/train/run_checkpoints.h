@@ -35,7 +35,8 @@ class RunCheckpoints {
   /// settings or data.
   RunCheckpoints(const TrainOptions& options, const Plan& plan,
                  int64_t total_steps, DataFingerprint& data,
-                 const std::optional<Resume>& resume, std::string identity);
+                 const std::optional<Resume>& resume,
+                 const std::string& identity);
 
   /// Loads what `runner` does not have yet. Collective.
   static void restore(const std::optional<Resume>& resume, const Plan& plan,
@@ -57,14 +58,13 @@ class RunCheckpoints {
 
  private:
   CheckpointContent content(const RunPosition& position,
-                            const StepRunner& runner, const std::string& data,
-                            const std::string& identity) const;
+                            const StepRunner& runner,
+                            const std::string& data) const;
 
   const TrainOptions& options_;
   const Plan& plan_;
   const int64_t total_steps_;
   DataFingerprint& data_;
-  const std::string identity_;
   std::optional<CheckpointWriter> writer_;
   SnapshotWriter snapshots_;
   std::string resumed_from_;

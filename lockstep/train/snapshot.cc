@@ -1,5 +1,6 @@
 #include "lockstep/train/snapshot.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <utility>
@@ -8,6 +9,7 @@
 
 #include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/round_up.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/comm/agent/link.h"
 #include "lockstep/train/copy_plan.h"
@@ -26,21 +28,29 @@ constexpr uint64_t kMagic = 0x31746f687370616eULL;
 // What kind of tensors a part of a snapshot has.
 enum Kind : size_t { kModel, kOptimizer, kRandom, kKinds };
 
+// A checksum, in hex.
+using Digest = std::array<char, 32>;
+
 struct Section {
   uint64_t at = 0;
-  std::array<char, 32> layout{};  // checksum over names, types and shapes
+  Digest layout{};  // of names, types and shapes
 };
 
 // The manifest's text follows, then the tensors.
 struct Header {
   uint64_t magic = kMagic;
+  Digest identity{};  // of the run
   uint64_t info_bytes = 0;
   std::array<Section, kKinds> sections;
 };
 constexpr size_t kTensorsAt = size_t{64} << 10;
 
-size_t aligned(size_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+size_t aligned(size_t bytes) { return round_up(bytes, kAlignment); }
+
+Digest as_digest(const std::string& hex) {
+  Digest digest{};
+  std::copy_n(hex.begin(), std::min(hex.size(), digest.size()), digest.begin());
+  return digest;
 }
 
 // Strides that the bytes of `tensor` have when they lie in one piece.
@@ -49,7 +59,7 @@ std::vector<int64_t> dense_strides(const Tensor& tensor) {
   return c10::TensorType::contiguousStridesOf(tensor.sizes());
 }
 
-std::array<char, 32> layout_of(const NamedTensors& tensors) {
+Digest layout_of(const NamedTensors& tensors) {
   std::string text;
   for (const auto& [name, tensor] : tensors) {
     text +=
@@ -57,11 +67,7 @@ std::array<char, 32> layout_of(const NamedTensors& tensors) {
                     c10::str(tensor.sizes()),
                     c10::str(torch::IntArrayRef(dense_strides(tensor))));
   }
-  const std::string digest = checksum_of(text);
-  std::array<char, 32> layout{};
-  std::memcpy(layout.data(), digest.data(),
-              std::min(digest.size(), layout.size()));
-  return layout;
+  return as_digest(checksum_of(text));
 }
 
 size_t bytes_of(const NamedTensors& tensors) {
@@ -118,7 +124,8 @@ std::shared_ptr<const Snapshot> Snapshot::newest(const std::string& identity) {
   const auto saved = memory->newest();
   if (!saved) return nullptr;
   std::shared_ptr<const Snapshot> found(new Snapshot(*memory, saved->bytes));
-  return found->info().parameter_sha256 == identity ? found : nullptr;
+  const bool is_ours = header_of(saved->bytes).identity == as_digest(identity);
+  return is_ours ? found : nullptr;
 }
 
 std::string identity_of_run(const TrainOptions& options, int number) {
@@ -160,8 +167,23 @@ std::map<std::string, Tensor> Snapshot::random_state() const {
   return {{tensors[0].first, tensors[0].second.clone()}};
 }
 
-SnapshotWriter::SnapshotWriter(int64_t every)
-    : every_(agent::may_wait() ? every : 0) {}
+// Where the tensors go: the same in every snapshot of a run.
+struct SnapshotWriter::Layout {
+  std::array<Section, kKinds> sections;
+  size_t bytes = kTensorsAt;
+
+  explicit Layout(const std::array<NamedTensors, kKinds>& tensors) {
+    for (size_t kind = 0; kind < kKinds; ++kind) {
+      sections[kind] = {.at = bytes, .layout = layout_of(tensors[kind])};
+      bytes += bytes_of(tensors[kind]);
+    }
+  }
+};
+
+SnapshotWriter::SnapshotWriter(int64_t every, const std::string& identity)
+    : every_(agent::may_wait() ? every : 0), identity_(identity) {}
+
+SnapshotWriter::~SnapshotWriter() = default;
 
 bool SnapshotWriter::is_due(int64_t step, bool is_last) const {
   return every_ > 0 && (is_last || step % every_ == 0);
@@ -176,18 +198,15 @@ void SnapshotWriter::save(const CheckpointContent& content) {
   tensors[kModel] = state_dict(content.model);
   tensors[kOptimizer] = by_name(content.optimizer.state_dict());
   tensors[kRandom] = host_generator(content.random);
-  Header header;
-  size_t at = kTensorsAt;
-  for (size_t kind = 0; kind < kKinds; ++kind) {
-    header.sections[kind] = {.at = at, .layout = layout_of(tensors[kind])};
-    at += bytes_of(tensors[kind]);
+  if (!memory_) {
+    layout_ = std::make_unique<Layout>(tensors);
+    memory_ = agent::SnapshotMemory::make(page, layout_->bytes);
   }
-  if (!memory_) memory_ = agent::SnapshotMemory::make(page, at);
   const std::span<std::byte> slot = memory_->begin();
   CopyPlan plan;
   for (size_t kind = 0; kind < kKinds; ++kind) {
     const auto targets =
-        views(slot.data(), header.sections[kind].at, tensors[kind]);
+        views(slot.data(), layout_->sections[kind].at, tensors[kind]);
     for (size_t i = 0; i < targets.size(); ++i) {
       plan.add(tensors[kind][i].second.detach(), targets[i].second);
     }
@@ -197,7 +216,9 @@ void SnapshotWriter::save(const CheckpointContent& content) {
   if (is_first) {
     const std::string info =
         format_manifest({.info = content.info, .files = {}, .not_finite = {}});
-    header.info_bytes = info.size();
+    const Header header{.identity = as_digest(identity_),
+                        .info_bytes = info.size(),
+                        .sections = layout_->sections};
     if (sizeof(Header) + info.size() > kTensorsAt) {
       throw CheckpointError({.what = "the snapshot's description is too long",
                              .got = fmt::format("{} bytes", info.size()),
@@ -214,7 +235,7 @@ void SnapshotWriter::save(const CheckpointContent& content) {
                (attempt & ((1U << kAttemptBits) - 1)));
   ++costs_.taken;
   costs_.seconds += watch.seconds();
-  costs_.bytes = static_cast<int64_t>(at);
+  costs_.bytes = static_cast<int64_t>(layout_->bytes);
 }
 
 }  // namespace lockstep::train

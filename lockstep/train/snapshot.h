@@ -45,16 +45,21 @@ class SnapshotWriter {
  public:
   /// Every so many steps; 0, or without an agent that would replace a worker:
   /// never.
-  explicit SnapshotWriter(int64_t every);
+  SnapshotWriter(int64_t every, const std::string& identity);
+  ~SnapshotWriter();
 
   bool is_due(int64_t step, bool is_last) const;
-  /// Of the same content on all ranks; its info.parameter_sha256 is the run's
-  /// identity. Collective among the workers of a node the first time.
+  /// Of the same content on all ranks. Collective among the workers of a node
+  /// the first time.
   void save(const CheckpointContent& content);
   const SnapshotReport& costs() const { return costs_; }
 
  private:
+  struct Layout;
+
   int64_t every_ = 0;
+  const std::string identity_;
+  std::unique_ptr<Layout> layout_;  // of all snapshots of the run
   std::optional<agent::SnapshotMemory> memory_;
   SnapshotReport costs_;
 };

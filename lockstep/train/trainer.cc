@@ -130,17 +130,17 @@ class Run {
   Settings saved_settings() const {
     if (!resume_) return {};
     Settings settings = resume_->info.run->settings;
-    // Nodes came or went, and nobody said which shards suit all numbers.
+    // Nodes came, and nobody said how many shards suit all numbers.
     const int64_t ranks = options_.world.size();
     const auto shards = settings.find("shards");
-    const bool may_change = resume_->path.empty() && options_.shards == 0 &&
+    const bool may_change = resume_->is_snapshot() && options_.shards == 0 &&
                             shards != settings.end() && ranks > 1;
-    if (may_change && std::stoll(shards->second) % ranks != 0) {
+    if (may_change && std::stoll(shards->second) < ranks) {
       if (is_first()) {
         log_warning("train", fmt::format("{} shards became {}: the run goes "
                                          "on, but not to the same bits; give "
-                                         "--shards a multiple of all numbers "
-                                         "of ranks",
+                                         "--shards as many as there may be "
+                                         "ranks",
                                          shards->second, ranks));
       }
       settings.erase(shards);
@@ -151,7 +151,7 @@ class Run {
   // Rank 0 writes it into manifests; all see to it that a checkpoint's data are
   // theirs.
   DataFingerprint& data_fingerprint() {
-    const bool is_from_disk = resume_ && !resume_->path.empty();
+    const bool is_from_disk = resume_ && !resume_->is_snapshot();
     const bool writes = is_first() && !options_.out_dir.empty();
     if (writes || is_from_disk) history_.data_fingerprint.begin(dataset_);
     return history_.data_fingerprint;
@@ -208,9 +208,10 @@ class Run {
     step_ = at.step;
     take_back_steps();
     mean_ = RunningMean(at.loss_sum, at.correct, at.samples);
-    progress_.line(fmt::format("resumed from {}: step {} of {}",
-                               resume_->path.empty() ? "memory" : resume_->path,
-                               step_, total_steps_));
+    progress_.line(
+        fmt::format("resumed from {}: step {} of {}",
+                    resume_->is_snapshot() ? "memory" : resume_->path, step_,
+                    total_steps_));
   }
 
   // Those that are about to be repeated.
