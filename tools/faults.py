@@ -48,7 +48,10 @@ def parse_arguments():
     kills.add_argument("--torchrun", type=pathlib.Path,
                        default=ROOT / ".venv/bin/torchrun",
                        help="does the same with PyTorch; skipped if missing")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    # Some cases run in a place of their own, where the folder is another.
+    arguments.bin = arguments.bin.resolve()
+    return arguments
 
 
 def table(arguments, programs):

@@ -45,7 +45,9 @@ KILLS = KILLS_TITLE + """
 a random rank of two, {kills} times in one run of {steps} steps of the MLP at
 batch {batch} on {data}, a checkpoint each {every} steps. The same kills, by
 steps, under `torchrun --max-restarts` with PyTorch's DDP and a script that saves
-and loads as often. *Efficiency* is the steps of the quiet run at its median step
+and loads as often, and with `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`: without it
+ranks that start again may wait in vain for addresses of the attempt before
+(https://github.com/pytorch/pytorch/issues/135712). *Efficiency* is the steps of the quiet run at its median step
 time, by the wall time of the whole command, start-up and all. Measured on
 {machine}.
 

@@ -15,6 +15,10 @@ CHECKPOINT_EVERY = 20
 BATCH_SIZE = 64
 DEADLINE_S = 900
 MOST_RESTARTS = 40
+# With the agent's store, which is the default, ranks that start again may read
+# where their peers of the attempt before listened, and wait for those:
+# https://github.com/pytorch/pytorch/issues/135712
+TORCHRUN_ENVIRONMENT = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
 SCRIPT = pathlib.Path(__file__).with_name("torch_train.py")
 
 
@@ -76,8 +80,9 @@ def lockstep_command(program, options, folder):
 
 def torchrun_command(options, folder):
     data = ["--data-dir", str(options.data_dir)] if options.data_dir else []
-    return [str(options.torchrun), "--standalone", "--nproc-per-node", "2",
-            "--max-restarts", str(MOST_RESTARTS), str(SCRIPT), *data,
+    return ["env", TORCHRUN_ENVIRONMENT, str(options.torchrun),
+            "--standalone", "--nproc-per-node", "2", "--max-restarts",
+            str(MOST_RESTARTS), str(SCRIPT), *data,
             "--batch-size", str(BATCH_SIZE), "--max-steps",
             str(options.steps), "--checkpoint-every", str(CHECKPOINT_EVERY),
             "--out-dir", folder]
