@@ -11,9 +11,8 @@
 namespace lockstep::store {
 
 Channel::Channel(FileDescriptor socket, const Identity& who, const Key& key,
-                 Time deadline, bool& is_proof_sent)
+                 Time deadline)
     : socket_(std::move(socket)) {
-  is_proof_sent = false;
   const std::string hello =
       encode(Hello{.identity = who, .nonce = random_nonce()});
   send(framed(hello), deadline);
@@ -28,12 +27,21 @@ Channel::Channel(FileDescriptor socket, const Identity& who, const Key& key,
   }
   const Handshake handshake(key, hello, answer);
   send(framed(handshake.proof()), deadline);
-  is_proof_sent = true;
-  const Verdict verdict = handshake.decode_verdict(receive(deadline));
-  if (verdict.admission != Admission::kWelcome) {
-    throw Refused(verdict.admission,
+  const auto verdict = handshake.decode_verdict(receive(deadline));
+  if (!verdict) {
+    throw CommError(
+        {.what = "the store at " +
+                 SocketAddress::of_peer(socket_.get()).text() + " and " +
+                 who.text() + " know different secrets",
+         .expected = "a server with the job's secret",
+         .got = "one with another secret",
+         .fix = "give the same --secret-file (LOCKSTEP_SECRET_FILE) to all; is "
+                "another job or program at this port?"});
+  }
+  if (verdict->admission != Admission::kWelcome) {
+    throw Refused(verdict->admission,
                   {.what = "the job's store refused " + who.text(),
-                   .got = verdict.reason});
+                   .got = verdict->reason});
   }
   session_ = handshake.client_session();
   in_.set_most(limits_.message_bytes());

@@ -49,11 +49,9 @@ class Channel {
   using Time = std::chrono::steady_clock::time_point;
 
   /// Shakes hands over `socket`. Throws Refused, Disconnected, TimedOut, or
-  /// CommError for what is no server of the store.
-  /// `is_proof_sent` tells whether the server has seen a proof by then, so that
-  /// it is the secret that it did not like.
+  /// CommError for another secret and for what is no server of the store.
   Channel(FileDescriptor socket, const Identity& who, const Key& key,
-          Time deadline, bool& is_proof_sent);
+          Time deadline);
 
   /// Throws TimedOut if there is no reply in time.
   Reply ask(const Request& request, Time deadline);

@@ -16,9 +16,6 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kHandshakeTime{5000};
 constexpr int kPauseMs = 20;
-// A full server may close a connection at any time; one that closes so many
-// after our proof knows another secret.
-constexpr int kMostProofs = 3;
 
 uint32_t wait_ms(milliseconds time) {
   return static_cast<uint32_t>(
@@ -37,19 +34,17 @@ Client::~Client() = default;
 
 std::unique_ptr<Channel> Client::connect(Time deadline) const {
   std::string problem = "nobody listens";
-  int proofs = 0;
   do {
     for (const auto& address : resolve(options_.host, options_.port)) {
       const auto patience = std::min(deadline, Clock::now() + kHandshakeTime);
       FileDescriptor socket = connect_to(address, patience);
       if (!socket.is_open()) continue;
-      bool is_proof_sent = false;
       try {
         return std::make_unique<Channel>(std::move(socket), options_.who,
-                                         options_.key, patience, is_proof_sent);
+                                         options_.key, patience);
       } catch (const Disconnected& error) {
+        // A server that is flooded may close any connection.
         problem = reason_of(error);
-        if (is_proof_sent && ++proofs == kMostProofs) throw_other_secret();
       } catch (const TimedOut& error) {
         problem = reason_of(error);
       }
@@ -61,17 +56,6 @@ std::unique_ptr<Channel> Client::connect(Time deadline) const {
                                          options_.host, options_.port),
                      .got = problem,
                      .fix = "check that its server runs, and its address"});
-}
-
-void Client::throw_other_secret() const {
-  throw CommError(
-      {.what = fmt::format("the job's store at {} port {} closed the "
-                           "connection after our proof",
-                           options_.host, options_.port),
-       .expected = "a server with the same secret",
-       .got = "one with another secret",
-       .fix = "give the same --secret-file (LOCKSTEP_SECRET_FILE) to all; is "
-              "another job at this port?"});
 }
 
 std::unique_ptr<Channel> Client::take() {

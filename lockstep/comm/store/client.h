@@ -71,7 +71,6 @@ class Client {
  private:
   using Time = Channel::Time;
   std::unique_ptr<Channel> connect(Time deadline) const;
-  [[noreturn]] void throw_other_secret() const;
   std::unique_ptr<Channel> take();
   Reply ask(const Request& request);
 

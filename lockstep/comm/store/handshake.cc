@@ -38,6 +38,13 @@ int count_of(FieldReader& reader, const char* what, int least) {
   return static_cast<int>(value);
 }
 
+std::string body_of(const Verdict& verdict) {
+  return FieldWriter()
+      .u8(static_cast<uint8_t>(verdict.admission))
+      .bytes(verdict.reason.substr(0, kMostReasonBytes))
+      .take();
+}
+
 }  // namespace
 
 std::string encode(const Hello& hello) {
@@ -106,6 +113,13 @@ Challenge decode_challenge(std::string_view message) {
   return challenge;
 }
 
+std::string encode_wrong_proof() {
+  return FieldWriter()
+      .raw(as_text(Digest{}))
+      .raw(body_of({.admission = Admission::kWrongProof}))
+      .take();
+}
+
 Handshake::Handshake(const Key& key, std::string_view hello,
                      std::string_view challenge)
     : key_(derived(key, {"connection", hello, challenge})) {}
@@ -119,26 +133,19 @@ bool Handshake::is_proof(std::string_view message) const {
 }
 
 std::string Handshake::encode(const Verdict& verdict) const {
-  const std::string body =
-      FieldWriter()
-          .u8(static_cast<uint8_t>(verdict.admission))
-          .bytes(verdict.reason.substr(0, kMostReasonBytes))
-          .take();
+  const std::string body = body_of(verdict);
   return FieldWriter()
       .raw(as_text(Mac(key_).of({"server proof", body})))
       .raw(body)
       .take();
 }
 
-Verdict Handshake::decode_verdict(std::string_view message) const {
+std::optional<Verdict> Handshake::decode_verdict(
+    std::string_view message) const {
   FieldReader reader(message);
   const std::string_view code = reader.raw(sizeof(Digest));
   const std::string_view body = message.substr(sizeof(Digest));
-  if (!is_same(Mac(key_).of({"server proof", body}), code)) {
-    throw CommError({.what = "the store's server does not know the job's "
-                             "secret",
-                     .fix = "is it another program's? Choose another port"});
-  }
+  if (!is_same(Mac(key_).of({"server proof", body}), code)) return std::nullopt;
   Verdict verdict;
   verdict.admission = static_cast<Admission>(reader.u8());
   verdict.reason = reader.bytes(kMostReasonBytes);

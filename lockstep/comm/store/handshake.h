@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -13,7 +14,8 @@ namespace lockstep::store {
 //   client  Hello: who it is, and a nonce
 //   server  Challenge: a nonce
 //   client  Proof: HMAC over both
-//   server  Verdict: what it decides, and HMAC over both and that
+//   server  Verdict: what it decides, and HMAC over both and that; after a
+//           wrong proof one without HMAC, which only says that it was wrong
 //
 // Each side has then seen that the other knows the client's key, now and not
 // in a recording. Both derive the session's keys from it and both messages.
@@ -47,12 +49,17 @@ enum class Admission : uint8_t {
   kWrongWorldSize = 3,
   kDuplicateRank = 4,
   kFull = 5,
+  kWrongProof = 6,
 };
 
 struct Verdict {
   Admission admission = Admission::kWelcome;
   std::string reason;  ///< of a refusal
 };
+
+/// The verdict on a wrong proof. It proves nothing: its receiver knows another
+/// key, and would not believe it.
+std::string encode_wrong_proof();
 
 /// One handshake as both sides see it after two messages.
 class Handshake {
@@ -63,8 +70,9 @@ class Handshake {
   bool is_proof(std::string_view message) const;
 
   std::string encode(const Verdict& verdict) const;
-  /// Throws CommError if it is none, or of somebody without the key.
-  Verdict decode_verdict(std::string_view message) const;
+  /// Nothing if it is of somebody without the key. Throws CommError if it is
+  /// no verdict.
+  std::optional<Verdict> decode_verdict(std::string_view message) const;
 
   Session client_session() const;
   Session server_session() const;

@@ -18,8 +18,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// So many connections are taken before those that are there have their turn.
-constexpr int kAcceptAtOnce = 32;
 constexpr size_t kFilesForOthers = 128;
 // Beyond all connections: a listener's number, counted from here.
 constexpr uint64_t kListeners = uint64_t{1} << 62;
@@ -91,15 +89,18 @@ void Server::Loop::run() {
     const auto now = std::chrono::steady_clock::now();
     const std::lock_guard lock(mutex_);
     try {
-      for (const auto& event : std::span(
-               events.data(), count > 0 ? static_cast<size_t>(count) : 0)) {
+      const std::span happened(events.data(),
+                               count > 0 ? static_cast<size_t>(count) : 0);
+      for (const auto& event : happened) {
         const Number number = event.data.u64;
         if (number == kStop) return;
-        if (number >= kListeners) {
-          accept_some(listeners_[number - kListeners].get(), now);
-        } else {
-          on_event(number, event.events, now);
-        }
+        if (number < kListeners) on_event(number, event.events, now);
+      }
+      // Then: new connections may close others, which have been heard by now.
+      for (const auto& event : happened) {
+        const Number number = event.data.u64;
+        if (number < kListeners) continue;
+        accept_some(listeners_[number - kListeners].get(), now);
       }
       close_late(now);
       if (std::exchange(is_will_done_, false)) wake_waiters();
@@ -123,7 +124,9 @@ int Server::Loop::timeout_ms(Time now) const {
 }
 
 void Server::Loop::accept_some(int listener, Time now) {
-  for (int i = 0; i < kAcceptAtOnce; ++i) {
+  // No more than leaves those before them a few turns.
+  const size_t most = std::max<size_t>(1, options_.most_strangers / 4);
+  for (size_t i = 0; i < most; ++i) {
     FileDescriptor socket(
         ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket.is_open()) {

@@ -48,7 +48,10 @@ void Server::Loop::on_hello(Peer& peer, const std::string& body) {
 void Server::Loop::on_proof(Number number, Peer& peer,
                             const std::string& body) {
   if (!peer.handshake->is_proof(body)) {
-    throw CommError({.what = "it does not know the job's secret"});
+    refusals_.add(peer.address(), "it does not know the job's secret");
+    peer.put_frame(encode_wrong_proof());
+    peer.stage = Peer::Stage::kLeaving;
+    return;
   }
   const Verdict verdict = keeper_.door.admit(peer.who);
   peer.put_frame(peer.handshake->encode(verdict));
