@@ -5,7 +5,7 @@ include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
 set(layers base device comm_shm comm_agent comm_store comm models data optim parallel parallel_ddp
-    train launch report)
+    checkpoint train launch report)
 
 set(targets lockstep lockstep_options lockstep_fmt)
 foreach(layer IN LISTS layers)

@@ -48,14 +48,14 @@ void run(const EvalFlags& flags) {
         "of a run");
   }
   train::EvalOptions options;
-  options.checkpoint = train::find_checkpoint(flags.checkpoint);
+  options.checkpoint = find_checkpoint(flags.checkpoint);
   options.data = to_data_spec(flags.data);
   options.loader_workers = flags.data.workers;
   options.devices = to_devices(flags.devices, "auto");
   options.batch_size = flags.batch_size;
   options.channels_last = use_channels_last(
-      flags.memory_format,
-      train::read_checkpoint_info(options.checkpoint).model, options.devices);
+      flags.memory_format, read_checkpoint_info(options.checkpoint).model,
+      options.devices);
   const auto report = train::evaluate_checkpoint(options);
   flags.as_json ? print_json(report) : print_text(report);
 }

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/models/model.h"
 #include "lockstep/parallel/data_parallel.h"
-#include "lockstep/train/checkpoint.h"
 #include "lockstep/train/run_report.h"
 
 namespace lockstep::train {

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "lockstep/train/run_record.h"
+#include "lockstep/checkpoint/run_record.h"
 #include "lockstep/train/trainer.h"
 
 namespace lockstep::train {

@@ -5,10 +5,10 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/trace.h"
+#include "lockstep/checkpoint/random_state.h"
 #include "lockstep/comm/agent/link.h"
 #include "lockstep/comm/environment.h"
 #include "lockstep/data/fingerprint.h"
-#include "lockstep/train/random_state.h"
 #include "lockstep/train/run_settings.h"
 
 namespace lockstep::train {

@@ -6,11 +6,11 @@
 #include <optional>
 #include <string>
 
+#include "lockstep/checkpoint/snapshot.h"
+#include "lockstep/checkpoint/writer.h"
 #include "lockstep/data/dataset.h"
-#include "lockstep/train/checkpoint_writer.h"
 #include "lockstep/train/plan.h"
 #include "lockstep/train/resume.h"
-#include "lockstep/train/snapshot.h"
 #include "lockstep/train/step_runner.h"
 #include "lockstep/train/trainer.h"
 

@@ -6,6 +6,8 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "lockstep/checkpoint/costs.h"
+
 namespace lockstep::train {
 
 struct DeviceReport {
@@ -41,22 +43,6 @@ struct PhaseReport {
          reduce = 0, update = 0;
 };
 
-/// What writing checkpoints cost rank 0, all of them together.
-struct CheckpointReport {
-  int64_t saved = 0;
-  int64_t failed = 0;  ///< of these, not written
-  double stall_s = 0;  ///< the steps stood still
-  double write_s = 0;  ///< beside the steps
-  int64_t bytes = 0;   ///< of one
-};
-
-/// What snapshots in memory cost this rank.
-struct SnapshotReport {
-  int64_t taken = 0;
-  double seconds = 0;  ///< of all together; the steps stood still
-  int64_t bytes = 0;   ///< of one
-};
-
 /// What a run was and what came of it: run.json.
 struct RunReport {
   std::string lockstep;  ///< version
@@ -87,8 +73,8 @@ struct RunReport {
   TestReport test;
   std::string parameter_sha256;
   std::string last_checkpoint;
-  CheckpointReport checkpoints;
-  SnapshotReport snapshots;
+  CheckpointCosts checkpoints;
+  SnapshotCosts snapshots;
   int64_t recoveries = 0;  ///< attempts after which this process went on
   bool interrupted = false;
   int stop_signal = 0;  ///< some rank's; 0 if that is not known

@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 #include <torch/version.h>
 
+#include "lockstep/base/checksum.h"
 #include "lockstep/base/version.h"
 
 namespace lockstep::train {
@@ -65,6 +66,12 @@ Settings settings_of(const TrainOptions& options, const Plan& plan,
         fmt::format("{}", fmt::join(options.milestones, ","));
   }
   return settings;
+}
+
+std::string identity_of_run(const TrainOptions& options, int number) {
+  std::string text = fmt::format("run {} of {}", number, options.model.name);
+  for (const auto& word : options.command) text += '\0' + word;
+  return checksum_of(text);
 }
 
 Settings versions_of(const Plan& plan) {

@@ -2,8 +2,8 @@
 
 #include <string>
 
+#include "lockstep/checkpoint/run_record.h"
 #include "lockstep/train/plan.h"
-#include "lockstep/train/run_record.h"
 #include "lockstep/train/trainer.h"
 
 namespace lockstep::train {
@@ -15,6 +15,10 @@ inline constexpr const char* kTotalSteps = "total_steps";
 /// position. Neither the strategy nor the number of devices is among it.
 Settings settings_of(const TrainOptions& options, const Plan& plan,
                      int64_t total_steps, const std::string& data_sha256);
+
+/// What tells the `number`th run of this process from others that its agent may
+/// have started: its command and model.
+std::string identity_of_run(const TrainOptions& options, int number);
 
 /// Of Lockstep, LibTorch, and what they compute on.
 Settings versions_of(const Plan& plan);

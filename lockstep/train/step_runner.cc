@@ -11,15 +11,15 @@
 
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/trace.h"
+#include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/device/memory.h"
+#include "lockstep/models/finite.h"
 #include "lockstep/parallel/packed_tensors.h"
 #include "lockstep/parallel/rank_exchange.h"
 #include "lockstep/parallel/scatter_gather.h"
-#include "lockstep/train/checkpoint.h"
-#include "lockstep/train/finite.h"
 #include "lockstep/train/memory_format.h"
 #include "lockstep/train/metrics.h"
-#include "lockstep/train/state_dict.h"
 
 namespace lockstep::train {
 namespace {
@@ -221,7 +221,7 @@ std::string StepRunner::first_not_finite(const data::Batch& batch) {
   // gradients are computed again, from the same random numbers.
   optimizer_->zero_grad();
   parallel_->train_step(batch.inputs, batch.targets, cross_entropy);
-  return train::first_not_finite(batch.inputs, *model_);
+  return models::first_not_finite(batch.inputs, *model_);
 }
 
 void StepRunner::count(const data::Batch& batch, const PhaseTimes& phases) {

@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/cpu_set.h"
-#include "lockstep/train/checkpoint.h"
+#include "lockstep/checkpoint/checkpoint.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/cli/program.h"
 
@@ -210,7 +210,7 @@ TEST(Errors, CtrlCEndsTheRunWithACheckpointThatLoads) {
   program.send(SIGINT);
   EXPECT_EQ(program.wait(), 128 + SIGINT) << program.err();
   EXPECT_PRED2(contains, program.err(), "stopped by Ctrl-C after step");
-  const std::string checkpoint = train::find_checkpoint(run);
+  const std::string checkpoint = find_checkpoint(run);
   EXPECT_PRED2(contains, program.err(), "go on from " + checkpoint);
   EXPECT_PRED2(contains, content_of(run + "/run.json"),
                "\"interrupted\": true");

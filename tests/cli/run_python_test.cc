@@ -10,8 +10,8 @@
 
 #include "lockstep/base/subprocess.h"
 #include "tests/base/temporary_folder.h"
+#include "tests/checkpoint/python.h"
 #include "tests/cli/program.h"
-#include "tests/train/python.h"
 
 namespace lockstep {
 namespace {

@@ -5,8 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/checkpoint/python.h"
 #include "tests/cli/program.h"
-#include "tests/train/python.h"
 
 namespace lockstep {
 namespace {

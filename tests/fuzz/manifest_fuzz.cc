@@ -10,8 +10,8 @@
 
 #include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
-#include "lockstep/train/manifest.h"
-#include "lockstep/train/strict_json.h"
+#include "lockstep/checkpoint/manifest.h"
+#include "lockstep/checkpoint/strict_json.h"
 
 namespace lockstep::fuzz {
 namespace {
@@ -45,9 +45,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace lockstep;
   const std::string text =
       fuzz::with_checksum({reinterpret_cast<const char*>(data), size});
-  train::Manifest manifest;
+  Manifest manifest;
   try {
-    manifest = train::parse_manifest("M", text);
+    manifest = parse_manifest("M", text);
   } catch (const CheckpointError& error) {
     for (const char letter : std::string_view(error.what())) {
       fuzz::require_manifest(letter >= ' ' && letter <= '~',
@@ -59,9 +59,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     fuzz::require_manifest(file.name.find('/') == std::string::npos,
                            "a file is not in the folder");
   }
-  const std::string again = train::format_manifest(manifest);
-  fuzz::require_manifest(
-      train::format_manifest(train::parse_manifest("M", again)) == again,
-      "a manifest changes on its way");
+  const std::string again = format_manifest(manifest);
+  fuzz::require_manifest(format_manifest(parse_manifest("M", again)) == again,
+                         "a manifest changes on its way");
   return 0;
 }

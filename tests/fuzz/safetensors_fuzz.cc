@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
-#include "lockstep/train/safetensors.h"
-#include "lockstep/train/safetensors_header.h"
+#include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/checkpoint/safetensors_header.h"
 #include "tests/fuzz/input.h"
 
 namespace lockstep::fuzz {

@@ -12,12 +12,12 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/parallel/ddp/distributed_data_parallel.h"
-#include "lockstep/train/state_dict.h"
 #include "tests/base/temporary_folder.h"
+#include "tests/checkpoint/python.h"
 #include "tests/parallel/ddp/ranks.h"
 #include "tests/parity/ddp_scenarios.h"
-#include "tests/train/python.h"
 
 namespace lockstep {
 namespace {

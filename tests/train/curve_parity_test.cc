@@ -8,14 +8,14 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/models/model.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/data_parallel.h"
-#include "lockstep/train/safetensors.h"
-#include "lockstep/train/state_dict.h"
 #include "tests/base/temporary_folder.h"
-#include "tests/train/python.h"
+#include "tests/checkpoint/python.h"
 
 namespace lockstep {
 namespace {

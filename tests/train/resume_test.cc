@@ -8,7 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
-#include "lockstep/train/checkpoint.h"
+#include "lockstep/checkpoint/checkpoint.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/train/runs.h"
 

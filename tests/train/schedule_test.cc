@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/base/temporary_folder.h"
-#include "tests/train/python.h"
+#include "tests/checkpoint/python.h"
 
 namespace lockstep::train {
 namespace {

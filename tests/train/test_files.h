@@ -1,7 +1,7 @@
 #pragma once
 
 #include "tests/base/temporary_folder.h"
-#include "tests/train/python.h"
+#include "tests/checkpoint/python.h"
 
 namespace lockstep {
 

@@ -6,7 +6,7 @@
 #include "lockstep/base/cpu_set.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
-#include "lockstep/train/checkpoint.h"
+#include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/train/evaluate.h"
 #include "tests/train/test_files.h"
 

@@ -9,8 +9,8 @@ FOLDERS = ("lockstep", "tests", "bench", "examples")
 
 # In the order of docs: a folder includes only folders above it.
 LAYERS = (
-    "base", "device", "comm", "models", "data", "optim", "parallel", "train",
-    "launch", "inspect", "report", "cli",
+    "base", "device", "comm", "models", "data", "optim", "parallel", "checkpoint",
+    "train", "launch", "inspect", "report", "cli",
 )
 
 

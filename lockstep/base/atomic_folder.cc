@@ -1,0 +1,132 @@
+#include "lockstep/base/atomic_folder.h"
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <regex>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/atomic_file.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void fail(std::string_view act, const std::string& path,
+                       int code) {
+  throw IoError(
+      {.what = fmt::format("can't {} {}: {}", act, path, std::strerror(code))});
+}
+
+fs::path parent_of(const std::string& path) {
+  const fs::path parent = fs::path(path).parent_path();
+  return parent.empty() ? "." : parent;
+}
+
+std::string temporary_name(const std::string& path) {
+  static std::atomic<unsigned> counter{0};
+  return parent_of(path) / fmt::format(".{}.unfinished-{}-{}",
+                                       fs::path(path).filename().string(),
+                                       getpid(), counter++);
+}
+
+bool is_temporary_name(const std::string& name) {
+  static const std::regex pattern(R"(\..+\.unfinished-[0-9]+-[0-9]+)");
+  return std::regex_match(name, pattern);
+}
+
+// An open folder that no other process has locked, or -1. The kernel drops
+// the lock when the owner dies, however it dies: process ids would be used
+// again, and mean nothing to another host.
+int lock_folder(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return -1;
+  struct stat status {};
+  if (flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &status) == 0 &&
+      status.st_nlink > 0) {
+    return fd;
+  }
+  close(fd);
+  return -1;
+}
+
+void remove_quietly(const std::string& path) {
+  std::error_code ignored;
+  fs::remove_all(path, ignored);
+}
+
+}  // namespace
+
+AtomicFolder::AtomicFolder(std::string path) : path_(std::move(path)) {
+  // A sweeper may take a new folder before it is locked: then another one.
+  constexpr int kTries = 100;
+  for (int i = 0; i < kTries && lock_ < 0; ++i) {
+    temporary_ = temporary_name(path_);
+    if (mkdir(temporary_.c_str(), 0700) != 0) {
+      if (errno == EEXIST) continue;
+      fail("make folder", temporary_, errno);
+    }
+    lock_ = lock_folder(temporary_);
+  }
+  if (lock_ < 0) fail("lock folder", temporary_, EWOULDBLOCK);
+}
+
+AtomicFolder::~AtomicFolder() {
+  if (!temporary_.empty()) remove_quietly(temporary_);
+  if (lock_ >= 0) close(lock_);
+}
+
+void AtomicFolder::commit() {
+  sync_directory(temporary_);
+  if (rename(temporary_.c_str(), path_.c_str()) != 0) {
+    if (errno != ENOTEMPTY && errno != EEXIST) {
+      fail("rename to", path_, errno);
+    }
+    if (renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, path_.c_str(),
+                  RENAME_EXCHANGE) != 0) {
+      // A file system without exchange: for a moment there is neither.
+      remove_folder(path_);
+      if (rename(temporary_.c_str(), path_.c_str()) != 0) {
+        fail("rename to", path_, errno);
+      }
+    }
+  }
+  sync_directory(parent_of(path_));
+  remove_quietly(temporary_);  // what had the name before
+  temporary_.clear();
+}
+
+void sweep_unfinished_folders(const std::string& parent) {
+  std::vector<std::string> found;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(parent, ignored)) {
+    if (is_temporary_name(entry.path().filename().string())) {
+      found.push_back(entry.path().string());
+    }
+  }
+  for (const std::string& path : found) {
+    const int lock = lock_folder(path);
+    if (lock < 0) continue;
+    remove_quietly(path);
+    close(lock);
+  }
+}
+
+void remove_folder(const std::string& path) {
+  const std::string aside = temporary_name(path);
+  if (rename(path.c_str(), aside.c_str()) != 0) fail("remove", path, errno);
+  remove_quietly(aside);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,134 @@
+#include "lockstep/checkpoint/checkpoint.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+#include "lockstep/checkpoint/folder.h"
+#include "lockstep/checkpoint/manifest.h"
+#include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/checkpoint/state_dict.h"
+#include "lockstep/models/finite.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+using torch::Tensor;
+
+void check_finite(const Manifest& manifest, const std::string& path,
+                  const NamedTensors& tensors) {
+  const auto& known = manifest.not_finite;
+  for (const auto& [name, tensor] : tensors) {
+    const std::string found = models::describe_not_finite(name, tensor);
+    if (found.empty()) continue;
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    throw CheckpointError({.what = fmt::format("{}: {}", path, found),
+                           .expected = "finite numbers, as were saved",
+                           .fix = "use another checkpoint"});
+  }
+}
+
+std::map<std::string, Tensor> read_optimizer_state(
+    const std::string& checkpoint, const Manifest& manifest) {
+  std::map<std::string, Tensor> state;
+  for (const CheckpointFile& file : manifest.files) {
+    if (!file.name.starts_with(kOptimizerFiles)) continue;
+    const std::string path = checkpoint + "/" + file.name;
+    const SafeTensors part = read_safetensors(path);
+    check_finite(manifest, path, part.tensors);
+    for (const auto& [name, tensor] : part.tensors) {
+      if (state.emplace(name, tensor).second) continue;
+      throw CheckpointError(
+          {.what = fmt::format("{}: '{}' is in another file, too", path, name),
+           .fix = "use another checkpoint"});
+    }
+  }
+  return state;
+}
+
+}  // namespace
+
+std::string find_checkpoint(const std::string& dir) {
+  return open_checkpoint(dir).path();
+}
+
+CheckpointReader open_checkpoint(const std::string& dir) {
+  std::error_code ignored;
+  if (fs::exists(fs::path(dir) / kManifestFile, ignored)) {
+    return CheckpointReader(dir);
+  }
+  if (!fs::is_directory(dir, ignored)) {
+    throw CheckpointError({.what = "there is no folder " + dir,
+                           .fix = "name the --out-dir of a run, or one of its "
+                                  "step-* folders"});
+  }
+  std::string reason;
+  for (const SavedCheckpoint& saved : list_checkpoints(dir)) {
+    try {
+      return CheckpointReader(saved.path);
+    } catch (const CheckpointError& error) {
+      if (reason.empty()) reason = error.what();
+      log_warning("checkpoint",
+                  fmt::format("{} is skipped: {}", saved.path, error.what()));
+    }
+  }
+  throw CheckpointError(
+      {.what = "there is no whole checkpoint in " + dir,
+       .expected = fmt::format("a folder step-* with {}, {} and {}",
+                               kManifestFile, kModelFile, optimizer_file(0, 1)),
+       .got = reason.empty() ? "none" : reason});
+}
+
+CheckpointReader::CheckpointReader(std::string path)
+    : path_(std::move(path)),
+      manifest_(std::make_shared<const Manifest>(read_manifest(path_))) {}
+
+const CheckpointInfo& CheckpointReader::info() const { return manifest_->info; }
+
+bool CheckpointReader::has(const std::string& file) const {
+  const auto& files = manifest_->files;
+  return std::any_of(files.begin(), files.end(),
+                     [&](const auto& one) { return one.name == file; });
+}
+
+void CheckpointReader::load(models::Model& model,
+                            optim::Optimizer* optimizer) const {
+  const std::string path = path_ + "/" + kModelFile;
+  if (!has(kModelFile)) {
+    throw CheckpointError({.what = path + " is not of this checkpoint",
+                           .fix = "use another checkpoint"});
+  }
+  const SafeTensors state = read_safetensors(path);
+  check_finite(*manifest_, path, state.tensors);
+  // Both fit, or neither is touched.
+  check_state_dict(model, state.tensors, path);
+  if (optimizer != nullptr) load(*optimizer);
+  load_state_dict(model, state.tensors, path);
+}
+
+void CheckpointReader::load(optim::Optimizer& optimizer) const {
+  optimizer.load_state_dict(read_optimizer_state(path_, *manifest_));
+}
+
+std::map<std::string, Tensor> CheckpointReader::random_state() const {
+  if (!has(kRandomFile)) return {};
+  const SafeTensors state = read_safetensors(path_ + "/" + kRandomFile);
+  return {state.tensors.begin(), state.tensors.end()};
+}
+
+CheckpointInfo read_checkpoint_info(const std::string& checkpoint) {
+  return CheckpointReader(checkpoint).info();
+}
+
+void load_checkpoint(const std::string& checkpoint, models::Model& model,
+                     optim::Optimizer* optimizer) {
+  CheckpointReader(checkpoint).load(model, optimizer);
+}
+
+}  // namespace lockstep

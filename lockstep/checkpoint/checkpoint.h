@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <torch/torch.h>
+
+#include "lockstep/checkpoint/run_record.h"
+#include "lockstep/checkpoint/saved_state.h"
+#include "lockstep/models/model.h"
+#include "lockstep/optim/optimizer.h"
+
+namespace lockstep {
+
+/// What a checkpoint says of itself, in its manifest.json.
+struct CheckpointInfo {
+  models::ModelSpec model;
+  int64_t step = 0;
+  int64_t epoch = 0;
+  std::string parameter_sha256;
+  /// What the trainer needs to go on; nothing if another one saved it.
+  std::optional<RunRecord> run;
+};
+
+/// A folder DIR/step-00000030 holding model.safetensors, the optimizer's state
+/// in one safetensors file or one of each rank, and manifest.json (written
+/// last, with the size and XXH128 of the others and of itself). It is built
+/// under another name, synced and renamed, so a folder with that name is always
+/// whole. Keeps the newest `keep` of them, 2 at least. Returns the folder.
+///
+/// Throws CheckpointError when a parameter is not finite: what was saved before
+/// is worth more.
+std::string save_checkpoint(const std::string& dir, const models::Model& model,
+                            const optim::Optimizer& optimizer,
+                            const CheckpointInfo& info, int keep = 3);
+
+/// The newest whole checkpoint in `dir`, or `dir` itself if it is one; those
+/// that are damaged are skipped with a warning. Throws CheckpointError if there
+/// is none.
+std::string find_checkpoint(const std::string& dir);
+
+struct Manifest;
+
+/// A checkpoint whose files are as they were written: opening it checks their
+/// sizes and checksums, once. Throws CheckpointError.
+class CheckpointReader : public SavedState {
+ public:
+  explicit CheckpointReader(std::string path);
+
+  const std::string& path() const { return path_; }
+  const CheckpointInfo& info() const;
+  /// Throws CheckpointError also for a tensor with a NaN that was not saved as
+  /// one.
+  void load(models::Model& model) const override { load(model, nullptr); }
+  void load(optim::Optimizer& optimizer) const override;
+  /// Both, or neither.
+  void load(models::Model& model, optim::Optimizer* optimizer) const;
+  std::map<std::string, torch::Tensor> random_state() const override;
+
+ private:
+  bool has(const std::string& file) const;
+
+  std::string path_;
+  std::shared_ptr<const Manifest> manifest_;
+};
+
+/// What find_checkpoint() finds.
+CheckpointReader open_checkpoint(const std::string& dir);
+
+CheckpointInfo read_checkpoint_info(const std::string& checkpoint);
+
+/// Loads the model (and the optimizer's state, if given) of one checkpoint.
+void load_checkpoint(const std::string& checkpoint, models::Model& model,
+                     optim::Optimizer* optimizer = nullptr);
+
+}  // namespace lockstep

@@ -1,0 +1,296 @@
+#include "lockstep/checkpoint/manifest.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/atomic_file.h"
+#include "lockstep/base/checksum.h"
+#include "lockstep/base/error.h"
+#include "lockstep/checkpoint/strict_json.h"
+
+namespace lockstep {
+namespace {
+
+using nlohmann::json;
+
+// 1 had neither a run record nor a checksum of its own.
+constexpr int kFormatVersion = 2;
+constexpr size_t kMaxManifestBytes = 1 << 20;
+constexpr size_t kMaxFiles = 4096;
+constexpr int64_t kMaxModelExtent = 1 << 24;
+
+std::string file_checksum(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::vector<char> buffer(1 << 20);
+  Checksum checksum;
+  while (file.read(buffer.data(), static_cast<std::streamsize>(buffer.size())),
+         file.gcount() > 0) {
+    checksum.add(
+        std::string_view(buffer.data(), static_cast<size_t>(file.gcount())));
+  }
+  if (!file.eof()) throw IoError({.what = "can't read " + path});
+  return checksum.hex();
+}
+
+const char* stem_name(models::Stem stem) {
+  return stem == models::Stem::kCifar ? "cifar" : "imagenet";
+}
+
+json to_json(const models::ModelSpec& spec) {
+  return {{"name", spec.name},
+          {"classes", spec.classes},
+          {"stem", stem_name(spec.stem)},
+          {"in_features", spec.in_features},
+          {"width", spec.width},
+          {"depth", spec.depth}};
+}
+
+json to_json(const RunRecord& run) {
+  const RunPosition& at = run.position;
+  return {{"position",
+           {{"step", at.step},
+            {"epoch", at.epoch},
+            {"batch", at.batch},
+            {"loss_sum", at.loss_sum},
+            {"correct", at.correct},
+            {"samples", at.samples}}},
+          {"settings", run.settings},
+          {"versions", run.versions}};
+}
+
+// Reads the values of a manifest that may be hostile.
+class Reader {
+ public:
+  explicit Reader(const std::string& path) : path_(path) {}
+
+  [[noreturn]] void refuse(const std::string& what, const std::string& got) {
+    throw CheckpointError({.what = path_ + " is damaged",
+                           .expected = what,
+                           .got = got,
+                           .fix = "use another checkpoint"});
+  }
+
+  const json& member(const json& object, const char* key) {
+    if (!object.is_object() || !object.contains(key)) {
+      refuse(fmt::format("a key '{}'", key), "none");
+    }
+    return object.at(key);
+  }
+
+  int64_t whole(const json& object, const char* key,
+                int64_t most = int64_t{1} << 53) {
+    const json& value = member(object, key);
+    const bool is_whole = value.is_number_unsigned() &&
+                          value.get<uint64_t>() <= static_cast<uint64_t>(most);
+    if (!is_whole) {
+      refuse(fmt::format("'{}' of 0 to {}", key, most), brief(value));
+    }
+    return value.get<int64_t>();
+  }
+
+  std::string text(const json& object, const char* key) {
+    const json& value = member(object, key);
+    if (!value.is_string()) refuse(fmt::format("text in '{}'", key), "other");
+    return value.get<std::string>();
+  }
+
+  std::string checksum(const json& object, const char* key) {
+    std::string digest = text(object, key);
+    const bool is_hex =
+        digest.find_first_not_of("0123456789abcdef") == std::string::npos;
+    if (digest.size() != 32 || !is_hex) {
+      refuse(fmt::format("32 digits in '{}'", key), quote(digest));
+    }
+    return digest;
+  }
+
+  models::ModelSpec model(const json& object) {
+    models::ModelSpec spec;
+    spec.name = text(object, "name");
+    spec.classes = whole(object, "classes", kMaxModelExtent);
+    spec.stem = text(object, "stem") == stem_name(models::Stem::kCifar)
+                    ? models::Stem::kCifar
+                    : models::Stem::kImageNet;
+    spec.in_features = whole(object, "in_features", kMaxModelExtent);
+    spec.width = whole(object, "width", kMaxModelExtent);
+    spec.depth = whole(object, "depth", kMaxModelExtent);
+    return spec;
+  }
+
+  Settings settings(const json& object, const char* key) {
+    Settings settings;
+    const json& values = member(object, key);
+    if (!values.is_object()) refuse("an object of settings", brief(values));
+    for (const auto& [name, value] : values.items()) {
+      if (!value.is_string()) refuse("settings as text", brief(value));
+      settings[name] = value.get<std::string>();
+    }
+    return settings;
+  }
+
+  RunRecord run(const json& object) {
+    const json& at = member(object, "position");
+    RunRecord record;
+    record.position = {.step = whole(at, "step"),
+                       .epoch = whole(at, "epoch"),
+                       .batch = whole(at, "batch"),
+                       .loss_sum = 0,
+                       .correct = whole(at, "correct"),
+                       .samples = whole(at, "samples")};
+    const json& loss_sum = member(at, "loss_sum");
+    if (!loss_sum.is_number()) refuse("a number in 'loss_sum'", "none");
+    record.position.loss_sum = loss_sum.get<double>();
+    record.settings = settings(object, "settings");
+    record.versions = settings(object, "versions");
+    return record;
+  }
+
+  std::vector<CheckpointFile> files(const json& object) {
+    if (!object.is_object() || object.size() > kMaxFiles) {
+      refuse(fmt::format("up to {} files", kMaxFiles), brief(object));
+    }
+    std::vector<CheckpointFile> files;
+    for (const auto& [name, entry] : object.items()) {
+      check_name(name);
+      files.push_back({.name = name,
+                       .bytes = static_cast<uint64_t>(whole(entry, "bytes")),
+                       .xxh128 = checksum(entry, "xxh128")});
+    }
+    return files;
+  }
+
+ private:
+  // Nothing that leads out of the folder, or to what is not ours.
+  void check_name(const std::string& name) {
+    const bool is_plain =
+        name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-.") ==
+        std::string::npos;
+    if (!is_plain || name.starts_with('.') || !name.ends_with(".safetensors")) {
+      refuse("names of files in the folder", quote(name));
+    }
+  }
+
+  const std::string& path_;
+};
+
+void check_file(const std::string& path, const CheckpointFile& file) {
+  std::error_code error;
+  if (std::filesystem::is_symlink(path, error)) {
+    throw CheckpointError({.what = path + " is a link",
+                           .expected = "the file itself",
+                           .fix = "copy what it leads to, if you trust it"});
+  }
+  const uint64_t found = std::filesystem::file_size(path, error);
+  if (error) {
+    throw CheckpointError(
+        {.what = "can't read " + path, .got = error.message()});
+  }
+  if (found != file.bytes) {
+    throw CheckpointError({.what = path + " is not as it was written",
+                           .expected = fmt::format("{} bytes", file.bytes),
+                           .got = fmt::format("{}", found),
+                           .fix = "use another checkpoint"});
+  }
+  if (const std::string digest = file_checksum(path); digest != file.xxh128) {
+    throw CheckpointError({.what = path + " is not as it was written",
+                           .expected = "XXH128 " + file.xxh128,
+                           .got = digest,
+                           .fix = "use another checkpoint"});
+  }
+}
+
+}  // namespace
+
+std::string optimizer_file(int part, int parts) {
+  if (parts == 1) return fmt::format("{}.safetensors", kOptimizerFiles);
+  return fmt::format("{}-{:05}-of-{:05}.safetensors", kOptimizerFiles, part + 1,
+                     parts);
+}
+
+std::string format_manifest(const Manifest& manifest) {
+  json files = json::object();
+  for (const CheckpointFile& file : manifest.files) {
+    files[file.name] = {{"bytes", file.bytes}, {"xxh128", file.xxh128}};
+  }
+  json not_finite = json::object();
+  for (const auto& name : manifest.not_finite) not_finite[name] = "saved so";
+  const CheckpointInfo& info = manifest.info;
+  json object{{"lockstep_checkpoint", kFormatVersion},
+              {"model", to_json(info.model)},
+              {"step", info.step},
+              {"epoch", info.epoch},
+              {"parameter_sha256", info.parameter_sha256},
+              {"not_finite", std::move(not_finite)},
+              {"files", std::move(files)}};
+  if (info.run) object["run"] = to_json(*info.run);
+  object["manifest_xxh128"] = checksum_of(object.dump());
+  return object.dump(2) + "\n";
+}
+
+Manifest parse_manifest(const std::string& path, std::string_view text) {
+  Reader reader(path);
+  json object = parse_strict_json(path, text).root;
+  const int64_t version = reader.whole(object, "lockstep_checkpoint");
+  if (version != kFormatVersion) {
+    throw CheckpointError(
+        {.what = path + " is of another version of the format",
+         .expected = fmt::format("{}", kFormatVersion),
+         .got = fmt::format("{}", version)});
+  }
+  const std::string saved = reader.checksum(object, "manifest_xxh128");
+  object.erase("manifest_xxh128");
+  if (saved != checksum_of(object.dump(-1, ' ', false,
+                                       json::error_handler_t::replace))) {
+    reader.refuse("what was written", "something else (XXH128)");
+  }
+  Manifest manifest;
+  manifest.info.model = reader.model(reader.member(object, "model"));
+  manifest.info.step = reader.whole(object, "step");
+  manifest.info.epoch = reader.whole(object, "epoch");
+  manifest.info.parameter_sha256 = reader.text(object, "parameter_sha256");
+  if (object.contains("run")) manifest.info.run = reader.run(object["run"]);
+  manifest.files = reader.files(reader.member(object, "files"));
+  for (const auto& [name, what] : reader.settings(object, "not_finite")) {
+    manifest.not_finite.push_back(name);
+  }
+  return manifest;
+}
+
+std::string read_manifest_text(const std::string& folder) {
+  const std::string path = folder + "/" + kManifestFile;
+  std::error_code error;
+  const auto status = std::filesystem::symlink_status(path, error);
+  // A pipe under this name would be waited for.
+  if (std::filesystem::exists(status) &&
+      !std::filesystem::is_regular_file(status)) {
+    throw CheckpointError({.what = path + " can't be used",
+                           .expected = "a file",
+                           .got = "a link or something else"});
+  }
+  try {
+    return read_file(path, kMaxManifestBytes);
+  } catch (const IoError& error) {
+    throw CheckpointError(
+        {.what = folder + " is no whole checkpoint", .got = error.what()});
+  }
+}
+
+Manifest read_manifest(const std::string& folder) {
+  Manifest manifest =
+      parse_manifest(folder + "/" + kManifestFile, read_manifest_text(folder));
+  try {
+    for (const CheckpointFile& file : manifest.files) {
+      check_file(folder + "/" + file.name, file);
+    }
+  } catch (const IoError& error) {
+    throw CheckpointError(
+        {.what = folder + " is no whole checkpoint", .got = error.what()});
+  }
+  return manifest;
+}
+
+}  // namespace lockstep

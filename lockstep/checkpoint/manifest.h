@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/checkpoint/checkpoint.h"
+
+namespace lockstep {
+
+inline constexpr const char* kManifestFile = "manifest.json";
+inline constexpr const char* kModelFile = "model.safetensors";
+inline constexpr const char* kRandomFile = "random.safetensors";
+/// What the names of the optimizer's files begin with.
+inline constexpr const char* kOptimizerFiles = "optimizer";
+
+/// "optimizer.safetensors", or that of part `part` of several.
+std::string optimizer_file(int part, int parts);
+
+/// A file as it was written.
+struct CheckpointFile {
+  std::string name;
+  uint64_t bytes = 0;
+  std::string xxh128;
+};
+
+struct Manifest {
+  CheckpointInfo info;
+  std::vector<CheckpointFile> files;
+  std::vector<std::string> not_finite;  ///< buffers that had a NaN or infinity
+};
+
+/// JSON, with a checksum of its own.
+std::string format_manifest(const Manifest& manifest);
+/// Parses the text of the file at `path`, which may be hostile. Throws
+/// CheckpointError.
+Manifest parse_manifest(const std::string& path, std::string_view text);
+
+/// The text of `folder`'s manifest. Throws CheckpointError.
+std::string read_manifest_text(const std::string& folder);
+/// Parses it and checks the files of `folder` against it. Throws
+/// CheckpointError naming the file that is missing, cut short or changed.
+Manifest read_manifest(const std::string& folder);
+
+}  // namespace lockstep

@@ -1,0 +1,59 @@
+#include "lockstep/checkpoint/random_state.h"
+
+#include <mutex>
+
+#include <ATen/Context.h>
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/first_line.h"
+#include "lockstep/parallel/scatter_gather.h"
+
+namespace lockstep {
+namespace {
+
+// By name.
+std::map<std::string, at::Generator> generators(
+    const std::vector<Device>& devices) {
+  std::map<std::string, at::Generator> found{
+      {"cpu", at::globalContext().defaultGenerator(torch::kCPU)}};
+  for (const Device& device : devices) {
+    if (device.is_cpu()) continue;
+    found.emplace(device.name(),
+                  at::globalContext().defaultGenerator(torch_device(device)));
+  }
+  return found;
+}
+
+}  // namespace
+
+std::map<std::string, torch::Tensor> random_state(
+    const std::vector<Device>& devices) {
+  std::map<std::string, torch::Tensor> state;
+  for (auto& [name, generator] : generators(devices)) {
+    const std::lock_guard lock(generator.mutex());
+    state[name] = generator.get_state();
+  }
+  return state;
+}
+
+void set_random_state(const std::map<std::string, torch::Tensor>& state,
+                      const std::vector<Device>& devices) {
+  for (auto& [name, generator] : generators(devices)) {
+    const auto saved = state.find(name);
+    if (saved == state.end()) continue;
+    try {
+      const std::lock_guard lock(generator.mutex());
+      generator.set_state(saved->second);
+    } catch (const std::exception& error) {
+      throw CheckpointError(
+          {.what = fmt::format("the state of the random numbers of {} can't "
+                               "be used",
+                               name),
+           .got = first_line(error.what()),
+           .fix = "use another checkpoint"});
+    }
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,208 @@
+#include "lockstep/checkpoint/safetensors.h"
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <numeric>
+#include <span>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/atomic_file.h"
+#include "lockstep/base/error.h"
+#include "lockstep/checkpoint/safetensors_header.h"
+#include "lockstep/checkpoint/strict_json.h"
+
+namespace lockstep {
+namespace {
+
+static_assert(std::endian::native == std::endian::little,
+              "safetensors are little-endian, and written as they lie");
+
+constexpr uint64_t kPrefixBytes = 8;
+
+// A regular file, read at given places. Not mapped: a file that is cut short
+// while it is read must be an error, not a SIGBUS.
+class InputFile {
+ public:
+  explicit InputFile(const std::string& path) : path_(path) {
+    // Non-blocking, or a FIFO under this name would be waited for.
+    fd_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    struct stat status {};
+    if (fd_ < 0 || fstat(fd_, &status) != 0) {
+      const int code = errno;
+      close_file();
+      throw CheckpointError(
+          {.what = "can't open " + path, .got = std::strerror(code)});
+    }
+    if (!S_ISREG(status.st_mode)) {
+      close_file();
+      throw CheckpointError({.what = "can't read " + path,
+                             .expected = "a safetensors file",
+                             .got = S_ISDIR(status.st_mode)
+                                        ? "a folder"
+                                        : "something not a file"});
+    }
+    bytes_ = static_cast<uint64_t>(status.st_size);
+  }
+  ~InputFile() { close_file(); }
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+
+  uint64_t bytes() const { return bytes_; }
+
+  void read(uint64_t offset, std::span<std::byte> into) const {
+    while (!into.empty()) {
+      const ssize_t got =
+          pread(fd_, into.data(), into.size(), static_cast<off_t>(offset));
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) {
+        throw CheckpointError(
+            {.what = fmt::format("can't read {} at byte {}", path_, offset),
+             .got = got == 0 ? "the end of the file" : std::strerror(errno)});
+      }
+      offset += static_cast<uint64_t>(got);
+      into = into.subspan(static_cast<size_t>(got));
+    }
+  }
+
+ private:
+  void close_file() {
+    if (fd_ >= 0) close(fd_);
+    fd_ = -1;
+  }
+
+  const std::string& path_;
+  int fd_ = -1;
+  uint64_t bytes_ = 0;
+};
+
+std::span<std::byte> bytes_of(const torch::Tensor& tensor) {
+  return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()};
+}
+
+std::string read_header(const std::string& path, const InputFile& file) {
+  uint64_t length = 0;
+  if (file.bytes() < kPrefixBytes) {
+    throw CheckpointError({.what = path + " is too short",
+                           .expected = "8 bytes and a header",
+                           .got = fmt::format("{} bytes", file.bytes())});
+  }
+  file.read(0, std::as_writable_bytes(std::span(&length, 1)));
+  if (length > kMaxSafeTensorsHeader) {
+    throw CheckpointError(
+        {.what = path + ": the header's length can't be right",
+         .expected = fmt::format("at most {} bytes", kMaxSafeTensorsHeader),
+         .got = fmt::format("{}", length),
+         .fix = "the file is damaged or not safetensors"});
+  }
+  if (length > file.bytes() - kPrefixBytes) {
+    throw CheckpointError(
+        {.what = path + " ends within its header",
+         .expected = fmt::format("{} bytes of header", length),
+         .got = fmt::format("{}", file.bytes() - kPrefixBytes)});
+  }
+  std::string header(length, '\0');
+  file.read(kPrefixBytes, std::as_writable_bytes(std::span(header)));
+  return header;
+}
+
+// The bytes are in the file, but a sparse one may still promise more than the
+// machine has.
+torch::Tensor allocate(const std::string& path, const SafeTensorsEntry& entry) {
+  try {
+    return torch::empty(entry.shape, entry.dtype);
+  } catch (const c10::Error& error) {
+    throw CheckpointError(
+        {.what = fmt::format("{}: no memory for tensor {}", path,
+                             quote(entry.name)),
+         .expected = fmt::format("{} bytes", entry.end - entry.begin),
+         .got = error.what_without_backtrace()});
+  }
+}
+
+torch::Tensor read_tensor(const std::string& path, const InputFile& file,
+                          const SafeTensorsEntry& entry, uint64_t data_begin) {
+  torch::Tensor tensor = allocate(path, entry);
+  const auto bytes = bytes_of(tensor);
+  file.read(data_begin + entry.begin, bytes);
+  // A bool that is neither 0 nor 1 is undefined behaviour further on.
+  if (entry.dtype == torch::kBool &&
+      std::any_of(bytes.begin(), bytes.end(),
+                  [](std::byte value) { return value > std::byte{1}; })) {
+    throw CheckpointError({.what = fmt::format("{}: tensor {} of type BOOL",
+                                               path, quote(entry.name)),
+                           .expected = "bytes 0 and 1",
+                           .got = "others"});
+  }
+  return tensor;
+}
+
+}  // namespace
+
+void write_safetensors(const std::string& path, const SafeTensors& content,
+                       Checksum* checksum) {
+  SafeTensorsHeader header{.entries = {}, .metadata = content.metadata};
+  for (const auto& [name, tensor] : content.tensors) {
+    if (!tensor.defined() || tensor.layout() != torch::kStrided) {
+      throw CheckpointError(
+          {.what = "can't write tensor " + name,
+           .expected = "a dense tensor",
+           .got = tensor.defined() ? "a sparse one" : "an undefined one"});
+    }
+    header.entries.push_back({.name = name,
+                              .dtype = tensor.scalar_type(),
+                              .shape = tensor.sizes().vec()});
+  }
+  // Wide types first, as the Python package does: without padding, each
+  // tensor's data are then aligned to its type, which its readers ask for.
+  std::vector<size_t> order(content.tensors.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  const auto& tensors = content.tensors;
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return tensors[a].second.element_size() > tensors[b].second.element_size();
+  });
+  uint64_t offset = 0;
+  for (const size_t i : order) {
+    header.entries[i].begin = offset;
+    offset += static_cast<uint64_t>(tensors[i].second.numel()) *
+              static_cast<uint64_t>(tensors[i].second.element_size());
+    header.entries[i].end = offset;
+  }
+  const std::string text = format_safetensors_header(header);
+  const uint64_t length = text.size();
+
+  AtomicFile file(path);
+  const auto write = [&](std::span<const std::byte> bytes) {
+    file.write(bytes);
+    if (checksum != nullptr) checksum->add(bytes);
+  };
+  write(std::as_bytes(std::span(&length, 1)));
+  write(std::as_bytes(std::span(text.data(), text.size())));
+  for (const size_t i : order) {
+    const torch::Tensor tensor =
+        tensors[i].second.detach().to(torch::kCPU).contiguous();
+    write(bytes_of(tensor));
+  }
+  file.commit();
+}
+
+SafeTensors read_safetensors(const std::string& path) {
+  const InputFile file(path);
+  const std::string text = read_header(path, file);
+  const uint64_t data_begin = kPrefixBytes + text.size();
+  const SafeTensorsHeader header =
+      parse_safetensors_header(path, text, file.bytes() - data_begin);
+  SafeTensors content{.tensors = {}, .metadata = header.metadata};
+  for (const auto& entry : header.entries) {
+    content.tensors.emplace_back(entry.name,
+                                 read_tensor(path, file, entry, data_begin));
+  }
+  return content;
+}
+
+}  // namespace lockstep

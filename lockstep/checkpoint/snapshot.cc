@@ -1,0 +1,235 @@
+#include "lockstep/checkpoint/snapshot.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/checksum.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/round_up.h"
+#include "lockstep/base/stopwatch.h"
+#include "lockstep/checkpoint/copy_plan.h"
+#include "lockstep/checkpoint/manifest.h"
+#include "lockstep/checkpoint/random_state.h"
+#include "lockstep/checkpoint/state_dict.h"
+#include "lockstep/comm/agent/link.h"
+
+namespace lockstep {
+namespace {
+
+using torch::Tensor;
+
+constexpr size_t kAlignment = 64;
+constexpr uint64_t kMagic = 0x31746f687370616eULL;
+
+// What kind of tensors a part of a snapshot has.
+enum Kind : size_t { kModel, kOptimizer, kRandom, kKinds };
+
+// A checksum, in hex.
+using Digest = std::array<char, 32>;
+
+struct Section {
+  uint64_t at = 0;
+  Digest layout{};  // of names, types and shapes
+};
+
+// The manifest's text follows, then the tensors.
+struct Header {
+  uint64_t magic = kMagic;
+  Digest identity{};  // of the run
+  uint64_t info_bytes = 0;
+  std::array<Section, kKinds> sections;
+};
+constexpr size_t kTensorsAt = size_t{64} << 10;
+
+size_t aligned(size_t bytes) { return round_up(bytes, kAlignment); }
+
+Digest as_digest(const std::string& hex) {
+  Digest digest{};
+  std::copy_n(hex.begin(), std::min(hex.size(), digest.size()), digest.begin());
+  return digest;
+}
+
+// Strides that the bytes of `tensor` have when they lie in one piece.
+std::vector<int64_t> dense_strides(const Tensor& tensor) {
+  if (tensor.is_non_overlapping_and_dense()) return tensor.strides().vec();
+  return c10::TensorType::contiguousStridesOf(tensor.sizes());
+}
+
+Digest layout_of(const NamedTensors& tensors) {
+  std::string text;
+  for (const auto& [name, tensor] : tensors) {
+    text +=
+        fmt::format("{} {} {} {}\n", name, c10::toString(tensor.scalar_type()),
+                    c10::str(tensor.sizes()),
+                    c10::str(torch::IntArrayRef(dense_strides(tensor))));
+  }
+  return as_digest(checksum_of(text));
+}
+
+size_t bytes_of(const NamedTensors& tensors) {
+  size_t bytes = 0;
+  for (const auto& [name, tensor] : tensors) bytes += aligned(tensor.nbytes());
+  return bytes;
+}
+
+NamedTensors by_name(const std::map<std::string, Tensor>& tensors) {
+  return {tensors.begin(), tensors.end()};
+}
+
+// `slot`'s bytes from `at` on as tensors like `like`.
+NamedTensors views(std::byte* slot, size_t at, const NamedTensors& like) {
+  NamedTensors result;
+  for (const auto& [name, tensor] : like) {
+    result.emplace_back(
+        name, torch::from_blob(slot + at, tensor.sizes(), dense_strides(tensor),
+                               tensor.options().device(torch::kCPU)));
+    at += aligned(tensor.nbytes());
+  }
+  return result;
+}
+
+// Those of GPUs are no part of a snapshot: no shard's numbers come from them.
+NamedTensors host_generator(const std::map<std::string, Tensor>& states) {
+  return {{"cpu", states.at("cpu")}};
+}
+
+const Header& header_of(std::span<const std::byte> bytes) {
+  return *reinterpret_cast<const Header*>(bytes.data());
+}
+
+// The section's tensors, which must be laid out like `like`.
+NamedTensors section(std::span<const std::byte> bytes, Kind kind,
+                     const NamedTensors& like) {
+  const Section& found = header_of(bytes).sections[kind];
+  const size_t needed = bytes_of(like);
+  if (found.layout != layout_of(like) || found.at > bytes.size() ||
+      needed > bytes.size() - found.at) {
+    throw CheckpointError(
+        {.what = "the snapshot in memory is of another model or optimizer",
+         .fix = "go on from a checkpoint: --snapshot-every 0"});
+  }
+  return views(const_cast<std::byte*>(bytes.data()), found.at, like);
+}
+
+}  // namespace
+
+std::shared_ptr<const Snapshot> Snapshot::newest(const std::string& identity) {
+  if (agent::page() == nullptr) return nullptr;
+  auto memory = agent::SnapshotMemory::find(*agent::page());
+  if (!memory) return nullptr;
+  const auto saved = memory->newest();
+  if (!saved) return nullptr;
+  std::shared_ptr<const Snapshot> found(new Snapshot(*memory, saved->bytes));
+  const bool is_ours = header_of(saved->bytes).identity == as_digest(identity);
+  return is_ours ? found : nullptr;
+}
+
+Snapshot::Snapshot(agent::SnapshotMemory memory,
+                   std::span<const std::byte> bytes)
+    : memory_(std::move(memory)), bytes_(bytes) {
+  const bool has_header =
+      bytes.size() > kTensorsAt && header_of(bytes).magic == kMagic &&
+      header_of(bytes).info_bytes < kTensorsAt - sizeof(Header);
+  if (!has_header) {
+    throw CheckpointError({.what = "the memory for snapshots holds none"});
+  }
+  info_ = parse_manifest(
+              "the snapshot in memory",
+              {reinterpret_cast<const char*>(bytes.data()) + sizeof(Header),
+               header_of(bytes).info_bytes})
+              .info;
+}
+
+void Snapshot::load(models::Model& model) const {
+  load_state_dict(model, section(bytes_, kModel, state_dict(model)),
+                  "the snapshot in memory");
+}
+
+void Snapshot::load(optim::Optimizer& optimizer) const {
+  const auto tensors =
+      section(bytes_, kOptimizer, by_name(optimizer.state_dict()));
+  optimizer.load_state_dict({tensors.begin(), tensors.end()});
+}
+
+std::map<std::string, Tensor> Snapshot::random_state() const {
+  const auto tensors =
+      section(bytes_, kRandom, host_generator(lockstep::random_state({})));
+  return {{tensors[0].first, tensors[0].second.clone()}};
+}
+
+// Where the tensors go: the same in every snapshot of a run.
+struct SnapshotWriter::Layout {
+  std::array<Section, kKinds> sections;
+  size_t bytes = kTensorsAt;
+
+  explicit Layout(const std::array<NamedTensors, kKinds>& tensors) {
+    for (size_t kind = 0; kind < kKinds; ++kind) {
+      sections[kind] = {.at = bytes, .layout = layout_of(tensors[kind])};
+      bytes += bytes_of(tensors[kind]);
+    }
+  }
+};
+
+SnapshotWriter::SnapshotWriter(int64_t every, const std::string& identity)
+    : every_(agent::may_wait() ? every : 0), identity_(identity) {}
+
+SnapshotWriter::~SnapshotWriter() = default;
+
+bool SnapshotWriter::is_due(int64_t step, bool is_last) const {
+  return every_ > 0 && (is_last || step % every_ == 0);
+}
+
+void SnapshotWriter::save(const CheckpointContent& content) {
+  const torch::NoGradGuard no_grad;
+  const Stopwatch watch;
+  const agent::Page& page = *agent::page();
+  const bool is_first = page.own_line() == 0;
+  std::array<NamedTensors, kKinds> tensors;
+  tensors[kModel] = state_dict(content.model);
+  tensors[kOptimizer] = by_name(content.optimizer.state_dict());
+  tensors[kRandom] = host_generator(content.random);
+  if (!memory_) {
+    layout_ = std::make_unique<Layout>(tensors);
+    memory_ = agent::SnapshotMemory::make(page, layout_->bytes);
+  }
+  const std::span<std::byte> slot = memory_->begin();
+  CopyPlan plan;
+  for (size_t kind = 0; kind < kKinds; ++kind) {
+    const auto targets =
+        views(slot.data(), layout_->sections[kind].at, tensors[kind]);
+    for (size_t i = 0; i < targets.size(); ++i) {
+      plan.add(tensors[kind][i].second.detach(), targets[i].second);
+    }
+  }
+  plan.keep_share(page.own_line(), page.workers());
+  plan.run();
+  if (is_first) {
+    const std::string info =
+        format_manifest({.info = content.info, .files = {}, .not_finite = {}});
+    const Header header{.identity = as_digest(identity_),
+                        .info_bytes = info.size(),
+                        .sections = layout_->sections};
+    if (sizeof(Header) + info.size() > kTensorsAt) {
+      throw CheckpointError({.what = "the snapshot's description is too long",
+                             .got = fmt::format("{} bytes", info.size()),
+                             .fix = "train with --snapshot-every 0"});
+    }
+    std::memcpy(slot.data(), &header, sizeof header);
+    std::memcpy(slot.data() + sizeof header, info.data(), info.size());
+  }
+  // Steps that are repeated are another attempt's.
+  constexpr int kAttemptBits = 20;
+  const auto attempt =
+      static_cast<uint64_t>(page.line(page.own_line()).place.attempt);
+  memory_->end((static_cast<uint64_t>(content.info.step) + 1) << kAttemptBits |
+               (attempt & ((1U << kAttemptBits) - 1)));
+  ++costs_.taken;
+  costs_.seconds += watch.seconds();
+  costs_.bytes = static_cast<int64_t>(layout_->bytes);
+}
+
+}  // namespace lockstep

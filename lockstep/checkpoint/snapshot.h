@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "lockstep/checkpoint/costs.h"
+#include "lockstep/checkpoint/saved_state.h"
+#include "lockstep/checkpoint/writer.h"
+#include "lockstep/comm/agent/snapshot_memory.h"
+
+namespace lockstep {
+
+/// A snapshot in memory that the agent of this node holds.
+class Snapshot : public SavedState {
+ public:
+  /// The newest whole one of the run `identity`; nothing without an agent or
+  /// before the first. Throws CheckpointError if what is there is none.
+  static std::shared_ptr<const Snapshot> newest(const std::string& identity);
+
+  const CheckpointInfo& info() const { return info_; }
+  void load(models::Model& model) const override;
+  void load(optim::Optimizer& optimizer) const override;
+  std::map<std::string, torch::Tensor> random_state() const override;
+
+ private:
+  Snapshot(agent::SnapshotMemory memory, std::span<const std::byte> bytes);
+
+  agent::SnapshotMemory memory_;
+  std::span<const std::byte> bytes_;
+  CheckpointInfo info_;
+};
+
+/// Takes snapshots, between two steps: the workers of a node copy the state of
+/// the run into memory that their agent holds, each a part, so that a worker
+/// that is killed takes nothing of it along. docs/launcher.md.
+class SnapshotWriter {
+ public:
+  /// Every so many steps; 0, or without an agent that would replace a worker:
+  /// never.
+  SnapshotWriter(int64_t every, const std::string& identity);
+  ~SnapshotWriter();
+
+  bool is_due(int64_t step, bool is_last) const;
+  /// Of the same content on all ranks. Collective among the workers of a node
+  /// the first time.
+  void save(const CheckpointContent& content);
+  const SnapshotCosts& costs() const { return costs_; }
+
+ private:
+  struct Layout;
+
+  int64_t every_ = 0;
+  const std::string identity_;
+  std::unique_ptr<Layout> layout_;  // of all snapshots of the run
+  std::optional<agent::SnapshotMemory> memory_;
+  SnapshotCosts costs_;
+};
+
+}  // namespace lockstep

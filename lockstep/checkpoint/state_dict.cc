@@ -1,0 +1,147 @@
+#include "lockstep/checkpoint/state_dict.h"
+
+#include <algorithm>
+#include <string_view>
+#include <unordered_map>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/sha256.h"
+#include "lockstep/checkpoint/safetensors_header.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::string_view kWrapperPrefix = "module.";
+
+bool is_wrapped(const NamedTensors& tensors) {
+  return !tensors.empty() &&
+         std::all_of(tensors.begin(), tensors.end(), [](const auto& item) {
+           return item.first.starts_with(kWrapperPrefix);
+         });
+}
+
+std::string describe(const torch::Tensor& tensor) {
+  return fmt::format("[{}]", fmt::join(tensor.sizes(), ", "));
+}
+
+std::string listed(std::string_view what,
+                   const std::vector<std::string>& entries) {
+  constexpr size_t kShown = 8;
+  if (entries.empty()) return "";
+  const auto shown = std::min(entries.size(), kShown);
+  std::string text =
+      fmt::format("; {} {}: {}", entries.size(), what,
+                  fmt::join(entries.begin(), entries.begin() + shown, ", "));
+  if (shown < entries.size()) {
+    text += fmt::format(" and {} more", entries.size() - shown);
+  }
+  return text;
+}
+
+struct Copy {
+  torch::Tensor from;
+  torch::Tensor to;
+};
+
+// What has to be copied where, or a CheckpointError.
+std::vector<Copy> match(const torch::nn::Module& module,
+                        const NamedTensors& tensors,
+                        const std::string& source) {
+  const NamedTensors wanted = state_dict(module);
+  const size_t prefix =
+      is_wrapped(tensors) && !is_wrapped(wanted) ? kWrapperPrefix.size() : 0;
+  std::unordered_map<std::string, torch::Tensor> found;
+  std::vector<std::string> missing, unexpected, misshapen;
+  for (const auto& [name, tensor] : tensors) {
+    const std::string bare = name.substr(prefix);
+    if (!found.emplace(bare, tensor).second) {
+      unexpected.push_back(bare + " (given twice)");
+    }
+  }
+  std::vector<Copy> copies;
+  for (const auto& [name, tensor] : wanted) {
+    const auto entry = found.find(name);
+    if (entry == found.end()) {
+      missing.push_back(name);
+      continue;
+    }
+    const torch::Tensor& given = entry->second;
+    if (given.sizes() != tensor.sizes()) {
+      misshapen.push_back(fmt::format("{} (expected {}, got {})", name,
+                                      describe(tensor), describe(given)));
+    }
+    copies.push_back({.from = given, .to = tensor});
+    found.erase(entry);
+  }
+  for (const auto& [name, tensor] : tensors) {
+    const std::string bare = name.substr(prefix);
+    if (found.contains(bare)) unexpected.push_back(bare);
+  }
+  if (!missing.empty() || !unexpected.empty() || !misshapen.empty()) {
+    throw CheckpointError(
+        {.what = fmt::format("{} does not fit the model{}{}{}",
+                             source.empty() ? "the state dict" : source,
+                             listed("missing", missing),
+                             listed("unexpected", unexpected),
+                             listed("misshapen", misshapen)),
+         .fix = "build the model that it was saved from"});
+  }
+  return copies;
+}
+
+}  // namespace
+
+NamedTensors state_dict(const torch::nn::Module& module) {
+  NamedTensors result;
+  for (const auto& item : module.named_parameters()) {
+    if (item.value().defined()) result.emplace_back(item.key(), item.value());
+  }
+  for (const auto& item : module.named_buffers()) {
+    if (item.value().defined()) result.emplace_back(item.key(), item.value());
+  }
+  return result;
+}
+
+void check_state_dict(const torch::nn::Module& module,
+                      const NamedTensors& tensors, const std::string& source) {
+  match(module, tensors, source);
+}
+
+void load_state_dict(torch::nn::Module& module, const NamedTensors& tensors,
+                     const std::string& source) {
+  const torch::NoGradGuard no_grad;
+  for (Copy& copy : match(module, tensors, source)) copy.to.copy_(copy.from);
+}
+
+std::string parameter_digest(const torch::nn::Module& module) {
+  return parameter_digest(state_dict(module));
+}
+
+std::string parameter_digest(NamedTensors entries) {
+  std::sort(entries.begin(), entries.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
+  Sha256 digest;
+  for (const auto& [name, tensor] : entries) {
+    digest.add(fmt::format("{}{}{}{}{}{}", name, '\0',
+                           safetensors_dtype(tensor.scalar_type()), '\0',
+                           fmt::join(tensor.sizes(), ","), '\0'));
+    const torch::Tensor bytes = tensor.detach().to(torch::kCPU).contiguous();
+    digest.add(std::span(static_cast<const std::byte*>(bytes.data_ptr()),
+                         bytes.nbytes()));
+  }
+  return digest.hex();
+}
+
+void save(const torch::nn::Module& module, const std::string& path) {
+  write_safetensors(
+      path, {.tensors = state_dict(module), .metadata = {{"format", "pt"}}});
+}
+
+void load(torch::nn::Module& module, const std::string& path) {
+  load_state_dict(module, read_safetensors(path).tensors, path);
+}
+
+}  // namespace lockstep

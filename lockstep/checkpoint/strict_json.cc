@@ -1,0 +1,141 @@
+#include "lockstep/checkpoint/strict_json.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+using nlohmann::json;
+
+// An entry's list in an entry in the root.
+constexpr size_t kMaxDepth = 3;
+constexpr size_t kMaxListed = 64;
+
+[[noreturn]] void refuse_text(const std::string& path, std::string got) {
+  constexpr size_t kLongest = 200;
+  if (got.size() > kLongest) got = got.substr(0, kLongest) + "...";
+  std::replace_if(
+      got.begin(), got.end(),
+      [](char letter) { return letter < ' ' || letter > '~'; }, '?');
+  throw CheckpointError({.what = path + " holds what is not JSON",
+                         .got = got,
+                         .fix = "the file is damaged or of another kind"});
+}
+
+// Builds the document as it is parsed. Not json::parse with a callback: at the
+// end of each object that goes through all of its parent.
+class StrictBuilder : public nlohmann::json_sax<json> {
+ public:
+  explicit StrictBuilder(const std::string& path) : path_(path) {}
+
+  bool null() override { return add(nullptr); }
+  bool boolean(bool value) override { return add(value); }
+  bool number_integer(int64_t value) override { return add(value); }
+  bool number_unsigned(uint64_t value) override { return add(value); }
+  bool number_float(double value, const std::string&) override {
+    return add(value);
+  }
+  bool string(std::string& value) override { return add(std::move(value)); }
+  bool binary(json::binary_t&) override { return false; }  // not in JSON
+  bool start_object(size_t) override { return open(json::object()); }
+  bool end_object() override { return close(); }
+  bool start_array(size_t) override { return open(json::array()); }
+  bool end_array() override { return close(); }
+
+  bool key(std::string& name) override {
+    const bool is_of_root = open_.size() == 1;
+    const auto [place, is_new] = open_.back()->emplace(name, nullptr);
+    if (!is_new) {
+      throw CheckpointError(
+          {.what = fmt::format("{}: its JSON has {} twice{}", path_,
+                               quote(name), is_of_root ? "" : within())});
+    }
+    value_ = &*place;
+    if (is_of_root) order_.push_back(std::move(name));
+    return true;
+  }
+
+  // nlohmann-json repeats what it read last: all of a long name, as it is.
+  bool parse_error(size_t, const std::string&,
+                   const json::exception& error) override {
+    refuse_text(path_, error.what());
+  }
+
+  OrderedJson take() {
+    return {.root = std::move(root_), .order = std::move(order_)};
+  }
+
+ private:
+  bool add(json value) {
+    if (!open_.empty() && open_.back()->is_array()) {
+      if (open_.back()->size() == kMaxListed) {
+        refuse(fmt::format("lists more than {} values", kMaxListed));
+      }
+      open_.back()->push_back(nullptr);
+      value_ = &open_.back()->back();
+    }
+    *value_ = std::move(value);
+    return true;
+  }
+
+  bool open(json container) {
+    if (open_.size() == kMaxDepth) refuse("nests its entries too deep");
+    add(std::move(container));
+    open_.push_back(value_);
+    return true;
+  }
+
+  bool close() {
+    open_.pop_back();
+    return true;
+  }
+
+  std::string within() const {
+    return order_.empty() ? "" : " within " + quote(order_.back());
+  }
+
+  [[noreturn]] void refuse(const std::string& what) const {
+    throw CheckpointError(
+        {.what = fmt::format("{}: its JSON {}{}", path_, what, within())});
+  }
+
+  const std::string& path_;
+  json root_;
+  json* value_ = &root_;     // where the next one goes, but in a list
+  std::vector<json*> open_;  // the containers that it is in
+  std::vector<std::string> order_;
+};
+
+}  // namespace
+
+OrderedJson parse_strict_json(const std::string& path, std::string_view text) {
+  // nlohmann-json takes this for the end, and leaves unread what follows.
+  if (const size_t zero = text.find('\0'); zero != text.npos) {
+    refuse_text(path, fmt::format("a zero at byte {}", zero));
+  }
+  StrictBuilder builder(path);
+  json::sax_parse(text, &builder);
+  return builder.take();
+}
+
+std::string quote(const std::string& name) {
+  constexpr size_t kLongest = 120;
+  std::string text = json(name).dump(-1, ' ', /*ensure_ascii=*/true,
+                                     json::error_handler_t::replace);
+  if (text.size() > kLongest) text = text.substr(0, kLongest) + "...\"";
+  return text;
+}
+
+std::string brief(const json& value) {
+  return value.is_structured() ? fmt::format("an {} of {} entries",
+                                             value.type_name(), value.size())
+         : value.is_string()   ? quote(value.get<std::string>())
+                               : value.dump();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,102 @@
+#include <algorithm>
+#include <filesystem>
+#include <sstream>
+
+#include <gtest/gtest.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/checkpoint/safetensors.h"
+#include "tests/base/temporary_folder.h"
+#include "tests/checkpoint/python.h"
+
+// LLVMFuzzerTestOneInput of tests/fuzz/<name>_fuzz.cc, renamed by CMake.
+extern "C" int fuzz_safetensors(const uint8_t* data, size_t size);
+extern "C" int fuzz_manifest(const uint8_t* data, size_t size);
+extern "C" int fuzz_store(const uint8_t* data, size_t size);
+
+namespace lockstep {
+namespace {
+
+using Target = int (*)(const uint8_t* data, size_t size);
+
+std::string corpus(const std::string& name) {
+  return LOCKSTEP_SOURCE_DIR "/tests/fuzz/corpus/" + name;
+}
+
+std::vector<std::string> files_below(const std::string& folder) {
+  std::vector<std::string> files;
+  for (const auto& entry :
+       std::filesystem::recursive_directory_iterator(folder)) {
+    if (entry.is_regular_file()) files.push_back(entry.path().string());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+void replay(const std::string& name, Target target) {
+  const auto files = files_below(corpus(name));
+  EXPECT_FALSE(files.empty());
+  for (const std::string& file : files) {
+    const std::string content = content_of(file);
+    EXPECT_NO_THROW(target(reinterpret_cast<const uint8_t*>(content.data()),
+                           content.size()))
+        << file;
+  }
+}
+
+bool is_accepted(const std::string& path) {
+  try {
+    read_safetensors(path);
+    return true;
+  } catch (const CheckpointError&) {
+    return false;
+  }
+}
+
+TEST(FuzzCorpus, OfSafeTensorsBreaksNoPromise) {
+  replay("safetensors", fuzz_safetensors);
+}
+
+TEST(FuzzCorpus, OfManifestsBreaksNoPromise) {
+  replay("manifest", fuzz_manifest);
+}
+
+TEST(FuzzCorpus, OfTheStoresMessagesBreaksNoPromise) {
+  replay("store", fuzz_store);
+}
+
+TEST(FuzzCorpus, HostileSafeTensorsAreRefused) {
+  const auto files = files_below(corpus("safetensors/hostile"));
+  EXPECT_GT(files.size(), 50u);
+  for (const std::string& file : files) EXPECT_FALSE(is_accepted(file)) << file;
+}
+
+TEST(FuzzCorpus, ValidSafeTensorsAreRead) {
+  const auto files = files_below(corpus("safetensors/valid"));
+  EXPECT_GT(files.size(), 20u);
+  for (const std::string& file : files) EXPECT_TRUE(is_accepted(file)) << file;
+}
+
+TEST(ParityFuzzCorpus, WhatThePythonPackageRefusesIsRefused) {
+  if (!python_has("safetensors")) {
+    GTEST_SKIP() << "the Python package safetensors is not there";
+  }
+  std::istringstream refused(run_python(R"(
+import pathlib, sys, safetensors
+for path in pathlib.Path(sys.argv[1]).rglob('*'):
+    if path.is_file():
+        try:
+            safetensors.deserialize(path.read_bytes())
+        except Exception:
+            print(path)
+)",
+                                        corpus("safetensors")));
+  size_t count = 0;
+  for (std::string file; std::getline(refused, file); ++count) {
+    EXPECT_FALSE(is_accepted(file)) << file;
+  }
+  EXPECT_GT(count, 50u);
+}
+
+}  // namespace
+}  // namespace lockstep

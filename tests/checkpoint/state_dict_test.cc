@@ -1,0 +1,146 @@
+#include "lockstep/checkpoint/state_dict.h"
+
+#include <gtest/gtest.h>
+
+#include "lockstep/base/error.h"
+#include "tests/base/temporary_folder.h"
+#include "tests/checkpoint/python.h"
+
+namespace lockstep {
+namespace {
+
+struct NetImpl : torch::nn::Module {
+  explicit NetImpl(int64_t width = 4) {
+    conv = register_module("conv", torch::nn::Conv2d(3, width, 3));
+    bn = register_module("bn", torch::nn::BatchNorm2d(width));
+    fc = register_module("fc", torch::nn::Linear(width, 2));
+  }
+  torch::nn::Conv2d conv{nullptr};
+  torch::nn::BatchNorm2d bn{nullptr};
+  torch::nn::Linear fc{nullptr};
+};
+TORCH_MODULE(Net);
+
+const std::vector<std::string> kNames{
+    "conv.weight",     "conv.bias",      "bn.weight",
+    "bn.bias",         "fc.weight",      "fc.bias",
+    "bn.running_mean", "bn.running_var", "bn.num_batches_tracked"};
+
+NamedTensors copied(const torch::nn::Module& module,
+                    const std::string& prefix = "") {
+  NamedTensors result;
+  for (const auto& [name, tensor] : state_dict(module)) {
+    result.emplace_back(prefix + name, tensor.detach().clone());
+  }
+  return result;
+}
+
+TEST(StateDict, ListsParametersThenBuffersAndSharesThem) {
+  Net net;
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : state_dict(*net)) names.push_back(name);
+  EXPECT_EQ(names, kNames);
+  EXPECT_EQ(state_dict(*net)[0].second.data_ptr(),
+            net->conv->weight.data_ptr());
+}
+
+TEST(StateDict, GoesFromOneModuleToAnotherThroughAFile) {
+  const TemporaryFolder folder;
+  Net from, to;
+  from->bn->running_mean.fill_(7);
+  ASSERT_NE(parameter_digest(*from), parameter_digest(*to));
+  save(*from, folder.path("net.safetensors"));
+  load(*to, folder.path("net.safetensors"));
+  EXPECT_EQ(parameter_digest(*from), parameter_digest(*to));
+  EXPECT_TRUE(to->fc->weight.requires_grad());
+  EXPECT_TRUE(to->fc->weight.equal(from->fc->weight));
+}
+
+TEST(StateDict, DropsThePrefixThatWrappersWrite) {
+  Net from, to;
+  load_state_dict(*to, copied(*from, "module."));
+  EXPECT_EQ(parameter_digest(*from), parameter_digest(*to));
+}
+
+TEST(StateDict, KeepsThePrefixThatTheModelHasItself) {
+  torch::nn::Sequential from, to;
+  from->push_back("module", torch::nn::Linear(2, 2));
+  to->push_back("module", torch::nn::Linear(2, 2));
+  load_state_dict(*to, copied(*from));
+  EXPECT_EQ(parameter_digest(*from), parameter_digest(*to));
+}
+
+TEST(StateDict, ConvertsToTheModulesType) {
+  Net from, to;
+  from->to(torch::kFloat64);
+  load_state_dict(*to, copied(*from));
+  EXPECT_EQ(to->fc->weight.scalar_type(), torch::kFloat32);
+  EXPECT_TRUE(to->fc->weight.equal(from->fc->weight.to(torch::kFloat32)));
+}
+
+TEST(StateDict, NamesWhatDoesNotFitAndLoadsNothing) {
+  Net net;
+  const std::string before = parameter_digest(*net);
+  NamedTensors tensors = copied(*Net(5));
+  tensors.erase(tensors.begin() + 5);  // fc.bias
+  tensors.emplace_back("head.weight", torch::ones(1));
+  const std::string message = error_of<CheckpointError>(
+      [&] { load_state_dict(*net, tensors, "wrong.safetensors"); });
+  EXPECT_PRED2(contains, message, "wrong.safetensors does not fit the model");
+  EXPECT_PRED2(contains, message, "; 1 missing: fc.bias;");
+  EXPECT_PRED2(contains, message, "; 1 unexpected: head.weight;");
+  EXPECT_PRED2(contains, message,
+               "misshapen: conv.weight (expected "
+               "[4, 3, 3, 3], got [5, 3, 3, 3])");
+  EXPECT_EQ(parameter_digest(*net), before);
+}
+
+TEST(StateDict, NamesTheFirstOfManyAndCountsTheRest) {
+  torch::nn::Sequential deep;
+  for (int i = 0; i < 20; ++i) deep->push_back(torch::nn::Linear(1, 1));
+  const std::string message =
+      error_of<CheckpointError>([&] { load_state_dict(*deep, {}); });
+  EXPECT_PRED2(contains, message, "40 missing: 0.weight, 0.bias,");
+  EXPECT_PRED2(contains, message, "and 32 more");
+  EXPECT_LT(message.size(), 400u);
+}
+
+TEST(StateDict, DigestSeesNamesShapesAndEveryBit) {
+  const auto digest = [](const char* name, const torch::Tensor& tensor) {
+    torch::nn::Module module;
+    module.register_parameter(name, tensor, /*requires_grad=*/false);
+    return parameter_digest(module);
+  };
+  const torch::Tensor zeros = torch::zeros({2, 3});
+  const std::string base = digest("w", zeros);
+  EXPECT_EQ(base, digest("w", torch::zeros({2, 3})));
+  EXPECT_EQ(base, digest("w", torch::zeros({3, 2}).t()));
+  EXPECT_NE(base, digest("v", zeros));
+  EXPECT_NE(base, digest("w", torch::zeros({3, 2})));
+  EXPECT_NE(base, digest("w", -zeros));
+  EXPECT_NE(base, digest("w", torch::zeros({2, 3}, torch::kInt32)));
+}
+
+TEST(ParityStateDict, DigestIsTheOnePythonComputes) {
+  if (!python_has("safetensors")) {
+    GTEST_SKIP() << "the Python package safetensors is not there";
+  }
+  const TemporaryFolder folder;
+  Net net;
+  save(*net, folder.path("net.safetensors"));
+  const std::string output = run_python(R"(
+import hashlib, sys, safetensors.torch
+digest = hashlib.sha256()
+names = {'torch.float32': 'F32', 'torch.int64': 'I64'}
+for name, t in sorted(safetensors.torch.load_file(sys.argv[1]).items()):
+    shape = ','.join(map(str, t.shape))
+    digest.update(f'{name}\0{names[str(t.dtype)]}\0{shape}\0'.encode())
+    digest.update(t.numpy().tobytes())
+print(digest.hexdigest(), end='')
+)",
+                                        folder.path("net.safetensors"));
+  EXPECT_EQ(output, parameter_digest(*net));
+}
+
+}  // namespace
+}  // namespace lockstep
