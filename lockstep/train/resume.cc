@@ -9,10 +9,10 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
-#include "lockstep/train/checkpoint_folder.h"
-#include "lockstep/train/manifest.h"
+#include "lockstep/checkpoint/folder.h"
+#include "lockstep/checkpoint/manifest.h"
+#include "lockstep/checkpoint/snapshot.h"
 #include "lockstep/train/run_settings.h"
-#include "lockstep/train/snapshot.h"
 
 namespace lockstep::train {
 namespace {
@@ -157,6 +157,45 @@ std::optional<Resume> find_resume(const TrainOptions& options,
   resume.info = parse_manifest(resume.path, text.substr(end + 1)).info;
   check_kind(options, resume);
   return resume;
+}
+
+Settings saved_settings(const TrainOptions& options,
+                        const std::optional<Resume>& resume) {
+  if (!resume) return {};
+  Settings settings = resume->info.run->settings;
+  if (!resume->is_snapshot() || options.shards != 0) return settings;
+  const int64_t ranks = options.world.size();
+  const auto shards = settings.find("shards");
+  if (shards == settings.end() || ranks == 1) return settings;
+  if (std::stoll(shards->second) >= ranks) return settings;
+  if (options.world.rank() == 0) {
+    log_warning("train",
+                fmt::format("{} shards became {}: the run goes on, but not to "
+                            "the same bits; give --shards as many as there may "
+                            "be ranks",
+                            shards->second, ranks));
+  }
+  settings.erase(shards);
+  return settings;
+}
+
+void check_position(const TrainOptions& options, const Resume& resume,
+                    int64_t batches, int64_t total_steps) {
+  const RunPosition& at = resume.info.run->position;
+  if (at.step != resume.info.step || at.epoch != at.step / batches ||
+      at.batch != at.step % batches) {
+    throw CheckpointError(
+        {.what = resume.path + " contradicts itself",
+         .expected = fmt::format("a place among {} batches", batches),
+         .got = fmt::format("step {}, epoch {}, batch {}", at.step, at.epoch,
+                            at.batch),
+         .fix = "use another checkpoint"});
+  }
+  if (at.step > total_steps && options.world.rank() == 0) {
+    log_warning("train", fmt::format("{} is at step {} already, beyond the end "
+                                     "of this run at step {}",
+                                     resume.path, at.step, total_steps));
+  }
 }
 
 void check_settings(const TrainOptions& options, const RunRecord& saved,

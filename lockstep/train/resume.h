@@ -1,10 +1,11 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 
-#include "lockstep/train/checkpoint.h"
+#include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/train/trainer.h"
 
 namespace lockstep::train {
@@ -30,6 +31,17 @@ struct Resume {
 /// own later.
 std::optional<Resume> find_resume(const TrainOptions& options,
                                   const std::string& identity);
+
+/// The settings that a run takes from what it goes on from, where none are
+/// given. When nodes came, their ranks may be more than the shards of a
+/// snapshot: then its shards are not among them, with a warning of rank 0.
+Settings saved_settings(const TrainOptions& options,
+                        const std::optional<Resume>& resume);
+
+/// Throws CheckpointError unless `resume` was at a place among epochs of so
+/// many batches. That it is beyond the end of the run is a warning of rank 0.
+void check_position(const TrainOptions& options, const Resume& resume,
+                    int64_t batches, int64_t total_steps);
 
 /// Throws CheckpointError listing the settings that are not those of the
 /// checkpoint. With options.allow_changes this, and in any case another

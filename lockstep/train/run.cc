@@ -1,0 +1,243 @@
+#include "lockstep/train/run.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/stopwatch.h"
+#include "lockstep/base/trace.h"
+#include "lockstep/comm/agent/link.h"
+#include "lockstep/train/chrome_trace.h"
+#include "lockstep/train/evaluate.h"
+#include "lockstep/train/loading.h"
+#include "lockstep/train/schedule.h"
+
+namespace lockstep::train {
+namespace {
+
+int64_t count_steps(const TrainOptions& options, int64_t batches) {
+  const int64_t limit = options.max_steps > 0
+                            ? options.max_steps
+                            : std::numeric_limits<int64_t>::max();
+  // No number of epochs: as many as max_steps needs.
+  if (options.epochs == 0) return limit;
+  return std::min(limit, options.epochs * batches);
+}
+
+// Adds the seconds that it lives.
+class TimeScope {
+ public:
+  explicit TimeScope(double& sum) : sum_(sum) {}
+  ~TimeScope() { sum_ += watch_.seconds(); }
+  TimeScope(const TimeScope&) = delete;
+  TimeScope& operator=(const TimeScope&) = delete;
+
+ private:
+  double& sum_;
+  Stopwatch watch_;
+};
+
+// What ends the run makes this rank wait for the agent.
+[[noreturn]] void wait_for_nodes() {
+  throw CommError({.what = "nodes of the job come or go",
+                   .got = "a request of the agent to wait for them"});
+}
+
+}  // namespace
+
+std::string report_path(const TrainOptions& options) {
+  if (options.out_dir.empty()) return "";
+  return (std::filesystem::path(options.out_dir) / "run.json").string();
+}
+
+Run::Run(const TrainOptions& options, const std::function<int()>& stop,
+         RunHistory& history)
+    : options_(options),
+      stop_(stop),
+      history_(history),
+      resume_(find_resume(options, history.identity)),
+      plan_(make_plan(options, saved_settings(options, resume_))),
+      dataset_(open_training_data()),
+      train_data_(make_loader(options_, plan_, data::Split::kTrain, dataset_)),
+      test_data_(open_test_data()),
+      total_steps_(count_steps(options_, train_data_->batches())),
+      checkpoints_(options_, plan_, total_steps_, data_fingerprint(), resume_,
+                   history.identity),
+      runner_(options_, plan_, resume_ ? &*resume_ : nullptr),
+      log_(options_, plan_, history.recordings) {
+  log_.describe(runner_);
+  if (resume_) {
+    const int64_t batches = train_data_->batches();
+    RunCheckpoints::restore(resume_, plan_, runner_);
+    check_position(options_, *resume_, batches, total_steps_);
+    const RunPosition& at = resume_->info.run->position;
+    step_ = at.step;
+    log_.go_on_at(at, batches);
+    log_.line(fmt::format("resumed from {}: step {} of {}",
+                          resume_->is_snapshot() ? "memory" : resume_->path,
+                          step_, total_steps_));
+  }
+  agent::begin_steps(static_cast<uint64_t>(step_));
+}
+
+void Run::train() {
+  const TraceLane lane(options_.world.rank(), "main");
+  if (!options_.trace.empty()) {
+    recorder_.emplace(options_.world, plan_.devices, options_.trace_steps);
+  }
+  {
+    const TimeScope timed(history_.recordings.time_s);
+    while (step_ < total_steps_ && !log_.report().interrupted) {
+      train_epoch(step_ / train_data_->batches());
+    }
+  }
+  finish();
+  agent::enter(agent::Phase::kEnd);
+}
+
+// Rank 0 writes it into manifests; all see to it that a checkpoint's data are
+// theirs.
+DataFingerprint& Run::data_fingerprint() {
+  const bool is_from_disk = resume_ && !resume_->is_snapshot();
+  const bool writes = is_first() && !options_.out_dir.empty();
+  if (writes || is_from_disk) history_.data_fingerprint.begin(dataset_);
+  return history_.data_fingerprint;
+}
+
+std::shared_ptr<const data::Dataset> Run::open_training_data() {
+  auto& dataset = history_.training_data;
+  if (!dataset) dataset = data::open(options_.data, data::Split::kTrain);
+  options_.model = fit(options_.model, *dataset);
+  return dataset;
+}
+
+std::unique_ptr<data::Loader> Run::open_test_data() const {
+  if (!options_.evaluate) return nullptr;
+  auto& dataset = history_.test_data;
+  if (!dataset) dataset = data::open(options_.data, data::Split::kTest);
+  return make_loader(options_, plan_, data::Split::kTest, dataset);
+}
+
+RunPosition Run::position() const {
+  const int64_t batches = train_data_->batches();
+  RunPosition at{
+      .step = step_, .epoch = step_ / batches, .batch = step_ % batches};
+  if (at.batch == 0) return at;
+  at.loss_sum = log_.mean().loss_sum();
+  at.correct = log_.mean().correct();
+  at.samples = log_.mean().samples();
+  return at;
+}
+
+void Run::train_epoch(int64_t epoch) {
+  const int64_t batches = train_data_->batches();
+  const EpochReport epoch_report{.epoch = epoch, .lr = lr(epoch)};
+  train_data_->begin(epoch, step_ % batches);
+  while (step_ < total_steps_) {
+    // The first step warmed up: it is kept only if there is no other.
+    if (recorder_ && step_ == log_.report().first_step + 1) {
+      recorder_->restart();
+    }
+    const int64_t begin_ns = trace_clock_ns();
+    const auto batch = next_batch();
+    if (!batch) break;
+    if (recorder_) recorder_->begin_step(begin_ns);
+    if (train_batch(*batch, epoch)) {
+      log_.report().interrupted = !regroups_;
+      break;
+    }
+  }
+  const bool is_whole = step_ % batches == 0;
+  if (regroups_ && !is_whole) wait_for_nodes();
+  log_.end_epoch(epoch_report, step_ - epoch * batches, is_whole);
+  if (regroups_) wait_for_nodes();
+}
+
+std::optional<data::Batch> Run::next_batch() {
+  const TraceSpan span("data", TraceCategory::kWait);
+  agent::enter(agent::Phase::kData);
+  const TimeScope waited(log_.report().data_wait_s);
+  return train_data_->next();
+}
+
+double Run::lr(int64_t epoch) const {
+  return learning_rate(
+      options_, {.step = step_, .epoch = epoch, .total_steps = total_steps_});
+}
+
+// Returns whether the run is to stop.
+bool Run::train_batch(const data::Batch& batch, int64_t epoch) {
+  const Stopwatch watch;
+  const StepOutcome outcome =
+      runner_.step(batch, step_, lr(epoch), wanted_stop());
+  const double seconds = watch.seconds();
+  if (!outcome.is_finite) stop_on_garbage(batch, outcome, epoch);
+  ++step_;
+  log_.add_step(outcome, seconds,
+                {.done = step_, .total = total_steps_, .epoch = epoch});
+  agent::count_steps(static_cast<uint64_t>(step_));
+  regroups_ = outcome.stop_signal == kRegroupSignal;
+  checkpoints_.snapshot(position(), runner_, regroups_);
+  if (options_.checkpoint_every > 0 && step_ % options_.checkpoint_every == 0) {
+    checkpoints_.save(position(), runner_);
+  }
+  if (regroups_) return true;
+  log_.report().stop_signal = outcome.stop_signal;
+  return outcome.stop_signal != 0;
+}
+
+int Run::wanted_stop() const {
+  const int signal = stop_ ? stop_() : 0;
+  return signal == 0 && agent::is_regroup_wanted() ? kRegroupSignal : signal;
+}
+
+void Run::stop_on_garbage(const data::Batch& batch, const StepOutcome& outcome,
+                          int64_t epoch) {
+  const std::string where = runner_.first_not_finite(batch);
+  throw TrainError(
+      {.what = fmt::format("step {} (epoch {}, counted from 0) is not "
+                           "finite, nothing was updated; first seen in {}",
+                           step_, epoch, where),
+       .expected = "a finite loss and gradient",
+       .got = fmt::format("loss {}", outcome.loss),
+       .fix = fmt::format("lower --lr ({:g} at this step) or set "
+                          "--clip-grad-norm; {}",
+                          lr(epoch), checkpoints_.last_in_words())});
+}
+
+// What comes after the steps is not recorded.
+std::vector<RankTrace> Run::stop_recording() {
+  if (!recorder_) return {};
+  auto traces = recorder_->gather();
+  recorder_.reset();
+  return traces;
+}
+
+void Run::finish() {
+  const auto traces = stop_recording();
+  log_.end_steps(step_, checkpoints_.stall_s(), runner_);
+  checkpoints_.save(position(), runner_);
+  if (!options_.trace.empty() && is_first()) {
+    write_chrome_trace(options_.trace, traces);
+    log_.line("trace " + options_.trace);
+  }
+  if (test_data_ && !log_.report().interrupted) evaluate_at_end();
+  const auto not_saved = checkpoints_.finish(log_.report());
+  log_.end(runner_, report_path(options_));
+  if (not_saved) throw CheckpointError({.what = *not_saved});
+}
+
+void Run::evaluate_at_end() {
+  const TestReport test =
+      evaluate(runner_.parallel(), *test_data_, stop_, options_.world);
+  log_.end_evaluation(test);
+  if (test.samples > 0) return;
+  log_.report().interrupted = true;
+  log_.report().stop_signal = stop_ ? stop_() : 0;
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/data/dataset.h"
+#include "lockstep/data/loader.h"
+#include "lockstep/train/plan.h"
+#include "lockstep/train/resume.h"
+#include "lockstep/train/run_checkpoints.h"
+#include "lockstep/train/run_log.h"
+#include "lockstep/train/step_recorder.h"
+#include "lockstep/train/step_runner.h"
+#include "lockstep/train/trainer.h"
+
+namespace lockstep::train {
+
+/// What a process keeps when it goes on after another rank was lost.
+struct RunHistory {
+  RunRecordings recordings;
+  std::shared_ptr<const data::Dataset> training_data;
+  std::shared_ptr<const data::Dataset> test_data;
+  DataFingerprint data_fingerprint;
+  std::string identity;  ///< of the run, among those of its agent
+};
+
+/// Where a run's report is written; "" for nowhere.
+std::string report_path(const TrainOptions& options);
+
+/// A run, from its beginning or from where another one was, to its end or to
+/// the loss of a rank.
+class Run {
+ public:
+  Run(const TrainOptions& options, const std::function<int()>& stop,
+      RunHistory& history);
+
+  void train();
+
+ private:
+  DataFingerprint& data_fingerprint();
+  std::shared_ptr<const data::Dataset> open_training_data();
+  std::unique_ptr<data::Loader> open_test_data() const;
+  RunPosition position() const;
+
+  void train_epoch(int64_t epoch);
+  std::optional<data::Batch> next_batch();
+  double lr(int64_t epoch) const;
+  bool train_batch(const data::Batch& batch, int64_t epoch);
+  int wanted_stop() const;
+  [[noreturn]] void stop_on_garbage(const data::Batch& batch,
+                                    const StepOutcome& outcome, int64_t epoch);
+  std::vector<RankTrace> stop_recording();
+  void finish();
+  void evaluate_at_end();
+
+  bool is_first() const { return options_.world.rank() == 0; }
+
+  TrainOptions options_;
+  std::function<int()> stop_;
+  RunHistory& history_;
+  std::optional<Resume> resume_;
+  Plan plan_;
+  std::shared_ptr<const data::Dataset> dataset_;
+  std::unique_ptr<data::Loader> train_data_;
+  std::unique_ptr<data::Loader> test_data_;
+  int64_t total_steps_;
+  RunCheckpoints checkpoints_;
+  StepRunner runner_;
+  RunLog log_;
+  std::optional<StepRecorder> recorder_;
+  int64_t step_ = 0;
+  bool regroups_ = false;
+};
+
+}  // namespace lockstep::train

@@ -1,0 +1,113 @@
+#include "lockstep/train/run_log.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/version.h"
+#include "lockstep/checkpoint/state_dict.h"
+
+namespace lockstep::train {
+
+RunLog::RunLog(const TrainOptions& options, const Plan& plan,
+               RunRecordings& recordings)
+    : options_(options),
+      plan_(plan),
+      recordings_(recordings),
+      progress_(options.progress && options.world.rank() == 0
+                    ? default_progress_style(stdout)
+                    : ProgressStyle::kNone,
+                options.log_every) {}
+
+void RunLog::describe(StepRunner& runner) {
+  RunReport& report = recordings_.report;
+  report.lockstep = kVersion;
+  report.command = options_.command;
+  report.strategy = to_string(options_.strategy);
+  report.model = options_.model.name;
+  report.parameters = models::count_parameters(runner.model());
+  report.world_size = plan_.world_size;
+  report.processes = options_.world.size();
+  report.shards = plan_.shards;
+  report.intra_op_threads = plan_.intra_op_threads;
+  report.batch_size = options_.batch_size;
+  report.split = runner.parallel()->split(options_.batch_size);
+}
+
+void RunLog::go_on_at(const RunPosition& position, int64_t batches) {
+  RunReport& report = recordings_.report;
+  if (report.losses.empty()) report.first_step = position.step;
+  const auto kept = static_cast<size_t>(
+      std::max<int64_t>(position.step - report.first_step, 0));
+  if (report.losses.size() > kept) report.losses.resize(kept);
+  while (!report.epochs.empty() &&
+         report.epochs.back().epoch >= position.step / batches) {
+    report.epochs.pop_back();
+  }
+  mean_ = RunningMean(position.loss_sum, position.correct, position.samples);
+}
+
+void RunLog::add_step(const StepOutcome& outcome, double seconds,
+                      const StepProgress& at) {
+  recordings_.step_times_s.push_back(seconds);
+  recordings_.samples += outcome.samples;
+  recordings_.report.losses.push_back(outcome.loss);
+  mean_.add(outcome.loss, outcome.correct, outcome.samples);
+  StepProgress progress = at;
+  progress.loss = mean_.loss();
+  progress.accuracy = mean_.accuracy();
+  progress.samples = outcome.samples;
+  progress_.step(progress);
+}
+
+void RunLog::end_epoch(EpochReport epoch, int64_t steps, bool is_whole) {
+  epoch.train_loss = mean_.loss();
+  epoch.train_accuracy = mean_.accuracy();
+  recordings_.report.epochs.push_back(epoch);
+  line(
+      fmt::format("[{}] Epoch {} | Batchsize: {} | Steps: {} | LR: {:.4f} | "
+                  "Loss: {:.4f} | Acc: {:.2f}%",
+                  device_names(), epoch.epoch, options_.batch_size, steps,
+                  epoch.lr, mean_.loss(), 100 * mean_.accuracy()));
+  if (is_whole) mean_ = {};
+}
+
+void RunLog::end_steps(int64_t steps, double stall_s,
+                       const StepRunner& runner) {
+  RunReport& report = recordings_.report;
+  report.steps = steps;
+  report.total_time_s = recordings_.time_s - stall_s;
+  report.step_time_s = summarize(recordings_.step_times_s);
+  if (report.total_time_s > 0) {
+    report.samples_per_s =
+        static_cast<double>(recordings_.samples) / report.total_time_s;
+  }
+  const auto& times = recordings_.step_times_s;
+  runner.fill(report, std::accumulate(times.begin(), times.end(), 0.0));
+}
+
+void RunLog::end_evaluation(const TestReport& test) {
+  recordings_.report.test = test;
+  if (test.samples == 0) return;
+  line(fmt::format("[{}] Test Acc: {:.4f}%", device_names(),
+                   100 * test.accuracy));
+}
+
+void RunLog::end(const StepRunner& runner, const std::string& path) {
+  RunReport& report = recordings_.report;
+  report.parameter_sha256 = parameter_digest(runner.model());
+  line("parameter_sha256 " + report.parameter_sha256);
+  if (!report.last_checkpoint.empty()) {
+    line("checkpoint " + report.last_checkpoint);
+  }
+  if (!path.empty() && options_.world.rank() == 0) write_report(path, report);
+}
+
+std::string RunLog::device_names() const {
+  const bool has_all =
+      plan_.devices.size() == static_cast<size_t>(plan_.world_size);
+  return join_names(has_all ? plan_.devices : options_.devices);
+}
+
+}  // namespace lockstep::train
