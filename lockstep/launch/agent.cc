@@ -15,7 +15,6 @@
 #include "lockstep/launch/farewell.h"
 #include "lockstep/launch/hang.h"
 #include "lockstep/launch/master.h"
-#include "lockstep/launch/membership.h"
 #include "lockstep/launch/printable.h"
 #include "lockstep/launch/signals.h"
 #include "lockstep/launch/thread_stacks.h"
@@ -101,16 +100,14 @@ void Agent::begin_attempt() {
 void Agent::watch_peers() {
   const Group& group = meeting_.group;
   if (group.nodes.size() == 1 && !options_.is_elastic()) return;
-  meeting_.store.set_when_gone(gone_key(group.node_rank));
-  PeerWatchOptions options{.keep_alive_s = options_.keep_alive_s,
-                           .is_elastic = options_.is_elastic()};
   const bool has_room =
       group.nodes.size() < static_cast<size_t>(options_.nodes);
-  if (options_.is_elastic() && meeting_.serves_store && has_room) {
-    options.members_key = "/" + meeting_.prefix + kMembersKey;
-    options.known_members = meeting_.known_members;
-  }
-  peers_ = std::make_unique<PeerWatch>(meeting_.store, group, options);
+  const PeerWatchOptions options{.keep_alive_s = options_.keep_alive_s,
+                                 .is_elastic = options_.is_elastic(),
+                                 .expects_nodes = options_.is_elastic() &&
+                                                  meeting_.serves_store &&
+                                                  has_room};
+  peers_ = std::make_unique<PeerWatch>(meeting_, options);
 }
 
 int Agent::run() {

@@ -28,23 +28,19 @@ std::string leaving_key(int node_rank) {
 }
 
 // What a node says of its failures. Not waited for if it is gone.
-std::optional<std::string> wait_for_report(JobStore& store, int node,
+std::optional<std::string> wait_for_report(Meeting& meeting, int node,
                                            double patience_s) {
   const Stopwatch watch;
   for (;;) {
     // In this order: a report that came before the end counts.
-    const bool is_gone = store.has_all({gone_key(node)});
-    auto report = store.get(report_key(node));
+    const bool is_gone = meeting.store.has_all({meeting.gone_key(node)});
+    auto report = meeting.store.get(report_key(node));
     if (report || is_gone || watch.seconds() >= patience_s) return report;
     ::poll(nullptr, 0, kPollMs);
   }
 }
 
 }  // namespace
-
-std::string gone_key(int node_rank) {
-  return fmt::format("gone/{}", node_rank);
-}
 
 SharedEnd share_failures(Meeting& meeting, const Notice& notice,
                          std::vector<Failure> own, double patience_s) {
@@ -61,7 +57,7 @@ SharedEnd share_failures(Meeting& meeting, const Notice& notice,
     for (int node = 0; node < nodes; ++node) {
       if (node == self) continue;
       const auto report = wait_for_report(
-          meeting.store, node,
+          meeting, node,
           node == end.notice.lost_node ? 0 : patience_s - watch.seconds());
       for (auto& failure : failures_from_json(report.value_or("[]"))) {
         end.failures.push_back(std::move(failure));

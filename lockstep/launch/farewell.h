@@ -17,9 +17,6 @@ struct SharedEnd {
   std::vector<int> staying;       ///< ranks of the nodes that go on if we do
 };
 
-/// Is there once the agent of this node has ended, however it did.
-std::string gone_key(int node_rank);
-
 /// Says why this node ends its workers, and gives all agents the failures of
 /// all nodes, so that each prints the same root cause. Waits up to `patience_s`
 /// for the others that are not lost; what a lost node would have said is

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <optional>
-#include <poll.h>
+#include <random>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -15,15 +16,115 @@ namespace {
 
 using nlohmann::json;
 
-// It does so at each pause of its patience.
-constexpr double kShowsItselfS = 2;
 constexpr const char* kLatest = "latest group";
+constexpr const char* kRefused = "refused";
 
 std::string member_key(int member) { return fmt::format("member/{}", member); }
 std::string group_key(int attempt) { return fmt::format("group/{}", attempt); }
 
 json parse(const std::string& text) {
   return json::parse(text, nullptr, /*allow_exceptions=*/false);
+}
+
+std::string number_of_nodes(const RunOptions& options) {
+  if (!options.is_elastic()) return fmt::format("{} nodes", options.nodes);
+  return fmt::format("{} to {} nodes", options.min_nodes, options.nodes);
+}
+
+// What is wrong when too few nodes are there; `got` is what came.
+Problem too_few(const RunOptions& options, const std::string& what,
+                const std::string& got) {
+  return {.what = what,
+          .expected = number_of_nodes(options),
+          .got = got,
+          .fix =
+              "start the other agents; they need the same --nnodes, "
+              "--rdzv-id and address"};
+}
+
+void claim_rank(JobStore& store, const RunOptions& options, const Node& self) {
+  if (self.wanted_rank < 0 || self.wanted_rank >= options.nodes) {
+    throw InvalidArgument(
+        "launch", {.what = "can't use --node-rank",
+                   .expected = fmt::format("0 to {} with --nnodes {}",
+                                           options.nodes - 1, options.nodes),
+                   .got = std::to_string(self.wanted_rank)});
+  }
+  json mine = to_json(self);
+  mine["token"] = std::random_device{}();  // hosts and pids may be alike
+  const json holder =
+      parse(store.claim(fmt::format("node/{}", self.wanted_rank), mine.dump()));
+  if (holder == mine) return;
+  throw LaunchError(
+      {.what = fmt::format("two agents say they are node {}", self.wanted_rank),
+       .expected = "each --node-rank once",
+       .got =
+           fmt::format("{} and {}", node_from_json(holder).text(), self.text()),
+       .fix = "number the nodes from 0"});
+}
+
+void check_refused(JobStore& store) {
+  constexpr size_t kMostShown = 1000;
+  if (const auto reason = store.get(kRefused)) {
+    throw LaunchError(
+        {.what = "a node was refused: " + reason->substr(0, kMostShown)});
+  }
+}
+
+bool is_gone(JobStore& store, const Node& node) {
+  return store.has_all({gone_key(node.member)});
+}
+
+bool is_among(const std::vector<Node>& nodes, int member) {
+  return std::any_of(nodes.begin(), nodes.end(),
+                     [&](const Node& node) { return node.member == member; });
+}
+
+// Adds those that have come since, in their order.
+void take_new(JobStore& store, const RunOptions& options, Muster& muster) {
+  const int count = count_members(store);
+  const auto most = static_cast<size_t>(options.nodes);
+  for (; muster.known < count && muster.nodes.size() < most; ++muster.known) {
+    if (is_among(muster.nodes, muster.known)) continue;
+    if (store.has_all({gone_key(muster.known)})) continue;
+    const auto text = store.get(member_key(muster.known));
+    if (!text) return;  // it is about to say who it is
+    muster.nodes.push_back(node_from_json(parse(*text)));
+  }
+}
+
+// Those that want a node rank get it, the others the free ones in the order in
+// which they came.
+std::vector<Node> in_order_of_rank(std::vector<Node> nodes) {
+  std::sort(nodes.begin(), nodes.end(),
+            [](const Node& a, const Node& b) { return a.member < b.member; });
+  std::vector<std::optional<Node>> ranks(nodes.size());
+  std::vector<Node> others;
+  for (Node& node : nodes) {
+    const auto wanted = static_cast<size_t>(node.wanted_rank);
+    const bool is_free =
+        node.wanted_rank >= 0 && wanted < ranks.size() && !ranks[wanted];
+    if (is_free) {
+      ranks[wanted] = std::move(node);
+    } else {
+      others.push_back(std::move(node));
+    }
+  }
+  auto other = others.begin();
+  std::vector<Node> ordered;
+  for (auto& rank : ranks) {
+    ordered.push_back(std::move(rank ? *rank : *other++));
+  }
+  return ordered;
+}
+
+std::string text_of(const std::vector<Node>& nodes) {
+  std::string text = std::to_string(nodes.size());
+  const char* before = ": ";
+  for (const Node& node : nodes) {
+    text += std::exchange(before, ", ") + node.text();
+  }
+  return text;
 }
 
 std::optional<Group> find_group(JobStore& store, int attempt, int member) {
@@ -41,37 +142,21 @@ std::optional<Group> find_group(JobStore& store, int attempt, int member) {
   return group;
 }
 
-std::string waits_key(int member) { return fmt::format("waits/{}", member); }
-
-// Whether it shows that it waits, or begins to.
-bool is_waiting(JobStore& store, int member) {
-  const auto before = store.get(waits_key(member), kShowsItselfS);
-  const Stopwatch watch;
-  while (before && watch.seconds() < kShowsItselfS) {
-    if (store.get(waits_key(member)) != before) return true;
-    ::poll(nullptr, 0, Patience::kPollMs);
-  }
-  return false;
-}
-
-// What is wrong when too few nodes are there; `got` is what came.
-Problem too_few(const RunOptions& options, const std::string& what,
-                const std::string& got) {
-  return {.what = what,
-          .expected =
-              fmt::format("{} to {} nodes", options.min_nodes, options.nodes),
-          .got = got,
-          .fix =
-              "start other agents; they need the same --nnodes, --rdzv-id "
-              "and address"};
-}
-
 }  // namespace
 
-int register_member(JobStore& store, Node self) {
+std::string gone_key(int member) { return fmt::format("gone/{}", member); }
+
+void register_member(JobStore& store, const RunOptions& options, Node& self) {
+  const bool has_rank =
+      options.node_rank || options.backend == Backend::kStatic;
+  // Where nodes come and go, their numbers do.
+  if (has_rank && !options.is_elastic()) {
+    self.wanted_rank = options.node_rank.value_or(0);
+    claim_rank(store, options, self);
+  }
   self.member = static_cast<int>(store.add(kMembersKey, 1)) - 1;
+  store.set_when_gone(gone_key(self.member));
   store.set(member_key(self.member), to_json(self).dump());
-  return self.member;
 }
 
 int count_members(JobStore& store) {
@@ -81,48 +166,36 @@ int count_members(JobStore& store) {
 void muster(JobStore& store, const RunOptions& options, Muster& muster,
             const CheckStop& check_stop) {
   const Patience patience(options.join_timeout_s, check_stop);
-  std::vector<int> members = muster.staying;
+  const int fewest = options.is_elastic() ? options.min_nodes : options.nodes;
   std::optional<Stopwatch> enough;
   for (;;) {
-    const int count = count_members(store);
-    const auto most = static_cast<size_t>(options.nodes);
-    while (muster.known < count && members.size() < most) {
-      const int member = muster.known++;
-      const auto& staying = muster.staying;
-      const bool is_in =
-          std::find(staying.begin(), staying.end(), member) != staying.end();
-      if (!is_in && is_waiting(store, member)) members.push_back(member);
-    }
-    const auto nodes = static_cast<int>(members.size());
-    if (nodes >= options.min_nodes) {
+    std::erase_if(muster.nodes,
+                  [&](const Node& node) { return is_gone(store, node); });
+    take_new(store, options, muster);
+    const auto nodes = static_cast<int>(muster.nodes.size());
+    if (nodes >= fewest) {
       if (!enough) enough.emplace();
       // Who is lost should not cost those that are left a long wait.
       const bool is_late =
           muster.attempt > 0 || enough->seconds() > options.last_call_s;
       if (nodes == options.nodes || is_late) break;
     }
+    if (muster.attempt == 0) check_refused(store);
     patience.pause(
-        too_few(options, "too few nodes came", std::to_string(nodes)));
+        too_few(options, "too few nodes came", text_of(muster.nodes)));
   }
-  std::sort(members.begin(), members.end());
+  muster.nodes = in_order_of_rank(std::move(muster.nodes));
   json entries = json::array();
-  for (const int member : members) {
-    std::optional<std::string> text;
-    while (!(text = store.get(member_key(member)))) {
-      patience.pause(too_few(options, "a node came and said nothing of itself",
-                             "nothing"));
-    }
-    entries.push_back(to_json(node_from_json(parse(*text))));
-  }
+  for (const Node& node : muster.nodes) entries.push_back(to_json(node));
   store.set(group_key(muster.attempt), entries.dump());
   store.set(kLatest, std::to_string(muster.attempt));
 }
 
-Group read_group(JobStore& store, const RunOptions& options, int member,
+Group read_group(JobStore& store, const RunOptions& options, const Node& self,
                  int attempt, const CheckStop& check_stop) {
   const Patience patience(options.join_timeout_s, check_stop);
   for (;;) {
-    const auto group = find_group(store, attempt, member);
+    const auto group = find_group(store, attempt, self.member);
     if (group && group->node_rank >= 0) return *group;
     if (group) {
       throw LaunchError({.what = "the job went on without this node",
@@ -133,19 +206,32 @@ Group read_group(JobStore& store, const RunOptions& options, int member,
   }
 }
 
-int wait_for_group(JobStore& store, const RunOptions& options, int member,
+int wait_for_group(JobStore& store, const RunOptions& options, const Node& self,
                    const CheckStop& check_stop) {
   const Patience patience(options.join_timeout_s, check_stop);
-  for (int64_t beats = 0;; ++beats) {
-    store.set(waits_key(member), std::to_string(beats));
+  for (;;) {
     if (const auto latest = store.get(kLatest)) {
       const int attempt = std::atoi(latest->c_str());
-      const auto group = find_group(store, attempt, member);
+      const auto group = find_group(store, attempt, self.member);
       if (group && group->node_rank >= 0) return attempt;
+      if (group && !options.is_elastic()) {
+        throw LaunchError(
+            {.what = fmt::format("job '{}' is complete", options.run_id),
+             .expected = number_of_nodes(options),
+             .got = "one more: " + self.text(),
+             .fix = "give each job its own --rdzv-id and port"});
+      }
+    } else {
+      check_refused(store);
     }
-    patience.pause(too_few(options, "the job took no other node",
-                           fmt::format("this one, {}. to come", member + 1)));
+    patience.pause(
+        too_few(options, "this node was not taken into the job",
+                fmt::format("this one, {}. to come", self.member + 1)));
   }
+}
+
+void refuse_job(JobStore& store, const std::string& why) {
+  store.claim(kRefused, why);
 }
 
 }  // namespace lockstep::launch

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -9,40 +8,53 @@
 #include "lockstep/launch/patience.h"
 #include "lockstep/launch/run_options.h"
 
-// The nodes of a job with --nnodes MIN:MAX, which come and go. The agent that
-// serves the store decides who is in an attempt; it is in all of them.
+// Which nodes a job has. Every agent that comes is a member, by a number of its
+// own; the one that serves the store decides who is in an attempt, and is in
+// all of them. With --nnodes MIN:MAX nodes come and go between attempts.
 namespace lockstep::launch {
 
-/// Of the job's keys: how many nodes have come.
+/// Of the job's keys: how many members have come.
 inline constexpr const char* kMembersKey = "members";
 
-/// Says that this node is there; returns the number that it has from then on.
-int register_member(JobStore& store, Node self);
-/// How many nodes have said so, those that are gone included.
+/// Of the job's keys: is there once the agent `member` has ended, however it
+/// did.
+std::string gone_key(int member);
+
+/// Says that this node is there, and sets self.member. Throws LaunchError
+/// naming both if another one has its node rank, and InvalidArgument for one
+/// that can't be.
+void register_member(JobStore& store, const RunOptions& options, Node& self);
+
+/// How many have come, those that are gone included.
 int count_members(JobStore& store);
 
 /// Who takes part in an attempt.
 struct Muster {
   int attempt = 0;
-  std::vector<int> staying{};  ///< members of the attempt before
-  int known = 0;               ///< how many have come and were considered
+  std::vector<Node> nodes{};  ///< of the attempt before, then of this one
+  int known = 0;              ///< how many have come and were considered
 };
 
-/// By the agent that serves the store: the group of those that stay and those
-/// that came since, options.min_nodes to options.nodes; adds these to `known`.
+/// By the agent that serves the store: the group of the nodes that stay and
+/// those that came since, as many as --nnodes allows; adds these to `known`.
 /// Fewer are waited for until join_timeout_s, and with the first attempt more
-/// than the fewest for last_call_s. Throws LaunchError if too few come.
+/// than the fewest for last_call_s. One that is gone is not taken. Throws
+/// LaunchError if too few come.
 void muster(JobStore& store, const RunOptions& options, Muster& muster,
             const CheckStop& check_stop);
 
-/// By the others: the group of `attempt`. Throws LaunchError if `member` is
-/// not in it, or if it is not made in time.
-Group read_group(JobStore& store, const RunOptions& options, int member,
+/// The group of `attempt`, as the node `self` sees it. Throws LaunchError if it
+/// is not in it, or if it is not made in time.
+Group read_group(JobStore& store, const RunOptions& options, const Node& self,
                  int attempt, const CheckStop& check_stop);
 
-/// The first attempt with `member` in it, for one that has just come. It shows
-/// meanwhile that it is still there: who is not will not be taken.
-int wait_for_group(JobStore& store, const RunOptions& options, int member,
+/// The first attempt with `self` in it, for one that has just come. Throws
+/// LaunchError if none is made in time, or if none will be: the job has its
+/// nodes.
+int wait_for_group(JobStore& store, const RunOptions& options, const Node& self,
                    const CheckStop& check_stop);
+
+/// Tells all that wait for their first group why there will be none.
+void refuse_job(JobStore& store, const std::string& why);
 
 }  // namespace lockstep::launch

@@ -25,11 +25,9 @@ std::string Node::text() const {
 }
 
 nlohmann::json to_json(const Node& node) {
-  return {{"host", node.host},
-          {"pid", node.pid},
-          {"workers", node.workers},
-          {"role", node.role},
-          {"member", node.member}};
+  return {{"host", node.host},       {"pid", node.pid},
+          {"workers", node.workers}, {"role", node.role},
+          {"member", node.member},   {"wanted_rank", node.wanted_rank}};
 }
 
 Node node_from_json(const nlohmann::json& json) {
@@ -38,7 +36,8 @@ Node node_from_json(const nlohmann::json& json) {
               .pid = json.at("pid").get<int>(),
               .workers = json.at("workers").get<int>(),
               .role = json.at("role").get<std::string>(),
-              .member = json.at("member").get<int>()};
+              .member = json.at("member").get<int>(),
+              .wanted_rank = json.at("wanted_rank").get<int>()};
     if (node.workers >= 1 && node.workers <= 4096) return node;
   } catch (const nlohmann::json::exception&) {
   }

@@ -13,7 +13,8 @@ struct Node {
   int pid = 0;      ///< of the agent
   int workers = 1;  ///< on this node
   std::string role;
-  int member = 0;  ///< its number among all that came (--nnodes MIN:MAX)
+  int member = 0;        ///< its number among all that came
+  int wanted_rank = -1;  ///< --node-rank; none: -1
 
   std::string text() const;  ///< "host (agent 123)"
 };

@@ -4,14 +4,13 @@
 #include <cstdint>
 #include <optional>
 #include <sys/eventfd.h>
-#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/stopwatch.h"
-#include "lockstep/launch/farewell.h"
+#include "lockstep/launch/membership.h"
 
 namespace lockstep::launch {
 namespace {
@@ -34,13 +33,12 @@ struct PeerWatch::Beat {
   Stopwatch since;
 };
 
-PeerWatch::PeerWatch(JobStore& store, const Group& group,
-                     PeerWatchOptions options)
-    : store_(store),
-      group_(group),
-      options_(std::move(options)),
+PeerWatch::PeerWatch(Meeting& meeting, const PeerWatchOptions& options)
+    : meeting_(meeting),
+      store_(meeting.store),
+      options_(options),
       event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      beats_(group.nodes.size()),
+      beats_(meeting.group.nodes.size()),
       thread_([this] { watch(); }) {}
 
 PeerWatch::~PeerWatch() {
@@ -106,7 +104,7 @@ void PeerWatch::exchange() {
     failure = store_.get("failed");
   }
   if (is_done && !has_told_done_) {
-    store_.set(done_key(static_cast<size_t>(group_.node_rank)), "1");
+    store_.set(done_key(static_cast<size_t>(meeting_.group.node_rank)), "1");
     has_told_done_ = true;
   }
   std::vector<std::string> all;
@@ -125,7 +123,7 @@ void PeerWatch::exchange() {
 }
 
 void PeerWatch::check_beats() {
-  const auto self = static_cast<size_t>(group_.node_rank);
+  const auto self = static_cast<size_t>(meeting_.group.node_rank);
   store_.set(beat_key(self), std::to_string(++own_beats_));
   for (size_t node = 0; node < beats_.size(); ++node) {
     if (node == self) continue;
@@ -136,7 +134,7 @@ void PeerWatch::check_beats() {
       beat.since.restart();
     }
     std::string how;
-    if (store_.has_all({gone_key(static_cast<int>(node))})) {
+    if (store_.has_all({meeting_.gone_key(static_cast<int>(node))})) {
       how = "has ended without a word";
     } else if (beat.since.seconds() > options_.keep_alive_s) {
       how = fmt::format(
@@ -145,7 +143,7 @@ void PeerWatch::check_beats() {
     }
     if (how.empty()) continue;
     publish({.why = fmt::format("node {}, {}, {}", node,
-                                group_.nodes[node].text(), how),
+                                meeting_.group.nodes[node].text(), how),
              .may_restart = options_.is_elastic,
              .lost_node = static_cast<int>(node)});
     return;
@@ -153,8 +151,9 @@ void PeerWatch::check_beats() {
 }
 
 void PeerWatch::check_members() {
-  if (options_.members_key.empty()) return;
-  if (store_.add(options_.members_key, 0) > options_.known_members) {
+  if (!options_.expects_nodes) return;
+  const auto members = store_.add(meeting_.key(kMembersKey), 0);
+  if (members > meeting_.known_members) {
     publish({.why = "another node has come",
              .may_restart = true,
              .is_fault = false});

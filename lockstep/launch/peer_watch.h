@@ -10,8 +10,8 @@
 
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/launch/job_store.h"
-#include "lockstep/launch/node.h"
 #include "lockstep/launch/notice.h"
+#include "lockstep/launch/rendezvous.h"
 
 namespace lockstep::launch {
 
@@ -26,10 +26,8 @@ struct PeerWatchOptions {
   double keep_alive_s = 15;
   /// Nodes come and go: the job may go on without one that is lost.
   bool is_elastic = false;
-  /// Of the agent that looks out for nodes that come: how many had come so far,
-  /// and the counter of all. Others look for none.
-  int known_members = 0;
-  std::string members_key{};
+  /// This agent looks out for nodes that come.
+  bool expects_nodes = false;
 };
 
 /// Keeps in touch with the agents of the other nodes, from a thread of its
@@ -38,7 +36,7 @@ struct PeerWatchOptions {
 /// one that says nothing for keep_alive_s is lost.
 class PeerWatch {
  public:
-  PeerWatch(JobStore& store, const Group& group, PeerWatchOptions options);
+  PeerWatch(Meeting& meeting, const PeerWatchOptions& options);
   ~PeerWatch();
   PeerWatch(const PeerWatch&) = delete;
   PeerWatch& operator=(const PeerWatch&) = delete;
@@ -58,8 +56,8 @@ class PeerWatch {
   void check_members();
   void publish(const Notice& notice);
 
+  Meeting& meeting_;  // of which nobody changes the group meanwhile
   JobStore& store_;
-  const Group group_;
   const PeerWatchOptions options_;
   FileDescriptor event_;
 

@@ -1,8 +1,6 @@
 #include "lockstep/launch/rendezvous.h"
 
-#include <algorithm>
 #include <optional>
-#include <random>
 #include <unistd.h>
 #include <utility>
 
@@ -93,36 +91,23 @@ class Joiner {
     JobStore store = reach_store(options);
     check_job(store);
     store.set_prefix(prefix_of(options_.run_id));
-    if (options_.is_elastic()) return join_members(std::move(store));
-    const int arrival = register_self(store);
-    if (is_server_) assign(store);
-    return {.group = read_assignment(store, arrival),
-            .attempt = 0,
-            .known_members = 0,
-            .store = std::move(store),
-            .prefix = prefix_of(options_.run_id),
-            .serves_store = is_server_};
-  }
-
- private:
-  Meeting join_members(JobStore store) {
-    const int member = register_member(store, self_);
-    Muster first{.attempt = 0, .staying = {member}, .known = 0};
+    register_member(store, options_, self_);
+    Muster first{.attempt = 0, .nodes = {self_}, .known = 0};
     if (is_server_) {
       muster(store, options_, first, check_stop_);
     } else {
-      first.attempt = wait_for_group(store, options_, member, check_stop_);
+      first.attempt = wait_for_group(store, options_, self_, check_stop_);
     }
-    Group group =
-        read_group(store, options_, member, first.attempt, check_stop_);
-    return {.group = std::move(group),
-            .attempt = first.attempt,
-            .known_members = first.known,
-            .store = std::move(store),
-            .prefix = prefix_of(options_.run_id),
-            .serves_store = is_server_};
+    return {
+        .group = read_group(store, options_, self_, first.attempt, check_stop_),
+        .attempt = first.attempt,
+        .known_members = first.known,
+        .store = std::move(store),
+        .prefix = prefix_of(options_.run_id),
+        .serves_store = is_server_};
   }
 
+ private:
   int least_nodes() const {
     return options_.is_elastic() ? options_.min_nodes : options_.nodes;
   }
@@ -193,124 +178,9 @@ class Joiner {
         .got = fmt::format("{} on {}", ours, self_.text()),
         .fix = "give all agents the same --nnodes"};
     // Waiting for the right number of nodes would be in vain.
-    store.claim(prefix_of(options_.run_id) + "refused",
-                LaunchError(problem).what());
+    store.set_prefix(prefix_of(options_.run_id));
+    refuse_job(store, LaunchError(problem).what());
     throw LaunchError(problem);
-  }
-
-  // Returns the place in the order of arrival.
-  int register_self(JobStore& store) {
-    json mine = to_json(self_);
-    mine["node_rank"] = -1;
-    mine["token"] = std::random_device{}();  // hosts and pids may be alike
-    const bool has_rank =
-        options_.node_rank || options_.backend == Backend::kStatic;
-    if (has_rank) {
-      const int rank = options_.node_rank.value_or(0);
-      mine["node_rank"] = rank;
-      claim_rank(store, rank, mine);
-    }
-    const auto arrival = static_cast<int>(store.add("arrivals", 1)) - 1;
-    if (arrival >= options_.nodes) {
-      throw LaunchError({.what = fmt::format("job '{}' at {} is complete",
-                                             options_.run_id, endpoint_.text()),
-                         .expected = fmt::format("{} nodes", options_.nodes),
-                         .got = fmt::format("one more: {}", self_.text()),
-                         .fix = "give each job its own --rdzv-id and port"});
-    }
-    mine["arrival"] = arrival;
-    store.set(fmt::format("arrival/{}", arrival), mine.dump());
-    return arrival;
-  }
-
-  void claim_rank(JobStore& store, int rank, const json& mine) {
-    if (rank < 0 || rank >= options_.nodes) {
-      throw InvalidArgument("launch", {.what = "can't use --node-rank",
-                                       .expected = fmt::format(
-                                           "0 to {} with --nnodes {}",
-                                           options_.nodes - 1, options_.nodes),
-                                       .got = std::to_string(rank)});
-    }
-    const json holder =
-        parse(store.claim(fmt::format("node/{}", rank), mine.dump()));
-    if (holder == mine) return;
-    throw LaunchError(
-        {.what = fmt::format("two agents say they are node {}", rank),
-         .expected = "each --node-rank once",
-         .got = fmt::format("{} and {}", node_from_json(holder).text(),
-                            self_.text()),
-         .fix = "number the nodes from 0"});
-  }
-
-  // The server waits for all, and gives those without a rank the free ones.
-  void assign(JobStore& store) {
-    std::vector<json> arrivals;
-    while (static_cast<int>(arrivals.size()) < options_.nodes) {
-      if (const auto text =
-              store.get(fmt::format("arrival/{}", arrivals.size()))) {
-        arrivals.push_back(parse(*text));
-        continue;
-      }
-      check_refused(store);
-      std::string came;
-      for (const auto& node : arrivals) {
-        came += (came.empty() ? "" : ", ") + node_from_json(node).text();
-      }
-      patience_.pause(
-          {.what = "not all nodes came",
-           .expected = fmt::format("{} nodes", options_.nodes),
-           .got = fmt::format("{}: {}", arrivals.size(), came),
-           .fix = "start the other agents; they need the same --nnodes, "
-                  "--rdzv-id and address"});
-    }
-    std::vector<json> nodes(arrivals.size());
-    for (const auto& node : arrivals) {
-      const int rank = node.value("node_rank", -1);
-      if (rank >= 0) nodes.at(static_cast<size_t>(rank)) = node;
-    }
-    auto free = nodes.begin();
-    for (size_t i = 0; i < arrivals.size(); ++i) {
-      if (arrivals[i].value("node_rank", -1) >= 0) continue;
-      free = std::find(free, nodes.end(), json());
-      *free = arrivals[i];
-    }
-    json assignment = json::array();
-    for (const auto& node : nodes) assignment.push_back(node);
-    store.set("assignment", assignment.dump());
-  }
-
-  Group read_assignment(JobStore& store, int arrival) {
-    std::optional<std::string> text;
-    while (!(text = store.get("assignment"))) {
-      check_refused(store);
-      patience_.pause(
-          {.what = "the other nodes did not come",
-           .expected = fmt::format("{} nodes", options_.nodes),
-           .got = fmt::format("this one, {}. to arrive", arrival + 1),
-           .fix = "start the other agents; they need the same --nnodes and "
-                  "--rdzv-id"});
-    }
-    Group group;
-    group.node_rank = -1;
-    for (const auto& entry : parse(*text)) {
-      if (entry.value("arrival", -1) == arrival) {
-        group.node_rank = static_cast<int>(group.nodes.size());
-      }
-      group.nodes.push_back(node_from_json(entry));
-    }
-    if (group.node_rank < 0) {
-      throw LaunchError({.what = "the job began without this agent",
-                         .got = self_.text(),
-                         .fix = "start all agents again"});
-    }
-    return group;
-  }
-
-  void check_refused(JobStore& store) {
-    if (const auto reason = store.get("refused")) {
-      throw LaunchError(
-          {.what = "a node was refused: " + reason->substr(0, 1000)});
-    }
   }
 
   const RunOptions& options_;
@@ -327,23 +197,26 @@ Meeting meet(const RunOptions& options, const CheckStop& check_stop) {
   return Joiner(options, check_stop).join();
 }
 
+std::string Meeting::gone_key(int node_rank) const {
+  const Node& node = group.nodes.at(static_cast<size_t>(node_rank));
+  return key(launch::gone_key(node.member));
+}
+
 void meet_again(Meeting& meeting, const RunOptions& options,
                 const std::vector<int>& staying, int attempt,
                 const CheckStop& check_stop) {
   meeting.store.set_prefix(meeting.prefix);
-  const int member = meeting.group.self().member;
+  const Node self = meeting.group.self();
   if (meeting.serves_store) {
     Muster next{
-        .attempt = attempt, .staying = {}, .known = meeting.known_members};
+        .attempt = attempt, .nodes = {}, .known = meeting.known_members};
     for (const int rank : staying) {
-      next.staying.push_back(
-          meeting.group.nodes.at(static_cast<size_t>(rank)).member);
+      next.nodes.push_back(meeting.group.nodes.at(static_cast<size_t>(rank)));
     }
     muster(meeting.store, options, next, check_stop);
     meeting.known_members = next.known;
   }
-  meeting.group =
-      read_group(meeting.store, options, member, attempt, check_stop);
+  meeting.group = read_group(meeting.store, options, self, attempt, check_stop);
   meeting.attempt = attempt;
 }
 

@@ -14,11 +14,17 @@ namespace lockstep::launch {
 struct Meeting {
   Group group;
   int attempt = 0;  ///< that it is for: not the first for who comes late
-  /// Of the agent that serves the store, where nodes come and go.
+  /// Of the agent that serves the store: how many have come and were
+  /// considered.
   int known_members = 0;
   JobStore store;
   std::string prefix;         ///< of the job's keys
   bool serves_store = false;  ///< others lose the store when this agent ends
+
+  /// The job's key `name`, whatever the store's prefix is.
+  std::string key(const std::string& name) const { return "/" + prefix + name; }
+  /// Is there once that node's agent has ended, however it did.
+  std::string gone_key(int node_rank) const;
 };
 
 /// Meets the agents of the other nodes and agrees on node ranks.

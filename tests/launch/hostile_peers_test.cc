@@ -64,10 +64,8 @@ class HostilePeersOfAgents : public testing::Test {
 
   // Both agents still hear of each other, and of nothing else.
   void expect_to_go_on() {
-    PeerWatch first(meetings_[0].store, meetings_[0].group,
-                    {.keep_alive_s = 30});
-    PeerWatch second(meetings_[1].store, meetings_[1].group,
-                     {.keep_alive_s = 30});
+    PeerWatch first(meetings_[0], {.keep_alive_s = 30});
+    PeerWatch second(meetings_[1], {.keep_alive_s = 30});
     first.tell_done();
     second.tell_done();
     for (PeerWatch* watch : {&first, &second}) {

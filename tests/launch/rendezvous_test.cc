@@ -189,7 +189,7 @@ TEST(Rendezvous, DoesNotWaitForEverForANode) {
   auto options = two_nodes(free_endpoint());
   options.join_timeout_s = 0.5;
   const auto text = error_of<LaunchError>([&] { meet(options, never_stop); });
-  EXPECT_PRED2(contains, text, "not all nodes came");
+  EXPECT_PRED2(contains, text, "too few nodes came");
   EXPECT_PRED2(contains, text, "expected 2 nodes, got 1: ");
   EXPECT_PRED2(contains, text, "join_timeout");
 }
@@ -226,10 +226,8 @@ PeerNews next_news(PeerWatch& watch) {
 
 TEST(PeerWatch, TellsAFailure) {
   Pair pair;
-  PeerWatch first(pair.meetings[0].store, pair.meetings[0].group,
-                  {.keep_alive_s = 30});
-  PeerWatch second(pair.meetings[1].store, pair.meetings[1].group,
-                   {.keep_alive_s = 30});
+  PeerWatch first(pair.meetings[0], {.keep_alive_s = 30});
+  PeerWatch second(pair.meetings[1], {.keep_alive_s = 30});
   first.tell({.why = "rank 0 failed", .may_restart = true});
   const auto notice = next_news(second).notice.value_or(Notice());
   EXPECT_EQ(notice.why, "rank 0 failed");
@@ -238,10 +236,8 @@ TEST(PeerWatch, TellsAFailure) {
 
 TEST(PeerWatch, TellsWhenAllAreDone) {
   Pair pair;
-  PeerWatch first(pair.meetings[0].store, pair.meetings[0].group,
-                  {.keep_alive_s = 30});
-  PeerWatch second(pair.meetings[1].store, pair.meetings[1].group,
-                   {.keep_alive_s = 30});
+  PeerWatch first(pair.meetings[0], {.keep_alive_s = 30});
+  PeerWatch second(pair.meetings[1], {.keep_alive_s = 30});
   first.tell_done();
   second.tell_done();
   EXPECT_TRUE(next_news(first).all_done);
@@ -250,18 +246,16 @@ TEST(PeerWatch, TellsWhenAllAreDone) {
 
 TEST(PeerWatch, FindsAnAgentThatSaysNothing) {
   Pair pair;
-  PeerWatch alone(pair.meetings[0].store, pair.meetings[0].group,
-                  {.keep_alive_s = 0.5});
+  PeerWatch alone(pair.meetings[0], {.keep_alive_s = 0.5});
   EXPECT_PRED2(contains, next_news(alone).notice.value_or(Notice()).why,
                "said nothing for 0.5 s");
 }
 
 TEST(PeerWatch, FindsAnAgentThatIsGoneAtOnce) {
   Pair pair;
-  PeerWatch left(pair.meetings[0].store, pair.meetings[0].group,
-                 {.keep_alive_s = 30});
+  PeerWatch left(pair.meetings[0], {.keep_alive_s = 30});
   const int other = pair.meetings[1].group.node_rank;
-  pair.meetings[1].store.set(gone_key(other), "1");
+  pair.meetings[1].store.set(pair.meetings[1].gone_key(other), "1");
   const auto notice = next_news(left).notice.value_or(Notice());
   EXPECT_PRED2(contains, notice.why, "has ended without a word");
   EXPECT_EQ(notice.lost_node, other);
@@ -307,7 +301,7 @@ TEST(Farewell, WaitsForNoNodeThatIsLost) {
       share_failures(silent.meetings[0], lost, {}, kTooLongS).is_complete);
   Pair gone;
   const int node = gone.meetings[1].group.node_rank;
-  gone.meetings[1].store.set(gone_key(node), "1");
+  gone.meetings[1].store.set(gone.meetings[1].gone_key(node), "1");
   EXPECT_FALSE(share_failures(gone.meetings[0], {.why = "x"}, {}, kTooLongS)
                    .is_complete);
   EXPECT_LT(watch.seconds(), kTooLongS);
