@@ -2,7 +2,7 @@
 #
 #   make PRESET=dev build            another preset: dev, asan, tsan, coverage
 #   make test LABEL=unit             only tests with that label
-#   make test FILTER=Scatter         only tests whose name matches
+#   make test FILTER=Scatter         only suites whose name matches
 #   make fuzz SECONDS_EACH=600       fuzz for longer
 #   make setup PYTHON=/usr/bin/python3.11
 #   make build Torch_DIR=/opt/libtorch/share/cmake/Torch   your own LibTorch
