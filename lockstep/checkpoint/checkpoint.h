@@ -1,29 +1,17 @@
 #pragma once
 
-#include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include <torch/torch.h>
 
-#include "lockstep/checkpoint/run_record.h"
+#include "lockstep/checkpoint/info.h"
 #include "lockstep/checkpoint/saved_state.h"
 #include "lockstep/models/model.h"
 #include "lockstep/optim/optimizer.h"
 
 namespace lockstep {
-
-/// What a checkpoint says of itself, in its manifest.json.
-struct CheckpointInfo {
-  models::ModelSpec model;
-  int64_t step = 0;
-  int64_t epoch = 0;
-  std::string parameter_sha256;
-  /// What the trainer needs to go on; nothing if another one saved it.
-  std::optional<RunRecord> run;
-};
 
 /// A folder DIR/step-00000030 holding model.safetensors, the optimizer's state
 /// in one safetensors file or one of each rank, and manifest.json (written

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/checkpoint/info.h"
 
 namespace lockstep {
 

@@ -6,7 +6,7 @@
 
 #include "lockstep/cli/options.h"
 #include "lockstep/comm/world.h"
-#include "lockstep/train/trainer.h"
+#include "lockstep/train/options.h"
 
 // How a subcommand becomes the ranks of a job.
 namespace lockstep::cli {

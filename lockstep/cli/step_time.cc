@@ -8,7 +8,6 @@
 
 #include "lockstep/base/chunk.h"
 #include "lockstep/base/stopwatch.h"
-#include "lockstep/base/version.h"
 #include "lockstep/cli/checks.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/options.h"
@@ -114,17 +113,8 @@ RankMeasurement measure(const StepTimeFlags& flags) {
     times.push_back(watch.seconds());
   }
   auto& report = result.report;
-  report.lockstep = kVersion;
   report.command = command_line();
-  report.strategy = flags.strategy;
-  report.model = options.model.name;
-  report.parameters = models::count_parameters(runner.model());
-  report.world_size = plan.world_size;
-  report.processes = options.world.size();
-  report.shards = plan.shards;
-  report.intra_op_threads = plan.intra_op_threads;
-  report.batch_size = options.batch_size;
-  report.split = runner.parallel()->split(options.batch_size);
+  runner.describe(report);
   report.steps = flags.work.steps;
   report.step_time_s = train::summarize(times);
   report.total_time_s = std::accumulate(times.begin(), times.end(), 0.0);

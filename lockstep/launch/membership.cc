@@ -166,14 +166,13 @@ int count_members(JobStore& store) {
 void muster(JobStore& store, const RunOptions& options, Muster& muster,
             const CheckStop& check_stop) {
   const Patience patience(options.join_timeout_s, check_stop);
-  const int fewest = options.is_elastic() ? options.min_nodes : options.nodes;
   std::optional<Stopwatch> enough;
   for (;;) {
     std::erase_if(muster.nodes,
                   [&](const Node& node) { return is_gone(store, node); });
     take_new(store, options, muster);
     const auto nodes = static_cast<int>(muster.nodes.size());
-    if (nodes >= fewest) {
+    if (nodes >= options.fewest_nodes()) {
       if (!enough) enough.emplace();
       // Who is lost should not cost those that are left a long wait.
       const bool is_late =

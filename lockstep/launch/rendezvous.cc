@@ -108,10 +108,6 @@ class Joiner {
   }
 
  private:
-  int least_nodes() const {
-    return options_.is_elastic() ? options_.min_nodes : options_.nodes;
-  }
-
   bool should_serve() const {
     if (options_.nodes == 1) return true;
     if (options_.backend == Backend::kStatic) {
@@ -155,7 +151,7 @@ class Joiner {
   // All must expect the same number of nodes.
   void check_job(JobStore& store) {
     const json mine = {{"nodes", options_.nodes},
-                       {"min_nodes", least_nodes()},
+                       {"min_nodes", options_.fewest_nodes()},
                        {"host", self_.host},
                        {"pid", self_.pid}};
     if (is_server_) store.set(kJobKey, mine.dump());
@@ -170,7 +166,7 @@ class Joiner {
                     theirs.value("pid", 0));
     const std::string nodes =
         nnodes(theirs.value("min_nodes", 0), theirs.value("nodes", 0));
-    const std::string ours = nnodes(least_nodes(), options_.nodes);
+    const std::string ours = nnodes(options_.fewest_nodes(), options_.nodes);
     if (nodes == ours) return;
     const Problem problem{
         .what = "the nodes don't agree on --nnodes",

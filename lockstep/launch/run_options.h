@@ -63,7 +63,9 @@ struct RunOptions {
   bool pins_cores = true;
   std::map<std::string, std::string> environment;  ///< added to ours
 
+  /// Nodes come and go.
   bool is_elastic() const { return min_nodes > 0 && min_nodes < nodes; }
+  int fewest_nodes() const { return is_elastic() ? min_nodes : nodes; }
 };
 
 }  // namespace lockstep::launch

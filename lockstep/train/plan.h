@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "lockstep/checkpoint/run_record.h"
-#include "lockstep/train/trainer.h"
+#include "lockstep/train/options.h"
 
 namespace lockstep::train {
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "lockstep/checkpoint/checkpoint.h"
-#include "lockstep/train/trainer.h"
+#include "lockstep/train/options.h"
 
 namespace lockstep::train {
 

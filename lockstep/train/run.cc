@@ -69,7 +69,8 @@ Run::Run(const TrainOptions& options, const std::function<int()>& stop,
                    history.identity),
       runner_(options_, plan_, resume_ ? &*resume_ : nullptr),
       log_(options_, plan_, history.recordings) {
-  log_.describe(runner_);
+  log_.report().command = options_.command;
+  runner_.describe(log_.report());
   if (resume_) {
     const int64_t batches = train_data_->batches();
     RunCheckpoints::restore(resume_, plan_, runner_);

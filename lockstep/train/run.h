@@ -9,13 +9,13 @@
 
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/loader.h"
+#include "lockstep/train/options.h"
 #include "lockstep/train/plan.h"
 #include "lockstep/train/resume.h"
 #include "lockstep/train/run_checkpoints.h"
 #include "lockstep/train/run_log.h"
 #include "lockstep/train/step_recorder.h"
 #include "lockstep/train/step_runner.h"
-#include "lockstep/train/trainer.h"
 
 namespace lockstep::train {
 

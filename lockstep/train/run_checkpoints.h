@@ -9,10 +9,10 @@
 #include "lockstep/checkpoint/snapshot.h"
 #include "lockstep/checkpoint/writer.h"
 #include "lockstep/data/dataset.h"
+#include "lockstep/train/options.h"
 #include "lockstep/train/plan.h"
 #include "lockstep/train/resume.h"
 #include "lockstep/train/step_runner.h"
-#include "lockstep/train/trainer.h"
 
 namespace lockstep::train {
 

@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/base/version.h"
 #include "lockstep/checkpoint/state_dict.h"
 
 namespace lockstep::train {
@@ -19,21 +18,6 @@ RunLog::RunLog(const TrainOptions& options, const Plan& plan,
                     ? default_progress_style(stdout)
                     : ProgressStyle::kNone,
                 options.log_every) {}
-
-void RunLog::describe(StepRunner& runner) {
-  RunReport& report = recordings_.report;
-  report.lockstep = kVersion;
-  report.command = options_.command;
-  report.strategy = to_string(options_.strategy);
-  report.model = options_.model.name;
-  report.parameters = models::count_parameters(runner.model());
-  report.world_size = plan_.world_size;
-  report.processes = options_.world.size();
-  report.shards = plan_.shards;
-  report.intra_op_threads = plan_.intra_op_threads;
-  report.batch_size = options_.batch_size;
-  report.split = runner.parallel()->split(options_.batch_size);
-}
 
 void RunLog::go_on_at(const RunPosition& position, int64_t batches) {
   RunReport& report = recordings_.report;

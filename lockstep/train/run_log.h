@@ -7,11 +7,11 @@
 
 #include "lockstep/checkpoint/run_record.h"
 #include "lockstep/train/metrics.h"
+#include "lockstep/train/options.h"
 #include "lockstep/train/plan.h"
 #include "lockstep/train/progress.h"
 #include "lockstep/train/run_report.h"
 #include "lockstep/train/step_runner.h"
-#include "lockstep/train/trainer.h"
 
 namespace lockstep::train {
 
@@ -31,7 +31,6 @@ class RunLog {
   RunLog(const TrainOptions& options, const Plan& plan,
          RunRecordings& recordings);
 
-  void describe(StepRunner& runner);
   /// The run goes on from there, in epochs of so many batches: what is known of
   /// later steps is forgotten, as they are repeated.
   void go_on_at(const RunPosition& position, int64_t batches);

@@ -3,8 +3,8 @@
 #include <string>
 
 #include "lockstep/checkpoint/run_record.h"
+#include "lockstep/train/options.h"
 #include "lockstep/train/plan.h"
-#include "lockstep/train/trainer.h"
 
 namespace lockstep::train {
 

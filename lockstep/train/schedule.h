@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "lockstep/train/trainer.h"
+#include "lockstep/train/options.h"
 
 namespace lockstep::train {
 

@@ -11,6 +11,7 @@
 
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/trace.h"
+#include "lockstep/base/version.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/device/memory.h"
@@ -273,6 +274,19 @@ RankReport StepRunner::rank_report(double step_seconds) const {
                               (k == 0 ? parallel_->copy_bytes() : 0)});
   }
   return report;
+}
+
+void StepRunner::describe(RunReport& report) {
+  report.lockstep = kVersion;
+  report.strategy = to_string(options_.strategy);
+  report.model = options_.model.name;
+  report.parameters = models::count_parameters(*model_);
+  report.world_size = plan_.world_size;
+  report.processes = options_.world.size();
+  report.shards = plan_.shards;
+  report.intra_op_threads = plan_.intra_op_threads;
+  report.batch_size = options_.batch_size;
+  report.split = parallel_->split(options_.batch_size);
 }
 
 void StepRunner::fill(RunReport& report, double step_seconds) const {

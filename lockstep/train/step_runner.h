@@ -9,10 +9,10 @@
 #include "lockstep/models/model.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/data_parallel.h"
+#include "lockstep/train/options.h"
 #include "lockstep/train/plan.h"
 #include "lockstep/train/rank_report.h"
 #include "lockstep/train/resume.h"
-#include "lockstep/train/trainer.h"
 
 namespace lockstep::train {
 
@@ -51,6 +51,8 @@ class StepRunner {
   const models::Model& model() const { return *model_; }
   const optim::Optimizer& optimizer() const { return *optimizer_; }
 
+  /// What is at work, into `report`: versions, sizes, devices, threads.
+  void describe(RunReport& report);
   /// Starts the accounts of samples, time and memory peaks anew: what came
   /// before was warm-up.
   void restart_accounts();

@@ -9,6 +9,7 @@
 
 #include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
+#include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "tests/base/temporary_folder.h"

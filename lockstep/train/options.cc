@@ -1,9 +1,10 @@
+#include "lockstep/train/options.h"
+
 #include <array>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/suggest.h"
-#include "lockstep/train/trainer.h"
 
 namespace lockstep::train {
 namespace {

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "lockstep/checkpoint/run_record.h"
+#include "lockstep/models/model.h"
+
+namespace lockstep {
+
+/// What a checkpoint says of itself, in its manifest.json.
+struct CheckpointInfo {
+  models::ModelSpec model;
+  int64_t step = 0;
+  int64_t epoch = 0;
+  std::string parameter_sha256;
+  /// What the trainer needs to go on; nothing if another one saved it.
+  std::optional<RunRecord> run;
+};
+
+}  // namespace lockstep
