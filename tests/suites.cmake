@@ -1,7 +1,7 @@
 # Included by ctest, once the programs are built: one test for each suite of
 # `program` that is neither slow nor compares with PyTorch nor needs a GPU. A
 # process for each case would spend most of its time loading torch.
-if(NOT EXISTS ${program})
+if(NOT EXISTS "${program}")
   add_test(${prefix}.NOT_BUILT ${prefix}.NOT_BUILT)
   return()
 endif()
@@ -18,5 +18,5 @@ foreach(suite IN LISTS suites)
     continue()
   endif()
   add_test(${prefix}.${suite} ${program} --gtest_filter=${suite}.*)
-  set_tests_properties(${prefix}.${suite} PROPERTIES LABELS unit TIMEOUT 300)
+  set_tests_properties(${prefix}.${suite} PROPERTIES LABELS unit TIMEOUT 600)
 endforeach()

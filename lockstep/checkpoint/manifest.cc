@@ -1,6 +1,5 @@
 #include "lockstep/checkpoint/manifest.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <fstream>
 

@@ -1,6 +1,5 @@
 #include "lockstep/checkpoint/strict_json.h"
 
-#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>

@@ -157,7 +157,8 @@ void add_node_options(CLI::App& command, RunFlags& flags) {
       "nodes of the job; MIN:MAX: they come and go while it runs")
       ->group(group);
   add(command, "--node-rank", flags.node_rank, "N",
-      "this node's number, from 0; c10d: by order of arrival if not given")
+      "this node's number, from 0; c10d: by order of arrival if not given, "
+      "and always with MIN:MAX")
       ->check(whole_number(0, 4095))
       ->default_str("0")
       ->group(group);

@@ -89,7 +89,7 @@ class Agent {
   double start_time_s_ = 0;
   bool has_progress_ = false;         // its steps have begun
   std::optional<Stopwatch> waiting_;  // since the first worker waits
-  std::unique_ptr<PeerWatch> peers_;  // null on a single node
+  std::unique_ptr<PeerWatch> peers_;  // null without other nodes
   Reason reason_ = Reason::kNone;     // why the workers are being ended
   Notice notice_;                     // the same for others
   int ending_signal_ = 0;             // what they got first

@@ -1,8 +1,9 @@
 #include "lockstep/launch/membership.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
-#include <random>
+#include <poll.h>
 #include <utility>
 
 #include <fmt/format.h>
@@ -16,6 +17,8 @@ namespace {
 
 using nlohmann::json;
 
+// From the number that it takes to what it says of itself are few requests.
+constexpr double kSaysWhoS = 2;
 constexpr const char* kLatest = "latest group";
 constexpr const char* kRefused = "refused";
 
@@ -42,6 +45,10 @@ Problem too_few(const RunOptions& options, const std::string& what,
               "--rdzv-id and address"};
 }
 
+bool is_gone(JobStore& store, int member) {
+  return store.has_all({gone_key(member)});
+}
+
 void claim_rank(JobStore& store, const RunOptions& options, const Node& self) {
   if (self.wanted_rank < 0 || self.wanted_rank >= options.nodes) {
     throw InvalidArgument(
@@ -50,29 +57,41 @@ void claim_rank(JobStore& store, const RunOptions& options, const Node& self) {
                                            options.nodes - 1, options.nodes),
                    .got = std::to_string(self.wanted_rank)});
   }
-  json mine = to_json(self);
-  mine["token"] = std::random_device{}();  // hosts and pids may be alike
-  const json holder =
-      parse(store.claim(fmt::format("node/{}", self.wanted_rank), mine.dump()));
-  if (holder == mine) return;
-  throw LaunchError(
-      {.what = fmt::format("two agents say they are node {}", self.wanted_rank),
-       .expected = "each --node-rank once",
-       .got =
-           fmt::format("{} and {}", node_from_json(holder).text(), self.text()),
-       .fix = "number the nodes from 0"});
+  const std::string mine = to_json(self).dump();
+  // A claim is for ever; the next one is for who takes the place of one gone.
+  for (int claim = 0;; ++claim) {
+    const Node holder = node_from_json(parse(
+        store.claim(fmt::format("node/{}/{}", self.wanted_rank, claim), mine)));
+    if (holder.member == self.member) return;
+    if (is_gone(store, holder.member)) continue;
+    throw LaunchError({.what = fmt::format("two agents say they are node {}",
+                                           self.wanted_rank),
+                       .expected = "each --node-rank once",
+                       .got = holder.text() + " and " + self.text(),
+                       .fix = "number the nodes from 0"});
+  }
 }
 
-void check_refused(JobStore& store) {
+// Where all must come, one that can't makes waiting vain.
+void check_refused(JobStore& store, const RunOptions& options) {
   constexpr size_t kMostShown = 1000;
+  if (options.is_elastic()) return;
   if (const auto reason = store.get(kRefused)) {
     throw LaunchError(
         {.what = "a node was refused: " + reason->substr(0, kMostShown)});
   }
 }
 
-bool is_gone(JobStore& store, const Node& node) {
-  return store.has_all({gone_key(node.member)});
+// What a member says of itself. Nothing if it is gone, and it may have ended
+// before it said a word.
+std::optional<Node> find_member(JobStore& store, int member) {
+  const Stopwatch watch;
+  while (!is_gone(store, member) && watch.seconds() < kSaysWhoS) {
+    const auto text = store.get(member_key(member));
+    if (text) return node_from_json(parse(*text));
+    ::poll(nullptr, 0, Patience::kPollMs);
+  }
+  return std::nullopt;
 }
 
 bool is_among(const std::vector<Node>& nodes, int member) {
@@ -86,10 +105,8 @@ void take_new(JobStore& store, const RunOptions& options, Muster& muster) {
   const auto most = static_cast<size_t>(options.nodes);
   for (; muster.known < count && muster.nodes.size() < most; ++muster.known) {
     if (is_among(muster.nodes, muster.known)) continue;
-    if (store.has_all({gone_key(muster.known)})) continue;
-    const auto text = store.get(member_key(muster.known));
-    if (!text) return;  // it is about to say who it is
-    muster.nodes.push_back(node_from_json(parse(*text)));
+    const auto node = find_member(store, muster.known);
+    if (node) muster.nodes.push_back(*node);
   }
 }
 
@@ -147,15 +164,14 @@ std::optional<Group> find_group(JobStore& store, int attempt, int member) {
 std::string gone_key(int member) { return fmt::format("gone/{}", member); }
 
 void register_member(JobStore& store, const RunOptions& options, Node& self) {
-  const bool has_rank =
-      options.node_rank || options.backend == Backend::kStatic;
-  // Where nodes come and go, their numbers do.
-  if (has_rank && !options.is_elastic()) {
-    self.wanted_rank = options.node_rank.value_or(0);
-    claim_rank(store, options, self);
-  }
+  // Where nodes come and go, their ranks do.
+  const bool wants_rank =
+      !options.is_elastic() &&
+      (options.node_rank || options.backend == Backend::kStatic);
+  if (wants_rank) self.wanted_rank = options.node_rank.value_or(0);
   self.member = static_cast<int>(store.add(kMembersKey, 1)) - 1;
   store.set_when_gone(gone_key(self.member));
+  if (wants_rank) claim_rank(store, options, self);
   store.set(member_key(self.member), to_json(self).dump());
 }
 
@@ -164,12 +180,15 @@ int count_members(JobStore& store) {
 }
 
 void muster(JobStore& store, const RunOptions& options, Muster& muster,
-            const CheckStop& check_stop) {
-  const Patience patience(options.join_timeout_s, check_stop);
+            const Patience& patience) {
+  const auto staying = static_cast<int64_t>(muster.nodes.size());
   std::optional<Stopwatch> enough;
   for (;;) {
-    std::erase_if(muster.nodes,
-                  [&](const Node& node) { return is_gone(store, node); });
+    // Those that stay were heard a moment ago.
+    const auto lost = std::remove_if(
+        muster.nodes.begin() + staying, muster.nodes.end(),
+        [&](const Node& node) { return is_gone(store, node.member); });
+    muster.nodes.erase(lost, muster.nodes.end());
     take_new(store, options, muster);
     const auto nodes = static_cast<int>(muster.nodes.size());
     if (nodes >= options.fewest_nodes()) {
@@ -178,8 +197,10 @@ void muster(JobStore& store, const RunOptions& options, Muster& muster,
       const bool is_late =
           muster.attempt > 0 || enough->seconds() > options.last_call_s;
       if (nodes == options.nodes || is_late) break;
+    } else {
+      enough.reset();
     }
-    if (muster.attempt == 0) check_refused(store);
+    check_refused(store, options);
     patience.pause(
         too_few(options, "too few nodes came", text_of(muster.nodes)));
   }
@@ -191,8 +212,7 @@ void muster(JobStore& store, const RunOptions& options, Muster& muster,
 }
 
 Group read_group(JobStore& store, const RunOptions& options, const Node& self,
-                 int attempt, const CheckStop& check_stop) {
-  const Patience patience(options.join_timeout_s, check_stop);
+                 int attempt, const Patience& patience) {
   for (;;) {
     const auto group = find_group(store, attempt, self.member);
     if (group && group->node_rank >= 0) return *group;
@@ -206,8 +226,7 @@ Group read_group(JobStore& store, const RunOptions& options, const Node& self,
 }
 
 int wait_for_group(JobStore& store, const RunOptions& options, const Node& self,
-                   const CheckStop& check_stop) {
-  const Patience patience(options.join_timeout_s, check_stop);
+                   const Patience& patience) {
   for (;;) {
     if (const auto latest = store.get(kLatest)) {
       const int attempt = std::atoi(latest->c_str());
@@ -220,9 +239,8 @@ int wait_for_group(JobStore& store, const RunOptions& options, const Node& self,
              .got = "one more: " + self.text(),
              .fix = "give each job its own --rdzv-id and port"});
       }
-    } else {
-      check_refused(store);
     }
+    check_refused(store, options);
     patience.pause(
         too_few(options, "this node was not taken into the job",
                 fmt::format("this one, {}. to come", self.member + 1)));

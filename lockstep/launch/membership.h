@@ -37,24 +37,25 @@ struct Muster {
 
 /// By the agent that serves the store: the group of the nodes that stay and
 /// those that came since, as many as --nnodes allows; adds these to `known`.
-/// Fewer are waited for until join_timeout_s, and with the first attempt more
-/// than the fewest for last_call_s. One that is gone is not taken. Throws
-/// LaunchError if too few come.
+/// Fewer are waited for, and with the first attempt more than the fewest for
+/// last_call_s. One that is gone is not taken. Throws LaunchError if too few
+/// come.
 void muster(JobStore& store, const RunOptions& options, Muster& muster,
-            const CheckStop& check_stop);
+            const Patience& patience);
 
 /// The group of `attempt`, as the node `self` sees it. Throws LaunchError if it
 /// is not in it, or if it is not made in time.
 Group read_group(JobStore& store, const RunOptions& options, const Node& self,
-                 int attempt, const CheckStop& check_stop);
+                 int attempt, const Patience& patience);
 
 /// The first attempt with `self` in it, for one that has just come. Throws
 /// LaunchError if none is made in time, or if none will be: the job has its
 /// nodes.
 int wait_for_group(JobStore& store, const RunOptions& options, const Node& self,
-                   const CheckStop& check_stop);
+                   const Patience& patience);
 
-/// Tells all that wait for their first group why there will be none.
+/// Tells all that wait for the group of a job that needs all its nodes why
+/// there will be none.
 void refuse_job(JobStore& store, const std::string& why);
 
 }  // namespace lockstep::launch

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <sys/eventfd.h>
+#include <unistd.h>
 #include <vector>
 
 #include <fmt/format.h>
@@ -107,11 +108,7 @@ void PeerWatch::exchange() {
     store_.set(done_key(static_cast<size_t>(meeting_.group.node_rank)), "1");
     has_told_done_ = true;
   }
-  std::vector<std::string> all;
-  for (size_t node = 0; node < beats_.size(); ++node) {
-    all.push_back(done_key(node));
-  }
-  const bool all_done = store_.has_all(all);
+  const bool all_done = are_all_done();
   {
     const std::lock_guard lock(mutex_);
     if (failure) news_.notice = notice_from_text(*failure);
@@ -120,6 +117,14 @@ void PeerWatch::exchange() {
   if (failure || all_done) return;
   check_beats();
   check_members();
+}
+
+bool PeerWatch::are_all_done() {
+  std::vector<std::string> all;
+  for (size_t node = 0; node < beats_.size(); ++node) {
+    all.push_back(done_key(node));
+  }
+  return store_.has_all(all);
 }
 
 void PeerWatch::check_beats() {
@@ -142,6 +147,8 @@ void PeerWatch::check_beats() {
           options_.keep_alive_s);
     }
     if (how.empty()) continue;
+    // Who has seen that all are done may be gone by now.
+    if (are_all_done()) return;
     publish({.why = fmt::format("node {}, {}, {}", node,
                                 meeting_.group.nodes[node].text(), how),
              .may_restart = options_.is_elastic,

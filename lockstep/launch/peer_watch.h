@@ -52,6 +52,7 @@ class PeerWatch {
  private:
   void watch();
   void exchange();
+  bool are_all_done();
   void check_beats();
   void check_members();
   void publish(const Notice& notice);

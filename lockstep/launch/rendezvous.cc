@@ -65,16 +65,11 @@ std::string nnodes(int least, int most) {
                        : fmt::format("{}:{}", least, most);
 }
 
-json parse(const std::string& text) {
-  return json::parse(text, nullptr, /*allow_exceptions=*/false);
-}
-
 // One agent on its way to the meeting.
 class Joiner {
  public:
   Joiner(const RunOptions& options, const CheckStop& check_stop)
       : options_(options),
-        check_stop_(check_stop),
         endpoint_(endpoint_of(options)),
         patience_(options.join_timeout_s, check_stop) {
     self_.host = options.local_addr.empty() ? host_name() : options.local_addr;
@@ -94,12 +89,12 @@ class Joiner {
     register_member(store, options_, self_);
     Muster first{.attempt = 0, .nodes = {self_}, .known = 0};
     if (is_server_) {
-      muster(store, options_, first, check_stop_);
+      muster(store, options_, first, patience_);
     } else {
-      first.attempt = wait_for_group(store, options_, self_, check_stop_);
+      first.attempt = wait_for_group(store, options_, self_, patience_);
     }
     return {
-        .group = read_group(store, options_, self_, first.attempt, check_stop_),
+        .group = read_group(store, options_, self_, first.attempt, patience_),
         .attempt = first.attempt,
         .known_members = first.known,
         .store = std::move(store),
@@ -134,6 +129,7 @@ class Joiner {
         patience_.pause(
             {.what = "nobody listens at " + endpoint_.text(),
              .expected = "node 0's agent at this address",
+             .got = store::reason_of(error),
              .fix = "start it, or check --master-addr, --master-port and "
                     "--rdzv-endpoint"});
       } catch (const store::Refused& error) {
@@ -160,7 +156,7 @@ class Joiner {
       patience_.pause(
           {.what = "the store at " + endpoint_.text() + " tells no job"});
     }
-    const json theirs = parse(*text);
+    const json theirs = json::parse(*text, nullptr, /*allow_exceptions=*/false);
     const auto other =
         fmt::format("{} (agent {})", theirs.value("host", std::string("?")),
                     theirs.value("pid", 0));
@@ -180,7 +176,6 @@ class Joiner {
   }
 
   const RunOptions& options_;
-  const CheckStop& check_stop_;
   Endpoint endpoint_;
   Node self_;
   bool is_server_ = false;
@@ -201,6 +196,7 @@ std::string Meeting::gone_key(int node_rank) const {
 void meet_again(Meeting& meeting, const RunOptions& options,
                 const std::vector<int>& staying, int attempt,
                 const CheckStop& check_stop) {
+  const Patience patience(options.join_timeout_s, check_stop);
   meeting.store.set_prefix(meeting.prefix);
   const Node self = meeting.group.self();
   if (meeting.serves_store) {
@@ -209,10 +205,10 @@ void meet_again(Meeting& meeting, const RunOptions& options,
     for (const int rank : staying) {
       next.nodes.push_back(meeting.group.nodes.at(static_cast<size_t>(rank)));
     }
-    muster(meeting.store, options, next, check_stop);
+    muster(meeting.store, options, next, patience);
     meeting.known_members = next.known;
   }
-  meeting.group = read_group(meeting.store, options, self, attempt, check_stop);
+  meeting.group = read_group(meeting.store, options, self, attempt, patience);
   meeting.attempt = attempt;
 }
 

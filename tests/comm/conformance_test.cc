@@ -36,6 +36,8 @@ auto all_of(const char* backend) {
 INSTANTIATE_TEST_SUITE_P(Shm, Threads, all_of("shm"), name_of_instance);
 INSTANTIATE_TEST_SUITE_P(Gloo, Threads, all_of("gloo"), name_of_instance);
 
+// Fewer and more than this machine may have cores. Eight are threads, above:
+// as processes they would only take longer.
 class SlowProcesses : public testing::TestWithParam<Parameters> {};
 
 TEST_P(SlowProcesses, Conform) {

@@ -1,11 +1,16 @@
 #include "lockstep/launch/membership.h"
 
+#include <chrono>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/store/client.h"
+#include "lockstep/comm/store/server.h"
 #include "tests/base/temporary_folder.h"
 
 namespace lockstep::launch {
@@ -20,7 +25,6 @@ class Membership : public testing::Test {
     RunOptions options;
     options.nodes = nodes;
     options.backend = Backend::kC10d;
-    options.join_timeout_s = 0.3;
     return options;
   }
   static RunOptions elastic(int least, int most) {
@@ -45,6 +49,7 @@ class Membership : public testing::Test {
     return hosts;
   }
 
+  const Patience shortly_{0.3, kNeverStop};
   Endpoint endpoint_{"127.0.0.1", 0};
   std::vector<FileDescriptor> listeners_ = listen_at(endpoint_);
   JobStore store_{{.run_id = "job", .secret = store::JobSecret::random()},
@@ -59,9 +64,9 @@ TEST_F(Membership, GivesRanksAsTheyAreWantedThenByArrival) {
   come("c", options);
   come("d", options, 2);
   Muster first{.nodes = {self}};
-  muster(store_, options, first, kNeverStop);
+  muster(store_, options, first, shortly_);
   EXPECT_EQ(hosts_of(first.nodes), "badc");
-  const Group group = read_group(store_, options, self, 0, kNeverStop);
+  const Group group = read_group(store_, options, self, 0, shortly_);
   EXPECT_EQ(group.node_rank, 1);
   EXPECT_EQ(hosts_of(group.nodes), "badc");
 }
@@ -74,12 +79,37 @@ TEST_F(Membership, TakesAnotherForOneThatIsGone) {
   go(lost);
   Muster first{.nodes = {self}};
   EXPECT_PRED2(contains, error_of<LaunchError>([&] {
-                 muster(store_, options, first, kNeverStop);
+                 muster(store_, options, first, shortly_);
                }),
                "too few nodes came; expected 3 nodes, got 2: a (agent 1), c");
   come("d", options);
-  muster(store_, options, first, kNeverStop);
+  muster(store_, options, first, shortly_);
   EXPECT_EQ(hosts_of(first.nodes), "acd");
+}
+
+TEST_F(Membership, GivesARankAgainIfItsNodeIsGone) {
+  const RunOptions options = fixed(2);
+  const Node self = come("a", options, 0);
+  const Node lost = come("b", options, 1);
+  EXPECT_PRED2(contains, error_of<LaunchError>([&] { come("c", options, 1); }),
+               "got b (agent 1) and c (agent 1)");
+  go(lost);
+  go({.member = 2});
+  come("d", options, 1);
+  Muster first{.nodes = {self}};
+  muster(store_, options, first, shortly_);
+  EXPECT_EQ(hosts_of(first.nodes), "ad");
+}
+
+TEST_F(Membership, DoesNotWaitForOneThatNeverSaidAWord) {
+  const RunOptions options = elastic(1, 3);
+  const Node self = come("a", options);
+  store_.add(kMembersKey, 1);
+  come("c", options);
+  Muster first{.nodes = {self}};
+  muster(store_, options, first, shortly_);
+  EXPECT_EQ(hosts_of(first.nodes), "ac");
+  EXPECT_EQ(first.known, count_members(store_));
 }
 
 TEST_F(Membership, OfACompleteJobTakesNoOther) {
@@ -88,10 +118,10 @@ TEST_F(Membership, OfACompleteJobTakesNoOther) {
   come("b", options);
   const Node late = come("c", options);
   Muster first{.nodes = {self}};
-  muster(store_, options, first, kNeverStop);
+  muster(store_, options, first, shortly_);
   EXPECT_EQ(hosts_of(first.nodes), "ab");
   EXPECT_PRED2(contains, error_of<LaunchError>([&] {
-                 wait_for_group(store_, options, late, kNeverStop);
+                 wait_for_group(store_, options, late, shortly_);
                }),
                "is complete; expected 2 nodes, got one more: c");
 }
@@ -100,25 +130,25 @@ TEST_F(Membership, WhereNodesComeAndGoKeepsThoseThatStay) {
   const RunOptions options = elastic(1, 3);
   const Node self = come("a", options, 2);
   Muster now{.nodes = {self}};
-  muster(store_, options, now, kNeverStop);
+  muster(store_, options, now, shortly_);
   EXPECT_EQ(hosts_of(now.nodes), "a") << "numbers come and go";
 
   const Node second = come("b", options);
   come("c", options);
   const Node waits = come("d", options);
   now.attempt = 1;
-  muster(store_, options, now, kNeverStop);
+  muster(store_, options, now, shortly_);
   EXPECT_EQ(hosts_of(now.nodes), "abc");
 
   // One is lost, and there is room for the one that waited.
-  go(second);
+  std::erase_if(now.nodes, [](const Node& node) { return node.host == "b"; });
   now.attempt = 2;
-  muster(store_, options, now, kNeverStop);
+  muster(store_, options, now, shortly_);
   EXPECT_EQ(hosts_of(now.nodes), "acd");
   EXPECT_EQ(now.known, 4);
-  EXPECT_EQ(wait_for_group(store_, options, waits, kNeverStop), 2);
+  EXPECT_EQ(wait_for_group(store_, options, waits, shortly_), 2);
   EXPECT_PRED2(contains, error_of<LaunchError>([&] {
-                 read_group(store_, options, second, 2, kNeverStop);
+                 read_group(store_, options, second, 2, shortly_);
                }),
                "the job went on without this node");
 }
@@ -129,7 +159,7 @@ TEST_F(Membership, IsToldWhyThereWillBeNoJob) {
   const Node other = come("b", options);
   refuse_job(store_, "the nodes don't agree");
   EXPECT_PRED2(contains, error_of<LaunchError>([&] {
-                 wait_for_group(store_, options, other, kNeverStop);
+                 wait_for_group(store_, options, other, shortly_);
                }),
                "a node was refused: the nodes don't agree");
 }
@@ -138,6 +168,32 @@ TEST_F(Membership, HasNoRankBeyondItsNodes) {
   EXPECT_PRED2(contains,
                error_of<InvalidArgument>([&] { come("a", fixed(2), 2); }),
                "can't use --node-rank; expected 0 to 1 with --nnodes 2, got 2");
+}
+
+TEST(AMember, IsGoneOnceItsAgentHasEnded) {
+  Endpoint endpoint{"127.0.0.1", 0};
+  auto listeners = listen_at(endpoint);
+  const store::ServerOptions options{.run_id = "job"};
+  const store::Server server(options, std::move(listeners));
+  // As another process: the connections of one are one agent's.
+  store::Identity other{.role = store::Role::kAgent, .run_id = "job"};
+  other.token.fill(9);
+  store::Client watcher({.host = endpoint.host,
+                         .port = endpoint.port,
+                         .who = other,
+                         .key = options.secret.key_of(other)});
+
+  auto store = std::make_optional<JobStore>(
+      JobStoreOptions{.run_id = "job", .secret = options.secret}, endpoint);
+  Node node{.host = "a", .pid = 1, .workers = 1, .role = "r"};
+  register_member(*store, {}, node);
+  EXPECT_FALSE(watcher.has({gone_key(node.member)}));
+  store.reset();
+  EXPECT_TRUE(watcher.wait({gone_key(node.member)}, std::chrono::seconds(20)));
+  // Its connections may have broken, and it comes back.
+  store.emplace(JobStoreOptions{.run_id = "job", .secret = options.secret},
+                endpoint);
+  EXPECT_FALSE(watcher.has({gone_key(node.member)}));
 }
 
 }  // namespace

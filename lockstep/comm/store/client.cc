@@ -34,6 +34,7 @@ Client::~Client() = default;
 
 std::unique_ptr<Channel> Client::connect(Time deadline) const {
   std::string problem = "nobody listens";
+  std::optional<CommError> wrong;
   do {
     for (const auto& address : resolve(options_.host, options_.port)) {
       const auto patience = std::min(deadline, Clock::now() + kHandshakeTime);
@@ -47,8 +48,13 @@ std::unique_ptr<Channel> Client::connect(Time deadline) const {
         problem = reason_of(error);
       } catch (const TimedOut& error) {
         problem = reason_of(error);
+      } catch (const Refused&) {
+        throw;
+      } catch (const CommError& error) {
+        wrong = error;  // the name may have another address
       }
     }
+    if (wrong) throw CommError(*wrong);
     if (Clock::now() < deadline) ::poll(nullptr, 0, kPauseMs);
   } while (Clock::now() < deadline);
   throw Unreachable({.what = fmt::format("no way to the job's store at {} port "

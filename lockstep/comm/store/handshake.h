@@ -58,7 +58,7 @@ struct Verdict {
 };
 
 /// The verdict on a wrong proof. It proves nothing: its receiver knows another
-/// key, and would not believe it.
+/// key, and takes any verdict that it can't check for this one.
 std::string encode_wrong_proof();
 
 /// One handshake as both sides see it after two messages.

@@ -93,21 +93,35 @@ Reply Keeper::do_it(const Identity& who, const Request& request) {
                          .expected = fmt::format("{} bytes", kMostWillBytes),
                          .got = std::to_string(request.value.size())});
       }
-      wills_[who.token] = {request.keys[0], request.value};
+      wills_[who.token] = {.key = request.keys[0], .value = request.value};
       break;
   }
   return reply;
 }
 
+Verdict Keeper::admit(const Identity& who) {
+  const Verdict verdict = door.admit(who);
+  const auto will = wills_.find(who.token);
+  const bool is_back = verdict.admission == Admission::kWelcome &&
+                       who.role == Role::kAgent && will != wills_.end() &&
+                       will->second.is_done;
+  if (is_back) {
+    agents_.erase(will->second.key, who.token);
+    will->second.is_done = false;
+  }
+  return verdict;
+}
+
 bool Keeper::leave(const Identity& who) {
   if (!door.leave(who)) return false;
-  const auto will = wills_.extract(who.token);
-  if (!will) return false;
+  const auto will = wills_.find(who.token);
+  if (will == wills_.end()) return false;
   try {
-    agents_.set(will.mapped().key, will.mapped().value, who.token);
+    agents_.set(will->second.key, will->second.value, who.token);
   } catch (const CommError&) {
     return false;  // another's key, or no room
   }
+  will->second.is_done = true;
   return true;
 }
 

@@ -22,6 +22,9 @@ class Keeper {
   /// Does at once what is asked for; kGet and kWait of a key that isn't there
   /// are for the caller to wait for. A refusal is a reply as well.
   Reply answer(const Identity& who, const Request& request);
+  /// As door.admit(). An agent whose connections broke, and that comes back, is
+  /// no longer gone.
+  Verdict admit(const Identity& who);
   /// One connection of an admitted client is closed. Returns whether a will
   /// came into force with that.
   bool leave(const Identity& who);
@@ -34,6 +37,7 @@ class Keeper {
  private:
   struct Will {
     std::string key, value;
+    bool is_done = false;  // the key is there
   };
 
   Reply do_it(const Identity& who, const Request& request);
@@ -41,7 +45,7 @@ class Keeper {
 
   Table agents_;
   Table workers_;                // of this round
-  std::map<Token, Will> wills_;  // of agents that are here
+  std::map<Token, Will> wills_;  // of agents, those that are gone included
 };
 
 }  // namespace lockstep::store

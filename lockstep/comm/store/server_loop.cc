@@ -96,7 +96,7 @@ void Server::Loop::run() {
         if (number == kStop) return;
         if (number < kListeners) on_event(number, event.events, now);
       }
-      // Then: new connections may close others, which have been heard by now.
+      // Then: new connections may close others, which should be heard before.
       for (const auto& event : happened) {
         const Number number = event.data.u64;
         if (number < kListeners) continue;
@@ -125,7 +125,8 @@ int Server::Loop::timeout_ms(Time now) const {
 
 void Server::Loop::accept_some(int listener, Time now) {
   // No more than leaves those before them a few turns.
-  const size_t most = std::max<size_t>(1, options_.most_strangers / 4);
+  const size_t most =
+      std::max<size_t>(1, options_.most_strangers / (4 * listeners_.size()));
   for (size_t i = 0; i < most; ++i) {
     FileDescriptor socket(
         ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));

@@ -53,7 +53,7 @@ void Server::Loop::on_proof(Number number, Peer& peer,
     peer.stage = Peer::Stage::kLeaving;
     return;
   }
-  const Verdict verdict = keeper_.door.admit(peer.who);
+  const Verdict verdict = keeper_.admit(peer.who);
   peer.put_frame(peer.handshake->encode(verdict));
   if (verdict.admission != Admission::kWelcome) {
     refusals_.add(peer.who.text() + " at " + peer.address(), verdict.reason);

@@ -83,7 +83,8 @@ TEST(Handshake, FailsForAProofOfAnotherConnection) {
   EXPECT_FALSE(second.server.is_proof(first.client.proof()));
   EXPECT_FALSE(second.client.decode_verdict(first.server.encode(Verdict{})));
   // Nor may a proof be sent back.
-  EXPECT_FALSE(first.client.decode_verdict(first.client.proof() + "\0"));
+  EXPECT_FALSE(
+      first.client.decode_verdict(first.client.proof() + std::string(1, '\0')));
 }
 
 TEST(Handshake, FailsForAVerdictThatWasAltered) {

@@ -2,6 +2,7 @@
 // goes on.
 #include <atomic>
 #include <deque>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
