@@ -17,9 +17,9 @@ import time
 DEADLINE_S = 100
 ROOT = pathlib.Path(__file__).parents[2]
 TRAIN = ("--model mlp --data synthetic --devices cpu:2 --shards 2 "
-         "--batch-size 32 --max-steps 80 --no-eval --log-every 1 "
-         "--checkpoint-every 50").split()
-INTERRUPT_AT = "step 20/80 "
+         "--batch-size 32 --max-steps 120 --no-eval --log-every 1 "
+         "--checkpoint-every 10").split()
+INTERRUPT_AT = "step 40/120 "
 INTERESTING = ("job was preempted", "resumed from", "start again")
 
 
@@ -88,6 +88,7 @@ def main():
             job = Job(recipe, folder)
             print("again", job.wait_for_end())
         text = job.text()
+        print(text, file=sys.stderr)  # shown if the facts are not as expected
         for part in INTERESTING:
             if part in text:
                 print(part)

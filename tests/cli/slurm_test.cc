@@ -1,4 +1,5 @@
 // The recipes for Slurm's queue, with a real Slurm.
+#include <algorithm>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -12,9 +13,10 @@ namespace {
 
 constexpr int kNotInstalled = 77;
 
-// Slurm is told to do `command` to the job in the middle of its steps.
+// Slurm is told to do `command` to the job in the middle of its steps. What
+// came of it is one of `facts`.
 void expect(const std::string& recipe, const std::vector<std::string>& command,
-            const std::string& facts) {
+            const std::vector<std::string>& facts) {
   const std::string source = LOCKSTEP_SOURCE_DIR;
   std::vector<std::string> words{"python3",
                                  source + "/tests/comm/launchers/slurm.py",
@@ -23,39 +25,45 @@ void expect(const std::string& recipe, const std::vector<std::string>& command,
   words.insert(words.end(), command.begin(), command.end());
   const auto result = run_command({.arguments = words, .deadline_s = 250});
   if (result.exit_code == kNotInstalled) GTEST_SKIP() << "no Slurm";
-  EXPECT_EQ(result.out, facts) << result.err;
+  EXPECT_TRUE(std::find(facts.begin(), facts.end(), result.out) != facts.end())
+      << result.out << result.err;
 }
 
 TEST(SlowSlurm, RequeuesAJobThatItWarned) {
   expect("train", {"scancel", "--signal=USR1"},
-         "state COMPLETED restarts 1\njob was preempted\n"
-         "resumed from\ndigest of a quiet run\n");
+         {"state COMPLETED restarts 1\njob was preempted\n"
+          "resumed from\ndigest of a quiet run\n"});
 }
 
 TEST(SlowSlurm, RequeuesAJobWhoseScriptItWarned) {
   expect("no_srun", {"scancel", "--batch", "--signal=USR1"},
-         "state COMPLETED restarts 1\njob was preempted\n"
-         "resumed from\ndigest of a quiet run\n");
+         {"state COMPLETED restarts 1\njob was preempted\n"
+          "resumed from\ndigest of a quiet run\n"});
 }
 
 TEST(SlowSlurm, RequeuesRanksThatItStartedItself) {
   expect("ranks", {"scancel", "--signal=TERM"},
-         "state COMPLETED restarts 1\n"
-         "resumed from\ndigest of a quiet run\n");
+         {"state COMPLETED restarts 1\n"
+          "resumed from\ndigest of a quiet run\n"});
 }
 
+// Once in some fifty runs Slurm kills the ranks of a job that it requeues
+// before they have said that they were asked to end, or saved anything. Then
+// they go on from the checkpoint before.
 TEST(SlowSlurm, RequeuesAJobByCommand) {
   expect("train", {"scontrol", "requeue"},
-         "state COMPLETED restarts 1\njob was preempted\n"
-         "resumed from\ndigest of a quiet run\n");
+         {"state COMPLETED restarts 1\njob was preempted\n"
+          "resumed from\ndigest of a quiet run\n",
+          "state COMPLETED restarts 1\n"
+          "resumed from\ndigest of a quiet run\n"});
 }
 
 // Whatever the recipe, the job does not come back by itself.
 TEST(SlowSlurm, CancelsAJobThatGoesOnWhenSubmittedAgain) {
   for (const char* recipe : {"train", "no_srun"}) {
     expect(recipe, {"scancel"},
-           "state CANCELLED restarts 0\nagain COMPLETED\njob was preempted\n"
-           "resumed from\ndigest of a quiet run\n");
+           {"state CANCELLED restarts 0\nagain COMPLETED\njob was preempted\n"
+            "resumed from\ndigest of a quiet run\n"});
   }
 }
 
