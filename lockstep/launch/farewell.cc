@@ -1,7 +1,6 @@
 #include "lockstep/launch/farewell.h"
 
 #include <optional>
-#include <poll.h>
 #include <utility>
 
 #include <fmt/format.h>
@@ -14,7 +13,6 @@
 namespace lockstep::launch {
 namespace {
 
-constexpr int kPollMs = 20;
 constexpr double kLeavePatienceS = 5;
 // It waits for the reports of nodes that may be lost.
 constexpr double kDecisionPatienceS = 60;
@@ -25,19 +23,6 @@ std::string report_key(int node_rank) {
 
 std::string leaving_key(int node_rank) {
   return fmt::format("leaving/{}", node_rank);
-}
-
-// What a node says of its failures. Not waited for if it is gone.
-std::optional<std::string> wait_for_report(Meeting& meeting, int node,
-                                           double patience_s) {
-  const Stopwatch watch;
-  for (;;) {
-    // In this order: a report that came before the end counts.
-    const bool is_gone = meeting.store.has_all({meeting.gone_key(node)});
-    auto report = meeting.store.get(report_key(node));
-    if (report || is_gone || watch.seconds() >= patience_s) return report;
-    ::poll(nullptr, 0, kPollMs);
-  }
 }
 
 }  // namespace
@@ -56,8 +41,9 @@ SharedEnd share_failures(Meeting& meeting, const Notice& notice,
     const Stopwatch watch;
     for (int node = 0; node < nodes; ++node) {
       if (node == self) continue;
-      const auto report = wait_for_report(
-          meeting, node,
+      // Not waited for if the node is gone.
+      const auto report = meeting.store.get_unless(
+          meeting.gone_key(node), report_key(node),
           node == end.notice.lost_node ? 0 : patience_s - watch.seconds());
       for (auto& failure : failures_from_json(report.value_or("[]"))) {
         end.failures.push_back(std::move(failure));

@@ -1,9 +1,11 @@
 #include "lockstep/launch/job_store.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/stopwatch.h"
 #include "lockstep/comm/store/refusal_log.h"
 #include "lockstep/comm/store/socket_address.h"
 
@@ -14,6 +16,8 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kAnswerTime{5000};
 constexpr milliseconds kConnectTime{1000};
+// Whether who would set a key has ended is asked so often.
+constexpr double kGoneEveryS = 0.02;
 constexpr size_t kMaxBytes = 1 << 20;
 
 milliseconds from_seconds(double seconds) {
@@ -114,6 +118,19 @@ std::optional<std::string> JobStore::get(const std::string& key,
   });
   if (value && value->size() > kMaxBytes) value.reset();
   return value;
+}
+
+std::optional<std::string> JobStore::get_unless(const std::string& gone,
+                                                const std::string& key,
+                                                double wait_s) {
+  const Stopwatch watch;
+  for (;;) {
+    // In this order: what was set before the end is found.
+    const bool is_gone = has_all({gone});
+    const double left_s = is_gone ? 0 : wait_s - watch.seconds();
+    if (has_all({key}, std::clamp(left_s, 0.0, kGoneEveryS))) return get(key);
+    if (left_s <= 0) return std::nullopt;
+  }
 }
 
 int64_t JobStore::add(const std::string& key, int64_t value) {

@@ -46,6 +46,10 @@ class JobStore {
   /// Waits so long for it. Nothing if it is not there then, or longer than 1
   /// MiB.
   std::optional<std::string> get(const std::string& key, double wait_s = 0);
+  /// The same, but not once `gone` is there: who would set the key has ended.
+  /// What it set before counts.
+  std::optional<std::string> get_unless(const std::string& gone,
+                                        const std::string& key, double wait_s);
   int64_t add(const std::string& key, int64_t value);
   /// Sets the value if there is none. Returns the one that is there now.
   std::string claim(const std::string& key, const std::string& value);

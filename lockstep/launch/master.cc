@@ -1,15 +1,12 @@
 #include "lockstep/launch/master.h"
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/stopwatch.h"
 #include "lockstep/comm/shm/fixed_text.h"
 
 namespace lockstep::launch {
 namespace {
 
 constexpr double kPatienceS = 60;
-// Whether node 0 is gone is asked so often.
-constexpr double kGoneEveryS = 0.5;
 constexpr const char* kKey = "master";
 
 // Free now: the worker opens it a moment later.
@@ -59,13 +56,9 @@ Endpoint begin_round(Meeting& meeting, const RunOptions& options, int round) {
     meeting.store.set(kKey, master.text());
     return master;
   }
-  const Stopwatch watch;
-  do {
-    if (const auto text = meeting.store.get(kKey, kGoneEveryS)) {
-      return parse_endpoint("MASTER_ADDR of node 0", *text, 0);
-    }
-  } while (watch.seconds() < kPatienceS &&
-           !meeting.store.has_all({meeting.gone_key(0)}));
+  const auto text =
+      meeting.store.get_unless(meeting.gone_key(0), kKey, kPatienceS);
+  if (text) return parse_endpoint("MASTER_ADDR of node 0", *text, 0);
   throw LaunchError({.what = "node 0 did not say where its workers meet",
                      .expected = "an address and a port",
                      .got = "nothing in time, or its end",

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <optional>
-#include <poll.h>
 #include <utility>
 
 #include <fmt/format.h>
@@ -85,13 +84,11 @@ void check_refused(JobStore& store, const RunOptions& options) {
 // What a member says of itself. Nothing if it is gone, and it may have ended
 // before it said a word.
 std::optional<Node> find_member(JobStore& store, int member) {
-  const Stopwatch watch;
-  while (!is_gone(store, member) && watch.seconds() < kSaysWhoS) {
-    const auto text = store.get(member_key(member));
-    if (text) return node_from_json(parse(*text));
-    ::poll(nullptr, 0, Patience::kPollMs);
-  }
-  return std::nullopt;
+  if (is_gone(store, member)) return std::nullopt;
+  const auto text =
+      store.get_unless(gone_key(member), member_key(member), kSaysWhoS);
+  if (!text) return std::nullopt;
+  return node_from_json(parse(*text));
 }
 
 bool is_among(const std::vector<Node>& nodes, int member) {
