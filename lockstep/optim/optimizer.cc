@@ -1,10 +1,12 @@
 #include "lockstep/optim/optimizer.h"
 
 #include <algorithm>
+#include <unordered_set>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
 #include "lockstep/device/intra_op.h"
 #include "lockstep/optim/blocks.h"
 
@@ -32,8 +34,22 @@ Optimizer::Optimizer(std::vector<Tensor> parameters, double lr)
                                                : "an undefined one"});
     }
   }
+  drop_duplicates();
   blocks_ = cut_into_blocks(parameters_);
   refresh_views();
+}
+
+void Optimizer::drop_duplicates() {
+  std::unordered_set<const void*> seen;
+  const size_t listed = parameters_.size();
+  std::erase_if(parameters_, [&](const Tensor& parameter) {
+    return !seen.insert(parameter.unsafeGetTensorImpl()).second;
+  });
+  if (parameters_.size() == listed) return;
+  warn_once("duplicate-parameters", "optim",
+            fmt::format("{} of {} parameters are listed twice (a submodule "
+                        "that is registered twice?); each is updated once",
+                        listed - parameters_.size(), listed));
 }
 
 std::vector<Tensor> Optimizer::block_views(

@@ -17,9 +17,10 @@ namespace lockstep::optim {
 /// do a part of it while the reduced gradient is still in their cache.
 ///
 /// Built on ATen's fused kernels. Parameters must be dense and of a floating
-/// type; state is allocated at construction, beside the parameter and in its
-/// layout. A block's extent depends on the parameters alone, so the bits of
-/// the update do not depend on who updates which block.
+/// type; one that is listed twice counts once, as in Python's
+/// Module.parameters(); state is allocated at construction, beside the
+/// parameter and in its layout. A block's extent depends on the parameters
+/// alone, so the bits of the update do not depend on who updates which block.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -71,6 +72,8 @@ class Optimizer {
   int64_t steps_ = 0;
 
  private:
+  /// A parameter that is listed twice would be updated twice, by two threads.
+  void drop_duplicates();
   void refresh_views();
 
   std::vector<const void*> data_;  // where the views point

@@ -1,12 +1,13 @@
 #include "lockstep/parallel/backward_node.h"
 
-#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/trace.h"
+#include "lockstep/parallel/outer_gradients.h"
 #include "lockstep/parallel/scatter_gather.h"
+#include "lockstep/parallel/shard_backward.h"
 
 namespace lockstep {
 
@@ -62,42 +63,33 @@ std::vector<Tensor> ReplicaGroup::backward(
   }
 
   std::vector<std::vector<PartialSum>> partials(workers_.size());
+  std::vector<std::vector<Tensor>> chunk_gradients(region.outputs.size());
+  std::vector<std::vector<OtherLeaf>> others(region.outputs.size());
   worker_phases_.assign(workers_.size(), {});
   for_each_shard(chunks, [&](size_t worker, int64_t shard, Replica& replica) {
     const Stopwatch watch;
     const TraceSpan span("backward", TraceCategory::kCompute, shard);
-    torch::autograd::edge_list roots;
-    variable_list gradients;
     const auto s = static_cast<size_t>(shard);
-    for (size_t o = 0; o < parts[s].size(); ++o) {
-      const Tensor& output = region.outputs[s][o];
-      if (!parts[s][o].defined() || !output.requires_grad()) continue;
-      roots.push_back(torch::autograd::impl::gradient_edge(output));
-      gradients.push_back(to_device(parts[s][o], replica.device()));
+    variable_list gradients;
+    for (const Tensor& part : parts[s]) {
+      gradients.push_back(part.defined() ? to_device(part, replica.device())
+                                         : Tensor());
     }
-    if (!roots.empty()) {
-      torch::autograd::Engine::get_default_engine().execute(
-          roots, gradients, keep_graph, /*create_graph=*/false,
-          /*accumulate_grad=*/true);
-    }
-    append_partial(
-        partials[worker],
-        {shard, shard + 1, replica.take_gradients(unique_, parameters_.size())},
-        chunks);
+    ShardGradients result =
+        shard_backward(region.outputs[s], gradients, keep_graph,
+                       {replica, unique_, parameters_, region.input_leaves[s]});
+    append_partial(partials[worker],
+                   {shard, shard + 1, std::move(result.parameters)}, chunks);
+    chunk_gradients[s] = std::move(result.inputs);
+    others[s] = std::move(result.others);
     worker_phases_[worker].backward_s += watch.seconds();
   });
 
-  for (size_t i = 0; i < region.input_devices.size(); ++i) {
-    std::vector<Tensor> chunk_gradients;
-    for (auto& leaves : region.input_leaves) {
-      Tensor& leaf = leaves[i];
-      const Tensor gradient =
-          leaf.grad().defined() ? leaf.grad() : torch::zeros_like(leaf);
-      chunk_gradients.push_back(gradient.to(region.input_devices[i]));
-      leaf.mutable_grad().reset();
-    }
-    input_gradients.push_back(torch::cat(chunk_gradients, options_.dim()));
-  }
+  input_gradients = region.inputs.gather(chunk_gradients, region.input_leaves,
+                                         options_.dim());
+  OuterGradients outer;
+  outer.add_sums(std::move(others));
+  std::move(outer).backward();
 
   Stopwatch watch;
   const TraceSpan span("reduce", TraceCategory::kCompute);

@@ -54,9 +54,10 @@ class DataParallelImpl {
   /// `loss(output, target)` is the mean over a shard's samples, called in the
   /// shard's thread; the step's gradient is that of the mean over the batch,
   /// however uneven the split. `clip_grad_norm` above 0 limits the gradient's
-  /// norm. Nothing is updated if the loss or that norm is not finite. With
-  /// several ranks each passes its own part of a batch of `batch` samples
-  /// (-1: as many on each).
+  /// norm. Gradients that are in .grad already are added to the step's, and
+  /// .grad is empty afterwards. Nothing is updated if the loss or that norm is
+  /// not finite. With several ranks each passes its own part of a batch of
+  /// `batch` samples (-1: as many on each).
   template <class Input, class Target, class Loss>
   StepResult train_step(const Input& input, const Target& target,
                         const Loss& loss, optim::Optimizer& optimizer,
@@ -64,11 +65,11 @@ class DataParallelImpl {
     return step(input, target, loss, &optimizer, clip_grad_norm, batch);
   }
   /// Likewise, but adds the gradients to the parameters' .grad, for any
-  /// optimizer.
+  /// optimizer, as backward() does: gradients that are not finite, too.
   template <class Input, class Target, class Loss>
   StepResult train_step(const Input& input, const Target& target,
-                        const Loss& loss) {
-    return step(input, target, loss, nullptr, 0, -1);
+                        const Loss& loss, int64_t batch = -1) {
+    return step(input, target, loss, nullptr, 0, batch);
   }
 
   /// The wrapped module: its parameters, names and checkpoint are those of a

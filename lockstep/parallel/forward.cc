@@ -20,15 +20,10 @@ IValue ReplicaGroup::forward(const std::vector<IValue>& inputs) {
   Stopwatch watch;
   const bool needs_graph = torch::GradMode::is_enabled();
   const IValue all = c10::ivalue::Tuple::create(inputs);
-  auto region = std::make_shared<Region>();
-  std::vector<Tensor> differentiable;
-  if (needs_graph) {
-    for_each_tensor(all, [&](const Tensor& tensor, const std::string&) {
-      if (!tensor.requires_grad()) return;
-      differentiable.push_back(tensor);
-      region->input_devices.push_back(tensor.device());
-    });
-  }
+  auto region = std::make_shared<Region>(
+      Region{.outputs = {},
+             .input_leaves = {},
+             .inputs = DifferentiableInputs(all, needs_graph)});
   if (exchange_ && needs_graph) {
     throw InvalidArgument("ddp",
                           {.what = "forward() of several ranks under autograd",
@@ -47,22 +42,14 @@ IValue ReplicaGroup::forward(const std::vector<IValue>& inputs) {
   span.reset();
 
   std::vector<IValue> outputs(parts.size());
-  std::vector<bool> requires_grad;
-  for_each_tensor(all, [&](const Tensor& tensor, const std::string&) {
-    requires_grad.push_back(needs_graph && tensor.requires_grad());
-  });
   for_each_shard(own_shards_.first + chunks, [&](size_t worker, int64_t shard,
                                                  Replica& replica) {
     const auto s = static_cast<size_t>(shard - own_shards_.first);
-    size_t at = 0;
-    const IValue own = map_tensors(parts[s], [&](const Tensor& chunk) {
-      if (!requires_grad[at++]) return chunk.detach();
-      Tensor leaf = chunk.detach().requires_grad_();
-      region->input_leaves[s].push_back(leaf);
-      return leaf;
-    });
+    replica.drop_gradients();
+    const IValue chunk =
+        region->inputs.cut_from_graph(parts[s], region->input_leaves[s]);
     outputs[s] = forward_shard(worker, shard, replica,
-                               own.toTupleRef().elements().vec());
+                               chunk.toTupleRef().elements().vec());
   });
   collect_phases();
   finish_buffers(chunks);
@@ -95,7 +82,8 @@ IValue ReplicaGroup::forward(const std::vector<IValue>& inputs) {
 
   auto node = std::make_shared<ParallelBackward>(shared_from_this(), region);
   auto edges = torch::autograd::collect_next_edges(parameters_);
-  for (auto& edge : torch::autograd::collect_next_edges(differentiable)) {
+  for (auto& edge :
+       torch::autograd::collect_next_edges(region->inputs.tensors())) {
     edges.push_back(std::move(edge));
   }
   node->set_next_edges(std::move(edges));

@@ -41,12 +41,13 @@ MessageExchange::MessageExchange(const World& world, const ModuleHandle& module,
 }
 
 // The heads are small and of one size: samples, number of partial sums, their
-// shards, their flags, and the losses, all as doubles.
+// shards, their flags, the losses, and whether the step needs `.grad`, all as
+// doubles.
 MessageExchange::Heads MessageExchange::exchange_heads(
     const std::vector<PartialSum>& own, StepTotals& totals) {
   const auto parameters = static_cast<int64_t>(parameters_.size());
   const int64_t per_partial = 2 + parameters;
-  Tensor mine = torch::zeros({2 + most_partials_ * per_partial + shards_},
+  Tensor mine = torch::zeros({3 + most_partials_ * per_partial + shards_},
                              torch::kDouble);
   auto* out = mine.data_ptr<double>();
   out[0] = static_cast<double>(totals.samples);
@@ -61,6 +62,7 @@ MessageExchange::Heads MessageExchange::exchange_heads(
   }
   double* losses = out + 2 + most_partials_ * per_partial;
   std::copy(totals.losses.begin(), totals.losses.end(), losses);
+  losses[shards_] = totals.needs_grad ? 1 : 0;
 
   Heads heads;
   for (const Tensor& theirs : world_.all_gather(mine)) {
@@ -68,6 +70,9 @@ MessageExchange::Heads MessageExchange::exchange_heads(
     check_samples(world_.rank(), totals.samples, static_cast<int>(heads.size()),
                   static_cast<int64_t>(in[0]));
     heads.emplace_back();
+    if (in[2 + most_partials_ * per_partial + shards_] != 0) {
+      totals.needs_grad = true;
+    }
     for (int64_t p = 0; p < static_cast<int64_t>(in[1]); ++p) {
       const double* head = in + 2 + p * per_partial;
       Head one{.first = static_cast<int64_t>(head[0]),
@@ -102,7 +107,7 @@ ShardRange MessageExchange::bytes_of_rank(int rank) const {
 Tensor MessageExchange::flatten(const PartialSum& partial) const {
   Tensor flat = torch::empty({at_.back()}, torch::kUInt8);
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    const Tensor& gradient = partial.gradients[i];
+    const Tensor& gradient = partial.gradients[i].tensor();
     std::byte* at = data_of(flat) + at_[i];
     if (gradient.defined()) {
       std::memcpy(at, gradient.const_data_ptr(), gradient.nbytes());
@@ -158,12 +163,12 @@ Tensor MessageExchange::sum(const std::vector<Tensor>& partials,
         const int64_t at =
             at_[tensor] - bytes.first +
             block.offset * static_cast<int64_t>(parameter.element_size());
-        partial.gradients.push_back(
-            head.has_gradient[tensor]
-                ? torch::from_blob(
-                      data_of(memory) + at, {block.length},
-                      torch::TensorOptions().dtype(parameter.scalar_type()))
-                : Tensor());
+        partial.gradients.emplace_back();
+        if (head.has_gradient[tensor]) {
+          partial.gradients.back() = OwnedGradient::in(torch::from_blob(
+              data_of(memory) + at, {block.length},
+              torch::TensorOptions().dtype(parameter.scalar_type())));
+        }
         if (all.empty()) {
           layout.push_back(torch::empty(
               {block.length},
@@ -222,12 +227,12 @@ Reduction MessageExchange::reduce(std::vector<PartialSum> own, int64_t chunks,
       }
     }
     const Tensor& parameter = parameters_[i];
-    sums.gradients.push_back(
-        has_any ? torch::from_blob(
-                      data_of(flat) + at_[i], parameter.sizes(),
-                      parameter.strides(), [keep = flat](void*) {},
-                      torch::TensorOptions().dtype(parameter.scalar_type()))
-                : Tensor());
+    sums.gradients.emplace_back();
+    if (!has_any) continue;
+    sums.gradients.back() = OwnedGradient::in(torch::from_blob(
+        data_of(flat) + at_[i], parameter.sizes(), parameter.strides(),
+        [keep = flat](void*) {},
+        torch::TensorOptions().dtype(parameter.scalar_type())));
   }
   std::vector<PartialSum> one;
   one.push_back(std::move(sums));

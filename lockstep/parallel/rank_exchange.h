@@ -19,6 +19,9 @@ namespace lockstep {
 struct StepTotals {
   int64_t samples = 0;         ///< of the whole batch; every rank's must agree
   std::vector<double> losses;  ///< by shard; a rank fills in its own
+  /// Whether the step has to go through the parameters' `.grad`: of this rank,
+  /// then of any.
+  bool needs_grad = false;
 };
 
 /// On the lane of what ranks do together.

@@ -47,12 +47,14 @@ void add_memory(void* out, const void* a, const void* b, int64_t count,
 void add_gradients(PartialSum& left, PartialSum& right) {
   torch::NoGradGuard no_grad;
   for (size_t p = 0; p < left.gradients.size(); ++p) {
-    Tensor& sum = left.gradients[p];
-    Tensor& other = right.gradients[p];
-    if (!other.defined()) continue;
-    if (!sum.defined()) {
-      sum = std::move(other);
-    } else if (sum.is_cpu()) {
+    if (!right.gradients[p].defined()) continue;
+    if (!left.gradients[p].defined()) {
+      left.gradients[p] = std::move(right.gradients[p]);
+      continue;
+    }
+    const Tensor sum = left.gradients[p].tensor();
+    const Tensor other = std::move(right.gradients[p]).release();
+    if (sum.is_cpu()) {
       intra_op_for(sum.numel(), [&](int64_t begin, int64_t end) {
         const auto size = static_cast<int64_t>(sum.element_size());
         auto* out =
@@ -64,7 +66,6 @@ void add_gradients(PartialSum& left, PartialSum& right) {
     } else {
       sum.add_(other.to(sum.device()));
     }
-    other.reset();
   }
   left.last = right.last;
 }
@@ -111,8 +112,10 @@ Reduction::Reduction(std::vector<PartialSum> partials, int64_t shards,
   }
   merges_.clear();
   for (size_t p = 0; p < parameters.size(); ++p) {
-    Tensor& sum = partials_[0].gradients[p];
-    if (sum.defined()) sum = sum.to(parameters[p].device());
+    OwnedGradient& sum = partials_[0].gradients[p];
+    if (!sum.defined()) continue;
+    Tensor moved = std::move(sum).release().to(parameters[p].device());
+    sum = OwnedGradient::take(std::move(moved), parameters[p]);
   }
 }
 
@@ -126,7 +129,7 @@ Tensor Reduction::block(const Block& block, Tensor& scratch) {
   std::vector<Operand> operands;
   operands.reserve(partials_.size());
   for (const PartialSum& partial : partials_) {
-    const Tensor& gradient = partial.gradients[tensor];
+    const Tensor& gradient = partial.gradients[tensor].tensor();
     if (!gradient.defined()) {
       operands.push_back({nullptr, nullptr});
       continue;
@@ -165,7 +168,7 @@ std::vector<Tensor> Reduction::take() {
     // Where shard 0 had none, the sum was made in the first that had one.
     for (PartialSum& partial : partials_) {
       if (!partial.gradients[p].defined()) continue;
-      sums[p] = std::move(partial.gradients[p]);
+      sums[p] = std::move(partial.gradients[p]).release();
       break;
     }
   }

@@ -8,6 +8,7 @@
 #include <torch/torch.h>
 
 #include "lockstep/optim/blocks.h"
+#include "lockstep/parallel/owned_gradient.h"
 
 namespace lockstep {
 
@@ -16,7 +17,7 @@ namespace lockstep {
 struct PartialSum {
   int64_t first = 0;
   int64_t last = 0;
-  std::vector<torch::Tensor> gradients;
+  std::vector<OwnedGradient> gradients;
 };
 
 /// Whether [first, last) is a node of the tree that sums shards 0..shards-1.

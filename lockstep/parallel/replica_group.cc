@@ -52,6 +52,20 @@ int intra_op_threads(const DataParallelOptions& options,
   return std::max(1, static_cast<int>(cores / static_cast<size_t>(shards)));
 }
 
+/// Ranks exchange memory, in which a parameter has no holes.
+void check_dense(const ModuleHandle& module) {
+  for (const auto& [name, parameter] : module.parameters) {
+    if (parameter.is_non_overlapping_and_dense()) continue;
+    throw InvalidArgument(
+        "ddp", {.what = fmt::format("parameter '{}' is not dense", name),
+                .expected = "memory without holes and overlaps",
+                .got = fmt::format("shape {} with strides {}",
+                                   c10::str(parameter.sizes()),
+                                   c10::str(parameter.strides())),
+                .fix = "call parameter.set_data(parameter.contiguous())"});
+  }
+}
+
 void check_world(const DataParallelOptions& options) {
   if (options.world().size() == 1) return;
   if (options.replication() == Replication::kResident &&
@@ -99,6 +113,7 @@ ReplicaGroup::ReplicaGroup(ModuleHandle original,
     unique_.push_back(place->second);
   }
   blocks_ = optim::cut_into_blocks(parameters_);
+  if (options_.world().size() > 1) check_dense(original_);
 
   const int threads = intra_op_threads(options_, devices_, shards_);
   const auto count = static_cast<int64_t>(devices_.size());

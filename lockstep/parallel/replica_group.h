@@ -13,6 +13,7 @@
 #include "lockstep/device/worker.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/data_parallel_options.h"
+#include "lockstep/parallel/differentiable_inputs.h"
 #include "lockstep/parallel/rank_exchange.h"
 #include "lockstep/parallel/reduction.h"
 #include "lockstep/parallel/replicate.h"
@@ -39,7 +40,10 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
 
   /// Forward, loss and backward of every shard in its device's thread, then
   /// reduction and (with an `optimizer`) the update by all threads at once.
-  /// Without one the gradients are added to the original's .grad.
+  /// Without one the gradients are added to the original's .grad. With one,
+  /// gradients that are there already are added to the step's, and .grad is
+  /// empty afterwards. Hooks on parameters see the batch's gradient; inputs
+  /// that require grad, and leaves that the loss uses, get theirs.
   /// `inputs` and `target` may be nested; they are scattered alike. Of several
   /// ranks each passes the samples of its own shards, of `batch` in all (-1:
   /// as many on every rank).
@@ -76,7 +80,7 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
     // require grad.
     std::vector<std::vector<torch::Tensor>> outputs;
     std::vector<std::vector<torch::Tensor>> input_leaves;
-    std::vector<torch::Device> input_devices;
+    DifferentiableInputs inputs;
   };
   using ShardTask =
       std::function<void(size_t worker, int64_t shard, Replica& replica)>;
@@ -107,17 +111,38 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
     std::vector<int64_t> samples;
     std::vector<c10::IValue> parts;
   };
-  StepShards cut(const std::vector<c10::IValue>& inputs,
-                 const c10::IValue& target, int64_t batch);
+  /// `all` is the tuple of the inputs and the target.
+  StepShards cut(const c10::IValue& all, int64_t batch);
   Reduction reduction_of(std::vector<std::vector<PartialSum>> partials,
                          int64_t chunks, StepTotals& totals) const;
   std::vector<torch::Tensor> finish(Reduction& reduction);
-  void accumulate(std::vector<torch::Tensor> gradients);
-  void update(Reduction& reduction, optim::Optimizer& optimizer);
-  /// Updates with the gradients scaled to a norm of `clip` at most, and
-  /// returns their norm. Not finite: nothing is updated.
-  double update_clipped(Reduction& reduction, optim::Optimizer& optimizer,
-                        double clip);
+  /// Adds the sums to the parameters' .grad and calls the hooks that are
+  /// registered on them, as a backward of the module itself would.
+  void accumulate(std::vector<torch::Tensor> sums);
+  /// Whether an update must go through .grad: a parameter has gradients there
+  /// or hooks, or the optimizer leaves out a parameter. Otherwise the sums can
+  /// be used block by block as they are made.
+  bool overlaps_another(size_t p, const torch::Tensor& grad) const;
+  bool needs_grad(const std::vector<size_t>& positions) const;
+  /// What is in .grad of the parameters at `positions`, which is empty after
+  /// that; one for each of parameters_. Of several ranks, throws
+  /// InvalidArgument naming the first parameter whose gradients differ.
+  std::vector<torch::Tensor> take_grads(const std::vector<size_t>& positions);
+  void drop_grads(const std::vector<size_t>& positions) const;
+  /// Sums and updates block by block. `positions` are positions_in(optimizer).
+  void update(Reduction& reduction, const std::vector<size_t>& positions,
+              optim::Optimizer& optimizer);
+  /// Updates with `gradients`, one for each of parameters_ in memory of its
+  /// own. `clip` above 0 scales them to that norm at most; if their norm is not
+  /// finite, nothing is updated.
+  void update_whole(const std::vector<torch::Tensor>& gradients,
+                    const std::vector<size_t>& positions,
+                    optim::Optimizer& optimizer, double clip,
+                    StepResult& result);
+  /// The norm of all gradients, of which `view` gives the blocks.
+  double norm_of(const std::function<torch::Tensor(const optim::Block&)>& view,
+                 const std::vector<optim::Block>& blocks);
+  /// For each parameter of the optimizer its place in parameters_.
   std::vector<size_t> positions_in(const optim::Optimizer& optimizer) const;
   /// Runs `task(block, scratch)` over `count` blocks with all threads, each in
   /// a span called `name`.

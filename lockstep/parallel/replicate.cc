@@ -117,20 +117,31 @@ void Replica::set_buffers(const std::vector<Tensor>& source) {
   }
 }
 
-std::vector<Tensor> Replica::take_gradients(const std::vector<size_t>& unique,
-                                            size_t count) {
+std::vector<OwnedGradient> Replica::take_gradients(
+    const std::vector<size_t>& unique, size_t count) {
   torch::NoGradGuard no_grad;
-  std::vector<Tensor> gradients(count);
+  // Of two gradients that share memory the first is copied and dropped, and
+  // then the second may keep the memory.
+  std::vector<OwnedGradient> gradients(count);
   for (size_t i = 0; i < module_.parameters.size(); ++i) {
-    Tensor& parameter = module_.parameters[i].second;
+    const Tensor& parameter = module_.parameters[i].second;
     Tensor gradient = std::move(parameter.mutable_grad());
     parameter.mutable_grad().reset();
+    OwnedGradient& sum = gradients[unique[i]];
+    // A parameter that the original has once, and the replica twice.
+    if (sum.defined() && gradient.defined()) {
+      gradient = sum.tensor() + gradient;
+    }
     if (!gradient.defined()) continue;
-    gradient = optim::laid_out_like(gradient, parameter);
-    Tensor& sum = gradients[unique[i]];
-    sum = sum.defined() ? sum + gradient : std::move(gradient);
+    sum = OwnedGradient::take(std::move(gradient), parameter);
   }
   return gradients;
+}
+
+void Replica::drop_gradients() {
+  for (const auto& [name, parameter] : module_.parameters) {
+    parameter.mutable_grad().reset();
+  }
 }
 
 void to(torch::nn::Module& module, const Device& device) {

@@ -7,6 +7,7 @@
 
 #include "lockstep/device/device.h"
 #include "lockstep/parallel/module_handle.h"
+#include "lockstep/parallel/owned_gradient.h"
 
 namespace lockstep {
 
@@ -35,11 +36,13 @@ class Replica {
   c10::IValue forward(const std::vector<c10::IValue>& inputs) const {
     return module_.forward(inputs);
   }
-  /// Takes the gradients that a backward left; one for each unique parameter
-  /// of the original (`unique[i]` is where parameter i counts), laid out like
-  /// it.
-  std::vector<torch::Tensor> take_gradients(const std::vector<size_t>& unique,
+  /// Takes the gradients that a backward left; one for each of the `count`
+  /// unique parameters of the original (`unique[i]` is where parameter i
+  /// counts).
+  std::vector<OwnedGradient> take_gradients(const std::vector<size_t>& unique,
                                             size_t count);
+  /// Drops what a backward left that was not finished.
+  void drop_gradients();
 
   const Device& device() const { return device_; }
   const ModuleHandle& module() const { return module_; }

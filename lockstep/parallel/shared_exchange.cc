@@ -168,12 +168,13 @@ void SharedExchange::publish(const std::vector<PartialSum>& own,
   Table& mine = table(rank);
   mine.samples = totals.samples;
   mine.partials = static_cast<int64_t>(own.size());
+  mine.needs_grad = totals.needs_grad ? 1 : 0;
   std::copy(totals.losses.begin(), totals.losses.end(), losses(rank).begin());
   for (size_t p = 0; p < own.size(); ++p) {
     ranges(rank)[p] = {own[p].first, own[p].last};
     const auto at = places(rank, p);
     for (size_t i = 0; i < parameters_.size(); ++i) {
-      at[i] = place(own[p].gradients[i], p, i);
+      at[i] = place(own[p].gradients[i].tensor(), p, i);
     }
   }
 }
@@ -231,8 +232,10 @@ PartialSum SharedExchange::partial_of(int rank, size_t partial) {
   PartialSum sum{.first = range.first, .last = range.last, .gradients = {}};
   const auto at = places(rank, partial);
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    sum.gradients.push_back(at[i] >= 0 ? gradient_at(rank, partial, i, at[i])
-                                       : Tensor());
+    sum.gradients.emplace_back();
+    if (at[i] < 0) continue;
+    sum.gradients.back() =
+        OwnedGradient::in(gradient_at(rank, partial, i, at[i]));
   }
   return sum;
 }
@@ -246,6 +249,7 @@ Reduction SharedExchange::reduce(std::vector<PartialSum> own, int64_t chunks,
   for (int rank = 0; rank < world_.size(); ++rank) {
     const Table& its = table(rank);
     check_samples(world_.rank(), totals.samples, rank, its.samples);
+    totals.needs_grad = totals.needs_grad || its.needs_grad != 0;
     for (int64_t p = 0; p < its.partials; ++p) {
       all.push_back(partial_of(rank, static_cast<size_t>(p)));
       const PartialSum& sum = all.back();

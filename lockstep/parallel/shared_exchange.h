@@ -31,6 +31,7 @@ class SharedExchange : public RankExchange {
   struct Table {
     int64_t samples;
     int64_t partials;
+    int64_t needs_grad;  // StepTotals::needs_grad, as 0 or 1
     struct Range {
       int64_t first, last;
     };

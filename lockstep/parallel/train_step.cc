@@ -4,7 +4,6 @@
 #include <optional>
 
 #include <fmt/format.h>
-#include <torch/csrc/autograd/engine.h>
 
 #include "lockstep/base/chunk.h"
 #include "lockstep/base/error.h"
@@ -12,8 +11,10 @@
 #include "lockstep/base/trace.h"
 #include "lockstep/comm/agent/link.h"
 #include "lockstep/parallel/nested.h"
+#include "lockstep/parallel/outer_gradients.h"
 #include "lockstep/parallel/replica_group.h"
 #include "lockstep/parallel/scatter_gather.h"
+#include "lockstep/parallel/shard_backward.h"
 
 namespace lockstep {
 
@@ -34,6 +35,20 @@ void check_loss(const Tensor& loss) {
        .fix = "reduce it (mean) and don't detach it"});
 }
 
+/// A leaf outside of the module has one gradient for each rank.
+void check_one_rank(const std::vector<std::vector<OtherLeaf>>& others) {
+  for (const auto& of_shard : others) {
+    if (of_shard.empty()) continue;
+    throw InvalidArgument(
+        "ddp",
+        {.what = "the loss depends on a tensor of shape " +
+                 c10::str(of_shard[0].leaf.sizes()) +
+                 " that requires grad and is no parameter of the module, so "
+                 "each rank would train one of its own",
+         .fix = "register it in the module, or detach it"});
+  }
+}
+
 int64_t batch_of(const IValue& value, int64_t dim) {
   int64_t samples = -1;
   for_each_tensor(value, [&](const Tensor& tensor, const std::string&) {
@@ -49,9 +64,16 @@ StepResult ReplicaGroup::train_step(const std::vector<IValue>& inputs,
                                     optim::Optimizer* optimizer,
                                     double clip_grad_norm, int64_t batch) {
   Stopwatch watch;
+  const std::vector<size_t> positions =
+      optimizer ? positions_in(*optimizer) : std::vector<size_t>();
   std::optional<TraceSpan> scatter_span(std::in_place, "scatter",
                                         TraceCategory::kCompute);
-  const StepShards shards = cut(inputs, target, batch);
+  // What the loss sees of the caller's graph.
+  std::vector<IValue> everything = inputs;
+  everything.push_back(target);
+  const IValue all = c10::ivalue::Tuple::create(everything);
+  const DifferentiableInputs differentiable(all);
+  const StepShards shards = cut(all, batch);
   const auto chunks = static_cast<int64_t>(shards.samples.size());
   begin(chunks);
   const double scatter_s = watch.restart();
@@ -60,23 +82,29 @@ StepResult ReplicaGroup::train_step(const std::vector<IValue>& inputs,
   StepTotals totals{.samples = shards.batch,
                     .losses = std::vector<double>(shards.samples.size())};
   std::vector<std::vector<PartialSum>> partials(workers_.size());
+  std::vector<std::vector<Tensor>> leaves(shards.parts.size());
+  std::vector<std::vector<Tensor>> chunk_gradients(shards.parts.size());
+  std::vector<std::vector<OtherLeaf>> others(shards.parts.size());
   for_each_shard(chunks, [&](size_t worker, int64_t shard, Replica& replica) {
     const auto s = static_cast<size_t>(shard);
+    const auto part = static_cast<size_t>(shard - own_shards_.first);
     const torch::AutoGradMode with_grad(true);
-    std::vector<IValue> own =
-        shards.parts[static_cast<size_t>(shard - own_shards_.first)]
+    replica.drop_gradients();
+    std::vector<IValue> arguments =
+        differentiable.cut_from_graph(shards.parts[part], leaves[part])
             .toTupleRef()
             .elements()
             .vec();
-    const IValue own_target = std::move(own.back());
-    own.pop_back();
+    const IValue shard_target = std::move(arguments.back());
+    arguments.pop_back();
     agent::enter(agent::Phase::kForward);
-    const IValue output = forward_shard(worker, shard, replica, own);
+    IValue output = forward_shard(worker, shard, replica, arguments);
     Stopwatch phase;
     std::optional<TraceSpan> span(std::in_place, "loss",
                                   TraceCategory::kCompute, shard);
-    const Tensor shard_loss = loss(output, own_target);
+    const Tensor shard_loss = loss(output, shard_target);
     check_loss(shard_loss);
+    output = IValue();  // only the graph holds on to it
     span.emplace("backward", TraceCategory::kCompute, shard);
     agent::enter(agent::Phase::kBackward);
     worker_phases_[worker].forward_s += phase.restart();
@@ -86,15 +114,14 @@ StepResult ReplicaGroup::train_step(const std::vector<IValue>& inputs,
                               ? 1.0
                               : static_cast<double>(shards.samples[s]) /
                                     static_cast<double>(shards.batch);
-    torch::autograd::Engine::get_default_engine().execute(
-        {torch::autograd::impl::gradient_edge(shard_loss)},
-        {torch::full_like(shard_loss, weight)}, /*keep_graph=*/false,
-        /*create_graph=*/false, /*accumulate_grad=*/true);
+    ShardGradients result = shard_backward(
+        {shard_loss}, {torch::full_like(shard_loss, weight)},
+        /*keep_graph=*/false, {replica, unique_, parameters_, leaves[part]});
     totals.losses[s] = weight * shard_loss.item<double>();
-    append_partial(
-        partials[worker],
-        {shard, shard + 1, replica.take_gradients(unique_, parameters_.size())},
-        chunks);
+    append_partial(partials[worker],
+                   {shard, shard + 1, std::move(result.parameters)}, chunks);
+    chunk_gradients[part] = std::move(result.inputs);
+    others[part] = std::move(result.others);
     worker_phases_[worker].backward_s += phase.seconds();
   });
   collect_phases();
@@ -103,6 +130,15 @@ StepResult ReplicaGroup::train_step(const std::vector<IValue>& inputs,
   ++step_;
 
   watch.restart();
+  const std::vector<Tensor> input_gradients =
+      differentiable.gather(chunk_gradients, leaves, options_.dim());
+  OuterGradients outer;
+  for (size_t i = 0; i < input_gradients.size(); ++i) {
+    outer.add(differentiable.tensors()[i], input_gradients[i]);
+  }
+  if (exchange_) check_one_rank(others);
+  outer.add_sums(std::move(others));
+  totals.needs_grad = optimizer && (!outer.empty() || needs_grad(positions));
   agent::enter(agent::Phase::kAllReduce);
   Reduction reduction = reduction_of(std::move(partials), chunks, totals);
   StepResult result{.samples = shards.batch};
@@ -110,15 +146,22 @@ StepResult ReplicaGroup::train_step(const std::vector<IValue>& inputs,
   result.is_finite = std::isfinite(result.loss);
   if (exchange_) phases_.reduce_s = watch.restart();
   agent::enter(agent::Phase::kUpdate);
-  if (!optimizer || !result.is_finite) {
+  if (!optimizer) {
     accumulate(finish(reduction));
+    std::move(outer).backward();
     phases_.reduce_s += watch.restart();
+  } else if (!result.is_finite) {
+    drop_grads(positions);
+  } else if (totals.needs_grad) {
+    accumulate(finish(reduction));
+    std::move(outer).backward();
+    update_whole(take_grads(positions), positions, *optimizer, clip_grad_norm,
+                 result);
   } else if (clip_grad_norm > 0) {
-    result.gradient_norm =
-        update_clipped(reduction, *optimizer, clip_grad_norm);
-    result.is_finite = std::isfinite(result.gradient_norm);
+    update_whole(finish(reduction), positions, *optimizer, clip_grad_norm,
+                 result);
   } else {
-    update(reduction, *optimizer);
+    update(reduction, positions, *optimizer);
   }
   if (exchange_) {
     const AllReduceSpan span(rank(), "end of step");
@@ -128,12 +171,7 @@ StepResult ReplicaGroup::train_step(const std::vector<IValue>& inputs,
   return result;
 }
 
-ReplicaGroup::StepShards ReplicaGroup::cut(const std::vector<IValue>& inputs,
-                                           const IValue& target,
-                                           int64_t batch) {
-  std::vector<IValue> everything = inputs;
-  everything.push_back(target);
-  const IValue all = c10::ivalue::Tuple::create(everything);
+ReplicaGroup::StepShards ReplicaGroup::cut(const IValue& all, int64_t batch) {
   StepShards shards;
   if (!exchange_) {
     shards.parts = scatter_checked(all, true);

@@ -4,13 +4,17 @@
 #include <unordered_map>
 
 #include <ATen/Dispatch.h>
+#include <ATen/MemoryOverlap.h>
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/device/cuda.h"
 #include "lockstep/device/intra_op.h"
+#include "lockstep/parallel/outer_gradients.h"
 #include "lockstep/parallel/replica_group.h"
+#include "lockstep/parallel/shard_backward.h"
+#include "lockstep/parallel/verify_ranks.h"
 
 namespace lockstep {
 
@@ -91,17 +95,66 @@ std::vector<Tensor> ReplicaGroup::finish(Reduction& reduction) {
   return sums;
 }
 
-void ReplicaGroup::accumulate(std::vector<Tensor> gradients) {
+void ReplicaGroup::accumulate(std::vector<Tensor> sums) {
   torch::NoGradGuard no_grad;
+  OuterGradients hooked;
   for (size_t p = 0; p < parameters_.size(); ++p) {
-    if (!gradients[p].defined()) continue;
-    Tensor& sum = parameters_[p].mutable_grad();
-    if (sum.defined()) {
-      sum.add_(gradients[p]);
+    if (!sums[p].defined()) continue;
+    Tensor& grad = parameters_[p].mutable_grad();
+    if (has_hooks(parameters_[p])) {
+      hooked.add(parameters_[p], std::move(sums[p]));
+    } else if (!grad.defined()) {
+      grad = std::move(sums[p]);
+    } else if (overlaps_another(p, grad)) {
+      grad = grad + sums[p];
     } else {
-      sum = std::move(gradients[p]);
+      grad.add_(sums[p]);
     }
   }
+  std::move(hooked).backward();
+}
+
+bool ReplicaGroup::overlaps_another(size_t p, const Tensor& grad) const {
+  if (!grad.has_storage() || grad.storage().use_count() == 1) return false;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const Tensor& other = parameters_[i].grad();
+    if (i == p || !other.defined() || !other.is_alias_of(grad)) continue;
+    if (at::get_overlap_status(grad, other) != at::MemOverlapStatus::No) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool ReplicaGroup::needs_grad(const std::vector<size_t>& positions) const {
+  std::vector<bool> is_updated(parameters_.size());
+  for (const size_t p : positions) is_updated[p] = true;
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    const Tensor& parameter = parameters_[p];
+    if (parameter.grad().defined()) return true;
+    if (!parameter.requires_grad()) continue;
+    if (!is_updated[p] || has_hooks(parameter)) return true;
+  }
+  return false;
+}
+
+void ReplicaGroup::drop_grads(const std::vector<size_t>& positions) const {
+  for (const size_t p : positions) parameters_[p].mutable_grad().reset();
+}
+
+std::vector<Tensor> ReplicaGroup::take_grads(
+    const std::vector<size_t>& positions) {
+  std::vector<Tensor> gradients(parameters_.size());
+  for (const size_t p : positions) {
+    Tensor grad = std::move(parameters_[p].mutable_grad());
+    parameters_[p].mutable_grad().reset();
+    gradients[p] =
+        OwnedGradient::take(std::move(grad), parameters_[p]).release();
+  }
+  if (exchange_) {
+    verify_gradients(options_.world(), original_, unique_, gradients);
+  }
+  return gradients;
 }
 
 std::vector<size_t> ReplicaGroup::positions_in(
@@ -126,8 +179,9 @@ std::vector<size_t> ReplicaGroup::positions_in(
   return positions;
 }
 
-void ReplicaGroup::update(Reduction& reduction, optim::Optimizer& optimizer) {
-  const std::vector<size_t> positions = positions_in(optimizer);
+void ReplicaGroup::update(Reduction& reduction,
+                          const std::vector<size_t>& positions,
+                          optim::Optimizer& optimizer) {
   std::vector<bool> has_gradient;
   for (const size_t p : positions) {
     has_gradient.push_back(reduction.has_gradient(p));
@@ -146,10 +200,10 @@ void ReplicaGroup::update(Reduction& reduction, optim::Optimizer& optimizer) {
   });
 }
 
-double ReplicaGroup::update_clipped(Reduction& reduction,
-                                    optim::Optimizer& optimizer, double clip) {
-  const std::vector<size_t> positions = positions_in(optimizer);
-  const std::vector<Tensor> gradients = finish(reduction);
+void ReplicaGroup::update_whole(const std::vector<Tensor>& gradients,
+                                const std::vector<size_t>& positions,
+                                optim::Optimizer& optimizer, double clip,
+                                StepResult& result) {
   const std::vector<Block>& blocks = optimizer.blocks();
   const auto view = [&](const Block& block) {
     const Tensor& gradient =
@@ -158,6 +212,29 @@ double ReplicaGroup::update_clipped(Reduction& reduction,
                ? optim::memory_view(gradient, block.offset, block.length)
                : Tensor();
   };
+  double scale = 1;
+  if (clip > 0) {
+    result.gradient_norm = norm_of(view, blocks);
+    result.is_finite = std::isfinite(result.gradient_norm);
+    if (!result.is_finite) return;
+    // As torch.nn.utils.clip_grad_norm_.
+    scale = std::min(1.0, clip / (result.gradient_norm + 1e-6));
+  }
+  std::vector<bool> has_gradient;
+  for (const size_t p : positions) {
+    has_gradient.push_back(gradients[p].defined());
+  }
+  optimizer.begin_step(has_gradient);
+  for_each_block("update", blocks.size(), [&](size_t b, Tensor&) {
+    Tensor gradient = view(blocks[b]);
+    if (!gradient.defined()) return;
+    if (clip > 0) gradient.mul_(scale);
+    optimizer.update(static_cast<int64_t>(b), gradient);
+  });
+}
+
+double ReplicaGroup::norm_of(const std::function<Tensor(const Block&)>& view,
+                             const std::vector<Block>& blocks) {
   std::vector<double> squares(blocks.size());
   for_each_block("norm", blocks.size(), [&](size_t b, Tensor&) {
     const Tensor gradient = view(blocks[b]);
@@ -169,23 +246,7 @@ double ReplicaGroup::update_clipped(Reduction& reduction,
   }
   double total = 0;
   for (const double square : squares) total += square;
-  const double norm = std::sqrt(total);
-  if (!std::isfinite(norm)) return norm;
-
-  std::vector<bool> has_gradient;
-  for (const size_t p : positions) {
-    has_gradient.push_back(gradients[p].defined());
-  }
-  optimizer.begin_step(has_gradient);
-  // As torch.nn.utils.clip_grad_norm_.
-  const double scale = std::min(1.0, clip / (norm + 1e-6));
-  for_each_block("update", blocks.size(), [&](size_t b, Tensor&) {
-    Tensor gradient = view(blocks[b]);
-    if (!gradient.defined()) return;
-    gradient.mul_(scale);
-    optimizer.update(static_cast<int64_t>(b), gradient);
-  });
-  return norm;
+  return std::sqrt(total);
 }
 
 }  // namespace lockstep

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep {
@@ -28,6 +29,24 @@ std::string describe(const ModuleHandle& module) {
   return text;
 }
 
+/// "name: checksum", one line a parameter.
+std::string checksums_of(const ModuleHandle& module,
+                         const std::vector<size_t>& unique,
+                         const std::vector<torch::Tensor>& gradients) {
+  std::string text;
+  for (size_t i = 0; i < unique.size(); ++i) {
+    const torch::Tensor& gradient = gradients[unique[i]];
+    std::string sum = "none";
+    if (gradient.defined()) {
+      const torch::Tensor bytes = gradient.cpu().contiguous();
+      sum = checksum_of(
+          {static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes()});
+    }
+    text += fmt::format("'{}': {}\n", module.parameters[i].first, sum);
+  }
+  return text;
+}
+
 std::vector<std::string> lines_of(const std::string& text) {
   std::istringstream stream(text);
   std::vector<std::string> lines;
@@ -35,10 +54,11 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-}  // namespace
-
-void verify_ranks(const World& world, const ModuleHandle& module) {
-  const auto all = world.all_gather_text(describe(module));
+/// Throws InvalidArgument if a rank's `text` differs from rank 0's, with the
+/// first line that does.
+void verify_text(const World& world, const std::string& text, const char* thing,
+                 const char* fix) {
+  const auto all = world.all_gather_text(text);
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
     const auto first = lines_of(all[0]);
@@ -49,12 +69,27 @@ void verify_ranks(const World& world, const ModuleHandle& module) {
       return i < lines.size() ? lines[i] : std::string("no more");
     };
     throw InvalidArgument(
-        "ddp",
-        {.what = fmt::format("rank {} has another model than rank 0", rank),
-         .expected = fmt::format("rank 0's {}", at(first)),
-         .got = at(other),
-         .fix = "build the same model on every rank"});
+        "ddp", {.what = fmt::format("rank {} has {} than rank 0", rank, thing),
+                .expected = fmt::format("rank 0's {}", at(first)),
+                .got = at(other),
+                .fix = fix});
   }
+}
+
+}  // namespace
+
+void verify_ranks(const World& world, const ModuleHandle& module) {
+  verify_text(world, describe(module), "another model",
+              "build the same model on every rank");
+}
+
+void verify_gradients(const World& world, const ModuleHandle& module,
+                      const std::vector<size_t>& unique,
+                      const std::vector<torch::Tensor>& gradients) {
+  verify_text(world, checksums_of(module, unique, gradients),
+              "another gradient",
+              "accumulate with train_step(), which gives every rank the same "
+              "sums, and let hooks do the same on every rank");
 }
 
 }  // namespace lockstep

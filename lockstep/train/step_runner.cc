@@ -221,8 +221,11 @@ std::string StepRunner::first_not_finite(const data::Batch& batch) {
   // A step with an optimizer reduces into blocks and leaves no .grad, so the
   // gradients are computed again, from the same random numbers.
   optimizer_->zero_grad();
-  parallel_->train_step(batch.inputs, batch.targets, cross_entropy);
-  return models::first_not_finite(batch.inputs, *model_);
+  parallel_->train_step(batch.inputs, batch.targets, cross_entropy,
+                        batch.total);
+  const std::string found = models::first_not_finite(batch.inputs, *model_);
+  optimizer_->zero_grad();
+  return found;
 }
 
 void StepRunner::count(const data::Batch& batch, const PhaseTimes& phases) {

@@ -12,6 +12,16 @@ namespace {
 
 using torch::Tensor;
 
+/// The partial sum of shards [first, last); an undefined tensor is no gradient.
+PartialSum partial_of(int64_t first, int64_t last,
+                      std::vector<Tensor> gradients) {
+  PartialSum partial{.first = first, .last = last, .gradients = {}};
+  for (Tensor& gradient : gradients) {
+    partial.gradients.push_back(OwnedGradient::in(std::move(gradient)));
+  }
+  return partial;
+}
+
 /// The tree as its definition reads: the oracle.
 float tree_sum(const std::vector<float>& values, size_t first, size_t last) {
   if (last - first == 1) return values[first];
@@ -39,7 +49,8 @@ float reduce_with(int64_t workers, int64_t shards, bool in_place) {
     for (int64_t s = range.first; s < range.last; ++s) {
       append_partial(
           own,
-          {s, s + 1, {torch::full({40000}, values[static_cast<size_t>(s)])}},
+          partial_of(s, s + 1,
+                     {torch::full({40000}, values[static_cast<size_t>(s)])}),
           shards);
     }
     std::move(own.begin(), own.end(), std::back_inserter(all));
@@ -87,7 +98,7 @@ TEST(Reduction, HoldsFewPartialSums) {
   std::vector<PartialSum> partials;
   size_t most = 0;
   for (int64_t s = 0; s < 64; ++s) {
-    append_partial(partials, {s, s + 1, {torch::ones({2})}}, 64);
+    append_partial(partials, partial_of(s, s + 1, {torch::ones({2})}), 64);
     most = std::max(most, partials.size());
   }
   EXPECT_EQ(partials.size(), 1u);
@@ -98,9 +109,10 @@ TEST(Reduction, SkipsShardsWithoutAGradient) {
   const std::vector<Tensor> parameters{torch::zeros({3}), torch::zeros({3}),
                                        torch::zeros({3})};
   std::vector<PartialSum> partials;
-  partials.push_back({0, 1, {Tensor(), torch::ones({3}), Tensor()}});
-  partials.push_back({1, 2, {torch::ones({3}), Tensor(), Tensor()}});
-  partials.push_back({2, 3, {torch::ones({3}), torch::ones({3}), Tensor()}});
+  partials.push_back(partial_of(0, 1, {Tensor(), torch::ones({3}), Tensor()}));
+  partials.push_back(partial_of(1, 2, {torch::ones({3}), Tensor(), Tensor()}));
+  partials.push_back(
+      partial_of(2, 3, {torch::ones({3}), torch::ones({3}), Tensor()}));
   Reduction reduction(std::move(partials), 3, parameters);
   EXPECT_EQ(reduction.has_gradient(), (std::vector<bool>{true, true, false}));
   for (const auto& block : optim::cut_into_blocks(parameters)) {

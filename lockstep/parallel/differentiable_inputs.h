@@ -1,0 +1,39 @@
+#pragma once
+
+#include <vector>
+
+#include <ATen/core/ivalue.h>
+#include <torch/torch.h>
+
+namespace lockstep {
+
+/// Which tensors of a batch require grad. Each shard computes with leaves that
+/// stand for its chunks of them, so that the shards' graphs share nothing; the
+/// leaves' gradients make up the gradients of the batch's tensors.
+class DifferentiableInputs {
+ public:
+  /// `batch` may nest tensors. Without `needs_graph` none counts.
+  explicit DifferentiableInputs(const c10::IValue& batch,
+                                bool needs_graph = true);
+
+  /// The tensors that require grad, in the order of for_each_tensor().
+  const std::vector<torch::Tensor>& tensors() const { return tensors_; }
+
+  /// `part`, a shard's part of the batch, outside of the caller's graph: with
+  /// a new leaf, appended to `leaves`, for each chunk of tensors().
+  c10::IValue cut_from_graph(const c10::IValue& part,
+                             std::vector<torch::Tensor>& leaves) const;
+
+  /// The gradient of each of tensors(), concatenated along `dim` on the
+  /// tensor's device from `gradients[shard][i]`; zeros where a shard has none,
+  /// undefined where no shard has one. `leaves[shard][i]` gives the shapes.
+  std::vector<torch::Tensor> gather(
+      const std::vector<std::vector<torch::Tensor>>& gradients,
+      const std::vector<std::vector<torch::Tensor>>& leaves, int64_t dim) const;
+
+ private:
+  std::vector<bool> requires_grad_;  // for each tensor of the batch
+  std::vector<torch::Tensor> tensors_;
+};
+
+}  // namespace lockstep
