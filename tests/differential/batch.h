@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "tests/differential/case.h"
+#include "tests/differential/interpreted_module.h"
+
+namespace lockstep::differential {
+
+/// What is wrong with one sample of a batch.
+enum class Flaw { kNone, kInLoss, kInBackward, kNotFinite };
+
+/// The data of a step.
+struct Batch {
+  int64_t samples = 0;
+  std::vector<torch::Tensor> inputs;  ///< leaves; undefined: not there
+  std::vector<bool> is_none;
+  torch::Tensor target;    ///< [samples]
+  torch::Tensor marks;     ///< [samples]; not 0: the loss throws
+  torch::Tensor residual;  ///< a leaf that is added to the first output
+
+  c10::IValue nested_inputs(const Case& of) const;
+  c10::IValue nested_target() const;
+  /// Samples [begin, begin + count): views, which lead back to the leaves.
+  Batch part(int64_t begin, int64_t count) const;
+  /// The same with leaves of its own.
+  Batch detached() const;
+};
+
+/// The batch of event `event`, of `samples`; a function of its arguments.
+Batch make_batch(const Case& of, size_t event, size_t micro, int64_t samples,
+                 torch::Dtype dtype, Flaw flaw, int64_t flawed_sample);
+
+/// The loss of a batch or a shard: a mean over its samples, 0 for none.
+/// `parameters`: what an L2 term is made of; `x`: the first input, by which a
+/// loss of forces differentiates.
+torch::Tensor loss_of(const Case& of, const c10::IValue& outputs,
+                      const c10::IValue& target,
+                      const std::vector<torch::Tensor>& parameters,
+                      const torch::Tensor& x, const torch::Tensor& residual);
+
+/// Backward with a gradient for each output, which is returned as it is after
+/// that.
+std::vector<torch::Tensor> backward_with_gradients(const Case& of,
+                                                   const c10::IValue& outputs,
+                                                   const Batch& batch);
+
+/// The sizes of the parts in which nn.DataParallel cuts `samples` for `shards`.
+std::vector<int64_t> chunks_of(int64_t samples, int64_t shards);
+
+}  // namespace lockstep::differential

@@ -1,0 +1,178 @@
+#include "tests/differential/case.h"
+
+#include <algorithm>
+#include <type_traits>
+
+#include <nlohmann/json.hpp>
+
+namespace lockstep::differential {
+
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+Json json_of(const ParameterSpec& spec) {
+  return {{"shape", spec.shape},
+          {"requires_grad", spec.requires_grad},
+          {"part", spec.part},
+          {"tied_to", spec.tied_to},
+          {"dtype", spec.dtype}};
+}
+Json json_of(const InputSpec& spec) {
+  return {{"kind", spec.kind},
+          {"shape", spec.shape},
+          {"requires_grad", spec.requires_grad}};
+}
+Json json_of(const Node& node) {
+  return Json::array({node.operation, node.arguments, node.numbers});
+}
+Json json_of(const Event& event) {
+  return Json::array({event.what, event.numbers});
+}
+
+void read(const Json& json, ParameterSpec& spec) {
+  json.at("shape").get_to(spec.shape);
+  json.at("requires_grad").get_to(spec.requires_grad);
+  json.at("part").get_to(spec.part);
+  json.at("tied_to").get_to(spec.tied_to);
+  json.at("dtype").get_to(spec.dtype);
+}
+void read(const Json& json, InputSpec& spec) {
+  json.at("kind").get_to(spec.kind);
+  json.at("shape").get_to(spec.shape);
+  json.at("requires_grad").get_to(spec.requires_grad);
+}
+void read(const Json& json, Node& node) {
+  json.at(0).get_to(node.operation);
+  json.at(1).get_to(node.arguments);
+  json.at(2).get_to(node.numbers);
+}
+void read(const Json& json, Event& event) {
+  json.at(0).get_to(event.what);
+  json.at(1).get_to(event.numbers);
+}
+
+template <class T>
+concept IsSpec = requires(T t) {
+  json_of(t);
+};
+
+// Calls `visit(name, member)` for every member of a case, so that writing and
+// reading can't differ.
+template <class C, class Visit>
+void visit_members(C& value, const Visit& visit) {
+  visit("seed", value.seed);
+  visit("kind", value.kind);
+  visit("mode", value.mode);
+  visit("dtype", value.dtype);
+  visit("backend", value.backend);
+  visit("has_processes", value.has_processes);
+  visit("devices", value.devices);
+  visit("ranks", value.ranks);
+  visit("shards", value.shards);
+  visit("parameters", value.parameters);
+  visit("parts", value.parts);
+  visit("registers_twice", value.registers_twice);
+  visit("norms", value.norms);
+  visit("trackers", value.trackers);
+  visit("inputs", value.inputs);
+  visit("input_nesting", value.input_nesting);
+  visit("nodes", value.nodes);
+  visit("outputs", value.outputs);
+  visit("output_nesting", value.output_nesting);
+  visit("loss", value.loss);
+  visit("has_l2", value.has_l2);
+  visit("has_residual", value.has_residual);
+  visit("passes_gradient", value.passes_gradient);
+  visit("optimizer", value.optimizer);
+  visit("rate", value.rate);
+  visit("momentum", value.momentum);
+  visit("weight_decay", value.weight_decay);
+  visit("nesterov", value.nesterov);
+  visit("average", value.average);
+  visit("finds_unused", value.finds_unused);
+  visit("is_static", value.is_static);
+  visit("has_bucket_views", value.has_bucket_views);
+  visit("has_small_buckets", value.has_small_buckets);
+  visit("history", value.history);
+}
+
+struct Writer {
+  std::string* text;
+
+  template <class T>
+  void operator()(const char* name, const std::vector<T>& list) const {
+    *text += "  \"" + std::string(name) + "\": [";
+    if constexpr (IsSpec<T>) {
+      for (size_t i = 0; i < list.size(); ++i) {
+        *text += (i == 0 ? "\n    " : ",\n    ") + json_of(list[i]).dump();
+      }
+    } else {
+      for (size_t i = 0; i < list.size(); ++i) {
+        *text += (i == 0 ? "" : ", ") + Json(list[i]).dump();
+      }
+    }
+    *text += "],\n";
+  }
+  template <class T>
+  void operator()(const char* name, const T& value) const {
+    *text += "  \"" + std::string(name) + "\": " + Json(value).dump() + ",\n";
+  }
+};
+
+struct Reader {
+  const Json* json;
+
+  template <class T>
+  void operator()(const char* name, std::vector<T>& list) const {
+    if (!json->contains(name)) return;
+    list.clear();
+    for (const Json& element : json->at(name)) {
+      T value{};
+      if constexpr (IsSpec<T>) {
+        read(element, value);
+      } else {
+        element.get_to(value);
+      }
+      list.push_back(std::move(value));
+    }
+  }
+  template <class T>
+  void operator()(const char* name, T& value) const {
+    if (json->contains(name)) json->at(name).get_to(value);
+  }
+};
+
+}  // namespace
+
+std::string to_text(const Case& value) {
+  std::string text = "{\n";
+  visit_members(value, Writer{&text});
+  text.erase(text.size() - 2);
+  return text + "\n}\n";
+}
+
+Case case_of_text(const std::string& text) {
+  const Json json = Json::parse(text);
+  Case value;
+  visit_members(value, Reader{&json});
+  return value;
+}
+
+bool has_operation(const Case& value, const std::string& operation) {
+  return std::any_of(
+      value.nodes.begin(), value.nodes.end(),
+      [&](const Node& node) { return node.operation == operation; });
+}
+
+bool has_event(const Case& value, const std::string& what) {
+  return std::any_of(value.history.begin(), value.history.end(),
+                     [&](const Event& event) { return event.what == what; });
+}
+
+bool couples_samples(const Case& value) {
+  return has_operation(value, "batch_norm") || has_operation(value, "track") ||
+         has_operation(value, "center");
+}
+
+}  // namespace lockstep::differential

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace lockstep::differential {
+
+using Shape = std::vector<int64_t>;
+
+struct ParameterSpec {
+  Shape shape;
+  bool requires_grad = true;
+  int part = -1;     ///< the submodule that registers it; -1: the module itself
+  int tied_to = -1;  ///< the same tensor under another name
+  std::string dtype{};  ///< "": the case's
+};
+
+struct InputSpec {
+  std::string kind;  ///< real, index, undefined, none or marks
+  Shape shape{};     ///< without the batch dimension
+  bool requires_grad = false;
+};
+
+/// An operation of operations.cc on earlier values. Values are numbered: the
+/// inputs first, then the nodes.
+struct Node {
+  std::string operation;
+  std::vector<int> arguments{};
+  std::vector<int64_t> numbers{};
+};
+
+/// What happens to the model in training; see history.cc.
+struct Event {
+  std::string what;
+  std::vector<int64_t> numbers{};
+};
+
+/// A module, the way it is trained, and what happens on the way: everything
+/// that a run depends on, as data.
+struct Case {
+  uint64_t seed = 0;
+  std::string kind = "dp";       ///< dp, world or ddp
+  std::string mode = "forward";  ///< forward, train_step or gradients
+  std::string dtype = "double";  ///< double, float, half, bfloat16, complex
+  std::string backend = "shm";   ///< of several ranks
+  bool has_processes = false;    ///< ranks are processes, not threads
+  int64_t devices = 2;
+  int64_t ranks = 1;
+  int64_t shards = 2;
+
+  std::vector<ParameterSpec> parameters;
+  int64_t parts = 0;
+  bool registers_twice = false;  ///< part 0 has two names
+  std::vector<int64_t> norms;    ///< features of each BatchNorm1d
+  int64_t trackers = 0;          ///< buffers of the module's own
+  std::vector<InputSpec> inputs;
+  std::string input_nesting = "tuple";  ///< tuple, list, nested or dict
+  std::vector<Node> nodes;
+  std::vector<int> outputs;
+  std::string output_nesting = "tuple";
+
+  std::string loss = "square";   ///< square, dot, sum or force
+  bool has_l2 = false;           ///< the loss takes the parameters, too
+  bool has_residual = false;     ///< adds a leaf to the first output
+  bool passes_gradient = false;  ///< backward(gradient) on the outputs
+
+  std::string optimizer = "sgd";  ///< sgd or adamw
+  double rate = 0.05;
+  double momentum = 0;
+  double weight_decay = 0;
+  bool nesterov = false;
+
+  std::string average = "samples";  ///< of ddp: samples, ranks or none
+  bool finds_unused = false;
+  bool is_static = false;
+  bool has_bucket_views = true;
+  bool has_small_buckets = false;
+
+  std::vector<Event> history;
+};
+
+std::string to_text(const Case& value);
+/// Throws nlohmann::json::exception for what is no case.
+Case case_of_text(const std::string& text);
+
+/// Whether a shard's result depends on the other samples of the shard.
+bool couples_samples(const Case& value);
+bool has_operation(const Case& value, const std::string& operation);
+bool has_event(const Case& value, const std::string& what);
+
+}  // namespace lockstep::differential

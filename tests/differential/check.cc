@@ -1,0 +1,184 @@
+#include "tests/differential/check.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include "lockstep/base/log.h"
+#include "lockstep/comm/world.h"
+#include "tests/differential/data_parallel_strategy.h"
+#include "tests/differential/ddp_strategy.h"
+#include "tests/differential/history.h"
+#include "tests/differential/plain.h"
+#include "tests/differential/refusals.h"
+
+namespace lockstep::differential {
+
+namespace {
+
+using Kind = Verdict::Kind;
+constexpr auto kRankTimeout = std::chrono::seconds(20);
+
+/// How far from plain LibTorch a result may be.
+double tolerance_of(const Case& of) {
+  double tolerance = 1e-10;
+  const auto allow = [&](double more) {
+    tolerance = std::max(tolerance, more);
+  };
+  if (of.dtype == "float") allow(2e-4);
+  if (of.dtype == "half") allow(3e-2);
+  if (of.dtype == "bfloat16") allow(2e-1);
+  if (has_event(of, "cast")) allow(2e-4);
+  for (const ParameterSpec& parameter : of.parameters) {
+    if (!parameter.dtype.empty()) allow(2e-4);
+  }
+  return tolerance;
+}
+
+/// A run, by its name.
+struct Run {
+  std::string name;
+  Trace trace;
+};
+
+class Checker {
+ public:
+  explicit Checker(const Case& of)
+      : case_(of), definition_(std::make_shared<const Case>(of)) {}
+
+  Verdict check() {
+    plain_ =
+        play(case_, [this] { return std::make_unique<Plain>(make_module()); });
+    if (case_.kind == "dp") {
+      add_data_parallel(1);
+      if (case_.devices > 1) add_data_parallel(case_.devices);
+    } else {
+      if (case_.kind == "world") add_data_parallel(1);
+      add_ranks();
+    }
+    return judge();
+  }
+
+ private:
+  std::shared_ptr<InterpretedModule> make_module() const {
+    return std::make_shared<InterpretedModule>(definition_);
+  }
+
+  void add_data_parallel(int64_t devices) {
+    runs_.push_back(
+        {fmt::format("DataParallel on {}", devices), play(case_, [&] {
+           return std::make_unique<DataParallelStrategy>(make_module(),
+                                                         devices);
+         })});
+  }
+
+  std::unique_ptr<Strategy> on_rank(const World& world) const {
+    if (case_.kind == "ddp") {
+      return std::make_unique<DdpStrategy>(make_module(), world);
+    }
+    return std::make_unique<DataParallelStrategy>(make_module(), case_.devices,
+                                                  world);
+  }
+
+  void add_ranks() {
+    const auto ranks = static_cast<size_t>(case_.ranks);
+    std::vector<Trace> traces(ranks);
+    WorldOptions options;
+    options.backend = case_.backend;
+    options.timeout = kRankTimeout;
+    spawn(
+        static_cast<int>(case_.ranks),
+        [&](const World& world) {
+          Trace& trace = traces[static_cast<size_t>(world.rank())];
+          trace = play(case_, [&] { return on_rank(world); });
+          if (!trace.error.empty()) world.fail(trace.error);
+        },
+        options);
+    for (size_t rank = 0; rank < ranks; ++rank) {
+      runs_.push_back({fmt::format("rank {}", rank), std::move(traces[rank])});
+    }
+  }
+
+  /// The run whose exception is the cause of the others': ranks complain of
+  /// each other.
+  const Run* failed_run() const {
+    const Run* found = nullptr;
+    for (const Run& run : runs_) {
+      if (run.trace.error.empty()) continue;
+      const bool is_complaint =
+          run.trace.error.rfind("[comm]", 0) == 0 ||
+          run.trace.error.find("onnection") != std::string::npos;
+      if (!is_complaint) return &run;
+      if (!found) found = &run;
+    }
+    return found;
+  }
+
+  Verdict judge() const {
+    if (!has_operation(case_, "dropout")) {
+      for (const Run& run : runs_) {
+        const auto what = difference(run.trace, plain_, tolerance_of(case_));
+        if (what) return finding("difference", run.name + ", " + *what);
+      }
+    }
+    const auto same_bits = difference_of_runs();
+    if (same_bits) return finding("bits", *same_bits);
+    if (const Run* failed = failed_run()) return judge_failure(*failed);
+    if (!plain_.error.empty()) {
+      return {Kind::kPlainFailed, first_line(plain_.error), ""};
+    }
+    return {};
+  }
+
+  std::optional<std::string> difference_of_runs() const {
+    const Run& first = runs_.front();
+    for (size_t i = 1; i < runs_.size(); ++i) {
+      const auto what = difference(runs_[i].trace, first.trace, std::nullopt);
+      if (what) {
+        return fmt::format("{} against {}, {}", runs_[i].name, first.name,
+                           *what);
+      }
+    }
+    return std::nullopt;
+  }
+
+  Verdict judge_failure(const Run& failed) const {
+    const std::string& error = failed.trace.error;
+    if (!plain_.error.empty() && failed.trace.events >= plain_.events) {
+      return {Kind::kPlainFailed, first_line(plain_.error), ""};
+    }
+    if (const auto cause = cause_of_refusal(case_, error, plain_)) {
+      return {Kind::kRefused, *cause, error};
+    }
+    return finding("error", failed.name + ": " + error);
+  }
+
+  static Verdict finding(const std::string& category,
+                         const std::string& detail) {
+    return {Kind::kFinding, category, detail};
+  }
+  static std::string first_line(const std::string& text) {
+    return text.substr(0, text.find('\n')).substr(0, 80);
+  }
+
+  const Case& case_;
+  std::shared_ptr<const Case> definition_;
+  Trace plain_;
+  std::vector<Run> runs_;
+};
+
+}  // namespace
+
+Verdict check(const Case& of) {
+  setenv("LOCKSTEP_OVERSUBSCRIBE", "1", 1);
+  set_log_level(LogLevel::kError);
+  torch::set_num_threads(1);
+  torch::manual_seed(of.seed);
+  return Checker(of).check();
+}
+
+}  // namespace lockstep::differential

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "tests/differential/case.h"
+
+namespace lockstep::differential {
+
+/// The case of this number: a function of its arguments alone. `kind`: dp,
+/// world or ddp. Calls no LibTorch.
+Case generate(const std::string& kind, uint64_t seed);
+
+}  // namespace lockstep::differential

@@ -1,0 +1,313 @@
+#include "tests/differential/history.h"
+
+#include <cmath>
+#include <optional>
+#include <sstream>
+
+#include <fmt/format.h>
+
+namespace lockstep::differential {
+
+using torch::Tensor;
+
+namespace {
+
+class Player {
+ public:
+  Player(const Case& of, Strategy& strategy, Trace& trace)
+      : case_(of),
+        strategy_(strategy),
+        trace_(trace),
+        dtype_(dtype_of(of.dtype)),
+        rate_(of.rate) {
+    torch::save(std::dynamic_pointer_cast<torch::nn::Module>(
+                    strategy.module().shared_from_this()),
+                initial_);
+    make_optimizers();
+  }
+
+  void play(size_t number) {
+    at_ = number;
+    const Event& event = case_.history[number];
+    const auto& numbers = event.numbers;
+    const std::string& what = event.what;
+    if (what == "step") {
+      train(numbers, Flaw::kNone, -1);
+    } else if (what == "accumulate") {
+      train(numbers, Flaw::kNone, -1);
+    } else if (what == "clip") {
+      clip_ = static_cast<double>(numbers[0]) / 4;
+    } else if (what == "rate") {
+      set_rate(case_.rate * static_cast<double>(numbers[0]) / 2);
+    } else if (what == "freeze" || what == "unfreeze") {
+      module().parameter(numbers[0]).set_requires_grad(what == "unfreeze");
+    } else if (what == "fail_loss") {
+      fail(numbers, Flaw::kInLoss);
+    } else if (what == "fail_backward") {
+      fail(numbers, Flaw::kInBackward);
+    } else if (what == "poison") {
+      train({numbers[0]}, Flaw::kNotFinite, numbers[1]);
+    } else if (what == "evaluate") {
+      evaluate(numbers[0], numbers[1]);
+    } else if (what == "load") {
+      load();
+    } else if (what == "scale") {
+      const torch::NoGradGuard no_grad;
+      module().parameter(numbers[0]).mul_(0.5);
+    } else if (what == "cast") {
+      cast(numbers[0] == 0 ? torch::kFloat : torch::kDouble);
+    } else if (what == "hook") {
+      Tensor parameter = module().parameter(numbers[0]);
+      if (parameter.requires_grad()) {
+        parameter.register_hook([](const Tensor& g) { return g * 2; });
+      }
+    } else if (what == "keep_gradients") {
+      keep_gradients();
+    } else if (what == "set_to_none") {
+      set_to_none_ = numbers[0] != 0;
+    } else {
+      throw std::invalid_argument("no such event: " + what);
+    }
+    record_state();
+    ++trace_.events;
+  }
+
+ private:
+  InterpretedModule& module() { return strategy_.module(); }
+  std::string label(const std::string& what) const {
+    return fmt::format("event {} ({}): {}", at_, case_.history[at_].what, what);
+  }
+  bool is_local() const { return case_.ranks == 1; }
+
+  void make_optimizers() {
+    strategy_.make_optimizer();
+    strategy_.set_rate(rate_);
+    if (strategy_.updates()) return;
+    const auto parameters = module().unique_parameters();
+    if (case_.optimizer == "adamw") {
+      optimizer_ = std::make_unique<torch::optim::AdamW>(
+          parameters, torch::optim::AdamWOptions(rate_).eps(1e-3).weight_decay(
+                          case_.weight_decay));
+    } else {
+      optimizer_ = std::make_unique<torch::optim::SGD>(
+          parameters, torch::optim::SGDOptions(rate_)
+                          .momentum(case_.momentum)
+                          .weight_decay(case_.weight_decay)
+                          .nesterov(case_.nesterov));
+    }
+  }
+
+  void set_rate(double rate) {
+    rate_ = rate;
+    strategy_.set_rate(rate);
+    if (!optimizer_) return;
+    for (auto& group : optimizer_->param_groups()) {
+      group.options().set_lr(rate);
+    }
+  }
+
+  Batch make(size_t micro, int64_t samples, Flaw flaw, int64_t sample) {
+    Batch batch = make_batch(case_, at_, micro, samples, dtype_, flaw, sample);
+    if (case_.has_residual && case_.mode == "forward" && is_local()) {
+      if (residual_shape_.empty()) {
+        const torch::NoGradGuard no_grad;
+        // The shape alone: from a copy, so that no buffer changes.
+        InterpretedModule copy(module().definition);
+        copy.to(dtype_);
+        copy.eval();
+        residual_shape_ = leaves_of(copy.forward(batch.nested_inputs(case_)))[0]
+                              .sizes()
+                              .vec();
+      }
+      residual_shape_[0] = samples;
+      batch.residual = torch::full(residual_shape_, 0.25,
+                                   torch::TensorOptions().dtype(dtype_))
+                           .requires_grad_();
+    }
+    return batch;
+  }
+
+  void zero_grad() {
+    if (!keeps_gradients_) module().zero_grad(set_to_none_);
+    keeps_gradients_ = false;
+  }
+
+  void train(const std::vector<int64_t>& sizes, Flaw flaw, int64_t sample) {
+    zero_grad();
+    if (strategy_.updates()) {
+      const Batch batch = make(0, sizes[0], flaw, sample);
+      const auto step = strategy_.train(batch, clip_);
+      trace_.add(label("loss"), step.loss);
+      if (clip_ > 0 && step.is_finite) trace_.add(label("norm"), step.norm);
+      record_input_gradients(batch);
+      if (!step.is_finite) check_no_bad_gradient();
+      return;
+    }
+    double loss = 0;
+    std::vector<Batch> batches;
+    std::vector<Strategy::Step> steps;
+    for (size_t micro = 0; micro < sizes.size(); ++micro) {
+      batches.push_back(make(micro, sizes[micro], flaw, sample));
+      steps.push_back(strategy_.backward(batches.back()));
+      loss += steps.back().loss;
+    }
+    if (case_.kind != "ddp") trace_.add(label("loss"), loss);
+    for (size_t micro = 0; micro < batches.size(); ++micro) {
+      record_input_gradients(batches[micro]);
+      record(batches[micro], steps[micro]);
+    }
+    if (!std::isfinite(loss)) {
+      module().zero_grad();
+      if (case_.mode == "train_step") check_no_bad_gradient();
+      return;
+    }
+    if (case_.mode != "train_step") record_gradients();
+    if (clip_ > 0) {
+      const double norm = torch::nn::utils::clip_grad_norm_(
+          module().unique_parameters(), clip_);
+      trace_.add(label("norm"), norm, false);
+    }
+    // Ranks that share their parameters would each update them.
+    if (case_.kind == "world" && case_.mode == "gradients") return;
+    optimizer_->step();
+  }
+
+  void record(const Batch& batch, const Strategy::Step& step) {
+    for (const Tensor& gradient : step.passed_gradients) {
+      trace_.add(label("gradient passed to backward()"), gradient);
+    }
+    if (batch.residual.defined()) {
+      trace_.add(label("gradient of the residual"), batch.residual.grad());
+    }
+  }
+
+  void record_input_gradients(const Batch& batch) {
+    if (!is_local() || case_.kind == "ddp" || case_.loss == "force") return;
+    for (size_t i = 0; i < batch.inputs.size(); ++i) {
+      const Tensor& input = batch.inputs[i];
+      if (!input.defined() || !input.requires_grad()) continue;
+      Tensor gradient = input.grad();
+      trace_.add(label(fmt::format("gradient of input {}", i)), gradient);
+    }
+  }
+
+  void check_no_bad_gradient() {
+    bool is_bad = false;
+    for (const Tensor& parameter : module().unique_parameters()) {
+      const Tensor& gradient = parameter.grad();
+      is_bad = is_bad || (gradient.defined() &&
+                          !torch::isfinite(gradient).all().item<bool>());
+    }
+    trace_.add(label("NaN was left in .grad"), is_bad ? 1 : 0);
+  }
+
+  void fail(const std::vector<int64_t>& numbers, Flaw flaw) {
+    zero_grad();
+    bool has_failed = false;
+    try {
+      const Batch batch = make(0, numbers[0], flaw, numbers[1]);
+      if (strategy_.updates()) {
+        strategy_.train(batch, clip_);
+      } else {
+        strategy_.backward(batch);
+      }
+    } catch (const std::exception& error) {
+      const std::string text = error.what();
+      if (text.find("marked sample") == std::string::npos) throw;
+      has_failed = true;
+    }
+    trace_.add(label("has failed"), has_failed ? 1 : 0);
+    module().zero_grad(set_to_none_);
+  }
+
+  void evaluate(int64_t how, int64_t samples) {
+    const Batch batch = make(0, samples, Flaw::kNone, -1);
+    const bool was_training = module().is_training();
+    // With several ranks, which samples BatchNorm would see is not defined.
+    if (how == 2 || !is_local() || case_.kind == "ddp") module().eval();
+    {
+      std::optional<torch::NoGradGuard> no_grad;
+      std::optional<c10::InferenceMode> inference;
+      if (how == 1) {
+        inference.emplace();
+      } else if (how != 3) {
+        no_grad.emplace();
+      }
+      const auto outputs = leaves_of(strategy_.forward(batch));
+      // Only the first is gathered to what it is on one device.
+      trace_.add(label("output"), outputs[0], is_local());
+    }
+    module().train(was_training);
+  }
+
+  void load() {
+    std::istringstream state(initial_.str());
+    auto module = std::dynamic_pointer_cast<torch::nn::Module>(
+        strategy_.module().shared_from_this());
+    torch::load(module, state);
+  }
+
+  void cast(torch::Dtype dtype) {
+    if (c10::isComplexType(dtype_)) return;
+    module().to(dtype);
+    dtype_ = dtype;
+    make_optimizers();
+  }
+
+  void keep_gradients() {
+    for (Tensor& parameter : module().unique_parameters()) {
+      if (!parameter.requires_grad()) continue;
+      parameter.mutable_grad() = torch::full_like(parameter.detach(), 0.1);
+    }
+    keeps_gradients_ = true;
+  }
+
+  void record_gradients() {
+    for (const auto& item : module().named_parameters()) {
+      const Tensor& gradient = item.value().grad();
+      trace_.add(label("gradient of " + item.key()), gradient);
+    }
+  }
+
+  void record_state() {
+    for (const auto& item : module().named_parameters()) {
+      trace_.add(label("parameter " + item.key()), item.value());
+    }
+    for (const auto& item : module().named_buffers()) {
+      trace_.add(label("buffer " + item.key()), item.value());
+    }
+  }
+
+  const Case& case_;
+  Strategy& strategy_;
+  Trace& trace_;
+  torch::Dtype dtype_;
+  double rate_;
+  double clip_ = 0;
+  bool set_to_none_ = true;
+  bool keeps_gradients_ = false;
+  size_t at_ = 0;
+  std::vector<int64_t> residual_shape_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  std::ostringstream initial_;
+};
+
+}  // namespace
+
+Trace play(const Case& of, const MakeStrategy& make) {
+  Trace trace;
+  try {
+    const auto strategy = make();
+    Player player(of, *strategy, trace);
+    for (size_t i = 0; i < of.history.size(); ++i) player.play(i);
+  } catch (const c10::Error& error) {
+    trace.error = error.what_without_backtrace();
+    if (trace.error.empty()) trace.error = "an exception without a text";
+  } catch (const std::exception& error) {
+    trace.error = error.what();
+    if (trace.error.empty()) trace.error = "an exception without a text";
+  }
+  return trace;
+}
+
+}  // namespace lockstep::differential

@@ -1,0 +1,167 @@
+// The tests, and `test_differential fuzz`, which does the same for hours.
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <sstream>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tests/differential/check.h"
+#include "tests/differential/generator.h"
+#include "tests/differential/isolation.h"
+#include "tests/differential/shrink.h"
+
+namespace lockstep::differential {
+namespace {
+
+struct Options {
+  std::string kind = "dp";
+  uint64_t seed = 1;
+  size_t cases = 1000;
+  double seconds = 0;
+  double deadline_s = 60;
+  std::string replay;
+  bool shrinks = false;
+  bool shows = false;
+  std::string found;
+  size_t most_findings = 20;
+};
+
+/// The smallest case that still ends in a finding of the same category.
+Case shrunk(const Case& failing, const Verdict& verdict, double deadline_s) {
+  return shrink(failing, [&](const Case& candidate) {
+    bool is_same = false;
+    run_isolated(
+        1, deadline_s, [&](size_t) { return check(candidate); },
+        [&](size_t, const Verdict& now) {
+          is_same = now.is_finding() && now.category == verdict.category;
+          return true;
+        });
+    return is_same;
+  });
+}
+
+class Fuzzer {
+ public:
+  explicit Fuzzer(Options options) : options_(std::move(options)) {}
+
+  int run() {
+    const auto begin = std::chrono::steady_clock::now();
+    const auto seconds = [&] {
+      return std::chrono::duration<double>(std::chrono::steady_clock::now() -
+                                           begin)
+          .count();
+    };
+    const size_t count = options_.seconds > 0 ? SIZE_MAX : options_.cases;
+    run_isolated(
+        count, options_.deadline_s,
+        [&](size_t i) { return check(generate(options_.kind, seed_of(i))); },
+        [&](size_t i, const Verdict& verdict) {
+          report(generate(options_.kind, seed_of(i)), verdict);
+          return findings_ < options_.most_findings &&
+                 (options_.seconds <= 0 || seconds() < options_.seconds);
+        });
+    print_counts(seconds());
+    return findings_ == 0 ? 0 : 1;
+  }
+
+  int replay() {
+    std::ifstream file(options_.replay);
+    std::stringstream text;
+    text << file.rdbuf();
+    const Case of = case_of_text(text.str());
+    run_isolated(
+        1, options_.deadline_s, [&](size_t) { return check(of); },
+        [&](size_t, const Verdict& verdict) {
+          report(of, verdict);
+          return true;
+        });
+    print_counts(0);
+    return findings_ == 0 ? 0 : 1;
+  }
+
+ private:
+  uint64_t seed_of(size_t i) const { return options_.seed + i; }
+
+  void report(const Case& of, const Verdict& verdict) {
+    ++cases_;
+    using Kind = Verdict::Kind;
+    if (verdict.kind == Kind::kPlainFailed) ++plain_failures_[verdict.category];
+    if (verdict.kind == Kind::kRefused) ++refusals_[verdict.category];
+    if (!verdict.is_finding()) return;
+    ++findings_;
+    ++categories_[verdict.category];
+    std::cout << fmt::format("[fuzz] FINDING {} seed {}: {}: {}\n", of.kind,
+                             of.seed, verdict.category, verdict.detail)
+              << std::flush;
+    Case kept = of;
+    if (options_.shrinks) {
+      kept = shrunk(of, verdict, options_.deadline_s);
+    }
+    if (options_.shrinks || options_.shows) std::cout << to_text(kept);
+    if (options_.found.empty()) return;
+    std::filesystem::create_directories(options_.found);
+    const std::string path =
+        fmt::format("{}/{}_{}.case", options_.found, of.kind, of.seed);
+    std::ofstream(path) << to_text(kept);
+    std::cout << "[fuzz] kept in " << path << std::endl;
+  }
+
+  void print_counts(double seconds) const {
+    std::cout << fmt::format(
+        "[fuzz] {}: seeds {} to {}: {} cases in {:.1f} s, {} findings\n",
+        options_.kind, options_.seed, options_.seed + cases_ - 1, cases_,
+        seconds, findings_);
+    const auto print = [](const char* what, const auto& counts) {
+      for (const auto& [name, count] : counts) {
+        std::cout << fmt::format("[fuzz]   {} {}: {}\n", count, what, name);
+      }
+    };
+    print("finding", categories_);
+    print("refused", refusals_);
+    print("fail in plain LibTorch", plain_failures_);
+  }
+
+  Options options_;
+  size_t cases_ = 0;
+  size_t findings_ = 0;
+  std::map<std::string, size_t> refusals_, plain_failures_, categories_;
+};
+
+int fuzz(int argc, char** argv) {
+  Options options;
+  CLI::App app("Trains random modules as Lockstep and as plain LibTorch do");
+  app.add_option("--kind", options.kind, "What is tried")
+      ->check(CLI::IsMember({"dp", "world", "ddp"}))
+      ->capture_default_str();
+  app.add_option("--seed", options.seed, "Of the first case")
+      ->capture_default_str();
+  app.add_option("--cases", options.cases, "How many")->capture_default_str();
+  app.add_option("--seconds", options.seconds, "Instead: for how long");
+  app.add_option("--deadline", options.deadline_s, "Seconds for a case")
+      ->capture_default_str();
+  app.add_option("--replay", options.replay, "A case, from a file");
+  app.add_option("--keep", options.found, "A folder for cases that fail");
+  app.add_option("--most-findings", options.most_findings, "Then it ends")
+      ->capture_default_str();
+  app.add_flag("--shrink", options.shrinks, "Make failing cases small");
+  app.add_flag("--show", options.shows, "Print failing cases");
+  CLI11_PARSE(app, argc, argv);
+  Fuzzer fuzzer(options);
+  return options.replay.empty() ? fuzzer.run() : fuzzer.replay();
+}
+
+}  // namespace
+}  // namespace lockstep::differential
+
+int main(int argc, char** argv) {
+  if (argc > 1 && std::string(argv[1]) == "fuzz") {
+    return lockstep::differential::fuzz(argc - 1, argv + 1);
+  }
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

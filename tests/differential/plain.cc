@@ -1,0 +1,110 @@
+#include "tests/differential/plain.h"
+
+namespace lockstep::differential {
+
+using c10::IValue;
+using torch::Tensor;
+
+namespace {
+
+std::vector<Tensor> copies_of(const std::vector<Tensor>& tensors) {
+  std::vector<Tensor> copies;
+  for (const Tensor& tensor : tensors)
+    copies.push_back(tensor.detach().clone());
+  return copies;
+}
+
+/// Not seen by autograd, as what BatchNorm does to its statistics.
+void assign(const std::vector<Tensor>& targets,
+            const std::vector<Tensor>& values) {
+  for (size_t i = 0; i < targets.size(); ++i) {
+    targets[i].variable_data().copy_(values[i]);
+  }
+}
+
+/// As gather() does: batches are concatenated, scalars stacked.
+IValue concatenated(const std::vector<IValue>& parts) {
+  std::vector<std::vector<Tensor>> leaves;
+  for (const IValue& part : parts) leaves.push_back(leaves_of(part));
+  std::vector<Tensor> whole;
+  for (size_t i = 0; i < leaves[0].size(); ++i) {
+    std::vector<Tensor> pieces;
+    for (const auto& each : leaves) pieces.push_back(each[i]);
+    if (!pieces[0].defined()) {
+      whole.emplace_back();
+    } else {
+      whole.push_back(pieces[0].dim() == 0 ? torch::stack(pieces)
+                                           : torch::cat(pieces));
+    }
+  }
+  return nest(whole, "tuple", std::vector<bool>(whole.size()));
+}
+
+}  // namespace
+
+std::vector<Plain::Shard> Plain::shards_of(const Batch& batch) {
+  const Case& of = definition();
+  std::vector<Shard> shards;
+  const bool is_ddp = of.kind == "ddp";
+  std::vector<int64_t> sizes = chunks_of(batch.samples, of.shards);
+  // There, a rank without samples takes part.
+  if (is_ddp) sizes.resize(static_cast<size_t>(of.shards), 0);
+  int64_t begin = 0;
+  for (const int64_t size : sizes) {
+    double weight = batch.samples == 0 ? 1.0
+                                       : static_cast<double>(size) /
+                                             static_cast<double>(batch.samples);
+    if (is_ddp && of.average == "ranks") {
+      weight = 1.0 / static_cast<double>(of.ranks);
+    }
+    if (is_ddp && of.average == "none") weight = 1.0;
+    shards.push_back({batch.part(begin, size), weight});
+    begin += size;
+  }
+  return shards;
+}
+
+std::vector<IValue> Plain::forward_shards(const std::vector<Shard>& shards) {
+  const auto buffers = module().buffers();
+  const auto before = copies_of(buffers);
+  std::vector<Tensor> first;
+  std::vector<IValue> outputs;
+  for (const Shard& shard : shards) {
+    if (!outputs.empty()) assign(buffers, before);
+    outputs.push_back(
+        module().forward(shard.batch.nested_inputs(definition())));
+    if (outputs.size() == 1) first = copies_of(buffers);
+  }
+  assign(buffers, first);
+  return outputs;
+}
+
+IValue Plain::forward(const Batch& batch) {
+  if (!couples_samples(definition()) || !module().is_training()) {
+    return module().forward(batch.nested_inputs(definition()));
+  }
+  return concatenated(forward_shards(shards_of(batch)));
+}
+
+Strategy::Step Plain::backward(const Batch& batch) {
+  const Case& of = definition();
+  const bool is_ddp = of.kind == "ddp";
+  if (!is_ddp && (of.mode == "forward" || !couples_samples(of))) {
+    return backward_of(of, module(), forward(batch), batch);
+  }
+  Step step;
+  const auto shards = shards_of(batch);
+  const auto outputs = forward_shards(shards);
+  for (size_t s = 0; s < shards.size(); ++s) {
+    const Tensor loss =
+        loss_of(of, outputs[s], shards[s].batch.nested_target(),
+                module().unique_parameters(), shards[s].batch.inputs[0],
+                shards[s].batch.residual);
+    const Tensor weighted = loss * shards[s].weight;
+    weighted.backward();
+    step.loss += weighted.item<double>();
+  }
+  return step;
+}
+
+}  // namespace lockstep::differential

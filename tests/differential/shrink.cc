@@ -1,0 +1,212 @@
+#include "tests/differential/shrink.h"
+
+#include <algorithm>
+#include <set>
+#include <vector>
+
+namespace lockstep::differential {
+
+namespace {
+
+using Candidates = std::vector<Case>;
+
+/// `value` without node `place`, whose users take `instead`.
+Case without_node(const Case& value, size_t place, int instead) {
+  Case smaller = value;
+  const auto removed = static_cast<int>(value.inputs.size() + place);
+  const auto move = [&](int& argument) {
+    if (argument == removed) argument = instead;
+    if (argument > removed) --argument;
+  };
+  smaller.nodes.erase(smaller.nodes.begin() + static_cast<int64_t>(place));
+  for (Node& node : smaller.nodes) {
+    std::for_each(node.arguments.begin(), node.arguments.end(), move);
+  }
+  std::for_each(smaller.outputs.begin(), smaller.outputs.end(), move);
+  return smaller;
+}
+
+bool is_used(const Case& value, int number) {
+  const auto has = [&](const std::vector<int>& list) {
+    return std::find(list.begin(), list.end(), number) != list.end();
+  };
+  return has(value.outputs) ||
+         std::any_of(value.nodes.begin(), value.nodes.end(),
+                     [&](const Node& node) { return has(node.arguments); });
+}
+
+void add_smaller_history(const Case& value, Candidates& candidates) {
+  for (size_t i = 0; i < value.history.size(); ++i) {
+    Case smaller = value;
+    smaller.history.erase(smaller.history.begin() + static_cast<int64_t>(i));
+    candidates.push_back(smaller);
+    const Event& event = value.history[i];
+    // The batch is the first number of a step, the second of an evaluation.
+    const size_t batch = event.what == "evaluate" ? 1 : 0;
+    if (event.numbers.size() <= batch) continue;
+    for (const int64_t size : {value.shards, event.numbers[batch] - 1}) {
+      if (size < 1 || size >= event.numbers[batch]) continue;
+      smaller = value;
+      smaller.history[i].numbers[batch] = size;
+      if (event.what.rfind("fail", 0) == 0 || event.what == "poison") {
+        int64_t& sample = smaller.history[i].numbers[1];
+        sample = std::min(sample, size - 1);
+      }
+      candidates.push_back(smaller);
+    }
+    if (event.what == "accumulate") {
+      smaller = value;
+      smaller.history[i] = {"step", {event.numbers[0]}};
+      candidates.push_back(smaller);
+    }
+  }
+}
+
+void add_smaller_graphs(const Case& value, Candidates& candidates) {
+  for (size_t o = 1; o < value.outputs.size(); ++o) {
+    Case smaller = value;
+    smaller.outputs.erase(smaller.outputs.begin() + static_cast<int64_t>(o));
+    candidates.push_back(smaller);
+  }
+  for (size_t i = value.nodes.size(); i-- > 0;) {
+    const auto number = static_cast<int>(value.inputs.size() + i);
+    if (!is_used(value, number)) {
+      candidates.push_back(without_node(value, i, 0));
+    }
+    std::set<int> arguments(value.nodes[i].arguments.begin(),
+                            value.nodes[i].arguments.end());
+    for (const int argument : arguments) {
+      candidates.push_back(without_node(value, i, argument));
+    }
+  }
+  if (value.outputs.size() == 1 && value.outputs[0] > 0) {
+    Case smaller = value;
+    --smaller.outputs[0];
+    candidates.push_back(smaller);
+  }
+}
+
+/// Without a parameter that no node reads, if it is the last one.
+void add_fewer_parameters(const Case& value, Candidates& candidates) {
+  for (size_t p = 0; p < value.parameters.size(); ++p) {
+    const auto number = static_cast<int64_t>(p);
+    Case smaller = value;
+    bool is_read = false;
+    for (Node& node : smaller.nodes) {
+      if (node.operation != "parameter") continue;
+      is_read = is_read || node.numbers[0] == number;
+      if (node.numbers[0] > number) --node.numbers[0];
+    }
+    for (ParameterSpec& spec : smaller.parameters) {
+      is_read = is_read || spec.tied_to == static_cast<int>(p);
+      if (spec.tied_to > static_cast<int>(p)) --spec.tied_to;
+    }
+    if (!is_read) {
+      smaller.parameters.erase(smaller.parameters.begin() + number);
+      candidates.push_back(smaller);
+    }
+    if (value.parameters[p].part >= 0) {
+      smaller = value;
+      smaller.parameters[p].part = -1;
+      candidates.push_back(smaller);
+    }
+    if (!value.parameters[p].requires_grad) {
+      smaller = value;
+      smaller.parameters[p].requires_grad = true;
+      candidates.push_back(smaller);
+    }
+  }
+}
+
+void add_fewer_inputs(const Case& value, Candidates& candidates) {
+  for (size_t i = 1; i < value.inputs.size(); ++i) {
+    if (is_used(value, static_cast<int>(i))) continue;
+    Case smaller = value;
+    smaller.inputs.erase(smaller.inputs.begin() + static_cast<int64_t>(i));
+    const auto move = [&](int& argument) {
+      if (argument > static_cast<int>(i)) --argument;
+    };
+    for (Node& node : smaller.nodes) {
+      std::for_each(node.arguments.begin(), node.arguments.end(), move);
+    }
+    std::for_each(smaller.outputs.begin(), smaller.outputs.end(), move);
+    candidates.push_back(smaller);
+  }
+}
+
+void add_simpler_options(const Case& value, Candidates& candidates) {
+  const auto add = [&](auto member, auto simple) {
+    if (value.*member == simple) return;
+    Case simpler = value;
+    simpler.*member = simple;
+    candidates.push_back(simpler);
+  };
+  if (value.devices > 1) add(&Case::devices, value.devices - 1);
+  if (value.ranks > 2) {
+    Case fewer = value;
+    --fewer.ranks;
+    if (value.kind == "ddp") fewer.shards = fewer.ranks;
+    candidates.push_back(fewer);
+  }
+  if (value.kind != "ddp" && value.shards > value.devices * value.ranks) {
+    add(&Case::shards, value.shards - 1);
+  }
+  add(&Case::registers_twice, false);
+  add(&Case::has_l2, false);
+  add(&Case::has_residual, false);
+  add(&Case::passes_gradient, false);
+  add(&Case::has_small_buckets, false);
+  add(&Case::finds_unused, false);
+  add(&Case::is_static, false);
+  add(&Case::nesterov, false);
+  add(&Case::momentum, 0.0);
+  add(&Case::weight_decay, 0.0);
+  add(&Case::optimizer, std::string("sgd"));
+  add(&Case::loss, std::string("square"));
+  add(&Case::dtype, std::string("double"));
+  add(&Case::backend, std::string("shm"));
+  add(&Case::average, std::string("ranks"));
+  add(&Case::input_nesting, std::string("tuple"));
+  add(&Case::output_nesting, std::string("tuple"));
+  if (!has_operation(value, "batch_norm") && !value.norms.empty()) {
+    add(&Case::norms, std::vector<int64_t>{});
+  }
+  if (!has_operation(value, "track")) {
+    add(&Case::trackers, static_cast<int64_t>(0));
+  }
+  const bool has_parts =
+      std::any_of(value.parameters.begin(), value.parameters.end(),
+                  [](const ParameterSpec& spec) { return spec.part >= 0; });
+  if (!has_parts && !value.registers_twice) {
+    add(&Case::parts, static_cast<int64_t>(0));
+  }
+  for (size_t i = 0; i < value.inputs.size(); ++i) {
+    if (!value.inputs[i].requires_grad) continue;
+    Case simpler = value;
+    simpler.inputs[i].requires_grad = false;
+    candidates.push_back(simpler);
+  }
+}
+
+}  // namespace
+
+Case shrink(Case failing, const std::function<bool(const Case&)>& fails) {
+  for (bool is_smaller = true; is_smaller;) {
+    is_smaller = false;
+    Candidates candidates;
+    add_smaller_history(failing, candidates);
+    add_smaller_graphs(failing, candidates);
+    add_fewer_parameters(failing, candidates);
+    add_fewer_inputs(failing, candidates);
+    add_simpler_options(failing, candidates);
+    for (const Case& candidate : candidates) {
+      if (!fails(candidate)) continue;
+      failing = candidate;
+      is_smaller = true;
+      break;
+    }
+  }
+  return failing;
+}
+
+}  // namespace lockstep::differential

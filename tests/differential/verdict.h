@@ -1,0 +1,24 @@
+#pragma once
+
+#include <string>
+
+namespace lockstep::differential {
+
+/// How a case ended.
+struct Verdict {
+  enum class Kind {
+    kPassed,
+    kPlainFailed,  ///< plain LibTorch throws, too
+    kRefused,      ///< an exception that is expected, and names its cause
+    kFinding,
+  };
+  Kind kind = Kind::kPassed;
+  /// Of a refusal: its cause. Of a finding: difference (from plain LibTorch),
+  /// bits (of two strategies), error, crash or hang.
+  std::string category{};
+  std::string detail{};
+
+  bool is_finding() const { return kind == Kind::kFinding; }
+};
+
+}  // namespace lockstep::differential
