@@ -22,7 +22,12 @@ void choose_strategy(Case& of, Random& random) {
     of.ranks = random.once_in(4) ? 3 : 2;
     of.devices = random.once_in(3) ? 2 : 1;
     of.shards = of.ranks * of.devices;
-    if (random.once_in(2)) of.shards += random.between(1, 3);
+    if (of.mode == "gradients") {
+      // Each rank must have as many samples, which is known.
+      if (random.once_in(2)) of.shards *= 2;
+    } else if (random.once_in(2)) {
+      of.shards += random.between(1, 3);
+    }
     of.backend = random.once_in(3) ? "gloo" : "shm";
   } else {
     of.mode = "forward";
@@ -78,7 +83,7 @@ void choose_loss(Case& of, Random& random) {
   }
   // An own optimizer's step has nowhere to put it, which is known.
   for (InputSpec& input : of.inputs) {
-    if (of.mode == "train_step" && !random.once_in(4)) {
+    if (of.mode != "forward" && !random.once_in(8)) {
       input.requires_grad = false;
     }
   }
@@ -86,6 +91,9 @@ void choose_loss(Case& of, Random& random) {
 
 /// The samples of a batch: around what is critical for the shards.
 int64_t choose_batch(const Case& of, Random& random) {
+  if (of.kind == "world" && of.mode == "gradients" && !random.once_in(32)) {
+    return random.between(1, 3) * of.shards;
+  }
   switch (random.below(10)) {
     case 0:
       return 1;
@@ -160,7 +168,9 @@ bool is_possible(const Case& of, const Event& event, Random& random) {
     // Ranks can't go on, which is known.
     return of.ranks == 1;
   }
-  if (event.what == "poison") return of.mode != "forward";
+  if (event.what == "poison") {
+    return of.mode != "forward" && random.once_in(3);
+  }
   if (event.what == "cast" || event.what == "freeze" ||
       event.what == "unfreeze") {
     if (of.kind == "ddp") return random.once_in(4);
@@ -182,6 +192,32 @@ void choose_history(Case& of, Random& random) {
     step();
   }
   if (of.history.empty()) step();
+}
+
+/// Whether no output depends on some parameter that is trained.
+bool leaves_parameters_unused(const Case& of) {
+  const size_t first = of.inputs.size();
+  std::vector<bool> is_reached(first + of.nodes.size());
+  for (const int output : of.outputs) {
+    is_reached[static_cast<size_t>(output)] = true;
+  }
+  std::vector<bool> is_used(of.parameters.size());
+  for (size_t i = of.nodes.size(); i-- > 0;) {
+    const Node& node = of.nodes[i];
+    if (!is_reached[first + i] || node.operation == "detach") continue;
+    for (const int argument : node.arguments) {
+      is_reached[static_cast<size_t>(argument)] = true;
+    }
+    if (node.operation == "parameter") {
+      is_used[static_cast<size_t>(node.numbers[0])] = true;
+    }
+  }
+  for (size_t p = 0; p < is_used.size(); ++p) {
+    const ParameterSpec& spec = of.parameters[p];
+    if (!is_used[p] && spec.requires_grad && spec.tied_to < 0) return true;
+  }
+  // The weights of a BatchNorm that comes too late.
+  return !of.norms.empty();
 }
 
 /// Lets a marked sample make the backward throw.
@@ -213,6 +249,9 @@ Case generate(const std::string& kind, uint64_t seed) {
   GraphBuilder(of, random)
       .build(random.between(1, 10), of.kind == "dp" && of.mode == "forward");
   choose_loss(of, random);
+  if (of.kind == "ddp" && leaves_parameters_unused(of) && !random.once_in(8)) {
+    of.finds_unused = true;
+  }
   choose_history(of, random);
   if (has_event(of, "fail_backward")) set_trap(of);
   return of;

@@ -10,7 +10,10 @@ GraphBuilder::GraphBuilder(Case& target, Random& random)
 void GraphBuilder::build(int64_t operations, bool is_gathered) {
   add_inputs();
   // Something is trained, whatever follows.
-  grow_layer(0);
+  do {
+    grow_layer(last_batched());
+  } while (case_.parameters.empty());
+  case_.parameters[0].requires_grad = true;
   for (int64_t i = 0; i < operations; ++i) grow();
   add_odd_parameters();
   choose_outputs(is_gathered);

@@ -28,17 +28,29 @@ struct Options {
   bool shrinks = false;
   bool shows = false;
   std::string found;
+  std::string only;
   size_t most_findings = 20;
 };
 
-/// The smallest case that still ends in a finding of the same category.
+/// What a finding is about: its text without numbers.
+std::string signature_of(const Verdict& verdict) {
+  std::string text =
+      verdict.detail.substr(0, verdict.detail.find(": off by")).substr(0, 80);
+  std::erase_if(text, [](char c) { return c >= '0' && c <= '9'; });
+  const size_t part = text.find("part.");
+  if (part != std::string::npos) text.erase(part, 5);
+  return verdict.category + text;
+}
+
+/// The smallest case that still ends in the same finding.
 Case shrunk(const Case& failing, const Verdict& verdict, double deadline_s) {
   return shrink(failing, [&](const Case& candidate) {
     bool is_same = false;
     run_isolated(
         1, deadline_s, [&](size_t) { return check(candidate); },
         [&](size_t, const Verdict& now) {
-          is_same = now.is_finding() && now.category == verdict.category;
+          is_same =
+              now.is_finding() && signature_of(now) == signature_of(verdict);
           return true;
         });
     return is_same;
@@ -98,6 +110,10 @@ class Fuzzer {
     std::cout << fmt::format("[fuzz] FINDING {} seed {}: {}: {}\n", of.kind,
                              of.seed, verdict.category, verdict.detail)
               << std::flush;
+    if (!options_.only.empty() &&
+        verdict.detail.find(options_.only) == std::string::npos) {
+      return;
+    }
     Case kept = of;
     if (options_.shrinks) {
       kept = shrunk(of, verdict, options_.deadline_s);
@@ -146,6 +162,8 @@ int fuzz(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--replay", options.replay, "A case, from a file");
   app.add_option("--keep", options.found, "A folder for cases that fail");
+  app.add_option("--only", options.only,
+                 "Shrink and keep only findings with this in their text");
   app.add_option("--most-findings", options.most_findings, "Then it ends")
       ->capture_default_str();
   app.add_flag("--shrink", options.shrinks, "Make failing cases small");

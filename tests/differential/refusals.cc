@@ -89,6 +89,11 @@ const std::vector<Refusal>& refusals() {
        [](const Case& of, const Trace&) {
          return of.kind == "world" && has_any(of, {"load", "cast", "scale"});
        }},
+      {"ranks: no room for the state of another optimizer",
+       {"[ddp] the optimizer has more state"},
+       [](const Case& of, const Trace&) {
+         return of.kind == "world" && has_event(of, "cast");
+       }},
       {"train_step: a hook on a parameter",
        {"hook"},
        [](const Case& of, const Trace&) {
