@@ -23,8 +23,10 @@ int64_t DistributedDataParallelBase::samples_of(
 
 c10::IValue DistributedDataParallelBase::run(
     int64_t samples, const std::function<c10::IValue()>& forward) {
-  reducer_->begin_forward();
-  return map_tensors(forward(), [&](const Tensor& tensor) {
+  const uint64_t begin = reducer_->begin_forward();
+  const c10::IValue output = forward();
+  reducer_->end_forward(begin, samples);
+  return map_tensors(output, [&](const Tensor& tensor) {
     return reducer_->watch(tensor, samples);
   });
 }

@@ -103,7 +103,8 @@ void Reducer::exchange_used() {
   std::vector<uint8_t> own(parameters_.size());
   for (size_t p = 0; p < own.size(); ++p) {
     // What was added up under no_sync() is used as well.
-    own[p] = pass_->has_gradient[p] || is_unsynced_[p];
+    const bool has_own = is_unsynced_[p] && parameters_[p].grad().defined();
+    own[p] = pass_->has_gradient[p] || has_own;
   }
   pass_->is_used = torch::tensor(own, torch::kUInt8).to(device_);
   submit("used parameters", -1, [this, used = pass_->is_used]() mutable {

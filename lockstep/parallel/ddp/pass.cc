@@ -1,6 +1,4 @@
 // Which gradients a backward brings, and when it has brought them.
-#include <map>
-
 #include <fmt/format.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -13,29 +11,6 @@ namespace lockstep::ddp {
 
 using torch::Tensor;
 using torch::autograd::variable_list;
-
-/// Says that a backward has come to the model.
-class Reducer::OutputNode : public torch::autograd::Node {
- public:
-  OutputNode(std::weak_ptr<Reducer> reducer, int64_t forward, int64_t samples)
-      : forward_number(forward),
-        samples(samples),
-        reducer_(std::move(reducer)) {}
-  variable_list apply(variable_list&& gradients) override {
-    if (const auto reducer = reducer_.lock()) reducer->on_output();
-    return std::move(gradients);
-  }
-
-  bool is_of(const Reducer& reducer) const {
-    return reducer_.lock().get() == &reducer;
-  }
-
-  const int64_t forward_number;
-  const int64_t samples;
-
- private:
-  std::weak_ptr<Reducer> reducer_;
-};
 
 /// Autograd calls it when the backward is done, or drops it when that failed.
 class Reducer::Ending {
@@ -58,21 +33,7 @@ class Reducer::Ending {
   bool is_done_ = false;
 };
 
-Tensor Reducer::watch(const Tensor& output, int64_t samples) {
-  if (!is_synced_ || !output.defined() || !output.requires_grad()) {
-    return output;
-  }
-  // A node for each output: what only an unused one leads to is then not part
-  // of the backward.
-  auto node =
-      std::make_shared<OutputNode>(weak_from_this(), forwards_, samples);
-  node->set_next_edges(torch::autograd::collect_next_edges(output));
-  Tensor watched = output.detach();
-  torch::autograd::set_history(watched, node);
-  return watched;
-}
-
-void Reducer::on_output() {
+void Reducer::on_output(const Forward& forward) {
   const std::lock_guard lock(mutex_);
   check_usable();
   const int task = torch::autograd::get_current_graph_task_id();
@@ -82,61 +43,28 @@ void Reducer::on_output() {
                                  "within another one",
                                  world_.rank())});
   }
-  open_pass(task);
+  open_pass(task, forward);
 }
 
-std::optional<std::vector<size_t>> Reducer::unused_in_backward() {
-  const auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
-  const auto* chosen = torch::autograd::get_current_graph_task_exec_info();
-  const bool is_partial = chosen != nullptr && !chosen->empty();
-  std::vector<size_t> unused;
-  bool trains = false;
-  for (size_t p = 0; p < accumulators_.size(); ++p) {
-    auto* node = accumulators_[p].get();
-    bool is_inside = nodes == nullptr || nodes->count(node) != 0;
-    // backward(inputs) and grad(): only what leads to the inputs.
-    if (is_inside && is_partial) {
-      const auto found = chosen->find(node);
-      is_inside = found != chosen->end() && found->second.needed_;
+// A derivative's graph, or that of something inside the model, leads to the
+// parameters past the outputs.
+void Reducer::before_gradient(size_t p) {
+  const std::lock_guard lock(mutex_);
+  if (pass_) return;
+  const int task = torch::autograd::get_current_graph_task_id();
+  if (task != unsynced_task_) {
+    if (const Forward* forward = forward_in_backward()) {
+      check_usable();
+      return open_pass(task, *forward);
     }
-    trains = trains || parameters_[p].requires_grad();
-    if (is_inside) continue;
-    check_unmoved(p);
-    unused.push_back(p);
+    unsynced_task_ = task;
   }
-  const bool is_none = unused.size() == parameters_.size();
-  // All may be frozen, and the backward that of the input.
-  if (is_none && (is_partial || !trains)) return std::nullopt;
-  return unused;
+  if (options_.average() == GradientAverage::kNone) note_mixture(p);
 }
 
-void Reducer::check_unmoved(size_t p) {
-  const auto now =
-      torch::autograd::impl::try_get_grad_accumulator(parameters_[p]);
-  if (!now || now == accumulators_[p]) return;
-  give_up({.what = fmt::format("parameter '{}' was moved or cast after the "
-                               "module was wrapped",
-                               names_[p]),
-           .expected = "to(device) or to(dtype) before",
-           .fix = "wrap the module again"});
-}
-
-int64_t Reducer::samples_in_backward() const {
-  // Each forward once, of which there may be several outputs.
-  std::map<int64_t, int64_t> samples;
-  for (auto* node : *torch::autograd::get_current_graph_task_nodes_in_graph()) {
-    const auto* output = dynamic_cast<const OutputNode*>(node);
-    if (output == nullptr || !output->is_of(*this)) continue;
-    samples[output->forward_number] = output->samples;
-  }
-  int64_t sum = 0;
-  for (const auto& [forward, count] : samples) sum += count;
-  return sum;
-}
-
-Reducer::Round Reducer::next_round() {
+Reducer::Round Reducer::next_round(const Forward& reached) {
   if (joining_ || options_.average() == GradientAverage::kSamples) {
-    return agree(true, samples_in_backward());
+    return agree(true, samples_in_backward(reached));
   }
   Round round{.active = {}};
   if (options_.average() == GradientAverage::kRanks) {
@@ -160,7 +88,7 @@ Reducer::Pass Reducer::new_pass(const Round& round) const {
   return pass;
 }
 
-void Reducer::open_pass(int task) {
+void Reducer::open_pass(int task, const Forward& reached) {
   const auto unused = unused_in_backward();
   if (!unused) return;
   if (torch::GradMode::is_enabled()) {
@@ -181,7 +109,7 @@ void Reducer::open_pass(int task) {
                 "model are computed again in the backward, or freeze them "
                 "before wrapping (requires_grad_(false))"});
   }
-  Pass pass = new_pass(next_round());
+  Pass pass = new_pass(next_round(reached));
   pass.task = task;
   pass.only_counts = is_static && expected_.empty();
   if (pass.only_counts) {
@@ -203,39 +131,60 @@ void Reducer::open_pass(int task) {
       if (pass_->awaited[p] == 0) arrive(p, false);
     }
   }
-  // A parameter that the loss uses beside the model may have been first.
-  for (size_t p = 0; p < parameters_.size(); ++p) {
-    if (last_task_[p] != task) continue;
-    if (pass_->only_counts) {
-      ++pass_->awaited[p];
-      pass_->arrivals.push_back(p);
-    } else if (pass_->awaited[p] > 0 && --pass_->awaited[p] == 0) {
-      arrive(p, true);
-    }
-  }
 }
 
 // Of sums that are added up, only this backward's may be summed again.
 void Reducer::set_aside() {
   pass_->kept.resize(parameters_.size());
+  std::vector<size_t> mixed;
   for (size_t p = 0; p < parameters_.size(); ++p) {
-    const bool is_mixed = is_unsynced_[p] || last_task_[p] == pass_->task;
     Tensor& gradient = parameters_[p].mutable_grad();
-    if (!gradient.defined() || is_mixed) continue;
+    if (!gradient.defined()) continue;
+    if (is_unsynced_[p]) {
+      if (is_mixed_[p] && gradient.any().item<bool>()) mixed.push_back(p);
+      continue;
+    }
     pass_->kept[p] = gradient.clone();
     gradient.reset();
   }
+  if (mixed.empty()) return;
+  give_up({.what = fmt::format("what rank {} added under no_sync() to a sum "
+                               "over the ranks can't be told from it: {}",
+                               world_.rank(), names_of(mixed)),
+           .fix = "call zero_grad() in between, or average over the ranks"});
 }
 
-void Reducer::on_gradient(size_t p, bool is_defined) {
-  const std::lock_guard lock(mutex_);
-  const int task = torch::autograd::get_current_graph_task_id();
-  if (!pass_) {
-    if (!is_defined) return;
-    last_task_[p] = task;
-    is_unsynced_[p] = true;
-    return;
+void Reducer::note_mixture(size_t p) {
+  const Tensor& gradient = parameters_[p].grad();
+  if (!gradient.defined() || !gradient.any().item<bool>()) {
+    is_mixed_[p] = false;
+  } else if (!is_unsynced_[p]) {
+    is_mixed_[p] = true;
   }
+}
+
+// Autograd takes views for .grad, too: of a gradient that another parameter or
+// the caller has as well. To add to one of them would change the others.
+void Reducer::own_gradient(size_t p, const Tensor& incoming) {
+  Tensor& gradient = parameters_[p].mutable_grad();
+  if (!gradient.defined() || gradient.layout() != torch::kStrided) return;
+  if (!incoming.defined() || !gradient.is_alias_of(incoming)) return;
+  // It and `incoming` hold the memory: those two are no others.
+  if (gradient.storage().use_count() <= 2) return;
+  const torch::NoGradGuard no_grad;
+  gradient = gradient.clone();
+}
+
+void Reducer::on_unsynced_gradient(size_t p, const Tensor& incoming) {
+  if (!incoming.defined()) return;
+  is_unsynced_[p] = true;
+  own_gradient(p, incoming);
+}
+
+void Reducer::on_gradient(size_t p, const Tensor& incoming) {
+  const std::lock_guard lock(mutex_);
+  if (!pass_) return on_unsynced_gradient(p, incoming);
+  const int task = torch::autograd::get_current_graph_task_id();
   Pass& pass = *pass_;
   const bool is_static = options_.static_graph();
   if (pass.task != task && !is_static) {
@@ -244,6 +193,9 @@ void Reducer::on_gradient(size_t p, bool is_defined) {
                                  names_[p]),
              .fix = "set static_graph(true)"});
   }
+  const bool is_defined = incoming.defined();
+  const bool stays = pass.only_counts || pass.awaited[p] > 1;
+  if (stays || !options_.gradient_as_bucket_view()) own_gradient(p, incoming);
   if (pass.only_counts) {
     if (pass.awaited[p]++ == 0) pass.arrivals.push_back(p);
     return;

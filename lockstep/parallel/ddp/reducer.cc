@@ -15,6 +15,7 @@
 namespace lockstep::ddp {
 
 using torch::Tensor;
+using torch::autograd::variable_list;
 
 namespace {
 
@@ -81,8 +82,8 @@ Reducer::Reducer(const World& world, ModuleHandle module,
                 .fix = "move it to one: module->to(device)"});
   }
   stream_.emplace(device_);
-  last_task_.assign(parameters_.size(), -1);
   is_unsynced_.assign(parameters_.size(), false);
+  is_mixed_.assign(parameters_.size(), false);
   if (options_.init_sync()) {
     broadcast(world_, module_.parameters, 0);
     broadcast(world_, module_.buffers, 0);
@@ -97,11 +98,26 @@ Reducer::~Reducer() {
   if (pass_) abandon();
   for (size_t p = 0; p < accumulators_.size(); ++p) {
     accumulators_[p]->del_post_hook(hook_keys_[p]);
+    std::erase_if(accumulators_[p]->pre_hooks(), [&](const auto& hook) {
+      return hook.get() == pre_hooks_[p];
+    });
   }
 }
 
+class Reducer::BeforeGradient : public torch::autograd::FunctionPreHook {
+ public:
+  BeforeGradient(Reducer* reducer, size_t p) : reducer_(reducer), p_(p) {}
+  variable_list operator()(const variable_list& gradients) override {
+    reducer_->before_gradient(p_);
+    return gradients;
+  }
+
+ private:
+  Reducer* reducer_;
+  size_t p_;
+};
+
 void Reducer::add_hooks() {
-  using torch::autograd::variable_list;
   for (size_t p = 0; p < parameters_.size(); ++p) {
     // Autograd itself keeps it by a weak pointer only.
     auto accumulator = torch::autograd::impl::grad_accumulator(parameters_[p]);
@@ -109,9 +125,12 @@ void Reducer::add_hooks() {
         std::make_unique<torch::autograd::utils::LambdaPostHook>(
             [this, p](const variable_list& outputs,
                       const variable_list& gradients) {
-              on_gradient(p, !gradients.empty() && gradients[0].defined());
+              on_gradient(p, gradients.empty() ? Tensor() : gradients[0]);
               return outputs;
             })));
+    auto before = std::make_unique<BeforeGradient>(this, p);
+    pre_hooks_.push_back(before.get());
+    accumulator->add_pre_hook(std::move(before));
     accumulators_.push_back(std::move(accumulator));
   }
 }
@@ -152,19 +171,6 @@ void Reducer::follow_arrivals(int root, const std::vector<size_t>& arrivals) {
   const auto* agreed = message.const_data_ptr<int64_t>();
   const std::vector<size_t> next(agreed, agreed + message.numel());
   if (next != now) lay_out(next);
-}
-
-void Reducer::begin_forward() {
-  const std::lock_guard lock(mutex_);
-  check_usable();
-  ++forwards_;
-  if (!pass_) return;
-  give_up(
-      {.what = fmt::format("rank {} called forward() within the backward of "
-                           "an earlier one",
-                           world_.rank()),
-       .fix = "let checkpointed parts of the module call each other, not "
-              "the wrapped module"});
 }
 
 void Reducer::set_hook(CommHook hook) {

@@ -1,11 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <torch/torch.h>
@@ -24,7 +27,12 @@ namespace lockstep::ddp {
 /// Sums the gradients of a model over the ranks while the backward computes
 /// them: DistributedDataParallel without the module's type.
 ///
-/// A backward that goes through an output of watch() is a *pass*. Each
+/// A backward that goes through a synced forward is a *pass*, whatever the loss
+/// is made of: outputs, derivatives of outputs, or what the forward computed
+/// inside. A forward is known in the graph by the nodes behind its outputs and
+/// by the numbers that autograd gave to the nodes it made.
+///
+/// A pass opens before the first gradient is added to a parameter. Each
 /// gradient is copied into its bucket as it arrives; a full bucket is exchanged
 /// by a thread of the reducer's own, in a group of its own, in the order of the
 /// buckets. When the backward ends, .grad holds the result.
@@ -40,10 +48,13 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  /// Before a forward under autograd.
-  void begin_forward();
-  /// An output of the last forward, which was of `samples` samples, such that
-  /// a backward through it is a pass.
+  /// Before a forward under autograd. What it returns is for end_forward().
+  uint64_t begin_forward();
+  /// After it: a backward through what was computed in between, which was of
+  /// `samples` samples, is a pass.
+  void end_forward(uint64_t begin, int64_t samples);
+  /// An output of that forward, such that a backward through it or through its
+  /// derivatives is a pass.
   torch::Tensor watch(const torch::Tensor& output, int64_t samples);
 
   bool is_synced() const { return is_synced_; }
@@ -57,8 +68,22 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
 
  private:
   class OutputNode;
+  class BeforeGradient;
   class Ending;
   using Work = c10::intrusive_ptr<c10d::Work>;
+
+  struct Forward {
+    int64_t number = 0;
+    int64_t samples = 0;
+  };
+  /// How autograd numbers the nodes of graphs: by thread, and in a thread in
+  /// the order in which they are made.
+  using NodeId = std::pair<uint64_t, uint64_t>;
+  /// The nodes that a forward made: from a NodeId to before `end`.
+  struct ForwardNodes {
+    uint64_t end = 0;
+    Forward forward;
+  };
 
   /// Where parameter p's gradient goes.
   struct Slot {
@@ -98,7 +123,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void add_hooks();
   void lay_out(const std::vector<size_t>& order);
   void follow_arrivals(int root, const std::vector<size_t>& arrivals);
-  Round next_round();
+  Round next_round(const Forward& reached);
   Round agree(bool is_active, int64_t samples);
   void note_active(const std::vector<int>& active);
   void check_usable() const;
@@ -106,17 +131,32 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   [[noreturn]] void give_up(const Problem& problem);
   std::string names_of(const std::vector<size_t>& places) const;
 
-  // In the backward.
-  void on_output();
-  void on_gradient(size_t p, bool is_defined);
-  Pass new_pass(const Round& round) const;
-  void open_pass(int task);
+  // In the graph.
+  torch::Tensor put_node(const torch::Tensor& tensor, const Forward& forward);
+  /// The synced forward that made the node; nullptr if none did.
+  const Forward* forward_of(const torch::autograd::Node& node) const;
+  /// A synced forward that this backward goes through; nullptr if none.
+  const Forward* forward_in_backward() const;
+  /// Of all synced forwards that this backward goes through. `reached` is one
+  /// of them: the node that a backward starts from is not in autograd's list.
+  int64_t samples_in_backward(const Forward& reached) const;
   /// Parameters that this backward gives no gradient. Nothing if it gives none
   /// to any, as torch::autograd::grad() does.
   std::optional<std::vector<size_t>> unused_in_backward();
-  int64_t samples_in_backward() const;
   void check_unmoved(size_t p);
+
+  // In the backward.
+  void on_output(const Forward& forward);
+  void before_gradient(size_t p);
+  void on_gradient(size_t p, const torch::Tensor& incoming);
+  void on_unsynced_gradient(size_t p, const torch::Tensor& incoming);
+  Pass new_pass(const Round& round) const;
+  void open_pass(int task, const Forward& reached);
   void set_aside();
+  void note_mixture(size_t p);
+  /// Gives p a .grad in memory of its own, if autograd took `incoming` for it
+  /// and others hold that memory as well.
+  void own_gradient(size_t p, const torch::Tensor& incoming);
   void send_buffers();
   void arrive(size_t p, bool has_gradient);
   void fill_slot(size_t p, bool has_gradient);
@@ -144,11 +184,12 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   torch::Device device_ = torch::kCPU;
   std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;
   std::vector<uintptr_t> hook_keys_;
+  std::vector<torch::autograd::FunctionPreHook*> pre_hooks_;
   CommHook hook_;
   std::optional<CommStream> stream_;
 
   bool is_synced_ = true;
-  int64_t forwards_ = 0;
+  int64_t forward_count_ = 0;
   std::optional<Joining> joining_;
   std::vector<Bucket> buckets_;
   std::vector<Slot> slots_;
@@ -157,9 +198,12 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::vector<bool> is_used_;      // by any rank; empty: all are
   PackedTensors packed_buffers_;
 
-  std::mutex mutex_;               // what follows, for autograd's threads
-  std::vector<int> last_task_;     // in which p got a gradient
+  std::mutex mutex_;  // what follows, for autograd's threads
+  std::map<NodeId, ForwardNodes> forwards_;
+  std::deque<NodeId> by_age_;      // of forwards_
+  int unsynced_task_ = -1;         // a backward that is known to be no pass
   std::vector<bool> is_unsynced_;  // p's .grad has a part of this rank's own
+  std::vector<bool> is_mixed_;     // kNone: and a sum over the ranks as well
   std::optional<Pass> pass_;
   std::string failure_;
   WorkQueue queue_;  // last, so that it ends first
