@@ -1,0 +1,165 @@
+// Gradients that autograd hands out as views of one another's memory.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "lockstep/parallel/ddp/distributed_data_parallel.h"
+#include "tests/base/temporary_folder.h"
+#include "tests/parallel/ddp/ranks.h"
+
+namespace lockstep {
+namespace {
+
+using namespace testing_ddp;  // NOLINT
+using torch::Tensor;
+using Options = DistributedDataParallelOptions;
+
+/// What every BERT does: both parameters' gradients are views of one tensor.
+struct PositionsImpl : torch::nn::Module {
+  PositionsImpl() {
+    position = register_parameter("position", torch::zeros({4}));
+    type = register_parameter("type", torch::zeros({4}));
+  }
+  Tensor forward(Tensor x) {
+    return x + (position.unsqueeze(0) + type.unsqueeze(0));
+  }
+  Tensor position, type;
+};
+using Positions = DistributedDataParallel<PositionsImpl>;
+
+std::vector<Options> every_option() {
+  return {Options(),
+          Options().gradient_as_bucket_view(false),
+          Options().static_graph(true),
+          Options().static_graph(true).gradient_as_bucket_view(false),
+          Options().find_unused_parameters(true),
+          Options().average(GradientAverage::kSamples)};
+}
+
+class DdpSharedGradients : public OnBackends {};
+
+INSTANTIATE_TEST_SUITE_P(Backends, DdpSharedGradients,
+                         testing::Values("shm", "gloo"),
+                         [](const auto& info) { return info.param; });
+
+// LibTorch itself counts the second gradient twice when it adds, so that the
+// sums here are computed from single ones.
+TEST_P(DdpSharedGradients, AddUpToWhatEachBackwardGives) {
+  for (const Options& options : every_option()) {
+    EXPECT_EQ(on_ranks(2,
+                       [&](World world) {
+                         auto net = std::make_shared<PositionsImpl>();
+                         Positions model(net, world, options);
+                         const Tensor x = inputs(world.rank(), 1);
+                         const Tensor mean = inputs(0, 2).mean(0);
+                         for (int step = 1; step < 4; ++step) {
+                           (model(x) * x).sum().backward();
+                           check_same(gradients_of(*net),
+                                      {mean * step, mean * step}, 1e-6);
+                         }
+                       }),
+              "");
+  }
+}
+
+TEST_P(DdpSharedGradients, AddUpUnderNoSync) {
+  for (const Options& options : every_option()) {
+    EXPECT_EQ(on_ranks(2,
+                       [&](World world) {
+                         auto net = std::make_shared<PositionsImpl>();
+                         Positions model(net, world, options);
+                         const Tensor x = inputs(world.rank(), 1);
+                         {
+                           const auto no_sync = model->no_sync();
+                           for (int step = 1; step < 4; ++step) {
+                             (model(x) * x).sum().backward();
+                             const Tensor sum = x[0] * step;
+                             check_same(gradients_of(*net), {sum, sum}, 1e-6);
+                           }
+                         }
+                         (model(x) * x).sum().backward();
+                         const Tensor sum = inputs(0, 2).mean(0) * 4;
+                         check_same(gradients_of(*net), {sum, sum}, 1e-6);
+                       }),
+              "");
+  }
+}
+
+TEST_P(DdpSharedGradients, LeaveTheCallersTensorsAlone) {
+  for (const Options& options : every_option()) {
+    EXPECT_EQ(on_ranks(2,
+                       [&](World world) {
+                         auto net = std::make_shared<PositionsImpl>();
+                         Positions model(net, world, options);
+                         const Tensor zero = torch::zeros({1, 4});
+                         const Tensor given = inputs(world.rank(), 1);
+                         const Tensor before = given.clone();
+                         for (int step = 1; step < 3; ++step) {
+                           // The gradient of `position` is a view of `given`.
+                           model(zero).backward(given);
+                           check_same({given}, {before});
+                           const Tensor sum = inputs(0, 2).mean(0) * step;
+                           check_same(gradients_of(*net), {sum, sum}, 1e-6);
+                         }
+                         {
+                           const auto no_sync = model->no_sync();
+                           net->zero_grad();
+                           model(zero).backward(given);
+                           model(zero).backward(given);
+                           check_same({given}, {before});
+                         }
+                       }),
+              "");
+  }
+}
+
+/// The gradient arrives at a view of what the caller holds, on its own.
+struct OffsetImpl : torch::nn::Module {
+  OffsetImpl() { offset = register_parameter("offset", torch::zeros({4})); }
+  Tensor forward(Tensor x) { return x + offset.unsqueeze(0); }
+  Tensor offset;
+};
+
+TEST_P(DdpSharedGradients, OfOneParameterAndAResidualBranchAreApart) {
+  for (const Options& options : every_option()) {
+    EXPECT_EQ(on_ranks(2,
+                       [&](World world) {
+                         auto net = std::make_shared<OffsetImpl>();
+                         DistributedDataParallel<OffsetImpl> model(net, world,
+                                                                   options);
+                         const Tensor given = inputs(world.rank(), 1);
+                         for (int step = 1; step < 3; ++step) {
+                           Tensor x = torch::zeros({1, 4}).requires_grad_();
+                           model(x).backward(given);
+                           check_same({given, x.grad()},
+                                      {inputs(world.rank(), 1),
+                                       inputs(world.rank(), 1)});
+                           check_same(gradients_of(*net),
+                                      {inputs(0, 2).mean(0) * step}, 1e-6);
+                         }
+                       }),
+              "");
+  }
+}
+
+TEST_P(DdpSharedGradients, AGradInMemoryOfTheUsersStaysThere) {
+  EXPECT_EQ(
+      on_ranks(2,
+               [](World world) {
+                 auto net = std::make_shared<PositionsImpl>();
+                 Positions model(net, world,
+                                 Options().gradient_as_bucket_view(false));
+                 Tensor flat = torch::zeros({2, 4});
+                 net->position.mutable_grad() = flat[0];
+                 net->type.mutable_grad() = flat[1];
+                 const Tensor x = inputs(world.rank(), 1);
+                 (model(x) * x).sum().backward();
+                 check_same(
+                     {flat},
+                     {inputs(0, 2).mean(0, true).expand({2, 4}).contiguous()},
+                     1e-6);
+               }),
+      "");
+}
+
+}  // namespace
+}  // namespace lockstep
