@@ -30,12 +30,27 @@ std::vector<Child> children_of(const IValue& value) {
   return children;
 }
 
+namespace {
+
+bool has_undefined(const IValue& value) {
+  if (value.isTensor()) return !value.toTensor().defined();
+  for (const Child& child : children_of(value)) {
+    if (has_undefined(child.value)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 IValue rebuild(const IValue& prototype, std::vector<IValue> children) {
   if (prototype.isTuple()) {
     const auto tuple = prototype.toTuple();
     // Names of a named tuple live in its type, which holds for the copy when
     // every element keeps its own type; the names are worth keeping only then.
-    if (tuple->type()->schema()) {
+    // To ask an unnamed tuple for its type is to ask every tensor in it for its
+    // strides. An undefined tensor has none, and no named tuple has one: there
+    // it is None.
+    if (!has_undefined(prototype) && tuple->type()->schema()) {
       return c10::ivalue::Tuple::createNamed(std::move(children),
                                              tuple->type<c10::TupleType>());
     }

@@ -158,10 +158,14 @@ IValue gather_values(std::span<const IValue> outputs, const Device& device,
   if (first.isNone()) return first;
   if (first.isTensor()) {
     std::vector<Tensor> tensors;
-    for (const IValue& output : outputs) {
-      tensors.push_back(output.toTensor());
-      if (!tensors.back().defined()) return IValue(Tensor());
+    for (const IValue& output : outputs) tensors.push_back(output.toTensor());
+    const bool is_defined = tensors[0].defined();
+    for (const Tensor& tensor : tensors) {
+      if (tensor.defined() == is_defined) continue;
+      fail_gather(path, "is an undefined tensor on some replicas only", "", "",
+                  "return a tensor on all of them, or on none");
     }
+    if (!is_defined) return first;
     return gather_tensors(std::move(tensors), device, dim, path);
   }
   if (!is_nested(first)) {

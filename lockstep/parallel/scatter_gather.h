@@ -16,7 +16,8 @@ namespace lockstep {
 /// Chunks are ceil(n / k) long, so the last may be shorter and trailing
 /// devices may get none: 5 over 4 gives 2, 2, 1. Tensors on another device are
 /// copied; chunks for CPU slices share the batch's memory. `batch` may nest
-/// tuples, lists and dicts of tensors; anything else is shared by reference.
+/// tuples, lists and dicts of tensors; anything else is shared by reference,
+/// and so is an undefined tensor.
 ///
 /// Throws InvalidArgument for a tensor without `dim`, and for tensors that
 /// give different numbers of chunks (PyTorch drops the surplus in silence).
@@ -26,10 +27,12 @@ std::vector<c10::IValue> scatter(const c10::IValue& batch,
 
 /// The inverse: concatenates the replicas' outputs along `dim` on
 /// `output_device`. Nested outputs are gathered element by element, 0-d
-/// tensors into a vector (with a warning), None stays None.
+/// tensors into a vector (with a warning). None, and an undefined tensor, which
+/// is what None is in C++, stay what they are.
 ///
-/// Throws InvalidArgument for outputs that differ in structure or shape, and
-/// for anything but tensors (return a tensor instead of a number).
+/// Throws InvalidArgument for outputs that differ in structure or shape, or
+/// that only some replicas have, and for anything but tensors (return a tensor
+/// instead of a number).
 c10::IValue gather(std::span<const c10::IValue> outputs,
                    const Device& output_device, int64_t dim = 0);
 
