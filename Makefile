@@ -3,6 +3,7 @@
 #   make PRESET=dev build            another preset: dev, asan, tsan, coverage
 #   make test LABEL=unit             only tests with that label
 #   make test FILTER=Scatter         only suites whose name matches
+#   make test RERUN=1                run what failed once more, as .ci/run does
 #   make fuzz SECONDS_EACH=600       fuzz for longer
 #   make setup PYTHON=/usr/bin/python3.11
 #   make build Torch_DIR=/opt/libtorch/share/cmake/Torch   your own LibTorch
@@ -15,6 +16,7 @@ FILTER ?=
 BUILD := build/$(PRESET)
 JOBS ?= $(shell nproc)
 TEST_JOBS ?= 2
+RERUN ?=
 SECONDS_EACH ?= 60
 
 export JOBS PYTHON Torch_DIR LOCKSTEP_PYTHON CMAKE_ARGS
@@ -45,7 +47,7 @@ demo: build ## Train on one device, then DataParallel, and compare them
 	@tools/demo.sh $(BUILD)/bin/lockstep
 
 test: all ## Build everything and run the tests (LABEL=unit, FILTER=name)
-	@tools/run_tests.sh $(BUILD) --parallel $(TEST_JOBS) \
+	@tools/run_tests.sh $(if $(RERUN),--rerun) $(BUILD) --parallel $(TEST_JOBS) \
 	  $(if $(LABEL),-L '^($(LABEL))$$') $(if $(FILTER),-R '$(FILTER)')
 
 fuzz: setup ## Feed hostile files to what reads them (SECONDS_EACH=60)
