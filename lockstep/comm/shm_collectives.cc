@@ -245,12 +245,13 @@ SharedMemory ShmCollectives::share(size_t bytes, Timeout timeout) {
       segments.push_back(shm::Segment::open(each.address));
       sizes.push_back(std::min(each.bytes, each.address.bytes));
     }
-  } catch (const CommError& error) {
+  } catch (const Error& error) {
     group_.fail(error.what());
     throw;
   }
   // Until all have opened it, no rank may let go of its own.
   group_.sync();
+  own->close_file();
   SharedMemory memory(std::move(segments), std::move(sizes));
   shared_.emplace_back(memory.impl_);
   return memory;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <set>
 #include <unistd.h>
@@ -14,6 +16,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/first_line.h"
 #include "lockstep/base/host_name.h"
+#include "lockstep/base/out_of_resources.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/comm/agent/link.h"
 #include "lockstep/comm/backends.h"
@@ -49,9 +52,17 @@ c10::intrusive_ptr<c10d::Backend> connect_gloo(const BackendOptions& options) {
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
+    const std::string what =
+        fmt::format("rank {} of {} can't connect to the others", options.rank,
+                    options.size);
+    // Gloo tells the cause in words alone.
+    for (const int resource : {EMFILE, ENFILE, ENOMEM}) {
+      if (std::strstr(error.what(), std::strerror(resource)) != nullptr) {
+        throw OutOfResources("comm", what, resource);
+      }
+    }
     throw CommError(
-        {.what = fmt::format("rank {} of {} can't connect to the others",
-                             options.rank, options.size),
+        {.what = what,
          .got = first_line(error.what()),
          .fix = "look at their own output, and at GLOO_SOCKET_IFNAME"});
   }
@@ -155,6 +166,8 @@ std::string World::Impl::get(const std::string& key) const {
     try {
       store->wait({key}, piece);
       return store->get_to_str(key);
+    } catch (const OutOfResources&) {
+      throw;
     } catch (const std::exception& error) {
       const double now_s = waited.seconds();
       const bool is_late = now_s >= seconds_of(timeout);

@@ -20,7 +20,7 @@ std::unique_ptr<const Page> open_page() {
   if (!text) return nullptr;
   try {
     return std::make_unique<const Page>(Page::open(*text));
-  } catch (const CommError& error) {
+  } catch (const Error& error) {
     log_debug("comm", error.what());
     return nullptr;
   }

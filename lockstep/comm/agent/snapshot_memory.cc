@@ -7,6 +7,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/out_of_resources.h"
 #include "lockstep/base/round_up.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/comm/agent/link.h"
@@ -129,8 +130,12 @@ void SnapshotHolder::look() {
   SnapshotOffer& offer = page_.header().snapshots;
   if (offer.state.load() != State::kOffered) return;
   try {
-    slots_ = {shm::Segment::open(offer.slots[0]),
-              shm::Segment::open(offer.slots[1])};
+    slots_ = {shm::Segment::adopt(offer.slots[0]),
+              shm::Segment::adopt(offer.slots[1])};
+  } catch (const OutOfResources& error) {
+    log_warning("launch", error.what());
+    set_state(offer, State::kNone);
+    return;
   } catch (const CommError& error) {
     log_debug("launch", error.what());  // whoever offered it is gone
     set_state(offer, State::kNone);

@@ -14,6 +14,7 @@
 #include "lockstep/base/cpu_set.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/host_name.h"
+#include "lockstep/base/out_of_resources.h"
 #include "lockstep/base/round_up.h"
 #include "lockstep/comm/shm/fixed_text.h"
 #include "lockstep/comm/shm/futex.h"
@@ -125,7 +126,7 @@ void Group::join() {
                      .fix = "give each its own RANK"});
   }
   own.pid = ::getpid();
-  own.start_time = start_time_of(::getpid());
+  own.start_time = own_start_time();
   for (const int core : allowed_cores()) {
     const auto index = static_cast<size_t>(core);
     if (index / 64 < own.cores.size()) {
@@ -160,6 +161,10 @@ void Group::watch(int other) {
     peer = PeerProcess(its.pid, its.start_time);
   } catch (const CommError& error) {
     give_up_on_ended(other);
+  } catch (const OutOfResources& error) {
+    // That rank is well: this one can't go on.
+    fail(error.what());
+    throw;
   }
 }
 

@@ -46,7 +46,7 @@ void Mailbox::join() {
          .fix = "give each its own RANK"});
   }
   own.pid.store(::getpid());
-  own.start_time.store(start_time_of(::getpid()));
+  own.start_time.store(own_start_time());
   own.state.store(State::kHere);
 }
 

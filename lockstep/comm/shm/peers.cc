@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/out_of_resources.h"
 
 namespace lockstep::shm {
 
@@ -44,6 +45,8 @@ void Peers::look_at_processes() {
         process = PeerProcess(pid, line.start_time.load());
       } catch (const CommError&) {
         end = name(other) + " ended";
+      } catch (const OutOfResources&) {
+        continue;  // nothing is known of it; the next look may get further
       }
     }
     if (!process.has_ended()) continue;

@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/out_of_resources.h"
 #include "lockstep/base/round_up.h"
 
 namespace lockstep::shm {
@@ -35,6 +36,7 @@ OwnSegments& own_segments() {
 
 [[noreturn]] void fail(const std::string& what, int error,
                        const std::string& fix = {}) {
+  if (is_out_of_resources(error)) throw OutOfResources("comm", what, error);
   throw CommError({.what = what, .got = std::strerror(error), .fix = fix});
 }
 
@@ -71,14 +73,28 @@ std::shared_ptr<const Segment> Segment::create(size_t bytes) {
 }
 
 std::shared_ptr<const Segment> Segment::open(const SegmentAddress& address) {
-  if (address.pid == ::getpid()) {
-    OwnSegments& own = own_segments();
-    const std::lock_guard lock(own.mutex);
-    const auto found = own.by_inode.find(address.inode);
-    if (found != own.by_inode.end()) {
-      if (auto segment = found->second.lock()) return segment;
-    }
-  }
+  if (auto segment = find_own(address)) return segment;
+  auto segment = map_file(address);
+  segment->close_file();
+  return segment;
+}
+
+std::shared_ptr<const Segment> Segment::adopt(const SegmentAddress& address) {
+  if (auto segment = find_own(address)) return segment;
+  return map_file(address);
+}
+
+std::shared_ptr<const Segment> Segment::find_own(
+    const SegmentAddress& address) {
+  if (address.pid != ::getpid()) return nullptr;
+  OwnSegments& own = own_segments();
+  const std::lock_guard lock(own.mutex);
+  const auto found = own.by_inode.find(address.inode);
+  return found != own.by_inode.end() ? found->second.lock() : nullptr;
+}
+
+std::shared_ptr<const Segment> Segment::map_file(
+    const SegmentAddress& address) {
   const std::string path =
       fmt::format("/proc/{}/fd/{}", address.pid, address.fd);
   FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC));

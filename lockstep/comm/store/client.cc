@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/out_of_resources.h"
 #include "lockstep/comm/store/refusal_log.h"
 
 namespace lockstep::store {
@@ -57,6 +58,7 @@ std::unique_ptr<Channel> Client::connect(Time deadline) const {
     if (wrong) throw CommError(*wrong);
     if (Clock::now() < deadline) ::poll(nullptr, 0, kPauseMs);
   } while (Clock::now() < deadline);
+  check_descriptors("comm", "can't connect to the job's store");
   throw Unreachable({.what = fmt::format("no way to the job's store at {} port "
                                          "{}",
                                          options_.host, options_.port),

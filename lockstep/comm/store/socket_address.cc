@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/out_of_resources.h"
 
 namespace lockstep::store {
 namespace {
@@ -221,6 +222,9 @@ FileDescriptor connect_to(const SocketAddress& address,
                           std::chrono::steady_clock::time_point deadline) {
   FileDescriptor socket(::socket(
       address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket.is_open() && is_out_of_resources(errno)) {
+    throw OutOfResources("comm", "can't connect to " + address.text(), errno);
+  }
   if (!socket.is_open()) return {};
   const int on = 1;
   ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);

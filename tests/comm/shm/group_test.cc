@@ -3,6 +3,7 @@
 #include <csignal>
 #include <fstream>
 #include <string_view>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
@@ -10,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/out_of_resources.h"
 #include "lockstep/comm/shm/collectives.h"
 #include "tests/comm/shm/ranks.h"
 
@@ -169,6 +171,33 @@ TEST(Group, PassesARanksFailureOn) {
   EXPECT_TRUE(contains(messages[0], "rank 2") &&
               contains(messages[0], "the disk is full"))
       << messages[0];
+}
+
+// Rank 1 can open nothing to watch rank 0 with. It is there, so that nobody
+// can say that it ended.
+TEST(Group, DoesNotTakeTheLackOfDescriptorsForALostRank) {
+  const auto segment = Group::make_segment(2);
+  RankProcess starved([&] {
+    const auto opened = Segment::open(segment->address());
+    const rlimit none{.rlim_cur = 0, .rlim_max = 0};
+    ::setrlimit(RLIMIT_NOFILE, &none);
+    try {
+      Group group(opened, 1, 2, kLong);
+    } catch (const OutOfResources&) {
+      for (;;) ::pause();
+    }
+  });
+  try {
+    Group group(segment, 0, 2, kLong);
+    call(group, Operation::kBarrier);
+    FAIL() << "no error";
+  } catch (const CommError& error) {
+    EXPECT_TRUE(contains(error.what(), "rank 1") &&
+                contains(error.what(), "failed while rank 0") &&
+                contains(error.what(), "Too many open files") &&
+                !contains(error.what(), "ended"))
+        << error.what();
+  }
 }
 
 TEST(Group, RefusesTwoProcessesOfOneRank) {

@@ -2,13 +2,17 @@
 
 #include <cstring>
 #include <fcntl.h>
+#include <filesystem>
+#include <iterator>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/out_of_resources.h"
 #include "tests/comm/shm/ranks.h"
 
 namespace lockstep::shm {
@@ -30,6 +34,50 @@ TEST(Segment, IsSharedWithOtherProcesses) {
 TEST(Segment, IsMappedOnceInAProcess) {
   const auto segment = Segment::create(100);
   EXPECT_EQ(Segment::open(segment->address()), segment);
+}
+
+// What else would be open in this process is counted, too.
+size_t open_descriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<size_t>(std::distance(begin(all), end(all)));
+}
+
+TEST(Segment, OfAnotherProcessKeepsNoDescriptor) {
+  const auto segment = Segment::create(10'000);
+  const SegmentAddress address = segment->address();
+  RankProcess reader([&] {
+    const size_t before = open_descriptors();
+    const auto opened = Segment::open(address);
+    require(open_descriptors() == before, "a descriptor stays open");
+    const auto adopted = Segment::adopt(address);
+    require(open_descriptors() == before + 1, "nobody can open it here");
+    require(adopted->address().inode == address.inode, "another segment");
+  });
+  EXPECT_EQ(reader.wait(), "");
+}
+
+TEST(Segment, StaysMappedWithoutItsDescriptor) {
+  const auto segment = Segment::create(10'000);
+  const SegmentAddress address = segment->address();
+  segment->close_file();
+  std::memcpy(segment->bytes().data(), "hello", 6);
+  EXPECT_EQ(Segment::open(address), segment);
+  EXPECT_EQ(segment->address().fd, -1);
+}
+
+TEST(Segment, TellsTheLackOfDescriptorsFromALostProcess) {
+  const auto segment = Segment::create(10'000);
+  const SegmentAddress address = segment->address();
+  RankProcess reader([&] {
+    const rlimit none{.rlim_cur = 0, .rlim_max = 0};
+    ::setrlimit(RLIMIT_NOFILE, &none);
+    Segment::open(address);
+  });
+  const std::string message = reader.wait();
+  EXPECT_NE(message.find("Too many open files (this process may have 0 open)"),
+            std::string::npos)
+      << message;
+  EXPECT_NE(message.find("ulimit -n"), std::string::npos) << message;
 }
 
 TEST(Segment, CantBeCutShort) {
@@ -61,7 +109,7 @@ TEST(Segment, SaysHowMuchItCouldNotGet) {
   try {
     Segment::create(size_t{1} << 60);
     FAIL() << "no error";
-  } catch (const CommError& error) {
+  } catch (const OutOfResources& error) {
     EXPECT_NE(std::string(error.what()).find("1152921504606846976 bytes"),
               std::string::npos)
         << error.what();
