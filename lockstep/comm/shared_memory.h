@@ -24,6 +24,10 @@ class SharedMemory {
   int ranks() const { return static_cast<int>(impl_->bytes.size()); }
   /// Of `rank`; starts at a page.
   std::span<std::byte> of(int rank) const;
+  /// Keeps rank's memory mapped here, and no other's.
+  std::shared_ptr<const void> owner_of(int rank) const {
+    return impl_->segments.at(static_cast<size_t>(rank));
+  }
   /// The bytes from `offset` (a multiple of 64) of rank's memory as a tensor.
   /// Throws InvalidArgument if they don't fit.
   torch::Tensor tensor(int rank, size_t offset, at::IntArrayRef sizes,

@@ -4,6 +4,9 @@
 #include <cstdlib>
 #include <new>
 #include <sys/mman.h>
+#include <utility>
+
+#include "lockstep/base/round_up.h"
 
 namespace lockstep {
 namespace {
@@ -18,6 +21,19 @@ constexpr int64_t kMappedBytes = int64_t{1} << 20;
 
 void unmap_list(BlockHeader* block) {
   while (block != nullptr) unmap_block(std::exchange(block, block->next));
+}
+
+BlockHeader* make_header(SizeClass size_class, void* memory,
+                         Donation* donation) {
+  return new (memory)
+      BlockHeader{.magic = 0,
+                  .charged_bytes = 0,
+                  .capacity_bytes = size_class.capacity_bytes,
+                  .next = nullptr,
+                  .donation = donation,
+                  .size_class = static_cast<int16_t>(size_class.index),
+                  .account = 0,
+                  .slices = 0};
 }
 
 }  // namespace
@@ -35,6 +51,11 @@ SizeClass size_class_of(int64_t bytes) {
           base + steps * step};
 }
 
+SizeClass size_class_for_data(int64_t bytes) {
+  return size_class_of(round_up<int64_t>(bytes, kBlockAlignment) +
+                       static_cast<int64_t>(sizeof(BlockHeader)));
+}
+
 BlockHeader* map_block(SizeClass size_class) {
   const auto capacity = static_cast<size_t>(size_class.capacity_bytes);
   void* memory = nullptr;
@@ -46,31 +67,10 @@ BlockHeader* map_block(SizeClass size_class) {
                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return nullptr;
   }
-  return new (memory)
-      BlockHeader{.magic = 0,
-                  .charged_bytes = 0,
-                  .capacity_bytes = size_class.capacity_bytes,
-                  .next = nullptr,
-                  .size_class = static_cast<int16_t>(size_class.index),
-                  .account = 0,
-                  .slices = 0,
-                  .is_donated = false};
-}
-
-BlockHeader* place_block(SizeClass size_class, void* memory) {
-  return new (memory)
-      BlockHeader{.magic = 0,
-                  .charged_bytes = 0,
-                  .capacity_bytes = size_class.capacity_bytes,
-                  .next = nullptr,
-                  .size_class = static_cast<int16_t>(size_class.index),
-                  .account = 0,
-                  .slices = 0,
-                  .is_donated = true};
+  return make_header(size_class, memory, /*donation=*/nullptr);
 }
 
 void unmap_block(BlockHeader* block) {
-  if (block->is_donated) return;
   if (block->capacity_bytes < kMappedBytes) {
     std::free(block);
   } else {
@@ -81,8 +81,14 @@ void unmap_block(BlockHeader* block) {
 BlockHeader* BlockCache::take(int size_class) {
   const auto index = static_cast<size_t>(size_class);
   const std::lock_guard lock(mutex_);
+  BlockHeader* block = donated_[index];
+  if (block != nullptr) {
+    donated_[index] = block->next;
+    donated_bytes_.fetch_sub(block->capacity_bytes, std::memory_order_relaxed);
+    return block;
+  }
   last_use_[index] = ++clock_;
-  BlockHeader* block = free_[index];
+  block = free_[index];
   if (block == nullptr) return nullptr;
   free_[index] = block->next;
   cached_bytes_.fetch_sub(block->capacity_bytes, std::memory_order_relaxed);
@@ -90,6 +96,7 @@ BlockHeader* BlockCache::take(int size_class) {
 }
 
 void BlockCache::put(BlockHeader* block, int64_t limit_bytes) {
+  if (block->donation != nullptr) return put_donated(block);
   BlockHeader* excess = nullptr;
   {
     const std::lock_guard lock(mutex_);
@@ -98,9 +105,56 @@ void BlockCache::put(BlockHeader* block, int64_t limit_bytes) {
     free_[index] = block;
     last_use_[index] = ++clock_;
     cached_bytes_.fetch_add(block->capacity_bytes, std::memory_order_relaxed);
-    if (cached_bytes() > limit_bytes) excess = evict(limit_bytes);
+    if (cached_bytes_ > limit_bytes) excess = evict(limit_bytes);
   }
   unmap_list(excess);
+}
+
+void BlockCache::put_donated(BlockHeader* block) {
+  // Destroyed without the lock: to unmap memory takes long.
+  std::unique_ptr<Donation> done;
+  const std::lock_guard lock(mutex_);
+  Donation* const donation = block->donation;
+  if (donation->is_withdrawn) {
+    if (--donation->blocks == 0) done.reset(donation);
+    return;
+  }
+  add_donated(block);
+}
+
+void BlockCache::add_donated(BlockHeader* block) {
+  const auto index = static_cast<size_t>(block->size_class);
+  block->next = std::exchange(donated_[index], block);
+  donated_bytes_.fetch_add(block->capacity_bytes, std::memory_order_relaxed);
+}
+
+void BlockCache::donate(SizeClass size_class, void* memory,
+                        Donation& donation) {
+  BlockHeader* const block = make_header(size_class, memory, &donation);
+  block->magic = kFreedMagic;
+  const std::lock_guard lock(mutex_);
+  ++donation.blocks;
+  add_donated(block);
+}
+
+void BlockCache::withdraw(std::unique_ptr<Donation> donation) {
+  const std::lock_guard lock(mutex_);
+  donation->is_withdrawn = true;
+  for (BlockHeader*& list : donated_) {
+    BlockHeader** link = &list;
+    while (BlockHeader* const block = *link) {
+      if (block->donation != donation.get()) {
+        link = &block->next;
+        continue;
+      }
+      *link = block->next;
+      --donation->blocks;
+      donated_bytes_.fetch_sub(block->capacity_bytes,
+                               std::memory_order_relaxed);
+    }
+  }
+  // The last tensor that lies in it takes it along.
+  if (donation->blocks > 0) (void)donation.release();
 }
 
 void BlockCache::release_all() {
@@ -114,7 +168,7 @@ void BlockCache::release_all() {
 
 BlockHeader* BlockCache::evict(int64_t limit_bytes) {
   BlockHeader* evicted = nullptr;
-  while (cached_bytes() > limit_bytes) {
+  while (cached_bytes_ > limit_bytes) {
     size_t oldest = free_.size();
     for (size_t i = 0; i < free_.size(); ++i) {
       const bool is_older =
@@ -122,7 +176,7 @@ BlockHeader* BlockCache::evict(int64_t limit_bytes) {
       if (free_[i] != nullptr && is_older) oldest = i;
     }
     if (oldest == free_.size()) break;
-    while (free_[oldest] != nullptr && cached_bytes() > limit_bytes) {
+    while (free_[oldest] != nullptr && cached_bytes_ > limit_bytes) {
       BlockHeader* block = std::exchange(free_[oldest], free_[oldest]->next);
       cached_bytes_.fetch_sub(block->capacity_bytes, std::memory_order_relaxed);
       block->next = std::exchange(evicted, block);

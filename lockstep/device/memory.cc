@@ -1,6 +1,5 @@
 #include "lockstep/device/memory.h"
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdio>
@@ -19,63 +18,17 @@
 #include "lockstep/base/terminal.h"
 #include "lockstep/device/block_cache.h"
 #include "lockstep/device/cuda.h"
+#include "lockstep/device/memory_account.h"
 #include "lockstep/device/tensor_device.h"
 
 namespace lockstep {
 namespace {
 
-constexpr uint64_t kLiveMagic = 0x4c4f434b53544550;   // "LOCKSTEP"
-constexpr uint64_t kFreedMagic = 0x6672656564626c6b;  // "freedblk"
-constexpr int64_t kCacheSlackBytes = int64_t{64} << 20;
 // Above LibTorch's own, which has 0, and below a user's of the highest.
 constexpr uint8_t kPriority = 100;
-constexpr int kHostIndex = -1;
 constexpr Device kHost{DeviceKind::kCpu, kHostIndex, 1};
 
-// A cache line of its own each: slices count from different cores.
-struct alignas(64) Account {
-  std::atomic<int64_t> live_bytes{0};
-  std::atomic<int64_t> peak_bytes{0};
-  std::atomic<int64_t> highest_bytes{0};  // a peak that is never reset
-  std::atomic<int64_t> donated_bytes{0};
-  alignas(64) BlockCache cache;
-
-  void charge(int64_t bytes) {
-    const int64_t live =
-        live_bytes.fetch_add(bytes, std::memory_order_relaxed) + bytes;
-    raise(peak_bytes, live);
-    raise(highest_bytes, live);
-  }
-
-  /// Live and cached bytes together stay within a quarter above the peak.
-  int64_t cache_limit() const {
-    const int64_t highest = highest_bytes.load(std::memory_order_relaxed);
-    const int64_t live = live_bytes.load(std::memory_order_relaxed);
-    return std::max<int64_t>(
-        0, highest + highest / 4 + kCacheSlackBytes + donated_bytes - live);
-  }
-
-  MemoryStats stats() const {
-    return {live_bytes.load(), peak_bytes.load(), cache.cached_bytes()};
-  }
-
- private:
-  static void raise(std::atomic<int64_t>& highest, int64_t value) {
-    int64_t seen = highest.load(std::memory_order_relaxed);
-    while (seen < value && !highest.compare_exchange_weak(
-                               seen, value, std::memory_order_relaxed)) {
-    }
-  }
-};
-// Tensors outlive everything else, so nothing here may be destroyed at exit.
-static_assert(std::is_trivially_destructible_v<Account>);
-
-constinit std::array<Account, kMaxSlices + 1> accounts;
 constinit thread_local Device charged_device = kHost;
-
-Account& account_of(int slice) {
-  return accounts[static_cast<size_t>(slice - kHostIndex)];
-}
 
 std::string available_memory() {
   std::ifstream file("/proc/meminfo");
@@ -103,17 +56,12 @@ int64_t rounded_up(int64_t bytes) {
   return round_up<int64_t>(bytes, kBlockAlignment);
 }
 
-SizeClass size_class_for(int64_t bytes) {
-  return size_class_of(rounded_up(bytes) +
-                       static_cast<int64_t>(sizeof(BlockHeader)));
-}
-
 BlockHeader* take_block(size_t bytes) {
   constexpr size_t kMost = size_t{1} << 46;
   if (bytes > kMost) out_of_memory(bytes);
-  Account& account = account_of(charged_device.index);
+  MemoryAccount& account = account_of(charged_device.index);
   const int64_t rounded = rounded_up(static_cast<int64_t>(bytes));
-  const SizeClass size_class = size_class_for(rounded);
+  const SizeClass size_class = size_class_for_data(rounded);
   BlockHeader* block = account.cache.take(size_class.index);
   if (block == nullptr) block = map_block(size_class);
   if (block == nullptr) {
@@ -145,7 +93,7 @@ void free_data(void* data) {
   if (block->magic != kLiveMagic) die_of_corruption(*block);
   c10::profiledCPUMemoryReporter().Delete(data);
   block->magic = kFreedMagic;
-  Account& account = account_of(block->account);
+  MemoryAccount& account = account_of(block->account);
   account.live_bytes.fetch_sub(block->charged_bytes, std::memory_order_relaxed);
   account.cache.put(block, account.cache_limit());
 }
@@ -174,14 +122,6 @@ AccountingAllocator& allocator() {
   return *instance;
 }
 
-void check_slice(const Device& device) {
-  if (device.index < 0 || device.index >= kMaxSlices) {
-    throw DeviceError(
-        {.what = fmt::format("no account for {}", device.name()),
-         .expected = fmt::format("cpu:0..cpu:{}", kMaxSlices - 1)});
-  }
-}
-
 }  // namespace
 
 void install_accounting_allocator() {
@@ -193,34 +133,9 @@ bool has_accounting_allocator() {
   return c10::GetCPUAllocator() == &allocator();
 }
 
-int64_t donated_bytes_for(int64_t bytes) {
-  return size_class_for(bytes).capacity_bytes;
-}
-
-void donate_memory(const Device& device, std::span<std::byte> memory,
-                   std::span<const int64_t> tensor_bytes) {
-  if (!has_accounting_allocator() || device.is_cuda()) return;
-  check_slice(device);
-  Account& account = account_of(device.index);
-  for (const int64_t bytes : tensor_bytes) {
-    const SizeClass size_class = size_class_for(bytes);
-    const auto capacity = static_cast<size_t>(size_class.capacity_bytes);
-    if (capacity > memory.size()) {
-      throw DeviceError({.what = "too little memory was donated",
-                         .expected = fmt::format("{} bytes more", capacity),
-                         .got = fmt::format("{}", memory.size())});
-    }
-    BlockHeader* block = place_block(size_class, memory.data());
-    block->magic = kFreedMagic;
-    account.donated_bytes += size_class.capacity_bytes;
-    account.cache.put(block, account.cache_limit());
-    memory = memory.subspan(capacity);
-  }
-}
-
 MemoryScope::MemoryScope(const Device& device) : previous_(charged_device) {
   if (device.is_cuda()) return;
-  check_slice(device);
+  account_of(device);  // throws if there is none
   charged_device = device;
 }
 
@@ -228,21 +143,23 @@ MemoryScope::~MemoryScope() { charged_device = previous_; }
 
 MemoryStats memory_stats(const Device& device) {
   if (device.is_cuda()) return cuda::memory_stats(device.index);
-  check_slice(device);
-  return account_of(device.index).stats();
+  return account_of(device).stats();
 }
 
 MemoryStats host_memory_stats() { return account_of(kHostIndex).stats(); }
 
 void reset_peak_memory() {
-  for (Account& account : accounts) {
+  for (int slice = kHostIndex; slice < kMaxSlices; ++slice) {
+    MemoryAccount& account = account_of(slice);
     account.peak_bytes = account.live_bytes.load();
   }
   if (cuda::device_count() > 0) cuda::reset_peak_memory();
 }
 
 void release_cached_memory() {
-  for (Account& account : accounts) account.cache.release_all();
+  for (int slice = kHostIndex; slice < kMaxSlices; ++slice) {
+    account_of(slice).cache.release_all();
+  }
 }
 
 std::optional<Device> DeviceOf::operator()(const at::Tensor& tensor) const {

@@ -1,8 +1,6 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <span>
 
 #include "lockstep/device/device.h"
 
@@ -28,16 +26,6 @@ struct MemoryStats {
 void install_accounting_allocator();
 bool has_accounting_allocator();
 
-/// What memory a tensor of `bytes` takes from donate_memory().
-int64_t donated_bytes_for(int64_t bytes);
-/// Lets `device`'s account make tensors of these sizes, and of like sizes, in
-/// `memory` (aligned to 64 bytes, as large as donated_bytes_for() says for
-/// all). It must stay to the end of the process. For memory that other
-/// processes see: a gradient that is made there need not be copied to them.
-/// Does nothing without the accounting allocator.
-void donate_memory(const Device& device, std::span<std::byte> memory,
-                   std::span<const int64_t> tensor_bytes);
-
 /// Charges what this thread allocates to `device` while it lives. Without one
 /// a thread's allocations go to the host's account, which stands for memory
 /// held once for all slices. A block is charged to the account it was made on
@@ -60,7 +48,8 @@ MemoryStats memory_stats(const Device& device);
 MemoryStats host_memory_stats();
 /// Sets every peak to what is live now.
 void reset_peak_memory();
-/// Returns cached blocks of all accounts to the system.
+/// Returns cached blocks of all accounts to the system. Those in donated memory
+/// (DonatedMemory) stay where they are.
 void release_cached_memory();
 
 }  // namespace lockstep

@@ -3,14 +3,12 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
-#include <mutex>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/round_up.h"
-#include "lockstep/device/memory.h"
 #include "lockstep/optim/blocks.h"
 
 namespace lockstep {
@@ -69,7 +67,7 @@ SharedExchange::SharedExchange(const World& world, const ModuleHandle& module,
   for (const Tensor& parameter : parameters_) {
     copy_at_.push_back(copy_at_.back() + bytes_of(parameter));
     donated_bytes += static_cast<size_t>(
-        donated_bytes_for(static_cast<int64_t>(parameter.nbytes())));
+        DonatedMemory::bytes_for(static_cast<int64_t>(parameter.nbytes())));
   }
   donated_at_ = copies_at_ + most_partials_ * parameter_bytes;
   is_copied_.resize(most_partials_ * count);
@@ -82,24 +80,18 @@ SharedExchange::SharedExchange(const World& world, const ModuleHandle& module,
 }
 
 void SharedExchange::donate(const std::vector<Device>& devices) {
-  // Tensors may lie there to the very end of the process.
-  static std::mutex mutex;
-  static auto* const kept = new std::vector<SharedMemory>;
-  {
-    const std::lock_guard lock(mutex);
-    kept->push_back(memory_);
-  }
   std::vector<int64_t> sizes;
   size_t bytes = 0;
   for (size_t partial = 0; partial < most_partials_; ++partial) {
     for (const Tensor& parameter : parameters_) {
       sizes.push_back(static_cast<int64_t>(parameter.nbytes()));
-      bytes += static_cast<size_t>(donated_bytes_for(sizes.back()));
+      bytes += static_cast<size_t>(DonatedMemory::bytes_for(sizes.back()));
     }
   }
   std::span<std::byte> rest = memory_.of(world_.rank()).subspan(donated_at_);
   for (const Device& device : devices) {
-    donate_memory(device, rest.first(bytes), sizes);
+    donated_.emplace_back(device, rest.first(bytes), sizes,
+                          memory_.owner_of(world_.rank()));
     rest = rest.subspan(bytes);
   }
 }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "lockstep/comm/shared_memory.h"
+#include "lockstep/device/donated_memory.h"
 #include "lockstep/parallel/rank_exchange.h"
 
 namespace lockstep {
@@ -78,6 +79,7 @@ class SharedExchange : public RankExchange {
   SharedMemory memory_;
   size_t copies_at_ = 0;
   size_t donated_at_ = 0;
+  std::vector<DonatedMemory> donated_;   // of each device, in memory_
   std::vector<size_t> copy_at_;          // of each parameter, from copies_at_
   std::vector<bool> is_copied_;          // ever; [partial, parameter]
   std::vector<PartialSum> published_;    // others read them until end_step()

@@ -1,0 +1,48 @@
+#include "lockstep/device/donated_memory.h"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/device/memory.h"
+#include "lockstep/device/memory_account.h"
+
+namespace lockstep {
+
+DonatedMemory::DonatedMemory(const Device& device, std::span<std::byte> memory,
+                             std::span<const int64_t> tensor_bytes,
+                             std::shared_ptr<const void> owner)
+    : device_(device) {
+  if (!has_accounting_allocator() || device.is_cuda()) return;
+  size_t needed = 0;
+  for (const int64_t bytes : tensor_bytes) {
+    needed += static_cast<size_t>(bytes_for(bytes));
+  }
+  if (needed > memory.size()) {
+    throw DeviceError({.what = "too little memory was donated",
+                       .expected = fmt::format("{} bytes", needed),
+                       .got = fmt::format("{}", memory.size())});
+  }
+  BlockCache& cache = account_of(device).cache;
+  donation_ = std::make_unique<Donation>();
+  donation_->memory = std::move(owner);
+  for (const int64_t bytes : tensor_bytes) {
+    const SizeClass size_class = size_class_for_data(bytes);
+    cache.donate(size_class, memory.data(), *donation_);
+    memory = memory.subspan(static_cast<size_t>(size_class.capacity_bytes));
+  }
+}
+
+DonatedMemory::DonatedMemory(DonatedMemory&& other) noexcept = default;
+
+DonatedMemory::~DonatedMemory() {
+  if (!donation_) return;
+  account_of(device_.index).cache.withdraw(std::move(donation_));
+}
+
+int64_t DonatedMemory::bytes_for(int64_t bytes) {
+  return size_class_for_data(bytes).capacity_bytes;
+}
+
+}  // namespace lockstep

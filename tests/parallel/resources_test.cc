@@ -1,0 +1,158 @@
+// What models and worlds leave behind when they are dropped: nothing.
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <string>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "lockstep/comm/world.h"
+#include "lockstep/device/memory.h"
+#include "lockstep/parallel/data_parallel.h"
+#include "tests/parallel/ddp/ranks.h"
+
+namespace lockstep {
+namespace {
+
+// One million parameters, 4 MB.
+struct WideNetImpl : torch::nn::Cloneable<WideNetImpl> {
+  WideNetImpl() { reset(); }
+  void reset() override {
+    first = register_module("first", torch::nn::Linear(1024, 1024));
+  }
+  torch::Tensor forward(torch::Tensor x) { return first(x); }
+  torch::nn::Linear first{nullptr};
+};
+
+/// What this process, in which all ranks are threads, has open and mapped.
+struct Usage {
+  int64_t descriptors = 0;
+  int64_t shared_mappings = 0;
+  int64_t resident_bytes = 0;
+};
+
+Usage usage() {
+  Usage found;
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  found.descriptors = std::distance(begin(all), end(all));
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("memfd:lockstep") != std::string::npos) {
+      ++found.shared_mappings;
+    }
+  }
+  int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages >> pages;
+  found.resident_bytes = pages * ::sysconf(_SC_PAGESIZE);
+  return found;
+}
+
+/// Throws if there is more than before. A heap may keep a little.
+void check_flat(const Usage& before, const Usage& after) {
+  constexpr int64_t kHeapBytes = 8 << 20;
+  TORCH_CHECK(after.descriptors <= before.descriptors,
+              "descriptors: ", before.descriptors, " before, ",
+              after.descriptors, " after");
+  TORCH_CHECK(after.shared_mappings <= before.shared_mappings,
+              "shared mappings: ", before.shared_mappings, " before, ",
+              after.shared_mappings, " after");
+  TORCH_CHECK(after.resident_bytes <= before.resident_bytes + kHeapBytes,
+              "resident bytes: ", before.resident_bytes, " before, ",
+              after.resident_bytes, " after");
+}
+
+torch::Tensor loss_of(const torch::Tensor& output,
+                      const torch::Tensor& target) {
+  return torch::mse_loss(output, target);
+}
+
+void train_one_step(const World& world) {
+  auto net = std::make_shared<WideNetImpl>();
+  auto model = DataParallel(
+      net, {Device{}}, DataParallelOptions().world(world).intra_op_threads(1));
+  model->train_step(torch::ones({2, 1024}), torch::zeros({2, 1024}), loss_of);
+}
+
+TEST(Resources, StayFlatOverModelsThatAreDropped) {
+  install_accounting_allocator();
+  EXPECT_EQ(testing_ddp::failure_of(2, "shm",
+                                    [](World world) {
+                                      Usage before;
+                                      for (int i = 0; i < 60; ++i) {
+                                        train_one_step(world);
+                                        world.barrier();
+                                        if (i == 9) before = usage();
+                                        world.barrier();
+                                      }
+                                      check_flat(before, usage());
+                                    }),
+            "");
+}
+
+TEST(Resources, StayFlatOverWorldsThatAreDropped) {
+  install_accounting_allocator();
+  Usage before;
+  for (int i = 0; i < 40; ++i) {
+    ASSERT_EQ(testing_ddp::failure_of(2, "shm", &train_one_step), "");
+    if (i == 9) before = usage();
+  }
+  EXPECT_NO_THROW(check_flat(before, usage()));
+}
+
+// The gradient of a model that is gone is still its owner's.
+TEST(Resources, OfAGradientStayAsLongAsTheGradient) {
+  install_accounting_allocator();
+  EXPECT_EQ(testing_ddp::failure_of(
+                2, "shm",
+                [](World world) {
+                  auto net = std::make_shared<WideNetImpl>();
+                  {
+                    auto model = DataParallel(
+                        net, {Device{}},
+                        DataParallelOptions().world(world).intra_op_threads(1));
+                    model->train_step(torch::ones({2, 1024}),
+                                      torch::zeros({2, 1024}), loss_of);
+                  }
+                  world.barrier();
+                  const auto gradient = net->first->weight.grad();
+                  TORCH_CHECK(gradient.isfinite().all().item<bool>());
+                }),
+            "");
+}
+
+// What was copied is seen; blocks that others read are no part of the cache.
+TEST(Resources, OfGradientsInSharedMemorySurviveTheReleaseOfTheCache) {
+  install_accounting_allocator();
+  EXPECT_EQ(testing_ddp::failure_of(
+                2, "shm",
+                [](World world) {
+                  auto net = std::make_shared<WideNetImpl>();
+                  auto model = DataParallel(
+                      net, {Device{}},
+                      DataParallelOptions().world(world).intra_op_threads(1));
+                  const auto step = [&] {
+                    for (auto& p : net->parameters()) {
+                      p.mutable_grad().reset();
+                    }
+                    model->train_step(torch::ones({2, 1024}),
+                                      torch::zeros({2, 1024}), loss_of);
+                  };
+                  step();
+                  const int64_t copied = model->copy_bytes();
+                  world.barrier();
+                  release_cached_memory();
+                  world.barrier();
+                  for (int i = 0; i < 3; ++i) step();
+                  TORCH_CHECK(model->copy_bytes() == copied, copied,
+                              " bytes copied before, ", model->copy_bytes(),
+                              " after");
+                  TORCH_CHECK(copied < 1024 * 1024 * 4, "copies the weight");
+                }),
+            "");
+}
+
+}  // namespace
+}  // namespace lockstep
