@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Breaks runs of Lockstep in all ways, and measures what becomes of them.
 
-Writes the table of docs/faults.md, or with --random-kills the other one; exits
-with 1 if a run hangs or ends with other bits.
+Writes the table of docs/faults.md, or with --random-kills the other one; with
+--recoveries it writes nothing. Exits with 1 if a run hangs, ends with other bits
+or leaks.
 Faults that need a network or a disk of their own need root.
 """
 
@@ -17,6 +18,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from fault_table import cases, page, places  # noqa: E402
 from fault_table.job import digest_in  # noqa: E402
 from fault_table.random_kills import random_kills  # noqa: E402
+from fault_table.recoveries import recoveries  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
@@ -48,6 +50,12 @@ def parse_arguments():
     kills.add_argument("--torchrun", type=pathlib.Path,
                        default=ROOT / ".venv/bin/torchrun",
                        help="does the same with PyTorch; skipped if missing")
+    losses = parser.add_argument_group("recoveries")
+    losses.add_argument("--recoveries", type=int, metavar="N",
+                        help="instead: N times kill -9 in one run, to see that "
+                             "those that stay hold no more at its end")
+    losses.add_argument("--descriptors", type=int, default=64,
+                        help="that each process may have open then")
     arguments = parser.parse_args()
     # Some cases run in a place of their own, where the folder is another.
     arguments.bin = arguments.bin.resolve()
@@ -85,11 +93,17 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     programs = [arguments.bin / name for name in ("lockstep",
                                                   "faulty_lockstep")]
-    for program in programs[:1 if arguments.random_kills else 2]:
+    is_table = not arguments.random_kills and not arguments.recoveries
+    for program in programs[:2 if is_table else 1]:
         if not program.exists():
             sys.exit(f"[faults] there is no {program}; expected a built "
                      "program; run make faults")
-    if arguments.random_kills:
+    if arguments.recoveries:
+        problems = recoveries(programs[0], arguments)
+        for problem in problems:
+            print("[faults]", problem)
+        failed = len(problems)
+    elif arguments.random_kills:
         results = random_kills(programs[0], arguments)
         page.write_kills(arguments.page, results, arguments)
         failed = sum(bool(result.problem) for result in results
