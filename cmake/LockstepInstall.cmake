@@ -42,6 +42,9 @@ install(FILES ${PROJECT_BINARY_DIR}/lockstepConfig.cmake
 
 if(LOCKSTEP_BUILD_CLI)
   install(TARGETS lockstep_program DESTINATION ${CMAKE_INSTALL_BINDIR})
+  # Where bin/lockstep looks for it.
+  install(TARGETS lockstep_torch_program
+          DESTINATION ${CMAKE_INSTALL_BINDIR}/../libexec/lockstep)
   # What `lockstep compare --pytorch` runs.
   install(FILES ${PROJECT_SOURCE_DIR}/bench/pytorch_step_time.py
           DESTINATION ${CMAKE_INSTALL_DATADIR}/lockstep)

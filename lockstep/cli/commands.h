@@ -1,8 +1,5 @@
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include <CLI/CLI.hpp>
 
 namespace lockstep::cli {
@@ -13,8 +10,9 @@ inline constexpr int kFailed = 1;
 inline constexpr int kBadUsage = 2;
 // Others are in base/exit_codes.h. A subcommand throws CLI::RuntimeError(code).
 
-// One file a subcommand. Each adds itself to `app` with its options; the
-// subcommand's callback does the work, and throws what fails.
+// One file a subcommand: in start/ those that need no LibTorch. Each adds
+// itself to `app` with its options; the subcommand's callback does the work,
+// and throws what fails.
 void add_train(CLI::App& app);
 void add_eval(CLI::App& app);
 void add_run(CLI::App& app);
@@ -25,9 +23,6 @@ void add_doctor(CLI::App& app);
 void add_completion(CLI::App& app);
 /// Hidden: what `compare` runs in a fresh process.
 void add_step_time(CLI::App& app);
-
-/// The arguments the program was called with, its name first.
-const std::vector<std::string>& command_line();
 
 /// The whole program: parses, runs, prints errors to stderr and turns them
 /// into an exit code. Unknown subcommands and options suggest the nearest.

@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/cli/checks.h"
 #include "lockstep/cli/command_tree.h"
 #include "lockstep/cli/commands.h"
+#include "lockstep/cli/start/checks.h"
 
 namespace lockstep::cli {
 

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/cli/checks.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/options.h"
+#include "lockstep/cli/start/checks.h"
 #include "lockstep/train/evaluate.h"
 
 namespace lockstep::cli {

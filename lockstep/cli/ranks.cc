@@ -7,8 +7,9 @@
 #include "lockstep/base/chunk.h"
 #include "lockstep/base/interrupt.h"
 #include "lockstep/base/subprocess.h"
-#include "lockstep/cli/checks.h"
 #include "lockstep/cli/commands.h"
+#include "lockstep/cli/start/checks.h"
+#include "lockstep/cli/start/program.h"
 #include "lockstep/launch/run.h"
 #include "lockstep/train/plan.h"
 

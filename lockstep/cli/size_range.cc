@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/cli/checks.h"
+#include "lockstep/cli/start/checks.h"
 
 namespace lockstep::cli {
 namespace {

@@ -8,10 +8,11 @@
 
 #include "lockstep/base/chunk.h"
 #include "lockstep/base/stopwatch.h"
-#include "lockstep/cli/checks.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/options.h"
 #include "lockstep/cli/ranks.h"
+#include "lockstep/cli/start/checks.h"
+#include "lockstep/cli/start/program.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/report/compare.h"
 #include "lockstep/train/chrome_trace.h"

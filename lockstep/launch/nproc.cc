@@ -1,13 +1,13 @@
 #include "lockstep/launch/nproc.h"
 
 #include <charconv>
+#include <dlfcn.h>
 #include <optional>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/cpu_set.h"
 #include "lockstep/base/error.h"
-#include "lockstep/device/device.h"
 
 namespace lockstep::launch {
 namespace {
@@ -27,12 +27,30 @@ std::optional<int> count(const std::string& text) {
 
 int core_count() { return static_cast<int>(allowed_cores().size()); }
 
+// Asks CUDA's driver itself, of those that CUDA_VISIBLE_DEVICES leaves: the
+// launcher starts without LibTorch. The driver stays loaded.
+int gpu_count() {
+  void* driver = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (driver == nullptr) return 0;
+  using Init = int (*)(unsigned int);
+  using Count = int (*)(int*);
+  const auto init = reinterpret_cast<Init>(::dlsym(driver, "cuInit"));
+  const auto get_count =
+      reinterpret_cast<Count>(::dlsym(driver, "cuDeviceGetCount"));
+  int gpus = 0;
+  if (init == nullptr || get_count == nullptr || init(0) != 0 ||
+      get_count(&gpus) != 0) {
+    return 0;
+  }
+  return gpus;
+}
+
 }  // namespace
 
 int parse_nproc(const std::string& text) {
   if (const auto number = count(text)) return *number;
   if (text == "cpu") return core_count();
-  const int gpus = cuda_device_count();
+  const int gpus = gpu_count();
   if (text == "auto") return gpus > 0 ? gpus : core_count();
   if (text == "gpu") {
     if (gpus > 0) return gpus;

@@ -19,10 +19,11 @@ constexpr double kImportDeadlineSeconds = 120;
 
 std::string find_script() {
   namespace fs = std::filesystem;
-  const fs::path program = own_program();
-  for (const fs::path& path :
-       {program.parent_path().parent_path() / "share" / "lockstep" / kScript,
-        fs::path(LOCKSTEP_PEER_SCRIPT)}) {
+  // Installed, the program is in libexec/lockstep.
+  const fs::path prefix =
+      fs::path(own_program()).parent_path().parent_path().parent_path();
+  for (const fs::path& path : {prefix / "share" / "lockstep" / kScript,
+                               fs::path(LOCKSTEP_PEER_SCRIPT)}) {
     std::error_code error;
     if (fs::is_regular_file(path, error)) return path.string();
   }

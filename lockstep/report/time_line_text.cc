@@ -7,8 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/table.h"
 #include "lockstep/base/terminal.h"
-#include "lockstep/report/table.h"
 #include "lockstep/report/time_line.h"
 
 namespace lockstep::report {

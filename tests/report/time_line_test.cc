@@ -9,10 +9,10 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/table.h"
 #include "lockstep/report/html.h"
 #include "lockstep/report/sections.h"
 #include "lockstep/report/svg.h"
-#include "lockstep/report/table.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/report/canned.h"
 

@@ -29,6 +29,8 @@ package)
   [ ${#programs[@]} -gt 0 ]
   run_examples "${programs[@]}"
   "$work/prefix/bin/lockstep" --version
+  # The other half of the program, which has LibTorch.
+  "$work/prefix/bin/lockstep" help train | grep -e --strategy
   ;;
 subdirectory)
   # Links one layer, so that not all of Lockstep is built again.

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep::report {
+namespace lockstep {
 
 enum class Align { kLeft, kRight };
 
@@ -36,4 +36,4 @@ size_t display_width(std::string_view text);
 /// in a UTF-8 locale, else of '#'.
 std::string bar(double fraction, int width);
 
-}  // namespace lockstep::report
+}  // namespace lockstep

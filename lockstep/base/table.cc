@@ -1,4 +1,4 @@
-#include "lockstep/report/table.h"
+#include "lockstep/base/table.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/terminal.h"
 
-namespace lockstep::report {
+namespace lockstep {
 namespace {
 
 // What a horizontal rule is drawn with.
@@ -115,4 +115,4 @@ std::string Table::render() const {
   return text + draw(frame.bottom, widths);
 }
 
-}  // namespace lockstep::report
+}  // namespace lockstep

@@ -5,9 +5,9 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/chunk.h"
-#include "lockstep/cli/checks.h"
+#include "lockstep/base/table.h"
 #include "lockstep/cli/commands.h"
-#include "lockstep/report/table.h"
+#include "lockstep/cli/start/checks.h"
 
 namespace lockstep::cli {
 namespace {
@@ -54,8 +54,7 @@ void explain_idle(const SplitFlags& flags, const std::vector<Row>& rows) {
 }
 
 void print_table(const SplitFlags& flags, const std::vector<Row>& rows) {
-  using report::Align;
-  report::Table table({"#GPUs", "Batch size", "Split per device"});
+  Table table({"#GPUs", "Batch size", "Split per device"});
   table.align({Align::kRight, Align::kRight, Align::kLeft});
   for (const auto& row : rows) {
     std::string split = fmt::format("{}", fmt::join(row.split, "/"));

@@ -1,4 +1,4 @@
-#include "lockstep/cli/program_words.h"
+#include "lockstep/cli/start/program_words.h"
 
 #include <algorithm>
 #include <cstddef>

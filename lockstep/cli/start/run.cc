@@ -6,10 +6,10 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/cli/checks.h"
 #include "lockstep/cli/commands.h"
-#include "lockstep/cli/program_words.h"
-#include "lockstep/cli/rendezvous_conf.h"
+#include "lockstep/cli/start/checks.h"
+#include "lockstep/cli/start/program_words.h"
+#include "lockstep/cli/start/rendezvous_conf.h"
 #include "lockstep/launch/nproc.h"
 #include "lockstep/launch/program_command.h"
 #include "lockstep/launch/signals.h"

@@ -1,4 +1,4 @@
-#include "lockstep/cli/checks.h"
+#include "lockstep/cli/start/checks.h"
 
 #include <charconv>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "lockstep/cli/usage.h"
+#include "lockstep/cli/start/usage.h"
 
 #include <algorithm>
 #include <memory>
@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/suggest.h"
-#include "lockstep/cli/checks.h"
+#include "lockstep/cli/start/checks.h"
 
 namespace lockstep::cli {
 namespace {

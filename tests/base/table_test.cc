@@ -1,4 +1,4 @@
-#include "lockstep/report/table.h"
+#include "lockstep/base/table.h"
 
 #include <cstdlib>
 #include <sstream>
@@ -9,7 +9,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::report {
+namespace lockstep {
 namespace {
 
 // Sets the locale's variables for a test, and puts them back.
@@ -107,4 +107,4 @@ TEST_F(TableTest, DrawsABarInProportion) {
 }
 
 }  // namespace
-}  // namespace lockstep::report
+}  // namespace lockstep

@@ -1,4 +1,4 @@
-#include "lockstep/cli/rendezvous_conf.h"
+#include "lockstep/cli/start/rendezvous_conf.h"
 
 #include <algorithm>
 #include <charconv>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lockstep/base/suggest.h"
-#include "lockstep/cli/checks.h"
+#include "lockstep/cli/start/checks.h"
 
 namespace lockstep::cli {
 namespace {

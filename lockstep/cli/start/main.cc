@@ -1,0 +1,57 @@
+// bin/lockstep: answers by itself what needs no LibTorch, which takes half a
+// second to load, from a cold disk several. Everything else is done by
+// libexec/lockstep/lockstep, which this process becomes.
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <string_view>
+#include <unistd.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/subprocess.h"
+#include "lockstep/cli/commands.h"
+#include "lockstep/cli/start/program.h"
+
+namespace lockstep::cli {
+namespace {
+
+constexpr std::array<std::string_view, 4> kWithoutTorch{"run", "split",
+                                                        "--version", "-V"};
+
+bool needs_torch() {
+  const auto& words = command_line();
+  return words.size() < 2 ||
+         std::find(kWithoutTorch.begin(), kWithoutTorch.end(), words[1]) ==
+             kWithoutTorch.end();
+}
+
+// The process stays the same, with its id, open files and signals.
+[[noreturn]] void become_whole_program(char** argv) {
+  const std::filesystem::path own = own_program();
+  const std::string whole =
+      own.parent_path().parent_path() / "libexec" / "lockstep" / "lockstep";
+  ::execv(whole.c_str(), argv);
+  throw IoError({.what = "can't start " + whole,
+                 .expected = "the part of this program that needs LibTorch",
+                 .got = std::strerror(errno),
+                 .fix = "install Lockstep anew: a copy of bin/lockstep alone "
+                        "is not enough, a link to it is"});
+}
+
+}  // namespace
+}  // namespace lockstep::cli
+
+int main(int argc, char** argv) {
+  using namespace lockstep::cli;
+  return run_and_report(argc, argv, [argv] {
+    if (needs_torch()) become_whole_program(argv);
+    CLI::App app;
+    set_up(app);
+    add_run(app);
+    add_split(app);
+    return parse_and_run(app);
+  });
+}

@@ -1,0 +1,114 @@
+#include "lockstep/cli/start/program.h"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/version.h"
+#include "lockstep/cli/commands.h"
+#include "lockstep/cli/start/checks.h"
+#include "lockstep/cli/start/program_words.h"
+#include "lockstep/cli/start/usage.h"
+#include "lockstep/launch/error_file.h"
+
+namespace lockstep::cli {
+namespace {
+
+std::vector<std::string> arguments;
+
+// torchrun's users write --batch_size as well as --batch-size.
+std::string with_dashes(std::string argument) {
+  if (argument.rfind("--", 0) != 0) return argument;
+  const auto end = std::min(argument.find('='), argument.size());
+  std::replace(argument.begin(),
+               argument.begin() + static_cast<std::ptrdiff_t>(end), '_', '-');
+  return argument;
+}
+
+// In the reverse order, as CLI11's parse() of a vector wants them. What
+// `lockstep run` is to run is not for CLI11.
+std::vector<std::string> to_parse(const CLI::App& app) {
+  std::vector<std::string> words(arguments.begin() + 1, arguments.end());
+  std::vector<std::string> program;
+  if (!words.empty() && words.front() == "run") {
+    std::vector<std::string> options(words.begin() + 1, words.end());
+    std::transform(options.begin(), options.end(), options.begin(),
+                   with_dashes);
+    const size_t count =
+        split_program_words(*app.get_subcommand("run"), options).size();
+    program.assign(words.end() - static_cast<std::ptrdiff_t>(count),
+                   words.end());
+    words.assign({"run"});
+    words.insert(words.end(), options.begin(), options.end());
+  }
+  set_program_words(std::move(program));
+  std::transform(words.begin(), words.end(), words.begin(), with_dashes);
+  std::reverse(words.begin(), words.end());
+  return words;
+}
+
+}  // namespace
+
+const std::vector<std::string>& command_line() { return arguments; }
+
+void set_up(CLI::App& app) {
+  app.name("lockstep");
+  app.description(
+      "Lockstep: data-parallel training for C++ on LibTorch, in lockstep to "
+      "the bit.\n");
+  app.set_version_flag(
+      "--version,-V",
+      fmt::format("lockstep {} (LibTorch {})", kVersion, kTorchVersion),
+      "Print the version");
+  app.set_help_flag("--help,-h", "Print this help");
+  app.option_defaults()->always_capture_default();
+  app.formatter(make_formatter());
+  app.require_subcommand(0, 1);
+  app.footer(
+      "`lockstep help COMMAND` explains a command's options.\n"
+      "Exit codes: 0 done, 1 failed, 2 bad usage, 75 preempted (run it again\n"
+      "to go on), 130 ended by Ctrl-C.");
+}
+
+int parse_and_run(CLI::App& app) {
+  try {
+    app.parse(to_parse(app));
+  } catch (const CLI::RuntimeError& error) {
+    return error.get_exit_code();
+  } catch (const CLI::Success& request) {  // --help, --version
+    return app.exit(request);
+  } catch (const CLI::ParseError& error) {
+    throw BadUsage(explain(app, error));
+  }
+  if (app.get_subcommands().empty()) {
+    fmt::print(stderr, "{}", help_of(app));
+    return kBadUsage;
+  }
+  return kDone;
+}
+
+int fail(int code, const std::exception& error, std::string_view text) {
+  launch::record_error(error);
+  fmt::print(stderr, "{}\n", text);
+  return code;
+}
+
+int run_and_report(int argc, char** argv, const std::function<int()>& run) {
+  arguments.assign(argv, argv + argc);
+  try {
+    return run();
+  } catch (const BadUsage& error) {
+    return fail(kBadUsage, error, error.what());
+  } catch (const InvalidArgument& error) {
+    return fail(kBadUsage, error, error.what());
+  } catch (const std::bad_alloc& error) {
+    return fail(kFailed, error, "[memory] there is not enough memory");
+  } catch (const std::exception& error) {
+    return fail(kFailed, error, error.what());
+  }
+}
+
+}  // namespace lockstep::cli

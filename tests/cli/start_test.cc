@@ -1,0 +1,91 @@
+// What bin/lockstep does by itself, without LibTorch.
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "lockstep/base/stopwatch.h"
+#include "lockstep/base/subprocess.h"
+#include "tests/base/temporary_folder.h"
+#include "tests/cli/program.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kProgram = LOCKSTEP_BINARY_DIR "/bin/lockstep";
+
+// The fastest of some, as the machine may have other work.
+double seconds_of(const std::vector<std::string>& arguments) {
+  double fastest = 1e9;
+  for (int i = 0; i < 10; ++i) {
+    const Stopwatch watch;
+    EXPECT_EQ(run_lockstep(arguments).code, 0);
+    fastest = std::min(fastest, watch.seconds());
+  }
+  return fastest;
+}
+
+TEST(Start, AnswersInATenthOfASecondWhatNeedsNoTorch) {
+  EXPECT_LT(seconds_of({"--version"}), 0.1);
+  EXPECT_LT(seconds_of({"split", "--batch-size", "64"}), 0.1);
+  EXPECT_LT(seconds_of({"run", "--", "true"}), 0.3);  // starts an agent
+}
+
+// The loader lists a program's libraries instead of running it.
+TEST(Start, LoadsNoTorch) {
+  const auto listed =
+      run_command({.arguments = {kProgram},
+                   .environment = {{"LD_TRACE_LOADED_OBJECTS", "1"}}});
+  EXPECT_PRED2(contains, listed.out, "libc.so");
+  EXPECT_FALSE(contains(listed.out, "torch")) << listed.out;
+}
+
+TEST(Start, RunsTheLauncherWithoutTorch) {
+  const auto ended =
+      run_lockstep({"run", "--", "grep", "-c", "libc.so", "/proc/self/maps"});
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  const auto agent = run_lockstep(
+      {"run", "--", "sh", "-c", "grep -c libtorch /proc/$PPID/maps; true"});
+  EXPECT_EQ(agent.out, "0\n") << agent.err;
+}
+
+TEST(Start, BecomesTheWholeProgramAlsoThroughALink) {
+  const TemporaryFolder folder;
+  fs::create_symlink(kProgram, folder.path("linked"));
+  const auto linked =
+      run_command({.arguments = {folder.path("linked"), "help"}});
+  EXPECT_TRUE(linked.ok()) << linked.err;
+  EXPECT_EQ(linked.out, run_lockstep({"help"}).out);
+}
+
+TEST(Start, SaysThatHalfOfItIsMissing) {
+  const TemporaryFolder folder;
+  fs::create_directory(folder.path("bin"));
+  const std::string copy = folder.path("bin/lockstep");
+  fs::copy_file(kProgram, copy);
+  const auto alone = run_command({.arguments = {copy, "train"}});
+  EXPECT_EQ(alone.exit_code, 1);
+  EXPECT_PRED2(contains, alone.err,
+               "[io] can't start " + folder.path("libexec/lockstep/lockstep"));
+  EXPECT_PRED2(contains, alone.err, "install Lockstep anew");
+  EXPECT_TRUE(run_command({.arguments = {copy, "--version"}}).ok());
+}
+
+// Both parts are built of the same options, so both explain them alike.
+TEST(Start, ExplainsItsCommandsAsTheWholeProgramDoes) {
+  for (const std::string command : {"split", "run"}) {
+    EXPECT_EQ(run_lockstep({command, "--help"}).out,
+              run_lockstep({"help", command}).out);
+  }
+  const auto unknown = run_lockstep({"split", "--batchsize", "3"});
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_PRED2(contains, unknown.err, "did you mean '--batch-size'?");
+}
+
+}  // namespace
+}  // namespace lockstep
