@@ -4,13 +4,14 @@
 
 #include "lockstep/base/cpu_set.h"
 #include "lockstep/base/error.h"
-#include "lockstep/cli/checks.h"
+#include "lockstep/cli/start/checks.h"
 #include "lockstep/train/memory_format.h"
 
 namespace lockstep::cli {
 
 void add_model_options(CLI::App& app, ModelFlags& flags) {
-  app.add_option("--model", flags.model, "mlp, resnet18 or resnet34")
+  app.add_option("--model", flags.model,
+                 "cnn (small, learns in seconds), mlp, resnet18 or resnet34")
       ->type_name("NAME")
       ->check(one_of(models::names()))
       ->group("Model and data");
@@ -104,8 +105,8 @@ std::string one_device() { return cuda_device_count() > 0 ? "cuda:0" : "cpu"; }
 
 void add_memory_format_option(CLI::App& app, MemoryFormatFlags& flags) {
   app.add_option("--channels-last", flags.channels_last,
-                 "layout of images: on, off, or auto (on for resnets on the "
-                 "CPU)")
+                 "layout of images: on, off, or auto (on for convolutions on "
+                 "the CPU)")
       ->type_name("WHEN")
       ->check(one_of({"auto", "on", "off"}))
       ->group("Devices");

@@ -17,7 +17,7 @@
 namespace lockstep::cli {
 
 struct ModelFlags {
-  std::string model = "resnet18";
+  std::string model = "cnn";
   std::string stem = "cifar";
 };
 void add_model_options(CLI::App& app, ModelFlags& flags);

@@ -18,6 +18,11 @@ Mlp::Mlp(const ModelSpec& spec, Init init) : spec_(spec) {
     linears_.push_back(
         register_module(std::to_string(2 * i), linear(in, out, init)));
   }
+  if (init == Init::kNone) return;
+  for (size_t i = 0; i + 1 < linears_.size(); ++i) {
+    torch::nn::init::kaiming_normal_(linears_[i]->weight, 0, torch::kFanIn,
+                                     torch::kReLU);
+  }
 }
 
 torch::Tensor Mlp::forward(const torch::Tensor& x) {

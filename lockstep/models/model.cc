@@ -7,6 +7,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/suggest.h"
 #include "lockstep/device/random.h"
+#include "lockstep/models/cnn.h"
 #include "lockstep/models/mlp.h"
 #include "lockstep/models/resnet.h"
 
@@ -23,6 +24,7 @@ void check_size(const ModelSpec& spec, const char* what, int64_t size) {
 }
 
 std::shared_ptr<Model> build(const ModelSpec& spec, Init init) {
+  if (spec.name == "cnn") return std::make_shared<Cnn>(spec, init);
   if (spec.name == "mlp") return std::make_shared<Mlp>(spec, init);
   return std::make_shared<ResNet>(spec, init);
 }
@@ -30,7 +32,8 @@ std::shared_ptr<Model> build(const ModelSpec& spec, Init init) {
 }  // namespace
 
 const std::vector<std::string>& names() {
-  static const std::vector<std::string> known = {"mlp", "resnet18", "resnet34"};
+  static const std::vector<std::string> known = {"cnn", "mlp", "resnet18",
+                                                 "resnet34"};
   return known;
 }
 

@@ -31,17 +31,18 @@ struct ModelSpec {
 };
 
 enum class Init {
-  kRandom,  ///< as torchvision and torch.nn do, from the default generator
+  kRandom,  ///< as make() says, from the default generator
   kNone,    ///< parameters hold anything: for a replica, which gets others'
 };
 
-/// The models that make() knows: mlp, resnet18, resnet34.
+/// The models that make() knows: cnn, mlp, resnet18, resnet34.
 const std::vector<std::string>& names();
 
-/// Builds a model with torchvision's parameter names and initialisation
-/// (mlp: those of torch.nn.Sequential): torch::manual_seed(n) gives the weights
-/// that torch.manual_seed(n) gives there. With Init::kNone no random number is
-/// drawn and no memory touched. Throws InvalidArgument for an unknown name
+/// Builds a model. torch::manual_seed(n) gives the weights that
+/// torch.manual_seed(n) gives in Python: resnets have torchvision's parameter
+/// names and initialisation, the cnn those of torch.nn, the mlp the names of
+/// torch.nn.Sequential and its own initialisation (mlp.h). With Init::kNone no
+/// random number is drawn and no memory touched. Throws InvalidArgument for an unknown name
 /// (suggesting the nearest) or a size below 1.
 std::shared_ptr<Model> make(const ModelSpec& spec, Init init = Init::kRandom);
 

@@ -69,7 +69,7 @@ TEST(Help, FitsATerminal) {
 
 TEST(Help, ShowsDefaults) {
   const auto help = output_of({"help", "train"});
-  for (const char* part : {"--batch-size N [64]", "--model NAME [resnet18]",
+  for (const char* part : {"--batch-size N [64]", "--model NAME [cnn]",
                            "--lr X [", "--milestones N,N", "[4,9,14]"}) {
     EXPECT_PRED2(contains, help, part);
   }

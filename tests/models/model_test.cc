@@ -132,9 +132,9 @@ TEST_P(EveryModel, IsClonedWithAllItsState) {
 TEST(Make, SuggestsTheNearestName) {
   EXPECT_EQ(error_of({.name = "resnet81"}),
             "[models] there is no model 'resnet81'; did you mean 'resnet18'? "
-            "Known are mlp, resnet18, resnet34");
+            "Known are cnn, mlp, resnet18, resnet34");
   EXPECT_EQ(error_of({.name = "transformer"}),
-            "[models] there is no model 'transformer'; known are mlp, "
+            "[models] there is no model 'transformer'; known are cnn, mlp, "
             "resnet18, resnet34");
 }
 
@@ -159,6 +159,8 @@ TEST(CountParameters, AgreesWithTheLiterature) {
             11'689'512);
   EXPECT_EQ(count({.name = "resnet34", .classes = 1000, .stem = stem}),
             21'797'672);
+  // 9 x (3 x 32 + 32 x 64 + 64 x 128), 2 x (32 + 64 + 128), 128 x 10 + 10
+  EXPECT_EQ(count({.name = "cnn"}), 94'762);
   // 6 x (1024 x 1024 + 1024) + 1024 x 10 + 10
   EXPECT_EQ(count({.name = "mlp"}), 6'307'850);
 }

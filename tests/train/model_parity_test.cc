@@ -39,6 +39,27 @@ if case == 'mlp':
     net = nn.Sequential(*[m for _ in range(6) for m in
                           (nn.Linear(1024, 1024), nn.ReLU())],
                         nn.Linear(1024, 10))
+    for layer in net[:-1:2]:
+        nn.init.kaiming_normal_(layer.weight, nonlinearity='relu')
+elif case == 'cnn':
+    class Cnn(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv1 = nn.Conv2d(3, 32, 3, padding=1, bias=False)
+            self.bn1 = nn.BatchNorm2d(32)
+            self.conv2 = nn.Conv2d(32, 64, 3, padding=1, bias=False)
+            self.bn2 = nn.BatchNorm2d(64)
+            self.conv3 = nn.Conv2d(64, 128, 3, padding=1, bias=False)
+            self.bn3 = nn.BatchNorm2d(128)
+            self.fc = nn.Linear(128, 10)
+
+        def forward(self, x):
+            for conv, bn in ((self.conv1, self.bn1), (self.conv2, self.bn2),
+                             (self.conv3, self.bn3)):
+                x = nn.functional.max_pool2d(bn(conv(x)).relu(), 2)
+            return self.fc(x.mean((2, 3)))
+
+    net = Cnn()
 else:
     name, stem = case.split('_')
     net = getattr(torchvision.models, name)(num_classes=10)
@@ -63,7 +84,7 @@ with torch.no_grad():
     for key, tensor in net.named_parameters():
         if 'bn' in key or 'downsample.1' in key:
             tensor.uniform_(0.5, 1.5)
-side = 32 if case.endswith('cifar') else 64
+side = 32 if case.endswith('cifar') or case == 'cnn' else 64
 shape = (4, 1024) if case == 'mlp' else (4, 3, side, side)
 x = torch.randn(shape)
 for _ in range(3):
@@ -81,7 +102,7 @@ save('statistics', net.named_buffers())
 )";
 
 ModelSpec spec_of(const std::string& name) {
-  if (name == "mlp") return {.name = "mlp"};
+  if (name == "mlp" || name == "cnn") return {.name = name};
   const bool is_cifar = name.ends_with("_cifar");
   return {.name = name.substr(0, name.find('_')),
           .stem = is_cifar ? Stem::kCifar : Stem::kImageNet};
@@ -143,7 +164,7 @@ class Models : public testing::TestWithParam<const char*> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Parity, Models,
-                         testing::Values("mlp", "resnet18_cifar",
+                         testing::Values("cnn", "mlp", "resnet18_cifar",
                                          "resnet18_imagenet", "resnet34_cifar",
                                          "resnet34_imagenet"),
                          [](const auto& info) {

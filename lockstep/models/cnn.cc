@@ -1,0 +1,57 @@
+#include "lockstep/models/cnn.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/models/layers.h"
+
+namespace lockstep::models {
+namespace {
+
+// Each stage halves the image once.
+constexpr int64_t kSmallestSide = 8;
+
+}  // namespace
+
+Cnn::Cnn(const ModelSpec& spec, Init init) : spec_(spec) {
+  int64_t in = 3;
+  for (size_t i = 0; i < stages_.size(); ++i) {
+    const int64_t channels = int64_t{32} << i;
+    // No bias: BatchNorm would take it away again.
+    const auto options =
+        torch::nn::Conv2dOptions(in, channels, 3).padding(1).bias(false);
+    stages_[i].conv =
+        register_module(fmt::format("conv{}", i + 1), conv2d(options, init));
+    stages_[i].bn = register_module(fmt::format("bn{}", i + 1),
+                                    torch::nn::BatchNorm2d(channels));
+    in = channels;
+  }
+  fc_ = register_module("fc", linear(in, spec.classes, init));
+}
+
+torch::Tensor Cnn::forward(const torch::Tensor& x) {
+  if (x.dim() != 4 || x.size(1) != 3 || x.size(2) < kSmallestSide ||
+      x.size(3) < kSmallestSide) {
+    throw InvalidArgument(
+        "models",
+        {.what = "cnn can't take this input",
+         .expected = fmt::format("images (N, 3, height, width) of {0}x{0} "
+                                 "pixels or more",
+                                 kSmallestSide),
+         .got = fmt::format("({})", fmt::join(x.sizes(), ", "))});
+  }
+  auto y = x;
+  for (auto& stage : stages_) {
+    y = stage.bn->forward(stage.conv->forward(y)).relu_();
+    y = torch::max_pool2d(y, {2, 2});
+  }
+  return fc_->forward(torch::adaptive_avg_pool2d(y, {1, 1}).flatten(1));
+}
+
+std::shared_ptr<torch::nn::Module> Cnn::clone(
+    const std::optional<torch::Device>& device) const {
+  return with_state_of(*this, make(spec_, Init::kNone), device);
+}
+
+}  // namespace lockstep::models
