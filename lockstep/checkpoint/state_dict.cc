@@ -10,6 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/sha256.h"
 #include "lockstep/checkpoint/safetensors_header.h"
+#include "lockstep/comm/shared_tensor.h"
 
 namespace lockstep {
 namespace {
@@ -113,7 +114,10 @@ void check_state_dict(const torch::nn::Module& module,
 void load_state_dict(torch::nn::Module& module, const NamedTensors& tensors,
                      const std::string& source) {
   const torch::NoGradGuard no_grad;
-  for (Copy& copy : match(module, tensors, source)) copy.to.copy_(copy.from);
+  for (Copy& copy : match(module, tensors, source)) {
+    unshare(copy.to);  // every rank loads: each into memory of its own
+    copy.to.copy_(copy.from);
+  }
 }
 
 std::string parameter_digest(const torch::nn::Module& module) {

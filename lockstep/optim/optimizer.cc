@@ -7,6 +7,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/comm/shared_tensor.h"
 #include "lockstep/device/intra_op.h"
 #include "lockstep/optim/blocks.h"
 
@@ -36,6 +37,9 @@ Optimizer::Optimizer(std::vector<Tensor> parameters, double lr)
   }
   drop_duplicates();
   blocks_ = cut_into_blocks(parameters_);
+  for (const Tensor& parameter : parameters_) {
+    layouts_.push_back(layout_of(parameter));
+  }
   refresh_views();
 }
 
@@ -63,52 +67,86 @@ std::vector<Tensor> Optimizer::block_views(
   return views;
 }
 
-std::vector<Tensor> Optimizer::zeros_like_parameters(
-    const StateFactory& make) const {
+std::vector<Tensor> Optimizer::zeros_like_parameters(const StateFactory& make) {
   std::vector<Tensor> zeros;
   zeros.reserve(parameters_.size());
   for (const Tensor& parameter : parameters_) {
     zeros.push_back(make ? make(parameter)
                          : torch::zeros_like(parameter.detach()));
+    has_shared_state_ = has_shared_state_ || is_shared_tensor(zeros.back());
   }
   return zeros;
 }
 
 void Optimizer::refresh_views() {
   data_.clear();
-  options_.clear();
   for (const Tensor& parameter : parameters_) {
     data_.push_back(parameter.const_data_ptr());
-    options_.push_back(parameter.options());
   }
   parameter_views_ = block_views(parameters_);
+}
+
+Optimizer::Layout Optimizer::layout_of(const Tensor& tensor) {
+  Layout layout{.options = tensor.options(),
+                .sizes = tensor.sizes().vec(),
+                .strides = tensor.strides().vec()};
+  for (size_t d = 0; d < layout.sizes.size(); ++d) {
+    if (layout.sizes[d] <= 1) layout.strides[d] = 1;  // any stride will do
+  }
+  return layout;
+}
+
+void Optimizer::check_layout(size_t p) const {
+  const Layout now = layout_of(parameters_[p]);
+  const Layout& first = layouts_[p];
+  if (now.options.type_equal(first.options) &&
+      now.options.device() == first.options.device() &&
+      now.sizes == first.sizes && now.strides == first.strides) {
+    return;
+  }
+  const auto describe = [](const Layout& layout) {
+    return c10::str(layout.options.dtype(), " on ", layout.options.device(),
+                    ", shape ", at::IntArrayRef(layout.sizes), ", strides ",
+                    at::IntArrayRef(layout.strides));
+  };
+  throw InvalidArgument(
+      "optim", {.what = fmt::format(
+                    "parameter {} changed after the optimizer was made", p),
+                .expected = describe(first),
+                .got = describe(now),
+                .fix = "call to() first and make the optimizer after it"});
 }
 
 void Optimizer::begin_step(const std::vector<bool>& has_gradient) {
   bool moved = false;
   for (size_t i = 0; i < parameters_.size(); ++i) {
+    check_layout(i);
     moved = moved || parameters_[i].const_data_ptr() != data_[i];
-    if (parameters_[i].options().type_equal(options_[i]) &&
-        parameters_[i].device() == options_[i].device()) {
-      continue;
-    }
-    throw InvalidArgument(
-        "optim",
-        {.what = fmt::format("parameter {} changed after the optimizer was "
-                             "made",
-                             i),
-         .expected =
-             c10::str(options_[i].dtype(), " on ", options_[i].device()),
-         .got =
-             c10::str(parameters_[i].dtype(), " on ", parameters_[i].device()),
-         .fix = "call to() first and make the optimizer after it"});
   }
   if (moved) refresh_views();
   ++steps_;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (has_gradient[i]) torch::autograd::impl::bump_version(parameters_[i]);
+  }
   count_step(has_gradient);
 }
 
+void Optimizer::check_not_shared() const {
+  const bool shares_parameters =
+      std::any_of(parameters_.begin(), parameters_.end(), is_shared_tensor);
+  if (!shares_parameters && !has_shared_state_) return;
+  throw InvalidArgument(
+      "optim",
+      {.what = fmt::format("step() of an optimizer whose {} all ranks share: "
+                           "each of them would make the update",
+                           shares_parameters ? "parameters" : "state"),
+       .expected = "the optimizer to be passed to train_step()",
+       .fix = "pass it there; or make it without make_state, and call "
+              "train_step() without an optimizer before"});
+}
+
 void Optimizer::step() {
+  check_not_shared();
   std::vector<Tensor> gradients(parameters_.size());
   std::vector<bool> has_gradient(parameters_.size());
   {

@@ -32,15 +32,17 @@ class Optimizer {
   int64_t steps() const { return steps_; }
 
   /// One update from the parameters' .grad, as torch.optim's step(). A
-  /// parameter without a gradient is left alone.
+  /// parameter without a gradient is left alone. Throws InvalidArgument for
+  /// parameters or state that several ranks share.
   void step();
   /// Drops the gradients (as set_to_none=True does).
   void zero_grad();
 
   const std::vector<torch::Tensor>& parameters() const { return parameters_; }
   const std::vector<Block>& blocks() const { return blocks_; }
-  /// Counts a step for the parameters that have a gradient; before update().
-  /// Throws InvalidArgument if a parameter changed its device, type or size.
+  /// Counts a step, and a version, for the parameters that have a gradient;
+  /// before update(). A graph made before can't be run backward any more.
+  /// Throws InvalidArgument if a parameter changed its device, type or layout.
   void begin_step(const std::vector<bool>& has_gradient);
   /// Updates block `block` with `gradient` (1-d, the block's length). Blocks
   /// may be updated at the same time by different threads.
@@ -62,7 +64,7 @@ class Optimizer {
       const std::vector<torch::Tensor>& tensors) const;
   /// One tensor of zeros, laid out like it, for each parameter.
   std::vector<torch::Tensor> zeros_like_parameters(
-      const std::function<torch::Tensor(const torch::Tensor&)>& make) const;
+      const std::function<torch::Tensor(const torch::Tensor&)>& make);
   virtual void count_step(const std::vector<bool>&) {}
 
   std::vector<torch::Tensor> parameters_;
@@ -75,9 +77,19 @@ class Optimizer {
   /// A parameter that is listed twice would be updated twice, by two threads.
   void drop_duplicates();
   void refresh_views();
+  void check_layout(size_t p) const;
+  void check_not_shared() const;
+
+  struct Layout {
+    torch::TensorOptions options;
+    std::vector<int64_t> sizes;
+    std::vector<int64_t> strides;
+  };
+  static Layout layout_of(const torch::Tensor& tensor);
 
   std::vector<const void*> data_;  // where the views point
-  std::vector<torch::TensorOptions> options_;
+  std::vector<Layout> layouts_;    // of the parameters, and of their state
+  bool has_shared_state_ = false;  // with other ranks
 };
 
 /// Makes zeros for the state of a parameter, laid out like it.
