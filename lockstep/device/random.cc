@@ -102,9 +102,10 @@ struct RandomScope::State {
   bool outer_key = false;
 };
 
-RandomScope::RandomScope(uint64_t seed, uint64_t step, uint64_t shard)
+RandomScope::RandomScope(uint64_t seed, uint64_t step, uint64_t shard,
+                         uint64_t phase)
     : state_(std::make_unique<State>()) {
-  const uint64_t stream = mix_seed(seed, step, shard);
+  const uint64_t stream = mix_seed(seed, step, shard, phase);
   state_->generator = at::make_generator<at::CPUGeneratorImpl>(stream);
   state_->outer_generator = scope_generator;
   state_->outer_key = c10::impl::tls_is_dispatch_key_included(kScopeKey);

@@ -10,14 +10,14 @@ uint64_t mix_seed(uint64_t a, uint64_t b = 0, uint64_t c = 0, uint64_t d = 0);
 
 /// While it lives, random operators that this thread calls without a
 /// generator (dropout, rand, normal_ ...) draw from a stream of their own,
-/// seeded by (seed, step, shard). LibTorch's default generator is shared by
-/// all threads, so what a replica drew from it would depend on the others.
+/// seeded by (seed, step, shard, phase). LibTorch's default generator is shared
+/// by all threads, so what a replica drew from it would depend on the others.
 /// Scopes nest. It must end on its thread; other threads are not affected,
 /// except that a GPU has one default generator, which is seeded if the
 /// thread's current device is in use.
 class RandomScope {
  public:
-  RandomScope(uint64_t seed, uint64_t step, uint64_t shard);
+  RandomScope(uint64_t seed, uint64_t step, uint64_t shard, uint64_t phase = 0);
   ~RandomScope();
   RandomScope(const RandomScope&) = delete;
   RandomScope& operator=(const RandomScope&) = delete;

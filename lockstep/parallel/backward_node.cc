@@ -42,6 +42,7 @@ variable_list ParallelBackward::apply(variable_list&& gradients) {
 std::vector<Tensor> ReplicaGroup::backward(
     Region& region, const std::vector<Tensor>& output_gradients,
     bool keep_graph, std::vector<Tensor>& input_gradients) {
+  check_build(region);
   const auto chunks = static_cast<int64_t>(region.outputs.size());
   // [shard][output]: the part of each output's gradient that is the shard's.
   std::vector<variable_list> parts(region.outputs.size());
@@ -66,7 +67,8 @@ std::vector<Tensor> ReplicaGroup::backward(
   std::vector<std::vector<Tensor>> chunk_gradients(region.outputs.size());
   std::vector<std::vector<OtherLeaf>> others(region.outputs.size());
   worker_phases_.assign(workers_.size(), {});
-  for_each_shard(chunks, [&](size_t worker, int64_t shard, Replica& replica) {
+  const auto backward_shard = [&](size_t worker, int64_t shard,
+                                  Replica& replica) {
     const Stopwatch watch;
     const TraceSpan span("backward", TraceCategory::kCompute, shard);
     const auto s = static_cast<size_t>(shard);
@@ -83,7 +85,8 @@ std::vector<Tensor> ReplicaGroup::backward(
     chunk_gradients[s] = std::move(result.inputs);
     others[s] = std::move(result.others);
     worker_phases_[worker].backward_s += watch.seconds();
-  });
+  };
+  for_each_shard(chunks, backward_shard, backward_stream(region));
 
   input_gradients = region.inputs.gather(chunk_gradients, region.input_leaves,
                                          options_.dim());

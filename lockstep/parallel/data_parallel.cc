@@ -9,7 +9,8 @@ DataParallelImpl<Module>::DataParallelImpl(Module module,
                                            DataParallelOptions options)
     : module_(std::move(module)),
       group_(std::make_shared<ReplicaGroup>(
-          handle_of(module_), [&] { return handle_of(clone_module(module_)); },
+          [script = module_] { return handle_of(script); },
+          [script = module_] { return handle_of(clone_module(script)); },
           std::move(devices), std::move(options))) {}
 
 c10::IValue DataParallelImpl<Module>::forward(

@@ -27,19 +27,32 @@ namespace lockstep {
 /// `dim`, gradients are summed onto the module's own parameters, buffers are
 /// those of the first shard, and what a replica throws comes out as a
 /// ReplicaError naming its device. Not thread-safe.
+///
+/// What is changed on the module after it was wrapped holds from the next
+/// forward on: values, types and memory of its parameters and buffers (also by
+/// torch::load), requires_grad, training or evaluation of any part, the options
+/// of torch::nn's modules, a submodule that was replaced, and plain members of
+/// `M` itself. Plain members of other classes of yours within `M`, and those
+/// that reset() or the factory sets, can't be seen: call rebuild() after you
+/// changed one.
 template <class M>
 class DataParallelImpl {
  public:
   using Result = detail::ForwardResult<M>;
   using Output = std::decay_t<Result>;
 
+  /// `is_copied`: `factory` copies the module with all its members.
   DataParallelImpl(std::shared_ptr<M> module,
                    const std::function<std::shared_ptr<M>()>& factory,
-                   std::vector<Device> devices, DataParallelOptions options)
+                   bool is_copied, std::vector<Device> devices,
+                   DataParallelOptions options)
       : module_(std::move(module)),
         group_(std::make_shared<ReplicaGroup>(
-            typed_handle(module_), [&] { return typed_handle(factory()); },
-            std::move(devices), std::move(options))) {}
+            [module = module_, is_copied] {
+              return watched_handle(module, is_copied);
+            },
+            [factory] { return typed_handle(factory()); }, std::move(devices),
+            std::move(options))) {}
 
   /// As the module's own forward(), on all devices.
   template <class... Inputs>
@@ -108,7 +121,15 @@ class DataParallelImpl {
   /// Gives this rank rank 0's buffers, as they were after the last step; the
   /// next forward would do it.
   void load_buffers() { group_->load_buffers(); }
-  /// Sets the number that keys the random streams of the next forward.
+  /// Makes the replicas anew from the module as it is now. Of several ranks
+  /// each has to call it.
+  void rebuild() { group_->rebuild(); }
+  /// Of several ranks on one host, which share the parameters while an
+  /// optimizer of Lockstep's is passed to train_step(): gives this rank
+  /// parameters of its own, so that they can be changed by hand. The next step
+  /// shares them again, after it found them equal on all ranks.
+  void unshare_parameters() { group_->unshare_parameters(); }
+  /// Sets the number that keys the random streams of the next step.
   void set_step(int64_t step) { group_->set_step(step); }
 
  private:
@@ -117,6 +138,16 @@ class DataParallelImpl {
     handle.forward = [module](const std::vector<c10::IValue>& inputs) {
       return detail::call_forward(*module, inputs);
     };
+    return handle;
+  }
+
+  /// The handle of the original: its identity tells of changed members, too.
+  static ModuleHandle watched_handle(const std::shared_ptr<M>& module,
+                                     bool is_copied) {
+    ModuleHandle handle = typed_handle(module);
+    watch_members(
+        handle, [module] { return detail::bytes_of_members(*module); },
+        is_copied);
     return handle;
   }
 
@@ -157,7 +188,9 @@ class DataParallelImpl {
   std::shared_ptr<ReplicaGroup> group_;
 };
 
-/// For TorchScript: inputs and output are IValues.
+/// For TorchScript: inputs and output are IValues. Attributes of the script
+/// that are neither tensors nor modules are followed, and what a forward writes
+/// to them is kept as its buffers are.
 template <>
 class DataParallelImpl<torch::jit::Module> {
  public:
@@ -175,6 +208,7 @@ class DataParallelImpl<torch::jit::Module> {
   std::vector<torch::Tensor> parameters() const;
   void train(bool on = true) { module_.train(on); }
   void eval() { module_.eval(); }
+  void rebuild() { group_->rebuild(); }
   const std::vector<Device>& devices() const { return group_->devices(); }
   const std::vector<std::unique_ptr<Worker>>& workers() const {
     return group_->workers();
@@ -192,12 +226,12 @@ class DataParallel {
   /// A module that can be cloned (torch::nn::Cloneable).
   DataParallel(std::shared_ptr<M> module, std::vector<Device> devices,
                DataParallelOptions options = {})
-      : DataParallel(
+      : impl_(std::make_shared<DataParallelImpl<M>>(
             module,
-            [&module] {
+            [module] {
               return std::dynamic_pointer_cast<M>(clone_module(*module));
             },
-            std::move(devices), std::move(options)) {}
+            /*is_copied=*/true, std::move(devices), std::move(options))) {}
   /// The same, from a holder made by TORCH_MODULE.
   DataParallel(const torch::nn::ModuleHolder<M>& module,
                std::vector<Device> devices, DataParallelOptions options = {})
@@ -206,9 +240,9 @@ class DataParallel {
   DataParallel(std::shared_ptr<M> module,
                const std::function<std::shared_ptr<M>()>& factory,
                std::vector<Device> devices, DataParallelOptions options = {})
-      : impl_(std::make_shared<DataParallelImpl<M>>(std::move(module), factory,
-                                                    std::move(devices),
-                                                    std::move(options))) {}
+      : impl_(std::make_shared<DataParallelImpl<M>>(
+            std::move(module), factory, /*is_copied=*/false, std::move(devices),
+            std::move(options))) {}
 
   DataParallelImpl<M>* operator->() const { return impl_.get(); }
   DataParallelImpl<M>& operator*() const { return *impl_; }

@@ -38,22 +38,26 @@ IValue ReplicaGroup::forward(const std::vector<IValue>& inputs) {
   region->outputs.resize(parts.size());
   region->input_leaves.resize(parts.size());
   begin(own_shards_.first + chunks);
+  const bool trains = needs_graph && is_training();
+  region->stream = forward_stream(trains);
+  region->build = build_;
   phases_.scatter_s = watch.restart();
   span.reset();
 
   std::vector<IValue> outputs(parts.size());
-  for_each_shard(own_shards_.first + chunks, [&](size_t worker, int64_t shard,
-                                                 Replica& replica) {
+  const auto forward_part = [&](size_t worker, int64_t shard,
+                                Replica& replica) {
     const auto s = static_cast<size_t>(shard - own_shards_.first);
     replica.drop_gradients();
     const IValue chunk =
         region->inputs.cut_from_graph(parts[s], region->input_leaves[s]);
     outputs[s] = forward_shard(worker, shard, replica,
                                chunk.toTupleRef().elements().vec());
-  });
+  };
+  for_each_shard(own_shards_.first + chunks, forward_part, region->stream);
   collect_phases();
   finish_buffers(chunks);
-  ++step_;
+  if (trains) ++step_;
 
   watch.restart();
   span.emplace("gather", TraceCategory::kCompute);

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +22,9 @@ namespace lockstep {
 /// TorchScript.
 struct ModuleHandle {
   using Named = std::vector<std::pair<std::string, torch::Tensor>>;
+  /// A submodule and its type, with the options that it prints.
+  using Part = std::pair<std::string, std::string>;
+  using Members = std::vector<std::optional<c10::IValue>>;
 
   Named parameters;
   Named buffers;
@@ -26,11 +32,29 @@ struct ModuleHandle {
   /// Training or evaluation, of the module and each of its submodules.
   std::function<std::vector<bool>()> modes;
   std::function<void(const std::vector<bool>&)> set_modes;
+  /// The submodules, to be compared with those of another module.
+  std::function<std::vector<Part>()> parts;
+  /// What changes when a submodule or a tensor is replaced: the other members
+  /// of this handle are then those of the past.
+  std::function<std::vector<const void*>()> identity;
+  /// TorchScript: the attributes that are neither tensors nor modules, by
+  /// place; nothing where one is. Null for C++.
+  std::function<Members()> members;
+  std::function<void(const Members&)> set_members;
+  /// C++: the module; null for TorchScript.
+  std::shared_ptr<torch::nn::Module> module;
 };
 
 /// Reads everything but `forward` from a C++ module, and keeps it alive.
 ModuleHandle handle_of(std::shared_ptr<torch::nn::Module> module);
 ModuleHandle handle_of(const torch::jit::Module& module);
+
+/// Makes the identity of `handle` depend on `bytes()`, the members of its
+/// module that are not registered. Where replicas are no copies of the module
+/// (`is_copied` is false) they can't follow: a change is then warned of, once.
+void watch_members(ModuleHandle& handle,
+                   std::function<std::span<const std::byte>()> bytes,
+                   bool is_copied);
 
 /// A deep copy. Throws InvalidArgument for a module that is not Cloneable,
 /// saying what to do. Leaves the random stream as it was.

@@ -44,6 +44,14 @@ class RankExchange {
  public:
   virtual ~RankExchange() = default;
 
+  /// At the start of a step. Where ranks can share memory they share the
+  /// parameters from the first step on that the engine updates itself
+  /// (`is_driven`), and each has its own again from the next step that it does
+  /// not. Throws InvalidArgument if a parameter was changed while it was
+  /// shared, or if it is not the same on all ranks when it is to be shared.
+  virtual void begin_step(bool is_driven) { static_cast<void>(is_driven); }
+  /// Gives this rank parameters of its own.
+  virtual void unshare_parameters() {}
   /// Gives every rank rank 0's buffers, as they were at the last end_step().
   virtual void load_buffers() = 0;
   /// Brings the partial sums of all ranks together, and completes `totals`.
@@ -70,10 +78,11 @@ void check_samples(int rank, int64_t samples, int other, int64_t theirs);
 /// verified by name, then given rank 0's values. `parameters` are the unique
 /// ones of `module`.
 ///
-/// `devices` are this rank's. Where ranks can share memory their parameters,
-/// optimizer state and gradients lie in it, once for all ranks, and each rank
-/// updates a part. Elsewhere gradients are summed as all-to-all, ordered sum
-/// and all-gather, and each rank updates everything.
+/// `devices` are this rank's. Where ranks can share memory their optimizer
+/// state, gradients and, while the engine updates them, parameters lie in it,
+/// once for all ranks, and each rank updates a part. Elsewhere gradients are
+/// summed as all-to-all, ordered sum and all-gather, and each rank updates
+/// everything.
 ///
 /// Throws InvalidArgument naming the first parameter that differs.
 std::unique_ptr<RankExchange> make_rank_exchange(

@@ -81,11 +81,12 @@ void check_world(const DataParallelOptions& options) {
 
 }  // namespace
 
-ReplicaGroup::ReplicaGroup(ModuleHandle original,
-                           const std::function<ModuleHandle()>& make_replica,
+ReplicaGroup::ReplicaGroup(std::function<ModuleHandle()> read_module,
+                           std::function<ModuleHandle()> make_replica,
                            std::vector<Device> devices,
                            DataParallelOptions options)
-    : original_(std::move(original)),
+    : read_module_(std::move(read_module)),
+      make_replica_(std::move(make_replica)),
       devices_(std::move(devices)),
       options_(std::move(options)) {
   if (devices_.empty()) {
@@ -103,16 +104,9 @@ ReplicaGroup::ReplicaGroup(ModuleHandle original,
   seed_ = options_.seed().value_or(
       at::detail::getDefaultCPUGenerator().current_seed());
   warn_of_imbalance(devices_);
-  check_on_device(original_, devices_[0]);
-
-  std::unordered_map<const void*, size_t> places;
-  for (const auto& [name, parameter] : original_.parameters) {
-    const auto [place, is_new] =
-        places.try_emplace(parameter.unsafeGetTensorImpl(), parameters_.size());
-    if (is_new) parameters_.push_back(parameter);
-    unique_.push_back(place->second);
-  }
-  blocks_ = optim::cut_into_blocks(parameters_);
+  // What is kept outlives a c10::InferenceMode of the caller.
+  const c10::InferenceMode normal(false);
+  read_original();
   if (options_.world().size() > 1) check_dense(original_);
 
   const int threads = intra_op_threads(options_, devices_, shards_);
@@ -126,11 +120,8 @@ ReplicaGroup::ReplicaGroup(ModuleHandle original,
                           device);
   }
   own_shards_ = {shards_of(0).first, shards_of(workers_.size() - 1).last};
-  if (options_.world().size() > 1) {
-    exchange_ = make_rank_exchange(options_.world(), original_, parameters_,
-                                   shards_, devices_);
-  }
-  make_replicas(make_replica);
+  if (options_.world().size() > 1) make_exchange();
+  make_replicas();
 }
 
 ShardRange ReplicaGroup::shards_of(size_t worker) const {
@@ -140,8 +131,7 @@ ShardRange ReplicaGroup::shards_of(size_t worker) const {
       options_.world().size() * own, shards_);
 }
 
-void ReplicaGroup::make_replicas(
-    const std::function<ModuleHandle()>& make_replica) {
+void ReplicaGroup::make_replicas() {
   const bool is_resident = options_.replication() == Replication::kResident;
   const bool keeps_first = options_.buffers() == Buffers::kFirstShard;
   replicas_.resize(workers_.size());
@@ -151,7 +141,7 @@ void ReplicaGroup::make_replicas(
           is_resident || k == 0 ? Storage::kShared : Storage::kOwn;
       // In the worker's thread: what a replica owns is on its account.
       workers_[k]->start([&] {
-        replicas_[k].emplace_back(make_replica(), original_, devices_[k],
+        replicas_[k].emplace_back(make_replica_(), original_, devices_[k],
                                   parameters, buffers);
       });
       workers_[k]->wait();

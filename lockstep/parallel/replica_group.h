@@ -30,9 +30,15 @@ using ShardLoss = std::function<torch::Tensor(const c10::IValue& output,
 /// them, one after another.
 class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
  public:
-  ReplicaGroup(ModuleHandle original,
-               const std::function<ModuleHandle()>& make_replica,
+  /// `read_module` reads the original, `make_replica` makes a module like it;
+  /// both are called again when the original was rebuilt.
+  ReplicaGroup(std::function<ModuleHandle()> read_module,
+               std::function<ModuleHandle()> make_replica,
                std::vector<Device> devices, DataParallelOptions options);
+
+  /// Reads the original again and makes all replicas anew. Of several ranks
+  /// each has to call it before the next step.
+  void rebuild();
 
   /// Scatter, parallel forward, gather. The result has one autograd node,
   /// whose backward runs the replicas' backwards in their threads.
@@ -64,6 +70,10 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   void load_buffers() {
     if (exchange_) exchange_->load_buffers();
   }
+  /// Of several ranks that share the parameters: gives this rank its own.
+  void unshare_parameters() {
+    if (exchange_) exchange_->unshare_parameters();
+  }
   /// Samples of a batch for each device of each rank.
   std::vector<int64_t> split(int64_t batch) const;
   /// Zeros for an optimizer, where its state belongs.
@@ -74,8 +84,18 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
  private:
   friend class ParallelBackward;
 
+  /// With the seed and the shard, the key of the random numbers of a forward or
+  /// a backward. No two of them share a key.
+  struct RandomStream {
+    int64_t step = 0;
+    uint64_t phase = 0;
+  };
+
   /// What a forward under grad mode leaves for the backward.
   struct Region {
+    RandomStream stream;
+    int64_t build = 0;      // of the replicas that made it
+    int64_t backwards = 0;  // made through it
     // [shard][i]: outputs with their graph, and leaves for the inputs that
     // require grad.
     std::vector<std::vector<torch::Tensor>> outputs;
@@ -85,7 +105,20 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   using ShardTask =
       std::function<void(size_t worker, int64_t shard, Replica& replica)>;
 
-  void make_replicas(const std::function<ModuleHandle()>& make_replica);
+  void read_original();
+  void make_replicas();
+  void make_exchange();
+  /// Rebuilds if a submodule or a tensor of the original was replaced.
+  void follow_module();
+  /// Starts a step: of several ranks, shares the parameters for the engine's
+  /// own update (`is_driven`), or gives each rank its own for any other.
+  void begin_step(bool is_driven);
+  /// Throws InvalidArgument if the replicas that made `region` are gone.
+  void check_build(const Region& region) const;
+  /// Whether any part of the module is in training.
+  bool is_training() const;
+  RandomStream forward_stream(bool trains);
+  static RandomStream backward_stream(Region& region);
   std::vector<c10::IValue> scatter_checked(const c10::IValue& inputs,
                                            bool trains);
   /// The shards of this rank, of a batch of `samples` over all ranks.
@@ -98,7 +131,13 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   /// Starts a forward over `chunks` shards: buffers, random step, phases.
   void begin(int64_t chunks);
   /// Runs `task` for this rank's shards below `chunks`, each on its worker.
-  void for_each_shard(int64_t chunks, const ShardTask& task);
+  /// All that a shard's task draws (the forward, the loss function, a custom
+  /// backward) comes from its own part of `stream`; default: of a step.
+  void for_each_shard(int64_t chunks, const ShardTask& task,
+                      const RandomStream& stream);
+  void for_each_shard(int64_t chunks, const ShardTask& task) {
+    for_each_shard(chunks, task, {.step = step_});
+  }
   c10::IValue forward_shard(size_t worker, int64_t shard, Replica& replica,
                             const std::vector<c10::IValue>& inputs);
   void finish_buffers(int64_t chunks);
@@ -153,7 +192,13 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   /// Of worker `worker`: each of its tasks begins with it.
   TraceLane lane_of(size_t worker) const;
 
+  std::function<ModuleHandle()> read_module_;
+  std::function<ModuleHandle()> make_replica_;
   ModuleHandle original_;
+  std::vector<const void*> identity_;  // of original_, when it was read
+  // Without data: what parameters_ were when exchange_ was made.
+  std::vector<torch::Tensor> layout_;
+  int64_t build_ = 0;  // counts rebuild()
   std::vector<Device> devices_;
   DataParallelOptions options_;
   Device output_device_;
@@ -161,6 +206,8 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   ShardRange own_shards_{};            // this rank's
   std::vector<Device> shard_devices_;  // of own_shards_
   int64_t step_ = 0;
+  int64_t forwards_ = 0;        // and steps, so far
+  int64_t forwards_aside_ = 0;  // of them, those that do not train
   uint64_t seed_ = 0;
   int64_t last_batch_ = -1;
 
@@ -172,6 +219,7 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   // replicas_[0].front() runs, the replica that shares the original's buffers.
   std::vector<std::vector<Replica>> replicas_;
   std::vector<torch::Tensor> buffer_snapshot_;
+  ModuleHandle::Members member_snapshot_;
   std::vector<std::vector<torch::Tensor>> shard_buffers_;  // Buffers::kMean
   PhaseTimes phases_;
   std::vector<PhaseTimes> worker_phases_;

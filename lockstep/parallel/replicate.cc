@@ -1,5 +1,7 @@
 #include "lockstep/parallel/replicate.h"
 
+#include <algorithm>
+
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <fmt/format.h>
 
@@ -7,6 +9,7 @@
 #include "lockstep/device/memory.h"
 #include "lockstep/device/tensor_device.h"
 #include "lockstep/optim/blocks.h"
+#include "lockstep/parallel/module_options.h"
 #include "lockstep/parallel/scatter_gather.h"
 
 namespace lockstep {
@@ -41,6 +44,38 @@ void check_alike(const char* kind, const ModuleHandle::Named& copy,
   }
 }
 
+void check_same_parts(const ModuleHandle& copy, const ModuleHandle& original) {
+  const auto parts = copy.parts();
+  const auto expected = original.parts();
+  const auto describe = [](const std::vector<ModuleHandle::Part>& all,
+                           size_t i) -> std::string {
+    if (i >= all.size()) return "no more submodules";
+    const auto& [name, text] = all[i];
+    return name.empty() ? text : fmt::format("'{}': {}", name, text);
+  };
+  for (size_t i = 0; i < std::max(parts.size(), expected.size()); ++i) {
+    if (i < parts.size() && i < expected.size() && parts[i] == expected[i]) {
+      continue;
+    }
+    throw InvalidArgument(
+        "replicate",
+        {.what = "a replica is another network than the original",
+         .expected = describe(expected, i),
+         .got = describe(parts, i),
+         .fix = "let clone() (reset(), for a Cloneable) or the factory build "
+                "what the original is now"});
+  }
+}
+
+/// An in-place change of the original between forward and backward is then
+/// found as it would be without replicas, also where the replica has memory of
+/// its own.
+void share_version(Tensor& copy, const Tensor& original) {
+  if (copy.is_inference() || original.is_inference()) return;
+  torch::autograd::impl::set_version_counter(
+      copy, torch::autograd::impl::version_counter(original));
+}
+
 bool can_share(const Tensor& original, const Device& device) {
   return original.device() == torch_device(device) ||
          (device.is_cpu() && original.is_cpu());
@@ -53,35 +88,42 @@ Replica::Replica(ModuleHandle module, const ModuleHandle& original,
     : module_(std::move(module)),
       device_(device),
       parameters_(parameters),
-      buffers_(buffers),
-      versions_(module_.parameters.size(), -1),
-      sources_(module_.parameters.size(), nullptr) {
+      buffers_(buffers) {
   check_alike("parameter", module_.parameters, original.parameters);
   check_alike("buffer", module_.buffers, original.buffers);
-  refresh(original, false);
+  if (module_.module && original.module) {
+    option_followers_ = follow_options(*original.module, *module_.module);
+  }
+  refresh(original);
+  check_same_parts(module_, original);
 }
 
 void Replica::place(Tensor& copy, const Tensor& original,
                     Storage storage) const {
+  const auto is_like = [&] {
+    return copy.sizes() == original.sizes() &&
+           copy.strides() == original.strides() &&
+           copy.scalar_type() == original.scalar_type();
+  };
   if (storage == Storage::kShared && can_share(original, device_)) {
-    if (copy.is_alias_of(original) && copy.sizes() == original.sizes()) return;
+    if (copy.is_alias_of(original) && is_like() &&
+        copy.storage_offset() == original.storage_offset()) {
+      return;
+    }
     copy.set_data(original.detach());
-    // An in-place change of the original between forward and backward is then
-    // found as it would be without replicas.
-    torch::autograd::impl::set_version_counter(
-        copy, torch::autograd::impl::version_counter(original));
+    share_version(copy, original);
     return;
   }
-  if (copy.device() == torch_device(device_) &&
-      copy.sizes() == original.sizes() &&
-      copy.scalar_type() == original.scalar_type() &&
-      copy.strides() == original.strides() && !copy.is_alias_of(original)) {
+  if (copy.device() == torch_device(device_) && is_like() &&
+      !copy.is_alias_of(original)) {
     return;
   }
   copy.set_data(torch::empty_like(original.detach(), torch_device(device_)));
 }
 
-void Replica::refresh(const ModuleHandle& original, bool copy_all) {
+void Replica::refresh(const ModuleHandle& original) {
+  // What is kept here outlives an evaluation under c10::InferenceMode.
+  const c10::InferenceMode normal(false);
   torch::NoGradGuard no_grad;
   for (size_t i = 0; i < module_.parameters.size(); ++i) {
     Tensor& copy = module_.parameters[i].second;
@@ -91,22 +133,23 @@ void Replica::refresh(const ModuleHandle& original, bool copy_all) {
       copy.set_requires_grad(from.requires_grad());
     }
     if (copy.is_alias_of(from)) continue;
-    const auto version = static_cast<int64_t>(from._version());
-    if (!copy_all && versions_[i] == version &&
-        sources_[i] == from.const_data_ptr()) {
-      continue;
-    }
-    versions_[i] = version;
-    sources_[i] = from.const_data_ptr();
-    // Below autograd: a graph made before this copy saw the same values, or
-    // the original's own version tells that it did not.
+    share_version(copy, from);
+    // Below autograd: the version is the original's, which has moved already
+    // if a graph that was made before saw other values.
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     copy.copy_(from);
   }
   for (size_t i = 0; i < module_.buffers.size(); ++i) {
     place(module_.buffers[i].second, original.buffers[i].second, buffers_);
   }
+  for (const auto& follow : option_followers_) follow();
   module_.set_modes(original.modes());
+}
+
+void Replica::refresh_for(int64_t forward, const ModuleHandle& original) {
+  if (refreshed_for_ == forward) return;
+  refresh(original);
+  refreshed_for_ = forward;
 }
 
 void Replica::set_buffers(const std::vector<Tensor>& source) {

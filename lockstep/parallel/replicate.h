@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -22,14 +23,19 @@ enum class Storage {
 class Replica {
  public:
   /// `module` was cloned from, or built like, the `original`. Throws
-  /// InvalidArgument naming the first parameter or buffer that differs.
+  /// InvalidArgument naming the first parameter, buffer or submodule that
+  /// differs.
   Replica(ModuleHandle module, const ModuleHandle& original,
           const Device& device, Storage parameters, Storage buffers);
 
-  /// Brings parameters, requires_grad and modes in line with the original:
-  /// shares storage again where that was moved, copies what changed since
-  /// (all of it if `copy_all`).
-  void refresh(const ModuleHandle& original, bool copy_all);
+  /// Brings parameters, requires_grad, modes and the options of torch::nn's
+  /// modules in line with the original: shares storage again where that was
+  /// moved, and copies the parameters that have memory of their own, each time,
+  /// as an optimizer may write to the original without a trace.
+  void refresh(const ModuleHandle& original);
+  /// Likewise, unless that was done for the same `forward`, a number that only
+  /// grows.
+  void refresh_for(int64_t forward, const ModuleHandle& original);
   /// Copies `source`, the values of the buffers, where they are not shared.
   void set_buffers(const std::vector<torch::Tensor>& source);
 
@@ -55,8 +61,8 @@ class Replica {
   Device device_;
   Storage parameters_;
   Storage buffers_;
-  std::vector<int64_t> versions_;     // of the original, when last copied
-  std::vector<const void*> sources_;  // and where its data were
+  std::vector<std::function<void()>> option_followers_;
+  int64_t refreshed_for_ = -1;
 };
 
 /// Copies of `original` on each of `devices`, with memory of their own, as

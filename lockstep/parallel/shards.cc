@@ -18,7 +18,12 @@ using torch::Tensor;
 void ReplicaGroup::begin(int64_t chunks) {
   phases_ = {};
   worker_phases_.assign(workers_.size(), {});
+  ++forwards_;
+  // What is kept here outlives an evaluation under c10::InferenceMode.
+  const c10::InferenceMode normal(false);
+  follow_module();
   check_on_device(original_, devices_[0]);
+  if (original_.members) member_snapshot_ = original_.members();
   if (original_.buffers.empty()) return;
   if (exchange_) exchange_->load_buffers();
   const bool is_mean = options_.buffers() == Buffers::kMean;
@@ -39,16 +44,39 @@ void ReplicaGroup::begin(int64_t chunks) {
   }
 }
 
+bool ReplicaGroup::is_training() const {
+  const std::vector<bool> modes = original_.modes();
+  return std::find(modes.begin(), modes.end(), true) != modes.end();
+}
+
+// A forward that does not train draws from streams aside: however often it is
+// called, the next step's dropout is the same.
+ReplicaGroup::RandomStream ReplicaGroup::forward_stream(bool trains) {
+  if (trains) return {.step = step_};
+  return {.step = forwards_aside_++, .phase = 1};
+}
+
+// A backward draws other numbers than its forward, and than another backward
+// through the same graph.
+ReplicaGroup::RandomStream ReplicaGroup::backward_stream(Region& region) {
+  RandomStream stream = region.stream;
+  stream.phase += 2 * static_cast<uint64_t>(++region.backwards);
+  return stream;
+}
+
 TraceLane ReplicaGroup::lane_of(size_t worker) const {
   return TraceLane(rank(), devices_[worker].name());
 }
 
-void ReplicaGroup::for_each_shard(int64_t chunks, const ShardTask& task) {
+void ReplicaGroup::for_each_shard(int64_t chunks, const ShardTask& task,
+                                  const RandomStream& stream) {
   run_all(workers_, [&](size_t k) {
     const TraceLane lane = lane_of(k);
     run_as_replica(k, devices_[k], [&] {
       const ShardRange range = shards_of(k);
       for (int64_t s = range.first; s < std::min(range.last, chunks); ++s) {
+        const RandomScope random(seed_, static_cast<uint64_t>(stream.step),
+                                 static_cast<uint64_t>(s), stream.phase);
         task(k, s, s == 0 ? replicas_[k].front() : replicas_[k].back());
       }
       if (devices_[k].is_cuda()) cuda::synchronize();
@@ -62,8 +90,8 @@ IValue ReplicaGroup::forward_shard(size_t worker, int64_t shard,
   const Stopwatch watch;
   {
     const TraceSpan span("replicate", TraceCategory::kCompute, shard);
-    replica.refresh(original_,
-                    options_.replication() == Replication::kEveryForward);
+    replica.refresh_for(forwards_, original_);
+    if (original_.members) replica.module().set_members(member_snapshot_);
     if (!buffer_snapshot_.empty() &&
         (shard != 0 || options_.buffers() == Buffers::kMean)) {
       replica.set_buffers(buffer_snapshot_);
@@ -72,8 +100,6 @@ IValue ReplicaGroup::forward_shard(size_t worker, int64_t shard,
   const double replicate_s = watch.seconds();
   worker_phases_[worker].replicate_s += replicate_s;
   const TraceSpan span("forward", TraceCategory::kCompute, shard);
-  const RandomScope random(seed_, static_cast<uint64_t>(step_),
-                           static_cast<uint64_t>(shard));
   IValue output = replica.forward(inputs);
   if (options_.buffers() == Buffers::kMean) {
     torch::NoGradGuard no_grad;
@@ -87,6 +113,10 @@ IValue ReplicaGroup::forward_shard(size_t worker, int64_t shard,
 }
 
 void ReplicaGroup::finish_buffers(int64_t chunks) {
+  // What a script counts in an attribute is kept as its buffers are: shard 0's.
+  if (original_.members && rank() == 0) {
+    original_.set_members(replicas_[0].front().module().members());
+  }
   if (options_.buffers() != Buffers::kMean) return;
   torch::NoGradGuard no_grad;
   for (size_t i = 0; i < original_.buffers.size(); ++i) {

@@ -9,6 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/round_up.h"
+#include "lockstep/comm/shared_tensor.h"
 #include "lockstep/optim/blocks.h"
 
 namespace lockstep {
@@ -23,6 +24,13 @@ constexpr size_t kLine = 64;
 size_t lines(size_t bytes) { return round_up(bytes, kLine); }
 
 size_t bytes_of(const Tensor& tensor) { return lines(tensor.nbytes()); }
+
+std::string name_of(const Tensor& parameter, const ModuleHandle& module) {
+  for (const auto& [name, tensor] : module.parameters) {
+    if (tensor.is_same(parameter)) return name;
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -48,12 +56,13 @@ SharedExchange::SharedExchange(const World& world, const ModuleHandle& module,
   common_ = world_.shared_memory(
       world_.rank() == 0 ? buffer_bytes + 4 * parameter_bytes : 0);
   for (Tensor& parameter : parameters_) {
-    const Tensor shared = like_at(parameter, take(bytes_of(parameter)));
-    if (world_.rank() == 0) shared.copy_(parameter);
-    parameter.set_data(shared);
+    unshare(parameter);  // of a former group of ranks
+    shared_parameters_.push_back(take_like(parameter));
+    if (world_.rank() == 0) shared_parameters_.back().copy_(parameter);
+    names_.push_back(name_of(parameter, module));
   }
   for (const auto& [name, buffer] : buffers_) {
-    kept_buffers_.push_back(like_at(buffer, take(bytes_of(buffer))));
+    kept_buffers_.push_back(take_like(buffer));
   }
 
   const size_t count = parameters_.size();
@@ -77,6 +86,9 @@ SharedExchange::SharedExchange(const World& world, const ModuleHandle& module,
                                                    most_partials_);
   donate(devices);
   end_step();
+  for (size_t p = 0; p < count && world_.rank() != 0; ++p) {
+    parameters_[p].copy_(shared_parameters_[p]);
+  }
 }
 
 void SharedExchange::donate(const std::vector<Device>& devices) {
@@ -96,24 +108,18 @@ void SharedExchange::donate(const std::vector<Device>& devices) {
   }
 }
 
-size_t SharedExchange::take(size_t bytes) {
-  const size_t at = taken_;
-  taken_ += bytes;
-  return at;
-}
-
-Tensor SharedExchange::like_at(const Tensor& tensor, size_t offset) {
-  const std::span<std::byte> memory = common_.of(0);
-  if (offset + tensor.nbytes() > memory.size()) {
-    throw InvalidArgument(
-        "ddp", {.what = "the optimizer has more state than was made room for",
-                .expected = fmt::format("{} bytes", memory.size()),
-                .got = fmt::format("{} bytes", offset + tensor.nbytes())});
+Tensor SharedExchange::take_like(const Tensor& tensor) {
+  const size_t bytes = bytes_of(tensor);
+  const size_t size = common_.of(0).size();
+  if (taken_ + bytes > size) {
+    // Of another optimizer than the first. All ranks come here at once.
+    common_ =
+        world_.shared_memory(world_.rank() == 0 ? std::max(size, bytes) : 0);
+    taken_ = 0;
   }
-  return torch::from_blob(
-      memory.data() + offset, tensor.sizes(), tensor.strides(),
-      [keep = common_](void*) {},
-      torch::TensorOptions().dtype(tensor.scalar_type()));
+  const Tensor taken = shared_tensor(common_, 0, taken_, tensor);
+  taken_ += bytes;
+  return taken;
 }
 
 SharedExchange::Table& SharedExchange::table(int rank) const {
@@ -161,6 +167,7 @@ void SharedExchange::publish(const std::vector<PartialSum>& own,
   mine.samples = totals.samples;
   mine.partials = static_cast<int64_t>(own.size());
   mine.needs_grad = totals.needs_grad ? 1 : 0;
+  mine.wants_to_share = 0;
   std::copy(totals.losses.begin(), totals.losses.end(), losses(rank).begin());
   for (size_t p = 0; p < own.size(); ++p) {
     ranges(rank)[p] = {own[p].first, own[p].last};
@@ -237,6 +244,7 @@ Reduction SharedExchange::reduce(std::vector<PartialSum> own, int64_t chunks,
   publish(own, totals);
   published_ = std::move(own);
   meet(world_);
+  check_requests(parameters_.size());
   std::vector<PartialSum> all;
   for (int rank = 0; rank < world_.size(); ++rank) {
     const Table& its = table(rank);
@@ -282,10 +290,11 @@ void SharedExchange::end_step() {
   }
   meet(world_);
   published_.clear();
+  note_parameters();
 }
 
 Tensor SharedExchange::make_state(const Tensor& parameter) {
-  return like_at(parameter, take(bytes_of(parameter)));
+  return take_like(parameter);
 }
 
 }  // namespace lockstep

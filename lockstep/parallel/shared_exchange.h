@@ -1,8 +1,10 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/comm/shared_memory.h"
 #include "lockstep/device/donated_memory.h"
 #include "lockstep/parallel/rank_exchange.h"
@@ -12,12 +14,21 @@ namespace lockstep {
 /// Of ranks on one host. Rank 0's memory holds what there is once: parameters,
 /// optimizer state, buffers. Each rank's own holds its partial gradients and a
 /// table that says where they are.
+///
+/// The module's parameters lie in rank 0's memory only while the engine updates
+/// them: a change by any other writer (an optimizer of each rank's own) would
+/// come once for each rank.
 class SharedExchange : public RankExchange {
  public:
   SharedExchange(const World& world, const ModuleHandle& module,
                  std::vector<torch::Tensor> parameters, int64_t shards,
                  const std::vector<Device>& devices, int64_t most_partials);
+  ~SharedExchange() override;
+  SharedExchange(const SharedExchange&) = delete;
+  SharedExchange& operator=(const SharedExchange&) = delete;
 
+  void begin_step(bool is_driven) override;
+  void unshare_parameters() override;
   void load_buffers() override;
   Reduction reduce(std::vector<PartialSum> own, int64_t chunks,
                    StepTotals& totals) override;
@@ -32,7 +43,8 @@ class SharedExchange : public RankExchange {
   struct Table {
     int64_t samples;
     int64_t partials;
-    int64_t needs_grad;  // StepTotals::needs_grad, as 0 or 1
+    int64_t needs_grad;      // StepTotals::needs_grad, as 0 or 1
+    int64_t wants_to_share;  // 1 + the first parameter that is not shared
     struct Range {
       int64_t first, last;
     };
@@ -43,10 +55,16 @@ class SharedExchange : public RankExchange {
     torch::Tensor tensor;
   };
 
-  /// The next bytes of rank 0's memory.
-  size_t take(size_t bytes);
-  /// In rank 0's memory, laid out like `tensor`.
-  torch::Tensor like_at(const torch::Tensor& tensor, size_t offset);
+  /// Zeros in rank 0's memory, laid out like `tensor`.
+  torch::Tensor take_like(const torch::Tensor& tensor);
+  bool is_in_place(size_t p) const;
+  void share_parameters(size_t first);
+  /// Remembers what check_unchanged() compares.
+  void note_parameters();
+  void check_unchanged();
+  /// Of ranks of which some only moved or changed their parameters.
+  void check_requests(size_t first) const;
+  [[noreturn]] void give_up(const Problem& problem) const;
   /// Lets gradients be made in this rank's memory.
   void donate(const std::vector<Device>& devices);
   /// Where `gradient` can be seen by all: where it is, or where it is copied.
@@ -66,12 +84,19 @@ class SharedExchange : public RankExchange {
   World world_;
   ModuleHandle::Named buffers_;
   std::vector<torch::Tensor> parameters_;
+  std::vector<std::string> names_;  // of parameters_
   int64_t shards_;
   size_t most_partials_;
   size_t most_values_;
 
   SharedMemory common_;  // rank 0's
   size_t taken_ = 0;
+  std::vector<torch::Tensor> shared_parameters_;  // in common_
+  struct Seal {
+    int64_t version = 0;
+    uint64_t sample = 0;  // of the values
+  };
+  std::vector<Seal> seals_;  // of shared parameters, after the last step
   std::vector<torch::Tensor> kept_buffers_;  // in common_
 
   // Each rank's own: the table, room for copies of gradients, and memory in

@@ -63,6 +63,7 @@ StepResult ReplicaGroup::train_step(const std::vector<IValue>& inputs,
                                     const IValue& target, const ShardLoss& loss,
                                     optim::Optimizer* optimizer,
                                     double clip_grad_norm, int64_t batch) {
+  begin_step(optimizer != nullptr);
   Stopwatch watch;
   const std::vector<size_t> positions =
       optimizer ? positions_in(*optimizer) : std::vector<size_t>();

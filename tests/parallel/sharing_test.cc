@@ -1,0 +1,373 @@
+// Ranks on one host share the parameters. What each of them does to its module
+// has to come out as if every rank had its own, as over gloo it has.
+#include <sstream>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "lockstep/comm/shared_tensor.h"
+#include "lockstep/comm/world.h"
+#include "lockstep/parallel/data_parallel.h"
+#include "tests/base/temporary_folder.h"
+#include "tests/parallel/ddp/ranks.h"
+
+namespace lockstep {
+namespace {
+
+using testing_ddp::check_same;
+using testing_ddp::copies;
+using testing_ddp::filled;
+using testing_ddp::inputs;
+using testing_ddp::loss_of;
+using testing_ddp::targets;
+using torch::Tensor;
+
+struct NetImpl : torch::nn::Cloneable<NetImpl> {
+  NetImpl() { reset(); }
+  void reset() override {
+    first = register_module("first", torch::nn::Linear(4, 8));
+    second = register_module("second", torch::nn::Linear(8, 3));
+  }
+  Tensor forward(Tensor x) { return second(torch::relu(first(x))); }
+  torch::nn::Linear first{nullptr}, second{nullptr};
+};
+
+using Net = std::shared_ptr<NetImpl>;
+using Model = DataParallel<NetImpl>;
+using Optimizer = std::unique_ptr<optim::Optimizer>;
+
+constexpr int64_t kBatch = 8;
+constexpr double kTolerance = 1e-5;
+
+Net make_net() { return filled(std::make_shared<NetImpl>()); }
+
+Model wrap(const Net& net, const World& world) {
+  return Model(net, {Device{}},
+               DataParallelOptions().world(world).intra_op_threads(1));
+}
+
+Optimizer make_sgd(const Net& net, const Model& model) {
+  return optim::sgd(
+      net->parameters(),
+      {.lr = 0.1, .momentum = 0.9, .make_state = [&](const Tensor& parameter) {
+         return model->make_state(parameter);
+       }});
+}
+
+// Batch number `step`: this rank's part of it, or the whole.
+void train(const Model& model, const World& world, int step,
+           optim::Optimizer* optimizer, torch::Dtype dtype = torch::kFloat) {
+  const int64_t own = kBatch / world.size();
+  const int64_t first = step * kBatch + world.rank() * own;
+  const Tensor x = inputs(first, own).to(dtype);
+  if (optimizer) {
+    model->train_step(x, targets(first, own), loss_of, *optimizer);
+  } else {
+    model->train_step(x, targets(first, own), loss_of);
+  }
+}
+
+/// The same with plain LibTorch: the gradients of batch number `step`.
+void plain_backward(const Net& net, int step,
+                    torch::Dtype dtype = torch::kFloat) {
+  net->zero_grad();
+  loss_of(net->forward(inputs(step * kBatch, kBatch).to(dtype)),
+          targets(step * kBatch, kBatch))
+      .backward();
+}
+
+class Sharing : public testing_ddp::OnBackends {
+ protected:
+  static bool shares() { return std::string(GetParam()) == "shm"; }
+};
+INSTANTIATE_TEST_SUITE_P(Backends, Sharing, testing::Values("shm", "gloo"),
+                         [](const auto& instance) {
+                           return std::string(instance.param);
+                         });
+
+template <class O, class Options>
+void steps_of_each_rank(const World& world, const Options& options) {
+  const Net net = make_net();
+  const Model model = wrap(net, world);
+  O optimizer(net->parameters(), options);
+  const Net alone = make_net();
+  O plain(alone->parameters(), options);
+  for (int step = 0; step < 4; ++step) {
+    optimizer.zero_grad();
+    train(model, world, step, nullptr);
+    optimizer.step();
+    plain_backward(alone, step);
+    plain.step();
+    check_same(net->parameters(), alone->parameters(), kTolerance);
+  }
+}
+
+TEST_P(Sharing, LetsEachRankStepWithLibTorchsSgd) {
+  EXPECT_EQ(on_ranks(2,
+                     [](World world) {
+                       steps_of_each_rank<torch::optim::SGD>(
+                           world, torch::optim::SGDOptions(0.2).momentum(0.5));
+                     }),
+            "");
+}
+
+TEST_P(Sharing, LetsEachRankStepWithLibTorchsAdam) {
+  EXPECT_EQ(on_ranks(4,
+                     [](World world) {
+                       steps_of_each_rank<torch::optim::Adam>(
+                           world, torch::optim::AdamOptions(0.01));
+                     }),
+            "");
+}
+
+TEST_P(Sharing, LetsEachRankChangeTheParametersBeforeTheFirstStep) {
+  EXPECT_EQ(on_ranks(2,
+                     [](World world) {
+                       const Net net = make_net();
+                       const Model model = wrap(net, world);
+                       const Optimizer sgd = make_sgd(net, model);
+                       const Net alone = make_net();
+                       torch::optim::SGD plain(
+                           alone->parameters(),
+                           torch::optim::SGDOptions(0.1).momentum(0.9));
+                       {
+                         torch::NoGradGuard no_grad;
+                         for (auto& p : net->parameters()) p.mul_(0.5);
+                         for (auto& p : alone->parameters()) p.mul_(0.5);
+                       }
+                       for (int step = 0; step < 3; ++step) {
+                         train(model, world, step, sgd.get());
+                         plain_backward(alone, step);
+                         plain.step();
+                       }
+                       check_same(net->parameters(), alone->parameters(),
+                                  kTolerance);
+                     }),
+            "");
+}
+
+// Our optimizer, then one of LibTorch's, then ours again.
+TEST_P(Sharing, ChangesOverFromOneOptimizerToAnother) {
+  EXPECT_EQ(on_ranks(2,
+                     [](World world) {
+                       const Net net = make_net();
+                       const Model model = wrap(net, world);
+                       const Optimizer ours =
+                           optim::sgd(net->parameters(), {.lr = 0.1});
+                       torch::optim::SGD theirs(net->parameters(), 0.1);
+                       const Net alone = make_net();
+                       torch::optim::SGD plain(alone->parameters(), 0.1);
+                       for (int step = 0; step < 6; ++step) {
+                         net->zero_grad();
+                         if (step / 2 % 2 == 0) {
+                           train(model, world, step, ours.get());
+                         } else {
+                           train(model, world, step, nullptr);
+                           theirs.step();
+                         }
+                         plain_backward(alone, step);
+                         plain.step();
+                         check_same(net->parameters(), alone->parameters(),
+                                    kTolerance);
+                       }
+                     }),
+            "");
+}
+
+using Change = std::function<void(const Net&)>;
+
+/// Trains, changes the module on each rank, trains; against plain LibTorch.
+void train_change_train(const World& world, const Change& change,
+                        bool unshares) {
+  const Net net = make_net();
+  const Model model = wrap(net, world);
+  const Optimizer sgd = optim::sgd(net->parameters(), {.lr = 0.1});
+  const Net alone = make_net();
+  torch::optim::SGD plain(alone->parameters(), 0.1);
+  for (int step = 0; step < 4; ++step) {
+    if (step == 2) {
+      if (unshares) model->unshare_parameters();
+      change(net);
+      change(alone);
+    }
+    train(model, world, step, sgd.get());
+    plain_backward(alone, step);
+    plain.step();
+    check_same(net->parameters(), alone->parameters(), kTolerance);
+  }
+}
+
+const Change& halve() {
+  static const Change change = [](const Net& net) {
+    torch::NoGradGuard no_grad;
+    for (auto& p : net->parameters()) p.mul_(0.5);
+  };
+  return change;
+}
+
+TEST_P(Sharing, RefusesAChangeThatWouldComeOnceForEachRank) {
+  const std::string failure = on_ranks(
+      2, [](World world) { train_change_train(world, halve(), false); });
+  if (!shares()) {
+    EXPECT_EQ(failure, "");
+    return;
+  }
+  EXPECT_PRED2(contains, failure, "'first.weight' was changed outside of");
+  EXPECT_PRED2(contains, failure, "unshare_parameters()");
+}
+
+TEST_P(Sharing, SeesAChangeThatMovesNoVersion) {
+  const std::string failure = on_ranks(2, [](World world) {
+    train_change_train(
+        world, [](const Net& net) { net->second->weight.data().mul_(0.5); },
+        false);
+  });
+  if (!shares()) {
+    EXPECT_EQ(failure, "");
+    return;
+  }
+  EXPECT_PRED2(contains, failure, "'second.weight' was changed outside of");
+}
+
+TEST_P(Sharing, AllowsAChangeOfParametersThatWereUnshared) {
+  EXPECT_EQ(
+      on_ranks(2,
+               [](World world) { train_change_train(world, halve(), true); }),
+      "");
+}
+
+TEST_P(Sharing, FollowsTorchLoadOnEveryRank) {
+  std::stringstream saved;
+  {
+    const Net other = std::make_shared<NetImpl>();
+    torch::save(other, saved);
+  }
+  const std::string bytes = saved.str();
+  EXPECT_EQ(on_ranks(2,
+                     [&](World world) {
+                       train_change_train(
+                           world,
+                           [&](const Net& net) {
+                             std::istringstream stream(bytes);
+                             Net target = net;
+                             torch::load(target, stream);
+                           },
+                           false);
+                     }),
+            "");
+}
+
+TEST(SharedParameters, RefusesParametersThatOneRankAloneLoaded) {
+  const std::string failure =
+      testing_ddp::failure_of(2, "shm", [](World world) {
+        const Net net = make_net();
+        const Model model = wrap(net, world);
+        const Optimizer sgd = optim::sgd(net->parameters(), {.lr = 0.1});
+        train(model, world, 0, sgd.get());
+        if (world.rank() == 1) {
+          net->second->weight.set_data(torch::ones({3, 8}));
+        }
+        train(model, world, 1, sgd.get());
+      });
+  EXPECT_PRED2(contains, failure, "'second.weight' was moved");
+  EXPECT_PRED2(contains, failure, "on rank 1, but not on rank 0");
+}
+
+TEST(SharedParameters, RefusesRanksThatLoadedOtherValues) {
+  const std::string failure =
+      testing_ddp::failure_of(2, "shm", [](World world) {
+        const Net net = make_net();
+        const Model model = wrap(net, world);
+        const Optimizer sgd = optim::sgd(net->parameters(), {.lr = 0.1});
+        train(model, world, 0, sgd.get());
+        net->second->weight.set_data(torch::full({3, 8}, 1.0 * world.rank()));
+        train(model, world, 1, sgd.get());
+      });
+  EXPECT_PRED2(contains, failure,
+               "'second.weight' of rank 1 is not that of rank 0");
+}
+
+TEST_P(Sharing, FollowsACast) {
+  EXPECT_EQ(on_ranks(2,
+                     [](World world) {
+                       const Net net = make_net();
+                       const Model model = wrap(net, world);
+                       Optimizer sgd = make_sgd(net, model);
+                       train(model, world, 0, sgd.get());
+                       const Net alone =
+                           std::dynamic_pointer_cast<NetImpl>(net->clone());
+                       model->to(torch::kDouble);
+                       alone->to(torch::kDouble);
+                       sgd = make_sgd(net, model);
+                       torch::optim::SGD plain(
+                           alone->parameters(),
+                           torch::optim::SGDOptions(0.1).momentum(0.9));
+                       for (int step = 1; step < 4; ++step) {
+                         train(model, world, step, sgd.get(), torch::kDouble);
+                         plain_backward(alone, step, torch::kDouble);
+                         plain.step();
+                         check_same(net->parameters(), alone->parameters(),
+                                    1e-12);
+                       }
+                     }),
+            "");
+}
+
+TEST_P(Sharing, EndsWithTheModel) {
+  EXPECT_EQ(on_ranks(2,
+                     [](World world) {
+                       const Net net = make_net();
+                       {
+                         const Model model = wrap(net, world);
+                         const Optimizer sgd = make_sgd(net, model);
+                         train(model, world, 0, sgd.get());
+                       }
+                       world.barrier();
+                       const auto before = copies(net->parameters());
+                       world.barrier();
+                       halve()(net);
+                       world.barrier();
+                       for (size_t p = 0; p < before.size(); ++p) {
+                         TORCH_CHECK(torch::equal(net->parameters()[p],
+                                                  before[p] * 0.5));
+                       }
+                     }),
+            "");
+}
+
+TEST(SharedParameters, RefusesAStepOfEachRankWithStateOfAll) {
+  const std::string failure =
+      testing_ddp::failure_of(2, "shm", [](World world) {
+        const Net net = make_net();
+        const Model model = wrap(net, world);
+        const Optimizer sgd = make_sgd(net, model);
+        train(model, world, 0, nullptr);
+        sgd->step();
+      });
+  EXPECT_PRED2(contains, failure, "whose state all ranks share");
+}
+
+TEST(SharedTensor, IsKnownByItsViewsAndUnshared) {
+  EXPECT_EQ(testing_ddp::failure_of(
+                2, "shm",
+                [](World world) {
+                  const SharedMemory memory = world.shared_memory(4096);
+                  Tensor tensor =
+                      shared_tensor(memory, 0, 64, torch::empty({4, 5}).t());
+                  TORCH_CHECK(tensor.sizes() == at::IntArrayRef({5, 4}));
+                  TORCH_CHECK(tensor.strides() == at::IntArrayRef({1, 5}));
+                  TORCH_CHECK(is_shared_tensor(tensor[2]));
+                  TORCH_CHECK(!is_shared_tensor(torch::ones({2})));
+                  TORCH_CHECK(!is_shared_tensor(Tensor()));
+                  if (world.rank() == 0) tensor.fill_(3);
+                  world.barrier();
+                  unshare(tensor);
+                  TORCH_CHECK(!is_shared_tensor(tensor));
+                  TORCH_CHECK(tensor.eq(3).all().item<bool>());
+                  TORCH_CHECK(tensor.strides() == at::IntArrayRef({1, 5}));
+                }),
+            "");
+}
+
+}  // namespace
+}  // namespace lockstep
