@@ -65,8 +65,6 @@ StepResult ReplicaGroup::train_step(const std::vector<IValue>& inputs,
                                     double clip_grad_norm, int64_t batch) {
   begin_step(optimizer != nullptr);
   Stopwatch watch;
-  const std::vector<size_t> positions =
-      optimizer ? positions_in(*optimizer) : std::vector<size_t>();
   std::optional<TraceSpan> scatter_span(std::in_place, "scatter",
                                         TraceCategory::kCompute);
   // What the loss sees of the caller's graph.
@@ -77,6 +75,8 @@ StepResult ReplicaGroup::train_step(const std::vector<IValue>& inputs,
   const StepShards shards = cut(all, batch);
   const auto chunks = static_cast<int64_t>(shards.samples.size());
   begin(chunks);
+  const std::vector<size_t> positions =
+      optimizer ? positions_in(*optimizer) : std::vector<size_t>();
   const double scatter_s = watch.restart();
   scatter_span.reset();
 
