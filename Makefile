@@ -43,7 +43,7 @@ build: configure ## Build the program: build/release/bin/lockstep
 all: configure
 	@tools/setup/ninja.sh $(PRESET) all
 
-demo: build ## Train on one device, then DataParallel, and compare them
+demo: build ## Train on one device, on two, in two processes, and compare
 	@tools/demo.sh $(BUILD)/bin/lockstep
 
 test: all ## Build everything and run the tests (LABEL=unit, FILTER=name)

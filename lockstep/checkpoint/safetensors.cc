@@ -1,6 +1,7 @@
 #include "lockstep/checkpoint/safetensors.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cerrno>
 #include <cstring>
@@ -85,6 +86,28 @@ std::span<std::byte> bytes_of(const torch::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()};
 }
 
+// A file of torch.save is a zip archive, or was a pickle before PyTorch 1.6.
+void refuse_torch_save(const std::string& path, const InputFile& file) {
+  std::array<unsigned char, kPrefixBytes + 1> begin{};
+  if (file.bytes() < begin.size()) return;
+  file.read(0, std::as_writable_bytes(std::span(begin)));
+  if (begin.back() == '{') return;  // a header: the length looked like it
+  constexpr std::array<unsigned char, 4> kZip{'P', 'K', 3, 4};
+  const bool is_zip = std::equal(kZip.begin(), kZip.end(), begin.begin());
+  const bool is_pickle = begin[0] == 0x80 && begin[1] >= 2 && begin[1] <= 5;
+  if (!is_zip && !is_pickle) return;
+  throw CheckpointError(
+      {.what = path + " is no safetensors file",
+       .expected = "tensors only, as the Python package safetensors saves them",
+       .got = fmt::format("a file of torch.save ({})",
+                          is_zip ? "a zip archive" : "a pickle"),
+       .fix = fmt::format(
+           "convert it, in Python: from safetensors.torch import save_file; "
+           "save_file({{k: v.contiguous() for k, v in torch.load('{}', "
+           "weights_only=True).items()}}, 'model.safetensors')",
+           path)});
+}
+
 std::string read_header(const std::string& path, const InputFile& file) {
   uint64_t length = 0;
   if (file.bytes() < kPrefixBytes) {
@@ -93,6 +116,7 @@ std::string read_header(const std::string& path, const InputFile& file) {
                            .got = fmt::format("{} bytes", file.bytes())});
   }
   file.read(0, std::as_writable_bytes(std::span(&length, 1)));
+  refuse_torch_save(path, file);
   if (length > kMaxSafeTensorsHeader) {
     throw CheckpointError(
         {.what = path + ": the header's length can't be right",

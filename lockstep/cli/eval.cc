@@ -12,7 +12,7 @@ namespace lockstep::cli {
 namespace {
 
 struct EvalFlags {
-  DataFlags data;
+  DataFlags data{.data = ""};
   DeviceFlags devices;
   MemoryFormatFlags memory_format;
   std::string checkpoint;
@@ -34,11 +34,21 @@ void print_json(const train::EvalReport& report) {
   fmt::print("{}\n", object.dump(2));
 }
 
-void print_text(const train::EvalReport& report) {
-  fmt::print("{} from {} (step {})\n", report.info.model.name,
-             report.checkpoint, report.info.step);
+void print_text(const train::EvalReport& report, const data::DataSpec& data) {
+  fmt::print("{} from {} (step {}), on the test split of {}{}\n",
+             report.info.model.name, report.checkpoint, report.info.step,
+             data.name, data.dir.empty() ? "" : " in " + data.dir);
   fmt::print("Test Loss: {:.4f}\nTest Acc: {:.4f}%\nSamples: {}\n",
              report.test.loss, 100 * report.test.accuracy, report.test.samples);
+}
+
+// That of the checkpoint, as far as nothing else was given.
+data::DataSpec choose_data(const DataFlags& flags,
+                           const CheckpointInfo& info) {
+  if (!flags.data.empty()) return to_data_spec(flags);
+  auto spec = train::data_of(info);
+  if (flags.dir.empty()) return spec;
+  return to_data_spec({.data = spec.name, .dir = flags.dir});
 }
 
 void run(const EvalFlags& flags) {
@@ -49,15 +59,15 @@ void run(const EvalFlags& flags) {
   }
   train::EvalOptions options;
   options.checkpoint = find_checkpoint(flags.checkpoint);
-  options.data = to_data_spec(flags.data);
   options.loader_workers = flags.data.workers;
   options.devices = to_devices(flags.devices, "auto");
   options.batch_size = flags.batch_size;
-  options.channels_last = use_channels_last(
-      flags.memory_format, read_checkpoint_info(options.checkpoint).model,
-      options.devices);
+  const auto info = read_checkpoint_info(options.checkpoint);
+  options.data = choose_data(flags.data, info);
+  options.channels_last =
+      use_channels_last(flags.memory_format, info.model, options.devices);
   const auto report = train::evaluate_checkpoint(options);
-  flags.as_json ? print_json(report) : print_text(report);
+  flags.as_json ? print_json(report) : print_text(report, options.data);
 }
 
 }  // namespace
@@ -71,7 +81,7 @@ void add_eval(CLI::App& app) {
                    "a checkpoint, or the --out-dir of a run: its newest")
       ->type_name("DIR")
       ->default_str("none: must be given");
-  add_data_options(*command, flags->data);
+  add_data_options(*command, flags->data, "that of the checkpoint");
   add_device_options(*command, flags->devices, "auto");
   add_memory_format_option(*command, flags->memory_format);
   command

@@ -31,10 +31,12 @@ models::ModelSpec to_model_spec(const ModelFlags& flags) {
   return spec;
 }
 
-void add_data_options(CLI::App& app, DataFlags& flags) {
+void add_data_options(CLI::App& app, DataFlags& flags,
+                      const std::string& default_text) {
   app.add_option("--data", flags.data,
                  "synthetic (built in) or cifar10 (binary form)")
       ->type_name("NAME")
+      ->default_str(default_text)
       ->check(one_of({"synthetic", "cifar10"}))
       ->group("Model and data");
   app.add_option("--data-dir", flags.dir,

@@ -28,7 +28,9 @@ struct DataFlags {
   std::string dir;
   int workers = 1;
 };
-void add_data_options(CLI::App& app, DataFlags& flags);
+/// `default_text` says in the help what no --data stands for.
+void add_data_options(CLI::App& app, DataFlags& flags,
+                      const std::string& default_text = "synthetic");
 data::DataSpec to_data_spec(const DataFlags& flags);
 
 struct DeviceFlags {

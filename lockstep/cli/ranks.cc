@@ -1,17 +1,21 @@
 #include "lockstep/cli/ranks.h"
 
 #include <chrono>
+#include <unistd.h>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/chunk.h"
+#include "lockstep/base/env.h"
 #include "lockstep/base/interrupt.h"
 #include "lockstep/base/subprocess.h"
+#include "lockstep/base/terminal.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/launch/run.h"
 #include "lockstep/train/plan.h"
+#include "lockstep/train/progress.h"
 
 namespace lockstep::cli {
 
@@ -29,6 +33,8 @@ void add_rank_options(CLI::App& app, RankFlags& flags) {
 
 bool is_rank() { return read_environment().launcher != "none"; }
 
+bool is_own_rank() { return env(kOwnRankVariable).has_value(); }
+
 void start_ranks(const DeviceFlags& devices) {
   start_ranks(static_cast<int>(to_devices(devices, "auto").size()));
 }
@@ -38,6 +44,12 @@ void start_ranks(int count) {
   options.workers = count;
   // Rank 0 alone prints, and its progress bar is better without a label.
   options.label_lines = launch::LabelLines::kOff;
+  options.is_stdout_raw = true;
+  options.environment[kOwnRankVariable] = "1";
+  if (is_terminal(STDOUT_FILENO)) {
+    options.environment[train::kTerminalColumns] =
+        std::to_string(terminal_width(STDOUT_FILENO));
+  }
   std::vector<std::string> command = command_line();
   command[0] = own_program();
   throw CLI::RuntimeError(launch::run(options, command));

@@ -20,6 +20,8 @@ void add_rank_options(CLI::App& app, RankFlags& flags);
 /// Whether this process was started as a rank: by `lockstep run`, torchrun,
 /// srun or mpirun.
 bool is_rank();
+/// Whether start_ranks() did so, which has printed what one process prints.
+bool is_own_rank();
 
 /// Runs this program again, with its own arguments, as a rank for each of
 /// `devices`, and ends as they end: throws CLI::RuntimeError with the code.

@@ -7,9 +7,12 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/terminal.h"
 
 namespace lockstep::data {
 namespace {
@@ -19,6 +22,8 @@ namespace fs = std::filesystem;
 constexpr size_t kImageBytes = 3 * 32 * 32;
 constexpr size_t kRecordBytes = 1 + kImageBytes;
 constexpr int kClasses = 10;
+constexpr int kTrainFiles = 5;
+constexpr int64_t kTrainImages = 50'000;
 constexpr std::string_view kTestFile = "test_batch.bin";
 
 bool is_train_file(const std::string& name) {
@@ -151,10 +156,36 @@ class Cifar10 : public Dataset {
   int64_t size_ = 0;
 };
 
+// A download that broke off: training would go on with fewer images, and
+// nobody would see why it learns less.
+void warn_of_missing_files(const std::string& dir,
+                           const std::vector<std::string>& files,
+                           int64_t images) {
+  std::vector<std::string> missing;
+  for (int i = 1; i <= kTrainFiles; ++i) {
+    const fs::path path = fs::path(dir) / fmt::format("data_batch_{}.bin", i);
+    if (std::find(files.begin(), files.end(), path.string()) == files.end()) {
+      missing.push_back(path.filename().string());
+    }
+  }
+  if (missing.empty()) return;
+  log_warning("data",
+              fmt::format("folder {} lacks {} of CIFAR-10: there are {} images "
+                          "to train on, of {}",
+                          dir, fmt::join(missing, ", "), format_count(images),
+                          format_count(kTrainImages)));
+}
+
 }  // namespace
 
-std::shared_ptr<const Dataset> cifar10(const std::string& dir, Split split) {
-  return std::make_shared<Cifar10>(files_of(dir, split));
+std::shared_ptr<const Dataset> cifar10(const std::string& dir, Split split,
+                                       bool warns) {
+  const auto files = files_of(dir, split);
+  auto dataset = std::make_shared<Cifar10>(files);
+  if (warns && split == Split::kTrain) {
+    warn_of_missing_files(dir, files, dataset->size());
+  }
+  return dataset;
 }
 
 }  // namespace lockstep::data

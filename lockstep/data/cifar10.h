@@ -12,7 +12,11 @@ namespace lockstep::data {
 /// the order of their names; kTest is test_batch.bin. A file may hold any
 /// number of records.
 ///
+/// With `warns`, names in the log the files of CIFAR-10's five that are
+/// missing.
+///
 /// Throws DataError naming the file, what was expected and what was found.
-std::shared_ptr<const Dataset> cifar10(const std::string& dir, Split split);
+std::shared_ptr<const Dataset> cifar10(const std::string& dir, Split split,
+                                       bool warns = true);
 
 }  // namespace lockstep::data

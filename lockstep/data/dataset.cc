@@ -11,7 +11,7 @@ std::shared_ptr<const Dataset> open(const DataSpec& spec, Split split) {
   if (spec.name == "synthetic") {
     return synthetic(spec.seed, spec.samples, split);
   }
-  if (spec.name == "cifar10") return cifar10(spec.dir, split);
+  if (spec.name == "cifar10") return cifar10(spec.dir, split, spec.warns);
   throw InvalidArgument(
       "data", {.what = "there is no dataset '" + spec.name + "'",
                .fix = did_you_mean(spec.name, {"synthetic", "cifar10"})});

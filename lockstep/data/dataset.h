@@ -42,6 +42,7 @@ struct DataSpec {
   uint64_t seed = 0;               ///< synthetic
   /// synthetic: images to train on (0: 10,000); to test, a fifth of them.
   int64_t samples = 0;
+  bool warns = true;  ///< in the log, if files of the dataset are missing
 };
 
 /// Opens a dataset. Throws DataError naming the file, what was expected and

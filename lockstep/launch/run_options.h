@@ -58,6 +58,9 @@ struct RunOptions {
   StreamChoice tee;
   std::vector<int> shown_ranks;  ///< local; empty: all
   LabelLines label_lines = LabelLines::kAuto;
+  /// Unlabelled stdout is passed on as it comes, a progress bar too: of several
+  /// workers, one alone writes to it.
+  bool is_stdout_raw = false;
 
   int omp_threads = 0;  ///< 0: as many as the worker has cores
   bool pins_cores = true;

@@ -61,7 +61,9 @@ StreamPlan plan_stream(const RunOptions& options, const Group& group,
   plan.is_redirected = is_redirected;
   plan.is_shown = !is_redirected && is_shown(options, local_rank);
   plan.label = label(options, group, local_rank);
-  plan.is_raw = plan.label.empty() && options.workers == 1;
+  const bool is_alone =
+      options.workers == 1 || (options.is_stdout_raw && which == Streams::kOut);
+  plan.is_raw = plan.label.empty() && is_alone;
   if (is_teed || is_redirected) {
     plan.log_path =
         folder + (which == Streams::kOut ? "/stdout.log" : "/stderr.log");

@@ -1,11 +1,13 @@
 #include "lockstep/train/evaluate.h"
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/comm/agent/link.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/parallel/scatter_gather.h"
 #include "lockstep/train/memory_format.h"
 #include "lockstep/train/metrics.h"
+#include "lockstep/train/run_settings.h"
 
 namespace lockstep::train {
 namespace {
@@ -61,6 +63,24 @@ TestReport evaluate(DataParallel<models::Model>& model, data::Loader& loader,
   return {.loss = sum[0] / sum[2],
           .accuracy = sum[1] / sum[2],
           .samples = static_cast<int64_t>(sum[2])};
+}
+
+data::DataSpec data_of(const CheckpointInfo& info) {
+  const auto setting = [&](const char* name) {
+    if (!info.run) return std::string();
+    const auto found = info.run->settings.find(name);
+    return found == info.run->settings.end() ? "" : found->second;
+  };
+  data::DataSpec spec;
+  spec.name = setting("data");
+  spec.dir = setting(kDataDir);
+  if (!spec.name.empty()) return spec;
+  throw CheckpointError(
+      {.what = "the checkpoint does not say what it was trained on",
+       .expected = "a checkpoint of `lockstep train`",
+       .got = "one of a program of its own",
+       .fix = "name the dataset: --data synthetic, or --data cifar10 and "
+              "--data-dir"});
 }
 
 EvalReport evaluate_checkpoint(const EvalOptions& options) {

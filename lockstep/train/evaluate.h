@@ -31,6 +31,10 @@ struct EvalOptions {
   bool channels_last = false;
 };
 
+/// What the run of a checkpoint was trained on. Throws CheckpointError if the
+/// checkpoint does not say it.
+data::DataSpec data_of(const CheckpointInfo& info);
+
 struct EvalReport {
   std::string checkpoint;  ///< the folder that was loaded
   CheckpointInfo info;

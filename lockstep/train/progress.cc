@@ -1,11 +1,13 @@
 #include "lockstep/train/progress.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <vector>
 
 #include <fmt/format.h>
 
+#include "lockstep/base/env.h"
 #include "lockstep/base/terminal.h"
 
 namespace lockstep::train {
@@ -14,21 +16,25 @@ namespace {
 constexpr double kRedrawEvery_s = 0.1;
 constexpr int kLongestBar = 30;
 constexpr int kShortestBar = 8;
+constexpr int kUsualColumns = 80;
 
 std::string speed(const ProgressText& text) {
   return format_count(std::llround(text.samples_per_s)) + " samples/s";
 }
 
+std::string whole_seconds(double seconds) {
+  return seconds < 59.5 ? fmt::format("{:.0f} s", seconds)
+                        : format_duration(seconds);
+}
+
 std::string time_left(const ProgressText& text) {
-  if (text.seconds_left < 59.5) {
-    return fmt::format("{:.0f} s left", text.seconds_left);
-  }
-  return format_duration(text.seconds_left) + " left";
+  return whole_seconds(text.seconds_left) + " left";
 }
 
 // The most important first.
 std::vector<std::string> fields(const ProgressText& text) {
   return {fmt::format("loss {:.4f}", text.step.loss),
+          whole_seconds(text.seconds),
           fmt::format("acc {:.2f}%", 100 * text.step.accuracy), time_left(text),
           speed(text)};
 }
@@ -57,7 +63,8 @@ std::string render_line(const ProgressText& text) {
 
 std::string render_bar(const ProgressText& text, int width, bool is_utf8) {
   const std::string head = fmt::format("epoch {} ", text.step.epoch);
-  std::string tail = fmt::format(" {}/{}", text.step.done, text.step.total);
+  std::string tail =
+      fmt::format(" step {}/{}", text.step.done, text.step.total);
   const auto free = [&] {
     return width - static_cast<int>(head.size() + tail.size());
   };
@@ -73,8 +80,18 @@ std::string render_bar(const ProgressText& text, int width, bool is_utf8) {
   return head + draw(fraction, std::min(free(), kLongestBar), is_utf8) + tail;
 }
 
+int terminal_columns(std::FILE* out) {
+  if (is_terminal(fileno(out))) return terminal_width(fileno(out));
+  const std::string text = env(kTerminalColumns).value_or("");
+  int columns = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, columns);
+  return error == std::errc() && rest == end ? std::max(columns, 0) : 0;
+}
+
 ProgressStyle default_progress_style(std::FILE* out) {
-  return is_terminal(fileno(out)) ? ProgressStyle::kBar : ProgressStyle::kLines;
+  return terminal_columns(out) > 0 ? ProgressStyle::kBar
+                                   : ProgressStyle::kLines;
 }
 
 Progress::Progress(ProgressStyle style, int64_t log_every, std::FILE* out)
@@ -96,7 +113,8 @@ void Progress::step(const StepProgress& step) {
   if (has_bar_ && !is_last && since_redraw_.seconds() < kRedrawEvery_s) return;
   since_redraw_.restart();
   // One column stays free: writing the last one wraps on some terminals.
-  const int width = terminal_width(fileno(out_)) - 1;
+  const int columns = terminal_columns(out_);
+  const int width = (columns > 0 ? columns : kUsualColumns) - 1;
   const std::string bar = render_bar(text, width, is_utf8_);
   erase();
   fmt::print(out_, "{}", bar);
@@ -132,7 +150,8 @@ ProgressText Progress::measure(const StepProgress& step) {
   const auto remaining = static_cast<double>(step.total - step.done);
   return {.step = step,
           .samples_per_s = samples / seconds,
-          .seconds_left = remaining * seconds / std::max(steps, 1.0)};
+          .seconds_left = remaining * seconds / std::max(steps, 1.0),
+          .seconds = now};
 }
 
 void Progress::erase() {

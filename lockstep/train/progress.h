@@ -24,6 +24,7 @@ struct ProgressText {
   StepProgress step;
   double samples_per_s = 0;
   double seconds_left = 0;
+  double seconds = 0;  ///< since the beginning
 };
 
 /// "step 10/157 | epoch 0 | loss 2.1034 | acc 21.56% | 812 samples/s | ...".
@@ -34,7 +35,14 @@ std::string render_bar(const ProgressText& text, int width, bool is_utf8);
 
 enum class ProgressStyle { kBar, kLines, kNone };
 
-/// A bar where `out` is a terminal, lines elsewhere.
+/// Tells a rank whose output its launcher passes to a terminal how many columns
+/// that has: the rank itself writes to a pipe.
+inline constexpr const char* kTerminalColumns = "LOCKSTEP_TERMINAL_COLUMNS";
+
+/// Of the terminal that `out` comes to; 0 if it comes to none.
+int terminal_columns(std::FILE* out);
+
+/// A bar where `out` comes to a terminal, lines elsewhere.
 ProgressStyle default_progress_style(std::FILE* out);
 
 /// Shows how a run gets on: a bar that is redrawn at most ten times a second,

@@ -203,6 +203,7 @@ void check_settings(const TrainOptions& options, const RunRecord& saved,
                     const Settings& now, const Settings& versions) {
   std::vector<std::string> changes, notes;
   for (const auto& [name, text] : differences(saved.settings, now)) {
+    if (name == kDataDir) continue;
     if (name != kTotalSteps) {
       changes.push_back(text);
     } else if (options.schedule == ScheduleKind::kCosine) {

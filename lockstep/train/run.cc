@@ -70,6 +70,7 @@ Run::Run(const TrainOptions& options, const std::function<int()>& stop,
       log_(options_, plan_, history.recordings) {
   log_.report().command = options_.command;
   runner_.describe(log_.report());
+  log_.begin(dataset_->size(), total_steps_);
   if (resume_) {
     const int64_t batches = train_data_->batches();
     RunCheckpoints::restore(resume_, plan_, runner_);
@@ -110,6 +111,8 @@ DataFingerprint& Run::data_fingerprint() {
 
 std::shared_ptr<const data::Dataset> Run::open_training_data() {
   auto& dataset = history_.training_data;
+  // Of an incomplete dataset one rank tells.
+  options_.data.warns = is_first();
   if (!dataset) dataset = data::open(options_.data, data::Split::kTrain);
   options_.model = fit(options_.model, *dataset);
   return dataset;

@@ -5,7 +5,9 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/terminal.h"
 #include "lockstep/checkpoint/state_dict.h"
+#include "lockstep/train/summary.h"
 
 namespace lockstep::train {
 
@@ -30,6 +32,17 @@ void RunLog::go_on_at(const RunPosition& position, int64_t batches) {
     report.epochs.pop_back();
   }
   mean_ = RunningMean(position.loss_sum, position.correct, position.samples);
+}
+
+void RunLog::begin(int64_t images, int64_t total_steps) {
+  const RunReport& report = recordings_.report;
+  if (report.recoveries > 0) return;
+  line(fmt::format(
+      "[{}] {} parameters | {} images | {} step{} of {}, in {} "
+      "shard{}",
+      device_names(), format_count(report.parameters), format_count(images),
+      format_count(total_steps), total_steps == 1 ? "" : "s",
+      options_.batch_size, plan_.shards, plan_.shards == 1 ? "" : "s"));
 }
 
 void RunLog::add_step(const StepOutcome& outcome, double seconds,
@@ -81,7 +94,9 @@ void RunLog::end_evaluation(const TestReport& test) {
 void RunLog::end(const StepRunner& runner, const std::string& path) {
   RunReport& report = recordings_.report;
   report.parameter_sha256 = parameter_digest(runner.model());
-  line("parameter_sha256 " + report.parameter_sha256);
+  const std::string summary = summary_text(report);
+  if (!summary.empty()) line(summary);
+  line(digest_text(report));
   if (!report.last_checkpoint.empty()) {
     line("checkpoint " + report.last_checkpoint);
   }

@@ -1,5 +1,7 @@
 #include "lockstep/train/run_settings.h"
 
+#include <filesystem>
+
 #include <ATen/Context.h>
 #include <ATen/Version.h>
 #include <fmt/format.h>
@@ -57,6 +59,9 @@ Settings settings_of(const TrainOptions& options, const Plan& plan,
       {"warmup_steps", text_of(options.warmup_steps)},
       {kTotalSteps, text_of(total_steps)},
   };
+  if (!options.data.dir.empty()) {
+    settings[kDataDir] = std::filesystem::absolute(options.data.dir).string();
+  }
   if (options.optimizer == OptimizerKind::kSgd) {
     settings["momentum"] = text_of(options.momentum);
     settings["nesterov"] = text_of(options.nesterov);

@@ -11,6 +11,10 @@ namespace lockstep::train {
 /// The name of the one setting that only says how far a run goes.
 inline constexpr const char* kTotalSteps = "total_steps";
 
+/// The name of the one setting that only says where the data were, for `eval`:
+/// they are told by data_sha256.
+inline constexpr const char* kDataDir = "data_dir";
+
 /// Everything that the bits of a run depend on, beside the model and its
 /// position. Neither the strategy nor the number of devices is among it.
 Settings settings_of(const TrainOptions& options, const Plan& plan,

@@ -178,5 +178,33 @@ safetensors.torch.save_file(tensors, sys.argv[1], {'format': 'pt'})
   }
 }
 
+// What people have who come from PyTorch. Before 1.6, it wrote pickles.
+TEST(SafeTensors, SaysOfAFileOfTorchSaveWhatItIsAndHowToConvertIt) {
+  const TemporaryFolder folder;
+  run_python(R"(
+import sys, torch
+state = torch.nn.Linear(2, 3).state_dict()
+torch.save(state, sys.argv[1] + '/zip.pt')
+torch.save(state, sys.argv[1] + '/pickle.pt',
+           _use_new_zipfile_serialization=False)
+)",
+             folder.path());
+  for (const std::string form : {"zip", "pickle"}) {
+    const std::string path = folder.path(form + ".pt");
+    const auto message =
+        error_of<CheckpointError>([&] { read_safetensors(path); });
+    EXPECT_PRED2(contains, message, path + " is no safetensors file");
+    EXPECT_PRED2(contains, message, "a file of torch.save (a " + form);
+    // The advice itself, as Python takes it.
+    const auto begin = message.find("from safetensors.torch");
+    ASSERT_NE(begin, std::string::npos) << message;
+    const std::string advice = message.substr(begin);
+    run_python("import os, sys, torch; os.chdir(sys.argv[1])\n" + advice,
+               folder.path());
+    EXPECT_EQ(read_safetensors(folder.path("model.safetensors")).tensors.size(),
+              2u);
+  }
+}
+
 }  // namespace
 }  // namespace lockstep

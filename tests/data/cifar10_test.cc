@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
 #include "tests/base/temporary_folder.h"
 
 namespace lockstep::data {
@@ -50,6 +51,34 @@ TEST(Cifar10, ReadsEveryTrainingFileInTheOrderOfTheirNames) {
   const auto test = cifar10(folder.path(), Split::kTest);
   ASSERT_EQ(test->size(), 1);
   EXPECT_EQ(test->label(0), 5);
+}
+
+TEST(Cifar10, WarnsOfMissingTrainingFiles) {
+  const TemporaryFolder folder;
+  for (const char* number : {"1", "2", "4"}) {
+    write_text(folder.path(std::string("data_batch_") + number + ".bin"),
+               record(3, 30));
+  }
+  write_text(folder.path("test_batch.bin"), record(5, 50));
+  {
+    const LogCapture log;
+    cifar10(folder.path(), Split::kTrain);
+    EXPECT_PRED2(contains, log.text(),
+                 "[data] folder " + folder.path() +
+                     " lacks data_batch_3.bin, data_batch_5.bin of CIFAR-10: "
+                     "there are 3 images to train on, of 50,000");
+  }
+  const LogCapture log;
+  cifar10(folder.path(), Split::kTest);
+  cifar10(folder.path(), Split::kTrain, /*warns=*/false);
+  open({.name = "cifar10", .dir = folder.path(), .warns = false},
+       Split::kTrain);
+  EXPECT_EQ(log.text(), "");
+  write_text(folder.path("data_batch_3.bin"), record(3, 30));
+  write_text(folder.path("data_batch_5.bin"), record(3, 30));
+  cifar10(folder.path(), Split::kTrain);
+  cifar10(folder.path() + "/", Split::kTrain);
+  EXPECT_EQ(log.text(), "");
 }
 
 TEST(Cifar10, RefusesAMissingFolder) {

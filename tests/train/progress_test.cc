@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+#include <sstream>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -19,7 +21,8 @@ ProgressText half_way() {
                    .accuracy = 0.5,
                    .samples = 64},
           .samples_per_s = 1234.4,
-          .seconds_left = 8};
+          .seconds_left = 8,
+          .seconds = 13};
 }
 
 size_t columns(const std::string& utf8) {
@@ -73,7 +76,15 @@ TEST(Progress, BarIsAsWideAsTheTerminalAtMost) {
 
 TEST(Progress, BarIsHalfFullHalfWay) {
   const std::string bar = render_bar(half_way(), 120, /*is_utf8=*/false);
-  EXPECT_PRED2(contains, bar, "epoch 2 ===============............... 50/100");
+  EXPECT_PRED2(contains, bar,
+               "epoch 2 ===============............... step 50/100 | loss");
+}
+
+TEST(Progress, BarSaysStepAndTimeOnAUsualTerminal) {
+  const std::string bar = render_bar(half_way(), 79, /*is_utf8=*/false);
+  EXPECT_PRED2(contains, bar, "step 50/100");
+  EXPECT_PRED2(contains, bar, "| 13 s |");
+  EXPECT_PRED2(contains, bar, "8 s left");
 }
 
 TEST(Progress, NarrowBarKeepsTheLossLongest) {
@@ -132,6 +143,27 @@ TEST(Progress, NoneWritesNothing) {
 TEST(Progress, UsesLinesWhereThereIsNoTerminal) {
   Output output;
   EXPECT_EQ(default_progress_style(output.file()), ProgressStyle::kLines);
+}
+
+// As a rank does whose launcher passes its output to a terminal.
+TEST(Progress, UsesABarWhereItIsToldOfATerminal) {
+  Output output;
+  ::setenv(kTerminalColumns, "60", 1);
+  EXPECT_EQ(terminal_columns(output.file()), 60);
+  EXPECT_EQ(default_progress_style(output.file()), ProgressStyle::kBar);
+  {
+    Progress progress(ProgressStyle::kBar, 1, output.file());
+    take_steps(progress, 1);
+  }
+  for (const char* no_number : {"", "wide", "60x", "-3", "0"}) {
+    ::setenv(kTerminalColumns, no_number, 1);
+    EXPECT_EQ(default_progress_style(output.file()), ProgressStyle::kLines);
+  }
+  ::unsetenv(kTerminalColumns);
+  std::istringstream parts(output.text());
+  std::string bar;
+  std::getline(parts, bar, '\r');
+  EXPECT_EQ(columns(bar), 59u) << bar;
 }
 
 }  // namespace

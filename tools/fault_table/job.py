@@ -12,8 +12,9 @@ STEP = re.compile(r"\bstep (\d+)/\d+ \|")
 DIGEST = re.compile(r"parameter_sha256 ([0-9a-f]{64})")
 # What a run without a fault writes, too, if the machine is busy.
 USUAL = re.compile(r"step \d+/|parameter_sha256|Test Acc|socket\.cpp|"
-                   r"Epoch \d|resumed from|"
-                   r"^(\[rank \d+\] )?(checkpoint|test|eval)\b|^\s*$")
+                   r"Epoch \d|resumed from|\d parameters \||"
+                   r"^(\[rank \d+\] )?(checkpoint|test|eval|training|steps|"
+                   r"step time|cpu:\d+|shared)\b|^\s*$")
 
 
 def children_of(pid):

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/version.h"
 #include "lockstep/cli/commands.h"
@@ -50,6 +51,13 @@ std::vector<std::string> to_parse(const CLI::App& app) {
   return words;
 }
 
+// If the record could not be written, the error is told here all the same.
+bool is_told_by_launcher() {
+  const auto record = env("TORCHELASTIC_ERROR_FILE");
+  return env(kOwnRankVariable) && record &&
+         launch::read_error_file(*record).has_value();
+}
+
 }  // namespace
 
 const std::vector<std::string>& command_line() { return arguments; }
@@ -92,7 +100,7 @@ int parse_and_run(CLI::App& app) {
 
 int fail(int code, const std::exception& error, std::string_view text) {
   launch::record_error(error);
-  fmt::print(stderr, "{}\n", text);
+  if (!is_told_by_launcher()) fmt::print(stderr, "{}\n", text);
   return code;
 }
 

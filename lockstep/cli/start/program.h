@@ -11,6 +11,10 @@
 // What the whole program and the part of it that needs no LibTorch share.
 namespace lockstep::cli {
 
+/// In the environment of the ranks that `train`, `bench` and `step-time` start
+/// themselves: an error is told by the launcher's report, once for all ranks.
+inline constexpr const char* kOwnRankVariable = "LOCKSTEP_OWN_RANK";
+
 /// The arguments the program was called with, its name first.
 const std::vector<std::string>& command_line();
 
@@ -26,7 +30,7 @@ int parse_and_run(CLI::App& app);
 int run_and_report(int argc, char** argv, const std::function<int()>& run);
 
 /// Prints `text` to stderr and returns `code`. Under a launcher, the error is
-/// its report's as well.
+/// its report's as well; where that is the program itself, only its report's.
 int fail(int code, const std::exception& error, std::string_view text);
 
 }  // namespace lockstep::cli

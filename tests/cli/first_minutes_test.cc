@@ -1,0 +1,237 @@
+// What a new user sees of `train` and `eval`, on a pipe and on a terminal.
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <map>
+#include <poll.h>
+#include <pty.h>
+#include <string>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/cpu_set.h"
+#include "lockstep/base/stopwatch.h"
+#include "tests/base/temporary_folder.h"
+#include "tests/cli/processes.h"
+#include "tests/cli/program.h"
+
+namespace lockstep {
+namespace {
+
+using Words = std::vector<std::string>;
+
+const std::string kProgram = LOCKSTEP_BINARY_DIR "/bin/lockstep";
+
+Words train(const Words& more) {
+  Words words{"train", "--max-steps", "3", "--batch-size", "8", "--no-eval"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+int count(const std::string& text, const std::string& part) {
+  int found = 0;
+  for (size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at) {
+    ++found;
+  }
+  return found;
+}
+
+/// What the program writes to a terminal of 100 columns.
+std::string shown_on_a_terminal(const Words& arguments) {
+  Words words{kProgram};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<char*> argv;
+  for (auto& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  winsize size{.ws_row = 40, .ws_col = 100, .ws_xpixel = 0, .ws_ypixel = 0};
+  int fd = -1;
+  const pid_t pid = ::forkpty(&fd, nullptr, nullptr, &size);
+  if (pid == 0) {
+    ::execv(argv[0], argv.data());
+    ::_exit(127);
+  }
+  std::string text;
+  const Stopwatch watch;
+  // The read fails (EIO) when the last writer is gone.
+  for (char buffer[4096]; watch.seconds() < 120;) {
+    pollfd ready{fd, POLLIN, 0};
+    if (::poll(&ready, 1, 1000) <= 0) continue;
+    const ssize_t got = ::read(fd, buffer, sizeof buffer);
+    if (got <= 0) break;
+    text.append(buffer, static_cast<size_t>(got));
+  }
+  ::kill(pid, SIGKILL);
+  ::waitpid(pid, nullptr, 0);
+  ::close(fd);
+  return text;
+}
+
+class Strategies : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (allowed_cores().size() < 2) GTEST_SKIP() << "needs 2 cores";
+  }
+  Words train_on_two(Words more) const {
+    more.insert(more.end(), {"--strategy", GetParam(), "--devices", "cpu:2"});
+    return train(more);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Slow, Strategies, testing::Values("dp", "ddp"),
+                         [](const auto& info) {
+                           return std::string(info.param);
+                         });
+
+TEST_P(Strategies, ShowABarOnATerminalWithStepAndTime) {
+  const auto text = shown_on_a_terminal(train_on_two({}));
+  EXPECT_PRED2(contains, text, "step 3/3 | loss ");
+  EXPECT_PRED2(contains, text, " s | acc ");
+  EXPECT_PRED2(contains, text, "\r\x1b[2K");  // erased
+  EXPECT_FALSE(contains(text, "samples/s | ")) << "lines: " << text;
+}
+
+TEST_P(Strategies, EndWithASummary) {
+  const auto ended = run_lockstep(train_on_two({"--shards", "4"}));
+  ASSERT_EQ(ended.code, 0) << ended.err;
+  const auto summary = ended.out.substr(ended.out.find("\nsteps "));
+  for (const char* part :
+       {"\nsteps      3 in ", " samples/s\n", "\nstep time  median ", ", p90 ",
+        "\ncpu:0      busy ", "\ncpu:1      busy ", " %, memory peak ",
+        "\ntraining   loss ", ", accuracy ", "\nparameter_sha256 ",
+        " (4 shards)\n"}) {
+    EXPECT_PRED2(contains, summary, part);
+  }
+}
+
+TEST_P(Strategies, SayWhatTheyMakeWithinThreeSeconds) {
+  double fastest = 1e9;
+  for (int i = 0; i < 3; ++i) {
+    const Stopwatch watch;
+    Program program(train_on_two({}));
+    ASSERT_TRUE(program.wait_for_output("\n")) << program.err();
+    fastest = std::min(fastest, watch.seconds());
+    EXPECT_EQ(
+        program.out().find(
+            std::string("training cnn on built-in images with strategy ") +
+            GetParam() + "\n"),
+        0u)
+        << program.out();
+    EXPECT_EQ(program.wait(), 0) << program.err();
+    EXPECT_EQ(count(program.out(), "training cnn"), 1) << program.out();
+    EXPECT_EQ(count(program.out(),
+                    "94,762 parameters | 10,000 images | 3 "
+                    "steps of 8, in 2 shards\n"),
+              1)
+        << program.out();
+  }
+  EXPECT_LT(fastest, 3);
+}
+
+TEST(SlowDdpErrors, AreSaidOnce) {
+  if (allowed_cores().size() < 2) GTEST_SKIP() << "needs 2 cores";
+  const TemporaryFolder folder;
+  const Words ddp{"--strategy", "ddp", "--devices", "cpu:2"};
+  const std::vector<std::pair<Words, std::string>> cases{
+      {{"--data", "cifar10", "--data-dir", folder.path("none")},
+       "[data] can't open folder"},
+      {{"--init-from", folder.path("none")}, "[checkpoint] can't open"},
+      {{"--model", "mlp", "--lr", "1e30", "--schedule", "constant"},
+       "is not finite"}};
+  for (const auto& [words, message] : cases) {
+    Words all = train(words);
+    all.insert(all.end(), ddp.begin(), ddp.end());
+    const auto ended = run_lockstep(all);
+    EXPECT_EQ(ended.code, 1);
+    EXPECT_EQ(count(ended.out + ended.err, message), 1) << ended.err;
+    EXPECT_PRED2(contains, ended.err, "root cause: rank ");
+  }
+}
+
+// The last batch of three samples over two ranks: two and one.
+TEST(SlowDdpErrors, NameALossThatIsNotFiniteOnAnUnevenSplit) {
+  if (allowed_cores().size() < 2) GTEST_SKIP() << "needs 2 cores";
+  const auto ended =
+      run_lockstep({"train", "--model", "mlp", "--no-eval", "--max-steps", "20",
+                    "--strategy", "ddp", "--devices", "cpu:2", "--batch-size",
+                    "3", "--lr", "1e9"});
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_EQ(count(ended.err, "is not finite, nothing was updated"), 1)
+      << ended.err;
+  EXPECT_PRED2(contains, ended.err, "first seen in");
+}
+
+TEST(DdpErrors, OfUsageAreFoundBeforeRanksStart) {
+  if (allowed_cores().size() < 2) GTEST_SKIP() << "needs 2 cores";
+  const std::vector<std::pair<Words, std::string>> cases{
+      {{"--shards", "1"},
+       "1 shards can't be shared by 2 devices (cpu:0, cpu:1)"},
+      {{"--backend", "nccl"}, "--backend nccl is for GPUs"},
+      {{"--nesterov", "--momentum", "0"}, "--nesterov needs a --momentum"},
+      {{"--resume", "auto"}, "--resume auto needs --out-dir"},
+      {{"--data", "cifar10"}, "--data-dir"}};
+  for (const auto& [words, message] : cases) {
+    Words all = train(words);
+    all.insert(all.end(), {"--strategy", "ddp", "--devices", "cpu:2"});
+    const auto ended = run_lockstep(all);
+    EXPECT_EQ(ended.code, 2) << ended.err;
+    EXPECT_EQ(count(ended.err, message), 1) << ended.err;
+    EXPECT_FALSE(contains(ended.err, "[launch]")) << ended.err;
+  }
+}
+
+// Records of CIFAR-10's form.
+void write_cifar10(const std::string& folder) {
+  std::filesystem::create_directories(folder);
+  std::string record(3073, '\x40');
+  for (const char* name : {"data_batch_1.bin", "test_batch.bin"}) {
+    std::string text;
+    for (char label = 0; label < 10; ++label) {
+      record[0] = label;
+      text += record;
+    }
+    write_text(folder + "/" + name, text);
+  }
+}
+
+TEST(Eval, TakesTheDatasetOfTheCheckpoint) {
+  const TemporaryFolder folder;
+  const std::string data = folder.path("images");
+  const std::string run = folder.path("run");
+  write_cifar10(data);
+  const auto trained = run_lockstep(
+      train({"--data", "cifar10", "--data-dir", data, "--out-dir", run}));
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  EXPECT_PRED2(contains, trained.err,
+               "lacks data_batch_2.bin, data_batch_3.bin, data_batch_4.bin, "
+               "data_batch_5.bin of CIFAR-10: there are 10 images");
+
+  const auto there = run_lockstep({"eval", "--checkpoint", run});
+  EXPECT_EQ(there.code, 0) << there.err;
+  EXPECT_PRED2(contains, there.out, "on the test split of cifar10 in " + data);
+  EXPECT_PRED2(contains, there.out, "Samples: 10\n");
+  // Another one, if it is given.
+  const auto other =
+      run_lockstep({"eval", "--checkpoint", run, "--data", "synthetic"});
+  EXPECT_PRED2(contains, other.out, "Samples: 2000\n");
+
+  std::filesystem::rename(data, folder.path("moved"));
+  const auto gone = run_lockstep({"eval", "--checkpoint", run});
+  EXPECT_EQ(gone.code, 1);
+  EXPECT_PRED2(contains, gone.err, "name one with --data-dir");
+  const auto moved = run_lockstep(
+      {"eval", "--checkpoint", run, "--data-dir", folder.path("moved")});
+  EXPECT_PRED2(contains, moved.out, "Samples: 10\n");
+  // The run goes on from where its data are now.
+  const auto resumed = run_lockstep(
+      train({"--data", "cifar10", "--data-dir", folder.path("moved"),
+             "--out-dir", run, "--resume", "auto"}));
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+}
+
+}  // namespace
+}  // namespace lockstep

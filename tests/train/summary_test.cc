@@ -1,0 +1,63 @@
+#include "lockstep/train/summary.h"
+
+#include <gtest/gtest.h>
+
+namespace lockstep::train {
+namespace {
+
+RunReport two_devices() {
+  RunReport report;
+  report.shards = 2;
+  report.devices = {{.name = "cpu:0",
+                     .samples = 5024,
+                     .busy_fraction = 0.971,
+                     .memory_peak_bytes = 47'500'000},
+                    {.name = "cpu:1",
+                     .samples = 4976,
+                     .busy_fraction = 0.964,
+                     .memory_peak_bytes = 1000}};
+  report.memory_shared_bytes = 3 << 20;
+  report.first_step = 10;
+  report.steps = 167;
+  report.step_time_s = {.median = 0.0521, .p90 = 0.0603};
+  report.total_time_s = 75;
+  report.samples_per_s = 1097.6;
+  report.losses = {2.3, 0.8};
+  report.epochs = {{.train_loss = 2},
+                   {.train_loss = 0.83124, .train_accuracy = 0.7231}};
+  report.test = {.loss = 0.7, .accuracy = 0.751, .samples = 2000};
+  report.parameter_sha256 = "12ab";
+  return report;
+}
+
+TEST(Summary, SaysTimeDevicesAndResults) {
+  EXPECT_EQ(summary_text(two_devices()),
+            "steps      157 in 1 min 15 s, 1,098 samples/s\n"
+            "step time  median 52.1 ms, p90 60.3 ms\n"
+            "cpu:0      busy 97 %, memory peak 45.3 MiB\n"
+            "cpu:1      busy 96 %, memory peak 1000 B\n"
+            "shared     memory 3.0 MiB, held once for all\n"
+            "training   loss 0.8312, accuracy 72.31 %\n"
+            "test       loss 0.7000, accuracy 75.10 %");
+}
+
+TEST(Summary, LeavesOutWhatThereWasNot) {
+  auto report = two_devices();
+  report.devices.resize(1);
+  report.memory_shared_bytes = 0;
+  report.test = {};
+  const std::string text = summary_text(report);
+  EXPECT_EQ(text.find("shared"), std::string::npos) << text;
+  EXPECT_EQ(text.find("test"), std::string::npos) << text;
+  EXPECT_EQ(summary_text(RunReport()), "");  // resumed at its end
+}
+
+TEST(Summary, NamesTheShardsBesideTheDigest) {
+  auto report = two_devices();
+  EXPECT_EQ(digest_text(report), "parameter_sha256 12ab (2 shards)");
+  report.shards = 1;
+  EXPECT_EQ(digest_text(report), "parameter_sha256 12ab (1 shard)");
+}
+
+}  // namespace
+}  // namespace lockstep::train
