@@ -40,7 +40,8 @@ void DataParallelStrategy::make_optimizer() {
   const optim::StateFactory make_state = [this](const Tensor& parameter) {
     return model_->make_state(parameter);
   };
-  auto parameters = module().unique_parameters();
+  // As users write it: what is registered twice is there twice.
+  auto parameters = module().parameters();
   if (of.optimizer == "adamw") {
     optimizer_ =
         optim::adamw(std::move(parameters), {.lr = of.rate,

@@ -20,6 +20,7 @@ class DataParallelStrategy : public Strategy {
   Batch own_part(const Batch& batch) const override;
   void make_optimizer() override;
   void set_rate(double rate) override;
+  void load_buffers() override { model_->load_buffers(); }
 
  private:
   StepResult step(const Batch& batch, double clip, bool updates);

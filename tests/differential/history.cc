@@ -14,8 +14,9 @@ namespace {
 
 class Player {
  public:
-  Player(const Case& of, Strategy& strategy, Trace& trace)
+  Player(const Case& of, Strategy& strategy, Trace& trace, bool counts_twice)
       : case_(of),
+        counts_twice_(counts_twice),
         strategy_(strategy),
         trace_(trace),
         dtype_(dtype_of(of.dtype)),
@@ -83,7 +84,8 @@ class Player {
     strategy_.make_optimizer();
     strategy_.set_rate(rate_);
     if (strategy_.updates()) return;
-    const auto parameters = module().unique_parameters();
+    const auto parameters =
+        counts_twice_ ? module().parameters() : module().unique_parameters();
     if (case_.optimizer == "adamw") {
       optimizer_ = std::make_unique<torch::optim::AdamW>(
           parameters, torch::optim::AdamWOptions(rate_).eps(1e-3).weight_decay(
@@ -270,6 +272,7 @@ class Player {
   }
 
   void record_state() {
+    strategy_.load_buffers();
     for (const auto& item : module().named_parameters()) {
       trace_.add(label("parameter " + item.key()), item.value());
     }
@@ -279,6 +282,7 @@ class Player {
   }
 
   const Case& case_;
+  bool counts_twice_;
   Strategy& strategy_;
   Trace& trace_;
   torch::Dtype dtype_;
@@ -294,11 +298,11 @@ class Player {
 
 }  // namespace
 
-Trace play(const Case& of, const MakeStrategy& make) {
+Trace play(const Case& of, const MakeStrategy& make, bool counts_twice) {
   Trace trace;
   try {
     const auto strategy = make();
-    Player player(of, *strategy, trace);
+    Player player(of, *strategy, trace, counts_twice);
     for (size_t i = 0; i < of.history.size(); ++i) player.play(i);
   } catch (const c10::Error& error) {
     trace.error = error.what_without_backtrace();

@@ -31,6 +31,7 @@ using MakeStrategy = std::function<std::unique_ptr<Strategy>()>;
 ///
 /// Parameters, buffers and all that is computed go into the trace, and so does
 /// an exception.
-Trace play(const Case& of, const MakeStrategy& make);
+/// `counts_twice`: torch's optimizer gets what is registered twice twice.
+Trace play(const Case& of, const MakeStrategy& make, bool counts_twice = true);
 
 }  // namespace lockstep::differential

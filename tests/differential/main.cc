@@ -4,10 +4,12 @@
 #include <fstream>
 #include <iostream>
 #include <map>
+#include <set>
 #include <sstream>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include "tests/differential/check.h"
@@ -40,6 +42,33 @@ std::string signature_of(const Verdict& verdict) {
   const size_t part = text.find("part.");
   if (part != std::string::npos) text.erase(part, 5);
   return verdict.category + text;
+}
+
+/// What is particular about a case.
+std::string features_of(const Case& of) {
+  std::set<std::string> features{of.mode, of.dtype, of.loss};
+  for (const Event& event : of.history) features.insert(event.what);
+  for (const Node& node : of.nodes) {
+    for (const char* rare : {"track", "batch_norm", "dropout", "center"}) {
+      if (node.operation == rare) features.insert(rare);
+    }
+  }
+  const auto add = [&](bool has, const char* name) {
+    if (has) features.insert(name);
+  };
+  add(of.registers_twice, "registered-twice");
+  add(of.has_l2, "l2");
+  add(of.has_residual, "residual");
+  add(of.passes_gradient, "backward(gradient)");
+  for (const ParameterSpec& spec : of.parameters) {
+    add(spec.tied_to >= 0, "tied");
+    add(!spec.dtype.empty(), "mixed-types");
+  }
+  for (const InputSpec& input : of.inputs) {
+    add(input.requires_grad, "input-gradient");
+    add(input.kind == "undefined", "undefined");
+  }
+  return fmt::format("{}", fmt::join(features, " "));
 }
 
 /// The smallest case that still ends in the same finding.
@@ -107,11 +136,13 @@ class Fuzzer {
     if (!verdict.is_finding()) return;
     ++findings_;
     ++categories_[verdict.category];
-    std::cout << fmt::format("[fuzz] FINDING {} seed {}: {}: {}\n", of.kind,
-                             of.seed, verdict.category, verdict.detail)
+    std::cout << fmt::format("[fuzz] FINDING {} seed {}: {}: {} [{}]\n",
+                             of.kind, of.seed, verdict.category, verdict.detail,
+                             features_of(of))
               << std::flush;
     if (!options_.only.empty() &&
-        verdict.detail.find(options_.only) == std::string::npos) {
+        (verdict.detail + features_of(of)).find(options_.only) ==
+            std::string::npos) {
       return;
     }
     Case kept = of;

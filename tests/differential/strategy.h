@@ -38,8 +38,10 @@ class Strategy {
   virtual c10::IValue forward(const Batch& batch) = 0;
   /// The part of a batch that this rank is given.
   virtual Batch own_part(const Batch& batch) const { return batch; }
-  /// (Re)makes an optimizer of its own.
+  /// Makes its own optimizer, for all that module().parameters() has.
   virtual void make_optimizer() {}
+  /// Brings the buffers up to date, where that waits for the next forward.
+  virtual void load_buffers() {}
   virtual void set_rate(double) {}
 
  private:
