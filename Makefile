@@ -18,16 +18,19 @@ JOBS ?= $(shell nproc)
 TEST_JOBS ?= 2
 RERUN ?=
 SECONDS_EACH ?= 60
+# Of the first case of fuzz-training; empty: another one at each call.
+SEED ?=
 
 export JOBS PYTHON Torch_DIR LOCKSTEP_PYTHON CMAKE_ARGS
 
 .DEFAULT_GOAL := help
-.PHONY: help setup configure build all demo test fuzz faults check format bench \
+.PHONY: help setup configure build all demo test fuzz fuzz-training \
+	faults check format bench \
 	install clean
 
 help: ## List the targets
 	@echo "usage: make [target] [PRESET=release|dev|asan|tsan|coverage]"
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' \
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' \
 	  $(firstword $(MAKEFILE_LIST))
 
 setup: ## Install Debian packages and the Python environment that is built on
@@ -54,6 +57,11 @@ fuzz: setup ## Feed hostile files to what reads them (SECONDS_EACH=60)
 	@tools/setup/configure.sh fuzz
 	@tools/setup/ninja.sh fuzz fuzz
 	@tools/fuzz.sh build/fuzz $(SECONDS_EACH)
+	@$(MAKE) --no-print-directory fuzz-training
+
+fuzz-training: configure ## Train random modules as Lockstep and LibTorch do
+	@tools/setup/ninja.sh $(PRESET) test_differential
+	@tools/fuzz_training.sh $(BUILD) $(SECONDS_EACH) $(SEED)
 
 faults: configure ## Break runs in all ways, and write docs/faults.md
 	@tools/setup/ninja.sh $(PRESET) lockstep_program faulty_lockstep

@@ -80,6 +80,10 @@ class Player {
   }
   bool is_local() const { return case_.ranks == 1; }
 
+  std::vector<Tensor> trained_parameters() {
+    return counts_twice_ ? module().parameters() : module().unique_parameters();
+  }
+
   void make_optimizers() {
     strategy_.make_optimizer();
     strategy_.set_rate(rate_);
@@ -165,8 +169,8 @@ class Player {
     }
     if (case_.mode != "train_step") record_gradients();
     if (clip_ > 0) {
-      const double norm = torch::nn::utils::clip_grad_norm_(
-          module().unique_parameters(), clip_);
+      const double norm =
+          torch::nn::utils::clip_grad_norm_(trained_parameters(), clip_);
       trace_.add(label("norm"), norm, false);
     }
     // Ranks that share their parameters would each update them.
@@ -204,15 +208,9 @@ class Player {
   }
 
   void fail(const std::vector<int64_t>& numbers, Flaw flaw) {
-    zero_grad();
     bool has_failed = false;
     try {
-      const Batch batch = make(0, numbers[0], flaw, numbers[1]);
-      if (strategy_.updates()) {
-        strategy_.train(batch, clip_);
-      } else {
-        strategy_.backward(batch);
-      }
+      train({numbers[0]}, flaw, numbers[1]);
     } catch (const std::exception& error) {
       const std::string text = error.what();
       if (text.find("marked sample") == std::string::npos) throw;
