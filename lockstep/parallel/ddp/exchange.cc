@@ -99,6 +99,16 @@ void Reducer::send_buffers() {
          [this, root] { world_.broadcast(packed_buffers_.message(), root); });
 }
 
+void Reducer::exchange_changes() {
+  const int64_t own = changes_.fingerprint();
+  // Within join(), ranks without inputs do not update.
+  if (world_.size() == 1 || joining_) return;
+  pass_->changes = torch::tensor({own, ~own}, torch::kInt64).to(device_);
+  submit("changes", -1, [this, changes = pass_->changes]() mutable {
+    world_.all_reduce(changes, ReduceOp::MAX);
+  });
+}
+
 void Reducer::exchange_used() {
   std::vector<uint8_t> own(parameters_.size());
   for (size_t p = 0; p < own.size(); ++p) {

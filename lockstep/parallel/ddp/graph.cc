@@ -62,6 +62,7 @@ uint64_t Reducer::begin_forward() {
          .fix = "let checkpointed parts of the module call each other, not "
                 "the wrapped module"});
   }
+  follow_parameters();
   return at::sequence_number::peek();
 }
 
@@ -146,7 +147,7 @@ std::optional<std::vector<size_t>> Reducer::unused_in_backward() {
     }
     trains = trains || parameters_[p].requires_grad();
     if (is_inside) continue;
-    check_unmoved(p);
+    check_unreplaced(p);
     unused.push_back(p);
   }
   const bool is_none = unused.size() == parameters_.size();
@@ -155,15 +156,18 @@ std::optional<std::vector<size_t>> Reducer::unused_in_backward() {
   return unused;
 }
 
-void Reducer::check_unmoved(size_t p) {
-  const auto now =
-      torch::autograd::impl::try_get_grad_accumulator(parameters_[p]);
-  if (!now || now == accumulators_[p]) return;
-  give_up({.what = fmt::format("parameter '{}' was moved or cast after the "
-                               "module was wrapped",
-                               names_[p]),
-           .expected = "to(device) or to(dtype) before",
-           .fix = "wrap the module again"});
+// The graph is older than what replaced the parameter's memory.
+void Reducer::check_unreplaced(size_t p) {
+  const auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
+  for (const Hooks& hooks : hooks_) {
+    const auto accumulator = hooks.accumulator.lock();
+    if (hooks.p != p || accumulator == accumulators_[p]) continue;
+    if (!accumulator || nodes->count(accumulator.get()) == 0) continue;
+    give_up({.what = fmt::format("parameter '{}' got other memory between a "
+                                 "forward and its backward",
+                                 names_[p]),
+             .fix = "load parameters before the forward"});
+  }
 }
 
 }  // namespace lockstep::ddp

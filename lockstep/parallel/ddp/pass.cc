@@ -123,6 +123,7 @@ void Reducer::open_pass(int task, const Forward& reached) {
   auto ending = std::make_shared<Ending>(weak_from_this());
   torch::autograd::Engine::get_default_engine().queue_callback(
       [ending] { ending->run(); });
+  exchange_changes();
   // Parts that are computed again change them again.
   if (!is_static) send_buffers();
   if (options_.average() == GradientAverage::kNone) set_aside();
@@ -235,6 +236,7 @@ void Reducer::finish_pass() {
     exchange_used();
   }
   wait_for_works();
+  check_same_parameters();
   write_back();
   const Pass pass = std::move(*pass_);
   pass_.reset();
@@ -259,6 +261,23 @@ void Reducer::check_complete() {
       .fix = is_static ? "leave static_graph off: the graph changes"
                        : "set find_unused_parameters(true)"};
   give_up(problem);
+}
+
+void Reducer::check_same_parameters() {
+  if (!pass_->changes.defined()) return;
+  const Tensor changes = pass_->changes.cpu();
+  const auto* largest = changes.const_data_ptr<int64_t>();
+  // The largest complement is that of the smallest.
+  if (largest[0] == ~largest[1]) return;
+  const auto different = compare_parameters(world_, parameters_);
+  if (different.places.empty()) return;
+  give_up({.what = fmt::format("parameters of rank {} differ from those of "
+                               "rank 0: {}. Nothing was updated",
+                               different.rank, names_of(different.places)),
+           .expected = "the same on every rank",
+           .got = "parameters that some ranks loaded, or wrote to, alone",
+           .fix = "load them on every rank, or on rank 0 before the module is "
+                  "wrapped"});
 }
 
 void Reducer::settle_static_graph() {

@@ -47,7 +47,7 @@ std::shared_ptr<Reducer> Reducer::create(
   verify_ranks(world, module);
   const auto reducer = std::shared_ptr<Reducer>(
       new Reducer(group_of_all(world), std::move(module), options));
-  reducer->add_hooks();
+  for (size_t p = 0; p < reducer->parameters_.size(); ++p) reducer->hook(p);
   return reducer;
 }
 
@@ -82,12 +82,14 @@ Reducer::Reducer(const World& world, ModuleHandle module,
                 .fix = "move it to one: module->to(device)"});
   }
   stream_.emplace(device_);
+  accumulators_.resize(parameters_.size());
   is_unsynced_.assign(parameters_.size(), false);
   is_mixed_.assign(parameters_.size(), false);
   if (options_.init_sync()) {
     broadcast(world_, module_.parameters, 0);
     broadcast(world_, module_.buffers, 0);
   }
+  changes_ = ParameterChanges(parameters_);
   packed_buffers_ = PackedTensors(module_.buffers);
   std::vector<size_t> order(parameters_.size());
   std::iota(order.rbegin(), order.rend(), 0);
@@ -96,10 +98,12 @@ Reducer::Reducer(const World& world, ModuleHandle module,
 
 Reducer::~Reducer() {
   if (pass_) abandon();
-  for (size_t p = 0; p < accumulators_.size(); ++p) {
-    accumulators_[p]->del_post_hook(hook_keys_[p]);
-    std::erase_if(accumulators_[p]->pre_hooks(), [&](const auto& hook) {
-      return hook.get() == pre_hooks_[p];
+  for (const Hooks& hooks : hooks_) {
+    const auto accumulator = hooks.accumulator.lock();
+    if (!accumulator) continue;
+    accumulator->del_post_hook(hooks.after);
+    std::erase_if(accumulator->pre_hooks(), [&](const auto& before) {
+      return before.get() == hooks.before;
     });
   }
 }
@@ -117,21 +121,46 @@ class Reducer::BeforeGradient : public torch::autograd::FunctionPreHook {
   size_t p_;
 };
 
-void Reducer::add_hooks() {
+void Reducer::hook(size_t p) {
+  // Autograd itself keeps it by a weak pointer only.
+  accumulators_[p] = torch::autograd::impl::grad_accumulator(parameters_[p]);
+  auto before = std::make_unique<BeforeGradient>(this, p);
+  Hooks hooks{.p = p, .accumulator = accumulators_[p], .before = before.get()};
+  accumulators_[p]->add_pre_hook(std::move(before));
+  hooks.after = accumulators_[p]->add_post_hook(
+      std::make_unique<torch::autograd::utils::LambdaPostHook>(
+          [this, p](const variable_list& outputs,
+                    const variable_list& gradients) {
+            on_gradient(p, gradients.empty() ? Tensor() : gradients[0]);
+            return outputs;
+          }));
+  std::erase_if(hooks_,
+                [](const Hooks& old) { return old.accumulator.expired(); });
+  hooks_.push_back(std::move(hooks));
+}
+
+void Reducer::follow_parameters() {
   for (size_t p = 0; p < parameters_.size(); ++p) {
-    // Autograd itself keeps it by a weak pointer only.
-    auto accumulator = torch::autograd::impl::grad_accumulator(parameters_[p]);
-    hook_keys_.push_back(accumulator->add_post_hook(
-        std::make_unique<torch::autograd::utils::LambdaPostHook>(
-            [this, p](const variable_list& outputs,
-                      const variable_list& gradients) {
-              on_gradient(p, gradients.empty() ? Tensor() : gradients[0]);
-              return outputs;
-            })));
-    auto before = std::make_unique<BeforeGradient>(this, p);
-    pre_hooks_.push_back(before.get());
-    accumulator->add_pre_hook(std::move(before));
-    accumulators_.push_back(std::move(accumulator));
+    const Tensor& parameter = parameters_[p];
+    if (!parameter.requires_grad()) continue;
+    const Tensor& view =
+        buckets_[slots_[p].bucket].grads.gradients[slots_[p].index];
+    const bool is_alike = parameter.scalar_type() == view.scalar_type() &&
+                          parameter.device() == view.device() &&
+                          parameter.sizes() == view.sizes();
+    if (!is_alike && is_synced_) {
+      give_up({.what = fmt::format("parameter '{}' was moved or cast after the "
+                                   "module was wrapped",
+                                   names_[p]),
+               .expected = c10::str(view.dtype(), " ", view.sizes(), " on ",
+                                    view.device()),
+               .got = c10::str(parameter.dtype(), " ", parameter.sizes(),
+                               " on ", parameter.device()),
+               .fix = "call to(device) or to(dtype) before, or wrap the module "
+                      "again"});
+    }
+    const auto now = torch::autograd::impl::grad_accumulator(parameter);
+    if (is_alike && now != accumulators_[p]) hook(p);
   }
 }
 

@@ -19,6 +19,7 @@
 #include "lockstep/parallel/ddp/buckets.h"
 #include "lockstep/parallel/ddp/comm_stream.h"
 #include "lockstep/parallel/ddp/options.h"
+#include "lockstep/parallel/ddp/parameter_changes.h"
 #include "lockstep/parallel/module_handle.h"
 #include "lockstep/parallel/packed_tensors.h"
 
@@ -85,6 +86,13 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     Forward forward;
   };
 
+  struct Hooks {
+    size_t p = 0;
+    std::weak_ptr<torch::autograd::Node> accumulator;
+    uintptr_t after = 0;
+    torch::autograd::FunctionPreHook* before = nullptr;
+  };
+
   /// Where parameter p's gradient goes.
   struct Slot {
     size_t bucket = 0;
@@ -110,6 +118,9 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     /// kNone: .grad of before, which is a sum already.
     std::vector<torch::Tensor> kept;
     torch::Tensor is_used;  ///< by parameter: a byte; over all ranks at last
+    /// The fingerprint of what this rank did to its parameters, and its
+    /// complement; the largest of all ranks' at last.
+    torch::Tensor changes;
     std::vector<Work> works;
   };
   struct Joining {
@@ -120,7 +131,11 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
 
   Reducer(const World& world, ModuleHandle module,
           const DistributedDataParallelOptions& options);
-  void add_hooks();
+  /// Hooks into the node of p that autograd has now.
+  void hook(size_t p);
+  /// Follows what replaced a parameter's memory (torch::load). Throws for
+  /// another type, device or shape.
+  void follow_parameters();
   void lay_out(const std::vector<size_t>& order);
   void follow_arrivals(int root, const std::vector<size_t>& arrivals);
   Round next_round(const Forward& reached);
@@ -143,7 +158,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   /// Parameters that this backward gives no gradient. Nothing if it gives none
   /// to any, as torch::autograd::grad() does.
   std::optional<std::vector<size_t>> unused_in_backward();
-  void check_unmoved(size_t p);
+  void check_unreplaced(size_t p);
 
   // In the backward.
   void on_output(const Forward& forward);
@@ -169,6 +184,10 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void close_pass();
   void finish_pass();
   void check_complete();
+  void exchange_changes();
+  /// Throws if the ranks did different things to their parameters, such that
+  /// those differ now.
+  void check_same_parameters();
   void exchange_used();
   void settle_static_graph();
   void wait_for_works();
@@ -183,8 +202,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::vector<torch::Tensor> parameters_;  // that train, each once
   torch::Device device_ = torch::kCPU;
   std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;
-  std::vector<uintptr_t> hook_keys_;
-  std::vector<torch::autograd::FunctionPreHook*> pre_hooks_;
+  std::vector<Hooks> hooks_;  // in those, and in earlier ones that graphs have
+  ParameterChanges changes_;
   CommHook hook_;
   std::optional<CommStream> stream_;
 

@@ -1,0 +1,77 @@
+#include "lockstep/parallel/ddp/parameter_changes.h"
+
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "lockstep/base/checksum.h"
+
+namespace lockstep::ddp {
+
+using torch::Tensor;
+
+namespace {
+
+std::string checksum_of_bytes(const Tensor& tensor) {
+  const Tensor bytes = tensor.detach().to(torch::kCPU).contiguous();
+  Checksum checksum;
+  checksum.add(std::span(static_cast<const std::byte*>(bytes.const_data_ptr()),
+                         bytes.nbytes()));
+  return checksum.hex();
+}
+
+}  // namespace
+
+ParameterChanges::ParameterChanges(std::vector<Tensor> parameters)
+    : parameters_(std::move(parameters)) {
+  for (const Tensor& parameter : parameters_) {
+    seen_.push_back(look_at(parameter));
+  }
+}
+
+ParameterChanges::Seen ParameterChanges::look_at(const Tensor& parameter) {
+  return {.version = parameter.is_inference()
+                         ? 0
+                         : static_cast<uint32_t>(parameter._version()),
+          .storage = parameter.storage().getWeakStorageImpl()};
+}
+
+int64_t ParameterChanges::fingerprint() {
+  // FNV-1a, over numbers instead of bytes.
+  uint64_t hash = 14695981039346656037U;
+  const auto add = [&](uint64_t number) {
+    hash = (hash ^ number) * 1099511628211U;
+  };
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    Seen now = look_at(parameters_[p]);
+    add(now.version - seen_[p].version);
+    add(now.storage == seen_[p].storage ? 0 : 1);
+    seen_[p] = std::move(now);
+  }
+  return static_cast<int64_t>(hash);
+}
+
+DifferentParameters compare_parameters(const World& world,
+                                       const std::vector<Tensor>& parameters) {
+  std::string own;
+  for (const Tensor& parameter : parameters) {
+    own += checksum_of_bytes(parameter);
+  }
+  const auto all = world.all_gather_text(own);
+  DifferentParameters different;
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    different.rank = static_cast<int>(rank);
+    const size_t length = own.size() / parameters.size();
+    for (size_t p = 0; p < parameters.size(); ++p) {
+      const size_t at = p * length;
+      if (all[rank].compare(at, length, all[0], at, length) != 0) {
+        different.places.push_back(p);
+      }
+    }
+    break;
+  }
+  return different;
+}
+
+}  // namespace lockstep::ddp
