@@ -73,7 +73,9 @@ std::vector<Tensor> Optimizer::zeros_like_parameters(const StateFactory& make) {
   for (const Tensor& parameter : parameters_) {
     zeros.push_back(make ? make(parameter)
                          : torch::zeros_like(parameter.detach()));
-    has_shared_state_ = has_shared_state_ || is_shared_tensor(zeros.back());
+    const bool is_shared = is_shared_tensor(zeros.back());
+    has_shared_state_ = has_shared_state_ || is_shared;
+    has_own_state_ = has_own_state_ || !is_shared;
   }
   return zeros;
 }
@@ -141,8 +143,8 @@ void Optimizer::check_not_shared() const {
                            "each of them would make the update",
                            shares_parameters ? "parameters" : "state"),
        .expected = "the optimizer to be passed to train_step()",
-       .fix = "pass it there; or make it without make_state, and call "
-              "train_step() without an optimizer before"});
+       .fix = "pass it there; or, for a step of each rank's own, make it "
+              "without make_state and call train_step() without it"});
 }
 
 void Optimizer::step() {

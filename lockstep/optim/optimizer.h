@@ -48,6 +48,8 @@ class Optimizer {
   /// may be updated at the same time by different threads.
   virtual void update(int64_t block, const torch::Tensor& gradient) = 0;
 
+  /// Whether its state is each rank's own, where parameters are shared.
+  bool has_own_state() const { return has_own_state_; }
   virtual int64_t state_bytes() const = 0;
   /// The state by name: "momentum_buffer.<i>", "exp_avg.<i>", ..., "step.<i>".
   virtual std::map<std::string, torch::Tensor> state_dict() const = 0;
@@ -90,6 +92,7 @@ class Optimizer {
   std::vector<const void*> data_;  // where the views point
   std::vector<Layout> layouts_;    // of the parameters, and of their state
   bool has_shared_state_ = false;  // with other ranks
+  bool has_own_state_ = false;
 };
 
 /// Makes zeros for the state of a parameter, laid out like it.

@@ -124,6 +124,9 @@ class DataParallelImpl {
   /// Makes the replicas anew from the module as it is now. Of several ranks
   /// each has to call it.
   void rebuild() { group_->rebuild(); }
+  /// Of several ranks on one host: shares the parameters now rather than at the
+  /// first train_step() with an optimizer. Collective.
+  void share_parameters() { group_->share_parameters(); }
   /// Of several ranks on one host, which share the parameters while an
   /// optimizer of Lockstep's is passed to train_step(): gives this rank
   /// parameters of its own, so that they can be changed by hand. The next step

@@ -85,12 +85,20 @@ void ReplicaGroup::follow_module() {
   }
 }
 
-void ReplicaGroup::begin_step(bool is_driven) {
+void ReplicaGroup::begin_step(const optim::Optimizer* optimizer) {
   if (!exchange_) return;
   follow_module();
   // A cast or a new shape is another layout of what the ranks send.
   if (!is_laid_out_as(layout_, parameters_)) make_exchange();
-  exchange_->begin_step(is_driven);
+  exchange_->begin_step(optimizer != nullptr);
+  if (optimizer && optimizer->has_own_state() && rank() == 0 &&
+      options_.world().can_share_memory()) {
+    warn_once("own-optimizer-state", "ddp",
+              "each rank updates a part of the parameters, and the optimizer's "
+              "state was made on each rank by itself: state_dict() has that "
+              "part only; pass make_state = model->make_state() to the "
+              "optimizer");
+  }
 }
 
 void ReplicaGroup::check_build(const Region& region) const {

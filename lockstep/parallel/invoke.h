@@ -73,8 +73,8 @@ std::vector<c10::IValue> pack(std::index_sequence<I...>, Values&&... values) {
 /// compared, never to be interpreted: they include pointers and padding.
 template <class M>
 std::span<const std::byte> bytes_of_members(const M& module) {
-  const std::span<const std::byte> all =
-      std::as_bytes(std::span(std::addressof(module), 1));
+  const std::span<const std::byte> all(
+      reinterpret_cast<const std::byte*>(std::addressof(module)), sizeof(M));
   if constexpr (std::is_base_of_v<torch::nn::Module, M>) {
     // A module ends with a bool (training or not), which is followed
     // elsewhere; members of M may begin right after it.

@@ -70,6 +70,10 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   void load_buffers() {
     if (exchange_) exchange_->load_buffers();
   }
+  /// Of several ranks that can share the parameters: does so now.
+  void share_parameters() {
+    if (exchange_) exchange_->begin_step(true);
+  }
   /// Of several ranks that share the parameters: gives this rank its own.
   void unshare_parameters() {
     if (exchange_) exchange_->unshare_parameters();
@@ -111,8 +115,8 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   /// Rebuilds if a submodule or a tensor of the original was replaced.
   void follow_module();
   /// Starts a step: of several ranks, shares the parameters for the engine's
-  /// own update (`is_driven`), or gives each rank its own for any other.
-  void begin_step(bool is_driven);
+  /// own update by `optimizer`, or gives each rank its own without one.
+  void begin_step(const optim::Optimizer* optimizer);
   /// Throws InvalidArgument if the replicas that made `region` are gone.
   void check_build(const Region& region) const;
   /// Whether any part of the module is in training.

@@ -63,7 +63,7 @@ StepResult ReplicaGroup::train_step(const std::vector<IValue>& inputs,
                                     const IValue& target, const ShardLoss& loss,
                                     optim::Optimizer* optimizer,
                                     double clip_grad_norm, int64_t batch) {
-  begin_step(optimizer != nullptr);
+  begin_step(optimizer);
   Stopwatch watch;
   std::optional<TraceSpan> scatter_span(std::in_place, "scatter",
                                         TraceCategory::kCompute);

@@ -114,6 +114,8 @@ StepRunner::StepRunner(const TrainOptions& options, const Plan& plan,
                                 })),
       samples_(plan.devices.size(), 0) {
   parallel_->train(true);
+  // Not at the first step: what each rank has now is no memory of a step.
+  parallel_->share_parameters();
   restart_accounts();
 }
 

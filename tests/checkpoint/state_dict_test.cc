@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/shared_tensor.h"
+#include "lockstep/comm/world.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/checkpoint/python.h"
 
@@ -140,6 +142,26 @@ print(digest.hexdigest(), end='')
 )",
                                         folder.path("net.safetensors"));
   EXPECT_EQ(output, parameter_digest(*net));
+}
+
+// Ranks that share a tensor would each load into it.
+TEST(StateDict, IsLoadedIntoMemoryOfTheRanksOwn) {
+  WorldOptions options;
+  options.backend = "shm";
+  spawn(
+      2,
+      [](World world) {
+        Net net;
+        const auto values = copied(*Net());
+        const SharedMemory memory = world.shared_memory(4096);
+        torch::Tensor& weight = net->fc->weight;
+        weight.set_data(shared_tensor(memory, 0, 0, weight));
+        load_state_dict(*net, values);
+        TORCH_CHECK(!is_shared_tensor(weight));
+        TORCH_CHECK(torch::equal(weight, values[4].second));
+        world.barrier();
+      },
+      options);
 }
 
 }  // namespace

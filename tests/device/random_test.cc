@@ -88,6 +88,17 @@ TEST(RandomScope, GivesTheSameNumbersForTheSameKey) {
   }
 }
 
+TEST(RandomScope, GivesOtherNumbersInEachPhase) {
+  const auto drawn = [](uint64_t phase) {
+    const RandomScope scope(1, 2, 3, phase);
+    return torch::rand({20});
+  };
+  EXPECT_TRUE(drawn(0).equal(draw(draws().front(), 3).narrow(0, 0, 20)));
+  EXPECT_TRUE(drawn(1).equal(drawn(1)));
+  EXPECT_FALSE(drawn(0).equal(drawn(1)));
+  EXPECT_FALSE(drawn(1).equal(drawn(2)));
+}
+
 TEST(RandomScope, LeavesTheSharedGeneratorAlone) {
   for (const auto& what : draws()) {
     const auto before = default_state();

@@ -120,6 +120,33 @@ TEST(Optimizer, FollowsParametersThatMoveInMemoryOnly) {
   EXPECT_THROW(optimizer->step(), InvalidArgument);
 }
 
+TEST(Optimizer, MovesTheVersionsOfWhatItUpdates) {
+  for (const bool is_adamw : {false, true}) {
+    const auto p = parameters();
+    const auto optimizer = is_adamw ? adamw(p, {}) : sgd(p, {});
+    const Tensor stale = p[0].square().sum();
+    p[0].mutable_grad() = torch::ones_like(p[0]);
+    const auto untouched = p[1]._version();
+    optimizer->step();
+    EXPECT_EQ(p[1]._version(), untouched);
+    try {
+      stale.backward();
+      FAIL() << "no exception";
+    } catch (const std::exception& error) {
+      EXPECT_NE(std::string(error.what()).find("modified by an inplace"),
+                std::string::npos);
+    }
+  }
+}
+
+TEST(Optimizer, RefusesAParameterThatWasTransposed) {
+  auto weight = torch::randn({4, 4}).requires_grad_();
+  const auto optimizer = sgd({weight}, {.momentum = 0.9});
+  weight.set_data(weight.detach().t());
+  weight.mutable_grad() = torch::ones({4, 4});
+  EXPECT_THROW(optimizer->step(), InvalidArgument);
+}
+
 TEST(Optimizer, RefusesWhatItCannotUse) {
   EXPECT_THROW(sgd({}, {}), InvalidArgument);
   EXPECT_THROW(sgd({torch::zeros({2}, torch::kLong)}, {}), InvalidArgument);
