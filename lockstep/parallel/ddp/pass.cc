@@ -126,54 +126,12 @@ void Reducer::open_pass(int task, const Forward& reached) {
   exchange_changes();
   // Parts that are computed again change them again.
   if (!is_static) send_buffers();
-  if (options_.average() == GradientAverage::kNone) set_aside();
+  if (!sums_to_average()) set_aside();
   if (!pass_->only_counts) {
     for (size_t p = 0; p < parameters_.size(); ++p) {
       if (pass_->awaited[p] == 0) arrive(p, false);
     }
   }
-}
-
-// Of sums that are added up, only this backward's may be summed again.
-void Reducer::set_aside() {
-  pass_->kept.resize(parameters_.size());
-  std::vector<size_t> mixed;
-  for (size_t p = 0; p < parameters_.size(); ++p) {
-    Tensor& gradient = parameters_[p].mutable_grad();
-    if (!gradient.defined()) continue;
-    if (is_unsynced_[p]) {
-      if (is_mixed_[p] && gradient.any().item<bool>()) mixed.push_back(p);
-      continue;
-    }
-    pass_->kept[p] = gradient.clone();
-    gradient.reset();
-  }
-  if (mixed.empty()) return;
-  give_up({.what = fmt::format("what rank {} added under no_sync() to a sum "
-                               "over the ranks can't be told from it: {}",
-                               world_.rank(), names_of(mixed)),
-           .fix = "call zero_grad() in between, or average over the ranks"});
-}
-
-void Reducer::note_mixture(size_t p) {
-  const Tensor& gradient = parameters_[p].grad();
-  if (!gradient.defined() || !gradient.any().item<bool>()) {
-    is_mixed_[p] = false;
-  } else if (!is_unsynced_[p]) {
-    is_mixed_[p] = true;
-  }
-}
-
-// Autograd takes views for .grad, too: of a gradient that another parameter or
-// the caller has as well. To add to one of them would change the others.
-void Reducer::own_gradient(size_t p, const Tensor& incoming) {
-  Tensor& gradient = parameters_[p].mutable_grad();
-  if (!gradient.defined() || gradient.layout() != torch::kStrided) return;
-  if (!incoming.defined() || !gradient.is_alias_of(incoming)) return;
-  // It and `incoming` hold the memory: those two are no others.
-  if (gradient.storage().use_count() <= 2) return;
-  const torch::NoGradGuard no_grad;
-  gradient = gradient.clone();
 }
 
 void Reducer::on_unsynced_gradient(size_t p, const Tensor& incoming) {

@@ -115,7 +115,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     size_t next_bucket = 0;        ///< to be exchanged
     std::vector<size_t> arrivals;
     std::vector<bool> has_gradient;
-    /// kNone: .grad of before, which is a sum already.
+    /// .grad of before, where a sum over the ranks would change it.
     std::vector<torch::Tensor> kept;
     torch::Tensor is_used;  ///< by parameter: a byte; over all ranks at last
     /// The fingerprint of what this rank did to its parameters, and its
@@ -167,6 +167,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void on_unsynced_gradient(size_t p, const torch::Tensor& incoming);
   Pass new_pass(const Round& round) const;
   void open_pass(int task, const Forward& reached);
+  bool sums_to_average() const;
   void set_aside();
   void note_mixture(size_t p);
   /// Gives p a .grad in memory of its own, if autograd took `incoming` for it

@@ -101,6 +101,27 @@ TEST_P(Join, CountsBackwardsAndNotForwards) {
             "");
 }
 
+TEST_P(Join, KeepsWhatWasAveragedWhileAllHadInputs) {
+  EXPECT_EQ(on_ranks(2,
+                     [](World world) {
+                       auto net = filled(std::make_shared<NetImpl>());
+                       DistributedDataParallel<NetImpl> model(net, world);
+                       const int64_t r = world.rank();
+                       model->join([&] {
+                         loss_of(model(inputs(r, 1)), targets(r, 1)).backward();
+                         if (r == 1) return;
+                         // Added to it, without zero_grad().
+                         loss_of(model(inputs(2, 1)), targets(2, 1)).backward();
+                         auto expected = plain_gradients(2, 1);
+                         for (Tensor& gradient : expected) gradient /= 2;
+                         check_same(gradients_of(*net),
+                                    sum_of(expected, plain_gradients(0, 2)),
+                                    1e-5);
+                       });
+                     }),
+            "");
+}
+
 TEST_P(Join, DividesByThoseThatHaveInputsOnRequest) {
   const auto by_active = JoinOptions().divide_by_initial_world_size(false);
   EXPECT_EQ(on_ranks(3,

@@ -71,5 +71,47 @@ TEST_P(DdpModules, ATransformerWithoutMasks) {
       "");
 }
 
+/// Of every shape and type that a parameter may have.
+struct OddImpl : torch::nn::Module {
+  OddImpl() {
+    number = register_parameter("number", torch::tensor(2.0F));
+    none = register_parameter("none", torch::zeros({0, 3}, torch::kDouble));
+    wave = register_parameter("wave", torch::zeros({3}, torch::kComplexFloat));
+    half = register_parameter("half", torch::ones({4}, torch::kBFloat16));
+    turned = register_parameter("turned", torch::ones({3, 4}).t());
+  }
+  Tensor forward(Tensor x) {
+    return (x * number).sum() + none.sum().to(torch::kFloat) +
+           torch::real(wave * x[0][0]).sum() +
+           (half * x[0]).to(torch::kFloat).sum() +
+           (turned * x[0].unsqueeze(1)).sum();
+  }
+  Tensor number, none, wave, half, turned;
+};
+
+TEST_P(DdpModules, OddParametersAreAveragedAsAnyOther) {
+  std::vector<std::vector<Tensor>> plain;
+  for (int64_t sample = 0; sample < 2; ++sample) {
+    OddImpl odd;
+    odd.forward(inputs(sample, 1)).backward();
+    plain.push_back(gradients_of(odd));
+  }
+  EXPECT_EQ(on_ranks(2,
+                     [&](World world) {
+                       auto net = std::make_shared<OddImpl>();
+                       DistributedDataParallel<OddImpl> model(net, world);
+                       for (int step = 0; step < 2; ++step) {
+                         net->zero_grad();
+                         model(inputs(world.rank(), 1)).backward();
+                         const auto got = gradients_of(*net);
+                         for (size_t p = 0; p < got.size(); ++p) {
+                           check_same({got[p]},
+                                      {(plain[0][p] + plain[1][p]) / 2}, 1e-2);
+                         }
+                       }
+                     }),
+            "");
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -1,4 +1,5 @@
-// Gradients that autograd hands out as views of one another's memory.
+// What one .grad shares with others: memory, of which autograd hands out views,
+// and sums over the ranks.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -159,6 +160,44 @@ TEST_P(DdpSharedGradients, AGradInMemoryOfTheUsersStaysThere) {
                      1e-6);
                }),
       "");
+}
+
+TEST_P(DdpSharedGradients, ASumIsNotSummedWithWhatNoSyncAdded) {
+  const auto steps = [](const World& world, bool set_to_none) {
+    auto net = filled(std::make_shared<NetImpl>());
+    DistributedDataParallel<NetImpl> model(
+        net, world, Options().average(GradientAverage::kNone));
+    const int64_t r = world.rank();
+    const auto backward = [&](int64_t first) {
+      loss_of(model(inputs(first, 1)), targets(first, 1)).backward();
+    };
+    backward(r);
+    net->zero_grad(set_to_none);
+    {
+      const auto no_sync = model->no_sync();
+      backward(2 + r);
+    }
+    backward(r);
+    auto expected = sum_of(plain_gradients(0, 2), plain_gradients(2, 2));
+    for (Tensor& gradient : expected) gradient *= 2;
+    check_same(gradients_of(*net), expected, 1e-5);
+  };
+  for (const bool set_to_none : {true, false}) {
+    EXPECT_EQ(on_ranks(2, [&](World w) { steps(w, set_to_none); }), "");
+  }
+  const std::string failure = on_ranks(2, [](World world) {
+    auto net = filled(std::make_shared<NetImpl>());
+    DistributedDataParallel<NetImpl> model(
+        net, world, Options().average(GradientAverage::kNone));
+    model(inputs(0, 1)).sum().backward();
+    {
+      const auto no_sync = model->no_sync();
+      model(inputs(0, 1)).sum().backward();
+    }
+    model(inputs(0, 1)).sum().backward();
+  });
+  EXPECT_PRED2(contains, failure, "can't be told from it");
+  EXPECT_PRED2(contains, failure, "'first.weight'");
 }
 
 }  // namespace
