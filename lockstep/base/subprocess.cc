@@ -105,14 +105,25 @@ class ProcessGroup {
   ProcessGroup& operator=(const ProcessGroup&) = delete;
   ~ProcessGroup() { end(); }
 
-  // True once the leader is gone; its status is then in status().
+  // True once the leader has ended; how is then in end_of_leader(). It is not
+  // reaped before its group is ended (WNOWAIT): until then its number, and so
+  // the group's, can't become another program's.
   bool poll_end() {
-    if (is_reaped_) return true;
-    const pid_t found = ::waitpid(pid_, &status_, WNOHANG);
-    is_reaped_ = found == pid_ || (found < 0 && errno == ECHILD);
-    return is_reaped_;
+    if (has_ended_) return true;
+    siginfo_t info{};
+    const int result = ::waitid(P_PID, static_cast<id_t>(pid_), &info,
+                                WEXITED | WNOHANG | WNOWAIT);
+    if (result != 0 && errno == ECHILD) {
+      // Somebody who ignores SIGCHLD has it reaped: how it ended is not known.
+      is_reaped_ = has_ended_ = true;
+      end_.si_code = CLD_EXITED;
+    } else if (result == 0 && info.si_pid == pid_) {
+      has_ended_ = true;
+      end_ = info;
+    }
+    return has_ended_;
   }
-  int status() const { return status_; }
+  const siginfo_t& end_of_leader() const { return end_; }
 
   void end() {
     if (!poll_end()) {
@@ -122,14 +133,18 @@ class ProcessGroup {
         ::poll(nullptr, 0, 10);
       }
     }
-    // Also when the leader is gone: the group may have outlived it.
+    if (is_reaped_) return;
+    // Also when the leader has ended: the group may have outlived it.
     ::kill(-pid_, SIGKILL);
-    while (!poll_end()) ::poll(nullptr, 0, 1);
+    while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+    }
+    is_reaped_ = true;
   }
 
  private:
   pid_t pid_ = -1;
-  int status_ = 0;
+  siginfo_t end_{};
+  bool has_ended_ = false;
   bool is_reaped_ = false;
 };
 
@@ -182,14 +197,15 @@ CommandResult run_command(const Command& command) {
          take_output(out, err, result, 0)) {
   }
   if (result.end == CommandResult::End::kExited) {
-    if (WIFSIGNALED(group.status())) {
+    const siginfo_t& ended = group.end_of_leader();
+    if (ended.si_code != CLD_EXITED) {
       // Until it has a group of its own, a child gets the signals of ours.
       const bool is_ours = command.stop && command.stop();
       result.end = is_ours ? CommandResult::End::kStopped
                            : CommandResult::End::kSignalled;
-      result.signal = WTERMSIG(group.status());
+      result.signal = ended.si_status;
     } else {
-      result.exit_code = WEXITSTATUS(group.status());
+      result.exit_code = ended.si_status;
     }
   }
   return result;

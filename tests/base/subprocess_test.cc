@@ -145,6 +145,27 @@ TEST(Subprocess, StopsWhenItIsAskedTo) {
   EXPECT_TRUE(ends_within(read_pid(mark), 10));
 }
 
+// A number that is free may be another program's by the time its group is sent
+// SIGKILL.
+TEST(Subprocess, KeepsTheNumberOfAnEndedProgramUntilItsGroupIsEnded) {
+  const Folder folder;
+  Command command = shell("echo $$ > " + folder.file("pid") + "; kill -9 $$");
+  // It is asked once more after the end, whether that was its doing.
+  bool is_known_at_the_end = false;
+  command.stop = [&] {
+    const pid_t pid = read_pid(folder.file("pid"));
+    is_known_at_the_end =
+        pid > 0 && std::filesystem::exists("/proc/" + std::to_string(pid));
+    return false;
+  };
+  const auto result = run_command(command);
+  EXPECT_EQ(result.end, End::kSignalled);
+  EXPECT_EQ(result.signal, SIGKILL);
+  EXPECT_TRUE(is_known_at_the_end);
+  EXPECT_FALSE(std::filesystem::exists(
+      "/proc/" + std::to_string(read_pid(folder.file("pid")))));
+}
+
 TEST(Subprocess, DoesNotWaitForAGrandchildThatHoldsThePipe) {
   const Stopwatch watch;
   const auto result = run_command(shell("sleep 600 & echo here"));
