@@ -6,12 +6,10 @@
 #include <cstring>
 #include <filesystem>
 #include <sys/stat.h>
-#include <system_error>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/atomic_file.h"
-#include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::launch {
@@ -50,8 +48,8 @@ LogFiles::LogFiles(const std::string& log_dir, const std::string& run_id,
     : workers_(workers), is_kept_(!log_dir.empty()) {
   std::string base = log_dir;
   if (base.empty()) {
-    base = make_unique_folder(env("TMPDIR").value_or("/tmp") + "/lockstep_");
-    temporary_ = base;
+    temporary_.emplace();
+    base = temporary_->path();
   } else {
     make_directories(base);
   }
@@ -67,10 +65,9 @@ void LogFiles::begin_attempt(int attempt) {
   for (int rank = 0; rank < workers_; ++rank) make_private_folder(folder(rank));
 }
 
-LogFiles::~LogFiles() {
-  if (is_kept_ || temporary_.empty()) return;
-  std::error_code ignored;
-  std::filesystem::remove_all(temporary_, ignored);
+void LogFiles::keep() {
+  is_kept_ = true;
+  if (temporary_) temporary_->keep();
 }
 
 std::string LogFiles::folder(int local_rank) const {

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <optional>
 #include <string>
+
+#include "lockstep/launch/run_folder.h"
 
 namespace lockstep::launch {
 
@@ -12,21 +15,18 @@ class LogFiles {
   /// Without a `log_dir` it is a temporary one, which is removed with this
   /// object unless keep() was called. Throws IoError.
   LogFiles(const std::string& log_dir, const std::string& run_id, int workers);
-  ~LogFiles();
-  LogFiles(const LogFiles&) = delete;
-  LogFiles& operator=(const LogFiles&) = delete;
 
   /// What comes now belongs to this attempt; 0 is begun already.
   void begin_attempt(int attempt);
 
-  void keep() { is_kept_ = true; }
+  void keep();
   bool is_kept() const { return is_kept_; }
   const std::string& run_folder() const { return run_; }
   std::string folder(int local_rank) const;
   std::string file(int local_rank, const std::string& name) const;
 
  private:
-  std::string temporary_;  // what to remove
+  std::optional<RunFolder> temporary_;
   std::string run_;
   int workers_;
   int attempt_ = 0;
