@@ -34,6 +34,18 @@ std::string hint(const fs::path& path) {
   return "did you mean '" + (folder / near).string() + "'?";
 }
 
+// The one that the shell of the user would start. An environment that was
+// activated comes first in PATH; one that is only named, by an editor or a
+// batch script, does not.
+std::string python() {
+  if (const auto chosen = env("PYTHON_EXEC")) return *chosen;
+  if (const auto folder = env("VIRTUAL_ENV")) {
+    const auto path = (fs::path(*folder) / "bin/python3").string();
+    if (::access(path.c_str(), X_OK) == 0) return path;
+  }
+  return "python3";
+}
+
 [[noreturn]] void not_found(const std::string& name, const std::string& where,
                             const std::string& fix) {
   throw LaunchError({.what = "can't start the program '" + name + "'",
@@ -69,7 +81,7 @@ std::vector<std::string> program_command(std::vector<std::string> words,
   if (is_script || kind == ProgramKind::kPythonModule) {
     // -u as torchrun has it: lines come when they are printed.
     words.insert(words.begin(), "-u");
-    words.insert(words.begin(), env("PYTHON_EXEC").value_or("python3"));
+    words.insert(words.begin(), python());
   }
   return words;
 }

@@ -10,7 +10,8 @@ namespace lockstep::launch {
 /// for a Python script, here it is one if its name ends in .py.
 enum class ProgramKind { kByName, kPythonModule, kExecutable };
 
-/// The command line of a worker. Python is $PYTHON_EXEC, else python3.
+/// The command line of a worker. Python is $PYTHON_EXEC, else that
+/// of $VIRTUAL_ENV, else python3.
 std::vector<std::string> program_command(std::vector<std::string> words,
                                          ProgramKind kind);
 

@@ -147,6 +147,29 @@ TEST(ProgramCommand, RunsScriptsByPython) {
   EXPECT_THROW(program_command({}, ProgramKind::kByName), InvalidArgument);
 }
 
+TEST(ProgramCommand, TakesThePythonOfTheShell) {
+  const TemporaryFolder folder;
+  const auto script = folder.path("train.py");
+  write_text(script, "");
+  const auto python = [&] {
+    return program_command({script}, ProgramKind::kByName).front();
+  };
+  ::unsetenv("PYTHON_EXEC");
+  ::unsetenv("VIRTUAL_ENV");
+  EXPECT_EQ(python(), "python3");
+  // One that has no interpreter any more is none.
+  ::setenv("VIRTUAL_ENV", folder.path("venv").c_str(), 1);
+  EXPECT_EQ(python(), "python3");
+  const auto own = folder.path("venv/bin/python3");
+  write_text(own, "");
+  std::filesystem::permissions(own, std::filesystem::perms::owner_all);
+  EXPECT_EQ(python(), own);
+  ::setenv("PYTHON_EXEC", "/opt/python", 1);
+  EXPECT_EQ(python(), "/opt/python");
+  ::unsetenv("PYTHON_EXEC");
+  ::unsetenv("VIRTUAL_ENV");
+}
+
 TEST(ProgramCommand, NamesWhatMayHaveBeenMeant) {
   const TemporaryFolder folder;
   write_text(folder.path("train.py"), "");

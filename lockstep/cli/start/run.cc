@@ -286,7 +286,8 @@ void add_run(CLI::App& app) {
   add_output_options(*command, *flags);
   command->footer(
       "Usage: lockstep run [OPTIONS] [--] PROGRAM [ARGUMENTS]\n"
-      "A PROGRAM whose name ends in .py is run by python3, or $PYTHON_EXEC. "
+      "A PROGRAM whose name ends in .py is run by $PYTHON_EXEC, else by the "
+      "python3 of $VIRTUAL_ENV or $PATH. "
       "Each worker has torchrun's variables: RANK, LOCAL_RANK, WORLD_SIZE, "
       "MASTER_ADDR, MASTER_PORT and so on.\n"
       "Options can be written with underscores, and PET_NPROC_PER_NODE=2 is a "
