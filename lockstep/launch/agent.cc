@@ -11,7 +11,6 @@
 #include "lockstep/base/exit_codes.h"
 #include "lockstep/base/interrupt.h"
 #include "lockstep/comm/shm/fixed_text.h"
-#include "lockstep/launch/clock.h"
 #include "lockstep/launch/farewell.h"
 #include "lockstep/launch/hang.h"
 #include "lockstep/launch/master.h"
@@ -71,12 +70,11 @@ Agent::Agent(const RunOptions& options, const std::vector<std::string>& command,
 }
 
 void Agent::begin_attempt() {
-  // The clock of a file's time lags behind by a tick.
-  start_time_s_ = unix_time_s() - 0.1;
+  began_ = Moment::now();
   reason_ = Reason::kNone;
   notice_ = {};
   ending_signal_ = 0;
-  ending_time_s_ = 0;
+  ending_began_ = {};
   is_killing_ = false;
   are_peers_done_ = false;
   use_keys_of_attempt();
@@ -126,7 +124,7 @@ int Agent::run() {
                          (!options_.is_elastic() || meet_again(end));
     if (!goes_on) return conclude(end.failures);
     begin_attempt();
-    if (end.notice.is_fault) faults_.recovered(unix_time_s());
+    if (end.notice.is_fault) faults_.recovered(Moment::now().steady_s);
   }
 }
 
@@ -207,7 +205,7 @@ void Agent::look_for_progress() {
     steps = std::max(steps, line.first_steps.load());
   }
   has_progress_ = true;
-  faults_.went_on(unix_time_s(), steps);
+  faults_.went_on(Moment::now().steady_s, steps);
 }
 
 uint64_t Agent::steps_done() const {
@@ -334,7 +332,7 @@ void Agent::begin_ending(Reason reason, int signal, const Notice& notice) {
   reason_ = reason;
   notice_ = notice;
   ending_signal_ = signal;
-  ending_time_s_ = unix_time_s();
+  ending_began_ = Moment::now();
   ending_.restart();
   // Who lost another rank comes to wait by itself.
   is_sparing_ = notice.may_restart && (may_restart() || !notice.is_fault);

@@ -8,6 +8,7 @@
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/comm/agent/page.h"
 #include "lockstep/comm/agent/snapshot_memory.h"
+#include "lockstep/launch/clock.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/failure.h"
 #include "lockstep/launch/farewell.h"
@@ -86,14 +87,14 @@ class Agent {
   int restarts_ = 0;  // of these after a failure
 
   // Of this attempt.
-  double start_time_s_ = 0;
+  Moment began_;
   bool has_progress_ = false;         // its steps have begun
   std::optional<Stopwatch> waiting_;  // since the first worker waits
   std::unique_ptr<PeerWatch> peers_;  // null without other nodes
   Reason reason_ = Reason::kNone;     // why the workers are being ended
   Notice notice_;                     // the same for others
   int ending_signal_ = 0;             // what they got first
-  double ending_time_s_ = 0;          // since 1970
+  Moment ending_began_;
   Stopwatch ending_;
   bool is_sparing_ = false;  // workers that wait for the next attempt
   bool is_killing_ = false;

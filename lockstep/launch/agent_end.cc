@@ -20,6 +20,8 @@ namespace {
 
 constexpr size_t kLastLines = 15;
 constexpr double kGraceOfWaitingS = 5;
+// The clock of a file's time lags behind by a tick.
+constexpr double kFileTimeTickS = 0.1;
 constexpr int kPollMs = 20;
 constexpr double kSharePatienceS = 5;  // beyond the grace of other nodes
 
@@ -34,6 +36,11 @@ void try_write(const std::string& path, const ErrorRecord& record,
   } catch (const Error& error) {
     log_warning("launch", error.what());
   }
+}
+
+std::string why_it_failed(const Failure& failure) {
+  return fmt::format("rank {} on {} failed: {}", failure.rank, failure.host,
+                     failure.how_it_ended());
 }
 
 std::string who_starts(int workers, int waiting) {
@@ -56,6 +63,8 @@ bool was_preempted(const std::vector<Failure>& failures) {
 }  // namespace
 
 Failure Agent::failure_of(const Worker& worker) const {
+  const Moment ended_at = worker.ended_at.value_or(Moment::now());
+  double failed_s = ended_at.steady_s;
   Failure failure{.rank = worker.rank,
                   .local_rank = worker.local_rank,
                   .node_rank = meeting_.group.node_rank,
@@ -63,7 +72,7 @@ Failure Agent::failure_of(const Worker& worker) const {
                   .pid = worker.process.pid(),
                   .exit_code = worker.end.exit_code,
                   .signal = worker.end.signal,
-                  .time_s = worker.end_time_s,
+                  .time_s = ended_at.unix_s,
                   .message = {},
                   .callstack = {},
                   .last_lines = worker.err.last_lines(kLastLines),
@@ -73,15 +82,19 @@ Failure Agent::failure_of(const Worker& worker) const {
     failure.message = worker.verdict;
     failure.callstack = worker.stacks;
   } else if (const auto record = read_error_file(error_file_of(worker))) {
+    failure.is_consequence = record->is_of_peer;
     failure.message = record->message;
     failure.callstack = record->callstack;
     // A time that can't be, is not believed.
-    if (record->time_s >= start_time_s_ && record->time_s < failure.time_s) {
+    const double earlier_s = ended_at.unix_s - record->time_s;
+    const double lasted_s = ended_at.steady_s - began_.steady_s;
+    if (earlier_s > 0 && earlier_s <= lasted_s + kFileTimeTickS) {
       failure.time_s = record->time_s;
+      failed_s -= earlier_s;
     }
   }
   failure.is_cause =
-      reason_ == Reason::kNone || failure.time_s <= ending_time_s_;
+      reason_ == Reason::kNone || failed_s <= ending_began_.steady_s;
   return failure;
 }
 
@@ -97,6 +110,7 @@ std::vector<Failure> Agent::own_failures() const {
       failures.push_back(failure);
     }
   }
+  admit_late_causes(failures);
   return failures;
 }
 
@@ -126,8 +140,13 @@ Decision Agent::decide(const SharedEnd& end) {
   if (reason_ == Reason::kNone || is_leaving_) return {};
   const bool is_fault = end.notice.is_fault;
   if (is_fault && (reason_ == Reason::kWorker || reason_ == Reason::kPeer)) {
-    faults_.add(root_cause(end.failures), end.notice.why, start_time_s_,
-                has_progress_ ? std::optional(steps_done()) : std::nullopt);
+    faults_.add(
+        {.root = root_cause(end.failures),
+         .why = end.notice.why,
+         .is_node_lost = end.notice.lost_node >= 0,
+         .began_s = began_.steady_s,
+         .failed_s = ending_began_.steady_s,
+         .steps = has_progress_ ? std::optional(steps_done()) : std::nullopt});
   }
   const bool is_allowed = !is_fault || (may_restart() && !faults_.is_stuck());
   const bool restarts = end.notice.may_restart && is_allowed &&
@@ -143,6 +162,10 @@ Decision Agent::decide(const SharedEnd& end) {
 void Agent::tell_of_restart(const SharedEnd& end, double delay_s) {
   const Failure* root = root_cause(end.failures);
   std::string why = end.notice.why;
+  // The first that was seen to end may have missed another.
+  if (root != nullptr && root->is_cause && !root->is_consequence) {
+    why = why_it_failed(*root);
+  }
   if (root != nullptr && !root->message.empty()) {
     why += ": " + first_line(root->message);
   }

@@ -14,6 +14,12 @@ double unix_time_s() {
       .count();
 }
 
+Moment Moment::now() {
+  const auto steady = std::chrono::steady_clock::now().time_since_epoch();
+  return {.steady_s = std::chrono::duration<double>(steady).count(),
+          .unix_s = unix_time_s()};
+}
+
 std::string local_time(double time_s) {
   const auto seconds = static_cast<std::time_t>(time_s);
   std::tm parts{};

@@ -14,6 +14,7 @@
 
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/env.h"
+#include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/launch/clock.h"
 #include "lockstep/launch/printable.h"
@@ -107,6 +108,8 @@ std::optional<ErrorRecord> read_error_file(const std::string& path) {
       printable(text_at(*extra, "py_callstack"), kMaxCallstackBytes);
   record.message = printable(record.message, kMaxMessageBytes);
   record.time_s = time_at(*extra);
+  record.is_of_peer = extra->is_object() && extra->contains("lost_peer") &&
+                      extra->at("lost_peer") == true;
   // Of failures within one second, the file's own time tells the order.
   if (!(std::abs(record.time_s - content->modified_s) > 2)) {
     record.time_s = content->modified_s;
@@ -121,6 +124,7 @@ void write_error_file(const std::string& path, const ErrorRecord& record,
       {"extraInfo",
        {{"py_callstack", record.callstack},
         {"timestamp", fmt::format("{:.0f}", std::floor(record.time_s))}}}};
+  if (record.is_of_peer) message["extraInfo"]["lost_peer"] = true;
   if (exit_code != 0) message["errorCode"] = exit_code;
   const json root = {{"message", message}};
   AtomicFile file(path);
@@ -134,7 +138,11 @@ void record_error(const std::exception& error) noexcept {
     if (!path) return;
     const std::string text = type_name(error) + ": " + error.what();
     write_error_file(
-        *path, {.message = text, .callstack = text, .time_s = unix_time_s()});
+        *path,
+        {.message = text,
+         .callstack = text,
+         .time_s = unix_time_s(),
+         .is_of_peer = dynamic_cast<const CommError*>(&error) != nullptr});
   } catch (...) {
     // The program ends with `error` all the same.
   }

@@ -8,11 +8,14 @@ namespace lockstep::launch {
 
 /// What a worker left in its error file, in torchrun's form:
 /// {"message": {"message": "...", "extraInfo": {"py_callstack": "...",
-/// "timestamp": "seconds"}}}, or {"message": "..."}.
+/// "timestamp": "seconds"}}}, or {"message": "..."}. Ours has "lost_peer"
+/// there, too.
 struct ErrorRecord {
   std::string message;
   std::string callstack;
   double time_s = 0;  ///< since 1970
+  /// What failed is another rank, as this one saw it.
+  bool is_of_peer = false;
 };
 
 /// Reads `path`, which a broken or hostile program may have written: no more

@@ -1,5 +1,7 @@
 #include "lockstep/launch/failure.h"
 
+#include <algorithm>
+#include <csignal>
 #include <cstring>
 
 #include <nlohmann/json.hpp>
@@ -26,6 +28,7 @@ json to_json(const Failure& failure) {
           {"signal", failure.signal},
           {"time_s", failure.time_s},
           {"is_cause", failure.is_cause},
+          {"is_consequence", failure.is_consequence},
           {"message", failure.message},
           {"callstack", failure.callstack},
           {"last_lines", failure.last_lines},
@@ -46,6 +49,7 @@ Failure from_json(const json& object) {
                   .signal = object.at("signal").get<int>(),
                   .time_s = object.at("time_s").get<double>(),
                   .is_cause = object.at("is_cause").get<bool>(),
+                  .is_consequence = object.value("is_consequence", false),
                   .message = text_of(object, "message"),
                   .callstack = text_of(object, "callstack"),
                   .last_lines = {},
@@ -59,11 +63,19 @@ Failure from_json(const json& object) {
 
 bool comes_before(const Failure& one, const Failure& other) {
   if (one.is_cause != other.is_cause) return one.is_cause;
+  if (one.is_consequence != other.is_consequence) return other.is_consequence;
   if (one.time_s != other.time_s) return one.time_s < other.time_s;
   return one.rank < other.rank;
 }
 
 }  // namespace
+
+bool Failure::is_from_outside() const {
+  const bool is_anybodys = signal == SIGKILL || signal == SIGTERM ||
+                           signal == SIGINT || signal == SIGHUP;
+  // An agent that ends a worker which hangs says so.
+  return is_anybodys && message.empty();
+}
 
 std::string Failure::how_it_ended() const {
   if (signal == 0) return "exit code " + std::to_string(exit_code);
@@ -88,6 +100,21 @@ std::vector<Failure> failures_from_json(const std::string& text) {
     }
   }
   return failures;
+}
+
+void admit_late_causes(std::vector<Failure>& failures) {
+  const auto explains = [](const Failure& one) {
+    return one.is_cause && !one.is_consequence;
+  };
+  const auto is_cause = [](const Failure& one) { return one.is_cause; };
+  if (std::none_of(failures.begin(), failures.end(), is_cause) ||
+      std::any_of(failures.begin(), failures.end(), explains)) {
+    return;
+  }
+  for (Failure& failure : failures) {
+    if (failure.is_consequence || failure.message.empty()) continue;
+    if (failure.signal == 0) failure.is_cause = true;
+  }
 }
 
 const Failure* root_cause(const std::vector<Failure>& failures) {

@@ -18,11 +18,17 @@ struct Failure {
   int signal = 0;        ///< 0: it exited
   double time_s = 0;     ///< since 1970
   bool is_cause = true;  ///< false: it ended after the agent had told it to
-  std::string message;   ///< of its error file
+  /// It ended because another rank failed, or so it said: no cause if there is
+  /// one.
+  bool is_consequence = false;
+  std::string message;  ///< of its error file
   std::string callstack;
   std::vector<std::string> last_lines;  ///< of its stderr
   std::string log_folder;               ///< empty: nothing is kept
 
+  /// Whether somebody else ended it, as far as can be seen: a person, a
+  /// scheduler, or the kernel when memory was short.
+  bool is_from_outside() const;
   std::string how_it_ended() const;  ///< "exit code 3", "SIGKILL (Killed)"
   /// As torchrun has it: minus the signal, if it was one.
   int torchrun_exit_code() const { return signal != 0 ? -signal : exit_code; }
@@ -32,8 +38,13 @@ nlohmann::json to_json(const std::vector<Failure>& failures);
 /// Another agent's; what is no failure is left out.
 std::vector<Failure> failures_from_json(const std::string& text);
 
-/// The earliest that is a cause; the earliest of all if none is; null if
-/// there is none.
+/// Where all that failed before the end did so because of another rank, that
+/// one may have needed until after it to say why: makes it a cause.
+void admit_late_causes(std::vector<Failure>& failures);
+
+/// The earliest that is a cause, and not a consequence if there is one; the
+/// earliest of all if none is a cause; null if there is none. A rank that runs
+/// out of memory needs longer to say so than another that misses it.
 const Failure* root_cause(const std::vector<Failure>& failures);
 
 /// The report that ends a failed job's output: other failures in short, then

@@ -17,46 +17,56 @@ constexpr int kSameStep = 3;
 
 }  // namespace
 
-void FaultLog::add(const Failure* root, const std::string& why, double began_s,
-                   std::optional<uint64_t> steps) {
+void FaultLog::add(const AttemptEnd& end) {
   Fault fault{.time_s = unix_time_s(),
-              .lasted_s = 0,
+              .failed_s = end.failed_s,
+              .lasted_s = std::max(0.0, end.failed_s - end.began_s),
               .downtime_s = 0,
               .who = {},
-              .why = why};
-  if (root != nullptr) {
+              .why = end.why};
+  if (const Failure* root = end.root) {
     fault.time_s = root->time_s;
     fault.who = fmt::format("rank {} on {}", root->rank, root->host);
     fault.why = root->how_it_ended();
     if (!root->message.empty()) fault.why += ": " + first_line(root->message);
   }
-  fault.lasted_s = std::max(0.0, fault.time_s - began_s);
-  fault.steps = steps;
-  fault.got_on = steps && first_step_ && *steps > *first_step_;
+  const bool is_known = end.root != nullptr && !end.root->is_consequence;
+  fault.is_programs =
+      is_known ? !end.root->is_from_outside() : !end.is_node_lost;
+  fault.steps = end.steps;
+  fault.got_on = end.steps && first_step_ && *end.steps > *first_step_;
   first_step_.reset();
   faults_.push_back(std::move(fault));
 }
 
-void FaultLog::recovered(double time_s) {
+void FaultLog::recovered(double now_s) {
   if (faults_.empty()) return;
   survived_ = faults_.size();
-  faults_.back().downtime_s = std::max(0.0, time_s - faults_.back().time_s);
+  faults_.back().downtime_s = now_s - faults_.back().failed_s;
 }
 
-void FaultLog::went_on(double time_s, uint64_t steps) {
+void FaultLog::went_on(double now_s, uint64_t steps) {
   first_step_ = steps;
   if (faults_.empty()) return;
   Fault& last = faults_.back();
-  last.downtime_s = std::max(0.0, time_s - last.time_s);
+  last.downtime_s = now_s - last.failed_s;
   if (last.steps && *last.steps >= steps) last.repeated = *last.steps - steps;
 }
 
 bool FaultLog::is_stuck() const {
-  if (faults_.size() < kSameStep) return false;
+  if (faults_.empty() || !faults_.back().is_programs) return false;
   const auto& steps = faults_.back().steps;
-  return steps &&
-         std::all_of(faults_.end() - kSameStep, faults_.end(),
-                     [&](const Fault& one) { return one.steps == steps; });
+  if (!steps) return false;
+  int count = 0;
+  for (auto fault = faults_.rbegin(); fault != faults_.rend(); ++fault) {
+    // It got further once, so it need not fail there.
+    if (fault->steps != steps &&
+        (fault->is_programs || !fault->steps || *fault->steps > *steps)) {
+      break;
+    }
+    if (fault->is_programs && ++count == kSameStep) return true;
+  }
+  return false;
 }
 
 std::string FaultLog::why_stuck() const {

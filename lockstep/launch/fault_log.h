@@ -10,24 +10,32 @@
 
 namespace lockstep::launch {
 
+/// How an attempt ended. Seconds are of the steady clock.
+struct AttemptEnd {
+  const Failure* root = nullptr;  ///< null: not known here
+  std::string why{};              ///< said then
+  bool is_node_lost = false;
+  double began_s = 0;
+  double failed_s = 0;
+  std::optional<uint64_t> steps{};  ///< done, of a program that tells
+};
+
 /// What has failed, and was survived or not.
 class FaultLog {
  public:
-  /// The attempt that began at `began_s` ended at `root`, or for `why` if that
-  /// is unknown here, after so many steps of the program if it tells them.
-  /// Times are seconds since 1970.
-  void add(const Failure* root, const std::string& why, double began_s,
-           std::optional<uint64_t> steps = {});
-  /// The next attempt has begun: the last one is survived.
-  void recovered(double time_s);
+  void add(const AttemptEnd& end);
+  /// The next attempt has begun, by the steady clock: the last one is survived.
+  void recovered(double now_s);
   /// The program's steps go on, from this one: also in the first attempt.
-  void went_on(double time_s, uint64_t steps);
+  void went_on(double now_s, uint64_t steps);
 
   /// How long to wait before the next attempt: nothing after one that lasted
   /// or got on, then 1, 2, 4 ... 30 s while they fail at once.
   double delay_s() const;
   /// Whether it failed after the same step so often that it always will: the
-  /// cause is in the program or its data, and not in the machine.
+  /// cause is in the program or its data, and not in the machine. A process
+  /// that was killed from outside, and a node that was lost, say nothing of the
+  /// program: they don't count.
   bool is_stuck() const;
   /// For who asks why there is no restart.
   std::string why_stuck() const;
@@ -37,7 +45,8 @@ class FaultLog {
 
  private:
   struct Fault {
-    double time_s = 0;
+    double time_s = 0;      // since 1970
+    double failed_s = 0;    // the same by the steady clock
     double lasted_s = 0;    // the attempt that it ended
     double downtime_s = 0;  // until the next one
     std::string who;
@@ -45,6 +54,7 @@ class FaultLog {
     std::optional<uint64_t> steps{};     // done
     std::optional<uint64_t> repeated{};  // of these
     bool got_on = false;
+    bool is_programs = true;  // as far as can be seen
   };
   int quick_in_a_row() const;
 

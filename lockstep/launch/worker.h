@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 
+#include "lockstep/launch/clock.h"
 #include "lockstep/launch/worker_process.h"
 #include "lockstep/launch/worker_stream.h"
 
@@ -17,14 +18,14 @@ struct Worker {
   WorkerProcess process;
   std::string folder;  ///< of its log files
   WorkerEnd end{};
-  double end_time_s = 0;  ///< when it was seen, since 1970; 0: it runs
+  std::optional<Moment> ended_at{};  ///< when its end was seen
 
   bool waits = false;     ///< for the next attempt
   std::string verdict{};  ///< why we ended it, if it hung
   std::string stacks{};   ///< where its threads were then
 
   bool has_failed() const {
-    return end_time_s > 0 && (end.signal != 0 || end.exit_code != 0);
+    return ended_at && (end.signal != 0 || end.exit_code != 0);
   }
 };
 

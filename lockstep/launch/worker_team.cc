@@ -192,7 +192,7 @@ bool WorkerTeam::note_ends() {
     const auto end = worker.process.poll_end();
     if (!end) continue;
     worker.end = *end;
-    worker.end_time_s = unix_time_s();
+    worker.ended_at = Moment::now();
     worker.waits = false;
     has_failed = has_failed || worker.has_failed();
   }

@@ -1,7 +1,9 @@
 // Workers that are lost while `lockstep train` runs: the others wait, and all
 // go on from memory.
 #include <csignal>
+#include <filesystem>
 #include <string>
+#include <sys/resource.h>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -16,14 +18,16 @@ namespace {
 using Words = std::vector<std::string>;
 
 const std::string kProgram = LOCKSTEP_BINARY_DIR "/bin/lockstep";
+const std::string kFaultyProgram = LOCKSTEP_BINARY_DIR "/bin/faulty_lockstep";
 
 // Nothing is written to a disk.
 Words training(const Words& agent, const Words& options,
-               const std::string& steps = "60") {
+               const std::string& steps = "60",
+               const std::string& program = kProgram) {
   Words words{"run", "--nproc-per-node", "2", "--max-restarts", "9"};
   words.insert(words.end(), agent.begin(), agent.end());
   words.insert(words.end(),
-               {"--", kProgram, "train", "--strategy", "ddp", "--model", "mlp",
+               {"--", program, "train", "--strategy", "ddp", "--model", "mlp",
                 "--data", "synthetic", "--shards", "2", "--batch-size", "32",
                 "--max-steps", steps, "--no-eval", "--log-every", "1"});
   words.insert(words.end(), options.begin(), options.end());
@@ -98,6 +102,39 @@ TEST(SlowRecoveryOf, AllRanksAtOnceGoesOnFromMemory) {
   EXPECT_EQ(program.wait(), 0) << program.err();
   EXPECT_PRED2(contains, program.out(), "resumed from memory: step ");
   EXPECT_PRED2(contains, program.err(), "all start again");
+  EXPECT_EQ(digest_in(program.out()), quiet_digest());
+}
+
+TEST(SlowRecoveryOf, ASurvivorThatCanOpenNothingReplacesItToo) {
+  Program program(training({}, {}));
+  ASSERT_TRUE(program.wait_for_output("step 8/60")) << program.err();
+  const pid_t survivor = worker(program, 0);
+  const rlimit standard_files{.rlim_cur = 3, .rlim_max = 3};
+  ASSERT_EQ(::prlimit(survivor, RLIMIT_NOFILE, &standard_files, nullptr), 0);
+  ::kill(worker(program, 1), SIGKILL);
+  EXPECT_EQ(program.wait(), 0) << program.err();
+  EXPECT_EQ(digest_in(program.out()), quiet_digest());
+  EXPECT_PRED2(contains, program.err(),
+               "Too many open files (this process may have 3 open)");
+  EXPECT_PRED2(contains, program.err(), "rank 0 on ");
+  EXPECT_PRED2(contains, program.err(), "(restart 2 of 9)");
+  EXPECT_PRED2(contains, program.err(), "[launch] 2 failures survived\n");
+}
+
+// It says nothing of the program.
+TEST(SlowRecoveryOf, KillsAtTheSameStepAreNoFaultOfTheProgram) {
+  const TemporaryFolder folder;
+  const auto fired = folder.path("fired");
+  Program program(training({}, {}, "60", kFaultyProgram),
+                  {{"LOCKSTEP_FAULT", "kill@backward:step=6:rank=1"},
+                   {"LOCKSTEP_FAULT_FOLDER", folder.path()}});
+  for (int kill = 1; kill <= 4; ++kill) {
+    ASSERT_TRUE(wait_until([&] { return std::filesystem::exists(fired); }));
+    // The fault comes to the next process, too, at the same place.
+    if (kill < 4) std::filesystem::remove(fired);
+  }
+  EXPECT_EQ(program.wait(), 0) << program.err();
+  EXPECT_PRED2(contains, program.err(), "[launch] 4 failures survived\n");
   EXPECT_EQ(digest_in(program.out()), quiet_digest());
 }
 

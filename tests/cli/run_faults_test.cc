@@ -188,6 +188,27 @@ TEST(SlowRunFaults, TheEarliestErrorFileIsTheRootCause) {
   EXPECT_PRED2(contains, ended.err, "exit code 6");
 }
 
+TEST(SlowRunFaults, WhoMissedAnotherRankIsNotTheRootCause) {
+  const TemporaryFolder folder;
+  // Rank 0 says first that rank 1 was lost, and ends; rank 1 needs until after
+  // the agent's signal to say why.
+  const auto ended = run_sh(
+      kTwo,
+      "say() { printf '{\"message\": {\"message\": \"%s\", \"extraInfo\": "
+      "{\"timestamp\": \"%s\"%s}}}' \"$1\" $(date +%s) \"$2\" "
+      ">$TORCHELASTIC_ERROR_FILE; }; "
+      "if [ $RANK = 1 ]; then trap 'say no-memory; exit 1' TERM; : "
+      ">$DIR/there; "
+      "while :; do sleep 0.05; done; fi; "
+      "until [ -e $DIR/there ]; do sleep 0.05; done; "
+      "say missed-rank-1 ', \"lost_peer\": true'; exit 1",
+      {{"DIR", folder.path()}});
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_PRED2(contains, ended.err, "root cause: rank 1");
+  EXPECT_PRED2(contains, ended.err, "message  no-memory");
+  EXPECT_PRED2(contains, ended.err, "exit code 1: missed-rank-1");
+}
+
 TEST(RunFaults, AHostileErrorFileDoesNoHarm) {
   const auto ended = run_sh(
       {},

@@ -115,6 +115,52 @@ TEST(RootCause, IsTheEarliestThatWasNotEndedByTheAgent) {
   EXPECT_EQ(root_cause({failure(0, 1, false), failure(1, 2)})->rank, 1);
 }
 
+// A rank that runs out of memory says so after the one that misses it.
+TEST(RootCause, IsNoConsequenceOfAnother) {
+  auto missed = failure(0, 1);
+  missed.is_consequence = true;
+  EXPECT_EQ(root_cause({missed, failure(1, 2)})->rank, 1);
+  EXPECT_EQ(root_cause({missed, failure(1, 2, false)})->rank, 0);
+  auto later = failure(1, 2);
+  later.is_consequence = true;
+  EXPECT_EQ(root_cause({missed, later})->rank, 0);
+}
+
+TEST(RootCause, MayBeToldAfterTheEndHadBegun) {
+  auto missed = failure(0, 1);
+  missed.is_consequence = true;
+  auto late = failure(1, 2, false);
+  late.message = "out of memory";
+  std::vector<Failure> both{missed, late};
+  admit_late_causes(both);
+  EXPECT_EQ(root_cause(both)->rank, 1);
+  // What the agent's signal made it say, when nothing was amiss but a cause
+  // that is known, or nothing at all, explains nothing.
+  both = {failure(0, 1), late};
+  admit_late_causes(both);
+  EXPECT_EQ(root_cause(both)->rank, 0);
+  both = {late};
+  admit_late_causes(both);
+  EXPECT_FALSE(both[0].is_cause);
+  late.message.clear();
+  both = {missed, late};
+  admit_late_causes(both);
+  EXPECT_EQ(root_cause(both)->rank, 0);
+}
+
+TEST(ErrorFile, TellsALostPeerFromAnErrorOfTheRankItself) {
+  const TemporaryFolder folder;
+  const auto path = folder.path("error.json");
+  ::setenv("TORCHELASTIC_ERROR_FILE", path.c_str(), 1);
+  record_error(CommError({.what = "rank 1 ended"}));
+  EXPECT_TRUE(read_error_file(path)->is_of_peer);
+  record_error(TrainError({.what = "the loss is not finite"}));
+  EXPECT_FALSE(read_error_file(path)->is_of_peer);
+  ::unsetenv("TORCHELASTIC_ERROR_FILE");
+  write_text(path, R"({"message": "gone", "lost_peer": "yes"})");
+  EXPECT_FALSE(read_error_file(path)->is_of_peer);
+}
+
 TEST(FailureReport, HasTheRootCauseLast) {
   auto first = failure(3, 1700000000.25);
   first.signal = SIGSEGV;
@@ -143,6 +189,7 @@ TEST(FailureReport, SaysOnceWhatAllRanksSay) {
 TEST(Failures, SurviveTheWayToAnotherAgent) {
   auto sent = failure(5, 12.5);
   sent.message = "m";
+  sent.is_consequence = true;
   sent.last_lines = {"a", "b"};
   const auto text = to_json(std::vector{sent}).dump();
   const auto received = failures_from_json(text);
