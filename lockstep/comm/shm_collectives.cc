@@ -103,7 +103,7 @@ void ShmCollectives::all_reduce(at::Tensor& tensor, const c10d::ReduceOp& op,
     result.dense().copy_(scaled(result.dense(), op));
   }
   const uint64_t place = place_of(result.dense());
-  if (!shared_.empty() && agree_on(place)) {
+  if (shares_ > 0 && agree_on(place)) {
     shm::all_reduce_shared(group_, at_place(place, tensor.nbytes()), reduction);
     return;
   }
@@ -245,6 +245,11 @@ SharedMemory ShmCollectives::share(size_t bytes, Timeout timeout) {
       segments.push_back(shm::Segment::open(each.address));
       sizes.push_back(std::min(each.bytes, each.address.bytes));
     }
+  } catch (const CommError& error) {
+    // A rank that failed has taken its memory along. If so, this throws why.
+    group_.sync();
+    group_.fail(error.what());
+    throw;
   } catch (const Error& error) {
     group_.fail(error.what());
     throw;
@@ -253,21 +258,23 @@ SharedMemory ShmCollectives::share(size_t bytes, Timeout timeout) {
   group_.sync();
   own->close_file();
   SharedMemory memory(std::move(segments), std::move(sizes));
-  shared_.emplace_back(memory.impl_);
+  std::erase_if(shared_,
+                [](const auto& each) { return each.second.expired(); });
+  shared_.emplace(++shares_, memory.impl_);
   return memory;
 }
 
 uint64_t ShmCollectives::place_of(const at::Tensor& tensor) const {
   const auto* data = static_cast<const std::byte*>(tensor.data_ptr());
-  for (size_t i = 0; i < shared_.size(); ++i) {
-    const auto memory = shared_[i].lock();
+  for (const auto& [number, left] : shared_) {
+    const auto memory = left.lock();
     if (!memory) continue;
     const auto own = memory->segments[static_cast<size_t>(rank_)]->bytes();
     const bool is_inside =
         std::greater_equal<>()(data, own.data()) &&
         std::less_equal<>()(data + tensor.nbytes(), own.data() + own.size());
     if (is_inside && !own.empty()) {
-      return (i + 1) << kOffsetBits | static_cast<uint64_t>(data - own.data());
+      return number << kOffsetBits | static_cast<uint64_t>(data - own.data());
     }
   }
   return 0;
@@ -285,7 +292,7 @@ bool ShmCollectives::agree_on(uint64_t place) {
 
 std::vector<Bytes> ShmCollectives::at_place(uint64_t place,
                                             size_t bytes) const {
-  const auto memory = shared_[(place >> kOffsetBits) - 1].lock();
+  const auto memory = shared_.at(place >> kOffsetBits).lock();
   const size_t offset = place & ((uint64_t{1} << kOffsetBits) - 1);
   std::vector<Bytes> spans;
   for (const auto& segment : memory->segments) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -62,8 +64,10 @@ class ShmCollectives : public Collectives {
   int size_;
   shm::Mailbox mailbox_;
   shm::Group group_;  // after it: its ranks wait until all have a mailbox
-  // Those that share() made, in its order, which is the same on every rank.
-  std::vector<std::weak_ptr<const SharedMemory::Impl>> shared_;
+  // Those that share() made and somebody has, by the number of the call, which
+  // is the same on every rank.
+  std::map<uint64_t, std::weak_ptr<const SharedMemory::Impl>> shared_;
+  uint64_t shares_ = 0;  // calls
 };
 
 }  // namespace lockstep
