@@ -24,7 +24,8 @@ nlohmann::json to_json(const RankReport& report) {
         {{"name", device.name},
          {"samples", device.samples},
          {"busy_fraction", device.busy_fraction},
-         {"memory_peak_bytes", device.memory_peak_bytes}});
+         {"memory_peak_bytes", device.memory_peak_bytes},
+         {"gradient_copy_bytes", device.gradient_copy_bytes}});
   }
   for (const auto phase : kPhases) {
     json["phases"].push_back(report.phases_s.*phase);
@@ -41,7 +42,8 @@ RankReport from_json(const nlohmann::json& json) {
         {.name = device.at("name"),
          .samples = device.at("samples"),
          .busy_fraction = device.at("busy_fraction"),
-         .memory_peak_bytes = device.at("memory_peak_bytes")});
+         .memory_peak_bytes = device.at("memory_peak_bytes"),
+         .gradient_copy_bytes = device.at("gradient_copy_bytes")});
   }
   for (size_t i = 0; i < kPhases.size(); ++i) {
     report.phases_s.*kPhases[i] = json.at("phases").at(i);

@@ -67,7 +67,8 @@ Ordered devices_to_json(const std::vector<DeviceReport>& devices) {
     list.push_back({{"name", device.name},
                     {"samples", device.samples},
                     {"busy_fraction", device.busy_fraction},
-                    {"memory_peak_bytes", device.memory_peak_bytes}});
+                    {"memory_peak_bytes", device.memory_peak_bytes},
+                    {"gradient_copy_bytes", device.gradient_copy_bytes}});
   }
   return list;
 }
@@ -105,6 +106,7 @@ void read_device(const json& object, DeviceReport& device) {
   read(object, "samples", device.samples);
   read(object, "busy_fraction", device.busy_fraction);
   read(object, "memory_peak_bytes", device.memory_peak_bytes);
+  read(object, "gradient_copy_bytes", device.gradient_copy_bytes);
 }
 
 void read_epoch(const json& object, EpochReport& epoch) {

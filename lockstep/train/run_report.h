@@ -15,6 +15,9 @@ struct DeviceReport {
   int64_t samples = 0;       ///< trained on by this device
   double busy_fraction = 0;  ///< of the time in steps
   int64_t memory_peak_bytes = 0;
+  /// Of gradients that had to be copied for other ranks, as they were not made
+  /// in shared memory.
+  int64_t gradient_copy_bytes = 0;
 };
 
 struct TimeSummary {

@@ -267,6 +267,7 @@ RankReport StepRunner::rank_report(double step_seconds) const {
                      .backward = phases_.backward_s / steps,
                      .reduce = phases_.reduce_s / steps,
                      .update = phases_.update_s / steps};
+  const int64_t copied = parallel_->copy_bytes();
   for (size_t k = 0; k < plan_.devices.size(); ++k) {
     double busy_s = parallel_->workers()[k]->busy_s();
     if (k == 0) busy_s += output_device_s_;
@@ -275,8 +276,9 @@ RankReport StepRunner::rank_report(double step_seconds) const {
          .samples = samples_[k],
          .busy_fraction =
              step_seconds > 0 ? std::min(busy_s / step_seconds, 1.0) : 0,
-         .memory_peak_bytes = memory_stats(plan_.devices[k]).peak_bytes +
-                              (k == 0 ? parallel_->copy_bytes() : 0)});
+         .memory_peak_bytes =
+             memory_stats(plan_.devices[k]).peak_bytes + (k == 0 ? copied : 0),
+         .gradient_copy_bytes = k == 0 ? copied : 0});
   }
   return report;
 }

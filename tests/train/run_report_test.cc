@@ -24,7 +24,8 @@ RunReport example() {
   report.devices = {{.name = "cpu:0",
                      .samples = 50,
                      .busy_fraction = 0.5,
-                     .memory_peak_bytes = 1000},
+                     .memory_peak_bytes = 1000,
+                     .gradient_copy_bytes = 500},
                     {.name = "cpu:1"}};
   report.memory_shared_bytes = 7;
   report.parameter_bytes = 48;
@@ -73,6 +74,7 @@ TEST(RunReport, HasTheDocumentedKeys) {
     EXPECT_TRUE(json.contains(key)) << key;
   }
   EXPECT_EQ(json["devices"][0]["busy_fraction"], 0.5);
+  EXPECT_EQ(json["devices"][0]["gradient_copy_bytes"], 500);
   EXPECT_EQ(json["split"], nlohmann::json::parse("[5, 4]"));
   EXPECT_EQ(json["test"]["samples"], 100);
 }
