@@ -43,8 +43,7 @@ void print_text(const train::EvalReport& report, const data::DataSpec& data) {
 }
 
 // That of the checkpoint, as far as nothing else was given.
-data::DataSpec choose_data(const DataFlags& flags,
-                           const CheckpointInfo& info) {
+data::DataSpec choose_data(const DataFlags& flags, const CheckpointInfo& info) {
   if (!flags.data.empty()) return to_data_spec(flags);
   auto spec = train::data_of(info);
   if (flags.dir.empty()) return spec;

@@ -42,8 +42,8 @@ const std::vector<std::string>& names();
 /// torch.manual_seed(n) gives in Python: resnets have torchvision's parameter
 /// names and initialisation, the cnn those of torch.nn, the mlp the names of
 /// torch.nn.Sequential and its own initialisation (mlp.h). With Init::kNone no
-/// random number is drawn and no memory touched. Throws InvalidArgument for an unknown name
-/// (suggesting the nearest) or a size below 1.
+/// random number is drawn and no memory touched. Throws InvalidArgument for an
+/// unknown name (suggesting the nearest) or a size below 1.
 std::shared_ptr<Model> make(const ModelSpec& spec, Init init = Init::kRandom);
 
 /// The sum of the elements of all parameters.

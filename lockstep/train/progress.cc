@@ -34,9 +34,8 @@ std::string time_left(const ProgressText& text) {
 // The most important first.
 std::vector<std::string> fields(const ProgressText& text) {
   return {fmt::format("loss {:.4f}", text.step.loss),
-          whole_seconds(text.seconds),
-          fmt::format("acc {:.2f}%", 100 * text.step.accuracy), time_left(text),
-          speed(text)};
+          fmt::format("acc {:.2f}%", 100 * text.step.accuracy),
+          whole_seconds(text.seconds), time_left(text), speed(text)};
 }
 
 std::string draw(double fraction, int width, bool is_utf8) {

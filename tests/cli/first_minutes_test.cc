@@ -90,8 +90,8 @@ INSTANTIATE_TEST_SUITE_P(Slow, Strategies, testing::Values("dp", "ddp"),
 TEST_P(Strategies, ShowABarOnATerminalWithStepAndTime) {
   const auto text = shown_on_a_terminal(train_on_two({}));
   EXPECT_PRED2(contains, text, "step 3/3 | loss ");
-  EXPECT_PRED2(contains, text, " s | acc ");
-  EXPECT_PRED2(contains, text, "\r\x1b[2K");  // erased
+  EXPECT_PRED2(contains, text, " s | 0 s left");  // elapsed, and left
+  EXPECT_PRED2(contains, text, "\r\x1b[2K");      // erased
   EXPECT_FALSE(contains(text, "samples/s | ")) << "lines: " << text;
 }
 
@@ -160,8 +160,7 @@ TEST(SlowDdpErrors, NameALossThatIsNotFiniteOnAnUnevenSplit) {
                     "--strategy", "ddp", "--devices", "cpu:2", "--batch-size",
                     "3", "--lr", "1e9"});
   EXPECT_EQ(ended.code, 1);
-  EXPECT_EQ(count(ended.err, "is not finite, nothing was updated"), 1)
-      << ended.err;
+  EXPECT_PRED2(contains, ended.err, "is not finite, nothing was updated");
   EXPECT_PRED2(contains, ended.err, "first seen in");
 }
 

@@ -2,11 +2,16 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <regex>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
+
+#include "tests/base/temporary_folder.h"
+#include "tests/cli/program.h"
 
 namespace lockstep {
 namespace {
@@ -36,11 +41,53 @@ TEST(Readme, GuideToTheLauncherQuotesTheRecipeForSlurm) {
             std::string::npos);
 }
 
+// Commands as they stand in code blocks, those of several lines in one.
+std::vector<std::string> commands_in(std::string text) {
+  text = std::regex_replace(text, std::regex(R"(\\\n\s*)"), "");
+  const std::regex command(R"(\n +lockstep ([a-z][^\n]*))");
+  std::vector<std::string> found;
+  for (std::sregex_iterator match(text.begin(), text.end(), command), end;
+       match != end; ++match) {
+    const std::string line = (*match)[1].str();
+    // What `run` starts has options of its own.
+    found.push_back(line.substr(0, line.find(" -- ")));
+  }
+  return found;
+}
+
+TEST(Readme, ShowsOptionsThatExist) {
+  std::map<std::string, std::string> help;
+  int options = 0;
+  for (const auto& path :
+       {"README.md", "docs/practical-5.md", "docs/practical-6.md",
+        "docs/launcher.md", "docs/checkpoints.md", "docs/collectives.md"}) {
+    for (const auto& line : commands_in(read(path))) {
+      std::istringstream words(line);
+      std::string command, word;
+      words >> command;
+      if (!help.contains(command)) {
+        help[command] = run_lockstep({"help", command}).out;
+      }
+      EXPECT_PRED2(contains, help[command], "Usage: lockstep " + command)
+          << path;
+      while (words >> word) {
+        if (word == "-m" || word.ends_with(".py")) break;  // a program
+        if (!word.starts_with("--")) continue;
+        EXPECT_PRED2(contains, help[command], word.substr(0, word.find('=')))
+            << path << ": " << line;
+        ++options;
+      }
+    }
+  }
+  EXPECT_GT(options, 40);
+}
+
 // Links to files of this repository, from the README and the practicals.
 TEST(Readme, LinksToFilesThatExist) {
   const std::regex link(R"(\]\(([^)#:]+)(#[^)]*)?\))");
   for (const std::string path :
-       {"README.md", "docs/practical-5.md", "docs/launcher.md"}) {
+       {"README.md", "CONTRIBUTING.md", "docs/practical-5.md",
+        "docs/practical-6.md", "docs/launcher.md"}) {
     const std::string text = read(path);
     const auto folder = std::filesystem::path(kRoot + "/" + path).parent_path();
     int links = 0;
