@@ -3,9 +3,10 @@
 # and in two processes; then their times side by side, and that they ended with
 # the same parameters. Takes a minute on two cores. Fails if they did not.
 set -euo pipefail
-lockstep=$1
+lockstep=$(realpath "$1")
 runs=$(mktemp -d)
 trap 'rm -rf "$runs"' EXIT
+cd "$runs"
 
 bold='' plain=''
 if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then
@@ -20,7 +21,7 @@ step() {
 }
 
 digest_of() {
-  sed -n 's/.*"parameter_sha256": "\([0-9a-f]*\)".*/\1/p' "$runs/$1.json"
+  sed -n 's/.*"parameter_sha256": "\([0-9a-f]*\)".*/\1/p' "$1.json"
 }
 
 # Two slices of the CPU stand in for two GPUs; of one core there is but one.
@@ -30,12 +31,12 @@ devices=cpu:2
 # what the bits of a run depend on.
 work=(--shards 2 --max-steps "${LOCKSTEP_DEMO_STEPS:-100}")
 step train "${work[@]}" --strategy single --devices cpu \
-  --report "$runs/single.json"
+  --report single.json
 step train "${work[@]}" --strategy dp --devices $devices \
-  --report "$runs/dp.json"
+  --report dp.json
 step train "${work[@]}" --strategy ddp --devices $devices \
-  --report "$runs/ddp.json"
-step compare --runs "$runs/single.json" "$runs/dp.json" "$runs/ddp.json"
+  --report ddp.json
+step compare --runs single.json dp.json ddp.json
 
 printf '\n%sThe parameters at the end (SHA-256, 2 shards each):%s\n' \
   "$bold" "$plain"
