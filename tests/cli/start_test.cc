@@ -54,6 +54,16 @@ TEST(Start, RunsTheLauncherWithoutTorch) {
   EXPECT_EQ(agent.out, "0\n") << agent.err;
 }
 
+TEST(Start, CountsGpusByTheirDriver) {
+  for (const char* count : {"gpu", "auto"}) {
+    const auto ended = run_lockstep(
+        {"run", "--label-lines", "off", "--nproc-per-node", count, "--", "sh",
+         "-c", "echo $WORLD_SIZE"},
+        {{"LD_LIBRARY_PATH", LOCKSTEP_BINARY_DIR "/tests/fake_driver"}});
+    EXPECT_EQ(ended.out, "3\n3\n3\n") << count << ended.err;
+  }
+}
+
 TEST(Start, BecomesTheWholeProgramAlsoThroughALink) {
   const TemporaryFolder folder;
   fs::create_symlink(kProgram, folder.path("linked"));
