@@ -48,8 +48,9 @@ class Checks(unittest.TestCase):
             {"lockstep/base/a.cc": '\n#include "lockstep/train/trainer.h"\n'},
             "lockstep/base/a.cc:2", "train/")
 
-    def test_layers_finds_torch_in_base_and_shm(self):
-        for folder in ("base", "comm/agent", "comm/shm", "comm/store"):
+    def test_layers_finds_torch_where_there_may_be_none(self):
+        for folder in ("base", "comm/agent", "comm/shm", "comm/store",
+                       "launch", "cli/start"):
             for header in ("torch/torch.h", "ATen/ATen.h", "c10/util/a.h"):
                 self.expect_finding(
                     "layers",
