@@ -24,9 +24,8 @@ SEED ?=
 export JOBS PYTHON Torch_DIR LOCKSTEP_PYTHON CMAKE_ARGS
 
 .DEFAULT_GOAL := help
-.PHONY: help setup configure build all demo test fuzz fuzz-training \
-	faults check format bench \
-	install clean
+.PHONY: help setup configure build all demo test fuzz fuzz-training faults \
+	check format bench install clean
 
 help: ## List the targets
 	@echo "usage: make [target] [PRESET=release|dev|asan|tsan|coverage]"
