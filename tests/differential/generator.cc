@@ -1,6 +1,7 @@
 #include "tests/differential/generator.h"
 
 #include <algorithm>
+#include <set>
 
 #include "tests/differential/graph_builder.h"
 #include "tests/differential/random.h"
@@ -220,20 +221,48 @@ bool leaves_parameters_unused(const Case& of) {
   return !of.norms.empty();
 }
 
-/// Lets a marked sample make the backward throw.
-void set_trap(Case& of) {
-  const auto count = static_cast<int>(of.inputs.size());
-  // A new last input: the nodes' values move by one.
-  of.inputs.push_back({.kind = "marks"});
-  const auto move = [&](int& value) {
-    if (value >= count) ++value;
-  };
-  for (Node& node : of.nodes) {
-    for (int& argument : node.arguments) move(argument);
+/// A value with samples, early enough that other parameters have their
+/// gradients before the backward comes to it; or the first output.
+int choose_trapped(const Case& of, Random& random) {
+  static const std::set<std::string> layers{
+      "linear", "matmul", "layer_norm", "batch_norm", "embedding", "attention"};
+  std::vector<int> fitting{of.outputs[0]};
+  for (size_t i = 0; i < of.nodes.size(); ++i) {
+    if (layers.count(of.nodes[i].operation) == 0) continue;
+    fitting.push_back(static_cast<int>(of.inputs.size() + i));
   }
-  for (int& output : of.outputs) move(output);
-  of.nodes.push_back({"trap", {of.outputs[0], count}, {}});
-  of.outputs[0] = static_cast<int>(of.inputs.size() + of.nodes.size()) - 1;
+  return random.pick(fitting);
+}
+
+/// Lets a marked sample make the backward throw.
+void set_trap(Case& of, Random& random) {
+  const int trapped = choose_trapped(of, random);
+  // Values from `first` on move by one.
+  const auto make_room = [&of](int first) {
+    const auto move = [first](int& value) {
+      if (value >= first) ++value;
+    };
+    for (Node& node : of.nodes) {
+      std::for_each(node.arguments.begin(), node.arguments.end(), move);
+    }
+    std::for_each(of.outputs.begin(), of.outputs.end(), move);
+  };
+  const auto marks = static_cast<int>(of.inputs.size());
+  of.inputs.push_back({.kind = "marks"});
+  make_room(marks);
+  const int value = trapped >= marks ? trapped + 1 : trapped;
+  const int trap = std::max(value, marks) + 1;
+  make_room(trap);
+  const auto place =
+      of.nodes.begin() + (trap - static_cast<int>(of.inputs.size()));
+  const auto inserted = of.nodes.insert(place, {"trap", {value, marks}, {}});
+  const auto follow = [&](int& argument) {
+    if (argument == value) argument = trap;
+  };
+  for (auto node = inserted + 1; node != of.nodes.end(); ++node) {
+    std::for_each(node->arguments.begin(), node->arguments.end(), follow);
+  }
+  std::for_each(of.outputs.begin(), of.outputs.end(), follow);
 }
 
 }  // namespace
@@ -253,7 +282,7 @@ Case generate(const std::string& kind, uint64_t seed) {
     of.finds_unused = true;
   }
   choose_history(of, random);
-  if (has_event(of, "fail_backward")) set_trap(of);
+  if (has_event(of, "fail_backward")) set_trap(of, random);
   return of;
 }
 
