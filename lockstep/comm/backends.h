@@ -18,6 +18,11 @@ struct BackendOptions {
   std::string master_addr;
 };
 
+/// Sets what c10d reads from the environment when a process's first Gloo group
+/// is made. To be called where no other thread reads the environment: before
+/// the threads of ranks are started.
+void prepare_gloo();
+
 /// c10d's ProcessGroupGloo, bound to the address from which this host reaches
 /// `master_addr`, or to the interface that GLOO_SOCKET_IFNAME names.
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(

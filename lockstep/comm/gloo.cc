@@ -8,22 +8,20 @@
 #include "lockstep/comm/network.h"
 
 namespace lockstep {
-namespace {
 
 // c10d keeps a record of all of a process's Gloo operations, and adds to it
-// outside of its lock: groups of several threads (ranks of spawn()) corrupt it.
-// It is read when the first group is made.
-void turn_off_flight_recorder() {
+// outside of its lock: groups of several threads (ranks of spawn(), or a rank
+// that sends while its queue works) corrupt it. Only the environment turns it
+// off: the recorder itself is hidden in libtorch_cpu.
+void prepare_gloo() {
   static std::once_flag once;
   std::call_once(
       once, [] { ::setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0); });
 }
 
-}  // namespace
-
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(
     const BackendOptions& options) {
-  turn_off_flight_recorder();
+  prepare_gloo();
   using Gloo = c10d::ProcessGroupGloo;
   auto gloo_options = Gloo::Options::create(options.timeout);
   const auto interface = env("GLOO_SOCKET_IFNAME");

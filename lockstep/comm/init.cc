@@ -7,6 +7,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/agent/link.h"
+#include "lockstep/comm/backends.h"
 #include "lockstep/comm/launchers.h"
 #include "lockstep/comm/world_impl.h"
 
@@ -28,6 +29,7 @@ int number_of_world(const std::string& run_id) {
 World init(const WorldOptions& options) {
   const Environment environment = read_environment();
   if (environment.world_size == 1) return World();
+  prepare_gloo();
   auto store = c10::make_intrusive<c10d::PrefixStore>(
       fmt::format("lockstep/world {} of {}",
                   number_of_world(environment.run_id), environment.run_id),

@@ -1,3 +1,4 @@
+#include <atomic>
 #include <exception>
 #include <mutex>
 #include <thread>
@@ -7,6 +8,8 @@
 
 #include "lockstep/base/cpu_set.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/start_thread.h"
+#include "lockstep/comm/backends.h"
 #include "lockstep/comm/world_impl.h"
 #include "lockstep/device/device.h"
 #include "lockstep/device/intra_op.h"
@@ -39,6 +42,26 @@ class RootCause {
   std::exception_ptr cause_, complaint_;
 };
 
+/// Where the ranks' threads wait until all have been started: ranks wait for
+/// each other, so if one can't be started none may begin.
+class StartGate {
+ public:
+  enum State : int { kClosed, kOpen, kCancelled };
+
+  /// Whether the ranks are to begin.
+  bool wait() {
+    state_.wait(kClosed);
+    return state_.load() == kOpen;
+  }
+  void set(State state) {
+    state_.store(state);
+    state_.notify_all();
+  }
+
+ private:
+  std::atomic<int> state_ = kClosed;
+};
+
 /// Gives the calling thread the cores of slice `rank`, if there is one for
 /// each rank.
 void take_cores(int rank, int ranks) {
@@ -61,11 +84,14 @@ void spawn(int ranks, const std::function<void(World)>& task,
                                    .expected = "1 or more",
                                    .got = std::to_string(ranks)});
   }
+  prepare_gloo();
   const auto store = c10::make_intrusive<c10d::HashStore>();
   RootCause failure;
+  StartGate gate;
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&, rank] {
+  const auto begin_rank = [&](int rank) {
+    threads.push_back(start_thread("comm", "a rank of spawn()", [&, rank] {
+      if (!gate.wait()) return;
       World world;
       try {
         take_cores(rank, ranks);
@@ -81,7 +107,14 @@ void spawn(int ranks, const std::function<void(World)>& task,
         failure.keep_current();
         world.fail("an exception of no known type");
       }
-    });
+    }));
+  };
+  try {
+    for (int rank = 0; rank < ranks; ++rank) begin_rank(rank);
+    gate.set(StartGate::kOpen);
+  } catch (...) {
+    failure.keep_current();
+    gate.set(StartGate::kCancelled);
   }
   for (auto& thread : threads) thread.join();
   failure.rethrow();

@@ -15,6 +15,7 @@
 #include "lockstep/base/chunk.h"
 #include "lockstep/base/cpu_set.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/start_thread.h"
 #include "lockstep/data/random_stream.h"
 #include "lockstep/data/sample_writer.h"
 
@@ -70,19 +71,18 @@ class Loader::Impl {
         options_(options),
         writer_(*dataset_, options.channels_last ? PixelOrder::kPixels
                                                  : PixelOrder::kPlanes) {
-    for (int i = 0; i < options_.workers; ++i) {
-      workers_.emplace_back([this] { work(); });
+    try {
+      for (int i = 0; i < options_.workers; ++i) {
+        workers_.push_back(
+            start_thread("data", "a worker of the loader", [this] { work(); }));
+      }
+    } catch (...) {
+      stop();  // those that did start
+      throw;
     }
   }
 
-  ~Impl() {
-    {
-      const std::lock_guard lock(mutex_);
-      is_stopping_ = true;
-    }
-    changed_.notify_all();
-    for (auto& worker : workers_) worker.join();
-  }
+  ~Impl() { stop(); }
 
   int64_t batches() const {
     const int64_t size = dataset_->size();
@@ -126,6 +126,15 @@ class Loader::Impl {
   }
 
  private:
+  void stop() {
+    {
+      const std::lock_guard lock(mutex_);
+      is_stopping_ = true;
+    }
+    changed_.notify_all();
+    for (auto& worker : workers_) worker.join();
+  }
+
   struct Made {
     Batch batch;
     std::exception_ptr error;

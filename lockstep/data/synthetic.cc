@@ -1,6 +1,7 @@
 #include "lockstep/data/synthetic.h"
 
 #include <algorithm>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -32,7 +33,11 @@ class Synthetic : public Dataset {
         size / 256, 1, static_cast<int64_t>(allowed_cores().size()));
     std::vector<std::thread> others;
     for (int64_t t = 1; t < threads; ++t) {
-      others.emplace_back([this, t, threads] { make(t, threads); });
+      try {
+        others.emplace_back([this, t, threads] { make(t, threads); });
+      } catch (const std::system_error&) {
+        make(t, threads);  // no thread is left: this one does that, too
+      }
     }
     make(0, threads);
     for (auto& thread : others) thread.join();

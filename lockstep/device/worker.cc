@@ -14,6 +14,7 @@
 #include "lockstep/base/cpu_set.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/start_thread.h"
 #include "lockstep/device/cuda.h"
 #include "lockstep/device/intra_op.h"
 #include "lockstep/device/memory.h"
@@ -64,7 +65,8 @@ class Worker::Impl {
            .got = std::to_string(intra_op_threads)});
     }
     if (device.is_cpu()) install_accounting_allocator();
-    thread_ = std::thread([this] { run(); });
+    thread_ =
+        start_thread("device", device.name() + "'s tasks", [this] { run(); });
     wait_while(state_, kStarting, may_spin_);
     if (error_ != nullptr) {
       thread_.join();

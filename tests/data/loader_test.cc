@@ -10,6 +10,7 @@
 #include "lockstep/data/random_stream.h"
 #include "lockstep/data/sample_writer.h"
 #include "tests/base/temporary_folder.h"
+#include "tests/base/thread_limit.h"
 
 namespace lockstep::data {
 namespace {
@@ -278,6 +279,16 @@ TEST(Dataset, SuggestsTheNearestName) {
                }),
                "cifar10");
   EXPECT_EQ(open({.samples = 10}, Split::kTrain)->size(), 10);
+}
+
+TEST(Loader, SaysThatItCanStartNoMoreWorkers) {
+  EXPECT_EXIT(exit_without_threads([] {
+                LoaderOptions options;
+                options.batch_size = 4;
+                options.workers = 64;
+                Loader(std::make_shared<Counting>(8), options);
+              }),
+              testing::ExitedWithCode(0), "for a worker of the loader");
 }
 
 }  // namespace
