@@ -18,7 +18,7 @@ Bytes to_bytes(const std::string& text) { return {text.begin(), text.end()}; }
                                 std::chrono::milliseconds timeout) {
   C10_THROW_ERROR(
       DistStoreError,
-      fmt::format("[comm] waited in vain for '{}' in the store; expected it "
+      fmt::format("[comm] timed out waiting for '{}' in the store; expected it "
                   "within {} s",
                   fmt::join(keys, "', '"),
                   static_cast<double>(timeout.count()) / 1e3));

@@ -35,10 +35,14 @@ c10::intrusive_ptr<c10d::Work> start(c10d::Backend& gloo,
 CommError gloo_error(const RankNames& names, int rank,
                      const std::string& operation,
                      const std::exception& error) {
+  // Gloo writes "Timed out": others look for the words in small letters.
+  const std::string got = first_line(error.what());
+  const bool is_timeout = got.find("imed out") != std::string::npos;
   return CommError(
-      {.what = fmt::format("{} failed in {} over gloo",
-                           names->at(static_cast<size_t>(rank)), operation),
-       .got = first_line(error.what()),
+      {.what = fmt::format("{} {} in {} over gloo",
+                           names->at(static_cast<size_t>(rank)),
+                           is_timeout ? "timed out" : "failed", operation),
+       .got = got,
        .fix = fmt::format("look at the other ranks ({}): one of them ended, "
                           "stalled or called something else; "
                           "LOCKSTEP_DEBUG=detail compares the calls",

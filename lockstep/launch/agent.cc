@@ -86,8 +86,8 @@ void Agent::begin_attempt() {
   team_.note_waits();
   const bool may_go_on = may_restart() || options_.is_elastic();
   page_.header().may_wait = may_go_on ? 1 : 0;
-  page_.header().patience_s =
-      static_cast<uint32_t>(options_.join_timeout_s + kAgentsPatienceS);
+  page_.header().patience_s.store(
+      static_cast<uint32_t>(options_.join_timeout_s + kAgentsPatienceS));
   if (attempt_ > 0) logs_.begin_attempt(attempt_);
   const Endpoint master = begin_round(meeting_, options_, attempt_);
   hand_out_keys(meeting_, page_, attempt_);

@@ -112,9 +112,10 @@ std::optional<Place> wait_for_next(const std::string& why,
   own.waits_after.store(attempt);
   const Stopwatch waited;
   while (own.attempt.load() == attempt) {
-    const bool is_in_vain = page()->header().is_closed.load() != 0 ||
-                            waited.seconds() > page()->header().patience_s ||
-                            (stop && stop());
+    const bool is_in_vain =
+        page()->header().is_closed.load() != 0 ||
+        waited.seconds() > page()->header().patience_s.load() ||
+        (stop && stop());
     if (is_in_vain) {
       own.waits_after.store(0);
       return std::nullopt;

@@ -83,7 +83,9 @@ struct SnapshotOffer {
 struct PageHeader {
   uint64_t magic;
   uint32_t workers;
-  uint32_t patience_s;  ///< how long a worker waits for the next attempt
+  /// Written at the beginning of each attempt, while workers read.
+  std::atomic<uint32_t>
+      patience_s;  ///< how long a worker waits for the next attempt
   /// A rank that lost another is to wait for the next attempt: there may be
   /// one.
   std::atomic<uint32_t> may_wait;

@@ -175,6 +175,14 @@ void Group::begin(const Call& call, std::chrono::milliseconds timeout) {
                                          rank_, call.describe()),
                      .fix = "look at the first error; make a new World"});
   }
+  // Its slot is read: there must be one.
+  if (call.root < -1 || call.root >= ranks_) {
+    throw InvalidArgument(
+        "comm", {.what = fmt::format("rank {} calls {} with an invalid root",
+                                     rank_, call.describe()),
+                 .expected = fmt::format("a rank from 0 to {}", ranks_ - 1),
+                 .got = std::to_string(call.root)});
+  }
   ++sequence_;
   call_ = call;
   is_checked_ = false;
@@ -226,7 +234,8 @@ void Group::wait_for(int rank, uint32_t phase) {
     check_alive(rank);
     if (Clock::now() > deadline_) {
       const auto& peer = peers_[static_cast<size_t>(rank)];
-      give_up(fmt::format("{} did not come to {} in time", name(rank), here()),
+      give_up(fmt::format("{} did not come to {} in time: timed out",
+                          name(rank), here()),
               its.state.load() < State::kHere ? "it never joined"
               : peer.pid() == 0               ? "its thread is elsewhere"
                                               : "it " + peer.state(),
@@ -292,6 +301,8 @@ void Group::fail(const std::string& reason) noexcept {
   is_broken_ = true;
   Line& own = line(rank_);
   if (own.state.load() != State::kHere) return;
+  // Of several threads that fail at once, one writes the text.
+  if (has_written_failure_.exchange(true)) return;
   set_failure(own.failure, reason);
   own.state.store(State::kFailed);
   futex_wake(own.phase);

@@ -49,7 +49,8 @@ class Group {
   std::chrono::milliseconds timeout() const { return timeout_; }
 
   /// Starts a collective: announces `call` to the others, who check it at the
-  /// first sync(). It ends at `timeout` from now.
+  /// first sync(). It ends at `timeout` from now. Throws InvalidArgument for a
+  /// root that is no rank.
   void begin(const Call& call, std::chrono::milliseconds timeout);
   /// A number of this rank's for the others, from the next sync() on.
   void announce(uint64_t value);
@@ -101,6 +102,7 @@ class Group {
   Call call_;
   bool is_checked_ = true;  // the others' calls are those of this rank
   std::atomic<bool> is_broken_ = false;  // fail() is called by any thread
+  std::atomic<bool> has_written_failure_ = false;
   std::vector<PeerProcess> peers_;  // no pidfd for this process's own ranks
 };
 

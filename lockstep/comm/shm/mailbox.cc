@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/start_thread.h"
 
 namespace lockstep::shm {
 namespace {
@@ -85,6 +86,8 @@ void Mailbox::leave(State state) noexcept {
 void Mailbox::fail(const std::string& reason) noexcept {
   MailLine& own = segment_.line(rank_);
   if (own.state.load() != State::kHere) return;
+  // Of several threads that fail at once, one writes the text.
+  if (has_written_failure_.exchange(true)) return;
   set_failure(own.failure, reason);
   leave(State::kFailed);
 }
@@ -149,7 +152,9 @@ void Mailbox::hand_over() {
   {
     const std::lock_guard lock(mutex_);
     has_work_ = true;
-    if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+    if (!thread_.joinable()) {
+      thread_ = start_thread("comm", "a rank's messages", [this] { run(); });
+    }
     handed_over_.notify_all();
   }
   segment_.line(rank_).bell.ring();
@@ -208,7 +213,7 @@ std::exception_ptr Mailbox::verdict(const MailOperation& operation) const {
                     .fix = "look at that rank's own output"});
   }
   if (Clock::now() <= operation.deadline) return nullptr;
-  return failure({.what = its + " did not end in time",
+  return failure({.what = its + " timed out: it did not end in time",
                   .got = whereabouts(operation),
                   .fix = "look at what that rank does; if it only needs "
                          "longer, raise the timeout"});

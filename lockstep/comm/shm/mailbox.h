@@ -92,6 +92,7 @@ class Mailbox {
   bool has_work_ = false;
   std::thread thread_;
   std::atomic<bool> is_stopping_ = false;
+  std::atomic<bool> has_written_failure_ = false;
 };
 
 }  // namespace lockstep::shm

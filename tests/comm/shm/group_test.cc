@@ -1,7 +1,10 @@
 #include "lockstep/comm/shm/group.h"
 
+#include <atomic>
 #include <csignal>
+#include <cstddef>
 #include <fstream>
+#include <string>
 #include <string_view>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -198,6 +201,45 @@ TEST(Group, DoesNotTakeTheLackOfDescriptorsForALostRank) {
                 !contains(error.what(), "ended"))
         << error.what();
   }
+}
+
+TEST(Group, TellsTheReasonOfOneOfSeveralThreadsThatFailAtOnce) {
+  const std::string reasons[] = {std::string(300, 'a'), std::string(300, 'b')};
+  for (int i = 0; i < 300; ++i) {
+    std::atomic<int> ready = 0;
+    const auto messages = run_ranks(Kind::kThreads, 2, [&](Group& group) {
+      if (group.rank() == 0) return call(group, Operation::kBarrier);
+      const auto fail = [&](const std::string& reason) {
+        ++ready;
+        while (ready.load() < 2) std::this_thread::yield();
+        group.fail(reason);
+      };
+      std::thread other([&] { fail(reasons[0]); });
+      fail(reasons[1]);
+      other.join();
+    });
+    ASSERT_TRUE(contains(messages[0], reasons[0]) !=
+                contains(messages[0], reasons[1]))
+        << messages[0];
+  }
+}
+
+TEST(Group, RefusesARootThatIsNoRank) {
+  const auto messages = run_ranks(Kind::kThreads, 2, [](Group& group) {
+    std::vector<std::byte> data(64);
+    for (const int root : {-2, 2, 1'000'000}) {
+      bool is_refused = false;
+      try {
+        group.begin({.operation = Operation::kBroadcast, .root = root}, kLong);
+        broadcast(group, data, root);
+      } catch (const InvalidArgument&) {
+        is_refused = true;
+      }
+      require(is_refused, "an invalid root");
+    }
+    call(group, Operation::kBarrier);
+  });
+  for (const auto& message : messages) EXPECT_EQ(message, "");
 }
 
 TEST(Group, RefusesTwoProcessesOfOneRank) {
