@@ -157,7 +157,7 @@ void StepRunner::agree(StepOutcome& outcome, int stop_signal) const {
   if (options_.world.size() == 1) return;
   const AllReduceSpan span(options_.world.rank(), "outcome");
   // Behind the sum, how many ranks got each signal.
-  constexpr int kSignals = 65;
+  constexpr int kSignals = kRegroupSignal + 1;
   Tensor sums = torch::zeros({1 + kSignals}, torch::kInt64);
   auto* values = sums.data_ptr<int64_t>();
   values[0] = outcome.correct;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <csignal>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -25,8 +26,10 @@ struct StepOutcome {
   int stop_signal = 0;  ///< some rank wants to stop, for this
 };
 
-/// As a stop signal: the ranks are to wait for others. No real signal's number.
-inline constexpr int kRegroupSignal = 64;
+/// As a stop signal: the ranks are to wait for others. Never sent as one: it is
+/// the first number that no signal has (the last real-time signal has NSIG -
+/// 1).
+inline constexpr int kRegroupSignal = NSIG;
 
 /// A model, its optimizer and the way a strategy makes a step with them.
 class StepRunner {
