@@ -42,11 +42,20 @@ struct Accumulator<at::Float8_e5m2> {
   using type = float;
 };
 
+// Integers wrap around, as LibTorch's do. In C++ that is defined for unsigned
+// types alone, and those below int are computed as int: 65,535 squared is too
+// large for it.
+template <typename T>
+using Wrapping = std::common_type_t<std::make_unsigned_t<T>, unsigned>;
+
 struct Add {
   template <typename T>
   static T apply(T a, T b) {
     if constexpr (std::is_same_v<T, bool>) {
       return a || b;
+    } else if constexpr (std::is_integral_v<T>) {
+      return static_cast<T>(static_cast<Wrapping<T>>(a) +
+                            static_cast<Wrapping<T>>(b));
     } else {
       return static_cast<T>(a + b);
     }
@@ -57,6 +66,9 @@ struct Multiply {
   static T apply(T a, T b) {
     if constexpr (std::is_same_v<T, bool>) {
       return a && b;
+    } else if constexpr (std::is_integral_v<T>) {
+      return static_cast<T>(static_cast<Wrapping<T>>(a) *
+                            static_cast<Wrapping<T>>(b));
     } else {
       return static_cast<T>(a * b);
     }
@@ -133,7 +145,11 @@ void combine(Inputs inputs, std::byte* output, size_t elements) {
     reduce_node<T, A, F>(inputs, 0, inputs.size(), at, count, sum.data(),
                          scratch, 0);
     for (size_t i = 0; i < count; ++i) {
-      if constexpr (kIsMean) {
+      if constexpr (kIsMean && std::is_integral_v<T>) {
+        // Not divided as T: int8 holds no more than 127 ranks.
+        out[at + i] = static_cast<T>(static_cast<int64_t>(sum[i]) /
+                                     static_cast<int64_t>(inputs.size()));
+      } else if constexpr (kIsMean) {
         out[at + i] = static_cast<T>(
             sum[i] / static_cast<A>(static_cast<double>(inputs.size())));
       } else {
@@ -149,9 +165,10 @@ shm::Reduction reduction_of() {
 }
 
 [[noreturn]] void refuse(at::ScalarType type, Op op) {
-  throw CommError({.what = fmt::format("no {} of {} elements", name_of(op),
-                                       c10::toString(type)),
-                   .fix = "use another reduction, or another type"});
+  throw InvalidArgument(
+      "comm", {.what = fmt::format("no {} of {} elements", name_of(op),
+                                   c10::toString(type)),
+               .fix = "use another reduction, or another type"});
 }
 
 template <typename T>
@@ -219,11 +236,15 @@ const char* name_of(Op op) {
 }
 
 shm::Reduction tree_reduction(at::ScalarType type, Op op) {
-  return AT_DISPATCH_V2(
-      type, "tree_reduction",
-      AT_WRAP([&] { return reduction_for<scalar_t>(type, op); }),
-      AT_EXPAND(AT_ALL_TYPES_AND_COMPLEX), at::kHalf, at::kBFloat16, at::kBool,
-      at::kFloat8_e4m3fn, at::kFloat8_e5m2);
+  try {
+    return AT_DISPATCH_V2(
+        type, "tree_reduction",
+        AT_WRAP([&] { return reduction_for<scalar_t>(type, op); }),
+        AT_EXPAND(AT_ALL_TYPES_AND_COMPLEX), at::kHalf, at::kBFloat16,
+        at::kBool, at::kFloat8_e4m3fn, at::kFloat8_e5m2);
+  } catch (const c10::Error&) {
+    refuse(type, op);  // not one of these types
+  }
 }
 
 }  // namespace lockstep

@@ -10,10 +10,11 @@ namespace lockstep {
 /// How elements of `type` of several ranks are reduced: along the balanced
 /// binary tree of shards (a node of n > 1 ranks splits at the largest power of
 /// two below n), half and bfloat16 in float32 and rounded once, NaN kept by min
-/// and max as torch.minimum keeps it. A sum of bools is their or.
+/// and max as torch.minimum keeps it. A sum of bools is their or. Integers wrap
+/// around.
 ///
-/// Throws CommError for what has no meaning: min of complex numbers, band of
-/// floating ones. kPremulSum is a sum here: its factor is each rank's own.
+/// Throws InvalidArgument for what has no meaning: min of complex numbers, band
+/// of floating ones. kPremulSum is a sum here: its factor is each rank's own.
 shm::Reduction tree_reduction(at::ScalarType type,
                               c10d::ReduceOp::RedOpType op);
 
