@@ -19,8 +19,9 @@ namespace lockstep {
 /// A reduction takes the elements of all ranks along the tree of
 /// tree_reduce.h: the same bits on every rank, over every implementation.
 ///
-/// Throws CommError for tensors that don't fit, for ranks that die, stall or
-/// call something else, and for what an implementation can't.
+/// What a caller passes is checked before (CallChecks). Throws CommError for
+/// ranks that die, stall or call something else, and for what an implementation
+/// can't.
 class Collectives {
  public:
   using Tensors = std::vector<at::Tensor>;
@@ -50,6 +51,9 @@ class Collectives {
   virtual void all_to_all(Tensors& outputs, const Tensors& inputs,
                           Timeout timeout) = 0;
   virtual void barrier(Timeout timeout) = 0;
+  /// c10d's: rank 0 names those that do not come in time, all of them or the
+  /// first. Waits for nothing that is queued.
+  virtual void monitored_barrier(Timeout timeout, bool wait_all_ranks) = 0;
 
   // From rank to rank, as in c10d: any number at once, by any threads, beside
   // collectives. The tensor must not change before the Work is done. Messages
@@ -61,6 +65,8 @@ class Collectives {
   /// From whichever rank's message comes first: the Work's sourceRank().
   virtual Work recv_any(const at::Tensor& tensor, int tag, Timeout timeout) = 0;
 
+  /// Whether share() works.
+  virtual bool can_share_memory() const = 0;
   /// Collective: `bytes` of zeros of each rank, mapped by all.
   virtual SharedMemory share(size_t bytes, Timeout timeout) = 0;
   /// Ends the others' waits with `reason`, where it can.

@@ -192,6 +192,16 @@ void GlooCollectives::barrier(Timeout timeout) {
       [&] { gloo_->barrier({.device_ids = {}, .timeout = timeout})->wait(); });
 }
 
+// Of Gloo's own: it sends messages that no tag of a user's reaches.
+void GlooCollectives::monitored_barrier(Timeout timeout, bool wait_all_ranks) {
+  try {
+    gloo_->monitoredBarrier({.device_ids = {}, .timeout = timeout},
+                            wait_all_ranks);
+  } catch (const std::exception& error) {
+    throw gloo_error(rank_names_, rank_, "monitoredBarrier", error);
+  }
+}
+
 Collectives::Work GlooCollectives::send(const at::Tensor& tensor, int to,
                                         int tag, Timeout timeout) {
   return start_mail(shm::MailOperation::Kind::kSend, tensor, to, tag, timeout);

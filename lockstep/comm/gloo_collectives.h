@@ -40,11 +40,13 @@ class GlooCollectives : public Collectives {
   void all_to_all(Tensors& outputs, const Tensors& inputs,
                   Timeout timeout) override;
   void barrier(Timeout timeout) override;
+  void monitored_barrier(Timeout timeout, bool wait_all_ranks) override;
   Work send(const at::Tensor& tensor, int to, int tag,
             Timeout timeout) override;
   Work recv(const at::Tensor& tensor, int from, int tag,
             Timeout timeout) override;
   Work recv_any(const at::Tensor& tensor, int tag, Timeout timeout) override;
+  bool can_share_memory() const override { return false; }
   SharedMemory share(size_t bytes, Timeout timeout) override;
   void fail(const std::string& reason) noexcept override;
 

@@ -17,15 +17,20 @@ void MailWork::end(const std::exception_ptr& error, int source) {
     const std::lock_guard lock(mutex_);
     source_ = source;
   }
-  run([&] {
+  perform([&] {
     if (error) std::rethrow_exception(error);
     if (opType_ != c10d::OpType::SEND) dense_.write_back();
   });
 }
 
-shm::MailDone done_of(c10::intrusive_ptr<MailWork> work) {
-  return [work = std::move(work)](const std::exception_ptr& error, int source) {
+shm::MailDone done_of(c10::intrusive_ptr<MailWork> work,
+                      CallbackThreads& threads) {
+  return [work = std::move(work), &threads](const std::exception_ptr& error,
+                                            int source) {
     work->end(error, source);
+    if (work->has_pending_future()) {
+      threads.run([work] { work->complete_future(); });
+    }
   };
 }
 

@@ -4,9 +4,10 @@
 #include <exception>
 #include <span>
 
+#include "lockstep/comm/callback_threads.h"
 #include "lockstep/comm/dense.h"
+#include "lockstep/comm/queued_work.h"
 #include "lockstep/comm/shm/mail_operation.h"
-#include "lockstep/comm/work_queue.h"
 
 namespace lockstep {
 
@@ -21,7 +22,7 @@ class MailWork : public QueuedWork {
   /// Of a receive that is done: who sent.
   int sourceRank() const override;
 
-  /// The mailbox's word that it is over.
+  /// The mailbox's word that it is over; but for the future.
   void end(const std::exception_ptr& error, int source);
 
  private:
@@ -29,7 +30,10 @@ class MailWork : public QueuedWork {
   int source_ = -1;
 };
 
-/// What the mailbox is to call. It keeps the work until then.
-shm::MailDone done_of(c10::intrusive_ptr<MailWork> work);
+/// What the mailbox is to call. It keeps the work until then. The callbacks of
+/// the work's future run in `threads`: they may wait for another message, which
+/// needs the mailbox's own thread.
+shm::MailDone done_of(c10::intrusive_ptr<MailWork> work,
+                      CallbackThreads& threads);
 
 }  // namespace lockstep

@@ -1,75 +1,79 @@
 #include "lockstep/comm/queued_backend.h"
 
-#include <utility>
+#include <algorithm>
 
+#include <ATen/record_function.h>
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/agent/link.h"
+#include "lockstep/comm/sparse_all_reduce.h"
 
 namespace lockstep {
 namespace {
 
 using Tensors = QueuedBackend::Tensors;
 
-/// c10d passes lists for a rank that has several devices; here it has one.
-template <typename List>
-auto& only(List& list, const char* operation) {
-  if (list.size() == 1) return list[0];
-  throw CommError(
-      {.what = fmt::format("{} works on one device of a rank", operation),
-       .expected = "a list of 1",
-       .got = fmt::format("one of {}", list.size())});
-}
-
-/// `tensor` cut along its first dimension into `parts` equal parts.
-Tensors cut(const at::Tensor& tensor, int parts, const char* operation) {
-  if (tensor.dim() > 0 && tensor.size(0) % parts == 0) {
-    return tensor.tensor_split(parts, 0);
+/// As in the titles of ProcessGroupGloo: "gloo:all_reduce".
+const char* title_of(c10d::OpType type) {
+  switch (type) {
+    case c10d::OpType::BROADCAST:
+      return "broadcast";
+    case c10d::OpType::ALLREDUCE:
+    case c10d::OpType::ALLREDUCE_COALESCED:
+      return "all_reduce";
+    case c10d::OpType::_ALLREDUCE_SPARSE:
+      return "sparse_all_reduce";
+    case c10d::OpType::REDUCE:
+      return "reduce";
+    case c10d::OpType::ALLGATHER:
+    case c10d::OpType::_ALLGATHER_BASE:
+    case c10d::OpType::ALLGATHER_COALESCED:
+      return "all_gather";
+    case c10d::OpType::GATHER:
+      return "gather";
+    case c10d::OpType::SCATTER:
+      return "scatter";
+    case c10d::OpType::REDUCE_SCATTER:
+    case c10d::OpType::_REDUCE_SCATTER_BASE:
+      return "reduce_scatter";
+    case c10d::OpType::ALLTOALL_BASE:
+    case c10d::OpType::ALLTOALL:
+      return "all_to_all";
+    case c10d::OpType::BARRIER:
+      return "barrier";
+    case c10d::OpType::COALESCED:
+      return "coalesced";
+    default:
+      return "collective";
   }
-  throw CommError(
-      {.what =
-           fmt::format("{} can't cut a tensor for {} ranks", operation, parts),
-       .expected = fmt::format("a first dimension that {} divides", parts),
-       .got = c10::str(tensor.sizes())});
 }
 
-/// `tensor` cut along its first dimension as `splits` say; evenly if empty.
-Tensors cut(const at::Tensor& tensor, const std::vector<int64_t>& splits,
-            int parts, const char* operation) {
-  if (splits.empty()) return cut(tensor, parts, operation);
-  int64_t sum = 0;
-  for (const int64_t split : splits) sum += split;
-  if (splits.size() == static_cast<size_t>(parts) && tensor.dim() > 0 &&
-      sum == tensor.size(0)) {
-    return tensor.split_with_sizes(splits, 0);
+/// Whether two of the tensors may share memory. Takes a tensor's memory for
+/// all from its first element to its last.
+bool may_overlap(const Tensors& tensors) {
+  struct Range {
+    const std::byte* begin;
+    const std::byte* end;
+  };
+  std::vector<Range> ranges;
+  for (const auto& tensor : tensors) {
+    if (tensor.numel() == 0) continue;
+    int64_t last = 0;
+    for (int64_t d = 0; d < tensor.dim(); ++d) {
+      last += (tensor.size(d) - 1) * tensor.stride(d);
+    }
+    const auto* begin = static_cast<const std::byte*>(tensor.const_data_ptr());
+    ranges.push_back(
+        {begin, begin + (last + 1) * static_cast<int64_t>(tensor.itemsize())});
   }
-  throw CommError(
-      {.what = fmt::format("{}: the split sizes don't add up", operation),
-       .expected = fmt::format("{} sizes, {} together", parts,
-                               c10::str(tensor.sizes())),
-       .got = c10::str(splits)});
-}
-
-void check_tag(int tag) {
-  if (tag >= 0) return;
-  throw InvalidArgument("comm", {.what = "a message can't have this tag",
-                                 .expected = "one of at least 0",
-                                 .got = std::to_string(tag)});
-}
-
-void check_mail(int peer, int tag, const c10d::Backend& backend) {
-  check_tag(tag);
-  if (peer >= 0 && peer < backend.getSize() && peer != backend.getRank()) {
-    return;
+  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) {
+    return std::less<>()(a.begin, b.begin);
+  });
+  for (size_t i = 1; i < ranges.size(); ++i) {
+    if (std::less<>()(ranges[i].begin, ranges[i - 1].end)) return true;
   }
-  throw InvalidArgument(
-      "comm", {.what = fmt::format("rank {} can't send to or receive from "
-                                   "this rank",
-                                   backend.getRank()),
-               .expected = fmt::format("another one from 0 to {}",
-                                       backend.getSize() - 1),
-               .got = std::to_string(peer)});
+  return false;
 }
 
 }  // namespace
@@ -78,157 +82,135 @@ QueuedBackend::QueuedBackend(std::unique_ptr<Collectives> collectives, int rank,
                              int size, std::chrono::milliseconds timeout)
     : Backend(rank, size),
       timeout_(timeout),
-      collectives_(std::move(collectives)) {}
+      collectives_(std::move(collectives)) {
+  queue_.on_failure([this](const std::string& reason) { fail(reason); });
+}
 
 QueuedBackend::Timeout QueuedBackend::timeout_of(Timeout timeout) const {
   return timeout == c10d::kUnsetTimeout ? timeout_ : timeout;
 }
 
-QueuedBackend::Work QueuedBackend::submit(c10d::OpType type, Tensors outputs,
-                                          bool is_async,
-                                          std::function<void()> task) {
+QueuedBackend::Work QueuedBackend::submit_task(c10d::OpType type,
+                                               Tensors outputs, bool is_async,
+                                               Timeout timeout,
+                                               std::function<void()> task) {
   agent::count_collective();
-  return queue_.submit(
-      c10::make_intrusive<QueuedWork>(getRank(), type, std::move(outputs)),
-      std::move(task), is_async);
+  const uint64_t number = sequence_number_++;
+  std::string title;
+  // A profiler's event costs more than a small all-reduce: only if one looks.
+  if (at::hasCallbacks())
+    title = fmt::format("{}:{}", getBackendName(), title_of(type));
+  return queue_.submit(c10::make_intrusive<QueuedWork>(
+                           getRank(), type, std::move(outputs),
+                           title.empty() ? nullptr : title.c_str(), number),
+                       std::move(task), is_async, timeout);
+}
+
+c10::intrusive_ptr<c10d::Backend::Options> QueuedBackend::getBackendOptions() {
+  return c10::make_intrusive<Options>(getBackendName(), timeout_);
 }
 
 SharedMemory QueuedBackend::share(size_t bytes) {
   SharedMemory memory;
-  submit(c10d::OpType::UNKNOWN, {}, false, [&] {
+  submit_task(c10d::OpType::UNKNOWN, {}, false, timeout_, [&] {
     memory = collectives_->share(bytes, timeout_);
   })->wait();
   return memory;
 }
 
-QueuedBackend::Work QueuedBackend::endCoalescing() {
-  return submit(c10d::OpType::COALESCED, {}, true, [] {});
+at::Tensor QueuedBackend::allocateTensor(long size, at::TensorOptions options) {
+  const auto type = options.dtype().toScalarType();
+  if (size < 0 || !options.device().is_cpu()) {
+    throw InvalidArgument(
+        "comm",
+        {.what = "can't allocate a tensor in shared memory",
+         .expected = "at least 0 elements, on cpu",
+         .got = fmt::format("{} on {}", size, c10::str(options.device()))});
+  }
+  const auto bytes = static_cast<size_t>(size) * c10::elementSize(type);
+  return share(bytes).tensor(getRank(), 0, {size}, type);
 }
 
-QueuedBackend::Work QueuedBackend::broadcast(
-    Tensors& tensors, const c10d::BroadcastOptions& options) {
-  at::Tensor tensor = only(tensors, "broadcast");
-  const auto root = static_cast<int>(options.rootRank);
-  return submit(c10d::OpType::BROADCAST, tensors, options.asyncOp,
-                [=, this, timeout = timeout_of(options.timeout)]() mutable {
-                  collectives_->broadcast(tensor, root, timeout);
-                });
+QueuedBackend::Work QueuedBackend::endCoalescing() {
+  return submit_task(c10d::OpType::COALESCED, {}, true, timeout_, [] {});
 }
 
 QueuedBackend::Work QueuedBackend::allreduce(
     Tensors& tensors, const c10d::AllreduceOptions& options) {
-  at::Tensor tensor = only(tensors, "allreduce");
-  return submit(c10d::OpType::ALLREDUCE, tensors, options.asyncOp,
-                [=, this, op = options.reduceOp,
-                 timeout = timeout_of(options.timeout)]() mutable {
+  const CallChecks check = checks("allreduce");
+  at::Tensor tensor = check.only(tensors);
+  if (tensor.defined() && tensor.is_sparse()) {
+    return allreduce_sparse(tensors, options);
+  }
+  check.output(tensor);
+  check.reduction(tensor, options.reduceOp);
+  return submit(c10d::OpType::ALLREDUCE, tensors, options,
+                [this, tensor, op = options.reduceOp](Timeout timeout) mutable {
                   collectives_->all_reduce(tensor, op, timeout);
+                });
+}
+
+QueuedBackend::Work QueuedBackend::allreduce_sparse(
+    Tensors& tensors, const c10d::AllreduceOptions& options) {
+  const at::Tensor tensor = checks("allreduce_sparse").only(tensors);
+  check_sparse(tensor, options.reduceOp);
+  return submit(c10d::OpType::_ALLREDUCE_SPARSE, tensors, options,
+                [this, tensor, op = options.reduceOp](Timeout timeout) {
+                  sparse_all_reduce(*collectives_, tensor, op, getSize(),
+                                    timeout);
                 });
 }
 
 QueuedBackend::Work QueuedBackend::allreduce_coalesced(
     Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
-  return submit(c10d::OpType::ALLREDUCE_COALESCED, tensors, options.asyncOp,
-                [=, this, op = options.reduceOp,
-                 timeout = timeout_of(options.timeout)]() mutable {
-                  for (auto& tensor : tensors) {
-                    collectives_->all_reduce(tensor, op, timeout);
+  const CallChecks check = checks("allreduce_coalesced");
+  check.coalesced(tensors);
+  check.outputs(tensors);
+  check.reduction(tensors[0], options.reduceOp);
+  return submit(c10d::OpType::ALLREDUCE_COALESCED, tensors, options,
+                [this, tensors, op = options.reduceOp](Timeout timeout) {
+                  Tensors values = tensors;
+                  const bool is_copied = may_overlap(tensors);
+                  for (auto& value : values) {
+                    if (is_copied) value = value.clone();
+                  }
+                  for (auto& value : values) {
+                    collectives_->all_reduce(value, op, timeout);
+                  }
+                  for (size_t i = 0; is_copied && i < values.size(); ++i) {
+                    tensors[i].copy_(values[i]);
                   }
                 });
 }
 
 QueuedBackend::Work QueuedBackend::reduce(Tensors& tensors,
                                           const c10d::ReduceOptions& options) {
-  at::Tensor tensor = only(tensors, "reduce");
+  const CallChecks check = checks("reduce");
+  at::Tensor tensor = check.only(tensors);
+  check.root(options.rootRank, options.rootTensor);
+  check.output(tensor);
+  check.reduction(tensor, options.reduceOp);
   const auto root = static_cast<int>(options.rootRank);
-  return submit(c10d::OpType::REDUCE, tensors, options.asyncOp,
-                [=, this, op = options.reduceOp,
-                 timeout = timeout_of(options.timeout)]() mutable {
-                  collectives_->reduce(tensor, root, op, timeout);
-                });
-}
-
-QueuedBackend::Work QueuedBackend::allgather(
-    Lists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
-  Tensors parts = only(outputs, "allgather");
-  return submit(c10d::OpType::ALLGATHER, parts, options.asyncOp,
-                [=, this, input = only(inputs, "allgather"),
-                 timeout = timeout_of(options.timeout)]() mutable {
-                  collectives_->all_gather(parts, input, timeout);
-                });
-}
-
-QueuedBackend::Work QueuedBackend::_allgather_base(
-    at::Tensor& output, at::Tensor& input,
-    const c10d::AllgatherOptions& options) {
-  Tensors parts = cut(output.view({-1}), getSize(), "allgather_into_tensor");
-  return submit(c10d::OpType::_ALLGATHER_BASE, {output}, options.asyncOp,
-                [=, this, timeout = timeout_of(options.timeout)]() mutable {
-                  collectives_->all_gather(parts, input, timeout);
-                });
-}
-
-QueuedBackend::Work QueuedBackend::allgather_coalesced(
-    Lists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
-  // outputs[rank][i] is rank's inputs[i].
-  Lists of_inputs(inputs.size());
-  for (const auto& of_rank : outputs) {
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      of_inputs[i].push_back(of_rank.at(i));
-    }
-  }
-  return submit(c10d::OpType::ALLGATHER_COALESCED, inputs, options.asyncOp,
-                [=, this, timeout = timeout_of(options.timeout)]() mutable {
-                  for (size_t i = 0; i < inputs.size(); ++i) {
-                    collectives_->all_gather(of_inputs[i], inputs[i], timeout);
-                  }
-                });
-}
-
-QueuedBackend::Work QueuedBackend::allgather_into_tensor_coalesced(
-    Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
-  Lists parts;
-  for (const auto& output : outputs) {
-    parts.push_back(
-        cut(output.view({-1}), getSize(), "allgather_into_tensor_coalesced"));
-  }
-  return submit(c10d::OpType::COALESCED, outputs, options.asyncOp,
-                [=, this, timeout = timeout_of(options.timeout)]() mutable {
-                  for (size_t i = 0; i < inputs.size(); ++i) {
-                    collectives_->all_gather(parts.at(i), inputs[i], timeout);
-                  }
-                });
-}
-
-QueuedBackend::Work QueuedBackend::gather(Lists& outputs, Tensors& inputs,
-                                          const c10d::GatherOptions& options) {
-  const auto root = static_cast<int>(options.rootRank);
-  Tensors parts = getRank() == root ? only(outputs, "gather") : Tensors();
-  return submit(c10d::OpType::GATHER, parts, options.asyncOp,
-                [=, this, input = only(inputs, "gather"),
-                 timeout = timeout_of(options.timeout)]() mutable {
-                  collectives_->gather(parts, input, root, timeout);
-                });
-}
-
-QueuedBackend::Work QueuedBackend::scatter(
-    Tensors& outputs, Lists& inputs, const c10d::ScatterOptions& options) {
-  const auto root = static_cast<int>(options.rootRank);
-  const Tensors parts = getRank() == root ? only(inputs, "scatter") : Tensors();
-  return submit(c10d::OpType::SCATTER, outputs, options.asyncOp,
-                [=, this, output = only(outputs, "scatter"),
-                 timeout = timeout_of(options.timeout)]() mutable {
-                  collectives_->scatter(output, parts, root, timeout);
-                });
+  return submit(
+      c10d::OpType::REDUCE, tensors, options,
+      [this, tensor, root, op = options.reduceOp](Timeout timeout) mutable {
+        collectives_->reduce(tensor, root, op, timeout);
+      });
 }
 
 QueuedBackend::Work QueuedBackend::reduce_scatter(
     Tensors& outputs, Lists& inputs,
     const c10d::ReduceScatterOptions& options) {
-  const Tensors parts = only(inputs, "reduce_scatter");
+  const CallChecks check = checks("reduce_scatter");
+  at::Tensor output = check.only(outputs);
+  const Tensors parts = check.only(inputs);
+  check.output(output);
+  check.inputs(parts);
+  check.parts(parts, output);
+  check.reduction(output, options.reduceOp);
   return submit(
-      c10d::OpType::REDUCE_SCATTER, outputs, options.asyncOp,
-      [=, this, output = only(outputs, "reduce_scatter"), op = options.reduceOp,
-       timeout = timeout_of(options.timeout)]() mutable {
+      c10d::OpType::REDUCE_SCATTER, outputs, options,
+      [this, output, parts, op = options.reduceOp](Timeout timeout) mutable {
         collectives_->reduce_scatter(output, parts, op, timeout);
       });
 }
@@ -236,75 +218,42 @@ QueuedBackend::Work QueuedBackend::reduce_scatter(
 QueuedBackend::Work QueuedBackend::_reduce_scatter_base(
     at::Tensor& output, at::Tensor& input,
     const c10d::ReduceScatterOptions& options) {
-  const Tensors parts =
-      cut(input.reshape({-1}), getSize(), "reduce_scatter_tensor");
-  return submit(c10d::OpType::_REDUCE_SCATTER_BASE, {output}, options.asyncOp,
-                [=, this, result = output, op = options.reduceOp,
-                 timeout = timeout_of(options.timeout)]() mutable {
-                  collectives_->reduce_scatter(result, parts, op, timeout);
-                });
+  Tensors outputs{output}, inputs{input};
+  return reduce_scatter_tensor_coalesced(outputs, inputs, options);
 }
 
 QueuedBackend::Work QueuedBackend::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs,
     const c10d::ReduceScatterOptions& options) {
+  const CallChecks check = checks("reduce_scatter_tensor");
+  check.same_count("an input for each output", outputs.size(), inputs.size());
+  check.outputs(outputs);
+  check.inputs(inputs);
   Lists parts;
-  for (const auto& input : inputs) {
-    parts.push_back(
-        cut(input.reshape({-1}), getSize(), "reduce_scatter_tensor_coalesced"));
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    check.whole(inputs[i], outputs[i]);
+    check.reduction(outputs[i], options.reduceOp);
+    parts.push_back(inputs[i].reshape({-1}).tensor_split(getSize(), 0));
   }
-  return submit(c10d::OpType::COALESCED, outputs, options.asyncOp,
-                [=, this, results = outputs, op = options.reduceOp,
-                 timeout = timeout_of(options.timeout)]() mutable {
+  return submit(c10d::OpType::_REDUCE_SCATTER_BASE, outputs, options,
+                [this, results = outputs, parts,
+                 op = options.reduceOp](Timeout timeout) mutable {
                   for (size_t i = 0; i < results.size(); ++i) {
-                    collectives_->reduce_scatter(results[i], parts.at(i), op,
+                    collectives_->reduce_scatter(results[i], parts[i], op,
                                                  timeout);
                   }
                 });
 }
 
-QueuedBackend::Work QueuedBackend::alltoall_base(
-    at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
-    std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) {
-  Tensors outputs = cut(output, output_splits, getSize(), "all_to_all_single");
-  const Tensors inputs =
-      cut(input, input_splits, getSize(), "all_to_all_single");
-  return submit(c10d::OpType::ALLTOALL_BASE, {output}, options.asyncOp,
-                [=, this, timeout = timeout_of(options.timeout)]() mutable {
-                  collectives_->all_to_all(outputs, inputs, timeout);
-                });
-}
-
-QueuedBackend::Work QueuedBackend::alltoall(
-    Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) {
-  return submit(c10d::OpType::ALLTOALL, outputs, options.asyncOp,
-                [=, this, results = outputs, parts = inputs,
-                 timeout = timeout_of(options.timeout)]() mutable {
-                  collectives_->all_to_all(results, parts, timeout);
-                });
-}
-
 QueuedBackend::Work QueuedBackend::barrier(
     const c10d::BarrierOptions& options) {
-  return submit(c10d::OpType::BARRIER, {}, options.asyncOp,
-                [this, timeout = timeout_of(options.timeout)] {
-                  collectives_->barrier(timeout);
-                });
+  return submit(c10d::OpType::BARRIER, {}, options,
+                [this](Timeout timeout) { collectives_->barrier(timeout); });
 }
 
-QueuedBackend::Work QueuedBackend::send(Tensors& tensors, int to, int tag) {
-  check_mail(to, tag, *this);
-  return collectives_->send(only(tensors, "send"), to, tag, timeout_);
-}
-
-QueuedBackend::Work QueuedBackend::recv(Tensors& tensors, int from, int tag) {
-  check_mail(from, tag, *this);
-  return collectives_->recv(only(tensors, "recv"), from, tag, timeout_);
-}
-
-QueuedBackend::Work QueuedBackend::recvAnysource(Tensors& tensors, int tag) {
-  check_tag(tag);
-  return collectives_->recv_any(only(tensors, "recv"), tag, timeout_);
+void QueuedBackend::monitoredBarrier(const c10d::BarrierOptions& options,
+                                     bool wait_all_ranks) {
+  collectives_->monitored_barrier(timeout_of(options.timeout), wait_all_ranks);
 }
 
 }  // namespace lockstep

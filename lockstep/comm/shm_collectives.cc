@@ -12,6 +12,7 @@
 #include "lockstep/comm/call_of.h"
 #include "lockstep/comm/dense.h"
 #include "lockstep/comm/mail_work.h"
+#include "lockstep/comm/shm_monitored_barrier.h"
 #include "lockstep/comm/tree_reduce.h"
 
 namespace lockstep {
@@ -202,17 +203,24 @@ void ShmCollectives::barrier(Timeout timeout) {
   shm::barrier(group_);
 }
 
+void ShmCollectives::monitored_barrier(Timeout timeout, bool wait_all_ranks) {
+  const uint32_t number = monitored_barriers_++;
+  shm_monitored_barrier(*this, rank_, size_, number, timeout, wait_all_ranks);
+}
+
 Collectives::Work ShmCollectives::send(const at::Tensor& tensor, int to,
                                        int tag, Timeout timeout) {
   auto work = c10::make_intrusive<MailWork>(rank_, c10d::OpType::SEND, tensor);
-  mailbox_.send(to, tag, work->bytes(), timeout, done_of(work));
+  mailbox_.send(to, tag, work->bytes(), timeout,
+                done_of(work, callback_threads_));
   return work;
 }
 
 Collectives::Work ShmCollectives::recv(const at::Tensor& tensor, int from,
                                        int tag, Timeout timeout) {
   auto work = c10::make_intrusive<MailWork>(rank_, c10d::OpType::RECV, tensor);
-  mailbox_.receive(from, tag, work->bytes(), timeout, done_of(work));
+  mailbox_.receive(from, tag, work->bytes(), timeout,
+                   done_of(work, callback_threads_));
   return work;
 }
 
@@ -220,7 +228,8 @@ Collectives::Work ShmCollectives::recv_any(const at::Tensor& tensor, int tag,
                                            Timeout timeout) {
   auto work =
       c10::make_intrusive<MailWork>(rank_, c10d::OpType::RECVANYSOURCE, tensor);
-  mailbox_.receive_any(tag, work->bytes(), timeout, done_of(work));
+  mailbox_.receive_any(tag, work->bytes(), timeout,
+                       done_of(work, callback_threads_));
   return work;
 }
 

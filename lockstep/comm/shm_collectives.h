@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -8,6 +9,7 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "lockstep/comm/callback_threads.h"
 #include "lockstep/comm/collectives.h"
 #include "lockstep/comm/shm/group.h"
 #include "lockstep/comm/shm/mailbox.h"
@@ -40,11 +42,13 @@ class ShmCollectives : public Collectives {
   void all_to_all(Tensors& outputs, const Tensors& inputs,
                   Timeout timeout) override;
   void barrier(Timeout timeout) override;
+  void monitored_barrier(Timeout timeout, bool wait_all_ranks) override;
   Work send(const at::Tensor& tensor, int to, int tag,
             Timeout timeout) override;
   Work recv(const at::Tensor& tensor, int from, int tag,
             Timeout timeout) override;
   Work recv_any(const at::Tensor& tensor, int tag, Timeout timeout) override;
+  bool can_share_memory() const override { return true; }
   SharedMemory share(size_t bytes, Timeout timeout) override;
   void fail(const std::string& reason) noexcept override {
     group_.fail(reason);
@@ -62,12 +66,14 @@ class ShmCollectives : public Collectives {
 
   int rank_;
   int size_;
+  CallbackThreads callback_threads_;  // before the mailbox, which uses it
   shm::Mailbox mailbox_;
   shm::Group group_;  // after it: its ranks wait until all have a mailbox
   // Those that share() made and somebody has, by the number of the call, which
   // is the same on every rank.
   std::map<uint64_t, std::weak_ptr<const SharedMemory::Impl>> shared_;
   uint64_t shares_ = 0;  // calls
+  std::atomic<uint32_t> monitored_barriers_ = 0;
 };
 
 }  // namespace lockstep

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/call_checks.h"
 #include "lockstep/comm/world_impl.h"
 
 namespace lockstep {
@@ -40,7 +41,7 @@ void World::all_reduce(torch::Tensor& tensor, const ReduceOp& op) const {
 }
 
 void World::reduce(torch::Tensor& tensor, int root, const ReduceOp& op) const {
-  if (!impl_->backend) return;
+  if (!impl_->backend) return CallChecks("reduce", 0, 1).root(root);
   std::vector<at::Tensor> tensors{tensor};
   c10d::ReduceOptions options;
   options.reduceOp = op;
@@ -50,7 +51,7 @@ void World::reduce(torch::Tensor& tensor, int root, const ReduceOp& op) const {
 }
 
 void World::broadcast(torch::Tensor& tensor, int root) const {
-  if (!impl_->backend) return;
+  if (!impl_->backend) return CallChecks("broadcast", 0, 1).root(root);
   std::vector<at::Tensor> tensors{tensor};
   c10d::BroadcastOptions options;
   options.rootRank = root;
@@ -77,7 +78,10 @@ std::vector<torch::Tensor> World::all_gather(
 
 std::vector<torch::Tensor> World::gather(const torch::Tensor& tensor,
                                          int root) const {
-  if (!impl_->backend) return {tensor.clone()};
+  if (!impl_->backend) {
+    CallChecks("gather", 0, 1).root(root);
+    return {tensor.clone()};
+  }
   std::vector<std::vector<at::Tensor>> outputs;
   if (rank() == root) {
     outputs.emplace_back();
@@ -96,7 +100,10 @@ std::vector<torch::Tensor> World::gather(const torch::Tensor& tensor,
 void World::scatter(torch::Tensor& tensor,
                     const std::vector<torch::Tensor>& parts, int root) const {
   if (!impl_->backend) {
-    tensor.copy_(parts.at(0));
+    const CallChecks check("scatter", 0, 1);
+    check.root(root);
+    check.parts(parts, tensor);
+    tensor.copy_(parts[0]);
     return;
   }
   std::vector<at::Tensor> outputs{tensor};
@@ -112,7 +119,8 @@ void World::reduce_scatter(torch::Tensor& tensor,
                            const std::vector<torch::Tensor>& parts,
                            const ReduceOp& op) const {
   if (!impl_->backend) {
-    tensor.copy_(parts.at(0));
+    CallChecks("reduce_scatter", 0, 1).parts(parts, tensor);
+    tensor.copy_(parts[0]);
     return;
   }
   std::vector<at::Tensor> outputs{tensor};
@@ -126,7 +134,10 @@ void World::reduce_scatter(torch::Tensor& tensor,
 void World::all_to_all(std::vector<torch::Tensor>& outputs,
                        const std::vector<torch::Tensor>& inputs) const {
   if (!impl_->backend) {
-    outputs.at(0).copy_(inputs.at(0));
+    const CallChecks check("all_to_all", 0, 1);
+    check.same_count("an output for each rank", 1, outputs.size());
+    check.parts(inputs, outputs[0]);
+    outputs[0].copy_(inputs[0]);
     return;
   }
   std::vector<at::Tensor> parts = inputs;

@@ -36,7 +36,9 @@ struct WorldOptions {
 /// call returns when the result is there; c10d's asynchronous forms are those
 /// of backend(). Every wait ends at the timeout.
 ///
-/// Throws CommError for a rank that died, stalled or called something else.
+/// Throws InvalidArgument, before anything is sent, for what can't be (a root
+/// that is no rank, tensors that don't fit); CommError for a rank that died,
+/// stalled or called something else.
 class World {
  public:
   World();  ///< of one

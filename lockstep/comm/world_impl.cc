@@ -22,6 +22,7 @@
 #include "lockstep/comm/backends.h"
 #include "lockstep/comm/gloo_collectives.h"
 #include "lockstep/comm/shm_collectives.h"
+#include "lockstep/comm/world_store.h"
 
 namespace lockstep {
 namespace {
@@ -85,10 +86,10 @@ World::Impl::Impl(c10::intrusive_ptr<c10d::Store> the_store, int the_rank,
     : rank(the_rank),
       size(the_size),
       timeout(options.timeout),
-      store(std::move(the_store)),
+      store(c10::make_intrusive<WorldStore>(std::move(the_store),
+                                            options.timeout)),
       master_addr_(std::move(master_addr)),
       options_(options) {
-  store->setTimeout(timeout);
   const auto places = all_gather_text(place_of_this_process());
   local_size = 0;
   for (int other = 0; other < size; ++other) {
@@ -175,8 +176,8 @@ std::string World::Impl::get(const std::string& key) const {
       if (!is_late && !is_broken && !agent::is_attempt_over()) continue;
       throw CommError(
           {.what = fmt::format("rank {} of {} waited in vain for '{}' in the "
-                               "store",
-                               rank, size, key),
+                               "store{}",
+                               rank, size, key, is_late ? ": timed out" : ""),
            .expected = fmt::format("it within {} s", seconds_of(timeout)),
            .got = first_line(error.what()),
            .fix = "look at that rank's own output; start all ranks; if it only "

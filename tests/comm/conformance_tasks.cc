@@ -354,10 +354,10 @@ const RankTasks c10d_forms("c10d_forms", [](const World& world) {
             "an async all_reduce's future");
   }
 
-  Tensors several{data_of(rank, 10, float32), data_of(rank, 7, torch::kInt64)};
+  Tensors several{data_of(rank, 10, float32), data_of(rank, 7, float32, 1)};
   c10d_backend.allreduce_coalesced(several, {})->wait();
   require(same(several[0], reduced(Op::SUM, size, 10, float32)) &&
-              same(several[1], reduced(Op::SUM, size, 7, torch::kInt64)),
+              same(several[1], reduced(Op::SUM, size, 7, float32, 1)),
           "allreduce_coalesced");
 
   at::Tensor own = data_of(rank, 12, float32);
@@ -445,8 +445,10 @@ const RankTasks groups("groups", [](const World& world) {
 });
 
 const RankTasks conformance("conformance", [](const World& world) {
-  for (const char* name : {"all_reduce", "reductions", "moves", "strided",
-                           "send_recv", "c10d_forms", "groups"}) {
+  for (const char* name :
+       {"all_reduce", "reductions", "moves", "strided", "send_recv",
+        "c10d_forms", "groups", "callbacks", "mail_callbacks", "refusals",
+        "coalesced", "sparse", "wrap", "c10d_reducer", "c10d_debug_detail"}) {
     RankTasks::get(name)(world);
   }
 });

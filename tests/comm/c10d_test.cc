@@ -1,0 +1,202 @@
+// What others expect of a c10d backend: errors, names, a store left alone.
+
+#include <future>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+
+#include <ATen/record_function.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/world_impl.h"
+#include "tests/comm/rank_tasks.h"
+
+namespace lockstep {
+namespace {
+
+using std::chrono::milliseconds;
+using Tensors = std::vector<at::Tensor>;
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+WorldOptions options_of(const std::string& backend,
+                        milliseconds timeout = std::chrono::seconds(100)) {
+  WorldOptions options;
+  options.backend = backend;
+  options.timeout = timeout;
+  return options;
+}
+
+template <typename Act>
+std::string message_of(const Act& act) {
+  try {
+    act();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return {};
+}
+
+class C10d : public testing::TestWithParam<std::string> {};
+
+TEST_P(C10d, ATimeOutSaysThatItTimedOut) {
+  // A rank that waits until the other has given up.
+  std::promise<void> given_up;
+  const auto end = given_up.get_future().share();
+  spawn(
+      2,
+      [&](const World& world) {
+        world.barrier();
+        if (world.rank() == 1) {
+          end.wait_for(std::chrono::seconds(60));
+          return;
+        }
+        Tensors tensors{torch::ones({3})};
+        const std::string message = message_of([&] {
+          c10d::AllreduceOptions options;
+          options.timeout = milliseconds(200);
+          world.backend()->allreduce(tensors, options)->wait();
+        });
+        given_up.set_value();
+        require(contains(message, "timed out"), "it says: " + message);
+      },
+      options_of(GetParam()));
+}
+
+TEST_P(C10d, AMonitoredBarrierNamesAllThatDoNotCome) {
+  std::promise<void> given_up;
+  const auto end = given_up.get_future().share();
+  spawn(
+      4,
+      [&](const World& world) {
+        const auto wait_for_all = [&](milliseconds timeout) {
+          c10d::BarrierOptions options;
+          options.timeout = timeout;
+          world.backend()->monitoredBarrier(options, true);
+        };
+        for (int i = 0; i < 3; ++i) wait_for_all(std::chrono::seconds(60));
+        if (world.rank() % 2 == 1) {
+          end.wait_for(std::chrono::seconds(60));
+          return;
+        }
+        const std::string message =
+            message_of([&] { wait_for_all(milliseconds(300)); });
+        if (world.rank() == 0) {
+          given_up.set_value();
+          require(contains(message, "1, 3 failed to pass monitoredBarrier"),
+                  "rank 0 says: " + message);
+        } else {
+          require(!message.empty(), "rank 2 is told");
+        }
+      },
+      options_of(GetParam()));
+}
+
+// Over gloo it is c10d's own.
+TEST(MonitoredBarrier, TellsALateRankHowItEnded) {
+  std::promise<void> given_up;
+  const auto end = given_up.get_future().share();
+  spawn(
+      2,
+      [&](const World& world) {
+        c10d::BarrierOptions options;
+        options.timeout = milliseconds(world.rank() == 0 ? 200 : 60'000);
+        if (world.rank() == 1) end.wait_for(std::chrono::seconds(60));
+        const std::string message = message_of(
+            [&] { world.backend()->monitoredBarrier(options, false); });
+        if (world.rank() == 0) given_up.set_value();
+        require(contains(message, "Rank 1 failed to pass"), message);
+        // Its late message is not taken for that of the next.
+        options.timeout = std::chrono::seconds(60);
+        world.backend()->monitoredBarrier(options, true);
+      },
+      options_of("shm"));
+}
+
+TEST_P(C10d, AWorldLeavesTheStoresTimeoutAlone) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  store->setTimeout(milliseconds(1234));
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      const World world(std::make_shared<const World::Impl>(
+          store, rank, 2, "127.0.0.1", options_of(GetParam())));
+      EXPECT_EQ(world.store()->getTimeout(), std::chrono::seconds(100));
+      world.store()->setTimeout(milliseconds(777));
+      world.barrier();
+      const auto group = world.new_group({0, 1});
+      group->barrier();
+    });
+  }
+  for (auto& rank : ranks) rank.join();
+  EXPECT_EQ(store->getTimeout(), milliseconds(1234));
+}
+
+TEST(WorldStore, WaitsForItsOwnTimeout) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  store->setTimeout(std::chrono::hours(1));
+  const WorldOptions options = options_of("shm", milliseconds(200));
+  // Of two ranks the other never comes.
+  const std::string message = message_of([&] {
+    World(
+        std::make_shared<const World::Impl>(store, 0, 2, "127.0.0.1", options));
+  });
+  EXPECT_TRUE(contains(message, "timed out")) << message;
+}
+
+TEST_P(C10d, AProfilerSeesTheOperations) {
+  static std::mutex mutex;
+  static std::multiset<std::string> seen;
+  seen.clear();
+  const auto note = [](const at::RecordFunction& function)
+      -> std::unique_ptr<at::ObserverContext> {
+    const std::lock_guard lock(mutex);
+    seen.insert(function.name());
+    return nullptr;
+  };
+  const auto handle = at::addGlobalCallback(
+      at::RecordFunctionCallback(note).scopes({at::RecordScope::USER_SCOPE}));
+  spawn(
+      2,
+      [](const World& world) {
+        at::Tensor tensor = torch::ones({3});
+        world.all_reduce(tensor);
+        world.broadcast(tensor, 0);
+        world.all_gather(tensor);
+        world.barrier();
+      },
+      options_of(GetParam()));
+  at::removeCallback(handle);
+  for (const char* name : {"all_reduce", "broadcast", "all_gather"}) {
+    EXPECT_EQ(seen.count(GetParam() + ":" + name) >= 2, true) << name;
+  }
+}
+
+TEST_P(C10d, CollectivesAreNumbered) {
+  spawn(
+      2,
+      [](const World& world) {
+        auto& backend = *world.backend();
+        backend.setSequenceNumberForGroup();
+        const uint64_t first = backend.getSequenceNumberForGroup();
+        for (uint64_t i = 0; i < 5; ++i) {
+          Tensors tensors{torch::ones({3})};
+          const auto work = backend.allreduce(tensors, {});
+          work->wait();
+          require(work->getSequencenumber() == first + i, "a work's number");
+        }
+        require(backend.getSequenceNumberForGroup() == first + 5, "the next");
+      },
+      options_of(GetParam()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, C10d, testing::Values("shm", "gloo"),
+                         [](const auto& instance) { return instance.param; });
+
+}  // namespace
+}  // namespace lockstep

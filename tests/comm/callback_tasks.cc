@@ -1,0 +1,176 @@
+// Operations that callbacks of futures begin, and wait for, as the hooks of
+// PyTorch's DistributedDataParallel do (PowerSGD's).
+
+#include <chrono>
+#include <future>
+#include <memory>
+#include <stdexcept>
+
+#include <ATen/core/ivalue.h>
+
+#include "tests/comm/rank_tasks.h"
+
+namespace lockstep {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+using Future = c10::ivalue::Future;
+using FuturePtr = c10::intrusive_ptr<Future>;
+
+constexpr int64_t kCount = 100;
+constexpr auto kDeadline = std::chrono::seconds(60);
+
+at::Tensor filled(double value) {
+  return torch::full({kCount}, value, torch::kFloat64);
+}
+
+at::Tensor first_of(const Future& future) {
+  return future.constValue().toTensorVector().at(0);
+}
+
+/// The value of a future that must come before the deadline.
+c10::IValue value_of(const FuturePtr& future) {
+  const auto done = std::make_shared<std::promise<void>>();
+  future->addCallback([done](Future&) { done->set_value(); });
+  require(done->get_future().wait_for(kDeadline) == std::future_status::ready,
+          "a future hangs");
+  return future->value();
+}
+
+FuturePtr sum_of(c10d::Backend& backend, const at::Tensor& tensor) {
+  Tensors list{tensor.clone()};
+  return backend.allreduce(list, {})->getFuture();
+}
+
+/// The sum of the sum ... of `tensor`, `depth` times, each in a callback of the
+/// one before, which waits for it.
+at::Tensor nested_sum(c10d::Backend& backend, const at::Tensor& tensor,
+                      int depth) {
+  if (depth == 0) return tensor;
+  const auto next = [&backend, depth](Future& future) {
+    return c10::IValue(nested_sum(backend, first_of(future), depth - 1));
+  };
+  const auto sum = sum_of(backend, tensor)->then(next, c10::TensorType::get());
+  sum->wait();
+  return sum->value().toTensor();
+}
+
+double power(int base, int exponent) {
+  double result = 1;
+  for (int i = 0; i < exponent; ++i) result *= base;
+  return result;
+}
+
+/// Several sums under way, each with nested ones in its callback. All have one
+/// size: in another order than on the other ranks, sums would be of other
+/// operations. On the ranks for which `is_late` holds, callbacks come when the
+/// operation is over.
+void nest_in_several(const World& world, int depth, bool is_late) {
+  auto& backend = *world.backend();
+  const int size = world.size();
+  std::vector<FuturePtr> results;
+  for (int i = 0; i < 8; ++i) {
+    Tensors list{filled((world.rank() + 1) * (i + 1))};
+    const auto work = backend.allreduce(list, {});
+    if (is_late) work->wait();
+    results.push_back(work->getFuture()->then(
+        [&backend, depth](Future& future) {
+          return c10::IValue(nested_sum(backend, first_of(future), depth));
+        },
+        c10::TensorType::get()));
+  }
+  for (int i = 0; i < 8; ++i) {
+    const double expected =
+        size * (size + 1) / 2.0 * (i + 1) * power(size, depth);
+    require(torch::equal(value_of(results[static_cast<size_t>(i)]).toTensor(),
+                         filled(expected)),
+            "the sums in callbacks of sum " + std::to_string(i));
+  }
+}
+
+const RankTasks callbacks("callbacks", [](const World& world) {
+  if (!world.backend()) return;
+  auto& backend = *world.backend();
+  const int size = world.size();
+  for (const int depth : {1, 2, 4}) {
+    nest_in_several(world, depth, false);
+    nest_in_several(world, depth, true);
+    nest_in_several(world, depth, world.rank() % 2 == 0);
+  }
+
+  // Of every kind, waited for, in one callback; beside one that is queued.
+  Tensors list{filled(1)};
+  const auto many = backend.allreduce(list, {})->getFuture()->then(
+      [&](Future&) {
+        at::Tensor value = filled(world.rank());
+        world.broadcast(value, size - 1);
+        world.all_reduce(value);
+        world.barrier();
+        return c10::IValue(
+            value + static_cast<double>(world.all_gather_text("text").size()));
+      },
+      c10::TensorType::get());
+  Tensors behind{filled(1)};
+  backend.allreduce(behind, {})->wait();
+  require(
+      torch::equal(value_of(many).toTensor(), filled((size - 1) * size + size)),
+      "operations of World in a callback");
+  require(torch::equal(behind[0], filled(size)), "what is behind a callback");
+
+  // What a callback throws is its future's alone.
+  Tensors other{filled(1)};
+  const auto failing = backend.allreduce(other, {})->getFuture()->then(
+      [&](Future& future) -> c10::IValue {
+        nested_sum(backend, first_of(future), 2);
+        throw std::runtime_error("thrown by the callback");
+      },
+      c10::TensorType::get());
+  Tensors after{filled(2)};
+  backend.allreduce(after, {})->wait();
+  bool has_thrown = false;
+  try {
+    value_of(failing);
+  } catch (const std::exception& error) {
+    has_thrown = std::string(error.what()).find("thrown by the callback") !=
+                 std::string::npos;
+  }
+  require(has_thrown, "the exception of a callback");
+  require(torch::equal(after[0], filled(2 * size)), "after an exception");
+});
+
+/// A message around the ring, whose receiver's callback passes on the next and
+/// waits for the one that it gets; over shm, as c10d's Gloo gives no futures of
+/// messages. Each hop has a tag.
+at::Tensor pass_in_callback(const World& world, int hops, double value) {
+  auto& backend = *world.backend();
+  const int next = (world.rank() + 1) % world.size();
+  const int last = (world.rank() + world.size() - 1) % world.size();
+  Tensors got{filled(-1)}, sent{filled(value)};
+  // Before the callback: it may run here, and wait for what the ring brings.
+  const auto sending = backend.send(sent, next, hops);
+  const auto receiving = backend.recv(got, last, hops);
+  const auto result = receiving->getFuture()->then(
+      [&world, hops](Future& future) {
+        const at::Tensor received = first_of(future);
+        if (hops == 1) return c10::IValue(received);
+        return c10::IValue(
+            pass_in_callback(world, hops - 1, received[0].item<double>()));
+      },
+      c10::TensorType::get());
+  sending->wait();
+  return value_of(result).toTensor();
+}
+
+const RankTasks mail_callbacks("mail_callbacks", [](const World& world) {
+  if (world.size() == 1 || world.backend_name() != "shm") return;
+  const int size = world.size();
+  for (int hops = 1; hops < 5; ++hops) {
+    const int origin = (world.rank() - hops + 5 * size) % size;
+    require(torch::equal(pass_in_callback(world, hops, world.rank()),
+                         filled(origin)),
+            "messages in callbacks of messages");
+  }
+});
+
+}  // namespace
+}  // namespace lockstep

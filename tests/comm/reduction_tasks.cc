@@ -1,0 +1,124 @@
+// Reductions of lists and of sparse tensors, and of integers that overflow.
+
+#include <limits>
+
+#include "lockstep/base/error.h"
+#include "tests/comm/rank_tasks.h"
+
+namespace lockstep {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+using Op = ReduceOp::RedOpType;
+
+at::Tensor filled(double value, int64_t count = 6) {
+  return torch::full({count}, value);
+}
+
+// What c10d's ProcessGroupGloo of PyTorch 2.11 gives for the same lists.
+const RankTasks coalesced("coalesced", [](const World& world) {
+  if (!world.backend()) return;
+  auto& backend = *world.backend();
+  const double own = world.rank() + 1;
+  const double sum = world.size() * (world.size() + 1) / 2.0;
+
+  const at::Tensor twice = filled(own);
+  Tensors list{twice, filled(10 * own), twice};
+  backend.allreduce_coalesced(list, {})->wait();
+  require(torch::equal(twice, filled(sum)), "a tensor listed twice");
+  require(torch::equal(list[1], filled(10 * sum)), "one beside it");
+
+  const at::Tensor whole = filled(own);
+  Tensors views{whole.view({2, 3}), whole.narrow(0, 1, 2)};
+  backend.allreduce_coalesced(views, {})->wait();
+  require(torch::equal(whole, filled(sum)), "views of one tensor");
+
+  const at::Tensor rows = filled(own).view({2, 3});
+  Tensors columns{rows.select(1, 0), rows.select(1, 1), rows.select(1, 2)};
+  backend.allreduce_coalesced(columns, {})->wait();
+  require(torch::equal(rows, filled(sum).view({2, 3})), "columns of a tensor");
+});
+
+const RankTasks wrap("wrap", [](const World& world) {
+  const int size = world.size();
+  for (const auto type : {torch::kInt8, torch::kUInt8, torch::kInt16,
+                          torch::kInt32, torch::kInt64}) {
+    const auto options = torch::TensorOptions(type);
+    const auto largest = [&]() -> int64_t {
+      if (type == torch::kUInt8) return 255;
+      return std::numeric_limits<int64_t>::max() >>
+             (64 - 8 * static_cast<int>(c10::elementSize(type)));
+    }();
+    const at::Tensor own = torch::full({5}, largest, options);
+    at::Tensor sum = own.clone(), product = own.clone();
+    world.all_reduce(sum);
+    world.all_reduce(product, Op::PRODUCT);
+    at::Tensor expected_sum = own.clone(), expected_product = own.clone();
+    for (int r = 1; r < size; ++r) {
+      expected_sum += own;
+      expected_product *= own;
+    }
+    require(torch::equal(sum, expected_sum), "a sum that overflows");
+    require(torch::equal(product, expected_product),
+            "a product that overflows");
+  }
+});
+
+/// Row r of every third row, with values of its own, on each rank others.
+at::Tensor sparse_of(int rank, at::ScalarType type) {
+  const int64_t elements = rank % 3 == 2 ? 0 : 3 + rank;
+  at::Tensor indices = torch::empty({2, elements}, torch::kInt64);
+  for (int64_t i = 0; i < elements; ++i) {
+    indices[0][i] = (i * 3 + rank) % 7;  // some of them twice
+    indices[1][i] = i % 2;
+  }
+  auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(rank));
+  const at::Tensor values =
+      (torch::randn({elements, 4}, generator, torch::kFloat64) * 8).to(type);
+  return torch::sparse_coo_tensor(indices, values, {7, 2, 4});
+}
+
+const RankTasks sparse("sparse", [](const World& world) {
+  if (!world.backend()) return;
+  auto& backend = *world.backend();
+  const int size = world.size();
+  for (const auto type : {torch::kFloat32, torch::kFloat64, torch::kBFloat16,
+                          torch::kInt64, torch::kComplexFloat}) {
+    for (const Op op : {Op::SUM, Op::AVG}) {
+      // The dense sum of the same is the oracle, bit for bit; but that +0 may
+      // be -0 where no rank has an element.
+      at::Tensor dense = sparse_of(world.rank(), type).coalesce().to_dense();
+      world.all_reduce(dense, op);
+      const at::Tensor tensor = sparse_of(world.rank(), type);
+      Tensors list{tensor};
+      const auto work = backend.allreduce(list, {.reduceOp = op});
+      work->wait();
+      require(tensor.is_sparse() && tensor.is_coalesced() &&
+                  torch::equal(tensor.to_dense(), dense),
+              std::string("a sparse all_reduce of ") + c10::toString(type));
+      require(work->getFuture()->value().toTensorVector()[0].is_same(tensor),
+              "the result of a sparse all_reduce");
+    }
+  }
+  // World's form, and all ranks empty.
+  at::Tensor none = torch::sparse_coo_tensor(
+      torch::empty({1, 0}, torch::kInt64), torch::empty({0}), {5});
+  world.all_reduce(none);
+  require(none._nnz() == 0, "a sum of nothing");
+  // Other shapes are found by all ranks.
+  Tensors odd{torch::zeros({3 + world.rank()}).to_sparse()};
+  bool has_thrown = false;
+  try {
+    backend.allreduce(odd, {})->wait();
+  } catch (const CommError& error) {
+    has_thrown =
+        std::string(error.what()).find("other shapes") != std::string::npos;
+  }
+  require(has_thrown, "sparse tensors of other shapes");
+  at::Tensor after = filled(1);
+  world.all_reduce(after);
+  require(torch::equal(after, filled(size)), "a sum after that");
+});
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,206 @@
+// What a caller can do wrong is refused by every backend at the call, on that
+// rank alone, and does no harm to what follows.
+
+#include <array>
+#include <functional>
+#include <limits>
+
+#include <torch/csrc/distributed/c10d/Types.hpp>
+
+#include "lockstep/base/error.h"
+#include "tests/comm/rank_tasks.h"
+
+namespace lockstep {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+using Lists = std::vector<Tensors>;
+using Op = ReduceOp::RedOpType;
+
+/// `act` must be refused by name: "[comm] broadcast ... invalid root rank".
+template <typename Act>
+void refused(const std::string& parts, const Act& act) {
+  try {
+    act();
+  } catch (const InvalidArgument& error) {
+    const std::string what = error.what();
+    const size_t space = parts.find(' ');
+    require(what.starts_with("[comm] ") &&
+                what.find(parts.substr(0, space)) != std::string::npos &&
+                what.find(parts.substr(space + 1)) != std::string::npos,
+            "the message says '" + parts + "'; it is: " + what);
+    return;
+  }
+  require(false, "refused: " + parts);
+}
+
+at::Tensor some(int64_t count = 4) { return torch::ones({count}); }
+
+void refuse_roots(const World& world) {
+  const int size = world.size();
+  at::Tensor tensor = some();
+  const Tensors parts(static_cast<size_t>(size), some());
+  for (const int root : {-1, size, 5'000'000}) {
+    refused("broadcast invalid root", [&] { world.broadcast(tensor, root); });
+    refused("reduce invalid root", [&] { world.reduce(tensor, root); });
+    refused("gather invalid root", [&] { world.gather(tensor, root); });
+    refused("scatter invalid root",
+            [&] { world.scatter(tensor, parts, root); });
+  }
+  const Tensors too_many(static_cast<size_t>(size) + 1, some());
+  const Tensors too_large(static_cast<size_t>(size), some(5));
+  const Tensors of_ints(static_cast<size_t>(size), some().to(torch::kInt32));
+  for (const auto& bad : {too_many, too_large, of_ints}) {
+    refused("reduce_scatter one", [&] { world.reduce_scatter(tensor, bad); });
+    if (world.rank() == size - 1) {
+      refused("scatter one", [&] { world.scatter(tensor, bad, size - 1); });
+    }
+  }
+  Tensors outputs = too_many;
+  refused("all_to_all rank", [&] { world.all_to_all(outputs, too_many); });
+}
+
+void refuse_tensors(c10d::Backend& backend) {
+  const auto size = static_cast<size_t>(backend.getSize());
+  const at::Tensor dense = some();
+  const std::vector<std::pair<std::string, at::Tensor>> kinds{
+      {"undefined", at::Tensor()},
+      {"meta", torch::empty({4}, torch::kMeta)},
+      {"Sparse", torch::eye(2).to_sparse_csr()},
+      {"shm", torch::quantize_per_tensor(some(), 0.1, 0, torch::kQInt8)},
+  };
+  for (const auto& [what, bad] : kinds) {
+    Tensors list{bad};
+    refused("allreduce " + what, [&] { backend.allreduce(list, {}); });
+    refused("broadcast " + what, [&] { backend.broadcast(list, {}); });
+    refused("reduce " + what, [&] { backend.reduce(list, {}); });
+    refused("allgather " + what, [&] {
+      Lists outputs{Tensors(size, dense)};
+      backend.allgather(outputs, list, {});
+    });
+  }
+  Tensors expanded{torch::ones({1}).expand({4})};
+  refused("allreduce share", [&] { backend.allreduce(expanded, {}); });
+  Tensors none, two{some(), some()};
+  for (Tensors* list : {&none, &two}) {
+    refused("allreduce list", [&] { backend.allreduce(*list, {}); });
+    refused("broadcast list", [&] { backend.broadcast(*list, {}); });
+    refused("reduce list", [&] { backend.reduce(*list, {}); });
+  }
+  Tensors sparse{some().to_sparse()};
+  refused("broadcast Sparse", [&] { backend.broadcast(sparse, {}); });
+  refused("sparse sum or avg",
+          [&] { backend.allreduce(sparse, {.reduceOp = Op::MAX}); });
+  Tensors complex{torch::ones({4}, torch::kComplexFloat)};
+  refused("min elements",
+          [&] { backend.allreduce(complex, {.reduceOp = Op::MIN}); });
+  Tensors wide{torch::ones({4}).to(torch::kUInt16)};
+  refused("sum elements", [&] { backend.allreduce(wide, {}); });
+  Tensors list{some()};
+  refused("broadcast root tensor",
+          [&] { backend.broadcast(list, {.rootRank = 0, .rootTensor = 1}); });
+}
+
+void refuse_lists(c10d::Backend& backend) {
+  const auto size = static_cast<size_t>(backend.getSize());
+  const auto rank = backend.getRank();
+  const Tensors parts(size, some()), few(size - 1, some()),
+      large(size, some(5));
+  Tensors input{some()};
+  for (const auto& bad : {few, large}) {
+    Lists outputs{bad};
+    refused("allgather one", [&] { backend.allgather(outputs, input, {}); });
+    refused("reduce_scatter one",
+            [&] { backend.reduce_scatter(input, outputs, {}); });
+    if (rank == 0) {
+      refused("gather one", [&] { backend.gather(outputs, input, {}); });
+      refused("scatter one", [&] { backend.scatter(input, outputs, {}); });
+    }
+  }
+  if (rank != 0) {
+    Lists lists{parts};
+    refused("gather only root", [&] { backend.gather(lists, input, {}); });
+    refused("scatter only root", [&] { backend.scatter(input, lists, {}); });
+  }
+  at::Tensor own = some(), whole = some(static_cast<int64_t>(size) * 4 + 1),
+             ints = some(static_cast<int64_t>(size) * 4).to(torch::kInt32);
+  for (at::Tensor& bad : std::array{std::ref(whole), std::ref(ints)}) {
+    refused("allgather_into_tensor tensor",
+            [&] { backend._allgather_base(bad, own, {}); });
+    refused("reduce_scatter_tensor tensor",
+            [&] { backend._reduce_scatter_base(own, bad, {}); });
+  }
+  Tensors one{some()}, two{some(), some()};
+  refused("allgather_into_tensor for each",
+          [&] { backend.allgather_into_tensor_coalesced(one, two, {}); });
+  refused("reduce_scatter_tensor for each",
+          [&] { backend.reduce_scatter_tensor_coalesced(one, two, {}); });
+  Lists short_lists(size, one);
+  refused("allgather_coalesced for each",
+          [&] { backend.allgather_coalesced(short_lists, two, {}); });
+  short_lists.pop_back();
+  refused("allgather_coalesced each rank",
+          [&] { backend.allgather_coalesced(short_lists, one, {}); });
+  // c10d's Gloo: "requires non-empty tensor list", "tensors must all have the
+  // same type".
+  Tensors none, mixed{some(), some().to(torch::kInt64)},
+      devices{some(), torch::empty({4}, torch::kMeta)};
+  refused("allreduce_coalesced empty",
+          [&] { backend.allreduce_coalesced(none, {}); });
+  for (Tensors* list : {&mixed, &devices}) {
+    refused("allreduce_coalesced same type",
+            [&] { backend.allreduce_coalesced(*list, {}); });
+  }
+}
+
+void refuse_splits_and_peers(c10d::Backend& backend) {
+  const int size = backend.getSize();
+  at::Tensor rows = torch::ones({size * 2, 3}),
+             out = torch::ones({size * 2, 3});
+  std::vector<int64_t> even, few(static_cast<size_t>(size) - 1, 2),
+      negative(static_cast<size_t>(size), 2), huge = negative;
+  negative[0] = -2;
+  negative[1] += 4;
+  huge[0] = huge[1] = std::numeric_limits<int64_t>::max();
+  for (auto* bad : {&few, &negative, &huge}) {
+    refused("all_to_all_single split",
+            [&] { backend.alltoall_base(out, rows, even, *bad, {}); });
+    refused("all_to_all_single split",
+            [&] { backend.alltoall_base(out, rows, *bad, even, {}); });
+  }
+  at::Tensor odd = torch::ones({size * 2 + 1, 3}), scalar = torch::ones({});
+  for (at::Tensor& bad : std::array{std::ref(odd), std::ref(scalar)}) {
+    refused("all_to_all_single evenly",
+            [&] { backend.alltoall_base(out, bad, even, even, {}); });
+  }
+  Tensors list{some()}, two{some(), some()};
+  const int next = (backend.getRank() + 1) % size;
+  for (const int peer : {-1, size, backend.getRank()}) {
+    refused("send rank", [&] { backend.send(list, peer, 0); });
+    refused("recv rank", [&] { backend.recv(list, peer, 0); });
+  }
+  refused("send tag", [&] { backend.send(list, next, -1); });
+  refused("recv tag", [&] { backend.recvAnysource(list, -1); });
+  refused("send list", [&] { backend.send(two, next, 0); });
+}
+
+const RankTasks refusals("refusals", [](const World& world) {
+  refuse_roots(world);
+  if (world.backend()) {
+    refuse_tensors(*world.backend());
+    refuse_lists(*world.backend());
+    refuse_splits_and_peers(*world.backend());
+  }
+  // On one rank alone: nothing was sent, so the others did not notice.
+  at::Tensor tensor = some();
+  if (world.rank() == 0) {
+    refused("broadcast invalid root", [&] { world.broadcast(tensor, -3); });
+  }
+  world.all_reduce(tensor);
+  require(
+      torch::equal(tensor, torch::full({4}, static_cast<double>(world.size()))),
+      "a sum after refusals");
+});
+
+}  // namespace
+}  // namespace lockstep
