@@ -89,23 +89,30 @@ void Optimizer::refresh_views() {
 }
 
 Optimizer::Layout Optimizer::layout_of(const Tensor& tensor) {
-  Layout layout{.options = tensor.options(),
-                .sizes = tensor.sizes().vec(),
-                .strides = tensor.strides().vec()};
-  for (size_t d = 0; d < layout.sizes.size(); ++d) {
-    if (layout.sizes[d] <= 1) layout.strides[d] = 1;  // any stride will do
-  }
-  return layout;
+  return {.options = tensor.options(),
+          .sizes = tensor.sizes().vec(),
+          .strides = tensor.strides().vec()};
 }
 
 void Optimizer::check_layout(size_t p) const {
-  const Layout now = layout_of(parameters_[p]);
+  const Tensor& parameter = parameters_[p];
   const Layout& first = layouts_[p];
-  if (now.options.type_equal(first.options) &&
-      now.options.device() == first.options.device() &&
-      now.sizes == first.sizes && now.strides == first.strides) {
+  const auto has_strides = [&] {
+    for (int64_t d = 0; d < parameter.dim(); ++d) {
+      // Of a single element any stride will do.
+      if (parameter.size(d) > 1 &&
+          parameter.stride(d) != first.strides[static_cast<size_t>(d)]) {
+        return false;
+      }
+    }
+    return true;
+  };
+  if (parameter.options().type_equal(first.options) &&
+      parameter.device() == first.options.device() &&
+      parameter.sizes() == at::IntArrayRef(first.sizes) && has_strides()) {
     return;
   }
+  const Layout now = layout_of(parameter);
   const auto describe = [](const Layout& layout) {
     return c10::str(layout.options.dtype(), " on ", layout.options.device(),
                     ", shape ", at::IntArrayRef(layout.sizes), ", strides ",

@@ -78,7 +78,9 @@ std::vector<std::function<void()>> follow_options(const Module& original,
     const auto known = known_modules().find(typeid(from));
     if (known == known_modules().end() || typeid(to) != typeid(from)) continue;
     followers.emplace_back(
-        [copy_of = known->second, &from, &to] { copy_of(from, to); });
+        [copy_of = known->second, source = sources[i], target = targets[i]] {
+          copy_of(*source, *target);
+        });
   }
   return followers;
 }

@@ -12,7 +12,7 @@ namespace lockstep {
 /// torch::nn in them, which must be alike. What a module of the user's holds
 /// beside its registered parts can't be read from here.
 ///
-/// The results read `original` and write `copy`, which must outlive them.
+/// The results keep the submodules that they read and write.
 std::vector<std::function<void()>> follow_options(
     const torch::nn::Module& original, torch::nn::Module& copy);
 

@@ -186,6 +186,7 @@ void train_change_train(const World& world, const Change& change,
   torch::optim::SGD plain(alone->parameters(), 0.1);
   for (int step = 0; step < 4; ++step) {
     if (step == 2) {
+      world.barrier();  // the others compared what they have
       if (unshares) model->unshare_parameters();
       change(net);
       change(alone);
