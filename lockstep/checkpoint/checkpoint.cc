@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include <c10/util/accumulate.h>
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
@@ -12,6 +13,7 @@
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/models/finite.h"
+#include "lockstep/models/parameter_budget.h"
 
 namespace lockstep {
 namespace {
@@ -31,6 +33,19 @@ void check_finite(const Manifest& manifest, const std::string& path,
                            .expected = "finite numbers, as were saved",
                            .fix = "use another checkpoint"});
   }
+}
+
+// The files' checksums are in the manifest as well, so this one differs only if
+// that was written by another program, or forged.
+void check_digest(const std::string& checkpoint, const CheckpointInfo& info,
+                  const NamedTensors& tensors) {
+  const std::string found = parameter_digest(tensors);
+  if (found == info.parameter_sha256) return;
+  throw CheckpointError(
+      {.what = checkpoint + " has other parameters than its manifest says",
+       .expected = "parameter_sha256 " + info.parameter_sha256,
+       .got = found,
+       .fix = "use another checkpoint"});
 }
 
 std::map<std::string, Tensor> read_optimizer_state(
@@ -96,15 +111,46 @@ bool CheckpointReader::has(const std::string& file) const {
                      [&](const auto& one) { return one.name == file; });
 }
 
+std::string CheckpointReader::model_file() const {
+  const std::string path = path_ + "/" + kModelFile;
+  if (has(kModelFile)) return path;
+  throw CheckpointError({.what = path + " is not of this checkpoint",
+                         .fix = "use another checkpoint"});
+}
+
+std::shared_ptr<models::Model> CheckpointReader::make(
+    const std::function<std::shared_ptr<models::Model>()>& build) const {
+  const SafeTensorsHeader header = read_safetensors_header(model_file());
+  int64_t elements = 0;
+  for (const SafeTensorsEntry& entry : header.entries) {
+    elements += c10::multiply_integers(entry.shape);
+  }
+  const auto tensors = static_cast<int64_t>(header.entries.size());
+  const models::ParameterBudget budget(elements, tensors);
+  try {
+    return build();
+  } catch (const InvalidArgument& error) {
+    const models::ModelSpec& spec = info().model;
+    throw CheckpointError(
+        {.what = fmt::format("{} describes a model that is not in it ({})",
+                             path_ + "/" + kManifestFile, error.what()),
+         .expected = fmt::format("a model of at most {} numbers in {} tensors, "
+                                 "as {} has",
+                                 elements, tensors, kModelFile),
+         .got = fmt::format("{} with classes {}, in_features {}, width {}, "
+                            "depth {}",
+                            spec.name, spec.classes, spec.in_features,
+                            spec.width, spec.depth),
+         .fix = "use another checkpoint"});
+  }
+}
+
 void CheckpointReader::load(models::Model& model,
                             optim::Optimizer* optimizer) const {
-  const std::string path = path_ + "/" + kModelFile;
-  if (!has(kModelFile)) {
-    throw CheckpointError({.what = path + " is not of this checkpoint",
-                           .fix = "use another checkpoint"});
-  }
+  const std::string path = model_file();
   const SafeTensors state = read_safetensors(path);
   check_finite(*manifest_, path, state.tensors);
+  check_digest(path_, info(), state.tensors);
   // Both fit, or neither is touched.
   check_state_dict(model, state.tensors, path);
   if (optimizer != nullptr) load(*optimizer);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -40,8 +41,13 @@ class CheckpointReader : public SavedState {
 
   const std::string& path() const { return path_; }
   const CheckpointInfo& info() const;
+  /// Calls `build`, which makes the model of info(). Throws CheckpointError as
+  /// soon as that has more parameters than the checkpoint has, before they take
+  /// memory: a manifest may be forged.
+  std::shared_ptr<models::Model> make(
+      const std::function<std::shared_ptr<models::Model>()>& build) const;
   /// Throws CheckpointError also for a tensor with a NaN that was not saved as
-  /// one.
+  /// one, and if the parameters are not those of the manifest's digest.
   void load(models::Model& model) const override { load(model, nullptr); }
   void load(optim::Optimizer& optimizer) const override;
   /// Both, or neither.
@@ -50,6 +56,8 @@ class CheckpointReader : public SavedState {
 
  private:
   bool has(const std::string& file) const;
+  /// The path of the model's file.
+  std::string model_file() const;
 
   std::string path_;
   std::shared_ptr<const Manifest> manifest_;

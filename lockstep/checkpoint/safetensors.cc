@@ -215,6 +215,13 @@ void write_safetensors(const std::string& path, const SafeTensors& content,
   file.commit();
 }
 
+SafeTensorsHeader read_safetensors_header(const std::string& path) {
+  const InputFile file(path);
+  const std::string text = read_header(path, file);
+  return parse_safetensors_header(path, text,
+                                  file.bytes() - kPrefixBytes - text.size());
+}
+
 SafeTensors read_safetensors(const std::string& path) {
   const InputFile file(path);
   const std::string text = read_header(path, file);

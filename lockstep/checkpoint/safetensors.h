@@ -8,6 +8,7 @@
 #include <torch/torch.h>
 
 #include "lockstep/base/checksum.h"
+#include "lockstep/checkpoint/safetensors_header.h"
 
 namespace lockstep {
 
@@ -29,5 +30,7 @@ void write_safetensors(const std::string& path, const SafeTensors& content,
 /// before use. The tensors are on the CPU, contiguous, in the header's order.
 /// Throws CheckpointError saying what is wrong with which tensor.
 SafeTensors read_safetensors(const std::string& path);
+/// Only what the file says of its tensors. Throws likewise.
+SafeTensorsHeader read_safetensors_header(const std::string& path);
 
 }  // namespace lockstep

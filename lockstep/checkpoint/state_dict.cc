@@ -47,6 +47,34 @@ struct Copy {
   torch::Tensor to;
 };
 
+bool is_real_number(const torch::Tensor& tensor) {
+  return tensor.dim() == 0 && !tensor.is_complex() &&
+         tensor.scalar_type() != torch::kBool;
+}
+
+// Why `given` can't become `wanted`'s type; "" if it can. A cast between
+// floating types rounds, which is what precision is about. Any other cast of a
+// tensor gives numbers that the model was not trained with. A counter is single
+// and may be of any type: LibTorch's Module::to(dtype) casts counters, too.
+std::string mistyped(const torch::Tensor& given, const torch::Tensor& wanted) {
+  if (given.scalar_type() == wanted.scalar_type()) return "";
+  const std::string types =
+      fmt::format("expected {}, got {}", c10::toString(wanted.scalar_type()),
+                  c10::toString(given.scalar_type()));
+  const bool is_between_floating =
+      given.is_floating_point() && wanted.is_floating_point();
+  const bool is_counter = is_real_number(given) && is_real_number(wanted);
+  if (!is_between_floating && !is_counter) return types;
+  const torch::NoGradGuard no_grad;
+  const torch::Tensor cast = given.to(wanted.scalar_type());
+  if (wanted.is_floating_point()) {
+    const torch::Tensor lost = given.isfinite() & cast.isfinite().logical_not();
+    if (!lost.any().item<bool>()) return "";
+    return types + " and numbers beyond its range";
+  }
+  return cast.to(given.scalar_type()).equal(given) ? "" : types;
+}
+
 // What has to be copied where, or a CheckpointError.
 std::vector<Copy> match(const torch::nn::Module& module,
                         const NamedTensors& tensors,
@@ -55,7 +83,7 @@ std::vector<Copy> match(const torch::nn::Module& module,
   const size_t prefix =
       is_wrapped(tensors) && !is_wrapped(wanted) ? kWrapperPrefix.size() : 0;
   std::unordered_map<std::string, torch::Tensor> found;
-  std::vector<std::string> missing, unexpected, misshapen;
+  std::vector<std::string> missing, unexpected, misshapen, of_other_type;
   for (const auto& [name, tensor] : tensors) {
     const std::string bare = name.substr(prefix);
     if (!found.emplace(bare, tensor).second) {
@@ -73,6 +101,8 @@ std::vector<Copy> match(const torch::nn::Module& module,
     if (given.sizes() != tensor.sizes()) {
       misshapen.push_back(fmt::format("{} (expected {}, got {})", name,
                                       describe(tensor), describe(given)));
+    } else if (const std::string why = mistyped(given, tensor); !why.empty()) {
+      of_other_type.push_back(fmt::format("{} ({})", name, why));
     }
     copies.push_back({.from = given, .to = tensor});
     found.erase(entry);
@@ -81,14 +111,19 @@ std::vector<Copy> match(const torch::nn::Module& module,
     const std::string bare = name.substr(prefix);
     if (found.contains(bare)) unexpected.push_back(bare);
   }
-  if (!missing.empty() || !unexpected.empty() || !misshapen.empty()) {
+  if (!missing.empty() || !unexpected.empty() || !misshapen.empty() ||
+      !of_other_type.empty()) {
     throw CheckpointError(
-        {.what = fmt::format("{} does not fit the model{}{}{}",
+        {.what = fmt::format("{} does not fit the model{}{}{}{}",
                              source.empty() ? "the state dict" : source,
                              listed("missing", missing),
                              listed("unexpected", unexpected),
-                             listed("misshapen", misshapen)),
-         .fix = "build the model that it was saved from"});
+                             listed("misshapen", misshapen),
+                             listed("of another type", of_other_type)),
+         .fix = of_other_type.empty()
+                    ? "build the model that it was saved from"
+                    : "build the model that it was saved from; only floating "
+                      "types are converted, to floating types"});
   }
   return copies;
 }

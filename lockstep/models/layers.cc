@@ -1,5 +1,7 @@
 #include "lockstep/models/layers.h"
 
+#include "lockstep/models/parameter_budget.h"
+
 namespace lockstep::models {
 namespace {
 
@@ -22,6 +24,8 @@ void copy_state(const torch::Tensor& from, torch::Tensor& to,
 // weight costs one random number; then it grows to its real shape.
 
 torch::nn::Linear linear(int64_t in_features, int64_t out_features, Init init) {
+  ParameterBudget::spend({out_features, in_features});
+  ParameterBudget::spend({out_features});
   if (init == Init::kRandom) {
     return torch::nn::Linear(in_features, out_features);
   }
@@ -34,6 +38,9 @@ torch::nn::Linear linear(int64_t in_features, int64_t out_features, Init init) {
 }
 
 torch::nn::Conv2d conv2d(const torch::nn::Conv2dOptions& options, Init init) {
+  ParameterBudget::spend({options.out_channels(), options.in_channels(),
+                          options.kernel_size()->at(0),
+                          options.kernel_size()->at(1)});
   if (init == Init::kRandom) return torch::nn::Conv2d(options);
   auto small = options;
   small.in_channels(1).out_channels(1).kernel_size(1);

@@ -87,8 +87,9 @@ EvalReport evaluate_checkpoint(const EvalOptions& options) {
   install_accounting_allocator();
   const Stopwatch watch;
   EvalReport report;
-  report.checkpoint = find_checkpoint(options.checkpoint);
-  report.info = read_checkpoint_info(report.checkpoint);
+  const CheckpointReader checkpoint = open_checkpoint(options.checkpoint);
+  report.checkpoint = checkpoint.path();
+  report.info = checkpoint.info();
   data::LoaderOptions loader_options;
   loader_options.batch_size = options.batch_size;
   loader_options.workers = options.loader_workers;
@@ -96,9 +97,11 @@ EvalReport evaluate_checkpoint(const EvalOptions& options) {
   data::Loader loader(data::open(options.data, data::Split::kTest),
                       loader_options);
 
-  auto model = make_laid_out(report.info.model, options.channels_last,
-                             models::Init::kNone);
-  load_checkpoint(report.checkpoint, *model);
+  auto model = checkpoint.make([&] {
+    return make_laid_out(report.info.model, options.channels_last,
+                         models::Init::kNone);
+  });
+  checkpoint.load(*model);
   model->to(torch_device(options.devices.front()));
   DataParallel<models::Model> parallel(
       model, replica_factory(report.info.model, options.channels_last),

@@ -1,5 +1,6 @@
 #include "lockstep/checkpoint/state_dict.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
@@ -78,6 +79,79 @@ TEST(StateDict, ConvertsToTheModulesType) {
   load_state_dict(*to, copied(*from));
   EXPECT_EQ(to->fc->weight.scalar_type(), torch::kFloat32);
   EXPECT_TRUE(to->fc->weight.equal(from->fc->weight.to(torch::kFloat32)));
+}
+
+TEST(StateDict, ConvertsAnyFloatingTypeToAnyOther) {
+  const std::vector<torch::Dtype> types{torch::kFloat64, torch::kFloat32,
+                                        torch::kHalf, torch::kBFloat16};
+  for (const auto given : types) {
+    for (const auto wanted : types) {
+      Net from, to;
+      from->to(given);
+      to->to(wanted);
+      load_state_dict(*to, copied(*from));
+      EXPECT_EQ(to->fc->weight.scalar_type(), wanted);
+      EXPECT_TRUE(to->fc->weight.equal(from->fc->weight.to(wanted)));
+    }
+  }
+}
+
+TEST(StateDict, RefusesOtherConversionsByNameAndLoadsNothing) {
+  Net net;
+  const std::string before = parameter_digest(*net);
+  const auto refusal = [&](const std::string& name, torch::Tensor tensor) {
+    NamedTensors tensors = copied(*Net());
+    for (auto& entry : tensors) {
+      if (entry.first == name) entry.second = tensor;
+    }
+    const std::string message = error_of<CheckpointError>(
+        [&] { load_state_dict(*net, tensors, "other.safetensors"); });
+    EXPECT_EQ(parameter_digest(*net), before);
+    return message;
+  };
+  const torch::Tensor weight = net->fc->weight.detach();
+  for (const auto& [type, name] :
+       {std::pair(torch::kInt64, "Long"), std::pair(torch::kInt8, "Char"),
+        std::pair(torch::kBool, "Bool"),
+        std::pair(torch::kComplexFloat, "ComplexFloat")}) {
+    const std::string message = refusal("fc.weight", weight.to(type));
+    EXPECT_PRED2(contains, message, "other.safetensors does not fit the model");
+    EXPECT_PRED2(contains, message,
+                 fmt::format("; 1 of another type: fc.weight (expected Float, "
+                             "got {})",
+                             name));
+  }
+  // The reverse: a counter that is no whole number.
+  EXPECT_PRED2(
+      contains,
+      refusal("bn.num_batches_tracked", torch::full({}, 2.5, torch::kFloat32)),
+      "bn.num_batches_tracked (expected Long, got Float)");
+}
+
+TEST(StateDict, ConvertsCountersThatKeepTheirValue) {
+  // Module::to(dtype) of LibTorch makes them floating.
+  for (const auto given : {torch::kHalf, torch::kFloat64, torch::kInt32}) {
+    for (const auto wanted : {torch::kInt64, torch::kFloat32}) {
+      Net from, to;
+      from->bn->num_batches_tracked.set_data(torch::full({}, 7, given));
+      to->bn->num_batches_tracked.set_data(torch::zeros({}, wanted));
+      load_state_dict(*to, copied(*from));
+      EXPECT_EQ(to->bn->num_batches_tracked.item<double>(), 7);
+    }
+  }
+}
+
+TEST(StateDict, RefusesNumbersThatTheTypeCannotHold) {
+  Net from, to;
+  to->to(torch::kHalf);
+  from->fc->weight.detach().view(-1)[1] = 1e6;
+  const std::string before = parameter_digest(*to);
+  EXPECT_PRED2(contains, error_of<CheckpointError>([&] {
+                 load_state_dict(*to, copied(*from));
+               }),
+               "fc.weight (expected Half, got Float and numbers beyond its "
+               "range)");
+  EXPECT_EQ(parameter_digest(*to), before);
 }
 
 TEST(StateDict, NamesWhatDoesNotFitAndLoadsNothing) {
