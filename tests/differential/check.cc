@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include <fmt/format.h>
@@ -11,9 +12,9 @@
 #include "lockstep/base/log.h"
 #include "lockstep/comm/world.h"
 #include "tests/differential/data_parallel_strategy.h"
-#include "tests/differential/ddp_strategy.h"
 #include "tests/differential/history.h"
 #include "tests/differential/plain.h"
+#include "tests/differential/rank_process.h"
 #include "tests/differential/refusals.h"
 
 namespace lockstep::differential {
@@ -67,12 +68,48 @@ class Checker {
       if (case_.kind == "world") add_data_parallel(1);
       add_ranks();
     }
+    if (promises_bits_of_data_parallel()) add_twin_of_ddp();
     return judge();
   }
 
  private:
   std::shared_ptr<InterpretedModule> make_module() const {
     return std::make_shared<InterpretedModule>(definition_);
+  }
+
+  /// Whether DistributedDataParallel promises the bits of DataParallel: the
+  /// shards' weights are powers of two, and so are exact.
+  bool promises_bits_of_data_parallel() const {
+    if (case_.kind != "ddp" || case_.ranks != 2 || case_.average == "none" ||
+        case_.loss == "force" || has_operation(case_, "dropout")) {
+      return false;
+    }
+    return std::all_of(
+        case_.history.begin(), case_.history.end(), [](const Event& event) {
+          const bool trains =
+              event.what == "step" || event.what == "accumulate";
+          return trains &&
+                 std::all_of(event.numbers.begin(), event.numbers.end(),
+                             [](int64_t n) { return n > 0 && n % 2 == 0; });
+        });
+  }
+
+  /// The same training by DataParallel, as far as that can be compared.
+  void add_twin_of_ddp() {
+    Case twin = case_;
+    twin.kind = "dp";
+    twin.mode = "gradients";
+    twin.ranks = 1;
+    const auto definition = std::make_shared<const Case>(twin);
+    Trace trace = play(twin, [&] {
+      return std::make_unique<DataParallelStrategy>(
+          std::make_shared<InterpretedModule>(definition), 1);
+    });
+    std::erase_if(trace.entries, [](const Trace::Entry& entry) {
+      return entry.label.find("loss") != std::string::npos ||
+             entry.label.find("gradient of input") != std::string::npos;
+    });
+    twin_ = Run{"DataParallel on 1", std::move(trace)};
   }
 
   bool has_duplicates() const {
@@ -90,15 +127,13 @@ class Checker {
          })});
   }
 
-  std::unique_ptr<Strategy> on_rank(const World& world) const {
-    if (case_.kind == "ddp") {
-      return std::make_unique<DdpStrategy>(make_module(), world);
-    }
-    return std::make_unique<DataParallelStrategy>(make_module(), case_.devices,
-                                                  world);
-  }
-
   void add_ranks() {
+    if (case_.has_processes) {
+      for (RankRun& run : run_in_processes(case_)) {
+        runs_.push_back({std::move(run.name), std::move(run.trace)});
+      }
+      return;
+    }
     const auto ranks = static_cast<size_t>(case_.ranks);
     std::vector<Trace> traces(ranks);
     WorldOptions options;
@@ -108,7 +143,7 @@ class Checker {
         static_cast<int>(case_.ranks),
         [&](const World& world) {
           Trace& trace = traces[static_cast<size_t>(world.rank())];
-          trace = play(case_, [&] { return on_rank(world); });
+          trace = play_on_rank(case_, world);
           if (!trace.error.empty()) world.fail(trace.error);
         },
         options);
@@ -151,8 +186,8 @@ class Checker {
   }
 
   std::optional<std::string> difference_of_runs() const {
-    const Run& first = runs_.front();
-    for (size_t i = 1; i < runs_.size(); ++i) {
+    const Run& first = twin_ ? *twin_ : runs_.front();
+    for (size_t i = twin_ ? 0 : 1; i < runs_.size(); ++i) {
       const auto what = difference(runs_[i].trace, first.trace, std::nullopt);
       if (what) {
         return fmt::format("{} against {}, {}", runs_[i].name, first.name,
@@ -186,6 +221,7 @@ class Checker {
   Trace plain_;
   Trace once_;
   std::vector<Run> runs_;
+  std::optional<Run> twin_;
 };
 
 }  // namespace

@@ -17,8 +17,9 @@ namespace {
 constexpr double kDeadline = 120;
 
 /// Runs the cases in processes of their own; a finding is a failure.
-void expect_none(const std::vector<Case>& cases,
-                 const std::vector<std::string>& names) {
+/// Returns how many were compared to their end.
+size_t expect_none(const std::vector<Case>& cases,
+                   const std::vector<std::string>& names) {
   size_t done = 0;
   size_t compared = 0;
   run_isolated(
@@ -26,25 +27,27 @@ void expect_none(const std::vector<Case>& cases,
       [&](size_t i, const Verdict& verdict) {
         EXPECT_FALSE(verdict.is_finding())
             << names[i] << ": " << verdict.category << ": " << verdict.detail
-            << "\nas bin/train_fuzz --replay does with\n"
+            << "\nas `bin/test_differential fuzz --replay FILE` has it with\n"
             << to_text(cases[i]);
         ++done;
         if (verdict.kind == Verdict::Kind::kPassed) ++compared;
         return true;
       });
   EXPECT_EQ(done, cases.size());
-  // Neither plain LibTorch nor Lockstep refuses most of them.
-  EXPECT_GT(compared * 2, cases.size());
+  return compared;
 }
 
-void expect_none(const std::string& kind, uint64_t seed, size_t count) {
+void expect_none(const std::string& kind, uint64_t seed, size_t count,
+                 bool has_processes = false) {
   std::vector<Case> cases;
   std::vector<std::string> names;
   for (size_t i = 0; i < count; ++i) {
     cases.push_back(generate(kind, seed + i));
+    cases.back().has_processes = has_processes;
     names.push_back(kind + " seed " + std::to_string(seed + i));
   }
-  expect_none(cases, names);
+  // Neither plain LibTorch nor Lockstep refuses more than some of them.
+  EXPECT_GT(expect_none(cases, names) * 3, cases.size() * 2);
 }
 
 TEST(Differential, DataParallelIsPlainLibTorch) { expect_none("dp", 1, 1200); }
@@ -55,6 +58,11 @@ TEST(Differential, RanksOfDataParallelArePlainLibTorch) {
 
 TEST(Differential, DistributedDataParallelIsPlainLibTorch) {
   expect_none("ddp", 1, 500);
+}
+
+TEST(Differential, RanksInProcessesArePlainLibTorch) {
+  expect_none("world", 2000, 4, true);
+  expect_none("ddp", 2000, 4, true);
 }
 
 TEST(Differential, FindsNothingAnyMoreInTheCorpus) {

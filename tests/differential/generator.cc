@@ -186,7 +186,12 @@ void choose_history(Case& of, Random& random) {
   const auto step = [&] {
     of.history.push_back({"step", {choose_batch(of, random)}});
   };
-  if (!random.once_in(4)) step();
+  if (!random.once_in(4)) {
+    step();
+  } else if (random.once_in(2)) {
+    // Before there is anything that training made.
+    of.history.push_back({"evaluate", {random.below(3), of.shards}});
+  }
   for (int64_t i = random.between(0, 3); i > 0; --i) {
     const Event event = choose_event(of, random);
     if (is_possible(of, event, random)) of.history.push_back(event);

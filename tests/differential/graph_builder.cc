@@ -12,8 +12,7 @@ void GraphBuilder::build(int64_t operations, bool is_gathered) {
   // Something is trained, whatever follows.
   do {
     grow_layer(last_batched());
-  } while (case_.parameters.empty());
-  case_.parameters[0].requires_grad = true;
+  } while (!at(last_batched()).is_trained);
   for (int64_t i = 0; i < operations; ++i) grow();
   add_odd_parameters();
   choose_outputs(is_gathered);
@@ -49,6 +48,15 @@ void GraphBuilder::add_inputs() {
 
 int GraphBuilder::add(const std::string& operation, std::vector<int> arguments,
                       std::vector<int64_t> numbers, Value value) {
+  value.is_trained = false;
+  if (operation == "parameter") {
+    value.is_trained =
+        case_.parameters[static_cast<size_t>(numbers[0])].requires_grad;
+  } else if (operation != "detach") {
+    for (const int argument : arguments) {
+      value.is_trained = value.is_trained || at(argument).is_trained;
+    }
+  }
   case_.nodes.push_back({operation, std::move(arguments), std::move(numbers)});
   values_.push_back(std::move(value));
   return static_cast<int>(values_.size()) - 1;
@@ -133,8 +141,9 @@ int GraphBuilder::random_value(bool is_batched) {
   return random_.once_in(2) ? fitting.back() : random_.pick(fitting);
 }
 
-int GraphBuilder::last_batched() const {
+int GraphBuilder::last_batched(bool is_trained) const {
   for (size_t i = values_.size(); i-- > 0;) {
+    if (is_trained && !values_[i].is_trained) continue;
     if (values_[i].is_usable && values_[i].is_batched) {
       return static_cast<int>(i);
     }
@@ -164,7 +173,7 @@ void GraphBuilder::grow() {
     case 11:
       return grow_structure(random_value(true));
     case 12:
-      return random_.once_in(4) ? grow_coupled(random_value(true))
+      return random_.once_in(2) ? grow_coupled(random_value(true))
                                 : grow_layer(random_value(true));
     case 13:
       return grow_shared(random_value(false));
@@ -202,7 +211,7 @@ void GraphBuilder::add_odd_parameters() {
 }
 
 void GraphBuilder::choose_outputs(bool is_gathered) {
-  case_.outputs = {last_batched()};
+  case_.outputs = {last_batched(true)};
   if (random_.once_in(3)) case_.outputs.push_back(random_value(true));
   if (random_.once_in(6)) {
     const int u = random_value(false);

@@ -22,8 +22,9 @@ class GraphBuilder {
   /// What is known of a value of the program.
   struct Value {
     bool is_batched = false;
-    Shape shape{};          ///< without the batch dimension
-    bool is_usable = true;  ///< a real (or complex) tensor
+    Shape shape{};            ///< without the batch dimension
+    bool is_usable = true;    ///< a real (or complex) tensor
+    bool is_trained = false;  ///< a parameter gets a gradient through it
   };
 
   void add_inputs();
@@ -48,11 +49,8 @@ class GraphBuilder {
   void choose_outputs(bool is_gathered);
 
   int random_value(bool is_batched);
-  int last_batched() const;
+  int last_batched(bool is_trained = false) const;
   bool is_complex() const { return case_.dtype == "complex"; }
-  bool is_low_precision() const {
-    return case_.dtype == "half" || case_.dtype == "bfloat16";
-  }
   const Value& at(int x) const { return values_[static_cast<size_t>(x)]; }
   /// The tensor dimension of feature dimension `d` of `x`.
   int64_t dim(int x, int64_t d) const { return d + (at(x).is_batched ? 1 : 0); }

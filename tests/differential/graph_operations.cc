@@ -213,8 +213,8 @@ void GraphBuilder::grow_layer(int x) {
     Shape found = input.shape;
     found.push_back(width);
     const auto index = static_cast<int>(i);
-    add(random_.once_in(2) ? "embedding" : "index", {table, index}, {},
-        {.is_batched = true, .shape = found});
+    add(!is_complex() && random_.once_in(2) ? "embedding" : "index",
+        {table, index}, {}, {.is_batched = true, .shape = found});
     return;
   }
   if (features == 0) return grow_binary(x);

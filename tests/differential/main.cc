@@ -12,6 +12,8 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include "lockstep/base/env.h"
+#include "tests/comm/rank_tasks.h"
 #include "tests/differential/check.h"
 #include "tests/differential/generator.h"
 #include "tests/differential/isolation.h"
@@ -27,6 +29,7 @@ struct Options {
   double seconds = 0;
   double deadline_s = 60;
   std::string replay;
+  bool has_processes = false;
   bool shrinks = false;
   bool shows = false;
   std::string found;
@@ -99,10 +102,9 @@ class Fuzzer {
     };
     const size_t count = options_.seconds > 0 ? SIZE_MAX : options_.cases;
     run_isolated(
-        count, options_.deadline_s,
-        [&](size_t i) { return check(generate(options_.kind, seed_of(i))); },
+        count, options_.deadline_s, [&](size_t i) { return check(case_at(i)); },
         [&](size_t i, const Verdict& verdict) {
-          report(generate(options_.kind, seed_of(i)), verdict);
+          report(case_at(i), verdict);
           return findings_ < options_.most_findings &&
                  (options_.seconds <= 0 || seconds() < options_.seconds);
         });
@@ -126,7 +128,11 @@ class Fuzzer {
   }
 
  private:
-  uint64_t seed_of(size_t i) const { return options_.seed + i; }
+  Case case_at(size_t i) const {
+    Case of = generate(options_.kind, options_.seed + i);
+    of.has_processes = options_.has_processes && of.ranks > 1;
+    return of;
+  }
 
   void report(const Case& of, const Verdict& verdict) {
     ++cases_;
@@ -197,6 +203,8 @@ int fuzz(int argc, char** argv) {
                  "Shrink and keep only findings with this in their text");
   app.add_option("--most-findings", options.most_findings, "Then it ends")
       ->capture_default_str();
+  app.add_flag("--processes", options.has_processes,
+               "Ranks are processes, not threads");
   app.add_flag("--shrink", options.shrinks, "Make failing cases small");
   app.add_flag("--show", options.shows, "Print failing cases");
   CLI11_PARSE(app, argc, argv);
@@ -208,6 +216,10 @@ int fuzz(int argc, char** argv) {
 }  // namespace lockstep::differential
 
 int main(int argc, char** argv) {
+  // A rank that is a process of its own.
+  if (const auto task = lockstep::env("LOCKSTEP_TEST_TASK")) {
+    return lockstep::run_as_rank(*task);
+  }
   if (argc > 1 && std::string(argv[1]) == "fuzz") {
     return lockstep::differential::fuzz(argc - 1, argv + 1);
   }

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/world.h"
+#include "tests/differential/case.h"
+#include "tests/differential/trace.h"
+
+namespace lockstep::differential {
+
+/// What a rank saw.
+struct RankRun {
+  std::string name;
+  Trace trace;
+};
+
+/// Trains the module of a case as a rank of `world`.
+Trace play_on_rank(const Case& of, const World& world);
+
+/// The same on each rank, which is a process of this program.
+std::vector<RankRun> run_in_processes(const Case& of);
+
+}  // namespace lockstep::differential
