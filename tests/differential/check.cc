@@ -81,7 +81,8 @@ class Checker {
   /// shards' weights are powers of two, and so are exact.
   bool promises_bits_of_data_parallel() const {
     if (case_.kind != "ddp" || case_.ranks != 2 || case_.average == "none" ||
-        case_.loss == "force" || has_operation(case_, "dropout")) {
+        case_.loss == "force" || case_.has_l2 ||
+        has_operation(case_, "dropout")) {
       return false;
     }
     return std::all_of(
