@@ -142,9 +142,8 @@ Tensor loss_of(const Case& of, const IValue& outputs, const IValue& target,
   return total;
 }
 
-std::vector<Tensor> backward_with_gradients(const Case& of,
-                                            const IValue& outputs,
-                                            const Batch& batch) {
+bool backward_with_gradients(const Case& of, const IValue& outputs,
+                             const Batch& batch) {
   std::vector<Tensor> leaves = leaves_of(outputs);
   if (batch.residual.defined()) leaves[0] = leaves[0] + batch.residual;
   if (batch.marks.ne(0).any().item<bool>()) {
@@ -166,8 +165,14 @@ std::vector<Tensor> backward_with_gradients(const Case& of,
                     .to(leaves[i].scalar_type())
                     .div(count));
   }
+  std::vector<Tensor> copies;
+  for (const Tensor& gradient : gradients) copies.push_back(gradient.clone());
   torch::autograd::backward(roots, gradients);
-  return gradients;
+  bool has_changed = false;
+  for (size_t i = 0; i < copies.size(); ++i) {
+    has_changed = has_changed || !torch::equal(copies[i], gradients[i]);
+  }
+  return has_changed;
 }
 
 std::vector<int64_t> chunks_of(int64_t samples, int64_t shards) {

@@ -43,11 +43,10 @@ torch::Tensor loss_of(const Case& of, const c10::IValue& outputs,
                       const std::vector<torch::Tensor>& parameters,
                       const torch::Tensor& x, const torch::Tensor& residual);
 
-/// Backward with a gradient for each output, which is returned as it is after
-/// that.
-std::vector<torch::Tensor> backward_with_gradients(const Case& of,
-                                                   const c10::IValue& outputs,
-                                                   const Batch& batch);
+/// Backward with a gradient for each output. Returns whether that changed one
+/// of these gradients.
+bool backward_with_gradients(const Case& of, const c10::IValue& outputs,
+                             const Batch& batch);
 
 /// The sizes of the parts in which nn.DataParallel cuts `samples` for `shards`.
 std::vector<int64_t> chunks_of(int64_t samples, int64_t shards);

@@ -18,7 +18,7 @@ class Strategy {
     double loss = 0;
     double norm = -1;
     bool is_finite = true;
-    std::vector<torch::Tensor> passed_gradients{};
+    bool has_changed_gradient = false;  ///< of those passed to backward()
   };
 
   explicit Strategy(std::shared_ptr<InterpretedModule> module)
@@ -56,7 +56,7 @@ inline Strategy::Step backward_of(const Case& of, InterpretedModule& module,
                                   const Batch& batch) {
   Strategy::Step step;
   if (of.passes_gradient) {
-    step.passed_gradients = backward_with_gradients(of, outputs, batch);
+    step.has_changed_gradient = backward_with_gradients(of, outputs, batch);
     return step;
   }
   const torch::Tensor loss =
