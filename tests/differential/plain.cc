@@ -22,6 +22,16 @@ void assign(const std::vector<Tensor>& targets,
   }
 }
 
+/// Autograd may give two parameters gradients in one storage, in which it then
+/// adds up, and in which clipping scales, twice. Those are LibTorch's faults
+/// and not what is right.
+void separate_gradients(const InterpretedModule& module) {
+  for (Tensor& parameter : module.unique_parameters()) {
+    Tensor& gradient = parameter.mutable_grad();
+    if (gradient.defined()) gradient = gradient.clone();
+  }
+}
+
 /// As gather() does: batches are concatenated, scalars stacked.
 IValue concatenated(const std::vector<IValue>& parts) {
   std::vector<std::vector<Tensor>> leaves;
@@ -90,7 +100,9 @@ Strategy::Step Plain::backward(const Batch& batch) {
   const Case& of = definition();
   const bool is_ddp = of.kind == "ddp";
   if (!is_ddp && (of.mode == "forward" || !couples_samples(of))) {
-    return backward_of(of, module(), forward(batch), batch);
+    const Step step = backward_of(of, module(), forward(batch), batch);
+    separate_gradients(module());
+    return step;
   }
   Step step;
   const auto shards = shards_of(batch);
@@ -102,6 +114,7 @@ Strategy::Step Plain::backward(const Batch& batch) {
                 shards[s].batch.residual);
     const Tensor weighted = loss * shards[s].weight;
     weighted.backward();
+    separate_gradients(module());
     step.loss += weighted.item<double>();
   }
   return step;
