@@ -192,8 +192,9 @@ class Player {
     if (!is_local() || case_.kind == "ddp" || case_.loss == "force") return;
     for (size_t i = 0; i < batch.inputs.size(); ++i) {
       const Tensor& input = batch.inputs[i];
-      if (!input.defined() || !input.requires_grad()) continue;
-      Tensor gradient = input.grad();
+      // An input that the module changes in place is no leaf any more.
+      if (!case_.inputs[i].requires_grad || !input.defined()) continue;
+      const Tensor gradient = input.is_leaf() ? input.grad() : Tensor();
       trace_.add(label(fmt::format("gradient of input {}", i)), gradient);
     }
   }
