@@ -71,12 +71,13 @@ StepResult DataParallelStrategy::step(const Batch& batch, double clip,
     return loss_of(of, outputs, target, parameters, {}, {});
   };
   const Batch own = own_part(batch);
+  const int64_t total = world_.size() > 1 ? batch.samples : -1;
   if (!updates) {
-    return model_->train_step(own.nested_inputs(of), own.nested_target(), loss);
+    return model_->train_step(own.nested_inputs(of), own.nested_target(), loss,
+                              total);
   }
   return model_->train_step(own.nested_inputs(of), own.nested_target(), loss,
-                            *optimizer_, clip,
-                            world_.size() > 1 ? batch.samples : -1);
+                            *optimizer_, clip, total);
 }
 
 Strategy::Step DataParallelStrategy::backward(const Batch& batch) {

@@ -61,6 +61,8 @@ void choose_dtype(Case& of, Random& random) {
 
 void choose_optimizer(Case& of, Random& random) {
   of.optimizer = random.once_in(3) ? "adamw" : "sgd";
+  // AdamW's squares of gradients vanish in half, whoever computes them.
+  if (of.dtype == "half") of.optimizer = "sgd";
   if (of.optimizer == "sgd" && random.once_in(2)) {
     of.momentum = 0.9;
     of.nesterov = random.once_in(2);

@@ -64,7 +64,7 @@ std::vector<Plain::Shard> Plain::shards_of(const Batch& batch) {
     double weight = batch.samples == 0 ? 1.0
                                        : static_cast<double>(size) /
                                              static_cast<double>(batch.samples);
-    if (is_ddp && of.average == "ranks") {
+    if (is_ddp && (of.average == "ranks" || batch.samples == 0)) {
       weight = 1.0 / static_cast<double>(of.ranks);
     }
     if (is_ddp && of.average == "none") weight = 1.0;

@@ -25,27 +25,6 @@ bool has_any(const Case& of, const std::vector<std::string>& events) {
       [&](const std::string& event) { return has_event(of, event); });
 }
 
-bool has_input_gradient(const Case& of) {
-  return std::any_of(
-      of.inputs.begin(), of.inputs.end(),
-      [](const InputSpec& input) { return input.requires_grad; });
-}
-
-/// Whether a batch gives the ranks different numbers of samples.
-bool is_uneven(const Case& of) {
-  for (const Event& event : of.history) {
-    if (event.what != "step" && event.what != "accumulate" &&
-        event.what != "poison") {
-      continue;
-    }
-    const size_t batches = event.what == "accumulate" ? 2 : 1;
-    for (size_t i = 0; i < batches; ++i) {
-      if (event.numbers[i] % of.shards != 0) return true;
-    }
-  }
-  return of.shards % of.ranks != 0;
-}
-
 /// A refusal: what its message has in it, and the cases that may cause it.
 struct Refusal {
   std::string cause;
@@ -79,15 +58,10 @@ const std::vector<Refusal>& refusals() {
        [](const Case& of, const Trace&) {
          return of.kind == "ddp" && has_event(of, "cast");
        }},
-      {"ranks: an uneven batch without its total",
-       {"[ddp]", "samples"},
+      {"ranks: parameters in shared memory were written to",
+       {"[ddp] parameter", "was changed outside of train_step()"},
        [](const Case& of, const Trace&) {
-         return of.kind == "world" && of.mode == "gradients" && is_uneven(of);
-       }},
-      {"ranks: parameters in shared memory were moved",
-       {"[ddp]", "parameter"},
-       [](const Case& of, const Trace&) {
-         return of.kind == "world" && has_any(of, {"load", "cast", "scale"});
+         return of.kind == "world" && has_event(of, "scale");
        }},
       {"ranks: no room for the state of another optimizer",
        {"[ddp] the optimizer has more state"},
@@ -97,25 +71,10 @@ const std::vector<Refusal>& refusals() {
       {"an own optimizer with a parameter twice",
        {"[optim]", "twice"},
        [](const Case& of, const Trace&) { return of.mode == "train_step"; }},
-      {"train_step: a hook on a parameter",
-       {"hook"},
+      {"train_step: a hook on a parameter that the loss uses directly",
+       {"[parallel]", "has a hook"},
        [](const Case& of, const Trace&) {
-         return of.mode != "forward" && has_event(of, "hook");
-       }},
-      {"train_step: parameters in the loss itself",
-       {"[parallel]", "loss"},
-       [](const Case& of, const Trace&) {
-         return of.mode != "forward" && of.has_l2;
-       }},
-      {"train_step: gradients in .grad",
-       {"[parallel]", "grad"},
-       [](const Case& of, const Trace&) {
-         return of.mode == "train_step" && has_event(of, "keep_gradients");
-       }},
-      {"train_step: an input that requires grad",
-       {"input", "grad"},
-       [](const Case& of, const Trace&) {
-         return of.mode != "forward" && has_input_gradient(of);
+         return of.mode != "forward" && has_event(of, "hook") && of.has_l2;
        }},
   };
   return all;

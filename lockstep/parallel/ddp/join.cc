@@ -32,8 +32,11 @@ Reducer::Round Reducer::agree(bool is_active, int64_t samples) {
     case GradientAverage::kNone:
       break;
     case GradientAverage::kSamples:
-      round.weight = static_cast<double>(samples) /
-                     static_cast<double>(std::max<int64_t>(total, 1));
+      // A step without any samples still has a loss, of the parameters alone
+      // say: its mean over the ranks is then the only one there is.
+      round.weight =
+          total > 0 ? static_cast<double>(samples) / static_cast<double>(total)
+                    : 1 / std::max(active, 1.0);
       break;
     case GradientAverage::kRanks:
       round.weight = 1 / (by_all ? world_.size() : std::max(active, 1.0));
