@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <iterator>
 #include <optional>
+#include <unordered_set>
 
 #include <torch/csrc/autograd/functions/utils.h>
 
@@ -10,6 +12,7 @@
 #include "lockstep/parallel/nested.h"
 #include "lockstep/parallel/replica_group.h"
 #include "lockstep/parallel/scatter_gather.h"
+#include "lockstep/parallel/shard_backward.h"
 
 namespace lockstep {
 
@@ -85,12 +88,7 @@ IValue ReplicaGroup::forward(const std::vector<IValue>& inputs) {
   if (!needs_graph || !has_graph) return gathered;
 
   auto node = std::make_shared<ParallelBackward>(shared_from_this(), region);
-  auto edges = torch::autograd::collect_next_edges(parameters_);
-  for (auto& edge :
-       torch::autograd::collect_next_edges(region->inputs.tensors())) {
-    edges.push_back(std::move(edge));
-  }
-  node->set_next_edges(std::move(edges));
+  node->set_next_edges(edges_behind(*region));
   size_t at = 0;
   for_each_tensor(gathered, [&](const Tensor& out, const std::string&) {
     if (output_has_graph[at++]) {
@@ -100,6 +98,46 @@ IValue ReplicaGroup::forward(const std::vector<IValue>& inputs) {
     }
   });
   return gathered;
+}
+
+torch::autograd::edge_list ReplicaGroup::edges_behind(
+    const Region& region) const {
+  std::unordered_set<const void*> reached;
+  for (const auto& of_shard : region.outputs) {
+    std::vector<Tensor> roots;
+    std::copy_if(of_shard.begin(), of_shard.end(), std::back_inserter(roots),
+                 [](const Tensor& output) { return output.requires_grad(); });
+    for (const Tensor& leaf : leaves_below(roots)) {
+      reached.insert(leaf.unsafeGetTensorImpl());
+    }
+  }
+  auto edges = torch::autograd::collect_next_edges(parameters_);
+  std::vector<bool> is_reached(edges.size());
+  for (const auto& of_worker : replicas_) {
+    for (const Replica& replica : of_worker) {
+      const auto& parameters = replica.module().parameters;
+      for (size_t i = 0; i < parameters.size(); ++i) {
+        if (!reached.contains(parameters[i].second.unsafeGetTensorImpl())) {
+          continue;
+        }
+        is_reached[unique_[i]] = true;
+      }
+    }
+  }
+  const auto& inputs = region.inputs.tensors();
+  auto input_edges = torch::autograd::collect_next_edges(inputs);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    is_reached.push_back(
+        std::any_of(region.input_leaves.begin(), region.input_leaves.end(),
+                    [&](const auto& leaves) {
+                      return reached.contains(leaves[i].unsafeGetTensorImpl());
+                    }));
+    edges.push_back(std::move(input_edges[i]));
+  }
+  for (size_t e = 0; e < edges.size(); ++e) {
+    if (!is_reached[e]) edges[e] = {};
+  }
+  return edges;
 }
 
 }  // namespace lockstep

@@ -145,6 +145,10 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   c10::IValue forward_shard(size_t worker, int64_t shard, Replica& replica,
                             const std::vector<c10::IValue>& inputs);
   void finish_buffers(int64_t chunks);
+  /// Where the gradients of the unique parameters and of the inputs go. A
+  /// parameter or input that no output depends on has no edge: the engine would
+  /// call its hooks, with no gradient.
+  torch::autograd::edge_list edges_behind(const Region& region) const;
   std::vector<torch::Tensor> backward(
       Region& region, const std::vector<torch::Tensor>& output_gradients,
       bool keep_graph, std::vector<torch::Tensor>& input_gradients);

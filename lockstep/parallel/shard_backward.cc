@@ -28,31 +28,6 @@ edge_list edges_of(const std::vector<Tensor>& tensors) {
   return edges;
 }
 
-/// The leaves below `roots` whose gradient a backward accumulates, in the
-/// order of a depth-first walk, which is that of the graph alone.
-std::vector<Tensor> leaves_below(const edge_list& roots) {
-  std::vector<Tensor> leaves;
-  std::unordered_set<const Node*> seen;
-  std::vector<Node*> stack;
-  const auto push = [&](const edge_list& edges) {
-    for (auto edge = edges.rbegin(); edge != edges.rend(); ++edge) {
-      if (edge->is_valid()) stack.push_back(edge->function.get());
-    }
-  };
-  push(roots);
-  while (!stack.empty()) {
-    Node* node = stack.back();
-    stack.pop_back();
-    if (!seen.insert(node).second) continue;
-    if (const auto* leaf = dynamic_cast<const AccumulateGrad*>(node)) {
-      leaves.push_back(leaf->variable);
-    } else {
-      push(node->next_edges());
-    }
-  }
-  return leaves;
-}
-
 /// The leaves that belong neither to the replica nor to the shard's inputs.
 std::vector<Tensor> others_among(const std::vector<Tensor>& found,
                                  const ShardLeaves& leaves) {
@@ -164,6 +139,29 @@ ShardGradients capturing_backward(const edge_list& roots,
 
 }  // namespace
 
+std::vector<Tensor> leaves_below(const std::vector<Tensor>& roots) {
+  std::vector<Tensor> leaves;
+  std::unordered_set<const Node*> seen;
+  std::vector<Node*> stack;
+  const auto push = [&](const edge_list& edges) {
+    for (auto edge = edges.rbegin(); edge != edges.rend(); ++edge) {
+      if (edge->is_valid()) stack.push_back(edge->function.get());
+    }
+  };
+  push(edges_of(roots));
+  while (!stack.empty()) {
+    Node* node = stack.back();
+    stack.pop_back();
+    if (!seen.insert(node).second) continue;
+    if (const auto* leaf = dynamic_cast<const AccumulateGrad*>(node)) {
+      leaves.push_back(leaf->variable);
+    } else {
+      push(node->next_edges());
+    }
+  }
+  return leaves;
+}
+
 bool has_hooks(const Tensor& leaf) {
   if (!torch::autograd::impl::get_autograd_meta(leaf)) return false;
   if (!torch::autograd::impl::hooks(leaf).empty() ||
@@ -192,9 +190,9 @@ ShardGradients shard_backward(const std::vector<Tensor>& roots,
     result.parameters.resize(leaves.originals.size());
     return result;
   }
+  const std::vector<Tensor> found = leaves_below(used_roots);
   const edge_list edges = edges_of(used_roots);
   used_roots.clear();
-  const std::vector<Tensor> found = leaves_below(edges);
   const std::vector<Tensor> others = others_among(found, leaves);
   try {
     if (!others.empty()) {

@@ -54,6 +54,12 @@ ShardGradients shard_backward(const std::vector<torch::Tensor>& roots,
                               const std::vector<torch::Tensor>& gradients,
                               bool keep_graph, const ShardLeaves& leaves);
 
+/// The leaves whose gradient a backward from `roots`, which require grad,
+/// accumulates; in the order of a depth-first walk, which is that of the graph
+/// alone.
+std::vector<torch::Tensor> leaves_below(
+    const std::vector<torch::Tensor>& roots);
+
 /// Whether a backward would call a hook of the user's on `leaf`'s gradient.
 bool has_hooks(const torch::Tensor& leaf);
 
