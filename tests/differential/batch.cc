@@ -27,6 +27,12 @@ Tensor squares_of(const Tensor& values) {
                              : values * values;
 }
 
+/// What a strategy gathers or averages is defined for samples.
+void check_samples(const Tensor& output, int64_t samples) {
+  TORCH_CHECK(output.dim() > 0 && output.size(0) == samples,
+              "the first output is not one of ", samples, " samples");
+}
+
 /// `target` in the shape of `output`, whose first dimension is the samples.
 Tensor target_like(const Tensor& target, const Tensor& output) {
   std::vector<int64_t> shape(static_cast<size_t>(output.dim()), 1);
@@ -123,6 +129,7 @@ Tensor loss_of(const Case& of, const IValue& outputs, const IValue& target,
     throw std::runtime_error("marked sample in the loss");
   }
   std::vector<Tensor> leaves = leaves_of(outputs);
+  check_samples(leaves[0], wanted.size(0));
   if (of.has_residual && residual.defined()) leaves[0] = leaves[0] + residual;
   if (of.loss == "force") {
     const auto forces = torch::autograd::grad({leaves[0].sum()}, {x}, {},
@@ -145,6 +152,7 @@ Tensor loss_of(const Case& of, const IValue& outputs, const IValue& target,
 bool backward_with_gradients(const Case& of, const IValue& outputs,
                              const Batch& batch) {
   std::vector<Tensor> leaves = leaves_of(outputs);
+  check_samples(leaves[0], batch.samples);
   if (batch.residual.defined()) leaves[0] = leaves[0] + batch.residual;
   if (batch.marks.ne(0).any().item<bool>()) {
     throw std::runtime_error("marked sample in the loss");

@@ -19,9 +19,10 @@ struct Batch {
   int64_t samples = 0;
   std::vector<torch::Tensor> inputs;  ///< leaves; undefined: not there
   std::vector<bool> is_none;
-  torch::Tensor target;    ///< [samples]
-  torch::Tensor marks;     ///< [samples]; not 0: the loss throws
-  torch::Tensor residual;  ///< a leaf that is added to the first output
+  torch::Tensor target;  ///< [samples]
+  torch::Tensor marks;   ///< [samples]; not 0: the loss throws
+  torch::Tensor residual_leaf;
+  torch::Tensor residual;  ///< made of it; is added to the first output
 
   c10::IValue nested_inputs(const Case& of) const;
   c10::IValue nested_target() const;

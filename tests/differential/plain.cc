@@ -61,7 +61,8 @@ std::vector<Plain::Shard> Plain::shards_of(const Batch& batch) {
   if (is_ddp) sizes.resize(static_cast<size_t>(of.shards), 0);
   int64_t begin = 0;
   for (const int64_t size : sizes) {
-    double weight = batch.samples == 0 ? 1.0
+    // Without any sample, ranks have no share, but one shard is the batch.
+    double weight = batch.samples == 0 ? (is_ddp ? 0.0 : 1.0)
                                        : static_cast<double>(size) /
                                              static_cast<double>(batch.samples);
     if (is_ddp && (of.average == "ranks" || batch.samples == 0)) {
