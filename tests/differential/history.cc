@@ -126,9 +126,11 @@ class Player {
                               .vec();
       }
       residual_shape_[0] = samples;
-      batch.residual = torch::full(residual_shape_, 0.25,
-                                   torch::TensorOptions().dtype(dtype_))
-                           .requires_grad_();
+      batch.residual_leaf = torch::full(residual_shape_, 0.25,
+                                        torch::TensorOptions().dtype(dtype_))
+                                .requires_grad_();
+      // Before the forward, so that its backward comes after the model's.
+      batch.residual = batch.residual_leaf.sin();
     }
     return batch;
   }
@@ -183,8 +185,8 @@ class Player {
       trace_.add(label("backward() changed a gradient passed to it"),
                  step.has_changed_gradient ? 1 : 0);
     }
-    if (batch.residual.defined()) {
-      trace_.add(label("gradient of the residual"), batch.residual.grad());
+    if (batch.residual_leaf.defined()) {
+      trace_.add(label("gradient of the residual"), batch.residual_leaf.grad());
     }
   }
 
