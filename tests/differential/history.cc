@@ -146,8 +146,8 @@ class Player {
       const Batch batch = make(0, sizes[0], flaw, sample);
       const auto step = strategy_.train(batch, clip_);
       trace_.add(label("loss"), step.loss);
-      if (clip_ > 0 && step.is_finite) trace_.add(label("norm"), step.norm);
       record_input_gradients(batch);
+      if (clip_ > 0 && step.is_finite) trace_.add(label("norm"), step.norm);
       if (!step.is_finite) check_no_bad_gradient();
       return;
     }
