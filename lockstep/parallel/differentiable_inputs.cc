@@ -19,9 +19,27 @@ IValue DifferentiableInputs::cut_from_graph(const IValue& part,
                                             std::vector<Tensor>& leaves) const {
   size_t at = 0;
   return map_tensors(part, [&](const Tensor& chunk) {
-    if (!requires_grad_[at++]) return chunk.detach();
-    leaves.push_back(chunk.detach().requires_grad_());
+    const bool is_leaf = requires_grad_[at++];
+    // With a version counter of its own: a shard that writes to its chunk does
+    // not touch what another one has saved.
+    Tensor own = chunk.is_inference() ? chunk.detach() : chunk.variable_data();
+    if (!is_leaf) return own;
+    leaves.push_back(own.requires_grad_());
     return leaves.back();
+  });
+}
+
+void DifferentiableInputs::pass_on_writes(const IValue& part,
+                                          const IValue& cut) {
+  std::vector<Tensor> chunks;
+  for_each_tensor(part, [&](const Tensor& chunk, const std::string&) {
+    chunks.push_back(chunk);
+  });
+  size_t at = 0;
+  for_each_tensor(cut, [&](const Tensor& own, const std::string&) {
+    const Tensor& chunk = chunks[at++];
+    if (own.is_inference() || own._version() == 0) return;
+    if (own.is_alias_of(chunk)) torch::autograd::impl::bump_version(chunk);
   });
 }
 

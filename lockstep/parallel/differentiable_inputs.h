@@ -24,6 +24,10 @@ class DifferentiableInputs {
   c10::IValue cut_from_graph(const c10::IValue& part,
                              std::vector<torch::Tensor>& leaves) const;
 
+  /// Tells the graphs that saved the batch if a forward wrote to its `cut` of
+  /// `part`: their backward is then refused, as in LibTorch.
+  static void pass_on_writes(const c10::IValue& part, const c10::IValue& cut);
+
   /// The gradient of each of tensors(), concatenated along `dim` on the
   /// tensor's device from `gradients[shard][i]`; zeros where a shard has none,
   /// undefined where no shard has one. `leaves[shard][i]` gives the shapes.

@@ -56,6 +56,7 @@ IValue ReplicaGroup::forward(const std::vector<IValue>& inputs) {
         region->inputs.cut_from_graph(parts[s], region->input_leaves[s]);
     outputs[s] = forward_shard(worker, shard, replica,
                                chunk.toTupleRef().elements().vec());
+    DifferentiableInputs::pass_on_writes(parts[s], chunk);
   };
   for_each_shard(own_shards_.first + chunks, forward_part, region->stream);
   collect_phases();

@@ -239,6 +239,9 @@ std::shared_ptr<torch::nn::Module> clone_module(
 }
 
 torch::jit::Module clone_module(const torch::jit::Module& module) {
+  // Else the copies are computed from the original's parameters, which get the
+  // gradients themselves, from all threads.
+  const torch::NoGradGuard no_grad;
   return module.deepcopy();
 }
 

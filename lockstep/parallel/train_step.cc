@@ -91,11 +91,9 @@ StepResult ReplicaGroup::train_step(const std::vector<IValue>& inputs,
     const auto part = static_cast<size_t>(shard - own_shards_.first);
     const torch::AutoGradMode with_grad(true);
     replica.drop_gradients();
-    std::vector<IValue> arguments =
-        differentiable.cut_from_graph(shards.parts[part], leaves[part])
-            .toTupleRef()
-            .elements()
-            .vec();
+    const IValue chunk =
+        differentiable.cut_from_graph(shards.parts[part], leaves[part]);
+    std::vector<IValue> arguments = chunk.toTupleRef().elements().vec();
     const IValue shard_target = std::move(arguments.back());
     arguments.pop_back();
     agent::enter(agent::Phase::kForward);
@@ -106,6 +104,7 @@ StepResult ReplicaGroup::train_step(const std::vector<IValue>& inputs,
     const Tensor shard_loss = loss(output, shard_target);
     check_loss(shard_loss);
     output = IValue();  // only the graph holds on to it
+    DifferentiableInputs::pass_on_writes(shards.parts[part], chunk);
     span.emplace("backward", TraceCategory::kCompute, shard);
     agent::enter(agent::Phase::kBackward);
     worker_phases_[worker].forward_s += phase.restart();

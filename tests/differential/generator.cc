@@ -185,6 +185,8 @@ bool is_possible(const Case& of, const Event& event, Random& random) {
   }
   const bool moves =
       event.what == "cast" || event.what == "load" || event.what == "scale";
+  // A write to parameters that ranks share is refused by the next step only.
+  if (event.what == "scale" && of.kind == "world") return false;
   if (moves && of.kind == "world") return random.once_in(4);
   return true;
 }

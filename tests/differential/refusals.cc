@@ -58,11 +58,6 @@ const std::vector<Refusal>& refusals() {
        [](const Case& of, const Trace&) {
          return of.kind == "ddp" && has_event(of, "cast");
        }},
-      {"ranks: parameters in shared memory were written to",
-       {"[ddp] parameter", "was changed outside of train_step()"},
-       [](const Case& of, const Trace&) {
-         return of.kind == "world" && has_event(of, "scale");
-       }},
       {"ranks: no room for the state of another optimizer",
        {"[ddp] the optimizer has more state"},
        [](const Case& of, const Trace&) {

@@ -234,6 +234,25 @@ TEST(DataParallel, RunsTorchScript) {
   EXPECT_TRUE(y.allclose(x.matmul(w)));
   y.sum().backward();
   EXPECT_TRUE(w.grad().allclose(x.t().matmul(torch::ones({5, 2}))));
+
+  // The replicas' parameters are leaves of their own.
+  const Tensor before = w.detach().clone();
+  w.mutable_grad().reset();
+  auto sgd = optim::sgd({w}, {.lr = 1});
+  model->train_step(
+      {x}, torch::zeros({5, 2}),
+      [](const c10::IValue& output, const c10::IValue& target) {
+        const Tensor predicted = output.toGenericDict().at("y").toTensor();
+        return (predicted - target.toTensor()).sum();
+      },
+      *sgd);
+  // The mean of the shards' sums, weighted by their 3 and 2 samples.
+  const Tensor ones = torch::ones({5, 2});
+  const Tensor weights =
+      torch::tensor({0.6, 0.6, 0.6, 0.4, 0.4}, torch::kFloat).unsqueeze(1);
+  const Tensor expected = x.t().matmul(ones * weights);
+  EXPECT_TRUE((before - w.detach()).allclose(expected, 1e-5, 1e-5));
+  EXPECT_FALSE(w.grad().defined());
 }
 
 struct TiedImpl : torch::nn::Cloneable<TiedImpl> {
