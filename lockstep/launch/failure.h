@@ -42,9 +42,9 @@ std::vector<Failure> failures_from_json(const std::string& text);
 /// one may have needed until after it to say why: makes it a cause.
 void admit_late_causes(std::vector<Failure>& failures);
 
-/// The earliest that is a cause, and not a consequence if there is one; the
-/// earliest of all if none is a cause; null if there is none. A rank that runs
-/// out of memory needs longer to say so than another that misses it.
+/// The earliest failure that is a cause and not a consequence. If all are
+/// consequences: the earliest of all. Without failures: null. (A rank that runs
+/// out of memory needs longer to say so than another rank that misses it.)
 const Failure* root_cause(const std::vector<Failure>& failures);
 
 /// The report that ends a failed job's output: other failures in short, then

@@ -87,7 +87,7 @@ class Worker {
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  /// The next verdict; crash or hang if there is none.
+  /// The next verdict. If the child ends or is silent: a crash or a hang.
   Verdict next() {
     deadline_ =
         std::chrono::steady_clock::now() +

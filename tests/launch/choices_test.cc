@@ -157,7 +157,7 @@ TEST(ProgramCommand, TakesThePythonOfTheShell) {
   ::unsetenv("PYTHON_EXEC");
   ::unsetenv("VIRTUAL_ENV");
   EXPECT_EQ(python(), "python3");
-  // One that has no interpreter any more is none.
+  // A virtual environment whose interpreter is gone is passed over.
   ::setenv("VIRTUAL_ENV", folder.path("venv").c_str(), 1);
   EXPECT_EQ(python(), "python3");
   const auto own = folder.path("venv/bin/python3");
