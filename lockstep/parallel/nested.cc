@@ -47,9 +47,9 @@ IValue rebuild(const IValue& prototype, std::vector<IValue> children) {
     const auto tuple = prototype.toTuple();
     // Names of a named tuple live in its type, which holds for the copy when
     // every element keeps its own type; the names are worth keeping only then.
-    // To ask an unnamed tuple for its type is to ask every tensor in it for its
-    // strides. An undefined tensor has none, and no named tuple has one: there
-    // it is None.
+    // type() of an unnamed tuple reads the strides of every tensor in it, which
+    // an undefined tensor does not have. A named tuple never holds an undefined
+    // tensor: it holds None instead.
     if (!has_undefined(prototype) && tuple->type()->schema()) {
       return c10::ivalue::Tuple::createNamed(std::move(children),
                                              tuple->type<c10::TupleType>());
