@@ -3,6 +3,7 @@
 
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include "lockstep/base/blocked_sigpipe.h"
 #include "lockstep/base/env.h"
 #include "lockstep/comm/backends.h"
 #include "lockstep/comm/network.h"
@@ -22,6 +23,8 @@ void prepare_gloo() {
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(
     const BackendOptions& options) {
   prepare_gloo();
+  // Also for the threads that Gloo starts here, which write to sockets.
+  const BlockedSigpipe blocked;
   using Gloo = c10d::ProcessGroupGloo;
   auto gloo_options = Gloo::Options::create(options.timeout);
   const auto interface = env("GLOO_SOCKET_IFNAME");

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/blocked_sigpipe.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/call_of.h"
 #include "lockstep/comm/dense.h"
@@ -23,6 +24,7 @@ GlooCollectives::GlooCollectives(c10::intrusive_ptr<c10d::Backend> gloo,
 
 void GlooCollectives::run(const shm::Call& call, Timeout timeout,
                           const std::function<void()>& task) {
+  const BlockedSigpipe blocked;
   try {
     if (is_debug_detail()) check_calls(call, timeout);
     task();
@@ -194,6 +196,7 @@ void GlooCollectives::barrier(Timeout timeout) {
 
 // Of Gloo's own: it sends messages that no tag of a user's reaches.
 void GlooCollectives::monitored_barrier(Timeout timeout, bool wait_all_ranks) {
+  const BlockedSigpipe blocked;
   try {
     gloo_->monitoredBarrier({.device_ids = {}, .timeout = timeout},
                             wait_all_ranks);

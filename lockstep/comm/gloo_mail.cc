@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "lockstep/base/blocked_sigpipe.h"
 #include "lockstep/base/first_line.h"
 
 namespace lockstep {
@@ -59,6 +60,7 @@ GlooMail::GlooMail(c10d::Backend& gloo, RankNames names,
       outputs_{tensor},
       dense_(tensor),
       timeout_(timeout) {
+  const BlockedSigpipe blocked;
   try {
     gloo_work_ = start(gloo, operation, byte_view(dense_.dense()));
   } catch (const std::exception& error) {

@@ -149,6 +149,8 @@ void World::Impl::choose_backend(const std::vector<std::string>& places) {
                                              host_name(), ::getpid()));
     collectives = std::make_unique<GlooCollectives>(connect_gloo(options),
                                                     std::move(names));
+    // A rank that ends while others still connect would make those fail.
+    all_gather_text("connected");
   }
   auto made = c10::make_intrusive<QueuedBackend>(std::move(collectives), rank,
                                                  size, timeout);

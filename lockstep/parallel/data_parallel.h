@@ -119,7 +119,7 @@ class DataParallelImpl {
   }
   int64_t copy_bytes() const { return group_->copy_bytes(); }
   /// Gives this rank rank 0's buffers, as they were after the last step; the
-  /// next forward would do it.
+  /// next forward would do it. What was loaded since stays.
   void load_buffers() { group_->load_buffers(); }
   /// Makes the replicas anew from the module as it is now. Of several ranks
   /// each has to call it.

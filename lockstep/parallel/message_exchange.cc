@@ -107,6 +107,7 @@ ShardRange MessageExchange::bytes_of_rank(int rank) const {
 Tensor MessageExchange::flatten(const PartialSum& partial) const {
   Tensor flat = torch::empty({at_.back()}, torch::kUInt8);
   for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters_[i].numel() == 0) continue;
     const Tensor& gradient = partial.gradients[i].tensor();
     std::byte* at = data_of(flat) + at_[i];
     if (gradient.defined()) {

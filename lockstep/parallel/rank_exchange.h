@@ -52,7 +52,8 @@ class RankExchange {
   virtual void begin_step(bool is_driven) { static_cast<void>(is_driven); }
   /// Gives this rank parameters of its own.
   virtual void unshare_parameters() {}
-  /// Gives every rank rank 0's buffers, as they were at the last end_step().
+  /// Gives every rank rank 0's buffers, as they were at the last end_step(),
+  /// but for those that were loaded or written to since.
   virtual void load_buffers() = 0;
   /// Brings the partial sums of all ranks together, and completes `totals`.
   /// Throws InvalidArgument if the ranks' numbers of samples differ.

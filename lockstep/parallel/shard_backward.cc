@@ -148,7 +148,9 @@ std::vector<Tensor> leaves_below(const std::vector<Tensor>& roots) {
       if (edge->is_valid()) stack.push_back(edge->function.get());
     }
   };
-  push(edges_of(roots));
+  // The node of a root that is a leaf itself lives by this edge alone.
+  const edge_list first = edges_of(roots);
+  push(first);
   while (!stack.empty()) {
     Node* node = stack.back();
     stack.pop_back();

@@ -150,13 +150,20 @@ std::span<SharedExchange::Table::Range> SharedExchange::ranges(int rank) const {
   return {reinterpret_cast<Table::Range*>(at), most_partials_};
 }
 
+SharedExchange::BufferSeal SharedExchange::seal_of(const Tensor& buffer) {
+  return {.data = buffer.const_data_ptr(),
+          .version = buffer.is_inference() ? 0 : buffer._version()};
+}
+
 void SharedExchange::load_buffers() {
   if (world_.rank() == 0) return;
   torch::NoGradGuard no_grad;
+  // The version stays: this is no change to what was kept.
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   for (size_t i = 0; i < buffers_.size(); ++i) {
     Tensor buffer = buffers_[i].second;
-    buffer.copy_(kept_buffers_[i]);
+    // What the caller loaded since, on every rank, counts.
+    if (seal_of(buffer) == buffer_seals_[i]) buffer.copy_(kept_buffers_[i]);
   }
 }
 
@@ -188,7 +195,9 @@ int64_t SharedExchange::place(const Tensor& gradient, size_t partial,
     return data - own.data();
   }
   const size_t at = copies_at_ + partial * copy_at_.back() + copy_at_[index];
-  std::memcpy(own.data() + at, data, gradient.nbytes());
+  if (gradient.numel() > 0) {
+    std::memcpy(own.data() + at, data, gradient.nbytes());
+  }
   is_copied_[partial * parameters_.size() + index] = true;
   return static_cast<int64_t>(at);
 }
@@ -291,6 +300,10 @@ void SharedExchange::end_step() {
   meet(world_);
   published_.clear();
   note_parameters();
+  buffer_seals_.clear();
+  for (const auto& [name, buffer] : buffers_) {
+    buffer_seals_.push_back(seal_of(buffer));
+  }
 }
 
 Tensor SharedExchange::make_state(const Tensor& parameter) {

@@ -98,6 +98,14 @@ class SharedExchange : public RankExchange {
   };
   std::vector<Seal> seals_;  // of shared parameters, after the last step
   std::vector<torch::Tensor> kept_buffers_;  // in common_
+  /// Where a buffer's values were after the last step, and which they were.
+  struct BufferSeal {
+    const void* data = nullptr;
+    int64_t version = 0;
+    bool operator==(const BufferSeal&) const = default;
+  };
+  static BufferSeal seal_of(const torch::Tensor& buffer);
+  std::vector<BufferSeal> buffer_seals_;
 
   // Each rank's own: the table, room for copies of gradients, and memory in
   // which most of them are made.

@@ -146,7 +146,8 @@ void SharedExchange::note_parameters() {
 
 void SharedExchange::check_unchanged() {
   for (size_t p = 0; p < seals_.size(); ++p) {
-    if (!is_in_place(p)) continue;
+    // Of tensors without elements nothing is shared.
+    if (!is_in_place(p) || parameters_[p].numel() == 0) continue;
     if (parameters_[p]._version() == seals_[p].version &&
         sample_of(parameters_[p]) == seals_[p].sample) {
       continue;

@@ -174,11 +174,6 @@ bool is_possible(const Case& of, const Event& event, Random& random) {
   if (event.what == "poison") {
     return of.mode != "forward" && random.once_in(3);
   }
-  // What was frozen when it was wrapped is not exchanged, as docs/ddp.md says.
-  if (of.kind == "ddp" && event.what == "unfreeze" &&
-      !of.parameters[static_cast<size_t>(event.numbers[0])].requires_grad) {
-    return false;
-  }
   if (event.what == "cast" || event.what == "freeze" ||
       event.what == "unfreeze") {
     if (of.kind == "ddp") return random.once_in(4);

@@ -146,7 +146,7 @@ class Player {
       const Batch batch = make(0, sizes[0], flaw, sample);
       const auto step = strategy_.train(batch, clip_);
       trace_.add(label("loss"), step.loss);
-      record_input_gradients(batch);
+      if (std::isfinite(step.loss)) record_input_gradients(batch);
       if (clip_ > 0 && step.is_finite) trace_.add(label("norm"), step.norm);
       if (!step.is_finite) check_no_bad_gradient();
       return;
@@ -160,11 +160,14 @@ class Player {
       loss += steps.back().loss;
     }
     if (case_.kind != "ddp") trace_.add(label("loss"), loss);
+    // A step that is skipped gives no gradients.
+    const bool is_skipped = case_.mode == "train_step" && !std::isfinite(loss);
     for (size_t micro = 0; micro < batches.size(); ++micro) {
-      record_input_gradients(batches[micro]);
+      if (!is_skipped) record_input_gradients(batches[micro]);
       record(batches[micro], steps[micro]);
     }
-    if (!std::isfinite(loss)) {
+    // With DistributedDataParallel it is the loss of one rank.
+    if (!std::isfinite(loss) && case_.kind != "ddp") {
       module().zero_grad();
       if (case_.mode == "train_step") check_no_bad_gradient();
       return;
@@ -178,6 +181,8 @@ class Player {
     // Ranks that share their parameters would each update them.
     if (case_.kind == "world" && case_.mode == "gradients") return;
     optimizer_->step();
+    // train_step() uses the gradients up.
+    if (case_.mode == "train_step") module().zero_grad();
   }
 
   void record(const Batch& batch, const Strategy::Step& step) {

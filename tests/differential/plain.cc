@@ -1,5 +1,7 @@
 #include "tests/differential/plain.h"
 
+#include <algorithm>
+
 namespace lockstep::differential {
 
 using c10::IValue;
@@ -30,6 +32,13 @@ void separate_gradients(const InterpretedModule& module) {
     Tensor& gradient = parameter.mutable_grad();
     if (gradient.defined()) gradient = gradient.clone();
   }
+}
+
+bool requires_grad(const IValue& outputs) {
+  const auto leaves = leaves_of(outputs);
+  return std::any_of(leaves.begin(), leaves.end(), [](const Tensor& leaf) {
+    return leaf.defined() && leaf.requires_grad();
+  });
 }
 
 /// As gather() does: batches are concatenated, scalars stacked.
@@ -113,7 +122,12 @@ Strategy::Step Plain::backward(const Batch& batch) {
         loss_of(of, outputs[s], shards[s].batch.nested_target(),
                 module().unique_parameters(), shards[s].batch.inputs[0],
                 shards[s].batch.residual);
-    const Tensor weighted = loss * shards[s].weight;
+    double weight = shards[s].weight;
+    // A backward that does not come to the model is each rank's own.
+    if (is_ddp && !requires_grad(outputs[s])) {
+      weight = 1.0 / static_cast<double>(shards.size());
+    }
+    const Tensor weighted = loss * weight;
     weighted.backward();
     separate_gradients(module());
     step.loss += weighted.item<double>();

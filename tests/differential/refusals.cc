@@ -43,7 +43,8 @@ const std::vector<Refusal>& refusals() {
        {"[ddp]", "no gradient in this backward"},
        [](const Case& of, const Trace& plain) {
          return !of.finds_unused && !of.is_static &&
-                leaves_parameters_unused(plain);
+                (leaves_parameters_unused(plain) ||
+                 has_event(of, "keep_gradients"));
        }},
       {"ddp: a static graph that changes",
        {"[ddp]", "gradients"},
@@ -58,6 +59,9 @@ const std::vector<Refusal>& refusals() {
        [](const Case& of, const Trace&) {
          return of.kind == "ddp" && has_event(of, "cast");
        }},
+      {"ddp: what was frozen at the wrap trains",
+       {"[ddp]", "was frozen when the module was wrapped"},
+       [](const Case& of, const Trace&) { return has_event(of, "unfreeze"); }},
       {"ranks: no room for the state of another optimizer",
        {"[ddp] the optimizer has more state"},
        [](const Case& of, const Trace&) {

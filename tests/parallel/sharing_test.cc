@@ -258,6 +258,55 @@ TEST_P(Sharing, FollowsTorchLoadOnEveryRank) {
             "");
 }
 
+/// Statistics that are loaded and not trained: each rank normalises with them.
+struct NormedImpl : torch::nn::Cloneable<NormedImpl> {
+  NormedImpl() { reset(); }
+  void reset() override {
+    norm = register_module("norm", torch::nn::BatchNorm1d(4));
+    net = register_module("net", std::make_shared<NetImpl>());
+  }
+  Tensor forward(Tensor x) { return net->forward(norm(x)); }
+  torch::nn::BatchNorm1d norm{nullptr};
+  std::shared_ptr<NetImpl> net;
+};
+
+TEST_P(Sharing, FollowsBuffersThatEveryRankLoaded) {
+  EXPECT_EQ(
+      on_ranks(
+          2,
+          [](World world) {
+            const auto make = [] {
+              return filled(std::make_shared<NormedImpl>());
+            };
+            const auto net = make(), alone = make();
+            const DataParallel<NormedImpl> model(
+                net, {Device{}},
+                DataParallelOptions().world(world).intra_op_threads(1));
+            const auto sgd = optim::sgd(net->parameters(), {.lr = 0.1});
+            torch::optim::SGD plain(alone->parameters(), 0.1);
+            const int64_t own = kBatch / world.size();
+            for (int step = 0; step < 4; ++step) {
+              for (const auto& each : {net, alone}) {
+                each->norm->eval();
+                each->norm->running_mean.set_data(torch::full({4}, 0.5 * step));
+                torch::NoGradGuard no_grad;
+                each->norm->running_var.mul_(1.5);
+              }
+              const int64_t first = step * kBatch + world.rank() * own;
+              model->train_step(inputs(first, own), targets(first, own),
+                                loss_of, *sgd);
+              plain.zero_grad();
+              loss_of(alone->forward(inputs(step * kBatch, kBatch)),
+                      targets(step * kBatch, kBatch))
+                  .backward();
+              plain.step();
+              check_same(net->parameters(), alone->parameters(), kTolerance);
+              check_same(net->buffers(), alone->buffers(), kTolerance);
+            }
+          }),
+      "");
+}
+
 TEST(SharedParameters, RefusesParametersThatOneRankAloneLoaded) {
   const std::string failure =
       testing_ddp::failure_of(2, "shm", [](World world) {

@@ -157,6 +157,7 @@ void Reducer::on_gradient(size_t p, const Tensor& incoming) {
   if (stays || !options_.gradient_as_bucket_view()) own_gradient(p, incoming);
   if (pass.only_counts) {
     if (pass.awaited[p]++ == 0) pass.arrivals.push_back(p);
+    pass.has_gradient[p] = pass.has_gradient[p] || is_defined;
     return;
   }
   if (pass.awaited[p] == 0) {
@@ -241,12 +242,9 @@ void Reducer::check_same_parameters() {
 void Reducer::settle_static_graph() {
   Pass& pass = *pass_;
   expected_ = pass.awaited;
-  for (size_t p = 0; p < parameters_.size(); ++p) {
-    pass.has_gradient[p] = expected_[p] > 0;
-  }
   exchange_used();
   const auto arrivals = std::exchange(pass.arrivals, {});
-  for (const size_t p : arrivals) arrive(p, true);
+  for (const size_t p : arrivals) arrive(p, pass.has_gradient[p]);
   for (size_t p = 0; p < parameters_.size(); ++p) {
     if (expected_[p] == 0) arrive(p, false);
   }

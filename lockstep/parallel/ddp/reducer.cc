@@ -56,7 +56,10 @@ Reducer::Reducer(const World& world, ModuleHandle module,
     : options_(options), world_(world), module_(std::move(module)) {
   std::set<const void*> seen;
   for (const auto& [name, parameter] : module_.parameters) {
-    if (!parameter.requires_grad()) continue;
+    if (!parameter.requires_grad()) {
+      frozen_.emplace_back(name, parameter);
+      continue;
+    }
     if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
     names_.push_back(name);
     parameters_.push_back(parameter);
@@ -161,6 +164,14 @@ void Reducer::follow_parameters() {
     }
     const auto now = torch::autograd::impl::grad_accumulator(parameter);
     if (is_alike && now != accumulators_[p]) hook(p);
+  }
+  for (const auto& [name, parameter] : frozen_) {
+    if (!parameter.requires_grad() || !is_synced_) continue;
+    give_up({.what = fmt::format("parameter '{}' was frozen when the module "
+                                 "was wrapped, and requires a gradient now, "
+                                 "which would not be exchanged",
+                                 name),
+             .fix = "wrap the module again after requires_grad_(true)"});
   }
 }
 

@@ -134,7 +134,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   /// Hooks into the node of p that autograd has now.
   void hook(size_t p);
   /// Follows what replaced a parameter's memory (torch::load). Throws for
-  /// another type, device or shape.
+  /// another type, device or shape, and for what trains only now.
   void follow_parameters();
   void lay_out(const std::vector<size_t>& order);
   void follow_arrivals(int root, const std::vector<size_t>& arrivals);
@@ -201,6 +201,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   ModuleHandle module_;
   std::vector<std::string> names_;
   std::vector<torch::Tensor> parameters_;  // that train, each once
+  ModuleHandle::Named frozen_;             // that did not at the wrap
   torch::Device device_ = torch::kCPU;
   std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;
   std::vector<Hooks> hooks_;  // in those, and in earlier ones that graphs have

@@ -273,6 +273,18 @@ TEST_P(DdpGraph, AModuleThatWasCastAfterwardsIsAnError) {
   EXPECT_PRED2(contains, failure, "moved or cast after the module was wrapped");
 }
 
+TEST_P(DdpGraph, WhatWasFrozenAtTheWrapAndTrainsLaterIsAnError) {
+  const std::string failure = on_ranks(2, [](World world) {
+    auto net = filled(std::make_shared<NetImpl>());
+    Tensor late = net->parameters()[0].requires_grad_(false);
+    DistributedDataParallel<NetImpl> model(net, world);
+    model(inputs(0, 1)).sum().backward();
+    late.requires_grad_(true);
+    model(inputs(0, 1)).sum().backward();
+  });
+  EXPECT_PRED2(contains, failure, "was frozen when the module was wrapped");
+}
+
 TEST_P(DdpGraph, FrozenModelsPassGradientsToTheirInputs) {
   EXPECT_EQ(on_ranks(2,
                      [](World world) {
