@@ -38,7 +38,8 @@ std::string cure(int code) {
 }
 
 [[noreturn]] void fail(std::string_view act, std::string_view path, int code) {
-  throw IoError({.what = fmt::format("can't {} {}: {}", act, path,
+  throw IoError({.code = ErrorCode::kFileAccess,
+                 .what = fmt::format("can't {} {}: {}", act, path,
                                      std::generic_category().message(code)),
                  .fix = cure(code)});
 }
@@ -152,7 +153,8 @@ std::string read_file(const std::string& path, size_t max_bytes) {
   if (::fstat(file.get(), &status) != 0) fail("read", path, errno);
   const auto size = static_cast<size_t>(status.st_size);
   const auto refuse = [&](const std::string& got) {
-    throw IoError({.what = path + " is too large",
+    throw IoError({.code = ErrorCode::kFileTooLarge,
+                   .what = path + " is too large",
                    .expected = fmt::format("at most {} bytes", max_bytes),
                    .got = got});
   };

@@ -26,7 +26,8 @@ namespace fs = std::filesystem;
 [[noreturn]] void fail(std::string_view act, const std::string& path,
                        int code) {
   throw IoError(
-      {.what = fmt::format("can't {} {}: {}", act, path, std::strerror(code))});
+      {.code = ErrorCode::kFileAccess,
+       .what = fmt::format("can't {} {}: {}", act, path, std::strerror(code))});
 }
 
 fs::path parent_of(const std::string& path) {

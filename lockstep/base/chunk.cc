@@ -13,7 +13,8 @@ namespace lockstep {
 std::vector<int64_t> chunk_sizes(int64_t n, int64_t k) {
   if (n < 0 || k < 1) {
     throw InvalidArgument(
-        "parallel", {.what = "a batch can't be chunked",
+        "parallel", {.code = ErrorCode::kBadBatch,
+                     .what = "a batch can't be chunked",
                      .expected = "a size of at least 0 over at least 1 device",
                      .got = fmt::format("{} over {}", n, k)});
   }

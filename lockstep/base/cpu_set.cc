@@ -76,7 +76,8 @@ std::optional<std::vector<int>> cores_of_job() {
         std::from_chars(word.data(), word.data() + word.size(), core);
     if (error != std::errc() || end != word.data() + word.size() || core < 0) {
       throw InvalidArgument("env",
-                            {.what = fmt::format("bad {}", kCoresVariable),
+                            {.code = ErrorCode::kBadVariable,
+                             .what = fmt::format("bad {}", kCoresVariable),
                              .expected = "numbers such as 0,1,2",
                              .got = *text,
                              .fix = "unset it"});
@@ -107,7 +108,8 @@ const std::vector<int>& allowed_cores() {
 
 void pin_thread(const std::vector<int>& cores) {
   if (cores.empty()) {
-    throw IoError({.what = "can't pin a thread to no core at all"});
+    throw IoError({.code = ErrorCode::kCoreBinding,
+                   .what = "can't pin a thread to no core at all"});
   }
   const auto [least, most] = std::minmax_element(cores.begin(), cores.end());
   const bool is_sane = *least >= 0 && *most < (1 << 20);
@@ -120,7 +122,8 @@ void pin_thread(const std::vector<int>& cores) {
     if (::sched_setaffinity(0, mask.bytes, mask.set.get()) == 0) return;
     code = errno;
   }
-  throw IoError({.what = fmt::format("can't pin a thread to cores {}: {}",
+  throw IoError({.code = ErrorCode::kCoreBinding,
+                 .what = fmt::format("can't pin a thread to cores {}: {}",
                                      fmt::join(cores, ", "),
                                      std::generic_category().message(code)),
                  .expected = fmt::format("some of cores {}",

@@ -12,7 +12,8 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& name, const std::string& expected,
                          const std::string& value) {
-  throw InvalidArgument("env", {.what = "can't use the variable " + name,
+  throw InvalidArgument("env", {.code = ErrorCode::kBadVariable,
+                                .what = "can't use the variable " + name,
                                 .expected = expected,
                                 .got = "'" + value + "'",
                                 .fix = "correct it or unset it"});

@@ -10,12 +10,14 @@ std::string message(std::string_view component, const Problem& problem) {
     text += (problem.expected.empty() ? "; got " : ", got ") + problem.got;
   }
   if (!problem.fix.empty()) text += "; " + problem.fix;
+  text += " [" + std::string(name_of(problem.code.value)) + "]";
   return text;
 }
 
 }  // namespace
 
 Error::Error(std::string_view component, const Problem& problem)
-    : std::runtime_error(message(component, problem)) {}
+    : std::runtime_error(message(component, problem)),
+      code_(problem.code.value) {}
 
 }  // namespace lockstep

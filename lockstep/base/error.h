@@ -4,10 +4,20 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/base/error_code.h"
+
 namespace lockstep {
 
-/// The parts of an error message. Empty parts are left out.
+/// An ErrorCode that can't be forgotten: it has no default.
+struct RequiredErrorCode {
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  constexpr RequiredErrorCode(ErrorCode code) : value(code) {}
+  ErrorCode value;
+};
+
+/// The code of an error and the parts of its message. Empty parts are left out.
 struct Problem {
+  RequiredErrorCode code;
   std::string what;
   std::string expected{};
   std::string got{};
@@ -15,10 +25,14 @@ struct Problem {
 };
 
 /// Base of every exception that Lockstep throws. Its message reads
-/// `[component] what; expected X, got Y; fix`.
+/// `[component] what; expected X, got Y; fix [code]`.
 class Error : public std::runtime_error {
  public:
   Error(std::string_view component, const Problem& problem);
+  ErrorCode code() const noexcept { return code_; }
+
+ private:
+  ErrorCode code_;
 };
 
 /// The caller passed something that can't be: a bad option, shape or value.

@@ -26,7 +26,8 @@ std::string limit_in_words(int error) {
 }
 
 Problem problem_of(const std::string& what, int error) {
-  return {.what = what,
+  return {.code = ErrorCode::kOutOfResources,
+          .what = what,
           .got = std::strerror(error) + limit_in_words(error),
           .fix = error == EMFILE   ? "raise the limit of open files: ulimit -n"
                  : error == ENFILE ? "raise the system's limit of open files: "

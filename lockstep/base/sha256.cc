@@ -11,13 +11,16 @@ namespace lockstep {
 namespace {
 
 [[noreturn]] void refuse(const char* what) {
-  throw InvalidArgument("sha256", {.what = what, .fix = "start a new Sha256"});
+  throw InvalidArgument("sha256", {.code = ErrorCode::kCryptography,
+                                   .what = what,
+                                   .fix = "start a new Sha256"});
 }
 
 void check(int result) {
   if (result == 1) return;
   throw InvalidArgument("sha256",
-                        {.what = "OpenSSL has no SHA-256",
+                        {.code = ErrorCode::kCryptography,
+                         .what = "OpenSSL has no SHA-256",
                          .fix = "check its configuration (OPENSSL_CONF)"});
 }
 

@@ -13,7 +13,8 @@ std::thread start_thread(const char* component, const std::string& purpose,
     return std::thread(std::move(task));
   } catch (const std::system_error& error) {
     throw Error(component,
-                {.what = "can't start a thread for " + purpose,
+                {.code = ErrorCode::kThreadStart,
+                 .what = "can't start a thread for " + purpose,
                  .got = error.code().message(),
                  .fix = "raise the limit on threads (ulimit -u, the "
                         "container's pids limit) or on memory (ulimit -v), or "

@@ -27,7 +27,8 @@ constexpr int kPollMs = 100;
 constexpr size_t kMaxOutputBytes = 16 << 20;
 
 [[noreturn]] void fail(const std::string& what, int error) {
-  throw IoError({.what = fmt::format("{}: {}", what, std::strerror(error))});
+  throw IoError({.code = ErrorCode::kProcessStart,
+                 .what = fmt::format("{}: {}", what, std::strerror(error))});
 }
 
 struct Pipe {

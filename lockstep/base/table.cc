@@ -77,7 +77,8 @@ void Table::align(std::vector<Align> alignment) {
 void Table::add_row(std::vector<std::string> cells) {
   if (cells.size() > header_.size()) {
     throw InvalidArgument(
-        "report", {.what = "a table's row has too many cells",
+        "report", {.code = ErrorCode::kInternal,
+                   .what = "a table's row has too many cells",
                    .expected = fmt::format("at most {}", header_.size()),
                    .got = std::to_string(cells.size())});
   }

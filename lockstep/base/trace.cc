@@ -48,7 +48,8 @@ TraceCategory parse_trace_category(std::string_view name) {
   const auto found = std::find(kCategories.begin(), kCategories.end(), name);
   if (found == kCategories.end()) {
     throw InvalidArgument("trace",
-                          {.what = "there is no such category of spans",
+                          {.code = ErrorCode::kUnknownName,
+                           .what = "there is no such category of spans",
                            .expected = "step, compute, communication or wait",
                            .got = fmt::format("'{}'", name)});
   }
@@ -93,7 +94,8 @@ TraceRecording::TraceRecording(int rank, size_t max_spans)
   const std::lock_guard lock(recordings().mutex);
   if (!recordings().by_rank.try_emplace(rank, this).second) {
     throw InvalidArgument(
-        "trace", {.what = fmt::format("rank {} is recorded already", rank),
+        "trace", {.code = ErrorCode::kInternal,
+                  .what = fmt::format("rank {} is recorded already", rank),
                   .expected = "one recording of a rank at a time"});
   }
   ++detail::trace_recordings;

@@ -29,7 +29,8 @@ void check_finite(const Manifest& manifest, const std::string& path,
     const std::string found = models::describe_not_finite(name, tensor);
     if (found.empty()) continue;
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
-    throw CheckpointError({.what = fmt::format("{}: {}", path, found),
+    throw CheckpointError({.code = ErrorCode::kCheckpointDamaged,
+                           .what = fmt::format("{}: {}", path, found),
                            .expected = "finite numbers, as were saved",
                            .fix = "use another checkpoint"});
   }
@@ -42,7 +43,8 @@ void check_digest(const std::string& checkpoint, const CheckpointInfo& info,
   const std::string found = parameter_digest(tensors);
   if (found == info.parameter_sha256) return;
   throw CheckpointError(
-      {.what = checkpoint + " has other parameters than its manifest says",
+      {.code = ErrorCode::kCheckpointDamaged,
+       .what = checkpoint + " has other parameters than its manifest says",
        .expected = "parameter_sha256 " + info.parameter_sha256,
        .got = found,
        .fix = "use another checkpoint"});
@@ -59,7 +61,8 @@ std::map<std::string, Tensor> read_optimizer_state(
     for (const auto& [name, tensor] : part.tensors) {
       if (state.emplace(name, tensor).second) continue;
       throw CheckpointError(
-          {.what = fmt::format("{}: '{}' is in another file, too", path, name),
+          {.code = ErrorCode::kCheckpointDamaged,
+           .what = fmt::format("{}: '{}' is in another file, too", path, name),
            .fix = "use another checkpoint"});
     }
   }
@@ -78,7 +81,8 @@ CheckpointReader open_checkpoint(const std::string& dir) {
     return CheckpointReader(dir);
   }
   if (!fs::is_directory(dir, ignored)) {
-    throw CheckpointError({.what = "there is no folder " + dir,
+    throw CheckpointError({.code = ErrorCode::kCheckpointMissing,
+                           .what = "there is no folder " + dir,
                            .fix = "name the --out-dir of a run, or one of its "
                                   "step-* folders"});
   }
@@ -93,7 +97,8 @@ CheckpointReader open_checkpoint(const std::string& dir) {
     }
   }
   throw CheckpointError(
-      {.what = "there is no whole checkpoint in " + dir,
+      {.code = ErrorCode::kCheckpointMissing,
+       .what = "there is no whole checkpoint in " + dir,
        .expected = fmt::format("a folder step-* with {}, {} and {}",
                                kManifestFile, kModelFile, optimizer_file(0, 1)),
        .got = reason.empty() ? "none" : reason});
@@ -114,7 +119,8 @@ bool CheckpointReader::has(const std::string& file) const {
 std::string CheckpointReader::model_file() const {
   const std::string path = path_ + "/" + kModelFile;
   if (has(kModelFile)) return path;
-  throw CheckpointError({.what = path + " is not of this checkpoint",
+  throw CheckpointError({.code = ErrorCode::kCheckpointDamaged,
+                         .what = path + " is not of this checkpoint",
                          .fix = "use another checkpoint"});
 }
 
@@ -132,7 +138,8 @@ std::shared_ptr<models::Model> CheckpointReader::make(
   } catch (const InvalidArgument& error) {
     const models::ModelSpec& spec = info().model;
     throw CheckpointError(
-        {.what = fmt::format("{} describes a model that is not in it ({})",
+        {.code = ErrorCode::kCheckpointDamaged,
+         .what = fmt::format("{} describes a model that is not in it ({})",
                              path_ + "/" + kManifestFile, error.what()),
          .expected = fmt::format("a model of at most {} numbers in {} tensors, "
                                  "as {} has",

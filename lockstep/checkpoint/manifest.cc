@@ -31,7 +31,10 @@ std::string file_checksum(const std::string& path) {
     checksum.add(
         std::string_view(buffer.data(), static_cast<size_t>(file.gcount())));
   }
-  if (!file.eof()) throw IoError({.what = "can't read " + path});
+  if (!file.eof()) {
+    throw IoError(
+        {.code = ErrorCode::kFileAccess, .what = "can't read " + path});
+  }
   return checksum.hex();
 }
 
@@ -67,7 +70,8 @@ class Reader {
   explicit Reader(const std::string& path) : path_(path) {}
 
   [[noreturn]] void refuse(const std::string& what, const std::string& got) {
-    throw CheckpointError({.what = path_ + " is damaged",
+    throw CheckpointError({.code = ErrorCode::kCheckpointDamaged,
+                           .what = path_ + " is damaged",
                            .expected = what,
                            .got = got,
                            .fix = "use another checkpoint"});
@@ -179,23 +183,27 @@ class Reader {
 void check_file(const std::string& path, const CheckpointFile& file) {
   std::error_code error;
   if (std::filesystem::is_symlink(path, error)) {
-    throw CheckpointError({.what = path + " is a link",
+    throw CheckpointError({.code = ErrorCode::kCheckpointDamaged,
+                           .what = path + " is a link",
                            .expected = "the file itself",
                            .fix = "copy what it leads to, if you trust it"});
   }
   const uint64_t found = std::filesystem::file_size(path, error);
   if (error) {
-    throw CheckpointError(
-        {.what = "can't read " + path, .got = error.message()});
+    throw CheckpointError({.code = ErrorCode::kFileAccess,
+                           .what = "can't read " + path,
+                           .got = error.message()});
   }
   if (found != file.bytes) {
-    throw CheckpointError({.what = path + " is not as it was written",
+    throw CheckpointError({.code = ErrorCode::kCheckpointDamaged,
+                           .what = path + " is not as it was written",
                            .expected = fmt::format("{} bytes", file.bytes),
                            .got = fmt::format("{}", found),
                            .fix = "use another checkpoint"});
   }
   if (const std::string digest = file_checksum(path); digest != file.xxh128) {
-    throw CheckpointError({.what = path + " is not as it was written",
+    throw CheckpointError({.code = ErrorCode::kCheckpointDamaged,
+                           .what = path + " is not as it was written",
                            .expected = "XXH128 " + file.xxh128,
                            .got = digest,
                            .fix = "use another checkpoint"});
@@ -236,7 +244,8 @@ Manifest parse_manifest(const std::string& path, std::string_view text) {
   const int64_t version = reader.whole(object, "lockstep_checkpoint");
   if (version != kFormatVersion) {
     throw CheckpointError(
-        {.what = path + " is of another version of the format",
+        {.code = ErrorCode::kCheckpointVersion,
+         .what = path + " is of another version of the format",
          .expected = fmt::format("{}", kFormatVersion),
          .got = fmt::format("{}", version)});
   }
@@ -266,15 +275,17 @@ std::string read_manifest_text(const std::string& folder) {
   // A pipe under this name would be waited for.
   if (std::filesystem::exists(status) &&
       !std::filesystem::is_regular_file(status)) {
-    throw CheckpointError({.what = path + " can't be used",
+    throw CheckpointError({.code = ErrorCode::kCheckpointDamaged,
+                           .what = path + " can't be used",
                            .expected = "a file",
                            .got = "a link or something else"});
   }
   try {
     return read_file(path, kMaxManifestBytes);
   } catch (const IoError& error) {
-    throw CheckpointError(
-        {.what = folder + " is no whole checkpoint", .got = error.what()});
+    throw CheckpointError({.code = ErrorCode::kCheckpointDamaged,
+                           .what = folder + " is no whole checkpoint",
+                           .got = error.what()});
   }
 }
 
@@ -286,8 +297,9 @@ Manifest read_manifest(const std::string& folder) {
       check_file(folder + "/" + file.name, file);
     }
   } catch (const IoError& error) {
-    throw CheckpointError(
-        {.what = folder + " is no whole checkpoint", .got = error.what()});
+    throw CheckpointError({.code = ErrorCode::kCheckpointDamaged,
+                           .what = folder + " is no whole checkpoint",
+                           .got = error.what()});
   }
   return manifest;
 }

@@ -22,7 +22,8 @@ std::vector<std::string> check_finite(const CheckpointPart& part) {
     if (found.empty()) continue;
     // What was saved before is worth more.
     if (i < part.parameters) {
-      throw CheckpointError({.what = "a parameter is not finite: " + found});
+      throw CheckpointError({.code = ErrorCode::kNotFinite,
+                             .what = "a parameter is not finite: " + found});
     }
     not_finite.push_back(name);
   }

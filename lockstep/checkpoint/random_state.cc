@@ -47,7 +47,8 @@ void set_random_state(const std::map<std::string, torch::Tensor>& state,
       generator.set_state(saved->second);
     } catch (const std::exception& error) {
       throw CheckpointError(
-          {.what = fmt::format("the state of the random numbers of {} can't "
+          {.code = ErrorCode::kStateMismatch,
+           .what = fmt::format("the state of the random numbers of {} can't "
                                "be used",
                                name),
            .got = first_line(error.what()),

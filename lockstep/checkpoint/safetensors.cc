@@ -37,12 +37,14 @@ class InputFile {
     if (fd_ < 0 || fstat(fd_, &status) != 0) {
       const int code = errno;
       close_file();
-      throw CheckpointError(
-          {.what = "can't open " + path, .got = std::strerror(code)});
+      throw CheckpointError({.code = ErrorCode::kFileAccess,
+                             .what = "can't open " + path,
+                             .got = std::strerror(code)});
     }
     if (!S_ISREG(status.st_mode)) {
       close_file();
-      throw CheckpointError({.what = "can't read " + path,
+      throw CheckpointError({.code = ErrorCode::kFileAccess,
+                             .what = "can't read " + path,
                              .expected = "a safetensors file",
                              .got = S_ISDIR(status.st_mode)
                                         ? "a folder"
@@ -63,7 +65,8 @@ class InputFile {
       if (got < 0 && errno == EINTR) continue;
       if (got <= 0) {
         throw CheckpointError(
-            {.what = fmt::format("can't read {} at byte {}", path_, offset),
+            {.code = ErrorCode::kFileAccess,
+             .what = fmt::format("can't read {} at byte {}", path_, offset),
              .got = got == 0 ? "the end of the file" : std::strerror(errno)});
       }
       offset += static_cast<uint64_t>(got);
@@ -97,7 +100,8 @@ void refuse_torch_save(const std::string& path, const InputFile& file) {
   const bool is_pickle = begin[0] == 0x80 && begin[1] >= 2 && begin[1] <= 5;
   if (!is_zip && !is_pickle) return;
   throw CheckpointError(
-      {.what = path + " is no safetensors file",
+      {.code = ErrorCode::kMalformedSafetensors,
+       .what = path + " is no safetensors file",
        .expected = "tensors only, as the Python package safetensors saves them",
        .got = fmt::format("a file of torch.save ({})",
                           is_zip ? "a zip archive" : "a pickle"),
@@ -111,7 +115,8 @@ void refuse_torch_save(const std::string& path, const InputFile& file) {
 std::string read_header(const std::string& path, const InputFile& file) {
   uint64_t length = 0;
   if (file.bytes() < kPrefixBytes) {
-    throw CheckpointError({.what = path + " is too short",
+    throw CheckpointError({.code = ErrorCode::kMalformedSafetensors,
+                           .what = path + " is too short",
                            .expected = "8 bytes and a header",
                            .got = fmt::format("{} bytes", file.bytes())});
   }
@@ -119,14 +124,16 @@ std::string read_header(const std::string& path, const InputFile& file) {
   refuse_torch_save(path, file);
   if (length > kMaxSafeTensorsHeader) {
     throw CheckpointError(
-        {.what = path + ": the header's length can't be right",
+        {.code = ErrorCode::kMalformedSafetensors,
+         .what = path + ": the header's length can't be right",
          .expected = fmt::format("at most {} bytes", kMaxSafeTensorsHeader),
          .got = fmt::format("{}", length),
          .fix = "the file is damaged or not safetensors"});
   }
   if (length > file.bytes() - kPrefixBytes) {
     throw CheckpointError(
-        {.what = path + " ends within its header",
+        {.code = ErrorCode::kMalformedSafetensors,
+         .what = path + " ends within its header",
          .expected = fmt::format("{} bytes of header", length),
          .got = fmt::format("{}", file.bytes() - kPrefixBytes)});
   }
@@ -142,7 +149,8 @@ torch::Tensor allocate(const std::string& path, const SafeTensorsEntry& entry) {
     return torch::empty(entry.shape, entry.dtype);
   } catch (const c10::Error& error) {
     throw CheckpointError(
-        {.what = fmt::format("{}: no memory for tensor {}", path,
+        {.code = ErrorCode::kOutOfMemory,
+         .what = fmt::format("{}: no memory for tensor {}", path,
                              quote(entry.name)),
          .expected = fmt::format("{} bytes", entry.end - entry.begin),
          .got = error.what_without_backtrace()});
@@ -158,7 +166,8 @@ torch::Tensor read_tensor(const std::string& path, const InputFile& file,
   if (entry.dtype == torch::kBool &&
       std::any_of(bytes.begin(), bytes.end(),
                   [](std::byte value) { return value > std::byte{1}; })) {
-    throw CheckpointError({.what = fmt::format("{}: tensor {} of type BOOL",
+    throw CheckpointError({.code = ErrorCode::kMalformedSafetensors,
+                           .what = fmt::format("{}: tensor {} of type BOOL",
                                                path, quote(entry.name)),
                            .expected = "bytes 0 and 1",
                            .got = "others"});
@@ -174,7 +183,8 @@ void write_safetensors(const std::string& path, const SafeTensors& content,
   for (const auto& [name, tensor] : content.tensors) {
     if (!tensor.defined() || tensor.layout() != torch::kStrided) {
       throw CheckpointError(
-          {.what = "can't write tensor " + name,
+          {.code = ErrorCode::kFileAccess,
+           .what = "can't write tensor " + name,
            .expected = "a dense tensor",
            .got = tensor.defined() ? "a sparse one" : "an undefined one"});
     }

@@ -40,7 +40,8 @@ constexpr std::array<DtypeName, 10> kDtypes{{{"F64", torch::kFloat64},
                                 const std::string& expected,
                                 const std::string& got) {
   throw CheckpointError(
-      {.what = fmt::format("{}: tensor {} {}", path, quote(name), what),
+      {.code = ErrorCode::kMalformedSafetensors,
+       .what = fmt::format("{}: tensor {} {}", path, quote(name), what),
        .expected = expected,
        .got = got});
 }
@@ -144,14 +145,16 @@ std::map<std::string, std::string> read_metadata(const std::string& path,
                                                  const json& object) {
   std::map<std::string, std::string> metadata;
   if (!object.is_object()) {
-    throw CheckpointError({.what = path + ": bad __metadata__",
+    throw CheckpointError({.code = ErrorCode::kMalformedSafetensors,
+                           .what = path + ": bad __metadata__",
                            .expected = "an object of strings",
                            .got = brief(object)});
   }
   for (const auto& [key, value] : object.items()) {
     if (!value.is_string()) {
       throw CheckpointError(
-          {.what = fmt::format("{}: bad __metadata__ {}", path, quote(key)),
+          {.code = ErrorCode::kMalformedSafetensors,
+           .what = fmt::format("{}: bad __metadata__ {}", path, quote(key)),
            .expected = "a string",
            .got = brief(value)});
     }
@@ -189,7 +192,8 @@ void check_coverage(const std::string& path,
   }
   if (covered != data_bytes) {
     throw CheckpointError(
-        {.what = path + ": there are bytes that no tensor accounts for",
+        {.code = ErrorCode::kMalformedSafetensors,
+         .what = path + ": there are bytes that no tensor accounts for",
          .expected = fmt::format("{} bytes of data", covered),
          .got = fmt::format("{}", data_bytes)});
   }
@@ -202,7 +206,8 @@ std::string_view safetensors_dtype(torch::ScalarType dtype) {
     if (known.dtype == dtype) return known.name;
   }
   throw CheckpointError(
-      {.what = fmt::format("safetensors can't hold tensors of type {}",
+      {.code = ErrorCode::kCheckpointNotSaved,
+       .what = fmt::format("safetensors can't hold tensors of type {}",
                            c10::toString(dtype)),
        .fix = "convert them first"});
 }
@@ -218,7 +223,8 @@ std::string format_safetensors_header(const SafeTensorsHeader& header) {
     for (const auto& entry : header.entries) {
       if (!names.insert(entry.name).second) {
         throw CheckpointError(
-            {.what = fmt::format("can't write two tensors named {}, or one "
+            {.code = ErrorCode::kCheckpointNotSaved,
+             .what = fmt::format("can't write two tensors named {}, or one "
                                  "with a reserved name",
                                  quote(entry.name))});
       }
@@ -228,15 +234,17 @@ std::string format_safetensors_header(const SafeTensorsHeader& header) {
           fmt::join(entry.shape, ","), entry.begin, entry.end);
     }
   } catch (const json::exception& error) {
-    throw CheckpointError(
-        {.what = "a name or metadata is not UTF-8", .got = error.what()});
+    throw CheckpointError({.code = ErrorCode::kCheckpointNotSaved,
+                           .what = "a name or metadata is not UTF-8",
+                           .got = error.what()});
   }
   if (text.back() == ',') text.pop_back();
   text += "}";
   text.resize((text.size() + 7) / 8 * 8, ' ');
   if (text.size() > kMaxSafeTensorsHeader) {
     throw CheckpointError(
-        {.what = "the names and shapes do not fit",
+        {.code = ErrorCode::kCheckpointNotSaved,
+         .what = "the names and shapes do not fit",
          .expected = fmt::format("a header of {} bytes", kMaxSafeTensorsHeader),
          .got = fmt::format("{}", text.size())});
   }
@@ -251,7 +259,8 @@ SafeTensorsHeader parse_safetensors_header(const std::string& path,
   // Spaces or a byte order mark are JSON, but the format has none there.
   if (!root.is_object() || !text.starts_with('{')) {
     throw CheckpointError(
-        {.what = path + ": bad header",
+        {.code = ErrorCode::kMalformedSafetensors,
+         .what = path + ": bad header",
          .expected = "a JSON object from its first byte on",
          .got = root.is_object() ? "something before it" : brief(root)});
   }

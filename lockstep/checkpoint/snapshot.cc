@@ -109,7 +109,8 @@ NamedTensors section(std::span<const std::byte> bytes, Kind kind,
   if (found.layout != layout_of(like) || found.at > bytes.size() ||
       needed > bytes.size() - found.at) {
     throw CheckpointError(
-        {.what = "the snapshot in memory is of another model or optimizer",
+        {.code = ErrorCode::kStateMismatch,
+         .what = "the snapshot in memory is of another model or optimizer",
          .fix = "go on from a checkpoint: --snapshot-every 0"});
   }
   return views(const_cast<std::byte*>(bytes.data()), found.at, like);
@@ -135,7 +136,8 @@ Snapshot::Snapshot(agent::SnapshotMemory memory,
       bytes.size() > kTensorsAt && header_of(bytes).magic == kMagic &&
       header_of(bytes).info_bytes < kTensorsAt - sizeof(Header);
   if (!has_header) {
-    throw CheckpointError({.what = "the memory for snapshots holds none"});
+    throw CheckpointError({.code = ErrorCode::kCheckpointDamaged,
+                           .what = "the memory for snapshots holds none"});
   }
   info_ = parse_manifest(
               "the snapshot in memory",
@@ -214,7 +216,8 @@ void SnapshotWriter::save(const CheckpointContent& content) {
                         .info_bytes = info.size(),
                         .sections = layout_->sections};
     if (sizeof(Header) + info.size() > kTensorsAt) {
-      throw CheckpointError({.what = "the snapshot's description is too long",
+      throw CheckpointError({.code = ErrorCode::kCheckpointNotSaved,
+                             .what = "the snapshot's description is too long",
                              .got = fmt::format("{} bytes", info.size()),
                              .fix = "train with --snapshot-every 0"});
     }

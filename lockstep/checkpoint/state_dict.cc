@@ -114,7 +114,8 @@ std::vector<Copy> match(const torch::nn::Module& module,
   if (!missing.empty() || !unexpected.empty() || !misshapen.empty() ||
       !of_other_type.empty()) {
     throw CheckpointError(
-        {.what = fmt::format("{} does not fit the model{}{}{}{}",
+        {.code = ErrorCode::kStateMismatch,
+         .what = fmt::format("{} does not fit the model{}{}{}{}",
                              source.empty() ? "the state dict" : source,
                              listed("missing", missing),
                              listed("unexpected", unexpected),

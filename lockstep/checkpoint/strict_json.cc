@@ -21,7 +21,8 @@ constexpr size_t kMaxListed = 64;
   std::replace_if(
       got.begin(), got.end(),
       [](char letter) { return letter < ' ' || letter > '~'; }, '?');
-  throw CheckpointError({.what = path + " holds what is not JSON",
+  throw CheckpointError({.code = ErrorCode::kMalformedJson,
+                         .what = path + " holds what is not JSON",
                          .got = got,
                          .fix = "the file is damaged or of another kind"});
 }
@@ -51,7 +52,8 @@ class StrictBuilder : public nlohmann::json_sax<json> {
     const auto [place, is_new] = open_.back()->emplace(name, nullptr);
     if (!is_new) {
       throw CheckpointError(
-          {.what = fmt::format("{}: its JSON has {} twice{}", path_,
+          {.code = ErrorCode::kMalformedJson,
+           .what = fmt::format("{}: its JSON has {} twice{}", path_,
                                quote(name), is_of_root ? "" : within())});
     }
     value_ = &*place;
@@ -100,7 +102,8 @@ class StrictBuilder : public nlohmann::json_sax<json> {
 
   [[noreturn]] void refuse(const std::string& what) const {
     throw CheckpointError(
-        {.what = fmt::format("{}: its JSON {}{}", path_, what, within())});
+        {.code = ErrorCode::kMalformedJson,
+         .what = fmt::format("{}: its JSON {}{}", path_, what, within())});
   }
 
   const std::string& path_;

@@ -94,7 +94,8 @@ CheckpointWriter::CheckpointWriter(std::string dir, int keep,
   if (keep_ < kFewest) {
     throw InvalidArgument(
         "checkpoint",
-        {.what = "too few checkpoints are kept",
+        {.code = ErrorCode::kBadOption,
+         .what = "too few checkpoints are kept",
          .expected = fmt::format("at least {}: one may be damaged", kFewest),
          .got = fmt::format("{}", keep_)});
   }
@@ -244,7 +245,8 @@ void CheckpointWriter::finish() {
   wait();
   if (failure_.empty()) return;
   throw CheckpointError(
-      {.what = "the last checkpoint of the run was not written",
+      {.code = ErrorCode::kCheckpointNotSaved,
+       .what = "the last checkpoint of the run was not written",
        .got = failure_,
        .fix = last_.empty() ? "" : "the last whole one is " + last_});
 }
@@ -253,7 +255,8 @@ std::string save_checkpoint(const std::string& dir, const models::Model& model,
                             const optim::Optimizer& optimizer,
                             const CheckpointInfo& info, int keep) {
   if (info.step < 0) {
-    throw InvalidArgument("checkpoint", {.what = "can't save a checkpoint",
+    throw InvalidArgument("checkpoint", {.code = ErrorCode::kCheckpointNotSaved,
+                                         .what = "can't save a checkpoint",
                                          .expected = "a step of at least 0",
                                          .got = std::to_string(info.step)});
   }

@@ -66,13 +66,15 @@ train::RunReport read_run(const std::string& path) {
   const std::string text = read_file(path, kMaxReportBytes);
   const auto json = nlohmann::json::parse(text, nullptr, false);
   if (json.is_discarded()) {
-    throw IoError({.what = path + " is not JSON",
+    throw IoError({.code = ErrorCode::kMalformedJson,
+                   .what = path + " is not JSON",
                    .expected = "a run.json that `lockstep train` wrote"});
   }
   try {
     return train::run_report_from_json(json);
   } catch (const Error& error) {
-    throw IoError({.what = fmt::format("{}: {}", path, error.what())});
+    throw IoError({.code = ErrorCode::kMalformedJson,
+                   .what = fmt::format("{}: {}", path, error.what())});
   }
 }
 

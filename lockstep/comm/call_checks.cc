@@ -26,7 +26,8 @@ std::string describe(const at::Tensor& tensor) {
 void CallChecks::refuse(const std::string& what, const std::string& expected,
                         const std::string& got, const std::string& fix) const {
   throw InvalidArgument(
-      "comm", {.what = fmt::format("{} on rank {} of {}: {}", operation_, rank_,
+      "comm", {.code = ErrorCode::kCallsDiffer,
+               .what = fmt::format("{} on rank {} of {}: {}", operation_, rank_,
                                    size_, what),
                .expected = expected,
                .got = got,

@@ -36,7 +36,8 @@ at::Tensor scaled(const at::Tensor& tensor, const c10d::ReduceOp& op) {
   const auto* supplement =
       dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
   if (supplement == nullptr) {
-    throw CommError({.what = "premul_sum without a factor",
+    throw CommError({.code = ErrorCode::kBadTensor,
+                     .what = "premul_sum without a factor",
                      .fix = "make it with c10d::makeNCCLPreMulSum()"});
   }
   const at::Tensor& factor = supplement->tensor_factor;

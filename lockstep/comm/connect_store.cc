@@ -68,7 +68,8 @@ Store join_torchruns(const Environment& environment, milliseconds timeout) {
                                                options);
   } catch (const std::exception& error) {
     throw CommError(
-        {.what = fmt::format("rank {} can't reach the store at {}",
+        {.code = ErrorCode::kStoreUnreachable,
+         .what = fmt::format("rank {} can't reach the store at {}",
                              environment.rank, address(environment)),
          .got = first_line(error.what()),
          .fix = "check that torchrun's agent runs, MASTER_ADDR and "
@@ -108,7 +109,8 @@ std::shared_ptr<store::Server> serve(const Environment& environment,
     served = {.server = server, .port = port};
     return server;
   }
-  throw CommError({.what = fmt::format("rank 0 can't serve the store at {}",
+  throw CommError({.code = ErrorCode::kCannotListen,
+                   .what = fmt::format("rank 0 can't serve the store at {}",
                                        address(environment)),
                    .got = "other programs that listen there",
                    .fix = "choose a free MASTER_PORT, or start the ranks with "
@@ -124,7 +126,8 @@ void check_reachable(const Environment& environment) {
     return;
   }
   throw CommError(
-      {.what = "rank 0 can't serve the store to other hosts",
+      {.code = ErrorCode::kCannotListen,
+       .what = "rank 0 can't serve the store to other hosts",
        .expected = "a name or an address by which they reach this host",
        .got = fmt::format("'{}', which here is loopback only",
                           environment.master_addr),
@@ -172,7 +175,8 @@ Store join_rank_0(const Environment& environment, milliseconds timeout) {
     }
   } while (Clock::now() < deadline);
   throw CommError(
-      {.what = fmt::format("rank {} found no store at {} in {} s",
+      {.code = ErrorCode::kStoreUnreachable,
+       .what = fmt::format("rank {} found no store at {} in {} s",
                            environment.rank, address(environment),
                            static_cast<double>(timeout.count()) / 1e3),
        .expected = fmt::format("that of job '{}'", environment.run_id),

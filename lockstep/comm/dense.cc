@@ -13,7 +13,8 @@ void check(const at::Tensor& tensor) {
     return;
   }
   throw CommError(
-      {.what = "shm and gloo work on dense CPU tensors",
+      {.code = ErrorCode::kBadTensor,
+       .what = "shm and gloo work on dense CPU tensors",
        .got = tensor.defined()
                   ? fmt::format("a {} {} tensor", c10::str(tensor.device()),
                                 c10::str(tensor.layout()))
@@ -51,7 +52,8 @@ void check_parts(const std::vector<at::Tensor>& parts, const at::Tensor& like,
   }
   if (is_good) return;
   throw CommError(
-      {.what =
+      {.code = ErrorCode::kBadTensor,
+       .what =
            fmt::format("{} got tensors that don't fit each other", operation),
        .expected = fmt::format("{} of {} x {}", size, like.numel(),
                                c10::toString(like.scalar_type())),

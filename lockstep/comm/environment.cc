@@ -73,7 +73,8 @@ std::string launcher_text(const std::string& name,
                           const std::string& launcher) {
   if (auto value = env(name)) return *value;
   throw InvalidArgument(
-      "env", {.what = "the variable " + name + " is missing",
+      "env", {.code = ErrorCode::kMissingVariable,
+              .what = "the variable " + name + " is missing",
               .expected = "all that " + launcher + " sets",
               .fix = "start the ranks with `lockstep run`, torchrun, srun or "
                      "mpirun, or set it"});

@@ -47,7 +47,8 @@ void GlooCollectives::check_calls(const shm::Call& call, Timeout timeout) {
                 sizeof(theirs));
     if (theirs == call) continue;
     throw CommError(
-        {.what = fmt::format("rank {} and rank {} called different collectives",
+        {.code = ErrorCode::kCallsDiffer,
+         .what = fmt::format("rank {} and rank {} called different collectives",
                              std::min(rank, rank_), std::max(rank, rank_)),
          .got = fmt::format("rank {}: {}; rank {}: {}", rank_, call.describe(),
                             rank, theirs.describe()),
@@ -143,7 +144,8 @@ void GlooCollectives::all_to_all(Tensors& outputs, const Tensors& inputs,
   const auto size = static_cast<size_t>(size_);
   if (outputs.size() != size || inputs.size() != size) {
     throw CommError(
-        {.what = "all_to_all needs a tensor to and from each rank",
+        {.code = ErrorCode::kBadTensor,
+         .what = "all_to_all needs a tensor to and from each rank",
          .expected = fmt::format("{} and {}", size, size),
          .got = fmt::format("{} and {}", inputs.size(), outputs.size())});
   }
@@ -168,7 +170,8 @@ void GlooCollectives::all_to_all(Tensors& outputs, const Tensors& inputs,
       const int64_t got = sent[from * size + static_cast<size_t>(rank_)];
       if (got == output_splits[from]) continue;
       throw CommError(
-          {.what = fmt::format("all_to_all: rank {} sends rank {} another size "
+          {.code = ErrorCode::kCallsDiffer,
+           .what = fmt::format("all_to_all: rank {} sends rank {} another size "
                                "than that expects",
                                from, rank_),
            .expected = fmt::format("{} bytes", output_splits[from]),
@@ -246,7 +249,8 @@ void GlooCollectives::fail(const std::string&) noexcept {
 }
 
 SharedMemory GlooCollectives::share(size_t, Timeout) {
-  throw CommError({.what = "ranks over gloo share no memory",
+  throw CommError({.code = ErrorCode::kNoSharedMemory,
+                   .what = "ranks over gloo share no memory",
                    .fix = "use --backend shm on one host"});
 }
 

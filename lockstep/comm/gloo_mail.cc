@@ -40,7 +40,8 @@ CommError gloo_error(const RankNames& names, int rank,
   const std::string got = first_line(error.what());
   const bool is_timeout = got.find("imed out") != std::string::npos;
   return CommError(
-      {.what = fmt::format("{} {} in {} over gloo",
+      {.code = ErrorCode::kCollectiveFailed,
+       .what = fmt::format("{} {} in {} over gloo",
                            names->at(static_cast<size_t>(rank)),
                            is_timeout ? "timed out" : "failed", operation),
        .got = got,

@@ -21,7 +21,8 @@ constexpr int kMost = 1 << 20;  // tasks, more than any job has
                          std::string_view list) {
   throw InvalidArgument(
       "env",
-      {.what = fmt::format("can't use the variable {}", variable),
+      {.code = ErrorCode::kBadVariable,
+       .what = fmt::format("can't use the variable {}", variable),
        .expected = std::string(expected),
        .got = fmt::format("'{}'{}", list.substr(0, 200),
                           list.size() > 200 ? "..." : ""),

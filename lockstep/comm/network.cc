@@ -45,7 +45,8 @@ std::string local_address_towards(const std::string& peer) {
     std::string address = address_towards(*at);
     if (!address.empty()) return address;
   }
-  throw CommError({.what = fmt::format("no way to host '{}'", peer),
+  throw CommError({.code = ErrorCode::kStoreUnreachable,
+                   .what = fmt::format("no way to host '{}'", peer),
                    .got = result == 0 ? "no route" : ::gai_strerror(result),
                    .fix = "check MASTER_ADDR and the network"});
 }

@@ -29,7 +29,8 @@ std::string address_of_mpirun() {
     return address;
   }
   throw InvalidArgument(
-      "env", {.what = "the ranks are on several hosts and nothing says where "
+      "env", {.code = ErrorCode::kMissingVariable,
+              .what = "the ranks are on several hosts and nothing says where "
                       "rank 0 is",
               .expected = fmt::format("MASTER_ADDR, or an address in {}", kUri),
               .got = "'" + uri + "'",

@@ -123,7 +123,8 @@ at::Tensor QueuedBackend::allocateTensor(long size, at::TensorOptions options) {
   if (size < 0 || !options.device().is_cpu()) {
     throw InvalidArgument(
         "comm",
-        {.what = "can't allocate a tensor in shared memory",
+        {.code = ErrorCode::kBadTensor,
+         .what = "can't allocate a tensor in shared memory",
          .expected = "at least 0 elements, on cpu",
          .got = fmt::format("{} on {}", size, c10::str(options.device()))});
   }

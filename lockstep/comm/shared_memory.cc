@@ -29,7 +29,8 @@ torch::Tensor SharedMemory::tensor(int rank, size_t offset,
       bytes > memory.size() - offset) {
     throw InvalidArgument(
         "comm",
-        {.what = "a tensor does not fit in shared memory",
+        {.code = ErrorCode::kOutOfMemory,
+         .what = "a tensor does not fit in shared memory",
          .expected = fmt::format("an offset that is a multiple of 64 and ends "
                                  "within {} bytes",
                                  memory.size()),

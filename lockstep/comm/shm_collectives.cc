@@ -73,7 +73,8 @@ std::shared_ptr<const shm::Segment> meet(
   }
   const std::vector<uint8_t> message = store.get(key);
   if (message.size() != sizeof(address)) {
-    throw CommError({.what = "rank 0's address of its shared memory is none",
+    throw CommError({.code = ErrorCode::kSharedMemorySetup,
+                     .what = "rank 0's address of its shared memory is none",
                      .expected = fmt::format("{} bytes", sizeof(address)),
                      .got = fmt::format("{} bytes", message.size()),
                      .fix = "run the same build of Lockstep on every rank"});
@@ -185,7 +186,8 @@ void ShmCollectives::all_to_all(Tensors& outputs, const Tensors& inputs,
   const auto size = static_cast<size_t>(size_);
   if (outputs.size() != size || inputs.size() != size) {
     throw CommError(
-        {.what = "all_to_all needs a tensor to and from each rank",
+        {.code = ErrorCode::kBadTensor,
+         .what = "all_to_all needs a tensor to and from each rank",
          .expected = fmt::format("{} and {}", size, size),
          .got = fmt::format("{} and {}", inputs.size(), outputs.size())});
   }

@@ -63,8 +63,10 @@ void wait_as_rank_0(Collectives& collectives, int size, Tags tags,
         collectives.send(message_of(what), other, tags.answer, timeout));
   }
   if (missing.empty()) return;
-  throw CommError(
-      {.what = what, .got = first_error, .fix = "look at what those ranks do"});
+  throw CommError({.code = ErrorCode::kCollectiveFailed,
+                   .what = what,
+                   .got = first_error,
+                   .fix = "look at what those ranks do"});
 }
 
 std::string answer_of_rank_0(Collectives& collectives, Tags tags,
@@ -92,14 +94,16 @@ void shm_monitored_barrier(Collectives& collectives, int rank, int size,
     failure = answer_of_rank_0(collectives, tags, timeout);
   } catch (const CommError& error) {
     throw CommError(
-        {.what = fmt::format("rank {} came to monitoredBarrier, but rank 0 did "
+        {.code = ErrorCode::kCollectiveFailed,
+         .what = fmt::format("rank {} came to monitoredBarrier, but rank 0 did "
                              "not answer: timed out, or ended",
                              rank),
          .got = error.what(),
          .fix = "look at rank 0's own output"});
   }
   if (failure.empty()) return;
-  throw CommError({.what = fmt::format("rank 0 says: {}", failure),
+  throw CommError({.code = ErrorCode::kCollectiveFailed,
+                   .what = fmt::format("rank 0 says: {}", failure),
                    .fix = "look at what those ranks do"});
 }
 

@@ -53,7 +53,8 @@ std::optional<Environment> slurm_environment() {
                                           result.node_rank, total);
   if (total != result.world_size) {
     throw InvalidArgument(
-        "env", {.what = "the variable " + tasks + " is not this step's",
+        "env", {.code = ErrorCode::kBadVariable,
+                .what = "the variable " + tasks + " is not this step's",
                 .expected = fmt::format("{} ranks", result.world_size),
                 .got = fmt::format("{} in '{}'", total,
                                    launcher_text(tasks, launcher)),

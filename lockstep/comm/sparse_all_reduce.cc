@@ -72,7 +72,8 @@ void check_sparse(const at::Tensor& tensor, const c10d::ReduceOp& op) {
       tensor.dim() > kMaxDims) {
     throw InvalidArgument(
         "comm",
-        {.what = "allreduce_sparse can't take this tensor",
+        {.code = ErrorCode::kBadTensor,
+         .what = "allreduce_sparse can't take this tensor",
          .expected = "a sparse tensor (COO) on cpu",
          .got = tensor.defined()
                     ? fmt::format("a {} {} tensor", c10::str(tensor.device()),
@@ -80,7 +81,8 @@ void check_sparse(const at::Tensor& tensor, const c10d::ReduceOp& op) {
                     : "an undefined tensor"});
   }
   if (op.op_ != c10d::ReduceOp::SUM && op.op_ != c10d::ReduceOp::AVG) {
-    throw InvalidArgument("comm", {.what = "an all_reduce of sparse tensors",
+    throw InvalidArgument("comm", {.code = ErrorCode::kBadTensor,
+                                   .what = "an all_reduce of sparse tensors",
                                    .expected = "sum or avg",
                                    .got = name_of(op.op_)});
   }
@@ -111,7 +113,8 @@ void sparse_all_reduce(Collectives& collectives, const at::Tensor& tensor,
                       ", ", all[kSparseDims], " of them sparse");
     };
     throw CommError(
-        {.what =
+        {.code = ErrorCode::kCallsDiffer,
+         .what =
              fmt::format("all_reduce of sparse tensors: ranks 0 and {} have "
                          "other shapes",
                          r),

@@ -80,7 +80,8 @@ void take_cores(int rank, int ranks) {
 void spawn(int ranks, const std::function<void(World)>& task,
            const WorldOptions& options) {
   if (ranks < 1) {
-    throw InvalidArgument("comm", {.what = "no ranks to spawn",
+    throw InvalidArgument("comm", {.code = ErrorCode::kBadRank,
+                                   .what = "no ranks to spawn",
                                    .expected = "1 or more",
                                    .got = std::to_string(ranks)});
   }

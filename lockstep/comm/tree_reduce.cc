@@ -166,7 +166,8 @@ shm::Reduction reduction_of() {
 
 [[noreturn]] void refuse(at::ScalarType type, Op op) {
   throw InvalidArgument(
-      "comm", {.what = fmt::format("no {} of {} elements", name_of(op),
+      "comm", {.code = ErrorCode::kBadTensor,
+               .what = fmt::format("no {} of {} elements", name_of(op),
                                    c10::toString(type)),
                .fix = "use another reduction, or another type"});
 }

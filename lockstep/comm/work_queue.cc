@@ -187,7 +187,8 @@ void WorkQueue::Impl::watch() {
 
 void WorkQueue::Impl::fail_items(std::unique_lock<std::mutex>& lock) {
   const CommError error(
-      {.what = fmt::format(
+      {.code = ErrorCode::kQueueTimeout,
+       .what = fmt::format(
            "{} timed out in the queue behind a callback of a future",
            c10d::opTypeToString(items_.front().work->retrieveOpType())),
        .expected = fmt::format(

@@ -199,7 +199,8 @@ SharedMemory World::shared_memory(size_t bytes) const {
     return SharedMemory({shm::Segment::create(bytes)}, {bytes});
   }
   if (impl_->queued != nullptr) return impl_->queued->share(bytes);
-  throw CommError({.what = "ranks over nccl share no host memory",
+  throw CommError({.code = ErrorCode::kNoSharedMemory,
+                   .what = "ranks over nccl share no host memory",
                    .fix = "use --backend shm on one host"});
 }
 

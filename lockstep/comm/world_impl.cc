@@ -63,7 +63,8 @@ c10::intrusive_ptr<c10d::Backend> connect_gloo(const BackendOptions& options) {
       }
     }
     throw CommError(
-        {.what = what,
+        {.code = ErrorCode::kRanksNotConnected,
+         .what = what,
          .got = first_line(error.what()),
          .fix = "look at their own output, and at GLOO_SOCKET_IFNAME"});
   }
@@ -112,21 +113,24 @@ void World::Impl::choose_backend(const std::vector<std::string>& places) {
                                                 : "gloo";
   }
   if (name != "shm" && name != "gloo" && name != "nccl") {
-    throw InvalidArgument("comm", {.what = "no such backend",
+    throw InvalidArgument("comm", {.code = ErrorCode::kUnknownName,
+                                   .what = "no such backend",
                                    .expected = "auto, shm, gloo or nccl",
                                    .got = name});
   }
   if ((name == "nccl") != (options_.device_type == torch::kCUDA)) {
     throw InvalidArgument(
         "comm",
-        {.what = fmt::format("backend {} does not work on {} tensors", name,
+        {.code = ErrorCode::kBackendUnsuitable,
+         .what = fmt::format("backend {} does not work on {} tensors", name,
                              c10::DeviceTypeName(options_.device_type, true)),
          .fix = "use nccl for cuda, shm or gloo for cpu"});
   }
   if (name == "shm" && !is_one_host) {
     throw InvalidArgument(
         "comm",
-        {.what = "backend shm needs all ranks on one host",
+        {.code = ErrorCode::kBackendUnsuitable,
+         .what = "backend shm needs all ranks on one host",
          .expected = "one kernel, process and network namespace, and user",
          .got = fmt::format("ranks at: {}", fmt::join(places, "; ")),
          .fix = "use --backend gloo, or auto"});
@@ -177,7 +181,8 @@ std::string World::Impl::get(const std::string& key) const {
       const bool is_broken = now_s - before_s < seconds_of(piece) / 2;
       if (!is_late && !is_broken && !agent::is_attempt_over()) continue;
       throw CommError(
-          {.what = fmt::format("rank {} of {} waited in vain for '{}' in the "
+          {.code = ErrorCode::kStoreTimeout,
+           .what = fmt::format("rank {} of {} waited in vain for '{}' in the "
                                "store{}",
                                rank, size, key, is_late ? ": timed out" : ""),
            .expected = fmt::format("it within {} s", seconds_of(timeout)),
@@ -191,7 +196,8 @@ std::string World::Impl::get(const std::string& key) const {
 c10d::Backend& World::Impl::others() const {
   if (backend) return *backend;
   throw InvalidArgument("comm",
-                        {.what = "there is no rank to send to or receive from",
+                        {.code = ErrorCode::kBadRank,
+                         .what = "there is no rank to send to or receive from",
                          .expected = "a world of at least 2"});
 }
 
@@ -214,7 +220,8 @@ std::optional<World> World::Impl::new_group(
       *unique.rbegin() >= size) {
     throw InvalidArgument(
         "comm",
-        {.what = "no group can be made of these ranks",
+        {.code = ErrorCode::kBadRank,
+         .what = "no group can be made of these ranks",
          .expected = fmt::format("some of 0 to {}, each once", size - 1),
          .got = fmt::format("{}", fmt::join(ranks, ", "))});
   }

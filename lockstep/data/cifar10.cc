@@ -49,7 +49,8 @@ std::vector<std::string> files_of(const std::string& dir, Split split) {
   std::error_code error;
   if (dir.empty() || !fs::is_directory(folder, error)) {
     throw DataError(
-        {.what = dir.empty() ? "cifar10 needs a folder"
+        {.code = ErrorCode::kFileAccess,
+         .what = dir.empty() ? "cifar10 needs a folder"
                              : fmt::format("can't open folder {}", dir),
          .expected = "the folder of CIFAR-10's binary files",
          .got = dir.empty()                 ? "none"
@@ -61,7 +62,8 @@ std::vector<std::string> files_of(const std::string& dir, Split split) {
   std::vector<std::string> files;
   fs::directory_iterator entries(folder, error);
   if (error) {
-    throw DataError({.what = fmt::format("can't read folder {}", dir),
+    throw DataError({.code = ErrorCode::kFileAccess,
+                     .what = fmt::format("can't read folder {}", dir),
                      .got = error.message(),
                      .fix = "check its permissions"});
   }
@@ -74,7 +76,8 @@ std::vector<std::string> files_of(const std::string& dir, Split split) {
   if (files.empty()) {
     const bool is_empty = fs::is_empty(folder, error);
     throw DataError(
-        {.what = fmt::format("folder {} lacks images to {} on", dir,
+        {.code = ErrorCode::kMalformedData,
+         .what = fmt::format("folder {} lacks images to {} on", dir,
                              split == Split::kTrain ? "train" : "test"),
          .expected = split == Split::kTrain ? "data_batch_*.bin"
                                             : std::string(kTestFile),
@@ -88,7 +91,8 @@ std::vector<std::string> files_of(const std::string& dir, Split split) {
 std::string read_records(const std::string& path) {
   std::error_code error;
   if (!fs::is_regular_file(path, error)) {
-    throw DataError({.what = "can't read " + path,
+    throw DataError({.code = ErrorCode::kFileAccess,
+                     .what = "can't read " + path,
                      .expected = "a file of CIFAR-10 records",
                      .got = fs::is_directory(path, error)
                                 ? "a folder"
@@ -98,13 +102,15 @@ std::string read_records(const std::string& path) {
   try {
     bytes = read_file(path, std::numeric_limits<uint32_t>::max());
   } catch (const IoError& cause) {
-    throw DataError({.what = "can't read " + path,
+    throw DataError({.code = ErrorCode::kFileAccess,
+                     .what = "can't read " + path,
                      .got = cause.what(),
                      .fix = "check that this user may read it"});
   }
   if (bytes.empty() || bytes.size() % kRecordBytes != 0) {
     throw DataError(
-        {.what = path + (bytes.empty() ? " is empty" : " is truncated"),
+        {.code = ErrorCode::kMalformedData,
+         .what = path + (bytes.empty() ? " is empty" : " is truncated"),
          .expected = fmt::format(
              "records of {} bytes, so {} bytes for {}", kRecordBytes,
              (bytes.size() / kRecordBytes + 1) * kRecordBytes,
@@ -116,7 +122,8 @@ std::string read_records(const std::string& path) {
     const int label = static_cast<unsigned char>(bytes[at]);
     if (label >= kClasses) {
       throw DataError(
-          {.what = fmt::format("{}: bad label in record {} (byte {})", path,
+          {.code = ErrorCode::kMalformedData,
+           .what = fmt::format("{}: bad label in record {} (byte {})", path,
                                at / kRecordBytes, at),
            .expected = "0 to 9",
            .got = fmt::format("{}", label),

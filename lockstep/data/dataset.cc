@@ -13,7 +13,8 @@ std::shared_ptr<const Dataset> open(const DataSpec& spec, Split split) {
   }
   if (spec.name == "cifar10") return cifar10(spec.dir, split, spec.warns);
   throw InvalidArgument(
-      "data", {.what = "there is no dataset '" + spec.name + "'",
+      "data", {.code = ErrorCode::kUnknownName,
+               .what = "there is no dataset '" + spec.name + "'",
                .fix = did_you_mean(spec.name, {"synthetic", "cifar10"})});
 }
 

@@ -25,9 +25,10 @@ namespace {
 void check(const Dataset* dataset, const LoaderOptions& options) {
   const auto refuse = [](const std::string& what, const std::string& expected,
                          int64_t got) {
-    throw InvalidArgument(
-        "data",
-        {.what = what, .expected = expected, .got = fmt::format("{}", got)});
+    throw InvalidArgument("data", {.code = ErrorCode::kInternal,
+                                   .what = what,
+                                   .expected = expected,
+                                   .got = fmt::format("{}", got)});
   };
   if (dataset == nullptr || dataset->size() < 1) {
     refuse("there is nothing to load", "at least 1 sample", 0);
@@ -38,7 +39,8 @@ void check(const Dataset* dataset, const LoaderOptions& options) {
   const BatchPart& part = options.part;
   if (part.first < 0 || part.first > part.last || part.last > part.shards) {
     throw InvalidArgument(
-        "data", {.what = "there is no such part of a batch",
+        "data", {.code = ErrorCode::kBadOption,
+                 .what = "there is no such part of a batch",
                  .expected = fmt::format("0 <= first <= last <= {} shards",
                                          part.shards),
                  .got = fmt::format("{} to {}", part.first, part.last)});
@@ -112,7 +114,8 @@ class Loader::Impl {
   std::optional<Batch> next() {
     std::unique_lock lock(mutex_);
     if (!epoch_) {
-      throw InvalidArgument("data", {.what = "no epoch was begun",
+      throw InvalidArgument("data", {.code = ErrorCode::kInternal,
+                                     .what = "no epoch was begun",
                                      .fix = "call begin() before next()"});
     }
     if (next_to_take_ >= batches()) return std::nullopt;
@@ -228,7 +231,8 @@ Loader::~Loader() = default;
 
 void Loader::begin(int64_t epoch, int64_t first_batch) {
   if (first_batch < 0) {
-    throw InvalidArgument("data", {.what = "can't begin there",
+    throw InvalidArgument("data", {.code = ErrorCode::kBadOption,
+                                   .what = "can't begin there",
                                    .expected = "a batch of at least 0",
                                    .got = fmt::format("{}", first_batch)});
   }

@@ -81,7 +81,8 @@ std::shared_ptr<const Dataset> synthetic(uint64_t seed, int64_t samples,
                                          Split split) {
   if (samples < 0 || samples > kMaxSamples) {
     throw InvalidArgument(
-        "data", {.what = "can't make that many synthetic images",
+        "data", {.code = ErrorCode::kBadOption,
+                 .what = "can't make that many synthetic images",
                  .expected = fmt::format("1 to {}, or 0 for {}", kMaxSamples,
                                          kDefaultTrain),
                  .got = fmt::format("{}", samples)});

@@ -19,7 +19,8 @@ namespace {
 c10::DeviceIndex checked_index(int index) {
   if (index < 0 || index >= device_count()) {
     throw DeviceError(
-        {.what = fmt::format("no device cuda:{}", index),
+        {.code = ErrorCode::kNoSuchDevice,
+         .what = fmt::format("no device cuda:{}", index),
          .fix = fmt::format("this machine has {} GPU(s)", device_count())});
   }
   return static_cast<c10::DeviceIndex>(index);
@@ -27,7 +28,8 @@ c10::DeviceIndex checked_index(int index) {
 
 void check(cudaError_t result, std::string_view act, int index) {
   if (result == cudaSuccess) return;
-  throw DeviceError({.what = fmt::format("can't {} cuda:{}", act, index),
+  throw DeviceError({.code = ErrorCode::kDeviceFailed,
+                     .what = fmt::format("can't {} cuda:{}", act, index),
                      .got = cudaGetErrorString(result)});
 }
 

@@ -64,25 +64,29 @@ bool may_oversubscribe() {
 }
 
 [[noreturn]] void unknown_device(std::string_view name) {
-  throw DeviceError({.what = fmt::format("unknown device '{}'", name),
+  throw DeviceError({.code = ErrorCode::kNoSuchDevice,
+                     .what = fmt::format("unknown device '{}'", name),
                      .expected = std::string(kForms),
                      .fix = inventory()});
 }
 
 void check_slice_count(int count, std::string_view asked) {
   if (count < 1) {
-    throw DeviceError({.what = fmt::format("'{}' asks for no device", asked),
+    throw DeviceError({.code = ErrorCode::kNoSuchDevice,
+                       .what = fmt::format("'{}' asks for no device", asked),
                        .expected = "at least 1",
                        .fix = "write cpu for the whole host; " + inventory()});
   }
   if (count > kMaxSlices) {
-    throw DeviceError({.what = fmt::format("'{}' is too many slices", asked),
+    throw DeviceError({.code = ErrorCode::kNoSuchDevice,
+                       .what = fmt::format("'{}' is too many slices", asked),
                        .expected = fmt::format("at most {}", kMaxSlices),
                        .fix = inventory()});
   }
   if (count > core_count() && !may_oversubscribe()) {
     throw DeviceError(
-        {.what = fmt::format("'{}' asks for more slices than cores", asked),
+        {.code = ErrorCode::kNoSuchDevice,
+         .what = fmt::format("'{}' asks for more slices than cores", asked),
          .expected = fmt::format("at most {}", core_count()),
          .got = std::to_string(count),
          .fix = inventory() +
@@ -102,12 +106,14 @@ std::vector<Device> host_slices(int count, std::string_view asked) {
 
 std::vector<Device> gpus(int count, std::string_view asked) {
   if (cuda_device_count() == 0) {
-    throw DeviceError(
-        {.what = fmt::format("no GPU for '{}'", asked), .fix = inventory()});
+    throw DeviceError({.code = ErrorCode::kNoSuchDevice,
+                       .what = fmt::format("no GPU for '{}'", asked),
+                       .fix = inventory()});
   }
   if (count < 1 || count > cuda_device_count()) {
     throw DeviceError(
-        {.what = fmt::format("'{}' asks for GPUs that don't exist", asked),
+        {.code = ErrorCode::kNoSuchDevice,
+         .what = fmt::format("'{}' asks for GPUs that don't exist", asked),
          .expected = fmt::format("1 to {}", cuda_device_count()),
          .got = std::to_string(count),
          .fix = inventory()});
@@ -134,7 +140,8 @@ void check_kinds(const std::vector<Device>& list) {
   });
   if (other != list.end()) {
     throw DeviceError(
-        {.what = "devices of two kinds in one list",
+        {.code = ErrorCode::kMixedDevices,
+         .what = "devices of two kinds in one list",
          .expected = "all cpu or all cuda",
          .got = fmt::format("{} and {}", list.front().name(), other->name())});
   }
@@ -145,7 +152,8 @@ void check_twice(const std::vector<Device>& list) {
   for (const Device& device : list) {
     if (!seen.insert(device).second) {
       throw DeviceError(
-          {.what = fmt::format("{} is named twice", device.name()),
+          {.code = ErrorCode::kDuplicateDevice,
+           .what = fmt::format("{} is named twice", device.name()),
            .expected = "each device once",
            .got = join_names(list),
            .fix = "allow duplicates (Duplicates::kAllow) if that is meant; " +
@@ -156,7 +164,8 @@ void check_twice(const std::vector<Device>& list) {
 
 void check_gpu_exists(const Device& device) {
   if (device.index >= cuda_device_count()) {
-    throw DeviceError({.what = fmt::format("no device {}", device.name()),
+    throw DeviceError({.code = ErrorCode::kNoSuchDevice,
+                       .what = fmt::format("no device {}", device.name()),
                        .fix = inventory()});
   }
 }
@@ -170,7 +179,8 @@ void number_slices(std::vector<Device>& list, std::string_view asked) {
   for (Device& device : list) {
     if (device.index >= count) {
       throw DeviceError(
-          {.what = fmt::format("no device {} in '{}'", device.name(), asked),
+          {.code = ErrorCode::kNoSuchDevice,
+           .what = fmt::format("no device {} in '{}'", device.name(), asked),
            .expected =
                fmt::format("{}, as {} slice{} named", range("cpu", count),
                            count, count == 1 ? " is" : "s are"),
@@ -225,12 +235,14 @@ std::vector<Device> devices(std::string_view list, Duplicates duplicates) {
 
 std::vector<int> cores_of(const Device& device) {
   if (!device.is_cpu()) {
-    throw DeviceError({.what = device.name() + " has no cores of the host",
+    throw DeviceError({.code = ErrorCode::kNoSuchDevice,
+                       .what = device.name() + " has no cores of the host",
                        .expected = "a slice, such as cpu:0"});
   }
   if (device.slices < 1 || device.index < 0 || device.index >= device.slices) {
     throw DeviceError(
-        {.what = fmt::format("no device {} in a host of {} slices",
+        {.code = ErrorCode::kNoSuchDevice,
+         .what = fmt::format("no device {} in a host of {} slices",
                              device.name(), device.slices)});
   }
   const auto& all = allowed_cores();

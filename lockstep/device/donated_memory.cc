@@ -20,7 +20,8 @@ DonatedMemory::DonatedMemory(const Device& device, std::span<std::byte> memory,
     needed += static_cast<size_t>(bytes_for(bytes));
   }
   if (needed > memory.size()) {
-    throw DeviceError({.what = "too little memory was donated",
+    throw DeviceError({.code = ErrorCode::kOutOfMemory,
+                       .what = "too little memory was donated",
                        .expected = fmt::format("{} bytes", needed),
                        .got = fmt::format("{}", memory.size())});
   }

@@ -43,7 +43,8 @@ std::string available_memory() {
   const bool is_host = charged_device.index == kHostIndex;
   const int64_t live = account_of(charged_device.index).live_bytes;
   throw DeviceError(
-      {.what = fmt::format("out of memory on {}",
+      {.code = ErrorCode::kOutOfMemory,
+       .what = fmt::format("out of memory on {}",
                            is_host ? "the host" : charged_device.name()),
        .expected = fmt::format("{} ({} bytes) for one tensor",
                                format_bytes(static_cast<double>(bytes)), bytes),

@@ -48,7 +48,8 @@ MemoryAccount& account_of(int slice) {
 MemoryAccount& account_of(const Device& device) {
   if (device.index < 0 || device.index >= kMaxSlices) {
     throw DeviceError(
-        {.what = fmt::format("no account for {}", device.name()),
+        {.code = ErrorCode::kNoSuchDevice,
+         .what = fmt::format("no account for {}", device.name()),
          .expected = fmt::format("cpu:0..cpu:{}", kMaxSlices - 1)});
   }
   return account_of(device.index);

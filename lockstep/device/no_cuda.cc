@@ -6,7 +6,8 @@ namespace {
 
 [[noreturn]] void not_built() {
   throw DeviceError(
-      {.what = "this build has no CUDA support",
+      {.code = ErrorCode::kNotInBuild,
+       .what = "this build has no CUDA support",
        .fix = "use devices such as cpu:2, or build with a CUDA toolkit"});
 }
 

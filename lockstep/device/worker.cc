@@ -60,7 +60,8 @@ class Worker::Impl {
       : device_(device), intra_op_threads_(intra_op_threads) {
     if (intra_op_threads < 0) {
       throw DeviceError(
-          {.what = "a worker on " + device.name() + " can't be made",
+          {.code = ErrorCode::kInternal,
+           .what = "a worker on " + device.name() + " can't be made",
            .expected = "0 or more intra-op threads",
            .got = std::to_string(intra_op_threads)});
     }
@@ -87,7 +88,8 @@ class Worker::Impl {
   void start(std::function<void()> task) {
     refuse_own_thread("start");
     if (state_.load(std::memory_order_acquire) != kIdle) {
-      throw DeviceError({.what = device_.name() + " is still at a task",
+      throw DeviceError({.code = ErrorCode::kWorkerDeadlock,
+                         .what = device_.name() + " is still at a task",
                          .fix = "wait() for it before the next start()"});
     }
     task_ = std::move(task);
@@ -173,7 +175,8 @@ class Worker::Impl {
   void refuse_own_thread(const char* call) const {
     if (!is_current_thread()) return;
     throw DeviceError(
-        {.what = fmt::format("{}() on the worker of {} was called by a task "
+        {.code = ErrorCode::kWorkerDeadlock,
+         .what = fmt::format("{}() on the worker of {} was called by a task "
                              "of that worker, which would never return",
                              call, device_.name()),
          .fix = "call it from the thread that owns the workers"});
@@ -212,7 +215,8 @@ void run_all(const std::vector<std::unique_ptr<Worker>>& workers,
   for (const auto& worker : workers) {
     if (!worker->is_current_thread()) continue;
     throw DeviceError(
-        {.what = fmt::format("run_all() was called by a task that runs on {}, "
+        {.code = ErrorCode::kWorkerDeadlock,
+         .what = fmt::format("run_all() was called by a task that runs on {}, "
                              "one of the workers it would wait for",
                              worker->device().name()),
          .fix = "call it from the thread that owns the workers"});

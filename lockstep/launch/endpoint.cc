@@ -41,7 +41,8 @@ Endpoint parse_endpoint(const std::string& option, const std::string& text,
   }
   if (!is_good) {
     throw InvalidArgument("launch",
-                          {.what = "can't use " + option,
+                          {.code = ErrorCode::kBadOption,
+                           .what = "can't use " + option,
                            .expected = "HOST:PORT with a port up to 65535",
                            .got = "'" + text + "'"});
   }

@@ -27,6 +27,7 @@ using nlohmann::json;
 constexpr size_t kMaxFileBytes = 1 << 20;
 constexpr size_t kMaxMessageBytes = 8 << 10;
 constexpr size_t kMaxCallstackBytes = 16 << 10;
+constexpr size_t kMaxCodeBytes = 64;
 constexpr int kMaxDepth = 16;
 
 struct Content {
@@ -107,6 +108,7 @@ std::optional<ErrorRecord> read_error_file(const std::string& path) {
   record.callstack =
       printable(text_at(*extra, "py_callstack"), kMaxCallstackBytes);
   record.message = printable(record.message, kMaxMessageBytes);
+  record.code = printable(text_at(*extra, "code"), kMaxCodeBytes);
   record.time_s = time_at(*extra);
   record.is_of_peer = extra->is_object() && extra->contains("lost_peer") &&
                       extra->at("lost_peer") == true;
@@ -125,6 +127,7 @@ void write_error_file(const std::string& path, const ErrorRecord& record,
        {{"py_callstack", record.callstack},
         {"timestamp", fmt::format("{:.0f}", std::floor(record.time_s))}}}};
   if (record.is_of_peer) message["extraInfo"]["lost_peer"] = true;
+  if (!record.code.empty()) message["extraInfo"]["code"] = record.code;
   if (exit_code != 0) message["errorCode"] = exit_code;
   const json root = {{"message", message}};
   AtomicFile file(path);
@@ -137,12 +140,14 @@ void record_error(const std::exception& error) noexcept {
     const auto path = env("TORCHELASTIC_ERROR_FILE");
     if (!path) return;
     const std::string text = type_name(error) + ": " + error.what();
+    const auto* own = dynamic_cast<const Error*>(&error);
     write_error_file(
         *path,
         {.message = text,
          .callstack = text,
          .time_s = unix_time_s(),
-         .is_of_peer = dynamic_cast<const CommError*>(&error) != nullptr});
+         .is_of_peer = dynamic_cast<const CommError*>(&error) != nullptr,
+         .code = own ? std::string(name_of(own->code())) : std::string()});
   } catch (...) {
     // The program ends with `error` all the same.
   }

@@ -8,14 +8,15 @@ namespace lockstep::launch {
 
 /// What a worker left in its error file, in torchrun's form:
 /// {"message": {"message": "...", "extraInfo": {"py_callstack": "...",
-/// "timestamp": "seconds"}}}, or {"message": "..."}. Ours has "lost_peer"
-/// there, too.
+/// "timestamp": "seconds"}}}, or {"message": "..."}. Ours has "lost_peer" and
+/// the name of the ErrorCode, "code", there, too.
 struct ErrorRecord {
   std::string message;
   std::string callstack;
   double time_s = 0;  ///< since 1970
   /// What failed is another rank, as this one saw it.
   bool is_of_peer = false;
+  std::string code;  ///< empty: not an Error of Lockstep's
 };
 
 /// Reads `path`, which a broken or hostile program may have written: no more

@@ -52,8 +52,9 @@ Guard::Guard() {
   pid_ = ::fork();
   if (pid_ == 0) watch(pipe.read.get());
   if (pid_ < 0) {
-    throw LaunchError(
-        {.what = "can't start a process", .got = std::strerror(errno)});
+    throw LaunchError({.code = ErrorCode::kProcessStart,
+                       .what = "can't start a process",
+                       .got = std::strerror(errno)});
   }
   pipe_ = std::move(pipe.write);
 }

@@ -73,7 +73,8 @@ JobStore::JobStore(const JobStoreOptions& options, const Endpoint& endpoint)
   } catch (const store::Refused&) {
     throw;
   } catch (const CommError& error) {
-    throw LaunchError({.what = "what listens at " + endpoint.text() +
+    throw LaunchError({.code = ErrorCode::kStoreRefused,
+                       .what = "what listens at " + endpoint.text() +
                                " is not the store of "
                                "this job",
                        .expected = "the agent of node 0, with the job's secret",
@@ -90,7 +91,8 @@ void JobStore::set_prefix(std::string prefix) { prefix_ = std::move(prefix); }
 template <class Act>
 auto JobStore::use(Act act) {
   const auto lost = [&](const std::string& why) {
-    return LaunchError({.what = "lost the job's store at " + endpoint_.text(),
+    return LaunchError({.code = ErrorCode::kStoreUnreachable,
+                        .what = "lost the job's store at " + endpoint_.text(),
                         .got = why,
                         .fix = "see what the agent that serves it says"});
   };
@@ -99,7 +101,8 @@ auto JobStore::use(Act act) {
     return act(*client_);
   } catch (const store::RequestRefused& error) {
     throw LaunchError(
-        {.what = "refused by the job's store at " + endpoint_.text(),
+        {.code = ErrorCode::kStoreRefused,
+         .what = "refused by the job's store at " + endpoint_.text(),
          .got = store::reason_of(error)});
   } catch (const CommError& error) {
     *is_lost_ = true;

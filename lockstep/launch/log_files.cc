@@ -19,7 +19,8 @@ namespace {
 std::string make_unique_folder(const std::string& beginning) {
   std::string path = beginning + "XXXXXX";
   if (::mkdtemp(path.data()) == nullptr) {
-    throw IoError({.what = "can't make the log folder " + path,
+    throw IoError({.code = ErrorCode::kFileAccess,
+                   .what = "can't make the log folder " + path,
                    .got = std::strerror(errno),
                    .fix = "choose another --log-dir or TMPDIR"});
   }
@@ -28,7 +29,8 @@ std::string make_unique_folder(const std::string& beginning) {
 
 void make_private_folder(const std::string& path) {
   if (::mkdir(path.c_str(), 0700) != 0) {
-    throw IoError({.what = "can't make the log folder " + path,
+    throw IoError({.code = ErrorCode::kFileAccess,
+                   .what = "can't make the log folder " + path,
                    .got = std::strerror(errno)});
   }
 }

@@ -59,7 +59,8 @@ Endpoint begin_round(Meeting& meeting, const RunOptions& options, int round) {
   const auto text =
       meeting.store.get_unless(meeting.gone_key(0), kKey, kPatienceS);
   if (text) return parse_endpoint("MASTER_ADDR of node 0", *text, 0);
-  throw LaunchError({.what = "node 0 did not say where its workers meet",
+  throw LaunchError({.code = ErrorCode::kRendezvousFailed,
+                     .what = "node 0 did not say where its workers meet",
                      .expected = "an address and a port",
                      .got = "nothing in time, or its end",
                      .fix = "see what its agent says"});
@@ -79,7 +80,8 @@ void hand_out_keys(const Meeting& meeting, const agent::Page& page, int round) {
 
 void throw_port_in_use(const RunOptions& options, const Endpoint& endpoint) {
   throw LaunchError(
-      {.what = "the port of " + endpoint.text() + " is in use",
+      {.code = ErrorCode::kCannotListen,
+       .what = "the port of " + endpoint.text() + " is in use",
        .expected = "a free port for the job's store",
        .got = "another program that listens there",
        .fix = options.nodes == 1

@@ -36,7 +36,8 @@ std::string number_of_nodes(const RunOptions& options) {
 // What is wrong when too few nodes are there; `got` is what came.
 Problem too_few(const RunOptions& options, const std::string& what,
                 const std::string& got) {
-  return {.what = what,
+  return {.code = ErrorCode::kRendezvousFailed,
+          .what = what,
           .expected = number_of_nodes(options),
           .got = got,
           .fix =
@@ -51,7 +52,8 @@ bool is_gone(JobStore& store, int member) {
 void claim_rank(JobStore& store, const RunOptions& options, const Node& self) {
   if (self.wanted_rank < 0 || self.wanted_rank >= options.nodes) {
     throw InvalidArgument(
-        "launch", {.what = "can't use --node-rank",
+        "launch", {.code = ErrorCode::kBadOption,
+                   .what = "can't use --node-rank",
                    .expected = fmt::format("0 to {} with --nnodes {}",
                                            options.nodes - 1, options.nodes),
                    .got = std::to_string(self.wanted_rank)});
@@ -63,7 +65,8 @@ void claim_rank(JobStore& store, const RunOptions& options, const Node& self) {
         store.claim(fmt::format("node/{}/{}", self.wanted_rank, claim), mine)));
     if (holder.member == self.member) return;
     if (is_gone(store, holder.member)) continue;
-    throw LaunchError({.what = fmt::format("two agents say they are node {}",
+    throw LaunchError({.code = ErrorCode::kRendezvousFailed,
+                       .what = fmt::format("two agents say they are node {}",
                                            self.wanted_rank),
                        .expected = "each --node-rank once",
                        .got = holder.text() + " and " + self.text(),
@@ -77,7 +80,8 @@ void check_refused(JobStore& store, const RunOptions& options) {
   if (options.is_elastic()) return;
   if (const auto reason = store.get(kRefused)) {
     throw LaunchError(
-        {.what = "a node was refused: " + reason->substr(0, kMostShown)});
+        {.code = ErrorCode::kRendezvousFailed,
+         .what = "a node was refused: " + reason->substr(0, kMostShown)});
   }
 }
 
@@ -214,7 +218,8 @@ Group read_group(JobStore& store, const RunOptions& options, const Node& self,
     const auto group = find_group(store, attempt, self.member);
     if (group && group->node_rank >= 0) return *group;
     if (group) {
-      throw LaunchError({.what = "the job went on without this node",
+      throw LaunchError({.code = ErrorCode::kRendezvousFailed,
+                         .what = "the job went on without this node",
                          .got = "no word from it in time, as node 0 had it",
                          .fix = "start its agent again: it may come back"});
     }
@@ -231,7 +236,8 @@ int wait_for_group(JobStore& store, const RunOptions& options, const Node& self,
       if (group && group->node_rank >= 0) return attempt;
       if (group && !options.is_elastic()) {
         throw LaunchError(
-            {.what = fmt::format("job '{}' is complete", options.run_id),
+            {.code = ErrorCode::kRendezvousFailed,
+             .what = fmt::format("job '{}' is complete", options.run_id),
              .expected = number_of_nodes(options),
              .got = "one more: " + self.text(),
              .fix = "give each job its own --rdzv-id and port"});

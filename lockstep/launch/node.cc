@@ -41,7 +41,8 @@ Node node_from_json(const nlohmann::json& json) {
     if (node.workers >= 1 && node.workers <= 4096) return node;
   } catch (const nlohmann::json::exception&) {
   }
-  throw LaunchError({.what = "the job's store holds something that is no "
+  throw LaunchError({.code = ErrorCode::kRendezvousFailed,
+                     .what = "the job's store holds something that is no "
                              "node's description",
                      .fix = "is another program using this port?"});
 }

@@ -54,13 +54,15 @@ int parse_nproc(const std::string& text) {
   if (text == "auto") return gpus > 0 ? gpus : core_count();
   if (text == "gpu") {
     if (gpus > 0) return gpus;
-    throw LaunchError({.what = "--nproc-per-node gpu, and there is no GPU",
+    throw LaunchError({.code = ErrorCode::kNoSuchDevice,
+                       .what = "--nproc-per-node gpu, and there is no GPU",
                        .expected = "a CUDA device",
                        .got = "none",
                        .fix = "use --nproc-per-node cpu or a number"});
   }
   throw InvalidArgument("launch",
-                        {.what = "can't use --nproc-per-node",
+                        {.code = ErrorCode::kBadOption,
+                         .what = "can't use --nproc-per-node",
                          .expected = fmt::format(
                              "a number from 1 to {}, auto, cpu or gpu", kMost),
                          .got = "'" + text + "'"});
@@ -74,7 +76,8 @@ NodeCount parse_nnodes(const std::string& text) {
   if (!least || !most || *least > *most) {
     throw InvalidArgument(
         "launch",
-        {.what = "can't use --nnodes",
+        {.code = ErrorCode::kBadOption,
+         .what = "can't use --nnodes",
          .expected = fmt::format("a number from 1 to {}, or MIN:MAX", kMost),
          .got = "'" + text + "'"});
   }

@@ -11,7 +11,8 @@ namespace lockstep::launch {
 Pipe make_pipe() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) {
-    throw LaunchError({.what = "no pipe for a worker",
+    throw LaunchError({.code = ErrorCode::kFileAccess,
+                       .what = "no pipe for a worker",
                        .got = std::strerror(errno),
                        .fix = "start fewer workers or raise `ulimit -n`"});
   }

@@ -48,14 +48,16 @@ std::string python() {
 
 [[noreturn]] void not_found(const std::string& name, const std::string& where,
                             const std::string& fix) {
-  throw LaunchError({.what = "can't start the program '" + name + "'",
+  throw LaunchError({.code = ErrorCode::kProcessStart,
+                     .what = "can't start the program '" + name + "'",
                      .expected = "an executable file" + where,
                      .got = "no such file",
                      .fix = fix});
 }
 
 [[noreturn]] void not_allowed(const std::string& path) {
-  throw LaunchError({.what = "can't start the program '" + path + "'",
+  throw LaunchError({.code = ErrorCode::kProcessStart,
+                     .what = "can't start the program '" + path + "'",
                      .expected = "an executable file",
                      .got = "one without permission to run",
                      .fix = "chmod +x it; a script is run by its interpreter: "
@@ -68,7 +70,8 @@ std::vector<std::string> program_command(std::vector<std::string> words,
                                          ProgramKind kind) {
   if (words.empty()) {
     throw InvalidArgument(
-        "launch", {.what = "no program to run",
+        "launch", {.code = ErrorCode::kProcessStart,
+                   .what = "no program to run",
                    .fix = "name it last: lockstep run --nproc-per-node 2 -- "
                           "./program its arguments"});
   }

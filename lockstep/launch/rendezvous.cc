@@ -38,7 +38,8 @@ Endpoint endpoint_of(const RunOptions& options) {
   }
   if (options.nodes > 1 && endpoint.port == 0) {
     throw LaunchError(
-        {.what = "several nodes need a port that all of them know",
+        {.code = ErrorCode::kBadOption,
+         .what = "several nodes need a port that all of them know",
          .expected = options.backend == Backend::kStatic
                          ? "--master-addr and --master-port"
                          : "--rdzv-endpoint HOST:PORT",
@@ -127,7 +128,8 @@ class Joiner {
         return {options, endpoint_};
       } catch (const store::Unreachable& error) {
         patience_.pause(
-            {.what = "nobody listens at " + endpoint_.text(),
+            {.code = ErrorCode::kStoreUnreachable,
+             .what = "nobody listens at " + endpoint_.text(),
              .expected = "node 0's agent at this address",
              .got = store::reason_of(error),
              .fix = "start it, or check --master-addr, --master-port and "
@@ -135,7 +137,8 @@ class Joiner {
       } catch (const store::Refused& error) {
         if (error.admission() != store::Admission::kOtherJob) throw;
         throw LaunchError(
-            {.what = "another job is at " + endpoint_.text(),
+            {.code = ErrorCode::kStoreRefused,
+             .what = "another job is at " + endpoint_.text(),
              .expected = fmt::format("run id '{}', ours on {}", options_.run_id,
                                      self_.text()),
              .got = store::reason_of(error),
@@ -154,7 +157,8 @@ class Joiner {
     std::optional<std::string> text;
     while (!(text = store.get(kJobKey))) {
       patience_.pause(
-          {.what = "the store at " + endpoint_.text() + " tells no job"});
+          {.code = ErrorCode::kStoreProtocol,
+           .what = "the store at " + endpoint_.text() + " tells no job"});
     }
     const json theirs = json::parse(*text, nullptr, /*allow_exceptions=*/false);
     const auto other =
@@ -165,6 +169,7 @@ class Joiner {
     const std::string ours = nnodes(options_.fewest_nodes(), options_.nodes);
     if (nodes == ours) return;
     const Problem problem{
+        .code = ErrorCode::kRendezvousFailed,
         .what = "the nodes don't agree on --nnodes",
         .expected = fmt::format("{}, as {} says", nodes, other),
         .got = fmt::format("{} on {}", ours, self_.text()),

@@ -52,7 +52,8 @@ void open_standard_files() {
 
 int run(const RunOptions& options, const std::vector<std::string>& command) {
   if (command.empty()) {
-    throw InvalidArgument("launch", {.what = "no program to run"});
+    throw InvalidArgument("launch", {.code = ErrorCode::kProcessStart,
+                                     .what = "no program to run"});
   }
   open_standard_files();
   // Before the store starts its threads: they inherit the mask.

@@ -77,7 +77,8 @@ RunFolder::RunFolder() {
   path_ =
       temporary_files() + "/" + kPrefix + std::string(kRandomCharacters, 'X');
   if (::mkdtemp(path_.data()) == nullptr) {
-    throw IoError({.what = "can't make the temporary folder " + path_,
+    throw IoError({.code = ErrorCode::kFileAccess,
+                   .what = "can't make the temporary folder " + path_,
                    .got = std::strerror(errno),
                    .fix = "choose another --log-dir or TMPDIR"});
   }
@@ -87,7 +88,8 @@ RunFolder::RunFolder() {
   const std::string host = host_name();
   if (!lock_.is_open() || ::flock(lock_.get(), LOCK_EX) != 0 ||
       ::write(lock_.get(), host.data(), host.size()) < 0) {
-    throw IoError({.what = "can't write in the temporary folder " + path_,
+    throw IoError({.code = ErrorCode::kFileAccess,
+                   .what = "can't write in the temporary folder " + path_,
                    .got = std::strerror(errno),
                    .fix = "choose another --log-dir or TMPDIR"});
   }

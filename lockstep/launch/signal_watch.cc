@@ -27,8 +27,9 @@ SignalWatch::SignalWatch(const std::vector<int>& signals) {
   }
   fd_ = FileDescriptor(::signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!fd_.is_open()) {
-    throw LaunchError(
-        {.what = "can't watch for signals", .got = std::strerror(errno)});
+    throw LaunchError({.code = ErrorCode::kProcessStart,
+                       .what = "can't watch for signals",
+                       .got = std::strerror(errno)});
   }
   // Threads that start from now on inherit the mask.
   ::pthread_sigmask(SIG_BLOCK, &watched, &former_mask_);

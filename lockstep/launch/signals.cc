@@ -25,7 +25,8 @@ int number_of(const std::string& name) {
   if (std::find(known.begin(), known.end(), name) == known.end()) {
     throw InvalidArgument(
         "launch",
-        {.what = "can't handle the signal '" + name + "'",
+        {.code = ErrorCode::kBadOption,
+         .what = "can't handle the signal '" + name + "'",
          .expected = "names such as SIGTERM,SIGINT,SIGUSR1",
          .got = "'" + name + "'",
          .fix = did_you_mean(name, {"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT",

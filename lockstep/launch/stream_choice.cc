@@ -36,7 +36,8 @@ std::optional<Streams> to_streams(const std::string& text) {
 
 [[noreturn]] void refuse(const std::string& option, const std::string& expected,
                          const std::string& got) {
-  throw InvalidArgument("launch", {.what = "can't use " + option,
+  throw InvalidArgument("launch", {.code = ErrorCode::kBadOption,
+                                   .what = "can't use " + option,
                                    .expected = expected,
                                    .got = "'" + got + "'"});
 }

@@ -96,7 +96,8 @@ void reset_signals(bool keeps_nohup) {
   if (error == ENOEXEC) fix = "a script needs a first line like #!/bin/sh";
   if (error == ENOENT) fix = "its interpreter is missing: see its first line";
   if (error == EAGAIN) fix = "raise the limit of processes: ulimit -u";
-  throw LaunchError({.what = "can't start the program '" + program + "'",
+  throw LaunchError({.code = ErrorCode::kProcessStart,
+                     .what = "can't start the program '" + program + "'",
                      .got = std::strerror(error),
                      .fix = fix});
 }
@@ -131,7 +132,8 @@ WorkerProcess::WorkerProcess(const WorkerPlan& plan) {
     const int error = errno;
     ::kill(-pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
-    throw LaunchError({.what = "can't watch a worker",
+    throw LaunchError({.code = ErrorCode::kProcessStart,
+                       .what = "can't watch a worker",
                        .expected = "Linux 5.3 or later",
                        .got = std::strerror(error)});
   }

@@ -42,7 +42,8 @@ WorkerStream::WorkerStream(StreamPlan plan, Console& console)
         ::open(plan_.log_path.c_str(),
                O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (!log_.is_open()) {
-      throw IoError({.what = "can't write the log file " + plan_.log_path,
+      throw IoError({.code = ErrorCode::kFileAccess,
+                     .what = "can't write the log file " + plan_.log_path,
                      .got = std::strerror(errno)});
     }
   }

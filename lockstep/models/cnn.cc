@@ -35,7 +35,8 @@ torch::Tensor Cnn::forward(const torch::Tensor& x) {
       x.size(3) < kSmallestSide) {
     throw InvalidArgument(
         "models",
-        {.what = "cnn can't take this input",
+        {.code = ErrorCode::kBadModelInput,
+         .what = "cnn can't take this input",
          .expected = fmt::format("images (N, 3, height, width) of {0}x{0} "
                                  "pixels or more",
                                  kSmallestSide),

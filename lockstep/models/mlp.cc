@@ -29,7 +29,8 @@ torch::Tensor Mlp::forward(const torch::Tensor& x) {
   auto y = x.dim() > 2 ? x.flatten(1) : x;
   if (y.dim() != 2 || y.size(1) != spec_.in_features) {
     throw InvalidArgument(
-        "models", {.what = "mlp can't take this input",
+        "models", {.code = ErrorCode::kBadModelInput,
+                   .what = "mlp can't take this input",
                    .expected = fmt::format("(N, ...) with {} values a sample",
                                            spec_.in_features),
                    .got = fmt::format("({})", fmt::join(x.sizes(), ", ")),

@@ -17,7 +17,8 @@ namespace {
 void check_size(const ModelSpec& spec, const char* what, int64_t size) {
   if (size >= 1) return;
   throw InvalidArgument(
-      "models", {.what = fmt::format("can't build {}: {} is out of range",
+      "models", {.code = ErrorCode::kBadOption,
+                 .what = fmt::format("can't build {}: {} is out of range",
                                      spec.name, what),
                  .expected = "at least 1",
                  .got = fmt::format("{}", size)});
@@ -40,7 +41,8 @@ const std::vector<std::string>& names() {
 std::shared_ptr<Model> make(const ModelSpec& spec, Init init) {
   if (std::find(names().begin(), names().end(), spec.name) == names().end()) {
     throw InvalidArgument("models",
-                          {.what = "there is no model '" + spec.name + "'",
+                          {.code = ErrorCode::kUnknownName,
+                           .what = "there is no model '" + spec.name + "'",
                            .fix = did_you_mean(spec.name, names())});
   }
   check_size(spec, "classes", spec.classes);

@@ -27,7 +27,8 @@ void ParameterBudget::spend(std::initializer_list<int64_t> shape) {
   }
   if (left < 1 || --current->tensors_ < 0) {
     throw InvalidArgument(
-        "models", {.what = "the model has more parameters than it may have"});
+        "models", {.code = ErrorCode::kModelTooLarge,
+                   .what = "the model has more parameters than it may have"});
   }
   current->elements_ -= count;
 }

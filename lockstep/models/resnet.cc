@@ -80,7 +80,8 @@ ResNet::ResNet(const ModelSpec& spec, Init init) : spec_(spec) {
 torch::Tensor ResNet::forward(const torch::Tensor& x) {
   if (x.dim() != 4 || x.size(1) != 3) {
     throw InvalidArgument(
-        "models", {.what = spec_.name + " can't take this input",
+        "models", {.code = ErrorCode::kBadModelInput,
+                   .what = spec_.name + " can't take this input",
                    .expected = "images (N, 3, height, width)",
                    .got = fmt::format("({})", fmt::join(x.sizes(), ", "))});
   }

@@ -73,7 +73,8 @@ class AdamW final : public Optimizer {
 void check_range(const char* name, double value, double low, double high) {
   if (value >= low && value < high) return;
   throw InvalidArgument(
-      "optim", {.what = fmt::format("invalid {}", name),
+      "optim", {.code = ErrorCode::kBadOption,
+                .what = fmt::format("invalid {}", name),
                 .expected = fmt::format("at least {} and below {}", low, high),
                 .got = fmt::format("{}", value)});
 }

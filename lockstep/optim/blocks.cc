@@ -25,7 +25,8 @@ torch::Tensor laid_out_like(const torch::Tensor& gradient,
                             const torch::Tensor& parameter) {
   if (gradient.layout() != torch::kStrided) {
     throw InvalidArgument("optim",
-                          {.what = "a parameter got a sparse gradient",
+                          {.code = ErrorCode::kSparseGradient,
+                           .what = "a parameter got a sparse gradient",
                            .expected = "a dense one",
                            .got = gradient.toString(),
                            .fix = "build the embedding with sparse(false)"});

@@ -20,7 +20,8 @@ Optimizer::Optimizer(std::vector<Tensor> parameters, double lr)
   if (parameters_.empty()) {
     throw InvalidArgument(
         "optim",
-        {.what = "an optimizer got no parameters",
+        {.code = ErrorCode::kBadOptimizer,
+         .what = "an optimizer got no parameters",
          .fix = "pass model->parameters(), after the layers are registered"});
   }
   for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -29,7 +30,8 @@ Optimizer::Optimizer(std::vector<Tensor> parameters, double lr)
         parameter.layout() != torch::kStrided ||
         !parameter.is_non_overlapping_and_dense()) {
       throw InvalidArgument(
-          "optim", {.what = fmt::format("parameter {} can't be optimized", i),
+          "optim", {.code = ErrorCode::kBadOptimizer,
+                    .what = fmt::format("parameter {} can't be optimized", i),
                     .expected = "a dense floating-point tensor",
                     .got = parameter.defined() ? parameter.toString()
                                                : "an undefined one"});
@@ -119,7 +121,8 @@ void Optimizer::check_layout(size_t p) const {
                     at::IntArrayRef(layout.strides));
   };
   throw InvalidArgument(
-      "optim", {.what = fmt::format(
+      "optim", {.code = ErrorCode::kBadOptimizer,
+                .what = fmt::format(
                     "parameter {} changed after the optimizer was made", p),
                 .expected = describe(first),
                 .got = describe(now),
@@ -146,7 +149,8 @@ void Optimizer::check_not_shared() const {
   if (!shares_parameters && !has_shared_state_) return;
   throw InvalidArgument(
       "optim",
-      {.what = fmt::format("step() of an optimizer whose {} all ranks share: "
+      {.code = ErrorCode::kBadOptimizer,
+       .what = fmt::format("step() of an optimizer whose {} all ranks share: "
                            "each of them would make the update",
                            shares_parameters ? "parameters" : "state"),
        .expected = "the optimizer to be passed to train_step()",

@@ -75,7 +75,8 @@ class Sgd final : public Optimizer {
 
 void check_not_negative(const char* name, double value) {
   if (value >= 0) return;
-  throw InvalidArgument("optim", {.what = fmt::format("invalid {}", name),
+  throw InvalidArgument("optim", {.code = ErrorCode::kBadOption,
+                                  .what = fmt::format("invalid {}", name),
                                   .expected = "a number of at least 0",
                                   .got = fmt::format("{}", value)});
 }
@@ -88,7 +89,8 @@ std::unique_ptr<Optimizer> sgd(std::vector<Tensor> parameters,
   check_not_negative("momentum", options.momentum);
   check_not_negative("weight decay", options.weight_decay);
   if (options.nesterov && options.momentum <= 0) {
-    throw InvalidArgument("optim", {.what = "Nesterov needs momentum",
+    throw InvalidArgument("optim", {.code = ErrorCode::kBadOption,
+                                    .what = "Nesterov needs momentum",
                                     .expected = "a momentum above 0",
                                     .got = fmt::format("{}", options.momentum),
                                     .fix = "set momentum, 0.9 say"});

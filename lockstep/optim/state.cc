@@ -22,14 +22,16 @@ void import_state(const std::string& name,
     const auto found = state.find(key);
     if (found == state.end()) {
       throw CheckpointError(
-          {.what = fmt::format("the optimizer state has no '{}'", key),
+          {.code = ErrorCode::kStateMismatch,
+           .what = fmt::format("the optimizer state has no '{}'", key),
            .fix = "resume with the optimizer that wrote the checkpoint"});
     }
     const torch::Tensor& saved = found->second;
     if (saved.sizes() != tensors[i].sizes() ||
         saved.scalar_type() != tensors[i].scalar_type()) {
       throw CheckpointError(
-          {.what = fmt::format("optimizer state '{}' has another shape or type",
+          {.code = ErrorCode::kStateMismatch,
+           .what = fmt::format("optimizer state '{}' has another shape or type",
                                key),
            .expected = c10::str(tensors[i].dtype(), " ", tensors[i].sizes()),
            .got = c10::str(saved.dtype(), " ", saved.sizes()),

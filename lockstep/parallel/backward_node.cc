@@ -18,7 +18,8 @@ variable_list ParallelBackward::apply(variable_list&& gradients) {
   if (torch::GradMode::is_enabled()) {
     throw InvalidArgument(
         "parallel",
-        {.what = "a DataParallel region can't be differentiated twice",
+        {.code = ErrorCode::kDoubleBackward,
+         .what = "a DataParallel region can't be differentiated twice",
          .expected = "create_graph=false",
          .got = "create_graph=true",
          .fix = "compute the double backward on the module itself, "
@@ -27,7 +28,8 @@ variable_list ParallelBackward::apply(variable_list&& gradients) {
   if (!region_) {
     throw InvalidArgument(
         "parallel",
-        {.what = "backward through a DataParallel forward a second time, "
+        {.code = ErrorCode::kBackwardTwice,
+         .what = "backward through a DataParallel forward a second time, "
                  "after its graph was freed",
          .fix = "pass retain_graph=true to the first backward"});
   }

@@ -104,7 +104,8 @@ void ReplicaGroup::begin_step(const optim::Optimizer* optimizer) {
 void ReplicaGroup::check_build(const Region& region) const {
   if (region.build == build_) return;
   throw InvalidArgument(
-      "parallel", {.what = "backward through a forward whose replicas are gone",
+      "parallel", {.code = ErrorCode::kModuleChanged,
+                   .what = "backward through a forward whose replicas are gone",
                    .expected = "the module as it was in that forward",
                    .got = "a submodule or a tensor of it was replaced since",
                    .fix = "call backward() first, then change the module"});

@@ -29,7 +29,8 @@ IValue ReplicaGroup::forward(const std::vector<IValue>& inputs) {
              .inputs = DifferentiableInputs(all, needs_graph)});
   if (exchange_ && needs_graph) {
     throw InvalidArgument("ddp",
-                          {.what = "forward() of several ranks under autograd",
+                          {.code = ErrorCode::kForwardOverRanks,
+                           .what = "forward() of several ranks under autograd",
                            .fix = "train with train_step(); evaluate under "
                                   "torch::NoGradGuard"});
   }

@@ -227,7 +227,8 @@ std::shared_ptr<torch::nn::Module> clone_module(
   } catch (const c10::Error& error) {
     throw InvalidArgument(
         "parallel",
-        {.what = "the module " + module.name() + " can't be cloned (" +
+        {.code = ErrorCode::kNotCloneable,
+         .what = "the module " + module.name() + " can't be cloned (" +
                  error.what_without_backtrace() + ")",
          .fix = "derive it from torch::nn::Cloneable and register parameters "
                 "in reset(), or pass a factory: DataParallel(module, [] { "

@@ -8,7 +8,8 @@ namespace lockstep {
 void run_as_replica(size_t replica, const Device& device,
                     const std::function<void()>& task) {
   const auto fail = [&](const std::string& message) {
-    throw ReplicaError({.what = fmt::format("replica {} on {} failed: {}",
+    throw ReplicaError({.code = ErrorCode::kReplicaFailed,
+                        .what = fmt::format("replica {} on {} failed: {}",
                                             replica, device.name(), message)},
                        std::current_exception());
   };
@@ -30,7 +31,8 @@ std::vector<c10::IValue> parallel_apply(
   if (inputs.size() > replicas.size() || inputs.size() > workers.size()) {
     throw InvalidArgument(
         "parallel",
-        {.what = "there are more inputs than replicas or workers",
+        {.code = ErrorCode::kInternal,
+         .what = "there are more inputs than replicas or workers",
          .expected = fmt::format("at most {}",
                                  std::min(replicas.size(), workers.size())),
          .got = fmt::format("{}", inputs.size())});

@@ -21,7 +21,8 @@ void check_samples(int rank, int64_t samples, int other, int64_t theirs) {
   if (theirs == samples) return;
   throw InvalidArgument(
       "ddp",
-      {.what = fmt::format("ranks {} and {} count other samples for one step",
+      {.code = ErrorCode::kSamplesDiffer,
+       .what = fmt::format("ranks {} and {} count other samples for one step",
                            rank, other),
        .expected = fmt::format("{}", samples),
        .got = fmt::format("{}", theirs),

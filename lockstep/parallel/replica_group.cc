@@ -27,7 +27,8 @@ int64_t check_shards(int64_t shards, size_t devices, int ranks) {
   if (shards >= k) return shards;
   throw InvalidArgument(
       "parallel",
-      {.what = "there are fewer shards than devices",
+      {.code = ErrorCode::kBadOption,
+       .what = "there are fewer shards than devices",
        .expected = fmt::format("at least {} shards, one a device", k),
        .got = fmt::format("{}", shards),
        .fix = "raise the number of shards or use fewer devices"});
@@ -57,7 +58,8 @@ void check_dense(const ModuleHandle& module) {
   for (const auto& [name, parameter] : module.parameters) {
     if (parameter.is_non_overlapping_and_dense()) continue;
     throw InvalidArgument(
-        "ddp", {.what = fmt::format("parameter '{}' is not dense", name),
+        "ddp", {.code = ErrorCode::kDenseParameter,
+                .what = fmt::format("parameter '{}' is not dense", name),
                 .expected = "memory without holes and overlaps",
                 .got = fmt::format("shape {} with strides {}",
                                    c10::str(parameter.sizes()),
@@ -74,7 +76,8 @@ void check_world(const DataParallelOptions& options) {
   }
   throw InvalidArgument(
       "parallel",
-      {.what = "several ranks need resident replicas and the first shard's "
+      {.code = ErrorCode::kBadOption,
+       .what = "several ranks need resident replicas and the first shard's "
                "buffers",
        .fix = "leave replication() and buffers() as they are"});
 }
@@ -90,7 +93,8 @@ ReplicaGroup::ReplicaGroup(std::function<ModuleHandle()> read_module,
       devices_(std::move(devices)),
       options_(std::move(options)) {
   if (devices_.empty()) {
-    throw InvalidArgument("parallel", {.what = "DataParallel got no devices",
+    throw InvalidArgument("parallel", {.code = ErrorCode::kNoSuchDevice,
+                                       .what = "DataParallel got no devices",
                                        .fix = "pass devices(\"auto\")"});
   }
   output_device_ = options_.output_device().value_or(devices_[0]);
@@ -179,7 +183,8 @@ void ReplicaGroup::check_inputs(const IValue& inputs) const {
     if (is_here) return;
     throw InvalidArgument(
         "parallel",
-        {.what = fmt::format("input{} is on a device without a replica", path),
+        {.code = ErrorCode::kBadBatch,
+         .what = fmt::format("input{} is on a device without a replica", path),
          .expected = join_names(devices_) + ", or memory of the host",
          .got = place ? place->name() : tensor.device().str(),
          .fix = "move the input there first: x.to(model->module()->"

@@ -23,7 +23,8 @@ void check_alike(const char* kind, const ModuleHandle::Named& copy,
   if (copy.size() != original.size()) {
     throw InvalidArgument(
         "replicate",
-        {.what = fmt::format("a replica has another number of {}s", kind),
+        {.code = ErrorCode::kInternal,
+         .what = fmt::format("a replica has another number of {}s", kind),
          .expected = fmt::format("{}", original.size()),
          .got = fmt::format("{}", copy.size()),
          .fix = "register everything in reset(), or let the factory build "
@@ -35,7 +36,8 @@ void check_alike(const char* kind, const ModuleHandle::Named& copy,
     if (name == original[i].first && tensor.sizes() == twin.sizes()) continue;
     throw InvalidArgument(
         "replicate",
-        {.what =
+        {.code = ErrorCode::kInternal,
+         .what =
              fmt::format("{} {} of a replica is not the original's", kind, i),
          .expected = fmt::format("'{}' of shape {}", original[i].first,
                                  c10::str(twin.sizes())),
@@ -59,7 +61,8 @@ void check_same_parts(const ModuleHandle& copy, const ModuleHandle& original) {
     }
     throw InvalidArgument(
         "replicate",
-        {.what = "a replica is another network than the original",
+        {.code = ErrorCode::kNotCloneable,
+         .what = "a replica is another network than the original",
          .expected = describe(expected, i),
          .got = describe(parts, i),
          .fix = "let clone() (reset(), for a Cloneable) or the factory build "
@@ -216,7 +219,8 @@ void check_on_device(const ModuleHandle& module, const Device& device) {
       if (ok) continue;
       throw InvalidArgument(
           "parallel",
-          {.what =
+          {.code = ErrorCode::kMixedDevices,
+           .what =
                fmt::format("{} '{}' is not on the first device", kind, name),
            .expected = device.name() + " (device_ids[0])",
            .got = place ? place->name() : tensor.device().str(),

@@ -28,7 +28,8 @@ int64_t count_chunks(const Tensor& tensor, const std::string& path,
   if (tensor.dim() == 0) {
     throw InvalidArgument(
         "scatter",
-        {.what = fmt::format("input{} is a 0-dimensional tensor, which has "
+        {.code = ErrorCode::kBadBatch,
+         .what = fmt::format("input{} is a 0-dimensional tensor, which has "
                              "no batch to split",
                              path),
          .fix = "pass it as a number, which every replica gets whole, or "
@@ -36,7 +37,8 @@ int64_t count_chunks(const Tensor& tensor, const std::string& path,
   }
   if (dim < -tensor.dim() || dim >= tensor.dim()) {
     throw InvalidArgument("scatter",
-                          {.what = fmt::format("input{} has no dimension {} to "
+                          {.code = ErrorCode::kBadBatch,
+                           .what = fmt::format("input{} has no dimension {} to "
                                                "split along",
                                                path, dim),
                            .expected = fmt::format("at least {} dimensions",
@@ -74,7 +76,8 @@ std::vector<IValue> scatter(const IValue& batch,
     } else if (count != chunks) {
       throw InvalidArgument(
           "scatter",
-          {.what = fmt::format("the inputs split into different numbers of "
+          {.code = ErrorCode::kBadBatch,
+           .what = fmt::format("the inputs split into different numbers of "
                                "chunks over {} devices",
                                k),
            .expected = fmt::format("{}, as input{} gives", chunks, first_path),
@@ -99,7 +102,8 @@ namespace {
                               std::string expected, std::string got,
                               std::string fix) {
   throw InvalidArgument("gather",
-                        {.what = "output" + path + " " + std::move(what),
+                        {.code = ErrorCode::kBadBatch,
+                         .what = "output" + path + " " + std::move(what),
                          .expected = std::move(expected),
                          .got = std::move(got),
                          .fix = std::move(fix)});
@@ -208,7 +212,8 @@ IValue gather_values(std::span<const IValue> outputs, const Device& device,
 IValue gather(std::span<const IValue> outputs, const Device& output_device,
               int64_t dim) {
   if (outputs.empty()) {
-    throw InvalidArgument("gather", {.what = "there are no outputs to gather"});
+    throw InvalidArgument("gather", {.code = ErrorCode::kInternal,
+                                     .what = "there are no outputs to gather"});
   }
   return gather_values(outputs, output_device, dim, "");
 }

@@ -50,7 +50,8 @@ void check_no_hooks(const std::vector<Tensor>& leaves) {
     if (!has_hooks(leaf)) continue;
     throw InvalidArgument(
         "parallel",
-        {.what = "a tensor of shape " + c10::str(leaf.sizes()) +
+        {.code = ErrorCode::kHookedLeaf,
+         .what = "a tensor of shape " + c10::str(leaf.sizes()) +
                  " that every shard's loss uses directly has a hook, which "
                  "would see the gradient of one shard",
          .expected = "a hook that sees the gradient of the whole batch",

@@ -221,7 +221,8 @@ const Tensor& SharedExchange::gradient_at(int rank, size_t partial,
   if (place % static_cast<int64_t>(kLine) != 0 ||
       place > static_cast<int64_t>(memory.size() - parameter.nbytes())) {
     throw CommError(
-        {.what = fmt::format("rank {} published a gradient that is "
+        {.code = ErrorCode::kSharedMemorySetup,
+         .what = fmt::format("rank {} published a gradient that is "
                              "not in its memory",
                              rank),
          .got = fmt::format("{} bytes at {} of {}", parameter.nbytes(), place,

@@ -90,7 +90,8 @@ void SharedExchange::check_requests(size_t first) const {
     const auto p = static_cast<size_t>(std::min(
         request != 0 ? request - 1 : static_cast<int64_t>(first), count - 1));
     throw InvalidArgument(
-        "ddp", {.what = fmt::format("parameter '{}' was moved (loaded, cast or "
+        "ddp", {.code = ErrorCode::kParametersDiffer,
+                .what = fmt::format("parameter '{}' was moved (loaded, cast or "
                                     "unshared) on rank {}, but not on rank {}",
                                     names_[p], wants ? world_.rank() : rank,
                                     wants ? rank : world_.rank()),
@@ -120,7 +121,8 @@ void SharedExchange::share_parameters(size_t first) {
     // Bytes: a NaN equals itself. Both are dense and laid out alike.
     if (std::memcmp(parameter.const_data_ptr(), shared.const_data_ptr(),
                     parameter.nbytes()) != 0) {
-      give_up({.what = fmt::format("parameter '{}' of rank {} is not that of "
+      give_up({.code = ErrorCode::kParametersDiffer,
+               .what = fmt::format("parameter '{}' of rank {} is not that of "
                                    "rank 0",
                                    names_[p], world_.rank()),
                .expected = "the same values on every rank",
@@ -152,7 +154,8 @@ void SharedExchange::check_unchanged() {
         sample_of(parameters_[p]) == seals_[p].sample) {
       continue;
     }
-    give_up({.what = fmt::format("parameter '{}' was changed outside of "
+    give_up({.code = ErrorCode::kChangedWhileShared,
+             .what = fmt::format("parameter '{}' was changed outside of "
                                  "train_step() while all ranks share its "
                                  "memory, so once by each of them",
                                  names_[p]),

@@ -27,7 +27,8 @@ void check_loss(const Tensor& loss) {
   if (loss.defined() && loss.numel() == 1 && loss.requires_grad()) return;
   throw InvalidArgument(
       "parallel",
-      {.what = "the loss function returned something else than a loss",
+      {.code = ErrorCode::kBadLoss,
+       .what = "the loss function returned something else than a loss",
        .expected = "a scalar tensor that depends on the parameters",
        .got = !loss.defined()     ? "an undefined tensor"
               : loss.numel() != 1 ? "shape " + c10::str(loss.sizes())
@@ -41,7 +42,8 @@ void check_one_rank(const std::vector<std::vector<OtherLeaf>>& others) {
     if (of_shard.empty()) continue;
     throw InvalidArgument(
         "ddp",
-        {.what = "the loss depends on a tensor of shape " +
+        {.code = ErrorCode::kForeignLeaf,
+         .what = "the loss depends on a tensor of shape " +
                  c10::str(of_shard[0].leaf.sizes()) +
                  " that requires grad and is no parameter of the module, so "
                  "each rank would train one of its own",
@@ -189,7 +191,8 @@ ReplicaGroup::StepShards ReplicaGroup::cut(const IValue& all, int64_t batch) {
   if (own != expected) {
     throw InvalidArgument(
         "ddp",
-        {.what = fmt::format("rank {} got another part of the batch than its "
+        {.code = ErrorCode::kSamplesDiffer,
+         .what = fmt::format("rank {} got another part of the batch than its "
                              "own",
                              options_.world().rank()),
          .expected = fmt::format("{} of {} samples", expected, shards.batch),

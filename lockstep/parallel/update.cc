@@ -169,7 +169,8 @@ std::vector<size_t> ReplicaGroup::positions_in(
     if (found == places.end()) {
       throw InvalidArgument(
           "parallel",
-          {.what = fmt::format("the optimizer's parameter {} (shape {}) is "
+          {.code = ErrorCode::kBadOptimizer,
+           .what = fmt::format("the optimizer's parameter {} (shape {}) is "
                                "not one of the model's",
                                positions.size(), c10::str(parameter.sizes())),
            .fix = "make the optimizer from model->parameters()"});

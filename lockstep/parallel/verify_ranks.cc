@@ -69,7 +69,8 @@ void verify_text(const World& world, const std::string& text, const char* thing,
       return i < lines.size() ? lines[i] : std::string("no more");
     };
     throw InvalidArgument(
-        "ddp", {.what = fmt::format("rank {} has {} than rank 0", rank, thing),
+        "ddp", {.code = ErrorCode::kParametersDiffer,
+                .what = fmt::format("rank {} has {} than rank 0", rank, thing),
                 .expected = fmt::format("rank 0's {}", at(first)),
                 .got = at(other),
                 .fix = fix});

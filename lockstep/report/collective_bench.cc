@@ -46,12 +46,14 @@ class Ways {
     if (options.with_shm) add_shm(options);
     if (options.with_gloo) add_gloo();
     if (all_.empty()) {
-      throw InvalidArgument("bench", {.what = "no backend was chosen",
+      throw InvalidArgument("bench", {.code = ErrorCode::kInternal,
+                                      .what = "no backend was chosen",
                                       .expected = "shm, gloo or both"});
     }
     if (control_.size() < 2) {
       throw InvalidArgument(
-          "bench", {.what = "there is nothing to time with one rank",
+          "bench", {.code = ErrorCode::kBadOption,
+                    .what = "there is nothing to time with one rank",
                     .expected = "a job of at least 2",
                     .fix = "start it with --nproc 2, or by a launcher"});
     }

@@ -33,7 +33,8 @@ Collective parse_collective(const std::string& name) {
     if (names[i] == name) return static_cast<Collective>(i);
   }
   throw InvalidArgument("bench",
-                        {.what = "no such collective",
+                        {.code = ErrorCode::kUnknownName,
+                         .what = "no such collective",
                          .expected = fmt::format("{}", fmt::join(names, ", ")),
                          .got = name});
 }

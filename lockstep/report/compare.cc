@@ -32,13 +32,15 @@ void require_known(const std::string& what, const std::string& name,
                    const std::vector<std::string>& known) {
   if (std::find(known.begin(), known.end(), name) != known.end()) return;
   throw InvalidArgument("compare",
-                        {.what = fmt::format("there is no {} '{}'", what, name),
+                        {.code = ErrorCode::kUnknownName,
+                         .what = fmt::format("there is no {} '{}'", what, name),
                          .fix = did_you_mean(name, known)});
 }
 
 void check(const CompareOptions& options) {
   if (options.strategies.empty()) {
-    throw InvalidArgument("compare", {.what = "no strategy to compare",
+    throw InvalidArgument("compare", {.code = ErrorCode::kBadOption,
+                                      .what = "no strategy to compare",
                                       .fix = "name some in --strategies"});
   }
   std::set<std::string> seen;
@@ -47,7 +49,8 @@ void check(const CompareOptions& options) {
     if (!seen.insert(strategy).second) {
       throw InvalidArgument(
           "compare",
-          {.what = fmt::format("strategy '{}' is named twice", strategy)});
+          {.code = ErrorCode::kBadOption,
+           .what = fmt::format("strategy '{}' is named twice", strategy)});
     }
   }
   require_known("model", options.work.model, models::names());
@@ -124,7 +127,8 @@ Measurement parse(const Contender& contender, const CommandResult& result) {
   const auto json = nlohmann::json::parse(line, nullptr, false);
   if (json.is_discarded()) {
     throw Error("compare",
-                {.what = fmt::format("the process of {} printed no measurement",
+                {.code = ErrorCode::kPeerProcess,
+                 .what = fmt::format("the process of {} printed no measurement",
                                      contender.label()),
                  .expected = "a line of JSON",
                  .got = line.empty() ? "nothing" : "'" + line + "'"});
@@ -138,14 +142,16 @@ Measurement measure(const Contender& contender) {
   if (result.end == CommandResult::End::kStopped) {
     throw Interrupted(
         "compare",
-        {.what = fmt::format("interrupted while {} ran; nothing was written",
+        {.code = ErrorCode::kInterrupted,
+         .what = fmt::format("interrupted while {} ran; nothing was written",
                              contender.label())});
   }
   const bool is_late = result.end == CommandResult::End::kDeadline;
   const std::string line = last_line(result.err);
   throw Error(
       "compare",
-      {.what = fmt::format("the process of {} failed: {}{}", contender.label(),
+      {.code = ErrorCode::kPeerProcess,
+       .what = fmt::format("the process of {} failed: {}{}", contender.label(),
                            describe_end(result, contender.command),
                            line.empty() ? "" : "; its last line: " + line),
        .fix = is_late ? "give it more time with --timeout, or fewer --steps"

@@ -69,7 +69,8 @@ double median(std::vector<double> values) {
 ComparedRun pool(const std::string& engine,
                  const std::vector<Measurement>& rounds) {
   if (rounds.empty()) {
-    throw InvalidArgument("compare", {.what = "a strategy has no round"});
+    throw InvalidArgument("compare", {.code = ErrorCode::kMalformedJson,
+                                      .what = "a strategy has no round"});
   }
   ComparedRun run{.engine = engine, .report = rounds.front().report};
   std::vector<double> all_steps;

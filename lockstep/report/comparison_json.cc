@@ -54,12 +54,14 @@ Measurement measurement_from_json(const json& json) {
   Measurement result{.report = train::run_report_from_json(json)};
   const auto times = json.find("step_times_s");
   if (times == json.end() || !times->is_array() || times->empty()) {
-    throw IoError({.what = "a measurement has no 'step_times_s'",
+    throw IoError({.code = ErrorCode::kMalformedJson,
+                   .what = "a measurement has no 'step_times_s'",
                    .expected = "a list of seconds"});
   }
   for (const auto& time : *times) {
     if (!time.is_number()) {
-      throw IoError({.what = "'step_times_s' holds what is not a number",
+      throw IoError({.code = ErrorCode::kMalformedJson,
+                     .what = "'step_times_s' holds what is not a number",
                      .got = time.dump()});
     }
     result.step_times_s.push_back(time.get<double>());

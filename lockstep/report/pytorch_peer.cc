@@ -131,7 +131,8 @@ Measurement pytorch_measurement(const std::string& output,
     }
     return result;
   } catch (const nlohmann::json::exception&) {
-    throw IoError({.what = "PyTorch's run printed no measurement",
+    throw IoError({.code = ErrorCode::kPeerProcess,
+                   .what = "PyTorch's run printed no measurement",
                    .expected = "a line of JSON",
                    .got = line.empty() ? "nothing" : "'" + line + "'"});
   }

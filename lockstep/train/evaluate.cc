@@ -76,7 +76,8 @@ data::DataSpec data_of(const CheckpointInfo& info) {
   spec.dir = setting(kDataDir);
   if (!spec.name.empty()) return spec;
   throw CheckpointError(
-      {.what = "the checkpoint does not say what it was trained on",
+      {.code = ErrorCode::kUnknownDataset,
+       .what = "the checkpoint does not say what it was trained on",
        .expected = "a checkpoint of `lockstep train`",
        .got = "one of a program of its own",
        .fix = "name the dataset: --data synthetic, or --data cifar10 and "

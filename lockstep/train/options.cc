@@ -24,7 +24,8 @@ Strategy parse_strategy(const std::string& name) {
     if (name == known) return strategy;
     names.emplace_back(known);
   }
-  throw InvalidArgument("train", {.what = "unknown strategy '" + name + "'",
+  throw InvalidArgument("train", {.code = ErrorCode::kUnknownName,
+                                  .what = "unknown strategy '" + name + "'",
                                   .fix = did_you_mean(name, names)});
 }
 
@@ -32,7 +33,8 @@ std::string to_string(Strategy strategy) {
   for (const auto& [known, name] : kStrategies) {
     if (known == strategy) return name;
   }
-  throw InvalidArgument("train", {.what = "a strategy without a name"});
+  throw InvalidArgument("train", {.code = ErrorCode::kUnknownName,
+                                  .what = "a strategy without a name"});
 }
 
 }  // namespace lockstep::train

@@ -16,7 +16,8 @@ namespace {
 void check_at_least(const char* option, int64_t value, int64_t least) {
   if (value >= least) return;
   throw InvalidArgument("train",
-                        {.what = fmt::format("{} is too small", option),
+                        {.code = ErrorCode::kBadOption,
+                         .what = fmt::format("{} is too small", option),
                          .expected = fmt::format("at least {}", least),
                          .got = std::to_string(value)});
 }
@@ -24,7 +25,8 @@ void check_at_least(const char* option, int64_t value, int64_t least) {
 void check_not_negative(const char* option, double value) {
   if (std::isfinite(value) && value >= 0) return;
   throw InvalidArgument("train",
-                        {.what = fmt::format("{} can't be used", option),
+                        {.code = ErrorCode::kBadOption,
+                         .what = fmt::format("{} can't be used", option),
                          .expected = "a finite number of at least 0",
                          .got = fmt::format("{}", value)});
 }
@@ -43,7 +45,8 @@ void check(const TrainOptions& options) {
   check_not_negative("lr", options.lr);
   check_not_negative("clip_grad_norm", options.clip_grad_norm);
   if (options.devices.empty()) {
-    throw InvalidArgument("train", {.what = "there is no device to train on",
+    throw InvalidArgument("train", {.code = ErrorCode::kNoSuchDevice,
+                                    .what = "there is no device to train on",
                                     .fix = "give at least one, e.g. "
                                            "devices(\"auto\")"});
   }
@@ -55,7 +58,8 @@ int64_t shards_of(int64_t asked, int64_t count,
   if (asked >= count) return asked;
   throw InvalidArgument(
       "train",
-      {.what = fmt::format("{} shards can't be shared by {} devices ({})",
+      {.code = ErrorCode::kBadOption,
+       .what = fmt::format("{} shards can't be shared by {} devices ({})",
                            asked, count, join_names(devices)),
        .expected = fmt::format("at least {}, best a multiple of it", count),
        .got = std::to_string(asked),
@@ -81,7 +85,8 @@ Device device_of_rank(const TrainOptions& options) {
   if (local_rank < options.devices.size()) return options.devices[local_rank];
   throw InvalidArgument(
       "train",
-      {.what = fmt::format("rank {} has no device", options.world.rank()),
+      {.code = ErrorCode::kNoSuchDevice,
+       .what = fmt::format("rank {} has no device", options.world.rank()),
        .expected = fmt::format("a device for each of {} ranks of this host",
                                options.world.local_size()),
        .got = join_names(options.devices),
@@ -101,7 +106,8 @@ int64_t number_of(const Settings& saved, const char* name) {
       number <= kMost) {
     return number;
   }
-  throw CheckpointError({.what = fmt::format("'{}' can't be used", name),
+  throw CheckpointError({.code = ErrorCode::kBadOption,
+                         .what = fmt::format("'{}' can't be used", name),
                          .expected = fmt::format("1 to {}", kMost),
                          .got = text.substr(0, 40)});
 }

@@ -60,7 +60,8 @@ std::vector<RankReport> gather_reports(const World& world,
     try {
       reports.push_back(from_json(nlohmann::json::parse(text)));
     } catch (const nlohmann::json::exception& error) {
-      throw TrainError({.what = "a rank's report can't be read",
+      throw TrainError({.code = ErrorCode::kMalformedReport,
+                        .what = "a rank's report can't be read",
                         .got = error.what(),
                         .fix = "run the same build of Lockstep on every rank"});
     }

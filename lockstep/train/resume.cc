@@ -33,7 +33,8 @@ void check_out_dir(const TrainOptions& options, const std::string& from) {
   const std::string& newest = found.front().path;
   if (from.empty()) {
     throw CheckpointError(
-        {.what = fmt::format("{} has checkpoints of an earlier run",
+        {.code = ErrorCode::kResumeConflict,
+         .what = fmt::format("{} has checkpoints of an earlier run",
                              options.out_dir),
          .got = newest,
          .fix = "go on with it (--resume auto), choose another --out-dir, or "
@@ -42,7 +43,8 @@ void check_out_dir(const TrainOptions& options, const std::string& from) {
   const fs::path run = fs::path(from).parent_path();
   if (!is_same(run.empty() ? "." : run, options.out_dir)) {
     throw CheckpointError(
-        {.what = fmt::format("{} has checkpoints of another run than {}",
+        {.code = ErrorCode::kResumeConflict,
+         .what = fmt::format("{} has checkpoints of another run than {}",
                              options.out_dir, from),
          .got = newest,
          .fix = "go on with that run (--resume auto), choose another "
@@ -51,7 +53,8 @@ void check_out_dir(const TrainOptions& options, const std::string& from) {
   // A checkpoint was named, and it is not the newest.
   if (is_same(from, options.resume) && !is_same(from, newest)) {
     throw CheckpointError(
-        {.what = fmt::format("{} has later checkpoints than {}",
+        {.code = ErrorCode::kResumeConflict,
+         .what = fmt::format("{} has later checkpoints than {}",
                              options.out_dir, from),
          .got = newest,
          .fix = "remove them, or choose another --out-dir"});
@@ -63,7 +66,8 @@ std::optional<CheckpointReader> find(const TrainOptions& options) {
   if (options.resume.empty()) return std::nullopt;
   if (options.resume != "auto") return open_checkpoint(options.resume);
   if (options.out_dir.empty()) {
-    throw InvalidArgument("train", {.what = "there is nothing to resume",
+    throw InvalidArgument("train", {.code = ErrorCode::kCheckpointMissing,
+                                    .what = "there is nothing to resume",
                                     .expected = "an out_dir for resume=auto",
                                     .got = "none",
                                     .fix = "give --out-dir"});
@@ -75,13 +79,15 @@ std::optional<CheckpointReader> find(const TrainOptions& options) {
 void check_kind(const TrainOptions& options, const Resume& resume) {
   if (!resume.info.run) {
     throw CheckpointError(
-        {.what = resume.path + " does not say where its run was",
+        {.code = ErrorCode::kCheckpointDamaged,
+         .what = resume.path + " does not say where its run was",
          .expected = "a checkpoint of `lockstep train`",
          .got = "one of a program of its own",
          .fix = "start from its weights: --init-from " + resume.path});
   }
   if (resume.info.model.name == options.model.name) return;
-  throw CheckpointError({.what = resume.path + " is of another model",
+  throw CheckpointError({.code = ErrorCode::kResumeConflict,
+                         .what = resume.path + " is of another model",
                          .expected = options.model.name,
                          .got = resume.info.model.name,
                          .fix = "give --model " + resume.info.model.name});
@@ -186,7 +192,8 @@ void check_position(const TrainOptions& options, const Resume& resume,
   if (at.step != resume.info.step || at.epoch != at.step / batches ||
       at.batch != at.step % batches) {
     throw CheckpointError(
-        {.what = resume.path + " contradicts itself",
+        {.code = ErrorCode::kCheckpointDamaged,
+         .what = resume.path + " contradicts itself",
          .expected = fmt::format("a place among {} batches", batches),
          .got = fmt::format("step {}, epoch {}, batch {}", at.step, at.epoch,
                             at.batch),
@@ -212,7 +219,8 @@ void check_settings(const TrainOptions& options, const RunRecord& saved,
   }
   if (!changes.empty() && !options.allow_changes) {
     throw CheckpointError(
-        {.what = fmt::format("the run would not go on as it was: {}",
+        {.code = ErrorCode::kResumeConflict,
+         .what = fmt::format("the run would not go on as it was: {}",
                              fmt::join(changes, "; ")),
          .fix = "give the options it was started with, or --allow-changes to "
                 "go on with others"});

@@ -42,7 +42,8 @@ class TimeScope {
 
 // What ends the run makes this rank wait for the agent.
 [[noreturn]] void wait_for_nodes() {
-  throw CommError({.what = "nodes of the job come or go",
+  throw CommError({.code = ErrorCode::kRendezvousFailed,
+                   .what = "nodes of the job come or go",
                    .got = "a request of the agent to wait for them"});
 }
 
@@ -202,7 +203,8 @@ void Run::stop_on_garbage(const data::Batch& batch, const StepOutcome& outcome,
                           int64_t epoch) {
   const std::string where = runner_.first_not_finite(batch);
   throw TrainError(
-      {.what = fmt::format("step {} (epoch {}, counted from 0) is not "
+      {.code = ErrorCode::kNotFinite,
+       .what = fmt::format("step {} (epoch {}, counted from 0) is not "
                            "finite, nothing was updated; first seen in {}",
                            step_, epoch, where),
        .expected = "a finite loss and gradient",
@@ -231,7 +233,8 @@ void Run::finish() {
   if (test_data_ && !log_.report().interrupted) evaluate_at_end();
   const auto not_saved = checkpoints_.finish(log_.report());
   log_.end(runner_, report_path(options_));
-  if (not_saved) throw CheckpointError({.what = *not_saved});
+  if (not_saved)
+    throw CheckpointError({.code = ErrorCode::kRunFailed, .what = *not_saved});
 }
 
 void Run::evaluate_at_end() {

@@ -29,7 +29,8 @@ double percentile(const std::vector<double>& sorted, double fraction) {
 const json& member(const json& object, const char* key) {
   if (!object.is_object() || !object.contains(key)) {
     throw IoError(
-        {.what = "a run report lacks the key '" + std::string(key) + "'",
+        {.code = ErrorCode::kMalformedJson,
+         .what = "a run report lacks the key '" + std::string(key) + "'",
          .fix = "was it written by `lockstep train --report`?"});
   }
   return object.at(key);
@@ -41,7 +42,8 @@ void read(const json& object, const char* key, T& value) {
   try {
     value = found.get<T>();
   } catch (const json::exception&) {
-    throw IoError({.what = "a run report's key '" + std::string(key) +
+    throw IoError({.code = ErrorCode::kMalformedJson,
+                   .what = "a run report's key '" + std::string(key) +
                            "' has a value of the wrong type",
                    .got = found.dump().substr(0, 60)});
   }

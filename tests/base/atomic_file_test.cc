@@ -83,7 +83,8 @@ TEST(AtomicFile, SaysThatAFolderIsMissing) {
   const std::string path = folder.path("none/model");
   const auto message = error_of<IoError>([&] { AtomicFile file(path); });
   EXPECT_EQ(message, "[io] can't write " + path +
-                         ": No such file or directory; check the path");
+                         ": No such file or directory; check the path "
+                         "[file-access]");
 }
 
 TEST(AtomicFile, SaysThatAFolderIsInTheWay) {
@@ -109,7 +110,7 @@ TEST(AtomicFile, SaysThatTheDiskIsFull) {
   const auto message = error_of<IoError>([&] { file.write("x"); });
   EXPECT_EQ(message,
             "[io] can't write /dev/full: No space left on device; free some "
-            "space or choose another folder");
+            "space or choose another folder [file-access]");
 }
 
 TEST(AtomicFile, WritesStraightToWhatIsNoRegularFile) {
@@ -170,7 +171,7 @@ TEST(MakeDirectories, NamesThePartInTheWay) {
   const auto message =
       error_of<IoError>([&] { make_directories(folder.path("file/deep/er")); });
   EXPECT_EQ(message, "[io] can't make folder " + folder.path("file") +
-                         ": Not a directory");
+                         ": Not a directory [file-access]");
 }
 
 TEST(SyncDirectory, SaysThatThereIsNone) {
@@ -196,7 +197,8 @@ TEST(ReadFile, RefusesAFileThatIsTooLarge) {
   write_text(folder.path("f"), "12345");
   EXPECT_EQ(error_of<IoError>([&] { read_file(folder.path("f"), 4); }),
             "[io] " + folder.path("f") +
-                " is too large; expected at most 4 bytes, got 5");
+                " is too large; expected at most 4 bytes, got 5 "
+                "[file-too-large]");
   // An endless device must end too.
   EXPECT_THROW(read_file("/dev/zero", 1 << 20), IoError);
 }

@@ -42,7 +42,8 @@ TEST_F(Env, NamesTheVariableAndItsRange) {
   set("0");
   EXPECT_EQ(error_of<InvalidArgument>([] { env_integer(kName, 1, 64); }),
             "[env] can't use the variable LOCKSTEP_TEST_VARIABLE; expected a "
-            "whole number from 1 up to 64, got '0'; correct it or unset it");
+            "whole number from 1 up to 64, got '0'; correct it or unset it "
+            "[bad-variable]");
   set("64");
   EXPECT_EQ(env_integer(kName, 1, 64), 64);
 }

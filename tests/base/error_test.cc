@@ -1,31 +1,78 @@
 #include "lockstep/base/error.h"
 
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <string>
+
 #include <gtest/gtest.h>
 
 namespace lockstep {
 namespace {
 
+constexpr auto kCode = ErrorCode::kMalformedData;
+
 TEST(Error, SaysWhatWasExpectedAndFound) {
-  const DataError error({.what = "a.bin is truncated",
+  const DataError error({.code = kCode,
+                         .what = "a.bin is truncated",
                          .expected = "30730000 bytes",
                          .got = "100",
                          .fix = "fetch it again"});
   EXPECT_STREQ(error.what(),
                "[data] a.bin is truncated; expected 30730000 bytes, got 100; "
-               "fetch it again");
+               "fetch it again [malformed-data]");
 }
 
 TEST(Error, LeavesOutWhatIsEmpty) {
-  EXPECT_STREQ(IoError({.what = "x"}).what(), "[io] x");
-  EXPECT_STREQ(IoError({.what = "x", .got = "y"}).what(), "[io] x; got y");
-  EXPECT_STREQ(IoError({.what = "x", .expected = "y"}).what(),
-               "[io] x; expected y");
-  EXPECT_STREQ(IoError({.what = "x", .fix = "z"}).what(), "[io] x; z");
+  const auto text = [](const Problem& problem) {
+    return std::string(IoError(problem).what());
+  };
+  EXPECT_EQ(text({.code = kCode, .what = "x"}), "[io] x [malformed-data]");
+  EXPECT_EQ(text({.code = kCode, .what = "x", .got = "y"}),
+            "[io] x; got y [malformed-data]");
+  EXPECT_EQ(text({.code = kCode, .what = "x", .expected = "y"}),
+            "[io] x; expected y [malformed-data]");
+  EXPECT_EQ(text({.code = kCode, .what = "x", .fix = "z"}),
+            "[io] x; z [malformed-data]");
 }
 
-TEST(Error, IsCaughtByItsBase) {
-  EXPECT_THROW(throw InvalidArgument("cli", {.what = "x"}), Error);
-  EXPECT_THROW(throw TrainError({.what = "x"}), std::runtime_error);
+TEST(Error, IsCaughtByItsBaseWhichHasTheCode) {
+  try {
+    throw InvalidArgument("cli", {.code = ErrorCode::kBadOption, .what = "x"});
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kBadOption);
+  }
+  EXPECT_THROW(throw TrainError({.code = ErrorCode::kNotFinite, .what = "x"}),
+               std::runtime_error);
+}
+
+TEST(ErrorCodes, HaveANameOfTheirOwnInKebabCase) {
+  std::set<std::string> names;
+  for (const ErrorCode code : all_error_codes()) {
+    const std::string name(name_of(code));
+    EXPECT_TRUE(names.insert(name).second) << name << " is there twice";
+    EXPECT_EQ(name.find_first_not_of("abcdefghijklmnopqrstuvwxyz-"),
+              std::string::npos)
+        << name;
+  }
+  EXPECT_GT(names.size(), 50u);
+}
+
+TEST(ErrorCodes, StandInTheDocumentation) {
+  std::ifstream file(LOCKSTEP_SOURCE_DIR "/docs/errors.md");
+  std::stringstream stream;
+  stream << file.rdbuf();
+  const std::string text = stream.str();
+  size_t rows = 0;
+  for (const ErrorCode code : all_error_codes()) {
+    const std::string row = "\n| `" + std::string(name_of(code)) + "` | ";
+    EXPECT_NE(text.find(row), std::string::npos) << name_of(code);
+  }
+  for (size_t at = 0; (at = text.find("\n| `", at)) != std::string::npos;
+       ++at) {
+    ++rows;
+  }
+  EXPECT_EQ(rows, all_error_codes().size()) << "a code that is no more";
 }
 
 }  // namespace

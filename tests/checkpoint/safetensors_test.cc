@@ -195,10 +195,11 @@ torch.save(state, sys.argv[1] + '/pickle.pt',
         error_of<CheckpointError>([&] { read_safetensors(path); });
     EXPECT_PRED2(contains, message, path + " is no safetensors file");
     EXPECT_PRED2(contains, message, "a file of torch.save (a " + form);
-    // The advice itself, as Python takes it.
+    // The advice itself, up to the code, as Python takes it.
     const auto begin = message.find("from safetensors.torch");
     ASSERT_NE(begin, std::string::npos) << message;
-    const std::string advice = message.substr(begin);
+    const std::string advice =
+        message.substr(begin, message.rfind(" [") - begin);
     run_python("import os, sys, torch; os.chdir(sys.argv[1])\n" + advice,
                folder.path());
     EXPECT_EQ(read_safetensors(folder.path("model.safetensors")).tensors.size(),

@@ -226,7 +226,8 @@ class Player {
       has_failed = true;
     }
     trace_.add(label("has failed"), has_failed ? 1 : 0);
-    module().zero_grad(set_to_none_);
+    // train_step() leaves none behind, and so no zeros.
+    module().zero_grad(set_to_none_ || case_.mode == "train_step");
   }
 
   void evaluate(int64_t how, int64_t samples) {

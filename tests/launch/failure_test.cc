@@ -90,11 +90,15 @@ TEST(RecordError, WritesWhatTheLauncherReads) {
   const TemporaryFolder folder;
   const auto path = folder.path("error.json");
   ::setenv("TORCHELASTIC_ERROR_FILE", path.c_str(), 1);
-  record_error(TrainError({.what = "the loss is not finite"}));
+  record_error(TrainError(
+      {.code = ErrorCode::kNotFinite, .what = "the loss is not finite"}));
   ::unsetenv("TORCHELASTIC_ERROR_FILE");
   const auto root = json::parse(content_of(path));
   EXPECT_EQ(root["message"]["message"],
-            "lockstep::TrainError: [train] the loss is not finite");
+            "lockstep::TrainError: [train] the loss is not finite "
+            "[not-finite]");
+  EXPECT_EQ(root["message"]["extraInfo"]["code"], "not-finite");
+  EXPECT_EQ(read_error_file(path)->code, "not-finite");
   EXPECT_TRUE(root["message"]["extraInfo"]["timestamp"].is_string());
   record_error(std::runtime_error("without a launcher: nothing"));
 }
@@ -152,9 +156,11 @@ TEST(ErrorFile, TellsALostPeerFromAnErrorOfTheRankItself) {
   const TemporaryFolder folder;
   const auto path = folder.path("error.json");
   ::setenv("TORCHELASTIC_ERROR_FILE", path.c_str(), 1);
-  record_error(CommError({.what = "rank 1 ended"}));
+  record_error(CommError(
+      {.code = ErrorCode::kCollectiveFailed, .what = "rank 1 ended"}));
   EXPECT_TRUE(read_error_file(path)->is_of_peer);
-  record_error(TrainError({.what = "the loss is not finite"}));
+  record_error(TrainError(
+      {.code = ErrorCode::kNotFinite, .what = "the loss is not finite"}));
   EXPECT_FALSE(read_error_file(path)->is_of_peer);
   ::unsetenv("TORCHELASTIC_ERROR_FILE");
   write_text(path, R"({"message": "gone", "lost_peer": "yes"})");

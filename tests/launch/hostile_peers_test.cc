@@ -103,7 +103,8 @@ TEST_F(HostilePeersOfAgents, AnAgentCantSayThatAnotherOneLeft) {
         try {
           other.set(meetings_[0].prefix + "attempt 0/left/0", "yes");
         } catch (const CommError& error) {
-          throw LaunchError({.what = error.what()});
+          throw LaunchError(
+              {.code = ErrorCode::kRendezvousFailed, .what = error.what()});
         }
       }),
       "belongs to another process");

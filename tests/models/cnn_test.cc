@@ -35,7 +35,8 @@ TEST(Cnn, SaysWhatInputItTakes) {
   } catch (const InvalidArgument& error) {
     EXPECT_STREQ(error.what(),
                  "[models] cnn can't take this input; expected images (N, 3, "
-                 "height, width) of 8x8 pixels or more, got (2, 1, 28, 28)");
+                 "height, width) of 8x8 pixels or more, got (2, 1, 28, 28) "
+                 "[bad-model-input]");
   }
   EXPECT_THROW(model.forward(torch::randn({2, 3, 8, 7})), InvalidArgument);
   EXPECT_THROW(model.forward(torch::randn({3, 32, 32})), InvalidArgument);

@@ -132,16 +132,16 @@ TEST_P(EveryModel, IsClonedWithAllItsState) {
 TEST(Make, SuggestsTheNearestName) {
   EXPECT_EQ(error_of({.name = "resnet81"}),
             "[models] there is no model 'resnet81'; did you mean 'resnet18'? "
-            "Known are cnn, mlp, resnet18, resnet34");
+            "Known are cnn, mlp, resnet18, resnet34 [unknown-name]");
   EXPECT_EQ(error_of({.name = "transformer"}),
             "[models] there is no model 'transformer'; known are cnn, mlp, "
-            "resnet18, resnet34");
+            "resnet18, resnet34 [unknown-name]");
 }
 
 TEST(Make, RefusesASizeBelowOne) {
   EXPECT_EQ(error_of({.name = "resnet34", .classes = 0}),
             "[models] can't build resnet34: classes is out of range; expected "
-            "at least 1, got 0");
+            "at least 1, got 0 [bad-option]");
   EXPECT_THROW(make({.name = "mlp", .in_features = 0}), InvalidArgument);
   EXPECT_THROW(make({.name = "mlp", .width = -1}), InvalidArgument);
   EXPECT_THROW(make({.name = "mlp", .depth = 0}), InvalidArgument);

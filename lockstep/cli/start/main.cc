@@ -34,7 +34,8 @@ bool needs_torch() {
   const std::string whole =
       own.parent_path().parent_path() / "libexec" / "lockstep" / "lockstep";
   ::execv(whole.c_str(), argv);
-  throw IoError({.what = "can't start " + whole,
+  throw IoError({.code = ErrorCode::kProcessStart,
+                 .what = "can't start " + whole,
                  .expected = "the part of this program that needs LibTorch",
                  .got = std::strerror(errno),
                  .fix = "install Lockstep anew: a copy of bin/lockstep alone "

@@ -62,7 +62,8 @@ Page Page::create(int workers) {
 Page Page::open(const std::string& text) {
   const auto numbers = numbers_in(text);
   if (numbers.size() != kFields) {
-    throw CommError({.what = std::string("can't use ") + kAgentVariable,
+    throw CommError({.code = ErrorCode::kBadVariable,
+                     .what = std::string("can't use ") + kAgentVariable,
                      .expected = "what `lockstep run` sets",
                      .got = text.substr(0, 80)});
   }
@@ -77,7 +78,8 @@ Page Page::open(const std::string& text) {
                        numbers[4] < page.header().workers;
   if (!is_page) {
     throw CommError(
-        {.what = std::string(kAgentVariable) + " leads to no page of an agent",
+        {.code = ErrorCode::kControlBlock,
+         .what = std::string(kAgentVariable) + " leads to no page of an agent",
          .expected = "an agent of this version of Lockstep",
          .got = text});
   }

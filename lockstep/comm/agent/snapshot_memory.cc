@@ -77,7 +77,8 @@ SnapshotMemory SnapshotMemory::make(const Page& page, size_t bytes) {
     }
     if (waited.seconds() > kPatienceS || is_attempt_over()) {
       throw CommError(
-          {.what = "there is no memory for snapshots",
+          {.code = ErrorCode::kOutOfMemory,
+           .what = "there is no memory for snapshots",
            .expected = fmt::format("the agent to hold 2 x {} bytes", whole),
            .got = fmt::format("nothing for {:.0f} s", waited.seconds()),
            .fix = "train with --snapshot-every 0"});

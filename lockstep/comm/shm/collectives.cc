@@ -222,7 +222,8 @@ void all_to_all(Group& group, std::span<const Bytes> outputs,
     const size_t expected = outputs[static_cast<size_t>(other)].size();
     if (bytes == expected) continue;
     const CommError error(
-        {.what = fmt::format("all_to_all: rank {} sends rank {} another size "
+        {.code = ErrorCode::kCallsDiffer,
+         .what = fmt::format("all_to_all: rank {} sends rank {} another size "
                              "than that expects",
                              other, group.rank()),
          .expected = fmt::format("{} bytes", expected),

@@ -62,7 +62,8 @@ struct Group::Line {
 
 std::shared_ptr<const Segment> Group::make_segment(int ranks) {
   if (ranks < 1 || ranks > kMaxRanks) {
-    throw CommError({.what = "too many ranks for shared memory",
+    throw CommError({.code = ErrorCode::kSharedMemorySetup,
+                     .what = "too many ranks for shared memory",
                      .expected = fmt::format("1 to {}", kMaxRanks),
                      .got = std::to_string(ranks),
                      .fix = "use --backend gloo"});
@@ -89,7 +90,8 @@ Group::Group(std::shared_ptr<const Segment> segment, int rank, int ranks,
   if (segment_->bytes().size() < needed || header->magic != kMagic ||
       header->ranks != ranks) {
     throw CommError(
-        {.what = "rank 0's shared memory is for another world",
+        {.code = ErrorCode::kSharedMemorySetup,
+         .what = "rank 0's shared memory is for another world",
          .expected = fmt::format("one of {} ranks", ranks),
          .got = fmt::format("{} bytes, {} ranks", segment_->bytes().size(),
                             header->ranks),
@@ -121,7 +123,8 @@ void Group::join() {
   State absent = State::kAbsent;
   if (!own.state.compare_exchange_strong(absent, State::kJoining)) {
     is_broken_ = true;
-    throw CommError({.what = fmt::format("two processes are rank {}", rank_),
+    throw CommError({.code = ErrorCode::kSharedMemorySetup,
+                     .what = fmt::format("two processes are rank {}", rank_),
                      .got = fmt::format("pid {} and {}", own.pid, ::getpid()),
                      .fix = "give each its own RANK"});
   }
@@ -170,7 +173,8 @@ void Group::watch(int other) {
 
 void Group::begin(const Call& call, std::chrono::milliseconds timeout) {
   if (is_broken_) {
-    throw CommError({.what = fmt::format("rank {} calls {} in a group that "
+    throw CommError({.code = ErrorCode::kCollectiveFailed,
+                     .what = fmt::format("rank {} calls {} in a group that "
                                          "failed before",
                                          rank_, call.describe()),
                      .fix = "look at the first error; make a new World"});
@@ -178,7 +182,8 @@ void Group::begin(const Call& call, std::chrono::milliseconds timeout) {
   // Its slot is read: there must be one.
   if (call.root < -1 || call.root >= ranks_) {
     throw InvalidArgument(
-        "comm", {.what = fmt::format("rank {} calls {} with an invalid root",
+        "comm", {.code = ErrorCode::kBadRank,
+                 .what = fmt::format("rank {} calls {} with an invalid root",
                                      rank_, call.describe()),
                  .expected = fmt::format("a rank from 0 to {}", ranks_ - 1),
                  .got = std::to_string(call.root)});
@@ -292,7 +297,10 @@ void Group::check_calls() {
 
 void Group::give_up(const std::string& what, const std::string& got,
                     const std::string& fix) {
-  const CommError error({.what = what, .got = got, .fix = fix});
+  const CommError error({.code = ErrorCode::kCollectiveFailed,
+                         .what = what,
+                         .got = got,
+                         .fix = fix});
   fail(error.what());
   throw error;
 }

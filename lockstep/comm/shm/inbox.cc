@@ -108,7 +108,8 @@ FinishedMail Inbox::deliver(Pending pending, int source,
   std::span<std::byte> out = pending.data;
   if (head.bytes != out.size()) {
     error = std::make_exception_ptr(CommError(
-        {.what = fmt::format("rank {} sent {} bytes with tag {}, rank {} "
+        {.code = ErrorCode::kCallsDiffer,
+         .what = fmt::format("rank {} sent {} bytes with tag {}, rank {} "
                              "receives {}",
                              source, head.bytes, head.tag, rank_, out.size()),
          .fix = "make both ranks' tensors of one size and type, or their "
@@ -127,7 +128,8 @@ void Inbox::take(int source, const MessageHead& head,
   const pid_t pid = line.pid.load();
   try {
     if (head.address.pid != pid) {
-      throw CommError({.what = "it is another process's",
+      throw CommError({.code = ErrorCode::kSharedMemorySetup,
+                       .what = "it is another process's",
                        .expected = std::to_string(pid),
                        .got = std::to_string(head.address.pid)});
     }
@@ -135,7 +137,8 @@ void Inbox::take(int source, const MessageHead& head,
   } catch (const CommError& error) {
     if (out.empty()) return;  // the receive has an error already
     throw CommError(
-        {.what = fmt::format("rank {} can't take the message of rank {} ({}) "
+        {.code = ErrorCode::kSharedMemorySetup,
+         .what = fmt::format("rank {} can't take the message of rank {} ({}) "
                              "({} bytes, tag {})",
                              rank_, source, segment_.process_name(source),
                              head.bytes, head.tag),

@@ -36,7 +36,8 @@ size_t bytes_for(int ranks) {
 
 std::shared_ptr<const Segment> MailSegment::make(int ranks) {
   if (ranks < 1 || ranks > kMaxRanks) {
-    throw CommError({.what = "too many ranks for shared memory",
+    throw CommError({.code = ErrorCode::kSharedMemorySetup,
+                     .what = "too many ranks for shared memory",
                      .expected = fmt::format("1 to {}", kMaxRanks),
                      .got = std::to_string(ranks),
                      .fix = "use --backend gloo"});
@@ -56,7 +57,8 @@ MailSegment::MailSegment(std::shared_ptr<const Segment> segment, int ranks)
       header.ranks == ranks && segment_->bytes().size() >= bytes_for(ranks)) {
     return;
   }
-  throw CommError({.what = "rank 0's shared memory is for another world",
+  throw CommError({.code = ErrorCode::kSharedMemorySetup,
+                   .what = "rank 0's shared memory is for another world",
                    .expected = fmt::format("mailboxes of {} ranks", ranks),
                    .got = fmt::format("{} bytes, {} ranks",
                                       segment_->bytes().size(), header.ranks),

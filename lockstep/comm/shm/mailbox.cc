@@ -42,7 +42,8 @@ void Mailbox::join() {
   State absent = State::kAbsent;
   if (!own.state.compare_exchange_strong(absent, State::kJoining)) {
     throw CommError(
-        {.what = fmt::format("two processes are rank {}", rank_),
+        {.code = ErrorCode::kSharedMemorySetup,
+         .what = fmt::format("two processes are rank {}", rank_),
          .got = fmt::format("pid {} and {}", own.pid.load(), ::getpid()),
          .fix = "give each its own RANK"});
   }
@@ -63,7 +64,8 @@ Mailbox::~Mailbox() {
 
   FinishedMails finished;
   const auto left = [&](const MailOperation& operation) {
-    return failure({.what = fmt::format("rank {} left the world during its {}",
+    return failure({.code = ErrorCode::kCollectiveFailed,
+                    .what = fmt::format("rank {} left the world during its {}",
                                         rank_, operation.describe()),
                     .fix = "wait for what is under way before the world goes"});
   };
@@ -96,7 +98,8 @@ void Mailbox::check_peer(int peer) const {
   if (peer >= 0 && peer < segment_.ranks() && peer != rank_) return;
   throw InvalidArgument(
       "comm",
-      {.what = peer == rank_ ? "a rank can't send to or receive from itself"
+      {.code = ErrorCode::kBadRank,
+       .what = peer == rank_ ? "a rank can't send to or receive from itself"
                              : "there is no such rank",
        .expected =
            fmt::format("another rank from 0 to {}", segment_.ranks() - 1),
@@ -209,11 +212,13 @@ std::exception_ptr Mailbox::verdict(const MailOperation& operation) const {
                               ? all_ends()
                               : peers_.end_of(operation.peer).value_or("");
   if (!end.empty()) {
-    return failure({.what = fmt::format("{}; that ends {}", end, its),
+    return failure({.code = ErrorCode::kCollectiveFailed,
+                    .what = fmt::format("{}; that ends {}", end, its),
                     .fix = "look at that rank's own output"});
   }
   if (Clock::now() <= operation.deadline) return nullptr;
-  return failure({.what = its + " timed out: it did not end in time",
+  return failure({.code = ErrorCode::kCollectiveFailed,
+                  .what = its + " timed out: it did not end in time",
                   .got = whereabouts(operation),
                   .fix = "look at what that rank does; if it only needs "
                          "longer, raise the timeout"});

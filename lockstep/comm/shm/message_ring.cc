@@ -13,7 +13,8 @@ namespace {
 void check_count(uint32_t messages) {
   if (messages <= kRingEntries) return;
   throw CommError(
-      {.what = "the messages of a rank are overwritten",
+      {.code = ErrorCode::kSharedMemorySetup,
+       .what = "the messages of a rank are overwritten",
        .expected = fmt::format("up to {} in the ring", kRingEntries),
        .got = fmt::format("{}", messages),
        .fix = "look for a process that writes where it must not"});

@@ -44,7 +44,8 @@ void Parcel::take(const SegmentAddress& address, std::span<std::byte> out,
   if (bytes.size() < sizeof(Cover) ||
       bytes.size() - sizeof(Cover) < out.size()) {
     throw CommError(
-        {.what = "a message's shared memory is too small for it",
+        {.code = ErrorCode::kSharedMemorySetup,
+         .what = "a message's shared memory is too small for it",
          .expected = fmt::format("{} bytes and its cover", out.size()),
          .got = fmt::format("{} bytes", bytes.size())});
   }

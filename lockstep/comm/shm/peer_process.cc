@@ -67,7 +67,8 @@ PeerProcess::PeerProcess(pid_t pid, uint64_t start_time)
   const bool is_there = pidfd_.is_open();
   if (is_there && (start_time == 0 || start_time_of(pid) == start_time)) return;
   throw CommError(
-      {.what = fmt::format("process {} of another rank is gone", pid),
+      {.code = ErrorCode::kCollectiveFailed,
+       .what = fmt::format("process {} of another rank is gone", pid),
        .got =
            is_there ? "another process of that number" : std::strerror(error),
        .fix = "look at that rank's own error"});

@@ -37,7 +37,10 @@ OwnSegments& own_segments() {
 [[noreturn]] void fail(const std::string& what, int error,
                        const std::string& fix = {}) {
   if (is_out_of_resources(error)) throw OutOfResources("comm", what, error);
-  throw CommError({.what = what, .got = std::strerror(error), .fix = fix});
+  throw CommError({.code = ErrorCode::kSharedMemorySetup,
+                   .what = what,
+                   .got = std::strerror(error),
+                   .fix = fix});
 }
 
 std::span<std::byte> map(const FileDescriptor& file, size_t bytes) {
@@ -110,7 +113,8 @@ std::shared_ptr<const Segment> Segment::map_file(
       (seals & kSeals) != kSeals || status.st_ino != address.inode ||
       static_cast<uint64_t>(status.st_size) != address.bytes) {
     throw CommError(
-        {.what = fmt::format("file {} of process {} is not the shared memory "
+        {.code = ErrorCode::kSharedMemorySetup,
+         .what = fmt::format("file {} of process {} is not the shared memory "
                              "that was announced",
                              address.fd, address.pid),
          .expected = fmt::format("a sealed memfd of {} bytes", address.bytes),

@@ -20,7 +20,8 @@ Channel::Channel(FileDescriptor socket, const Identity& who, const Key& key,
   const Challenge challenge = decode_challenge(answer);
   if (challenge.version != kProtocolVersion) {
     throw CommError(
-        {.what = "the job's store is of another version of Lockstep",
+        {.code = ErrorCode::kStoreVersion,
+         .what = "the job's store is of another version of Lockstep",
          .expected = fmt::format("protocol {}", kProtocolVersion),
          .got = std::to_string(challenge.version),
          .fix = "use the same version on all nodes"});
@@ -30,7 +31,8 @@ Channel::Channel(FileDescriptor socket, const Identity& who, const Key& key,
   const auto verdict = handshake.decode_verdict(receive(deadline));
   if (!verdict) {
     throw CommError(
-        {.what = "the store at " +
+        {.code = ErrorCode::kWrongSecret,
+         .what = "the store at " +
                  SocketAddress::of_peer(socket_.get()).text() + " and " +
                  who.text() + " know different secrets",
          .expected = "a server with the job's secret",
@@ -40,7 +42,8 @@ Channel::Channel(FileDescriptor socket, const Identity& who, const Key& key,
   }
   if (verdict->admission != Admission::kWelcome) {
     throw Refused(verdict->admission,
-                  {.what = "the job's store refused " + who.text(),
+                  {.code = ErrorCode::kStoreRefused,
+                   .what = "the job's store refused " + who.text(),
                    .got = verdict->reason});
   }
   session_ = handshake.client_session();
@@ -67,8 +70,9 @@ void Channel::send(std::string_view bytes, Time deadline) {
     } else if (errno == EAGAIN) {
       wait_for(POLLOUT, deadline);
     } else if (errno != EINTR) {
-      throw Disconnected(
-          {.what = "the store is gone", .got = std::strerror(errno)});
+      throw Disconnected({.code = ErrorCode::kStoreUnreachable,
+                          .what = "the store is gone",
+                          .got = std::strerror(errno)});
     }
   }
 }
@@ -81,12 +85,14 @@ std::string Channel::receive(Time deadline) {
     if (got > 0) {
       in_.add({buffer.data(), static_cast<size_t>(got)});
     } else if (got == 0) {
-      throw Disconnected({.what = "the store closed the connection"});
+      throw Disconnected({.code = ErrorCode::kStoreUnreachable,
+                          .what = "the store closed the connection"});
     } else if (errno == EAGAIN) {
       wait_for(POLLIN, deadline);
     } else if (errno != EINTR) {
-      throw Disconnected(
-          {.what = "the store is gone", .got = std::strerror(errno)});
+      throw Disconnected({.code = ErrorCode::kStoreUnreachable,
+                          .what = "the store is gone",
+                          .got = std::strerror(errno)});
     }
   }
   return frame;
@@ -100,7 +106,8 @@ void Channel::wait_for(short event, Time deadline) const {
   const int found = ::poll(&ready, 1, static_cast<int>(left_ms));
   if (found < 0 && errno == EINTR) return;
   if (found <= 0 && std::chrono::steady_clock::now() >= deadline) {
-    throw TimedOut({.what = "the store did not answer in time"});
+    throw TimedOut({.code = ErrorCode::kStoreUnreachable,
+                    .what = "the store did not answer in time"});
   }
 }
 

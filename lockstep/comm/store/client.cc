@@ -59,7 +59,8 @@ std::unique_ptr<Channel> Client::connect(Time deadline) const {
     if (Clock::now() < deadline) ::poll(nullptr, 0, kPauseMs);
   } while (Clock::now() < deadline);
   check_descriptors("comm", "can't connect to the job's store");
-  throw Unreachable({.what = fmt::format("no way to the job's store at {} port "
+  throw Unreachable({.code = ErrorCode::kStoreUnreachable,
+                     .what = fmt::format("no way to the job's store at {} port "
                                          "{}",
                                          options_.host, options_.port),
                      .got = problem,
@@ -93,8 +94,9 @@ Reply Client::ask(const Request& request) {
     idle_.push_back(std::move(channel));
   }
   if (reply.status == Status::kRefused) {
-    throw RequestRefused(
-        {.what = "the job's store refused a request", .got = reply.value});
+    throw RequestRefused({.code = ErrorCode::kStoreRefused,
+                          .what = "the job's store refused a request",
+                          .got = reply.value});
   }
   return reply;
 }

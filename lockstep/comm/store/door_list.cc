@@ -92,7 +92,8 @@ bool DoorList::begin_round(int round, int world_size) {
   if (round == round_ && world_size == world_size_) return false;
   if (round <= round_) {
     throw CommError(
-        {.what = fmt::format("round {} can't begin", round),
+        {.code = ErrorCode::kStoreRefused,
+         .what = fmt::format("round {} can't begin", round),
          .expected = fmt::format("round {} of {} ranks, which has begun, or a "
                                  "later one",
                                  round_, world_size_),

@@ -24,7 +24,8 @@ void read_into(FieldReader& reader, std::array<uint8_t, N>& bytes) {
 
 void read_magic(FieldReader& reader) {
   if (reader.raw(kMagic.size()) != kMagic) {
-    throw CommError({.what = "no client or server of Lockstep's store",
+    throw CommError({.code = ErrorCode::kStoreProtocol,
+                     .what = "no client or server of Lockstep's store",
                      .got = "a message of something else"});
   }
 }
@@ -32,7 +33,8 @@ void read_magic(FieldReader& reader) {
 int count_of(FieldReader& reader, const char* what, int least) {
   const uint32_t value = reader.u32();
   if (value < static_cast<uint32_t>(least) || value > INT32_MAX) {
-    throw CommError({.what = "a message is none",
+    throw CommError({.code = ErrorCode::kStoreProtocol,
+                     .what = "a message is none",
                      .got = fmt::format("{} {}", what, value)});
   }
   return static_cast<int>(value);
@@ -50,7 +52,8 @@ std::string body_of(const Verdict& verdict) {
 std::string encode(const Hello& hello) {
   const Identity& self = hello.identity;
   if (self.run_id.size() > kMostRunIdBytes) {
-    throw CommError({.what = "the job's name is too long",
+    throw CommError({.code = ErrorCode::kStoreProtocol,
+                     .what = "the job's name is too long",
                      .expected = fmt::format("{} bytes", kMostRunIdBytes),
                      .got = std::to_string(self.run_id.size())});
   }
@@ -78,7 +81,8 @@ Hello decode_hello(std::string_view message) {
   Identity& peer = hello.identity;
   peer.role = static_cast<Role>(reader.u8());
   if (peer.role != Role::kAgent && peer.role != Role::kWorker) {
-    throw CommError({.what = "a client is neither an agent nor a worker"});
+    throw CommError({.code = ErrorCode::kStoreProtocol,
+                     .what = "a client is neither an agent nor a worker"});
   }
   read_into(reader, peer.token);
   peer.rank = count_of(reader, "rank", 0);
@@ -89,7 +93,8 @@ Hello decode_hello(std::string_view message) {
   reader.end();
   if (peer.rank >= peer.world_size || peer.world_size > kMostRanks) {
     throw CommError(
-        {.what = "a client's rank can't be",
+        {.code = ErrorCode::kStoreProtocol,
+         .what = "a client's rank can't be",
          .got = fmt::format("rank {} of {}", peer.rank, peer.world_size)});
   }
   return hello;

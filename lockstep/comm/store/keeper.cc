@@ -24,8 +24,10 @@ int round_number(const std::string& text) {
 
 void check_is_agent(const Identity& who, const char* what) {
   if (who.role == Role::kAgent) return;
-  throw CommError(
-      {.what = what, .expected = "the word of an agent", .got = who.text()});
+  throw CommError({.code = ErrorCode::kStoreProtocol,
+                   .what = what,
+                   .expected = "the word of an agent",
+                   .got = who.text()});
 }
 
 }  // namespace
@@ -81,7 +83,8 @@ Reply Keeper::do_it(const Identity& who, const Request& request) {
     case Operation::kBeginRound:
       check_is_agent(who, "a round can't begin");
       if (request.number < 0 || request.number > INT_MAX) {
-        throw CommError({.what = "a round can't have such a number"});
+        throw CommError({.code = ErrorCode::kStoreProtocol,
+                         .what = "a round can't have such a number"});
       }
       begin_round(static_cast<int>(request.number),
                   round_number(request.value));
@@ -89,7 +92,8 @@ Reply Keeper::do_it(const Identity& who, const Request& request) {
     case Operation::kSetWill:
       check_is_agent(who, "a will can't be made");
       if (request.value.size() > kMostWillBytes) {
-        throw CommError({.what = "a will is too long",
+        throw CommError({.code = ErrorCode::kStoreProtocol,
+                         .what = "a will is too long",
                          .expected = fmt::format("{} bytes", kMostWillBytes),
                          .got = std::to_string(request.value.size())});
       }

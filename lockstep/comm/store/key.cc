@@ -12,7 +12,8 @@ namespace lockstep::store {
 namespace {
 
 [[noreturn]] void fail(const char* what) {
-  throw CommError({.what = what,
+  throw CommError({.code = ErrorCode::kStoreProtocol,
+                   .what = what,
                    .got = "a failure of OpenSSL",
                    .fix = "check its configuration (OPENSSL_CONF)"});
 }

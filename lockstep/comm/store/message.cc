@@ -45,14 +45,16 @@ Request decode_request(std::string_view message, const Limits& limits) {
   request.operation = static_cast<Operation>(reader.u8());
   if (request.operation < Operation::kSet ||
       request.operation > Operation::kSetWill) {
-    throw CommError({.what = "a request to the store is of no known kind"});
+    throw CommError({.code = ErrorCode::kStoreProtocol,
+                     .what = "a request to the store is of no known kind"});
   }
   request.number = static_cast<int64_t>(reader.u64());
   request.wait_ms = reader.u32();
   const size_t count = reader.u32();
   if (count > limits.keys_a_request ||
       (names_one_key(request.operation) && count != 1)) {
-    throw CommError({.what = "a request to the store has too many or too few "
+    throw CommError({.code = ErrorCode::kStoreProtocol,
+                     .what = "a request to the store has too many or too few "
                              "keys",
                      .got = std::to_string(count)});
   }
@@ -78,7 +80,8 @@ Reply decode_reply(std::string_view message, const Limits& limits) {
   Reply reply;
   reply.status = static_cast<Status>(reader.u8());
   if (reply.status > Status::kRefused) {
-    throw CommError({.what = "a reply of the store is of no known kind"});
+    throw CommError({.code = ErrorCode::kStoreProtocol,
+                     .what = "a reply of the store is of no known kind"});
   }
   reply.number = static_cast<int64_t>(reader.u64());
   reply.value = reader.bytes(limits.value_bytes);

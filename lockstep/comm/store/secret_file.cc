@@ -38,13 +38,15 @@ JobSecret read_all(int fd, const std::string& name) {
   while (size < text.size()) {
     pollfd ready{fd, POLLIN, 0};
     if (::poll(&ready, 1, kPatienceMs) == 0) {
-      refuse({.what = "no secret came from " + name,
+      refuse({.code = ErrorCode::kBadSecret,
+              .what = "no secret came from " + name,
               .got = fmt::format("nothing in {} s", kPatienceMs / 1000)});
     }
     const ssize_t got = ::read(fd, text.data() + size, text.size() - size);
     if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (got < 0) {
-      refuse({.what = "can't read the secret in " + name,
+      refuse({.code = ErrorCode::kBadSecret,
+              .what = "can't read the secret in " + name,
               .got = std::strerror(errno)});
     }
     if (got == 0) break;
@@ -53,7 +55,8 @@ JobSecret read_all(int fd, const std::string& name) {
   while (size > 0 && (text[size - 1] == '\n' || text[size - 1] == '\r')) --size;
   if (size < kLeastBytes || size > kMostBytes) {
     OPENSSL_cleanse(text.data(), text.size());
-    refuse({.what = "can't use the secret in " + name,
+    refuse({.code = ErrorCode::kBadSecret,
+            .what = "can't use the secret in " + name,
             .expected = fmt::format("{} to {} bytes", kLeastBytes, kMostBytes),
             .got = size > kMostBytes ? "more" : std::to_string(size),
             .fix = kMakeOne});
@@ -64,7 +67,10 @@ JobSecret read_all(int fd, const std::string& name) {
 }
 
 [[noreturn]] void fail(const std::string& what, const std::string& got) {
-  throw IoError({.what = what, .got = got, .fix = "use --secret-file FILE"});
+  throw IoError({.code = ErrorCode::kBadSecret,
+                 .what = what,
+                 .got = got,
+                 .fix = "use --secret-file FILE"});
 }
 
 // Of this user and this host, by names that all its processes agree on, in
@@ -119,18 +125,21 @@ JobSecret read_secret_file(const std::string& path) {
       ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat facts {};
   if (!file.is_open() || ::fstat(file.get(), &facts) != 0) {
-    refuse({.what = "can't read the secret in '" + path + "'",
+    refuse({.code = ErrorCode::kFileAccess,
+            .what = "can't read the secret in '" + path + "'",
             .got = std::strerror(errno),
             .fix = kMakeOne});
   }
   if (!S_ISREG(facts.st_mode)) {
-    refuse({.what = "can't use the secret in '" + path + "'",
+    refuse({.code = ErrorCode::kBadSecret,
+            .what = "can't use the secret in '" + path + "'",
             .expected = "a file",
             .got = "something else",
             .fix = "use --secret-fd for a pipe"});
   }
   if (facts.st_uid != ::geteuid() || (facts.st_mode & kOthers) != 0) {
-    refuse({.what = "others may read the secret in '" + path + "'",
+    refuse({.code = ErrorCode::kBadSecret,
+            .what = "others may read the secret in '" + path + "'",
             .expected =
                 fmt::format("a file of user {} with mode 600", ::geteuid()),
             .got = fmt::format("one of user {} with mode {:o}", facts.st_uid,
@@ -170,7 +179,8 @@ JobSecret shared_secret(const SecretSource& source, const std::string& host) {
     return read_secret_file(*file);
   }
   if (is_loopback_name(host)) return loopback_secret();
-  refuse({.what = "several nodes at '" + host + "' need a secret of the job",
+  refuse({.code = ErrorCode::kBadSecret,
+          .what = "several nodes at '" + host + "' need a secret of the job",
           .expected = "--secret-file FILE, --secret-fd N or "
                       "LOCKSTEP_SECRET_FILE",
           .got = "none: anybody in the network could join it",

@@ -28,7 +28,8 @@ void watch(int epoll, int operation, int fd, uint32_t events, uint64_t number) {
   event.events = events;
   event.data.u64 = number;
   if (::epoll_ctl(epoll, operation, fd, &event) != 0) {
-    throw CommError({.what = "the store can't watch a connection",
+    throw CommError({.code = ErrorCode::kStoreUnreachable,
+                     .what = "the store can't watch a connection",
                      .got = std::strerror(errno)});
   }
 }

@@ -11,7 +11,10 @@ void Server::Loop::read_requests(Number number, Peer& peer, Time now) {
   while (peer.stage != Peer::Stage::kLeaving && !peer.waiting &&
          !peer.has_output() && peer.next_frame(body)) {
     on_frame(number, peer, body, now);
-    if (!peer.write_some()) throw CommError({.what = "it is gone"});
+    if (!peer.write_some()) {
+      throw CommError(
+          {.code = ErrorCode::kStoreUnreachable, .what = "it is gone"});
+    }
   }
 }
 

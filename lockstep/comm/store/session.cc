@@ -24,7 +24,8 @@ std::string_view Session::open(std::string_view frame) {
   const std::string_view code = reader.raw(sizeof(Digest));
   const std::string_view body = frame.substr(sizeof(Digest));
   if (!is_same(receiving_.of({number, body}), code)) {
-    throw CommError({.what = "a message on a connection of the store is not "
+    throw CommError({.code = ErrorCode::kStoreProtocol,
+                     .what = "a message on a connection of the store is not "
                              "the peer's next one",
                      .got = "one that was altered, repeated or injected"});
   }

@@ -39,7 +39,8 @@ std::vector<SocketAddress> places_of(const std::string& host, int port,
     }
     if (!places.empty()) return places;
     throw CommError(
-        {.what = "can't listen at the interface '" + interface + "'",
+        {.code = ErrorCode::kCannotListen,
+         .what = "can't listen at the interface '" + interface + "'",
          .expected = "one with an address, as `ip addr` shows them",
          .got = "none of that name"});
   }
@@ -57,7 +58,8 @@ std::vector<SocketAddress> places_of(const std::string& host, int port,
   }
   if (places.empty()) {
     throw CommError(
-        {.what = "can't listen at '" + host + "'",
+        {.code = ErrorCode::kCannotListen,
+         .what = "can't listen at '" + host + "'",
          .expected = "a name or an address that an interface of this host has",
          .got = "none of them",
          .fix = "name one that `ip addr` shows, or the interface: --rdzv-conf "
@@ -213,7 +215,8 @@ std::vector<FileDescriptor> listen_at(const std::string& host, int& port,
     sockets.push_back(std::move(socket));
   }
   if (!sockets.empty()) return sockets;
-  throw CommError({.what = fmt::format("can't listen at {}:{}", host, port),
+  throw CommError({.code = ErrorCode::kCannotListen,
+                   .what = fmt::format("can't listen at {}:{}", host, port),
                    .got = std::strerror(error),
                    .fix = "choose another address or port"});
 }

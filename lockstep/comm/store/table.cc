@@ -42,13 +42,15 @@ int64_t Table::add(const std::string& key, int64_t number, const Owner& owner) {
     const char* end = current->data() + current->size();
     const auto [rest, error] = std::from_chars(current->data(), end, sum);
     if (error != std::errc() || rest != end) {
-      throw CommError({.what = "can't add to a key of the store",
+      throw CommError({.code = ErrorCode::kStoreRefused,
+                       .what = "can't add to a key of the store",
                        .expected = "a whole number in it",
                        .got = fmt::format("{} bytes", current->size())});
     }
   }
   if (__builtin_add_overflow(sum, number, &sum)) {
-    throw CommError({.what = "a counter of the store overflows"});
+    throw CommError({.code = ErrorCode::kStoreRefused,
+                     .what = "a counter of the store overflows"});
   }
   // All may count, so that it is nobody's own.
   put(key, std::to_string(sum), {});
@@ -75,7 +77,8 @@ void Table::check_owner(const std::string& key, const Owner& owner) const {
       found->second.owner == owner) {
     return;
   }
-  throw CommError({.what = "a key of the store belongs to another process",
+  throw CommError({.code = ErrorCode::kStoreRefused,
+                   .what = "a key of the store belongs to another process",
                    .expected = "a key of one's own"});
 }
 
@@ -87,7 +90,8 @@ void Table::put(const std::string& key, const std::string& value,
   const size_t bytes = bytes_ - former + key.size() + value.size();
   if (bytes > limits_.total_bytes ||
       (former == 0 && entries_.size() >= limits_.keys)) {
-    throw CommError({.what = "the store is full",
+    throw CommError({.code = ErrorCode::kStoreRefused,
+                     .what = "the store is full",
                      .expected = fmt::format("{} keys and {} bytes at most",
                                              limits_.keys, limits_.total_bytes),
                      .got = "one more",

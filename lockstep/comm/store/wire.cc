@@ -10,7 +10,9 @@ namespace {
 constexpr size_t kLengthBytes = 4;
 
 [[noreturn]] void refuse(const char* what) {
-  throw CommError({.what = what, .got = "a message that is none"});
+  throw CommError({.code = ErrorCode::kStoreProtocol,
+                   .what = what,
+                   .got = "a message that is none"});
 }
 
 uint64_t number_in(std::string_view text) {
@@ -74,7 +76,8 @@ bool FrameReader::next(std::string& body) {
   if (rest.size() < kLengthBytes) return false;
   const size_t size = number_in(rest.substr(0, kLengthBytes));
   if (size > most_) {
-    throw CommError({.what = "a message is too long",
+    throw CommError({.code = ErrorCode::kStoreProtocol,
+                     .what = "a message is too long",
                      .expected = fmt::format("{} bytes at most", most_),
                      .got = std::to_string(size)});
   }

@@ -24,7 +24,8 @@ void Reducer::fill_slot(size_t p, bool has_gradient) {
   Tensor& view = buckets_[slots_[p].bucket].grads.gradients[slots_[p].index];
   Tensor& gradient = parameters_[p].mutable_grad();
   if (gradient.defined() && gradient.layout() != torch::kStrided) {
-    give_up({.what = fmt::format("the gradient of '{}' is sparse", names_[p]),
+    give_up({.code = ErrorCode::kSparseGradient,
+             .what = fmt::format("the gradient of '{}' is sparse", names_[p]),
              .expected = "a dense one",
              .fix = "make the embedding with sparse(false)"});
   }
@@ -69,7 +70,8 @@ void Reducer::run_hook(GradBucket& grads) {
   hook_(world_, grads);
   if (grads.buffer.data_ptr() == memory) return;
   throw InvalidArgument(
-      "ddp", {.what = "a comm hook put another tensor in bucket.buffer",
+      "ddp", {.code = ErrorCode::kCommHook,
+              .what = "a comm hook put another tensor in bucket.buffer",
               .expected = "the result in the memory that is there",
               .fix = "write bucket.buffer.copy_(result)"});
 }

@@ -56,7 +56,8 @@ uint64_t Reducer::begin_forward() {
   ++forward_count_;
   if (pass_) {
     give_up(
-        {.what = fmt::format("rank {} called forward() within the backward of "
+        {.code = ErrorCode::kNestedPass,
+         .what = fmt::format("rank {} called forward() within the backward of "
                              "an earlier one",
                              world_.rank()),
          .fix = "let checkpointed parts of the module call each other, not "
@@ -163,7 +164,8 @@ void Reducer::check_unreplaced(size_t p) {
     const auto accumulator = hooks.accumulator.lock();
     if (hooks.p != p || accumulator == accumulators_[p]) continue;
     if (!accumulator || nodes->count(accumulator.get()) == 0) continue;
-    give_up({.what = fmt::format("parameter '{}' got other memory between a "
+    give_up({.code = ErrorCode::kModuleChanged,
+             .what = fmt::format("parameter '{}' got other memory between a "
                                  "forward and its backward",
                                  names_[p]),
              .fix = "load parameters before the forward"});

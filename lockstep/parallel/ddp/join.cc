@@ -57,7 +57,8 @@ void Reducer::note_active(const std::vector<int>& active) {
     joining_->is_ended = true;
     throw InvalidArgument(
         "ddp",
-        {.what = fmt::format("rank {} has no inputs left, others have", first),
+        {.code = ErrorCode::kUnevenInputs,
+         .what = fmt::format("rank {} has no inputs left, others have", first),
          .fix = "end the epoch on every rank here, or join() without "
                 "throw_on_early_termination"});
   }
@@ -68,7 +69,8 @@ void Reducer::join(const std::function<void()>& steps,
                    const JoinOptions& options) {
   check_usable();
   if (joining_) {
-    throw InvalidArgument("ddp", {.what = "join() within join()",
+    throw InvalidArgument("ddp", {.code = ErrorCode::kUnevenInputs,
+                                  .what = "join() within join()",
                                   .fix = "call it once around all steps"});
   }
   struct Leave {
@@ -102,7 +104,8 @@ void Reducer::shadow(const Round& round) {
   {
     const std::lock_guard lock(mutex_);
     if (options_.static_graph() && expected_.empty()) {
-      give_up({.what = fmt::format("rank {} has no inputs in the first step of "
+      give_up({.code = ErrorCode::kUnevenInputs,
+               .what = fmt::format("rank {} has no inputs in the first step of "
                                    "a static graph",
                                    world_.rank()),
                .fix = "make that step with inputs on every rank"});

@@ -39,7 +39,8 @@ void Reducer::set_aside() {
     gradient.reset();
   }
   if (mixed.empty()) return;
-  give_up({.what = fmt::format("what rank {} added under no_sync() to a sum "
+  give_up({.code = ErrorCode::kMixedAccumulation,
+           .what = fmt::format("what rank {} added under no_sync() to a sum "
                                "over the ranks can't be told from it: {}",
                                world_.rank(), names_of(mixed)),
            .fix = "call zero_grad() in between, or average over the ranks"});

@@ -39,7 +39,8 @@ void Reducer::on_output(const Forward& forward) {
   const int task = torch::autograd::get_current_graph_task_id();
   if (pass_ && pass_->task == task) return;
   if (pass_) {
-    give_up({.what = fmt::format("rank {} started a backward of the model "
+    give_up({.code = ErrorCode::kNestedPass,
+             .what = fmt::format("rank {} started a backward of the model "
                                  "within another one",
                                  world_.rank())});
   }
@@ -92,7 +93,8 @@ void Reducer::open_pass(int task, const Forward& reached) {
   const auto unused = unused_in_backward();
   if (!unused) return;
   if (torch::GradMode::is_enabled()) {
-    give_up({.what = "a backward over several ranks can't be differentiated",
+    give_up({.code = ErrorCode::kDoubleBackward,
+             .what = "a backward over several ranks can't be differentiated",
              .expected = "create_graph=false",
              .got = "create_graph=true",
              .fix = "take the inner derivative with torch::autograd::grad()"});
@@ -100,7 +102,8 @@ void Reducer::open_pass(int task, const Forward& reached) {
   const bool is_static = options_.static_graph();
   if (!unused->empty() && !is_static && !options_.find_unused_parameters()) {
     give_up(
-        {.what = fmt::format("parameters of rank {} get no gradient in this "
+        {.code = ErrorCode::kUnusedParameters,
+         .what = fmt::format("parameters of rank {} get no gradient in this "
                              "backward: {}. Nothing was updated",
                              world_.rank(), names_of(*unused)),
          .expected = "every parameter to take part in the loss",
@@ -147,7 +150,8 @@ void Reducer::on_gradient(size_t p, const Tensor& incoming) {
   Pass& pass = *pass_;
   const bool is_static = options_.static_graph();
   if (pass.task != task && !is_static) {
-    give_up({.what = fmt::format("parameter '{}' got a gradient in a backward "
+    give_up({.code = ErrorCode::kRepeatedGradient,
+             .what = fmt::format("parameter '{}' got a gradient in a backward "
                                  "within the backward (checkpointing?)",
                                  names_[p]),
              .fix = "set static_graph(true)"});
@@ -161,7 +165,8 @@ void Reducer::on_gradient(size_t p, const Tensor& incoming) {
     return;
   }
   if (pass.awaited[p] == 0) {
-    give_up({.what = fmt::format(
+    give_up({.code = ErrorCode::kRepeatedGradient,
+             .what = fmt::format(
                  "parameter '{}' got more gradients than {}", names_[p],
                  is_static ? "in the first step" : "one in this backward"),
              .fix = is_static ? "leave static_graph off: the graph changes"
@@ -211,6 +216,7 @@ void Reducer::check_complete() {
   const std::string names = names_of(missing);
   const bool is_static = options_.static_graph();
   const Problem problem{
+      .code = ErrorCode::kUnusedParameters,
       .what = fmt::format(
           "parameters of rank {} got {} in this backward: {}. "
           "Nothing was updated",
@@ -230,7 +236,8 @@ void Reducer::check_same_parameters() {
   if (largest[0] == ~largest[1]) return;
   const auto different = compare_parameters(world_, parameters_);
   if (different.places.empty()) return;
-  give_up({.what = fmt::format("parameters of rank {} differ from those of "
+  give_up({.code = ErrorCode::kParametersDiffer,
+           .what = fmt::format("parameters of rank {} differ from those of "
                                "rank 0: {}. Nothing was updated",
                                different.rank, names_of(different.places)),
            .expected = "the same on every rank",

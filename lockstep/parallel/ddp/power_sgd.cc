@@ -136,7 +136,8 @@ PowerSGD::PowerSGD(const PowerSGDOptions& options)
                           double got) {
     if (holds) return;
     throw InvalidArgument(
-        "ddp", {.what = fmt::format("PowerSGD can't have this {}", name),
+        "ddp", {.code = ErrorCode::kBadOption,
+                .what = fmt::format("PowerSGD can't have this {}", name),
                 .expected = expected,
                 .got = fmt::format("{}", got)});
   };

@@ -66,12 +66,14 @@ Reducer::Reducer(const World& world, ModuleHandle module,
   }
   if (parameters_.empty()) {
     throw InvalidArgument(
-        "ddp", {.what = "the module has no parameter that requires a gradient",
+        "ddp", {.code = ErrorCode::kNothingToTrain,
+                .what = "the module has no parameter that requires a gradient",
                 .fix = "run it without DistributedDataParallel"});
   }
   if (!(options_.bucket_cap_mb() > 0)) {
     throw InvalidArgument("ddp",
-                          {.what = "there is no such bucket size",
+                          {.code = ErrorCode::kBadOption,
+                           .what = "there is no such bucket size",
                            .expected = "bucket_cap_mb above 0",
                            .got = fmt::format("{}", options_.bucket_cap_mb())});
   }
@@ -79,7 +81,8 @@ Reducer::Reducer(const World& world, ModuleHandle module,
   for (size_t p = 0; p < parameters_.size(); ++p) {
     if (parameters_[p].device() == device_) continue;
     throw InvalidArgument(
-        "ddp", {.what = "the module is on several devices",
+        "ddp", {.code = ErrorCode::kMixedDevices,
+                .what = "the module is on several devices",
                 .expected = fmt::format("'{}' on {}", names_[p], device_.str()),
                 .got = parameters_[p].device().str(),
                 .fix = "move it to one: module->to(device)"});
@@ -152,7 +155,8 @@ void Reducer::follow_parameters() {
                           parameter.device() == view.device() &&
                           parameter.sizes() == view.sizes();
     if (!is_alike && is_synced_) {
-      give_up({.what = fmt::format("parameter '{}' was moved or cast after the "
+      give_up({.code = ErrorCode::kModuleChanged,
+               .what = fmt::format("parameter '{}' was moved or cast after the "
                                    "module was wrapped",
                                    names_[p]),
                .expected = c10::str(view.dtype(), " ", view.sizes(), " on ",
@@ -167,7 +171,8 @@ void Reducer::follow_parameters() {
   }
   for (const auto& [name, parameter] : frozen_) {
     if (!parameter.requires_grad() || !is_synced_) continue;
-    give_up({.what = fmt::format("parameter '{}' was frozen when the module "
+    give_up({.code = ErrorCode::kFrozenParameter,
+             .what = fmt::format("parameter '{}' was frozen when the module "
                                  "was wrapped, and requires a gradient now, "
                                  "which would not be exchanged",
                                  name),
@@ -215,7 +220,8 @@ void Reducer::follow_arrivals(int root, const std::vector<size_t>& arrivals) {
 
 void Reducer::set_hook(CommHook hook) {
   if (hook_) {
-    throw InvalidArgument("ddp", {.what = "there is a comm hook already",
+    throw InvalidArgument("ddp", {.code = ErrorCode::kCommHook,
+                                  .what = "there is a comm hook already",
                                   .fix = "register one, once"});
   }
   hook_ = std::move(hook);
@@ -225,7 +231,8 @@ void Reducer::check_usable() const {
   if (failure_.empty()) return;
   throw InvalidArgument(
       "ddp",
-      {.what = "an earlier step failed, so the ranks may differ: " + failure_,
+      {.code = ErrorCode::kFailedBefore,
+       .what = "an earlier step failed, so the ranks may differ: " + failure_,
        .fix = "make a new DistributedDataParallel from a checkpoint"});
 }
 

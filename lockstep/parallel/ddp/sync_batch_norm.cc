@@ -107,7 +107,8 @@ struct SyncedNorm : torch::autograd::Function<SyncedNorm> {
     if (torch::GradMode::is_enabled()) {
       throw InvalidArgument(
           "sync_batch_norm",
-          {.what = "a gradient over several ranks can't be differentiated",
+          {.code = ErrorCode::kDoubleBackward,
+           .what = "a gradient over several ranks can't be differentiated",
            .expected = "create_graph=false",
            .got = "create_graph=true",
            .fix = "use BatchNorm, or another norm, in a gradient penalty"});
@@ -161,7 +162,8 @@ Tensor SyncBatchNormImpl::forward(const Tensor& input) {
   if (input.dim() < 2 || input.size(1) != options.num_features()) {
     throw InvalidArgument(
         "sync_batch_norm",
-        {.what = "the input does not fit",
+        {.code = ErrorCode::kBadModelInput,
+         .what = "the input does not fit",
          .expected = fmt::format("[N, {}, ...]", options.num_features()),
          .got = "shape " + c10::str(input.sizes())});
   }
@@ -181,7 +183,8 @@ Tensor SyncBatchNormImpl::forward(const Tensor& input) {
     if (moments.count < 2 && is_training) {
       throw InvalidArgument(
           "sync_batch_norm",
-          {.what = "a variance of one value",
+          {.code = ErrorCode::kBadModelInput,
+           .what = "a variance of one value",
            .expected = "more than one value for each channel, over all ranks",
            .got = "shape " + c10::str(input.sizes())});
     }

@@ -1,0 +1,121 @@
+#include "lockstep/base/error_code.h"
+
+#include <array>
+#include <cstddef>
+#include <utility>
+
+namespace lockstep {
+namespace {
+
+using Entry = std::pair<ErrorCode, std::string_view>;
+
+constexpr std::array kNames{
+    Entry{ErrorCode::kFileAccess, "file-access"},
+    Entry{ErrorCode::kFileTooLarge, "file-too-large"},
+    Entry{ErrorCode::kOutOfMemory, "out-of-memory"},
+    Entry{ErrorCode::kOutOfResources, "out-of-resources"},
+    Entry{ErrorCode::kThreadStart, "thread-start"},
+    Entry{ErrorCode::kProcessStart, "process-start"},
+    Entry{ErrorCode::kCryptography, "cryptography"},
+    Entry{ErrorCode::kInterrupted, "interrupted"},
+    Entry{ErrorCode::kInternal, "internal"},
+    Entry{ErrorCode::kBadOption, "bad-option"},
+    Entry{ErrorCode::kUnknownName, "unknown-name"},
+    Entry{ErrorCode::kBadVariable, "bad-variable"},
+    Entry{ErrorCode::kMissingVariable, "missing-variable"},
+    Entry{ErrorCode::kNotInBuild, "not-in-build"},
+    Entry{ErrorCode::kBadBatch, "bad-batch"},
+    Entry{ErrorCode::kBadModelInput, "bad-model-input"},
+    Entry{ErrorCode::kBadTensor, "bad-tensor"},
+    Entry{ErrorCode::kBadRank, "bad-rank"},
+    Entry{ErrorCode::kBadOptimizer, "bad-optimizer"},
+    Entry{ErrorCode::kBadLoss, "bad-loss"},
+    Entry{ErrorCode::kNoSuchDevice, "no-such-device"},
+    Entry{ErrorCode::kDuplicateDevice, "duplicate-device"},
+    Entry{ErrorCode::kMixedDevices, "mixed-devices"},
+    Entry{ErrorCode::kDeviceFailed, "device-failed"},
+    Entry{ErrorCode::kCoreBinding, "core-binding"},
+    Entry{ErrorCode::kWorkerDeadlock, "worker-deadlock"},
+    Entry{ErrorCode::kMalformedData, "malformed-data"},
+    Entry{ErrorCode::kMalformedSafetensors, "malformed-safetensors"},
+    Entry{ErrorCode::kMalformedJson, "malformed-json"},
+    Entry{ErrorCode::kModelTooLarge, "model-too-large"},
+    Entry{ErrorCode::kCheckpointMissing, "checkpoint-missing"},
+    Entry{ErrorCode::kCheckpointDamaged, "checkpoint-damaged"},
+    Entry{ErrorCode::kCheckpointVersion, "checkpoint-version"},
+    Entry{ErrorCode::kCheckpointNotSaved, "checkpoint-not-saved"},
+    Entry{ErrorCode::kStateMismatch, "state-mismatch"},
+    Entry{ErrorCode::kResumeConflict, "resume-conflict"},
+    Entry{ErrorCode::kUnknownDataset, "unknown-dataset"},
+    Entry{ErrorCode::kRanksNotConnected, "ranks-not-connected"},
+    Entry{ErrorCode::kCallsDiffer, "calls-differ"},
+    Entry{ErrorCode::kCollectiveFailed, "collective-failed"},
+    Entry{ErrorCode::kQueueTimeout, "queue-timeout"},
+    Entry{ErrorCode::kSamplesDiffer, "samples-differ"},
+    Entry{ErrorCode::kParametersDiffer, "parameters-differ"},
+    Entry{ErrorCode::kBackendUnsuitable, "backend-unsuitable"},
+    Entry{ErrorCode::kNoSharedMemory, "no-shared-memory"},
+    Entry{ErrorCode::kSharedMemorySetup, "shared-memory-setup"},
+    Entry{ErrorCode::kWrongData, "wrong-data"},
+    Entry{ErrorCode::kReplicaFailed, "replica-failed"},
+    Entry{ErrorCode::kNotCloneable, "not-cloneable"},
+    Entry{ErrorCode::kModuleChanged, "module-changed"},
+    Entry{ErrorCode::kDenseParameter, "dense-parameter"},
+    Entry{ErrorCode::kSparseGradient, "sparse-gradient"},
+    Entry{ErrorCode::kDoubleBackward, "double-backward"},
+    Entry{ErrorCode::kBackwardTwice, "backward-twice"},
+    Entry{ErrorCode::kHookedLeaf, "hooked-leaf"},
+    Entry{ErrorCode::kForeignLeaf, "foreign-leaf"},
+    Entry{ErrorCode::kForwardOverRanks, "forward-over-ranks"},
+    Entry{ErrorCode::kChangedWhileShared, "changed-while-shared"},
+    Entry{ErrorCode::kNothingToTrain, "nothing-to-train"},
+    Entry{ErrorCode::kUnusedParameters, "unused-parameters"},
+    Entry{ErrorCode::kRepeatedGradient, "repeated-gradient"},
+    Entry{ErrorCode::kFrozenParameter, "frozen-parameter"},
+    Entry{ErrorCode::kNestedPass, "nested-pass"},
+    Entry{ErrorCode::kMixedAccumulation, "mixed-accumulation"},
+    Entry{ErrorCode::kUnevenInputs, "uneven-inputs"},
+    Entry{ErrorCode::kCommHook, "comm-hook"},
+    Entry{ErrorCode::kFailedBefore, "failed-before"},
+    Entry{ErrorCode::kRendezvousFailed, "rendezvous-failed"},
+    Entry{ErrorCode::kControlBlock, "control-block"},
+    Entry{ErrorCode::kCannotListen, "cannot-listen"},
+    Entry{ErrorCode::kStoreUnreachable, "store-unreachable"},
+    Entry{ErrorCode::kStoreTimeout, "store-timeout"},
+    Entry{ErrorCode::kStoreRefused, "store-refused"},
+    Entry{ErrorCode::kStoreVersion, "store-version"},
+    Entry{ErrorCode::kStoreProtocol, "store-protocol"},
+    Entry{ErrorCode::kBadSecret, "bad-secret"},
+    Entry{ErrorCode::kWrongSecret, "wrong-secret"},
+    Entry{ErrorCode::kNotFinite, "not-finite"},
+    Entry{ErrorCode::kRunFailed, "run-failed"},
+    Entry{ErrorCode::kPeerProcess, "peer-process"},
+    Entry{ErrorCode::kMalformedReport, "malformed-report"},
+};
+
+constexpr std::array<ErrorCode, kNames.size()> codes_in_order() {
+  std::array<ErrorCode, kNames.size()> codes{};
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = kNames[i].first;
+  return codes;
+}
+
+constexpr std::array kCodes = codes_in_order();
+
+/// Whether the table has every code at its own place.
+constexpr bool is_complete() {
+  for (size_t i = 0; i < kCodes.size(); ++i) {
+    if (static_cast<size_t>(kCodes[i]) != i) return false;
+  }
+  return static_cast<size_t>(ErrorCode::kMalformedReport) + 1 == kCodes.size();
+}
+static_assert(is_complete());
+
+}  // namespace
+
+std::string_view name_of(ErrorCode code) {
+  return kNames.at(static_cast<size_t>(code)).second;
+}
+
+std::span<const ErrorCode> all_error_codes() { return kCodes; }
+
+}  // namespace lockstep

@@ -1,0 +1,206 @@
+#pragma once
+
+#include <span>
+#include <string_view>
+
+namespace lockstep {
+
+/// What went wrong, for programs and tests: the texts of messages may change
+/// from release to release, codes do not. docs/errors.md lists them by name
+/// with what to do.
+enum class ErrorCode {
+  // Files and the system.
+  /// A file or folder can't be opened, read, written or removed; the message
+  /// has the system's reason.
+  kFileAccess,
+  /// A file is larger than what it may hold.
+  kFileTooLarge,
+  /// There is not enough memory, on a device or in shared memory.
+  kOutOfMemory,
+  /// This process can open no more files or map no more memory.
+  kOutOfResources,
+  /// The system can't start another thread.
+  kThreadStart,
+  /// A program can't be started.
+  kProcessStart,
+  /// The cryptographic library lacks a function or failed.
+  kCryptography,
+  /// A signal ended the work before it was complete.
+  kInterrupted,
+  /// A part of Lockstep was used in a way that its contract excludes.
+  kInternal,
+
+  // What the caller passes.
+  /// An option, or a field of an options struct, has a value that can't be
+  /// used.
+  kBadOption,
+  /// There is no model, dataset, backend, strategy, collective or category of
+  /// that name.
+  kUnknownName,
+  /// An environment variable has a value that can't be used.
+  kBadVariable,
+  /// An environment variable that is needed is not set.
+  kMissingVariable,
+  /// This build was made without what is asked for (CUDA, NCCL).
+  kNotInBuild,
+  /// The inputs do not fit together, or can't be cut along the batch
+  /// dimension.
+  kBadBatch,
+  /// A model can't take inputs of that shape.
+  kBadModelInput,
+  /// A tensor's device, layout, type or size does not suit the operation.
+  kBadTensor,
+  /// A rank, a root or a group of ranks can't be.
+  kBadRank,
+  /// The optimizer can't be used with these parameters.
+  kBadOptimizer,
+  /// The loss function returned what is no loss.
+  kBadLoss,
+
+  // Devices.
+  /// The machine, or this process's part of it, has no such device.
+  kNoSuchDevice,
+  /// A device is named twice.
+  kDuplicateDevice,
+  /// What must be on one device, or on one kind of device, is on several.
+  kMixedDevices,
+  /// A device's own software reported an error.
+  kDeviceFailed,
+  /// A thread can't be bound to its cores.
+  kCoreBinding,
+  /// A task of a device's worker would wait for that worker itself.
+  kWorkerDeadlock,
+
+  // Data, models and checkpoints.
+  /// A dataset's file is truncated or holds what it must not.
+  kMalformedData,
+  /// A safetensors file does not follow the format, or holds a type that can't
+  /// be loaded.
+  kMalformedSafetensors,
+  /// A JSON file does not follow the format, or lacks what it must have.
+  kMalformedJson,
+  /// A model's description asks for more parameters than allowed.
+  kModelTooLarge,
+  /// There is no checkpoint, or no whole one, at that place.
+  kCheckpointMissing,
+  /// A checkpoint is not as it was written, or contradicts itself.
+  kCheckpointDamaged,
+  /// A checkpoint is of a format that this version does not read.
+  kCheckpointVersion,
+  /// A checkpoint could not be written.
+  kCheckpointNotSaved,
+  /// A state dict, an optimizer's state or a snapshot does not fit the model.
+  kStateMismatch,
+  /// The run that is to go on, and what its folder holds, contradict each
+  /// other.
+  kResumeConflict,
+  /// A checkpoint does not say what it was trained on.
+  kUnknownDataset,
+
+  // Ranks and their collectives.
+  /// The ranks can't connect to each other.
+  kRanksNotConnected,
+  /// Ranks called different collectives, or with sizes that do not match.
+  kCallsDiffer,
+  /// A collective or message did not complete: a rank ended, stalled or
+  /// aborted, or the time is up.
+  kCollectiveFailed,
+  /// An operation timed out behind a callback in the queue.
+  kQueueTimeout,
+  /// Ranks disagree about the samples of a batch.
+  kSamplesDiffer,
+  /// Parameters, their shapes or their gradients differ between ranks.
+  kParametersDiffer,
+  /// The backend does not work with these devices or hosts.
+  kBackendUnsuitable,
+  /// These ranks share no memory.
+  kNoSharedMemory,
+  /// The ranks of a host can't set up their shared memory.
+  kSharedMemorySetup,
+  /// A collective under test gave wrong data.
+  kWrongData,
+
+  // The parallel engine.
+  /// A replica threw an exception, which the message repeats.
+  kReplicaFailed,
+  /// The module can't be copied, or its copy is another network.
+  kNotCloneable,
+  /// The module was changed in a way that can't be followed.
+  kModuleChanged,
+  /// A parameter is not dense.
+  kDenseParameter,
+  /// A gradient is sparse.
+  kSparseGradient,
+  /// The backward of a parallel region can't be differentiated.
+  kDoubleBackward,
+  /// A graph that was freed can't be used for another backward.
+  kBackwardTwice,
+  /// A tensor that every shard's loss uses has a hook.
+  kHookedLeaf,
+  /// The loss of several ranks depends on a tensor outside of the module.
+  kForeignLeaf,
+  /// forward() of several ranks was called under autograd.
+  kForwardOverRanks,
+  /// A parameter was written to while all ranks share its memory.
+  kChangedWhileShared,
+
+  // DistributedDataParallel.
+  /// The module has no parameter that requires a gradient.
+  kNothingToTrain,
+  /// Parameters got no gradient in a backward.
+  kUnusedParameters,
+  /// A parameter got several gradients in one backward.
+  kRepeatedGradient,
+  /// A parameter that was frozen when the module was wrapped trains now.
+  kFrozenParameter,
+  /// A forward or backward of a DDP model ran within another backward of it.
+  kNestedPass,
+  /// Gradients of this rank alone and sums over the ranks were added up.
+  kMixedAccumulation,
+  /// A rank ran out of inputs, or join() was called where it can't be.
+  kUnevenInputs,
+  /// A comm hook broke its contract, or there is one already.
+  kCommHook,
+  /// An earlier step failed, so that the ranks may differ.
+  kFailedBefore,
+
+  // Launching, the job's store and its agents.
+  /// The nodes of the job did not find each other, or do not agree.
+  kRendezvousFailed,
+  /// The memory that the agent shares with its workers can't be used.
+  kControlBlock,
+  /// No socket can listen at that address.
+  kCannotListen,
+  /// The job's store can't be reached, is gone, or does not answer in time.
+  kStoreUnreachable,
+  /// A rank waited in vain for what another rank puts into the store.
+  kStoreTimeout,
+  /// The job's store refused a request or a client.
+  kStoreRefused,
+  /// The job's store is of another version of Lockstep.
+  kStoreVersion,
+  /// A message of the store does not follow the protocol.
+  kStoreProtocol,
+  /// The job's secret is missing, can't be read, or can be read by others.
+  kBadSecret,
+  /// The two ends of a connection know different secrets.
+  kWrongSecret,
+
+  // Runs and their reports.
+  /// A loss, a gradient or a parameter is not finite.
+  kNotFinite,
+  /// The run ended with an error that was noticed before.
+  kRunFailed,
+  /// A process that was started to be measured failed.
+  kPeerProcess,
+  /// What a rank reports of a run can't be read.
+  kMalformedReport,
+};
+
+/// "unused-parameters", as in messages, error files and docs/errors.md.
+std::string_view name_of(ErrorCode code);
+
+/// In the order of the enum.
+std::span<const ErrorCode> all_error_codes();
+
+}  // namespace lockstep
