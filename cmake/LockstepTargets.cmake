@@ -1,7 +1,7 @@
 # lockstep_layer(folder [TORCH] [DEPENDS layers...] [LINK targets...]):
 # one static library per folder of lockstep/. Every *.cc in the folder is
-# built; x.cc or no_x.cc is picked by the caller through EXCLUDE. comm/shm
-# becomes lockstep_comm_shm.
+# built; x.cc or no_x.cc is picked by the caller through EXCLUDE. parallel/ddp
+# becomes lockstep_parallel_ddp.
 
 add_library(lockstep_options INTERFACE)
 target_compile_features(lockstep_options INTERFACE cxx_std_20)

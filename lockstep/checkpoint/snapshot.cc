@@ -15,7 +15,7 @@
 #include "lockstep/checkpoint/manifest.h"
 #include "lockstep/checkpoint/random_state.h"
 #include "lockstep/checkpoint/state_dict.h"
-#include "lockstep/comm/agent/link.h"
+#include "lockstep/control/worker_side.h"
 
 namespace lockstep {
 namespace {
@@ -119,8 +119,8 @@ NamedTensors section(std::span<const std::byte> bytes, Kind kind,
 }  // namespace
 
 std::shared_ptr<const Snapshot> Snapshot::newest(const std::string& identity) {
-  if (agent::page() == nullptr) return nullptr;
-  auto memory = agent::SnapshotMemory::find(*agent::page());
+  if (control::control_block() == nullptr) return nullptr;
+  auto memory = control::SnapshotMemory::find(*control::control_block());
   if (!memory) return nullptr;
   const auto saved = memory->newest();
   if (!saved) return nullptr;
@@ -129,7 +129,7 @@ std::shared_ptr<const Snapshot> Snapshot::newest(const std::string& identity) {
   return is_ours ? found : nullptr;
 }
 
-Snapshot::Snapshot(agent::SnapshotMemory memory,
+Snapshot::Snapshot(control::SnapshotMemory memory,
                    std::span<const std::byte> bytes)
     : memory_(std::move(memory)), bytes_(bytes) {
   const bool has_header =
@@ -177,7 +177,7 @@ struct SnapshotWriter::Layout {
 };
 
 SnapshotWriter::SnapshotWriter(int64_t every, const std::string& identity)
-    : every_(agent::may_wait() ? every : 0), identity_(identity) {}
+    : every_(control::may_wait() ? every : 0), identity_(identity) {}
 
 SnapshotWriter::~SnapshotWriter() = default;
 
@@ -188,15 +188,15 @@ bool SnapshotWriter::is_due(int64_t step, bool is_last) const {
 void SnapshotWriter::save(const CheckpointContent& content) {
   const torch::NoGradGuard no_grad;
   const Stopwatch watch;
-  const agent::Page& page = *agent::page();
-  const bool is_first = page.own_line() == 0;
+  const control::ControlBlock& block = *control::control_block();
+  const bool is_first = block.own_slot() == 0;
   std::array<NamedTensors, kKinds> tensors;
   tensors[kModel] = state_dict(content.model);
   tensors[kOptimizer] = by_name(content.optimizer.state_dict());
   tensors[kRandom] = host_generator(content.random);
   if (!memory_) {
     layout_ = std::make_unique<Layout>(tensors);
-    memory_ = agent::SnapshotMemory::make(page, layout_->bytes);
+    memory_ = control::SnapshotMemory::make(block, layout_->bytes);
   }
   const std::span<std::byte> slot = memory_->begin();
   CopyPlan plan;
@@ -207,7 +207,7 @@ void SnapshotWriter::save(const CheckpointContent& content) {
       plan.add(tensors[kind][i].second.detach(), targets[i].second);
     }
   }
-  plan.keep_share(page.own_line(), page.workers());
+  plan.keep_share(block.own_slot(), block.workers());
   plan.run();
   if (is_first) {
     const std::string info =
@@ -227,7 +227,7 @@ void SnapshotWriter::save(const CheckpointContent& content) {
   // Steps that are repeated are another attempt's.
   constexpr int kAttemptBits = 20;
   const auto attempt =
-      static_cast<uint64_t>(page.line(page.own_line()).place.attempt);
+      static_cast<uint64_t>(block.slot(block.own_slot()).assignment.attempt);
   memory_->end((static_cast<uint64_t>(content.info.step) + 1) << kAttemptBits |
                (attempt & ((1U << kAttemptBits) - 1)));
   ++costs_.taken;

@@ -9,7 +9,7 @@
 #include "lockstep/checkpoint/costs.h"
 #include "lockstep/checkpoint/saved_state.h"
 #include "lockstep/checkpoint/writer.h"
-#include "lockstep/comm/agent/snapshot_memory.h"
+#include "lockstep/control/snapshot_memory.h"
 
 namespace lockstep {
 
@@ -26,9 +26,9 @@ class Snapshot : public SavedState {
   std::map<std::string, torch::Tensor> random_state() const override;
 
  private:
-  Snapshot(agent::SnapshotMemory memory, std::span<const std::byte> bytes);
+  Snapshot(control::SnapshotMemory memory, std::span<const std::byte> bytes);
 
-  agent::SnapshotMemory memory_;
+  control::SnapshotMemory memory_;
   std::span<const std::byte> bytes_;
   CheckpointInfo info_;
 };
@@ -55,7 +55,7 @@ class SnapshotWriter {
   int64_t every_ = 0;
   const std::string identity_;
   std::unique_ptr<Layout> layout_;  // of all snapshots of the run
-  std::optional<agent::SnapshotMemory> memory_;
+  std::optional<control::SnapshotMemory> memory_;
   SnapshotCosts costs_;
 };
 

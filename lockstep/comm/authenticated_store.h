@@ -6,8 +6,8 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "lockstep/comm/store/client.h"
-#include "lockstep/comm/store/server.h"
+#include "lockstep/store/client.h"
+#include "lockstep/store/server.h"
 
 namespace lockstep {
 

@@ -3,7 +3,7 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/torch.h>
 
-#include "lockstep/comm/shm/call.h"
+#include "lockstep/shm/call.h"
 
 namespace lockstep {
 

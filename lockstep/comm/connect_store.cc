@@ -12,13 +12,13 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/first_line.h"
 #include "lockstep/base/host_name.h"
-#include "lockstep/comm/agent/link.h"
 #include "lockstep/comm/authenticated_store.h"
-#include "lockstep/comm/shm/fixed_text.h"
-#include "lockstep/comm/store/refusal_log.h"
-#include "lockstep/comm/store/secret_file.h"
-#include "lockstep/comm/store/socket_address.h"
 #include "lockstep/comm/world_impl.h"
+#include "lockstep/control/worker_side.h"
+#include "lockstep/shm/fixed_text.h"
+#include "lockstep/store/refusal_log.h"
+#include "lockstep/store/secret_file.h"
+#include "lockstep/store/socket_address.h"
 
 namespace lockstep {
 namespace {
@@ -42,16 +42,16 @@ store::Identity identity_of(const Environment& environment) {
           .world_size = environment.world_size};
 }
 
-// Of the agents, who put the way to it and the key into our page.
-Store join_agents(const agent::WorkerLine& line, const Environment& environment,
-                  milliseconds timeout) {
+// Of the agents, who put the way to it and the key into our block.
+Store join_agents(const control::WorkerSlot& slot,
+                  const Environment& environment, milliseconds timeout) {
   store::ClientOptions options;
-  options.host = shm::text_of(line.store.host);
-  options.port = line.store.port;
+  options.host = shm::text_of(slot.store.host);
+  options.port = slot.store.port;
   options.who = identity_of(environment);
   options.who.run_id = env("TORCHELASTIC_RUN_ID").value_or("");
-  options.who.round = static_cast<int>(line.attempt.load()) - 1;
-  options.key = store::Key(line.store.key);
+  options.who.round = static_cast<int>(slot.attempt.load()) - 1;
+  options.key = store::Key(slot.store.key);
   options.connect_time = timeout;
   return c10::make_intrusive<AuthenticatedStore>(
       std::make_shared<store::Client>(options), timeout);
@@ -187,9 +187,9 @@ Store join_rank_0(const Environment& environment, milliseconds timeout) {
 }  // namespace
 
 Store connect_store(const Environment& environment, milliseconds timeout) {
-  if (const agent::Page* page = agent::page()) {
-    const agent::WorkerLine& line = page->line(page->own_line());
-    if (line.store.port != 0) return join_agents(line, environment, timeout);
+  if (const control::ControlBlock* block = control::control_block()) {
+    const control::WorkerSlot& slot = block->slot(block->own_slot());
+    if (slot.store.port != 0) return join_agents(slot, environment, timeout);
   }
   if (environment.has_agent_store) return join_torchruns(environment, timeout);
   return environment.rank == 0 ? serve_and_join(environment, timeout)

@@ -21,7 +21,7 @@ bool is_true(const std::string& name) {
 }
 
 // Since the last attempt that this process went on with.
-std::optional<agent::Place> new_place;
+std::optional<control::RankAssignment> new_assignment;
 
 std::vector<uint16_t> user_port() {
   const auto port = env_integer("MASTER_PORT", 1, UINT16_MAX);
@@ -52,13 +52,14 @@ void read_place(const std::string& launcher, Environment& environment) {
           .value_or(environment.rank / environment.local_world_size));
 }
 
-void move_to(const agent::Place& place, Environment& environment) {
-  environment.rank = place.rank;
-  environment.world_size = place.world_size;
-  environment.local_rank = place.local_rank;
-  environment.local_world_size = place.local_world_size;
-  environment.node_rank = place.node_rank;
-  environment.run_id = torchrun_id(place.attempt);
+void move_to(const control::RankAssignment& assignment,
+             Environment& environment) {
+  environment.rank = assignment.rank;
+  environment.world_size = assignment.world_size;
+  environment.local_rank = assignment.local_rank;
+  environment.local_world_size = assignment.local_world_size;
+  environment.node_rank = assignment.node_rank;
+  environment.run_id = torchrun_id(assignment.attempt);
 }
 
 }  // namespace
@@ -105,8 +106,8 @@ std::optional<Environment> torchrun_environment() {
   result.run_id =
       torchrun_id(env_integer("TORCHELASTIC_RESTART_COUNT", 0).value_or(0));
   result.has_agent_store = is_true("TORCHELASTIC_USE_AGENT_STORE");
-  if (new_place) {
-    move_to(*new_place, result);
+  if (new_assignment) {
+    move_to(*new_assignment, result);
   } else {
     read_place(launcher, result);
   }
@@ -135,6 +136,8 @@ Environment read_environment() {
   return result;
 }
 
-void set_place(const agent::Place& place) { new_place = place; }
+void set_assignment(const control::RankAssignment& assignment) {
+  new_assignment = assignment;
+}
 
 }  // namespace lockstep

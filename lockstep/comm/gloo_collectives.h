@@ -9,8 +9,8 @@
 
 #include "lockstep/comm/collectives.h"
 #include "lockstep/comm/gloo_mail.h"
-#include "lockstep/comm/shm/call.h"
-#include "lockstep/comm/shm/collectives.h"
+#include "lockstep/shm/call.h"
+#include "lockstep/shm/collectives.h"
 
 namespace lockstep {
 

@@ -10,7 +10,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/dense.h"
-#include "lockstep/comm/shm/mail_operation.h"
+#include "lockstep/shm/mail_operation.h"
 
 namespace lockstep {
 

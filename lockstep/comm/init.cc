@@ -6,10 +6,10 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/agent/link.h"
 #include "lockstep/comm/backends.h"
 #include "lockstep/comm/launchers.h"
 #include "lockstep/comm/world_impl.h"
+#include "lockstep/control/worker_side.h"
 
 namespace lockstep {
 namespace {
@@ -43,8 +43,8 @@ std::optional<World> init_next(const WorldOptions& options,
                                const std::string& why,
                                const std::function<bool()>& stop) {
   std::string reason = why;
-  while (const auto place = agent::wait_for_next(reason, stop)) {
-    set_place(*place);
+  while (const auto assignment = control::wait_for_next(reason, stop)) {
+    set_assignment(*assignment);
     try {
       return init(options);
     } catch (const CommError& error) {

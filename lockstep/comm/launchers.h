@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/agent/page.h"
 #include "lockstep/comm/environment.h"
+#include "lockstep/control/control_block.h"
 
 namespace lockstep {
 
@@ -21,7 +21,7 @@ std::optional<Environment> slurm_environment();
 
 /// From now on this process has another place than its environment says: it
 /// goes on with a later attempt of its job. For one thread.
-void set_place(const agent::Place& place);
+void set_assignment(const control::RankAssignment& assignment);
 
 /// The variable `name` as a number in [least, most]. Throws InvalidArgument
 /// also if it is missing: `launcher` sets it.

@@ -7,7 +7,7 @@
 #include "lockstep/comm/callback_threads.h"
 #include "lockstep/comm/dense.h"
 #include "lockstep/comm/queued_work.h"
-#include "lockstep/comm/shm/mail_operation.h"
+#include "lockstep/shm/mail_operation.h"
 
 namespace lockstep {
 

@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/agent/link.h"
 #include "lockstep/comm/sparse_all_reduce.h"
+#include "lockstep/control/worker_side.h"
 
 namespace lockstep {
 namespace {
@@ -94,7 +94,7 @@ QueuedBackend::Work QueuedBackend::submit_task(c10d::OpType type,
                                                Tensors outputs, bool is_async,
                                                Timeout timeout,
                                                std::function<void()> task) {
-  agent::count_collective();
+  control::count_collective();
   const uint64_t number = sequence_number_++;
   std::string title;
   // A profiler's event costs more than a small all-reduce: only if one looks.

@@ -7,7 +7,7 @@
 
 #include <torch/torch.h>
 
-#include "lockstep/comm/shm/segment.h"
+#include "lockstep/shm/segment.h"
 
 namespace lockstep {
 

@@ -11,12 +11,12 @@
 
 #include "lockstep/comm/callback_threads.h"
 #include "lockstep/comm/collectives.h"
-#include "lockstep/comm/shm/group.h"
-#include "lockstep/comm/shm/mailbox.h"
+#include "lockstep/shm/group.h"
+#include "lockstep/shm/mailbox.h"
 
 namespace lockstep {
 
-/// Through the shared memory of one host (comm/shm).
+/// Through the shared memory of one host (shm/).
 class ShmCollectives : public Collectives {
  public:
   /// Meets the other ranks in `store`, and waits for them.

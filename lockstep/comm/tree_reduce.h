@@ -3,7 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
-#include "lockstep/comm/shm/collectives.h"
+#include "lockstep/shm/collectives.h"
 
 namespace lockstep {
 

@@ -18,11 +18,11 @@
 #include "lockstep/base/host_name.h"
 #include "lockstep/base/out_of_resources.h"
 #include "lockstep/base/stopwatch.h"
-#include "lockstep/comm/agent/link.h"
 #include "lockstep/comm/backends.h"
 #include "lockstep/comm/gloo_collectives.h"
 #include "lockstep/comm/shm_collectives.h"
 #include "lockstep/comm/world_store.h"
+#include "lockstep/control/worker_side.h"
 
 namespace lockstep {
 namespace {
@@ -166,7 +166,7 @@ std::string World::Impl::get(const std::string& key) const {
   // In pieces: the rank that would set it may have been lost, which the
   // launcher's agent knows.
   const std::chrono::milliseconds piece =
-      agent::page() != nullptr ? std::min(timeout, kPiece) : timeout;
+      control::control_block() != nullptr ? std::min(timeout, kPiece) : timeout;
   const Stopwatch waited;
   for (;;) {
     const double before_s = waited.seconds();
@@ -179,7 +179,7 @@ std::string World::Impl::get(const std::string& key) const {
       const double now_s = waited.seconds();
       const bool is_late = now_s >= seconds_of(timeout);
       const bool is_broken = now_s - before_s < seconds_of(piece) / 2;
-      if (!is_late && !is_broken && !agent::is_attempt_over()) continue;
+      if (!is_late && !is_broken && !control::is_attempt_over()) continue;
       throw CommError(
           {.code = ErrorCode::kStoreTimeout,
            .what = fmt::format("rank {} of {} waited in vain for '{}' in the "

@@ -10,13 +10,13 @@
 
 #include "lockstep/base/exit_codes.h"
 #include "lockstep/base/interrupt.h"
-#include "lockstep/comm/shm/fixed_text.h"
 #include "lockstep/launch/farewell.h"
 #include "lockstep/launch/hang.h"
 #include "lockstep/launch/master.h"
 #include "lockstep/launch/printable.h"
 #include "lockstep/launch/signals.h"
 #include "lockstep/launch/thread_stacks.h"
+#include "lockstep/shm/fixed_text.h"
 
 namespace lockstep::launch {
 namespace {
@@ -61,9 +61,9 @@ Agent::Agent(const RunOptions& options, const std::vector<std::string>& command,
       out_(STDOUT_FILENO),
       err_(STDERR_FILENO),
       logs_(options.log_dir, options.run_id, options.workers),
-      page_(agent::Page::create(options.workers)),
-      snapshots_(page_),
-      team_(options, command, logs_, page_, out_, err_),
+      block_(control::ControlBlock::create(options.workers)),
+      snapshots_(block_),
+      team_(options, command, logs_, block_, out_, err_),
       attempt_(meeting.attempt) {
   if (!options.redirects.is_none() || !options.tee.is_none()) logs_.keep();
   begin_attempt();
@@ -85,12 +85,12 @@ void Agent::begin_attempt() {
   team_.note_ends();
   team_.note_waits();
   const bool may_go_on = may_restart() || options_.is_elastic();
-  page_.header().may_wait = may_go_on ? 1 : 0;
-  page_.header().patience_s.store(
+  block_.header().may_wait = may_go_on ? 1 : 0;
+  block_.header().wait_limit_s.store(
       static_cast<uint32_t>(options_.join_timeout_s + kAgentsPatienceS));
   if (attempt_ > 0) logs_.begin_attempt(attempt_);
   const Endpoint master = begin_round(meeting_, options_, attempt_);
-  hand_out_keys(meeting_, page_, attempt_);
+  hand_out_keys(meeting_, block_, attempt_);
   team_.begin(meeting_.group, master, attempt_);
   watch_peers();
 }
@@ -177,7 +177,7 @@ void Agent::look_for_waiting() {
         {.why = fmt::format(
              "rank {} on {} gave up: {}", worker.rank,
              meeting_.group.self().host,
-             printable(shm::text_of(team_.line_of(worker).reason), 400)),
+             printable(shm::text_of(team_.slot_of(worker).reason), 400)),
          .may_restart = true});
     return;
   }
@@ -200,9 +200,9 @@ void Agent::look_for_progress() {
   if (has_progress_ || reason_ != Reason::kNone) return;
   uint64_t steps = 0;
   for (const Worker& worker : team_.workers()) {
-    const agent::WorkerLine& line = team_.line_of(worker);
-    if (line.phase.load() <= agent::Phase::kStart) return;
-    steps = std::max(steps, line.first_steps.load());
+    const control::WorkerSlot& slot = team_.slot_of(worker);
+    if (slot.phase.load() <= control::Phase::kStart) return;
+    steps = std::max(steps, slot.first_steps.load());
   }
   has_progress_ = true;
   faults_.went_on(Moment::now().steady_s, steps);
@@ -211,7 +211,7 @@ void Agent::look_for_progress() {
 uint64_t Agent::steps_done() const {
   uint64_t steps = 0;
   for (const Worker& worker : team_.workers()) {
-    steps = std::max(steps, team_.line_of(worker).steps.load());
+    steps = std::max(steps, team_.slot_of(worker).steps.load());
   }
   return steps;
 }
@@ -337,7 +337,7 @@ void Agent::begin_ending(Reason reason, int signal, const Notice& notice) {
   // Who lost another rank comes to wait by itself.
   is_sparing_ = notice.may_restart && (may_restart() || !notice.is_fault);
   // A signal is no reason to give up: there is a checkpoint to be written.
-  auto& word = notice.is_fault ? page_.header().over : page_.header().regroup;
+  auto& word = notice.is_fault ? block_.header().over : block_.header().regroup;
   if (is_sparing_) word = static_cast<uint32_t>(attempt_) + 1;
   team_.send(signal, is_sparing_ ? Whom::kWillNotWait : Whom::kAll);
   if (peers_) peers_->tell(notice);

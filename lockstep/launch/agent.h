@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "lockstep/base/stopwatch.h"
-#include "lockstep/comm/agent/page.h"
-#include "lockstep/comm/agent/snapshot_memory.h"
+#include "lockstep/control/control_block.h"
+#include "lockstep/control/snapshot_memory.h"
 #include "lockstep/launch/clock.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/failure.h"
@@ -79,8 +79,8 @@ class Agent {
   Console out_;
   Console err_;
   LogFiles logs_;
-  agent::Page page_;
-  agent::SnapshotHolder snapshots_;
+  control::ControlBlock block_;
+  control::SnapshotHolder snapshots_;
   WorkerTeam team_;
   FaultLog faults_;
   int attempt_ = 0;   // begun before this one

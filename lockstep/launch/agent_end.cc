@@ -188,7 +188,7 @@ void Agent::tell_of_restart(const SharedEnd& end, double delay_s) {
 
 // Those that were kept for an attempt that does not come.
 void Agent::end_waiting() {
-  page_.header().is_closed = 1;
+  block_.header().is_closed = 1;
   ending_.restart();
   // The others go on with what these did.
   is_killing_ = is_leaving_;

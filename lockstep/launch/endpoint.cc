@@ -8,7 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/host_name.h"
-#include "lockstep/comm/store/socket_address.h"
+#include "lockstep/store/socket_address.h"
 
 namespace lockstep::launch {
 

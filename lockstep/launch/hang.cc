@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/shm/peer_process.h"
+#include "lockstep/shm/peer_process.h"
 
 namespace lockstep::launch {
 namespace {
@@ -22,9 +22,10 @@ double seconds_since(uint64_t beat_ns) {
 }
 
 // Where a rank may wait for others.
-bool is_collective(agent::Phase phase) {
-  return phase == agent::Phase::kAllReduce || phase == agent::Phase::kUpdate ||
-         phase == agent::Phase::kCheckpoint;
+bool is_collective(control::Phase phase) {
+  return phase == control::Phase::kAllReduce ||
+         phase == control::Phase::kUpdate ||
+         phase == control::Phase::kCheckpoint;
 }
 
 std::string state_of(const Worker& worker) {
@@ -45,15 +46,16 @@ std::optional<Hung> hung_worker(const WorkerTeam& team, double timeout_s) {
   size_t slowest = 0;
   for (size_t i = 0; i < team.workers().size(); ++i) {
     const Worker& worker = team.workers()[i];
-    const agent::WorkerLine& line = team.line_of(worker);
-    const uint64_t beat_ns = line.beat_ns.load();
-    const bool tells = beat_ns != 0 && line.phase.load() != agent::Phase::kEnd;
+    const control::WorkerSlot& slot = team.slot_of(worker);
+    const uint64_t beat_ns = slot.beat_ns.load();
+    const bool tells =
+        beat_ns != 0 && slot.phase.load() != control::Phase::kEnd;
     if (!worker.process.is_running() || worker.waits ||
         !worker.verdict.empty() || !tells) {
       return std::nullopt;
     }
     idle_s = std::min(idle_s, seconds_since(beat_ns));
-    const Progress progress(line.steps.load(), line.collectives.load());
+    const Progress progress(slot.steps.load(), slot.collectives.load());
     most = std::max(most, progress);
     if (progress >= least) continue;
     least = progress;
@@ -69,15 +71,15 @@ std::optional<Hung> hung_worker(const WorkerTeam& team, double timeout_s) {
     slowest = static_cast<size_t>(stopped - team.workers().begin());
   }
   const Worker& worker = team.workers()[slowest];
-  const agent::WorkerLine& line = team.line_of(worker);
+  const control::WorkerSlot& slot = team.slot_of(worker);
   const bool waits_for_others = stopped == team.workers().end() &&
-                                least == most && is_collective(line.phase);
+                                least == most && is_collective(slot.phase);
   if (waits_for_others && idle_s < 3 * timeout_s) return std::nullopt;
   return Hung{slowest,
               fmt::format("hung for {:.0f} s in {} after {} steps (the process "
                           "{})",
-                          idle_s, agent::name_of(line.phase.load()),
-                          line.steps.load(), state_of(worker))};
+                          idle_s, control::name_of(slot.phase.load()),
+                          slot.steps.load(), state_of(worker))};
 }
 
 }  // namespace lockstep::launch

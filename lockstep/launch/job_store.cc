@@ -6,8 +6,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/stopwatch.h"
-#include "lockstep/comm/store/refusal_log.h"
-#include "lockstep/comm/store/socket_address.h"
+#include "lockstep/store/refusal_log.h"
+#include "lockstep/store/socket_address.h"
 
 namespace lockstep::launch {
 namespace {

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/store/client.h"
-#include "lockstep/comm/store/server.h"
 #include "lockstep/launch/endpoint.h"
+#include "lockstep/store/client.h"
+#include "lockstep/store/server.h"
 
 namespace lockstep::launch {
 
@@ -21,7 +21,7 @@ struct JobStoreOptions {
 };
 
 /// What the agents of a job tell each other, and its workers each other: the
-/// store of comm/store, which serves those who know the job's secret.
+/// store of store/, which serves those who know the job's secret.
 ///
 /// Every call throws LaunchError when the store can't be reached any more,
 /// does not answer within 5 seconds or refuses. Calls may come from several

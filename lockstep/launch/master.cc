@@ -1,7 +1,7 @@
 #include "lockstep/launch/master.h"
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/shm/fixed_text.h"
+#include "lockstep/shm/fixed_text.h"
 
 namespace lockstep::launch {
 namespace {
@@ -66,10 +66,11 @@ Endpoint begin_round(Meeting& meeting, const RunOptions& options, int round) {
                      .fix = "see what its agent says"});
 }
 
-void hand_out_keys(const Meeting& meeting, const agent::Page& page, int round) {
+void hand_out_keys(const Meeting& meeting, const control::ControlBlock& block,
+                   int round) {
   const Endpoint& address = meeting.store.address();
-  for (int local_rank = 0; local_rank < page.workers(); ++local_rank) {
-    agent::StoreAccess& access = page.line(local_rank).store;
+  for (int local_rank = 0; local_rank < block.workers(); ++local_rank) {
+    control::StoreAccess& access = block.slot(local_rank).store;
     const int rank = meeting.group.first_rank() + local_rank;
     access.host.fill(0);
     shm::set_text(access.host, address.host);

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "lockstep/comm/agent/page.h"
+#include "lockstep/control/control_block.h"
 #include "lockstep/launch/rendezvous.h"
 
 namespace lockstep::launch {
@@ -20,9 +20,10 @@ void check_master_port(const RunOptions& options);
 /// the one that the user wants. Under keys of this attempt. Throws LaunchError.
 Endpoint begin_round(Meeting& meeting, const RunOptions& options, int round);
 
-/// Tells each worker of this node, in its line of the page, where the store is,
-/// and the key that lets it in, in this round alone.
-void hand_out_keys(const Meeting& meeting, const agent::Page& page, int round);
+/// Tells each worker of this node, in its line of the block, where the store
+/// is, and the key that lets it in, in this round alone.
+void hand_out_keys(const Meeting& meeting, const control::ControlBlock& block,
+                   int round);
 
 [[noreturn]] void throw_port_in_use(const RunOptions& options,
                                     const Endpoint& endpoint);

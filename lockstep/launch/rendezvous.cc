@@ -9,10 +9,10 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/host_name.h"
-#include "lockstep/comm/store/refusal_log.h"
-#include "lockstep/comm/store/secret_file.h"
 #include "lockstep/launch/master.h"
 #include "lockstep/launch/membership.h"
+#include "lockstep/store/refusal_log.h"
+#include "lockstep/store/secret_file.h"
 
 namespace lockstep::launch {
 namespace {

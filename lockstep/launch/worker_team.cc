@@ -9,11 +9,11 @@
 
 #include "lockstep/base/cpu_set.h"
 #include "lockstep/base/env.h"
-#include "lockstep/comm/shm/futex.h"
 #include "lockstep/launch/clock.h"
 #include "lockstep/launch/core_share.h"
 #include "lockstep/launch/program_command.h"
 #include "lockstep/launch/worker_environment.h"
+#include "lockstep/shm/futex.h"
 
 namespace lockstep::launch {
 namespace {
@@ -75,12 +75,12 @@ StreamPlan plan_stream(const RunOptions& options, const Group& group,
 
 WorkerTeam::WorkerTeam(const RunOptions& options,
                        const std::vector<std::string>& command,
-                       const LogFiles& logs, const agent::Page& page,
+                       const LogFiles& logs, const control::ControlBlock& block,
                        Console& out, Console& err)
     : options_(options),
       command_(command),
       logs_(logs),
-      page_(page),
+      block_(block),
       out_(out),
       err_(err) {
   strays_.except(guard_.pid());
@@ -107,30 +107,30 @@ void WorkerTeam::begin(const Group& group, const Endpoint& master,
       guard_.remove(former[index].process.pid());
       strays_.forget(former[index].process.pid());
     }
-    give_place(group, attempt, rank);
+    assign_rank(group, attempt, rank);
     workers_.push_back(start(group, master, attempt, rank));
   }
   // Once nothing can go wrong any more.
   for (const int rank : waiting) {
-    give_place(group, attempt, rank);
-    shm::futex_wake(page_.line(rank).attempt);
+    assign_rank(group, attempt, rank);
+    shm::futex_wake(block_.slot(rank).attempt);
   }
 }
 
-void WorkerTeam::give_place(const Group& group, int attempt,
-                            int local_rank) const {
-  agent::WorkerLine& line = page_.line(local_rank);
-  line.place = {.attempt = attempt,
-                .rank = group.first_rank() + local_rank,
-                .world_size = group.world_size(),
-                .local_rank = local_rank,
-                .local_world_size = options_.workers,
-                .node_rank = group.node_rank};
-  line.steps = 0;
-  line.collectives = 0;
-  line.beat_ns = 0;
-  line.phase = agent::Phase::kStart;
-  line.attempt = static_cast<uint32_t>(attempt) + 1;
+void WorkerTeam::assign_rank(const Group& group, int attempt,
+                             int local_rank) const {
+  control::WorkerSlot& slot = block_.slot(local_rank);
+  slot.assignment = {.attempt = attempt,
+                     .rank = group.first_rank() + local_rank,
+                     .world_size = group.world_size(),
+                     .local_rank = local_rank,
+                     .local_world_size = options_.workers,
+                     .node_rank = group.node_rank};
+  slot.steps = 0;
+  slot.collectives = 0;
+  slot.beat_ns = 0;
+  slot.phase = control::Phase::kStart;
+  slot.attempt = static_cast<uint32_t>(attempt) + 1;
 }
 
 Worker WorkerTeam::start(const Group& group, const Endpoint& master,
@@ -143,7 +143,7 @@ Worker WorkerTeam::start(const Group& group, const Endpoint& master,
   auto variables =
       worker_variables(options_, group, master, local_rank, attempt,
                        cores.size(), folder + "/error.json");
-  variables[agent::kAgentVariable] = page_.variable(local_rank);
+  variables[control::kAgentVariable] = block_.variable(local_rank);
   plan.environment = merged_environment(variables);
   if (options_.pins_cores) plan.cores = cores;
   WorkerStream to_out(
@@ -152,9 +152,9 @@ Worker WorkerTeam::start(const Group& group, const Endpoint& master,
       plan_stream(options_, group, folder, local_rank, Streams::kErr), err_);
   plan.out_fd = to_out.worker_end();
   plan.err_fd = to_err.worker_end();
-  agent::WorkerLine& line = page_.line(local_rank);
-  line.can_wait = 0;
-  line.waits_after = 0;
+  control::WorkerSlot& slot = block_.slot(local_rank);
+  slot.can_wait = 0;
+  slot.waits_after = 0;
   WorkerProcess process(plan);
   guard_.add(process.pid());
   strays_.except(process.pid());
@@ -201,9 +201,9 @@ bool WorkerTeam::note_ends() {
 
 void WorkerTeam::note_waits() {
   for (Worker& worker : workers_) {
-    const agent::WorkerLine& line = line_of(worker);
+    const control::WorkerSlot& slot = slot_of(worker);
     worker.waits = worker.process.is_running() &&
-                   line.waits_after.load() == line.attempt.load();
+                   slot.waits_after.load() == slot.attempt.load();
   }
 }
 
@@ -211,7 +211,7 @@ void WorkerTeam::send(int signal, Whom whom) const {
   for (const Worker& worker : workers_) {
     if (whom != Whom::kAll && worker.waits) continue;
     const bool will_wait =
-        worker.process.is_running() && line_of(worker).can_wait.load() != 0;
+        worker.process.is_running() && slot_of(worker).can_wait.load() != 0;
     if (whom == Whom::kWillNotWait && will_wait) continue;
     worker.process.send(signal);
     if (signal != SIGKILL) worker.process.send(SIGCONT);

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/agent/page.h"
+#include "lockstep/control/control_block.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/endpoint.h"
 #include "lockstep/launch/guard.h"
@@ -26,8 +26,8 @@ class WorkerTeam {
   };
 
   WorkerTeam(const RunOptions& options, const std::vector<std::string>& command,
-             const LogFiles& logs, const agent::Page& page, Console& out,
-             Console& err);
+             const LogFiles& logs, const control::ControlBlock& block,
+             Console& out, Console& err);
 
   /// Starts an attempt: those that wait are given their place in it, and a new
   /// process takes the place of every other. Throws LaunchError or IoError.
@@ -43,8 +43,8 @@ class WorkerTeam {
   bool note_ends();
   /// Notices who waits.
   void note_waits();
-  const agent::WorkerLine& line_of(const Worker& worker) const {
-    return page_.line(worker.local_rank);
+  const control::WorkerSlot& slot_of(const Worker& worker) const {
+    return block_.slot(worker.local_rank);
   }
   /// To workers and their groups. A stopped one is continued: it could not act
   /// on the signal otherwise.
@@ -57,12 +57,12 @@ class WorkerTeam {
  private:
   Worker start(const Group& group, const Endpoint& master, int attempt,
                int local_rank);
-  void give_place(const Group& group, int attempt, int local_rank) const;
+  void assign_rank(const Group& group, int attempt, int local_rank) const;
 
   const RunOptions& options_;
   const std::vector<std::string>& command_;
   const LogFiles& logs_;
-  const agent::Page page_;
+  const control::ControlBlock block_;
   Console& out_;
   Console& err_;
   // The workers' destructors come first, the guard's last.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 
 #include <torch/arg.h>
@@ -27,6 +28,14 @@ enum class Buffers {
   kMean,        ///< the mean over the shards (floating-point buffers)
 };
 
+/// The phases of train_step(), in their order.
+enum class StepPhase {
+  kForward,    ///< of a shard, in its device's thread
+  kBackward,   ///< of a shard, in its device's thread
+  kAllReduce,  ///< the gradients of all ranks come together
+  kUpdate,
+};
+
 struct DataParallelOptions {
   /// Where outputs are gathered. Default: the first device.
   TORCH_ARG(std::optional<Device>, output_device) = std::nullopt;
@@ -46,6 +55,9 @@ struct DataParallelOptions {
   /// Of the random streams, keyed by (seed, step, shard). Default: the seed of
   /// LibTorch's default generator (torch::manual_seed).
   TORCH_ARG(std::optional<uint64_t>, seed) = std::nullopt;
+  /// Called when train_step() enters a phase, in the thread that enters it, for
+  /// who watches the progress of a run. What it throws ends the step.
+  TORCH_ARG(std::function<void(StepPhase)>, on_phase);
 };
 
 /// Seconds of the last step by phase: of the slowest device, where all work

@@ -196,6 +196,10 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   void for_each_block(const char* name, size_t count,
                       const std::function<void(size_t, torch::Tensor&)>& task);
   void collect_phases();
+  /// Tells the observer of the options.
+  void enter(StepPhase phase) const {
+    if (options_.on_phase()) options_.on_phase()(phase);
+  }
   int rank() const { return options_.world().rank(); }
   /// Of worker `worker`: each of its tasks begins with it.
   TraceLane lane_of(size_t worker) const;

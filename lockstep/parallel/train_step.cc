@@ -9,7 +9,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/trace.h"
-#include "lockstep/comm/agent/link.h"
 #include "lockstep/parallel/nested.h"
 #include "lockstep/parallel/outer_gradients.h"
 #include "lockstep/parallel/replica_group.h"
@@ -98,7 +97,7 @@ StepResult ReplicaGroup::train_step(const std::vector<IValue>& inputs,
     std::vector<IValue> arguments = chunk.toTupleRef().elements().vec();
     const IValue shard_target = std::move(arguments.back());
     arguments.pop_back();
-    agent::enter(agent::Phase::kForward);
+    enter(StepPhase::kForward);
     IValue output = forward_shard(worker, shard, replica, arguments);
     Stopwatch phase;
     std::optional<TraceSpan> span(std::in_place, "loss",
@@ -108,7 +107,7 @@ StepResult ReplicaGroup::train_step(const std::vector<IValue>& inputs,
     output = IValue();  // only the graph holds on to it
     DifferentiableInputs::pass_on_writes(shards.parts[part], chunk);
     span.emplace("backward", TraceCategory::kCompute, shard);
-    agent::enter(agent::Phase::kBackward);
+    enter(StepPhase::kBackward);
     worker_phases_[worker].forward_s += phase.restart();
     // The weight enters as the gradient of the loss: an uneven split gives
     // the gradient of the whole batch's mean.
@@ -141,13 +140,13 @@ StepResult ReplicaGroup::train_step(const std::vector<IValue>& inputs,
   if (exchange_) check_one_rank(others);
   outer.add_sums(std::move(others));
   totals.needs_grad = optimizer && (!outer.empty() || needs_grad(positions));
-  agent::enter(agent::Phase::kAllReduce);
+  enter(StepPhase::kAllReduce);
   Reduction reduction = reduction_of(std::move(partials), chunks, totals);
   StepResult result{.samples = shards.batch};
   for (const double shard_loss : totals.losses) result.loss += shard_loss;
   result.is_finite = std::isfinite(result.loss);
   if (exchange_) phases_.reduce_s = watch.restart();
-  agent::enter(agent::Phase::kUpdate);
+  enter(StepPhase::kUpdate);
   if (!optimizer) {
     accumulate(finish(reduction));
     std::move(outer).backward();

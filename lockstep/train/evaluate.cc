@@ -2,7 +2,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/stopwatch.h"
-#include "lockstep/comm/agent/link.h"
+#include "lockstep/control/worker_side.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/parallel/scatter_gather.h"
 #include "lockstep/train/memory_format.h"
@@ -41,7 +41,7 @@ TestReport evaluate(DataParallel<models::Model>& model, data::Loader& loader,
   bool is_stopped = false;
   loader.begin(0);
   while (const auto batch = loader.next()) {
-    agent::enter(agent::Phase::kEvaluate);
+    control::enter(control::Phase::kEvaluate);
     is_stopped = stop && stop();
     if (is_stopped) break;
     const int64_t count = batch->targets.size(0);

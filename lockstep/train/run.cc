@@ -9,7 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/trace.h"
-#include "lockstep/comm/agent/link.h"
+#include "lockstep/control/worker_side.h"
 #include "lockstep/train/chrome_trace.h"
 #include "lockstep/train/evaluate.h"
 #include "lockstep/train/loading.h"
@@ -83,7 +83,7 @@ Run::Run(const TrainOptions& options, const std::function<int()>& stop,
                           resume_->is_snapshot() ? "memory" : resume_->path,
                           step_, total_steps_));
   }
-  agent::begin_steps(static_cast<uint64_t>(step_));
+  control::begin_steps(static_cast<uint64_t>(step_));
 }
 
 void Run::train() {
@@ -98,7 +98,7 @@ void Run::train() {
     }
   }
   finish();
-  agent::enter(agent::Phase::kEnd);
+  control::enter(control::Phase::kEnd);
 }
 
 // Rank 0 writes it into manifests; all see to it that a checkpoint's data are
@@ -163,7 +163,7 @@ void Run::train_epoch(int64_t epoch) {
 
 std::optional<data::Batch> Run::next_batch() {
   const TraceSpan span("data", TraceCategory::kWait);
-  agent::enter(agent::Phase::kData);
+  control::enter(control::Phase::kData);
   const TimeScope waited(log_.report().data_wait_s);
   return train_data_->next();
 }
@@ -183,7 +183,7 @@ bool Run::train_batch(const data::Batch& batch, int64_t epoch) {
   ++step_;
   log_.add_step(outcome, seconds,
                 {.done = step_, .total = total_steps_, .epoch = epoch});
-  agent::count_steps(static_cast<uint64_t>(step_));
+  control::count_steps(static_cast<uint64_t>(step_));
   regroups_ = outcome.stop_signal == kRegroupSignal;
   checkpoints_.snapshot(position(), runner_, regroups_);
   if (options_.checkpoint_every > 0 && step_ % options_.checkpoint_every == 0) {
@@ -196,7 +196,7 @@ bool Run::train_batch(const data::Batch& batch, int64_t epoch) {
 
 int Run::wanted_stop() const {
   const int signal = stop_ ? stop_() : 0;
-  return signal == 0 && agent::is_regroup_wanted() ? kRegroupSignal : signal;
+  return signal == 0 && control::is_regroup_wanted() ? kRegroupSignal : signal;
 }
 
 void Run::stop_on_garbage(const data::Batch& batch, const StepOutcome& outcome,

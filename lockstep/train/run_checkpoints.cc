@@ -6,8 +6,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/checkpoint/random_state.h"
-#include "lockstep/comm/agent/link.h"
 #include "lockstep/comm/environment.h"
+#include "lockstep/control/worker_side.h"
 #include "lockstep/data/fingerprint.h"
 #include "lockstep/train/run_settings.h"
 
@@ -81,7 +81,7 @@ void RunCheckpoints::snapshot(const RunPosition& position, StepRunner& runner,
                               bool is_last) {
   if (!snapshots_.is_due(position.step, is_last)) return;
   const TraceSpan span("snapshot", TraceCategory::kCompute);
-  agent::enter(agent::Phase::kSnapshot);
+  control::enter(control::Phase::kSnapshot);
   runner.parallel()->load_buffers();
   // The data are those of the job, whose processes are all started alike.
   snapshots_.save(content(position, runner, "of the job"));
@@ -91,7 +91,7 @@ void RunCheckpoints::save(const RunPosition& position,
                           const StepRunner& runner) {
   if (!writer_ || saved_step_ == position.step) return;
   const TraceSpan span("checkpoint", TraceCategory::kCompute);
-  agent::enter(agent::Phase::kCheckpoint);
+  control::enter(control::Phase::kCheckpoint);
   saved_step_ = position.step;
   writer_->save(content(position, runner, data_.is_begun() ? data_.get() : ""));
 }

@@ -14,6 +14,7 @@
 #include "lockstep/base/version.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/state_dict.h"
+#include "lockstep/control/worker_side.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/models/finite.h"
 #include "lockstep/parallel/packed_tensors.h"
@@ -88,6 +89,19 @@ std::unique_ptr<optim::Optimizer> make_optimizer(
                                          .make_state = make_state});
 }
 
+void tell_agent(StepPhase phase) {
+  switch (phase) {
+    case StepPhase::kForward:
+      return control::enter(control::Phase::kForward);
+    case StepPhase::kBackward:
+      return control::enter(control::Phase::kBackward);
+    case StepPhase::kAllReduce:
+      return control::enter(control::Phase::kAllReduce);
+    case StepPhase::kUpdate:
+      return control::enter(control::Phase::kUpdate);
+  }
+}
+
 DataParallelOptions parallel_options(const TrainOptions& options,
                                      const Plan& plan) {
   return DataParallelOptions()
@@ -96,7 +110,8 @@ DataParallelOptions parallel_options(const TrainOptions& options,
       .world(options.world)
       .shards(plan.shards)
       .intra_op_threads(plan.intra_op_threads)
-      .seed(options.seed);
+      .seed(options.seed)
+      .on_phase(tell_agent);
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
-#include "lockstep/comm/agent/link.h"
+#include "lockstep/control/worker_side.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/train/run.h"
 #include "lockstep/train/run_settings.h"
@@ -31,7 +31,7 @@ std::optional<CommError> run_once(const TrainOptions& options,
     Run(options, stop, history).train();
     return std::nullopt;
   } catch (const CommError& error) {
-    if (!options.rejoin || !agent::may_wait()) throw;
+    if (!options.rejoin || !control::may_wait()) throw;
     return error;
   }
 }
@@ -43,7 +43,7 @@ RunReport run_training(const TrainOptions& options,
   // Before the first tensor, so that all of them are on an account.
   install_accounting_allocator();
   prepare_outputs(options);
-  std::optional<agent::PromiseToWait> promise;
+  std::optional<control::PromiseToWait> promise;
   if (options.rejoin) promise.emplace();
   static std::atomic<int> runs = 0;
   RunHistory history;

@@ -8,12 +8,12 @@
 
 #include <gtest/gtest.h>
 
-#include "lockstep/comm/store/client.h"
-#include "lockstep/comm/store/secret_file.h"
+#include "lockstep/store/client.h"
+#include "lockstep/store/secret_file.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/cli/processes.h"
 #include "tests/cli/program.h"
-#include "tests/comm/store/raw_peer.h"
+#include "tests/store/raw_peer.h"
 
 namespace lockstep {
 namespace {

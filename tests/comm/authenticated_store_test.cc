@@ -7,11 +7,11 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/store/secret_file.h"
 #include "lockstep/comm/world_impl.h"
+#include "lockstep/store/secret_file.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/comm/scoped_environment.h"
-#include "tests/comm/store/served.h"
+#include "tests/store/served.h"
 
 namespace lockstep {
 namespace {

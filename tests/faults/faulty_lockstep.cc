@@ -22,7 +22,7 @@
 
 #include "lockstep/base/env.h"
 #include "lockstep/cli/commands.h"
-#include "lockstep/comm/agent/link.h"
+#include "lockstep/control/worker_side.h"
 
 namespace {
 
@@ -106,9 +106,9 @@ void strike() {
   if (kind == "ask") wait_for_harness();
 }
 
-void on_phase(lockstep::agent::Phase phase, uint64_t steps) {
-  const bool is_here =
-      steps >= wanted->step && wanted->phase == lockstep::agent::name_of(phase);
+void on_phase(lockstep::control::Phase phase, uint64_t steps) {
+  const bool is_here = steps >= wanted->step &&
+                       wanted->phase == lockstep::control::name_of(phase);
   if (is_here && is_first()) strike();
 }
 
@@ -118,8 +118,8 @@ int main(int argc, char** argv) {
   if (const auto text = lockstep::env("LOCKSTEP_FAULT")) {
     wanted = new Fault(parse(*text));
     if (lockstep::env("RANK") == wanted->rank) {
-      lockstep::agent::set_phase_hook(on_phase);
-      on_phase(lockstep::agent::Phase::kStart, 0);
+      lockstep::control::set_phase_hook(on_phase);
+      on_phase(lockstep::control::Phase::kStart, 0);
     }
   }
   return lockstep::cli::run_program(argc, argv);

@@ -8,9 +8,9 @@
 #include <string_view>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/store/handshake.h"
-#include "lockstep/comm/store/message.h"
-#include "lockstep/comm/store/wire.h"
+#include "lockstep/store/handshake.h"
+#include "lockstep/store/message.h"
+#include "lockstep/store/wire.h"
 
 namespace lockstep::fuzz {
 namespace {

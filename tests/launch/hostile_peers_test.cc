@@ -7,12 +7,12 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/store/secret_file.h"
 #include "lockstep/launch/master.h"
 #include "lockstep/launch/peer_watch.h"
 #include "lockstep/launch/rendezvous.h"
+#include "lockstep/store/secret_file.h"
 #include "tests/base/temporary_folder.h"
-#include "tests/comm/store/raw_peer.h"
+#include "tests/store/raw_peer.h"
 
 namespace lockstep::launch {
 namespace {

@@ -9,8 +9,8 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/store/client.h"
-#include "lockstep/comm/store/server.h"
+#include "lockstep/store/client.h"
+#include "lockstep/store/server.h"
 #include "tests/base/temporary_folder.h"
 
 namespace lockstep::launch {

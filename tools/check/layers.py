@@ -8,8 +8,8 @@ from sources import LAYERS, cpp_files, lines_of, run
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
 # These must build and run where there is no LibTorch, sanitizers included.
-TORCH_FREE = ("lockstep/base/", "lockstep/comm/agent/", "lockstep/comm/shm/",
-              "lockstep/comm/store/", "lockstep/launch/",
+TORCH_FREE = ("lockstep/base/", "lockstep/control/", "lockstep/shm/",
+              "lockstep/store/", "lockstep/launch/",
               "lockstep/cli/start/")
 UMBRELLA = "lockstep/lockstep.h"
 

@@ -1,0 +1,133 @@
+#include "lockstep/control/worker_side.h"
+
+#include <chrono>
+#include <memory>
+
+#include "lockstep/base/env.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/stopwatch.h"
+#include "lockstep/shm/fixed_text.h"
+#include "lockstep/shm/futex.h"
+
+namespace lockstep::control {
+namespace {
+
+std::atomic<PhaseHook> phase_hook = nullptr;
+
+std::unique_ptr<const ControlBlock> open_block() {
+  const auto text = env(kAgentVariable);
+  if (!text) return nullptr;
+  try {
+    return std::make_unique<const ControlBlock>(ControlBlock::open(*text));
+  } catch (const Error& error) {
+    log_debug("comm", error.what());
+    return nullptr;
+  }
+}
+
+// Never destroyed: threads may still count when the process ends.
+WorkerSlot* own_slot() {
+  static WorkerSlot* const own =
+      control_block() != nullptr
+          ? &control_block()->slot(control_block()->own_slot())
+          : nullptr;
+  return own;
+}
+
+void beat(WorkerSlot& own) noexcept {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  own.beat_ns.store(static_cast<uint64_t>(now.count()),
+                    std::memory_order_relaxed);
+}
+
+}  // namespace
+
+const ControlBlock* control_block() {
+  static const ControlBlock* const opened = open_block().release();
+  return opened;
+}
+
+void enter(Phase phase) {
+  WorkerSlot* const own = own_slot();
+  if (own != nullptr) {
+    own->phase.store(phase, std::memory_order_relaxed);
+    beat(*own);
+  }
+  if (const PhaseHook hook = phase_hook.load(std::memory_order_relaxed)) {
+    hook(phase, own != nullptr ? own->steps.load() : 0);
+  }
+}
+
+void begin_steps(uint64_t steps) noexcept {
+  if (own_slot() != nullptr) own_slot()->first_steps.store(steps);
+  count_steps(steps);
+}
+
+void count_steps(uint64_t steps) noexcept {
+  WorkerSlot* const own = own_slot();
+  if (own == nullptr) return;
+  own->steps.store(steps, std::memory_order_relaxed);
+  beat(*own);
+}
+
+void count_collective() noexcept {
+  WorkerSlot* const own = own_slot();
+  if (own == nullptr) return;
+  own->collectives.fetch_add(1, std::memory_order_relaxed);
+  beat(*own);
+}
+
+void set_phase_hook(PhaseHook hook) { phase_hook = hook; }
+
+bool may_wait() {
+  return control_block() != nullptr &&
+         control_block()->header().may_wait.load() != 0;
+}
+
+PromiseToWait::PromiseToWait() noexcept {
+  if (own_slot() != nullptr) own_slot()->can_wait = 1;
+}
+
+PromiseToWait::~PromiseToWait() {
+  if (own_slot() != nullptr) own_slot()->can_wait = 0;
+}
+
+bool is_attempt_over() {
+  return own_slot() != nullptr &&
+         control_block()->header().over.load() >= own_slot()->attempt.load();
+}
+
+bool is_regroup_wanted() {
+  return own_slot() != nullptr &&
+         control_block()->header().regroup.load() >= own_slot()->attempt.load();
+}
+
+std::optional<RankAssignment> wait_for_next(const std::string& why,
+                                            const std::function<bool()>& stop) {
+  if (!may_wait()) return std::nullopt;
+  constexpr int kLookEveryMs = 100;
+  WorkerSlot& own = *own_slot();
+  const uint32_t attempt = own.attempt.load();
+  own.reason.fill(0);
+  shm::set_text(own.reason, why);
+  enter(Phase::kWait);
+  own.waits_after.store(attempt);
+  const Stopwatch waited;
+  while (own.attempt.load() == attempt) {
+    const bool is_in_vain =
+        control_block()->header().is_closed.load() != 0 ||
+        waited.seconds() > control_block()->header().wait_limit_s.load() ||
+        (stop && stop());
+    if (is_in_vain) {
+      own.waits_after.store(0);
+      return std::nullopt;
+    }
+    shm::futex_wait(own.attempt, attempt, kLookEveryMs);
+  }
+  own.waits_after.store(0);
+  enter(Phase::kStart);
+  return own.assignment;
+}
+
+}  // namespace lockstep::control

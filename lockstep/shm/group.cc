@@ -1,0 +1,329 @@
+#include "lockstep/shm/group.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstring>
+#include <new>
+#include <string_view>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/cpu_set.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/host_name.h"
+#include "lockstep/base/out_of_resources.h"
+#include "lockstep/base/round_up.h"
+#include "lockstep/shm/fixed_text.h"
+#include "lockstep/shm/futex.h"
+
+namespace lockstep::shm {
+namespace {
+
+constexpr uint64_t kMagic = 0x314d48534b434f4c;  // "LOCKSHM1"
+// Between two looks at whether the others live.
+constexpr int kSleepMs = 20;
+// About 100 us of a core: longer than a wake-up, shorter than it hurts.
+constexpr int kSpins = 2000;
+
+enum class State : uint32_t { kAbsent, kJoining, kHere, kLeft, kFailed };
+
+}  // namespace
+
+struct Group::Header {
+  uint64_t magic;
+  int32_t ranks;
+};
+
+/// What a rank tells the others. What is written together is in a cache line
+/// of its own; the words that are waited for are in the first.
+struct Group::Line {
+  alignas(64) std::atomic<uint32_t> phase;  ///< sync()s that the rank came to
+  std::atomic<uint32_t> sleepers;           ///< on `phase`
+  std::atomic<State> state;
+
+  struct Announcement {
+    uint64_t sequence;
+    uint64_t value;
+    Call call;
+  };
+  // Written before a sync(), read after it. By the collective's parity: a rank
+  // may be one ahead of another that still reads.
+  alignas(64) std::array<Announcement, 2> announcements;
+
+  // Written before state is kHere, or kFailed.
+  alignas(64) int32_t pid;
+  uint64_t start_time;
+  std::array<uint64_t, 16> cores;  ///< a bit for each that it may use
+  FailureText failure;
+};
+
+std::shared_ptr<const Segment> Group::make_segment(int ranks) {
+  if (ranks < 1 || ranks > kMaxRanks) {
+    throw CommError({.code = ErrorCode::kSharedMemorySetup,
+                     .what = "too many ranks for shared memory",
+                     .expected = fmt::format("1 to {}", kMaxRanks),
+                     .got = std::to_string(ranks),
+                     .fix = "use --backend gloo"});
+  }
+  const auto count = static_cast<size_t>(ranks);
+  const size_t lines = 64 + count * sizeof(Line);
+  auto segment = Segment::create(lines + 64 + count * 2 * kSlotBytes);
+  // Zeroed memory is what the lines start from.
+  new (segment->bytes().data()) Header{kMagic, ranks};
+  return segment;
+}
+
+Group::Group(std::shared_ptr<const Segment> segment, int rank, int ranks,
+             std::chrono::milliseconds timeout)
+    : segment_(std::move(segment)),
+      rank_(rank),
+      ranks_(ranks),
+      timeout_(timeout),
+      peers_(static_cast<size_t>(ranks)) {
+  const auto* header =
+      reinterpret_cast<const Header*>(segment_->bytes().data());
+  const size_t needed =
+      128 + static_cast<size_t>(ranks) * (sizeof(Line) + 2 * kSlotBytes);
+  if (segment_->bytes().size() < needed || header->magic != kMagic ||
+      header->ranks != ranks) {
+    throw CommError(
+        {.code = ErrorCode::kSharedMemorySetup,
+         .what = "rank 0's shared memory is for another world",
+         .expected = fmt::format("one of {} ranks", ranks),
+         .got = fmt::format("{} bytes, {} ranks", segment_->bytes().size(),
+                            header->ranks),
+         .fix = "run the same build of Lockstep on every rank"});
+  }
+  join();
+}
+
+Group::~Group() {
+  State here = State::kHere;
+  line(rank_).state.compare_exchange_strong(here, State::kLeft);
+  futex_wake(line(rank_).phase);
+}
+
+Group::Line& Group::line(int rank) const {
+  std::byte* lines = segment_->bytes().data() + 64;
+  return reinterpret_cast<Line*>(lines)[rank];
+}
+
+std::span<std::byte> Group::slot(int rank) const {
+  const size_t lines =
+      round_up<size_t>(64 + static_cast<size_t>(ranks_) * sizeof(Line), 64);
+  const auto index = static_cast<size_t>(rank) * 2 + round_ % 2;
+  return segment_->bytes().subspan(lines + index * kSlotBytes, kSlotBytes);
+}
+
+void Group::join() {
+  Line& own = line(rank_);
+  State absent = State::kAbsent;
+  if (!own.state.compare_exchange_strong(absent, State::kJoining)) {
+    is_broken_ = true;
+    throw CommError({.code = ErrorCode::kSharedMemorySetup,
+                     .what = fmt::format("two processes are rank {}", rank_),
+                     .got = fmt::format("pid {} and {}", own.pid, ::getpid()),
+                     .fix = "give each its own RANK"});
+  }
+  own.pid = ::getpid();
+  own.start_time = own_start_time();
+  for (const int core : allowed_cores()) {
+    const auto index = static_cast<size_t>(core);
+    if (index / 64 < own.cores.size()) {
+      own.cores[index / 64] |= uint64_t{1} << index % 64;
+    }
+  }
+  own.state.store(State::kHere);
+  begin({.operation = Operation::kBarrier}, timeout_);
+  sync();
+  for (int other = 0; other < ranks_; ++other) watch(other);
+  spins_ = has_a_core_for_each() ? kSpins : 0;
+}
+
+bool Group::has_a_core_for_each() const {
+  int count = 0;
+  for (size_t word = 0; word < line(0).cores.size(); ++word) {
+    uint64_t any = 0;
+    for (int rank = 0; rank < ranks_; ++rank) any |= line(rank).cores[word];
+    count += std::popcount(any);
+  }
+  return count >= ranks_;
+}
+
+void Group::watch(int other) {
+  const Line& its = line(other);
+  PeerProcess& peer = peers_[static_cast<size_t>(other)];
+  if (peer.pid() != 0 || its.state.load() < State::kHere ||
+      its.pid == ::getpid()) {
+    return;
+  }
+  try {
+    peer = PeerProcess(its.pid, its.start_time);
+  } catch (const CommError& error) {
+    give_up_on_ended(other);
+  } catch (const OutOfResources& error) {
+    // That rank is well: this one can't go on.
+    fail(error.what());
+    throw;
+  }
+}
+
+void Group::begin(const Call& call, std::chrono::milliseconds timeout) {
+  if (is_broken_) {
+    throw CommError({.code = ErrorCode::kCollectiveFailed,
+                     .what = fmt::format("rank {} calls {} in a group that "
+                                         "failed before",
+                                         rank_, call.describe()),
+                     .fix = "look at the first error; make a new World"});
+  }
+  // Its slot is read: there must be one.
+  if (call.root < -1 || call.root >= ranks_) {
+    throw InvalidArgument(
+        "comm", {.code = ErrorCode::kBadRank,
+                 .what = fmt::format("rank {} calls {} with an invalid root",
+                                     rank_, call.describe()),
+                 .expected = fmt::format("a rank from 0 to {}", ranks_ - 1),
+                 .got = std::to_string(call.root)});
+  }
+  ++sequence_;
+  call_ = call;
+  is_checked_ = false;
+  deadline_ = Clock::now() + timeout;
+  line(rank_).announcements[sequence_ % 2] = {sequence_, 0, call};
+}
+
+void Group::announce(uint64_t value) {
+  line(rank_).announcements[sequence_ % 2].value = value;
+}
+
+uint64_t Group::announced_by(int rank) const {
+  return line(rank).announcements[sequence_ % 2].value;
+}
+
+bool Group::has_arrived(int rank, uint32_t phase) const {
+  const uint32_t seen = line(rank).phase.load(std::memory_order_acquire);
+  return static_cast<int32_t>(seen - phase) >= 0;
+}
+
+void Group::sync() {
+  const uint32_t phase = ++phase_;
+  Line& own = line(rank_);
+  // Ordered with `sleepers` as futex_wait's sleeper is: it counts itself, then
+  // looks at the phase.
+  own.phase.store(phase, std::memory_order_seq_cst);
+  if (own.sleepers.load(std::memory_order_seq_cst) > 0) futex_wake(own.phase);
+  for (int other = 0; other < ranks_; ++other) {
+    if (!has_arrived(other, phase)) wait_for(other, phase);
+  }
+  if (!is_checked_) check_calls();
+}
+
+void Group::wait_for(int rank, uint32_t phase) {
+  for (int spin = 0; spin < spins_; ++spin) {
+    if (has_arrived(rank, phase)) return;
+    relax();
+  }
+  Line& its = line(rank);
+  while (!has_arrived(rank, phase)) {
+    its.sleepers.fetch_add(1, std::memory_order_seq_cst);
+    const uint32_t seen = its.phase.load(std::memory_order_seq_cst);
+    if (static_cast<int32_t>(seen - phase) < 0) {
+      futex_wait(its.phase, seen, kSleepMs);
+    }
+    its.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+    // In this order: what came before its rank's end still counts.
+    if (has_arrived(rank, phase)) return;
+    check_alive(rank);
+    if (Clock::now() > deadline_) {
+      const auto& peer = peers_[static_cast<size_t>(rank)];
+      give_up(fmt::format("{} did not come to {} in time: timed out",
+                          name(rank), here()),
+              its.state.load() < State::kHere ? "it never joined"
+              : peer.pid() == 0               ? "its thread is elsewhere"
+                                              : "it " + peer.state(),
+              "look at what that rank does; if it only needs longer, raise the "
+              "timeout");
+    }
+  }
+}
+
+void Group::check_alive(int waited_for) {
+  // The dead first: other ranks fail because of them.
+  for (int other = 0; other < ranks_; ++other) {
+    watch(other);
+    if (!peers_[static_cast<size_t>(other)].has_ended()) continue;
+    // A rank that left in order and then ended does no harm to those that do
+    // not wait for it.
+    if (line(other).state == State::kLeft && other != waited_for) continue;
+    give_up_on_ended(other);
+  }
+  for (int other = 0; other < ranks_; ++other) {
+    if (other == rank_ || line(other).state != State::kFailed) continue;
+    give_up(fmt::format("{} failed while rank {} was in {}", name(other), rank_,
+                        here()),
+            std::string(text_of(line(other).failure)), {});
+  }
+  if (line(waited_for).state == State::kLeft) {
+    give_up(fmt::format("{} left the world while rank {} waited in {}",
+                        name(waited_for), rank_, here()),
+            {}, "make every rank call the same collectives");
+  }
+}
+
+void Group::give_up_on_ended(int other) {
+  give_up(fmt::format("{} ended while rank {} was in {}", name(other), rank_,
+                      here()),
+          {}, "look at that rank's own output");
+}
+
+void Group::check_calls() {
+  is_checked_ = true;
+  for (int other = 0; other < ranks_; ++other) {
+    const auto& theirs = line(other).announcements[sequence_ % 2];
+    if (theirs.sequence == sequence_ && theirs.call == call_) continue;
+    // Every rank names the same two.
+    give_up(fmt::format("rank {} and rank {} called different collectives "
+                        "(number {} of the group)",
+                        std::min(rank_, other), std::max(rank_, other),
+                        sequence_ - 1),
+            fmt::format("rank {}: {}; rank {}: {}", rank_, call_.describe(),
+                        other, theirs.call.describe()),
+            "make every rank call the same ones in the same order");
+  }
+}
+
+void Group::give_up(const std::string& what, const std::string& got,
+                    const std::string& fix) {
+  const CommError error({.code = ErrorCode::kCollectiveFailed,
+                         .what = what,
+                         .got = got,
+                         .fix = fix});
+  fail(error.what());
+  throw error;
+}
+
+void Group::fail(const std::string& reason) noexcept {
+  is_broken_ = true;
+  Line& own = line(rank_);
+  if (own.state.load() != State::kHere) return;
+  // Of several threads that fail at once, one writes the text.
+  if (has_written_failure_.exchange(true)) return;
+  set_failure(own.failure, reason);
+  own.state.store(State::kFailed);
+  futex_wake(own.phase);
+}
+
+std::string Group::name(int rank) const {
+  const Line& its = line(rank);
+  if (its.state.load() < State::kHere) return fmt::format("rank {}", rank);
+  return fmt::format("rank {} (host {}, pid {})", rank, host_name(), its.pid);
+}
+
+std::string Group::here() const {
+  return fmt::format("{}, number {}", call_.describe(), sequence_ - 1);
+}
+
+}  // namespace lockstep::shm

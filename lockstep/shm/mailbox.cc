@@ -1,0 +1,249 @@
+#include "lockstep/shm/mailbox.h"
+
+#include <algorithm>
+#include <unistd.h>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/start_thread.h"
+
+namespace lockstep::shm {
+namespace {
+
+// Between two looks at whether the others live.
+constexpr int kSleepMs = 20;
+
+std::exception_ptr failure(const Problem& problem) {
+  return std::make_exception_ptr(CommError(problem));
+}
+
+void run_all(FinishedMails& finished) {
+  for (FinishedMail& mail : finished) mail.run();
+}
+
+}  // namespace
+
+Mailbox::Mailbox(std::shared_ptr<const Segment> segment, int rank, int ranks)
+    : segment_(std::move(segment), ranks),
+      rank_(rank),
+      inbox_(segment_, rank),
+      peers_(segment_, rank) {
+  for (int to = 0; to < ranks; ++to) {
+    outboxes_.push_back(std::make_unique<Outbox>(
+        RingWriter(segment_.ring(rank, to), segment_.line(to).bell), spares_));
+  }
+  join();
+}
+
+void Mailbox::join() {
+  MailLine& own = segment_.line(rank_);
+  State absent = State::kAbsent;
+  if (!own.state.compare_exchange_strong(absent, State::kJoining)) {
+    throw CommError(
+        {.code = ErrorCode::kSharedMemorySetup,
+         .what = fmt::format("two processes are rank {}", rank_),
+         .got = fmt::format("pid {} and {}", own.pid.load(), ::getpid()),
+         .fix = "give each its own RANK"});
+  }
+  own.pid.store(::getpid());
+  own.start_time.store(own_start_time());
+  own.state.store(State::kHere);
+}
+
+Mailbox::~Mailbox() {
+  is_stopping_.store(true);
+  {
+    const std::lock_guard lock(mutex_);
+    handed_over_.notify_all();
+  }
+  segment_.line(rank_).bell.ring();
+  if (thread_.joinable()) thread_.join();
+  leave(State::kLeft);
+
+  FinishedMails finished;
+  const auto left = [&](const MailOperation& operation) {
+    return failure({.code = ErrorCode::kCollectiveFailed,
+                    .what = fmt::format("rank {} left the world during its {}",
+                                        rank_, operation.describe()),
+                    .fix = "wait for what is under way before the world goes"});
+  };
+  inbox_.advance(finished, left);
+  for (const auto& outbox : outboxes_) {
+    outbox->close();
+    outbox->advance(finished, left);
+  }
+  run_all(finished);
+}
+
+void Mailbox::leave(State state) noexcept {
+  State here = State::kHere;
+  segment_.line(rank_).state.compare_exchange_strong(here, state);
+  for (int other = 0; other < segment_.ranks(); ++other) {
+    segment_.line(other).bell.ring();
+  }
+}
+
+void Mailbox::fail(const std::string& reason) noexcept {
+  MailLine& own = segment_.line(rank_);
+  if (own.state.load() != State::kHere) return;
+  // Of several threads that fail at once, one writes the text.
+  if (has_written_failure_.exchange(true)) return;
+  set_failure(own.failure, reason);
+  leave(State::kFailed);
+}
+
+void Mailbox::check_peer(int peer) const {
+  if (peer >= 0 && peer < segment_.ranks() && peer != rank_) return;
+  throw InvalidArgument(
+      "comm",
+      {.code = ErrorCode::kBadRank,
+       .what = peer == rank_ ? "a rank can't send to or receive from itself"
+                             : "there is no such rank",
+       .expected =
+           fmt::format("another rank from 0 to {}", segment_.ranks() - 1),
+       .got = std::to_string(peer)});
+}
+
+void Mailbox::send(int to, int tag, std::span<const std::byte> data,
+                   milliseconds timeout, MailDone done) {
+  check_peer(to);
+  Outbox& outbox = *outboxes_[static_cast<size_t>(to)];
+  if (segment_.line(to).state.load() > State::kHere) outbox.close();
+  outbox.add({.kind = MailOperation::Kind::kSend,
+              .peer = to,
+              .tag = tag,
+              .bytes = data.size(),
+              .deadline = Clock::now() + timeout,
+              .done = std::move(done)},
+             data);
+  FinishedMails finished;
+  outbox.advance(finished);
+  run_all(finished);
+  if (!outbox.is_empty()) hand_over();
+}
+
+void Mailbox::receive(int from, int tag, std::span<std::byte> data,
+                      milliseconds timeout, MailDone done) {
+  check_peer(from);
+  start_receive(from, tag, data, timeout, std::move(done));
+}
+
+void Mailbox::receive_any(int tag, std::span<std::byte> data,
+                          milliseconds timeout, MailDone done) {
+  if (segment_.ranks() == 1) check_peer(rank_);
+  start_receive(kAnySource, tag, data, timeout, std::move(done));
+}
+
+void Mailbox::start_receive(int from, int tag, std::span<std::byte> data,
+                            milliseconds timeout, MailDone done) {
+  FinishedMails finished;
+  inbox_.add({.kind = MailOperation::Kind::kReceive,
+              .peer = from,
+              .tag = tag,
+              .bytes = data.size(),
+              .deadline = Clock::now() + timeout,
+              .done = std::move(done)},
+             data, finished);
+  inbox_.advance(finished);
+  run_all(finished);
+  if (!inbox_.is_empty()) hand_over();
+}
+
+void Mailbox::hand_over() {
+  {
+    const std::lock_guard lock(mutex_);
+    has_work_ = true;
+    if (!thread_.joinable()) {
+      thread_ = start_thread("comm", "a rank's messages", [this] { run(); });
+    }
+    handed_over_.notify_all();
+  }
+  segment_.line(rank_).bell.ring();
+}
+
+void Mailbox::run() {
+  // It never waits in a loop: the rank's own thread may need the core.
+  auto next_look = Clock::now();
+  while (!is_stopping_.load()) {
+    if (is_idle()) {
+      std::unique_lock lock(mutex_);
+      handed_over_.wait(lock, [&] { return has_work_ || is_stopping_.load(); });
+      has_work_ = false;
+      continue;
+    }
+    Bell& bell = segment_.line(rank_).bell;
+    const uint32_t seen = bell.rings();
+    const bool is_time = Clock::now() >= next_look;
+    step(is_time);
+    if (is_time) {
+      next_look = Clock::now() + std::chrono::milliseconds(kSleepMs);
+    }
+    if (!is_idle()) bell.wait(seen, kSleepMs);
+  }
+}
+
+void Mailbox::step(bool look_at_processes) {
+  // In this order: what came before its rank's end still counts.
+  peers_.look_at_lines();
+  if (look_at_processes) peers_.look_at_processes();
+  FinishedMails finished;
+  const auto judge = [&](const MailOperation& its) { return verdict(its); };
+  for (int to = 0; to < segment_.ranks(); ++to) {
+    Outbox& outbox = *outboxes_[static_cast<size_t>(to)];
+    if (peers_.end_of(to)) outbox.close();
+    outbox.advance(finished, judge);
+  }
+  inbox_.advance(finished, judge);
+  run_all(finished);
+}
+
+bool Mailbox::is_idle() const {
+  return inbox_.is_empty() &&
+         std::all_of(outboxes_.begin(), outboxes_.end(),
+                     [](const auto& outbox) { return outbox->is_empty(); });
+}
+
+std::exception_ptr Mailbox::verdict(const MailOperation& operation) const {
+  const std::string its =
+      fmt::format("rank {}'s {}", rank_, operation.describe());
+  const std::string end = operation.peer == kAnySource
+                              ? all_ends()
+                              : peers_.end_of(operation.peer).value_or("");
+  if (!end.empty()) {
+    return failure({.code = ErrorCode::kCollectiveFailed,
+                    .what = fmt::format("{}; that ends {}", end, its),
+                    .fix = "look at that rank's own output"});
+  }
+  if (Clock::now() <= operation.deadline) return nullptr;
+  return failure({.code = ErrorCode::kCollectiveFailed,
+                  .what = its + " timed out: it did not end in time",
+                  .got = whereabouts(operation),
+                  .fix = "look at what that rank does; if it only needs "
+                         "longer, raise the timeout"});
+}
+
+std::string Mailbox::whereabouts(const MailOperation& operation) const {
+  if (operation.peer != kAnySource) return peers_.state_of(operation.peer);
+  std::string result;
+  for (int other = 0; other < segment_.ranks(); ++other) {
+    if (other == rank_) continue;
+    if (!result.empty()) result += ", ";
+    result += peers_.end_of(other).value_or(peers_.state_of(other));
+  }
+  return result;
+}
+
+std::string Mailbox::all_ends() const {
+  std::string result;
+  for (int other = 0; other < segment_.ranks(); ++other) {
+    if (other == rank_) continue;
+    if (!peers_.end_of(other)) return {};
+    if (!result.empty()) result += ", ";
+    result += *peers_.end_of(other);
+  }
+  return result;
+}
+
+}  // namespace lockstep::shm

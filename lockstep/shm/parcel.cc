@@ -1,0 +1,58 @@
+#include "lockstep/shm/parcel.h"
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::shm {
+namespace {
+
+// Before the data, which starts at a cache line.
+struct Cover {
+  alignas(64) std::atomic<uint32_t> is_taken;
+};
+
+Cover& cover_of(const Segment& segment) {
+  return *reinterpret_cast<Cover*>(segment.bytes().data());
+}
+
+}  // namespace
+
+Parcel::Parcel(std::span<const std::byte> data, SpareSegments& spares)
+    : spares_(&spares), segment_(spares.take(sizeof(Cover) + data.size())) {
+  cover_of(*segment_).is_taken.store(0);
+  std::memcpy(segment_->bytes().data() + sizeof(Cover), data.data(),
+              data.size());
+}
+
+Parcel::~Parcel() {
+  // What was not taken may still be read: no other message goes there.
+  if (is_taken()) spares_->give_back(std::move(segment_));
+}
+
+bool Parcel::is_taken() const { return cover_of(*segment_).is_taken.load(); }
+
+void Parcel::take(const SegmentAddress& address, std::span<std::byte> out,
+                  OpenedSegments& opened) {
+  const auto segment = opened.open(address);
+  const auto bytes = segment->bytes();
+  if (bytes.size() < sizeof(Cover) ||
+      bytes.size() - sizeof(Cover) < out.size()) {
+    throw CommError(
+        {.code = ErrorCode::kSharedMemorySetup,
+         .what = "a message's shared memory is too small for it",
+         .expected = fmt::format("{} bytes and its cover", out.size()),
+         .got = fmt::format("{} bytes", bytes.size())});
+  }
+  if (!out.empty()) {
+    std::memcpy(out.data(), bytes.data() + sizeof(Cover), out.size());
+  }
+  cover_of(*segment).is_taken.store(1);
+}
+
+}  // namespace lockstep::shm

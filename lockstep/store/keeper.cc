@@ -1,0 +1,138 @@
+#include "lockstep/store/keeper.h"
+
+#include <climits>
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/store/refusal_log.h"
+
+namespace lockstep::store {
+namespace {
+
+// Wills are no part of a table, which has limits of its own.
+constexpr size_t kMostWillBytes = 1024;
+
+int round_number(const std::string& text) {
+  constexpr size_t kMostDigits = 9;
+  int number = 0;
+  for (const char digit : text.substr(0, kMostDigits)) {
+    if (digit < '0' || digit > '9') return 0;
+    number = 10 * number + (digit - '0');
+  }
+  return number;
+}
+
+void check_is_agent(const Identity& who, const char* what) {
+  if (who.role == Role::kAgent) return;
+  throw CommError({.code = ErrorCode::kStoreProtocol,
+                   .what = what,
+                   .expected = "the word of an agent",
+                   .got = who.text()});
+}
+
+}  // namespace
+
+Table& Keeper::table_of(const Identity& who) {
+  return who.role == Role::kAgent ? agents_ : workers_;
+}
+
+bool Keeper::has_all(const Identity& who, const Request& request) const {
+  const Table& table = who.role == Role::kAgent ? agents_ : workers_;
+  return table.has_all(request.keys);
+}
+
+Reply Keeper::answer(const Identity& who, const Request& request) {
+  try {
+    return do_it(who, request);
+  } catch (const CommError& error) {
+    return {.status = Status::kRefused, .value = reason_of(error)};
+  }
+}
+
+Reply Keeper::do_it(const Identity& who, const Request& request) {
+  Table& table = table_of(who);
+  // Workers are one program, and share what they write, as in c10d's stores.
+  Table::Owner owner;
+  if (who.role == Role::kAgent) owner = who.token;
+  Reply reply;
+  switch (request.operation) {
+    case Operation::kSet:
+      table.set(request.keys[0], request.value, owner);
+      break;
+    case Operation::kGet:
+      if (const auto* found = table.find(request.keys[0])) reply.value = *found;
+      break;
+    case Operation::kAdd:
+      reply.number = table.add(request.keys[0], request.number, owner);
+      break;
+    case Operation::kCompareSet:
+      reply.value = table.compare_set(request.keys[0], request.expected,
+                                      request.value, owner);
+      break;
+    case Operation::kCheck:
+      reply.number = table.has_all(request.keys) ? 1 : 0;
+      break;
+    case Operation::kErase:
+      reply.number = table.erase(request.keys[0], owner) ? 1 : 0;
+      break;
+    case Operation::kWait:
+      break;
+    case Operation::kCount:
+      reply.number = static_cast<int64_t>(table.size());
+      break;
+    case Operation::kBeginRound:
+      check_is_agent(who, "a round can't begin");
+      if (request.number < 0 || request.number > INT_MAX) {
+        throw CommError({.code = ErrorCode::kStoreProtocol,
+                         .what = "a round can't have such a number"});
+      }
+      begin_round(static_cast<int>(request.number),
+                  round_number(request.value));
+      break;
+    case Operation::kSetWill:
+      check_is_agent(who, "a will can't be made");
+      if (request.value.size() > kMostWillBytes) {
+        throw CommError({.code = ErrorCode::kStoreProtocol,
+                         .what = "a will is too long",
+                         .expected = fmt::format("{} bytes", kMostWillBytes),
+                         .got = std::to_string(request.value.size())});
+      }
+      wills_[who.token] = {.key = request.keys[0], .value = request.value};
+      break;
+  }
+  return reply;
+}
+
+Verdict Keeper::admit(const Identity& who) {
+  const Verdict verdict = door.admit(who);
+  const auto will = wills_.find(who.token);
+  const bool is_back = verdict.admission == Admission::kWelcome &&
+                       who.role == Role::kAgent && will != wills_.end() &&
+                       will->second.is_done;
+  if (is_back) {
+    agents_.erase(will->second.key, who.token);
+    will->second.is_done = false;
+  }
+  return verdict;
+}
+
+bool Keeper::leave(const Identity& who) {
+  if (!door.leave(who)) return false;
+  const auto will = wills_.find(who.token);
+  if (will == wills_.end()) return false;
+  try {
+    agents_.set(will->second.key, will->second.value, who.token);
+  } catch (const CommError&) {
+    return false;  // another's key, or no room
+  }
+  will->second.is_done = true;
+  return true;
+}
+
+bool Keeper::begin_round(int round, int world_size) {
+  if (!door.begin_round(round, world_size)) return false;
+  workers_.clear();
+  return true;
+}
+
+}  // namespace lockstep::store

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "lockstep/store/key.h"
+
+namespace lockstep::store {
+
+/// The messages of one connection after its handshake. Each carries an HMAC
+/// over its number and its content, with a key for each direction: one that was
+/// altered, injected, repeated, dropped, reordered or sent back is noticed.
+/// What is said is not hidden.
+class Session {
+ public:
+  Session(const Key& sending, const Key& receiving);
+
+  /// The frame that carries `body`.
+  std::string seal(std::string_view body);
+  /// What the body of a frame carries; valid as long as `frame`. Throws
+  /// CommError if it is not the peer's next message: the connection is done.
+  std::string_view open(std::string_view frame);
+
+ private:
+  Mac sending_, receiving_;
+  uint64_t sent_ = 0;
+  uint64_t received_ = 0;
+};
+
+}  // namespace lockstep::store

@@ -1,0 +1,292 @@
+#include "lockstep/shm/group.h"
+
+#include <atomic>
+#include <csignal>
+#include <cstddef>
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <thread>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/out_of_resources.h"
+#include "lockstep/shm/collectives.h"
+#include "tests/shm/ranks.h"
+
+namespace lockstep::shm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kLong = std::chrono::seconds(60);
+
+void call(Group& group, Operation operation, uint64_t elements = 0) {
+  group.begin({.operation = operation,
+               .type = short_text("float32"),
+               .elements = elements},
+              group.timeout());
+  group.sync();
+}
+
+bool contains(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
+
+/// Rank 1 of two, in a process that meets rank 0 in a barrier and then sleeps.
+class SleepingPeer {
+ public:
+  SleepingPeer()
+      : segment_(Group::make_segment(2)), process_([&] {
+          Group group(Segment::open(segment_->address()), 1, 2, kLong);
+          call(group, Operation::kBarrier);
+          for (;;) ::pause();
+        }) {}
+  const std::shared_ptr<const Segment>& segment() const { return segment_; }
+  RankProcess& process() { return process_; }
+
+ private:
+  std::shared_ptr<const Segment> segment_;
+  RankProcess process_;
+};
+
+class MismatchedCalls : public testing::TestWithParam<Kind> {};
+
+TEST_P(MismatchedCalls, NameBothSidesOnEveryRank) {
+  const auto messages = run_ranks(GetParam(), 3, [](Group& group) {
+    call(group, Operation::kBarrier);
+    if (group.rank() == 1) {
+      call(group, Operation::kBroadcast, 7);
+    } else {
+      call(group, Operation::kAllReduce, 4096);
+    }
+  });
+  for (const auto& message : messages) {
+    EXPECT_TRUE(contains(message, "rank 1") &&
+                contains(message, "broadcast, 7 x float32") &&
+                contains(message, "all_reduce, 4096 x float32"))
+        << message;
+  }
+}
+
+TEST_P(MismatchedCalls, AreFoundInSizesToo) {
+  const auto messages = run_ranks(GetParam(), 2, [](Group& group) {
+    call(group, Operation::kAllReduce,
+         4096 + static_cast<uint64_t>(group.rank()));
+  });
+  EXPECT_TRUE(contains(messages[0], "4096 x") && contains(messages[0], "4097"))
+      << messages[0];
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, MismatchedCalls,
+                         testing::Values(Kind::kThreads, Kind::kProcesses),
+                         [](const auto& instance) {
+                           return instance.param == Kind::kThreads
+                                      ? std::string("Threads")
+                                      : std::string("Processes");
+                         });
+
+TEST(Group, NamesAKilledRankWithinASecond) {
+  SleepingPeer peer;
+  Group group(peer.segment(), 0, 2, kLong);
+  call(group, Operation::kBarrier);
+  const pid_t pid = peer.process().pid();
+  ::kill(pid, SIGKILL);
+  const auto begin = Clock::now();
+  try {
+    call(group, Operation::kAllReduce, 12);
+    FAIL() << "no error";
+  } catch (const CommError& error) {
+    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(1));
+    EXPECT_TRUE(contains(error.what(), "rank 1") &&
+                contains(error.what(), "pid " + std::to_string(pid)) &&
+                contains(error.what(), "all_reduce, 12 x float32"))
+        << error.what();
+  }
+  EXPECT_THROW(call(group, Operation::kBarrier), CommError);
+}
+
+TEST(Group, NamesAStoppedRankAtTheTimeout) {
+  SleepingPeer peer;
+  Group group(peer.segment(), 0, 2, milliseconds(500));
+  call(group, Operation::kBarrier);
+  ::kill(peer.process().pid(), SIGSTOP);
+  int status = 0;
+  ASSERT_EQ(::waitpid(peer.process().pid(), &status, WUNTRACED),
+            peer.process().pid());
+  try {
+    call(group, Operation::kBarrier);
+    FAIL() << "no error";
+  } catch (const CommError& error) {
+    EXPECT_TRUE(contains(error.what(), "rank 1") &&
+                contains(error.what(), "SIGSTOP"))
+        << error.what();
+  }
+}
+
+TEST(Group, NamesARankThatNeverCame) {
+  try {
+    Group group(Group::make_segment(2), 0, 2, milliseconds(200));
+    FAIL() << "no error";
+  } catch (const CommError& error) {
+    EXPECT_TRUE(contains(error.what(), "rank 1") &&
+                contains(error.what(), "never joined"))
+        << error.what();
+  }
+}
+
+// Three ranks, of which one dies between its joining and the others'.
+TEST(Group, NamesARankThatDiedBeforeAllHadJoined) {
+  const auto segment = Group::make_segment(3);
+  RankProcess dying(
+      [&] { Group group(Segment::open(segment->address()), 1, 3, kLong); });
+  std::thread killer([&] {
+    // It has joined when it sleeps in its first wait; dying later is as good.
+    ::usleep(50'000);
+    ::kill(dying.pid(), SIGKILL);
+  });
+  try {
+    Group group(segment, 0, 3, kLong);
+    ADD_FAILURE() << "no error";
+  } catch (const CommError& error) {
+    EXPECT_TRUE(contains(error.what(), "rank 1")) << error.what();
+  }
+  killer.join();
+}
+
+TEST(Group, NamesARankThatLeftInOrder) {
+  const auto messages = run_ranks(Kind::kProcesses, 2, [](Group& group) {
+    if (group.rank() == 0) call(group, Operation::kBarrier);
+  });
+  EXPECT_TRUE(contains(messages[0], "rank 1")) << messages[0];
+}
+
+TEST(Group, PassesARanksFailureOn) {
+  const auto messages = run_ranks(Kind::kThreads, 3, [](Group& group) {
+    require(group.rank() != 2, "the disk is full");
+    call(group, Operation::kBarrier);
+  });
+  EXPECT_TRUE(contains(messages[0], "rank 2") &&
+              contains(messages[0], "the disk is full"))
+      << messages[0];
+}
+
+// Rank 1 can open nothing to watch rank 0 with. It is there, so that nobody
+// can say that it ended.
+TEST(Group, DoesNotTakeTheLackOfDescriptorsForALostRank) {
+  const auto segment = Group::make_segment(2);
+  RankProcess starved([&] {
+    const auto opened = Segment::open(segment->address());
+    const rlimit none{.rlim_cur = 0, .rlim_max = 0};
+    ::setrlimit(RLIMIT_NOFILE, &none);
+    try {
+      Group group(opened, 1, 2, kLong);
+    } catch (const OutOfResources&) {
+      for (;;) ::pause();
+    }
+  });
+  try {
+    Group group(segment, 0, 2, kLong);
+    call(group, Operation::kBarrier);
+    FAIL() << "no error";
+  } catch (const CommError& error) {
+    EXPECT_TRUE(contains(error.what(), "rank 1") &&
+                contains(error.what(), "failed while rank 0") &&
+                contains(error.what(), "Too many open files") &&
+                !contains(error.what(), "ended"))
+        << error.what();
+  }
+}
+
+TEST(Group, TellsTheReasonOfOneOfSeveralThreadsThatFailAtOnce) {
+  const std::string reasons[] = {std::string(300, 'a'), std::string(300, 'b')};
+  for (int i = 0; i < 300; ++i) {
+    std::atomic<int> ready = 0;
+    const auto messages = run_ranks(Kind::kThreads, 2, [&](Group& group) {
+      if (group.rank() == 0) return call(group, Operation::kBarrier);
+      const auto fail = [&](const std::string& reason) {
+        ++ready;
+        while (ready.load() < 2) std::this_thread::yield();
+        group.fail(reason);
+      };
+      std::thread other([&] { fail(reasons[0]); });
+      fail(reasons[1]);
+      other.join();
+    });
+    ASSERT_TRUE(contains(messages[0], reasons[0]) !=
+                contains(messages[0], reasons[1]))
+        << messages[0];
+  }
+}
+
+TEST(Group, RefusesARootThatIsNoRank) {
+  const auto messages = run_ranks(Kind::kThreads, 2, [](Group& group) {
+    std::vector<std::byte> data(64);
+    for (const int root : {-2, 2, 1'000'000}) {
+      bool is_refused = false;
+      try {
+        group.begin({.operation = Operation::kBroadcast, .root = root}, kLong);
+        broadcast(group, data, root);
+      } catch (const InvalidArgument&) {
+        is_refused = true;
+      }
+      require(is_refused, "an invalid root");
+    }
+    call(group, Operation::kBarrier);
+  });
+  for (const auto& message : messages) EXPECT_EQ(message, "");
+}
+
+TEST(Group, RefusesTwoProcessesOfOneRank) {
+  const auto segment = Group::make_segment(2);
+  RankProcess other([&] { Group group(segment, 1, 2, kLong); });
+  std::string first, second;
+  std::thread rank_0([&] {
+    try {
+      Group group(segment, 0, 2, kLong);
+    } catch (const CommError& error) {
+      first = error.what();
+    }
+  });
+  rank_0.join();
+  try {
+    Group group(segment, 1, 2, kLong);
+  } catch (const CommError& error) {
+    second = error.what();
+  }
+  EXPECT_EQ(first, "");
+  EXPECT_TRUE(contains(second, "two processes are rank 1")) << second;
+}
+
+TEST(Group, RefusesTheSegmentOfAnotherWorld) {
+  EXPECT_THROW(Group(Group::make_segment(2), 0, 3, kLong), CommError);
+  EXPECT_THROW(Group(Segment::create(64), 0, 2, kLong), CommError);
+  EXPECT_THROW(Group::make_segment(0), CommError);
+  EXPECT_THROW(Group::make_segment(kMaxRanks + 1), CommError);
+}
+
+TEST(AllToAll, RefusesSizesThatDoNotMatch) {
+  const auto messages = run_ranks(Kind::kThreads, 2, [](Group& group) {
+    std::vector<std::byte> data(64);
+    const std::span<std::byte> all(data);
+    const std::vector<std::span<std::byte>> outputs{all.first(8), all.first(8)};
+    const std::vector<std::span<const std::byte>> inputs{
+        all.first(8), all.first(group.rank() == 0 ? 16 : 8)};
+    group.begin({.operation = Operation::kAllToAll}, group.timeout());
+    all_to_all(group, outputs, inputs);
+    group.begin({.operation = Operation::kBarrier}, group.timeout());
+    barrier(group);
+  });
+  EXPECT_TRUE(contains(messages[1], "expected 8 bytes; got 16 bytes") ||
+              contains(messages[1], "expected 8 bytes, got 16 bytes"))
+      << messages[1];
+  EXPECT_TRUE(contains(messages[0], "rank 1")) << messages[0];
+}
+
+}  // namespace
+}  // namespace lockstep::shm

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <future>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/shm/mailbox.h"
+#include "tests/shm/ranks.h"
+
+namespace lockstep::shm {
+
+using Message = std::vector<std::byte>;
+
+/// `bytes` of noise that `seed` decides.
+Message noise(size_t bytes, uint32_t seed);
+
+/// An operation to wait for. Its error crosses threads as text: a sanitizer
+/// does not see what libstdc++ counts an exception's references with.
+class Awaited {
+ public:
+  MailDone done() const;
+  /// The source; throws std::runtime_error with the operation's error.
+  int get();
+  /// The operation's error, or "no error".
+  std::string error();
+
+ private:
+  struct Outcome {
+    int source;
+    std::string error;
+  };
+  std::shared_ptr<std::promise<Outcome>> promise_ =
+      std::make_shared<std::promise<Outcome>>();
+};
+
+/// A rank's mailbox and group, whose barrier the tests use.
+struct MailRank {
+  Mailbox& mailbox;
+  Group& group;
+  int rank() const { return group.rank(); }
+  int ranks() const { return group.ranks(); }
+
+  /// Start an operation. The data must stay until it is over.
+  Awaited send(int to, int tag, std::span<const std::byte> data);
+  Awaited receive(int from, int tag, std::span<std::byte> data);
+  Awaited receive_any(int tag, std::span<std::byte> data);
+  void barrier();
+
+  std::chrono::milliseconds timeout = std::chrono::seconds(60);
+};
+
+using MailTask = std::function<void(MailRank&)>;
+
+/// As run_ranks(), with a mailbox for each rank.
+std::vector<std::string> run_mail(Kind kind, int ranks, const MailTask& task);
+
+}  // namespace lockstep::shm

@@ -1,0 +1,98 @@
+#include "lockstep/shm/parcel.h"
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "lockstep/base/error.h"
+#include "tests/shm/mail.h"
+#include "tests/shm/ranks.h"
+
+namespace lockstep::shm {
+namespace {
+
+constexpr size_t kBytes = 100'000;
+
+TEST(Parcel, GoesToAnotherProcessWhichKeepsTheSegmentOpen) {
+  SpareSegments spares;
+  const Message data = noise(kBytes, 1);
+  const Parcel parcel(data, spares);
+  RankProcess receiver([&] {
+    OpenedSegments opened;
+    Message got(kBytes);
+    Parcel::take(parcel.address(), got, opened);
+    require(got == data, "another message");
+    require(opened.open(parcel.address()) == opened.open(parcel.address()),
+            "opened again");
+    SegmentAddress other = parcel.address();
+    other.inode += 1;
+    try {
+      opened.open(other);
+    } catch (const CommError&) {
+      return;
+    }
+    require(false, "another segment was taken for it");
+  });
+  EXPECT_EQ(receiver.wait(), "");
+  EXPECT_TRUE(parcel.is_taken());
+}
+
+TEST(Parcel, LeavesItsSegmentToTheNextOnceTaken) {
+  SpareSegments spares;
+  OpenedSegments opened;
+  const Message data = noise(kBytes, 1);
+  Message got(kBytes);
+  std::optional<Parcel> parcel(std::in_place, data, spares);
+  const SegmentAddress address = parcel->address();
+  Parcel::take(address, got, opened);
+  parcel.reset();
+  const Message less = noise(kBytes * 2 / 3, 2);
+  parcel.emplace(less, spares);
+  EXPECT_EQ(parcel->address(), address);
+  EXPECT_FALSE(parcel->is_taken());
+}
+
+TEST(Parcel, KeepsItsSegmentFromTheNextUnlessTaken) {
+  SpareSegments spares;
+  const Message data = noise(kBytes, 1);
+  const auto segment = [&] {
+    const Parcel parcel(data, spares);
+    return Segment::open(parcel.address());
+  }();
+  const Parcel next(data, spares);
+  EXPECT_NE(next.address(), segment->address());
+}
+
+TEST(SpareSegments, KeepSoMuchOnly) {
+  SpareSegments spares;
+  constexpr size_t kThird = SpareSegments::kMostBytes / 3;
+  std::vector<std::weak_ptr<const Segment>> given;
+  for (int i = 0; i < 4; ++i) {
+    auto segment = Segment::create(kThird);
+    given.push_back(segment);
+    spares.give_back(std::move(segment));
+  }
+  auto huge = Segment::create(SpareSegments::kMostBytes + 1);
+  given.push_back(huge);
+  spares.give_back(std::move(huge));
+  const auto kept = std::count_if(given.begin(), given.end(),
+                                  [](const auto& g) { return !g.expired(); });
+  EXPECT_GE(kept, 2);
+  EXPECT_LE(kept, 3);
+  EXPECT_TRUE(given.front().expired());
+  EXPECT_TRUE(given.back().expired());
+}
+
+TEST(SpareSegments, AreNotTakenForMuchLess) {
+  SpareSegments spares;
+  auto segment = Segment::create(1 << 20);
+  const auto address = segment->address();
+  spares.give_back(std::move(segment));
+  EXPECT_NE(spares.take(1000)->address(), address);
+  EXPECT_EQ(spares.take(900'000)->address(), address);
+}
+
+}  // namespace
+}  // namespace lockstep::shm

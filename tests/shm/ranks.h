@@ -1,0 +1,44 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <sys/types.h>
+#include <vector>
+
+#include "lockstep/shm/group.h"
+
+namespace lockstep::shm {
+
+enum class Kind { kThreads, kProcesses };
+
+using RankTask = std::function<void(Group&)>;
+
+/// Runs `task` as every rank of a group; "" for a rank that ended well, else
+/// what it threw. A task says what is wrong by throwing: gtest's expectations
+/// are lost in another process.
+std::vector<std::string> run_ranks(
+    Kind kind, int ranks, const RankTask& task,
+    std::chrono::milliseconds timeout = std::chrono::seconds(60));
+
+/// A rank in a process of its own, which is killed if it still runs at the end.
+class RankProcess {
+ public:
+  explicit RankProcess(const std::function<void()>& task);
+  ~RankProcess();
+  RankProcess(const RankProcess&) = delete;
+  RankProcess& operator=(const RankProcess&) = delete;
+  pid_t pid() const { return pid_; }
+  /// Waits for its end, and returns what it threw; "signal 9" if killed.
+  std::string wait();
+
+ private:
+  pid_t pid_ = -1;
+  int error_fd_ = -1;
+};
+
+/// Throws std::runtime_error with `what` unless `condition`.
+void require(bool condition, const std::string& what);
+
+}  // namespace lockstep::shm

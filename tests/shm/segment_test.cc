@@ -1,0 +1,120 @@
+#include "lockstep/shm/segment.h"
+
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <iterator>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/out_of_resources.h"
+#include "tests/shm/ranks.h"
+
+namespace lockstep::shm {
+namespace {
+
+TEST(Segment, IsSharedWithOtherProcesses) {
+  const auto segment = Segment::create(10'000);
+  EXPECT_EQ(segment->bytes().size() % 4096, 0U);
+  const SegmentAddress address = segment->address();
+  RankProcess writer([&] {
+    const auto opened = Segment::open(address);
+    require(opened->bytes().data() != segment->bytes().data(), "same mapping");
+    std::memcpy(opened->bytes().data(), "hello", 6);
+  });
+  EXPECT_EQ(writer.wait(), "");
+  EXPECT_STREQ(reinterpret_cast<char*>(segment->bytes().data()), "hello");
+}
+
+TEST(Segment, IsMappedOnceInAProcess) {
+  const auto segment = Segment::create(100);
+  EXPECT_EQ(Segment::open(segment->address()), segment);
+}
+
+// What else would be open in this process is counted, too.
+size_t open_descriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<size_t>(std::distance(begin(all), end(all)));
+}
+
+TEST(Segment, OfAnotherProcessKeepsNoDescriptor) {
+  const auto segment = Segment::create(10'000);
+  const SegmentAddress address = segment->address();
+  RankProcess reader([&] {
+    const size_t before = open_descriptors();
+    const auto opened = Segment::open(address);
+    require(open_descriptors() == before, "a descriptor stays open");
+    const auto adopted = Segment::adopt(address);
+    require(open_descriptors() == before + 1, "nobody can open it here");
+    require(adopted->address().inode == address.inode, "another segment");
+  });
+  EXPECT_EQ(reader.wait(), "");
+}
+
+TEST(Segment, StaysMappedWithoutItsDescriptor) {
+  const auto segment = Segment::create(10'000);
+  const SegmentAddress address = segment->address();
+  segment->close_file();
+  std::memcpy(segment->bytes().data(), "hello", 6);
+  EXPECT_EQ(Segment::open(address), segment);
+  EXPECT_EQ(segment->address().fd, -1);
+}
+
+TEST(Segment, TellsTheLackOfDescriptorsFromALostProcess) {
+  const auto segment = Segment::create(10'000);
+  const SegmentAddress address = segment->address();
+  RankProcess reader([&] {
+    const rlimit none{.rlim_cur = 0, .rlim_max = 0};
+    ::setrlimit(RLIMIT_NOFILE, &none);
+    Segment::open(address);
+  });
+  const std::string message = reader.wait();
+  EXPECT_NE(message.find("Too many open files (this process may have 0 open)"),
+            std::string::npos)
+      << message;
+  EXPECT_NE(message.find("ulimit -n"), std::string::npos) << message;
+}
+
+TEST(Segment, CantBeCutShort) {
+  const auto segment = Segment::create(8192);
+  EXPECT_NE(::ftruncate(segment->address().fd, 4096), 0);
+}
+
+TEST(Segment, IsNotOpenedFromAnythingElse) {
+  const auto segment = Segment::create(8192);
+  SegmentAddress wrong_inode = segment->address();
+  wrong_inode.inode += 1;
+  EXPECT_THROW(Segment::open(wrong_inode), CommError);
+
+  const int plain = ::memfd_create("plain", MFD_CLOEXEC);
+  ASSERT_EQ(::ftruncate(plain, 8192), 0);
+  struct stat status {};
+  ASSERT_EQ(::fstat(plain, &status), 0);
+  EXPECT_THROW(Segment::open({.pid = ::getpid(),
+                              .fd = plain,
+                              .inode = status.st_ino,
+                              .bytes = 8192}),
+               CommError);
+  ::close(plain);
+  EXPECT_THROW(Segment::open({.pid = 0, .fd = 0, .inode = 1, .bytes = 1}),
+               CommError);
+}
+
+TEST(Segment, SaysHowMuchItCouldNotGet) {
+  try {
+    Segment::create(size_t{1} << 60);
+    FAIL() << "no error";
+  } catch (const OutOfResources& error) {
+    EXPECT_NE(std::string(error.what()).find("1152921504606846976 bytes"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::shm
