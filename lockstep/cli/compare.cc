@@ -18,6 +18,7 @@
 #include "lockstep/report/html.h"
 #include "lockstep/report/svg.h"
 #include "lockstep/report/text.h"
+#include "lockstep/train/options.h"
 
 namespace lockstep::cli {
 namespace {
@@ -149,7 +150,7 @@ void add_measurement_options(CLI::App& app, CompareFlags& flags) {
       ->type_name("A,B")
       ->delimiter(',')
       ->default_str("single,dp-classic,dp")
-      ->check(one_of({"single", "dp", "dp-classic", "ddp"}));
+      ->check(one_of(train::strategy_names()));
   app.add_flag("--pytorch", options.with_pytorch,
                "also time PyTorch on the same work: single process, DDP over "
                "Gloo and, beside ddp, the same processes never "

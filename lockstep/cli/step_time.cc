@@ -143,7 +143,7 @@ void add_step_time(CLI::App& app) {
   add_device_options(*command, flags->devices, "auto");
   add_memory_format_option(*command, flags->memory_format);
   command->add_option("--strategy", flags->strategy, "how to train")
-      ->check(one_of({"single", "dp", "dp-classic", "ddp"}));
+      ->check(one_of(train::strategy_names()));
   add_rank_options(*command, flags->ranks);
   command->add_option("--batch-size", flags->work.batch_size, "samples")
       ->check(whole_number(1));

@@ -17,7 +17,7 @@ void add_length_options(CLI::App& app, TrainFlags& flags) {
                  "single, dp, ddp (a process for each device) or dp-classic "
                  "(nn.DataParallel as the textbook has it)")
       ->type_name("NAME")
-      ->check(one_of({"single", "dp", "ddp", "dp-classic"}));
+      ->check(one_of(train::strategy_names()));
   add_rank_options(app, flags.ranks);
   app.add_flag("--verbose-ranks", flags.is_verbose,
                "ddp: each rank says what it is [no]");

@@ -10,6 +10,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/base/suggest.h"
 #include "lockstep/models/model.h"
+#include "lockstep/train/options.h"
 
 namespace lockstep::report {
 namespace {
@@ -45,7 +46,7 @@ void check(const CompareOptions& options) {
   }
   std::set<std::string> seen;
   for (const auto& strategy : options.strategies) {
-    require_known("strategy", strategy, {"single", "dp", "dp-classic", "ddp"});
+    require_known("strategy", strategy, train::strategy_names());
     if (!seen.insert(strategy).second) {
       throw InvalidArgument(
           "compare",

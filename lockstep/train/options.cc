@@ -18,15 +18,19 @@ const std::array<std::pair<Strategy, const char*>, 4> kStrategies{{
 
 }  // namespace
 
-Strategy parse_strategy(const std::string& name) {
+std::vector<std::string> strategy_names() {
   std::vector<std::string> names;
+  for (const auto& [strategy, name] : kStrategies) names.emplace_back(name);
+  return names;
+}
+
+Strategy parse_strategy(const std::string& name) {
   for (const auto& [strategy, known] : kStrategies) {
     if (name == known) return strategy;
-    names.emplace_back(known);
   }
   throw InvalidArgument("train", {.code = ErrorCode::kUnknownName,
                                   .what = "unknown strategy '" + name + "'",
-                                  .fix = did_you_mean(name, names)});
+                                  .fix = did_you_mean(name, strategy_names())});
 }
 
 std::string to_string(Strategy strategy) {

@@ -23,6 +23,7 @@ enum class Strategy {
 /// "single", "dp", "dp-classic", "ddp"; throws InvalidArgument with the
 /// nearest.
 Strategy parse_strategy(const std::string& name);
+std::vector<std::string> strategy_names();
 std::string to_string(Strategy strategy);
 
 enum class OptimizerKind { kSgd, kAdamW };

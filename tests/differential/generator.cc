@@ -174,6 +174,14 @@ bool is_possible(const Case& of, const Event& event, Random& random) {
   if (event.what == "poison") {
     return of.mode != "forward" && random.once_in(3);
   }
+  // A backward of the inputs alone exchanges nothing, as docs/ddp.md says: each
+  // rank keeps its buffers.
+  const bool has_buffers = of.trackers > 0 || !of.norms.empty();
+  if (of.kind == "ddp" && event.what == "freeze" && has_buffers &&
+      std::any_of(of.inputs.begin(), of.inputs.end(),
+                  [](const InputSpec& input) { return input.requires_grad; })) {
+    return false;
+  }
   if (event.what == "cast" || event.what == "freeze" ||
       event.what == "unfreeze") {
     if (of.kind == "ddp") return random.once_in(4);

@@ -43,8 +43,9 @@ const std::vector<Refusal>& refusals() {
        {"[ddp]", "no gradient in this backward"},
        [](const Case& of, const Trace& plain) {
          return !of.finds_unused && !of.is_static &&
+                // Gradients that were kept, or set to zero, are there.
                 (leaves_parameters_unused(plain) ||
-                 has_event(of, "keep_gradients"));
+                 has_any(of, {"keep_gradients", "set_to_none"}));
        }},
       {"ddp: a static graph that changes",
        {"[ddp]", "gradients"},
