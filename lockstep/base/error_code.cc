@@ -18,7 +18,7 @@ constexpr std::array kNames{
     Entry{ErrorCode::kProcessStart, "process-start"},
     Entry{ErrorCode::kCryptography, "cryptography"},
     Entry{ErrorCode::kInterrupted, "interrupted"},
-    Entry{ErrorCode::kInternal, "internal"},
+    Entry{ErrorCode::kMisuse, "misuse"},
     Entry{ErrorCode::kBadOption, "bad-option"},
     Entry{ErrorCode::kUnknownName, "unknown-name"},
     Entry{ErrorCode::kBadVariable, "bad-variable"},
@@ -88,7 +88,6 @@ constexpr std::array kNames{
     Entry{ErrorCode::kBadSecret, "bad-secret"},
     Entry{ErrorCode::kWrongSecret, "wrong-secret"},
     Entry{ErrorCode::kNotFinite, "not-finite"},
-    Entry{ErrorCode::kRunFailed, "run-failed"},
     Entry{ErrorCode::kPeerProcess, "peer-process"},
     Entry{ErrorCode::kMalformedReport, "malformed-report"},
 };

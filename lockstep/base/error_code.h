@@ -27,8 +27,8 @@ enum class ErrorCode {
   kCryptography,
   /// A signal ended the work before it was complete.
   kInterrupted,
-  /// A part of Lockstep was used in a way that its contract excludes.
-  kInternal,
+  /// A function was called in a way that its contract excludes.
+  kMisuse,
 
   // What the caller passes.
   /// An option, or a field of an options struct, has a value that can't be
@@ -50,11 +50,12 @@ enum class ErrorCode {
   kBadModelInput,
   /// A tensor's device, layout, type or size does not suit the operation.
   kBadTensor,
-  /// A rank, a root or a group of ranks can't be.
+  /// A rank or a root is not one of the group's, or a list of ranks names one
+  /// twice.
   kBadRank,
   /// The optimizer can't be used with these parameters.
   kBadOptimizer,
-  /// The loss function returned what is no loss.
+  /// The loss function returned something else than a scalar with a graph.
   kBadLoss,
 
   // Devices.
@@ -189,8 +190,6 @@ enum class ErrorCode {
   // Runs and their reports.
   /// A loss, a gradient or a parameter is not finite.
   kNotFinite,
-  /// The run ended with an error that was noticed before.
-  kRunFailed,
   /// A process that was started to be measured failed.
   kPeerProcess,
   /// What a rank reports of a run can't be read.

@@ -77,7 +77,7 @@ void Table::align(std::vector<Align> alignment) {
 void Table::add_row(std::vector<std::string> cells) {
   if (cells.size() > header_.size()) {
     throw InvalidArgument(
-        "report", {.code = ErrorCode::kInternal,
+        "report", {.code = ErrorCode::kMisuse,
                    .what = "a table's row has too many cells",
                    .expected = fmt::format("at most {}", header_.size()),
                    .got = std::to_string(cells.size())});

@@ -94,7 +94,7 @@ TraceRecording::TraceRecording(int rank, size_t max_spans)
   const std::lock_guard lock(recordings().mutex);
   if (!recordings().by_rank.try_emplace(rank, this).second) {
     throw InvalidArgument(
-        "trace", {.code = ErrorCode::kInternal,
+        "trace", {.code = ErrorCode::kMisuse,
                   .what = fmt::format("rank {} is recorded already", rank),
                   .expected = "one recording of a rank at a time"});
   }

@@ -25,7 +25,7 @@ namespace {
 void check(const Dataset* dataset, const LoaderOptions& options) {
   const auto refuse = [](const std::string& what, const std::string& expected,
                          int64_t got) {
-    throw InvalidArgument("data", {.code = ErrorCode::kInternal,
+    throw InvalidArgument("data", {.code = ErrorCode::kMisuse,
                                    .what = what,
                                    .expected = expected,
                                    .got = fmt::format("{}", got)});
@@ -114,7 +114,7 @@ class Loader::Impl {
   std::optional<Batch> next() {
     std::unique_lock lock(mutex_);
     if (!epoch_) {
-      throw InvalidArgument("data", {.code = ErrorCode::kInternal,
+      throw InvalidArgument("data", {.code = ErrorCode::kMisuse,
                                      .what = "no epoch was begun",
                                      .fix = "call begin() before next()"});
     }

@@ -60,7 +60,7 @@ class Worker::Impl {
       : device_(device), intra_op_threads_(intra_op_threads) {
     if (intra_op_threads < 0) {
       throw DeviceError(
-          {.code = ErrorCode::kInternal,
+          {.code = ErrorCode::kMisuse,
            .what = "a worker on " + device.name() + " can't be made",
            .expected = "0 or more intra-op threads",
            .got = std::to_string(intra_op_threads)});

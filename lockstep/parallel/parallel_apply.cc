@@ -31,7 +31,7 @@ std::vector<c10::IValue> parallel_apply(
   if (inputs.size() > replicas.size() || inputs.size() > workers.size()) {
     throw InvalidArgument(
         "parallel",
-        {.code = ErrorCode::kInternal,
+        {.code = ErrorCode::kMisuse,
          .what = "there are more inputs than replicas or workers",
          .expected = fmt::format("at most {}",
                                  std::min(replicas.size(), workers.size())),

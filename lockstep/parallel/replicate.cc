@@ -23,7 +23,7 @@ void check_alike(const char* kind, const ModuleHandle::Named& copy,
   if (copy.size() != original.size()) {
     throw InvalidArgument(
         "replicate",
-        {.code = ErrorCode::kInternal,
+        {.code = ErrorCode::kNotCloneable,
          .what = fmt::format("a replica has another number of {}s", kind),
          .expected = fmt::format("{}", original.size()),
          .got = fmt::format("{}", copy.size()),
@@ -36,7 +36,7 @@ void check_alike(const char* kind, const ModuleHandle::Named& copy,
     if (name == original[i].first && tensor.sizes() == twin.sizes()) continue;
     throw InvalidArgument(
         "replicate",
-        {.code = ErrorCode::kInternal,
+        {.code = ErrorCode::kNotCloneable,
          .what =
              fmt::format("{} {} of a replica is not the original's", kind, i),
          .expected = fmt::format("'{}' of shape {}", original[i].first,

@@ -212,7 +212,7 @@ IValue gather_values(std::span<const IValue> outputs, const Device& device,
 IValue gather(std::span<const IValue> outputs, const Device& output_device,
               int64_t dim) {
   if (outputs.empty()) {
-    throw InvalidArgument("gather", {.code = ErrorCode::kInternal,
+    throw InvalidArgument("gather", {.code = ErrorCode::kBadBatch,
                                      .what = "there are no outputs to gather"});
   }
   return gather_values(outputs, output_device, dim, "");

@@ -46,7 +46,7 @@ class Ways {
     if (options.with_shm) add_shm(options);
     if (options.with_gloo) add_gloo();
     if (all_.empty()) {
-      throw InvalidArgument("bench", {.code = ErrorCode::kInternal,
+      throw InvalidArgument("bench", {.code = ErrorCode::kMisuse,
                                       .what = "no backend was chosen",
                                       .expected = "shm, gloo or both"});
     }

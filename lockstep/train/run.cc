@@ -233,8 +233,10 @@ void Run::finish() {
   if (test_data_ && !log_.report().interrupted) evaluate_at_end();
   const auto not_saved = checkpoints_.finish(log_.report());
   log_.end(runner_, report_path(options_));
-  if (not_saved)
-    throw CheckpointError({.code = ErrorCode::kRunFailed, .what = *not_saved});
+  if (not_saved) {
+    throw CheckpointError(
+        {.code = ErrorCode::kCheckpointNotSaved, .what = *not_saved});
+  }
 }
 
 void Run::evaluate_at_end() {
