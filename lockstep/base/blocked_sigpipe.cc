@@ -4,7 +4,6 @@
 #include <pthread.h>
 
 namespace lockstep {
-
 namespace {
 
 sigset_t sigpipe() {

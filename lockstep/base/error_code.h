@@ -50,8 +50,8 @@ enum class ErrorCode {
   kBadModelInput,
   /// A tensor's device, layout, type or size does not suit the operation.
   kBadTensor,
-  /// A rank or a root is not one of the group's, or a list of ranks names one
-  /// twice.
+  /// A rank or a root is outside of the group, or a list of ranks names the
+  /// same rank twice.
   kBadRank,
   /// The optimizer can't be used with these parameters.
   kBadOptimizer,

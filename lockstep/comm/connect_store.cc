@@ -42,7 +42,8 @@ store::Identity identity_of(const Environment& environment) {
           .world_size = environment.world_size};
 }
 
-// Of the agents, who put the way to it and the key into our block.
+// The store of the agents: ours wrote its address and the key into this
+// worker's slot of the control block.
 Store join_agents(const control::WorkerSlot& slot,
                   const Environment& environment, milliseconds timeout) {
   store::ClientOptions options;

@@ -73,11 +73,13 @@ std::shared_ptr<const shm::Segment> meet(
   }
   const std::vector<uint8_t> message = store.get(key);
   if (message.size() != sizeof(address)) {
-    throw CommError({.code = ErrorCode::kSharedMemorySetup,
-                     .what = "rank 0's address of its shared memory is none",
-                     .expected = fmt::format("{} bytes", sizeof(address)),
-                     .got = fmt::format("{} bytes", message.size()),
-                     .fix = "run the same build of Lockstep on every rank"});
+    throw CommError(
+        {.code = ErrorCode::kSharedMemorySetup,
+         .what = "what rank 0 put into the store is not the address of its "
+                 "shared memory",
+         .expected = fmt::format("{} bytes", sizeof(address)),
+         .got = fmt::format("{} bytes", message.size()),
+         .fix = "run the same build of Lockstep on every rank"});
   }
   std::memcpy(&address, message.data(), sizeof(address));
   return shm::Segment::open(address);

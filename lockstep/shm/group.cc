@@ -60,14 +60,17 @@ struct Group::Line {
   FailureText failure;
 };
 
+void check_rank_count(int ranks) {
+  if (ranks >= 1 && ranks <= kMaxRanks) return;
+  throw CommError({.code = ErrorCode::kSharedMemorySetup,
+                   .what = "too many ranks for shared memory",
+                   .expected = fmt::format("1 to {}", kMaxRanks),
+                   .got = std::to_string(ranks),
+                   .fix = "use --backend gloo"});
+}
+
 std::shared_ptr<const Segment> Group::make_segment(int ranks) {
-  if (ranks < 1 || ranks > kMaxRanks) {
-    throw CommError({.code = ErrorCode::kSharedMemorySetup,
-                     .what = "too many ranks for shared memory",
-                     .expected = fmt::format("1 to {}", kMaxRanks),
-                     .got = std::to_string(ranks),
-                     .fix = "use --backend gloo"});
-  }
+  check_rank_count(ranks);
   const auto count = static_cast<size_t>(ranks);
   const size_t lines = 64 + count * sizeof(Line);
   auto segment = Segment::create(lines + 64 + count * 2 * kSlotBytes);

@@ -20,6 +20,9 @@ namespace lockstep::shm {
 inline constexpr size_t kSlotBytes = 256 * 1024;
 inline constexpr int kMaxRanks = 256;
 
+/// Throws CommError if shared memory can't be made for `ranks` ranks.
+void check_rank_count(int ranks);
+
 /// Ranks of one host that share a segment: a line of words for each rank, to
 /// wait for each other, and two slots for each rank, to pass data.
 ///

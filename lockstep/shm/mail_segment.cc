@@ -35,13 +35,7 @@ size_t bytes_for(int ranks) {
 }  // namespace
 
 std::shared_ptr<const Segment> MailSegment::make(int ranks) {
-  if (ranks < 1 || ranks > kMaxRanks) {
-    throw CommError({.code = ErrorCode::kSharedMemorySetup,
-                     .what = "too many ranks for shared memory",
-                     .expected = fmt::format("1 to {}", kMaxRanks),
-                     .got = std::to_string(ranks),
-                     .fix = "use --backend gloo"});
-  }
+  check_rank_count(ranks);
   auto segment = Segment::create(bytes_for(ranks));
   new (segment->bytes().data()) Header{kMagic, ranks};
   return segment;

@@ -34,7 +34,7 @@ int count_of(FieldReader& reader, const char* what, int least) {
   const uint32_t value = reader.u32();
   if (value < static_cast<uint32_t>(least) || value > INT32_MAX) {
     throw CommError({.code = ErrorCode::kStoreProtocol,
-                     .what = "a message is none",
+                     .what = "a number in a message is out of range",
                      .got = fmt::format("{} {}", what, value)});
   }
   return static_cast<int>(value);

@@ -12,7 +12,7 @@ constexpr size_t kLengthBytes = 4;
 [[noreturn]] void refuse(const char* what) {
   throw CommError({.code = ErrorCode::kStoreProtocol,
                    .what = what,
-                   .got = "a message that is none"});
+                   .got = "a malformed message"});
 }
 
 uint64_t number_in(std::string_view text) {
