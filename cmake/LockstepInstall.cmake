@@ -4,7 +4,7 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
-set(layers base store shm control device comm models data optim parallel parallel_ddp
+set(layers base store shm tcp control device comm models data optim parallel parallel_ddp
     checkpoint train launch report)
 
 set(targets lockstep lockstep_options lockstep_fmt)

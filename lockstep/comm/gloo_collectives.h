@@ -1,45 +1,28 @@
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include "lockstep/comm/collectives.h"
 #include "lockstep/comm/gloo_mail.h"
-#include "lockstep/shm/call.h"
-#include "lockstep/shm/collectives.h"
+#include "lockstep/comm/host_collectives.h"
+#include "lockstep/tcp/mesh.h"
 
 namespace lockstep {
 
-/// Over c10d's ProcessGroupGloo, between hosts. Gloo moves bytes; sums are done
-/// here, as all-to-all, ordered sum and all-gather, which moves 2(N-1)/N of
-/// the data, as a ring does, and keeps the order.
-class GlooCollectives : public Collectives {
+/// Between hosts: collectives over connections of our own (tcp/), which keep
+/// the order of a sum at the cost of a ring; messages from rank to rank over
+/// c10d's ProcessGroupGloo.
+class GlooCollectives : public HostCollectives {
  public:
   /// `gloo` and who the ranks are, for messages: "rank 1 (host a, pid 7)".
   GlooCollectives(c10::intrusive_ptr<c10d::Backend> gloo,
+                  std::unique_ptr<tcp::Mesh> mesh,
                   std::vector<std::string> rank_names);
 
   std::string name() const override { return "gloo"; }
-  void all_reduce(at::Tensor& tensor, const c10d::ReduceOp& op,
-                  Timeout timeout) override;
-  void reduce(at::Tensor& tensor, int root, const c10d::ReduceOp& op,
-              Timeout timeout) override;
-  void broadcast(at::Tensor& tensor, int root, Timeout timeout) override;
-  void all_gather(Tensors& outputs, const at::Tensor& input,
-                  Timeout timeout) override;
-  void gather(Tensors& outputs, const at::Tensor& input, int root,
-              Timeout timeout) override;
-  void scatter(at::Tensor& output, const Tensors& inputs, int root,
-               Timeout timeout) override;
-  void reduce_scatter(at::Tensor& output, const Tensors& inputs,
-                      const c10d::ReduceOp& op, Timeout timeout) override;
-  void all_to_all(Tensors& outputs, const Tensors& inputs,
-                  Timeout timeout) override;
-  void barrier(Timeout timeout) override;
   void monitored_barrier(Timeout timeout, bool wait_all_ranks) override;
   Work send(const at::Tensor& tensor, int to, int tag,
             Timeout timeout) override;
@@ -51,23 +34,28 @@ class GlooCollectives : public Collectives {
   void fail(const std::string& reason) noexcept override;
 
  private:
-  /// Does `task`, and says in what rank and operation Gloo failed. In debug
-  /// detail it first compares `call` with those of the other ranks.
-  void run(const shm::Call& call, Timeout timeout,
-           const std::function<void()>& task);
+  /// In debug detail it first compares `call` with those of all other ranks.
+  void begin(const shm::Call& call, Timeout timeout) override;
+  void all_reduce_bytes(Bytes data, const shm::Reduction& reduction) override;
+  void reduce_bytes(Bytes data, int root,
+                    const shm::Reduction& reduction) override;
+  void broadcast_bytes(Bytes data, int root) override;
+  void all_gather_bytes(ConstBytes input,
+                        std::span<const Bytes> outputs) override;
+  void gather_bytes(ConstBytes input, std::span<const Bytes> outputs,
+                    int root) override;
+  void scatter_bytes(Bytes output, std::span<const ConstBytes> inputs,
+                     int root) override;
+  void reduce_scatter_bytes(Bytes output, std::span<const ConstBytes> inputs,
+                            const shm::Reduction& reduction) override;
+  void all_to_all_bytes(std::span<const Bytes> outputs,
+                        std::span<const ConstBytes> inputs) override;
+  void wait_for_all() override;
   Work start_mail(shm::MailOperation::Kind kind, const at::Tensor& tensor,
                   int peer, int tag, Timeout timeout);
-  void check_calls(const shm::Call& call, Timeout timeout);
-  at::Tensor gathered(const at::Tensor& bytes, Timeout timeout);
-  void reduce_bytes(const at::Tensor& input, const at::Tensor& output,
-                    const shm::Reduction& reduction, Timeout timeout);
-  void exchange(at::Tensor& output, at::Tensor& input,
-                std::vector<int64_t> output_splits,
-                std::vector<int64_t> input_splits, Timeout timeout);
 
   c10::intrusive_ptr<c10d::Backend> gloo_;
-  int rank_;
-  int size_;
+  std::unique_ptr<tcp::Mesh> mesh_;
   RankNames rank_names_;
 };
 

@@ -10,38 +10,20 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "lockstep/comm/callback_threads.h"
-#include "lockstep/comm/collectives.h"
+#include "lockstep/comm/host_collectives.h"
 #include "lockstep/shm/group.h"
 #include "lockstep/shm/mailbox.h"
 
 namespace lockstep {
 
 /// Through the shared memory of one host (shm/).
-class ShmCollectives : public Collectives {
+class ShmCollectives : public HostCollectives {
  public:
   /// Meets the other ranks in `store`, and waits for them.
   ShmCollectives(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                  int size, Timeout timeout);
 
   std::string name() const override { return "shm"; }
-  /// Of tensors that lie at the same place of a SharedMemory on every rank
-  /// nothing is copied.
-  void all_reduce(at::Tensor& tensor, const c10d::ReduceOp& op,
-                  Timeout timeout) override;
-  void reduce(at::Tensor& tensor, int root, const c10d::ReduceOp& op,
-              Timeout timeout) override;
-  void broadcast(at::Tensor& tensor, int root, Timeout timeout) override;
-  void all_gather(Tensors& outputs, const at::Tensor& input,
-                  Timeout timeout) override;
-  void gather(Tensors& outputs, const at::Tensor& input, int root,
-              Timeout timeout) override;
-  void scatter(at::Tensor& output, const Tensors& inputs, int root,
-               Timeout timeout) override;
-  void reduce_scatter(at::Tensor& output, const Tensors& inputs,
-                      const c10d::ReduceOp& op, Timeout timeout) override;
-  void all_to_all(Tensors& outputs, const Tensors& inputs,
-                  Timeout timeout) override;
-  void barrier(Timeout timeout) override;
   void monitored_barrier(Timeout timeout, bool wait_all_ranks) override;
   Work send(const at::Tensor& tensor, int to, int tag,
             Timeout timeout) override;
@@ -56,16 +38,33 @@ class ShmCollectives : public Collectives {
   }
 
  private:
-  /// Where `tensor` lies in shared memory; 0 if it does not.
-  uint64_t place_of(const at::Tensor& tensor) const;
+  void begin(const shm::Call& call, Timeout timeout) override;
+  /// Of bytes that lie at the same place of a SharedMemory on every rank
+  /// nothing is copied.
+  void all_reduce_bytes(Bytes data, const shm::Reduction& reduction) override;
+  void reduce_bytes(Bytes data, int root,
+                    const shm::Reduction& reduction) override;
+  void broadcast_bytes(Bytes data, int root) override;
+  void all_gather_bytes(ConstBytes input,
+                        std::span<const Bytes> outputs) override;
+  void gather_bytes(ConstBytes input, std::span<const Bytes> outputs,
+                    int root) override;
+  void scatter_bytes(Bytes output, std::span<const ConstBytes> inputs,
+                     int root) override;
+  void reduce_scatter_bytes(Bytes output, std::span<const ConstBytes> inputs,
+                            const shm::Reduction& reduction) override;
+  void all_to_all_bytes(std::span<const Bytes> outputs,
+                        std::span<const ConstBytes> inputs) override;
+  void wait_for_all() override;
+
+  /// Where `bytes` lie in shared memory; 0 if they do not.
+  uint64_t place_of(ConstBytes bytes) const;
   /// The same place of each rank.
   std::vector<std::span<std::byte>> at_place(uint64_t place,
                                              size_t bytes) const;
   /// Whether the ranks' tensors lie at one place of shared memory.
   bool agree_on(uint64_t place);
 
-  int rank_;
-  int size_;
   CallbackThreads callback_threads_;  // before the mailbox, which uses it
   shm::Mailbox mailbox_;
   shm::Group group_;  // after it: its ranks wait until all have a mailbox

@@ -13,6 +13,7 @@
 #include <fmt/ranges.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/first_line.h"
 #include "lockstep/base/host_name.h"
@@ -20,9 +21,11 @@
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/comm/backends.h"
 #include "lockstep/comm/gloo_collectives.h"
+#include "lockstep/comm/network.h"
 #include "lockstep/comm/shm_collectives.h"
 #include "lockstep/comm/world_store.h"
 #include "lockstep/control/worker_side.h"
+#include "lockstep/tcp/listener.h"
 
 namespace lockstep {
 namespace {
@@ -149,10 +152,10 @@ void World::Impl::choose_backend(const std::vector<std::string>& places) {
   if (name == "shm") {
     collectives = std::make_unique<ShmCollectives>(store, rank, size, timeout);
   } else {
-    auto names = all_gather_text(fmt::format("rank {} (host {}, pid {})", rank,
-                                             host_name(), ::getpid()));
+    const auto names = all_gather_text(fmt::format(
+        "rank {} (host {}, pid {})", rank, host_name(), ::getpid()));
     collectives = std::make_unique<GlooCollectives>(connect_gloo(options),
-                                                    std::move(names));
+                                                    connect_mesh(names), names);
     // A rank that ends while others still connect would make those fail.
     all_gather_text("connected");
   }
@@ -160,6 +163,21 @@ void World::Impl::choose_backend(const std::vector<std::string>& places) {
                                                  size, timeout);
   queued = made.get();
   backend = std::move(made);
+}
+
+std::unique_ptr<tcp::Mesh> World::Impl::connect_mesh(
+    const std::vector<std::string>& names) const {
+  const bool is_one_host = local_size == size;
+  tcp::Listener listener(
+      is_one_host ? "127.0.0.1" : local_address_towards(master_addr_),
+      env("GLOO_SOCKET_IFNAME").value_or(""));
+  const auto announcements = all_gather_text(listener.announcement());
+  return std::make_unique<tcp::Mesh>(
+      rank,
+      listener.connect(rank, announcements,
+                       std::chrono::steady_clock::now() + timeout,
+                       [] { return control::is_attempt_over(); }),
+      names);
 }
 
 std::string World::Impl::get(const std::string& key) const {

@@ -12,6 +12,7 @@
 
 #include "lockstep/comm/queued_backend.h"
 #include "lockstep/comm/world.h"
+#include "lockstep/tcp/mesh.h"
 
 namespace lockstep {
 
@@ -41,6 +42,9 @@ class World::Impl {
 
  private:
   void choose_backend(const std::vector<std::string>& places);
+  /// Connects each rank to each other, for collectives between hosts.
+  std::unique_ptr<tcp::Mesh> connect_mesh(
+      const std::vector<std::string>& names) const;
   std::string get(const std::string& key) const;
 
   std::string master_addr_;

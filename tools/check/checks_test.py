@@ -49,7 +49,7 @@ class Checks(unittest.TestCase):
             "lockstep/base/a.cc:2", "train/")
 
     def test_layers_finds_torch_where_there_may_be_none(self):
-        for folder in ("base", "store", "shm", "control",
+        for folder in ("base", "store", "shm", "tcp", "control",
                        "launch", "cli/start"):
             for header in ("torch/torch.h", "ATen/ATen.h", "c10/util/a.h"):
                 self.expect_finding(

@@ -9,7 +9,7 @@ FOLDERS = ("lockstep", "tests", "bench", "examples")
 
 # In the order of docs: a folder includes only folders above it.
 LAYERS = (
-    "base", "store", "shm", "control", "device", "comm", "models", "data", "optim", "parallel", "checkpoint",
+    "base", "store", "shm", "tcp", "control", "device", "comm", "models", "data", "optim", "parallel", "checkpoint",
     "train", "launch", "inspect", "report", "cli",
 )
 

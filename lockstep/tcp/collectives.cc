@@ -1,0 +1,353 @@
+#include "lockstep/tcp/collectives.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::tcp {
+namespace {
+
+using Bytes = std::span<std::byte>;
+using ConstBytes = std::span<const std::byte>;
+
+// Up to here each rank gets all of every rank and sums it: one step rather than
+// two. Between two ranks that is as many bytes as two steps move.
+constexpr size_t kOneStepBytes = 64 * 1024;
+// What is summed at a time, of each rank: it stays in the second-level cache.
+constexpr size_t kSegmentBytes = 128 * 1024;
+// Segments of a rank that are on their way, or wait to be summed.
+constexpr size_t kDepth = 4;
+
+void copy(Bytes to, ConstBytes from) {
+  if (!from.empty()) std::memcpy(to.data(), from.data(), from.size());
+}
+
+/// Part `index` of `count` of `data`: whole lines of the cache, but for the
+/// last.
+template <typename Span>
+Span part(Span data, size_t index, size_t count) {
+  constexpr size_t kLine = 64;
+  const size_t lines = (data.size() + kLine - 1) / kLine;
+  const auto cut = [&](size_t k) {
+    return std::min(data.size(), lines * k / count * kLine);
+  };
+  return data.subspan(cut(index), cut(index + 1) - cut(index));
+}
+
+/// Sums what every rank has of one piece, segment by segment as they come, and
+/// hands each sum on.
+///
+/// The peers' segments come into a ring of kDepth places for each peer. A place
+/// is used again when its segment is summed, so a rank that is ahead waits in
+/// its socket. That can't lock up: of all segments that some rank has not
+/// summed yet take the first; every rank has sent it, because that needs only
+/// sums before it, and nothing before it in any connection waits for anything.
+class PieceReduction {
+ public:
+  using OnSum = std::function<void(size_t segment, Bytes sum)>;
+
+  /// `own` is this rank's input, `sum` where the sum goes; they may be one.
+  PieceReduction(Mesh& mesh, ConstBytes own, Bytes sum, size_t segments,
+                 const Reduction& reduction, OnSum on_sum)
+      : mesh_(mesh),
+        own_(own),
+        sum_(sum),
+        segments_(segments),
+        reduction_(reduction),
+        on_sum_(std::move(on_sum)),
+        arrived_(segments),
+        inputs_(static_cast<size_t>(mesh.ranks())) {
+    place_bytes_ = 0;
+    for (size_t k = 0; k < segments; ++k) {
+      place_bytes_ = std::max(place_bytes_, part(own, k, segments).size());
+    }
+    place_bytes_ = (place_bytes_ + 63) / 64 * 64;
+    places_ =
+        mesh.scratch(place_bytes_ * kDepth * static_cast<size_t>(mesh.ranks()));
+  }
+
+  /// Queues the receive of a segment of each peer.
+  void receive(size_t segment) {
+    for (int peer = 0; peer < mesh_.ranks(); ++peer) {
+      if (peer == mesh_.rank()) continue;
+      mesh_.receive(peer, place(peer, segment), [this, segment] {
+        ++arrived_[segment];
+        sum_what_is_there();
+      });
+    }
+  }
+
+  /// Segments that are queued before anything is summed.
+  size_t first_segments() const { return std::min(kDepth, segments_); }
+  /// What may be queued after segment `k` is summed; none: nothing.
+  bool has_next(size_t k) const { return k + kDepth < segments_; }
+  static size_t next(size_t k) { return k + kDepth; }
+
+ private:
+  Bytes place(int peer, size_t segment) const {
+    const size_t index = static_cast<size_t>(peer) * kDepth + segment % kDepth;
+    return places_.subspan(index * place_bytes_,
+                           part(own_, segment, segments_).size());
+  }
+
+  void sum_what_is_there() {
+    const auto peers = static_cast<size_t>(mesh_.ranks() - 1);
+    while (summed_ < segments_ && arrived_[summed_] == peers) {
+      const size_t segment = summed_++;
+      for (int rank = 0; rank < mesh_.ranks(); ++rank) {
+        inputs_[static_cast<size_t>(rank)] =
+            rank == mesh_.rank() ? part(own_, segment, segments_).data()
+                                 : place(rank, segment).data();
+      }
+      const Bytes sum = part(sum_, segment, segments_);
+      reduction_.combine(inputs_, sum.data(),
+                         sum.size() / reduction_.element_bytes);
+      on_sum_(segment, sum);
+    }
+  }
+
+  Mesh& mesh_;
+  ConstBytes own_;
+  Bytes sum_;
+  size_t segments_;
+  const Reduction& reduction_;
+  OnSum on_sum_;
+  size_t place_bytes_;
+  Bytes places_;
+  std::vector<size_t> arrived_;  // of each segment: from how many peers
+  size_t summed_ = 0;
+  std::vector<const std::byte*> inputs_;
+};
+
+/// Everyone gets everything of everyone, and sums it.
+void all_reduce_in_one_step(Mesh& mesh, Bytes data,
+                            const Reduction& reduction) {
+  const auto ranks = static_cast<size_t>(mesh.ranks());
+  const size_t stride = (data.size() + 63) / 64 * 64;
+  const Bytes places = mesh.scratch(stride * ranks);
+  std::vector<const std::byte*> inputs(ranks);
+  mesh.send_to_all(data);
+  for (size_t r = 0; r < ranks; ++r) {
+    const Bytes place = places.subspan(r * stride, data.size());
+    const bool is_own = static_cast<int>(r) == mesh.rank();
+    if (!is_own) mesh.receive(static_cast<int>(r), place);
+    inputs[r] = is_own ? data.data() : place.data();
+  }
+  mesh.complete();
+  reduction.combine(inputs, data.data(), data.size() / reduction.element_bytes);
+}
+
+/// Each rank sums one piece of `data` and sends the sum to all, or to `root`
+/// alone. The connection from rank p to rank q carries
+///
+///   c(0) .. c(D-1)  s(0) c(D)  s(1) c(D+1)  ...
+///
+/// c(k): segment k of p's part of the piece that q sums; s(k): segment k of p's
+/// sums, where q gets them. Both ends queue in this order. A sum is received in
+/// place, where this rank's own part was: its owner has it, or there would be
+/// no sum.
+void reduce_in_two_steps(Mesh& mesh, Bytes data, int root,
+                         const Reduction& reduction) {
+  const auto ranks = static_cast<size_t>(mesh.ranks());
+  const auto rank = static_cast<size_t>(mesh.rank());
+  const bool gets_sums = root < 0 || mesh.rank() == root;
+  const size_t segments = std::max<size_t>(
+      1, (data.size() / ranks + kSegmentBytes - 1) / kSegmentBytes);
+  const auto segment_of = [&](size_t piece, size_t k) {
+    return part(part(data, piece, ranks), k, segments);
+  };
+  const auto send_parts = [&](size_t k) {
+    for (size_t r = 0; r < ranks; ++r) {
+      if (r != rank) mesh.send(static_cast<int>(r), segment_of(r, k));
+    }
+  };
+  const auto receive_sums = [&](size_t k) {
+    for (size_t r = 0; r < ranks && gets_sums; ++r) {
+      if (r != rank) mesh.receive(static_cast<int>(r), segment_of(r, k));
+    }
+  };
+
+  const Bytes own = part(data, rank, ranks);
+  std::vector<std::byte> aside(gets_sums ? 0 : own.size());
+  PieceReduction* pieces = nullptr;
+  PieceReduction reduced(mesh, own, gets_sums ? own : Bytes(aside), segments,
+                         reduction, [&](size_t k, Bytes sum) {
+                           if (root < 0) {
+                             mesh.send_to_all(sum);
+                           } else if (!gets_sums) {
+                             mesh.send(root, sum);
+                           }
+                           if (pieces->has_next(k)) {
+                             send_parts(pieces->next(k));
+                             pieces->receive(pieces->next(k));
+                           }
+                           if (k + 1 < segments) receive_sums(k + 1);
+                         });
+  pieces = &reduced;
+  for (size_t k = 0; k < reduced.first_segments(); ++k) {
+    send_parts(k);
+    reduced.receive(k);
+  }
+  receive_sums(0);
+  mesh.complete();
+}
+
+}  // namespace
+
+void all_reduce(Mesh& mesh, Bytes data, const Reduction& reduction) {
+  if (data.empty()) return barrier(mesh);
+  if (data.size() * static_cast<size_t>(mesh.ranks() - 1) <= kOneStepBytes) {
+    all_reduce_in_one_step(mesh, data, reduction);
+  } else {
+    reduce_in_two_steps(mesh, data, -1, reduction);
+  }
+}
+
+void reduce(Mesh& mesh, Bytes data, int root, const Reduction& reduction) {
+  if (data.empty()) return barrier(mesh);
+  reduce_in_two_steps(mesh, data, root, reduction);
+}
+
+// Root sends each other rank a piece, which hands it on: nobody sends more than
+// twice the data. Small data goes from root to all.
+void broadcast(Mesh& mesh, Bytes data, int root) {
+  const auto others = static_cast<size_t>(mesh.ranks() - 1);
+  const bool is_root = mesh.rank() == root;
+  if (others == 1 || data.size() <= kOneStepBytes) {
+    if (is_root) {
+      mesh.send_to_all(data);
+    } else {
+      mesh.receive(root, data);
+    }
+    return mesh.complete();
+  }
+  const size_t segments =
+      (data.size() / others + kSegmentBytes - 1) / kSegmentBytes;
+  // Of the ranks but root, in their order.
+  const auto piece_of = [&](int rank) {
+    return part(data, static_cast<size_t>(rank < root ? rank : rank - 1),
+                others);
+  };
+  for (int peer = 0; peer < mesh.ranks(); ++peer) {
+    if (peer == mesh.rank()) continue;
+    if (is_root) {
+      mesh.send(peer, piece_of(peer));
+    } else if (peer != root) {
+      mesh.receive(peer, piece_of(peer));
+    }
+  }
+  for (size_t k = 0; k < segments && !is_root; ++k) {
+    const Bytes segment = part(piece_of(mesh.rank()), k, segments);
+    mesh.receive(root, segment, [&mesh, segment, root] {
+      for (int peer = 0; peer < mesh.ranks(); ++peer) {
+        if (peer != mesh.rank() && peer != root) mesh.send(peer, segment);
+      }
+    });
+  }
+  mesh.complete();
+}
+
+void all_gather(Mesh& mesh, ConstBytes input, std::span<const Bytes> outputs) {
+  mesh.send_to_all(input);
+  for (int peer = 0; peer < mesh.ranks(); ++peer) {
+    const Bytes output = outputs[static_cast<size_t>(peer)];
+    if (peer != mesh.rank()) mesh.receive(peer, output);
+  }
+  copy(outputs[static_cast<size_t>(mesh.rank())], input);
+  mesh.complete();
+}
+
+void gather(Mesh& mesh, ConstBytes input, std::span<const Bytes> outputs,
+            int root) {
+  if (mesh.rank() != root) {
+    mesh.send(root, input);
+    return mesh.complete();
+  }
+  for (int peer = 0; peer < mesh.ranks(); ++peer) {
+    const Bytes output = outputs[static_cast<size_t>(peer)];
+    if (peer != root) mesh.receive(peer, output);
+  }
+  copy(outputs[static_cast<size_t>(root)], input);
+  mesh.complete();
+}
+
+void scatter(Mesh& mesh, Bytes output, std::span<const ConstBytes> inputs,
+             int root) {
+  if (mesh.rank() != root) {
+    mesh.receive(root, output);
+    return mesh.complete();
+  }
+  for (int peer = 0; peer < mesh.ranks(); ++peer) {
+    if (peer != root) mesh.send(peer, inputs[static_cast<size_t>(peer)]);
+  }
+  copy(output, inputs[static_cast<size_t>(root)]);
+  mesh.complete();
+}
+
+void reduce_scatter(Mesh& mesh, Bytes output,
+                    std::span<const ConstBytes> inputs,
+                    const Reduction& reduction) {
+  if (output.empty()) return barrier(mesh);
+  const size_t segments = (output.size() + kSegmentBytes - 1) / kSegmentBytes;
+  PieceReduction* pieces = nullptr;
+  PieceReduction reduced(mesh, inputs[static_cast<size_t>(mesh.rank())], output,
+                         segments, reduction, [&](size_t k, Bytes) {
+                           if (pieces->has_next(k)) {
+                             pieces->receive(pieces->next(k));
+                           }
+                         });
+  pieces = &reduced;
+  for (size_t k = 0; k < reduced.first_segments(); ++k) reduced.receive(k);
+  for (int peer = 0; peer < mesh.ranks(); ++peer) {
+    if (peer != mesh.rank()) mesh.send(peer, inputs[static_cast<size_t>(peer)]);
+  }
+  mesh.complete();
+}
+
+void all_to_all(Mesh& mesh, std::span<const Bytes> outputs,
+                std::span<const ConstBytes> inputs) {
+  const auto ranks = static_cast<size_t>(mesh.ranks());
+  const auto rank = static_cast<size_t>(mesh.rank());
+  // The size goes before the bytes: both ends must expect the same.
+  std::vector<uint64_t> sizes(ranks), sizes_of_peers(ranks);
+  const auto check = [&](size_t peer) {
+    const size_t expected = outputs[peer].size();
+    if (sizes_of_peers[peer] == expected) return;
+    mesh.give_up({.code = ErrorCode::kCallsDiffer,
+                  .what = fmt::format("all_to_all: rank {} sends rank {} "
+                                      "another size than that expects",
+                                      peer, rank),
+                  .expected = fmt::format("{} bytes", expected),
+                  .got = fmt::format("{} bytes", sizes_of_peers[peer]),
+                  .fix = "make the split sizes of the two agree"});
+  };
+  sizes_of_peers[rank] = inputs[rank].size();
+  check(rank);
+  for (size_t peer = 0; peer < ranks; ++peer) {
+    if (peer == rank) continue;
+    sizes[peer] = inputs[peer].size();
+    mesh.send(static_cast<int>(peer),
+              std::as_bytes(std::span(&sizes[peer], 1)));
+    mesh.send(static_cast<int>(peer), inputs[peer]);
+    mesh.receive(static_cast<int>(peer),
+                 std::as_writable_bytes(std::span(&sizes_of_peers[peer], 1)),
+                 [&check, peer] { check(peer); });
+    mesh.receive(static_cast<int>(peer), outputs[peer]);
+  }
+  copy(outputs[rank], inputs[rank]);
+  mesh.complete();
+}
+
+void barrier(Mesh& mesh) {
+  mesh.send_to_all({});
+  for (int peer = 0; peer < mesh.ranks(); ++peer) {
+    if (peer != mesh.rank()) mesh.receive(peer, {});
+  }
+  mesh.complete();
+}
+
+}  // namespace lockstep::tcp

@@ -1,0 +1,305 @@
+#include "lockstep/tcp/listener.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <optional>
+#include <poll.h>
+#include <sys/socket.h>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/store/socket_address.h"
+
+namespace lockstep::tcp {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using store::Digest;
+
+// What a stranger may keep open here without a proof.
+constexpr size_t kMostStrangers = 64;
+constexpr std::chrono::milliseconds kPiece{500};
+constexpr std::array<char, 8> kMagic{'L', 'S', 'M', 'E', 'S', 'H', '0', '1'};
+
+/// What a rank says first to a rank below it.
+struct Hello {
+  std::array<char, 8> magic = kMagic;
+  int32_t from = 0;
+  int32_t to = 0;
+  Digest proof{};
+};
+
+/// Where a rank listens, and what proves that one has read it.
+struct Place {
+  store::SocketAddress address;
+  Digest key{};
+};
+
+std::string hex_of(const Digest& bytes) {
+  return fmt::format("{:02x}", fmt::join(bytes, ""));
+}
+
+std::optional<Digest> digest_of(std::string_view hex) {
+  Digest bytes{};
+  if (hex.size() != 2 * bytes.size()) return std::nullopt;
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    const char* begin = hex.data() + 2 * i;
+    const auto parsed = std::from_chars(begin, begin + 2, bytes[i], 16);
+    if (parsed.ptr != begin + 2) return std::nullopt;
+  }
+  return bytes;
+}
+
+Place place_of(int rank, const std::string& announcement) {
+  std::string_view text = announcement;
+  std::array<std::string_view, 3> words;
+  for (auto& word : words) {
+    const size_t end = std::min(text.find(' '), text.size());
+    word = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  int port = 0;
+  const auto parsed =
+      std::from_chars(words[1].data(), words[1].data() + words[1].size(), port);
+  const auto key = digest_of(words[2]);
+  const auto found = parsed.ec == std::errc() && port > 0 && port < 65536 && key
+                         ? store::resolve(std::string(words[0]), port)
+                         : std::vector<store::SocketAddress>();
+  if (found.empty()) {
+    throw CommError({.code = ErrorCode::kRanksNotConnected,
+                     .what = fmt::format("rank {} announced no address that "
+                                         "can be connected to",
+                                         rank),
+                     .expected = "an address, a port and a key",
+                     .got = announcement.substr(0, announcement.rfind(' ')),
+                     .fix = "run the same build of Lockstep on every rank"});
+  }
+  return {.address = found.front(), .key = *key};
+}
+
+Digest proof_of(const char* purpose, int from, int to, const Digest& key,
+                const Digest& other) {
+  const store::Mac mac{store::Key(key)};
+  return mac.of({purpose, std::to_string(from), std::to_string(to),
+                 store::as_text(other)});
+}
+
+/// Whether the socket has something for us, or room, before the deadline.
+bool wait_for(int fd, short events, Clock::time_point deadline,
+              const std::function<bool()>& is_over) {
+  for (;;) {
+    const auto left = std::min(
+        std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()),
+        kPiece);
+    pollfd polled{.fd = fd, .events = events, .revents = 0};
+    const int64_t wait_ms = std::max<int64_t>(left.count(), 0);
+    if (::poll(&polled, 1, static_cast<int>(wait_ms)) > 0) return true;
+    if (Clock::now() >= deadline || is_over()) return false;
+  }
+}
+
+/// Whether all of `bytes` was sent before the deadline.
+bool send_all(int fd, std::span<const std::byte> bytes,
+              Clock::time_point deadline,
+              const std::function<bool()>& is_over) {
+  while (!bytes.empty()) {
+    const ssize_t sent =
+        ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent > 0) {
+      bytes = bytes.subspan(static_cast<size_t>(sent));
+    } else if (errno != EAGAIN && errno != EINTR) {
+      return false;
+    } else if (!wait_for(fd, POLLOUT, deadline, is_over)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// Whether all of `bytes` came before the deadline.
+bool receive_all(int fd, std::span<std::byte> bytes, Clock::time_point deadline,
+                 const std::function<bool()>& is_over) {
+  while (!bytes.empty()) {
+    const ssize_t got = ::recv(fd, bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (got > 0) {
+      bytes = bytes.subspan(static_cast<size_t>(got));
+    } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
+      return false;
+    } else if (!wait_for(fd, POLLIN, deadline, is_over)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// A connection to this rank that has not proved yet whose it is.
+struct Stranger {
+  FileDescriptor socket;
+  Hello hello{};
+  size_t received = 0;
+};
+
+enum class Greeting { kIncomplete, kBad, kComplete };
+
+/// Reads what has come of a hello.
+Greeting read_hello(Stranger& stranger) {
+  auto bytes = std::as_writable_bytes(std::span(&stranger.hello, 1));
+  bytes = bytes.subspan(stranger.received);
+  const ssize_t got =
+      ::recv(stranger.socket.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
+    return Greeting::kIncomplete;
+  }
+  if (got <= 0) return Greeting::kBad;
+  stranger.received += static_cast<size_t>(got);
+  return stranger.received == sizeof(Hello) ? Greeting::kComplete
+                                            : Greeting::kIncomplete;
+}
+
+}  // namespace
+
+Listener::Listener(const std::string& host, const std::string& interface)
+    : key_(store::random_nonce()) {
+  int port = 0;
+  auto sockets = store::listen_at(host, port, interface);
+  if (sockets.empty()) {
+    throw CommError({.code = ErrorCode::kCannotListen,
+                     .what = "can't listen at '" + host + "'",
+                     .expected = "a free port",
+                     .fix = "close other programs that listen"});
+  }
+  socket_ = std::move(sockets.front());
+}
+
+std::string Listener::announcement() const {
+  const auto address = store::SocketAddress::of_socket(socket_.get());
+  return fmt::format("{} {} {}", address.host(), address.port(), hex_of(key_));
+}
+
+std::vector<FileDescriptor> Listener::connect(
+    int rank, std::span<const std::string> announcements, Time deadline,
+    const std::function<bool()>& is_over) {
+  const auto ranks = static_cast<int>(announcements.size());
+  std::vector<Place> places;
+  for (int r = 0; r < ranks; ++r) {
+    places.push_back(place_of(r, announcements[static_cast<size_t>(r)]));
+  }
+  std::vector<FileDescriptor> sockets(announcements.size());
+  const auto fail = [&](int peer, const std::string& got) {
+    throw CommError(
+        {.code = ErrorCode::kRanksNotConnected,
+         .what = fmt::format("rank {} of {} can't connect to rank {} at {}",
+                             rank, ranks, peer,
+                             places[static_cast<size_t>(peer)].address.text()),
+         .got = got,
+         .fix = "look at that rank's output and at firewalls; "
+                "GLOO_SOCKET_IFNAME names the network interface to use"});
+  };
+
+  // First all hellos, then the accepting, then the replies: nobody waits for a
+  // rank that waits for somebody else.
+  for (int peer = 0; peer < rank; ++peer) {
+    const Place& place = places[static_cast<size_t>(peer)];
+    FileDescriptor& socket = sockets[static_cast<size_t>(peer)];
+    socket = store::connect_to(place.address, deadline);
+    if (!socket.is_open()) fail(peer, std::strerror(errno));
+    const Hello hello{.from = rank,
+                      .to = peer,
+                      .proof = proof_of("hello", rank, peer, place.key, key_)};
+    if (!send_all(socket.get(), std::as_bytes(std::span(&hello, 1)), deadline,
+                  is_over)) {
+      fail(peer, "the connection was closed");
+    }
+  }
+
+  std::vector<Stranger> strangers;
+  const auto admit = [&](Stranger& stranger) {
+    const Hello& hello = stranger.hello;
+    if (hello.magic != kMagic || hello.to != rank || hello.from <= rank ||
+        hello.from >= ranks) {
+      return;
+    }
+    const auto from = static_cast<size_t>(hello.from);
+    const Digest& key = places[from].key;
+    if (sockets[from].is_open() ||
+        !store::is_same(proof_of("hello", hello.from, rank, key_, key),
+                        store::as_text(hello.proof))) {
+      return;
+    }
+    const Digest welcome = proof_of("welcome", hello.from, rank, key, key_);
+    // It fits into the socket's buffer, which is empty.
+    if (!send_all(stranger.socket.get(), std::as_bytes(std::span(welcome)),
+                  deadline, is_over)) {
+      return;
+    }
+    sockets[from] = std::move(stranger.socket);
+  };
+  const auto missing = [&] {
+    std::vector<int> found;
+    for (int r = rank + 1; r < ranks; ++r) {
+      if (!sockets[static_cast<size_t>(r)].is_open()) found.push_back(r);
+    }
+    return found;
+  };
+  std::vector<int> awaited = missing();
+  while (!awaited.empty()) {
+    std::vector<pollfd> polled{
+        {.fd = socket_.get(), .events = POLLIN, .revents = 0}};
+    for (const Stranger& stranger : strangers) {
+      polled.push_back(
+          {.fd = stranger.socket.get(), .events = POLLIN, .revents = 0});
+    }
+    ::poll(polled.data(), polled.size(), static_cast<int>(kPiece.count()));
+    if (Clock::now() >= deadline || is_over()) {
+      throw CommError(
+          {.code = ErrorCode::kRanksNotConnected,
+           .what =
+               fmt::format("rank {} of {} waited in vain for the connection "
+                           "of rank {}",
+                           rank, ranks, fmt::join(awaited, ", ")),
+           .fix = "look at that rank's output and at firewalls; "
+                  "GLOO_SOCKET_IFNAME names the network interface to use"});
+    }
+    for (size_t i = strangers.size(); i-- > 0;) {
+      if (polled[i + 1].revents == 0) continue;
+      const Greeting greeting = read_hello(strangers[i]);
+      if (greeting == Greeting::kIncomplete) continue;
+      if (greeting == Greeting::kComplete) admit(strangers[i]);
+      strangers.erase(strangers.begin() + static_cast<ptrdiff_t>(i));
+    }
+    if (polled[0].revents != 0) {
+      FileDescriptor socket(::accept4(socket_.get(), nullptr, nullptr,
+                                      SOCK_CLOEXEC | SOCK_NONBLOCK));
+      // The one that says nothing for longest goes first.
+      if (strangers.size() == kMostStrangers) {
+        strangers.erase(strangers.begin());
+      }
+      if (socket.is_open()) strangers.push_back({.socket = std::move(socket)});
+    }
+    awaited = missing();
+  }
+
+  for (int peer = 0; peer < rank; ++peer) {
+    const Digest& key = places[static_cast<size_t>(peer)].key;
+    Digest welcome{};
+    if (!receive_all(sockets[static_cast<size_t>(peer)].get(),
+                     std::as_writable_bytes(std::span(welcome)), deadline,
+                     is_over)) {
+      fail(peer, "it did not answer");
+    }
+    if (!store::is_same(proof_of("welcome", rank, peer, key_, key),
+                        store::as_text(welcome))) {
+      fail(peer, "somebody else answers there");
+    }
+  }
+  socket_.close();
+  return sockets;
+}
+
+}  // namespace lockstep::tcp

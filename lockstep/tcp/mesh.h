@@ -1,0 +1,103 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <poll.h>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/shm/call.h"
+#include "lockstep/tcp/connection.h"
+
+namespace lockstep::tcp {
+
+/// Ranks with a connection between each two of them.
+///
+/// A collective begins with begin(), queues what it sends and receives, and
+/// complete() moves it all: one thread, the caller's, which sends and receives
+/// whatever a socket takes or gives, and sleeps in poll() when none does.
+/// Before the first bytes for a peer goes the call's description; a peer that
+/// called something else is found by it.
+///
+/// After an error the mesh can't be used any more, and the other ranks' waits
+/// end, as the connections are closed. For one thread at a time, but for
+/// abort().
+class Mesh {
+ public:
+  using Milliseconds = std::chrono::milliseconds;
+
+  /// `sockets[r]` is connected to rank r; none at `rank`. `names` of the ranks
+  /// are for messages: "rank 1 (host a, pid 7)".
+  Mesh(int rank, std::vector<FileDescriptor> sockets,
+       std::vector<std::string> names);
+  Mesh(const Mesh&) = delete;
+  Mesh& operator=(const Mesh&) = delete;
+
+  int rank() const { return rank_; }
+  int ranks() const { return static_cast<int>(peers_.size()); }
+
+  /// Starts a collective. Its waits end when nothing was sent or received for
+  /// `timeout`. Throws InvalidArgument for a root that is no rank.
+  void begin(const shm::Call& call, Milliseconds timeout);
+  /// `bytes` must stay as they are until complete() returns, or until the peer
+  /// has answered to them.
+  void send(int peer, std::span<const std::byte> bytes);
+  /// Calls `done` when `bytes` are there, which may queue more.
+  void receive(int peer, std::span<std::byte> bytes,
+               std::function<void()> done = {});
+  void send_to_all(std::span<const std::byte> bytes);
+  /// Sends and receives all that is queued. Throws CommError if a rank is gone,
+  /// stalls, or called something else.
+  void complete();
+
+  /// Memory for this collective, aligned to lines of the cache. The next call
+  /// invalidates it.
+  std::span<std::byte> scratch(size_t bytes);
+
+  /// Throws CommError, and ends the other ranks' waits.
+  [[noreturn]] void give_up(const Problem& problem);
+  /// Ends the waits of this rank and of the others. May be called by any
+  /// thread.
+  void abort(const std::string& reason) noexcept;
+
+ private:
+  struct Header {
+    uint64_t sequence = 0;
+    shm::Call call;
+  };
+  struct Peer {
+    Connection connection;
+    Header header;  // what it called
+    bool has_sent_header = false;
+    bool has_awaited_header = false;
+  };
+
+  void check_usable() const;
+  void check_header(int peer);
+  void wait_until(std::chrono::steady_clock::time_point deadline);
+  [[noreturn]] void lose(int peer);
+  [[noreturn]] void time_out();
+  const std::string& name(int rank) const {
+    return names_[static_cast<size_t>(rank)];
+  }
+
+  int rank_;
+  std::vector<std::string> names_;
+  std::vector<Peer> peers_;  // by rank; none at this rank's
+  Header header_;
+  Milliseconds timeout_{};
+  std::vector<pollfd> polled_;
+  std::vector<int> polled_ranks_;
+  std::vector<std::byte> scratch_;
+  std::atomic<bool> is_broken_ = false;
+  mutable std::mutex mutex_;  // of reason_
+  std::string reason_;
+};
+
+}  // namespace lockstep::tcp

@@ -1,0 +1,134 @@
+#include "lockstep/tcp/listener.h"
+
+#include <array>
+#include <fcntl.h>
+#include <future>
+#include <sys/socket.h>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/store/socket_address.h"
+
+namespace lockstep::tcp {
+namespace {
+
+using Sockets = std::vector<FileDescriptor>;
+
+Listener::Time in_seconds(int seconds) {
+  return std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
+}
+
+bool never() { return false; }
+
+FileDescriptor stranger_at(const std::string& announcement) {
+  const auto port_at = announcement.find(' ') + 1;
+  const int port = std::stoi(announcement.substr(port_at));
+  return store::connect_to(store::resolve("127.0.0.1", port).at(0),
+                           in_seconds(10));
+}
+
+/// Whether the other end closed `socket` without a word.
+bool is_refused(const FileDescriptor& socket) {
+  char byte = 0;
+  const timeval limit{.tv_sec = 20, .tv_usec = 0};
+  ::fcntl(socket.get(), F_SETFL, 0);
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  const ssize_t received = ::recv(socket.get(), &byte, 1, 0);
+  // A socket that is closed with unread bytes is reset.
+  return received == 0 || (received < 0 && errno == ECONNRESET);
+}
+
+TEST(Listener, ConnectsRanksAmongStrangers) {
+  Listener first("127.0.0.1", ""), second("127.0.0.1", "");
+  const std::vector<std::string> announcements{first.announcement(),
+                                               second.announcement()};
+  // One that is silent, one that talks nonsense, one with a wrong proof.
+  const FileDescriptor silent = stranger_at(announcements[0]);
+  const FileDescriptor noisy = stranger_at(announcements[0]);
+  const FileDescriptor forger = stranger_at(announcements[0]);
+  std::array<char, 200> noise{};
+  ASSERT_EQ(::send(noisy.get(), noise.data(), noise.size(), MSG_NOSIGNAL), 200);
+  std::array<char, 48> forged{'L', 'S', 'M', 'E', 'S', 'H', '0', '1', 1};
+  ASSERT_EQ(::send(forger.get(), forged.data(), forged.size(), MSG_NOSIGNAL),
+            48);
+  auto of_second = std::async(std::launch::async, [&] {
+    // When the strangers were read, for that they are refused meanwhile.
+    EXPECT_TRUE(is_refused(noisy));
+    EXPECT_TRUE(is_refused(forger));
+    return second.connect(1, announcements, in_seconds(60), never);
+  });
+  const Sockets of_first =
+      first.connect(0, announcements, in_seconds(60), never);
+  const Sockets sockets = of_second.get();
+  ASSERT_TRUE(of_first[1].is_open());
+  ASSERT_TRUE(sockets[0].is_open());
+  EXPECT_FALSE(of_first[0].is_open());
+  char byte = 'x';
+  ASSERT_EQ(::send(of_first[1].get(), &byte, 1, MSG_NOSIGNAL), 1);
+  ::fcntl(sockets[0].get(), F_SETFL, 0);
+  char received = 0;
+  ASSERT_EQ(::recv(sockets[0].get(), &received, 1, 0), 1);
+  EXPECT_EQ(received, 'x');
+}
+
+TEST(Listener, NamesTheRankThatDoesNotComeInTime) {
+  Listener listener("127.0.0.1", "");
+  const std::vector<std::string> announcements{
+      listener.announcement(), Listener("127.0.0.1", "").announcement()};
+  try {
+    listener.connect(
+        0, announcements,
+        std::chrono::steady_clock::now() + std::chrono::milliseconds(100),
+        never);
+    FAIL() << "no error";
+  } catch (const CommError& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kRanksNotConnected);
+    EXPECT_NE(std::string(error.what()).find("rank 1"), std::string::npos);
+  }
+}
+
+TEST(Listener, NamesTheRankThatNoLongerListens) {
+  Listener listener("127.0.0.1", "");
+  const std::vector<std::string> announcements{
+      Listener("127.0.0.1", "").announcement(), listener.announcement()};
+  try {
+    listener.connect(1, announcements, in_seconds(60), never);
+    FAIL() << "no error";
+  } catch (const CommError& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kRanksNotConnected);
+    EXPECT_NE(std::string(error.what()).find("rank 0"), std::string::npos);
+  }
+}
+
+TEST(Listener, GivesUpWhenTheAttemptIsOver) {
+  Listener listener("127.0.0.1", "");
+  const std::vector<std::string> announcements{
+      listener.announcement(), Listener("127.0.0.1", "").announcement()};
+  EXPECT_THROW(
+      listener.connect(0, announcements, in_seconds(600), [] { return true; }),
+      CommError);
+}
+
+// Words that are no address, no port and no key; and too short a key.
+TEST(Listener, RefusesAnnouncementsThatAreNone) {
+  Listener listener("127.0.0.1", "");
+  const std::string good = listener.announcement();
+  const std::string key = good.substr(good.rfind(' ') + 1);
+  for (const std::string& bad :
+       {std::string(), std::string("127.0.0.1"), "127.0.0.1 x " + key,
+        "127.0.0.1 0 " + key, "127.0.0.1 99999 " + key,
+        "127.0.0.1 80 " + key.substr(1), "127.0.0.1 80 z" + key.substr(1)}) {
+    try {
+      listener.connect(0, std::vector<std::string>{good, bad}, in_seconds(60),
+                       never);
+      FAIL() << "no error for '" << bad << "'";
+    } catch (const CommError& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kRanksNotConnected) << bad;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::tcp
