@@ -24,7 +24,7 @@ std::byte* data_of(const Tensor& tensor) {
 
 MessageExchange::MessageExchange(const World& world, const ModuleHandle& module,
                                  std::vector<Tensor> parameters, int64_t shards,
-                                 int64_t most_partials)
+                                 int64_t most_partials, int64_t workers)
     : world_(world),
       buffers_(module.buffers),
       parameters_(std::move(parameters)),
@@ -36,18 +36,27 @@ MessageExchange::MessageExchange(const World& world, const ModuleHandle& module,
     const auto bytes = static_cast<int64_t>(parameter.nbytes());
     at_.push_back(at_.back() + round_up(bytes, kLine));
   }
+  if (OverlappedSum::can_sum(parameters_, shards_, world_.size(), workers)) {
+    overlapped_ = std::make_unique<OverlappedSum>(world_, parameters_);
+  }
   broadcast(world_, module.parameters, 0);
   broadcast(world_, buffers_, 0);
 }
 
+OverlappedSum* MessageExchange::overlapped_sum(int64_t chunks) {
+  // Of a small batch some ranks have no shard.
+  was_overlapped_ = overlapped_ && chunks == shards_;
+  return was_overlapped_ ? overlapped_.get() : nullptr;
+}
+
 // The heads are small and of one size: samples, number of partial sums, their
-// shards, their flags, the losses, and whether the step needs `.grad`, all as
-// doubles.
+// shards, their flags, the losses, whether the step needs `.grad`, and whether
+// what overlapped_ sent was wrong, all as doubles.
 MessageExchange::Heads MessageExchange::exchange_heads(
     const std::vector<PartialSum>& own, StepTotals& totals) {
   const auto parameters = static_cast<int64_t>(parameters_.size());
   const int64_t per_partial = 2 + parameters;
-  Tensor mine = torch::zeros({3 + most_partials_ * per_partial + shards_},
+  Tensor mine = torch::zeros({4 + most_partials_ * per_partial + shards_},
                              torch::kDouble);
   auto* out = mine.data_ptr<double>();
   out[0] = static_cast<double>(totals.samples);
@@ -63,29 +72,31 @@ MessageExchange::Heads MessageExchange::exchange_heads(
   double* losses = out + 2 + most_partials_ * per_partial;
   std::copy(totals.losses.begin(), totals.losses.end(), losses);
   losses[shards_] = totals.needs_grad ? 1 : 0;
+  losses[shards_ + 1] = was_overlapped_ && overlapped_->is_right() ? 0 : 1;
 
-  Heads heads;
-  for (const Tensor& theirs : world_.all_gather(mine)) {
-    const auto* in = theirs.const_data_ptr<double>();
-    check_samples(world_.rank(), totals.samples, static_cast<int>(heads.size()),
+  Heads heads{.of_rank = {}, .is_summed = was_overlapped_};
+  for (const Tensor& from_rank : world_.all_gather(mine)) {
+    const auto* in = from_rank.const_data_ptr<double>();
+    check_samples(world_.rank(), totals.samples,
+                  static_cast<int>(heads.of_rank.size()),
                   static_cast<int64_t>(in[0]));
-    heads.emplace_back();
-    if (in[2 + most_partials_ * per_partial + shards_] != 0) {
-      totals.needs_grad = true;
-    }
+    heads.of_rank.emplace_back();
+    const double* flags = in + 2 + most_partials_ * per_partial + shards_;
+    totals.needs_grad = totals.needs_grad || flags[0] != 0;
+    heads.is_summed = heads.is_summed && flags[1] == 0;
     for (int64_t p = 0; p < static_cast<int64_t>(in[1]); ++p) {
       const double* head = in + 2 + p * per_partial;
-      Head one{.first = static_cast<int64_t>(head[0]),
-               .last = static_cast<int64_t>(head[1]),
-               .has_gradient = {}};
+      Head partial{.first = static_cast<int64_t>(head[0]),
+                   .last = static_cast<int64_t>(head[1]),
+                   .has_gradient = {}};
       for (int64_t i = 0; i < parameters; ++i) {
-        one.has_gradient.push_back(head[2 + i] != 0);
+        partial.has_gradient.push_back(head[2 + i] != 0);
       }
-      for (int64_t s = one.first; s < one.last; ++s) {
+      for (int64_t s = partial.first; s < partial.last; ++s) {
         totals.losses[static_cast<size_t>(s)] =
             in[2 + most_partials_ * per_partial + s];
       }
-      heads.back().push_back(std::move(one));
+      heads.of_rank.back().push_back(std::move(partial));
     }
   }
   return heads;
@@ -134,7 +145,7 @@ std::vector<Tensor> MessageExchange::scatter_partials(
     inputs.push_back(parts.empty() ? torch::empty({0}, torch::kUInt8)
                                    : torch::stack(parts));
     outputs.push_back(torch::empty(
-        {static_cast<int64_t>(heads[static_cast<size_t>(rank)].size()),
+        {static_cast<int64_t>(heads.of_rank[static_cast<size_t>(rank)].size()),
          mine.last - mine.first},
         torch::kUInt8));
   }
@@ -151,9 +162,9 @@ Tensor MessageExchange::sum(const std::vector<Tensor>& partials,
   // Each block of this rank is a tensor of its own to Reduction.
   std::vector<Tensor> layout;
   std::vector<PartialSum> all;
-  for (size_t rank = 0; rank < heads.size(); ++rank) {
-    for (size_t p = 0; p < heads[rank].size(); ++p) {
-      const Head& head = heads[rank][p];
+  for (size_t rank = 0; rank < heads.of_rank.size(); ++rank) {
+    for (size_t p = 0; p < heads.of_rank[rank].size(); ++p) {
+      const Head& head = heads.of_rank[rank][p];
       PartialSum partial{
           .first = head.first, .last = head.last, .gradients = {}};
       const Tensor memory = partials[rank].select(0, static_cast<int64_t>(p));
@@ -205,6 +216,14 @@ Reduction MessageExchange::reduce(std::vector<PartialSum> own, int64_t chunks,
   // The first that needs all ranks: whoever is early waits here.
   std::optional<TraceSpan> span(std::in_place, "wait", TraceCategory::kWait);
   const Heads heads = exchange_heads(own, totals);
+  if (heads.is_summed) {
+    own.clear();
+    std::vector<PartialSum> sums;
+    sums.push_back(overlapped(heads, chunks));
+    return Reduction(std::move(sums), chunks, parameters_);
+  }
+  // A module whose gradients change after they came will do so again.
+  if (was_overlapped_) overlapped_.reset();
   span.emplace("scatter gradients", TraceCategory::kCommunication);
   const auto partials = scatter_partials(own, heads);
   own.clear();
@@ -221,15 +240,9 @@ Reduction MessageExchange::reduce(std::vector<PartialSum> own, int64_t chunks,
       outputs, std::vector<Tensor>(static_cast<size_t>(world_.size()), mine));
   PartialSum sums{.first = 0, .last = chunks, .gradients = {}};
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    bool has_any = false;
-    for (const auto& of_rank : heads) {
-      for (const Head& head : of_rank) {
-        has_any = has_any || head.has_gradient[i];
-      }
-    }
     const Tensor& parameter = parameters_[i];
     sums.gradients.emplace_back();
-    if (!has_any) continue;
+    if (!has_gradient(heads, i)) continue;
     sums.gradients.back() = OwnedGradient::in(torch::from_blob(
         data_of(flat) + at_[i], parameter.sizes(), parameter.strides(),
         [keep = flat](void*) {},
@@ -238,6 +251,25 @@ Reduction MessageExchange::reduce(std::vector<PartialSum> own, int64_t chunks,
   std::vector<PartialSum> one;
   one.push_back(std::move(sums));
   return Reduction(std::move(one), chunks, parameters_);
+}
+
+bool MessageExchange::has_gradient(const Heads& heads, size_t p) const {
+  for (const auto& of_rank : heads.of_rank) {
+    for (const Head& head : of_rank) {
+      if (head.has_gradient[p]) return true;
+    }
+  }
+  return false;
+}
+
+PartialSum MessageExchange::overlapped(const Heads& heads,
+                                       int64_t chunks) const {
+  PartialSum sums{.first = 0, .last = chunks, .gradients = {}};
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    sums.gradients.push_back(has_gradient(heads, p) ? overlapped_->sum(p)
+                                                    : OwnedGradient());
+  }
+  return sums;
 }
 
 void MessageExchange::end_step() { broadcast(world_, buffers_, 0); }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "lockstep/optim/blocks.h"
@@ -14,9 +15,10 @@ class MessageExchange : public RankExchange {
  public:
   MessageExchange(const World& world, const ModuleHandle& module,
                   std::vector<torch::Tensor> parameters, int64_t shards,
-                  int64_t most_partials);
+                  int64_t most_partials, int64_t workers);
 
   void load_buffers() override {}
+  OverlappedSum* overlapped_sum(int64_t chunks) override;
   Reduction reduce(std::vector<PartialSum> own, int64_t chunks,
                    StepTotals& totals) override;
   ShardRange own_blocks(int64_t count) const override { return {0, count}; }
@@ -30,7 +32,11 @@ class MessageExchange : public RankExchange {
     int64_t first, last;
     std::vector<bool> has_gradient;
   };
-  using Heads = std::vector<std::vector<Head>>;  // [rank][partial]
+  /// What each rank tells the others after its backward.
+  struct Heads {
+    std::vector<std::vector<Head>> of_rank;  // [rank][partial]
+    bool is_summed = false;                  // by overlapped_, and rightly
+  };
 
   Heads exchange_heads(const std::vector<PartialSum>& own, StepTotals& totals);
   /// Rank `rank` sums these bytes of the flat gradient.
@@ -44,6 +50,10 @@ class MessageExchange : public RankExchange {
   torch::Tensor sum(const std::vector<torch::Tensor>& partials,
                     const Heads& heads, int64_t chunks) const;
 
+  /// The sums that overlapped_ made.
+  PartialSum overlapped(const Heads& heads, int64_t chunks) const;
+  bool has_gradient(const Heads& heads, size_t p) const;
+
   World world_;
   ModuleHandle::Named buffers_;
   std::vector<torch::Tensor> parameters_;
@@ -51,6 +61,8 @@ class MessageExchange : public RankExchange {
   int64_t most_partials_;  // of a rank
   std::vector<optim::Block> blocks_;
   std::vector<int64_t> at_;  // of each parameter in the flat gradient; the end
+  std::unique_ptr<OverlappedSum> overlapped_;  // if the ranks can use it
+  bool was_overlapped_ = false;                // in this step
 };
 
 }  // namespace lockstep

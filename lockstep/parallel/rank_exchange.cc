@@ -54,8 +54,9 @@ std::unique_ptr<RankExchange> make_rank_exchange(
     return std::make_unique<SharedExchange>(world, module, parameters, shards,
                                             devices, most_partials);
   }
-  return std::make_unique<MessageExchange>(world, module, parameters, shards,
-                                           most_partials);
+  return std::make_unique<MessageExchange>(
+      world, module, parameters, shards, most_partials,
+      static_cast<int64_t>(devices.size()));
 }
 
 }  // namespace lockstep

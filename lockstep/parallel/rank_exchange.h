@@ -11,6 +11,7 @@
 #include "lockstep/comm/world.h"
 #include "lockstep/device/device.h"
 #include "lockstep/parallel/module_handle.h"
+#include "lockstep/parallel/overlapped_sum.h"
 #include "lockstep/parallel/reduction.h"
 
 namespace lockstep {
@@ -55,6 +56,12 @@ class RankExchange {
   /// Gives every rank rank 0's buffers, as they were at the last end_step(),
   /// but for those that were loaded or written to since.
   virtual void load_buffers() = 0;
+  /// What sums gradients while the last backward of a step runs: nullptr where
+  /// that can't be. `chunks` are the shards that this step has.
+  virtual OverlappedSum* overlapped_sum(int64_t chunks) {
+    static_cast<void>(chunks);
+    return nullptr;
+  }
   /// Brings the partial sums of all ranks together, and completes `totals`.
   /// Throws InvalidArgument if the ranks' numbers of samples differ.
   virtual Reduction reduce(std::vector<PartialSum> own, int64_t chunks,

@@ -69,6 +69,58 @@ variable_list run_engine(const edge_list& roots, const variable_list& gradients,
       /*accumulate_grad=*/captured.empty(), edges_of(captured));
 }
 
+using OnGradient = std::function<void(size_t, const Tensor&)>;
+
+/// Tells of a leaf's gradient when autograd has added to it.
+class GradientHook : public torch::autograd::PostAccumulateGradHook {
+ public:
+  GradientHook(size_t p, const OnGradient& on_gradient)
+      : p_(p), on_gradient_(on_gradient) {}
+  void operator()(const Tensor& leaf) override {
+    on_gradient_(p_, leaf.grad());
+  }
+
+ private:
+  size_t p_;
+  const OnGradient& on_gradient_;
+};
+
+/// Hooks on the replica's parameters, as long as it lives. Not on those of
+/// which several count as one parameter of the original.
+class GradientHooks {
+ public:
+  explicit GradientHooks(const ShardLeaves& leaves) {
+    if (!leaves.on_gradient) return;
+    const auto& parameters = leaves.replica.module().parameters;
+    std::vector<const Tensor*> leaf_of(leaves.originals.size());
+    std::vector<bool> has_several(leaves.originals.size());
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const size_t p = leaves.unique[i];
+      const Tensor& leaf = parameters[i].second;
+      if (leaf_of[p] && !leaf_of[p]->is_same(leaf)) has_several[p] = true;
+      leaf_of[p] = &leaf;
+    }
+    for (size_t p = 0; p < leaf_of.size(); ++p) {
+      if (!leaf_of[p] || has_several[p] || !leaf_of[p]->requires_grad()) {
+        continue;
+      }
+      torch::autograd::impl::set_post_acc_grad_hooks(
+          *leaf_of[p], std::make_unique<GradientHook>(p, leaves.on_gradient));
+      hooked_.push_back(*leaf_of[p]);
+    }
+  }
+  ~GradientHooks() {
+    for (const Tensor& leaf : hooked_) {
+      torch::autograd::impl::set_post_acc_grad_hooks(leaf, nullptr);
+    }
+  }
+  GradientHooks(const GradientHooks&) = delete;
+  GradientHooks& operator=(const GradientHooks&) = delete;
+
+ private:
+  std::vector<Tensor> hooked_;
+};
+
 /// Adds what the loss took from the original's parameters to the replica's.
 void add_direct_part(OwnedGradient& sum, OwnedGradient part,
                      const Tensor& replica_parameter) {
@@ -202,6 +254,7 @@ ShardGradients shard_backward(const std::vector<Tensor>& roots,
       return capturing_backward(edges, used_gradients, keep_graph, leaves,
                                 found, others);
     }
+    const GradientHooks hooks(leaves);
     run_engine(edges, used_gradients, keep_graph, {});
   } catch (...) {
     leaves.replica.drop_gradients();

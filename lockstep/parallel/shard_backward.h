@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -38,6 +39,10 @@ struct ShardLeaves {
   std::span<const torch::Tensor> originals;
   /// Leaves that stand for the shard's inputs that require grad.
   const std::vector<torch::Tensor>& inputs;
+  /// If set, told in the backward of each gradient that was added to a unique
+  /// parameter: mostly once, and then it is the one that comes back; not at all
+  /// of a gradient that is captured or made of several.
+  std::function<void(size_t p, const torch::Tensor& gradient)> on_gradient = {};
 };
 
 /// Runs the backward of one shard from `roots`, whose gradients are

@@ -58,6 +58,20 @@ int64_t batch_of(const IValue& value, int64_t dim) {
   return std::max<int64_t>(samples, 0);
 }
 
+/// Of a step that fails in between: the other ranks' sums go on.
+class Abandoning {
+ public:
+  explicit Abandoning(OverlappedSum* sum) : sum_(sum) {}
+  ~Abandoning() {
+    if (sum_) sum_->abandon();
+  }
+  Abandoning(const Abandoning&) = delete;
+  Abandoning& operator=(const Abandoning&) = delete;
+
+ private:
+  OverlappedSum* sum_;
+};
+
 }  // namespace
 
 StepResult ReplicaGroup::train_step(const std::vector<IValue>& inputs,
@@ -87,6 +101,9 @@ StepResult ReplicaGroup::train_step(const std::vector<IValue>& inputs,
   std::vector<std::vector<Tensor>> leaves(shards.parts.size());
   std::vector<std::vector<Tensor>> chunk_gradients(shards.parts.size());
   std::vector<std::vector<OtherLeaf>> others(shards.parts.size());
+  OverlappedSum* const overlapped =
+      exchange_ ? exchange_->overlapped_sum(chunks) : nullptr;
+  const Abandoning abandoning(overlapped);
   for_each_shard(chunks, [&](size_t worker, int64_t shard, Replica& replica) {
     const auto s = static_cast<size_t>(shard);
     const auto part = static_cast<size_t>(shard - own_shards_.first);
@@ -115,12 +132,27 @@ StepResult ReplicaGroup::train_step(const std::vector<IValue>& inputs,
                               ? 1.0
                               : static_cast<double>(shards.samples[s]) /
                                     static_cast<double>(shards.batch);
-    ShardGradients result = shard_backward(
-        {shard_loss}, {torch::full_like(shard_loss, weight)},
-        /*keep_graph=*/false, {replica, unique_, parameters_, leaves[part]});
+    ShardLeaves shard_leaves{replica, unique_, parameters_, leaves[part]};
+    const bool is_overlapped = overlapped && shard + 1 == own_shards_.last;
+    if (is_overlapped) {
+      overlapped->begin(partials[worker]);
+      shard_leaves.on_gradient = [&](size_t p, const Tensor& gradient) {
+        overlapped->add(p, gradient);
+      };
+    }
+    ShardGradients result =
+        shard_backward({shard_loss}, {torch::full_like(shard_loss, weight)},
+                       /*keep_graph=*/false, shard_leaves);
     totals.losses[s] = weight * shard_loss.item<double>();
-    append_partial(partials[worker],
-                   {shard, shard + 1, std::move(result.parameters)}, chunks);
+    if (is_overlapped) {
+      overlapped->finish(result.parameters);
+      // What it summed is not needed as one partial sum any more.
+      partials[worker].push_back(
+          {shard, shard + 1, std::move(result.parameters)});
+    } else {
+      append_partial(partials[worker],
+                     {shard, shard + 1, std::move(result.parameters)}, chunks);
+    }
     chunk_gradients[part] = std::move(result.inputs);
     others[part] = std::move(result.others);
     worker_phases_[worker].backward_s += phase.seconds();
