@@ -1,7 +1,7 @@
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/optim/fused_kernels.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/optim/state.h"
 
@@ -22,23 +22,13 @@ class Sgd final : public Optimizer {
   }
 
   void update(int64_t block, const Tensor& gradient) override {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const auto at = static_cast<size_t>(block);
-    const Tensor& parameter = parameter_views_[at];
-    const Tensor momentum =
-        buffer_views_.empty() ? Tensor() : buffer_views_[at];
-    if (!parameter.is_cpu() || !is_half(parameter.scalar_type())) {
-      return update_in_place(parameter, gradient, momentum);
-    }
-    // ATen 2.11's CPU kernel leaves out whole vectors of half and bfloat16
-    // (pytorch #191763). In float it is right, and the block's copies stay in
-    // the cache. Its own arithmetic is in float for these types, too.
-    const Tensor wide = parameter.to(torch::kFloat);
-    const Tensor wide_momentum =
-        momentum.defined() ? momentum.to(torch::kFloat) : momentum;
-    update_in_place(wide, gradient.to(torch::kFloat), wide_momentum);
-    parameter.copy_(wide);
-    if (momentum.defined()) momentum.copy_(wide_momentum);
+    sgd_update(parameter_views_[at], gradient,
+               buffer_views_.empty() ? Tensor() : buffer_views_[at],
+               {.lr = lr(),
+                .momentum = options_.momentum,
+                .weight_decay = options_.weight_decay,
+                .nesterov = options_.nesterov});
   }
 
   int64_t state_bytes() const override { return bytes_of(buffers_); }
@@ -54,20 +44,6 @@ class Sgd final : public Optimizer {
   }
 
  private:
-  static bool is_half(at::ScalarType type) {
-    return type == torch::kHalf || type == torch::kBFloat16;
-  }
-
-  void update_in_place(const Tensor& parameter, const Tensor& gradient,
-                       const Tensor& momentum) const {
-    const at::TensorList momenta =
-        momentum.defined() ? at::TensorList(momentum) : at::TensorList();
-    at::_fused_sgd_(parameter, gradient, momenta, options_.weight_decay,
-                    options_.momentum, lr(), /*dampening=*/0.0,
-                    options_.nesterov, /*maximize=*/false,
-                    /*is_first_step=*/false);
-  }
-
   SgdOptions options_;
   std::vector<Tensor> buffers_;
   std::vector<Tensor> buffer_views_;

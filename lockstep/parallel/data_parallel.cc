@@ -20,14 +20,22 @@ c10::IValue DataParallelImpl<Module>::forward(
 
 StepResult DataParallelImpl<Module>::train_step(
     const std::vector<c10::IValue>& inputs, const c10::IValue& target,
-    const ShardLoss& loss, optim::Optimizer& optimizer, double clip_grad_norm) {
-  return group_->train_step(inputs, target, loss, &optimizer, clip_grad_norm);
+    const ShardLoss& loss, optim::Optimizer& optimizer,
+    const TrainStepOptions& options) {
+  return group_->train_step(inputs, target, loss, &optimizer, options);
 }
 
 StepResult DataParallelImpl<Module>::train_step(
     const std::vector<c10::IValue>& inputs, const c10::IValue& target,
-    const ShardLoss& loss) {
-  return group_->train_step(inputs, target, loss, nullptr, 0);
+    const ShardLoss& loss, torch::optim::Optimizer& optimizer,
+    const TrainStepOptions& options) {
+  return group_->train_step(inputs, target, loss, optimizer, options);
+}
+
+StepResult DataParallelImpl<Module>::train_step(
+    const std::vector<c10::IValue>& inputs, const c10::IValue& target,
+    const ShardLoss& loss, const TrainStepOptions& options) {
+  return group_->train_step(inputs, target, loss, nullptr, options);
 }
 
 std::vector<torch::Tensor> DataParallelImpl<Module>::parameters() const {

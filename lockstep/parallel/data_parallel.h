@@ -66,23 +66,36 @@ class DataParallelImpl {
   ///
   /// `loss(output, target)` is the mean over a shard's samples, called in the
   /// shard's thread; the step's gradient is that of the mean over the batch,
-  /// however uneven the split. `clip_grad_norm` above 0 limits the gradient's
-  /// norm. Gradients that are in .grad already are added to the step's, and
-  /// .grad is empty afterwards. Nothing is updated if the loss or that norm is
-  /// not finite. With several ranks each passes its own part of a batch of
-  /// `batch` samples (-1: as many on each).
+  /// however uneven the split. Gradients that are in .grad already are added to
+  /// the step's, and .grad is empty afterwards. Nothing is updated if the loss,
+  /// or the norm that `options` limits, is not finite. With several ranks each
+  /// passes its own part of the batch.
   template <class Input, class Target, class Loss>
   StepResult train_step(const Input& input, const Target& target,
                         const Loss& loss, optim::Optimizer& optimizer,
-                        double clip_grad_norm = 0, int64_t batch = -1) {
-    return step(input, target, loss, &optimizer, clip_grad_norm, batch);
+                        const TrainStepOptions& options = {}) {
+    return group_->train_step(pack_inputs(input), c10::IValue(target),
+                              typed<Target>(loss), &optimizer, options);
   }
-  /// Likewise, but adds the gradients to the parameters' .grad, for any
-  /// optimizer, as backward() does: gradients that are not finite, too.
+  /// Likewise, with any optimizer of LibTorch's, its parameter groups and its
+  /// learning-rate scheduler. SGD, Adam and AdamW are updated block by block,
+  /// as Lockstep's own are; others by their step() (on every rank), which must
+  /// need no closure.
   template <class Input, class Target, class Loss>
   StepResult train_step(const Input& input, const Target& target,
-                        const Loss& loss, int64_t batch = -1) {
-    return step(input, target, loss, nullptr, 0, batch);
+                        const Loss& loss, torch::optim::Optimizer& optimizer,
+                        const TrainStepOptions& options = {}) {
+    return group_->train_step(pack_inputs(input), c10::IValue(target),
+                              typed<Target>(loss), optimizer, options);
+  }
+  /// Likewise, but updates nothing: adds the gradients to the parameters'
+  /// .grad, as backward() does, also those that are not finite.
+  template <class Input, class Target, class Loss>
+  StepResult train_step(const Input& input, const Target& target,
+                        const Loss& loss,
+                        const TrainStepOptions& options = {}) {
+    return group_->train_step(pack_inputs(input), c10::IValue(target),
+                              typed<Target>(loss), nullptr, options);
   }
 
   /// The wrapped module: its parameters, names and checkpoint are those of a
@@ -174,17 +187,12 @@ class DataParallelImpl {
                       inputs);
   }
 
-  template <class Input, class Target, class Loss>
-  StepResult step(const Input& input, const Target& target, const Loss& loss,
-                  optim::Optimizer* optimizer, double clip_grad_norm,
-                  int64_t batch) {
-    const ShardLoss typed = [&](const c10::IValue& output,
-                                const c10::IValue& shard_target) {
+  template <class Target, class Loss>
+  static ShardLoss typed(const Loss& loss) {
+    return [&loss](const c10::IValue& output, const c10::IValue& target) {
       return loss(detail::from_ivalue<Output>(output),
-                  detail::from_ivalue<Target>(shard_target));
+                  detail::from_ivalue<Target>(target));
     };
-    return group_->train_step(pack_inputs(input), c10::IValue(target), typed,
-                              optimizer, clip_grad_norm, batch);
   }
 
   std::shared_ptr<M> module_;
@@ -203,9 +211,15 @@ class DataParallelImpl<torch::jit::Module> {
   c10::IValue forward(const std::vector<c10::IValue>& inputs);
   StepResult train_step(const std::vector<c10::IValue>& inputs,
                         const c10::IValue& target, const ShardLoss& loss,
-                        optim::Optimizer& optimizer, double clip_grad_norm = 0);
+                        optim::Optimizer& optimizer,
+                        const TrainStepOptions& options = {});
   StepResult train_step(const std::vector<c10::IValue>& inputs,
-                        const c10::IValue& target, const ShardLoss& loss);
+                        const c10::IValue& target, const ShardLoss& loss,
+                        torch::optim::Optimizer& optimizer,
+                        const TrainStepOptions& options = {});
+  StepResult train_step(const std::vector<c10::IValue>& inputs,
+                        const c10::IValue& target, const ShardLoss& loss,
+                        const TrainStepOptions& options = {});
 
   torch::jit::Module& module() { return module_; }
   std::vector<torch::Tensor> parameters() const;

@@ -74,6 +74,16 @@ struct PhaseTimes {
   double update_s = 0;
 };
 
+/// Of one train_step().
+struct TrainStepOptions {
+  /// Scales the gradient of the batch down to this norm if it is longer, as
+  /// torch::nn::utils::clip_grad_norm_ does. 0: never. Only with an optimizer.
+  TORCH_ARG(double, clip_grad_norm) = 0;
+  /// With several ranks: samples of the batch that all of them pass together.
+  /// -1: as many on each rank.
+  TORCH_ARG(int64_t, batch) = -1;
+};
+
 /// What train_step() returns.
 struct StepResult {
   /// Loss of the batch: the shards' losses weighted by their samples.

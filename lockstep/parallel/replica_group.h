@@ -12,6 +12,7 @@
 #include "lockstep/comm/world.h"
 #include "lockstep/device/worker.h"
 #include "lockstep/optim/optimizer.h"
+#include "lockstep/optim/torch_optimizer.h"
 #include "lockstep/parallel/data_parallel_options.h"
 #include "lockstep/parallel/differentiable_inputs.h"
 #include "lockstep/parallel/rank_exchange.h"
@@ -51,12 +52,16 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   /// empty afterwards. Hooks on parameters see the batch's gradient; inputs
   /// that require grad, and leaves that the loss uses, get theirs.
   /// `inputs` and `target` may be nested; they are scattered alike. Of several
-  /// ranks each passes the samples of its own shards, of `batch` in all (-1:
-  /// as many on every rank).
+  /// ranks each passes the samples of its own shards.
   StepResult train_step(const std::vector<c10::IValue>& inputs,
                         const c10::IValue& target, const ShardLoss& loss,
-                        optim::Optimizer* optimizer, double clip_grad_norm,
-                        int64_t batch = -1);
+                        optim::Optimizer* optimizer,
+                        const TrainStepOptions& options);
+  /// Likewise, with an optimizer of LibTorch's.
+  StepResult train_step(const std::vector<c10::IValue>& inputs,
+                        const c10::IValue& target, const ShardLoss& loss,
+                        torch::optim::Optimizer& optimizer,
+                        const TrainStepOptions& options);
 
   const std::vector<Device>& devices() const { return devices_; }
   const Device& output_device() const { return output_device_; }
@@ -108,6 +113,10 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   };
   using ShardTask =
       std::function<void(size_t worker, int64_t shard, Replica& replica)>;
+
+  /// What updates for `optimizer`, block by block; null if that is its own
+  /// affair.
+  optim::TorchOptimizer* adopt(torch::optim::Optimizer& optimizer);
 
   void read_original();
   void make_replicas();
@@ -226,6 +235,8 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   std::vector<torch::Tensor> parameters_;  // of the original, each once
   std::vector<size_t> unique_;  // for each named parameter, its place there
   std::vector<optim::Block> blocks_;
+  // The last torch optimizers that train_step() got.
+  std::vector<std::unique_ptr<optim::TorchOptimizer>> adopted_;
   std::vector<std::unique_ptr<Worker>> workers_;
   // replicas_[k].back() runs worker k's shards, but for shard 0, which
   // replicas_[0].front() runs, the replica that shares the original's buffers.

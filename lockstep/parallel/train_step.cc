@@ -77,7 +77,7 @@ class Abandoning {
 StepResult ReplicaGroup::train_step(const std::vector<IValue>& inputs,
                                     const IValue& target, const ShardLoss& loss,
                                     optim::Optimizer* optimizer,
-                                    double clip_grad_norm, int64_t batch) {
+                                    const TrainStepOptions& options) {
   begin_step(optimizer);
   Stopwatch watch;
   std::optional<TraceSpan> scatter_span(std::in_place, "scatter",
@@ -87,7 +87,7 @@ StepResult ReplicaGroup::train_step(const std::vector<IValue>& inputs,
   everything.push_back(target);
   const IValue all = c10::ivalue::Tuple::create(everything);
   const DifferentiableInputs differentiable(all);
-  const StepShards shards = cut(all, batch);
+  const StepShards shards = cut(all, options.batch());
   const auto chunks = static_cast<int64_t>(shards.samples.size());
   begin(chunks);
   const std::vector<size_t> positions =
@@ -188,11 +188,11 @@ StepResult ReplicaGroup::train_step(const std::vector<IValue>& inputs,
   } else if (totals.needs_grad) {
     accumulate(finish(reduction));
     std::move(outer).backward();
-    update_whole(take_grads(positions), positions, *optimizer, clip_grad_norm,
-                 result);
-  } else if (clip_grad_norm > 0) {
-    update_whole(finish(reduction), positions, *optimizer, clip_grad_norm,
-                 result);
+    update_whole(take_grads(positions), positions, *optimizer,
+                 options.clip_grad_norm(), result);
+  } else if (options.clip_grad_norm() > 0) {
+    update_whole(finish(reduction), positions, *optimizer,
+                 options.clip_grad_norm(), result);
   } else {
     update(reduction, positions, *optimizer);
   }
@@ -200,6 +200,51 @@ StepResult ReplicaGroup::train_step(const std::vector<IValue>& inputs,
     const AllReduceSpan span(rank(), "end of step");
     exchange_->end_step();
   }
+  phases_.update_s = watch.seconds();
+  return result;
+}
+
+optim::TorchOptimizer* ReplicaGroup::adopt(torch::optim::Optimizer& optimizer) {
+  // A few are in use at a time, a GAN's two say; and a new one may be where
+  // one was that is gone.
+  constexpr size_t kMost = 8;
+  std::erase_if(adopted_, [&](const auto& known) {
+    return known->is_at(optimizer) && !known->is_for(optimizer);
+  });
+  for (const auto& known : adopted_) {
+    if (known->is_at(optimizer)) return known.get();
+  }
+  auto made = optim::TorchOptimizer::adopt(
+      optimizer,
+      [this](const Tensor& parameter) { return make_state(parameter); });
+  if (!made) return nullptr;
+  if (adopted_.size() == kMost) adopted_.erase(adopted_.begin());
+  return adopted_.emplace_back(std::move(made)).get();
+}
+
+StepResult ReplicaGroup::train_step(const std::vector<IValue>& inputs,
+                                    const IValue& target, const ShardLoss& loss,
+                                    torch::optim::Optimizer& optimizer,
+                                    const TrainStepOptions& options) {
+  if (optim::TorchOptimizer* const adopted = adopt(optimizer)) {
+    adopted->follow();
+    return train_step(inputs, target, loss, adopted, options);
+  }
+  StepResult result = train_step(inputs, target, loss, nullptr, options);
+  const Stopwatch watch;
+  enter(StepPhase::kUpdate);
+  if (result.is_finite && options.clip_grad_norm() > 0) {
+    std::vector<Tensor> parameters;
+    for (const auto& group : optimizer.param_groups()) {
+      parameters.insert(parameters.end(), group.params().begin(),
+                        group.params().end());
+    }
+    result.gradient_norm =
+        torch::nn::utils::clip_grad_norm_(parameters, options.clip_grad_norm());
+    result.is_finite = std::isfinite(result.gradient_norm);
+  }
+  if (result.is_finite) optimizer.step();
+  optimizer.zero_grad();
   phases_.update_s = watch.seconds();
   return result;
 }

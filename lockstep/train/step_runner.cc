@@ -195,7 +195,9 @@ StepOutcome StepRunner::sharded_step(const data::Batch& batch) {
   };
   const StepResult result =
       parallel_->train_step(batch.inputs, batch.targets, loss_fn, *optimizer_,
-                            options_.clip_grad_norm, batch.total);
+                            TrainStepOptions()
+                                .clip_grad_norm(options_.clip_grad_norm)
+                                .batch(batch.total));
   count(batch, parallel_->phase_times());
   return {.loss = result.loss,
           .correct = correct,
@@ -239,7 +241,7 @@ std::string StepRunner::first_not_finite(const data::Batch& batch) {
   // gradients are computed again, from the same random numbers.
   optimizer_->zero_grad();
   parallel_->train_step(batch.inputs, batch.targets, cross_entropy,
-                        batch.total);
+                        TrainStepOptions().batch(batch.total));
   const std::string found = models::first_not_finite(batch.inputs, *model_);
   optimizer_->zero_grad();
   return found;

@@ -74,10 +74,11 @@ StepResult DataParallelStrategy::step(const Batch& batch, double clip,
   const int64_t total = world_.size() > 1 ? batch.samples : -1;
   if (!updates) {
     return model_->train_step(own.nested_inputs(of), own.nested_target(), loss,
-                              total);
+                              TrainStepOptions().batch(total));
   }
-  return model_->train_step(own.nested_inputs(of), own.nested_target(), loss,
-                            *optimizer_, clip, total);
+  return model_->train_step(
+      own.nested_inputs(of), own.nested_target(), loss, *optimizer_,
+      TrainStepOptions().clip_grad_norm(clip).batch(total));
 }
 
 Strategy::Step DataParallelStrategy::backward(const Batch& batch) {

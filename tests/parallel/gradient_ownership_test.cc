@@ -152,7 +152,8 @@ TEST_P(SharedStorage, OfTwoGradientsIsClippedOnce) {
   const int64_t count = GetParam();
   DataParallel model(net, slices(count == 1 ? 1 : 2), shards(count));
   auto sgd = optim::sgd(net->parameters(), {.lr = 0.5});
-  const auto result = model->train_step(x, y, half_square, *sgd, 0.1);
+  const auto result = model->train_step(x, y, half_square, *sgd,
+                                        TrainStepOptions().clip_grad_norm(0.1));
   EXPECT_NEAR(result.gradient_norm, norm, 1e-10);
   const auto expected = plain->named_parameters();
   for (const auto& item : net->named_parameters()) {
@@ -175,7 +176,8 @@ TEST(SharedStorageOnOneShard, OfTwoGradientsIsClippedOnce) {
 
   DataParallel model(net, slices(1), shards(1));
   auto sgd = optim::sgd(net->parameters(), {.lr = 1});
-  const auto result = model->train_step(x, y, half_square, *sgd, 0.1);
+  const auto result = model->train_step(x, y, half_square, *sgd,
+                                        TrainStepOptions().clip_grad_norm(0.1));
   const Tensor scaled = gradient * (0.1 / (result.gradient_norm + 1e-6));
   const Tensor step =
       before - torch::stack({net->position, net->type}).detach();

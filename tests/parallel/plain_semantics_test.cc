@@ -176,8 +176,10 @@ TEST_P(PlainSemantics, LeaveNoNanBehindAStepThatWasSkipped) {
   bad[9][0] = std::numeric_limits<double>::quiet_NaN();
   EXPECT_FALSE(
       model->train_step(bad, data.y, mean_square, *fused_sgd).is_finite);
-  EXPECT_FALSE(
-      model->train_step(bad, data.y, mean_square, *fused_sgd, 1.0).is_finite);
+  EXPECT_FALSE(model
+                   ->train_step(bad, data.y, mean_square, *fused_sgd,
+                                TrainStepOptions().clip_grad_norm(1))
+                   .is_finite);
 
   auto plain_sgd = make_plain_sgd(plain->parameters());
   mean_square(plain->forward(data.x), data.y).backward();
@@ -265,7 +267,7 @@ TEST_P(AnUnevenSplit, TakesTheTotalWithoutAnOptimizer) {
         const int64_t first = world.rank() == 0 ? 0 : 2;
         const int64_t count = world.rank() == 0 ? 2 : 1;
         model->train_step(x.narrow(0, first, count), y.narrow(0, first, count),
-                          mean_square, /*batch=*/3);
+                          mean_square, TrainStepOptions().batch(3));
         for (size_t p = 0; p < 4; ++p) {
           TORCH_CHECK(torch::allclose(net->parameters()[p].grad(),
                                       whole->parameters()[p].grad()),

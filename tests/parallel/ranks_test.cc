@@ -137,7 +137,7 @@ TEST_P(Ranks, WithSeveralDevicesEachGiveTheBitsOfOne) {
          }});
     for (int step = 0; step < 3; ++step) {
       model->train_step(x.slice(0, begin, end), y.slice(0, begin, end), loss_of,
-                        *sgd, 0, 12);
+                        *sgd, TrainStepOptions().batch(12));
     }
     std::vector<torch::Tensor> result;
     for (const auto& p : net->parameters()) result.push_back(p.clone());

@@ -42,7 +42,8 @@ std::string train(int k, int64_t shards, int64_t batch, Rule rule,
     const Tensor x = torch::randn({batch, 3, 6, 6});
     const Tensor y = torch::randint(4, {batch});
     const auto result =
-        model->train_step(x, y, cross_entropy, *optimizer, clip);
+        model->train_step(x, y, cross_entropy, *optimizer,
+                          TrainStepOptions().clip_grad_norm(clip));
     EXPECT_TRUE(result.is_finite);
     EXPECT_EQ(result.samples, batch);
   }
@@ -121,7 +122,8 @@ TEST(TrainStep, ClipsAsClipGradNormDoes) {
   const auto optimizer = optim::sgd(model->parameters(), {.lr = 1.0});
   const Tensor x = torch::randn({8, 6}) * 10;
   const Tensor y = torch::randint(4, {8});
-  const auto result = model->train_step(x, y, cross_entropy, *optimizer, 0.01);
+  const auto result = model->train_step(
+      x, y, cross_entropy, *optimizer, TrainStepOptions().clip_grad_norm(0.01));
   cross_entropy(twin->forward(x), y).backward();
   const double norm =
       torch::nn::utils::clip_grad_norm_(twin->parameters(), 0.01);
@@ -141,8 +143,9 @@ TEST(TrainStep, UpdatesNothingWhenTheLossIsNotFinite) {
   Tensor x = torch::randn({8, 6});
   x[7][0] = NAN;
   for (const double clip : {0.0, 1.0}) {
-    const auto result = model->train_step(x, torch::zeros({8}, torch::kLong),
-                                          cross_entropy, *optimizer, clip);
+    const auto result =
+        model->train_step(x, torch::zeros({8}, torch::kLong), cross_entropy,
+                          *optimizer, TrainStepOptions().clip_grad_norm(clip));
     EXPECT_FALSE(result.is_finite);
     EXPECT_EQ(bytes_of(*net), before);
     EXPECT_EQ(optimizer->steps(), 0);

@@ -1,0 +1,291 @@
+#include "lockstep/optim/torch_optimizer.h"
+
+#include <algorithm>
+#include <typeinfo>
+#include <unordered_map>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include "lockstep/optim/fused_kernels.h"
+#include "lockstep/optim/state.h"
+
+namespace lockstep::optim {
+
+using torch::Tensor;
+
+namespace {
+
+std::vector<Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {
+  std::vector<Tensor> parameters;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const Tensor& parameter : group.params()) {
+      parameters.push_back(parameter);
+    }
+  }
+  return parameters;
+}
+
+bool can_be_cut(const std::vector<Tensor>& parameters) {
+  for (const Tensor& parameter : parameters) {
+    if (!parameter.defined() || !parameter.is_floating_point() ||
+        parameter.layout() != torch::kStrided ||
+        !parameter.is_non_overlapping_and_dense()) {
+      return false;
+    }
+  }
+  return !parameters.empty();
+}
+
+class TorchSgd final : public TorchOptimizer {
+ public:
+  TorchSgd(torch::optim::Optimizer& optimizer, const StateFactory& make_state)
+      : TorchOptimizer(optimizer, make_state) {}
+
+  void follow() override {
+    steps_of_group_.clear();
+    bool has_momentum = false;
+    for (const auto& group : optimizer_.param_groups()) {
+      const auto& options =
+          static_cast<const torch::optim::SGDOptions&>(group.options());
+      steps_of_group_.push_back({.lr = options.lr(),
+                                 .momentum = options.momentum(),
+                                 .dampening = options.dampening(),
+                                 .weight_decay = options.weight_decay(),
+                                 .nesterov = options.nesterov()});
+      has_momentum = has_momentum || options.momentum() != 0;
+    }
+    if (has_momentum && !momentum_.is_made()) make(momentum_);
+    if (!momentum_.is_made()) return;
+    for (size_t p = 0; p < parameters_.size(); ++p) {
+      Tensor buffer = state_of<State>(p).momentum_buffer();
+      if (!buffer.defined()) continue;
+      take(momentum_, p, buffer);
+      state_of<State>(p).momentum_buffer(buffer);
+    }
+  }
+
+  void update(int64_t block, const Tensor& gradient) override {
+    const auto at = static_cast<size_t>(block);
+    const size_t p = parameter_of(at);
+    SgdStep step = steps_of_group_[group_of(p)];
+    step.is_first = is_first_[p];
+    sgd_update(parameter_views_[at], gradient,
+               step.momentum != 0 ? view(momentum_, at) : Tensor(), step);
+  }
+
+  int64_t state_bytes() const override { return bytes_of(momentum_.tensors); }
+  std::map<std::string, Tensor> state_dict() const override {
+    std::map<std::string, Tensor> state;
+    export_state("momentum_buffer", momentum_.tensors, state);
+    return state;
+  }
+  void load_state_dict(const std::map<std::string, Tensor>& state) override {
+    import_state("momentum_buffer", state, momentum_.tensors);
+  }
+
+ private:
+  using State = torch::optim::SGDParamState;
+
+  void count_step(const std::vector<bool>& has_gradient) override {
+    is_first_.assign(parameters_.size(), false);
+    for (size_t p = 0; p < parameters_.size(); ++p) {
+      if (!has_gradient[p] || steps_of_group_[group_of(p)].momentum == 0) {
+        continue;
+      }
+      State& state = state_of<State>(p);
+      if (state.momentum_buffer().defined()) continue;
+      is_first_[p] = true;
+      state.momentum_buffer(momentum_.tensors[p]);
+    }
+  }
+
+  std::vector<SgdStep> steps_of_group_;
+  Slot momentum_;
+  std::vector<bool> is_first_;  // by parameter: its first step with momentum
+};
+
+/// Adam and AdamW, whose options and states have the same members.
+template <typename Options, typename State, bool kIsDecoupled>
+class TorchAdam final : public TorchOptimizer {
+ public:
+  TorchAdam(torch::optim::Optimizer& optimizer, const StateFactory& make_state)
+      : TorchOptimizer(optimizer, make_state) {
+    make(exp_avg_);
+    make(exp_avg_sq_);
+    for (const Tensor& parameter : parameters_) {
+      step_.push_back(torch::zeros(
+          {}, torch::dtype(torch::kFloat32).device(parameter.device())));
+    }
+  }
+
+  void follow() override {
+    options_.clear();
+    bool has_amsgrad = false;
+    for (const auto& group : optimizer_.param_groups()) {
+      options_.push_back(static_cast<const Options&>(group.options()));
+      has_amsgrad = has_amsgrad || options_.back().amsgrad();
+    }
+    if (has_amsgrad && !max_exp_avg_sq_.is_made()) make(max_exp_avg_sq_);
+    for (size_t p = 0; p < parameters_.size(); ++p) {
+      State& state = state_of<State>(p);
+      Tensor exp_avg = state.exp_avg(), exp_avg_sq = state.exp_avg_sq();
+      take(exp_avg_, p, exp_avg);
+      take(exp_avg_sq_, p, exp_avg_sq);
+      state.exp_avg(exp_avg);
+      state.exp_avg_sq(exp_avg_sq);
+      if (!options_[group_of(p)].amsgrad()) continue;
+      Tensor maximum = state.max_exp_avg_sq();
+      take(max_exp_avg_sq_, p, maximum);
+      state.max_exp_avg_sq(maximum);
+    }
+  }
+
+  void update(int64_t block, const Tensor& gradient) override {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    const auto at = static_cast<size_t>(block);
+    const size_t p = parameter_of(at);
+    const Options& options = options_[group_of(p)];
+    const auto [beta1, beta2] = options.betas();
+    const at::TensorList maxima =
+        options.amsgrad() ? at::TensorList(view(max_exp_avg_sq_, at))
+                          : at::TensorList();
+    const auto kernel = kIsDecoupled ? static_cast<Kernel>(&at::_fused_adamw_)
+                                     : static_cast<Kernel>(&at::_fused_adam_);
+    kernel(parameter_views_[at], gradient, view(exp_avg_, at),
+           view(exp_avg_sq_, at), maxima, step_[p], options.lr(), beta1, beta2,
+           options.weight_decay(), options.eps(), options.amsgrad(),
+           /*maximize=*/false, {}, {});
+  }
+
+  int64_t state_bytes() const override {
+    return bytes_of(exp_avg_.tensors) + bytes_of(exp_avg_sq_.tensors) +
+           bytes_of(max_exp_avg_sq_.tensors) + bytes_of(step_);
+  }
+  std::map<std::string, Tensor> state_dict() const override {
+    std::map<std::string, Tensor> state;
+    export_state("exp_avg", exp_avg_.tensors, state);
+    export_state("exp_avg_sq", exp_avg_sq_.tensors, state);
+    export_state("max_exp_avg_sq", max_exp_avg_sq_.tensors, state);
+    export_state("step", step_, state);
+    return state;
+  }
+  void load_state_dict(const std::map<std::string, Tensor>& state) override {
+    import_state("exp_avg", state, exp_avg_.tensors);
+    import_state("exp_avg_sq", state, exp_avg_sq_.tensors);
+    import_state("max_exp_avg_sq", state, max_exp_avg_sq_.tensors);
+    import_state("step", state, step_);
+    for (size_t p = 0; p < parameters_.size(); ++p) {
+      state_of<State>(p).step(step_[p].template item<int64_t>());
+    }
+  }
+
+ private:
+  using Kernel = void (*)(at::TensorList, at::TensorList, at::TensorList,
+                          at::TensorList, at::TensorList, at::TensorList,
+                          double, double, double, double, double, bool, bool,
+                          const std::optional<Tensor>&,
+                          const std::optional<Tensor>&);
+
+  void count_step(const std::vector<bool>& has_gradient) override {
+    const torch::NoGradGuard no_grad;
+    for (size_t p = 0; p < parameters_.size(); ++p) {
+      if (!has_gradient[p]) continue;
+      State& state = state_of<State>(p);
+      state.step(state.step() + 1);
+      step_[p].fill_(state.step());
+    }
+  }
+
+  std::vector<Options> options_;  // by group
+  Slot exp_avg_, exp_avg_sq_, max_exp_avg_sq_;
+  std::vector<Tensor> step_;  // by parameter: scalars, for the kernel
+};
+
+}  // namespace
+
+std::unique_ptr<TorchOptimizer> TorchOptimizer::adopt(
+    torch::optim::Optimizer& optimizer, const StateFactory& make_state) {
+  if (!can_be_cut(parameters_of(optimizer))) return nullptr;
+  const std::type_info& type = typeid(optimizer);
+  if (type == typeid(torch::optim::SGD)) {
+    return std::make_unique<TorchSgd>(optimizer, make_state);
+  }
+  if (type == typeid(torch::optim::Adam)) {
+    using Adam = TorchAdam<torch::optim::AdamOptions,
+                           torch::optim::AdamParamState, false>;
+    return std::make_unique<Adam>(optimizer, make_state);
+  }
+  if (type == typeid(torch::optim::AdamW)) {
+    using AdamW = TorchAdam<torch::optim::AdamWOptions,
+                            torch::optim::AdamWParamState, true>;
+    return std::make_unique<AdamW>(optimizer, make_state);
+  }
+  return nullptr;
+}
+
+TorchOptimizer::TorchOptimizer(torch::optim::Optimizer& optimizer,
+                               const StateFactory& make_state)
+    : Optimizer(parameters_of(optimizer), 0),
+      optimizer_(optimizer),
+      make_state_(make_state) {
+  // Of a parameter that two groups list the first group counts.
+  std::unordered_map<const void*, size_t> groups;
+  for (size_t g = 0; g < optimizer.param_groups().size(); ++g) {
+    for (const Tensor& parameter : optimizer.param_groups()[g].params()) {
+      groups.emplace(parameter.unsafeGetTensorImpl(), g);
+    }
+  }
+  for (const Tensor& parameter : parameters_) {
+    group_of_.push_back(groups.at(parameter.unsafeGetTensorImpl()));
+  }
+}
+
+bool TorchOptimizer::is_for(const torch::optim::Optimizer& optimizer) const {
+  if (&optimizer != &optimizer_) return false;
+  size_t p = 0;
+  for (size_t g = 0; g < optimizer.param_groups().size(); ++g) {
+    for (const Tensor& parameter : optimizer.param_groups()[g].params()) {
+      // Listed twice: it counted the first time.
+      if (p < parameters_.size() && parameters_[p].is_same(parameter)) {
+        if (group_of_[p++] != g) return false;
+      } else if (std::none_of(parameters_.begin(),
+                              parameters_.begin() + static_cast<ptrdiff_t>(p),
+                              [&](const Tensor& earlier) {
+                                return earlier.is_same(parameter);
+                              })) {
+        return false;
+      }
+    }
+  }
+  return p == parameters_.size();
+}
+
+void TorchOptimizer::make(Slot& slot) {
+  slot.tensors = zeros_like_parameters(make_state_);
+  slot.views = block_views(slot.tensors);
+}
+
+void TorchOptimizer::take(Slot& slot, size_t p, Tensor& state) {
+  Tensor& tensor = slot.tensors[p];
+  if (state.defined() && state.is_same(tensor)) return;
+  const torch::NoGradGuard no_grad;
+  if (state.defined()) {
+    tensor.copy_(state);
+  } else {
+    tensor.zero_();
+  }
+  state = tensor;
+}
+
+const Tensor& TorchOptimizer::view(const Slot& slot, size_t block) const {
+  return slot.views[block];
+}
+
+template <typename State>
+State& TorchOptimizer::state_of(size_t p) const {
+  auto& state = optimizer_.state()[parameters_[p].unsafeGetTensorImpl()];
+  if (!state) state = std::make_unique<State>();
+  return static_cast<State&>(*state);
+}
+
+}  // namespace lockstep::optim
