@@ -174,12 +174,12 @@ TEST(FailureReport, HasTheRootCauseLast) {
   auto later = failure(1, 1700000001);
   later.message = "ConnectionError: peer gone\nmore";
   const auto text = failure_report({later, first});
-  const auto other = text.find("rank 1 on h: exit code 1: ConnectionError");
-  const auto root = text.find("root cause: rank 3");
+  const auto other = text.find("ConnectionError: peer gone");
+  const auto root = text.find("rank 3 ");
   ASSERT_NE(other, std::string::npos) << text;
   ASSERT_NE(root, std::string::npos) << text;
   EXPECT_LT(other, root);
-  EXPECT_PRED2(contains, text, "SIGSEGV (Segmentation fault)");
+  EXPECT_PRED2(contains, text, "SIGSEGV");
   EXPECT_PRED2(contains, text, "      there\n");
 }
 
@@ -188,8 +188,11 @@ TEST(FailureReport, SaysOnceWhatAllRanksSay) {
   first.message = "the loss is not finite";
   auto later = failure(1, 2);
   later.message = first.message;
-  EXPECT_PRED2(contains, failure_report({first, later}),
-               "rank 1 on h: exit code 1: the same as rank 0\n");
+  const auto text = failure_report({first, later});
+  const auto at = text.find(first.message);
+  ASSERT_NE(at, std::string::npos) << text;
+  EXPECT_EQ(text.find(first.message, at + 1), std::string::npos) << text;
+  EXPECT_PRED2(contains, text, "rank 1 on h");
 }
 
 TEST(Failures, SurviveTheWayToAnotherAgent) {
