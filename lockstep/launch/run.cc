@@ -10,12 +10,12 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
-#include "lockstep/launch/agent.h"
-#include "lockstep/launch/farewell.h"
-#include "lockstep/launch/program_command.h"
-#include "lockstep/launch/rendezvous.h"
-#include "lockstep/launch/signal_watch.h"
-#include "lockstep/launch/signals.h"
+#include "lockstep/launch/agent/agent.h"
+#include "lockstep/launch/agent/farewell.h"
+#include "lockstep/launch/agent/signal_watch.h"
+#include "lockstep/launch/options/program_command.h"
+#include "lockstep/launch/options/signals.h"
+#include "lockstep/launch/rendezvous/rendezvous.h"
 
 namespace lockstep::launch {
 namespace {

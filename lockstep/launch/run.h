@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/launch/run_options.h"
+#include "lockstep/launch/options/run_options.h"
 
 namespace lockstep::launch {
 

@@ -11,15 +11,15 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/launch/endpoint.h"
-#include "lockstep/launch/failure.h"
-#include "lockstep/launch/fault_log.h"
-#include "lockstep/launch/membership.h"
-#include "lockstep/launch/nproc.h"
-#include "lockstep/launch/program_command.h"
-#include "lockstep/launch/rendezvous.h"
-#include "lockstep/launch/signals.h"
-#include "lockstep/launch/stream_choice.h"
+#include "lockstep/launch/failure/failure.h"
+#include "lockstep/launch/failure/fault_log.h"
+#include "lockstep/launch/options/nproc.h"
+#include "lockstep/launch/options/program_command.h"
+#include "lockstep/launch/options/signals.h"
+#include "lockstep/launch/options/stream_choice.h"
+#include "lockstep/launch/rendezvous/endpoint.h"
+#include "lockstep/launch/rendezvous/membership.h"
+#include "lockstep/launch/rendezvous/rendezvous.h"
 #include "tests/base/temporary_folder.h"
 
 namespace lockstep::launch {

@@ -1,0 +1,177 @@
+#include "lockstep/launch/agent/peer_watch.h"
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <sys/eventfd.h>
+#include <unistd.h>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/stopwatch.h"
+#include "lockstep/launch/rendezvous/membership.h"
+
+namespace lockstep::launch {
+namespace {
+
+constexpr auto kInterval = std::chrono::milliseconds(200);
+
+std::string beat_key(size_t node_rank) {
+  return fmt::format("beat/{}", node_rank);
+}
+
+std::string done_key(size_t node_rank) {
+  return fmt::format("done/{}", node_rank);
+}
+
+}  // namespace
+
+// A node's counter, and since when it stands still.
+struct PeerWatch::Beat {
+  std::string count;
+  Stopwatch since;
+};
+
+PeerWatch::PeerWatch(Meeting& meeting, const PeerWatchOptions& options)
+    : meeting_(meeting),
+      store_(meeting.store),
+      options_(options),
+      event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      beats_(meeting.group.nodes.size()),
+      thread_([this] { watch(); }) {}
+
+PeerWatch::~PeerWatch() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopped_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+}
+
+PeerNews PeerWatch::take_news() {
+  uint64_t count = 0;
+  [[maybe_unused]] const auto got = ::read(event_.get(), &count, sizeof count);
+  const std::lock_guard lock(mutex_);
+  return news_;
+}
+
+void PeerWatch::tell_done() {
+  const std::lock_guard lock(mutex_);
+  is_done_ = true;
+  wake_.notify_all();
+}
+
+void PeerWatch::tell(const Notice& notice) {
+  const std::lock_guard lock(mutex_);
+  if (!own_) own_ = notice;
+  wake_.notify_all();
+}
+
+void PeerWatch::watch() {
+  for (;;) {
+    std::string failure;
+    try {
+      exchange();
+    } catch (const LaunchError& error) {
+      failure = error.what();
+    }
+    std::unique_lock lock(mutex_);
+    if (!failure.empty()) news_.notice = Notice{.why = failure};
+    if (news_.notice || news_.all_done) {
+      const uint64_t one = 1;
+      [[maybe_unused]] const auto put = ::write(event_.get(), &one, sizeof one);
+      return;
+    }
+    if (is_stopped_) return;
+    wake_.wait_for(lock, kInterval);
+  }
+}
+
+void PeerWatch::exchange() {
+  std::optional<Notice> own;
+  bool is_done = false;
+  {
+    const std::lock_guard lock(mutex_);
+    own = own_;
+    is_done = is_done_;
+  }
+  std::optional<std::string> failure;
+  if (own) {
+    failure = store_.claim("failed", to_text(*own));
+  } else {
+    failure = store_.get("failed");
+  }
+  if (is_done && !has_told_done_) {
+    store_.set(done_key(static_cast<size_t>(meeting_.group.node_rank)), "1");
+    has_told_done_ = true;
+  }
+  const bool all_done = are_all_done();
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure) news_.notice = notice_from_text(*failure);
+    news_.all_done = all_done;
+  }
+  if (failure || all_done) return;
+  check_beats();
+  check_members();
+}
+
+bool PeerWatch::are_all_done() {
+  std::vector<std::string> all;
+  for (size_t node = 0; node < beats_.size(); ++node) {
+    all.push_back(done_key(node));
+  }
+  return store_.has_all(all);
+}
+
+void PeerWatch::check_beats() {
+  const auto self = static_cast<size_t>(meeting_.group.node_rank);
+  store_.set(beat_key(self), std::to_string(++own_beats_));
+  for (size_t node = 0; node < beats_.size(); ++node) {
+    if (node == self) continue;
+    Beat& beat = beats_[node];
+    const auto count = store_.get(beat_key(node)).value_or("");
+    if (count != beat.count) {
+      beat.count = count;
+      beat.since.restart();
+    }
+    std::string how;
+    if (store_.has_all({meeting_.gone_key(static_cast<int>(node))})) {
+      how = "has ended without a word";
+    } else if (beat.since.seconds() > options_.keep_alive_s) {
+      how = fmt::format(
+          "said nothing for {:g} s: its agent or the network is gone",
+          options_.keep_alive_s);
+    }
+    if (how.empty()) continue;
+    // Who has seen that all are done may be gone by now.
+    if (are_all_done()) return;
+    publish({.why = fmt::format("node {}, {}, {}", node,
+                                meeting_.group.nodes[node].text(), how),
+             .may_restart = options_.is_elastic,
+             .lost_node = static_cast<int>(node)});
+    return;
+  }
+}
+
+void PeerWatch::check_members() {
+  if (!options_.expects_nodes) return;
+  const auto members = store_.add(meeting_.key(kMembersKey), 0);
+  if (members > meeting_.known_members) {
+    publish({.why = "another node has come",
+             .may_restart = true,
+             .is_fault = false});
+  }
+}
+
+// The first notice is everyone's.
+void PeerWatch::publish(const Notice& notice) {
+  const auto first = notice_from_text(store_.claim("failed", to_text(notice)));
+  const std::lock_guard lock(mutex_);
+  news_.notice = first;
+}
+
+}  // namespace lockstep::launch

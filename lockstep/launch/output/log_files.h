@@ -1,0 +1,36 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "lockstep/launch/output/run_folder.h"
+
+namespace lockstep::launch {
+
+/// The folder of a run's logs, as torchrun lays it out:
+/// <log_dir>/<run id>_<random>/attempt_<restarts>/<local rank>/ with
+/// stdout.log, stderr.log and error.json, for the owner alone.
+class LogFiles {
+ public:
+  /// Without a `log_dir` it is a temporary one, which is removed with this
+  /// object unless keep() was called. Throws IoError.
+  LogFiles(const std::string& log_dir, const std::string& run_id, int workers);
+
+  /// What comes now belongs to this attempt; 0 is begun already.
+  void begin_attempt(int attempt);
+
+  void keep();
+  bool is_kept() const { return is_kept_; }
+  const std::string& run_folder() const { return run_; }
+  std::string folder(int local_rank) const;
+  std::string file(int local_rank, const std::string& name) const;
+
+ private:
+  std::optional<RunFolder> temporary_;
+  std::string run_;
+  int workers_;
+  int attempt_ = 0;
+  bool is_kept_;
+};
+
+}  // namespace lockstep::launch

@@ -1,0 +1,94 @@
+#include "lockstep/launch/rendezvous/master.h"
+
+#include "lockstep/base/error.h"
+#include "lockstep/shm/fixed_text.h"
+
+namespace lockstep::launch {
+namespace {
+
+constexpr double kPatienceS = 60;
+constexpr const char* kKey = "master";
+
+// Free now: the worker opens it a moment later.
+Endpoint with_free_port(const RunOptions& options, Endpoint endpoint) {
+  if (listen_at(endpoint).empty()) throw_port_in_use(options, endpoint);
+  return endpoint;
+}
+
+// By which name the workers of other nodes reach this one.
+std::string own_name(const Meeting& meeting, const RunOptions& options) {
+  if (meeting.serves_store) return meeting.store.endpoint().host;
+  if (!options.local_addr.empty()) return options.local_addr;
+  return meeting.store.own_host();
+}
+
+Endpoint choose(const Meeting& meeting, const RunOptions& options, int round) {
+  if (is_master_port_for_workers(options)) {
+    // Lockstep's programs don't use it: no reason to end a job that goes on.
+    if (round > 0 && options.master_port != 0) {
+      return {options.master_addr, options.master_port};
+    }
+    return with_free_port(options, {options.master_addr, options.master_port});
+  }
+  // Where exactly it listens is the program's own affair; the port is what
+  // must be free, and it is most likely so if it is on loopback.
+  const int port = with_free_port(options, {"127.0.0.1", 0}).port;
+  return {own_name(meeting, options), port};
+}
+
+}  // namespace
+
+bool is_master_port_for_workers(const RunOptions& options) {
+  return options.nodes == 1 && options.backend == Backend::kStatic &&
+         options.endpoint.empty();
+}
+
+void check_master_port(const RunOptions& options) {
+  if (!is_master_port_for_workers(options) || options.master_port == 0) return;
+  with_free_port(options, {options.master_addr, options.master_port});
+}
+
+Endpoint begin_round(Meeting& meeting, const RunOptions& options, int round) {
+  meeting.store.begin_round(round, meeting.group.world_size());
+  if (meeting.group.nodes.size() == 1) return choose(meeting, options, round);
+  if (meeting.group.node_rank == 0) {
+    const Endpoint master = choose(meeting, options, round);
+    meeting.store.set(kKey, master.text());
+    return master;
+  }
+  const auto text =
+      meeting.store.get_unless(meeting.gone_key(0), kKey, kPatienceS);
+  if (text) return parse_endpoint("MASTER_ADDR of node 0", *text, 0);
+  throw LaunchError({.code = ErrorCode::kRendezvousFailed,
+                     .what = "node 0 did not say where its workers meet",
+                     .expected = "an address and a port",
+                     .got = "nothing in time, or its end",
+                     .fix = "see what its agent says"});
+}
+
+void hand_out_keys(const Meeting& meeting, const control::ControlBlock& block,
+                   int round) {
+  const Endpoint& address = meeting.store.address();
+  for (int local_rank = 0; local_rank < block.workers(); ++local_rank) {
+    control::StoreAccess& access = block.slot(local_rank).store;
+    const int rank = meeting.group.first_rank() + local_rank;
+    access.host.fill(0);
+    shm::set_text(access.host, address.host);
+    access.port = address.port;
+    access.key = meeting.store.worker_key(rank, round).bytes();
+  }
+}
+
+void throw_port_in_use(const RunOptions& options, const Endpoint& endpoint) {
+  throw LaunchError(
+      {.code = ErrorCode::kCannotListen,
+       .what = "the port of " + endpoint.text() + " is in use",
+       .expected = "a free port for the job's store",
+       .got = "another program that listens there",
+       .fix = options.nodes == 1
+                  ? "leave --master-port out: a free one is taken"
+                  : "choose another --master-port on all nodes, and give only "
+                    "one of them --node-rank 0"});
+}
+
+}  // namespace lockstep::launch

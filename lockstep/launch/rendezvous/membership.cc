@@ -1,0 +1,257 @@
+#include "lockstep/launch/rendezvous/membership.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/stopwatch.h"
+
+namespace lockstep::launch {
+namespace {
+
+using nlohmann::json;
+
+// From the number that it takes to what it says of itself are few requests.
+constexpr double kSaysWhoS = 2;
+constexpr const char* kLatest = "latest group";
+constexpr const char* kRefused = "refused";
+
+std::string member_key(int member) { return fmt::format("member/{}", member); }
+std::string group_key(int attempt) { return fmt::format("group/{}", attempt); }
+
+json parse(const std::string& text) {
+  return json::parse(text, nullptr, /*allow_exceptions=*/false);
+}
+
+std::string number_of_nodes(const RunOptions& options) {
+  if (!options.is_elastic()) return fmt::format("{} nodes", options.nodes);
+  return fmt::format("{} to {} nodes", options.min_nodes, options.nodes);
+}
+
+// What is wrong when too few nodes are there; `got` is what came.
+Problem too_few(const RunOptions& options, const std::string& what,
+                const std::string& got) {
+  return {.code = ErrorCode::kRendezvousFailed,
+          .what = what,
+          .expected = number_of_nodes(options),
+          .got = got,
+          .fix =
+              "start the other agents; they need the same --nnodes, "
+              "--rdzv-id and address"};
+}
+
+bool is_gone(JobStore& store, int member) {
+  return store.has_all({gone_key(member)});
+}
+
+void claim_rank(JobStore& store, const RunOptions& options, const Node& self) {
+  if (self.wanted_rank < 0 || self.wanted_rank >= options.nodes) {
+    throw InvalidArgument(
+        "launch", {.code = ErrorCode::kBadOption,
+                   .what = "can't use --node-rank",
+                   .expected = fmt::format("0 to {} with --nnodes {}",
+                                           options.nodes - 1, options.nodes),
+                   .got = std::to_string(self.wanted_rank)});
+  }
+  const std::string mine = to_json(self).dump();
+  // A claim is for ever; the next one is for who takes the place of one gone.
+  for (int claim = 0;; ++claim) {
+    const Node holder = node_from_json(parse(
+        store.claim(fmt::format("node/{}/{}", self.wanted_rank, claim), mine)));
+    if (holder.member == self.member) return;
+    if (is_gone(store, holder.member)) continue;
+    throw LaunchError({.code = ErrorCode::kRendezvousFailed,
+                       .what = fmt::format("two agents say they are node {}",
+                                           self.wanted_rank),
+                       .expected = "each --node-rank once",
+                       .got = holder.text() + " and " + self.text(),
+                       .fix = "number the nodes from 0"});
+  }
+}
+
+// Where all must come, one that can't makes waiting vain.
+void check_refused(JobStore& store, const RunOptions& options) {
+  constexpr size_t kMostShown = 1000;
+  if (options.is_elastic()) return;
+  if (const auto reason = store.get(kRefused)) {
+    throw LaunchError(
+        {.code = ErrorCode::kRendezvousFailed,
+         .what = "a node was refused: " + reason->substr(0, kMostShown)});
+  }
+}
+
+// What a member says of itself. Nothing if it is gone, and it may have ended
+// before it said a word.
+std::optional<Node> find_member(JobStore& store, int member) {
+  if (is_gone(store, member)) return std::nullopt;
+  const auto text =
+      store.get_unless(gone_key(member), member_key(member), kSaysWhoS);
+  if (!text) return std::nullopt;
+  return node_from_json(parse(*text));
+}
+
+bool is_among(const std::vector<Node>& nodes, int member) {
+  return std::any_of(nodes.begin(), nodes.end(),
+                     [&](const Node& node) { return node.member == member; });
+}
+
+// Adds those that have come since, in their order.
+void take_new(JobStore& store, const RunOptions& options, Muster& muster) {
+  const int count = count_members(store);
+  const auto most = static_cast<size_t>(options.nodes);
+  for (; muster.known < count && muster.nodes.size() < most; ++muster.known) {
+    if (is_among(muster.nodes, muster.known)) continue;
+    const auto node = find_member(store, muster.known);
+    if (node) muster.nodes.push_back(*node);
+  }
+}
+
+// Those that want a node rank get it, the others the free ones in the order in
+// which they came.
+std::vector<Node> in_order_of_rank(std::vector<Node> nodes) {
+  std::sort(nodes.begin(), nodes.end(),
+            [](const Node& a, const Node& b) { return a.member < b.member; });
+  std::vector<std::optional<Node>> ranks(nodes.size());
+  std::vector<Node> others;
+  for (Node& node : nodes) {
+    const auto wanted = static_cast<size_t>(node.wanted_rank);
+    const bool is_free =
+        node.wanted_rank >= 0 && wanted < ranks.size() && !ranks[wanted];
+    if (is_free) {
+      ranks[wanted] = std::move(node);
+    } else {
+      others.push_back(std::move(node));
+    }
+  }
+  auto other = others.begin();
+  std::vector<Node> ordered;
+  for (auto& rank : ranks) {
+    ordered.push_back(std::move(rank ? *rank : *other++));
+  }
+  return ordered;
+}
+
+std::string text_of(const std::vector<Node>& nodes) {
+  std::string text = std::to_string(nodes.size());
+  const char* before = ": ";
+  for (const Node& node : nodes) {
+    text += std::exchange(before, ", ") + node.text();
+  }
+  return text;
+}
+
+std::optional<Group> find_group(JobStore& store, int attempt, int member) {
+  const auto text = store.get(group_key(attempt));
+  if (!text) return std::nullopt;
+  Group group;
+  group.node_rank = -1;
+  for (const json& entry : parse(*text)) {
+    const Node node = node_from_json(entry);
+    if (node.member == member) {
+      group.node_rank = static_cast<int>(group.nodes.size());
+    }
+    group.nodes.push_back(node);
+  }
+  return group;
+}
+
+}  // namespace
+
+std::string gone_key(int member) { return fmt::format("gone/{}", member); }
+
+void register_member(JobStore& store, const RunOptions& options, Node& self) {
+  // Where nodes come and go, their ranks do.
+  const bool wants_rank =
+      !options.is_elastic() &&
+      (options.node_rank || options.backend == Backend::kStatic);
+  if (wants_rank) self.wanted_rank = options.node_rank.value_or(0);
+  self.member = static_cast<int>(store.add(kMembersKey, 1)) - 1;
+  store.set_when_gone(gone_key(self.member));
+  if (wants_rank) claim_rank(store, options, self);
+  store.set(member_key(self.member), to_json(self).dump());
+}
+
+int count_members(JobStore& store) {
+  return static_cast<int>(store.add(kMembersKey, 0));
+}
+
+void muster(JobStore& store, const RunOptions& options, Muster& muster,
+            const Patience& patience) {
+  const auto staying = static_cast<int64_t>(muster.nodes.size());
+  std::optional<Stopwatch> enough;
+  for (;;) {
+    // Those that stay were heard a moment ago.
+    const auto lost = std::remove_if(
+        muster.nodes.begin() + staying, muster.nodes.end(),
+        [&](const Node& node) { return is_gone(store, node.member); });
+    muster.nodes.erase(lost, muster.nodes.end());
+    take_new(store, options, muster);
+    const auto nodes = static_cast<int>(muster.nodes.size());
+    if (nodes >= options.fewest_nodes()) {
+      if (!enough) enough.emplace();
+      // Who is lost should not cost those that are left a long wait.
+      const bool is_late =
+          muster.attempt > 0 || enough->seconds() > options.last_call_s;
+      if (nodes == options.nodes || is_late) break;
+    } else {
+      enough.reset();
+    }
+    check_refused(store, options);
+    patience.pause(
+        too_few(options, "too few nodes came", text_of(muster.nodes)));
+  }
+  muster.nodes = in_order_of_rank(std::move(muster.nodes));
+  json entries = json::array();
+  for (const Node& node : muster.nodes) entries.push_back(to_json(node));
+  store.set(group_key(muster.attempt), entries.dump());
+  store.set(kLatest, std::to_string(muster.attempt));
+}
+
+Group read_group(JobStore& store, const RunOptions& options, const Node& self,
+                 int attempt, const Patience& patience) {
+  for (;;) {
+    const auto group = find_group(store, attempt, self.member);
+    if (group && group->node_rank >= 0) return *group;
+    if (group) {
+      throw LaunchError({.code = ErrorCode::kRendezvousFailed,
+                         .what = "the job went on without this node",
+                         .got = "no word from it in time, as node 0 had it",
+                         .fix = "start its agent again: it may come back"});
+    }
+    patience.pause(too_few(options, "node 0 made no group", "none"));
+  }
+}
+
+int wait_for_group(JobStore& store, const RunOptions& options, const Node& self,
+                   const Patience& patience) {
+  for (;;) {
+    if (const auto latest = store.get(kLatest)) {
+      const int attempt = std::atoi(latest->c_str());
+      const auto group = find_group(store, attempt, self.member);
+      if (group && group->node_rank >= 0) return attempt;
+      if (group && !options.is_elastic()) {
+        throw LaunchError(
+            {.code = ErrorCode::kRendezvousFailed,
+             .what = fmt::format("job '{}' is complete", options.run_id),
+             .expected = number_of_nodes(options),
+             .got = "one more: " + self.text(),
+             .fix = "give each job its own --rdzv-id and port"});
+      }
+    }
+    check_refused(store, options);
+    patience.pause(
+        too_few(options, "this node was not taken into the job",
+                fmt::format("this one, {}. to come", self.member + 1)));
+  }
+}
+
+void refuse_job(JobStore& store, const std::string& why) {
+  store.claim(kRefused, why);
+}
+
+}  // namespace lockstep::launch

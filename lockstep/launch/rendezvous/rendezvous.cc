@@ -1,0 +1,220 @@
+#include "lockstep/launch/rendezvous/rendezvous.h"
+
+#include <optional>
+#include <unistd.h>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/host_name.h"
+#include "lockstep/launch/rendezvous/master.h"
+#include "lockstep/launch/rendezvous/membership.h"
+#include "lockstep/store/refusal_log.h"
+#include "lockstep/store/secret_file.h"
+
+namespace lockstep::launch {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kJobKey = "lockstep/job";
+
+// Under its job's prefix, so that nothing of another job is taken for ours.
+std::string prefix_of(const std::string& run_id) {
+  return "lockstep/run/" + run_id + "/";
+}
+
+Endpoint endpoint_of(const RunOptions& options) {
+  Endpoint endpoint{options.master_addr, options.master_port};
+  if (is_master_port_for_workers(options)) {
+    // Only this agent and its workers come to the store.
+    endpoint = {"127.0.0.1", 0};
+  } else if (!options.endpoint.empty()) {
+    endpoint = parse_endpoint("--rdzv-endpoint", options.endpoint, 0);
+  } else if (options.backend == Backend::kC10d) {
+    endpoint = {"localhost", 0};
+  }
+  if (options.nodes > 1 && endpoint.port == 0) {
+    throw LaunchError(
+        {.code = ErrorCode::kBadOption,
+         .what = "several nodes need a port that all of them know",
+         .expected = options.backend == Backend::kStatic
+                         ? "--master-addr and --master-port"
+                         : "--rdzv-endpoint HOST:PORT",
+         .got = "no port"});
+  }
+  return endpoint;
+}
+
+// The secret of one node's job is in its agent alone: others get theirs from
+// a file, or not at all.
+store::JobSecret secret_of(const RunOptions& options,
+                           const Endpoint& endpoint) {
+  const store::SecretSource source{.file = options.secret_file,
+                                   .fd = options.secret_fd,
+                                   .is_none = options.has_no_secret};
+  const bool has_source = !source.file.empty() || source.fd >= 0;
+  if (options.nodes == 1 && !has_source) return store::JobSecret::random();
+  return store::shared_secret(source, endpoint.host);
+}
+
+// As the option has it.
+std::string nnodes(int least, int most) {
+  return least == most ? std::to_string(most)
+                       : fmt::format("{}:{}", least, most);
+}
+
+// One agent on its way to the meeting.
+class Joiner {
+ public:
+  Joiner(const RunOptions& options, const CheckStop& check_stop)
+      : options_(options),
+        endpoint_(endpoint_of(options)),
+        patience_(options.join_timeout_s, check_stop) {
+    self_.host = options.local_addr.empty() ? host_name() : options.local_addr;
+    self_.pid = ::getpid();
+    self_.workers = options.workers;
+    self_.role = options.role;
+  }
+
+  Meeting join() {
+    check_master_port(options_);
+    const JobStoreOptions options{.run_id = options_.run_id,
+                                  .secret = secret_of(options_, endpoint_),
+                                  .name = self_.text()};
+    JobStore store = reach_store(options);
+    check_job(store);
+    store.set_prefix(prefix_of(options_.run_id));
+    register_member(store, options_, self_);
+    Muster first{.attempt = 0, .nodes = {self_}, .known = 0};
+    if (is_server_) {
+      muster(store, options_, first, patience_);
+    } else {
+      first.attempt = wait_for_group(store, options_, self_, patience_);
+    }
+    return {
+        .group = read_group(store, options_, self_, first.attempt, patience_),
+        .attempt = first.attempt,
+        .known_members = first.known,
+        .store = std::move(store),
+        .prefix = prefix_of(options_.run_id),
+        .serves_store = is_server_};
+  }
+
+ private:
+  bool should_serve() const {
+    if (options_.nodes == 1) return true;
+    if (options_.backend == Backend::kStatic) {
+      return options_.node_rank.value_or(0) == 0;
+    }
+    return options_.is_host.value_or(is_this_host(endpoint_.host));
+  }
+
+  JobStore reach_store(const JobStoreOptions& options) {
+    if (should_serve()) {
+      auto listeners = listen_at(endpoint_, options_.interface);
+      if (!listeners.empty()) {
+        is_server_ = true;
+        return {options, endpoint_, std::move(listeners)};
+      }
+      const bool may_join =
+          options_.nodes > 1 && options_.backend == Backend::kC10d;
+      if (!may_join) throw_port_in_use(options_, endpoint_);
+    }
+    for (;;) {
+      try {
+        return {options, endpoint_};
+      } catch (const store::Unreachable& error) {
+        patience_.pause(
+            {.code = ErrorCode::kStoreUnreachable,
+             .what = "nobody listens at " + endpoint_.text(),
+             .expected = "node 0's agent at this address",
+             .got = store::reason_of(error),
+             .fix = "start it, or check --master-addr, --master-port and "
+                    "--rdzv-endpoint"});
+      } catch (const store::Refused& error) {
+        if (error.admission() != store::Admission::kOtherJob) throw;
+        throw LaunchError(
+            {.code = ErrorCode::kStoreRefused,
+             .what = "another job is at " + endpoint_.text(),
+             .expected = fmt::format("run id '{}', ours on {}", options_.run_id,
+                                     self_.text()),
+             .got = store::reason_of(error),
+             .fix = "give both --rdzv-id alike, or another port"});
+      }
+    }
+  }
+
+  // All must expect the same number of nodes.
+  void check_job(JobStore& store) {
+    const json mine = {{"nodes", options_.nodes},
+                       {"min_nodes", options_.fewest_nodes()},
+                       {"host", self_.host},
+                       {"pid", self_.pid}};
+    if (is_server_) store.set(kJobKey, mine.dump());
+    std::optional<std::string> text;
+    while (!(text = store.get(kJobKey))) {
+      patience_.pause(
+          {.code = ErrorCode::kStoreProtocol,
+           .what = "the store at " + endpoint_.text() + " tells no job"});
+    }
+    const json theirs = json::parse(*text, nullptr, /*allow_exceptions=*/false);
+    const auto other =
+        fmt::format("{} (agent {})", theirs.value("host", std::string("?")),
+                    theirs.value("pid", 0));
+    const std::string nodes =
+        nnodes(theirs.value("min_nodes", 0), theirs.value("nodes", 0));
+    const std::string ours = nnodes(options_.fewest_nodes(), options_.nodes);
+    if (nodes == ours) return;
+    const Problem problem{
+        .code = ErrorCode::kRendezvousFailed,
+        .what = "the nodes don't agree on --nnodes",
+        .expected = fmt::format("{}, as {} says", nodes, other),
+        .got = fmt::format("{} on {}", ours, self_.text()),
+        .fix = "give all agents the same --nnodes"};
+    // Waiting for the right number of nodes would be in vain.
+    store.set_prefix(prefix_of(options_.run_id));
+    refuse_job(store, LaunchError(problem).what());
+    throw LaunchError(problem);
+  }
+
+  const RunOptions& options_;
+  Endpoint endpoint_;
+  Node self_;
+  bool is_server_ = false;
+  const Patience patience_;
+};
+
+}  // namespace
+
+Meeting meet(const RunOptions& options, const CheckStop& check_stop) {
+  return Joiner(options, check_stop).join();
+}
+
+std::string Meeting::gone_key(int node_rank) const {
+  const Node& node = group.nodes.at(static_cast<size_t>(node_rank));
+  return key(launch::gone_key(node.member));
+}
+
+void meet_again(Meeting& meeting, const RunOptions& options,
+                const std::vector<int>& staying, int attempt,
+                const CheckStop& check_stop) {
+  const Patience patience(options.join_timeout_s, check_stop);
+  meeting.store.set_prefix(meeting.prefix);
+  const Node self = meeting.group.self();
+  if (meeting.serves_store) {
+    Muster next{
+        .attempt = attempt, .nodes = {}, .known = meeting.known_members};
+    for (const int rank : staying) {
+      next.nodes.push_back(meeting.group.nodes.at(static_cast<size_t>(rank)));
+    }
+    muster(meeting.store, options, next, patience);
+    meeting.known_members = next.known;
+  }
+  meeting.group = read_group(meeting.store, options, self, attempt, patience);
+  meeting.attempt = attempt;
+}
+
+}  // namespace lockstep::launch

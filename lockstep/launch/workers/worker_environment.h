@@ -1,0 +1,25 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "lockstep/launch/options/run_options.h"
+#include "lockstep/launch/rendezvous/endpoint.h"
+#include "lockstep/launch/rendezvous/node.h"
+
+namespace lockstep::launch {
+
+/// What a worker is told in its environment, the names being torchrun's:
+/// RANK, WORLD_SIZE, MASTER_ADDR and so on, over what the options add. It has
+/// `core_count` cores; `attempt` restarts came before.
+std::map<std::string, std::string> worker_variables(
+    const RunOptions& options, const Group& group, const Endpoint& master,
+    int local_rank, int attempt, size_t core_count,
+    const std::string& error_file);
+
+/// Our environment with `variables` in it, as "NAME=value".
+std::vector<std::string> merged_environment(
+    const std::map<std::string, std::string>& variables);
+
+}  // namespace lockstep::launch
