@@ -12,6 +12,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/launch/failure/failure.h"
+#include "lockstep/launch/failure/failure_report.h"
 #include "lockstep/launch/failure/fault_log.h"
 #include "lockstep/launch/options/nproc.h"
 #include "lockstep/launch/options/program_command.h"

@@ -9,27 +9,21 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/exit_codes.h"
-#include "lockstep/base/interrupt.h"
-#include "lockstep/launch/agent/farewell.h"
-#include "lockstep/launch/options/signals.h"
+#include "lockstep/base/first_line.h"
+#include "lockstep/launch/failure/failure_report.h"
 #include "lockstep/launch/output/printable.h"
 #include "lockstep/launch/rendezvous/master.h"
 #include "lockstep/launch/workers/hang.h"
-#include "lockstep/launch/workers/thread_stacks.h"
+#include "lockstep/launch/workers/worker_failures.h"
 #include "lockstep/shm/fixed_text.h"
 
 namespace lockstep::launch {
 namespace {
 
-constexpr double kGraceAfterFailureS = 5;
-constexpr double kGraceAfterSignalS = 30;
 // Workers that are about to wait don't wake the agent.
 constexpr int kHurryMs = 5;
-constexpr double kGraceToWaitS = 10;
 // Beyond the wait for other nodes: back-off, graces and reports.
 constexpr double kAgentsPatienceS = 300;
-// To the end of the step that they are in.
-constexpr double kGraceToRegroupS = 60;
 // Workers that offer memory for snapshots don't wake it either.
 constexpr double kLongestSleepS = 1;
 constexpr double kReapEveryS = 5;
@@ -41,6 +35,8 @@ constexpr double kDrainPatienceS = 2;
 constexpr int kDrainPollMs = 100;
 // A reader that stands still may not hold up who asked us to end.
 constexpr double kConsolePatienceS = 5;
+constexpr int kPollMs = 20;
+constexpr double kSharePatienceS = 5;  // beyond the grace of other nodes
 
 // A scheduler that wants the machine back would not be pleased by a restart.
 Notice notice_of(const Failure& first) {
@@ -49,6 +45,28 @@ Notice notice_of(const Failure& first) {
                              is_preempted ? "was preempted" : "failed",
                              first.how_it_ended()),
           .may_restart = !is_preempted};
+}
+
+std::string why_it_failed(const Failure& failure) {
+  return fmt::format("rank {} on {} failed: {}", failure.rank, failure.host,
+                     failure.how_it_ended());
+}
+
+std::string who_starts(int workers, int waiting) {
+  const int lost = workers - waiting;
+  if (waiting == 0) return "all start again";
+  if (lost == 0) return fmt::format("{} wait for the others", waiting);
+  return fmt::format(
+      "{} {} again, {} {} for {}", lost, lost == 1 ? "starts" : "start",
+      waiting, waiting == 1 ? "waits" : "wait", lost == 1 ? "it" : "them");
+}
+
+// What the workers say by their exit codes then is no failure.
+bool was_preempted(const std::vector<Failure>& failures) {
+  return !failures.empty() &&
+         std::all_of(failures.begin(), failures.end(), [](const auto& one) {
+           return one.exit_code == kExitPreempted;
+         });
 }
 
 }  // namespace
@@ -71,20 +89,14 @@ Agent::Agent(const RunOptions& options, const std::vector<std::string>& command,
 
 void Agent::begin_attempt() {
   began_ = Moment::now();
-  reason_ = Reason::kNone;
-  notice_ = {};
-  ending_signal_ = 0;
-  ending_began_ = {};
-  is_killing_ = false;
-  are_peers_done_ = false;
+  state_ = state_of_next_attempt(state_);
   use_keys_of_attempt();
   has_progress_ = false;
-  is_sparing_ = false;
-  waiting_.reset();
+  since_waiting_.reset();
   // Who waited may have ended meanwhile.
   team_.note_ends();
   team_.note_waits();
-  const bool may_go_on = may_restart() || options_.is_elastic();
+  const bool may_go_on = has_restarts_left() || options_.is_elastic();
   block_.header().may_wait = may_go_on ? 1 : 0;
   block_.header().wait_limit_s.store(
       static_cast<uint32_t>(options_.join_timeout_s + kAgentsPatienceS));
@@ -92,10 +104,10 @@ void Agent::begin_attempt() {
   const Endpoint master = begin_round(meeting_, options_, attempt_);
   hand_out_keys(meeting_, block_, attempt_);
   team_.begin(meeting_.group, master, attempt_);
-  watch_peers();
+  begin_peer_watch();
 }
 
-void Agent::watch_peers() {
+void Agent::begin_peer_watch() {
   const Group& group = meeting_.group;
   if (group.nodes.size() == 1 && !options_.is_elastic()) return;
   const bool has_room =
@@ -117,7 +129,7 @@ int Agent::run() {
     const SharedEnd end = end_attempt();
     const Decision decision = decide(end);
     if (!decision.restarts) return conclude(end.failures);
-    if (signal_ == 0) tell_of_restart(end, decision.delay_s);
+    if (state_.requested_signal == 0) report_restart(end, decision.delay_s);
     ++attempt_;
     if (end.notice.is_fault) ++restarts_;
     const bool goes_on = wait_before_restart(decision.delay_s) &&
@@ -134,70 +146,64 @@ void Agent::watch_workers() {
   Stopwatch since_reaped;
   bool has_told_done = false;
   for (;;) {
-    look_for_failures();
-    look_for_waiting();
-    look_for_hangs();
-    look_for_progress();
+    check_failures();
+    check_waiting();
+    check_hangs();
+    check_progress();
     snapshots_.look();
     if (!team_.is_at_work() && is_job_over()) return;
     if (!team_.is_alive() && !has_told_done && peers_) {
       peers_->tell_done();
       has_told_done = true;
     }
-    if (reason_ != Reason::kNone && !is_killing_ &&
-        ending_.seconds() > grace_s()) {
-      is_killing_ = true;
-      team_.send(SIGKILL, Whom::kAtWork);
-    }
+    handle(Tick());
     if (since_reaped.seconds() > kReapEveryS) {
       team_.reap_orphans();
       since_reaped.restart();
     }
-    wait_for_events(reason_ == Reason::kNone ? timeout_ms : kHurryMs);
+    wait_for_events(state_.is_ending() ? kHurryMs : timeout_ms);
   }
 }
 
-void Agent::look_for_failures() {
-  if (!team_.note_ends() || reason_ != Reason::kNone) return;
-  const auto workers = own_failures();
-  begin_ending(Reason::kWorker, SIGTERM, notice_of(*root_cause(workers)));
+void Agent::check_failures() {
+  if (!team_.note_ends() || state_.is_ending()) return;
+  handle(WorkersFailed{notice_of(*root_cause(own_failures()))});
 }
 
 // A worker waits because another one was lost. If none was, neither here nor on
 // another node, something is wrong with what the workers do together.
-void Agent::look_for_waiting() {
+void Agent::check_waiting() {
   team_.note_waits();
-  if (team_.count_waiting() == 0 || reason_ != Reason::kNone) return;
-  if (!waiting_) waiting_.emplace();
-  if (waiting_->seconds() < kBlamePatienceS) return;
+  if (team_.count_waiting() == 0 || state_.is_ending()) return;
+  if (!since_waiting_) since_waiting_.emplace();
+  if (since_waiting_->seconds() < kBlamePatienceS) return;
   for (const Worker& worker : team_.workers()) {
     if (!worker.waits) continue;
-    begin_ending(
-        Reason::kWorker, SIGTERM,
+    handle(WorkersFailed{
         {.why = fmt::format(
              "rank {} on {} gave up: {}", worker.rank,
              meeting_.group.self().host,
              printable(shm::text_of(team_.slot_of(worker).reason), 400)),
-         .may_restart = true});
+         .may_restart = true}});
     return;
   }
 }
 
 // Ranks wait for each other, so when nothing moves any more the one that has
 // come least far is the one that hangs.
-void Agent::look_for_hangs() {
-  if (options_.hang_timeout_s <= 0 || reason_ != Reason::kNone) return;
+void Agent::check_hangs() {
+  if (options_.hang_timeout_s <= 0 || state_.is_ending()) return;
   const auto hung = hung_worker(team_, options_.hang_timeout_s);
   if (!hung) return;
   Worker& worker = team_.workers()[hung->index];
-  worker.verdict = hung->how;
-  worker.stacks = stacks_of(worker.process.pid());
+  worker.hang = hung->how;
+  worker.stacks = hung->stacks;
   worker.process.send(SIGKILL);
 }
 
 // Of a program that tells: when its steps go on.
-void Agent::look_for_progress() {
-  if (has_progress_ || reason_ != Reason::kNone) return;
+void Agent::check_progress() {
+  if (has_progress_ || state_.is_ending()) return;
   uint64_t steps = 0;
   for (const Worker& worker : team_.workers()) {
     const control::WorkerSlot& slot = team_.slot_of(worker);
@@ -217,39 +223,21 @@ uint64_t Agent::steps_done() const {
 }
 
 bool Agent::is_job_over() const {
-  if (reason_ != Reason::kNone) return true;
-  return team_.count_waiting() == 0 && (!peers_ || are_peers_done_);
+  if (state_.is_ending()) return true;
+  return team_.count_waiting() == 0 && (!peers_ || state_.are_peers_done);
 }
 
-bool Agent::may_restart() const { return restarts_ < options_.max_restarts; }
-
-// The others can do without this node and its store.
-bool Agent::may_leave() const {
-  const auto others = static_cast<int>(meeting_.group.nodes.size()) - 1;
-  return options_.is_elastic() && !meeting_.serves_store &&
-         others >= options_.min_nodes;
-}
-
-// False if a signal came.
 bool Agent::meet_again(const SharedEnd& end) {
   struct Stopped {};
   try {
     launch::meet_again(meeting_, options_, end.staying, attempt_, [this] {
-      while (const auto signal = signals_.take()) signal_ = *signal;
-      if (signal_ != 0) throw Stopped();
+      if (is_asked_to_end()) throw Stopped();
       wait_for_events(/*timeout_ms=*/0);
     });
     return true;
   } catch (const Stopped&) {
-    end_by_signal();
     return false;
   }
-}
-
-void Agent::end_by_signal() {
-  reason_ = Reason::kSignal;
-  ending_signal_ = signal_;
-  notice_ = notice_of_signal(signal_);
 }
 
 std::vector<WorkerStream*> Agent::streams() {
@@ -276,19 +264,15 @@ bool Agent::wait_for_events(int timeout_ms) {
   }
   if (::poll(fds.data(), fds.size(), timeout_ms) <= 0) return false;
   if (fds[0].revents != 0) {
-    while (const auto signal = signals_.take()) on_signal(*signal);
+    while (const auto signal = signals_.take()) handle(SignalCame{*signal});
   }
-  if (fds[1].revents != 0) on_peer_news();
+  if (fds[1].revents != 0) handle(peers_->take_news());
   for (size_t i = 0; i < all.size(); ++i) {
     if (fds[first_stream + i].revents != 0) all[i]->read_some();
   }
   out_.write_some();
   err_.write_some();
-  if (out_.is_broken() && reason_ == Reason::kNone) {
-    begin_ending(Reason::kOutput, SIGTERM,
-                 {.why = "the reader of the output of " +
-                         meeting_.group.self().host + " is gone"});
-  }
+  if (out_.is_broken()) handle(OutputClosed());
   return true;
 }
 
@@ -296,59 +280,6 @@ bool Agent::wait_for_events(int timeout_ms) {
 void Agent::use_keys_of_attempt() {
   meeting_.store.set_prefix(
       fmt::format("{}attempt {}/", meeting_.prefix, attempt_));
-}
-
-Notice Agent::notice_of_signal(int signal) const {
-  return {.why = fmt::format("the agent on {} got {}",
-                             meeting_.group.self().host, signal_name(signal)),
-          .may_restart = is_leaving_,
-          .is_fault = !is_leaving_};
-}
-
-void Agent::on_signal(int signal) {
-  const int first = std::exchange(signal_, signal);
-  if (first != 0 && is_same_request(first, signal, ending_.seconds())) {
-    if (!is_killing_) team_.send(signal);
-    return;
-  }
-  if (reason_ == Reason::kNone) {
-    is_leaving_ = may_leave();
-    begin_ending(Reason::kSignal, signal, notice_of_signal(signal));
-  } else if (!is_killing_) {  // asked twice: no more patience
-    is_killing_ = true;
-    team_.send(SIGKILL);
-  }
-}
-
-void Agent::on_peer_news() {
-  const PeerNews news = peers_->take_news();
-  are_peers_done_ = news.all_done;
-  if (news.notice && reason_ == Reason::kNone) {
-    begin_ending(Reason::kPeer, SIGTERM, *news.notice);
-  }
-}
-
-void Agent::begin_ending(Reason reason, int signal, const Notice& notice) {
-  reason_ = reason;
-  notice_ = notice;
-  ending_signal_ = signal;
-  ending_began_ = Moment::now();
-  ending_.restart();
-  // Who lost another rank comes to wait by itself.
-  is_sparing_ = notice.may_restart && (may_restart() || !notice.is_fault);
-  // A signal is no reason to give up: there is a checkpoint to be written.
-  auto& word = notice.is_fault ? block_.header().over : block_.header().regroup;
-  if (is_sparing_) word = static_cast<uint32_t>(attempt_) + 1;
-  team_.send(signal, is_sparing_ ? Whom::kWillNotWait : Whom::kAll);
-  if (peers_) peers_->tell(notice);
-}
-
-double Agent::grace_s() const {
-  const double usual_s = is_sparing_ && !notice_.is_fault ? kGraceToRegroupS
-                         : reason_ == Reason::kSignal     ? kGraceAfterSignalS
-                         : is_sparing_                    ? kGraceToWaitS
-                                                          : kGraceAfterFailureS;
-  return options_.grace_s.value_or(usual_s);
 }
 
 void Agent::drain() {
@@ -365,7 +296,8 @@ void Agent::drain() {
     if (wait_for_events(kDrainPollMs)) {
       idle.restart();
     } else if (is_held_up) {
-      const bool is_in_a_hurry = signal_ != 0 || reason_ == Reason::kOutput;
+      const bool is_in_a_hurry =
+          state_.requested_signal != 0 || state_.reason == EndReason::kOutput;
       if (is_in_a_hurry && idle.seconds() > kConsolePatienceS) return;
     } else if (idle.seconds() > kDrainPatienceS) {
       for (Worker& worker : team_.workers()) {
@@ -375,6 +307,206 @@ void Agent::drain() {
       }
     }
   }
+}
+
+void Agent::handle(const AgentEvent& event) {
+  const AgentContext context{.now_s = Moment::now().steady_s,
+                             .host = meeting_.group.self().host,
+                             .has_restarts_left = has_restarts_left(),
+                             .may_leave = may_leave(),
+                             .grace_s = options_.grace_s};
+  auto [state, actions] = next_state(state_, event, context);
+  state_ = std::move(state);
+  announce(actions.announcement);
+  if (actions.signal != 0) team_.send(actions.signal, actions.targets);
+  if (actions.tells_peers && peers_) peers_->tell(state_.notice);
+}
+
+void Agent::announce(Announcement announcement) {
+  control::ControlHeader& header = block_.header();
+  const auto attempt = static_cast<uint32_t>(attempt_) + 1;
+  switch (announcement) {
+    case Announcement::kNone:
+      break;
+    case Announcement::kAttemptOver:
+      header.over = attempt;
+      break;
+    case Announcement::kRegroup:
+      header.regroup = attempt;
+      break;
+    case Announcement::kClosed:
+      header.is_closed = 1;
+      break;
+  }
+}
+
+// By a signal that came now, or while the last attempt ended.
+bool Agent::is_asked_to_end() {
+  const int signal = signals_.take_last().value_or(state_.requested_signal);
+  if (signal == 0) return false;
+  handle(SignalCameBetweenAttempts{signal});
+  return true;
+}
+
+bool Agent::has_restarts_left() const {
+  return restarts_ < options_.max_restarts;
+}
+
+// The others can do without this node and its store.
+bool Agent::may_leave() const {
+  const auto others = static_cast<int>(meeting_.group.nodes.size()) - 1;
+  return options_.is_elastic() && !meeting_.serves_store &&
+         others >= options_.min_nodes;
+}
+
+std::vector<Failure> Agent::own_failures() const {
+  AttemptFacts attempt{.node_rank = meeting_.group.node_rank,
+                       .host = meeting_.group.self().host,
+                       .began_s = began_.steady_s,
+                       .keeps_logs = logs_.is_kept()};
+  if (state_.is_ending()) {
+    attempt.ending_began_s = state_.ending_began_s;
+    attempt.ending_signal = state_.first_signal;
+  }
+  return worker_failures(team_.workers(), attempt);
+}
+
+SharedEnd Agent::end_attempt() {
+  SharedEnd end{.notice = state_.notice, .failures = own_failures()};
+  write_missing_error_files(end.failures, team_.workers());
+  end.is_complete = !peers_;
+  if (!peers_) return end;
+  peers_.reset();
+  if (!state_.is_ending()) return end;
+  if (state_.is_leaving) tell_leaving(meeting_);
+  return share_failures(meeting_, state_.notice, std::move(end.failures),
+                        grace_s(state_, options_.grace_s) + kSharePatienceS);
+}
+
+Decision Agent::decide(const SharedEnd& end) {
+  if (!state_.is_ending() || state_.is_leaving) return {};
+  const bool is_fault = end.notice.is_fault;
+  const bool is_of_workers =
+      state_.reason == EndReason::kWorker || state_.reason == EndReason::kPeer;
+  if (is_fault && is_of_workers) {
+    faults_.add(
+        {.root = root_cause(end.failures),
+         .why = end.notice.why,
+         .is_node_lost = end.notice.lost_node >= 0,
+         .began_s = began_.steady_s,
+         .failed_s = state_.ending_began_s,
+         .steps = has_progress_ ? std::optional(steps_done()) : std::nullopt});
+  }
+  const bool is_allowed =
+      !is_fault || (has_restarts_left() && !faults_.is_stuck());
+  const bool restarts = end.notice.may_restart && is_allowed &&
+                        (end.is_complete || options_.is_elastic()) &&
+                        state_.reason != EndReason::kOutput;
+  // Clocks, limits and patience may differ from node to node.
+  return decide_together(
+      meeting_,
+      {.restarts = restarts, .delay_s = is_fault ? faults_.delay_s() : 0},
+      options_.is_elastic());
+}
+
+void Agent::report_restart(const SharedEnd& end, double delay_s) {
+  const Failure* root = root_cause(end.failures);
+  std::string why = end.notice.why;
+  // The first that was seen to end may have missed another.
+  if (root != nullptr && root->is_cause && !root->is_consequence) {
+    why = why_it_failed(*root);
+  }
+  if (root != nullptr && !root->message.empty()) {
+    why += ": " + first_line(root->message);
+  }
+  if (root != nullptr && !root->callstack.empty() && root->signal != 0) {
+    err_.add(
+        fmt::format("[launch] the threads of rank {} when it was ended:\n"
+                    "{}\n",
+                    root->rank, root->callstack));
+  }
+  const std::string delay =
+      delay_s > 0 ? fmt::format(" in {:g} s", delay_s) : "";
+  const std::string which =
+      end.notice.is_fault ? fmt::format(" (restart {} of {})", restarts_ + 1,
+                                        options_.max_restarts)
+                          : "";
+  err_.add(fmt::format("[launch] {}; {}{}{}\n", why,
+                       who_starts(options_.workers, team_.count_waiting()),
+                       delay, which));
+}
+
+bool Agent::wait_before_restart(double delay_s) {
+  const Stopwatch waited;
+  for (;;) {
+    if (is_asked_to_end()) break;
+    const double left_s = delay_s - waited.seconds();
+    if (left_s <= 0) return true;
+    pollfd ready{signals_.fd(), POLLIN, 0};
+    ::poll(&ready, 1, static_cast<int>(left_s * 1000) + 1);
+    err_.write_some();
+  }
+  // Where nodes come and go, the others miss this one in the next attempt, and
+  // go on without it.
+  if (options_.is_elastic() && !meeting_.serves_store) return false;
+  // The others are about to begin the next attempt, and hear of it there.
+  if (meeting_.group.nodes.size() > 1) {
+    use_keys_of_attempt();
+    share_failures(meeting_, state_.notice, {}, /*patience_s=*/0);
+  }
+  return false;
+}
+
+// Ends the workers that were kept for an attempt that does not come.
+void Agent::end_waiting() {
+  handle(JobConcluded());
+  while (team_.is_alive()) {
+    team_.note_ends();
+    handle(Tick());
+    wait_for_events(kPollMs);
+  }
+  team_.end_leftovers();
+  drain();
+}
+
+int Agent::conclude(const std::vector<Failure>& failures) {
+  end_waiting();
+  if (meeting_.group.nodes.size() > 1) leave(meeting_, state_.notice.lost_node);
+  err_.add(faults_.text());
+  if (faults_.is_stuck()) err_.add(faults_.why_stuck());
+  const Failure* root = root_cause(failures);
+  if (was_preempted(failures)) {
+    err_.add("[launch] the job was preempted, and can go on: " +
+             state_.notice.why + "\n");
+  } else {
+    const bool has_cause = root != nullptr && root->is_cause;
+    if (state_.reason == EndReason::kSignal ||
+        (state_.is_ending() && !has_cause)) {
+      err_.add("[launch] the job was ended: " + state_.notice.why + "\n");
+    }
+    if (has_cause) {
+      pass_on_root_cause(*root);
+      err_.add(failure_report(failures));
+    }
+  }
+  drain();
+  return exit_code(failures);
+}
+
+int Agent::exit_code(const std::vector<Failure>& failures) const {
+  if (was_preempted(failures)) return kExitPreempted;
+  switch (state_.reason) {
+    case EndReason::kNone:
+      return 0;
+    case EndReason::kWorker:
+    case EndReason::kPeer:
+      return 1;
+    case EndReason::kSignal:
+      return kExitSignal + state_.first_signal;
+    case EndReason::kOutput:
+      return kExitSignal + SIGPIPE;
+  }
+  return 1;
 }
 
 }  // namespace lockstep::launch

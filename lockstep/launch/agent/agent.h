@@ -8,6 +8,7 @@
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/control/control_block.h"
 #include "lockstep/control/snapshot_memory.h"
+#include "lockstep/launch/agent/agent_state.h"
 #include "lockstep/launch/agent/farewell.h"
 #include "lockstep/launch/agent/peer_watch.h"
 #include "lockstep/launch/agent/signal_watch.h"
@@ -22,9 +23,12 @@
 
 namespace lockstep::launch {
 
-/// Runs this node's workers: moves their output, passes signals on, and when
-/// one fails or hangs, here or on another node, replaces it while there are
-/// restarts left, or else ends all; and says why.
+/// Runs this node's workers: moves their output and passes signals on. When a
+/// worker fails or hangs, here or on another node, the agent replaces it while
+/// there are restarts left; otherwise it ends all workers and says why.
+///
+/// What it does when is decided in agent_state.h; this class brings the events
+/// and carries the actions out.
 class Agent {
  public:
   Agent(const RunOptions& options, const std::vector<std::string>& command,
@@ -35,43 +39,44 @@ class Agent {
   int run();
 
  private:
-  enum class Reason { kNone, kWorker, kSignal, kPeer, kOutput };
-  using Whom = WorkerTeam::Whom;
-
+  // An attempt: from the start of the workers to the end of the last one.
   void begin_attempt();
-  void watch_workers();
-  void look_for_failures();
-  void look_for_waiting();
-  void look_for_hangs();
-  void look_for_progress();
-  SharedEnd end_attempt();
-  Decision decide(const SharedEnd& end);
-  bool may_restart() const;
-  bool may_leave() const;
-  void watch_peers();
-  bool meet_again(const SharedEnd& end);
-  void end_by_signal();
-  uint64_t steps_done() const;
-  void tell_of_restart(const SharedEnd& end, double delay_s);
-  void end_waiting();
-  // False if a signal came.
-  bool wait_before_restart(double delay_s);
-  // False if nothing came.
-  bool wait_for_events(int timeout_ms);
-  void on_signal(int signal);
-  Notice notice_of_signal(int signal) const;
+  void begin_peer_watch();
   void use_keys_of_attempt();
-  void on_peer_news();
-  void begin_ending(Reason reason, int signal, const Notice& notice);
-  double grace_s() const;
-  bool is_job_over() const;
-  void drain();
-  std::vector<WorkerStream*> streams();
-  std::vector<Failure> own_failures() const;
-  Failure failure_of(const Worker& worker) const;
+  void watch_workers();
+  SharedEnd end_attempt();
+
+  // What may have happened; each calls handle() if it has.
+  void check_failures();
+  void check_waiting();
+  void check_hangs();
+  void check_progress();
+  // False if nothing came in time.
+  bool wait_for_events(int timeout_ms);
+
+  void handle(const AgentEvent& event);
+  void announce(Announcement announcement);
+  // Before the next attempt.
+  bool is_asked_to_end();
+
+  // Between attempts, and at the end.
+  Decision decide(const SharedEnd& end);
+  void report_restart(const SharedEnd& end, double delay_s);
+  // These return false if a signal came.
+  bool wait_before_restart(double delay_s);
+  bool meet_again(const SharedEnd& end);
+  void end_waiting();
   int conclude(const std::vector<Failure>& failures);
   int exit_code(const std::vector<Failure>& failures) const;
-  void keep_error_file(const Failure& root) const;
+  // Waits for the last output of workers that have ended.
+  void drain();
+
+  bool has_restarts_left() const;
+  bool may_leave() const;
+  bool is_job_over() const;
+  uint64_t steps_done() const;
+  std::vector<WorkerStream*> streams();
+  std::vector<Failure> own_failures() const;
 
   const RunOptions& options_;
   Meeting& meeting_;
@@ -85,23 +90,13 @@ class Agent {
   FaultLog faults_;
   int attempt_ = 0;   // begun before this one
   int restarts_ = 0;  // of these after a failure
+  AgentState state_;
 
   // Of this attempt.
   Moment began_;
-  bool has_progress_ = false;         // its steps have begun
-  std::optional<Stopwatch> waiting_;  // since the first worker waits
-  std::unique_ptr<PeerWatch> peers_;  // null without other nodes
-  Reason reason_ = Reason::kNone;     // why the workers are being ended
-  Notice notice_;                     // the same for others
-  int ending_signal_ = 0;             // what they got first
-  Moment ending_began_;
-  Stopwatch ending_;
-  bool is_sparing_ = false;  // workers that wait for the next attempt
-  bool is_killing_ = false;
-  bool are_peers_done_ = false;
-
-  int signal_ = 0;           // somebody wants this agent to end
-  bool is_leaving_ = false;  // and the job goes on without this node
+  bool has_progress_ = false;               // its steps have begun
+  std::optional<Stopwatch> since_waiting_;  // the first worker waits
+  std::unique_ptr<PeerWatch> peers_;        // null without other nodes
 };
 
 }  // namespace lockstep::launch

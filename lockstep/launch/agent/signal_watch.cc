@@ -51,4 +51,10 @@ std::optional<int> SignalWatch::take() {
   return static_cast<int>(info.ssi_signo);
 }
 
+std::optional<int> SignalWatch::take_last() {
+  std::optional<int> last;
+  while (const auto signal = take()) last = signal;
+  return last;
+}
+
 }  // namespace lockstep::launch

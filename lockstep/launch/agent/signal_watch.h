@@ -21,6 +21,8 @@ class SignalWatch {
   int fd() const { return fd_.get(); }
   /// The next signal that came.
   std::optional<int> take();
+  /// The last of those that came; all are taken.
+  std::optional<int> take_last();
 
  private:
   FileDescriptor fd_;

@@ -47,8 +47,4 @@ void admit_late_causes(std::vector<Failure>& failures);
 /// out of memory needs longer to say so than another rank that misses it.)
 const Failure* root_cause(const std::vector<Failure>& failures);
 
-/// The report that ends a failed job's output: other failures in short, then
-/// the root cause, with a line's end.
-std::string failure_report(const std::vector<Failure>& failures);
-
 }  // namespace lockstep::launch

@@ -1,8 +1,9 @@
+#include "lockstep/launch/failure/failure_report.h"
+
 #include <fmt/format.h>
 
 #include "lockstep/base/first_line.h"
 #include "lockstep/launch/failure/clock.h"
-#include "lockstep/launch/failure/failure.h"
 
 namespace lockstep::launch {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
-#include "lockstep/launch/output/pipe.h"
+#include "lockstep/base/pipe.h"
 #include "lockstep/launch/output/printable.h"
 
 namespace lockstep::launch {

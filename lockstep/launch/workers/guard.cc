@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/launch/output/pipe.h"
+#include "lockstep/base/pipe.h"
 
 namespace lockstep::launch {
 namespace {

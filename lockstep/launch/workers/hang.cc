@@ -2,12 +2,18 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <limits>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/process_stat.h"
+#include "lockstep/base/subprocess.h"
+#include "lockstep/launch/output/printable.h"
 #include "lockstep/shm/peer_process.h"
 
 namespace lockstep::launch {
@@ -37,6 +43,56 @@ std::string state_of(const Worker& worker) {
   }
 }
 
+// With what it may take to end it, 10 s.
+constexpr double kPatienceS = 5;
+constexpr size_t kMostBytes = size_t{64} << 10;
+
+// "" if it is not installed, or knows nothing.
+std::string by_program(pid_t pid) {
+  Command command;
+  command.arguments = {"eu-stack", "-n40", "-p" + std::to_string(pid)};
+  command.deadline_s = kPatienceS;
+  try {
+    return run_command(command).out;
+  } catch (const IoError&) {
+    return {};
+  }
+}
+
+std::string line_of(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+// The name of each thread, its state and the system call that it is in.
+std::string by_kernel(pid_t pid) {
+  std::string text;
+  std::error_code error;
+  const std::filesystem::path tasks = fmt::format("/proc/{}/task", pid);
+  // It may end meanwhile.
+  for (std::filesystem::directory_iterator task(tasks, error), end;
+       !error && task != end; task.increment(error)) {
+    const pid_t id = std::atoi(task->path().filename().c_str());
+    const std::string fields = process_stat(id);
+    text += fmt::format("thread {} ({}): state {}, in {}, system call {}\n", id,
+                        line_of(task->path() / "comm"), fields.substr(0, 1),
+                        line_of(task->path() / "wchan"),
+                        line_of(task->path() / "syscall"));
+  }
+  return text;
+}
+
+// Takes 10 s at most.
+std::string stacks_of(pid_t pid) {
+  std::string text = by_program(pid);
+  if (text.empty()) {
+    text = by_kernel(pid) + "(install elfutils for whole stacks)\n";
+  }
+  return printable(text, kMostBytes);
+}
+
 }  // namespace
 
 std::optional<Hung> hung_worker(const WorkerTeam& team, double timeout_s) {
@@ -50,8 +106,8 @@ std::optional<Hung> hung_worker(const WorkerTeam& team, double timeout_s) {
     const uint64_t beat_ns = slot.beat_ns.load();
     const bool tells =
         beat_ns != 0 && slot.phase.load() != control::Phase::kEnd;
-    if (!worker.process.is_running() || worker.waits ||
-        !worker.verdict.empty() || !tells) {
+    if (!worker.process.is_running() || worker.waits || !worker.hang.empty() ||
+        !tells) {
       return std::nullopt;
     }
     idle_s = std::min(idle_s, seconds_since(beat_ns));
@@ -79,7 +135,8 @@ std::optional<Hung> hung_worker(const WorkerTeam& team, double timeout_s) {
               fmt::format("hung for {:.0f} s in {} after {} steps (the process "
                           "{})",
                           idle_s, control::name_of(slot.phase.load()),
-                          slot.steps.load(), state_of(worker))};
+                          slot.steps.load(), state_of(worker)),
+              stacks_of(worker.process.pid())};
 }
 
 }  // namespace lockstep::launch

@@ -3,31 +3,19 @@
 #include <csignal>
 #include <cstdlib>
 #include <dirent.h>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <poll.h>
-#include <string>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "lockstep/base/process_stat.h"
 #include "lockstep/base/stopwatch.h"
 
 namespace lockstep::launch {
 namespace {
 
 constexpr double kPatienceS = 5;
-
-// The fourth field of /proc/PID/stat. The second, a name in brackets, may hold
-// anything.
-pid_t parent_of(const std::string& pid) {
-  std::ifstream file("/proc/" + pid + "/stat");
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  const auto bracket = text.rfind(')');
-  if (bracket == std::string::npos || bracket + 4 > text.size()) return -1;
-  return std::atoi(text.c_str() + bracket + 4);
-}
 
 std::set<pid_t> children() {
   std::set<pid_t> found;
@@ -36,7 +24,7 @@ std::set<pid_t> children() {
   if (!folder) return found;
   while (const dirent* entry = ::readdir(folder.get())) {
     const pid_t pid = std::atoi(entry->d_name);
-    if (pid > 0 && parent_of(entry->d_name) == ::getpid()) found.insert(pid);
+    if (pid > 0 && parent_of(pid) == ::getpid()) found.insert(pid);
   }
   return found;
 }

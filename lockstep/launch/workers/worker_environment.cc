@@ -1,7 +1,5 @@
 #include "lockstep/launch/workers/worker_environment.h"
 
-#include <unistd.h>
-
 #include <fmt/ranges.h>
 
 #include "lockstep/base/cpu_set.h"
@@ -63,21 +61,6 @@ std::map<std::string, std::string> worker_variables(
     variables.try_emplace("OMP_NUM_THREADS", std::to_string(core_count));
   }
   return variables;
-}
-
-std::vector<std::string> merged_environment(
-    const std::map<std::string, std::string>& variables) {
-  std::vector<std::string> result;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text = *entry;
-    if (!variables.contains(text.substr(0, text.find('=')))) {
-      result.push_back(text);
-    }
-  }
-  for (const auto& [name, value] : variables) {
-    result.push_back(name + "=" + value);
-  }
-  return result;
 }
 
 }  // namespace lockstep::launch

@@ -2,7 +2,6 @@
 
 #include <map>
 #include <string>
-#include <vector>
 
 #include "lockstep/launch/options/run_options.h"
 #include "lockstep/launch/rendezvous/endpoint.h"
@@ -17,9 +16,5 @@ std::map<std::string, std::string> worker_variables(
     const RunOptions& options, const Group& group, const Endpoint& master,
     int local_rank, int attempt, size_t core_count,
     const std::string& error_file);
-
-/// Our environment with `variables` in it, as "NAME=value".
-std::vector<std::string> merged_environment(
-    const std::map<std::string, std::string>& variables);
 
 }  // namespace lockstep::launch

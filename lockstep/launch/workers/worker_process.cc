@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/launch/output/pipe.h"
+#include "lockstep/base/pipe.h"
 
 namespace lockstep::launch {
 namespace {

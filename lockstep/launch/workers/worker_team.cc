@@ -7,11 +7,12 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/core_share.h"
 #include "lockstep/base/cpu_set.h"
 #include "lockstep/base/env.h"
+#include "lockstep/base/subprocess.h"
 #include "lockstep/launch/failure/clock.h"
 #include "lockstep/launch/options/program_command.h"
-#include "lockstep/launch/workers/core_share.h"
 #include "lockstep/launch/workers/worker_environment.h"
 #include "lockstep/shm/futex.h"
 
@@ -136,7 +137,9 @@ void WorkerTeam::assign_rank(const Group& group, int attempt,
 Worker WorkerTeam::start(const Group& group, const Endpoint& master,
                          int attempt, int local_rank) {
   const std::string folder = logs_.folder(local_rank);
-  const auto cores = core_share(allowed_cores(), local_rank, options_.workers);
+  const auto cores =
+      core_share(allowed_cores(), static_cast<size_t>(local_rank),
+                 static_cast<size_t>(options_.workers));
   WorkerPlan plan;
   plan.program = find_program(command_.front(), options_.environment);
   plan.arguments = command_;
@@ -207,12 +210,12 @@ void WorkerTeam::note_waits() {
   }
 }
 
-void WorkerTeam::send(int signal, Whom whom) const {
+void WorkerTeam::send(int signal, Targets targets) const {
   for (const Worker& worker : workers_) {
-    if (whom != Whom::kAll && worker.waits) continue;
+    if (targets != Targets::kAll && worker.waits) continue;
     const bool will_wait =
         worker.process.is_running() && slot_of(worker).can_wait.load() != 0;
-    if (whom == Whom::kWillNotWait && will_wait) continue;
+    if (targets == Targets::kWillNotWait && will_wait) continue;
     worker.process.send(signal);
     if (signal != SIGKILL) worker.process.send(SIGCONT);
   }

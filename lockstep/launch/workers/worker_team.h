@@ -1,25 +1,48 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "lockstep/control/control_block.h"
+#include "lockstep/launch/failure/clock.h"
 #include "lockstep/launch/options/run_options.h"
 #include "lockstep/launch/output/console.h"
 #include "lockstep/launch/output/log_files.h"
+#include "lockstep/launch/output/worker_stream.h"
 #include "lockstep/launch/rendezvous/endpoint.h"
 #include "lockstep/launch/rendezvous/node.h"
 #include "lockstep/launch/workers/guard.h"
 #include "lockstep/launch/workers/strays.h"
-#include "lockstep/launch/workers/worker.h"
+#include "lockstep/launch/workers/worker_process.h"
 
 namespace lockstep::launch {
+
+/// One of the agent's workers.
+struct Worker {
+  int rank = 0;
+  int local_rank = 0;
+  WorkerStream out;
+  WorkerStream err;
+  WorkerProcess process;
+  std::string folder;  ///< of its log files
+  WorkerEnd end{};
+  std::optional<Moment> ended_at{};  ///< when its end was seen
+
+  bool waits = false;    ///< for the next attempt
+  std::string hang{};    ///< how it hung, if that is why it was ended
+  std::string stacks{};  ///< where its threads were then
+
+  bool has_failed() const {
+    return ended_at && (end.signal != 0 || end.exit_code != 0);
+  }
+};
 
 /// This node's workers, from their start to the end of the last of what they
 /// started.
 class WorkerTeam {
  public:
-  enum class Whom {
+  enum class Targets {
     kAll,
     kAtWork,      ///< those that don't wait
     kWillNotWait  ///< those at work that have not promised to wait
@@ -48,7 +71,7 @@ class WorkerTeam {
   }
   /// To workers and their groups. A stopped one is continued: it could not act
   /// on the signal otherwise.
-  void send(int signal, Whom whom = Whom::kAll) const;
+  void send(int signal, Targets targets = Targets::kAll) const;
   /// Kills what those that ended have left, wherever it hides.
   void end_leftovers() const;
   /// Takes notice of orphans that ended by themselves.

@@ -6,9 +6,9 @@
 
 #include <gtest/gtest.h>
 
+#include "lockstep/base/pipe.h"
 #include "lockstep/launch/output/console.h"
 #include "lockstep/launch/output/line_output.h"
-#include "lockstep/launch/output/pipe.h"
 #include "lockstep/launch/output/printable.h"
 #include "lockstep/launch/output/worker_stream.h"
 #include "tests/base/temporary_folder.h"

@@ -1,15 +1,15 @@
-#include "lockstep/launch/workers/core_share.h"
+#include "lockstep/base/core_share.h"
 
 #include <vector>
 
 #include <gtest/gtest.h>
 
-namespace lockstep::launch {
+namespace lockstep {
 namespace {
 
 using Cores = std::vector<int>;
 
-TEST(CoreShare, CutsEqualPartsInOrderOfRank) {
+TEST(CoreShare, CutsEqualPartsInOrder) {
   const Cores cores{2, 3, 5, 7, 8};
   EXPECT_EQ(core_share(cores, 0, 1), cores);
   EXPECT_EQ(core_share(cores, 0, 2), (Cores{2, 3}));
@@ -17,13 +17,12 @@ TEST(CoreShare, CutsEqualPartsInOrderOfRank) {
   EXPECT_EQ(core_share(cores, 4, 5), (Cores{8}));
 }
 
-TEST(CoreShare, SharesInTurnsWithMoreWorkersThanCores) {
+TEST(CoreShare, GivesCoresInTurnsWithMoreSharesThanCores) {
   const Cores cores{4, 6};
-  for (int rank = 0; rank < 5; ++rank) {
-    EXPECT_EQ(core_share(cores, rank, 5),
-              (Cores{cores[static_cast<size_t>(rank % 2)]}));
+  for (size_t index = 0; index < 5; ++index) {
+    EXPECT_EQ(core_share(cores, index, 5), (Cores{cores[index % 2]}));
   }
 }
 
 }  // namespace
-}  // namespace lockstep::launch
+}  // namespace lockstep

@@ -2,13 +2,15 @@
 
 #include "lockstep/base/file_descriptor.h"
 
-namespace lockstep::launch {
+namespace lockstep {
 
+/// The two ends of a pipe. Both are closed on exec.
 struct Pipe {
   FileDescriptor read;
   FileDescriptor write;
 };
-/// Both ends are closed on exec. Throws LaunchError.
+
+/// Throws IoError.
 Pipe make_pipe();
 
-}  // namespace lockstep::launch
+}  // namespace lockstep
