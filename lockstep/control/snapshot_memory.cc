@@ -18,7 +18,7 @@ namespace {
 
 using State = SnapshotOffer::State;
 
-constexpr double kPatienceS = 60;
+constexpr double kHoldTimeoutS = 60;
 constexpr int kLookEveryMs = 50;
 
 // Before the content, a mark for each worker.
@@ -76,7 +76,7 @@ SnapshotMemory SnapshotMemory::make(const ControlBlock& block, size_t bytes) {
       offer.slots = {made[0]->address(), made[1]->address()};
       set_state(offer, State::kOffered);
     }
-    if (waited.seconds() > kPatienceS || is_attempt_over()) {
+    if (waited.seconds() > kHoldTimeoutS || is_attempt_over()) {
       throw CommError(
           {.code = ErrorCode::kOutOfMemory,
            .what = "there is no memory for snapshots",

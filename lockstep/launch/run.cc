@@ -11,7 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/launch/agent/agent.h"
-#include "lockstep/launch/agent/farewell.h"
+#include "lockstep/launch/agent/agreement.h"
 #include "lockstep/launch/agent/signal_watch.h"
 #include "lockstep/launch/options/program_command.h"
 #include "lockstep/launch/options/signals.h"
@@ -26,14 +26,14 @@ struct Stopped {
 };
 
 int run_agent(const RunOptions& options,
-              const std::vector<std::string>& command, Meeting& meeting,
+              const std::vector<std::string>& command, Rendezvous& rendezvous,
               SignalWatch& signals) {
   try {
-    return Agent(options, command, meeting, signals).run();
+    return Agent(options, command, rendezvous, signals).run();
   } catch (const std::exception& error) {
     if (options.nodes > 1) {
-      share_failures(meeting, {.why = error.what()}, {}, /*patience_s=*/0);
-      leave(meeting);
+      share_failures(rendezvous, {.why = error.what()}, {}, /*timeout_s=*/0);
+      leave(rendezvous);
     }
     throw;
   }
@@ -63,10 +63,10 @@ int run(const RunOptions& options, const std::vector<std::string>& command) {
   try {
     // Other nodes should not begin in vain.
     find_program(command.front(), options.environment);
-    Meeting meeting = meet(options, [&] {
+    Rendezvous rendezvous = join_rendezvous(options, [&] {
       if (const auto signal = signals.take()) throw Stopped{*signal};
     });
-    return run_agent(options, command, meeting, signals);
+    return run_agent(options, command, rendezvous, signals);
   } catch (const Stopped& stopped) {
     log_info("launch", fmt::format("got {} before all nodes had come",
                                    signal_name(stopped.signal)));

@@ -28,8 +28,9 @@ Channel::Channel(FileDescriptor socket, const Identity& who, const Key& key,
   }
   const Handshake handshake(key, hello, answer);
   send(framed(handshake.proof()), deadline);
-  const auto verdict = handshake.decode_verdict(receive(deadline));
-  if (!verdict) {
+  const auto admission_reply =
+      handshake.decode_admission_reply(receive(deadline));
+  if (!admission_reply) {
     throw CommError(
         {.code = ErrorCode::kWrongSecret,
          .what = "the store at " +
@@ -40,11 +41,11 @@ Channel::Channel(FileDescriptor socket, const Identity& who, const Key& key,
          .fix = "give the same --secret-file (LOCKSTEP_SECRET_FILE) to all; is "
                 "another job or program at this port?"});
   }
-  if (verdict->admission != Admission::kWelcome) {
-    throw Refused(verdict->admission,
+  if (admission_reply->admission != Admission::kWelcome) {
+    throw Refused(admission_reply->admission,
                   {.code = ErrorCode::kStoreRefused,
                    .what = "the job's store refused " + who.text(),
-                   .got = verdict->reason});
+                   .got = admission_reply->reason});
   }
   session_ = handshake.client_session();
   in_.set_most(limits_.message_bytes());

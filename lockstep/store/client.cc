@@ -151,8 +151,8 @@ void Client::begin_round(int round, int world_size) {
        .number = round});
 }
 
-void Client::set_will(const std::string& key, const std::string& value) {
-  ask({.operation = Operation::kSetWill, .keys = {key}, .value = value});
+void Client::set_last_will(const std::string& key, const std::string& value) {
+  ask({.operation = Operation::kSetLastWill, .keys = {key}, .value = value});
 }
 
 }  // namespace lockstep::store

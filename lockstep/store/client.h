@@ -63,7 +63,7 @@ class Client {
 
   /// For agents: the server sets the key once it has no connection of this
   /// process any more. A later will takes the place of this one.
-  void set_will(const std::string& key, const std::string& value);
+  void set_last_will(const std::string& key, const std::string& value);
 
   /// The address of this host by which the server sees it.
   std::string own_host() const { return own_host_; }

@@ -40,10 +40,10 @@ int count_of(FieldReader& reader, const char* what, int least) {
   return static_cast<int>(value);
 }
 
-std::string body_of(const Verdict& verdict) {
+std::string body_of(const AdmissionReply& admission_reply) {
   return FieldWriter()
-      .u8(static_cast<uint8_t>(verdict.admission))
-      .bytes(verdict.reason.substr(0, kMostReasonBytes))
+      .u8(static_cast<uint8_t>(admission_reply.admission))
+      .bytes(admission_reply.reason.substr(0, kMostReasonBytes))
       .take();
 }
 
@@ -137,25 +137,25 @@ bool Handshake::is_proof(std::string_view message) const {
   return is_same(Mac(key_).of({"client proof"}), message);
 }
 
-std::string Handshake::encode(const Verdict& verdict) const {
-  const std::string body = body_of(verdict);
+std::string Handshake::encode(const AdmissionReply& admission_reply) const {
+  const std::string body = body_of(admission_reply);
   return FieldWriter()
       .raw(as_text(Mac(key_).of({"server proof", body})))
       .raw(body)
       .take();
 }
 
-std::optional<Verdict> Handshake::decode_verdict(
+std::optional<AdmissionReply> Handshake::decode_admission_reply(
     std::string_view message) const {
   FieldReader reader(message);
   const std::string_view code = reader.raw(sizeof(Digest));
   const std::string_view body = message.substr(sizeof(Digest));
   if (!is_same(Mac(key_).of({"server proof", body}), code)) return std::nullopt;
-  Verdict verdict;
-  verdict.admission = static_cast<Admission>(reader.u8());
-  verdict.reason = reader.bytes(kMostReasonBytes);
+  AdmissionReply admission_reply;
+  admission_reply.admission = static_cast<Admission>(reader.u8());
+  admission_reply.reason = reader.bytes(kMostReasonBytes);
   reader.end();
-  return verdict;
+  return admission_reply;
 }
 
 Session Handshake::client_session() const {

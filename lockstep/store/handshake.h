@@ -14,7 +14,8 @@ namespace lockstep::store {
 //   client  Hello: who it is, and a nonce
 //   server  Challenge: a nonce
 //   client  Proof: HMAC over both
-//   server  Verdict: what it decides, and HMAC over both and that; after a
+//   server  AdmissionReply: what it decides, and HMAC over both and that; after
+//   a
 //           wrong proof one without HMAC, which only says that it was wrong
 //
 // Each side has then seen that the other knows the client's key, now and not
@@ -52,13 +53,13 @@ enum class Admission : uint8_t {
   kWrongProof = 6,
 };
 
-struct Verdict {
+struct AdmissionReply {
   Admission admission = Admission::kWelcome;
   std::string reason;  ///< of a refusal
 };
 
-/// The verdict on a wrong proof. It proves nothing: its receiver knows another
-/// key, and takes any verdict that it can't check for this one.
+/// The admission_reply on a wrong proof. It proves nothing: its receiver knows
+/// another key, and takes any admission_reply that it can't check for this one.
 std::string encode_wrong_proof();
 
 /// One handshake as both sides see it after two messages.
@@ -69,10 +70,11 @@ class Handshake {
   std::string proof() const;
   bool is_proof(std::string_view message) const;
 
-  std::string encode(const Verdict& verdict) const;
+  std::string encode(const AdmissionReply& admission_reply) const;
   /// Nothing if it is of somebody without the key. Throws CommError if it is
-  /// no verdict.
-  std::optional<Verdict> decode_verdict(std::string_view message) const;
+  /// no admission_reply.
+  std::optional<AdmissionReply> decode_admission_reply(
+      std::string_view message) const;
 
   Session client_session() const;
   Session server_session() const;

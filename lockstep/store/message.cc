@@ -15,7 +15,7 @@ bool names_one_key(Operation operation) {
     case Operation::kAdd:
     case Operation::kCompareSet:
     case Operation::kErase:
-    case Operation::kSetWill:
+    case Operation::kSetLastWill:
       return true;
     default:
       return false;
@@ -44,7 +44,7 @@ Request decode_request(std::string_view message, const Limits& limits) {
   Request request;
   request.operation = static_cast<Operation>(reader.u8());
   if (request.operation < Operation::kSet ||
-      request.operation > Operation::kSetWill) {
+      request.operation > Operation::kSetLastWill) {
     throw CommError({.code = ErrorCode::kStoreProtocol,
                      .what = "a request to the store is of no known kind"});
   }

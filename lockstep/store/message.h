@@ -18,7 +18,7 @@ enum class Operation : uint8_t {
   kWait = 7,        ///< until all keys are there
   kCount = 8,       ///< of keys
   kBeginRound = 9,  ///< agents: `number` is the round, `value` its world size
-  kSetWill = 10,    ///< agents: keys[0] = value once the process is gone
+  kSetLastWill = 10,  ///< agents: keys[0] = value once the process is gone
 };
 
 struct Request {

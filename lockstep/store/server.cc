@@ -20,9 +20,9 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/store/keeper.h"
-#include "lockstep/store/peer.h"
+#include "lockstep/store/connection.h"
 #include "lockstep/store/refusal_log.h"
+#include "lockstep/store/store_service.h"
 
 namespace lockstep::store {
 namespace {
@@ -73,26 +73,28 @@ class Server::Loop {
 
  private:
   using Number = uint64_t;  // of a connection; they are never used again
-  using Time = Peer::Time;
+  using Time = Connection::Time;
 
   void run();
   int timeout_ms(Time now) const;
   void accept_some(int listener, Time now);
-  void close_oldest_stranger(const std::string& why);
+  void close_oldest_unauthenticated(const std::string& why);
   void on_event(Number number, uint32_t events, Time now);
   // All that is there. Throws CommError: the connection is to be closed.
-  void read_requests(Number number, Peer& peer, Time now);
-  void on_frame(Number number, Peer& peer, const std::string& body, Time now);
-  void on_hello(Peer& peer, const std::string& body);
-  void on_proof(Number number, Peer& peer, const std::string& body);
-  void on_request(Number number, Peer& peer, const Request& request, Time now);
+  void read_requests(Number number, Connection& connection, Time now);
+  void on_frame(Number number, Connection& connection, const std::string& body,
+                Time now);
+  void on_hello(Connection& connection, const std::string& body);
+  void on_proof(Number number, Connection& connection, const std::string& body);
+  void on_request(Number number, Connection& connection, const Request& request,
+                  Time now);
   // Those that wait, and may have got what they wait for.
   void wake_waiters();
-  void end_wait(Number number, Peer& peer, const Reply& reply);
+  void end_wait(Number number, Connection& connection, const Reply& reply);
   void close_late(Time now);
   void close_stale_workers();
   // Writes what can be written, and has epoll watch for what comes next.
-  void attend(Number number, Peer& peer);
+  void attend(Number number, Connection& connection);
   void refuse(Number number, const std::string& why);
   void close(Number number);
 
@@ -104,12 +106,12 @@ class Server::Loop {
   FileDescriptor spare_;
 
   std::mutex mutex_;  // of all below
-  Keeper keeper_;
+  StoreService service_;
   Number next_number_ = 0;
-  std::map<Number, std::unique_ptr<Peer>> peers_;
-  std::set<Number> strangers_;  // the oldest first
+  std::map<Number, std::unique_ptr<Connection>> connections_;
+  std::set<Number> unauthenticated_;  // the oldest first
   std::set<std::pair<Time, Number>> waiters_;
-  bool is_will_done_ = false;  // those that wait don't know yet
+  bool has_new_last_wills_ = false;  // those that wait don't know yet
   RefusalLog refusals_;
   std::thread thread_;
 };
@@ -121,7 +123,7 @@ Server::Loop::Loop(const ServerOptions& options,
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       spare_(spare_file()),
-      keeper_(options.run_id, connections_of(options), options.limits) {
+      service_(options.run_id, connections_of(options), options.limits) {
   watch(epoll_.get(), EPOLL_CTL_ADD, stop_.get(), EPOLLIN, kStop);
   for (size_t i = 0; i < listeners_.size(); ++i) {
     watch(epoll_.get(), EPOLL_CTL_ADD, listeners_[i].get(), EPOLLIN,
@@ -138,7 +140,7 @@ Server::Loop::~Loop() {
 
 void Server::Loop::begin_round(int round, int world_size) {
   const std::lock_guard lock(mutex_);
-  if (keeper_.begin_round(round, world_size)) close_stale_workers();
+  if (service_.begin_round(round, world_size)) close_stale_workers();
 }
 
 void Server::Loop::run() {
@@ -168,7 +170,7 @@ void Server::Loop::run() {
         accept_some(listeners_[number - kListeners].get(), now);
       }
       close_late(now);
-      if (std::exchange(is_will_done_, false)) wake_waiters();
+      if (std::exchange(has_new_last_wills_, false)) wake_waiters();
     } catch (const std::exception& error) {
       // Out of memory, say: who comes later may have more luck.
       refusals_.add("a connection", reason_of(error));
@@ -178,8 +180,9 @@ void Server::Loop::run() {
 
 int Server::Loop::timeout_ms(Time now) const {
   Time next = Time::max();
-  if (!strangers_.empty()) {
-    next = peers_.at(*strangers_.begin())->since() + options_.handshake_time;
+  if (!unauthenticated_.empty()) {
+    next = connections_.at(*unauthenticated_.begin())->since() +
+           options_.handshake_time;
   }
   if (!waiters_.empty()) next = std::min(next, waiters_.begin()->first);
   if (next == Time::max()) return -1;
@@ -190,8 +193,8 @@ int Server::Loop::timeout_ms(Time now) const {
 
 void Server::Loop::accept_some(int listener, Time now) {
   // No more than leaves those before them a few turns.
-  const size_t most =
-      std::max<size_t>(1, options_.most_strangers / (4 * listeners_.size()));
+  const size_t most = std::max<size_t>(
+      1, options_.most_unauthenticated / (4 * listeners_.size()));
   for (size_t i = 0; i < most; ++i) {
     FileDescriptor socket(
         ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
@@ -201,180 +204,189 @@ void Server::Loop::accept_some(int listener, Time now) {
       FileDescriptor(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC))
           .close();
       spare_ = spare_file();
-      close_oldest_stranger("there are no files left");
+      close_oldest_unauthenticated("there are no files left");
       return;
     }
-    if (strangers_.size() >= options_.most_strangers) {
-      close_oldest_stranger("too many connections without a handshake");
+    if (unauthenticated_.size() >= options_.most_unauthenticated) {
+      close_oldest_unauthenticated("too many connections without a handshake");
     }
     const Number number = next_number_++;
-    auto peer = std::make_unique<Peer>(std::move(socket), now);
-    peer->watched_events = EPOLLIN | EPOLLRDHUP;
-    watch(epoll_.get(), EPOLL_CTL_ADD, peer->fd(), peer->watched_events,
-          number);
-    peers_.emplace(number, std::move(peer));
-    strangers_.insert(number);
+    auto connection = std::make_unique<Connection>(std::move(socket), now);
+    connection->watched_events = EPOLLIN | EPOLLRDHUP;
+    watch(epoll_.get(), EPOLL_CTL_ADD, connection->fd(),
+          connection->watched_events, number);
+    connections_.emplace(number, std::move(connection));
+    unauthenticated_.insert(number);
   }
 }
 
-void Server::Loop::close_oldest_stranger(const std::string& why) {
-  if (!strangers_.empty()) refuse(*strangers_.begin(), why);
+void Server::Loop::close_oldest_unauthenticated(const std::string& why) {
+  if (!unauthenticated_.empty()) refuse(*unauthenticated_.begin(), why);
 }
 
 void Server::Loop::on_event(Number number, uint32_t events, Time now) {
-  const auto found = peers_.find(number);
-  if (found == peers_.end()) return;  // closed in this turn
-  Peer& peer = *found->second;
+  const auto found = connections_.find(number);
+  if (found == connections_.end()) return;  // closed in this turn
+  Connection& connection = *found->second;
   try {
-    if ((events & EPOLLOUT) != 0 && !peer.write_some()) return close(number);
+    if ((events & EPOLLOUT) != 0 && !connection.write_some())
+      return close(number);
     if ((events & EPOLLIN) != 0) {
-      if (!peer.read_some()) return close(number);
-      read_requests(number, peer, now);
+      if (!connection.read_some()) return close(number);
+      read_requests(number, connection, now);
     } else if ((events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0) {
       return close(number);
     }
-    attend(number, peer);
+    attend(number, connection);
   } catch (const std::exception& error) {
     refuse(number, reason_of(error));
   }
 }
 
-void Server::Loop::attend(Number number, Peer& peer) {
-  if (!peer.write_some()) return close(number);
-  if (peer.stage == Peer::Stage::kLeaving && !peer.has_output()) {
+void Server::Loop::attend(Number number, Connection& connection) {
+  if (!connection.write_some()) return close(number);
+  if (connection.stage == Connection::Stage::kLeaving &&
+      !connection.has_output()) {
     return close(number);
   }
   // While it waits, or doesn't take its reply, nothing more is read of it; that
   // it is gone is noticed.
   uint32_t events = EPOLLRDHUP;
-  if (peer.has_output()) {
+  if (connection.has_output()) {
     events |= EPOLLOUT;
-  } else if (!peer.waiting) {
+  } else if (!connection.waiting) {
     events |= EPOLLIN;
   }
-  if (events == peer.watched_events) return;
-  peer.watched_events = events;
-  watch(epoll_.get(), EPOLL_CTL_MOD, peer.fd(), events, number);
+  if (events == connection.watched_events) return;
+  connection.watched_events = events;
+  watch(epoll_.get(), EPOLL_CTL_MOD, connection.fd(), events, number);
 }
 
 void Server::Loop::close_late(Time now) {
-  while (!strangers_.empty() &&
-         peers_.at(*strangers_.begin())->since() + options_.handshake_time <=
+  while (!unauthenticated_.empty() &&
+         connections_.at(*unauthenticated_.begin())->since() +
+                 options_.handshake_time <=
              now) {
-    refuse(*strangers_.begin(), "no handshake in time");
+    refuse(*unauthenticated_.begin(), "no handshake in time");
   }
   while (!waiters_.empty() && waiters_.begin()->first <= now) {
     const Number number = waiters_.begin()->second;
-    end_wait(number, *peers_.at(number), {.status = Status::kTimeout});
+    end_wait(number, *connections_.at(number), {.status = Status::kTimeout});
   }
 }
 
 void Server::Loop::close_stale_workers() {
   std::vector<Number> stale;
-  for (const auto& [number, peer] : peers_) {
-    const bool is_in = peer->stage == Peer::Stage::kOpen;
-    if (is_in && keeper_.door.is_stale(peer->who)) stale.push_back(number);
+  for (const auto& [number, connection] : connections_) {
+    const bool is_in = connection->stage == Connection::Stage::kOpen;
+    if (is_in && service_.admissions.is_stale(connection->who))
+      stale.push_back(number);
   }
   for (const Number number : stale) close(number);
 }
 
 void Server::Loop::refuse(Number number, const std::string& why) {
-  const Peer& peer = *peers_.at(number);
-  refusals_.add(peer.stage == Peer::Stage::kOpen
-                    ? peer.who.text() + " at " + peer.address()
-                    : peer.address(),
+  const Connection& connection = *connections_.at(number);
+  refusals_.add(connection.stage == Connection::Stage::kOpen
+                    ? connection.who.text() + " at " + connection.address()
+                    : connection.address(),
                 why);
   close(number);
 }
 
 void Server::Loop::close(Number number) {
-  const auto found = peers_.find(number);
-  Peer& peer = *found->second;
-  if (peer.waiting) waiters_.erase({peer.deadline, number});
-  if (peer.stage == Peer::Stage::kOpen && keeper_.leave(peer.who)) {
-    is_will_done_ = true;
+  const auto found = connections_.find(number);
+  Connection& connection = *found->second;
+  if (connection.waiting) waiters_.erase({connection.deadline, number});
+  if (connection.stage == Connection::Stage::kOpen &&
+      service_.leave(connection.who)) {
+    has_new_last_wills_ = true;
   }
-  strangers_.erase(number);
-  peers_.erase(found);
+  unauthenticated_.erase(number);
+  connections_.erase(found);
 }
 
-void Server::Loop::read_requests(Number number, Peer& peer, Time now) {
+void Server::Loop::read_requests(Number number, Connection& connection,
+                                 Time now) {
   std::string body;
-  while (peer.stage != Peer::Stage::kLeaving && !peer.waiting &&
-         !peer.has_output() && peer.next_frame(body)) {
-    on_frame(number, peer, body, now);
-    if (!peer.write_some()) {
+  while (connection.stage != Connection::Stage::kLeaving &&
+         !connection.waiting && !connection.has_output() &&
+         connection.next_frame(body)) {
+    on_frame(number, connection, body, now);
+    if (!connection.write_some()) {
       throw CommError(
           {.code = ErrorCode::kStoreUnreachable, .what = "it is gone"});
     }
   }
 }
 
-void Server::Loop::on_frame(Number number, Peer& peer, const std::string& body,
-                            Time now) {
-  switch (peer.stage) {
-    case Peer::Stage::kHello:
-      return on_hello(peer, body);
-    case Peer::Stage::kProof:
-      return on_proof(number, peer, body);
-    case Peer::Stage::kOpen:
+void Server::Loop::on_frame(Number number, Connection& connection,
+                            const std::string& body, Time now) {
+  switch (connection.stage) {
+    case Connection::Stage::kHello:
+      return on_hello(connection, body);
+    case Connection::Stage::kProof:
+      return on_proof(number, connection, body);
+    case Connection::Stage::kOpen:
       return on_request(
-          number, peer,
-          decode_request(peer.session->open(body), options_.limits), now);
-    case Peer::Stage::kLeaving:
+          number, connection,
+          decode_request(connection.session->open(body), options_.limits), now);
+    case Connection::Stage::kLeaving:
       return;
   }
 }
 
-void Server::Loop::on_hello(Peer& peer, const std::string& body) {
+void Server::Loop::on_hello(Connection& connection, const std::string& body) {
   const Hello hello = decode_hello(body);
   const std::string challenge = encode(Challenge{.nonce = random_nonce()});
-  peer.put_frame(challenge);
+  connection.put_frame(challenge);
   if (hello.version != kProtocolVersion) {
     // It reads in the challenge which version is spoken here.
-    peer.stage = Peer::Stage::kLeaving;
+    connection.stage = Connection::Stage::kLeaving;
     return;
   }
-  peer.who = hello.identity;
-  peer.handshake.emplace(options_.secret.key_of(peer.who), body, challenge);
-  peer.stage = Peer::Stage::kProof;
+  connection.who = hello.identity;
+  connection.handshake.emplace(options_.secret.key_of(connection.who), body,
+                               challenge);
+  connection.stage = Connection::Stage::kProof;
 }
 
-void Server::Loop::on_proof(Number number, Peer& peer,
+void Server::Loop::on_proof(Number number, Connection& connection,
                             const std::string& body) {
-  if (!peer.handshake->is_proof(body)) {
-    refusals_.add(peer.address(), "it does not know the job's secret");
-    peer.put_frame(encode_wrong_proof());
-    peer.stage = Peer::Stage::kLeaving;
+  if (!connection.handshake->is_proof(body)) {
+    refusals_.add(connection.address(), "it does not know the job's secret");
+    connection.put_frame(encode_wrong_proof());
+    connection.stage = Connection::Stage::kLeaving;
     return;
   }
-  const Verdict verdict = keeper_.admit(peer.who);
-  peer.put_frame(peer.handshake->encode(verdict));
-  if (verdict.admission != Admission::kWelcome) {
-    refusals_.add(peer.who.text() + " at " + peer.address(), verdict.reason);
-    peer.stage = Peer::Stage::kLeaving;
+  const AdmissionReply admission_reply = service_.admit(connection.who);
+  connection.put_frame(connection.handshake->encode(admission_reply));
+  if (admission_reply.admission != Admission::kWelcome) {
+    refusals_.add(connection.who.text() + " at " + connection.address(),
+                  admission_reply.reason);
+    connection.stage = Connection::Stage::kLeaving;
     return;
   }
-  peer.session = peer.handshake->server_session();
-  peer.set_most_bytes(options_.limits.message_bytes());
-  peer.stage = Peer::Stage::kOpen;
-  strangers_.erase(number);
+  connection.session = connection.handshake->server_session();
+  connection.set_most_bytes(options_.limits.message_bytes());
+  connection.stage = Connection::Stage::kOpen;
+  unauthenticated_.erase(number);
 }
 
-void Server::Loop::on_request(Number number, Peer& peer, const Request& request,
-                              Time now) {
+void Server::Loop::on_request(Number number, Connection& connection,
+                              const Request& request, Time now) {
   const bool may_wait = request.operation == Operation::kGet ||
                         request.operation == Operation::kWait;
-  if (may_wait && !keeper_.has_all(peer.who, request)) {
+  if (may_wait && !service_.has_all(connection.who, request)) {
     if (request.wait_ms == 0) {
-      return peer.put_reply({.status = Status::kTimeout});
+      return connection.put_reply({.status = Status::kTimeout});
     }
-    peer.waiting = request;
-    peer.deadline = now + std::chrono::milliseconds(request.wait_ms);
-    waiters_.insert({peer.deadline, number});
+    connection.waiting = request;
+    connection.deadline = now + std::chrono::milliseconds(request.wait_ms);
+    waiters_.insert({connection.deadline, number});
     return;
   }
-  peer.put_reply(keeper_.answer(peer.who, request));
+  connection.put_reply(service_.answer(connection.who, request));
   switch (request.operation) {
     case Operation::kBeginRound:
       return close_stale_workers();
@@ -390,20 +402,23 @@ void Server::Loop::on_request(Number number, Peer& peer, const Request& request,
 void Server::Loop::wake_waiters() {
   std::vector<Number> ready;
   for (const auto& [deadline, number] : waiters_) {
-    const Peer& peer = *peers_.at(number);
-    if (keeper_.has_all(peer.who, *peer.waiting)) ready.push_back(number);
+    const Connection& connection = *connections_.at(number);
+    if (service_.has_all(connection.who, *connection.waiting))
+      ready.push_back(number);
   }
   for (const Number number : ready) {
-    Peer& peer = *peers_.at(number);
-    end_wait(number, peer, keeper_.answer(peer.who, *peer.waiting));
+    Connection& connection = *connections_.at(number);
+    end_wait(number, connection,
+             service_.answer(connection.who, *connection.waiting));
   }
 }
 
-void Server::Loop::end_wait(Number number, Peer& peer, const Reply& reply) {
-  waiters_.erase({peer.deadline, number});
-  peer.waiting.reset();
-  peer.put_reply(reply);
-  attend(number, peer);
+void Server::Loop::end_wait(Number number, Connection& connection,
+                            const Reply& reply) {
+  waiters_.erase({connection.deadline, number});
+  connection.waiting.reset();
+  connection.put_reply(reply);
+  attend(number, connection);
 }
 
 Server::Server(const ServerOptions& options,

@@ -17,7 +17,7 @@ struct ServerOptions {
   Limits limits;
   size_t most_connections = 8192;
   /// Connections whose handshake is under way; one more closes the oldest.
-  size_t most_strangers = 128;
+  size_t most_unauthenticated = 128;
   std::chrono::milliseconds handshake_time{3000};
 };
 

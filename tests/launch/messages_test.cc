@@ -41,8 +41,8 @@ class Job {
     return node;
   }
   void form_group(const Node& self) {
-    Muster group{.nodes = {self}};
-    muster(store, options, group, shortly);
+    Participants group{.nodes = {self}};
+    launch::form_group(store, options, group, shortly);
   }
 
   RunOptions options;
@@ -50,7 +50,7 @@ class Job {
   JobStore store{{.run_id = "job", .secret = store::JobSecret::random()},
                  endpoint,
                  listen_at(endpoint)};
-  const Patience shortly{0.1, kNeverStop};
+  const Deadline shortly{0.1, kNeverStop};
 };
 
 RunOptions with_taken_port() {
@@ -187,7 +187,8 @@ INSTANTIATE_TEST_SUITE_P(
                 "executable file, got one without permission to run; chmod +x "
                 "it; a script is run by its interpreter: `bash script.sh` "
                 "[process-start]"},
-        Message{"PortInUse", [] { meet(with_taken_port(), kNeverStop); },
+        Message{"PortInUse",
+                [] { join_rendezvous(with_taken_port(), kNeverStop); },
                 "[launch] the port of 127.0.0.1:* is in use; expected a free "
                 "port for the job's store, got another program that listens "
                 "there; leave --master-port out: a free one is taken "
@@ -196,7 +197,7 @@ INSTANTIATE_TEST_SUITE_P(
                 [] {
                   RunOptions options;
                   options.nodes = 2;
-                  meet(options, kNeverStop);
+                  join_rendezvous(options, kNeverStop);
                 },
                 "[launch] several nodes need a port that all of them know; "
                 "expected --master-addr and --master-port, got no port "

@@ -29,20 +29,20 @@ inline RunOptions two_nodes(const std::string& endpoint) {
   return options;
 }
 
-inline std::future<Meeting> meet_beside(const RunOptions& options) {
+inline std::future<Rendezvous> join_beside(const RunOptions& options) {
   return std::async(std::launch::async,
-                    [options] { return meet(options, never_stop); });
+                    [options] { return join_rendezvous(options, never_stop); });
 }
 
 /// Two agents that have met, in this process.
 struct Pair {
   Pair() {
     const auto options = two_nodes(free_endpoint());
-    auto beside = meet_beside(options);
-    meetings.push_back(meet(options, never_stop));
-    meetings.push_back(beside.get());
+    auto beside = join_beside(options);
+    agents.push_back(join_rendezvous(options, never_stop));
+    agents.push_back(beside.get());
   }
-  std::vector<Meeting> meetings;
+  std::vector<Rendezvous> agents;
 };
 
 }  // namespace lockstep::launch

@@ -29,7 +29,7 @@ class HostilePeers : public testing::Test {
   static ServerOptions options() {
     ServerOptions options;
     options.handshake_time = milliseconds(300);
-    options.most_strangers = 16;
+    options.most_unauthenticated = 16;
     return options;
   }
 
@@ -132,7 +132,8 @@ TEST_F(HostilePeers, AnswersCantBeForged) {
     client.receive_frame();
     client.send_frame(encode(Challenge{.nonce = random_nonce()}));
     client.receive_frame();
-    client.send_frame(Handshake(Key(random_nonce()), "", "").encode(Verdict{}));
+    client.send_frame(
+        Handshake(Key(random_nonce()), "", "").encode(AdmissionReply{}));
   });
   EXPECT_TRUE(
       is_error(error_of<CommError>([&] { Client(served_.of(agent(3), port)); }),

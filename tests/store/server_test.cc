@@ -167,14 +167,14 @@ TEST(Store, DoesTheWillOfAnAgentThatIsGone) {
   stays.set("gone/1", "mine");
   {
     Client first(served.of(agent(2)));
-    first.set_will("former", "1");
-    first.set_will("gone/2", "why");
-    EXPECT_THROW(first.set_will("gone/2", std::string(2000, 'x')),
+    first.set_last_will("former", "1");
+    first.set_last_will("gone/2", "why");
+    EXPECT_THROW(first.set_last_will("gone/2", std::string(2000, 'x')),
                  RequestRefused);
     // A connection that ends is not yet the agent.
     Client(served.of(agent(2))).get("x");
     Client thief(served.of(agent(3)));
-    thief.set_will("gone/1", "stolen");
+    thief.set_last_will("gone/1", "stolen");
     EXPECT_EQ(stays.get("gone/2"), std::nullopt);
   }
   EXPECT_EQ(stays.get("gone/2", seconds(30)), "why");
@@ -183,7 +183,7 @@ TEST(Store, DoesTheWillOfAnAgentThatIsGone) {
   served.server().begin_round(0, 2);
   Client rank(served.of(worker(0)));
   EXPECT_TRUE(
-      is_error(error_of<RequestRefused>([&] { rank.set_will("a", "b"); }),
+      is_error(error_of<RequestRefused>([&] { rank.set_last_will("a", "b"); }),
                ErrorCode::kStoreRefused, {worker(0).text()}));
 }
 

@@ -23,20 +23,20 @@ namespace {
 // Workers that are about to wait don't wake the agent.
 constexpr int kHurryMs = 5;
 // Beyond the wait for other nodes: back-off, graces and reports.
-constexpr double kAgentsPatienceS = 300;
+constexpr double kAgentsTimeoutS = 300;
 // Workers that offer memory for snapshots don't wake it either.
 constexpr double kLongestSleepS = 1;
 constexpr double kReapEveryS = 5;
 // The end of the rank that others miss is seen sooner than that.
-constexpr double kBlamePatienceS = 1;
+constexpr double kBlameTimeoutS = 1;
 // Once all writers are gone, their pipes are at their end. Only a process that
 // can't be killed keeps one open.
-constexpr double kDrainPatienceS = 2;
+constexpr double kDrainTimeoutS = 2;
 constexpr int kDrainPollMs = 100;
 // A reader that stands still may not hold up who asked us to end.
-constexpr double kConsolePatienceS = 5;
+constexpr double kConsoleTimeoutS = 5;
 constexpr int kPollMs = 20;
-constexpr double kSharePatienceS = 5;  // beyond the grace of other nodes
+constexpr double kShareTimeoutS = 5;  // beyond the grace of other nodes
 
 // A scheduler that wants the machine back would not be pleased by a restart.
 Notice notice_of(const Failure& first) {
@@ -72,9 +72,9 @@ bool was_preempted(const std::vector<Failure>& failures) {
 }  // namespace
 
 Agent::Agent(const RunOptions& options, const std::vector<std::string>& command,
-             Meeting& meeting, SignalWatch& signals)
+             Rendezvous& rendezvous, SignalWatch& signals)
     : options_(options),
-      meeting_(meeting),
+      rendezvous_(rendezvous),
       signals_(signals),
       out_(STDOUT_FILENO),
       err_(STDERR_FILENO),
@@ -82,7 +82,7 @@ Agent::Agent(const RunOptions& options, const std::vector<std::string>& command,
       block_(control::ControlBlock::create(options.workers)),
       snapshots_(block_),
       team_(options, command, logs_, block_, out_, err_),
-      attempt_(meeting.attempt) {
+      attempt_(rendezvous.attempt) {
   if (!options.redirects.is_none() || !options.tee.is_none()) logs_.keep();
   begin_attempt();
 }
@@ -99,31 +99,31 @@ void Agent::begin_attempt() {
   const bool may_go_on = has_restarts_left() || options_.is_elastic();
   block_.header().may_wait = may_go_on ? 1 : 0;
   block_.header().wait_limit_s.store(
-      static_cast<uint32_t>(options_.join_timeout_s + kAgentsPatienceS));
+      static_cast<uint32_t>(options_.join_timeout_s + kAgentsTimeoutS));
   if (attempt_ > 0) logs_.begin_attempt(attempt_);
-  const Endpoint master = begin_round(meeting_, options_, attempt_);
-  hand_out_keys(meeting_, block_, attempt_);
-  team_.begin(meeting_.group, master, attempt_);
+  const Endpoint master = begin_round(rendezvous_, options_, attempt_);
+  grant_store_access(rendezvous_, block_, attempt_);
+  team_.begin(rendezvous_.group, master, attempt_);
   begin_peer_watch();
 }
 
 void Agent::begin_peer_watch() {
-  const Group& group = meeting_.group;
+  const Group& group = rendezvous_.group;
   if (group.nodes.size() == 1 && !options_.is_elastic()) return;
   const bool has_room =
       group.nodes.size() < static_cast<size_t>(options_.nodes);
   const PeerWatchOptions options{.keep_alive_s = options_.keep_alive_s,
                                  .is_elastic = options_.is_elastic(),
                                  .expects_nodes = options_.is_elastic() &&
-                                                  meeting_.serves_store &&
+                                                  rendezvous_.serves_store &&
                                                   has_room};
-  peers_ = std::make_unique<PeerWatch>(meeting_, options);
+  peers_ = std::make_unique<PeerWatch>(rendezvous_, options);
 }
 
 int Agent::run() {
   for (;;) {
     watch_workers();
-    team_.end_leftovers();
+    team_.kill_leftovers();
     team_.note_ends();
     drain();
     const SharedEnd end = end_attempt();
@@ -133,7 +133,7 @@ int Agent::run() {
     ++attempt_;
     if (end.notice.is_fault) ++restarts_;
     const bool goes_on = wait_before_restart(decision.delay_s) &&
-                         (!options_.is_elastic() || meet_again(end));
+                         (!options_.is_elastic() || join_next_attempt(end));
     if (!goes_on) return conclude(end.failures);
     begin_attempt();
     if (end.notice.is_fault) faults_.recovered(Moment::now().steady_s);
@@ -153,7 +153,7 @@ void Agent::watch_workers() {
     snapshots_.look();
     if (!team_.is_at_work() && is_job_over()) return;
     if (!team_.is_alive() && !has_told_done && peers_) {
-      peers_->tell_done();
+      peers_->announce_done();
       has_told_done = true;
     }
     handle(Tick());
@@ -176,13 +176,13 @@ void Agent::check_waiting() {
   team_.note_waits();
   if (team_.count_waiting() == 0 || state_.is_ending()) return;
   if (!since_waiting_) since_waiting_.emplace();
-  if (since_waiting_->seconds() < kBlamePatienceS) return;
+  if (since_waiting_->seconds() < kBlameTimeoutS) return;
   for (const Worker& worker : team_.workers()) {
     if (!worker.waits) continue;
     handle(WorkersFailed{
         {.why = fmt::format(
              "rank {} on {} gave up: {}", worker.rank,
-             meeting_.group.self().host,
+             rendezvous_.group.self().host,
              printable(shm::text_of(team_.slot_of(worker).reason), 400)),
          .may_restart = true}});
     return;
@@ -227,10 +227,10 @@ bool Agent::is_job_over() const {
   return team_.count_waiting() == 0 && (!peers_ || state_.are_peers_done);
 }
 
-bool Agent::meet_again(const SharedEnd& end) {
+bool Agent::join_next_attempt(const SharedEnd& end) {
   struct Stopped {};
   try {
-    launch::meet_again(meeting_, options_, end.staying, attempt_, [this] {
+    next_rendezvous(rendezvous_, options_, end.staying, attempt_, [this] {
       if (is_asked_to_end()) throw Stopped();
       wait_for_events(/*timeout_ms=*/0);
     });
@@ -278,8 +278,8 @@ bool Agent::wait_for_events(int timeout_ms) {
 
 // Nothing of a former attempt may be taken for news.
 void Agent::use_keys_of_attempt() {
-  meeting_.store.set_prefix(
-      fmt::format("{}attempt {}/", meeting_.prefix, attempt_));
+  rendezvous_.store.set_prefix(
+      fmt::format("{}attempt {}/", rendezvous_.prefix, attempt_));
 }
 
 void Agent::drain() {
@@ -298,8 +298,8 @@ void Agent::drain() {
     } else if (is_held_up) {
       const bool is_in_a_hurry =
           state_.requested_signal != 0 || state_.reason == EndReason::kOutput;
-      if (is_in_a_hurry && idle.seconds() > kConsolePatienceS) return;
-    } else if (idle.seconds() > kDrainPatienceS) {
+      if (is_in_a_hurry && idle.seconds() > kConsoleTimeoutS) return;
+    } else if (idle.seconds() > kDrainTimeoutS) {
       for (Worker& worker : team_.workers()) {
         if (worker.process.is_running()) continue;
         worker.out.finish();
@@ -311,7 +311,7 @@ void Agent::drain() {
 
 void Agent::handle(const AgentEvent& event) {
   const AgentContext context{.now_s = Moment::now().steady_s,
-                             .host = meeting_.group.self().host,
+                             .host = rendezvous_.group.self().host,
                              .has_restarts_left = has_restarts_left(),
                              .may_leave = may_leave(),
                              .grace_s = options_.grace_s};
@@ -319,7 +319,7 @@ void Agent::handle(const AgentEvent& event) {
   state_ = std::move(state);
   announce(actions.announcement);
   if (actions.signal != 0) team_.send(actions.signal, actions.targets);
-  if (actions.tells_peers && peers_) peers_->tell(state_.notice);
+  if (actions.tells_peers && peers_) peers_->announce_end(state_.notice);
 }
 
 void Agent::announce(Announcement announcement) {
@@ -354,14 +354,14 @@ bool Agent::has_restarts_left() const {
 
 // The others can do without this node and its store.
 bool Agent::may_leave() const {
-  const auto others = static_cast<int>(meeting_.group.nodes.size()) - 1;
-  return options_.is_elastic() && !meeting_.serves_store &&
+  const auto others = static_cast<int>(rendezvous_.group.nodes.size()) - 1;
+  return options_.is_elastic() && !rendezvous_.serves_store &&
          others >= options_.min_nodes;
 }
 
 std::vector<Failure> Agent::own_failures() const {
-  AttemptFacts attempt{.node_rank = meeting_.group.node_rank,
-                       .host = meeting_.group.self().host,
+  AttemptFacts attempt{.node_rank = rendezvous_.group.node_rank,
+                       .host = rendezvous_.group.self().host,
                        .began_s = began_.steady_s,
                        .keeps_logs = logs_.is_kept()};
   if (state_.is_ending()) {
@@ -378,9 +378,9 @@ SharedEnd Agent::end_attempt() {
   if (!peers_) return end;
   peers_.reset();
   if (!state_.is_ending()) return end;
-  if (state_.is_leaving) tell_leaving(meeting_);
-  return share_failures(meeting_, state_.notice, std::move(end.failures),
-                        grace_s(state_, options_.grace_s) + kSharePatienceS);
+  if (state_.is_leaving) announce_leaving(rendezvous_);
+  return share_failures(rendezvous_, state_.notice, std::move(end.failures),
+                        grace_s(state_, options_.grace_s) + kShareTimeoutS);
 }
 
 Decision Agent::decide(const SharedEnd& end) {
@@ -402,9 +402,9 @@ Decision Agent::decide(const SharedEnd& end) {
   const bool restarts = end.notice.may_restart && is_allowed &&
                         (end.is_complete || options_.is_elastic()) &&
                         state_.reason != EndReason::kOutput;
-  // Clocks, limits and patience may differ from node to node.
+  // Clocks, limits and deadline may differ from node to node.
   return decide_together(
-      meeting_,
+      rendezvous_,
       {.restarts = restarts, .delay_s = is_fault ? faults_.delay_s() : 0},
       options_.is_elastic());
 }
@@ -448,11 +448,11 @@ bool Agent::wait_before_restart(double delay_s) {
   }
   // Where nodes come and go, the others miss this one in the next attempt, and
   // go on without it.
-  if (options_.is_elastic() && !meeting_.serves_store) return false;
+  if (options_.is_elastic() && !rendezvous_.serves_store) return false;
   // The others are about to begin the next attempt, and hear of it there.
-  if (meeting_.group.nodes.size() > 1) {
+  if (rendezvous_.group.nodes.size() > 1) {
     use_keys_of_attempt();
-    share_failures(meeting_, state_.notice, {}, /*patience_s=*/0);
+    share_failures(rendezvous_, state_.notice, {}, /*timeout_s=*/0);
   }
   return false;
 }
@@ -465,13 +465,14 @@ void Agent::end_waiting() {
     handle(Tick());
     wait_for_events(kPollMs);
   }
-  team_.end_leftovers();
+  team_.kill_leftovers();
   drain();
 }
 
 int Agent::conclude(const std::vector<Failure>& failures) {
   end_waiting();
-  if (meeting_.group.nodes.size() > 1) leave(meeting_, state_.notice.lost_node);
+  if (rendezvous_.group.nodes.size() > 1)
+    leave(rendezvous_, state_.notice.lost_node);
   err_.add(faults_.text());
   if (faults_.is_stuck()) err_.add(faults_.why_stuck());
   const Failure* root = root_cause(failures);

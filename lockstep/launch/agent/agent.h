@@ -9,7 +9,7 @@
 #include "lockstep/control/control_block.h"
 #include "lockstep/control/snapshot_memory.h"
 #include "lockstep/launch/agent/agent_state.h"
-#include "lockstep/launch/agent/farewell.h"
+#include "lockstep/launch/agent/agreement.h"
 #include "lockstep/launch/agent/peer_watch.h"
 #include "lockstep/launch/agent/signal_watch.h"
 #include "lockstep/launch/failure/clock.h"
@@ -32,7 +32,7 @@ namespace lockstep::launch {
 class Agent {
  public:
   Agent(const RunOptions& options, const std::vector<std::string>& command,
-        Meeting& meeting, SignalWatch& signals);
+        Rendezvous& rendezvous, SignalWatch& signals);
 
   /// Returns the exit code: 0, 1 if a worker failed, 128 and the signal's
   /// number if a signal ended the job.
@@ -64,7 +64,7 @@ class Agent {
   void report_restart(const SharedEnd& end, double delay_s);
   // These return false if a signal came.
   bool wait_before_restart(double delay_s);
-  bool meet_again(const SharedEnd& end);
+  bool join_next_attempt(const SharedEnd& end);
   void end_waiting();
   int conclude(const std::vector<Failure>& failures);
   int exit_code(const std::vector<Failure>& failures) const;
@@ -79,7 +79,7 @@ class Agent {
   std::vector<Failure> own_failures() const;
 
   const RunOptions& options_;
-  Meeting& meeting_;
+  Rendezvous& rendezvous_;
   SignalWatch& signals_;
   Console out_;
   Console err_;

@@ -18,7 +18,7 @@ namespace {
 
 constexpr auto kInterval = std::chrono::milliseconds(200);
 
-std::string beat_key(size_t node_rank) {
+std::string heartbeat_key(size_t node_rank) {
   return fmt::format("beat/{}", node_rank);
 }
 
@@ -29,17 +29,17 @@ std::string done_key(size_t node_rank) {
 }  // namespace
 
 // A node's counter, and since when it stands still.
-struct PeerWatch::Beat {
+struct PeerWatch::Heartbeat {
   std::string count;
   Stopwatch since;
 };
 
-PeerWatch::PeerWatch(Meeting& meeting, const PeerWatchOptions& options)
-    : meeting_(meeting),
-      store_(meeting.store),
+PeerWatch::PeerWatch(Rendezvous& rendezvous, const PeerWatchOptions& options)
+    : rendezvous_(rendezvous),
+      store_(rendezvous.store),
       options_(options),
       event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      beats_(meeting.group.nodes.size()),
+      heartbeats_(rendezvous.group.nodes.size()),
       thread_([this] { watch(); }) {}
 
 PeerWatch::~PeerWatch() {
@@ -58,15 +58,15 @@ PeerNews PeerWatch::take_news() {
   return news_;
 }
 
-void PeerWatch::tell_done() {
+void PeerWatch::announce_done() {
   const std::lock_guard lock(mutex_);
   is_done_ = true;
   wake_.notify_all();
 }
 
-void PeerWatch::tell(const Notice& notice) {
+void PeerWatch::announce_end(const Notice& notice) {
   const std::lock_guard lock(mutex_);
-  if (!own_) own_ = notice;
+  if (!own_notice_) own_notice_ = notice;
   wake_.notify_all();
 }
 
@@ -95,7 +95,7 @@ void PeerWatch::exchange() {
   bool is_done = false;
   {
     const std::lock_guard lock(mutex_);
-    own = own_;
+    own = own_notice_;
     is_done = is_done_;
   }
   std::optional<std::string> failure;
@@ -105,7 +105,7 @@ void PeerWatch::exchange() {
     failure = store_.get("failed");
   }
   if (is_done && !has_told_done_) {
-    store_.set(done_key(static_cast<size_t>(meeting_.group.node_rank)), "1");
+    store_.set(done_key(static_cast<size_t>(rendezvous_.group.node_rank)), "1");
     has_told_done_ = true;
   }
   const bool all_done = are_all_done();
@@ -115,33 +115,33 @@ void PeerWatch::exchange() {
     news_.all_done = all_done;
   }
   if (failure || all_done) return;
-  check_beats();
+  check_heartbeats();
   check_members();
 }
 
 bool PeerWatch::are_all_done() {
   std::vector<std::string> all;
-  for (size_t node = 0; node < beats_.size(); ++node) {
+  for (size_t node = 0; node < heartbeats_.size(); ++node) {
     all.push_back(done_key(node));
   }
   return store_.has_all(all);
 }
 
-void PeerWatch::check_beats() {
-  const auto self = static_cast<size_t>(meeting_.group.node_rank);
-  store_.set(beat_key(self), std::to_string(++own_beats_));
-  for (size_t node = 0; node < beats_.size(); ++node) {
+void PeerWatch::check_heartbeats() {
+  const auto self = static_cast<size_t>(rendezvous_.group.node_rank);
+  store_.set(heartbeat_key(self), std::to_string(++own_heartbeats_));
+  for (size_t node = 0; node < heartbeats_.size(); ++node) {
     if (node == self) continue;
-    Beat& beat = beats_[node];
-    const auto count = store_.get(beat_key(node)).value_or("");
-    if (count != beat.count) {
-      beat.count = count;
-      beat.since.restart();
+    Heartbeat& heartbeat = heartbeats_[node];
+    const auto count = store_.get(heartbeat_key(node)).value_or("");
+    if (count != heartbeat.count) {
+      heartbeat.count = count;
+      heartbeat.since.restart();
     }
     std::string how;
-    if (store_.has_all({meeting_.gone_key(static_cast<int>(node))})) {
+    if (store_.has_all({rendezvous_.gone_key(static_cast<int>(node))})) {
       how = "has ended without a word";
-    } else if (beat.since.seconds() > options_.keep_alive_s) {
+    } else if (heartbeat.since.seconds() > options_.keep_alive_s) {
       how = fmt::format(
           "said nothing for {:g} s: its agent or the network is gone",
           options_.keep_alive_s);
@@ -150,7 +150,7 @@ void PeerWatch::check_beats() {
     // Who has seen that all are done may be gone by now.
     if (are_all_done()) return;
     publish({.why = fmt::format("node {}, {}, {}", node,
-                                meeting_.group.nodes[node].text(), how),
+                                rendezvous_.group.nodes[node].text(), how),
              .may_restart = options_.is_elastic,
              .lost_node = static_cast<int>(node)});
     return;
@@ -159,8 +159,8 @@ void PeerWatch::check_beats() {
 
 void PeerWatch::check_members() {
   if (!options_.expects_nodes) return;
-  const auto members = store_.add(meeting_.key(kMembersKey), 0);
-  if (members > meeting_.known_members) {
+  const auto members = store_.add(rendezvous_.key(kMembersKey), 0);
+  if (members > rendezvous_.known_members) {
     publish({.why = "another node has come",
              .may_restart = true,
              .is_fault = false});

@@ -36,7 +36,7 @@ struct PeerWatchOptions {
 /// one that says nothing for keep_alive_s is lost.
 class PeerWatch {
  public:
-  PeerWatch(Meeting& meeting, const PeerWatchOptions& options);
+  PeerWatch(Rendezvous& rendezvous, const PeerWatchOptions& options);
   ~PeerWatch();
   PeerWatch(const PeerWatch&) = delete;
   PeerWatch& operator=(const PeerWatch&) = delete;
@@ -46,18 +46,18 @@ class PeerWatch {
   PeerNews take_news();
 
   /// Tell the others, soon.
-  void tell_done();
-  void tell(const Notice& notice);
+  void announce_done();
+  void announce_end(const Notice& notice);
 
  private:
   void watch();
   void exchange();
   bool are_all_done();
-  void check_beats();
+  void check_heartbeats();
   void check_members();
   void publish(const Notice& notice);
 
-  Meeting& meeting_;  // of which nobody changes the group meanwhile
+  Rendezvous& rendezvous_;  // of which nobody changes the group meanwhile
   JobStore& store_;
   const PeerWatchOptions options_;
   FileDescriptor event_;
@@ -66,12 +66,12 @@ class PeerWatch {
   std::condition_variable wake_;
   bool is_stopped_ = false;
   bool is_done_ = false;
-  std::optional<Notice> own_;
+  std::optional<Notice> own_notice_;
   PeerNews news_;
 
-  struct Beat;
-  std::vector<Beat> beats_;  // the thread's own
-  int64_t own_beats_ = 0;
+  struct Heartbeat;
+  std::vector<Heartbeat> heartbeats_;  // the thread's own
+  int64_t own_heartbeats_ = 0;
   bool has_told_done_ = false;
   std::thread thread_;
 };

@@ -155,8 +155,8 @@ bool JobStore::has_all(std::vector<std::string> keys, double wait_s) {
   });
 }
 
-void JobStore::set_when_gone(const std::string& key) {
-  use([&](store::Client& client) { client.set_will(full(key), "1"); });
+void JobStore::set_last_will(const std::string& key) {
+  use([&](store::Client& client) { client.set_last_will(full(key), "1"); });
 }
 
 void JobStore::begin_round(int round, int world_size) {

@@ -55,7 +55,7 @@ class JobStore {
   std::string claim(const std::string& key, const std::string& value);
   /// Sets the key once this agent has ended, however it did; instead of the
   /// last one of which this was said.
-  void set_when_gone(const std::string& key);
+  void set_last_will(const std::string& key);
   /// Whether all of them are there, or come within `wait_s`.
   bool has_all(std::vector<std::string> keys, double wait_s = 0);
   /// Lets workers of this round in, and those of former rounds no more.

@@ -6,7 +6,7 @@
 namespace lockstep::launch {
 namespace {
 
-constexpr double kPatienceS = 60;
+constexpr double kTimeoutS = 60;
 constexpr const char* kKey = "master";
 
 // Free now: the worker opens it a moment later.
@@ -16,13 +16,14 @@ Endpoint with_free_port(const RunOptions& options, Endpoint endpoint) {
 }
 
 // By which name the workers of other nodes reach this one.
-std::string own_name(const Meeting& meeting, const RunOptions& options) {
-  if (meeting.serves_store) return meeting.store.endpoint().host;
+std::string own_name(const Rendezvous& rendezvous, const RunOptions& options) {
+  if (rendezvous.serves_store) return rendezvous.store.endpoint().host;
   if (!options.local_addr.empty()) return options.local_addr;
-  return meeting.store.own_host();
+  return rendezvous.store.own_host();
 }
 
-Endpoint choose(const Meeting& meeting, const RunOptions& options, int round) {
+Endpoint choose(const Rendezvous& rendezvous, const RunOptions& options,
+                int round) {
   if (is_master_port_for_workers(options)) {
     // Lockstep's programs don't use it: no reason to end a job that goes on.
     if (round > 0 && options.master_port != 0) {
@@ -33,7 +34,7 @@ Endpoint choose(const Meeting& meeting, const RunOptions& options, int round) {
   // Where exactly it listens is the program's own affair; the port is what
   // must be free, and it is most likely so if it is on loopback.
   const int port = with_free_port(options, {"127.0.0.1", 0}).port;
-  return {own_name(meeting, options), port};
+  return {own_name(rendezvous, options), port};
 }
 
 }  // namespace
@@ -48,16 +49,18 @@ void check_master_port(const RunOptions& options) {
   with_free_port(options, {options.master_addr, options.master_port});
 }
 
-Endpoint begin_round(Meeting& meeting, const RunOptions& options, int round) {
-  meeting.store.begin_round(round, meeting.group.world_size());
-  if (meeting.group.nodes.size() == 1) return choose(meeting, options, round);
-  if (meeting.group.node_rank == 0) {
-    const Endpoint master = choose(meeting, options, round);
-    meeting.store.set(kKey, master.text());
+Endpoint begin_round(Rendezvous& rendezvous, const RunOptions& options,
+                     int round) {
+  rendezvous.store.begin_round(round, rendezvous.group.world_size());
+  if (rendezvous.group.nodes.size() == 1)
+    return choose(rendezvous, options, round);
+  if (rendezvous.group.node_rank == 0) {
+    const Endpoint master = choose(rendezvous, options, round);
+    rendezvous.store.set(kKey, master.text());
     return master;
   }
   const auto text =
-      meeting.store.get_unless(meeting.gone_key(0), kKey, kPatienceS);
+      rendezvous.store.get_unless(rendezvous.gone_key(0), kKey, kTimeoutS);
   if (text) return parse_endpoint("MASTER_ADDR of node 0", *text, 0);
   throw LaunchError({.code = ErrorCode::kRendezvousFailed,
                      .what = "node 0 did not say where its workers meet",
@@ -66,16 +69,16 @@ Endpoint begin_round(Meeting& meeting, const RunOptions& options, int round) {
                      .fix = "see what its agent says"});
 }
 
-void hand_out_keys(const Meeting& meeting, const control::ControlBlock& block,
-                   int round) {
-  const Endpoint& address = meeting.store.address();
+void grant_store_access(const Rendezvous& rendezvous,
+                        const control::ControlBlock& block, int round) {
+  const Endpoint& address = rendezvous.store.address();
   for (int local_rank = 0; local_rank < block.workers(); ++local_rank) {
     control::StoreAccess& access = block.slot(local_rank).store;
-    const int rank = meeting.group.first_rank() + local_rank;
+    const int rank = rendezvous.group.first_rank() + local_rank;
     access.host.fill(0);
     shm::set_text(access.host, address.host);
     access.port = address.port;
-    access.key = meeting.store.worker_key(rank, round).bytes();
+    access.key = rendezvous.store.worker_key(rank, round).bytes();
   }
 }
 

@@ -18,12 +18,13 @@ void check_master_port(const RunOptions& options);
 /// Lets the round's workers into the store, and returns where its rank 0 is to
 /// serve its own: a free port of node 0, which its agent tells the others, or
 /// the one that the user wants. Under keys of this attempt. Throws LaunchError.
-Endpoint begin_round(Meeting& meeting, const RunOptions& options, int round);
+Endpoint begin_round(Rendezvous& rendezvous, const RunOptions& options,
+                     int round);
 
 /// Tells each worker of this node, in its line of the block, where the store
 /// is, and the key that lets it in, in this round alone.
-void hand_out_keys(const Meeting& meeting, const control::ControlBlock& block,
-                   int round);
+void grant_store_access(const Rendezvous& rendezvous,
+                        const control::ControlBlock& block, int round);
 
 [[noreturn]] void throw_port_in_use(const RunOptions& options,
                                     const Endpoint& endpoint);

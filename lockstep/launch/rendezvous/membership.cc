@@ -101,19 +101,21 @@ bool is_among(const std::vector<Node>& nodes, int member) {
 }
 
 // Adds those that have come since, in their order.
-void take_new(JobStore& store, const RunOptions& options, Muster& muster) {
+void add_newcomers(JobStore& store, const RunOptions& options,
+                   Participants& participants) {
   const int count = count_members(store);
   const auto most = static_cast<size_t>(options.nodes);
-  for (; muster.known < count && muster.nodes.size() < most; ++muster.known) {
-    if (is_among(muster.nodes, muster.known)) continue;
-    const auto node = find_member(store, muster.known);
-    if (node) muster.nodes.push_back(*node);
+  for (; participants.known < count && participants.nodes.size() < most;
+       ++participants.known) {
+    if (is_among(participants.nodes, participants.known)) continue;
+    const auto node = find_member(store, participants.known);
+    if (node) participants.nodes.push_back(*node);
   }
 }
 
 // Those that want a node rank get it, the others the free ones in the order in
 // which they came.
-std::vector<Node> in_order_of_rank(std::vector<Node> nodes) {
+std::vector<Node> assign_node_ranks(std::vector<Node> nodes) {
   std::sort(nodes.begin(), nodes.end(),
             [](const Node& a, const Node& b) { return a.member < b.member; });
   std::vector<std::optional<Node>> ranks(nodes.size());
@@ -171,7 +173,7 @@ void register_member(JobStore& store, const RunOptions& options, Node& self) {
       (options.node_rank || options.backend == Backend::kStatic);
   if (wants_rank) self.wanted_rank = options.node_rank.value_or(0);
   self.member = static_cast<int>(store.add(kMembersKey, 1)) - 1;
-  store.set_when_gone(gone_key(self.member));
+  store.set_last_will(gone_key(self.member));
   if (wants_rank) claim_rank(store, options, self);
   store.set(member_key(self.member), to_json(self).dump());
 }
@@ -180,40 +182,40 @@ int count_members(JobStore& store) {
   return static_cast<int>(store.add(kMembersKey, 0));
 }
 
-void muster(JobStore& store, const RunOptions& options, Muster& muster,
-            const Patience& patience) {
-  const auto staying = static_cast<int64_t>(muster.nodes.size());
+void form_group(JobStore& store, const RunOptions& options,
+                Participants& participants, const Deadline& deadline) {
+  const auto staying = static_cast<int64_t>(participants.nodes.size());
   std::optional<Stopwatch> enough;
   for (;;) {
     // Those that stay were heard a moment ago.
     const auto lost = std::remove_if(
-        muster.nodes.begin() + staying, muster.nodes.end(),
+        participants.nodes.begin() + staying, participants.nodes.end(),
         [&](const Node& node) { return is_gone(store, node.member); });
-    muster.nodes.erase(lost, muster.nodes.end());
-    take_new(store, options, muster);
-    const auto nodes = static_cast<int>(muster.nodes.size());
+    participants.nodes.erase(lost, participants.nodes.end());
+    add_newcomers(store, options, participants);
+    const auto nodes = static_cast<int>(participants.nodes.size());
     if (nodes >= options.fewest_nodes()) {
       if (!enough) enough.emplace();
       // Who is lost should not cost those that are left a long wait.
       const bool is_late =
-          muster.attempt > 0 || enough->seconds() > options.last_call_s;
+          participants.attempt > 0 || enough->seconds() > options.last_call_s;
       if (nodes == options.nodes || is_late) break;
     } else {
       enough.reset();
     }
     check_refused(store, options);
-    patience.pause(
-        too_few(options, "too few nodes came", text_of(muster.nodes)));
+    deadline.pause_or_throw(
+        too_few(options, "too few nodes came", text_of(participants.nodes)));
   }
-  muster.nodes = in_order_of_rank(std::move(muster.nodes));
+  participants.nodes = assign_node_ranks(std::move(participants.nodes));
   json entries = json::array();
-  for (const Node& node : muster.nodes) entries.push_back(to_json(node));
-  store.set(group_key(muster.attempt), entries.dump());
-  store.set(kLatest, std::to_string(muster.attempt));
+  for (const Node& node : participants.nodes) entries.push_back(to_json(node));
+  store.set(group_key(participants.attempt), entries.dump());
+  store.set(kLatest, std::to_string(participants.attempt));
 }
 
 Group read_group(JobStore& store, const RunOptions& options, const Node& self,
-                 int attempt, const Patience& patience) {
+                 int attempt, const Deadline& deadline) {
   for (;;) {
     const auto group = find_group(store, attempt, self.member);
     if (group && group->node_rank >= 0) return *group;
@@ -223,12 +225,12 @@ Group read_group(JobStore& store, const RunOptions& options, const Node& self,
                          .got = "no word from it in time, as node 0 had it",
                          .fix = "start its agent again: it may come back"});
     }
-    patience.pause(too_few(options, "node 0 made no group", "none"));
+    deadline.pause_or_throw(too_few(options, "node 0 made no group", "none"));
   }
 }
 
 int wait_for_group(JobStore& store, const RunOptions& options, const Node& self,
-                   const Patience& patience) {
+                   const Deadline& deadline) {
   for (;;) {
     if (const auto latest = store.get(kLatest)) {
       const int attempt = std::atoi(latest->c_str());
@@ -244,7 +246,7 @@ int wait_for_group(JobStore& store, const RunOptions& options, const Node& self,
       }
     }
     check_refused(store, options);
-    patience.pause(
+    deadline.pause_or_throw(
         too_few(options, "this node was not taken into the job",
                 fmt::format("this one, {}. to come", self.member + 1)));
   }

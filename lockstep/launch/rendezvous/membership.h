@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "lockstep/launch/options/run_options.h"
+#include "lockstep/launch/rendezvous/deadline.h"
 #include "lockstep/launch/rendezvous/job_store.h"
 #include "lockstep/launch/rendezvous/node.h"
-#include "lockstep/launch/rendezvous/patience.h"
 
 // Which nodes a job has. Every agent that comes is a member, by a number of its
 // own; the one that serves the store decides who is in an attempt, and is in
@@ -29,7 +29,7 @@ void register_member(JobStore& store, const RunOptions& options, Node& self);
 int count_members(JobStore& store);
 
 /// Who takes part in an attempt.
-struct Muster {
+struct Participants {
   int attempt = 0;
   std::vector<Node> nodes{};  ///< of the attempt before, then of this one
   int known = 0;              ///< how many have come and were considered
@@ -40,19 +40,19 @@ struct Muster {
 /// Fewer are waited for, and with the first attempt more than the fewest for
 /// last_call_s. One that is gone is not taken. Throws LaunchError if too few
 /// come.
-void muster(JobStore& store, const RunOptions& options, Muster& muster,
-            const Patience& patience);
+void form_group(JobStore& store, const RunOptions& options,
+                Participants& participants, const Deadline& deadline);
 
 /// The group of `attempt`, as the node `self` sees it. Throws LaunchError if it
 /// is not in it, or if it is not made in time.
 Group read_group(JobStore& store, const RunOptions& options, const Node& self,
-                 int attempt, const Patience& patience);
+                 int attempt, const Deadline& deadline);
 
 /// The first attempt with `self` in it, for one that has just come. Throws
 /// LaunchError if none is made in time, or if none will be: the job has its
 /// nodes.
 int wait_for_group(JobStore& store, const RunOptions& options, const Node& self,
-                   const Patience& patience);
+                   const Deadline& deadline);
 
 /// Tells all that wait for the group of a job that needs all its nodes why
 /// there will be none.

@@ -66,20 +66,20 @@ std::string nnodes(int least, int most) {
                        : fmt::format("{}:{}", least, most);
 }
 
-// One agent on its way to the meeting.
+// One agent on its way to the rendezvous.
 class Joiner {
  public:
   Joiner(const RunOptions& options, const CheckStop& check_stop)
       : options_(options),
         endpoint_(endpoint_of(options)),
-        patience_(options.join_timeout_s, check_stop) {
+        deadline_(options.join_timeout_s, check_stop) {
     self_.host = options.local_addr.empty() ? host_name() : options.local_addr;
     self_.pid = ::getpid();
     self_.workers = options.workers;
     self_.role = options.role;
   }
 
-  Meeting join() {
+  Rendezvous join() {
     check_master_port(options_);
     const JobStoreOptions options{.run_id = options_.run_id,
                                   .secret = secret_of(options_, endpoint_),
@@ -88,14 +88,14 @@ class Joiner {
     check_job(store);
     store.set_prefix(prefix_of(options_.run_id));
     register_member(store, options_, self_);
-    Muster first{.attempt = 0, .nodes = {self_}, .known = 0};
+    Participants first{.attempt = 0, .nodes = {self_}, .known = 0};
     if (is_server_) {
-      muster(store, options_, first, patience_);
+      form_group(store, options_, first, deadline_);
     } else {
-      first.attempt = wait_for_group(store, options_, self_, patience_);
+      first.attempt = wait_for_group(store, options_, self_, deadline_);
     }
     return {
-        .group = read_group(store, options_, self_, first.attempt, patience_),
+        .group = read_group(store, options_, self_, first.attempt, deadline_),
         .attempt = first.attempt,
         .known_members = first.known,
         .store = std::move(store),
@@ -127,7 +127,7 @@ class Joiner {
       try {
         return {options, endpoint_};
       } catch (const store::Unreachable& error) {
-        patience_.pause(
+        deadline_.pause_or_throw(
             {.code = ErrorCode::kStoreUnreachable,
              .what = "nobody listens at " + endpoint_.text(),
              .expected = "node 0's agent at this address",
@@ -156,7 +156,7 @@ class Joiner {
     if (is_server_) store.set(kJobKey, mine.dump());
     std::optional<std::string> text;
     while (!(text = store.get(kJobKey))) {
-      patience_.pause(
+      deadline_.pause_or_throw(
           {.code = ErrorCode::kStoreProtocol,
            .what = "the store at " + endpoint_.text() + " tells no job"});
     }
@@ -184,37 +184,40 @@ class Joiner {
   Endpoint endpoint_;
   Node self_;
   bool is_server_ = false;
-  const Patience patience_;
+  const Deadline deadline_;
 };
 
 }  // namespace
 
-Meeting meet(const RunOptions& options, const CheckStop& check_stop) {
+Rendezvous join_rendezvous(const RunOptions& options,
+                           const CheckStop& check_stop) {
   return Joiner(options, check_stop).join();
 }
 
-std::string Meeting::gone_key(int node_rank) const {
+std::string Rendezvous::gone_key(int node_rank) const {
   const Node& node = group.nodes.at(static_cast<size_t>(node_rank));
   return key(launch::gone_key(node.member));
 }
 
-void meet_again(Meeting& meeting, const RunOptions& options,
-                const std::vector<int>& staying, int attempt,
-                const CheckStop& check_stop) {
-  const Patience patience(options.join_timeout_s, check_stop);
-  meeting.store.set_prefix(meeting.prefix);
-  const Node self = meeting.group.self();
-  if (meeting.serves_store) {
-    Muster next{
-        .attempt = attempt, .nodes = {}, .known = meeting.known_members};
+void next_rendezvous(Rendezvous& rendezvous, const RunOptions& options,
+                     const std::vector<int>& staying, int attempt,
+                     const CheckStop& check_stop) {
+  const Deadline deadline(options.join_timeout_s, check_stop);
+  rendezvous.store.set_prefix(rendezvous.prefix);
+  const Node self = rendezvous.group.self();
+  if (rendezvous.serves_store) {
+    Participants next{
+        .attempt = attempt, .nodes = {}, .known = rendezvous.known_members};
     for (const int rank : staying) {
-      next.nodes.push_back(meeting.group.nodes.at(static_cast<size_t>(rank)));
+      next.nodes.push_back(
+          rendezvous.group.nodes.at(static_cast<size_t>(rank)));
     }
-    muster(meeting.store, options, next, patience);
-    meeting.known_members = next.known;
+    form_group(rendezvous.store, options, next, deadline);
+    rendezvous.known_members = next.known;
   }
-  meeting.group = read_group(meeting.store, options, self, attempt, patience);
-  meeting.attempt = attempt;
+  rendezvous.group =
+      read_group(rendezvous.store, options, self, attempt, deadline);
+  rendezvous.attempt = attempt;
 }
 
 }  // namespace lockstep::launch

@@ -4,14 +4,14 @@
 #include <vector>
 
 #include "lockstep/launch/options/run_options.h"
+#include "lockstep/launch/rendezvous/deadline.h"
 #include "lockstep/launch/rendezvous/job_store.h"
 #include "lockstep/launch/rendezvous/node.h"
-#include "lockstep/launch/rendezvous/patience.h"
 
 namespace lockstep::launch {
 
 /// The agents of a job, met.
-struct Meeting {
+struct Rendezvous {
   Group group;
   int attempt = 0;  ///< that it is for: not the first for who comes late
   /// Of the agent that serves the store: how many have come and were
@@ -34,12 +34,13 @@ struct Meeting {
 /// often and may throw. Throws LaunchError that names both sides when run ids,
 /// numbers of nodes or node ranks don't fit together, when the port is taken,
 /// and when a node did not come within `join_timeout_s`.
-Meeting meet(const RunOptions& options, const CheckStop& check_stop);
+Rendezvous join_rendezvous(const RunOptions& options,
+                           const CheckStop& check_stop);
 
 /// Of a job whose nodes come and go: makes the group of the next attempt, of
 /// the nodes with these ranks and of those that have come. Throws LaunchError.
-void meet_again(Meeting& meeting, const RunOptions& options,
-                const std::vector<int>& staying, int attempt,
-                const CheckStop& check_stop);
+void next_rendezvous(Rendezvous& rendezvous, const RunOptions& options,
+                     const std::vector<int>& staying, int attempt,
+                     const CheckStop& check_stop);
 
 }  // namespace lockstep::launch

@@ -21,9 +21,9 @@ namespace {
 
 using Progress = std::pair<uint64_t, uint64_t>;
 
-double seconds_since(uint64_t beat_ns) {
+double seconds_since(uint64_t heartbeat_ns) {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  const auto then = std::chrono::nanoseconds(beat_ns);
+  const auto then = std::chrono::nanoseconds(heartbeat_ns);
   return std::chrono::duration<double>(now - then).count();
 }
 
@@ -44,14 +44,14 @@ std::string state_of(const Worker& worker) {
 }
 
 // With what it may take to end it, 10 s.
-constexpr double kPatienceS = 5;
+constexpr double kTimeoutS = 5;
 constexpr size_t kMostBytes = size_t{64} << 10;
 
 // "" if it is not installed, or knows nothing.
 std::string by_program(pid_t pid) {
   Command command;
   command.arguments = {"eu-stack", "-n40", "-p" + std::to_string(pid)};
-  command.deadline_s = kPatienceS;
+  command.deadline_s = kTimeoutS;
   try {
     return run_command(command).out;
   } catch (const IoError&) {
@@ -103,14 +103,14 @@ std::optional<Hung> hung_worker(const WorkerTeam& team, double timeout_s) {
   for (size_t i = 0; i < team.workers().size(); ++i) {
     const Worker& worker = team.workers()[i];
     const control::WorkerSlot& slot = team.slot_of(worker);
-    const uint64_t beat_ns = slot.beat_ns.load();
+    const uint64_t heartbeat_ns = slot.heartbeat_ns.load();
     const bool tells =
-        beat_ns != 0 && slot.phase.load() != control::Phase::kEnd;
+        heartbeat_ns != 0 && slot.phase.load() != control::Phase::kEnd;
     if (!worker.process.is_running() || worker.waits || !worker.hang.empty() ||
         !tells) {
       return std::nullopt;
     }
-    idle_s = std::min(idle_s, seconds_since(beat_ns));
+    idle_s = std::min(idle_s, seconds_since(heartbeat_ns));
     const Progress progress(slot.steps.load(), slot.collectives.load());
     most = std::max(most, progress);
     if (progress >= least) continue;

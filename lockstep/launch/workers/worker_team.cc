@@ -84,7 +84,7 @@ WorkerTeam::WorkerTeam(const RunOptions& options,
       block_(block),
       out_(out),
       err_(err) {
-  strays_.except(guard_.pid());
+  orphans_.ignore(watchdog_.pid());
 }
 
 void WorkerTeam::begin(const Group& group, const Endpoint& master,
@@ -105,8 +105,8 @@ void WorkerTeam::begin(const Group& group, const Endpoint& master,
       continue;
     }
     if (index < former.size()) {
-      guard_.remove(former[index].process.pid());
-      strays_.forget(former[index].process.pid());
+      watchdog_.remove(former[index].process.pid());
+      orphans_.stop_ignoring(former[index].process.pid());
     }
     assign_rank(group, attempt, rank);
     workers_.push_back(start(group, master, attempt, rank));
@@ -129,7 +129,7 @@ void WorkerTeam::assign_rank(const Group& group, int attempt,
                      .node_rank = group.node_rank};
   slot.steps = 0;
   slot.collectives = 0;
-  slot.beat_ns = 0;
+  slot.heartbeat_ns = 0;
   slot.phase = control::Phase::kStart;
   slot.attempt = static_cast<uint32_t>(attempt) + 1;
 }
@@ -159,8 +159,8 @@ Worker WorkerTeam::start(const Group& group, const Endpoint& master,
   slot.can_wait = 0;
   slot.waits_after = 0;
   WorkerProcess process(plan);
-  guard_.add(process.pid());
-  strays_.except(process.pid());
+  watchdog_.add(process.pid());
+  orphans_.ignore(process.pid());
   to_out.close_worker_end();
   to_err.close_worker_end();
   return {.rank = group.first_rank() + local_rank,
@@ -221,11 +221,11 @@ void WorkerTeam::send(int signal, Targets targets) const {
   }
 }
 
-void WorkerTeam::end_leftovers() const {
+void WorkerTeam::kill_leftovers() const {
   for (const Worker& worker : workers_) {
     if (!worker.process.is_running()) worker.process.send(SIGKILL);
   }
-  strays_.end_all();
+  orphans_.kill_all();
 }
 
 }  // namespace lockstep::launch

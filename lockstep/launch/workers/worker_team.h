@@ -12,8 +12,8 @@
 #include "lockstep/launch/output/worker_stream.h"
 #include "lockstep/launch/rendezvous/endpoint.h"
 #include "lockstep/launch/rendezvous/node.h"
-#include "lockstep/launch/workers/guard.h"
-#include "lockstep/launch/workers/strays.h"
+#include "lockstep/launch/workers/orphan_reaper.h"
+#include "lockstep/launch/workers/watchdog.h"
 #include "lockstep/launch/workers/worker_process.h"
 
 namespace lockstep::launch {
@@ -73,9 +73,9 @@ class WorkerTeam {
   /// on the signal otherwise.
   void send(int signal, Targets targets = Targets::kAll) const;
   /// Kills what those that ended have left, wherever it hides.
-  void end_leftovers() const;
+  void kill_leftovers() const;
   /// Takes notice of orphans that ended by themselves.
-  void reap_orphans() const { strays_.reap(); }
+  void reap_orphans() const { orphans_.reap(); }
 
  private:
   Worker start(const Group& group, const Endpoint& master, int attempt,
@@ -89,8 +89,8 @@ class WorkerTeam {
   Console& out_;
   Console& err_;
   // The workers' destructors come first, the guard's last.
-  Guard guard_;
-  Strays strays_;
+  Watchdog watchdog_;
+  OrphanReaper orphans_;
   std::vector<Worker> workers_;
 };
 

@@ -22,18 +22,19 @@ namespace {
 class HostilePeersOfAgents : public testing::Test {
  protected:
   HostilePeersOfAgents() {
-    auto beside = std::async(std::launch::async,
-                             [this] { return meet(options_, never_stop); });
-    meetings_.push_back(meet(options_, never_stop));
-    meetings_.push_back(beside.get());
-    for (Meeting& meeting : meetings_) {
-      meeting.store.set_prefix(meeting.prefix + "attempt 0/");
-      meeting.store.begin_round(0, 2);
+    auto beside = std::async(std::launch::async, [this] {
+      return join_rendezvous(options_, never_stop);
+    });
+    agents_.push_back(join_rendezvous(options_, never_stop));
+    agents_.push_back(beside.get());
+    for (Rendezvous& rendezvous : agents_) {
+      rendezvous.store.set_prefix(rendezvous.prefix + "attempt 0/");
+      rendezvous.store.begin_round(0, 2);
     }
   }
 
   store::ClientOptions client(store::Identity who, const store::Key& key) {
-    const Endpoint& address = meetings_[0].store.address();
+    const Endpoint& address = agents_[0].store.address();
     store::ClientOptions result;
     result.host = address.host;
     result.port = address.port;
@@ -52,10 +53,10 @@ class HostilePeersOfAgents : public testing::Test {
 
   // Both agents still hear of each other, and of nothing else.
   void expect_to_go_on() {
-    PeerWatch first(meetings_[0], {.keep_alive_s = 30});
-    PeerWatch second(meetings_[1], {.keep_alive_s = 30});
-    first.tell_done();
-    second.tell_done();
+    PeerWatch first(agents_[0], {.keep_alive_s = 30});
+    PeerWatch second(agents_[1], {.keep_alive_s = 30});
+    first.announce_done();
+    second.announce_done();
     for (PeerWatch* watch : {&first, &second}) {
       pollfd ready{watch->fd(), POLLIN, 0};
       ASSERT_EQ(::poll(&ready, 1, 30'000), 1);
@@ -66,27 +67,27 @@ class HostilePeersOfAgents : public testing::Test {
   }
 
   const RunOptions options_ = two_nodes(free_endpoint());
-  std::vector<Meeting> meetings_;
+  std::vector<Rendezvous> agents_;
 };
 
 TEST_F(HostilePeersOfAgents, AWorkerCantEndTheJobInAnAgentsName) {
-  store::Client rogue(client(worker(0), meetings_[0].store.worker_key(0, 0)));
-  const std::string prefix = meetings_[0].prefix + "attempt 0/";
+  store::Client rogue(client(worker(0), agents_[0].store.worker_key(0, 0)));
+  const std::string prefix = agents_[0].prefix + "attempt 0/";
   for (const char* key : {"failed", "left/0", "left/1", "done/0", "beat/1"}) {
     rogue.set(prefix + key, R"({"why": "I say so"})");
-    EXPECT_EQ(meetings_[0].store.get(key), std::nullopt) << key;
+    EXPECT_EQ(agents_[0].store.get(key), std::nullopt) << key;
   }
   expect_to_go_on();
 }
 
 TEST_F(HostilePeersOfAgents, AnAgentCantSayThatAnotherOneLeft) {
-  meetings_[0].store.set("left/0", "no");
+  agents_[0].store.set("left/0", "no");
   // As another process: tokens are of processes.
   store::Identity who{.role = store::Role::kAgent, .run_id = options_.run_id};
   who.token[0] = static_cast<uint8_t>(who.token[0] ^ 1);
   store::Client other(client(who, store::loopback_secret().key_of(who)));
   EXPECT_TRUE(is_error(error_of<store::RequestRefused>([&] {
-                         other.set(meetings_[0].prefix + "attempt 0/left/0",
+                         other.set(agents_[0].prefix + "attempt 0/left/0",
                                    "yes");
                        }),
                        ErrorCode::kStoreRefused));
@@ -104,7 +105,7 @@ TEST_F(HostilePeersOfAgents, WhoKnowsNoSecretIsNotHeard) {
                          }),
                          ErrorCode::kWrongSecret));
   }
-  const int port = meetings_[0].store.address().port;
+  const int port = agents_[0].store.address().port;
   store::RawPeer scanner(port);
   scanner.send("GET / HTTP/1.0\r\n\r\n");
   EXPECT_TRUE(scanner.is_closed());
@@ -112,7 +113,7 @@ TEST_F(HostilePeersOfAgents, WhoKnowsNoSecretIsNotHeard) {
 }
 
 TEST_F(HostilePeersOfAgents, ARankIsNotTakenFromTheProcessThatHasIt) {
-  const store::Key key = meetings_[0].store.worker_key(1, 0);
+  const store::Key key = agents_[0].store.worker_key(1, 0);
   store::Client rank(client(worker(1), key));
   store::Identity hijacker = worker(1);
   hijacker.token[0] = static_cast<uint8_t>(hijacker.token[0] ^ 1);
@@ -137,10 +138,10 @@ TEST(Door, AnAgentWithAnotherSecretIsToldSo) {
   struct Enough {};
   std::atomic<bool> is_refused = false;
   auto first = std::async(std::launch::async, [&] {
-    EXPECT_THROW(meet(with_secret(options, "one"),
-                      [&] {
-                        if (is_refused) throw Enough{};
-                      }),
+    EXPECT_THROW(join_rendezvous(with_secret(options, "one"),
+                                 [&] {
+                                   if (is_refused) throw Enough{};
+                                 }),
                  Enough);
   });
   // The first to come serves the store.
@@ -149,7 +150,7 @@ TEST(Door, AnAgentWithAnotherSecretIsToldSo) {
     ::poll(nullptr, 0, 10);
   }
   const auto text = error_of<LaunchError>(
-      [&] { meet(with_secret(options, "other"), never_stop); });
+      [&] { join_rendezvous(with_secret(options, "other"), never_stop); });
   is_refused = true;
   EXPECT_TRUE(is_error(text, ErrorCode::kStoreRefused, {options.endpoint}));
   EXPECT_EQ(text.find("sss"), std::string::npos);
@@ -162,7 +163,7 @@ TEST(Door, SeveralNodesOnANetworkNeedASecret) {
   options.master_addr = "192.0.2.1";  // of no machine: RFC 5737
   options.master_port = 29500;
   const auto text =
-      error_of<InvalidArgument>([&] { meet(options, never_stop); });
+      error_of<InvalidArgument>([&] { join_rendezvous(options, never_stop); });
   EXPECT_TRUE(is_error(
       text, ErrorCode::kBadSecret,
       {"'192.0.2.1'", "openssl rand -hex 32 > job.secret", "--no-secret"}));
@@ -175,12 +176,13 @@ TEST(Door, IsNotOpenedAtANameOfAnotherHost) {
   options.master_addr = "192.0.2.1";
   options.master_port = 29500;
   options.has_no_secret = true;
-  EXPECT_TRUE(is_error(error_of<CommError>([&] { meet(options, never_stop); }),
-                       ErrorCode::kCannotListen,
-                       {"'192.0.2.1'", "--rdzv-conf interface=eth0"}));
+  EXPECT_TRUE(is_error(
+      error_of<CommError>([&] { join_rendezvous(options, never_stop); }),
+      ErrorCode::kCannotListen, {"'192.0.2.1'", "--rdzv-conf interface=eth0"}));
   options.interface = "no-such-interface";
-  EXPECT_TRUE(is_error(error_of<CommError>([&] { meet(options, never_stop); }),
-                       ErrorCode::kCannotListen, {"'no-such-interface'"}));
+  EXPECT_TRUE(is_error(
+      error_of<CommError>([&] { join_rendezvous(options, never_stop); }),
+      ErrorCode::kCannotListen, {"'no-such-interface'"}));
 }
 
 }  // namespace

@@ -20,9 +20,9 @@ PeerNews next_news(PeerWatch& watch) {
 
 TEST(PeerWatch, TellsAFailure) {
   Pair pair;
-  PeerWatch first(pair.meetings[0], {.keep_alive_s = 30});
-  PeerWatch second(pair.meetings[1], {.keep_alive_s = 30});
-  first.tell({.why = "rank 0 failed", .may_restart = true});
+  PeerWatch first(pair.agents[0], {.keep_alive_s = 30});
+  PeerWatch second(pair.agents[1], {.keep_alive_s = 30});
+  first.announce_end({.why = "rank 0 failed", .may_restart = true});
   const auto notice = next_news(second).notice.value_or(Notice());
   EXPECT_EQ(notice.why, "rank 0 failed");
   EXPECT_TRUE(notice.may_restart);
@@ -30,19 +30,19 @@ TEST(PeerWatch, TellsAFailure) {
 
 TEST(PeerWatch, TellsWhenAllAreDone) {
   Pair pair;
-  PeerWatch first(pair.meetings[0], {.keep_alive_s = 30});
-  PeerWatch second(pair.meetings[1], {.keep_alive_s = 30});
-  first.tell_done();
-  second.tell_done();
+  PeerWatch first(pair.agents[0], {.keep_alive_s = 30});
+  PeerWatch second(pair.agents[1], {.keep_alive_s = 30});
+  first.announce_done();
+  second.announce_done();
   EXPECT_TRUE(next_news(first).all_done);
   EXPECT_TRUE(next_news(second).all_done);
 }
 
 TEST(PeerWatch, FindsAnAgentThatSaysNothing) {
   Pair pair;
-  PeerWatch alone(pair.meetings[0], {.keep_alive_s = 0.5});
+  PeerWatch alone(pair.agents[0], {.keep_alive_s = 0.5});
   const auto notice = next_news(alone).notice.value_or(Notice());
-  const int silent = pair.meetings[1].group.node_rank;
+  const int silent = pair.agents[1].group.node_rank;
   EXPECT_EQ(notice.lost_node, silent);
   EXPECT_PRED2(contains, notice.why, "node " + std::to_string(silent));
   EXPECT_PRED2(contains, notice.why, "0.5 s");
@@ -50,9 +50,9 @@ TEST(PeerWatch, FindsAnAgentThatSaysNothing) {
 
 TEST(PeerWatch, FindsAnAgentThatIsGoneAtOnce) {
   Pair pair;
-  PeerWatch left(pair.meetings[0], {.keep_alive_s = 30});
-  const int other = pair.meetings[1].group.node_rank;
-  pair.meetings[1].store.set(pair.meetings[1].gone_key(other), "1");
+  PeerWatch left(pair.agents[0], {.keep_alive_s = 30});
+  const int other = pair.agents[1].group.node_rank;
+  pair.agents[1].store.set(pair.agents[1].gone_key(other), "1");
   const auto notice = next_news(left).notice.value_or(Notice());
   EXPECT_PRED2(contains, notice.why, "node " + std::to_string(other));
   EXPECT_EQ(notice.lost_node, other);

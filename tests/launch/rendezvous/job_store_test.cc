@@ -16,8 +16,8 @@ namespace {
 
 TEST(JobStore, ThatIsLostIsAskedNoMore) {
   auto pair = std::make_optional<Pair>();
-  const size_t joiner = pair->meetings[0].serves_store ? 1 : 0;
-  JobStore store(std::move(pair->meetings[joiner].store));
+  const size_t joiner = pair->agents[0].serves_store ? 1 : 0;
+  JobStore store(std::move(pair->agents[joiner].store));
   pair.reset();
   const auto why = [&] {
     return error_of<LaunchError>([&] { store.get("x"); });

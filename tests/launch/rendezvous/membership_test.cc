@@ -50,7 +50,7 @@ class Membership : public testing::Test {
     return hosts;
   }
 
-  const Patience shortly_{0.3, kNeverStop};
+  const Deadline shortly_{0.3, kNeverStop};
   Endpoint endpoint_{"127.0.0.1", 0};
   std::vector<FileDescriptor> listeners_ = listen_at(endpoint_);
   JobStore store_{{.run_id = "job", .secret = store::JobSecret::random()},
@@ -64,8 +64,8 @@ TEST_F(Membership, GivesRanksAsTheyAreWantedThenByArrival) {
   come("b", options, 0);
   come("c", options);
   come("d", options, 2);
-  Muster first{.nodes = {self}};
-  muster(store_, options, first, shortly_);
+  Participants first{.nodes = {self}};
+  form_group(store_, options, first, shortly_);
   EXPECT_EQ(hosts_of(first.nodes), "badc");
   const Group group = read_group(store_, options, self, 0, shortly_);
   EXPECT_EQ(group.node_rank, 1);
@@ -78,12 +78,14 @@ TEST_F(Membership, TakesAnotherForOneThatIsGone) {
   const Node lost = come("b", options);
   come("c", options);
   go(lost);
-  Muster first{.nodes = {self}};
-  EXPECT_TRUE(is_error(
-      error_of<LaunchError>([&] { muster(store_, options, first, shortly_); }),
-      ErrorCode::kRendezvousFailed, {"a (agent 1), c (agent 1)"}));
+  Participants first{.nodes = {self}};
+  EXPECT_TRUE(is_error(error_of<LaunchError>([&] {
+                         form_group(store_, options, first, shortly_);
+                       }),
+                       ErrorCode::kRendezvousFailed,
+                       {"a (agent 1), c (agent 1)"}));
   come("d", options);
-  muster(store_, options, first, shortly_);
+  form_group(store_, options, first, shortly_);
   EXPECT_EQ(hosts_of(first.nodes), "acd");
 }
 
@@ -98,8 +100,8 @@ TEST_F(Membership, GivesARankAgainIfItsNodeIsGone) {
   go(lost);
   go({.member = 2});
   come("d", options, 1);
-  Muster first{.nodes = {self}};
-  muster(store_, options, first, shortly_);
+  Participants first{.nodes = {self}};
+  form_group(store_, options, first, shortly_);
   EXPECT_EQ(hosts_of(first.nodes), "ad");
 }
 
@@ -108,8 +110,8 @@ TEST_F(Membership, DoesNotWaitForOneThatNeverSaidAWord) {
   const Node self = come("a", options);
   store_.add(kMembersKey, 1);
   come("c", options);
-  Muster first{.nodes = {self}};
-  muster(store_, options, first, shortly_);
+  Participants first{.nodes = {self}};
+  form_group(store_, options, first, shortly_);
   EXPECT_EQ(hosts_of(first.nodes), "ac");
   EXPECT_EQ(first.known, count_members(store_));
 }
@@ -119,8 +121,8 @@ TEST_F(Membership, OfACompleteJobTakesNoOther) {
   const Node self = come("a", options);
   come("b", options);
   const Node late = come("c", options);
-  Muster first{.nodes = {self}};
-  muster(store_, options, first, shortly_);
+  Participants first{.nodes = {self}};
+  form_group(store_, options, first, shortly_);
   EXPECT_EQ(hosts_of(first.nodes), "ab");
   EXPECT_TRUE(
       is_error(error_of<LaunchError>(
@@ -132,21 +134,21 @@ TEST_F(Membership, OfACompleteJobTakesNoOther) {
 TEST_F(Membership, WhereNodesComeAndGoKeepsThoseThatStay) {
   const RunOptions options = elastic(1, 3);
   const Node self = come("a", options, 2);
-  Muster now{.nodes = {self}};
-  muster(store_, options, now, shortly_);
+  Participants now{.nodes = {self}};
+  form_group(store_, options, now, shortly_);
   EXPECT_EQ(hosts_of(now.nodes), "a") << "numbers come and go";
 
   const Node second = come("b", options);
   come("c", options);
   const Node waits = come("d", options);
   now.attempt = 1;
-  muster(store_, options, now, shortly_);
+  form_group(store_, options, now, shortly_);
   EXPECT_EQ(hosts_of(now.nodes), "abc");
 
   // One is lost, and there is room for the one that waited.
   std::erase_if(now.nodes, [](const Node& node) { return node.host == "b"; });
   now.attempt = 2;
-  muster(store_, options, now, shortly_);
+  form_group(store_, options, now, shortly_);
   EXPECT_EQ(hosts_of(now.nodes), "acd");
   EXPECT_EQ(now.known, 4);
   EXPECT_EQ(wait_for_group(store_, options, waits, shortly_), 2);

@@ -19,8 +19,8 @@ namespace lockstep::launch {
 namespace {
 
 TEST(Rendezvous, OfOneNodeTakesAFreePortOnLoopback) {
-  const Meeting one = meet({}, never_stop);
-  const Meeting other = meet({}, never_stop);
+  const Rendezvous one = join_rendezvous({}, never_stop);
+  const Rendezvous other = join_rendezvous({}, never_stop);
   EXPECT_NE(one.store.endpoint().port, other.store.endpoint().port);
   EXPECT_EQ(one.store.endpoint().host, "127.0.0.1");
   EXPECT_EQ(one.group.world_size(), 1);
@@ -36,7 +36,8 @@ TEST(Rendezvous, SaysThatThePortIsInUse) {
   const auto taken = listen_at(endpoint);
   RunOptions options;
   options.master_port = endpoint.port;
-  const auto text = error_of<LaunchError>([&] { meet(options, never_stop); });
+  const auto text =
+      error_of<LaunchError>([&] { join_rendezvous(options, never_stop); });
   EXPECT_TRUE(is_error(text, ErrorCode::kCannotListen,
                        {endpoint.text(), "--master-port"}));
 }
@@ -46,12 +47,12 @@ TEST(Rendezvous, CountsRanksOverUnequalNodesAndRoles) {
   options.node_rank = 1;
   options.workers = 3;
   options.role = "server";
-  auto later = meet_beside(options);
+  auto later = join_beside(options);
   options.node_rank = 0;
   options.workers = 2;
   options.role = "trainer";
-  const Meeting first = meet(options, never_stop);
-  const Meeting second = later.get();
+  const Rendezvous first = join_rendezvous(options, never_stop);
+  const Rendezvous second = later.get();
   EXPECT_EQ(first.group.node_rank, 0);
   EXPECT_EQ(second.group.node_rank, 1);
   EXPECT_EQ(first.group.world_size(), 5);
@@ -64,9 +65,9 @@ TEST(Rendezvous, CountsRanksOverUnequalNodesAndRoles) {
 
 TEST(Rendezvous, GivesFreeRanksToThoseWithoutOne) {
   auto options = two_nodes(free_endpoint());
-  auto any = meet_beside(options);
+  auto any = join_beside(options);
   options.node_rank = 0;
-  const Meeting zero = meet(options, never_stop);
+  const Rendezvous zero = join_rendezvous(options, never_stop);
   EXPECT_EQ(zero.group.node_rank, 0);
   EXPECT_EQ(any.get().group.node_rank, 1);
 }
@@ -75,20 +76,20 @@ TEST(Rendezvous, OfNodesThatComeAndGoTakesThemAttemptByAttempt) {
   auto options = two_nodes(free_endpoint());
   options.min_nodes = 1;
   options.last_call_s = 0.1;
-  Meeting first = meet(options, never_stop);
+  Rendezvous first = join_rendezvous(options, never_stop);
   EXPECT_EQ(first.group.world_size(), 1);
 
-  auto late = meet_beside(options);
+  auto late = join_beside(options);
   while (count_members(first.store) < 2) std::this_thread::yield();
-  meet_again(first, options, {0}, 1, never_stop);
+  next_rendezvous(first, options, {0}, 1, never_stop);
   EXPECT_EQ(first.group.world_size(), 2);
   EXPECT_EQ(first.group.node_rank, 0);
-  const Meeting second = late.get();
+  const Rendezvous second = late.get();
   EXPECT_EQ(second.attempt, 1);
   EXPECT_EQ(second.group.node_rank, 1);
 
   // It leaves, and is not counted as one that has just come.
-  meet_again(first, options, {0}, 2, never_stop);
+  next_rendezvous(first, options, {0}, 2, never_stop);
   EXPECT_EQ(first.group.world_size(), 1);
 }
 
@@ -97,7 +98,8 @@ TEST(Rendezvous, OfNodesThatComeAndGoNeedsTheFewest) {
   options.nodes = 3;
   options.min_nodes = 2;
   options.join_timeout_s = 0.3;
-  const auto text = error_of<LaunchError>([&] { meet(options, never_stop); });
+  const auto text =
+      error_of<LaunchError>([&] { join_rendezvous(options, never_stop); });
   EXPECT_TRUE(is_error(text, ErrorCode::kRendezvousFailed,
                        {"2 to 3 nodes", "--nnodes", "join_timeout"}));
 }
@@ -109,7 +111,7 @@ std::string refusal(const RunOptions& one, const RunOptions& other) {
   std::atomic<bool> is_refused = false;
   const auto attempt = [&](const RunOptions& options) -> std::string {
     try {
-      meet(options, [&] {
+      join_rendezvous(options, [&] {
         if (is_refused) throw Enough{};
       });
     } catch (const LaunchError& error) {
@@ -138,10 +140,10 @@ TEST(Rendezvous, RefusesADuplicateNodeRankAndNamesBoth) {
 TEST(Rendezvous, RefusesAnotherNumberOfNodesOnBothSides) {
   auto options = two_nodes(free_endpoint());
   options.local_addr = "alpha";
-  auto first = meet_beside(options);
+  auto first = join_beside(options);
   options.nodes = 3;
   options.local_addr = "beta";
-  auto second = meet_beside(options);
+  auto second = join_beside(options);
   for (auto* future : {&first, &second}) {
     const auto text = error_of<LaunchError>([&] { future->get(); });
     EXPECT_TRUE(is_error(text, ErrorCode::kRendezvousFailed,
@@ -162,22 +164,25 @@ TEST(Rendezvous, RefusesAnotherJob) {
 TEST(Rendezvous, DoesNotWaitForEverForANode) {
   auto options = two_nodes(free_endpoint());
   options.join_timeout_s = 0.5;
-  const auto text = error_of<LaunchError>([&] { meet(options, never_stop); });
+  const auto text =
+      error_of<LaunchError>([&] { join_rendezvous(options, never_stop); });
   EXPECT_TRUE(is_error(text, ErrorCode::kRendezvousFailed,
                        {"2 nodes", host_name(), "--nnodes", "join_timeout"}));
 }
 
 TEST(Rendezvous, StopsWhenAsked) {
   struct Asked {};
-  EXPECT_THROW(meet(two_nodes(free_endpoint()), [] { throw Asked{}; }), Asked);
+  EXPECT_THROW(
+      join_rendezvous(two_nodes(free_endpoint()), [] { throw Asked{}; }),
+      Asked);
 }
 
 TEST(Rendezvous, NeedsAPortForSeveralNodes) {
   RunOptions options;
   options.nodes = 2;
-  EXPECT_TRUE(
-      is_error(error_of<LaunchError>([&] { meet(options, never_stop); }),
-               ErrorCode::kBadOption, {"--master-addr", "--master-port"}));
+  EXPECT_TRUE(is_error(
+      error_of<LaunchError>([&] { join_rendezvous(options, never_stop); }),
+      ErrorCode::kBadOption, {"--master-addr", "--master-port"}));
 }
 
 }  // namespace

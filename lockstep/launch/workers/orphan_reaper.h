@@ -9,27 +9,27 @@ namespace lockstep::launch {
 /// of this process (PR_SET_CHILD_SUBREAPER), however it hid: it is found and
 /// can be ended. A child that this process got otherwise in the meantime is
 /// taken for one of them.
-class Strays {
+class OrphanReaper {
  public:
-  Strays();
-  ~Strays();
-  Strays(const Strays&) = delete;
-  Strays& operator=(const Strays&) = delete;
+  OrphanReaper();
+  ~OrphanReaper();
+  OrphanReaper(const OrphanReaper&) = delete;
+  OrphanReaper& operator=(const OrphanReaper&) = delete;
 
   /// A child that is none.
-  void except(pid_t pid) { known_.insert(pid); }
+  void ignore(pid_t pid) { ignored_.insert(pid); }
   /// It has ended, and its number may become another's.
-  void forget(pid_t pid) { known_.erase(pid); }
+  void stop_ignoring(pid_t pid) { ignored_.erase(pid); }
   /// Takes notice of those that ended by themselves.
   void reap() const;
   /// Kills all, and those that they leave in turn. Gives up after 5 seconds:
   /// a process in the kernel's hands can't be ended.
-  void end_all() const;
+  void kill_all() const;
 
  private:
-  std::set<pid_t> found() const;
+  std::set<pid_t> orphans() const;
 
-  std::set<pid_t> known_;
+  std::set<pid_t> ignored_;
   int was_subreaper_ = 0;
 };
 

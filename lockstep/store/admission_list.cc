@@ -1,4 +1,4 @@
-#include "lockstep/store/door_list.h"
+#include "lockstep/store/admission_list.h"
 
 #include <fmt/format.h>
 
@@ -14,12 +14,13 @@ constexpr size_t kKeptForAgents = 64;
 
 }  // namespace
 
-DoorList::DoorList(std::string run_id, size_t most)
+AdmissionList::AdmissionList(std::string run_id, size_t most)
     : run_id_(std::move(run_id)), most_(most) {}
 
-std::optional<Verdict> DoorList::refusal(const Identity& who) const {
+std::optional<AdmissionReply> AdmissionList::refusal(
+    const Identity& who) const {
   const auto refuse = [](Admission admission, std::string reason) {
-    return Verdict{.admission = admission, .reason = std::move(reason)};
+    return AdmissionReply{.admission = admission, .reason = std::move(reason)};
   };
   if (who.run_id != run_id_) {
     return refuse(Admission::kOtherJob,
@@ -60,7 +61,7 @@ std::optional<Verdict> DoorList::refusal(const Identity& who) const {
   return std::nullopt;
 }
 
-Verdict DoorList::admit(const Identity& who) {
+AdmissionReply AdmissionList::admit(const Identity& who) {
   if (auto refused = refusal(who)) return *refused;
   ++connections_;
   if (who.role == Role::kWorker) {
@@ -74,7 +75,7 @@ Verdict DoorList::admit(const Identity& who) {
   return {};
 }
 
-bool DoorList::leave(const Identity& who) {
+bool AdmissionList::leave(const Identity& who) {
   --connections_;
   if (who.role == Role::kAgent) {
     const auto agent = agents_.find(who.token);
@@ -88,7 +89,7 @@ bool DoorList::leave(const Identity& who) {
   return false;
 }
 
-bool DoorList::begin_round(int round, int world_size) {
+bool AdmissionList::begin_round(int round, int world_size) {
   if (round == round_ && world_size == world_size_) return false;
   if (round <= round_) {
     throw CommError(
@@ -106,7 +107,7 @@ bool DoorList::begin_round(int round, int world_size) {
   return true;
 }
 
-bool DoorList::is_stale(const Identity& who) const {
+bool AdmissionList::is_stale(const Identity& who) const {
   return who.role == Role::kWorker && who.round != round_;
 }
 

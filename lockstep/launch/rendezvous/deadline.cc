@@ -1,4 +1,4 @@
-#include "lockstep/launch/rendezvous/patience.h"
+#include "lockstep/launch/rendezvous/deadline.h"
 
 #include <poll.h>
 
@@ -6,7 +6,7 @@
 
 namespace lockstep::launch {
 
-void Patience::pause(Problem problem) const {
+void Deadline::pause_or_throw(Problem problem) const {
   check_stop_();
   if (watch_.seconds() > limit_s_) {
     problem.got =

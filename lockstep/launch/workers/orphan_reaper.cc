@@ -1,4 +1,4 @@
-#include "lockstep/launch/workers/strays.h"
+#include "lockstep/launch/workers/orphan_reaper.h"
 
 #include <csignal>
 #include <cstdlib>
@@ -15,7 +15,7 @@
 namespace lockstep::launch {
 namespace {
 
-constexpr double kPatienceS = 5;
+constexpr double kTimeoutS = 5;
 
 std::set<pid_t> children() {
   std::set<pid_t> found;
@@ -31,28 +31,30 @@ std::set<pid_t> children() {
 
 }  // namespace
 
-Strays::Strays() : known_(children()) {
+OrphanReaper::OrphanReaper() : ignored_(children()) {
   ::prctl(PR_GET_CHILD_SUBREAPER, &was_subreaper_);
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
 }
 
-Strays::~Strays() { ::prctl(PR_SET_CHILD_SUBREAPER, was_subreaper_); }
-
-std::set<pid_t> Strays::found() const {
-  std::set<pid_t> strays = children();
-  for (const pid_t pid : known_) strays.erase(pid);
-  return strays;
+OrphanReaper::~OrphanReaper() {
+  ::prctl(PR_SET_CHILD_SUBREAPER, was_subreaper_);
 }
 
-void Strays::reap() const {
-  for (const pid_t pid : found()) ::waitpid(pid, nullptr, WNOHANG);
+std::set<pid_t> OrphanReaper::orphans() const {
+  std::set<pid_t> found = children();
+  for (const pid_t pid : ignored_) found.erase(pid);
+  return found;
 }
 
-void Strays::end_all() const {
+void OrphanReaper::reap() const {
+  for (const pid_t pid : orphans()) ::waitpid(pid, nullptr, WNOHANG);
+}
+
+void OrphanReaper::kill_all() const {
   const Stopwatch watch;
-  for (auto strays = found(); !strays.empty(); strays = found()) {
-    if (watch.seconds() > kPatienceS) return;
-    for (const pid_t pid : strays) {
+  for (auto left = orphans(); !left.empty(); left = orphans()) {
+    if (watch.seconds() > kTimeoutS) return;
+    for (const pid_t pid : left) {
       // Ours until it is waited for: the number can't be another's yet.
       ::kill(pid, SIGKILL);
       ::waitpid(pid, nullptr, WNOHANG);

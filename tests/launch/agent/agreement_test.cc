@@ -1,4 +1,4 @@
-#include "lockstep/launch/agent/farewell.h"
+#include "lockstep/launch/agent/agreement.h"
 
 #include <future>
 #include <string>
@@ -17,15 +17,15 @@ TEST(Farewell, GivesAllAgentsAllFailures) {
   failure.rank = 1;
   failure.host = "beta";
   const Notice first{.why = "it failed", .may_restart = true};
-  pair.meetings[0].store.claim("failed", to_text(first));
+  pair.agents[0].store.claim("failed", to_text(first));
   auto beside = std::async(std::launch::async, [&] {
     const auto all =
-        share_failures(pair.meetings[1], {.why = "late"}, {failure}, 30);
-    leave(pair.meetings[1]);
+        share_failures(pair.agents[1], {.why = "late"}, {failure}, 30);
+    leave(pair.agents[1]);
     return all;
   });
-  const auto all = share_failures(pair.meetings[0], first, {}, 30);
-  leave(pair.meetings[0]);
+  const auto all = share_failures(pair.agents[0], first, {}, 30);
+  leave(pair.agents[0]);
   ASSERT_EQ(all.failures.size(), 1u);
   EXPECT_EQ(all.failures[0].host, "beta");
   EXPECT_TRUE(all.is_complete);
@@ -38,22 +38,21 @@ TEST(Farewell, GivesAllAgentsAllFailures) {
 TEST(Farewell, SaysWhoWasNotHeard) {
   Pair pair;
   EXPECT_FALSE(
-      share_failures(pair.meetings[0], {.why = "x"}, {}, 0.1).is_complete);
+      share_failures(pair.agents[0], {.why = "x"}, {}, 0.1).is_complete);
 }
 
 TEST(Farewell, WaitsForNoNodeThatIsLost) {
   constexpr double kTooLongS = 200;
   Pair silent;
-  const Notice lost{.why = "x",
-                    .lost_node = silent.meetings[1].group.node_rank};
+  const Notice lost{.why = "x", .lost_node = silent.agents[1].group.node_rank};
   const Stopwatch watch;
   EXPECT_FALSE(
-      share_failures(silent.meetings[0], lost, {}, kTooLongS).is_complete);
+      share_failures(silent.agents[0], lost, {}, kTooLongS).is_complete);
   Pair gone;
-  const int node = gone.meetings[1].group.node_rank;
-  gone.meetings[1].store.set(gone.meetings[1].gone_key(node), "1");
-  EXPECT_FALSE(share_failures(gone.meetings[0], {.why = "x"}, {}, kTooLongS)
-                   .is_complete);
+  const int node = gone.agents[1].group.node_rank;
+  gone.agents[1].store.set(gone.agents[1].gone_key(node), "1");
+  EXPECT_FALSE(
+      share_failures(gone.agents[0], {.why = "x"}, {}, kTooLongS).is_complete);
   EXPECT_LT(watch.seconds(), kTooLongS);
 }
 

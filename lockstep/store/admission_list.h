@@ -10,12 +10,12 @@
 namespace lockstep::store {
 
 /// Decides who of those that know a key may come in, and knows who is there.
-class DoorList {
+class AdmissionList {
  public:
-  DoorList(std::string run_id, size_t most);
+  AdmissionList(std::string run_id, size_t most);
 
   /// For a client that has proven its key.
-  Verdict admit(const Identity& who);
+  AdmissionReply admit(const Identity& who);
   /// One connection of an admitted client is closed. Returns whether it was an
   /// agent's last one.
   bool leave(const Identity& who);
@@ -32,7 +32,7 @@ class DoorList {
     std::string text;
     size_t connections = 0;
   };
-  std::optional<Verdict> refusal(const Identity& who) const;
+  std::optional<AdmissionReply> refusal(const Identity& who) const;
 
   const std::string run_id_;
   const size_t most_;

@@ -9,14 +9,14 @@ namespace lockstep::launch {
 /// A process that outlives the agent if that is killed by SIGKILL, and then
 /// ends what the workers started. (The workers themselves get SIGKILL from the
 /// kernel, but their children would live on.)
-class Guard {
+class Watchdog {
  public:
   /// Throws LaunchError.
-  Guard();
+  Watchdog();
   /// Lets it go without a kill.
-  ~Guard();
-  Guard(const Guard&) = delete;
-  Guard& operator=(const Guard&) = delete;
+  ~Watchdog();
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
 
   /// Watches over the process group of a worker.
   void add(pid_t group);

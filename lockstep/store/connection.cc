@@ -1,4 +1,4 @@
-#include "lockstep/store/peer.h"
+#include "lockstep/store/connection.h"
 
 #include <array>
 #include <cerrno>
@@ -25,7 +25,7 @@ void notice_a_lost_host(int fd) {
 
 }  // namespace
 
-Peer::Peer(FileDescriptor socket, Time now)
+Connection::Connection(FileDescriptor socket, Time now)
     : socket_(std::move(socket)),
       address_(SocketAddress::of_peer(socket_.get()).text()),
       since_(now),
@@ -33,7 +33,7 @@ Peer::Peer(FileDescriptor socket, Time now)
   notice_a_lost_host(fd());
 }
 
-bool Peer::read_some() {
+bool Connection::read_some() {
   std::array<char, 65536> buffer;
   // A stranger's bytes are few, and not more are taken.
   const size_t most = session ? buffer.size() : 2 * kMostHandshakeBytes;
@@ -45,7 +45,7 @@ bool Peer::read_some() {
   return got < 0 && (errno == EAGAIN || errno == EINTR);
 }
 
-bool Peer::write_some() {
+bool Connection::write_some() {
   while (has_output()) {
     const ssize_t put = ::send(fd(), out_.data() + written_,
                                out_.size() - written_, MSG_NOSIGNAL);

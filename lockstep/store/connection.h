@@ -13,11 +13,11 @@ namespace lockstep::store {
 
 /// The server's end of one connection: its socket, what is on the way in and
 /// out, and how far the handshake is.
-class Peer {
+class Connection {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  Peer(FileDescriptor socket, Time now);
+  Connection(FileDescriptor socket, Time now);
 
   int fd() const { return socket_.get(); }
   const std::string& address() const { return address_; }

@@ -1,4 +1,4 @@
-#include "lockstep/launch/workers/guard.h"
+#include "lockstep/launch/workers/watchdog.h"
 
 #include <array>
 #include <cerrno>
@@ -47,7 +47,7 @@ constexpr pid_t kDone = 0;
 
 }  // namespace
 
-Guard::Guard() {
+Watchdog::Watchdog() {
   Pipe pipe = make_pipe();
   pid_ = ::fork();
   if (pid_ == 0) watch(pipe.read.get());
@@ -59,18 +59,18 @@ Guard::Guard() {
   pipe_ = std::move(pipe.write);
 }
 
-Guard::~Guard() {
+Watchdog::~Watchdog() {
   tell(kDone);
   pipe_.close();
   while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
 }
 
-void Guard::add(pid_t group) { tell(group); }
+void Watchdog::add(pid_t group) { tell(group); }
 
-void Guard::remove(pid_t group) { tell(-group); }
+void Watchdog::remove(pid_t group) { tell(-group); }
 
-void Guard::tell(pid_t word) {
+void Watchdog::tell(pid_t word) {
   // Less than PIPE_BUF: all of it or nothing.
   while (::write(pipe_.get(), &word, sizeof word) < 0 && errno == EINTR) {
   }

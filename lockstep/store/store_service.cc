@@ -1,4 +1,4 @@
-#include "lockstep/store/keeper.h"
+#include "lockstep/store/store_service.h"
 
 #include <climits>
 #include <fmt/format.h>
@@ -10,7 +10,7 @@ namespace lockstep::store {
 namespace {
 
 // Wills are no part of a table, which has limits of its own.
-constexpr size_t kMostWillBytes = 1024;
+constexpr size_t kMostLastWillBytes = 1024;
 
 int round_number(const std::string& text) {
   constexpr size_t kMostDigits = 9;
@@ -32,24 +32,24 @@ void check_is_agent(const Identity& who, const char* what) {
 
 }  // namespace
 
-Table& Keeper::table_of(const Identity& who) {
+Table& StoreService::table_of(const Identity& who) {
   return who.role == Role::kAgent ? agents_ : workers_;
 }
 
-bool Keeper::has_all(const Identity& who, const Request& request) const {
+bool StoreService::has_all(const Identity& who, const Request& request) const {
   const Table& table = who.role == Role::kAgent ? agents_ : workers_;
   return table.has_all(request.keys);
 }
 
-Reply Keeper::answer(const Identity& who, const Request& request) {
+Reply StoreService::answer(const Identity& who, const Request& request) {
   try {
-    return do_it(who, request);
+    return execute(who, request);
   } catch (const CommError& error) {
     return {.status = Status::kRefused, .value = reason_of(error)};
   }
 }
 
-Reply Keeper::do_it(const Identity& who, const Request& request) {
+Reply StoreService::execute(const Identity& who, const Request& request) {
   Table& table = table_of(who);
   // Workers are one program, and share what they write, as in c10d's stores.
   Table::Owner owner;
@@ -89,37 +89,38 @@ Reply Keeper::do_it(const Identity& who, const Request& request) {
       begin_round(static_cast<int>(request.number),
                   round_number(request.value));
       break;
-    case Operation::kSetWill:
+    case Operation::kSetLastWill:
       check_is_agent(who, "a will can't be made");
-      if (request.value.size() > kMostWillBytes) {
-        throw CommError({.code = ErrorCode::kStoreProtocol,
-                         .what = "a will is too long",
-                         .expected = fmt::format("{} bytes", kMostWillBytes),
-                         .got = std::to_string(request.value.size())});
+      if (request.value.size() > kMostLastWillBytes) {
+        throw CommError(
+            {.code = ErrorCode::kStoreProtocol,
+             .what = "a will is too long",
+             .expected = fmt::format("{} bytes", kMostLastWillBytes),
+             .got = std::to_string(request.value.size())});
       }
-      wills_[who.token] = {.key = request.keys[0], .value = request.value};
+      last_wills_[who.token] = {.key = request.keys[0], .value = request.value};
       break;
   }
   return reply;
 }
 
-Verdict Keeper::admit(const Identity& who) {
-  const Verdict verdict = door.admit(who);
-  const auto will = wills_.find(who.token);
-  const bool is_back = verdict.admission == Admission::kWelcome &&
-                       who.role == Role::kAgent && will != wills_.end() &&
+AdmissionReply StoreService::admit(const Identity& who) {
+  const AdmissionReply admission_reply = admissions.admit(who);
+  const auto will = last_wills_.find(who.token);
+  const bool is_back = admission_reply.admission == Admission::kWelcome &&
+                       who.role == Role::kAgent && will != last_wills_.end() &&
                        will->second.is_done;
   if (is_back) {
     agents_.erase(will->second.key, who.token);
     will->second.is_done = false;
   }
-  return verdict;
+  return admission_reply;
 }
 
-bool Keeper::leave(const Identity& who) {
-  if (!door.leave(who)) return false;
-  const auto will = wills_.find(who.token);
-  if (will == wills_.end()) return false;
+bool StoreService::leave(const Identity& who) {
+  if (!admissions.leave(who)) return false;
+  const auto will = last_wills_.find(who.token);
+  if (will == last_wills_.end()) return false;
   try {
     agents_.set(will->second.key, will->second.value, who.token);
   } catch (const CommError&) {
@@ -129,8 +130,8 @@ bool Keeper::leave(const Identity& who) {
   return true;
 }
 
-bool Keeper::begin_round(int round, int world_size) {
-  if (!door.begin_round(round, world_size)) return false;
+bool StoreService::begin_round(int round, int world_size) {
+  if (!admissions.begin_round(round, world_size)) return false;
   workers_.clear();
   return true;
 }

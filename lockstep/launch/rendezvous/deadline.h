@@ -12,16 +12,16 @@ namespace lockstep::launch {
 using CheckStop = std::function<void()>;
 
 /// Of an agent that waits for others, `limit_s` in all.
-class Patience {
+class Deadline {
  public:
   static constexpr int kPollMs = 50;
 
-  Patience(double limit_s, const CheckStop& check_stop)
+  Deadline(double limit_s, const CheckStop& check_stop)
       : limit_s_(limit_s), check_stop_(check_stop) {}
 
   /// Sleeps for kPollMs. Throws LaunchError with the problem once it is over;
   /// problem.got is what came so far, "" for nothing.
-  void pause(Problem problem) const;
+  void pause_or_throw(Problem problem) const;
 
  private:
   const double limit_s_;
