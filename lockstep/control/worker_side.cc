@@ -26,7 +26,7 @@ std::unique_ptr<const ControlBlock> open_block() {
   }
 }
 
-// Never destroyed: threads may still count when the process ends.
+// Never destroyed, because threads may still count when the process ends.
 WorkerSlot* own_slot() {
   static WorkerSlot* const slot =
       control_block() != nullptr

@@ -20,7 +20,7 @@
 namespace lockstep::launch {
 namespace {
 
-// A signal came before there was anything to end.
+// A signal came before any worker was started.
 struct Stopped {
   int signal;
 };
@@ -39,7 +39,8 @@ int run_agent(const RunOptions& options,
   }
 }
 
-// Or the first file that we open would become the workers' output.
+// If one of the standard files is closed, the next file that is opened would
+// take its number and get the workers' output.
 void open_standard_files() {
   int fd = 0;
   do {
@@ -56,12 +57,14 @@ int run(const RunOptions& options, const std::vector<std::string>& command) {
                                      .what = "no program to run"});
   }
   open_standard_files();
-  // Before the store starts its threads: they inherit the mask.
+  // Signals are blocked before the store starts its threads, because threads
+  // inherit the mask.
   std::vector<int> handled = options.signals;
   handled.push_back(SIGUSR1);
   SignalWatch signals(handled);
   try {
-    // Other nodes should not begin in vain.
+    // A program that is missing is found before the other nodes wait for this
+    // one.
     find_program(command.front(), options.environment);
     Rendezvous rendezvous = join_rendezvous(options, [&] {
       if (const auto signal = signals.take()) throw Stopped{*signal};

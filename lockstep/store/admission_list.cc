@@ -7,9 +7,9 @@
 namespace lockstep::store {
 namespace {
 
-// A process has one for each call that waits.
+// A process has one connection for each call that waits.
 constexpr size_t kMostOfARank = 256;
-// Workers may not shut out the agents.
+// Connections that workers can't use, so that agents always find one.
 constexpr size_t kKeptForAgents = 64;
 
 }  // namespace
@@ -28,17 +28,18 @@ std::optional<AdmissionReply> AdmissionList::refusal(
   }
   const bool is_agent = who.role == Role::kAgent;
   if (connections_ + (is_agent ? 0 : kKeptForAgents) >= most_) {
-    return refuse(Admission::kFull,
-                  fmt::format("{} connections are all there may be", most_));
+    return refuse(
+        Admission::kFull,
+        fmt::format("there are {} connections, which is the limit", most_));
   }
   if (is_agent) return std::nullopt;
   if (who.round != round_) {
-    return refuse(Admission::kStaleRound,
-                  round_ < 0
-                      ? "no round has begun"
-                      : fmt::format("round {} is at work, and this one is of "
-                                    "round {}",
-                                    round_, who.round));
+    return refuse(
+        Admission::kStaleRound,
+        round_ < 0 ? "no round has begun"
+                   : fmt::format("round {} is running, and this worker is of "
+                                 "round {}",
+                                 round_, who.round));
   }
   if (who.world_size != world_size_) {
     return refuse(Admission::kWrongWorldSize,

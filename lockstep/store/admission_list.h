@@ -9,20 +9,22 @@
 
 namespace lockstep::store {
 
-/// Decides who of those that know a key may come in, and knows who is there.
+/// Decides which clients are admitted, of those that have proven their key, and
+/// counts their connections.
 class AdmissionList {
  public:
   AdmissionList(std::string run_id, size_t most);
 
-  /// For a client that has proven its key.
+  /// Admits or refuses a client that has proven its key.
   AdmissionReply admit(const Identity& who);
-  /// One connection of an admitted client is closed. Returns whether it was an
-  /// agent's last one.
+  /// A connection of an admitted client was closed. Returns whether it was the
+  /// last one of an agent.
   bool leave(const Identity& who);
 
-  /// Workers of round `round` may come now, `world_size` of them, and those of
-  /// former rounds no more. Returns whether it is a new one. Throws CommError
-  /// if it is an old one, or has begun with another number of workers.
+  /// From now on the `world_size` workers of `round` are admitted, and those of
+  /// former rounds are not. Returns whether the round is new. Throws CommError
+  /// for an older round, and for the present one with another number of
+  /// workers.
   bool begin_round(int round, int world_size);
   bool is_stale(const Identity& who) const;
 

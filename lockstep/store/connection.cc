@@ -10,7 +10,8 @@
 namespace lockstep::store {
 namespace {
 
-// A host that is gone says nothing; its ranks are not "connected" for ever.
+// A host that crashed sends nothing. With keep-alive, its connections end
+// within half a minute.
 void notice_a_lost_host(int fd) {
   const int on = 1;
   const int idle_s = 10;
@@ -35,7 +36,7 @@ Connection::Connection(FileDescriptor socket, Time now)
 
 bool Connection::read_some() {
   std::array<char, 65536> buffer;
-  // A stranger's bytes are few, and not more are taken.
+  // A client that has not yet proven its key may only send a few bytes.
   const size_t most = session ? buffer.size() : 2 * kMostHandshakeBytes;
   const ssize_t got = ::recv(fd(), buffer.data(), most, 0);
   if (got > 0) {

@@ -11,8 +11,8 @@
 
 namespace lockstep::store {
 
-/// The server's end of one connection: its socket, what is on the way in and
-/// out, and how far the handshake is.
+/// The server's end of one connection: its socket, the bytes that were not yet
+/// processed or sent, and the stage of the handshake.
 class Connection {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -23,9 +23,9 @@ class Connection {
   const std::string& address() const { return address_; }
   Time since() const { return since_; }
 
-  /// What there is to read. False at the end of the connection.
+  /// Reads what is there. Returns false at the end of the connection.
   bool read_some();
-  /// What the socket takes. False if the connection is broken.
+  /// Writes what the socket takes. Returns false if the connection is broken.
   bool write_some();
   bool has_output() const { return written_ < out_.size(); }
   void put_frame(std::string_view body) { out_ += framed(body); }
@@ -35,12 +35,12 @@ class Connection {
 
   enum class Stage { kHello, kProof, kOpen, kLeaving };
   Stage stage = Stage::kHello;
-  Identity who;                        ///< what it says; proven from kOpen on
+  Identity who;  ///< as the client says; proven from kOpen on
   std::optional<Handshake> handshake;  ///< from kProof on
   std::optional<Session> session;      ///< from kOpen on
-  /// What it waits for; meanwhile nothing is read.
+  /// The request that waits for a key; no other is read meanwhile.
   std::optional<Request> waiting;
-  Time deadline{};              ///< of that
+  Time deadline{};              ///< of the waiting request
   uint32_t watched_events = 0;  ///< by epoll
 
  private:

@@ -14,15 +14,16 @@ namespace lockstep::store {
 //   client  Hello: who it is, and a nonce
 //   server  Challenge: a nonce
 //   client  Proof: HMAC over both
-//   server  AdmissionReply: what it decides, and HMAC over both and that; after
-//   a
-//           wrong proof one without HMAC, which only says that it was wrong
+//   server  AdmissionReply: whether the client is admitted, and HMAC over both
+//           messages and the reply; after a wrong proof a reply without HMAC,
+//           which only says that the proof was wrong
 //
-// Each side has then seen that the other knows the client's key, now and not
-// in a recording. Both derive the session's keys from it and both messages.
+// Then each side has proven that it knows the client's key. The nonces make
+// sure that no message is a replay. Both sides derive the keys of the session
+// from the client's key and the first two messages.
 
 inline constexpr uint32_t kProtocolVersion = 1;
-/// No message of a handshake is longer.
+/// The longest message of a handshake.
 inline constexpr size_t kMostHandshakeBytes = 1024;
 
 struct Hello {
@@ -32,7 +33,7 @@ struct Hello {
 };
 
 std::string encode(const Hello& hello);
-/// Throws CommError. Of another version only that number is read.
+/// Throws CommError. If the version is another one, only its number is read.
 Hello decode_hello(std::string_view message);
 
 struct Challenge {
@@ -55,14 +56,14 @@ enum class Admission : uint8_t {
 
 struct AdmissionReply {
   Admission admission = Admission::kWelcome;
-  std::string reason;  ///< of a refusal
+  std::string reason;  ///< why the client was refused
 };
 
-/// The admission_reply on a wrong proof. It proves nothing: its receiver knows
-/// another key, and takes any admission_reply that it can't check for this one.
+/// The reply to a wrong proof. It has no proof itself: the client knows another
+/// key, and takes any reply that it can't check for this one.
 std::string encode_wrong_proof();
 
-/// One handshake as both sides see it after two messages.
+/// A handshake after its first two messages, on either side.
 class Handshake {
  public:
   Handshake(const Key& key, std::string_view hello, std::string_view challenge);
@@ -70,9 +71,9 @@ class Handshake {
   std::string proof() const;
   bool is_proof(std::string_view message) const;
 
-  std::string encode(const AdmissionReply& admission_reply) const;
-  /// Nothing if it is of somebody without the key. Throws CommError if it is
-  /// no admission_reply.
+  std::string encode(const AdmissionReply& reply) const;
+  /// Returns nothing if the sender does not know the key. Throws CommError if
+  /// the reply is malformed.
   std::optional<AdmissionReply> decode_admission_reply(
       std::string_view message) const;
 
@@ -80,7 +81,7 @@ class Handshake {
   Session server_session() const;
 
  private:
-  Key key_;  // of this connection alone
+  Key key_;  // derived for this connection only
 };
 
 }  // namespace lockstep::store

@@ -46,7 +46,7 @@ Request decode_request(std::string_view message, const Limits& limits) {
   if (request.operation < Operation::kSet ||
       request.operation > Operation::kSetLastWill) {
     throw CommError({.code = ErrorCode::kStoreProtocol,
-                     .what = "a request to the store is of no known kind"});
+                     .what = "a request to the store is of an unknown kind"});
   }
   request.number = static_cast<int64_t>(reader.u64());
   request.wait_ms = reader.u32();
@@ -81,7 +81,7 @@ Reply decode_reply(std::string_view message, const Limits& limits) {
   reply.status = static_cast<Status>(reader.u8());
   if (reply.status > Status::kRefused) {
     throw CommError({.code = ErrorCode::kStoreProtocol,
-                     .what = "a reply of the store is of no known kind"});
+                     .what = "a reply of the store is of an unknown kind"});
   }
   reply.number = static_cast<int64_t>(reader.u64());
   reply.value = reader.bytes(limits.value_bytes);

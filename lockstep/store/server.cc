@@ -30,7 +30,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr size_t kFilesForOthers = 128;
-// Beyond all connections: a listener's number, counted from here.
+// The number of the first listener; connections have smaller ones.
 constexpr uint64_t kListeners = uint64_t{1} << 62;
 constexpr uint64_t kStop = kListeners - 1;
 
@@ -45,7 +45,7 @@ void watch(int epoll, int operation, int fd, uint32_t events, uint64_t number) {
   }
 }
 
-// No more connections than there may be files.
+// The limit on connections: not more than this process may have open files.
 size_t connections_of(const ServerOptions& options) {
   rlimit files{};
   ::getrlimit(RLIMIT_NOFILE, &files);
@@ -61,10 +61,10 @@ FileDescriptor spare_file() {
 
 }  // namespace
 
-// The thread of a server: takes connections, leads them through the handshake,
-// answers requests, and closes who is late. One request of a connection is
-// answered before the next is read, so that none can take more memory than a
-// request and a reply.
+// The thread of a server: accepts connections, does the handshake, answers
+// requests, and closes connections that are late. A request is answered before
+// the next one of the same connection is read, so no connection takes more
+// memory than a request and a reply.
 class Server::Loop {
  public:
   Loop(const ServerOptions& options, std::vector<FileDescriptor> listeners);
@@ -72,7 +72,7 @@ class Server::Loop {
   void begin_round(int round, int world_size);
 
  private:
-  using Number = uint64_t;  // of a connection; they are never used again
+  using Number = uint64_t;  // of a connection; never used again
   using Time = Connection::Time;
 
   void run();
@@ -80,7 +80,8 @@ class Server::Loop {
   void accept_some(int listener, Time now);
   void close_oldest_unauthenticated(const std::string& why);
   void on_event(Number number, uint32_t events, Time now);
-  // All that is there. Throws CommError: the connection is to be closed.
+  // Handles all requests that have arrived. If it throws, the connection is
+  // closed.
   void read_requests(Number number, Connection& connection, Time now);
   void on_frame(Number number, Connection& connection, const std::string& body,
                 Time now);
@@ -88,12 +89,12 @@ class Server::Loop {
   void on_proof(Number number, Connection& connection, const std::string& body);
   void on_request(Number number, Connection& connection, const Request& request,
                   Time now);
-  // Those that wait, and may have got what they wait for.
+  // Answers the waiting requests whose keys are there now.
   void wake_waiters();
   void end_wait(Number number, Connection& connection, const Reply& reply);
   void close_late(Time now);
   void close_stale_workers();
-  // Writes what can be written, and has epoll watch for what comes next.
+  // Writes what can be written, and sets the events that epoll watches.
   void attend(Number number, Connection& connection);
   void refuse(Number number, const std::string& why);
   void close(Number number);
@@ -101,17 +102,17 @@ class Server::Loop {
   const ServerOptions options_;
   std::vector<FileDescriptor> listeners_;
   FileDescriptor epoll_, stop_;
-  // To be given up when there are no descriptors left: a connection can be
-  // closed only after it was accepted.
+  // Closed when this process has no descriptors left, because a connection must
+  // be accepted before it can be refused.
   FileDescriptor spare_;
 
-  std::mutex mutex_;  // of all below
+  std::mutex mutex_;  // guards all members below
   StoreService service_;
   Number next_number_ = 0;
   std::map<Number, std::unique_ptr<Connection>> connections_;
-  std::set<Number> unauthenticated_;  // the oldest first
+  std::set<Number> unauthenticated_;  // by age, the oldest first
   std::set<std::pair<Time, Number>> waiters_;
-  bool has_new_last_wills_ = false;  // those that wait don't know yet
+  bool has_new_last_wills_ = false;  // waiting requests were not checked yet
   RefusalLog refusals_;
   std::thread thread_;
 };
@@ -163,7 +164,8 @@ void Server::Loop::run() {
         if (number == kStop) return;
         if (number < kListeners) on_event(number, event.events, now);
       }
-      // Then: new connections may close others, which should be heard before.
+      // Listeners come last, because a new connection may close an old one,
+      // whose events should be handled before.
       for (const auto& event : happened) {
         const Number number = event.data.u64;
         if (number < kListeners) continue;
@@ -172,7 +174,7 @@ void Server::Loop::run() {
       close_late(now);
       if (std::exchange(has_new_last_wills_, false)) wake_waiters();
     } catch (const std::exception& error) {
-      // Out of memory, say: who comes later may have more luck.
+      // For example out of memory. The server goes on.
       refusals_.add("a connection", reason_of(error));
     }
   }
@@ -186,13 +188,14 @@ int Server::Loop::timeout_ms(Time now) const {
   }
   if (!waiters_.empty()) next = std::min(next, waiters_.begin()->first);
   if (next == Time::max()) return -1;
-  // Not a little too early, which would be a round for nothing.
+  // Rounded up, because to wake a little too early is useless.
   const auto left = std::chrono::ceil<milliseconds>(next - now).count();
   return static_cast<int>(std::clamp<int64_t>(left, 0, 60'000));
 }
 
 void Server::Loop::accept_some(int listener, Time now) {
-  // No more than leaves those before them a few turns.
+  // So few at a time that older connections get several turns before they are
+  // closed.
   const size_t most = std::max<size_t>(
       1, options_.most_unauthenticated / (4 * listeners_.size()));
   for (size_t i = 0; i < most; ++i) {
@@ -249,8 +252,8 @@ void Server::Loop::attend(Number number, Connection& connection) {
       !connection.has_output()) {
     return close(number);
   }
-  // While it waits, or doesn't take its reply, nothing more is read of it; that
-  // it is gone is noticed.
+  // While a request waits or a reply is not sent, nothing more is read; only
+  // the end of the connection is noticed.
   uint32_t events = EPOLLRDHUP;
   if (connection.has_output()) {
     events |= EPOLLOUT;
@@ -315,7 +318,7 @@ void Server::Loop::read_requests(Number number, Connection& connection,
     on_frame(number, connection, body, now);
     if (!connection.write_some()) {
       throw CommError(
-          {.code = ErrorCode::kStoreUnreachable, .what = "it is gone"});
+          {.code = ErrorCode::kStoreUnreachable, .what = "the client is gone"});
     }
   }
 }
@@ -341,7 +344,7 @@ void Server::Loop::on_hello(Connection& connection, const std::string& body) {
   const std::string challenge = encode(Challenge{.nonce = random_nonce()});
   connection.put_frame(challenge);
   if (hello.version != kProtocolVersion) {
-    // It reads in the challenge which version is spoken here.
+    // The client finds the server's version in the challenge.
     connection.stage = Connection::Stage::kLeaving;
     return;
   }
@@ -359,11 +362,11 @@ void Server::Loop::on_proof(Number number, Connection& connection,
     connection.stage = Connection::Stage::kLeaving;
     return;
   }
-  const AdmissionReply admission_reply = service_.admit(connection.who);
-  connection.put_frame(connection.handshake->encode(admission_reply));
-  if (admission_reply.admission != Admission::kWelcome) {
+  const AdmissionReply reply = service_.admit(connection.who);
+  connection.put_frame(connection.handshake->encode(reply));
+  if (reply.admission != Admission::kWelcome) {
     refusals_.add(connection.who.text() + " at " + connection.address(),
-                  admission_reply.reason);
+                  reply.reason);
     connection.stage = Connection::Stage::kLeaving;
     return;
   }

@@ -9,7 +9,7 @@
 namespace lockstep::store {
 namespace {
 
-// Wills are no part of a table, which has limits of its own.
+// Last wills are not in a table, so they need a limit of their own.
 constexpr size_t kMostLastWillBytes = 1024;
 
 int round_number(const std::string& text) {
@@ -26,7 +26,7 @@ void check_is_agent(const Identity& who, const char* what) {
   if (who.role == Role::kAgent) return;
   throw CommError({.code = ErrorCode::kStoreProtocol,
                    .what = what,
-                   .expected = "the word of an agent",
+                   .expected = "a request of an agent",
                    .got = who.text()});
 }
 
@@ -51,7 +51,7 @@ Reply StoreService::answer(const Identity& who, const Request& request) {
 
 Reply StoreService::execute(const Identity& who, const Request& request) {
   Table& table = table_of(who);
-  // Workers are one program, and share what they write, as in c10d's stores.
+  // All workers may change all keys of theirs, as in the stores of c10d.
   Table::Owner owner;
   if (who.role == Role::kAgent) owner = who.token;
   Reply reply;
@@ -84,17 +84,17 @@ Reply StoreService::execute(const Identity& who, const Request& request) {
       check_is_agent(who, "a round can't begin");
       if (request.number < 0 || request.number > INT_MAX) {
         throw CommError({.code = ErrorCode::kStoreProtocol,
-                         .what = "a round can't have such a number"});
+                         .what = "the number of a round is out of range"});
       }
       begin_round(static_cast<int>(request.number),
                   round_number(request.value));
       break;
     case Operation::kSetLastWill:
-      check_is_agent(who, "a will can't be made");
+      check_is_agent(who, "a last will can't be registered");
       if (request.value.size() > kMostLastWillBytes) {
         throw CommError(
             {.code = ErrorCode::kStoreProtocol,
-             .what = "a will is too long",
+             .what = "a last will is too long",
              .expected = fmt::format("{} bytes", kMostLastWillBytes),
              .got = std::to_string(request.value.size())});
       }
@@ -105,16 +105,16 @@ Reply StoreService::execute(const Identity& who, const Request& request) {
 }
 
 AdmissionReply StoreService::admit(const Identity& who) {
-  const AdmissionReply admission_reply = admissions.admit(who);
+  const AdmissionReply reply = admissions.admit(who);
   const auto will = last_wills_.find(who.token);
-  const bool is_back = admission_reply.admission == Admission::kWelcome &&
+  const bool is_back = reply.admission == Admission::kWelcome &&
                        who.role == Role::kAgent && will != last_wills_.end() &&
                        will->second.is_done;
   if (is_back) {
     agents_.erase(will->second.key, who.token);
     will->second.is_done = false;
   }
-  return admission_reply;
+  return reply;
 }
 
 bool StoreService::leave(const Identity& who) {
@@ -124,7 +124,7 @@ bool StoreService::leave(const Identity& who) {
   try {
     agents_.set(will->second.key, will->second.value, who.token);
   } catch (const CommError&) {
-    return false;  // another's key, or no room
+    return false;  // the key of another agent, or the table is full
   }
   will->second.is_done = true;
   return true;

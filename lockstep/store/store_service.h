@@ -9,8 +9,8 @@
 
 namespace lockstep::store {
 
-/// What a job's agents and workers keep in the store, and what each of them may
-/// do with it. Knows nothing of sockets.
+/// What the store does with requests: holds the tables of agents and workers,
+/// and decides what each client may do. It knows nothing about sockets.
 class StoreService {
  public:
   StoreService(const std::string& run_id, size_t most_connections,
@@ -21,17 +21,17 @@ class StoreService {
 
   /// Whether `request`, which waits for keys, has them.
   bool has_all(const Identity& who, const Request& request) const;
-  /// Does at once what is asked for; kGet and kWait of a key that isn't there
-  /// are for the caller to wait for. A refusal is a reply as well.
+  /// Executes a request at once. If kGet or kWait ask for a key that is not
+  /// there, the caller must wait first. A refusal is a reply, too.
   Reply answer(const Identity& who, const Request& request);
-  /// As admissions.admit(). An agent whose connections broke, and that comes
-  /// back, is no longer gone.
+  /// As admissions.admit(). If an agent whose connections broke comes back, its
+  /// last will is undone.
   AdmissionReply admit(const Identity& who);
-  /// One connection of an admitted client is closed. Returns whether a will
-  /// came into force with that.
+  /// A connection of an admitted client was closed. Returns whether a last will
+  /// was carried out because of that.
   bool leave(const Identity& who);
-  /// Forgets what the former round's workers kept. Throws CommError as
-  /// AdmissionList does. Returns whether it is a new one.
+  /// Clears the table of the former round's workers. Throws CommError as
+  /// AdmissionList does. Returns whether the round is new.
   bool begin_round(int round, int world_size);
 
   AdmissionList admissions;
@@ -39,7 +39,7 @@ class StoreService {
  private:
   struct LastWill {
     std::string key, value;
-    bool is_done = false;  // the key is there
+    bool is_done = false;  // the key was set
   };
 
   Reply execute(const Identity& who, const Request& request);
@@ -48,7 +48,7 @@ class StoreService {
   Table agents_;
   Table workers_;  // of this round
   std::map<Token, LastWill>
-      last_wills_;  // of agents, those that are gone included
+      last_wills_;  // of agents, also of those that are gone
 };
 
 }  // namespace lockstep::store

@@ -89,11 +89,11 @@ std::string report_of_two() {
 
 std::string log_of_two() {
   FaultLog log;
-  log.went_on(100, 0);
+  log.began_training(100, 0);
   const Failure failure = failure_of_rank(3, "no such shard\nand more");
   log.add({.root = &failure, .began_s = 100, .failed_s = 160, .steps = 41});
   log.recovered(161);
-  log.went_on(163, 40);
+  log.began_training(163, 40);
   log.add({.why = "rank 9 on node8 failed", .began_s = 170, .failed_s = 171});
   log.recovered(172);
   return log.text();
@@ -250,9 +250,9 @@ INSTANTIATE_TEST_SUITE_P(
                   job.form_group(self);
                   read_group(job.store, job.options, lost, 0, job.shortly);
                 },
-                "[launch] the job went on without this node; got no word from "
-                "it in time, as node 0 had it; start its agent again: it may "
-                "come back [rendezvous-failed]"},
+                "[launch] the job went on without this node; got node 0 heard "
+                "nothing from it in time; start its agent again: it may come "
+                "back [rendezvous-failed]"},
         Message{"NodeRefused",
                 [] {
                   Job job(2);

@@ -63,12 +63,11 @@ TEST(Handshake, ProvesEachSideToTheOther) {
   const Key key(random_nonce());
   const Pair pair(key, key);
   EXPECT_TRUE(pair.server.is_proof(pair.client.proof()));
-  const auto admission_reply =
-      pair.client.decode_admission_reply(pair.server.encode(
-          {.admission = Admission::kStaleRound, .reason = "too old"}));
-  ASSERT_TRUE(admission_reply);
-  EXPECT_EQ(admission_reply->admission, Admission::kStaleRound);
-  EXPECT_EQ(admission_reply->reason, "too old");
+  const auto reply = pair.client.decode_admission_reply(pair.server.encode(
+      {.admission = Admission::kStaleRound, .reason = "too old"}));
+  ASSERT_TRUE(reply);
+  EXPECT_EQ(reply->admission, Admission::kStaleRound);
+  EXPECT_EQ(reply->reason, "too old");
 }
 
 TEST(Handshake, FailsWithAnotherKeyOnEitherSide) {
@@ -90,7 +89,7 @@ TEST(Handshake, FailsForAProofOfAnotherConnection) {
                                                    std::string(1, '\0')));
 }
 
-TEST(Handshake, FailsForAVerdictThatWasAltered) {
+TEST(Handshake, FailsForAReplyThatWasAltered) {
   const Key key(random_nonce());
   const Pair pair(key, key);
   std::string message = pair.server.encode({.admission = Admission::kFull});

@@ -20,25 +20,29 @@
 namespace lockstep::launch {
 namespace {
 
-// Workers that are about to wait don't wake the agent.
-constexpr int kHurryMs = 5;
-// Beyond the wait for other nodes: back-off, graces and reports.
+// How often the agent looks while workers end: nothing wakes it when a worker
+// begins to wait.
+constexpr int kEndingPollMs = 5;
+// How much longer than for other nodes a worker waits: for back-off, grace
+// periods and reports.
 constexpr double kAgentsTimeoutS = 300;
-// Workers that offer memory for snapshots don't wake it either.
-constexpr double kLongestSleepS = 1;
+// How often it looks otherwise: nothing wakes it when a worker offers memory
+// for snapshots.
+constexpr double kMaxSleepS = 1;
 constexpr double kReapEveryS = 5;
-// The end of the rank that others miss is seen sooner than that.
+// When a rank was lost, its end is seen within this time after the first worker
+// that misses it.
 constexpr double kBlameTimeoutS = 1;
-// Once all writers are gone, their pipes are at their end. Only a process that
-// can't be killed keeps one open.
+// A pipe ends when all its writers are gone. Only a process that can't be
+// killed keeps one open longer.
 constexpr double kDrainTimeoutS = 2;
 constexpr int kDrainPollMs = 100;
-// A reader that stands still may not hold up who asked us to end.
+// A reader of our output that has stopped may delay the end only for this long.
 constexpr double kConsoleTimeoutS = 5;
-constexpr int kPollMs = 20;
-constexpr double kShareTimeoutS = 5;  // beyond the grace of other nodes
+constexpr int kClosingPollMs = 20;
+constexpr double kShareTimeoutS = 5;  // beyond the grace period
 
-// A scheduler that wants the machine back would not be pleased by a restart.
+// After a preemption there is no restart: the scheduler wants the machine back.
 Notice notice_of(const Failure& first) {
   const bool is_preempted = first.exit_code == kExitPreempted;
   return {.why = fmt::format("rank {} on {} {}: {}", first.rank, first.host,
@@ -61,12 +65,14 @@ std::string who_starts(int workers, int waiting) {
       waiting, waiting == 1 ? "waits" : "wait", lost == 1 ? "it" : "them");
 }
 
-// What the workers say by their exit codes then is no failure.
+// Whether all workers ended with the exit code of a preemption, which is not a
+// failure.
 bool was_preempted(const std::vector<Failure>& failures) {
   return !failures.empty() &&
-         std::all_of(failures.begin(), failures.end(), [](const auto& one) {
-           return one.exit_code == kExitPreempted;
-         });
+         std::all_of(failures.begin(), failures.end(),
+                     [](const Failure& failure) {
+                       return failure.exit_code == kExitPreempted;
+                     });
 }
 
 }  // namespace
@@ -93,7 +99,7 @@ void Agent::begin_attempt() {
   use_keys_of_attempt();
   has_progress_ = false;
   since_waiting_.reset();
-  // Who waited may have ended meanwhile.
+  // A worker that waited may have ended since.
   team_.note_ends();
   team_.note_waits();
   const bool may_go_on = has_restarts_left() || options_.is_elastic();
@@ -141,7 +147,7 @@ int Agent::run() {
 }
 
 void Agent::watch_workers() {
-  const double sleep_s = std::min(options_.monitor_interval_s, kLongestSleepS);
+  const double sleep_s = std::min(options_.monitor_interval_s, kMaxSleepS);
   const int timeout_ms = std::max(1, static_cast<int>(sleep_s * 1000));
   Stopwatch since_reaped;
   bool has_told_done = false;
@@ -161,7 +167,7 @@ void Agent::watch_workers() {
       team_.reap_orphans();
       since_reaped.restart();
     }
-    wait_for_events(state_.is_ending() ? kHurryMs : timeout_ms);
+    wait_for_events(state_.is_ending() ? kEndingPollMs : timeout_ms);
   }
 }
 
@@ -170,8 +176,8 @@ void Agent::check_failures() {
   handle(WorkersFailed{notice_of(*root_cause(own_failures()))});
 }
 
-// A worker waits because another one was lost. If none was, neither here nor on
-// another node, something is wrong with what the workers do together.
+// A worker waits because it lost another one. If no worker ended, neither here
+// nor on another node, the collective itself went wrong.
 void Agent::check_waiting() {
   team_.note_waits();
   if (team_.count_waiting() == 0 || state_.is_ending()) return;
@@ -189,8 +195,8 @@ void Agent::check_waiting() {
   }
 }
 
-// Ranks wait for each other, so when nothing moves any more the one that has
-// come least far is the one that hangs.
+// Ranks wait for each other. When none makes progress, the one with the least
+// progress is the one that hangs.
 void Agent::check_hangs() {
   if (options_.hang_timeout_s <= 0 || state_.is_ending()) return;
   const auto hung = hung_worker(team_, options_.hang_timeout_s);
@@ -201,7 +207,7 @@ void Agent::check_hangs() {
   worker.process.send(SIGKILL);
 }
 
-// Of a program that tells: when its steps go on.
+// Notes when training begins, if the program reports its phases.
 void Agent::check_progress() {
   if (has_progress_ || state_.is_ending()) return;
   uint64_t steps = 0;
@@ -211,7 +217,7 @@ void Agent::check_progress() {
     steps = std::max(steps, slot.first_steps.load());
   }
   has_progress_ = true;
-  faults_.went_on(Moment::now().steady_s, steps);
+  faults_.began_training(Moment::now().steady_s, steps);
 }
 
 uint64_t Agent::steps_done() const {
@@ -276,7 +282,8 @@ bool Agent::wait_for_events(int timeout_ms) {
   return true;
 }
 
-// Nothing of a former attempt may be taken for news.
+// Each attempt has keys of its own, so that nothing of a former one is taken
+// for news.
 void Agent::use_keys_of_attempt() {
   rendezvous_.store.set_prefix(
       fmt::format("{}attempt {}/", rendezvous_.prefix, attempt_));
@@ -340,7 +347,7 @@ void Agent::announce(Announcement announcement) {
   }
 }
 
-// By a signal that came now, or while the last attempt ended.
+// Whether a signal came, now or while the last attempt ended.
 bool Agent::is_asked_to_end() {
   const int signal = signals_.take_last().value_or(state_.requested_signal);
   if (signal == 0) return false;
@@ -352,7 +359,7 @@ bool Agent::has_restarts_left() const {
   return restarts_ < options_.max_restarts;
 }
 
-// The others can do without this node and its store.
+// Whether the job can go on without this node and its store.
 bool Agent::may_leave() const {
   const auto others = static_cast<int>(rendezvous_.group.nodes.size()) - 1;
   return options_.is_elastic() && !rendezvous_.serves_store &&
@@ -402,7 +409,7 @@ Decision Agent::decide(const SharedEnd& end) {
   const bool restarts = end.notice.may_restart && is_allowed &&
                         (end.is_complete || options_.is_elastic()) &&
                         state_.reason != EndReason::kOutput;
-  // Clocks, limits and deadline may differ from node to node.
+  // Clocks, limits and timeouts may differ from node to node.
   return decide_together(
       rendezvous_,
       {.restarts = restarts, .delay_s = is_fault ? faults_.delay_s() : 0},
@@ -412,7 +419,8 @@ Decision Agent::decide(const SharedEnd& end) {
 void Agent::report_restart(const SharedEnd& end, double delay_s) {
   const Failure* root = root_cause(end.failures);
   std::string why = end.notice.why;
-  // The first that was seen to end may have missed another.
+  // The notice names the worker that was seen to end first. That one may only
+  // have missed the one that failed.
   if (root != nullptr && root->is_cause && !root->is_consequence) {
     why = why_it_failed(*root);
   }
@@ -446,10 +454,11 @@ bool Agent::wait_before_restart(double delay_s) {
     ::poll(&ready, 1, static_cast<int>(left_s * 1000) + 1);
     err_.write_some();
   }
-  // Where nodes come and go, the others miss this one in the next attempt, and
-  // go on without it.
+  // In an elastic job, the others notice in the next attempt that this node is
+  // missing, and go on without it.
   if (options_.is_elastic() && !rendezvous_.serves_store) return false;
-  // The others are about to begin the next attempt, and hear of it there.
+  // The others are about to begin the next attempt, so they are told under its
+  // keys.
   if (rendezvous_.group.nodes.size() > 1) {
     use_keys_of_attempt();
     share_failures(rendezvous_, state_.notice, {}, /*timeout_s=*/0);
@@ -463,7 +472,7 @@ void Agent::end_waiting() {
   while (team_.is_alive()) {
     team_.note_ends();
     handle(Tick());
-    wait_for_events(kPollMs);
+    wait_for_events(kClosingPollMs);
   }
   team_.kill_leftovers();
   drain();

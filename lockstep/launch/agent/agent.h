@@ -27,7 +27,7 @@ namespace lockstep::launch {
 /// worker fails or hangs, here or on another node, the agent replaces it while
 /// there are restarts left; otherwise it ends all workers and says why.
 ///
-/// What it does when is decided in agent_state.h; this class brings the events
+/// agent_state.h decides what to do on which event. This class finds the events
 /// and carries the actions out.
 class Agent {
  public:
@@ -46,7 +46,7 @@ class Agent {
   void watch_workers();
   SharedEnd end_attempt();
 
-  // What may have happened; each calls handle() if it has.
+  // Each looks for one kind of event, and calls handle() if it finds one.
   void check_failures();
   void check_waiting();
   void check_hangs();
@@ -88,14 +88,14 @@ class Agent {
   control::SnapshotHolder snapshots_;
   WorkerTeam team_;
   FaultLog faults_;
-  int attempt_ = 0;   // begun before this one
-  int restarts_ = 0;  // of these after a failure
+  int attempt_ = 0;   // attempts before this one
+  int restarts_ = 0;  // those that a failure caused
   AgentState state_;
 
   // Of this attempt.
   Moment began_;
-  bool has_progress_ = false;               // its steps have begun
-  std::optional<Stopwatch> since_waiting_;  // the first worker waits
+  bool has_progress_ = false;               // training has begun
+  std::optional<Stopwatch> since_waiting_;  // since the first worker waits
   std::unique_ptr<PeerWatch> peers_;        // null without other nodes
 };
 

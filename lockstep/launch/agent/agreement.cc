@@ -14,7 +14,7 @@ namespace lockstep::launch {
 namespace {
 
 constexpr double kLeaveTimeoutS = 5;
-// It waits for the reports of nodes that may be lost.
+// The deciding agent first waits for the reports of nodes that may be lost.
 constexpr double kDecisionTimeoutS = 60;
 
 std::string report_key(int node_rank) {
@@ -28,10 +28,10 @@ std::string leaving_key(int node_rank) {
 }  // namespace
 
 SharedEnd share_failures(Rendezvous& rendezvous, const Notice& notice,
-                         std::vector<Failure> own, double timeout_s) {
+                         std::vector<Failure> own_failures, double timeout_s) {
   const auto nodes = static_cast<int>(rendezvous.group.nodes.size());
   const int self = rendezvous.group.node_rank;
-  SharedEnd end{.notice = notice, .failures = std::move(own)};
+  SharedEnd end{.notice = notice, .failures = std::move(own_failures)};
   try {
     end.notice =
         notice_from_text(rendezvous.store.claim("failed", to_text(notice)));
@@ -41,7 +41,7 @@ SharedEnd share_failures(Rendezvous& rendezvous, const Notice& notice,
     const Stopwatch watch;
     for (int node = 0; node < nodes; ++node) {
       if (node == self) continue;
-      // Not waited for if the node is gone.
+      // A node that is gone is not waited for.
       const auto report = rendezvous.store.get_unless(
           rendezvous.gone_key(node), report_key(node),
           node == end.notice.lost_node ? 0 : timeout_s - watch.seconds());
@@ -55,7 +55,7 @@ SharedEnd share_failures(Rendezvous& rendezvous, const Notice& notice,
     }
     end.is_complete = is_complete;
   } catch (const LaunchError& error) {
-    log_debug("launch", error.what());  // what we have is what can be said
+    log_debug("launch", error.what());  // the reports so far have to do
   }
   return end;
 }
@@ -68,15 +68,16 @@ void announce_leaving(Rendezvous& rendezvous) {
   }
 }
 
-Decision decide_together(Rendezvous& rendezvous, const Decision& own,
+Decision decide_together(Rendezvous& rendezvous, const Decision& own_decision,
                          bool is_elastic) {
-  if (rendezvous.group.nodes.size() == 1) return own;
+  if (rendezvous.group.nodes.size() == 1) return own_decision;
   try {
     if (is_elastic && !rendezvous.serves_store) {
       const auto decision = rendezvous.store.get("decision", kDecisionTimeoutS);
       return decision ? decision_from_text(*decision) : Decision();
     }
-    return decision_from_text(rendezvous.store.claim("decision", to_text(own)));
+    return decision_from_text(
+        rendezvous.store.claim("decision", to_text(own_decision)));
   } catch (const LaunchError& error) {
     log_debug("launch", error.what());
     return {};

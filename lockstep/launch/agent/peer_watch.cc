@@ -28,7 +28,8 @@ std::string done_key(size_t node_rank) {
 
 }  // namespace
 
-// A node's counter, and since when it stands still.
+// The counter that a node's agent keeps raising, and since when it has not
+// changed.
 struct PeerWatch::Heartbeat {
   std::string count;
   Stopwatch since;
@@ -91,16 +92,16 @@ void PeerWatch::watch() {
 }
 
 void PeerWatch::exchange() {
-  std::optional<Notice> own;
+  std::optional<Notice> own_notice;
   bool is_done = false;
   {
     const std::lock_guard lock(mutex_);
-    own = own_notice_;
+    own_notice = own_notice_;
     is_done = is_done_;
   }
   std::optional<std::string> failure;
-  if (own) {
-    failure = store_.claim("failed", to_text(*own));
+  if (own_notice) {
+    failure = store_.claim("failed", to_text(*own_notice));
   } else {
     failure = store_.get("failed");
   }
@@ -140,14 +141,14 @@ void PeerWatch::check_heartbeats() {
     }
     std::string how;
     if (store_.has_all({rendezvous_.gone_key(static_cast<int>(node))})) {
-      how = "has ended without a word";
+      how = "has ended without a notice";
     } else if (heartbeat.since.seconds() > options_.keep_alive_s) {
       how = fmt::format(
-          "said nothing for {:g} s: its agent or the network is gone",
+          "sent no heartbeat for {:g} s: its agent or the network has failed",
           options_.keep_alive_s);
     }
     if (how.empty()) continue;
-    // Who has seen that all are done may be gone by now.
+    // An agent that has seen that all nodes are done may have ended by now.
     if (are_all_done()) return;
     publish({.why = fmt::format("node {}, {}, {}", node,
                                 rendezvous_.group.nodes[node].text(), how),
@@ -167,7 +168,7 @@ void PeerWatch::check_members() {
   }
 }
 
-// The first notice is everyone's.
+// The notice that is first in the store counts for all nodes.
 void PeerWatch::publish(const Notice& notice) {
   const auto first = notice_from_text(store_.claim("failed", to_text(notice)));
   const std::lock_guard lock(mutex_);

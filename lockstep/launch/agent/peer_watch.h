@@ -15,25 +15,25 @@
 
 namespace lockstep::launch {
 
-/// What is known of the other nodes.
+/// News of the other nodes.
 struct PeerNews {
-  bool all_done = false;         ///< every node's workers ended well
-  std::optional<Notice> notice;  ///< why all workers are to end
+  bool all_done = false;  ///< the workers of all nodes ended with success
+  std::optional<Notice> notice;  ///< why all workers have to end
 };
 
 /// How a node watches the others.
 struct PeerWatchOptions {
   double keep_alive_s = 15;
-  /// Nodes come and go: the job may go on without one that is lost.
+  /// Nodes may join and leave: the job can go on without a lost one.
   bool is_elastic = false;
-  /// This agent looks out for nodes that come.
+  /// This agent looks for new nodes that want to join.
   bool expects_nodes = false;
 };
 
-/// Keeps in touch with the agents of the other nodes, from a thread of its
-/// own: a store that does not answer must not keep the agent from its workers.
-/// Hears of a failure, and of an agent that has ended, within half a second;
-/// one that says nothing for keep_alive_s is lost.
+/// Exchanges heartbeats and notices with the agents of the other nodes. It has
+/// a thread of its own, so that a store that does not answer can't keep the
+/// agent from its workers. A failure, or the end of an agent, is known within
+/// half a second; an agent without a heartbeat for keep_alive_s counts as lost.
 class PeerWatch {
  public:
   PeerWatch(Rendezvous& rendezvous, const PeerWatchOptions& options);
@@ -41,11 +41,11 @@ class PeerWatch {
   PeerWatch(const PeerWatch&) = delete;
   PeerWatch& operator=(const PeerWatch&) = delete;
 
-  /// Readable when there is news.
+  /// This descriptor is readable when there is news.
   int fd() const { return event_.get(); }
   PeerNews take_news();
 
-  /// Tell the others, soon.
+  /// Both return at once; the thread tells the other nodes.
   void announce_done();
   void announce_end(const Notice& notice);
 
@@ -57,12 +57,12 @@ class PeerWatch {
   void check_members();
   void publish(const Notice& notice);
 
-  Rendezvous& rendezvous_;  // of which nobody changes the group meanwhile
+  Rendezvous& rendezvous_;  // its group does not change meanwhile
   JobStore& store_;
   const PeerWatchOptions options_;
   FileDescriptor event_;
 
-  std::mutex mutex_;  // of all below
+  std::mutex mutex_;  // guards all members below
   std::condition_variable wake_;
   bool is_stopped_ = false;
   bool is_done_ = false;
@@ -70,7 +70,7 @@ class PeerWatch {
   PeerNews news_;
 
   struct Heartbeat;
-  std::vector<Heartbeat> heartbeats_;  // the thread's own
+  std::vector<Heartbeat> heartbeats_;  // used by the thread only
   int64_t own_heartbeats_ = 0;
   bool has_told_done_ = false;
   std::thread thread_;

@@ -39,7 +39,7 @@ SignalWatch::SignalWatch(const std::vector<int>& signals) {
 }
 
 SignalWatch::~SignalWatch() {
-  while (take()) {  // or it would end the process now
+  while (take()) {  // a pending signal would kill the process now
   }
   ::sigaction(SIGPIPE, &former_pipe_, nullptr);
   ::pthread_sigmask(SIG_SETMASK, &former_mask_, nullptr);

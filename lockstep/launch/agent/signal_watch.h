@@ -8,9 +8,10 @@
 
 namespace lockstep::launch {
 
-/// While it lives, the given signals do nothing but wait in take(). SIGHUP
-/// stays ignored where it was (nohup). SIGPIPE is ignored: a closed output is
-/// an error of write(). Restores all of it.
+/// While this object lives, the given signals have no other effect than to be
+/// returned by take(). SIGHUP stays ignored where it was (nohup). SIGPIPE is
+/// ignored: a closed output is an error of write(). The destructor restores all
+/// of this.
 class SignalWatch {
  public:
   explicit SignalWatch(const std::vector<int>& signals);
@@ -21,7 +22,7 @@ class SignalWatch {
   int fd() const { return fd_.get(); }
   /// The next signal that came.
   std::optional<int> take();
-  /// The last of those that came; all are taken.
+  /// Takes all signals that came, and returns the last one.
   std::optional<int> take_last();
 
  private:

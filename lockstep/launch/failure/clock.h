@@ -4,14 +4,14 @@
 
 namespace lockstep::launch {
 
-/// Seconds since 1970: to be compared with what other programs wrote.
+/// Seconds since 1970, to compare with times that other programs wrote.
 double unix_time_s();
 
-/// A moment, by two clocks. Somebody may set the one that tells the time, so
-/// durations, and what came first on this node, are told by the other.
+/// A moment by two clocks. The wall clock may be set at any time, so durations,
+/// and the order of events on this node, are taken from the steady clock.
 struct Moment {
   double steady_s = 0;
-  double unix_s = 0;  ///< to be shown, and for other programs
+  double unix_s = 0;  ///< for people and other programs
 
   static Moment now();
 };

@@ -36,7 +36,8 @@ struct Content {
 };
 
 std::optional<Content> read_regular_file(const std::string& path) {
-  // Neither a link out of the folder, nor a pipe that never ends.
+  // A link could lead out of the folder, and reading a pipe could last for
+  // ever.
   const FileDescriptor file(
       ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat facts {};
@@ -69,7 +70,8 @@ std::string text_at(const json& object, const char* key) {
                                                      : std::string();
 }
 
-// The time is in whole seconds, as text or as a number; 0 if there is none.
+// The error's time in whole seconds, which may be text or a number; 0 if it is
+// missing.
 double time_at(const json& object) {
   if (!object.is_object() || !object.contains("timestamp")) return 0;
   const json& time = object.at("timestamp");
@@ -112,7 +114,8 @@ std::optional<ErrorRecord> read_error_file(const std::string& path) {
   record.time_s = time_at(*extra);
   record.is_of_peer = extra->is_object() && extra->contains("lost_peer") &&
                       extra->at("lost_peer") == true;
-  // Of failures within one second, the file's own time tells the order.
+  // The recorded time has whole seconds only. If the file's own time agrees
+  // with it, that one also tells the order of failures within a second.
   if (!(std::abs(record.time_s - content->modified_s) > 2)) {
     record.time_s = content->modified_s;
   }
@@ -140,16 +143,17 @@ void record_error(const std::exception& error) noexcept {
     const auto path = env("TORCHELASTIC_ERROR_FILE");
     if (!path) return;
     const std::string text = type_name(error) + ": " + error.what();
-    const auto* own = dynamic_cast<const Error*>(&error);
+    const auto* lockstep_error = dynamic_cast<const Error*>(&error);
     write_error_file(
         *path,
         {.message = text,
          .callstack = text,
          .time_s = unix_time_s(),
          .is_of_peer = dynamic_cast<const CommError*>(&error) != nullptr,
-         .code = own ? std::string(name_of(own->code())) : std::string()});
+         .code = lockstep_error ? std::string(name_of(lockstep_error->code()))
+                                : std::string()});
   } catch (...) {
-    // The program ends with `error` all the same.
+    // The program ends with `error` in any case.
   }
 }
 

@@ -6,25 +6,26 @@
 
 namespace lockstep::launch {
 
-/// What a worker left in its error file, in torchrun's form:
-/// {"message": {"message": "...", "extraInfo": {"py_callstack": "...",
-/// "timestamp": "seconds"}}}, or {"message": "..."}. Ours has "lost_peer" and
-/// the name of the ErrorCode, "code", there, too.
+/// What a worker left in its error file, in torchrun's form: {"message":
+/// {"message": "...", "extraInfo": {"py_callstack": "...", "timestamp":
+/// "seconds"}}}, or {"message": "..."}. Lockstep's programs add "lost_peer" and
+/// "code", the name of the ErrorCode, to extraInfo.
 struct ErrorRecord {
   std::string message;
   std::string callstack;
   double time_s = 0;  ///< since 1970
-  /// What failed is another rank, as this one saw it.
+  /// The error says that another rank failed, and not this one.
   bool is_of_peer = false;
-  std::string code;  ///< empty: not an Error of Lockstep's
+  std::string code;  ///< empty: no lockstep::Error
 };
 
 /// Reads `path`, which a broken or hostile program may have written: no more
-/// than 1 MiB, regular files only, strict JSON. Nothing if it can't be used.
+/// than 1 MiB, regular files only, strict JSON. Returns nothing for any other
+/// file.
 std::optional<ErrorRecord> read_error_file(const std::string& path);
 
-/// Writes `path` at once or not at all; `exit_code` (negative: a signal) is
-/// left out if it is 0. Throws IoError.
+/// Writes `path` atomically; `exit_code` (negative: a signal) is left out if it
+/// is 0. Throws IoError.
 void write_error_file(const std::string& path, const ErrorRecord& record,
                       int exit_code = 0);
 

@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-// Another agent's word, as little trusted as a worker's.
+// Limits for text of other agents, which is trusted as little as a worker's.
 constexpr size_t kMaxTextBytes = 16 << 10;
 constexpr size_t kMaxLines = 50;
 
@@ -61,20 +61,20 @@ Failure from_json(const json& object) {
   return failure;
 }
 
-bool comes_before(const Failure& one, const Failure& other) {
-  if (one.is_cause != other.is_cause) return one.is_cause;
-  if (one.is_consequence != other.is_consequence) return other.is_consequence;
-  if (one.time_s != other.time_s) return one.time_s < other.time_s;
-  return one.rank < other.rank;
+bool comes_before(const Failure& a, const Failure& b) {
+  if (a.is_cause != b.is_cause) return a.is_cause;
+  if (a.is_consequence != b.is_consequence) return b.is_consequence;
+  if (a.time_s != b.time_s) return a.time_s < b.time_s;
+  return a.rank < b.rank;
 }
 
 }  // namespace
 
 bool Failure::is_from_outside() const {
-  const bool is_anybodys = signal == SIGKILL || signal == SIGTERM ||
-                           signal == SIGINT || signal == SIGHUP;
-  // An agent that ends a worker which hangs says so.
-  return is_anybodys && message.empty();
+  const bool may_come_from_outside = signal == SIGKILL || signal == SIGTERM ||
+                                     signal == SIGINT || signal == SIGHUP;
+  // An agent that kills a worker because it hangs leaves a message.
+  return may_come_from_outside && message.empty();
 }
 
 std::string Failure::how_it_ended() const {
@@ -103,10 +103,10 @@ std::vector<Failure> failures_from_json(const std::string& text) {
 }
 
 void admit_late_causes(std::vector<Failure>& failures) {
-  const auto explains = [](const Failure& one) {
-    return one.is_cause && !one.is_consequence;
+  const auto explains = [](const Failure& failure) {
+    return failure.is_cause && !failure.is_consequence;
   };
-  const auto is_cause = [](const Failure& one) { return one.is_cause; };
+  const auto is_cause = [](const Failure& failure) { return failure.is_cause; };
   if (std::none_of(failures.begin(), failures.end(), is_cause) ||
       std::any_of(failures.begin(), failures.end(), explains)) {
     return;

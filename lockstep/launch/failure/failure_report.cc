@@ -8,9 +8,9 @@
 namespace lockstep::launch {
 namespace {
 
-constexpr size_t kMostOthers = 8;
+constexpr size_t kMaxOtherFailures = 8;
 
-// Each line of `text` behind `margin`.
+// `text` with `margin` before each line.
 std::string indented(const std::string& text, const std::string& margin) {
   std::string result;
   for (size_t begin = 0; begin < text.size();) {
@@ -27,7 +27,7 @@ std::string in_short(const Failure& failure, const Failure& root) {
   if (why.empty() && !failure.last_lines.empty()) {
     why = failure.last_lines.back();
   }
-  // What all ranks found out together is said once.
+  // A message that all ranks share is printed once.
   if (!why.empty() && why == first_line(root.message)) {
     why = fmt::format("the same as rank {}", root.rank);
   }
@@ -35,15 +35,16 @@ std::string in_short(const Failure& failure, const Failure& root) {
                      failure.how_it_ended(), why.empty() ? "" : ": ", why);
 }
 
-std::string others(const std::vector<Failure>& failures, const Failure& root) {
+std::string other_failures(const std::vector<Failure>& failures,
+                           const Failure& root) {
   std::string text;
   size_t count = 0;
   for (const auto& failure : failures) {
     if (&failure == &root || !failure.is_cause) continue;
-    if (++count <= kMostOthers) text += in_short(failure, root);
+    if (++count <= kMaxOtherFailures) text += in_short(failure, root);
   }
-  if (count > kMostOthers) {
-    text += fmt::format("    and {} more\n", count - kMostOthers);
+  if (count > kMaxOtherFailures) {
+    text += fmt::format("    and {} more\n", count - kMaxOtherFailures);
   }
   return text.empty() ? text : "  other failures, later:\n" + text;
 }
@@ -57,7 +58,7 @@ std::string details(const Failure& failure) {
   line("time", local_time(failure.time_s));
   line("message", first_line(failure.message));
   line("logs", failure.log_folder);
-  // A call stack usually ends with the message: one of both is enough.
+  // A call stack usually ends with the message, so one of the two is enough.
   if (failure.callstack.find('\n') != std::string::npos) {
     text += "    traceback:\n" + indented(failure.callstack, "      ");
   } else if (failure.message.find('\n') != std::string::npos) {
@@ -77,7 +78,7 @@ std::string failure_report(const std::vector<Failure>& failures) {
   return fmt::format(
       "[launch] the job failed\n{}"
       "  root cause: rank {} (local rank {}) on {}, node {}, pid {}\n{}",
-      others(failures, *root), root->rank, root->local_rank, root->host,
+      other_failures(failures, *root), root->rank, root->local_rank, root->host,
       root->node_rank, root->pid, details(*root));
 }
 

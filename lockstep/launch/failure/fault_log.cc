@@ -31,10 +31,10 @@ void FaultLog::add(const AttemptEnd& end) {
     if (!root->message.empty()) fault.why += ": " + first_line(root->message);
   }
   const bool is_known = end.root != nullptr && !end.root->is_consequence;
-  fault.is_programs =
+  fault.is_of_program =
       is_known ? !end.root->is_from_outside() : !end.is_node_lost;
   fault.steps = end.steps;
-  fault.got_on = end.steps && first_step_ && *end.steps > *first_step_;
+  fault.made_progress = end.steps && first_step_ && *end.steps > *first_step_;
   first_step_.reset();
   faults_.push_back(std::move(fault));
 }
@@ -45,7 +45,7 @@ void FaultLog::recovered(double now_s) {
   faults_.back().downtime_s = now_s - faults_.back().failed_s;
 }
 
-void FaultLog::went_on(double now_s, uint64_t steps) {
+void FaultLog::began_training(double now_s, uint64_t steps) {
   first_step_ = steps;
   if (faults_.empty()) return;
   Fault& last = faults_.back();
@@ -54,17 +54,18 @@ void FaultLog::went_on(double now_s, uint64_t steps) {
 }
 
 bool FaultLog::is_stuck() const {
-  if (faults_.empty() || !faults_.back().is_programs) return false;
+  if (faults_.empty() || !faults_.back().is_of_program) return false;
   const auto& steps = faults_.back().steps;
   if (!steps) return false;
   int count = 0;
   for (auto fault = faults_.rbegin(); fault != faults_.rend(); ++fault) {
-    // It got further once, so it need not fail there.
+    // The program got further than this step once, so it need not fail there
+    // again.
     if (fault->steps != steps &&
-        (fault->is_programs || !fault->steps || *fault->steps > *steps)) {
+        (fault->is_of_program || !fault->steps || *fault->steps > *steps)) {
       break;
     }
-    if (fault->is_programs && ++count == kSameStep) return true;
+    if (fault->is_of_program && ++count == kSameStep) return true;
   }
   return false;
 }
@@ -79,7 +80,8 @@ std::string FaultLog::why_stuck() const {
 int FaultLog::quick_in_a_row() const {
   int count = 0;
   for (auto fault = faults_.rbegin();
-       fault != faults_.rend() && fault->lasted_s < kQuickS && !fault->got_on;
+       fault != faults_.rend() && fault->lasted_s < kQuickS &&
+       !fault->made_progress;
        ++fault) {
     ++count;
   }
@@ -88,7 +90,7 @@ int FaultLog::quick_in_a_row() const {
 
 double FaultLog::delay_s() const {
   const int quick = quick_in_a_row();
-  // One may be an accident.
+  // A single quick failure may be an accident.
   return quick < 2 ? 0 : std::min(std::exp2(quick - 2), kLongestDelayS);
 }
 

@@ -12,7 +12,7 @@
 namespace lockstep::launch {
 namespace {
 
-// Far above what a machine can hold; a slip of the finger ends here.
+// More than any machine can hold: a larger number is a typing error.
 constexpr int kMost = 4096;
 
 std::optional<int> count(const std::string& text) {
@@ -27,8 +27,8 @@ std::optional<int> count(const std::string& text) {
 
 int core_count() { return static_cast<int>(allowed_cores().size()); }
 
-// Asks CUDA's driver itself, of those that CUDA_VISIBLE_DEVICES leaves: the
-// launcher starts without LibTorch. The driver stays loaded.
+// How many GPUs CUDA_VISIBLE_DEVICES leaves. The CUDA driver itself is asked,
+// because the launcher starts without LibTorch. The driver stays loaded.
 int gpu_count() {
   void* driver = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (driver == nullptr) return 0;

@@ -6,8 +6,8 @@ namespace lockstep::launch {
 
 /// How many workers `text` asks for: a number, `cpu` (one for each core that
 /// this process may use), `gpu` (one for each CUDA device) or `auto` (GPUs if
-/// there are any, else cores). Throws InvalidArgument; LaunchError for `gpu`
-/// where there is none.
+/// there are any, else cores). Throws InvalidArgument; LaunchError for `gpu` on
+/// a machine without a GPU.
 int parse_nproc(const std::string& text);
 
 struct NodeCount {
@@ -15,7 +15,8 @@ struct NodeCount {
   int most = 1;
 };
 
-/// "2", or "1:4" for nodes that come and go. Throws InvalidArgument.
+/// "2", or "1:4" for a job whose nodes may join and leave. Throws
+/// InvalidArgument.
 NodeCount parse_nnodes(const std::string& text);
 
 }  // namespace lockstep::launch

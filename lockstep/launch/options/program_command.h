@@ -6,17 +6,18 @@
 
 namespace lockstep::launch {
 
-/// How the words after the options are to be run: torchrun takes every program
-/// for a Python script, here it is one if its name ends in .py.
+/// How to run the words after the options. torchrun takes every program for a
+/// Python script; kByName does so if the name ends in .py.
 enum class ProgramKind { kByName, kPythonModule, kExecutable };
 
-/// The command line of a worker. Python is $PYTHON_EXEC, else that
-/// of $VIRTUAL_ENV, else python3.
+/// The command line of a worker. Python is $PYTHON_EXEC, else the one in
+/// $VIRTUAL_ENV, else python3.
 std::vector<std::string> program_command(std::vector<std::string> words,
                                          ProgramKind kind);
 
-/// The file that `name` stands for: by PATH, of `environment` or else ours, if
-/// it has no slash. Throws LaunchError if there is none that can be run.
+/// The program file for `name`. A name without a slash is looked up in the PATH
+/// of `environment`, or else in this process's PATH. Throws LaunchError if no
+/// such file can be run.
 std::string find_program(const std::string& name,
                          const std::map<std::string, std::string>& environment);
 

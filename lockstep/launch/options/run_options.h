@@ -18,39 +18,44 @@ enum class LabelLines { kAuto, kOn, kOff };
 struct RunOptions {
   int workers = 1;               ///< of this node
   int nodes = 1;                 ///< at most
-  int min_nodes = 0;             ///< fewer: they come and go; 0: all
-  std::optional<int> node_rank;  ///< none: 0 (static), by arrival (c10d)
+  int min_nodes = 0;             ///< fewer than `nodes`: elastic; 0: all
+  std::optional<int> node_rank;  ///< unset: 0 (static), by arrival (c10d)
 
   Backend backend = Backend::kStatic;
   std::string master_addr = "127.0.0.1";
-  int master_port = 0;   ///< 0: a free one; several nodes must name one
-  std::string endpoint;  ///< "host:port", in the place of the two above
+  int master_port = 0;   ///< 0: a free one, with one node only
+  std::string endpoint;  ///< "host:port"; replaces the two above
   std::string run_id = "none";
   std::string local_addr;  ///< this node's name; empty: the host's
-  /// Whether this agent serves the store; none: if the endpoint is this host.
+  /// Whether this agent serves the store. If it is unset, it does when the
+  /// endpoint is on this host.
   std::optional<bool> is_host;
-  std::string interface;  ///< where to listen; empty: where the name leads
-  /// Of the job, in a file or an open file; of neither: store::shared_secret().
+  std::string interface;  ///< where to listen; empty: by the name
+  /// The file, or the open file descriptor, that holds the job's secret.
+  /// Without both, store::shared_secret() says which secret is used.
   std::string secret_file;
   int secret_fd = -1;
   bool has_no_secret = false;
   double join_timeout_s = 300;
-  /// Once min_nodes have come, for others, before the first attempt.
+  /// How long the first attempt waits for further nodes once min_nodes are
+  /// there.
   double last_call_s = 30;
-  /// An agent that was not heard of for so long is lost.
+  /// An agent that sends no heartbeat for this time counts as lost.
   double keep_alive_s = 15;
 
   std::string role = "default";
-  /// So often workers that failed are replaced.
+  /// How many times workers that failed are replaced.
   int max_restarts = 0;
   double monitor_interval_s = 0.1;
-  /// Workers that tell their steps and don't get on for so long: the one that
-  /// the others wait for is ended. 0: never.
+  /// If workers that report their steps make no progress for this time, the one
+  /// that the others wait for is killed. 0: never.
   double hang_timeout_s = 240;
-  /// From the first signal to SIGKILL. None: 5 s after a failure, 30 s after a
-  /// signal, which may be a scheduler's last warning to save one's work.
+  /// The time from the first signal to SIGKILL. If it is unset: 5 s after a
+  /// failure, and 30 s after a signal, because that may be a scheduler's last
+  /// warning, and programs then save their work.
   std::optional<double> grace_s;
-  /// And SIGUSR1 in any case, with which Slurm warns: it would end the agent.
+  /// Signals that the agent handles. It handles SIGUSR1 as well, always: Slurm
+  /// warns with it, and it would kill an agent that does not expect it.
   std::vector<int> signals{SIGTERM, SIGINT, SIGHUP, SIGQUIT};
 
   std::string log_dir;  ///< empty: a temporary one
@@ -58,15 +63,15 @@ struct RunOptions {
   StreamChoice tee;
   std::vector<int> shown_ranks;  ///< local; empty: all
   LabelLines label_lines = LabelLines::kAuto;
-  /// Unlabelled stdout is passed on as it comes, a progress bar too: of several
-  /// workers, one alone writes to it.
+  /// stdout without labels is passed on byte by byte, so that a progress bar
+  /// works. For programs in which only one worker writes to stdout.
   bool is_stdout_raw = false;
 
   int omp_threads = 0;  ///< 0: as many as the worker has cores
   bool pins_cores = true;
-  std::map<std::string, std::string> environment;  ///< added to ours
+  std::map<std::string, std::string> environment;  ///< added to the agent's own
 
-  /// Nodes come and go.
+  /// Whether nodes may join and leave between attempts.
   bool is_elastic() const { return min_nodes > 0 && min_nodes < nodes; }
   int fewest_nodes() const { return is_elastic() ? min_nodes : nodes; }
 };

@@ -34,8 +34,9 @@ std::optional<Streams> to_streams(const std::string& text) {
   return static_cast<Streams>(*value);
 }
 
-[[noreturn]] void refuse(const std::string& option, const std::string& expected,
-                         const std::string& got) {
+[[noreturn]] void throw_bad_option(const std::string& option,
+                                   const std::string& expected,
+                                   const std::string& got) {
   throw InvalidArgument("launch", {.code = ErrorCode::kBadOption,
                                    .what = "can't use " + option,
                                    .expected = expected,
@@ -45,15 +46,16 @@ std::optional<Streams> to_streams(const std::string& text) {
 int to_rank(const std::string& option, const std::string& text, int workers) {
   const auto rank = to_int(text);
   if (!rank || *rank < 0 || *rank >= workers) {
-    refuse(option, fmt::format("local ranks from 0 to {}", workers - 1), text);
+    throw_bad_option(
+        option, fmt::format("local ranks from 0 to {}", workers - 1), text);
   }
   return *rank;
 }
 
 }  // namespace
 
-bool has(Streams streams, Streams one) {
-  return (static_cast<int>(streams) & static_cast<int>(one)) != 0;
+bool has(Streams streams, Streams stream) {
+  return (static_cast<int>(streams) & static_cast<int>(stream)) != 0;
 }
 
 Streams StreamChoice::of(int local_rank) const {
@@ -75,12 +77,12 @@ StreamChoice parse_streams(const std::string& option, const std::string& text,
   StreamChoice choice;
   for (const auto& part : split(text)) {
     const auto colon = part.find(':');
-    if (colon == std::string::npos) refuse(option, form, text);
+    if (colon == std::string::npos) throw_bad_option(option, form, text);
     const auto streams = to_streams(part.substr(colon + 1));
-    if (!streams) refuse(option, form, text);
+    if (!streams) throw_bad_option(option, form, text);
     choice.of_rank[to_rank(option, part.substr(0, colon), workers)] = *streams;
   }
-  if (choice.of_rank.empty()) refuse(option, form, text);
+  if (choice.of_rank.empty()) throw_bad_option(option, form, text);
   return choice;
 }
 

@@ -20,9 +20,9 @@ bool is_regular_file(int fd) {
 
 Console::Console(int fd) : fd_(fd), is_file_(is_regular_file(fd)) {}
 
-// A pipe that is ready takes PIPE_BUF bytes without waiting, and as one piece:
-// others who write to it can't get in between. (Its O_NONBLOCK is not ours to
-// set: the shell and other programs share it.)
+// A pipe that is ready takes PIPE_BUF bytes without waiting, and in one piece:
+// other writers can't get in between. (O_NONBLOCK can't be used instead,
+// because the shell and other programs share that flag of the pipe.)
 size_t Console::next_piece(size_t written) const {
   const size_t rest = pending_.size() - written;
   if (is_file_ || rest <= PIPE_BUF) return rest;

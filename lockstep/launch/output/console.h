@@ -6,9 +6,9 @@
 
 namespace lockstep::launch {
 
-/// One of the agent's own two streams. Never waits for its reader: what it
-/// does not take is kept, and the workers' pipes are left alone until there is
-/// room, so that a slow reader slows the workers down and loses nothing.
+/// The agent's own stdout or stderr. It never waits for its reader: what the
+/// reader does not take is kept, and meanwhile the workers' pipes are not read.
+/// So a slow reader slows the workers down, and nothing is lost.
 class Console {
  public:
   explicit Console(int fd);
@@ -17,17 +17,18 @@ class Console {
     if (!is_broken_) pending_.append(text);
   }
   bool has_pending() const { return !pending_.empty(); }
-  bool is_full() const { return pending_.size() >= kEnough; }
-  /// The reader is gone; what is added since then is dropped.
+  bool is_full() const { return pending_.size() >= kFullBytes; }
+  /// Whether the reader is gone. What is added after that is dropped.
   bool is_broken() const { return is_broken_; }
   int fd() const { return fd_; }
 
-  /// Writes as much as the reader takes at once, at ends of lines if possible.
+  /// Writes as much as the reader takes without waiting, in whole lines if
+  /// possible.
   void write_some();
 
  private:
-  // A pipe's buffer, as Linux has it.
-  static constexpr size_t kEnough = 64 << 10;
+  // The size of a pipe's buffer on Linux.
+  static constexpr size_t kFullBytes = 64 << 10;
 
   size_t next_piece(size_t written) const;
   bool is_ready() const;

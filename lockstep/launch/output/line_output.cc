@@ -16,14 +16,14 @@ void LineOutput::add(std::string_view bytes) {
     const size_t room = kMaxLineBytes - line_.size();
     const size_t end = std::min(bytes.find_first_of("\r\n"), bytes.size());
     line_.append(bytes.substr(0, std::min(end, room)));
-    if (end > room) {  // too long: this piece, then the rest
+    if (end > room) {  // the line is too long: print a piece
       emit(line_);
       line_.clear();
       bytes.remove_prefix(room);
       continue;
     }
     if (end == bytes.size()) return;
-    // "\r\n" is one end; which one a '\r' was, the next byte tells.
+    // A '\r' either begins "\r\n" or rewrites the line: the next byte decides.
     if (bytes[end] == '\r') {
       may_rewrite_ = true;
     } else {

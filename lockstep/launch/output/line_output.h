@@ -8,20 +8,20 @@
 
 namespace lockstep::launch {
 
-/// Cuts what a worker writes into lines and gives them to a console, each
-/// behind a label, never mixed with another worker's.
+/// Cuts what a worker writes into lines and passes them to a console, each with
+/// a label before it, never mixed with the lines of another worker.
 ///
-/// What a progress bar rewrites (text that ends in a carriage return) becomes
-/// a line once a second at most. A line of more than 64 KiB comes in pieces.
+/// Text that ends in a carriage return (a progress bar) becomes a line at most
+/// once a second. A line of more than 64 KiB is cut into pieces.
 class LineOutput {
  public:
   LineOutput(Console& console, std::string label)
       : console_(console), label_(std::move(label)) {}
 
-  /// For a worker that has another rank from now on.
+  /// The worker has another rank from now on.
   void relabel(std::string label) { label_ = std::move(label); }
   void add(std::string_view bytes);
-  /// A last line without an end gets one.
+  /// Shows the last line even if it has no newline.
   void finish();
 
  private:

@@ -15,7 +15,7 @@
 namespace lockstep::launch {
 namespace {
 
-// With mode 0700 and a name that nobody can guess.
+// A folder with mode 0700 and a name that nobody can guess.
 std::string make_unique_folder(const std::string& beginning) {
   std::string path = beginning + "XXXXXX";
   if (::mkdtemp(path.data()) == nullptr) {
@@ -35,7 +35,7 @@ void make_private_folder(const std::string& path) {
   }
 }
 
-// A run id is free text; as a part of a path it may not lead elsewhere.
+// A run id is free text. As a part of a path it must not lead elsewhere.
 std::string as_file_name(std::string run_id) {
   for (char& c : run_id) {
     if (std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '-') c = '_';
@@ -55,7 +55,7 @@ LogFiles::LogFiles(const std::string& log_dir, const std::string& run_id,
   } else {
     make_directories(base);
   }
-  // Programs may change their working folder: they get whole paths.
+  // A program may change its working folder, so it gets absolute paths.
   base = std::filesystem::absolute(base).string();
   run_ = make_unique_folder(base + "/" + as_file_name(run_id) + "_");
   begin_attempt(0);

@@ -7,16 +7,16 @@
 
 namespace lockstep::launch {
 
-/// The folder of a run's logs, as torchrun lays it out:
-/// <log_dir>/<run id>_<random>/attempt_<restarts>/<local rank>/ with
-/// stdout.log, stderr.log and error.json, for the owner alone.
+/// The folder of a run's logs, as torchrun lays it out: <log_dir>/<run
+/// id>_<random>/attempt_<restarts>/<local rank>/ with stdout.log, stderr.log
+/// and error.json. Only the owner can read it.
 class LogFiles {
  public:
-  /// Without a `log_dir` it is a temporary one, which is removed with this
-  /// object unless keep() was called. Throws IoError.
+  /// Without a `log_dir`, the folder is a temporary one, and the destructor
+  /// removes it unless keep() was called. Throws IoError.
   LogFiles(const std::string& log_dir, const std::string& run_id, int workers);
 
-  /// What comes now belongs to this attempt; 0 is begun already.
+  /// Makes the folders of an attempt. The constructor makes those of attempt 0.
   void begin_attempt(int attempt);
 
   void keep();

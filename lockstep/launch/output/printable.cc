@@ -11,7 +11,7 @@ unsigned char byte_at(std::string_view text, size_t i) {
   return i < text.size() ? static_cast<unsigned char>(text[i]) : 0;
 }
 
-// The length of the UTF-8 sequence at `i`; 0 if there is none.
+// The length of the UTF-8 sequence at `i`; 0 if it is not valid.
 size_t sequence_length(std::string_view text, size_t i) {
   const unsigned char lead = byte_at(text, i);
   const size_t length = lead < 0x80                   ? 1
@@ -32,7 +32,7 @@ bool is_shown(std::string_view text, size_t i, size_t length) {
     return (lead >= 0x20 && lead != 0x7f) || lead == '\n' || lead == '\t';
   }
   // U+0080 to U+009f are control characters, too; U+202a to U+202e and U+2066
-  // to U+2069 turn the direction of what follows.
+  // to U+2069 change the direction of the text after them.
   if (lead == 0xc2) return byte_at(text, i + 1) >= 0xa0;
   if (lead != 0xe2) return true;
   const unsigned char middle = byte_at(text, i + 1);

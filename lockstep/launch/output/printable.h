@@ -7,8 +7,9 @@
 
 namespace lockstep::launch {
 
-/// `text` as it can be shown on a terminal, whoever wrote it: valid UTF-8,
-/// without control characters but tabs and line ends, cut to `max_bytes`.
+/// `text` in a form that is safe on a terminal, even if a hostile program wrote
+/// it: valid UTF-8 without control characters, except for tabs and line ends,
+/// and at most `max_bytes` long.
 std::string printable(std::string_view text, size_t max_bytes);
 
 /// The last `count` lines of `text` that are not blank.

@@ -6,20 +6,20 @@
 
 namespace lockstep::launch {
 
-/// A temporary folder of a run, for its owner alone. It is removed with this
-/// object; after a SIGKILL the next run that makes one in the same place
-/// removes it. To tell whose run is over, a file in the folder is locked as
-/// long as its process lives.
+/// A temporary folder of a run that only its owner can read. The destructor
+/// removes it; after a SIGKILL, the next run that makes such a folder in the
+/// same place does. A file in the folder is locked while its process lives,
+/// which tells whether its run is over.
 class RunFolder {
  public:
-  /// In $TMPDIR. Throws IoError.
+  /// Makes the folder in $TMPDIR. Throws IoError.
   RunFolder();
   ~RunFolder();
   RunFolder(const RunFolder&) = delete;
   RunFolder& operator=(const RunFolder&) = delete;
 
   const std::string& path() const { return path_; }
-  /// Nobody is to remove it.
+  /// From now on nobody removes it.
   void keep();
 
  private:

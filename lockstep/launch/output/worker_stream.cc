@@ -86,7 +86,7 @@ void WorkerStream::write_log(std::string_view bytes) {
     if (count >= 0) {
       bytes.remove_prefix(static_cast<size_t>(count));
     } else if (errno != EINTR) {
-      // Training goes on without its log.
+      // Training goes on without the log.
       log_warning("launch", fmt::format("{} is cut here: {}", plan_.log_path,
                                         std::strerror(errno)));
       log_.close();

@@ -15,33 +15,35 @@ namespace lockstep::launch {
 /// Where a worker's stdout or stderr goes.
 struct StreamPlan {
   std::string log_path;        ///< empty: no file
-  bool is_redirected = false;  ///< to the file alone, without us in between
+  bool is_redirected = false;  ///< the worker writes to the file itself
   bool is_shown = true;
-  bool is_raw = false;  ///< bytes as they come: it has the console to itself
+  bool is_raw = false;  ///< byte by byte: no other worker writes there
   std::string label;
 };
 
 /// A worker's stdout or stderr on its way to the console and to its log file.
-/// Its last bytes are kept for a failure's report.
+/// The last bytes are kept for the report of a failure.
 class WorkerStream {
  public:
   /// Opens the log file. Throws IoError.
   WorkerStream(StreamPlan plan, Console& console);
 
-  /// What the worker writes to; close_worker_end() once it has it.
+  /// The descriptor that the worker writes to. Call close_worker_end() once the
+  /// worker has it.
   int worker_end() const { return worker_end_.get(); }
   void close_worker_end() { worker_end_.close(); }
 
   void relabel(std::string label) { lines_.relabel(std::move(label)); }
 
-  /// What to poll; negative once it is at its end, or if there is nothing.
+  /// The descriptor to poll; negative at the end of the stream, or if the
+  /// worker writes to a file itself.
   int fd() const { return read_.get(); }
-  /// There is room on the console for more of it.
+  /// Whether the stream is open and the console has room.
   bool wants_more() const { return read_.is_open() && !console_.is_full(); }
-  /// Takes what is there.
+  /// Reads what is there.
   void read_some();
-  /// At the latest when its writers are gone: the last line, even if it has no
-  /// end.
+  /// Shows the last line, even if it has no newline, and closes the stream. To
+  /// be called at the latest when all writers are gone.
   void finish();
 
   std::vector<std::string> last_lines(size_t count) const;

@@ -8,10 +8,11 @@
 
 namespace lockstep::launch {
 
-/// How an agent waits for others: called often, may throw.
+/// Called often while an agent waits for others. It may throw to stop that.
 using CheckStop = std::function<void()>;
 
-/// Of an agent that waits for others, `limit_s` in all.
+/// The deadline of an agent that waits for others, `limit_s` seconds after its
+/// construction.
 class Deadline {
  public:
   static constexpr int kPollMs = 50;
@@ -19,8 +20,8 @@ class Deadline {
   Deadline(double limit_s, const CheckStop& check_stop)
       : limit_s_(limit_s), check_stop_(check_stop) {}
 
-  /// Sleeps for kPollMs. Throws LaunchError with the problem once it is over;
-  /// problem.got is what came so far, "" for nothing.
+  /// Sleeps for kPollMs. After the deadline it throws LaunchError with
+  /// `problem`, whose `got` says what came so far ("": nothing).
   void pause_or_throw(Problem problem) const;
 
  private:

@@ -51,11 +51,11 @@ Endpoint parse_endpoint(const std::string& option, const std::string& text,
 
 bool is_this_host(const std::string& host) {
   if (host == host_name()) return true;
-  const auto own = store::own_addresses();
+  const auto own_addresses = store::own_addresses();
   for (const auto& address : store::resolve(host, 0)) {
     if (address.is_loopback()) return true;
-    for (const auto& mine : own) {
-      if (mine.has_host_of(address)) return true;
+    for (const auto& own_address : own_addresses) {
+      if (own_address.has_host_of(address)) return true;
     }
   }
   return false;

@@ -7,7 +7,7 @@
 
 namespace lockstep::launch {
 
-/// Where the job's store listens.
+/// The address at which a store listens.
 struct Endpoint {
   std::string host;
   int port = 0;
@@ -22,14 +22,14 @@ Endpoint parse_endpoint(const std::string& option, const std::string& text,
 /// Whether `host` is a name or an address of this machine.
 bool is_this_host(const std::string& host);
 
-/// Sockets that listen at `endpoint`, whose port becomes a free one if it is
-/// 0; none if the port is taken. They listen where the name stands for this
-/// host, or, if one is named, at the addresses of `interface`; never on all
-/// interfaces. Throws CommError.
+/// Sockets that listen at `endpoint`; none if the port is in use. A port of 0
+/// is replaced by a free one. They listen at the addresses of this host that
+/// the name resolves to or, if it is given, at those of `interface`; never on
+/// all interfaces. Throws CommError.
 std::vector<FileDescriptor> listen_at(Endpoint& endpoint,
                                       const std::string& interface = "");
 
-/// Whether something listens at `endpoint`.
+/// Whether a process accepts connections at `endpoint`.
 bool is_reachable(const Endpoint& endpoint, int timeout_ms);
 
 }  // namespace lockstep::launch

@@ -16,7 +16,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kAnswerTime{5000};
 constexpr milliseconds kConnectTime{1000};
-// Whether who would set a key has ended is asked so often.
+// How often get_unless() asks whether the agent that would set the key is gone.
 constexpr double kGoneEveryS = 0.02;
 constexpr size_t kMaxBytes = 1 << 20;
 
@@ -52,7 +52,7 @@ JobStore::JobStore(const JobStoreOptions& options, const Endpoint& endpoint,
                    std::vector<FileDescriptor> listeners)
     : options_(options),
       endpoint_(endpoint),
-      // The name may be one that only others know this host by.
+      // The endpoint's name may be one that only other hosts can resolve.
       address_{store::SocketAddress::of_socket(listeners.at(0).get()).host(),
                endpoint.port},
       server_(serve(options, std::move(listeners))),
@@ -94,7 +94,7 @@ auto JobStore::use(Act act) {
     return LaunchError({.code = ErrorCode::kStoreUnreachable,
                         .what = "lost the job's store at " + endpoint_.text(),
                         .got = why,
-                        .fix = "see what the agent that serves it says"});
+                        .fix = "see the messages of the agent that serves it"});
   };
   if (*is_lost_) throw lost("it was lost before");
   try {
@@ -128,7 +128,8 @@ std::optional<std::string> JobStore::get_unless(const std::string& gone,
                                                 double wait_s) {
   const Stopwatch watch;
   for (;;) {
-    // In this order: what was set before the end is found.
+    // The end is asked for first, so that a key that was set before it is
+    // found.
     const bool is_gone = has_all({gone});
     const double left_s = is_gone ? 0 : wait_s - watch.seconds();
     if (has_all({key}, std::clamp(left_s, 0.0, kGoneEveryS))) return get(key);

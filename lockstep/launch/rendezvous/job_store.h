@@ -13,52 +13,58 @@
 
 namespace lockstep::launch {
 
-/// Of the job whose store it is.
+/// Which job the store belongs to.
 struct JobStoreOptions {
   std::string run_id;
   store::JobSecret secret;
   std::string name;  ///< of this agent, for people
 };
 
-/// What the agents of a job tell each other, and its workers each other: the
-/// store of store/, which serves those who know the job's secret.
+/// The key-value store of a job, for its agents: a server of store/, or a
+/// client of the one that another agent serves. Only processes that know the
+/// job's secret are served.
 ///
-/// Every call throws LaunchError when the store can't be reached any more,
-/// does not answer within 5 seconds or refuses. Calls may come from several
-/// threads. One that was lost is lost for good: later calls throw at once.
+/// Every call throws LaunchError if the store can't be reached any more, does
+/// not answer within 5 seconds, or refuses. Calls may come from several
+/// threads. A connection that was lost is not tried again: later calls throw at
+/// once.
 class JobStore {
  public:
-  /// Serves the store on `listeners`, of listen_at().
+  /// Serves the store on `listeners`, which come from listen_at().
   JobStore(const JobStoreOptions& options, const Endpoint& endpoint,
            std::vector<FileDescriptor> listeners);
-  /// Joins the one that is served at `endpoint`. Throws store::Unreachable if
-  /// nobody is there yet, store::Refused with the reason if it is another
-  /// job's, and LaunchError for another secret or something else.
+  /// Connects to the store that another agent serves at `endpoint`. Throws
+  /// store::Unreachable if no process listens there yet, store::Refused with
+  /// the reason if it belongs to another job, and LaunchError if the other side
+  /// has another secret or is not a store.
   JobStore(const JobStoreOptions& options, const Endpoint& endpoint);
   ~JobStore();
   JobStore(JobStore&&) noexcept;
 
-  /// Keys have this before them from now on, unless they begin with '/'.
+  /// From now on, every key that does not begin with '/' gets this prefix.
   void set_prefix(std::string prefix);
 
-  /// The key is this agent's from then on: no other can change it.
+  /// After this call, no other agent can change the key.
   void set(const std::string& key, const std::string& value);
-  /// Waits so long for it. Nothing if it is not there then, or longer than 1
-  /// MiB.
+  /// Waits up to `wait_s` for the key. Returns nothing if it does not come, or
+  /// if its value is longer than 1 MiB.
   std::optional<std::string> get(const std::string& key, double wait_s = 0);
-  /// The same, but not once `gone` is there: who would set the key has ended.
-  /// What it set before counts.
+  /// The same, but stops waiting once the key `gone` is there: the agent that
+  /// would set `key` has ended. A key that it set before is found.
   std::optional<std::string> get_unless(const std::string& gone,
                                         const std::string& key, double wait_s);
   int64_t add(const std::string& key, int64_t value);
-  /// Sets the value if there is none. Returns the one that is there now.
+  /// Sets the value if the key is not there yet. Returns the value that is
+  /// there now.
   std::string claim(const std::string& key, const std::string& value);
-  /// Sets the key once this agent has ended, however it did; instead of the
-  /// last one of which this was said.
+  /// Registers a last will: the server sets the key once this agent has ended,
+  /// even after a SIGKILL. An agent has one last will; a later call replaces
+  /// it.
   void set_last_will(const std::string& key);
-  /// Whether all of them are there, or come within `wait_s`.
+  /// Whether all keys are there, or come within `wait_s`.
   bool has_all(std::vector<std::string> keys, double wait_s = 0);
-  /// Lets workers of this round in, and those of former rounds no more.
+  /// From now on workers of this round are admitted, and those of former rounds
+  /// are not.
   void begin_round(int round, int world_size);
 
   const Endpoint& endpoint() const { return endpoint_; }
@@ -66,7 +72,7 @@ class JobStore {
   const Endpoint& address() const { return address_; }
   /// The address by which the store's host knows this one.
   std::string own_host() const { return client_->own_host(); }
-  /// For the worker `rank` of a round; good for nothing else.
+  /// The key with which the worker `rank` proves itself in this round only.
   store::Key worker_key(int rank, int round) const;
 
  private:
@@ -79,9 +85,9 @@ class JobStore {
   JobStoreOptions options_;
   Endpoint endpoint_, address_;
   std::string prefix_;
-  std::unique_ptr<store::Server> server_;  // goes after the client
+  std::unique_ptr<store::Server> server_;  // destroyed after the client
   std::unique_ptr<store::Client> client_;
-  // In memory of its own, so that a store can be moved.
+  // On the heap, so that a JobStore can be moved.
   std::unique_ptr<std::atomic<bool>> is_lost_;
 };
 

@@ -9,13 +9,13 @@ namespace {
 constexpr double kTimeoutS = 60;
 constexpr const char* kKey = "master";
 
-// Free now: the worker opens it a moment later.
+// The port is free now; the worker opens it a moment later.
 Endpoint with_free_port(const RunOptions& options, Endpoint endpoint) {
   if (listen_at(endpoint).empty()) throw_port_in_use(options, endpoint);
   return endpoint;
 }
 
-// By which name the workers of other nodes reach this one.
+// The name by which the workers of other nodes reach this node.
 std::string own_name(const Rendezvous& rendezvous, const RunOptions& options) {
   if (rendezvous.serves_store) return rendezvous.store.endpoint().host;
   if (!options.local_addr.empty()) return options.local_addr;
@@ -25,14 +25,15 @@ std::string own_name(const Rendezvous& rendezvous, const RunOptions& options) {
 Endpoint choose(const Rendezvous& rendezvous, const RunOptions& options,
                 int round) {
   if (is_master_port_for_workers(options)) {
-    // Lockstep's programs don't use it: no reason to end a job that goes on.
+    // Programs that use Lockstep do not need the port, so a job that is running
+    // does not end because of it.
     if (round > 0 && options.master_port != 0) {
       return {options.master_addr, options.master_port};
     }
     return with_free_port(options, {options.master_addr, options.master_port});
   }
-  // Where exactly it listens is the program's own affair; the port is what
-  // must be free, and it is most likely so if it is on loopback.
+  // The program itself chooses the address to listen at. Only the port must be
+  // free, and one that is free on loopback most likely is.
   const int port = with_free_port(options, {"127.0.0.1", 0}).port;
   return {own_name(rendezvous, options), port};
 }
@@ -62,11 +63,12 @@ Endpoint begin_round(Rendezvous& rendezvous, const RunOptions& options,
   const auto text =
       rendezvous.store.get_unless(rendezvous.gone_key(0), kKey, kTimeoutS);
   if (text) return parse_endpoint("MASTER_ADDR of node 0", *text, 0);
-  throw LaunchError({.code = ErrorCode::kRendezvousFailed,
-                     .what = "node 0 did not say where its workers meet",
-                     .expected = "an address and a port",
-                     .got = "nothing in time, or its end",
-                     .fix = "see what its agent says"});
+  throw LaunchError(
+      {.code = ErrorCode::kRendezvousFailed,
+       .what = "node 0 did not publish MASTER_ADDR and MASTER_PORT",
+       .expected = "an address and a port",
+       .got = "nothing in time, or node 0 has ended",
+       .fix = "see the messages of its agent"});
 }
 
 void grant_store_access(const Rendezvous& rendezvous,

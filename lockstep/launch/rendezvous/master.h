@@ -5,24 +5,26 @@
 
 namespace lockstep::launch {
 
-// MASTER_ADDR and MASTER_PORT are for programs that are not Lockstep's: rank 0
-// serves a store of its own there, as under a torchrun that does not share its
-// agent's. Lockstep's programs use the agents' store instead.
+// MASTER_ADDR and MASTER_PORT are for programs that do not use Lockstep: there
+// rank 0 serves a store of its own, as under a torchrun whose agent does not
+// share its store. Programs that use Lockstep connect to the agents' store
+// instead.
 
-/// Whether --master-port is the workers' alone. Several nodes meet there.
+/// Whether --master-port is for the workers only. With several nodes, the
+/// agents' store listens there.
 bool is_master_port_for_workers(const RunOptions& options);
 
-/// Whether it is free, before anything begins. Throws LaunchError.
+/// Throws LaunchError if the workers' port is in use.
 void check_master_port(const RunOptions& options);
 
-/// Lets the round's workers into the store, and returns where its rank 0 is to
-/// serve its own: a free port of node 0, which its agent tells the others, or
-/// the one that the user wants. Under keys of this attempt. Throws LaunchError.
+/// Admits the workers of `round` to the agents' store. Returns MASTER_ADDR and
+/// MASTER_PORT: a free port of node 0, which its agent publishes under a key of
+/// this attempt, or the port that the user wants. Throws LaunchError.
 Endpoint begin_round(Rendezvous& rendezvous, const RunOptions& options,
                      int round);
 
-/// Tells each worker of this node, in its line of the block, where the store
-/// is, and the key that lets it in, in this round alone.
+/// Writes the store's address into the slot of each worker of this node, and
+/// the key with which it is admitted in this round only.
 void grant_store_access(const Rendezvous& rendezvous,
                         const control::ControlBlock& block, int round);
 

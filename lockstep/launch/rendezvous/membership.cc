@@ -16,8 +16,9 @@ namespace {
 
 using nlohmann::json;
 
-// From the number that it takes to what it says of itself are few requests.
-constexpr double kSaysWhoS = 2;
+// A member takes its number first and describes itself a few requests later:
+// that must not take longer.
+constexpr double kDescribeTimeoutS = 2;
 constexpr const char* kLatest = "latest group";
 constexpr const char* kRefused = "refused";
 
@@ -33,7 +34,7 @@ std::string number_of_nodes(const RunOptions& options) {
   return fmt::format("{} to {} nodes", options.min_nodes, options.nodes);
 }
 
-// What is wrong when too few nodes are there; `got` is what came.
+// The problem when too few nodes arrive; `got` lists those that did.
 Problem too_few(const RunOptions& options, const std::string& what,
                 const std::string& got) {
   return {.code = ErrorCode::kRendezvousFailed,
@@ -58,11 +59,12 @@ void claim_rank(JobStore& store, const RunOptions& options, const Node& self) {
                                            options.nodes - 1, options.nodes),
                    .got = std::to_string(self.wanted_rank)});
   }
-  const std::string mine = to_json(self).dump();
-  // A claim is for ever; the next one is for who takes the place of one gone.
+  const std::string own_entry = to_json(self).dump();
+  // A claimed key is never released. If its holder is gone, the next key of the
+  // same rank is free to be claimed.
   for (int claim = 0;; ++claim) {
-    const Node holder = node_from_json(parse(
-        store.claim(fmt::format("node/{}/{}", self.wanted_rank, claim), mine)));
+    const Node holder = node_from_json(parse(store.claim(
+        fmt::format("node/{}/{}", self.wanted_rank, claim), own_entry)));
     if (holder.member == self.member) return;
     if (is_gone(store, holder.member)) continue;
     throw LaunchError({.code = ErrorCode::kRendezvousFailed,
@@ -74,7 +76,7 @@ void claim_rank(JobStore& store, const RunOptions& options, const Node& self) {
   }
 }
 
-// Where all must come, one that can't makes waiting vain.
+// In a job that needs all its nodes, one node that was refused is the end.
 void check_refused(JobStore& store, const RunOptions& options) {
   constexpr size_t kMostShown = 1000;
   if (options.is_elastic()) return;
@@ -85,12 +87,12 @@ void check_refused(JobStore& store, const RunOptions& options) {
   }
 }
 
-// What a member says of itself. Nothing if it is gone, and it may have ended
-// before it said a word.
+// What a member published about its node. Nothing if it is gone; it may have
+// ended before it published anything.
 std::optional<Node> find_member(JobStore& store, int member) {
   if (is_gone(store, member)) return std::nullopt;
   const auto text =
-      store.get_unless(gone_key(member), member_key(member), kSaysWhoS);
+      store.get_unless(gone_key(member), member_key(member), kDescribeTimeoutS);
   if (!text) return std::nullopt;
   return node_from_json(parse(*text));
 }
@@ -100,7 +102,7 @@ bool is_among(const std::vector<Node>& nodes, int member) {
                      [&](const Node& node) { return node.member == member; });
 }
 
-// Adds those that have come since, in their order.
+// Adds the members that have arrived since, in that order.
 void add_newcomers(JobStore& store, const RunOptions& options,
                    Participants& participants) {
   const int count = count_members(store);
@@ -113,13 +115,13 @@ void add_newcomers(JobStore& store, const RunOptions& options,
   }
 }
 
-// Those that want a node rank get it, the others the free ones in the order in
-// which they came.
+// Nodes that ask for a node rank get it. The unranked get the free ranks in the
+// order of their arrival.
 std::vector<Node> assign_node_ranks(std::vector<Node> nodes) {
   std::sort(nodes.begin(), nodes.end(),
             [](const Node& a, const Node& b) { return a.member < b.member; });
   std::vector<std::optional<Node>> ranks(nodes.size());
-  std::vector<Node> others;
+  std::vector<Node> unranked;
   for (Node& node : nodes) {
     const auto wanted = static_cast<size_t>(node.wanted_rank);
     const bool is_free =
@@ -127,13 +129,13 @@ std::vector<Node> assign_node_ranks(std::vector<Node> nodes) {
     if (is_free) {
       ranks[wanted] = std::move(node);
     } else {
-      others.push_back(std::move(node));
+      unranked.push_back(std::move(node));
     }
   }
-  auto other = others.begin();
+  auto next_unranked = unranked.begin();
   std::vector<Node> ordered;
   for (auto& rank : ranks) {
-    ordered.push_back(std::move(rank ? *rank : *other++));
+    ordered.push_back(std::move(rank ? *rank : *next_unranked++));
   }
   return ordered;
 }
@@ -167,7 +169,7 @@ std::optional<Group> find_group(JobStore& store, int attempt, int member) {
 std::string gone_key(int member) { return fmt::format("gone/{}", member); }
 
 void register_member(JobStore& store, const RunOptions& options, Node& self) {
-  // Where nodes come and go, their ranks do.
+  // In an elastic job, node ranks change from attempt to attempt.
   const bool wants_rank =
       !options.is_elastic() &&
       (options.node_rank || options.backend == Backend::kStatic);
@@ -187,7 +189,7 @@ void form_group(JobStore& store, const RunOptions& options,
   const auto staying = static_cast<int64_t>(participants.nodes.size());
   std::optional<Stopwatch> enough;
   for (;;) {
-    // Those that stay were heard a moment ago.
+    // Only new nodes are checked: those that stay have just reported.
     const auto lost = std::remove_if(
         participants.nodes.begin() + staying, participants.nodes.end(),
         [&](const Node& node) { return is_gone(store, node.member); });
@@ -196,7 +198,7 @@ void form_group(JobStore& store, const RunOptions& options,
     const auto nodes = static_cast<int>(participants.nodes.size());
     if (nodes >= options.fewest_nodes()) {
       if (!enough) enough.emplace();
-      // Who is lost should not cost those that are left a long wait.
+      // After a loss, the remaining nodes do not wait for a replacement.
       const bool is_late =
           participants.attempt > 0 || enough->seconds() > options.last_call_s;
       if (nodes == options.nodes || is_late) break;
@@ -222,10 +224,11 @@ Group read_group(JobStore& store, const RunOptions& options, const Node& self,
     if (group) {
       throw LaunchError({.code = ErrorCode::kRendezvousFailed,
                          .what = "the job went on without this node",
-                         .got = "no word from it in time, as node 0 had it",
+                         .got = "node 0 heard nothing from it in time",
                          .fix = "start its agent again: it may come back"});
     }
-    deadline.pause_or_throw(too_few(options, "node 0 made no group", "none"));
+    deadline.pause_or_throw(
+        too_few(options, "node 0 formed no group of nodes", "none"));
   }
 }
 
@@ -248,7 +251,8 @@ int wait_for_group(JobStore& store, const RunOptions& options, const Node& self,
     check_refused(store, options);
     deadline.pause_or_throw(
         too_few(options, "this node was not taken into the job",
-                fmt::format("this one, {}. to come", self.member + 1)));
+                fmt::format("only {}, which arrived as number {}", self.text(),
+                            self.member + 1)));
   }
 }
 

@@ -8,54 +8,55 @@
 #include "lockstep/launch/rendezvous/job_store.h"
 #include "lockstep/launch/rendezvous/node.h"
 
-// Which nodes a job has. Every agent that comes is a member, by a number of its
-// own; the one that serves the store decides who is in an attempt, and is in
-// all of them. With --nnodes MIN:MAX nodes come and go between attempts.
+// Which nodes a job has. Every agent that arrives is a member with a number.
+// The agent that serves the store decides which members take part in an
+// attempt; it takes part in all. With --nnodes MIN:MAX, nodes may join and
+// leave between attempts.
 namespace lockstep::launch {
 
-/// Of the job's keys: how many members have come.
+/// The job's key that counts the members.
 inline constexpr const char* kMembersKey = "members";
 
-/// Of the job's keys: is there once the agent `member` has ended, however it
-/// did.
+/// The job's key that is there once the agent of `member` has ended, even after
+/// a SIGKILL.
 std::string gone_key(int member);
 
-/// Says that this node is there, and sets self.member. Throws LaunchError
-/// naming both if another one has its node rank, and InvalidArgument for one
-/// that can't be.
+/// Registers this node and sets self.member. Throws LaunchError, which names
+/// both nodes, if another one has the same node rank, and InvalidArgument for a
+/// node rank out of range.
 void register_member(JobStore& store, const RunOptions& options, Node& self);
 
-/// How many have come, those that are gone included.
+/// How many members have arrived, including those that have left since.
 int count_members(JobStore& store);
 
-/// Who takes part in an attempt.
+/// The nodes that take part in an attempt.
 struct Participants {
   int attempt = 0;
-  std::vector<Node> nodes{};  ///< of the attempt before, then of this one
-  int known = 0;              ///< how many have come and were considered
+  std::vector<Node> nodes{};  ///< in: those that stay; out: all, by rank
+  int known = 0;              ///< how many members were considered
 };
 
-/// By the agent that serves the store: the group of the nodes that stay and
-/// those that came since, as many as --nnodes allows; adds these to `known`.
-/// Fewer are waited for, and with the first attempt more than the fewest for
-/// last_call_s. One that is gone is not taken. Throws LaunchError if too few
-/// come.
+/// For the agent that serves the store: publishes the group of an attempt,
+/// which has the nodes that stay and new ones up to the maximum of --nnodes.
+/// Waits while there are fewer than the minimum; the first attempt then waits
+/// for further nodes for last_call_s. A member that is gone is skipped. Throws
+/// LaunchError if too few nodes arrive in time.
 void form_group(JobStore& store, const RunOptions& options,
                 Participants& participants, const Deadline& deadline);
 
-/// The group of `attempt`, as the node `self` sees it. Throws LaunchError if it
-/// is not in it, or if it is not made in time.
+/// The group of `attempt`, as the node `self` sees it. Throws LaunchError if
+/// `self` is not in the group, or if the group is not published in time.
 Group read_group(JobStore& store, const RunOptions& options, const Node& self,
                  int attempt, const Deadline& deadline);
 
-/// The first attempt with `self` in it, for one that has just come. Throws
-/// LaunchError if none is made in time, or if none will be: the job has its
-/// nodes.
+/// For a node that has just arrived: the first attempt whose group has `self`.
+/// Throws LaunchError if there is none in time, or if there will be none
+/// because the job is complete.
 int wait_for_group(JobStore& store, const RunOptions& options, const Node& self,
                    const Deadline& deadline);
 
-/// Tells all that wait for the group of a job that needs all its nodes why
-/// there will be none.
+/// Tells all agents that wait why there will be no group. For jobs that need
+/// all their nodes.
 void refuse_job(JobStore& store, const std::string& why);
 
 }  // namespace lockstep::launch

@@ -8,7 +8,7 @@
 namespace lockstep::launch {
 namespace {
 
-// The workers of the nodes [0, end), of one role or of all.
+// How many workers the nodes [0, end) have: of `role`, or all of them.
 int count_workers(const std::vector<Node>& nodes, size_t end,
                   const std::string* role = nullptr) {
   int count = 0;
@@ -42,8 +42,8 @@ Node node_from_json(const nlohmann::json& json) {
   } catch (const nlohmann::json::exception&) {
   }
   throw LaunchError({.code = ErrorCode::kRendezvousFailed,
-                     .what = "the job's store holds something that is no "
-                             "node's description",
+                     .what = "the job's store holds a malformed description "
+                             "of a node",
                      .fix = "is another program using this port?"});
 }
 

@@ -21,7 +21,8 @@ using nlohmann::json;
 
 constexpr const char* kJobKey = "lockstep/job";
 
-// Under its job's prefix, so that nothing of another job is taken for ours.
+// All keys of a job have a prefix, so that keys of another job are not taken
+// for its own.
 std::string prefix_of(const std::string& run_id) {
   return "lockstep/run/" + run_id + "/";
 }
@@ -29,7 +30,7 @@ std::string prefix_of(const std::string& run_id) {
 Endpoint endpoint_of(const RunOptions& options) {
   Endpoint endpoint{options.master_addr, options.master_port};
   if (is_master_port_for_workers(options)) {
-    // Only this agent and its workers come to the store.
+    // Only this agent and its workers use the store.
     endpoint = {"127.0.0.1", 0};
   } else if (!options.endpoint.empty()) {
     endpoint = parse_endpoint("--rdzv-endpoint", options.endpoint, 0);
@@ -48,8 +49,8 @@ Endpoint endpoint_of(const RunOptions& options) {
   return endpoint;
 }
 
-// The secret of one node's job is in its agent alone: others get theirs from
-// a file, or not at all.
+// In a job of one node, only the agent has the secret. Several agents must get
+// it from a file, or use none.
 store::JobSecret secret_of(const RunOptions& options,
                            const Endpoint& endpoint) {
   const store::SecretSource source{.file = options.secret_file,
@@ -60,13 +61,13 @@ store::JobSecret secret_of(const RunOptions& options,
   return store::shared_secret(source, endpoint.host);
 }
 
-// As the option has it.
+// As --nnodes writes it.
 std::string nnodes(int least, int most) {
   return least == most ? std::to_string(most)
                        : fmt::format("{}:{}", least, most);
 }
 
-// One agent on its way to the rendezvous.
+// Joins the rendezvous for one agent.
 class Joiner {
  public:
   Joiner(const RunOptions& options, const CheckStop& check_stop)
@@ -147,34 +148,36 @@ class Joiner {
     }
   }
 
-  // All must expect the same number of nodes.
+  // Checks that all agents expect the same number of nodes.
   void check_job(JobStore& store) {
-    const json mine = {{"nodes", options_.nodes},
-                       {"min_nodes", options_.fewest_nodes()},
-                       {"host", self_.host},
-                       {"pid", self_.pid}};
-    if (is_server_) store.set(kJobKey, mine.dump());
+    const json own_job = {{"nodes", options_.nodes},
+                          {"min_nodes", options_.fewest_nodes()},
+                          {"host", self_.host},
+                          {"pid", self_.pid}};
+    if (is_server_) store.set(kJobKey, own_job.dump());
     std::optional<std::string> text;
     while (!(text = store.get(kJobKey))) {
-      deadline_.pause_or_throw(
-          {.code = ErrorCode::kStoreProtocol,
-           .what = "the store at " + endpoint_.text() + " tells no job"});
+      deadline_.pause_or_throw({.code = ErrorCode::kStoreProtocol,
+                                .what = "the store at " + endpoint_.text() +
+                                        " does not say which job it serves"});
     }
-    const json theirs = json::parse(*text, nullptr, /*allow_exceptions=*/false);
-    const auto other =
-        fmt::format("{} (agent {})", theirs.value("host", std::string("?")),
-                    theirs.value("pid", 0));
+    const json served_job =
+        json::parse(*text, nullptr, /*allow_exceptions=*/false);
+    const auto server =
+        fmt::format("{} (agent {})", served_job.value("host", std::string("?")),
+                    served_job.value("pid", 0));
     const std::string nodes =
-        nnodes(theirs.value("min_nodes", 0), theirs.value("nodes", 0));
-    const std::string ours = nnodes(options_.fewest_nodes(), options_.nodes);
-    if (nodes == ours) return;
+        nnodes(served_job.value("min_nodes", 0), served_job.value("nodes", 0));
+    const std::string own_nodes =
+        nnodes(options_.fewest_nodes(), options_.nodes);
+    if (nodes == own_nodes) return;
     const Problem problem{
         .code = ErrorCode::kRendezvousFailed,
         .what = "the nodes don't agree on --nnodes",
-        .expected = fmt::format("{}, as {} says", nodes, other),
-        .got = fmt::format("{} on {}", ours, self_.text()),
+        .expected = fmt::format("{}, as {} says", nodes, server),
+        .got = fmt::format("{} on {}", own_nodes, self_.text()),
         .fix = "give all agents the same --nnodes"};
-    // Waiting for the right number of nodes would be in vain.
+    // The agents that wait would wait for ever: they are told why.
     store.set_prefix(prefix_of(options_.run_id));
     refuse_job(store, LaunchError(problem).what());
     throw LaunchError(problem);

@@ -10,35 +10,37 @@
 
 namespace lockstep::launch {
 
-/// The agents of a job, met.
+/// The result of a rendezvous: the agents of a job know each other and share a
+/// store.
 struct Rendezvous {
   Group group;
-  int attempt = 0;  ///< that it is for: not the first for who comes late
-  /// Of the agent that serves the store: how many have come and were
-  /// considered.
+  int attempt =
+      0;  ///< which this group is for; above 0 for a node that joins late
+  /// For the agent that serves the store: how many members it has considered.
   int known_members = 0;
   JobStore store;
-  std::string prefix;         ///< of the job's keys
-  bool serves_store = false;  ///< others lose the store when this agent ends
+  std::string prefix;         ///< before all keys of the job
+  bool serves_store = false;  ///< the store ends with this agent
 
-  /// The job's key `name`, whatever the store's prefix is.
+  /// The key `name` of the job, independent of the store's present prefix.
   std::string key(const std::string& name) const { return "/" + prefix + name; }
-  /// Is there once that node's agent has ended, however it did.
+  /// This key is there once that node's agent has ended, even after a SIGKILL.
   std::string gone_key(int node_rank) const;
 };
 
-/// Meets the agents of the other nodes and agrees on node ranks.
+/// Finds the agents of the other nodes and agrees with them on node ranks.
 ///
-/// The static backend's node 0 serves the store; with c10d, the agent whose
-/// host is the endpoint, and if several are, the first. `check_stop` is called
-/// often and may throw. Throws LaunchError that names both sides when run ids,
-/// numbers of nodes or node ranks don't fit together, when the port is taken,
-/// and when a node did not come within `join_timeout_s`.
+/// The static backend's node 0 serves the store; with c10d, the agent on the
+/// endpoint's host does, or the first of several agents there. `check_stop` is
+/// called often and may throw. Throws LaunchError if run ids, numbers of nodes
+/// or node ranks do not match (the message names both nodes), if the port is in
+/// use, and if a node does not come within `join_timeout_s`.
 Rendezvous join_rendezvous(const RunOptions& options,
                            const CheckStop& check_stop);
 
-/// Of a job whose nodes come and go: makes the group of the next attempt, of
-/// the nodes with these ranks and of those that have come. Throws LaunchError.
+/// In a job whose nodes may join and leave: forms the group of the next
+/// attempt, from the nodes with the ranks `staying` and those that have joined
+/// since. Throws LaunchError.
 void next_rendezvous(Rendezvous& rendezvous, const RunOptions& options,
                      const std::vector<int>& staying, int attempt,
                      const CheckStop& check_stop);

@@ -27,7 +27,7 @@ double seconds_since(uint64_t heartbeat_ns) {
   return std::chrono::duration<double>(now - then).count();
 }
 
-// Where a rank may wait for others.
+// Whether a rank may wait for others in this phase.
 bool is_collective(control::Phase phase) {
   return phase == control::Phase::kAllReduce ||
          phase == control::Phase::kUpdate ||
@@ -43,11 +43,11 @@ std::string state_of(const Worker& worker) {
   }
 }
 
-// With what it may take to end it, 10 s.
+// Together with the time to end eu-stack, 10 s.
 constexpr double kTimeoutS = 5;
 constexpr size_t kMostBytes = size_t{64} << 10;
 
-// "" if it is not installed, or knows nothing.
+// What eu-stack prints; "" if it is not installed or fails.
 std::string by_program(pid_t pid) {
   Command command;
   command.arguments = {"eu-stack", "-n40", "-p" + std::to_string(pid)};
@@ -71,7 +71,7 @@ std::string by_kernel(pid_t pid) {
   std::string text;
   std::error_code error;
   const std::filesystem::path tasks = fmt::format("/proc/{}/task", pid);
-  // It may end meanwhile.
+  // The process may end meanwhile.
   for (std::filesystem::directory_iterator task(tasks, error), end;
        !error && task != end; task.increment(error)) {
     const pid_t id = std::atoi(task->path().filename().c_str());

@@ -55,7 +55,8 @@ void OrphanReaper::kill_all() const {
   for (auto left = orphans(); !left.empty(); left = orphans()) {
     if (watch.seconds() > kTimeoutS) return;
     for (const pid_t pid : left) {
-      // Ours until it is waited for: the number can't be another's yet.
+      // It is our child until it is reaped, so the number can't be another
+      // process's.
       ::kill(pid, SIGKILL);
       ::waitpid(pid, nullptr, WNOHANG);
     }

@@ -5,10 +5,10 @@
 
 namespace lockstep::launch {
 
-/// While it lives, what the workers leave behind when they end becomes a child
-/// of this process (PR_SET_CHILD_SUBREAPER), however it hid: it is found and
-/// can be ended. A child that this process got otherwise in the meantime is
-/// taken for one of them.
+/// While this object lives, processes that workers leave behind become children
+/// of this process (PR_SET_CHILD_SUBREAPER), even if they left the worker's
+/// process group, so they can be found and killed. A child that this process
+/// gets in any other way counts as one of them, unless it is ignored.
 class OrphanReaper {
  public:
   OrphanReaper();
@@ -16,14 +16,14 @@ class OrphanReaper {
   OrphanReaper(const OrphanReaper&) = delete;
   OrphanReaper& operator=(const OrphanReaper&) = delete;
 
-  /// A child that is none.
+  /// `pid` is a child of our own, and not an orphan.
   void ignore(pid_t pid) { ignored_.insert(pid); }
-  /// It has ended, and its number may become another's.
+  /// `pid` was reaped, so the number may be used by another process.
   void stop_ignoring(pid_t pid) { ignored_.erase(pid); }
-  /// Takes notice of those that ended by themselves.
+  /// Reaps the orphans that have ended by themselves.
   void reap() const;
-  /// Kills all, and those that they leave in turn. Gives up after 5 seconds:
-  /// a process in the kernel's hands can't be ended.
+  /// Kills all orphans, and those that they leave in turn. Gives up after 5
+  /// seconds, because a process that hangs in a system call can't be killed.
   void kill_all() const;
 
  private:

@@ -18,12 +18,14 @@ namespace {
 constexpr size_t kMostGroups = 4096;
 constexpr pid_t kDone = 0;
 
-// Runs in the child of a process with threads: system calls only.
+// This runs in the forked child of a process with threads, so it may only use
+// system calls.
 [[noreturn]] void watch(int pipe) {
-  ::setsid();  // Ctrl-C is not for us
+  ::setsid();  // a session of its own: no Ctrl-C
   ::prctl(PR_SET_NAME, "lockstep-guard");
   ::dup2(pipe, 0);
-  // Above all the pipes of the agent's output: their readers wait for an end.
+  // All files are closed, above all the pipes of the agent's output: their
+  // readers wait until the last copy is closed.
   ::syscall(SYS_close_range, 1U, ~0U, 0U);
   std::array<pid_t, kMostGroups> groups;
   size_t count = 0;
@@ -71,7 +73,7 @@ void Watchdog::add(pid_t group) { tell(group); }
 void Watchdog::remove(pid_t group) { tell(-group); }
 
 void Watchdog::tell(pid_t word) {
-  // Less than PIPE_BUF: all of it or nothing.
+  // A write of less than PIPE_BUF bytes is atomic.
   while (::write(pipe_.get(), &word, sizeof word) < 0 && errno == EINTR) {
   }
 }

@@ -6,21 +6,22 @@
 
 namespace lockstep::launch {
 
-/// A process that outlives the agent if that is killed by SIGKILL, and then
-/// ends what the workers started. (The workers themselves get SIGKILL from the
-/// kernel, but their children would live on.)
+/// A process that watches the agent: if the agent is killed by SIGKILL, it
+/// kills the process groups of the workers. (The kernel kills the workers
+/// themselves then, but not the processes that they started.)
 class Watchdog {
  public:
   /// Throws LaunchError.
   Watchdog();
-  /// Lets it go without a kill.
+  /// Ends the watchdog, which kills nothing.
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  /// Watches over the process group of a worker.
+  /// Adds the process group of a worker.
   void add(pid_t group);
-  /// Not any more: before its number can become another's.
+  /// Removes the group. Call it before the number can be used by another
+  /// process.
   void remove(pid_t group);
   pid_t pid() const { return pid_; }
 

@@ -44,14 +44,15 @@ std::map<std::string, std::string> worker_variables(
   number("TORCHELASTIC_RESTART_COUNT", attempt);
   number("TORCHELASTIC_MAX_RESTARTS", options.max_restarts);
   set("TORCHELASTIC_RUN_ID", options.run_id);
-  // The agents' store wants a proof that a c10d::TCPStore can't give.
+  // The agents' store asks for a proof of the secret, which c10d::TCPStore does
+  // not know how to give.
   set("TORCHELASTIC_USE_AGENT_STORE", "False");
   set("TORCHELASTIC_SIGNALS_TO_HANDLE", joined(options.signals));
   set("TORCHELASTIC_ERROR_FILE", error_file);
   if (options.pins_cores) {
     set(kCoresVariable, fmt::format("{}", fmt::join(allowed_cores(), ",")));
   }
-  // Of the user's own, if there is one.
+  // A value of the user's own is kept.
   if (!env("TORCH_NCCL_ASYNC_ERROR_HANDLING")) {
     variables.try_emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
   }

@@ -9,9 +9,9 @@
 
 namespace lockstep::launch {
 
-/// What a worker is told in its environment, the names being torchrun's:
-/// RANK, WORLD_SIZE, MASTER_ADDR and so on, over what the options add. It has
-/// `core_count` cores; `attempt` restarts came before.
+/// The environment variables of a worker, with torchrun's names: RANK,
+/// WORLD_SIZE, MASTER_ADDR and so on. They replace those that the options add.
+/// The worker has `core_count` cores; `attempt` counts the attempts before.
 std::map<std::string, std::string> worker_variables(
     const RunOptions& options, const Group& group, const Endpoint& master,
     int local_rank, int attempt, size_t core_count,

@@ -17,8 +17,9 @@
 namespace lockstep::launch {
 namespace {
 
-// All that the child needs, made before the fork: between fork and exec, in a
-// process whose other threads are gone, nothing may allocate or lock.
+// All that the child needs, prepared before the fork. Between fork and exec,
+// the child has no other threads, so it must not allocate or take a lock that
+// one of them may hold.
 struct Prepared {
   explicit Prepared(const WorkerPlan& plan)
       : program(plan.program.c_str()),
@@ -61,16 +62,16 @@ void reset_signals(bool keeps_nohup) {
   action.sa_handler = SIG_DFL;
   for (int signal = 1; signal < NSIG; ++signal) {
     if (signal == SIGHUP && keeps_nohup) continue;
-    ::sigaction(signal, &action, nullptr);  // fails for two: they have it
+    ::sigaction(signal, &action, nullptr);  // fails for SIGKILL and SIGSTOP
   }
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
-[[noreturn]] void become(const Prepared& prepared, int status_fd) {
+[[noreturn]] void run_program(const Prepared& prepared, int status_fd) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  // It may have died before that call.
+  // The parent may have died before that call.
   if (::getppid() != prepared.parent) ::_exit(127);
   ::setpgid(0, 0);
   reset_signals(prepared.keeps_nohup);
@@ -81,7 +82,7 @@ void reset_signals(bool keeps_nohup) {
                          ::dup2(prepared.out_fd, 1) >= 0 &&
                          ::dup2(prepared.err_fd, 2) >= 0;
   if (has_files) {
-    // Sockets and pipes that some library opened without O_CLOEXEC.
+    // Close what some library opened without O_CLOEXEC.
     ::syscall(SYS_close_range, 3U, ~0U, 4U /* CLOSE_RANGE_CLOEXEC */);
     ::execve(prepared.program, prepared.arguments.data(),
              prepared.environment.data());
@@ -91,7 +92,7 @@ void reset_signals(bool keeps_nohup) {
   ::_exit(127);
 }
 
-[[noreturn]] void fail(const std::string& program, int error) {
+[[noreturn]] void throw_start_error(const std::string& program, int error) {
   std::string fix;
   if (error == ENOEXEC) fix = "a script needs a first line like #!/bin/sh";
   if (error == ENOENT) fix = "its interpreter is missing: see its first line";
@@ -102,7 +103,8 @@ void reset_signals(bool keeps_nohup) {
                      .fix = fix});
 }
 
-// The error of the exec, or 0: the pipe is closed by it.
+// The error of the exec, or 0: if it succeeds, the pipe is closed without a
+// word.
 int exec_error(const FileDescriptor& status) {
   int error = 0;
   ssize_t got = 0;
@@ -118,13 +120,13 @@ WorkerProcess::WorkerProcess(const WorkerPlan& plan) {
   const Prepared prepared(plan);
   Pipe status = make_pipe();
   pid_ = ::fork();
-  if (pid_ == 0) become(prepared, status.write.get());
-  if (pid_ < 0) fail(plan.program, errno);
-  ::setpgid(pid_, pid_);  // by both: whoever comes first
+  if (pid_ == 0) run_program(prepared, status.write.get());
+  if (pid_ < 0) throw_start_error(plan.program, errno);
+  ::setpgid(pid_, pid_);  // parent and child both do it: either may be first
   status.write.close();
   if (const int error = exec_error(status.read); error != 0) {
     ::waitpid(pid_, nullptr, 0);
-    fail(plan.program, error);
+    throw_start_error(plan.program, error);
   }
   pidfd_ =
       FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0U)));
@@ -153,8 +155,8 @@ WorkerProcess::~WorkerProcess() {
 
 std::optional<WorkerEnd> WorkerProcess::poll_end() {
   siginfo_t info{};
-  // It is not reaped before the very end (WNOWAIT): until then its number, and
-  // so its group's, can't become another program's.
+  // The process is not reaped here (WNOWAIT), but by the destructor: until then
+  // no other program can get its number, which is also that of its group.
   constexpr int kFlags = WEXITED | WNOHANG | WNOWAIT;
   if (end_ || ::waitid(P_PID, static_cast<id_t>(pid_), &info, kFlags) != 0 ||
       info.si_pid != pid_) {

@@ -9,12 +9,12 @@
 
 namespace lockstep::launch {
 
-/// What to start.
+/// The program to start, and with what.
 struct WorkerPlan {
-  std::string program;                   ///< a file, not searched for
+  std::string program;                   ///< a path; PATH is not searched
   std::vector<std::string> arguments;    ///< the program's name first
   std::vector<std::string> environment;  ///< "NAME=value"
-  std::vector<int> cores;                ///< to run on; empty: ours
+  std::vector<int> cores;  ///< to run on; empty: all of the agent's
   int out_fd = -1;
   int err_fd = -1;
 };
@@ -24,24 +24,26 @@ struct WorkerEnd {
   int signal = 0;  ///< 0: it exited
 };
 
-/// A worker, leader of a process group of its own. Gets SIGKILL when the
-/// thread that started it ends, this process being killed included; with this
-/// object, what is left of the group does.
+/// A worker process, the leader of its own process group. The kernel sends it
+/// SIGKILL when the thread that started it ends, also if this process is
+/// killed. The destructor kills what is left of the group.
 class WorkerProcess {
  public:
-  /// Returns once the program runs. Throws LaunchError if it can't.
+  /// Returns once the program runs. Throws LaunchError if it can't be started.
   explicit WorkerProcess(const WorkerPlan& plan);
   ~WorkerProcess();
   WorkerProcess(WorkerProcess&& other) noexcept;
   WorkerProcess& operator=(WorkerProcess&&) = delete;
 
   pid_t pid() const { return pid_; }
-  /// Readable once the worker has ended; negative once that was noticed.
+  /// This descriptor is readable once the worker has ended; negative after
+  /// poll_end() returned the end.
   int end_fd() const { return pidfd_.get(); }
   bool is_running() const { return !end_.has_value(); }
-  /// Notices its end, if it came. Returns it only the first time.
+  /// How the worker ended, once it has. Only the first call after the end
+  /// returns it.
   std::optional<WorkerEnd> poll_end();
-  /// To the group, also when its leader is gone.
+  /// Sends a signal to the process group, also when its leader has ended.
   void send(int signal) const;
 
  private:

@@ -33,7 +33,7 @@ void replace_all(std::string& text, const std::string& from,
   }
 }
 
-// What stands before each line; torchrun's own variable may say.
+// The label of each line. A variable of torchrun may hold a template for it.
 std::string label(const RunOptions& options, const Group& group,
                   int local_rank) {
   const bool is_wanted = options.label_lines == LabelLines::kAuto
@@ -111,7 +111,7 @@ void WorkerTeam::begin(const Group& group, const Endpoint& master,
     assign_rank(group, attempt, rank);
     workers_.push_back(start(group, master, attempt, rank));
   }
-  // Once nothing can go wrong any more.
+  // The waiting workers go on last, when nothing else can fail.
   for (const int rank : waiting) {
     assign_rank(group, attempt, rank);
     shm::futex_wake(block_.slot(rank).attempt);
@@ -172,21 +172,22 @@ Worker WorkerTeam::start(const Group& group, const Endpoint& master,
 }
 
 bool WorkerTeam::is_at_work() const {
-  return std::any_of(workers_.begin(), workers_.end(), [](const Worker& one) {
-    return one.process.is_running() && !one.waits;
-  });
+  return std::any_of(workers_.begin(), workers_.end(),
+                     [](const Worker& worker) {
+                       return worker.process.is_running() && !worker.waits;
+                     });
 }
 
 bool WorkerTeam::is_alive() const {
-  return std::any_of(workers_.begin(), workers_.end(), [](const Worker& one) {
-    return one.process.is_running();
-  });
+  return std::any_of(
+      workers_.begin(), workers_.end(),
+      [](const Worker& worker) { return worker.process.is_running(); });
 }
 
 int WorkerTeam::count_waiting() const {
   return static_cast<int>(
       std::count_if(workers_.begin(), workers_.end(),
-                    [](const Worker& one) { return one.waits; }));
+                    [](const Worker& worker) { return worker.waits; }));
 }
 
 bool WorkerTeam::note_ends() {

@@ -18,18 +18,18 @@
 
 namespace lockstep::launch {
 
-/// One of the agent's workers.
+/// A worker of this node.
 struct Worker {
   int rank = 0;
   int local_rank = 0;
   WorkerStream out;
   WorkerStream err;
   WorkerProcess process;
-  std::string folder;  ///< of its log files
+  std::string folder;  ///< where its log files are
   WorkerEnd end{};
-  std::optional<Moment> ended_at{};  ///< when its end was seen
+  std::optional<Moment> ended_at{};  ///< when the agent saw its end
 
-  bool waits = false;    ///< for the next attempt
+  bool waits = false;    ///< it waits for the next attempt
   std::string hang{};    ///< how it hung, if that is why it was ended
   std::string stacks{};  ///< where its threads were then
 
@@ -38,43 +38,44 @@ struct Worker {
   }
 };
 
-/// This node's workers, from their start to the end of the last of what they
-/// started.
+/// The workers of this node: starts them, watches them, and kills what they
+/// leave behind.
 class WorkerTeam {
  public:
   enum class Targets {
     kAll,
-    kAtWork,      ///< those that don't wait
-    kWillNotWait  ///< those at work that have not promised to wait
+    kAtWork,      ///< workers that do not wait
+    kWillNotWait  ///< kAtWork without those that promised to wait
   };
 
   WorkerTeam(const RunOptions& options, const std::vector<std::string>& command,
              const LogFiles& logs, const control::ControlBlock& block,
              Console& out, Console& err);
 
-  /// Starts an attempt: those that wait are given their place in it, and a new
-  /// process takes the place of every other. Throws LaunchError or IoError.
+  /// Starts an attempt: workers that wait get their ranks in it, and every
+  /// other worker is replaced by a new process. Throws LaunchError or IoError.
   void begin(const Group& group, const Endpoint& master, int attempt);
 
   std::vector<Worker>& workers() { return workers_; }
   const std::vector<Worker>& workers() const { return workers_; }
-  /// Whether one has not ended and does not wait.
+  /// Whether a worker is running and does not wait.
   bool is_at_work() const;
   bool is_alive() const;
   int count_waiting() const;
-  /// Notices who ended. Returns whether a worker failed.
+  /// Updates which workers have ended. Returns whether one has failed since the
+  /// last call.
   bool note_ends();
-  /// Notices who waits.
+  /// Updates which workers wait for the next attempt.
   void note_waits();
   const control::WorkerSlot& slot_of(const Worker& worker) const {
     return block_.slot(worker.local_rank);
   }
-  /// To workers and their groups. A stopped one is continued: it could not act
-  /// on the signal otherwise.
+  /// Sends a signal to the process groups of workers. A stopped process is
+  /// continued, because it could not act on the signal otherwise.
   void send(int signal, Targets targets = Targets::kAll) const;
-  /// Kills what those that ended have left, wherever it hides.
+  /// Kills all processes that workers which ended have left behind.
   void kill_leftovers() const;
-  /// Takes notice of orphans that ended by themselves.
+  /// Reaps orphans that have ended by themselves.
   void reap_orphans() const { orphans_.reap(); }
 
  private:
@@ -88,7 +89,8 @@ class WorkerTeam {
   const control::ControlBlock block_;
   Console& out_;
   Console& err_;
-  // The workers' destructors come first, the guard's last.
+  // Members are destroyed in reverse order: the workers first, the watchdog
+  // last.
   Watchdog watchdog_;
   OrphanReaper orphans_;
   std::vector<Worker> workers_;

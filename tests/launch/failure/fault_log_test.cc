@@ -41,11 +41,11 @@ TEST(FaultLog, SaysWhenWhoWhyAndWhatItCost) {
 
 TEST(FaultLog, SaysHowManyStepsWereLost) {
   FaultLog log;
-  log.went_on(100, 0);
+  log.began_training(100, 0);
   const Failure failure = failure_at(1e9);
   log.add({.root = &failure, .began_s = 100, .failed_s = 160, .steps = 41});
   log.recovered(161);
-  log.went_on(163, 40);
+  log.began_training(163, 40);
   for (const char* part : {"60.0 s", "41 steps", "3.0 s", "1 steps"}) {
     EXPECT_PRED2(contains, log.text(), part);
   }
@@ -54,7 +54,7 @@ TEST(FaultLog, SaysHowManyStepsWereLost) {
 TEST(FaultLog, DoesNotWaitAfterAnAttemptThatGotOn) {
   FaultLog log;
   for (uint64_t step = 5; step < 50; step += 5) {
-    log.went_on(100, step - 1);
+    log.began_training(100, step - 1);
     const Failure quick = failure_at(1e9);
     log.add({.root = &quick, .began_s = 100, .failed_s = 101, .steps = step});
     EXPECT_EQ(log.delay_s(), 0);
