@@ -5,7 +5,8 @@ include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
 set(layers base store shm tcp control device comm models data optim parallel parallel_ddp
-    checkpoint train launch report)
+    checkpoint train launch_options launch_output launch_failure
+    launch_rendezvous launch_workers launch_agent launch report)
 
 set(targets lockstep lockstep_options lockstep_fmt)
 foreach(layer IN LISTS layers)

@@ -13,7 +13,7 @@
 #include "lockstep/device/device.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/device/worker.h"
-#include "lockstep/launch/error_file.h"
+#include "lockstep/launch/failure/error_file.h"
 #include "lockstep/models/model.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/data_parallel.h"

@@ -17,6 +17,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/pipe.h"
 #include "lockstep/base/stopwatch.h"
 
 namespace lockstep {
@@ -30,16 +31,6 @@ constexpr size_t kMaxOutputBytes = 16 << 20;
   throw IoError({.code = ErrorCode::kProcessStart,
                  .what = fmt::format("{}: {}", what, std::strerror(error))});
 }
-
-struct Pipe {
-  FileDescriptor read, write;
-  Pipe() {
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) fail("no pipe for a program", errno);
-    read = FileDescriptor(ends[0]);
-    write = FileDescriptor(ends[1]);
-  }
-};
 
 // The child's attributes and files: RAII over posix_spawn's C interface.
 struct SpawnPlan {
@@ -71,17 +62,6 @@ struct SpawnPlan {
     ::posix_spawnattr_destroy(&attributes);
   }
 };
-
-std::vector<std::string> merged_environment(
-    const std::map<std::string, std::string>& added) {
-  std::vector<std::string> result;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text = *entry;
-    if (!added.contains(text.substr(0, text.find('=')))) result.push_back(text);
-  }
-  for (const auto& [name, value] : added) result.push_back(name + "=" + value);
-  return result;
-}
 
 std::vector<char*> pointers(std::vector<std::string>& strings) {
   std::vector<char*> result;
@@ -173,8 +153,24 @@ bool take_output(Pipe& out, Pipe& err, CommandResult& result, int timeout_ms) {
 
 }  // namespace
 
+std::vector<std::string> merged_environment(
+    const std::map<std::string, std::string>& variables) {
+  std::vector<std::string> result;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    if (!variables.contains(text.substr(0, text.find('=')))) {
+      result.push_back(text);
+    }
+  }
+  for (const auto& [name, value] : variables) {
+    result.push_back(name + "=" + value);
+  }
+  return result;
+}
+
 CommandResult run_command(const Command& command) {
-  Pipe out, err;
+  Pipe out = make_pipe();
+  Pipe err = make_pipe();
   ProcessGroup group(command, out, err);
   out.write.close();
   err.write.close();

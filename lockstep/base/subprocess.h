@@ -39,6 +39,11 @@ inline constexpr double kGraceSeconds = 5;
 /// "exit code 1", "signal 9 (Killed)", "not done after 600 s".
 std::string describe_end(const CommandResult& result, const Command& command);
 
+/// The environment of this process with `variables` added or replaced, as
+/// "NAME=value".
+std::vector<std::string> merged_environment(
+    const std::map<std::string, std::string>& variables);
+
 /// The last line of `text` that is not blank.
 std::string last_line(const std::string& text);
 

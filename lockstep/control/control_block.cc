@@ -12,7 +12,8 @@
 namespace lockstep::control {
 namespace {
 
-// Of this very layout: a worker may be of another build than its agent.
+// Differs with the layout, because a worker may be of another build than its
+// agent.
 constexpr uint64_t kMagic =
     0x31676150736b634cULL ^ sizeof(ControlHeader) << 32 ^ sizeof(WorkerSlot);
 constexpr size_t kFields = 5;
@@ -20,7 +21,7 @@ constexpr size_t kFields = 5;
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 static_assert(std::is_trivially_copyable_v<RankAssignment>);
 
-// The header, then a line for each worker.
+// The header comes first, then a slot for each worker.
 constexpr size_t kSlotsAt =
     round_up(sizeof(ControlHeader), alignof(WorkerSlot));
 

@@ -55,10 +55,10 @@ struct StoreAccess {
 /// What one worker and the agent tell each other.
 struct alignas(64) WorkerSlot {
   // The worker writes these.
-  std::atomic<uint64_t> steps;        ///< that the run has done
-  std::atomic<uint64_t> first_steps;  ///< that were done when the worker began
-  std::atomic<uint64_t> collectives;  ///< that the worker has begun
-  std::atomic<uint64_t> beat_ns;      ///< last sign of life, steady clock
+  std::atomic<uint64_t> steps;         ///< that the run has done
+  std::atomic<uint64_t> first_steps;   ///< that were done when the worker began
+  std::atomic<uint64_t> collectives;   ///< that the worker has begun
+  std::atomic<uint64_t> heartbeat_ns;  ///< last sign of life, steady clock
   std::atomic<Phase> phase;
   /// 1: if another rank is lost, the worker will wait for the next attempt.
   std::atomic<uint32_t> can_wait;

@@ -18,10 +18,10 @@ namespace {
 
 using State = SnapshotOffer::State;
 
-constexpr double kPatienceS = 60;
+constexpr double kHoldTimeoutS = 60;
 constexpr int kLookEveryMs = 50;
 
-// Before the content, a mark for each worker.
+// The size of what is before the content: a mark for each worker.
 size_t marks_bytes(const ControlBlock& block) {
   constexpr size_t kPage = 4096;
   const size_t bytes =
@@ -70,13 +70,13 @@ SnapshotMemory SnapshotMemory::make(const ControlBlock& block, size_t bytes) {
       return *found;
     }
     if (block.own_slot() == 0 && !made[0]) {
-      // Nobody should read addresses that are being written.
+      // Until the addresses are written, there is no offer to read.
       set_state(offer, State::kNone);
       made = {shm::Segment::create(whole), shm::Segment::create(whole)};
       offer.slots = {made[0]->address(), made[1]->address()};
       set_state(offer, State::kOffered);
     }
-    if (waited.seconds() > kPatienceS || is_attempt_over()) {
+    if (waited.seconds() > kHoldTimeoutS || is_attempt_over()) {
       throw CommError(
           {.code = ErrorCode::kOutOfMemory,
            .what = "there is no memory for snapshots",
@@ -118,7 +118,7 @@ std::optional<SnapshotMemory::Saved> SnapshotMemory::newest() const {
 
 std::span<std::byte> SnapshotMemory::begin() {
   filled_ = 1 - newest_slot();
-  // Others may still be at it when we are killed: what they find then is no
+  // If this worker is killed now while others still write, the slot is not a
   // snapshot.
   mark(filled_, block_.own_slot()).store(0);
   return content(filled_);
@@ -139,7 +139,7 @@ void SnapshotHolder::look() {
     set_state(offer, State::kNone);
     return;
   } catch (const CommError& error) {
-    log_debug("launch", error.what());  // whoever offered it is gone
+    log_debug("launch", error.what());  // the worker that offered it is gone
     set_state(offer, State::kNone);
     return;
   }

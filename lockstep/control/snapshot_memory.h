@@ -13,17 +13,17 @@
 namespace lockstep::control {
 
 /// Two slots of memory that the agent of this node holds, for the state of a
-/// run after its last steps. The workers of the node fill a slot together,
-/// each a part of it; the other slot has what was saved before, so that one is
-/// whole at any time, whoever is killed.
+/// run after its last steps. The workers of the node fill a slot together, each
+/// a part of it; the other slot has what was saved before, so that one of them
+/// is complete at any time, whichever process is killed.
 class SnapshotMemory {
  public:
-  /// What is there; nothing before the first snapshot of the job. Throws
-  /// CommError if it can't be mapped.
+  /// The memory that the agent holds; nothing before the first snapshot of the
+  /// job. Throws CommError if it can't be mapped.
   static std::optional<SnapshotMemory> find(const ControlBlock& block);
-  /// The same, of `bytes` in a slot; if it isn't there, the worker with local
-  /// rank 0 makes it and the others wait for that. Throws CommError if the
-  /// agent doesn't take it in time.
+  /// The same, with slots of at least `bytes`. If there is none, the worker
+  /// with local rank 0 makes it and the others wait. Throws CommError if the
+  /// agent does not take hold of it in time.
   static SnapshotMemory make(const ControlBlock& block, size_t bytes);
 
   size_t bytes() const { return bytes_; }
@@ -32,13 +32,13 @@ class SnapshotMemory {
     uint64_t stamp = 0;
     std::span<const std::byte> bytes;
   };
-  /// The one with the greatest stamp that is whole, if any is.
+  /// The complete snapshot with the greatest stamp, if there is one.
   std::optional<Saved> newest() const;
 
-  /// The slot to fill: not the newest. It is no snapshot until every worker
+  /// The slot to fill: not the newest. It becomes a snapshot when every worker
   /// of the node has called end() with the same stamp: not 0, greater than
-  /// before, and another one in each attempt, so that parts of two attempts
-  /// are never taken for a whole.
+  /// before, and a different one in each attempt, so that parts of two attempts
+  /// are never taken for a complete snapshot.
   std::span<std::byte> begin();
   void end(uint64_t stamp);
 
@@ -61,7 +61,7 @@ class SnapshotMemory {
 class SnapshotHolder {
  public:
   explicit SnapshotHolder(ControlBlock block) : block_(std::move(block)) {}
-  /// Looks for an offer. To be called often.
+  /// Takes hold of the memory if one is offered. Call it often.
   void look();
 
  private:

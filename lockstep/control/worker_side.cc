@@ -26,19 +26,19 @@ std::unique_ptr<const ControlBlock> open_block() {
   }
 }
 
-// Never destroyed: threads may still count when the process ends.
+// Never destroyed, because threads may still count when the process ends.
 WorkerSlot* own_slot() {
-  static WorkerSlot* const own =
+  static WorkerSlot* const slot =
       control_block() != nullptr
           ? &control_block()->slot(control_block()->own_slot())
           : nullptr;
-  return own;
+  return slot;
 }
 
-void beat(WorkerSlot& own) noexcept {
+void beat(WorkerSlot& slot) noexcept {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  own.beat_ns.store(static_cast<uint64_t>(now.count()),
-                    std::memory_order_relaxed);
+  slot.heartbeat_ns.store(static_cast<uint64_t>(now.count()),
+                          std::memory_order_relaxed);
 }
 
 }  // namespace
@@ -49,13 +49,13 @@ const ControlBlock* control_block() {
 }
 
 void enter(Phase phase) {
-  WorkerSlot* const own = own_slot();
-  if (own != nullptr) {
-    own->phase.store(phase, std::memory_order_relaxed);
-    beat(*own);
+  WorkerSlot* const slot = own_slot();
+  if (slot != nullptr) {
+    slot->phase.store(phase, std::memory_order_relaxed);
+    beat(*slot);
   }
   if (const PhaseHook hook = phase_hook.load(std::memory_order_relaxed)) {
-    hook(phase, own != nullptr ? own->steps.load() : 0);
+    hook(phase, slot != nullptr ? slot->steps.load() : 0);
   }
 }
 
@@ -65,17 +65,17 @@ void begin_steps(uint64_t steps) noexcept {
 }
 
 void count_steps(uint64_t steps) noexcept {
-  WorkerSlot* const own = own_slot();
-  if (own == nullptr) return;
-  own->steps.store(steps, std::memory_order_relaxed);
-  beat(*own);
+  WorkerSlot* const slot = own_slot();
+  if (slot == nullptr) return;
+  slot->steps.store(steps, std::memory_order_relaxed);
+  beat(*slot);
 }
 
 void count_collective() noexcept {
-  WorkerSlot* const own = own_slot();
-  if (own == nullptr) return;
-  own->collectives.fetch_add(1, std::memory_order_relaxed);
-  beat(*own);
+  WorkerSlot* const slot = own_slot();
+  if (slot == nullptr) return;
+  slot->collectives.fetch_add(1, std::memory_order_relaxed);
+  beat(*slot);
 }
 
 void set_phase_hook(PhaseHook hook) { phase_hook = hook; }
@@ -107,27 +107,27 @@ std::optional<RankAssignment> wait_for_next(const std::string& why,
                                             const std::function<bool()>& stop) {
   if (!may_wait()) return std::nullopt;
   constexpr int kLookEveryMs = 100;
-  WorkerSlot& own = *own_slot();
-  const uint32_t attempt = own.attempt.load();
-  own.reason.fill(0);
-  shm::set_text(own.reason, why);
+  WorkerSlot& slot = *own_slot();
+  const uint32_t attempt = slot.attempt.load();
+  slot.reason.fill(0);
+  shm::set_text(slot.reason, why);
   enter(Phase::kWait);
-  own.waits_after.store(attempt);
+  slot.waits_after.store(attempt);
   const Stopwatch waited;
-  while (own.attempt.load() == attempt) {
+  while (slot.attempt.load() == attempt) {
     const bool is_in_vain =
         control_block()->header().is_closed.load() != 0 ||
         waited.seconds() > control_block()->header().wait_limit_s.load() ||
         (stop && stop());
     if (is_in_vain) {
-      own.waits_after.store(0);
+      slot.waits_after.store(0);
       return std::nullopt;
     }
-    shm::futex_wait(own.attempt, attempt, kLookEveryMs);
+    shm::futex_wait(slot.attempt, attempt, kLookEveryMs);
   }
-  own.waits_after.store(0);
+  slot.waits_after.store(0);
   enter(Phase::kStart);
-  return own.assignment;
+  return slot.assignment;
 }
 
 }  // namespace lockstep::control

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/core_share.h"
 #include "lockstep/base/cpu_set.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
@@ -245,15 +246,9 @@ std::vector<int> cores_of(const Device& device) {
          .what = fmt::format("no device {} in a host of {} slices",
                              device.name(), device.slices)});
   }
-  const auto& all = allowed_cores();
-  const size_t slices = static_cast<size_t>(device.slices);
-  const size_t index = static_cast<size_t>(device.index);
-  if (slices > all.size()) return {all[index % all.size()]};
-  // Equal slices, so that no shard computes with more threads than another:
-  // 3 cores in 2 slices leave one core to the rest of the program.
-  const size_t width = all.size() / slices;
-  const auto first = all.begin() + static_cast<ptrdiff_t>(index * width);
-  return {first, first + static_cast<ptrdiff_t>(width)};
+  // Equal slices, so that no shard computes with more threads than another.
+  return core_share(allowed_cores(), static_cast<size_t>(device.index),
+                    static_cast<size_t>(device.slices));
 }
 
 std::string join_names(const std::vector<Device>& devices) {

@@ -10,36 +10,37 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
-#include "lockstep/launch/agent.h"
-#include "lockstep/launch/farewell.h"
-#include "lockstep/launch/program_command.h"
-#include "lockstep/launch/rendezvous.h"
-#include "lockstep/launch/signal_watch.h"
-#include "lockstep/launch/signals.h"
+#include "lockstep/launch/agent/agent.h"
+#include "lockstep/launch/agent/agreement.h"
+#include "lockstep/launch/agent/signal_watch.h"
+#include "lockstep/launch/options/program_command.h"
+#include "lockstep/launch/options/signals.h"
+#include "lockstep/launch/rendezvous/rendezvous.h"
 
 namespace lockstep::launch {
 namespace {
 
-// A signal came before there was anything to end.
+// A signal came before any worker was started.
 struct Stopped {
   int signal;
 };
 
 int run_agent(const RunOptions& options,
-              const std::vector<std::string>& command, Meeting& meeting,
+              const std::vector<std::string>& command, Rendezvous& rendezvous,
               SignalWatch& signals) {
   try {
-    return Agent(options, command, meeting, signals).run();
+    return Agent(options, command, rendezvous, signals).run();
   } catch (const std::exception& error) {
     if (options.nodes > 1) {
-      share_failures(meeting, {.why = error.what()}, {}, /*patience_s=*/0);
-      leave(meeting);
+      share_failures(rendezvous, {.why = error.what()}, {}, /*timeout_s=*/0);
+      leave(rendezvous);
     }
     throw;
   }
 }
 
-// Or the first file that we open would become the workers' output.
+// If one of the standard files is closed, the next file that is opened would
+// take its number and get the workers' output.
 void open_standard_files() {
   int fd = 0;
   do {
@@ -56,17 +57,19 @@ int run(const RunOptions& options, const std::vector<std::string>& command) {
                                      .what = "no program to run"});
   }
   open_standard_files();
-  // Before the store starts its threads: they inherit the mask.
+  // Signals are blocked before the store starts its threads, because threads
+  // inherit the mask.
   std::vector<int> handled = options.signals;
   handled.push_back(SIGUSR1);
   SignalWatch signals(handled);
   try {
-    // Other nodes should not begin in vain.
+    // A program that is missing is found before the other nodes wait for this
+    // one.
     find_program(command.front(), options.environment);
-    Meeting meeting = meet(options, [&] {
+    Rendezvous rendezvous = join_rendezvous(options, [&] {
       if (const auto signal = signals.take()) throw Stopped{*signal};
     });
-    return run_agent(options, command, meeting, signals);
+    return run_agent(options, command, rendezvous, signals);
   } catch (const Stopped& stopped) {
     log_info("launch", fmt::format("got {} before all nodes had come",
                                    signal_name(stopped.signal)));

@@ -28,8 +28,8 @@ Channel::Channel(FileDescriptor socket, const Identity& who, const Key& key,
   }
   const Handshake handshake(key, hello, answer);
   send(framed(handshake.proof()), deadline);
-  const auto verdict = handshake.decode_verdict(receive(deadline));
-  if (!verdict) {
+  const auto reply = handshake.decode_admission_reply(receive(deadline));
+  if (!reply) {
     throw CommError(
         {.code = ErrorCode::kWrongSecret,
          .what = "the store at " +
@@ -40,11 +40,11 @@ Channel::Channel(FileDescriptor socket, const Identity& who, const Key& key,
          .fix = "give the same --secret-file (LOCKSTEP_SECRET_FILE) to all; is "
                 "another job or program at this port?"});
   }
-  if (verdict->admission != Admission::kWelcome) {
-    throw Refused(verdict->admission,
+  if (reply->admission != Admission::kWelcome) {
+    throw Refused(reply->admission,
                   {.code = ErrorCode::kStoreRefused,
                    .what = "the job's store refused " + who.text(),
-                   .got = verdict->reason});
+                   .got = reply->reason});
   }
   session_ = handshake.client_session();
   in_.set_most(limits_.message_bytes());

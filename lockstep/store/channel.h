@@ -13,7 +13,7 @@
 
 namespace lockstep::store {
 
-/// The server knows the secret, and said no.
+/// The server knows the secret and refused this client.
 class Refused : public CommError {
  public:
   Refused(Admission admission, const Problem& problem)
@@ -30,32 +30,33 @@ class Disconnected : public CommError {
   explicit Disconnected(const Problem& problem) : CommError(problem) {}
 };
 
-/// Nothing came in time.
+/// No answer came in time.
 class TimedOut : public CommError {
  public:
   explicit TimedOut(const Problem& problem) : CommError(problem) {}
 };
 
-/// Nobody listens there, or nobody that keeps a connection: it may come yet.
+/// No process listens there, or it closes connections at once. The server may
+/// still come.
 class Unreachable : public CommError {
  public:
   explicit Unreachable(const Problem& problem) : CommError(problem) {}
 };
 
-/// A client's end of one connection. For one thread at a time. After an
-/// exception it is of no use any more.
+/// The client's end of one connection. One thread may use it at a time. After
+/// an exception it can't be used any more.
 class Channel {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  /// Shakes hands over `socket`. Throws Refused, Disconnected, TimedOut, or
-  /// CommError for another secret and for what is no server of the store.
+  /// Does the handshake over `socket`. Throws Refused, Disconnected, TimedOut,
+  /// or CommError if the other side has another secret or is not a store.
   Channel(FileDescriptor socket, const Identity& who, const Key& key,
           Time deadline);
 
   /// Throws TimedOut if there is no reply in time.
   Reply ask(const Request& request, Time deadline);
-  /// Nothing was heard of the server that was not asked for: its end.
+  /// Whether the server has not closed the connection.
   bool is_alive() const;
   SocketAddress own_address() const {
     return SocketAddress::of_socket(socket_.get());

@@ -38,33 +38,35 @@ std::unique_ptr<Channel> Client::connect(Time deadline) const {
   std::optional<CommError> wrong;
   do {
     for (const auto& address : resolve(options_.host, options_.port)) {
-      const auto patience = std::min(deadline, Clock::now() + kHandshakeTime);
-      FileDescriptor socket = connect_to(address, patience);
+      const auto attempt_deadline =
+          std::min(deadline, Clock::now() + kHandshakeTime);
+      FileDescriptor socket = connect_to(address, attempt_deadline);
       if (!socket.is_open()) continue;
       try {
         return std::make_unique<Channel>(std::move(socket), options_.who,
-                                         options_.key, patience);
+                                         options_.key, attempt_deadline);
       } catch (const Disconnected& error) {
-        // A server that is flooded may close any connection.
+        // A server that is flooded with connections may close any of them.
         problem = reason_of(error);
       } catch (const TimedOut& error) {
         problem = reason_of(error);
       } catch (const Refused&) {
         throw;
       } catch (const CommError& error) {
-        wrong = error;  // the name may have another address
+        wrong = error;  // another address of this name may be right
       }
     }
     if (wrong) throw CommError(*wrong);
     if (Clock::now() < deadline) ::poll(nullptr, 0, kPauseMs);
   } while (Clock::now() < deadline);
   check_descriptors("comm", "can't connect to the job's store");
-  throw Unreachable({.code = ErrorCode::kStoreUnreachable,
-                     .what = fmt::format("no way to the job's store at {} port "
-                                         "{}",
-                                         options_.host, options_.port),
-                     .got = problem,
-                     .fix = "check that its server runs, and its address"});
+  throw Unreachable(
+      {.code = ErrorCode::kStoreUnreachable,
+       .what = fmt::format("can't reach the job's store at {} port "
+                           "{}",
+                           options_.host, options_.port),
+       .got = problem,
+       .fix = "check that its server runs, and its address"});
 }
 
 std::unique_ptr<Channel> Client::take() {
@@ -74,11 +76,11 @@ std::unique_ptr<Channel> Client::take() {
       auto channel = std::move(idle_.back());
       idle_.pop_back();
       if (channel->is_alive()) return channel;
-      // What closed one has closed all.
+      // If the server closed one connection, it closed all.
       idle_.clear();
     }
   }
-  // It was there before: if it is not now, it does not come back.
+  // The server was there before. If it is gone, it does not come back.
   return connect(Clock::now() +
                  std::min(options_.connect_time, options_.answer_time));
 }
@@ -89,7 +91,8 @@ Reply Client::ask(const Request& request) {
       Clock::now() + milliseconds(request.wait_ms) + options_.answer_time;
   Reply reply = channel->ask(request, deadline);
   {
-    // Also after a refusal: without a connection this process counts as gone.
+    // The connection is kept also after a refusal: without one, this process
+    // counts as gone.
     const std::lock_guard lock(mutex_);
     idle_.push_back(std::move(channel));
   }
@@ -151,8 +154,8 @@ void Client::begin_round(int round, int world_size) {
        .number = round});
 }
 
-void Client::set_will(const std::string& key, const std::string& value) {
-  ask({.operation = Operation::kSetWill, .keys = {key}, .value = value});
+void Client::set_last_will(const std::string& key, const std::string& value) {
+  ask({.operation = Operation::kSetLastWill, .keys = {key}, .value = value});
 }
 
 }  // namespace lockstep::store

@@ -25,8 +25,9 @@ void read_into(FieldReader& reader, std::array<uint8_t, N>& bytes) {
 void read_magic(FieldReader& reader) {
   if (reader.raw(kMagic.size()) != kMagic) {
     throw CommError({.code = ErrorCode::kStoreProtocol,
-                     .what = "no client or server of Lockstep's store",
-                     .got = "a message of something else"});
+                     .what = "the other side is not a client or server of "
+                             "Lockstep's store",
+                     .got = "a message of another protocol"});
   }
 }
 
@@ -40,10 +41,10 @@ int count_of(FieldReader& reader, const char* what, int least) {
   return static_cast<int>(value);
 }
 
-std::string body_of(const Verdict& verdict) {
+std::string body_of(const AdmissionReply& reply) {
   return FieldWriter()
-      .u8(static_cast<uint8_t>(verdict.admission))
-      .bytes(verdict.reason.substr(0, kMostReasonBytes))
+      .u8(static_cast<uint8_t>(reply.admission))
+      .bytes(reply.reason.substr(0, kMostReasonBytes))
       .take();
 }
 
@@ -94,7 +95,7 @@ Hello decode_hello(std::string_view message) {
   if (peer.rank >= peer.world_size || peer.world_size > kMostRanks) {
     throw CommError(
         {.code = ErrorCode::kStoreProtocol,
-         .what = "a client's rank can't be",
+         .what = "a client's rank is out of range",
          .got = fmt::format("rank {} of {}", peer.rank, peer.world_size)});
   }
   return hello;
@@ -137,25 +138,25 @@ bool Handshake::is_proof(std::string_view message) const {
   return is_same(Mac(key_).of({"client proof"}), message);
 }
 
-std::string Handshake::encode(const Verdict& verdict) const {
-  const std::string body = body_of(verdict);
+std::string Handshake::encode(const AdmissionReply& reply) const {
+  const std::string body = body_of(reply);
   return FieldWriter()
       .raw(as_text(Mac(key_).of({"server proof", body})))
       .raw(body)
       .take();
 }
 
-std::optional<Verdict> Handshake::decode_verdict(
+std::optional<AdmissionReply> Handshake::decode_admission_reply(
     std::string_view message) const {
   FieldReader reader(message);
   const std::string_view code = reader.raw(sizeof(Digest));
   const std::string_view body = message.substr(sizeof(Digest));
   if (!is_same(Mac(key_).of({"server proof", body}), code)) return std::nullopt;
-  Verdict verdict;
-  verdict.admission = static_cast<Admission>(reader.u8());
-  verdict.reason = reader.bytes(kMostReasonBytes);
+  AdmissionReply reply;
+  reply.admission = static_cast<Admission>(reader.u8());
+  reply.reason = reader.bytes(kMostReasonBytes);
   reader.end();
-  return verdict;
+  return reply;
 }
 
 Session Handshake::client_session() const {

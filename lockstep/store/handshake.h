@@ -14,14 +14,16 @@ namespace lockstep::store {
 //   client  Hello: who it is, and a nonce
 //   server  Challenge: a nonce
 //   client  Proof: HMAC over both
-//   server  Verdict: what it decides, and HMAC over both and that; after a
-//           wrong proof one without HMAC, which only says that it was wrong
+//   server  AdmissionReply: whether the client is admitted, and HMAC over both
+//           messages and the reply; after a wrong proof a reply without HMAC,
+//           which only says that the proof was wrong
 //
-// Each side has then seen that the other knows the client's key, now and not
-// in a recording. Both derive the session's keys from it and both messages.
+// Then each side has proven that it knows the client's key. The nonces make
+// sure that no message is a replay. Both sides derive the keys of the session
+// from the client's key and the first two messages.
 
 inline constexpr uint32_t kProtocolVersion = 1;
-/// No message of a handshake is longer.
+/// The longest message of a handshake.
 inline constexpr size_t kMostHandshakeBytes = 1024;
 
 struct Hello {
@@ -31,7 +33,7 @@ struct Hello {
 };
 
 std::string encode(const Hello& hello);
-/// Throws CommError. Of another version only that number is read.
+/// Throws CommError. If the version is another one, only its number is read.
 Hello decode_hello(std::string_view message);
 
 struct Challenge {
@@ -52,16 +54,16 @@ enum class Admission : uint8_t {
   kWrongProof = 6,
 };
 
-struct Verdict {
+struct AdmissionReply {
   Admission admission = Admission::kWelcome;
-  std::string reason;  ///< of a refusal
+  std::string reason;  ///< why the client was refused
 };
 
-/// The verdict on a wrong proof. It proves nothing: its receiver knows another
-/// key, and takes any verdict that it can't check for this one.
+/// The reply to a wrong proof. It has no proof itself: the client knows another
+/// key, and takes any reply that it can't check for this one.
 std::string encode_wrong_proof();
 
-/// One handshake as both sides see it after two messages.
+/// A handshake after its first two messages, on either side.
 class Handshake {
  public:
   Handshake(const Key& key, std::string_view hello, std::string_view challenge);
@@ -69,16 +71,17 @@ class Handshake {
   std::string proof() const;
   bool is_proof(std::string_view message) const;
 
-  std::string encode(const Verdict& verdict) const;
-  /// Nothing if it is of somebody without the key. Throws CommError if it is
-  /// no verdict.
-  std::optional<Verdict> decode_verdict(std::string_view message) const;
+  std::string encode(const AdmissionReply& reply) const;
+  /// Returns nothing if the sender does not know the key. Throws CommError if
+  /// the reply is malformed.
+  std::optional<AdmissionReply> decode_admission_reply(
+      std::string_view message) const;
 
   Session client_session() const;
   Session server_session() const;
 
  private:
-  Key key_;  // of this connection alone
+  Key key_;  // derived for this connection only
 };
 
 }  // namespace lockstep::store

@@ -15,7 +15,7 @@ std::string printable(std::string text) {
 }  // namespace
 
 std::string Identity::text() const {
-  const std::string known = name.empty() ? "of no name" : printable(name);
+  const std::string known = name.empty() ? "without a name" : printable(name);
   return role == Role::kAgent ? known : fmt::format("rank {}, {}", rank, known);
 }
 

@@ -8,7 +8,7 @@ namespace lockstep::store {
 
 enum class Role : uint8_t { kAgent = 1, kWorker = 2 };
 
-/// Who a client says it is. What follows from it is for the server to decide.
+/// Who a client says it is. The server decides what it may do.
 struct Identity {
   Role role = Role::kAgent;
   std::string run_id;  ///< of the job
@@ -17,20 +17,21 @@ struct Identity {
   // Of a worker.
   int rank = 0;
   int world_size = 1;
-  int round = 0;  ///< of the job's attempts
+  int round = 0;  ///< the job's attempt
 
   std::string text() const;  ///< "rank 3, node1 (pid 12)", printable
 };
 
-/// What all of a job's agents know. Workers get keys that follow from it.
+/// The secret that all agents of a job know. Workers only get keys that are
+/// derived from it.
 class JobSecret {
  public:
-  /// Of any bytes.
+  /// Any bytes may be a secret.
   explicit JobSecret(std::string_view bytes);
   static JobSecret random();
 
-  /// The key with which `identity` proves itself. A worker's is good for its
-  /// rank in its round of its job, and tells nothing of the secret.
+  /// The key with which `identity` proves itself. A worker's key is valid for
+  /// one rank in one round of one job, and reveals nothing about the secret.
   Key key_of(const Identity& identity) const;
 
  private:

@@ -11,17 +11,17 @@
 namespace lockstep::store {
 namespace {
 
-[[noreturn]] void fail(const char* what) {
+[[noreturn]] void throw_openssl_error(const char* what) {
   throw CommError({.code = ErrorCode::kStoreProtocol,
                    .what = what,
                    .got = "a failure of OpenSSL",
                    .fix = "check its configuration (OPENSSL_CONF)"});
 }
 
-// Fetched once: it takes longer than a code.
+// Fetched only once, because that takes longer than computing a code.
 EVP_MAC* algorithm() {
   static EVP_MAC* const mac = EVP_MAC_fetch(nullptr, "HMAC", nullptr);
-  if (mac == nullptr) fail("no HMAC-SHA256");
+  if (mac == nullptr) throw_openssl_error("no HMAC-SHA256");
   return mac;
 }
 
@@ -29,7 +29,7 @@ template <size_t N>
 std::array<uint8_t, N> random_bytes() {
   std::array<uint8_t, N> bytes{};
   if (RAND_bytes(bytes.data(), static_cast<int>(N)) != 1) {
-    fail("no random numbers");
+    throw_openssl_error("no random numbers");
   }
   return bytes;
 }
@@ -54,7 +54,7 @@ Mac::Mac(const Key& key) : context_(std::make_unique<Context>()) {
   if (context_->context == nullptr ||
       EVP_MAC_init(context_->context, key.bytes().data(), key.bytes().size(),
                    parameters.data()) != 1) {
-    fail("no HMAC-SHA256");
+    throw_openssl_error("no HMAC-SHA256");
   }
 }
 
@@ -64,7 +64,7 @@ Mac& Mac::operator=(Mac&&) noexcept = default;
 
 Digest Mac::of(std::initializer_list<std::string_view> parts) const {
   EVP_MAC_CTX* context = context_->context;
-  // Without a key it begins again with the one it has.
+  // Without a key argument, OpenSSL starts again with the present key.
   bool is_good = EVP_MAC_init(context, nullptr, 0, nullptr) == 1;
   for (const std::string_view part : parts) {
     std::array<uint8_t, 8> length{};
@@ -81,7 +81,7 @@ Digest Mac::of(std::initializer_list<std::string_view> parts) const {
   size_t size = 0;
   is_good = is_good &&
             EVP_MAC_final(context, digest.data(), &size, digest.size()) == 1;
-  if (!is_good || size != digest.size()) fail("no HMAC-SHA256");
+  if (!is_good || size != digest.size()) throw_openssl_error("no HMAC-SHA256");
   return digest;
 }
 

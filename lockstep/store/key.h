@@ -10,12 +10,13 @@
 
 namespace lockstep::store {
 
-/// An HMAC-SHA256, or as many random bytes.
+/// An HMAC-SHA256, or random bytes of the same size.
 using Digest = std::array<uint8_t, 32>;
-/// Of a process, made at random: it tells two of the same name apart.
+/// A random number of a process, which tells two processes of the same name
+/// apart.
 using Token = std::array<uint8_t, 16>;
 
-/// What both ends know and nobody else. Wiped when it goes.
+/// A key that only the two ends of a connection know. The destructor wipes it.
 class Key {
  public:
   Key() = default;
@@ -30,8 +31,8 @@ class Key {
   Digest bytes_{};
 };
 
-/// Makes authentication codes (HMAC-SHA256, RFC 2104) with one key. Not for
-/// several threads at once.
+/// Computes authentication codes (HMAC-SHA256, RFC 2104) with one key. One
+/// thread may use it at a time.
 class Mac {
  public:
   explicit Mac(const Key& key);
@@ -39,7 +40,8 @@ class Mac {
   Mac(Mac&&) noexcept;
   Mac& operator=(Mac&&) noexcept;
 
-  /// Of the parts with their lengths: "ab", "c" is not "a", "bc".
+  /// The code of all parts with their lengths, so that {"ab", "c"} and {"a",
+  /// "bc"} differ.
   Digest of(std::initializer_list<std::string_view> parts) const;
 
  private:
@@ -47,14 +49,15 @@ class Mac {
   std::unique_ptr<Context> context_;
 };
 
-/// The key that follows from `key` for a purpose, and tells nothing of it.
+/// A key that is derived from `key` for a purpose, and reveals nothing about
+/// it.
 Key derived(const Key& key, std::initializer_list<std::string_view> purpose);
 
-/// Takes the same time wherever the two differ.
+/// Compares in constant time.
 bool is_same(const Digest& a, std::string_view b);
 
 Digest random_nonce();
-/// This process's, the same in every call.
+/// The token of this process, the same in every call.
 const Token& process_token();
 
 template <size_t N>

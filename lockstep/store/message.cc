@@ -15,7 +15,7 @@ bool names_one_key(Operation operation) {
     case Operation::kAdd:
     case Operation::kCompareSet:
     case Operation::kErase:
-    case Operation::kSetWill:
+    case Operation::kSetLastWill:
       return true;
     default:
       return false;
@@ -44,9 +44,9 @@ Request decode_request(std::string_view message, const Limits& limits) {
   Request request;
   request.operation = static_cast<Operation>(reader.u8());
   if (request.operation < Operation::kSet ||
-      request.operation > Operation::kSetWill) {
+      request.operation > Operation::kSetLastWill) {
     throw CommError({.code = ErrorCode::kStoreProtocol,
-                     .what = "a request to the store is of no known kind"});
+                     .what = "a request to the store is of an unknown kind"});
   }
   request.number = static_cast<int64_t>(reader.u64());
   request.wait_ms = reader.u32();
@@ -81,7 +81,7 @@ Reply decode_reply(std::string_view message, const Limits& limits) {
   reply.status = static_cast<Status>(reader.u8());
   if (reply.status > Status::kRefused) {
     throw CommError({.code = ErrorCode::kStoreProtocol,
-                     .what = "a reply of the store is of no known kind"});
+                     .what = "a reply of the store is of an unknown kind"});
   }
   reply.number = static_cast<int64_t>(reader.u64());
   reply.value = reader.bytes(limits.value_bytes);

@@ -7,10 +7,10 @@
 
 namespace lockstep::store {
 
-/// What a client may ask for. All of it is reading and writing bytes.
+/// What a client may ask for: only to read and write bytes.
 enum class Operation : uint8_t {
   kSet = 1,         ///< keys[0] = value
-  kGet = 2,         ///< waits until keys[0] is there
+  kGet = 2,         ///< the value of keys[0]; waits until it is there
   kAdd = 3,         ///< keys[0] += number
   kCompareSet = 4,  ///< keys[0] = value if it is `expected`, or missing and ""
   kCheck = 5,       ///< whether all keys are there
@@ -18,7 +18,7 @@ enum class Operation : uint8_t {
   kWait = 7,        ///< until all keys are there
   kCount = 8,       ///< of keys
   kBeginRound = 9,  ///< agents: `number` is the round, `value` its world size
-  kSetWill = 10,    ///< agents: keys[0] = value once the process is gone
+  kSetLastWill = 10,  ///< agents: keys[0] = value once the process is gone
 };
 
 struct Request {
@@ -32,7 +32,7 @@ struct Request {
 
 enum class Status : uint8_t {
   kDone = 0,
-  kTimeout = 1,  ///< what was waited for did not come
+  kTimeout = 1,  ///< the key did not come in time
   kRefused = 2,  ///< `value` says why
 };
 
@@ -42,21 +42,21 @@ struct Reply {
   int64_t number = 0;
 };
 
-/// What the server keeps, and what it reads.
+/// Limits on what the server stores and reads.
 struct Limits {
   size_t key_bytes = 8 << 10;
   size_t value_bytes = 8 << 20;
   size_t keys_a_request = 4096;
   size_t keys = 1 << 18;
-  /// Of the workers' keys and values; the agents have as much for themselves.
+  /// For the keys and values of workers; agents have the same amount again.
   size_t total_bytes = 256 << 20;
 
-  /// No message is longer.
+  /// The size of the longest message.
   size_t message_bytes() const;
 };
 
 std::string encode(const Request& request);
-/// Throws CommError for anything that is no request within `limits`.
+/// Throws CommError for a malformed request and for one beyond `limits`.
 Request decode_request(std::string_view message, const Limits& limits);
 
 std::string encode(const Reply& reply);

@@ -6,11 +6,11 @@
 
 namespace lockstep::store {
 
-/// What an exception says, without the component's name before it.
+/// The text of an exception without the component's name at its beginning.
 std::string reason_of(const std::exception& error);
 
-/// Says who was refused and why: a line at once, and then one every few seconds
-/// at most, so that a flood of strangers does not become one of lines.
+/// Logs which clients were refused and why: at once, and then at most one line
+/// in ten seconds, so that a flood of connections does not flood the log.
 class RefusalLog {
  public:
   void add(const std::string& peer, const std::string& why);

@@ -21,33 +21,34 @@ namespace {
 
 constexpr size_t kLeastBytes = 16;
 constexpr size_t kMostBytes = 4096;
-constexpr int kPatienceMs = 10'000;
+constexpr int kReadTimeoutMs = 10'000;
 constexpr mode_t kOthers = 077;
 constexpr const char* kMakeOne =
     "make one with `(umask 077; openssl rand -hex 32 > job.secret)` and give "
     "the same to every node";
 
-[[noreturn]] void refuse(const Problem& problem) {
+[[noreturn]] void throw_bad_secret(const Problem& problem) {
   throw InvalidArgument("secret", problem);
 }
 
 JobSecret read_all(int fd, const std::string& name) {
-  // One more than there may be, to see that it is too many.
+  // Room for more than is allowed, to notice a file that is too long.
   std::string text(kMostBytes + 2, '\0');
   size_t size = 0;
   while (size < text.size()) {
     pollfd ready{fd, POLLIN, 0};
-    if (::poll(&ready, 1, kPatienceMs) == 0) {
-      refuse({.code = ErrorCode::kBadSecret,
-              .what = "no secret came from " + name,
-              .got = fmt::format("nothing in {} s", kPatienceMs / 1000)});
+    if (::poll(&ready, 1, kReadTimeoutMs) == 0) {
+      throw_bad_secret(
+          {.code = ErrorCode::kBadSecret,
+           .what = "no secret came from " + name,
+           .got = fmt::format("nothing in {} s", kReadTimeoutMs / 1000)});
     }
     const ssize_t got = ::read(fd, text.data() + size, text.size() - size);
     if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (got < 0) {
-      refuse({.code = ErrorCode::kBadSecret,
-              .what = "can't read the secret in " + name,
-              .got = std::strerror(errno)});
+      throw_bad_secret({.code = ErrorCode::kBadSecret,
+                        .what = "can't read the secret in " + name,
+                        .got = std::strerror(errno)});
     }
     if (got == 0) break;
     size += static_cast<size_t>(got);
@@ -55,26 +56,28 @@ JobSecret read_all(int fd, const std::string& name) {
   while (size > 0 && (text[size - 1] == '\n' || text[size - 1] == '\r')) --size;
   if (size < kLeastBytes || size > kMostBytes) {
     OPENSSL_cleanse(text.data(), text.size());
-    refuse({.code = ErrorCode::kBadSecret,
-            .what = "can't use the secret in " + name,
-            .expected = fmt::format("{} to {} bytes", kLeastBytes, kMostBytes),
-            .got = size > kMostBytes ? "more" : std::to_string(size),
-            .fix = kMakeOne});
+    throw_bad_secret(
+        {.code = ErrorCode::kBadSecret,
+         .what = "can't use the secret in " + name,
+         .expected = fmt::format("{} to {} bytes", kLeastBytes, kMostBytes),
+         .got = size > kMostBytes ? "more" : std::to_string(size),
+         .fix = kMakeOne});
   }
   JobSecret secret(std::string_view(text).substr(0, size));
   OPENSSL_cleanse(text.data(), text.size());
   return secret;
 }
 
-[[noreturn]] void fail(const std::string& what, const std::string& got) {
+[[noreturn]] void throw_no_folder(const std::string& what,
+                                  const std::string& got) {
   throw IoError({.code = ErrorCode::kBadSecret,
                  .what = what,
                  .got = got,
                  .fix = "use --secret-file FILE"});
 }
 
-// Of this user and this host, by names that all its processes agree on, in
-// whatever session they are.
+// A folder of this user on this host, under a name that all processes of the
+// user find, in any session.
 std::string private_folder() {
   struct stat facts {};
   const std::string session = fmt::format("/run/user/{}", ::geteuid());
@@ -85,13 +88,13 @@ std::string private_folder() {
                                ? session + "/lockstep"
                                : fmt::format("/tmp/lockstep-{}", ::geteuid());
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
-    fail("can't make the folder " + path, std::strerror(errno));
+    throw_no_folder("can't make the folder " + path, std::strerror(errno));
   }
-  // Anybody may make a folder of that name in /tmp.
+  // Another user may have made a folder of that name in /tmp.
   if (::lstat(path.c_str(), &facts) != 0 || !S_ISDIR(facts.st_mode) ||
       facts.st_uid != ::geteuid() || (facts.st_mode & kOthers) != 0) {
-    fail("can't keep a secret in " + path,
-         "a folder that others made or may read");
+    throw_no_folder("can't keep a secret in " + path,
+                    "a folder that others made or may read");
   }
   return path;
 }
@@ -107,46 +110,47 @@ void write_secret(const std::string& path) {
                             static_cast<ssize_t>(text.size());
   int error = errno;
   OPENSSL_cleanse(text.data(), text.size());
-  // The first one's is everybody's: a link does not replace what is there.
+  // link() does not replace a file that is there, so the first process's secret
+  // is used by all.
   bool is_there = false;
   if (is_written) {
     is_there = ::link(temporary.c_str(), path.c_str()) == 0 || errno == EEXIST;
     error = errno;
   }
   if (file.is_open()) ::unlink(temporary.c_str());
-  if (!is_there) fail("can't write " + path, std::strerror(error));
+  if (!is_there) throw_no_folder("can't write " + path, std::strerror(error));
 }
 
 }  // namespace
 
 JobSecret read_secret_file(const std::string& path) {
-  // Not to wait for the other end of a pipe.
+  // O_NONBLOCK: opening a pipe must not wait for its other end.
   const FileDescriptor file(
       ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat facts {};
   if (!file.is_open() || ::fstat(file.get(), &facts) != 0) {
-    refuse({.code = ErrorCode::kFileAccess,
-            .what = "can't read the secret in '" + path + "'",
-            .got = std::strerror(errno),
-            .fix = kMakeOne});
+    throw_bad_secret({.code = ErrorCode::kFileAccess,
+                      .what = "can't read the secret in '" + path + "'",
+                      .got = std::strerror(errno),
+                      .fix = kMakeOne});
   }
   if (!S_ISREG(facts.st_mode)) {
-    refuse({.code = ErrorCode::kBadSecret,
-            .what = "can't use the secret in '" + path + "'",
-            .expected = "a file",
-            .got = "something else",
-            .fix = "use --secret-fd for a pipe"});
+    throw_bad_secret({.code = ErrorCode::kBadSecret,
+                      .what = "can't use the secret in '" + path + "'",
+                      .expected = "a file",
+                      .got = "something else",
+                      .fix = "use --secret-fd for a pipe"});
   }
   if (facts.st_uid != ::geteuid() || (facts.st_mode & kOthers) != 0) {
-    refuse({.code = ErrorCode::kBadSecret,
-            .what = "others may read the secret in '" + path + "'",
-            .expected =
-                fmt::format("a file of user {} with mode 600", ::geteuid()),
-            .got = fmt::format("one of user {} with mode {:o}", facts.st_uid,
-                               facts.st_mode & 07777),
-            .fix = "chmod 600 '" + path +
-                   "', and make a new secret if others "
-                   "may have read it"});
+    throw_bad_secret({.code = ErrorCode::kBadSecret,
+                      .what = "others may read the secret in '" + path + "'",
+                      .expected = fmt::format("a file of user {} with mode 600",
+                                              ::geteuid()),
+                      .got = fmt::format("one of user {} with mode {:o}",
+                                         facts.st_uid, facts.st_mode & 07777),
+                      .fix = "chmod 600 '" + path +
+                             "', and make a new secret if others "
+                             "may have read it"});
   }
   return read_all(file.get(), "'" + path + "'");
 }
@@ -179,13 +183,14 @@ JobSecret shared_secret(const SecretSource& source, const std::string& host) {
     return read_secret_file(*file);
   }
   if (is_loopback_name(host)) return loopback_secret();
-  refuse({.code = ErrorCode::kBadSecret,
-          .what = "several nodes at '" + host + "' need a secret of the job",
-          .expected = "--secret-file FILE, --secret-fd N or "
-                      "LOCKSTEP_SECRET_FILE",
-          .got = "none: anybody in the network could join it",
-          .fix = std::string(kMakeOne) +
-                 "; --no-secret (LOCKSTEP_NO_SECRET=1) does without"});
+  throw_bad_secret(
+      {.code = ErrorCode::kBadSecret,
+       .what = "several nodes at '" + host + "' need a secret of the job",
+       .expected = "--secret-file FILE, --secret-fd N or "
+                   "LOCKSTEP_SECRET_FILE",
+       .got = "none: anybody in the network could join it",
+       .fix = std::string(kMakeOne) +
+              "; --no-secret (LOCKSTEP_NO_SECRET=1) does without"});
 }
 
 }  // namespace lockstep::store

@@ -1,8 +1,428 @@
 #include "lockstep/store/server.h"
 
-#include "lockstep/store/server_loop.h"
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <span>
+#include <string>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/store/connection.h"
+#include "lockstep/store/refusal_log.h"
+#include "lockstep/store/store_service.h"
 
 namespace lockstep::store {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr size_t kFilesForOthers = 128;
+// The number of the first listener; connections have smaller ones.
+constexpr uint64_t kListeners = uint64_t{1} << 62;
+constexpr uint64_t kStop = kListeners - 1;
+
+void watch(int epoll, int operation, int fd, uint32_t events, uint64_t number) {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = number;
+  if (::epoll_ctl(epoll, operation, fd, &event) != 0) {
+    throw CommError({.code = ErrorCode::kStoreUnreachable,
+                     .what = "the store can't watch a connection",
+                     .got = std::strerror(errno)});
+  }
+}
+
+// The limit on connections: not more than this process may have open files.
+size_t connections_of(const ServerOptions& options) {
+  rlimit files{};
+  ::getrlimit(RLIMIT_NOFILE, &files);
+  const size_t most = files.rlim_cur > 2 * kFilesForOthers
+                          ? files.rlim_cur - kFilesForOthers
+                          : kFilesForOthers;
+  return std::min(options.most_connections, most);
+}
+
+FileDescriptor spare_file() {
+  return FileDescriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+}
+
+}  // namespace
+
+// The thread of a server: accepts connections, does the handshake, answers
+// requests, and closes connections that are late. A request is answered before
+// the next one of the same connection is read, so no connection takes more
+// memory than a request and a reply.
+class Server::Loop {
+ public:
+  Loop(const ServerOptions& options, std::vector<FileDescriptor> listeners);
+  ~Loop();
+  void begin_round(int round, int world_size);
+
+ private:
+  using Number = uint64_t;  // of a connection; never used again
+  using Time = Connection::Time;
+
+  void run();
+  int timeout_ms(Time now) const;
+  void accept_some(int listener, Time now);
+  void close_oldest_unauthenticated(const std::string& why);
+  void on_event(Number number, uint32_t events, Time now);
+  // Handles all requests that have arrived. If it throws, the connection is
+  // closed.
+  void read_requests(Number number, Connection& connection, Time now);
+  void on_frame(Number number, Connection& connection, const std::string& body,
+                Time now);
+  void on_hello(Connection& connection, const std::string& body);
+  void on_proof(Number number, Connection& connection, const std::string& body);
+  void on_request(Number number, Connection& connection, const Request& request,
+                  Time now);
+  // Answers the waiting requests whose keys are there now.
+  void wake_waiters();
+  void end_wait(Number number, Connection& connection, const Reply& reply);
+  void close_late(Time now);
+  void close_stale_workers();
+  // Writes what can be written, and sets the events that epoll watches.
+  void attend(Number number, Connection& connection);
+  void refuse(Number number, const std::string& why);
+  void close(Number number);
+
+  const ServerOptions options_;
+  std::vector<FileDescriptor> listeners_;
+  FileDescriptor epoll_, stop_;
+  // Closed when this process has no descriptors left, because a connection must
+  // be accepted before it can be refused.
+  FileDescriptor spare_;
+
+  std::mutex mutex_;  // guards all members below
+  StoreService service_;
+  Number next_number_ = 0;
+  std::map<Number, std::unique_ptr<Connection>> connections_;
+  std::set<Number> unauthenticated_;  // by age, the oldest first
+  std::set<std::pair<Time, Number>> waiters_;
+  bool has_new_last_wills_ = false;  // waiting requests were not checked yet
+  RefusalLog refusals_;
+  std::thread thread_;
+};
+
+Server::Loop::Loop(const ServerOptions& options,
+                   std::vector<FileDescriptor> listeners)
+    : options_(options),
+      listeners_(std::move(listeners)),
+      epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+      stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      spare_(spare_file()),
+      service_(options.run_id, connections_of(options), options.limits) {
+  watch(epoll_.get(), EPOLL_CTL_ADD, stop_.get(), EPOLLIN, kStop);
+  for (size_t i = 0; i < listeners_.size(); ++i) {
+    watch(epoll_.get(), EPOLL_CTL_ADD, listeners_[i].get(), EPOLLIN,
+          kListeners + i);
+  }
+  thread_ = std::thread([this] { run(); });
+}
+
+Server::Loop::~Loop() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const auto put = ::write(stop_.get(), &one, sizeof one);
+  thread_.join();
+}
+
+void Server::Loop::begin_round(int round, int world_size) {
+  const std::lock_guard lock(mutex_);
+  if (service_.begin_round(round, world_size)) close_stale_workers();
+}
+
+void Server::Loop::run() {
+  std::array<epoll_event, 64> events;
+  for (;;) {
+    int wait_ms = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      wait_ms = timeout_ms(std::chrono::steady_clock::now());
+    }
+    const int count =
+        ::epoll_wait(epoll_.get(), events.data(), events.size(), wait_ms);
+    const auto now = std::chrono::steady_clock::now();
+    const std::lock_guard lock(mutex_);
+    try {
+      const std::span happened(events.data(),
+                               count > 0 ? static_cast<size_t>(count) : 0);
+      for (const auto& event : happened) {
+        const Number number = event.data.u64;
+        if (number == kStop) return;
+        if (number < kListeners) on_event(number, event.events, now);
+      }
+      // Listeners come last, because a new connection may close an old one,
+      // whose events should be handled before.
+      for (const auto& event : happened) {
+        const Number number = event.data.u64;
+        if (number < kListeners) continue;
+        accept_some(listeners_[number - kListeners].get(), now);
+      }
+      close_late(now);
+      if (std::exchange(has_new_last_wills_, false)) wake_waiters();
+    } catch (const std::exception& error) {
+      // For example out of memory. The server goes on.
+      refusals_.add("a connection", reason_of(error));
+    }
+  }
+}
+
+int Server::Loop::timeout_ms(Time now) const {
+  Time next = Time::max();
+  if (!unauthenticated_.empty()) {
+    next = connections_.at(*unauthenticated_.begin())->since() +
+           options_.handshake_time;
+  }
+  if (!waiters_.empty()) next = std::min(next, waiters_.begin()->first);
+  if (next == Time::max()) return -1;
+  // Rounded up, because to wake a little too early is useless.
+  const auto left = std::chrono::ceil<milliseconds>(next - now).count();
+  return static_cast<int>(std::clamp<int64_t>(left, 0, 60'000));
+}
+
+void Server::Loop::accept_some(int listener, Time now) {
+  // So few at a time that older connections get several turns before they are
+  // closed.
+  const size_t most = std::max<size_t>(
+      1, options_.most_unauthenticated / (4 * listeners_.size()));
+  for (size_t i = 0; i < most; ++i) {
+    FileDescriptor socket(
+        ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket.is_open()) {
+      if (errno != EMFILE && errno != ENFILE) return;
+      spare_.close();
+      FileDescriptor(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC))
+          .close();
+      spare_ = spare_file();
+      close_oldest_unauthenticated("there are no files left");
+      return;
+    }
+    if (unauthenticated_.size() >= options_.most_unauthenticated) {
+      close_oldest_unauthenticated("too many connections without a handshake");
+    }
+    const Number number = next_number_++;
+    auto connection = std::make_unique<Connection>(std::move(socket), now);
+    connection->watched_events = EPOLLIN | EPOLLRDHUP;
+    watch(epoll_.get(), EPOLL_CTL_ADD, connection->fd(),
+          connection->watched_events, number);
+    connections_.emplace(number, std::move(connection));
+    unauthenticated_.insert(number);
+  }
+}
+
+void Server::Loop::close_oldest_unauthenticated(const std::string& why) {
+  if (!unauthenticated_.empty()) refuse(*unauthenticated_.begin(), why);
+}
+
+void Server::Loop::on_event(Number number, uint32_t events, Time now) {
+  const auto found = connections_.find(number);
+  if (found == connections_.end()) return;  // closed in this turn
+  Connection& connection = *found->second;
+  try {
+    if ((events & EPOLLOUT) != 0 && !connection.write_some())
+      return close(number);
+    if ((events & EPOLLIN) != 0) {
+      if (!connection.read_some()) return close(number);
+      read_requests(number, connection, now);
+    } else if ((events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0) {
+      return close(number);
+    }
+    attend(number, connection);
+  } catch (const std::exception& error) {
+    refuse(number, reason_of(error));
+  }
+}
+
+void Server::Loop::attend(Number number, Connection& connection) {
+  if (!connection.write_some()) return close(number);
+  if (connection.stage == Connection::Stage::kLeaving &&
+      !connection.has_output()) {
+    return close(number);
+  }
+  // While a request waits or a reply is not sent, nothing more is read; only
+  // the end of the connection is noticed.
+  uint32_t events = EPOLLRDHUP;
+  if (connection.has_output()) {
+    events |= EPOLLOUT;
+  } else if (!connection.waiting) {
+    events |= EPOLLIN;
+  }
+  if (events == connection.watched_events) return;
+  connection.watched_events = events;
+  watch(epoll_.get(), EPOLL_CTL_MOD, connection.fd(), events, number);
+}
+
+void Server::Loop::close_late(Time now) {
+  while (!unauthenticated_.empty() &&
+         connections_.at(*unauthenticated_.begin())->since() +
+                 options_.handshake_time <=
+             now) {
+    refuse(*unauthenticated_.begin(), "no handshake in time");
+  }
+  while (!waiters_.empty() && waiters_.begin()->first <= now) {
+    const Number number = waiters_.begin()->second;
+    end_wait(number, *connections_.at(number), {.status = Status::kTimeout});
+  }
+}
+
+void Server::Loop::close_stale_workers() {
+  std::vector<Number> stale;
+  for (const auto& [number, connection] : connections_) {
+    const bool is_in = connection->stage == Connection::Stage::kOpen;
+    if (is_in && service_.admissions.is_stale(connection->who))
+      stale.push_back(number);
+  }
+  for (const Number number : stale) close(number);
+}
+
+void Server::Loop::refuse(Number number, const std::string& why) {
+  const Connection& connection = *connections_.at(number);
+  refusals_.add(connection.stage == Connection::Stage::kOpen
+                    ? connection.who.text() + " at " + connection.address()
+                    : connection.address(),
+                why);
+  close(number);
+}
+
+void Server::Loop::close(Number number) {
+  const auto found = connections_.find(number);
+  Connection& connection = *found->second;
+  if (connection.waiting) waiters_.erase({connection.deadline, number});
+  if (connection.stage == Connection::Stage::kOpen &&
+      service_.leave(connection.who)) {
+    has_new_last_wills_ = true;
+  }
+  unauthenticated_.erase(number);
+  connections_.erase(found);
+}
+
+void Server::Loop::read_requests(Number number, Connection& connection,
+                                 Time now) {
+  std::string body;
+  while (connection.stage != Connection::Stage::kLeaving &&
+         !connection.waiting && !connection.has_output() &&
+         connection.next_frame(body)) {
+    on_frame(number, connection, body, now);
+    if (!connection.write_some()) {
+      throw CommError(
+          {.code = ErrorCode::kStoreUnreachable, .what = "the client is gone"});
+    }
+  }
+}
+
+void Server::Loop::on_frame(Number number, Connection& connection,
+                            const std::string& body, Time now) {
+  switch (connection.stage) {
+    case Connection::Stage::kHello:
+      return on_hello(connection, body);
+    case Connection::Stage::kProof:
+      return on_proof(number, connection, body);
+    case Connection::Stage::kOpen:
+      return on_request(
+          number, connection,
+          decode_request(connection.session->open(body), options_.limits), now);
+    case Connection::Stage::kLeaving:
+      return;
+  }
+}
+
+void Server::Loop::on_hello(Connection& connection, const std::string& body) {
+  const Hello hello = decode_hello(body);
+  const std::string challenge = encode(Challenge{.nonce = random_nonce()});
+  connection.put_frame(challenge);
+  if (hello.version != kProtocolVersion) {
+    // The client finds the server's version in the challenge.
+    connection.stage = Connection::Stage::kLeaving;
+    return;
+  }
+  connection.who = hello.identity;
+  connection.handshake.emplace(options_.secret.key_of(connection.who), body,
+                               challenge);
+  connection.stage = Connection::Stage::kProof;
+}
+
+void Server::Loop::on_proof(Number number, Connection& connection,
+                            const std::string& body) {
+  if (!connection.handshake->is_proof(body)) {
+    refusals_.add(connection.address(), "it does not know the job's secret");
+    connection.put_frame(encode_wrong_proof());
+    connection.stage = Connection::Stage::kLeaving;
+    return;
+  }
+  const AdmissionReply reply = service_.admit(connection.who);
+  connection.put_frame(connection.handshake->encode(reply));
+  if (reply.admission != Admission::kWelcome) {
+    refusals_.add(connection.who.text() + " at " + connection.address(),
+                  reply.reason);
+    connection.stage = Connection::Stage::kLeaving;
+    return;
+  }
+  connection.session = connection.handshake->server_session();
+  connection.set_most_bytes(options_.limits.message_bytes());
+  connection.stage = Connection::Stage::kOpen;
+  unauthenticated_.erase(number);
+}
+
+void Server::Loop::on_request(Number number, Connection& connection,
+                              const Request& request, Time now) {
+  const bool may_wait = request.operation == Operation::kGet ||
+                        request.operation == Operation::kWait;
+  if (may_wait && !service_.has_all(connection.who, request)) {
+    if (request.wait_ms == 0) {
+      return connection.put_reply({.status = Status::kTimeout});
+    }
+    connection.waiting = request;
+    connection.deadline = now + std::chrono::milliseconds(request.wait_ms);
+    waiters_.insert({connection.deadline, number});
+    return;
+  }
+  connection.put_reply(service_.answer(connection.who, request));
+  switch (request.operation) {
+    case Operation::kBeginRound:
+      return close_stale_workers();
+    case Operation::kSet:
+    case Operation::kAdd:
+    case Operation::kCompareSet:
+      return wake_waiters();
+    default:
+      return;
+  }
+}
+
+void Server::Loop::wake_waiters() {
+  std::vector<Number> ready;
+  for (const auto& [deadline, number] : waiters_) {
+    const Connection& connection = *connections_.at(number);
+    if (service_.has_all(connection.who, *connection.waiting))
+      ready.push_back(number);
+  }
+  for (const Number number : ready) {
+    Connection& connection = *connections_.at(number);
+    end_wait(number, connection,
+             service_.answer(connection.who, *connection.waiting));
+  }
+}
+
+void Server::Loop::end_wait(Number number, Connection& connection,
+                            const Reply& reply) {
+  waiters_.erase({connection.deadline, number});
+  connection.waiting.reset();
+  connection.put_reply(reply);
+  attend(number, connection);
+}
 
 Server::Server(const ServerOptions& options,
                std::vector<FileDescriptor> listeners)

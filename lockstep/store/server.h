@@ -16,28 +16,29 @@ struct ServerOptions {
   std::string run_id;
   Limits limits;
   size_t most_connections = 8192;
-  /// Connections whose handshake is under way; one more closes the oldest.
-  size_t most_strangers = 128;
+  /// Connections that have not completed the handshake. One more closes the
+  /// oldest.
+  size_t most_unauthenticated = 128;
   std::chrono::milliseconds handshake_time{3000};
 };
 
-/// Keys and values for a job's agents and workers, in memory of this process,
-/// served by a thread of its own.
+/// The server of a job's store: keys and values in memory of this process,
+/// served to the job's agents and workers by one thread.
 ///
-/// Who doesn't prove the job's secret in time is closed and costs at most a
-/// few KiB meanwhile; who does may read and write, and nothing that it sends
-/// can do anything else. Agents and workers have keys of their own: a worker
-/// can't even name those of the agents. Workers' keys are gone, and their
-/// connections are closed, when the next round begins.
+/// A connection that does not prove the job's secret in time is closed, and
+/// costs at most a few KiB until then. A client that does may read and write
+/// keys, and nothing else. Agents and workers have separate tables, so a worker
+/// can't name a key of the agents. When the next round begins, the workers'
+/// table is cleared and their connections are closed.
 class Server {
  public:
-  /// On sockets of listen_at(). Throws CommError.
+  /// Serves on the sockets of listen_at(). Throws CommError.
   Server(const ServerOptions& options, std::vector<FileDescriptor> listeners);
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  /// As a client's begin_round().
+  /// As Client::begin_round().
   void begin_round(int round, int world_size);
 
  private:

@@ -8,18 +8,18 @@
 
 namespace lockstep::store {
 
-/// The messages of one connection after its handshake. Each carries an HMAC
-/// over its number and its content, with a key for each direction: one that was
-/// altered, injected, repeated, dropped, reordered or sent back is noticed.
-/// What is said is not hidden.
+/// The messages of one connection after its handshake. Each has an HMAC over
+/// its number and its content, with a key for each direction. So a message that
+/// was altered, injected, repeated, dropped, reordered or sent back is noticed.
+/// The content is not encrypted.
 class Session {
  public:
   Session(const Key& sending, const Key& receiving);
 
-  /// The frame that carries `body`.
+  /// The frame for `body`.
   std::string seal(std::string_view body);
-  /// What the body of a frame carries; valid as long as `frame`. Throws
-  /// CommError if it is not the peer's next message: the connection is done.
+  /// The content of a frame; valid as long as `frame`. Throws CommError if it
+  /// is not the peer's next message. The connection can't be used after that.
   std::string_view open(std::string_view frame);
 
  private:

@@ -27,36 +27,38 @@ const in6_addr& v6_of(const sockaddr* address) {
   return reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
 }
 
-// Where to listen, in the order in which it is tried.
-std::vector<SocketAddress> places_of(const std::string& host, int port,
-                                     const std::string& interface) {
-  std::vector<SocketAddress> places;
+// The addresses to listen at, in the order in which they are tried.
+std::vector<SocketAddress> listening_addresses(const std::string& host,
+                                               int port,
+                                               const std::string& interface) {
+  std::vector<SocketAddress> addresses;
   if (!interface.empty()) {
     for (SocketAddress address : own_addresses(interface)) {
       if (!address.is_routable() && !address.is_loopback()) continue;
       address.set_port(port);
-      places.push_back(address);
+      addresses.push_back(address);
     }
-    if (!places.empty()) return places;
+    if (!addresses.empty()) return addresses;
     throw CommError(
         {.code = ErrorCode::kCannotListen,
          .what = "can't listen at the interface '" + interface + "'",
          .expected = "one with an address, as `ip addr` shows them",
          .got = "none of that name"});
   }
-  const auto own = own_addresses();
+  const auto interface_addresses = own_addresses();
   for (const auto& address : resolve(host, port)) {
     const bool is_own =
         address.is_loopback() ||
-        std::any_of(own.begin(), own.end(), [&](const auto& mine) {
-          return mine.has_host_of(address);
-        });
-    const bool is_new =
-        std::none_of(places.begin(), places.end(),
-                     [&](const auto& one) { return one.has_host_of(address); });
-    if (is_own && is_new) places.push_back(address);
+        std::any_of(interface_addresses.begin(), interface_addresses.end(),
+                    [&](const auto& own_address) {
+                      return own_address.has_host_of(address);
+                    });
+    const bool is_new = std::none_of(
+        addresses.begin(), addresses.end(),
+        [&](const auto& known) { return known.has_host_of(address); });
+    if (is_own && is_new) addresses.push_back(address);
   }
-  if (places.empty()) {
+  if (addresses.empty()) {
     throw CommError(
         {.code = ErrorCode::kCannotListen,
          .what = "can't listen at '" + host + "'",
@@ -65,18 +67,18 @@ std::vector<SocketAddress> places_of(const std::string& host, int port,
          .fix = "name one that `ip addr` shows, or the interface: --rdzv-conf "
                 "interface=eth0 (GLOO_SOCKET_IFNAME=eth0 without an agent)"});
   }
-  std::stable_sort(places.begin(), places.end(), [](auto& a, auto& b) {
+  std::stable_sort(addresses.begin(), addresses.end(), [](auto& a, auto& b) {
     return a.family() == AF_INET && b.family() != AF_INET;
   });
-  // One is enough where nobody comes from elsewhere.
-  if (std::all_of(places.begin(), places.end(),
-                  [](const auto& one) { return one.is_loopback(); })) {
-    places.resize(1);
+  // One address is enough if only this machine can reach it.
+  if (std::all_of(addresses.begin(), addresses.end(),
+                  [](const auto& address) { return address.is_loopback(); })) {
+    addresses.resize(1);
   }
-  return places;
+  return addresses;
 }
 
-// 0, or the error.
+// Returns 0 or the error.
 int try_listen(const SocketAddress& address, FileDescriptor& socket) {
   socket = FileDescriptor(::socket(
       address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -119,7 +121,7 @@ SocketAddress SocketAddress::of_peer(int fd) {
 }
 
 int SocketAddress::port() const {
-  // At the same place in both families.
+  // The port is at the same place for IPv4 and IPv6.
   return ntohs(reinterpret_cast<const sockaddr_in*>(&bytes_)->sin_port);
 }
 
@@ -198,17 +200,17 @@ bool is_loopback_name(const std::string& host) {
   const auto found = resolve(host, 0);
   return !found.empty() &&
          std::all_of(found.begin(), found.end(),
-                     [](const auto& one) { return one.is_loopback(); });
+                     [](const auto& address) { return address.is_loopback(); });
 }
 
 std::vector<FileDescriptor> listen_at(const std::string& host, int& port,
                                       const std::string& interface) {
   std::vector<FileDescriptor> sockets;
   int error = 0;
-  for (SocketAddress place : places_of(host, port, interface)) {
-    place.set_port(port);  // the free one that the first has found
+  for (SocketAddress address : listening_addresses(host, port, interface)) {
+    address.set_port(port);  // the free one that the first socket got
     FileDescriptor socket;
-    error = try_listen(place, socket);
+    error = try_listen(address, socket);
     if (error == EADDRINUSE) return {};
     if (error != 0) continue;
     port = SocketAddress::of_socket(socket.get()).port();
@@ -245,7 +247,7 @@ FileDescriptor connect_to(const SocketAddress& address,
     ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
     if (error != 0) return {};
   }
-  // A TCP socket may connect to itself where nobody listens.
+  // A TCP socket may connect to itself if no process listens at a port.
   if (SocketAddress::of_socket(socket.get()).text() == address.text())
     return {};
   return socket;

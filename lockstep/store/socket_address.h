@@ -26,7 +26,8 @@ class SocketAddress {
   int port() const;
   void set_port(int port);
   bool is_loopback() const;
-  /// Neither of one machine nor of one cable (fe80::).
+  /// Whether other hosts can reach it: not loopback, and not link-local
+  /// (fe80::).
   bool is_routable() const;
   bool has_host_of(const SocketAddress& other) const;
   std::string host() const;  ///< "10.0.0.1", "::1"
@@ -37,22 +38,23 @@ class SocketAddress {
   socklen_t length_ = 0;
 };
 
-/// What `host`, a name or an address, stands for; none if nobody knows.
+/// The addresses of `host`, a name or an address; empty if it can't be
+/// resolved.
 std::vector<SocketAddress> resolve(const std::string& host, int port);
-/// Of the interface (eth0), or of all.
+/// The addresses of one interface (eth0), or of all.
 std::vector<SocketAddress> own_addresses(const std::string& interface = "");
-/// Whether `host` stands for loopback addresses and nothing else.
+/// Whether all addresses of `host` are loopback addresses.
 bool is_loopback_name(const std::string& host);
 
-/// Sockets that listen where `host` stands for this machine, or, if one is
-/// named, at the addresses of `interface`: never on all interfaces. A `port`
-/// of 0 becomes a free one. None if the port is taken. Throws CommError if no
-/// address of `host` is one of this machine.
+/// Sockets that listen at those addresses of `host` that are this machine's or,
+/// if it is given, at the addresses of `interface`; never on all interfaces. A
+/// `port` of 0 is replaced by a free one. Empty if the port is in use. Throws
+/// CommError if no address of `host` is one of this machine.
 std::vector<FileDescriptor> listen_at(const std::string& host, int& port,
                                       const std::string& interface = "");
 
-/// A connection, or none before the deadline. Non-blocking, without Nagle's
-/// delay.
+/// A connection, or a closed descriptor if there is none before the deadline.
+/// It is non-blocking and without Nagle's delay.
 FileDescriptor connect_to(const SocketAddress& address,
                           std::chrono::steady_clock::time_point deadline);
 

@@ -52,7 +52,7 @@ int64_t Table::add(const std::string& key, int64_t number, const Owner& owner) {
     throw CommError({.code = ErrorCode::kStoreRefused,
                      .what = "a counter of the store overflows"});
   }
-  // All may count, so that it is nobody's own.
+  // A counter has no owner, because all clients may add to it.
   put(key, std::to_string(sum), {});
   return sum;
 }

@@ -10,24 +10,24 @@
 
 namespace lockstep::store {
 
-/// Keys and values, within limits. Every change throws CommError, whose message
-/// is for the client, if it would go beyond them.
+/// Keys and values, within limits. A change that would exceed the limits throws
+/// CommError, whose message goes to the client.
 class Table {
  public:
   explicit Table(const Limits& limits) : limits_(limits) {}
 
-  /// Null if it is not there.
+  /// Null if the key is not there.
   const std::string* find(const std::string& key) const;
   bool has_all(const std::vector<std::string>& keys) const;
   size_t size() const { return entries_.size(); }
 
-  // With an `owner`, a key that is set belongs to the process that did so
-  // first, and nobody else may change it: one agent can't speak for another.
+  // A key that is set with an `owner` belongs to the first process that set it.
+  // No other process may change it, so one agent can't speak for another.
   using Owner = std::optional<Token>;
 
   void set(const std::string& key, const std::string& value,
            const Owner& owner = {});
-  /// c10d's: what is there then.
+  /// As c10d's compareSet: returns the value that is there after the call.
   std::string compare_set(const std::string& key, const std::string& expected,
                           const std::string& value, const Owner& owner = {});
   int64_t add(const std::string& key, int64_t number, const Owner& owner = {});

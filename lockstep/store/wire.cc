@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kLengthBytes = 4;
 
-[[noreturn]] void refuse(const char* what) {
+[[noreturn]] void throw_malformed(const char* what) {
   throw CommError({.code = ErrorCode::kStoreProtocol,
                    .what = what,
                    .got = "a malformed message"});
@@ -46,19 +46,19 @@ uint64_t FieldReader::number(size_t width) { return number_in(raw(width)); }
 
 std::string FieldReader::bytes(size_t most) {
   const size_t size = u32();
-  if (size > most) refuse("a field of a message is too long");
+  if (size > most) throw_malformed("a field of a message is too long");
   return std::string(raw(size));
 }
 
 std::string_view FieldReader::raw(size_t size) {
-  if (size > rest_.size()) refuse("a message is cut short");
+  if (size > rest_.size()) throw_malformed("a message is cut short");
   const std::string_view field = rest_.substr(0, size);
   rest_.remove_prefix(size);
   return field;
 }
 
 void FieldReader::end() const {
-  if (!rest_.empty()) refuse("a message has more than it should");
+  if (!rest_.empty()) throw_malformed("a message has more than it should");
 }
 
 std::string framed(std::string_view body) {

@@ -6,8 +6,8 @@
 
 namespace lockstep::store {
 
-/// Puts the fields of a message together: numbers in little endian, bytes
-/// behind their length.
+/// Writes the fields of a message: numbers in little endian, bytes with their
+/// length before them.
 class FieldWriter {
  public:
   FieldWriter& number(uint64_t value, size_t width);
@@ -15,7 +15,7 @@ class FieldWriter {
   FieldWriter& u32(uint32_t value) { return number(value, 4); }
   FieldWriter& u64(uint64_t value) { return number(value, 8); }
   FieldWriter& bytes(std::string_view value);
-  /// Without a length: for what is always as long.
+  /// Without a length: for fields of a fixed size.
   FieldWriter& raw(std::string_view value);
   std::string take() { return std::move(text_); }
 
@@ -23,8 +23,9 @@ class FieldWriter {
   std::string text_;
 };
 
-/// Takes them apart again. Throws CommError where the message is not what it
-/// should be; nothing is allocated for a length that is not there.
+/// Reads the fields of a message. Throws CommError if the message is malformed.
+/// Memory is allocated only for bytes that are there, and not for what a length
+/// says.
 class FieldReader {
  public:
   explicit FieldReader(std::string_view text) : rest_(text) {}
@@ -36,26 +37,27 @@ class FieldReader {
   /// At most `most` bytes.
   std::string bytes(size_t most);
   std::string_view raw(size_t size);
-  /// Nothing may be left.
+  /// Throws CommError if bytes are left.
   void end() const;
 
  private:
   std::string_view rest_;
 };
 
-/// `body` behind its length: what goes over a connection.
+/// `body` with its length before it, as it goes over a connection.
 std::string framed(std::string_view body);
 
-/// Cuts what comes out of a connection into frames again.
+/// Cuts the bytes of a connection into frames again.
 class FrameReader {
  public:
-  /// Of `most` bytes at most. Throws CommError for a longer one, as soon as its
-  /// length is there.
+  /// Frames may have up to `most` bytes. next() throws CommError for a longer
+  /// one as soon as it has read the length.
   explicit FrameReader(size_t most) : most_(most) {}
 
   void set_most(size_t most) { most_ = most; }
   void add(std::string_view bytes);
-  /// The next frame's body, if all of it is there.
+  /// Gets the body of the next frame. Returns false if the frame is not
+  /// complete yet.
   bool next(std::string& body);
   size_t buffered() const { return buffer_.size() - at_; }
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
+#include "tests/base/is_error.h"
 #include "tests/base/temporary_folder.h"
 
 namespace lockstep {
@@ -54,8 +55,8 @@ TEST_F(Env, ReadsSwitches) {
   set("0");
   EXPECT_EQ(env_flag(kName), false);
   set("maybe");
-  EXPECT_TRUE(contains(error_of<InvalidArgument>([] { env_flag(kName); }),
-                       "got 'maybe'"));
+  EXPECT_TRUE(is_error(error_of<InvalidArgument>([] { env_flag(kName); }),
+                       ErrorCode::kBadVariable, {kName, "'maybe'"}));
 }
 
 }  // namespace

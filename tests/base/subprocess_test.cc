@@ -11,6 +11,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/stopwatch.h"
+#include "tests/base/is_error.h"
+#include "tests/base/temporary_folder.h"
 
 namespace lockstep {
 namespace {
@@ -93,13 +95,8 @@ TEST(Subprocess, TellsExitCodesFromSignals) {
 TEST(Subprocess, NamesAProgramThatCantBeStarted) {
   Command command;
   command.arguments = {"/no/such/program"};
-  try {
-    run_command(command);
-    FAIL() << "nothing was thrown";
-  } catch (const IoError& error) {
-    EXPECT_NE(std::string(error.what()).find("/no/such/program"),
-              std::string::npos);
-  }
+  EXPECT_TRUE(is_error(error_of<IoError>([&] { run_command(command); }),
+                       ErrorCode::kProcessStart, {"/no/such/program"}));
 }
 
 TEST(Subprocess, AddsToTheEnvironmentAndReplaces) {

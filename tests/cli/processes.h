@@ -10,7 +10,7 @@
 #include <sys/types.h>
 #include <vector>
 
-#include "lockstep/launch/endpoint.h"
+#include "lockstep/launch/rendezvous/endpoint.h"
 
 namespace lockstep {
 

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/stopwatch.h"
-#include "lockstep/launch/endpoint.h"
+#include "lockstep/launch/rendezvous/endpoint.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/cli/processes.h"
 #include "tests/cli/program.h"

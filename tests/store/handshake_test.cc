@@ -63,36 +63,38 @@ TEST(Handshake, ProvesEachSideToTheOther) {
   const Key key(random_nonce());
   const Pair pair(key, key);
   EXPECT_TRUE(pair.server.is_proof(pair.client.proof()));
-  const auto verdict = pair.client.decode_verdict(pair.server.encode(
+  const auto reply = pair.client.decode_admission_reply(pair.server.encode(
       {.admission = Admission::kStaleRound, .reason = "too old"}));
-  ASSERT_TRUE(verdict);
-  EXPECT_EQ(verdict->admission, Admission::kStaleRound);
-  EXPECT_EQ(verdict->reason, "too old");
+  ASSERT_TRUE(reply);
+  EXPECT_EQ(reply->admission, Admission::kStaleRound);
+  EXPECT_EQ(reply->reason, "too old");
 }
 
 TEST(Handshake, FailsWithAnotherKeyOnEitherSide) {
   const Pair pair{Key(random_nonce()), Key(random_nonce())};
   EXPECT_FALSE(pair.server.is_proof(pair.client.proof()));
-  EXPECT_FALSE(pair.client.decode_verdict(pair.server.encode(Verdict{})));
-  EXPECT_FALSE(pair.client.decode_verdict(encode_wrong_proof()));
+  EXPECT_FALSE(
+      pair.client.decode_admission_reply(pair.server.encode(AdmissionReply{})));
+  EXPECT_FALSE(pair.client.decode_admission_reply(encode_wrong_proof()));
 }
 
 TEST(Handshake, FailsForAProofOfAnotherConnection) {
   const Key key(random_nonce());
   const Pair first(key, key), second(key, key);
   EXPECT_FALSE(second.server.is_proof(first.client.proof()));
-  EXPECT_FALSE(second.client.decode_verdict(first.server.encode(Verdict{})));
+  EXPECT_FALSE(second.client.decode_admission_reply(
+      first.server.encode(AdmissionReply{})));
   // Nor may a proof be sent back.
-  EXPECT_FALSE(
-      first.client.decode_verdict(first.client.proof() + std::string(1, '\0')));
+  EXPECT_FALSE(first.client.decode_admission_reply(first.client.proof() +
+                                                   std::string(1, '\0')));
 }
 
-TEST(Handshake, FailsForAVerdictThatWasAltered) {
+TEST(Handshake, FailsForAReplyThatWasAltered) {
   const Key key(random_nonce());
   const Pair pair(key, key);
   std::string message = pair.server.encode({.admission = Admission::kFull});
   message[sizeof(Digest)] = 0;  // welcome
-  EXPECT_FALSE(pair.client.decode_verdict(message));
+  EXPECT_FALSE(pair.client.decode_admission_reply(message));
 }
 
 // The body of a frame.

@@ -48,6 +48,15 @@ class Checks(unittest.TestCase):
             {"lockstep/base/a.cc": '\n#include "lockstep/train/trainer.h"\n'},
             "lockstep/base/a.cc:2", "train/")
 
+    def test_layers_finds_an_include_of_a_lower_room(self):
+        header = '#include "lockstep/launch/agent/agent.h"\n'
+        for path in ("lockstep/launch/workers/a.cc", "lockstep/comm/a.cc"):
+            self.expect_finding("layers", {path: header}, path, "launch/agent/")
+        code, output = self.run_check(
+            "layers", {"lockstep/launch/run.cc": header,
+                       "lockstep/launch/agent/b.cc": header})
+        self.assertEqual(code, 0, output)
+
     def test_layers_finds_torch_where_there_may_be_none(self):
         for folder in ("base", "store", "shm", "tcp", "control",
                        "launch", "cli/start"):

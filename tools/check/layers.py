@@ -3,7 +3,7 @@
 
 import re
 
-from sources import LAYERS, cpp_files, lines_of, run
+from sources import LAYERS, cpp_files, layer_of, lines_of, run
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
@@ -16,7 +16,7 @@ UMBRELLA = "lockstep/lockstep.h"
 
 def check_include(path, name, is_quoted):
     """What is wrong with `path` including `name`, or None."""
-    layer = path.parts[1]
+    layer = layer_of(path.parts[1:])
     if TORCH.match(name) and path.as_posix().startswith(TORCH_FREE):
         return f"{path.parent} is free of torch, but this includes <{name}>"
     if not name.startswith("lockstep/"):
@@ -25,8 +25,8 @@ def check_include(path, name, is_quoted):
         return None
     if name == UMBRELLA:
         return "the umbrella header is for users, not for a layer"
-    included = name.split("/")[1]
-    if included not in LAYERS:
+    included = layer_of(name.split("/")[1:])
+    if included is None:
         return f'"{name}" is in no known layer'
     if LAYERS.index(included) > LAYERS.index(layer):
         return f"{layer}/ includes {included}/, which is below it"
@@ -39,7 +39,7 @@ def check(root):
     for path in cpp_files(root, ["lockstep"]):
         if path.as_posix() == UMBRELLA:
             continue
-        if len(path.parts) < 3 or path.parts[1] not in LAYERS:
+        if layer_of(path.parts[1:]) is None:
             findings.append(f"{path}: is in no layer ({', '.join(LAYERS)})")
             continue
         for number, line in enumerate(lines_of(root, path), 1):

@@ -7,11 +7,24 @@ import sys
 CPP = {".h", ".cc", ".cu"}
 FOLDERS = ("lockstep", "tests", "bench", "examples")
 
-# In the order of docs: a folder includes only folders above it.
+# In the order of docs: a folder includes only folders above it. A folder within
+# another one that has no line of its own belongs to that one.
 LAYERS = (
-    "base", "store", "shm", "tcp", "control", "device", "comm", "models", "data", "optim", "parallel", "checkpoint",
-    "train", "launch", "inspect", "report", "cli",
+    "base", "store", "shm", "tcp", "control", "device", "comm", "models", "data",
+    "optim", "parallel", "checkpoint", "train",
+    "launch/options", "launch/output", "launch/failure", "launch/rendezvous",
+    "launch/workers", "launch/agent", "launch",
+    "inspect", "report", "cli",
 )
+
+
+def layer_of(parts):
+    """The layer of a file by its path's parts below lockstep/, or None."""
+    for depth in (2, 1):
+        name = "/".join(parts[:depth])
+        if len(parts) > depth and name in LAYERS:
+            return name
+    return None
 
 
 def cpp_files(root, folders=FOLDERS):

@@ -13,7 +13,7 @@
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program_words.h"
 #include "lockstep/cli/start/usage.h"
-#include "lockstep/launch/error_file.h"
+#include "lockstep/launch/failure/error_file.h"
 
 namespace lockstep::cli {
 namespace {

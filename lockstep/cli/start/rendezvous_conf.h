@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "lockstep/launch/run_options.h"
+#include "lockstep/launch/options/run_options.h"
 
 namespace lockstep::cli {
 

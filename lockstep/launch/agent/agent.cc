@@ -1,0 +1,522 @@
+#include "lockstep/launch/agent/agent.h"
+
+#include <algorithm>
+#include <csignal>
+#include <poll.h>
+#include <unistd.h>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/exit_codes.h"
+#include "lockstep/base/first_line.h"
+#include "lockstep/launch/failure/failure_report.h"
+#include "lockstep/launch/output/printable.h"
+#include "lockstep/launch/rendezvous/master.h"
+#include "lockstep/launch/workers/hang.h"
+#include "lockstep/launch/workers/worker_failures.h"
+#include "lockstep/shm/fixed_text.h"
+
+namespace lockstep::launch {
+namespace {
+
+// How often the agent looks while workers end: nothing wakes it when a worker
+// begins to wait.
+constexpr int kEndingPollMs = 5;
+// How much longer than for other nodes a worker waits: for back-off, grace
+// periods and reports.
+constexpr double kAgentsTimeoutS = 300;
+// How often it looks otherwise: nothing wakes it when a worker offers memory
+// for snapshots.
+constexpr double kMaxSleepS = 1;
+constexpr double kReapEveryS = 5;
+// When a rank was lost, its end is seen within this time after the first worker
+// that misses it.
+constexpr double kBlameTimeoutS = 1;
+// A pipe ends when all its writers are gone. Only a process that can't be
+// killed keeps one open longer.
+constexpr double kDrainTimeoutS = 2;
+constexpr int kDrainPollMs = 100;
+// A reader of our output that has stopped may delay the end only for this long.
+constexpr double kConsoleTimeoutS = 5;
+constexpr int kClosingPollMs = 20;
+constexpr double kShareTimeoutS = 5;  // beyond the grace period
+
+// After a preemption there is no restart: the scheduler wants the machine back.
+Notice notice_of(const Failure& first) {
+  const bool is_preempted = first.exit_code == kExitPreempted;
+  return {.why = fmt::format("rank {} on {} {}: {}", first.rank, first.host,
+                             is_preempted ? "was preempted" : "failed",
+                             first.how_it_ended()),
+          .may_restart = !is_preempted};
+}
+
+std::string why_it_failed(const Failure& failure) {
+  return fmt::format("rank {} on {} failed: {}", failure.rank, failure.host,
+                     failure.how_it_ended());
+}
+
+std::string who_starts(int workers, int waiting) {
+  const int lost = workers - waiting;
+  if (waiting == 0) return "all start again";
+  if (lost == 0) return fmt::format("{} wait for the others", waiting);
+  return fmt::format(
+      "{} {} again, {} {} for {}", lost, lost == 1 ? "starts" : "start",
+      waiting, waiting == 1 ? "waits" : "wait", lost == 1 ? "it" : "them");
+}
+
+// Whether all workers ended with the exit code of a preemption, which is not a
+// failure.
+bool was_preempted(const std::vector<Failure>& failures) {
+  return !failures.empty() &&
+         std::all_of(failures.begin(), failures.end(),
+                     [](const Failure& failure) {
+                       return failure.exit_code == kExitPreempted;
+                     });
+}
+
+}  // namespace
+
+Agent::Agent(const RunOptions& options, const std::vector<std::string>& command,
+             Rendezvous& rendezvous, SignalWatch& signals)
+    : options_(options),
+      rendezvous_(rendezvous),
+      signals_(signals),
+      out_(STDOUT_FILENO),
+      err_(STDERR_FILENO),
+      logs_(options.log_dir, options.run_id, options.workers),
+      block_(control::ControlBlock::create(options.workers)),
+      snapshots_(block_),
+      team_(options, command, logs_, block_, out_, err_),
+      attempt_(rendezvous.attempt) {
+  if (!options.redirects.is_none() || !options.tee.is_none()) logs_.keep();
+  begin_attempt();
+}
+
+void Agent::begin_attempt() {
+  began_ = Moment::now();
+  state_ = state_of_next_attempt(state_);
+  use_keys_of_attempt();
+  has_progress_ = false;
+  since_waiting_.reset();
+  // A worker that waited may have ended since.
+  team_.note_ends();
+  team_.note_waits();
+  const bool may_go_on = has_restarts_left() || options_.is_elastic();
+  block_.header().may_wait = may_go_on ? 1 : 0;
+  block_.header().wait_limit_s.store(
+      static_cast<uint32_t>(options_.join_timeout_s + kAgentsTimeoutS));
+  if (attempt_ > 0) logs_.begin_attempt(attempt_);
+  const Endpoint master = begin_round(rendezvous_, options_, attempt_);
+  grant_store_access(rendezvous_, block_, attempt_);
+  team_.begin(rendezvous_.group, master, attempt_);
+  begin_peer_watch();
+}
+
+void Agent::begin_peer_watch() {
+  const Group& group = rendezvous_.group;
+  if (group.nodes.size() == 1 && !options_.is_elastic()) return;
+  const bool has_room =
+      group.nodes.size() < static_cast<size_t>(options_.nodes);
+  const PeerWatchOptions options{.keep_alive_s = options_.keep_alive_s,
+                                 .is_elastic = options_.is_elastic(),
+                                 .expects_nodes = options_.is_elastic() &&
+                                                  rendezvous_.serves_store &&
+                                                  has_room};
+  peers_ = std::make_unique<PeerWatch>(rendezvous_, options);
+}
+
+int Agent::run() {
+  for (;;) {
+    watch_workers();
+    team_.kill_leftovers();
+    team_.note_ends();
+    drain();
+    const SharedEnd end = end_attempt();
+    const Decision decision = decide(end);
+    if (!decision.restarts) return conclude(end.failures);
+    if (state_.requested_signal == 0) report_restart(end, decision.delay_s);
+    ++attempt_;
+    if (end.notice.is_fault) ++restarts_;
+    const bool goes_on = wait_before_restart(decision.delay_s) &&
+                         (!options_.is_elastic() || join_next_attempt(end));
+    if (!goes_on) return conclude(end.failures);
+    begin_attempt();
+    if (end.notice.is_fault) faults_.recovered(Moment::now().steady_s);
+  }
+}
+
+void Agent::watch_workers() {
+  const double sleep_s = std::min(options_.monitor_interval_s, kMaxSleepS);
+  const int timeout_ms = std::max(1, static_cast<int>(sleep_s * 1000));
+  Stopwatch since_reaped;
+  bool has_told_done = false;
+  for (;;) {
+    check_failures();
+    check_waiting();
+    check_hangs();
+    check_progress();
+    snapshots_.look();
+    if (!team_.is_at_work() && is_job_over()) return;
+    if (!team_.is_alive() && !has_told_done && peers_) {
+      peers_->announce_done();
+      has_told_done = true;
+    }
+    handle(Tick());
+    if (since_reaped.seconds() > kReapEveryS) {
+      team_.reap_orphans();
+      since_reaped.restart();
+    }
+    wait_for_events(state_.is_ending() ? kEndingPollMs : timeout_ms);
+  }
+}
+
+void Agent::check_failures() {
+  if (!team_.note_ends() || state_.is_ending()) return;
+  handle(WorkersFailed{notice_of(*root_cause(own_failures()))});
+}
+
+// A worker waits because it lost another one. If no worker ended, neither here
+// nor on another node, the collective itself went wrong.
+void Agent::check_waiting() {
+  team_.note_waits();
+  if (team_.count_waiting() == 0 || state_.is_ending()) return;
+  if (!since_waiting_) since_waiting_.emplace();
+  if (since_waiting_->seconds() < kBlameTimeoutS) return;
+  for (const Worker& worker : team_.workers()) {
+    if (!worker.waits) continue;
+    handle(WorkersFailed{
+        {.why = fmt::format(
+             "rank {} on {} gave up: {}", worker.rank,
+             rendezvous_.group.self().host,
+             printable(shm::text_of(team_.slot_of(worker).reason), 400)),
+         .may_restart = true}});
+    return;
+  }
+}
+
+// Ranks wait for each other. When none makes progress, the one with the least
+// progress is the one that hangs.
+void Agent::check_hangs() {
+  if (options_.hang_timeout_s <= 0 || state_.is_ending()) return;
+  const auto hung = hung_worker(team_, options_.hang_timeout_s);
+  if (!hung) return;
+  Worker& worker = team_.workers()[hung->index];
+  worker.hang = hung->how;
+  worker.stacks = hung->stacks;
+  worker.process.send(SIGKILL);
+}
+
+// Notes when training begins, if the program reports its phases.
+void Agent::check_progress() {
+  if (has_progress_ || state_.is_ending()) return;
+  uint64_t steps = 0;
+  for (const Worker& worker : team_.workers()) {
+    const control::WorkerSlot& slot = team_.slot_of(worker);
+    if (slot.phase.load() <= control::Phase::kStart) return;
+    steps = std::max(steps, slot.first_steps.load());
+  }
+  has_progress_ = true;
+  faults_.began_training(Moment::now().steady_s, steps);
+}
+
+uint64_t Agent::steps_done() const {
+  uint64_t steps = 0;
+  for (const Worker& worker : team_.workers()) {
+    steps = std::max(steps, team_.slot_of(worker).steps.load());
+  }
+  return steps;
+}
+
+bool Agent::is_job_over() const {
+  if (state_.is_ending()) return true;
+  return team_.count_waiting() == 0 && (!peers_ || state_.are_peers_done);
+}
+
+bool Agent::join_next_attempt(const SharedEnd& end) {
+  struct Stopped {};
+  try {
+    next_rendezvous(rendezvous_, options_, end.staying, attempt_, [this] {
+      if (is_asked_to_end()) throw Stopped();
+      wait_for_events(/*timeout_ms=*/0);
+    });
+    return true;
+  } catch (const Stopped&) {
+    return false;
+  }
+}
+
+std::vector<WorkerStream*> Agent::streams() {
+  std::vector<WorkerStream*> all;
+  for (Worker& worker : team_.workers()) {
+    all.push_back(&worker.out);
+    all.push_back(&worker.err);
+  }
+  return all;
+}
+
+bool Agent::wait_for_events(int timeout_ms) {
+  std::vector<pollfd> fds{{signals_.fd(), POLLIN, 0},
+                          {peers_ ? peers_->fd() : -1, POLLIN, 0},
+                          {out_.has_pending() ? out_.fd() : -1, POLLOUT, 0},
+                          {err_.has_pending() ? err_.fd() : -1, POLLOUT, 0}};
+  const size_t first_stream = fds.size();
+  const auto all = streams();
+  for (const auto* stream : all) {
+    fds.push_back({stream->wants_more() ? stream->fd() : -1, POLLIN, 0});
+  }
+  for (const Worker& worker : team_.workers()) {
+    fds.push_back({worker.process.end_fd(), POLLIN, 0});
+  }
+  if (::poll(fds.data(), fds.size(), timeout_ms) <= 0) return false;
+  if (fds[0].revents != 0) {
+    while (const auto signal = signals_.take()) handle(SignalCame{*signal});
+  }
+  if (fds[1].revents != 0) handle(peers_->take_news());
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (fds[first_stream + i].revents != 0) all[i]->read_some();
+  }
+  out_.write_some();
+  err_.write_some();
+  if (out_.is_broken()) handle(OutputClosed());
+  return true;
+}
+
+// Each attempt has keys of its own, so that nothing of a former one is taken
+// for news.
+void Agent::use_keys_of_attempt() {
+  rendezvous_.store.set_prefix(
+      fmt::format("{}attempt {}/", rendezvous_.prefix, attempt_));
+}
+
+void Agent::drain() {
+  Stopwatch idle;
+  for (;;) {
+    const auto& workers = team_.workers();
+    const bool has_open =
+        std::any_of(workers.begin(), workers.end(), [](const Worker& worker) {
+          return !worker.process.is_running() &&
+                 (worker.out.fd() >= 0 || worker.err.fd() >= 0);
+        });
+    const bool is_held_up = out_.has_pending() || err_.has_pending();
+    if (!has_open && !is_held_up) return;
+    if (wait_for_events(kDrainPollMs)) {
+      idle.restart();
+    } else if (is_held_up) {
+      const bool is_in_a_hurry =
+          state_.requested_signal != 0 || state_.reason == EndReason::kOutput;
+      if (is_in_a_hurry && idle.seconds() > kConsoleTimeoutS) return;
+    } else if (idle.seconds() > kDrainTimeoutS) {
+      for (Worker& worker : team_.workers()) {
+        if (worker.process.is_running()) continue;
+        worker.out.finish();
+        worker.err.finish();
+      }
+    }
+  }
+}
+
+void Agent::handle(const AgentEvent& event) {
+  const AgentContext context{.now_s = Moment::now().steady_s,
+                             .host = rendezvous_.group.self().host,
+                             .has_restarts_left = has_restarts_left(),
+                             .may_leave = may_leave(),
+                             .grace_s = options_.grace_s};
+  auto [state, actions] = next_state(state_, event, context);
+  state_ = std::move(state);
+  announce(actions.announcement);
+  if (actions.signal != 0) team_.send(actions.signal, actions.targets);
+  if (actions.tells_peers && peers_) peers_->announce_end(state_.notice);
+}
+
+void Agent::announce(Announcement announcement) {
+  control::ControlHeader& header = block_.header();
+  const auto attempt = static_cast<uint32_t>(attempt_) + 1;
+  switch (announcement) {
+    case Announcement::kNone:
+      break;
+    case Announcement::kAttemptOver:
+      header.over = attempt;
+      break;
+    case Announcement::kRegroup:
+      header.regroup = attempt;
+      break;
+    case Announcement::kClosed:
+      header.is_closed = 1;
+      break;
+  }
+}
+
+// Whether a signal came, now or while the last attempt ended.
+bool Agent::is_asked_to_end() {
+  const int signal = signals_.take_last().value_or(state_.requested_signal);
+  if (signal == 0) return false;
+  handle(SignalCameBetweenAttempts{signal});
+  return true;
+}
+
+bool Agent::has_restarts_left() const {
+  return restarts_ < options_.max_restarts;
+}
+
+// Whether the job can go on without this node and its store.
+bool Agent::may_leave() const {
+  const auto others = static_cast<int>(rendezvous_.group.nodes.size()) - 1;
+  return options_.is_elastic() && !rendezvous_.serves_store &&
+         others >= options_.min_nodes;
+}
+
+std::vector<Failure> Agent::own_failures() const {
+  AttemptFacts attempt{.node_rank = rendezvous_.group.node_rank,
+                       .host = rendezvous_.group.self().host,
+                       .began_s = began_.steady_s,
+                       .keeps_logs = logs_.is_kept()};
+  if (state_.is_ending()) {
+    attempt.ending_began_s = state_.ending_began_s;
+    attempt.ending_signal = state_.first_signal;
+  }
+  return worker_failures(team_.workers(), attempt);
+}
+
+SharedEnd Agent::end_attempt() {
+  SharedEnd end{.notice = state_.notice, .failures = own_failures()};
+  write_missing_error_files(end.failures, team_.workers());
+  end.is_complete = !peers_;
+  if (!peers_) return end;
+  peers_.reset();
+  if (!state_.is_ending()) return end;
+  if (state_.is_leaving) announce_leaving(rendezvous_);
+  return share_failures(rendezvous_, state_.notice, std::move(end.failures),
+                        grace_s(state_, options_.grace_s) + kShareTimeoutS);
+}
+
+Decision Agent::decide(const SharedEnd& end) {
+  if (!state_.is_ending() || state_.is_leaving) return {};
+  const bool is_fault = end.notice.is_fault;
+  const bool is_of_workers =
+      state_.reason == EndReason::kWorker || state_.reason == EndReason::kPeer;
+  if (is_fault && is_of_workers) {
+    faults_.add(
+        {.root = root_cause(end.failures),
+         .why = end.notice.why,
+         .is_node_lost = end.notice.lost_node >= 0,
+         .began_s = began_.steady_s,
+         .failed_s = state_.ending_began_s,
+         .steps = has_progress_ ? std::optional(steps_done()) : std::nullopt});
+  }
+  const bool is_allowed =
+      !is_fault || (has_restarts_left() && !faults_.is_stuck());
+  const bool restarts = end.notice.may_restart && is_allowed &&
+                        (end.is_complete || options_.is_elastic()) &&
+                        state_.reason != EndReason::kOutput;
+  // Clocks, limits and timeouts may differ from node to node.
+  return decide_together(
+      rendezvous_,
+      {.restarts = restarts, .delay_s = is_fault ? faults_.delay_s() : 0},
+      options_.is_elastic());
+}
+
+void Agent::report_restart(const SharedEnd& end, double delay_s) {
+  const Failure* root = root_cause(end.failures);
+  std::string why = end.notice.why;
+  // The notice names the worker that was seen to end first. That one may only
+  // have missed the one that failed.
+  if (root != nullptr && root->is_cause && !root->is_consequence) {
+    why = why_it_failed(*root);
+  }
+  if (root != nullptr && !root->message.empty()) {
+    why += ": " + first_line(root->message);
+  }
+  if (root != nullptr && !root->callstack.empty() && root->signal != 0) {
+    err_.add(
+        fmt::format("[launch] the threads of rank {} when it was ended:\n"
+                    "{}\n",
+                    root->rank, root->callstack));
+  }
+  const std::string delay =
+      delay_s > 0 ? fmt::format(" in {:g} s", delay_s) : "";
+  const std::string which =
+      end.notice.is_fault ? fmt::format(" (restart {} of {})", restarts_ + 1,
+                                        options_.max_restarts)
+                          : "";
+  err_.add(fmt::format("[launch] {}; {}{}{}\n", why,
+                       who_starts(options_.workers, team_.count_waiting()),
+                       delay, which));
+}
+
+bool Agent::wait_before_restart(double delay_s) {
+  const Stopwatch waited;
+  for (;;) {
+    if (is_asked_to_end()) break;
+    const double left_s = delay_s - waited.seconds();
+    if (left_s <= 0) return true;
+    pollfd ready{signals_.fd(), POLLIN, 0};
+    ::poll(&ready, 1, static_cast<int>(left_s * 1000) + 1);
+    err_.write_some();
+  }
+  // In an elastic job, the others notice in the next attempt that this node is
+  // missing, and go on without it.
+  if (options_.is_elastic() && !rendezvous_.serves_store) return false;
+  // The others are about to begin the next attempt, so they are told under its
+  // keys.
+  if (rendezvous_.group.nodes.size() > 1) {
+    use_keys_of_attempt();
+    share_failures(rendezvous_, state_.notice, {}, /*timeout_s=*/0);
+  }
+  return false;
+}
+
+// Ends the workers that were kept for an attempt that does not come.
+void Agent::end_waiting() {
+  handle(JobConcluded());
+  while (team_.is_alive()) {
+    team_.note_ends();
+    handle(Tick());
+    wait_for_events(kClosingPollMs);
+  }
+  team_.kill_leftovers();
+  drain();
+}
+
+int Agent::conclude(const std::vector<Failure>& failures) {
+  end_waiting();
+  if (rendezvous_.group.nodes.size() > 1)
+    leave(rendezvous_, state_.notice.lost_node);
+  err_.add(faults_.text());
+  if (faults_.is_stuck()) err_.add(faults_.why_stuck());
+  const Failure* root = root_cause(failures);
+  if (was_preempted(failures)) {
+    err_.add("[launch] the job was preempted, and can go on: " +
+             state_.notice.why + "\n");
+  } else {
+    const bool has_cause = root != nullptr && root->is_cause;
+    if (state_.reason == EndReason::kSignal ||
+        (state_.is_ending() && !has_cause)) {
+      err_.add("[launch] the job was ended: " + state_.notice.why + "\n");
+    }
+    if (has_cause) {
+      pass_on_root_cause(*root);
+      err_.add(failure_report(failures));
+    }
+  }
+  drain();
+  return exit_code(failures);
+}
+
+int Agent::exit_code(const std::vector<Failure>& failures) const {
+  if (was_preempted(failures)) return kExitPreempted;
+  switch (state_.reason) {
+    case EndReason::kNone:
+      return 0;
+    case EndReason::kWorker:
+    case EndReason::kPeer:
+      return 1;
+    case EndReason::kSignal:
+      return kExitSignal + state_.first_signal;
+    case EndReason::kOutput:
+      return kExitSignal + SIGPIPE;
+  }
+  return 1;
+}
+
+}  // namespace lockstep::launch

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <csignal>
+#include <optional>
+#include <vector>
+
+#include "lockstep/base/file_descriptor.h"
+
+namespace lockstep::launch {
+
+/// While this object lives, the given signals have no other effect than to be
+/// returned by take(). SIGHUP stays ignored where it was (nohup). SIGPIPE is
+/// ignored: a closed output is an error of write(). The destructor restores all
+/// of this.
+class SignalWatch {
+ public:
+  explicit SignalWatch(const std::vector<int>& signals);
+  ~SignalWatch();
+  SignalWatch(const SignalWatch&) = delete;
+  SignalWatch& operator=(const SignalWatch&) = delete;
+
+  int fd() const { return fd_.get(); }
+  /// The next signal that came.
+  std::optional<int> take();
+  /// Takes all signals that came, and returns the last one.
+  std::optional<int> take_last();
+
+ private:
+  FileDescriptor fd_;
+  sigset_t former_mask_{};
+  struct sigaction former_pipe_ {};
+};
+
+}  // namespace lockstep::launch

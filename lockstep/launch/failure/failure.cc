@@ -1,0 +1,128 @@
+#include "lockstep/launch/failure/failure.h"
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+
+#include <nlohmann/json.hpp>
+
+#include "lockstep/launch/options/signals.h"
+#include "lockstep/launch/output/printable.h"
+
+namespace lockstep::launch {
+namespace {
+
+using nlohmann::json;
+
+// Limits for text of other agents, which is trusted as little as a worker's.
+constexpr size_t kMaxTextBytes = 16 << 10;
+constexpr size_t kMaxLines = 50;
+
+json to_json(const Failure& failure) {
+  return {{"rank", failure.rank},
+          {"local_rank", failure.local_rank},
+          {"node_rank", failure.node_rank},
+          {"host", failure.host},
+          {"pid", failure.pid},
+          {"exit_code", failure.exit_code},
+          {"signal", failure.signal},
+          {"time_s", failure.time_s},
+          {"is_cause", failure.is_cause},
+          {"is_consequence", failure.is_consequence},
+          {"message", failure.message},
+          {"callstack", failure.callstack},
+          {"last_lines", failure.last_lines},
+          {"log_folder", failure.log_folder}};
+}
+
+std::string text_of(const json& object, const char* key) {
+  return printable(object.at(key).get<std::string>(), kMaxTextBytes);
+}
+
+Failure from_json(const json& object) {
+  Failure failure{.rank = object.at("rank").get<int>(),
+                  .local_rank = object.at("local_rank").get<int>(),
+                  .node_rank = object.at("node_rank").get<int>(),
+                  .host = text_of(object, "host"),
+                  .pid = object.at("pid").get<int>(),
+                  .exit_code = object.at("exit_code").get<int>(),
+                  .signal = object.at("signal").get<int>(),
+                  .time_s = object.at("time_s").get<double>(),
+                  .is_cause = object.at("is_cause").get<bool>(),
+                  .is_consequence = object.value("is_consequence", false),
+                  .message = text_of(object, "message"),
+                  .callstack = text_of(object, "callstack"),
+                  .last_lines = {},
+                  .log_folder = text_of(object, "log_folder")};
+  for (const auto& line : object.at("last_lines")) {
+    if (failure.last_lines.size() == kMaxLines) break;
+    failure.last_lines.push_back(printable(line.get<std::string>(), 400));
+  }
+  return failure;
+}
+
+bool comes_before(const Failure& a, const Failure& b) {
+  if (a.is_cause != b.is_cause) return a.is_cause;
+  if (a.is_consequence != b.is_consequence) return b.is_consequence;
+  if (a.time_s != b.time_s) return a.time_s < b.time_s;
+  return a.rank < b.rank;
+}
+
+}  // namespace
+
+bool Failure::is_from_outside() const {
+  const bool may_come_from_outside = signal == SIGKILL || signal == SIGTERM ||
+                                     signal == SIGINT || signal == SIGHUP;
+  // An agent that kills a worker because it hangs leaves a message.
+  return may_come_from_outside && message.empty();
+}
+
+std::string Failure::how_it_ended() const {
+  if (signal == 0) return "exit code " + std::to_string(exit_code);
+  return signal_name(signal) + " (" + ::strsignal(signal) + ")";
+}
+
+json to_json(const std::vector<Failure>& failures) {
+  json list = json::array();
+  for (const auto& failure : failures) list.push_back(to_json(failure));
+  return list;
+}
+
+std::vector<Failure> failures_from_json(const std::string& text) {
+  std::vector<Failure> failures;
+  const json list = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!list.is_array()) return failures;
+  for (const auto& object : list) {
+    try {
+      failures.push_back(from_json(object));
+    } catch (const json::exception&) {
+      continue;
+    }
+  }
+  return failures;
+}
+
+void admit_late_causes(std::vector<Failure>& failures) {
+  const auto explains = [](const Failure& failure) {
+    return failure.is_cause && !failure.is_consequence;
+  };
+  const auto is_cause = [](const Failure& failure) { return failure.is_cause; };
+  if (std::none_of(failures.begin(), failures.end(), is_cause) ||
+      std::any_of(failures.begin(), failures.end(), explains)) {
+    return;
+  }
+  for (Failure& failure : failures) {
+    if (failure.is_consequence || failure.message.empty()) continue;
+    if (failure.signal == 0) failure.is_cause = true;
+  }
+}
+
+const Failure* root_cause(const std::vector<Failure>& failures) {
+  const Failure* first = nullptr;
+  for (const auto& failure : failures) {
+    if (first == nullptr || comes_before(failure, *first)) first = &failure;
+  }
+  return first;
+}
+
+}  // namespace lockstep::launch

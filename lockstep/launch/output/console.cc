@@ -1,0 +1,56 @@
+#include "lockstep/launch/output/console.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <climits>
+
+namespace lockstep::launch {
+namespace {
+
+bool is_regular_file(int fd) {
+  struct stat facts {};
+  return ::fstat(fd, &facts) == 0 && S_ISREG(facts.st_mode);
+}
+
+}  // namespace
+
+Console::Console(int fd) : fd_(fd), is_file_(is_regular_file(fd)) {}
+
+// A pipe that is ready takes PIPE_BUF bytes without waiting, and in one piece:
+// other writers can't get in between. (O_NONBLOCK can't be used instead,
+// because the shell and other programs share that flag of the pipe.)
+size_t Console::next_piece(size_t written) const {
+  const size_t rest = pending_.size() - written;
+  if (is_file_ || rest <= PIPE_BUF) return rest;
+  const auto newline = pending_.rfind('\n', written + PIPE_BUF - 1);
+  if (newline == std::string::npos || newline < written) return PIPE_BUF;
+  return newline + 1 - written;
+}
+
+bool Console::is_ready() const {
+  pollfd out{fd_, POLLOUT, 0};
+  return ::poll(&out, 1, 0) > 0;
+}
+
+void Console::write_some() {
+  size_t written = 0;
+  while (written < pending_.size() && is_ready()) {
+    const ssize_t count =
+        ::write(fd_, pending_.data() + written, next_piece(written));
+    if (count >= 0) {
+      written += static_cast<size_t>(count);
+    } else if (errno == EAGAIN) {
+      break;
+    } else if (errno != EINTR) {
+      is_broken_ = true;  // EPIPE, a full disk, a terminal that was closed
+      written = pending_.size();
+    }
+  }
+  pending_.erase(0, written);
+}
+
+}  // namespace lockstep::launch

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "lockstep/base/stopwatch.h"
+#include "lockstep/launch/output/console.h"
+
+namespace lockstep::launch {
+
+/// Cuts what a worker writes into lines and passes them to a console, each with
+/// a label before it, never mixed with the lines of another worker.
+///
+/// Text that ends in a carriage return (a progress bar) becomes a line at most
+/// once a second. A line of more than 64 KiB is cut into pieces.
+class LineOutput {
+ public:
+  LineOutput(Console& console, std::string label)
+      : console_(console), label_(std::move(label)) {}
+
+  /// The worker has another rank from now on.
+  void relabel(std::string label) { label_ = std::move(label); }
+  void add(std::string_view bytes);
+  /// Shows the last line even if it has no newline.
+  void finish();
+
+ private:
+  void end_line();
+  void end_of_rewrite();
+  void emit(std::string_view line);
+
+  Console& console_;
+  std::string label_;
+  std::string line_;
+  bool may_rewrite_ = false;  // the line so far ends in a carriage return
+  bool has_shown_ = false;
+  Stopwatch since_shown_;
+};
+
+}  // namespace lockstep::launch

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "lockstep/launch/output/run_folder.h"
+
+namespace lockstep::launch {
+
+/// The folder of a run's logs, as torchrun lays it out: <log_dir>/<run
+/// id>_<random>/attempt_<restarts>/<local rank>/ with stdout.log, stderr.log
+/// and error.json. Only the owner can read it.
+class LogFiles {
+ public:
+  /// Without a `log_dir`, the folder is a temporary one, and the destructor
+  /// removes it unless keep() was called. Throws IoError.
+  LogFiles(const std::string& log_dir, const std::string& run_id, int workers);
+
+  /// Makes the folders of an attempt. The constructor makes those of attempt 0.
+  void begin_attempt(int attempt);
+
+  void keep();
+  bool is_kept() const { return is_kept_; }
+  const std::string& run_folder() const { return run_; }
+  std::string folder(int local_rank) const;
+  std::string file(int local_rank, const std::string& name) const;
+
+ private:
+  std::optional<RunFolder> temporary_;
+  std::string run_;
+  int workers_;
+  int attempt_ = 0;
+  bool is_kept_;
+};
+
+}  // namespace lockstep::launch

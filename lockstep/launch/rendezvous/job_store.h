@@ -1,0 +1,94 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/launch/rendezvous/endpoint.h"
+#include "lockstep/store/client.h"
+#include "lockstep/store/server.h"
+
+namespace lockstep::launch {
+
+/// Which job the store belongs to.
+struct JobStoreOptions {
+  std::string run_id;
+  store::JobSecret secret;
+  std::string name;  ///< of this agent, for people
+};
+
+/// The key-value store of a job, for its agents: a server of store/, or a
+/// client of the one that another agent serves. Only processes that know the
+/// job's secret are served.
+///
+/// Every call throws LaunchError if the store can't be reached any more, does
+/// not answer within 5 seconds, or refuses. Calls may come from several
+/// threads. A connection that was lost is not tried again: later calls throw at
+/// once.
+class JobStore {
+ public:
+  /// Serves the store on `listeners`, which come from listen_at().
+  JobStore(const JobStoreOptions& options, const Endpoint& endpoint,
+           std::vector<FileDescriptor> listeners);
+  /// Connects to the store that another agent serves at `endpoint`. Throws
+  /// store::Unreachable if no process listens there yet, store::Refused with
+  /// the reason if it belongs to another job, and LaunchError if the other side
+  /// has another secret or is not a store.
+  JobStore(const JobStoreOptions& options, const Endpoint& endpoint);
+  ~JobStore();
+  JobStore(JobStore&&) noexcept;
+
+  /// From now on, every key that does not begin with '/' gets this prefix.
+  void set_prefix(std::string prefix);
+
+  /// After this call, no other agent can change the key.
+  void set(const std::string& key, const std::string& value);
+  /// Waits up to `wait_s` for the key. Returns nothing if it does not come, or
+  /// if its value is longer than 1 MiB.
+  std::optional<std::string> get(const std::string& key, double wait_s = 0);
+  /// The same, but stops waiting once the key `gone` is there: the agent that
+  /// would set `key` has ended. A key that it set before is found.
+  std::optional<std::string> get_unless(const std::string& gone,
+                                        const std::string& key, double wait_s);
+  int64_t add(const std::string& key, int64_t value);
+  /// Sets the value if the key is not there yet. Returns the value that is
+  /// there now.
+  std::string claim(const std::string& key, const std::string& value);
+  /// Registers a last will: the server sets the key once this agent has ended,
+  /// even after a SIGKILL. An agent has one last will; a later call replaces
+  /// it.
+  void set_last_will(const std::string& key);
+  /// Whether all keys are there, or come within `wait_s`.
+  bool has_all(std::vector<std::string> keys, double wait_s = 0);
+  /// From now on workers of this round are admitted, and those of former rounds
+  /// are not.
+  void begin_round(int round, int world_size);
+
+  const Endpoint& endpoint() const { return endpoint_; }
+  /// Where this host's workers reach the store.
+  const Endpoint& address() const { return address_; }
+  /// The address by which the store's host knows this one.
+  std::string own_host() const { return client_->own_host(); }
+  /// The key with which the worker `rank` proves itself in this round only.
+  store::Key worker_key(int rank, int round) const;
+
+ private:
+  template <class Act>
+  auto use(Act act);
+  std::string full(const std::string& key) const {
+    return key.starts_with('/') ? key.substr(1) : prefix_ + key;
+  }
+
+  JobStoreOptions options_;
+  Endpoint endpoint_, address_;
+  std::string prefix_;
+  std::unique_ptr<store::Server> server_;  // destroyed after the client
+  std::unique_ptr<store::Client> client_;
+  // On the heap, so that a JobStore can be moved.
+  std::unique_ptr<std::atomic<bool>> is_lost_;
+};
+
+}  // namespace lockstep::launch

@@ -1,0 +1,263 @@
+#include "lockstep/launch/rendezvous/membership.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/stopwatch.h"
+
+namespace lockstep::launch {
+namespace {
+
+using nlohmann::json;
+
+// A member takes its number first and describes itself a few requests later:
+// that must not take longer.
+constexpr double kDescribeTimeoutS = 2;
+constexpr const char* kLatest = "latest group";
+constexpr const char* kRefused = "refused";
+
+std::string member_key(int member) { return fmt::format("member/{}", member); }
+std::string group_key(int attempt) { return fmt::format("group/{}", attempt); }
+
+json parse(const std::string& text) {
+  return json::parse(text, nullptr, /*allow_exceptions=*/false);
+}
+
+std::string number_of_nodes(const RunOptions& options) {
+  if (!options.is_elastic()) return fmt::format("{} nodes", options.nodes);
+  return fmt::format("{} to {} nodes", options.min_nodes, options.nodes);
+}
+
+// The problem when too few nodes arrive; `got` lists those that did.
+Problem too_few(const RunOptions& options, const std::string& what,
+                const std::string& got) {
+  return {.code = ErrorCode::kRendezvousFailed,
+          .what = what,
+          .expected = number_of_nodes(options),
+          .got = got,
+          .fix =
+              "start the other agents; they need the same --nnodes, "
+              "--rdzv-id and address"};
+}
+
+bool is_gone(JobStore& store, int member) {
+  return store.has_all({gone_key(member)});
+}
+
+void claim_rank(JobStore& store, const RunOptions& options, const Node& self) {
+  if (self.wanted_rank < 0 || self.wanted_rank >= options.nodes) {
+    throw InvalidArgument(
+        "launch", {.code = ErrorCode::kBadOption,
+                   .what = "can't use --node-rank",
+                   .expected = fmt::format("0 to {} with --nnodes {}",
+                                           options.nodes - 1, options.nodes),
+                   .got = std::to_string(self.wanted_rank)});
+  }
+  const std::string own_entry = to_json(self).dump();
+  // A claimed key is never released. If its holder is gone, the next key of the
+  // same rank is free to be claimed.
+  for (int claim = 0;; ++claim) {
+    const Node holder = node_from_json(parse(store.claim(
+        fmt::format("node/{}/{}", self.wanted_rank, claim), own_entry)));
+    if (holder.member == self.member) return;
+    if (is_gone(store, holder.member)) continue;
+    throw LaunchError({.code = ErrorCode::kRendezvousFailed,
+                       .what = fmt::format("two agents say they are node {}",
+                                           self.wanted_rank),
+                       .expected = "each --node-rank once",
+                       .got = holder.text() + " and " + self.text(),
+                       .fix = "number the nodes from 0"});
+  }
+}
+
+// In a job that needs all its nodes, one node that was refused is the end.
+void check_refused(JobStore& store, const RunOptions& options) {
+  constexpr size_t kMostShown = 1000;
+  if (options.is_elastic()) return;
+  if (const auto reason = store.get(kRefused)) {
+    throw LaunchError(
+        {.code = ErrorCode::kRendezvousFailed,
+         .what = "a node was refused: " + reason->substr(0, kMostShown)});
+  }
+}
+
+// What a member published about its node. Nothing if it is gone; it may have
+// ended before it published anything.
+std::optional<Node> find_member(JobStore& store, int member) {
+  if (is_gone(store, member)) return std::nullopt;
+  const auto text =
+      store.get_unless(gone_key(member), member_key(member), kDescribeTimeoutS);
+  if (!text) return std::nullopt;
+  return node_from_json(parse(*text));
+}
+
+bool is_among(const std::vector<Node>& nodes, int member) {
+  return std::any_of(nodes.begin(), nodes.end(),
+                     [&](const Node& node) { return node.member == member; });
+}
+
+// Adds the members that have arrived since, in that order.
+void add_newcomers(JobStore& store, const RunOptions& options,
+                   Participants& participants) {
+  const int count = count_members(store);
+  const auto most = static_cast<size_t>(options.nodes);
+  for (; participants.known < count && participants.nodes.size() < most;
+       ++participants.known) {
+    if (is_among(participants.nodes, participants.known)) continue;
+    const auto node = find_member(store, participants.known);
+    if (node) participants.nodes.push_back(*node);
+  }
+}
+
+// Nodes that ask for a node rank get it. The unranked get the free ranks in the
+// order of their arrival.
+std::vector<Node> assign_node_ranks(std::vector<Node> nodes) {
+  std::sort(nodes.begin(), nodes.end(),
+            [](const Node& a, const Node& b) { return a.member < b.member; });
+  std::vector<std::optional<Node>> ranks(nodes.size());
+  std::vector<Node> unranked;
+  for (Node& node : nodes) {
+    const auto wanted = static_cast<size_t>(node.wanted_rank);
+    const bool is_free =
+        node.wanted_rank >= 0 && wanted < ranks.size() && !ranks[wanted];
+    if (is_free) {
+      ranks[wanted] = std::move(node);
+    } else {
+      unranked.push_back(std::move(node));
+    }
+  }
+  auto next_unranked = unranked.begin();
+  std::vector<Node> ordered;
+  for (auto& rank : ranks) {
+    ordered.push_back(std::move(rank ? *rank : *next_unranked++));
+  }
+  return ordered;
+}
+
+std::string text_of(const std::vector<Node>& nodes) {
+  std::string text = std::to_string(nodes.size());
+  const char* before = ": ";
+  for (const Node& node : nodes) {
+    text += std::exchange(before, ", ") + node.text();
+  }
+  return text;
+}
+
+std::optional<Group> find_group(JobStore& store, int attempt, int member) {
+  const auto text = store.get(group_key(attempt));
+  if (!text) return std::nullopt;
+  Group group;
+  group.node_rank = -1;
+  for (const json& entry : parse(*text)) {
+    const Node node = node_from_json(entry);
+    if (node.member == member) {
+      group.node_rank = static_cast<int>(group.nodes.size());
+    }
+    group.nodes.push_back(node);
+  }
+  return group;
+}
+
+}  // namespace
+
+std::string gone_key(int member) { return fmt::format("gone/{}", member); }
+
+void register_member(JobStore& store, const RunOptions& options, Node& self) {
+  // In an elastic job, node ranks change from attempt to attempt.
+  const bool wants_rank =
+      !options.is_elastic() &&
+      (options.node_rank || options.backend == Backend::kStatic);
+  if (wants_rank) self.wanted_rank = options.node_rank.value_or(0);
+  self.member = static_cast<int>(store.add(kMembersKey, 1)) - 1;
+  store.set_last_will(gone_key(self.member));
+  if (wants_rank) claim_rank(store, options, self);
+  store.set(member_key(self.member), to_json(self).dump());
+}
+
+int count_members(JobStore& store) {
+  return static_cast<int>(store.add(kMembersKey, 0));
+}
+
+void form_group(JobStore& store, const RunOptions& options,
+                Participants& participants, const Deadline& deadline) {
+  const auto staying = static_cast<int64_t>(participants.nodes.size());
+  std::optional<Stopwatch> enough;
+  for (;;) {
+    // Only new nodes are checked: those that stay have just reported.
+    const auto lost = std::remove_if(
+        participants.nodes.begin() + staying, participants.nodes.end(),
+        [&](const Node& node) { return is_gone(store, node.member); });
+    participants.nodes.erase(lost, participants.nodes.end());
+    add_newcomers(store, options, participants);
+    const auto nodes = static_cast<int>(participants.nodes.size());
+    if (nodes >= options.fewest_nodes()) {
+      if (!enough) enough.emplace();
+      // After a loss, the remaining nodes do not wait for a replacement.
+      const bool is_late =
+          participants.attempt > 0 || enough->seconds() > options.last_call_s;
+      if (nodes == options.nodes || is_late) break;
+    } else {
+      enough.reset();
+    }
+    check_refused(store, options);
+    deadline.pause_or_throw(
+        too_few(options, "too few nodes came", text_of(participants.nodes)));
+  }
+  participants.nodes = assign_node_ranks(std::move(participants.nodes));
+  json entries = json::array();
+  for (const Node& node : participants.nodes) entries.push_back(to_json(node));
+  store.set(group_key(participants.attempt), entries.dump());
+  store.set(kLatest, std::to_string(participants.attempt));
+}
+
+Group read_group(JobStore& store, const RunOptions& options, const Node& self,
+                 int attempt, const Deadline& deadline) {
+  for (;;) {
+    const auto group = find_group(store, attempt, self.member);
+    if (group && group->node_rank >= 0) return *group;
+    if (group) {
+      throw LaunchError({.code = ErrorCode::kRendezvousFailed,
+                         .what = "the job went on without this node",
+                         .got = "node 0 heard nothing from it in time",
+                         .fix = "start its agent again: it may come back"});
+    }
+    deadline.pause_or_throw(
+        too_few(options, "node 0 formed no group of nodes", "none"));
+  }
+}
+
+int wait_for_group(JobStore& store, const RunOptions& options, const Node& self,
+                   const Deadline& deadline) {
+  for (;;) {
+    if (const auto latest = store.get(kLatest)) {
+      const int attempt = std::atoi(latest->c_str());
+      const auto group = find_group(store, attempt, self.member);
+      if (group && group->node_rank >= 0) return attempt;
+      if (group && !options.is_elastic()) {
+        throw LaunchError(
+            {.code = ErrorCode::kRendezvousFailed,
+             .what = fmt::format("job '{}' is complete", options.run_id),
+             .expected = number_of_nodes(options),
+             .got = "one more: " + self.text(),
+             .fix = "give each job its own --rdzv-id and port"});
+      }
+    }
+    check_refused(store, options);
+    deadline.pause_or_throw(
+        too_few(options, "this node was not taken into the job",
+                fmt::format("only {}, which arrived as number {}", self.text(),
+                            self.member + 1)));
+  }
+}
+
+void refuse_job(JobStore& store, const std::string& why) {
+  store.claim(kRefused, why);
+}
+
+}  // namespace lockstep::launch

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lockstep/launch/options/run_options.h"
+#include "lockstep/launch/rendezvous/deadline.h"
+#include "lockstep/launch/rendezvous/job_store.h"
+#include "lockstep/launch/rendezvous/node.h"
+
+// Which nodes a job has. Every agent that arrives is a member with a number.
+// The agent that serves the store decides which members take part in an
+// attempt; it takes part in all. With --nnodes MIN:MAX, nodes may join and
+// leave between attempts.
+namespace lockstep::launch {
+
+/// The job's key that counts the members.
+inline constexpr const char* kMembersKey = "members";
+
+/// The job's key that is there once the agent of `member` has ended, even after
+/// a SIGKILL.
+std::string gone_key(int member);
+
+/// Registers this node and sets self.member. Throws LaunchError, which names
+/// both nodes, if another one has the same node rank, and InvalidArgument for a
+/// node rank out of range.
+void register_member(JobStore& store, const RunOptions& options, Node& self);
+
+/// How many members have arrived, including those that have left since.
+int count_members(JobStore& store);
+
+/// The nodes that take part in an attempt.
+struct Participants {
+  int attempt = 0;
+  std::vector<Node> nodes{};  ///< in: those that stay; out: all, by rank
+  int known = 0;              ///< how many members were considered
+};
+
+/// For the agent that serves the store: publishes the group of an attempt,
+/// which has the nodes that stay and new ones up to the maximum of --nnodes.
+/// Waits while there are fewer than the minimum; the first attempt then waits
+/// for further nodes for last_call_s. A member that is gone is skipped. Throws
+/// LaunchError if too few nodes arrive in time.
+void form_group(JobStore& store, const RunOptions& options,
+                Participants& participants, const Deadline& deadline);
+
+/// The group of `attempt`, as the node `self` sees it. Throws LaunchError if
+/// `self` is not in the group, or if the group is not published in time.
+Group read_group(JobStore& store, const RunOptions& options, const Node& self,
+                 int attempt, const Deadline& deadline);
+
+/// For a node that has just arrived: the first attempt whose group has `self`.
+/// Throws LaunchError if there is none in time, or if there will be none
+/// because the job is complete.
+int wait_for_group(JobStore& store, const RunOptions& options, const Node& self,
+                   const Deadline& deadline);
+
+/// Tells all agents that wait why there will be no group. For jobs that need
+/// all their nodes.
+void refuse_job(JobStore& store, const std::string& why);
+
+}  // namespace lockstep::launch

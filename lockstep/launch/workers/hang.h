@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+
+#include "lockstep/launch/workers/worker_team.h"
+
+namespace lockstep::launch {
+
+struct Hung {
+  size_t index = 0;  ///< in WorkerTeam::workers()
+  std::string how;   ///< "hung for 60 s in backward after 12 steps (...)"
+  /// Where each of its threads is: by eu-stack (elfutils) if it is installed,
+  /// else what /proc knows of them.
+  std::string stacks;
+};
+
+/// The worker that the others wait for, if no worker has made progress for
+/// `timeout_s`: the one that is stopped, or else has done the fewest steps and
+/// begun the fewest collectives. If all have the same progress and are in a
+/// collective, it is the first one, but only after three times `timeout_s`:
+/// they may wait for a worker of another node, or the connection between them
+/// is broken. Nothing if a worker does not report its steps. Collecting the
+/// stacks takes up to 10 s.
+std::optional<Hung> hung_worker(const WorkerTeam& team, double timeout_s);
+
+}  // namespace lockstep::launch

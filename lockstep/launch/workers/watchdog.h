@@ -1,0 +1,35 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include "lockstep/base/file_descriptor.h"
+
+namespace lockstep::launch {
+
+/// A process that watches the agent: if the agent is killed by SIGKILL, it
+/// kills the process groups of the workers. (The kernel kills the workers
+/// themselves then, but not the processes that they started.)
+class Watchdog {
+ public:
+  /// Throws LaunchError.
+  Watchdog();
+  /// Ends the watchdog, which kills nothing.
+  ~Watchdog();
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+  /// Adds the process group of a worker.
+  void add(pid_t group);
+  /// Removes the group. Call it before the number can be used by another
+  /// process.
+  void remove(pid_t group);
+  pid_t pid() const { return pid_; }
+
+ private:
+  void tell(pid_t word);
+
+  pid_t pid_ = -1;
+  FileDescriptor pipe_;
+};
+
+}  // namespace lockstep::launch

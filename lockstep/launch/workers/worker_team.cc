@@ -1,0 +1,232 @@
+#include "lockstep/launch/workers/worker_team.h"
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/core_share.h"
+#include "lockstep/base/cpu_set.h"
+#include "lockstep/base/env.h"
+#include "lockstep/base/subprocess.h"
+#include "lockstep/launch/failure/clock.h"
+#include "lockstep/launch/options/program_command.h"
+#include "lockstep/launch/workers/worker_environment.h"
+#include "lockstep/shm/futex.h"
+
+namespace lockstep::launch {
+namespace {
+
+bool is_shown(const RunOptions& options, int local_rank) {
+  const auto& shown = options.shown_ranks;
+  return shown.empty() ||
+         std::find(shown.begin(), shown.end(), local_rank) != shown.end();
+}
+
+void replace_all(std::string& text, const std::string& from,
+                 const std::string& to) {
+  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos;) {
+    text.replace(at, from.size(), to);
+    at += to.size();
+  }
+}
+
+// The label of each line. A variable of torchrun may hold a template for it.
+std::string label(const RunOptions& options, const Group& group,
+                  int local_rank) {
+  const bool is_wanted = options.label_lines == LabelLines::kAuto
+                             ? group.world_size() > 1
+                             : options.label_lines == LabelLines::kOn;
+  if (!is_wanted) return {};
+  const std::string rank = std::to_string(group.first_rank() + local_rank);
+  auto text = env("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
+  if (!text) return "[rank " + rank + "] ";
+  for (const std::string open : {"${", "$"}) {
+    const std::string close = open == "$" ? "" : "}";
+    replace_all(*text, open + "role_name" + close, options.role);
+    replace_all(*text, open + "local_rank" + close, std::to_string(local_rank));
+    replace_all(*text, open + "rank" + close, rank);
+  }
+  return *text;
+}
+
+StreamPlan plan_stream(const RunOptions& options, const Group& group,
+                       const std::string& folder, int local_rank,
+                       Streams which) {
+  const bool is_teed = has(options.tee.of(local_rank), which);
+  const bool is_redirected =
+      !is_teed && has(options.redirects.of(local_rank), which);
+  StreamPlan plan;
+  plan.is_redirected = is_redirected;
+  plan.is_shown = !is_redirected && is_shown(options, local_rank);
+  plan.label = label(options, group, local_rank);
+  const bool is_alone =
+      options.workers == 1 || (options.is_stdout_raw && which == Streams::kOut);
+  plan.is_raw = plan.label.empty() && is_alone;
+  if (is_teed || is_redirected) {
+    plan.log_path =
+        folder + (which == Streams::kOut ? "/stdout.log" : "/stderr.log");
+  }
+  return plan;
+}
+
+}  // namespace
+
+WorkerTeam::WorkerTeam(const RunOptions& options,
+                       const std::vector<std::string>& command,
+                       const LogFiles& logs, const control::ControlBlock& block,
+                       Console& out, Console& err)
+    : options_(options),
+      command_(command),
+      logs_(logs),
+      block_(block),
+      out_(out),
+      err_(err) {
+  orphans_.ignore(watchdog_.pid());
+}
+
+void WorkerTeam::begin(const Group& group, const Endpoint& master,
+                       int attempt) {
+  std::vector<Worker> former = std::move(workers_);
+  workers_.clear();
+  std::vector<int> waiting;
+  for (int rank = 0; rank < options_.workers; ++rank) {
+    const auto index = static_cast<size_t>(rank);
+    if (index < former.size() && former[index].waits) {
+      waiting.push_back(rank);
+      workers_.push_back(std::move(former[index]));
+      Worker& worker = workers_.back();
+      worker.rank = group.first_rank() + rank;
+      worker.waits = false;
+      worker.out.relabel(label(options_, group, rank));
+      worker.err.relabel(label(options_, group, rank));
+      continue;
+    }
+    if (index < former.size()) {
+      watchdog_.remove(former[index].process.pid());
+      orphans_.stop_ignoring(former[index].process.pid());
+    }
+    assign_rank(group, attempt, rank);
+    workers_.push_back(start(group, master, attempt, rank));
+  }
+  // The waiting workers go on last, when nothing else can fail.
+  for (const int rank : waiting) {
+    assign_rank(group, attempt, rank);
+    shm::futex_wake(block_.slot(rank).attempt);
+  }
+}
+
+void WorkerTeam::assign_rank(const Group& group, int attempt,
+                             int local_rank) const {
+  control::WorkerSlot& slot = block_.slot(local_rank);
+  slot.assignment = {.attempt = attempt,
+                     .rank = group.first_rank() + local_rank,
+                     .world_size = group.world_size(),
+                     .local_rank = local_rank,
+                     .local_world_size = options_.workers,
+                     .node_rank = group.node_rank};
+  slot.steps = 0;
+  slot.collectives = 0;
+  slot.heartbeat_ns = 0;
+  slot.phase = control::Phase::kStart;
+  slot.attempt = static_cast<uint32_t>(attempt) + 1;
+}
+
+Worker WorkerTeam::start(const Group& group, const Endpoint& master,
+                         int attempt, int local_rank) {
+  const std::string folder = logs_.folder(local_rank);
+  const auto cores =
+      core_share(allowed_cores(), static_cast<size_t>(local_rank),
+                 static_cast<size_t>(options_.workers));
+  WorkerPlan plan;
+  plan.program = find_program(command_.front(), options_.environment);
+  plan.arguments = command_;
+  auto variables =
+      worker_variables(options_, group, master, local_rank, attempt,
+                       cores.size(), folder + "/error.json");
+  variables[control::kAgentVariable] = block_.variable(local_rank);
+  plan.environment = merged_environment(variables);
+  if (options_.pins_cores) plan.cores = cores;
+  WorkerStream to_out(
+      plan_stream(options_, group, folder, local_rank, Streams::kOut), out_);
+  WorkerStream to_err(
+      plan_stream(options_, group, folder, local_rank, Streams::kErr), err_);
+  plan.out_fd = to_out.worker_end();
+  plan.err_fd = to_err.worker_end();
+  control::WorkerSlot& slot = block_.slot(local_rank);
+  slot.can_wait = 0;
+  slot.waits_after = 0;
+  WorkerProcess process(plan);
+  watchdog_.add(process.pid());
+  orphans_.ignore(process.pid());
+  to_out.close_worker_end();
+  to_err.close_worker_end();
+  return {.rank = group.first_rank() + local_rank,
+          .local_rank = local_rank,
+          .out = std::move(to_out),
+          .err = std::move(to_err),
+          .process = std::move(process),
+          .folder = folder};
+}
+
+bool WorkerTeam::is_at_work() const {
+  return std::any_of(workers_.begin(), workers_.end(),
+                     [](const Worker& worker) {
+                       return worker.process.is_running() && !worker.waits;
+                     });
+}
+
+bool WorkerTeam::is_alive() const {
+  return std::any_of(
+      workers_.begin(), workers_.end(),
+      [](const Worker& worker) { return worker.process.is_running(); });
+}
+
+int WorkerTeam::count_waiting() const {
+  return static_cast<int>(
+      std::count_if(workers_.begin(), workers_.end(),
+                    [](const Worker& worker) { return worker.waits; }));
+}
+
+bool WorkerTeam::note_ends() {
+  bool has_failed = false;
+  for (Worker& worker : workers_) {
+    const auto end = worker.process.poll_end();
+    if (!end) continue;
+    worker.end = *end;
+    worker.ended_at = Moment::now();
+    worker.waits = false;
+    has_failed = has_failed || worker.has_failed();
+  }
+  return has_failed;
+}
+
+void WorkerTeam::note_waits() {
+  for (Worker& worker : workers_) {
+    const control::WorkerSlot& slot = slot_of(worker);
+    worker.waits = worker.process.is_running() &&
+                   slot.waits_after.load() == slot.attempt.load();
+  }
+}
+
+void WorkerTeam::send(int signal, Targets targets) const {
+  for (const Worker& worker : workers_) {
+    if (targets != Targets::kAll && worker.waits) continue;
+    const bool will_wait =
+        worker.process.is_running() && slot_of(worker).can_wait.load() != 0;
+    if (targets == Targets::kWillNotWait && will_wait) continue;
+    worker.process.send(signal);
+    if (signal != SIGKILL) worker.process.send(SIGCONT);
+  }
+}
+
+void WorkerTeam::kill_leftovers() const {
+  for (const Worker& worker : workers_) {
+    if (!worker.process.is_running()) worker.process.send(SIGKILL);
+  }
+  orphans_.kill_all();
+}
+
+}  // namespace lockstep::launch

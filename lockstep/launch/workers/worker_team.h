@@ -1,0 +1,99 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/control/control_block.h"
+#include "lockstep/launch/failure/clock.h"
+#include "lockstep/launch/options/run_options.h"
+#include "lockstep/launch/output/console.h"
+#include "lockstep/launch/output/log_files.h"
+#include "lockstep/launch/output/worker_stream.h"
+#include "lockstep/launch/rendezvous/endpoint.h"
+#include "lockstep/launch/rendezvous/node.h"
+#include "lockstep/launch/workers/orphan_reaper.h"
+#include "lockstep/launch/workers/watchdog.h"
+#include "lockstep/launch/workers/worker_process.h"
+
+namespace lockstep::launch {
+
+/// A worker of this node.
+struct Worker {
+  int rank = 0;
+  int local_rank = 0;
+  WorkerStream out;
+  WorkerStream err;
+  WorkerProcess process;
+  std::string folder;  ///< where its log files are
+  WorkerEnd end{};
+  std::optional<Moment> ended_at{};  ///< when the agent saw its end
+
+  bool waits = false;    ///< it waits for the next attempt
+  std::string hang{};    ///< how it hung, if that is why it was ended
+  std::string stacks{};  ///< where its threads were then
+
+  bool has_failed() const {
+    return ended_at && (end.signal != 0 || end.exit_code != 0);
+  }
+};
+
+/// The workers of this node: starts them, watches them, and kills what they
+/// leave behind.
+class WorkerTeam {
+ public:
+  enum class Targets {
+    kAll,
+    kAtWork,      ///< workers that do not wait
+    kWillNotWait  ///< kAtWork without those that promised to wait
+  };
+
+  WorkerTeam(const RunOptions& options, const std::vector<std::string>& command,
+             const LogFiles& logs, const control::ControlBlock& block,
+             Console& out, Console& err);
+
+  /// Starts an attempt: workers that wait get their ranks in it, and every
+  /// other worker is replaced by a new process. Throws LaunchError or IoError.
+  void begin(const Group& group, const Endpoint& master, int attempt);
+
+  std::vector<Worker>& workers() { return workers_; }
+  const std::vector<Worker>& workers() const { return workers_; }
+  /// Whether a worker is running and does not wait.
+  bool is_at_work() const;
+  bool is_alive() const;
+  int count_waiting() const;
+  /// Updates which workers have ended. Returns whether one has failed since the
+  /// last call.
+  bool note_ends();
+  /// Updates which workers wait for the next attempt.
+  void note_waits();
+  const control::WorkerSlot& slot_of(const Worker& worker) const {
+    return block_.slot(worker.local_rank);
+  }
+  /// Sends a signal to the process groups of workers. A stopped process is
+  /// continued, because it could not act on the signal otherwise.
+  void send(int signal, Targets targets = Targets::kAll) const;
+  /// Kills all processes that workers which ended have left behind.
+  void kill_leftovers() const;
+  /// Reaps orphans that have ended by themselves.
+  void reap_orphans() const { orphans_.reap(); }
+
+ private:
+  Worker start(const Group& group, const Endpoint& master, int attempt,
+               int local_rank);
+  void assign_rank(const Group& group, int attempt, int local_rank) const;
+
+  const RunOptions& options_;
+  const std::vector<std::string>& command_;
+  const LogFiles& logs_;
+  const control::ControlBlock block_;
+  Console& out_;
+  Console& err_;
+  // Members are destroyed in reverse order: the workers first, the watchdog
+  // last.
+  Watchdog watchdog_;
+  OrphanReaper orphans_;
+  std::vector<Worker> workers_;
+};
+
+}  // namespace lockstep::launch

@@ -1,0 +1,166 @@
+#include <algorithm>
+#include <csignal>
+#include <fcntl.h>
+#include <string>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include "lockstep/base/pipe.h"
+#include "lockstep/launch/output/console.h"
+#include "lockstep/launch/output/line_output.h"
+#include "lockstep/launch/output/printable.h"
+#include "lockstep/launch/output/worker_stream.h"
+#include "tests/base/temporary_folder.h"
+
+namespace lockstep::launch {
+namespace {
+
+// A console whose reader is this test.
+class Reader {
+ public:
+  Reader() : pipe_(make_pipe()), console_(pipe_.write.get()) {
+    ::fcntl(pipe_.read.get(), F_SETFL, O_NONBLOCK);
+  }
+  Console& console() { return console_; }
+  void close() { pipe_.read.close(); }
+  /// What the console has written by now, and can write.
+  std::string read() {
+    std::string all;
+    char buffer[4096];
+    for (;;) {
+      console_.write_some();
+      const ssize_t got = ::read(pipe_.read.get(), buffer, sizeof buffer);
+      if (got <= 0) return all;
+      all.append(buffer, static_cast<size_t>(got));
+    }
+  }
+
+ private:
+  Pipe pipe_;
+  Console console_;
+};
+
+std::string lines_of(const std::vector<std::string>& pieces) {
+  Reader reader;
+  LineOutput lines(reader.console(), "[rank 1] ");
+  for (const auto& piece : pieces) lines.add(piece);
+  lines.finish();
+  return reader.read();
+}
+
+TEST(LineOutput, LabelsWholeLinesHoweverTheyAreCut) {
+  EXPECT_EQ(lines_of({"on", "e\ntw", "o\n\nlast"}),
+            "[rank 1] one\n[rank 1] two\n[rank 1] \n[rank 1] last\n");
+}
+
+TEST(LineOutput, TakesACarriageReturnBeforeTheEndForThatEnd) {
+  EXPECT_EQ(lines_of({"one\r\ntwo\r", "\n"}), "[rank 1] one\n[rank 1] two\n");
+}
+
+TEST(LineOutput, ShowsTheFirstAndTheLastStateOfAFastProgressBar) {
+  std::string bar;
+  for (int i = 0; i < 1000; ++i) bar += "\rstep " + std::to_string(i);
+  EXPECT_EQ(lines_of({bar, "\n"}), "[rank 1] step 0\n[rank 1] step 999\n");
+}
+
+TEST(LineOutput, CutsALineThatNeverEnds) {
+  Reader reader;
+  LineOutput lines(reader.console(), "> ");
+  std::string seen;
+  const std::string piece(10'000, 'x');
+  for (int i = 0; i < 100; ++i) {
+    lines.add(piece);
+    seen += reader.read();
+  }
+  lines.finish();
+  seen += reader.read();
+  EXPECT_EQ(std::count(seen.begin(), seen.end(), 'x'), 1'000'000);
+  EXPECT_EQ(std::count(seen.begin(), seen.end(), '\n'), 16);
+}
+
+TEST(Console, KeepsWhatASlowReaderDoesNotTake) {
+  Reader reader;
+  std::string text;
+  for (int i = 0; i < 50'000; ++i) text += std::to_string(i) + "\n";
+  reader.console().add(text);
+  reader.console().write_some();
+  EXPECT_TRUE(reader.console().has_pending());
+  EXPECT_TRUE(reader.console().is_full());
+  EXPECT_EQ(reader.read(), text);
+  EXPECT_FALSE(reader.console().has_pending());
+}
+
+TEST(Console, NoticesThatItsReaderIsGone) {
+  ::signal(SIGPIPE, SIG_IGN);
+  Reader reader;
+  reader.close();
+  reader.console().add("x\n");
+  reader.console().write_some();
+  EXPECT_TRUE(reader.console().is_broken());
+  EXPECT_FALSE(reader.console().has_pending());
+}
+
+TEST(WorkerStream, WritesAllToTheLogAndShowsLines) {
+  const TemporaryFolder folder;
+  Reader reader;
+  WorkerStream stream({.log_path = folder.path("out.log"), .label = "> "},
+                      reader.console());
+  const std::string text = "a\rb\nlast";
+  ASSERT_EQ(::write(stream.worker_end(), text.data(), text.size()),
+            static_cast<ssize_t>(text.size()));
+  stream.close_worker_end();
+  while (stream.fd() >= 0) stream.read_some();
+  EXPECT_EQ(content_of(folder.path("out.log")), text);
+  EXPECT_EQ(reader.read(), "> a\n> b\n> last\n");
+  EXPECT_EQ(stream.last_lines(1), std::vector<std::string>{"last"});
+}
+
+TEST(WorkerStream, ReadsTheEndOfARedirectedLog) {
+  const TemporaryFolder folder;
+  Reader reader;
+  WorkerStream stream(
+      {.log_path = folder.path("err.log"), .is_redirected = true},
+      reader.console());
+  EXPECT_LT(stream.fd(), 0);
+  for (int i = 0; i < 5000; ++i) {
+    const std::string line = "line " + std::to_string(i) + "\n";
+    ASSERT_GT(::write(stream.worker_end(), line.data(), line.size()), 0);
+  }
+  EXPECT_EQ(stream.last_lines(2),
+            (std::vector<std::string>{"line 4998", "line 4999"}));
+}
+
+TEST(WorkerStream, GoesOnWithoutItsLogOnAFullDisk) {
+  if (::access("/dev/full", W_OK) != 0) GTEST_SKIP() << "no /dev/full";
+  Reader reader;
+  WorkerStream stream({.log_path = "/dev/full", .label = "> "},
+                      reader.console());
+  ASSERT_EQ(::write(stream.worker_end(), "x\n", 2), 2);
+  stream.read_some();
+  EXPECT_EQ(reader.read(), "> x\n");
+}
+
+TEST(Printable, RemovesWhatControlsATerminal) {
+  EXPECT_EQ(printable("a\x1b[31mb\x07\t\n", 100), "a?[31mb?\t\n");
+  EXPECT_EQ(printable("\xc2\x9b"
+                      "1m",
+                      100),
+            "?1m");  // CSI in one byte
+  EXPECT_EQ(printable("\xe2\x80\xae"
+                      "abc",
+                      100),
+            "?abc");  // right to left
+  EXPECT_EQ(printable("\xff\xc3", 100), "??");
+  EXPECT_EQ(printable("gr\xc3\xbc\xc3\x9f", 100), "gr\xc3\xbc\xc3\x9f");
+  EXPECT_EQ(printable("abcdef", 3), "abc [...]");
+}
+
+TEST(LastLines, SkipsBlankOnes) {
+  EXPECT_EQ(last_lines("a\nb\n\n  \nc", 2),
+            (std::vector<std::string>{"b", "c"}));
+  EXPECT_TRUE(last_lines("", 3).empty());
+}
+
+}  // namespace
+}  // namespace lockstep::launch

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <future>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/launch/options/run_options.h"
+#include "lockstep/launch/rendezvous/endpoint.h"
+#include "lockstep/launch/rendezvous/rendezvous.h"
+
+namespace lockstep::launch {
+
+inline void never_stop() {}
+
+/// A port that was free a moment ago; c10d's agents agree on who has it.
+inline std::string free_endpoint() {
+  Endpoint endpoint{"127.0.0.1", 0};
+  const auto socket = listen_at(endpoint);
+  return endpoint.text();
+}
+
+inline RunOptions two_nodes(const std::string& endpoint) {
+  RunOptions options;
+  options.nodes = 2;
+  options.backend = Backend::kC10d;
+  options.endpoint = endpoint;
+  options.join_timeout_s = 60;
+  return options;
+}
+
+inline std::future<Rendezvous> join_beside(const RunOptions& options) {
+  return std::async(std::launch::async,
+                    [options] { return join_rendezvous(options, never_stop); });
+}
+
+/// Two agents that have met, in this process.
+struct Pair {
+  Pair() {
+    const auto options = two_nodes(free_endpoint());
+    auto beside = join_beside(options);
+    agents.push_back(join_rendezvous(options, never_stop));
+    agents.push_back(beside.get());
+  }
+  std::vector<Rendezvous> agents;
+};
+
+}  // namespace lockstep::launch
