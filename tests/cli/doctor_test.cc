@@ -10,11 +10,10 @@
 #include "lockstep/base/subprocess.h"
 #include "lockstep/base/version.h"
 #include "tests/base/temporary_folder.h"
+#include "tests/cli/program.h"
 
 namespace lockstep::cli {
 namespace {
-
-constexpr const char* kProgram = LOCKSTEP_BINARY_DIR "/bin/lockstep";
 
 /// A machine on which there is nothing to put right.
 HostFacts good_host() {

@@ -17,7 +17,7 @@
 #include "lockstep/launch/worker_environment.h"
 #include "tests/base/temporary_folder.h"
 
-namespace lockstep::launch {
+namespace lockstep::launch::rendezvous_test {
 namespace {
 
 void never_stop() {}
@@ -351,4 +351,4 @@ TEST(WorkerEnvironment, LeavesTheUsersThreadsAlone) {
 }
 
 }  // namespace
-}  // namespace lockstep::launch
+}  // namespace lockstep::launch::rendezvous_test
