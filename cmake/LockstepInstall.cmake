@@ -21,10 +21,15 @@ install(TARGETS ${targets} EXPORT lockstepTargets
 install(EXPORT lockstepTargets NAMESPACE lockstep::
         DESTINATION ${package_dir})
 
-# cli/ is the program's own.
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/lockstep
-        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-        FILES_MATCHING PATTERN "*.h" PATTERN "cli" EXCLUDE)
+# The public headers and what they include. The rest is Lockstep's own.
+set(headers_list ${CMAKE_CURRENT_LIST_DIR}/public_headers.txt)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${headers_list})
+file(STRINGS ${headers_list} installed_headers REGEX "^lockstep/")
+foreach(header IN LISTS installed_headers)
+  cmake_path(GET header PARENT_PATH folder)
+  install(FILES ${PROJECT_SOURCE_DIR}/${header}
+          DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/${folder})
+endforeach()
 install(FILES ${PROJECT_BINARY_DIR}/generated/lockstep/base/version.h
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lockstep/base)
 

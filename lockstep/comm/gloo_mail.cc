@@ -11,19 +11,18 @@
 namespace lockstep {
 namespace {
 
-using Operation = shm::MailOperation;
-
-c10d::OpType type_of(const Operation& operation) {
-  if (operation.kind == Operation::Kind::kSend) return c10d::OpType::SEND;
+c10d::OpType type_of(const shm::MailOperation& operation) {
+  if (operation.kind == shm::MailOperation::Kind::kSend)
+    return c10d::OpType::SEND;
   return operation.peer == shm::kAnySource ? c10d::OpType::RECVANYSOURCE
                                            : c10d::OpType::RECV;
 }
 
 c10::intrusive_ptr<c10d::Work> start(c10d::Backend& gloo,
-                                     const Operation& operation,
+                                     const shm::MailOperation& operation,
                                      const at::Tensor& bytes) {
   std::vector<at::Tensor> tensors{bytes};
-  if (operation.kind == Operation::Kind::kSend) {
+  if (operation.kind == shm::MailOperation::Kind::kSend) {
     return gloo.send(tensors, operation.peer, operation.tag);
   }
   return operation.peer == shm::kAnySource
@@ -52,12 +51,12 @@ CommError gloo_error(const RankNames& names, int rank,
 }
 
 GlooMail::GlooMail(c10d::Backend& gloo, RankNames names,
-                   const Operation& operation, const at::Tensor& tensor,
-                   Timeout timeout)
+                   const shm::MailOperation& operation,
+                   const at::Tensor& tensor, Timeout timeout)
     : Work(gloo.getRank(), type_of(operation)),
       names_(std::move(names)),
       description_(operation.describe()),
-      is_receive_(operation.kind == Operation::Kind::kReceive),
+      is_receive_(operation.kind == shm::MailOperation::Kind::kReceive),
       outputs_{tensor},
       dense_(tensor),
       timeout_(timeout) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "lockstep/optim/blocks.h"
+#include "lockstep/parallel/overlapped_sum.h"
 #include "lockstep/parallel/rank_exchange.h"
 
 namespace lockstep {

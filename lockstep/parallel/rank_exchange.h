@@ -11,10 +11,11 @@
 #include "lockstep/comm/world.h"
 #include "lockstep/device/device.h"
 #include "lockstep/parallel/module_handle.h"
-#include "lockstep/parallel/overlapped_sum.h"
 #include "lockstep/parallel/reduction.h"
 
 namespace lockstep {
+
+class OverlappedSum;
 
 /// What the ranks of a world tell each other in a step.
 struct StepTotals {

@@ -11,6 +11,7 @@
 #include "lockstep/base/trace.h"
 #include "lockstep/parallel/nested.h"
 #include "lockstep/parallel/outer_gradients.h"
+#include "lockstep/parallel/overlapped_sum.h"
 #include "lockstep/parallel/replica_group.h"
 #include "lockstep/parallel/scatter_gather.h"
 #include "lockstep/parallel/shard_backward.h"

@@ -17,7 +17,7 @@ using train::RankTrace;
 using Span = TraceLog::Span;
 
 // Of a rank's step: what took less is left out.
-constexpr double kNotableShare = 0.005;
+constexpr double kLeastShareShown = 0.005;
 
 // More would fill the screen with what is alike.
 constexpr size_t kMostRanks = 8;
@@ -105,7 +105,7 @@ void drop_trifles(TimeLine& line) {
     for (const Block& block : row.blocks) totals[block.kind] += block.seconds();
   }
   const double least =
-      kNotableShare * line.seconds * static_cast<double>(ranks.size());
+      kLeastShareShown * line.seconds * static_cast<double>(ranks.size());
   for (auto& row : line.rows) {
     std::erase_if(row.blocks, [&](const Block& block) {
       return !is_communication(block) && totals[block.kind] < least;

@@ -22,7 +22,7 @@
 namespace lockstep::shm {
 namespace {
 
-constexpr uint64_t kMagic = 0x314d48534b434f4c;  // "LOCKSHM1"
+constexpr uint64_t kGroupMagic = 0x314d48534b434f4c;  // "LOCKSHM1"
 // Between two looks at whether the others live.
 constexpr int kSleepMs = 20;
 // About 100 us of a core: longer than a wake-up, shorter than it hurts.
@@ -75,7 +75,7 @@ std::shared_ptr<const Segment> Group::make_segment(int ranks) {
   const size_t lines = 64 + count * sizeof(Line);
   auto segment = Segment::create(lines + 64 + count * 2 * kSlotBytes);
   // Zeroed memory is what the lines start from.
-  new (segment->bytes().data()) Header{kMagic, ranks};
+  new (segment->bytes().data()) Header{kGroupMagic, ranks};
   return segment;
 }
 
@@ -90,7 +90,7 @@ Group::Group(std::shared_ptr<const Segment> segment, int rank, int ranks,
       reinterpret_cast<const Header*>(segment_->bytes().data());
   const size_t needed =
       128 + static_cast<size_t>(ranks) * (sizeof(Line) + 2 * kSlotBytes);
-  if (segment_->bytes().size() < needed || header->magic != kMagic ||
+  if (segment_->bytes().size() < needed || header->magic != kGroupMagic ||
       header->ranks != ranks) {
     throw CommError(
         {.code = ErrorCode::kSharedMemorySetup,

@@ -12,7 +12,7 @@
 namespace lockstep::shm {
 namespace {
 
-constexpr uint64_t kMagic = 0x314c414d4b434f4c;  // "LOCKMAL1"
+constexpr uint64_t kMailMagic = 0x314c414d4b434f4c;  // "LOCKMAL1"
 
 struct Header {
   uint64_t magic;
@@ -37,7 +37,7 @@ size_t bytes_for(int ranks) {
 std::shared_ptr<const Segment> MailSegment::make(int ranks) {
   check_rank_count(ranks);
   auto segment = Segment::create(bytes_for(ranks));
-  new (segment->bytes().data()) Header{kMagic, ranks};
+  new (segment->bytes().data()) Header{kMailMagic, ranks};
   return segment;
 }
 
@@ -47,7 +47,7 @@ MailSegment::MailSegment(std::shared_ptr<const Segment> segment, int ranks)
   if (segment_->bytes().size() >= sizeof(header)) {
     header = *reinterpret_cast<const Header*>(segment_->bytes().data());
   }
-  if (ranks >= 1 && ranks <= kMaxRanks && header.magic == kMagic &&
+  if (ranks >= 1 && ranks <= kMaxRanks && header.magic == kMailMagic &&
       header.ranks == ranks && segment_->bytes().size() >= bytes_for(ranks)) {
     return;
   }

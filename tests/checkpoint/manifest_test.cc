@@ -14,7 +14,7 @@
 #include "lockstep/checkpoint/state_dict.h"
 #include "tests/base/temporary_folder.h"
 
-namespace lockstep {
+namespace lockstep::manifest_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -225,4 +225,4 @@ TEST_F(CheckpointOfANet, IsNoLinkToAnotherFile) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::manifest_test

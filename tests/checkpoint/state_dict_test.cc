@@ -9,7 +9,7 @@
 #include "tests/base/temporary_folder.h"
 #include "tests/checkpoint/python.h"
 
-namespace lockstep {
+namespace lockstep::state_dict_test {
 namespace {
 
 struct NetImpl : torch::nn::Module {
@@ -239,4 +239,4 @@ TEST(StateDict, IsLoadedIntoMemoryOfTheRanksOwn) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::state_dict_test

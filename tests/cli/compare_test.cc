@@ -16,13 +16,11 @@
 #include "tests/base/temporary_folder.h"
 #include "tests/cli/program.h"
 
-namespace lockstep {
+namespace lockstep::compare_test {
 namespace {
 
 using nlohmann::json;
 using Arguments = std::vector<std::string>;
-
-constexpr const char* kProgram = LOCKSTEP_BINARY_DIR "/bin/lockstep";
 
 // A comparison as small as one can be, but for what `more` says.
 Arguments compare(const Arguments& more) {
@@ -254,4 +252,4 @@ TEST(StepTime, IsHiddenFromHelp) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::compare_test

@@ -14,8 +14,6 @@ namespace {
 using cli::CommandWords;
 using cli::OptionWords;
 
-constexpr const char* kProgram = LOCKSTEP_BINARY_DIR "/bin/lockstep";
-
 CommandResult run_shell(const std::string& shell, const std::string& script) {
   return run_command({.arguments = {shell, "-c", script},
                       .environment = {{"LOCKSTEP", kProgram}},

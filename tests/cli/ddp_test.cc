@@ -14,12 +14,10 @@
 #include "tests/cli/processes.h"
 #include "tests/cli/program.h"
 
-namespace lockstep {
+namespace lockstep::ddp_test {
 namespace {
 
 using Words = std::vector<std::string>;
-
-const std::string kProgram = LOCKSTEP_BINARY_DIR "/bin/lockstep";
 
 Words train(const Words& more) {
   Words words{"train",       "--model", "mlp",          "--data", "synthetic",
@@ -224,4 +222,4 @@ TEST(SlowDdpFaults, CtrlCEndsAllRanksAfterTheirStep) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::ddp_test

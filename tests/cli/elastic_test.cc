@@ -11,12 +11,10 @@
 #include "tests/cli/processes.h"
 #include "tests/cli/program.h"
 
-namespace lockstep {
+namespace lockstep::elastic_test {
 namespace {
 
 using Words = std::vector<std::string>;
-
-const std::string kProgram = LOCKSTEP_BINARY_DIR "/bin/lockstep";
 
 Words training(const Words& strategy) {
   Words words{"train",
@@ -87,4 +85,4 @@ TEST(SlowElastic, FourWorkersBecomeTwoAndFourAgainWithTheSameBits) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::elastic_test

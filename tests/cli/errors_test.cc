@@ -13,7 +13,7 @@
 #include "tests/base/temporary_folder.h"
 #include "tests/cli/program.h"
 
-namespace lockstep {
+namespace lockstep::errors_test {
 namespace {
 
 using Arguments = std::vector<std::string>;
@@ -219,4 +219,4 @@ TEST(Errors, CtrlCEndsTheRunWithACheckpointThatLoads) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::errors_test

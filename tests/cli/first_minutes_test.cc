@@ -20,12 +20,10 @@
 #include "tests/cli/processes.h"
 #include "tests/cli/program.h"
 
-namespace lockstep {
+namespace lockstep::first_minutes_test {
 namespace {
 
 using Words = std::vector<std::string>;
-
-const std::string kProgram = LOCKSTEP_BINARY_DIR "/bin/lockstep";
 
 Words train(const Words& more) {
   Words words{"train", "--max-steps", "3", "--batch-size", "8", "--no-eval"};
@@ -233,4 +231,4 @@ TEST(Eval, TakesTheDatasetOfTheCheckpoint) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::first_minutes_test

@@ -15,7 +15,6 @@
 namespace lockstep {
 namespace {
 
-constexpr const char* kProgram = LOCKSTEP_BINARY_DIR "/bin/lockstep";
 constexpr auto kDeadline = std::chrono::seconds(120);
 
 using Clock = std::chrono::steady_clock;
@@ -39,7 +38,7 @@ bool append(int fd, std::string& text) {
 
 Program::Program(const std::vector<std::string>& arguments,
                  const std::map<std::string, std::string>& environment) {
-  std::vector<char*> argv{const_cast<char*>(kProgram)};
+  std::vector<char*> argv{const_cast<char*>(kProgram.c_str())};
   for (const auto& argument : arguments) {
     argv.push_back(const_cast<char*>(argument.c_str()));
   }
@@ -54,7 +53,7 @@ Program::Program(const std::vector<std::string>& arguments,
     }
     ::dup2(out.fds[1], STDOUT_FILENO);
     ::dup2(err.fds[1], STDERR_FILENO);
-    ::execv(kProgram, argv.data());
+    ::execv(kProgram.c_str(), argv.data());
     ::_exit(127);
   }
   ::close(out.fds[1]);

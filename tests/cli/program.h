@@ -8,6 +8,9 @@
 
 namespace lockstep {
 
+/// Where the built program is.
+inline const std::string kProgram = LOCKSTEP_BINARY_DIR "/bin/lockstep";
+
 /// The built program at work, in a process of its own.
 class Program {
  public:

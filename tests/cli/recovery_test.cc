@@ -12,12 +12,11 @@
 #include "tests/cli/processes.h"
 #include "tests/cli/program.h"
 
-namespace lockstep {
+namespace lockstep::recovery_test {
 namespace {
 
 using Words = std::vector<std::string>;
 
-const std::string kProgram = LOCKSTEP_BINARY_DIR "/bin/lockstep";
 const std::string kFaultyProgram = LOCKSTEP_BINARY_DIR "/bin/faulty_lockstep";
 
 // Nothing is written to a disk.
@@ -184,4 +183,4 @@ TEST(SlowRecoveryOf, TwoRunsOfOneScriptDoNotTakeEachOthersState) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::recovery_test

@@ -12,12 +12,10 @@
 #include "tests/cli/processes.h"
 #include "tests/cli/program.h"
 
-namespace lockstep {
+namespace lockstep::restart_test {
 namespace {
 
 using Words = std::vector<std::string>;
-
-const std::string kProgram = LOCKSTEP_BINARY_DIR "/bin/lockstep";
 
 // `lockstep run --nproc-per-node 2 options -- sh -c script`.
 Words sh(const Words& options, const std::string& script) {
@@ -186,4 +184,4 @@ TEST(SlowPreemption, EndsWithItsOwnCodeAndGoesOn) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::restart_test

@@ -14,7 +14,7 @@
 #include "tests/cli/processes.h"
 #include "tests/cli/program.h"
 
-namespace lockstep {
+namespace lockstep::run_faults_test {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -365,4 +365,4 @@ TEST_F(SlowRunNodes, PassASignalOfOneOn) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::run_faults_test

@@ -15,12 +15,10 @@
 #include "tests/base/temporary_folder.h"
 #include "tests/cli/program.h"
 
-namespace lockstep {
+namespace lockstep::run_test {
 namespace {
 
 using Words = std::vector<std::string>;
-
-constexpr const char* kProgram = LOCKSTEP_BINARY_DIR "/bin/lockstep";
 
 // `lockstep run options -- sh -c script`.
 Words sh(Words options, const std::string& script) {
@@ -269,4 +267,4 @@ TEST(SlowRun, RunsAJobOfALockstepProgram) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::run_test

@@ -12,12 +12,10 @@
 #include "tests/base/temporary_folder.h"
 #include "tests/cli/program.h"
 
-namespace lockstep {
+namespace lockstep::start_test {
 namespace {
 
 namespace fs = std::filesystem;
-
-const std::string kProgram = LOCKSTEP_BINARY_DIR "/bin/lockstep";
 
 // The fastest of some, as the machine may have other work.
 double seconds_of(const std::vector<std::string>& arguments) {
@@ -98,4 +96,4 @@ TEST(Start, ExplainsItsCommandsAsTheWholeProgramDoes) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::start_test

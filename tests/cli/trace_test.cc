@@ -8,7 +8,7 @@
 #include "tests/checkpoint/python.h"
 #include "tests/cli/program.h"
 
-namespace lockstep {
+namespace lockstep::trace_test {
 namespace {
 
 std::string read_strictly(const std::string& path) {
@@ -107,4 +107,4 @@ TEST(Trace, StepsNeedATrace) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::trace_test

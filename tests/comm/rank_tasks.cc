@@ -21,12 +21,12 @@ std::map<std::string, RankTask>& tasks() {
   return all;
 }
 
-struct Child {
+struct ChildRank {
   pid_t pid;
   int output;
 };
 
-Child start(const std::vector<std::string>& environment) {
+ChildRank start(const std::vector<std::string>& environment) {
   std::array<int, 2> pipe{};
   if (::pipe(pipe.data()) != 0) throw std::runtime_error("no pipe");
   std::vector<std::string> all = environment;
@@ -55,7 +55,7 @@ bool is_stopped(pid_t pid) {
          info.si_pid == pid;
 }
 
-std::string end_of(const Child& child) {
+std::string end_of(const ChildRank& child) {
   if (is_stopped(child.pid)) ::kill(child.pid, SIGKILL);
   std::string text;
   std::array<char, 512> buffer{};
@@ -95,7 +95,7 @@ std::vector<std::string> run_processes(const std::string& name, int ranks,
   store_options.waitWorkers = false;
   const auto store =
       c10::make_intrusive<c10d::TCPStore>("127.0.0.1", store_options);
-  std::vector<Child> children;
+  std::vector<ChildRank> children;
   for (int rank = 0; rank < ranks; ++rank) {
     children.push_back(start({
         "LOCKSTEP_TEST_TASK=" + name,

@@ -78,7 +78,7 @@ at::Tensor sparse_of(int rank, at::ScalarType type) {
   return torch::sparse_coo_tensor(indices, values, {7, 2, 4});
 }
 
-const RankTasks sparse("sparse", [](const World& world) {
+const RankTasks sparse_reductions("sparse", [](const World& world) {
   if (!world.backend()) return;
   auto& backend = *world.backend();
   const int size = world.size();

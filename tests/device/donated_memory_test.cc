@@ -12,7 +12,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/device/memory.h"
 
-namespace lockstep {
+namespace lockstep::donated_memory_test {
 namespace {
 
 constexpr int64_t kTensorBytes = 3 << 20;
@@ -164,4 +164,4 @@ TEST_F(Donated, MemoryComesAndGoesUnderTheTensorsOfOtherThreads) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::donated_memory_test

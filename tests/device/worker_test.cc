@@ -17,7 +17,7 @@
 #include "lockstep/device/memory.h"
 #include "lockstep/device/tensor_device.h"
 
-namespace lockstep {
+namespace lockstep::worker_test {
 namespace {
 
 // As if cut for a machine with one core a slice, however many there are.
@@ -273,4 +273,4 @@ TEST(RunAll, WorksWithMoreWorkersThanCores) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::worker_test

@@ -9,7 +9,7 @@
 #include "tests/base/temporary_folder.h"
 #include "tests/parallel/nets.h"
 
-namespace lockstep {
+namespace lockstep::following_test {
 namespace {
 
 using testing_nets::Mlp;
@@ -326,4 +326,4 @@ TEST(FollowingScript, KeepsWhatTheFirstShardCounts) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::following_test

@@ -9,7 +9,7 @@
 #include "lockstep/parallel/scatter_gather.h"
 #include "tests/parallel/nets.h"
 
-namespace lockstep {
+namespace lockstep::pitfalls_test {
 namespace {
 
 using testing_nets::Mlp;
@@ -147,4 +147,4 @@ TEST(Pitfalls, ReplicasMadeByHandWorkToo) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::pitfalls_test

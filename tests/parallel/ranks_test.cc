@@ -9,7 +9,7 @@
 #include "lockstep/parallel/data_parallel.h"
 #include "tests/base/temporary_folder.h"
 
-namespace lockstep {
+namespace lockstep::ranks_test {
 namespace {
 
 struct NetImpl : torch::nn::Cloneable<NetImpl> {
@@ -181,4 +181,4 @@ INSTANTIATE_TEST_SUITE_P(Backends, Ranks, testing::Values("shm", "gloo"),
                          });
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::ranks_test

@@ -11,7 +11,7 @@
 #include "tests/base/temporary_folder.h"
 #include "tests/parallel/ddp/ranks.h"
 
-namespace lockstep {
+namespace lockstep::sharing_test {
 namespace {
 
 using testing_ddp::check_same;
@@ -420,4 +420,4 @@ TEST(SharedTensor, IsKnownByItsViewsAndUnshared) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::sharing_test

@@ -14,7 +14,7 @@
 #include "tests/base/temporary_folder.h"
 #include "tests/checkpoint/python.h"
 
-namespace lockstep {
+namespace lockstep::model_parity_test {
 namespace {
 
 using Named = std::vector<std::pair<std::string, torch::Tensor>>;
@@ -217,4 +217,4 @@ TEST_P(Models, GivesTheSameLogitsGradientsAndStatistics) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::model_parity_test

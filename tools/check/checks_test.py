@@ -15,6 +15,11 @@ GOOD = {
         '#pragma once\n#include "lockstep/train/trainer.h"\n',
     "tests/train/trainer_test.cc": '#include "lockstep/base/error.h"\n',
     ".clang-format": "BasedOnStyle: Google\n",
+    "cmake/public_headers.txt":
+        "lockstep/lockstep.h\n# [internal]\nlockstep/train/trainer.h\n",
+    "lockstep/train/trainer.h": "#pragma once\n",
+    "docs/api.md": "| `lockstep/lockstep.h` | all |\n"
+                   "| `lockstep/base/version.h` | the version |\n",
 }
 
 
@@ -38,7 +43,7 @@ class Checks(unittest.TestCase):
             self.assertIn(word, output)
 
     def test_all_pass_a_good_tree(self):
-        for name in ("layers", "layout", "format"):
+        for name in ("layers", "layout", "public_headers", "format"):
             code, output = self.run_check(name, {})
             self.assertEqual(code, 0, output)
 
@@ -84,6 +89,28 @@ class Checks(unittest.TestCase):
             "layers",
             {"lockstep/cli/a.cc": '#include "lockstep/lockstep.h"\n'},
             "umbrella")
+
+    def test_public_headers_finds_one_that_is_not_listed(self):
+        self.expect_finding(
+            "public_headers",
+            {"lockstep/train/trainer.h": '#include "lockstep/base/error.h"\n'},
+            "lockstep/base/error.h", "not listed")
+
+    def test_public_headers_finds_one_that_nobody_includes(self):
+        self.expect_finding(
+            "public_headers",
+            {"lockstep/lockstep.h": "#pragma once\n"},
+            "no public header includes lockstep/train/trainer.h")
+
+    def test_public_headers_finds_one_without_documentation(self):
+        self.expect_finding("public_headers", {"docs/api.md": ""},
+                            "no row for lockstep/lockstep.h")
+
+    def test_public_headers_finds_torch_that_is_not_included(self):
+        self.expect_finding(
+            "public_headers",
+            {"lockstep/train/trainer.h": "void f(torch::Tensor x);\n"},
+            "lockstep/train/trainer.h", "torch")
 
     def test_layout_finds_a_long_file(self):
         self.expect_finding(

@@ -1,9 +1,16 @@
 #!/bin/bash
-# Makes the Python environment with the pinned torch, once for all clones, and
-# links .venv to it. Does nothing when the user named a torch of their own.
+# python_env.sh [libtorch]: makes the Python environment with the pinned torch,
+# once for all clones, and links .venv to it. Does nothing when the user named a
+# torch of their own.
+#
+# With `libtorch`, on a host with neither a GPU nor a CUDA toolkit, the
+# environment gets only what C++ programs need: torch without most of its CUDA
+# packages. Python can't import torch then; a later call without `libtorch` adds
+# the rest. docs/dependencies.md says which library needs what.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/common.sh"
+scope=${1:-all}
 
 if [ -n "${Torch_DIR:-}" ]; then
   [ -e "$Torch_DIR/TorchConfig.cmake" ] || fail \
@@ -42,8 +49,23 @@ link() {
   say ".venv -> $env"
 }
 
+# The mark of an environment that has LibTorch, but no torch for Python.
+mark=$env/libtorch_only
+
+has_cuda() {
+  local toolkit=${CUDA_HOME:-/usr/local/cuda}
+  command -v nvidia-smi nvcc >/dev/null || [ -e /dev/nvidiactl ] ||
+    [ -x "$toolkit/bin/nvcc" ] || ldconfig -p 2>/dev/null | grep -q 'libcuda\.so'
+}
+if [ "$scope" = libtorch ] && has_cuda; then
+  scope=all
+fi
+
 # It is renamed into place when it is whole, so a folder there is a whole one.
-if [ -x "$env/bin/python" ]; then
+is_there() {
+  [ -x "$env/bin/python" ] && { [ "$scope" = libtorch ] || [ ! -e "$mark" ]; }
+}
+if is_there; then
   link
   exit 0
 fi
@@ -56,37 +78,71 @@ if ! flock -n 9; then
   flock -w 3600 9 || fail "another clone is still making $name" \
     "it within an hour" "nothing" "end that one, then try again"
 fi
-if [ -x "$env/bin/python" ]; then
+if is_there; then
   link
   exit 0
 fi
 
 log=$log_dir/python_env.log
+
+# pip_install ENVIRONMENT ARGUMENTS...: wheels are unpacked beside the
+# environment, as /tmp is often small, and not kept: the environment is the cache.
+pip_install() {
+  local python=$1/bin/python tmp=$1/tmp
+  shift
+  mkdir -p "$tmp"
+  run_logged "$log" env TMPDIR="$tmp" PYTHONDONTWRITEBYTECODE= \
+    "$python" -m pip --disable-pip-version-check install --no-input \
+    --no-cache-dir --progress-bar off "$@" || fail \
+    "pip install failed" "torch==$torch and what it needs" \
+    "$(cause_of "$log")" "check the network; the whole output is in $log"
+  rm -rf "$tmp"
+}
+
+check_python() {
+  run_logged "$log.check" "$1/bin/python" -c \
+    'import torch, torchvision, numpy, safetensors' || fail \
+    "the environment does not work" "to import torch" \
+    "$(cause_of "$log.check")" "the whole output is in $log.check"
+}
+
+if [ -e "$mark" ] && [ -x "$env/bin/python" ]; then
+  need_space "$cache" 6000 "torch's CUDA packages" "XDG_CACHE_HOME=..."
+  say "adding torch for Python to $env: its CUDA packages, which it does not" \
+    "load without, take 3.5 GB on disk (one to four minutes; log: $log)"
+  pip_install "$env" -r "$pins"
+  check_python "$env"
+  rm "$mark"
+  link
+  exit 0
+fi
+
 aside=$env.partial
 rm -rf "$env" "$aside"
-need_space "$cache" 8000 "the Python environment" "XDG_CACHE_HOME=..."
 trap 'rm -rf "$aside"' EXIT
 trap 'exit 130' INT TERM
 
 say "Python environment for $("$python" -V), in $env"
-say "downloading torch $torch: a 530 MB wheel, 4.7 GB on disk with its CUDA" \
-  "packages; shared by all clones (one to five minutes; log: $log)"
+if [ "$scope" = libtorch ]; then
+  need_space "$cache" 3000 "LibTorch" "XDG_CACHE_HOME=..."
+  say "downloading torch $torch for C++: a 530 MB wheel, 1.4 GB on disk; there" \
+    "is no GPU and no CUDA toolkit; shared by all clones (log: $log)"
+else
+  need_space "$cache" 8000 "the Python environment" "XDG_CACHE_HOME=..."
+  say "downloading torch $torch: a 530 MB wheel, 4.7 GB on disk with its CUDA" \
+    "packages; shared by all clones (one to five minutes; log: $log)"
+fi
 run_logged "$log" "$python" -m venv "$aside" || fail \
   "python3 -m venv failed" "an environment" "$(cause_of "$log")" \
   "is python3-venv installed? The whole output is in $log"
-mkdir "$aside/tmp"
-# Wheels are unpacked beside the environment: /tmp is often small. They are
-# not kept: the environment is the cache.
-run_logged "$log" env TMPDIR="$aside/tmp" PYTHONDONTWRITEBYTECODE= \
-  "$aside/bin/python" -m pip --disable-pip-version-check install --no-input \
-  --no-cache-dir --progress-bar off -r "$pins" || fail \
-  "pip install failed" "torch==$torch and what it needs" \
-  "$(cause_of "$log")" "check the network; the whole output is in $log"
-rm -rf "$aside/tmp"
-run_logged "$log.check" "$aside/bin/python" -c \
-  'import torch, torchvision, numpy, safetensors' || fail \
-  "the new environment does not work" "to import torch" \
-  "$(cause_of "$log.check")" "the whole output is in $log.check"
+if [ "$scope" = libtorch ]; then
+  pip_install "$aside" --no-deps "torch==$torch" \
+    -r "$here/libtorch_requirements.txt"
+  touch "$aside/libtorch_only"
+else
+  pip_install "$aside" -r "$pins"
+  check_python "$aside"
+fi
 # The scripts in bin/ name the interpreter by its path.
 grep -rlIF "$aside" "$aside/bin" "$aside/pyvenv.cfg" |
   xargs -r sed -i "s|$aside|$env|g"

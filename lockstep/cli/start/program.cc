@@ -18,7 +18,7 @@
 namespace lockstep::cli {
 namespace {
 
-std::vector<std::string> arguments;
+std::vector<std::string> own_arguments;
 
 // torchrun's users write --batch_size as well as --batch-size.
 std::string with_dashes(std::string argument) {
@@ -32,7 +32,8 @@ std::string with_dashes(std::string argument) {
 // In the reverse order, as CLI11's parse() of a vector wants them. What
 // `lockstep run` is to run is not for CLI11.
 std::vector<std::string> to_parse(const CLI::App& app) {
-  std::vector<std::string> words(arguments.begin() + 1, arguments.end());
+  std::vector<std::string> words(own_arguments.begin() + 1,
+                                 own_arguments.end());
   std::vector<std::string> program;
   if (!words.empty() && words.front() == "run") {
     std::vector<std::string> options(words.begin() + 1, words.end());
@@ -60,7 +61,7 @@ bool is_told_by_launcher() {
 
 }  // namespace
 
-const std::vector<std::string>& command_line() { return arguments; }
+const std::vector<std::string>& command_line() { return own_arguments; }
 
 void set_up(CLI::App& app) {
   app.name("lockstep");
@@ -105,7 +106,7 @@ int fail(int code, const std::exception& error, std::string_view text) {
 }
 
 int run_and_report(int argc, char** argv, const std::function<int()>& run) {
-  arguments.assign(argv, argv + argc);
+  own_arguments.assign(argv, argv + argc);
   try {
     return run();
   } catch (const BadUsage& error) {

@@ -1,3 +1,5 @@
+#include "lockstep/report/diagnose.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -5,9 +7,8 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/terminal.h"
-#include "lockstep/cli/doctor.h"
 
-namespace lockstep::cli {
+namespace lockstep::report {
 namespace {
 
 constexpr int64_t kMiB = 1 << 20;
@@ -235,4 +236,4 @@ std::vector<Finding> diagnose(const HostFacts& facts) {
   return findings;
 }
 
-}  // namespace lockstep::cli
+}  // namespace lockstep::report

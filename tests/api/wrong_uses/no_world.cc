@@ -1,0 +1,9 @@
+// DistributedDataParallel without the ranks that it is for.
+// expects: (no viable constructor|class template argument deduction failed)
+#include "lockstep/parallel/ddp/distributed_data_parallel.h"
+
+int main() {
+  const torch::nn::Linear net(2, 2);
+  const lockstep::DistributedDataParallel model(net);
+  return model->is_training() ? 0 : 1;
+}

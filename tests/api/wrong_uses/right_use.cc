@@ -1,0 +1,29 @@
+// What the others do wrong, done right: this one compiles.
+#include "lockstep/base/error.h"
+#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/ddp/distributed_data_parallel.h"
+#include "lockstep/parallel/owned_gradient.h"
+
+void fail() {
+  throw lockstep::DataError(
+      {.code = lockstep::ErrorCode::kFileTooLarge, .what = "too large"});
+}
+
+void own(torch::Tensor memory) {
+  auto gradient = lockstep::OwnedGradient::in(std::move(memory));
+  const lockstep::OwnedGradient moved = std::move(gradient);
+}
+
+void train(const torch::Tensor& x, const lockstep::World& world) {
+  const torch::nn::Linear net(2, 2);
+  const auto loss = [](const torch::Tensor& output,
+                       const torch::Tensor& target) {
+    return torch::mse_loss(output, target);
+  };
+  const lockstep::DataParallel model(net, lockstep::devices("cpu:2"));
+  const auto sgd = lockstep::optim::sgd(model->parameters(), {.lr = 0.1});
+  model->train_step(x, x, loss, *sgd, 1.0);
+  const lockstep::DistributedDataParallel ranked(net, world);
+  const auto no_sync = ranked->no_sync();
+  ranked->forward(x).sum().backward();
+}
