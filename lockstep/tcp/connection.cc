@@ -10,6 +10,11 @@
 #include <sys/uio.h>
 #include <utility>
 
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+
+#include "lockstep/base/blocked_sigpipe.h"
+
 namespace lockstep::tcp {
 namespace {
 
@@ -29,14 +34,20 @@ bool is_transient(int error) {
          error == ENOBUFS;
 }
 
+/// Whether a call on `ssl` that gave `result` may be made again.
+bool is_transient(ssl_st& ssl, int result) {
+  const int error = SSL_get_error(&ssl, result);
+  return error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE;
+}
+
 }  // namespace
 
-Connection::Connection(FileDescriptor socket) : socket_(std::move(socket)) {
-  const int flags = ::fcntl(socket_.get(), F_GETFL);
-  ::fcntl(socket_.get(), F_SETFL, flags | O_NONBLOCK);
+Connection::Connection(Socket socket) : socket_(std::move(socket)) {
+  const int flags = ::fcntl(fd(), F_GETFL);
+  ::fcntl(fd(), F_SETFL, flags | O_NONBLOCK);
   const int on = 1;
-  ::setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  ::setsockopt(socket_.get(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  ::setsockopt(fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  ::setsockopt(fd(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
 }
 
 void Connection::queue_send(std::span<const std::byte> bytes) {
@@ -58,6 +69,7 @@ void Connection::clear() {
 }
 
 Connection::Progress Connection::send_some() {
+  if (socket_.ssl && !sends_.empty()) return send_encrypted();
   std::array<iovec, kPieces> pieces;
   size_t count = 0, asked = 0;
   for (const auto& bytes : sends_) {
@@ -76,18 +88,22 @@ Connection::Progress Connection::send_some() {
     is_full_ = errno != EINTR;
     return Progress::kNone;
   }
-  auto left = static_cast<size_t>(sent);
-  is_full_ = left < asked;
-  while (left > 0) {
-    const size_t of_first = std::min(left, sends_.front().size());
-    sends_.front() = sends_.front().subspan(of_first);
-    left -= of_first;
-    if (sends_.front().empty()) sends_.pop_front();
-  }
+  is_full_ = static_cast<size_t>(sent) < asked;
+  drop_sent(static_cast<size_t>(sent));
   return Progress::kSome;
 }
 
+void Connection::drop_sent(size_t sent) {
+  while (sent > 0) {
+    const size_t of_first = std::min(sent, sends_.front().size());
+    sends_.front() = sends_.front().subspan(of_first);
+    sent -= of_first;
+    if (sends_.front().empty()) sends_.pop_front();
+  }
+}
+
 Connection::Progress Connection::receive_some() {
+  if (socket_.ssl && !receives_.empty()) return receive_encrypted();
   std::array<iovec, kPieces> pieces;
   size_t count = 0, asked = 0;
   for (const Receive& receive : receives_) {
@@ -106,18 +122,54 @@ Connection::Progress Connection::receive_some() {
     is_drained_ = errno != EINTR;
     return Progress::kNone;
   }
-  auto left = static_cast<size_t>(received);
-  is_drained_ = left < asked;
-  while (left > 0) {
+  is_drained_ = static_cast<size_t>(received) < asked;
+  finish_received(static_cast<size_t>(received));
+  return Progress::kSome;
+}
+
+void Connection::finish_received(size_t received) {
+  while (received > 0) {
     Receive& first = receives_.front();
-    const size_t of_first = std::min(left, first.bytes.size());
+    const size_t of_first = std::min(received, first.bytes.size());
     first.bytes = first.bytes.subspan(of_first);
-    left -= of_first;
-    if (!first.bytes.empty()) break;
+    received -= of_first;
+    if (!first.bytes.empty()) return;
     const auto done = std::move(first.done);
     receives_.pop_front();
     if (done) done();
   }
+}
+
+Connection::Progress Connection::send_encrypted() {
+  const BlockedSigpipe blocked;  // OpenSSL writes with write()
+  const auto bytes = sends_.front();
+  size_t sent = 0;
+  ERR_clear_error();
+  const int result =
+      SSL_write_ex(socket_.ssl.get(), bytes.data(), bytes.size(), &sent);
+  if (result != 1) {
+    if (!is_transient(*socket_.ssl, result)) return Progress::kClosed;
+    is_full_ = true;
+    return Progress::kNone;
+  }
+  drop_sent(sent);
+  return Progress::kSome;
+}
+
+Connection::Progress Connection::receive_encrypted() {
+  const BlockedSigpipe blocked;  // it may answer
+  const auto bytes = receives_.front().bytes;
+  size_t received = 0;
+  ERR_clear_error();
+  const int result =
+      SSL_read_ex(socket_.ssl.get(), bytes.data(), bytes.size(), &received);
+  if (result != 1) {
+    if (!is_transient(*socket_.ssl, result)) return Progress::kClosed;
+    // Not before: OpenSSL may hold bytes that poll() does not know of.
+    is_drained_ = true;
+    return Progress::kNone;
+  }
+  finish_received(received);
   return Progress::kSome;
 }
 
@@ -127,7 +179,7 @@ void Connection::set_ready(bool to_send, bool to_receive) {
 }
 
 void Connection::shut_down() noexcept {
-  if (socket_.is_open()) ::shutdown(fd(), SHUT_RDWR);
+  if (is_open()) ::shutdown(fd(), SHUT_RDWR);
 }
 
 }  // namespace lockstep::tcp

@@ -6,7 +6,7 @@
 #include <functional>
 #include <span>
 
-#include "lockstep/base/file_descriptor.h"
+#include "lockstep/tcp/tls.h"
 
 namespace lockstep::tcp {
 
@@ -19,10 +19,10 @@ class Connection {
  public:
   Connection() = default;
   /// Makes `socket` non-blocking and turns Nagle's delay off.
-  explicit Connection(FileDescriptor socket);
+  explicit Connection(Socket socket);
 
-  bool is_open() const { return socket_.is_open(); }
-  int fd() const { return socket_.get(); }
+  bool is_open() const { return socket_.fd.is_open(); }
+  int fd() const { return socket_.fd.get(); }
 
   /// `bytes` must stay as they are until they are sent.
   void queue_send(std::span<const std::byte> bytes);
@@ -54,7 +54,14 @@ class Connection {
     std::function<void()> done;
   };
 
-  FileDescriptor socket_;
+  /// Of `sent` bytes: forgets them.
+  void drop_sent(size_t sent);
+  /// Of `received` bytes, in the order of what is queued: calls back.
+  void finish_received(size_t received);
+  Progress send_encrypted();
+  Progress receive_encrypted();
+
+  Socket socket_;
   std::deque<std::span<const std::byte>> sends_;
   std::deque<Receive> receives_;
   bool is_full_ = false;

@@ -182,10 +182,11 @@ std::string Listener::announcement() const {
   return fmt::format("{} {} {}", address.host(), address.port(), hex_of(key_));
 }
 
-std::vector<FileDescriptor> Listener::connect(
+std::vector<Socket> Listener::connect(
     int rank, std::span<const std::string> announcements, Time deadline,
     const std::function<bool()>& is_over) {
   const auto ranks = static_cast<int>(announcements.size());
+  const auto tls = Tls::from_environment();
   std::vector<Place> places;
   for (int r = 0; r < ranks; ++r) {
     places.push_back(place_of(r, announcements[static_cast<size_t>(r)]));
@@ -299,7 +300,17 @@ std::vector<FileDescriptor> Listener::connect(
     }
   }
   socket_.close();
-  return sockets;
+  // In the order of the peers: of all pairs of ranks that are still to shake
+  // hands the first one can, so nobody waits in a ring.
+  std::vector<Socket> connected(sockets.size());
+  for (int peer = 0; peer < ranks; ++peer) {
+    Socket& to = connected[static_cast<size_t>(peer)];
+    to.fd = std::move(sockets[static_cast<size_t>(peer)]);
+    if (!tls || peer == rank) continue;
+    to.ssl = tls->shake_hands(to.fd.get(), /*is_server=*/peer > rank, deadline,
+                              is_over);
+  }
+  return connected;
 }
 
 }  // namespace lockstep::tcp

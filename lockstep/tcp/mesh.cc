@@ -17,11 +17,11 @@ namespace lockstep::tcp {
 using Progress = Connection::Progress;
 using Clock = std::chrono::steady_clock;
 
-Mesh::Mesh(int rank, std::vector<FileDescriptor> sockets,
+Mesh::Mesh(int rank, std::vector<Socket> sockets,
            std::vector<std::string> names)
     : rank_(rank), names_(std::move(names)), peers_(sockets.size()) {
   for (size_t r = 0; r < sockets.size(); ++r) {
-    if (sockets[r].is_open()) {
+    if (sockets[r].fd.is_open()) {
       peers_[r].connection = Connection(std::move(sockets[r]));
     }
   }

@@ -34,8 +34,7 @@ class Mesh {
 
   /// `sockets[r]` is connected to rank r; none at `rank`. `names` of the ranks
   /// are for messages: "rank 1 (host a, pid 7)".
-  Mesh(int rank, std::vector<FileDescriptor> sockets,
-       std::vector<std::string> names);
+  Mesh(int rank, std::vector<Socket> sockets, std::vector<std::string> names);
   Mesh(const Mesh&) = delete;
   Mesh& operator=(const Mesh&) = delete;
 

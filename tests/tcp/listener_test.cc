@@ -14,7 +14,7 @@
 namespace lockstep::tcp {
 namespace {
 
-using Sockets = std::vector<FileDescriptor>;
+using Sockets = std::vector<Socket>;
 
 Listener::Time in_seconds(int seconds) {
   return std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
@@ -62,14 +62,14 @@ TEST(Listener, ConnectsRanksAmongStrangers) {
   const Sockets of_first =
       first.connect(0, announcements, in_seconds(60), never);
   const Sockets sockets = of_second.get();
-  ASSERT_TRUE(of_first[1].is_open());
-  ASSERT_TRUE(sockets[0].is_open());
-  EXPECT_FALSE(of_first[0].is_open());
+  ASSERT_TRUE(of_first[1].fd.is_open());
+  ASSERT_TRUE(sockets[0].fd.is_open());
+  EXPECT_FALSE(of_first[0].fd.is_open());
   char byte = 'x';
-  ASSERT_EQ(::send(of_first[1].get(), &byte, 1, MSG_NOSIGNAL), 1);
-  ::fcntl(sockets[0].get(), F_SETFL, 0);
+  ASSERT_EQ(::send(of_first[1].fd.get(), &byte, 1, MSG_NOSIGNAL), 1);
+  ::fcntl(sockets[0].fd.get(), F_SETFL, 0);
   char received = 0;
-  ASSERT_EQ(::recv(sockets[0].get(), &received, 1, 0), 1);
+  ASSERT_EQ(::recv(sockets[0].fd.get(), &received, 1, 0), 1);
   EXPECT_EQ(received, 'x');
 }
 

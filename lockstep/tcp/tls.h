@@ -1,0 +1,49 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+
+#include "lockstep/base/file_descriptor.h"
+
+// OpenSSL's.
+struct ssl_st;
+struct ssl_ctx_st;
+
+namespace lockstep::tcp {
+
+using Ssl = std::unique_ptr<ssl_st, void (*)(ssl_st*)>;
+
+/// A connected stream socket, and what encrypts it, if anything does.
+struct Socket {
+  FileDescriptor fd;
+  Ssl ssl{nullptr, nullptr};  ///< goes before fd: it was declared after it
+};
+
+/// TLS 1.3 between ranks, both of which show a certificate of the job's
+/// authority. Host names in the certificates are not looked at: where a rank
+/// is, the job's store says.
+class Tls {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  /// As Gloo has it: GLOO_DEVICE_TRANSPORT=TCP_TLS, with the files that
+  /// GLOO_DEVICE_TRANSPORT_TCP_TLS_{PKEY,CERT,CA_FILE} name. Null if the
+  /// environment does not ask for it. Throws InvalidArgument for a variable
+  /// that is missing, and for a file that can't be used.
+  static std::shared_ptr<const Tls> from_environment();
+
+  /// Shakes hands over `fd`, which is non-blocking. `is_over` is asked now and
+  /// then whether to give up. Throws CommError if the peer has no certificate
+  /// of the authority, or says nothing before the deadline.
+  Ssl shake_hands(int fd, bool is_server, Time deadline,
+                  const std::function<bool()>& is_over) const;
+
+ private:
+  using Context = std::unique_ptr<ssl_ctx_st, void (*)(ssl_ctx_st*)>;
+  explicit Tls(Context context);
+
+  Context context_;
+};
+
+}  // namespace lockstep::tcp

@@ -1,0 +1,120 @@
+#include "lockstep/tcp/tls.h"
+
+#include <cstdlib>
+#include <fstream>
+#include <map>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/tcp/collectives.h"
+#include "tests/base/temporary_folder.h"
+#include "tests/tcp/mesh_ranks.h"
+
+namespace lockstep::tcp {
+namespace {
+
+constexpr const char* kTransport = "GLOO_DEVICE_TRANSPORT";
+constexpr const char* kKey = "GLOO_DEVICE_TRANSPORT_TCP_TLS_PKEY";
+constexpr const char* kCertificate = "GLOO_DEVICE_TRANSPORT_TCP_TLS_CERT";
+constexpr const char* kAuthority = "GLOO_DEVICE_TRANSPORT_TCP_TLS_CA_FILE";
+
+/// Two authorities, and a certificate of the first, made by openssl itself.
+class TlsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    for (const char* authority : {"ca", "other"}) {
+      run(
+          fmt::format("openssl req -x509 -newkey ec -pkeyopt "
+                      "ec_paramgen_curve:P-256 -nodes -days 1 -subj /CN={0} "
+                      "-keyout {0}.key -out {0}.pem",
+                      authority));
+    }
+    run("openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes "
+        "-subj /CN=job -keyout job.key -out job.csr");
+    run("openssl x509 -req -in job.csr -CA ca.pem -CAkey ca.key "
+        "-CAcreateserial -days 1 -out job.pem");
+    ::setenv(kTransport, "TCP_TLS", 1);
+    set(kKey, "job.key");
+    set(kCertificate, "job.pem");
+    set(kAuthority, "ca.pem");
+  }
+  void TearDown() override {
+    for (const char* name : {kTransport, kKey, kCertificate, kAuthority}) {
+      ::unsetenv(name);
+    }
+  }
+  void set(const char* variable, const std::string& file) {
+    ::setenv(variable, folder_.path(file).c_str(), 1);
+  }
+  void run(const std::string& command) {
+    const std::string line =
+        fmt::format("cd {} && {} > log 2>&1", folder_.path(), command);
+    ASSERT_EQ(std::system(line.c_str()), 0) << command;
+  }
+
+  TemporaryFolder folder_;
+};
+
+/// An all-reduce of a few segments and a barrier, in the order of a sum.
+void sum_on(Mesh& mesh) {
+  std::vector<uint32_t> data(300'000, 1U << mesh.rank());
+  const Reduction reduction{
+      .element_bytes = sizeof(uint32_t),
+      .combine = [](std::span<const std::byte* const> inputs, std::byte* output,
+                    size_t elements) {
+        for (size_t i = 0; i < elements; ++i) {
+          uint32_t sum = 0;
+          for (const std::byte* input : inputs) {
+            sum += reinterpret_cast<const uint32_t*>(input)[i];
+          }
+          reinterpret_cast<uint32_t*>(output)[i] = sum;
+        }
+      }};
+  mesh.begin({.operation = shm::Operation::kAllReduce},
+             std::chrono::seconds(60));
+  all_reduce(mesh, std::as_writable_bytes(std::span(data)), reduction);
+  EXPECT_EQ(data, std::vector<uint32_t>(data.size(), (1U << mesh.ranks()) - 1));
+  mesh.begin({.operation = shm::Operation::kBarrier}, std::chrono::seconds(60));
+  barrier(mesh);
+}
+
+TEST_F(TlsTest, RanksSumOverEncryptedConnections) {
+  for (const int ranks : {2, 3}) {
+    for (const auto& error : run_mesh(ranks, sum_on)) EXPECT_EQ(error, "");
+  }
+}
+
+TEST_F(TlsTest, ACertificateOfAnotherAuthorityIsRefused) {
+  set(kAuthority, "other.pem");
+  for (const auto& error : run_mesh(2, sum_on)) {
+    EXPECT_NE(error.find("[ranks-not-connected]"), std::string::npos) << error;
+  }
+}
+
+TEST_F(TlsTest, AMissingVariableAndAWrongFileAreNamed) {
+  set(kKey, "ca.key");
+  try {
+    Tls::from_environment();
+    FAIL() << "no error";
+  } catch (const InvalidArgument& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kBadVariable);
+    EXPECT_NE(std::string(error.what()).find(kKey), std::string::npos);
+  }
+  ::unsetenv(kCertificate);
+  try {
+    Tls::from_environment();
+    FAIL() << "no error";
+  } catch (const InvalidArgument& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kMissingVariable);
+    EXPECT_NE(std::string(error.what()).find(kCertificate), std::string::npos);
+  }
+}
+
+TEST(Tls, IsOffUnlessTheEnvironmentAsksForIt) {
+  EXPECT_EQ(Tls::from_environment(), nullptr);
+}
+
+}  // namespace
+}  // namespace lockstep::tcp
