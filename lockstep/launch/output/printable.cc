@@ -5,7 +5,7 @@
 namespace lockstep::launch {
 namespace {
 
-constexpr size_t kMaxLineBytes = 400;
+constexpr size_t kMaxShownLineBytes = 400;
 
 unsigned char byte_at(std::string_view text, size_t i) {
   return i < text.size() ? static_cast<unsigned char>(text[i]) : 0;
@@ -66,7 +66,7 @@ std::vector<std::string> last_lines(std::string_view text, size_t count) {
     const size_t begin = newline == std::string_view::npos ? 0 : newline + 1;
     const auto line = text.substr(begin);
     if (line.find_first_not_of(" \t\r") != std::string_view::npos) {
-      lines.push_back(printable(line, kMaxLineBytes));
+      lines.push_back(printable(line, kMaxShownLineBytes));
     }
     text = text.substr(0, begin == 0 ? 0 : newline);
   }

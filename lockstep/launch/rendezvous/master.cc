@@ -6,7 +6,7 @@
 namespace lockstep::launch {
 namespace {
 
-constexpr double kTimeoutS = 60;
+constexpr double kPublishTimeoutS = 60;
 constexpr const char* kKey = "master";
 
 // The port is free now; the worker opens it a moment later.
@@ -60,8 +60,8 @@ Endpoint begin_round(Rendezvous& rendezvous, const RunOptions& options,
     rendezvous.store.set(kKey, master.text());
     return master;
   }
-  const auto text =
-      rendezvous.store.get_unless(rendezvous.gone_key(0), kKey, kTimeoutS);
+  const auto text = rendezvous.store.get_unless(rendezvous.gone_key(0), kKey,
+                                                kPublishTimeoutS);
   if (text) return parse_endpoint("MASTER_ADDR of node 0", *text, 0);
   throw LaunchError(
       {.code = ErrorCode::kRendezvousFailed,

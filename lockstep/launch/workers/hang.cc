@@ -44,14 +44,14 @@ std::string state_of(const Worker& worker) {
 }
 
 // Together with the time to end eu-stack, 10 s.
-constexpr double kTimeoutS = 5;
+constexpr double kStacksTimeoutS = 5;
 constexpr size_t kMostBytes = size_t{64} << 10;
 
 // What eu-stack prints; "" if it is not installed or fails.
 std::string by_program(pid_t pid) {
   Command command;
   command.arguments = {"eu-stack", "-n40", "-p" + std::to_string(pid)};
-  command.deadline_s = kTimeoutS;
+  command.deadline_s = kStacksTimeoutS;
   try {
     return run_command(command).out;
   } catch (const IoError&) {

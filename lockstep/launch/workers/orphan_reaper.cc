@@ -15,7 +15,7 @@
 namespace lockstep::launch {
 namespace {
 
-constexpr double kTimeoutS = 5;
+constexpr double kKillTimeoutS = 5;
 
 std::set<pid_t> children() {
   std::set<pid_t> found;
@@ -53,7 +53,7 @@ void OrphanReaper::reap() const {
 void OrphanReaper::kill_all() const {
   const Stopwatch watch;
   for (auto left = orphans(); !left.empty(); left = orphans()) {
-    if (watch.seconds() > kTimeoutS) return;
+    if (watch.seconds() > kKillTimeoutS) return;
     for (const pid_t pid : left) {
       // It is our child until it is reaped, so the number can't be another
       // process's.

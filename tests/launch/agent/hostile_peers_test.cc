@@ -125,7 +125,7 @@ TEST_F(HostilePeersOfAgents, ARankIsNotTakenFromTheProcessThatHasIt) {
   expect_to_go_on();
 }
 
-TEST(Door, AnAgentWithAnotherSecretIsToldSo) {
+TEST(Admission, IsRefusedToAnAgentWithAnotherSecret) {
   const TemporaryFolder folder;
   const auto with_secret = [&](RunOptions options, const std::string& text) {
     options.secret_file = folder.path(text);
@@ -156,7 +156,7 @@ TEST(Door, AnAgentWithAnotherSecretIsToldSo) {
   EXPECT_EQ(text.find("sss"), std::string::npos);
 }
 
-TEST(Door, SeveralNodesOnANetworkNeedASecret) {
+TEST(Admission, NeedsASecretForSeveralNodesOnANetwork) {
   RunOptions options;
   options.nodes = 2;
   options.node_rank = 1;
@@ -169,7 +169,7 @@ TEST(Door, SeveralNodesOnANetworkNeedASecret) {
       {"'192.0.2.1'", "openssl rand -hex 32 > job.secret", "--no-secret"}));
 }
 
-TEST(Door, IsNotOpenedAtANameOfAnotherHost) {
+TEST(Admission, IsNotOfferedAtANameOfAnotherHost) {
   RunOptions options;
   options.nodes = 2;
   options.node_rank = 0;

@@ -116,7 +116,9 @@ std::string refusal(const RunOptions& one, const RunOptions& other) {
       });
     } catch (const LaunchError& error) {
       is_refused = true;
-      return error.what();
+      // The store may end with the agent that was refused.
+      const bool has_lost_store = error.code() == ErrorCode::kStoreUnreachable;
+      return has_lost_store ? "" : error.what();
     } catch (const Enough&) {
     }
     return "";
