@@ -23,8 +23,6 @@
 namespace lockstep::cli {
 namespace {
 
-constexpr size_t kMaxReportBytes = 256 << 20;
-
 struct CompareFlags {
   ModelFlags model{.model = "mlp"};
   DeviceFlags devices;
@@ -62,28 +60,6 @@ class RoundProgress {
   bool is_terminal_ = is_terminal(STDERR_FILENO);
   bool has_line_ = false;
 };
-
-train::RunReport read_run(const std::string& path) {
-  const std::string text = read_file(path, kMaxReportBytes);
-  const auto json = nlohmann::json::parse(text, nullptr, false);
-  if (json.is_discarded()) {
-    throw IoError({.code = ErrorCode::kMalformedJson,
-                   .what = path + " is not JSON",
-                   .expected = "a run.json that `lockstep train` wrote"});
-  }
-  try {
-    return train::run_report_from_json(json);
-  } catch (const Error& error) {
-    throw IoError({.code = ErrorCode::kMalformedJson,
-                   .what = fmt::format("{}: {}", path, error.what())});
-  }
-}
-
-report::Comparison compare_files(const std::vector<std::string>& paths) {
-  std::vector<train::RunReport> reports;
-  for (const auto& path : paths) reports.push_back(read_run(path));
-  return report::compare_runs(reports);
-}
 
 report::Comparison run_and_compare(const CompareFlags& flags) {
   report::CompareOptions options = flags.options;
@@ -128,8 +104,8 @@ void run(const CompareFlags& flags) {
   const InterruptScope interrupts;
   report::Comparison comparison;
   try {
-    comparison =
-        flags.runs.empty() ? run_and_compare(flags) : compare_files(flags.runs);
+    comparison = flags.runs.empty() ? run_and_compare(flags)
+                                    : report::compare_run_files(flags.runs);
   } catch (const report::Interrupted& error) {
     fmt::print(stderr, "{}\n", error.what());
     throw CLI::RuntimeError(kExitSignal + InterruptScope::signal());

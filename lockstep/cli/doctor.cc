@@ -1,5 +1,3 @@
-#include "lockstep/cli/doctor.h"
-
 #include <algorithm>
 #include <array>
 #include <memory>
@@ -10,9 +8,13 @@
 
 #include "lockstep/base/terminal.h"
 #include "lockstep/cli/commands.h"
+#include "lockstep/report/diagnose.h"
 
 namespace lockstep::cli {
 namespace {
+
+using report::Finding;
+using report::Verdict;
 
 struct Look {
   const char* name;
@@ -64,13 +66,13 @@ void print_json(const std::vector<Finding>& findings) {
                     {"found", found},
                     {"fix", fix}});
   }
-  const nlohmann::ordered_json report = {
+  const nlohmann::ordered_json json = {
       {"can_train", count(findings, Verdict::kFail) == 0},
       {"findings", std::move(list)}};
   // Bytes of a variable's value need not be UTF-8.
   fmt::print("{}\n",
-             report.dump(2, ' ', false,
-                         nlohmann::ordered_json::error_handler_t::replace));
+             json.dump(2, ' ', false,
+                       nlohmann::ordered_json::error_handler_t::replace));
 }
 
 }  // namespace
@@ -82,7 +84,7 @@ void add_doctor(CLI::App& app) {
   command->add_flag("--json", *as_json, "print JSON [no]");
   command->footer("Exit codes: 0 training is possible, 1 it is not.");
   command->callback([as_json] {
-    const auto findings = diagnose(gather_host_facts());
+    const auto findings = report::diagnose(report::gather_host_facts());
     *as_json ? print_json(findings) : print_text(findings);
     if (count(findings, Verdict::kFail) > 0) throw CLI::RuntimeError(kFailed);
   });

@@ -1,13 +1,12 @@
+#include "lockstep/report/step_time.h"
+
 #include <csignal>
 #include <memory>
-#include <numeric>
 #include <sys/prctl.h>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/base/chunk.h"
-#include "lockstep/base/stopwatch.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/options.h"
 #include "lockstep/cli/ranks.h"
@@ -15,9 +14,6 @@
 #include "lockstep/cli/start/program.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/report/compare.h"
-#include "lockstep/train/chrome_trace.h"
-#include "lockstep/train/step_recorder.h"
-#include "lockstep/train/step_runner.h"
 
 namespace lockstep::cli {
 namespace {
@@ -34,14 +30,6 @@ struct StepTimeFlags {
   std::string strategy = "single";
   RankFlags ranks;
   std::string trace;
-};
-
-// Steps among which the typical one is looked for, and that a trace holds.
-constexpr int64_t kTracedSteps = 10;
-
-struct RankMeasurement {
-  report::Measurement measurement;
-  bool is_rank_0;
 };
 
 train::TrainOptions to_options(const StepTimeFlags& flags) {
@@ -67,68 +55,6 @@ train::TrainOptions to_options(const StepTimeFlags& flags) {
   options.weight_decay = 0;
   options.channels_last = to_channels_last(flags.memory_format);
   return options;
-}
-
-/// The part of a batch that is this rank's.
-data::Batch fixed_batch(const train::TrainOptions& options,
-                        const train::Plan& plan) {
-  torch::manual_seed(options.seed);
-  const int64_t samples = options.batch_size;
-  data::Batch batch;
-  batch.inputs = options.model.name == "mlp"
-                     ? torch::randn({samples, options.model.in_features})
-                     : torch::randn({samples, 3, 32, 32});
-  if (plan.channels_last && batch.inputs.dim() == 4) {
-    batch.inputs = batch.inputs.contiguous(torch::MemoryFormat::ChannelsLast);
-  }
-  batch.targets = torch::randint(options.model.classes, {samples});
-  batch.total = samples;
-  const ShardRange own =
-      shards_of_worker(options.world.rank(), options.world.size(), plan.shards);
-  const SampleRange part = samples_of(own, samples, plan.shards);
-  batch.inputs = batch.inputs.narrow(0, part.first, part.count());
-  batch.targets = batch.targets.narrow(0, part.first, part.count());
-  return batch;
-}
-
-RankMeasurement measure(const StepTimeFlags& flags) {
-  // Before the first tensor, so that all of them are on an account.
-  install_accounting_allocator();
-  const auto options = to_options(flags);
-  const auto plan = train::make_plan(options);
-  train::StepRunner runner(options, plan);
-  const auto batch = fixed_batch(options, plan);
-  int64_t step = 0;
-  for (; step < flags.work.warmup; ++step) {
-    runner.step(batch, step, options.lr, false);
-  }
-  runner.restart_accounts();
-  train::StepRecorder recorder(options.world, plan.devices, kTracedSteps);
-
-  report::Measurement result;
-  auto& times = result.step_times_s;
-  for (int64_t timed = 0; timed < flags.work.steps; ++timed, ++step) {
-    recorder.begin_step();
-    const Stopwatch watch;
-    runner.step(batch, step, options.lr, false);
-    times.push_back(watch.seconds());
-  }
-  auto& report = result.report;
-  report.command = command_line();
-  runner.describe(report);
-  report.steps = flags.work.steps;
-  report.step_time_s = train::summarize(times);
-  report.total_time_s = std::accumulate(times.begin(), times.end(), 0.0);
-  report.samples_per_s =
-      static_cast<double>(options.batch_size) / report.step_time_s.median;
-  runner.fill(report, report.total_time_s);
-  const auto traces = recorder.gather();
-  result.time_line = train::typical_step(traces);
-  const bool is_rank_0 = options.world.rank() == 0;
-  if (is_rank_0 && !flags.trace.empty()) {
-    train::write_chrome_trace(flags.trace, traces);
-  }
-  return {result, is_rank_0};
 }
 
 }  // namespace
@@ -161,9 +87,15 @@ void add_step_time(CLI::App& app) {
     // going on.
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (flags->strategy == "ddp" && !is_rank()) start_ranks(flags->devices);
-    const auto measurement = measure(*flags);
-    if (measurement.is_rank_0) {
-      fmt::print("{}\n", report::to_json(measurement.measurement).dump());
+    // Before the first tensor, so that all of them are on an account.
+    install_accounting_allocator();
+    const auto options = to_options(*flags);
+    auto measured = report::measure_steps(
+        options, {.steps = flags->work.steps, .warmup = flags->work.warmup},
+        flags->trace);
+    measured.report.command = command_line();
+    if (options.world.rank() == 0) {
+      fmt::print("{}\n", report::to_json(measured).dump());
     }
   });
 }

@@ -1,5 +1,7 @@
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
 #include "lockstep/report/comparison.h"
 
@@ -8,6 +10,24 @@ namespace lockstep::report {
 using nlohmann::json;
 
 namespace {
+
+constexpr size_t kMaxReportBytes = 256 << 20;
+
+train::RunReport read_run(const std::string& path) {
+  const std::string text = read_file(path, kMaxReportBytes);
+  const auto content = json::parse(text, nullptr, false);
+  if (content.is_discarded()) {
+    throw IoError({.code = ErrorCode::kMalformedJson,
+                   .what = path + " is not JSON",
+                   .expected = "a run.json that `lockstep train` wrote"});
+  }
+  try {
+    return train::run_report_from_json(content);
+  } catch (const Error& error) {
+    throw IoError({.code = ErrorCode::kMalformedJson,
+                   .what = fmt::format("{}: {}", path, error.what())});
+  }
+}
 
 json to_json(const std::vector<train::RankTrace>& ranks) {
   json list = json::array();
@@ -70,6 +90,12 @@ Measurement measurement_from_json(const json& json) {
     result.time_line.push_back(train::rank_trace_from_json(rank));
   }
   return result;
+}
+
+Comparison compare_run_files(const std::vector<std::string>& paths) {
+  std::vector<train::RunReport> reports;
+  for (const auto& path : paths) reports.push_back(read_run(path));
+  return compare_runs(reports);
 }
 
 }  // namespace lockstep::report

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace lockstep::cli {
+namespace lockstep::report {
 
 struct GpuFacts {
   std::string name;
@@ -56,4 +56,4 @@ HostFacts gather_host_facts(const std::filesystem::path& root = "/");
 /// mount), and what is used of it; kNoLimit and 0 where there is none.
 std::pair<int64_t, int64_t> cgroup_memory(const std::filesystem::path& root);
 
-}  // namespace lockstep::cli
+}  // namespace lockstep::report

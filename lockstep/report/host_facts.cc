@@ -1,4 +1,4 @@
-#include "lockstep/cli/host_facts.h"
+#include "lockstep/report/host_facts.h"
 
 #include <bit>
 #include <fstream>
@@ -15,11 +15,11 @@
 #include "lockstep/base/cpu_set.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/version.h"
-#include "lockstep/cli/doctor.h"
 #include "lockstep/device/cuda.h"
 #include "lockstep/device/device.h"
+#include "lockstep/report/diagnose.h"
 
-namespace lockstep::cli {
+namespace lockstep::report {
 namespace {
 
 namespace fs = std::filesystem;
@@ -148,4 +148,4 @@ HostFacts gather_host_facts(const fs::path& root) {
   return facts;
 }
 
-}  // namespace lockstep::cli
+}  // namespace lockstep::report

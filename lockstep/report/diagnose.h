@@ -4,9 +4,9 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/cli/host_facts.h"
+#include "lockstep/report/host_facts.h"
 
-namespace lockstep::cli {
+namespace lockstep::report {
 
 enum class Verdict {
   kOk,
@@ -14,7 +14,7 @@ enum class Verdict {
   kFail,  ///< training is impossible
 };
 
-/// One line of `lockstep doctor`.
+/// What is known of one part of the machine: a line of `lockstep doctor`.
 struct Finding {
   std::string topic;
   Verdict verdict = Verdict::kOk;
@@ -28,4 +28,4 @@ std::vector<Finding> diagnose(const HostFacts& facts);
 /// Environment variables that disturb training, and how to be rid of that.
 const std::vector<std::pair<std::string, std::string>>& disturbing_variables();
 
-}  // namespace lockstep::cli
+}  // namespace lockstep::report

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <string>
+
+#include "lockstep/report/comparison.h"
+#include "lockstep/train/options.h"
+
+namespace lockstep::report {
+
+/// How many steps are measured, after how many that are not.
+struct TimedSteps {
+  int64_t steps = 30;
+  int64_t warmup = 5;
+};
+
+/// Trains with one strategy on a fixed synthetic batch and times each step:
+/// what one process of `compare` does. `options` say which model, strategy,
+/// devices and ranks; each rank of options.world calls it, with its own part of
+/// the batch. The result is complete on rank 0, which also writes a Chrome
+/// trace of the last steps to `trace` unless that is empty.
+Measurement measure_steps(const train::TrainOptions& options,
+                          const TimedSteps& timed, const std::string& trace);
+
+}  // namespace lockstep::report
