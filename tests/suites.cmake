@@ -1,22 +1,56 @@
-# Included by ctest, once the programs are built: one test for each suite of
-# `program` that is neither slow nor compares with PyTorch nor needs a GPU. A
+# Included by ctest, once the programs are built: the tests of `program`, as it
+# lists them itself.
+#
+# A suite in a folder slow/, gpu/ or parity/, or whose name or that of its
+# instance starts with Slow, Gpu or Parity, has that label, and each case of it
+# is a test. Of the others, which have the label `unit`, a suite is a test: a
 # process for each case would spend most of its time loading torch.
 if(NOT EXISTS "${program}")
   add_test(${prefix}.NOT_BUILT ${prefix}.NOT_BUILT)
   return()
 endif()
-execute_process(COMMAND ${program} --gtest_list_tests
-                OUTPUT_VARIABLE listed RESULT_VARIABLE result TIMEOUT 60)
-if(NOT result EQUAL 0)
-  message(FATAL_ERROR "${program} can't list its tests: ${result}\n${listed}")
+if(NOT EXISTS ${listed} OR ${program} IS_NEWER_THAN ${listed})
+  execute_process(COMMAND ${program} --gtest_list_tests
+                          --gtest_output=json:${listed}
+                  OUTPUT_VARIABLE output ERROR_VARIABLE output
+                  RESULT_VARIABLE result TIMEOUT 60)
+  if(NOT result EQUAL 0)
+    file(REMOVE ${listed})
+    message(FATAL_ERROR "${program} can't list its tests: ${result}\n${output}")
+  endif()
 endif()
-# A suite's name begins a line and ends with a dot; its cases are indented.
-string(REGEX MATCHALL "(^|\n)[A-Za-z0-9_/]+\\." suites "${listed}")
-foreach(suite IN LISTS suites)
-  string(REGEX REPLACE "[\n.]" "" suite ${suite})
+file(READ ${listed} json)
+string(JSON suites GET "${json}" testsuites)
+string(JSON count LENGTH "${suites}")
+if(count EQUAL 0)
+  return()
+endif()
+math(EXPR last_suite "${count} - 1")
+foreach(i RANGE ${last_suite})
+  string(JSON suite GET "${suites}" ${i} name)
+  string(JSON cases GET "${suites}" ${i} testsuite)
+  string(JSON file GET "${cases}" 0 file)
   if(suite MATCHES "(^|/)(Slow|Gpu|Parity)")
+    string(TOLOWER ${CMAKE_MATCH_2} label)
+  elseif(file MATCHES "/(slow|gpu|parity)/[^/]+$")
+    set(label ${CMAKE_MATCH_1})
+  else()
+    add_test(${prefix}.${suite} ${program} --gtest_filter=${suite}.*)
+    set_tests_properties(${prefix}.${suite} PROPERTIES LABELS unit TIMEOUT 600)
     continue()
   endif()
-  add_test(${prefix}.${suite} ${program} --gtest_filter=${suite}.*)
-  set_tests_properties(${prefix}.${suite} PROPERTIES LABELS unit TIMEOUT 600)
+  # What is slow measures time or starts many processes: nothing beside it.
+  set(serial OFF)
+  if(label STREQUAL "slow")
+    set(serial ON)
+  endif()
+  string(JSON count LENGTH "${cases}")
+  math(EXPR last_case "${count} - 1")
+  foreach(j RANGE ${last_case})
+    string(JSON case GET "${cases}" ${j} name)
+    set(test ${prefix}.${suite}.${case})
+    add_test(${test} ${program} --gtest_filter=${suite}.${case})
+    set_tests_properties(${test} PROPERTIES LABELS ${label} TIMEOUT 300
+      RUN_SERIAL ${serial} SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
+  endforeach()
 endforeach()

@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kMiB = 1 << 20;
 constexpr int64_t kGiB = 1 << 30;
 
-std::string bytes(int64_t count) {
+std::string in_bytes(int64_t count) {
   return count == HostFacts::kNoLimit
              ? "unlimited"
              : format_bytes(static_cast<double>(count));
@@ -59,7 +59,7 @@ Finding cuda(const HostFacts& facts) {
                                  facts.gpus.size() == 1 ? "" : "s");
     for (size_t i = 0; i < facts.gpus.size(); ++i) {
       finding.found += fmt::format("; cuda:{} {} {}", i, facts.gpus[i].name,
-                                   bytes(facts.gpus[i].memory_bytes));
+                                   in_bytes(facts.gpus[i].memory_bytes));
     }
   } else if (has_driver && !facts.is_cuda_built) {
     finding.verdict = Verdict::kWarn;
@@ -109,8 +109,9 @@ Finding memory(const HostFacts& facts) {
                             facts.cgroup_memory_bytes - facts.cgroup_used_bytes)
                  : facts.memory_available_bytes;
   finding.found = fmt::format(
-      "{} available of {}, {}", bytes(usable), bytes(facts.memory_total_bytes),
-      is_limited ? "container limit " + bytes(facts.cgroup_memory_bytes)
+      "{} available of {}, {}", in_bytes(usable),
+      in_bytes(facts.memory_total_bytes),
+      is_limited ? "container limit " + in_bytes(facts.cgroup_memory_bytes)
                  : "no container limit");
   if (usable < 256 * kMiB) {
     finding.verdict = Verdict::kFail;
@@ -159,7 +160,7 @@ Finding open_files(const HostFacts& facts) {
 
 Finding locked_memory(const HostFacts& facts) {
   Finding finding{.topic = "locked memory",
-                  .found = bytes(facts.locked_memory_bytes)};
+                  .found = in_bytes(facts.locked_memory_bytes)};
   // Only pinned host memory for GPUs is locked in any amount.
   if (!facts.gpus.empty() && facts.locked_memory_bytes < 64 * kMiB) {
     finding.verdict = Verdict::kWarn;
@@ -172,7 +173,7 @@ Finding shared_memory(const HostFacts& facts) {
   Finding finding{.topic = "/dev/shm"};
   const int64_t free = facts.shm_free_bytes.value_or(0);
   finding.found =
-      facts.shm_free_bytes ? bytes(free) + " free" : "there is none";
+      facts.shm_free_bytes ? in_bytes(free) + " free" : "there is none";
   // Docker's default is 64 MiB.
   if (free <= 64 * kMiB) {
     finding.verdict = Verdict::kWarn;

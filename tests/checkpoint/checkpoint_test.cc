@@ -15,6 +15,7 @@
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/checkpoint/folder.h"
 #include "lockstep/checkpoint/state_dict.h"
+#include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
 
 namespace lockstep {
@@ -132,14 +133,13 @@ TEST(Checkpoint, IsFoundWhenItIsNamedItself) {
 
 TEST(Checkpoint, OfNothingIsAnErrorThatSaysWhatWasSought) {
   const TemporaryFolder folder;
-  EXPECT_PRED2(contains, error_of<CheckpointError>([&] {
-                 find_checkpoint(folder.path("missing"));
-               }),
-               "there is no folder " + folder.path("missing"));
-  EXPECT_PRED2(contains, error_of<CheckpointError>([&] {
-                 find_checkpoint(folder.path());
-               }),
-               "expected a folder step-* with manifest.json");
+  expect_problem(error_of<CheckpointError>(
+                     [&] { find_checkpoint(folder.path("missing")); }),
+                 ErrorCode::kCheckpointMissing, {folder.path("missing")});
+  expect_problem(
+      error_of<CheckpointError>([&] { find_checkpoint(folder.path()); }),
+      ErrorCode::kCheckpointMissing,
+      {folder.path(), "step-*", "manifest.json"});
 }
 
 struct Damage {
@@ -213,8 +213,9 @@ TEST(Checkpoint, OfAnotherModelNamesWhatDoesNotFitAndChangesNothing) {
   const std::string before = parameter_digest(wider);
   const std::string message = error_of<CheckpointError>(
       [&] { load_checkpoint(path, wider, optimizer.get()); });
-  EXPECT_PRED2(contains, message, path + "/model.safetensors");
-  EXPECT_PRED2(contains, message, "fc.weight (expected [6, 3], got [5, 3])");
+  expect_problem(
+      message, ErrorCode::kStateMismatch,
+      {path + "/model.safetensors", "fc.weight", "[6, 3]", "[5, 3]"});
   EXPECT_EQ(parameter_digest(wider), before);
 }
 

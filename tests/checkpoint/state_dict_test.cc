@@ -6,6 +6,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/shared_tensor.h"
 #include "lockstep/comm/world.h"
+#include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/checkpoint/python.h"
 
@@ -146,11 +147,9 @@ TEST(StateDict, RefusesNumbersThatTheTypeCannotHold) {
   to->to(torch::kHalf);
   from->fc->weight.detach().view(-1)[1] = 1e6;
   const std::string before = parameter_digest(*to);
-  EXPECT_PRED2(contains, error_of<CheckpointError>([&] {
-                 load_state_dict(*to, copied(*from));
-               }),
-               "fc.weight (expected Half, got Float and numbers beyond its "
-               "range)");
+  expect_problem(
+      error_of<CheckpointError>([&] { load_state_dict(*to, copied(*from)); }),
+      ErrorCode::kStateMismatch, {"fc.weight", "Half", "Float", "range"});
   EXPECT_EQ(parameter_digest(*to), before);
 }
 
@@ -162,12 +161,10 @@ TEST(StateDict, NamesWhatDoesNotFitAndLoadsNothing) {
   tensors.emplace_back("head.weight", torch::ones(1));
   const std::string message = error_of<CheckpointError>(
       [&] { load_state_dict(*net, tensors, "wrong.safetensors"); });
-  EXPECT_PRED2(contains, message, "wrong.safetensors does not fit the model");
-  EXPECT_PRED2(contains, message, "; 1 missing: fc.bias;");
-  EXPECT_PRED2(contains, message, "; 1 unexpected: head.weight;");
-  EXPECT_PRED2(contains, message,
-               "misshapen: conv.weight (expected "
-               "[4, 3, 3, 3], got [5, 3, 3, 3])");
+  expect_problem(
+      message, ErrorCode::kStateMismatch,
+      {"wrong.safetensors", "1 missing: fc.bias", "1 unexpected: head.weight",
+       "conv.weight", "[4, 3, 3, 3]", "[5, 3, 3, 3]"});
   EXPECT_EQ(parameter_digest(*net), before);
 }
 
@@ -176,8 +173,8 @@ TEST(StateDict, NamesTheFirstOfManyAndCountsTheRest) {
   for (int i = 0; i < 20; ++i) deep->push_back(torch::nn::Linear(1, 1));
   const std::string message =
       error_of<CheckpointError>([&] { load_state_dict(*deep, {}); });
-  EXPECT_PRED2(contains, message, "40 missing: 0.weight, 0.bias,");
-  EXPECT_PRED2(contains, message, "and 32 more");
+  expect_problem(message, ErrorCode::kStateMismatch,
+                 {"40 missing: 0.weight, 0.bias,", "32 more"});
   EXPECT_LT(message.size(), 400u);
 }
 

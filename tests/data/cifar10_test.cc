@@ -9,6 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
 
 namespace lockstep::data {
@@ -25,12 +26,10 @@ std::string record(int label, int first) {
   return bytes;
 }
 
-void expect_error(const std::string& dir, Split split,
-                  const std::vector<std::string>& parts) {
-  const std::string message = error_of<DataError>([&] { cifar10(dir, split); });
-  for (const std::string& part : parts) {
-    EXPECT_PRED2(contains, message, part);
-  }
+void expect_error(const std::string& dir, Split split, ErrorCode code,
+                  const std::vector<std::string>& names) {
+  expect_problem(error_of<DataError>([&] { cifar10(dir, split); }), code,
+                 names);
 }
 
 TEST(Cifar10, ReadsEveryTrainingFileInTheOrderOfTheirNames) {
@@ -82,64 +81,67 @@ TEST(Cifar10, WarnsOfMissingTrainingFiles) {
 }
 
 TEST(Cifar10, RefusesAMissingFolder) {
-  expect_error("", Split::kTrain, {"needs a folder", "--data-dir"});
-  expect_error("/no/such/folder", Split::kTrain,
-               {"/no/such/folder", "no such folder"});
+  expect_error("", Split::kTrain, ErrorCode::kFileAccess, {"--data-dir"});
+  expect_error("/no/such/folder", Split::kTrain, ErrorCode::kFileAccess,
+               {"/no/such/folder"});
 }
 
 TEST(Cifar10, RefusesAFolderWithoutImages) {
   const TemporaryFolder folder;
-  expect_error(folder.path(), Split::kTrain,
-               {folder.path(), "expected data_batch_*.bin", "an empty folder"});
+  expect_error(folder.path(), Split::kTrain, ErrorCode::kMalformedData,
+               {folder.path(), "data_batch_*.bin"});
   write_text(folder.path("data_batch_1.bin"), record(0, 0));
-  expect_error(folder.path(), Split::kTest,
-               {"expected test_batch.bin", "no such file"});
+  expect_error(folder.path(), Split::kTest, ErrorCode::kMalformedData,
+               {folder.path(), "test_batch.bin"});
 }
 
 TEST(Cifar10, RefusesAFileInPlaceOfTheFolder) {
   const TemporaryFolder folder;
   write_text(folder.path("file"), "");
-  expect_error(folder.path("file"), Split::kTrain, {"something not a folder"});
+  expect_error(folder.path("file"), Split::kTrain, ErrorCode::kFileAccess,
+               {folder.path("file")});
 }
 
 TEST(Cifar10, KnowsThePythonFormAndTheFolderAbove) {
   const TemporaryFolder folder;
   write_text(folder.path("data_batch_1"), "pickled");
-  expect_error(folder.path(), Split::kTrain, {"the Python form"});
+  expect_error(folder.path(), Split::kTrain, ErrorCode::kMalformedData,
+               {folder.path(), "Python"});
   const TemporaryFolder above;
   fs::create_directory(above.path("cifar-10-batches-bin"));
-  expect_error(above.path(), Split::kTrain,
-               {"name the folder cifar-10-batches-bin in it"});
+  expect_error(above.path(), Split::kTrain, ErrorCode::kMalformedData,
+               {above.path(), "cifar-10-batches-bin"});
 }
 
 TEST(Cifar10, RefusesATruncatedFile) {
   const TemporaryFolder folder;
   const std::string path = folder.path("data_batch_1.bin");
   write_text(path, (record(0, 0) + record(1, 1)).substr(0, 5000));
-  expect_error(folder.path(), Split::kTrain,
-               {path + " is truncated", "6146 bytes for 2", "got 5000 bytes"});
+  expect_error(folder.path(), Split::kTrain, ErrorCode::kMalformedData,
+               {path, "6146", "5000"});
 }
 
 TEST(Cifar10, RefusesAnEmptyFile) {
   const TemporaryFolder folder;
   const std::string path = folder.path("test_batch.bin");
   write_text(path, "");
-  expect_error(folder.path(), Split::kTest, {path + " is empty", "3073"});
+  expect_error(folder.path(), Split::kTest, ErrorCode::kMalformedData,
+               {path, "3073"});
 }
 
 TEST(Cifar10, RefusesALabelOverNineAndNamesTheRecord) {
   const TemporaryFolder folder;
   const std::string path = folder.path("data_batch_1.bin");
   write_text(path, record(9, 0) + record(9, 0) + record(10, 0));
-  expect_error(folder.path(), Split::kTrain,
-               {path, "record 2", "byte 6146", "expected 0 to 9, got 10"});
+  expect_error(folder.path(), Split::kTrain, ErrorCode::kMalformedData,
+               {path, "record 2", "byte 6146", "10"});
 }
 
 TEST(Cifar10, RefusesAFolderInPlaceOfAFile) {
   const TemporaryFolder folder;
   fs::create_directory(folder.path("data_batch_1.bin"));
-  expect_error(folder.path(), Split::kTrain,
-               {folder.path("data_batch_1.bin"), "got a folder"});
+  expect_error(folder.path(), Split::kTrain, ErrorCode::kFileAccess,
+               {folder.path("data_batch_1.bin")});
 }
 
 TEST(Cifar10, RefusesAFileThatItMayNotRead) {
@@ -154,14 +156,16 @@ TEST(Cifar10, RefusesAFileThatItMayNotRead) {
   if (user == 0 && seteuid(kNobody) != 0) {
     GTEST_SKIP() << "root may read every file, and can't be another user";
   }
-  expect_error(folder.path(), Split::kTrain, {path, "Permission denied"});
+  expect_error(folder.path(), Split::kTrain, ErrorCode::kFileAccess,
+               {path, "Permission denied"});
   ASSERT_EQ(seteuid(user), 0);
 }
 
 TEST(Cifar10, RefusesABrokenLink) {
   const TemporaryFolder folder;
   fs::create_symlink("/no/such/file", folder.path("data_batch_1.bin"));
-  expect_error(folder.path(), Split::kTrain, {folder.path("data_batch_1.bin")});
+  expect_error(folder.path(), Split::kTrain, ErrorCode::kFileAccess,
+               {folder.path("data_batch_1.bin")});
 }
 
 TEST(Cifar10, HasTheMeanAndDeviationOfTheRealImages) {

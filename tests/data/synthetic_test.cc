@@ -6,6 +6,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/sha256.h"
+#include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
 
 namespace lockstep::data {
@@ -30,10 +31,9 @@ TEST(Synthetic, HasTheSizesItDocuments) {
 
 TEST(Synthetic, RefusesSizesOutOfReach) {
   for (const int64_t samples : {int64_t{-1}, int64_t{1'000'001}}) {
-    EXPECT_PRED2(contains, error_of<InvalidArgument>([&] {
-                   synthetic(0, samples, Split::kTrain);
-                 }),
-                 "got " + std::to_string(samples));
+    expect_problem(error_of<InvalidArgument>(
+                       [&] { synthetic(0, samples, Split::kTrain); }),
+                   ErrorCode::kBadOption, {std::to_string(samples)});
   }
 }
 

@@ -9,6 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/checkpoint/checkpoint.h"
+#include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/train/runs.h"
 
@@ -166,20 +167,19 @@ TEST_F(ResumeOfAStoppedRun, NamesEverySettingThatIsAnother) {
     options.lr = 0.5;
     options.batch_size = 40;
   });
-  EXPECT_PRED2(contains, message, "lr: 0.01 in the checkpoint, 0.5 now");
-  EXPECT_PRED2(contains, message, "batch_size: 30 in the checkpoint, 40 now");
-  EXPECT_PRED2(contains, message, "--allow-changes");
-  EXPECT_PRED2(contains,
-               refusal([](auto& options) { options.data.samples = 101; }),
-               "data_sha256");
-  EXPECT_PRED2(contains,
-               refusal([](auto& options) { options.model.name = "resnet18"; }),
-               "of another model; expected resnet18, got mlp");
-  EXPECT_PRED2(
-      contains, refusal([](auto& options) {
-        options.strategy = Strategy::kDataParallelClassic;
-      }),
-      "reduction: tree over shards in the checkpoint, nn.DataParallel now");
+  expect_problem(
+      message, ErrorCode::kResumeConflict,
+      {"lr: 0.01", "0.5", "batch_size: 30", "40", "--allow-changes"});
+  expect_problem(refusal([](auto& options) { options.data.samples = 101; }),
+                 ErrorCode::kResumeConflict, {"data_sha256"});
+  expect_problem(
+      refusal([](auto& options) { options.model.name = "resnet18"; }),
+      ErrorCode::kResumeConflict, {"resnet18", "mlp"});
+  expect_problem(refusal([](auto& options) {
+                   options.strategy = Strategy::kDataParallelClassic;
+                 }),
+                 ErrorCode::kResumeConflict,
+                 {"reduction", "tree over shards", "nn.DataParallel"});
 }
 
 TEST_F(ResumeOfAStoppedRun, GoesOnWithOthersWhenAllowedTo) {
@@ -229,21 +229,21 @@ TEST_F(ResumeOfAStoppedRun, WarnsWhenTheEndMovesUnderACosine) {
 }
 
 TEST_F(ResumeOfAStoppedRun, IsNotMixedWithAnotherRun) {
-  EXPECT_PRED2(contains, refusal([](auto& options) { options.resume = ""; }),
-               "has checkpoints of an earlier run");
+  expect_problem(refusal([](auto& options) { options.resume = ""; }),
+                 ErrorCode::kResumeConflict,
+                 {options_.out_dir, stopped_.last_checkpoint});
   const std::string first = folder_.path("run/step-00000002");
-  EXPECT_PRED2(contains,
-               refusal([&](auto& options) { options.resume = first; }),
-               "has later checkpoints than " + first);
+  expect_problem(refusal([&](auto& options) { options.resume = first; }),
+                 ErrorCode::kResumeConflict, {first, stopped_.last_checkpoint});
   TrainOptions elsewhere = options_;
   elsewhere.resume = first;
   elsewhere.out_dir = folder_.path("other");
   EXPECT_EQ(run_training(elsewhere).first_step, 2);
-  EXPECT_PRED2(contains, refusal([&](auto& options) {
-                 options.resume = first;
-                 options.out_dir = folder_.path("other");
-               }),
-               "has checkpoints of another run");
+  expect_problem(refusal([&](auto& options) {
+                   options.resume = first;
+                   options.out_dir = folder_.path("other");
+                 }),
+                 ErrorCode::kResumeConflict, {first, folder_.path("other")});
 }
 
 TEST_F(ResumeOfAStoppedRun, RefusesOneThatIsOfNoTrainer) {
@@ -251,11 +251,11 @@ TEST_F(ResumeOfAStoppedRun, RefusesOneThatIsOfNoTrainer) {
   const auto optimizer = optim::sgd(model->parameters(), {});
   const std::string own =
       save_checkpoint(folder_.path("own"), *model, *optimizer, {.step = 1});
-  EXPECT_PRED2(contains, refusal([&](auto& options) {
-                 options.resume = own;
-                 options.out_dir = "";
-               }),
-               "does not say where its run was");
+  expect_problem(refusal([&](auto& options) {
+                   options.resume = own;
+                   options.out_dir = "";
+                 }),
+                 ErrorCode::kCheckpointDamaged, {own});
 }
 
 TEST(Resume, ReadsWhatRanksWroteInParts) {
@@ -297,9 +297,8 @@ TEST(Checkpoints, ThatCantBeWrittenAreAWarningUntilTheLast) {
   }
   write_text(options.out_dir + "/step-00000008", "a file");
   const LogCapture log;
-  EXPECT_PRED2(contains,
-               error_of<CheckpointError>([&] { run_training(options); }),
-               "the last checkpoint of the run was not written");
+  expect_problem(error_of<CheckpointError>([&] { run_training(options); }),
+                 ErrorCode::kCheckpointNotSaved, {"step-00000008"});
   EXPECT_EQ(find_checkpoint(options.out_dir),
             options.out_dir + "/step-00000006");
 }

@@ -51,9 +51,9 @@ std::set<std::string> listening_of(pid_t pid) {
 const std::set<std::string> kLoopbackOnly{"0100007F"};
 
 // Two nodes on this machine, whose workers wait for a word.
-class SlowRunDoor : public testing::Test {
+class RunDoor : public testing::Test {
  protected:
-  SlowRunDoor() {
+  RunDoor() {
     std::filesystem::create_directory(folder_.path("tmp"));
     write_text(secret_file_, secret_ + "\n");
     std::filesystem::permissions(secret_file_,
@@ -87,7 +87,7 @@ class SlowRunDoor : public testing::Test {
   const std::string port_ = free_port();
 };
 
-TEST_F(SlowRunDoor, AJobGoesOnAmongStrangers) {
+TEST_F(RunDoor, AJobGoesOnAmongStrangers) {
   const std::map<std::string, std::string> environment{
       {"GO", folder_.path("go")}};
   Program zero(node(0), environment);
@@ -146,7 +146,7 @@ TEST_F(SlowRunDoor, AJobGoesOnAmongStrangers) {
   }
 }
 
-TEST(SlowRunSecret, OthersMustNotBeAbleToReadIt) {
+TEST(RunSecret, OthersMustNotBeAbleToReadIt) {
   const TemporaryFolder folder;
   const auto file = folder.path("secret");
   write_text(file, "open sesame open sesame");
@@ -158,7 +158,7 @@ TEST(SlowRunSecret, OthersMustNotBeAbleToReadIt) {
   EXPECT_PRED2(contains, ended.err, "chmod 600");
 }
 
-TEST(SlowRunSecret, OfOneNodeIsNobodysAffair) {
+TEST(RunSecret, OfOneNodeIsNobodysAffair) {
   Program job({"run", "--nproc-per-node", "2", "--", "sh", "-c",
                "echo ready; exec sleep 600"});
   ASSERT_TRUE(job.wait_for_ready(2));

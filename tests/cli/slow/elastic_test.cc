@@ -57,7 +57,7 @@ std::unique_ptr<Program> start_node(const std::string& port,
   return std::make_unique<Program>(words);
 }
 
-TEST(SlowElastic, FourWorkersBecomeTwoAndFourAgainWithTheSameBits) {
+TEST(Elastic, FourWorkersBecomeTwoAndFourAgainWithTheSameBits) {
   const Ended quiet =
       run_lockstep(training({"--strategy", "dp", "--devices", "cpu:2"}));
   ASSERT_EQ(quiet.code, 0) << quiet.err;

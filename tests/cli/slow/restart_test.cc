@@ -41,7 +41,7 @@ std::string fails_until(int attempt) {
          "echo done $TORCHELASTIC_RESTART_COUNT";
 }
 
-TEST(SlowRestart, StartsAllAgainUntilTheyEndWell) {
+TEST(Restart, StartsAllAgainUntilTheyEndWell) {
   const TemporaryFolder folder;
   const Ended ended =
       run_lockstep(sh({"--max-restarts", "3", "--log-dir", folder.path("logs")},
@@ -57,7 +57,7 @@ TEST(SlowRestart, StartsAllAgainUntilTheyEndWell) {
   EXPECT_EQ(content_of(run.path() / "attempt_2/1/stderr.log"), "");
 }
 
-TEST(SlowRestart, EndsWithTheReportWhenThereAreNoneLeft) {
+TEST(Restart, EndsWithTheReportWhenThereAreNoneLeft) {
   const Ended ended = run_lockstep(sh({"--max-restarts", "1"}, fails_until(9)));
   EXPECT_EQ(ended.code, 1);
   EXPECT_PRED2(contains, ended.err, "[launch] 1 failure survived\n");
@@ -66,7 +66,7 @@ TEST(SlowRestart, EndsWithTheReportWhenThereAreNoneLeft) {
   EXPECT_PRED2(contains, ended.err.substr(report), "root cause: rank 1");
 }
 
-TEST(SlowRestart, ASignalEndsTheWaitBeforeIt) {
+TEST(Restart, ASignalEndsTheWaitBeforeIt) {
   Program program(sh({"--max-restarts", "99"},
                      "echo attempt $TORCHELASTIC_RESTART_COUNT ready; exit 3"));
   // By then it waits for 4 s and more before each.
@@ -78,7 +78,7 @@ TEST(SlowRestart, ASignalEndsTheWaitBeforeIt) {
   EXPECT_PRED2(contains, program.err(), "the job was ended: the agent on ");
 }
 
-TEST(SlowRestart, AllNodesStartAgain) {
+TEST(Restart, AllNodesStartAgain) {
   const std::string port = free_port();
   const auto node = [&](int rank) {
     return sh({"--max-restarts", "2", "--nnodes", "2", "--node-rank",
@@ -149,7 +149,7 @@ pid_t last_worker_of(const Program& program) {
   return workers.back();
 }
 
-TEST(SlowRestart, AKilledRankLeavesNoTraceInTheBits) {
+TEST(Restart, AKilledRankLeavesNoTraceInTheBits) {
   const TemporaryFolder folder;
   Program program(training(folder.path("run")));
   for (const char* moment : {"step 6/150", "step 61/150"}) {
@@ -162,7 +162,7 @@ TEST(SlowRestart, AKilledRankLeavesNoTraceInTheBits) {
   EXPECT_EQ(digest_in(program.out()), quiet_digest());
 }
 
-TEST(SlowPreemption, EndsWithItsOwnCodeAndGoesOn) {
+TEST(Preemption, EndsWithItsOwnCodeAndGoesOn) {
   const TemporaryFolder folder;
   // To the agent, and to a rank alone, as Slurm may have it.
   for (const int signal : {SIGTERM, SIGUSR1, -SIGUSR1}) {

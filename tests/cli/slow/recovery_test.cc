@@ -56,9 +56,9 @@ pid_t wait_for_worker(const Program& program, int rank) {
   return worker(program, rank);
 }
 
-class SlowRecovery : public testing::TestWithParam<std::string> {};
+class Recovery : public testing::TestWithParam<std::string> {};
 
-TEST_P(SlowRecovery, OnlyTheKilledRankStartsAgain) {
+TEST_P(Recovery, OnlyTheKilledRankStartsAgain) {
   for (const int killed : {0, 1}) {
     Program program(training({}, {"--backend", GetParam()}));
     ASSERT_TRUE(program.wait_for_output("step 8/60")) << program.err();
@@ -79,10 +79,10 @@ TEST_P(SlowRecovery, OnlyTheKilledRankStartsAgain) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, SlowRecovery, testing::Values("shm", "gloo"),
+INSTANTIATE_TEST_SUITE_P(Backends, Recovery, testing::Values("shm", "gloo"),
                          [](const auto& test) { return test.param; });
 
-TEST(SlowRecoveryOf, ManyKillsLeavesNoTraceInTheBits) {
+TEST(RecoveryOf, ManyKillsLeavesNoTraceInTheBits) {
   Program program(training({}, {}));
   int kills = 0;
   for (const char* moment : {"step 5/60", "step 20/60", "step 40/60"}) {
@@ -94,7 +94,7 @@ TEST(SlowRecoveryOf, ManyKillsLeavesNoTraceInTheBits) {
   EXPECT_PRED2(contains, program.err(), "[launch] 3 failures survived\n");
 }
 
-TEST(SlowRecoveryOf, AllRanksAtOnceGoesOnFromMemory) {
+TEST(RecoveryOf, AllRanksAtOnceGoesOnFromMemory) {
   Program program(training({}, {}));
   ASSERT_TRUE(program.wait_for_output("step 8/60")) << program.err();
   for (const int rank : {0, 1}) ::kill(worker(program, rank), SIGKILL);
@@ -104,7 +104,7 @@ TEST(SlowRecoveryOf, AllRanksAtOnceGoesOnFromMemory) {
   EXPECT_EQ(digest_in(program.out()), quiet_digest());
 }
 
-TEST(SlowRecoveryOf, ASurvivorThatCanOpenNothingReplacesItToo) {
+TEST(RecoveryOf, ASurvivorThatCanOpenNothingReplacesItToo) {
   Program program(training({}, {}));
   ASSERT_TRUE(program.wait_for_output("step 8/60")) << program.err();
   const pid_t survivor = worker(program, 0);
@@ -121,7 +121,7 @@ TEST(SlowRecoveryOf, ASurvivorThatCanOpenNothingReplacesItToo) {
 }
 
 // It says nothing of the program.
-TEST(SlowRecoveryOf, KillsAtTheSameStepAreNoFaultOfTheProgram) {
+TEST(RecoveryOf, KillsAtTheSameStepAreNoFaultOfTheProgram) {
   const TemporaryFolder folder;
   const auto fired = folder.path("fired");
   Program program(training({}, {}, "60", kFaultyProgram),
@@ -137,7 +137,7 @@ TEST(SlowRecoveryOf, KillsAtTheSameStepAreNoFaultOfTheProgram) {
   EXPECT_EQ(digest_in(program.out()), quiet_digest());
 }
 
-TEST(SlowRecoveryOf, AJobWithRareSnapshotsRepeatsTheStepsSince) {
+TEST(RecoveryOf, AJobWithRareSnapshotsRepeatsTheStepsSince) {
   Program program(training({}, {"--snapshot-every", "7"}));
   ASSERT_TRUE(program.wait_for_output("step 12/60")) << program.err();
   ::kill(worker(program, 0), SIGKILL);
@@ -148,7 +148,7 @@ TEST(SlowRecoveryOf, AJobWithRareSnapshotsRepeatsTheStepsSince) {
   EXPECT_EQ(digest_in(program.out()), quiet_digest());
 }
 
-TEST(SlowRecoveryOf, AStoppedRankTellsWhereItHangs) {
+TEST(RecoveryOf, AStoppedRankTellsWhereItHangs) {
   Program program(training({"--hang-timeout", "2"}, {}));
   ASSERT_TRUE(program.wait_for_output("step 8/60")) << program.err();
   ::kill(worker(program, 1), SIGSTOP);
@@ -159,7 +159,7 @@ TEST(SlowRecoveryOf, AStoppedRankTellsWhereItHangs) {
   EXPECT_EQ(digest_in(program.out()), quiet_digest());
 }
 
-TEST(SlowRecoveryOf, WhatFailsAtTheSameStepEachTimeEnds) {
+TEST(RecoveryOf, WhatFailsAtTheSameStepEachTimeEnds) {
   const Ended ended =
       run_lockstep(training({}, {"--lr", "1e30", "--schedule", "constant"}));
   EXPECT_EQ(ended.code, 1);
@@ -167,7 +167,7 @@ TEST(SlowRecoveryOf, WhatFailsAtTheSameStepEachTimeEnds) {
   EXPECT_PRED2(contains, ended.err, "is not finite");
 }
 
-TEST(SlowRecoveryOf, TwoRunsOfOneScriptDoNotTakeEachOthersState) {
+TEST(RecoveryOf, TwoRunsOfOneScriptDoNotTakeEachOthersState) {
   const std::string train = kProgram +
                             " train --model mlp --data synthetic --batch-size "
                             "32 --max-steps 5 --no-eval --lr ";

@@ -29,19 +29,19 @@ void expect(const std::string& recipe, const std::vector<std::string>& command,
       << result.out << result.err;
 }
 
-TEST(SlowSlurm, RequeuesAJobThatItWarned) {
+TEST(Slurm, RequeuesAJobThatItWarned) {
   expect("train", {"scancel", "--signal=USR1"},
          {"state COMPLETED restarts 1\njob was preempted\n"
           "resumed from\ndigest of a quiet run\n"});
 }
 
-TEST(SlowSlurm, RequeuesAJobWhoseScriptItWarned) {
+TEST(Slurm, RequeuesAJobWhoseScriptItWarned) {
   expect("no_srun", {"scancel", "--batch", "--signal=USR1"},
          {"state COMPLETED restarts 1\njob was preempted\n"
           "resumed from\ndigest of a quiet run\n"});
 }
 
-TEST(SlowSlurm, RequeuesRanksThatItStartedItself) {
+TEST(Slurm, RequeuesRanksThatItStartedItself) {
   expect("ranks", {"scancel", "--signal=TERM"},
          {"state COMPLETED restarts 1\n"
           "resumed from\ndigest of a quiet run\n"});
@@ -50,7 +50,7 @@ TEST(SlowSlurm, RequeuesRanksThatItStartedItself) {
 // Once in some fifty runs Slurm kills the ranks of a job that it requeues
 // before they have said that they were asked to end, or saved anything. Then
 // they go on from the checkpoint before.
-TEST(SlowSlurm, RequeuesAJobByCommand) {
+TEST(Slurm, RequeuesAJobByCommand) {
   expect("train", {"scontrol", "requeue"},
          {"state COMPLETED restarts 1\njob was preempted\n"
           "resumed from\ndigest of a quiet run\n",
@@ -59,7 +59,7 @@ TEST(SlowSlurm, RequeuesAJobByCommand) {
 }
 
 // Whatever the recipe, the job does not come back by itself.
-TEST(SlowSlurm, CancelsAJobThatGoesOnWhenSubmittedAgain) {
+TEST(Slurm, CancelsAJobThatGoesOnWhenSubmittedAgain) {
   for (const char* recipe : {"train", "no_srun"}) {
     expect(recipe, {"scancel"},
            {"state CANCELLED restarts 0\nagain COMPLETED\njob was preempted\n"

@@ -80,7 +80,7 @@ pid_t pid_of_rank(const std::string& out, int rank) {
   return begin == std::string::npos ? -1 : std::stoi(out.substr(begin + 4));
 }
 
-TEST(SlowDdp, GivesTheBitsOfOneDevice) {
+TEST(Ddp, GivesTheBitsOfOneDevice) {
   const std::string single = single_digest();
   for (const char* backend : {"shm", "gloo"}) {
     Words words = ddp(kSixSteps);
@@ -91,7 +91,7 @@ TEST(SlowDdp, GivesTheBitsOfOneDevice) {
   }
 }
 
-TEST(SlowDdp, GivesTheBitsOfOneDeviceUnderLockstepRun) {
+TEST(Ddp, GivesTheBitsOfOneDeviceUnderLockstepRun) {
   Words words{"run",   "--nproc-per-node", "2", "--label-lines", "off", "--",
               kProgram};
   const Words own = ddp({"--max-steps", "6", "--verbose-ranks"});
@@ -116,7 +116,7 @@ TEST(ParityDdp, RunsUnderTorchrun) {
   EXPECT_EQ(digest_in(out), single_digest()) << out;
 }
 
-TEST(SlowDdp, RunsUnderMpirun) {
+TEST(Ddp, RunsUnderMpirun) {
   int status = 0;
   if (::system("command -v mpirun >/dev/null") != 0) {
     GTEST_SKIP() << "no mpirun";
@@ -129,7 +129,7 @@ TEST(SlowDdp, RunsUnderMpirun) {
   EXPECT_EQ(digest_in(out), single_digest()) << out;
 }
 
-TEST(SlowDdp, RunsUnderSrun) {
+TEST(Ddp, RunsUnderSrun) {
   int status = 0;
   const std::string out = output_of("timeout 200 python3 " LOCKSTEP_SOURCE_DIR
                                     "/tests/comm/launchers/slurm.py srun -n2 " +
@@ -141,7 +141,7 @@ TEST(SlowDdp, RunsUnderSrun) {
 
 // Network namespaces: no shared memory is tried between them. Over Gloo, each
 // computing with one thread for a shard, as on one host.
-TEST(SlowDdp, GivesTheBitsOfOneHostOnTwo) {
+TEST(Ddp, GivesTheBitsOfOneHostOnTwo) {
   const Words own =
       ddp({"--max-steps", "6", "--intra-op-threads", "1", "--verbose-ranks"});
   int status = 0;
@@ -154,7 +154,7 @@ TEST(SlowDdp, GivesTheBitsOfOneHostOnTwo) {
   EXPECT_PRED2(contains, out, "Rank: 0 | Local rank: 0 |");
 }
 
-TEST(SlowDdpFaults, AKilledRankEndsTheRun) {
+TEST(DdpFaults, AKilledRankEndsTheRun) {
   for (const char* backend : {"shm", "gloo"}) {
     Program program(endless({"--backend", backend}));
     ASSERT_TRUE(program.wait_for_output("step 3/")) << program.err();
@@ -168,7 +168,7 @@ TEST(SlowDdpFaults, AKilledRankEndsTheRun) {
   }
 }
 
-TEST(SlowDdpFaults, AStoppedRankIsNamedAtTheTimeout) {
+TEST(DdpFaults, AStoppedRankIsNamedAtTheTimeout) {
   Program program(endless({"--timeout", "10"}));
   ASSERT_TRUE(program.wait_for_output("step 3/")) << program.err();
   const pid_t victim = pid_of_rank(program.out(), 1);
@@ -180,7 +180,7 @@ TEST(SlowDdpFaults, AStoppedRankIsNamedAtTheTimeout) {
   EXPECT_TRUE(is_gone(victim));
 }
 
-TEST(SlowDdpFaults, ARankThatNeverComesIsWaitedForNoLongerThanAsked) {
+TEST(DdpFaults, ARankThatNeverComesIsWaitedForNoLongerThanAsked) {
   const auto ended = run_lockstep(ddp({"--max-steps", "1", "--timeout", "2"}),
                                   {{"RANK", "0"},
                                    {"WORLD_SIZE", "2"},
@@ -192,7 +192,7 @@ TEST(SlowDdpFaults, ARankThatNeverComesIsWaitedForNoLongerThanAsked) {
   EXPECT_PRED2(contains, ended.err, "of rank 1");
 }
 
-TEST(SlowDdpFaults, TwoJobsAtOnceDoNotMeet) {
+TEST(DdpFaults, TwoJobsAtOnceDoNotMeet) {
   Words words = ddp(kSixSteps);
   words.insert(words.end(), {"--devices", "cpu:2"});
   Program first(words);
@@ -202,7 +202,7 @@ TEST(SlowDdpFaults, TwoJobsAtOnceDoNotMeet) {
   EXPECT_EQ(digest_in(first.out()), digest_in(second.out()));
 }
 
-TEST(SlowDdpFaults, AFullDevShmIsNoObstacle) {
+TEST(DdpFaults, AFullDevShmIsNoObstacle) {
   int status = 0;
   const std::string out = output_of(
       "unshare -m sh -c 'mount -t tmpfs -o size=4k tmpfs /dev/shm || exit 77; "
@@ -214,7 +214,7 @@ TEST(SlowDdpFaults, AFullDevShmIsNoObstacle) {
   EXPECT_EQ(digest_in(out), single_digest()) << out;
 }
 
-TEST(SlowDdpFaults, CtrlCEndsAllRanksAfterTheirStep) {
+TEST(DdpFaults, CtrlCEndsAllRanksAfterTheirStep) {
   Program program(ddp({"--devices", "cpu:2", "--max-steps", "1000000"}));
   ASSERT_TRUE(program.wait_for_output("step 3/")) << program.err();
   program.send(SIGINT);
