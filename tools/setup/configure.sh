@@ -15,6 +15,8 @@ else
 fi
 # Where the link leads is part of it: other pins are another torch.
 chosen="$torch $(readlink .venv || true) ${CMAKE_ARGS:-}"
+# A preset that changed is read again.
+chosen="$chosen $(cksum <CMakePresets.json)"
 stamp=$build/configured_with
 if [ -e "$build/build.ninja" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$chosen" ]
 then
