@@ -16,6 +16,7 @@
 #include "lockstep/cli/options.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/report/html.h"
+#include "lockstep/report/step_time.h"
 #include "lockstep/report/svg.h"
 #include "lockstep/report/text.h"
 #include "lockstep/train/options.h"
@@ -122,11 +123,17 @@ void run(const CompareFlags& flags) {
 void add_measurement_options(CLI::App& app, CompareFlags& flags) {
   auto& options = flags.options;
   app.add_option("--strategies", options.strategies,
-                 "single, dp-classic, dp, ddp: what to compare, in this order")
+                 "single, dp-classic, dp, ddp, and ddp-loop, a user's own loop "
+                 "(DistributedDataParallel, torch::optim::SGD): what to "
+                 "compare, in this order")
       ->type_name("A,B")
       ->delimiter(',')
       ->default_str("single,dp-classic,dp")
-      ->check(one_of(train::strategy_names()));
+      ->check(one_of(report::compared_strategies()));
+  app.add_option("--backend", options.backend,
+                 "of ddp and ddp-loop: auto, shm, or gloo as between hosts")
+      ->type_name("NAME")
+      ->check(one_of({"auto", "shm", "gloo"}));
   app.add_flag("--pytorch", options.with_pytorch,
                "also time PyTorch on the same work: single process, DDP over "
                "Gloo and, beside ddp, the same processes never "

@@ -35,7 +35,9 @@ struct StepTimeFlags {
 train::TrainOptions to_options(const StepTimeFlags& flags) {
   train::TrainOptions options;
   options.model = to_model_spec(flags.model);
-  options.strategy = train::parse_strategy(flags.strategy);
+  options.strategy = flags.strategy == report::kOwnLoop
+                         ? train::Strategy::kDistributed
+                         : train::parse_strategy(flags.strategy);
   if (options.strategy == train::Strategy::kDistributed) {
     join_ranks(flags.ranks, flags.devices, options);
   } else {
@@ -69,7 +71,7 @@ void add_step_time(CLI::App& app) {
   add_device_options(*command, flags->devices, "auto");
   add_memory_format_option(*command, flags->memory_format);
   command->add_option("--strategy", flags->strategy, "how to train")
-      ->check(one_of(train::strategy_names()));
+      ->check(one_of(report::compared_strategies()));
   add_rank_options(*command, flags->ranks);
   command->add_option("--batch-size", flags->work.batch_size, "samples")
       ->check(whole_number(1));
@@ -86,13 +88,18 @@ void add_step_time(CLI::App& app) {
     // What started this waits for its line; without it there is no use in
     // going on.
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (flags->strategy == "ddp" && !is_rank()) start_ranks(flags->devices);
+    const bool is_own_loop = flags->strategy == report::kOwnLoop;
+    if ((flags->strategy == "ddp" || is_own_loop) && !is_rank()) {
+      start_ranks(flags->devices);
+    }
     // Before the first tensor, so that all of them are on an account.
     install_accounting_allocator();
     const auto options = to_options(*flags);
-    auto measured = report::measure_steps(
-        options, {.steps = flags->work.steps, .warmup = flags->work.warmup},
-        flags->trace);
+    const report::TimedSteps timed{.steps = flags->work.steps,
+                                   .warmup = flags->work.warmup};
+    auto measured = is_own_loop
+                        ? report::measure_own_loop(options, timed, flags->trace)
+                        : report::measure_steps(options, timed, flags->trace);
     measured.report.command = command_line();
     if (options.world.rank() == 0) {
       fmt::print("{}\n", report::to_json(measured).dump());

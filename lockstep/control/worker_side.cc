@@ -106,7 +106,7 @@ bool is_regroup_wanted() {
 std::optional<RankAssignment> wait_for_next(const std::string& why,
                                             const std::function<bool()>& stop) {
   if (!may_wait()) return std::nullopt;
-  constexpr int kLookEveryMs = 100;
+  constexpr int kLookForGroupEveryMs = 100;
   WorkerSlot& slot = *own_slot();
   const uint32_t attempt = slot.attempt.load();
   slot.reason.fill(0);
@@ -123,7 +123,7 @@ std::optional<RankAssignment> wait_for_next(const std::string& why,
       slot.waits_after.store(0);
       return std::nullopt;
     }
-    shm::futex_wait(slot.attempt, attempt, kLookEveryMs);
+    shm::futex_wait(slot.attempt, attempt, kLookForGroupEveryMs);
   }
   slot.waits_after.store(0);
   enter(Phase::kStart);

@@ -10,6 +10,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/base/suggest.h"
 #include "lockstep/models/model.h"
+#include "lockstep/report/step_time.h"
 #include "lockstep/train/options.h"
 
 namespace lockstep::report {
@@ -46,7 +47,7 @@ void check(const CompareOptions& options) {
   }
   std::set<std::string> seen;
   for (const auto& strategy : options.strategies) {
-    require_known("strategy", strategy, train::strategy_names());
+    require_known("strategy", strategy, compared_strategies());
     if (!seen.insert(strategy).second) {
       throw InvalidArgument(
           "compare",
@@ -55,6 +56,11 @@ void check(const CompareOptions& options) {
     }
   }
   require_known("model", options.work.model, models::names());
+}
+
+/// Whether a process for each device runs it.
+bool has_ranks(const std::string& strategy) {
+  return strategy == "ddp" || strategy == kOwnLoop;
 }
 
 Command step_time_command(const CompareOptions& options,
@@ -74,6 +80,7 @@ Command step_time_command(const CompareOptions& options,
   add("--warmup", work.warmup);
   add("--seed", work.seed);
   add("--shards", options.shards);
+  if (has_ranks(strategy)) add("--backend", options.backend);
   if (!options.trace.empty()) add("--trace", trace_path(options, strategy));
   add("--channels-last", work.channels_last ? "on" : "off");
   command.arguments.insert(command.arguments.end(),
@@ -106,7 +113,7 @@ void add_pytorch(const CompareOptions& options,
   }
   std::vector<std::string> strategies{"single", "ddp"};
   const auto& ours = options.strategies;
-  if (std::find(ours.begin(), ours.end(), "ddp") != ours.end()) {
+  if (std::any_of(ours.begin(), ours.end(), has_ranks)) {
     strategies.emplace_back("ideal");
   }
   for (const std::string& strategy : strategies) {

@@ -16,7 +16,8 @@ struct CompareOptions {
   std::vector<std::string> strategies{"single", "dp-classic", "dp"};
   std::string devices = "auto";  ///< as text, for the processes
   int64_t rounds = 3;
-  int64_t shards = 0;  ///< 0: one per device
+  int64_t shards = 0;            ///< 0: one per device
+  std::string backend = "auto";  ///< of the ranks of ddp and ddp-loop
   bool with_pytorch = false;
   double deadline_s = 600;  ///< of each process
   std::string trace;        ///< folder of a Chrome trace of each; empty: none

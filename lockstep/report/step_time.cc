@@ -1,10 +1,18 @@
 #include "lockstep/report/step_time.h"
 
+#include <ctime>
 #include <numeric>
+#include <unistd.h>
 
 #include "lockstep/base/chunk.h"
 #include "lockstep/base/stopwatch.h"
+#include "lockstep/base/trace.h"
+#include "lockstep/base/version.h"
+#include "lockstep/device/memory.h"
+#include "lockstep/parallel/ddp/distributed_data_parallel.h"
 #include "lockstep/train/chrome_trace.h"
+#include "lockstep/train/memory_format.h"
+#include "lockstep/train/rank_report.h"
 #include "lockstep/train/step_recorder.h"
 #include "lockstep/train/step_runner.h"
 
@@ -36,6 +44,95 @@ data::Batch fixed_batch(const train::TrainOptions& options,
   return batch;
 }
 
+/// Processor time of this thread.
+double thread_seconds() {
+  timespec time{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) +
+         static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
+void set_times(train::RunReport& report, const std::vector<double>& times_s) {
+  report.steps = static_cast<int64_t>(times_s.size());
+  report.step_time_s = train::summarize(times_s);
+  report.total_time_s = std::accumulate(times_s.begin(), times_s.end(), 0.0);
+  report.samples_per_s =
+      static_cast<double>(report.batch_size) / report.step_time_s.median;
+}
+
+/// The time line of a typical step, and the trace of all.
+void add_traces(Measurement& measured, const train::StepRecorder& recorder,
+                const World& world, const std::string& trace) {
+  const auto traces = recorder.gather();
+  measured.time_line = train::typical_step(traces);
+  if (world.rank() == 0 && !trace.empty()) {
+    train::write_chrome_trace(trace, traces);
+  }
+}
+
+/// The loop, with a watch between its phases.
+class OwnLoop {
+ public:
+  OwnLoop(const train::TrainOptions& options, const train::Plan& plan)
+      : options_(options),
+        module_(make(options, plan)),
+        model_(module_, options.world),
+        optimizer_(
+            module_->parameters(),
+            torch::optim::SGDOptions(options.lr).momentum(options.momentum)) {}
+
+  void step(const data::Batch& batch) {
+    const TraceLane lane(options_.world.rank(), "main");
+    const TraceSpan span("step", TraceCategory::kStep);
+    Stopwatch watch;
+    optimizer_.zero_grad();
+    const torch::Tensor logits = model_->forward(batch.inputs);
+    const torch::Tensor loss =
+        torch::nn::functional::cross_entropy(logits, batch.targets);
+    phases_.forward += watch.restart();
+    loss.backward();
+    phases_.backward += watch.restart();
+    optimizer_.step();
+    phases_.update += watch.restart();
+    ++steps_;
+  }
+
+  void restart_accounts() {
+    phases_ = {};
+    steps_ = 0;
+    reset_peak_memory();
+  }
+
+  int64_t parameters() const { return models::count_parameters(*module_); }
+  int64_t parameter_bytes() const {
+    int64_t bytes = 0;
+    for (const auto& parameter : module_->parameters()) {
+      bytes += static_cast<int64_t>(parameter.nbytes());
+    }
+    return bytes;
+  }
+  train::PhaseReport phases() const {
+    const auto steps = static_cast<double>(std::max<int64_t>(steps_, 1));
+    return {.forward = phases_.forward / steps,
+            .backward = phases_.backward / steps,
+            .update = phases_.update / steps};
+  }
+
+ private:
+  static std::shared_ptr<models::Model> make(const train::TrainOptions& options,
+                                             const train::Plan& plan) {
+    torch::manual_seed(options.seed);
+    return train::make_laid_out(options.model, plan.channels_last);
+  }
+
+  train::TrainOptions options_;
+  std::shared_ptr<models::Model> module_;
+  DistributedDataParallel<models::Model> model_;
+  torch::optim::SGD optimizer_;
+  train::PhaseReport phases_;  // sums over the steps
+  int64_t steps_ = 0;
+};
+
 }  // namespace
 
 Measurement measure_steps(const train::TrainOptions& options,
@@ -60,17 +157,71 @@ Measurement measure_steps(const train::TrainOptions& options,
   }
   auto& report = result.report;
   runner.describe(report);
-  report.steps = timed.steps;
-  report.step_time_s = train::summarize(times);
-  report.total_time_s = std::accumulate(times.begin(), times.end(), 0.0);
-  report.samples_per_s =
-      static_cast<double>(options.batch_size) / report.step_time_s.median;
+  set_times(report, times);
   runner.fill(report, report.total_time_s);
-  const auto traces = recorder.gather();
-  result.time_line = train::typical_step(traces);
-  if (options.world.rank() == 0 && !trace.empty()) {
-    train::write_chrome_trace(trace, traces);
+  add_traces(result, recorder, options.world, trace);
+  return result;
+}
+
+std::vector<std::string> compared_strategies() {
+  auto names = train::strategy_names();
+  names.emplace_back(kOwnLoop);
+  return names;
+}
+
+Measurement measure_own_loop(const train::TrainOptions& options,
+                             const TimedSteps& timed,
+                             const std::string& trace) {
+  const auto plan = train::make_plan(options);
+  const World& world = options.world;
+  const Device device = plan.devices.front();
+  // What the main thread of a user's program has, which the launcher bound to
+  // this rank's cores.
+  torch::set_num_threads(static_cast<int>(plan.intra_op_threads));
+  const MemoryScope scope(device);
+  OwnLoop loop(options, plan);
+  const auto batch = fixed_batch(options, plan);
+  for (int64_t step = 0; step < timed.warmup; ++step) loop.step(batch);
+  loop.restart_accounts();
+  const double busy_before_s = thread_seconds();
+  train::StepRecorder recorder(world, plan.devices, kTracedSteps);
+
+  Measurement result;
+  for (int64_t step = 0; step < timed.steps; ++step) {
+    recorder.begin_step();
+    const Stopwatch watch;
+    loop.step(batch);
+    result.step_times_s.push_back(watch.seconds());
   }
+  const double busy_s = thread_seconds() - busy_before_s;
+  train::RunReport& report = result.report;
+  report.lockstep = kVersion;
+  report.strategy = kOwnLoop;
+  report.model = options.model.name;
+  report.parameters = loop.parameters();
+  report.world_size = world.size();
+  report.processes = world.size();
+  report.shards = plan.shards;
+  report.intra_op_threads = plan.intra_op_threads;
+  report.batch_size = options.batch_size;
+  report.split = chunk_sizes(options.batch_size, world.size());
+  set_times(report, result.step_times_s);
+  // A copy on each rank, and a momentum buffer for each.
+  report.parameter_bytes = loop.parameter_bytes() * world.size();
+  report.optimizer_state_bytes = report.parameter_bytes;
+  train::RankReport own{.devices = {}, .phases_s = loop.phases()};
+  own.pid = ::getpid();
+  own.devices.push_back(
+      {.name = device.name(),
+       .samples = batch.inputs.size(0) * timed.steps,
+       .busy_fraction = std::min(busy_s / report.total_time_s, 1.0),
+       .memory_peak_bytes = memory_stats(device).peak_bytes});
+  const auto reports = train::gather_reports(world, own);
+  report.phases_s = train::slowest(reports);
+  for (const auto& rank : reports) {
+    report.devices.push_back(rank.devices.front());
+  }
+  add_traces(result, recorder, world, trace);
   return result;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "lockstep/report/comparison.h"
 #include "lockstep/train/options.h"
@@ -20,5 +21,17 @@ struct TimedSteps {
 /// trace of the last steps to `trace` unless that is empty.
 Measurement measure_steps(const train::TrainOptions& options,
                           const TimedSteps& timed, const std::string& trace);
+
+/// The loop that a user writes, by the name that it has beside the strategies:
+/// DistributedDataParallel around the model, torch::optim::SGD, backward() and
+/// step().
+inline constexpr const char* kOwnLoop = "ddp-loop";
+
+/// As measure_steps(), of that loop. `options` are those of the strategy ddp.
+Measurement measure_own_loop(const train::TrainOptions& options,
+                             const TimedSteps& timed, const std::string& trace);
+
+/// What `compare` knows: the strategies of `train`, and kOwnLoop.
+std::vector<std::string> compared_strategies();
 
 }  // namespace lockstep::report

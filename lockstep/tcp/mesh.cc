@@ -15,7 +15,12 @@
 namespace lockstep::tcp {
 
 using Progress = Connection::Progress;
+
+namespace {
+
 using Clock = std::chrono::steady_clock;
+
+}  // namespace
 
 Mesh::Mesh(int rank, std::vector<Socket> sockets,
            std::vector<std::string> names)

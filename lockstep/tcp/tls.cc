@@ -19,7 +19,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kPiece{500};
+constexpr std::chrono::milliseconds kAskEvery{500};
 
 /// OpenSSL's last error of this thread, whose errors are forgotten.
 std::string last_error() {
@@ -111,7 +111,7 @@ Ssl Tls::shake_hands(int fd, bool is_server, Time deadline,
     const auto left =
         std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
     pollfd polled{.fd = fd, .events = events, .revents = 0};
-    const auto wait = std::clamp(left, std::chrono::milliseconds(0), kPiece);
+    const auto wait = std::clamp(left, std::chrono::milliseconds(0), kAskEvery);
     ::poll(&polled, 1, static_cast<int>(wait.count()));
     if (polled.revents == 0 && (Clock::now() >= deadline || is_over())) {
       fail("nothing in time");

@@ -7,7 +7,7 @@
 #include "lockstep/parallel/data_parallel.h"
 #include "tests/parallel/nets.h"
 
-namespace lockstep {
+namespace lockstep::torch_optim_test {
 namespace {
 
 using testing_nets::bytes_of;
@@ -280,4 +280,4 @@ TEST(TorchOptim, UpdatesNothingWhenTheLossIsNotFinite) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::torch_optim_test

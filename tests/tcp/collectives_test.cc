@@ -8,7 +8,7 @@
 
 #include "tests/tcp/mesh_ranks.h"
 
-namespace lockstep::tcp {
+namespace lockstep::tcp::collectives_test {
 namespace {
 
 using Numbers = std::vector<uint32_t>;
@@ -207,4 +207,4 @@ TEST_P(Collectives, AllToAllMovesSizesThatDifferByPair) {
 INSTANTIATE_TEST_SUITE_P(Tcp, Collectives, testing::Values(2, 3, 4, 5, 8));
 
 }  // namespace
-}  // namespace lockstep::tcp
+}  // namespace lockstep::tcp::collectives_test

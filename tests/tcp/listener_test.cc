@@ -11,7 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/store/socket_address.h"
 
-namespace lockstep::tcp {
+namespace lockstep::tcp::listener_test {
 namespace {
 
 using Sockets = std::vector<Socket>;
@@ -131,4 +131,4 @@ TEST(Listener, RefusesAnnouncementsThatAreNone) {
 }
 
 }  // namespace
-}  // namespace lockstep::tcp
+}  // namespace lockstep::tcp::listener_test

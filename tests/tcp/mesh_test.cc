@@ -7,7 +7,7 @@
 #include "lockstep/tcp/collectives.h"
 #include "tests/tcp/mesh_ranks.h"
 
-namespace lockstep::tcp {
+namespace lockstep::tcp::mesh_test {
 namespace {
 
 using shm::Operation;
@@ -110,4 +110,4 @@ TEST(Mesh, RefusesARootThatIsNoRank) {
 }
 
 }  // namespace
-}  // namespace lockstep::tcp
+}  // namespace lockstep::tcp::mesh_test

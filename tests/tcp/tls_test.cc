@@ -12,7 +12,7 @@
 #include "tests/base/temporary_folder.h"
 #include "tests/tcp/mesh_ranks.h"
 
-namespace lockstep::tcp {
+namespace lockstep::tcp::tls_test {
 namespace {
 
 constexpr const char* kTransport = "GLOO_DEVICE_TRANSPORT";
@@ -117,4 +117,4 @@ TEST(Tls, IsOffUnlessTheEnvironmentAsksForIt) {
 }
 
 }  // namespace
-}  // namespace lockstep::tcp
+}  // namespace lockstep::tcp::tls_test
