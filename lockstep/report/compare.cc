@@ -58,11 +58,6 @@ void check(const CompareOptions& options) {
   require_known("model", options.work.model, models::names());
 }
 
-/// Whether a process for each device runs it.
-bool has_ranks(const std::string& strategy) {
-  return strategy == "ddp" || strategy == kOwnLoop;
-}
-
 Command step_time_command(const CompareOptions& options,
                           const std::string& strategy) {
   const Work& work = options.work;

@@ -52,6 +52,10 @@ std::string ComparedRun::label() const {
   return copy > 1 ? fmt::format("{} #{}", name, copy) : name;
 }
 
+bool has_ranks(const std::string& strategy) {
+  return strategy == "ddp" || strategy == kOwnLoop;
+}
+
 double total(const train::PhaseReport& phases) {
   double sum = 0;
   for (const Phase& phase : kPhases) sum += phases.*phase.seconds;

@@ -14,6 +14,14 @@
 
 namespace lockstep::report {
 
+/// The loop that a user writes, by the name that it has beside the strategies:
+/// DistributedDataParallel around the model, torch::optim::SGD, backward() and
+/// step().
+inline constexpr const char* kOwnLoop = "ddp-loop";
+
+/// Whether a process for each device runs what has this name.
+bool has_ranks(const std::string& strategy);
+
 inline constexpr const char* kLockstep = "lockstep";
 inline constexpr const char* kPyTorch = "pytorch";
 

@@ -21,7 +21,8 @@ std::string bytes(int64_t count) {
 // Of the devices of ranks, which may have one name on two hosts, the rank too.
 std::string name_of(const train::RunReport& report, size_t device) {
   const std::string& name = report.devices[device].name;
-  return report.processes > 1 ? fmt::format("rank {}  {}", device, name) : name;
+  return has_ranks(report.strategy) ? fmt::format("rank {}  {}", device, name)
+                                    : name;
 }
 
 std::string plural(int64_t count, const std::string& word) {

@@ -22,12 +22,7 @@ struct TimedSteps {
 Measurement measure_steps(const train::TrainOptions& options,
                           const TimedSteps& timed, const std::string& trace);
 
-/// The loop that a user writes, by the name that it has beside the strategies:
-/// DistributedDataParallel around the model, torch::optim::SGD, backward() and
-/// step().
-inline constexpr const char* kOwnLoop = "ddp-loop";
-
-/// As measure_steps(), of that loop. `options` are those of the strategy ddp.
+/// As measure_steps(), of kOwnLoop. `options` are those of the strategy ddp.
 Measurement measure_own_loop(const train::TrainOptions& options,
                              const TimedSteps& timed, const std::string& trace);
 

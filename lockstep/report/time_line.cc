@@ -165,7 +165,7 @@ TimeLine time_line_of(const ComparedRun& run) {
 std::vector<TimeLine> time_lines(const Comparison& comparison) {
   std::vector<TimeLine> lines;
   for (const auto& run : comparison.runs) {
-    if (run.report.processes == 1) continue;
+    if (!has_ranks(run.report.strategy)) continue;
     TimeLine line = time_line_of(run);
     if (!line.rows.empty()) lines.push_back(std::move(line));
   }
