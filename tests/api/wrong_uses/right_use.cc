@@ -22,7 +22,8 @@ void train(const torch::Tensor& x, const lockstep::World& world) {
   };
   const lockstep::DataParallel model(net, lockstep::devices("cpu:2"));
   const auto sgd = lockstep::optim::sgd(model->parameters(), {.lr = 0.1});
-  model->train_step(x, x, loss, *sgd, 1.0);
+  model->train_step(x, x, loss, *sgd,
+                    lockstep::TrainStepOptions().clip_grad_norm(1));
   const lockstep::DistributedDataParallel ranked(net, world);
   const auto no_sync = ranked->no_sync();
   ranked->forward(x).sum().backward();
