@@ -146,8 +146,6 @@ void OverlappedSum::finish(const std::vector<OwnedGradient>& gradients) {
     send_full_buckets();
   }
   earlier_ = nullptr;
-  const TraceSpan span("wait", TraceCategory::kWait);
-  wait();
 }
 
 void OverlappedSum::wait() {
@@ -155,11 +153,12 @@ void OverlappedSum::wait() {
 }
 
 void OverlappedSum::abandon() noexcept {
-  if (!has_begun()) return;
-  earlier_ = nullptr;
   try {
-    for (Bucket& bucket : buckets_) bucket.missing = 0;
-    send_full_buckets();
+    if (has_begun()) {
+      earlier_ = nullptr;
+      for (Bucket& bucket : buckets_) bucket.missing = 0;
+      send_full_buckets();
+    }
     wait();
   } catch (const std::exception&) {
     // The step has an error already, and the next one will find this.

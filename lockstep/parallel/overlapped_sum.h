@@ -46,16 +46,19 @@ class OverlappedSum {
   bool has_begun() const { return earlier_ != nullptr; }
   /// In that backward: parameter `p` has this gradient of the last shard.
   void add(size_t p, const torch::Tensor& gradient);
-  /// After it: `gradients` of the last shard, one for each parameter. Sums
-  /// those that add() did not see, and waits. Throws CommError.
+  /// After it: `gradients` of the last shard, one for each parameter. Sends
+  /// those that add() did not see.
   void finish(const std::vector<OwnedGradient>& gradients);
-  /// If the step fails before finish(): takes part in all sums, so that the
+  /// Until all is summed. Throws CommError. Not in a replica's thread, where an
+  /// exception counts as the replica's.
+  void wait();
+  /// If the step fails before wait(): takes part in all sums, so that the
   /// ranks stay in step with each other.
   void abandon() noexcept;
 
-  /// After finish(): whether what this rank contributed is its gradients.
+  /// After wait(): whether what this rank contributed is its gradients.
   bool is_right() const { return is_right_; }
-  /// After finish(): the sum for parameter `p`, until the next begin().
+  /// After wait(): the sum for parameter `p`, until the next begin().
   OwnedGradient sum(size_t p) const;
 
  private:
@@ -69,7 +72,6 @@ class OverlappedSum {
   /// Puts this rank's sum for `p` into its bucket. Undefined: none.
   void fill(size_t p, const torch::Tensor& gradient);
   void send_full_buckets();
-  void wait();
 
   World world_;
   std::vector<Bucket> buckets_;

@@ -158,6 +158,10 @@ StepResult ReplicaGroup::train_step(const std::vector<IValue>& inputs,
     others[part] = std::move(result.others);
     worker_phases_[worker].backward_s += phase.seconds();
   });
+  if (overlapped) {
+    const TraceSpan span("wait", TraceCategory::kWait);
+    overlapped->wait();
+  }
   collect_phases();
   phases_.scatter_s = scatter_s;
   finish_buffers(chunks);
