@@ -7,7 +7,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/first_line.h"
-#include "lockstep/parallel/scatter_gather.h"
+#include "lockstep/parallel/module/scatter_gather.h"
 
 namespace lockstep {
 namespace {

@@ -9,9 +9,9 @@
 #include <torch/script.h>
 #include <torch/torch.h>
 
-#include "lockstep/parallel/data_parallel_options.h"
-#include "lockstep/parallel/invoke.h"
-#include "lockstep/parallel/replica_group.h"
+#include "lockstep/parallel/module/invoke.h"
+#include "lockstep/parallel/replicas/data_parallel_options.h"
+#include "lockstep/parallel/replicas/replica_group.h"
 
 namespace lockstep {
 

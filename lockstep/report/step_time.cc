@@ -9,7 +9,7 @@
 #include "lockstep/base/trace.h"
 #include "lockstep/base/version.h"
 #include "lockstep/device/memory.h"
-#include "lockstep/parallel/ddp/distributed_data_parallel.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/train/chrome_trace.h"
 #include "lockstep/train/memory_format.h"
 #include "lockstep/train/rank_report.h"

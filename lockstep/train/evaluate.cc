@@ -4,7 +4,7 @@
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/control/worker_side.h"
 #include "lockstep/device/memory.h"
-#include "lockstep/parallel/scatter_gather.h"
+#include "lockstep/parallel/module/scatter_gather.h"
 #include "lockstep/train/memory_format.h"
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/run_settings.h"

@@ -17,9 +17,9 @@
 #include "lockstep/control/worker_side.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/models/finite.h"
-#include "lockstep/parallel/packed_tensors.h"
-#include "lockstep/parallel/rank_exchange.h"
-#include "lockstep/parallel/scatter_gather.h"
+#include "lockstep/parallel/exchange/packed_tensors.h"
+#include "lockstep/parallel/exchange/rank_exchange.h"
+#include "lockstep/parallel/module/scatter_gather.h"
 #include "lockstep/train/memory_format.h"
 #include "lockstep/train/metrics.h"
 

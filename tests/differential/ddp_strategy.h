@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "lockstep/parallel/ddp/distributed_data_parallel.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
 #include "tests/differential/strategy.h"
 
 namespace lockstep::differential {

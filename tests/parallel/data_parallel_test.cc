@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/log.h"
-#include "lockstep/parallel/parallel_apply.h"
+#include "lockstep/parallel/replicas/parallel_apply.h"
 #include "tests/parallel/nets.h"
 
 namespace lockstep {

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/parallel/data_parallel.h"
-#include "lockstep/parallel/parallel_apply.h"
+#include "lockstep/parallel/replicas/parallel_apply.h"
 #include "tests/parallel/nets.h"
 
 namespace lockstep {

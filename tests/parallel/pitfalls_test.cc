@@ -4,9 +4,9 @@
 
 #include "lockstep/base/log.h"
 #include "lockstep/device/memory.h"
-#include "lockstep/parallel/balance.h"
 #include "lockstep/parallel/data_parallel.h"
-#include "lockstep/parallel/scatter_gather.h"
+#include "lockstep/parallel/module/scatter_gather.h"
+#include "lockstep/parallel/replicas/balance.h"
 #include "tests/parallel/nets.h"
 
 namespace lockstep::pitfalls_test {

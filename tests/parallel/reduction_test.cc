@@ -1,4 +1,4 @@
-#include "lockstep/parallel/reduction.h"
+#include "lockstep/parallel/reduction/reduction.h"
 
 #include <bit>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "lockstep/parallel/scatter_gather.h"
+#include "lockstep/parallel/module/scatter_gather.h"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 
 #include "lockstep/base/log.h"
 #include "lockstep/parallel/data_parallel.h"
-#include "lockstep/parallel/parallel_apply.h"
+#include "lockstep/parallel/replicas/parallel_apply.h"
 #include "tests/parallel/nets.h"
 
 namespace lockstep {

@@ -5,7 +5,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/data_parallel.h"
-#include "lockstep/parallel/scatter_gather.h"
+#include "lockstep/parallel/module/scatter_gather.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/parallel/nets.h"
 

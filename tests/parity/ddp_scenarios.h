@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/parallel/ddp/distributed_data_parallel.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
 #include "tests/parity/ddp_nets.h"
 
 // The scenarios of pytorch_ddp.py, with the same names.

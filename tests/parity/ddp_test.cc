@@ -13,7 +13,7 @@
 #include <torch/torch.h>
 
 #include "lockstep/checkpoint/state_dict.h"
-#include "lockstep/parallel/ddp/distributed_data_parallel.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/checkpoint/python.h"
 #include "tests/parallel/ddp/ranks.h"

@@ -11,7 +11,8 @@ FOLDERS = ("lockstep", "tests", "bench", "examples")
 # another one that has no line of its own belongs to that one.
 LAYERS = (
     "base", "store", "shm", "tcp", "control", "device", "comm", "models", "data",
-    "optim", "parallel", "checkpoint", "train",
+    "optim", "parallel/reduction", "parallel/module", "parallel/exchange",
+    "parallel/replicas", "parallel/ddp", "parallel", "checkpoint", "train",
     "launch/options", "launch/output", "launch/failure", "launch/rendezvous",
     "launch/workers", "launch/agent", "launch",
     "inspect", "report", "cli",

@@ -10,7 +10,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/parallel/verify_ranks.h"
+#include "lockstep/parallel/exchange/verify_ranks.h"
 
 namespace lockstep::ddp {
 

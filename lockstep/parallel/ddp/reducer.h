@@ -16,12 +16,12 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/work_queue.h"
 #include "lockstep/comm/world.h"
-#include "lockstep/parallel/ddp/buckets.h"
-#include "lockstep/parallel/ddp/comm_stream.h"
 #include "lockstep/parallel/ddp/options.h"
 #include "lockstep/parallel/ddp/parameter_changes.h"
-#include "lockstep/parallel/module_handle.h"
-#include "lockstep/parallel/packed_tensors.h"
+#include "lockstep/parallel/exchange/buckets.h"
+#include "lockstep/parallel/exchange/comm_stream.h"
+#include "lockstep/parallel/exchange/packed_tensors.h"
+#include "lockstep/parallel/module/module_handle.h"
 
 namespace lockstep::ddp {
 

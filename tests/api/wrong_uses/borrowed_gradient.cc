@@ -1,6 +1,6 @@
 // A tensor that others may hold, in place of a gradient that is owned.
 // expects: (conversion|convert).*OwnedGradient
-#include "lockstep/parallel/owned_gradient.h"
+#include "lockstep/parallel/reduction/owned_gradient.h"
 
 int main() {
   const lockstep::OwnedGradient gradient = torch::ones({2});

@@ -1,6 +1,6 @@
 // Two owners of a gradient's memory.
 // expects: (deleted|delete).*OwnedGradient|OwnedGradient.*(deleted|delete)
-#include "lockstep/parallel/owned_gradient.h"
+#include "lockstep/parallel/reduction/owned_gradient.h"
 
 int main() {
   const lockstep::OwnedGradient gradient;

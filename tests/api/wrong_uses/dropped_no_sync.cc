@@ -1,6 +1,6 @@
 // A no_sync() that ends before the backward that it is meant for.
 // expects: (nodiscard|unused-result)
-#include "lockstep/parallel/ddp/distributed_data_parallel.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
 
 void accumulate(lockstep::DistributedDataParallel<torch::nn::LinearImpl>& model,
                 const torch::Tensor& x) {

@@ -1,6 +1,6 @@
 // DistributedDataParallel without the ranks that it is for.
 // expects: (no viable constructor|class template argument deduction failed)
-#include "lockstep/parallel/ddp/distributed_data_parallel.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
 
 int main() {
   const torch::nn::Linear net(2, 2);

@@ -1,8 +1,8 @@
 // What the others do wrong, done right: this one compiles.
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/data_parallel.h"
-#include "lockstep/parallel/ddp/distributed_data_parallel.h"
-#include "lockstep/parallel/owned_gradient.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/reduction/owned_gradient.h"
 
 void fail() {
   throw lockstep::DataError(

@@ -1,4 +1,4 @@
-#include "lockstep/parallel/ddp/buckets.h"
+#include "lockstep/parallel/exchange/buckets.h"
 
 #include <gtest/gtest.h>
 

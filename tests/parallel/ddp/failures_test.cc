@@ -4,7 +4,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/stopwatch.h"
-#include "lockstep/parallel/ddp/distributed_data_parallel.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/parallel/ddp/ranks.h"
 

@@ -2,7 +2,7 @@
 #include <torch/torch.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/parallel/ddp/distributed_data_parallel.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/parallel/ddp/ranks.h"
 #include "tests/parallel/nets.h"

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "lockstep/parallel/ddp/distributed_data_parallel.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/comm/rank_tasks.h"
 #include "tests/parallel/ddp/ranks.h"

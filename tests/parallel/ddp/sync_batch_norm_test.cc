@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/parallel/ddp/distributed_data_parallel.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
 #include "tests/parallel/ddp/ranks.h"
 
 namespace lockstep {

@@ -1,0 +1,281 @@
+#include "lockstep/parallel/exchange/message_exchange.h"
+
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "lockstep/base/round_up.h"
+#include "lockstep/base/trace.h"
+#include "lockstep/parallel/exchange/packed_tensors.h"
+
+namespace lockstep {
+
+using torch::Tensor;
+
+namespace {
+
+constexpr int64_t kLine = 64;
+
+std::byte* data_of(const Tensor& tensor) {
+  return static_cast<std::byte*>(tensor.mutable_data_ptr());
+}
+
+}  // namespace
+
+MessageExchange::MessageExchange(const World& world, const ModuleHandle& module,
+                                 std::vector<Tensor> parameters, int64_t shards,
+                                 int64_t most_partials, int64_t workers)
+    : world_(world),
+      buffers_(module.buffers),
+      parameters_(std::move(parameters)),
+      shards_(shards),
+      most_partials_(most_partials),
+      blocks_(optim::cut_into_blocks(parameters_)) {
+  at_.push_back(0);
+  for (const Tensor& parameter : parameters_) {
+    const auto bytes = static_cast<int64_t>(parameter.nbytes());
+    at_.push_back(at_.back() + round_up(bytes, kLine));
+  }
+  if (OverlappedSum::can_sum(parameters_, shards_, world_.size(), workers)) {
+    overlapped_ = std::make_unique<OverlappedSum>(world_, parameters_);
+  }
+  broadcast(world_, module.parameters, 0);
+  broadcast(world_, buffers_, 0);
+}
+
+OverlappedSum* MessageExchange::overlapped_sum(int64_t chunks) {
+  // Of a small batch some ranks have no shard.
+  was_overlapped_ = overlapped_ && chunks == shards_;
+  return was_overlapped_ ? overlapped_.get() : nullptr;
+}
+
+// The heads are small and of one size: samples, number of partial sums, their
+// shards, their flags, the losses, whether the step needs `.grad`, and whether
+// what overlapped_ sent was wrong, all as doubles.
+MessageExchange::Heads MessageExchange::exchange_heads(
+    const std::vector<PartialSum>& own, StepTotals& totals) {
+  const auto parameters = static_cast<int64_t>(parameters_.size());
+  const int64_t per_partial = 2 + parameters;
+  Tensor mine = torch::zeros({4 + most_partials_ * per_partial + shards_},
+                             torch::kDouble);
+  auto* out = mine.data_ptr<double>();
+  out[0] = static_cast<double>(totals.samples);
+  out[1] = static_cast<double>(own.size());
+  for (size_t p = 0; p < own.size(); ++p) {
+    double* head = out + 2 + static_cast<int64_t>(p) * per_partial;
+    head[0] = static_cast<double>(own[p].first);
+    head[1] = static_cast<double>(own[p].last);
+    for (int64_t i = 0; i < parameters; ++i) {
+      head[2 + i] = own[p].gradients[static_cast<size_t>(i)].defined() ? 1 : 0;
+    }
+  }
+  double* losses = out + 2 + most_partials_ * per_partial;
+  std::copy(totals.losses.begin(), totals.losses.end(), losses);
+  losses[shards_] = totals.needs_grad ? 1 : 0;
+  losses[shards_ + 1] = was_overlapped_ && overlapped_->is_right() ? 0 : 1;
+
+  Heads heads{.of_rank = {}, .is_summed = was_overlapped_};
+  for (const Tensor& from_rank : world_.all_gather(mine)) {
+    const auto* in = from_rank.const_data_ptr<double>();
+    check_samples(world_.rank(), totals.samples,
+                  static_cast<int>(heads.of_rank.size()),
+                  static_cast<int64_t>(in[0]));
+    heads.of_rank.emplace_back();
+    const double* flags = in + 2 + most_partials_ * per_partial + shards_;
+    totals.needs_grad = totals.needs_grad || flags[0] != 0;
+    heads.is_summed = heads.is_summed && flags[1] == 0;
+    for (int64_t p = 0; p < static_cast<int64_t>(in[1]); ++p) {
+      const double* head = in + 2 + p * per_partial;
+      Head partial{.first = static_cast<int64_t>(head[0]),
+                   .last = static_cast<int64_t>(head[1]),
+                   .has_gradient = {}};
+      for (int64_t i = 0; i < parameters; ++i) {
+        partial.has_gradient.push_back(head[2 + i] != 0);
+      }
+      for (int64_t s = partial.first; s < partial.last; ++s) {
+        totals.losses[static_cast<size_t>(s)] =
+            in[2 + most_partials_ * per_partial + s];
+      }
+      heads.of_rank.back().push_back(std::move(partial));
+    }
+  }
+  return heads;
+}
+
+ShardRange MessageExchange::bytes_of_rank(int rank) const {
+  const auto count = static_cast<int64_t>(blocks_.size());
+  const ShardRange own = shards_of_worker(rank, world_.size(), count);
+  const auto begin = [&](int64_t b) {
+    if (b == count) return at_.back();
+    const optim::Block& block = blocks_[static_cast<size_t>(b)];
+    const auto tensor = static_cast<size_t>(block.tensor);
+    return at_[tensor] + block.offset * static_cast<int64_t>(
+                                            parameters_[tensor].element_size());
+  };
+  return {begin(own.first), begin(own.last)};
+}
+
+Tensor MessageExchange::flatten(const PartialSum& partial) const {
+  Tensor flat = torch::empty({at_.back()}, torch::kUInt8);
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters_[i].numel() == 0) continue;
+    const Tensor& gradient = partial.gradients[i].tensor();
+    std::byte* at = data_of(flat) + at_[i];
+    if (gradient.defined()) {
+      std::memcpy(at, gradient.const_data_ptr(), gradient.nbytes());
+    } else {
+      std::memset(at, 0, static_cast<size_t>(at_[i + 1] - at_[i]));
+    }
+  }
+  return flat;
+}
+
+std::vector<Tensor> MessageExchange::scatter_partials(
+    const std::vector<PartialSum>& own, const Heads& heads) {
+  std::vector<Tensor> flats;
+  for (const PartialSum& partial : own) flats.push_back(flatten(partial));
+  const ShardRange mine = bytes_of_rank(world_.rank());
+  std::vector<Tensor> inputs, outputs;
+  for (int rank = 0; rank < world_.size(); ++rank) {
+    const ShardRange theirs = bytes_of_rank(rank);
+    std::vector<Tensor> parts;
+    for (const Tensor& flat : flats) {
+      parts.push_back(flat.narrow(0, theirs.first, theirs.last - theirs.first));
+    }
+    inputs.push_back(parts.empty() ? torch::empty({0}, torch::kUInt8)
+                                   : torch::stack(parts));
+    outputs.push_back(torch::empty(
+        {static_cast<int64_t>(heads.of_rank[static_cast<size_t>(rank)].size()),
+         mine.last - mine.first},
+        torch::kUInt8));
+  }
+  flats.clear();
+  world_.all_to_all(outputs, inputs);
+  return outputs;
+}
+
+Tensor MessageExchange::sum(const std::vector<Tensor>& partials,
+                            const Heads& heads, int64_t chunks) const {
+  const ShardRange bytes = bytes_of_rank(world_.rank());
+  const ShardRange own = shards_of_worker(world_.rank(), world_.size(),
+                                          static_cast<int64_t>(blocks_.size()));
+  // Each block of this rank is a tensor of its own to Reduction.
+  std::vector<Tensor> layout;
+  std::vector<PartialSum> all;
+  for (size_t rank = 0; rank < heads.of_rank.size(); ++rank) {
+    for (size_t p = 0; p < heads.of_rank[rank].size(); ++p) {
+      const Head& head = heads.of_rank[rank][p];
+      PartialSum partial{
+          .first = head.first, .last = head.last, .gradients = {}};
+      const Tensor memory = partials[rank].select(0, static_cast<int64_t>(p));
+      for (int64_t b = own.first; b < own.last; ++b) {
+        const optim::Block& block = blocks_[static_cast<size_t>(b)];
+        const auto tensor = static_cast<size_t>(block.tensor);
+        const Tensor& parameter = parameters_[tensor];
+        const int64_t at =
+            at_[tensor] - bytes.first +
+            block.offset * static_cast<int64_t>(parameter.element_size());
+        partial.gradients.emplace_back();
+        if (head.has_gradient[tensor]) {
+          partial.gradients.back() = OwnedGradient::in(torch::from_blob(
+              data_of(memory) + at, {block.length},
+              torch::TensorOptions().dtype(parameter.scalar_type())));
+        }
+        if (all.empty()) {
+          layout.push_back(torch::empty(
+              {block.length},
+              torch::TensorOptions().dtype(parameter.scalar_type())));
+        }
+      }
+      all.push_back(std::move(partial));
+    }
+  }
+  Tensor result = torch::zeros({bytes.last - bytes.first}, torch::kUInt8);
+  if (all.empty()) return result;
+  Reduction reduction(std::move(all), chunks, layout);
+  Tensor scratch = torch::empty({optim::kBlockElements});
+  for (size_t i = 0; i < layout.size(); ++i) {
+    const Tensor block = reduction.block({.tensor = static_cast<int64_t>(i),
+                                          .offset = 0,
+                                          .length = layout[i].numel()},
+                                         scratch);
+    if (!block.defined()) continue;
+    const optim::Block& where = blocks_[static_cast<size_t>(own.first) + i];
+    const auto tensor = static_cast<size_t>(where.tensor);
+    std::memcpy(data_of(result) + at_[tensor] - bytes.first +
+                    where.offset * static_cast<int64_t>(
+                                       parameters_[tensor].element_size()),
+                block.const_data_ptr(), block.nbytes());
+  }
+  return result;
+}
+
+Reduction MessageExchange::reduce(std::vector<PartialSum> own, int64_t chunks,
+                                  StepTotals& totals) {
+  torch::NoGradGuard no_grad;
+  // The first that needs all ranks: whoever is early waits here.
+  std::optional<TraceSpan> span(std::in_place, "wait", TraceCategory::kWait);
+  const Heads heads = exchange_heads(own, totals);
+  if (heads.is_summed) {
+    own.clear();
+    std::vector<PartialSum> sums;
+    sums.push_back(overlapped(heads, chunks));
+    return Reduction(std::move(sums), chunks, parameters_);
+  }
+  // A module whose gradients change after they came will do so again.
+  if (was_overlapped_) overlapped_.reset();
+  span.emplace("scatter gradients", TraceCategory::kCommunication);
+  const auto partials = scatter_partials(own, heads);
+  own.clear();
+  span.emplace("sum", TraceCategory::kCommunication);
+  const Tensor mine = sum(partials, heads, chunks);
+  span.emplace("gather sums", TraceCategory::kCommunication);
+  Tensor flat = torch::empty({at_.back()}, torch::kUInt8);
+  std::vector<Tensor> outputs;
+  for (int rank = 0; rank < world_.size(); ++rank) {
+    const ShardRange bytes = bytes_of_rank(rank);
+    outputs.push_back(flat.narrow(0, bytes.first, bytes.last - bytes.first));
+  }
+  world_.all_to_all(
+      outputs, std::vector<Tensor>(static_cast<size_t>(world_.size()), mine));
+  PartialSum sums{.first = 0, .last = chunks, .gradients = {}};
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const Tensor& parameter = parameters_[i];
+    sums.gradients.emplace_back();
+    if (!has_gradient(heads, i)) continue;
+    sums.gradients.back() = OwnedGradient::in(torch::from_blob(
+        data_of(flat) + at_[i], parameter.sizes(), parameter.strides(),
+        [keep = flat](void*) {},
+        torch::TensorOptions().dtype(parameter.scalar_type())));
+  }
+  std::vector<PartialSum> one;
+  one.push_back(std::move(sums));
+  return Reduction(std::move(one), chunks, parameters_);
+}
+
+bool MessageExchange::has_gradient(const Heads& heads, size_t p) const {
+  for (const auto& of_rank : heads.of_rank) {
+    for (const Head& head : of_rank) {
+      if (head.has_gradient[p]) return true;
+    }
+  }
+  return false;
+}
+
+PartialSum MessageExchange::overlapped(const Heads& heads,
+                                       int64_t chunks) const {
+  PartialSum sums{.first = 0, .last = chunks, .gradients = {}};
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    sums.gradients.push_back(has_gradient(heads, p) ? overlapped_->sum(p)
+                                                    : OwnedGradient());
+  }
+  return sums;
+}
+
+void MessageExchange::end_step() { broadcast(world_, buffers_, 0); }
+
+Tensor MessageExchange::make_state(const Tensor& parameter) {
+  return torch::zeros_like(parameter.detach());
+}
+
+}  // namespace lockstep

@@ -1,0 +1,62 @@
+#include "lockstep/parallel/exchange/rank_exchange.h"
+
+#include <algorithm>
+#include <bit>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/parallel/exchange/message_exchange.h"
+#include "lockstep/parallel/exchange/shared_exchange.h"
+#include "lockstep/parallel/exchange/verify_ranks.h"
+
+namespace lockstep {
+
+void meet(const World& world) {
+  const TraceSpan span("wait", TraceCategory::kWait);
+  world.barrier();
+}
+
+void check_samples(int rank, int64_t samples, int other, int64_t theirs) {
+  if (theirs == samples) return;
+  throw InvalidArgument(
+      "ddp",
+      {.code = ErrorCode::kSamplesDiffer,
+       .what = fmt::format("ranks {} and {} count other samples for one step",
+                           rank, other),
+       .expected = fmt::format("{}", samples),
+       .got = fmt::format("{}", theirs),
+       .fix = "give every rank as many, or pass the batch's total"});
+}
+
+namespace {
+
+/// Partial sums that the workers of a rank have at most: one for each shard;
+/// of many shards, left and right of the highest node of the tree one for each
+/// of its levels.
+int64_t most_partials_of(int64_t shards, int64_t ranks, int64_t workers) {
+  const int64_t all = ranks * workers;
+  const int64_t shards_of_one = (shards + all - 1) / all;
+  const int64_t nodes = 2 * std::bit_width(static_cast<uint64_t>(shards));
+  return workers * std::min(shards_of_one, nodes);
+}
+
+}  // namespace
+
+std::unique_ptr<RankExchange> make_rank_exchange(
+    const World& world, const ModuleHandle& module,
+    const std::vector<torch::Tensor>& parameters, int64_t shards,
+    const std::vector<Device>& devices) {
+  verify_ranks(world, module);
+  const int64_t most_partials = most_partials_of(
+      shards, world.size(), static_cast<int64_t>(devices.size()));
+  if (world.can_share_memory()) {
+    return std::make_unique<SharedExchange>(world, module, parameters, shards,
+                                            devices, most_partials);
+  }
+  return std::make_unique<MessageExchange>(
+      world, module, parameters, shards, most_partials,
+      static_cast<int64_t>(devices.size()));
+}
+
+}  // namespace lockstep

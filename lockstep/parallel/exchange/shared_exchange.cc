@@ -1,0 +1,314 @@
+#include "lockstep/parallel/exchange/shared_exchange.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/round_up.h"
+#include "lockstep/comm/shared_tensor.h"
+#include "lockstep/optim/blocks.h"
+
+namespace lockstep {
+
+using torch::Tensor;
+
+namespace {
+
+constexpr size_t kTableAlignment = 64;
+
+// To whole lines.
+size_t lines(size_t bytes) { return round_up(bytes, kTableAlignment); }
+
+size_t bytes_of(const Tensor& tensor) { return lines(tensor.nbytes()); }
+
+std::string name_of(const Tensor& parameter, const ModuleHandle& module) {
+  for (const auto& [name, tensor] : module.parameters) {
+    if (tensor.is_same(parameter)) return name;
+  }
+  return {};
+}
+
+}  // namespace
+
+SharedExchange::SharedExchange(const World& world, const ModuleHandle& module,
+                               std::vector<Tensor> parameters, int64_t shards,
+                               const std::vector<Device>& devices,
+                               int64_t most_partials)
+    : world_(world),
+      buffers_(module.buffers),
+      parameters_(std::move(parameters)),
+      shards_(shards),
+      most_partials_(static_cast<size_t>(most_partials)),
+      most_values_(optim::cut_into_blocks(parameters_).size()) {
+  torch::NoGradGuard no_grad;
+  size_t parameter_bytes = 0;
+  size_t buffer_bytes = 0;
+  for (const Tensor& parameter : parameters_) {
+    parameter_bytes += bytes_of(parameter);
+  }
+  for (const auto& [name, buffer] : buffers_) buffer_bytes += bytes_of(buffer);
+  // Parameters, and as much state as an optimizer has; what nobody touches
+  // takes no memory.
+  common_ = world_.shared_memory(
+      world_.rank() == 0 ? buffer_bytes + 4 * parameter_bytes : 0);
+  for (Tensor& parameter : parameters_) {
+    unshare(parameter);  // of a former group of ranks
+    shared_parameters_.push_back(take_like(parameter));
+    if (world_.rank() == 0) shared_parameters_.back().copy_(parameter);
+    names_.push_back(name_of(parameter, module));
+  }
+  for (const auto& [name, buffer] : buffers_) {
+    kept_buffers_.push_back(take_like(buffer));
+  }
+
+  const size_t count = parameters_.size();
+  copies_at_ = lines(sizeof(Table)) +
+               lines(static_cast<size_t>(shards_) * sizeof(double)) +
+               lines(most_partials_ * count * sizeof(int64_t)) +
+               lines(most_partials_ * sizeof(Table::Range)) +
+               lines(most_values_ * sizeof(double));
+  copy_at_.push_back(0);
+  size_t donated_bytes = 0;
+  for (const Tensor& parameter : parameters_) {
+    copy_at_.push_back(copy_at_.back() + bytes_of(parameter));
+    donated_bytes += static_cast<size_t>(
+        DonatedMemory::bytes_for(static_cast<int64_t>(parameter.nbytes())));
+  }
+  donated_at_ = copies_at_ + most_partials_ * parameter_bytes;
+  is_copied_.resize(most_partials_ * count);
+  seen_.assign(static_cast<size_t>(world_.size()),
+               std::vector<Seen>(most_partials_ * count));
+  memory_ = world_.shared_memory(donated_at_ + donated_bytes * devices.size() *
+                                                   most_partials_);
+  donate(devices);
+  end_step();
+  for (size_t p = 0; p < count && world_.rank() != 0; ++p) {
+    parameters_[p].copy_(shared_parameters_[p]);
+  }
+}
+
+void SharedExchange::donate(const std::vector<Device>& devices) {
+  std::vector<int64_t> sizes;
+  size_t bytes = 0;
+  for (size_t partial = 0; partial < most_partials_; ++partial) {
+    for (const Tensor& parameter : parameters_) {
+      sizes.push_back(static_cast<int64_t>(parameter.nbytes()));
+      bytes += static_cast<size_t>(DonatedMemory::bytes_for(sizes.back()));
+    }
+  }
+  std::span<std::byte> rest = memory_.of(world_.rank()).subspan(donated_at_);
+  for (const Device& device : devices) {
+    donated_.emplace_back(device, rest.first(bytes), sizes,
+                          memory_.owner_of(world_.rank()));
+    rest = rest.subspan(bytes);
+  }
+}
+
+Tensor SharedExchange::take_like(const Tensor& tensor) {
+  const size_t bytes = bytes_of(tensor);
+  const size_t size = common_.of(0).size();
+  if (taken_ + bytes > size) {
+    // Of another optimizer than the first. All ranks come here at once.
+    common_ =
+        world_.shared_memory(world_.rank() == 0 ? std::max(size, bytes) : 0);
+    taken_ = 0;
+  }
+  const Tensor taken = shared_tensor(common_, 0, taken_, tensor);
+  taken_ += bytes;
+  return taken;
+}
+
+SharedExchange::Table& SharedExchange::table(int rank) const {
+  return *reinterpret_cast<Table*>(memory_.of(rank).data());
+}
+
+std::span<double> SharedExchange::losses(int rank) const {
+  std::byte* at = memory_.of(rank).data() + lines(sizeof(Table));
+  return {reinterpret_cast<double*>(at), static_cast<size_t>(shards_)};
+}
+
+std::span<int64_t> SharedExchange::places(int rank, size_t partial) const {
+  const size_t count = parameters_.size();
+  std::byte* at = reinterpret_cast<std::byte*>(losses(rank).data()) +
+                  lines(losses(rank).size_bytes());
+  return {reinterpret_cast<int64_t*>(at) + partial * count, count};
+}
+
+std::span<double> SharedExchange::values(int rank) const {
+  std::byte* at = memory_.of(rank).data() + copies_at_ -
+                  lines(most_values_ * sizeof(double));
+  return {reinterpret_cast<double*>(at), most_values_};
+}
+
+std::span<SharedExchange::Table::Range> SharedExchange::ranges(int rank) const {
+  std::byte* at = reinterpret_cast<std::byte*>(values(rank).data()) -
+                  lines(most_partials_ * sizeof(Table::Range));
+  return {reinterpret_cast<Table::Range*>(at), most_partials_};
+}
+
+SharedExchange::BufferSeal SharedExchange::seal_of(const Tensor& buffer) {
+  return {.data = buffer.const_data_ptr(),
+          .version = buffer.is_inference() ? 0 : buffer._version()};
+}
+
+void SharedExchange::load_buffers() {
+  if (world_.rank() == 0) return;
+  torch::NoGradGuard no_grad;
+  // The version stays: this is no change to what was kept.
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  for (size_t i = 0; i < buffers_.size(); ++i) {
+    Tensor buffer = buffers_[i].second;
+    // What the caller loaded since, on every rank, counts.
+    if (seal_of(buffer) == buffer_seals_[i]) buffer.copy_(kept_buffers_[i]);
+  }
+}
+
+void SharedExchange::publish(const std::vector<PartialSum>& own,
+                             const StepTotals& totals) {
+  const int rank = world_.rank();
+  Table& mine = table(rank);
+  mine.samples = totals.samples;
+  mine.partials = static_cast<int64_t>(own.size());
+  mine.needs_grad = totals.needs_grad ? 1 : 0;
+  mine.wants_to_share = 0;
+  std::copy(totals.losses.begin(), totals.losses.end(), losses(rank).begin());
+  for (size_t p = 0; p < own.size(); ++p) {
+    ranges(rank)[p] = {own[p].first, own[p].last};
+    const auto at = places(rank, p);
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      at[i] = place(own[p].gradients[i].tensor(), p, i);
+    }
+  }
+}
+
+int64_t SharedExchange::place(const Tensor& gradient, size_t partial,
+                              size_t index) {
+  if (!gradient.defined()) return -1;
+  const std::span<std::byte> own = memory_.of(world_.rank());
+  const auto* data = static_cast<const std::byte*>(gradient.const_data_ptr());
+  if (std::greater_equal<>()(data, own.data()) &&
+      std::less<>()(data, own.data() + own.size())) {
+    return data - own.data();
+  }
+  const size_t at = copies_at_ + partial * copy_at_.back() + copy_at_[index];
+  if (gradient.numel() > 0) {
+    std::memcpy(own.data() + at, data, gradient.nbytes());
+  }
+  is_copied_[partial * parameters_.size() + index] = true;
+  return static_cast<int64_t>(at);
+}
+
+int64_t SharedExchange::copy_bytes() const {
+  int64_t bytes = 0;
+  for (size_t i = 0; i < is_copied_.size(); ++i) {
+    const Tensor& parameter = parameters_[i % parameters_.size()];
+    if (is_copied_[i]) bytes += static_cast<int64_t>(parameter.nbytes());
+  }
+  return bytes;
+}
+
+const Tensor& SharedExchange::gradient_at(int rank, size_t partial,
+                                          size_t index, int64_t place) {
+  Seen& seen =
+      seen_[static_cast<size_t>(rank)][partial * parameters_.size() + index];
+  if (seen.place == place) return seen.tensor;
+  const Tensor& parameter = parameters_[index];
+  const std::span<std::byte> memory = memory_.of(rank);
+  if (place % static_cast<int64_t>(kTableAlignment) != 0 ||
+      place > static_cast<int64_t>(memory.size() - parameter.nbytes())) {
+    throw CommError(
+        {.code = ErrorCode::kSharedMemorySetup,
+         .what = fmt::format("rank {} published a gradient that is "
+                             "not in its memory",
+                             rank),
+         .got = fmt::format("{} bytes at {} of {}", parameter.nbytes(), place,
+                            memory.size())});
+  }
+  seen = {.place = place,
+          .tensor = torch::from_blob(
+              memory.data() + place, parameter.sizes(), parameter.strides(),
+              [keep = memory_](void*) {},
+              torch::TensorOptions().dtype(parameter.scalar_type()))};
+  return seen.tensor;
+}
+
+PartialSum SharedExchange::partial_of(int rank, size_t partial) {
+  const Table::Range range = ranges(rank)[partial];
+  PartialSum sum{.first = range.first, .last = range.last, .gradients = {}};
+  const auto at = places(rank, partial);
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    sum.gradients.emplace_back();
+    if (at[i] < 0) continue;
+    sum.gradients.back() =
+        OwnedGradient::in(gradient_at(rank, partial, i, at[i]));
+  }
+  return sum;
+}
+
+Reduction SharedExchange::reduce(std::vector<PartialSum> own, int64_t chunks,
+                                 StepTotals& totals) {
+  publish(own, totals);
+  published_ = std::move(own);
+  meet(world_);
+  check_requests(parameters_.size());
+  std::vector<PartialSum> all;
+  for (int rank = 0; rank < world_.size(); ++rank) {
+    const Table& its = table(rank);
+    check_samples(world_.rank(), totals.samples, rank, its.samples);
+    totals.needs_grad = totals.needs_grad || its.needs_grad != 0;
+    for (int64_t p = 0; p < its.partials; ++p) {
+      all.push_back(partial_of(rank, static_cast<size_t>(p)));
+      const PartialSum& sum = all.back();
+      for (int64_t s = sum.first; s < sum.last; ++s) {
+        totals.losses[static_cast<size_t>(s)] =
+            losses(rank)[static_cast<size_t>(s)];
+      }
+    }
+  }
+  return Reduction(std::move(all), chunks, parameters_);
+}
+
+ShardRange SharedExchange::own_blocks(int64_t count) const {
+  return shards_of_worker(world_.rank(), world_.size(), count);
+}
+
+void SharedExchange::share(std::vector<double>& all) {
+  const ShardRange own = own_blocks(static_cast<int64_t>(all.size()));
+  const auto mine = values(world_.rank());
+  std::copy(all.begin() + own.first, all.begin() + own.last,
+            mine.begin() + own.first);
+  meet(world_);
+  for (int rank = 0; rank < world_.size(); ++rank) {
+    const ShardRange its =
+        shards_of_worker(rank, world_.size(), static_cast<int64_t>(all.size()));
+    const auto theirs = values(rank);
+    std::copy(theirs.begin() + its.first, theirs.begin() + its.last,
+              all.begin() + its.first);
+  }
+}
+
+void SharedExchange::end_step() {
+  if (world_.rank() == 0) {
+    torch::NoGradGuard no_grad;
+    for (size_t i = 0; i < buffers_.size(); ++i) {
+      kept_buffers_[i].copy_(buffers_[i].second);
+    }
+  }
+  meet(world_);
+  published_.clear();
+  note_parameters();
+  buffer_seals_.clear();
+  for (const auto& [name, buffer] : buffers_) {
+    buffer_seals_.push_back(seal_of(buffer));
+  }
+}
+
+Tensor SharedExchange::make_state(const Tensor& parameter) {
+  return take_like(parameter);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,21 @@
+#pragma once
+
+#include "lockstep/comm/world.h"
+#include "lockstep/parallel/module/module_handle.h"
+
+namespace lockstep {
+
+/// Compares the modules of all ranks: names, shapes, types and number of
+/// parameters and buffers. Throws InvalidArgument, on every rank, naming the
+/// first that differs and both ranks.
+void verify_ranks(const World& world, const ModuleHandle& module);
+
+/// Compares the bytes of what every rank is about to update its parameters
+/// with. `unique[i]` is where the gradient of module.parameters[i] is in
+/// `gradients`. Throws InvalidArgument, on every rank, naming the first
+/// parameter whose gradients differ and both ranks.
+void verify_gradients(const World& world, const ModuleHandle& module,
+                      const std::vector<size_t>& unique,
+                      const std::vector<torch::Tensor>& gradients);
+
+}  // namespace lockstep

@@ -1,0 +1,249 @@
+#include "lockstep/parallel/module/module_handle.h"
+
+#include <algorithm>
+#include <functional>
+#include <sstream>
+#include <string_view>
+#include <typeinfo>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <c10/util/Type.h>
+#include <torch/script.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+
+namespace lockstep {
+
+using torch::Tensor;
+
+namespace {
+
+std::vector<ModuleHandle::Part> parts_of(const torch::nn::Module& module) {
+  std::vector<ModuleHandle::Part> parts;
+  for (const auto& item : module.named_modules()) {
+    const torch::nn::Module& part = *item.value();
+    std::ostringstream text;
+    part.pretty_print(text);
+    // What a module prints is what its author says of it; the type may be
+    // another one all the same.
+    const std::string type = c10::demangle(typeid(part).name());
+    parts.emplace_back(item.key(),
+                       text.str() == type ? type : type + ", " + text.str());
+  }
+  return parts;
+}
+
+/// Whether `value` can be copied to another module and compared: no tensor and
+/// no object is in it.
+bool is_plain(const c10::IValue& value) {
+  if (value.isNone() || value.isBool() || value.isInt() || value.isDouble() ||
+      value.isComplexDouble() || value.isString() || value.isDevice()) {
+    return true;
+  }
+  const auto all_plain = [](const auto& values) {
+    return std::all_of(values.begin(), values.end(), [](const auto& each) {
+      return is_plain(c10::IValue(each));
+    });
+  };
+  if (value.isTuple()) return all_plain(value.toTupleRef().elements());
+  if (value.isList()) return all_plain(value.toListRef());
+  if (!value.isGenericDict()) return false;
+  for (const auto& item : value.toGenericDict()) {
+    if (!is_plain(item.key()) || !is_plain(item.value())) return false;
+  }
+  return true;
+}
+
+/// Calls `act(object, slot)` for each attribute of the module and of its
+/// submodules, in an order that depends on their types alone.
+template <class Act>
+void for_each_slot(const torch::jit::Module& module, const Act& act) {
+  for (const torch::jit::Module& part : module.modules()) {
+    const auto object = part._ivalue();
+    for (size_t slot = 0; slot < object->slots().size(); ++slot) {
+      act(*object, slot);
+    }
+  }
+}
+
+ModuleHandle::Members members_of(const torch::jit::Module& module) {
+  ModuleHandle::Members members;
+  for_each_slot(module, [&](c10::ivalue::Object& object, size_t slot) {
+    const c10::IValue value = object.getSlot(slot);
+    members.emplace_back();
+    // A list is the module's own: what is kept of it is a copy.
+    if (is_plain(value)) members.back() = value.deepcopy();
+  });
+  return members;
+}
+
+void set_members_of(const torch::jit::Module& module,
+                    const ModuleHandle::Members& members) {
+  size_t at = 0;
+  for_each_slot(module, [&](c10::ivalue::Object& object, size_t slot) {
+    if (at >= members.size()) return;
+    const std::optional<c10::IValue>& value = members[at++];
+    if (!value) return;
+    const c10::IValue now = object.getSlot(slot);
+    if (!is_plain(now) ||
+        (now.tagKind() == value->tagKind() && now == *value)) {
+      return;
+    }
+    object.setSlot(slot, value->deepcopy());
+  });
+}
+
+std::vector<const void*> identity_of(const torch::jit::Module& module) {
+  std::vector<const void*> identity;
+  for_each_slot(module, [&](c10::ivalue::Object& object, size_t slot) {
+    const c10::IValue& value = object.getSlot(slot);
+    if (value.isTensor()) {
+      identity.push_back(value.toTensor().unsafeGetTensorImpl());
+    } else if (value.isModule()) {
+      identity.push_back(value.toObject().get());
+    }
+  });
+  return identity;
+}
+
+}  // namespace
+
+ModuleHandle handle_of(std::shared_ptr<torch::nn::Module> module) {
+  ModuleHandle handle;
+  for (const auto& item : module->named_parameters()) {
+    handle.parameters.emplace_back(item.key(), item.value());
+  }
+  for (const auto& item : module->named_buffers()) {
+    handle.buffers.emplace_back(item.key(), item.value());
+  }
+  handle.module = module;
+  handle.parts = [module] { return parts_of(*module); };
+  handle.identity = [module] {
+    std::vector<const void*> identity;
+    for (const auto& part : module->modules()) identity.push_back(part.get());
+    return identity;
+  };
+  handle.modes = [module] {
+    std::vector<bool> modes;
+    for (const auto& part : module->modules()) {
+      modes.push_back(part->is_training());
+    }
+    return modes;
+  };
+  handle.set_modes = [module](const std::vector<bool>& modes) {
+    // Parents come first, so that a child's own mode has the last word.
+    const auto parts = module->modules();
+    for (size_t i = 0; i < parts.size() && i < modes.size(); ++i) {
+      if (parts[i]->is_training() != modes[i]) parts[i]->train(modes[i]);
+    }
+  };
+  return handle;
+}
+
+ModuleHandle handle_of(const torch::jit::Module& module) {
+  ModuleHandle handle;
+  for (const auto& item : module.named_parameters()) {
+    handle.parameters.emplace_back(item.name, item.value);
+  }
+  for (const auto& item : module.named_buffers()) {
+    handle.buffers.emplace_back(item.name, item.value);
+  }
+  // Modules are handles themselves: a copy shares the state.
+  handle.forward = [module = torch::jit::Module(module)](
+                       const std::vector<c10::IValue>& inputs) mutable {
+    return module.forward(inputs);
+  };
+  // A frozen part of a model is one that stays in evaluation.
+  handle.modes = [module] {
+    std::vector<bool> modes;
+    for (const torch::jit::Module& part : module.modules()) {
+      modes.push_back(!part.hasattr("training") || part.is_training());
+    }
+    return modes;
+  };
+  handle.set_modes = [module](const std::vector<bool>& modes) {
+    size_t at = 0;
+    for (torch::jit::Module part : module.modules()) {
+      if (at >= modes.size()) return;
+      const bool mode = modes[at++];
+      if (part.hasattr("training") && part.is_training() != mode) {
+        part.setattr("training", mode);
+      }
+    }
+  };
+  handle.parts = [module] {
+    std::vector<ModuleHandle::Part> parts;
+    for (const auto& item : module.named_modules()) {
+      parts.emplace_back(item.name, item.value.type()->repr_str());
+    }
+    return parts;
+  };
+  handle.identity = [module] { return identity_of(module); };
+  handle.members = [module] { return members_of(module); };
+  handle.set_members = [module](const ModuleHandle::Members& members) {
+    set_members_of(module, members);
+  };
+  return handle;
+}
+
+void watch_members(ModuleHandle& handle,
+                   std::function<std::span<const std::byte>()> bytes,
+                   bool is_copied) {
+  const auto digest = [bytes = std::move(bytes)] {
+    const std::span<const std::byte> all = bytes();
+    return std::hash<std::string_view>()(
+        {reinterpret_cast<const char*>(all.data()), all.size()});
+  };
+  const torch::nn::Module& module = *handle.module;
+  const std::string type = c10::demangle(typeid(module).name());
+  handle.identity = [registered = std::move(handle.identity), digest, is_copied,
+                     type, first = digest()] {
+    std::vector<const void*> identity = registered();
+    const size_t now = digest();
+    if (is_copied) {
+      identity.push_back(reinterpret_cast<const void*>(now));
+    } else if (now != first) {
+      warn_once("members-changed-" + type, "parallel",
+                "a member of " + type +
+                    " changed after it was wrapped; its replicas are made by a "
+                    "factory and don't follow: change what the factory "
+                    "builds, too, and call rebuild()");
+    }
+    return identity;
+  };
+}
+
+std::shared_ptr<torch::nn::Module> clone_module(
+    const torch::nn::Module& module) {
+  auto generator = at::detail::getDefaultCPUGenerator();
+  const Tensor state = [&] {
+    std::lock_guard<std::mutex> guard(generator.mutex());
+    return generator.get_state();
+  }();
+  std::shared_ptr<torch::nn::Module> copy;
+  try {
+    copy = module.clone();
+  } catch (const c10::Error& error) {
+    throw InvalidArgument(
+        "parallel",
+        {.code = ErrorCode::kNotCloneable,
+         .what = "the module " + module.name() + " can't be cloned (" +
+                 error.what_without_backtrace() + ")",
+         .fix = "derive it from torch::nn::Cloneable and register parameters "
+                "in reset(), or pass a factory: DataParallel(module, [] { "
+                "return std::make_shared<...>(); }, devices)"});
+  }
+  std::lock_guard<std::mutex> guard(generator.mutex());
+  generator.set_state(state);
+  return copy;
+}
+
+torch::jit::Module clone_module(const torch::jit::Module& module) {
+  // Else the copies are computed from the original's parameters, which get the
+  // gradients themselves, from all threads.
+  const torch::NoGradGuard no_grad;
+  return module.deepcopy();
+}
+
+}  // namespace lockstep

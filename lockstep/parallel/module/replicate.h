@@ -1,0 +1,96 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "lockstep/device/device.h"
+#include "lockstep/parallel/module/module_handle.h"
+#include "lockstep/parallel/reduction/owned_gradient.h"
+
+namespace lockstep {
+
+/// Whether a replica has memory of its own for its parameters.
+enum class Storage {
+  kShared,  ///< the original's, where the device can use it
+  kOwn,
+};
+
+/// A copy of a module on a device. Its parameters are leaves of their own:
+/// backward through a replica leaves gradients there, not in the original.
+class Replica {
+ public:
+  /// `module` was cloned from, or built like, the `original`. Throws
+  /// InvalidArgument naming the first parameter, buffer or submodule that
+  /// differs.
+  Replica(ModuleHandle module, const ModuleHandle& original,
+          const Device& device, Storage parameters, Storage buffers);
+
+  /// Brings parameters, requires_grad, modes and the options of torch::nn's
+  /// modules in line with the original: shares storage again where that was
+  /// moved, and copies the parameters that have memory of their own, each time,
+  /// as an optimizer may write to the original without a trace.
+  void refresh(const ModuleHandle& original);
+  /// Likewise, unless that was done for the same `forward`, a number that only
+  /// grows.
+  void refresh_for(int64_t forward, const ModuleHandle& original);
+  /// Copies `source`, the values of the buffers, where they are not shared.
+  void set_buffers(const std::vector<torch::Tensor>& source);
+
+  c10::IValue forward(const std::vector<c10::IValue>& inputs) const {
+    return module_.forward(inputs);
+  }
+  /// Takes the gradients that a backward left; one for each of the `count`
+  /// unique parameters of the original (`unique[i]` is where parameter i
+  /// counts).
+  std::vector<OwnedGradient> take_gradients(const std::vector<size_t>& unique,
+                                            size_t count);
+  /// Drops what a backward left that was not finished.
+  void drop_gradients();
+
+  const Device& device() const { return device_; }
+  const ModuleHandle& module() const { return module_; }
+
+ private:
+  void place(torch::Tensor& copy, const torch::Tensor& original,
+             Storage storage) const;
+
+  ModuleHandle module_;
+  Device device_;
+  Storage parameters_;
+  Storage buffers_;
+  std::vector<std::function<void()>> option_followers_;
+  int64_t refreshed_for_ = -1;
+};
+
+/// Copies of `original` on each of `devices`, with memory of their own, as
+/// torch.nn.parallel.replicate makes them.
+template <class M>
+std::vector<std::shared_ptr<M>> replicate(const std::shared_ptr<M>& original,
+                                          const std::vector<Device>& devices);
+
+/// Moves a module's parameters and buffers: to a GPU, or into the memory of a
+/// slice of the host. The calling thread's random stream is left alone.
+void to(torch::nn::Module& module, const Device& device);
+
+/// Throws InvalidArgument unless every parameter and buffer is on `device`
+/// (memory of the host is on every slice): names the first that is not, where
+/// it is, and the call that mends it.
+void check_on_device(const ModuleHandle& module, const Device& device);
+
+template <class M>
+std::vector<std::shared_ptr<M>> replicate(const std::shared_ptr<M>& original,
+                                          const std::vector<Device>& devices) {
+  check_on_device(handle_of(original), devices.at(0));
+  std::vector<std::shared_ptr<M>> replicas;
+  for (const Device& device : devices) {
+    auto copy = std::dynamic_pointer_cast<M>(clone_module(*original));
+    to(*copy, device);
+    replicas.push_back(std::move(copy));
+  }
+  return replicas;
+}
+
+}  // namespace lockstep

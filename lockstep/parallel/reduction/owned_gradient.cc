@@ -1,0 +1,51 @@
+#include "lockstep/parallel/reduction/owned_gradient.h"
+
+#include <c10/core/impl/COW.h>
+
+#include "lockstep/optim/blocks.h"
+
+namespace lockstep {
+
+using torch::Tensor;
+
+namespace {
+
+/// Whether nothing but `tensor` can reach its memory.
+bool holds_alone(const Tensor& tensor) {
+  if (tensor.use_count() != 1 || !tensor.has_storage()) return false;
+  const c10::Storage& storage = tensor.storage();
+  // Memory that no allocator gave (from_blob) can't be resized, and may belong
+  // to anyone; a lazy copy shares its memory without holding the storage.
+  return storage.use_count() == 1 && storage.resizable() &&
+         !c10::impl::cow::is_cow_data_ptr(storage.data_ptr());
+}
+
+/// Whether the memory of `gradient`, read from its start, has the elements in
+/// the order of the parameter's.
+bool is_laid_out_like(const Tensor& gradient, const Tensor& parameter) {
+  return gradient.layout() == torch::kStrided &&
+         gradient.scalar_type() == parameter.scalar_type() &&
+         gradient.device() == parameter.device() &&
+         gradient.strides() == parameter.strides() &&
+         gradient.is_non_overlapping_and_dense() &&
+         gradient.storage_offset() == 0 && !gradient.is_conj() &&
+         !gradient.is_neg() && !gradient.requires_grad();
+}
+
+}  // namespace
+
+OwnedGradient OwnedGradient::take(Tensor gradient, const Tensor& parameter) {
+  if (!gradient.defined()) return {};
+  if (is_laid_out_like(gradient, parameter) && holds_alone(gradient)) {
+    return OwnedGradient(std::move(gradient));
+  }
+  torch::NoGradGuard no_grad;
+  if (gradient.layout() != torch::kStrided) {
+    optim::laid_out_like(gradient, parameter);  // refuses it, and says why
+  }
+  Tensor copy = torch::empty_like(parameter.detach());
+  copy.copy_(gradient.detach());
+  return OwnedGradient(std::move(copy));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,178 @@
+#include "lockstep/parallel/reduction/reduction.h"
+
+#include <algorithm>
+
+#include <ATen/Dispatch.h>
+
+#include "lockstep/base/chunk.h"
+#include "lockstep/device/intra_op.h"
+
+namespace lockstep {
+
+using optim::Block;
+using torch::Tensor;
+
+bool is_tree_node(int64_t first, int64_t last, int64_t shards) {
+  int64_t low = 0;
+  int64_t high = shards;
+  while (high - low > last - first) {
+    const int64_t middle = low + left_branch(high - low);
+    if (first < middle) {
+      high = middle;
+    } else {
+      low = middle;
+    }
+  }
+  return low == first && high == last;
+}
+
+namespace {
+
+template <typename T>
+void add_elements(T* out, const T* a, const T* b, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) out[i] = a[i] + b[i];
+}
+
+void add_memory(void* out, const void* a, const void* b, int64_t count,
+                at::ScalarType type) {
+  AT_DISPATCH_FLOATING_AND_COMPLEX_TYPES_AND2(
+      at::kHalf, at::kBFloat16, type, "add_memory", [&] {
+        add_elements(static_cast<scalar_t*>(out),
+                     static_cast<const scalar_t*>(a),
+                     static_cast<const scalar_t*>(b), count);
+      });
+}
+
+/// left += right for whole tensors, which may be on different GPUs.
+void add_gradients(PartialSum& left, PartialSum& right) {
+  torch::NoGradGuard no_grad;
+  for (size_t p = 0; p < left.gradients.size(); ++p) {
+    if (!right.gradients[p].defined()) continue;
+    if (!left.gradients[p].defined()) {
+      left.gradients[p] = std::move(right.gradients[p]);
+      continue;
+    }
+    const Tensor sum = left.gradients[p].tensor();
+    const Tensor other = std::move(right.gradients[p]).release();
+    if (sum.is_cpu()) {
+      intra_op_for(sum.numel(), [&](int64_t begin, int64_t end) {
+        const auto size = static_cast<int64_t>(sum.element_size());
+        auto* out =
+            static_cast<std::byte*>(sum.mutable_data_ptr()) + begin * size;
+        const auto* in = static_cast<const std::byte*>(other.const_data_ptr()) +
+                         begin * size;
+        add_memory(out, out, in, end - begin, sum.scalar_type());
+      });
+    } else {
+      sum.add_(other.to(sum.device()));
+    }
+  }
+  left.last = right.last;
+}
+
+}  // namespace
+
+void append_partial(std::vector<PartialSum>& partials, PartialSum next,
+                    int64_t shards) {
+  partials.push_back(std::move(next));
+  while (partials.size() >= 2) {
+    PartialSum& left = partials[partials.size() - 2];
+    PartialSum& right = partials.back();
+    if (!is_tree_node(left.first, right.last, shards)) return;
+    add_gradients(left, right);
+    partials.pop_back();
+  }
+}
+
+Reduction::Reduction(std::vector<PartialSum> partials, int64_t shards,
+                     std::span<const Tensor> parameters)
+    : partials_(std::move(partials)), has_gradient_(parameters.size()) {
+  for (const PartialSum& partial : partials_) {
+    for (size_t p = 0; p < parameters.size(); ++p) {
+      if (partial.gradients[p].defined()) has_gradient_[p] = true;
+    }
+  }
+  std::vector<size_t> stack;
+  for (size_t i = 0; i < partials_.size(); ++i) {
+    stack.push_back(i);
+    while (stack.size() >= 2) {
+      const size_t right = stack[stack.size() - 1];
+      const size_t left = stack[stack.size() - 2];
+      if (!is_tree_node(partials_[left].first, partials_[right].last, shards)) {
+        break;
+      }
+      partials_[left].last = partials_[right].last;
+      merges_.emplace_back(left, right);
+      stack.pop_back();
+    }
+  }
+  if (parameters.empty() || parameters[0].is_cpu()) return;
+  for (const auto& [left, right] : merges_) {
+    add_gradients(partials_[left], partials_[right]);
+  }
+  merges_.clear();
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    OwnedGradient& sum = partials_[0].gradients[p];
+    if (!sum.defined()) continue;
+    Tensor moved = std::move(sum).release().to(parameters[p].device());
+    sum = OwnedGradient::take(std::move(moved), parameters[p]);
+  }
+}
+
+Tensor Reduction::block(const Block& block, Tensor& scratch) {
+  const auto tensor = static_cast<size_t>(block.tensor);
+  if (!has_gradient_[tensor]) return {};
+  struct Operand {
+    const Tensor* gradient;
+    std::byte* data;
+  };
+  std::vector<Operand> operands;
+  operands.reserve(partials_.size());
+  for (const PartialSum& partial : partials_) {
+    const Tensor& gradient = partial.gradients[tensor].tensor();
+    if (!gradient.defined()) {
+      operands.push_back({nullptr, nullptr});
+      continue;
+    }
+    operands.push_back(
+        {&gradient,
+         static_cast<std::byte*>(gradient.mutable_data_ptr()) +
+             block.offset * static_cast<int64_t>(gradient.element_size())});
+  }
+  for (size_t m = 0; m < merges_.size(); ++m) {
+    Operand& left = operands[merges_[m].first];
+    const Operand& right = operands[merges_[m].second];
+    if (!right.data) continue;
+    if (!left.data) {
+      left = right;
+      continue;
+    }
+    const at::ScalarType type = left.gradient->scalar_type();
+    // The last sum is used at once and need not go back to memory.
+    const bool is_last = m + 1 == merges_.size() && scratch.defined();
+    if (is_last && scratch.scalar_type() != type) {
+      scratch = torch::empty({optim::kBlockElements}, type);
+    }
+    auto* out = is_last ? static_cast<std::byte*>(scratch.mutable_data_ptr())
+                        : left.data;
+    add_memory(out, left.data, right.data, block.length, type);
+    if (is_last) return scratch.narrow(0, 0, block.length);
+  }
+  return optim::memory_view(*operands[0].gradient, block.offset, block.length);
+}
+
+std::vector<Tensor> Reduction::take() {
+  std::vector<Tensor> sums(has_gradient_.size());
+  for (size_t p = 0; p < sums.size(); ++p) {
+    if (!has_gradient_[p]) continue;
+    // Where shard 0 had none, the sum was made in the first that had one.
+    for (PartialSum& partial : partials_) {
+      if (!partial.gradients[p].defined()) continue;
+      sums[p] = std::move(partial.gradients[p]).release();
+      break;
+    }
+  }
+  return sums;
+}
+
+}  // namespace lockstep

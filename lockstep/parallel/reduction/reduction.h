@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "lockstep/optim/blocks.h"
+#include "lockstep/parallel/reduction/owned_gradient.h"
+
+namespace lockstep {
+
+/// The gradients of shards [first, last), summed. One tensor for each
+/// parameter, laid out like it; undefined where no shard had a gradient.
+struct PartialSum {
+  int64_t first = 0;
+  int64_t last = 0;
+  std::vector<OwnedGradient> gradients;
+};
+
+/// Whether [first, last) is a node of the tree that sums shards 0..shards-1.
+///
+/// The tree is that of left_branch() (base/chunk.h), which every reduction in
+/// Lockstep follows.
+bool is_tree_node(int64_t first, int64_t last, int64_t shards);
+
+/// Appends `next`, the sum of the shards right after the last partial sum, and
+/// merges neighbours while they make up a node of the tree. A worker calls it
+/// after each of its shards, so it holds log2(shards) gradients at most.
+void append_partial(std::vector<PartialSum>& partials, PartialSum next,
+                    int64_t shards);
+
+/// Sums partial sums that cover shards 0..shards-1 in order.
+///
+/// On CPU the work is left to block() and finish(), so that threads can share
+/// it and an update can follow while a block is in the cache; elsewhere the
+/// constructor does it.
+class Reduction {
+ public:
+  /// `parameters` gives the layout. Gradients elsewhere (another GPU) are
+  /// first brought to the parameters' device.
+  Reduction(std::vector<PartialSum> partials, int64_t shards,
+            std::span<const torch::Tensor> parameters);
+
+  /// Whether any shard had a gradient for parameter `p`.
+  bool has_gradient(size_t p) const { return has_gradient_[p]; }
+  const std::vector<bool>& has_gradient() const { return has_gradient_; }
+
+  /// The sum's block, as a 1-d tensor: in `scratch` (of kBlockElements), or in
+  /// a partial sum's memory if `scratch` is undefined. Undefined if no
+  /// shard had a gradient. May be called once for a block, by any thread.
+  torch::Tensor block(const optim::Block& block, torch::Tensor& scratch);
+
+  /// After block() was called, without scratch, for all blocks: the sums, one
+  /// tensor for each parameter, undefined where there is none.
+  std::vector<torch::Tensor> take();
+  bool has_merges() const { return !merges_.empty(); }
+
+ private:
+  std::vector<PartialSum> partials_;
+  // Pairs (left, right): left += right, in this order; 0 is the sum at last.
+  std::vector<std::pair<size_t, size_t>> merges_;
+  std::vector<bool> has_gradient_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,57 @@
+#include "lockstep/parallel/replicas/outer_gradients.h"
+
+#include <algorithm>
+
+#include <torch/csrc/autograd/engine.h>
+
+#include "lockstep/parallel/reduction/reduction.h"
+
+namespace lockstep {
+
+using torch::Tensor;
+
+void OuterGradients::add(const Tensor& tensor, Tensor gradient) {
+  if (!gradient.defined()) return;
+  tensors_.push_back(tensor);
+  gradients_.push_back(std::move(gradient));
+}
+
+void OuterGradients::add_sums(std::vector<std::vector<OtherLeaf>> others) {
+  const auto shards = static_cast<int64_t>(others.size());
+  // The shards' losses are one function, so its leaves are mostly the same.
+  std::vector<Tensor> leaves;
+  for (const auto& of_shard : others) {
+    for (const OtherLeaf& other : of_shard) {
+      const bool is_known = std::any_of(
+          leaves.begin(), leaves.end(),
+          [&](const Tensor& leaf) { return leaf.is_same(other.leaf); });
+      if (!is_known) leaves.push_back(other.leaf);
+    }
+  }
+  for (const Tensor& leaf : leaves) {
+    std::vector<PartialSum> partials;
+    for (int64_t s = 0; s < shards; ++s) {
+      PartialSum next{.first = s, .last = s + 1, .gradients = {}};
+      next.gradients.emplace_back();
+      for (OtherLeaf& other : others[static_cast<size_t>(s)]) {
+        if (!other.leaf.is_same(leaf)) continue;
+        next.gradients.back() = std::move(other.gradient);
+      }
+      append_partial(partials, std::move(next), shards);
+    }
+    add(leaf, std::move(partials.front().gradients.front()).release());
+  }
+}
+
+void OuterGradients::backward() && {
+  if (empty()) return;
+  torch::autograd::edge_list edges;
+  for (const Tensor& tensor : tensors_) {
+    edges.push_back(torch::autograd::impl::gradient_edge(tensor));
+  }
+  torch::autograd::Engine::get_default_engine().execute(
+      edges, gradients_, /*keep_graph=*/false, /*create_graph=*/false,
+      /*accumulate_grad=*/true);
+}
+
+}  // namespace lockstep

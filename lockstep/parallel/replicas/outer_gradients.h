@@ -1,0 +1,30 @@
+#pragma once
+
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "lockstep/parallel/replicas/shard_backward.h"
+
+namespace lockstep {
+
+/// Gradients of tensors outside of the module, with which a backward goes on
+/// in the caller's graph: inputs that require grad, and leaves of the loss.
+class OuterGradients {
+ public:
+  /// An undefined gradient is left out.
+  void add(const torch::Tensor& tensor, torch::Tensor gradient);
+  /// The leaves that shards reached: `others[shard]`, summed along the tree.
+  void add_sums(std::vector<std::vector<OtherLeaf>> others);
+
+  bool empty() const { return tensors_.empty(); }
+  /// Runs a backward from the tensors: adds to the .grad of leaves, calls hooks
+  /// and goes on where a tensor was computed from others.
+  void backward() &&;
+
+ private:
+  std::vector<torch::Tensor> tensors_;
+  std::vector<torch::Tensor> gradients_;
+};
+
+}  // namespace lockstep

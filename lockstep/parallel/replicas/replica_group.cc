@@ -1,0 +1,254 @@
+#include "lockstep/parallel/replicas/replica_group.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+#include "lockstep/device/tensor_device.h"
+#include "lockstep/parallel/module/nested.h"
+#include "lockstep/parallel/module/scatter_gather.h"
+#include "lockstep/parallel/replicas/balance.h"
+
+namespace lockstep {
+
+using c10::IValue;
+using torch::Tensor;
+
+namespace {
+
+int64_t check_shards(int64_t shards, size_t devices, int ranks) {
+  const auto k = static_cast<int64_t>(devices) * ranks;
+  if (shards == 0) return k;
+  if (shards >= k) return shards;
+  throw InvalidArgument(
+      "parallel",
+      {.code = ErrorCode::kBadOption,
+       .what = "there are fewer shards than devices",
+       .expected = fmt::format("at least {} shards, one a device", k),
+       .got = fmt::format("{}", shards),
+       .fix = "raise the number of shards or use fewer devices"});
+}
+
+void warn_of_uneven_shards(int64_t shards, int64_t devices) {
+  if (shards % devices == 0) return;
+  warn_once(fmt::format("uneven-{}-{}", shards, devices), "parallel",
+            fmt::format("{} shards for {} devices: those with {} wait for "
+                        "those with {}; a multiple of {} would be faster",
+                        shards, devices, shards / devices, shards / devices + 1,
+                        devices));
+}
+
+int intra_op_threads(const DataParallelOptions& options,
+                     const std::vector<Device>& devices, int64_t shards) {
+  if (options.intra_op_threads() > 0) return options.intra_op_threads();
+  if (devices[0].is_cuda()) return 0;
+  size_t cores = 0;
+  for (const Device& device : devices) cores += cores_of(device).size();
+  cores *= static_cast<size_t>(options.world().size());
+  return std::max(1, static_cast<int>(cores / static_cast<size_t>(shards)));
+}
+
+/// Ranks exchange memory, in which a parameter has no holes.
+void check_dense(const ModuleHandle& module) {
+  for (const auto& [name, parameter] : module.parameters) {
+    if (parameter.is_non_overlapping_and_dense()) continue;
+    throw InvalidArgument(
+        "ddp", {.code = ErrorCode::kDenseParameter,
+                .what = fmt::format("parameter '{}' is not dense", name),
+                .expected = "memory without holes and overlaps",
+                .got = fmt::format("shape {} with strides {}",
+                                   c10::str(parameter.sizes()),
+                                   c10::str(parameter.strides())),
+                .fix = "call parameter.set_data(parameter.contiguous())"});
+  }
+}
+
+void check_world(const DataParallelOptions& options) {
+  if (options.world().size() == 1) return;
+  if (options.replication() == Replication::kResident &&
+      options.buffers() == Buffers::kFirstShard) {
+    return;
+  }
+  throw InvalidArgument(
+      "parallel",
+      {.code = ErrorCode::kBadOption,
+       .what = "several ranks need resident replicas and the first shard's "
+               "buffers",
+       .fix = "leave replication() and buffers() as they are"});
+}
+
+}  // namespace
+
+ReplicaGroup::ReplicaGroup(std::function<ModuleHandle()> read_module,
+                           std::function<ModuleHandle()> make_replica,
+                           std::vector<Device> devices,
+                           DataParallelOptions options)
+    : read_module_(std::move(read_module)),
+      make_replica_(std::move(make_replica)),
+      devices_(std::move(devices)),
+      options_(std::move(options)) {
+  if (devices_.empty()) {
+    throw InvalidArgument("parallel", {.code = ErrorCode::kNoSuchDevice,
+                                       .what = "DataParallel got no devices",
+                                       .fix = "pass devices(\"auto\")"});
+  }
+  output_device_ = options_.output_device().value_or(devices_[0]);
+  shards_ =
+      check_shards(options_.shards(), devices_.size(), options_.world().size());
+  check_world(options_);
+  if (options_.world().rank() == 0) {
+    warn_of_uneven_shards(shards_, static_cast<int64_t>(devices_.size()) *
+                                       options_.world().size());
+  }
+  seed_ = options_.seed().value_or(
+      at::detail::getDefaultCPUGenerator().current_seed());
+  warn_of_imbalance(devices_);
+  // What is kept outlives a c10::InferenceMode of the caller.
+  const c10::InferenceMode normal(false);
+  read_original();
+  if (options_.world().size() > 1) check_dense(original_);
+
+  const int threads = intra_op_threads(options_, devices_, shards_);
+  const auto count = static_cast<int64_t>(devices_.size());
+  for (int64_t k = 0; k < count; ++k) {
+    const Device& device = devices_[static_cast<size_t>(k)];
+    workers_.push_back(std::make_unique<Worker>(device, threads));
+    const ShardRange range = shards_of(static_cast<size_t>(k));
+    shard_devices_.insert(shard_devices_.end(),
+                          static_cast<size_t>(range.last - range.first),
+                          device);
+  }
+  own_shards_ = {shards_of(0).first, shards_of(workers_.size() - 1).last};
+  if (options_.world().size() > 1) make_exchange();
+  make_replicas();
+}
+
+ShardRange ReplicaGroup::shards_of(size_t worker) const {
+  const auto own = static_cast<int64_t>(devices_.size());
+  return shards_of_worker(
+      options_.world().rank() * own + static_cast<int64_t>(worker),
+      options_.world().size() * own, shards_);
+}
+
+void ReplicaGroup::make_replicas() {
+  const bool is_resident = options_.replication() == Replication::kResident;
+  const bool keeps_first = options_.buffers() == Buffers::kFirstShard;
+  replicas_.resize(workers_.size());
+  for (size_t k = 0; k < workers_.size(); ++k) {
+    const auto add = [&](Storage buffers) {
+      const Storage parameters =
+          is_resident || k == 0 ? Storage::kShared : Storage::kOwn;
+      // In the worker's thread: what a replica owns is on its account.
+      workers_[k]->start([&] {
+        replicas_[k].emplace_back(make_replica_(), original_, devices_[k],
+                                  parameters, buffers);
+      });
+      workers_[k]->wait();
+    };
+    if (k == 0 && keeps_first) add(Storage::kShared);
+    const ShardRange range = shards_of(k);
+    if (replicas_[k].empty() ||
+        (range.last - range.first > 1 && !original_.buffers.empty())) {
+      add(Storage::kOwn);
+    }
+  }
+}
+
+std::vector<int64_t> ReplicaGroup::split(int64_t batch) const {
+  std::vector<int64_t> samples;
+  const auto devices =
+      static_cast<int64_t>(devices_.size()) * options_.world().size();
+  for (int64_t k = 0; k < devices; ++k) {
+    const ShardRange range = shards_of_worker(k, devices, shards_);
+    samples.push_back(samples_of(range, batch, shards_).count());
+  }
+  return samples;
+}
+
+void ReplicaGroup::check_inputs(const IValue& inputs) const {
+  for_each_tensor(inputs, [&](const Tensor& tensor, const std::string& path) {
+    const auto place = device_of(tensor);
+    const bool is_here =
+        place ? std::any_of(devices_.begin(), devices_.end(),
+                            [&](const Device& device) {
+                              return device.kind == place->kind &&
+                                     device.index == place->index;
+                            })
+              : tensor.is_cpu();  // memory of the host goes anywhere
+    if (is_here) return;
+    throw InvalidArgument(
+        "parallel",
+        {.code = ErrorCode::kBadBatch,
+         .what = fmt::format("input{} is on a device without a replica", path),
+         .expected = join_names(devices_) + ", or memory of the host",
+         .got = place ? place->name() : tensor.device().str(),
+         .fix = "move the input there first: x.to(model->module()->"
+                "parameters()[0].device())"});
+  });
+}
+
+void ReplicaGroup::watch_batch(int64_t samples, int64_t chunks, bool trains) {
+  if (exchange_) return;  // the ranks' samples are not known here
+  const std::vector<int64_t> shares = split(samples);
+  std::vector<Device> idle;
+  for (size_t k = 0; k < devices_.size(); ++k) {
+    if (shares[k] == 0) idle.push_back(devices_[k]);
+  }
+  if (!idle.empty()) {
+    warn_once(fmt::format("idle-{}", samples), "parallel",
+              fmt::format("a batch of {} makes {} chunks for {} shards; idle: "
+                          "{}; use a batch of at least {}",
+                          samples, chunks, shards_, join_names(idle), shards_));
+  }
+  if (!trains) return;
+  if (last_batch_ >= 0 && samples != last_batch_) {
+    warn_once("batch-size-changed", "parallel",
+              fmt::format("the batch size changed from {} to {} (a last, "
+                          "smaller batch?); each device now gets {}; "
+                          "train_step() weighs every shard by its samples",
+                          last_batch_, samples, fmt::join(shares, "/")));
+  }
+  last_batch_ = samples;
+}
+
+torch::Tensor ReplicaGroup::make_state(const torch::Tensor& parameter) {
+  return exchange_ ? exchange_->make_state(parameter)
+                   : torch::zeros_like(parameter.detach());
+}
+
+std::vector<IValue> ReplicaGroup::cut_own(
+    const IValue& inputs, const std::vector<int64_t>& sizes) const {
+  check_inputs(inputs);
+  std::vector<IValue> parts;
+  int64_t begin = 0;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    parts.push_back(map_tensors(inputs, [&](const Tensor& tensor) {
+      return to_device(tensor.narrow(options_.dim(), begin, sizes[i]),
+                       shard_devices_[i]);
+    }));
+    begin += sizes[i];
+  }
+  return parts;
+}
+
+std::vector<IValue> ReplicaGroup::scatter_checked(const IValue& inputs,
+                                                  bool trains) {
+  torch::NoGradGuard no_grad;
+  check_inputs(inputs);
+  auto parts = scatter(inputs, shard_devices_, options_.dim());
+  int64_t samples = -1;
+  for_each_tensor(inputs, [&](const Tensor& tensor, const std::string&) {
+    if (samples < 0) samples = tensor.size(options_.dim());
+  });
+  if (samples >= 0) {
+    watch_batch(samples, static_cast<int64_t>(parts.size()), trains);
+  }
+  return parts;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,274 @@
+#include "lockstep/parallel/replicas/shard_backward.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+
+using torch::Tensor;
+using torch::autograd::AccumulateGrad;
+using torch::autograd::Edge;
+using torch::autograd::edge_list;
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+namespace {
+
+edge_list edges_of(const std::vector<Tensor>& tensors) {
+  edge_list edges;
+  for (const Tensor& tensor : tensors) {
+    edges.push_back(torch::autograd::impl::gradient_edge(tensor));
+  }
+  return edges;
+}
+
+/// The leaves that belong neither to the replica nor to the shard's inputs.
+std::vector<Tensor> others_among(const std::vector<Tensor>& found,
+                                 const ShardLeaves& leaves) {
+  std::unordered_set<const void*> known;
+  for (const auto& [name, parameter] : leaves.replica.module().parameters) {
+    known.insert(parameter.unsafeGetTensorImpl());
+  }
+  for (const Tensor& input : leaves.inputs) {
+    known.insert(input.unsafeGetTensorImpl());
+  }
+  std::vector<Tensor> others;
+  for (const Tensor& leaf : found) {
+    if (!known.contains(leaf.unsafeGetTensorImpl())) others.push_back(leaf);
+  }
+  return others;
+}
+
+void check_no_hooks(const std::vector<Tensor>& leaves) {
+  for (const Tensor& leaf : leaves) {
+    if (!has_hooks(leaf)) continue;
+    throw InvalidArgument(
+        "parallel",
+        {.code = ErrorCode::kHookedLeaf,
+         .what = "a tensor of shape " + c10::str(leaf.sizes()) +
+                 " that every shard's loss uses directly has a hook, which "
+                 "would see the gradient of one shard",
+         .expected = "a hook that sees the gradient of the whole batch",
+         .fix = "remove the hook, or compute that part of the loss outside of "
+                "the loss function, with forward() and backward()"});
+  }
+}
+
+/// The engine's run, in which the gradients of `captured` come back and are
+/// accumulated nowhere.
+variable_list run_engine(const edge_list& roots, const variable_list& gradients,
+                         bool keep_graph, const std::vector<Tensor>& captured) {
+  return torch::autograd::Engine::get_default_engine().execute(
+      roots, gradients, keep_graph, /*create_graph=*/false,
+      /*accumulate_grad=*/captured.empty(), edges_of(captured));
+}
+
+using OnGradient = std::function<void(size_t, const Tensor&)>;
+
+/// Tells of a leaf's gradient when autograd has added to it.
+class GradientHook : public torch::autograd::PostAccumulateGradHook {
+ public:
+  GradientHook(size_t p, const OnGradient& on_gradient)
+      : p_(p), on_gradient_(on_gradient) {}
+  void operator()(const Tensor& leaf) override {
+    on_gradient_(p_, leaf.grad());
+  }
+
+ private:
+  size_t p_;
+  const OnGradient& on_gradient_;
+};
+
+/// Hooks on the replica's parameters, as long as it lives. Not on those of
+/// which several count as one parameter of the original.
+class GradientHooks {
+ public:
+  explicit GradientHooks(const ShardLeaves& leaves) {
+    if (!leaves.on_gradient) return;
+    const auto& parameters = leaves.replica.module().parameters;
+    std::vector<const Tensor*> leaf_of(leaves.originals.size());
+    std::vector<bool> has_several(leaves.originals.size());
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const size_t p = leaves.unique[i];
+      const Tensor& leaf = parameters[i].second;
+      if (leaf_of[p] && !leaf_of[p]->is_same(leaf)) has_several[p] = true;
+      leaf_of[p] = &leaf;
+    }
+    for (size_t p = 0; p < leaf_of.size(); ++p) {
+      if (!leaf_of[p] || has_several[p] || !leaf_of[p]->requires_grad()) {
+        continue;
+      }
+      torch::autograd::impl::set_post_acc_grad_hooks(
+          *leaf_of[p], std::make_unique<GradientHook>(p, leaves.on_gradient));
+      hooked_.push_back(*leaf_of[p]);
+    }
+  }
+  ~GradientHooks() {
+    for (const Tensor& leaf : hooked_) {
+      torch::autograd::impl::set_post_acc_grad_hooks(leaf, nullptr);
+    }
+  }
+  GradientHooks(const GradientHooks&) = delete;
+  GradientHooks& operator=(const GradientHooks&) = delete;
+
+ private:
+  std::vector<Tensor> hooked_;
+};
+
+/// Adds what the loss took from the original's parameters to the replica's.
+void add_direct_part(OwnedGradient& sum, OwnedGradient part,
+                     const Tensor& replica_parameter) {
+  if (!part.defined()) return;
+  if (!sum.defined()) {
+    sum = OwnedGradient::take(std::move(part).release(), replica_parameter);
+    return;
+  }
+  torch::NoGradGuard no_grad;
+  Tensor total = sum.tensor();
+  total.add_(part.tensor().to(total.device()));
+}
+
+/// Runs the backward if leaves are reached that other shards reach, too: all
+/// gradients are captured, as torch::autograd::grad() does it.
+ShardGradients capturing_backward(const edge_list& roots,
+                                  const variable_list& gradients,
+                                  bool keep_graph, const ShardLeaves& leaves,
+                                  const std::vector<Tensor>& found,
+                                  const std::vector<Tensor>& others) {
+  check_no_hooks(others);
+  variable_list captured = run_engine(roots, gradients, keep_graph, found);
+  std::unordered_map<const void*, Tensor> gradient_of;
+  for (size_t i = 0; i < found.size(); ++i) {
+    gradient_of[found[i].unsafeGetTensorImpl()] = std::move(captured[i]);
+  }
+  captured.clear();
+  const auto take = [&](const Tensor& leaf) {
+    const auto entry = gradient_of.find(leaf.unsafeGetTensorImpl());
+    return entry == gradient_of.end() ? Tensor() : std::move(entry->second);
+  };
+
+  ShardGradients result;
+  // A backward within the backward (checkpointing) accumulates all the same.
+  const auto& parameters = leaves.replica.module().parameters;
+  for (const auto& [name, parameter] : parameters) {
+    Tensor gradient = take(parameter);
+    if (!gradient.defined()) continue;
+    Tensor& accumulated = parameter.mutable_grad();
+    torch::NoGradGuard no_grad;
+    accumulated =
+        accumulated.defined() ? accumulated + gradient : std::move(gradient);
+  }
+  result.parameters =
+      leaves.replica.take_gradients(leaves.unique, leaves.originals.size());
+  for (const Tensor& input : leaves.inputs) {
+    result.inputs.push_back(take(input));
+  }
+  std::unordered_map<const void*, size_t> original_places;
+  for (size_t p = 0; p < leaves.originals.size(); ++p) {
+    original_places[leaves.originals[p].unsafeGetTensorImpl()] = p;
+  }
+  for (const Tensor& other : others) {
+    OwnedGradient gradient = OwnedGradient::take(take(other), other);
+    const auto original = original_places.find(other.unsafeGetTensorImpl());
+    if (original == original_places.end()) {
+      result.others.push_back({other, std::move(gradient)});
+      continue;
+    }
+    const size_t p = original->second;
+    const size_t i = static_cast<size_t>(
+        std::find(leaves.unique.begin(), leaves.unique.end(), p) -
+        leaves.unique.begin());
+    add_direct_part(result.parameters[p], std::move(gradient),
+                    parameters[i].second);
+  }
+  return result;
+}
+
+}  // namespace
+
+std::vector<Tensor> leaves_below(const std::vector<Tensor>& roots) {
+  std::vector<Tensor> leaves;
+  std::unordered_set<const Node*> seen;
+  std::vector<Node*> stack;
+  const auto push = [&](const edge_list& edges) {
+    for (auto edge = edges.rbegin(); edge != edges.rend(); ++edge) {
+      if (edge->is_valid()) stack.push_back(edge->function.get());
+    }
+  };
+  // The node of a root that is a leaf itself lives by this edge alone.
+  const edge_list first = edges_of(roots);
+  push(first);
+  while (!stack.empty()) {
+    Node* node = stack.back();
+    stack.pop_back();
+    if (!seen.insert(node).second) continue;
+    if (const auto* leaf = dynamic_cast<const AccumulateGrad*>(node)) {
+      leaves.push_back(leaf->variable);
+    } else {
+      push(node->next_edges());
+    }
+  }
+  return leaves;
+}
+
+bool has_hooks(const Tensor& leaf) {
+  if (!torch::autograd::impl::get_autograd_meta(leaf)) return false;
+  if (!torch::autograd::impl::hooks(leaf).empty() ||
+      torch::autograd::impl::post_acc_grad_hooks(leaf)) {
+    return true;
+  }
+  const auto accumulator =
+      torch::autograd::impl::try_get_grad_accumulator(leaf);
+  return accumulator && (!accumulator->pre_hooks().empty() ||
+                         !accumulator->post_hooks().empty());
+}
+
+ShardGradients shard_backward(const std::vector<Tensor>& roots,
+                              const std::vector<Tensor>& gradients,
+                              bool keep_graph, const ShardLeaves& leaves) {
+  std::vector<Tensor> used_roots;
+  variable_list used_gradients;
+  for (size_t i = 0; i < roots.size(); ++i) {
+    if (!gradients[i].defined() || !roots[i].requires_grad()) continue;
+    used_roots.push_back(roots[i]);
+    used_gradients.push_back(gradients[i]);
+  }
+  ShardGradients result;
+  result.inputs.resize(leaves.inputs.size());
+  if (used_roots.empty()) {
+    result.parameters.resize(leaves.originals.size());
+    return result;
+  }
+  const std::vector<Tensor> found = leaves_below(used_roots);
+  const edge_list edges = edges_of(used_roots);
+  used_roots.clear();
+  const std::vector<Tensor> others = others_among(found, leaves);
+  try {
+    if (!others.empty()) {
+      return capturing_backward(edges, used_gradients, keep_graph, leaves,
+                                found, others);
+    }
+    const GradientHooks hooks(leaves);
+    run_engine(edges, used_gradients, keep_graph, {});
+  } catch (...) {
+    leaves.replica.drop_gradients();
+    for (const Tensor& input : leaves.inputs) input.mutable_grad().reset();
+    throw;
+  }
+  used_gradients.clear();
+  result.parameters =
+      leaves.replica.take_gradients(leaves.unique, leaves.originals.size());
+  for (size_t i = 0; i < leaves.inputs.size(); ++i) {
+    result.inputs[i] = std::move(leaves.inputs[i].mutable_grad());
+    leaves.inputs[i].mutable_grad().reset();
+  }
+  return result;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,253 @@
+// The second half of a step: sums and updates, block by block.
+#include <algorithm>
+#include <cmath>
+#include <unordered_map>
+
+#include <ATen/Dispatch.h>
+#include <ATen/MemoryOverlap.h>
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/trace.h"
+#include "lockstep/device/cuda.h"
+#include "lockstep/device/intra_op.h"
+#include "lockstep/parallel/exchange/verify_ranks.h"
+#include "lockstep/parallel/replicas/outer_gradients.h"
+#include "lockstep/parallel/replicas/replica_group.h"
+#include "lockstep/parallel/replicas/shard_backward.h"
+
+namespace lockstep {
+
+using optim::Block;
+using torch::Tensor;
+
+namespace {
+
+/// Of a 1-d tensor, in an order that depends on its length alone.
+double sum_of_squares(const Tensor& block) {
+  if (!block.is_cpu()) {
+    const double norm = block.norm().item<double>();
+    return norm * norm;
+  }
+  double sum = 0;
+  AT_DISPATCH_FLOATING_TYPES_AND2(
+      at::kHalf, at::kBFloat16, block.scalar_type(), "sum_of_squares", [&] {
+        // Eight chains, so that one addition need not wait for another.
+        double chains[8] = {};
+        const auto* data = block.const_data_ptr<scalar_t>();
+        for (int64_t i = 0; i < block.numel(); ++i) {
+          const auto value = static_cast<double>(data[i]);
+          chains[i % 8] += value * value;
+        }
+        for (const double chain : chains) sum += chain;
+      });
+  return sum;
+}
+
+}  // namespace
+
+void ReplicaGroup::for_each_block(
+    const char* name, size_t count,
+    const std::function<void(size_t, Tensor&)>& task) {
+  // The textbook's machine leaves this to the output device alone.
+  const size_t hands = options_.replication() == Replication::kEveryForward
+                           ? 1
+                           : workers_.size();
+  const auto total = static_cast<int64_t>(count);
+  const ShardRange own =
+      exchange_ ? exchange_->own_blocks(total) : ShardRange{0, total};
+  run_all(workers_, [&](size_t k) {
+    if (k >= hands) return;
+    const TraceLane lane = lane_of(k);
+    const TraceSpan span(name, TraceCategory::kCompute);
+    const ShardRange range =
+        shards_of_worker(static_cast<int64_t>(k), static_cast<int64_t>(hands),
+                         own.last - own.first);
+    const int64_t first = own.first + range.first;
+    const int64_t last = own.first + range.last;
+    intra_op_for(last - first, [&](int64_t begin, int64_t end) {
+      torch::NoGradGuard no_grad;
+      Tensor scratch = torch::empty({optim::kBlockElements});
+      for (int64_t b = begin; b < end; ++b) {
+        task(static_cast<size_t>(first + b), scratch);
+      }
+    });
+    if (devices_[k].is_cuda()) cuda::synchronize();
+  });
+}
+
+std::vector<Tensor> ReplicaGroup::finish(Reduction& reduction) {
+  if (reduction.has_merges()) {
+    for_each_block("sum", blocks_.size(), [&](size_t b, Tensor&) {
+      Tensor in_place;
+      reduction.block(blocks_[b], in_place);
+    });
+  }
+  std::vector<Tensor> sums = reduction.take();
+  if (!exchange_) return sums;
+  // The others' blocks too; and what is shared is theirs after this step.
+  const AllReduceSpan span(rank(), "all-reduce");
+  meet(options_.world());
+  for (Tensor& sum : sums) {
+    if (sum.defined()) sum = sum.clone();
+  }
+  meet(options_.world());
+  return sums;
+}
+
+void ReplicaGroup::accumulate(std::vector<Tensor> sums) {
+  torch::NoGradGuard no_grad;
+  OuterGradients hooked;
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    if (!sums[p].defined()) continue;
+    Tensor& grad = parameters_[p].mutable_grad();
+    if (has_hooks(parameters_[p])) {
+      hooked.add(parameters_[p], std::move(sums[p]));
+    } else if (!grad.defined()) {
+      grad = std::move(sums[p]);
+    } else if (overlaps_another(p, grad)) {
+      grad = grad + sums[p];
+    } else {
+      grad.add_(sums[p]);
+    }
+  }
+  std::move(hooked).backward();
+}
+
+bool ReplicaGroup::overlaps_another(size_t p, const Tensor& grad) const {
+  if (!grad.has_storage() || grad.storage().use_count() == 1) return false;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const Tensor& other = parameters_[i].grad();
+    if (i == p || !other.defined() || !other.is_alias_of(grad)) continue;
+    if (at::get_overlap_status(grad, other) != at::MemOverlapStatus::No) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool ReplicaGroup::needs_grad(const std::vector<size_t>& positions) const {
+  std::vector<bool> is_updated(parameters_.size());
+  for (const size_t p : positions) is_updated[p] = true;
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    const Tensor& parameter = parameters_[p];
+    if (parameter.grad().defined()) return true;
+    if (!parameter.requires_grad()) continue;
+    if (!is_updated[p] || has_hooks(parameter)) return true;
+  }
+  return false;
+}
+
+void ReplicaGroup::drop_grads(const std::vector<size_t>& positions) const {
+  for (const size_t p : positions) parameters_[p].mutable_grad().reset();
+}
+
+std::vector<Tensor> ReplicaGroup::take_grads(
+    const std::vector<size_t>& positions) {
+  std::vector<Tensor> gradients(parameters_.size());
+  for (const size_t p : positions) {
+    Tensor grad = std::move(parameters_[p].mutable_grad());
+    parameters_[p].mutable_grad().reset();
+    gradients[p] =
+        OwnedGradient::take(std::move(grad), parameters_[p]).release();
+  }
+  if (exchange_) {
+    verify_gradients(options_.world(), original_, unique_, gradients);
+  }
+  return gradients;
+}
+
+std::vector<size_t> ReplicaGroup::positions_in(
+    const optim::Optimizer& optimizer) const {
+  std::unordered_map<const void*, size_t> places;
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    places[parameters_[p].unsafeGetTensorImpl()] = p;
+  }
+  std::vector<size_t> positions;
+  for (const Tensor& parameter : optimizer.parameters()) {
+    const auto found = places.find(parameter.unsafeGetTensorImpl());
+    if (found == places.end()) {
+      throw InvalidArgument(
+          "parallel",
+          {.code = ErrorCode::kBadOptimizer,
+           .what = fmt::format("the optimizer's parameter {} (shape {}) is "
+                               "not one of the model's",
+                               positions.size(), c10::str(parameter.sizes())),
+           .fix = "make the optimizer from model->parameters()"});
+    }
+    positions.push_back(found->second);
+  }
+  return positions;
+}
+
+void ReplicaGroup::update(Reduction& reduction,
+                          const std::vector<size_t>& positions,
+                          optim::Optimizer& optimizer) {
+  std::vector<bool> has_gradient;
+  for (const size_t p : positions) {
+    has_gradient.push_back(reduction.has_gradient(p));
+  }
+  optimizer.begin_step(has_gradient);
+  const std::vector<Block>& blocks = optimizer.blocks();
+  const char* name = reduction.has_merges() ? "sum+update" : "update";
+  for_each_block(name, blocks.size(), [&](size_t b, Tensor& scratch) {
+    Block block = blocks[b];
+    block.tensor =
+        static_cast<int64_t>(positions[static_cast<size_t>(block.tensor)]);
+    const Tensor gradient = reduction.block(block, scratch);
+    if (gradient.defined()) {
+      optimizer.update(static_cast<int64_t>(b), gradient);
+    }
+  });
+}
+
+void ReplicaGroup::update_whole(const std::vector<Tensor>& gradients,
+                                const std::vector<size_t>& positions,
+                                optim::Optimizer& optimizer, double clip,
+                                StepResult& result) {
+  const std::vector<Block>& blocks = optimizer.blocks();
+  const auto view = [&](const Block& block) {
+    const Tensor& gradient =
+        gradients[positions[static_cast<size_t>(block.tensor)]];
+    return gradient.defined()
+               ? optim::memory_view(gradient, block.offset, block.length)
+               : Tensor();
+  };
+  double scale = 1;
+  if (clip > 0) {
+    result.gradient_norm = norm_of(view, blocks);
+    result.is_finite = std::isfinite(result.gradient_norm);
+    if (!result.is_finite) return;
+    // As torch.nn.utils.clip_grad_norm_.
+    scale = std::min(1.0, clip / (result.gradient_norm + 1e-6));
+  }
+  std::vector<bool> has_gradient;
+  for (const size_t p : positions) {
+    has_gradient.push_back(gradients[p].defined());
+  }
+  optimizer.begin_step(has_gradient);
+  for_each_block("update", blocks.size(), [&](size_t b, Tensor&) {
+    Tensor gradient = view(blocks[b]);
+    if (!gradient.defined()) return;
+    if (clip > 0) gradient.mul_(scale);
+    optimizer.update(static_cast<int64_t>(b), gradient);
+  });
+}
+
+double ReplicaGroup::norm_of(const std::function<Tensor(const Block&)>& view,
+                             const std::vector<Block>& blocks) {
+  std::vector<double> squares(blocks.size());
+  for_each_block("norm", blocks.size(), [&](size_t b, Tensor&) {
+    const Tensor gradient = view(blocks[b]);
+    if (gradient.defined()) squares[b] = sum_of_squares(gradient);
+  });
+  if (exchange_) {
+    const AllReduceSpan span(rank(), "norm");
+    exchange_->share(squares);
+  }
+  double total = 0;
+  for (const double square : squares) total += square;
+  return std::sqrt(total);
+}
+
+}  // namespace lockstep
