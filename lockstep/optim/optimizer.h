@@ -50,6 +50,8 @@ class Optimizer {
 
   /// Whether its state is each rank's own, where parameters are shared.
   bool has_own_state() const { return has_own_state_; }
+  /// Whether its state is in memory that ranks share.
+  bool has_shared_state() const { return has_shared_state_; }
   virtual int64_t state_bytes() const = 0;
   /// The state by name: "momentum_buffer.<i>", "exp_avg.<i>", ..., "step.<i>".
   virtual std::map<std::string, torch::Tensor> state_dict() const = 0;

@@ -13,8 +13,6 @@ namespace lockstep::optim {
 
 using torch::Tensor;
 
-namespace {
-
 std::vector<Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {
   std::vector<Tensor> parameters;
   for (const auto& group : optimizer.param_groups()) {
@@ -24,6 +22,8 @@ std::vector<Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {
   }
   return parameters;
 }
+
+namespace {
 
 bool can_be_cut(const std::vector<Tensor>& parameters) {
   for (const Tensor& parameter : parameters) {
@@ -61,6 +61,13 @@ class TorchSgd final : public TorchOptimizer {
       if (!buffer.defined()) continue;
       take(momentum_, p, buffer);
       state_of<State>(p).momentum_buffer(buffer);
+    }
+  }
+
+  void release_state() override {
+    for (size_t p = 0; p < parameters_.size() && momentum_.is_made(); ++p) {
+      State& state = state_of<State>(p);
+      state.momentum_buffer(released(momentum_, p, state.momentum_buffer()));
     }
   }
 
@@ -137,6 +144,17 @@ class TorchAdam final : public TorchOptimizer {
       Tensor maximum = state.max_exp_avg_sq();
       take(max_exp_avg_sq_, p, maximum);
       state.max_exp_avg_sq(maximum);
+    }
+  }
+
+  void release_state() override {
+    for (size_t p = 0; p < parameters_.size(); ++p) {
+      State& state = state_of<State>(p);
+      state.exp_avg(released(exp_avg_, p, state.exp_avg()));
+      state.exp_avg_sq(released(exp_avg_sq_, p, state.exp_avg_sq()));
+      if (!max_exp_avg_sq_.is_made()) continue;
+      state.max_exp_avg_sq(
+          released(max_exp_avg_sq_, p, state.max_exp_avg_sq()));
     }
   }
 
@@ -275,6 +293,12 @@ void TorchOptimizer::take(Slot& slot, size_t p, Tensor& state) {
     tensor.zero_();
   }
   state = tensor;
+}
+
+Tensor TorchOptimizer::released(const Slot& slot, size_t p,
+                                const Tensor& state) {
+  if (!state.defined() || !state.is_same(slot.tensors[p])) return state;
+  return state.clone();
 }
 
 const Tensor& TorchOptimizer::view(const Slot& slot, size_t block) const {

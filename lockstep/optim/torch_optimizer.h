@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include <torch/torch.h>
 
@@ -30,6 +31,9 @@ class TorchOptimizer : public Optimizer {
   /// Before a step: reads the groups' options, and takes state that was loaded
   /// or replaced since.
   virtual void follow() = 0;
+  /// Gives the torch optimizer state in memory of its own, so that its step()
+  /// can be called on each rank. The next follow() takes it back.
+  virtual void release_state() = 0;
 
  protected:
   TorchOptimizer(torch::optim::Optimizer& optimizer,
@@ -42,9 +46,12 @@ class TorchOptimizer : public Optimizer {
     bool is_made() const { return !tensors.empty(); }
   };
   void make(Slot& slot);
-  /// Makes `theirs`, a tensor of the torch optimizer's state, the slot's for
-  /// parameter `p`, with the values that it has, if any.
+  /// Makes `state`, a tensor of the torch optimizer's state, the slot's for
+  /// parameter `p`, with the values that it has; with zeros if it is undefined.
   static void take(Slot& slot, size_t p, torch::Tensor& state);
+  /// A copy of `state` if it is the slot's tensor for `p`; else itself.
+  static torch::Tensor released(const Slot& slot, size_t p,
+                                const torch::Tensor& state);
   const torch::Tensor& view(const Slot& slot, size_t block) const;
   size_t group_of(size_t p) const { return group_of_[p]; }
   size_t parameter_of(size_t block) const {
@@ -60,5 +67,9 @@ class TorchOptimizer : public Optimizer {
   StateFactory make_state_;
   std::vector<size_t> group_of_;  // by parameter
 };
+
+/// The parameters of all groups of `optimizer`, in their order.
+std::vector<torch::Tensor> parameters_of(
+    const torch::optim::Optimizer& optimizer);
 
 }  // namespace lockstep::optim

@@ -1,10 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <torch/arg.h>
+
+#include "lockstep/device/device.h"
 
 namespace lockstep {
 
@@ -40,6 +43,19 @@ struct DistributedDataParallelOptions {
   TORCH_ARG(int64_t, dim) = 0;
   /// Names of parameters and buffers that are each rank's own affair.
   TORCH_ARG(std::vector<std::string>, parameters_to_ignore);
+
+  // For train_step() alone.
+
+  /// Where this rank computes. Default: the GPU that the module is on, or this
+  /// rank's part of the cores of its host.
+  TORCH_ARG(std::optional<Device>, device) = std::nullopt;
+  /// Logical shards that a batch of all ranks is cut into; 0: one per rank.
+  TORCH_ARG(int64_t, shards) = 0;
+  /// Threads a shard computes with; 0: the cores of all ranks / shards.
+  TORCH_ARG(int, intra_op_threads) = 0;
+  /// Of the random streams, keyed by (seed, step, shard). Default: the seed of
+  /// LibTorch's default generator (torch::manual_seed).
+  TORCH_ARG(std::optional<uint64_t>, seed) = std::nullopt;
 };
 
 struct JoinOptions {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "lockstep/base/checksum.h"
+#include "lockstep/base/fnv1a.h"
 
 namespace lockstep::ddp {
 
@@ -37,32 +38,28 @@ ParameterChanges::Seen ParameterChanges::look_at(const Tensor& parameter) {
 }
 
 int64_t ParameterChanges::fingerprint() {
-  // FNV-1a, over numbers instead of bytes.
-  uint64_t hash = 14695981039346656037U;
-  const auto add = [&](uint64_t number) {
-    hash = (hash ^ number) * 1099511628211U;
-  };
+  Fnv1a hash;
   for (size_t p = 0; p < parameters_.size(); ++p) {
     Seen now = look_at(parameters_[p]);
-    add(now.version - seen_[p].version);
-    add(now.storage == seen_[p].storage ? 0 : 1);
+    hash.add_unit(now.version - seen_[p].version);
+    hash.add_unit(now.storage == seen_[p].storage ? 0 : 1);
     seen_[p] = std::move(now);
   }
-  return static_cast<int64_t>(hash);
+  return static_cast<int64_t>(hash.value());
 }
 
 DifferentParameters compare_parameters(const World& world,
                                        const std::vector<Tensor>& parameters) {
-  std::string own;
+  std::string checksums;
   for (const Tensor& parameter : parameters) {
-    own += checksum_of_bytes(parameter);
+    checksums += checksum_of_bytes(parameter);
   }
-  const auto all = world.all_gather_text(own);
+  const auto all = world.all_gather_text(checksums);
   DifferentParameters different;
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
     different.rank = static_cast<int>(rank);
-    const size_t length = own.size() / parameters.size();
+    const size_t length = checksums.size() / parameters.size();
     for (size_t p = 0; p < parameters.size(); ++p) {
       const size_t at = p * length;
       if (all[rank].compare(at, length, all[0], at, length) != 0) {

@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <numeric>
-#include <set>
 #include <utility>
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <fmt/format.h>
-#include <torch/csrc/autograd/utils/lambda_post_hook.h>
-#include <torch/csrc/autograd/variable.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/exchange/verify_ranks.h"
@@ -15,13 +14,8 @@
 namespace lockstep::ddp {
 
 using torch::Tensor;
-using torch::autograd::variable_list;
 
 namespace {
-
-constexpr double kMiB = 1 << 20;
-// Small, so that the exchange starts early.
-constexpr int64_t kFirstBucketBytes = 1 << 20;
 
 void drop_ignored(ModuleHandle::Named& named,
                   const std::vector<std::string>& ignored) {
@@ -39,6 +33,8 @@ World group_of_all(const World& world) {
 
 }  // namespace
 
+// Construction, and what the module's owner does to it.
+
 std::shared_ptr<Reducer> Reducer::create(
     const World& world, ModuleHandle module,
     const DistributedDataParallelOptions& options) {
@@ -47,29 +43,20 @@ std::shared_ptr<Reducer> Reducer::create(
   verify_ranks(world, module);
   const auto reducer = std::shared_ptr<Reducer>(
       new Reducer(group_of_all(world), std::move(module), options));
-  for (size_t p = 0; p < reducer->parameters_.size(); ++p) reducer->hook(p);
+  reducer->start();
   return reducer;
 }
 
 Reducer::Reducer(const World& world, ModuleHandle module,
                  const DistributedDataParallelOptions& options)
-    : options_(options), world_(world), module_(std::move(module)) {
-  std::set<const void*> seen;
-  for (const auto& [name, parameter] : module_.parameters) {
-    if (!parameter.requires_grad()) {
-      frozen_.emplace_back(name, parameter);
-      continue;
-    }
-    if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
-    names_.push_back(name);
-    parameters_.push_back(parameter);
-  }
-  if (parameters_.empty()) {
-    throw InvalidArgument(
-        "ddp", {.code = ErrorCode::kNothingToTrain,
-                .what = "the module has no parameter that requires a gradient",
-                .fix = "run it without DistributedDataParallel"});
-  }
+    : options_(options),
+      world_(world),
+      module_(std::move(module)),
+      trained_(module_),
+      parameters_(trained_.parameters),
+      changes_(parameters_),
+      rounds_(world, trained_.device, options.average()),
+      local_(parameters_) {
   if (!(options_.bucket_cap_mb() > 0)) {
     throw InvalidArgument("ddp",
                           {.code = ErrorCode::kBadOption,
@@ -77,80 +64,35 @@ Reducer::Reducer(const World& world, ModuleHandle module,
                            .expected = "bucket_cap_mb above 0",
                            .got = fmt::format("{}", options_.bucket_cap_mb())});
   }
-  device_ = parameters_[0].device();
-  for (size_t p = 0; p < parameters_.size(); ++p) {
-    if (parameters_[p].device() == device_) continue;
-    throw InvalidArgument(
-        "ddp", {.code = ErrorCode::kMixedDevices,
-                .what = "the module is on several devices",
-                .expected = fmt::format("'{}' on {}", names_[p], device_.str()),
-                .got = parameters_[p].device().str(),
-                .fix = "move it to one: module->to(device)"});
-  }
-  stream_.emplace(device_);
-  accumulators_.resize(parameters_.size());
-  is_unsynced_.assign(parameters_.size(), false);
-  is_mixed_.assign(parameters_.size(), false);
   if (options_.init_sync()) {
     broadcast(world_, module_.parameters, 0);
     broadcast(world_, module_.buffers, 0);
   }
-  changes_ = ParameterChanges(parameters_);
+  changes_.fingerprint();  // the broadcasts wrote to them
   packed_buffers_ = PackedTensors(module_.buffers);
-  std::vector<size_t> order(parameters_.size());
-  std::iota(order.rbegin(), order.rend(), 0);
-  lay_out(order);
+  buckets_.emplace(world_, parameters_,
+                   static_cast<int64_t>(options_.bucket_cap_mb() * (1 << 20)));
+}
+
+void Reducer::start() {
+  forwards_ = std::make_shared<WatchedForwards>(
+      [self = weak_from_this()](const WatchedForwards::Forward& forward) {
+        if (const auto reducer = self.lock()) reducer->on_output(forward);
+      });
+  hooks_.emplace(
+      parameters_, [this](size_t p) { before_gradient(p); },
+      [this](size_t p, const Tensor& incoming) { on_gradient(p, incoming); });
 }
 
 Reducer::~Reducer() {
   if (pass_) abandon();
-  for (const Hooks& hooks : hooks_) {
-    const auto accumulator = hooks.accumulator.lock();
-    if (!accumulator) continue;
-    accumulator->del_post_hook(hooks.after);
-    std::erase_if(accumulator->pre_hooks(), [&](const auto& before) {
-      return before.get() == hooks.before;
-    });
-  }
-}
-
-class Reducer::BeforeGradient : public torch::autograd::FunctionPreHook {
- public:
-  BeforeGradient(Reducer* reducer, size_t p) : reducer_(reducer), p_(p) {}
-  variable_list operator()(const variable_list& gradients) override {
-    reducer_->before_gradient(p_);
-    return gradients;
-  }
-
- private:
-  Reducer* reducer_;
-  size_t p_;
-};
-
-void Reducer::hook(size_t p) {
-  // Autograd itself keeps it by a weak pointer only.
-  accumulators_[p] = torch::autograd::impl::grad_accumulator(parameters_[p]);
-  auto before = std::make_unique<BeforeGradient>(this, p);
-  Hooks hooks{.p = p, .accumulator = accumulators_[p], .before = before.get()};
-  accumulators_[p]->add_pre_hook(std::move(before));
-  hooks.after = accumulators_[p]->add_post_hook(
-      std::make_unique<torch::autograd::utils::LambdaPostHook>(
-          [this, p](const variable_list& outputs,
-                    const variable_list& gradients) {
-            on_gradient(p, gradients.empty() ? Tensor() : gradients[0]);
-            return outputs;
-          }));
-  std::erase_if(hooks_,
-                [](const Hooks& old) { return old.accumulator.expired(); });
-  hooks_.push_back(std::move(hooks));
 }
 
 void Reducer::follow_parameters() {
   for (size_t p = 0; p < parameters_.size(); ++p) {
     const Tensor& parameter = parameters_[p];
     if (!parameter.requires_grad()) continue;
-    const Tensor& view =
-        buckets_[slots_[p].bucket].grads.gradients[slots_[p].index];
+    const Tensor& view = buckets_->view(p);
     const bool is_alike = parameter.scalar_type() == view.scalar_type() &&
                           parameter.device() == view.device() &&
                           parameter.sizes() == view.sizes();
@@ -158,18 +100,17 @@ void Reducer::follow_parameters() {
       give_up({.code = ErrorCode::kModuleChanged,
                .what = fmt::format("parameter '{}' was moved or cast after the "
                                    "module was wrapped",
-                                   names_[p]),
-               .expected = c10::str(view.dtype(), " ", view.sizes(), " on ",
-                                    view.device()),
-               .got = c10::str(parameter.dtype(), " ", parameter.sizes(),
+                                   trained_.names[p]),
+               .expected = c10::str(view.scalar_type(), " ", view.sizes(),
+                                    " on ", view.device()),
+               .got = c10::str(parameter.scalar_type(), " ", parameter.sizes(),
                                " on ", parameter.device()),
                .fix = "call to(device) or to(dtype) before, or wrap the module "
                       "again"});
     }
-    const auto now = torch::autograd::impl::grad_accumulator(parameter);
-    if (is_alike && now != accumulators_[p]) hook(p);
+    if (is_alike) hooks_->follow(p);
   }
-  for (const auto& [name, parameter] : frozen_) {
+  for (const auto& [name, parameter] : trained_.frozen) {
     if (!parameter.requires_grad() || !is_synced_) continue;
     give_up({.code = ErrorCode::kFrozenParameter,
              .what = fmt::format("parameter '{}' was frozen when the module "
@@ -180,51 +121,13 @@ void Reducer::follow_parameters() {
   }
 }
 
-void Reducer::lay_out(const std::vector<size_t>& order) {
-  const auto cap = static_cast<int64_t>(options_.bucket_cap_mb() * kMiB);
-  buckets_ =
-      make_buckets(world_, parameters_,
-                   assign_buckets(parameters_, order,
-                                  std::min(kFirstBucketBytes, cap), cap));
-  slots_.assign(parameters_.size(), {});
-  for (size_t b = 0; b < buckets_.size(); ++b) {
-    for (size_t i = 0; i < buckets_[b].places.size(); ++i) {
-      slots_[buckets_[b].places[i]] = {b, i};
-    }
-  }
-}
-
 void Reducer::follow_arrivals(int root, const std::vector<size_t>& arrivals) {
   if (follows_arrivals_) return;
   follows_arrivals_ = true;
   const bool varies =
       options_.find_unused_parameters() && !options_.static_graph();
   if (world_.size() == 1 || varies) return;
-  std::vector<size_t> now;
-  for (const Bucket& bucket : buckets_) {
-    now.insert(now.end(), bucket.places.begin(), bucket.places.end());
-  }
-  std::vector<int64_t> order(arrivals.begin(), arrivals.end());
-  for (const size_t p : now) {
-    if (std::find(arrivals.begin(), arrivals.end(), p) == arrivals.end()) {
-      order.push_back(static_cast<int64_t>(p));
-    }
-  }
-  Tensor message = torch::tensor(order, torch::kInt64).to(device_);
-  world_.broadcast(message, root);
-  message = message.cpu();
-  const auto* agreed = message.const_data_ptr<int64_t>();
-  const std::vector<size_t> next(agreed, agreed + message.numel());
-  if (next != now) lay_out(next);
-}
-
-void Reducer::set_hook(CommHook hook) {
-  if (hook_) {
-    throw InvalidArgument("ddp", {.code = ErrorCode::kCommHook,
-                                  .what = "there is a comm hook already",
-                                  .fix = "register one, once"});
-  }
-  hook_ = std::move(hook);
+  buckets_->rebuild_buckets(root, arrivals);
 }
 
 void Reducer::check_usable() const {
@@ -243,22 +146,454 @@ void Reducer::give_up(const Problem& problem) {
   throw error;
 }
 
-std::string Reducer::names_of(const std::vector<size_t>& places) const {
-  constexpr size_t kMost = 10;
-  std::string text;
-  for (size_t i = 0; i < std::min(places.size(), kMost); ++i) {
-    text += fmt::format("{}'{}'", i == 0 ? "" : ", ", names_[places[i]]);
+// Forwards.
+
+uint64_t Reducer::begin_forward() {
+  const std::lock_guard lock(mutex_);
+  check_usable();
+  if (pass_) {
+    give_up(
+        {.code = ErrorCode::kNestedPass,
+         .what = fmt::format("rank {} called forward() within the backward of "
+                             "an earlier one",
+                             world_.rank()),
+         .fix = "let checkpointed parts of the module call each other, not "
+                "the wrapped module"});
   }
-  if (places.size() > kMost) {
-    text += fmt::format(" and {} more", places.size() - kMost);
-  }
-  return text;
+  follow_parameters();
+  return forwards_->begin();
 }
 
-std::vector<std::vector<size_t>> Reducer::assignment() const {
-  std::vector<std::vector<size_t>> assignment;
-  for (const Bucket& bucket : buckets_) assignment.push_back(bucket.places);
-  return assignment;
+void Reducer::end_forward(uint64_t begin, int64_t samples) {
+  if (!is_synced_) return;
+  const std::lock_guard lock(mutex_);
+  forwards_->end(begin, samples);
+}
+
+Tensor Reducer::watch(const Tensor& output, int64_t samples) {
+  if (!is_synced_ || !output.defined() || !output.requires_grad()) {
+    return output;
+  }
+  return forwards_->put_node(output, samples);
+}
+
+// A pass: how it opens.
+
+void Reducer::on_output(const WatchedForwards::Forward& forward) {
+  const std::lock_guard lock(mutex_);
+  check_usable();
+  const int task = torch::autograd::get_current_graph_task_id();
+  if (pass_ && pass_->task == task) return;
+  if (pass_) {
+    give_up({.code = ErrorCode::kNestedPass,
+             .what = fmt::format("rank {} started a backward of the model "
+                                 "within another one",
+                                 world_.rank())});
+  }
+  open_pass(task, forward);
+}
+
+// A derivative's graph, or that of something inside the model, leads to the
+// parameters past the outputs.
+void Reducer::before_gradient(size_t p) {
+  const std::lock_guard lock(mutex_);
+  if (pass_) return;
+  const int task = torch::autograd::get_current_graph_task_id();
+  if (task != unsynced_task_) {
+    if (const auto* forward = forwards_->in_backward()) {
+      check_usable();
+      return open_pass(task, *forward);
+    }
+    unsynced_task_ = task;
+  }
+  if (options_.average() == GradientAverage::kNone) local_.note_mixture(p);
+}
+
+Reducer::Pass Reducer::new_pass(const Round& round) const {
+  return {.round = round,
+          .awaited = std::vector<int64_t>(parameters_.size(), 1),
+          .missing = {},
+          .arrivals = {},
+          .has_gradient = std::vector<bool>(parameters_.size()),
+          .is_used = {}};
+}
+
+std::optional<std::vector<size_t>> Reducer::check_unused() {
+  std::vector<size_t> unused = hooks_->unused_in_backward();
+  for (const size_t p : unused) {
+    // The graph is older than what replaced the parameter's memory.
+    if (!hooks_->leads_to_former_memory(p)) continue;
+    give_up({.code = ErrorCode::kModuleChanged,
+             .what = fmt::format("parameter '{}' got other memory between a "
+                                 "forward and its backward",
+                                 trained_.names[p]),
+             .fix = "load parameters before the forward"});
+  }
+  if (!hooks_->trains_in_backward(unused)) return std::nullopt;
+  if (torch::GradMode::is_enabled()) {
+    give_up({.code = ErrorCode::kDoubleBackward,
+             .what = "a backward over several ranks can't be differentiated",
+             .expected = "create_graph=false",
+             .got = "create_graph=true",
+             .fix = "take the inner derivative with torch::autograd::grad()"});
+  }
+  if (!unused.empty() && !options_.static_graph() &&
+      !options_.find_unused_parameters()) {
+    give_up(
+        {.code = ErrorCode::kUnusedParameters,
+         .what = fmt::format("parameters of rank {} get no gradient in this "
+                             "backward: {}. Nothing was updated",
+                             world_.rank(), trained_.names_of(unused)),
+         .expected = "every parameter to take part in the loss",
+         .fix = "set find_unused_parameters(true) if that varies from step to "
+                "step, static_graph(true) if it never does or if parts of the "
+                "model are computed again in the backward, or freeze them "
+                "before wrapping (requires_grad_(false))"});
+  }
+  return unused;
+}
+
+void Reducer::open_pass(int task, const WatchedForwards::Forward& reached) {
+  const auto unused = check_unused();
+  if (!unused) return;
+  const bool is_static = options_.static_graph();
+  const int64_t samples =
+      rounds_.counts_samples() ? forwards_->samples_in_backward(reached) : 0;
+  Pass pass = new_pass(rounds_.next(samples));
+  pass.task = task;
+  pass.only_counts = is_static && expected_.empty();
+  if (pass.only_counts) {
+    pass.awaited.assign(parameters_.size(), 0);
+  } else if (is_static) {
+    pass.awaited = expected_;
+  } else {
+    for (const size_t p : *unused) pass.awaited[p] = 0;
+  }
+  pass_ = std::move(pass);
+  buckets_->begin(pass_->round.weight);
+  GradientHooks::at_end_of_backward(
+      [self = weak_from_this()] {
+        if (const auto reducer = self.lock()) reducer->close_pass();
+      },
+      [self = weak_from_this()] {
+        if (const auto reducer = self.lock()) reducer->abandon();
+      });
+  exchange_changes();
+  // Parts that are computed again change them again.
+  if (!is_static) send_buffers();
+  if (!rounds_.sums_to_average(pass_->round)) set_aside_sums();
+  if (!pass_->only_counts) {
+    for (size_t p = 0; p < parameters_.size(); ++p) {
+      if (pass_->awaited[p] == 0) mark_ready(p, false);
+    }
+  }
+}
+
+// A pass: gradients.
+
+void Reducer::on_gradient(size_t p, const Tensor& incoming) {
+  const std::lock_guard lock(mutex_);
+  if (!pass_) return local_.add(p, incoming);
+  const int task = torch::autograd::get_current_graph_task_id();
+  Pass& pass = *pass_;
+  const bool is_static = options_.static_graph();
+  if (pass.task != task && !is_static) {
+    give_up({.code = ErrorCode::kRepeatedGradient,
+             .what = fmt::format("parameter '{}' got a gradient in a backward "
+                                 "within the backward (checkpointing?)",
+                                 trained_.names[p]),
+             .fix = "set static_graph(true)"});
+  }
+  const bool is_defined = incoming.defined();
+  const bool stays = pass.only_counts || pass.awaited[p] > 1;
+  if (stays || !options_.gradient_as_bucket_view()) {
+    local_.own_memory(p, incoming);
+  }
+  if (pass.only_counts) {
+    if (pass.awaited[p]++ == 0) pass.arrivals.push_back(p);
+    pass.has_gradient[p] = pass.has_gradient[p] || is_defined;
+    return;
+  }
+  if (pass.awaited[p] == 0) {
+    give_up({.code = ErrorCode::kRepeatedGradient,
+             .what = fmt::format(
+                 "parameter '{}' got more gradients than {}", trained_.names[p],
+                 is_static ? "in the first step" : "one in this backward"),
+             .fix = is_static ? "leave static_graph off: the graph changes"
+                              : "set static_graph(true)"});
+  }
+  if (!is_defined && !is_static && !options_.find_unused_parameters()) {
+    pass.missing.push_back(p);
+  }
+  if (--pass.awaited[p] == 0) {
+    mark_ready(p, is_static ? parameters_[p].grad().defined() : is_defined);
+  }
+}
+
+void Reducer::mark_ready(size_t p, bool has_gradient) {
+  pass_->has_gradient[p] = has_gradient;
+  if (has_gradient) pass_->arrivals.push_back(p);
+  fill_bucket(p, has_gradient);
+  buckets_->mark_ready(p);
+}
+
+void Reducer::fill_bucket(size_t p, bool has_gradient) {
+  const torch::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView unseen;
+  Tensor& view = buckets_->view(p);
+  Tensor& gradient = parameters_[p].mutable_grad();
+  if (gradient.defined() && gradient.layout() != torch::kStrided) {
+    give_up({.code = ErrorCode::kSparseGradient,
+             .what = fmt::format("the gradient of '{}' is sparse",
+                                 trained_.names[p]),
+             .expected = "a dense one",
+             .fix = "make the embedding with sparse(false)"});
+  }
+  const bool is_view =
+      gradient.defined() && gradient.data_ptr() == view.data_ptr();
+  // What is not part of this pass stays as it is.
+  if (!has_gradient && is_view) gradient = gradient.clone();
+  if (pass_->is_shadow || !gradient.defined()) {
+    view.zero_();
+    return;
+  }
+  // A hook weights by itself.
+  const double weight = buckets_->has_hook() ? 1 : pass_->round.weight;
+  if (has_gradient && is_view) {
+    if (weight != 1) gradient.mul_(weight);
+  } else if (weight != 1) {
+    at::mul_out(view, gradient, torch::scalar_tensor(weight, torch::kDouble));
+  } else {
+    view.copy_(gradient);
+  }
+  if (has_gradient && options_.gradient_as_bucket_view()) gradient = view;
+}
+
+// What was exchanged before and is added to: only this backward's part may be
+// summed over the ranks.
+void Reducer::set_aside_sums() {
+  const std::vector<size_t> mixed = local_.mixed();
+  if (!mixed.empty()) {
+    give_up({.code = ErrorCode::kMixedAccumulation,
+             .what = fmt::format("what rank {} added under no_sync() to a sum "
+                                 "over the ranks can't be told from it: {}",
+                                 world_.rank(), trained_.names_of(mixed)),
+             .fix = "call zero_grad() in between, or average over the ranks"});
+  }
+  pass_->kept = local_.take_sums();
+}
+
+// A pass: what goes to the other ranks beside the gradients.
+
+void Reducer::send_buffers() {
+  if (!options_.broadcast_buffers() || packed_buffers_.empty()) return;
+  if (world_.size() == 1) return;
+  const int root = pass_->round.root;
+  if (world_.rank() == root) packed_buffers_.pack();
+  buckets_->submit("buffers", -1, [this, root] {
+    world_.broadcast(packed_buffers_.message(), root);
+  });
+}
+
+void Reducer::exchange_changes() {
+  const int64_t fingerprint = changes_.fingerprint();
+  // Within join(), ranks without inputs do not update.
+  if (world_.size() == 1 || rounds_.is_joining()) return;
+  pass_->changes = torch::tensor({fingerprint, ~fingerprint}, torch::kInt64)
+                       .to(trained_.device);
+  buckets_->submit("changes", -1, [this, changes = pass_->changes]() mutable {
+    world_.all_reduce(changes, ReduceOp::MAX);
+  });
+}
+
+void Reducer::exchange_used() {
+  std::vector<uint8_t> is_used(parameters_.size());
+  for (size_t p = 0; p < is_used.size(); ++p) {
+    // What was added up under no_sync() is used as well.
+    is_used[p] = pass_->has_gradient[p] || local_.has(p);
+  }
+  pass_->is_used = torch::tensor(is_used, torch::kUInt8).to(trained_.device);
+  buckets_->submit("used parameters", -1,
+                   [this, used = pass_->is_used]() mutable {
+                     world_.all_reduce(used, ReduceOp::MAX);
+                   });
+}
+
+// A pass: how it ends.
+
+void Reducer::close_pass() {
+  const std::lock_guard lock(mutex_);
+  try {
+    finish_pass();
+  } catch (const std::exception& error) {
+    if (failure_.empty()) failure_ = error.what();
+    world_.fail(failure_);
+    pass_.reset();
+    throw;
+  }
+}
+
+void Reducer::finish_pass() {
+  check_complete();
+  if (options_.static_graph()) send_buffers();
+  if (pass_->only_counts) settle_static_graph();
+  if (options_.find_unused_parameters() && !options_.static_graph()) {
+    exchange_used();
+  }
+  buckets_->wait();
+  check_same_parameters();
+  write_back();
+  const Pass pass = std::move(*pass_);
+  pass_.reset();
+  follow_arrivals(pass.round.root, pass.arrivals);
+}
+
+void Reducer::check_complete() {
+  std::vector<size_t> missing = pass_->missing;
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    if (!pass_->only_counts && pass_->awaited[p] > 0) missing.push_back(p);
+  }
+  if (missing.empty()) return;
+  const bool is_static = options_.static_graph();
+  give_up(
+      {.code = ErrorCode::kUnusedParameters,
+       .what = fmt::format(
+           "parameters of rank {} got {} in this backward: {}. "
+           "Nothing was updated",
+           world_.rank(),
+           is_static ? "fewer gradients than in the first step" : "no gradient",
+           trained_.names_of(missing)),
+       .fix = is_static ? "leave static_graph off: the graph changes"
+                        : "set find_unused_parameters(true)"});
+}
+
+void Reducer::check_same_parameters() {
+  if (!pass_->changes.defined()) return;
+  const Tensor changes = pass_->changes.cpu();
+  const auto* largest = changes.const_data_ptr<int64_t>();
+  // The largest complement is that of the smallest.
+  if (largest[0] == ~largest[1]) return;
+  const auto different = compare_parameters(world_, parameters_);
+  if (different.places.empty()) return;
+  give_up(
+      {.code = ErrorCode::kParametersDiffer,
+       .what = fmt::format("parameters of rank {} differ from those of "
+                           "rank 0: {}. Nothing was updated",
+                           different.rank, trained_.names_of(different.places)),
+       .expected = "the same on every rank",
+       .got = "parameters that some ranks loaded, or wrote to, alone",
+       .fix = "load them on every rank, or on rank 0 before the module is "
+              "wrapped"});
+}
+
+void Reducer::settle_static_graph() {
+  Pass& pass = *pass_;
+  expected_ = pass.awaited;
+  exchange_used();
+  const auto arrivals = std::exchange(pass.arrivals, {});
+  for (const size_t p : arrivals) mark_ready(p, pass.has_gradient[p]);
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    if (expected_[p] == 0) mark_ready(p, false);
+  }
+}
+
+void Reducer::write_back() {
+  const torch::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView unseen;
+  const Pass& pass = *pass_;
+  if (pass.is_used.defined()) {
+    const Tensor used = pass.is_used.cpu();
+    const auto* bytes = used.const_data_ptr<uint8_t>();
+    is_used_.assign(bytes, bytes + used.numel());
+  }
+  for (size_t p = 0; p < parameters_.size() && !pass.is_shadow; ++p) {
+    const Tensor& view = buckets_->view(p);
+    Tensor& gradient = parameters_[p].mutable_grad();
+    const Tensor kept = pass.kept.empty() ? Tensor() : pass.kept[p];
+    if (!is_used_.empty() && !is_used_[p]) {
+      if (kept.defined()) gradient = kept;
+      continue;
+    }
+    local_.clear(p);
+    if (options_.gradient_as_bucket_view()) {
+      gradient = view;
+    } else if (gradient.defined()) {
+      gradient.copy_(view);
+    } else {
+      gradient = view.clone();
+    }
+    if (kept.defined()) gradient.add_(kept);
+  }
+  const bool takes_buffers =
+      options_.broadcast_buffers() && world_.rank() != pass.round.root;
+  if (takes_buffers) packed_buffers_.unpack();
+}
+
+void Reducer::abandon() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!pass_) return;
+  pass_.reset();
+  if (!failure_.empty()) return;
+  failure_ = fmt::format("the backward of rank {} ended with an exception",
+                         world_.rank());
+  world_.fail("[ddp] " + failure_);
+}
+
+// Uneven inputs: ranks that have none left answer those that have.
+
+void Reducer::join(const std::function<void()>& steps,
+                   const JoinOptions& options) {
+  check_usable();
+  if (rounds_.is_joining()) {
+    throw InvalidArgument("ddp", {.code = ErrorCode::kUnevenInputs,
+                                  .what = "join() within join()",
+                                  .fix = "call it once around all steps"});
+  }
+  struct Leave {
+    Rounds& rounds;
+    ~Leave() { rounds.end_join(); }
+  } const leave{rounds_};
+  rounds_.begin_join(options);
+  try {
+    steps();
+    for (Round round = rounds_.next_without_inputs(); !round.active.empty();
+         round = rounds_.next_without_inputs()) {
+      shadow(round);
+    }
+  } catch (const std::exception& error) {
+    // Ended by agreement, all ranks know.
+    if (rounds_.is_ended() || !failure_.empty()) throw;
+    failure_ = fmt::format("rank {} left join() with an exception: {}",
+                           world_.rank(), error.what());
+    world_.fail("[ddp] " + failure_);
+    throw;
+  }
+  const std::vector<int>& last = rounds_.last_active();
+  // Those that had no inputs did not update.
+  if (!last.empty() && last.size() < static_cast<size_t>(world_.size())) {
+    broadcast(world_, module_.parameters, last.back());
+    broadcast(world_, module_.buffers, last.back());
+  }
+}
+
+void Reducer::shadow(const Round& round) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (options_.static_graph() && expected_.empty()) {
+      give_up({.code = ErrorCode::kUnevenInputs,
+               .what = fmt::format("rank {} has no inputs in the first step of "
+                                   "a static graph",
+                                   world_.rank()),
+               .fix = "make that step with inputs on every rank"});
+    }
+    pass_ = new_pass(round);
+    pass_->is_shadow = true;
+    pass_->awaited.assign(parameters_.size(), 0);
+    buckets_->begin(round.weight);
+    if (!options_.static_graph()) send_buffers();
+    for (size_t p = 0; p < parameters_.size(); ++p) mark_ready(p, false);
+  }
+  close_pass();
 }
 
 }  // namespace lockstep::ddp

@@ -46,37 +46,39 @@ Tensor spread(const Tensor& of_channels, const Tensor& like) {
       .view(shape);
 }
 
-Moments own_moments(const Tensor& input) {
+Moments local_moments(const Tensor& input) {
   const int64_t channels = input.size(1);
   const auto like = input.options().dtype(torch::kDouble);
-  Moments own{torch::zeros({channels}, like), torch::zeros({channels}, like),
-              0};
-  if (input.numel() == 0) return own;
-  own.count = static_cast<double>(input.numel() / channels);
+  Moments local{torch::zeros({channels}, like), torch::zeros({channels}, like),
+                0};
+  if (input.numel() == 0) return local;
+  local.count = static_cast<double>(input.numel() / channels);
   const auto [variance, mean] =
       torch::var_mean(widened(input), all_but_channels(input),
                       /*unbiased=*/false);
-  own.mean = mean.to(torch::kDouble);
-  own.square_sums = variance.to(torch::kDouble) * own.count;
-  return own;
+  local.mean = mean.to(torch::kDouble);
+  local.square_sums = variance.to(torch::kDouble) * local.count;
+  return local;
 }
 
 /// Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for
 /// computing sample variances" (1979), over the ranks in their order.
 Moments moments_of_all(const World& world, const Tensor& input) {
-  const Moments own = own_moments(input);
+  const Moments local = local_moments(input);
   const auto all = world.all_gather(
-      torch::cat({own.mean, own.square_sums,
-                  torch::full({1}, own.count, own.mean.options())}));
+      torch::cat({local.mean, local.square_sums,
+                  torch::full({1}, local.count, local.mean.options())}));
   const int64_t channels = input.size(1);
-  Moments total{torch::zeros_like(own.mean), torch::zeros_like(own.mean), 0};
-  for (const Tensor& theirs : all) {
-    const double count = theirs[2 * channels].item<double>();
+  Moments total{torch::zeros_like(local.mean), torch::zeros_like(local.mean),
+                0};
+  for (const Tensor& moments_of_rank : all) {
+    const double count = moments_of_rank[2 * channels].item<double>();
     if (count == 0) continue;
-    const Tensor difference = theirs.narrow(0, 0, channels) - total.mean;
+    const Tensor difference =
+        moments_of_rank.narrow(0, 0, channels) - total.mean;
     const double sum = total.count + count;
     total.mean += difference * (count / sum);
-    total.square_sums += theirs.narrow(0, channels, channels) +
+    total.square_sums += moments_of_rank.narrow(0, channels, channels) +
                          difference.square() * (total.count * count / sum);
     total.count = sum;
   }

@@ -2,7 +2,7 @@
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-namespace lockstep::ddp {
+namespace lockstep {
 
 using c10::impl::VirtualGuardImpl;
 
@@ -28,4 +28,4 @@ c10::OptionalStreamGuard CommStream::enter() const {
                  : c10::OptionalStreamGuard();
 }
 
-}  // namespace lockstep::ddp
+}  // namespace lockstep

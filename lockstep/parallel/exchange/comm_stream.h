@@ -8,7 +8,7 @@
 #include <c10/core/StreamGuard.h>
 #include <torch/torch.h>
 
-namespace lockstep::ddp {
+namespace lockstep {
 
 /// Orders what a communication thread does on a GPU: after the work that it is
 /// given, before what follows, and beside everything in between, on a stream
@@ -32,4 +32,4 @@ class CommStream {
   std::optional<c10::Stream> stream_;
 };
 
-}  // namespace lockstep::ddp
+}  // namespace lockstep

@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/round_up.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/parallel/exchange/packed_tensors.h"
@@ -24,28 +25,36 @@ std::byte* data_of(const Tensor& tensor) {
 
 MessageExchange::MessageExchange(const World& world, const ModuleHandle& module,
                                  std::vector<Tensor> parameters, int64_t shards,
-                                 int64_t most_partials, int64_t workers)
+                                 int64_t most_partials, int64_t workers,
+                                 const CommHook& hook)
     : world_(world),
       buffers_(module.buffers),
       parameters_(std::move(parameters)),
       shards_(shards),
       most_partials_(most_partials),
-      blocks_(optim::cut_into_blocks(parameters_)) {
+      blocks_(optim::cut_into_blocks(parameters_)),
+      has_hook_(hook != nullptr),
+      has_one_worker_(workers == 1) {
   at_.push_back(0);
   for (const Tensor& parameter : parameters_) {
     const auto bytes = static_cast<int64_t>(parameter.nbytes());
     at_.push_back(at_.back() + round_up(bytes, kLine));
   }
-  if (OverlappedSum::can_sum(parameters_, shards_, world_.size(), workers)) {
+  // What a hook makes of the gradients is its own affair, so any sum will do.
+  if (has_hook_ ||
+      OverlappedSum::can_sum(parameters_, shards_, world_.size(), workers)) {
     overlapped_ = std::make_unique<OverlappedSum>(world_, parameters_);
+    if (has_hook_) overlapped_->set_hook(hook);
   }
   broadcast(world_, module.parameters, 0);
   broadcast(world_, buffers_, 0);
 }
 
 OverlappedSum* MessageExchange::overlapped_sum(int64_t chunks) {
+  // On all ranks at the same step. Not before: the last step's sums lay there.
+  if (overlapped_ && is_order_known_) overlapped_->follow_arrivals();
   // Of a small batch some ranks have no shard.
-  was_overlapped_ = overlapped_ && chunks == shards_;
+  was_overlapped_ = overlapped_ && has_one_worker_ && chunks == shards_;
   return was_overlapped_ ? overlapped_.get() : nullptr;
 }
 
@@ -53,20 +62,21 @@ OverlappedSum* MessageExchange::overlapped_sum(int64_t chunks) {
 // shards, their flags, the losses, whether the step needs `.grad`, and whether
 // what overlapped_ sent was wrong, all as doubles.
 MessageExchange::Heads MessageExchange::exchange_heads(
-    const std::vector<PartialSum>& own, StepTotals& totals) {
+    const std::vector<PartialSum>& own_partials, StepTotals& totals) {
   const auto parameters = static_cast<int64_t>(parameters_.size());
   const int64_t per_partial = 2 + parameters;
-  Tensor mine = torch::zeros({4 + most_partials_ * per_partial + shards_},
-                             torch::kDouble);
-  auto* out = mine.data_ptr<double>();
+  Tensor message = torch::zeros({4 + most_partials_ * per_partial + shards_},
+                                torch::kDouble);
+  auto* out = message.data_ptr<double>();
   out[0] = static_cast<double>(totals.samples);
-  out[1] = static_cast<double>(own.size());
-  for (size_t p = 0; p < own.size(); ++p) {
+  out[1] = static_cast<double>(own_partials.size());
+  for (size_t p = 0; p < own_partials.size(); ++p) {
     double* head = out + 2 + static_cast<int64_t>(p) * per_partial;
-    head[0] = static_cast<double>(own[p].first);
-    head[1] = static_cast<double>(own[p].last);
+    head[0] = static_cast<double>(own_partials[p].first);
+    head[1] = static_cast<double>(own_partials[p].last);
     for (int64_t i = 0; i < parameters; ++i) {
-      head[2 + i] = own[p].gradients[static_cast<size_t>(i)].defined() ? 1 : 0;
+      head[2 + i] =
+          own_partials[p].gradients[static_cast<size_t>(i)].defined() ? 1 : 0;
     }
   }
   double* losses = out + 2 + most_partials_ * per_partial;
@@ -75,7 +85,7 @@ MessageExchange::Heads MessageExchange::exchange_heads(
   losses[shards_ + 1] = was_overlapped_ && overlapped_->is_right() ? 0 : 1;
 
   Heads heads{.of_rank = {}, .is_summed = was_overlapped_};
-  for (const Tensor& from_rank : world_.all_gather(mine)) {
+  for (const Tensor& from_rank : world_.all_gather(message)) {
     const auto* in = from_rank.const_data_ptr<double>();
     check_samples(world_.rank(), totals.samples,
                   static_cast<int>(heads.of_rank.size()),
@@ -104,7 +114,7 @@ MessageExchange::Heads MessageExchange::exchange_heads(
 
 ShardRange MessageExchange::bytes_of_rank(int rank) const {
   const auto count = static_cast<int64_t>(blocks_.size());
-  const ShardRange own = shards_of_worker(rank, world_.size(), count);
+  const ShardRange own_blocks = shards_of_worker(rank, world_.size(), count);
   const auto begin = [&](int64_t b) {
     if (b == count) return at_.back();
     const optim::Block& block = blocks_[static_cast<size_t>(b)];
@@ -112,7 +122,7 @@ ShardRange MessageExchange::bytes_of_rank(int rank) const {
     return at_[tensor] + block.offset * static_cast<int64_t>(
                                             parameters_[tensor].element_size());
   };
-  return {begin(own.first), begin(own.last)};
+  return {begin(own_blocks.first), begin(own_blocks.last)};
 }
 
 Tensor MessageExchange::flatten(const PartialSum& partial) const {
@@ -131,22 +141,24 @@ Tensor MessageExchange::flatten(const PartialSum& partial) const {
 }
 
 std::vector<Tensor> MessageExchange::scatter_partials(
-    const std::vector<PartialSum>& own, const Heads& heads) {
+    const std::vector<PartialSum>& own_partials, const Heads& heads) {
   std::vector<Tensor> flats;
-  for (const PartialSum& partial : own) flats.push_back(flatten(partial));
-  const ShardRange mine = bytes_of_rank(world_.rank());
+  for (const PartialSum& partial : own_partials)
+    flats.push_back(flatten(partial));
+  const ShardRange own_bytes = bytes_of_rank(world_.rank());
   std::vector<Tensor> inputs, outputs;
   for (int rank = 0; rank < world_.size(); ++rank) {
-    const ShardRange theirs = bytes_of_rank(rank);
+    const ShardRange peer_bytes = bytes_of_rank(rank);
     std::vector<Tensor> parts;
     for (const Tensor& flat : flats) {
-      parts.push_back(flat.narrow(0, theirs.first, theirs.last - theirs.first));
+      parts.push_back(
+          flat.narrow(0, peer_bytes.first, peer_bytes.last - peer_bytes.first));
     }
     inputs.push_back(parts.empty() ? torch::empty({0}, torch::kUInt8)
                                    : torch::stack(parts));
     outputs.push_back(torch::empty(
         {static_cast<int64_t>(heads.of_rank[static_cast<size_t>(rank)].size()),
-         mine.last - mine.first},
+         own_bytes.last - own_bytes.first},
         torch::kUInt8));
   }
   flats.clear();
@@ -157,8 +169,8 @@ std::vector<Tensor> MessageExchange::scatter_partials(
 Tensor MessageExchange::sum(const std::vector<Tensor>& partials,
                             const Heads& heads, int64_t chunks) const {
   const ShardRange bytes = bytes_of_rank(world_.rank());
-  const ShardRange own = shards_of_worker(world_.rank(), world_.size(),
-                                          static_cast<int64_t>(blocks_.size()));
+  const ShardRange own_blocks = shards_of_worker(
+      world_.rank(), world_.size(), static_cast<int64_t>(blocks_.size()));
   // Each block of this rank is a tensor of its own to Reduction.
   std::vector<Tensor> layout;
   std::vector<PartialSum> all;
@@ -168,7 +180,7 @@ Tensor MessageExchange::sum(const std::vector<Tensor>& partials,
       PartialSum partial{
           .first = head.first, .last = head.last, .gradients = {}};
       const Tensor memory = partials[rank].select(0, static_cast<int64_t>(p));
-      for (int64_t b = own.first; b < own.last; ++b) {
+      for (int64_t b = own_blocks.first; b < own_blocks.last; ++b) {
         const optim::Block& block = blocks_[static_cast<size_t>(b)];
         const auto tensor = static_cast<size_t>(block.tensor);
         const Tensor& parameter = parameters_[tensor];
@@ -200,7 +212,8 @@ Tensor MessageExchange::sum(const std::vector<Tensor>& partials,
                                           .length = layout[i].numel()},
                                          scratch);
     if (!block.defined()) continue;
-    const optim::Block& where = blocks_[static_cast<size_t>(own.first) + i];
+    const optim::Block& where =
+        blocks_[static_cast<size_t>(own_blocks.first) + i];
     const auto tensor = static_cast<size_t>(where.tensor);
     std::memcpy(data_of(result) + at_[tensor] - bytes.first +
                     where.offset * static_cast<int64_t>(
@@ -210,14 +223,29 @@ Tensor MessageExchange::sum(const std::vector<Tensor>& partials,
   return result;
 }
 
-Reduction MessageExchange::reduce(std::vector<PartialSum> own, int64_t chunks,
-                                  StepTotals& totals) {
+Reduction MessageExchange::reduce(std::vector<PartialSum> own_partials,
+                                  int64_t chunks, StepTotals& totals) {
   torch::NoGradGuard no_grad;
   // The first that needs all ranks: whoever is early waits here.
   std::optional<TraceSpan> span(std::in_place, "wait", TraceCategory::kWait);
-  const Heads heads = exchange_heads(own, totals);
-  if (heads.is_summed) {
-    own.clear();
+  const Heads heads = exchange_heads(own_partials, totals);
+  if (has_hook_ && was_overlapped_ && !heads.is_summed) {
+    throw InvalidArgument(
+        "ddp",
+        {.code = ErrorCode::kCommHook,
+         .what = "a gradient changed in the backward after the comm hook "
+                 "got it",
+         .expected = "one gradient for each parameter in a backward",
+         .fix = "leave out the hook, or the backward within the "
+                "backward (checkpointing)"});
+  }
+  if (has_hook_ && !was_overlapped_) {
+    span.emplace("all-reduce", TraceCategory::kCommunication);
+    run_hook(own_partials);
+  }
+  if (heads.is_summed || has_hook_) {
+    own_partials.clear();
+    is_order_known_ = true;
     std::vector<PartialSum> sums;
     sums.push_back(overlapped(heads, chunks));
     return Reduction(std::move(sums), chunks, parameters_);
@@ -225,10 +253,10 @@ Reduction MessageExchange::reduce(std::vector<PartialSum> own, int64_t chunks,
   // A module whose gradients change after they came will do so again.
   if (was_overlapped_) overlapped_.reset();
   span.emplace("scatter gradients", TraceCategory::kCommunication);
-  const auto partials = scatter_partials(own, heads);
-  own.clear();
+  const auto partials = scatter_partials(own_partials, heads);
+  own_partials.clear();
   span.emplace("sum", TraceCategory::kCommunication);
-  const Tensor mine = sum(partials, heads, chunks);
+  const Tensor own_sums = sum(partials, heads, chunks);
   span.emplace("gather sums", TraceCategory::kCommunication);
   Tensor flat = torch::empty({at_.back()}, torch::kUInt8);
   std::vector<Tensor> outputs;
@@ -236,8 +264,8 @@ Reduction MessageExchange::reduce(std::vector<PartialSum> own, int64_t chunks,
     const ShardRange bytes = bytes_of_rank(rank);
     outputs.push_back(flat.narrow(0, bytes.first, bytes.last - bytes.first));
   }
-  world_.all_to_all(
-      outputs, std::vector<Tensor>(static_cast<size_t>(world_.size()), mine));
+  world_.all_to_all(outputs, std::vector<Tensor>(
+                                 static_cast<size_t>(world_.size()), own_sums));
   PartialSum sums{.first = 0, .last = chunks, .gradients = {}};
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const Tensor& parameter = parameters_[i];
@@ -248,9 +276,9 @@ Reduction MessageExchange::reduce(std::vector<PartialSum> own, int64_t chunks,
         [keep = flat](void*) {},
         torch::TensorOptions().dtype(parameter.scalar_type())));
   }
-  std::vector<PartialSum> one;
-  one.push_back(std::move(sums));
-  return Reduction(std::move(one), chunks, parameters_);
+  std::vector<PartialSum> whole;
+  whole.push_back(std::move(sums));
+  return Reduction(std::move(whole), chunks, parameters_);
 }
 
 bool MessageExchange::has_gradient(const Heads& heads, size_t p) const {
@@ -260,6 +288,12 @@ bool MessageExchange::has_gradient(const Heads& heads, size_t p) const {
     }
   }
   return false;
+}
+
+void MessageExchange::run_hook(const std::vector<PartialSum>& own_partials) {
+  overlapped_->begin(own_partials);
+  overlapped_->finish(std::vector<OwnedGradient>(parameters_.size()));
+  overlapped_->wait();
 }
 
 PartialSum MessageExchange::overlapped(const Heads& heads,

@@ -5,22 +5,19 @@
 
 #include <torch/torch.h>
 
-#include "lockstep/comm/work_queue.h"
 #include "lockstep/comm/world.h"
+#include "lockstep/parallel/exchange/gradient_buckets.h"
 #include "lockstep/parallel/reduction/reduction.h"
 
 namespace lockstep {
 
-/// Sums gradients over ranks that share no memory while the backward still
-/// computes others.
+/// Sums the gradients of a train_step() over ranks while its backward still
+/// computes others (GradientBuckets).
 ///
-/// Each gradient is copied into a bucket when it is final; a full bucket is
-/// summed by a thread of this object, in the order of the buckets, which is the
-/// parameters' from last to first, as a backward comes to them. Every rank adds
-/// up its own shards first, so all_reduce(), whose tree is that of the ranks,
-/// makes the tree of all shards if each rank's shards are a node of it:
-/// can_sum() says when. A rank without a gradient contributes -0.0, which
-/// changes no bit of a sum, not even the sign of a zero.
+/// Every rank adds up its own shards first, so World::all_reduce(), whose tree
+/// is that of the ranks, makes the tree of all shards if each rank's shards are
+/// a node of it: can_sum() says when. A rank without a gradient contributes
+/// -0.0, which changes no bit of a sum, not even the sign of a zero.
 ///
 /// What was sent can't be taken back. A gradient that changes afterwards (a
 /// backward within the backward adds to it again) makes the step's sums wrong,
@@ -40,6 +37,9 @@ class OverlappedSum {
   OverlappedSum(const OverlappedSum&) = delete;
   OverlappedSum& operator=(const OverlappedSum&) = delete;
 
+  /// Replaces the sum over the ranks by `hook`. Before the first begin().
+  void set_hook(const CommHook& hook) { buckets_.set_hook(hook); }
+
   /// Before the backward of this rank's last shard. `earlier` are the partial
   /// sums of those before it; they must stay until finish() returns.
   void begin(const std::vector<PartialSum>& earlier);
@@ -52,6 +52,10 @@ class OverlappedSum {
   /// Until all is summed. Throws CommError. Not in a replica's thread, where an
   /// exception counts as the replica's.
   void wait();
+  /// Between steps, after one that was right on all ranks, by all of them: puts
+  /// the buckets into the order in which rank 0's gradients came then, the
+  /// first time that it is called. The sums are gone.
+  void follow_arrivals();
   /// If the step fails before wait(): takes part in all sums, so that the
   /// ranks stay in step with each other.
   void abandon() noexcept;
@@ -62,27 +66,15 @@ class OverlappedSum {
   OwnedGradient sum(size_t p) const;
 
  private:
-  struct Bucket {
-    torch::Tensor flat;              // (elements), each gradient at 64 bytes
-    std::vector<size_t> parameters;  // in it
-    size_t missing = 0;              // of them
-  };
-
-  void cut_into_buckets(const std::vector<torch::Tensor>& parameters);
   /// Puts this rank's sum for `p` into its bucket. Undefined: none.
   void fill(size_t p, const torch::Tensor& gradient);
-  void send_full_buckets();
 
-  World world_;
-  std::vector<Bucket> buckets_;
-  std::vector<size_t> bucket_of_;     // by parameter
-  std::vector<torch::Tensor> views_;  // by parameter: laid out like it
+  GradientBuckets buckets_;
   const std::vector<PartialSum>* earlier_ = nullptr;
-  std::vector<bool> is_filled_;  // by parameter
-  size_t next_bucket_ = 0;       // to be sent
+  std::vector<bool> is_filled_;   // by parameter
+  std::vector<size_t> arrivals_;  // in this step, by add()
+  bool follows_arrivals_ = false;
   bool is_right_ = true;
-  std::vector<c10::intrusive_ptr<QueuedWork>> works_;
-  WorkQueue queue_;  // last, so that it ends first
 };
 
 }  // namespace lockstep

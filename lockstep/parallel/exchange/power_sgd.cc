@@ -66,7 +66,7 @@ struct Factors {
 }  // namespace
 
 struct PowerSGD::State {
-  struct OfBucket {
+  struct BucketState {
     Tensor p, q;   // all factors of the bucket, one after another
     Tensor error;  // what compression lost in the step before
   };
@@ -74,7 +74,7 @@ struct PowerSGD::State {
   PowerSGDOptions options;
   std::mt19937 random;
   int64_t steps = 0;
-  std::map<int64_t, OfBucket> buckets;
+  std::map<int64_t, BucketState> buckets;
 
   bool is_worth_it(const Tensor& matrix) const {
     const int64_t rows = matrix.size(0);
@@ -88,24 +88,25 @@ struct PowerSGD::State {
         {matrix.size(0), matrix.size(1), options.matrix_approximation_rank()});
   }
   std::vector<Factors> factors_of(const std::vector<Tensor>& matrices,
-                                  OfBucket& own);
+                                  BucketState& bucket_state);
 };
 
 std::vector<Factors> PowerSGD::State::factors_of(
-    const std::vector<Tensor>& matrices, OfBucket& own) {
+    const std::vector<Tensor>& matrices, BucketState& bucket_state) {
   int64_t p_size = 0, q_size = 0;
   for (const Tensor& matrix : matrices) {
     p_size += matrix.size(0) * rank_of(matrix);
     q_size += matrix.size(1) * rank_of(matrix);
   }
-  const bool is_warm = options.warm_start() && own.p.defined() &&
-                       own.p.numel() == p_size && own.q.numel() == q_size;
+  const bool is_warm = options.warm_start() && bucket_state.p.defined() &&
+                       bucket_state.p.numel() == p_size &&
+                       bucket_state.q.numel() == q_size;
   std::optional<at::Generator> generator;
   if (!is_warm) {
     const auto like =
         matrices.empty() ? torch::TensorOptions() : matrices[0].options();
-    own.p = torch::empty({p_size}, like);
-    own.q = torch::empty({q_size}, like);
+    bucket_state.p = torch::empty({p_size}, like);
+    bucket_state.q = torch::empty({q_size}, like);
     generator =
         at::make_generator<at::CPUGeneratorImpl>(draw(random, 1'000'000'000));
   }
@@ -115,17 +116,18 @@ std::vector<Factors> PowerSGD::State::factors_of(
     const int64_t rank = rank_of(matrix);
     const int64_t p_count = matrix.size(0) * rank;
     const int64_t q_count = matrix.size(1) * rank;
-    Factors one{matrix, own.p.narrow(0, p_at, p_count).view({-1, rank}),
-                own.q.narrow(0, q_at, q_count).view({-1, rank})};
+    Factors factor{matrix,
+                   bucket_state.p.narrow(0, p_at, p_count).view({-1, rank}),
+                   bucket_state.q.narrow(0, q_at, q_count).view({-1, rank})};
     p_at += p_count;
     q_at += q_count;
     if (generator) {
-      // With a batch dimension of one, as torch draws them.
-      one.q.copy_(torch::randn({1, matrix.size(1), rank}, generator,
-                               matrix.options().device(torch::kCPU))[0]);
+      // With a batch dimension of factor, as torch draws them.
+      factor.q.copy_(torch::randn({1, matrix.size(1), rank}, generator,
+                                  matrix.options().device(torch::kCPU))[0]);
     }
-    orthogonalize(one.q, options.orthogonalization_epsilon());
-    factors.push_back(std::move(one));
+    orthogonalize(factor.q, options.orthogonalization_epsilon());
+    factors.push_back(std::move(factor));
   }
   return factors;
 }
@@ -169,11 +171,12 @@ void PowerSGD::operator()(const World& world, GradBucket& bucket) {
     return;
   }
 
-  State::OfBucket& own = state.buckets[bucket.index];
+  State::BucketState& bucket_state = state.buckets[bucket.index];
   Tensor before;
   if (state.options.use_error_feedback()) {
-    if (own.error.defined() && own.error.numel() == buffer.numel()) {
-      buffer.add_(own.error);
+    if (bucket_state.error.defined() &&
+        bucket_state.error.numel() == buffer.numel()) {
+      buffer.add_(bucket_state.error);
     }
     before = buffer.clone();
   }
@@ -194,16 +197,17 @@ void PowerSGD::operator()(const World& world, GradBucket& bucket) {
       plain.push_back(gradient);
     }
   }
-  std::vector<Factors> factors = state.factors_of(matrices, own);
-  for (Factors& one : factors) torch::mm_out(one.p, one.matrix, one.q);
+  std::vector<Factors> factors = state.factors_of(matrices, bucket_state);
+  for (Factors& factor : factors)
+    torch::mm_out(factor.p, factor.matrix, factor.q);
   all_reduce_together(world, plain);
   if (!factors.empty()) {
-    world.all_reduce(own.p);
-    for (Factors& one : factors) {
-      orthogonalize(one.p, state.options.orthogonalization_epsilon());
-      torch::mm_out(one.q, one.matrix.t(), one.p);
+    world.all_reduce(bucket_state.p);
+    for (Factors& factor : factors) {
+      orthogonalize(factor.p, state.options.orthogonalization_epsilon());
+      torch::mm_out(factor.q, factor.matrix.t(), factor.p);
     }
-    world.all_reduce(own.q);
+    world.all_reduce(bucket_state.q);
   }
   for (size_t i = 0; i < factors.size(); ++i) {
     compressed[i].copy_(
@@ -211,7 +215,7 @@ void PowerSGD::operator()(const World& world, GradBucket& bucket) {
   }
   if (before.defined()) {
     // The sum's share of this rank: torch's error, times the weight.
-    own.error = before.sub_(buffer, 1.0 / world.size());
+    bucket_state.error = before.sub_(buffer, 1.0 / world.size());
   }
 }
 

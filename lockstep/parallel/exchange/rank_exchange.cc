@@ -12,21 +12,22 @@
 
 namespace lockstep {
 
-void meet(const World& world) {
+void barrier(const World& world) {
   const TraceSpan span("wait", TraceCategory::kWait);
   world.barrier();
 }
 
-void check_samples(int rank, int64_t samples, int other, int64_t theirs) {
-  if (theirs == samples) return;
+void check_samples(int rank, int64_t samples, int peer, int64_t peer_samples) {
+  if (peer_samples == samples) return;
   throw InvalidArgument(
-      "ddp",
-      {.code = ErrorCode::kSamplesDiffer,
-       .what = fmt::format("ranks {} and {} count other samples for one step",
-                           rank, other),
-       .expected = fmt::format("{}", samples),
-       .got = fmt::format("{}", theirs),
-       .fix = "give every rank as many, or pass the batch's total"});
+      "ddp", {.code = ErrorCode::kSamplesDiffer,
+              .what = fmt::format(
+                  "ranks {} and {} count a different number of samples "
+                  "for one step",
+                  rank, peer),
+              .expected = fmt::format("{}", samples),
+              .got = fmt::format("{}", peer_samples),
+              .fix = "give every rank as many, or pass the batch's total"});
 }
 
 namespace {
@@ -46,17 +47,17 @@ int64_t most_partials_of(int64_t shards, int64_t ranks, int64_t workers) {
 std::unique_ptr<RankExchange> make_rank_exchange(
     const World& world, const ModuleHandle& module,
     const std::vector<torch::Tensor>& parameters, int64_t shards,
-    const std::vector<Device>& devices) {
+    const std::vector<Device>& devices, const CommHook& hook) {
   verify_ranks(world, module);
   const int64_t most_partials = most_partials_of(
       shards, world.size(), static_cast<int64_t>(devices.size()));
-  if (world.can_share_memory()) {
+  if (world.can_share_memory() && !hook) {
     return std::make_unique<SharedExchange>(world, module, parameters, shards,
                                             devices, most_partials);
   }
   return std::make_unique<MessageExchange>(
       world, module, parameters, shards, most_partials,
-      static_cast<int64_t>(devices.size()));
+      static_cast<int64_t>(devices.size()), hook);
 }
 
 }  // namespace lockstep

@@ -10,6 +10,7 @@
 #include "lockstep/base/trace.h"
 #include "lockstep/comm/world.h"
 #include "lockstep/device/device.h"
+#include "lockstep/parallel/exchange/grad_bucket.h"
 #include "lockstep/parallel/module/module_handle.h"
 #include "lockstep/parallel/reduction/reduction.h"
 
@@ -37,8 +38,8 @@ class AllReduceSpan {
   TraceSpan span_;
 };
 
-/// A barrier; in the trace it is a wait.
-void meet(const World& world);
+/// Waits until all ranks have come; in the trace it is a wait.
+void barrier(const World& world);
 
 /// How the gradients of shards on several ranks come together, and who
 /// updates what. All of it is collective.
@@ -57,6 +58,9 @@ class RankExchange {
   /// Gives every rank rank 0's buffers, as they were at the last end_step(),
   /// but for those that were loaded or written to since.
   virtual void load_buffers() = 0;
+  /// Whether ranks have optimizer state, and parameters in the engine's own
+  /// updates, once for all of them.
+  virtual bool shares_memory() const { return false; }
   /// What sums gradients while the last backward of a step runs: nullptr where
   /// that can't be. `chunks` are the shards that this step has.
   virtual OverlappedSum* overlapped_sum(int64_t chunks) {
@@ -65,7 +69,7 @@ class RankExchange {
   }
   /// Brings the partial sums of all ranks together, and completes `totals`.
   /// Throws InvalidArgument if the ranks' numbers of samples differ.
-  virtual Reduction reduce(std::vector<PartialSum> own, int64_t chunks,
+  virtual Reduction reduce(std::vector<PartialSum> own_partials, int64_t chunks,
                            StepTotals& totals) = 0;
   /// Of `count` blocks, those that this rank reduces and updates.
   virtual ShardRange own_blocks(int64_t count) const = 0;
@@ -80,8 +84,9 @@ class RankExchange {
   virtual int64_t copy_bytes() const { return 0; }
 };
 
-/// Throws InvalidArgument if two ranks count other samples for one step.
-void check_samples(int rank, int64_t samples, int other, int64_t theirs);
+/// Throws InvalidArgument if `rank` and `peer` count a different number of
+/// samples for one step.
+void check_samples(int rank, int64_t samples, int peer, int64_t peer_samples);
 
 /// For the ranks of `world`, whose modules are alike and are made alike: first
 /// verified by name, then given rank 0's values. `parameters` are the unique
@@ -91,12 +96,13 @@ void check_samples(int rank, int64_t samples, int other, int64_t theirs);
 /// state, gradients and, while the engine updates them, parameters lie in it,
 /// once for all ranks, and each rank updates a part. Elsewhere gradients are
 /// summed as all-to-all, ordered sum and all-gather, and each rank updates
-/// everything.
+/// everything. With a `hook`, which replaces the sum, each rank has memory of
+/// its own and updates everything, too.
 ///
 /// Throws InvalidArgument naming the first parameter that differs.
 std::unique_ptr<RankExchange> make_rank_exchange(
     const World& world, const ModuleHandle& module,
     const std::vector<torch::Tensor>& parameters, int64_t shards,
-    const std::vector<Device>& devices);
+    const std::vector<Device>& devices, const CommHook& hook = {});
 
 }  // namespace lockstep

@@ -167,20 +167,20 @@ void SharedExchange::load_buffers() {
   }
 }
 
-void SharedExchange::publish(const std::vector<PartialSum>& own,
+void SharedExchange::publish(const std::vector<PartialSum>& own_partials,
                              const StepTotals& totals) {
   const int rank = world_.rank();
-  Table& mine = table(rank);
-  mine.samples = totals.samples;
-  mine.partials = static_cast<int64_t>(own.size());
-  mine.needs_grad = totals.needs_grad ? 1 : 0;
-  mine.wants_to_share = 0;
+  Table& own_table = table(rank);
+  own_table.samples = totals.samples;
+  own_table.partials = static_cast<int64_t>(own_partials.size());
+  own_table.needs_grad = totals.needs_grad ? 1 : 0;
+  own_table.wants_to_share = 0;
   std::copy(totals.losses.begin(), totals.losses.end(), losses(rank).begin());
-  for (size_t p = 0; p < own.size(); ++p) {
-    ranges(rank)[p] = {own[p].first, own[p].last};
+  for (size_t p = 0; p < own_partials.size(); ++p) {
+    ranges(rank)[p] = {own_partials[p].first, own_partials[p].last};
     const auto at = places(rank, p);
     for (size_t i = 0; i < parameters_.size(); ++i) {
-      at[i] = place(own[p].gradients[i].tensor(), p, i);
+      at[i] = place(own_partials[p].gradients[i].tensor(), p, i);
     }
   }
 }
@@ -188,15 +188,15 @@ void SharedExchange::publish(const std::vector<PartialSum>& own,
 int64_t SharedExchange::place(const Tensor& gradient, size_t partial,
                               size_t index) {
   if (!gradient.defined()) return -1;
-  const std::span<std::byte> own = memory_.of(world_.rank());
+  const std::span<std::byte> own_memory = memory_.of(world_.rank());
   const auto* data = static_cast<const std::byte*>(gradient.const_data_ptr());
-  if (std::greater_equal<>()(data, own.data()) &&
-      std::less<>()(data, own.data() + own.size())) {
-    return data - own.data();
+  if (std::greater_equal<>()(data, own_memory.data()) &&
+      std::less<>()(data, own_memory.data() + own_memory.size())) {
+    return data - own_memory.data();
   }
   const size_t at = copies_at_ + partial * copy_at_.back() + copy_at_[index];
   if (gradient.numel() > 0) {
-    std::memcpy(own.data() + at, data, gradient.nbytes());
+    std::memcpy(own_memory.data() + at, data, gradient.nbytes());
   }
   is_copied_[partial * parameters_.size() + index] = true;
   return static_cast<int64_t>(at);
@@ -249,18 +249,18 @@ PartialSum SharedExchange::partial_of(int rank, size_t partial) {
   return sum;
 }
 
-Reduction SharedExchange::reduce(std::vector<PartialSum> own, int64_t chunks,
-                                 StepTotals& totals) {
-  publish(own, totals);
-  published_ = std::move(own);
-  meet(world_);
+Reduction SharedExchange::reduce(std::vector<PartialSum> own_partials,
+                                 int64_t chunks, StepTotals& totals) {
+  publish(own_partials, totals);
+  published_ = std::move(own_partials);
+  barrier(world_);
   check_requests(parameters_.size());
   std::vector<PartialSum> all;
   for (int rank = 0; rank < world_.size(); ++rank) {
-    const Table& its = table(rank);
-    check_samples(world_.rank(), totals.samples, rank, its.samples);
-    totals.needs_grad = totals.needs_grad || its.needs_grad != 0;
-    for (int64_t p = 0; p < its.partials; ++p) {
+    const Table& peer_table = table(rank);
+    check_samples(world_.rank(), totals.samples, rank, peer_table.samples);
+    totals.needs_grad = totals.needs_grad || peer_table.needs_grad != 0;
+    for (int64_t p = 0; p < peer_table.partials; ++p) {
       all.push_back(partial_of(rank, static_cast<size_t>(p)));
       const PartialSum& sum = all.back();
       for (int64_t s = sum.first; s < sum.last; ++s) {
@@ -277,17 +277,18 @@ ShardRange SharedExchange::own_blocks(int64_t count) const {
 }
 
 void SharedExchange::share(std::vector<double>& all) {
-  const ShardRange own = own_blocks(static_cast<int64_t>(all.size()));
-  const auto mine = values(world_.rank());
-  std::copy(all.begin() + own.first, all.begin() + own.last,
-            mine.begin() + own.first);
-  meet(world_);
+  const ShardRange own_range = own_blocks(static_cast<int64_t>(all.size()));
+  const auto own_values = values(world_.rank());
+  std::copy(all.begin() + own_range.first, all.begin() + own_range.last,
+            own_values.begin() + own_range.first);
+  barrier(world_);
   for (int rank = 0; rank < world_.size(); ++rank) {
-    const ShardRange its =
+    const ShardRange peer_range =
         shards_of_worker(rank, world_.size(), static_cast<int64_t>(all.size()));
-    const auto theirs = values(rank);
-    std::copy(theirs.begin() + its.first, theirs.begin() + its.last,
-              all.begin() + its.first);
+    const auto peer_values = values(rank);
+    std::copy(peer_values.begin() + peer_range.first,
+              peer_values.begin() + peer_range.last,
+              all.begin() + peer_range.first);
   }
 }
 
@@ -298,7 +299,7 @@ void SharedExchange::end_step() {
       kept_buffers_[i].copy_(buffers_[i].second);
     }
   }
-  meet(world_);
+  barrier(world_);
   published_.clear();
   note_parameters();
   buffer_seals_.clear();

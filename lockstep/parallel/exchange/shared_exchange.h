@@ -29,8 +29,9 @@ class SharedExchange : public RankExchange {
 
   void begin_step(bool is_driven) override;
   void unshare_parameters() override;
+  bool shares_memory() const override { return true; }
   void load_buffers() override;
-  Reduction reduce(std::vector<PartialSum> own, int64_t chunks,
+  Reduction reduce(std::vector<PartialSum> own_partials, int64_t chunks,
                    StepTotals& totals) override;
   ShardRange own_blocks(int64_t count) const override;
   void share(std::vector<double>& values) override;
@@ -76,7 +77,8 @@ class SharedExchange : public RankExchange {
   /// The shards of its partial sums.
   std::span<Table::Range> ranges(int rank) const;
   std::span<double> values(int rank) const;
-  void publish(const std::vector<PartialSum>& own, const StepTotals& totals);
+  void publish(const std::vector<PartialSum>& own_partials,
+               const StepTotals& totals);
   PartialSum partial_of(int rank, size_t partial);
   const torch::Tensor& gradient_at(int rank, size_t partial, size_t index,
                                    int64_t place);

@@ -106,14 +106,14 @@ void SharedExchange::share_parameters(size_t first) {
   const c10::InferenceMode normal(false);
   torch::NoGradGuard no_grad;
   table(world_.rank()).wants_to_share = static_cast<int64_t>(first) + 1;
-  meet(world_);
+  barrier(world_);
   check_requests(first);
   if (world_.rank() == 0) {
     for (size_t p = 0; p < parameters_.size(); ++p) {
       if (!is_in_place(p)) shared_parameters_[p].copy_(parameters_[p]);
     }
   }
-  meet(world_);
+  barrier(world_);
   for (size_t p = 0; p < parameters_.size(); ++p) {
     if (is_in_place(p)) continue;
     Tensor& parameter = parameters_[p];

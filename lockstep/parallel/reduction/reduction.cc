@@ -84,6 +84,14 @@ void append_partial(std::vector<PartialSum>& partials, PartialSum next,
   }
 }
 
+PartialSum sum_partials(std::vector<PartialSum> partials) {
+  while (partials.size() >= 2) {
+    add_gradients(partials[partials.size() - 2], partials.back());
+    partials.pop_back();
+  }
+  return std::move(partials.back());
+}
+
 Reduction::Reduction(std::vector<PartialSum> partials, int64_t shards,
                      std::span<const Tensor> parameters)
     : partials_(std::move(partials)), has_gradient_(parameters.size()) {

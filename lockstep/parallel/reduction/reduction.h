@@ -32,6 +32,10 @@ bool is_tree_node(int64_t first, int64_t last, int64_t shards);
 void append_partial(std::vector<PartialSum>& partials, PartialSum next,
                     int64_t shards);
 
+/// The sum of `partials`, from the last to the first: of neighbours that need
+/// not make up a node of the tree, so its bits depend on how they are cut.
+PartialSum sum_partials(std::vector<PartialSum> partials);
+
 /// Sums partial sums that cover shards 0..shards-1 in order.
 ///
 /// On CPU the work is left to block() and finish(), so that threads can share

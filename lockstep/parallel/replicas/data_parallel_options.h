@@ -4,7 +4,9 @@
 #include <functional>
 #include <optional>
 
+#include <ATen/core/ivalue.h>
 #include <torch/arg.h>
+#include <torch/types.h>
 
 #include "lockstep/comm/world.h"
 #include "lockstep/device/device.h"
@@ -73,6 +75,11 @@ struct PhaseTimes {
   double reduce_s = 0;
   double update_s = 0;
 };
+
+/// Loss of one shard: a scalar, from the replica's output and the shard's
+/// target. Called in the device's thread.
+using ShardLoss = std::function<torch::Tensor(const c10::IValue& output,
+                                              const c10::IValue& target)>;
 
 /// Of one train_step().
 struct TrainStepOptions {

@@ -22,9 +22,9 @@ IValue DifferentiableInputs::cut_from_graph(const IValue& part,
     const bool is_leaf = requires_grad_[at++];
     // With a version counter of its own: a shard that writes to its chunk does
     // not touch what another one has saved.
-    Tensor own = chunk.is_inference() ? chunk.detach() : chunk.variable_data();
-    if (!is_leaf) return own;
-    leaves.push_back(own.requires_grad_());
+    Tensor leaf = chunk.is_inference() ? chunk.detach() : chunk.variable_data();
+    if (!is_leaf) return leaf;
+    leaves.push_back(leaf.requires_grad_());
     return leaves.back();
   });
 }
@@ -36,10 +36,10 @@ void DifferentiableInputs::pass_on_writes(const IValue& part,
     chunks.push_back(chunk);
   });
   size_t at = 0;
-  for_each_tensor(cut, [&](const Tensor& own, const std::string&) {
+  for_each_tensor(cut, [&](const Tensor& leaf, const std::string&) {
     const Tensor& chunk = chunks[at++];
-    if (own.is_inference() || own._version() == 0) return;
-    if (own.is_alias_of(chunk)) torch::autograd::impl::bump_version(chunk);
+    if (leaf.is_inference() || leaf._version() == 0) return;
+    if (leaf.is_alias_of(chunk)) torch::autograd::impl::bump_version(chunk);
   });
 }
 

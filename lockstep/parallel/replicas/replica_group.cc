@@ -9,10 +9,15 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/stopwatch.h"
+#include "lockstep/base/trace.h"
+#include "lockstep/device/cuda.h"
+#include "lockstep/device/random.h"
 #include "lockstep/device/tensor_device.h"
 #include "lockstep/parallel/module/nested.h"
 #include "lockstep/parallel/module/scatter_gather.h"
 #include "lockstep/parallel/replicas/balance.h"
+#include "lockstep/parallel/replicas/parallel_apply.h"
 
 namespace lockstep {
 
@@ -124,15 +129,14 @@ ReplicaGroup::ReplicaGroup(std::function<ModuleHandle()> read_module,
                           device);
   }
   own_shards_ = {shards_of(0).first, shards_of(workers_.size() - 1).last};
-  if (options_.world().size() > 1) make_exchange();
   make_replicas();
 }
 
 ShardRange ReplicaGroup::shards_of(size_t worker) const {
-  const auto own = static_cast<int64_t>(devices_.size());
+  const auto own_devices = static_cast<int64_t>(devices_.size());
   return shards_of_worker(
-      options_.world().rank() * own + static_cast<int64_t>(worker),
-      options_.world().size() * own, shards_);
+      options_.world().rank() * own_devices + static_cast<int64_t>(worker),
+      options_.world().size() * own_devices, shards_);
 }
 
 void ReplicaGroup::make_replicas() {
@@ -193,7 +197,8 @@ void ReplicaGroup::check_inputs(const IValue& inputs) const {
 }
 
 void ReplicaGroup::watch_batch(int64_t samples, int64_t chunks, bool trains) {
-  if (exchange_) return;  // the ranks' samples are not known here
+  // The other ranks' samples are not known here.
+  if (options_.world().size() > 1) return;
   const std::vector<int64_t> shares = split(samples);
   std::vector<Device> idle;
   for (size_t k = 0; k < devices_.size(); ++k) {
@@ -216,13 +221,8 @@ void ReplicaGroup::watch_batch(int64_t samples, int64_t chunks, bool trains) {
   last_batch_ = samples;
 }
 
-torch::Tensor ReplicaGroup::make_state(const torch::Tensor& parameter) {
-  return exchange_ ? exchange_->make_state(parameter)
-                   : torch::zeros_like(parameter.detach());
-}
-
-std::vector<IValue> ReplicaGroup::cut_own(
-    const IValue& inputs, const std::vector<int64_t>& sizes) const {
+std::vector<IValue> ReplicaGroup::cut(const IValue& inputs,
+                                      const std::vector<int64_t>& sizes) const {
   check_inputs(inputs);
   std::vector<IValue> parts;
   int64_t begin = 0;
@@ -249,6 +249,191 @@ std::vector<IValue> ReplicaGroup::scatter_checked(const IValue& inputs,
     watch_batch(samples, static_cast<int64_t>(parts.size()), trains);
   }
   return parts;
+}
+
+// The module may change after it was wrapped.
+
+void ReplicaGroup::read_original() {
+  original_ = read_module_();
+  identity_ = original_.identity();
+  check_on_device(original_, devices_[0]);
+  parameters_.clear();
+  unique_.clear();
+  std::unordered_map<const void*, size_t> places;
+  for (const auto& [name, parameter] : original_.parameters) {
+    const auto [place, is_new] =
+        places.try_emplace(parameter.unsafeGetTensorImpl(), parameters_.size());
+    if (is_new) parameters_.push_back(parameter);
+    unique_.push_back(place->second);
+  }
+  blocks_ = optim::cut_into_blocks(parameters_);
+}
+
+void ReplicaGroup::rebuild() {
+  const c10::InferenceMode normal(false);
+  ++build_;
+  buffer_snapshot_.clear();
+  try {
+    read_original();
+    replicas_.clear();
+    make_replicas();
+  } catch (...) {
+    // There may be no replicas now: the next forward has to try again.
+    identity_.clear();
+    throw;
+  }
+}
+
+void ReplicaGroup::follow_module() {
+  if (original_.identity() == identity_) return;
+  rebuild();
+  if (build_ == 10) {
+    warn_once("rebuilt-often", "parallel",
+              "the module's members changed ten times after it was wrapped; "
+              "each time all replicas are made anew: keep what changes at "
+              "every step outside of the module");
+  }
+}
+
+bool ReplicaGroup::is_training() const {
+  const std::vector<bool> modes = original_.modes();
+  return std::find(modes.begin(), modes.end(), true) != modes.end();
+}
+
+std::vector<bool> ReplicaGroup::are_reached(
+    const std::function<bool(const Tensor& leaf)>& is_reached) const {
+  std::vector<bool> reached(parameters_.size());
+  for (const auto& of_worker : replicas_) {
+    for (const Replica& replica : of_worker) {
+      const auto& parameters = replica.module().parameters;
+      for (size_t i = 0; i < parameters.size(); ++i) {
+        if (is_reached(parameters[i].second)) reached[unique_[i]] = true;
+      }
+    }
+  }
+  return reached;
+}
+
+// A forward or a step: on which worker, with which buffers and random numbers
+// each shard runs.
+
+void ReplicaGroup::begin(int64_t chunks) {
+  phases_ = {};
+  restart_worker_phases();
+  ++forwards_;
+  // What is kept here outlives an evaluation under c10::InferenceMode.
+  const c10::InferenceMode normal(false);
+  follow_module();
+  check_on_device(original_, devices_[0]);
+  if (original_.members) member_snapshot_ = original_.members();
+  if (original_.buffers.empty()) return;
+  const bool is_mean = options_.buffers() == Buffers::kMean;
+  if (is_mean) shard_buffers_.assign(static_cast<size_t>(chunks), {});
+  if (shards_ == 1 && !is_mean) return;
+  torch::NoGradGuard no_grad;
+  // Shard 0 changes the original's buffers while the others read them.
+  buffer_snapshot_.resize(original_.buffers.size());
+  for (size_t i = 0; i < buffer_snapshot_.size(); ++i) {
+    const Tensor& buffer = original_.buffers[i].second;
+    Tensor& copy = buffer_snapshot_[i];
+    if (copy.defined() && copy.sizes() == buffer.sizes() &&
+        copy.options().type_equal(buffer.options())) {
+      copy.copy_(buffer);
+    } else {
+      copy = buffer.clone();
+    }
+  }
+}
+
+ReplicaGroup::RandomStream ReplicaGroup::forward_stream(bool trains) {
+  if (trains) return {.step = step_};
+  return {.step = forwards_aside_++, .phase = 1};
+}
+
+void ReplicaGroup::for_each_worker(
+    const std::function<void(size_t worker)>& task) {
+  run_all(workers_, [&](size_t k) {
+    const TraceLane lane(rank(), devices_[k].name());
+    task(k);
+  });
+}
+
+void ReplicaGroup::for_each_shard(int64_t chunks, const RandomStream& stream,
+                                  const ShardTask& task) {
+  for_each_worker([&](size_t k) {
+    run_as_replica(k, devices_[k], [&] {
+      const ShardRange range = shards_of(k);
+      for (int64_t s = range.first; s < std::min(range.last, chunks); ++s) {
+        const RandomScope random(seed_, static_cast<uint64_t>(stream.step),
+                                 static_cast<uint64_t>(s), stream.phase);
+        task(k, s, s == 0 ? replicas_[k].front() : replicas_[k].back());
+      }
+      if (devices_[k].is_cuda()) cuda::synchronize();
+    });
+  });
+}
+
+IValue ReplicaGroup::forward_shard(size_t worker, int64_t shard,
+                                   Replica& replica,
+                                   const std::vector<IValue>& inputs) {
+  const Stopwatch watch;
+  {
+    const TraceSpan span("replicate", TraceCategory::kCompute, shard);
+    replica.refresh_for(forwards_, original_);
+    if (original_.members) replica.module().set_members(member_snapshot_);
+    if (!buffer_snapshot_.empty() &&
+        (shard != 0 || options_.buffers() == Buffers::kMean)) {
+      replica.set_buffers(buffer_snapshot_);
+    }
+  }
+  const double replicate_s = watch.seconds();
+  worker_phases_[worker].replicate_s += replicate_s;
+  const TraceSpan span("forward", TraceCategory::kCompute, shard);
+  IValue output = replica.forward(inputs);
+  if (options_.buffers() == Buffers::kMean) {
+    torch::NoGradGuard no_grad;
+    auto& kept = shard_buffers_[static_cast<size_t>(shard)];
+    for (const auto& [name, buffer] : replica.module().buffers) {
+      kept.push_back(buffer.clone());
+    }
+  }
+  worker_phases_[worker].forward_s += watch.seconds() - replicate_s;
+  return output;
+}
+
+void ReplicaGroup::finish_buffers(int64_t chunks) {
+  // What a script counts in an attribute is kept as its buffers are: shard 0's.
+  if (original_.members && rank() == 0) {
+    original_.set_members(replicas_[0].front().module().members());
+  }
+  if (options_.buffers() != Buffers::kMean) return;
+  torch::NoGradGuard no_grad;
+  for (size_t i = 0; i < original_.buffers.size(); ++i) {
+    Tensor sum = to_device(shard_buffers_[0][i], devices_[0]);
+    if (sum.is_floating_point()) {
+      for (size_t s = 1; s < static_cast<size_t>(chunks); ++s) {
+        sum.add_(to_device(shard_buffers_[s][i], devices_[0]));
+      }
+      sum.div_(chunks);
+    }
+    original_.buffers[i].second.copy_(sum);
+  }
+  shard_buffers_.clear();
+}
+
+void ReplicaGroup::restart_worker_phases() {
+  worker_phases_.assign(workers_.size(), {});
+}
+
+void ReplicaGroup::collect_phases() {
+  for (const PhaseTimes& worker : worker_phases_) {
+    const auto raise = [&](double PhaseTimes::*phase) {
+      phases_.*phase = std::max(phases_.*phase, worker.*phase);
+    };
+    raise(&PhaseTimes::replicate_s);
+    raise(&PhaseTimes::forward_s);
+    raise(&PhaseTimes::backward_s);
+  }
 }
 
 }  // namespace lockstep

@@ -372,26 +372,26 @@ TEST(DdpBuckets, FollowTheOrderOfArrivalOnce) {
     Tensor forward(Tensor x) { return late(torch::relu(early(x))); }
     torch::nn::Linear late{nullptr}, early{nullptr};
   };
-  EXPECT_EQ(failure_of(2, "shm",
-                       [](World world) {
-                         auto net = filled(std::make_shared<SwappedImpl>());
-                         DistributedDataParallel<SwappedImpl> model(
-                             net, world, Options().bucket_cap_mb(0.00001));
-                         using Places = std::vector<std::vector<size_t>>;
-                         const auto step = [&] {
-                           net->zero_grad();
-                           model(inputs(world.rank(), 1)).sum().backward();
-                         };
-                         TORCH_CHECK((model->reducer().assignment() ==
-                                      Places{{3}, {2}, {1}, {0}}));
-                         step();
-                         const auto first = gradients_of(*net);
-                         const auto second = model->reducer().assignment();
-                         TORCH_CHECK((second.back()[0] >= 2));
-                         step();
-                         check_same(gradients_of(*net), first);
-                         TORCH_CHECK(model->reducer().assignment() == second);
-                       }),
+  EXPECT_EQ(failure_of(
+                2, "shm",
+                [](World world) {
+                  auto net = filled(std::make_shared<SwappedImpl>());
+                  DistributedDataParallel<SwappedImpl> model(
+                      net, world, Options().bucket_cap_mb(0.00001));
+                  using Places = std::vector<std::vector<size_t>>;
+                  const auto step = [&] {
+                    net->zero_grad();
+                    model(inputs(world.rank(), 1)).sum().backward();
+                  };
+                  TORCH_CHECK((model->buckets() == Places{{3}, {2}, {1}, {0}}));
+                  step();
+                  const auto first = gradients_of(*net);
+                  const auto second = model->buckets();
+                  TORCH_CHECK((second.back()[0] >= 2));
+                  step();
+                  check_same(gradients_of(*net), first);
+                  TORCH_CHECK(model->buckets() == second);
+                }),
             "");
 }
 

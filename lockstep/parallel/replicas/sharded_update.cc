@@ -1,4 +1,5 @@
-// The second half of a step: sums and updates, block by block.
+#include "lockstep/parallel/replicas/sharded_update.h"
+
 #include <algorithm>
 #include <cmath>
 #include <unordered_map>
@@ -13,7 +14,6 @@
 #include "lockstep/device/intra_op.h"
 #include "lockstep/parallel/exchange/verify_ranks.h"
 #include "lockstep/parallel/replicas/outer_gradients.h"
-#include "lockstep/parallel/replicas/replica_group.h"
 #include "lockstep/parallel/replicas/shard_backward.h"
 
 namespace lockstep {
@@ -46,25 +46,25 @@ double sum_of_squares(const Tensor& block) {
 
 }  // namespace
 
-void ReplicaGroup::for_each_block(
+void ShardedUpdate::for_each_block(
     const char* name, size_t count,
     const std::function<void(size_t, Tensor&)>& task) {
   // The textbook's machine leaves this to the output device alone.
-  const size_t hands = options_.replication() == Replication::kEveryForward
-                           ? 1
-                           : workers_.size();
+  const size_t threads =
+      group_.options().replication() == Replication::kEveryForward
+          ? 1
+          : group_.workers().size();
   const auto total = static_cast<int64_t>(count);
-  const ShardRange own =
+  const ShardRange own_blocks =
       exchange_ ? exchange_->own_blocks(total) : ShardRange{0, total};
-  run_all(workers_, [&](size_t k) {
-    if (k >= hands) return;
-    const TraceLane lane = lane_of(k);
+  group_.for_each_worker([&](size_t k) {
+    if (k >= threads) return;
     const TraceSpan span(name, TraceCategory::kCompute);
     const ShardRange range =
-        shards_of_worker(static_cast<int64_t>(k), static_cast<int64_t>(hands),
-                         own.last - own.first);
-    const int64_t first = own.first + range.first;
-    const int64_t last = own.first + range.last;
+        shards_of_worker(static_cast<int64_t>(k), static_cast<int64_t>(threads),
+                         own_blocks.last - own_blocks.first);
+    const int64_t first = own_blocks.first + range.first;
+    const int64_t last = own_blocks.first + range.last;
     intra_op_for(last - first, [&](int64_t begin, int64_t end) {
       torch::NoGradGuard no_grad;
       Tensor scratch = torch::empty({optim::kBlockElements});
@@ -72,37 +72,37 @@ void ReplicaGroup::for_each_block(
         task(static_cast<size_t>(first + b), scratch);
       }
     });
-    if (devices_[k].is_cuda()) cuda::synchronize();
+    if (group_.devices()[k].is_cuda()) cuda::synchronize();
   });
 }
 
-std::vector<Tensor> ReplicaGroup::finish(Reduction& reduction) {
+std::vector<Tensor> ShardedUpdate::finish(Reduction& reduction) {
   if (reduction.has_merges()) {
-    for_each_block("sum", blocks_.size(), [&](size_t b, Tensor&) {
+    for_each_block("sum", group_.blocks().size(), [&](size_t b, Tensor&) {
       Tensor in_place;
-      reduction.block(blocks_[b], in_place);
+      reduction.block(group_.blocks()[b], in_place);
     });
   }
   std::vector<Tensor> sums = reduction.take();
   if (!exchange_) return sums;
   // The others' blocks too; and what is shared is theirs after this step.
-  const AllReduceSpan span(rank(), "all-reduce");
-  meet(options_.world());
+  const AllReduceSpan span(group_.rank(), "all-reduce");
+  barrier(group_.options().world());
   for (Tensor& sum : sums) {
     if (sum.defined()) sum = sum.clone();
   }
-  meet(options_.world());
+  barrier(group_.options().world());
   return sums;
 }
 
-void ReplicaGroup::accumulate(std::vector<Tensor> sums) {
+void ShardedUpdate::accumulate(std::vector<Tensor> sums) {
   torch::NoGradGuard no_grad;
   OuterGradients hooked;
-  for (size_t p = 0; p < parameters_.size(); ++p) {
+  for (size_t p = 0; p < group_.parameters().size(); ++p) {
     if (!sums[p].defined()) continue;
-    Tensor& grad = parameters_[p].mutable_grad();
-    if (has_hooks(parameters_[p])) {
-      hooked.add(parameters_[p], std::move(sums[p]));
+    Tensor& grad = group_.parameters()[p].mutable_grad();
+    if (has_hooks(group_.parameters()[p])) {
+      hooked.add(group_.parameters()[p], std::move(sums[p]));
     } else if (!grad.defined()) {
       grad = std::move(sums[p]);
     } else if (overlaps_another(p, grad)) {
@@ -114,10 +114,10 @@ void ReplicaGroup::accumulate(std::vector<Tensor> sums) {
   std::move(hooked).backward();
 }
 
-bool ReplicaGroup::overlaps_another(size_t p, const Tensor& grad) const {
+bool ShardedUpdate::overlaps_another(size_t p, const Tensor& grad) const {
   if (!grad.has_storage() || grad.storage().use_count() == 1) return false;
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    const Tensor& other = parameters_[i].grad();
+  for (size_t i = 0; i < group_.parameters().size(); ++i) {
+    const Tensor& other = group_.parameters()[i].grad();
     if (i == p || !other.defined() || !other.is_alias_of(grad)) continue;
     if (at::get_overlap_status(grad, other) != at::MemOverlapStatus::No) {
       return true;
@@ -126,11 +126,11 @@ bool ReplicaGroup::overlaps_another(size_t p, const Tensor& grad) const {
   return false;
 }
 
-bool ReplicaGroup::needs_grad(const std::vector<size_t>& positions) const {
-  std::vector<bool> is_updated(parameters_.size());
+bool ShardedUpdate::needs_grad(const std::vector<size_t>& positions) const {
+  std::vector<bool> is_updated(group_.parameters().size());
   for (const size_t p : positions) is_updated[p] = true;
-  for (size_t p = 0; p < parameters_.size(); ++p) {
-    const Tensor& parameter = parameters_[p];
+  for (size_t p = 0; p < group_.parameters().size(); ++p) {
+    const Tensor& parameter = group_.parameters()[p];
     if (parameter.grad().defined()) return true;
     if (!parameter.requires_grad()) continue;
     if (!is_updated[p] || has_hooks(parameter)) return true;
@@ -138,30 +138,32 @@ bool ReplicaGroup::needs_grad(const std::vector<size_t>& positions) const {
   return false;
 }
 
-void ReplicaGroup::drop_grads(const std::vector<size_t>& positions) const {
-  for (const size_t p : positions) parameters_[p].mutable_grad().reset();
+void ShardedUpdate::drop_grads(const std::vector<size_t>& positions) const {
+  for (const size_t p : positions)
+    group_.parameters()[p].mutable_grad().reset();
 }
 
-std::vector<Tensor> ReplicaGroup::take_grads(
+std::vector<Tensor> ShardedUpdate::take_grads(
     const std::vector<size_t>& positions) {
-  std::vector<Tensor> gradients(parameters_.size());
+  std::vector<Tensor> gradients(group_.parameters().size());
   for (const size_t p : positions) {
-    Tensor grad = std::move(parameters_[p].mutable_grad());
-    parameters_[p].mutable_grad().reset();
+    Tensor grad = std::move(group_.parameters()[p].mutable_grad());
+    group_.parameters()[p].mutable_grad().reset();
     gradients[p] =
-        OwnedGradient::take(std::move(grad), parameters_[p]).release();
+        OwnedGradient::take(std::move(grad), group_.parameters()[p]).release();
   }
   if (exchange_) {
-    verify_gradients(options_.world(), original_, unique_, gradients);
+    verify_gradients(group_.options().world(), group_.original(),
+                     group_.unique(), gradients);
   }
   return gradients;
 }
 
-std::vector<size_t> ReplicaGroup::positions_in(
+std::vector<size_t> ShardedUpdate::positions_in(
     const optim::Optimizer& optimizer) const {
   std::unordered_map<const void*, size_t> places;
-  for (size_t p = 0; p < parameters_.size(); ++p) {
-    places[parameters_[p].unsafeGetTensorImpl()] = p;
+  for (size_t p = 0; p < group_.parameters().size(); ++p) {
+    places[group_.parameters()[p].unsafeGetTensorImpl()] = p;
   }
   std::vector<size_t> positions;
   for (const Tensor& parameter : optimizer.parameters()) {
@@ -180,9 +182,9 @@ std::vector<size_t> ReplicaGroup::positions_in(
   return positions;
 }
 
-void ReplicaGroup::update(Reduction& reduction,
-                          const std::vector<size_t>& positions,
-                          optim::Optimizer& optimizer) {
+void ShardedUpdate::update(Reduction& reduction,
+                           const std::vector<size_t>& positions,
+                           optim::Optimizer& optimizer) {
   std::vector<bool> has_gradient;
   for (const size_t p : positions) {
     has_gradient.push_back(reduction.has_gradient(p));
@@ -201,10 +203,10 @@ void ReplicaGroup::update(Reduction& reduction,
   });
 }
 
-void ReplicaGroup::update_whole(const std::vector<Tensor>& gradients,
-                                const std::vector<size_t>& positions,
-                                optim::Optimizer& optimizer, double clip,
-                                StepResult& result) {
+void ShardedUpdate::update_whole(const std::vector<Tensor>& gradients,
+                                 const std::vector<size_t>& positions,
+                                 optim::Optimizer& optimizer, double clip,
+                                 StepResult& result) {
   const std::vector<Block>& blocks = optimizer.blocks();
   const auto view = [&](const Block& block) {
     const Tensor& gradient =
@@ -234,15 +236,15 @@ void ReplicaGroup::update_whole(const std::vector<Tensor>& gradients,
   });
 }
 
-double ReplicaGroup::norm_of(const std::function<Tensor(const Block&)>& view,
-                             const std::vector<Block>& blocks) {
+double ShardedUpdate::norm_of(const std::function<Tensor(const Block&)>& view,
+                              const std::vector<Block>& blocks) {
   std::vector<double> squares(blocks.size());
   for_each_block("norm", blocks.size(), [&](size_t b, Tensor&) {
     const Tensor gradient = view(blocks[b]);
     if (gradient.defined()) squares[b] = sum_of_squares(gradient);
   });
   if (exchange_) {
-    const AllReduceSpan span(rank(), "norm");
+    const AllReduceSpan span(group_.rank(), "norm");
     exchange_->share(squares);
   }
   double total = 0;

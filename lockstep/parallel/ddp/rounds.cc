@@ -1,0 +1,88 @@
+#include "lockstep/parallel/ddp/rounds.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::ddp {
+
+using torch::Tensor;
+
+Round Rounds::next(int64_t samples) {
+  if (counts_samples()) return agree(true, samples);
+  Round round{.active = {}};
+  if (average_ == GradientAverage::kRanks) round.weight = 1.0 / world_.size();
+  return round;
+}
+
+bool Rounds::sums_to_average(const Round& round) const {
+  switch (average_) {
+    case GradientAverage::kNone:
+      return false;
+    case GradientAverage::kSamples:
+      return true;
+    case GradientAverage::kRanks:
+      return !joining_ || !joining_->options.divide_by_initial_world_size() ||
+             round.active.size() == static_cast<size_t>(world_.size());
+  }
+  return true;
+}
+
+Round Rounds::agree(bool is_active, int64_t samples) {
+  // (2): whether this rank has inputs, and how many samples.
+  const std::vector<int64_t> message{is_active, samples};
+  const auto messages =
+      world_.all_gather(torch::tensor(message, torch::kInt64).to(device_));
+  Round round{.active = {}};
+  int64_t total = 0;
+  for (int rank = 0; rank < world_.size(); ++rank) {
+    const Tensor from_rank = messages[static_cast<size_t>(rank)].cpu();
+    const auto* numbers = from_rank.const_data_ptr<int64_t>();
+    if (numbers[0] != 0) round.active.push_back(rank);
+    total += numbers[1];
+  }
+  const auto active = static_cast<double>(round.active.size());
+  // As in torch the highest of those that have inputs.
+  if (active > 0 && joining_) round.root = round.active.back();
+  const bool by_all =
+      !joining_ || joining_->options.divide_by_initial_world_size();
+  switch (average_) {
+    case GradientAverage::kNone:
+      break;
+    case GradientAverage::kSamples:
+      // A step without any samples still has a loss, of the parameters alone
+      // say: its mean over the ranks is then the only one there is.
+      round.weight =
+          total > 0 ? static_cast<double>(samples) / static_cast<double>(total)
+                    : 1 / std::max(active, 1.0);
+      break;
+    case GradientAverage::kRanks:
+      round.weight = 1 / (by_all ? world_.size() : std::max(active, 1.0));
+      break;
+  }
+  if (joining_) note_active(round.active);
+  return round;
+}
+
+void Rounds::note_active(const std::vector<int>& active) {
+  if (active.empty()) return;
+  const bool are_all = active.size() == static_cast<size_t>(world_.size());
+  if (!are_all && joining_->options.throw_on_early_termination()) {
+    int first = 0;
+    while (std::find(active.begin(), active.end(), first) != active.end()) {
+      ++first;
+    }
+    joining_->is_ended = true;
+    throw InvalidArgument(
+        "ddp",
+        {.code = ErrorCode::kUnevenInputs,
+         .what = fmt::format("rank {} has no inputs left, others have", first),
+         .fix = "end the epoch on every rank here, or join() without "
+                "throw_on_early_termination"});
+  }
+  joining_->last_active = active;
+}
+
+}  // namespace lockstep::ddp

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "lockstep/parallel/module/module_handle.h"
+
+namespace lockstep::ddp {
+
+/// The parameters of a module that require a gradient, each once.
+struct TrainedParameters {
+  /// Throws InvalidArgument if there are none, or not all on one device.
+  explicit TrainedParameters(const ModuleHandle& module);
+
+  /// The names of parameters, for a message: the first ten of them.
+  std::string names_of(const std::vector<size_t>& places) const;
+
+  std::vector<std::string> names;
+  std::vector<torch::Tensor> parameters;
+  ModuleHandle::Named frozen;  ///< those that require none
+  torch::Device device = torch::kCPU;
+};
+
+}  // namespace lockstep::ddp

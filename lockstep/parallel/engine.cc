@@ -1,0 +1,373 @@
+#include "lockstep/parallel/engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/stopwatch.h"
+#include "lockstep/device/tensor_device.h"
+#include "lockstep/parallel/ddp/reducer.h"
+#include "lockstep/parallel/exchange/rank_exchange.h"
+#include "lockstep/parallel/module/nested.h"
+#include "lockstep/parallel/replicas/parallel_forward.h"
+#include "lockstep/parallel/replicas/replica_group.h"
+#include "lockstep/parallel/replicas/train_step.h"
+
+namespace lockstep {
+
+using c10::IValue;
+using torch::Tensor;
+
+namespace {
+
+/// Tensors without data, laid out like `parameters`.
+std::vector<Tensor> layout_of(const std::vector<Tensor>& parameters) {
+  std::vector<Tensor> layout;
+  for (const Tensor& parameter : parameters) {
+    layout.push_back(torch::empty_strided(
+        parameter.sizes(), parameter.strides(),
+        torch::dtype(parameter.scalar_type()).device(torch::kMeta)));
+  }
+  return layout;
+}
+
+bool is_laid_out_as(const std::vector<Tensor>& layout,
+                    const std::vector<Tensor>& parameters) {
+  return std::equal(layout.begin(), layout.end(), parameters.begin(),
+                    parameters.end(), [](const Tensor& a, const Tensor& b) {
+                      return a.scalar_type() == b.scalar_type() &&
+                             a.sizes() == b.sizes() &&
+                             a.strides() == b.strides();
+                    });
+}
+
+/// Where a rank of DistributedDataParallel computes: on its module's GPU, or on
+/// its part of the host's cores.
+Device device_of_rank(const World& world, const ModuleHandle& module,
+                      const DistributedDataParallelOptions& options) {
+  if (options.device()) return *options.device();
+  for (const auto& [name, parameter] : module.parameters) {
+    if (!parameter.is_cuda()) break;
+    return {.kind = DeviceKind::kCuda, .index = parameter.device().index()};
+  }
+  return {.kind = DeviceKind::kCpu,
+          .index = world.local_rank(),
+          .slices = world.local_size()};
+}
+
+DataParallelOptions step_options(
+    const World& world, const DistributedDataParallelOptions& options) {
+  return DataParallelOptions()
+      .world(world)
+      .dim(options.dim())
+      .shards(options.shards())
+      .intra_op_threads(options.intra_op_threads())
+      .seed(options.seed());
+}
+
+/// Samples of the first tensor in `inputs`; 1 if there is none.
+int64_t samples_of(const std::vector<IValue>& inputs, int64_t dim) {
+  int64_t samples = -1;
+  for_each_tensor(c10::ivalue::Tuple::create(inputs),
+                  [&](const Tensor& tensor, const std::string&) {
+                    if (samples >= 0) return;
+                    samples = dim < tensor.dim() ? tensor.size(dim) : 1;
+                  });
+  return samples < 0 ? 1 : samples;
+}
+
+[[noreturn]] void refuse_step(const char* what, const char* fix) {
+  throw InvalidArgument(
+      "ddp", {.code = ErrorCode::kBadOption, .what = what, .fix = fix});
+}
+
+}  // namespace
+
+Engine::Engine(Module module, std::vector<Device> devices,
+               DataParallelOptions options)
+    : module_(std::move(module)),
+      world_(options.world()),
+      devices_(std::move(devices)),
+      options_(std::move(options)),
+      ddp_options_(DistributedDataParallelOptions().dim(options_.dim())) {
+  group();
+  if (world_.size() > 1) follow_layout();
+}
+
+Engine::Engine(Module module, const World& world,
+               const DistributedDataParallelOptions& options)
+    : module_(std::move(module)),
+      world_(world),
+      options_(step_options(world, options)),
+      ddp_options_(options) {
+  const ModuleHandle handle = module_.read();
+  devices_ = {device_of_rank(world_, handle, options)};
+  reducer();
+}
+
+Engine::~Engine() = default;
+
+ReplicaGroup& Engine::group() {
+  if (!group_) {
+    group_ = std::make_shared<ReplicaGroup>(module_.read, module_.replicate,
+                                            devices_, options_);
+  }
+  return *group_;
+}
+
+ddp::Reducer& Engine::reducer() {
+  if (!reducer_) {
+    reducer_ = ddp::Reducer::create(world_, module_.read(), ddp_options_);
+    reducer_->set_synced(is_synced_);
+    if (hook_) reducer_->set_hook(hook_);
+  }
+  return *reducer_;
+}
+
+// A loop of the user's own.
+
+IValue Engine::forward(const std::vector<IValue>& inputs) {
+  if (exchange_) {
+    group().follow_module();
+    exchange_->load_buffers();
+  }
+  const auto run = [&] { return parallel_forward(group_, inputs); };
+  if (world_.size() == 1 || !torch::GradMode::is_enabled()) return run();
+  return watch(inputs, run);
+}
+
+IValue Engine::watch(const std::vector<IValue>& inputs,
+                     const std::function<IValue()>& forward) {
+  const int64_t samples = samples_of(inputs, ddp_options_.dim());
+  // What the ranks share would be updated by each of them.
+  unshare_parameters();
+  ddp::Reducer& reducer = this->reducer();
+  const uint64_t begin = reducer.begin_forward();
+  const IValue output = forward();
+  reducer.end_forward(begin, samples);
+  return map_tensors(output, [&](const Tensor& tensor) {
+    return reducer.watch(tensor, samples);
+  });
+}
+
+void Engine::join(const std::function<void()>& steps,
+                  const JoinOptions& options) {
+  if (world_.size() == 1 && !reducer_) return steps();
+  reducer().join(steps, options);
+}
+
+std::vector<std::vector<size_t>> Engine::buckets() {
+  return reducer().assignment();
+}
+
+// Steps that the engine makes.
+
+void Engine::check_can_step() const {
+  if (reducer_ && reducer_->is_joining()) {
+    refuse_step(
+        "train_step() within join()",
+        "call forward(), backward() and the optimizer's step(), or give "
+        "each rank as many steps");
+  }
+  if (!ddp_options_.parameters_to_ignore().empty()) {
+    refuse_step("train_step() with parameters_to_ignore",
+                "call forward(), backward() and the optimizer's step()");
+  }
+  if (ddp_options_.average() == GradientAverage::kNone) {
+    refuse_step("train_step() with GradientAverage::kNone",
+                "train_step() gives the gradient of the mean over the batch; "
+                "for sums call forward() and backward()");
+  }
+  if (!ddp_options_.broadcast_buffers()) {
+    refuse_step("train_step() with broadcast_buffers(false)",
+                "train_step() gives every rank rank 0's buffers; else call "
+                "forward() and backward()");
+  }
+}
+
+void Engine::follow_layout() {
+  group().follow_module();
+  if (exchange_ && exchange_build_ == group_->build() &&
+      is_laid_out_as(layout_, group_->parameters())) {
+    return;
+  }
+  // A cast or a new shape is another layout of what the ranks send.
+  exchange_.reset();
+  exchange_ =
+      make_rank_exchange(world_, group_->original(), group_->parameters(),
+                         group_->shards(), devices_, hook_);
+  exchange_build_ = group_->build();
+  layout_ = layout_of(group_->parameters());
+}
+
+void Engine::begin_step(const optim::Optimizer* optimizer) {
+  check_can_step();
+  if (world_.size() == 1) return;
+  follow_layout();
+  exchange_->begin_step(optimizer != nullptr);
+  if (!optimizer) return;
+  if (world_.can_share_memory() && !exchange_->shares_memory() &&
+      optimizer->has_shared_state()) {
+    throw InvalidArgument(
+        "ddp", {.code = ErrorCode::kBadOptimizer,
+                .what = "the optimizer's state lies in memory that all ranks "
+                        "share, and with a comm hook each rank updates all of "
+                        "it",
+                .fix = "call register_comm_hook() first, then make the "
+                       "optimizer"});
+  }
+  if (optimizer->has_own_state() && world_.rank() == 0 &&
+      exchange_->shares_memory()) {
+    warn_once("own-optimizer-state", "ddp",
+              "each rank updates a part of the parameters, and the optimizer's "
+              "state was made on each rank by itself: state_dict() has that "
+              "part only; pass make_state = model->make_state() to the "
+              "optimizer");
+  }
+}
+
+StepResult Engine::train_step(const std::vector<IValue>& inputs,
+                              const IValue& target, const ShardLoss& loss,
+                              optim::Optimizer* optimizer,
+                              const TrainStepOptions& options) {
+  if (!is_synced_ && world_.size() > 1) {
+    if (optimizer) {
+      refuse_step("train_step() with an optimizer under no_sync()",
+                  "under no_sync() leave the optimizer out; the next "
+                  "train_step() with one updates with all gradients");
+    }
+    return local_step(inputs, target, loss, options);
+  }
+  begin_step(optimizer);
+  TrainStep step(group(), exchange_.get(), options);
+  if (has_local_gradients_) step.add_local_gradients(take_local_gradients());
+  return step.run(inputs, target, loss, optimizer);
+}
+
+StepResult Engine::local_step(const std::vector<IValue>& inputs,
+                              const IValue& target, const ShardLoss& loss,
+                              const TrainStepOptions& options) {
+  begin_step(nullptr);
+  if (!has_local_gradients_) {
+    for (const Tensor& parameter : group_->parameters()) {
+      if (!parameter.grad().defined()) continue;
+      throw InvalidArgument(
+          "ddp", {.code = ErrorCode::kMixedAccumulation,
+                  .what = "what train_step() adds under no_sync() to a sum "
+                          "over the ranks can't be told from it",
+                  .fix = "call zero_grad() in between"});
+    }
+  }
+  has_local_gradients_ = true;
+  return TrainStep(*group_, nullptr, options)
+      .run(inputs, target, loss, nullptr);
+}
+
+std::vector<Tensor> Engine::take_local_gradients() {
+  has_local_gradients_ = false;
+  std::vector<Tensor> gradients;
+  for (const Tensor& parameter : group_->parameters()) {
+    gradients.push_back(std::move(parameter.mutable_grad()));
+    parameter.mutable_grad().reset();
+  }
+  return gradients;
+}
+
+optim::TorchOptimizer* Engine::adopt(torch::optim::Optimizer& optimizer) {
+  // A few are in use at a time, a GAN's two say; and a new one may be where
+  // one was that is gone.
+  constexpr size_t kMost = 8;
+  std::erase_if(adopted_, [&](const auto& known) {
+    return known->is_at(optimizer) && !known->is_for(optimizer);
+  });
+  for (const auto& known : adopted_) {
+    if (known->is_at(optimizer)) return known.get();
+  }
+  auto made = optim::TorchOptimizer::adopt(
+      optimizer,
+      [this](const Tensor& parameter) { return make_state(parameter); });
+  if (!made) return nullptr;
+  if (adopted_.size() == kMost) adopted_.erase(adopted_.begin());
+  return adopted_.emplace_back(std::move(made)).get();
+}
+
+StepResult Engine::train_step(const std::vector<IValue>& inputs,
+                              const IValue& target, const ShardLoss& loss,
+                              torch::optim::Optimizer& optimizer,
+                              const TrainStepOptions& options) {
+  check_can_step();
+  if (is_synced_ || world_.size() == 1) {
+    // Its state goes where the step will find it.
+    if (world_.size() > 1) follow_layout();
+    if (optim::TorchOptimizer* const adopted = adopt(optimizer)) {
+      adopted->follow();
+      return train_step(inputs, target, loss, adopted, options);
+    }
+  } else {
+    refuse_step("train_step() with an optimizer under no_sync()",
+                "under no_sync() leave the optimizer out; the next "
+                "train_step() with one updates with all gradients");
+  }
+  StepResult result = train_step(inputs, target, loss, nullptr, options);
+  const Stopwatch watch;
+  if (options_.on_phase()) options_.on_phase()(StepPhase::kUpdate);
+  if (result.is_finite && options.clip_grad_norm() > 0) {
+    result.gradient_norm = torch::nn::utils::clip_grad_norm_(
+        optim::parameters_of(optimizer), options.clip_grad_norm());
+    result.is_finite = std::isfinite(result.gradient_norm);
+  }
+  if (result.is_finite) optimizer.step();
+  optimizer.zero_grad();
+  group_->phases().update_s = watch.seconds();
+  return result;
+}
+
+// Both.
+
+void Engine::set_synced(bool on) {
+  is_synced_ = on;
+  if (reducer_) reducer_->set_synced(on);
+}
+
+void Engine::set_comm_hook(const CommHook& hook) {
+  if (hook_) {
+    throw InvalidArgument("ddp", {.code = ErrorCode::kCommHook,
+                                  .what = "there is a comm hook already",
+                                  .fix = "register one, once"});
+  }
+  hook_ = hook;
+  if (reducer_) reducer_->set_hook(hook);
+  layout_.clear();  // the exchange is made anew, with the hook
+}
+
+void Engine::rebuild() { group().rebuild(); }
+
+void Engine::load_buffers() {
+  if (exchange_) exchange_->load_buffers();
+}
+
+void Engine::share_parameters() {
+  if (exchange_) exchange_->begin_step(true);
+}
+
+void Engine::unshare_parameters() {
+  if (!exchange_) return;
+  exchange_->unshare_parameters();
+  for (const auto& optimizer : adopted_) optimizer->release_state();
+}
+
+Tensor Engine::make_state(const Tensor& parameter) {
+  if (world_.size() > 1 && !exchange_) follow_layout();
+  return exchange_ ? exchange_->make_state(parameter)
+                   : torch::zeros_like(parameter.detach());
+}
+
+int64_t Engine::copy_bytes() const {
+  return exchange_ ? exchange_->copy_bytes() : 0;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,152 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include <ATen/core/ivalue.h>
+#include <torch/torch.h>
+
+#include "lockstep/comm/world.h"
+#include "lockstep/device/worker.h"
+#include "lockstep/optim/optimizer.h"
+#include "lockstep/optim/torch_optimizer.h"
+#include "lockstep/parallel/ddp/options.h"
+#include "lockstep/parallel/exchange/grad_bucket.h"
+#include "lockstep/parallel/module/module_handle.h"
+#include "lockstep/parallel/replicas/data_parallel_options.h"
+
+namespace lockstep {
+
+class RankExchange;
+class ReplicaGroup;
+namespace ddp {
+class Reducer;
+}
+
+/// What runs a module on the devices of a rank, and on several ranks:
+/// DataParallel and DistributedDataParallel without the types.
+///
+/// There are two ways to make a step, and a face has both. In train_step() the
+/// engine runs forward, loss, backward and update itself (TrainStep, on a
+/// ReplicaGroup and a RankExchange). In a loop of the user's own it watches the
+/// forward, and sums the gradients over the ranks while the user's backward
+/// runs (Reducer). What a face does not use is not made.
+///
+/// What is said to be collective is called by all ranks, in the same order.
+class Engine {
+ public:
+  /// How to get at the module: `read` reads it as it is now, `replicate` makes
+  /// one like it.
+  struct Module {
+    std::function<ModuleHandle()> read;
+    std::function<ModuleHandle()> replicate;
+  };
+
+  /// Of DataParallel: makes the replicas now, and what the ranks share.
+  /// Collective.
+  Engine(Module module, std::vector<Device> devices,
+         DataParallelOptions options);
+  /// Of DistributedDataParallel: makes the reducer now, and one replica at the
+  /// first train_step(). Collective.
+  Engine(Module module, const World& world,
+         const DistributedDataParallelOptions& options);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // A loop of the user's own.
+
+  /// Scatter, parallel forward, gather. Of several ranks the first forward
+  /// under autograd is collective.
+  c10::IValue forward(const std::vector<c10::IValue>& inputs);
+  /// Runs `forward`, of `inputs`, such that a backward through its output is
+  /// summed over the ranks.
+  c10::IValue watch(const std::vector<c10::IValue>& inputs,
+                    const std::function<c10::IValue()>& forward);
+  void join(const std::function<void()>& steps, const JoinOptions& options);
+  /// The buckets of the reducer: each one's parameters, by place.
+  std::vector<std::vector<size_t>> buckets();
+
+  // Steps that the engine makes.
+
+  StepResult train_step(const std::vector<c10::IValue>& inputs,
+                        const c10::IValue& target, const ShardLoss& loss,
+                        optim::Optimizer* optimizer,
+                        const TrainStepOptions& options);
+  /// Likewise, with an optimizer of LibTorch's.
+  StepResult train_step(const std::vector<c10::IValue>& inputs,
+                        const c10::IValue& target, const ShardLoss& loss,
+                        torch::optim::Optimizer& optimizer,
+                        const TrainStepOptions& options);
+
+  // Both.
+
+  bool is_synced() const { return is_synced_; }
+  /// Off: gradients stay this rank's, in .grad, until a backward or a
+  /// train_step() after it is on again.
+  void set_synced(bool on);
+  /// Replaces the sum over the ranks. Before the first step, once, on all
+  /// ranks.
+  void set_comm_hook(const CommHook& hook);
+
+  /// Reads the module again and makes all replicas anew. Of several ranks each
+  /// has to call it before the next step.
+  void rebuild();
+  /// Gives this rank rank 0's buffers, as they were after the last step.
+  void load_buffers();
+  /// Of several ranks that can share the parameters: does so now. Collective.
+  void share_parameters();
+  /// Of several ranks that share the parameters: gives this rank its own, and
+  /// state of its own to LibTorch's optimizers.
+  void unshare_parameters();
+  /// Zeros for an optimizer, where its state belongs. Collective.
+  torch::Tensor make_state(const torch::Tensor& parameter);
+  /// Of gradients that were copied for other ranks, beside the accounts.
+  int64_t copy_bytes() const;
+
+  /// The replicas; made now if there are none yet.
+  ReplicaGroup& group();
+
+ private:
+  /// Throws InvalidArgument for options of DistributedDataParallel that a
+  /// train_step() can't follow.
+  void check_can_step() const;
+  /// The reducer; made now if there is none yet, which is collective.
+  ddp::Reducer& reducer();
+  /// Starts a step: shares the parameters for the engine's own update by
+  /// `optimizer`, or gives each rank its own without one.
+  void begin_step(const optim::Optimizer* optimizer);
+  /// Makes what the ranks exchange gradients with, if there is none for the
+  /// module as it is now.
+  void follow_layout();
+  StepResult local_step(const std::vector<c10::IValue>& inputs,
+                        const c10::IValue& target, const ShardLoss& loss,
+                        const TrainStepOptions& options);
+  /// What no_sync() left in .grad, which is empty after that.
+  std::vector<torch::Tensor> take_local_gradients();
+  /// What updates for `optimizer`, block by block; null if that is its own
+  /// affair.
+  optim::TorchOptimizer* adopt(torch::optim::Optimizer& optimizer);
+
+  Module module_;
+  World world_;
+  std::vector<Device> devices_;
+  DataParallelOptions options_;
+  DistributedDataParallelOptions ddp_options_;
+  CommHook hook_;
+  bool is_synced_ = true;
+  bool has_local_gradients_ = false;  // of steps under no_sync()
+
+  std::shared_ptr<ReplicaGroup> group_;
+  std::unique_ptr<RankExchange> exchange_;  // of several ranks
+  // Without data: what the parameters were when exchange_ was made.
+  std::vector<torch::Tensor> layout_;
+  int64_t exchange_build_ = 0;  // of group_, when exchange_ was made
+  std::shared_ptr<ddp::Reducer> reducer_;
+  // The last torch optimizers that train_step() got.
+  std::vector<std::unique_ptr<optim::TorchOptimizer>> adopted_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,243 @@
+#include "lockstep/parallel/exchange/gradient_buckets.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/round_up.h"
+#include "lockstep/base/trace.h"
+
+namespace lockstep {
+
+using torch::Tensor;
+
+namespace {
+
+constexpr int64_t kFirstBucketBytes = 1 << 20;
+// Each gradient starts at a cache line, each bucket at a page.
+constexpr int64_t kGradientAlignment = 64;
+constexpr int64_t kBucketAlignment = 4096;
+
+int64_t bytes_of(std::span<const Tensor> parameters,
+                 const std::vector<size_t>& places) {
+  int64_t bytes = 0;
+  for (const size_t p : places) {
+    bytes += round_up(static_cast<int64_t>(parameters[p].nbytes()),
+                      kGradientAlignment);
+  }
+  return bytes;
+}
+
+/// Autograd does not know that it is a view: zero_grad() of torch's optimizers
+/// calls detach_(), which refuses those.
+Tensor view_for(const Tensor& parameter, const Tensor& buffer, int64_t offset) {
+  const at::AutoDispatchBelowADInplaceOrView unseen;
+  if (parameter.is_non_overlapping_and_dense()) {
+    return buffer.as_strided(parameter.sizes(), parameter.strides(), offset);
+  }
+  return buffer.narrow(0, offset, parameter.numel()).view(parameter.sizes());
+}
+
+}  // namespace
+
+std::vector<std::vector<size_t>> assign_buckets(
+    std::span<const Tensor> parameters, std::span<const size_t> order,
+    int64_t first_cap, int64_t cap) {
+  struct Open {
+    std::vector<size_t> places;
+    int64_t bytes = 0;
+    size_t last = 0;  // in `order`
+    bool is_first = true;
+  };
+  std::map<std::pair<at::ScalarType, std::string>, Open> open;
+  std::vector<std::pair<size_t, std::vector<size_t>>> closed;
+  const auto close = [&](Open& bucket) {
+    closed.emplace_back(bucket.last, std::exchange(bucket.places, {}));
+    bucket.bytes = 0;
+    bucket.is_first = false;
+  };
+  for (size_t i = 0; i < order.size(); ++i) {
+    const Tensor& parameter = parameters[order[i]];
+    Open& bucket = open[{parameter.scalar_type(), parameter.device().str()}];
+    bucket.places.push_back(order[i]);
+    bucket.bytes += static_cast<int64_t>(parameter.nbytes());
+    bucket.last = i;
+    if (bucket.bytes >= (bucket.is_first ? first_cap : cap)) close(bucket);
+  }
+  for (auto& [key, bucket] : open) {
+    if (!bucket.places.empty()) close(bucket);
+  }
+  std::sort(closed.begin(), closed.end());
+  std::vector<std::vector<size_t>> assignment;
+  for (auto& [last, places] : closed) assignment.push_back(std::move(places));
+  return assignment;
+}
+
+GradientBuckets::GradientBuckets(const World& world,
+                                 std::vector<Tensor> parameters, int64_t cap)
+    : world_(world),
+      parameters_(std::move(parameters)),
+      cap_(cap),
+      stream_(parameters_.at(0).device()) {
+  std::vector<size_t> order(parameters_.size());
+  std::iota(order.rbegin(), order.rend(), 0);
+  allocate(order);
+}
+
+void GradientBuckets::allocate(const std::vector<size_t>& order) {
+  const auto assignment = assign_buckets(
+      parameters_, order, std::min(kFirstBucketBytes, cap_), cap_);
+  int64_t total = 0;
+  for (const auto& places : assignment) {
+    total += round_up(bytes_of(parameters_, places), kBucketAlignment);
+  }
+  SharedMemory memory;
+  const bool is_shared =
+      parameters_[0].is_cpu() && world_.size() > 1 && world_.can_share_memory();
+  // At the same place on each rank: World::all_reduce() then copies nothing.
+  if (is_shared) memory = world_.shared_memory(static_cast<size_t>(total));
+
+  buckets_.clear();
+  slots_.assign(parameters_.size(), {});
+  int64_t bucket_at = 0;
+  for (const auto& places : assignment) {
+    const int64_t bytes = bytes_of(parameters_, places);
+    const Tensor& like = parameters_[places[0]];
+    const auto element = static_cast<int64_t>(like.element_size());
+    Bucket bucket{.places = places, .grads = {}};
+    GradBucket& grads = bucket.grads;
+    grads.index = static_cast<int64_t>(buckets_.size());
+    grads.is_last = buckets_.size() + 1 == assignment.size();
+    grads.buffer =
+        is_shared
+            ? memory.tensor(world_.rank(), static_cast<size_t>(bucket_at),
+                            {bytes / element}, like.scalar_type())
+            : torch::zeros({bytes / element}, like.options()
+                                                  .memory_format(std::nullopt)
+                                                  .requires_grad(false));
+    bucket_at += round_up(bytes, kBucketAlignment);
+    int64_t offset = 0;
+    for (const size_t p : places) {
+      slots_[p] = {.bucket = buckets_.size(), .index = grads.gradients.size()};
+      grads.parameters.push_back(parameters_[p]);
+      grads.gradients.push_back(view_for(parameters_[p], grads.buffer, offset));
+      offset += round_up(static_cast<int64_t>(parameters_[p].nbytes()),
+                         kGradientAlignment) /
+                element;
+    }
+    buckets_.push_back(std::move(bucket));
+  }
+}
+
+void GradientBuckets::set_hook(CommHook hook) {
+  if (hook_) {
+    throw InvalidArgument("ddp", {.code = ErrorCode::kCommHook,
+                                  .what = "there is a comm hook already",
+                                  .fix = "register one, once"});
+  }
+  hook_ = std::move(hook);
+}
+
+std::vector<std::vector<size_t>> GradientBuckets::assignment() const {
+  std::vector<std::vector<size_t>> assignment;
+  for (const Bucket& bucket : buckets_) assignment.push_back(bucket.places);
+  return assignment;
+}
+
+void GradientBuckets::begin(double weight) {
+  next_bucket_ = 0;
+  for (Bucket& bucket : buckets_) {
+    bucket.pending = bucket.places.size();
+    bucket.grads.weight = weight;
+  }
+}
+
+void GradientBuckets::mark_ready(size_t p) {
+  --buckets_[slots_[p].bucket].pending;
+  send_ready_buckets();
+}
+
+void GradientBuckets::mark_all_ready() {
+  for (Bucket& bucket : buckets_) bucket.pending = 0;
+  send_ready_buckets();
+}
+
+void GradientBuckets::send_ready_buckets() {
+  while (next_bucket_ < buckets_.size() &&
+         buckets_[next_bucket_].pending == 0) {
+    GradBucket& grads = buckets_[next_bucket_++].grads;
+    submit("all-reduce", grads.index, [this, &grads] {
+      if (hook_) {
+        run_hook(grads);
+      } else {
+        const torch::NoGradGuard no_grad;
+        world_.all_reduce(grads.buffer);
+      }
+    });
+  }
+}
+
+void GradientBuckets::run_hook(GradBucket& grads) {
+  const void* memory = grads.buffer.data_ptr();
+  hook_(world_, grads);
+  if (grads.buffer.data_ptr() == memory) return;
+  throw InvalidArgument(
+      "ddp", {.code = ErrorCode::kCommHook,
+              .what = "a comm hook put another tensor in bucket.buffer",
+              .expected = "the result in the memory that is there",
+              .fix = "write bucket.buffer.copy_(result)"});
+}
+
+void GradientBuckets::submit(const char* name, int64_t index,
+                             const std::function<void()>& task) {
+  const CommStream::Mark ready = stream_.mark();
+  const auto in_order = [this, ready, task, name, index] {
+    const TraceLane lane(world_.rank(), "all-reduce");
+    const TraceSpan span(name, TraceCategory::kCommunication, index);
+    const auto on_stream = stream_.enter();
+    stream_.wait(ready);
+    task();
+  };
+  auto work = c10::make_intrusive<QueuedWork>(
+      world_.rank(), c10d::OpType::ALLREDUCE, std::vector<Tensor>());
+  works_.push_back(queue_.submit(std::move(work), in_order, world_.size() > 1));
+}
+
+void GradientBuckets::wait() {
+  for (const auto& work : std::exchange(works_, {})) work->wait();
+  // On a GPU the waiting is the stream's.
+  CommStream::Mark done;
+  {
+    const auto on_stream = stream_.enter();
+    done = stream_.mark();
+  }
+  stream_.wait(done);
+}
+
+void GradientBuckets::rebuild_buckets(int root,
+                                      const std::vector<size_t>& arrivals) {
+  std::vector<size_t> now;
+  for (const Bucket& bucket : buckets_) {
+    now.insert(now.end(), bucket.places.begin(), bucket.places.end());
+  }
+  std::vector<bool> has_come(parameters_.size());
+  for (const size_t p : arrivals) has_come[p] = true;
+  std::vector<int64_t> order(arrivals.begin(), arrivals.end());
+  for (const size_t p : now) {
+    if (!has_come[p]) order.push_back(static_cast<int64_t>(p));
+  }
+  Tensor message =
+      torch::tensor(order, torch::kInt64).to(parameters_[0].device());
+  world_.broadcast(message, root);
+  message = message.cpu();
+  const auto* agreed = message.const_data_ptr<int64_t>();
+  const std::vector<size_t> next(agreed, agreed + message.numel());
+  if (next != now) allocate(next);
+}
+
+}  // namespace lockstep

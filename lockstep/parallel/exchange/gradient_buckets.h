@@ -1,0 +1,115 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "lockstep/comm/work_queue.h"
+#include "lockstep/comm/world.h"
+#include "lockstep/parallel/exchange/comm_stream.h"
+#include "lockstep/parallel/exchange/grad_bucket.h"
+
+namespace lockstep {
+
+/// Cuts the parameters, taken in `order` (places in `parameters`), into
+/// buckets of one type and device. A bucket is full when it has reached its
+/// limit in bytes: `first_cap` the first of a type, `cap` the others. The
+/// bucket that is complete first comes first. As torch's
+/// compute_bucket_assignment_by_size.
+std::vector<std::vector<size_t>> assign_buckets(
+    std::span<const torch::Tensor> parameters, std::span<const size_t> order,
+    int64_t first_cap, int64_t cap);
+
+/// The gradients of a model in buckets, which the ranks sum while a backward
+/// still computes other gradients. It is what every way to train over ranks
+/// sends its gradients with.
+///
+/// In a step each rank writes each gradient to its view() and calls
+/// mark_ready() for it, in any order. A bucket whose gradients are all there is
+/// summed in place by a thread of this object, in the order of the buckets,
+/// which is the same on every rank. After wait() every view() holds the sum of
+/// all ranks. On one host the buckets lie in memory that the ranks share, so
+/// that they are summed where they are.
+///
+/// The first buckets follow the parameters from last to first, as a backward
+/// mostly comes to them; rebuild_buckets() puts them into another order.
+///
+/// One thread at a time calls it. The constructor and what is said to be
+/// collective are called by all ranks of the world, in the same order.
+class GradientBuckets {
+ public:
+  /// Collective. `parameters` are on one device. `cap`: bytes of a bucket; the
+  /// first of a type is smaller, so that the exchange starts early.
+  GradientBuckets(const World& world, std::vector<torch::Tensor> parameters,
+                  int64_t cap);
+  GradientBuckets(const GradientBuckets&) = delete;
+  GradientBuckets& operator=(const GradientBuckets&) = delete;
+
+  /// Replaces the sum by `hook`, once, before the first step. Throws
+  /// InvalidArgument if there is a hook already.
+  void set_hook(CommHook hook);
+  bool has_hook() const { return hook_ != nullptr; }
+
+  /// Where the gradient of parameter `p` goes: laid out like it.
+  torch::Tensor& view(size_t p) {
+    return buckets_[slots_[p].bucket].grads.gradients[slots_[p].index];
+  }
+  const torch::Tensor& view(size_t p) const {
+    return buckets_[slots_[p].bucket].grads.gradients[slots_[p].index];
+  }
+  /// Each bucket's parameters, by place.
+  std::vector<std::vector<size_t>> assignment() const;
+
+  /// Starts a step. `weight` is what a hook is told (GradBucket::weight).
+  void begin(double weight);
+  /// The gradient of parameter `p` is in its view. Called once for each
+  /// parameter of a step, also for those without a gradient.
+  void mark_ready(size_t p);
+  /// Starts what is left of the step: parameters that were not marked are sent
+  /// as their views are.
+  void mark_all_ready();
+  /// Has the thread do `task`, in its turn and after what the caller's stream
+  /// was given by now. `name` (a literal) and `index` are those of a TraceSpan.
+  void submit(const char* name, int64_t index,
+              const std::function<void()>& task);
+  /// Until all that was sent or submitted is done. Throws what that threw:
+  /// CommError mostly.
+  void wait();
+
+  /// Collective, between steps: puts the buckets into the order in which
+  /// rank `root`'s gradients came, `arrivals` being that of this rank; those
+  /// that did not come stay behind, in the order they have.
+  void rebuild_buckets(int root, const std::vector<size_t>& arrivals);
+
+ private:
+  struct Bucket {
+    std::vector<size_t> places;  // of its parameters
+    size_t pending = 0;          // of them, not ready in this step
+    GradBucket grads;
+  };
+  /// Where the gradient of a parameter is.
+  struct Slot {
+    size_t bucket = 0;
+    size_t index = 0;
+  };
+
+  void allocate(const std::vector<size_t>& order);
+  void send_ready_buckets();
+  void run_hook(GradBucket& grads);
+
+  World world_;
+  std::vector<torch::Tensor> parameters_;
+  int64_t cap_;
+  CommHook hook_;
+  CommStream stream_;
+  std::vector<Bucket> buckets_;
+  std::vector<Slot> slots_;  // by parameter
+  size_t next_bucket_ = 0;   // to be sent
+  std::vector<c10::intrusive_ptr<QueuedWork>> works_;
+  WorkQueue queue_;  // last, so that it ends first
+};
+
+}  // namespace lockstep

@@ -1,0 +1,267 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <torch/script.h>
+#include <torch/torch.h>
+
+#include "lockstep/parallel/engine.h"
+#include "lockstep/parallel/exchange/comm_hooks.h"
+#include "lockstep/parallel/module/invoke.h"
+#include "lockstep/parallel/replicas/replica_group.h"
+
+namespace lockstep {
+
+/// Keeps gradients on their rank while it lives.
+class NoSync {
+ public:
+  explicit NoSync(std::shared_ptr<Engine> engine)
+      : engine_(std::move(engine)), was_synced_(engine_->is_synced()) {
+    engine_->set_synced(false);
+  }
+  ~NoSync() { engine_->set_synced(was_synced_); }
+  NoSync(const NoSync&) = delete;
+  NoSync& operator=(const NoSync&) = delete;
+
+ private:
+  std::shared_ptr<Engine> engine_;
+  bool was_synced_;
+};
+
+/// What DataParallel and DistributedDataParallel have in common and does not
+/// depend on the module's type.
+class ParallelModuleBase {
+ public:
+  /// While the result lives, gradients stay on this rank: those of a backward
+  /// of a forward made under it, and those of a train_step() without an
+  /// optimizer, are added to .grad here alone. The next synced backward or
+  /// train_step() sums all of it over the ranks.
+  [[nodiscard]] NoSync no_sync() { return NoSync(engine_); }
+
+  /// Replaces the sum of gradients over the ranks: once, before the first step
+  /// and before the optimizer is made. Each rank then updates all parameters.
+  void register_comm_hook(const CommHook& hook) {
+    engine_->set_comm_hook(hook);
+  }
+
+  /// Runs `steps`, a loop of forward(), backward() and an optimizer's step(),
+  /// of which each rank may make a different number: ranks that are done answer
+  /// the others with zeros, and at last take over the parameters of those that
+  /// went on longest. The optimizer's state is not exchanged.
+  void join(const std::function<void()>& steps,
+            const JoinOptions& options = {}) {
+    engine_->join(steps, options);
+  }
+
+  const std::vector<Device>& devices() const {
+    return engine_->group().devices();
+  }
+  int64_t shards() const { return engine_->group().shards(); }
+  /// How many samples of a batch each device of each rank gets.
+  std::vector<int64_t> split(int64_t batch) const {
+    return engine_->group().split(batch);
+  }
+  /// Of the last train_step(), or of the last forward() of DataParallel.
+  const PhaseTimes& phase_times() const { return engine_->group().phases(); }
+  const std::vector<std::unique_ptr<Worker>>& workers() const {
+    return engine_->group().workers();
+  }
+  /// Sets the number that keys the random streams of the next train_step().
+  void set_step(int64_t step) { engine_->group().set_step(step); }
+
+  /// Zeros for an optimizer's state: shared, where ranks share memory. Of
+  /// several ranks, collective.
+  torch::Tensor make_state(const torch::Tensor& parameter) {
+    return engine_->make_state(parameter);
+  }
+  /// Of gradients that had to be copied for other ranks, on no account.
+  int64_t copy_bytes() const { return engine_->copy_bytes(); }
+  /// Gives this rank rank 0's buffers, as they were after the last step; the
+  /// next forward would do it. What was loaded since stays.
+  void load_buffers() { engine_->load_buffers(); }
+  /// Makes the replicas anew from the module as it is now. Of several ranks
+  /// each has to call it.
+  void rebuild() { engine_->rebuild(); }
+  /// Of several ranks on one host: shares the parameters now rather than at the
+  /// first train_step() with an optimizer. Collective.
+  void share_parameters() { engine_->share_parameters(); }
+  /// Of several ranks on one host, which share the parameters while an
+  /// optimizer is passed to train_step(): gives this rank parameters of its
+  /// own, so that they can be changed by hand. The next step shares them again,
+  /// after it found them equal on all ranks.
+  void unshare_parameters() { engine_->unshare_parameters(); }
+
+ protected:
+  explicit ParallelModuleBase(std::shared_ptr<Engine> engine)
+      : engine_(std::move(engine)) {}
+  Engine& engine() const { return *engine_; }
+
+ private:
+  std::shared_ptr<Engine> engine_;
+};
+
+/// The same for a module of type `M`: its steps, and its parts under the names
+/// that the module has for them.
+template <class M>
+class ParallelModule : public ParallelModuleBase {
+ public:
+  using Output = std::decay_t<detail::ForwardResult<M>>;
+
+  /// One step that keeps every device equally busy: forward, `loss` and
+  /// backward per shard, reduction and `optimizer`'s update by all threads.
+  ///
+  /// `loss(output, target)` is the mean over a shard's samples, called in the
+  /// shard's thread; the step's gradient is that of the mean over the batch,
+  /// however uneven the split. Gradients that are in .grad already are added to
+  /// the step's, and .grad is empty afterwards. Nothing is updated if the loss,
+  /// or the norm that `options` limits, is not finite. With several ranks each
+  /// passes its own part of the batch.
+  template <class Input, class Target, class Loss>
+  StepResult train_step(const Input& input, const Target& target,
+                        const Loss& loss, optim::Optimizer& optimizer,
+                        const TrainStepOptions& options = {}) {
+    return engine().train_step(pack_inputs(input), c10::IValue(target),
+                               typed<Target>(loss), &optimizer, options);
+  }
+  /// Likewise, with any optimizer of LibTorch's, its parameter groups and its
+  /// learning-rate scheduler. SGD, Adam and AdamW are updated block by block,
+  /// as Lockstep's own are; others by their step() (on every rank), which must
+  /// need no closure.
+  template <class Input, class Target, class Loss>
+  StepResult train_step(const Input& input, const Target& target,
+                        const Loss& loss, torch::optim::Optimizer& optimizer,
+                        const TrainStepOptions& options = {}) {
+    return engine().train_step(pack_inputs(input), c10::IValue(target),
+                               typed<Target>(loss), optimizer, options);
+  }
+  /// Likewise, but updates nothing: adds the gradients to the parameters'
+  /// .grad, as backward() does, also those that are not finite.
+  template <class Input, class Target, class Loss>
+  StepResult train_step(const Input& input, const Target& target,
+                        const Loss& loss,
+                        const TrainStepOptions& options = {}) {
+    return engine().train_step(pack_inputs(input), c10::IValue(target),
+                               typed<Target>(loss), nullptr, options);
+  }
+
+  /// The wrapped module: its parameters, names and checkpoint are those of a
+  /// module that was never wrapped.
+  std::shared_ptr<M> module() const { return module_; }
+  std::vector<torch::Tensor> parameters() const {
+    return module_->parameters();
+  }
+  auto named_parameters() const { return module_->named_parameters(); }
+  std::vector<torch::Tensor> buffers() const { return module_->buffers(); }
+  auto named_buffers() const { return module_->named_buffers(); }
+  void zero_grad(bool set_to_none = true) { module_->zero_grad(set_to_none); }
+  void train(bool on = true) { module_->train(on); }
+  void eval() { module_->eval(); }
+  bool is_training() const { return module_->is_training(); }
+
+ protected:
+  ParallelModule(std::shared_ptr<M> module, std::shared_ptr<Engine> engine)
+      : ParallelModuleBase(std::move(engine)), module_(std::move(module)) {}
+
+  /// `is_copied`: `factory` copies the module with all its members.
+  static Engine::Module module_of(
+      const std::shared_ptr<M>& module,
+      const std::function<std::shared_ptr<M>()>& factory, bool is_copied) {
+    return {.read =
+                [module, is_copied] {
+                  ModuleHandle handle = typed_handle(module);
+                  // Its identity tells of changed members, too.
+                  watch_members(
+                      handle,
+                      [module] { return detail::bytes_of_members(*module); },
+                      is_copied);
+                  return handle;
+                },
+            .replicate = [factory] { return typed_handle(factory()); }};
+  }
+
+  /// What copies `module`, which must be a torch::nn::Cloneable by then.
+  static std::function<std::shared_ptr<M>()> cloner(
+      const std::shared_ptr<M>& module) {
+    return [module] {
+      return std::dynamic_pointer_cast<M>(clone_module(*module));
+    };
+  }
+
+  template <class... Inputs>
+  static std::vector<c10::IValue> pack(Inputs&&... inputs) {
+    using Arguments = detail::ForwardArguments<M>;
+    static_assert(sizeof...(Inputs) == std::tuple_size_v<Arguments>,
+                  "forward() takes another number of arguments");
+    return detail::pack<Arguments>(std::index_sequence_for<Inputs...>(),
+                                   std::forward<Inputs>(inputs)...);
+  }
+
+ private:
+  static ModuleHandle typed_handle(std::shared_ptr<M> module) {
+    ModuleHandle handle = handle_of(module);
+    handle.forward = [module](const std::vector<c10::IValue>& inputs) {
+      return detail::call_forward(*module, inputs);
+    };
+    return handle;
+  }
+
+  template <class Input>
+  static std::vector<c10::IValue> pack_inputs(const Input& input) {
+    return pack(input);
+  }
+  template <class... Inputs>
+  static std::vector<c10::IValue> pack_inputs(
+      const std::tuple<Inputs...>& inputs) {
+    return std::apply([](const auto&... each) { return pack(each...); },
+                      inputs);
+  }
+
+  template <class Target, class Loss>
+  static ShardLoss typed(const Loss& loss) {
+    return [&loss](const c10::IValue& output, const c10::IValue& target) {
+      return loss(detail::from_ivalue<Output>(output),
+                  detail::from_ivalue<Target>(target));
+    };
+  }
+
+  std::shared_ptr<M> module_;
+};
+
+/// For TorchScript: inputs and output are IValues. Attributes of the script
+/// that are neither tensors nor modules are followed, and what a forward writes
+/// to them is kept as its buffers are.
+template <>
+class ParallelModule<torch::jit::Module> : public ParallelModuleBase {
+ public:
+  StepResult train_step(const std::vector<c10::IValue>& inputs,
+                        const c10::IValue& target, const ShardLoss& loss,
+                        optim::Optimizer& optimizer,
+                        const TrainStepOptions& options = {});
+  StepResult train_step(const std::vector<c10::IValue>& inputs,
+                        const c10::IValue& target, const ShardLoss& loss,
+                        torch::optim::Optimizer& optimizer,
+                        const TrainStepOptions& options = {});
+  StepResult train_step(const std::vector<c10::IValue>& inputs,
+                        const c10::IValue& target, const ShardLoss& loss,
+                        const TrainStepOptions& options = {});
+
+  torch::jit::Module& module() { return module_; }
+  std::vector<torch::Tensor> parameters() const;
+  void train(bool on = true) { module_.train(on); }
+  void eval() { module_.eval(); }
+
+ protected:
+  ParallelModule(torch::jit::Module module, std::shared_ptr<Engine> engine)
+      : ParallelModuleBase(std::move(engine)), module_(std::move(module)) {}
+  static Engine::Module module_of(const torch::jit::Module& module);
+
+ private:
+  torch::jit::Module module_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,300 @@
+#include "lockstep/parallel/replicas/parallel_forward.h"
+
+#include <algorithm>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <unordered_set>
+#include <utility>
+
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/stopwatch.h"
+#include "lockstep/base/trace.h"
+#include "lockstep/parallel/module/nested.h"
+#include "lockstep/parallel/module/scatter_gather.h"
+#include "lockstep/parallel/replicas/differentiable_inputs.h"
+#include "lockstep/parallel/replicas/outer_gradients.h"
+#include "lockstep/parallel/replicas/shard_backward.h"
+#include "lockstep/parallel/replicas/sharded_update.h"
+
+namespace lockstep {
+
+using c10::IValue;
+using torch::Tensor;
+using torch::autograd::variable_list;
+
+namespace {
+
+/// What a forward under grad mode leaves for the backward. Shards count from
+/// this rank's first.
+struct Region {
+  ReplicaGroup::RandomStream stream;
+  int64_t build = 0;      // of the replicas that made it
+  int64_t backwards = 0;  // made through it
+  // [shard][i]: outputs with their graph, and leaves for the inputs that
+  // require grad.
+  std::vector<std::vector<Tensor>> outputs;
+  std::vector<std::vector<Tensor>> input_leaves;
+  DifferentiableInputs inputs;
+};
+
+/// The autograd node of a parallel forward. Its inputs are the gradients of the
+/// gathered outputs, its outputs those of the original's parameters and of the
+/// inputs that require grad.
+class ParallelBackward : public torch::autograd::Node {
+ public:
+  ParallelBackward(std::shared_ptr<ReplicaGroup> group,
+                   std::shared_ptr<Region> region)
+      : group_(std::move(group)), region_(std::move(region)) {}
+
+  std::string name() const override { return "DataParallelBackward"; }
+  variable_list apply(variable_list&& gradients) override;
+  void release_variables() override { region_.reset(); }
+
+ private:
+  /// The gradients of the parameters; those of the inputs go to
+  /// `input_gradients`.
+  variable_list backward(const variable_list& output_gradients, bool keep_graph,
+                         variable_list& input_gradients);
+  void check_build() const;
+  /// A backward draws other numbers than its forward, and than another backward
+  /// through the same graph.
+  ReplicaGroup::RandomStream next_stream();
+
+  std::shared_ptr<ReplicaGroup> group_;
+  std::shared_ptr<Region> region_;
+};
+
+/// Where the gradients of the parameters and of the inputs go. A parameter or
+/// input that no output depends on has no edge: the engine would call its
+/// hooks, with no gradient.
+torch::autograd::edge_list edges_behind(const ReplicaGroup& group,
+                                        const Region& region) {
+  std::unordered_set<const void*> reached;
+  for (const auto& of_shard : region.outputs) {
+    std::vector<Tensor> roots;
+    std::copy_if(of_shard.begin(), of_shard.end(), std::back_inserter(roots),
+                 [](const Tensor& output) { return output.requires_grad(); });
+    for (const Tensor& leaf : leaves_below(roots)) {
+      reached.insert(leaf.unsafeGetTensorImpl());
+    }
+  }
+  auto edges = torch::autograd::collect_next_edges(group.parameters());
+  std::vector<bool> is_reached = group.are_reached([&](const Tensor& leaf) {
+    return reached.contains(leaf.unsafeGetTensorImpl());
+  });
+  const auto& inputs = region.inputs.tensors();
+  auto input_edges = torch::autograd::collect_next_edges(inputs);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    is_reached.push_back(
+        std::any_of(region.input_leaves.begin(), region.input_leaves.end(),
+                    [&](const auto& leaves) {
+                      return reached.contains(leaves[i].unsafeGetTensorImpl());
+                    }));
+    edges.push_back(std::move(input_edges[i]));
+  }
+  for (size_t e = 0; e < edges.size(); ++e) {
+    if (!is_reached[e]) edges[e] = {};
+  }
+  return edges;
+}
+
+}  // namespace
+
+IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
+                        const std::vector<IValue>& inputs) {
+  Stopwatch watch;
+  const bool needs_graph = torch::GradMode::is_enabled();
+  const IValue all = c10::ivalue::Tuple::create(inputs);
+  auto region = std::make_shared<Region>(
+      Region{.outputs = {},
+             .input_leaves = {},
+             .inputs = DifferentiableInputs(all, needs_graph)});
+  std::optional<TraceSpan> span(std::in_place, "scatter",
+                                TraceCategory::kCompute);
+  const auto parts = inputs.empty() ? std::vector<IValue>{all}
+                                    : group->scatter_checked(all, needs_graph);
+  const auto chunks = static_cast<int64_t>(parts.size());
+  const int64_t first = group->own_shards().first;
+  region->outputs.resize(parts.size());
+  region->input_leaves.resize(parts.size());
+  group->begin(first + chunks);
+  const bool trains = needs_graph && group->is_training();
+  region->stream = group->forward_stream(trains);
+  region->build = group->build();
+  group->phases().scatter_s = watch.restart();
+  span.reset();
+
+  std::vector<IValue> outputs(parts.size());
+  const auto forward_part = [&](size_t worker, int64_t shard,
+                                Replica& replica) {
+    const auto s = static_cast<size_t>(shard - first);
+    replica.drop_gradients();
+    const IValue chunk =
+        region->inputs.cut_from_graph(parts[s], region->input_leaves[s]);
+    outputs[s] = group->forward_shard(worker, shard, replica,
+                                      chunk.toTupleRef().elements().vec());
+    DifferentiableInputs::pass_on_writes(parts[s], chunk);
+  };
+  group->for_each_shard(first + chunks, region->stream, forward_part);
+  group->collect_phases();
+  group->finish_buffers(chunks);
+  if (trains) group->count_step();
+
+  watch.restart();
+  span.emplace("gather", TraceCategory::kCompute);
+  bool has_graph = false;
+  std::vector<bool> output_has_graph;
+  for (size_t s = 0; s < outputs.size(); ++s) {
+    for_each_tensor(outputs[s], [&](const Tensor& out, const std::string&) {
+      region->outputs[s].push_back(out);
+      output_has_graph.resize(
+          std::max(output_has_graph.size(), region->outputs[s].size()));
+      if (!out.requires_grad()) return;
+      has_graph = true;
+      output_has_graph[region->outputs[s].size() - 1] = true;
+    });
+    torch::NoGradGuard no_grad;
+    outputs[s] =
+        map_tensors(outputs[s], [](const Tensor& out) { return out.detach(); });
+  }
+  IValue gathered = [&] {
+    torch::NoGradGuard no_grad;
+    return gather(outputs, group->output_device(), group->dim());
+  }();
+  group->phases().gather_s = watch.seconds();
+  span.reset();
+  if (!needs_graph || !has_graph) return gathered;
+
+  auto node = std::make_shared<ParallelBackward>(group, region);
+  node->set_next_edges(edges_behind(*group, *region));
+  size_t at = 0;
+  for_each_tensor(gathered, [&](const Tensor& out, const std::string&) {
+    if (output_has_graph[at++]) {
+      torch::autograd::set_history(out, node);
+    } else {
+      node->add_input_metadata(out);
+    }
+  });
+  return gathered;
+}
+
+variable_list ParallelBackward::apply(variable_list&& gradients) {
+  if (torch::GradMode::is_enabled()) {
+    throw InvalidArgument(
+        "parallel",
+        {.code = ErrorCode::kDoubleBackward,
+         .what = "a DataParallel region can't be differentiated twice",
+         .expected = "create_graph=false",
+         .got = "create_graph=true",
+         .fix = "compute the double backward on the module itself, "
+                "model->module()"});
+  }
+  if (!region_) {
+    throw InvalidArgument(
+        "parallel",
+        {.code = ErrorCode::kBackwardTwice,
+         .what = "backward through a DataParallel forward a second time, "
+                 "after its graph was freed",
+         .fix = "pass retain_graph=true to the first backward"});
+  }
+  variable_list input_gradients;
+  variable_list result =
+      backward(gradients, torch::autograd::get_current_graph_task_keep_graph(),
+               input_gradients);
+  result.insert(result.end(), input_gradients.begin(), input_gradients.end());
+  return result;
+}
+
+void ParallelBackward::check_build() const {
+  if (region_->build == group_->build()) return;
+  throw InvalidArgument(
+      "parallel", {.code = ErrorCode::kModuleChanged,
+                   .what = "backward through a forward whose replicas are gone",
+                   .expected = "the module as it was in that forward",
+                   .got = "a submodule or a tensor of it was replaced since",
+                   .fix = "call backward() first, then change the module"});
+}
+
+ReplicaGroup::RandomStream ParallelBackward::next_stream() {
+  ReplicaGroup::RandomStream stream = region_->stream;
+  stream.phase += 2 * static_cast<uint64_t>(++region_->backwards);
+  return stream;
+}
+
+variable_list ParallelBackward::backward(const variable_list& output_gradients,
+                                         bool keep_graph,
+                                         variable_list& input_gradients) {
+  check_build();
+  Region& region = *region_;
+  const auto chunks = static_cast<int64_t>(region.outputs.size());
+  const int64_t first = group_->own_shards().first;
+  // [shard][output]: the part of each output's gradient that is the shard's.
+  std::vector<variable_list> parts(region.outputs.size());
+  for (size_t o = 0; o < output_gradients.size(); ++o) {
+    int64_t begin = 0;
+    for (size_t s = 0; s < parts.size(); ++s) {
+      const Tensor& output = region.outputs[s][o];
+      if (!output_gradients[o].defined()) {
+        parts[s].emplace_back();
+      } else if (output.dim() == 0) {
+        parts[s].push_back(output_gradients[o][static_cast<int64_t>(s)]);
+      } else {
+        const int64_t size = output.size(group_->dim());
+        parts[s].push_back(
+            output_gradients[o].narrow(group_->dim(), begin, size));
+        begin += size;
+      }
+    }
+  }
+
+  std::vector<std::vector<PartialSum>> partials(group_->workers().size());
+  std::vector<std::vector<Tensor>> chunk_gradients(region.outputs.size());
+  std::vector<std::vector<OtherLeaf>> others(region.outputs.size());
+  group_->restart_worker_phases();
+  const auto backward_shard = [&](size_t worker, int64_t shard,
+                                  Replica& replica) {
+    const Stopwatch watch;
+    const TraceSpan span("backward", TraceCategory::kCompute, shard);
+    const int64_t place = shard - first;
+    const auto s = static_cast<size_t>(place);
+    variable_list gradients;
+    for (const Tensor& part : parts[s]) {
+      gradients.push_back(part.defined() ? to_device(part, replica.device())
+                                         : Tensor());
+    }
+    ShardGradients result =
+        shard_backward(region.outputs[s], gradients, keep_graph,
+                       {replica, group_->unique(), group_->parameters(),
+                        region.input_leaves[s]});
+    append_partial(partials[worker],
+                   {place, place + 1, std::move(result.parameters)}, chunks);
+    chunk_gradients[s] = std::move(result.inputs);
+    others[s] = std::move(result.others);
+    group_->phases_of(worker).backward_s += watch.seconds();
+  };
+  group_->for_each_shard(first + chunks, next_stream(), backward_shard);
+
+  input_gradients =
+      region.inputs.gather(chunk_gradients, region.input_leaves, group_->dim());
+  OuterGradients outer;
+  outer.add_sums(std::move(others));
+  std::move(outer).backward();
+
+  Stopwatch watch;
+  const TraceSpan span("reduce", TraceCategory::kCompute);
+  std::vector<PartialSum> all;
+  for (auto& of_worker : partials) {
+    std::move(of_worker.begin(), of_worker.end(), std::back_inserter(all));
+  }
+  Reduction reduction(std::move(all), chunks, group_->parameters());
+  variable_list sums = ShardedUpdate(*group_, nullptr).finish(reduction);
+  group_->phases().reduce_s += watch.seconds();
+  group_->collect_phases();
+  return sums;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "lockstep/optim/optimizer.h"
+#include "lockstep/parallel/exchange/rank_exchange.h"
+#include "lockstep/parallel/reduction/reduction.h"
+#include "lockstep/parallel/replicas/replica_group.h"
+
+namespace lockstep {
+
+/// The second half of a step: sums the shards' gradients and updates the
+/// parameters with them, block by block, with the threads of all replicas and,
+/// where ranks share memory, with those of all ranks. A thread updates a block
+/// while the block's sum is still in its cache.
+///
+/// Tensors come and go as one for each of the group's parameters(), laid out
+/// like it, undefined where there is no gradient.
+class ShardedUpdate {
+ public:
+  /// `exchange`: of several ranks; nullptr: this rank's replicas alone.
+  ShardedUpdate(ReplicaGroup& group, RankExchange* exchange)
+      : group_(group), exchange_(exchange) {}
+
+  /// For each parameter of the optimizer its place in the group's parameters().
+  /// Throws InvalidArgument for one that is not among them.
+  std::vector<size_t> positions_in(const optim::Optimizer& optimizer) const;
+
+  /// The sums, in memory of this rank.
+  std::vector<torch::Tensor> finish(Reduction& reduction);
+  /// Adds the sums to the parameters' .grad and calls the hooks that are
+  /// registered on them, as a backward of the module itself would.
+  void accumulate(std::vector<torch::Tensor> sums);
+
+  /// Whether an update of the parameters at `positions` must go through .grad:
+  /// a parameter has gradients there or hooks, or the optimizer leaves out a
+  /// parameter. Otherwise the sums can be used block by block as they are made.
+  bool needs_grad(const std::vector<size_t>& positions) const;
+  /// What is in .grad of the parameters at `positions`, which is empty after
+  /// that. Of several ranks, throws InvalidArgument naming the first parameter
+  /// whose gradients differ.
+  std::vector<torch::Tensor> take_grads(const std::vector<size_t>& positions);
+  void drop_grads(const std::vector<size_t>& positions) const;
+
+  /// Sums and updates block by block. `positions` are positions_in(optimizer).
+  void update(Reduction& reduction, const std::vector<size_t>& positions,
+              optim::Optimizer& optimizer);
+  /// Updates with `gradients`, in memory of their own. `clip` above 0 scales
+  /// them to that norm at most, and `result` gets the norm; if it is not
+  /// finite, nothing is updated.
+  void update_whole(const std::vector<torch::Tensor>& gradients,
+                    const std::vector<size_t>& positions,
+                    optim::Optimizer& optimizer, double clip,
+                    StepResult& result);
+
+ private:
+  /// Runs `task(block, scratch)` over `count` blocks with all threads, each in
+  /// a span called `name`.
+  void for_each_block(const char* name, size_t count,
+                      const std::function<void(size_t, torch::Tensor&)>& task);
+  /// Whether the memory of `grad`, of parameter `p`, is another's .grad, too.
+  bool overlaps_another(size_t p, const torch::Tensor& grad) const;
+  /// The norm of all gradients, of which `view` gives the blocks.
+  double norm_of(const std::function<torch::Tensor(const optim::Block&)>& view,
+                 const std::vector<optim::Block>& blocks);
+
+  ReplicaGroup& group_;
+  RankExchange* exchange_;
+};
+
+}  // namespace lockstep

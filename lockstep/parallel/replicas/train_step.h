@@ -1,0 +1,69 @@
+#pragma once
+
+#include <vector>
+
+#include <ATen/core/ivalue.h>
+#include <torch/torch.h>
+
+#include "lockstep/optim/optimizer.h"
+#include "lockstep/parallel/exchange/rank_exchange.h"
+#include "lockstep/parallel/replicas/replica_group.h"
+#include "lockstep/parallel/replicas/sharded_update.h"
+
+namespace lockstep {
+
+/// One step: forward, loss and backward of every shard in its device's thread,
+/// then reduction and update by all threads at once.
+class TrainStep {
+ public:
+  /// `exchange`: of several ranks; nullptr: this rank's shards alone. A step of
+  /// one rank of several without `exchange` is for that rank's own gradients:
+  /// it has no optimizer.
+  TrainStep(ReplicaGroup& group, RankExchange* exchange,
+            const TrainStepOptions& options)
+      : group_(group),
+        exchange_(exchange),
+        options_(options),
+        update_(group, exchange) {}
+
+  /// Gradients of this rank alone, which are added to this step's before the
+  /// ranks sum those: one for each of the group's parameters().
+  void add_local_gradients(std::vector<torch::Tensor> gradients) {
+    local_gradients_ = std::move(gradients);
+  }
+
+  /// Without an `optimizer` the gradients are added to the original's .grad.
+  /// With one, gradients that are there already are added to the step's, and
+  /// .grad is empty afterwards. Hooks on parameters see the batch's gradient;
+  /// inputs that require grad, and leaves that the loss uses, get theirs.
+  /// `inputs` and `target` may be nested; they are scattered alike. Of several
+  /// ranks each passes the samples of its own shards.
+  StepResult run(const std::vector<c10::IValue>& inputs,
+                 const c10::IValue& target, const ShardLoss& loss,
+                 optim::Optimizer* optimizer);
+
+ private:
+  /// A batch's shards: the samples of all, and the parts of this rank's own.
+  struct Shards {
+    int64_t batch = 0;
+    std::vector<int64_t> samples;
+    std::vector<c10::IValue> parts;
+  };
+  /// `all` is the tuple of the inputs and the target.
+  Shards cut(const c10::IValue& all) const;
+  /// The partial sums of all workers, in the order of their shards.
+  std::vector<PartialSum> partials_of_rank(
+      std::vector<std::vector<PartialSum>> partials) const;
+  Reduction reduce(std::vector<PartialSum> partials, int64_t chunks,
+                   StepTotals& totals) const;
+  /// Tells the observer of the options.
+  void enter(StepPhase phase) const;
+
+  ReplicaGroup& group_;
+  RankExchange* exchange_;
+  const TrainStepOptions& options_;
+  ShardedUpdate update_;
+  std::vector<torch::Tensor> local_gradients_;
+};
+
+}  // namespace lockstep

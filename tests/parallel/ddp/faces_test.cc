@@ -1,0 +1,312 @@
+// What DataParallel and DistributedDataParallel both have over ranks: steps
+// that the engine makes, loops of the user's own, no_sync(), join(), comm
+// hooks.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/world.h"
+#include "lockstep/optim/optimizer.h"
+#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
+#include "tests/parallel/ddp/ranks.h"
+#include "tests/parallel/nets.h"
+
+namespace lockstep::faces_test {
+namespace {
+
+using testing_ddp::check_same;
+using testing_ddp::copies;
+using testing_ddp::filled;
+using testing_ddp::gradients_of;
+using testing_ddp::inputs;
+using testing_ddp::loss_of;
+using testing_ddp::targets;
+using testing_nets::slices;
+using torch::Tensor;
+
+/// As testing_ddp's net, but one that can be cloned.
+struct NetImpl : torch::nn::Cloneable<NetImpl> {
+  NetImpl() { reset(); }
+  void reset() override {
+    first = register_module("first", torch::nn::Linear(4, 8));
+    second = register_module("second", torch::nn::Linear(8, 3));
+  }
+  Tensor forward(Tensor x) { return second(torch::relu(first(x))); }
+  torch::nn::Linear first{nullptr}, second{nullptr};
+};
+
+std::shared_ptr<NetImpl> new_net() {
+  return filled(std::make_shared<NetImpl>());
+}
+
+constexpr int64_t kBatch = 8;
+constexpr int64_t kSteps = 4;
+
+torch::optim::SGD sgd_of(const NetImpl& net) {
+  return torch::optim::SGD(net.parameters(),
+                           torch::optim::SGDOptions(0.1).momentum(0.9));
+}
+
+/// This rank's part of batch `step`.
+struct Part {
+  Tensor x, y;
+};
+Part part_of(const World& world, int64_t step) {
+  const int64_t samples = kBatch / world.size();
+  const int64_t first = step * kBatch + world.rank() * samples;
+  return {inputs(first, samples), targets(first, samples)};
+}
+
+DataParallelOptions over(const World& world) {
+  return DataParallelOptions().world(world).intra_op_threads(1);
+}
+
+/// The parameters of one process with 4 shards, after kSteps.
+std::vector<Tensor> expected_parameters() {
+  const auto net = new_net();
+  DataParallel model(net, slices(1),
+                     DataParallelOptions().shards(4).intra_op_threads(1));
+  auto optimizer = sgd_of(*net);
+  for (int64_t step = 0; step < kSteps; ++step) {
+    model->train_step(inputs(step * kBatch, kBatch),
+                      targets(step * kBatch, kBatch), loss_of, optimizer);
+  }
+  return copies(net->parameters());
+}
+
+/// The code of what `act` throws; nothing else will do.
+ErrorCode code_of(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const Error& error) {
+    return error.code();
+  }
+  throw std::runtime_error("nothing was thrown");
+}
+
+class Faces : public testing_ddp::OnBackends {};
+
+TEST_P(Faces, DdpMakesTheStepsOfDataParallelToTheBit) {
+  const auto expected = expected_parameters();
+  for (const int ranks : {1, 2, 4}) {
+    EXPECT_EQ(
+        on_ranks(
+            ranks,
+            [&](World world) {
+              const auto net = new_net();
+              DistributedDataParallel model(
+                  net, world,
+                  DistributedDataParallelOptions().shards(4).intra_op_threads(
+                      1));
+              auto optimizer = sgd_of(*net);
+              for (int64_t step = 0; step < kSteps; ++step) {
+                const Part part = part_of(world, step);
+                const StepResult result =
+                    model->train_step(part.x, part.y, loss_of, optimizer);
+                TORCH_CHECK(result.samples == kBatch);
+              }
+              check_same(copies(net->parameters()), expected);
+            }),
+        "");
+  }
+}
+
+// Momentum and parameters that the ranks share in a train_step() become each
+// rank's own in a loop of the user's, and are shared again.
+TEST_P(Faces, StepsOfBothKindsTakeTurns) {
+  const auto expected = expected_parameters();
+  EXPECT_EQ(on_ranks(2,
+                     [&](World world) {
+                       const auto net = new_net();
+                       DistributedDataParallel model(net, world);
+                       auto optimizer = sgd_of(*net);
+                       for (int64_t step = 0; step < kSteps; ++step) {
+                         const Part part = part_of(world, step);
+                         if (step % 2 == 0) {
+                           model->train_step(part.x, part.y, loss_of,
+                                             optimizer);
+                           continue;
+                         }
+                         optimizer.zero_grad();
+                         loss_of(model->forward(part.x), part.y).backward();
+                         optimizer.step();
+                       }
+                       // Shards of another size, so not the bits.
+                       check_same(copies(net->parameters()), expected, 1e-5);
+                     }),
+            "");
+}
+
+// Each rank has two devices; the user's loss is over its part of the batch.
+TEST_P(Faces, DataParallelSumsABackwardOfTheUsersOverRanks) {
+  const auto net = new_net();
+  loss_of(net->forward(inputs(0, kBatch)), targets(0, kBatch)).backward();
+  const auto expected = gradients_of(*net);
+  EXPECT_EQ(on_ranks(2,
+                     [&](World world) {
+                       const auto own = new_net();
+                       DataParallel model(own, slices(2), over(world));
+                       for (int twice = 0; twice < 2; ++twice) {
+                         model->zero_grad();
+                         const Part part = part_of(world, 0);
+                         const Tensor output = model->forward(part.x);
+                         TORCH_CHECK(output.size(0) == kBatch / 2);
+                         loss_of(output, part.y).backward();
+                         check_same(gradients_of(*own), expected, 1e-6);
+                       }
+                     }),
+            "");
+}
+
+TEST_P(Faces, NoSyncKeepsTheGradientsOfStepsUntilTheNext) {
+  const auto net = new_net();
+  (loss_of(net->forward(inputs(0, kBatch)), targets(0, kBatch)) +
+   loss_of(net->forward(inputs(kBatch, kBatch)), targets(kBatch, kBatch)))
+      .backward();
+  const auto expected = gradients_of(*net);
+  auto plain = sgd_of(*net);
+  plain.step();
+  const auto updated = copies(net->parameters());
+  EXPECT_EQ(on_ranks(2,
+                     [&](World world) {
+                       const auto own = new_net();
+                       DistributedDataParallel model(own, world);
+                       const Part first = part_of(world, 0);
+                       const Part second = part_of(world, 1);
+                       {
+                         const auto guard = model->no_sync();
+                         model->train_step(first.x, first.y, loss_of);
+                       }
+                       const auto local = gradients_of(*own);
+                       model->train_step(second.x, second.y, loss_of);
+                       check_same(gradients_of(*own), expected, 1e-6);
+                       // The same, with an update at the end.
+                       model->zero_grad();
+                       auto optimizer = sgd_of(*own);
+                       {
+                         const auto guard = model->no_sync();
+                         model->train_step(first.x, first.y, loss_of);
+                       }
+                       check_same(gradients_of(*own), local);
+                       model->train_step(second.x, second.y, loss_of,
+                                         optimizer);
+                       check_same(copies(own->parameters()), updated, 1e-6);
+                     }),
+            "");
+}
+
+TEST_P(Faces, ACommHookSeesTheGradientsOfAStepAndReplacesTheirSum) {
+  const auto expected = expected_parameters();
+  for (const int devices : {1, 2}) {
+    EXPECT_EQ(on_ranks(2,
+                       [&](World world) {
+                         const auto net = new_net();
+                         DataParallel model(net, slices(devices),
+                                            over(world).shards(4));
+                         int64_t buckets = 0;
+                         model->register_comm_hook(
+                             [&](const World& group, GradBucket& bucket) {
+                               ++buckets;
+                               allreduce_hook(group, bucket);
+                             });
+                         auto optimizer = sgd_of(*net);
+                         for (int64_t step = 0; step < kSteps; ++step) {
+                           const Part part = part_of(world, step);
+                           model->train_step(part.x, part.y, loss_of,
+                                             optimizer);
+                         }
+                         TORCH_CHECK(buckets == kSteps, buckets, " buckets");
+                         check_same(copies(net->parameters()), expected,
+                                    devices == 1 ? 0 : 1e-6);
+                       }),
+              "");
+  }
+}
+
+TEST_P(Faces, ACommHookMayRoundTheGradients) {
+  const auto expected = expected_parameters();
+  EXPECT_EQ(on_ranks(2,
+                     [&](World world) {
+                       const auto net = new_net();
+                       DistributedDataParallel model(net, world);
+                       model->register_comm_hook(bf16_compress_hook);
+                       auto optimizer = sgd_of(*net);
+                       for (int64_t step = 0; step < kSteps; ++step) {
+                         const Part part = part_of(world, step);
+                         model->train_step(part.x, part.y, loss_of, optimizer);
+                       }
+                       const auto got = copies(net->parameters());
+                       // Eight bits of each gradient are left.
+                       check_same(got, expected, 1e-2);
+                       TORCH_CHECK(!torch::equal(got[0], expected[0]));
+                     }),
+            "");
+}
+
+TEST_P(Faces, RefuseWhatAStepCannotDo) {
+  EXPECT_EQ(on_ranks(2,
+                     [](World world) {
+                       const auto net = new_net();
+                       auto optimizer = sgd_of(*net);
+                       const Part part = part_of(world, 0);
+                       DistributedDataParallel model(net, world);
+                       {
+                         const auto guard = model->no_sync();
+                         TORCH_CHECK(code_of([&] {
+                                       model->train_step(part.x, part.y,
+                                                         loss_of, optimizer);
+                                     }) == ErrorCode::kBadOption);
+                       }
+                       model->join([&] {
+                         TORCH_CHECK(code_of([&] {
+                                       model->train_step(part.x, part.y,
+                                                         loss_of, optimizer);
+                                     }) == ErrorCode::kBadOption);
+                       });
+                       DistributedDataParallel sums(
+                           new_net(), world,
+                           DistributedDataParallelOptions().average(
+                               GradientAverage::kNone));
+                       TORCH_CHECK(code_of([&] {
+                                     sums->train_step(part.x, part.y, loss_of);
+                                   }) == ErrorCode::kBadOption);
+                       // A sum over the ranks in .grad, and then a part of this
+                       // rank's.
+                       model->train_step(part.x, part.y, loss_of);
+                       const auto guard = model->no_sync();
+                       TORCH_CHECK(code_of([&] {
+                                     model->train_step(part.x, part.y, loss_of);
+                                   }) == ErrorCode::kMixedAccumulation);
+                     }),
+            "");
+}
+
+TEST(CommHookOfFaces, AfterAnOptimizerWhoseStateIsSharedIsRefused) {
+  EXPECT_EQ(testing_ddp::failure_of(
+                2, "shm",
+                [](World world) {
+                  const auto net = new_net();
+                  DataParallel model(net, slices(1), over(world));
+                  const auto optimizer = optim::sgd(
+                      net->parameters(),
+                      {.momentum = 0.9, .make_state = [&](const Tensor& p) {
+                         return model->make_state(p);
+                       }});
+                  model->register_comm_hook(allreduce_hook);
+                  const Part part = part_of(world, 0);
+                  TORCH_CHECK(code_of([&] {
+                                model->train_step(part.x, part.y, loss_of,
+                                                  *optimizer);
+                              }) == ErrorCode::kBadOptimizer);
+                }),
+            "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, Faces, testing::Values("shm", "gloo"),
+                         [](const auto& backend) {
+                           return std::string(backend.param);
+                         });
+
+}  // namespace
+}  // namespace lockstep::faces_test
