@@ -66,7 +66,6 @@ constexpr std::array kNames{
     Entry{ErrorCode::kBackwardTwice, "backward-twice"},
     Entry{ErrorCode::kHookedLeaf, "hooked-leaf"},
     Entry{ErrorCode::kForeignLeaf, "foreign-leaf"},
-    Entry{ErrorCode::kForwardOverRanks, "forward-over-ranks"},
     Entry{ErrorCode::kChangedWhileShared, "changed-while-shared"},
     Entry{ErrorCode::kNothingToTrain, "nothing-to-train"},
     Entry{ErrorCode::kUnusedParameters, "unused-parameters"},

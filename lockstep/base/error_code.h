@@ -140,8 +140,6 @@ enum class ErrorCode {
   kHookedLeaf,
   /// The loss of several ranks depends on a tensor outside of the module.
   kForeignLeaf,
-  /// forward() of several ranks was called under autograd.
-  kForwardOverRanks,
   /// A parameter was written to while all ranks share its memory.
   kChangedWhileShared,
 

@@ -27,8 +27,8 @@ std::string save_checkpoint(const std::string& dir, const models::Model& model,
                             const CheckpointInfo& info, int keep = 3);
 
 /// The newest whole checkpoint in `dir`, or `dir` itself if it is one; those
-/// that are damaged are skipped with a warning. Throws CheckpointError if there
-/// is none.
+/// that are damaged are skipped with a warning. Throws CheckpointError if
+/// `dir` holds no whole checkpoint.
 std::string find_checkpoint(const std::string& dir);
 
 struct Manifest;

@@ -17,7 +17,8 @@ namespace lockstep {
 class Snapshot : public SavedState {
  public:
   /// The newest whole one of the run `identity`; nothing without an agent or
-  /// before the first. Throws CheckpointError if what is there is none.
+  /// before the first. Throws CheckpointError if what is there is not a
+  /// snapshot.
   static std::shared_ptr<const Snapshot> newest(const std::string& identity);
 
   const CheckpointInfo& info() const { return info_; }

@@ -4,7 +4,7 @@ namespace lockstep::cli {
 namespace {
 
 // one_of() names its words only when it refuses one, so it is given a word
-// that is none: "expected one of single, dp, got '?'".
+// that it refuses: "expected one of single, dp, got '?'".
 std::vector<std::string> choices_of(CLI::Option& option) {
   std::string refusal;
   try {

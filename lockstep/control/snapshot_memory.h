@@ -21,9 +21,9 @@ class SnapshotMemory {
   /// The memory that the agent holds; nothing before the first snapshot of the
   /// job. Throws CommError if it can't be mapped.
   static std::optional<SnapshotMemory> find(const ControlBlock& block);
-  /// The same, with slots of at least `bytes`. If there is none, the worker
-  /// with local rank 0 makes it and the others wait. Throws CommError if the
-  /// agent does not take hold of it in time.
+  /// The same, with slots of at least `bytes`. Where the job has no such memory
+  /// yet, the worker with local rank 0 makes it and the others wait. Throws
+  /// CommError if the agent does not take hold of it in time.
   static SnapshotMemory make(const ControlBlock& block, size_t bytes);
 
   size_t bytes() const { return bytes_; }

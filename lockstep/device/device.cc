@@ -251,6 +251,18 @@ std::vector<int> cores_of(const Device& device) {
                     static_cast<size_t>(device.slices));
 }
 
+int threads_of_shard(const std::vector<Device>& devices, int64_t shards,
+                     int64_t ranks, int64_t local_ranks) {
+  const int64_t cores =
+      static_cast<int64_t>(allowed_cores().size()) * ranks / local_ranks;
+  int64_t threads = std::max<int64_t>(cores / shards, 1);
+  for (const Device& device : devices) {
+    const auto cores_of_slice = static_cast<int64_t>(cores_of(device).size());
+    threads = std::min(threads, std::max<int64_t>(cores_of_slice, 1));
+  }
+  return static_cast<int>(threads);
+}
+
 std::string join_names(const std::vector<Device>& devices) {
   std::string names;
   for (const Device& device : devices) {

@@ -52,6 +52,14 @@ std::vector<Device> devices(std::string_view list,
 /// for a slice that its host does not have.
 std::vector<int> cores_of(const Device& device);
 
+/// Intra-op threads of each shard on slices: the cores of all hosts, which are
+/// taken to be alike, divided by the shards; at most those of the smallest of
+/// `devices`, and at least 1. `ranks` of the job's are `local_ranks` on this
+/// host. The number is the same for any number of devices and ranks that share
+/// the same cores and shards, as the bits of a run depend on it.
+int threads_of_shard(const std::vector<Device>& devices, int64_t shards,
+                     int64_t ranks, int64_t local_ranks);
+
 /// "cpu:0, cpu:1".
 std::string join_names(const std::vector<Device>& devices);
 

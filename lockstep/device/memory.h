@@ -28,7 +28,7 @@ bool has_accounting_allocator();
 
 /// Charges what this thread allocates to `device` while it lives. Without one
 /// a thread's allocations go to the host's account, which stands for memory
-/// held once for all slices. A block is charged to the account it was made on
+/// that all slices share. A block is charged to the account it was made on
 /// until it is freed, on whatever thread. Throws DeviceError for a slice
 /// beyond kMaxSlices; does nothing for a CUDA device.
 class MemoryScope {

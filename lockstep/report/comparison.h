@@ -103,7 +103,8 @@ void relate(Comparison& comparison);
 
 /// A comparison of finished training runs.
 Comparison compare_runs(const std::vector<train::RunReport>& reports);
-/// The same, of their run.json. Throws IoError, naming the file that is none.
+/// The same, of their run.json. Throws IoError, naming a file that is not a
+/// run.json.
 Comparison compare_run_files(const std::vector<std::string>& paths);
 
 /// The median; 0 for no values.

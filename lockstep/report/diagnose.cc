@@ -173,7 +173,7 @@ Finding shared_memory(const HostFacts& facts) {
   Finding finding{.topic = "/dev/shm"};
   const int64_t free = facts.shm_free_bytes.value_or(0);
   finding.found =
-      facts.shm_free_bytes ? in_bytes(free) + " free" : "there is none";
+      facts.shm_free_bytes ? in_bytes(free) + " free" : "not mounted";
   // Docker's default is 64 MiB.
   if (free <= 64 * kMiB) {
     finding.verdict = Verdict::kWarn;

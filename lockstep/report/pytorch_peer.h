@@ -22,7 +22,7 @@ struct Work {
 struct PyTorchPeer {
   std::string python;
   std::string script;
-  std::string missing;  ///< why there is none; empty: there is one
+  std::string missing;  ///< why it can't be used; empty: it can
 };
 
 /// Looks for Python in LOCKSTEP_PYTHON, then where the build had it, and for

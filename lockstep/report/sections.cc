@@ -67,7 +67,7 @@ Section device_section(const Comparison& comparison) {
     }
     if (!report.devices.empty() && report.memory_shared_bytes > 0) {
       section.rows.push_back(
-          {"", "held once for all", "", bytes(report.memory_shared_bytes), ""});
+          {"", "shared by all", "", bytes(report.memory_shared_bytes), ""});
     }
   }
   return section;

@@ -17,7 +17,7 @@ struct Section {
 /// Practical 5, part 3: step time, total time, speed-up, samples/s.
 Section set_up_section(const Comparison& comparison);
 /// Parts 2, 4 and 5: of each device its samples, memory peak and busy time,
-/// and the memory held once for all. No rows where nothing is known.
+/// and the memory that all devices share. No rows where nothing is known.
 Section device_section(const Comparison& comparison);
 /// Where the time of a step goes: a row a phase, a column a run. `bar_width`:
 /// columns of the bar behind each percentage.

@@ -9,6 +9,7 @@
 #include "lockstep/base/trace.h"
 #include "lockstep/base/version.h"
 #include "lockstep/device/memory.h"
+#include "lockstep/optim/state.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/train/chrome_trace.h"
 #include "lockstep/train/memory_format.h"
@@ -105,11 +106,7 @@ class OwnLoop {
 
   int64_t parameters() const { return models::count_parameters(*module_); }
   int64_t parameter_bytes() const {
-    int64_t bytes = 0;
-    for (const auto& parameter : module_->parameters()) {
-      bytes += static_cast<int64_t>(parameter.nbytes());
-    }
-    return bytes;
+    return optim::bytes_of(module_->parameters());
   }
   train::PhaseReport phases() const {
     const auto steps = static_cast<double>(std::max<int64_t>(steps_, 1));

@@ -53,7 +53,7 @@ bool is_loopback_name(const std::string& host);
 std::vector<FileDescriptor> listen_at(const std::string& host, int& port,
                                       const std::string& interface = "");
 
-/// A connection, or a closed descriptor if there is none before the deadline.
+/// A connection, or a closed descriptor if none was made before the deadline.
 /// It is non-blocking and without Nagle's delay.
 FileDescriptor connect_to(const SocketAddress& address,
                           std::chrono::steady_clock::time_point deadline);

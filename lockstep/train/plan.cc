@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/base/cpu_set.h"
 #include "lockstep/base/error.h"
 #include "lockstep/train/memory_format.h"
 
@@ -66,20 +65,6 @@ int64_t shards_of(int64_t asked, int64_t count,
        .fix = fmt::format("use --shards {}, or fewer --devices", count)});
 }
 
-int threads_of(int64_t shards, const std::vector<Device>& devices,
-               const World& world) {
-  if (devices.front().is_cuda()) return 1;
-  // Of all hosts, which are taken to be alike.
-  const int64_t cores = static_cast<int64_t>(allowed_cores().size()) *
-                        world.size() / world.local_size();
-  int64_t threads = std::max<int64_t>(cores / shards, 1);
-  for (const auto& device : devices) {
-    const auto own = static_cast<int64_t>(cores_of(device).size());
-    threads = std::min(threads, std::max<int64_t>(own, 1));
-  }
-  return static_cast<int>(threads);
-}
-
 Device device_of_rank(const TrainOptions& options) {
   const auto local_rank = static_cast<size_t>(options.world.local_rank());
   if (local_rank < options.devices.size()) return options.devices[local_rank];
@@ -132,8 +117,12 @@ Plan make_plan(const TrainOptions& options, const Settings& saved) {
           ? options.intra_op_threads
           : static_cast<int>(number_of(saved, "intra_op_threads"));
   if (plan.intra_op_threads == 0) {
+    const bool is_cuda = plan.devices.front().is_cuda();
     plan.intra_op_threads =
-        threads_of(plan.shards, plan.devices, options.world);
+        is_cuda
+            ? 1
+            : threads_of_shard(plan.devices, plan.shards, options.world.size(),
+                               options.world.local_size());
   }
   const auto layout = saved.find("channels_last");
   const bool preferred =

@@ -1,8 +1,6 @@
 #include "lockstep/train/rank_trace.h"
 
 #include <algorithm>
-#include <array>
-#include <fstream>
 #include <unistd.h>
 #include <utility>
 
@@ -11,6 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/host_name.h"
+#include "lockstep/base/kernel_identity.h"
 
 namespace lockstep::train {
 namespace {
@@ -22,13 +21,7 @@ constexpr int kMoments = 15;
 
 // A boot of a kernel has one monotonic clock, but for time namespaces.
 std::string clock_of_this_process() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string boot;
-  std::getline(file, boot);
-  std::array<char, 64> name{};
-  const ssize_t size =
-      ::readlink("/proc/self/ns/time", name.data(), name.size() - 1);
-  return boot + " " + (size > 0 ? name.data() : "time:?");
+  return boot_id() + " " + namespace_id("time");
 }
 
 std::vector<int64_t> moments_together(const World& world) {
@@ -148,11 +141,12 @@ std::vector<RankTrace> gather_traces(const World& world, const RankTrace& own) {
   return ranks;
 }
 
-int64_t clock_offset(const std::vector<int64_t>& theirs,
-                     const std::vector<int64_t>& ours) {
+int64_t clock_offset(const std::vector<int64_t>& peer_moments,
+                     const std::vector<int64_t>& own_moments) {
   std::vector<int64_t> ahead;
-  for (size_t i = 0; i < std::min(theirs.size(), ours.size()); ++i) {
-    ahead.push_back(theirs[i] - ours[i]);
+  for (size_t i = 0; i < std::min(peer_moments.size(), own_moments.size());
+       ++i) {
+    ahead.push_back(peer_moments[i] - own_moments[i]);
   }
   if (ahead.empty()) return 0;
   const auto middle =

@@ -31,10 +31,10 @@ RankTrace trace_of_rank(const World& world, const std::vector<Device>& devices,
 /// be apart by what a message takes between them. Collective.
 std::vector<RankTrace> gather_traces(const World& world, const RankTrace& own);
 
-/// How much a clock is ahead, in ns: `theirs` and `ours` are when the same
-/// moments were. The median; 0 for none.
-int64_t clock_offset(const std::vector<int64_t>& theirs,
-                     const std::vector<int64_t>& ours);
+/// How much a clock is ahead, in ns: `peer_moments` and `own_moments` are when
+/// the same moments were. The median; 0 for none.
+int64_t clock_offset(const std::vector<int64_t>& peer_moments,
+                     const std::vector<int64_t>& own_moments);
 
 /// The step of median duration (by rank 0) alone, its begin at 0. Nothing if
 /// no step was recorded.

@@ -60,7 +60,7 @@ struct RunReport {
   int64_t batch_size = 0;
   std::vector<int64_t> split;  ///< of a batch over the devices
   std::vector<DeviceReport> devices;
-  int64_t memory_shared_bytes = 0;  ///< held once for all slices (peak)
+  int64_t memory_shared_bytes = 0;  ///< that all slices share (peak)
   int64_t parameter_bytes = 0;      ///< all copies
   int64_t optimizer_state_bytes = 0;
   std::string resumed_from;  ///< checkpoint; empty: from the beginning

@@ -17,6 +17,7 @@
 #include "lockstep/control/worker_side.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/models/finite.h"
+#include "lockstep/optim/state.h"
 #include "lockstep/parallel/exchange/packed_tensors.h"
 #include "lockstep/parallel/exchange/rank_exchange.h"
 #include "lockstep/parallel/module/scatter_gather.h"
@@ -314,11 +315,7 @@ void StepRunner::describe(RunReport& report) {
 }
 
 void StepRunner::fill(RunReport& report, double step_seconds) const {
-  int64_t parameter_bytes = 0;
-  for (const auto& parameter : model_->parameters()) {
-    parameter_bytes += static_cast<int64_t>(parameter.nbytes());
-  }
-  report.parameter_bytes = parameter_bytes * copies();
+  report.parameter_bytes = optim::bytes_of(model_->parameters()) * copies();
   report.optimizer_state_bytes = optimizer_->state_bytes();
 
   const auto reports =

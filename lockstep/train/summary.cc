@@ -43,7 +43,7 @@ void add_devices(const RunReport& report, Lines& lines) {
                     bytes(device.memory_peak_bytes)));
   }
   if (report.memory_shared_bytes == 0) return;
-  lines.emplace_back("shared", fmt::format("memory {}, held once for all",
+  lines.emplace_back("shared", fmt::format("memory {}, shared by all",
                                            bytes(report.memory_shared_bytes)));
 }
 

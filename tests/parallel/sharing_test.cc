@@ -213,8 +213,8 @@ TEST_P(Sharing, RefusesAChangeThatWouldComeOnceForEachRank) {
     EXPECT_EQ(failure, "");
     return;
   }
-  EXPECT_PRED2(contains, failure, "'first.weight' was changed outside of");
-  EXPECT_PRED2(contains, failure, "unshare_parameters()");
+  EXPECT_PRED2(contains, failure, "'first.weight'");
+  EXPECT_PRED2(contains, failure, "[changed-while-shared]");
 }
 
 TEST_P(Sharing, SeesAChangeThatMovesNoVersion) {
@@ -227,7 +227,7 @@ TEST_P(Sharing, SeesAChangeThatMovesNoVersion) {
     EXPECT_EQ(failure, "");
     return;
   }
-  EXPECT_PRED2(contains, failure, "'second.weight' was changed outside of");
+  EXPECT_PRED2(contains, failure, "'second.weight'");
 }
 
 TEST_P(Sharing, AllowsAChangeOfParametersThatWereUnshared) {
@@ -319,8 +319,8 @@ TEST(SharedParameters, RefusesParametersThatOneRankAloneLoaded) {
         }
         train(model, world, 1, sgd.get());
       });
-  EXPECT_PRED2(contains, failure, "'second.weight' was moved");
-  EXPECT_PRED2(contains, failure, "on rank 1, but not on rank 0");
+  EXPECT_PRED2(contains, failure, "'second.weight'");
+  EXPECT_PRED2(contains, failure, "[parameters-differ]");
 }
 
 TEST(SharedParameters, RefusesRanksThatLoadedOtherValues) {
@@ -333,8 +333,8 @@ TEST(SharedParameters, RefusesRanksThatLoadedOtherValues) {
         net->second->weight.set_data(torch::full({3, 8}, 1.0 * world.rank()));
         train(model, world, 1, sgd.get());
       });
-  EXPECT_PRED2(contains, failure,
-               "'second.weight' of rank 1 is not that of rank 0");
+  EXPECT_PRED2(contains, failure, "'second.weight' of rank 1");
+  EXPECT_PRED2(contains, failure, "[parameters-differ]");
 }
 
 TEST_P(Sharing, FollowsACast) {
@@ -394,7 +394,7 @@ TEST(SharedParameters, RefusesAStepOfEachRankWithStateOfAll) {
         train(model, world, 0, nullptr);
         sgd->step();
       });
-  EXPECT_PRED2(contains, failure, "whose state all ranks share");
+  EXPECT_PRED2(contains, failure, "[bad-optimizer]");
 }
 
 TEST(SharedTensor, IsKnownByItsViewsAndUnshared) {

@@ -75,8 +75,8 @@ TEST(Sections, GiveEveryDeviceARowAndSharedMemoryOne) {
             (std::vector<std::string>{"dp-classic", "cpu:0", "32", "120.0 MiB",
                                       "90 %"}));
   EXPECT_EQ(section.rows[3][3], "40.0 MiB");
-  EXPECT_EQ(section.rows[6], (std::vector<std::string>{"", "held once for all",
-                                                       "", "50.0 MiB", ""}));
+  EXPECT_EQ(section.rows[6], (std::vector<std::string>{"", "shared by all", "",
+                                                       "50.0 MiB", ""}));
 }
 
 TEST(Sections, ShowPhasesOfThoseRunsThatHaveSome) {

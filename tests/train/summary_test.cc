@@ -36,7 +36,7 @@ TEST(Summary, SaysTimeDevicesAndResults) {
             "step time  median 52.1 ms, p90 60.3 ms\n"
             "cpu:0      busy 97 %, memory peak 45.3 MiB\n"
             "cpu:1      busy 96 %, memory peak 1000 B\n"
-            "shared     memory 3.0 MiB, held once for all\n"
+            "shared     memory 3.0 MiB, shared by all\n"
             "training   loss 0.8312, accuracy 72.31 %\n"
             "test       loss 0.7000, accuracy 75.10 %");
 }

@@ -225,8 +225,9 @@ void add_secret_options(CLI::App& command, RunFlags& flags) {
 void add_ending_options(CLI::App& command, RunFlags& flags) {
   const std::string group = "Ending";
   add(command, "--max-restarts", flags.options.max_restarts, "N",
-      "replace workers that failed, so often at most; those of `lockstep "
-      "train` that did not fail go on from memory, other programs start again")
+      "how many times workers that failed are replaced, at most; those of "
+      "`lockstep train` that did not fail go on from memory, other programs "
+      "start again")
       ->check(whole_number(0, 1'000'000))
       ->group(group);
   add(command, "--hang-timeout", flags.options.hang_timeout_s, "S",

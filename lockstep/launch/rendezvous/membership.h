@@ -50,8 +50,8 @@ Group read_group(JobStore& store, const RunOptions& options, const Node& self,
                  int attempt, const Deadline& deadline);
 
 /// For a node that has just arrived: the first attempt whose group has `self`.
-/// Throws LaunchError if there is none in time, or if there will be none
-/// because the job is complete.
+/// Throws LaunchError if no such attempt starts in time, or if the job is
+/// complete, so that no attempt will follow.
 int wait_for_group(JobStore& store, const RunOptions& options, const Node& self,
                    const Deadline& deadline);
 

@@ -52,10 +52,8 @@ int intra_op_threads(const DataParallelOptions& options,
                      const std::vector<Device>& devices, int64_t shards) {
   if (options.intra_op_threads() > 0) return options.intra_op_threads();
   if (devices[0].is_cuda()) return 0;
-  size_t cores = 0;
-  for (const Device& device : devices) cores += cores_of(device).size();
-  cores *= static_cast<size_t>(options.world().size());
-  return std::max(1, static_cast<int>(cores / static_cast<size_t>(shards)));
+  return threads_of_shard(devices, shards, options.world().size(),
+                          options.world().local_size());
 }
 
 /// Ranks exchange memory, in which a parameter has no holes.

@@ -66,8 +66,7 @@ TEST_P(DdpFailure, AnExceptionInABackwardEndsTheOthersWaits) {
   EXPECT_PRED2(contains, failures[1], "broken in the backward");
   EXPECT_NE(failures[0], "");
   if (GetParam() == std::string("shm")) {
-    EXPECT_PRED2(contains, failures[0],
-                 "the backward of rank 1 ended with an exception");
+    EXPECT_PRED2(contains, failures[0], "the backward of rank 1");
   }
   EXPECT_LT(watch.seconds(), 30);
 }
@@ -118,7 +117,7 @@ TEST_P(DdpFailure, AHookMayNotReplaceTheBuffer) {
     });
     loss_of(model(inputs(0, 1)), targets(0, 1)).backward();
   });
-  EXPECT_PRED2(contains, failure, "bucket.buffer.copy_(result)");
+  EXPECT_PRED2(contains, failure, "[comm-hook]");
 }
 
 TEST_P(DdpFailure, OtherLayoutsAreRefused) {
@@ -138,7 +137,7 @@ TEST_P(DdpFailure, OtherModulesAreRefusedByName) {
     DistributedDataParallel<NetImpl>(
         std::make_shared<NetImpl>(4 + world.rank()), world);
   });
-  EXPECT_PRED2(contains, failure, "rank 1 has another model than rank 0");
+  EXPECT_PRED2(contains, failure, "[parameters-differ]");
   EXPECT_PRED2(contains, failure, "'first.weight'");
 }
 
@@ -157,7 +156,7 @@ TEST_P(DdpFailure, SparseGradientsAreRefused) {
                                              world);
     model(torch::tensor({1, 2})).sum().backward();
   });
-  EXPECT_PRED2(contains, failure, "the gradient of 'words.weight' is sparse");
+  EXPECT_PRED2(contains, failure, "[sparse-gradient]");
 }
 
 TEST(DdpArguments, AreChecked) {

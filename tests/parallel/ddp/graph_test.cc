@@ -49,9 +49,8 @@ TEST_P(DdpGraph, UnusedParametersAreAnErrorInTheSameBackward) {
       throw;
     }
   });
-  EXPECT_PRED2(contains, failure, "get no gradient in this backward");
+  EXPECT_PRED2(contains, failure, "[unused-parameters]");
   EXPECT_PRED2(contains, failure, "'never.weight', 'never.bias'");
-  EXPECT_PRED2(contains, failure, "find_unused_parameters(true)");
 }
 
 TEST_P(DdpGraph, UnusedParametersOfOneRankEndTheOthersWaits) {
@@ -155,7 +154,7 @@ TEST_P(DdpGraph, StaticGraphNoticesThatItChanged) {
     model(inputs(0, 1), true, true).sum().backward();
     model(inputs(0, 1), true, false).sum().backward();
   });
-  EXPECT_PRED2(contains, fewer, "fewer gradients than in the first step");
+  EXPECT_PRED2(contains, fewer, "[unused-parameters]");
   EXPECT_PRED2(contains, fewer, "'right.weight', 'right.bias'");
   const std::string more = on_ranks(2, [](World world) {
     auto net = filled(std::make_shared<BranchesImpl>());
@@ -163,7 +162,7 @@ TEST_P(DdpGraph, StaticGraphNoticesThatItChanged) {
     model(inputs(0, 1), true, false).sum().backward();
     model(inputs(0, 1), true, true).sum().backward();
   });
-  EXPECT_PRED2(contains, more, "more gradients than in the first step");
+  EXPECT_PRED2(contains, more, "[repeated-gradient]");
 }
 
 /// Computes a layer again in the backward, as torch.utils.checkpoint does.
@@ -209,10 +208,10 @@ TEST_P(DdpGraph, ABackwardWithinTheBackwardNeedsAStaticGraph) {
   EXPECT_EQ(
       on_ranks(2, [&](World w) { step(w, Options().static_graph(true)); }), "");
   const std::string failure = on_ranks(2, [&](World w) { step(w, Options()); });
-  EXPECT_PRED2(contains, failure, "static_graph(true)");
+  EXPECT_PRED2(contains, failure, "[unused-parameters]");
   const std::string found = on_ranks(
       2, [&](World w) { step(w, Options().find_unused_parameters(true)); });
-  EXPECT_PRED2(contains, found, "a backward within the backward");
+  EXPECT_PRED2(contains, found, "[repeated-gradient]");
 }
 
 struct AllCheckpointedImpl : torch::nn::Module {
@@ -240,7 +239,7 @@ TEST_P(DdpGraph, EvenTheWholeModelMayBeComputedAgain) {
   EXPECT_EQ(
       on_ranks(2, [&](World w) { step(w, Options().static_graph(true)); }), "");
   EXPECT_PRED2(contains, on_ranks(2, [&](World w) { step(w, Options()); }),
-               "static_graph(true)");
+               "[repeated-gradient]");
 }
 
 TEST_P(DdpGraph, FindUnusedAveragesWhatNoSyncAddedUp) {
@@ -270,7 +269,7 @@ TEST_P(DdpGraph, AModuleThatWasCastAfterwardsIsAnError) {
     net->to(torch::kDouble);
     model(inputs(0, 1).to(torch::kDouble)).sum().backward();
   });
-  EXPECT_PRED2(contains, failure, "moved or cast after the module was wrapped");
+  EXPECT_PRED2(contains, failure, "[module-changed]");
 }
 
 TEST_P(DdpGraph, WhatWasFrozenAtTheWrapAndTrainsLaterIsAnError) {
@@ -282,7 +281,7 @@ TEST_P(DdpGraph, WhatWasFrozenAtTheWrapAndTrainsLaterIsAnError) {
     late.requires_grad_(true);
     model(inputs(0, 1)).sum().backward();
   });
-  EXPECT_PRED2(contains, failure, "was frozen when the module was wrapped");
+  EXPECT_PRED2(contains, failure, "[frozen-parameter]");
 }
 
 TEST_P(DdpGraph, FrozenModelsPassGradientsToTheirInputs) {
@@ -392,7 +391,7 @@ TEST_P(DdpGraph, SecondDerivativesAcrossRanksAreRefused) {
         .backward({}, /*retain_graph=*/true,
                   /*create_graph=*/true);
   });
-  EXPECT_PRED2(contains, failure, "create_graph=true");
+  EXPECT_PRED2(contains, failure, "[double-backward]");
 }
 
 }  // namespace

@@ -112,8 +112,8 @@ TEST_P(DdpLoading, OnOneRankAloneIsAnErrorInTheSameStep) {
         throw;
       }
     });
-    EXPECT_PRED2(contains, failure,
-                 "parameters of rank 1 differ from those of rank 0");
+    EXPECT_PRED2(contains, failure, "[parameters-differ]");
+    EXPECT_PRED2(contains, failure, "rank 1");
     EXPECT_EQ(contains(failure, "'first.weight'"), !in_place) << failure;
   }
 }
@@ -157,9 +157,8 @@ TEST_P(DdpLoading, OfAnotherTypeOrShapeIsAnErrorByName) {
                                      failure_with([](const Tensor& bias) {
                                        return bias.to(torch::kDouble);
                                      })}) {
-    EXPECT_PRED2(contains, failure,
-                 "parameter 'second.bias' was moved or cast after the module "
-                 "was wrapped");
+    EXPECT_PRED2(contains, failure, "'second.bias'");
+    EXPECT_PRED2(contains, failure, "[module-changed]");
   }
 }
 
@@ -174,7 +173,7 @@ TEST_P(DdpLoading, BetweenForwardAndBackwardIsAnError) {
     loss.backward();
   });
   EXPECT_PRED2(contains, failure, "'first.weight'");
-  EXPECT_PRED2(contains, failure, "between a forward and its backward");
+  EXPECT_PRED2(contains, failure, "[module-changed]");
 }
 
 }  // namespace
