@@ -60,14 +60,20 @@ void CallChecks::tag(int tag) const {
 }
 
 void CallChecks::memory(const at::Tensor& tensor) const {
-  if (tensor.defined() && tensor.is_cpu() &&
+  if (!device_type_ && tensor.defined()) return;
+  if (tensor.defined() && tensor.device().type() == device_type_ &&
       tensor.layout() == torch::kStrided && !tensor.is_quantized() &&
       !tensor.is_nested() && !tensor._is_zerotensor()) {
     return;
   }
-  refuse("shm and gloo work on dense CPU tensors", "a dense tensor on cpu",
+  refuse("this tensor can't be used",
+         fmt::format("a dense tensor{}",
+                     device_type_
+                         ? " on " + c10::DeviceTypeName(*device_type_, true)
+                         : std::string()),
          describe(tensor),
-         "use --backend nccl for GPUs; make sparse and quantized tensors dense "
+         "use --backend nccl for GPUs, shm or gloo for the host; make sparse "
+         "and quantized tensors dense "
          "(all_reduce takes sparse ones, too)");
 }
 
@@ -75,7 +81,10 @@ void CallChecks::input(const at::Tensor& tensor) const { memory(tensor); }
 
 void CallChecks::output(const at::Tensor& tensor) const {
   memory(tensor);
-  if (at::has_internal_overlap(tensor) != at::MemOverlap::Yes) return;
+  if (!device_type_ ||
+      at::has_internal_overlap(tensor) != at::MemOverlap::Yes) {
+    return;
+  }
   refuse("several elements of a result share memory",
          "a tensor that is not expanded",
          fmt::format("sizes {}, strides {}", c10::str(tensor.sizes()),
@@ -130,6 +139,13 @@ void CallChecks::same_type(const at::Tensor& tensor,
          describe(other), describe(tensor));
 }
 
+void CallChecks::same_size(const at::Tensor& output,
+                           const at::Tensor& input) const {
+  if (output.numel() == input.numel()) return;
+  refuse("a rank's message to itself does not fit", describe(output),
+         describe(input));
+}
+
 void CallChecks::same_count(const char* what, size_t expected,
                             size_t count) const {
   if (count == expected) return;
@@ -139,7 +155,7 @@ void CallChecks::same_count(const char* what, size_t expected,
 
 void CallChecks::reduction(const at::Tensor& tensor,
                            const c10d::ReduceOp& op) const {
-  tree_reduction(tensor.scalar_type(), op.op_);
+  if (device_type_ == torch::kCPU) tree_reduction(tensor.scalar_type(), op.op_);
 }
 
 void CallChecks::splits(const at::Tensor& tensor,

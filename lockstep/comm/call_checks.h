@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,8 +18,13 @@ class CallChecks {
  public:
   using Tensors = std::vector<at::Tensor>;
 
-  CallChecks(const char* operation, int rank, int size)
-      : operation_(operation), rank_(rank), size_(size) {}
+  /// `device_type`: where tensors must be; none: anywhere.
+  CallChecks(const char* operation, int rank, int size,
+             std::optional<c10::DeviceType> device_type)
+      : operation_(operation),
+        rank_(rank),
+        size_(size),
+        device_type_(device_type) {}
 
   /// A rank; `root_tensor` is c10d's index in a list, which has one here.
   void root(int64_t root, int64_t root_tensor = 0) const;
@@ -26,8 +32,8 @@ class CallChecks {
   void peer(int peer) const;
   void tag(int tag) const;
 
-  /// A dense tensor on the host, with memory of its own for each element if it
-  /// is to be written.
+  /// A dense tensor on the right device, with memory of its own for each
+  /// element if it is to be written.
   void input(const at::Tensor& tensor) const;
   void output(const at::Tensor& tensor) const;
   void inputs(const Tensors& tensors) const;
@@ -38,9 +44,11 @@ class CallChecks {
   void whole(const at::Tensor& whole, const at::Tensor& part) const;
   /// At least one, and all of one type.
   void coalesced(const Tensors& tensors) const;
+  /// What a rank sends to itself.
+  void same_size(const at::Tensor& output, const at::Tensor& input) const;
   void same_type(const at::Tensor& tensor, const at::Tensor& other) const;
   void same_count(const char* what, size_t expected, size_t count) const;
-  /// A tensor that is reduced: its type has the reduction.
+  /// A tensor that is reduced: its type has the reduction. NCCL checks its own.
   void reduction(const at::Tensor& tensor, const c10d::ReduceOp& op) const;
   /// Sizes along the first dimension of `tensor`, one for each rank; none: it
   /// is cut evenly.
@@ -67,6 +75,7 @@ class CallChecks {
   const char* operation_;
   int rank_;
   int size_;
+  std::optional<c10::DeviceType> device_type_;
 };
 
 }  // namespace lockstep

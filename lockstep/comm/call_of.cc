@@ -2,17 +2,16 @@
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/fnv1a.h"
 #include "lockstep/comm/tree_reduce.h"
 
 namespace lockstep {
 namespace {
 
 uint64_t hash_of(at::IntArrayRef sizes) {
-  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
-  for (const int64_t size : sizes) {
-    hash = (hash ^ static_cast<uint64_t>(size)) * 0x100000001b3;
-  }
-  return hash;
+  Fnv1a hash;
+  for (const int64_t size : sizes) hash.add_unit(static_cast<uint64_t>(size));
+  return hash.value();
 }
 
 }  // namespace

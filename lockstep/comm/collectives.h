@@ -31,24 +31,34 @@ class Collectives {
   virtual ~Collectives() = default;
 
   virtual std::string name() const = 0;
-  virtual void all_reduce(at::Tensor& tensor, const c10d::ReduceOp& op,
+  virtual void all_reduce(const at::Tensor& tensor, const c10d::ReduceOp& op,
                           Timeout timeout) = 0;
+  /// Of several dense tensors of one type, in one message: each gets the bits
+  /// that all_reduce() of it alone would give. All are read before the first
+  /// is written, so a tensor that is listed twice is reduced once.
+  virtual void all_reduce_coalesced(const Tensors& tensors,
+                                    const c10d::ReduceOp& op,
+                                    Timeout timeout) = 0;
+  /// Up to this size a tensor costs less to copy into a message of several, and
+  /// out of it, than a message of its own.
+  virtual size_t small_message_bytes() const = 0;
   /// Leaves `tensor` alone but on root.
-  virtual void reduce(at::Tensor& tensor, int root, const c10d::ReduceOp& op,
-                      Timeout timeout) = 0;
-  virtual void broadcast(at::Tensor& tensor, int root, Timeout timeout) = 0;
-  virtual void all_gather(Tensors& outputs, const at::Tensor& input,
+  virtual void reduce(const at::Tensor& tensor, int root,
+                      const c10d::ReduceOp& op, Timeout timeout) = 0;
+  virtual void broadcast(const at::Tensor& tensor, int root,
+                         Timeout timeout) = 0;
+  virtual void all_gather(const Tensors& outputs, const at::Tensor& input,
                           Timeout timeout) = 0;
   /// `outputs`: empty but on root.
-  virtual void gather(Tensors& outputs, const at::Tensor& input, int root,
+  virtual void gather(const Tensors& outputs, const at::Tensor& input, int root,
                       Timeout timeout) = 0;
   /// `inputs`: empty but on root.
-  virtual void scatter(at::Tensor& output, const Tensors& inputs, int root,
-                       Timeout timeout) = 0;
-  virtual void reduce_scatter(at::Tensor& output, const Tensors& inputs,
+  virtual void scatter(const at::Tensor& output, const Tensors& inputs,
+                       int root, Timeout timeout) = 0;
+  virtual void reduce_scatter(const at::Tensor& output, const Tensors& inputs,
                               const c10d::ReduceOp& op, Timeout timeout) = 0;
   /// Sizes may differ from pair to pair.
-  virtual void all_to_all(Tensors& outputs, const Tensors& inputs,
+  virtual void all_to_all(const Tensors& outputs, const Tensors& inputs,
                           Timeout timeout) = 0;
   virtual void barrier(Timeout timeout) = 0;
   /// c10d's: rank 0 names those that do not come in time, all of them or the

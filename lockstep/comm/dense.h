@@ -14,10 +14,6 @@ at::Tensor dense(const at::Tensor& tensor);
 std::span<std::byte> bytes_of(const at::Tensor& dense);
 /// A dense tensor's memory as 1-d bytes.
 at::Tensor byte_view(const at::Tensor& dense);
-/// 1-d, with whatever is in that memory.
-inline at::Tensor new_bytes(int64_t count) {
-  return torch::empty({count}, torch::kUInt8);
-}
 
 /// A dense stand-in for a tensor that gets a result.
 class Result {

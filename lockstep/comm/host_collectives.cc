@@ -1,8 +1,11 @@
 #include "lockstep/comm/host_collectives.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/fnv1a.h"
 #include "lockstep/comm/call_of.h"
 #include "lockstep/comm/dense.h"
 #include "lockstep/comm/tree_reduce.h"
@@ -51,8 +54,8 @@ class Inputs {
 
 }  // namespace
 
-void HostCollectives::all_reduce(at::Tensor& tensor, const c10d::ReduceOp& op,
-                                 Timeout timeout) {
+void HostCollectives::all_reduce(const at::Tensor& tensor,
+                                 const c10d::ReduceOp& op, Timeout timeout) {
   Result result(tensor);
   const shm::Reduction reduction = tree_reduction(tensor.scalar_type(), op.op_);
   begin(call_of(Operation::kAllReduce, tensor, -1, &op), timeout);
@@ -63,7 +66,57 @@ void HostCollectives::all_reduce(at::Tensor& tensor, const c10d::ReduceOp& op,
   result.write_back();
 }
 
-void HostCollectives::reduce(at::Tensor& tensor, int root,
+// The tree of a sum is over ranks, for each element by itself: where in a
+// message an element lies changes none of its bits, so tensors that are copied
+// into one message get the sums that they would get one by one. That costs two
+// copies of each, and saves an exchange for each but one.
+void HostCollectives::all_reduce_coalesced(const Tensors& tensors,
+                                           const c10d::ReduceOp& op,
+                                           Timeout timeout) {
+  if (tensors.empty()) return;
+  Results results(tensors);
+  shm::Call call = call_of(Operation::kAllReduce, tensors[0], -1, &op);
+  const shm::Reduction reduction =
+      tree_reduction(tensors[0].scalar_type(), op.op_);
+  // Ranks that join other tensors to a message of the same size are found by
+  // the hash of the sizes, not only in debug detail.
+  Fnv1a sizes;
+  size_t bytes = 0;
+  call.elements = 0;
+  for (const auto& tensor : tensors) {
+    sizes.add_unit(static_cast<uint64_t>(tensor.numel()));
+    call.elements += static_cast<uint64_t>(tensor.numel());
+    bytes += tensor.nbytes();
+  }
+  call.shape_hash = sizes.value();
+  const Bytes message = message_of(bytes);
+  std::byte* end = message.data();
+  for (const Bytes part : results.bytes()) {
+    end = std::copy(part.begin(), part.end(), end);
+  }
+  begin(call, timeout);
+  if (op.op_ == c10d::ReduceOp::PREMUL_SUM) {
+    at::Tensor elements = message_.narrow(0, 0, static_cast<int64_t>(bytes))
+                              .view(tensors[0].scalar_type());
+    elements.copy_(scaled(elements, op));
+  }
+  all_reduce_bytes(message, reduction);
+  const std::byte* from = message.data();
+  for (const Bytes part : results.bytes()) {
+    std::copy_n(from, part.size(), part.begin());
+    from += part.size();
+  }
+  results.write_back();
+}
+
+std::span<std::byte> HostCollectives::message_of(size_t bytes) {
+  if (!message_.defined() || message_.nbytes() < bytes) {
+    message_ = torch::empty({static_cast<int64_t>(bytes)}, torch::kUInt8);
+  }
+  return bytes_of(message_).first(bytes);
+}
+
+void HostCollectives::reduce(const at::Tensor& tensor, int root,
                              const c10d::ReduceOp& op, Timeout timeout) {
   Result result(tensor);
   const shm::Reduction reduction = tree_reduction(tensor.scalar_type(), op.op_);
@@ -78,15 +131,16 @@ void HostCollectives::reduce(at::Tensor& tensor, int root,
   if (rank_ == root) result.write_back();
 }
 
-void HostCollectives::broadcast(at::Tensor& tensor, int root, Timeout timeout) {
+void HostCollectives::broadcast(const at::Tensor& tensor, int root,
+                                Timeout timeout) {
   Result result(tensor);
   begin(call_of(Operation::kBroadcast, tensor, root), timeout);
   broadcast_bytes(result.bytes(), root);
   if (rank_ != root) result.write_back();
 }
 
-void HostCollectives::all_gather(Tensors& outputs, const at::Tensor& input,
-                                 Timeout timeout) {
+void HostCollectives::all_gather(const Tensors& outputs,
+                                 const at::Tensor& input, Timeout timeout) {
   check_parts(outputs, input, size_, "all_gather");
   const at::Tensor own = dense(input);
   Results results(outputs);
@@ -95,7 +149,7 @@ void HostCollectives::all_gather(Tensors& outputs, const at::Tensor& input,
   results.write_back();
 }
 
-void HostCollectives::gather(Tensors& outputs, const at::Tensor& input,
+void HostCollectives::gather(const Tensors& outputs, const at::Tensor& input,
                              int root, Timeout timeout) {
   if (rank_ == root) check_parts(outputs, input, size_, "gather");
   const at::Tensor own = dense(input);
@@ -106,7 +160,7 @@ void HostCollectives::gather(Tensors& outputs, const at::Tensor& input,
   results.write_back();
 }
 
-void HostCollectives::scatter(at::Tensor& output, const Tensors& inputs,
+void HostCollectives::scatter(const at::Tensor& output, const Tensors& inputs,
                               int root, Timeout timeout) {
   if (rank_ == root) check_parts(inputs, output, size_, "scatter");
   Result result(output);
@@ -116,7 +170,8 @@ void HostCollectives::scatter(at::Tensor& output, const Tensors& inputs,
   result.write_back();
 }
 
-void HostCollectives::reduce_scatter(at::Tensor& output, const Tensors& inputs,
+void HostCollectives::reduce_scatter(const at::Tensor& output,
+                                     const Tensors& inputs,
                                      const c10d::ReduceOp& op,
                                      Timeout timeout) {
   check_parts(inputs, output, size_, "reduce_scatter");
@@ -132,7 +187,7 @@ void HostCollectives::reduce_scatter(at::Tensor& output, const Tensors& inputs,
   result.write_back();
 }
 
-void HostCollectives::all_to_all(Tensors& outputs, const Tensors& inputs,
+void HostCollectives::all_to_all(const Tensors& outputs, const Tensors& inputs,
                                  Timeout timeout) {
   const auto size = static_cast<size_t>(size_);
   if (outputs.size() != size || inputs.size() != size) {

@@ -16,20 +16,24 @@ class HostCollectives : public Collectives {
  public:
   HostCollectives(int rank, int size) : rank_(rank), size_(size) {}
 
-  void all_reduce(at::Tensor& tensor, const c10d::ReduceOp& op,
+  void all_reduce(const at::Tensor& tensor, const c10d::ReduceOp& op,
                   Timeout timeout) final;
-  void reduce(at::Tensor& tensor, int root, const c10d::ReduceOp& op,
+  void all_reduce_coalesced(const Tensors& tensors, const c10d::ReduceOp& op,
+                            Timeout timeout) final;
+  // Of shm, where a message of its own costs a microsecond or two.
+  size_t small_message_bytes() const override { return 4 << 10; }
+  void reduce(const at::Tensor& tensor, int root, const c10d::ReduceOp& op,
               Timeout timeout) final;
-  void broadcast(at::Tensor& tensor, int root, Timeout timeout) final;
-  void all_gather(Tensors& outputs, const at::Tensor& input,
+  void broadcast(const at::Tensor& tensor, int root, Timeout timeout) final;
+  void all_gather(const Tensors& outputs, const at::Tensor& input,
                   Timeout timeout) final;
-  void gather(Tensors& outputs, const at::Tensor& input, int root,
+  void gather(const Tensors& outputs, const at::Tensor& input, int root,
               Timeout timeout) final;
-  void scatter(at::Tensor& output, const Tensors& inputs, int root,
+  void scatter(const at::Tensor& output, const Tensors& inputs, int root,
                Timeout timeout) final;
-  void reduce_scatter(at::Tensor& output, const Tensors& inputs,
+  void reduce_scatter(const at::Tensor& output, const Tensors& inputs,
                       const c10d::ReduceOp& op, Timeout timeout) final;
-  void all_to_all(Tensors& outputs, const Tensors& inputs,
+  void all_to_all(const Tensors& outputs, const Tensors& inputs,
                   Timeout timeout) final;
   void barrier(Timeout timeout) final;
 
@@ -64,6 +68,10 @@ class HostCollectives : public Collectives {
   virtual void wait_for_all() = 0;  ///< barrier
 
  private:
+  /// Memory of at least `bytes`, kept for the next call.
+  std::span<std::byte> message_of(size_t bytes);
+
+  at::Tensor message_;
   int rank_;
   int size_;
 };

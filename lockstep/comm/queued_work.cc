@@ -4,8 +4,10 @@
 #include <utility>
 
 #include <ATen/core/ivalue.h>
+#include <fmt/format.h>
 #include <torch/torch.h>
 
+#include "lockstep/base/error.h"
 #include "lockstep/comm/work_queue.h"
 
 namespace lockstep {
@@ -42,7 +44,18 @@ c10::intrusive_ptr<c10::ivalue::Future> QueuedWork::getFuture() {
 
 bool QueuedWork::wait(std::chrono::milliseconds timeout) {
   WorkQueue::help_with(*this);
-  return Work::wait(timeout);
+  if (timeout == kNoTimeout) return Work::wait(timeout);
+  std::unique_lock lock(mutex_);
+  if (!cv_.wait_for(lock, timeout, [&] { return completed_; })) {
+    throw CommError(
+        {.code = ErrorCode::kCollectiveFailed,
+         .what = fmt::format("rank {} timed out in a wait for {}", rank_,
+                             c10d::opTypeToString(opType_)),
+         .expected = fmt::format("its end within {} ms", timeout.count()),
+         .fix = "wait again: the call itself goes on"});
+  }
+  if (exception_) std::rethrow_exception(exception_);
+  return true;
 }
 
 void QueuedWork::perform(const std::function<void()>& task) {

@@ -20,7 +20,8 @@ class QueuedWork : public c10d::Work {
   std::vector<at::Tensor> result() override { return outputs_; }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   /// In a callback that a WorkQueue runs, first does what is in that queue up
-  /// to this operation: no other thread would.
+  /// to this operation: no other thread would. Throws CommError if it is not
+  /// done at the `timeout`; it goes on then.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   uint64_t getSequencenumber() const override { return sequence_number_; }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <torch/torch.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
@@ -22,6 +23,7 @@ class WorkQueue::Impl : public std::enable_shared_from_this<Impl> {
   c10::intrusive_ptr<QueuedWork> submit(c10::intrusive_ptr<QueuedWork> work,
                                         std::function<void()> task,
                                         bool is_async, Milliseconds timeout);
+  bool run_if_idle(c10::function_ref<void()> task);
   void help_with(QueuedWork& work);
   void on_failure(std::function<void(const std::string&)> act);
   void stop();
@@ -97,6 +99,28 @@ c10::intrusive_ptr<QueuedWork> WorkQueue::Impl::submit(
   if (is_in_callback_) need_watch();
   changed_.notify_all();
   return work;
+}
+
+bool WorkQueue::Impl::run_if_idle(c10::function_ref<void()> task) {
+  std::unique_lock lock(mutex_);
+  if (failure_) std::rethrow_exception(failure_);
+  if (is_own_thread() || is_busy_ || !items_.empty()) return false;
+  is_busy_ = true;
+  lock.unlock();
+  const auto end_turn = [&] {
+    lock.lock();
+    is_busy_ = false;
+    if (!items_.empty()) changed_.notify_all();
+  };
+  try {
+    const torch::NoGradGuard no_grad;
+    task();
+  } catch (...) {
+    end_turn();
+    throw;
+  }
+  end_turn();
+  return true;
 }
 
 void WorkQueue::Impl::run_items() {
@@ -247,6 +271,10 @@ c10::intrusive_ptr<QueuedWork> WorkQueue::submit(
     c10::intrusive_ptr<QueuedWork> work, std::function<void()> task,
     bool is_async, Milliseconds timeout) {
   return impl_->submit(std::move(work), std::move(task), is_async, timeout);
+}
+
+bool WorkQueue::run_if_idle(c10::function_ref<void()> task) {
+  return impl_->run_if_idle(task);
 }
 
 void WorkQueue::help_with(QueuedWork& work) {

@@ -5,6 +5,8 @@
 #include <functional>
 #include <memory>
 
+#include <c10/util/FunctionRef.h>
+
 #include "lockstep/comm/queued_work.h"
 
 namespace lockstep {
@@ -42,6 +44,11 @@ class WorkQueue {
                                         std::function<void()> task,
                                         bool is_async,
                                         Milliseconds timeout = {});
+
+  /// Does `task` in this thread, as submit() would do it, if nothing is queued
+  /// or being done: returns whether that was so. Throws what `task` throws, and
+  /// the queue's failure.
+  bool run_if_idle(c10::function_ref<void()> task);
 
   /// Called before a wait for `work`: if this thread is one that runs the
   /// callbacks of the queue that `work` is in, does what is queued up to it.

@@ -1,9 +1,7 @@
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -11,50 +9,40 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include "lockstep/comm/call_checks.h"
-#include "lockstep/comm/collectives.h"
-#include "lockstep/comm/work_queue.h"
+#include "lockstep/comm/collective_queue.h"
 
 namespace lockstep {
 
-/// Collectives as a backend of c10d, with its asynchronous Work and futures.
-///
-/// What the caller waits for (asyncOp false) is done in its own thread, unless
-/// something is queued before it. What a caller passes is checked at the call
-/// (CallChecks). docs/collectives.md has the algorithms.
-class QueuedBackend : public c10d::Backend {
+/// The calls of a World over shm or gloo as a backend of c10d, for c10d's own
+/// classes, its Work and futures, and Python. What goes through it and what
+/// World calls itself is in one queue, in the order in which it was called.
+class C10dBackend : public c10d::Backend {
  public:
   using Work = c10::intrusive_ptr<c10d::Work>;
   using Tensors = std::vector<at::Tensor>;
   using Lists = std::vector<Tensors>;
 
-  QueuedBackend(std::unique_ptr<Collectives> collectives, int rank, int size,
-                std::chrono::milliseconds timeout);
+  C10dBackend(std::shared_ptr<CollectiveQueue> queue, int rank, int size);
 
-  /// Collective: memory of each rank, mapped by all (World::shared_memory).
-  SharedMemory share(size_t bytes);
-  /// Ends the others' waits with `reason`.
-  void fail(const std::string& reason) noexcept { collectives_->fail(reason); }
-
-  const std::string getBackendName() const override {
-    return collectives_->name();
-  }
+  const std::string getBackendName() const override { return queue_->name(); }
   c10::intrusive_ptr<Options> getBackendOptions() override;
   bool supportsCoalescing() const override { return true; }
   // Operations are done in order, so the last one's end is that of all.
   void startCoalescing() override {}
   Work endCoalescing() override;
   void setTimeout(std::chrono::milliseconds timeout) override {
-    timeout_ = timeout;
+    queue_->set_timeout(timeout);
   }
   // Of collectives, from 0: each rank counts its own.
   void setSequenceNumberForGroup() override {}
-  uint64_t getSequenceNumberForGroup() override { return sequence_number_; }
+  uint64_t getSequenceNumberForGroup() override {
+    return queue_->sequence_number();
+  }
   /// Where ranks share memory: a tensor that all_reduce() need not copy.
   /// Collective, as c10d's Reducer calls it: by all ranks, for one size.
   at::Tensor allocateTensor(long size, at::TensorOptions options) override;
   bool supportsTensorAlloc(c10::DeviceIndex) override {
-    return collectives_->can_share_memory();
+    return queue_->can_share_memory();
   }
 
   Work broadcast(Tensors& tensors, const c10d::BroadcastOptions&) override;
@@ -103,26 +91,21 @@ class QueuedBackend : public c10d::Backend {
  private:
   using Timeout = std::chrono::milliseconds;
 
+  const CallFactory& calls() const { return queue_->calls(); }
   CallChecks checks(const char* operation) const {
-    return {operation, getRank(), getSize()};
+    return calls().checks(operation);
   }
   Timeout timeout_of(Timeout timeout) const;
-  /// Queues `task`, which gets the timeout that the options say.
-  template <typename CallOptions, typename Task>
-  Work submit(c10d::OpType type, Tensors outputs, const CallOptions& options,
-              Task task) {
-    const Timeout timeout = timeout_of(options.timeout);
-    return submit_task(
-        type, std::move(outputs), options.asyncOp, timeout,
-        [task = std::move(task), timeout]() mutable { task(timeout); });
+  /// Queues `call` with the timeout and the mode that the options say.
+  template <typename CallOptions>
+  Work submit(CollectiveCall call, const CallOptions& options) {
+    return queue_->submit(std::move(call),
+                          options.asyncOp ? CollectiveQueue::Mode::kAsync
+                                          : CollectiveQueue::Mode::kSync,
+                          timeout_of(options.timeout));
   }
-  Work submit_task(c10d::OpType type, Tensors outputs, bool is_async,
-                   Timeout timeout, std::function<void()> task);
 
-  Timeout timeout_;
-  std::atomic<uint64_t> sequence_number_ = 0;
-  std::unique_ptr<Collectives> collectives_;
-  WorkQueue queue_;  // last, so that what it does ends first
+  std::shared_ptr<CollectiveQueue> queue_;
 };
 
 }  // namespace lockstep
