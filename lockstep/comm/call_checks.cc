@@ -23,10 +23,11 @@ std::string describe(const at::Tensor& tensor) {
 
 }  // namespace
 
-void CallChecks::refuse(const std::string& what, const std::string& expected,
-                        const std::string& got, const std::string& fix) const {
+void CallChecks::refuse(ErrorCode code, const std::string& what,
+                        const std::string& expected, const std::string& got,
+                        const std::string& fix) const {
   throw InvalidArgument(
-      "comm", {.code = ErrorCode::kCallsDiffer,
+      "comm", {.code = code,
                .what = fmt::format("{} on rank {} of {}: {}", operation_, rank_,
                                    size_, what),
                .expected = expected,
@@ -36,18 +37,19 @@ void CallChecks::refuse(const std::string& what, const std::string& expected,
 
 void CallChecks::root(int64_t root, int64_t root_tensor) const {
   if (root < 0 || root >= size_) {
-    refuse("invalid root rank", fmt::format("one from 0 to {}", size_ - 1),
-           std::to_string(root));
+    refuse(ErrorCode::kBadRank, "invalid root rank",
+           fmt::format("one from 0 to {}", size_ - 1), std::to_string(root));
   }
   if (root_tensor != 0) {
-    refuse("invalid root tensor", "0: a rank has one device",
-           std::to_string(root_tensor));
+    refuse(ErrorCode::kBadOption, "invalid root tensor",
+           "0: a rank has one device", std::to_string(root_tensor));
   }
 }
 
 void CallChecks::peer(int peer) const {
   if (peer >= 0 && peer < size_ && peer != rank_) return;
-  refuse(peer == rank_ ? "a rank can't send to or receive from itself"
+  refuse(ErrorCode::kBadRank,
+         peer == rank_ ? "a rank can't send to or receive from itself"
                        : "there is no such rank",
          fmt::format("another rank from 0 to {}", size_ - 1),
          std::to_string(peer));
@@ -55,8 +57,8 @@ void CallChecks::peer(int peer) const {
 
 void CallChecks::tag(int tag) const {
   if (tag >= 0) return;
-  refuse("a message can't have this tag", "one of at least 0",
-         std::to_string(tag));
+  refuse(ErrorCode::kBadOption, "a message can't have this tag",
+         "one of at least 0", std::to_string(tag));
 }
 
 void CallChecks::memory(const at::Tensor& tensor) const {
@@ -66,7 +68,7 @@ void CallChecks::memory(const at::Tensor& tensor) const {
       !tensor.is_nested() && !tensor._is_zerotensor()) {
     return;
   }
-  refuse("this tensor can't be used",
+  refuse(ErrorCode::kBadTensor, "this tensor can't be used",
          fmt::format("a dense tensor{}",
                      device_type_
                          ? " on " + c10::DeviceTypeName(*device_type_, true)
@@ -85,7 +87,7 @@ void CallChecks::output(const at::Tensor& tensor) const {
       at::has_internal_overlap(tensor) != at::MemOverlap::Yes) {
     return;
   }
-  refuse("several elements of a result share memory",
+  refuse(ErrorCode::kBadTensor, "several elements of a result share memory",
          "a tensor that is not expanded",
          fmt::format("sizes {}, strides {}", c10::str(tensor.sizes()),
                      c10::str(tensor.strides())),
@@ -109,7 +111,8 @@ void CallChecks::parts(const Tensors& parts, const at::Tensor& like) const {
         part.scalar_type() == like.scalar_type()) {
       continue;
     }
-    refuse(fmt::format("the tensor for rank {} does not fit the others", r),
+    refuse(ErrorCode::kBadTensor,
+           fmt::format("the tensor for rank {} does not fit the others", r),
            describe(like), describe(part),
            "give one tensor for each rank, all of one size and type");
   }
@@ -118,13 +121,16 @@ void CallChecks::parts(const Tensors& parts, const at::Tensor& like) const {
 void CallChecks::whole(const at::Tensor& whole, const at::Tensor& part) const {
   same_type(whole, part);
   if (whole.numel() == part.numel() * size_) return;
-  refuse("the tensor of all ranks does not fit that of one",
+  refuse(ErrorCode::kBadTensor,
+         "the tensor of all ranks does not fit that of one",
          fmt::format("{} times {} elements", size_, part.numel()),
          fmt::format("{} elements", whole.numel()));
 }
 
 void CallChecks::coalesced(const Tensors& tensors) const {
-  if (tensors.empty()) refuse("an empty list", "at least one tensor", "none");
+  if (tensors.empty())
+    refuse(ErrorCode::kBadTensor, "an empty list", "at least one tensor",
+           "none");
   for (const auto& tensor : tensors) same_type(tensor, tensors[0]);
 }
 
@@ -135,22 +141,23 @@ void CallChecks::same_type(const at::Tensor& tensor,
       tensor.device() == other.device() && tensor.layout() == other.layout()) {
     return;
   }
-  refuse("tensors must all have the same type, device and layout",
+  refuse(ErrorCode::kBadTensor,
+         "tensors must all have the same type, device and layout",
          describe(other), describe(tensor));
 }
 
 void CallChecks::same_size(const at::Tensor& output,
                            const at::Tensor& input) const {
   if (output.numel() == input.numel()) return;
-  refuse("a rank's message to itself does not fit", describe(output),
-         describe(input));
+  refuse(ErrorCode::kBadTensor, "a rank's message to itself does not fit",
+         describe(output), describe(input));
 }
 
 void CallChecks::same_count(const char* what, size_t expected,
                             size_t count) const {
   if (count == expected) return;
-  refuse(fmt::format("needs {}", what), std::to_string(expected),
-         std::to_string(count));
+  refuse(ErrorCode::kBadTensor, fmt::format("needs {}", what),
+         std::to_string(expected), std::to_string(count));
 }
 
 void CallChecks::reduction(const at::Tensor& tensor,
@@ -163,7 +170,7 @@ void CallChecks::splits(const at::Tensor& tensor,
   const int64_t rows = tensor.dim() > 0 ? tensor.size(0) : -1;
   if (splits.empty()) {
     if (rows >= 0 && rows % size_ == 0) return;
-    refuse("can't cut a tensor evenly for the ranks",
+    refuse(ErrorCode::kBadOption, "can't cut a tensor evenly for the ranks",
            fmt::format("a first dimension that {} divides", size_),
            fmt::format("sizes {}", c10::str(tensor.sizes())));
   }
@@ -175,7 +182,7 @@ void CallChecks::splits(const at::Tensor& tensor,
     if (is_good) sum += split;
   }
   if (is_good && sum == rows) return;
-  refuse("the split sizes don't add up",
+  refuse(ErrorCode::kBadOption, "the split sizes don't add up",
          fmt::format("{} sizes of at least 0, {} together", size_, rows),
          c10::str(splits));
 }
@@ -186,8 +193,8 @@ const CallChecks::Tensors& CallChecks::only_at_root(
   static const Tensors none;
   // c10d's own front end passes no list; a list of no tensors is as good.
   if (lists.empty() || (lists.size() == 1 && lists[0].empty())) return none;
-  refuse("only root has a list of tensors", "an empty list",
-         fmt::format("one of {}", lists[0].size()),
+  refuse(ErrorCode::kBadTensor, "only root has a list of tensors",
+         "an empty list", fmt::format("one of {}", lists[0].size()),
          fmt::format("pass it on rank {} alone", root));
 }
 

@@ -8,12 +8,15 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
+#include "lockstep/base/error_code.h"
+
 namespace lockstep {
 
 /// What a caller may pass to an operation of a rank in a world of `size`. It is
 /// checked here, for all backends, before anything is sent: a refused call has
 /// no effect on the other ranks. Each check throws InvalidArgument, which names
-/// the operation as c10d does ("broadcast").
+/// the operation as c10d does ("broadcast"): kBadRank for a root or a peer,
+/// kBadOption for a tag or split sizes, kBadTensor for all else.
 class CallChecks {
  public:
   using Tensors = std::vector<at::Tensor>;
@@ -68,8 +71,8 @@ class CallChecks {
 
  private:
   void memory(const at::Tensor& tensor) const;
-  [[noreturn]] void refuse(const std::string& what, const std::string& expected,
-                           const std::string& got,
+  [[noreturn]] void refuse(ErrorCode code, const std::string& what,
+                           const std::string& expected, const std::string& got,
                            const std::string& fix = {}) const;
 
   const char* operation_;

@@ -37,6 +37,7 @@ void perform_all_reduces(Calls calls, Collectives& collectives,
   }
   std::vector<bool> is_done(calls.size());
   for (size_t first = 0; first < calls.size(); ++first) {
+    if (is_done[first]) continue;
     Tensors alike;
     for (size_t i = first; i < calls.size(); ++i) {
       if (is_done[i] || !can_join(calls[i], calls[first])) continue;

@@ -88,6 +88,12 @@ void GlooMail::end(Timeout timeout) {
   finish(failure);
 }
 
+c10::intrusive_ptr<c10::ivalue::Future> GlooMail::getFuture() {
+  throw InvalidArgument("comm", {.code = ErrorCode::kMisuse,
+                                 .what = "a message over gloo has no future",
+                                 .fix = "wait() for it, or use shm"});
+}
+
 int GlooMail::sourceRank() const { return gloo_work_->sourceRank(); }
 
 }  // namespace lockstep

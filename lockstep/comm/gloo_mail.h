@@ -35,6 +35,8 @@ class GlooMail : public c10d::Work {
   /// `timeout`: the constructor's if none is given.
   bool wait(Timeout timeout) override;
   int sourceRank() const override;
+  /// Throws InvalidArgument: nobody would complete it.
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   std::vector<at::Tensor> result() override { return outputs_; }
 
  private:

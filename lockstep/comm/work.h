@@ -34,7 +34,7 @@ class Work {
   void wait(std::chrono::milliseconds timeout = kNoTimeout) const;
 
   /// Whether the call is done, well or with an error. A message over gloo is
-  /// only seen to be done by wait() and future().
+  /// only seen to be done by wait().
   bool is_completed() const;
 
   /// The tensors that the call writes to: of all_gather one for each rank, of
@@ -43,7 +43,8 @@ class Work {
   const Tensors& result() const { return result_; }
 
   /// c10d's future of the result, a list of tensors, for callbacks (then()).
-  /// What a callback may do is in docs/collectives.md.
+  /// What a callback may do is in docs/collectives.md. A message over gloo has
+  /// none: throws InvalidArgument.
   c10::intrusive_ptr<c10::ivalue::Future> future() const;
 
   /// Of irecv_any(), when it is done: the rank that sent.

@@ -227,6 +227,16 @@ const RankTasks async_messages("async_messages", [](const World& world) {
   sending.wait();
   require(receiving.source_rank() == last && torch::equal(any, filled(last)),
           "irecv_any");
+  const Work message = rank == 0   ? world.isend(any, 1, 11)
+                       : rank == 1 ? world.irecv(any, 0, 11)
+                                   : Work();
+  if (world.backend_name() == "gloo" && rank < 2) {
+    require(code_of([&] { message.future(); }) == ErrorCode::kMisuse,
+            "a message over gloo has no future");
+  } else {
+    message.future()->wait();
+  }
+  message.wait();
   require(code_of([&] { world.barrier_async().source_rank(); }) ==
               ErrorCode::kMisuse,
           "a collective has no source rank");
