@@ -5,8 +5,8 @@
 #include <span>
 #include <utility>
 
-#include "lockstep/comm/call_factory.h"
-#include "lockstep/comm/joined_messages.h"
+#include "lockstep/comm/collectives/joined_messages.h"
+#include "lockstep/comm/queue/call_factory.h"
 
 namespace lockstep {
 namespace {

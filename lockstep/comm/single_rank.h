@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "lockstep/comm/communicator.h"
+#include "lockstep/comm/queue/communicator.h"
 
 namespace lockstep {
 

@@ -12,8 +12,8 @@
 #include <torch/torch.h>
 
 #include "lockstep/comm/coalesced_calls.h"
+#include "lockstep/comm/collectives/shared_memory.h"
 #include "lockstep/comm/environment.h"
-#include "lockstep/comm/shared_memory.h"
 #include "lockstep/comm/work.h"
 
 namespace lockstep {

@@ -10,9 +10,9 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "lockstep/comm/backends.h"
-#include "lockstep/comm/call_factory.h"
-#include "lockstep/comm/communicator.h"
+#include "lockstep/comm/backends/backends.h"
+#include "lockstep/comm/queue/call_factory.h"
+#include "lockstep/comm/queue/communicator.h"
 #include "lockstep/comm/world.h"
 #include "lockstep/tcp/mesh.h"
 

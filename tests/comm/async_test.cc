@@ -7,9 +7,9 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/backends.h"
-#include "lockstep/comm/c10d_communicator.h"
-#include "lockstep/comm/joined_messages.h"
+#include "lockstep/comm/backends/backends.h"
+#include "lockstep/comm/c10d/c10d_communicator.h"
+#include "lockstep/comm/collectives/joined_messages.h"
 #include "tests/comm/rank_data.h"
 #include "tests/comm/rank_tasks.h"
 

@@ -1,4 +1,4 @@
-#include "lockstep/comm/work_queue.h"
+#include "lockstep/comm/queue/work_queue.h"
 
 #include <future>
 #include <memory>

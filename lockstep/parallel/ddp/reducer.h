@@ -14,7 +14,7 @@
 #include <torch/torch.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/work_queue.h"
+#include "lockstep/comm/queue/work_queue.h"
 #include "lockstep/comm/world.h"
 #include "lockstep/parallel/ddp/options.h"
 #include "lockstep/parallel/ddp/parameter_changes.h"

@@ -5,7 +5,7 @@
 
 #include <torch/torch.h>
 
-#include "lockstep/comm/work_queue.h"
+#include "lockstep/comm/queue/work_queue.h"
 #include "lockstep/comm/world.h"
 #include "lockstep/parallel/reduction/reduction.h"
 
