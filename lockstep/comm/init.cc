@@ -6,7 +6,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/backends.h"
+#include "lockstep/comm/backends/backends.h"
 #include "lockstep/comm/launchers.h"
 #include "lockstep/comm/world_impl.h"
 #include "lockstep/control/worker_side.h"

@@ -9,7 +9,7 @@
 #include "lockstep/base/cpu_set.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/start_thread.h"
-#include "lockstep/comm/backends.h"
+#include "lockstep/comm/backends/backends.h"
 #include "lockstep/comm/world_impl.h"
 #include "lockstep/device/device.h"
 #include "lockstep/device/intra_op.h"

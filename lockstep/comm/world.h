@@ -11,8 +11,10 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/torch.h>
 
+#include "lockstep/comm/coalesced_calls.h"
+#include "lockstep/comm/collectives/shared_memory.h"
 #include "lockstep/comm/environment.h"
-#include "lockstep/comm/shared_memory.h"
+#include "lockstep/comm/work.h"
 
 namespace lockstep {
 
@@ -30,15 +32,17 @@ struct WorldOptions {
 
 /// The ranks of a job, or some of them, and what they do together. A value:
 /// copies are the same world. A collective must be called by all of its ranks,
-/// in the same order; in a world of one it does nothing.
+/// in the same order; in a world of one it is done at once.
 ///
 /// Tensors are contiguous or not, on the host or (nccl) on this rank's GPU. A
-/// call returns when the result is there; c10d's asynchronous forms are those
-/// of backend(). Every wait ends at the timeout.
+/// call returns when the result is there. Its form with `_async` returns a Work
+/// at once instead; calls of both forms are done in the order in which they are
+/// called. Every wait ends at the timeout.
 ///
-/// Throws InvalidArgument, before anything is sent, for what can't be (a root
-/// that is no rank, tensors that don't fit); CommError for a rank that died,
-/// stalled or called something else.
+/// Throws InvalidArgument, before anything is sent, for arguments that can't be
+/// used (a root that is not a rank, tensors that don't fit); CommError for a
+/// rank that died, stalled or called something else, which the asynchronous
+/// forms leave to Work::wait().
 class World {
  public:
   World();  ///< of one
@@ -49,8 +53,9 @@ class World {
   bool is_one_host() const { return local_size() == size(); }
   /// "shm", "gloo", "nccl"; "none" in a world of one.
   std::string backend_name() const;
-  /// c10d's interface to the same ranks, for its own Work, futures and Python.
-  /// Null in a world of one.
+  /// c10d's interface to the same ranks, for c10d's own classes and Python. Its
+  /// calls and those below are done in the order in which they are called. Null
+  /// in a world of one.
   const c10::intrusive_ptr<c10d::Backend>& backend() const;
   const c10::intrusive_ptr<c10d::Store>& store() const;
   std::chrono::milliseconds timeout() const;
@@ -80,13 +85,48 @@ class World {
                   const std::vector<torch::Tensor>& inputs) const;
   void barrier() const;
 
+  // The same, begun here and done later. Results are in Work::result() as well:
+  // the tensors that the others return, or write to.
+  Work all_reduce_async(const torch::Tensor& tensor,
+                        const ReduceOp& op = ReduceOp::SUM) const;
+  Work reduce_async(const torch::Tensor& tensor, int root,
+                    const ReduceOp& op = ReduceOp::SUM) const;
+  Work broadcast_async(const torch::Tensor& tensor, int root) const;
+  Work all_gather_async(const torch::Tensor& tensor) const;
+  Work gather_async(const torch::Tensor& tensor, int root) const;
+  Work scatter_async(const torch::Tensor& tensor,
+                     const std::vector<torch::Tensor>& parts, int root) const;
+  Work reduce_scatter_async(const torch::Tensor& tensor,
+                            const std::vector<torch::Tensor>& parts,
+                            const ReduceOp& op = ReduceOp::SUM) const;
+  Work all_to_all_async(const std::vector<torch::Tensor>& outputs,
+                        const std::vector<torch::Tensor>& inputs) const;
+  Work barrier_async() const;
+
+  /// The calls that `add` makes on the group that it gets, submitted as one:
+  /// many small all-reduces cost about as much as one (see CoalescedCalls).
+  /// Nothing is sent if `add` throws or adds no call.
+  ///
+  ///     world.coalesce([&](CoalescedCalls& group) {
+  ///       for (auto& gradient : gradients) group.all_reduce(gradient);
+  ///     });
+  void coalesce(const std::function<void(CoalescedCalls&)>& add) const;
+  /// Calls `add` here; the Work is that of all its calls.
+  Work coalesce_async(const std::function<void(CoalescedCalls&)>& add) const;
+
   /// `tensor` to another rank, which calls recv() or recv_any() with a tensor
   /// like it. May wait for that, so two ranks that both send first wait for
-  /// each other; backend()->send() does not.
+  /// each other; isend() does not.
   void send(const torch::Tensor& tensor, int to, int tag = 0) const;
   void recv(torch::Tensor& tensor, int from, int tag = 0) const;
   /// From whichever rank's message with the tag comes first; returns that rank.
   int recv_any(torch::Tensor& tensor, int tag = 0) const;
+  // The same, begun here and done later: beside collectives, which do not wait
+  // for messages nor messages for them.
+  Work isend(const torch::Tensor& tensor, int to, int tag = 0) const;
+  Work irecv(const torch::Tensor& tensor, int from, int tag = 0) const;
+  /// Work::source_rank() is the rank that sent.
+  Work irecv_any(const torch::Tensor& tensor, int tag = 0) const;
 
   /// A string of every rank, by rank; for what is small and rare (names,
   /// reports).

@@ -1,10 +1,8 @@
 #include "lockstep/comm/world_impl.h"
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <set>
 #include <unistd.h>
 #include <utility>
@@ -17,12 +15,17 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/first_line.h"
 #include "lockstep/base/host_name.h"
+#include "lockstep/base/kernel_identity.h"
 #include "lockstep/base/out_of_resources.h"
 #include "lockstep/base/stopwatch.h"
-#include "lockstep/comm/backends.h"
-#include "lockstep/comm/gloo_collectives.h"
-#include "lockstep/comm/network.h"
-#include "lockstep/comm/shm_collectives.h"
+#include "lockstep/comm/backends/backends.h"
+#include "lockstep/comm/backends/gloo_collectives.h"
+#include "lockstep/comm/backends/network.h"
+#include "lockstep/comm/backends/shm_collectives.h"
+#include "lockstep/comm/c10d/c10d_backend.h"
+#include "lockstep/comm/c10d/c10d_communicator.h"
+#include "lockstep/comm/queue/collective_queue.h"
+#include "lockstep/comm/single_rank.h"
 #include "lockstep/comm/world_store.h"
 #include "lockstep/control/worker_side.h"
 #include "lockstep/tcp/listener.h"
@@ -36,21 +39,8 @@ double seconds_of(std::chrono::milliseconds time) {
   return static_cast<double>(time.count()) / 1e3;
 }
 
-std::string first_line_of_file(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
-std::string name_space(const char* kind) {
-  std::array<char, 64> name{};
-  const std::string path = fmt::format("/proc/self/ns/{}", kind);
-  const ssize_t size = ::readlink(path.c_str(), name.data(), name.size() - 1);
-  return size > 0 ? name.data() : fmt::format("{}:?", kind);
-}
-
-c10::intrusive_ptr<c10d::Backend> connect_gloo(const BackendOptions& options) {
+c10::intrusive_ptr<c10d::Backend> connect_c10d_gloo(
+    const BackendOptions& options) {
   try {
     return make_gloo_backend(options);
   } catch (const Error&) {
@@ -77,12 +67,14 @@ c10::intrusive_ptr<c10d::Backend> connect_gloo(const BackendOptions& options) {
 /// other's memory: the running kernel, the process numbers, the network and the
 /// user. Not the host's name or address: containers share those, or lack them.
 std::string place_of_this_process() {
-  return fmt::format("{} {} {} user {}",
-                     first_line_of_file("/proc/sys/kernel/random/boot_id"),
-                     name_space("pid"), name_space("net"), ::geteuid());
+  return fmt::format("{} {} {} user {}", boot_id(), namespace_id("pid"),
+                     namespace_id("net"), ::geteuid());
 }
 
 }  // namespace
+
+World::Impl::Impl()
+    : calls(0, 1, std::nullopt), communicator(std::make_shared<SingleRank>()) {}
 
 World::Impl::Impl(c10::intrusive_ptr<c10d::Store> the_store, int the_rank,
                   int the_size, std::string master_addr,
@@ -92,6 +84,7 @@ World::Impl::Impl(c10::intrusive_ptr<c10d::Store> the_store, int the_rank,
       timeout(options.timeout),
       store(c10::make_intrusive<WorldStore>(std::move(the_store),
                                             options.timeout)),
+      calls(the_rank, the_size, options.device_type),
       master_addr_(std::move(master_addr)),
       options_(options) {
   const auto places = all_gather_text(place_of_this_process());
@@ -104,12 +97,13 @@ World::Impl::Impl(c10::intrusive_ptr<c10d::Store> the_store, int the_rank,
     if (other == rank) local_rank = local_size;
     ++local_size;
   }
-  choose_backend(places);
+  connect(choose_backend(places));
 }
 
-void World::Impl::choose_backend(const std::vector<std::string>& places) {
+std::string World::Impl::choose_backend(
+    const std::vector<std::string>& places) const {
   std::string name = options_.backend;
-  const bool is_one_host = std::set(places.begin(), places.end()).size() == 1;
+  const bool is_one_host = local_size == size;
   if (name == "auto") {
     name = options_.device_type == torch::kCUDA ? "nccl"
            : is_one_host                        ? "shm"
@@ -138,39 +132,51 @@ void World::Impl::choose_backend(const std::vector<std::string>& places) {
          .got = fmt::format("ranks at: {}", fmt::join(places, "; ")),
          .fix = "use --backend gloo, or auto"});
   }
-  BackendOptions options{
+  return name;
+}
+
+void World::Impl::connect(const std::string& backend_name) {
+  const BackendOptions options{
       .store = store,
       .rank = rank,
       .size = size,
       .timeout = timeout,
-      .master_addr = is_one_host ? "127.0.0.1" : master_addr_};
-  if (name == "nccl") {
+      .master_addr = local_size == size ? "127.0.0.1" : master_addr_};
+  if (backend_name == "nccl") {
     backend = make_nccl_backend(options);
+    communicator = std::make_shared<C10dCommunicator>(
+        backend, options_.device_type, timeout);
     return;
   }
   std::unique_ptr<Collectives> collectives;
-  if (name == "shm") {
+  if (backend_name == "shm") {
     collectives = std::make_unique<ShmCollectives>(store, rank, size, timeout);
   } else {
-    const auto names = all_gather_text(fmt::format(
-        "rank {} (host {}, pid {})", rank, host_name(), ::getpid()));
-    collectives = std::make_unique<GlooCollectives>(connect_gloo(options),
-                                                    connect_mesh(names), names);
-    // A rank that ends while others still connect would make those fail.
-    all_gather_text("connected");
+    collectives = connect_gloo(options);
   }
-  auto made = c10::make_intrusive<QueuedBackend>(std::move(collectives), rank,
-                                                 size, timeout);
-  queued = made.get();
-  backend = std::move(made);
+  const auto queue = std::make_shared<CollectiveQueue>(std::move(collectives),
+                                                       rank, size, timeout);
+  communicator = queue;
+  backend = c10::make_intrusive<C10dBackend>(queue, rank, size);
+}
+
+std::unique_ptr<Collectives> World::Impl::connect_gloo(
+    const BackendOptions& options) const {
+  const auto names = all_gather_text(
+      fmt::format("rank {} (host {}, pid {})", rank, host_name(), ::getpid()));
+  auto gloo = connect_c10d_gloo(options);
+  auto collectives = std::make_unique<GlooCollectives>(
+      std::move(gloo), connect_mesh(options.master_addr, names), names);
+  // A rank that ends while others still connect would make those fail.
+  all_gather_text("connected");
+  return collectives;
 }
 
 std::unique_ptr<tcp::Mesh> World::Impl::connect_mesh(
+    const std::string& master_addr,
     const std::vector<std::string>& names) const {
-  const bool is_one_host = local_size == size;
-  tcp::Listener listener(
-      is_one_host ? "127.0.0.1" : local_address_towards(master_addr_),
-      env("GLOO_SOCKET_IFNAME").value_or(""));
+  tcp::Listener listener(local_address_towards(master_addr),
+                         env("GLOO_SOCKET_IFNAME").value_or(""));
   const auto announcements = all_gather_text(listener.announcement());
   return std::make_unique<tcp::Mesh>(
       rank,
@@ -211,12 +217,9 @@ std::string World::Impl::get(const std::string& key) const {
   }
 }
 
-c10d::Backend& World::Impl::others() const {
-  if (backend) return *backend;
-  throw InvalidArgument("comm",
-                        {.code = ErrorCode::kBadRank,
-                         .what = "there is no rank to send to or receive from",
-                         .expected = "a world of at least 2"});
+Work World::Impl::begin(CollectiveCall call) const {
+  std::vector<at::Tensor> outputs = call.outputs;
+  return Work(communicator->begin(std::move(call)), std::move(outputs));
 }
 
 std::vector<std::string> World::Impl::all_gather_text(

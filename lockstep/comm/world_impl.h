@@ -10,7 +10,9 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "lockstep/comm/queued_backend.h"
+#include "lockstep/comm/backends/backends.h"
+#include "lockstep/comm/queue/call_factory.h"
+#include "lockstep/comm/queue/communicator.h"
 #include "lockstep/comm/world.h"
 #include "lockstep/tcp/mesh.h"
 
@@ -19,7 +21,7 @@ namespace lockstep {
 class World::Impl {
  public:
   /// Of one rank.
-  Impl() = default;
+  Impl();
   /// The ranks meet in `store`, which is theirs alone. Throws CommError.
   Impl(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
        std::string master_addr, const WorldOptions& options);
@@ -27,9 +29,8 @@ class World::Impl {
   std::vector<std::string> all_gather_text(const std::string& text) const;
   std::optional<World> new_group(const std::vector<int>& ranks) const;
 
-  /// The backend, to send to other ranks. Throws InvalidArgument in a world of
-  /// one.
-  c10d::Backend& others() const;
+  /// The Work of a call that is begun.
+  Work begin(CollectiveCall call) const;
 
   int rank = 0;
   int size = 1;
@@ -37,13 +38,20 @@ class World::Impl {
   int local_size = 1;
   std::chrono::milliseconds timeout{};
   c10::intrusive_ptr<c10d::Store> store;
-  c10::intrusive_ptr<c10d::Backend> backend;
-  QueuedBackend* queued = nullptr;  ///< `backend`, unless it is nccl
+  CallFactory calls;
+  std::shared_ptr<Communicator> communicator;
+  c10::intrusive_ptr<c10d::Backend> backend;  ///< null in a world of one
 
  private:
-  void choose_backend(const std::vector<std::string>& places);
+  /// The name of the backend that the options ask for. Throws InvalidArgument
+  /// if it suits neither the ranks' places nor their devices.
+  std::string choose_backend(const std::vector<std::string>& places) const;
+  void connect(const std::string& backend_name);
+  std::unique_ptr<Collectives> connect_gloo(
+      const BackendOptions& options) const;
   /// Connects each rank to each other, for collectives between hosts.
   std::unique_ptr<tcp::Mesh> connect_mesh(
+      const std::string& master_addr,
       const std::vector<std::string>& names) const;
   std::string get(const std::string& key) const;
 

@@ -9,7 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/stopwatch.h"
-#include "lockstep/comm/backends.h"
+#include "lockstep/comm/backends/backends.h"
 #include "lockstep/comm/world.h"
 #include "lockstep/train/run_report.h"
 

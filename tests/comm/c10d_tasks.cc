@@ -10,7 +10,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupWrapper.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
-#include "lockstep/comm/backends.h"
+#include "lockstep/comm/backends/backends.h"
 #include "tests/comm/rank_tasks.h"
 
 namespace lockstep {

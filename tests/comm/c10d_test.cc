@@ -2,6 +2,7 @@
 
 #include <future>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -20,10 +21,6 @@ namespace {
 using std::chrono::milliseconds;
 using Tensors = std::vector<at::Tensor>;
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 WorldOptions options_of(const std::string& backend,
                         milliseconds timeout = std::chrono::seconds(100)) {
   WorldOptions options;
@@ -32,12 +29,22 @@ WorldOptions options_of(const std::string& backend,
   return options;
 }
 
+struct Caught {
+  std::optional<ErrorCode> code;  ///< of an error of Lockstep
+  std::string message;            ///< "": nothing was thrown
+  bool names(const std::string& name) const {
+    return message.find(name) != std::string::npos;
+  }
+};
+
 template <typename Act>
-std::string message_of(const Act& act) {
+Caught caught_from(const Act& act) {
   try {
     act();
+  } catch (const Error& error) {
+    return {error.code(), error.what()};
   } catch (const std::exception& error) {
-    return error.what();
+    return {std::nullopt, error.what()};
   }
   return {};
 }
@@ -57,13 +64,16 @@ TEST_P(C10d, ATimeOutSaysThatItTimedOut) {
           return;
         }
         Tensors tensors{torch::ones({3})};
-        const std::string message = message_of([&] {
+        const Caught caught = caught_from([&] {
           c10d::AllreduceOptions options;
           options.timeout = milliseconds(200);
           world.backend()->allreduce(tensors, options)->wait();
         });
         given_up.set_value();
-        require(contains(message, "timed out"), "it says: " + message);
+        // c10d's users look for these words.
+        require(caught.code == ErrorCode::kCollectiveFailed &&
+                    caught.names("timed out"),
+                "it says: " + caught.message);
       },
       options_of(GetParam()));
 }
@@ -84,14 +94,15 @@ TEST_P(C10d, AMonitoredBarrierNamesAllThatDoNotCome) {
           end.wait_for(std::chrono::seconds(60));
           return;
         }
-        const std::string message =
-            message_of([&] { wait_for_all(milliseconds(300)); });
+        const Caught caught =
+            caught_from([&] { wait_for_all(milliseconds(300)); });
         if (world.rank() == 0) {
           given_up.set_value();
-          require(contains(message, "1, 3 failed to pass monitoredBarrier"),
-                  "rank 0 says: " + message);
+          require(caught.code == ErrorCode::kCollectiveFailed &&
+                      caught.names("1, 3") && caught.names("monitoredBarrier"),
+                  "rank 0 says: " + caught.message);
         } else {
-          require(!message.empty(), "rank 2 is told");
+          require(!caught.message.empty(), "rank 2 is told");
         }
       },
       options_of(GetParam()));
@@ -107,10 +118,12 @@ TEST(MonitoredBarrier, TellsALateRankHowItEnded) {
         c10d::BarrierOptions options;
         options.timeout = milliseconds(world.rank() == 0 ? 200 : 60'000);
         if (world.rank() == 1) end.wait_for(std::chrono::seconds(60));
-        const std::string message = message_of(
+        const Caught caught = caught_from(
             [&] { world.backend()->monitoredBarrier(options, false); });
         if (world.rank() == 0) given_up.set_value();
-        require(contains(message, "Rank 1 failed to pass"), message);
+        require(caught.code == ErrorCode::kCollectiveFailed &&
+                    caught.names("Rank 1"),
+                caught.message);
         // Its late message is not taken for that of the next.
         options.timeout = std::chrono::seconds(60);
         world.backend()->monitoredBarrier(options, true);
@@ -142,11 +155,11 @@ TEST(WorldStore, WaitsForItsOwnTimeout) {
   store->setTimeout(std::chrono::hours(1));
   const WorldOptions options = options_of("shm", milliseconds(200));
   // Of two ranks the other never comes.
-  const std::string message = message_of([&] {
+  const Caught caught = caught_from([&] {
     World(
         std::make_shared<const World::Impl>(store, 0, 2, "127.0.0.1", options));
   });
-  EXPECT_TRUE(contains(message, "timed out")) << message;
+  EXPECT_EQ(caught.code, ErrorCode::kStoreTimeout) << caught.message;
 }
 
 TEST_P(C10d, AProfilerSeesTheOperations) {

@@ -6,6 +6,7 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include "lockstep/base/error.h"
+#include "tests/comm/rank_data.h"
 #include "tests/comm/rank_tasks.h"
 
 namespace lockstep {
@@ -14,34 +15,9 @@ namespace {
 using Op = ReduceOp::RedOpType;
 using Tensors = std::vector<at::Tensor>;
 
-const std::vector<at::ScalarType>& types() {
-  static const std::vector<at::ScalarType> all{
-      torch::kUInt8,         torch::kInt8,         torch::kInt16,
-      torch::kInt32,         torch::kInt64,        torch::kFloat16,
-      torch::kBFloat16,      torch::kFloat32,      torch::kFloat64,
-      torch::kBool,          torch::kComplexFloat, torch::kComplexDouble,
-      torch::kFloat8_e4m3fn, torch::kFloat8_e5m2};
-  return all;
-}
-
 std::string describe(at::ScalarType type, int64_t count, const char* what) {
   return std::string(what) + " of " + std::to_string(count) + " x " +
          c10::toString(type);
-}
-
-/// What `rank` brings: the same on every rank that asks.
-at::Tensor data_of(int rank, int64_t count, at::ScalarType type,
-                   uint64_t salt = 0) {
-  auto generator = at::detail::createCPUGenerator(
-      static_cast<uint64_t>(rank) * 1009 + salt * 7 + 1);
-  const at::Tensor values =
-      torch::randn({count}, generator, torch::kFloat64) * 3;
-  if (c10::isComplexType(type)) {
-    return torch::complex(values, values * 0.5 + 1).to(type);
-  }
-  if (c10::isIntegralType(type, false)) return values.abs().to(type);
-  if (type == torch::kBool) return values > 0;
-  return values.to(type);
 }
 
 at::ScalarType accumulate_in(at::ScalarType type) {
@@ -91,13 +67,6 @@ at::Tensor reduced(Op op, int ranks, int64_t count, at::ScalarType type,
   return result.to(type);
 }
 
-/// Bit for bit; torch.equal() has no float8.
-bool same(const at::Tensor& a, const at::Tensor& b) {
-  return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() &&
-         torch::equal(a.contiguous().flatten().view(torch::kUInt8),
-                      b.contiguous().flatten().view(torch::kUInt8));
-}
-
 bool is_defined(Op op, at::ScalarType type) {
   switch (op) {
     case Op::MIN:
@@ -118,7 +87,7 @@ bool is_defined(Op op, at::ScalarType type) {
 constexpr std::array<int64_t, 5> kCounts{0, 1, 17, 1001, 70'001};
 
 const RankTasks all_reduce("all_reduce", [](const World& world) {
-  for (const auto type : types()) {
+  for (const auto type : all_types()) {
     for (const Op op : {Op::SUM, Op::AVG, Op::PRODUCT, Op::MIN, Op::MAX,
                         Op::BAND, Op::BOR, Op::BXOR}) {
       if (!is_defined(op, type)) continue;
@@ -141,7 +110,7 @@ const RankTasks all_reduce("all_reduce", [](const World& world) {
 
 const RankTasks reductions("reductions", [](const World& world) {
   const int size = world.size();
-  for (const auto type : types()) {
+  for (const auto type : all_types()) {
     for (const int64_t count : kCounts) {
       for (int root = 0; root < size; root += 3) {
         const at::Tensor own = data_of(world.rank(), count, type);
@@ -179,7 +148,7 @@ const RankTasks reductions("reductions", [](const World& world) {
 const RankTasks moves("moves", [](const World& world) {
   const int size = world.size();
   const int rank = world.rank();
-  for (const auto type : types()) {
+  for (const auto type : all_types()) {
     for (const int64_t count : kCounts) {
       const at::Tensor own = data_of(rank, count, type);
       for (int root = 0; root < size; root += 3) {
@@ -276,7 +245,7 @@ const RankTasks send_recv("send_recv", [](const World& world) {
   require_throw<InvalidArgument>(
       [&] { world.send(none, (rank + 1) % size, -1); }, "a negative tag");
   const int last = (rank + size - 1) % size;
-  for (const auto type : types()) {
+  for (const auto type : all_types()) {
     for (const int64_t count : kCounts) {
       at::Tensor received = torch::zeros({count}, type);
       pass_on(world, data_of(rank, count, type), received);
@@ -446,9 +415,14 @@ const RankTasks groups("groups", [](const World& world) {
 
 const RankTasks conformance("conformance", [](const World& world) {
   for (const char* name :
-       {"all_reduce", "reductions", "moves", "strided", "send_recv",
-        "c10d_forms", "groups", "callbacks", "mail_callbacks", "refusals",
-        "coalesced", "sparse", "wrap", "c10d_reducer", "c10d_debug_detail"}) {
+       {"all_reduce",     "reductions",     "moves",
+        "strided",        "send_recv",      "c10d_forms",
+        "groups",         "callbacks",      "mail_callbacks",
+        "refusals",       "coalesced",      "sparse",
+        "wrap",           "c10d_reducer",   "c10d_debug_detail",
+        "async_bits",     "async_order",    "async_futures",
+        "async_messages", "async_refusals", "coalesced_calls",
+        "coalesced_kinds"}) {
     RankTasks::get(name)(world);
   }
 });

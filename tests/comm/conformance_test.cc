@@ -32,7 +32,9 @@ auto all_of(const char* backend) {
       testing::Values("all_reduce", "reductions", "moves", "strided",
                       "send_recv", "c10d_forms", "groups", "callbacks",
                       "mail_callbacks", "refusals", "coalesced", "sparse",
-                      "wrap", "c10d_reducer", "c10d_debug_detail"),
+                      "wrap", "c10d_reducer", "c10d_debug_detail", "async_bits",
+                      "async_order", "async_futures", "async_messages",
+                      "async_refusals", "coalesced_calls", "coalesced_kinds"),
       testing::Values(1, 2, 3, 4, 8));
 }
 INSTANTIATE_TEST_SUITE_P(Shm, Threads, all_of("shm"), name_of_instance);

@@ -39,6 +39,42 @@ const RankTasks lost_peer("lost_peer", [](const World& world) {
   require(failures == 3, "a call with a lost peer did not fail");
 });
 
+const RankTasks lost_peer_works("lost_peer_works", [](const World& world) {
+  world.barrier();
+  if (world.rank() == 1) {
+    world.barrier();
+    ::raise(SIGKILL);
+  }
+  std::vector<Work> works{world.barrier_async()};
+  for (int i = 0; i < 20; ++i) {
+    works.push_back(world.all_reduce_async(torch::ones({1000})));
+  }
+  works.push_back(world.coalesce_async([](CoalescedCalls& group) {
+    for (int i = 0; i < 5; ++i) group.all_reduce(torch::ones({10}));
+  }));
+  works[0].wait();
+  for (size_t i = 1; i < works.size(); ++i) {
+    bool has_failed = false;
+    try {
+      works[i].wait();
+    } catch (const CommError& error) {
+      has_failed = error.code() == ErrorCode::kCollectiveFailed;
+    }
+    require(has_failed && works[i].is_completed(), "each Work has the error");
+  }
+});
+
+TEST(SlowLostPeer, EndsEveryWorkThatIsQueued) {
+  for (const char* backend : {"shm", "gloo"}) {
+    WorldOptions options;
+    options.backend = backend;
+    options.timeout = std::chrono::seconds(30);
+    const auto ends = run_processes("lost_peer_works", 2, options);
+    EXPECT_EQ(ends[0], "") << backend;
+    EXPECT_EQ(ends[1].substr(0, 8), "signal 9") << backend;
+  }
+}
+
 TEST(SlowLostPeer, IsAnErrorAndNotTheEndOfTheProcess) {
   WorldOptions options;
   options.backend = "gloo";

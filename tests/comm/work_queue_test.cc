@@ -1,8 +1,9 @@
-#include "lockstep/comm/work_queue.h"
+#include "lockstep/comm/queue/work_queue.h"
 
 #include <future>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <thread>
 
@@ -131,12 +132,11 @@ TEST_F(WorkQueueTest, ACallbackThatBlocksFailsWhatIsBehindItAtItsTimeout) {
     second->wait();
     FAIL() << "waited for what can't be";
   } catch (const CommError& error) {
-    EXPECT_NE(std::string(error.what()).find("timed out"), std::string::npos)
-        << error.what();
+    EXPECT_EQ(error.code(), ErrorCode::kQueueTimeout);
   }
   auto told = reason.get_future();
   ASSERT_EQ(told.wait_for(kDeadline), std::future_status::ready);
-  EXPECT_NE(told.get().find("callback"), std::string::npos);
+  EXPECT_NE(told.get().find("ALLREDUCE"), std::string::npos);
   // The order of the ranks is lost: nothing more is done.
   EXPECT_THROW(submit("c")->wait(), CommError);
   release.set();
@@ -159,6 +159,39 @@ TEST_F(WorkQueueTest, AWaitForAFutureBehindACallbackEndsAtTheTimeout) {
   auto result = has_error.get_future();
   ASSERT_EQ(result.wait_for(kDeadline), std::future_status::ready);
   EXPECT_TRUE(result.get());
+}
+
+TEST_F(WorkQueueTest, RunsInTheCallersThreadOnlyIfItIsIdle) {
+  const auto caller = std::this_thread::get_id();
+  std::thread::id runner;
+  EXPECT_TRUE(
+      queue_->run_if_idle([&] { runner = std::this_thread::get_id(); }));
+  EXPECT_EQ(runner, caller);
+  // What it throws is the caller's, and leaves the queue as it was.
+  EXPECT_THROW(queue_->run_if_idle([] { throw std::runtime_error("thrown"); }),
+               std::runtime_error);
+  EXPECT_TRUE(queue_->run_if_idle([&] { note("a"); }));
+  hold();
+  const auto work = submit("b");
+  EXPECT_FALSE(queue_->run_if_idle([&] { note("never"); }));
+  begin();
+  EXPECT_TRUE(work->wait(milliseconds(60'000)));
+  EXPECT_EQ(done(), "ab");
+}
+
+TEST_F(WorkQueueTest, AWaitThatTimesOutLeavesTheOperationAlone) {
+  hold();
+  const auto work = submit("a");
+  try {
+    work->wait(milliseconds(20));
+    FAIL() << "waited for what is held";
+  } catch (const CommError& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kCollectiveFailed);
+  }
+  EXPECT_FALSE(work->isCompleted());
+  begin();
+  EXPECT_TRUE(work->wait(milliseconds(60'000)));
+  EXPECT_EQ(done(), "a");
 }
 
 TEST_F(WorkQueueTest, NestedOperationsMayTakeTheirTime) {

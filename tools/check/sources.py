@@ -10,7 +10,9 @@ FOLDERS = ("lockstep", "tests", "bench", "examples")
 # In the order of docs: a folder includes only folders above it. A folder within
 # another one that has no line of its own belongs to that one.
 LAYERS = (
-    "base", "store", "shm", "tcp", "control", "device", "comm", "models", "data",
+    "base", "store", "shm", "tcp", "control", "device",
+    "comm/collectives", "comm/queue", "comm/backends", "comm/c10d", "comm",
+    "models", "data",
     "optim", "parallel/reduction", "parallel/module", "parallel/exchange",
     "parallel/replicas", "parallel/ddp", "parallel", "checkpoint", "train",
     "launch/options", "launch/output", "launch/failure", "launch/rendezvous",

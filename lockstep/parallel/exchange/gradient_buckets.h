@@ -7,7 +7,7 @@
 
 #include <torch/torch.h>
 
-#include "lockstep/comm/work_queue.h"
+#include "lockstep/comm/queue/work_queue.h"
 #include "lockstep/comm/world.h"
 #include "lockstep/parallel/exchange/comm_stream.h"
 #include "lockstep/parallel/exchange/grad_bucket.h"

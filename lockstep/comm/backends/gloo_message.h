@@ -1,0 +1,55 @@
+#pragma once
+
+#include <chrono>
+#include <exception>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/collectives/dense.h"
+#include "lockstep/shm/mail_operation.h"
+
+namespace lockstep {
+
+/// The ranks' names, for messages: "rank 1 (host a, pid 7)".
+using RankNames = std::shared_ptr<const std::vector<std::string>>;
+
+/// What `rank` says of Gloo's failure in `operation`.
+CommError gloo_error(const RankNames& names, int rank,
+                     const std::string& operation, const std::exception& error);
+
+/// A send or receive of ProcessGroupGloo. As there, it is only seen to be done
+/// by who waits for it; but any number may wait, any number of times.
+class GlooMessage : public c10d::Work {
+ public:
+  using Timeout = std::chrono::milliseconds;
+
+  /// Starts it. Throws CommError if Gloo does.
+  GlooMessage(c10d::Backend& gloo, RankNames names,
+              const shm::MailOperation& operation, const at::Tensor& tensor,
+              Timeout timeout);
+
+  /// `timeout`: the constructor's if none is given.
+  bool wait(Timeout timeout) override;
+  int sourceRank() const override;
+  /// Throws InvalidArgument: nobody would complete it.
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  std::vector<at::Tensor> result() override { return outputs_; }
+
+ private:
+  void end(Timeout timeout);
+
+  RankNames names_;
+  std::string description_;
+  bool is_receive_;
+  std::vector<at::Tensor> outputs_;
+  Result dense_;
+  Timeout timeout_;
+  std::mutex waiting_;  // Gloo's own work is waited for once
+  c10::intrusive_ptr<c10d::Work> gloo_work_;
+};
+
+}  // namespace lockstep

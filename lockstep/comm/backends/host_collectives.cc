@@ -1,0 +1,214 @@
+#include "lockstep/comm/backends/host_collectives.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/fnv1a.h"
+#include "lockstep/comm/collectives/call_of.h"
+#include "lockstep/comm/collectives/dense.h"
+#include "lockstep/comm/collectives/tree_reduce.h"
+
+namespace lockstep {
+
+using shm::Operation;
+
+namespace {
+
+using Bytes = std::span<std::byte>;
+using ConstBytes = std::span<const std::byte>;
+
+class Results {
+ public:
+  explicit Results(const std::vector<at::Tensor>& tensors) {
+    for (const auto& tensor : tensors) {
+      results_.emplace_back(tensor);
+      bytes_.push_back(results_.back().bytes());
+    }
+  }
+  std::span<const Bytes> bytes() const { return bytes_; }
+  void write_back() {
+    for (auto& result : results_) result.write_back();
+  }
+
+ private:
+  std::vector<Result> results_;
+  std::vector<Bytes> bytes_;
+};
+
+class Inputs {
+ public:
+  explicit Inputs(const std::vector<at::Tensor>& tensors) {
+    for (const auto& tensor : tensors) {
+      tensors_.push_back(dense(tensor));
+      bytes_.push_back(bytes_of(tensors_.back()));
+    }
+  }
+  std::span<const ConstBytes> bytes() const { return bytes_; }
+
+ private:
+  std::vector<at::Tensor> tensors_;
+  std::vector<ConstBytes> bytes_;
+};
+
+}  // namespace
+
+void HostCollectives::all_reduce(const at::Tensor& tensor,
+                                 const c10d::ReduceOp& op, Timeout timeout) {
+  Result result(tensor);
+  const shm::Reduction reduction = tree_reduction(tensor.scalar_type(), op.op_);
+  begin(call_of(Operation::kAllReduce, tensor, -1, &op), timeout);
+  if (op.op_ == c10d::ReduceOp::PREMUL_SUM) {
+    result.dense().copy_(scaled(result.dense(), op));
+  }
+  all_reduce_bytes(result.bytes(), reduction);
+  result.write_back();
+}
+
+// The tree of a sum is over ranks, for each element by itself: where in a
+// message an element lies changes none of its bits, so tensors that are copied
+// into one message get the sums that they would get one by one. That costs two
+// copies of each, and saves an exchange for each but one.
+void HostCollectives::all_reduce_coalesced(const Tensors& tensors,
+                                           const c10d::ReduceOp& op,
+                                           Timeout timeout) {
+  if (tensors.empty()) return;
+  Results results(tensors);
+  shm::Call call = call_of(Operation::kAllReduce, tensors[0], -1, &op);
+  const shm::Reduction reduction =
+      tree_reduction(tensors[0].scalar_type(), op.op_);
+  // Ranks that join other tensors to a message of the same size are found by
+  // the hash of the sizes, not only in debug detail.
+  Fnv1a sizes;
+  size_t bytes = 0;
+  call.elements = 0;
+  for (const auto& tensor : tensors) {
+    sizes.add_unit(static_cast<uint64_t>(tensor.numel()));
+    call.elements += static_cast<uint64_t>(tensor.numel());
+    bytes += tensor.nbytes();
+  }
+  call.shape_hash = sizes.value();
+  const Bytes message = message_of(bytes);
+  std::byte* end = message.data();
+  for (const Bytes part : results.bytes()) {
+    end = std::copy(part.begin(), part.end(), end);
+  }
+  begin(call, timeout);
+  if (op.op_ == c10d::ReduceOp::PREMUL_SUM) {
+    at::Tensor elements = message_.narrow(0, 0, static_cast<int64_t>(bytes))
+                              .view(tensors[0].scalar_type());
+    elements.copy_(scaled(elements, op));
+  }
+  all_reduce_bytes(message, reduction);
+  const std::byte* from = message.data();
+  for (const Bytes part : results.bytes()) {
+    std::copy_n(from, part.size(), part.begin());
+    from += part.size();
+  }
+  results.write_back();
+}
+
+std::span<std::byte> HostCollectives::message_of(size_t bytes) {
+  if (!message_.defined() || message_.nbytes() < bytes) {
+    message_ = torch::empty({static_cast<int64_t>(bytes)}, torch::kUInt8);
+  }
+  return bytes_of(message_).first(bytes);
+}
+
+void HostCollectives::reduce(const at::Tensor& tensor, int root,
+                             const c10d::ReduceOp& op, Timeout timeout) {
+  Result result(tensor);
+  const shm::Reduction reduction = tree_reduction(tensor.scalar_type(), op.op_);
+  begin(call_of(Operation::kReduce, tensor, root, &op), timeout);
+  if (op.op_ == c10d::ReduceOp::PREMUL_SUM) {
+    at::Tensor own = scaled(result.dense(), op).contiguous();
+    reduce_bytes(bytes_of(own), root, reduction);
+    if (rank_ == root) tensor.copy_(own);
+    return;
+  }
+  reduce_bytes(result.bytes(), root, reduction);
+  if (rank_ == root) result.write_back();
+}
+
+void HostCollectives::broadcast(const at::Tensor& tensor, int root,
+                                Timeout timeout) {
+  Result result(tensor);
+  begin(call_of(Operation::kBroadcast, tensor, root), timeout);
+  broadcast_bytes(result.bytes(), root);
+  if (rank_ != root) result.write_back();
+}
+
+void HostCollectives::all_gather(const Tensors& outputs,
+                                 const at::Tensor& input, Timeout timeout) {
+  check_parts(outputs, input, size_, "all_gather");
+  const at::Tensor own = dense(input);
+  Results results(outputs);
+  begin(call_of(Operation::kAllGather, input), timeout);
+  all_gather_bytes(bytes_of(own), results.bytes());
+  results.write_back();
+}
+
+void HostCollectives::gather(const Tensors& outputs, const at::Tensor& input,
+                             int root, Timeout timeout) {
+  if (rank_ == root) check_parts(outputs, input, size_, "gather");
+  const at::Tensor own = dense(input);
+  Tensors none;
+  Results results(rank_ == root ? outputs : none);
+  begin(call_of(Operation::kGather, input, root), timeout);
+  gather_bytes(bytes_of(own), results.bytes(), root);
+  results.write_back();
+}
+
+void HostCollectives::scatter(const at::Tensor& output, const Tensors& inputs,
+                              int root, Timeout timeout) {
+  if (rank_ == root) check_parts(inputs, output, size_, "scatter");
+  Result result(output);
+  const Inputs parts(rank_ == root ? inputs : Tensors());
+  begin(call_of(Operation::kScatter, output, root), timeout);
+  scatter_bytes(result.bytes(), parts.bytes(), root);
+  result.write_back();
+}
+
+void HostCollectives::reduce_scatter(const at::Tensor& output,
+                                     const Tensors& inputs,
+                                     const c10d::ReduceOp& op,
+                                     Timeout timeout) {
+  check_parts(inputs, output, size_, "reduce_scatter");
+  Result result(output);
+  Tensors parts = inputs;
+  if (op.op_ == c10d::ReduceOp::PREMUL_SUM) {
+    for (auto& part : parts) part = scaled(part, op);
+  }
+  const Inputs dense_parts(parts);
+  const shm::Reduction reduction = tree_reduction(output.scalar_type(), op.op_);
+  begin(call_of(Operation::kReduceScatter, output, -1, &op), timeout);
+  reduce_scatter_bytes(result.bytes(), dense_parts.bytes(), reduction);
+  result.write_back();
+}
+
+void HostCollectives::all_to_all(const Tensors& outputs, const Tensors& inputs,
+                                 Timeout timeout) {
+  const auto size = static_cast<size_t>(size_);
+  if (outputs.size() != size || inputs.size() != size) {
+    throw CommError(
+        {.code = ErrorCode::kBadTensor,
+         .what = "all_to_all needs a tensor to and from each rank",
+         .expected = fmt::format("{} and {}", size, size),
+         .got = fmt::format("{} and {}", inputs.size(), outputs.size())});
+  }
+  Results results(outputs);
+  const Inputs parts(inputs);
+  shm::Call call{.operation = Operation::kAllToAll};
+  call.type = shm::short_text(c10::toString(inputs[0].scalar_type()));
+  begin(call, timeout);
+  all_to_all_bytes(results.bytes(), parts.bytes());
+  results.write_back();
+}
+
+void HostCollectives::barrier(Timeout timeout) {
+  begin({.operation = Operation::kBarrier}, timeout);
+  wait_for_all();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,224 @@
+#include "lockstep/comm/backends/shm_collectives.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+
+#include <fmt/format.h>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+#include <torch/torch.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/backends/shm_monitored_barrier.h"
+#include "lockstep/comm/collectives/call_of.h"
+#include "lockstep/comm/collectives/dense.h"
+#include "lockstep/comm/collectives/tree_reduce.h"
+#include "lockstep/comm/queue/message_work.h"
+
+namespace lockstep {
+namespace {
+
+// A place is the memory's number, from 1, above the offset in it.
+constexpr int kOffsetBits = 44;
+
+/// The segment that rank 0 makes, which the others find by `key`.
+std::shared_ptr<const shm::Segment> meet(
+    c10d::Store& store, const std::string& key, int rank,
+    const std::function<std::shared_ptr<const shm::Segment>()>& make) {
+  shm::SegmentAddress address;
+  if (rank == 0) {
+    auto segment = make();
+    address = segment->address();
+    std::vector<uint8_t> message(sizeof(address));
+    std::memcpy(message.data(), &address, sizeof(address));
+    store.set(key, message);
+    return segment;
+  }
+  const std::vector<uint8_t> message = store.get(key);
+  if (message.size() != sizeof(address)) {
+    throw CommError(
+        {.code = ErrorCode::kSharedMemorySetup,
+         .what = "what rank 0 put into the store is not the address of its "
+                 "shared memory",
+         .expected = fmt::format("{} bytes", sizeof(address)),
+         .got = fmt::format("{} bytes", message.size()),
+         .fix = "run the same build of Lockstep on every rank"});
+  }
+  std::memcpy(&address, message.data(), sizeof(address));
+  return shm::Segment::open(address);
+}
+
+}  // namespace
+
+ShmCollectives::ShmCollectives(const c10::intrusive_ptr<c10d::Store>& store,
+                               int rank, int size, Timeout timeout)
+    : HostCollectives(rank, size),
+      mailbox_(meet(*store, "shm/mail", rank,
+                    [&] { return shm::MailSegment::make(size); }),
+               rank, size),
+      group_(meet(*store, "shm/segment", rank,
+                  [&] { return shm::Group::make_segment(size); }),
+             rank, size, timeout) {}
+
+void ShmCollectives::begin(const shm::Call& call, Timeout timeout) {
+  group_.begin(call, timeout);
+}
+
+void ShmCollectives::all_reduce_bytes(Bytes data,
+                                      const shm::Reduction& reduction) {
+  const uint64_t place = place_of(data);
+  if (shares_ > 0 && agree_on(place)) {
+    shm::all_reduce_shared(group_, at_place(place, data.size()), reduction);
+  } else {
+    shm::all_reduce(group_, data, reduction);
+  }
+}
+
+void ShmCollectives::reduce_bytes(Bytes data, int root,
+                                  const shm::Reduction& reduction) {
+  shm::reduce(group_, data, root, reduction);
+}
+
+void ShmCollectives::broadcast_bytes(Bytes data, int root) {
+  shm::broadcast(group_, data, root);
+}
+
+void ShmCollectives::all_gather_bytes(ConstBytes input,
+                                      std::span<const Bytes> outputs) {
+  shm::all_gather(group_, input, outputs);
+}
+
+void ShmCollectives::gather_bytes(ConstBytes input,
+                                  std::span<const Bytes> outputs, int) {
+  shm::all_gather(group_, input, outputs);
+}
+
+void ShmCollectives::scatter_bytes(Bytes output,
+                                   std::span<const ConstBytes> inputs,
+                                   int root) {
+  shm::scatter(group_, output, inputs, root);
+}
+
+void ShmCollectives::reduce_scatter_bytes(Bytes output,
+                                          std::span<const ConstBytes> inputs,
+                                          const shm::Reduction& reduction) {
+  shm::reduce_scatter(group_, output, inputs, reduction);
+}
+
+void ShmCollectives::all_to_all_bytes(std::span<const Bytes> outputs,
+                                      std::span<const ConstBytes> inputs) {
+  shm::all_to_all(group_, outputs, inputs);
+}
+
+void ShmCollectives::wait_for_all() { shm::barrier(group_); }
+
+void ShmCollectives::monitored_barrier(Timeout timeout, bool wait_all_ranks) {
+  const uint32_t number = monitored_barriers_++;
+  shm_monitored_barrier(*this, rank(), size(), number, timeout, wait_all_ranks);
+}
+
+Collectives::Work ShmCollectives::send(const at::Tensor& tensor, int to,
+                                       int tag, Timeout timeout) {
+  auto work =
+      c10::make_intrusive<MessageWork>(rank(), c10d::OpType::SEND, tensor);
+  mailbox_.send(to, tag, work->bytes(), timeout,
+                done_of(work, callback_threads_));
+  return work;
+}
+
+Collectives::Work ShmCollectives::recv(const at::Tensor& tensor, int from,
+                                       int tag, Timeout timeout) {
+  auto work =
+      c10::make_intrusive<MessageWork>(rank(), c10d::OpType::RECV, tensor);
+  mailbox_.receive(from, tag, work->bytes(), timeout,
+                   done_of(work, callback_threads_));
+  return work;
+}
+
+Collectives::Work ShmCollectives::recv_any(const at::Tensor& tensor, int tag,
+                                           Timeout timeout) {
+  auto work = c10::make_intrusive<MessageWork>(
+      rank(), c10d::OpType::RECVANYSOURCE, tensor);
+  mailbox_.receive_any(tag, work->bytes(), timeout,
+                       done_of(work, callback_threads_));
+  return work;
+}
+
+SharedMemory ShmCollectives::share(size_t bytes, Timeout timeout) {
+  struct Message {
+    shm::SegmentAddress address;
+    uint64_t bytes;
+  };
+  const auto own = shm::Segment::create(bytes);
+  const Message message{own->address(), bytes};
+  std::vector<Message> all(static_cast<size_t>(size()));
+  std::vector<Bytes> outputs;
+  for (auto& each : all) {
+    outputs.push_back(std::as_writable_bytes(std::span(&each, 1)));
+  }
+  group_.begin({.operation = shm::Operation::kShareMemory}, timeout);
+  shm::all_gather(group_, std::as_bytes(std::span(&message, 1)), outputs);
+  std::vector<std::shared_ptr<const shm::Segment>> segments;
+  std::vector<size_t> sizes;
+  try {
+    for (const auto& each : all) {
+      segments.push_back(shm::Segment::open(each.address));
+      sizes.push_back(std::min(each.bytes, each.address.bytes));
+    }
+  } catch (const CommError& error) {
+    // A rank that failed has taken its memory along. If so, this throws why.
+    group_.sync();
+    group_.fail(error.what());
+    throw;
+  } catch (const Error& error) {
+    group_.fail(error.what());
+    throw;
+  }
+  // Until all have opened it, no rank may let go of its own.
+  group_.sync();
+  own->close_file();
+  SharedMemory memory(std::move(segments), std::move(sizes));
+  std::erase_if(shared_,
+                [](const auto& each) { return each.second.expired(); });
+  shared_.emplace(++shares_, memory.impl_);
+  return memory;
+}
+
+uint64_t ShmCollectives::place_of(ConstBytes bytes) const {
+  const std::byte* data = bytes.data();
+  for (const auto& [number, left] : shared_) {
+    const auto memory = left.lock();
+    if (!memory) continue;
+    const auto own = memory->segments[static_cast<size_t>(rank())]->bytes();
+    const bool is_inside =
+        std::greater_equal<>()(data, own.data()) &&
+        std::less_equal<>()(data + bytes.size(), own.data() + own.size());
+    if (is_inside && !own.empty()) {
+      return number << kOffsetBits | static_cast<uint64_t>(data - own.data());
+    }
+  }
+  return 0;
+}
+
+bool ShmCollectives::agree_on(uint64_t place) {
+  group_.announce(place);
+  group_.sync();
+  bool is_same = place != 0;
+  for (int rank = 0; rank < size(); ++rank) {
+    is_same = is_same && group_.announced_by(rank) == place;
+  }
+  return is_same;
+}
+
+std::vector<std::span<std::byte>> ShmCollectives::at_place(uint64_t place,
+                                                           size_t bytes) const {
+  const auto memory = shared_.at(place >> kOffsetBits).lock();
+  const size_t offset = place & ((uint64_t{1} << kOffsetBits) - 1);
+  std::vector<Bytes> spans;
+  for (const auto& segment : memory->segments) {
+    spans.push_back(segment->bytes().subspan(offset, bytes));
+  }
+  return spans;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "lockstep/comm/backends/host_collectives.h"
+#include "lockstep/comm/queue/callback_threads.h"
+#include "lockstep/shm/group.h"
+#include "lockstep/shm/mailbox.h"
+
+namespace lockstep {
+
+/// Through the shared memory of one host (shm/).
+class ShmCollectives : public HostCollectives {
+ public:
+  /// Meets the other ranks in `store`, and waits for them.
+  ShmCollectives(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                 int size, Timeout timeout);
+
+  std::string name() const override { return "shm"; }
+  void monitored_barrier(Timeout timeout, bool wait_all_ranks) override;
+  Work send(const at::Tensor& tensor, int to, int tag,
+            Timeout timeout) override;
+  Work recv(const at::Tensor& tensor, int from, int tag,
+            Timeout timeout) override;
+  Work recv_any(const at::Tensor& tensor, int tag, Timeout timeout) override;
+  bool can_share_memory() const override { return true; }
+  SharedMemory share(size_t bytes, Timeout timeout) override;
+  void fail(const std::string& reason) noexcept override {
+    group_.fail(reason);
+    mailbox_.fail(reason);
+  }
+
+ private:
+  void begin(const shm::Call& call, Timeout timeout) override;
+  /// Of bytes that lie at the same place of a SharedMemory on every rank
+  /// nothing is copied.
+  void all_reduce_bytes(Bytes data, const shm::Reduction& reduction) override;
+  void reduce_bytes(Bytes data, int root,
+                    const shm::Reduction& reduction) override;
+  void broadcast_bytes(Bytes data, int root) override;
+  void all_gather_bytes(ConstBytes input,
+                        std::span<const Bytes> outputs) override;
+  void gather_bytes(ConstBytes input, std::span<const Bytes> outputs,
+                    int root) override;
+  void scatter_bytes(Bytes output, std::span<const ConstBytes> inputs,
+                     int root) override;
+  void reduce_scatter_bytes(Bytes output, std::span<const ConstBytes> inputs,
+                            const shm::Reduction& reduction) override;
+  void all_to_all_bytes(std::span<const Bytes> outputs,
+                        std::span<const ConstBytes> inputs) override;
+  void wait_for_all() override;
+
+  /// Where `bytes` lie in shared memory; 0 if they do not.
+  uint64_t place_of(ConstBytes bytes) const;
+  /// The same place of each rank.
+  std::vector<std::span<std::byte>> at_place(uint64_t place,
+                                             size_t bytes) const;
+  /// Whether the ranks' tensors lie at one place of shared memory.
+  bool agree_on(uint64_t place);
+
+  CallbackThreads callback_threads_;  // before the mailbox, which uses it
+  shm::Mailbox mailbox_;
+  shm::Group group_;  // after it: its ranks wait until all have a mailbox
+  // Those that share() made and somebody has, by the number of the call, which
+  // is the same on every rank.
+  std::map<uint64_t, std::weak_ptr<const SharedMemory::Impl>> shared_;
+  uint64_t shares_ = 0;  // calls
+  std::atomic<uint32_t> monitored_barriers_ = 0;
+};
+
+}  // namespace lockstep

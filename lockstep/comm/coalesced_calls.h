@@ -1,0 +1,54 @@
+#pragma once
+
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Types.hpp>
+#include <torch/torch.h>
+
+namespace lockstep {
+
+class CallFactory;
+struct CollectiveCall;
+
+/// The calls of a group that World::coalesce() submits as one, as PyTorch's
+/// _coalescing_manager does. Each is checked when it is added, as World's
+/// function of its name does, and nothing is sent before all are added.
+///
+/// The calls are done in their order, but for all-reduces that follow each
+/// other: of those, small tensors of one type and reduction go in one message,
+/// with the bits that they would get one by one. So a group of many small
+/// tensors costs about as much as one of them.
+class CoalescedCalls {
+ public:
+  using Tensors = std::vector<torch::Tensor>;
+  using ReduceOp = c10d::ReduceOp;
+
+  explicit CoalescedCalls(const CallFactory& calls);
+  ~CoalescedCalls();
+  CoalescedCalls(const CoalescedCalls&) = delete;
+  CoalescedCalls& operator=(const CoalescedCalls&) = delete;
+
+  void all_reduce(const torch::Tensor& tensor,
+                  const ReduceOp& op = ReduceOp::SUM);
+  void reduce(const torch::Tensor& tensor, int root,
+              const ReduceOp& op = ReduceOp::SUM);
+  void broadcast(const torch::Tensor& tensor, int root);
+  /// The tensors that get the result when the group is done.
+  Tensors all_gather(const torch::Tensor& tensor);
+  Tensors gather(const torch::Tensor& tensor, int root);
+  void scatter(const torch::Tensor& tensor, const Tensors& parts, int root);
+  void reduce_scatter(const torch::Tensor& tensor, const Tensors& parts,
+                      const ReduceOp& op = ReduceOp::SUM);
+  void all_to_all(const Tensors& outputs, const Tensors& inputs);
+  void barrier();
+
+  bool empty() const { return added_.empty(); }
+  /// All of them, as one.
+  CollectiveCall join() &&;
+
+ private:
+  const CallFactory& calls_;
+  std::vector<CollectiveCall> added_;
+};
+
+}  // namespace lockstep

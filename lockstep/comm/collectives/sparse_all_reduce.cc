@@ -1,0 +1,149 @@
+#include "lockstep/comm/collectives/sparse_all_reduce.h"
+
+#include <algorithm>
+#include <vector>
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include "lockstep/base/chunk.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/collectives/tree_reduce.h"
+
+namespace lockstep {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+// What a rank says of its tensor: this many numbers.
+constexpr int64_t kMaxDims = 64;
+enum Entry : int64_t { kElements, kSparseDims, kDims, kSizes };
+
+/// Not so wide that a sum of many ranks is rounded more than once.
+at::ScalarType sum_type(at::ScalarType type) {
+  return c10::isReducedFloatingType(type) || c10::isFloat8Type(type)
+             ? torch::kFloat32
+             : type;
+}
+
+at::Tensor describe(const at::Tensor& tensor) {
+  at::Tensor numbers = torch::zeros({kSizes + kMaxDims}, torch::kInt64);
+  auto* out = numbers.data_ptr<int64_t>();
+  out[kElements] = tensor._nnz();
+  out[kSparseDims] = tensor.sparse_dim();
+  out[kDims] = tensor.dim();
+  std::copy(tensor.sizes().begin(), tensor.sizes().end(), out + kSizes);
+  return numbers;
+}
+
+/// `own` and as much of all other ranks, cut to what each has. Along the first
+/// dimension, whose size may differ.
+Tensors gather(Collectives& collectives, const at::Tensor& own,
+               const std::vector<int64_t>& counts,
+               Collectives::Timeout timeout) {
+  std::vector<int64_t> sizes = own.sizes().vec();
+  sizes[0] = *std::max_element(counts.begin(), counts.end());
+  at::Tensor padded = torch::zeros(sizes, own.options());
+  padded.narrow(0, 0, own.size(0)).copy_(own);
+  Tensors all;
+  for (size_t r = 0; r < counts.size(); ++r) {
+    all.push_back(torch::empty_like(padded));
+  }
+  collectives.all_gather(all, padded, timeout);
+  for (size_t r = 0; r < counts.size(); ++r) {
+    all[r] = all[r].narrow(0, 0, counts[r]);
+  }
+  return all;
+}
+
+at::Tensor tree_sum(const Tensors& tensors, size_t first, size_t last) {
+  if (last - first == 1) return tensors[first];
+  const size_t middle =
+      first +
+      static_cast<size_t>(left_branch(static_cast<int64_t>(last - first)));
+  return (tree_sum(tensors, first, middle) + tree_sum(tensors, middle, last))
+      .coalesce();
+}
+
+}  // namespace
+
+void check_sparse(const at::Tensor& tensor, const c10d::ReduceOp& op) {
+  if (!tensor.defined() || !tensor.is_sparse() || !tensor.device().is_cpu() ||
+      tensor.dim() > kMaxDims) {
+    throw InvalidArgument(
+        "comm",
+        {.code = ErrorCode::kBadTensor,
+         .what = "allreduce_sparse can't take this tensor",
+         .expected = "a sparse tensor (COO) on cpu",
+         .got = tensor.defined()
+                    ? fmt::format("a {} {} tensor", c10::str(tensor.device()),
+                                  c10::str(tensor.layout()))
+                    : "an undefined tensor"});
+  }
+  if (op.op_ != c10d::ReduceOp::SUM && op.op_ != c10d::ReduceOp::AVG) {
+    throw InvalidArgument("comm", {.code = ErrorCode::kBadTensor,
+                                   .what = "an all_reduce of sparse tensors",
+                                   .expected = "sum or avg",
+                                   .got = name_of(op.op_)});
+  }
+  tree_reduction(tensor.scalar_type(), op.op_);
+}
+
+void sparse_all_reduce(Collectives& collectives, const at::Tensor& tensor,
+                       const c10d::ReduceOp& op, int size,
+                       Collectives::Timeout timeout) {
+  const at::Tensor own = tensor.coalesce();
+  const at::Tensor shape = describe(own);
+  Tensors shapes;
+  for (int r = 0; r < size; ++r) shapes.push_back(torch::empty_like(shape));
+  collectives.all_gather(shapes, shape, timeout);
+  std::vector<int64_t> counts;
+  for (int r = 0; r < size; ++r) {
+    const at::Tensor& other = shapes[static_cast<size_t>(r)];
+    const auto* numbers = other.const_data_ptr<int64_t>();
+    counts.push_back(numbers[kElements]);
+    // Every rank compares with rank 0, so that all find the same.
+    const auto without_count = [](const at::Tensor& t) {
+      return t.slice(0, 1);
+    };
+    if (torch::equal(without_count(other), without_count(shapes[0]))) continue;
+    const auto sizes_of = [](const at::Tensor& t) {
+      const auto* all = t.const_data_ptr<int64_t>();
+      return c10::str(at::IntArrayRef(all + kSizes, all + kSizes + all[kDims]),
+                      ", ", all[kSparseDims], " of them sparse");
+    };
+    throw CommError(
+        {.code = ErrorCode::kCallsDiffer,
+         .what =
+             fmt::format("all_reduce of sparse tensors: ranks 0 and {} have "
+                         "other shapes",
+                         r),
+         .expected = fmt::format("{} as on rank 0", sizes_of(shapes[0])),
+         .got = sizes_of(other),
+         .fix = "give all ranks tensors of one shape"});
+  }
+  const at::ScalarType type = tensor.scalar_type();
+  // (elements, sparse dimensions), and (elements, dense sizes...).
+  const Tensors indices =
+      gather(collectives, own.indices().t(), counts, timeout);
+  const Tensors values = gather(collectives, own.values(), counts, timeout);
+  Tensors parts;
+  for (size_t r = 0; r < counts.size(); ++r) {
+    parts.push_back(torch::sparse_coo_tensor(indices[r].t(),
+                                             values[r].to(sum_type(type)),
+                                             own.sizes())
+                        ._coalesced_(true));
+  }
+  at::Tensor sum = tree_sum(parts, 0, parts.size());
+  at::Tensor sum_of_values = sum.values();
+  if (op.op_ == c10d::ReduceOp::AVG) {
+    sum_of_values = c10::isIntegralType(type, false)
+                        ? torch::div(sum_of_values, size, "trunc")
+                        : sum_of_values / size;
+  }
+  tensor.copy_(torch::sparse_coo_tensor(sum.indices(), sum_of_values.to(type),
+                                        own.sizes())
+                   ._coalesced_(true));
+}
+
+}  // namespace lockstep

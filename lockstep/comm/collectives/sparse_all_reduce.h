@@ -1,0 +1,24 @@
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Types.hpp>
+
+#include "lockstep/comm/collectives/collectives.h"
+
+namespace lockstep {
+
+/// Throws InvalidArgument unless sparse_all_reduce() takes `tensor` and `op`:
+/// a sparse tensor (COO) on the host; its sum, or average of what can be
+/// divided.
+void check_sparse(const at::Tensor& tensor, const c10d::ReduceOp& op);
+
+/// The sum, or average, of the ranks' sparse tensors, which have one shape and
+/// any number of elements; in place, coalesced. The ranks' elements are
+/// gathered, and each rank sums them along the tree of tree_reduce.h, half and
+/// bfloat16 in float32: the same bits on every rank.
+///
+/// Throws CommError for ranks whose shapes differ.
+void sparse_all_reduce(Collectives& collectives, const at::Tensor& tensor,
+                       const c10d::ReduceOp& op, int size,
+                       Collectives::Timeout timeout);
+
+}  // namespace lockstep

@@ -1,0 +1,251 @@
+#include "lockstep/comm/collectives/tree_reduce.h"
+
+#include <array>
+#include <cmath>
+#include <type_traits>
+
+#include <ATen/Dispatch_v2.h>
+#include <fmt/format.h>
+
+#include "lockstep/base/chunk.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+using Op = c10d::ReduceOp::RedOpType;
+using Inputs = std::span<const std::byte* const>;
+
+// Elements summed at a time: the partial sums of a tree of 256 ranks stay in
+// the first-level cache.
+constexpr size_t kBlock = 512;
+constexpr size_t kDepth = 9;  // of a tree of kMaxRanks, with its root
+
+template <typename T>
+struct Accumulator {
+  using type = T;
+};
+template <>
+struct Accumulator<at::Half> {
+  using type = float;
+};
+template <>
+struct Accumulator<at::BFloat16> {
+  using type = float;
+};
+template <>
+struct Accumulator<at::Float8_e4m3fn> {
+  using type = float;
+};
+template <>
+struct Accumulator<at::Float8_e5m2> {
+  using type = float;
+};
+
+// Integers wrap around, as LibTorch's do. In C++ that is defined for unsigned
+// types alone, and those below int are computed as int: 65,535 squared is too
+// large for it.
+template <typename T>
+using Wrapping = std::common_type_t<std::make_unsigned_t<T>, unsigned>;
+
+struct Add {
+  template <typename T>
+  static T apply(T a, T b) {
+    if constexpr (std::is_same_v<T, bool>) {
+      return a || b;
+    } else if constexpr (std::is_integral_v<T>) {
+      return static_cast<T>(static_cast<Wrapping<T>>(a) +
+                            static_cast<Wrapping<T>>(b));
+    } else {
+      return static_cast<T>(a + b);
+    }
+  }
+};
+struct Multiply {
+  template <typename T>
+  static T apply(T a, T b) {
+    if constexpr (std::is_same_v<T, bool>) {
+      return a && b;
+    } else if constexpr (std::is_integral_v<T>) {
+      return static_cast<T>(static_cast<Wrapping<T>>(a) *
+                            static_cast<Wrapping<T>>(b));
+    } else {
+      return static_cast<T>(a * b);
+    }
+  }
+};
+template <bool kIsMin>
+struct Extreme {
+  template <typename T>
+  static T apply(T a, T b) {
+    if constexpr (std::is_floating_point_v<T>) {
+      if (std::isnan(a)) return a;
+      if (std::isnan(b)) return b;
+    }
+    return (kIsMin ? b < a : a < b) ? b : a;
+  }
+};
+struct BitAnd {
+  template <typename T>
+  static T apply(T a, T b) {
+    return static_cast<T>(a & b);
+  }
+};
+struct BitOr {
+  template <typename T>
+  static T apply(T a, T b) {
+    return static_cast<T>(a | b);
+  }
+};
+struct BitXor {
+  template <typename T>
+  static T apply(T a, T b) {
+    return static_cast<T>(a ^ b);
+  }
+};
+
+/// The tree over inputs [first, last), elements [at, at + count), into `sum`.
+/// scratch[depth] and deeper are free.
+template <typename T, typename A, typename F>
+void reduce_node(Inputs inputs, size_t first, size_t last, size_t at,
+                 size_t count, A* sum,
+                 std::array<std::array<A, kBlock>, kDepth>& scratch,
+                 size_t depth) {
+  const auto* left = reinterpret_cast<const T*>(inputs[first]) + at;
+  if (last - first == 1) {
+    for (size_t i = 0; i < count; ++i) sum[i] = static_cast<A>(left[i]);
+    return;
+  }
+  if (last - first == 2) {
+    const auto* right = reinterpret_cast<const T*>(inputs[first + 1]) + at;
+    for (size_t i = 0; i < count; ++i) {
+      sum[i] = F::apply(static_cast<A>(left[i]), static_cast<A>(right[i]));
+    }
+    return;
+  }
+  const size_t middle =
+      first +
+      static_cast<size_t>(left_branch(static_cast<int64_t>(last - first)));
+  A* other = scratch[depth].data();
+  reduce_node<T, A, F>(inputs, first, middle, at, count, sum, scratch,
+                       depth + 1);
+  reduce_node<T, A, F>(inputs, middle, last, at, count, other, scratch,
+                       depth + 1);
+  for (size_t i = 0; i < count; ++i) sum[i] = F::apply(sum[i], other[i]);
+}
+
+template <typename T, typename F, bool kIsMean>
+void combine(Inputs inputs, std::byte* output, size_t elements) {
+  using A = typename Accumulator<T>::type;
+  auto* out = reinterpret_cast<T*>(output);
+  std::array<std::array<A, kBlock>, kDepth> scratch;
+  std::array<A, kBlock> sum;
+  for (size_t at = 0; at < elements; at += kBlock) {
+    const size_t count = std::min(kBlock, elements - at);
+    reduce_node<T, A, F>(inputs, 0, inputs.size(), at, count, sum.data(),
+                         scratch, 0);
+    for (size_t i = 0; i < count; ++i) {
+      if constexpr (kIsMean && std::is_integral_v<T>) {
+        // Not divided as T: int8 holds no more than 127 ranks.
+        out[at + i] = static_cast<T>(static_cast<int64_t>(sum[i]) /
+                                     static_cast<int64_t>(inputs.size()));
+      } else if constexpr (kIsMean) {
+        out[at + i] = static_cast<T>(
+            sum[i] / static_cast<A>(static_cast<double>(inputs.size())));
+      } else {
+        out[at + i] = static_cast<T>(sum[i]);
+      }
+    }
+  }
+}
+
+template <typename T, typename F, bool kIsMean = false>
+shm::Reduction reduction_of() {
+  return {.element_bytes = sizeof(T), .combine = &combine<T, F, kIsMean>};
+}
+
+[[noreturn]] void refuse(at::ScalarType type, Op op) {
+  throw InvalidArgument(
+      "comm", {.code = ErrorCode::kBadTensor,
+               .what = fmt::format("no {} of {} elements", name_of(op),
+                                   c10::toString(type)),
+               .fix = "use another reduction, or another type"});
+}
+
+template <typename T>
+constexpr bool kIsComplex = c10::is_complex<T>::value;
+
+template <typename T>
+shm::Reduction reduction_for(at::ScalarType type, Op op) {
+  switch (op) {
+    case Op::SUM:
+    case Op::PREMUL_SUM:
+      return reduction_of<T, Add>();
+    case Op::AVG:
+      if constexpr (!std::is_same_v<T, bool>) {
+        return reduction_of<T, Add, true>();
+      }
+      break;
+    case Op::PRODUCT:
+      return reduction_of<T, Multiply>();
+    case Op::MIN:
+      if constexpr (!kIsComplex<T>) return reduction_of<T, Extreme<true>>();
+      break;
+    case Op::MAX:
+      if constexpr (!kIsComplex<T>) return reduction_of<T, Extreme<false>>();
+      break;
+    case Op::BAND:
+      if constexpr (std::is_integral_v<T>) return reduction_of<T, BitAnd>();
+      break;
+    case Op::BOR:
+      if constexpr (std::is_integral_v<T>) return reduction_of<T, BitOr>();
+      break;
+    case Op::BXOR:
+      if constexpr (std::is_integral_v<T>) return reduction_of<T, BitXor>();
+      break;
+    default:
+      break;
+  }
+  refuse(type, op);
+}
+
+}  // namespace
+
+const char* name_of(Op op) {
+  switch (op) {
+    case Op::SUM:
+      return "sum";
+    case Op::AVG:
+      return "avg";
+    case Op::PRODUCT:
+      return "product";
+    case Op::MIN:
+      return "min";
+    case Op::MAX:
+      return "max";
+    case Op::BAND:
+      return "band";
+    case Op::BOR:
+      return "bor";
+    case Op::BXOR:
+      return "bxor";
+    case Op::PREMUL_SUM:
+      return "premul_sum";
+    default:
+      return "an unknown reduction";
+  }
+}
+
+shm::Reduction tree_reduction(at::ScalarType type, Op op) {
+  try {
+    return AT_DISPATCH_V2(
+        type, "tree_reduction",
+        AT_WRAP([&] { return reduction_for<scalar_t>(type, op); }),
+        AT_EXPAND(AT_ALL_TYPES_AND_COMPLEX), at::kHalf, at::kBFloat16,
+        at::kBool, at::kFloat8_e4m3fn, at::kFloat8_e5m2);
+  } catch (const c10::Error&) {
+    refuse(type, op);  // not one of these types
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <string>
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "lockstep/comm/collectives/shared_memory.h"
+#include "lockstep/comm/queue/collective_call.h"
+
+namespace lockstep {
+
+/// Does the calls of a World, in the order in which they are made.
+class Communicator {
+ public:
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+  virtual ~Communicator() = default;
+
+  virtual std::string name() const = 0;  ///< of the backend: "shm"
+  /// Returns when `call` and all that was begun before it is done. Throws what
+  /// ended it.
+  virtual void run(const CollectiveCall& call) = 0;
+  /// Returns at once; null if `call` is done.
+  virtual WorkPtr begin(CollectiveCall call) = 0;
+
+  // From rank to rank: they wait for nothing that was begun before. Their
+  // arguments are checked here.
+  virtual WorkPtr send(const at::Tensor& tensor, int to, int tag) = 0;
+  virtual WorkPtr recv(const at::Tensor& tensor, int from, int tag) = 0;
+  virtual WorkPtr recv_any(const at::Tensor& tensor, int tag) = 0;
+
+  /// Collective: memory of each rank, mapped by all (World::shared_memory).
+  virtual SharedMemory share(size_t bytes) = 0;
+  /// Ends the others' waits with `reason`, where it can.
+  virtual void fail(const std::string& reason) noexcept = 0;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstddef>
+#include <exception>
+#include <span>
+
+#include "lockstep/comm/collectives/dense.h"
+#include "lockstep/comm/queue/callback_threads.h"
+#include "lockstep/comm/queue/queued_work.h"
+#include "lockstep/shm/mail_operation.h"
+
+namespace lockstep {
+
+/// A send or receive that a shm::Mailbox does. Keeps the tensor; one with gaps
+/// gets what was received at the end.
+class MessageWork : public QueuedWork {
+ public:
+  MessageWork(int rank, c10d::OpType type, const at::Tensor& tensor);
+
+  /// What is sent, or where to receive.
+  std::span<std::byte> bytes() const { return dense_.bytes(); }
+  /// Of a receive that is done: the rank that sent.
+  int sourceRank() const override;
+
+  /// Called by the mailbox when the message was moved, or failed (`error`).
+  /// Leaves the future to complete_future().
+  void end(const std::exception_ptr& error, int source);
+
+ private:
+  Result dense_;
+  int source_ = -1;
+};
+
+/// The function that the mailbox calls at the end. It keeps the work until
+/// then. The callbacks of
+/// the work's future run in `threads`: they may wait for another message, which
+/// needs the mailbox's own thread.
+shm::MailDone done_of(c10::intrusive_ptr<MessageWork> work,
+                      CallbackThreads& threads);
+
+}  // namespace lockstep

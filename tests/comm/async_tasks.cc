@@ -1,0 +1,407 @@
+// The asynchronous and the coalesced forms of World's calls: they give the bits
+// of the synchronous ones, in the order in which they were called.
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <memory>
+#include <stdexcept>
+
+#include <ATen/core/ivalue.h>
+
+#include "lockstep/base/error.h"
+#include "tests/comm/rank_data.h"
+#include "tests/comm/rank_tasks.h"
+
+namespace lockstep::async_tasks {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+using Op = ReduceOp::RedOpType;
+
+constexpr std::array<int64_t, 4> kCounts{0, 1, 1001, 70'001};
+constexpr auto kDeadline = std::chrono::seconds(60);
+
+at::Tensor filled(double value, int64_t count = 100) {
+  return torch::full({count}, value, torch::kFloat64);
+}
+
+void require_same(const Tensors& got, const Tensors& expected,
+                  const std::string& what) {
+  require(got.size() == expected.size(), what + ": tensors");
+  for (size_t i = 0; i < got.size(); ++i) {
+    require(same(got[i], expected[i]), what);
+  }
+}
+
+template <typename Act>
+ErrorCode code_of(const Act& act) {
+  try {
+    act();
+  } catch (const Error& error) {
+    return error.code();
+  }
+  throw std::runtime_error("no error was thrown");
+}
+
+/// What a rank brings for each other rank.
+Tensors parts_of(const World& world, int64_t count, at::ScalarType type) {
+  Tensors parts;
+  for (int r = 0; r < world.size(); ++r) {
+    parts.push_back(
+        data_of(world.rank(), count, type, static_cast<uint64_t>(r)));
+  }
+  return parts;
+}
+
+Tensors zeros_like(const Tensors& tensors) {
+  Tensors zeros;
+  for (const auto& tensor : tensors) zeros.push_back(torch::zeros_like(tensor));
+  return zeros;
+}
+
+void compare_forms(const World& world, int64_t count, at::ScalarType type) {
+  const at::Tensor own = data_of(world.rank(), count, type);
+  const Tensors parts = parts_of(world, count, type);
+  const std::string of = std::string(" of ") + c10::toString(type);
+  const int root = world.size() - 1;
+
+  // All are under way at once.
+  const at::Tensor sum = own.clone(), reduced = own.clone(), sent = own.clone();
+  const at::Tensor scattered = torch::zeros_like(own);
+  const at::Tensor part_sum = torch::zeros_like(own);
+  const Tensors exchanged = zeros_like(parts);
+  const Work all_reduce = world.all_reduce_async(sum);
+  const Work reduce = world.reduce_async(reduced, root);
+  const Work broadcast = world.broadcast_async(sent, root);
+  const Work all_gather = world.all_gather_async(own);
+  const Work gather = world.gather_async(own, root);
+  const Work scatter = world.scatter_async(scattered, parts, root);
+  const Work reduce_scatter = world.reduce_scatter_async(part_sum, parts);
+  const Work all_to_all = world.all_to_all_async(exchanged, parts);
+  const Work barrier = world.barrier_async();
+  for (const Work& work : {barrier, all_to_all, reduce_scatter, scatter, gather,
+                           all_gather, broadcast, reduce, all_reduce}) {
+    work.wait();
+    require(work.is_completed(), "a Work is completed after wait()");
+  }
+
+  at::Tensor expected = own.clone();
+  world.all_reduce(expected);
+  require_same(all_reduce.result(), {expected}, "all_reduce_async" + of);
+  require(same(sum, expected), "all_reduce_async is in place");
+  expected = own.clone();
+  world.reduce(expected, root);
+  require_same(reduce.result(), {expected}, "reduce_async" + of);
+  expected = own.clone();
+  world.broadcast(expected, root);
+  require_same(broadcast.result(), {expected}, "broadcast_async" + of);
+  require_same(all_gather.result(), world.all_gather(own),
+               "all_gather_async" + of);
+  require_same(gather.result(), world.gather(own, root), "gather_async" + of);
+  expected = torch::zeros_like(own);
+  world.scatter(expected, parts, root);
+  require_same(scatter.result(), {expected}, "scatter_async" + of);
+  world.reduce_scatter(expected, parts);
+  require_same(reduce_scatter.result(), {expected},
+               "reduce_scatter_async" + of);
+  Tensors outputs = zeros_like(parts);
+  world.all_to_all(outputs, parts);
+  require_same(all_to_all.result(), outputs, "all_to_all_async" + of);
+  require(barrier.result().empty(), "barrier_async");
+}
+
+const RankTasks async_bits("async_bits", [](const World& world) {
+  for (const auto type : all_types()) {
+    for (const int64_t count : kCounts) compare_forms(world, count, type);
+  }
+});
+
+const RankTasks async_order("async_order", [](const World& world) {
+  const double size = world.size();
+  // Each call reads what the one before it wrote.
+  at::Tensor tensor = filled(1);
+  double expected = 1;
+  std::vector<Work> works;
+  for (int i = 0; i < 10; ++i) {
+    works.push_back(world.all_reduce_async(tensor));
+    expected *= size;
+  }
+  // A synchronous call waits for its turn.
+  world.all_reduce(tensor);
+  expected *= size;
+  require(torch::equal(tensor, filled(expected)), "a sum of sums");
+  for (const Work& work : works) {
+    require(work.is_completed(), "what is before a synchronous call is done");
+  }
+  // c10d's calls are in the same queue.
+  if (world.backend()) {
+    at::Tensor other = filled(1);
+    const Work first = world.all_reduce_async(other);
+    Tensors list{other};
+    const auto second = world.backend()->allreduce(list, {});
+    const Work third = world.coalesce_async(
+        [&](CoalescedCalls& group) { group.all_reduce(other); });
+    world.all_reduce(other);
+    require(second->isCompleted() && third.is_completed(), "one queue");
+    require(torch::equal(other, filled(size * size * size * size)),
+            "a sum through World, c10d, a group and World");
+  }
+  // Nobody waits for these: they are done all the same.
+  for (int i = 0; i < 10; ++i) world.all_reduce_async(filled(i));
+  world.barrier();
+});
+
+const RankTasks async_futures("async_futures", [](const World& world) {
+  const int size = world.size();
+  const Work work = world.all_reduce_async(filled(world.rank() + 1));
+  const auto twice = work.future()->then(
+      [](c10::ivalue::Future& future) {
+        return c10::IValue(future.constValue().toTensorVector().at(0) * 2);
+      },
+      c10::TensorType::get());
+  const auto nested = work.future()->then(
+      [&](c10::ivalue::Future&) {
+        // World's own calls may be made, and waited for, in a callback.
+        at::Tensor one = filled(1);
+        world.all_reduce(one);
+        const Work next = world.all_reduce_async(one);
+        next.wait();
+        return c10::IValue(one);
+      },
+      c10::TensorType::get());
+  at::Tensor behind = filled(3);
+  world.all_reduce(behind);
+  for (const auto& future : {twice, nested}) {
+    const auto done = std::make_shared<std::promise<void>>();
+    future->addCallback([done](c10::ivalue::Future&) { done->set_value(); });
+    require(done->get_future().wait_for(kDeadline) == std::future_status::ready,
+            "the callback of a future is called");
+  }
+  require(torch::equal(twice->value().toTensor(), filled(size * (size + 1))),
+          "a callback gets the result");
+  require(torch::equal(nested->value().toTensor(), filled(size * size)),
+          "calls of a callback");
+  require(torch::equal(behind, filled(3 * size)), "what is behind a callback");
+  const Work barrier = world.barrier_async();
+  barrier.wait();
+  barrier.future()->wait();
+  require(barrier.future()->value().toTensorVector().empty(),
+          "the future of a barrier");
+  require_same(work.future()->value().toTensorVector(), work.result(),
+               "the future of a Work that is done");
+});
+
+const RankTasks async_messages("async_messages", [](const World& world) {
+  const int size = world.size();
+  const int rank = world.rank();
+  if (size == 1) {
+    require(code_of([&] { world.isend(filled(1), 0); }) == ErrorCode::kBadRank,
+            "a world of one has nobody to send to");
+    return;
+  }
+  const int next = (rank + 1) % size, last = (rank + size - 1) % size;
+  constexpr int64_t kCount = 1 << 18;
+  std::vector<Work> works;
+  Tensors received;
+  // All send first, which send() could not.
+  for (int tag = 0; tag < 4; ++tag) {
+    works.push_back(world.isend(filled(10 * rank + tag, kCount), next, tag));
+  }
+  at::Tensor beside = filled(1);
+  world.all_reduce(beside);
+  for (int tag = 3; tag >= 0; --tag) {
+    received.push_back(filled(-1, kCount));
+    works.push_back(world.irecv(received.back(), last, tag));
+  }
+  for (const Work& work : works) work.wait();
+  for (int i = 0; i < 4; ++i) {
+    require(torch::equal(received[static_cast<size_t>(i)],
+                         filled(10 * last + 3 - i, kCount)),
+            "isend and irecv");
+  }
+  const Work sending = world.isend(filled(rank), next, 9);
+  const at::Tensor any = filled(-1);
+  const Work receiving = world.irecv_any(any, 9);
+  receiving.wait();
+  sending.wait();
+  require(receiving.source_rank() == last && torch::equal(any, filled(last)),
+          "irecv_any");
+  const Work message = rank == 0   ? world.isend(any, 1, 11)
+                       : rank == 1 ? world.irecv(any, 0, 11)
+                                   : Work();
+  if (world.backend_name() == "gloo" && rank < 2) {
+    require(code_of([&] { message.future(); }) == ErrorCode::kMisuse,
+            "a message over gloo has no future");
+  } else {
+    message.future()->wait();
+  }
+  message.wait();
+  require(code_of([&] { world.barrier_async().source_rank(); }) ==
+              ErrorCode::kMisuse,
+          "a collective has no source rank");
+  world.barrier();
+});
+
+const RankTasks async_refusals("async_refusals", [](const World& world) {
+  const at::Tensor tensor = filled(1);
+  const auto is_refused = [&](const auto& act) {
+    try {
+      act();
+    } catch (const InvalidArgument&) {
+      return true;
+    }
+    return false;
+  };
+  // At the call, and not by wait(); on one rank alone.
+  if (world.rank() == 0) {
+    require(is_refused([&] { world.broadcast_async(tensor, -1); }), "a root");
+    require(is_refused([&] { world.reduce_async(tensor, world.size()); }),
+            "a root of reduce");
+    require(is_refused([&] { world.scatter_async(tensor, {}, 0); }), "no part");
+    require(is_refused([&] { world.all_reduce_async(at::Tensor()); }),
+            "an undefined tensor");
+    require(is_refused([&] { world.all_to_all_async({}, {}); }), "no tensors");
+    // What a group has collected before a refusal is not sent.
+    require(is_refused([&] {
+              world.coalesce_async([&](CoalescedCalls& group) {
+                group.all_reduce(tensor);
+                group.broadcast(tensor, -1);
+              });
+            }),
+            "a call in a group");
+  }
+  at::Tensor after = filled(1);
+  world.all_reduce(after);
+  require(torch::equal(after, filled(world.size())), "a sum after refusals");
+  require(torch::equal(tensor, filled(1)), "a refused tensor is left alone");
+});
+
+/// Small, empty, large and strided tensors of several types in turn.
+Tensors mixed_tensors(int rank) {
+  Tensors tensors;
+  uint64_t salt = 0;
+  for (const int64_t count : {7, 0, 300, 20'001, 1, 64, 9000, 33}) {
+    for (const auto type : all_types()) {
+      tensors.push_back(data_of(rank, count, type, salt++));
+    }
+  }
+  tensors.push_back(
+      data_of(rank, 120, torch::kFloat32, salt).view({10, 12}).t());
+  return tensors;
+}
+
+const RankTasks coalesced_calls("coalesced_calls", [](const World& world) {
+  for (const Op op : {Op::SUM, Op::AVG}) {
+    Tensors tensors, expected;
+    for (const auto& tensor : mixed_tensors(world.rank())) {
+      if (op == Op::AVG && tensor.scalar_type() == torch::kBool) continue;
+      tensors.push_back(tensor);
+      expected.push_back(tensor.clone());
+    }
+    const Work work = world.coalesce_async([&](CoalescedCalls& group) {
+      for (const auto& tensor : tensors) group.all_reduce(tensor, op);
+    });
+    for (auto& tensor : expected) world.all_reduce(tensor, op);
+    work.wait();
+    require_same(tensors, expected, "a group has the bits of separate calls");
+    require_same(work.result(), expected, "the result of a group");
+  }
+
+  // 10,000 tensors make more than one message.
+  const Tensors many(10'000, filled(1, 0));
+  Tensors sums;
+  for (int i = 0; i < 1000; ++i) sums.push_back(filled(i, 1000));
+  world.coalesce([&](CoalescedCalls& group) {
+    for (const auto& tensor : many) group.all_reduce(tensor);
+    for (const auto& tensor : sums) group.all_reduce(tensor);
+  });
+  for (int i = 0; i < 1000; ++i) {
+    require(torch::equal(sums[static_cast<size_t>(i)],
+                         filled(i * world.size(), 1000)),
+            "a group of more than a message");
+  }
+
+  // A group of nothing is done, on one rank alone as well.
+  if (world.rank() == 0) {
+    const Work none = world.coalesce_async([](CoalescedCalls&) {});
+    none.wait();
+    require(none.is_completed() && none.result().empty(), "an empty group");
+    world.coalesce([](CoalescedCalls&) {});
+  }
+
+  // An exception in the group: nothing was sent.
+  at::Tensor kept = filled(2);
+  bool has_thrown = false;
+  try {
+    world.coalesce([&](CoalescedCalls& group) {
+      group.all_reduce(kept);
+      if (world.rank() == 0) throw std::runtime_error("of the user");
+      throw std::runtime_error("of the user elsewhere");
+    });
+  } catch (const std::runtime_error&) {
+    has_thrown = true;
+  }
+  require(has_thrown && torch::equal(kept, filled(2)), "an exception");
+  world.barrier();
+});
+
+const RankTasks coalesced_kinds("coalesced_kinds", [](const World& world) {
+  const int size = world.size();
+  const int rank = world.rank();
+  const double sum = size * (size + 1) / 2.0;
+  const at::Tensor own = filled(rank + 1);
+  const Tensors parts(static_cast<size_t>(size), own);
+
+  // A later call of the group reads what an earlier one wrote.
+  const at::Tensor tensor = own.clone(), twice = own.clone(),
+                   whole = own.clone(), reduced = own.clone();
+  const at::Tensor scattered = filled(0), part_sum = filled(0);
+  const Tensors exchanged = zeros_like(parts);
+  Tensors gathered, at_root;
+  const auto before =
+      world.backend() ? world.backend()->getSequenceNumberForGroup() : 0;
+  const Work work = world.coalesce_async([&](CoalescedCalls& group) {
+    group.all_reduce(tensor);
+    group.all_reduce(twice);
+    group.all_reduce(twice);
+    group.all_reduce(whole);
+    group.all_reduce(whole.narrow(0, 0, 50));
+    group.broadcast(tensor, size - 1);
+    gathered = group.all_gather(tensor);
+    at_root = group.gather(own, 0);
+    group.scatter(scattered, parts, 0);
+    group.reduce(reduced, 0);
+    group.reduce_scatter(part_sum, parts);
+    group.all_to_all(exchanged, parts);
+    group.barrier();
+  });
+  work.wait();
+  if (world.backend()) {
+    require(world.backend()->getSequenceNumberForGroup() == before + 1,
+            "a group is one call");
+  }
+  require(torch::equal(tensor, filled(sum)), "a sum and a broadcast of it");
+  require(torch::equal(twice, filled(sum * size)), "a sum of a sum");
+  require(torch::equal(whole.narrow(0, 0, 50), filled(sum * size, 50)) &&
+              torch::equal(whole.narrow(0, 50, 50), filled(sum, 50)),
+          "a sum of a tensor and of a view of it");
+  for (int r = 0; r < size; ++r) {
+    const auto i = static_cast<size_t>(r);
+    require(torch::equal(gathered[i], filled(sum)), "all_gather in a group");
+    require(torch::equal(exchanged[i], filled(r + 1)), "all_to_all in a group");
+    if (rank == 0) {
+      require(torch::equal(at_root[i], filled(r + 1)), "gather in a group");
+    }
+  }
+  require(rank == 0 || at_root.empty(), "gather elsewhere");
+  require(torch::equal(scattered, filled(1)), "scatter in a group");
+  require(torch::equal(part_sum, filled(sum)), "reduce_scatter in a group");
+  require(rank != 0 || torch::equal(reduced, filled(sum)), "reduce in a group");
+  require(work.result().size() ==
+              6 + gathered.size() + at_root.size() + 2 + exchanged.size() + 1,
+          "the results of all calls");
+});
+
+}  // namespace
+}  // namespace lockstep::async_tasks

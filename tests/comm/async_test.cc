@@ -1,0 +1,315 @@
+// How asynchronous calls end: late, with their World, and with a lost rank.
+
+#include <future>
+#include <string>
+
+#include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/backends/backends.h"
+#include "lockstep/comm/c10d/c10d_communicator.h"
+#include "lockstep/comm/collectives/joined_messages.h"
+#include "tests/comm/rank_data.h"
+#include "tests/comm/rank_tasks.h"
+
+namespace lockstep::async_test {
+namespace {
+
+using std::chrono::milliseconds;
+using Tensors = std::vector<at::Tensor>;
+
+constexpr auto kDeadline = std::chrono::seconds(60);
+
+WorldOptions options_of(const std::string& backend) {
+  WorldOptions options;
+  options.backend = backend;
+  options.timeout = std::chrono::seconds(100);
+  return options;
+}
+
+at::Tensor filled(double value, int64_t count = 100) {
+  return torch::full({count}, value, torch::kFloat64);
+}
+
+/// The code of what `work` ended with; nothing if it ended well.
+std::optional<ErrorCode> end_of(const Work& work, milliseconds timeout = {}) {
+  try {
+    work.wait(timeout);
+  } catch (const CommError& error) {
+    return error.code();
+  }
+  return std::nullopt;
+}
+
+/// A thread of one rank lets that of another go on.
+class Signal {
+ public:
+  void set() { promise_.set_value(); }
+  void wait() const {
+    require(future_.wait_for(kDeadline) == std::future_status::ready,
+            "the other rank came");
+  }
+
+ private:
+  std::promise<void> promise_;
+  std::shared_future<void> future_ = promise_.get_future().share();
+};
+
+class AsyncWork : public testing::TestWithParam<std::string> {};
+
+TEST_P(AsyncWork, AWaitEndsAtItsTimeoutAndMayBeRepeated) {
+  Signal timed_out;
+  spawn(
+      2,
+      [&](const World& world) {
+        at::Tensor tensor = filled(world.rank() + 1);
+        if (world.rank() == 1) {
+          timed_out.wait();
+          world.all_reduce(tensor);
+        } else {
+          const Work work = world.all_reduce_async(tensor);
+          require(
+              end_of(work, milliseconds(50)) == ErrorCode::kCollectiveFailed,
+              "a wait ends at its timeout");
+          require(!work.is_completed(), "the call goes on");
+          timed_out.set();
+          work.wait(kDeadline);
+        }
+        require(torch::equal(tensor, filled(3)), "the sum came later");
+      },
+      options_of(GetParam()));
+}
+
+TEST_P(AsyncWork, WhatIsQueuedIsDoneBeforeTheWorldEnds) {
+  spawn(
+      3,
+      [](const World& world) {
+        auto group = world.new_group({0, 1, 2});
+        std::vector<Work> works;
+        for (int i = 0; i < 50; ++i) {
+          works.push_back(group->all_reduce_async(filled(i, 5000)));
+        }
+        works.push_back(group->coalesce_async([](CoalescedCalls& calls) {
+          for (int i = 50; i < 60; ++i) calls.all_reduce(filled(i, 5000));
+        }));
+        group.reset();
+        int i = 0;
+        for (const Work& work : works) {
+          require(work.is_completed(), "done when the World is gone");
+          work.wait();
+          for (const auto& tensor : work.result()) {
+            require(torch::equal(tensor, filled(3 * i++, 5000)), "a sum");
+          }
+        }
+        require(i == 60, "all calls have a result");
+      },
+      options_of(GetParam()));
+}
+
+TEST_P(AsyncWork, ARankThatFailsEndsEveryQueuedWork) {
+  spawn(
+      2,
+      [](const World& world) {
+        const auto group = world.new_group({0, 1});
+        constexpr int kShared = 3;
+        if (world.rank() == 1) {
+          for (int i = 0; i < kShared; ++i) {
+            at::Tensor tensor = filled(1);
+            group->all_reduce(tensor);
+          }
+          group->fail("of rank 1");
+        } else {
+          std::vector<Work> works;
+          std::vector<std::future<bool>> futures;
+          for (int i = 0; i < 20; ++i) {
+            works.push_back(group->all_reduce_async(filled(1)));
+            const auto has_error = std::make_shared<std::promise<bool>>();
+            futures.push_back(has_error->get_future());
+            works.back().future()->addCallback(
+                [has_error](c10::ivalue::Future& future) {
+                  has_error->set_value(future.hasError());
+                });
+          }
+          works.push_back(group->coalesce_async([](CoalescedCalls& calls) {
+            calls.all_reduce(filled(1));
+            calls.all_reduce(filled(2));
+          }));
+          for (size_t i = kShared; i < works.size(); ++i) {
+            require(end_of(works[i]) == ErrorCode::kCollectiveFailed,
+                    "each Work ends with the failure");
+            require(works[i].is_completed(), "a failed Work is completed");
+            // Each wait rethrows.
+            require(end_of(works[i]) == ErrorCode::kCollectiveFailed, "again");
+          }
+          for (size_t i = kShared; i < futures.size(); ++i) {
+            require(
+                futures[i].wait_for(kDeadline) == std::future_status::ready &&
+                    futures[i].get(),
+                "a future has the error");
+          }
+          at::Tensor tensor = filled(1);
+          bool has_thrown = false;
+          try {
+            group->all_reduce(tensor);
+          } catch (const CommError&) {
+            has_thrown = true;
+          }
+          require(has_thrown, "a synchronous call fails as well");
+        }
+        world.barrier();
+      },
+      options_of(GetParam()));
+}
+
+TEST_P(AsyncWork, GroupsWhoseSizesDifferAreFound) {
+  spawn(
+      2,
+      [&](const World& world) {
+        // Messages of one size, made of other tensors.
+        const int64_t first = world.rank() == 0 ? 3 : 5;
+        const Work work = world.coalesce_async([&](CoalescedCalls& group) {
+          group.all_reduce(filled(1, first));
+          group.all_reduce(filled(1, 8 - first));
+        });
+        const auto code = end_of(work);
+        // Who finds it first closes its connections.
+        require(code == ErrorCode::kCallsDiffer ||
+                    code == ErrorCode::kCollectiveFailed,
+                "ranks that join other tensors are found");
+      },
+      options_of(GetParam()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, AsyncWork, testing::Values("shm", "gloo"),
+                         [](const auto& instance) { return instance.param; });
+
+TEST(AsyncMessage, AWaitEndsAtItsTimeoutAndMayBeRepeated) {
+  Signal timed_out;
+  spawn(
+      2,
+      [&](const World& world) {
+        if (world.rank() == 1) {
+          timed_out.wait();
+          world.send(filled(7), 0);
+          return;
+        }
+        const at::Tensor tensor = filled(0);
+        const Work work = world.irecv(tensor, 1);
+        require(!work.is_completed(), "nothing was sent");
+        require(end_of(work, milliseconds(50)) == ErrorCode::kCollectiveFailed,
+                "a wait ends at its timeout");
+        timed_out.set();
+        work.wait(kDeadline);
+        require(work.is_completed() && torch::equal(tensor, filled(7)),
+                "the message came later");
+      },
+      options_of("shm"));
+}
+
+TEST(Work, OfNothingIsDone) {
+  const Work work;
+  work.wait();
+  EXPECT_TRUE(work.is_completed());
+  EXPECT_TRUE(work.result().empty());
+  EXPECT_TRUE(work.future()->completed());
+}
+
+TEST(WorldOfOne, DoesItsCallsAtOnce) {
+  const World world;
+  const at::Tensor tensor = filled(4);
+  const Work sum = world.all_reduce_async(tensor);
+  EXPECT_TRUE(sum.is_completed());
+  EXPECT_TRUE(torch::equal(sum.future()->value().toTensorVector()[0], tensor));
+  const Work gathered = world.all_gather_async(tensor);
+  EXPECT_TRUE(torch::equal(gathered.result()[0], tensor));
+  EXPECT_FALSE(gathered.result()[0].is_same(tensor));
+}
+
+TEST(JoinedMessages, JoinSmallTensorsAndLeaveLargeOnesAlone) {
+  const auto of_kib = [](int64_t kib) {
+    return torch::zeros({kib << 10}, torch::kUInt8);
+  };
+  using Lists = std::vector<std::vector<size_t>>;
+  EXPECT_EQ(join_small({}, 32 << 10), Lists());
+  EXPECT_EQ(
+      join_small({of_kib(1), of_kib(32), of_kib(33), of_kib(0)}, 32 << 10),
+      (Lists{{0, 1, 3}, {2}}));
+  const Tensors many(130, of_kib(32));
+  const auto messages = join_small(many, 32 << 10);
+  ASSERT_EQ(messages.size(), 2U);
+  EXPECT_EQ(messages[0].size(), 128U);
+}
+
+TEST(JoinedMessages, FindTensorsThatMayShareMemory) {
+  const at::Tensor whole = torch::zeros({4, 6});
+  EXPECT_FALSE(may_overlap({whole[0], whole[1], torch::zeros({3})}));
+  EXPECT_TRUE(may_overlap({whole, whole[3]}));
+  EXPECT_TRUE(may_overlap({whole.select(1, 0), whole.select(1, 1)}));
+  EXPECT_FALSE(may_overlap({torch::zeros({0}), torch::zeros({0})}));
+}
+
+// The way that World's calls take to NCCL, over c10d's Gloo instead.
+TEST(C10dCommunicator, DoesTheCallsOfABackendOfC10d) {
+  spawn(
+      2,
+      [](const World& world) {
+        const int rank = world.rank();
+        C10dCommunicator communicator(
+            make_gloo_backend({.store = c10::make_intrusive<c10d::PrefixStore>(
+                                   "c10d", world.store()),
+                               .rank = rank,
+                               .size = 2,
+                               .timeout = world.timeout(),
+                               .master_addr = "127.0.0.1"}),
+            torch::kCPU, world.timeout());
+        const CallFactory calls(rank, 2, torch::kCPU);
+        const Tensors parts{filled(rank), filled(rank + 10)};
+        const at::Tensor sum = filled(rank + 1), reduced = filled(rank + 1),
+                         sent = filled(rank), part = filled(-1),
+                         part_sum = filled(-1);
+        const Tensors exchanged{filled(-1), filled(-1)};
+        communicator.run(calls.all_reduce(sum, ReduceOp::SUM));
+        communicator.run(calls.reduce(reduced, 1, ReduceOp::SUM));
+        communicator.run(calls.broadcast(sent, 1));
+        communicator.run(calls.scatter(part, parts, 1));
+        communicator.run(calls.reduce_scatter(part_sum, parts, ReduceOp::SUM));
+        communicator.run(calls.barrier());
+        require(torch::equal(sum, filled(3)), "all_reduce");
+        require(rank == 0 || torch::equal(reduced, filled(3)), "reduce");
+        require(torch::equal(sent, filled(1)), "broadcast");
+        require(torch::equal(part, filled(rank == 0 ? 1 : 11)), "scatter");
+        require(torch::equal(part_sum, filled(rank == 0 ? 1 : 21)),
+                "reduce_scatter");
+        const CollectiveCall all_gather = calls.all_gather(filled(rank));
+        const CollectiveCall gather = calls.gather(filled(rank), 0);
+        std::vector<Communicator::WorkPtr> works{communicator.begin(all_gather),
+                                                 communicator.begin(gather)};
+        CoalescedCalls group(calls);
+        for (int i = 0; i < 5; ++i) group.all_reduce(sum);
+        for (const auto& tensor : parts) group.all_reduce(tensor);
+        for (const auto& work : works) work->wait();
+        // Gloo, unlike NCCL, does what is begun in any order.
+        communicator.run(std::move(group).join());
+        require(torch::equal(all_gather.outputs[1], filled(1)), "all_gather");
+        require(rank == 1 || torch::equal(gather.outputs[1], filled(1)),
+                "gather");
+        require(torch::equal(sum, filled(3 * 32)) &&
+                    torch::equal(parts[1], filled(21)),
+                "a group");
+        const auto message = rank == 0 ? communicator.send(filled(5), 1, 0)
+                                       : communicator.recv_any(part, 0);
+        message->wait();
+        require(rank == 0 || torch::equal(part, filled(5)), "a message");
+        try {
+          communicator.run(
+              calls.all_reduce(torch::zeros({1}).to(torch::kMeta), {}));
+          require(false, "a tensor elsewhere is refused");
+        } catch (const InvalidArgument&) {
+        }
+      },
+      options_of("shm"));
+}
+
+}  // namespace
+}  // namespace lockstep::async_test
