@@ -29,8 +29,17 @@ constexpr const char* kPeer = "c10d gloo";
 /// A way to do the collective.
 struct Way {
   std::string name;
-  Backend backend;
+  World world;
   bool is_resident = false;
+  Backend peer{};  ///< if set, what is timed instead of the world
+
+  void run(const CollectiveCase& of, CollectiveBuffers& buffers) const {
+    if (peer) {
+      of.run(*peer, buffers);
+    } else {
+      of.run(world, buffers);
+    }
+  }
 };
 
 World make_world(const std::string& backend) {
@@ -78,26 +87,28 @@ class Ways {
       memory_ = control_.shared_memory(static_cast<size_t>(most) +
                                        static_cast<size_t>(control_.size()) *
                                            kMaxElementBytes);
-      all_.push_back({kResident, control_.backend(), true});
+      all_.push_back(
+          {.name = kResident, .world = control_, .is_resident = true});
     }
     // Its own world: where nothing is shared, nobody asks where tensors lie.
-    all_.push_back({"shm", make_world("shm").backend()});
+    all_.push_back({.name = "shm", .world = make_world("shm")});
   }
 
   void add_gloo() {
     const World gloo = make_world("gloo");
     if (all_.empty()) control_ = gloo;
     if (gloo.size() > 1) {
-      all_.push_back(
-          {kPeer,
-           make_gloo_backend({.store = c10::make_intrusive<c10d::PrefixStore>(
-                                  "c10d", gloo.store()),
-                              .rank = gloo.rank(),
-                              .size = gloo.size(),
-                              .timeout = gloo.timeout(),
-                              .master_addr = master_of(gloo)})});
+      all_.push_back({.name = kPeer,
+                      .world = gloo,
+                      .peer = make_gloo_backend(
+                          {.store = c10::make_intrusive<c10d::PrefixStore>(
+                               "c10d", gloo.store()),
+                           .rank = gloo.rank(),
+                           .size = gloo.size(),
+                           .timeout = gloo.timeout(),
+                           .master_addr = master_of(gloo)})});
     }
-    all_.push_back({"gloo", gloo.backend()});
+    all_.push_back({.name = "gloo", .world = gloo});
   }
 
   static std::string master_of(const World& world) {
@@ -139,7 +150,7 @@ class SizeBench {
       // Zeros stay what they are in any number of sums.
       buffers.input.zero_();
       buffers.output.zero_();
-      const double seconds = time([&] { case_.run(*way.backend, buffers); });
+      const double seconds = time([&] { way.run(case_, buffers); });
       if (is_timed) times_[i].push_back(seconds);
     }
     // Once before, so that they find in the caches what the others find there.
@@ -184,7 +195,7 @@ class SizeBench {
     case_.fill(buffers);
     // A resident buffer is read and written by others.
     ways_.control().barrier();
-    case_.run(*way.backend, buffers);
+    way.run(case_, buffers);
     wrong += case_.count_wrong(buffers);
     ways_.control().barrier();
   }

@@ -135,6 +135,16 @@ void CollectiveCase::run(c10d::Backend& backend,
   }
 }
 
+void CollectiveCase::run(const World& world, CollectiveBuffers& buffers) const {
+  if (collective_ == Collective::kAllReduce) {
+    world.all_reduce(buffers.output);
+  } else if (collective_ == Collective::kBroadcast) {
+    world.broadcast(buffers.output, 0);
+  } else {
+    run(*world.backend(), buffers);
+  }
+}
+
 at::Tensor CollectiveCase::expected() const {
   const int64_t part = count_ / ranks_;
   const at::Tensor own = pattern_.narrow(0, rank_ * part, part);

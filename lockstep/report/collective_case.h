@@ -7,6 +7,8 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/torch.h>
 
+#include "lockstep/comm/world.h"
+
 namespace lockstep::report {
 
 /// What `lockstep bench` can time.
@@ -48,6 +50,9 @@ class CollectiveCase {
   CollectiveBuffers buffers_in(const at::Tensor& memory) const;
   void fill(CollectiveBuffers& buffers) const;
   void run(c10d::Backend& backend, CollectiveBuffers& buffers) const;
+  /// As a user of Lockstep calls it; by c10d's interface what World returns in
+  /// new tensors.
+  void run(const World& world, CollectiveBuffers& buffers) const;
   /// Elements that are not what fill() and run() make of them.
   int64_t count_wrong(const CollectiveBuffers& buffers) const;
   /// Copies as many bytes as the message has over the larger buffer.
