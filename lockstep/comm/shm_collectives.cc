@@ -42,7 +42,7 @@ std::shared_ptr<const shm::Segment> meet(
                  "shared memory",
          .expected = fmt::format("{} bytes", sizeof(address)),
          .got = fmt::format("{} bytes", message.size()),
-         .fix = "run the same build of Lockstep on every rank"});
+         .fix = shm::kUseOneBuild});
   }
   std::memcpy(&address, message.data(), sizeof(address));
   return shm::Segment::open(address);

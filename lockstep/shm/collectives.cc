@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include <fmt/format.h>
-
 #include "lockstep/base/error.h"
+#include "lockstep/shm/part_of.h"
 
 namespace lockstep::shm {
 namespace {
@@ -40,16 +39,6 @@ void for_each_round(size_t bytes, size_t step, const Round& round) {
     round(offset);
     offset += step;
   } while (offset < bytes);
-}
-
-/// Part `index` of `count` of `data`: whole cache lines, but for the last.
-template <typename Span>
-Span part_of(Span data, size_t index, size_t count) {
-  const size_t lines = (data.size() + 63) / 64;
-  const auto cut = [&](size_t k) {
-    return std::min(data.size(), lines * k / count * 64);
-  };
-  return data.subspan(cut(index), cut(index + 1) - cut(index));
 }
 
 /// A slot cut in one piece for each rank, each a multiple of 64 bytes.
@@ -267,14 +256,7 @@ void all_to_all(Group& group, std::span<const Bytes> outputs,
                 sizeof(bytes));
     const size_t expected = outputs[static_cast<size_t>(other)].size();
     if (bytes == expected) continue;
-    const CommError error(
-        {.code = ErrorCode::kCallsDiffer,
-         .what = fmt::format("all_to_all: rank {} sends rank {} another size "
-                             "than that expects",
-                             other, group.rank()),
-         .expected = fmt::format("{} bytes", expected),
-         .got = fmt::format("{} bytes", bytes),
-         .fix = "make the split sizes of the two agree"});
+    const CommError error(sizes_differ(other, group.rank(), expected, bytes));
     group.fail(error.what());
     throw error;
   }

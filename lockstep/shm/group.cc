@@ -120,7 +120,7 @@ Group::Group(std::shared_ptr<const Segment> segment, int rank, int ranks,
          .expected = fmt::format("one of {} ranks", ranks),
          .got = fmt::format("{} bytes, {} ranks", segment_->bytes().size(),
                             header->ranks),
-         .fix = "run the same build of Lockstep on every rank"});
+         .fix = kUseOneBuild});
   }
   join();
 }
@@ -206,15 +206,7 @@ void Group::begin(const Call& call, std::chrono::milliseconds timeout) {
                                          rank_, call.describe()),
                      .fix = "look at the first error; make a new World"});
   }
-  // Its slot is read: there must be one.
-  if (call.root < -1 || call.root >= ranks_) {
-    throw InvalidArgument(
-        "comm", {.code = ErrorCode::kBadRank,
-                 .what = fmt::format("rank {} calls {} with an invalid root",
-                                     rank_, call.describe()),
-                 .expected = fmt::format("a rank from 0 to {}", ranks_ - 1),
-                 .got = std::to_string(call.root)});
-  }
+  check_root(call, rank_, ranks_);
   ++sequence_;
   call_ = call;
   is_checked_ = false;

@@ -1,59 +1,16 @@
 #include "lockstep/shm/collectives.h"
 
 #include <cstring>
-#include <numeric>
 #include <random>
 #include <tuple>
 
 #include <gtest/gtest.h>
 
+#include "tests/shm/numbers.h"
 #include "tests/shm/ranks.h"
 
 namespace lockstep::shm {
 namespace {
-
-using Numbers = std::vector<uint32_t>;
-
-std::span<std::byte> bytes_of(Numbers& numbers) {
-  return std::as_writable_bytes(std::span(numbers));
-}
-std::span<const std::byte> bytes_of(const Numbers& numbers) {
-  return std::as_bytes(std::span(numbers));
-}
-
-/// Not commutative and not associative, so that its order shows: a hash.
-Reduction chained() {
-  return {.element_bytes = sizeof(uint32_t),
-          .combine = [](std::span<const std::byte* const> inputs,
-                        std::byte* output, size_t elements) {
-            for (size_t i = 0; i < elements; ++i) {
-              uint32_t sum = 0;
-              for (const std::byte* input : inputs) {
-                uint32_t value = 0;
-                std::memcpy(&value, input + i * sizeof(value), sizeof(value));
-                sum = sum * 31 + value;
-              }
-              std::memcpy(output + i * sizeof(sum), &sum, sizeof(sum));
-            }
-          }};
-}
-
-/// What `rank` brings: `salt` tells one collective from the next.
-Numbers numbers_of(int rank, size_t count, uint32_t salt = 0) {
-  Numbers numbers(count);
-  std::iota(numbers.begin(), numbers.end(),
-            static_cast<uint32_t>(rank) * 1'000'003 + salt * 77);
-  return numbers;
-}
-
-Numbers reduced(int ranks, size_t count, uint32_t salt = 0) {
-  Numbers result(count, 0);
-  for (int rank = 0; rank < ranks; ++rank) {
-    const Numbers its = numbers_of(rank, count, salt);
-    for (size_t i = 0; i < count; ++i) result[i] = result[i] * 31 + its[i];
-  }
-  return result;
-}
 
 void start(Group& group, Operation operation, size_t elements, int root = -1) {
   group.begin({.operation = operation,
