@@ -6,7 +6,6 @@
 #include <bit>
 #include <cstring>
 #include <new>
-#include <sched.h>
 #include <string_view>
 #include <unistd.h>
 
@@ -26,15 +25,10 @@ namespace {
 constexpr uint64_t kGroupMagic = 0x324d48534b434f4c;  // "LOCKSHM2"
 // Between two looks at whether the others live.
 constexpr int kSleepMs = 20;
-// How a rank waits at first: it looks at a word kSpins times (some 2 us), lets
-// another thread have its core, and looks again, kYields times (some 50 us:
-// longer than a wake-up, shorter than it hurts). The scheduler may put two
-// ranks on one core although there is one for each: without the yield, each
-// would then look in vain until it sleeps. Where ranks must share cores, a rank
-// does not look in a loop, and yields less often.
-constexpr int kSpins = 100;
-constexpr int kYields = 20;
-constexpr int kYieldsOfSharedCore = 4;
+// About 50 us of a core: longer than a wake-up, shorter than it hurts. There is
+// no sched_yield() in the loop: beside a program that computes, a rank that
+// yields gets its core back milliseconds later, and one that sleeps at once.
+constexpr int kSpins = 2000;
 
 }  // namespace
 
@@ -165,9 +159,7 @@ void Group::join() {
   begin({.operation = Operation::kBarrier}, timeout_);
   sync();
   for (int other = 0; other < ranks_; ++other) watch(other);
-  const bool can_spin = has_a_core_for_each();
-  spins_ = can_spin ? kSpins : 1;
-  yields_ = can_spin ? kYields : kYieldsOfSharedCore;
+  spins_ = has_a_core_for_each() ? kSpins : 0;
 }
 
 bool Group::has_a_core_for_each() const {
@@ -275,12 +267,9 @@ void Group::sync_teams() {
 }
 
 void Group::wait_for(EventCount& events, int other) {
-  for (int yield = 0; yield < yields_; ++yield) {
-    for (int spin = 0; spin < spins_; ++spin) {
-      if (events.has_reached(phase_)) return;
-      relax();
-    }
-    ::sched_yield();
+  for (int spin = 0; spin < spins_; ++spin) {
+    if (events.has_reached(phase_)) return;
+    relax();
   }
   while (!events.has_reached(phase_)) {
     const uint32_t seen = events.count();

@@ -131,7 +131,6 @@ class Group {
   std::chrono::milliseconds timeout_;
   Clock::time_point deadline_;
   int spins_ = 0;
-  int yields_ = 0;
   uint32_t phase_ = 0;
   uint64_t round_ = 0;
   uint64_t sequence_ = 0;  // of the collective
