@@ -43,6 +43,27 @@ std::array<char, 12> short_text(std::string_view text) {
   return result;
 }
 
+void check_root(const Call& call, int rank, int ranks) {
+  if (call.root >= -1 && call.root < ranks) return;
+  throw InvalidArgument(
+      "comm", {.code = ErrorCode::kBadRank,
+               .what = fmt::format("rank {} calls {} with an invalid root",
+                                   rank, call.describe()),
+               .expected = fmt::format("a rank from 0 to {}", ranks - 1),
+               .got = std::to_string(call.root)});
+}
+
+Problem sizes_differ(int sender, int receiver, size_t expected_bytes,
+                     size_t sent_bytes) {
+  return {.code = ErrorCode::kCallsDiffer,
+          .what = fmt::format("all_to_all: rank {} sends rank {} another size "
+                              "than that expects",
+                              sender, receiver),
+          .expected = fmt::format("{} bytes", expected_bytes),
+          .got = fmt::format("{} bytes", sent_bytes),
+          .fix = "make the split sizes of the two agree"};
+}
+
 std::string Call::describe() const {
   std::string result(name_of(operation));
   if (!text_of(reduction).empty()) {

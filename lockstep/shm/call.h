@@ -6,6 +6,8 @@
 #include <string_view>
 #include <type_traits>
 
+#include "lockstep/base/error.h"
+
 namespace lockstep::shm {
 
 enum class Operation : uint32_t {
@@ -37,6 +39,19 @@ struct Call {
   std::string describe() const;
 };
 static_assert(std::is_trivially_copyable_v<Call>);
+
+/// Throws InvalidArgument if the root that `rank` names is none of the ranks:
+/// what it has would be read.
+void check_root(const Call& call, int rank, int ranks);
+
+/// An all_to_all in which a rank sends another number of bytes than the
+/// receiver expects.
+Problem sizes_differ(int sender, int receiver, size_t expected_bytes,
+                     size_t sent_bytes);
+
+/// What to do where ranks do not understand each other.
+inline constexpr const char* kUseOneBuild =
+    "run the same build of Lockstep on every rank";
 
 /// `text`, cut to what fits.
 std::array<char, 12> short_text(std::string_view text);

@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include <fmt/format.h>
-
 #include "lockstep/base/error.h"
+#include "lockstep/shm/part_of.h"
 
 namespace lockstep::shm {
 namespace {
@@ -13,9 +12,12 @@ namespace {
 using Bytes = std::span<std::byte>;
 using ConstBytes = std::span<const std::byte>;
 
-// What one rank combines at a time when it has the ranks' memory before it:
-// it is still in the first-level cache when it is written to the others.
-constexpr size_t kBlockBytes = 16 * 1024;
+// What one rank combines at a time where it has the ranks' memory before it: it
+// is still in the first-level cache when it goes to a slot, or to the others.
+constexpr size_t kBlockBytes = 8 * 1024;
+// What one rank combines in a round at most. Two ranks then use a quarter of
+// their slots, which stays in the second-level cache with their data.
+constexpr size_t kMostPieceBytes = 32 * 1024;
 
 void copy(std::byte* to, ConstBytes from) {
   if (!from.empty()) std::memcpy(to, from.data(), from.size());
@@ -39,20 +41,6 @@ void for_each_round(size_t bytes, size_t step, const Round& round) {
   } while (offset < bytes);
 }
 
-/// Part `index` of `count` of `bytes`: whole cache lines, but for the last.
-struct Slice {
-  size_t begin, end;
-};
-Slice slice_of(size_t bytes, int index, int count) {
-  const size_t lines = (bytes + 63) / 64;
-  const auto cut = [&](int k) {
-    const size_t at =
-        lines * static_cast<size_t>(k) / static_cast<size_t>(count);
-    return std::min(bytes, at * 64);
-  };
-  return {cut(index), cut(index + 1)};
-}
-
 /// A slot cut in one piece for each rank, each a multiple of 64 bytes.
 size_t piece_bytes(const Group& group) {
   return kSlotBytes / static_cast<size_t>(group.ranks()) / 64 * 64;
@@ -74,43 +62,86 @@ void combine(const Reduction& reduction,
   }
 }
 
-/// A round of a reduction of `data`, whose result goes to `output`.
-void reduce_round(Group& group, ConstBytes data, Bytes output,
-                  const Reduction& reduction) {
+/// One round, in which each rank that wants the result reduces all of it.
+void reduce_in_one_shot(Group& group, Bytes data, bool is_wanted,
+                        const Reduction& reduction) {
   copy(group.own_slot().data(), data);
   group.sync();
-  if (data.size() <= kOneShotBytes) {
-    if (!output.empty()) {
-      combine(reduction, addresses(group, 0), output.data(), data.size());
-    }
-    group.next_round();
-    return;
-  }
-  const Slice own = slice_of(data.size(), group.rank(), group.ranks());
-  combine(reduction, addresses(group, own.begin),
-          group.own_slot().data() + own.begin, own.end - own.begin);
-  group.sync();
-  if (!output.empty()) {
-    for (int rank = 0; rank < group.ranks(); ++rank) {
-      const Slice its = slice_of(data.size(), rank, group.ranks());
-      copy(output.data() + its.begin,
-           group.slot(rank).subspan(its.begin, its.end - its.begin));
-    }
+  if (is_wanted) {
+    auto inputs = addresses(group, 0);
+    inputs[static_cast<size_t>(group.rank())] = data.data();
+    combine(reduction, inputs, data.data(), data.size());
   }
   group.next_round();
 }
 
+/// Segment by segment, of which each rank reduces one piece. A segment takes
+/// two rounds, the second of which is the next one's first, so that a round has
+/// one sync() all the same:
+///
+///   round k:  copy in the others' pieces of segment k
+///             sync()
+///             copy out the others' sums of segment k - 1
+///             reduce the own piece of segment k, and put the sum in the slot
+///
+/// Piece r lies at place r of a slot. Nobody reads a rank's own piece in its
+/// slot, so the sum goes there: after the sync() of round k, which ends the
+/// reading of the sum before. It is read until the sync() of round k + 2,
+/// before which the rank writes the other places of that slot alone.
+void reduce_by_pieces(Group& group, Bytes data, bool is_wanted,
+                      const Reduction& reduction) {
+  const int rank = group.rank(), ranks = group.ranks();
+  const size_t place = std::min(piece_bytes(group), kMostPieceBytes);
+  const size_t segment_bytes = place * static_cast<size_t>(ranks);
+  const auto segments = (data.size() + segment_bytes - 1) / segment_bytes;
+  const auto piece_of = [&](size_t segment, int index) {
+    return part_of(part_of(data, segment, segments), static_cast<size_t>(index),
+                   static_cast<size_t>(ranks));
+  };
+  for (size_t k = 0;; ++k) {
+    const Bytes slot = group.own_slot();
+    for (int r = 0; r < ranks && k < segments; ++r) {
+      if (r == rank) continue;
+      copy(slot.data() + static_cast<size_t>(r) * place, piece_of(k, r));
+    }
+    group.sync();
+    for (int r = 0; r < ranks && k > 0 && is_wanted; ++r) {
+      if (r == rank) continue;
+      const Bytes piece = piece_of(k - 1, r);
+      copy(piece.data(), group.previous_slot(r).subspan(
+                             static_cast<size_t>(r) * place, piece.size()));
+    }
+    // The slot of this round was not used: the next collective may, while
+    // others still read the one before.
+    if (k == segments) return;
+    const Bytes own = piece_of(k, rank);
+    for (size_t at = 0; at < own.size(); at += kBlockBytes) {
+      const Bytes block = part(own, at, kBlockBytes);
+      const size_t offset = static_cast<size_t>(rank) * place + at;
+      auto inputs = addresses(group, offset);
+      inputs[static_cast<size_t>(rank)] = block.data();
+      std::byte* const sum = slot.data() + offset;
+      combine(reduction, inputs, is_wanted ? block.data() : sum, block.size());
+      if (is_wanted) copy(sum, block);
+    }
+    group.next_round();
+  }
+}
+
 void reduce_into(Group& group, Bytes data, bool is_wanted,
                  const Reduction& reduction) {
-  const size_t step =
-      kSlotBytes / reduction.element_bytes * reduction.element_bytes;
-  for_each_round(data.size(), step, [&](size_t offset) {
-    const Bytes now = part(data, offset, step);
-    reduce_round(group, now, is_wanted ? now : Bytes(), reduction);
-  });
+  if (data.size() <= one_shot_bytes(group.ranks())) {
+    reduce_in_one_shot(group, data, is_wanted, reduction);
+  } else {
+    reduce_by_pieces(group, data, is_wanted, reduction);
+  }
 }
 
 }  // namespace
+
+size_t one_shot_bytes(int ranks) {
+  return kOneShotBytes / static_cast<size_t>(ranks);
+}
 
 void all_reduce(Group& group, Bytes data, const Reduction& reduction) {
   reduce_into(group, data, true, reduction);
@@ -124,10 +155,12 @@ void all_reduce_shared(Group& group, std::span<const Bytes> of_ranks,
                        const Reduction& reduction) {
   const auto own_rank = static_cast<size_t>(group.rank());
   const Bytes own = of_ranks[own_rank];
-  const Slice slice = slice_of(own.size(), group.rank(), group.ranks());
+  const Bytes slice = part_of(own, own_rank, of_ranks.size());
+  const auto begin = static_cast<size_t>(slice.data() - own.data());
   std::vector<const std::byte*> inputs(of_ranks.size());
-  for (size_t at = slice.begin; at < slice.end; at += kBlockBytes) {
-    const size_t bytes = std::min(kBlockBytes, slice.end - at);
+  for (size_t done = 0; done < slice.size(); done += kBlockBytes) {
+    const size_t bytes = std::min(kBlockBytes, slice.size() - done);
+    const size_t at = begin + done;
     for (size_t r = 0; r < inputs.size(); ++r) {
       inputs[r] = of_ranks[r].data() + at;
     }
@@ -208,12 +241,14 @@ void all_to_all(Group& group, std::span<const Bytes> outputs,
     std::memcpy(group.own_slot().data() + r * sizeof(bytes), &bytes,
                 sizeof(bytes));
   }
-  uint64_t most = 0;
-  for (const auto& input : inputs) most = std::max(most, input.size());
-  group.announce(most);
+  uint64_t most_of_own = 0;
+  for (const auto& input : inputs) {
+    most_of_own = std::max(most_of_own, input.size());
+  }
+  group.announce(most_of_own);
   group.sync();
+  const uint64_t most = group.announced().largest;
   for (int other = 0; other < group.ranks(); ++other) {
-    most = std::max(most, group.announced_by(other));
     uint64_t bytes = 0;
     std::memcpy(&bytes,
                 group.slot(other).data() +
@@ -221,14 +256,7 @@ void all_to_all(Group& group, std::span<const Bytes> outputs,
                 sizeof(bytes));
     const size_t expected = outputs[static_cast<size_t>(other)].size();
     if (bytes == expected) continue;
-    const CommError error(
-        {.code = ErrorCode::kCallsDiffer,
-         .what = fmt::format("all_to_all: rank {} sends rank {} another size "
-                             "than that expects",
-                             other, group.rank()),
-         .expected = fmt::format("{} bytes", expected),
-         .got = fmt::format("{} bytes", bytes),
-         .fix = "make the split sizes of the two agree"});
+    const CommError error(sizes_differ(other, group.rank(), expected, bytes));
     group.fail(error.what());
     throw error;
   }

@@ -13,7 +13,7 @@ namespace lockstep::shm {
 /// every rank r, for i < `elements`. `output` may be one of the inputs. It must
 /// do each element alike, wherever it lies: ranks reduce different parts.
 struct Reduction {
-  size_t element_bytes = 1;
+  size_t element_bytes = 1;  ///< a power of two up to 64
   std::function<void(std::span<const std::byte* const> inputs,
                      std::byte* output, size_t elements)>
       combine;
@@ -22,11 +22,13 @@ struct Reduction {
 // Each is called by all ranks after Group::begin(), with data of equal size
 // where nothing else is said; docs/collectives.md has their costs.
 
-/// In place, on every rank. Up to kOneShotBytes each rank reduces all of it;
+/// In place, on every rank. Up to one_shot_bytes() each rank reduces all of it;
 /// above, each rank a part.
 void all_reduce(Group& group, std::span<std::byte> data,
                 const Reduction& reduction);
-inline constexpr size_t kOneShotBytes = 32 * 1024;
+/// Such a rank reads kOneShotBytes, from so many slots as there are ranks.
+size_t one_shot_bytes(int ranks);
+inline constexpr size_t kOneShotBytes = 64 * 1024;
 
 /// In place, where every rank can reach `of_ranks` of all ranks (SharedMemory):
 /// each rank reduces a part and writes it to all. Nothing is copied. Called

@@ -22,15 +22,24 @@
 namespace lockstep::shm {
 namespace {
 
-constexpr uint64_t kGroupMagic = 0x314d48534b434f4c;  // "LOCKSHM1"
+constexpr uint64_t kGroupMagic = 0x324d48534b434f4c;  // "LOCKSHM2"
 // Between two looks at whether the others live.
 constexpr int kSleepMs = 20;
-// About 100 us of a core: longer than a wake-up, shorter than it hurts.
+// About 50 us of a core: longer than a wake-up, shorter than it hurts. There is
+// no sched_yield() in the loop: beside a program that computes, a rank that
+// yields gets its core back milliseconds later, and one that sleeps at once.
 constexpr int kSpins = 2000;
 
-enum class State : uint32_t { kAbsent, kJoining, kHere, kLeft, kFailed };
-
 }  // namespace
+
+enum class Group::State : uint32_t {
+  kAbsent,
+  kJoining,
+  kHere,
+  kLeft,
+  kFailed,
+  kGaveUp,  ///< as a rank that is kFailed did
+};
 
 struct Group::Header {
   uint64_t magic;
@@ -40,17 +49,24 @@ struct Group::Header {
 /// What a rank tells the others. What is written together is in a cache line
 /// of its own; the words that are waited for are in the first.
 struct Group::Line {
-  alignas(64) std::atomic<uint32_t> phase;  ///< sync()s that the rank came to
-  std::atomic<uint32_t> sleepers;           ///< on `phase`
+  alignas(64) EventCount arrivals;  ///< sync()s that the rank came to
   std::atomic<State> state;
+  // Of the leader of a team: sync()s that all of the team came to, and that
+  // all ranks came to.
+  alignas(64) EventCount team_arrivals;
+  alignas(64) EventCount releases;
 
   struct Announcement {
     uint64_t sequence;
     uint64_t value;
     Call call;
+    // Of a leader: what its team announced, and what all ranks did.
+    Announced by_team;
+    Announced by_all;
   };
-  // Written before a sync(), read after it. By the collective's parity: a rank
-  // may be one ahead of another that still reads.
+  // Written before a rank counts, read by those that waited for the count. By
+  // the collective's parity: a rank may be one ahead of another that still
+  // reads.
   alignas(64) std::array<Announcement, 2> announcements;
 
   // Written before state is kHere, or kFailed.
@@ -98,7 +114,7 @@ Group::Group(std::shared_ptr<const Segment> segment, int rank, int ranks,
          .expected = fmt::format("one of {} ranks", ranks),
          .got = fmt::format("{} bytes, {} ranks", segment_->bytes().size(),
                             header->ranks),
-         .fix = "run the same build of Lockstep on every rank"});
+         .fix = kUseOneBuild});
   }
   join();
 }
@@ -106,7 +122,7 @@ Group::Group(std::shared_ptr<const Segment> segment, int rank, int ranks,
 Group::~Group() {
   State here = State::kHere;
   line(rank_).state.compare_exchange_strong(here, State::kLeft);
-  futex_wake(line(rank_).phase);
+  line(rank_).arrivals.wake();
 }
 
 Group::Line& Group::line(int rank) const {
@@ -114,10 +130,10 @@ Group::Line& Group::line(int rank) const {
   return reinterpret_cast<Line*>(lines)[rank];
 }
 
-std::span<std::byte> Group::slot(int rank) const {
+std::span<std::byte> Group::slot(int rank, uint64_t round) const {
   const size_t lines =
       round_up<size_t>(64 + static_cast<size_t>(ranks_) * sizeof(Line), 64);
-  const auto index = static_cast<size_t>(rank) * 2 + round_ % 2;
+  const auto index = static_cast<size_t>(rank) * 2 + round % 2;
   return segment_->bytes().subspan(lines + index * kSlotBytes, kSlotBytes);
 }
 
@@ -182,75 +198,103 @@ void Group::begin(const Call& call, std::chrono::milliseconds timeout) {
                                          rank_, call.describe()),
                      .fix = "look at the first error; make a new World"});
   }
-  // Its slot is read: there must be one.
-  if (call.root < -1 || call.root >= ranks_) {
-    throw InvalidArgument(
-        "comm", {.code = ErrorCode::kBadRank,
-                 .what = fmt::format("rank {} calls {} with an invalid root",
-                                     rank_, call.describe()),
-                 .expected = fmt::format("a rank from 0 to {}", ranks_ - 1),
-                 .got = std::to_string(call.root)});
-  }
+  check_root(call, rank_, ranks_);
   ++sequence_;
   call_ = call;
   is_checked_ = false;
   deadline_ = Clock::now() + timeout;
-  line(rank_).announcements[sequence_ % 2] = {sequence_, 0, call};
+  line(rank_).announcements[sequence_ % 2] = {sequence_, 0, call, {}, {}};
 }
 
 void Group::announce(uint64_t value) {
   line(rank_).announcements[sequence_ % 2].value = value;
 }
 
-uint64_t Group::announced_by(int rank) const {
-  return line(rank).announcements[sequence_ % 2].value;
-}
-
-bool Group::has_arrived(int rank, uint32_t phase) const {
-  const uint32_t seen = line(rank).phase.load(std::memory_order_acquire);
-  return static_cast<int32_t>(seen - phase) >= 0;
-}
-
 void Group::sync() {
-  const uint32_t phase = ++phase_;
-  Line& own = line(rank_);
-  // Ordered with `sleepers` as futex_wait's sleeper is: it counts itself, then
-  // looks at the phase.
-  own.phase.store(phase, std::memory_order_seq_cst);
-  if (own.sleepers.load(std::memory_order_seq_cst) > 0) futex_wake(own.phase);
-  for (int other = 0; other < ranks_; ++other) {
-    if (!has_arrived(other, phase)) wait_for(other, phase);
+  ++phase_;
+  line(rank_).arrivals.advance();
+  if (ranks_ <= kFlatSyncRanks) {
+    sync_flat();
+  } else {
+    sync_teams();
   }
-  if (!is_checked_) check_calls();
+  is_checked_ = true;
 }
 
-void Group::wait_for(int rank, uint32_t phase) {
+void Group::sync_flat() {
+  for (int other = 0; other < ranks_; ++other) {
+    wait_for(line(other).arrivals, other);
+  }
+  if (is_checked_) return;
+  announced_ = {};
+  for (int other = 0; other < ranks_; ++other) check_call(other, announced_);
+}
+
+void Group::sync_teams() {
+  const int leader = leader_of(rank_);
+  const auto announcement_of = [&](int rank) -> Line::Announcement& {
+    return line(rank).announcements[sequence_ % 2];
+  };
+  if (rank_ != leader) {
+    wait_for(line(leader).releases, leader);
+    if (!is_checked_) announced_ = announcement_of(leader).by_all;
+    return;
+  }
+  const int end = std::min(leader + kFlatSyncRanks, ranks_);
+  for (int member = leader; member < end; ++member) {
+    wait_for(line(member).arrivals, member);
+  }
+  if (!is_checked_) {
+    Announced sum;
+    for (int member = leader; member < end; ++member) check_call(member, sum);
+    announcement_of(leader).by_team = sum;
+  }
+  line(leader).team_arrivals.advance();
+  for (int other = 0; other < ranks_; other += kFlatSyncRanks) {
+    wait_for(line(other).team_arrivals, other);
+  }
+  if (!is_checked_) {
+    announced_ = {};
+    for (int other = 0; other < ranks_; other += kFlatSyncRanks) {
+      check_call(other, announced_);
+      const Announced& team = announcement_of(other).by_team;
+      announced_.is_same = announced_.is_same && team.is_same;
+      announced_.largest = std::max(announced_.largest, team.largest);
+    }
+    announcement_of(leader).by_all = announced_;
+  }
+  line(leader).releases.advance();
+}
+
+void Group::wait_for(EventCount& events, int other) {
   for (int spin = 0; spin < spins_; ++spin) {
-    if (has_arrived(rank, phase)) return;
+    if (events.has_reached(phase_)) return;
     relax();
   }
-  Line& its = line(rank);
-  while (!has_arrived(rank, phase)) {
-    its.sleepers.fetch_add(1, std::memory_order_seq_cst);
-    const uint32_t seen = its.phase.load(std::memory_order_seq_cst);
-    if (static_cast<int32_t>(seen - phase) < 0) {
-      futex_wait(its.phase, seen, kSleepMs);
-    }
-    its.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  while (!events.has_reached(phase_)) {
+    const uint32_t seen = events.count();
+    if (!events.has_reached(phase_)) events.wait(seen, kSleepMs);
     // In this order: what came before its rank's end still counts.
-    if (has_arrived(rank, phase)) return;
-    check_alive(rank);
-    if (Clock::now() > deadline_) {
-      const auto& peer = peers_[static_cast<size_t>(rank)];
-      give_up(fmt::format("{} did not come to {} in time: timed out",
-                          name(rank), here()),
-              its.state.load() < State::kHere ? "it never joined"
-              : peer.pid() == 0               ? "its thread is elsewhere"
-                                              : "it " + peer.state(),
-              "look at what that rank does; if it only needs longer, raise the "
-              "timeout");
-    }
+    if (events.has_reached(phase_)) return;
+    check_alive(other);
+    if (Clock::now() > deadline_) time_out(other);
   }
+}
+
+void Group::time_out(int waited_for) {
+  // A leader may itself wait for a rank: that one is to blame.
+  int late = waited_for;
+  for (int other = ranks_ - 1; other >= 0; --other) {
+    if (!line(other).arrivals.has_reached(phase_)) late = other;
+  }
+  const auto& peer = peers_[static_cast<size_t>(late)];
+  give_up(fmt::format("{} did not come to {} in time: timed out", name(late),
+                      here()),
+          line(late).state.load() < State::kHere ? "it never joined"
+          : peer.pid() == 0                      ? "its thread is elsewhere"
+                                                 : "it " + peer.state(),
+          "look at what that rank does; if it only needs longer, raise the "
+          "timeout");
 }
 
 void Group::check_alive(int waited_for) {
@@ -265,9 +309,14 @@ void Group::check_alive(int waited_for) {
   }
   for (int other = 0; other < ranks_; ++other) {
     if (other == rank_ || line(other).state != State::kFailed) continue;
-    give_up(fmt::format("{} failed while rank {} was in {}", name(other), rank_,
-                        here()),
-            std::string(text_of(line(other).failure)), {});
+    // The others are told of that rank by itself.
+    const CommError error(
+        {.code = ErrorCode::kCollectiveFailed,
+         .what = fmt::format("{} failed while rank {} was in {}", name(other),
+                             rank_, here()),
+         .got = std::string(text_of(line(other).failure))});
+    stop(State::kGaveUp, error.what());
+    throw error;
   }
   if (line(waited_for).state == State::kLeft) {
     give_up(fmt::format("{} left the world while rank {} waited in {}",
@@ -282,20 +331,21 @@ void Group::give_up_on_ended(int other) {
           {}, "look at that rank's own output");
 }
 
-void Group::check_calls() {
-  is_checked_ = true;
-  for (int other = 0; other < ranks_; ++other) {
-    const auto& theirs = line(other).announcements[sequence_ % 2];
-    if (theirs.sequence == sequence_ && theirs.call == call_) continue;
-    // Every rank names the same two.
+void Group::check_call(int other, Announced& sum) {
+  const auto parity = sequence_ % 2;
+  const auto& called = line(other).announcements[parity];
+  if (called.sequence != sequence_ || called.call != call_) {
     give_up(fmt::format("rank {} and rank {} called different collectives "
                         "(number {} of the group)",
                         std::min(rank_, other), std::max(rank_, other),
                         sequence_ - 1),
             fmt::format("rank {}: {}; rank {}: {}", rank_, call_.describe(),
-                        other, theirs.call.describe()),
+                        other, called.call.describe()),
             "make every rank call the same ones in the same order");
   }
+  const uint64_t own_value = line(rank_).announcements[parity].value;
+  sum.is_same = sum.is_same && called.value == own_value;
+  sum.largest = std::max(sum.largest, called.value);
 }
 
 void Group::give_up(const std::string& what, const std::string& got,
@@ -309,14 +359,20 @@ void Group::give_up(const std::string& what, const std::string& got,
 }
 
 void Group::fail(const std::string& reason) noexcept {
+  stop(State::kFailed, reason);
+}
+
+void Group::stop(State state, const std::string& reason) noexcept {
   is_broken_ = true;
   Line& own = line(rank_);
   if (own.state.load() != State::kHere) return;
   // Of several threads that fail at once, one writes the text.
   if (has_written_failure_.exchange(true)) return;
   set_failure(own.failure, reason);
-  own.state.store(State::kFailed);
-  futex_wake(own.phase);
+  own.state.store(state);
+  own.arrivals.wake();
+  own.team_arrivals.wake();
+  own.releases.wake();
 }
 
 std::string Group::name(int rank) const {

@@ -10,14 +10,18 @@
 #include <vector>
 
 #include "lockstep/shm/call.h"
+#include "lockstep/shm/event_count.h"
 #include "lockstep/shm/peer_process.h"
 #include "lockstep/shm/segment.h"
 
 namespace lockstep::shm {
 
-/// Bytes of a rank's slot. Two slots of each of two ranks stay in a core's
-/// second-level cache.
+/// Bytes of a rank's slot. A rank's two slots, and what it reads of the others'
+/// meanwhile, stay in a core's second-level cache.
 inline constexpr size_t kSlotBytes = 256 * 1024;
+/// Up to so many ranks each look at every other's word in sync(). More wait in
+/// two levels, see there.
+inline constexpr int kFlatSyncRanks = 16;
 inline constexpr int kMaxRanks = 256;
 
 /// Throws CommError if shared memory can't be made for `ranks` ranks.
@@ -55,41 +59,69 @@ class Group {
   /// first sync(). It ends at `timeout` from now. Throws InvalidArgument for a
   /// root that is no rank.
   void begin(const Call& call, std::chrono::milliseconds timeout);
-  /// A number of this rank's for the others, from the next sync() on.
+  /// A number of this rank's, before the collective's first sync(); 0 if it
+  /// announces none.
   void announce(uint64_t value);
-  uint64_t announced_by(int rank) const;
+  /// What all ranks announced, from the collective's first sync() on.
+  struct Announced {
+    bool is_same = true;  ///< on every rank
+    uint64_t largest = 0;
+  };
+  const Announced& announced() const { return announced_; }
 
   /// This rank's slot of the round; next_round() goes on to the other one.
   std::span<std::byte> own_slot() { return slot(rank_); }
-  std::span<std::byte> slot(int rank) const;
+  std::span<std::byte> slot(int rank) const { return slot(rank, round_); }
+  /// The slot of the round before.
+  std::span<std::byte> previous_slot(int rank) const {
+    return slot(rank, round_ - 1);
+  }
   void next_round() { ++round_; }
 
   /// Waits for all ranks to come here. Throws CommError, on this and soon on
   /// every other rank, if one died, left, failed, does not come in time, or
   /// announced another call; the group can't be used any more then.
+  ///
+  /// Up to kFlatSyncRanks ranks each count their own arrival and wait for every
+  /// other's: n (n - 1) words are read, all at once. More ranks are parted into
+  /// teams of kFlatSyncRanks, each led by its first rank (a combining tree of
+  /// two levels): a leader waits for its team, then for the other leaders, and
+  /// then releases its team, which waits for that alone. Three waits one after
+  /// the other, but only about 3 n words for up to kMaxRanks ranks.
   void sync();
 
   /// Ends the others' waits with `reason`: this rank can't go on.
   void fail(const std::string& reason) noexcept;
 
  private:
+  enum class State : uint32_t;
   struct Line;
   struct Header;
 
   Line& line(int rank) const;
+  std::span<std::byte> slot(int rank, uint64_t round) const;
   void join();
   /// Whether every rank can have a core while it waits in a loop.
   bool has_a_core_for_each() const;
-  bool has_arrived(int rank, uint32_t phase) const;
-  void wait_for(int rank, uint32_t phase);
+  void sync_flat();
+  void sync_teams();
+  int leader_of(int rank) const {
+    return rank / kFlatSyncRanks * kFlatSyncRanks;
+  }
+  /// Until rank `other` has advanced `events` to this sync().
+  void wait_for(EventCount& events, int other);
+  [[noreturn]] void time_out(int waited_for);
   /// Opens a pidfd of rank `other` if it has joined from another process.
   void watch(int other);
   /// Throws if rank `other`, or any that it may wait for, can't come any more.
   void check_alive(int other);
-  void check_calls();
+  /// Adds rank `other`'s announcement to `sum`. Throws if it called something
+  /// else.
+  void check_call(int other, Announced& sum);
   [[noreturn]] void give_up_on_ended(int other);
   [[noreturn]] void give_up(const std::string& what, const std::string& got,
                             const std::string& fix);
+  void stop(State state, const std::string& reason) noexcept;
   std::string name(int rank) const;
   std::string here() const;
 
@@ -104,6 +136,7 @@ class Group {
   uint64_t sequence_ = 0;  // of the collective
   Call call_;
   bool is_checked_ = true;  // the others' calls are those of this rank
+  Announced announced_;
   std::atomic<bool> is_broken_ = false;  // fail() is called by any thread
   std::atomic<bool> has_written_failure_ = false;
   std::vector<PeerProcess> peers_;  // no pidfd for this process's own ranks

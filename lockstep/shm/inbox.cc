@@ -26,7 +26,7 @@ Inbox::Inbox(const MailSegment& segment, int rank)
     : segment_(segment), rank_(rank) {
   for (int source = 0; source < segment_.ranks(); ++source) {
     rings_.emplace_back(segment_.ring(source, rank),
-                        segment_.line(source).bell);
+                        segment_.line(source).events);
   }
 }
 
@@ -146,7 +146,7 @@ void Inbox::take(int source, const MessageHead& head,
          .fix = "that rank ended, left, or gave the message up: look at its "
                 "own output"});
   }
-  line.bell.ring();
+  line.events.advance();
 }
 
 void Inbox::judge(const MailVerdict& verdict, FinishedMails& finished) {

@@ -56,7 +56,7 @@ MailSegment::MailSegment(std::shared_ptr<const Segment> segment, int ranks)
                    .expected = fmt::format("mailboxes of {} ranks", ranks),
                    .got = fmt::format("{} bytes, {} ranks",
                                       segment_->bytes().size(), header.ranks),
-                   .fix = "run the same build of Lockstep on every rank"});
+                   .fix = kUseOneBuild});
 }
 
 MailLine& MailSegment::line(int rank) const {

@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "lockstep/shm/bell.h"
+#include "lockstep/shm/event_count.h"
 #include "lockstep/shm/fixed_text.h"
 #include "lockstep/shm/message_ring.h"
 #include "lockstep/shm/segment.h"
@@ -18,7 +18,7 @@ namespace lockstep::shm {
 struct MailLine {
   enum class State : uint32_t { kAbsent, kJoining, kHere, kLeft, kFailed };
 
-  alignas(64) Bell bell;
+  alignas(64) EventCount events;
   std::atomic<State> state;
   // Written before state is kHere.
   std::atomic<int32_t> pid;

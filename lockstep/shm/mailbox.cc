@@ -32,7 +32,8 @@ Mailbox::Mailbox(std::shared_ptr<const Segment> segment, int rank, int ranks)
       peers_(segment_, rank) {
   for (int to = 0; to < ranks; ++to) {
     outboxes_.push_back(std::make_unique<Outbox>(
-        RingWriter(segment_.ring(rank, to), segment_.line(to).bell), spares_));
+        RingWriter(segment_.ring(rank, to), segment_.line(to).events),
+        spares_));
   }
   join();
 }
@@ -58,7 +59,7 @@ Mailbox::~Mailbox() {
     const std::lock_guard lock(mutex_);
     handed_over_.notify_all();
   }
-  segment_.line(rank_).bell.ring();
+  segment_.line(rank_).events.advance();
   if (thread_.joinable()) thread_.join();
   leave(State::kLeft);
 
@@ -81,7 +82,7 @@ void Mailbox::leave(State state) noexcept {
   State here = State::kHere;
   segment_.line(rank_).state.compare_exchange_strong(here, state);
   for (int other = 0; other < segment_.ranks(); ++other) {
-    segment_.line(other).bell.ring();
+    segment_.line(other).events.advance();
   }
 }
 
@@ -160,7 +161,7 @@ void Mailbox::hand_over() {
     }
     handed_over_.notify_all();
   }
-  segment_.line(rank_).bell.ring();
+  segment_.line(rank_).events.advance();
 }
 
 void Mailbox::run() {
@@ -173,14 +174,14 @@ void Mailbox::run() {
       has_work_ = false;
       continue;
     }
-    Bell& bell = segment_.line(rank_).bell;
-    const uint32_t seen = bell.rings();
+    EventCount& events = segment_.line(rank_).events;
+    const uint32_t seen = events.count();
     const bool is_time = Clock::now() >= next_look;
     step(is_time);
     if (is_time) {
       next_look = Clock::now() + std::chrono::milliseconds(kSleepMs);
     }
-    if (!is_idle()) bell.wait(seen, kSleepMs);
+    if (!is_idle()) events.wait(seen, kSleepMs);
   }
 }
 

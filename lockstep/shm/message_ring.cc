@@ -47,7 +47,7 @@ void RingWriter::put(const MessageHead& head,
   entry.segment_bytes.store(head.address.bytes, kRelaxed);
   std::copy(payload.begin(), payload.end(), entry.payload.begin());
   ring_->written.store(++written_);
-  receiver_->ring();
+  receiver_->advance();
 }
 
 std::optional<MessageHead> RingReader::front() const {
@@ -74,7 +74,7 @@ void RingReader::pop() {
   ring_->read.store(++read_);
   if (ring_->wants_space.load() == 0) return;
   ring_->wants_space.store(0);
-  sender_->ring();
+  sender_->advance();
 }
 
 }  // namespace lockstep::shm

@@ -7,7 +7,7 @@
 #include <optional>
 #include <span>
 
-#include "lockstep/shm/bell.h"
+#include "lockstep/shm/event_count.h"
 #include "lockstep/shm/segment.h"
 
 namespace lockstep::shm {
@@ -47,7 +47,7 @@ struct MessageRing {
 /// The sender's end. Throws CommError where the other end's words can't be.
 class RingWriter {
  public:
-  RingWriter(MessageRing& ring, Bell& receiver)
+  RingWriter(MessageRing& ring, EventCount& receiver)
       : ring_(&ring), receiver_(&receiver) {}
   /// If there is none, the reader rings the sender's bell when there is.
   bool has_space();
@@ -58,14 +58,14 @@ class RingWriter {
   bool is_full() const;
 
   MessageRing* ring_;
-  Bell* receiver_;
+  EventCount* receiver_;
   uint32_t written_ = 0;
 };
 
 /// The receiver's end. Throws CommError where the other end's words can't be.
 class RingReader {
  public:
-  RingReader(MessageRing& ring, Bell& sender)
+  RingReader(MessageRing& ring, EventCount& sender)
       : ring_(&ring), sender_(&sender) {}
   /// The oldest message, if there is any.
   std::optional<MessageHead> front() const;
@@ -75,7 +75,7 @@ class RingReader {
 
  private:
   MessageRing* ring_;
-  Bell* sender_;
+  EventCount* sender_;
   uint32_t read_ = 0;
 };
 

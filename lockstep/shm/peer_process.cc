@@ -1,14 +1,10 @@
 #include "lockstep/shm/peer_process.h"
 
-#include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <exception>
-#include <fcntl.h>
 #include <poll.h>
 #include <sstream>
-#include <string_view>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -16,31 +12,27 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/out_of_resources.h"
+#include "lockstep/base/process_stat.h"
 
 namespace lockstep::shm {
 namespace {
 
-// The fields of /proc/PID/stat after the name, which may hold anything; "" if
-// there is no such process.
-std::string stat_after_name(pid_t pid) {
-  const FileDescriptor file(
-      ::open(fmt::format("/proc/{}/stat", pid).c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file.is_open() && is_out_of_resources(errno)) {
+/// As process_stat(), but tells a process that is not there from a lack of
+/// descriptors.
+std::string checked_process_stat(pid_t pid) {
+  errno = 0;
+  std::string fields = process_stat(pid);
+  if (fields.empty() && is_out_of_resources(errno)) {
     throw OutOfResources("comm", fmt::format("can't look at process {}", pid),
                          errno);
   }
-  std::array<char, 4096> buffer;
-  const ssize_t size = ::read(file.get(), buffer.data(), buffer.size());
-  const std::string_view text(buffer.data(),
-                              static_cast<size_t>(std::max<ssize_t>(size, 0)));
-  const size_t end = text.rfind(") ");
-  return std::string(end == std::string_view::npos ? "" : text.substr(end + 2));
+  return fields;
 }
 
 }  // namespace
 
 uint64_t start_time_of(pid_t pid) {
-  std::istringstream fields(stat_after_name(pid));
+  std::istringstream fields(checked_process_stat(pid));
   std::string skipped;
   for (int field = 3; field < 22; ++field) fields >> skipped;
   uint64_t ticks = 0;
@@ -84,7 +76,7 @@ std::string PeerProcess::state() const {
   if (has_ended()) return "has ended";
   std::string fields;
   try {
-    fields = stat_after_name(pid_);
+    fields = checked_process_stat(pid_);
   } catch (const OutOfResources&) {
     return "is there";
   }

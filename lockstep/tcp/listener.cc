@@ -14,7 +14,9 @@
 #include <fmt/ranges.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/shm/call.h"
 #include "lockstep/store/socket_address.h"
+#include "lockstep/tcp/wait_for.h"
 
 namespace lockstep::tcp {
 namespace {
@@ -24,7 +26,9 @@ using store::Digest;
 
 // What a stranger may keep open here without a proof.
 constexpr size_t kMostStrangers = 64;
-constexpr std::chrono::milliseconds kPiece{500};
+constexpr const char* kFix =
+    "look at that rank's output and at firewalls; GLOO_SOCKET_IFNAME names the "
+    "network interface to use";
 constexpr std::array<char, 8> kMagic{'L', 'S', 'M', 'E', 'S', 'H', '0', '1'};
 
 /// What a rank says first to a rank below it.
@@ -78,7 +82,7 @@ Place place_of(int rank, const std::string& announcement) {
                                          rank),
                      .expected = "an address, a port and a key",
                      .got = announcement.substr(0, announcement.rfind(' ')),
-                     .fix = "run the same build of Lockstep on every rank"});
+                     .fix = shm::kUseOneBuild});
   }
   return {.address = found.front(), .key = *key};
 }
@@ -88,20 +92,6 @@ Digest proof_of(const char* purpose, int from, int to, const Digest& key,
   const store::Mac mac{store::Key(key)};
   return mac.of({purpose, std::to_string(from), std::to_string(to),
                  store::as_text(other)});
-}
-
-/// Whether the socket has something for us, or room, before the deadline.
-bool wait_for(int fd, short events, Clock::time_point deadline,
-              const std::function<bool()>& is_over) {
-  for (;;) {
-    const auto left = std::min(
-        std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()),
-        kPiece);
-    pollfd polled{.fd = fd, .events = events, .revents = 0};
-    const int64_t wait_ms = std::max<int64_t>(left.count(), 0);
-    if (::poll(&polled, 1, static_cast<int>(wait_ms)) > 0) return true;
-    if (Clock::now() >= deadline || is_over()) return false;
-  }
 }
 
 /// Whether all of `bytes` was sent before the deadline.
@@ -162,6 +152,149 @@ Greeting read_hello(Stranger& stranger) {
                                             : Greeting::kIncomplete;
 }
 
+/// Connects this rank to all others. First come all hellos to the ranks below,
+/// then the accepting of the ranks above, then the replies of the ranks below:
+/// nobody waits for a rank that waits for somebody else.
+class Connector {
+ public:
+  Connector(int rank, std::span<const std::string> announcements,
+            const Digest& key, Clock::time_point deadline,
+            const std::function<bool()>& is_over)
+      : rank_(rank),
+        ranks_(static_cast<int>(announcements.size())),
+        key_(key),
+        deadline_(deadline),
+        is_over_(is_over),
+        sockets_(announcements.size()) {
+    for (int r = 0; r < ranks_; ++r) {
+      places_.push_back(place_of(r, announcements[static_cast<size_t>(r)]));
+    }
+  }
+
+  void greet_ranks_below() {
+    for (int peer = 0; peer < rank_; ++peer) {
+      const Place& place = places_[static_cast<size_t>(peer)];
+      FileDescriptor& socket = sockets_[static_cast<size_t>(peer)];
+      socket = store::connect_to(place.address, deadline_);
+      if (!socket.is_open()) fail(peer, std::strerror(errno));
+      const Hello hello{
+          .from = rank_,
+          .to = peer,
+          .proof = proof_of("hello", rank_, peer, place.key, key_)};
+      if (!send_all(socket.get(), std::as_bytes(std::span(&hello, 1)),
+                    deadline_, is_over_)) {
+        fail(peer, "the connection was closed");
+      }
+    }
+  }
+
+  void accept_ranks_above(int listening_fd) {
+    std::vector<Stranger> strangers;
+    for (auto awaited = ranks_not_here(); !awaited.empty();
+         awaited = ranks_not_here()) {
+      std::vector<pollfd> polled{
+          {.fd = listening_fd, .events = POLLIN, .revents = 0}};
+      for (const Stranger& stranger : strangers) {
+        polled.push_back(
+            {.fd = stranger.socket.get(), .events = POLLIN, .revents = 0});
+      }
+      ::poll(polled.data(), polled.size(), static_cast<int>(kAskEvery.count()));
+      if (Clock::now() >= deadline_ || is_over_()) {
+        throw CommError({.code = ErrorCode::kRanksNotConnected,
+                         .what = fmt::format(
+                             "rank {} of {} waited in vain for the connection "
+                             "of rank {}",
+                             rank_, ranks_, fmt::join(awaited, ", ")),
+                         .fix = kFix});
+      }
+      for (size_t i = strangers.size(); i-- > 0;) {
+        if (polled[i + 1].revents == 0) continue;
+        const Greeting greeting = read_hello(strangers[i]);
+        if (greeting == Greeting::kIncomplete) continue;
+        if (greeting == Greeting::kComplete) admit(strangers[i]);
+        strangers.erase(strangers.begin() + static_cast<ptrdiff_t>(i));
+      }
+      if (polled[0].revents != 0) accept_one(listening_fd, strangers);
+    }
+  }
+
+  void check_replies_of_ranks_below() {
+    for (int peer = 0; peer < rank_; ++peer) {
+      const Digest& key = places_[static_cast<size_t>(peer)].key;
+      Digest welcome{};
+      if (!receive_all(sockets_[static_cast<size_t>(peer)].get(),
+                       std::as_writable_bytes(std::span(welcome)), deadline_,
+                       is_over_)) {
+        fail(peer, "it did not answer");
+      }
+      if (!store::is_same(proof_of("welcome", rank_, peer, key_, key),
+                          store::as_text(welcome))) {
+        fail(peer, "somebody else answers there");
+      }
+    }
+  }
+
+  std::vector<FileDescriptor> take_sockets() { return std::move(sockets_); }
+
+ private:
+  [[noreturn]] void fail(int peer, const std::string& got) const {
+    throw CommError(
+        {.code = ErrorCode::kRanksNotConnected,
+         .what = fmt::format("rank {} of {} can't connect to rank {} at {}",
+                             rank_, ranks_, peer,
+                             places_[static_cast<size_t>(peer)].address.text()),
+         .got = got,
+         .fix = kFix});
+  }
+
+  std::vector<int> ranks_not_here() const {
+    std::vector<int> found;
+    for (int r = rank_ + 1; r < ranks_; ++r) {
+      if (!sockets_[static_cast<size_t>(r)].is_open()) found.push_back(r);
+    }
+    return found;
+  }
+
+  static void accept_one(int listening_fd, std::vector<Stranger>& strangers) {
+    FileDescriptor socket(::accept4(listening_fd, nullptr, nullptr,
+                                    SOCK_CLOEXEC | SOCK_NONBLOCK));
+    // The one that says nothing for longest goes first.
+    if (strangers.size() == kMostStrangers) strangers.erase(strangers.begin());
+    if (socket.is_open()) strangers.push_back({.socket = std::move(socket)});
+  }
+
+  /// Takes the stranger's socket if its hello proves which rank it is.
+  void admit(Stranger& stranger) {
+    const Hello& hello = stranger.hello;
+    if (hello.magic != kMagic || hello.to != rank_ || hello.from <= rank_ ||
+        hello.from >= ranks_) {
+      return;
+    }
+    const auto from = static_cast<size_t>(hello.from);
+    const Digest& key = places_[from].key;
+    if (sockets_[from].is_open() ||
+        !store::is_same(proof_of("hello", hello.from, rank_, key_, key),
+                        store::as_text(hello.proof))) {
+      return;
+    }
+    const Digest welcome = proof_of("welcome", hello.from, rank_, key, key_);
+    // It fits into the socket's buffer, which is empty.
+    if (!send_all(stranger.socket.get(), std::as_bytes(std::span(welcome)),
+                  deadline_, is_over_)) {
+      return;
+    }
+    sockets_[from] = std::move(stranger.socket);
+  }
+
+  int rank_;
+  int ranks_;
+  const Digest& key_;
+  Clock::time_point deadline_;
+  const std::function<bool()>& is_over_;
+  std::vector<Place> places_;
+  std::vector<FileDescriptor> sockets_;  // by rank; none for this one
+};
+
 }  // namespace
 
 Listener::Listener(const std::string& host, const std::string& interface)
@@ -185,130 +318,23 @@ std::string Listener::announcement() const {
 std::vector<Socket> Listener::connect(
     int rank, std::span<const std::string> announcements, Time deadline,
     const std::function<bool()>& is_over) {
-  const auto ranks = static_cast<int>(announcements.size());
   const auto tls = Tls::from_environment();
-  std::vector<Place> places;
-  for (int r = 0; r < ranks; ++r) {
-    places.push_back(place_of(r, announcements[static_cast<size_t>(r)]));
-  }
-  std::vector<FileDescriptor> sockets(announcements.size());
-  const auto fail = [&](int peer, const std::string& got) {
-    throw CommError(
-        {.code = ErrorCode::kRanksNotConnected,
-         .what = fmt::format("rank {} of {} can't connect to rank {} at {}",
-                             rank, ranks, peer,
-                             places[static_cast<size_t>(peer)].address.text()),
-         .got = got,
-         .fix = "look at that rank's output and at firewalls; "
-                "GLOO_SOCKET_IFNAME names the network interface to use"});
-  };
-
-  // First all hellos, then the accepting, then the replies: nobody waits for a
-  // rank that waits for somebody else.
-  for (int peer = 0; peer < rank; ++peer) {
-    const Place& place = places[static_cast<size_t>(peer)];
-    FileDescriptor& socket = sockets[static_cast<size_t>(peer)];
-    socket = store::connect_to(place.address, deadline);
-    if (!socket.is_open()) fail(peer, std::strerror(errno));
-    const Hello hello{.from = rank,
-                      .to = peer,
-                      .proof = proof_of("hello", rank, peer, place.key, key_)};
-    if (!send_all(socket.get(), std::as_bytes(std::span(&hello, 1)), deadline,
-                  is_over)) {
-      fail(peer, "the connection was closed");
-    }
-  }
-
-  std::vector<Stranger> strangers;
-  const auto admit = [&](Stranger& stranger) {
-    const Hello& hello = stranger.hello;
-    if (hello.magic != kMagic || hello.to != rank || hello.from <= rank ||
-        hello.from >= ranks) {
-      return;
-    }
-    const auto from = static_cast<size_t>(hello.from);
-    const Digest& key = places[from].key;
-    if (sockets[from].is_open() ||
-        !store::is_same(proof_of("hello", hello.from, rank, key_, key),
-                        store::as_text(hello.proof))) {
-      return;
-    }
-    const Digest welcome = proof_of("welcome", hello.from, rank, key, key_);
-    // It fits into the socket's buffer, which is empty.
-    if (!send_all(stranger.socket.get(), std::as_bytes(std::span(welcome)),
-                  deadline, is_over)) {
-      return;
-    }
-    sockets[from] = std::move(stranger.socket);
-  };
-  const auto missing = [&] {
-    std::vector<int> found;
-    for (int r = rank + 1; r < ranks; ++r) {
-      if (!sockets[static_cast<size_t>(r)].is_open()) found.push_back(r);
-    }
-    return found;
-  };
-  std::vector<int> awaited = missing();
-  while (!awaited.empty()) {
-    std::vector<pollfd> polled{
-        {.fd = socket_.get(), .events = POLLIN, .revents = 0}};
-    for (const Stranger& stranger : strangers) {
-      polled.push_back(
-          {.fd = stranger.socket.get(), .events = POLLIN, .revents = 0});
-    }
-    ::poll(polled.data(), polled.size(), static_cast<int>(kPiece.count()));
-    if (Clock::now() >= deadline || is_over()) {
-      throw CommError(
-          {.code = ErrorCode::kRanksNotConnected,
-           .what =
-               fmt::format("rank {} of {} waited in vain for the connection "
-                           "of rank {}",
-                           rank, ranks, fmt::join(awaited, ", ")),
-           .fix = "look at that rank's output and at firewalls; "
-                  "GLOO_SOCKET_IFNAME names the network interface to use"});
-    }
-    for (size_t i = strangers.size(); i-- > 0;) {
-      if (polled[i + 1].revents == 0) continue;
-      const Greeting greeting = read_hello(strangers[i]);
-      if (greeting == Greeting::kIncomplete) continue;
-      if (greeting == Greeting::kComplete) admit(strangers[i]);
-      strangers.erase(strangers.begin() + static_cast<ptrdiff_t>(i));
-    }
-    if (polled[0].revents != 0) {
-      FileDescriptor socket(::accept4(socket_.get(), nullptr, nullptr,
-                                      SOCK_CLOEXEC | SOCK_NONBLOCK));
-      // The one that says nothing for longest goes first.
-      if (strangers.size() == kMostStrangers) {
-        strangers.erase(strangers.begin());
-      }
-      if (socket.is_open()) strangers.push_back({.socket = std::move(socket)});
-    }
-    awaited = missing();
-  }
-
-  for (int peer = 0; peer < rank; ++peer) {
-    const Digest& key = places[static_cast<size_t>(peer)].key;
-    Digest welcome{};
-    if (!receive_all(sockets[static_cast<size_t>(peer)].get(),
-                     std::as_writable_bytes(std::span(welcome)), deadline,
-                     is_over)) {
-      fail(peer, "it did not answer");
-    }
-    if (!store::is_same(proof_of("welcome", rank, peer, key_, key),
-                        store::as_text(welcome))) {
-      fail(peer, "somebody else answers there");
-    }
-  }
+  Connector connector(rank, announcements, key_, deadline, is_over);
+  connector.greet_ranks_below();
+  connector.accept_ranks_above(socket_.get());
+  connector.check_replies_of_ranks_below();
   socket_.close();
   // In the order of the peers: of all pairs of ranks that are still to shake
   // hands the first one can, so nobody waits in a ring.
+  auto sockets = connector.take_sockets();
   std::vector<Socket> connected(sockets.size());
-  for (int peer = 0; peer < ranks; ++peer) {
-    Socket& to = connected[static_cast<size_t>(peer)];
-    to.fd = std::move(sockets[static_cast<size_t>(peer)]);
-    if (!tls || peer == rank) continue;
-    to.ssl = tls->shake_hands(to.fd.get(), /*is_server=*/peer > rank, deadline,
-                              is_over);
+  for (size_t peer = 0; peer < sockets.size(); ++peer) {
+    Socket& to = connected[peer];
+    to.fd = std::move(sockets[peer]);
+    const auto peer_rank = static_cast<int>(peer);
+    if (!tls || peer_rank == rank) continue;
+    to.ssl = tls->shake_hands(to.fd.get(), /*is_server=*/peer_rank > rank,
+                              deadline, is_over);
   }
   return connected;
 }

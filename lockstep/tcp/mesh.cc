@@ -44,14 +44,7 @@ void Mesh::check_usable() const {
 }
 
 void Mesh::begin(const shm::Call& call, Milliseconds timeout) {
-  if (call.root < -1 || call.root >= ranks()) {
-    throw InvalidArgument(
-        "comm", {.code = ErrorCode::kBadRank,
-                 .what = fmt::format("rank {} calls {} with an invalid root",
-                                     rank_, call.describe()),
-                 .expected = fmt::format("a rank from 0 to {}", ranks() - 1),
-                 .got = std::to_string(call.root)});
-  }
+  check_root(call, rank_, ranks());
   ++header_.sequence;
   header_.call = call;
   timeout_ = timeout;

@@ -1,6 +1,5 @@
 #include "lockstep/tcp/tls.h"
 
-#include <algorithm>
 #include <array>
 #include <poll.h>
 #include <string>
@@ -13,13 +12,10 @@
 #include "lockstep/base/blocked_sigpipe.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "lockstep/tcp/wait_for.h"
 
 namespace lockstep::tcp {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-constexpr std::chrono::milliseconds kAskEvery{500};
 
 /// OpenSSL's last error of this thread, whose errors are forgotten.
 std::string last_error() {
@@ -108,14 +104,7 @@ Ssl Tls::shake_hands(int fd, bool is_server, Time deadline,
                                       : "the connection was closed");
     }
     const short events = error == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT;
-    const auto left =
-        std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
-    pollfd polled{.fd = fd, .events = events, .revents = 0};
-    const auto wait = std::clamp(left, std::chrono::milliseconds(0), kAskEvery);
-    ::poll(&polled, 1, static_cast<int>(wait.count()));
-    if (polled.revents == 0 && (Clock::now() >= deadline || is_over())) {
-      fail("nothing in time");
-    }
+    if (!wait_for(fd, events, deadline, is_over)) fail("nothing in time");
   }
 }
 

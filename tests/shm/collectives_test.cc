@@ -1,59 +1,16 @@
 #include "lockstep/shm/collectives.h"
 
 #include <cstring>
-#include <numeric>
 #include <random>
 #include <tuple>
 
 #include <gtest/gtest.h>
 
+#include "tests/shm/numbers.h"
 #include "tests/shm/ranks.h"
 
 namespace lockstep::shm {
 namespace {
-
-using Numbers = std::vector<uint32_t>;
-
-std::span<std::byte> bytes_of(Numbers& numbers) {
-  return std::as_writable_bytes(std::span(numbers));
-}
-std::span<const std::byte> bytes_of(const Numbers& numbers) {
-  return std::as_bytes(std::span(numbers));
-}
-
-/// Not commutative and not associative, so that its order shows: a hash.
-Reduction chained() {
-  return {.element_bytes = sizeof(uint32_t),
-          .combine = [](std::span<const std::byte* const> inputs,
-                        std::byte* output, size_t elements) {
-            for (size_t i = 0; i < elements; ++i) {
-              uint32_t sum = 0;
-              for (const std::byte* input : inputs) {
-                uint32_t value = 0;
-                std::memcpy(&value, input + i * sizeof(value), sizeof(value));
-                sum = sum * 31 + value;
-              }
-              std::memcpy(output + i * sizeof(sum), &sum, sizeof(sum));
-            }
-          }};
-}
-
-/// What `rank` brings: `salt` tells one collective from the next.
-Numbers numbers_of(int rank, size_t count, uint32_t salt = 0) {
-  Numbers numbers(count);
-  std::iota(numbers.begin(), numbers.end(),
-            static_cast<uint32_t>(rank) * 1'000'003 + salt * 77);
-  return numbers;
-}
-
-Numbers reduced(int ranks, size_t count, uint32_t salt = 0) {
-  Numbers result(count, 0);
-  for (int rank = 0; rank < ranks; ++rank) {
-    const Numbers its = numbers_of(rank, count, salt);
-    for (size_t i = 0; i < count; ++i) result[i] = result[i] * 31 + its[i];
-  }
-  return result;
-}
 
 void start(Group& group, Operation operation, size_t elements, int root = -1) {
   group.begin({.operation = operation,
@@ -63,9 +20,11 @@ void start(Group& group, Operation operation, size_t elements, int root = -1) {
               group.timeout());
 }
 
-// 0, 1, odd, about a cache line, the one-shot limit, a slot, several slots.
-constexpr std::array<size_t, 11> kCounts{
-    0, 1, 15, 17, 1000, 8192, 8193, 65536, 65552, 200'001, 300'000};
+// Elements of 4 bytes: 0, 1, odd, about a cache line, the one-shot limit of 8,
+// 4 and 2 ranks, a segment of 2 ranks, a slot, several slots.
+constexpr std::array<size_t, 16> kCounts{
+    0,    1,      15,     17,    1000,  2048,    2049, 4096,
+    8192, 16'384, 16'385, 65536, 65552, 200'001, 8193, 300'000};
 
 class Collectives : public testing::TestWithParam<std::tuple<Kind, int>> {
  protected:
@@ -270,10 +229,33 @@ TEST_P(Collectives, ManyInARowDoNotDisturbEachOther) {
   });
 }
 
+// So many ranks that sync() has teams: a whole one, one of a single rank.
+TEST(ManyRanks, DoAllCollectivesInTeams) {
+  constexpr int kRanks = 2 * kFlatSyncRanks + 1;
+  const auto messages = run_ranks(Kind::kThreads, kRanks, [](Group& group) {
+    for (uint32_t salt = 0; salt < 3; ++salt) {
+      for (const size_t count : {1, 129, 7000, 100'000}) {
+        Numbers data = numbers_of(group.rank(), count, salt);
+        start(group, Operation::kAllReduce, count);
+        all_reduce(group, bytes_of(data), chained());
+        require(data == reduced(group.ranks(), count, salt), "all_reduce");
+        const int root = static_cast<int>(salt) * kFlatSyncRanks;
+        data = numbers_of(group.rank(), count, salt);
+        start(group, Operation::kBroadcast, count, root);
+        broadcast(group, bytes_of(data), root);
+        require(data == numbers_of(root, count, salt), "broadcast");
+      }
+      start(group, Operation::kBarrier, 0);
+      barrier(group);
+    }
+  });
+  for (const auto& message : messages) EXPECT_EQ(message, "");
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Ranks, Collectives,
     testing::Combine(testing::Values(Kind::kThreads, Kind::kProcesses),
-                     testing::Values(1, 2, 3, 4, 8)),
+                     testing::Values(1, 2, 3, 4, 5, 8)),
     [](const auto& instance) {
       return std::string(std::get<0>(instance.param) == Kind::kThreads
                              ? "Threads"

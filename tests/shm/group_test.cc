@@ -11,6 +11,7 @@
 #include <thread>
 #include <unistd.h>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
@@ -221,6 +222,95 @@ TEST(Group, TellsTheReasonOfOneOfSeveralThreadsThatFailAtOnce) {
     ASSERT_TRUE(contains(messages[0], reasons[0]) !=
                 contains(messages[0], reasons[1]))
         << messages[0];
+  }
+}
+
+// With more ranks than look at each other's words: a team's leader and a member
+// of another team have no word of each other to look at.
+constexpr int kManyRanks = 2 * kFlatSyncRanks + 3;
+
+TEST(Teams, AgreeOnWhatAllRanksAnnounce) {
+  const auto messages = run_ranks(Kind::kThreads, kManyRanks, [](Group& group) {
+    for (int round = 0; round < 20; ++round) {
+      const int other = round * 7 % group.ranks();
+      for (const bool is_same : {true, false}) {
+        const bool is_larger = !is_same && group.rank() == other;
+        group.begin({.operation = Operation::kBarrier}, group.timeout());
+        group.announce(is_larger ? 9 : 5);
+        group.sync();
+        require(group.announced().is_same == is_same &&
+                    group.announced().largest == (is_same ? 5U : 9U),
+                "not what all announced");
+      }
+    }
+  });
+  for (const auto& message : messages) EXPECT_EQ(message, "");
+}
+
+TEST(Teams, NameBothSidesOfAMismatchOnEveryRank) {
+  for (const int different : {0, 5, kFlatSyncRanks, kManyRanks - 1}) {
+    const auto messages =
+        run_ranks(Kind::kThreads, kManyRanks, [&](Group& group) {
+          call(group, Operation::kBarrier);
+          call(group, Operation::kAllReduce,
+               group.rank() == different ? 7 : 4096);
+        });
+    for (const auto& message : messages) {
+      EXPECT_TRUE(contains(message, fmt::format("rank {}", different)) &&
+                  contains(message, "all_reduce, 7 x float32") &&
+                  contains(message, "all_reduce, 4096 x float32"))
+          << message;
+    }
+  }
+}
+
+TEST(Teams, PassARanksFailureOn) {
+  constexpr int kFailing = kFlatSyncRanks + 4;
+  const auto messages = run_ranks(Kind::kThreads, kManyRanks, [](Group& group) {
+    require(group.rank() != kFailing, "the disk is full");
+    call(group, Operation::kBarrier);
+  });
+  for (const auto& message : messages) {
+    EXPECT_TRUE(contains(message, "the disk is full")) << message;
+  }
+}
+
+TEST(Teams, NameARankThatLeftOnEveryRank) {
+  constexpr int kLeaving = 2 * kFlatSyncRanks;
+  const auto messages = run_ranks(Kind::kThreads, kManyRanks, [](Group& group) {
+    if (group.rank() != kLeaving) call(group, Operation::kBarrier);
+  });
+  for (int rank = 0; rank < kManyRanks; ++rank) {
+    const auto& message = messages[static_cast<size_t>(rank)];
+    EXPECT_EQ(contains(message, fmt::format("rank {} ", kLeaving)),
+              rank != kLeaving)
+        << message;
+  }
+}
+
+TEST(Teams, NameTheLateRankAtTheTimeout) {
+  constexpr int kLate = kFlatSyncRanks + 1;
+  std::atomic<int> waiting = 0;
+  const auto messages =
+      run_ranks(Kind::kThreads, kManyRanks, [&](Group& group) {
+        if (group.rank() == kLate) {
+          while (waiting.load() < kManyRanks - 1) std::this_thread::yield();
+          return;
+        }
+        group.begin({.operation = Operation::kBarrier}, milliseconds(300));
+        try {
+          group.sync();
+        } catch (...) {
+          ++waiting;
+          throw;
+        }
+      });
+  for (int rank = 0; rank < kManyRanks; ++rank) {
+    const auto& message = messages[static_cast<size_t>(rank)];
+    EXPECT_EQ(contains(message, fmt::format("rank {} (host", kLate)) &&
+                  contains(message, "timed out"),
+              rank != kLate)
+        << message;
   }
 }
 

@@ -304,7 +304,7 @@ class Spoiled : public testing::Test {
     line.pid.store(::getpid());
     line.start_time.store(start_time_of(::getpid()));
     line.state.store(MailLine::State::kHere);
-    RingWriter(shared_.ring(1, 0), shared_.line(0).bell).put(head, {});
+    RingWriter(shared_.ring(1, 0), shared_.line(0).events).put(head, {});
   }
 
   std::shared_ptr<const Segment> segment_ = MailSegment::make(2);

@@ -1,61 +1,23 @@
 #include "lockstep/tcp/collectives.h"
 
 #include <array>
-#include <cstring>
-#include <numeric>
 
 #include <gtest/gtest.h>
 
+#include "tests/shm/numbers.h"
 #include "tests/tcp/mesh_ranks.h"
 
 namespace lockstep::tcp::collectives_test {
 namespace {
 
-using Numbers = std::vector<uint32_t>;
+using shm::bytes_of;
+using shm::chained;
+using shm::Numbers;
+using shm::numbers_of;
 using shm::Operation;
+using shm::reduced;
 
 constexpr std::chrono::milliseconds kTimeout{60'000};
-
-std::span<std::byte> bytes_of(Numbers& numbers) {
-  return std::as_writable_bytes(std::span(numbers));
-}
-std::span<const std::byte> bytes_of(const Numbers& numbers) {
-  return std::as_bytes(std::span(numbers));
-}
-
-/// A hash: neither commutative nor associative, so that its order shows.
-Reduction chained() {
-  return {.element_bytes = sizeof(uint32_t),
-          .combine = [](std::span<const std::byte* const> inputs,
-                        std::byte* output, size_t elements) {
-            for (size_t i = 0; i < elements; ++i) {
-              uint32_t sum = 0;
-              for (const std::byte* input : inputs) {
-                uint32_t value = 0;
-                std::memcpy(&value, input + i * sizeof(value), sizeof(value));
-                sum = sum * 31 + value;
-              }
-              std::memcpy(output + i * sizeof(sum), &sum, sizeof(sum));
-            }
-          }};
-}
-
-/// What `rank` brings: `salt` tells one collective from the next.
-Numbers numbers_of(int rank, size_t count, uint32_t salt) {
-  Numbers numbers(count);
-  std::iota(numbers.begin(), numbers.end(),
-            static_cast<uint32_t>(rank) * 1'000'003 + salt * 77);
-  return numbers;
-}
-
-Numbers reduced(int ranks, size_t count, uint32_t salt) {
-  Numbers result(count, 0);
-  for (int rank = 0; rank < ranks; ++rank) {
-    const Numbers of_rank = numbers_of(rank, count, salt);
-    for (size_t i = 0; i < count; ++i) result[i] = result[i] * 31 + of_rank[i];
-  }
-  return result;
-}
 
 void start(Mesh& mesh, Operation operation, int root = -1) {
   mesh.begin({.operation = operation, .root = root}, kTimeout);

@@ -42,7 +42,7 @@ std::shared_ptr<const shm::Segment> meet(
                  "shared memory",
          .expected = fmt::format("{} bytes", sizeof(address)),
          .got = fmt::format("{} bytes", message.size()),
-         .fix = "run the same build of Lockstep on every rank"});
+         .fix = shm::kUseOneBuild});
   }
   std::memcpy(&address, message.data(), sizeof(address));
   return shm::Segment::open(address);
@@ -66,8 +66,10 @@ void ShmCollectives::begin(const shm::Call& call, Timeout timeout) {
 
 void ShmCollectives::all_reduce_bytes(Bytes data,
                                       const shm::Reduction& reduction) {
-  const uint64_t place = place_of(data);
-  if (shares_ > 0 && agree_on(place)) {
+  // What is short is done before the ranks would have agreed on its place.
+  const bool is_short = data.size() <= shm::one_shot_bytes(size());
+  const uint64_t place = is_short ? 0 : place_of(data);
+  if (shares_ > 0 && !is_short && agree_on(place)) {
     shm::all_reduce_shared(group_, at_place(place, data.size()), reduction);
   } else {
     shm::all_reduce(group_, data, reduction);
@@ -203,11 +205,7 @@ uint64_t ShmCollectives::place_of(ConstBytes bytes) const {
 bool ShmCollectives::agree_on(uint64_t place) {
   group_.announce(place);
   group_.sync();
-  bool is_same = place != 0;
-  for (int rank = 0; rank < size(); ++rank) {
-    is_same = is_same && group_.announced_by(rank) == place;
-  }
-  return is_same;
+  return place != 0 && group_.announced().is_same;
 }
 
 std::vector<std::span<std::byte>> ShmCollectives::at_place(uint64_t place,
