@@ -165,7 +165,7 @@ void CheckpointWriter::save(const CheckpointContent& content) {
     parts = stage(own_parts(content));
   } catch (const std::exception& error) {
     // The others would wait for our parts.
-    world_->fail(error.what());
+    world_->abort(error.what());
     throw;
   }
   pending_ = std::async(std::launch::async,

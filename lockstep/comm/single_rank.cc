@@ -63,7 +63,7 @@ class SingleRankCollectives : public Collectives {
   SharedMemory share(size_t bytes, Timeout) override {
     return SharedMemory({shm::Segment::create(bytes)}, {bytes});
   }
-  void fail(const std::string&) noexcept override {}
+  void abort(const std::string&) noexcept override {}
 };
 
 }  // namespace

@@ -17,7 +17,7 @@ class SingleRank : public Communicator {
   WorkPtr recv(const at::Tensor& tensor, int from, int tag) override;
   WorkPtr recv_any(const at::Tensor& tensor, int tag) override;
   SharedMemory share(size_t bytes) override;
-  void fail(const std::string&) noexcept override {}
+  void abort(const std::string&) noexcept override {}
 };
 
 }  // namespace lockstep

@@ -103,10 +103,10 @@ void spawn(int ranks, const std::function<void(World)>& task,
         task(world);
       } catch (const std::exception& error) {
         failure.keep_current();
-        world.fail(error.what());
+        world.abort(error.what());
       } catch (...) {
         failure.keep_current();
-        world.fail("an exception of no known type");
+        world.abort("an exception of no known type");
       }
     }));
   };

@@ -188,8 +188,8 @@ std::optional<World> World::new_group(const std::vector<int>& ranks) const {
   return impl_->new_group(ranks);
 }
 
-void World::fail(const std::string& reason) const noexcept {
-  impl_->communicator->fail(reason);
+void World::abort(const std::string& reason) const noexcept {
+  impl_->communicator->abort(reason);
 }
 
 }  // namespace lockstep

@@ -145,7 +145,7 @@ class World {
 
   /// Tells the other ranks that this one can't go on, where the backend can:
   /// their waits end with `reason`.
-  void fail(const std::string& reason) const noexcept;
+  void abort(const std::string& reason) const noexcept;
 
   class Impl;
   explicit World(std::shared_ptr<const Impl> impl);

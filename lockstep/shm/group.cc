@@ -185,7 +185,7 @@ void Group::watch(int other) {
     give_up_on_ended(other);
   } catch (const OutOfResources& error) {
     // That rank is well: this one can't go on.
-    fail(error.what());
+    abort(error.what());
     throw;
   }
 }
@@ -354,11 +354,11 @@ void Group::give_up(const std::string& what, const std::string& got,
                          .what = what,
                          .got = got,
                          .fix = fix});
-  fail(error.what());
+  abort(error.what());
   throw error;
 }
 
-void Group::fail(const std::string& reason) noexcept {
+void Group::abort(const std::string& reason) noexcept {
   stop(State::kFailed, reason);
 }
 

@@ -91,7 +91,7 @@ class Group {
   void sync();
 
   /// Ends the others' waits with `reason`: this rank can't go on.
-  void fail(const std::string& reason) noexcept;
+  void abort(const std::string& reason) noexcept;
 
  private:
   enum class State : uint32_t;
@@ -137,7 +137,7 @@ class Group {
   Call call_;
   bool is_checked_ = true;  // the others' calls are those of this rank
   Announced announced_;
-  std::atomic<bool> is_broken_ = false;  // fail() is called by any thread
+  std::atomic<bool> is_broken_ = false;  // abort() is called by any thread
   std::atomic<bool> has_written_failure_ = false;
   std::vector<PeerProcess> peers_;  // no pidfd for this process's own ranks
 };

@@ -9,9 +9,9 @@
 
 namespace lockstep::shm {
 
-using State = MailLine::State;
+using State = P2pRankState::State;
 
-Peers::Peers(const MailSegment& segment, int rank)
+Peers::Peers(const P2pSegment& segment, int rank)
     : segment_(segment),
       rank_(rank),
       processes_(static_cast<size_t>(segment.ranks())),
@@ -21,7 +21,7 @@ void Peers::look_at_lines() {
   for (int other = 0; other < segment_.ranks(); ++other) {
     auto& end = ends_[static_cast<size_t>(other)];
     if (other == rank_ || end) continue;
-    const MailLine& line = segment_.line(other);
+    const P2pRankState& line = segment_.line(other);
     const State state = line.state.load();
     if (state == State::kLeft) {
       end = name(other) + " left the world";
@@ -35,7 +35,7 @@ void Peers::look_at_lines() {
 void Peers::look_at_processes() {
   for (int other = 0; other < segment_.ranks(); ++other) {
     auto& end = ends_[static_cast<size_t>(other)];
-    const MailLine& line = segment_.line(other);
+    const P2pRankState& line = segment_.line(other);
     if (other == rank_ || end || line.state.load() < State::kHere) continue;
     PeerProcess& process = processes_[static_cast<size_t>(other)];
     const pid_t pid = line.pid.load();

@@ -4,16 +4,16 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/shm/mail_segment.h"
+#include "lockstep/shm/p2p_segment.h"
 #include "lockstep/shm/peer_process.h"
 
 namespace lockstep::shm {
 
-/// Whether the other ranks of a MailSegment can still take part. For one
+/// Whether the other ranks of a P2pSegment can still take part. For one
 /// thread at a time.
 class Peers {
  public:
-  Peers(const MailSegment& segment, int rank);
+  Peers(const P2pSegment& segment, int rank);
 
   /// What the ranks say of themselves; and whether their processes are there.
   void look_at_lines();
@@ -28,7 +28,7 @@ class Peers {
  private:
   std::string name(int rank) const;
 
-  MailSegment segment_;
+  P2pSegment segment_;
   int rank_;
   std::vector<PeerProcess> processes_;  // no pidfd for this process's own
   std::vector<std::optional<std::string>> ends_;

@@ -118,7 +118,7 @@ TEST_P(AsyncWork, ARankThatFailsEndsEveryQueuedWork) {
             at::Tensor tensor = filled(1);
             group->all_reduce(tensor);
           }
-          group->fail("of rank 1");
+          group->abort("of rank 1");
         } else {
           std::vector<Work> works;
           std::vector<std::future<bool>> futures;

@@ -127,7 +127,7 @@ int run_as_rank(const std::string& name) {
     try {
       RankTasks::get(name)(world);
     } catch (const std::exception& error) {
-      world.fail(error.what());
+      world.abort(error.what());
       throw;
     }
     return 0;

@@ -144,7 +144,7 @@ class Checker {
         [&](const World& world) {
           Trace& trace = traces[static_cast<size_t>(world.rank())];
           trace = play_on_rank(case_, world);
-          if (!trace.error.empty()) world.fail(trace.error);
+          if (!trace.error.empty()) world.abort(trace.error);
         },
         options);
     for (size_t rank = 0; rank < ranks; ++rank) {

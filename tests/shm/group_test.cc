@@ -213,7 +213,7 @@ TEST(Group, TellsTheReasonOfOneOfSeveralThreadsThatFailAtOnce) {
       const auto fail = [&](const std::string& reason) {
         ++ready;
         while (ready.load() < 2) std::this_thread::yield();
-        group.fail(reason);
+        group.abort(reason);
       };
       std::thread other([&] { fail(reasons[0]); });
       fail(reasons[1]);

@@ -69,7 +69,7 @@ std::vector<std::string> run_ranks(Kind kind, int ranks, const RankTask& task,
     try {
       task(group);
     } catch (const std::exception& error) {
-      group.fail(error.what());
+      group.abort(error.what());
       throw;
     }
   };

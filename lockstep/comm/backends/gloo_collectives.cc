@@ -81,37 +81,37 @@ void GlooCollectives::monitored_barrier(Timeout timeout, bool wait_all_ranks) {
 
 Collectives::Work GlooCollectives::send(const at::Tensor& tensor, int to,
                                         int tag, Timeout timeout) {
-  return start_message(shm::MailOperation::Kind::kSend, tensor, to, tag,
+  return start_message(shm::P2pOperation::Kind::kSend, tensor, to, tag,
                        timeout);
 }
 
 Collectives::Work GlooCollectives::recv(const at::Tensor& tensor, int from,
                                         int tag, Timeout timeout) {
-  return start_message(shm::MailOperation::Kind::kReceive, tensor, from, tag,
+  return start_message(shm::P2pOperation::Kind::kReceive, tensor, from, tag,
                        timeout);
 }
 
 Collectives::Work GlooCollectives::recv_any(const at::Tensor& tensor, int tag,
                                             Timeout timeout) {
-  return start_message(shm::MailOperation::Kind::kReceive, tensor,
+  return start_message(shm::P2pOperation::Kind::kReceive, tensor,
                        shm::kAnySource, tag, timeout);
 }
 
-Collectives::Work GlooCollectives::start_message(shm::MailOperation::Kind kind,
+Collectives::Work GlooCollectives::start_message(shm::P2pOperation::Kind kind,
                                                  const at::Tensor& tensor,
                                                  int peer, int tag,
                                                  Timeout timeout) {
-  const shm::MailOperation operation{.kind = kind,
-                                     .peer = peer,
-                                     .tag = tag,
-                                     .bytes = tensor.nbytes(),
-                                     .deadline = {},
-                                     .done = {}};
+  const shm::P2pOperation operation{.kind = kind,
+                                    .peer = peer,
+                                    .tag = tag,
+                                    .bytes = tensor.nbytes(),
+                                    .deadline = {},
+                                    .done = {}};
   return c10::make_intrusive<GlooMessage>(*gloo_, rank_names_, operation,
                                           tensor, timeout);
 }
 
-void GlooCollectives::fail(const std::string& reason) noexcept {
+void GlooCollectives::abort(const std::string& reason) noexcept {
   mesh_->abort(reason);
   try {
     gloo_->abort();

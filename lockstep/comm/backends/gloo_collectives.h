@@ -33,7 +33,7 @@ class GlooCollectives : public HostCollectives {
   Work recv_any(const at::Tensor& tensor, int tag, Timeout timeout) override;
   bool can_share_memory() const override { return false; }
   SharedMemory share(size_t bytes, Timeout timeout) override;
-  void fail(const std::string& reason) noexcept override;
+  void abort(const std::string& reason) noexcept override;
 
  private:
   /// In debug detail it first compares `call` with those of all other ranks.
@@ -53,7 +53,7 @@ class GlooCollectives : public HostCollectives {
   void all_to_all_bytes(std::span<const Bytes> outputs,
                         std::span<const ConstBytes> inputs) override;
   void wait_for_all() override;
-  Work start_message(shm::MailOperation::Kind kind, const at::Tensor& tensor,
+  Work start_message(shm::P2pOperation::Kind kind, const at::Tensor& tensor,
                      int peer, int tag, Timeout timeout);
 
   c10::intrusive_ptr<c10d::Backend> gloo_;

@@ -11,18 +11,18 @@
 namespace lockstep {
 namespace {
 
-c10d::OpType type_of(const shm::MailOperation& operation) {
-  if (operation.kind == shm::MailOperation::Kind::kSend)
+c10d::OpType type_of(const shm::P2pOperation& operation) {
+  if (operation.kind == shm::P2pOperation::Kind::kSend)
     return c10d::OpType::SEND;
   return operation.peer == shm::kAnySource ? c10d::OpType::RECVANYSOURCE
                                            : c10d::OpType::RECV;
 }
 
 c10::intrusive_ptr<c10d::Work> start(c10d::Backend& gloo,
-                                     const shm::MailOperation& operation,
+                                     const shm::P2pOperation& operation,
                                      const at::Tensor& bytes) {
   std::vector<at::Tensor> tensors{bytes};
-  if (operation.kind == shm::MailOperation::Kind::kSend) {
+  if (operation.kind == shm::P2pOperation::Kind::kSend) {
     return gloo.send(tensors, operation.peer, operation.tag);
   }
   return operation.peer == shm::kAnySource
@@ -51,12 +51,12 @@ CommError gloo_error(const RankNames& names, int rank,
 }
 
 GlooMessage::GlooMessage(c10d::Backend& gloo, RankNames names,
-                         const shm::MailOperation& operation,
+                         const shm::P2pOperation& operation,
                          const at::Tensor& tensor, Timeout timeout)
     : Work(gloo.getRank(), type_of(operation)),
       names_(std::move(names)),
       description_(operation.describe()),
-      is_receive_(operation.kind == shm::MailOperation::Kind::kReceive),
+      is_receive_(operation.kind == shm::P2pOperation::Kind::kReceive),
       outputs_{tensor},
       dense_(tensor),
       timeout_(timeout) {

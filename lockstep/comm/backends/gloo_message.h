@@ -10,7 +10,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/collectives/dense.h"
-#include "lockstep/shm/mail_operation.h"
+#include "lockstep/shm/p2p_operation.h"
 
 namespace lockstep {
 
@@ -29,7 +29,7 @@ class GlooMessage : public c10d::Work {
 
   /// Starts it. Throws CommError if Gloo does.
   GlooMessage(c10d::Backend& gloo, RankNames names,
-              const shm::MailOperation& operation, const at::Tensor& tensor,
+              const shm::P2pOperation& operation, const at::Tensor& tensor,
               Timeout timeout);
 
   /// `timeout`: the constructor's if none is given.

@@ -22,7 +22,7 @@ namespace {
 constexpr int kOffsetBits = 44;
 
 /// The segment that rank 0 makes, which the others find by `key`.
-std::shared_ptr<const shm::Segment> meet(
+std::shared_ptr<const shm::Segment> open_common(
     c10d::Store& store, const std::string& key, int rank,
     const std::function<std::shared_ptr<const shm::Segment>()>& make) {
   shm::SegmentAddress address;
@@ -53,11 +53,11 @@ std::shared_ptr<const shm::Segment> meet(
 ShmCollectives::ShmCollectives(const c10::intrusive_ptr<c10d::Store>& store,
                                int rank, int size, Timeout timeout)
     : HostCollectives(rank, size),
-      mailbox_(meet(*store, "shm/mail", rank,
-                    [&] { return shm::MailSegment::make(size); }),
-               rank, size),
-      group_(meet(*store, "shm/segment", rank,
-                  [&] { return shm::Group::make_segment(size); }),
+      p2p_(open_common(*store, "shm/mail", rank,
+                       [&] { return shm::P2pSegment::make(size); }),
+           rank, size),
+      group_(open_common(*store, "shm/segment", rank,
+                         [&] { return shm::Group::make_segment(size); }),
              rank, size, timeout) {}
 
 void ShmCollectives::begin(const shm::Call& call, Timeout timeout) {
@@ -123,8 +123,7 @@ Collectives::Work ShmCollectives::send(const at::Tensor& tensor, int to,
                                        int tag, Timeout timeout) {
   auto work =
       c10::make_intrusive<MessageWork>(rank(), c10d::OpType::SEND, tensor);
-  mailbox_.send(to, tag, work->bytes(), timeout,
-                done_of(work, callback_threads_));
+  p2p_.send(to, tag, work->bytes(), timeout, done_of(work, callback_threads_));
   return work;
 }
 
@@ -132,8 +131,8 @@ Collectives::Work ShmCollectives::recv(const at::Tensor& tensor, int from,
                                        int tag, Timeout timeout) {
   auto work =
       c10::make_intrusive<MessageWork>(rank(), c10d::OpType::RECV, tensor);
-  mailbox_.receive(from, tag, work->bytes(), timeout,
-                   done_of(work, callback_threads_));
+  p2p_.receive(from, tag, work->bytes(), timeout,
+               done_of(work, callback_threads_));
   return work;
 }
 
@@ -141,8 +140,8 @@ Collectives::Work ShmCollectives::recv_any(const at::Tensor& tensor, int tag,
                                            Timeout timeout) {
   auto work = c10::make_intrusive<MessageWork>(
       rank(), c10d::OpType::RECVANYSOURCE, tensor);
-  mailbox_.receive_any(tag, work->bytes(), timeout,
-                       done_of(work, callback_threads_));
+  p2p_.receive_any(tag, work->bytes(), timeout,
+                   done_of(work, callback_threads_));
   return work;
 }
 
@@ -170,10 +169,10 @@ SharedMemory ShmCollectives::share(size_t bytes, Timeout timeout) {
   } catch (const CommError& error) {
     // A rank that failed has taken its memory along. If so, this throws why.
     group_.sync();
-    group_.fail(error.what());
+    group_.abort(error.what());
     throw;
   } catch (const Error& error) {
-    group_.fail(error.what());
+    group_.abort(error.what());
     throw;
   }
   // Until all have opened it, no rank may let go of its own.

@@ -12,7 +12,7 @@
 #include "lockstep/comm/backends/host_collectives.h"
 #include "lockstep/comm/queue/callback_threads.h"
 #include "lockstep/shm/group.h"
-#include "lockstep/shm/mailbox.h"
+#include "lockstep/shm/point_to_point.h"
 
 namespace lockstep {
 
@@ -32,9 +32,9 @@ class ShmCollectives : public HostCollectives {
   Work recv_any(const at::Tensor& tensor, int tag, Timeout timeout) override;
   bool can_share_memory() const override { return true; }
   SharedMemory share(size_t bytes, Timeout timeout) override;
-  void fail(const std::string& reason) noexcept override {
-    group_.fail(reason);
-    mailbox_.fail(reason);
+  void abort(const std::string& reason) noexcept override {
+    group_.abort(reason);
+    p2p_.abort(reason);
   }
 
  private:
@@ -65,9 +65,9 @@ class ShmCollectives : public HostCollectives {
   /// Whether the ranks' tensors lie at one place of shared memory.
   bool agree_on(uint64_t place);
 
-  CallbackThreads callback_threads_;  // before the mailbox, which uses it
-  shm::Mailbox mailbox_;
-  shm::Group group_;  // after it: its ranks wait until all have a mailbox
+  CallbackThreads callback_threads_;  // before the p2p, which uses it
+  shm::PointToPoint p2p_;
+  shm::Group group_;  // after it: its ranks wait until all have a p2p
   // Those that share() made and somebody has, by the number of the call, which
   // is the same on every rank.
   std::map<uint64_t, std::weak_ptr<const SharedMemory::Impl>> shared_;

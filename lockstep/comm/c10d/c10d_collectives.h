@@ -53,7 +53,7 @@ class C10dCollectives : public Collectives {
   Work recv_any(const at::Tensor& tensor, int tag, Timeout timeout) override;
   bool can_share_memory() const override { return false; }
   SharedMemory share(size_t bytes, Timeout timeout) override;
-  void fail(const std::string&) noexcept override {}
+  void abort(const std::string&) noexcept override {}
 
  private:
   template <typename Options>

@@ -28,7 +28,7 @@ class C10dCommunicator : public Communicator {
   WorkPtr recv_any(const at::Tensor& tensor, int tag) override;
   /// Throws CommError: no memory of the host is shared.
   SharedMemory share(size_t bytes) override;
-  void fail(const std::string&) noexcept override {}
+  void abort(const std::string&) noexcept override {}
 
  private:
   c10::intrusive_ptr<c10d::Backend> backend_;

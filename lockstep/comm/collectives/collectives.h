@@ -80,7 +80,7 @@ class Collectives {
   /// Collective: `bytes` of zeros of each rank, mapped by all.
   virtual SharedMemory share(size_t bytes, Timeout timeout) = 0;
   /// Ends the others' waits with `reason`, where it can.
-  virtual void fail(const std::string& reason) noexcept = 0;
+  virtual void abort(const std::string& reason) noexcept = 0;
 };
 
 }  // namespace lockstep

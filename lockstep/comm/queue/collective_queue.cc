@@ -53,7 +53,7 @@ CollectiveQueue::CollectiveQueue(std::unique_ptr<Collectives> collectives,
       calls_(rank, size, c10::DeviceType::CPU),
       timeout_(timeout),
       collectives_(std::move(collectives)) {
-  queue_.on_failure([this](const std::string& reason) { fail(reason); });
+  queue_.on_failure([this](const std::string& reason) { abort(reason); });
 }
 
 void CollectiveQueue::run(const CollectiveCall& call) {

@@ -33,8 +33,8 @@ class CollectiveQueue : public Communicator {
   WorkPtr recv(const at::Tensor& tensor, int from, int tag) override;
   WorkPtr recv_any(const at::Tensor& tensor, int tag) override;
   SharedMemory share(size_t bytes) override;
-  void fail(const std::string& reason) noexcept override {
-    collectives_->fail(reason);
+  void abort(const std::string& reason) noexcept override {
+    collectives_->abort(reason);
   }
 
   /// What the caller waits for (kSync) may be done when this returns; what

@@ -32,7 +32,7 @@ class Communicator {
   /// Collective: memory of each rank, mapped by all (World::shared_memory).
   virtual SharedMemory share(size_t bytes) = 0;
   /// Ends the others' waits with `reason`, where it can.
-  virtual void fail(const std::string& reason) noexcept = 0;
+  virtual void abort(const std::string& reason) noexcept = 0;
 };
 
 }  // namespace lockstep

@@ -23,8 +23,8 @@ void MessageWork::end(const std::exception_ptr& error, int source) {
   });
 }
 
-shm::MailDone done_of(c10::intrusive_ptr<MessageWork> work,
-                      CallbackThreads& threads) {
+shm::P2pDone done_of(c10::intrusive_ptr<MessageWork> work,
+                     CallbackThreads& threads) {
   return [work = std::move(work), &threads](const std::exception_ptr& error,
                                             int source) {
     work->end(error, source);

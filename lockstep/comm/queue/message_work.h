@@ -7,12 +7,12 @@
 #include "lockstep/comm/collectives/dense.h"
 #include "lockstep/comm/queue/callback_threads.h"
 #include "lockstep/comm/queue/queued_work.h"
-#include "lockstep/shm/mail_operation.h"
+#include "lockstep/shm/p2p_operation.h"
 
 namespace lockstep {
 
-/// A send or receive that a shm::Mailbox does. Keeps the tensor; one with gaps
-/// gets what was received at the end.
+/// A send or receive that a shm::PointToPoint does. Keeps the tensor; one with
+/// gaps gets what was received at the end.
 class MessageWork : public QueuedWork {
  public:
   MessageWork(int rank, c10d::OpType type, const at::Tensor& tensor);
@@ -22,7 +22,7 @@ class MessageWork : public QueuedWork {
   /// Of a receive that is done: the rank that sent.
   int sourceRank() const override;
 
-  /// Called by the mailbox when the message was moved, or failed (`error`).
+  /// Called by PointToPoint when the message was moved, or failed (`error`).
   /// Leaves the future to complete_future().
   void end(const std::exception_ptr& error, int source);
 
@@ -31,11 +31,11 @@ class MessageWork : public QueuedWork {
   int source_ = -1;
 };
 
-/// The function that the mailbox calls at the end. It keeps the work until
+/// The function that PointToPoint calls at the end. It keeps the work until
 /// then. The callbacks of
 /// the work's future run in `threads`: they may wait for another message, which
-/// needs the mailbox's own thread.
-shm::MailDone done_of(c10::intrusive_ptr<MessageWork> work,
-                      CallbackThreads& threads);
+/// needs PointToPoint's own thread.
+shm::P2pDone done_of(c10::intrusive_ptr<MessageWork> work,
+                     CallbackThreads& threads);
 
 }  // namespace lockstep

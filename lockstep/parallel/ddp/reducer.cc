@@ -142,7 +142,7 @@ void Reducer::check_usable() const {
 void Reducer::give_up(const Problem& problem) {
   const InvalidArgument error("ddp", problem);
   failure_ = error.what();
-  world_.fail(failure_);
+  world_.abort(failure_);
   throw error;
 }
 
@@ -427,7 +427,7 @@ void Reducer::close_pass() {
     finish_pass();
   } catch (const std::exception& error) {
     if (failure_.empty()) failure_ = error.what();
-    world_.fail(failure_);
+    world_.abort(failure_);
     pass_.reset();
     throw;
   }
@@ -536,7 +536,7 @@ void Reducer::abandon() noexcept {
   if (!failure_.empty()) return;
   failure_ = fmt::format("the backward of rank {} ended with an exception",
                          world_.rank());
-  world_.fail("[ddp] " + failure_);
+  world_.abort("[ddp] " + failure_);
 }
 
 // Uneven inputs: ranks that have none left answer those that have.
@@ -565,7 +565,7 @@ void Reducer::join(const std::function<void()>& steps,
     if (rounds_.is_ended() || !failure_.empty()) throw;
     failure_ = fmt::format("rank {} left join() with an exception: {}",
                            world_.rank(), error.what());
-    world_.fail("[ddp] " + failure_);
+    world_.abort("[ddp] " + failure_);
     throw;
   }
   const std::vector<int>& last = rounds_.last_active();

@@ -43,7 +43,7 @@ constexpr const char* kCure =
 
 void SharedExchange::give_up(const Problem& problem) const {
   const InvalidArgument error("ddp", problem);
-  world_.fail(error.what());
+  world_.abort(error.what());
   throw error;
 }
 

@@ -1,4 +1,4 @@
-#include "lockstep/shm/parcel.h"
+#include "lockstep/shm/large_message.h"
 
 #include <atomic>
 #include <cstdint>
@@ -23,22 +23,25 @@ Cover& cover_of(const Segment& segment) {
 
 }  // namespace
 
-Parcel::Parcel(std::span<const std::byte> data, SpareSegments& spares)
+LargeMessage::LargeMessage(std::span<const std::byte> data,
+                           SpareSegments& spares)
     : spares_(&spares), segment_(spares.take(sizeof(Cover) + data.size())) {
   cover_of(*segment_).is_taken.store(0);
   std::memcpy(segment_->bytes().data() + sizeof(Cover), data.data(),
               data.size());
 }
 
-Parcel::~Parcel() {
+LargeMessage::~LargeMessage() {
   // What was not taken may still be read: no other message goes there.
   if (is_taken()) spares_->give_back(std::move(segment_));
 }
 
-bool Parcel::is_taken() const { return cover_of(*segment_).is_taken.load(); }
+bool LargeMessage::is_taken() const {
+  return cover_of(*segment_).is_taken.load();
+}
 
-void Parcel::take(const SegmentAddress& address, std::span<std::byte> out,
-                  OpenedSegments& opened) {
+void LargeMessage::take(const SegmentAddress& address, std::span<std::byte> out,
+                        OpenedSegments& opened) {
   const auto segment = opened.open(address);
   const auto bytes = segment->bytes();
   if (bytes.size() < sizeof(Cover) ||

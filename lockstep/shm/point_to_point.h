@@ -11,11 +11,11 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/shm/inbox.h"
-#include "lockstep/shm/mail_operation.h"
-#include "lockstep/shm/mail_segment.h"
-#include "lockstep/shm/outbox.h"
+#include "lockstep/shm/p2p_operation.h"
+#include "lockstep/shm/p2p_segment.h"
 #include "lockstep/shm/peers.h"
+#include "lockstep/shm/receive_queue.h"
+#include "lockstep/shm/send_queue.h"
 #include "lockstep/shm/spare_segments.h"
 
 namespace lockstep::shm {
@@ -27,7 +27,7 @@ namespace lockstep::shm {
 ///
 /// What can be done at once is done in the caller's thread, so `done` may be
 /// called before send() or receive() returns. The rest is left to a thread of
-/// this mailbox, which calls it then, with no lock held. A send is done when
+/// this p2p, which calls it then, with no lock held. A send is done when
 /// its data has been copied (up to kInlineBytes) or received (above).
 ///
 /// An operation fails with CommError if its peer ended, left or failed, or at
@@ -35,57 +35,57 @@ namespace lockstep::shm {
 /// failed send sent was received is not known.
 ///
 /// A rank is a thread or a process. May be called by several threads of it.
-class Mailbox {
+class PointToPoint {
  public:
   using milliseconds = std::chrono::milliseconds;
 
-  /// Does not wait for the other ranks. `segment`: MailSegment::make() of rank
+  /// Does not wait for the other ranks. `segment`: P2pSegment::make() of rank
   /// 0. Throws CommError if it is for another world or the rank is taken.
-  Mailbox(std::shared_ptr<const Segment> segment, int rank, int ranks);
+  PointToPoint(std::shared_ptr<const Segment> segment, int rank, int ranks);
   /// Tells the others that this rank left; what is under way fails. Not to be
   /// called from `done`.
-  ~Mailbox();
-  Mailbox(const Mailbox&) = delete;
-  Mailbox& operator=(const Mailbox&) = delete;
+  ~PointToPoint();
+  PointToPoint(const PointToPoint&) = delete;
+  PointToPoint& operator=(const PointToPoint&) = delete;
 
   /// `data` must stay until `done`. Throws InvalidArgument for a rank that is
   /// not another one.
   void send(int to, int tag, std::span<const std::byte> data,
-            milliseconds timeout, MailDone done);
+            milliseconds timeout, P2pDone done);
   void receive(int from, int tag, std::span<std::byte> data,
-               milliseconds timeout, MailDone done);
+               milliseconds timeout, P2pDone done);
   /// From whichever rank's message with the tag comes first; fails for ranks
   /// that are gone only if all are.
   void receive_any(int tag, std::span<std::byte> data, milliseconds timeout,
-                   MailDone done);
+                   P2pDone done);
 
   /// Fails the others' operations with this rank, with `reason`.
-  void fail(const std::string& reason) noexcept;
+  void abort(const std::string& reason) noexcept;
 
  private:
-  using Clock = MailOperation::Clock;
-  using State = MailLine::State;
+  using Clock = P2pOperation::Clock;
+  using State = P2pRankState::State;
 
   void join();
   void check_peer(int peer) const;
   void start_receive(int from, int tag, std::span<std::byte> data,
-                     milliseconds timeout, MailDone done);
+                     milliseconds timeout, P2pDone done);
   /// Leaves what is pending to the thread.
   void hand_over();
   void run();
   void step(bool look_at_processes);
   bool is_idle() const;
-  std::exception_ptr verdict(const MailOperation& operation) const;
-  std::string whereabouts(const MailOperation& operation) const;
+  std::exception_ptr failure_of(const P2pOperation& operation) const;
+  std::string whereabouts(const P2pOperation& operation) const;
   std::string all_ends() const;
   void leave(State state) noexcept;
 
-  MailSegment segment_;
+  P2pSegment segment_;
   int rank_;
-  Inbox inbox_;
+  ReceiveQueue receives_;
   SpareSegments spares_;
-  std::vector<std::unique_ptr<Outbox>> outboxes_;  // by receiver
-  Peers peers_;                                    // of the thread
+  std::vector<std::unique_ptr<SendQueue>> outboxes_;  // by receiver
+  Peers peers_;                                       // of the thread
 
   std::mutex mutex_;  // of what follows
   std::condition_variable handed_over_;

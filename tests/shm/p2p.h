@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/shm/mailbox.h"
+#include "lockstep/shm/point_to_point.h"
 #include "tests/shm/ranks.h"
 
 namespace lockstep::shm {
@@ -23,7 +23,7 @@ Message noise(size_t bytes, uint32_t seed);
 /// does not see what libstdc++ counts an exception's references with.
 class Awaited {
  public:
-  MailDone done() const;
+  P2pDone done() const;
   /// The source; throws std::runtime_error with the operation's error.
   int get();
   /// The operation's error, or "no error".
@@ -38,9 +38,9 @@ class Awaited {
       std::make_shared<std::promise<Outcome>>();
 };
 
-/// A rank's mailbox and group, whose barrier the tests use.
-struct MailRank {
-  Mailbox& mailbox;
+/// A rank's p2p and group, whose barrier the tests use.
+struct P2pRank {
+  PointToPoint& p2p;
   Group& group;
   int rank() const { return group.rank(); }
   int ranks() const { return group.ranks(); }
@@ -54,9 +54,9 @@ struct MailRank {
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
 };
 
-using MailTask = std::function<void(MailRank&)>;
+using P2pTask = std::function<void(P2pRank&)>;
 
-/// As run_ranks(), with a mailbox for each rank.
-std::vector<std::string> run_mail(Kind kind, int ranks, const MailTask& task);
+/// As run_ranks(), with a p2p for each rank.
+std::vector<std::string> run_p2p(Kind kind, int ranks, const P2pTask& task);
 
 }  // namespace lockstep::shm

@@ -1,4 +1,4 @@
-#include "tests/shm/mail.h"
+#include "tests/shm/p2p.h"
 
 #include <random>
 #include <stdexcept>
@@ -13,7 +13,7 @@ Message noise(size_t bytes, uint32_t seed) {
   return result;
 }
 
-MailDone Awaited::done() const {
+P2pDone Awaited::done() const {
   return [promise = promise_](std::exception_ptr error, int source) {
     Outcome outcome{source, {}};
     try {
@@ -36,39 +36,39 @@ std::string Awaited::error() {
   return outcome.error.empty() ? "no error" : outcome.error;
 }
 
-Awaited MailRank::send(int to, int tag, std::span<const std::byte> data) {
+Awaited P2pRank::send(int to, int tag, std::span<const std::byte> data) {
   Awaited result;
-  mailbox.send(to, tag, data, timeout, result.done());
+  p2p.send(to, tag, data, timeout, result.done());
   return result;
 }
 
-Awaited MailRank::receive(int from, int tag, std::span<std::byte> data) {
+Awaited P2pRank::receive(int from, int tag, std::span<std::byte> data) {
   Awaited result;
-  mailbox.receive(from, tag, data, timeout, result.done());
+  p2p.receive(from, tag, data, timeout, result.done());
   return result;
 }
 
-Awaited MailRank::receive_any(int tag, std::span<std::byte> data) {
+Awaited P2pRank::receive_any(int tag, std::span<std::byte> data) {
   Awaited result;
-  mailbox.receive_any(tag, data, timeout, result.done());
+  p2p.receive_any(tag, data, timeout, result.done());
   return result;
 }
 
-void MailRank::barrier() {
+void P2pRank::barrier() {
   group.begin({.operation = Operation::kBarrier}, group.timeout());
   group.sync();
 }
 
-std::vector<std::string> run_mail(Kind kind, int ranks, const MailTask& task) {
-  const auto segment = MailSegment::make(ranks);
+std::vector<std::string> run_p2p(Kind kind, int ranks, const P2pTask& task) {
+  const auto segment = P2pSegment::make(ranks);
   const SegmentAddress address = segment->address();
   return run_ranks(kind, ranks, [&](Group& group) {
-    Mailbox mailbox(Segment::open(address), group.rank(), ranks);
-    MailRank self{mailbox, group};
+    PointToPoint p2p(Segment::open(address), group.rank(), ranks);
+    P2pRank self{p2p, group};
     try {
       task(self);
     } catch (const std::exception& error) {
-      mailbox.fail(error.what());
+      p2p.abort(error.what());
       throw;
     }
   });

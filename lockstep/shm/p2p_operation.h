@@ -12,12 +12,12 @@ namespace lockstep::shm {
 /// Called once when an operation is over: with no exception, it is done.
 /// `source`: the rank whose message was received; else the peer. Must not
 /// throw.
-using MailDone = std::function<void(std::exception_ptr error, int source)>;
+using P2pDone = std::function<void(std::exception_ptr error, int source)>;
 
 inline constexpr int kAnySource = -1;
 
 /// What a send and a receive have in common.
-struct MailOperation {
+struct P2pOperation {
   enum class Kind { kSend, kReceive };
   using Clock = std::chrono::steady_clock;
 
@@ -26,7 +26,7 @@ struct MailOperation {
   int tag = 0;
   size_t bytes = 0;
   Clock::time_point deadline;
-  MailDone done;
+  P2pDone done;
 
   /// "send to rank 1 (64 bytes, tag 3)".
   std::string describe() const;
@@ -34,21 +34,22 @@ struct MailOperation {
 
 /// An operation that is over, up to what is done without a lock held: the copy
 /// of a large message, and telling.
-class FinishedMail {
+class FinishedOperation {
  public:
-  FinishedMail(MailOperation operation, int source, std::exception_ptr error,
-               std::function<void()> last_step = {});
+  FinishedOperation(P2pOperation operation, int source,
+                    std::exception_ptr error,
+                    std::function<void()> last_step = {});
   void run();
 
  private:
-  MailOperation operation_;
+  P2pOperation operation_;
   int source_;
   std::exception_ptr error_;
   std::function<void()> last_step_;  // throws if the operation fails after all
 };
-using FinishedMails = std::vector<FinishedMail>;
+using FinishedOperations = std::vector<FinishedOperation>;
 
 /// Why an operation can't go on; null while it can.
-using MailVerdict = std::function<std::exception_ptr(const MailOperation&)>;
+using P2pFailureOf = std::function<std::exception_ptr(const P2pOperation&)>;
 
 }  // namespace lockstep::shm

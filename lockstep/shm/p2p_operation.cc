@@ -1,4 +1,4 @@
-#include "lockstep/shm/mail_operation.h"
+#include "lockstep/shm/p2p_operation.h"
 
 #include <utility>
 
@@ -6,22 +6,22 @@
 
 namespace lockstep::shm {
 
-std::string MailOperation::describe() const {
+std::string P2pOperation::describe() const {
   const std::string its = fmt::format("({} bytes, tag {})", bytes, tag);
   if (kind == Kind::kSend) return fmt::format("send to rank {} {}", peer, its);
   if (peer == kAnySource) return fmt::format("receive from any rank {}", its);
   return fmt::format("receive from rank {} {}", peer, its);
 }
 
-FinishedMail::FinishedMail(MailOperation operation, int source,
-                           std::exception_ptr error,
-                           std::function<void()> last_step)
+FinishedOperation::FinishedOperation(P2pOperation operation, int source,
+                                     std::exception_ptr error,
+                                     std::function<void()> last_step)
     : operation_(std::move(operation)),
       source_(source),
       error_(std::move(error)),
       last_step_(std::move(last_step)) {}
 
-void FinishedMail::run() {
+void FinishedOperation::run() {
   try {
     if (last_step_) last_step_();
   } catch (...) {

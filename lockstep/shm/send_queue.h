@@ -5,39 +5,40 @@
 #include <mutex>
 #include <span>
 
-#include "lockstep/shm/mail_operation.h"
+#include "lockstep/shm/large_message.h"
 #include "lockstep/shm/message_ring.h"
-#include "lockstep/shm/parcel.h"
+#include "lockstep/shm/p2p_operation.h"
 
 namespace lockstep::shm {
 
 /// What a rank sends to one other: sends wait here, in order, for space in the
 /// ring; those of large messages then until the receiver has taken them.
 /// May be called by several threads.
-class Outbox {
+class SendQueue {
  public:
-  Outbox(const RingWriter& ring, SpareSegments& spares)
+  SendQueue(const RingWriter& ring, SpareSegments& spares)
       : ring_(ring), spares_(&spares) {}
 
   /// `data` must stay until the operation is over.
-  void add(MailOperation send, std::span<const std::byte> data);
+  void add(P2pOperation send, std::span<const std::byte> data);
   /// Puts what there is space for, and moves to `finished` what is over; with
-  /// a verdict, those too that it is against.
-  void advance(FinishedMails& finished, const MailVerdict& verdict = {});
+  /// a failure_of, those too that it is against.
+  void advance(FinishedOperations& finished,
+               const P2pFailureOf& failure_of = {});
   bool is_empty() const;
   /// Puts nothing more: there is no one to read it.
   void close();
 
  private:
   struct Pending {
-    MailOperation send;
+    P2pOperation send;
     std::span<const std::byte> data;
-    std::unique_ptr<Parcel> parcel;  // set: put in the ring
+    std::unique_ptr<LargeMessage> message;  // set: put in the ring
     bool is_over = false;
     std::exception_ptr error;
   };
   void put(Pending& pending);
-  void move_finished(FinishedMails& finished);
+  void move_finished(FinishedOperations& finished);
 
   mutable std::mutex mutex_;
   RingWriter ring_;

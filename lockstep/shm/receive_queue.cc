@@ -1,4 +1,4 @@
-#include "lockstep/shm/inbox.h"
+#include "lockstep/shm/receive_queue.h"
 
 #include <algorithm>
 #include <iterator>
@@ -7,22 +7,22 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/shm/parcel.h"
+#include "lockstep/shm/large_message.h"
 
 namespace lockstep::shm {
 namespace {
 
-bool wants(const MailOperation& receive, int source) {
+bool wants(const P2pOperation& receive, int source) {
   return receive.peer == kAnySource || receive.peer == source;
 }
 
-bool wants(const MailOperation& receive, int source, int tag) {
+bool wants(const P2pOperation& receive, int source, int tag) {
   return wants(receive, source) && receive.tag == tag;
 }
 
 }  // namespace
 
-Inbox::Inbox(const MailSegment& segment, int rank)
+ReceiveQueue::ReceiveQueue(const P2pSegment& segment, int rank)
     : segment_(segment), rank_(rank) {
   for (int source = 0; source < segment_.ranks(); ++source) {
     rings_.emplace_back(segment_.ring(source, rank),
@@ -30,8 +30,8 @@ Inbox::Inbox(const MailSegment& segment, int rank)
   }
 }
 
-void Inbox::add(MailOperation receive, std::span<std::byte> data,
-                FinishedMails& finished) {
+void ReceiveQueue::add(P2pOperation receive, std::span<std::byte> data,
+                       FinishedOperations& finished) {
   const std::lock_guard lock(mutex_);
   const auto found = std::find_if(
       set_aside_.begin(), set_aside_.end(), [&](const Message& message) {
@@ -49,7 +49,8 @@ void Inbox::add(MailOperation receive, std::span<std::byte> data,
   set_aside_.erase(found);
 }
 
-void Inbox::advance(FinishedMails& finished, const MailVerdict& verdict) {
+void ReceiveQueue::advance(FinishedOperations& finished,
+                           const P2pFailureOf& failure_of) {
   const std::lock_guard lock(mutex_);
   // Each rank first in turn, so that none is starved by a receive from any.
   first_ = (first_ + 1) % segment_.ranks();
@@ -58,10 +59,10 @@ void Inbox::advance(FinishedMails& finished, const MailVerdict& verdict) {
     if (source != rank_) read_ring(source, finished);
   }
   // With no gap, in which a receive could come that was not looked for yet.
-  if (verdict) judge(verdict, finished);
+  if (failure_of) judge(failure_of, finished);
 }
 
-void Inbox::read_ring(int source, FinishedMails& finished) {
+void ReceiveQueue::read_ring(int source, FinishedOperations& finished) {
   RingReader& ring = rings_[static_cast<size_t>(source)];
   while (is_wanted(source)) {
     std::optional<MessageHead> head;
@@ -69,7 +70,7 @@ void Inbox::read_ring(int source, FinishedMails& finished) {
       head = ring.front();
     } catch (const CommError&) {
       const auto error = std::current_exception();
-      const auto doomed = [&](const MailOperation& receive) {
+      const auto doomed = [&](const P2pOperation& receive) {
         return wants(receive, source) ? error : nullptr;
       };
       judge(doomed, finished);
@@ -96,13 +97,13 @@ void Inbox::read_ring(int source, FinishedMails& finished) {
   }
 }
 
-bool Inbox::is_wanted(int source) const {
+bool ReceiveQueue::is_wanted(int source) const {
   return std::any_of(pending_.begin(), pending_.end(),
                      [&](const auto& p) { return wants(p.receive, source); });
 }
 
-FinishedMail Inbox::deliver(Pending pending, int source,
-                            const MessageHead& head) const {
+FinishedOperation ReceiveQueue::deliver(Pending pending, int source,
+                                        const MessageHead& head) const {
   std::exception_ptr error;
   std::function<void()> last_step;
   std::span<std::byte> out = pending.data;
@@ -122,9 +123,9 @@ FinishedMail Inbox::deliver(Pending pending, int source,
   return {std::move(pending.receive), source, error, std::move(last_step)};
 }
 
-void Inbox::take(int source, const MessageHead& head,
-                 std::span<std::byte> out) const {
-  MailLine& line = segment_.line(source);
+void ReceiveQueue::take(int source, const MessageHead& head,
+                        std::span<std::byte> out) const {
+  P2pRankState& line = segment_.line(source);
   const pid_t pid = line.pid.load();
   try {
     if (head.address.pid != pid) {
@@ -133,7 +134,7 @@ void Inbox::take(int source, const MessageHead& head,
                        .expected = std::to_string(pid),
                        .got = std::to_string(head.address.pid)});
     }
-    Parcel::take(head.address, out, opened_);
+    LargeMessage::take(head.address, out, opened_);
   } catch (const CommError& error) {
     if (out.empty()) return;  // the receive has an error already
     throw CommError(
@@ -149,10 +150,11 @@ void Inbox::take(int source, const MessageHead& head,
   line.events.advance();
 }
 
-void Inbox::judge(const MailVerdict& verdict, FinishedMails& finished) {
+void ReceiveQueue::judge(const P2pFailureOf& failure_of,
+                         FinishedOperations& finished) {
   std::deque<Pending> going_on;
   for (Pending& pending : pending_) {
-    if (auto error = verdict(pending.receive)) {
+    if (auto error = failure_of(pending.receive)) {
       const int peer = pending.receive.peer;
       finished.emplace_back(std::move(pending.receive), peer, error);
     } else {
@@ -162,7 +164,7 @@ void Inbox::judge(const MailVerdict& verdict, FinishedMails& finished) {
   pending_ = std::move(going_on);
 }
 
-bool Inbox::is_empty() const {
+bool ReceiveQueue::is_empty() const {
   const std::lock_guard lock(mutex_);
   return pending_.empty();
 }

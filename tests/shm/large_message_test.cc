@@ -1,4 +1,4 @@
-#include "lockstep/shm/parcel.h"
+#include "lockstep/shm/large_message.h"
 
 #include <algorithm>
 #include <optional>
@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
-#include "tests/shm/mail.h"
+#include "tests/shm/p2p.h"
 #include "tests/shm/ranks.h"
 
 namespace lockstep::shm {
@@ -15,18 +15,18 @@ namespace {
 
 constexpr size_t kBytes = 100'000;
 
-TEST(Parcel, GoesToAnotherProcessWhichKeepsTheSegmentOpen) {
+TEST(LargeMessage, GoesToAnotherProcessWhichKeepsTheSegmentOpen) {
   SpareSegments spares;
   const Message data = noise(kBytes, 1);
-  const Parcel parcel(data, spares);
+  const LargeMessage message(data, spares);
   RankProcess receiver([&] {
     OpenedSegments opened;
     Message got(kBytes);
-    Parcel::take(parcel.address(), got, opened);
+    LargeMessage::take(message.address(), got, opened);
     require(got == data, "another message");
-    require(opened.open(parcel.address()) == opened.open(parcel.address()),
+    require(opened.open(message.address()) == opened.open(message.address()),
             "opened again");
-    SegmentAddress other = parcel.address();
+    SegmentAddress other = message.address();
     other.inode += 1;
     try {
       opened.open(other);
@@ -36,32 +36,32 @@ TEST(Parcel, GoesToAnotherProcessWhichKeepsTheSegmentOpen) {
     require(false, "another segment was taken for it");
   });
   EXPECT_EQ(receiver.wait(), "");
-  EXPECT_TRUE(parcel.is_taken());
+  EXPECT_TRUE(message.is_taken());
 }
 
-TEST(Parcel, LeavesItsSegmentToTheNextOnceTaken) {
+TEST(LargeMessage, LeavesItsSegmentToTheNextOnceTaken) {
   SpareSegments spares;
   OpenedSegments opened;
   const Message data = noise(kBytes, 1);
   Message got(kBytes);
-  std::optional<Parcel> parcel(std::in_place, data, spares);
-  const SegmentAddress address = parcel->address();
-  Parcel::take(address, got, opened);
-  parcel.reset();
+  std::optional<LargeMessage> message(std::in_place, data, spares);
+  const SegmentAddress address = message->address();
+  LargeMessage::take(address, got, opened);
+  message.reset();
   const Message less = noise(kBytes * 2 / 3, 2);
-  parcel.emplace(less, spares);
-  EXPECT_EQ(parcel->address(), address);
-  EXPECT_FALSE(parcel->is_taken());
+  message.emplace(less, spares);
+  EXPECT_EQ(message->address(), address);
+  EXPECT_FALSE(message->is_taken());
 }
 
-TEST(Parcel, KeepsItsSegmentFromTheNextUnlessTaken) {
+TEST(LargeMessage, KeepsItsSegmentFromTheNextUnlessTaken) {
   SpareSegments spares;
   const Message data = noise(kBytes, 1);
   const auto segment = [&] {
-    const Parcel parcel(data, spares);
-    return Segment::open(parcel.address());
+    const LargeMessage message(data, spares);
+    return Segment::open(message.address());
   }();
-  const Parcel next(data, spares);
+  const LargeMessage next(data, spares);
   EXPECT_NE(next.address(), segment->address());
 }
 

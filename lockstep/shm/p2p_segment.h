@@ -15,7 +15,7 @@
 namespace lockstep::shm {
 
 /// What a rank tells the others about itself. Lies in zeroed shared memory.
-struct MailLine {
+struct P2pRankState {
   enum class State : uint32_t { kAbsent, kJoining, kHere, kLeft, kFailed };
 
   alignas(64) EventCount events;
@@ -26,17 +26,17 @@ struct MailLine {
   FailureText failure;  ///< written before state is kFailed
 };
 
-/// The memory that the mailboxes of a world share: a line for each rank, a
-/// ring for each ordered pair. Only what is used takes memory.
-class MailSegment {
+/// The memory that the point-to-point channels of a world share: a line for
+/// each rank, a ring for each ordered pair. Only what is used takes memory.
+class P2pSegment {
  public:
   /// Of rank 0, for `ranks` ranks. Throws CommError.
   static std::shared_ptr<const Segment> make(int ranks);
   /// Throws CommError if it is no such segment.
-  MailSegment(std::shared_ptr<const Segment> segment, int ranks);
+  P2pSegment(std::shared_ptr<const Segment> segment, int ranks);
 
   int ranks() const { return ranks_; }
-  MailLine& line(int rank) const;
+  P2pRankState& line(int rank) const;
   MessageRing& ring(int from, int to) const;
   /// "host build7, pid 4711"; "not here yet".
   std::string process_name(int rank) const;

@@ -5,31 +5,33 @@
 #include <span>
 #include <vector>
 
-#include "lockstep/shm/mail_operation.h"
-#include "lockstep/shm/mail_segment.h"
 #include "lockstep/shm/opened_segments.h"
+#include "lockstep/shm/p2p_operation.h"
+#include "lockstep/shm/p2p_segment.h"
 
 namespace lockstep::shm {
 
 /// What a rank receives. Messages stay in their rings until a receive wants
 /// one of that rank; those before it with other tags are then set aside, so
 /// that tags can be received in any order. May be called by several threads.
-class Inbox {
+class ReceiveQueue {
  public:
-  Inbox(const MailSegment& segment, int rank);
+  ReceiveQueue(const P2pSegment& segment, int rank);
 
   /// `data` must stay until the operation is over. If its message was set
   /// aside, it is over at once.
-  void add(MailOperation receive, std::span<std::byte> data,
-           FinishedMails& finished);
+  void add(P2pOperation receive, std::span<std::byte> data,
+           FinishedOperations& finished);
   /// Gives what has come to the receives that want it, in their order, and
-  /// moves those to `finished`; with a verdict, those too that it is against.
-  void advance(FinishedMails& finished, const MailVerdict& verdict = {});
+  /// moves those to `finished`; with a failure_of, those too that it is
+  /// against.
+  void advance(FinishedOperations& finished,
+               const P2pFailureOf& failure_of = {});
   bool is_empty() const;
 
  private:
   struct Pending {
-    MailOperation receive;
+    P2pOperation receive;
     std::span<std::byte> data;
   };
   struct Message {
@@ -38,16 +40,16 @@ class Inbox {
     std::vector<std::byte> data;  // of an inline one
   };
 
-  void read_ring(int source, FinishedMails& finished);
+  void read_ring(int source, FinishedOperations& finished);
   bool is_wanted(int source) const;
-  void judge(const MailVerdict& verdict, FinishedMails& finished);
-  FinishedMail deliver(Pending pending, int source,
-                       const MessageHead& head) const;
+  void judge(const P2pFailureOf& failure_of, FinishedOperations& finished);
+  FinishedOperation deliver(Pending pending, int source,
+                            const MessageHead& head) const;
   /// Copies a large message; an empty `out` refuses it. Tells its sender.
   void take(int source, const MessageHead& head,
             std::span<std::byte> out) const;
 
-  MailSegment segment_;
+  P2pSegment segment_;
   mutable OpenedSegments opened_;
   int rank_;
   mutable std::mutex mutex_;

@@ -11,22 +11,22 @@
 namespace lockstep::shm {
 
 /// A message too large for a ring, in a segment of its own.
-class Parcel {
+class LargeMessage {
  public:
   /// A copy of `data`, in one of `spares`, which gets it back if it was taken.
   /// Throws CommError.
-  Parcel(std::span<const std::byte> data, SpareSegments& spares);
-  ~Parcel();
-  Parcel(const Parcel&) = delete;
-  Parcel& operator=(const Parcel&) = delete;
+  LargeMessage(std::span<const std::byte> data, SpareSegments& spares);
+  ~LargeMessage();
+  LargeMessage(const LargeMessage&) = delete;
+  LargeMessage& operator=(const LargeMessage&) = delete;
 
   SegmentAddress address() const { return segment_->address(); }
   /// Whether the receiver has copied it, or will never.
   bool is_taken() const;
 
-  /// Copies the parcel at `address` to `out`, all of it, and tells its sender,
-  /// who must be rung. An empty `out` refuses the parcel. Throws CommError if
-  /// there is no parcel of that size.
+  /// Copies the message at `address` to `out`, all of it, and tells its sender,
+  /// who must be rung. An empty `out` refuses the message. Throws CommError if
+  /// there is no message of that size.
   static void take(const SegmentAddress& address, std::span<std::byte> out,
                    OpenedSegments& opened);
 

@@ -7,8 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/shm/mailbox.h"
-#include "tests/shm/mail.h"
+#include "lockstep/shm/point_to_point.h"
+#include "tests/shm/p2p.h"
 
 namespace lockstep::shm {
 namespace {
@@ -31,36 +31,36 @@ void expect_parts(const std::string& text,
 /// are here, and then sleeps.
 class TwoRanks {
  public:
-  explicit TwoRanks(const MailTask& task)
-      : mail_(MailSegment::make(2)),
+  explicit TwoRanks(const P2pTask& task)
+      : segment_(P2pSegment::make(2)),
         group_segment_(Group::make_segment(2)),
         process_([this, task] {
           Group group(group_segment_, 1, 2, std::chrono::seconds(60));
-          Mailbox mailbox(mail_, 1, 2);
-          MailRank rank_1{mailbox, group};
+          PointToPoint p2p(segment_, 1, 2);
+          P2pRank rank_1{p2p, group};
           rank_1.barrier();
           task(rank_1);
         }),
         group_(group_segment_, 0, 2, std::chrono::seconds(60)),
-        mailbox_(mail_, 0, 2),
-        self{mailbox_, group_} {
+        p2p_(segment_, 0, 2),
+        self{p2p_, group_} {
     self.barrier();
   }
   pid_t pid() const { return process_.pid(); }
   RankProcess& process() { return process_; }
 
  private:
-  std::shared_ptr<const Segment> mail_;
+  std::shared_ptr<const Segment> segment_;
   std::shared_ptr<const Segment> group_segment_;
   RankProcess process_;
   Group group_;
-  Mailbox mailbox_;
+  PointToPoint p2p_;
 
  public:
-  MailRank self;
+  P2pRank self;
 };
 
-void sleep_on(MailRank& /*self*/) {
+void sleep_on(P2pRank& /*self*/) {
   for (;;) ::pause();
 }
 
@@ -71,7 +71,7 @@ TEST_P(WrongSizes, AreTheReceiversErrorAlone) {
   const Kind kind = std::get<0>(GetParam());
   const size_t sent = std::get<1>(GetParam());
   const size_t expected = std::get<2>(GetParam());
-  const auto messages = run_mail(kind, 2, [&](MailRank& self) {
+  const auto messages = run_p2p(kind, 2, [&](P2pRank& self) {
     Message data(self.rank() == 1 ? sent : expected);
     if (self.rank() == 1) {
       self.send(0, 3, data).get();
@@ -97,7 +97,7 @@ INSTANTIATE_TEST_SUITE_P(
                      testing::Values(kSmall, kLarge),
                      testing::Values(size_t{0}, size_t{32}, 2 * kLarge)));
 
-TEST(Mailbox, NamesAKilledRankInAReceiveWithinASecond) {
+TEST(PointToPoint, NamesAKilledRankInAReceiveWithinASecond) {
   TwoRanks two(sleep_on);
   Message data(kSmall);
   auto received = two.self.receive(1, 3, data);
@@ -109,7 +109,7 @@ TEST(Mailbox, NamesAKilledRankInAReceiveWithinASecond) {
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(1));
 }
 
-TEST(Mailbox, NamesAKilledRankInASendWithinASecond) {
+TEST(PointToPoint, NamesAKilledRankInASendWithinASecond) {
   TwoRanks two(sleep_on);
   const Message data(kLarge);
   auto sent = two.self.send(1, 3, data);
@@ -121,8 +121,8 @@ TEST(Mailbox, NamesAKilledRankInASendWithinASecond) {
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(1));
 }
 
-TEST(Mailbox, NamesAKilledRankWhoseLargeMessageIsOnItsWay) {
-  TwoRanks two([](MailRank& self) {
+TEST(PointToPoint, NamesAKilledRankWhoseLargeMessageIsOnItsWay) {
+  TwoRanks two([](P2pRank& self) {
     const Message data(kLarge);
     auto sent = self.send(0, 3, data);
     self.barrier();
@@ -136,8 +136,8 @@ TEST(Mailbox, NamesAKilledRankWhoseLargeMessageIsOnItsWay) {
                {"rank 0", "rank 1 (host ", "(1048576 bytes, tag 3)"});
 }
 
-TEST(Mailbox, ReceivesWhatAKilledRankHadSent) {
-  TwoRanks two([](MailRank& self) {
+TEST(PointToPoint, ReceivesWhatAKilledRankHadSent) {
+  TwoRanks two([](P2pRank& self) {
     self.send(0, 3, noise(kSmall, 1)).get();
     self.barrier();
     sleep_on(self);
@@ -151,7 +151,7 @@ TEST(Mailbox, ReceivesWhatAKilledRankHadSent) {
   EXPECT_NE(two.self.receive(1, 3, data).error(), "no error");
 }
 
-TEST(Mailbox, NamesAStoppedRankAtTheTimeout) {
+TEST(PointToPoint, NamesAStoppedRankAtTheTimeout) {
   TwoRanks two(sleep_on);
   ::kill(two.pid(), SIGSTOP);
   int status = 0;
@@ -169,19 +169,19 @@ TEST(Mailbox, NamesAStoppedRankAtTheTimeout) {
   EXPECT_LT(Clock::now() - begin, milliseconds(1300));
 }
 
-TEST(Mailbox, NamesARankThatNeverJoined) {
-  const auto segment = MailSegment::make(2);
-  Mailbox mailbox(segment, 0, 2);
+TEST(PointToPoint, NamesARankThatNeverJoined) {
+  const auto segment = P2pSegment::make(2);
+  PointToPoint p2p(segment, 0, 2);
   Awaited result;
   Message data(kSmall);
-  mailbox.receive(1, 3, data, milliseconds(100), result.done());
+  p2p.receive(1, 3, data, milliseconds(100), result.done());
   expect_parts(result.error(), {"rank 1 never joined"});
 }
 
 class RanksThatLeave : public testing::TestWithParam<Kind> {};
 
 TEST_P(RanksThatLeave, AreNamedAfterTheirLastMessage) {
-  const auto messages = run_mail(GetParam(), 2, [](MailRank& self) {
+  const auto messages = run_p2p(GetParam(), 2, [](P2pRank& self) {
     Message data(kSmall);
     if (self.rank() == 1) {
       self.send(0, 3, data).get();
@@ -198,7 +198,7 @@ TEST_P(RanksThatLeave, AreNamedAfterTheirLastMessage) {
 }
 
 TEST_P(RanksThatLeave, GetNothingMore) {
-  const auto messages = run_mail(GetParam(), 2, [](MailRank& self) {
+  const auto messages = run_p2p(GetParam(), 2, [](P2pRank& self) {
     Message data(kSmall);
     if (self.rank() == 1) return;
     const std::string first = self.receive(1, 0, data).error();
@@ -209,7 +209,7 @@ TEST_P(RanksThatLeave, GetNothingMore) {
 }
 
 TEST_P(RanksThatLeave, SayWhyTheyFailed) {
-  const auto messages = run_mail(GetParam(), 2, [](MailRank& self) {
+  const auto messages = run_p2p(GetParam(), 2, [](P2pRank& self) {
     require(self.rank() == 0, "the disk is full");
     Message data(kSmall);
     self.receive(1, 3, data).get();
@@ -218,7 +218,7 @@ TEST_P(RanksThatLeave, SayWhyTheyFailed) {
 }
 
 TEST_P(RanksThatLeave, EndAReceiveFromAnyOnlyTogether) {
-  const auto messages = run_mail(GetParam(), 3, [](MailRank& self) {
+  const auto messages = run_p2p(GetParam(), 3, [](P2pRank& self) {
     Message data(kSmall);
     if (self.rank() == 1) return;
     if (self.rank() == 2) {
@@ -247,68 +247,67 @@ INSTANTIATE_TEST_SUITE_P(Ranks, RanksThatLeave,
                                       : std::string("Processes");
                          });
 
-TEST(Mailbox, FailsWhatIsUnderWayWhenItGoes) {
-  const auto segment = MailSegment::make(2);
+TEST(PointToPoint, FailsWhatIsUnderWayWhenItGoes) {
+  const auto segment = P2pSegment::make(2);
   Awaited received;
   Awaited sent;
   Message in(kSmall);
   const Message out(kLarge);
   {
-    Mailbox mailbox(segment, 0, 2);
-    mailbox.receive(1, 3, in, std::chrono::seconds(60), received.done());
-    mailbox.send(1, 4, out, std::chrono::seconds(60), sent.done());
+    PointToPoint p2p(segment, 0, 2);
+    p2p.receive(1, 3, in, std::chrono::seconds(60), received.done());
+    p2p.send(1, 4, out, std::chrono::seconds(60), sent.done());
   }
   expect_parts(received.error(),
                {"rank 0 left the world", "receive from rank 1"});
   expect_parts(sent.error(), {"rank 0 left the world", "send to rank 1"});
 }
 
-TEST(Mailbox, RefusesToSendToItselfOrToNoRank) {
-  Mailbox mailbox(MailSegment::make(2), 0, 2);
-  const MailDone never = [](const std::exception_ptr&, int) { FAIL(); };
+TEST(PointToPoint, RefusesToSendToItselfOrToNoRank) {
+  PointToPoint p2p(P2pSegment::make(2), 0, 2);
+  const P2pDone never = [](const std::exception_ptr&, int) { FAIL(); };
   Message data(kSmall);
   const auto timeout = std::chrono::seconds(1);
   for (const int rank : {-2, -1, 0, 2}) {
-    EXPECT_THROW(mailbox.send(rank, 0, data, timeout, never), InvalidArgument);
-    EXPECT_THROW(mailbox.receive(rank, 0, data, timeout, never),
-                 InvalidArgument);
+    EXPECT_THROW(p2p.send(rank, 0, data, timeout, never), InvalidArgument);
+    EXPECT_THROW(p2p.receive(rank, 0, data, timeout, never), InvalidArgument);
   }
-  Mailbox alone(MailSegment::make(1), 0, 1);
+  PointToPoint alone(P2pSegment::make(1), 0, 1);
   EXPECT_THROW(alone.receive_any(0, data, timeout, never), InvalidArgument);
 }
 
-TEST(Mailbox, RefusesASecondProcessOfARankAndAnotherWorld) {
-  const auto segment = MailSegment::make(2);
-  Mailbox mailbox(segment, 0, 2);
-  EXPECT_THROW(Mailbox(segment, 0, 2), CommError);
-  EXPECT_THROW(Mailbox(segment, 0, 3), CommError);
-  EXPECT_THROW(Mailbox(Segment::create(64), 0, 2), CommError);
-  EXPECT_THROW(Mailbox(Group::make_segment(2), 0, 2), CommError);
-  EXPECT_THROW(MailSegment::make(0), CommError);
-  EXPECT_THROW(MailSegment::make(kMaxRanks + 1), CommError);
+TEST(PointToPoint, RefusesASecondProcessOfARankAndAnotherWorld) {
+  const auto segment = P2pSegment::make(2);
+  PointToPoint p2p(segment, 0, 2);
+  EXPECT_THROW(PointToPoint(segment, 0, 2), CommError);
+  EXPECT_THROW(PointToPoint(segment, 0, 3), CommError);
+  EXPECT_THROW(PointToPoint(Segment::create(64), 0, 2), CommError);
+  EXPECT_THROW(PointToPoint(Group::make_segment(2), 0, 2), CommError);
+  EXPECT_THROW(P2pSegment::make(0), CommError);
+  EXPECT_THROW(P2pSegment::make(kMaxRanks + 1), CommError);
 }
 
-/// Rank 0's mailbox, and rank 1's side of the shared memory to spoil.
+/// Rank 0's p2p, and rank 1's side of the shared memory to spoil.
 class Spoiled : public testing::Test {
  protected:
   std::string receive(size_t bytes) {
     Awaited result;
     Message data(bytes);
-    Mailbox(segment_, 0, 2)
+    PointToPoint(segment_, 0, 2)
         .receive(1, 3, data, milliseconds(200), result.done());
     return result.error();
   }
-  /// Puts a message that no mailbox would.
+  /// Puts a message that no p2p would.
   void put(const MessageHead& head) {
-    MailLine& line = shared_.line(1);
+    P2pRankState& line = shared_.line(1);
     line.pid.store(::getpid());
     line.start_time.store(start_time_of(::getpid()));
-    line.state.store(MailLine::State::kHere);
+    line.state.store(P2pRankState::State::kHere);
     RingWriter(shared_.ring(1, 0), shared_.line(0).events).put(head, {});
   }
 
-  std::shared_ptr<const Segment> segment_ = MailSegment::make(2);
-  MailSegment shared_{segment_, 2};
+  std::shared_ptr<const Segment> segment_ = P2pSegment::make(2);
+  P2pSegment shared_{segment_, 2};
 };
 
 TEST_F(Spoiled, CountsAreRefused) {
@@ -320,7 +319,8 @@ TEST_F(Spoiled, CountsAreRefusedByTheSenderToo) {
   shared_.ring(0, 1).read.store(5);
   Awaited result;
   const Message data(kSmall);
-  Mailbox(segment_, 0, 2).send(1, 3, data, milliseconds(200), result.done());
+  PointToPoint(segment_, 0, 2)
+      .send(1, 3, data, milliseconds(200), result.done());
   expect_parts(result.error(), {"overwritten"});
 }
 

@@ -1,4 +1,4 @@
-#include "lockstep/shm/mailbox.h"
+#include "lockstep/shm/point_to_point.h"
 
 #include <algorithm>
 #include <array>
@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/shm/mail.h"
+#include "tests/shm/p2p.h"
 
 namespace lockstep::shm {
 namespace {
@@ -27,18 +27,18 @@ void wait_for(Futures& futures) {
   futures.clear();
 }
 
-class Mailboxes : public testing::TestWithParam<std::tuple<Kind, int>> {
+class PointToPoints : public testing::TestWithParam<std::tuple<Kind, int>> {
  protected:
-  void on_all(const MailTask& task) {
+  void on_all(const P2pTask& task) {
     const auto [kind, ranks] = GetParam();
-    for (const auto& message : run_mail(kind, ranks, task)) {
+    for (const auto& message : run_p2p(kind, ranks, task)) {
       EXPECT_EQ(message, "");
     }
   }
 };
 
-TEST_P(Mailboxes, PassOnAlongARing) {
-  on_all([](MailRank& self) {
+TEST_P(PointToPoints, PassOnAlongARing) {
+  on_all([](P2pRank& self) {
     const int next = (self.rank() + 1) % self.ranks();
     const int previous = (self.rank() + self.ranks() - 1) % self.ranks();
     for (const size_t bytes : kSizes) {
@@ -56,8 +56,8 @@ TEST_P(Mailboxes, PassOnAlongARing) {
 
 // A plan that all ranks know: of every pair, messages with random sizes and
 // tags, received in another order than sent where the tags allow.
-TEST_P(Mailboxes, CarryRandomSizesAndTagsBetweenAllPairs) {
-  on_all([](MailRank& self) {
+TEST_P(PointToPoints, CarryRandomSizesAndTagsBetweenAllPairs) {
+  on_all([](P2pRank& self) {
     const int count = self.ranks() > 4 ? 10 : 30;
     struct Planned {
       int tag;
@@ -105,8 +105,8 @@ TEST_P(Mailboxes, CarryRandomSizesAndTagsBetweenAllPairs) {
 }
 
 // More than the ring holds, so those with other tags are set aside.
-TEST_P(Mailboxes, ReceiveTagsInReversedOrder) {
-  on_all([](MailRank& self) {
+TEST_P(PointToPoints, ReceiveTagsInReversedOrder) {
+  on_all([](P2pRank& self) {
     constexpr int kTags = 3 * kRingEntries;
     const int other = self.rank() ^ 1;
     if (other >= self.ranks()) return;
@@ -128,8 +128,8 @@ TEST_P(Mailboxes, ReceiveTagsInReversedOrder) {
   });
 }
 
-TEST_P(Mailboxes, DoNotLockUpIfAllSendLargeMessagesFirst) {
-  on_all([](MailRank& self) {
+TEST_P(PointToPoints, DoNotLockUpIfAllSendLargeMessagesFirst) {
+  on_all([](P2pRank& self) {
     constexpr size_t kBytes = 8 << 20;
     const int next = (self.rank() + 1) % self.ranks();
     const int previous = (self.rank() + self.ranks() - 1) % self.ranks();
@@ -145,8 +145,8 @@ TEST_P(Mailboxes, DoNotLockUpIfAllSendLargeMessagesFirst) {
   });
 }
 
-TEST_P(Mailboxes, KeepTheOrderOfManyThatWaitForTheirReceiver) {
-  on_all([](MailRank& self) {
+TEST_P(PointToPoints, KeepTheOrderOfManyThatWaitForTheirReceiver) {
+  on_all([](P2pRank& self) {
     constexpr size_t kMessages = 200;
     const int next = (self.rank() + 1) % self.ranks();
     const int previous = (self.rank() + self.ranks() - 1) % self.ranks();
@@ -170,8 +170,8 @@ TEST_P(Mailboxes, KeepTheOrderOfManyThatWaitForTheirReceiver) {
   });
 }
 
-TEST_P(Mailboxes, ReceiveFromAnySource) {
-  on_all([](MailRank& self) {
+TEST_P(PointToPoints, ReceiveFromAnySource) {
+  on_all([](P2pRank& self) {
     constexpr int kEach = 20;
     const size_t bytes = 3 * kInlineBytes / 2;
     if (self.rank() != 0) {
@@ -210,7 +210,7 @@ TEST(SlowMailbox, CarriesMoreThan2GiB) {
   const auto free_bytes = static_cast<size_t>(::sysconf(_SC_AVPHYS_PAGES)) *
                           static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   if (free_bytes < 3 * kBytes) GTEST_SKIP() << "needs 6 GiB of memory";
-  const auto messages = run_mail(Kind::kThreads, 2, [](MailRank& self) {
+  const auto messages = run_p2p(Kind::kThreads, 2, [](P2pRank& self) {
     const std::unique_ptr<void, decltype(&std::free)> memory(
         std::calloc(kBytes, 1), &std::free);
     const std::span data(static_cast<std::byte*>(memory.get()), kBytes);
@@ -229,7 +229,7 @@ TEST(SlowMailbox, CarriesMoreThan2GiB) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Ranks, Mailboxes,
+    Ranks, PointToPoints,
     testing::Combine(testing::Values(Kind::kThreads, Kind::kProcesses),
                      testing::Values(2, 3, 4, 8)),
     [](const auto& instance) {

@@ -1,4 +1,4 @@
-#include "lockstep/shm/mailbox.h"
+#include "lockstep/shm/point_to_point.h"
 
 #include <algorithm>
 #include <unistd.h>
@@ -19,27 +19,28 @@ std::exception_ptr failure(const Problem& problem) {
   return std::make_exception_ptr(CommError(problem));
 }
 
-void run_all(FinishedMails& finished) {
-  for (FinishedMail& mail : finished) mail.run();
+void run_all(FinishedOperations& finished) {
+  for (FinishedOperation& operation : finished) operation.run();
 }
 
 }  // namespace
 
-Mailbox::Mailbox(std::shared_ptr<const Segment> segment, int rank, int ranks)
+PointToPoint::PointToPoint(std::shared_ptr<const Segment> segment, int rank,
+                           int ranks)
     : segment_(std::move(segment), ranks),
       rank_(rank),
-      inbox_(segment_, rank),
+      receives_(segment_, rank),
       peers_(segment_, rank) {
   for (int to = 0; to < ranks; ++to) {
-    outboxes_.push_back(std::make_unique<Outbox>(
+    outboxes_.push_back(std::make_unique<SendQueue>(
         RingWriter(segment_.ring(rank, to), segment_.line(to).events),
         spares_));
   }
   join();
 }
 
-void Mailbox::join() {
-  MailLine& own = segment_.line(rank_);
+void PointToPoint::join() {
+  P2pRankState& own = segment_.line(rank_);
   State absent = State::kAbsent;
   if (!own.state.compare_exchange_strong(absent, State::kJoining)) {
     throw CommError(
@@ -53,7 +54,7 @@ void Mailbox::join() {
   own.state.store(State::kHere);
 }
 
-Mailbox::~Mailbox() {
+PointToPoint::~PointToPoint() {
   is_stopping_.store(true);
   {
     const std::lock_guard lock(mutex_);
@@ -63,14 +64,14 @@ Mailbox::~Mailbox() {
   if (thread_.joinable()) thread_.join();
   leave(State::kLeft);
 
-  FinishedMails finished;
-  const auto left = [&](const MailOperation& operation) {
+  FinishedOperations finished;
+  const auto left = [&](const P2pOperation& operation) {
     return failure({.code = ErrorCode::kCollectiveFailed,
                     .what = fmt::format("rank {} left the world during its {}",
                                         rank_, operation.describe()),
                     .fix = "wait for what is under way before the world goes"});
   };
-  inbox_.advance(finished, left);
+  receives_.advance(finished, left);
   for (const auto& outbox : outboxes_) {
     outbox->close();
     outbox->advance(finished, left);
@@ -78,7 +79,7 @@ Mailbox::~Mailbox() {
   run_all(finished);
 }
 
-void Mailbox::leave(State state) noexcept {
+void PointToPoint::leave(State state) noexcept {
   State here = State::kHere;
   segment_.line(rank_).state.compare_exchange_strong(here, state);
   for (int other = 0; other < segment_.ranks(); ++other) {
@@ -86,8 +87,8 @@ void Mailbox::leave(State state) noexcept {
   }
 }
 
-void Mailbox::fail(const std::string& reason) noexcept {
-  MailLine& own = segment_.line(rank_);
+void PointToPoint::abort(const std::string& reason) noexcept {
+  P2pRankState& own = segment_.line(rank_);
   if (own.state.load() != State::kHere) return;
   // Of several threads that fail at once, one writes the text.
   if (has_written_failure_.exchange(true)) return;
@@ -95,7 +96,7 @@ void Mailbox::fail(const std::string& reason) noexcept {
   leave(State::kFailed);
 }
 
-void Mailbox::check_peer(int peer) const {
+void PointToPoint::check_peer(int peer) const {
   if (peer >= 0 && peer < segment_.ranks() && peer != rank_) return;
   throw InvalidArgument(
       "comm",
@@ -107,52 +108,52 @@ void Mailbox::check_peer(int peer) const {
        .got = std::to_string(peer)});
 }
 
-void Mailbox::send(int to, int tag, std::span<const std::byte> data,
-                   milliseconds timeout, MailDone done) {
+void PointToPoint::send(int to, int tag, std::span<const std::byte> data,
+                        milliseconds timeout, P2pDone done) {
   check_peer(to);
-  Outbox& outbox = *outboxes_[static_cast<size_t>(to)];
+  SendQueue& outbox = *outboxes_[static_cast<size_t>(to)];
   if (segment_.line(to).state.load() > State::kHere) outbox.close();
-  outbox.add({.kind = MailOperation::Kind::kSend,
+  outbox.add({.kind = P2pOperation::Kind::kSend,
               .peer = to,
               .tag = tag,
               .bytes = data.size(),
               .deadline = Clock::now() + timeout,
               .done = std::move(done)},
              data);
-  FinishedMails finished;
+  FinishedOperations finished;
   outbox.advance(finished);
   run_all(finished);
   if (!outbox.is_empty()) hand_over();
 }
 
-void Mailbox::receive(int from, int tag, std::span<std::byte> data,
-                      milliseconds timeout, MailDone done) {
+void PointToPoint::receive(int from, int tag, std::span<std::byte> data,
+                           milliseconds timeout, P2pDone done) {
   check_peer(from);
   start_receive(from, tag, data, timeout, std::move(done));
 }
 
-void Mailbox::receive_any(int tag, std::span<std::byte> data,
-                          milliseconds timeout, MailDone done) {
+void PointToPoint::receive_any(int tag, std::span<std::byte> data,
+                               milliseconds timeout, P2pDone done) {
   if (segment_.ranks() == 1) check_peer(rank_);
   start_receive(kAnySource, tag, data, timeout, std::move(done));
 }
 
-void Mailbox::start_receive(int from, int tag, std::span<std::byte> data,
-                            milliseconds timeout, MailDone done) {
-  FinishedMails finished;
-  inbox_.add({.kind = MailOperation::Kind::kReceive,
-              .peer = from,
-              .tag = tag,
-              .bytes = data.size(),
-              .deadline = Clock::now() + timeout,
-              .done = std::move(done)},
-             data, finished);
-  inbox_.advance(finished);
+void PointToPoint::start_receive(int from, int tag, std::span<std::byte> data,
+                                 milliseconds timeout, P2pDone done) {
+  FinishedOperations finished;
+  receives_.add({.kind = P2pOperation::Kind::kReceive,
+                 .peer = from,
+                 .tag = tag,
+                 .bytes = data.size(),
+                 .deadline = Clock::now() + timeout,
+                 .done = std::move(done)},
+                data, finished);
+  receives_.advance(finished);
   run_all(finished);
-  if (!inbox_.is_empty()) hand_over();
+  if (!receives_.is_empty()) hand_over();
 }
 
-void Mailbox::hand_over() {
+void PointToPoint::hand_over() {
   {
     const std::lock_guard lock(mutex_);
     has_work_ = true;
@@ -164,7 +165,7 @@ void Mailbox::hand_over() {
   segment_.line(rank_).events.advance();
 }
 
-void Mailbox::run() {
+void PointToPoint::run() {
   // It never waits in a loop: the rank's own thread may need the core.
   auto next_look = Clock::now();
   while (!is_stopping_.load()) {
@@ -185,28 +186,29 @@ void Mailbox::run() {
   }
 }
 
-void Mailbox::step(bool look_at_processes) {
+void PointToPoint::step(bool look_at_processes) {
   // In this order: what came before its rank's end still counts.
   peers_.look_at_lines();
   if (look_at_processes) peers_.look_at_processes();
-  FinishedMails finished;
-  const auto judge = [&](const MailOperation& its) { return verdict(its); };
+  FinishedOperations finished;
+  const auto judge = [&](const P2pOperation& its) { return failure_of(its); };
   for (int to = 0; to < segment_.ranks(); ++to) {
-    Outbox& outbox = *outboxes_[static_cast<size_t>(to)];
+    SendQueue& outbox = *outboxes_[static_cast<size_t>(to)];
     if (peers_.end_of(to)) outbox.close();
     outbox.advance(finished, judge);
   }
-  inbox_.advance(finished, judge);
+  receives_.advance(finished, judge);
   run_all(finished);
 }
 
-bool Mailbox::is_idle() const {
-  return inbox_.is_empty() &&
+bool PointToPoint::is_idle() const {
+  return receives_.is_empty() &&
          std::all_of(outboxes_.begin(), outboxes_.end(),
                      [](const auto& outbox) { return outbox->is_empty(); });
 }
 
-std::exception_ptr Mailbox::verdict(const MailOperation& operation) const {
+std::exception_ptr PointToPoint::failure_of(
+    const P2pOperation& operation) const {
   const std::string its =
       fmt::format("rank {}'s {}", rank_, operation.describe());
   const std::string end = operation.peer == kAnySource
@@ -225,7 +227,7 @@ std::exception_ptr Mailbox::verdict(const MailOperation& operation) const {
                          "longer, raise the timeout"});
 }
 
-std::string Mailbox::whereabouts(const MailOperation& operation) const {
+std::string PointToPoint::whereabouts(const P2pOperation& operation) const {
   if (operation.peer != kAnySource) return peers_.state_of(operation.peer);
   std::string result;
   for (int other = 0; other < segment_.ranks(); ++other) {
@@ -236,7 +238,7 @@ std::string Mailbox::whereabouts(const MailOperation& operation) const {
   return result;
 }
 
-std::string Mailbox::all_ends() const {
+std::string PointToPoint::all_ends() const {
   std::string result;
   for (int other = 0; other < segment_.ranks(); ++other) {
     if (other == rank_) continue;
