@@ -183,7 +183,8 @@ std::unique_ptr<tcp::Mesh> World::Impl::connect_mesh(
       listener.connect(rank, announcements,
                        std::chrono::steady_clock::now() + timeout,
                        [] { return control::is_attempt_over(); }),
-      names);
+      names,
+      local_size == size ? tcp::Mesh::Hosts::kOne : tcp::Mesh::Hosts::kSeveral);
 }
 
 std::string World::Impl::get(const std::string& key) const {

@@ -23,8 +23,11 @@ using Clock = std::chrono::steady_clock;
 }  // namespace
 
 Mesh::Mesh(int rank, std::vector<Socket> sockets,
-           std::vector<std::string> names)
-    : rank_(rank), names_(std::move(names)), peers_(sockets.size()) {
+           std::vector<std::string> names, Hosts hosts)
+    : rank_(rank),
+      hosts_(hosts),
+      names_(std::move(names)),
+      peers_(sockets.size()) {
   for (size_t r = 0; r < sockets.size(); ++r) {
     if (sockets[r].fd.is_open()) {
       peers_[r].connection = Connection(std::move(sockets[r]));

@@ -32,14 +32,19 @@ class Mesh {
  public:
   using Milliseconds = std::chrono::milliseconds;
 
+  /// Where the ranks are; all ranks say the same.
+  enum class Hosts { kOne, kSeveral };
+
   /// `sockets[r]` is connected to rank r; none at `rank`. `names` of the ranks
   /// are for messages: "rank 1 (host a, pid 7)".
-  Mesh(int rank, std::vector<Socket> sockets, std::vector<std::string> names);
+  Mesh(int rank, std::vector<Socket> sockets, std::vector<std::string> names,
+       Hosts hosts = Hosts::kOne);
   Mesh(const Mesh&) = delete;
   Mesh& operator=(const Mesh&) = delete;
 
   int rank() const { return rank_; }
   int ranks() const { return static_cast<int>(peers_.size()); }
+  Hosts hosts() const { return hosts_; }
 
   /// Starts a collective. Its waits end when nothing was sent or received for
   /// `timeout`. Throws InvalidArgument for a root that is no rank.
@@ -87,6 +92,7 @@ class Mesh {
   }
 
   int rank_;
+  Hosts hosts_;
   std::vector<std::string> names_;
   std::vector<Peer> peers_;  // by rank; none at this rank's
   Header header_;

@@ -10,7 +10,8 @@
 
 namespace lockstep::tcp {
 
-std::vector<std::string> run_mesh(int ranks, const MeshTask& task) {
+std::vector<std::string> run_mesh(int ranks, const MeshTask& task,
+                                  Mesh::Hosts hosts) {
   const auto count = static_cast<size_t>(ranks);
   std::vector<std::string> announcements(count), names(count), errors(count);
   std::barrier all_listen(ranks);
@@ -29,7 +30,7 @@ std::vector<std::string> run_mesh(int ranks, const MeshTask& task) {
         Mesh mesh(static_cast<int>(rank),
                   listener.connect(static_cast<int>(rank), announcements,
                                    deadline, [] { return false; }),
-                  names);
+                  names, hosts);
         task(mesh);
       } catch (const std::exception& error) {
         errors[rank] = error.what();
