@@ -50,10 +50,10 @@ inline std::vector<pid_t> children_of(pid_t parent, const std::string& name) {
 /// Waits until `holds()` does; false after 60 seconds.
 template <class Condition>
 bool wait_until(Condition holds) {
-  using Clock = std::chrono::steady_clock;
-  const auto deadline = Clock::now() + std::chrono::seconds(60);
+  using std::chrono::steady_clock;
+  const auto deadline = steady_clock::now() + std::chrono::seconds(60);
   while (!holds()) {
-    if (Clock::now() > deadline) return false;
+    if (steady_clock::now() > deadline) return false;
     ::poll(nullptr, 0, 10);
   }
   return true;
