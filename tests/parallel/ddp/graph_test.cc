@@ -239,7 +239,7 @@ TEST_P(DdpGraph, EvenTheWholeModelMayBeComputedAgain) {
   EXPECT_EQ(
       on_ranks(2, [&](World w) { step(w, Options().static_graph(true)); }), "");
   EXPECT_PRED2(contains, on_ranks(2, [&](World w) { step(w, Options()); }),
-               "[repeated-gradient]");
+               "[unused-parameters]");
 }
 
 TEST_P(DdpGraph, FindUnusedAveragesWhatNoSyncAddedUp) {
