@@ -33,7 +33,7 @@ MessageExchange::MessageExchange(const World& world, const ModuleHandle& module,
       shards_(shards),
       most_partials_(most_partials),
       blocks_(optim::cut_into_blocks(parameters_)),
-      has_hook_(hook != nullptr),
+      has_hook_(hook != nullptr && !parameters_.empty()),
       has_one_worker_(workers == 1) {
   at_.push_back(0);
   for (const Tensor& parameter : parameters_) {

@@ -17,6 +17,7 @@ constexpr int64_t kBucketBytes = 4 << 20;
 
 bool OverlappedSum::can_sum(const std::vector<Tensor>& parameters,
                             int64_t shards, int64_t ranks, int64_t workers) {
+  if (parameters.empty()) return false;
   if (workers != 1 || shards % ranks != 0) return false;
   if (!std::has_single_bit(static_cast<uint64_t>(shards / ranks))) return false;
   for (const Tensor& parameter : parameters) {
