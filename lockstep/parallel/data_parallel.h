@@ -87,10 +87,7 @@ class DataParallel {
   DataParallel(std::shared_ptr<M> module, std::vector<Device> devices,
                DataParallelOptions options = {})
       : impl_(std::make_shared<DataParallelImpl<M>>(
-            module,
-            [module] {
-              return std::dynamic_pointer_cast<M>(clone_module(*module));
-            },
+            module, detail::cloner_of(module),
             /*is_copied=*/true, std::move(devices), std::move(options))) {}
   /// The same, from a holder made by TORCH_MODULE.
   DataParallel(const torch::nn::ModuleHolder<M>& module,

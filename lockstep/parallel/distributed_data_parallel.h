@@ -95,10 +95,7 @@ class DistributedDataParallel {
   DistributedDataParallel(std::shared_ptr<M> module, const World& world,
                           const DistributedDataParallelOptions& options = {})
       : impl_(std::make_shared<DistributedDataParallelImpl<M>>(
-            module,
-            [module] {
-              return std::dynamic_pointer_cast<M>(clone_module(*module));
-            },
+            module, detail::cloner_of(module),
             /*is_copied=*/true, world, options)) {}
   /// The same, from a holder made by TORCH_MODULE.
   DistributedDataParallel(const torch::nn::ModuleHolder<M>& module,

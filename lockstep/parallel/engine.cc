@@ -69,7 +69,7 @@ DataParallelOptions step_options(
       .seed(options.seed());
 }
 
-/// Samples of the first tensor in `inputs`; 1 if there is none.
+/// Samples of the first tensor in `inputs`; 1 if it holds no tensor.
 int64_t samples_of(const std::vector<IValue>& inputs, int64_t dim) {
   int64_t samples = -1;
   for_each_tensor(c10::ivalue::Tuple::create(inputs),
@@ -166,7 +166,12 @@ std::vector<std::vector<size_t>> Engine::buckets() {
 
 // Steps that the engine makes.
 
-void Engine::check_can_step() const {
+void Engine::check_can_step(bool updates) const {
+  if (updates && is_local()) {
+    refuse_step("train_step() with an optimizer under no_sync()",
+                "under no_sync() leave the optimizer out; the next "
+                "train_step() with one updates with all gradients");
+  }
   if (reducer_ && reducer_->is_joining()) {
     refuse_step(
         "train_step() within join()",
@@ -205,7 +210,6 @@ void Engine::follow_layout() {
 }
 
 void Engine::begin_step(const optim::Optimizer* optimizer) {
-  check_can_step();
   if (world_.size() == 1) return;
   follow_layout();
   exchange_->begin_step(optimizer != nullptr);
@@ -234,14 +238,8 @@ StepResult Engine::train_step(const std::vector<IValue>& inputs,
                               const IValue& target, const ShardLoss& loss,
                               optim::Optimizer* optimizer,
                               const TrainStepOptions& options) {
-  if (!is_synced_ && world_.size() > 1) {
-    if (optimizer) {
-      refuse_step("train_step() with an optimizer under no_sync()",
-                  "under no_sync() leave the optimizer out; the next "
-                  "train_step() with one updates with all gradients");
-    }
-    return local_step(inputs, target, loss, options);
-  }
+  check_can_step(optimizer != nullptr);
+  if (is_local()) return local_step(inputs, target, loss, options);
   begin_step(optimizer);
   TrainStep step(group(), exchange_.get(), options);
   if (has_local_gradients_) step.add_local_gradients(take_local_gradients());
@@ -299,18 +297,10 @@ StepResult Engine::train_step(const std::vector<IValue>& inputs,
                               const IValue& target, const ShardLoss& loss,
                               torch::optim::Optimizer& optimizer,
                               const TrainStepOptions& options) {
-  check_can_step();
-  if (is_synced_ || world_.size() == 1) {
-    // Its state goes where the step will find it.
-    if (world_.size() > 1) follow_layout();
-    if (optim::TorchOptimizer* const adopted = adopt(optimizer)) {
-      adopted->follow();
-      return train_step(inputs, target, loss, adopted, options);
-    }
-  } else {
-    refuse_step("train_step() with an optimizer under no_sync()",
-                "under no_sync() leave the optimizer out; the next "
-                "train_step() with one updates with all gradients");
+  check_can_step(/*updates=*/true);
+  if (optim::TorchOptimizer* const adopted = adopt(optimizer)) {
+    adopted->follow();
+    return train_step(inputs, target, loss, adopted, options);
   }
   StepResult result = train_step(inputs, target, loss, nullptr, options);
   const Stopwatch watch;
@@ -341,7 +331,7 @@ void Engine::set_comm_hook(const CommHook& hook) {
   }
   hook_ = hook;
   if (reducer_) reducer_->set_hook(hook);
-  layout_.clear();  // the exchange is made anew, with the hook
+  exchange_.reset();  // it is made anew, with the hook
 }
 
 void Engine::rebuild() { group().rebuild(); }

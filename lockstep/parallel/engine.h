@@ -106,20 +106,22 @@ class Engine {
   /// Of gradients that were copied for other ranks, beside the accounts.
   int64_t copy_bytes() const;
 
-  /// The replicas; made now if there are none yet.
+  /// The replicas, which the first call makes.
   ReplicaGroup& group();
 
  private:
-  /// Throws InvalidArgument for options of DistributedDataParallel that a
-  /// train_step() can't follow.
-  void check_can_step() const;
-  /// The reducer; made now if there is none yet, which is collective.
+  /// Whether gradients stay this rank's.
+  bool is_local() const { return !is_synced_ && world_.size() > 1; }
+  /// Throws InvalidArgument if a train_step() can't be made now, or not with
+  /// these options of DistributedDataParallel. `updates`: with an optimizer.
+  void check_can_step(bool updates) const;
+  /// The reducer. The first call makes it, which is collective.
   ddp::Reducer& reducer();
   /// Starts a step: shares the parameters for the engine's own update by
   /// `optimizer`, or gives each rank its own without one.
   void begin_step(const optim::Optimizer* optimizer);
-  /// Makes what the ranks exchange gradients with, if there is none for the
-  /// module as it is now.
+  /// Makes what the ranks exchange gradients with, unless it was made for the
+  /// module as it is now. Collective if it does.
   void follow_layout();
   StepResult local_step(const std::vector<c10::IValue>& inputs,
                         const c10::IValue& target, const ShardLoss& loss,

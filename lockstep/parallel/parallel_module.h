@@ -17,6 +17,19 @@
 
 namespace lockstep {
 
+namespace detail {
+
+/// What copies `module`, which has to be a torch::nn::Cloneable when it is
+/// called.
+template <class M>
+std::function<std::shared_ptr<M>()> cloner_of(std::shared_ptr<M> module) {
+  return [module = std::move(module)] {
+    return std::dynamic_pointer_cast<M>(clone_module(*module));
+  };
+}
+
+}  // namespace detail
+
 /// Keeps gradients on their rank while it lives.
 class NoSync {
  public:
@@ -182,14 +195,6 @@ class ParallelModule : public ParallelModuleBase {
                   return handle;
                 },
             .replicate = [factory] { return typed_handle(factory()); }};
-  }
-
-  /// What copies `module`, which must be a torch::nn::Cloneable by then.
-  static std::function<std::shared_ptr<M>()> cloner(
-      const std::shared_ptr<M>& module) {
-    return [module] {
-      return std::dynamic_pointer_cast<M>(clone_module(*module));
-    };
   }
 
   template <class... Inputs>

@@ -40,8 +40,8 @@ struct Call {
 };
 static_assert(std::is_trivially_copyable_v<Call>);
 
-/// Throws InvalidArgument if the root that `rank` names is none of the ranks:
-/// what it has would be read.
+/// Throws InvalidArgument if the root that `rank` names is not one of the
+/// ranks: the root's memory would be read.
 void check_root(const Call& call, int rank, int ranks);
 
 /// An all_to_all in which a rank sends another number of bytes than the

@@ -32,7 +32,7 @@ PointToPoint::PointToPoint(std::shared_ptr<const Segment> segment, int rank,
       receives_(segment_, rank),
       peers_(segment_, rank) {
   for (int to = 0; to < ranks; ++to) {
-    outboxes_.push_back(std::make_unique<SendQueue>(
+    sends_.push_back(std::make_unique<SendQueue>(
         RingWriter(segment_.ring(rank, to), segment_.line(to).events),
         spares_));
   }
@@ -72,9 +72,9 @@ PointToPoint::~PointToPoint() {
                     .fix = "wait for what is under way before the world goes"});
   };
   receives_.advance(finished, left);
-  for (const auto& outbox : outboxes_) {
-    outbox->close();
-    outbox->advance(finished, left);
+  for (const auto& queue : sends_) {
+    queue->close();
+    queue->advance(finished, left);
   }
   run_all(finished);
 }
@@ -111,19 +111,19 @@ void PointToPoint::check_peer(int peer) const {
 void PointToPoint::send(int to, int tag, std::span<const std::byte> data,
                         milliseconds timeout, P2pDone done) {
   check_peer(to);
-  SendQueue& outbox = *outboxes_[static_cast<size_t>(to)];
-  if (segment_.line(to).state.load() > State::kHere) outbox.close();
-  outbox.add({.kind = P2pOperation::Kind::kSend,
-              .peer = to,
-              .tag = tag,
-              .bytes = data.size(),
-              .deadline = Clock::now() + timeout,
-              .done = std::move(done)},
-             data);
+  SendQueue& queue = *sends_[static_cast<size_t>(to)];
+  if (segment_.line(to).state.load() > State::kHere) queue.close();
+  queue.add({.kind = P2pOperation::Kind::kSend,
+             .peer = to,
+             .tag = tag,
+             .bytes = data.size(),
+             .deadline = Clock::now() + timeout,
+             .done = std::move(done)},
+            data);
   FinishedOperations finished;
-  outbox.advance(finished);
+  queue.advance(finished);
   run_all(finished);
-  if (!outbox.is_empty()) hand_over();
+  if (!queue.is_empty()) hand_over();
 }
 
 void PointToPoint::receive(int from, int tag, std::span<std::byte> data,
@@ -193,9 +193,9 @@ void PointToPoint::step(bool look_at_processes) {
   FinishedOperations finished;
   const auto judge = [&](const P2pOperation& its) { return failure_of(its); };
   for (int to = 0; to < segment_.ranks(); ++to) {
-    SendQueue& outbox = *outboxes_[static_cast<size_t>(to)];
-    if (peers_.end_of(to)) outbox.close();
-    outbox.advance(finished, judge);
+    SendQueue& queue = *sends_[static_cast<size_t>(to)];
+    if (peers_.end_of(to)) queue.close();
+    queue.advance(finished, judge);
   }
   receives_.advance(finished, judge);
   run_all(finished);
@@ -203,8 +203,8 @@ void PointToPoint::step(bool look_at_processes) {
 
 bool PointToPoint::is_idle() const {
   return receives_.is_empty() &&
-         std::all_of(outboxes_.begin(), outboxes_.end(),
-                     [](const auto& outbox) { return outbox->is_empty(); });
+         std::all_of(sends_.begin(), sends_.end(),
+                     [](const auto& queue) { return queue->is_empty(); });
 }
 
 std::exception_ptr PointToPoint::failure_of(

@@ -84,8 +84,8 @@ class PointToPoint {
   int rank_;
   ReceiveQueue receives_;
   SpareSegments spares_;
-  std::vector<std::unique_ptr<SendQueue>> outboxes_;  // by receiver
-  Peers peers_;                                       // of the thread
+  std::vector<std::unique_ptr<SendQueue>> sends_;  // by receiver
+  Peers peers_;                                    // of the thread
 
   std::mutex mutex_;  // of what follows
   std::condition_variable handed_over_;

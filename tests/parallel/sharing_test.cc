@@ -19,18 +19,9 @@ using testing_ddp::copies;
 using testing_ddp::filled;
 using testing_ddp::inputs;
 using testing_ddp::loss_of;
+using testing_ddp::NetImpl;
 using testing_ddp::targets;
 using torch::Tensor;
-
-struct NetImpl : torch::nn::Cloneable<NetImpl> {
-  NetImpl() { reset(); }
-  void reset() override {
-    first = register_module("first", torch::nn::Linear(4, 8));
-    second = register_module("second", torch::nn::Linear(8, 3));
-  }
-  Tensor forward(Tensor x) { return second(torch::relu(first(x))); }
-  torch::nn::Linear first{nullptr}, second{nullptr};
-};
 
 using Net = std::shared_ptr<NetImpl>;
 using Model = DataParallel<NetImpl>;

@@ -11,7 +11,8 @@ namespace lockstep::ddp {
 
 /// The parameters of a module that require a gradient, each once.
 struct TrainedParameters {
-  /// Throws InvalidArgument if there are none, or not all on one device.
+  /// Throws InvalidArgument if no parameter requires a gradient, or if not all
+  /// that do are on one device.
   explicit TrainedParameters(const ModuleHandle& module);
 
   /// The names of parameters, for a message: the first ten of them.

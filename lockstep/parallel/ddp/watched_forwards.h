@@ -44,7 +44,8 @@ class WatchedForwards : public std::enable_shared_from_this<WatchedForwards> {
 
   // In a backward.
 
-  /// A watched forward that it goes through; nullptr if there is none.
+  /// A watched forward that it goes through; nullptr if it goes through no
+  /// such forward.
   const Forward* in_backward() const;
   /// The samples of all that it goes through. `reached` is one of them: the
   /// node that a backward starts from is not in autograd's list.

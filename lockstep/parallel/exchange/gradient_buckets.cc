@@ -134,14 +134,7 @@ void GradientBuckets::allocate(const std::vector<size_t>& order) {
   }
 }
 
-void GradientBuckets::set_hook(CommHook hook) {
-  if (hook_) {
-    throw InvalidArgument("ddp", {.code = ErrorCode::kCommHook,
-                                  .what = "there is a comm hook already",
-                                  .fix = "register one, once"});
-  }
-  hook_ = std::move(hook);
-}
+void GradientBuckets::set_hook(CommHook hook) { hook_ = std::move(hook); }
 
 std::vector<std::vector<size_t>> GradientBuckets::assignment() const {
   std::vector<std::vector<size_t>> assignment;

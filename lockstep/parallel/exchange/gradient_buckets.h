@@ -48,8 +48,7 @@ class GradientBuckets {
   GradientBuckets(const GradientBuckets&) = delete;
   GradientBuckets& operator=(const GradientBuckets&) = delete;
 
-  /// Replaces the sum by `hook`, once, before the first step. Throws
-  /// InvalidArgument if there is a hook already.
+  /// Replaces the sum by `hook`. Before the first step.
   void set_hook(CommHook hook);
   bool has_hook() const { return hook_ != nullptr; }
 

@@ -1,6 +1,7 @@
 #include "lockstep/parallel/reduction/reduction.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include <ATen/Dispatch.h>
 
@@ -82,6 +83,15 @@ void append_partial(std::vector<PartialSum>& partials, PartialSum next,
     add_gradients(left, right);
     partials.pop_back();
   }
+}
+
+std::vector<PartialSum> join_partials(
+    std::vector<std::vector<PartialSum>> of_workers) {
+  std::vector<PartialSum> all;
+  for (auto& of_worker : of_workers) {
+    std::move(of_worker.begin(), of_worker.end(), std::back_inserter(all));
+  }
+  return all;
 }
 
 PartialSum sum_partials(std::vector<PartialSum> partials) {

@@ -32,6 +32,10 @@ bool is_tree_node(int64_t first, int64_t last, int64_t shards);
 void append_partial(std::vector<PartialSum>& partials, PartialSum next,
                     int64_t shards);
 
+/// The partial sums of all workers, in the order of their shards.
+std::vector<PartialSum> join_partials(
+    std::vector<std::vector<PartialSum>> of_workers);
+
 /// The sum of `partials`, from the last to the first: of neighbours that need
 /// not make up a node of the tree, so its bits depend on how they are cut.
 PartialSum sum_partials(std::vector<PartialSum> partials);

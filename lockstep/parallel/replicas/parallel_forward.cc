@@ -286,11 +286,8 @@ variable_list ParallelBackward::backward(const variable_list& output_gradients,
 
   Stopwatch watch;
   const TraceSpan span("reduce", TraceCategory::kCompute);
-  std::vector<PartialSum> all;
-  for (auto& of_worker : partials) {
-    std::move(of_worker.begin(), of_worker.end(), std::back_inserter(all));
-  }
-  Reduction reduction(std::move(all), chunks, group_->parameters());
+  Reduction reduction(join_partials(std::move(partials)), chunks,
+                      group_->parameters());
   variable_list sums = ShardedUpdate(*group_, nullptr).finish(reduction);
   group_->phases().reduce_s += watch.seconds();
   group_->collect_phases();

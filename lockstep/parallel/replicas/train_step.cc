@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <optional>
 
 #include <fmt/format.h>
@@ -258,10 +257,7 @@ TrainStep::Shards TrainStep::cut(const IValue& all) const {
 
 std::vector<PartialSum> TrainStep::partials_of_rank(
     std::vector<std::vector<PartialSum>> partials) const {
-  std::vector<PartialSum> all;
-  for (auto& of_worker : partials) {
-    std::move(of_worker.begin(), of_worker.end(), std::back_inserter(all));
-  }
+  std::vector<PartialSum> all = join_partials(std::move(partials));
   if (local_gradients_.empty()) return all;
   if (all.empty()) {
     throw InvalidArgument(

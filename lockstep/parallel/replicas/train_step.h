@@ -51,7 +51,7 @@ class TrainStep {
   };
   /// `all` is the tuple of the inputs and the target.
   Shards cut(const c10::IValue& all) const;
-  /// The partial sums of all workers, in the order of their shards.
+  /// The partial sums of all workers, with the local gradients in them.
   std::vector<PartialSum> partials_of_rank(
       std::vector<std::vector<PartialSum>> partials) const;
   Reduction reduce(std::vector<PartialSum> partials, int64_t chunks,

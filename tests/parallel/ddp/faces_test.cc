@@ -21,20 +21,10 @@ using testing_ddp::filled;
 using testing_ddp::gradients_of;
 using testing_ddp::inputs;
 using testing_ddp::loss_of;
+using testing_ddp::NetImpl;
 using testing_ddp::targets;
 using testing_nets::slices;
 using torch::Tensor;
-
-/// As testing_ddp's net, but one that can be cloned.
-struct NetImpl : torch::nn::Cloneable<NetImpl> {
-  NetImpl() { reset(); }
-  void reset() override {
-    first = register_module("first", torch::nn::Linear(4, 8));
-    second = register_module("second", torch::nn::Linear(8, 3));
-  }
-  Tensor forward(Tensor x) { return second(torch::relu(first(x))); }
-  torch::nn::Linear first{nullptr}, second{nullptr};
-};
 
 std::shared_ptr<NetImpl> new_net() {
   return filled(std::make_shared<NetImpl>());
@@ -62,16 +52,25 @@ DataParallelOptions over(const World& world) {
   return DataParallelOptions().world(world).intra_op_threads(1);
 }
 
+/// kSteps steps of the engine.
+template <class Model>
+void train(Model& model, torch::optim::Optimizer& optimizer,
+           const World& world) {
+  for (int64_t step = 0; step < kSteps; ++step) {
+    const Part part = part_of(world, step);
+    const StepResult result =
+        model->train_step(part.x, part.y, loss_of, optimizer);
+    TORCH_CHECK(result.samples == kBatch);
+  }
+}
+
 /// The parameters of one process with 4 shards, after kSteps.
 std::vector<Tensor> expected_parameters() {
   const auto net = new_net();
   DataParallel model(net, slices(1),
                      DataParallelOptions().shards(4).intra_op_threads(1));
   auto optimizer = sgd_of(*net);
-  for (int64_t step = 0; step < kSteps; ++step) {
-    model->train_step(inputs(step * kBatch, kBatch),
-                      targets(step * kBatch, kBatch), loss_of, optimizer);
-  }
+  train(model, optimizer, World());
   return copies(net->parameters());
 }
 
@@ -100,12 +99,7 @@ TEST_P(Faces, DdpMakesTheStepsOfDataParallelToTheBit) {
                   DistributedDataParallelOptions().shards(4).intra_op_threads(
                       1));
               auto optimizer = sgd_of(*net);
-              for (int64_t step = 0; step < kSteps; ++step) {
-                const Part part = part_of(world, step);
-                const StepResult result =
-                    model->train_step(part.x, part.y, loss_of, optimizer);
-                TORCH_CHECK(result.samples == kBatch);
-              }
+              train(model, optimizer, world);
               check_same(copies(net->parameters()), expected);
             }),
         "");
@@ -233,10 +227,7 @@ TEST_P(Faces, ACommHookMayRoundTheGradients) {
                        DistributedDataParallel model(net, world);
                        model->register_comm_hook(bf16_compress_hook);
                        auto optimizer = sgd_of(*net);
-                       for (int64_t step = 0; step < kSteps; ++step) {
-                         const Part part = part_of(world, step);
-                         model->train_step(part.x, part.y, loss_of, optimizer);
-                       }
+                       train(model, optimizer, world);
                        const auto got = copies(net->parameters());
                        // Eight bits of each gradient are left.
                        check_same(got, expected, 1e-2);

@@ -37,14 +37,16 @@ class OnBackends : public testing::TestWithParam<const char*> {
 };
 
 /// Two layers with a ReLU between them.
-struct NetImpl : torch::nn::Module {
-  explicit NetImpl(int64_t hidden = 8) {
+struct NetImpl : torch::nn::Cloneable<NetImpl> {
+  explicit NetImpl(int64_t hidden_ = 8) : hidden(hidden_) { reset(); }
+  void reset() override {
     first = register_module("first", torch::nn::Linear(4, hidden));
     second = register_module("second", torch::nn::Linear(hidden, 3));
   }
   torch::Tensor forward(torch::Tensor x) {
     return second(torch::relu(first(x)));
   }
+  int64_t hidden;
   torch::nn::Linear first{nullptr}, second{nullptr};
 };
 
