@@ -78,10 +78,10 @@ void unmap_block(BlockHeader* block) {
   }
 }
 
-BlockHeader* BlockCache::take(int size_class) {
+BlockHeader* BlockCache::take(int size_class, bool may_be_donated) {
   const auto index = static_cast<size_t>(size_class);
   const std::lock_guard lock(mutex_);
-  BlockHeader* block = donated_[index];
+  BlockHeader* block = may_be_donated ? donated_[index] : nullptr;
   if (block != nullptr) {
     donated_[index] = block->next;
     donated_bytes_.fetch_sub(block->capacity_bytes, std::memory_order_relaxed);

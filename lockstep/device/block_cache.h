@@ -58,14 +58,14 @@ SizeClass size_class_for_data(int64_t bytes);
 BlockHeader* map_block(SizeClass size_class);
 void unmap_block(BlockHeader* block);
 
-/// Freed blocks, two lists per size class: those in donated memory, which are
-/// given out first, so that a gradient that others are to read lies there, and
-/// those of the system. Safe to use from any thread. Has no
-/// destructor: tensors are freed until the very end of the process.
+/// Freed blocks, two lists per size class: those in donated memory and those of
+/// the system. Safe to use from any thread. Has no destructor: tensors are freed
+/// until the very end of the process.
 class BlockCache {
  public:
-  /// nullptr when there is no block of this class.
-  BlockHeader* take(int size_class);
+  /// A block of this class, in donated memory if `may_be_donated` and if there
+  /// is one; nullptr when there is no block.
+  BlockHeader* take(int size_class, bool may_be_donated);
   /// Keeps `block`, and returns to the system what then is in excess of
   /// `limit_bytes`: first of the classes that were not used for longest. Blocks
   /// in donated memory don't count there: to give them up would free nothing.

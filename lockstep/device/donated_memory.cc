@@ -13,8 +13,23 @@ namespace lockstep {
 DonatedMemory::DonatedMemory(const Device& device, std::span<std::byte> memory,
                              std::span<const int64_t> tensor_bytes,
                              std::shared_ptr<const void> owner)
-    : device_(device) {
-  if (!has_accounting_allocator() || device.is_cuda()) return;
+    : slice_(device.index) {
+  if (device.is_cuda()) return;
+  account_of(device);  // throws if there is none
+  donate(memory, tensor_bytes, std::move(owner));
+}
+
+DonatedMemory::DonatedMemory(std::span<std::byte> memory,
+                             std::span<const int64_t> tensor_bytes,
+                             std::shared_ptr<const void> owner)
+    : slice_(charged_slice()) {
+  donate(memory, tensor_bytes, std::move(owner));
+}
+
+void DonatedMemory::donate(std::span<std::byte> memory,
+                           std::span<const int64_t> tensor_bytes,
+                           std::shared_ptr<const void> owner) {
+  if (!has_accounting_allocator()) return;
   size_t needed = 0;
   for (const int64_t bytes : tensor_bytes) {
     needed += static_cast<size_t>(bytes_for(bytes));
@@ -25,7 +40,7 @@ DonatedMemory::DonatedMemory(const Device& device, std::span<std::byte> memory,
                        .expected = fmt::format("{} bytes", needed),
                        .got = fmt::format("{}", memory.size())});
   }
-  BlockCache& cache = account_of(device).cache;
+  BlockCache& cache = account_of(slice_).cache;
   donation_ = std::make_unique<Donation>();
   donation_->memory = std::move(owner);
   for (const int64_t bytes : tensor_bytes) {
@@ -39,7 +54,7 @@ DonatedMemory::DonatedMemory(DonatedMemory&& other) noexcept = default;
 
 DonatedMemory::~DonatedMemory() {
   if (!donation_) return;
-  account_of(device_.index).cache.withdraw(std::move(donation_));
+  account_of(slice_).cache.withdraw(std::move(donation_));
 }
 
 int64_t DonatedMemory::bytes_for(int64_t bytes) {

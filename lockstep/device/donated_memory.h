@@ -11,17 +11,22 @@ namespace lockstep {
 
 struct Donation;
 
-/// Memory in which a device's account makes tensors while this object lives.
-/// For memory that other processes see: a gradient that is made there need not
-/// be copied to them. Tensors may outlive this object: the memory is let go
-/// with the last that lies in it. Without the accounting allocator, and for a
-/// CUDA device, nothing is made there.
+/// Memory in which the tensors are made that an account's backward passes make
+/// while this object lives. For memory that other processes see: a gradient
+/// that is made there need not be copied to them. Tensors may outlive this
+/// object: the memory is let go with the last that lies in it. Without the
+/// accounting allocator, and for a CUDA device, nothing is made there.
 class DonatedMemory {
  public:
-  /// For tensors of `tensor_bytes`, and of like sizes. `memory` is aligned to
-  /// 64 bytes, has as many bytes as bytes_for() says for all tensors together,
-  /// and is there as long as `owner` is held.
+  /// For tensors of `tensor_bytes`, and of like sizes, of `device`. `memory` is
+  /// aligned to 64 bytes, has as many bytes as bytes_for() says for all tensors
+  /// together, and is there as long as `owner` is held.
   DonatedMemory(const Device& device, std::span<std::byte> memory,
+                std::span<const int64_t> tensor_bytes,
+                std::shared_ptr<const void> owner);
+  /// The same, for what this thread is charged to now: the host, outside of a
+  /// MemoryScope.
+  DonatedMemory(std::span<std::byte> memory,
                 std::span<const int64_t> tensor_bytes,
                 std::shared_ptr<const void> owner);
   DonatedMemory(DonatedMemory&& other) noexcept;
@@ -32,7 +37,11 @@ class DonatedMemory {
   static int64_t bytes_for(int64_t bytes);
 
  private:
-  Device device_;
+  void donate(std::span<std::byte> memory,
+              std::span<const int64_t> tensor_bytes,
+              std::shared_ptr<const void> owner);
+
+  int slice_;                           // of the account, or kHostIndex
   std::unique_ptr<Donation> donation_;  // null: nothing was donated
 };
 

@@ -12,6 +12,7 @@
 
 #include <c10/core/CPUAllocator.h>
 #include <fmt/format.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/round_up.h"
@@ -57,13 +58,20 @@ int64_t rounded_up(int64_t bytes) {
   return round_up<int64_t>(bytes, kBlockAlignment);
 }
 
+// Donated memory is for gradients: an activation of the same size would keep it
+// from them until it is freed, late in the backward.
+bool is_in_backward() {
+  return torch::autograd::get_current_graph_task_id() >= 0;
+}
+
 BlockHeader* take_block(size_t bytes) {
   constexpr size_t kMost = size_t{1} << 46;
   if (bytes > kMost) out_of_memory(bytes);
   MemoryAccount& account = account_of(charged_device.index);
   const int64_t rounded = rounded_up(static_cast<int64_t>(bytes));
   const SizeClass size_class = size_class_for_data(rounded);
-  BlockHeader* block = account.cache.take(size_class.index);
+  BlockHeader* block =
+      account.cache.take(size_class.index, /*may_be_donated=*/is_in_backward());
   if (block == nullptr) block = map_block(size_class);
   if (block == nullptr) {
     release_cached_memory();
@@ -124,6 +132,8 @@ AccountingAllocator& allocator() {
 }
 
 }  // namespace
+
+int charged_slice() { return charged_device.index; }
 
 void install_accounting_allocator() {
   static std::once_flag once;

@@ -33,5 +33,7 @@ inline constexpr int kHostIndex = -1;
 MemoryAccount& account_of(int slice);
 /// Throws DeviceError for a slice that has no account.
 MemoryAccount& account_of(const Device& device);
+/// The slice that this thread's allocations are charged to, or kHostIndex.
+int charged_slice();
 
 }  // namespace lockstep

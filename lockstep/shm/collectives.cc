@@ -139,6 +139,13 @@ void reduce_into(Group& group, Bytes data, bool is_wanted,
 
 }  // namespace
 
+void scale(Bytes data, const Reduction& reduction) {
+  const std::byte* const input = data.data();
+  if (data.empty()) return;
+  reduction.combine_scaled({&input, 1}, {&reduction.factor, 1}, data.data(),
+                           data.size() / reduction.element_bytes);
+}
+
 size_t one_shot_bytes(int ranks) {
   return kOneShotBytes / static_cast<size_t>(ranks);
 }
@@ -158,13 +165,20 @@ void all_reduce_shared(Group& group, std::span<const Bytes> of_ranks,
   const Bytes slice = part_of(own, own_rank, of_ranks.size());
   const auto begin = static_cast<size_t>(slice.data() - own.data());
   std::vector<const std::byte*> inputs(of_ranks.size());
+  std::vector<double> factors;
+  for (int r = 0; r < group.ranks(); ++r) factors.push_back(group.factor_of(r));
   for (size_t done = 0; done < slice.size(); done += kBlockBytes) {
     const size_t bytes = std::min(kBlockBytes, slice.size() - done);
     const size_t at = begin + done;
     for (size_t r = 0; r < inputs.size(); ++r) {
       inputs[r] = of_ranks[r].data() + at;
     }
-    combine(reduction, inputs, own.data() + at, bytes);
+    if (reduction.combine_scaled) {
+      reduction.combine_scaled(inputs, factors, own.data() + at,
+                               bytes / reduction.element_bytes);
+    } else {
+      combine(reduction, inputs, own.data() + at, bytes);
+    }
     for (size_t r = 0; r < inputs.size(); ++r) {
       if (r != own_rank) copy(of_ranks[r].data() + at, own.subspan(at, bytes));
     }

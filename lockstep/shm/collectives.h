@@ -13,11 +13,22 @@ namespace lockstep::shm {
 /// every rank r, for i < `elements`. `output` may be one of the inputs. It must
 /// do each element alike, wherever it lies: ranks reduce different parts.
 struct Reduction {
+  using Inputs = std::span<const std::byte* const>;
+
   size_t element_bytes = 1;  ///< a power of two up to 64
-  std::function<void(std::span<const std::byte* const> inputs,
-                     std::byte* output, size_t elements)>
+  std::function<void(Inputs inputs, std::byte* output, size_t elements)>
       combine;
+  /// As combine(), of `factors[r] * inputs[r]`. Empty where each rank's data is
+  /// taken as it is.
+  std::function<void(Inputs inputs, std::span<const double> factors,
+                     std::byte* output, size_t elements)>
+      combine_scaled;
+  double factor = 1;  ///< of this rank's data, for combine_scaled()
 };
+
+/// Multiplies this rank's data by its factor, in place. For a reduction with
+/// combine_scaled(), before any of the functions below but all_reduce_shared().
+void scale(std::span<std::byte> data, const Reduction& reduction);
 
 // Each is called by all ranks after Group::begin(), with data of equal size
 // where nothing else is said; docs/collectives.md has their costs.
@@ -32,7 +43,8 @@ inline constexpr size_t kOneShotBytes = 64 * 1024;
 
 /// In place, where every rank can reach `of_ranks` of all ranks (SharedMemory):
 /// each rank reduces a part and writes it to all. Nothing is copied. Called
-/// after a sync() that follows the last write to `of_ranks`.
+/// after a sync() that follows the last write to `of_ranks`; the factors of
+/// combine_scaled() are those that the ranks announced before it.
 void all_reduce_shared(Group& group,
                        std::span<const std::span<std::byte>> of_ranks,
                        const Reduction& reduction);

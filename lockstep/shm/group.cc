@@ -59,6 +59,7 @@ struct Group::Line {
   struct Announcement {
     uint64_t sequence;
     uint64_t value;
+    double factor;
     Call call;
     // Of a leader: what its team announced, and what all ranks did.
     Announced by_team;
@@ -203,11 +204,26 @@ void Group::begin(const Call& call, std::chrono::milliseconds timeout) {
   call_ = call;
   is_checked_ = false;
   deadline_ = Clock::now() + timeout;
-  line(rank_).announcements[sequence_ % 2] = {sequence_, 0, call, {}, {}};
+  line(rank_).announcements[sequence_ % 2] = {.sequence = sequence_,
+                                              .value = 0,
+                                              .factor = 1,
+                                              .call = call,
+                                              .by_team = {},
+                                              .by_all = {}};
 }
 
-void Group::announce(uint64_t value) {
-  line(rank_).announcements[sequence_ % 2].value = value;
+void Group::announce(uint64_t value, double factor) {
+  Line::Announcement& announcement = line(rank_).announcements[sequence_ % 2];
+  announcement.value = value;
+  announcement.factor = factor;
+}
+
+uint64_t Group::value_of(int rank) const {
+  return line(rank).announcements[sequence_ % 2].value;
+}
+
+double Group::factor_of(int rank) const {
+  return line(rank).announcements[sequence_ % 2].factor;
 }
 
 void Group::sync() {
@@ -258,7 +274,7 @@ void Group::sync_teams() {
     for (int other = 0; other < ranks_; other += kFlatSyncRanks) {
       check_call(other, announced_);
       const Announced& team = announcement_of(other).by_team;
-      announced_.is_same = announced_.is_same && team.is_same;
+      announced_.smallest = std::min(announced_.smallest, team.smallest);
       announced_.largest = std::max(announced_.largest, team.largest);
     }
     announcement_of(leader).by_all = announced_;
@@ -343,8 +359,7 @@ void Group::check_call(int other, Announced& sum) {
                         other, called.call.describe()),
             "make every rank call the same ones in the same order");
   }
-  const uint64_t own_value = line(rank_).announcements[parity].value;
-  sum.is_same = sum.is_same && called.value == own_value;
+  sum.smallest = std::min(sum.smallest, called.value);
   sum.largest = std::max(sum.largest, called.value);
 }
 

@@ -59,15 +59,19 @@ class Group {
   /// first sync(). It ends at `timeout` from now. Throws InvalidArgument for a
   /// root that is no rank.
   void begin(const Call& call, std::chrono::milliseconds timeout);
-  /// A number of this rank's, before the collective's first sync(); 0 if it
-  /// announces none.
-  void announce(uint64_t value);
-  /// What all ranks announced, from the collective's first sync() on.
+  /// What this rank tells the others before the collective's first sync(): a
+  /// number, and a factor of its data. Without a call they are 0 and 1.
+  void announce(uint64_t value, double factor = 1);
+  /// The numbers that all ranks announced, from the collective's first sync()
+  /// on.
   struct Announced {
-    bool is_same = true;  ///< on every rank
+    uint64_t smallest = ~uint64_t{0};
     uint64_t largest = 0;
   };
   const Announced& announced() const { return announced_; }
+  /// What one rank announced, from the first sync() to the last one.
+  uint64_t value_of(int rank) const;
+  double factor_of(int rank) const;
 
   /// This rank's slot of the round; next_round() goes on to the other one.
   std::span<std::byte> own_slot() { return slot(rank_); }

@@ -29,7 +29,7 @@ TEST_P(Threads, Conform) {
 auto all_of(const char* backend) {
   return testing::Combine(
       testing::Values(backend),
-      testing::Values("all_reduce", "reductions", "moves", "strided",
+      testing::Values("all_reduce", "reductions", "places", "moves", "strided",
                       "send_recv", "c10d_forms", "groups", "callbacks",
                       "mail_callbacks", "refusals", "coalesced", "sparse",
                       "wrap", "c10d_reducer", "c10d_debug_detail", "async_bits",

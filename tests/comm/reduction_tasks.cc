@@ -39,6 +39,42 @@ const RankTasks coalesced("coalesced", [](const World& world) {
   require(torch::equal(rows, filled(sum).view({2, 3})), "columns of a tensor");
 });
 
+// Where ranks share memory, a sum copies nothing if every rank's tensor lies in
+// one such memory, wherever in it. Its bits are those of private tensors.
+const RankTasks places("places", [](const World& world) {
+  if (!world.can_share_memory()) return;
+  constexpr int64_t kElements = 30'000;
+  constexpr size_t kPlaceBytes = kElements * 8 + 64;
+  const int rank = world.rank();
+  const SharedMemory memory = world.shared_memory(4 * kPlaceBytes);
+  const SharedMemory other = world.shared_memory(kPlaceBytes);
+  for (const auto type : {torch::kFloat32, torch::kFloat64, torch::kBFloat16,
+                          torch::kInt32, torch::kComplexFloat}) {
+    const at::Tensor values =
+        ((torch::arange(kElements, torch::kDouble) + 1000 * rank).sin() * 100)
+            .to(type);
+    const auto place = [&](const SharedMemory& in, size_t at) {
+      at::Tensor tensor = in.tensor(rank, at * kPlaceBytes, {kElements}, type);
+      tensor.copy_(values);
+      return tensor;
+    };
+    const ReduceOp weighted = c10d::makeNCCLPreMulSum(0.3 + 0.1 * rank);
+    for (const ReduceOp& op : {ReduceOp(Op::SUM), weighted}) {
+      at::Tensor expected = values.clone();
+      world.all_reduce(expected, op);
+      const auto check = [&](at::Tensor tensor) {
+        world.all_reduce(tensor, op);
+        require(torch::equal(tensor, expected),
+                std::string("all_reduce of ") + c10::toString(type));
+      };
+      check(place(memory, 1));
+      check(place(memory, static_cast<size_t>(rank) % 4));
+      check(rank == 1 ? place(other, 0) : place(memory, 2));
+      check(rank == 0 ? values.clone() : place(memory, 3));
+    }
+  }
+});
+
 const RankTasks wrap("wrap", [](const World& world) {
   const int size = world.size();
   for (const auto type : {torch::kInt8, torch::kUInt8, torch::kInt16,

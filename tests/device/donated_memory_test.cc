@@ -59,9 +59,21 @@ class Donated : public testing::Test {
 // Each test has a slice of its own.
 Device slice(int index) { return {DeviceKind::kCpu, 60 + index, 128}; }
 
-torch::Tensor tensor_on(const Device& device) {
-  const MemoryScope scope(device);
+torch::Tensor new_tensor() {
   return torch::empty({kTensorBytes}, torch::kUInt8);
+}
+
+/// A tensor that a backward makes.
+torch::Tensor tensor_on(const Device& device) {
+  torch::Tensor made;
+  const torch::Tensor leaf = torch::zeros({1}).requires_grad_();
+  leaf.register_hook([&](const torch::Tensor& gradient) {
+    const MemoryScope scope(device);
+    made = new_tensor();
+    return gradient;
+  });
+  (leaf * 1).backward();
+  return made;
 }
 
 TEST_F(Donated, MemoryTakesTheTensorsOfItsSize) {
@@ -74,6 +86,16 @@ TEST_F(Donated, MemoryTakesTheTensorsOfItsSize) {
   EXPECT_TRUE(lender.has(first));
   EXPECT_TRUE(lender.has(second));
   EXPECT_FALSE(lender.has(tensor_on(slice(1))));
+}
+
+TEST_F(Donated, MemoryIsForBackwardPassesAlone) {
+  Lender lender(1);
+  const auto donated = lender.donate(slice(9));
+  {
+    const MemoryScope scope(slice(9));
+    EXPECT_FALSE(lender.has(new_tensor()));
+  }
+  EXPECT_TRUE(lender.has(tensor_on(slice(9))));
 }
 
 TEST_F(Donated, MemoryGoesWithWhatDonatedIt) {
@@ -124,7 +146,7 @@ TEST_F(Donated, BlocksAreNotPushedOutByOthers) {
   for (int64_t size = 1 << 20; size <= 100 << 20; size += 1 << 20) {
     const auto x = torch::empty({size}, torch::kUInt8);
   }
-  EXPECT_TRUE(lender.has(torch::empty({kTensorBytes}, torch::kUInt8)));
+  EXPECT_TRUE(lender.has(tensor_on(slice(5))));
 }
 
 TEST_F(Donated, MemoryOfTwoIsToldApart) {

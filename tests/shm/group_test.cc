@@ -236,11 +236,14 @@ TEST(Teams, AgreeOnWhatAllRanksAnnounce) {
       for (const bool is_same : {true, false}) {
         const bool is_larger = !is_same && group.rank() == other;
         group.begin({.operation = Operation::kBarrier}, group.timeout());
-        group.announce(is_larger ? 9 : 5);
+        group.announce(is_larger ? 9 : 5, 0.5 + group.rank());
         group.sync();
-        require(group.announced().is_same == is_same &&
+        require(group.announced().smallest == 5 &&
                     group.announced().largest == (is_same ? 5U : 9U),
                 "not what all announced");
+        require(group.value_of(other) == (is_same ? 5U : 9U) &&
+                    group.factor_of(other) == 0.5 + other,
+                "not what that rank announced");
       }
     }
   });

@@ -27,6 +27,7 @@ void GlooCollectives::begin(const shm::Call& call, Timeout timeout) {
 
 void GlooCollectives::all_reduce_bytes(Bytes data,
                                        const shm::Reduction& reduction) {
+  if (reduction.combine_scaled) shm::scale(data, reduction);
   tcp::all_reduce(*mesh_, data, reduction);
 }
 

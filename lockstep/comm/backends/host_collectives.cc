@@ -52,16 +52,33 @@ class Inputs {
   std::vector<ConstBytes> bytes_;
 };
 
+bool is_premul(const c10d::ReduceOp& op) {
+  return op.op_ == c10d::ReduceOp::PREMUL_SUM;
+}
+
+/// With the factor of a premul sum.
+shm::Reduction all_reduction(at::ScalarType type, const c10d::ReduceOp& op) {
+  shm::Reduction reduction = tree_reduction(type, op.op_);
+  if (is_premul(op)) reduction.factor = factor_of(op);
+  return reduction;
+}
+
+/// Scales `tensor` for a premul sum whose reduction does not.
+void scale_unless_combined(at::Tensor tensor, const c10d::ReduceOp& op,
+                           const shm::Reduction& reduction) {
+  if (is_premul(op) && !reduction.combine_scaled) {
+    tensor.copy_(scaled(tensor, op));
+  }
+}
+
 }  // namespace
 
 void HostCollectives::all_reduce(const at::Tensor& tensor,
                                  const c10d::ReduceOp& op, Timeout timeout) {
   Result result(tensor);
-  const shm::Reduction reduction = tree_reduction(tensor.scalar_type(), op.op_);
+  const shm::Reduction reduction = all_reduction(tensor.scalar_type(), op);
   begin(call_of(Operation::kAllReduce, tensor, -1, &op), timeout);
-  if (op.op_ == c10d::ReduceOp::PREMUL_SUM) {
-    result.dense().copy_(scaled(result.dense(), op));
-  }
+  scale_unless_combined(result.dense(), op, reduction);
   all_reduce_bytes(result.bytes(), reduction);
   result.write_back();
 }
@@ -76,8 +93,7 @@ void HostCollectives::all_reduce_coalesced(const Tensors& tensors,
   if (tensors.empty()) return;
   Results results(tensors);
   shm::Call call = call_of(Operation::kAllReduce, tensors[0], -1, &op);
-  const shm::Reduction reduction =
-      tree_reduction(tensors[0].scalar_type(), op.op_);
+  const shm::Reduction reduction = all_reduction(tensors[0].scalar_type(), op);
   // Ranks that join other tensors to a message of the same size are found by
   // the hash of the sizes, not only in debug detail.
   Fnv1a sizes;
@@ -95,11 +111,9 @@ void HostCollectives::all_reduce_coalesced(const Tensors& tensors,
     end = std::copy(part.begin(), part.end(), end);
   }
   begin(call, timeout);
-  if (op.op_ == c10d::ReduceOp::PREMUL_SUM) {
-    at::Tensor elements = message_.narrow(0, 0, static_cast<int64_t>(bytes))
-                              .view(tensors[0].scalar_type());
-    elements.copy_(scaled(elements, op));
-  }
+  scale_unless_combined(message_.narrow(0, 0, static_cast<int64_t>(bytes))
+                            .view(tensors[0].scalar_type()),
+                        op, reduction);
   all_reduce_bytes(message, reduction);
   const std::byte* from = message.data();
   for (const Bytes part : results.bytes()) {
@@ -121,7 +135,7 @@ void HostCollectives::reduce(const at::Tensor& tensor, int root,
   Result result(tensor);
   const shm::Reduction reduction = tree_reduction(tensor.scalar_type(), op.op_);
   begin(call_of(Operation::kReduce, tensor, root, &op), timeout);
-  if (op.op_ == c10d::ReduceOp::PREMUL_SUM) {
+  if (is_premul(op)) {
     at::Tensor own = scaled(result.dense(), op).contiguous();
     reduce_bytes(bytes_of(own), root, reduction);
     if (rank_ == root) tensor.copy_(own);
@@ -177,7 +191,7 @@ void HostCollectives::reduce_scatter(const at::Tensor& output,
   check_parts(inputs, output, size_, "reduce_scatter");
   Result result(output);
   Tensors parts = inputs;
-  if (op.op_ == c10d::ReduceOp::PREMUL_SUM) {
+  if (is_premul(op)) {
     for (auto& part : parts) part = scaled(part, op);
   }
   const Inputs dense_parts(parts);

@@ -47,10 +47,12 @@ class HostCollectives : public Collectives {
   /// Comes before each of those below. Throws CommError if the ranks can't go
   /// on together, InvalidArgument for a root that is no rank.
   virtual void begin(const shm::Call& call, Timeout timeout) = 0;
-  // As the functions of shm/collectives.h that have their names. `outputs` of
-  // gather and `inputs` of scatter are empty but on root.
+  /// As shm::all_reduce(). A reduction with combine_scaled() takes each rank's
+  /// data times its factor.
   virtual void all_reduce_bytes(Bytes data,
                                 const shm::Reduction& reduction) = 0;
+  // As the functions of shm/collectives.h that have their names. `outputs` of
+  // gather and `inputs` of scatter are empty but on root.
   virtual void reduce_bytes(Bytes data, int root,
                             const shm::Reduction& reduction) = 0;
   virtual void broadcast_bytes(Bytes data, int root) = 0;

@@ -18,7 +18,7 @@
 namespace lockstep {
 namespace {
 
-// A place is the memory's number, from 1, above the offset in it.
+// The number of a place is the memory's, from 1, above the offset in it.
 constexpr int kOffsetBits = 44;
 
 /// The segment that rank 0 makes, which the others find by `key`.
@@ -66,14 +66,17 @@ void ShmCollectives::begin(const shm::Call& call, Timeout timeout) {
 
 void ShmCollectives::all_reduce_bytes(Bytes data,
                                       const shm::Reduction& reduction) {
-  // What is short is done before the ranks would have agreed on its place.
+  // What is short is done before the ranks would know of each other's places.
   const bool is_short = data.size() <= shm::one_shot_bytes(size());
-  const uint64_t place = is_short ? 0 : place_of(data);
-  if (shares_ > 0 && !is_short && agree_on(place)) {
-    shm::all_reduce_shared(group_, at_place(place, data.size()), reduction);
-  } else {
-    shm::all_reduce(group_, data, reduction);
+  if (shares_ > 0 && !is_short) {
+    const Place place = place_of(data);
+    if (are_all_shared(place, reduction.factor)) {
+      const auto of_ranks = all_places(*place.memory, data.size());
+      return shm::all_reduce_shared(group_, of_ranks, reduction);
+    }
   }
+  if (reduction.combine_scaled) shm::scale(data, reduction);
+  shm::all_reduce(group_, data, reduction);
 }
 
 void ShmCollectives::reduce_bytes(Bytes data, int root,
@@ -185,35 +188,53 @@ SharedMemory ShmCollectives::share(size_t bytes, Timeout timeout) {
   return memory;
 }
 
-uint64_t ShmCollectives::place_of(ConstBytes bytes) const {
+ShmCollectives::Place ShmCollectives::place_of(ConstBytes bytes) const {
   const std::byte* data = bytes.data();
   for (const auto& [number, left] : shared_) {
-    const auto memory = left.lock();
+    auto memory = left.lock();
     if (!memory) continue;
     const auto own = memory->segments[static_cast<size_t>(rank())]->bytes();
     const bool is_inside =
         std::greater_equal<>()(data, own.data()) &&
         std::less_equal<>()(data + bytes.size(), own.data() + own.size());
     if (is_inside && !own.empty()) {
-      return number << kOffsetBits | static_cast<uint64_t>(data - own.data());
+      const auto offset = static_cast<uint64_t>(data - own.data());
+      return {.memory = std::move(memory),
+              .number = number << kOffsetBits | offset};
     }
   }
-  return 0;
+  return {};
 }
 
-bool ShmCollectives::agree_on(uint64_t place) {
-  group_.announce(place);
+// A rank that has a tensor in a memory has that memory's other parts mapped as
+// well. Of another memory than its own it may have let go, so all places have
+// to be in one.
+bool ShmCollectives::are_all_shared(const Place& own_place, double factor) {
+  group_.announce(own_place.number, factor);
   group_.sync();
-  return place != 0 && group_.announced().is_same;
+  const shm::Group::Announced& places = group_.announced();
+  return places.smallest != 0 &&
+         places.smallest >> kOffsetBits == places.largest >> kOffsetBits;
 }
 
-std::vector<std::span<std::byte>> ShmCollectives::at_place(uint64_t place,
-                                                           size_t bytes) const {
-  const auto memory = shared_.at(place >> kOffsetBits).lock();
-  const size_t offset = place & ((uint64_t{1} << kOffsetBits) - 1);
+std::vector<std::span<std::byte>> ShmCollectives::all_places(
+    const SharedMemory::Impl& memory, size_t bytes) const {
   std::vector<Bytes> spans;
-  for (const auto& segment : memory->segments) {
-    spans.push_back(segment->bytes().subspan(offset, bytes));
+  for (int rank = 0; rank < size(); ++rank) {
+    const size_t offset =
+        group_.value_of(rank) & ((uint64_t{1} << kOffsetBits) - 1);
+    const Bytes segment = memory.segments[static_cast<size_t>(rank)]->bytes();
+    if (offset > segment.size() || bytes > segment.size() - offset) {
+      throw CommError(
+          {.code = ErrorCode::kSharedMemorySetup,
+           .what = fmt::format("rank {} announced a tensor that is not in its "
+                               "shared memory",
+                               rank),
+           .expected = fmt::format("a place in {} bytes", segment.size()),
+           .got = fmt::format("{} bytes at {}", bytes, offset),
+           .fix = shm::kUseOneBuild});
+    }
+    spans.push_back(segment.subspan(offset, bytes));
   }
   return spans;
 }

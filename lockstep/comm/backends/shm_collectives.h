@@ -57,13 +57,18 @@ class ShmCollectives : public HostCollectives {
                         std::span<const ConstBytes> inputs) override;
   void wait_for_all() override;
 
-  /// Where `bytes` lie in shared memory; 0 if they do not.
-  uint64_t place_of(ConstBytes bytes) const;
-  /// The same place of each rank.
-  std::vector<std::span<std::byte>> at_place(uint64_t place,
-                                             size_t bytes) const;
-  /// Whether the ranks' tensors lie at one place of shared memory.
-  bool agree_on(uint64_t place);
+  /// Where in this rank's shared memory a tensor lies.
+  struct Place {
+    std::shared_ptr<const SharedMemory::Impl> memory;  // null: in none
+    uint64_t number = 0;  // of the memory and of the byte in it; 0: in none
+  };
+  Place place_of(ConstBytes bytes) const;
+  /// Tells the others this rank's place and its factor. Returns whether the
+  /// tensors of all ranks lie in one shared memory.
+  bool are_all_shared(const Place& own_place, double factor);
+  /// The places of all ranks.
+  std::vector<std::span<std::byte>> all_places(const SharedMemory::Impl& memory,
+                                               size_t bytes) const;
 
   CallbackThreads callback_threads_;  // before the p2p, which uses it
   shm::PointToPoint p2p_;

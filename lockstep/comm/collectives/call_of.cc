@@ -31,7 +31,7 @@ shm::Call call_of(shm::Operation operation, const at::Tensor& tensor, int root,
   return call;
 }
 
-at::Tensor scaled(const at::Tensor& tensor, const c10d::ReduceOp& op) {
+double factor_of(const c10d::ReduceOp& op) {
   const auto* supplement =
       dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
   if (supplement == nullptr) {
@@ -40,8 +40,11 @@ at::Tensor scaled(const at::Tensor& tensor, const c10d::ReduceOp& op) {
                      .fix = "make it with c10d::makeNCCLPreMulSum()"});
   }
   const at::Tensor& factor = supplement->tensor_factor;
-  return factor.defined() ? tensor * factor.to(tensor.scalar_type())
-                          : tensor * at::Scalar(supplement->double_factor);
+  return factor.defined() ? factor.item<double>() : supplement->double_factor;
+}
+
+at::Tensor scaled(const at::Tensor& tensor, const c10d::ReduceOp& op) {
+  return tensor * at::Scalar(factor_of(op));
 }
 
 }  // namespace lockstep

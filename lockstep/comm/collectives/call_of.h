@@ -15,7 +15,9 @@ bool is_debug_detail();
 shm::Call call_of(shm::Operation operation, const at::Tensor& tensor,
                   int root = -1, const c10d::ReduceOp* op = nullptr);
 
-/// `tensor` times the factor of a premul sum.
+/// The factor of a premul sum.
+double factor_of(const c10d::ReduceOp& op);
+/// `tensor` times that factor.
 at::Tensor scaled(const at::Tensor& tensor, const c10d::ReduceOp& op);
 
 }  // namespace lockstep

@@ -104,22 +104,47 @@ struct BitXor {
   }
 };
 
+// How the elements of input r are read: as they are, or times factors[r] and
+// rounded to their own type, which has the bits of a tensor that was scaled
+// first.
+struct AsTheyAre {
+  template <typename T, typename A>
+  auto input(size_t) const {
+    return [](T value) { return static_cast<A>(value); };
+  }
+};
+struct Scaled {
+  std::span<const double> factors;
+  template <typename T, typename A>
+  auto input(size_t r) const {
+    return [factor = static_cast<A>(factors[r])](T value) {
+      return static_cast<A>(static_cast<T>(static_cast<A>(value) * factor));
+    };
+  }
+};
+template <typename T>
+constexpr bool kCanScale =
+    std::is_floating_point_v<T> || std::is_same_v<T, at::Half> ||
+    std::is_same_v<T, at::BFloat16>;
+
 /// The tree over inputs [first, last), elements [at, at + count), into `sum`.
 /// scratch[depth] and deeper are free.
-template <typename T, typename A, typename F>
-void reduce_node(Inputs inputs, size_t first, size_t last, size_t at,
-                 size_t count, A* sum,
+template <typename T, typename A, typename F, typename Read>
+void reduce_node(Inputs inputs, const Read& read, size_t first, size_t last,
+                 size_t at, size_t count, A* sum,
                  std::array<std::array<A, kBlock>, kDepth>& scratch,
                  size_t depth) {
   const auto* left = reinterpret_cast<const T*>(inputs[first]) + at;
+  const auto read_left = read.template input<T, A>(first);
   if (last - first == 1) {
-    for (size_t i = 0; i < count; ++i) sum[i] = static_cast<A>(left[i]);
+    for (size_t i = 0; i < count; ++i) sum[i] = read_left(left[i]);
     return;
   }
   if (last - first == 2) {
     const auto* right = reinterpret_cast<const T*>(inputs[first + 1]) + at;
+    const auto read_right = read.template input<T, A>(first + 1);
     for (size_t i = 0; i < count; ++i) {
-      sum[i] = F::apply(static_cast<A>(left[i]), static_cast<A>(right[i]));
+      sum[i] = F::apply(read_left(left[i]), read_right(right[i]));
     }
     return;
   }
@@ -127,22 +152,23 @@ void reduce_node(Inputs inputs, size_t first, size_t last, size_t at,
       first +
       static_cast<size_t>(left_branch(static_cast<int64_t>(last - first)));
   A* other = scratch[depth].data();
-  reduce_node<T, A, F>(inputs, first, middle, at, count, sum, scratch,
+  reduce_node<T, A, F>(inputs, read, first, middle, at, count, sum, scratch,
                        depth + 1);
-  reduce_node<T, A, F>(inputs, middle, last, at, count, other, scratch,
+  reduce_node<T, A, F>(inputs, read, middle, last, at, count, other, scratch,
                        depth + 1);
   for (size_t i = 0; i < count; ++i) sum[i] = F::apply(sum[i], other[i]);
 }
 
-template <typename T, typename F, bool kIsMean>
-void combine(Inputs inputs, std::byte* output, size_t elements) {
+template <typename T, typename F, bool kIsMean, typename Read = AsTheyAre>
+void combine_as(Inputs inputs, const Read& read, std::byte* output,
+                size_t elements) {
   using A = typename Accumulator<T>::type;
   auto* out = reinterpret_cast<T*>(output);
   std::array<std::array<A, kBlock>, kDepth> scratch;
   std::array<A, kBlock> sum;
   for (size_t at = 0; at < elements; at += kBlock) {
     const size_t count = std::min(kBlock, elements - at);
-    reduce_node<T, A, F>(inputs, 0, inputs.size(), at, count, sum.data(),
+    reduce_node<T, A, F>(inputs, read, 0, inputs.size(), at, count, sum.data(),
                          scratch, 0);
     for (size_t i = 0; i < count; ++i) {
       if constexpr (kIsMean && std::is_integral_v<T>) {
@@ -161,7 +187,23 @@ void combine(Inputs inputs, std::byte* output, size_t elements) {
 
 template <typename T, typename F, bool kIsMean = false>
 shm::Reduction reduction_of() {
-  return {.element_bytes = sizeof(T), .combine = &combine<T, F, kIsMean>};
+  return {.element_bytes = sizeof(T),
+          .combine = [](Inputs inputs, std::byte* output, size_t elements) {
+            combine_as<T, F, kIsMean>(inputs, AsTheyAre(), output, elements);
+          }};
+}
+
+template <typename T>
+shm::Reduction premultiplied_sum() {
+  shm::Reduction reduction = reduction_of<T, Add>();
+  if constexpr (kCanScale<T>) {
+    reduction.combine_scaled = [](Inputs inputs,
+                                  std::span<const double> factors,
+                                  std::byte* output, size_t elements) {
+      combine_as<T, Add, false>(inputs, Scaled{factors}, output, elements);
+    };
+  }
+  return reduction;
 }
 
 [[noreturn]] void refuse(at::ScalarType type, Op op) {
@@ -179,8 +221,9 @@ template <typename T>
 shm::Reduction reduction_for(at::ScalarType type, Op op) {
   switch (op) {
     case Op::SUM:
-    case Op::PREMUL_SUM:
       return reduction_of<T, Add>();
+    case Op::PREMUL_SUM:
+      return premultiplied_sum<T>();
     case Op::AVG:
       if constexpr (!std::is_same_v<T, bool>) {
         return reduction_of<T, Add, true>();

@@ -14,7 +14,8 @@ namespace lockstep {
 /// around.
 ///
 /// Throws InvalidArgument for what has no meaning: min of complex numbers, band
-/// of floating ones. kPremulSum is a sum here: its factor is each rank's own.
+/// of floating ones. A premul sum has combine_scaled() where the type is a real
+/// floating one of 16 bits or more; the caller puts in the rank's factor.
 shm::Reduction tree_reduction(at::ScalarType type,
                               c10d::ReduceOp::RedOpType op);
 

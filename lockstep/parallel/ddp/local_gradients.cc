@@ -40,14 +40,26 @@ std::vector<Tensor> LocalGradients::take_sums() {
   return taken;
 }
 
+bool LocalGradients::has_own_memory(size_t p, const Tensor& incoming) const {
+  const Tensor& gradient = parameters_[p].grad();
+  if (!gradient.defined() || gradient.layout() != torch::kStrided) return false;
+  size_t known = 1;
+  if (incoming.defined() && gradient.is_alias_of(incoming)) {
+    ++known;
+    // What it is a view of, which nothing but the view may hold: the gradient
+    // of a Linear's weight is that of the transposed weight, transposed.
+    if (incoming.is_view() && incoming._base().use_count() == 1) ++known;
+  }
+  return gradient.storage().use_count() <= known;
+}
+
 // Autograd takes views for .grad, too: of a gradient that another parameter or
 // the caller has as well. To add to one of them would change the others.
 void LocalGradients::own_memory(size_t p, const Tensor& incoming) {
   Tensor& gradient = parameters_[p].mutable_grad();
   if (!gradient.defined() || gradient.layout() != torch::kStrided) return;
   if (!incoming.defined() || !gradient.is_alias_of(incoming)) return;
-  // It and `incoming` hold the memory: those two are no others.
-  if (gradient.storage().use_count() <= 2) return;
+  if (has_own_memory(p, incoming)) return;
   const torch::NoGradGuard no_grad;
   gradient = gradient.clone();
 }

@@ -36,6 +36,9 @@ class LocalGradients {
   /// can't be told apart.
   std::vector<size_t> mixed() const;
 
+  /// Whether no tensor but `incoming`, which was added to .grad of `p`, lies in
+  /// the memory of .grad.
+  bool has_own_memory(size_t p, const torch::Tensor& incoming) const;
   /// Gives `p` a .grad in memory of its own, if autograd took `incoming` for it
   /// and others hold that memory as well.
   void own_memory(size_t p, const torch::Tensor& incoming);

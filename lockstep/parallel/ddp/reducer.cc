@@ -215,6 +215,7 @@ Reducer::Pass Reducer::new_pass(const Round& round) const {
           .missing = {},
           .arrivals = {},
           .has_gradient = std::vector<bool>(parameters_.size()),
+          .is_in_place = std::vector<bool>(parameters_.size()),
           .is_used = {}};
 }
 
@@ -326,14 +327,19 @@ void Reducer::on_gradient(size_t p, const Tensor& incoming) {
     pass.missing.push_back(p);
   }
   if (--pass.awaited[p] == 0) {
-    mark_ready(p, is_static ? parameters_[p].grad().defined() : is_defined);
+    mark_ready(p, is_static ? parameters_[p].grad().defined() : is_defined,
+               incoming);
   }
 }
 
-void Reducer::mark_ready(size_t p, bool has_gradient) {
+void Reducer::mark_ready(size_t p, bool has_gradient, const Tensor& incoming) {
   pass_->has_gradient[p] = has_gradient;
   if (has_gradient) pass_->arrivals.push_back(p);
-  fill_bucket(p, has_gradient);
+  const Tensor& gradient = parameters_[p].grad();
+  pass_->is_in_place[p] = has_gradient && !pass_->is_shadow &&
+                          local_.has_own_memory(p, incoming) &&
+                          buckets_->sum_in_place(p, gradient);
+  if (!pass_->is_in_place[p]) fill_bucket(p, has_gradient);
   buckets_->mark_ready(p);
 }
 
@@ -357,8 +363,7 @@ void Reducer::fill_bucket(size_t p, bool has_gradient) {
     view.zero_();
     return;
   }
-  // A hook weights by itself.
-  const double weight = buckets_->has_hook() ? 1 : pass_->round.weight;
+  const double weight = buckets_->applies_weight() ? 1 : pass_->round.weight;
   if (has_gradient && is_view) {
     if (weight != 1) gradient.mul_(weight);
   } else if (weight != 1) {
@@ -515,7 +520,9 @@ void Reducer::write_back() {
       continue;
     }
     local_.clear(p);
-    if (options_.gradient_as_bucket_view()) {
+    if (pass.is_in_place[p]) {
+      // The sum is there.
+    } else if (options_.gradient_as_bucket_view()) {
       gradient = view;
     } else if (gradient.defined()) {
       gradient.copy_(view);

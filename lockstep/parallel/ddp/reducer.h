@@ -76,6 +76,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     std::vector<size_t> missing;   ///< parameters that got an undefined one
     std::vector<size_t> arrivals;
     std::vector<bool> has_gradient;
+    std::vector<bool> is_in_place;  ///< by parameter: .grad itself is summed
     /// .grad of before, where a sum over the ranks would change it.
     std::vector<torch::Tensor> kept;
     torch::Tensor is_used;  ///< by parameter: a byte; over all ranks at last
@@ -106,7 +107,9 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   /// The parameters that this backward gives no gradient; throws if that may
   /// not be. Nothing if it is no pass after all.
   std::optional<std::vector<size_t>> check_unused();
-  void mark_ready(size_t p, bool has_gradient);
+  /// `incoming` is what autograd added to .grad now, if it did.
+  void mark_ready(size_t p, bool has_gradient,
+                  const torch::Tensor& incoming = {});
   /// Copies p's gradient into its bucket, weighted.
   void fill_bucket(size_t p, bool has_gradient);
 

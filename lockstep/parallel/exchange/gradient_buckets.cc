@@ -1,6 +1,7 @@
 #include "lockstep/parallel/exchange/gradient_buckets.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <string>
@@ -11,6 +12,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/round_up.h"
 #include "lockstep/base/trace.h"
+#include "lockstep/device/memory.h"
 
 namespace lockstep {
 
@@ -22,6 +24,13 @@ constexpr int64_t kFirstBucketBytes = 1 << 20;
 // Each gradient starts at a cache line, each bucket at a page.
 constexpr int64_t kGradientAlignment = 64;
 constexpr int64_t kBucketAlignment = 4096;
+// A gradient from here on is summed by itself, where it lies: that takes a few
+// microseconds, and to copy it to a bucket and back takes ten times as long.
+constexpr size_t kLargeBytes = 256 << 10;
+
+int64_t donated_bytes(const Tensor& parameter) {
+  return DonatedMemory::bytes_for(static_cast<int64_t>(parameter.nbytes()));
+}
 
 int64_t bytes_of(std::span<const Tensor> parameters,
                  const std::vector<size_t>& places) {
@@ -83,7 +92,11 @@ GradientBuckets::GradientBuckets(const World& world,
     : world_(world),
       parameters_(std::move(parameters)),
       cap_(cap),
-      stream_(parameters_.at(0).device()) {
+      stream_(parameters_.at(0).device()),
+      is_shared_(parameters_[0].is_cpu() && world.size() > 1 &&
+                 world.can_share_memory()),
+      in_place_(parameters_.size()) {
+  if (is_shared_) install_accounting_allocator();
   std::vector<size_t> order(parameters_.size());
   std::iota(order.rbegin(), order.rend(), 0);
   allocate(order);
@@ -96,11 +109,14 @@ void GradientBuckets::allocate(const std::vector<size_t>& order) {
   for (const auto& places : assignment) {
     total += round_up(bytes_of(parameters_, places), kBucketAlignment);
   }
-  SharedMemory memory;
-  const bool is_shared =
-      parameters_[0].is_cpu() && world_.size() > 1 && world_.can_share_memory();
-  // At the same place on each rank: World::all_reduce() then copies nothing.
-  if (is_shared) memory = world_.shared_memory(static_cast<size_t>(total));
+  if (is_shared_) {
+    donated_.reset();
+    donated_at_ = static_cast<size_t>(total);
+    for (size_t p = 0; p < parameters_.size(); ++p) {
+      if (is_large(p)) total += donated_bytes(parameters_[p]);
+    }
+    memory_ = world_.shared_memory(static_cast<size_t>(total));
+  }
 
   buckets_.clear();
   slots_.assign(parameters_.size(), {});
@@ -109,14 +125,14 @@ void GradientBuckets::allocate(const std::vector<size_t>& order) {
     const int64_t bytes = bytes_of(parameters_, places);
     const Tensor& like = parameters_[places[0]];
     const auto element = static_cast<int64_t>(like.element_size());
-    Bucket bucket{.places = places, .grads = {}};
+    Bucket bucket{.places = places, .grads = {}, .parts = {}};
     GradBucket& grads = bucket.grads;
     grads.index = static_cast<int64_t>(buckets_.size());
     grads.is_last = buckets_.size() + 1 == assignment.size();
     grads.buffer =
-        is_shared
-            ? memory.tensor(world_.rank(), static_cast<size_t>(bucket_at),
-                            {bytes / element}, like.scalar_type())
+        is_shared_
+            ? memory_.tensor(world_.rank(), static_cast<size_t>(bucket_at),
+                             {bytes / element}, like.scalar_type())
             : torch::zeros({bytes / element}, like.options()
                                                   .memory_format(std::nullopt)
                                                   .requires_grad(false));
@@ -130,8 +146,48 @@ void GradientBuckets::allocate(const std::vector<size_t>& order) {
                          kGradientAlignment) /
                 element;
     }
+    cut_into_parts(bucket);
     buckets_.push_back(std::move(bucket));
   }
+}
+
+bool GradientBuckets::is_large(size_t p) const {
+  return is_shared_ && parameters_[p].nbytes() >= kLargeBytes &&
+         parameters_[p].is_non_overlapping_and_dense();
+}
+
+// Gradients lie in the buffer one behind the other. What lies between two large
+// ones, or before the first, or behind the last, is a part.
+void GradientBuckets::cut_into_parts(Bucket& bucket) const {
+  const Tensor& buffer = bucket.grads.buffer;
+  const auto add = [&](int64_t begin, int64_t end, std::optional<size_t> p) {
+    if (begin < end) {
+      bucket.parts.push_back(
+          {.elements = buffer.narrow(0, begin, end - begin), .p = p});
+    }
+  };
+  int64_t begin = 0;
+  for (size_t i = 0; i < bucket.places.size(); ++i) {
+    const size_t p = bucket.places[i];
+    if (!is_large(p)) continue;
+    const Tensor& view = bucket.grads.gradients[i];
+    const int64_t at = view.storage_offset() - buffer.storage_offset();
+    add(begin, at, std::nullopt);
+    begin = at + view.numel();
+    add(at, begin, p);
+  }
+  add(begin, buffer.numel(), std::nullopt);
+}
+
+void GradientBuckets::donate() {
+  std::vector<int64_t> sizes;
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    if (is_large(p)) {
+      sizes.push_back(static_cast<int64_t>(parameters_[p].nbytes()));
+    }
+  }
+  donated_.emplace(memory_.of(world_.rank()).subspan(donated_at_), sizes,
+                   memory_.owner_of(world_.rank()));
 }
 
 void GradientBuckets::set_hook(CommHook hook) { hook_ = std::move(hook); }
@@ -144,10 +200,31 @@ std::vector<std::vector<size_t>> GradientBuckets::assignment() const {
 
 void GradientBuckets::begin(double weight) {
   next_bucket_ = 0;
+  weight_ = weight;
   for (Bucket& bucket : buckets_) {
     bucket.pending = bucket.places.size();
     bucket.grads.weight = weight;
   }
+}
+
+bool GradientBuckets::sum_in_place(size_t p, const Tensor& gradient) {
+  if (has_hook() || !is_large(p) || !gradient.is_cpu()) return false;
+  if (!donated_) donate();
+  const Tensor& seen = view(p);
+  if (gradient.scalar_type() != seen.scalar_type() ||
+      gradient.sizes() != seen.sizes() ||
+      gradient.strides() != seen.strides()) {
+    return false;
+  }
+  const std::span<std::byte> memory = memory_.of(world_.rank());
+  const auto* data = static_cast<const std::byte*>(gradient.const_data_ptr());
+  if (std::less<>()(data, memory.data()) ||
+      std::greater<>()(data + gradient.nbytes(),
+                       memory.data() + memory.size())) {
+    return false;
+  }
+  in_place_[p] = gradient.detach().as_strided({gradient.numel()}, {1});
+  return true;
 }
 
 void GradientBuckets::mark_ready(size_t p) {
@@ -163,15 +240,25 @@ void GradientBuckets::mark_all_ready() {
 void GradientBuckets::send_ready_buckets() {
   while (next_bucket_ < buckets_.size() &&
          buckets_[next_bucket_].pending == 0) {
-    GradBucket& grads = buckets_[next_bucket_++].grads;
-    submit("all-reduce", grads.index, [this, &grads] {
+    Bucket& bucket = buckets_[next_bucket_++];
+    submit("all-reduce", bucket.grads.index, [this, &bucket] {
       if (hook_) {
-        run_hook(grads);
+        run_hook(bucket.grads);
       } else {
-        const torch::NoGradGuard no_grad;
-        world_.all_reduce(grads.buffer);
+        sum(bucket);
       }
     });
+  }
+}
+
+void GradientBuckets::sum(Bucket& bucket) {
+  const torch::NoGradGuard no_grad;
+  if (!is_shared_) return world_.all_reduce(bucket.grads.buffer);
+  const auto weighted_sum = c10d::makeNCCLPreMulSum(weight_);
+  for (const Part& part : bucket.parts) {
+    const bool is_in_place = part.p && in_place_[*part.p].defined();
+    Tensor elements = is_in_place ? in_place_[*part.p] : part.elements;
+    world_.all_reduce(elements, weighted_sum);
   }
 }
 
@@ -203,6 +290,7 @@ void GradientBuckets::submit(const char* name, int64_t index,
 
 void GradientBuckets::wait() {
   for (const auto& work : std::exchange(works_, {})) work->wait();
+  for (Tensor& elements : in_place_) elements.reset();
   // On a GPU the waiting is the stream's.
   CommStream::Mark done;
   {

@@ -2,13 +2,16 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include <torch/torch.h>
 
+#include "lockstep/comm/collectives/shared_memory.h"
 #include "lockstep/comm/queue/work_queue.h"
 #include "lockstep/comm/world.h"
+#include "lockstep/device/donated_memory.h"
 #include "lockstep/parallel/exchange/comm_stream.h"
 #include "lockstep/parallel/exchange/grad_bucket.h"
 
@@ -31,8 +34,13 @@ std::vector<std::vector<size_t>> assign_buckets(
 /// mark_ready() for it, in any order. A bucket whose gradients are all there is
 /// summed in place by a thread of this object, in the order of the buckets,
 /// which is the same on every rank. After wait() every view() holds the sum of
-/// all ranks. On one host the buckets lie in memory that the ranks share, so
-/// that they are summed where they are.
+/// all ranks.
+///
+/// On one host the buckets lie in memory that the ranks share, so that they are
+/// summed where they are. A large gradient then need not go to its view():
+/// autograd makes most of them in that memory (DonatedMemory), and
+/// sum_in_place() takes such a one as it lies. It lies elsewhere on each rank,
+/// so each large gradient is an all-reduce of its own.
 ///
 /// The first buckets follow the parameters from last to first, as a backward
 /// mostly comes to them; rebuild_buckets() puts them into another order.
@@ -61,11 +69,20 @@ class GradientBuckets {
   }
   /// Each bucket's parameters, by place.
   std::vector<std::vector<size_t>> assignment() const;
+  /// Whether the sum multiplies this rank's gradients by the step's weight.
+  /// If not, they are weighted before they come here.
+  bool applies_weight() const { return is_shared_ || has_hook(); }
 
-  /// Starts a step. `weight` is what a hook is told (GradBucket::weight).
+  /// Starts a step. `weight` is of this
+  /// rank's gradients: for the sum, and for a hook (GradBucket::weight).
   void begin(double weight);
-  /// The gradient of parameter `p` is in its view. Called once for each
-  /// parameter of a step, also for those without a gradient.
+  /// Has the sum of parameter `p` made in `gradient` in this step, and not in
+  /// its view. Its memory is no other tensor's. Returns false, and does
+  /// nothing, if the other ranks can't see it there, or if it is a small one.
+  /// Called in the thread that computes gradients.
+  bool sum_in_place(size_t p, const torch::Tensor& gradient);
+  /// The gradient of parameter `p` is in its view, or summed in place. Called
+  /// once for each parameter of a step, also for those without a gradient.
   void mark_ready(size_t p);
   /// Starts what is left of the step: parameters that were not marked are sent
   /// as their views are.
@@ -84,10 +101,16 @@ class GradientBuckets {
   void rebuild_buckets(int root, const std::vector<size_t>& arrivals);
 
  private:
+  /// What one all-reduce of a bucket sums.
+  struct Part {
+    torch::Tensor elements;   // of the bucket: (gradients and gaps between)
+    std::optional<size_t> p;  // of a single large gradient
+  };
   struct Bucket {
     std::vector<size_t> places;  // of its parameters
     size_t pending = 0;          // of them, not ready in this step
     GradBucket grads;
+    std::vector<Part> parts;
   };
   /// Where the gradient of a parameter is.
   struct Slot {
@@ -96,7 +119,12 @@ class GradientBuckets {
   };
 
   void allocate(const std::vector<size_t>& order);
+  void cut_into_parts(Bucket& bucket) const;
+  bool is_large(size_t p) const;
+  /// Has this thread's gradients made in memory_ from now on.
+  void donate();
   void send_ready_buckets();
+  void sum(Bucket& bucket);
   void run_hook(GradBucket& grads);
 
   World world_;
@@ -104,9 +132,16 @@ class GradientBuckets {
   int64_t cap_;
   CommHook hook_;
   CommStream stream_;
+  bool is_shared_;
+  SharedMemory memory_;    // of the buckets, and donated; empty: none
+  size_t donated_at_ = 0;  // in memory_
+  std::optional<DonatedMemory> donated_;
   std::vector<Bucket> buckets_;
   std::vector<Slot> slots_;  // by parameter
-  size_t next_bucket_ = 0;   // to be sent
+  std::vector<torch::Tensor>
+      in_place_;            // by parameter, in a step: its elements
+  size_t next_bucket_ = 0;  // to be sent
+  double weight_ = 1;       // of the step
   std::vector<c10::intrusive_ptr<QueuedWork>> works_;
   WorkQueue queue_;  // last, so that it ends first
 };

@@ -1,8 +1,10 @@
 #include <gtest/gtest.h>
 
+#include "lockstep/device/memory.h"
 #include "lockstep/parallel/exchange/gradient_buckets.h"
+#include "tests/parallel/ddp/ranks.h"
 
-namespace lockstep {
+namespace lockstep::buckets_test {
 namespace {
 
 using Assignment = std::vector<std::vector<size_t>>;
@@ -74,5 +76,51 @@ TEST(GradientBuckets, SendsBucketsInOrderWhateverIsReadyFirst) {
   EXPECT_EQ(buckets.assignment(), (Assignment{{0}, {2}, {3}, {1}}));
 }
 
+// Each rank as a slice, whose gradients are made in the rank's own memory.
+TEST(GradientBuckets, SumWeightedGradientsWhereTheyLie) {
+  const auto task = [](World world) {
+    const int rank = world.rank();
+    const MemoryScope scope({DeviceKind::kCpu, rank, 2});
+    const std::vector<torch::Tensor> parameters{
+        torch::zeros({10}), torch::zeros({400, 300}), torch::zeros({3})};
+    GradientBuckets buckets(world, parameters, 25 << 20);
+    TORCH_CHECK(buckets.applies_weight());
+    const auto gradient = [&](size_t p, int of_rank) -> torch::Tensor {
+      const auto n = parameters[p].numel();
+      return (torch::arange(n) * 0.7F + of_rank).view(parameters[p].sizes());
+    };
+    const auto made_by_autograd = [&](const torch::Tensor& value) {
+      torch::Tensor leaf = torch::zeros_like(value).requires_grad_();
+      (leaf * value).sum().backward();
+      return leaf.grad();
+    };
+    const auto weight = [](int of_rank) { return of_rank == 0 ? 0.3 : 0.7; };
+    for (int step = 0; step < 4; ++step) {
+      buckets.begin(weight(rank));
+      buckets.view(0).copy_(gradient(0, rank));
+      buckets.view(2).copy_(gradient(2, rank));
+      TORCH_CHECK(!buckets.sum_in_place(0, buckets.view(0)));
+      // Memory is given away in the first step, for those that follow. In the
+      // last, rank 1 takes the view all the same.
+      const torch::Tensor large = made_by_autograd(gradient(1, rank));
+      TORCH_CHECK(buckets.sum_in_place(1, large.t()) == false);
+      const bool is_in_place =
+          step < 3 || rank == 0 ? buckets.sum_in_place(1, large) : false;
+      TORCH_CHECK(is_in_place == (step > 0 && (step < 3 || rank == 0)));
+      if (!is_in_place) buckets.view(1).copy_(large);
+      for (const size_t p : {2, 0, 1}) buckets.mark_ready(p);
+      buckets.wait();
+      for (const size_t p : {0, 1, 2}) {
+        const torch::Tensor expected =
+            gradient(p, 0) * weight(0) + gradient(p, 1) * weight(1);
+        const bool is_there = p == 1 && is_in_place;
+        TORCH_CHECK(torch::equal(is_there ? large : buckets.view(p), expected),
+                    "step ", step, " parameter ", p);
+      }
+    }
+  };
+  EXPECT_EQ(testing_ddp::failure_of(2, "shm", task), "");
+}
+
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::buckets_test

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "lockstep/device/memory.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/parallel/ddp/ranks.h"
@@ -16,9 +17,9 @@ using Options = DistributedDataParallelOptions;
 
 /// What every BERT does: both parameters' gradients are views of one tensor.
 struct PositionsImpl : torch::nn::Module {
-  PositionsImpl() {
-    position = register_parameter("position", torch::zeros({4}));
-    type = register_parameter("type", torch::zeros({4}));
+  explicit PositionsImpl(int64_t size = 4) {
+    position = register_parameter("position", torch::zeros({size}));
+    type = register_parameter("type", torch::zeros({size}));
   }
   Tensor forward(Tensor x) {
     return x + (position.unsqueeze(0) + type.unsqueeze(0));
@@ -59,6 +60,31 @@ TEST_P(DdpSharedGradients, AddUpToWhatEachBackwardGives) {
                          }
                        }),
               "");
+  }
+}
+
+// Large enough to be summed where they lie, if that were their own memory.
+TEST(DdpLargeSharedGradients, AddUpToWhatEachBackwardGives) {
+  constexpr int64_t kSize = 100'000;
+  const auto of_rank = [](int rank) {
+    return (torch::arange(kSize) * 0.37F + rank).sin().unsqueeze(0);
+  };
+  for (const Options& options : every_option()) {
+    const auto task = [&](World world) {
+      const MemoryScope scope({DeviceKind::kCpu, world.rank(), 2});
+      auto net = std::make_shared<PositionsImpl>(kSize);
+      Positions model(net, world, options);
+      const Tensor x = of_rank(world.rank());
+      const Tensor mean = (of_rank(0)[0] + of_rank(1)[0]) / 2;
+      for (int round = 0; round < 3; ++round) {
+        net->zero_grad();
+        for (int step = 1; step < 4; ++step) {
+          (model(x) * x).sum().backward();
+          check_same(gradients_of(*net), {mean * step, mean * step}, 1e-6);
+        }
+      }
+    };
+    EXPECT_EQ(failure_of(2, "shm", task), "");
   }
 }
 
