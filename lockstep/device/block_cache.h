@@ -59,8 +59,8 @@ BlockHeader* map_block(SizeClass size_class);
 void unmap_block(BlockHeader* block);
 
 /// Freed blocks, two lists per size class: those in donated memory and those of
-/// the system. Safe to use from any thread. Has no destructor: tensors are freed
-/// until the very end of the process.
+/// the system. Safe to use from any thread. Has no destructor: tensors are
+/// freed until the very end of the process.
 class BlockCache {
  public:
   /// A block of this class, in donated memory if `may_be_donated` and if there

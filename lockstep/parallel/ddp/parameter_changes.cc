@@ -48,6 +48,16 @@ int64_t ParameterChanges::fingerprint() {
   return static_cast<int64_t>(hash.value());
 }
 
+Tensor ParameterChanges::message_of(int64_t fingerprint, torch::Device device) {
+  return torch::tensor({fingerprint, ~fingerprint}, torch::kInt64).to(device);
+}
+
+bool ParameterChanges::are_same(const Tensor& largest) {
+  const Tensor on_host = largest.cpu();
+  const auto* numbers = on_host.const_data_ptr<int64_t>();
+  return numbers[0] == ~numbers[1];
+}
+
 DifferentParameters compare_parameters(const World& world,
                                        const std::vector<Tensor>& parameters) {
   std::string checksums;

@@ -23,6 +23,11 @@ class ParameterChanges {
   /// A number for how often each was written to, and which ones got other
   /// memory, since the last call. Costs some nanoseconds for each parameter.
   int64_t fingerprint();
+  /// (2), int64: a fingerprint and its complement. The ranks' largest tell
+  /// whether all are the same, as the largest complement is that of the
+  /// smallest.
+  static torch::Tensor message_of(int64_t fingerprint, torch::Device device);
+  static bool are_same(const torch::Tensor& largest);
 
  private:
   using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;

@@ -335,10 +335,8 @@ void Reducer::on_gradient(size_t p, const Tensor& incoming) {
 void Reducer::mark_ready(size_t p, bool has_gradient, const Tensor& incoming) {
   pass_->has_gradient[p] = has_gradient;
   if (has_gradient) pass_->arrivals.push_back(p);
-  const Tensor& gradient = parameters_[p].grad();
-  pass_->is_in_place[p] = has_gradient && !pass_->is_shadow &&
-                          local_.has_own_memory(p, incoming) &&
-                          buckets_->sum_in_place(p, gradient);
+  pass_->is_in_place[p] = has_gradient && local_.has_own_memory(p, incoming) &&
+                          buckets_->sum_in_place(p, parameters_[p].grad());
   if (!pass_->is_in_place[p]) fill_bucket(p, has_gradient);
   buckets_->mark_ready(p);
 }
@@ -404,8 +402,7 @@ void Reducer::exchange_changes() {
   const int64_t fingerprint = changes_.fingerprint();
   // Within join(), ranks without inputs do not update.
   if (world_.size() == 1 || rounds_.is_joining()) return;
-  pass_->changes = torch::tensor({fingerprint, ~fingerprint}, torch::kInt64)
-                       .to(trained_.device);
+  pass_->changes = ParameterChanges::message_of(fingerprint, trained_.device);
   buckets_->submit("changes", -1, [this, changes = pass_->changes]() mutable {
     world_.all_reduce(changes, ReduceOp::MAX);
   });
@@ -473,11 +470,8 @@ void Reducer::check_complete() {
 }
 
 void Reducer::check_same_parameters() {
-  if (!pass_->changes.defined()) return;
-  const Tensor changes = pass_->changes.cpu();
-  const auto* largest = changes.const_data_ptr<int64_t>();
-  // The largest complement is that of the smallest.
-  if (largest[0] == ~largest[1]) return;
+  const Tensor& changes = pass_->changes;
+  if (!changes.defined() || ParameterChanges::are_same(changes)) return;
   const auto different = compare_parameters(world_, parameters_);
   if (different.places.empty()) return;
   give_up(
