@@ -1,5 +1,6 @@
 #include "lockstep/device/donated_memory.h"
 
+#include <map>
 #include <utility>
 
 #include <fmt/format.h>
@@ -30,10 +31,7 @@ void DonatedMemory::donate(std::span<std::byte> memory,
                            std::span<const int64_t> tensor_bytes,
                            std::shared_ptr<const void> owner) {
   if (!has_accounting_allocator()) return;
-  size_t needed = 0;
-  for (const int64_t bytes : tensor_bytes) {
-    needed += static_cast<size_t>(bytes_for(bytes));
-  }
+  const size_t needed = bytes_for(tensor_bytes);
   if (needed > memory.size()) {
     throw DeviceError({.code = ErrorCode::kOutOfMemory,
                        .what = "too little memory was donated",
@@ -57,8 +55,24 @@ DonatedMemory::~DonatedMemory() {
   account_of(slice_).cache.withdraw(std::move(donation_));
 }
 
-int64_t DonatedMemory::bytes_for(int64_t bytes) {
-  return size_class_for_data(bytes).capacity_bytes;
+size_t DonatedMemory::bytes_for(std::span<const int64_t> tensor_bytes) {
+  int64_t all = 0;
+  for (const int64_t bytes : tensor_bytes) {
+    all += size_class_for_data(bytes).capacity_bytes;
+  }
+  return static_cast<size_t>(all);
+}
+
+std::vector<int64_t> DonatedMemory::tensors_of_backward(
+    std::vector<int64_t> gradient_bytes) {
+  std::map<int, int64_t> of_each_class;
+  for (const int64_t bytes : gradient_bytes) {
+    of_each_class[size_class_for_data(bytes).index] = bytes;
+  }
+  for (const auto& [index, bytes] : of_each_class) {
+    gradient_bytes.push_back(bytes);
+  }
+  return gradient_bytes;
 }
 
 }  // namespace lockstep

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "lockstep/device/device.h"
 
@@ -19,8 +20,8 @@ struct Donation;
 class DonatedMemory {
  public:
   /// For tensors of `tensor_bytes`, and of like sizes, of `device`. `memory` is
-  /// aligned to 64 bytes, has as many bytes as bytes_for() says for all tensors
-  /// together, and is there as long as `owner` is held.
+  /// aligned to 64 bytes, has as many bytes as bytes_for() says, and is there
+  /// as long as `owner` is held.
   DonatedMemory(const Device& device, std::span<std::byte> memory,
                 std::span<const int64_t> tensor_bytes,
                 std::shared_ptr<const void> owner);
@@ -33,8 +34,13 @@ class DonatedMemory {
   DonatedMemory& operator=(DonatedMemory&&) = delete;
   ~DonatedMemory();
 
-  /// What memory a tensor of `bytes` takes.
-  static int64_t bytes_for(int64_t bytes);
+  /// What memory tensors of `tensor_bytes` take.
+  static size_t bytes_for(std::span<const int64_t> tensor_bytes);
+  /// The sizes of what backward passes make for gradients of `gradient_bytes`:
+  /// those, and one more of each size, as a convolution makes a temporary of
+  /// that size beside its gradient.
+  static std::vector<int64_t> tensors_of_backward(
+      std::vector<int64_t> gradient_bytes);
 
  private:
   void donate(std::span<std::byte> memory,

@@ -22,8 +22,7 @@ class Lender {
  public:
   explicit Lender(int tensors)
       : sizes_(static_cast<size_t>(tensors), kTensorBytes),
-        bytes_(static_cast<size_t>(DonatedMemory::bytes_for(kTensorBytes)) *
-               sizes_.size()),
+        bytes_(DonatedMemory::bytes_for(sizes_)),
         owner_(std::aligned_alloc(64, bytes_), &std::free) {}
 
   /// After it, only the allocator and tensors hold the memory.
@@ -156,6 +155,11 @@ TEST_F(Donated, MemoryOfTwoIsToldApart) {
   of_one.reset();
   EXPECT_FALSE(one.is_held());
   EXPECT_TRUE(other.has(tensor_on(slice(6))));
+}
+
+TEST_F(Donated, MemoryHasRoomForATemporaryOfEachSize) {
+  EXPECT_EQ(DonatedMemory::tensors_of_backward({4096, 64, 4096}),
+            (std::vector<int64_t>{4096, 64, 4096, 64, 4096}));
 }
 
 TEST_F(Donated, MemoryThatIsTooSmallIsRefusedWhole) {

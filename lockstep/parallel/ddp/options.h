@@ -32,8 +32,9 @@ struct DistributedDataParallelOptions {
   /// and those that no rank used keep their .grad. Costs an exchange of one
   /// byte for each parameter.
   TORCH_ARG(bool, find_unused_parameters) = false;
-  /// After a backward .grad lies in a bucket, which the next one writes to.
-  /// Off: .grad is memory of its own, which costs a copy.
+  /// After a backward .grad may lie in a bucket, which the next one writes to.
+  /// Off: .grad is memory of its own, which costs a copy of those that are not
+  /// summed where autograd made them.
   TORCH_ARG(bool, gradient_as_bucket_view) = true;
   /// The same parameters get gradients, as often, in every step: found out in
   /// the first. Allows backward passes within the backward (checkpointing).

@@ -28,10 +28,6 @@ constexpr int64_t kBucketAlignment = 4096;
 // microseconds, and to copy it to a bucket and back takes ten times as long.
 constexpr size_t kLargeBytes = 256 << 10;
 
-int64_t donated_bytes(const Tensor& parameter) {
-  return DonatedMemory::bytes_for(static_cast<int64_t>(parameter.nbytes()));
-}
-
 int64_t bytes_of(std::span<const Tensor> parameters,
                  const std::vector<size_t>& places) {
   int64_t bytes = 0;
@@ -112,10 +108,8 @@ void GradientBuckets::allocate(const std::vector<size_t>& order) {
   if (is_shared_) {
     donated_.reset();
     donated_at_ = static_cast<size_t>(total);
-    for (size_t p = 0; p < parameters_.size(); ++p) {
-      if (is_large(p)) total += donated_bytes(parameters_[p]);
-    }
-    memory_ = world_.shared_memory(static_cast<size_t>(total));
+    memory_ = world_.shared_memory(
+        donated_at_ + DonatedMemory::bytes_for(tensors_of_backward()));
   }
 
   buckets_.clear();
@@ -179,15 +173,19 @@ void GradientBuckets::cut_into_parts(Bucket& bucket) const {
   add(begin, buffer.numel(), std::nullopt);
 }
 
-void GradientBuckets::donate() {
+std::vector<int64_t> GradientBuckets::tensors_of_backward() const {
   std::vector<int64_t> sizes;
   for (size_t p = 0; p < parameters_.size(); ++p) {
     if (is_large(p)) {
       sizes.push_back(static_cast<int64_t>(parameters_[p].nbytes()));
     }
   }
-  donated_.emplace(memory_.of(world_.rank()).subspan(donated_at_), sizes,
-                   memory_.owner_of(world_.rank()));
+  return DonatedMemory::tensors_of_backward(std::move(sizes));
+}
+
+void GradientBuckets::donate() {
+  donated_.emplace(memory_.of(world_.rank()).subspan(donated_at_),
+                   tensors_of_backward(), memory_.owner_of(world_.rank()));
 }
 
 void GradientBuckets::set_hook(CommHook hook) { hook_ = std::move(hook); }

@@ -121,6 +121,8 @@ class GradientBuckets {
   void allocate(const std::vector<size_t>& order);
   void cut_into_parts(Bucket& bucket) const;
   bool is_large(size_t p) const;
+  /// Sizes of the tensors for which memory is donated.
+  std::vector<int64_t> tensors_of_backward() const;
   /// Has this thread's gradients made in memory_ from now on.
   void donate();
   void send_ready_buckets();

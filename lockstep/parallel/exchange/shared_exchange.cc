@@ -72,39 +72,29 @@ SharedExchange::SharedExchange(const World& world, const ModuleHandle& module,
                lines(most_partials_ * sizeof(Table::Range)) +
                lines(most_values_ * sizeof(double));
   copy_at_.push_back(0);
-  size_t donated_bytes = 0;
+  std::vector<int64_t> gradient_bytes;
   for (const Tensor& parameter : parameters_) {
     copy_at_.push_back(copy_at_.back() + bytes_of(parameter));
-    donated_bytes += static_cast<size_t>(
-        DonatedMemory::bytes_for(static_cast<int64_t>(parameter.nbytes())));
+    gradient_bytes.insert(gradient_bytes.end(), most_partials_,
+                          static_cast<int64_t>(parameter.nbytes()));
   }
-  donated_at_ = copies_at_ + most_partials_ * parameter_bytes;
+  const auto tensors =
+      DonatedMemory::tensors_of_backward(std::move(gradient_bytes));
+  const size_t donated_at = copies_at_ + most_partials_ * parameter_bytes;
   is_copied_.resize(most_partials_ * count);
   seen_.assign(static_cast<size_t>(world_.size()),
                std::vector<Seen>(most_partials_ * count));
-  memory_ = world_.shared_memory(donated_at_ + donated_bytes * devices.size() *
-                                                   most_partials_);
-  donate(devices);
+  const size_t donated_bytes = DonatedMemory::bytes_for(tensors);
+  memory_ = world_.shared_memory(donated_at + donated_bytes * devices.size());
+  std::span<std::byte> rest = memory_.of(world_.rank()).subspan(donated_at);
+  for (const Device& device : devices) {
+    donated_.emplace_back(device, rest.first(donated_bytes), tensors,
+                          memory_.owner_of(world_.rank()));
+    rest = rest.subspan(donated_bytes);
+  }
   end_step();
   for (size_t p = 0; p < count && world_.rank() != 0; ++p) {
     parameters_[p].copy_(shared_parameters_[p]);
-  }
-}
-
-void SharedExchange::donate(const std::vector<Device>& devices) {
-  std::vector<int64_t> sizes;
-  size_t bytes = 0;
-  for (size_t partial = 0; partial < most_partials_; ++partial) {
-    for (const Tensor& parameter : parameters_) {
-      sizes.push_back(static_cast<int64_t>(parameter.nbytes()));
-      bytes += static_cast<size_t>(DonatedMemory::bytes_for(sizes.back()));
-    }
-  }
-  std::span<std::byte> rest = memory_.of(world_.rank()).subspan(donated_at_);
-  for (const Device& device : devices) {
-    donated_.emplace_back(device, rest.first(bytes), sizes,
-                          memory_.owner_of(world_.rank()));
-    rest = rest.subspan(bytes);
   }
 }
 

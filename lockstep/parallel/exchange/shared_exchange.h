@@ -66,8 +66,6 @@ class SharedExchange : public RankExchange {
   /// Of ranks of which some only moved or changed their parameters.
   void check_requests(size_t first) const;
   [[noreturn]] void give_up(const Problem& problem) const;
-  /// Lets gradients be made in this rank's memory.
-  void donate(const std::vector<Device>& devices);
   /// Where `gradient` can be seen by all: where it is, or where it is copied.
   int64_t place(const torch::Tensor& gradient, size_t partial, size_t index);
   Table& table(int rank) const;
@@ -113,7 +111,6 @@ class SharedExchange : public RankExchange {
   // which most of them are made.
   SharedMemory memory_;
   size_t copies_at_ = 0;
-  size_t donated_at_ = 0;
   std::vector<DonatedMemory> donated_;   // of each device, in memory_
   std::vector<size_t> copy_at_;          // of each parameter, from copies_at_
   std::vector<bool> is_copied_;          // ever; [partial, parameter]
