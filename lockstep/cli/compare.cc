@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/atomic_file.h"
-#include "lockstep/base/exit_codes.h"
 #include "lockstep/base/interrupt.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/terminal.h"

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/base/sha256.h"
+#include "lockstep/base/checksum.h"
 
 namespace lockstep::data {
 

@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/base/cpu_set.h"
+#include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
 #include "lockstep/data/figure.h"
 #include "lockstep/data/random_stream.h"

@@ -10,8 +10,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/process.h"
 #include "lockstep/base/stopwatch.h"
-#include "lockstep/base/subprocess.h"
 #include "lockstep/report/pytorch_peer.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/cli/program.h"

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "lockstep/base/subprocess.h"
+#include "lockstep/base/process.h"
 #include "lockstep/cli/command_tree.h"
 #include "tests/cli/program.h"
 

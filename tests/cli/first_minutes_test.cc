@@ -14,7 +14,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/base/cpu_set.h"
+#include "lockstep/base/cores.h"
 #include "lockstep/base/stopwatch.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/cli/processes.h"

@@ -10,8 +10,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/base/cpu_set.h"
-#include "lockstep/base/subprocess.h"
+#include "lockstep/base/cores.h"
+#include "lockstep/base/process.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/cli/program.h"
 

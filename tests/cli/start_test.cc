@@ -7,8 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include "lockstep/base/process.h"
 #include "lockstep/base/stopwatch.h"
-#include "lockstep/base/subprocess.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/cli/program.h"
 

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "lockstep/base/subprocess.h"
+#include "lockstep/base/process.h"
 #include "lockstep/report/html.h"
 #include "lockstep/report/sections.h"
 #include "lockstep/report/svg.h"

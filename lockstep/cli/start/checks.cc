@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "lockstep/base/suggest.h"
+#include "lockstep/base/text.h"
 
 namespace lockstep::cli {
 namespace {

@@ -6,7 +6,7 @@
 #include <sstream>
 #include <vector>
 
-#include "lockstep/base/suggest.h"
+#include "lockstep/base/text.h"
 #include "lockstep/cli/start/checks.h"
 
 namespace lockstep::cli {
