@@ -1,9 +1,8 @@
-#include "lockstep/train/schedule.h"
-
 #include <sstream>
 
 #include <gtest/gtest.h>
 
+#include "lockstep/train/plan.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/checkpoint/python.h"
 
