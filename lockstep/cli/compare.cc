@@ -14,10 +14,8 @@
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/options.h"
 #include "lockstep/cli/start/checks.h"
-#include "lockstep/report/html.h"
+#include "lockstep/report/rendering.h"
 #include "lockstep/report/step_time.h"
-#include "lockstep/report/svg.h"
-#include "lockstep/report/text.h"
 #include "lockstep/train/options.h"
 
 namespace lockstep::cli {

@@ -19,10 +19,9 @@ namespace lockstep::data {
 namespace {
 
 constexpr int kFigureClasses = 10;
-constexpr int kFigureSide = 32;
-constexpr int kFigureBytes = 3 * kFigureSide * kFigureSide;
-constexpr int kSide = kFigureSide;
+constexpr int kSide = 32;
 constexpr int kPlane = kSide * kSide;
+constexpr int kFigureBytes = 3 * kPlane;
 
 // Everything below is integer arithmetic, in sixteenths of a pixel: floating
 // point would make the bytes depend on the compiler and the machine.

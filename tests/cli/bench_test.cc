@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/cli/size_range.h"
 #include "lockstep/cli/start/checks.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/cli/program.h"

@@ -1,3 +1,5 @@
+#include "lockstep/cli/completion.h"
+
 #include <sstream>
 #include <string>
 #include <vector>
@@ -5,7 +7,6 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/process.h"
-#include "lockstep/cli/command_tree.h"
 #include "tests/cli/program.h"
 
 namespace lockstep {
