@@ -8,7 +8,7 @@
 #include <c10/core/CPUAllocator.h>
 #include <torch/torch.h>
 
-#include "lockstep/base/cpu_set.h"
+#include "lockstep/base/cores.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/device/random.h"
 #include "lockstep/device/worker.h"

@@ -1,12 +1,34 @@
 #include "lockstep/base/checksum.h"
 
+#include <array>
+
 #include <fmt/format.h>
+#include <openssl/evp.h>
+
+#include "lockstep/base/error.h"
 
 // The functions themselves, not a library to link.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
 namespace lockstep {
+namespace {
+
+[[noreturn]] void refuse(const char* what) {
+  throw InvalidArgument("sha256", {.code = ErrorCode::kCryptography,
+                                   .what = what,
+                                   .fix = "start a new Sha256"});
+}
+
+void check(int result) {
+  if (result == 1) return;
+  throw InvalidArgument("sha256",
+                        {.code = ErrorCode::kCryptography,
+                         .what = "OpenSSL has no SHA-256",
+                         .fix = "check its configuration (OPENSSL_CONF)"});
+}
+
+}  // namespace
 
 struct Checksum::State {
   XXH3_state_t hash;
@@ -35,6 +57,38 @@ std::string checksum_of(std::string_view text) {
   Checksum checksum;
   checksum.add(text);
   return checksum.hex();
+}
+
+struct Sha256::State {
+  State() { check(EVP_DigestInit_ex(context, EVP_sha256(), nullptr)); }
+  ~State() { EVP_MD_CTX_free(context); }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+  EVP_MD_CTX* context = EVP_MD_CTX_new();
+};
+
+Sha256::Sha256() : state_(std::make_unique<State>()) {}
+
+Sha256::~Sha256() = default;
+
+void Sha256::add(std::span<const std::byte> bytes) {
+  if (!state_) refuse("add() after hex()");
+  check(EVP_DigestUpdate(state_->context, bytes.data(), bytes.size()));
+}
+
+void Sha256::add(std::string_view text) {
+  add(std::as_bytes(std::span(text.data(), text.size())));
+}
+
+std::string Sha256::hex() {
+  if (!state_) refuse("hex() called twice");
+  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
+  unsigned size = 0;
+  check(EVP_DigestFinal_ex(state_->context, digest.data(), &size));
+  state_.reset();
+  std::string text;
+  for (unsigned i = 0; i < size; ++i) text += fmt::format("{:02x}", digest[i]);
+  return text;
 }
 
 }  // namespace lockstep

@@ -29,4 +29,13 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
+/// The two ends of a pipe. Both are closed on exec.
+struct Pipe {
+  FileDescriptor read;
+  FileDescriptor write;
+};
+
+/// Throws IoError.
+Pipe make_pipe();
+
 }  // namespace lockstep

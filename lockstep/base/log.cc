@@ -12,7 +12,7 @@
 #include <unistd.h>
 #include <utility>
 
-#include "lockstep/base/suggest.h"
+#include "lockstep/base/text.h"
 
 namespace lockstep {
 namespace {

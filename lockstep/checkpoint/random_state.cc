@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/first_line.h"
+#include "lockstep/base/text.h"
 #include "lockstep/parallel/module/scatter_gather.h"
 
 namespace lockstep {

@@ -11,9 +11,9 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/round_up.h"
 #include "lockstep/base/stopwatch.h"
-#include "lockstep/checkpoint/copy_plan.h"
 #include "lockstep/checkpoint/manifest.h"
 #include "lockstep/checkpoint/random_state.h"
+#include "lockstep/checkpoint/staging.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/control/worker_side.h"
 

@@ -7,8 +7,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/sha256.h"
 #include "lockstep/checkpoint/safetensors_header.h"
 #include "lockstep/comm/collectives/shared_tensor.h"
 

@@ -10,7 +10,7 @@
 
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/atomic_folder.h"
-#include "lockstep/base/cpu_set.h"
+#include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/stopwatch.h"

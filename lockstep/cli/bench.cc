@@ -11,7 +11,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/ranks.h"
-#include "lockstep/cli/size_range.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/report/collective_bench.h"
 #include "lockstep/train/run_report.h"

@@ -8,7 +8,7 @@ namespace lockstep::cli {
 inline constexpr int kDone = 0;
 inline constexpr int kFailed = 1;
 inline constexpr int kBadUsage = 2;
-// Others are in base/exit_codes.h. A subcommand throws CLI::RuntimeError(code).
+// Others are in base/interrupt.h. A subcommand throws CLI::RuntimeError(code).
 
 // One file a subcommand: in start/ those that need no LibTorch. Each adds
 // itself to `app` with its options; the subcommand's callback does the work,

@@ -8,17 +8,14 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/atomic_file.h"
-#include "lockstep/base/exit_codes.h"
 #include "lockstep/base/interrupt.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/options.h"
 #include "lockstep/cli/start/checks.h"
-#include "lockstep/report/html.h"
+#include "lockstep/report/rendering.h"
 #include "lockstep/report/step_time.h"
-#include "lockstep/report/svg.h"
-#include "lockstep/report/text.h"
 #include "lockstep/train/options.h"
 
 namespace lockstep::cli {

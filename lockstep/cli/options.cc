@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/base/cpu_set.h"
+#include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/train/memory_format.h"

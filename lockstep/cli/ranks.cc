@@ -8,7 +8,7 @@
 #include "lockstep/base/chunk.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/interrupt.h"
-#include "lockstep/base/subprocess.h"
+#include "lockstep/base/process.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/start/checks.h"

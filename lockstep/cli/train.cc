@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/atomic_file.h"
-#include "lockstep/base/exit_codes.h"
 #include "lockstep/base/interrupt.h"
 #include "lockstep/base/log.h"
 #include "lockstep/cli/commands.h"

@@ -10,8 +10,8 @@
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/first_line.h"
-#include "lockstep/base/host_name.h"
+#include "lockstep/base/host_identity.h"
+#include "lockstep/base/text.h"
 #include "lockstep/comm/authenticated_store.h"
 #include "lockstep/comm/world_impl.h"
 #include "lockstep/control/worker_side.h"

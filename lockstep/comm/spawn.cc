@@ -6,7 +6,7 @@
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "lockstep/base/cpu_set.h"
+#include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/start_thread.h"
 #include "lockstep/comm/backends/backends.h"

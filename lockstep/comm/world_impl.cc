@@ -13,11 +13,10 @@
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/first_line.h"
-#include "lockstep/base/host_name.h"
-#include "lockstep/base/kernel_identity.h"
+#include "lockstep/base/host_identity.h"
 #include "lockstep/base/out_of_resources.h"
 #include "lockstep/base/stopwatch.h"
+#include "lockstep/base/text.h"
 #include "lockstep/comm/backends/backends.h"
 #include "lockstep/comm/backends/gloo_collectives.h"
 #include "lockstep/comm/backends/network.h"

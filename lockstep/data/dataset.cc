@@ -1,7 +1,7 @@
 #include "lockstep/data/dataset.h"
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/suggest.h"
+#include "lockstep/base/text.h"
 #include "lockstep/data/cifar10.h"
 #include "lockstep/data/synthetic.h"
 

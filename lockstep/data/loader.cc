@@ -13,7 +13,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/chunk.h"
-#include "lockstep/base/cpu_set.h"
+#include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/start_thread.h"
 #include "lockstep/data/random_stream.h"

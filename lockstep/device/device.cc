@@ -8,8 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/base/core_share.h"
-#include "lockstep/base/cpu_set.h"
+#include "lockstep/base/cores.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/device/cuda.h"

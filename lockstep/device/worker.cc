@@ -11,7 +11,7 @@
 #include <ATen/ThreadLocalState.h>
 #include <fmt/format.h>
 
-#include "lockstep/base/cpu_set.h"
+#include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/start_thread.h"

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/suggest.h"
+#include "lockstep/base/text.h"
 #include "lockstep/device/random.h"
 #include "lockstep/models/cnn.h"
 #include "lockstep/models/mlp.h"

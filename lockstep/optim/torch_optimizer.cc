@@ -6,7 +6,7 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 
-#include "lockstep/optim/fused_kernels.h"
+#include "lockstep/optim/sgd.h"
 #include "lockstep/optim/state.h"
 
 namespace lockstep::optim {

@@ -2,9 +2,33 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/report/svg.h"
-
 namespace lockstep::report {
+
+std::string escaped(std::string_view text) {
+  std::string result;
+  for (const char letter : text) {
+    switch (letter) {
+      case '&':
+        result += "&amp;";
+        break;
+      case '<':
+        result += "&lt;";
+        break;
+      case '>':
+        result += "&gt;";
+        break;
+      case '"':
+        result += "&quot;";
+        break;
+      case '\'':
+        result += "&#39;";
+        break;
+      default:
+        result += letter;
+    }
+  }
+  return result;
+}
 
 void Canvas::text(double x, double top, const std::string& content,
                   const std::string& css_class, Anchor anchor) {
@@ -37,6 +61,21 @@ std::string Canvas::finish(const std::string& label,
       width_, y, escaped(label));
   if (!style.empty()) head += "<style>\n" + style + "</style>\n";
   return head + body_ + "</svg>\n";
+}
+
+void label_row(Canvas& canvas, const std::string& label) {
+  canvas.text(kBarX - 10, canvas.y + kBarHeight - 2, label, "",
+              Canvas::Anchor::kEnd);
+}
+
+void draw_legend(Canvas& canvas, const std::vector<LegendEntry>& entries) {
+  double x = kBarX;
+  for (const auto& [name, css_class] : entries) {
+    canvas.rectangle(x, canvas.y, 10, 10, css_class, name);
+    canvas.text(x + 14, canvas.y + 9, name, "small");
+    x += 26 + 7.2 * static_cast<double>(name.size());
+  }
+  canvas.y += kRow;
 }
 
 }  // namespace lockstep::report

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/log.h"
-#include "lockstep/base/suggest.h"
+#include "lockstep/base/text.h"
 #include "lockstep/models/model.h"
 #include "lockstep/report/step_time.h"
 #include "lockstep/train/options.h"

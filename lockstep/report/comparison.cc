@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/base/cpu_set.h"
+#include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::report {

@@ -11,8 +11,7 @@
 
 #include <ATen/Version.h>
 
-#include "lockstep/base/cpu_quota.h"
-#include "lockstep/base/cpu_set.h"
+#include "lockstep/base/cores.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/version.h"
 #include "lockstep/device/cuda.h"

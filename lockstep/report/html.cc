@@ -1,10 +1,10 @@
-#include "lockstep/report/html.h"
-
 #include <fmt/format.h>
 
 #include "lockstep/base/version.h"
+#include "lockstep/report/canvas.h"
+#include "lockstep/report/rendering.h"
 #include "lockstep/report/sections.h"
-#include "lockstep/report/svg.h"
+#include "lockstep/report/time_line.h"
 
 namespace lockstep::report {
 namespace {

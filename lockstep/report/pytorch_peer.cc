@@ -9,6 +9,7 @@
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 
 namespace lockstep::report {
 namespace {

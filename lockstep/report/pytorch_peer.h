@@ -3,7 +3,7 @@
 #include <functional>
 #include <string>
 
-#include "lockstep/base/subprocess.h"
+#include "lockstep/base/process.h"
 #include "lockstep/report/comparison.h"
 
 namespace lockstep::report {

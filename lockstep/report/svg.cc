@@ -1,12 +1,10 @@
-#include "lockstep/report/svg.h"
-
 #include <algorithm>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/terminal.h"
 #include "lockstep/report/canvas.h"
-#include "lockstep/report/chart.h"
+#include "lockstep/report/rendering.h"
 #include "lockstep/report/sections.h"
 #include "lockstep/report/time_line.h"
 
@@ -100,6 +98,45 @@ void draw_phases(Canvas& canvas, const Comparison& comparison) {
   draw_legend(canvas, entries);
 }
 
+// There are no values to the right of the bars, but the last mark's label.
+constexpr double kSpan = kBars + kValues - 30;
+constexpr int kMarks = 10;
+
+// Behind what comes on it: `rows` rows from canvas.y on.
+void draw_axis(Canvas& canvas, size_t rows, double seconds) {
+  const double bottom = canvas.y + kRow * static_cast<double>(rows);
+  for (const double mark : axis_marks(seconds, kMarks)) {
+    const double x = kBarX + kSpan * mark / seconds;
+    canvas.line(x, canvas.y, x, bottom + 6);
+    canvas.text(x + 3, bottom + 6, mark_label(mark) + (mark > 0 ? "" : " ms"),
+                "small");
+  }
+}
+
+void draw_time_line(Canvas& canvas, const TimeLine& line) {
+  if (line.seconds <= 0) return;
+  draw_axis(canvas, line.rows.size(), line.seconds);
+  for (const auto& row : line.rows) {
+    label_row(canvas, row.label);
+    for (const Block& block : row.blocks) {
+      const BlockKind& kind = kBlockKinds[block.kind];
+      canvas.rectangle(kBarX + kSpan * block.begin_s / line.seconds, canvas.y,
+                       std::max(1.0, kSpan * block.seconds() / line.seconds),
+                       kBarHeight, kind.css_class,
+                       fmt::format("{}: {} from {}", kind.name,
+                                   format_duration(block.seconds()),
+                                   format_duration(block.begin_s)));
+    }
+    canvas.y += kRow;
+  }
+  canvas.y += kRow;
+  std::vector<LegendEntry> entries;
+  for (const size_t kind : line.kinds()) {
+    entries.emplace_back(kBlockKinds[kind].name, kBlockKinds[kind].css_class);
+  }
+  draw_legend(canvas, entries);
+}
+
 void draw_title(Canvas& canvas, const std::string& title) {
   canvas.y += 10;
   canvas.text(kMargin, canvas.y + 12, title, "title");
@@ -126,32 +163,6 @@ void draw_table(Canvas& canvas, const Section& section) {
 }
 
 }  // namespace
-
-std::string escaped(std::string_view text) {
-  std::string result;
-  for (const char letter : text) {
-    switch (letter) {
-      case '&':
-        result += "&amp;";
-        break;
-      case '<':
-        result += "&lt;";
-        break;
-      case '>':
-        result += "&gt;";
-        break;
-      case '"':
-        result += "&quot;";
-        break;
-      case '\'':
-        result += "&#39;";
-        break;
-      default:
-        result += letter;
-    }
-  }
-  return result;
-}
 
 std::string style_sheet() {
   // The phases that compute are blue, those that move data warm, so that the
@@ -199,7 +210,7 @@ std::string phase_chart(const Comparison& comparison) {
 std::string time_line_chart(const TimeLine& line) {
   if (line.rows.empty()) return "";
   Canvas canvas(kChartWidth);
-  draw(canvas, line);
+  draw_time_line(canvas, line);
   return canvas.finish(line.title);
 }
 
@@ -221,7 +232,7 @@ std::string picture(const Comparison& comparison) {
   }
   for (const TimeLine& line : time_lines(comparison)) {
     draw_title(content, line.title);
-    draw(content, line);
+    draw_time_line(content, line);
   }
   return content.finish("What lockstep compare measured",
                         style_sheet() + "svg { background: var(--paper); }\n");

@@ -1,11 +1,10 @@
-#include "lockstep/report/text.h"
-
 #include <cstdlib>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/table.h"
 #include "lockstep/base/terminal.h"
+#include "lockstep/report/rendering.h"
 #include "lockstep/report/sections.h"
 #include "lockstep/report/time_line.h"
 

@@ -4,9 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/report/canvas.h"
 #include "lockstep/report/comparison.h"
-#include "lockstep/report/text.h"
+#include "lockstep/report/rendering.h"
 
 namespace lockstep::report {
 
@@ -80,7 +79,5 @@ std::string mark_label(double seconds);
 
 /// For a terminal of `width` columns; characters as the locale has them.
 std::string to_text(const TimeLine& line, int width, Colour colour);
-
-void draw(Canvas& canvas, const TimeLine& line);
 
 }  // namespace lockstep::report

@@ -11,9 +11,9 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/base/cpu_set.h"
+#include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/host_name.h"
+#include "lockstep/base/host_identity.h"
 #include "lockstep/base/out_of_resources.h"
 #include "lockstep/base/round_up.h"
 #include "lockstep/shm/fixed_text.h"

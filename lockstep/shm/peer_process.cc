@@ -12,7 +12,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/out_of_resources.h"
-#include "lockstep/base/process_stat.h"
+#include "lockstep/base/process.h"
 
 namespace lockstep::shm {
 namespace {

@@ -8,8 +8,11 @@ namespace lockstep::train {
 
 /// How many rows of `logits` (N, classes) are greatest at their target (N).
 /// The tensors are on one device.
-int64_t count_correct(const torch::Tensor& logits,
-                      const torch::Tensor& targets);
+inline int64_t count_correct(const torch::Tensor& logits,
+                             const torch::Tensor& targets) {
+  const torch::NoGradGuard no_grad;
+  return logits.argmax(1).eq(targets).sum().item<int64_t>();
+}
 
 /// Loss and accuracy over the samples added so far.
 class RunningMean {

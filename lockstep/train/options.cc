@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/suggest.h"
+#include "lockstep/base/text.h"
 
 namespace lockstep::train {
 namespace {

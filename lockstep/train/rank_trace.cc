@@ -8,8 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/host_name.h"
-#include "lockstep/base/kernel_identity.h"
+#include "lockstep/base/host_identity.h"
 
 namespace lockstep::train {
 namespace {

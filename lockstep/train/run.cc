@@ -3,20 +3,58 @@
 #include <algorithm>
 #include <filesystem>
 #include <limits>
+#include <memory>
+#include <utility>
 
 #include <fmt/format.h>
 
+#include "lockstep/base/chunk.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/control/worker_side.h"
 #include "lockstep/train/chrome_trace.h"
 #include "lockstep/train/evaluate.h"
-#include "lockstep/train/loading.h"
-#include "lockstep/train/schedule.h"
 
 namespace lockstep::train {
 namespace {
+
+data::LoaderOptions loader_options(const TrainOptions& options,
+                                   const Plan& plan, data::Split split) {
+  data::LoaderOptions loader;
+  const ShardRange own =
+      shards_of_worker(options.world.rank(), options.world.size(), plan.shards);
+  if (options.world.size() > 1) {
+    loader.part = {.shards = plan.shards, .first = own.first, .last = own.last};
+  }
+  loader.batch_size = options.batch_size;
+  loader.channels_last = plan.channels_last;
+  loader.workers = options.loader_workers;
+  if (split == data::Split::kTest) {
+    // Without gradients there is room for more than a training batch.
+    loader.batch_size = std::max<int64_t>(options.batch_size, 250);
+    return loader;
+  }
+  loader.shuffle = true;
+  loader.augment = options.augment;
+  loader.seed = options.seed;
+  return loader;
+}
+
+/// Fits a model to the data: its classes and, for an mlp, its inputs.
+models::ModelSpec fit(models::ModelSpec model, const data::Dataset& dataset) {
+  model.classes = dataset.classes();
+  model.in_features = dataset.channels() * dataset.height() * dataset.width();
+  return model;
+}
+
+/// A loader of this rank's part of every batch of `split`.
+std::unique_ptr<data::Loader> make_loader(
+    const TrainOptions& options, const Plan& plan, data::Split split,
+    std::shared_ptr<const data::Dataset> dataset) {
+  return std::make_unique<data::Loader>(std::move(dataset),
+                                        loader_options(options, plan, split));
+}
 
 int64_t count_steps(const TrainOptions& options, int64_t batches) {
   const int64_t limit = options.max_steps > 0

@@ -1,14 +1,17 @@
 #include "lockstep/train/run_checkpoints.h"
 
 #include <filesystem>
+#include <span>
 #include <utility>
 
+#include <fmt/format.h>
+
+#include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/checkpoint/random_state.h"
 #include "lockstep/comm/environment.h"
 #include "lockstep/control/worker_side.h"
-#include "lockstep/data/fingerprint.h"
 #include "lockstep/train/run_settings.h"
 
 namespace lockstep::train {
@@ -19,12 +22,27 @@ bool is_whole_job(const TrainOptions& options) {
   return read_environment().world_size == options.world.size();
 }
 
+/// SHA-256, in hex, over the size, the images and the labels of a dataset:
+/// what a run that goes on must find again. 0.1 s for CIFAR-10.
+std::string fingerprint(const data::Dataset& dataset) {
+  Sha256 digest;
+  digest.add(fmt::format("{} x {},{},{} of {};", dataset.size(),
+                         dataset.channels(), dataset.height(), dataset.width(),
+                         dataset.classes()));
+  for (int64_t i = 0; i < dataset.size(); ++i) {
+    const int64_t label = dataset.label(i);
+    digest.add(std::as_bytes(std::span(&label, 1)));
+    digest.add(std::as_bytes(dataset.image(i)));
+  }
+  return digest.hex();
+}
+
 }  // namespace
 
 void DataFingerprint::begin(std::shared_ptr<const data::Dataset> dataset) {
   if (is_begun()) return;
   sha256_ = std::async(std::launch::async, [data = std::move(dataset)] {
-              return data::fingerprint(*data);
+              return fingerprint(*data);
             }).share();
 }
 

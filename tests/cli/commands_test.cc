@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/base/cpu_set.h"
+#include "lockstep/base/cores.h"
 #include "lockstep/train/run_report.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/cli/program.h"

@@ -1,11 +1,12 @@
+#include "lockstep/cli/completion.h"
+
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "lockstep/base/subprocess.h"
-#include "lockstep/cli/command_tree.h"
+#include "lockstep/base/process.h"
 #include "tests/cli/program.h"
 
 namespace lockstep {

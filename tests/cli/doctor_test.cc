@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/base/cpu_set.h"
-#include "lockstep/base/subprocess.h"
+#include "lockstep/base/cores.h"
+#include "lockstep/base/process.h"
 #include "lockstep/base/version.h"
 #include "tests/cli/program.h"
 

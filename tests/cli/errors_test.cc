@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "lockstep/base/cpu_set.h"
+#include "lockstep/base/cores.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"

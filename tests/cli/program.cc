@@ -4,7 +4,6 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
-#include <fcntl.h>
 #include <poll.h>
 #include <stdexcept>
 #include <sys/wait.h>
@@ -12,19 +11,14 @@
 
 #include <gtest/gtest.h>
 
+#include "lockstep/base/file_descriptor.h"
+
 namespace lockstep {
 namespace {
 
 constexpr auto kDeadline = std::chrono::seconds(120);
 
 using Clock = std::chrono::steady_clock;
-
-struct Pipe {
-  Pipe() {
-    if (::pipe2(fds, O_CLOEXEC) != 0) throw std::runtime_error("pipe2");
-  }
-  int fds[2];
-};
 
 // False at its end.
 bool append(int fd, std::string& text) {
@@ -43,23 +37,21 @@ Program::Program(const std::vector<std::string>& arguments,
     argv.push_back(const_cast<char*>(argument.c_str()));
   }
   argv.push_back(nullptr);
-  const Pipe out;
-  const Pipe err;
+  Pipe out = make_pipe();
+  Pipe err = make_pipe();
   pid_ = ::fork();
   if (pid_ < 0) throw std::runtime_error("fork");
   if (pid_ == 0) {
     for (const auto& [name, value] : environment) {
       ::setenv(name.c_str(), value.c_str(), 1);
     }
-    ::dup2(out.fds[1], STDOUT_FILENO);
-    ::dup2(err.fds[1], STDERR_FILENO);
+    ::dup2(out.write.get(), STDOUT_FILENO);
+    ::dup2(err.write.get(), STDERR_FILENO);
     ::execv(kProgram.c_str(), argv.data());
     ::_exit(127);
   }
-  ::close(out.fds[1]);
-  ::close(err.fds[1]);
-  out_fd_ = out.fds[0];
-  err_fd_ = err.fds[0];
+  out_fd_ = out.read.release();
+  err_fd_ = err.read.release();
 }
 
 Program::~Program() {

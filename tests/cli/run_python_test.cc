@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/base/subprocess.h"
+#include "lockstep/base/process.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/checkpoint/python.h"
 #include "tests/cli/program.h"

@@ -10,8 +10,9 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/base/cpu_set.h"
-#include "lockstep/base/subprocess.h"
+#include "lockstep/base/cores.h"
+#include "lockstep/base/process.h"
+#include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/cli/program.h"
 
@@ -117,7 +118,7 @@ TEST(Run, ExplainsBadUsage) {
 TEST(Run, SaysThatThereIsNoSuchProgram) {
   const Ended ended = run_lockstep({"run", "--nproc-per-node", "2", "./trian"});
   EXPECT_EQ(ended.code, 1);
-  EXPECT_PRED2(contains, ended.err, "can't start the program './trian'");
+  expect_problem(ended.err, ErrorCode::kProcessStart, {"'./trian'"});
 }
 
 TEST(Run, SaysThatAScriptHasNoInterpreter) {
@@ -127,7 +128,7 @@ TEST(Run, SaysThatAScriptHasNoInterpreter) {
   std::filesystem::permissions(script, std::filesystem::perms::owner_all);
   const Ended ended = run_lockstep({"run", "--nproc-per-node", "2", script});
   EXPECT_EQ(ended.code, 1);
-  EXPECT_PRED2(contains, ended.err, "its interpreter is missing");
+  expect_problem(ended.err, ErrorCode::kProcessStart, {script, "interpreter"});
 }
 
 TEST(Run, GivesEachWorkerItsOwnCores) {

@@ -7,8 +7,9 @@
 
 #include <gtest/gtest.h>
 
+#include "lockstep/base/process.h"
 #include "lockstep/base/stopwatch.h"
-#include "lockstep/base/subprocess.h"
+#include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/cli/program.h"
 
@@ -78,9 +79,8 @@ TEST(Start, SaysThatHalfOfItIsMissing) {
   fs::copy_file(kProgram, copy);
   const auto alone = run_command({.arguments = {copy, "train"}});
   EXPECT_EQ(alone.exit_code, 1);
-  EXPECT_PRED2(contains, alone.err,
-               "[io] can't start " + folder.path("libexec/lockstep/lockstep"));
-  EXPECT_PRED2(contains, alone.err, "install Lockstep anew");
+  expect_problem(alone.err, ErrorCode::kProcessStart,
+                 {folder.path("libexec/lockstep/lockstep")});
   EXPECT_TRUE(run_command({.arguments = {copy, "--version"}}).ok());
 }
 

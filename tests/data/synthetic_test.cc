@@ -4,8 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/sha256.h"
 #include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
 

@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "lockstep/base/cpu_set.h"
+#include "lockstep/base/cores.h"
 #include "lockstep/device/worker.h"
 
 namespace lockstep {

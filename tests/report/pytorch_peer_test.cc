@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
+#include "tests/base/is_error.h"
 
 namespace lockstep::report {
 namespace {
@@ -83,8 +84,8 @@ TEST(PyTorchMeasurement, SaysWhatItGotInstead) {
     pytorch_measurement("no figures today\n", "ddp", {});
     FAIL() << "nothing was thrown";
   } catch (const IoError& error) {
-    EXPECT_NE(std::string(error.what()).find("no figures today"),
-              std::string::npos);
+    EXPECT_TRUE(
+        is_error(error.what(), ErrorCode::kPeerProcess, {"no figures today"}));
   }
 }
 

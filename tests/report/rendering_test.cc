@@ -1,3 +1,5 @@
+#include "lockstep/report/rendering.h"
+
 #include <cstdlib>
 #include <fstream>
 #include <string>
@@ -5,11 +7,9 @@
 
 #include <gtest/gtest.h>
 
-#include "lockstep/base/subprocess.h"
-#include "lockstep/report/html.h"
+#include "lockstep/base/process.h"
+#include "lockstep/report/canvas.h"
 #include "lockstep/report/sections.h"
-#include "lockstep/report/svg.h"
-#include "lockstep/report/text.h"
 #include "tests/report/canned.h"
 
 namespace lockstep::report {

@@ -10,9 +10,8 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/table.h"
-#include "lockstep/report/html.h"
+#include "lockstep/report/rendering.h"
 #include "lockstep/report/sections.h"
-#include "lockstep/report/svg.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/report/canned.h"
 

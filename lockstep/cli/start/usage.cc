@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/base/suggest.h"
+#include "lockstep/base/text.h"
 #include "lockstep/cli/start/checks.h"
 
 namespace lockstep::cli {

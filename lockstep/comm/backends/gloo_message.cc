@@ -6,7 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "lockstep/base/blocked_sigpipe.h"
-#include "lockstep/base/first_line.h"
+#include "lockstep/base/text.h"
 
 namespace lockstep {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/fnv1a.h"
 #include "lockstep/comm/collectives/call_of.h"
 #include "lockstep/comm/collectives/dense.h"
 #include "lockstep/comm/collectives/tree_reduce.h"

@@ -1,8 +1,8 @@
 #include "lockstep/comm/collectives/call_of.h"
 
+#include "lockstep/base/checksum.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/fnv1a.h"
 #include "lockstep/comm/collectives/tree_reduce.h"
 
 namespace lockstep {

@@ -8,8 +8,8 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/base/exit_codes.h"
-#include "lockstep/base/first_line.h"
+#include "lockstep/base/interrupt.h"
+#include "lockstep/base/text.h"
 #include "lockstep/launch/failure/failure_report.h"
 #include "lockstep/launch/output/printable.h"
 #include "lockstep/launch/rendezvous/master.h"

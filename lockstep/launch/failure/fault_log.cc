@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/base/first_line.h"
+#include "lockstep/base/text.h"
 #include "lockstep/launch/failure/clock.h"
 
 namespace lockstep::launch {

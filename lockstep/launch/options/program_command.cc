@@ -8,7 +8,7 @@
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/suggest.h"
+#include "lockstep/base/text.h"
 
 namespace lockstep::launch {
 namespace {

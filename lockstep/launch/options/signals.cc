@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/suggest.h"
+#include "lockstep/base/text.h"
 
 namespace lockstep::launch {
 namespace {

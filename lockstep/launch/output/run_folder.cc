@@ -15,7 +15,7 @@
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/host_name.h"
+#include "lockstep/base/host_identity.h"
 
 namespace lockstep::launch {
 namespace {

@@ -12,8 +12,8 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/log.h"
-#include "lockstep/base/pipe.h"
 #include "lockstep/launch/output/printable.h"
 
 namespace lockstep::launch {

@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/host_name.h"
+#include "lockstep/base/host_identity.h"
 #include "lockstep/store/socket_address.h"
 
 namespace lockstep::launch {

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/host_name.h"
+#include "lockstep/base/host_identity.h"
 #include "lockstep/launch/rendezvous/master.h"
 #include "lockstep/launch/rendezvous/membership.h"
 #include "lockstep/store/refusal_log.h"

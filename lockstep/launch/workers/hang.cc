@@ -11,8 +11,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/process_stat.h"
-#include "lockstep/base/subprocess.h"
+#include "lockstep/base/process.h"
 #include "lockstep/launch/output/printable.h"
 #include "lockstep/shm/peer_process.h"
 

@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "lockstep/base/process_stat.h"
+#include "lockstep/base/process.h"
 #include "lockstep/base/stopwatch.h"
 
 namespace lockstep::launch {

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/pipe.h"
+#include "lockstep/base/file_descriptor.h"
 
 namespace lockstep::launch {
 namespace {

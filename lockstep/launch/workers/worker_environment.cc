@@ -2,7 +2,7 @@
 
 #include <fmt/ranges.h>
 
-#include "lockstep/base/cpu_set.h"
+#include "lockstep/base/cores.h"
 #include "lockstep/base/env.h"
 #include "lockstep/launch/options/signals.h"
 

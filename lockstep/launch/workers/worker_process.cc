@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/pipe.h"
+#include "lockstep/base/file_descriptor.h"
 
 namespace lockstep::launch {
 namespace {

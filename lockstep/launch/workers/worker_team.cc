@@ -7,10 +7,9 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/base/core_share.h"
-#include "lockstep/base/cpu_set.h"
+#include "lockstep/base/cores.h"
 #include "lockstep/base/env.h"
-#include "lockstep/base/subprocess.h"
+#include "lockstep/base/process.h"
 #include "lockstep/launch/failure/clock.h"
 #include "lockstep/launch/options/program_command.h"
 #include "lockstep/launch/workers/worker_environment.h"

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "lockstep/base/checksum.h"
-#include "lockstep/base/fnv1a.h"
 
 namespace lockstep::ddp {
 

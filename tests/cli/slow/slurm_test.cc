@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "lockstep/base/subprocess.h"
+#include "lockstep/base/process.h"
 
 namespace lockstep {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "lockstep/base/cpu_set.h"
+#include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
 #include "lockstep/device/device.h"
 #include "lockstep/launch/options/nproc.h"

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "lockstep/base/pipe.h"
+#include "lockstep/base/file_descriptor.h"
 #include "lockstep/launch/output/console.h"
 #include "lockstep/launch/output/line_output.h"
 #include "lockstep/launch/output/printable.h"

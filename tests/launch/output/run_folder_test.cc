@@ -11,7 +11,7 @@
 
 #include <gtest/gtest.h>
 
-#include "lockstep/base/host_name.h"
+#include "lockstep/base/host_identity.h"
 #include "tests/base/temporary_folder.h"
 
 namespace lockstep::launch {

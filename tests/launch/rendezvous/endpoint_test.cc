@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/host_name.h"
+#include "lockstep/base/host_identity.h"
 
 namespace lockstep::launch {
 namespace {

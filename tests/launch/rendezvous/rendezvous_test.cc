@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/host_name.h"
+#include "lockstep/base/host_identity.h"
 #include "lockstep/launch/rendezvous/membership.h"
 #include "tests/base/is_error.h"
 #include "tests/base/temporary_folder.h"

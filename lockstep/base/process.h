@@ -3,6 +3,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <sys/types.h>
 #include <vector>
 
 namespace lockstep {
@@ -44,10 +45,15 @@ std::string describe_end(const CommandResult& result, const Command& command);
 std::vector<std::string> merged_environment(
     const std::map<std::string, std::string>& variables);
 
-/// The last line of `text` that is not blank.
-std::string last_line(const std::string& text);
-
 /// The path of the running program.
 std::string own_program();
+
+/// The fields of /proc/PID/stat (proc(5)) from the third one on, which is the
+/// state: "S 4711 ...". The second one, the name, is left out, because a
+/// program may choose it freely. "" if there is no such process.
+std::string process_stat(pid_t pid);
+
+/// The process whose child `pid` is; -1 if there is no such process.
+pid_t parent_of(pid_t pid);
 
 }  // namespace lockstep

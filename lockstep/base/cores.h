@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+#include <filesystem>
 #include <vector>
 
 namespace lockstep {
@@ -17,5 +19,18 @@ void pin_thread(const std::vector<int>& cores);
 /// the thread that made it, which may be pinned to a slice. Where this is
 /// forbidden, nothing changes.
 void leave_slice();
+
+/// The cores of share `index` of `count`: equal parts of `cores`, in order, so
+/// that every share has as many threads as the others. 3 cores in 2 shares
+/// leave one core idle. With more shares than cores, each has one core, in
+/// turns.
+std::vector<int> core_share(const std::vector<int>& cores, size_t index,
+                            size_t count);
+
+/// How many cores' worth of CPU time the control groups of this process allow
+/// (1.5: three halves of a core); infinity where nothing limits it. Reads
+/// cgroup v2 and v1, the process's own group and those around it. `root` is
+/// where /proc and /sys are found: a test brings its own.
+double cgroup_cpu_quota(const std::filesystem::path& root = "/");
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-#include "lockstep/base/suggest.h"
+#include "lockstep/base/text.h"
 
 #include <algorithm>
 #include <cctype>
@@ -35,6 +35,18 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 }  // namespace
+
+std::string first_line(std::string_view text) {
+  return std::string(text.substr(0, text.find('\n')));
+}
+
+std::string last_line(const std::string& text) {
+  const size_t end = text.find_last_not_of(" \t\r\n");
+  if (end == std::string::npos) return {};
+  const size_t newline = text.find_last_of("\n\r", end);
+  const size_t start = newline == std::string::npos ? 0 : newline + 1;
+  return text.substr(start, end + 1 - start);
+}
 
 std::string nearest(std::string_view word,
                     const std::vector<std::string>& candidates) {

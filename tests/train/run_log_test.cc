@@ -1,4 +1,4 @@
-#include "lockstep/train/summary.h"
+#include "lockstep/train/run_log.h"
 
 #include <gtest/gtest.h>
 

@@ -4,6 +4,9 @@
 
 namespace lockstep {
 
+/// What this machine calls itself.
+std::string host_name();
+
 /// A number that the kernel makes up at each boot: two processes that read the
 /// same one run on the same kernel. "" if it can't be read.
 std::string boot_id();

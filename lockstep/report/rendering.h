@@ -1,15 +1,27 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 
 #include "lockstep/report/comparison.h"
-#include "lockstep/report/time_line.h"
 
+// How a comparison is shown: on a terminal, as a page and as a picture.
 namespace lockstep::report {
 
-/// `text` with &, <, > and quotes as entities: for HTML and SVG.
-std::string escaped(std::string_view text);
+struct TimeLine;
+
+enum class Colour { kNever, kAlways };
+
+/// Colour where `fd` is a terminal and NO_COLOR is not set.
+Colour colour_of(int fd);
+
+/// The whole comparison for a terminal of `width` columns: the tables, when
+/// what happens, and how to read it.
+std::string to_text(const Comparison& comparison, Colour colour,
+                    int width = 80);
+
+/// The comparison as one page that needs nothing else: no scripts, no links
+/// out. Light or dark as the reader's system is.
+std::string to_html(const Comparison& comparison);
 
 /// The colours of charts and page, light and dark, as CSS.
 std::string style_sheet();

@@ -1,4 +1,4 @@
-#include "lockstep/base/suggest.h"
+#include "lockstep/base/text.h"
 
 #include <gtest/gtest.h>
 
@@ -6,6 +6,12 @@ namespace lockstep {
 namespace {
 
 const std::vector<std::string> kModels = {"mlp", "resnet18", "resnet34"};
+
+TEST(LastLine, SkipsBlankOnesAtTheEnd) {
+  EXPECT_EQ(last_line("a\nb\n\n  \n"), "b");
+  EXPECT_EQ(last_line("only"), "only");
+  EXPECT_EQ(last_line(" \n"), "");
+}
 
 TEST(Nearest, FindsEachKindOfSlip) {
   EXPECT_EQ(nearest("resnet18", kModels), "resnet18");

@@ -1,4 +1,4 @@
-#include "lockstep/base/pipe.h"
+#include "lockstep/base/file_descriptor.h"
 
 #include <cerrno>
 #include <cstring>

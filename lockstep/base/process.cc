@@ -1,10 +1,13 @@
-#include "lockstep/base/subprocess.h"
+#include "lockstep/base/process.h"
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
+#include <fstream>
+#include <iterator>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
@@ -17,7 +20,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
-#include "lockstep/base/pipe.h"
 #include "lockstep/base/stopwatch.h"
 
 namespace lockstep {
@@ -223,19 +225,23 @@ std::string describe_end(const CommandResult& result, const Command& command) {
   return {};
 }
 
-std::string last_line(const std::string& text) {
-  const size_t end = text.find_last_not_of(" \t\r\n");
-  if (end == std::string::npos) return {};
-  const size_t newline = text.find_last_of("\n\r", end);
-  const size_t start = newline == std::string::npos ? 0 : newline + 1;
-  return text.substr(start, end + 1 - start);
-}
-
 std::string own_program() {
   std::array<char, PATH_MAX> path;
   const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size());
   if (length <= 0) fail("can't read /proc/self/exe", errno);
   return std::string(path.data(), static_cast<size_t>(length));
+}
+
+std::string process_stat(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const auto end_of_name = text.rfind(") ");
+  return end_of_name == std::string::npos ? "" : text.substr(end_of_name + 2);
+}
+
+pid_t parent_of(pid_t pid) {
+  const std::string fields = process_stat(pid);
+  return fields.size() > 2 ? std::atoi(fields.c_str() + 2) : -1;
 }
 
 }  // namespace lockstep

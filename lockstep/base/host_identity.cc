@@ -1,10 +1,18 @@
-#include "lockstep/base/kernel_identity.h"
+#include "lockstep/base/host_identity.h"
 
 #include <array>
 #include <fstream>
 #include <unistd.h>
 
+#include <climits>
+
 namespace lockstep {
+
+std::string host_name() {
+  std::array<char, HOST_NAME_MAX + 1> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
 
 std::string boot_id() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");

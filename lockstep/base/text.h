@@ -6,6 +6,13 @@
 
 namespace lockstep {
 
+/// `text` up to its first line's end: what others' messages say before they
+/// go on with a stack.
+std::string first_line(std::string_view text);
+
+/// The last line of `text` that is not blank.
+std::string last_line(const std::string& text);
+
 /// The candidate nearest to `word` by edit distance (with transpositions), or
 /// an empty string if none is near enough to be a slip.
 std::string nearest(std::string_view word,

@@ -1,8 +1,10 @@
-#include "lockstep/base/cpu_set.h"
+#include "lockstep/base/cores.h"
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <fstream>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <sched.h>
@@ -11,10 +13,10 @@
 #include <system_error>
 #include <thread>
 #include <unistd.h>
+#include <vector>
 
 #include <fmt/format.h>
 
-#include "lockstep/base/cpu_quota.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 
@@ -91,6 +93,71 @@ std::optional<std::vector<int>> cores_of_job() {
   return is_job ? std::optional(cores) : std::nullopt;
 }
 
+namespace fs = std::filesystem;
+
+constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+
+/// One line of /proc/self/cgroup, `id:controllers:path`.
+struct Membership {
+  std::string controllers;  // empty: cgroup v2
+  fs::path path;
+};
+
+std::vector<Membership> memberships(const fs::path& root) {
+  std::vector<Membership> found;
+  std::ifstream file(root / "proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {
+    const size_t first = line.find(':');
+    const size_t second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    // A group outside of this namespace shows as /../..: normal form is /.
+    const fs::path path = fs::path(line.substr(second + 1)).lexically_normal();
+    found.push_back({line.substr(first + 1, second - first - 1), path});
+  }
+  return found;
+}
+
+std::optional<double> read_number(const fs::path& path) {
+  std::ifstream file(path);
+  double value = 0;
+  if (file >> value) return value;
+  return std::nullopt;
+}
+
+double limit_v2(const fs::path& group) {
+  std::ifstream file(group / "cpu.max");  // "200000 100000" or "max 100000"
+  double quota = 0, period = 0;
+  if (!(file >> quota >> period) || quota <= 0 || period <= 0) return kNoLimit;
+  return quota / period;
+}
+
+double limit_v1(const fs::path& group) {
+  const double quota = read_number(group / "cpu.cfs_quota_us").value_or(-1);
+  const double period = read_number(group / "cpu.cfs_period_us").value_or(0);
+  if (quota <= 0 || period <= 0) return kNoLimit;
+  return quota / period;
+}
+
+/// The least limit of `path` under `mount` and of all groups around it. Where
+/// a container sees its own group as the mount, only the last one exists.
+template <typename Limit>
+double least_limit(const fs::path& mount, fs::path path, Limit limit) {
+  double least = kNoLimit;
+  while (true) {
+    least = std::min(least, limit(mount / path.relative_path()));
+    if (path == path.parent_path()) return least;
+    path = path.parent_path();
+  }
+}
+
+bool lists_cpu(const std::string& controllers) {
+  std::istringstream names(controllers);
+  for (std::string name; std::getline(names, name, ',');) {
+    if (name == "cpu") return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 const std::vector<int>& allowed_cores() {
@@ -135,6 +202,32 @@ void leave_slice() {
     pin_thread(allowed_cores());
   } catch (const IoError&) {
   }
+}
+
+std::vector<int> core_share(const std::vector<int>& cores, size_t index,
+                            size_t count) {
+  const size_t width = cores.size() / count;
+  if (width == 0) return {cores[index % cores.size()]};
+  const auto begin = cores.begin() + static_cast<std::ptrdiff_t>(index * width);
+  return {begin, begin + static_cast<std::ptrdiff_t>(width)};
+}
+
+double cgroup_cpu_quota(const fs::path& root) {
+  const fs::path mounts = root / "sys/fs/cgroup";
+  double least = kNoLimit;
+  for (const Membership& member : memberships(root)) {
+    if (member.controllers.empty()) {
+      for (const fs::path& mount : {mounts, mounts / "unified"}) {
+        least = std::min(least, least_limit(mount, member.path, limit_v2));
+      }
+    } else if (lists_cpu(member.controllers)) {
+      for (const fs::path& mount :
+           {mounts / member.controllers, mounts / "cpu"}) {
+        least = std::min(least, least_limit(mount, member.path, limit_v1));
+      }
+    }
+  }
+  return least;
 }
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-#include "lockstep/base/kernel_identity.h"
+#include "lockstep/base/host_identity.h"
 
 #include <gtest/gtest.h>
 

@@ -1,16 +1,21 @@
-#include "lockstep/base/subprocess.h"
+#include "lockstep/base/process.h"
 
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <signal.h>
 #include <string>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/stopwatch.h"
+#include "lockstep/base/text.h"
 #include "tests/base/is_error.h"
 #include "tests/base/temporary_folder.h"
 
@@ -170,14 +175,29 @@ TEST(Subprocess, DoesNotWaitForAGrandchildThatHoldsThePipe) {
   EXPECT_LT(watch.seconds(), 20);
 }
 
-TEST(LastLine, SkipsBlankOnesAtTheEnd) {
-  EXPECT_EQ(last_line("a\nb\n\n  \n"), "b");
-  EXPECT_EQ(last_line("only"), "only");
-  EXPECT_EQ(last_line(" \n"), "");
-}
-
 TEST(OwnProgram, IsThisTest) {
   EXPECT_EQ(std::filesystem::path(own_program()).filename(), "test_base");
+}
+
+TEST(ProcessStat, KnowsStateAndParentWhateverTheNameIs) {
+  Pipe pipe = make_pipe();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::prctl(PR_SET_NAME, "a) Z 1 (b");
+    [[maybe_unused]] const auto told = ::write(pipe.write.get(), "x", 1);
+    for (;;) ::pause();
+  }
+  char letter = 0;
+  ASSERT_EQ(::read(pipe.read.get(), &letter, 1), 1);
+  EXPECT_EQ(parent_of(child), ::getpid());
+  EXPECT_NE(process_stat(child)[0], 'Z');
+  ::kill(child, SIGKILL);
+  siginfo_t info{};
+  ::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT);
+  EXPECT_EQ(process_stat(child)[0], 'Z');
+  ::waitpid(child, nullptr, 0);
+  EXPECT_EQ(process_stat(child), "");
+  EXPECT_EQ(parent_of(child), -1);
 }
 
 }  // namespace
