@@ -34,7 +34,7 @@ struct Worker {
   std::string stacks{};  ///< where its threads were then
 
   bool has_failed() const {
-    return ended_at && (end.signal != 0 || end.exit_code != 0);
+    return ended_at && (end.signal != 0 || end.exit_code != 0 || !end.is_known);
   }
 };
 
