@@ -13,8 +13,8 @@
 #include "lockstep/launch/agent/agent.h"
 #include "lockstep/launch/agent/agreement.h"
 #include "lockstep/launch/agent/signal_watch.h"
+#include "lockstep/launch/options/option_values.h"
 #include "lockstep/launch/options/program_command.h"
-#include "lockstep/launch/options/signals.h"
 #include "lockstep/launch/rendezvous/rendezvous.h"
 
 namespace lockstep::launch {

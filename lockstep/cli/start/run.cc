@@ -10,9 +10,8 @@
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program_words.h"
 #include "lockstep/cli/start/rendezvous_conf.h"
-#include "lockstep/launch/options/nproc.h"
+#include "lockstep/launch/options/option_values.h"
 #include "lockstep/launch/options/program_command.h"
-#include "lockstep/launch/options/signals.h"
 
 namespace lockstep::cli {
 namespace {
