@@ -16,7 +16,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/shm/call.h"
 #include "lockstep/store/socket_address.h"
-#include "lockstep/tcp/wait_for.h"
+#include "lockstep/tcp/tls.h"
 
 namespace lockstep::tcp {
 namespace {

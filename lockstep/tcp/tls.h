@@ -20,6 +20,16 @@ struct Socket {
   Ssl ssl{nullptr, nullptr};  ///< goes before fd: it was declared after it
 };
 
+/// How often a wait asks whether it is over.
+inline constexpr std::chrono::milliseconds kAskEvery{500};
+
+/// Waits for `events` (POLLIN, POLLOUT) at socket `fd`, or for its error. False
+/// if nothing came before the deadline, or if `is_over`, which is asked now and
+/// then, says to give up.
+bool wait_for(int fd, short events,
+              std::chrono::steady_clock::time_point deadline,
+              const std::function<bool()>& is_over);
+
 /// TLS 1.3 between ranks, both of which show a certificate of the job's
 /// authority. Host names in the certificates are not looked at: where a rank
 /// is, the job's store says.
