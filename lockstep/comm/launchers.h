@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/comm/environment.h"
@@ -34,5 +35,16 @@ std::string launcher_text(const std::string& name, const std::string& launcher);
 /// `run_id`, the same on every rank, below those that the system gives to
 /// clients.
 std::vector<uint16_t> candidate_ports(const std::string& run_id);
+
+/// The first host of a list as Slurm writes it: "node03" of
+/// "node[03-05,9],login". Throws InvalidArgument naming `variable`, which it is
+/// of, if it is no such list.
+std::string first_host(std::string_view list, std::string_view variable);
+
+/// How many ranks node `node` has, of a list as Slurm writes it: "2(x3),1" is
+/// 2, 2, 2, 1. `total` gets the ranks of all. Throws InvalidArgument naming
+/// `variable` if it is no such list or there is no such node.
+int tasks_of_node(std::string_view list, std::string_view variable, int node,
+                  int& total);
 
 }  // namespace lockstep

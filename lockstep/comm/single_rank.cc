@@ -3,7 +3,7 @@
 #include <torch/torch.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/collectives/call_of.h"
+#include "lockstep/comm/collectives/tree_reduce.h"
 
 namespace lockstep {
 namespace {

@@ -20,13 +20,11 @@
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/comm/backends/backends.h"
 #include "lockstep/comm/backends/gloo_collectives.h"
-#include "lockstep/comm/backends/network.h"
 #include "lockstep/comm/backends/shm_collectives.h"
 #include "lockstep/comm/c10d/c10d_backend.h"
 #include "lockstep/comm/c10d/c10d_communicator.h"
 #include "lockstep/comm/queue/collective_queue.h"
 #include "lockstep/comm/single_rank.h"
-#include "lockstep/comm/world_store.h"
 #include "lockstep/control/worker_side.h"
 #include "lockstep/tcp/listener.h"
 
@@ -70,6 +68,37 @@ std::string place_of_this_process() {
   return fmt::format("{} {} {} user {}", boot_id(), namespace_id("pid"),
                      namespace_id("net"), ::geteuid());
 }
+
+/// A world's view of a store that others may use, too. It has a prefix for its
+/// keys and a timeout, so that the timeout of that store stays as it is.
+class WorldStore : public c10d::PrefixStore {
+ public:
+  WorldStore(c10::intrusive_ptr<c10d::Store> store,
+             std::chrono::milliseconds timeout)
+      : PrefixStore("world", std::move(store)) {
+    timeout_ = timeout;
+  }
+
+  c10::intrusive_ptr<c10d::Store> clone() override {
+    return c10::make_intrusive<WorldStore>(store_->clone(), timeout_);
+  }
+  std::vector<uint8_t> get(const std::string& key) override {
+    // The store below would wait for its own timeout. So this waits first, and
+    // the key is there when the store is asked.
+    wait({key}, timeout_);
+    return PrefixStore::get(key);
+  }
+  using PrefixStore::wait;
+  void wait(const std::vector<std::string>& keys) override {
+    wait(keys, timeout_);
+  }
+  const std::chrono::milliseconds& getTimeout() const noexcept override {
+    return timeout_;
+  }
+  void setTimeout(const std::chrono::milliseconds& timeout) override {
+    timeout_ = timeout;
+  }
+};
 
 }  // namespace
 

@@ -4,7 +4,6 @@
 
 #include "lockstep/base/blocked_sigpipe.h"
 #include "lockstep/base/error.h"
-#include "lockstep/comm/collectives/call_of.h"
 #include "lockstep/tcp/collectives.h"
 
 namespace lockstep {

@@ -4,9 +4,9 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/fnv1a.h"
-#include "lockstep/comm/collectives/call_of.h"
 #include "lockstep/comm/collectives/dense.h"
 #include "lockstep/comm/collectives/tree_reduce.h"
 
@@ -52,7 +52,30 @@ class Inputs {
   std::vector<ConstBytes> bytes_;
 };
 
+uint64_t hash_of(at::IntArrayRef sizes) {
+  Fnv1a hash;
+  for (const int64_t size : sizes) hash.add_unit(static_cast<uint64_t>(size));
+  return hash.value();
+}
+
+/// What this rank calls, for the others to compare with their own calls; in
+/// debug detail with the tensor's shape.
+shm::Call call_of(shm::Operation operation, const at::Tensor& tensor,
+                  int root = -1, const c10d::ReduceOp* op = nullptr) {
+  shm::Call call{.operation = operation, .root = root};
+  call.type = shm::short_text(c10::toString(tensor.scalar_type()));
+  if (op != nullptr) call.reduction = shm::short_text(name_of(op->op_));
+  call.elements = static_cast<uint64_t>(tensor.numel());
+  if (is_debug_detail()) call.shape_hash = hash_of(tensor.sizes());
+  return call;
+}
+
 }  // namespace
+
+bool is_debug_detail() {
+  static const bool detailed = env("LOCKSTEP_DEBUG") == "detail";
+  return detailed;
+}
 
 void HostCollectives::all_reduce(const at::Tensor& tensor,
                                  const c10d::ReduceOp& op, Timeout timeout) {

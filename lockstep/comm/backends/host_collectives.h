@@ -9,6 +9,9 @@
 
 namespace lockstep {
 
+/// Whether calls are compared in every detail: LOCKSTEP_DEBUG=detail.
+bool is_debug_detail();
+
 /// Collectives of tensors on the host, over something that moves bytes: makes
 /// the tensors dense, describes the call, and finds the reduction's kernel.
 /// What moves the bytes derives from it.

@@ -248,4 +248,17 @@ shm::Reduction tree_reduction(at::ScalarType type, Op op) {
   }
 }
 
+at::Tensor scaled(const at::Tensor& tensor, const c10d::ReduceOp& op) {
+  const auto* supplement =
+      dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
+  if (supplement == nullptr) {
+    throw CommError({.code = ErrorCode::kBadTensor,
+                     .what = "premul_sum without a factor",
+                     .fix = "make it with c10d::makeNCCLPreMulSum()"});
+  }
+  const at::Tensor& factor = supplement->tensor_factor;
+  return factor.defined() ? tensor * factor.to(tensor.scalar_type())
+                          : tensor * at::Scalar(supplement->double_factor);
+}
+
 }  // namespace lockstep

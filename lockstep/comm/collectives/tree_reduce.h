@@ -21,4 +21,8 @@ shm::Reduction tree_reduction(at::ScalarType type,
 /// "sum", "avg", ...
 const char* name_of(c10d::ReduceOp::RedOpType op);
 
+/// `tensor` times the factor of a premul sum. Throws CommError if `op` has
+/// none.
+at::Tensor scaled(const at::Tensor& tensor, const c10d::ReduceOp& op);
+
 }  // namespace lockstep

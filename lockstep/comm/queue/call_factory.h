@@ -6,7 +6,7 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include "lockstep/comm/queue/call_checks.h"
-#include "lockstep/comm/queue/collective_call.h"
+#include "lockstep/comm/queue/communicator.h"
 
 namespace lockstep {
 
