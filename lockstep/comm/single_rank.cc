@@ -15,7 +15,7 @@ namespace {
                          .expected = "a world of at least 2"});
 }
 
-/// Of one rank: what it brings is the result.
+/// The collectives of one rank. Its inputs are the results.
 class SingleRankCollectives : public Collectives {
  public:
   std::string name() const override { return "none"; }

@@ -26,7 +26,8 @@ std::optional<int64_t> step() {
   return std::nullopt;
 }
 
-/// The one of the two that is set: a step may be smaller than its job.
+/// The variable of the step if it is set, else that of the job. A step may be
+/// smaller than its job.
 std::string of_step_or_job(const std::string& step, const std::string& job) {
   return env(step) ? step : job;
 }
@@ -35,7 +36,6 @@ constexpr std::string_view kDigits = "0123456789";
 constexpr std::string_view kNameParts =
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_";
 constexpr size_t kLongestName = 253;
-constexpr int kMost = 1 << 20;  // tasks, more than any job has
 
 [[noreturn]] void refuse(std::string_view variable, std::string_view expected,
                          std::string_view list) {
@@ -63,8 +63,8 @@ bool take(std::string_view& text, char character) {
   return true;
 }
 
-/// The first number of "03-05,9]", and cuts all of that off; empty if it is
-/// none.
+/// Cuts ranges such as "03-05,9]" off and returns their first number; empty if
+/// `text` does not start with ranges.
 std::string_view take_ranges(std::string_view& text) {
   std::string_view first;
   do {
@@ -76,13 +76,13 @@ std::string_view take_ranges(std::string_view& text) {
   return take(text, ']') ? first : std::string_view();
 }
 
-/// Cuts a number from 1 up off; 0 if there is none.
+/// Cuts a number of ranks off and returns it; 0 if there is no such number.
 int take_count(std::string_view& text) {
   const std::string_view digits = take(text, kDigits);
   int value = 0;
   const auto [end, error] =
       std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  return error == std::errc() && value <= kMost ? value : 0;
+  return error == std::errc() && value <= kMostRanks ? value : 0;
 }
 
 }  // namespace
@@ -124,7 +124,9 @@ int tasks_of_node(std::string_view list, std::string_view variable, int node,
     if (nodes <= node && node < nodes + times) result = count;
     nodes += times;
     tasks += int64_t{count} * times;
-    if (tasks > kMost) refuse(variable, fmt::format("up to {}", kMost), list);
+    if (tasks > kMostRanks) {
+      refuse(variable, fmt::format("up to {}", kMostRanks), list);
+    }
   } while (take(rest, ','));
   if (!rest.empty()) refuse(variable, kExpected, list);
   if (result == 0) {
@@ -173,7 +175,7 @@ std::optional<Environment> slurm_environment() {
       *step_id, env_integer("SLURM_RESTART_COUNT", 0).value_or(0));
   result.master_ports = candidate_ports(result.run_id);
   if (result.local_world_size == result.world_size) {
-    // Its name may not be known to the host itself.
+    // The host may not be able to resolve its own name.
     result.master_addr = "127.0.0.1";
   } else if (!env("MASTER_ADDR")) {
     const std::string hosts =

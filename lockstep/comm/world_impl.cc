@@ -61,9 +61,10 @@ c10::intrusive_ptr<c10d::Backend> connect_c10d_gloo(
   }
 }
 
-/// What two ranks have in common if they are on one host and can map each
-/// other's memory: the running kernel, the process numbers, the network and the
-/// user. Not the host's name or address: containers share those, or lack them.
+/// A text that is the same for two ranks if they are on one host and can map
+/// each other's memory: it names the running kernel, the namespaces of
+/// processes and of the network, and the user. The host's name and address
+/// would not do: containers share them, or have none.
 std::string place_of_this_process() {
   return fmt::format("{} {} {} user {}", boot_id(), namespace_id("pid"),
                      namespace_id("net"), ::geteuid());
@@ -118,12 +119,12 @@ World::Impl::Impl(c10::intrusive_ptr<c10d::Store> the_store, int the_rank,
       options_(options) {
   const auto places = all_gather_text(place_of_this_process());
   local_size = 0;
-  for (int other = 0; other < size; ++other) {
-    if (places[static_cast<size_t>(other)] !=
+  for (int peer = 0; peer < size; ++peer) {
+    if (places[static_cast<size_t>(peer)] !=
         places[static_cast<size_t>(rank)]) {
       continue;
     }
-    if (other == rank) local_rank = local_size;
+    if (peer == rank) local_rank = local_size;
     ++local_size;
   }
   connect(choose_backend(places));
@@ -217,8 +218,8 @@ std::unique_ptr<tcp::Mesh> World::Impl::connect_mesh(
 }
 
 std::string World::Impl::get(const std::string& key) const {
-  // In pieces: the rank that would set it may have been lost, which the
-  // launcher's agent knows.
+  // Waits in pieces, and asks in between: the rank that would set the key may
+  // have been lost, which the launcher's agent knows.
   const std::chrono::milliseconds piece =
       control::control_block() != nullptr ? std::min(timeout, kPiece) : timeout;
   const Stopwatch waited;
@@ -258,8 +259,8 @@ std::vector<std::string> World::Impl::all_gather_text(
   const int number = texts_++;
   store->set(fmt::format("text {} of rank {}", number, rank), text);
   std::vector<std::string> texts;
-  for (int other = 0; other < size; ++other) {
-    texts.push_back(get(fmt::format("text {} of rank {}", number, other)));
+  for (int peer = 0; peer < size; ++peer) {
+    texts.push_back(get(fmt::format("text {} of rank {}", number, peer)));
   }
   return texts;
 }
@@ -280,7 +281,8 @@ std::optional<World> World::Impl::new_group(
   const auto found = std::find(ranks.begin(), ranks.end(), rank);
   if (found == ranks.end()) return std::nullopt;
   if (ranks.size() == 1) return World();
-  // The ranks are part of the name: groups that don't agree never meet.
+  // The ranks are part of the name, so that ranks which ask for different
+  // groups never meet.
   auto prefix = c10::make_intrusive<c10d::PrefixStore>(
       fmt::format("group {} of {}", number, fmt::join(ranks, "-")), store);
   WorldOptions options = options_;

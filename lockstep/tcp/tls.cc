@@ -18,7 +18,7 @@
 namespace lockstep::tcp {
 namespace {
 
-/// OpenSSL's last error of this thread, whose errors are forgotten.
+/// The last error of OpenSSL in this thread. Clears all its errors.
 std::string last_error() {
   std::array<char, 256> text{};
   ERR_error_string_n(ERR_peek_last_error(), text.data(), text.size());

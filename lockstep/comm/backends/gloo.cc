@@ -19,18 +19,19 @@
 namespace lockstep {
 namespace {
 
-/// A datagram socket that is connected has the address it would send from.
+/// The address from which this host would send to `peer`: a datagram socket has
+/// it once it is connected. Empty if there is no way to `peer`.
 std::string address_towards(const addrinfo& peer) {
   const int fd =
       ::socket(peer.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, peer.ai_protocol);
   if (fd < 0) return {};
-  sockaddr_storage own{};
-  socklen_t size = sizeof(own);
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
   std::array<char, NI_MAXHOST> text{};
   const bool is_known =
       ::connect(fd, peer.ai_addr, peer.ai_addrlen) == 0 &&
-      ::getsockname(fd, reinterpret_cast<sockaddr*>(&own), &size) == 0 &&
-      ::getnameinfo(reinterpret_cast<sockaddr*>(&own), size, text.data(),
+      ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0 &&
+      ::getnameinfo(reinterpret_cast<sockaddr*>(&address), size, text.data(),
                     text.size(), nullptr, 0, NI_NUMERICHOST) == 0;
   ::close(fd);
   return is_known ? text.data() : std::string();
@@ -51,7 +52,7 @@ void prepare_gloo() {
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(
     const BackendOptions& options) {
   prepare_gloo();
-  // Also for the threads that Gloo starts here, which write to sockets.
+  // The threads that Gloo starts here inherit the mask. They write to sockets.
   const BlockedSigpipe blocked;
   using Gloo = c10d::ProcessGroupGloo;
   auto gloo_options = Gloo::Options::create(options.timeout);

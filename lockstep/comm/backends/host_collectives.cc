@@ -89,10 +89,10 @@ void HostCollectives::all_reduce(const at::Tensor& tensor,
   result.write_back();
 }
 
-// The tree of a sum is over ranks, for each element by itself: where in a
-// message an element lies changes none of its bits, so tensors that are copied
-// into one message get the sums that they would get one by one. That costs two
-// copies of each, and saves an exchange for each but one.
+// Each element is summed over the ranks by itself, so its bits do not depend on
+// where in a message it lies. Tensors that are copied into one message get the
+// sums that they would get one by one. This costs two copies of each tensor,
+// and saves all exchanges but one.
 void HostCollectives::all_reduce_coalesced(const Tensors& tensors,
                                            const c10d::ReduceOp& op,
                                            Timeout timeout) {
@@ -101,8 +101,8 @@ void HostCollectives::all_reduce_coalesced(const Tensors& tensors,
   shm::Call call = call_of(Operation::kAllReduce, tensors[0], -1, &op);
   const shm::Reduction reduction =
       tree_reduction(tensors[0].scalar_type(), op.op_);
-  // Ranks that join other tensors to a message of the same size are found by
-  // the hash of the sizes, not only in debug detail.
+  // By the hash of the sizes, ranks are found that join different tensors to a
+  // message of the same size; not only in debug detail.
   Fnv1a sizes;
   size_t bytes = 0;
   call.elements = 0;
@@ -145,9 +145,9 @@ void HostCollectives::reduce(const at::Tensor& tensor, int root,
   const shm::Reduction reduction = tree_reduction(tensor.scalar_type(), op.op_);
   begin(call_of(Operation::kReduce, tensor, root, &op), timeout);
   if (op.op_ == c10d::ReduceOp::PREMUL_SUM) {
-    at::Tensor own = scaled(result.dense(), op).contiguous();
-    reduce_bytes(bytes_of(own), root, reduction);
-    if (rank_ == root) tensor.copy_(own);
+    at::Tensor product = scaled(result.dense(), op).contiguous();
+    reduce_bytes(bytes_of(product), root, reduction);
+    if (rank_ == root) tensor.copy_(product);
     return;
   }
   reduce_bytes(result.bytes(), root, reduction);
@@ -165,21 +165,20 @@ void HostCollectives::broadcast(const at::Tensor& tensor, int root,
 void HostCollectives::all_gather(const Tensors& outputs,
                                  const at::Tensor& input, Timeout timeout) {
   check_parts(outputs, input, size_, "all_gather");
-  const at::Tensor own = dense(input);
+  const at::Tensor dense_input = dense(input);
   Results results(outputs);
   begin(call_of(Operation::kAllGather, input), timeout);
-  all_gather_bytes(bytes_of(own), results.bytes());
+  all_gather_bytes(bytes_of(dense_input), results.bytes());
   results.write_back();
 }
 
 void HostCollectives::gather(const Tensors& outputs, const at::Tensor& input,
                              int root, Timeout timeout) {
   if (rank_ == root) check_parts(outputs, input, size_, "gather");
-  const at::Tensor own = dense(input);
-  Tensors none;
-  Results results(rank_ == root ? outputs : none);
+  const at::Tensor dense_input = dense(input);
+  Results results(rank_ == root ? outputs : Tensors());
   begin(call_of(Operation::kGather, input, root), timeout);
-  gather_bytes(bytes_of(own), results.bytes(), root);
+  gather_bytes(bytes_of(dense_input), results.bytes(), root);
   results.write_back();
 }
 

@@ -19,7 +19,8 @@
 namespace lockstep {
 namespace {
 
-// A place is the memory's number, from 1, above the offset in it.
+// A place is the number of a SharedMemory, from 1, in the high bits, and the
+// offset in that memory in the low ones.
 constexpr int kOffsetBits = 44;
 
 /// The segment that rank 0 makes, which the others find by `key`.
@@ -49,8 +50,10 @@ std::shared_ptr<const shm::Segment> open_common(
   return shm::Segment::open(address);
 }
 
+// The length of a message of the monitored barrier.
 constexpr int64_t kTextBytes = 512;
 
+// The tags of a monitored barrier. Tags of users are 0 and above.
 struct Tags {
   explicit Tags(uint32_t number)
       : arrival(-2 - static_cast<int>(number % (1u << 28)) * 2),
@@ -69,11 +72,11 @@ at::Tensor message_of(const std::string& text) {
 void wait_as_rank_0(Collectives& collectives, int size, Tags tags,
                     Collectives::Timeout timeout, bool wait_all_ranks) {
   std::vector<Collectives::Work> arrivals, answers;
-  for (int other = 1; other < size; ++other) {
-    arrivals.push_back(collectives.recv(torch::zeros({1}, torch::kUInt8), other,
+  for (int peer = 1; peer < size; ++peer) {
+    arrivals.push_back(collectives.recv(torch::zeros({1}, torch::kUInt8), peer,
                                         tags.arrival, timeout));
     answers.push_back(
-        collectives.send(message_of("here"), other, tags.answer, timeout));
+        collectives.send(message_of("here"), peer, tags.answer, timeout));
   }
   std::vector<int> missing;
   std::string first_error;
@@ -94,10 +97,10 @@ void wait_as_rank_0(Collectives& collectives, int size, Tags tags,
         missing.size() == 1 ? "" : "s", fmt::join(missing, ", "),
         timeout.count());
   }
-  // Those that are late find it when they come. Who is gone gets nothing.
-  for (int other = 1; other < size; ++other) {
+  // A rank that is late finds the answer when it comes.
+  for (int peer = 1; peer < size; ++peer) {
     answers.push_back(
-        collectives.send(message_of(what), other, tags.answer, timeout));
+        collectives.send(message_of(what), peer, tags.answer, timeout));
   }
   if (missing.empty()) return;
   throw CommError({.code = ErrorCode::kCollectiveFailed,
@@ -113,14 +116,14 @@ std::string answer_of_rank_0(Collectives& collectives, Tags tags,
   return static_cast<const char*>(message.const_data_ptr());
 }
 
-/// c10d's monitored barrier, by messages with tags below those of users: each
-/// rank tells rank 0 that it came, and gets two answers, that rank 0 came, and
-/// how it ended. So every rank waits for `timeout` for rank 0 to come, then for
-/// as long again, and names the same ranks as rank 0. `number`: of this one
-/// among the world's, which tells its messages from those of an earlier one
-/// that failed.
+/// c10d's monitored barrier, by messages with tags below those of users. Each
+/// rank tells rank 0 that it came, and gets two answers: that rank 0 came, and
+/// how the barrier ended. So every rank waits for `timeout` for rank 0 to come,
+/// then for as long again, and names the same ranks as rank 0. `number` is that
+/// of this barrier among the world's: it is part of the tags, so that messages
+/// of an earlier barrier that failed are not taken for those of this one.
 ///
-/// Throws CommError that names the ranks that did not come in time: all of
+/// Throws CommError that names the ranks which did not come in time: all of
 /// them, or the first.
 void shm_monitored_barrier(Collectives& collectives, int rank, int size,
                            uint32_t number, Collectives::Timeout timeout,
@@ -169,7 +172,7 @@ void ShmCollectives::begin(const shm::Call& call, Timeout timeout) {
 
 void ShmCollectives::all_reduce_bytes(Bytes data,
                                       const shm::Reduction& reduction) {
-  // What is short is done before the ranks would have agreed on its place.
+  // Short data is reduced faster than the ranks could agree on its place.
   const bool is_short = data.size() <= shm::one_shot_bytes(size());
   const uint64_t place = is_short ? 0 : place_of(data);
   if (shares_ > 0 && !is_short && agree_on(place)) {
@@ -253,8 +256,8 @@ SharedMemory ShmCollectives::share(size_t bytes, Timeout timeout) {
     shm::SegmentAddress address;
     uint64_t bytes;
   };
-  const auto own = shm::Segment::create(bytes);
-  const Message message{own->address(), bytes};
+  const auto own_segment = shm::Segment::create(bytes);
+  const Message message{own_segment->address(), bytes};
   std::vector<Message> all(static_cast<size_t>(size()));
   std::vector<Bytes> outputs;
   for (auto& each : all) {
@@ -270,7 +273,7 @@ SharedMemory ShmCollectives::share(size_t bytes, Timeout timeout) {
       sizes.push_back(std::min(each.bytes, each.address.bytes));
     }
   } catch (const CommError& error) {
-    // A rank that failed has taken its memory along. If so, this throws why.
+    // The memory of a rank that failed is gone. sync() then throws the reason.
     group_.sync();
     group_.abort(error.what());
     throw;
@@ -278,9 +281,9 @@ SharedMemory ShmCollectives::share(size_t bytes, Timeout timeout) {
     group_.abort(error.what());
     throw;
   }
-  // Until all have opened it, no rank may let go of its own.
+  // No rank may close the file of its segment before all ranks have opened it.
   group_.sync();
-  own->close_file();
+  own_segment->close_file();
   SharedMemory memory(std::move(segments), std::move(sizes));
   std::erase_if(shared_,
                 [](const auto& each) { return each.second.expired(); });
@@ -293,12 +296,15 @@ uint64_t ShmCollectives::place_of(ConstBytes bytes) const {
   for (const auto& [number, left] : shared_) {
     const auto memory = left.lock();
     if (!memory) continue;
-    const auto own = memory->segments[static_cast<size_t>(rank())]->bytes();
+    const auto own_bytes =
+        memory->segments[static_cast<size_t>(rank())]->bytes();
     const bool is_inside =
-        std::greater_equal<>()(data, own.data()) &&
-        std::less_equal<>()(data + bytes.size(), own.data() + own.size());
-    if (is_inside && !own.empty()) {
-      return number << kOffsetBits | static_cast<uint64_t>(data - own.data());
+        std::greater_equal<>()(data, own_bytes.data()) &&
+        std::less_equal<>()(data + bytes.size(),
+                            own_bytes.data() + own_bytes.size());
+    if (is_inside && !own_bytes.empty()) {
+      return number << kOffsetBits |
+             static_cast<uint64_t>(data - own_bytes.data());
     }
   }
   return 0;

@@ -9,7 +9,8 @@
 namespace lockstep {
 namespace {
 
-// Its address marks the storage: whoever holds a tensor can tell.
+// The address of this function marks the storage of a shared tensor, by which
+// is_shared_tensor() finds it.
 void release(void* memory) { delete static_cast<SharedMemory*>(memory); }
 
 }  // namespace

@@ -104,8 +104,8 @@ struct BitXor {
   }
 };
 
-/// The tree over inputs [first, last), elements [at, at + count), into `sum`.
-/// scratch[depth] and deeper are free.
+/// Reduces the elements [at, at + count) of the inputs [first, last) along
+/// their tree into `sum`. scratch[depth] and what is deeper is free.
 template <typename T, typename A, typename F>
 void reduce_node(Inputs inputs, size_t first, size_t last, size_t at,
                  size_t count, A* sum,
@@ -126,12 +126,12 @@ void reduce_node(Inputs inputs, size_t first, size_t last, size_t at,
   const size_t middle =
       first +
       static_cast<size_t>(left_branch(static_cast<int64_t>(last - first)));
-  A* other = scratch[depth].data();
+  A* right_sum = scratch[depth].data();
   reduce_node<T, A, F>(inputs, first, middle, at, count, sum, scratch,
                        depth + 1);
-  reduce_node<T, A, F>(inputs, middle, last, at, count, other, scratch,
+  reduce_node<T, A, F>(inputs, middle, last, at, count, right_sum, scratch,
                        depth + 1);
-  for (size_t i = 0; i < count; ++i) sum[i] = F::apply(sum[i], other[i]);
+  for (size_t i = 0; i < count; ++i) sum[i] = F::apply(sum[i], right_sum[i]);
 }
 
 template <typename T, typename F, bool kIsMean>
@@ -146,7 +146,7 @@ void combine(Inputs inputs, std::byte* output, size_t elements) {
                          scratch, 0);
     for (size_t i = 0; i < count; ++i) {
       if constexpr (kIsMean && std::is_integral_v<T>) {
-        // Not divided as T: int8 holds no more than 127 ranks.
+        // The number of ranks is not converted to T: int8 ends at 127.
         out[at + i] = static_cast<T>(static_cast<int64_t>(sum[i]) /
                                      static_cast<int64_t>(inputs.size()));
       } else if constexpr (kIsMean) {

@@ -13,16 +13,17 @@ namespace lockstep {
 /// and max as torch.minimum keeps it. A sum of bools is their or. Integers wrap
 /// around.
 ///
-/// Throws InvalidArgument for what has no meaning: min of complex numbers, band
-/// of floating ones. kPremulSum is a sum here: its factor is each rank's own.
+/// Throws InvalidArgument for a reduction that has no meaning, such as the min
+/// of complex numbers or the band of floating ones. PREMUL_SUM is a sum here:
+/// each rank multiplies its elements before (see scaled()).
 shm::Reduction tree_reduction(at::ScalarType type,
                               c10d::ReduceOp::RedOpType op);
 
 /// "sum", "avg", ...
 const char* name_of(c10d::ReduceOp::RedOpType op);
 
-/// `tensor` times the factor of a premul sum. Throws CommError if `op` has
-/// none.
+/// `tensor` times the factor of a premul sum. Throws CommError if `op` has no
+/// factor.
 at::Tensor scaled(const at::Tensor& tensor, const c10d::ReduceOp& op);
 
 }  // namespace lockstep

@@ -35,21 +35,22 @@ class Communicator {
   virtual ~Communicator() = default;
 
   virtual std::string name() const = 0;  ///< of the backend: "shm"
-  /// Returns when `call` and all that was begun before it is done. Throws what
-  /// ended it.
+  /// Returns when `call`, and all that was begun before it, is done. Throws the
+  /// error with which `call` ended.
   virtual void run(const CollectiveCall& call) = 0;
-  /// Returns at once; null if `call` is done.
+  /// Returns at once. The result is null if `call` is done already.
   virtual WorkPtr begin(CollectiveCall call) = 0;
 
-  // From rank to rank: they wait for nothing that was begun before. Their
-  // arguments are checked here.
+  // Messages from rank to rank. They do not wait for what was begun before.
+  // Their arguments are checked here.
   virtual WorkPtr send(const at::Tensor& tensor, int to, int tag) = 0;
   virtual WorkPtr recv(const at::Tensor& tensor, int from, int tag) = 0;
   virtual WorkPtr recv_any(const at::Tensor& tensor, int tag) = 0;
 
-  /// Collective: memory of each rank, mapped by all (World::shared_memory).
+  /// Allocates memory of each rank, which all ranks map
+  /// (World::shared_memory). A collective.
   virtual SharedMemory share(size_t bytes) = 0;
-  /// Ends the others' waits with `reason`, where it can.
+  /// Ends the waits of the other ranks with `reason`, if the backend can.
   virtual void abort(const std::string& reason) noexcept = 0;
 };
 
