@@ -31,8 +31,8 @@ struct CommandResult {
 
 /// Runs `command` with stdin closed and waits for its end. On the deadline, on
 /// stop() and when an exception passes, its whole process group gets SIGTERM,
-/// and SIGKILL if it is not gone after `kGraceSeconds`. Throws IoError if it
-/// can't be started.
+/// and SIGKILL if it is not gone after `kGraceSeconds`. Throws
+/// ProcessStartError (an IoError) if it can't be started.
 CommandResult run_command(const Command& command);
 
 inline constexpr double kGraceSeconds = 5;

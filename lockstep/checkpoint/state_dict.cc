@@ -10,7 +10,7 @@
 #include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/safetensors_header.h"
-#include "lockstep/comm/collectives/shared_tensor.h"
+#include "lockstep/comm/collectives/shared_memory.h"
 
 namespace lockstep {
 namespace {

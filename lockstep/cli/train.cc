@@ -10,7 +10,7 @@
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/train_options.h"
 #include "lockstep/comm/environment.h"
-#include "lockstep/launch/options/signals.h"
+#include "lockstep/launch/options/option_values.h"
 #include "lockstep/train/plan.h"
 #include "lockstep/train/trainer.h"
 

@@ -11,13 +11,13 @@
 
 namespace lockstep {
 
-/// A job's store as a c10d::Store: what c10d::TCPStore is, for those only who
-/// know the job's secret. Waits throw c10::DistStoreError at the timeout, all
-/// else CommError.
+/// A job's store as a c10d::Store. It does what c10d::TCPStore does, but serves
+/// only clients that know the job's secret. A wait that times out throws
+/// c10::DistStoreError; all other errors are CommErrors.
 class AuthenticatedStore : public c10d::Store {
  public:
-  /// With the `server`, if it is this process that serves the store: it serves
-  /// as long as this object, or a clone, is there.
+  /// If this process serves the store, `server` does that as long as this
+  /// object or a clone of it exists.
   AuthenticatedStore(std::shared_ptr<store::Client> client,
                      std::chrono::milliseconds timeout,
                      std::shared_ptr<store::Server> server = nullptr);
@@ -38,7 +38,7 @@ class AuthenticatedStore : public c10d::Store {
             const std::chrono::milliseconds& timeout) override;
 
  private:
-  // In this order: the client goes first.
+  // In this order, because the client must be destroyed first.
   std::shared_ptr<store::Server> server_;
   std::shared_ptr<store::Client> client_;
 };

@@ -11,13 +11,13 @@ class CallFactory;
 struct CollectiveCall;
 
 /// The calls of a group that World::coalesce() submits as one, as PyTorch's
-/// _coalescing_manager does. Each is checked when it is added, as World's
-/// function of its name does, and nothing is sent before all are added.
+/// _coalescing_manager does. Each call is checked when it is added, as World's
+/// function of the same name does. Nothing is sent before all are added.
 ///
-/// The calls are done in their order, but for all-reduces that follow each
-/// other: of those, small tensors of one type and reduction go in one message,
-/// with the bits that they would get one by one. So a group of many small
-/// tensors costs about as much as one of them.
+/// The calls are done in their order, except for all-reduces that follow each
+/// other: small tensors of one type and reduction are sent in one message, and
+/// get the bits that they would get one by one. So many small tensors cost
+/// about as much as one of them.
 class CoalescedCalls {
  public:
   using Tensors = std::vector<torch::Tensor>;
@@ -43,7 +43,7 @@ class CoalescedCalls {
   void barrier();
 
   bool empty() const { return added_.empty(); }
-  /// All of them, as one.
+  /// One call that does all the calls that were added.
   CollectiveCall join() &&;
 
  private:

@@ -27,7 +27,8 @@ using Clock = std::chrono::steady_clock;
 using Store = c10::intrusive_ptr<c10d::Store>;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kPatienceAtAPort{2000};
+// How long a client tries one of several ports.
+constexpr milliseconds kPortTimeout{2000};
 
 std::string address(const Environment& environment) {
   return fmt::format("{} port {}", environment.master_addr,
@@ -42,8 +43,8 @@ store::Identity identity_of(const Environment& environment) {
           .world_size = environment.world_size};
 }
 
-// The store of the agents: ours wrote its address and the key into this
-// worker's slot of the control block.
+// Joins the store of the agents. The agent of this host wrote the address and
+// the key into this worker's slot of the control block.
 Store join_agents(const control::WorkerSlot& slot,
                   const Environment& environment, milliseconds timeout) {
   store::ClientOptions options;
@@ -58,7 +59,7 @@ Store join_agents(const control::WorkerSlot& slot,
       std::make_shared<store::Client>(options), timeout);
 }
 
-// Of torchrun's agent, which authenticates nobody.
+// Joins the store of torchrun's agent, which authenticates nobody.
 Store join_torchruns(const Environment& environment, milliseconds timeout) {
   c10d::TCPStoreOptions options;
   options.port = environment.master_ports.at(0);
@@ -118,7 +119,7 @@ std::shared_ptr<store::Server> serve(const Environment& environment,
                           "`lockstep run`, which finds one"});
 }
 
-// Other hosts would look for it in vain.
+// Throws CommError if other hosts could not reach the store.
 void check_reachable(const Environment& environment) {
   const bool is_one_host =
       environment.local_world_size == environment.world_size;
@@ -150,7 +151,7 @@ Store serve_and_join(const Environment& environment, milliseconds timeout) {
       std::make_shared<store::Client>(options), timeout, std::move(server));
 }
 
-// Tries the ports in turn, for another job may be at one of them.
+// Tries the ports in turn, because another job may use one of them.
 Store join_rank_0(const Environment& environment, milliseconds timeout) {
   const auto secret = store::shared_secret({}, environment.master_addr);
   const auto deadline = Clock::now() + timeout;
@@ -159,7 +160,7 @@ Store join_rank_0(const Environment& environment, milliseconds timeout) {
   options.who = identity_of(environment);
   options.key = secret.key_of(options.who);
   options.connect_time =
-      environment.master_ports.size() == 1 ? timeout : kPatienceAtAPort;
+      environment.master_ports.size() == 1 ? timeout : kPortTimeout;
   std::string problem;
   do {
     for (const uint16_t port : environment.master_ports) {

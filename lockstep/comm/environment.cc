@@ -12,7 +12,7 @@
 namespace lockstep {
 namespace {
 
-// What `torchrun` writes as Python does: "True".
+// torchrun writes "True", as Python does.
 bool is_true(const std::string& name) {
   std::string text = env(name).value_or("");
   std::transform(text.begin(), text.end(), text.begin(),
@@ -20,7 +20,8 @@ bool is_true(const std::string& name) {
   return text == "true" || text == "1";
 }
 
-// Since the last attempt that this process went on with.
+// The place of this process in the latest attempt, if it took part in more than
+// one.
 std::optional<control::RankAssignment> new_assignment;
 
 std::vector<uint16_t> user_port() {
@@ -36,7 +37,8 @@ std::string torchrun_id(int64_t attempt) {
 }
 
 void read_place(const std::string& launcher, Environment& environment) {
-  // One alone would start as many worlds of one as there are ranks.
+  // Both are needed: with one of them missing, every rank would start a world
+  // of one.
   environment.world_size =
       launcher_number("WORLD_SIZE", 1, kMostRanks, launcher);
   environment.rank =

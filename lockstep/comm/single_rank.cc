@@ -3,7 +3,7 @@
 #include <torch/torch.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/collectives/call_of.h"
+#include "lockstep/comm/collectives/tree_reduce.h"
 
 namespace lockstep {
 namespace {
@@ -15,7 +15,7 @@ namespace {
                          .expected = "a world of at least 2"});
 }
 
-/// Of one rank: what it brings is the result.
+/// The collectives of one rank. Its inputs are the results.
 class SingleRankCollectives : public Collectives {
  public:
   std::string name() const override { return "none"; }

@@ -6,13 +6,13 @@
 
 namespace lockstep {
 
-/// The calls of a World of one rank: done at once, in the caller's thread.
+/// Does the calls of a World of one rank at once, in the caller's thread.
 class SingleRank : public Communicator {
  public:
   std::string name() const override { return "none"; }
   void run(const CollectiveCall& call) override;
   WorkPtr begin(CollectiveCall call) override;
-  // These throw InvalidArgument: there is no other rank.
+  // These throw InvalidArgument, because there is no other rank.
   WorkPtr send(const at::Tensor& tensor, int to, int tag) override;
   WorkPtr recv(const at::Tensor& tensor, int from, int tag) override;
   WorkPtr recv_any(const at::Tensor& tensor, int tag) override;

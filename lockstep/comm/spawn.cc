@@ -17,9 +17,9 @@
 namespace lockstep {
 namespace {
 
-/// The first exception, in time, that is not what follows from another: a rank
-/// closes its connections on its way out, so that the others' complaints may
-/// be here before its own.
+/// Keeps the first exception that is a cause. A rank that fails closes its
+/// connections, so the CommErrors of the other ranks may come before its
+/// exception. A CommError is therefore only used if there is nothing else.
 class RootCause {
  public:
   void keep_current() {
@@ -42,13 +42,13 @@ class RootCause {
   std::exception_ptr cause_, complaint_;
 };
 
-/// Where the ranks' threads wait until all have been started: ranks wait for
-/// each other, so if one can't be started none may begin.
+/// The ranks' threads wait here until all have been started. Ranks wait for
+/// each other, so if one of them can't be started, none may begin.
 class StartGate {
  public:
   enum State : int { kClosed, kOpen, kCancelled };
 
-  /// Whether the ranks are to begin.
+  /// Returns whether the ranks may begin.
   bool wait() {
     state_.wait(kClosed);
     return state_.load() == kOpen;

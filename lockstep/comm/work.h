@@ -8,10 +8,10 @@
 
 namespace lockstep {
 
-/// A call of a World that was begun and may not be done yet: what the
-/// asynchronous forms return. A value: copies are the same call. The tensors of
-/// the call must not be read or changed by others until it is done. Dropping
-/// the Work does not cancel the call.
+/// A call of a World that was begun and may not be done yet, as the
+/// asynchronous forms return it. A value: copies are the same call. Nobody else
+/// may read or change the tensors of the call until it is done. Dropping the
+/// Work does not cancel the call.
 ///
 /// Over nccl "done" means what it means in c10d: wait() makes the current CUDA
 /// stream wait, and not the host.
@@ -19,35 +19,35 @@ class Work {
  public:
   using Tensors = std::vector<torch::Tensor>;
 
-  /// Of a call that is done and has no result.
+  /// The work of a call that is done and has no result.
   Work() = default;
-  /// `work`: null if the call is done.
+  /// `work` is null if the call is done.
   explicit Work(c10::intrusive_ptr<c10d::Work> work, Tensors result = {})
       : work_(std::move(work)), result_(std::move(result)) {}
 
-  /// Returns when the call is done, at once if it is. Rethrows what ended it:
+  /// Returns when the call is done. If the call failed, it rethrows the error:
   /// CommError for a rank that died, stalled or called something else.
   ///
-  /// With a `timeout` above 0 it also throws CommError when that is over. The
-  /// call itself goes on then, and may be waited for again; but for a message
-  /// over gloo, which has failed.
+  /// With a `timeout` above 0, it also throws CommError when that time is over.
+  /// The call itself goes on then, and may be waited for again. Only a message
+  /// over gloo fails at the timeout.
   void wait(std::chrono::milliseconds timeout = kNoTimeout) const;
 
-  /// Whether the call is done, well or with an error. A message over gloo is
-  /// only seen to be done by wait().
+  /// Whether the call is done, with or without an error. For a message over
+  /// gloo, only wait() finds that out.
   bool is_completed() const;
 
-  /// The tensors that the call writes to: of all_gather one for each rank, of
-  /// a coalesced group those of all its calls in their order. To be read when
-  /// wait() has returned.
+  /// The tensors that the call writes to: for all_gather one for each rank, for
+  /// a coalesced group those of all its calls in their order. They may be read
+  /// when wait() has returned.
   const Tensors& result() const { return result_; }
 
   /// c10d's future of the result, a list of tensors, for callbacks (then()).
   /// What a callback may do is in docs/collectives.md. A message over gloo has
-  /// none: throws InvalidArgument.
+  /// no future: this then throws InvalidArgument.
   c10::intrusive_ptr<c10::ivalue::Future> future() const;
 
-  /// Of irecv_any(), when it is done: the rank that sent.
+  /// For irecv_any(), when it is done: the rank that sent.
   int source_rank() const;
 
  private:

@@ -154,8 +154,8 @@ Work World::irecv_any(const torch::Tensor& tensor, int tag) const {
 }
 
 std::vector<std::string> World::all_gather_text(const std::string& text) const {
-  // By a collective where ranks have one for the host: it notices ranks that
-  // die.
+  // A collective is used if the backend has one for the host, because it
+  // notices ranks that die.
   if (impl_->calls.device_type() != torch::kCPU) {
     return impl_->all_gather_text(text);
   }
@@ -165,9 +165,9 @@ std::vector<std::string> World::all_gather_text(const std::string& text) const {
   for (const auto& size : sizes) {
     longest = std::max(longest, size.item<int64_t>());
   }
-  torch::Tensor own = torch::zeros({longest}, torch::kUInt8);
-  std::copy(text.begin(), text.end(), own.data_ptr<uint8_t>());
-  const auto all = all_gather(own);
+  torch::Tensor own_text = torch::zeros({longest}, torch::kUInt8);
+  std::copy(text.begin(), text.end(), own_text.data_ptr<uint8_t>());
+  const auto all = all_gather(own_text);
   std::vector<std::string> texts;
   for (size_t r = 0; r < all.size(); ++r) {
     const auto* begin = all[r].const_data_ptr<uint8_t>();

@@ -19,13 +19,11 @@
 #include "lockstep/base/text.h"
 #include "lockstep/comm/backends/backends.h"
 #include "lockstep/comm/backends/gloo_collectives.h"
-#include "lockstep/comm/backends/network.h"
 #include "lockstep/comm/backends/shm_collectives.h"
 #include "lockstep/comm/c10d/c10d_backend.h"
 #include "lockstep/comm/c10d/c10d_communicator.h"
 #include "lockstep/comm/queue/collective_queue.h"
 #include "lockstep/comm/single_rank.h"
-#include "lockstep/comm/world_store.h"
 #include "lockstep/control/worker_side.h"
 #include "lockstep/tcp/listener.h"
 
@@ -62,13 +60,45 @@ c10::intrusive_ptr<c10d::Backend> connect_c10d_gloo(
   }
 }
 
-/// What two ranks have in common if they are on one host and can map each
-/// other's memory: the running kernel, the process numbers, the network and the
-/// user. Not the host's name or address: containers share those, or lack them.
+/// A text that is the same for two ranks if they are on one host and can map
+/// each other's memory: it names the running kernel, the namespaces of
+/// processes and of the network, and the user. The host's name and address
+/// would not do: containers share them, or have none.
 std::string place_of_this_process() {
   return fmt::format("{} {} {} user {}", boot_id(), namespace_id("pid"),
                      namespace_id("net"), ::geteuid());
 }
+
+/// A world's view of a store that others may use, too. It has a prefix for its
+/// keys and a timeout, so that the timeout of that store stays as it is.
+class WorldStore : public c10d::PrefixStore {
+ public:
+  WorldStore(c10::intrusive_ptr<c10d::Store> store,
+             std::chrono::milliseconds timeout)
+      : PrefixStore("world", std::move(store)) {
+    timeout_ = timeout;
+  }
+
+  c10::intrusive_ptr<c10d::Store> clone() override {
+    return c10::make_intrusive<WorldStore>(store_->clone(), timeout_);
+  }
+  std::vector<uint8_t> get(const std::string& key) override {
+    // The store below would wait for its own timeout. So this waits first, and
+    // the key is there when the store is asked.
+    wait({key}, timeout_);
+    return PrefixStore::get(key);
+  }
+  using PrefixStore::wait;
+  void wait(const std::vector<std::string>& keys) override {
+    wait(keys, timeout_);
+  }
+  const std::chrono::milliseconds& getTimeout() const noexcept override {
+    return timeout_;
+  }
+  void setTimeout(const std::chrono::milliseconds& timeout) override {
+    timeout_ = timeout;
+  }
+};
 
 }  // namespace
 
@@ -88,12 +118,12 @@ World::Impl::Impl(c10::intrusive_ptr<c10d::Store> the_store, int the_rank,
       options_(options) {
   const auto places = all_gather_text(place_of_this_process());
   local_size = 0;
-  for (int other = 0; other < size; ++other) {
-    if (places[static_cast<size_t>(other)] !=
+  for (int peer = 0; peer < size; ++peer) {
+    if (places[static_cast<size_t>(peer)] !=
         places[static_cast<size_t>(rank)]) {
       continue;
     }
-    if (other == rank) local_rank = local_size;
+    if (peer == rank) local_rank = local_size;
     ++local_size;
   }
   connect(choose_backend(places));
@@ -187,8 +217,8 @@ std::unique_ptr<tcp::Mesh> World::Impl::connect_mesh(
 }
 
 std::string World::Impl::get(const std::string& key) const {
-  // In pieces: the rank that would set it may have been lost, which the
-  // launcher's agent knows.
+  // Waits in pieces, and asks in between: the rank that would set the key may
+  // have been lost, which the launcher's agent knows.
   const std::chrono::milliseconds piece =
       control::control_block() != nullptr ? std::min(timeout, kPiece) : timeout;
   const Stopwatch waited;
@@ -228,8 +258,8 @@ std::vector<std::string> World::Impl::all_gather_text(
   const int number = texts_++;
   store->set(fmt::format("text {} of rank {}", number, rank), text);
   std::vector<std::string> texts;
-  for (int other = 0; other < size; ++other) {
-    texts.push_back(get(fmt::format("text {} of rank {}", number, other)));
+  for (int peer = 0; peer < size; ++peer) {
+    texts.push_back(get(fmt::format("text {} of rank {}", number, peer)));
   }
   return texts;
 }
@@ -250,7 +280,8 @@ std::optional<World> World::Impl::new_group(
   const auto found = std::find(ranks.begin(), ranks.end(), rank);
   if (found == ranks.end()) return std::nullopt;
   if (ranks.size() == 1) return World();
-  // The ranks are part of the name: groups that don't agree never meet.
+  // The ranks are part of the name, so that ranks which ask for different
+  // groups never meet.
   auto prefix = c10::make_intrusive<c10d::PrefixStore>(
       fmt::format("group {} of {}", number, fmt::join(ranks, "-")), store);
   WorldOptions options = options_;

@@ -20,9 +20,9 @@ namespace lockstep {
 
 class World::Impl {
  public:
-  /// Of one rank.
+  /// A world of one rank.
   Impl();
-  /// The ranks meet in `store`, which is theirs alone. Throws CommError.
+  /// The ranks meet in `store`, which no other world uses. Throws CommError.
   Impl(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
        std::string master_addr, const WorldOptions& options);
 
@@ -49,7 +49,7 @@ class World::Impl {
   void connect(const std::string& backend_name);
   std::unique_ptr<Collectives> connect_gloo(
       const BackendOptions& options) const;
-  /// Connects each rank to each other, for collectives between hosts.
+  /// Connects each two ranks, for collectives between hosts.
   std::unique_ptr<tcp::Mesh> connect_mesh(
       const std::string& master_addr,
       const std::vector<std::string>& names) const;
@@ -57,12 +57,13 @@ class World::Impl {
 
   std::string master_addr_;
   WorldOptions options_;
-  // Of what is asked for by all ranks: its number is part of the key.
+  // How many texts and groups all ranks have asked for. The number is part of
+  // the key in the store.
   mutable std::atomic<int> texts_{0};
   mutable std::atomic<int> groups_{0};
 };
 
-/// The store of a job's ranks, for a world of its own.
+/// The store in which the ranks of a job meet.
 c10::intrusive_ptr<c10d::Store> connect_store(
     const Environment& environment, std::chrono::milliseconds timeout);
 

@@ -13,8 +13,8 @@
 #include "lockstep/launch/agent/agent.h"
 #include "lockstep/launch/agent/agreement.h"
 #include "lockstep/launch/agent/signal_watch.h"
+#include "lockstep/launch/options/option_values.h"
 #include "lockstep/launch/options/program_command.h"
-#include "lockstep/launch/options/signals.h"
 #include "lockstep/launch/rendezvous/rendezvous.h"
 
 namespace lockstep::launch {
@@ -49,6 +49,10 @@ void open_standard_files() {
   if (fd >= 0) ::close(fd);
 }
 
+// A parent that ignores SIGCHLD passes that on. The kernel would then reap a
+// worker by itself, and nobody would know how the worker ended.
+void keep_ends_of_workers() { std::signal(SIGCHLD, SIG_DFL); }
+
 }  // namespace
 
 int run(const RunOptions& options, const std::vector<std::string>& command) {
@@ -57,6 +61,7 @@ int run(const RunOptions& options, const std::vector<std::string>& command) {
                                      .what = "no program to run"});
   }
   open_standard_files();
+  keep_ends_of_workers();
   // Signals are blocked before the store starts its threads, because threads
   // inherit the mask.
   std::vector<int> handled = options.signals;

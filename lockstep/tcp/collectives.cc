@@ -14,15 +14,17 @@ using Bytes = std::span<std::byte>;
 using ConstBytes = std::span<const std::byte>;
 using shm::part_of;
 
-// Up to here each rank gets all of every rank and sums it: one step rather than
-// two. Between two ranks that is as many bytes as two steps move.
+// Up to this size each rank gets the data of every rank and sums it, in one
+// step rather than two. Between two ranks this moves as many bytes as two steps
+// do.
 constexpr size_t kOneStepBytes = 64 * 1024;
-// What is summed at a time, of each rank.
+// How much of each rank is summed at a time.
 constexpr size_t kSegmentBytes = 32 * 1024;
-// Segments of a rank that are on their way, or wait to be summed. A sum comes
-// back to where its part was sent from, that much later: on one host all of it
-// is then still in the second-level cache. With 512 KiB on their way instead of
-// 128 KiB the sum of 64 MiB took 1.4 times as long.
+// How many segments of a rank are on their way, or wait to be summed. A sum is
+// received into the memory from which its part was sent. With so few segments
+// under way, that memory is then still in the second-level cache, if the ranks
+// are on one host. With 512 KiB on their way instead of 128 KiB, the sum of 64
+// MiB took 1.4 times as long.
 constexpr size_t kDepthOnOneHost = 4;
 // Between hosts a link holds as many bytes as it moves in a round trip: 512 KiB
 // are 40 Gbit/s at 100 us.
@@ -37,8 +39,8 @@ void copy(Bytes to, ConstBytes from) {
   if (!from.empty()) std::memcpy(to.data(), from.data(), from.size());
 }
 
-/// Sums what every rank has of one piece, segment by segment as they come, and
-/// hands each sum on.
+/// Sums one piece of the data of every rank, segment by segment as they come,
+/// and passes each sum on.
 ///
 /// The peers' segments come into a ring of depth_of() places for each peer. A
 /// place is used again when its segment is summed, so a rank that is ahead
@@ -50,12 +52,13 @@ class PieceReduction {
  public:
   using OnSum = std::function<void(size_t segment, Bytes sum)>;
 
-  /// `own` is this rank's input, `sum` where the sum goes; they may be one.
-  PieceReduction(Mesh& mesh, ConstBytes own, Bytes sum, size_t segments,
+  /// `input` is that of this rank. The sum goes to `sum`, which may be the same
+  /// memory.
+  PieceReduction(Mesh& mesh, ConstBytes input, Bytes sum, size_t segments,
                  const Reduction& reduction, OnSum on_sum)
       : mesh_(mesh),
         depth_(depth_of(mesh)),
-        own_(own),
+        input_(input),
         sum_(sum),
         segments_(segments),
         reduction_(reduction),
@@ -64,14 +67,14 @@ class PieceReduction {
         inputs_(static_cast<size_t>(mesh.ranks())) {
     place_bytes_ = 0;
     for (size_t k = 0; k < segments; ++k) {
-      place_bytes_ = std::max(place_bytes_, part_of(own, k, segments).size());
+      place_bytes_ = std::max(place_bytes_, part_of(input, k, segments).size());
     }
     place_bytes_ = round_up(place_bytes_, shm::kCacheLine);
     places_ =
         mesh.scratch(place_bytes_ * depth_ * static_cast<size_t>(mesh.ranks()));
   }
 
-  /// Queues the receive of a segment of each peer.
+  /// Queues receives of one segment from each peer.
   void receive(size_t segment) {
     for (int peer = 0; peer < mesh_.ranks(); ++peer) {
       if (peer == mesh_.rank()) continue;
@@ -82,9 +85,10 @@ class PieceReduction {
     }
   }
 
-  /// Segments that are queued before anything is summed.
+  /// The segments that are queued before anything is summed.
   size_t first_segments() const { return std::min(depth_, segments_); }
-  /// What may be queued after segment `k` is summed; none: nothing.
+  /// The segment that may be queued after segment `k` is summed, if there is
+  /// one.
   bool has_next(size_t k) const { return next(k) < segments_; }
   size_t next(size_t k) const { return k + depth_; }
 
@@ -92,7 +96,7 @@ class PieceReduction {
   Bytes place(int peer, size_t segment) const {
     const size_t index = static_cast<size_t>(peer) * depth_ + segment % depth_;
     return places_.subspan(index * place_bytes_,
-                           part_of(own_, segment, segments_).size());
+                           part_of(input_, segment, segments_).size());
   }
 
   void sum_what_is_there() {
@@ -101,7 +105,7 @@ class PieceReduction {
       const size_t segment = summed_++;
       for (int rank = 0; rank < mesh_.ranks(); ++rank) {
         inputs_[static_cast<size_t>(rank)] =
-            rank == mesh_.rank() ? part_of(own_, segment, segments_).data()
+            rank == mesh_.rank() ? part_of(input_, segment, segments_).data()
                                  : place(rank, segment).data();
       }
       const Bytes sum = part_of(sum_, segment, segments_);
@@ -113,7 +117,7 @@ class PieceReduction {
 
   Mesh& mesh_;
   size_t depth_;  // in segments, of what is on its way
-  ConstBytes own_;
+  ConstBytes input_;
   Bytes sum_;
   size_t segments_;
   const Reduction& reduction_;
@@ -125,7 +129,7 @@ class PieceReduction {
   std::vector<const std::byte*> inputs_;
 };
 
-/// Everyone gets everything of everyone, and sums it.
+/// Each rank gets the data of all ranks, and sums it.
 void all_reduce_in_one_step(Mesh& mesh, Bytes data,
                             const Reduction& reduction) {
   const auto ranks = static_cast<size_t>(mesh.ranks());
@@ -148,10 +152,10 @@ void all_reduce_in_one_step(Mesh& mesh, Bytes data,
 ///
 ///   c(0) .. c(D-1)  s(0) c(D)  s(1) c(D+1)  ...
 ///
-/// c(k): segment k of p's part of the piece that q sums; s(k): segment k of p's
-/// sums, where q gets them. Both ends queue in this order. A sum is received in
-/// place, where this rank's own part was: its owner has it, or there would be
-/// no sum.
+/// c(k) is segment k of p's part of the piece that q sums, and s(k) is segment
+/// k of p's sums, if q gets them. Both ends queue in this order. A sum is
+/// received in place of this rank's part of it. The part is no longer needed
+/// then: the rank that made the sum has received it.
 void reduce_in_two_steps(Mesh& mesh, Bytes data, int root,
                          const Reduction& reduction) {
   const auto ranks = static_cast<size_t>(mesh.ranks());
@@ -173,11 +177,11 @@ void reduce_in_two_steps(Mesh& mesh, Bytes data, int root,
     }
   };
 
-  const Bytes own = part_of(data, rank, ranks);
-  std::vector<std::byte> aside(gets_sums ? 0 : own.size());
+  const Bytes own_part = part_of(data, rank, ranks);
+  std::vector<std::byte> aside(gets_sums ? 0 : own_part.size());
   PieceReduction* pieces = nullptr;
-  PieceReduction reduced(mesh, own, gets_sums ? own : Bytes(aside), segments,
-                         reduction, [&](size_t k, Bytes sum) {
+  PieceReduction reduced(mesh, own_part, gets_sums ? own_part : Bytes(aside),
+                         segments, reduction, [&](size_t k, Bytes sum) {
                            if (root < 0) {
                              mesh.send_to_all(sum);
                            } else if (!gets_sums) {
@@ -214,8 +218,8 @@ void reduce(Mesh& mesh, Bytes data, int root, const Reduction& reduction) {
   reduce_in_two_steps(mesh, data, root, reduction);
 }
 
-// Root sends each other rank a piece, which hands it on: nobody sends more than
-// twice the data. Small data goes from root to all.
+// Root sends a piece to each other rank, which passes it on to the others. So
+// no rank sends more than twice the data. Small data goes from root to all.
 void broadcast(Mesh& mesh, Bytes data, int root) {
   const auto others = static_cast<size_t>(mesh.ranks() - 1);
   const bool is_root = mesh.rank() == root;
@@ -229,7 +233,7 @@ void broadcast(Mesh& mesh, Bytes data, int root) {
   }
   const size_t segments =
       (data.size() / others + kSegmentBytes - 1) / kSegmentBytes;
-  // Of the ranks but root, in their order.
+  // The pieces belong to the ranks other than root, in their order.
   const auto piece_of = [&](int rank) {
     return part_of(data, static_cast<size_t>(rank < root ? rank : rank - 1),
                    others);
@@ -314,7 +318,7 @@ void all_to_all(Mesh& mesh, std::span<const Bytes> outputs,
                 std::span<const ConstBytes> inputs) {
   const auto ranks = static_cast<size_t>(mesh.ranks());
   const auto rank = static_cast<size_t>(mesh.rank());
-  // The size goes before the bytes: both ends must expect the same.
+  // The size is sent before the bytes, because both ends must expect the same.
   std::vector<uint64_t> sizes(ranks), sizes_of_peers(ranks);
   const auto check = [&](size_t peer) {
     const size_t expected = outputs[peer].size();

@@ -18,8 +18,8 @@
 namespace lockstep::tcp {
 namespace {
 
-// What one system call moves at most: a header and some segments. What has
-// come is summed while it is in the cache.
+// How much one system call moves at most: a header and some segments. So what
+// has come is summed while it is in the cache.
 constexpr size_t kPieces = 8;
 constexpr size_t kBytesAtATime = 256 * 1024;
 
@@ -34,7 +34,7 @@ bool is_transient(int error) {
          error == ENOBUFS;
 }
 
-/// Whether a call on `ssl` that gave `result` may be made again.
+/// Whether a call on `ssl` that returned `result` may be repeated later.
 bool is_transient(ssl_st& ssl, int result) {
   const int error = SSL_get_error(&ssl, result);
   return error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE;
@@ -81,7 +81,7 @@ Connection::Progress Connection::send_some() {
   msghdr message{};
   message.msg_iov = pieces.data();
   message.msg_iovlen = count;
-  // MSG_NOSIGNAL: a peer that is gone is an error here, not a signal.
+  // MSG_NOSIGNAL: if the peer is gone, this is an error and not a signal.
   const ssize_t sent = ::sendmsg(fd(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   if (sent < 0) {
     if (!is_transient(errno)) return Progress::kClosed;
@@ -157,7 +157,7 @@ Connection::Progress Connection::send_encrypted() {
 }
 
 Connection::Progress Connection::receive_encrypted() {
-  const BlockedSigpipe blocked;  // it may answer
+  const BlockedSigpipe blocked;  // OpenSSL may write an answer
   const auto bytes = receives_.front().bytes;
   size_t received = 0;
   ERR_clear_error();
@@ -165,7 +165,7 @@ Connection::Progress Connection::receive_encrypted() {
       SSL_read_ex(socket_.ssl.get(), bytes.data(), bytes.size(), &received);
   if (result != 1) {
     if (!is_transient(*socket_.ssl, result)) return Progress::kClosed;
-    // Not before: OpenSSL may hold bytes that poll() does not know of.
+    // Not earlier, because OpenSSL may hold bytes that poll() does not know of.
     is_drained_ = true;
     return Progress::kNone;
   }

@@ -10,11 +10,12 @@
 
 namespace lockstep::tcp {
 
-/// A stream socket to one other rank, with what waits to be sent and to be
-/// received over it. Bytes come in the order in which they were queued, so both
-/// ends queue the same sizes in the same order; nothing else tells them apart.
+/// A stream socket to another rank, with queues of what is to be sent and
+/// received over it. Bytes arrive in the order in which they were queued, and
+/// messages have no headers, so both ends must queue the same sizes in the same
+/// order.
 ///
-/// For one thread at a time, but for shut_down().
+/// One thread may use it at a time; any thread may call shut_down().
 class Connection {
  public:
   Connection() = default;
@@ -24,9 +25,10 @@ class Connection {
   bool is_open() const { return socket_.fd.is_open(); }
   int fd() const { return socket_.fd.get(); }
 
-  /// `bytes` must stay as they are until they are sent.
+  /// `bytes` must not change until they are sent.
   void queue_send(std::span<const std::byte> bytes);
-  /// Calls `done` when all of `bytes` are there. What it queues comes next.
+  /// Calls `done` when all of `bytes` are there. `done` may queue what comes
+  /// next.
   void queue_receive(std::span<std::byte> bytes,
                      std::function<void()> done = {});
   bool has_sends() const { return !sends_.empty(); }
@@ -35,17 +37,17 @@ class Connection {
   void clear();
 
   enum class Progress { kNone, kSome, kClosed };
-  /// Sends what the socket takes now. kClosed: the other end is gone.
+  /// Sends what the socket takes now. kClosed means that the other end is gone.
   Progress send_some();
-  /// Receives what has come. kClosed: nothing more will.
+  /// Receives what has come. kClosed means that nothing more will come.
   Progress receive_some();
-  /// The socket would have taken, or given, no more at the last call: only
-  /// poll() knows when it does again.
+  /// Whether the socket took, or gave, less than was asked for at the last
+  /// call. Then poll() says when it is ready again.
   bool is_full() const { return is_full_; }
   bool is_drained() const { return is_drained_; }
   void set_ready(bool to_send, bool to_receive);
 
-  /// Both ends' calls end with kClosed. May be called by any thread.
+  /// Calls of both ends then return kClosed. Any thread may call this.
   void shut_down() noexcept;
 
  private:
@@ -54,9 +56,10 @@ class Connection {
     std::function<void()> done;
   };
 
-  /// Of `sent` bytes: forgets them.
+  /// Removes `sent` bytes from the queue.
   void drop_sent(size_t sent);
-  /// Of `received` bytes, in the order of what is queued: calls back.
+  /// Takes `received` bytes off the queue, and calls `done` of each receive
+  /// that is complete.
   void finish_received(size_t received);
   Progress send_encrypted();
   Progress receive_encrypted();

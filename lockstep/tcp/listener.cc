@@ -16,7 +16,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/shm/call.h"
 #include "lockstep/store/socket_address.h"
-#include "lockstep/tcp/wait_for.h"
+#include "lockstep/tcp/tls.h"
 
 namespace lockstep::tcp {
 namespace {
@@ -24,14 +24,14 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using store::Digest;
 
-// What a stranger may keep open here without a proof.
+// How many connections without a proof may be open at a time.
 constexpr size_t kMostStrangers = 64;
 constexpr const char* kFix =
     "look at that rank's output and at firewalls; GLOO_SOCKET_IFNAME names the "
     "network interface to use";
 constexpr std::array<char, 8> kMagic{'L', 'S', 'M', 'E', 'S', 'H', '0', '1'};
 
-/// What a rank says first to a rank below it.
+/// The first message of a rank to a rank below it.
 struct Hello {
   std::array<char, 8> magic = kMagic;
   int32_t from = 0;
@@ -39,7 +39,7 @@ struct Hello {
   Digest proof{};
 };
 
-/// Where a rank listens, and what proves that one has read it.
+/// Where a rank listens, and the key that proves to have read this.
 struct Place {
   store::SocketAddress address;
   Digest key{};
@@ -128,7 +128,7 @@ bool receive_all(int fd, std::span<std::byte> bytes, Clock::time_point deadline,
   return true;
 }
 
-/// A connection to this rank that has not proved yet whose it is.
+/// A connection to this rank that has not yet proved which rank it is from.
 struct Stranger {
   FileDescriptor socket;
   Hello hello{};
@@ -137,7 +137,7 @@ struct Stranger {
 
 enum class Greeting { kIncomplete, kBad, kComplete };
 
-/// Reads what has come of a hello.
+/// Reads as much of a hello as has come.
 Greeting read_hello(Stranger& stranger) {
   auto bytes = std::as_writable_bytes(std::span(&stranger.hello, 1));
   bytes = bytes.subspan(stranger.received);
@@ -152,9 +152,9 @@ Greeting read_hello(Stranger& stranger) {
                                             : Greeting::kIncomplete;
 }
 
-/// Connects this rank to all others. First come all hellos to the ranks below,
-/// then the accepting of the ranks above, then the replies of the ranks below:
-/// nobody waits for a rank that waits for somebody else.
+/// Connects this rank to all others. It first sends its hello to all ranks
+/// below, then accepts the ranks above, and then reads the replies of the ranks
+/// below. So no rank waits for one that waits for another.
 class Connector {
  public:
   Connector(int rank, std::span<const std::string> announcements,
@@ -258,7 +258,7 @@ class Connector {
   static void accept_one(int listening_fd, std::vector<Stranger>& strangers) {
     FileDescriptor socket(::accept4(listening_fd, nullptr, nullptr,
                                     SOCK_CLOEXEC | SOCK_NONBLOCK));
-    // The one that says nothing for longest goes first.
+    // The connection that has said nothing for the longest time is closed.
     if (strangers.size() == kMostStrangers) strangers.erase(strangers.begin());
     if (socket.is_open()) strangers.push_back({.socket = std::move(socket)});
   }
@@ -292,7 +292,7 @@ class Connector {
   Clock::time_point deadline_;
   const std::function<bool()>& is_over_;
   std::vector<Place> places_;
-  std::vector<FileDescriptor> sockets_;  // by rank; none for this one
+  std::vector<FileDescriptor> sockets_;  // by rank; closed for this rank
 };
 
 }  // namespace
@@ -324,8 +324,8 @@ std::vector<Socket> Listener::connect(
   connector.accept_ranks_above(socket_.get());
   connector.check_replies_of_ranks_below();
   socket_.close();
-  // In the order of the peers: of all pairs of ranks that are still to shake
-  // hands the first one can, so nobody waits in a ring.
+  // In the order of the peers. Of all pairs of ranks that have not yet shaken
+  // hands, the first pair can do so, so the ranks never wait in a ring.
   auto sockets = connector.take_sockets();
   std::vector<Socket> connected(sockets.size());
   for (size_t peer = 0; peer < sockets.size(); ++peer) {

@@ -153,7 +153,7 @@ void Mesh::wait_until(Clock::time_point deadline) {
   }
   for (size_t i = 0; i < polled_.size() && ready > 0; ++i) {
     const short got = polled_[i].revents;
-    // A connection that broke gives its error to whichever call comes next.
+    // If a connection broke, the next call on it returns the error.
     const bool is_broken = (got & (POLLERR | POLLHUP | POLLNVAL)) != 0;
     peers_[static_cast<size_t>(polled_ranks_[i])].connection.set_ready(
         is_broken || (got & POLLOUT) != 0, is_broken || (got & POLLIN) != 0);
@@ -182,7 +182,7 @@ void Mesh::time_out() {
 }
 
 void Mesh::lose(int peer) {
-  if (is_broken_) check_usable();  // this rank's own abort() closed it
+  if (is_broken_) check_usable();  // this rank's abort() closed it
   give_up({.code = ErrorCode::kCollectiveFailed,
            .what = fmt::format("{} failed in {}: {} is gone", name(rank_),
                                header_.call.describe(), name(peer)),
@@ -205,7 +205,7 @@ void Mesh::abort(const std::string& reason) noexcept {
     const std::lock_guard lock(mutex_);
     reason_ = reason;
   } catch (const std::exception&) {
-    // Then the error is without it.
+    // The error then says nothing about that.
   }
   for (Peer& peer : peers_) peer.connection.shut_down();
 }

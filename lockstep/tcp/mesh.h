@@ -17,26 +17,26 @@
 
 namespace lockstep::tcp {
 
-/// Ranks with a connection between each two of them.
+/// Connections between each two ranks.
 ///
-/// A collective begins with begin(), queues what it sends and receives, and
-/// complete() moves it all: one thread, the caller's, which sends and receives
-/// whatever a socket takes or gives, and sleeps in poll() when none does.
-/// Before the first bytes for a peer goes the call's description; a peer that
-/// called something else is found by it.
+/// A collective calls begin(), queues what it sends and receives, and calls
+/// complete(), which moves all of it in the caller's thread: it sends and
+/// receives whatever a socket takes or gives, and sleeps in poll() when no
+/// socket is ready. The first bytes for a peer are a description of the call,
+/// by which a peer that called something else is found.
 ///
-/// After an error the mesh can't be used any more, and the other ranks' waits
-/// end, as the connections are closed. For one thread at a time, but for
-/// abort().
+/// After an error the mesh can't be used any more. Its connections are closed,
+/// which ends the waits of the other ranks. One thread may use it at a time;
+/// any thread may call abort().
 class Mesh {
  public:
   using Milliseconds = std::chrono::milliseconds;
 
-  /// Where the ranks are; all ranks say the same.
+  /// Where the ranks are. All ranks must say the same.
   enum class Hosts { kOne, kSeveral };
 
-  /// `sockets[r]` is connected to rank r; none at `rank`. `names` of the ranks
-  /// are for messages: "rank 1 (host a, pid 7)".
+  /// `sockets[r]` is connected to rank r, and sockets[rank] is closed. `names`
+  /// of the ranks are used in error messages: "rank 1 (host a, pid 7)".
   Mesh(int rank, std::vector<Socket> sockets, std::vector<std::string> names,
        Hosts hosts = Hosts::kOne);
   Mesh(const Mesh&) = delete;
@@ -46,13 +46,13 @@ class Mesh {
   int ranks() const { return static_cast<int>(peers_.size()); }
   Hosts hosts() const { return hosts_; }
 
-  /// Starts a collective. Its waits end when nothing was sent or received for
-  /// `timeout`. Throws InvalidArgument for a root that is no rank.
+  /// Starts a collective. A wait ends if nothing is sent or received for
+  /// `timeout`. Throws InvalidArgument for a root that is not a rank.
   void begin(const shm::Call& call, Milliseconds timeout);
-  /// `bytes` must stay as they are until complete() returns, or until the peer
-  /// has answered to them.
+  /// `bytes` must not change until complete() returns, or until the peer has
+  /// answered to them.
   void send(int peer, std::span<const std::byte> bytes);
-  /// Calls `done` when `bytes` are there, which may queue more.
+  /// Calls `done`, which may queue more, when `bytes` are there.
   void receive(int peer, std::span<std::byte> bytes,
                std::function<void()> done = {});
   void send_to_all(std::span<const std::byte> bytes);
@@ -77,7 +77,7 @@ class Mesh {
   };
   struct Peer {
     Connection connection;
-    Header header;  // what it called
+    Header header;  // what the peer called
     bool has_sent_header = false;
     bool has_awaited_header = false;
   };
@@ -94,14 +94,14 @@ class Mesh {
   int rank_;
   Hosts hosts_;
   std::vector<std::string> names_;
-  std::vector<Peer> peers_;  // by rank; none at this rank's
+  std::vector<Peer> peers_;  // by rank; that of this rank is not connected
   Header header_;
   Milliseconds timeout_{};
   std::vector<pollfd> polled_;
   std::vector<int> polled_ranks_;
   std::vector<std::byte> scratch_;
   std::atomic<bool> is_broken_ = false;
-  mutable std::mutex mutex_;  // of reason_
+  mutable std::mutex mutex_;  // guards reason_
   std::string reason_;
 };
 

@@ -1,6 +1,8 @@
 #include "lockstep/tcp/tls.h"
 
+#include <algorithm>
 #include <array>
+#include <cstdint>
 #include <poll.h>
 #include <string>
 #include <utility>
@@ -12,12 +14,11 @@
 #include "lockstep/base/blocked_sigpipe.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
-#include "lockstep/tcp/wait_for.h"
 
 namespace lockstep::tcp {
 namespace {
 
-/// OpenSSL's last error of this thread, whose errors are forgotten.
+/// The last error of OpenSSL in this thread. Clears all its errors.
 std::string last_error() {
   std::array<char, 256> text{};
   ERR_error_string_n(ERR_peek_last_error(), text.data(), text.size());
@@ -45,6 +46,20 @@ void check(int result, const char* variable, const std::string& path) {
 }
 
 }  // namespace
+
+bool wait_for(int fd, short events,
+              std::chrono::steady_clock::time_point deadline,
+              const std::function<bool()>& is_over) {
+  for (;;) {
+    const auto left = std::min(std::chrono::ceil<std::chrono::milliseconds>(
+                                   deadline - std::chrono::steady_clock::now()),
+                               kAskEvery);
+    pollfd polled{.fd = fd, .events = events, .revents = 0};
+    const int64_t wait_ms = std::max<int64_t>(left.count(), 0);
+    if (::poll(&polled, 1, static_cast<int>(wait_ms)) > 0) return true;
+    if (std::chrono::steady_clock::now() >= deadline || is_over()) return false;
+  }
+}
 
 Tls::Tls(Context context) : context_(std::move(context)) {}
 

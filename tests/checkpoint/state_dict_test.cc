@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/collectives/shared_tensor.h"
+#include "lockstep/comm/collectives/shared_memory.h"
 #include "lockstep/comm/world.h"
 #include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"

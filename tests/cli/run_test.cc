@@ -115,6 +115,21 @@ TEST(Run, ExplainsBadUsage) {
                "exclude each other");
 }
 
+TEST(Run, KnowsHowWorkersEndWhereItsParentIgnoresThat) {
+  Command command;
+  command.arguments = {"sh", "-c", "trap '' CHLD; exec \"$0\" \"$@\"",
+                       kProgram};
+  for (const auto& word : sh({"--nproc-per-node", "2"}, "exit $((RANK * 3))")) {
+    command.arguments.push_back(word);
+  }
+  command.deadline_s = 60;
+  const CommandResult result = run_command(command);
+  EXPECT_EQ(result.end, CommandResult::End::kExited);
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_PRED2(contains, result.err, "rank 1") << result.err;
+  EXPECT_PRED2(contains, result.err, "exit code 3");
+}
+
 TEST(Run, SaysThatThereIsNoSuchProgram) {
   const Ended ended = run_lockstep({"run", "--nproc-per-node", "2", "./trian"});
   EXPECT_EQ(ended.code, 1);

@@ -12,12 +12,9 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/launch/failure/failure.h"
-#include "lockstep/launch/failure/failure_report.h"
 #include "lockstep/launch/failure/fault_log.h"
-#include "lockstep/launch/options/nproc.h"
+#include "lockstep/launch/options/option_values.h"
 #include "lockstep/launch/options/program_command.h"
-#include "lockstep/launch/options/signals.h"
-#include "lockstep/launch/options/stream_choice.h"
 #include "lockstep/launch/rendezvous/endpoint.h"
 #include "lockstep/launch/rendezvous/membership.h"
 #include "lockstep/launch/rendezvous/rendezvous.h"

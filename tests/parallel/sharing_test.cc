@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "lockstep/comm/collectives/shared_tensor.h"
+#include "lockstep/comm/collectives/shared_memory.h"
 #include "lockstep/comm/world.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "tests/base/temporary_folder.h"

@@ -15,9 +15,8 @@
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"
-#include "lockstep/launch/options/nproc.h"
+#include "lockstep/launch/options/option_values.h"
 #include "lockstep/launch/options/program_command.h"
-#include "lockstep/launch/options/signals.h"
 
 namespace lockstep::cli {
 namespace {

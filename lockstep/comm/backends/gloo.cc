@@ -1,14 +1,43 @@
+#include <array>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
+#include <memory>
 #include <mutex>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "lockstep/base/blocked_sigpipe.h"
 #include "lockstep/base/env.h"
+#include "lockstep/base/error.h"
 #include "lockstep/comm/backends/backends.h"
-#include "lockstep/comm/backends/network.h"
 
 namespace lockstep {
+namespace {
+
+/// The address from which this host would send to `peer`: a datagram socket has
+/// it once it is connected. Empty if there is no way to `peer`.
+std::string address_towards(const addrinfo& peer) {
+  const int fd =
+      ::socket(peer.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, peer.ai_protocol);
+  if (fd < 0) return {};
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  std::array<char, NI_MAXHOST> text{};
+  const bool is_known =
+      ::connect(fd, peer.ai_addr, peer.ai_addrlen) == 0 &&
+      ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0 &&
+      ::getnameinfo(reinterpret_cast<sockaddr*>(&address), size, text.data(),
+                    text.size(), nullptr, 0, NI_NUMERICHOST) == 0;
+  ::close(fd);
+  return is_known ? text.data() : std::string();
+}
+
+}  // namespace
 
 // c10d keeps a record of all of a process's Gloo operations, and adds to it
 // outside of its lock: groups of several threads (ranks of spawn(), or a rank
@@ -23,7 +52,7 @@ void prepare_gloo() {
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(
     const BackendOptions& options) {
   prepare_gloo();
-  // Also for the threads that Gloo starts here, which write to sockets.
+  // The threads that Gloo starts here inherit the mask. They write to sockets.
   const BlockedSigpipe blocked;
   using Gloo = c10d::ProcessGroupGloo;
   auto gloo_options = Gloo::Options::create(options.timeout);
@@ -34,6 +63,23 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(
                       local_address_towards(options.master_addr)));
   return c10::make_intrusive<Gloo>(options.store, options.rank, options.size,
                                    gloo_options);
+}
+
+std::string local_address_towards(const std::string& peer) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  const int result = ::getaddrinfo(peer.c_str(), "9", &hints, &found);
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> all(
+      result == 0 ? found : nullptr, &::freeaddrinfo);
+  for (const addrinfo* at = all.get(); at != nullptr; at = at->ai_next) {
+    std::string address = address_towards(*at);
+    if (!address.empty()) return address;
+  }
+  throw CommError({.code = ErrorCode::kStoreUnreachable,
+                   .what = fmt::format("no way to host '{}'", peer),
+                   .got = result == 0 ? "no route" : ::gai_strerror(result),
+                   .fix = "check MASTER_ADDR and the network"});
 }
 
 }  // namespace lockstep

@@ -4,7 +4,6 @@
 
 #include "lockstep/base/blocked_sigpipe.h"
 #include "lockstep/base/error.h"
-#include "lockstep/comm/collectives/call_of.h"
 #include "lockstep/tcp/collectives.h"
 
 namespace lockstep {
@@ -69,7 +68,8 @@ void GlooCollectives::all_to_all_bytes(std::span<const Bytes> outputs,
 
 void GlooCollectives::wait_for_all() { tcp::barrier(*mesh_); }
 
-// Of Gloo's own: it sends messages that no tag of a user's reaches.
+// This is Gloo's barrier. The tags of its messages differ from all tags of
+// users.
 void GlooCollectives::monitored_barrier(Timeout timeout, bool wait_all_ranks) {
   const BlockedSigpipe blocked;
   try {
@@ -117,7 +117,7 @@ void GlooCollectives::abort(const std::string& reason) noexcept {
   try {
     gloo_->abort();
   } catch (const std::exception&) {
-    // Then they end at the timeout.
+    // The waits of the other ranks then end at their timeout.
   }
 }
 

@@ -12,12 +12,12 @@
 
 namespace lockstep {
 
-/// Between hosts: collectives over connections of our own (tcp/), which keep
-/// the order of a sum at the cost of a ring; messages from rank to rank over
+/// Between hosts. Collectives go over our connections (tcp/), which sum in the
+/// order of the tree at the cost of a ring. Messages from rank to rank go over
 /// c10d's ProcessGroupGloo.
 class GlooCollectives : public HostCollectives {
  public:
-  /// `gloo` and who the ranks are, for messages: "rank 1 (host a, pid 7)".
+  /// `rank_names` are used in error messages: "rank 1 (host a, pid 7)".
   GlooCollectives(c10::intrusive_ptr<c10d::Backend> gloo,
                   std::unique_ptr<tcp::Mesh> mesh,
                   std::vector<std::string> rank_names);

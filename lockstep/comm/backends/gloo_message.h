@@ -17,25 +17,25 @@ namespace lockstep {
 /// The ranks' names, for messages: "rank 1 (host a, pid 7)".
 using RankNames = std::shared_ptr<const std::vector<std::string>>;
 
-/// What `rank` says of Gloo's failure in `operation`.
+/// The error that `rank` reports if Gloo fails in `operation`.
 CommError gloo_error(const RankNames& names, int rank,
                      const std::string& operation, const std::exception& error);
 
-/// A send or receive of ProcessGroupGloo. As there, it is only seen to be done
-/// by who waits for it; but any number may wait, any number of times.
+/// A send or receive of ProcessGroupGloo. As there, only a wait finds out that
+/// it is done. But here several threads may wait for it, and more than once.
 class GlooMessage : public c10d::Work {
  public:
   using Timeout = std::chrono::milliseconds;
 
-  /// Starts it. Throws CommError if Gloo does.
+  /// Starts the operation. Throws CommError if Gloo throws.
   GlooMessage(c10d::Backend& gloo, RankNames names,
               const shm::P2pOperation& operation, const at::Tensor& tensor,
               Timeout timeout);
 
-  /// `timeout`: the constructor's if none is given.
+  /// Without a `timeout`, that of the constructor is used.
   bool wait(Timeout timeout) override;
   int sourceRank() const override;
-  /// Throws InvalidArgument: nobody would complete it.
+  /// Throws InvalidArgument, because nobody would complete the future.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   std::vector<at::Tensor> result() override { return outputs_; }
 
@@ -48,7 +48,7 @@ class GlooMessage : public c10d::Work {
   std::vector<at::Tensor> outputs_;
   Result dense_;
   Timeout timeout_;
-  std::mutex waiting_;  // Gloo's own work is waited for once
+  std::mutex waiting_;  // Gloo's work can be waited for only once
   c10::intrusive_ptr<c10d::Work> gloo_work_;
 };
 

@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/checksum.h"
+#include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
-#include "lockstep/comm/collectives/call_of.h"
 #include "lockstep/comm/collectives/dense.h"
 #include "lockstep/comm/collectives/tree_reduce.h"
 
@@ -71,7 +71,30 @@ void scale_unless_combined(at::Tensor tensor, const c10d::ReduceOp& op,
   }
 }
 
+uint64_t hash_of(at::IntArrayRef sizes) {
+  Fnv1a hash;
+  for (const int64_t size : sizes) hash.add_unit(static_cast<uint64_t>(size));
+  return hash.value();
+}
+
+/// What this rank calls, for the others to compare with their own calls; in
+/// debug detail with the tensor's shape.
+shm::Call call_of(shm::Operation operation, const at::Tensor& tensor,
+                  int root = -1, const c10d::ReduceOp* op = nullptr) {
+  shm::Call call{.operation = operation, .root = root};
+  call.type = shm::short_text(c10::toString(tensor.scalar_type()));
+  if (op != nullptr) call.reduction = shm::short_text(name_of(op->op_));
+  call.elements = static_cast<uint64_t>(tensor.numel());
+  if (is_debug_detail()) call.shape_hash = hash_of(tensor.sizes());
+  return call;
+}
+
 }  // namespace
+
+bool is_debug_detail() {
+  static const bool detailed = env("LOCKSTEP_DEBUG") == "detail";
+  return detailed;
+}
 
 void HostCollectives::all_reduce(const at::Tensor& tensor,
                                  const c10d::ReduceOp& op, Timeout timeout) {
@@ -83,10 +106,10 @@ void HostCollectives::all_reduce(const at::Tensor& tensor,
   result.write_back();
 }
 
-// The tree of a sum is over ranks, for each element by itself: where in a
-// message an element lies changes none of its bits, so tensors that are copied
-// into one message get the sums that they would get one by one. That costs two
-// copies of each, and saves an exchange for each but one.
+// Each element is summed over the ranks by itself, so its bits do not depend on
+// where in a message it lies. Tensors that are copied into one message get the
+// sums that they would get one by one. This costs two copies of each tensor,
+// and saves all exchanges but one.
 void HostCollectives::all_reduce_coalesced(const Tensors& tensors,
                                            const c10d::ReduceOp& op,
                                            Timeout timeout) {
@@ -94,8 +117,8 @@ void HostCollectives::all_reduce_coalesced(const Tensors& tensors,
   Results results(tensors);
   shm::Call call = call_of(Operation::kAllReduce, tensors[0], -1, &op);
   const shm::Reduction reduction = all_reduction(tensors[0].scalar_type(), op);
-  // Ranks that join other tensors to a message of the same size are found by
-  // the hash of the sizes, not only in debug detail.
+  // By the hash of the sizes, ranks are found that join different tensors to a
+  // message of the same size; not only in debug detail.
   Fnv1a sizes;
   size_t bytes = 0;
   call.elements = 0;
@@ -136,9 +159,9 @@ void HostCollectives::reduce(const at::Tensor& tensor, int root,
   const shm::Reduction reduction = tree_reduction(tensor.scalar_type(), op.op_);
   begin(call_of(Operation::kReduce, tensor, root, &op), timeout);
   if (is_premul(op)) {
-    at::Tensor own = scaled(result.dense(), op).contiguous();
-    reduce_bytes(bytes_of(own), root, reduction);
-    if (rank_ == root) tensor.copy_(own);
+    at::Tensor product = scaled(result.dense(), op).contiguous();
+    reduce_bytes(bytes_of(product), root, reduction);
+    if (rank_ == root) tensor.copy_(product);
     return;
   }
   reduce_bytes(result.bytes(), root, reduction);
@@ -156,21 +179,20 @@ void HostCollectives::broadcast(const at::Tensor& tensor, int root,
 void HostCollectives::all_gather(const Tensors& outputs,
                                  const at::Tensor& input, Timeout timeout) {
   check_parts(outputs, input, size_, "all_gather");
-  const at::Tensor own = dense(input);
+  const at::Tensor dense_input = dense(input);
   Results results(outputs);
   begin(call_of(Operation::kAllGather, input), timeout);
-  all_gather_bytes(bytes_of(own), results.bytes());
+  all_gather_bytes(bytes_of(dense_input), results.bytes());
   results.write_back();
 }
 
 void HostCollectives::gather(const Tensors& outputs, const at::Tensor& input,
                              int root, Timeout timeout) {
   if (rank_ == root) check_parts(outputs, input, size_, "gather");
-  const at::Tensor own = dense(input);
-  Tensors none;
-  Results results(rank_ == root ? outputs : none);
+  const at::Tensor dense_input = dense(input);
+  Results results(rank_ == root ? outputs : Tensors());
   begin(call_of(Operation::kGather, input, root), timeout);
-  gather_bytes(bytes_of(own), results.bytes(), root);
+  gather_bytes(bytes_of(dense_input), results.bytes(), root);
   results.write_back();
 }
 

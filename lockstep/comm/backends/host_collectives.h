@@ -9,9 +9,12 @@
 
 namespace lockstep {
 
-/// Collectives of tensors on the host, over something that moves bytes: makes
-/// the tensors dense, describes the call, and finds the reduction's kernel.
-/// What moves the bytes derives from it.
+/// Whether calls are compared in every detail: LOCKSTEP_DEBUG=detail.
+bool is_debug_detail();
+
+/// Collectives of tensors on the host. This class makes the tensors dense,
+/// describes the call, and finds the reduction's kernel. Derived classes move
+/// the bytes.
 class HostCollectives : public Collectives {
  public:
   HostCollectives(int rank, int size) : rank_(rank), size_(size) {}
@@ -20,7 +23,7 @@ class HostCollectives : public Collectives {
                   Timeout timeout) final;
   void all_reduce_coalesced(const Tensors& tensors, const c10d::ReduceOp& op,
                             Timeout timeout) final;
-  // Of shm, where a message of its own costs a microsecond or two.
+  // That of shm, where one more message costs a microsecond or two.
   size_t small_message_bytes() const override { return 4 << 10; }
   void reduce(const at::Tensor& tensor, int root, const c10d::ReduceOp& op,
               Timeout timeout) final;
@@ -44,15 +47,16 @@ class HostCollectives : public Collectives {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  /// Comes before each of those below. Throws CommError if the ranks can't go
-  /// on together, InvalidArgument for a root that is no rank.
+  /// Called before each of the functions below. Throws CommError if the ranks
+  /// can't go on together, and InvalidArgument for a root that is not a rank.
   virtual void begin(const shm::Call& call, Timeout timeout) = 0;
   /// As shm::all_reduce(). A reduction with combine_scaled() takes each rank's
   /// data times its factor.
   virtual void all_reduce_bytes(Bytes data,
                                 const shm::Reduction& reduction) = 0;
-  // As the functions of shm/collectives.h that have their names. `outputs` of
-  // gather and `inputs` of scatter are empty but on root.
+  // These do what the functions of the same names in shm/collectives.h do.
+  // `outputs` of gather and `inputs` of scatter are empty on all ranks except
+  // root.
   virtual void reduce_bytes(Bytes data, int root,
                             const shm::Reduction& reduction) = 0;
   virtual void broadcast_bytes(Bytes data, int root) = 0;

@@ -3,14 +3,15 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <string>
+#include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/torch.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/backends/shm_monitored_barrier.h"
-#include "lockstep/comm/collectives/call_of.h"
 #include "lockstep/comm/collectives/dense.h"
 #include "lockstep/comm/collectives/tree_reduce.h"
 #include "lockstep/comm/queue/message_work.h"
@@ -18,7 +19,8 @@
 namespace lockstep {
 namespace {
 
-// The number of a place is the memory's, from 1, above the offset in it.
+// The number of a place is that of a SharedMemory, from 1, in the high bits,
+// and the offset in that memory in the low ones.
 constexpr int kOffsetBits = 44;
 
 /// The segment that rank 0 makes, which the others find by `key`.
@@ -48,6 +50,110 @@ std::shared_ptr<const shm::Segment> open_common(
   return shm::Segment::open(address);
 }
 
+// The length of a message of the monitored barrier.
+constexpr int64_t kTextBytes = 512;
+
+// The tags of a monitored barrier. Tags of users are 0 and above.
+struct Tags {
+  explicit Tags(uint32_t number)
+      : arrival(-2 - static_cast<int>(number % (1u << 28)) * 2),
+        answer(arrival - 1) {}
+  int arrival;
+  int answer;
+};
+
+at::Tensor message_of(const std::string& text) {
+  at::Tensor message = torch::zeros({kTextBytes}, torch::kUInt8);
+  std::memcpy(message.data_ptr(), text.data(),
+              std::min<size_t>(text.size(), kTextBytes - 1));
+  return message;
+}
+
+void wait_as_rank_0(Collectives& collectives, int size, Tags tags,
+                    Collectives::Timeout timeout, bool wait_all_ranks) {
+  std::vector<Collectives::Work> arrivals, answers;
+  for (int peer = 1; peer < size; ++peer) {
+    arrivals.push_back(collectives.recv(torch::zeros({1}, torch::kUInt8), peer,
+                                        tags.arrival, timeout));
+    answers.push_back(
+        collectives.send(message_of("here"), peer, tags.answer, timeout));
+  }
+  std::vector<int> missing;
+  std::string first_error;
+  for (size_t i = 0; i < arrivals.size(); ++i) {
+    try {
+      arrivals[i]->wait();
+    } catch (const CommError& error) {
+      if (missing.empty()) first_error = error.what();
+      missing.push_back(static_cast<int>(i) + 1);
+      if (!wait_all_ranks) break;
+    }
+  }
+  std::string what;
+  if (!missing.empty()) {
+    what = fmt::format(
+        "Rank{} {} failed to pass monitoredBarrier in {} ms: timed out, or "
+        "ended",
+        missing.size() == 1 ? "" : "s", fmt::join(missing, ", "),
+        timeout.count());
+  }
+  // A rank that is late finds the answer when it comes.
+  for (int peer = 1; peer < size; ++peer) {
+    answers.push_back(
+        collectives.send(message_of(what), peer, tags.answer, timeout));
+  }
+  if (missing.empty()) return;
+  throw CommError({.code = ErrorCode::kCollectiveFailed,
+                   .what = what,
+                   .got = first_error,
+                   .fix = "look at what those ranks do"});
+}
+
+std::string answer_of_rank_0(Collectives& collectives, Tags tags,
+                             Collectives::Timeout timeout) {
+  const at::Tensor message = torch::zeros({kTextBytes}, torch::kUInt8);
+  collectives.recv(message, 0, tags.answer, timeout)->wait();
+  return static_cast<const char*>(message.const_data_ptr());
+}
+
+/// c10d's monitored barrier, by messages with tags below those of users. Each
+/// rank tells rank 0 that it came, and gets two answers: that rank 0 came, and
+/// how the barrier ended. So every rank waits for `timeout` for rank 0 to come,
+/// then for as long again, and names the same ranks as rank 0. `number` is that
+/// of this barrier among the world's: it is part of the tags, so that messages
+/// of an earlier barrier that failed are not taken for those of this one.
+///
+/// Throws CommError that names the ranks which did not come in time: all of
+/// them, or the first.
+void shm_monitored_barrier(Collectives& collectives, int rank, int size,
+                           uint32_t number, Collectives::Timeout timeout,
+                           bool wait_all_ranks) {
+  const Tags tags(number);
+  if (rank == 0) {
+    wait_as_rank_0(collectives, size, tags, timeout, wait_all_ranks);
+    return;
+  }
+  std::string failure;
+  try {
+    collectives.send(torch::ones({1}, torch::kUInt8), 0, tags.arrival, timeout)
+        ->wait();
+    answer_of_rank_0(collectives, tags, timeout);
+    failure = answer_of_rank_0(collectives, tags, timeout);
+  } catch (const CommError& error) {
+    throw CommError(
+        {.code = ErrorCode::kCollectiveFailed,
+         .what = fmt::format("rank {} came to monitoredBarrier, but rank 0 did "
+                             "not answer: timed out, or ended",
+                             rank),
+         .got = error.what(),
+         .fix = "look at rank 0's own output"});
+  }
+  if (failure.empty()) return;
+  throw CommError({.code = ErrorCode::kCollectiveFailed,
+                   .what = fmt::format("rank 0 says: {}", failure),
+                   .fix = "look at what those ranks do"});
+}
+
 }  // namespace
 
 ShmCollectives::ShmCollectives(const c10::intrusive_ptr<c10d::Store>& store,
@@ -66,7 +172,8 @@ void ShmCollectives::begin(const shm::Call& call, Timeout timeout) {
 
 void ShmCollectives::all_reduce_bytes(Bytes data,
                                       const shm::Reduction& reduction) {
-  // What is short is done before the ranks would know of each other's places.
+  // Short data is reduced faster than the ranks could tell each other its
+  // place.
   const bool is_short = data.size() <= shm::one_shot_bytes(size());
   if (shares_ > 0 && !is_short) {
     const Place place = place_of(data);
@@ -153,8 +260,8 @@ SharedMemory ShmCollectives::share(size_t bytes, Timeout timeout) {
     shm::SegmentAddress address;
     uint64_t bytes;
   };
-  const auto own = shm::Segment::create(bytes);
-  const Message message{own->address(), bytes};
+  const auto own_segment = shm::Segment::create(bytes);
+  const Message message{own_segment->address(), bytes};
   std::vector<Message> all(static_cast<size_t>(size()));
   std::vector<Bytes> outputs;
   for (auto& each : all) {
@@ -170,7 +277,7 @@ SharedMemory ShmCollectives::share(size_t bytes, Timeout timeout) {
       sizes.push_back(std::min(each.bytes, each.address.bytes));
     }
   } catch (const CommError& error) {
-    // A rank that failed has taken its memory along. If so, this throws why.
+    // The memory of a rank that failed is gone. sync() then throws the reason.
     group_.sync();
     group_.abort(error.what());
     throw;
@@ -178,9 +285,9 @@ SharedMemory ShmCollectives::share(size_t bytes, Timeout timeout) {
     group_.abort(error.what());
     throw;
   }
-  // Until all have opened it, no rank may let go of its own.
+  // No rank may close the file of its segment before all ranks have opened it.
   group_.sync();
-  own->close_file();
+  own_segment->close_file();
   SharedMemory memory(std::move(segments), std::move(sizes));
   std::erase_if(shared_,
                 [](const auto& each) { return each.second.expired(); });
@@ -193,12 +300,14 @@ ShmCollectives::Place ShmCollectives::place_of(ConstBytes bytes) const {
   for (const auto& [number, left] : shared_) {
     auto memory = left.lock();
     if (!memory) continue;
-    const auto own = memory->segments[static_cast<size_t>(rank())]->bytes();
+    const auto own_bytes =
+        memory->segments[static_cast<size_t>(rank())]->bytes();
     const bool is_inside =
-        std::greater_equal<>()(data, own.data()) &&
-        std::less_equal<>()(data + bytes.size(), own.data() + own.size());
-    if (is_inside && !own.empty()) {
-      const auto offset = static_cast<uint64_t>(data - own.data());
+        std::greater_equal<>()(data, own_bytes.data()) &&
+        std::less_equal<>()(data + bytes.size(),
+                            own_bytes.data() + own_bytes.size());
+    if (is_inside && !own_bytes.empty()) {
+      const auto offset = static_cast<uint64_t>(data - own_bytes.data());
       return {.memory = std::move(memory),
               .number = number << kOffsetBits | offset};
     }

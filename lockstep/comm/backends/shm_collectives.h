@@ -16,7 +16,7 @@
 
 namespace lockstep {
 
-/// Through the shared memory of one host (shm/).
+/// Collectives and messages through the shared memory of one host (shm/).
 class ShmCollectives : public HostCollectives {
  public:
   /// Meets the other ranks in `store`, and waits for them.
@@ -39,8 +39,8 @@ class ShmCollectives : public HostCollectives {
 
  private:
   void begin(const shm::Call& call, Timeout timeout) override;
-  /// Of bytes that lie at the same place of a SharedMemory on every rank
-  /// nothing is copied.
+  /// Bytes that lie at the same place of a SharedMemory on every rank are not
+  /// copied.
   void all_reduce_bytes(Bytes data, const shm::Reduction& reduction) override;
   void reduce_bytes(Bytes data, int root,
                     const shm::Reduction& reduction) override;
@@ -70,13 +70,14 @@ class ShmCollectives : public HostCollectives {
   std::vector<std::span<std::byte>> all_places(const SharedMemory::Impl& memory,
                                                size_t bytes) const;
 
-  CallbackThreads callback_threads_;  // before the p2p, which uses it
+  CallbackThreads callback_threads_;  // destroyed after p2p_, which uses it
   shm::PointToPoint p2p_;
-  shm::Group group_;  // after it: its ranks wait until all have a p2p
-  // Those that share() made and somebody has, by the number of the call, which
-  // is the same on every rank.
+  // Made after p2p_: when all ranks have come to the group, all have a p2p_.
+  shm::Group group_;
+  // The memory that share() made, by the number of the call, which is the same
+  // on every rank. Memory that nobody uses has expired.
   std::map<uint64_t, std::weak_ptr<const SharedMemory::Impl>> shared_;
-  uint64_t shares_ = 0;  // calls
+  uint64_t shares_ = 0;  // how many times share() was called
   std::atomic<uint32_t> monitored_barriers_ = 0;
 };
 

@@ -12,7 +12,8 @@ namespace {
 using Tensors = C10dBackend::Tensors;
 using c10d::OpType;
 
-/// One part for each rank, as `splits` say; even ones if empty.
+/// One part of a tensor for each rank, with the sizes `splits`. If `splits` is
+/// empty, the parts are even.
 Tensors cut(const at::Tensor& tensor, const std::vector<int64_t>& splits,
             int parts) {
   return splits.empty() ? tensor.tensor_split(parts, 0)
@@ -78,7 +79,8 @@ C10dBackend::Work C10dBackend::allreduce_coalesced(
                      [tensors, op = options.reduceOp](Collectives& collectives,
                                                       Timeout timeout) {
                        if (may_overlap(tensors)) {
-                         // In one message all are read before one is written.
+                         // In one message, all tensors are read before one of
+                         // them is written.
                          collectives.all_reduce_coalesced(tensors, op, timeout);
                          return;
                        }
@@ -166,7 +168,7 @@ C10dBackend::Work C10dBackend::allgather_coalesced(
   check.inputs(inputs);
   check.same_count("a list for each rank", static_cast<size_t>(getSize()),
                    outputs.size());
-  // outputs[rank][i] is rank's inputs[i].
+  // outputs[rank][i] gets inputs[i] of that rank.
   Lists of_inputs(inputs.size());
   for (const auto& of_rank : outputs) {
     check.same_count("an output for each input", inputs.size(), of_rank.size());
@@ -203,7 +205,7 @@ C10dBackend::Work C10dBackend::allgather_into_tensor_coalesced(
                      [outputs, inputs, size = getSize()](
                          Collectives& collectives, Timeout timeout) {
                        for (size_t i = 0; i < inputs.size(); ++i) {
-                         // An output with gaps is put together beside it.
+                         // An output with gaps is put together in a copy.
                          const at::Tensor whole = outputs[i].contiguous();
                          Tensors parts = whole.view({-1}).tensor_split(size, 0);
                          collectives.all_gather(parts, inputs[i], timeout);

@@ -13,9 +13,9 @@
 
 namespace lockstep {
 
-/// The calls of a World over shm or gloo as a backend of c10d, for c10d's own
-/// classes, its Work and futures, and Python. What goes through it and what
-/// World calls itself is in one queue, in the order in which it was called.
+/// The calls of a World over shm or gloo as a backend of c10d, for c10d's
+/// classes, its Work and futures, and Python. Its calls and those of the World
+/// are in one queue, in the order in which they are made.
 class C10dBackend : public c10d::Backend {
  public:
   using Work = c10::intrusive_ptr<c10d::Work>;
@@ -27,31 +27,33 @@ class C10dBackend : public c10d::Backend {
   const std::string getBackendName() const override { return queue_->name(); }
   c10::intrusive_ptr<Options> getBackendOptions() override;
   bool supportsCoalescing() const override { return true; }
-  // Operations are done in order, so the last one's end is that of all.
+  // Operations are done in order, so all are done when the last one is.
   void startCoalescing() override {}
   Work endCoalescing() override;
   void setTimeout(std::chrono::milliseconds timeout) override {
     queue_->set_timeout(timeout);
   }
-  // Of collectives, from 0: each rank counts its own.
+  // The number of the next collective. Each rank counts its collectives from 0.
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override {
     return queue_->sequence_number();
   }
-  /// Where ranks share memory: a tensor that all_reduce() need not copy.
-  /// Collective, as c10d's Reducer calls it: by all ranks, for one size.
+  /// If ranks share memory, this gives a tensor that all_reduce() need not
+  /// copy. It is a collective: c10d's Reducer calls it on all ranks with one
+  /// size.
   at::Tensor allocateTensor(long size, at::TensorOptions options) override;
   bool supportsTensorAlloc(c10::DeviceIndex) override {
     return queue_->can_share_memory();
   }
 
   Work broadcast(Tensors& tensors, const c10d::BroadcastOptions&) override;
-  /// Of a dense tensor, or of a sparse one (COO): sum and average.
+  /// Takes one dense tensor, or one sparse tensor (COO), which can be summed
+  /// and averaged.
   Work allreduce(Tensors& tensors, const c10d::AllreduceOptions&) override;
   Work allreduce_sparse(Tensors& tensors,
                         const c10d::AllreduceOptions&) override;
-  /// As if all were put into one tensor, which is reduced and copied back: a
-  /// tensor that is listed twice is summed once.
+  /// Does as if all tensors were put into one tensor, which is reduced and
+  /// copied back. So a tensor that is listed twice is summed once.
   Work allreduce_coalesced(Tensors& tensors,
                            const c10d::AllreduceCoalescedOptions&) override;
   Work reduce(Tensors& tensors, const c10d::ReduceOptions&) override;
@@ -81,7 +83,7 @@ class C10dBackend : public c10d::Backend {
   Work alltoall(Tensors& outputs, Tensors& inputs,
                 const c10d::AllToAllOptions&) override;
   Work barrier(const c10d::BarrierOptions&) override;
-  // These wait for nothing that is queued, and nothing waits for them.
+  // Messages do not wait for what is queued, and nothing queued waits for them.
   void monitoredBarrier(const c10d::BarrierOptions&,
                         bool wait_all_ranks) override;
   Work send(Tensors& tensors, int to, int tag) override;

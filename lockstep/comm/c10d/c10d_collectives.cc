@@ -10,7 +10,7 @@ namespace lockstep {
 using Lists = std::vector<Collectives::Tensors>;
 
 void C10dCollectives::keep(Work work) {
-  // A backend may return none for a synchronous call.
+  // A backend may return no work for a synchronous call.
   if (mode_ == Mode::kSync && work) work->wait();
   last_work_ = std::move(work);
 }
@@ -104,7 +104,7 @@ void C10dCollectives::monitored_barrier(Timeout timeout, bool wait_all_ranks) {
                             wait_all_ranks);
 }
 
-// c10d takes no timeout for a message: it is the backend's own.
+// c10d takes no timeout for a message: it uses that of the backend.
 Collectives::Work C10dCollectives::send(const at::Tensor& tensor, int to,
                                         int tag, Timeout) {
   Tensors tensors{tensor};

@@ -9,19 +9,19 @@
 namespace lockstep {
 
 /// The collectives of a backend of c10d that does its calls in order, as
-/// ProcessGroupNCCL does; on tensors of its devices. A sum has that backend's
-/// order of the ranks.
+/// ProcessGroupNCCL does. The tensors are on the backend's devices, and the
+/// backend decides in which order a sum takes the ranks.
 class C10dCollectives : public Collectives {
  public:
-  /// kSync: a call returns when c10d's wait() does. kAsync: at once, and
-  /// last_work() is done when all calls are.
+  /// With kSync, a call returns when c10d's wait() does. With kAsync, it
+  /// returns at once, and last_work() is done when all calls are.
   enum class Mode { kSync, kAsync };
 
   C10dCollectives(c10d::Backend& backend, Mode mode)
       : backend_(backend), mode_(mode) {}
 
-  /// As calls are done in order, the end of the last is that of all. Null if
-  /// there was no call.
+  /// The work of the last call. Calls are done in order, so all calls are done
+  /// when it is. Null if there was no call.
   Work last_work() const { return last_work_; }
 
   std::string name() const override { return backend_.getBackendName(); }
@@ -29,7 +29,7 @@ class C10dCollectives : public Collectives {
                   Timeout timeout) override;
   void all_reduce_coalesced(const Tensors& tensors, const c10d::ReduceOp& op,
                             Timeout timeout) override;
-  /// c10d knows how to send several at once.
+  /// c10d can send several tensors at once.
   size_t small_message_bytes() const override { return 4 << 20; }
   void reduce(const at::Tensor& tensor, int root, const c10d::ReduceOp& op,
               Timeout timeout) override;

@@ -15,7 +15,7 @@ namespace lockstep {
 /// what is in the caller's CUDA stream.
 class C10dCommunicator : public Communicator {
  public:
-  /// `device_type`: where the tensors of `backend` are.
+  /// `device_type` says where the tensors of `backend` are.
   C10dCommunicator(c10::intrusive_ptr<c10d::Backend> backend,
                    c10::DeviceType device_type,
                    std::chrono::milliseconds timeout);
@@ -26,7 +26,7 @@ class C10dCommunicator : public Communicator {
   WorkPtr send(const at::Tensor& tensor, int to, int tag) override;
   WorkPtr recv(const at::Tensor& tensor, int from, int tag) override;
   WorkPtr recv_any(const at::Tensor& tensor, int tag) override;
-  /// Throws CommError: no memory of the host is shared.
+  /// Throws CommError, because ranks on GPUs share no memory of the host.
   SharedMemory share(size_t bytes) override;
   void abort(const std::string&) noexcept override {}
 

@@ -13,15 +13,15 @@
 namespace lockstep {
 
 /// What ranks do together with CPU tensors of any type and strides. A call
-/// returns when its result is there. Called by all ranks in the same order, by
-/// one thread of a rank at a time.
+/// returns when its result is there. All ranks make the same calls in the same
+/// order, each with one thread at a time.
 ///
 /// A reduction takes the elements of all ranks along the tree of
 /// tree_reduce.h: the same bits on every rank, over every implementation.
 ///
-/// What a caller passes is checked before (CallChecks). Throws CommError for
-/// ranks that die, stall or call something else, and for what an implementation
-/// can't.
+/// The arguments were checked before (CallChecks). Throws CommError for ranks
+/// that die, stall or call something else, and for what an implementation can't
+/// do.
 class Collectives {
  public:
   using Tensors = std::vector<at::Tensor>;
@@ -33,26 +33,26 @@ class Collectives {
   virtual std::string name() const = 0;
   virtual void all_reduce(const at::Tensor& tensor, const c10d::ReduceOp& op,
                           Timeout timeout) = 0;
-  /// Of several dense tensors of one type, in one message: each gets the bits
-  /// that all_reduce() of it alone would give. All are read before the first
-  /// is written, so a tensor that is listed twice is reduced once.
+  /// Reduces several dense tensors of one type in one message. Each gets the
+  /// bits that all_reduce() of it alone would give. All are read before the
+  /// first is written, so a tensor that is listed twice is reduced once.
   virtual void all_reduce_coalesced(const Tensors& tensors,
                                     const c10d::ReduceOp& op,
                                     Timeout timeout) = 0;
-  /// Up to this size a tensor costs less to copy into a message of several, and
-  /// out of it, than a message of its own.
+  /// Up to this size, it costs less to copy a tensor into a message of several
+  /// tensors, and out of it, than to send another message.
   virtual size_t small_message_bytes() const = 0;
-  /// Leaves `tensor` alone but on root.
+  /// Changes `tensor` on root only.
   virtual void reduce(const at::Tensor& tensor, int root,
                       const c10d::ReduceOp& op, Timeout timeout) = 0;
   virtual void broadcast(const at::Tensor& tensor, int root,
                          Timeout timeout) = 0;
   virtual void all_gather(const Tensors& outputs, const at::Tensor& input,
                           Timeout timeout) = 0;
-  /// `outputs`: empty but on root.
+  /// `outputs` is empty on all ranks except root.
   virtual void gather(const Tensors& outputs, const at::Tensor& input, int root,
                       Timeout timeout) = 0;
-  /// `inputs`: empty but on root.
+  /// `inputs` is empty on all ranks except root.
   virtual void scatter(const at::Tensor& output, const Tensors& inputs,
                        int root, Timeout timeout) = 0;
   virtual void reduce_scatter(const at::Tensor& output, const Tensors& inputs,
@@ -61,25 +61,28 @@ class Collectives {
   virtual void all_to_all(const Tensors& outputs, const Tensors& inputs,
                           Timeout timeout) = 0;
   virtual void barrier(Timeout timeout) = 0;
-  /// c10d's: rank 0 names those that do not come in time, all of them or the
-  /// first. Waits for nothing that is queued.
+  /// c10d's monitored barrier: rank 0 names the ranks that do not come in time,
+  /// all of them or the first. It does not wait for what is queued.
   virtual void monitored_barrier(Timeout timeout, bool wait_all_ranks) = 0;
 
-  // From rank to rank, as in c10d: any number at once, by any threads, beside
-  // collectives. The tensor must not change before the Work is done. Messages
-  // of one sender with one tag come in the order sent.
+  // Messages from rank to rank, as in c10d. Any number may be under way at
+  // once, from any threads and during collectives. The tensor must not change
+  // before the Work is done. Messages of one sender with one tag arrive in the
+  // order in which they were sent.
   virtual Work send(const at::Tensor& tensor, int to, int tag,
                     Timeout timeout) = 0;
   virtual Work recv(const at::Tensor& tensor, int from, int tag,
                     Timeout timeout) = 0;
-  /// From whichever rank's message comes first: the Work's sourceRank().
+  /// Receives the message that comes first, from any rank. The Work's
+  /// sourceRank() says which rank that was.
   virtual Work recv_any(const at::Tensor& tensor, int tag, Timeout timeout) = 0;
 
   /// Whether share() can be called.
   virtual bool can_share_memory() const = 0;
-  /// Collective: `bytes` of zeros of each rank, mapped by all.
+  /// A collective: allocates `bytes` of zeros for each rank, which all ranks
+  /// map.
   virtual SharedMemory share(size_t bytes, Timeout timeout) = 0;
-  /// Ends the others' waits with `reason`, where it can.
+  /// Ends the waits of the other ranks with `reason`, if it can.
   virtual void abort(const std::string& reason) noexcept = 0;
 };
 

@@ -8,14 +8,14 @@
 
 namespace lockstep {
 
-/// `tensor` in memory without gaps: itself where it can be. Throws CommError
-/// unless it is a strided CPU tensor.
+/// `tensor` in memory without gaps: `tensor` itself if it has none, else a
+/// copy. Throws CommError unless it is a strided CPU tensor.
 at::Tensor dense(const at::Tensor& tensor);
 std::span<std::byte> bytes_of(const at::Tensor& dense);
 /// A dense tensor's memory as 1-d bytes.
 at::Tensor byte_view(const at::Tensor& dense);
 
-/// A dense stand-in for a tensor that gets a result.
+/// A dense tensor that takes the result for a tensor which may have gaps.
 class Result {
  public:
   explicit Result(const at::Tensor& tensor)
@@ -31,8 +31,8 @@ class Result {
   at::Tensor dense_;
 };
 
-/// `parts` must be one for each of `size` ranks, each like `like`; throws
-/// CommError if not.
+/// Throws CommError unless there is a part for each of `size` ranks, with the
+/// type and the number of elements of `like`.
 void check_parts(const std::vector<at::Tensor>& parts, const at::Tensor& like,
                  int size, const char* operation);
 

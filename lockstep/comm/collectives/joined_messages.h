@@ -10,19 +10,21 @@
 
 namespace lockstep {
 
-/// Whether two of the tensors may share memory. Takes a tensor's memory for
-/// all from its first element to its last.
+/// Whether two of the tensors may share memory. A tensor's memory counts as
+/// everything from its first element to its last.
 bool may_overlap(const std::vector<at::Tensor>& tensors);
 
-/// Which of the tensors, all of one type, are to be sent in one message: lists
-/// of their numbers, in order. Those of up to `small_bytes` are joined; larger
-/// ones are alone, and no message is larger than 4 MiB. Depends on the sizes
-/// alone, so that all ranks join the same.
+/// Says which of the tensors, all of one type, are sent in one message. Each
+/// list of the result holds the indices of a message's tensors, in order.
+/// Tensors of up to `small_bytes` are joined to messages of up to 4 MiB; a
+/// larger tensor is a message by itself. Only the sizes decide, so all ranks
+/// join the same tensors.
 std::vector<std::vector<size_t>> join_small(
     const std::vector<at::Tensor>& tensors, size_t small_bytes);
 
-/// All-reduces of dense tensors of one type that share no memory, in as few
-/// messages as pays; with the bits of one all-reduce for each.
+/// All-reduces dense tensors of one type that share no memory. Small ones are
+/// joined to messages, as join_small() says. The bits are those of one
+/// all-reduce for each tensor.
 void all_reduce_joined(Collectives& collectives,
                        const std::vector<at::Tensor>& tensors,
                        const c10d::ReduceOp& op, Collectives::Timeout timeout);

@@ -11,9 +11,9 @@
 
 namespace lockstep {
 
-/// Memory of every rank of a world on one host, mapped in every rank. It goes
-/// when the last rank that has it does, however that ends. A value: copies are
-/// the same memory, and tensors in it keep it.
+/// Memory of every rank of a world on one host, mapped in every rank. The
+/// kernel frees it when the last rank that maps it ends, also if that rank is
+/// killed. A value: copies are the same memory, and tensors in it keep it.
 class SharedMemory {
  public:
   SharedMemory() = default;
@@ -22,14 +22,14 @@ class SharedMemory {
                std::vector<size_t> bytes);
 
   int ranks() const { return static_cast<int>(impl_->bytes.size()); }
-  /// Of `rank`; starts at a page.
+  /// The memory of `rank`, which starts at a page.
   std::span<std::byte> of(int rank) const;
-  /// Keeps rank's memory mapped here, and no other's.
+  /// Keeps the memory of `rank` mapped here, but not that of other ranks.
   std::shared_ptr<const void> owner_of(int rank) const {
     return impl_->segments.at(static_cast<size_t>(rank));
   }
-  /// The bytes from `offset` (a multiple of 64) of rank's memory as a tensor.
-  /// Throws InvalidArgument if they don't fit.
+  /// The bytes from `offset` (a multiple of 64) of the memory of `rank` as a
+  /// tensor. Throws InvalidArgument if the tensor does not fit.
   torch::Tensor tensor(int rank, size_t offset, at::IntArrayRef sizes,
                        at::ScalarType type) const;
 
@@ -42,5 +42,18 @@ class SharedMemory {
 
   std::shared_ptr<const Impl> impl_;
 };
+
+/// A tensor laid out like `like` at `offset` of the memory of `rank`. It keeps
+/// that memory, in which its bytes must lie.
+torch::Tensor shared_tensor(const SharedMemory& memory, int rank, size_t offset,
+                            const torch::Tensor& like);
+
+/// Whether `tensor` was made by shared_tensor(), or is a view of such a tensor.
+/// What is written to it is written for all ranks.
+bool is_shared_tensor(const torch::Tensor& tensor);
+
+/// Moves a shared tensor to private memory, with the same values. Another
+/// tensor is left as it is.
+void unshare(torch::Tensor& tensor);
 
 }  // namespace lockstep

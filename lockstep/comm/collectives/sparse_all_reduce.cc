@@ -15,11 +15,12 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-// What a rank says of its tensor: this many numbers.
+// A rank describes its tensor by these numbers and the sizes.
 constexpr int64_t kMaxDims = 64;
 enum Entry : int64_t { kElements, kSparseDims, kDims, kSizes };
 
-/// Not so wide that a sum of many ranks is rounded more than once.
+/// The type in which values are summed: wide enough that the sum of many ranks
+/// is rounded only once, at the end.
 at::ScalarType sum_type(at::ScalarType type) {
   return c10::isReducedFloatingType(type) || c10::isFloat8Type(type)
              ? torch::kFloat32
@@ -36,15 +37,15 @@ at::Tensor describe(const at::Tensor& tensor) {
   return numbers;
 }
 
-/// `own` and as much of all other ranks, cut to what each has. Along the first
-/// dimension, whose size may differ.
-Tensors gather(Collectives& collectives, const at::Tensor& own,
+/// The tensors of all ranks. They differ in the size of their first dimension
+/// only, which is counts[r] for rank r; `tensor` is that of this rank.
+Tensors gather(Collectives& collectives, const at::Tensor& tensor,
                const std::vector<int64_t>& counts,
                Collectives::Timeout timeout) {
-  std::vector<int64_t> sizes = own.sizes().vec();
+  std::vector<int64_t> sizes = tensor.sizes().vec();
   sizes[0] = *std::max_element(counts.begin(), counts.end());
-  at::Tensor padded = torch::zeros(sizes, own.options());
-  padded.narrow(0, 0, own.size(0)).copy_(own);
+  at::Tensor padded = torch::zeros(sizes, tensor.options());
+  padded.narrow(0, 0, tensor.size(0)).copy_(tensor);
   Tensors all;
   for (size_t r = 0; r < counts.size(); ++r) {
     all.push_back(torch::empty_like(padded));
@@ -92,21 +93,22 @@ void check_sparse(const at::Tensor& tensor, const c10d::ReduceOp& op) {
 void sparse_all_reduce(Collectives& collectives, const at::Tensor& tensor,
                        const c10d::ReduceOp& op, int size,
                        Collectives::Timeout timeout) {
-  const at::Tensor own = tensor.coalesce();
-  const at::Tensor shape = describe(own);
+  const at::Tensor own_tensor = tensor.coalesce();
+  const at::Tensor shape = describe(own_tensor);
   Tensors shapes;
   for (int r = 0; r < size; ++r) shapes.push_back(torch::empty_like(shape));
   collectives.all_gather(shapes, shape, timeout);
   std::vector<int64_t> counts;
   for (int r = 0; r < size; ++r) {
-    const at::Tensor& other = shapes[static_cast<size_t>(r)];
-    const auto* numbers = other.const_data_ptr<int64_t>();
+    const at::Tensor& peer_shape = shapes[static_cast<size_t>(r)];
+    const auto* numbers = peer_shape.const_data_ptr<int64_t>();
     counts.push_back(numbers[kElements]);
     // Every rank compares with rank 0, so that all find the same.
     const auto without_count = [](const at::Tensor& t) {
       return t.slice(0, 1);
     };
-    if (torch::equal(without_count(other), without_count(shapes[0]))) continue;
+    if (torch::equal(without_count(peer_shape), without_count(shapes[0])))
+      continue;
     const auto sizes_of = [](const at::Tensor& t) {
       const auto* all = t.const_data_ptr<int64_t>();
       return c10::str(at::IntArrayRef(all + kSizes, all + kSizes + all[kDims]),
@@ -119,19 +121,20 @@ void sparse_all_reduce(Collectives& collectives, const at::Tensor& tensor,
                          "other shapes",
                          r),
          .expected = fmt::format("{} as on rank 0", sizes_of(shapes[0])),
-         .got = sizes_of(other),
+         .got = sizes_of(peer_shape),
          .fix = "give all ranks tensors of one shape"});
   }
   const at::ScalarType type = tensor.scalar_type();
   // (elements, sparse dimensions), and (elements, dense sizes...).
   const Tensors indices =
-      gather(collectives, own.indices().t(), counts, timeout);
-  const Tensors values = gather(collectives, own.values(), counts, timeout);
+      gather(collectives, own_tensor.indices().t(), counts, timeout);
+  const Tensors values =
+      gather(collectives, own_tensor.values(), counts, timeout);
   Tensors parts;
   for (size_t r = 0; r < counts.size(); ++r) {
     parts.push_back(torch::sparse_coo_tensor(indices[r].t(),
                                              values[r].to(sum_type(type)),
-                                             own.sizes())
+                                             own_tensor.sizes())
                         ._coalesced_(true));
   }
   at::Tensor sum = tree_sum(parts, 0, parts.size());
@@ -142,7 +145,7 @@ void sparse_all_reduce(Collectives& collectives, const at::Tensor& tensor,
                         : sum_of_values / size;
   }
   tensor.copy_(torch::sparse_coo_tensor(sum.indices(), sum_of_values.to(type),
-                                        own.sizes())
+                                        own_tensor.sizes())
                    ._coalesced_(true));
 }
 

@@ -7,8 +7,8 @@
 namespace lockstep {
 
 /// Throws InvalidArgument unless sparse_all_reduce() takes `tensor` and `op`:
-/// a sparse tensor (COO) on the host; its sum, or average of what can be
-/// divided.
+/// `tensor` must be sparse (COO) and on the host, and `op` a sum, or an average
+/// of a type that can be divided.
 void check_sparse(const at::Tensor& tensor, const c10d::ReduceOp& op);
 
 /// The sum, or average, of the ranks' sparse tensors, which have one shape and

@@ -127,8 +127,8 @@ constexpr bool kCanScale =
     std::is_floating_point_v<T> || std::is_same_v<T, at::Half> ||
     std::is_same_v<T, at::BFloat16>;
 
-/// The tree over inputs [first, last), elements [at, at + count), into `sum`.
-/// scratch[depth] and deeper are free.
+/// Reduces the elements [at, at + count) of the inputs [first, last) along
+/// their tree into `sum`. scratch[depth] and what is deeper is free.
 template <typename T, typename A, typename F, typename Read>
 void reduce_node(Inputs inputs, const Read& read, size_t first, size_t last,
                  size_t at, size_t count, A* sum,
@@ -151,12 +151,12 @@ void reduce_node(Inputs inputs, const Read& read, size_t first, size_t last,
   const size_t middle =
       first +
       static_cast<size_t>(left_branch(static_cast<int64_t>(last - first)));
-  A* other = scratch[depth].data();
+  A* right_sum = scratch[depth].data();
   reduce_node<T, A, F>(inputs, read, first, middle, at, count, sum, scratch,
                        depth + 1);
-  reduce_node<T, A, F>(inputs, read, middle, last, at, count, other, scratch,
-                       depth + 1);
-  for (size_t i = 0; i < count; ++i) sum[i] = F::apply(sum[i], other[i]);
+  reduce_node<T, A, F>(inputs, read, middle, last, at, count, right_sum,
+                       scratch, depth + 1);
+  for (size_t i = 0; i < count; ++i) sum[i] = F::apply(sum[i], right_sum[i]);
 }
 
 template <typename T, typename F, bool kIsMean, typename Read = AsTheyAre>
@@ -172,7 +172,7 @@ void combine_as(Inputs inputs, const Read& read, std::byte* output,
                          scratch, 0);
     for (size_t i = 0; i < count; ++i) {
       if constexpr (kIsMean && std::is_integral_v<T>) {
-        // Not divided as T: int8 holds no more than 127 ranks.
+        // The number of ranks is not converted to T: int8 ends at 127.
         out[at + i] = static_cast<T>(static_cast<int64_t>(sum[i]) /
                                      static_cast<int64_t>(inputs.size()));
       } else if constexpr (kIsMean) {
@@ -289,6 +289,22 @@ shm::Reduction tree_reduction(at::ScalarType type, Op op) {
   } catch (const c10::Error&) {
     refuse(type, op);  // not one of these types
   }
+}
+
+double factor_of(const c10d::ReduceOp& op) {
+  const auto* supplement =
+      dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
+  if (supplement == nullptr) {
+    throw CommError({.code = ErrorCode::kBadTensor,
+                     .what = "premul_sum without a factor",
+                     .fix = "make it with c10d::makeNCCLPreMulSum()"});
+  }
+  const at::Tensor& factor = supplement->tensor_factor;
+  return factor.defined() ? factor.item<double>() : supplement->double_factor;
+}
+
+at::Tensor scaled(const at::Tensor& tensor, const c10d::ReduceOp& op) {
+  return tensor * at::Scalar(factor_of(op));
 }
 
 }  // namespace lockstep

@@ -13,13 +13,19 @@ namespace lockstep {
 /// and max as torch.minimum keeps it. A sum of bools is their or. Integers wrap
 /// around.
 ///
-/// Throws InvalidArgument for what has no meaning: min of complex numbers, band
-/// of floating ones. A premul sum has combine_scaled() where the type is a real
-/// floating one of 16 bits or more; the caller puts in the rank's factor.
+/// Throws InvalidArgument for a reduction that has no meaning, such as the min
+/// of complex numbers or the band of floating ones. A premul sum has
+/// combine_scaled() where the type is a real floating one of 16 bits or more;
+/// the caller puts in the rank's factor.
 shm::Reduction tree_reduction(at::ScalarType type,
                               c10d::ReduceOp::RedOpType op);
 
 /// "sum", "avg", ...
 const char* name_of(c10d::ReduceOp::RedOpType op);
+
+/// The factor of a premul sum. Throws CommError if `op` has no factor.
+double factor_of(const c10d::ReduceOp& op);
+/// `tensor` times that factor.
+at::Tensor scaled(const at::Tensor& tensor, const c10d::ReduceOp& op);
 
 }  // namespace lockstep

@@ -177,7 +177,8 @@ void CallChecks::splits(const at::Tensor& tensor,
   int64_t sum = 0;
   bool is_good = rows >= 0 && splits.size() == static_cast<size_t>(size_);
   for (const int64_t split : splits) {
-    // Against rows: huge sizes could overflow the sum.
+    // Each size is compared with the rows, because the sum of huge sizes could
+    // overflow.
     is_good = is_good && split >= 0 && split <= rows - sum;
     if (is_good) sum += split;
   }
@@ -190,9 +191,12 @@ void CallChecks::splits(const at::Tensor& tensor,
 const CallChecks::Tensors& CallChecks::only_at_root(
     const std::vector<Tensors>& lists, int64_t root) const {
   if (rank_ == root) return only(lists);
-  static const Tensors none;
-  // c10d's own front end passes no list; a list of no tensors is as good.
-  if (lists.empty() || (lists.size() == 1 && lists[0].empty())) return none;
+  static const Tensors kNoTensors;
+  // c10d's front end passes no list. A list with one empty list is accepted as
+  // well.
+  if (lists.empty() || (lists.size() == 1 && lists[0].empty())) {
+    return kNoTensors;
+  }
   refuse(ErrorCode::kBadTensor, "only root has a list of tensors",
          "an empty list", fmt::format("one of {}", lists[0].size()),
          fmt::format("pass it on rank {} alone", root));

@@ -21,7 +21,8 @@ class CallChecks {
  public:
   using Tensors = std::vector<at::Tensor>;
 
-  /// `device_type`: where tensors must be; none: anywhere.
+  /// `device_type` says where tensors must be. Without a value, they may be
+  /// anywhere.
   CallChecks(const char* operation, int rank, int size,
              std::optional<c10::DeviceType> device_type)
       : operation_(operation),
@@ -29,9 +30,10 @@ class CallChecks {
         size_(size),
         device_type_(device_type) {}
 
-  /// A rank; `root_tensor` is c10d's index in a list, which has one here.
+  /// `root` is a rank. `root_tensor` is c10d's index in a list of tensors,
+  /// which has one entry here.
   void root(int64_t root, int64_t root_tensor = 0) const;
-  /// Another rank, to send to or receive from.
+  /// `peer` is another rank, to send to or to receive from.
   void peer(int peer) const;
   void tag(int tag) const;
 
@@ -41,20 +43,21 @@ class CallChecks {
   void output(const at::Tensor& tensor) const;
   void inputs(const Tensors& tensors) const;
   void outputs(const Tensors& tensors) const;
-  /// One for each rank, with the type and number of elements of `like`.
+  /// There is one part for each rank, with the type and the number of elements
+  /// of `like`.
   void parts(const Tensors& parts, const at::Tensor& like) const;
-  /// `whole` holds what is like `part` for each rank.
+  /// `whole` has the size of one `part` for each rank.
   void whole(const at::Tensor& whole, const at::Tensor& part) const;
-  /// At least one, and all of one type.
+  /// There is at least one tensor, and all have one type.
   void coalesced(const Tensors& tensors) const;
-  /// What a rank sends to itself.
+  /// A rank sends itself as much as it receives from itself.
   void same_size(const at::Tensor& output, const at::Tensor& input) const;
   void same_type(const at::Tensor& tensor, const at::Tensor& other) const;
   void same_count(const char* what, size_t expected, size_t count) const;
-  /// A tensor that is reduced: its type has the reduction. NCCL checks its own.
+  /// The type of `tensor` has the reduction. NCCL checks that itself.
   void reduction(const at::Tensor& tensor, const c10d::ReduceOp& op) const;
-  /// Sizes along the first dimension of `tensor`, one for each rank; none: it
-  /// is cut evenly.
+  /// `splits` are sizes along the first dimension of `tensor`, one for each
+  /// rank. If there are none, the tensor is cut evenly.
   void splits(const at::Tensor& tensor,
               const std::vector<int64_t>& splits) const;
 
@@ -65,7 +68,8 @@ class CallChecks {
                list.size());
     return list[0];
   }
-  /// Of root the only item; elsewhere the list must be empty, and so is this.
+  /// On root, the only item of the list. On other ranks the list must be empty,
+  /// and so is the result.
   const Tensors& only_at_root(const std::vector<Tensors>& lists,
                               int64_t root) const;
 

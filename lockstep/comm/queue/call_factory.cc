@@ -29,7 +29,7 @@ CollectiveCall CallFactory::all_reduce(const at::Tensor& tensor,
       .perform = [tensor, op](Collectives& collectives, Timeout timeout) {
         collectives.all_reduce(tensor, op, timeout);
       }};
-  // The factor of a premul sum is each call's own.
+  // Each call of a premul sum may have another factor.
   if (op.op_ != c10d::ReduceOp::PREMUL_SUM) call.reduction = op;
   return call;
 }

@@ -6,18 +6,19 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include "lockstep/comm/queue/call_checks.h"
-#include "lockstep/comm/queue/collective_call.h"
+#include "lockstep/comm/queue/communicator.h"
 
 namespace lockstep {
 
-/// Makes the calls of one rank from what its caller passes, which is checked
-/// here, at the call: each function throws InvalidArgument for what can't be.
+/// Makes the calls of one rank from the arguments of its caller. They are
+/// checked here, before anything is queued: each function throws
+/// InvalidArgument for arguments that can't be used.
 class CallFactory {
  public:
   using Tensors = std::vector<at::Tensor>;
 
-  /// `device_type`: where tensors must be; none in a world of one, which takes
-  /// any.
+  /// `device_type` says where tensors must be. In a world of one it has no
+  /// value, because tensors may be on any device there.
   CallFactory(int rank, int size, std::optional<c10::DeviceType> device_type)
       : rank_(rank), size_(size), device_type_(device_type) {}
 
@@ -26,7 +27,8 @@ class CallFactory {
   }
   std::optional<c10::DeviceType> device_type() const { return device_type_; }
 
-  /// Of a dense tensor, or on the host of a sparse one (COO): sum and average.
+  /// `tensor` is dense or, on the host, sparse (COO). A sparse tensor can be
+  /// summed and averaged.
   CollectiveCall all_reduce(const at::Tensor& tensor,
                             const c10d::ReduceOp& op) const;
   CollectiveCall reduce(const at::Tensor& tensor, int64_t root,
@@ -34,13 +36,13 @@ class CallFactory {
   CollectiveCall broadcast(const at::Tensor& tensor, int64_t root) const;
   CollectiveCall all_gather(const Tensors& outputs,
                             const at::Tensor& input) const;
-  /// Into new tensors, which the call's outputs are.
+  /// The result goes into new tensors, which are the call's outputs.
   CollectiveCall all_gather(const at::Tensor& input) const;
-  /// `outputs`: empty but on root.
+  /// `outputs` is empty on all ranks except root.
   CollectiveCall gather(const Tensors& outputs, const at::Tensor& input,
                         int64_t root) const;
   CollectiveCall gather(const at::Tensor& input, int64_t root) const;
-  /// `parts` counts on root alone.
+  /// `parts` is used on root only.
   CollectiveCall scatter(const at::Tensor& output, const Tensors& parts,
                          int64_t root) const;
   CollectiveCall reduce_scatter(const at::Tensor& output, const Tensors& parts,

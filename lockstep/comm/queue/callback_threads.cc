@@ -38,8 +38,8 @@ class CallbackThreads::Impl : public std::enable_shared_from_this<Impl> {
     std::unique_lock lock(mutex_);
     is_stopping_ = true;
     changed_.notify_all();
-    const size_t own = current_ == this ? 1 : 0;
-    changed_.wait(lock, [&] { return threads_ == own; });
+    const size_t remaining = current_ == this ? 1 : 0;
+    changed_.wait(lock, [&] { return threads_ == remaining; });
   }
 
  private:
@@ -55,17 +55,17 @@ class CallbackThreads::Impl : public std::enable_shared_from_this<Impl> {
       callbacks_.pop_front();
       lock.unlock();
       callback();
-      callback = nullptr;  // what it holds goes without the lock
+      callback = nullptr;  // what it holds is destroyed without the lock
       lock.lock();
     }
     --threads_;
     changed_.notify_all();
   }
 
-  // The threads that the calling thread belongs to; null if it is another.
+  // The object that started the calling thread; null for other threads.
   static thread_local const Impl* current_;
 
-  std::mutex mutex_;  // of all below
+  std::mutex mutex_;  // guards all members below
   std::condition_variable changed_;
   std::deque<std::function<void()>> callbacks_;
   size_t threads_ = 0;

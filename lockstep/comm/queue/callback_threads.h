@@ -5,13 +5,14 @@
 
 namespace lockstep {
 
-/// Runs callbacks that may block, each in a thread that has nothing else to do
-/// meanwhile: an idle one, or a new one. So there are as many threads as
-/// callbacks that wait at once, within each other or not.
+/// Runs callbacks that may block. Each runs in a thread that does nothing else
+/// meanwhile: an idle thread if there is one, or a new one. So there are as
+/// many threads as callbacks that wait at the same time.
 class CallbackThreads {
  public:
   CallbackThreads();
-  /// Waits for the callbacks that run, except for one that destroys this.
+  /// Waits for the callbacks that run, except for a callback that destroys this
+  /// object.
   ~CallbackThreads();
   CallbackThreads(const CallbackThreads&) = delete;
   CallbackThreads& operator=(const CallbackThreads&) = delete;
@@ -22,7 +23,7 @@ class CallbackThreads {
 
  private:
   class Impl;
-  // Shared with its threads: a callback may destroy this.
+  // Shared with the threads, because a callback may destroy this object.
   std::shared_ptr<Impl> impl_;
 };
 

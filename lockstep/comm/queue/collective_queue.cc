@@ -10,7 +10,7 @@
 namespace lockstep {
 namespace {
 
-/// As in the titles of ProcessGroupGloo: "gloo:all_reduce".
+/// A title as ProcessGroupGloo writes it: "gloo:all_reduce".
 const char* title_of(c10d::OpType type) {
   switch (type) {
     case c10d::OpType::BROADCAST:
@@ -81,7 +81,8 @@ c10::intrusive_ptr<QueuedWork> CollectiveQueue::submit_as(uint64_t number,
                                                           Mode mode,
                                                           Timeout timeout) {
   std::string title;
-  // A profiler's event costs more than a small all-reduce: only if one looks.
+  // An event costs more than a small all-reduce, so it is only made while a
+  // profiler runs.
   if (at::hasCallbacks()) {
     title = fmt::format("{}:{}", name(), title_of(call.type));
   }

@@ -13,16 +13,16 @@
 
 namespace lockstep {
 
-/// Does the calls of a World over shm or gloo: those that the caller waits for
-/// in its own thread, if nothing is before them, and the others in the thread
-/// of a WorkQueue. Counts the collectives, and shows them to a profiler
-/// ("shm:all_reduce").
+/// Does the calls of a World over shm or gloo. A call that its caller waits for
+/// is done in the caller's thread if nothing is queued before it; all other
+/// calls are done in the thread of a WorkQueue. Counts the collectives, and
+/// shows them to a profiler ("shm:all_reduce").
 class CollectiveQueue : public Communicator {
  public:
   using Timeout = std::chrono::milliseconds;
   enum class Mode { kSync, kAsync };
 
-  /// `timeout`: of each call.
+  /// `timeout` is that of each call.
   CollectiveQueue(std::unique_ptr<Collectives> collectives, int rank, int size,
                   Timeout timeout);
 
@@ -37,12 +37,12 @@ class CollectiveQueue : public Communicator {
     collectives_->abort(reason);
   }
 
-  /// What the caller waits for (kSync) may be done when this returns; what
-  /// ended it is thrown by the work's wait().
+  /// A call that the caller waits for (kSync) may be done when this returns. If
+  /// it failed, the wait() of the result throws the error.
   c10::intrusive_ptr<QueuedWork> submit(CollectiveCall call, Mode mode,
                                         Timeout timeout);
 
-  /// Waits for nothing that is queued (c10d's monitoredBarrier).
+  /// c10d's monitoredBarrier: it does not wait for what is queued.
   void monitored_barrier(Timeout timeout, bool wait_all_ranks) {
     collectives_->monitored_barrier(timeout, wait_all_ranks);
   }
@@ -50,7 +50,8 @@ class CollectiveQueue : public Communicator {
   const CallFactory& calls() const { return calls_; }
   Timeout timeout() const { return timeout_; }
   void set_timeout(Timeout timeout) { timeout_ = timeout; }
-  /// Of the next collective, from 0: each rank counts its own.
+  /// The number of the next collective. Each rank counts its collectives from
+  /// 0.
   uint64_t sequence_number() const { return sequence_number_; }
 
  private:
@@ -63,7 +64,7 @@ class CollectiveQueue : public Communicator {
   std::atomic<Timeout> timeout_;
   std::atomic<uint64_t> sequence_number_ = 0;
   std::unique_ptr<Collectives> collectives_;
-  WorkQueue queue_;  // last, so that what it does ends first
+  WorkQueue queue_;  // destroyed first: its operations use the others
 };
 
 }  // namespace lockstep

@@ -11,19 +11,19 @@
 
 namespace lockstep {
 
-/// A send or receive that a shm::PointToPoint does. Keeps the tensor; one with
-/// gaps gets what was received at the end.
+/// A send or receive that a shm::PointToPoint does. Keeps the tensor. If the
+/// tensor has gaps in memory, what was received is copied into it at the end.
 class MessageWork : public QueuedWork {
  public:
   MessageWork(int rank, c10d::OpType type, const at::Tensor& tensor);
 
-  /// What is sent, or where to receive.
+  /// The bytes that are sent, or the memory that receives.
   std::span<std::byte> bytes() const { return dense_.bytes(); }
-  /// Of a receive that is done: the rank that sent.
+  /// For a receive that is done: the rank that sent.
   int sourceRank() const override;
 
-  /// Called by PointToPoint when the message was moved, or failed (`error`).
-  /// Leaves the future to complete_future().
+  /// Called by PointToPoint when the message was moved, or when it failed
+  /// (`error`). The future is completed by complete_future().
   void end(const std::exception_ptr& error, int source);
 
  private:
@@ -32,9 +32,9 @@ class MessageWork : public QueuedWork {
 };
 
 /// The function that PointToPoint calls at the end. It keeps the work until
-/// then. The callbacks of
-/// the work's future run in `threads`: they may wait for another message, which
-/// needs PointToPoint's own thread.
+/// then. The callbacks of the work's future run in `threads` and not in
+/// PointToPoint's thread: they may wait for another message, which that thread
+/// moves.
 shm::P2pDone done_of(c10::intrusive_ptr<MessageWork> work,
                      CallbackThreads& threads);
 

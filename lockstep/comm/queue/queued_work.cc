@@ -76,7 +76,7 @@ bool QueuedWork::has_pending_future() const {
 
 void QueuedWork::complete_future() {
   if (!has_pending_future()) return;
-  // Not under the lock: its callbacks may ask for this work.
+  // Without the lock, because the future's callbacks may use this work.
   if (exception()) {
     future_->setError(exception());
   } else {

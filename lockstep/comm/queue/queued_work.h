@@ -13,23 +13,24 @@ namespace lockstep {
 /// An operation that is done by a WorkQueue. Its future has `outputs` as value.
 class QueuedWork : public c10d::Work {
  public:
-  /// `title`: of the operation, for a profiler that is at work ("shm:reduce").
+  /// `title` is what a profiler shows ("shm:reduce").
   QueuedWork(int rank, c10d::OpType type, std::vector<at::Tensor> outputs,
              const char* title = nullptr, uint64_t sequence_number = 0);
 
   std::vector<at::Tensor> result() override { return outputs_; }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
-  /// In a callback that a WorkQueue runs, first does what is in that queue up
-  /// to this operation: no other thread would. Throws CommError if it is not
-  /// done at the `timeout`; it goes on then.
+  /// If it is called in a callback that a WorkQueue runs, it first does what is
+  /// in that queue up to this operation, because no other thread would. Throws
+  /// CommError if the operation is not done at the `timeout`; the operation
+  /// itself goes on then.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   uint64_t getSequencenumber() const override { return sequence_number_; }
 
-  /// Does `task`; what it throws is rethrown by wait(). The future is left to
-  /// complete_future().
+  /// Does `task`. If it throws, wait() rethrows that. The future is completed
+  /// by complete_future().
   void perform(const std::function<void()>& task);
-  /// Whether somebody asked for the future of this operation, which is done,
-  /// before it was done: complete_future() may then run callbacks.
+  /// For an operation that is done: whether its future was asked for before
+  /// that, so that complete_future() may run callbacks.
   bool has_pending_future() const;
   /// Runs the future's callbacks in this thread.
   void complete_future();

@@ -40,7 +40,7 @@ class WorkQueue::Impl : public std::enable_shared_from_this<Impl> {
 
   bool is_own_thread() const { return current_ == this; }
   void run_items();
-  /// Does the first of the queue. `lock` is not held meanwhile.
+  /// Does the first operation of the queue. `lock` is not held meanwhile.
   void run_first(std::unique_lock<std::mutex>& lock);
   /// In the queue's thread: performs, then runs callbacks.
   void run(QueuedWork& work, const std::function<void()>& task);
@@ -52,7 +52,7 @@ class WorkQueue::Impl : public std::enable_shared_from_this<Impl> {
 
   static thread_local Impl* current_;
 
-  std::mutex mutex_;  // of all below
+  std::mutex mutex_;  // guards all members below
   std::condition_variable changed_;
   std::deque<Item> items_;
   bool is_busy_ = false;
@@ -60,7 +60,7 @@ class WorkQueue::Impl : public std::enable_shared_from_this<Impl> {
   std::exception_ptr failure_;
   std::function<void(const std::string&)> on_failure_;
   bool is_in_callback_ = false;
-  uint64_t entries_ = 0;  // into callbacks
+  uint64_t entries_ = 0;  // how many times callbacks were entered
   Clock::time_point in_callback_since_;
   std::thread thread_;
   std::thread watch_thread_;
@@ -143,13 +143,14 @@ void WorkQueue::Impl::run_first(std::unique_lock<std::mutex>& lock) {
     items_.pop_front();
     lock.unlock();
     run(*item.work, item.task);
-    // What the task holds goes here, without the lock: it may be this queue.
+    // What the task holds is destroyed here, without the lock, because it may
+    // be this queue.
   }
   lock.lock();
 }
 
 void WorkQueue::Impl::run(QueuedWork& work, const std::function<void()>& task) {
-  const bool was_in_callback = is_in_callback_;  // written by this thread alone
+  const bool was_in_callback = is_in_callback_;  // only this thread writes it
   if (was_in_callback) set_in_callback(false);
   work.perform(task);
   if (was_in_callback || work.has_pending_future()) set_in_callback(true);

@@ -10,7 +10,7 @@
 
 #include "lockstep/base/interrupt.h"
 #include "lockstep/base/text.h"
-#include "lockstep/launch/failure/failure_report.h"
+#include "lockstep/launch/failure/failure.h"
 #include "lockstep/launch/output/printable.h"
 #include "lockstep/launch/rendezvous/master.h"
 #include "lockstep/launch/workers/hang.h"

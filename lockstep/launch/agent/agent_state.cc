@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/interrupt.h"
-#include "lockstep/launch/options/signals.h"
+#include "lockstep/launch/options/option_values.h"
 
 namespace lockstep::launch {
 namespace {

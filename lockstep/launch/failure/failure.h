@@ -50,4 +50,8 @@ void admit_late_causes(std::vector<Failure>& failures);
 /// its absence.)
 const Failure* root_cause(const std::vector<Failure>& failures);
 
+/// The report that ends the output of a failed job: the other failures, a line
+/// each, then the root cause. Ends with a newline.
+std::string failure_report(const std::vector<Failure>& failures);
+
 }  // namespace lockstep::launch

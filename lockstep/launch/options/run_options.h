@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/launch/options/stream_choice.h"
+#include "lockstep/launch/options/option_values.h"
 
 namespace lockstep::launch {
 

@@ -4,7 +4,7 @@
 
 #include "lockstep/base/cores.h"
 #include "lockstep/base/env.h"
-#include "lockstep/launch/options/signals.h"
+#include "lockstep/launch/options/option_values.h"
 
 namespace lockstep::launch {
 namespace {

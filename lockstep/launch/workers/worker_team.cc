@@ -1,14 +1,17 @@
 #include "lockstep/launch/workers/worker_team.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/cores.h"
 #include "lockstep/base/env.h"
+#include "lockstep/base/error.h"
 #include "lockstep/base/process.h"
 #include "lockstep/launch/failure/clock.h"
 #include "lockstep/launch/options/program_command.h"
@@ -69,6 +72,39 @@ StreamPlan plan_stream(const RunOptions& options, const Group& group,
         folder + (which == Streams::kOut ? "/stdout.log" : "/stderr.log");
   }
   return plan;
+}
+
+// A worker ignores no signal, even if the agent does, except for SIGHUP: then
+// the agent was started with nohup.
+std::vector<int> signals_but_hangup() {
+  std::vector<int> signals;
+  for (int signal = 1; signal < NSIG; ++signal) {
+    if (signal != SIGHUP) signals.push_back(signal);
+  }
+  return signals;
+}
+
+ChildProcess start_worker(const ChildOptions& plan) {
+  try {
+    return ChildProcess(plan);
+  } catch (const ProcessStartError& error) {
+    std::string fix;
+    switch (error.error()) {
+      case ENOEXEC:
+        fix = "a script needs a first line like #!/bin/sh";
+        break;
+      case ENOENT:
+        fix = "its interpreter is missing: see its first line";
+        break;
+      case EAGAIN:
+        fix = "raise the limit of processes: ulimit -u";
+        break;
+    }
+    throw LaunchError({.code = ErrorCode::kProcessStart,
+                       .what = "can't start the program '" + plan.program + "'",
+                       .got = std::strerror(error.error()),
+                       .fix = fix});
+  }
 }
 
 }  // namespace
@@ -139,7 +175,7 @@ Worker WorkerTeam::start(const Group& group, const Endpoint& master,
   const auto cores =
       core_share(allowed_cores(), static_cast<size_t>(local_rank),
                  static_cast<size_t>(options_.workers));
-  WorkerPlan plan;
+  ChildOptions plan;
   plan.program = find_program(command_.front(), options_.environment);
   plan.arguments = command_;
   auto variables =
@@ -154,10 +190,12 @@ Worker WorkerTeam::start(const Group& group, const Endpoint& master,
       plan_stream(options_, group, folder, local_rank, Streams::kErr), err_);
   plan.out_fd = to_out.worker_end();
   plan.err_fd = to_err.worker_end();
+  plan.default_signals = signals_but_hangup();
+  plan.dies_with_thread = true;
   control::WorkerSlot& slot = block_.slot(local_rank);
   slot.can_wait = 0;
   slot.waits_after = 0;
-  WorkerProcess process(plan);
+  ChildProcess process = start_worker(plan);
   watchdog_.add(process.pid());
   orphans_.ignore(process.pid());
   to_out.close_worker_end();
@@ -192,7 +230,8 @@ int WorkerTeam::count_waiting() const {
 bool WorkerTeam::note_ends() {
   bool has_failed = false;
   for (Worker& worker : workers_) {
-    const auto end = worker.process.poll_end();
+    if (worker.ended_at) continue;
+    const auto& end = worker.process.poll_end();
     if (!end) continue;
     worker.end = *end;
     worker.ended_at = Moment::now();

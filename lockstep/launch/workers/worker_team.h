@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/child_process.h"
 #include "lockstep/control/control_block.h"
 #include "lockstep/launch/failure/clock.h"
 #include "lockstep/launch/options/run_options.h"
@@ -14,7 +15,6 @@
 #include "lockstep/launch/rendezvous/node.h"
 #include "lockstep/launch/workers/orphan_reaper.h"
 #include "lockstep/launch/workers/watchdog.h"
-#include "lockstep/launch/workers/worker_process.h"
 
 namespace lockstep::launch {
 
@@ -24,9 +24,9 @@ struct Worker {
   int local_rank = 0;
   WorkerStream out;
   WorkerStream err;
-  WorkerProcess process;
+  ChildProcess process;
   std::string folder;  ///< where its log files are
-  WorkerEnd end{};
+  ProcessEnd end{};
   std::optional<Moment> ended_at{};  ///< when the agent saw its end
 
   bool waits = false;    ///< it waits for the next attempt
@@ -34,7 +34,7 @@ struct Worker {
   std::string stacks{};  ///< where its threads were then
 
   bool has_failed() const {
-    return ended_at && (end.signal != 0 || end.exit_code != 0);
+    return ended_at && (end.signal != 0 || end.exit_code != 0 || !end.is_known);
   }
 };
 

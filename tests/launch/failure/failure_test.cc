@@ -13,7 +13,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/launch/failure/clock.h"
 #include "lockstep/launch/failure/error_file.h"
-#include "lockstep/launch/failure/failure_report.h"
 #include "tests/base/temporary_folder.h"
 
 namespace lockstep::launch {

@@ -1,4 +1,6 @@
 // The values of the launcher's options.
+#include "lockstep/launch/options/option_values.h"
+
 #include <string>
 #include <vector>
 
@@ -7,10 +9,7 @@
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
 #include "lockstep/device/device.h"
-#include "lockstep/launch/options/nproc.h"
 #include "lockstep/launch/options/program_command.h"
-#include "lockstep/launch/options/signals.h"
-#include "lockstep/launch/options/stream_choice.h"
 #include "tests/base/is_error.h"
 #include "tests/base/temporary_folder.h"
 

@@ -1,10 +1,9 @@
-#include "lockstep/comm/host_list.h"
-
 #include <tuple>
 
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/launchers.h"
 
 namespace lockstep {
 namespace {

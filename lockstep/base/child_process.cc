@@ -1,0 +1,315 @@
+#include "lockstep/base/child_process.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/stopwatch.h"
+
+namespace lockstep {
+namespace {
+
+// The files that `options.program` may mean, in the order of execvp().
+std::vector<std::string> candidate_files(const ChildOptions& options) {
+  const std::string& name = options.program;
+  if (!options.searches_path || name.empty() ||
+      name.find('/') != std::string::npos) {
+    return {name};
+  }
+  const char* path = std::getenv("PATH");
+  const std::string folders = path != nullptr ? path : "/bin:/usr/bin";
+  std::vector<std::string> files;
+  for (size_t begin = 0; begin <= folders.size();) {
+    const size_t end = std::min(folders.find(':', begin), folders.size());
+    const std::string folder = folders.substr(begin, end - begin);
+    // An empty entry is the working folder.
+    files.push_back(folder.empty() ? name : folder + "/" + name);
+    begin = end + 1;
+  }
+  return files;
+}
+
+std::vector<char*> pointers(const std::vector<std::string>& strings) {
+  std::vector<char*> result;
+  for (const auto& text : strings) {
+    result.push_back(const_cast<char*>(text.c_str()));
+  }
+  result.push_back(nullptr);
+  return result;
+}
+
+// All that the child needs, prepared before the fork. Between fork and exec the
+// child has no other threads than its own, so it must not allocate, and must
+// not take a lock that another thread of its parent may hold.
+struct Prepared {
+  explicit Prepared(const ChildOptions& options)
+      : files(candidate_files(options)),
+        arguments(pointers(options.arguments)),
+        environment(pointers(options.environment)),
+        out_fd(options.out_fd >= 0 ? options.out_fd : STDOUT_FILENO),
+        err_fd(options.err_fd >= 0 ? options.err_fd : STDERR_FILENO),
+        is_pinned(!options.cores.empty()),
+        dies_with_thread(options.dies_with_thread),
+        parent(::getpid()) {
+    CPU_ZERO(&cores);
+    for (const int core : options.cores) {
+      if (core < CPU_SETSIZE) CPU_SET(static_cast<size_t>(core), &cores);
+    }
+    ::sigemptyset(&default_signals);
+    for (const int signal : options.default_signals) {
+      ::sigaddset(&default_signals, signal);
+    }
+  }
+
+  std::vector<std::string> files;
+  std::vector<char*> arguments;
+  std::vector<char*> environment;
+  int out_fd;
+  int err_fd;
+  bool is_pinned;
+  bool dies_with_thread;
+  pid_t parent;
+  cpu_set_t cores;
+  sigset_t default_signals;
+};
+
+// While this object lives, its thread gets no signal. So a handler of the
+// parent never runs in the child, where it could write to the parent's pipes.
+class BlockedSignals {
+ public:
+  BlockedSignals() {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~BlockedSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  BlockedSignals(const BlockedSignals&) = delete;
+  BlockedSignals& operator=(const BlockedSignals&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+void reset_signals(const sigset_t& default_signals) {
+  struct sigaction by_default {};
+  by_default.sa_handler = SIG_DFL;
+  for (int signal = 1; signal < NSIG; ++signal) {
+    struct sigaction current {};
+    // This fails for the signals that glibc keeps for itself.
+    if (::sigaction(signal, nullptr, &current) != 0) continue;
+    if (current.sa_handler == SIG_IGN &&
+        ::sigismember(&default_signals, signal) != 1) {
+      continue;
+    }
+    ::sigaction(signal, &by_default, nullptr);  // fails for SIGKILL, SIGSTOP
+  }
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+}
+
+// If this process has closed its own stdin, stdout or stderr, other descriptors
+// have these numbers. They are copied to higher numbers first, so that none of
+// them is replaced before it is used.
+bool set_standard_files(const Prepared& prepared) {
+  const std::array<int, 3> found = {::open("/dev/null", O_RDONLY | O_CLOEXEC),
+                                    prepared.out_fd, prepared.err_fd};
+  std::array<int, 3> copies{};
+  for (size_t i = 0; i < found.size(); ++i) {
+    copies[i] = ::fcntl(found[i], F_DUPFD_CLOEXEC, 3);
+    if (copies[i] < 0) return false;
+  }
+  for (size_t i = 0; i < copies.size(); ++i) {
+    if (::dup2(copies[i], static_cast<int>(i)) < 0) return false;
+  }
+  return true;
+}
+
+// Tries one file after another as execvp() does, but does not take a file
+// without a format for a shell script. Returns the error.
+int execute(const Prepared& prepared) {
+  int last_error = ENOENT;
+  bool is_denied = false;
+  for (const std::string& file : prepared.files) {
+    ::execve(file.c_str(), prepared.arguments.data(),
+             prepared.environment.data());
+    last_error = errno;
+    is_denied = is_denied || last_error == EACCES;
+    const bool may_be_elsewhere =
+        last_error == EACCES || last_error == ENOENT || last_error == ESTALE ||
+        last_error == ENOTDIR || last_error == ENODEV ||
+        last_error == ETIMEDOUT;
+    if (!may_be_elsewhere) return last_error;
+  }
+  return is_denied ? EACCES : last_error;
+}
+
+[[noreturn]] void run_program(const Prepared& prepared, int status_fd) {
+  if (prepared.dies_with_thread) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    // The parent may have died before that call.
+    if (::getppid() != prepared.parent) ::_exit(127);
+  }
+  ::setpgid(0, 0);
+  reset_signals(prepared.default_signals);
+  if (prepared.is_pinned) {
+    ::sched_setaffinity(0, sizeof prepared.cores, &prepared.cores);
+  }
+  const int high_status_fd = ::fcntl(status_fd, F_DUPFD_CLOEXEC, 3);
+  int error = 0;
+  if (high_status_fd >= 0 && set_standard_files(prepared)) {
+    // Close what some library opened without O_CLOEXEC.
+    ::syscall(SYS_close_range, 3U, ~0U, 4U /* CLOSE_RANGE_CLOEXEC */);
+    error = execute(prepared);
+  } else {
+    error = errno;
+  }
+  [[maybe_unused]] const auto written = ::write(
+      high_status_fd >= 0 ? high_status_fd : status_fd, &error, sizeof error);
+  ::_exit(127);
+}
+
+// The error of the exec, or 0: if it succeeds, the pipe is closed and nothing
+// was written to it.
+int exec_error(const FileDescriptor& status) {
+  int error = 0;
+  ssize_t size = 0;
+  do {
+    size = ::read(status.get(), &error, sizeof error);
+  } while (size < 0 && errno == EINTR);
+  return size == sizeof error ? error : 0;
+}
+
+void reap(pid_t pid) {
+  while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+}  // namespace
+
+ProcessStartError::ProcessStartError(const std::string& program, int error)
+    : IoError({.code = ErrorCode::kProcessStart,
+               .what = fmt::format("can't start {}: {}", program,
+                                   std::strerror(error))}),
+      error_(error) {}
+
+ChildProcess::ChildProcess(const ChildOptions& options)
+    : grace_s_(options.grace_s) {
+  const Prepared prepared(options);
+  Pipe status = make_pipe();
+  int fork_error = 0;
+  {
+    const BlockedSignals blocked;
+    // A plain fork copies the page tables, which takes milliseconds for each
+    // GB of this process. vfork would not, but its child runs in the memory of
+    // the parent, where it could change what the parent and the sanitizers
+    // keep there. The processes that start programs are small or do so seldom.
+    pid_ = ::fork();
+    if (pid_ == 0) run_program(prepared, status.write.get());
+    fork_error = errno;
+  }
+  if (pid_ < 0) throw ProcessStartError(options.program, fork_error);
+  ::setpgid(pid_, pid_);  // parent and child both do it: either may be first
+  status.write.close();
+  if (const int error = exec_error(status.read); error != 0) {
+    reap(pid_);
+    throw ProcessStartError(options.program, error);
+  }
+  pidfd_ =
+      FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0U)));
+  if (pidfd_.is_open()) return;
+  const int error = errno;
+  if (error == ESRCH) {
+    note_unknown_end();
+    return;
+  }
+  ::kill(-pid_, SIGKILL);
+  reap(pid_);
+  throw IoError({.code = ErrorCode::kProcessStart,
+                 .what = "can't watch the process of " + options.program,
+                 .expected = "Linux 5.3 or later",
+                 .got = std::strerror(error)});
+}
+
+ChildProcess::ChildProcess(ChildProcess&& other) noexcept
+    : pid_(std::exchange(other.pid_, -1)),
+      grace_s_(other.grace_s_),
+      pidfd_(std::move(other.pidfd_)),
+      end_(other.end_),
+      is_reaped_(other.is_reaped_) {}
+
+void ChildProcess::note_end(const siginfo_t& info) {
+  pidfd_.close();
+  end_ = info.si_code == CLD_EXITED ? ProcessEnd{.exit_code = info.si_status}
+                                    : ProcessEnd{.signal = info.si_status};
+}
+
+// Somebody who ignores SIGCHLD has it reaped: how it ended is not known.
+void ChildProcess::note_unknown_end() {
+  pidfd_.close();
+  end_ = ProcessEnd{.is_known = false};
+  is_reaped_ = true;
+}
+
+const std::optional<ProcessEnd>& ChildProcess::poll_end() {
+  if (end_ || pid_ < 0) return end_;
+  siginfo_t info{};
+  // The process is not reaped here (WNOWAIT), but after its group is ended:
+  // until then no other process can get its number, which is also the group's.
+  const int result = ::waitid(P_PID, static_cast<id_t>(pid_), &info,
+                              WEXITED | WNOHANG | WNOWAIT);
+  if (result != 0 && errno == ECHILD) {
+    note_unknown_end();
+  } else if (result == 0 && info.si_pid == pid_) {
+    note_end(info);
+  }
+  return end_;
+}
+
+void ChildProcess::send(int signal) const {
+  // The number of a process that was reaped may be another one's.
+  if (pid_ > 0 && !is_reaped_) ::kill(-pid_, signal);
+}
+
+void ChildProcess::end() {
+  if (pid_ < 0) return;
+  if (!poll_end() && grace_s_ > 0) {
+    send(SIGTERM);
+    const Stopwatch watch;
+    while (!poll_end() && watch.seconds() < grace_s_) {
+      pollfd ended{end_fd(), POLLIN, 0};
+      ::poll(&ended, 1, 10);
+    }
+  }
+  if (is_reaped_) return;
+  // Also when the leader has ended: the group may have outlived it.
+  send(SIGKILL);
+  siginfo_t info{};
+  int result = 0;
+  do {
+    result = ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED);
+  } while (result != 0 && errno == EINTR);
+  if (!end_) {
+    if (result == 0) {
+      note_end(info);
+    } else {
+      note_unknown_end();
+    }
+  }
+  is_reaped_ = true;
+}
+
+}  // namespace lockstep

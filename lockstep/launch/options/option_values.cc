@@ -1,0 +1,209 @@
+#include "lockstep/launch/options/option_values.h"
+
+#include <algorithm>
+#include <charconv>
+#include <csignal>
+#include <cstring>
+#include <dlfcn.h>
+#include <optional>
+#include <sstream>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/cores.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+
+namespace lockstep::launch {
+namespace {
+
+// More workers or nodes than any machine or job can hold: a larger number is a
+// typing error.
+constexpr int kMost = 4096;
+
+std::optional<int> to_int(const std::string& text) {
+  int value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, code] = std::from_chars(text.data(), end, value);
+  if (code != std::errc() || stop != end) return std::nullopt;
+  return value;
+}
+
+std::optional<int> to_count(const std::string& text) {
+  const auto value = to_int(text);
+  if (!value || *value < 1 || *value > kMost) return std::nullopt;
+  return value;
+}
+
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> parts;
+  std::istringstream stream(text);
+  for (std::string part; std::getline(stream, part, ',');) {
+    parts.push_back(part);
+  }
+  return parts;
+}
+
+[[noreturn]] void throw_bad_option(const std::string& option,
+                                   const std::string& expected,
+                                   const std::string& got) {
+  throw InvalidArgument("launch", {.code = ErrorCode::kBadOption,
+                                   .what = "can't use " + option,
+                                   .expected = expected,
+                                   .got = "'" + got + "'"});
+}
+
+int core_count() { return static_cast<int>(allowed_cores().size()); }
+
+// How many GPUs CUDA_VISIBLE_DEVICES leaves. The CUDA driver itself is asked,
+// because the launcher starts without LibTorch. The driver stays loaded.
+int gpu_count() {
+  void* driver = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (driver == nullptr) return 0;
+  using Init = int (*)(unsigned int);
+  using Count = int (*)(int*);
+  const auto init = reinterpret_cast<Init>(::dlsym(driver, "cuInit"));
+  const auto get_count =
+      reinterpret_cast<Count>(::dlsym(driver, "cuDeviceGetCount"));
+  int gpus = 0;
+  if (init == nullptr || get_count == nullptr || init(0) != 0 ||
+      get_count(&gpus) != 0) {
+    return 0;
+  }
+  return gpus;
+}
+
+std::optional<Streams> to_streams(const std::string& text) {
+  const auto value = to_int(text);
+  if (!value || *value < 0 || *value > 3) return std::nullopt;
+  return static_cast<Streams>(*value);
+}
+
+int to_rank(const std::string& option, const std::string& text, int workers) {
+  const auto rank = to_int(text);
+  if (!rank || *rank < 0 || *rank >= workers) {
+    throw_bad_option(
+        option, fmt::format("local ranks from 0 to {}", workers - 1), text);
+  }
+  return *rank;
+}
+
+std::vector<std::string> handled_names() {
+  std::vector<std::string> names;
+  for (int signal = 1; signal < SIGRTMIN; ++signal) {
+    if (signal == SIGKILL || signal == SIGSTOP || signal == SIGCHLD) continue;
+    if (::sigabbrev_np(signal) != nullptr) names.push_back(signal_name(signal));
+  }
+  return names;
+}
+
+int signal_of(const std::string& name) {
+  const auto known = handled_names();
+  if (std::find(known.begin(), known.end(), name) == known.end()) {
+    throw InvalidArgument(
+        "launch",
+        {.code = ErrorCode::kBadOption,
+         .what = "can't handle the signal '" + name + "'",
+         .expected = "names such as SIGTERM,SIGINT,SIGUSR1",
+         .got = "'" + name + "'",
+         .fix = did_you_mean(name, {"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT",
+                                    "SIGUSR1", "SIGUSR2"})});
+  }
+  for (int signal = 1; signal < SIGRTMIN; ++signal) {
+    if (signal_name(signal) == name) return signal;
+  }
+  return 0;
+}
+
+}  // namespace
+
+int parse_nproc(const std::string& text) {
+  if (const auto number = to_count(text)) return *number;
+  if (text == "cpu") return core_count();
+  const int gpus = gpu_count();
+  if (text == "auto") return gpus > 0 ? gpus : core_count();
+  if (text == "gpu") {
+    if (gpus > 0) return gpus;
+    throw LaunchError({.code = ErrorCode::kNoSuchDevice,
+                       .what = "--nproc-per-node gpu, and there is no GPU",
+                       .expected = "a CUDA device",
+                       .got = "none",
+                       .fix = "use --nproc-per-node cpu or a number"});
+  }
+  throw_bad_option(
+      "--nproc-per-node",
+      fmt::format("a number from 1 to {}, auto, cpu or gpu", kMost), text);
+}
+
+NodeCount parse_nnodes(const std::string& text) {
+  const auto colon = text.find(':');
+  const auto least = to_count(text.substr(0, colon));
+  const auto most =
+      colon == std::string::npos ? least : to_count(text.substr(colon + 1));
+  if (!least || !most || *least > *most) {
+    throw_bad_option("--nnodes",
+                     fmt::format("a number from 1 to {}, or MIN:MAX", kMost),
+                     text);
+  }
+  return {.least = *least, .most = *most};
+}
+
+bool has(Streams streams, Streams stream) {
+  return (static_cast<int>(streams) & static_cast<int>(stream)) != 0;
+}
+
+Streams StreamChoice::of(int local_rank) const {
+  if (of_rank.empty()) return of_all;
+  const auto found = of_rank.find(local_rank);
+  return found == of_rank.end() ? Streams::kNone : found->second;
+}
+
+bool StreamChoice::is_none() const {
+  return of_rank.empty() && of_all == Streams::kNone;
+}
+
+StreamChoice parse_streams(const std::string& option, const std::string& text,
+                           int workers) {
+  const char* form =
+      "0 (none), 1 (stdout), 2 (stderr) or 3 (both), or one by local rank: "
+      "0:1,1:2";
+  if (const auto all = to_streams(text)) return {.of_all = *all};
+  StreamChoice choice;
+  for (const auto& part : split(text)) {
+    const auto colon = part.find(':');
+    if (colon == std::string::npos) throw_bad_option(option, form, text);
+    const auto streams = to_streams(part.substr(colon + 1));
+    if (!streams) throw_bad_option(option, form, text);
+    choice.of_rank[to_rank(option, part.substr(0, colon), workers)] = *streams;
+  }
+  if (choice.of_rank.empty()) throw_bad_option(option, form, text);
+  return choice;
+}
+
+std::vector<int> parse_ranks(const std::string& option, const std::string& text,
+                             int workers) {
+  std::vector<int> ranks;
+  for (const auto& part : split(text)) {
+    ranks.push_back(to_rank(option, part, workers));
+  }
+  return ranks;
+}
+
+std::string signal_name(int signal) {
+  const char* name = ::sigabbrev_np(signal);
+  return name != nullptr ? std::string("SIG") + name
+                         : "signal " + std::to_string(signal);
+}
+
+std::vector<int> parse_signals(const std::string& names) {
+  std::vector<int> signals;
+  for (const auto& name : split(names)) {
+    const int signal = signal_of(name);
+    if (std::find(signals.begin(), signals.end(), signal) == signals.end()) {
+      signals.push_back(signal);
+    }
+  }
+  return signals;
+}
+
+}  // namespace lockstep::launch
