@@ -32,6 +32,16 @@ struct Refusal {
   std::function<bool(const Case&, const Trace& plain)> is_possible;
 };
 
+/// Whether there are steps in which a rank has no samples.
+bool has_empty_batches(const Case& of) {
+  return std::any_of(
+      of.history.begin(), of.history.end(), [&](const Event& event) {
+        if (event.what != "step" && event.what != "accumulate") return false;
+        return std::any_of(event.numbers.begin(), event.numbers.end(),
+                           [&](int64_t n) { return n < of.shards; });
+      });
+}
+
 const std::vector<Refusal>& refusals() {
   static const std::vector<Refusal> all{
       {"an own optimizer with complex parameters",
@@ -51,6 +61,11 @@ const std::vector<Refusal>& refusals() {
        {"[ddp]", "gradients"},
        [](const Case& of, const Trace&) {
          return of.is_static && has_any(of, {"freeze", "unfreeze"});
+       }},
+      {"ddp: a static graph that an empty batch does not go through whole",
+       {"[ddp]", "fewer gradients than in the first step"},
+       [](const Case& of, const Trace&) {
+         return of.is_static && has_empty_batches(of);
        }},
       {"ddp: nothing to train",
        {"[ddp]", "no parameter that requires a gradient"},

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include <ATen/Dispatch_v2.h>
+#include <ATen/TensorOperators.h>
 #include <fmt/format.h>
 
 #include "lockstep/base/chunk.h"
