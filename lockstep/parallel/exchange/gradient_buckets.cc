@@ -113,13 +113,14 @@ void GradientBuckets::allocate(const std::vector<size_t>& order) {
   }
 
   buckets_.clear();
+  parts_.clear();
   slots_.assign(parameters_.size(), {});
   int64_t bucket_at = 0;
   for (const auto& places : assignment) {
     const int64_t bytes = bytes_of(parameters_, places);
     const Tensor& like = parameters_[places[0]];
     const auto element = static_cast<int64_t>(like.element_size());
-    Bucket bucket{.places = places, .grads = {}, .parts = {}};
+    Bucket bucket{.places = places, .grads = {}};
     GradBucket& grads = bucket.grads;
     grads.index = static_cast<int64_t>(buckets_.size());
     grads.is_last = buckets_.size() + 1 == assignment.size();
@@ -140,8 +141,8 @@ void GradientBuckets::allocate(const std::vector<size_t>& order) {
                          kGradientAlignment) /
                 element;
     }
-    cut_into_parts(bucket);
     buckets_.push_back(std::move(bucket));
+    cut_into_parts(buckets_.size() - 1);
   }
 }
 
@@ -150,27 +151,35 @@ bool GradientBuckets::is_large(size_t p) const {
          parameters_[p].is_non_overlapping_and_dense();
 }
 
+void GradientBuckets::add_part(size_t bucket, size_t first, size_t last,
+                               int64_t begin, int64_t end) {
+  if (first == last) return;
+  const Bucket& whole = buckets_[bucket];
+  Part part{.bucket = bucket,
+            .places = {whole.places.begin() + static_cast<ptrdiff_t>(first),
+                       whole.places.begin() + static_cast<ptrdiff_t>(last)},
+            .elements = whole.grads.buffer.narrow(0, begin, end - begin)};
+  for (const size_t p : part.places) slots_[p].part = parts_.size();
+  parts_.push_back(std::move(part));
+}
+
 // Gradients lie in the buffer one behind the other. What lies between two large
 // ones, or before the first, or behind the last, is a part.
-void GradientBuckets::cut_into_parts(Bucket& bucket) const {
-  const Tensor& buffer = bucket.grads.buffer;
-  const auto add = [&](int64_t begin, int64_t end, std::optional<size_t> p) {
-    if (begin < end) {
-      bucket.parts.push_back(
-          {.elements = buffer.narrow(0, begin, end - begin), .p = p});
-    }
-  };
+void GradientBuckets::cut_into_parts(size_t bucket) {
+  const std::vector<size_t>& places = buckets_[bucket].places;
+  const GradBucket& grads = buckets_[bucket].grads;
+  size_t first = 0;
   int64_t begin = 0;
-  for (size_t i = 0; i < bucket.places.size(); ++i) {
-    const size_t p = bucket.places[i];
-    if (!is_large(p)) continue;
-    const Tensor& view = bucket.grads.gradients[i];
-    const int64_t at = view.storage_offset() - buffer.storage_offset();
-    add(begin, at, std::nullopt);
+  for (size_t i = 0; i < places.size(); ++i) {
+    if (!is_large(places[i])) continue;
+    const Tensor& view = grads.gradients[i];
+    const int64_t at = view.storage_offset() - grads.buffer.storage_offset();
+    add_part(bucket, first, i, begin, at);
     begin = at + view.numel();
-    add(at, begin, p);
+    add_part(bucket, i, i + 1, at, begin);
+    first = i + 1;
   }
-  add(begin, buffer.numel(), std::nullopt);
+  add_part(bucket, first, places.size(), begin, grads.buffer.numel());
 }
 
 std::vector<int64_t> GradientBuckets::tensors_of_backward() const {
@@ -197,12 +206,13 @@ std::vector<std::vector<size_t>> GradientBuckets::assignment() const {
 }
 
 void GradientBuckets::begin(double weight) {
-  next_bucket_ = 0;
+  next_ = 0;
   weight_ = weight;
   for (Bucket& bucket : buckets_) {
     bucket.pending = bucket.places.size();
     bucket.grads.weight = weight;
   }
+  for (Part& part : parts_) part.pending = part.places.size();
 }
 
 bool GradientBuckets::sum_in_place(size_t p, const Tensor& gradient) {
@@ -227,37 +237,39 @@ bool GradientBuckets::sum_in_place(size_t p, const Tensor& gradient) {
 
 void GradientBuckets::mark_ready(size_t p) {
   --buckets_[slots_[p].bucket].pending;
-  send_ready_buckets();
+  --parts_[slots_[p].part].pending;
+  send_ready();
 }
 
 void GradientBuckets::mark_all_ready() {
   for (Bucket& bucket : buckets_) bucket.pending = 0;
-  send_ready_buckets();
+  for (Part& part : parts_) part.pending = 0;
+  send_ready();
 }
 
-void GradientBuckets::send_ready_buckets() {
-  while (next_bucket_ < buckets_.size() &&
-         buckets_[next_bucket_].pending == 0) {
-    Bucket& bucket = buckets_[next_bucket_++];
-    submit("all-reduce", bucket.grads.index, [this, &bucket] {
-      if (hook_) {
-        run_hook(bucket.grads);
-      } else {
-        sum(bucket);
-      }
-    });
+void GradientBuckets::send_ready() {
+  if (hook_) {
+    for (; next_ < buckets_.size() && buckets_[next_].pending == 0; ++next_) {
+      GradBucket& grads = buckets_[next_].grads;
+      submit("all-reduce", grads.index, [this, &grads] { run_hook(grads); });
+    }
+    return;
+  }
+  for (; next_ < parts_.size() && parts_[next_].pending == 0; ++next_) {
+    const Part& part = parts_[next_];
+    submit("all-reduce", buckets_[part.bucket].grads.index,
+           [this, &part] { sum(part); });
   }
 }
 
-void GradientBuckets::sum(Bucket& bucket) {
+void GradientBuckets::sum(const Part& part) {
   const torch::NoGradGuard no_grad;
-  if (!is_shared_) return world_.all_reduce(bucket.grads.buffer);
-  const auto weighted_sum = c10d::makeNCCLPreMulSum(weight_);
-  for (const Part& part : bucket.parts) {
-    const bool is_in_place = part.p && in_place_[*part.p].defined();
-    Tensor elements = is_in_place ? in_place_[*part.p] : part.elements;
-    world_.all_reduce(elements, weighted_sum);
-  }
+  Tensor elements = part.elements;
+  if (!is_shared_) return world_.all_reduce(elements);
+  // Only a large gradient is summed in place, and is a part of its own.
+  const Tensor& in_place = in_place_[part.places.front()];
+  if (in_place.defined()) elements = in_place;
+  world_.all_reduce(elements, c10d::makeNCCLPreMulSum(weight_));
 }
 
 void GradientBuckets::run_hook(GradBucket& grads) {

@@ -40,7 +40,8 @@ std::vector<std::vector<size_t>> assign_buckets(
 /// summed where they are. A large gradient then need not go to its view():
 /// autograd makes most of them in that memory (DonatedMemory), and
 /// sum_in_place() takes such a one as it lies. It lies elsewhere on each rank,
-/// so each large gradient is an all-reduce of its own.
+/// so each large gradient is an all-reduce of its own, which starts as soon as
+/// the gradient is there: it is then still in a cache.
 ///
 /// The first buckets follow the parameters from last to first, as a backward
 /// mostly comes to them; rebuild_buckets() puts them into another order.
@@ -101,32 +102,38 @@ class GradientBuckets {
   void rebuild_buckets(int root, const std::vector<size_t>& arrivals);
 
  private:
-  /// What one all-reduce of a bucket sums.
-  struct Part {
-    torch::Tensor elements;   // of the bucket: (gradients and gaps between)
-    std::optional<size_t> p;  // of a single large gradient
-  };
   struct Bucket {
     std::vector<size_t> places;  // of its parameters
     size_t pending = 0;          // of them, not ready in this step
     GradBucket grads;
-    std::vector<Part> parts;
+  };
+  /// What one all-reduce sums: a bucket, or a part of one. A hook gets whole
+  /// buckets.
+  struct Part {
+    size_t bucket = 0;
+    std::vector<size_t> places;  // of its parameters; one if that is large
+    torch::Tensor elements;      // of the bucket: (gradients and gaps between)
+    size_t pending = 0;          // of its parameters, not ready in this step
   };
   /// Where the gradient of a parameter is.
   struct Slot {
     size_t bucket = 0;
     size_t index = 0;
+    size_t part = 0;
   };
 
   void allocate(const std::vector<size_t>& order);
-  void cut_into_parts(Bucket& bucket) const;
+  void cut_into_parts(size_t bucket);
+  /// Parameters [first, last) of the bucket, elements [begin, end) of it.
+  void add_part(size_t bucket, size_t first, size_t last, int64_t begin,
+                int64_t end);
   bool is_large(size_t p) const;
   /// Sizes of the tensors for which memory is donated.
   std::vector<int64_t> tensors_of_backward() const;
   /// Has this thread's gradients made in memory_ from now on.
   void donate();
-  void send_ready_buckets();
-  void sum(Bucket& bucket);
+  void send_ready();
+  void sum(const Part& part);
   void run_hook(GradBucket& grads);
 
   World world_;
@@ -141,9 +148,10 @@ class GradientBuckets {
   std::vector<Bucket> buckets_;
   std::vector<Slot> slots_;  // by parameter
   std::vector<torch::Tensor>
-      in_place_;            // by parameter, in a step: its elements
-  size_t next_bucket_ = 0;  // to be sent
-  double weight_ = 1;       // of the step
+      in_place_;             // by parameter, in a step: its elements
+  std::vector<Part> parts_;  // in the order of the buckets
+  size_t next_ = 0;          // part to be sent, or bucket for a hook
+  double weight_ = 1;        // of the step
   std::vector<c10::intrusive_ptr<QueuedWork>> works_;
   WorkQueue queue_;  // last, so that it ends first
 };
