@@ -125,8 +125,8 @@ std::optional<std::string> communication_sentence(const TimeLine& line) {
   for (const size_t kind : line.kinds()) {
     if (std::string_view(kBlockKinds[kind].name) != "sum+update") continue;
     text +=
-        " Gradients are not copied: each rank reads those of the others "
-        "from their memory, in sum+update.";
+        " Each rank reads the gradients of the others from their memory, in "
+        "sum+update.";
   }
   return text;
 }

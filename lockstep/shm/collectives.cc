@@ -15,9 +15,11 @@ using ConstBytes = std::span<const std::byte>;
 // What one rank combines at a time where it has the ranks' memory before it: it
 // is still in the first-level cache when it goes to a slot, or to the others.
 constexpr size_t kBlockBytes = 8 * 1024;
-// What one rank combines in a round at most. Two ranks then use a quarter of
-// their slots, which stays in the second-level cache with their data.
-constexpr size_t kMostPieceBytes = 32 * 1024;
+// What one rank combines in a round at most. Two ranks then write 512 KiB to a
+// slot before they come back to it, and 1 MiB with the other slot: until then
+// its lines have left the caches of the cores that read them. A write to a line
+// that another core still has in a cache is many times slower.
+constexpr size_t kMostPieceBytes = 256 * 1024;
 
 void copy(std::byte* to, ConstBytes from) {
   if (!from.empty()) std::memcpy(to, from.data(), from.size());

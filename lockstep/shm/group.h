@@ -18,7 +18,7 @@ namespace lockstep::shm {
 
 /// Bytes of a rank's slot. A rank's two slots, and what it reads of the others'
 /// meanwhile, stay in a core's second-level cache.
-inline constexpr size_t kSlotBytes = 256 * 1024;
+inline constexpr size_t kSlotBytes = 1024 * 1024;
 /// Up to so many ranks each look at every other's word in sync(). More wait in
 /// two levels, see there.
 inline constexpr int kFlatSyncRanks = 16;
