@@ -341,7 +341,9 @@ void Engine::load_buffers() {
 }
 
 void Engine::share_parameters() {
-  if (exchange_) exchange_->begin_step(true);
+  if (world_.size() == 1) return;
+  follow_layout();
+  exchange_->begin_step(true);
 }
 
 void Engine::unshare_parameters() {

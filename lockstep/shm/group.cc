@@ -290,19 +290,21 @@ void Group::wait_for(EventCount& events, int other) {
   while (!events.has_reached(phase_)) {
     const uint32_t seen = events.count();
     if (!events.has_reached(phase_)) events.wait(seen, kSleepMs);
-    // In this order: what came before its rank's end still counts.
     if (events.has_reached(phase_)) return;
-    check_alive(other);
-    if (Clock::now() > deadline_) time_out(other);
+    const int late = late_rank(other);
+    check_alive(late, events);
+    if (Clock::now() > deadline_) time_out(late);
   }
 }
 
-void Group::time_out(int waited_for) {
-  // A leader may itself wait for a rank: that one is to blame.
-  int late = waited_for;
-  for (int other = ranks_ - 1; other >= 0; --other) {
-    if (!line(other).arrivals.has_reached(phase_)) late = other;
+int Group::late_rank(int waited_for) const {
+  for (int rank = 0; rank < ranks_; ++rank) {
+    if (!line(rank).arrivals.has_reached(phase_)) return rank;
   }
+  return waited_for;
+}
+
+void Group::time_out(int late) {
   const auto& peer = peers_[static_cast<size_t>(late)];
   give_up(fmt::format("{} did not come to {} in time: timed out", name(late),
                       here()),
@@ -313,7 +315,7 @@ void Group::time_out(int waited_for) {
           "timeout");
 }
 
-void Group::check_alive(int waited_for) {
+void Group::check_alive(int waited_for, const EventCount& events) {
   // The dead first: other ranks fail because of them.
   for (int other = 0; other < ranks_; ++other) {
     watch(other);
@@ -321,6 +323,8 @@ void Group::check_alive(int waited_for) {
     // A rank that left in order and then ended does no harm to those that do
     // not wait for it.
     if (line(other).state == State::kLeft && other != waited_for) continue;
+    // What it did before its end still counts.
+    if (events.has_reached(phase_)) return;
     give_up_on_ended(other);
   }
   for (int other = 0; other < ranks_; ++other) {
@@ -334,7 +338,7 @@ void Group::check_alive(int waited_for) {
     stop(State::kGaveUp, error.what());
     throw error;
   }
-  if (line(waited_for).state == State::kLeft) {
+  if (line(waited_for).state == State::kLeft && !events.has_reached(phase_)) {
     give_up(fmt::format("{} left the world while rank {} waited in {}",
                         name(waited_for), rank_, here()),
             {}, "make every rank call the same collectives");

@@ -114,11 +114,15 @@ class Group {
   }
   /// Until rank `other` has advanced `events` to this sync().
   void wait_for(EventCount& events, int other);
-  [[noreturn]] void time_out(int waited_for);
+  /// The first rank that has not come to this sync(), which a leader that this
+  /// rank waits for may itself wait for; `waited_for` if all came.
+  int late_rank(int waited_for) const;
+  [[noreturn]] void time_out(int late);
   /// Opens a pidfd of rank `other` if it has joined from another process.
   void watch(int other);
-  /// Throws if rank `other`, or any that it may wait for, can't come any more.
-  void check_alive(int other);
+  /// Throws if rank `waited_for`, or any that it may wait for, can't come any
+  /// more, and `events` has not come to this sync() before.
+  void check_alive(int waited_for, const EventCount& events);
   /// Adds rank `other`'s announcement to `sum`. Throws if it called something
   /// else.
   void check_call(int other, Announced& sum);

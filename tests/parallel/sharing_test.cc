@@ -8,6 +8,7 @@
 #include "lockstep/comm/collectives/shared_memory.h"
 #include "lockstep/comm/world.h"
 #include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/parallel/ddp/ranks.h"
 
@@ -161,6 +162,20 @@ TEST_P(Sharing, ChangesOverFromOneOptimizerToAnother) {
                          check_same(net->parameters(), alone->parameters(),
                                     kTolerance);
                        }
+                     }),
+            "");
+}
+
+// The face of which the constructor makes no exchange.
+TEST_P(Sharing, BeginsWhenItIsAskedFor) {
+  EXPECT_EQ(on_ranks(2,
+                     [](World world) {
+                       const Net net = make_net();
+                       const DistributedDataParallel<NetImpl> model(net, world);
+                       const void* own = net->second->weight.data_ptr();
+                       model->share_parameters();
+                       const bool moved = net->second->weight.data_ptr() != own;
+                       TORCH_CHECK(moved == world.can_share_memory());
                      }),
             "");
 }
