@@ -1,10 +1,10 @@
 # Included by ctest, once the programs are built: the tests of `program`, as it
 # lists them itself.
 #
-# A suite in a folder slow/, gpu/ or parity/, or whose name or that of its
-# instance starts with Slow, Gpu or Parity, has that label, and each case of it
-# is a test. Of the others, which have the label `unit`, a suite is a test: a
-# process for each case would spend most of its time loading torch.
+# A suite whose file lies in a folder slow/, gpu/ or parity/ has that label, and
+# each case of it is a test. Of the others, which have the label `unit`, a suite
+# is a test: a process for each case would spend most of its time loading torch.
+# All cases of a suite lie in one such folder: the first tells the label.
 if(NOT EXISTS "${program}")
   add_test(${prefix}.NOT_BUILT ${prefix}.NOT_BUILT)
   return()
@@ -30,9 +30,7 @@ foreach(i RANGE ${last_suite})
   string(JSON suite GET "${suites}" ${i} name)
   string(JSON cases GET "${suites}" ${i} testsuite)
   string(JSON file GET "${cases}" 0 file)
-  if(suite MATCHES "(^|/)(Slow|Gpu|Parity)")
-    string(TOLOWER ${CMAKE_MATCH_2} label)
-  elseif(file MATCHES "/(slow|gpu|parity)/[^/]+$")
+  if(file MATCHES "/(slow|gpu|parity)/[^/]+$")
     set(label ${CMAKE_MATCH_1})
   else()
     add_test(${prefix}.${suite} ${program} --gtest_filter=${suite}.*)

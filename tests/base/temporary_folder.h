@@ -47,6 +47,14 @@ inline void write_text(const std::filesystem::path& path,
   std::ofstream(path, std::ios::binary) << text;
 }
 
+/// The only entry of the folder `path`.
+inline std::filesystem::path only_entry(const std::filesystem::path& path) {
+  const std::filesystem::directory_iterator first(path);
+  EXPECT_EQ(std::distance(begin(first), std::filesystem::directory_iterator()),
+            1);
+  return *std::filesystem::directory_iterator(path);
+}
+
 /// The message of the exception of type E that `act` must throw.
 template <typename E, typename Act>
 std::string error_of(Act act) {

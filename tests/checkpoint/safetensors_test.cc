@@ -7,28 +7,13 @@
 #include "lockstep/base/error.h"
 #include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
+#include "tests/checkpoint/every_type.h"
 #include "tests/checkpoint/python.h"
 
 namespace lockstep {
 namespace {
 
 std::string header_length(const std::string& file) { return file.substr(0, 8); }
-
-SafeTensors every_type() {
-  SafeTensors content;
-  content.metadata = {{"format", "pt"}, {"note", "a \"quoted\" \n line"}};
-  for (const auto dtype :
-       {torch::kBool, torch::kUInt8, torch::kInt8, torch::kInt16, torch::kInt32,
-        torch::kInt64, torch::kFloat16, torch::kBFloat16, torch::kFloat32,
-        torch::kFloat64}) {
-    content.tensors.emplace_back(
-        std::string("of ") + c10::toString(dtype),
-        torch::arange(15).remainder(2).reshape({3, 5}).to(dtype));
-  }
-  content.tensors.emplace_back("scalar", torch::tensor(-2.5));
-  content.tensors.emplace_back("empty", torch::empty({0, 7}));
-  return content;
-}
 
 TEST(SafeTensors, ComeBackInOrderWithTypesShapesAndBytes) {
   const TemporaryFolder folder;
@@ -117,63 +102,6 @@ TEST(SafeTensors, SurviveACutAnywhereAndAnyFlippedHeaderByte) {
     try {
       read_safetensors(folder.path("bad"));  // a name may change unnoticed
     } catch (const CheckpointError&) {
-    }
-  }
-}
-
-TEST(ParitySafeTensors, AreReadByThePythonPackage) {
-  if (!python_has("safetensors")) {
-    GTEST_SKIP() << "the Python package safetensors is not there";
-  }
-  const TemporaryFolder folder;
-  write_safetensors(folder.path("a"), every_type());
-  const std::string output = run_python(R"(
-import sys, torch, safetensors.torch
-from safetensors import safe_open
-tensors = safetensors.torch.load_file(sys.argv[1])
-ones = (torch.arange(15) % 2).reshape(3, 5)
-typed = {n: t for n, t in tensors.items() if n.startswith('of ')}
-assert len(typed) == 10 and len({t.dtype for t in typed.values()}) == 10
-for name, tensor in typed.items():
-    assert torch.equal(tensor, ones.to(tensor.dtype)), name
-assert tensors['scalar'].shape == () and tensors['scalar'].item() == -2.5
-assert tensors['empty'].shape == (0, 7)
-with safe_open(sys.argv[1], 'pt') as file:
-    print(file.metadata()['note'])
-)",
-                                        folder.path("a"));
-  EXPECT_EQ(output, "a \"quoted\" \n line\n");
-}
-
-TEST(ParitySafeTensors, ReadWhatThePythonPackageWrote) {
-  if (!python_has("safetensors")) {
-    GTEST_SKIP() << "the Python package safetensors is not there";
-  }
-  const TemporaryFolder folder;
-  run_python(R"(
-import sys, torch, safetensors.torch
-types = [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32,
-         torch.int64, torch.float16, torch.bfloat16, torch.float32,
-         torch.float64]
-tensors = {str(t): torch.arange(6).reshape(2, 3).remainder(2).to(t)
-           for t in types}
-tensors['scalar'] = torch.tensor(3, dtype=torch.int64)
-tensors['empty'] = torch.empty(2, 0)
-safetensors.torch.save_file(tensors, sys.argv[1], {'format': 'pt'})
-)",
-             folder.path("a"));
-  const SafeTensors read = read_safetensors(folder.path("a"));
-  EXPECT_EQ(read.metadata.at("format"), "pt");
-  ASSERT_EQ(read.tensors.size(), 12u);
-  for (const auto& [name, tensor] : read.tensors) {
-    if (name == "scalar") {
-      EXPECT_EQ(tensor.item<int64_t>(), 3);
-    } else if (name == "empty") {
-      EXPECT_EQ(tensor.sizes(), (std::vector<int64_t>{2, 0}));
-    } else {
-      const auto expected =
-          torch::arange(6).reshape({2, 3}).remainder(2).to(tensor.dtype());
-      EXPECT_TRUE(tensor.equal(expected)) << name;
     }
   }
 }

@@ -1,87 +1,19 @@
-#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
-#include <unistd.h>
-#include <utility>
-#include <vector>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
-#include "lockstep/base/process.h"
-#include "lockstep/base/stopwatch.h"
-#include "lockstep/report/pytorch_peer.h"
 #include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
+#include "tests/cli/comparisons.h"
 #include "tests/cli/program.h"
 
 namespace lockstep::compare_test {
 namespace {
 
-using nlohmann::json;
-using Arguments = std::vector<std::string>;
-
-// A comparison as small as one can be, but for what `more` says.
-Arguments compare(const Arguments& more) {
-  Arguments all{"compare"};
-  const std::vector<std::pair<std::string, std::string>> defaults{
-      {"--model", "mlp"}, {"--batch-size", "8"}, {"--steps", "2"},
-      {"--warmup", "1"},  {"--rounds", "1"},     {"--devices", "cpu:2"},
-  };
-  for (const auto& [option, value] : defaults) {
-    if (std::find(more.begin(), more.end(), option) != more.end()) continue;
-    all.insert(all.end(), {option, value});
-  }
-  all.insert(all.end(), more.begin(), more.end());
-  return all;
-}
-
-json read_json(const std::string& path) {
-  std::ifstream file(path);
-  return json::parse(file);
-}
-
-// How many processes were started with `word` among their arguments.
-int processes_with(const std::string& word) {
-  int count = 0;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
-    std::ifstream file(entry.path() / "cmdline");
-    std::string line;
-    while (std::getline(file, line, '\0')) {
-      if (line == word) {
-        ++count;
-        break;
-      }
-    }
-  }
-  return count;
-}
-
-bool all_end(const std::string& word, double deadline_s) {
-  const Stopwatch watch;
-  while (processes_with(word) > 0) {
-    if (watch.seconds() > deadline_s) return false;
-    ::usleep(10'000);
-  }
-  return true;
-}
-
-// Ends the comparison with SIGTERM once `count` processes do its work.
-CommandResult interrupt_when(const Arguments& arguments,
-                             const std::string& word, int count) {
-  Command command;
-  command.arguments = {kProgram};
-  command.arguments.insert(command.arguments.end(), arguments.begin(),
-                           arguments.end());
-  command.deadline_s = 240;
-  command.stop = [&] { return processes_with(word) >= count; };
-  return run_command(command);
-}
-
-// No other process has it among its arguments.
-std::string rare_number() { return "77" + std::to_string(::getpid()) + "01"; }
+using namespace comparisons;  // NOLINT
 
 TEST(Compare, MeasuresEveryStrategyInTheOrderGiven) {
   const TemporaryFolder folder;
@@ -151,41 +83,6 @@ TEST(Compare, LeavesNoProcessBehindWhenInterrupted) {
   EXPECT_EQ(result.end, CommandResult::End::kStopped) << result.err;
   EXPECT_TRUE(all_end(seed, 20)) << processes_with(seed) << " are left";
   expect_problem(result.err, ErrorCode::kInterrupted, {"dp"});
-}
-
-TEST(SlowCompare, LeavesNoRankOfPyTorchBehindWhenInterrupted) {
-  if (const auto peer = report::find_pytorch(); !peer.missing.empty()) {
-    GTEST_SKIP() << peer.missing;
-  }
-  const std::string seed = rare_number();
-  // compare, the launcher and its two ranks, which are seen from their start.
-  // What comes before them takes few steps, to end on a busy machine as well.
-  const auto result =
-      interrupt_when(compare({"--strategies", "single", "--pytorch", "--steps",
-                              "40", "--seed", seed}),
-                     seed, 4);
-  EXPECT_EQ(result.end, CommandResult::End::kStopped) << result.err;
-  EXPECT_TRUE(all_end(seed, 30)) << processes_with(seed) << " are left";
-}
-
-TEST(SlowCompare, TimesPyTorchOnTheSameWork) {
-  if (const auto peer = report::find_pytorch(); !peer.missing.empty()) {
-    GTEST_SKIP() << peer.missing;
-  }
-  const TemporaryFolder folder;
-  const auto report = folder.path("cmp.json");
-  const Ended ended = run_lockstep(
-      compare({"--strategies", "single,dp", "--pytorch", "--report", report}));
-  ASSERT_EQ(ended.code, 0) << ended.err;
-  const json result = read_json(report);
-  ASSERT_EQ(result["runs"].size(), 4u);
-  EXPECT_EQ(result["runs"][2]["engine"], "pytorch");
-  EXPECT_EQ(result["runs"][3]["strategy"], "ddp");
-  EXPECT_EQ(result["runs"][2]["parameters"], result["runs"][0]["parameters"]);
-  for (const char* name : {"dp_vs_single", "dp_vs_pytorch_single",
-                           "dp_vs_pytorch_ddp", "single_vs_pytorch_single"}) {
-    EXPECT_GT(result["ratios"].at(name).get<double>(), 0) << name;
-  }
 }
 
 TEST(Compare, SaysWhyPyTorchIsLeftOut) {

@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <poll.h>
+#include <sstream>
 #include <stdexcept>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -92,17 +93,11 @@ bool Program::wait_for_output(std::string_view text) {
 }
 
 bool Program::wait_for_ready(int count) {
-  constexpr std::string_view kReady = "ready";
   const auto deadline = Clock::now() + kDeadline;
-  for (;;) {
-    int found = 0;
-    for (size_t at = 0; (at = out_.find(kReady, at)) != std::string::npos;) {
-      at += kReady.size();
-      ++found;
-    }
-    if (found >= count) return true;
+  while (count_of(out_, "ready") < count) {
     if (Clock::now() > deadline || !read_some()) return false;
   }
+  return true;
 }
 
 void Program::send(int signal) { ::kill(pid_, signal); }
@@ -127,6 +122,34 @@ Ended run_lockstep(const std::vector<std::string>& arguments,
   Program program(arguments, environment);
   const int code = program.wait();
   return {code, program.out(), program.err()};
+}
+
+std::vector<std::string> sh_job(std::vector<std::string> options,
+                                const std::string& script) {
+  options.insert(options.begin(), "run");
+  options.insert(options.end(), {"--", "sh", "-c", script});
+  return options;
+}
+
+Ended run_sh(const std::vector<std::string>& options, const std::string& script,
+             const std::map<std::string, std::string>& environment) {
+  return run_lockstep(sh_job(options, script), environment);
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+int count_of(const std::string& text, const std::string& part) {
+  int count = 0;
+  for (size_t at = 0; (at = text.find(part, at)) != std::string::npos;
+       at += part.size()) {
+    ++count;
+  }
+  return count;
 }
 
 }  // namespace lockstep

@@ -56,4 +56,18 @@ struct Ended {
 Ended run_lockstep(const std::vector<std::string>& arguments,
                    const std::map<std::string, std::string>& environment = {});
 
+/// The arguments of `lockstep run options -- sh -c script`.
+std::vector<std::string> sh_job(std::vector<std::string> options,
+                                const std::string& script);
+
+/// Runs that to its end.
+Ended run_sh(const std::vector<std::string>& options, const std::string& script,
+             const std::map<std::string, std::string>& environment = {});
+
+/// The lines of a text, without their ends.
+std::vector<std::string> lines_of(const std::string& text);
+
+/// How often `part` is in `text`.
+int count_of(const std::string& text, const std::string& part);
+
 }  // namespace lockstep

@@ -1,14 +1,10 @@
 // `lockstep run` with workers that do as they are told.
 #include <algorithm>
-#include <csignal>
 #include <map>
-#include <set>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "lockstep/base/cores.h"
 #include "lockstep/base/process.h"
@@ -20,33 +16,6 @@ namespace lockstep::run_test {
 namespace {
 
 using Words = std::vector<std::string>;
-
-// `lockstep run options -- sh -c script`.
-Words sh(Words options, const std::string& script) {
-  options.insert(options.begin(), "run");
-  options.insert(options.end(), {"--", "sh", "-c", script});
-  return options;
-}
-
-Ended run_sh(const Words& options, const std::string& script,
-             const std::map<std::string, std::string>& environment = {}) {
-  return run_lockstep(sh(options, script), environment);
-}
-
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  return lines;
-}
-
-// The only folder in `path`.
-std::filesystem::path only_entry(const std::filesystem::path& path) {
-  const std::filesystem::directory_iterator first(path);
-  EXPECT_EQ(std::distance(begin(first), std::filesystem::directory_iterator()),
-            1);
-  return *std::filesystem::directory_iterator(path);
-}
 
 TEST(Run, StartsOneWorkerWithTorchrunsVariables) {
   const auto ended = run_sh({}, "echo $RANK/$WORLD_SIZE $LOCAL_RANK");
@@ -119,7 +88,8 @@ TEST(Run, KnowsHowWorkersEndWhereItsParentIgnoresThat) {
   Command command;
   command.arguments = {"sh", "-c", "trap '' CHLD; exec \"$0\" \"$@\"",
                        kProgram};
-  for (const auto& word : sh({"--nproc-per-node", "2"}, "exit $((RANK * 3))")) {
+  for (const auto& word :
+       sh_job({"--nproc-per-node", "2"}, "exit $((RANK * 3))")) {
     command.arguments.push_back(word);
   }
   command.deadline_s = 60;
@@ -208,78 +178,6 @@ TEST(Run, LeavesNoTemporaryFolder) {
   const TemporaryFolder folder;
   EXPECT_EQ(run_sh({}, "exit 3", {{"TMPDIR", folder.path()}}).code, 1);
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
-}
-
-TEST(SlowRun, NeverMixesLines) {
-  constexpr int kLines = 3000;
-  const std::string script =
-      "i=0; while [ $i -lt 3000 ]; do "
-      "echo $RANK $i abcdefghijklmnopqrstuvwxyz; i=$((i+1)); done";
-  const auto ended = run_sh({"--nproc-per-node", "8"}, script);
-  ASSERT_EQ(ended.code, 0) << ended.err;
-  std::map<std::string, int> next;
-  for (const auto& line : lines_of(ended.out)) {
-    std::istringstream words(line);
-    std::string bracket, label, rank, tail;
-    int number = 0;
-    words >> bracket >> label >> rank >> number >> tail;
-    ASSERT_EQ(label, rank + "]") << line;
-    ASSERT_EQ(number, next[rank]++) << line;
-    ASSERT_EQ(tail, "abcdefghijklmnopqrstuvwxyz") << line;
-  }
-  EXPECT_EQ(next.size(), 8u);
-  for (const auto& [rank, count] : next) EXPECT_EQ(count, kLines) << rank;
-}
-
-TEST(SlowRun, LosesNothingToASlowReader) {
-  const auto result = run_command(
-      {.arguments = {"sh", "-c",
-                     "\"$LOCKSTEP\" run --nproc-per-node 2 -- seq 200000 | "
-                     "{ sleep 2; sort | uniq -c | grep -c '^ *1 '; }"},
-       .environment = {{"LOCKSTEP", kProgram}},
-       .deadline_s = 120});
-  EXPECT_EQ(result.out, "400000\n") << result.err;
-}
-
-TEST(SlowRun, EndsWhenNobodyReadsItAnyMore) {
-  const TemporaryFolder folder;
-  const auto result = run_command(
-      {.arguments = {"sh", "-c",
-                     "{ \"$LOCKSTEP\" run --nproc-per-node 2 -- yes; "
-                     "echo $? >$OUT; } | head -n 1"},
-       .environment = {{"LOCKSTEP", kProgram}, {"OUT", folder.path("code")}},
-       .deadline_s = 60});
-  EXPECT_TRUE(result.ok()) << result.err;
-  EXPECT_EQ(content_of(folder.path("code")), "141\n");
-}
-
-TEST(SlowRun, RunsTwoJobsAtOnce) {
-  Program one(
-      sh({"--nproc-per-node", "2"}, "echo $MASTER_PORT; exec sleep 600"));
-  ASSERT_TRUE(one.wait_for_output("[rank 1] "));
-  const auto other = run_sh({"--nproc-per-node", "2"}, "echo $MASTER_PORT");
-  EXPECT_EQ(other.code, 0) << other.err;
-  one.send(SIGTERM);
-  EXPECT_EQ(one.wait(), 128 + SIGTERM);
-  std::set<std::string> ports;
-  for (const auto& line : lines_of(one.out() + other.out)) {
-    ports.insert(line.substr(line.find(']') + 2));
-  }
-  EXPECT_EQ(ports.size(), 2u);
-}
-
-TEST(SlowRun, RunsAJobOfALockstepProgram) {
-  const TemporaryFolder folder;
-  const Ended ended =
-      run_lockstep({"run", "--log-dir", folder.path("logs"), "--", kProgram,
-                    "train", "--model", "mlp", "--max-steps", "x"});
-  EXPECT_EQ(ended.code, 1);
-  EXPECT_PRED2(contains, ended.err, "exit code 2");
-  EXPECT_PRED2(contains, ended.err,
-               "message  lockstep::cli::BadUsage: [usage]");
-  const auto root = nlohmann::json::parse(
-      content_of(only_entry(folder.path("logs")) / "attempt_0/0/error.json"));
-  EXPECT_TRUE(root["message"]["message"].is_string());
 }
 
 }  // namespace

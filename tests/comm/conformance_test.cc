@@ -40,25 +40,5 @@ auto all_of(const char* backend) {
 INSTANTIATE_TEST_SUITE_P(Shm, Threads, all_of("shm"), name_of_instance);
 INSTANTIATE_TEST_SUITE_P(Gloo, Threads, all_of("gloo"), name_of_instance);
 
-// Fewer and more than this machine may have cores. Eight are threads, above:
-// as processes they would only take longer.
-class SlowProcesses : public testing::TestWithParam<Parameters> {};
-
-TEST_P(SlowProcesses, Conform) {
-  const auto& [backend, task, ranks] = GetParam();
-  WorldOptions options;
-  options.backend = backend;
-  options.timeout = std::chrono::seconds(200);
-  for (const auto& end : run_processes(task, ranks, options)) {
-    EXPECT_EQ(end, "");
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(World, SlowProcesses,
-                         testing::Combine(testing::Values("shm", "gloo"),
-                                          testing::Values("conformance"),
-                                          testing::Values(2, 5)),
-                         name_of_instance);
-
 }  // namespace
 }  // namespace lockstep

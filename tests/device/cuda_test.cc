@@ -1,65 +1,17 @@
 #include "lockstep/device/cuda.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/device/random.h"
-#include "lockstep/device/tensor_device.h"
-#include "lockstep/device/worker.h"
 
 namespace lockstep {
 namespace {
-
-class GpuDevice : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (cuda::device_count() == 0) GTEST_SKIP() << "this machine has no GPU";
-  }
-  const Device gpu_{DeviceKind::kCuda, 0, 0};
-};
 
 TEST(Cuda, RefusesAGpuThatIsNotThere) {
   const int missing = cuda::device_count();
   EXPECT_THROW(cuda::properties(missing), DeviceError);
   EXPECT_THROW(cuda::bind_thread(missing), DeviceError);
   EXPECT_THROW(cuda::memory_stats(missing), DeviceError);
-}
-
-TEST_F(GpuDevice, HasANameAndMemory) {
-  const auto properties = cuda::properties(0);
-  EXPECT_NE(properties.name[0], '\0');
-  EXPECT_GT(properties.memory_bytes, 0);
-  EXPECT_GT(properties.multiprocessors, 0);
-}
-
-TEST_F(GpuDevice, OrdersAWorkersStreamAfterTheCallersAndBefore) {
-  Worker worker(gpu_);
-  auto x = torch::zeros({1 << 22}, torch::kCUDA);
-  for (int i = 0; i < 50; ++i) {
-    x.add_(1);
-    worker.start([&x] { x.add_(1); });
-    worker.wait();
-  }
-  EXPECT_EQ(x.min().item<float>(), 100.0f);
-}
-
-TEST_F(GpuDevice, CountsItsMemory) {
-  const auto x = torch::ones({1 << 20}, torch::kCUDA);
-  EXPECT_EQ(device_of(x), gpu_);
-  EXPECT_GE(memory_stats(gpu_).live_bytes, 4 << 20);
-  reset_peak_memory();
-  EXPECT_EQ(memory_stats(gpu_).peak_bytes, memory_stats(gpu_).live_bytes);
-}
-
-TEST_F(GpuDevice, DrawsTheSameNumbersInTheSameScope) {
-  const auto draw = [](uint64_t shard) {
-    torch::ones({1}, torch::kCUDA);
-    const RandomScope scope(1, 2, shard);
-    return torch::dropout(torch::ones({100}, torch::kCUDA), 0.5, true);
-  };
-  EXPECT_TRUE(torch::equal(draw(0), draw(0)));
-  EXPECT_FALSE(torch::equal(draw(0), draw(1)));
 }
 
 }  // namespace

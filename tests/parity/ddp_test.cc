@@ -190,7 +190,7 @@ void DdpAndPyTorch::compare(const Scenario& scenario,
   std::cout << "[parity] " << what << ": " << figure << std::endl;
 }
 
-INSTANTIATE_TEST_SUITE_P(Parity, DdpAndPyTorch,
+INSTANTIATE_TEST_SUITE_P(Scenarios, DdpAndPyTorch,
                          testing::Values("plain", "accumulation",
                                          "partial_graphs", "join",
                                          "comm_hooks"),

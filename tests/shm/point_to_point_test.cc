@@ -2,11 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
-#include <memory>
 #include <random>
 #include <tuple>
-#include <unistd.h>
 
 #include <gtest/gtest.h>
 
@@ -202,30 +199,6 @@ TEST_P(PointToPoints, ReceiveFromAnySource) {
       require(counts[static_cast<size_t>(rank)] == kEach / 2, "count");
     }
   });
-}
-
-// Beyond what 32 bits count. calloc's pages are not there before they are used.
-TEST(SlowMailbox, CarriesMoreThan2GiB) {
-  constexpr size_t kMoreThan2GiB = (size_t{1} << 31) + 4097;
-  const auto free_bytes = static_cast<size_t>(::sysconf(_SC_AVPHYS_PAGES)) *
-                          static_cast<size_t>(::sysconf(_SC_PAGESIZE));
-  if (free_bytes < 3 * kMoreThan2GiB) GTEST_SKIP() << "needs 6 GiB of memory";
-  const auto messages = run_p2p(Kind::kThreads, 2, [](P2pRank& self) {
-    const std::unique_ptr<void, decltype(&std::free)> memory(
-        std::calloc(kMoreThan2GiB, 1), &std::free);
-    const std::span data(static_cast<std::byte*>(memory.get()), kMoreThan2GiB);
-    const std::array<size_t, 3> marks{0, size_t{1} << 31, kMoreThan2GiB - 1};
-    if (self.rank() == 0) {
-      for (const size_t at : marks) data[at] = std::byte{42};
-      self.send(1, 0, data).get();
-      return;
-    }
-    self.receive(0, 0, data).get();
-    for (const size_t at : marks) {
-      require(data[at] == std::byte{42}, std::to_string(at));
-    }
-  });
-  EXPECT_EQ(messages, std::vector<std::string>(2));
 }
 
 INSTANTIATE_TEST_SUITE_P(

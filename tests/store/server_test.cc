@@ -237,17 +237,5 @@ TEST(Store, CallsEndInTimeIfTheServerIsGone) {
   EXPECT_LT(watch.seconds(), 10);
 }
 
-TEST(SlowStore, ARoundTripTakesTensOfMicroseconds) {
-  Served served;
-  Client client(served.of(agent()));
-  client.set("key", "value");
-  constexpr int kTrips = 5000;
-  const Stopwatch watch;
-  for (int i = 0; i < kTrips; ++i) client.get("key");
-  const double us = watch.seconds() / kTrips * 1e6;
-  RecordProperty("microseconds", std::to_string(us));
-  EXPECT_LT(us, 500) << "about 50 on an idle machine";
-}
-
 }  // namespace
 }  // namespace lockstep::store

@@ -1,67 +1,24 @@
 // `lockstep train --strategy ddp`: as processes, under every launcher, and
 // when something goes wrong, for real.
-#include <array>
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
 #include <string>
-#include <sys/wait.h>
-#include <vector>
 
 #include <gtest/gtest.h>
 
 #include "tests/base/temporary_folder.h"
+#include "tests/cli/ddp_runs.h"
 #include "tests/cli/processes.h"
 #include "tests/cli/program.h"
 
 namespace lockstep::ddp_test {
 namespace {
 
-using Words = std::vector<std::string>;
-
-Words train(const Words& more) {
-  Words words{"train",       "--model", "mlp",          "--data", "synthetic",
-              "--seed",      "1",       "--shards",     "2",      "--no-eval",
-              "--log-every", "1",       "--batch-size", "32"};
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
-
-std::string joined(const Words& words) {
-  std::string line;
-  for (const auto& word : words) line += " " + word;
-  return line;
-}
-
-std::string output_of(const std::string& command, int& status) {
-  std::string text;
-  FILE* pipe = ::popen((command + " 2>&1").c_str(), "r");
-  std::array<char, 4096> buffer{};
-  for (size_t n = 0;
-       (n = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) {
-    text.append(buffer.data(), n);
-  }
-  const int ended = ::pclose(pipe);
-  status = WIFEXITED(ended) ? WEXITSTATUS(ended) : -1;
-  return text;
-}
-
-const Words kSixSteps{"--max-steps", "6"};
-
-std::string single_digest() {
-  Words words = train(kSixSteps);
-  words.insert(words.end(), {"--strategy", "single", "--devices", "cpu"});
-  return digest_in(run_lockstep(words).out);
-}
-
-Words ddp(Words more) {
-  more.insert(more.end(), {"--strategy", "ddp"});
-  return train(more);
-}
+using namespace ddp_runs;  // NOLINT
 
 /// Two ranks under `lockstep run` that tell their pids and go on for ever.
 Words endless(const Words& more) {
-  Words words = ddp({"--devices", "cpu:2", "--max-steps", "1000000"});
+  Words words = ddp_words({"--devices", "cpu:2", "--max-steps", "1000000"});
   words.insert(words.end(), more.begin(), more.end());
   return {"run",
           "--nproc-per-node",
@@ -83,7 +40,7 @@ pid_t pid_of_rank(const std::string& out, int rank) {
 TEST(Ddp, GivesTheBitsOfOneDevice) {
   const std::string single = single_digest();
   for (const char* backend : {"shm", "gloo"}) {
-    Words words = ddp(kSixSteps);
+    Words words = ddp_words(kSixSteps);
     words.insert(words.end(), {"--devices", "cpu:2", "--backend", backend});
     const auto ended = run_lockstep(words);
     EXPECT_EQ(ended.code, 0) << ended.err;
@@ -94,7 +51,7 @@ TEST(Ddp, GivesTheBitsOfOneDevice) {
 TEST(Ddp, GivesTheBitsOfOneDeviceUnderLockstepRun) {
   Words words{"run",   "--nproc-per-node", "2", "--label-lines", "off", "--",
               kProgram};
-  const Words own = ddp({"--max-steps", "6", "--verbose-ranks"});
+  const Words own = ddp_words({"--max-steps", "6", "--verbose-ranks"});
   words.insert(words.end(), own.begin(), own.end());
   const auto ended = run_lockstep(words);
   EXPECT_EQ(digest_in(ended.out), single_digest()) << ended.err;
@@ -105,17 +62,6 @@ TEST(Ddp, GivesTheBitsOfOneDeviceUnderLockstepRun) {
   }
 }
 
-TEST(ParityDdp, RunsUnderTorchrun) {
-  int status = 0;
-  const std::string out =
-      output_of(LOCKSTEP_TEST_PYTHON
-                    " -m torch.distributed.run --nproc-per-node 2 "
-                    "--standalone --no-python " +
-                    kProgram + joined(ddp(kSixSteps)),
-                status);
-  EXPECT_EQ(digest_in(out), single_digest()) << out;
-}
-
 TEST(Ddp, RunsUnderMpirun) {
   int status = 0;
   if (::system("command -v mpirun >/dev/null") != 0) {
@@ -124,7 +70,7 @@ TEST(Ddp, RunsUnderMpirun) {
   const std::string out = output_of(
       "mpirun --allow-run-as-root --oversubscribe --bind-to none "
       "-n 2 " +
-          kProgram + joined(ddp(kSixSteps)),
+          kProgram + joined(ddp_words(kSixSteps)),
       status);
   EXPECT_EQ(digest_in(out), single_digest()) << out;
 }
@@ -133,7 +79,7 @@ TEST(Ddp, RunsUnderSrun) {
   int status = 0;
   const std::string out = output_of("timeout 200 python3 " LOCKSTEP_SOURCE_DIR
                                     "/tests/comm/launchers/slurm.py srun -n2 " +
-                                        kProgram + joined(ddp(kSixSteps)),
+                                        kProgram + joined(ddp_words(kSixSteps)),
                                     status);
   if (status == 77) GTEST_SKIP() << "no Slurm";
   EXPECT_EQ(digest_in(out), single_digest()) << out;
@@ -142,8 +88,8 @@ TEST(Ddp, RunsUnderSrun) {
 // Network namespaces: no shared memory is tried between them. Over Gloo, each
 // computing with one thread for a shard, as on one host.
 TEST(Ddp, GivesTheBitsOfOneHostOnTwo) {
-  const Words own =
-      ddp({"--max-steps", "6", "--intra-op-threads", "1", "--verbose-ranks"});
+  const Words own = ddp_words(
+      {"--max-steps", "6", "--intra-op-threads", "1", "--verbose-ranks"});
   int status = 0;
   const std::string out =
       output_of(LOCKSTEP_SOURCE_DIR "/tests/cli/two_hosts.sh " + kProgram +
@@ -181,19 +127,20 @@ TEST(DdpFaults, AStoppedRankIsNamedAtTheTimeout) {
 }
 
 TEST(DdpFaults, ARankThatNeverComesIsWaitedForNoLongerThanAsked) {
-  const auto ended = run_lockstep(ddp({"--max-steps", "1", "--timeout", "2"}),
-                                  {{"RANK", "0"},
-                                   {"WORLD_SIZE", "2"},
-                                   {"LOCAL_RANK", "0"},
-                                   {"LOCAL_WORLD_SIZE", "2"},
-                                   {"MASTER_ADDR", "127.0.0.1"},
-                                   {"MASTER_PORT", free_port()}});
+  const auto ended =
+      run_lockstep(ddp_words({"--max-steps", "1", "--timeout", "2"}),
+                   {{"RANK", "0"},
+                    {"WORLD_SIZE", "2"},
+                    {"LOCAL_RANK", "0"},
+                    {"LOCAL_WORLD_SIZE", "2"},
+                    {"MASTER_ADDR", "127.0.0.1"},
+                    {"MASTER_PORT", free_port()}});
   EXPECT_EQ(ended.code, 1);
   EXPECT_PRED2(contains, ended.err, "of rank 1");
 }
 
 TEST(DdpFaults, TwoJobsAtOnceDoNotMeet) {
-  Words words = ddp(kSixSteps);
+  Words words = ddp_words(kSixSteps);
   words.insert(words.end(), {"--devices", "cpu:2"});
   Program first(words);
   Program second(words);
@@ -207,15 +154,15 @@ TEST(DdpFaults, AFullDevShmIsNoObstacle) {
   const std::string out = output_of(
       "unshare -m sh -c 'mount -t tmpfs -o size=4k tmpfs /dev/shm || exit 77; "
       "dd if=/dev/zero of=/dev/shm/full bs=4k count=1 2>/dev/null; exec " +
-          kProgram + joined(ddp({"--devices", "cpu:2", "--max-steps", "6"})) +
-          "'",
+          kProgram +
+          joined(ddp_words({"--devices", "cpu:2", "--max-steps", "6"})) + "'",
       status);
   if (status == 77) GTEST_SKIP() << "can't mount a small /dev/shm";
   EXPECT_EQ(digest_in(out), single_digest()) << out;
 }
 
 TEST(DdpFaults, CtrlCEndsAllRanksAfterTheirStep) {
-  Program program(ddp({"--devices", "cpu:2", "--max-steps", "1000000"}));
+  Program program(ddp_words({"--devices", "cpu:2", "--max-steps", "1000000"}));
   ASSERT_TRUE(program.wait_for_output("step 3/")) << program.err();
   program.send(SIGINT);
   EXPECT_EQ(program.wait(), 130) << program.err();

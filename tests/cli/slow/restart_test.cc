@@ -25,14 +25,6 @@ Words sh(const Words& options, const std::string& script) {
   return words;
 }
 
-size_t count_of(const std::string& text, const std::string& part) {
-  size_t count = 0;
-  for (size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at) {
-    ++count;
-  }
-  return count;
-}
-
 // Rank 1 fails until the attempt with that number; "done N" otherwise.
 std::string fails_until(int attempt) {
   return "if [ $RANK = 1 ] && [ $TORCHELASTIC_RESTART_COUNT -lt " +
@@ -51,7 +43,7 @@ TEST(Restart, StartsAllAgainUntilTheyEndWell) {
   EXPECT_PRED2(contains, ended.out, "[rank 1] done 2\n");
   EXPECT_PRED2(contains, ended.err, "exit code 3; all start again (restart 1");
   EXPECT_PRED2(contains, ended.err, "[launch] 2 failures survived\n");
-  EXPECT_EQ(count_of(ended.err, "all ran again"), 2u) << ended.err;
+  EXPECT_EQ(count_of(ended.err, "all ran again"), 2) << ended.err;
   const auto run = *std::filesystem::directory_iterator(folder.path("logs"));
   EXPECT_EQ(content_of(run.path() / "attempt_1/1/stderr.log"), "boom\n");
   EXPECT_EQ(content_of(run.path() / "attempt_2/1/stderr.log"), "");

@@ -61,7 +61,7 @@ for step in range(int(steps)):
 )";
 
 class Curve : public testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Parity, Curve, testing::Values(1, 2),
+INSTANTIATE_TEST_SUITE_P(Strategies, Curve, testing::Values(1, 2),
                          [](const auto& info) {
                            return info.param == 1 ? std::string("single")
                                                   : std::string("dp");

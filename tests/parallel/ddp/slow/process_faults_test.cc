@@ -104,7 +104,7 @@ double seconds_after(const std::string& text, const std::string& what) {
                                  : std::stod(text.substr(at + what.size()));
 }
 
-class SlowDdpFault : public testing::TestWithParam<const char*> {
+class DdpFault : public testing::TestWithParam<const char*> {
  protected:
   static std::vector<std::string> run(const std::string& phase, int signal,
                                       std::chrono::seconds timeout) {
@@ -115,10 +115,10 @@ class SlowDdpFault : public testing::TestWithParam<const char*> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Backends, SlowDdpFault, testing::Values("shm", "gloo"),
+INSTANTIATE_TEST_SUITE_P(Backends, DdpFault, testing::Values("shm", "gloo"),
                          [](const auto& info) { return info.param; });
 
-TEST_P(SlowDdpFault, AKilledRankIsNoticedWithinASecond) {
+TEST_P(DdpFault, AKilledRankIsNoticedWithinASecond) {
   for (const auto& phase : kPhases) {
     const auto ends = run(phase, SIGKILL, std::chrono::seconds(60));
     EXPECT_PRED2(contains, ends[1], "signal 9") << phase;
@@ -132,7 +132,7 @@ TEST_P(SlowDdpFault, AKilledRankIsNoticedWithinASecond) {
   }
 }
 
-TEST_P(SlowDdpFault, AStoppedRankIsNoticedAtTheTimeout) {
+TEST_P(DdpFault, AStoppedRankIsNoticedAtTheTimeout) {
   for (const auto& phase : kPhases) {
     const auto ends = run(phase, SIGSTOP, std::chrono::seconds(3));
     const double fault = seconds_after(ends[1], "fault at ");

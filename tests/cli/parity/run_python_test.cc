@@ -41,7 +41,7 @@ Variables variables(const TemporaryFolder& folder, const std::string& rank) {
   return found;
 }
 
-TEST(ParityRun, GivesWorkersTorchrunsEnvironment) {
+TEST(RunAndPython, GivesWorkersTorchrunsEnvironment) {
   if (!python_has("torch")) GTEST_SKIP() << "no torch in Python";
   const TemporaryFolder ours, torchruns;
   const auto script = ours.path("print.py");
@@ -75,7 +75,7 @@ TEST(ParityRun, GivesWorkersTorchrunsEnvironment) {
   }
 }
 
-TEST(ParityRun, RunsAnAllReduceOfPyTorch) {
+TEST(RunAndPython, RunsAnAllReduceOfPyTorch) {
   if (!python_has("torch")) GTEST_SKIP() << "no torch in Python";
   const TemporaryFolder folder;
   const auto script = folder.path("sum.py");
@@ -94,7 +94,7 @@ dist.destroy_process_group()
   EXPECT_PRED2(contains, ended.out, "[rank 1] sum 3.0\n");
 }
 
-TEST(ParityRun, ReportsAnExceptionThatTorchRecorded) {
+TEST(RunAndPython, ReportsAnExceptionThatTorchRecorded) {
   if (!python_has("torch")) GTEST_SKIP() << "no torch in Python";
   const TemporaryFolder folder;
   const auto script = folder.path("fail.py");
@@ -118,7 +118,7 @@ main()
   EXPECT_PRED2(contains, ended.err, "fail.py\", line 8, in main");
 }
 
-TEST(ParityRun, ShowsTheTracebackOfAPlainScript) {
+TEST(RunAndPython, ShowsTheTracebackOfAPlainScript) {
   if (!python_has("torch")) GTEST_SKIP() << "no torch in Python";
   const TemporaryFolder folder;
   const auto script = folder.path("fail.py");

@@ -1,3 +1,5 @@
+#include "lockstep/models/model.h"
+
 #include <cmath>
 #include <sstream>
 #include <stdexcept>
@@ -10,11 +12,10 @@
 
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/checkpoint/state_dict.h"
-#include "lockstep/models/model.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/checkpoint/python.h"
 
-namespace lockstep::model_parity_test {
+namespace lockstep::model_test {
 namespace {
 
 using Named = std::vector<std::pair<std::string, torch::Tensor>>;
@@ -163,7 +164,7 @@ class Models : public testing::TestWithParam<const char*> {
   TemporaryFolder folder_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Parity, Models,
+INSTANTIATE_TEST_SUITE_P(Torchvision, Models,
                          testing::Values("cnn", "mlp", "resnet18_cifar",
                                          "resnet18_imagenet", "resnet34_cifar",
                                          "resnet34_imagenet"),
@@ -217,4 +218,4 @@ TEST_P(Models, GivesTheSameLogitsGradientsAndStatistics) {
 }
 
 }  // namespace
-}  // namespace lockstep::model_parity_test
+}  // namespace lockstep::model_test

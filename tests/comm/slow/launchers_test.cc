@@ -41,7 +41,7 @@ Lines lines_of(const std::string& command, int& status) {
   return lines;
 }
 
-class SlowLaunchers : public testing::Test {
+class Launchers : public testing::Test {
  protected:
   void expect_of_slurm(const std::string& arguments, const Lines& expected) {
     int status = 0;
@@ -53,7 +53,7 @@ class SlowLaunchers : public testing::Test {
   }
 };
 
-TEST_F(SlowLaunchers, SrunTellsEachRankItsPlace) {
+TEST_F(Launchers, SrunTellsEachRankItsPlace) {
   expect_of_slurm(
       "srun -n2 " + kPrint,
       {"slurm rank 0/2 local 0/2 node 0 master 127.0.0.1 x 8 job slurm-1.0.0",
@@ -61,7 +61,7 @@ TEST_F(SlowLaunchers, SrunTellsEachRankItsPlace) {
        "slurm-1.0.0"});
 }
 
-TEST_F(SlowLaunchers, SrunTellsRanksOfSeveralNodesTheirPlaces) {
+TEST_F(Launchers, SrunTellsRanksOfSeveralNodesTheirPlaces) {
   expect_of_slurm(
       "--nodes 2 srun -N2 -n3 " + kPrint,
       {"slurm rank 0/3 local 0/2 node 0 master lockstep1 x 8 job slurm-1.0.0",
@@ -71,7 +71,7 @@ TEST_F(SlowLaunchers, SrunTellsRanksOfSeveralNodesTheirPlaces) {
 }
 
 // The script's own process first, which has as many variables of Slurm's.
-TEST_F(SlowLaunchers, ABatchScriptIsOneRankAndItsStepsAreSeveral) {
+TEST_F(Launchers, ABatchScriptIsOneRankAndItsStepsAreSeveral) {
   const auto output = std::filesystem::temp_directory_path() /
                       ("lockstep-batch-" + std::to_string(::getpid()));
   expect_of_slurm(
@@ -88,7 +88,7 @@ TEST_F(SlowLaunchers, ABatchScriptIsOneRankAndItsStepsAreSeveral) {
 
 // mpirun starts the ranks of the second node through a daemon that srun starts:
 // those have the variables of both.
-TEST_F(SlowLaunchers, MpirunWithinSlurmIsMpirun) {
+TEST_F(Launchers, MpirunWithinSlurmIsMpirun) {
   if (::system("command -v mpirun >/dev/null") != 0) GTEST_SKIP();
   expect_of_slurm(
       "--nodes 2 salloc --quiet -N2 -n2 sh -c 'mpirun --allow-run-as-root "
@@ -98,7 +98,7 @@ TEST_F(SlowLaunchers, MpirunWithinSlurmIsMpirun) {
        "openmpi rank 1/2 local 0/1 node 1"});
 }
 
-TEST_F(SlowLaunchers, MpirunTellsEachRankItsPlace) {
+TEST_F(Launchers, MpirunTellsEachRankItsPlace) {
   if (::system("command -v mpirun >/dev/null") != 0) GTEST_SKIP();
   int status = 0;
   const Lines lines =

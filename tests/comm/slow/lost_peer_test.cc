@@ -64,7 +64,7 @@ const RankTasks lost_peer_works("lost_peer_works", [](const World& world) {
   }
 });
 
-TEST(SlowLostPeer, EndsEveryWorkThatIsQueued) {
+TEST(LostPeer, EndsEveryWorkThatIsQueued) {
   for (const char* backend : {"shm", "gloo"}) {
     WorldOptions options;
     options.backend = backend;
@@ -75,7 +75,7 @@ TEST(SlowLostPeer, EndsEveryWorkThatIsQueued) {
   }
 }
 
-TEST(SlowLostPeer, IsAnErrorAndNotTheEndOfTheProcess) {
+TEST(LostPeer, IsAnErrorAndNotTheEndOfTheProcess) {
   WorldOptions options;
   options.backend = "gloo";
   // Gloo does not notice that the peer of a half-sent message is gone.
