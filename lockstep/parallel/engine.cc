@@ -331,7 +331,11 @@ void Engine::set_comm_hook(const CommHook& hook) {
   }
   hook_ = hook;
   if (reducer_) reducer_->set_hook(hook);
-  exchange_.reset();  // it is made anew, with the hook
+  // The exchange is made anew, with the hook. What it shares would be updated
+  // by each rank as if it were its own.
+  load_buffers();
+  unshare_parameters();
+  exchange_.reset();
 }
 
 void Engine::rebuild() { group().rebuild(); }
@@ -342,6 +346,7 @@ void Engine::load_buffers() {
 
 void Engine::share_parameters() {
   if (world_.size() == 1) return;
+  check_can_step(/*updates=*/false);
   follow_layout();
   exchange_->begin_step(true);
 }
@@ -353,7 +358,10 @@ void Engine::unshare_parameters() {
 }
 
 Tensor Engine::make_state(const Tensor& parameter) {
-  if (world_.size() > 1 && !exchange_) follow_layout();
+  if (world_.size() > 1 && !exchange_) {
+    check_can_step(/*updates=*/false);
+    follow_layout();
+  }
   return exchange_ ? exchange_->make_state(parameter)
                    : torch::zeros_like(parameter.detach());
 }

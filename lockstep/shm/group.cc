@@ -22,7 +22,7 @@
 namespace lockstep::shm {
 namespace {
 
-constexpr uint64_t kGroupMagic = 0x324d48534b434f4c;  // "LOCKSHM2"
+constexpr uint64_t kGroupMagic = 0x334d48534b434f4c;  // "LOCKSHM3"
 // Between two looks at whether the others live.
 constexpr int kSleepMs = 20;
 // About 50 us of a core: longer than a wake-up, shorter than it hurts. There is
@@ -297,9 +297,15 @@ void Group::wait_for(EventCount& events, int other) {
   }
 }
 
+// It may have left since then: above kFlatSyncRanks the others are released by
+// the leader of their team, who may come to that later.
+bool Group::has_arrived(int rank) const {
+  return line(rank).arrivals.has_reached(phase_);
+}
+
 int Group::late_rank(int waited_for) const {
   for (int rank = 0; rank < ranks_; ++rank) {
-    if (!line(rank).arrivals.has_reached(phase_)) return rank;
+    if (!has_arrived(rank)) return rank;
   }
   return waited_for;
 }
@@ -322,7 +328,10 @@ void Group::check_alive(int waited_for, const EventCount& events) {
     if (!peers_[static_cast<size_t>(other)].has_ended()) continue;
     // A rank that left in order and then ended does no harm to those that do
     // not wait for it.
-    if (line(other).state == State::kLeft && other != waited_for) continue;
+    if (line(other).state == State::kLeft &&
+        (other != waited_for || has_arrived(other))) {
+      continue;
+    }
     // What it did before its end still counts.
     if (events.has_reached(phase_)) return;
     give_up_on_ended(other);
@@ -338,7 +347,8 @@ void Group::check_alive(int waited_for, const EventCount& events) {
     stop(State::kGaveUp, error.what());
     throw error;
   }
-  if (line(waited_for).state == State::kLeft && !events.has_reached(phase_)) {
+  if (line(waited_for).state == State::kLeft && !has_arrived(waited_for) &&
+      !events.has_reached(phase_)) {
     give_up(fmt::format("{} left the world while rank {} waited in {}",
                         name(waited_for), rank_, here()),
             {}, "make every rank call the same collectives");

@@ -117,6 +117,8 @@ class Group {
   /// The first rank that has not come to this sync(), which a leader that this
   /// rank waits for may itself wait for; `waited_for` if all came.
   int late_rank(int waited_for) const;
+  /// Whether `rank` has come to this phase.
+  bool has_arrived(int rank) const;
   [[noreturn]] void time_out(int late);
   /// Opens a pidfd of rank `other` if it has joined from another process.
   void watch(int other);

@@ -93,6 +93,10 @@ GradientBuckets::GradientBuckets(const World& world,
                  world.can_share_memory()),
       in_place_(parameters_.size()) {
   if (is_shared_) install_accounting_allocator();
+  for (const Tensor& parameter : parameters_) {
+    is_large_.push_back(is_shared_ && parameter.nbytes() >= kLargeBytes &&
+                        parameter.is_non_overlapping_and_dense());
+  }
   std::vector<size_t> order(parameters_.size());
   std::iota(order.rbegin(), order.rend(), 0);
   allocate(order);
@@ -146,11 +150,6 @@ void GradientBuckets::allocate(const std::vector<size_t>& order) {
   }
 }
 
-bool GradientBuckets::is_large(size_t p) const {
-  return is_shared_ && parameters_[p].nbytes() >= kLargeBytes &&
-         parameters_[p].is_non_overlapping_and_dense();
-}
-
 void GradientBuckets::add_part(size_t bucket, size_t first, size_t last,
                                int64_t begin, int64_t end) {
   if (first == last) return;
@@ -171,7 +170,7 @@ void GradientBuckets::cut_into_parts(size_t bucket) {
   size_t first = 0;
   int64_t begin = 0;
   for (size_t i = 0; i < places.size(); ++i) {
-    if (!is_large(places[i])) continue;
+    if (!is_large_[places[i]]) continue;
     const Tensor& view = grads.gradients[i];
     const int64_t at = view.storage_offset() - grads.buffer.storage_offset();
     add_part(bucket, first, i, begin, at);
@@ -185,7 +184,7 @@ void GradientBuckets::cut_into_parts(size_t bucket) {
 std::vector<int64_t> GradientBuckets::tensors_of_backward() const {
   std::vector<int64_t> sizes;
   for (size_t p = 0; p < parameters_.size(); ++p) {
-    if (is_large(p)) {
+    if (is_large_[p]) {
       sizes.push_back(static_cast<int64_t>(parameters_[p].nbytes()));
     }
   }
@@ -216,7 +215,7 @@ void GradientBuckets::begin(double weight) {
 }
 
 bool GradientBuckets::sum_in_place(size_t p, const Tensor& gradient) {
-  if (has_hook() || !is_large(p) || !gradient.is_cpu()) return false;
+  if (has_hook() || !is_large_[p] || !gradient.is_cpu()) return false;
   if (!donated_) donate();
   const Tensor& seen = view(p);
   if (gradient.scalar_type() != seen.scalar_type() ||

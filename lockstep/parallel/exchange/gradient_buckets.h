@@ -127,7 +127,6 @@ class GradientBuckets {
   /// Parameters [first, last) of the bucket, elements [begin, end) of it.
   void add_part(size_t bucket, size_t first, size_t last, int64_t begin,
                 int64_t end);
-  bool is_large(size_t p) const;
   /// Sizes of the tensors for which memory is donated.
   std::vector<int64_t> tensors_of_backward() const;
   /// Has this thread's gradients made in memory_ from now on.
@@ -142,6 +141,9 @@ class GradientBuckets {
   CommHook hook_;
   CommStream stream_;
   bool is_shared_;
+  // By parameter: has a part of its own, and memory is donated for it. Decided
+  // once, for the parameters as they were: they may get other memory later.
+  std::vector<bool> is_large_;
   SharedMemory memory_;    // of the buckets, and donated; empty: none
   size_t donated_at_ = 0;  // in memory_
   std::optional<DonatedMemory> donated_;

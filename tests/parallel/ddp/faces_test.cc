@@ -274,6 +274,56 @@ TEST_P(Faces, RefuseWhatAStepCannotDo) {
             "");
 }
 
+// What train_step() shares has to be each rank's own again.
+TEST_P(Faces, ACommHookAfterAStepLeavesNothingShared) {
+  const auto expected = expected_parameters();
+  EXPECT_EQ(on_ranks(2,
+                     [&](World world) {
+                       const auto net = new_net();
+                       DistributedDataParallel model(net, world);
+                       auto optimizer = sgd_of(*net);
+                       for (int64_t step = 0; step < kSteps; ++step) {
+                         if (step == 1) {
+                           model->register_comm_hook(allreduce_hook);
+                         }
+                         const Part part = part_of(world, step);
+                         if (step == 0) {
+                           model->train_step(part.x, part.y, loss_of,
+                                             optimizer);
+                           continue;
+                         }
+                         optimizer.zero_grad();
+                         loss_of(model->forward(part.x), part.y).backward();
+                         optimizer.step();
+                       }
+                       // Shards of another size, so not the bits.
+                       check_same(copies(net->parameters()), expected, 1e-5);
+                     }),
+            "");
+}
+
+TEST_P(Faces, AnIgnoredParameterIsNeverShared) {
+  EXPECT_EQ(
+      on_ranks(2,
+               [](World world) {
+                 const auto net = new_net();
+                 const torch::NoGradGuard no_grad;
+                 net->second->bias.fill_(world.rank());
+                 DistributedDataParallel model(
+                     net, world,
+                     DistributedDataParallelOptions().parameters_to_ignore(
+                         {"second.bias"}));
+                 TORCH_CHECK(code_of([&] { model->share_parameters(); }) ==
+                             ErrorCode::kBadOption);
+                 TORCH_CHECK(code_of([&] {
+                               model->make_state(net->second->bias);
+                             }) == ErrorCode::kBadOption);
+                 TORCH_CHECK(
+                     net->second->bias.eq(world.rank()).all().item<bool>());
+               }),
+      "");
+}
+
 TEST(CommHookOfFaces, AfterAnOptimizerWhoseStateIsSharedIsRefused) {
   EXPECT_EQ(testing_ddp::failure_of(
                 2, "shm",

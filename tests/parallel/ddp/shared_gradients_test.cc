@@ -88,6 +88,41 @@ TEST(DdpLargeSharedGradients, AddUpToWhatEachBackwardGives) {
   }
 }
 
+/// Two large parameters, of which the second lies with gaps in its memory.
+struct GapsImpl : torch::nn::Module {
+  GapsImpl() {
+    dense = register_parameter("dense", torch::zeros({512, 256}));
+    gaps =
+        register_parameter("gaps", torch::zeros({512, 512}).slice(1, 0, 256));
+    last = register_parameter("last", torch::zeros({256}));
+  }
+  Tensor forward(Tensor x) { return x.matmul(dense) + x.matmul(gaps) + last; }
+  Tensor dense, gaps, last;
+};
+
+// Which gradients are summed by themselves was decided when it had gaps.
+TEST(DdpLargeSharedGradients, MayLoseTheGapsOfTheirParameters) {
+  const auto of_rank = [](int rank) {
+    return (torch::arange(512) * 0.37F + rank).sin().unsqueeze(0);
+  };
+  const auto task = [&](World world) {
+    const MemoryScope scope({DeviceKind::kCpu, world.rank(), 2});
+    auto net = std::make_shared<GapsImpl>();
+    DistributedDataParallel<GapsImpl> model(net, world);
+    const Tensor x = of_rank(world.rank());
+    const Tensor mean = ((of_rank(0) + of_rank(1)) / 2)[0];
+    const Tensor weight = mean.unsqueeze(1).expand({512, 256});
+    for (int step = 0; step < 4; ++step) {
+      net->zero_grad();
+      model(x).sum().backward();
+      check_same(gradients_of(*net), {weight, weight, torch::ones({256})},
+                 1e-6);
+      if (step == 1) net->gaps.set_data(net->gaps.detach().contiguous());
+    }
+  };
+  EXPECT_EQ(failure_of(2, "shm", task), "");
+}
+
 TEST_P(DdpSharedGradients, AddUpUnderNoSync) {
   for (const Options& options : every_option()) {
     EXPECT_EQ(on_ranks(2,
