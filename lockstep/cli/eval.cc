@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/options.h"
 #include "lockstep/cli/start/checks.h"
-#include "lockstep/train/evaluate.h"
+#include "lockstep/models/model_settings.h"
+#include "lockstep/tasks/images/train_images.h"
 
 namespace lockstep::cli {
 namespace {
@@ -20,32 +22,33 @@ struct EvalFlags {
   bool as_json = false;
 };
 
-void print_json(const train::EvalReport& report) {
+void print_json(const tasks::EvalReport& report) {
   const nlohmann::ordered_json object = {
       {"checkpoint", report.checkpoint},
-      {"model", report.info.model.name},
+      {"model", report.info.model.at("name")},
       {"step", report.info.step},
       {"test",
-       {{"loss", report.test.loss},
-        {"accuracy", report.test.accuracy},
+       {{"loss", report.test.metrics.at("loss")},
+        {"accuracy", report.test.metrics.at("accuracy")},
         {"samples", report.test.samples}}},
       {"total_time_s", report.seconds},
       {"parameter_sha256", report.info.parameter_sha256}};
   fmt::print("{}\n", object.dump(2));
 }
 
-void print_text(const train::EvalReport& report, const data::DataSpec& data) {
+void print_text(const tasks::EvalReport& report, const data::DataSpec& data) {
   fmt::print("{} from {} (step {}), on the test split of {}{}\n",
-             report.info.model.name, report.checkpoint, report.info.step,
+             report.info.model.at("name"), report.checkpoint, report.info.step,
              data.name, data.dir.empty() ? "" : " in " + data.dir);
   fmt::print("Test Loss: {:.4f}\nTest Acc: {:.4f}%\nSamples: {}\n",
-             report.test.loss, 100 * report.test.accuracy, report.test.samples);
+             report.test.metrics.at("loss"),
+             100 * report.test.metrics.at("accuracy"), report.test.samples);
 }
 
 // That of the checkpoint, as far as nothing else was given.
 data::DataSpec choose_data(const DataFlags& flags, const CheckpointInfo& info) {
   if (!flags.data.empty()) return to_data_spec(flags);
-  auto spec = train::data_of(info);
+  auto spec = tasks::data_of(info);
   if (flags.dir.empty()) return spec;
   return to_data_spec({.data = spec.name, .dir = flags.dir});
 }
@@ -56,16 +59,17 @@ void run(const EvalFlags& flags) {
         "[usage] eval needs --checkpoint DIR: a checkpoint, or the --out-dir "
         "of a run");
   }
-  train::EvalOptions options;
+  tasks::EvalOptions options;
   options.checkpoint = find_checkpoint(flags.checkpoint);
   options.loader_workers = flags.data.workers;
   options.devices = to_devices(flags.devices, "auto");
   options.batch_size = flags.batch_size;
   const auto info = read_checkpoint_info(options.checkpoint);
   options.data = choose_data(flags.data, info);
-  options.channels_last =
-      use_channels_last(flags.memory_format, info.model, options.devices);
-  const auto report = train::evaluate_checkpoint(options);
+  options.channels_last = use_channels_last(
+      flags.memory_format, models::spec_from_settings(info.model),
+      options.devices);
+  const auto report = tasks::evaluate_checkpoint(options);
   flags.as_json ? print_json(report) : print_text(report, options.data);
 }
 

@@ -5,7 +5,7 @@
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
 #include "lockstep/cli/start/checks.h"
-#include "lockstep/train/memory_format.h"
+#include "lockstep/tasks/images/memory_format.h"
 
 namespace lockstep::cli {
 
@@ -123,7 +123,7 @@ bool use_channels_last(const MemoryFormatFlags& flags,
                        const models::ModelSpec& model,
                        const std::vector<Device>& devices) {
   return to_channels_last(flags).value_or(
-      train::prefers_channels_last(model, devices));
+      tasks::prefers_channels_last(model, devices));
 }
 
 }  // namespace lockstep::cli

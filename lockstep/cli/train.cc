@@ -11,8 +11,8 @@
 #include "lockstep/cli/train_options.h"
 #include "lockstep/comm/environment.h"
 #include "lockstep/launch/options/option_values.h"
+#include "lockstep/tasks/images/train_images.h"
 #include "lockstep/train/plan.h"
-#include "lockstep/train/trainer.h"
 
 namespace lockstep::cli {
 namespace {
@@ -80,8 +80,9 @@ void check_before_ranks(const TrainFlags& flags, TrainOptions options) {
   train::make_plan(options);
 }
 
-void run(const TrainFlags& flags) {
-  TrainOptions options = to_options(flags);
+void run_command(const TrainFlags& flags) {
+  tasks::ImageRun run = to_run(flags);
+  TrainOptions& options = run.train;
   check_outputs(flags);
   tell_beginning(flags);
   choose_devices(flags, options);
@@ -96,7 +97,7 @@ void run(const TrainFlags& flags) {
   }
   const InterruptScope interrupts;
   const auto report =
-      train::run_training(options, [] { return InterruptScope::signal(); });
+      tasks::train_images(run, [] { return InterruptScope::signal(); });
   if (options.world.rank() != 0) return;
   if (!flags.report.empty()) train::write_report(flags.report, report);
   if (!report.interrupted) return;
@@ -120,7 +121,7 @@ void add_train(CLI::App& app) {
       "Example:\n"
       "  lockstep train --strategy dp --devices cpu:2 --max-steps 100 \\\n"
       "      --out-dir runs/first");
-  command->callback([flags] { run(*flags); });
+  command->callback([flags] { run_command(*flags); });
 }
 
 }  // namespace lockstep::cli

@@ -8,8 +8,9 @@
 namespace lockstep::cli {
 namespace {
 
-using train::OptimizerKind;
-using train::ScheduleKind;
+using tasks::OptimizerKind;
+using tasks::OptimizerOptions;
+using tasks::ScheduleKind;
 using train::TrainOptions;
 
 void add_length_options(CLI::App& app, TrainFlags& flags) {
@@ -25,6 +26,14 @@ void add_length_options(CLI::App& app, TrainFlags& flags) {
                  "samples of a step, over all devices")
       ->type_name("N")
       ->check(whole_number(1));
+  app.add_option("--accumulate", flags.options.accumulate,
+                 "micro-batches that each device computes one after another "
+                 "in a step, to need less memory: so many shards a device")
+      ->type_name("N")
+      ->check(whole_number(1, 4096));
+  app.add_flag("--drop-last", flags.options.drop_last,
+               "leave out the samples at the end of an epoch that fill no "
+               "batch [no]");
   app.add_option("--epochs", flags.epochs, "passes over the data")
       ->type_name("N")
       ->default_str("1; with --max-steps as many as it takes")
@@ -72,19 +81,19 @@ void add_optimizer_options(CLI::App& app, TrainFlags& flags) {
       ->type_name("X")
       ->default_str("0.0005; adamw: 0.01")
       ->check(number(0));
-  add(app.add_flag("--nesterov", flags.options.nesterov,
+  add(app.add_flag("--nesterov", flags.optimizer_options.nesterov,
                    "sgd: Nesterov's momentum [no]"));
   add(app.add_option("--schedule", flags.schedule,
                      "constant, steps (x 0.1 at each milestone) or cosine"))
       ->type_name("NAME")
       ->check(one_of({"constant", "steps", "cosine"}));
-  add(app.add_option("--milestones", flags.options.milestones,
+  add(app.add_option("--milestones", flags.optimizer_options.milestones,
                      "steps: epochs at which the rate drops"))
       ->type_name("N,N")
       ->delimiter(',')
       ->default_str("4,9,14")
       ->check(whole_number(1));
-  add(app.add_option("--warmup-steps", flags.options.warmup_steps,
+  add(app.add_option("--warmup-steps", flags.optimizer_options.warmup_steps,
                      "steps of linear warm-up"))
       ->type_name("N")
       ->check(whole_number(0));
@@ -155,7 +164,7 @@ void add_output_options(CLI::App& app, TrainFlags& flags) {
   add(app.add_flag("--quiet", flags.quiet, "print problems only [no]"));
 }
 
-void choose_optimizer(const TrainFlags& flags, TrainOptions& options) {
+void choose_optimizer(const TrainFlags& flags, OptimizerOptions& options) {
   const bool is_adamw = flags.optimizer == "adamw";
   options.optimizer = is_adamw ? OptimizerKind::kAdamW : OptimizerKind::kSgd;
   if (is_adamw && (flags.momentum || options.nesterov)) {
@@ -173,7 +182,7 @@ void choose_optimizer(const TrainFlags& flags, TrainOptions& options) {
   options.weight_decay = flags.weight_decay.value_or(is_adamw ? 1e-2 : 5e-4);
 }
 
-void choose_schedule(const TrainFlags& flags, TrainOptions& options) {
+void choose_schedule(const TrainFlags& flags, OptimizerOptions& options) {
   options.schedule = flags.schedule == "constant" ? ScheduleKind::kConstant
                      : flags.schedule == "steps"  ? ScheduleKind::kSteps
                                                   : ScheduleKind::kCosine;
@@ -198,15 +207,12 @@ void add_train_options(CLI::App& app, TrainFlags& flags) {
   add_output_options(app, flags);
 }
 
-TrainOptions to_options(const TrainFlags& flags) {
+tasks::ImageRun to_run(const TrainFlags& flags) {
   TrainOptions options = flags.options;
   options.command = command_line();
   options.strategy = train::parse_strategy(flags.strategy);
-  options.model = to_model_spec(flags.model);
-  options.data = to_data_spec(flags.data);
   options.loader_workers = flags.data.workers;
   options.epochs = flags.epochs.value_or(options.max_steps > 0 ? 0 : 1);
-  options.augment = !flags.no_augment;
   options.evaluate = !flags.no_eval;
   options.progress = !flags.quiet;
   if (options.resume == "auto" && options.out_dir.empty()) {
@@ -216,10 +222,15 @@ TrainOptions to_options(const TrainFlags& flags) {
       options.resume != "auto") {
     throw BadUsage("[usage] --init-from and --resume DIR exclude each other");
   }
-  choose_schedule(flags, options);
-  choose_optimizer(flags, options);
-  options.channels_last = to_channels_last(flags.memory_format);
-  return options;
+  tasks::ImageOptions images{
+      .model = to_model_spec(flags.model),
+      .data = to_data_spec(flags.data),
+      .augment = !flags.no_augment,
+      .channels_last = to_channels_last(flags.memory_format),
+      .optimizer = flags.optimizer_options};
+  choose_schedule(flags, images.optimizer);
+  choose_optimizer(flags, images.optimizer);
+  return {.train = options, .images = images};
 }
 
 }  // namespace lockstep::cli

@@ -8,6 +8,7 @@
 
 #include "lockstep/cli/options.h"
 #include "lockstep/cli/ranks.h"
+#include "lockstep/tasks/images/train_images.h"
 #include "lockstep/train/options.h"
 
 namespace lockstep::cli {
@@ -19,6 +20,7 @@ struct TrainFlags {
   DeviceFlags devices;
   MemoryFormatFlags memory_format;
   train::TrainOptions options;  ///< the numbers are bound to it directly
+  tasks::OptimizerOptions optimizer_options;
   std::string strategy = "single";
   RankFlags ranks;
   bool is_verbose = false;
@@ -37,6 +39,6 @@ struct TrainFlags {
 void add_train_options(CLI::App& app, TrainFlags& flags);
 
 /// All but the devices, which take a while to find. Throws BadUsage.
-train::TrainOptions to_options(const TrainFlags& flags);
+tasks::ImageRun to_run(const TrainFlags& flags);
 
 }  // namespace lockstep::cli

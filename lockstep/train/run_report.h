@@ -7,6 +7,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "lockstep/checkpoint/costs.h"
+#include "lockstep/train/metrics.h"
 
 namespace lockstep::train {
 
@@ -29,14 +30,12 @@ struct TimeSummary {
 
 struct EpochReport {
   int64_t epoch = 0;
-  double lr = 0;  ///< of its first step
-  double train_loss = 0;
-  double train_accuracy = 0;
+  double lr = 0;    ///< of its first step
+  Metrics train{};  ///< means over the epoch's samples
 };
 
 struct TestReport {
-  double loss = 0;
-  double accuracy = 0;
+  Metrics metrics{};
   int64_t samples = 0;  ///< 0: there was no evaluation
 };
 

@@ -24,11 +24,11 @@ void prepare_outputs(const TrainOptions& options) {
 
 // To the end, or until another rank is lost: then that error, and nothing is
 // left of the run.
-std::optional<CommError> run_once(const TrainOptions& options,
+std::optional<CommError> run_once(Task& task, const TrainOptions& options,
                                   const std::function<int()>& stop,
                                   RunHistory& history) {
   try {
-    Run(options, stop, history).train();
+    Run(task, options, stop, history).train();
     return std::nullopt;
   } catch (const CommError& error) {
     if (!options.rejoin || !control::may_wait()) throw;
@@ -38,7 +38,7 @@ std::optional<CommError> run_once(const TrainOptions& options,
 
 }  // namespace
 
-RunReport run_training(const TrainOptions& options,
+RunReport run_training(Task& task, const TrainOptions& options,
                        const std::function<int()>& stop) {
   // Before the first tensor, so that all of them are on an account.
   install_accounting_allocator();
@@ -47,10 +47,10 @@ RunReport run_training(const TrainOptions& options,
   if (options.rejoin) promise.emplace();
   static std::atomic<int> runs = 0;
   RunHistory history;
-  history.identity = identity_of_run(options, runs++);
+  history.identity = identity_of_run(task, options, runs++);
   TrainOptions now = options;
   for (;;) {
-    const auto lost = run_once(now, stop, history);
+    const auto lost = run_once(task, now, stop, history);
     if (!lost) return history.recordings.report;
     // With it goes the memory that was shared with the others.
     now.world = World();
