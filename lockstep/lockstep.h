@@ -24,4 +24,4 @@
 #include "lockstep/parallel/replicas/parallel_apply.h"
 #include "lockstep/train/chrome_trace.h"
 #include "lockstep/train/run_report.h"
-#include "lockstep/train/trainer.h"
+#include "lockstep/train/run_training.h"

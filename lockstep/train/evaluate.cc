@@ -36,14 +36,15 @@ TestReport evaluate(Engine& engine, const Task& task, data::Loader& loader,
   int64_t samples = 0;
   bool is_stopped = false;
   loader.begin(0);
-  while (const auto batch = loader.next()) {
+  while (auto loaded = loader.next()) {
     control::enter(control::Phase::kEvaluate);
     is_stopped = stop && stop();
     if (is_stopped) break;
-    samples += batch->samples;
-    if (batch->samples == 0) continue;  // the last may have none for this rank
-    const auto sizes = chunk_sizes(batch->total, shards);
-    engine.evaluate(batch->inputs, batch->target, batch->total,
+    const data::Batch batch = task.prepare(*std::move(loaded));
+    samples += batch.samples;
+    if (batch.samples == 0) continue;  // the last may have none for this rank
+    const auto sizes = chunk_sizes(batch.total, shards);
+    engine.evaluate(batch.inputs, batch.target, batch.total,
                     [&](const c10::IValue& output, const c10::IValue& target) {
                       const int64_t shard = current_shard();
                       sums.add(shard, sizes[static_cast<size_t>(shard)],

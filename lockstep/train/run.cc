@@ -197,7 +197,9 @@ std::optional<data::Batch> Run::next_batch() {
   const TraceSpan span("data", TraceCategory::kWait);
   control::enter(control::Phase::kData);
   const TimeScope waited(log_.report().data_wait_s);
-  return training_batches_->next();
+  auto batch = training_batches_->next();
+  if (batch) batch = task_.prepare(*std::move(batch));
+  return batch;
 }
 
 // Returns whether the run is to stop.

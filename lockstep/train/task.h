@@ -55,6 +55,8 @@ class Task {
   virtual std::unique_ptr<RunOptimizer> make_optimizer(
       const optim::StateFactory& make_state) = 0;
 
+  /// A batch as the model is to get it. Called before each step.
+  virtual data::Batch prepare(data::Batch batch) const { return batch; }
   /// Of a shard: from the model's output and the batch's target. Called in
   /// the threads of several devices at once, in training and in evaluation.
   virtual LossAndMetrics loss(const c10::IValue& output,

@@ -7,7 +7,7 @@
 
 #include "lockstep/comm/world.h"
 #include "lockstep/tasks/images/train_images.h"
-#include "lockstep/train/trainer.h"
+#include "lockstep/train/run_training.h"
 
 // Runs of an instant, for tests of the trainer.
 namespace lockstep::train {

@@ -7,7 +7,7 @@
 #include "lockstep/train/chrome_trace.h"
 #include "lockstep/train/rank_trace.h"
 #include "lockstep/train/step_recorder.h"
-#include "lockstep/train/trainer.h"
+#include "lockstep/train/run_training.h"
 #include "tests/base/expect_problem.h"
 #include "tests/train/runs.h"
 #include "tests/train/test_files.h"

@@ -1,4 +1,4 @@
-#include "lockstep/train/trainer.h"
+#include "lockstep/train/run_training.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

@@ -14,7 +14,7 @@
 #include "lockstep/tasks/images/memory_format.h"
 #include "lockstep/train/evaluate.h"
 #include "lockstep/train/run_settings.h"
-#include "lockstep/train/trainer.h"
+#include "lockstep/train/run_training.h"
 
 namespace lockstep::tasks {
 
