@@ -19,6 +19,7 @@ struct EvalFlags {
   MemoryFormatFlags memory_format;
   std::string checkpoint;
   int64_t batch_size = 250;
+  int workers = 1;
   bool as_json = false;
 };
 
@@ -61,7 +62,7 @@ void run(const EvalFlags& flags) {
   }
   tasks::EvalOptions options;
   options.checkpoint = find_checkpoint(flags.checkpoint);
-  options.loader_workers = flags.data.workers;
+  options.loader_workers = flags.workers;
   options.devices = to_devices(flags.devices, "auto");
   options.batch_size = flags.batch_size;
   const auto info = read_checkpoint_info(options.checkpoint);
@@ -92,6 +93,11 @@ void add_eval(CLI::App& app) {
                    "samples of a batch, over all devices")
       ->type_name("N")
       ->check(whole_number(1));
+  command
+      ->add_option("--workers", flags->workers,
+                   "threads that prepare batches; 0: none beside the trainer")
+      ->type_name("N")
+      ->check(whole_number(0, 256));
   command->add_flag("--json", flags->as_json, "print JSON [no]");
   command->callback([flags] { run(*flags); });
 }

@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/cli/commands.h"
+#include "lockstep/cli/embed/ranks.h"
 #include "lockstep/cli/options.h"
-#include "lockstep/cli/ranks.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/device/memory.h"

@@ -51,7 +51,7 @@ class ForgedCheckpoint : public testing::Test {
 };
 
 TEST_F(ForgedCheckpoint, OfADeeperModelIsRefusedByEval) {
-  forge([](json& object) { object["model"]["depth"] = 200000; });
+  forge([](json& object) { object["model"]["depth"] = "200000"; });
   expect_refused({path_ + "/manifest.json describes a model that is not in it",
                   "depth 200000"});
 }
