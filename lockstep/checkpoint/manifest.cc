@@ -98,12 +98,6 @@ class Reader {
     return digest;
   }
 
-  Settings model(const json& object) {
-    Settings model = settings(object, "model");
-    if (!model.contains("name")) refuse("a name of the model", "none");
-    return model;
-  }
-
   std::map<std::string, double> sums(const json& object) {
     std::map<std::string, double> sums;
     const json& values = member(object, "sums");
@@ -248,7 +242,7 @@ Manifest parse_manifest(const std::string& path, std::string_view text) {
     reader.refuse("what was written", "something else (XXH128)");
   }
   Manifest manifest;
-  manifest.info.model = reader.model(object);
+  manifest.info.model = reader.settings(object, "model");
   manifest.info.step = reader.whole(object, "step");
   manifest.info.epoch = reader.whole(object, "epoch");
   manifest.info.parameter_sha256 = reader.text(object, "parameter_sha256");

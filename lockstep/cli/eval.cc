@@ -1,8 +1,11 @@
+#include <algorithm>
 #include <memory>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/error.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/options.h"
@@ -46,6 +49,19 @@ void print_text(const tasks::EvalReport& report, const data::DataSpec& data) {
              100 * report.test.metrics.at("accuracy"), report.test.samples);
 }
 
+void check_model(const std::string& checkpoint, const CheckpointInfo& info) {
+  const auto found = info.model.find("name");
+  const std::string name = found == info.model.end() ? "" : found->second;
+  const auto& known = models::names();
+  if (std::find(known.begin(), known.end(), name) != known.end()) return;
+  throw CheckpointError(
+      {.code = ErrorCode::kUnknownName,
+       .what = checkpoint + " is of a model that `lockstep eval` can't build",
+       .expected = fmt::format("{}", fmt::join(known, ", ")),
+       .got = name.empty() ? "a model without a name" : name.substr(0, 60),
+       .fix = "evaluate it with the program that trained it"});
+}
+
 // That of the checkpoint, as far as nothing else was given.
 data::DataSpec choose_data(const DataFlags& flags, const CheckpointInfo& info) {
   if (!flags.data.empty()) return to_data_spec(flags);
@@ -66,6 +82,7 @@ void run(const EvalFlags& flags) {
   options.devices = to_devices(flags.devices, "auto");
   options.batch_size = flags.batch_size;
   const auto info = read_checkpoint_info(options.checkpoint);
+  check_model(options.checkpoint, info);
   options.data = choose_data(flags.data, info);
   options.channels_last = use_channels_last(
       flags.memory_format, models::spec_from_settings(info.model),

@@ -43,6 +43,7 @@ struct TrainOptions {
   bool shuffle = true;        ///< the order of the samples, anew each epoch
   /// Leaves out the samples at an epoch's end that fill no batch.
   bool drop_last = false;
+  int64_t eval_every = 0;  ///< steps between evaluations; 0: at the end only
   int64_t eval_batch_size = 0;  ///< 0: batch_size, or 250 if that is more
   int loader_workers = 1;
   std::string out_dir;           ///< checkpoints and run.json; empty: none

@@ -34,6 +34,7 @@ void check(const TrainOptions& options) {
   check_at_least("max_steps", options.max_steps, 0);
   check_at_least("epochs", options.epochs, options.max_steps > 0 ? 0 : 1);
   check_at_least("shards", options.shards, 0);
+  check_at_least("eval_every", options.eval_every, 0);
   check_at_least("eval_batch_size", options.eval_batch_size, 0);
   check_at_least("checkpoint_every", options.checkpoint_every, 0);
   check_at_least("snapshot_every", options.snapshot_every, 0);

@@ -86,7 +86,9 @@ void check_kind(const Task& task, const Resume& resume) {
          .fix = "start from its weights: --init-from " + resume.path});
   }
   const std::string expected = task.model().at("name");
-  const std::string& found = resume.info.model.at("name");
+  const auto name = resume.info.model.find("name");
+  const std::string found =
+      name != resume.info.model.end() ? name->second : "a model without a name";
   if (found == expected) return;
   throw CheckpointError({.code = ErrorCode::kResumeConflict,
                          .what = resume.path + " is of another model",

@@ -123,7 +123,7 @@ void Run::train() {
   }
   {
     const TimeScope timed(history_.recordings.time_s);
-    while (step_ < total_steps_ && !log_.report().interrupted) {
+    while (step_ < total_steps_ && !is_ended_ && !log_.report().interrupted) {
       train_epoch(step_ / training_batches_->batches());
     }
   }
@@ -168,8 +168,12 @@ RunPosition Run::position() const {
 
 void Run::train_epoch(int64_t epoch) {
   const int64_t batches = training_batches_->batches();
+  epoch_ = epoch;
   EpochReport epoch_report{.epoch = epoch};
   const int64_t first_step = step_;
+  tell([](Callback& callback, const RunState& at) {
+    callback.before_epoch(at);
+  });
   training_batches_->begin(epoch, step_ % batches);
   while (step_ < total_steps_) {
     // The first step warmed up: it is kept only if there is no other.
@@ -183,12 +187,15 @@ void Run::train_epoch(int64_t epoch) {
     const bool is_to_stop = train_batch(*batch, epoch);
     if (step_ == first_step + 1) epoch_report.lr = runner_.lr();
     if (is_to_stop) {
-      log_.report().interrupted = !regroups_;
+      log_.report().interrupted = !regroups_ && !is_ended_;
       break;
     }
   }
   const bool is_whole = step_ % batches == 0;
   if (regroups_ && !is_whole) wait_for_nodes();
+  tell([&](Callback& callback, const RunState& at) {
+    callback.after_epoch(at, log_.mean().means());
+  });
   log_.end_epoch(epoch_report, step_ - epoch * batches, is_whole);
   if (regroups_) wait_for_nodes();
 }
@@ -204,6 +211,8 @@ std::optional<data::Batch> Run::next_batch() {
 
 // Returns whether the run is to stop.
 bool Run::train_batch(const data::Batch& batch, int64_t epoch) {
+  tell(
+      [](Callback& callback, const RunState& at) { callback.before_step(at); });
   const Stopwatch watch;
   const StepOutcome outcome = runner_.step(
       batch, {.step = step_, .epoch = epoch, .total_steps = total_steps_},
@@ -214,19 +223,35 @@ bool Run::train_batch(const data::Batch& batch, int64_t epoch) {
   log_.add_step(outcome, seconds,
                 {.done = step_, .total = total_steps_, .epoch = epoch});
   control::count_steps(static_cast<uint64_t>(step_));
+  tell([&](Callback& callback, const RunState& at) {
+    callback.after_step(at, outcome.metrics);
+  });
   regroups_ = outcome.stop_signal == kRegroupSignal;
+  is_ended_ = outcome.stop_signal == kEndSignal;
+  // Before the step is kept: who repeats it repeats this.
+  if (options_.eval_every > 0 && step_ % options_.eval_every == 0 &&
+      evaluation_batches_ && !regroups_) {
+    const TestReport test = evaluate();
+    if (test.samples > 0) log_.add_evaluation(test, step_);
+  }
   checkpoints_.snapshot(position(), runner_, regroups_);
   if (options_.checkpoint_every > 0 && step_ % options_.checkpoint_every == 0) {
-    checkpoints_.save(position(), runner_);
+    save();
   }
-  if (regroups_) return true;
+  if (regroups_ || is_ended_) return true;
   log_.report().stop_signal = outcome.stop_signal;
   return outcome.stop_signal != 0;
 }
 
 int Run::wanted_stop() const {
   const int signal = stop_ ? stop_() : 0;
-  return signal == 0 && control::is_regroup_wanted() ? kRegroupSignal : signal;
+  if (signal != 0) return signal;
+  if (control::is_regroup_wanted()) return kRegroupSignal;
+  const auto& callbacks = runner_.callbacks();
+  const bool is_enough =
+      std::any_of(callbacks.begin(), callbacks.end(),
+                  [](const auto& one) { return one->wants_to_stop(); });
+  return is_enough ? kEndSignal : 0;
 }
 
 void Run::stop_on_garbage(const data::Batch& batch, const StepOutcome& outcome,
@@ -255,7 +280,7 @@ std::vector<RankTrace> Run::stop_recording() {
 void Run::finish() {
   const auto traces = stop_recording();
   log_.end_steps(step_, checkpoints_.stall_s(), runner_);
-  checkpoints_.save(position(), runner_);
+  save();
   if (!options_.trace.empty() && is_first()) {
     write_chrome_trace(options_.trace, traces);
     log_.line("trace " + options_.trace);
@@ -269,9 +294,42 @@ void Run::finish() {
   }
 }
 
+RunState Run::state() const {
+  return {.step = step_,
+          .epoch = epoch_,
+          .total_steps = total_steps_,
+          .lr = runner_.lr()};
+}
+
+TestReport Run::evaluate() {
+  tell([](Callback& callback, const RunState& at) {
+    callback.before_evaluation(at);
+  });
+  TestReport test = runner_.evaluate(*evaluation_batches_,
+                                     [this] { return stop_ && stop_() != 0; });
+  if (test.samples == 0) return test;
+  tell([&](Callback& callback, const RunState& at) {
+    callback.after_evaluation(at, test);
+  });
+  return test;
+}
+
+void Run::save() {
+  tell([](Callback& callback, const RunState& at) {
+    callback.before_checkpoint(at);
+  });
+  checkpoints_.save(position(), runner_);
+  tell([](Callback& callback, const RunState& at) {
+    callback.after_checkpoint(at);
+  });
+}
+
 void Run::evaluate_at_end() {
-  const TestReport test = runner_.evaluate(
-      *evaluation_batches_, [this] { return stop_ && stop_() != 0; });
+  auto& evaluations = log_.report().evaluations;
+  const bool is_known =
+      !evaluations.empty() && evaluations.back().step == step_;
+  const TestReport test = is_known ? evaluations.back().test : evaluate();
+  if (is_known) evaluations.pop_back();
   log_.end_evaluation(test);
   if (test.samples > 0) return;
   log_.report().interrupted = true;

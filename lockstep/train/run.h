@@ -56,6 +56,15 @@ class Run {
   std::vector<RankTrace> stop_recording();
   void finish();
   void evaluate_at_end();
+  TestReport evaluate();
+  void save();
+  /// Calls `call(callback, state)` for each callback of the task.
+  template <class Call>
+  void tell(const Call& call) {
+    const RunState state = this->state();
+    for (const auto& callback : runner_.callbacks()) call(*callback, state);
+  }
+  RunState state() const;
 
   bool is_first() const { return options_.world.rank() == 0; }
 
@@ -74,7 +83,9 @@ class Run {
   RunLog log_;
   std::optional<StepRecorder> recorder_;
   int64_t step_ = 0;
+  int64_t epoch_ = 0;  // that is trained, or was last
   bool regroups_ = false;
+  bool is_ended_ = false;  ///< by a callback
 };
 
 }  // namespace lockstep::train

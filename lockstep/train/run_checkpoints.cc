@@ -58,7 +58,7 @@ RunCheckpoints::RunCheckpoints(const Task& task, const TrainOptions& options,
 void RunCheckpoints::restore(const std::optional<Resume>& resume,
                              const Plan& plan, StepRunner& runner) {
   if (!resume) return;
-  runner.load_optimizer(*resume);
+  runner.load_state(*resume);
   if (resume->state) {
     set_random_state(resume->state->random_state(), plan.devices);
   }
@@ -78,7 +78,7 @@ CheckpointContent RunCheckpoints::content(const RunPosition& position,
                                     .versions = versions_of(plan_)}},
           .model = runner.model_state(),
           .parameters = runner.parameters(),
-          .optimizer = runner.optimizer().state_dict(),
+          .optimizer = runner.state(),
           .random = random_state(plan_.devices)};
 }
 

@@ -86,6 +86,10 @@ void RunLog::go_on_at(const RunPosition& position, int64_t batches) {
          report.epochs.back().epoch >= position.step / batches) {
     report.epochs.pop_back();
   }
+  while (!report.evaluations.empty() &&
+         report.evaluations.back().step > position.step) {
+    report.evaluations.pop_back();
+  }
   mean_ = RunningMean(position.sums, position.samples);
 }
 
@@ -139,6 +143,15 @@ void RunLog::end_steps(int64_t steps, double stall_s,
   }
   const auto& times = recordings_.step_times_s;
   runner.fill(report, std::accumulate(times.begin(), times.end(), 0.0));
+}
+
+void RunLog::add_evaluation(const TestReport& test, int64_t step) {
+  recordings_.report.evaluations.push_back({.step = step, .test = test});
+  std::string text = fmt::format("[{}] Step {}", device_names(), step);
+  for (const auto& [name, value] : in_order(test.metrics)) {
+    text += " | test " + metric_text(name, value);
+  }
+  line(text);
 }
 
 void RunLog::end_evaluation(const TestReport& test) {

@@ -97,6 +97,22 @@ Ordered test_to_json(const TestReport& test) {
   return object;
 }
 
+Ordered evaluations_to_json(const std::vector<EvaluationReport>& evaluations) {
+  Ordered list = Ordered::array();
+  for (const auto& evaluation : evaluations) {
+    list.push_back(
+        {{"step", evaluation.step}, {"test", test_to_json(evaluation.test)}});
+  }
+  return list;
+}
+
+void read_test(const json& object, TestReport& test) {
+  for (const auto& [key, value] : object.items()) {
+    if (key != "samples") read(object, key.c_str(), test.metrics[key]);
+  }
+  read(object, "samples", test.samples);
+}
+
 void read_times(const json& object, TimeSummary& times) {
   read(object, "median", times.median);
   read(object, "p90", times.p90);
@@ -169,6 +185,7 @@ nlohmann::ordered_json to_ordered_json(const RunReport& report) {
           {"phases_s", phases_to_json(report.phases_s)},
           {"losses", report.losses},
           {"epochs", epochs_to_json(report.epochs)},
+          {"evaluations", evaluations_to_json(report.evaluations)},
           {"test", test_to_json(report.test)},
           {"parameter_sha256", report.parameter_sha256},
           {"last_checkpoint", report.last_checkpoint},
@@ -220,11 +237,12 @@ RunReport run_report_from_json(const json& object) {
   for (const auto& epoch : member(object, "epochs")) {
     read_epoch(epoch, report.epochs.emplace_back());
   }
-  const json& test = member(object, "test");
-  for (const auto& [key, value] : test.items()) {
-    if (key != "samples") read(test, key.c_str(), report.test.metrics[key]);
+  for (const auto& evaluation : member(object, "evaluations")) {
+    auto& known = report.evaluations.emplace_back();
+    read(evaluation, "step", known.step);
+    read_test(member(evaluation, "test"), known.test);
   }
-  read(test, "samples", report.test.samples);
+  read_test(member(object, "test"), report.test);
   read(object, "parameter_sha256", report.parameter_sha256);
   read(object, "last_checkpoint", report.last_checkpoint);
   const json& checkpoints = member(object, "checkpoints");

@@ -39,6 +39,12 @@ struct TestReport {
   int64_t samples = 0;  ///< 0: there was no evaluation
 };
 
+/// An evaluation while the run went on.
+struct EvaluationReport {
+  int64_t step = 0;  ///< steps done before it
+  TestReport test;
+};
+
 /// Mean seconds of a step by phase.
 struct PhaseReport {
   double scatter = 0, replicate = 0, forward = 0, gather = 0, backward = 0,
@@ -72,6 +78,7 @@ struct RunReport {
   PhaseReport phases_s;
   std::vector<double> losses;  ///< of each step from first_step on
   std::vector<EpochReport> epochs;
+  std::vector<EvaluationReport> evaluations;  ///< those before the last one
   TestReport test;
   std::string parameter_sha256;
   std::string last_checkpoint;

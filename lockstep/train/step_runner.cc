@@ -8,6 +8,8 @@
 #include <set>
 #include <unistd.h>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/chunk.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/trace.h"
@@ -29,6 +31,9 @@ namespace lockstep::train {
 namespace {
 
 using torch::Tensor;
+
+// Of the names of callbacks' states, beside those of the optimizer's.
+constexpr const char* kCallback = "callback.";
 
 bool is_classic(const TrainOptions& options) {
   return options.strategy == Strategy::kDataParallelClassic;
@@ -130,6 +135,7 @@ StepRunner::StepRunner(Task& task, const TrainOptions& options,
                                 [this](const Tensor& parameter) {
                                   return engine_->make_state(parameter);
                                 })),
+      callbacks_(task.callbacks()),
       metrics_(options.world, plan.shards),
       samples_(plan.devices.size(), 0) {
   set_mode(*model_, true);
@@ -142,19 +148,41 @@ StepRunner::~StepRunner() = default;
 
 NamedTensors StepRunner::model_state() const { return state_of(*model_); }
 
-void StepRunner::load_optimizer(const Resume& resumed) {
-  if (resumed.state) {
-    optimizer_->load_state_dict(
-        resumed.state->optimizer_state(optimizer_->state_dict()));
+OptimizerState StepRunner::state() const {
+  OptimizerState state = optimizer_->state_dict();
+  for (size_t i = 0; i < callbacks_.size(); ++i) {
+    for (const auto& [name, tensor] : callbacks_[i]->state()) {
+      state[fmt::format("{}{}.{}", kCallback, i, name)] = tensor;
+    }
   }
-  if (options_.world.size() == 1) return;
-  auto state = optimizer_->state_dict();
-  for (auto& [name, tensor] : state) {
-    Tensor message = tensor.contiguous();
-    options_.world.broadcast(message, resumed.root);
-    state[name] = message;
+  return state;
+}
+
+void StepRunner::load_state(const Resume& resumed) {
+  OptimizerState loaded = state();
+  if (resumed.state) loaded = resumed.state->optimizer_state(loaded);
+  if (options_.world.size() > 1) {
+    for (auto& [name, tensor] : loaded) {
+      Tensor message = tensor.contiguous();
+      options_.world.broadcast(message, resumed.root);
+      tensor = message;
+    }
   }
-  optimizer_->load_state_dict(state);
+  std::vector<OptimizerState> of_callbacks(callbacks_.size());
+  for (size_t i = 0; i < callbacks_.size(); ++i) {
+    const std::string prefix = fmt::format("{}{}.", kCallback, i);
+    for (const auto& [name, tensor] : loaded) {
+      if (!name.starts_with(prefix)) continue;
+      of_callbacks[i][name.substr(prefix.size())] = tensor;
+    }
+  }
+  std::erase_if(loaded, [](const auto& entry) {
+    return entry.first.starts_with(kCallback);
+  });
+  optimizer_->load_state_dict(loaded);
+  for (size_t i = 0; i < callbacks_.size(); ++i) {
+    callbacks_[i]->load_state(of_callbacks[i]);
+  }
 }
 
 void StepRunner::restart_accounts() {
@@ -179,7 +207,7 @@ StepOutcome StepRunner::step(const data::Batch& batch, const Position& position,
 
 // One message: what the shards told, and how many ranks got each signal.
 StepOutcome StepRunner::agree(const StepResult& result, int stop_signal) {
-  constexpr int kSignals = kRegroupSignal + 1;
+  constexpr int kSignals = kEndSignal + 1;
   std::vector<double> ranks_by_signal(kSignals, 0.0);
   if (stop_signal > 0 && stop_signal < kSignals) {
     ranks_by_signal[static_cast<size_t>(stop_signal)] = 1;

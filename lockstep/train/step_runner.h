@@ -11,6 +11,7 @@
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/parallel/engine.h"
+#include "lockstep/train/callback.h"
 #include "lockstep/train/options.h"
 #include "lockstep/train/plan.h"
 #include "lockstep/train/rank_report.h"
@@ -35,6 +36,8 @@ struct StepOutcome {
 /// the first number that no signal has (the last real-time signal has NSIG -
 /// 1).
 inline constexpr int kRegroupSignal = NSIG;
+/// Likewise: a callback wants the run to end.
+inline constexpr int kEndSignal = NSIG + 1;
 
 /// A task's model, its optimizer and the way a strategy makes a step with them.
 class StepRunner {
@@ -45,8 +48,8 @@ class StepRunner {
              const Resume* resumed = nullptr);
   ~StepRunner();
 
-  /// The optimizer's state, of the ranks that have it for all. Collective.
-  void load_optimizer(const Resume& resumed);
+  /// What state() has, of the ranks that have it for all. Collective.
+  void load_state(const Resume& resumed);
 
   /// One step: forward, loss, backward, update. Of several ranks, each with
   /// its part of the batch, all get the outcome of the whole.
@@ -64,7 +67,11 @@ class StepRunner {
   /// Parameters, then buffers; shares their storage.
   NamedTensors model_state() const;
   size_t parameters() const { return model_->parameters.size(); }
-  const RunOptimizer& optimizer() const { return *optimizer_; }
+  /// Of the optimizer, and of the callbacks as "callback.<i>.<name>".
+  OptimizerState state() const;
+  const std::vector<std::shared_ptr<Callback>>& callbacks() const {
+    return callbacks_;
+  }
   /// Gives this rank rank 0's buffers, as they were after the last step.
   void load_buffers() { engine_->load_buffers(); }
 
@@ -94,6 +101,7 @@ class StepRunner {
   std::optional<ModuleHandle> model_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<RunOptimizer> optimizer_;
+  std::vector<std::shared_ptr<Callback>> callbacks_;
   ShardMetrics metrics_;
 
   std::vector<int64_t> samples_;  // by device

@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <ATen/core/ivalue.h>
 #include <torch/torch.h>
@@ -10,6 +11,7 @@
 #include "lockstep/checkpoint/run_record.h"
 #include "lockstep/data/batch_source.h"
 #include "lockstep/parallel/engine.h"
+#include "lockstep/train/callback.h"
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/options.h"
 #include "lockstep/train/plan.h"
@@ -57,6 +59,8 @@ class Task {
 
   /// A batch as the model is to get it. Called before each step.
   virtual data::Batch prepare(data::Batch batch) const { return batch; }
+  /// What the run is to call.
+  virtual std::vector<std::shared_ptr<Callback>> callbacks() { return {}; }
   /// Of a shard: from the model's output and the batch's target. Called in
   /// the threads of several devices at once, in training and in evaluation.
   virtual LossAndMetrics loss(const c10::IValue& output,

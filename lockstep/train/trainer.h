@@ -197,6 +197,13 @@ class Trainer : public Task {
     return *this;
   }
 
+  /// What the run is to call: after a step, after an evaluation, ... A run that
+  /// goes on in this process calls the same one.
+  Trainer& callback(std::shared_ptr<Callback> callback) {
+    callbacks_.push_back(std::move(callback));
+    return *this;
+  }
+
   /// Trains; every rank of options.world calls it. See run_training().
   RunReport fit(const TrainOptions& options,
                 const std::function<int()>& stop = {}) {
@@ -245,6 +252,10 @@ class Trainer : public Task {
   std::unique_ptr<RunOptimizer> make_optimizer(
       const optim::StateFactory& make_state) override {
     return make_optimizer_(*module_, make_state, schedule_, torch_schedule_);
+  }
+
+  std::vector<std::shared_ptr<Callback>> callbacks() override {
+    return callbacks_;
   }
 
   data::Batch prepare(data::Batch batch) const override {
@@ -342,6 +353,7 @@ class Trainer : public Task {
       make_optimizer_;
   Schedule schedule_;
   TorchSchedule torch_schedule_;
+  std::vector<std::shared_ptr<Callback>> callbacks_;
   std::shared_ptr<M> module_;
 };
 

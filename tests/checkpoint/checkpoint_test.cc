@@ -1,5 +1,4 @@
 #include "lockstep/checkpoint/checkpoint.h"
-#include "lockstep/models/model.h"
 
 #include <chrono>
 #include <filesystem>
@@ -16,6 +15,7 @@
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/checkpoint/folder.h"
 #include "lockstep/checkpoint/state_dict.h"
+#include "lockstep/models/model.h"
 #include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
 

@@ -133,7 +133,6 @@ TEST(Manifest, HasNumbersThatCanBe) {
   refuses("/files", json::array());
   refuses("/not_finite", json::array({1}));
   refuses("/model", "mlp");
-  refuses("/model", {{"width", "8"}});
 }
 
 TEST(Manifest, NestedWithoutEndIsRefused) {

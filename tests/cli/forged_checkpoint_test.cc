@@ -56,6 +56,13 @@ TEST_F(ForgedCheckpoint, OfADeeperModelIsRefusedByEval) {
                   "depth 200000"});
 }
 
+TEST_F(ForgedCheckpoint, OfAModelThatIsNotKnownIsRefusedByEval) {
+  forge([](json& object) { object["model"] = {{"name", "spirals"}}; });
+  expect_refused({path_, "can't build", "resnet18", "got spirals"});
+  forge([](json& object) { object["model"] = json::object(); });
+  expect_refused({"a model without a name"});
+}
+
 TEST_F(ForgedCheckpoint, WithAnotherDigestIsRefusedByEval) {
   std::string right;
   forge([&](json& object) {

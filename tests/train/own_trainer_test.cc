@@ -333,6 +333,82 @@ TEST(OwnTrainer, GoesOnToTheBitsOfARunWithoutAStop) {
   }
 }
 
+/// Ends the run when the test loss did not get better for three evaluations.
+class EarlyStop : public Callback {
+ public:
+  void after_evaluation(const RunState& at, const TestReport& test) override {
+    steps.push_back(at.step);
+    const double loss = test.metrics.at("loss");
+    worse_ = loss < best_ ? 0 : worse_ + 1;
+    best_ = std::min(best_, loss);
+  }
+  bool wants_to_stop() const override { return worse_ >= 3; }
+  OptimizerState state() const override {
+    return {{"state", torch::tensor({best_, static_cast<double>(worse_)},
+                                    torch::kFloat64)}};
+  }
+  void load_state(const OptimizerState& state) override {
+    const Tensor& values = state.at("state");
+    best_ = values[0].item<double>();
+    worse_ = values[1].item<int>();
+  }
+
+  std::vector<int64_t> steps;  ///< of the evaluations
+
+ private:
+  double best_ = 1e9;
+  int worse_ = 0;
+};
+
+// The rate is 0 from step 5 on, so nothing gets better then.
+Trainer<CurveImpl> stopping_trainer(std::shared_ptr<EarlyStop> early_stop) {
+  auto trainer = curve_trainer();
+  trainer.schedule_per_epoch(nullptr);
+  trainer.schedule([](const Position& at) { return at.step < 5 ? 1.0 : 0.0; });
+  trainer.callback(std::move(early_stop));
+  return trainer;
+}
+
+TEST(OwnTrainer, EndsWhenACallbackWantsIt) {
+  TrainOptions options = small();
+  options.eval_every = 2;
+  const auto early_stop = std::make_shared<EarlyStop>();
+  const RunReport report = stopping_trainer(early_stop).fit(options);
+  // After 6 steps the loss is at its best, after 8, 10 and 12 it is not better;
+  // all ranks know that after step 13. At last comes the evaluation at the end.
+  EXPECT_EQ(report.steps, 13);
+  EXPECT_FALSE(report.interrupted);
+  EXPECT_EQ(early_stop->steps, (std::vector<int64_t>{2, 4, 6, 8, 10, 12, 13}));
+  ASSERT_EQ(report.evaluations.size(), 6u);
+  EXPECT_EQ(report.evaluations.back().step, 12);
+  EXPECT_EQ(report.evaluations.back().test.metrics, report.test.metrics);
+  // The same in other strategies, and evaluations change no bit.
+  const Make make = [] {
+    return std::make_unique<Trainer<CurveImpl>>(
+        stopping_trainer(std::make_shared<EarlyStop>()));
+  };
+  expect_same(on_ranks(make, options, 2, "shm"), report, "ddp");
+  options.eval_every = 0;
+  options.max_steps = 13;
+  expect_same(run_training(*make(), options), report, "without evaluations");
+}
+
+TEST(OwnTrainer, KeepsTheStateOfCallbacks) {
+  const TemporaryFolder folder;
+  TrainOptions options = small();
+  options.eval_every = 2;
+  options.out_dir = folder / "run";
+  options.max_steps = 10;
+  stopping_trainer(std::make_shared<EarlyStop>()).fit(options);
+  options.max_steps = 0;
+  options.resume = "auto";
+  const Make make = [] {
+    return std::make_unique<Trainer<CurveImpl>>(
+        stopping_trainer(std::make_shared<EarlyStop>()));
+  };
+  EXPECT_EQ(on_ranks(make, options, 2, "gloo").steps, 13);
+}
+
 // Four shards: 4 micro-batches of one device, or 2 on each of two.
 TEST(OwnTrainer, AccumulatesToTheBitsOfMoreDevices) {
   const Make make = copies_of(curve_trainer());

@@ -1,5 +1,3 @@
-#include "lockstep/train/run_training.h"
-
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -8,6 +6,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/tasks/images/train_images.h"
+#include "lockstep/train/run_training.h"
 #include "tests/base/expect_problem.h"
 #include "tests/train/runs.h"
 #include "tests/train/test_files.h"

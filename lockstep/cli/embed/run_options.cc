@@ -48,6 +48,11 @@ void add_length_options(CLI::App& app, RunFlags& flags) {
                  "threads a shard computes with; 0: the cores / shards")
       ->type_name("N")
       ->check(whole_number(0, 4096));
+  app.add_option("--eval-every", flags.options.eval_every,
+                 "steps between evaluations on the test split; 0: at the end "
+                 "only")
+      ->type_name("N")
+      ->check(whole_number(0));
   app.add_flag("--no-eval", flags.no_eval,
                "do not evaluate on the test split at the end [no]");
   app.add_option("--clip-grad-norm", flags.options.clip_grad_norm,

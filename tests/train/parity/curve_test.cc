@@ -87,10 +87,9 @@ TEST_P(Curve, AgreesWithPyTorchOverTwentySteps) {
   const auto net = models::make(spec);
   write_safetensors(folder.path("model"), {state_dict(*net), {}});
 
-  data::Loader loader(images(), {.batch_size = kBatch,
-                                 .shuffle = true,
-                                 .workers = 0,
-                                 .seed = 3});
+  data::Loader loader(
+      images(),
+      {.batch_size = kBatch, .shuffle = true, .workers = 0, .seed = 3});
   loader.begin(0);
   SafeTensors batches;
   for (int step = 0; step < kSteps; ++step) {
