@@ -7,8 +7,11 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
 set(layers base store shm tcp control device comm_collectives
     comm_queue comm_backends comm_c10d comm models data optim parallel_reduction
     parallel_module parallel_exchange parallel_replicas parallel_ddp parallel
-    checkpoint train launch_options launch_output launch_failure
+    checkpoint train tasks tasks_images launch_options launch_output launch_failure
     launch_rendezvous launch_workers launch_agent launch report)
+if(LOCKSTEP_BUILD_CLI)
+  list(APPEND layers cli_start cli_embed)
+endif()
 
 set(targets lockstep lockstep_options lockstep_fmt)
 foreach(layer IN LISTS layers)

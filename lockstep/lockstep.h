@@ -7,6 +7,7 @@
 #include "lockstep/base/version.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/state_dict.h"
+#include "lockstep/cli/embed/train_main.h"
 #include "lockstep/comm/world.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/loader.h"
@@ -24,4 +25,5 @@
 #include "lockstep/parallel/replicas/parallel_apply.h"
 #include "lockstep/train/chrome_trace.h"
 #include "lockstep/train/run_report.h"
+#include "lockstep/train/run_training.h"
 #include "lockstep/train/trainer.h"

@@ -49,11 +49,11 @@ int main() try {
     Tensor sums = torch::zeros({2}, torch::kDouble);
     while (auto batch = loader.next()) {
       const Tensor loss = torch::nn::functional::cross_entropy(
-          model->forward(batch->inputs), batch->targets);
+          model->forward(batch->input()), batch->target_tensor());
       sgd.zero_grad();
       loss.backward();
       sgd.step();
-      const auto samples = static_cast<double>(batch->targets.size(0));
+      const auto samples = static_cast<double>(batch->samples);
       sums += torch::tensor({loss.item<double>() * samples, samples},
                             torch::kDouble);
     }

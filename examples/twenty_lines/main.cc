@@ -17,7 +17,8 @@ int main() {
   loader.begin(/*epoch=*/0);
   for (int step = 0; step < 10; ++step) {
     auto batch = loader.next().value();
-    auto done = model->train_step(batch.inputs, batch.targets, loss, *sgd);
+    auto done =
+        model->train_step(batch.input(), batch.target_tensor(), loss, *sgd);
     std::cout << "step " << step << ": loss " << done.loss << std::endl;
   }
   lockstep::save(*net, "resnet18.safetensors");

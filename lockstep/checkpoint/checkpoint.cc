@@ -50,9 +50,9 @@ void check_digest(const std::string& checkpoint, const CheckpointInfo& info,
        .fix = "use another checkpoint"});
 }
 
-std::map<std::string, Tensor> read_optimizer_state(
-    const std::string& checkpoint, const Manifest& manifest) {
-  std::map<std::string, Tensor> state;
+OptimizerState read_optimizer_state(const std::string& checkpoint,
+                                    const Manifest& manifest) {
+  OptimizerState state;
   for (const CheckpointFile& file : manifest.files) {
     if (!file.name.starts_with(kOptimizerFiles)) continue;
     const std::string path = checkpoint + "/" + file.name;
@@ -124,8 +124,7 @@ std::string CheckpointReader::model_file() const {
                          .fix = "use another checkpoint"});
 }
 
-std::shared_ptr<models::Model> CheckpointReader::make(
-    const std::function<std::shared_ptr<models::Model>()>& build) const {
+void CheckpointReader::within_budget(const std::function<void()>& build) const {
   const SafeTensorsHeader header = read_safetensors_header(model_file());
   int64_t elements = 0;
   for (const SafeTensorsEntry& entry : header.entries) {
@@ -134,9 +133,13 @@ std::shared_ptr<models::Model> CheckpointReader::make(
   const auto tensors = static_cast<int64_t>(header.entries.size());
   const models::ParameterBudget budget(elements, tensors);
   try {
-    return build();
+    build();
   } catch (const InvalidArgument& error) {
-    const models::ModelSpec& spec = info().model;
+    std::string described;
+    for (const auto& [name, value] : info().model) {
+      described += fmt::format("{}{} {}", described.empty() ? "" : ", ", name,
+                               value.substr(0, 40));
+    }
     throw CheckpointError(
         {.code = ErrorCode::kCheckpointDamaged,
          .what = fmt::format("{} describes a model that is not in it ({})",
@@ -144,31 +147,38 @@ std::shared_ptr<models::Model> CheckpointReader::make(
          .expected = fmt::format("a model of at most {} numbers in {} tensors, "
                                  "as {} has",
                                  elements, tensors, kModelFile),
-         .got = fmt::format("{} with classes {}, in_features {}, width {}, "
-                            "depth {}",
-                            spec.name, spec.classes, spec.in_features,
-                            spec.width, spec.depth),
+         .got = described,
          .fix = "use another checkpoint"});
   }
 }
 
-void CheckpointReader::load(models::Model& model,
-                            optim::Optimizer* optimizer) const {
+NamedTensors CheckpointReader::read_model(const NamedTensors& module) const {
   const std::string path = model_file();
   const SafeTensors state = read_safetensors(path);
   check_finite(*manifest_, path, state.tensors);
   check_digest(path_, info(), state.tensors);
+  check_state_dict(module, state.tensors, path);
+  return state.tensors;
+}
+
+void CheckpointReader::load(const NamedTensors& module) const {
+  load_state_dict(module, read_model(module), model_file());
+}
+
+void CheckpointReader::load(const torch::nn::Module& model,
+                            optim::Optimizer* optimizer) const {
+  const NamedTensors module = state_dict(model);
   // Both fit, or neither is touched.
-  check_state_dict(model, state.tensors, path);
+  const NamedTensors tensors = read_model(module);
   if (optimizer != nullptr) load(*optimizer);
-  load_state_dict(model, state.tensors, path);
+  load_state_dict(module, tensors, model_file());
 }
 
-void CheckpointReader::load(optim::Optimizer& optimizer) const {
-  optimizer.load_state_dict(read_optimizer_state(path_, *manifest_));
+OptimizerState CheckpointReader::optimizer_state(const OptimizerState&) const {
+  return read_optimizer_state(path_, *manifest_);
 }
 
-std::map<std::string, Tensor> CheckpointReader::random_state() const {
+OptimizerState CheckpointReader::random_state() const {
   if (!has(kRandomFile)) return {};
   const SafeTensors state = read_safetensors(path_ + "/" + kRandomFile);
   return {state.tensors.begin(), state.tensors.end()};
@@ -178,7 +188,8 @@ CheckpointInfo read_checkpoint_info(const std::string& checkpoint) {
   return CheckpointReader(checkpoint).info();
 }
 
-void load_checkpoint(const std::string& checkpoint, models::Model& model,
+void load_checkpoint(const std::string& checkpoint,
+                     const torch::nn::Module& model,
                      optim::Optimizer* optimizer) {
   CheckpointReader(checkpoint).load(model, optimizer);
 }

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 
@@ -9,7 +8,6 @@
 
 #include "lockstep/checkpoint/info.h"
 #include "lockstep/checkpoint/saved_state.h"
-#include "lockstep/models/model.h"
 #include "lockstep/optim/optimizer.h"
 
 namespace lockstep {
@@ -22,7 +20,8 @@ namespace lockstep {
 ///
 /// Throws CheckpointError when a parameter is not finite: what was saved before
 /// is worth more.
-std::string save_checkpoint(const std::string& dir, const models::Model& model,
+std::string save_checkpoint(const std::string& dir,
+                            const torch::nn::Module& model,
                             const optim::Optimizer& optimizer,
                             const CheckpointInfo& info, int keep = 3);
 
@@ -41,21 +40,29 @@ class CheckpointReader : public SavedState {
 
   const std::string& path() const { return path_; }
   const CheckpointInfo& info() const;
-  /// Calls `build`, which makes the model of info(). Throws CheckpointError as
-  /// soon as that has more parameters than the checkpoint has, before they take
-  /// memory: a manifest may be forged.
-  std::shared_ptr<models::Model> make(
-      const std::function<std::shared_ptr<models::Model>()>& build) const;
+  /// What `build` returns, which makes the model of info(). Throws
+  /// CheckpointError as soon as that has more parameters than the checkpoint
+  /// has, before they take memory: a manifest may be forged.
+  template <class Build>
+  auto make(const Build& build) const {
+    decltype(build()) model;
+    within_budget([&] { model = build(); });
+    return model;
+  }
+  using SavedState::load;
   /// Throws CheckpointError also for a tensor with a NaN that was not saved as
   /// one, and if the parameters are not those of the manifest's digest.
-  void load(models::Model& model) const override { load(model, nullptr); }
-  void load(optim::Optimizer& optimizer) const override;
+  void load(const NamedTensors& module) const override;
+  OptimizerState optimizer_state(const OptimizerState& like) const override;
   /// Both, or neither.
-  void load(models::Model& model, optim::Optimizer* optimizer) const;
-  std::map<std::string, torch::Tensor> random_state() const override;
+  void load(const torch::nn::Module& model, optim::Optimizer* optimizer) const;
+  OptimizerState random_state() const override;
 
  private:
   bool has(const std::string& file) const;
+  void within_budget(const std::function<void()>& build) const;
+  /// The model's tensors, which fit `module`.
+  NamedTensors read_model(const NamedTensors& module) const;
   /// The path of the model's file.
   std::string model_file() const;
 
@@ -69,7 +76,8 @@ CheckpointReader open_checkpoint(const std::string& dir);
 CheckpointInfo read_checkpoint_info(const std::string& checkpoint);
 
 /// Loads the model (and the optimizer's state, if given) of one checkpoint.
-void load_checkpoint(const std::string& checkpoint, models::Model& model,
+void load_checkpoint(const std::string& checkpoint,
+                     const torch::nn::Module& model,
                      optim::Optimizer* optimizer = nullptr);
 
 }  // namespace lockstep

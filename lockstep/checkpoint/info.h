@@ -5,13 +5,14 @@
 #include <string>
 
 #include "lockstep/checkpoint/run_record.h"
-#include "lockstep/models/model.h"
 
 namespace lockstep {
 
 /// What a checkpoint says of itself, in its manifest.json.
 struct CheckpointInfo {
-  models::ModelSpec model;
+  /// What the model is, by those who can build it again: a name, and what else
+  /// there is to choose. {"name", "resnet18"}, {"classes", "10"}. May be empty.
+  Settings model;
   int64_t step = 0;
   int64_t epoch = 0;
   std::string parameter_sha256;

@@ -16,11 +16,12 @@ namespace {
 
 using nlohmann::json;
 
-// 1 had neither a run record nor a checksum of its own.
-constexpr int kFormatVersion = 2;
+// 1 had neither a run record nor a checksum of its own; 2 had the sizes of the
+// models that Lockstep has, and no metrics but loss and accuracy.
+constexpr int kFormatVersion = 3;
 constexpr size_t kMaxManifestBytes = 1 << 20;
 constexpr size_t kMaxFiles = 4096;
-constexpr int64_t kMaxModelExtent = 1 << 24;
+constexpr size_t kMaxSettings = 1024;
 
 std::string file_checksum(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -38,28 +39,14 @@ std::string file_checksum(const std::string& path) {
   return checksum.hex();
 }
 
-const char* stem_name(models::Stem stem) {
-  return stem == models::Stem::kCifar ? "cifar" : "imagenet";
-}
-
-json to_json(const models::ModelSpec& spec) {
-  return {{"name", spec.name},
-          {"classes", spec.classes},
-          {"stem", stem_name(spec.stem)},
-          {"in_features", spec.in_features},
-          {"width", spec.width},
-          {"depth", spec.depth}};
-}
-
 json to_json(const RunRecord& run) {
   const RunPosition& at = run.position;
   return {{"position",
            {{"step", at.step},
             {"epoch", at.epoch},
             {"batch", at.batch},
-            {"loss_sum", at.loss_sum},
-            {"correct", at.correct},
             {"samples", at.samples}}},
+          {"sums", at.sums},
           {"settings", run.settings},
           {"versions", run.versions}};
 }
@@ -111,23 +98,26 @@ class Reader {
     return digest;
   }
 
-  models::ModelSpec model(const json& object) {
-    models::ModelSpec spec;
-    spec.name = text(object, "name");
-    spec.classes = whole(object, "classes", kMaxModelExtent);
-    spec.stem = text(object, "stem") == stem_name(models::Stem::kCifar)
-                    ? models::Stem::kCifar
-                    : models::Stem::kImageNet;
-    spec.in_features = whole(object, "in_features", kMaxModelExtent);
-    spec.width = whole(object, "width", kMaxModelExtent);
-    spec.depth = whole(object, "depth", kMaxModelExtent);
-    return spec;
+  std::map<std::string, double> sums(const json& object) {
+    std::map<std::string, double> sums;
+    const json& values = member(object, "sums");
+    if (!values.is_object() || values.size() > kMaxSettings) {
+      refuse("an object of numbers in 'sums'", brief(values));
+    }
+    for (const auto& [name, value] : values.items()) {
+      if (!value.is_number()) refuse("numbers in 'sums'", brief(value));
+      sums[name] = value.get<double>();
+    }
+    return sums;
   }
 
-  Settings settings(const json& object, const char* key) {
+  Settings settings(const json& object, const char* key,
+                    size_t most = kMaxSettings) {
     Settings settings;
     const json& values = member(object, key);
-    if (!values.is_object()) refuse("an object of settings", brief(values));
+    if (!values.is_object() || values.size() > most) {
+      refuse(fmt::format("an object of settings in '{}'", key), brief(values));
+    }
     for (const auto& [name, value] : values.items()) {
       if (!value.is_string()) refuse("settings as text", brief(value));
       settings[name] = value.get<std::string>();
@@ -141,12 +131,8 @@ class Reader {
     record.position = {.step = whole(at, "step"),
                        .epoch = whole(at, "epoch"),
                        .batch = whole(at, "batch"),
-                       .loss_sum = 0,
-                       .correct = whole(at, "correct"),
-                       .samples = whole(at, "samples")};
-    const json& loss_sum = member(at, "loss_sum");
-    if (!loss_sum.is_number()) refuse("a number in 'loss_sum'", "none");
-    record.position.loss_sum = loss_sum.get<double>();
+                       .samples = whole(at, "samples"),
+                       .sums = sums(object)};
     record.settings = settings(object, "settings");
     record.versions = settings(object, "versions");
     return record;
@@ -227,7 +213,7 @@ std::string format_manifest(const Manifest& manifest) {
   for (const auto& name : manifest.not_finite) not_finite[name] = "saved so";
   const CheckpointInfo& info = manifest.info;
   json object{{"lockstep_checkpoint", kFormatVersion},
-              {"model", to_json(info.model)},
+              {"model", info.model},
               {"step", info.step},
               {"epoch", info.epoch},
               {"parameter_sha256", info.parameter_sha256},
@@ -256,13 +242,14 @@ Manifest parse_manifest(const std::string& path, std::string_view text) {
     reader.refuse("what was written", "something else (XXH128)");
   }
   Manifest manifest;
-  manifest.info.model = reader.model(reader.member(object, "model"));
+  manifest.info.model = reader.settings(object, "model");
   manifest.info.step = reader.whole(object, "step");
   manifest.info.epoch = reader.whole(object, "epoch");
   manifest.info.parameter_sha256 = reader.text(object, "parameter_sha256");
   if (object.contains("run")) manifest.info.run = reader.run(object["run"]);
   manifest.files = reader.files(reader.member(object, "files"));
-  for (const auto& [name, what] : reader.settings(object, "not_finite")) {
+  for (const auto& [name, what] :
+       reader.settings(object, "not_finite", kMaxManifestBytes)) {
     manifest.not_finite.push_back(name);
   }
   return manifest;

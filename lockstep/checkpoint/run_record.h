@@ -13,10 +13,9 @@ struct RunPosition {
   int64_t step = 0;   ///< steps done
   int64_t epoch = 0;  ///< of the next batch
   int64_t batch = 0;  ///< the next one of that epoch
-  /// Of the epoch so far: what its line will say.
-  double loss_sum = 0;
-  int64_t correct = 0;
+  /// Of the epoch so far: the samples, and the sum of each metric over them.
   int64_t samples = 0;
+  std::map<std::string, double> sums = {};
 };
 
 /// By name, as text: {"lr", "0.02"}.

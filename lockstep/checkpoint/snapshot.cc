@@ -76,7 +76,7 @@ size_t bytes_of(const NamedTensors& tensors) {
   return bytes;
 }
 
-NamedTensors by_name(const std::map<std::string, Tensor>& tensors) {
+NamedTensors by_name(const OptimizerState& tensors) {
   return {tensors.begin(), tensors.end()};
 }
 
@@ -93,7 +93,7 @@ NamedTensors views(std::byte* slot, size_t at, const NamedTensors& like) {
 }
 
 // Those of GPUs are no part of a snapshot: no shard's numbers come from them.
-NamedTensors host_generator(const std::map<std::string, Tensor>& states) {
+NamedTensors host_generator(const OptimizerState& states) {
   return {{"cpu", states.at("cpu")}};
 }
 
@@ -146,18 +146,17 @@ Snapshot::Snapshot(control::SnapshotMemory memory,
               .info;
 }
 
-void Snapshot::load(models::Model& model) const {
-  load_state_dict(model, section(bytes_, kModel, state_dict(model)),
+void Snapshot::load(const NamedTensors& module) const {
+  load_state_dict(module, section(bytes_, kModel, module),
                   "the snapshot in memory");
 }
 
-void Snapshot::load(optim::Optimizer& optimizer) const {
-  const auto tensors =
-      section(bytes_, kOptimizer, by_name(optimizer.state_dict()));
-  optimizer.load_state_dict({tensors.begin(), tensors.end()});
+OptimizerState Snapshot::optimizer_state(const OptimizerState& like) const {
+  const auto tensors = section(bytes_, kOptimizer, by_name(like));
+  return {tensors.begin(), tensors.end()};
 }
 
-std::map<std::string, Tensor> Snapshot::random_state() const {
+OptimizerState Snapshot::random_state() const {
   const auto tensors =
       section(bytes_, kRandom, host_generator(lockstep::random_state({})));
   return {{tensors[0].first, tensors[0].second.clone()}};
@@ -191,8 +190,8 @@ void SnapshotWriter::save(const CheckpointContent& content) {
   const control::ControlBlock& block = *control::control_block();
   const bool is_first = block.own_slot() == 0;
   std::array<NamedTensors, kKinds> tensors;
-  tensors[kModel] = state_dict(content.model);
-  tensors[kOptimizer] = by_name(content.optimizer.state_dict());
+  tensors[kModel] = content.model;
+  tensors[kOptimizer] = by_name(content.optimizer);
   tensors[kRandom] = host_generator(content.random);
   if (!memory_) {
     layout_ = std::make_unique<Layout>(tensors);

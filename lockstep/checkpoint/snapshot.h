@@ -22,9 +22,10 @@ class Snapshot : public SavedState {
   static std::shared_ptr<const Snapshot> newest(const std::string& identity);
 
   const CheckpointInfo& info() const { return info_; }
-  void load(models::Model& model) const override;
-  void load(optim::Optimizer& optimizer) const override;
-  std::map<std::string, torch::Tensor> random_state() const override;
+  using SavedState::load;
+  void load(const NamedTensors& module) const override;
+  OptimizerState optimizer_state(const OptimizerState& like) const override;
+  OptimizerState random_state() const override;
 
  private:
   Snapshot(control::SnapshotMemory memory, std::span<const std::byte> bytes);

@@ -76,10 +76,8 @@ std::string mistyped(const torch::Tensor& given, const torch::Tensor& wanted) {
 }
 
 // What has to be copied where, or a CheckpointError.
-std::vector<Copy> match(const torch::nn::Module& module,
-                        const NamedTensors& tensors,
+std::vector<Copy> match(const NamedTensors& wanted, const NamedTensors& tensors,
                         const std::string& source) {
-  const NamedTensors wanted = state_dict(module);
   const size_t prefix =
       is_wrapped(tensors) && !is_wrapped(wanted) ? kWrapperPrefix.size() : 0;
   std::unordered_map<std::string, torch::Tensor> found;
@@ -142,12 +140,17 @@ NamedTensors state_dict(const torch::nn::Module& module) {
   return result;
 }
 
-void check_state_dict(const torch::nn::Module& module,
-                      const NamedTensors& tensors, const std::string& source) {
+void check_state_dict(const NamedTensors& module, const NamedTensors& tensors,
+                      const std::string& source) {
   match(module, tensors, source);
 }
 
 void load_state_dict(torch::nn::Module& module, const NamedTensors& tensors,
+                     const std::string& source) {
+  load_state_dict(state_dict(module), tensors, source);
+}
+
+void load_state_dict(const NamedTensors& module, const NamedTensors& tensors,
                      const std::string& source) {
   const torch::NoGradGuard no_grad;
   for (Copy& copy : match(module, tensors, source)) {

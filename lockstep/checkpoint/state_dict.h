@@ -16,20 +16,22 @@ using NamedTensors = std::vector<std::pair<std::string, torch::Tensor>>;
 /// of registration. Shares storage with the module.
 NamedTensors state_dict(const torch::nn::Module& module);
 
-/// Throws CheckpointError unless `tensors` fit `module`: it counts and names
+/// Throws CheckpointError unless `tensors` fit `module`, the state dict of a
+/// module: it counts and names
 /// the missing, unexpected and misshapen entries and those of another type (the
 /// first ones of many). A floating type fits any floating type in whose range
 /// the numbers are, and a single number (a counter) every type that can hold
 /// it; every other type fits itself alone. `source` is the file to blame, if
 /// any.
-void check_state_dict(const torch::nn::Module& module,
-                      const NamedTensors& tensors,
+void check_state_dict(const NamedTensors& module, const NamedTensors& tensors,
                       const std::string& source = "");
 
 /// Copies `tensors` into the module, converted to its floating types and its
 /// devices. All or nothing: throws as check_state_dict() does. A leading
 /// "module." (PyTorch's DataParallel and DDP write one) is dropped when all
 /// names have it.
+void load_state_dict(const NamedTensors& module, const NamedTensors& tensors,
+                     const std::string& source = "");
 void load_state_dict(torch::nn::Module& module, const NamedTensors& tensors,
                      const std::string& source = "");
 

@@ -114,20 +114,19 @@ std::vector<CheckpointPart> CheckpointWriter::own_parts(
   const int rank = world_->rank();
   std::vector<int64_t> load(static_cast<size_t>(ranks), 0);
   std::vector<CheckpointPart> parts;
-  const NamedTensors model = state_dict(content.model);
-  for (const auto& [name, tensor] : model) {
+  for (const auto& [name, tensor] : content.model) {
     load[0] += static_cast<int64_t>(tensor.nbytes());
   }
   if (rank == 0) {
     parts.push_back({.file = kModelFile,
-                     .tensors = model,
-                     .parameters = content.model.parameters().size()});
+                     .tensors = content.model,
+                     .parameters = content.parameters});
     parts.push_back(
         {.file = kRandomFile,
          .tensors = {content.random.begin(), content.random.end()}});
   }
   CheckpointPart optimizer{.file = optimizer_file(rank, ranks), .tensors = {}};
-  for (const auto& [name, tensor] : content.optimizer.state_dict()) {
+  for (const auto& [name, tensor] : content.optimizer) {
     const auto least = std::min_element(load.begin(), load.end());
     *least += static_cast<int64_t>(tensor.nbytes());
     if (least - load.begin() == rank) {
@@ -251,7 +250,8 @@ void CheckpointWriter::finish() {
        .fix = last_.empty() ? "" : "the last whole one is " + last_});
 }
 
-std::string save_checkpoint(const std::string& dir, const models::Model& model,
+std::string save_checkpoint(const std::string& dir,
+                            const torch::nn::Module& model,
                             const optim::Optimizer& optimizer,
                             const CheckpointInfo& info, int keep) {
   if (info.step < 0) {
@@ -261,7 +261,10 @@ std::string save_checkpoint(const std::string& dir, const models::Model& model,
                                          .got = std::to_string(info.step)});
   }
   CheckpointWriter writer(dir, keep);
-  writer.save({.info = info, .model = model, .optimizer = optimizer});
+  writer.save({.info = info,
+               .model = state_dict(model),
+               .parameters = model.parameters().size(),
+               .optimizer = optimizer.state_dict()});
   writer.finish();
   return writer.last();
 }

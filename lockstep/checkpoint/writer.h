@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <future>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,9 +20,10 @@ namespace lockstep {
 /// by who writes it.
 struct CheckpointContent {
   CheckpointInfo info;
-  const models::Model& model;
-  const optim::Optimizer& optimizer;
-  std::map<std::string, torch::Tensor> random{};  ///< generators' states
+  NamedTensors model;     ///< parameters, then buffers
+  size_t parameters = 0;  ///< the first so many of `model`
+  OptimizerState optimizer;
+  OptimizerState random{};  ///< generators' states
 };
 
 /// Writes checkpoints (see save_checkpoint) beside the steps: save() copies

@@ -10,7 +10,7 @@
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
 #include "lockstep/cli/commands.h"
-#include "lockstep/cli/ranks.h"
+#include "lockstep/cli/embed/ranks.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/report/collective_bench.h"
 #include "lockstep/train/run_report.h"

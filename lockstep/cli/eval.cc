@@ -1,12 +1,17 @@
+#include <algorithm>
 #include <memory>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/error.h"
+#include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/options.h"
 #include "lockstep/cli/start/checks.h"
-#include "lockstep/train/evaluate.h"
+#include "lockstep/models/model_settings.h"
+#include "lockstep/tasks/images/train_images.h"
 
 namespace lockstep::cli {
 namespace {
@@ -17,35 +22,50 @@ struct EvalFlags {
   MemoryFormatFlags memory_format;
   std::string checkpoint;
   int64_t batch_size = 250;
+  int workers = 1;
   bool as_json = false;
 };
 
-void print_json(const train::EvalReport& report) {
+void print_json(const tasks::EvalReport& report) {
   const nlohmann::ordered_json object = {
       {"checkpoint", report.checkpoint},
-      {"model", report.info.model.name},
+      {"model", report.info.model.at("name")},
       {"step", report.info.step},
       {"test",
-       {{"loss", report.test.loss},
-        {"accuracy", report.test.accuracy},
+       {{"loss", report.test.metrics.at("loss")},
+        {"accuracy", report.test.metrics.at("accuracy")},
         {"samples", report.test.samples}}},
       {"total_time_s", report.seconds},
       {"parameter_sha256", report.info.parameter_sha256}};
   fmt::print("{}\n", object.dump(2));
 }
 
-void print_text(const train::EvalReport& report, const data::DataSpec& data) {
+void print_text(const tasks::EvalReport& report, const data::DataSpec& data) {
   fmt::print("{} from {} (step {}), on the test split of {}{}\n",
-             report.info.model.name, report.checkpoint, report.info.step,
+             report.info.model.at("name"), report.checkpoint, report.info.step,
              data.name, data.dir.empty() ? "" : " in " + data.dir);
   fmt::print("Test Loss: {:.4f}\nTest Acc: {:.4f}%\nSamples: {}\n",
-             report.test.loss, 100 * report.test.accuracy, report.test.samples);
+             report.test.metrics.at("loss"),
+             100 * report.test.metrics.at("accuracy"), report.test.samples);
+}
+
+void check_model(const std::string& checkpoint, const CheckpointInfo& info) {
+  const auto found = info.model.find("name");
+  const std::string name = found == info.model.end() ? "" : found->second;
+  const auto& known = models::names();
+  if (std::find(known.begin(), known.end(), name) != known.end()) return;
+  throw CheckpointError(
+      {.code = ErrorCode::kUnknownName,
+       .what = checkpoint + " is of a model that `lockstep eval` can't build",
+       .expected = fmt::format("{}", fmt::join(known, ", ")),
+       .got = name.empty() ? "a model without a name" : name.substr(0, 60),
+       .fix = "evaluate it with the program that trained it"});
 }
 
 // That of the checkpoint, as far as nothing else was given.
 data::DataSpec choose_data(const DataFlags& flags, const CheckpointInfo& info) {
   if (!flags.data.empty()) return to_data_spec(flags);
-  auto spec = train::data_of(info);
+  auto spec = tasks::data_of(info);
   if (flags.dir.empty()) return spec;
   return to_data_spec({.data = spec.name, .dir = flags.dir});
 }
@@ -56,16 +76,18 @@ void run(const EvalFlags& flags) {
         "[usage] eval needs --checkpoint DIR: a checkpoint, or the --out-dir "
         "of a run");
   }
-  train::EvalOptions options;
+  tasks::EvalOptions options;
   options.checkpoint = find_checkpoint(flags.checkpoint);
-  options.loader_workers = flags.data.workers;
+  options.loader_workers = flags.workers;
   options.devices = to_devices(flags.devices, "auto");
   options.batch_size = flags.batch_size;
   const auto info = read_checkpoint_info(options.checkpoint);
+  check_model(options.checkpoint, info);
   options.data = choose_data(flags.data, info);
-  options.channels_last =
-      use_channels_last(flags.memory_format, info.model, options.devices);
-  const auto report = train::evaluate_checkpoint(options);
+  options.channels_last = use_channels_last(
+      flags.memory_format, models::spec_from_settings(info.model),
+      options.devices);
+  const auto report = tasks::evaluate_checkpoint(options);
   flags.as_json ? print_json(report) : print_text(report, options.data);
 }
 
@@ -88,6 +110,11 @@ void add_eval(CLI::App& app) {
                    "samples of a batch, over all devices")
       ->type_name("N")
       ->check(whole_number(1));
+  command
+      ->add_option("--workers", flags->workers,
+                   "threads that prepare batches; 0: none beside the trainer")
+      ->type_name("N")
+      ->check(whole_number(0, 256));
   command->add_flag("--json", flags->as_json, "print JSON [no]");
   command->callback([flags] { run(*flags); });
 }

@@ -1,11 +1,7 @@
 #include "lockstep/cli/options.h"
 
-#include <fmt/format.h>
-
-#include "lockstep/base/cores.h"
-#include "lockstep/base/error.h"
 #include "lockstep/cli/start/checks.h"
-#include "lockstep/train/memory_format.h"
+#include "lockstep/tasks/images/memory_format.h"
 
 namespace lockstep::cli {
 
@@ -44,11 +40,6 @@ void add_data_options(CLI::App& app, DataFlags& flags,
       ->type_name("DIR")
       ->default_str("none")
       ->group("Model and data");
-  app.add_option("--workers", flags.workers,
-                 "threads that prepare batches; 0: none beside the trainer")
-      ->type_name("N")
-      ->check(whole_number(0, 256))
-      ->group("Model and data");
 }
 
 data::DataSpec to_data_spec(const DataFlags& flags) {
@@ -68,43 +59,6 @@ data::DataSpec to_data_spec(const DataFlags& flags) {
   return spec;
 }
 
-void add_device_options(CLI::App& app, DeviceFlags& flags,
-                        const std::string& default_text) {
-  app.add_option("--devices", flags.devices,
-                 "auto, a count, cpu, cpu:N (N slices of the host), or a list "
-                 "(cuda:0,cuda:1)")
-      ->type_name("LIST")
-      ->default_str(default_text)
-      ->group("Devices");
-  app.add_flag("--allow-duplicate-devices", flags.allow_duplicates,
-               "let a device be listed twice [no]")
-      ->group("Devices");
-}
-
-std::vector<Device> to_devices(const DeviceFlags& flags,
-                               const std::string& fallback) {
-  try {
-    return devices(
-        flags.devices.empty() ? fallback : flags.devices,
-        flags.allow_duplicates ? Duplicates::kAllow : Duplicates::kRefuse);
-  } catch (const Error& error) {
-    throw BadUsage(error.what());
-  }
-}
-
-std::vector<Device> rank_devices(const DeviceFlags& flags, const World& world) {
-  const auto ranks = static_cast<size_t>(world.local_size());
-  if (!flags.devices.empty()) return to_devices(flags, "auto");
-  if (cuda_device_count() > 0) return to_devices(flags, "cuda");
-  if (allowed_cores().size() >= ranks) {
-    return to_devices(flags, fmt::format("cpu:{}", ranks));
-  }
-  // Each has what its launcher left it.
-  return std::vector<Device>(ranks, Device{});
-}
-
-std::string one_device() { return cuda_device_count() > 0 ? "cuda:0" : "cpu"; }
-
 void add_memory_format_option(CLI::App& app, MemoryFormatFlags& flags) {
   app.add_option("--channels-last", flags.channels_last,
                  "layout of images: on, off, or auto (on for convolutions on "
@@ -123,7 +77,7 @@ bool use_channels_last(const MemoryFormatFlags& flags,
                        const models::ModelSpec& model,
                        const std::vector<Device>& devices) {
   return to_channels_last(flags).value_or(
-      train::prefers_channels_last(model, devices));
+      tasks::prefers_channels_last(model, devices));
 }
 
 }  // namespace lockstep::cli

@@ -6,7 +6,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "lockstep/comm/world.h"
+#include "lockstep/cli/embed/device_options.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/device/device.h"
 #include "lockstep/models/model.h"
@@ -26,29 +26,11 @@ models::ModelSpec to_model_spec(const ModelFlags& flags);
 struct DataFlags {
   std::string data = "synthetic";
   std::string dir;
-  int workers = 1;
 };
 /// `default_text` says in the help what no --data stands for.
 void add_data_options(CLI::App& app, DataFlags& flags,
                       const std::string& default_text = "synthetic");
 data::DataSpec to_data_spec(const DataFlags& flags);
-
-struct DeviceFlags {
-  std::string devices;
-  bool allow_duplicates = false;
-};
-/// `default_text` says in the help what an empty list stands for.
-void add_device_options(CLI::App& app, DeviceFlags& flags,
-                        const std::string& default_text);
-/// `fallback` is used if no devices were given.
-std::vector<Device> to_devices(const DeviceFlags& flags,
-                               const std::string& fallback);
-
-/// One for each rank of this host: those given, else a GPU or a slice for each.
-std::vector<Device> rank_devices(const DeviceFlags& flags, const World& world);
-
-/// One device: the first GPU, or the whole host.
-std::string one_device();
 
 struct MemoryFormatFlags {
   std::string channels_last = "auto";

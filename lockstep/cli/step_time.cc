@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/cli/commands.h"
+#include "lockstep/cli/embed/ranks.h"
 #include "lockstep/cli/options.h"
-#include "lockstep/cli/ranks.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/device/memory.h"
@@ -17,9 +17,6 @@
 
 namespace lockstep::cli {
 namespace {
-
-// The learning rate of the reference workloads.
-constexpr double kLearningRate = 1e-3;
 
 struct StepTimeFlags {
   ModelFlags model;
@@ -32,9 +29,16 @@ struct StepTimeFlags {
   std::string trace;
 };
 
-train::TrainOptions to_options(const StepTimeFlags& flags) {
-  train::TrainOptions options;
-  options.model = to_model_spec(flags.model);
+tasks::ImageRun to_run(const StepTimeFlags& flags) {
+  tasks::ImageRun run;
+  run.images.model = to_model_spec(flags.model);
+  run.images.channels_last = to_channels_last(flags.memory_format);
+  // The optimizer of the reference workloads.
+  run.images.optimizer = {.lr = 1e-3,
+                          .momentum = 0.9,
+                          .weight_decay = 0,
+                          .schedule = tasks::ScheduleKind::kConstant};
+  train::TrainOptions& options = run.train;
   options.strategy = flags.strategy == report::kOwnLoop
                          ? train::Strategy::kDistributed
                          : train::parse_strategy(flags.strategy);
@@ -52,11 +56,7 @@ train::TrainOptions to_options(const StepTimeFlags& flags) {
   options.shards = flags.shards;
   options.batch_size = flags.work.batch_size;
   options.seed = flags.work.seed;
-  options.lr = kLearningRate;
-  options.momentum = 0.9;
-  options.weight_decay = 0;
-  options.channels_last = to_channels_last(flags.memory_format);
-  return options;
+  return run;
 }
 
 }  // namespace
@@ -94,14 +94,14 @@ void add_step_time(CLI::App& app) {
     }
     // Before the first tensor, so that all of them are on an account.
     install_accounting_allocator();
-    const auto options = to_options(*flags);
+    const auto run = to_run(*flags);
     const report::TimedSteps timed{.steps = flags->work.steps,
                                    .warmup = flags->work.warmup};
     auto measured = is_own_loop
-                        ? report::measure_own_loop(options, timed, flags->trace)
-                        : report::measure_steps(options, timed, flags->trace);
+                        ? report::measure_own_loop(run, timed, flags->trace)
+                        : report::measure_steps(run, timed, flags->trace);
     measured.report.command = command_line();
-    if (options.world.rank() == 0) {
+    if (run.train.world.rank() == 0) {
       fmt::print("{}\n", report::to_json(measured).dump());
     }
   });

@@ -1,106 +1,26 @@
-#include <csignal>
 #include <memory>
 
 #include <fmt/format.h>
 
-#include "lockstep/base/atomic_file.h"
-#include "lockstep/base/interrupt.h"
-#include "lockstep/base/log.h"
 #include "lockstep/cli/commands.h"
-#include "lockstep/cli/start/checks.h"
+#include "lockstep/cli/embed/run_task.h"
 #include "lockstep/cli/train_options.h"
-#include "lockstep/comm/environment.h"
-#include "lockstep/launch/options/option_values.h"
-#include "lockstep/train/plan.h"
-#include "lockstep/train/trainer.h"
+#include "lockstep/train/run_training.h"
 
 namespace lockstep::cli {
 namespace {
 
-using train::Strategy;
-using train::TrainOptions;
-
-void choose_devices(const TrainFlags& flags, TrainOptions& options) {
-  if (options.strategy == Strategy::kDistributed) return;
-  const bool is_single = options.strategy == Strategy::kSingle;
-  options.devices =
-      to_devices(flags.devices, is_single ? one_device() : "auto");
-  if (!is_single || options.devices.size() == 1) return;
-  log_warning("train", fmt::format("--strategy single uses {} alone, of --"
-                                   "devices {}; all of them: --strategy dp",
-                                   options.devices.front().name(),
-                                   flags.devices.devices));
-}
-
-// Found out before the training rather than after it.
-void check_outputs(const TrainFlags& flags) {
-  // Other hosts need not have the folder: rank 0 writes.
-  if (read_environment().rank != 0) return;
-  for (const auto& path : {flags.report, flags.options.trace}) {
-    if (!path.empty()) const AtomicFile writable(path);
-  }
-}
-
-[[noreturn]] void end_stopped(const train::RunReport& report) {
-  // That of an evaluation that another rank stopped is not known here.
-  const int signal = report.stop_signal != 0 ? report.stop_signal : SIGTERM;
-  const bool is_saved = !report.last_checkpoint.empty();
-  log_warning(
-      "train",
-      fmt::format("stopped by {} after step {}; {}",
-                  signal == SIGINT ? "Ctrl-C" : launch::signal_name(signal),
-                  report.steps,
-                  is_saved
-                      ? fmt::format("go on from {} with --resume auto",
-                                    report.last_checkpoint)
-                      : "no checkpoint was written, as there is no --out-dir"));
-  const bool is_preempted = is_saved && signal != SIGINT;
-  throw CLI::RuntimeError(is_preempted ? kExitPreempted : kExitSignal + signal);
-}
-
-// At once, as devices, data and model take a while to make.
-void tell_beginning(const TrainFlags& flags) {
-  if (flags.quiet || is_own_rank() || read_environment().rank != 0) return;
-  fmt::print(
-      "training {} on {} with strategy {}\n", flags.model.model,
-      flags.data.data == "synthetic" ? "built-in images" : flags.data.data,
-      flags.strategy);
-  std::fflush(stdout);
-}
-
-// What every rank would refuse, refused once and as bad usage.
-void check_before_ranks(const TrainFlags& flags, TrainOptions options) {
-  options.strategy = Strategy::kDataParallel;
-  options.devices = to_devices(flags.devices, "auto");
-  if (flags.ranks.backend == "nccl" && options.devices.front().is_cpu()) {
-    throw BadUsage("[usage] --backend nccl is for GPUs, got --devices " +
-                   join_names(options.devices) +
-                   "; use --backend shm or gloo, or auto");
-  }
-  train::make_plan(options);
-}
-
 void run(const TrainFlags& flags) {
-  TrainOptions options = to_options(flags);
-  check_outputs(flags);
-  tell_beginning(flags);
-  choose_devices(flags, options);
-  if (options.strategy == Strategy::kDistributed) {
-    if (!is_rank()) {
-      check_before_ranks(flags, options);
-      start_ranks(flags.devices);
-    }
-    join_ranks(flags.ranks, flags.devices, options);
-    if (flags.is_verbose) fmt::print("{}\n", describe_rank(options));
-    std::fflush(stdout);
-  }
-  const InterruptScope interrupts;
-  const auto report =
-      train::run_training(options, [] { return InterruptScope::signal(); });
-  if (options.world.rank() != 0) return;
-  if (!flags.report.empty()) train::write_report(flags.report, report);
-  if (!report.interrupted) return;
-  end_stopped(report);
+  const tasks::ImageRun images = to_run(flags);
+  const std::string beginning = fmt::format(
+      "training {} on {}", flags.model.model,
+      flags.data.data == "synthetic" ? "built-in images" : flags.data.data);
+  run_task(flags.run, beginning,
+           [&](const train::TrainOptions& options,
+               const std::function<int()>& stop) {
+             tasks::ImageTask task(images.images);
+             return train::run_training(task, options, stop);
+           });
 }
 
 }  // namespace

@@ -8,49 +8,10 @@
 namespace lockstep::cli {
 namespace {
 
-using train::OptimizerKind;
-using train::ScheduleKind;
+using tasks::OptimizerKind;
+using tasks::OptimizerOptions;
+using tasks::ScheduleKind;
 using train::TrainOptions;
-
-void add_length_options(CLI::App& app, TrainFlags& flags) {
-  app.add_option("--strategy", flags.strategy,
-                 "single, dp, ddp (a process for each device) or dp-classic "
-                 "(nn.DataParallel as the textbook has it)")
-      ->type_name("NAME")
-      ->check(one_of(train::strategy_names()));
-  add_rank_options(app, flags.ranks);
-  app.add_flag("--verbose-ranks", flags.is_verbose,
-               "ddp: each rank says what it is [no]");
-  app.add_option("--batch-size", flags.options.batch_size,
-                 "samples of a step, over all devices")
-      ->type_name("N")
-      ->check(whole_number(1));
-  app.add_option("--epochs", flags.epochs, "passes over the data")
-      ->type_name("N")
-      ->default_str("1; with --max-steps as many as it takes")
-      ->check(whole_number(1));
-  app.add_option("--max-steps", flags.options.max_steps,
-                 "stop after so many steps; 0: no limit")
-      ->type_name("N")
-      ->check(whole_number(0));
-  app.add_option("--seed", flags.options.seed,
-                 "of initial weights, order, augmentation and dropout")
-      ->type_name("N")
-      ->check(whole_number(0));
-  app.add_option("--shards", flags.options.shards,
-                 "logical shards of a batch: the same number gives the same "
-                 "bits on any devices; 0: one per device")
-      ->type_name("N")
-      ->check(whole_number(0));
-  app.add_option("--intra-op-threads", flags.options.intra_op_threads,
-                 "threads a shard computes with; 0: the cores / shards")
-      ->type_name("N")
-      ->check(whole_number(0, 4096));
-  app.add_flag("--no-augment", flags.no_augment,
-               "train without random crop and flip [no]");
-  app.add_flag("--no-eval", flags.no_eval,
-               "do not evaluate on the test split at the end [no]");
-}
 
 void add_optimizer_options(CLI::App& app, TrainFlags& flags) {
   const auto add = [](CLI::Option* option) {
@@ -72,90 +33,25 @@ void add_optimizer_options(CLI::App& app, TrainFlags& flags) {
       ->type_name("X")
       ->default_str("0.0005; adamw: 0.01")
       ->check(number(0));
-  add(app.add_flag("--nesterov", flags.options.nesterov,
+  add(app.add_flag("--nesterov", flags.optimizer_options.nesterov,
                    "sgd: Nesterov's momentum [no]"));
   add(app.add_option("--schedule", flags.schedule,
                      "constant, steps (x 0.1 at each milestone) or cosine"))
       ->type_name("NAME")
       ->check(one_of({"constant", "steps", "cosine"}));
-  add(app.add_option("--milestones", flags.options.milestones,
+  add(app.add_option("--milestones", flags.optimizer_options.milestones,
                      "steps: epochs at which the rate drops"))
       ->type_name("N,N")
       ->delimiter(',')
       ->default_str("4,9,14")
       ->check(whole_number(1));
-  add(app.add_option("--warmup-steps", flags.options.warmup_steps,
+  add(app.add_option("--warmup-steps", flags.optimizer_options.warmup_steps,
                      "steps of linear warm-up"))
       ->type_name("N")
       ->check(whole_number(0));
-  add(app.add_option("--clip-grad-norm", flags.options.clip_grad_norm,
-                     "scale the gradient to this norm if it is larger; 0: "
-                     "off"))
-      ->type_name("X")
-      ->check(number(0));
 }
 
-void add_output_options(CLI::App& app, TrainFlags& flags) {
-  const auto add = [](CLI::Option* option) {
-    option->group("Output");
-    return option;
-  };
-  add(app.add_option("--out-dir", flags.options.out_dir,
-                     "folder of the checkpoints and run.json"))
-      ->type_name("DIR")
-      ->default_str("none: nothing is written");
-  add(app.add_option("--checkpoint-every", flags.options.checkpoint_every,
-                     "steps between checkpoints; 0: at the end only"))
-      ->type_name("N")
-      ->check(whole_number(0));
-  add(app.add_option("--snapshot-every", flags.options.snapshot_every,
-                     "steps between copies in memory, for `lockstep run "
-                     "--max-restarts`: a worker that is lost costs so many; 0: "
-                     "none"))
-      ->type_name("N")
-      ->check(whole_number(0));
-  add(app.add_option("--keep", flags.options.keep_checkpoints,
-                     "newest checkpoints that are kept"))
-      ->type_name("N")
-      ->check(whole_number(2, 1'000'000));
-  add(app.add_option("--init-from", flags.options.init_from,
-                     "checkpoint folder or .safetensors file whose weights to "
-                     "start from"))
-      ->type_name("PATH")
-      ->default_str("random weights");
-  auto* resume =
-      add(app.add_option("--resume", flags.options.resume,
-                         "go on as if there had been no stop, to the same "
-                         "bits: from a checkpoint, from the newest of a run's "
-                         "folder, or auto: from --out-dir, where there may be "
-                         "none yet"))
-          ->type_name("auto|DIR")
-          ->default_str("none: start at the beginning");
-  add(app.add_flag("--allow-changes", flags.options.allow_changes,
-                   "go on with other settings than the checkpoint's, to other "
-                   "bits [no]"))
-      ->needs(resume);
-  add(app.add_option("--report", flags.report, "also write run.json here"))
-      ->type_name("PATH")
-      ->default_str("none");
-  add(app.add_option("--trace", flags.options.trace,
-                     "write a time line of all ranks here: JSON for Perfetto "
-                     "(ui.perfetto.dev) and chrome://tracing"))
-      ->type_name("PATH")
-      ->default_str("none");
-  add(app.add_option("--trace-steps", flags.options.trace_steps,
-                     "steps of the time line, the last of the run"))
-      ->type_name("N")
-      ->check(whole_number(1, 10'000))
-      ->needs("--trace");
-  add(app.add_option("--log-every", flags.options.log_every,
-                     "steps between lines where there is no terminal"))
-      ->type_name("N")
-      ->check(whole_number(1));
-  add(app.add_flag("--quiet", flags.quiet, "print problems only [no]"));
-}
-
-void choose_optimizer(const TrainFlags& flags, TrainOptions& options) {
+void choose_optimizer(const TrainFlags& flags, OptimizerOptions& options) {
   const bool is_adamw = flags.optimizer == "adamw";
   options.optimizer = is_adamw ? OptimizerKind::kAdamW : OptimizerKind::kSgd;
   if (is_adamw && (flags.momentum || options.nesterov)) {
@@ -173,7 +69,7 @@ void choose_optimizer(const TrainFlags& flags, TrainOptions& options) {
   options.weight_decay = flags.weight_decay.value_or(is_adamw ? 1e-2 : 5e-4);
 }
 
-void choose_schedule(const TrainFlags& flags, TrainOptions& options) {
+void choose_schedule(const TrainFlags& flags, OptimizerOptions& options) {
   options.schedule = flags.schedule == "constant" ? ScheduleKind::kConstant
                      : flags.schedule == "steps"  ? ScheduleKind::kSteps
                                                   : ScheduleKind::kCosine;
@@ -190,36 +86,24 @@ void choose_schedule(const TrainFlags& flags, TrainOptions& options) {
 void add_train_options(CLI::App& app, TrainFlags& flags) {
   add_model_options(app, flags.model);
   add_data_options(app, flags.data);
-  add_length_options(app, flags);
-  add_device_options(app, flags.devices,
-                     "single: cuda:0 or cpu; dp, ddp: auto");
+  app.add_flag("--no-augment", flags.no_augment,
+               "train without random crop and flip [no]")
+      ->group("Model and data");
+  add_run_options(app, flags.run);
   add_memory_format_option(app, flags.memory_format);
   add_optimizer_options(app, flags);
-  add_output_options(app, flags);
 }
 
-TrainOptions to_options(const TrainFlags& flags) {
-  TrainOptions options = flags.options;
-  options.command = command_line();
-  options.strategy = train::parse_strategy(flags.strategy);
-  options.model = to_model_spec(flags.model);
-  options.data = to_data_spec(flags.data);
-  options.loader_workers = flags.data.workers;
-  options.epochs = flags.epochs.value_or(options.max_steps > 0 ? 0 : 1);
-  options.augment = !flags.no_augment;
-  options.evaluate = !flags.no_eval;
-  options.progress = !flags.quiet;
-  if (options.resume == "auto" && options.out_dir.empty()) {
-    throw BadUsage("[usage] --resume auto needs --out-dir, the run's folder");
-  }
-  if (!options.init_from.empty() && !options.resume.empty() &&
-      options.resume != "auto") {
-    throw BadUsage("[usage] --init-from and --resume DIR exclude each other");
-  }
-  choose_schedule(flags, options);
-  choose_optimizer(flags, options);
-  options.channels_last = to_channels_last(flags.memory_format);
-  return options;
+tasks::ImageRun to_run(const TrainFlags& flags) {
+  tasks::ImageOptions images{
+      .model = to_model_spec(flags.model),
+      .data = to_data_spec(flags.data),
+      .augment = !flags.no_augment,
+      .channels_last = to_channels_last(flags.memory_format),
+      .optimizer = flags.optimizer_options};
+  choose_schedule(flags, images.optimizer);
+  choose_optimizer(flags, images.optimizer);
+  return {.train = to_train_options(flags.run), .images = images};
 }
 
 }  // namespace lockstep::cli

@@ -16,13 +16,13 @@
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/start_thread.h"
+#include "lockstep/data/image_source.h"
 #include "lockstep/data/random_stream.h"
-#include "lockstep/data/sample_writer.h"
 
 namespace lockstep::data {
 namespace {
 
-void check(const Dataset* dataset, const LoaderOptions& options) {
+void check(const BatchSource* source, const LoaderOptions& options) {
   const auto refuse = [](const std::string& what, const std::string& expected,
                          int64_t got) {
     throw InvalidArgument("data", {.code = ErrorCode::kMisuse,
@@ -30,7 +30,7 @@ void check(const Dataset* dataset, const LoaderOptions& options) {
                                    .expected = expected,
                                    .got = fmt::format("{}", got)});
   };
-  if (dataset == nullptr || dataset->size() < 1) {
+  if (source == nullptr || source->size() < 1) {
     refuse("there is nothing to load", "at least 1 sample", 0);
   }
   if (options.batch_size < 1) {
@@ -51,11 +51,40 @@ void check(const Dataset* dataset, const LoaderOptions& options) {
   if (options.prefetch < 1) {
     refuse("bad number of batches to prefetch", "at least 1", options.prefetch);
   }
-  if (options.drop_last && dataset->size() < options.batch_size) {
-    refuse("a batch is larger than the dataset, and the last is dropped",
-           fmt::format("a batch size of at most {}", dataset->size()),
-           options.batch_size);
+}
+
+// The samples of `range`, of every tensor in `value`.
+c10::IValue part_of(const c10::IValue& value, const SampleRange& range) {
+  if (value.isTensor()) {
+    return value.toTensor().narrow(0, range.first, range.count());
   }
+  if (value.isTuple()) {
+    std::vector<c10::IValue> elements;
+    for (const auto& element : value.toTupleRef().elements()) {
+      elements.push_back(part_of(element, range));
+    }
+    return c10::ivalue::Tuple::create(std::move(elements));
+  }
+  if (value.isGenericDict()) {
+    auto dict = value.toGenericDict().copy();
+    for (auto& entry : dict) entry.setValue(part_of(entry.value(), range));
+    return dict;
+  }
+  if (value.isTensorList()) {
+    c10::List<torch::Tensor> list;
+    for (const torch::Tensor& tensor : value.toTensorVector()) {
+      list.push_back(tensor.narrow(0, range.first, range.count()));
+    }
+    return list;
+  }
+  return value;
+}
+
+Batch part_of(Batch batch, const SampleRange& range) {
+  for (c10::IValue& input : batch.inputs) input = part_of(input, range);
+  batch.target = part_of(batch.target, range);
+  batch.samples = range.count();
+  return batch;
 }
 
 // What is the same for all batches of an epoch.
@@ -68,11 +97,18 @@ struct Epoch {
 
 class Loader::Impl {
  public:
-  Impl(std::shared_ptr<const Dataset> dataset, const LoaderOptions& options)
-      : dataset_(std::move(dataset)),
+  Impl(std::shared_ptr<const BatchSource> source, const LoaderOptions& options)
+      : source_(std::move(source)),
         options_(options),
-        writer_(*dataset_, options.channels_last ? PixelOrder::kPixels
-                                                 : PixelOrder::kPlanes) {
+        samples_(options.order ? count_of(make_order(0, 0)) : source_->size()) {
+    if (options_.drop_last && samples_ < options_.batch_size) {
+      throw InvalidArgument(
+          "data",
+          {.code = ErrorCode::kMisuse,
+           .what = "a batch is larger than an epoch, and the last is dropped",
+           .expected = fmt::format("a batch size of at most {}", samples_),
+           .got = fmt::format("{}", options_.batch_size)});
+    }
     try {
       for (int i = 0; i < options_.workers; ++i) {
         workers_.push_back(
@@ -87,21 +123,15 @@ class Loader::Impl {
   ~Impl() { stop(); }
 
   int64_t batches() const {
-    const int64_t size = dataset_->size();
     return options_.drop_last
-               ? size / options_.batch_size
-               : (size + options_.batch_size - 1) / options_.batch_size;
+               ? samples_ / options_.batch_size
+               : (samples_ + options_.batch_size - 1) / options_.batch_size;
   }
 
   void begin(int64_t number, int64_t first_batch) {
     auto epoch = std::make_shared<Epoch>();
     epoch->number = number;
-    if (options_.shuffle) {
-      epoch->order = shuffled_order(dataset_->size(), options_.seed, number);
-    } else {
-      epoch->order.resize(static_cast<size_t>(dataset_->size()));
-      std::iota(epoch->order.begin(), epoch->order.end(), int64_t{0});
-    }
+    epoch->order = make_order(number, samples_);
     {
       const std::lock_guard lock(mutex_);
       epoch_ = std::move(epoch);
@@ -172,44 +202,78 @@ class Loader::Impl {
     }
   }
 
-  // Plain loops and no operators of ATen's: its threads are for the training.
+  static int64_t count_of(const std::vector<int64_t>& order) {
+    return static_cast<int64_t>(order.size());
+  }
+
+  // `samples`: how many there must be; 0: any number but none.
+  std::vector<int64_t> make_order(int64_t epoch, int64_t samples) const {
+    const int64_t size = source_->size();
+    if (options_.order) return checked(options_.order(size, epoch), samples);
+    if (options_.shuffle) return shuffled_order(size, options_.seed, epoch);
+    std::vector<int64_t> order(static_cast<size_t>(size));
+    std::iota(order.begin(), order.end(), int64_t{0});
+    return order;
+  }
+
+  // The order that a user's function gave.
+  std::vector<int64_t> checked(std::vector<int64_t> order,
+                               int64_t samples) const {
+    const int64_t size = source_->size();
+    for (const int64_t index : order) {
+      if (index >= 0 && index < size) continue;
+      throw InvalidArgument("data",
+                            {.code = ErrorCode::kMisuse,
+                             .what = "the order of an epoch names a sample "
+                                     "that is not there",
+                             .expected = fmt::format("0 to {}", size - 1),
+                             .got = fmt::format("{}", index)});
+    }
+    if (order.empty() || (samples > 0 && count_of(order) != samples)) {
+      throw InvalidArgument(
+          "data",
+          {.code = ErrorCode::kMisuse,
+           .what = "the order of an epoch has another length",
+           .expected = samples > 0 ? fmt::format("{}, as in epoch 0", samples)
+                                   : "at least 1 sample",
+           .got = fmt::format("{}", order.size())});
+    }
+    return order;
+  }
+
   Batch make(const Epoch& epoch, int64_t number) const {
-    const int64_t total = std::min(
-        options_.batch_size, dataset_->size() - number * options_.batch_size);
+    const int64_t begin = number * options_.batch_size;
+    const int64_t total = std::min(options_.batch_size, samples_ - begin);
     const SampleRange own = samples_of(
         {options_.part.first, options_.part.last}, total, options_.part.shards);
-    const int64_t first = number * options_.batch_size + own.first;
-    const int64_t count = own.count();
-    const int64_t elements =
-        dataset_->channels() * dataset_->height() * dataset_->width();
+    const auto indices =
+        std::span(epoch.order)
+            .subspan(static_cast<size_t>(begin), static_cast<size_t>(total));
     Batch batch;
-    batch.inputs = torch::empty(
-        {count, dataset_->channels(), dataset_->height(), dataset_->width()},
-        torch::TensorOptions(torch::kFloat32)
-            .memory_format(options_.channels_last
-                               ? torch::MemoryFormat::ChannelsLast
-                               : torch::MemoryFormat::Contiguous));
-    batch.targets = torch::empty({count}, torch::kInt64);
-    batch.total = total;
-    auto* out = batch.inputs.data_ptr<float>();
-    auto* targets = batch.targets.data_ptr<int64_t>();
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t index = epoch.order[static_cast<size_t>(first + i)];
-      const Augmentation augmentation =
-          options_.augment
-              ? random_augmentation(options_.seed, epoch.number, index)
-              : Augmentation{};
-      writer_.write(
-          dataset_->image(index), augmentation,
-          std::span(out + i * elements, static_cast<size_t>(elements)));
-      targets[i] = dataset_->label(index);
+    if (source_->reads_whole_batches()) {
+      batch = part_of(read(indices, epoch.number), own);
+    } else {
+      batch = read(indices.subspan(static_cast<size_t>(own.first),
+                                   static_cast<size_t>(own.count())),
+                   epoch.number);
     }
+    batch.total = total;
     return batch;
   }
 
-  const std::shared_ptr<const Dataset> dataset_;
+  Batch read(std::span<const int64_t> indices, int64_t epoch) const {
+    Batch batch = source_->read(indices, epoch);
+    if (batch.samples == static_cast<int64_t>(indices.size())) return batch;
+    throw InvalidArgument(
+        "data", {.code = ErrorCode::kMisuse,
+                 .what = "the source of the data made a batch of another size",
+                 .expected = fmt::format("{} samples", indices.size()),
+                 .got = fmt::format("{}", batch.samples)});
+  }
+
+  const std::shared_ptr<const BatchSource> source_;
   const LoaderOptions options_;
-  const SampleWriter writer_;
+  const int64_t samples_;  // of an epoch
 
   std::mutex mutex_;
   std::condition_variable changed_;  ///< anything below
@@ -221,11 +285,16 @@ class Loader::Impl {
   std::vector<std::thread> workers_;
 };
 
-Loader::Loader(std::shared_ptr<const Dataset> dataset,
+Loader::Loader(std::shared_ptr<const BatchSource> source,
                const LoaderOptions& options) {
-  check(dataset.get(), options);
-  impl_ = std::make_unique<Impl>(std::move(dataset), options);
+  check(source.get(), options);
+  impl_ = std::make_unique<Impl>(std::move(source), options);
 }
+
+Loader::Loader(std::shared_ptr<const Dataset> dataset,
+               const LoaderOptions& options)
+    : Loader(std::make_shared<ImageSource>(std::move(dataset), ImageOptions{}),
+             options) {}
 
 Loader::~Loader() = default;
 

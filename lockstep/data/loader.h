@@ -1,20 +1,16 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <vector>
 
-#include <torch/torch.h>
-
+#include "lockstep/data/batch.h"
+#include "lockstep/data/batch_source.h"
 #include "lockstep/data/dataset.h"
 
 namespace lockstep::data {
-
-struct Batch {
-  torch::Tensor inputs;   ///< (N, C, H, W) float32, normalised
-  torch::Tensor targets;  ///< (N) int64
-  int64_t total = 0;      ///< samples of the batch, of which N are this part
-};
 
 /// The part of each batch that a loader makes: shards [first, last) of
 /// `shards`, cut as torch.chunk cuts. Loaders of the ranks of a job that have
@@ -29,21 +25,27 @@ struct LoaderOptions {
   int64_t batch_size = 64;  ///< of all parts together
   BatchPart part;
   bool shuffle = false;
-  bool augment = false;  ///< random crop (padding 4) and horizontal flip
+  /// Leaves out the samples at an epoch's end that fill no batch.
   bool drop_last = false;
-  bool channels_last = false;
   int workers = 1;   ///< threads; 0 loads in next()
   int prefetch = 4;  ///< batches made ahead
   uint64_t seed = 0;
+  /// Replaces the shuffled order: the samples of an epoch, each a number below
+  /// `size`, as many as there are to be. The same on all ranks. Makes an epoch
+  /// as long as the order of epoch 0.
+  std::function<std::vector<int64_t>(int64_t size, int64_t epoch)> order = {};
 };
 
 /// Makes batches ahead of time in worker threads.
 ///
-/// What sample `index` looks like depends on (seed, epoch, index) alone, and
-/// the order on (seed, epoch): neither on the number of workers nor on timing.
+/// The order of the samples depends on (seed, epoch) alone: neither on the
+/// number of workers nor on timing.
 class Loader {
  public:
-  /// Throws InvalidArgument for sizes below 1 or an empty dataset.
+  /// Throws InvalidArgument for sizes below 1 or without samples.
+  Loader(std::shared_ptr<const BatchSource> source,
+         const LoaderOptions& options);
+  /// Of images, as they are.
   Loader(std::shared_ptr<const Dataset> dataset, const LoaderOptions& options);
   ~Loader();
   Loader(const Loader&) = delete;

@@ -17,22 +17,21 @@ std::string describe_not_finite(const std::string& name,
                      has_nan ? "nan" : "inf", count, tensor.numel());
 }
 
-std::string first_not_finite(const torch::Tensor& inputs,
-                             const torch::nn::Module& module) {
+std::string first_not_finite(
+    const std::vector<torch::Tensor>& inputs,
+    const std::vector<std::pair<std::string, torch::Tensor>>& parameters) {
   const torch::NoGradGuard no_grad;
-  if (auto found = describe_not_finite("the batch's inputs", inputs);
-      !found.empty()) {
-    return found;
-  }
-  const auto parameters = module.named_parameters();
-  for (const auto& item : parameters) {
-    auto found =
-        describe_not_finite("parameter '" + item.key() + "'", item.value());
+  for (const torch::Tensor& input : inputs) {
+    auto found = describe_not_finite("the batch's inputs", input);
     if (!found.empty()) return found;
   }
-  for (const auto& item : parameters) {
-    auto found = describe_not_finite(
-        "the gradient of parameter '" + item.key() + "'", item.value().grad());
+  for (const auto& [name, parameter] : parameters) {
+    auto found = describe_not_finite("parameter '" + name + "'", parameter);
+    if (!found.empty()) return found;
+  }
+  for (const auto& [name, parameter] : parameters) {
+    auto found = describe_not_finite("the gradient of parameter '" + name + "'",
+                                     parameter.grad());
     if (!found.empty()) return found;
   }
   return "the loss itself (inputs, parameters and gradients are finite)";

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <torch/torch.h>
 
@@ -15,7 +17,8 @@ std::string describe_not_finite(const std::string& name,
 /// when all of these are finite, in the loss itself. As words for a message,
 /// with what was found and in how many elements: "parameter 'fc.weight' (nan
 /// in 3 of 5120 elements)".
-std::string first_not_finite(const torch::Tensor& inputs,
-                             const torch::nn::Module& module);
+std::string first_not_finite(
+    const std::vector<torch::Tensor>& inputs,
+    const std::vector<std::pair<std::string, torch::Tensor>>& parameters);
 
 }  // namespace lockstep::models

@@ -84,14 +84,37 @@ class TorchSgd final : public TorchOptimizer {
   std::map<std::string, Tensor> state_dict() const override {
     std::map<std::string, Tensor> state;
     export_state("momentum_buffer", momentum_.tensors, state);
+    if (momentum_.is_made()) {
+      export_state("has_momentum_buffer", {has_buffer()}, state);
+    }
     return state;
   }
   void load_state_dict(const std::map<std::string, Tensor>& state) override {
+    if (!momentum_.is_made()) return;
+    Tensor has_buffer =
+        torch::zeros({static_cast<int64_t>(parameters_.size())}, torch::kUInt8);
     import_state("momentum_buffer", state, momentum_.tensors);
+    import_state("has_momentum_buffer", state, {has_buffer});
+    for (size_t p = 0; p < parameters_.size(); ++p) {
+      const bool has = has_buffer[static_cast<int64_t>(p)].item<bool>();
+      state_of<State>(p).momentum_buffer(has ? momentum_.tensors[p] : Tensor());
+    }
   }
 
  private:
   using State = torch::optim::SGDParamState;
+
+  // A first step differs from one that begins with zeros (dampening).
+  Tensor has_buffer() const {
+    Tensor has_buffer =
+        torch::zeros({static_cast<int64_t>(parameters_.size())}, torch::kUInt8);
+    for (size_t p = 0; p < parameters_.size(); ++p) {
+      if (state_of<State>(p).momentum_buffer().defined()) {
+        has_buffer[static_cast<int64_t>(p)] = 1;
+      }
+    }
+    return has_buffer;
+  }
 
   void count_step(const std::vector<bool>& has_gradient) override {
     is_first_.assign(parameters_.size(), false);

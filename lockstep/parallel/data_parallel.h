@@ -46,9 +46,10 @@ class DataParallelImpl : public ParallelModule<M> {
                    const std::function<std::shared_ptr<M>()>& factory,
                    bool is_copied, std::vector<Device> devices,
                    DataParallelOptions options)
-      : Base(module, std::make_shared<Engine>(
-                         Base::module_of(module, factory, is_copied),
-                         std::move(devices), std::move(options))) {}
+      : Base(module,
+             std::make_shared<Engine>(engine_module(module, factory, is_copied),
+                                      std::move(devices), std::move(options))) {
+  }
 
   /// As the module's own forward(), on all devices.
   template <class... Inputs>
@@ -70,7 +71,7 @@ class DataParallelImpl<torch::jit::Module>
  public:
   DataParallelImpl(const torch::jit::Module& module,
                    std::vector<Device> devices, DataParallelOptions options)
-      : ParallelModule(module, std::make_shared<Engine>(module_of(module),
+      : ParallelModule(module, std::make_shared<Engine>(engine_module(module),
                                                         std::move(devices),
                                                         std::move(options))) {}
 

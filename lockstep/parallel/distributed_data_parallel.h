@@ -47,9 +47,8 @@ class DistributedDataParallelImpl : public ParallelModule<M> {
       const std::function<std::shared_ptr<M>()>& factory, bool is_copied,
       const World& world, const DistributedDataParallelOptions& options)
       : Base(module,
-             std::make_shared<Engine>(
-                 Base::module_of(module, factory, is_copied), world, options)) {
-  }
+             std::make_shared<Engine>(engine_module(module, factory, is_copied),
+                                      world, options)) {}
 
   /// As the module's own forward(). Under torch::NoGradGuard nothing is
   /// exchanged.
@@ -79,7 +78,7 @@ class DistributedDataParallelImpl<torch::jit::Module>
   DistributedDataParallelImpl(const torch::jit::Module& module,
                               const World& world,
                               const DistributedDataParallelOptions& options)
-      : ParallelModule(module, std::make_shared<Engine>(module_of(module),
+      : ParallelModule(module, std::make_shared<Engine>(engine_module(module),
                                                         world, options)) {}
 
   c10::IValue forward(const std::vector<c10::IValue>& inputs) {

@@ -316,6 +316,15 @@ StepResult Engine::train_step(const std::vector<IValue>& inputs,
   return result;
 }
 
+std::vector<int64_t> Engine::evaluate(const std::vector<IValue>& inputs,
+                                      const IValue& target, int64_t batch,
+                                      const ShardVisit& visit) {
+  if (exchange_) group().follow_module();
+  load_buffers();
+  const auto options = TrainStepOptions().batch(batch);
+  return TrainStep(group(), nullptr, options).evaluate(inputs, target, visit);
+}
+
 // Both.
 
 void Engine::set_synced(bool on) {

@@ -81,6 +81,13 @@ class Engine {
                         torch::optim::Optimizer& optimizer,
                         const TrainStepOptions& options);
 
+  /// Forward of every shard without gradients, and `visit` with its output and
+  /// target, in its device's thread; with several ranks each passes its own
+  /// part of `batch` samples. Returns the samples of each shard of all ranks.
+  std::vector<int64_t> evaluate(const std::vector<c10::IValue>& inputs,
+                                const c10::IValue& target, int64_t batch,
+                                const ShardVisit& visit);
+
   // Both.
 
   bool is_synced() const { return is_synced_; }

@@ -4,7 +4,7 @@ namespace lockstep {
 
 using torch::jit::Module;
 
-Engine::Module ParallelModule<Module>::module_of(const Module& module) {
+Engine::Module engine_module(const Module& module) {
   return {.read = [module] { return handle_of(module); },
           .replicate = [module] { return handle_of(clone_module(module)); }};
 }

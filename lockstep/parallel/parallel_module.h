@@ -28,7 +28,37 @@ std::function<std::shared_ptr<M>()> cloner_of(std::shared_ptr<M> module) {
   };
 }
 
+template <class M>
+ModuleHandle typed_handle(std::shared_ptr<M> module) {
+  ModuleHandle handle = handle_of(module);
+  handle.forward = [module](const std::vector<c10::IValue>& inputs) {
+    return call_forward(*module, inputs);
+  };
+  return handle;
+}
+
 }  // namespace detail
+
+/// A module as the engine takes it; `factory` makes others like it.
+/// `is_copied`: it copies the module with all its members.
+template <class M>
+Engine::Module engine_module(const std::shared_ptr<M>& module,
+                             const std::function<std::shared_ptr<M>()>& factory,
+                             bool is_copied) {
+  return {.read =
+              [module, is_copied] {
+                ModuleHandle handle = detail::typed_handle(module);
+                // Its identity tells of changed members, too.
+                watch_members(
+                    handle,
+                    [module] { return detail::bytes_of_members(*module); },
+                    is_copied);
+                return handle;
+              },
+          .replicate = [factory] { return detail::typed_handle(factory()); }};
+}
+/// Likewise, of TorchScript.
+Engine::Module engine_module(const torch::jit::Module& module);
 
 /// Keeps gradients on their rank while it lives.
 class NoSync {
@@ -180,23 +210,6 @@ class ParallelModule : public ParallelModuleBase {
   ParallelModule(std::shared_ptr<M> module, std::shared_ptr<Engine> engine)
       : ParallelModuleBase(std::move(engine)), module_(std::move(module)) {}
 
-  /// `is_copied`: `factory` copies the module with all its members.
-  static Engine::Module module_of(
-      const std::shared_ptr<M>& module,
-      const std::function<std::shared_ptr<M>()>& factory, bool is_copied) {
-    return {.read =
-                [module, is_copied] {
-                  ModuleHandle handle = typed_handle(module);
-                  // Its identity tells of changed members, too.
-                  watch_members(
-                      handle,
-                      [module] { return detail::bytes_of_members(*module); },
-                      is_copied);
-                  return handle;
-                },
-            .replicate = [factory] { return typed_handle(factory()); }};
-  }
-
   template <class... Inputs>
   static std::vector<c10::IValue> pack(Inputs&&... inputs) {
     using Arguments = detail::ForwardArguments<M>;
@@ -207,14 +220,6 @@ class ParallelModule : public ParallelModuleBase {
   }
 
  private:
-  static ModuleHandle typed_handle(std::shared_ptr<M> module) {
-    ModuleHandle handle = handle_of(module);
-    handle.forward = [module](const std::vector<c10::IValue>& inputs) {
-      return detail::call_forward(*module, inputs);
-    };
-    return handle;
-  }
-
   template <class Input>
   static std::vector<c10::IValue> pack_inputs(const Input& input) {
     return pack(input);
@@ -263,7 +268,6 @@ class ParallelModule<torch::jit::Module> : public ParallelModuleBase {
  protected:
   ParallelModule(torch::jit::Module module, std::shared_ptr<Engine> engine)
       : ParallelModuleBase(std::move(engine)), module_(std::move(module)) {}
-  static Engine::Module module_of(const torch::jit::Module& module);
 
  private:
   torch::jit::Module module_;

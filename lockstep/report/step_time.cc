@@ -11,8 +11,9 @@
 #include "lockstep/device/memory.h"
 #include "lockstep/optim/state.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/tasks/images/image_task.h"
+#include "lockstep/tasks/images/memory_format.h"
 #include "lockstep/train/chrome_trace.h"
-#include "lockstep/train/memory_format.h"
 #include "lockstep/train/rank_report.h"
 #include "lockstep/train/step_recorder.h"
 #include "lockstep/train/step_runner.h"
@@ -23,26 +24,31 @@ namespace {
 // Steps among which the typical one is looked for, and that a trace holds.
 constexpr int64_t kTracedSteps = 10;
 
+bool is_channels_last(const tasks::ImageRun& run, const train::Plan& plan) {
+  return run.images.channels_last.value_or(
+      tasks::prefers_channels_last(run.images.model, plan.devices));
+}
+
 /// The part of a batch that is this rank's.
-data::Batch fixed_batch(const train::TrainOptions& options,
-                        const train::Plan& plan) {
+data::Batch fixed_batch(const tasks::ImageRun& run, const train::Plan& plan) {
+  const train::TrainOptions& options = run.train;
+  const models::ModelSpec& model = run.images.model;
   torch::manual_seed(options.seed);
   const int64_t samples = options.batch_size;
-  data::Batch batch;
-  batch.inputs = options.model.name == "mlp"
-                     ? torch::randn({samples, options.model.in_features})
-                     : torch::randn({samples, 3, 32, 32});
-  if (plan.channels_last && batch.inputs.dim() == 4) {
-    batch.inputs = batch.inputs.contiguous(torch::MemoryFormat::ChannelsLast);
+  torch::Tensor inputs = model.name == "mlp"
+                             ? torch::randn({samples, model.in_features})
+                             : torch::randn({samples, 3, 32, 32});
+  if (is_channels_last(run, plan) && inputs.dim() == 4) {
+    inputs = inputs.contiguous(torch::MemoryFormat::ChannelsLast);
   }
-  batch.targets = torch::randint(options.model.classes, {samples});
-  batch.total = samples;
+  const torch::Tensor targets = torch::randint(model.classes, {samples});
   const ShardRange own =
       shards_of_worker(options.world.rank(), options.world.size(), plan.shards);
   const SampleRange part = samples_of(own, samples, plan.shards);
-  batch.inputs = batch.inputs.narrow(0, part.first, part.count());
-  batch.targets = batch.targets.narrow(0, part.first, part.count());
-  return batch;
+  return {.inputs = {inputs.narrow(0, part.first, part.count())},
+          .target = targets.narrow(0, part.first, part.count()),
+          .samples = part.count(),
+          .total = samples};
 }
 
 /// Processor time of this thread.
@@ -74,22 +80,22 @@ void add_traces(Measurement& measured, const train::StepRecorder& recorder,
 /// The loop, with a watch between its phases.
 class OwnLoop {
  public:
-  OwnLoop(const train::TrainOptions& options, const train::Plan& plan)
-      : options_(options),
-        module_(make(options, plan)),
-        model_(module_, options.world),
-        optimizer_(
-            module_->parameters(),
-            torch::optim::SGDOptions(options.lr).momentum(options.momentum)) {}
+  OwnLoop(const tasks::ImageRun& run, const train::Plan& plan)
+      : world_(run.train.world),
+        module_(make(run, plan)),
+        model_(module_, world_),
+        optimizer_(module_->parameters(),
+                   torch::optim::SGDOptions(run.images.optimizer.lr)
+                       .momentum(run.images.optimizer.momentum)) {}
 
   void step(const data::Batch& batch) {
-    const TraceLane lane(options_.world.rank(), "main");
+    const TraceLane lane(world_.rank(), "main");
     const TraceSpan span("step", TraceCategory::kStep);
     Stopwatch watch;
     optimizer_.zero_grad();
-    const torch::Tensor logits = model_->forward(batch.inputs);
+    const torch::Tensor logits = model_->forward(batch.input());
     const torch::Tensor loss =
-        torch::nn::functional::cross_entropy(logits, batch.targets);
+        torch::nn::functional::cross_entropy(logits, batch.target_tensor());
     phases_.forward += watch.restart();
     loss.backward();
     phases_.backward += watch.restart();
@@ -116,13 +122,13 @@ class OwnLoop {
   }
 
  private:
-  static std::shared_ptr<models::Model> make(const train::TrainOptions& options,
+  static std::shared_ptr<models::Model> make(const tasks::ImageRun& run,
                                              const train::Plan& plan) {
-    torch::manual_seed(options.seed);
-    return train::make_laid_out(options.model, plan.channels_last);
+    torch::manual_seed(run.train.seed);
+    return tasks::make_laid_out(run.images.model, is_channels_last(run, plan));
   }
 
-  train::TrainOptions options_;
+  World world_;
   std::shared_ptr<models::Model> module_;
   DistributedDataParallel<models::Model> model_;
   torch::optim::SGD optimizer_;
@@ -132,15 +138,16 @@ class OwnLoop {
 
 }  // namespace
 
-Measurement measure_steps(const train::TrainOptions& options,
-                          const TimedSteps& timed, const std::string& trace) {
+Measurement measure_steps(const tasks::ImageRun& run, const TimedSteps& timed,
+                          const std::string& trace) {
+  const train::TrainOptions& options = run.train;
   const auto plan = train::make_plan(options);
-  train::StepRunner runner(options, plan);
-  const auto batch = fixed_batch(options, plan);
+  tasks::ImageTask task(run.images);
+  task.begin(options, plan, {});
+  train::StepRunner runner(task, options, plan);
+  const auto batch = fixed_batch(run, plan);
   int64_t step = 0;
-  for (; step < timed.warmup; ++step) {
-    runner.step(batch, step, options.lr, false);
-  }
+  for (; step < timed.warmup; ++step) runner.step(batch, {.step = step}, 0);
   runner.restart_accounts();
   train::StepRecorder recorder(options.world, plan.devices, kTracedSteps);
 
@@ -149,7 +156,7 @@ Measurement measure_steps(const train::TrainOptions& options,
   for (const int64_t end = step + timed.steps; step < end; ++step) {
     recorder.begin_step();
     const Stopwatch watch;
-    runner.step(batch, step, options.lr, false);
+    runner.step(batch, {.step = step}, 0);
     times.push_back(watch.seconds());
   }
   auto& report = result.report;
@@ -166,9 +173,10 @@ std::vector<std::string> compared_strategies() {
   return names;
 }
 
-Measurement measure_own_loop(const train::TrainOptions& options,
+Measurement measure_own_loop(const tasks::ImageRun& run,
                              const TimedSteps& timed,
                              const std::string& trace) {
+  const train::TrainOptions& options = run.train;
   const auto plan = train::make_plan(options);
   const World& world = options.world;
   const Device device = plan.devices.front();
@@ -176,8 +184,8 @@ Measurement measure_own_loop(const train::TrainOptions& options,
   // this rank's cores.
   torch::set_num_threads(static_cast<int>(plan.intra_op_threads));
   const MemoryScope scope(device);
-  OwnLoop loop(options, plan);
-  const auto batch = fixed_batch(options, plan);
+  OwnLoop loop(run, plan);
+  const auto batch = fixed_batch(run, plan);
   for (int64_t step = 0; step < timed.warmup; ++step) loop.step(batch);
   loop.restart_accounts();
   const double busy_before_s = thread_seconds();
@@ -194,7 +202,7 @@ Measurement measure_own_loop(const train::TrainOptions& options,
   train::RunReport& report = result.report;
   report.lockstep = kVersion;
   report.strategy = kOwnLoop;
-  report.model = options.model.name;
+  report.model = run.images.model.name;
   report.parameters = loop.parameters();
   report.world_size = world.size();
   report.processes = world.size();
@@ -210,7 +218,7 @@ Measurement measure_own_loop(const train::TrainOptions& options,
   own.pid = ::getpid();
   own.devices.push_back(
       {.name = device.name(),
-       .samples = batch.inputs.size(0) * timed.steps,
+       .samples = batch.samples * timed.steps,
        .busy_fraction = std::min(busy_s / report.total_time_s, 1.0),
        .memory_peak_bytes = memory_stats(device).peak_bytes});
   const auto reports = train::gather_reports(world, own);

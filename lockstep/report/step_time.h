@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "lockstep/report/comparison.h"
-#include "lockstep/train/options.h"
+#include "lockstep/tasks/images/train_images.h"
 
 namespace lockstep::report {
 
@@ -15,15 +15,15 @@ struct TimedSteps {
 };
 
 /// Trains with one strategy on a fixed synthetic batch and times each step:
-/// what one process of `compare` does. `options` say which model, strategy,
-/// devices and ranks; each rank of options.world calls it, with its own part of
+/// what one process of `compare` does. `run` says which model, strategy,
+/// devices and ranks; each rank of its world calls it, with its own part of
 /// the batch. The result is complete on rank 0, which also writes a Chrome
 /// trace of the last steps to `trace` unless that is empty.
-Measurement measure_steps(const train::TrainOptions& options,
-                          const TimedSteps& timed, const std::string& trace);
+Measurement measure_steps(const tasks::ImageRun& run, const TimedSteps& timed,
+                          const std::string& trace);
 
-/// As measure_steps(), of kOwnLoop. `options` are those of the strategy ddp.
-Measurement measure_own_loop(const train::TrainOptions& options,
+/// As measure_steps(), of kOwnLoop. `run` is of the strategy ddp.
+Measurement measure_own_loop(const tasks::ImageRun& run,
                              const TimedSteps& timed, const std::string& trace);
 
 /// What `compare` knows: the strategies of `train`, and kOwnLoop.

@@ -2,14 +2,11 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "lockstep/comm/world.h"
-#include "lockstep/data/dataset.h"
 #include "lockstep/device/device.h"
-#include "lockstep/models/model.h"
 
 namespace lockstep::train {
 
@@ -26,17 +23,8 @@ Strategy parse_strategy(const std::string& name);
 std::vector<std::string> strategy_names();
 std::string to_string(Strategy strategy);
 
-enum class OptimizerKind { kSgd, kAdamW };
-enum class ScheduleKind {
-  kConstant,
-  kSteps,   ///< lr x 0.1 at each of `milestones`: 0.1, 0.01, ...
-  kCosine,  ///< linear warm-up, then cosine to 0
-};
-
-/// Everything a run depends on. The same options give the same bits.
+/// How a task is trained. The same task and options give the same bits.
 struct TrainOptions {
-  models::ModelSpec model;
-  data::DataSpec data;
   Strategy strategy = Strategy::kSingle;
   /// kDistributed: one for each rank of this host.
   std::vector<Device> devices;
@@ -44,22 +32,19 @@ struct TrainOptions {
   int64_t shards = 0;        ///< 0: one per device
   int intra_op_threads = 0;  ///< of a shard; 0: the cores / shards
   int64_t batch_size = 64;   ///< over all devices
+  /// Micro-batches that a device computes one after another in a step, whose
+  /// gradients are summed before the update: so many shards for each device.
+  int64_t accumulate = 1;
   int64_t epochs = 1;
   int64_t max_steps = 0;  ///< 0: no limit
   uint64_t seed = 0;
-  bool augment = true;
-  bool evaluate = true;  ///< on the test split at the end
-  OptimizerKind optimizer = OptimizerKind::kSgd;
-  double lr = 0.1;
-  double momentum = 0.9;
-  double weight_decay = 5e-4;
-  bool nesterov = false;
-  ScheduleKind schedule = ScheduleKind::kCosine;
-  int64_t warmup_steps = 0;
-  std::vector<int64_t> milestones;  ///< epochs
-  double clip_grad_norm = 0;        ///< 0: off
-  /// Layout of images; nothing: the faster one.
-  std::optional<bool> channels_last = false;
+  bool evaluate = true;       ///< on the task's evaluation data, at the end
+  double clip_grad_norm = 0;  ///< 0: off
+  bool shuffle = true;        ///< the order of the samples, anew each epoch
+  /// Leaves out the samples at an epoch's end that fill no batch.
+  bool drop_last = false;
+  int64_t eval_every = 0;  ///< steps between evaluations; 0: at the end only
+  int64_t eval_batch_size = 0;  ///< 0: batch_size, or 250 if that is more
   int loader_workers = 1;
   std::string out_dir;           ///< checkpoints and run.json; empty: none
   int64_t checkpoint_every = 0;  ///< steps; 0: at the end only
@@ -74,8 +59,7 @@ struct TrainOptions {
   std::string init_from;  ///< checkpoint or safetensors to start from
   /// Goes on from a checkpoint, or the newest of a run's folder, as if there
   /// had been no stop. "auto": from out_dir, or from the beginning if there is
-  /// none. Shards, threads and layout are then those of the checkpoint unless
-  /// they are given.
+  /// none. What the options leave open (shards, threads) is then as it was.
   std::string resume;
   /// Go on even if other settings than the checkpoint's give other bits.
   bool allow_changes = false;

@@ -1,14 +1,11 @@
 #include "lockstep/train/plan.h"
 
-#include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <numbers>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/train/memory_format.h"
 
 namespace lockstep::train {
 namespace {
@@ -33,16 +30,17 @@ void check_not_negative(const char* option, double value) {
 
 void check(const TrainOptions& options) {
   check_at_least("batch_size", options.batch_size, 1);
+  check_at_least("accumulate", options.accumulate, 1);
   check_at_least("max_steps", options.max_steps, 0);
   check_at_least("epochs", options.epochs, options.max_steps > 0 ? 0 : 1);
   check_at_least("shards", options.shards, 0);
-  check_at_least("warmup_steps", options.warmup_steps, 0);
+  check_at_least("eval_every", options.eval_every, 0);
+  check_at_least("eval_batch_size", options.eval_batch_size, 0);
   check_at_least("checkpoint_every", options.checkpoint_every, 0);
   check_at_least("snapshot_every", options.snapshot_every, 0);
   check_at_least("keep_checkpoints", options.keep_checkpoints, 2);
   check_at_least("log_every", options.log_every, 1);
   check_at_least("trace_steps", options.trace_steps, 1);
-  check_not_negative("lr", options.lr);
   check_not_negative("clip_grad_norm", options.clip_grad_norm);
   if (options.devices.empty()) {
     throw InvalidArgument("train", {.code = ErrorCode::kNoSuchDevice,
@@ -64,6 +62,35 @@ int64_t shards_of(int64_t asked, int64_t count,
        .expected = fmt::format("at least {}, best a multiple of it", count),
        .got = std::to_string(asked),
        .fix = fmt::format("use --shards {}, or fewer --devices", count)});
+}
+
+// A shard for each micro-batch of each device.
+int64_t shards_of_accumulation(const TrainOptions& options, int64_t devices) {
+  const int64_t shards = options.accumulate * devices;
+  if (options.shards != 0 && options.shards != shards) {
+    throw InvalidArgument(
+        "train",
+        {.code = ErrorCode::kBadOption,
+         .what = fmt::format("{} micro-batches on each of {} devices are {} "
+                             "shards",
+                             options.accumulate, devices, shards),
+         .expected = fmt::format("--shards {}, or none", shards),
+         .got = fmt::format("--shards {}", options.shards)});
+  }
+  if (options.batch_size % shards != 0) {
+    const int64_t below = options.batch_size / shards * shards;
+    throw InvalidArgument(
+        "train",
+        {.code = ErrorCode::kBadOption,
+         .what = fmt::format("a batch of {} can't be cut into {} equal "
+                             "micro-batches on each of {} devices",
+                             options.batch_size, options.accumulate, devices),
+         .expected = fmt::format("a multiple of {}: {}{}", shards,
+                                 below > 0 ? fmt::format("{} or ", below) : "",
+                                 below + shards),
+         .got = fmt::format("{}", options.batch_size)});
+  }
+  return shards;
 }
 
 Device device_of_rank(const TrainOptions& options) {
@@ -98,29 +125,6 @@ int64_t number_of(const Settings& saved, const char* name) {
                          .got = text.substr(0, 40)});
 }
 
-double scheduled(const TrainOptions& options, const Position& position) {
-  switch (options.schedule) {
-    case ScheduleKind::kConstant:
-      return options.lr;
-    case ScheduleKind::kSteps: {
-      const auto reached =
-          std::count_if(options.milestones.begin(), options.milestones.end(),
-                        [&](int64_t epoch) { return epoch <= position.epoch; });
-      return options.lr * std::pow(0.1, static_cast<double>(reached));
-    }
-    case ScheduleKind::kCosine: {
-      const int64_t steps =
-          std::max<int64_t>(1, position.total_steps - options.warmup_steps);
-      const int64_t step =
-          std::clamp<int64_t>(position.step - options.warmup_steps, 0, steps);
-      const double part =
-          static_cast<double>(step) / static_cast<double>(steps);
-      return options.lr * 0.5 * (1 + std::cos(std::numbers::pi * part));
-    }
-  }
-  return options.lr;
-}
-
 }  // namespace
 
 Plan make_plan(const TrainOptions& options, const Settings& saved) {
@@ -133,9 +137,13 @@ Plan make_plan(const TrainOptions& options, const Settings& saved) {
   }
   plan.world_size =
       static_cast<int64_t>(plan.devices.size()) * options.world.size();
-  const int64_t shards =
-      options.shards > 0 ? options.shards : number_of(saved, "shards");
-  plan.shards = shards_of(shards, plan.world_size, plan.devices);
+  if (options.accumulate > 1) {
+    plan.shards = shards_of_accumulation(options, plan.world_size);
+  } else {
+    const int64_t shards =
+        options.shards > 0 ? options.shards : number_of(saved, "shards");
+    plan.shards = shards_of(shards, plan.world_size, plan.devices);
+  }
   plan.intra_op_threads =
       options.intra_op_threads > 0
           ? options.intra_op_threads
@@ -148,20 +156,7 @@ Plan make_plan(const TrainOptions& options, const Settings& saved) {
             : threads_of_shard(plan.devices, plan.shards, options.world.size(),
                                options.world.local_size());
   }
-  const auto layout = saved.find("channels_last");
-  const bool preferred =
-      layout != saved.end()
-          ? layout->second == "true"
-          : prefers_channels_last(options.model, plan.devices);
-  plan.channels_last = options.channels_last.value_or(preferred);
   return plan;
-}
-
-double learning_rate(const TrainOptions& options, const Position& position) {
-  const double lr = scheduled(options, position);
-  if (position.step >= options.warmup_steps) return lr;
-  return lr * static_cast<double>(position.step + 1) /
-         static_cast<double>(options.warmup_steps);
 }
 
 }  // namespace lockstep::train

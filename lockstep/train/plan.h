@@ -18,7 +18,6 @@ struct Plan {
   /// the number of shards alone, so that one device that runs the shards one
   /// after another gets the bits of many that run them at once.
   int intra_op_threads = 1;
-  bool channels_last = false;
 };
 
 /// Checks the options and completes them. Throws InvalidArgument naming the
@@ -26,18 +25,5 @@ struct Plan {
 /// have no device. What the options leave open is as the run that is gone on
 /// with had it (`saved`).
 Plan make_plan(const TrainOptions& options, const Settings& saved = {});
-
-/// Where a run is, as the schedules see it.
-struct Position {
-  int64_t step = 0;  ///< counted from 0
-  int64_t epoch = 0;
-  int64_t total_steps = 1;
-};
-
-/// The learning rate of a step. kSteps: lr x 0.1 for each milestone that the
-/// epoch has reached. kCosine: lr x (step + 1) / warmup, then half a cosine
-/// down to 0 at total_steps (torch's CosineAnnealingLR, eta_min 0). Warm-up
-/// holds for every kind.
-double learning_rate(const TrainOptions& options, const Position& position);
 
 }  // namespace lockstep::train

@@ -33,9 +33,15 @@ std::string time_left(const ProgressText& text) {
 
 // The most important first.
 std::vector<std::string> fields(const ProgressText& text) {
-  return {fmt::format("loss {:.4f}", text.step.loss),
-          fmt::format("acc {:.2f}%", 100 * text.step.accuracy),
-          whole_seconds(text.seconds), time_left(text), speed(text)};
+  std::vector<std::string> fields;
+  for (const auto& [name, value] : in_order(text.step.metrics)) {
+    fields.push_back(metric_text(name, value));
+  }
+  for (auto& field :
+       {whole_seconds(text.seconds), time_left(text), speed(text)}) {
+    fields.push_back(field);
+  }
+  return fields;
 }
 
 std::string draw(double fraction, int width, bool is_utf8) {
@@ -54,10 +60,12 @@ std::string draw(double fraction, int width, bool is_utf8) {
 }  // namespace
 
 std::string render_line(const ProgressText& text) {
-  return fmt::format(
-      "step {}/{} | epoch {} | loss {:.4f} | acc {:.2f}% | {} | {}",
-      text.step.done, text.step.total, text.step.epoch, text.step.loss,
-      100 * text.step.accuracy, speed(text), time_left(text));
+  std::string line = fmt::format("step {}/{} | epoch {}", text.step.done,
+                                 text.step.total, text.step.epoch);
+  for (const auto& [name, value] : in_order(text.step.metrics)) {
+    line += " | " + metric_text(name, value);
+  }
+  return line + fmt::format(" | {} | {}", speed(text), time_left(text));
 }
 
 std::string render_bar(const ProgressText& text, int width, bool is_utf8) {

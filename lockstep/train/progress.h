@@ -6,16 +6,16 @@
 #include <string_view>
 
 #include "lockstep/base/stopwatch.h"
+#include "lockstep/train/metrics.h"
 
 namespace lockstep::train {
 
-/// Where a run is. Loss and accuracy are the epoch's means so far.
+/// Where a run is. The metrics are the epoch's means so far.
 struct StepProgress {
   int64_t done = 0;  ///< steps, this one included
   int64_t total = 0;
   int64_t epoch = 0;
-  double loss = 0;
-  double accuracy = 0;  ///< 0..1
+  Metrics metrics{};
   int64_t samples = 0;  ///< of this step
 };
 

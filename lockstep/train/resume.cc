@@ -76,7 +76,7 @@ std::optional<CheckpointReader> find(const TrainOptions& options) {
   return open_checkpoint(options.out_dir);
 }
 
-void check_kind(const TrainOptions& options, const Resume& resume) {
+void check_kind(const Task& task, const Resume& resume) {
   if (!resume.info.run) {
     throw CheckpointError(
         {.code = ErrorCode::kCheckpointDamaged,
@@ -85,12 +85,16 @@ void check_kind(const TrainOptions& options, const Resume& resume) {
          .got = "one of a program of its own",
          .fix = "start from its weights: --init-from " + resume.path});
   }
-  if (resume.info.model.name == options.model.name) return;
+  const std::string expected = task.model().at("name");
+  const auto name = resume.info.model.find("name");
+  const std::string found =
+      name != resume.info.model.end() ? name->second : "a model without a name";
+  if (found == expected) return;
   throw CheckpointError({.code = ErrorCode::kResumeConflict,
                          .what = resume.path + " is of another model",
-                         .expected = options.model.name,
-                         .got = resume.info.model.name,
-                         .fix = "give --model " + resume.info.model.name});
+                         .expected = expected,
+                         .got = found,
+                         .fix = "give --model " + found});
 }
 
 // The newest snapshot of any node. All ranks that have that one read it.
@@ -140,7 +144,7 @@ bool has_later_checkpoint(const TrainOptions& options, int64_t step) {
 
 }  // namespace
 
-std::optional<Resume> find_resume(const TrainOptions& options,
+std::optional<Resume> find_resume(const Task& task, const TrainOptions& options,
                                   const std::string& identity) {
   auto snapshot = find_snapshot(options.world, identity);
   if (snapshot && !has_later_checkpoint(options, snapshot->info.step)) {
@@ -162,7 +166,7 @@ std::optional<Resume> find_resume(const TrainOptions& options,
   const size_t end = text.find('\n');
   resume.path = text.substr(0, end);
   resume.info = parse_manifest(resume.path, text.substr(end + 1)).info;
-  check_kind(options, resume);
+  check_kind(task, resume);
   return resume;
 }
 
@@ -213,8 +217,8 @@ void check_settings(const TrainOptions& options, const RunRecord& saved,
     if (name == kDataDir) continue;
     if (name != kTotalSteps) {
       changes.push_back(text);
-    } else if (options.schedule == ScheduleKind::kCosine) {
-      notes.push_back(text);  // only this schedule looks at the run's end
+    } else if (now.contains(kLooksAtTotalSteps)) {
+      notes.push_back(text);
     }
   }
   if (!changes.empty() && !options.allow_changes) {

@@ -7,6 +7,7 @@
 
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/train/options.h"
+#include "lockstep/train/task.h"
 
 namespace lockstep::train {
 
@@ -29,7 +30,7 @@ struct Resume {
 /// one, if the model's kind is another one, and when checkpoints in out_dir
 /// belong to another run than this one will be: they would be taken for its
 /// own later.
-std::optional<Resume> find_resume(const TrainOptions& options,
+std::optional<Resume> find_resume(const Task& task, const TrainOptions& options,
                                   const std::string& identity);
 
 /// The settings that a run takes from what it goes on from, where none are

@@ -14,13 +14,12 @@
 #include "lockstep/base/trace.h"
 #include "lockstep/control/worker_side.h"
 #include "lockstep/train/chrome_trace.h"
-#include "lockstep/train/evaluate.h"
 
 namespace lockstep::train {
 namespace {
 
 data::LoaderOptions loader_options(const TrainOptions& options,
-                                   const Plan& plan, data::Split split) {
+                                   const Plan& plan) {
   data::LoaderOptions loader;
   const ShardRange own =
       shards_of_worker(options.world.rank(), options.world.size(), plan.shards);
@@ -28,32 +27,23 @@ data::LoaderOptions loader_options(const TrainOptions& options,
     loader.part = {.shards = plan.shards, .first = own.first, .last = own.last};
   }
   loader.batch_size = options.batch_size;
-  loader.channels_last = plan.channels_last;
   loader.workers = options.loader_workers;
-  if (split == data::Split::kTest) {
-    // Without gradients there is room for more than a training batch.
-    loader.batch_size = std::max<int64_t>(options.batch_size, 250);
-    return loader;
-  }
-  loader.shuffle = true;
-  loader.augment = options.augment;
+  loader.shuffle = options.shuffle;
+  loader.drop_last = options.drop_last;
   loader.seed = options.seed;
   return loader;
 }
 
-/// Fits a model to the data: its classes and, for an mlp, its inputs.
-models::ModelSpec fit(models::ModelSpec model, const data::Dataset& dataset) {
-  model.classes = dataset.classes();
-  model.in_features = dataset.channels() * dataset.height() * dataset.width();
-  return model;
-}
-
-/// A loader of this rank's part of every batch of `split`.
-std::unique_ptr<data::Loader> make_loader(
-    const TrainOptions& options, const Plan& plan, data::Split split,
-    std::shared_ptr<const data::Dataset> dataset) {
-  return std::make_unique<data::Loader>(std::move(dataset),
-                                        loader_options(options, plan, split));
+data::LoaderOptions evaluation_options(const TrainOptions& options,
+                                       const Plan& plan) {
+  data::LoaderOptions loader = loader_options(options, plan);
+  // Without gradients there is room for more than a training batch.
+  loader.batch_size = options.eval_batch_size > 0
+                          ? options.eval_batch_size
+                          : std::max<int64_t>(options.batch_size, 250);
+  loader.shuffle = false;
+  loader.drop_last = false;
+  return loader;
 }
 
 int64_t count_steps(const TrainOptions& options, int64_t batches) {
@@ -92,26 +82,28 @@ std::string report_path(const TrainOptions& options) {
   return (std::filesystem::path(options.out_dir) / "run.json").string();
 }
 
-Run::Run(const TrainOptions& options, const std::function<int()>& stop,
-         RunHistory& history)
-    : options_(options),
+Run::Run(Task& task, const TrainOptions& options,
+         const std::function<int()>& stop, RunHistory& history)
+    : task_(task),
+      options_(options),
       stop_(stop),
       history_(history),
-      resume_(find_resume(options, history.identity)),
+      resume_(find_resume(task, options, history.identity)),
       plan_(make_plan(options, saved_settings(options, resume_))),
-      dataset_(open_training_data()),
-      train_data_(make_loader(options_, plan_, data::Split::kTrain, dataset_)),
-      test_data_(open_test_data()),
-      total_steps_(count_steps(options_, train_data_->batches())),
-      checkpoints_(options_, plan_, total_steps_, data_fingerprint(), resume_,
-                   history.identity),
-      runner_(options_, plan_, resume_ ? &*resume_ : nullptr),
+      training_data_(open_training_data()),
+      training_batches_(std::make_unique<data::Loader>(
+          training_data_, loader_options(options_, plan_))),
+      evaluation_batches_(open_evaluation_data()),
+      total_steps_(count_steps(options_, training_batches_->batches())),
+      checkpoints_(task, options_, plan_, total_steps_, data_fingerprint(),
+                   resume_, history.identity),
+      runner_(task, options_, plan_, resume_ ? &*resume_ : nullptr),
       log_(options_, plan_, history.recordings) {
   log_.report().command = options_.command;
   runner_.describe(log_.report());
-  log_.begin(dataset_->size(), total_steps_);
+  log_.begin(training_data_->size(), task_.samples_are(), total_steps_);
   if (resume_) {
-    const int64_t batches = train_data_->batches();
+    const int64_t batches = training_batches_->batches();
     RunCheckpoints::restore(resume_, plan_, runner_);
     check_position(options_, *resume_, batches, total_steps_);
     const RunPosition& at = resume_->info.run->position;
@@ -131,8 +123,8 @@ void Run::train() {
   }
   {
     const TimeScope timed(history_.recordings.time_s);
-    while (step_ < total_steps_ && !log_.report().interrupted) {
-      train_epoch(step_ / train_data_->batches());
+    while (step_ < total_steps_ && !is_ended_ && !log_.report().interrupted) {
+      train_epoch(step_ / training_batches_->batches());
     }
   }
   finish();
@@ -144,41 +136,45 @@ void Run::train() {
 DataFingerprint& Run::data_fingerprint() {
   const bool is_from_disk = resume_ && !resume_->is_snapshot();
   const bool writes = is_first() && !options_.out_dir.empty();
-  if (writes || is_from_disk) history_.data_fingerprint.begin(dataset_);
+  if (writes || is_from_disk) history_.data_fingerprint.begin(training_data_);
   return history_.data_fingerprint;
 }
 
-std::shared_ptr<const data::Dataset> Run::open_training_data() {
-  auto& dataset = history_.training_data;
-  // Of an incomplete dataset one rank tells.
-  options_.data.warns = is_first();
-  if (!dataset) dataset = data::open(options_.data, data::Split::kTrain);
-  options_.model = fit(options_.model, *dataset);
-  return dataset;
+std::shared_ptr<const data::BatchSource> Run::open_training_data() {
+  task_.begin(options_, plan_, saved_settings(options_, resume_));
+  auto& data = history_.training_data;
+  if (!data) data = task_.training_data();
+  return data;
 }
 
-std::unique_ptr<data::Loader> Run::open_test_data() const {
+std::unique_ptr<data::Loader> Run::open_evaluation_data() const {
   if (!options_.evaluate) return nullptr;
-  auto& dataset = history_.test_data;
-  if (!dataset) dataset = data::open(options_.data, data::Split::kTest);
-  return make_loader(options_, plan_, data::Split::kTest, dataset);
+  auto& data = history_.evaluation_data;
+  if (!data) data = task_.evaluation_data();
+  if (!data) return nullptr;
+  return std::make_unique<data::Loader>(data,
+                                        evaluation_options(options_, plan_));
 }
 
 RunPosition Run::position() const {
-  const int64_t batches = train_data_->batches();
+  const int64_t batches = training_batches_->batches();
   RunPosition at{
       .step = step_, .epoch = step_ / batches, .batch = step_ % batches};
   if (at.batch == 0) return at;
-  at.loss_sum = log_.mean().loss_sum();
-  at.correct = log_.mean().correct();
   at.samples = log_.mean().samples();
+  at.sums = log_.mean().sums();
   return at;
 }
 
 void Run::train_epoch(int64_t epoch) {
-  const int64_t batches = train_data_->batches();
-  const EpochReport epoch_report{.epoch = epoch, .lr = lr(epoch)};
-  train_data_->begin(epoch, step_ % batches);
+  const int64_t batches = training_batches_->batches();
+  epoch_ = epoch;
+  EpochReport epoch_report{.epoch = epoch};
+  const int64_t first_step = step_;
+  tell([](Callback& callback, const RunState& at) {
+    callback.before_epoch(at);
+  });
+  training_batches_->begin(epoch, step_ % batches);
   while (step_ < total_steps_) {
     // The first step warmed up: it is kept only if there is no other.
     if (recorder_ && step_ == log_.report().first_step + 1) {
@@ -188,13 +184,18 @@ void Run::train_epoch(int64_t epoch) {
     const auto batch = next_batch();
     if (!batch) break;
     if (recorder_) recorder_->begin_step(begin_ns);
-    if (train_batch(*batch, epoch)) {
-      log_.report().interrupted = !regroups_;
+    const bool is_to_stop = train_batch(*batch, epoch);
+    if (step_ == first_step + 1) epoch_report.lr = runner_.lr();
+    if (is_to_stop) {
+      log_.report().interrupted = !regroups_ && !is_ended_;
       break;
     }
   }
   const bool is_whole = step_ % batches == 0;
   if (regroups_ && !is_whole) wait_for_nodes();
+  tell([&](Callback& callback, const RunState& at) {
+    callback.after_epoch(at, log_.mean().means());
+  });
   log_.end_epoch(epoch_report, step_ - epoch * batches, is_whole);
   if (regroups_) wait_for_nodes();
 }
@@ -203,38 +204,54 @@ std::optional<data::Batch> Run::next_batch() {
   const TraceSpan span("data", TraceCategory::kWait);
   control::enter(control::Phase::kData);
   const TimeScope waited(log_.report().data_wait_s);
-  return train_data_->next();
-}
-
-double Run::lr(int64_t epoch) const {
-  return learning_rate(
-      options_, {.step = step_, .epoch = epoch, .total_steps = total_steps_});
+  auto batch = training_batches_->next();
+  if (batch) batch = task_.prepare(*std::move(batch));
+  return batch;
 }
 
 // Returns whether the run is to stop.
 bool Run::train_batch(const data::Batch& batch, int64_t epoch) {
+  tell(
+      [](Callback& callback, const RunState& at) { callback.before_step(at); });
   const Stopwatch watch;
-  const StepOutcome outcome =
-      runner_.step(batch, step_, lr(epoch), wanted_stop());
+  const StepOutcome outcome = runner_.step(
+      batch, {.step = step_, .epoch = epoch, .total_steps = total_steps_},
+      wanted_stop());
   const double seconds = watch.seconds();
   if (!outcome.is_finite) stop_on_garbage(batch, outcome, epoch);
   ++step_;
   log_.add_step(outcome, seconds,
                 {.done = step_, .total = total_steps_, .epoch = epoch});
   control::count_steps(static_cast<uint64_t>(step_));
+  tell([&](Callback& callback, const RunState& at) {
+    callback.after_step(at, outcome.metrics);
+  });
   regroups_ = outcome.stop_signal == kRegroupSignal;
+  is_ended_ = outcome.stop_signal == kEndSignal;
+  // Before the step is kept: who repeats it repeats this.
+  if (options_.eval_every > 0 && step_ % options_.eval_every == 0 &&
+      evaluation_batches_ && !regroups_) {
+    const TestReport test = evaluate();
+    if (test.samples > 0) log_.add_evaluation(test, step_);
+  }
   checkpoints_.snapshot(position(), runner_, regroups_);
   if (options_.checkpoint_every > 0 && step_ % options_.checkpoint_every == 0) {
-    checkpoints_.save(position(), runner_);
+    save();
   }
-  if (regroups_) return true;
+  if (regroups_ || is_ended_) return true;
   log_.report().stop_signal = outcome.stop_signal;
   return outcome.stop_signal != 0;
 }
 
 int Run::wanted_stop() const {
   const int signal = stop_ ? stop_() : 0;
-  return signal == 0 && control::is_regroup_wanted() ? kRegroupSignal : signal;
+  if (signal != 0) return signal;
+  if (control::is_regroup_wanted()) return kRegroupSignal;
+  const auto& callbacks = runner_.callbacks();
+  const bool is_enough =
+      std::any_of(callbacks.begin(), callbacks.end(),
+                  [](const auto& one) { return one->wants_to_stop(); });
+  return is_enough ? kEndSignal : 0;
 }
 
 void Run::stop_on_garbage(const data::Batch& batch, const StepOutcome& outcome,
@@ -246,10 +263,10 @@ void Run::stop_on_garbage(const data::Batch& batch, const StepOutcome& outcome,
                            "finite, nothing was updated; first seen in {}",
                            step_, epoch, where),
        .expected = "a finite loss and gradient",
-       .got = fmt::format("loss {}", outcome.loss),
+       .got = fmt::format("loss {}", outcome.loss()),
        .fix = fmt::format("lower --lr ({:g} at this step) or set "
                           "--clip-grad-norm; {}",
-                          lr(epoch), checkpoints_.last_in_words())});
+                          runner_.lr(), checkpoints_.last_in_words())});
 }
 
 // What comes after the steps is not recorded.
@@ -263,12 +280,12 @@ std::vector<RankTrace> Run::stop_recording() {
 void Run::finish() {
   const auto traces = stop_recording();
   log_.end_steps(step_, checkpoints_.stall_s(), runner_);
-  checkpoints_.save(position(), runner_);
+  save();
   if (!options_.trace.empty() && is_first()) {
     write_chrome_trace(options_.trace, traces);
     log_.line("trace " + options_.trace);
   }
-  if (test_data_ && !log_.report().interrupted) evaluate_at_end();
+  if (evaluation_batches_ && !log_.report().interrupted) evaluate_at_end();
   const auto not_saved = checkpoints_.finish(log_.report());
   log_.end(runner_, report_path(options_));
   if (not_saved) {
@@ -277,9 +294,42 @@ void Run::finish() {
   }
 }
 
+RunState Run::state() const {
+  return {.step = step_,
+          .epoch = epoch_,
+          .total_steps = total_steps_,
+          .lr = runner_.lr()};
+}
+
+TestReport Run::evaluate() {
+  tell([](Callback& callback, const RunState& at) {
+    callback.before_evaluation(at);
+  });
+  TestReport test = runner_.evaluate(*evaluation_batches_,
+                                     [this] { return stop_ && stop_() != 0; });
+  if (test.samples == 0) return test;
+  tell([&](Callback& callback, const RunState& at) {
+    callback.after_evaluation(at, test);
+  });
+  return test;
+}
+
+void Run::save() {
+  tell([](Callback& callback, const RunState& at) {
+    callback.before_checkpoint(at);
+  });
+  checkpoints_.save(position(), runner_);
+  tell([](Callback& callback, const RunState& at) {
+    callback.after_checkpoint(at);
+  });
+}
+
 void Run::evaluate_at_end() {
-  const TestReport test =
-      evaluate(runner_.parallel(), *test_data_, stop_, options_.world);
+  auto& evaluations = log_.report().evaluations;
+  const bool is_known =
+      !evaluations.empty() && evaluations.back().step == step_;
+  const TestReport test = is_known ? evaluations.back().test : evaluate();
+  if (is_known) evaluations.pop_back();
   log_.end_evaluation(test);
   if (test.samples > 0) return;
   log_.report().interrupted = true;

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/data/dataset.h"
+#include "lockstep/data/batch_source.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/train/options.h"
 #include "lockstep/train/plan.h"
@@ -16,14 +16,15 @@
 #include "lockstep/train/run_log.h"
 #include "lockstep/train/step_recorder.h"
 #include "lockstep/train/step_runner.h"
+#include "lockstep/train/task.h"
 
 namespace lockstep::train {
 
 /// What a process keeps when it goes on after another rank was lost.
 struct RunHistory {
   RunRecordings recordings;
-  std::shared_ptr<const data::Dataset> training_data;
-  std::shared_ptr<const data::Dataset> test_data;
+  std::shared_ptr<const data::BatchSource> training_data;
+  std::shared_ptr<const data::BatchSource> evaluation_data;
   DataFingerprint data_fingerprint;
   std::string identity;  ///< of the run, among those of its agent
 };
@@ -35,20 +36,19 @@ std::string report_path(const TrainOptions& options);
 /// the loss of a rank.
 class Run {
  public:
-  Run(const TrainOptions& options, const std::function<int()>& stop,
+  Run(Task& task, const TrainOptions& options, const std::function<int()>& stop,
       RunHistory& history);
 
   void train();
 
  private:
   DataFingerprint& data_fingerprint();
-  std::shared_ptr<const data::Dataset> open_training_data();
-  std::unique_ptr<data::Loader> open_test_data() const;
+  std::shared_ptr<const data::BatchSource> open_training_data();
+  std::unique_ptr<data::Loader> open_evaluation_data() const;
   RunPosition position() const;
 
   void train_epoch(int64_t epoch);
   std::optional<data::Batch> next_batch();
-  double lr(int64_t epoch) const;
   bool train_batch(const data::Batch& batch, int64_t epoch);
   int wanted_stop() const;
   [[noreturn]] void stop_on_garbage(const data::Batch& batch,
@@ -56,24 +56,36 @@ class Run {
   std::vector<RankTrace> stop_recording();
   void finish();
   void evaluate_at_end();
+  TestReport evaluate();
+  void save();
+  /// Calls `call(callback, state)` for each callback of the task.
+  template <class Call>
+  void tell(const Call& call) {
+    const RunState state = this->state();
+    for (const auto& callback : runner_.callbacks()) call(*callback, state);
+  }
+  RunState state() const;
 
   bool is_first() const { return options_.world.rank() == 0; }
 
+  Task& task_;
   TrainOptions options_;
   std::function<int()> stop_;
   RunHistory& history_;
   std::optional<Resume> resume_;
   Plan plan_;
-  std::shared_ptr<const data::Dataset> dataset_;
-  std::unique_ptr<data::Loader> train_data_;
-  std::unique_ptr<data::Loader> test_data_;
+  std::shared_ptr<const data::BatchSource> training_data_;
+  std::unique_ptr<data::Loader> training_batches_;
+  std::unique_ptr<data::Loader> evaluation_batches_;
   int64_t total_steps_;
   RunCheckpoints checkpoints_;
   StepRunner runner_;
   RunLog log_;
   std::optional<StepRecorder> recorder_;
   int64_t step_ = 0;
+  int64_t epoch_ = 0;  // that is trained, or was last
   bool regroups_ = false;
+  bool is_ended_ = false;  ///< by a callback
 };
 
 }  // namespace lockstep::train

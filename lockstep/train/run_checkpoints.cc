@@ -1,12 +1,10 @@
 #include "lockstep/train/run_checkpoints.h"
 
 #include <filesystem>
-#include <span>
 #include <utility>
 
 #include <fmt/format.h>
 
-#include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/checkpoint/random_state.h"
@@ -22,42 +20,29 @@ bool is_whole_job(const TrainOptions& options) {
   return read_environment().world_size == options.world.size();
 }
 
-/// SHA-256, in hex, over the size, the images and the labels of a dataset:
-/// what a run that goes on must find again. 0.1 s for CIFAR-10.
-std::string fingerprint(const data::Dataset& dataset) {
-  Sha256 digest;
-  digest.add(fmt::format("{} x {},{},{} of {};", dataset.size(),
-                         dataset.channels(), dataset.height(), dataset.width(),
-                         dataset.classes()));
-  for (int64_t i = 0; i < dataset.size(); ++i) {
-    const int64_t label = dataset.label(i);
-    digest.add(std::as_bytes(std::span(&label, 1)));
-    digest.add(std::as_bytes(dataset.image(i)));
-  }
-  return digest.hex();
-}
-
 }  // namespace
 
-void DataFingerprint::begin(std::shared_ptr<const data::Dataset> dataset) {
+void DataFingerprint::begin(std::shared_ptr<const data::BatchSource> data) {
   if (is_begun()) return;
-  sha256_ = std::async(std::launch::async, [data = std::move(dataset)] {
-              return fingerprint(*data);
+  sha256_ = std::async(std::launch::async, [source = std::move(data)] {
+              return source->fingerprint();
             }).share();
 }
 
-RunCheckpoints::RunCheckpoints(const TrainOptions& options, const Plan& plan,
-                               int64_t total_steps, DataFingerprint& data,
+RunCheckpoints::RunCheckpoints(const Task& task, const TrainOptions& options,
+                               const Plan& plan, int64_t total_steps,
+                               DataFingerprint& data,
                                const std::optional<Resume>& resume,
                                const std::string& identity)
-    : options_(options),
+    : task_(task),
+      options_(options),
       plan_(plan),
       total_steps_(total_steps),
       data_(data),
       snapshots_(is_whole_job(options) ? options.snapshot_every : 0, identity) {
   if (resume && !resume->is_snapshot()) {
     check_settings(options, *resume->info.run,
-                   settings_of(options, plan, total_steps, data_.get()),
+                   settings_of(task, options, plan, total_steps, data_.get()),
                    versions_of(plan));
     resumed_from_ = resume->path;
     std::error_code ignored;
@@ -73,7 +58,7 @@ RunCheckpoints::RunCheckpoints(const TrainOptions& options, const Plan& plan,
 void RunCheckpoints::restore(const std::optional<Resume>& resume,
                              const Plan& plan, StepRunner& runner) {
   if (!resume) return;
-  runner.load_optimizer(*resume);
+  runner.load_state(*resume);
   if (resume->state) {
     set_random_state(resume->state->random_state(), plan.devices);
   }
@@ -82,16 +67,18 @@ void RunCheckpoints::restore(const std::optional<Resume>& resume,
 CheckpointContent RunCheckpoints::content(const RunPosition& position,
                                           const StepRunner& runner,
                                           const std::string& data) const {
-  const Settings settings = settings_of(options_, plan_, total_steps_, data);
-  return {.info = {.model = options_.model,
+  const Settings settings =
+      settings_of(task_, options_, plan_, total_steps_, data);
+  return {.info = {.model = task_.model(),
                    .step = position.step,
                    .epoch = position.epoch,
                    .parameter_sha256 = {},
                    .run = RunRecord{.position = position,
                                     .settings = settings,
                                     .versions = versions_of(plan_)}},
-          .model = runner.model(),
-          .optimizer = runner.optimizer(),
+          .model = runner.model_state(),
+          .parameters = runner.parameters(),
+          .optimizer = runner.state(),
           .random = random_state(plan_.devices)};
 }
 
@@ -100,7 +87,7 @@ void RunCheckpoints::snapshot(const RunPosition& position, StepRunner& runner,
   if (!snapshots_.is_due(position.step, is_last)) return;
   const TraceSpan span("snapshot", TraceCategory::kCompute);
   control::enter(control::Phase::kSnapshot);
-  runner.parallel()->load_buffers();
+  runner.load_buffers();
   // The data are those of the job, whose processes are all started alike.
   snapshots_.save(content(position, runner, "of the job"));
 }

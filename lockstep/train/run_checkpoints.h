@@ -8,18 +8,19 @@
 
 #include "lockstep/checkpoint/snapshot.h"
 #include "lockstep/checkpoint/writer.h"
-#include "lockstep/data/dataset.h"
+#include "lockstep/data/batch_source.h"
 #include "lockstep/train/options.h"
 #include "lockstep/train/plan.h"
 #include "lockstep/train/resume.h"
 #include "lockstep/train/step_runner.h"
+#include "lockstep/train/task.h"
 
 namespace lockstep::train {
 
-/// SHA-256 of a dataset, computed beside what else is done, and once.
+/// The fingerprint of the data, computed beside what else is done, and once.
 class DataFingerprint {
  public:
-  void begin(std::shared_ptr<const data::Dataset> dataset);
+  void begin(std::shared_ptr<const data::BatchSource> data);
   bool is_begun() const { return sha256_.valid(); }
   std::string get() const { return sha256_.get(); }
 
@@ -33,8 +34,8 @@ class RunCheckpoints {
  public:
   /// Collective. Throws CheckpointError if `resume` is of a run with other
   /// settings or data.
-  RunCheckpoints(const TrainOptions& options, const Plan& plan,
-                 int64_t total_steps, DataFingerprint& data,
+  RunCheckpoints(const Task& task, const TrainOptions& options,
+                 const Plan& plan, int64_t total_steps, DataFingerprint& data,
                  const std::optional<Resume>& resume,
                  const std::string& identity);
 
@@ -61,6 +62,7 @@ class RunCheckpoints {
                             const StepRunner& runner,
                             const std::string& data) const;
 
+  const Task& task_;
   const TrainOptions& options_;
   const Plan& plan_;
   const int64_t total_steps_;

@@ -50,15 +50,18 @@ void add_devices(const RunReport& report, Lines& lines) {
 }
 
 void add_results(const RunReport& report, Lines& lines) {
-  const auto add = [&](const char* name, double loss, double accuracy) {
-    lines.emplace_back(name, fmt::format("loss {:.4f}, accuracy {:.2f} %", loss,
-                                         100 * accuracy));
+  const auto add = [&](const char* name, const Metrics& metrics) {
+    std::string text;
+    for (const auto& [metric, value] : in_order(metrics)) {
+      if (!text.empty()) text += ", ";
+      text += metric == "accuracy"
+                  ? fmt::format("accuracy {:.2f} %", 100 * value)
+                  : metric_text(metric, value);
+    }
+    lines.emplace_back(name, text);
   };
-  const auto& epoch = report.epochs.back();
-  add("training", epoch.train_loss, epoch.train_accuracy);
-  if (report.test.samples > 0) {
-    add("test", report.test.loss, report.test.accuracy);
-  }
+  add("training", report.epochs.back().train);
+  if (report.test.samples > 0) add("test", report.test.metrics);
 }
 
 }  // namespace
@@ -83,17 +86,21 @@ void RunLog::go_on_at(const RunPosition& position, int64_t batches) {
          report.epochs.back().epoch >= position.step / batches) {
     report.epochs.pop_back();
   }
-  mean_ = RunningMean(position.loss_sum, position.correct, position.samples);
+  while (!report.evaluations.empty() &&
+         report.evaluations.back().step > position.step) {
+    report.evaluations.pop_back();
+  }
+  mean_ = RunningMean(position.sums, position.samples);
 }
 
-void RunLog::begin(int64_t images, int64_t total_steps) {
+void RunLog::begin(int64_t samples, const std::string& samples_are,
+                   int64_t total_steps) {
   const RunReport& report = recordings_.report;
   if (report.recoveries > 0) return;
   line(fmt::format(
-      "[{}] {} parameters | {} images | {} step{} of {}, in {} "
-      "shard{}",
-      device_names(), format_count(report.parameters), format_count(images),
-      format_count(total_steps), total_steps == 1 ? "" : "s",
+      "[{}] {} parameters | {} {} | {} step{} of {}, in {} shard{}",
+      device_names(), format_count(report.parameters), format_count(samples),
+      samples_are, format_count(total_steps), total_steps == 1 ? "" : "s",
       options_.batch_size, plan_.shards, plan_.shards == 1 ? "" : "s"));
 }
 
@@ -101,24 +108,26 @@ void RunLog::add_step(const StepOutcome& outcome, double seconds,
                       const StepProgress& at) {
   recordings_.step_times_s.push_back(seconds);
   recordings_.samples += outcome.samples;
-  recordings_.report.losses.push_back(outcome.loss);
-  mean_.add(outcome.loss, outcome.correct, outcome.samples);
+  recordings_.report.losses.push_back(outcome.loss());
+  mean_.add(outcome.metrics, outcome.samples);
   StepProgress progress = at;
-  progress.loss = mean_.loss();
-  progress.accuracy = mean_.accuracy();
+  progress.metrics = mean_.means();
   progress.samples = outcome.samples;
   progress_.step(progress);
 }
 
 void RunLog::end_epoch(EpochReport epoch, int64_t steps, bool is_whole) {
-  epoch.train_loss = mean_.loss();
-  epoch.train_accuracy = mean_.accuracy();
+  epoch.train = mean_.means();
   recordings_.report.epochs.push_back(epoch);
-  line(
-      fmt::format("[{}] Epoch {} | Batchsize: {} | Steps: {} | LR: {:.4f} | "
-                  "Loss: {:.4f} | Acc: {:.2f}%",
-                  device_names(), epoch.epoch, options_.batch_size, steps,
-                  epoch.lr, mean_.loss(), 100 * mean_.accuracy()));
+  std::string text = fmt::format(
+      "[{}] Epoch {} | Batchsize: {} | Steps: {} | LR: {:.4f}", device_names(),
+      epoch.epoch, options_.batch_size, steps, epoch.lr);
+  for (const auto& [name, value] : in_order(epoch.train)) {
+    text += name == "loss"       ? fmt::format(" | Loss: {:.4f}", value)
+            : name == "accuracy" ? fmt::format(" | Acc: {:.2f}%", 100 * value)
+                                 : fmt::format(" | {}: {:.4f}", name, value);
+  }
+  line(text);
   if (is_whole) mean_ = {};
 }
 
@@ -136,16 +145,28 @@ void RunLog::end_steps(int64_t steps, double stall_s,
   runner.fill(report, std::accumulate(times.begin(), times.end(), 0.0));
 }
 
+void RunLog::add_evaluation(const TestReport& test, int64_t step) {
+  recordings_.report.evaluations.push_back({.step = step, .test = test});
+  std::string text = fmt::format("[{}] Step {}", device_names(), step);
+  for (const auto& [name, value] : in_order(test.metrics)) {
+    text += " | test " + metric_text(name, value);
+  }
+  line(text);
+}
+
 void RunLog::end_evaluation(const TestReport& test) {
   recordings_.report.test = test;
   if (test.samples == 0) return;
-  line(fmt::format("[{}] Test Acc: {:.4f}%", device_names(),
-                   100 * test.accuracy));
+  const auto accuracy = test.metrics.find("accuracy");
+  line(fmt::format("[{}] Test {}", device_names(),
+                   accuracy != test.metrics.end()
+                       ? fmt::format("Acc: {:.4f}%", 100 * accuracy->second)
+                       : fmt::format("Loss: {:.4f}", test.metrics.at("loss"))));
 }
 
 void RunLog::end(const StepRunner& runner, const std::string& path) {
   RunReport& report = recordings_.report;
-  report.parameter_sha256 = parameter_digest(runner.model());
+  report.parameter_sha256 = parameter_digest(runner.model_state());
   const std::string summary = summary_text(report);
   if (!summary.empty()) line(summary);
   line(digest_text(report));

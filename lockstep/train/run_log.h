@@ -36,12 +36,15 @@ class RunLog {
   void go_on_at(const RunPosition& position, int64_t batches);
 
   /// What is made, and how much there is to do; at the first attempt alone.
-  void begin(int64_t images, int64_t total_steps);
+  void begin(int64_t samples, const std::string& samples_are,
+             int64_t total_steps);
   void add_step(const StepOutcome& outcome, double seconds,
                 const StepProgress& at);
   /// `is_whole`: the next step is another epoch's.
   void end_epoch(EpochReport epoch, int64_t steps, bool is_whole);
   void end_steps(int64_t steps, double stall_s, const StepRunner& runner);
+  /// While the run goes on, after so many steps.
+  void add_evaluation(const TestReport& test, int64_t step);
   void end_evaluation(const TestReport& test);
   /// With the bits at the end; written to `path` by rank 0, if there is one.
   void end(const StepRunner& runner, const std::string& path);

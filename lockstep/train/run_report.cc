@@ -12,6 +12,9 @@
 namespace lockstep::train {
 namespace {
 
+// Of the keys of an epoch's metrics.
+const std::string kTrainPrefix = "train_";
+
 using nlohmann::json;
 
 // Keys in the order they are written: run.json is read by people, too.
@@ -78,12 +81,36 @@ Ordered devices_to_json(const std::vector<DeviceReport>& devices) {
 Ordered epochs_to_json(const std::vector<EpochReport>& epochs) {
   Ordered list = Ordered::array();
   for (const auto& epoch : epochs) {
-    list.push_back({{"epoch", epoch.epoch},
-                    {"lr", epoch.lr},
-                    {"train_loss", epoch.train_loss},
-                    {"train_accuracy", epoch.train_accuracy}});
+    Ordered object{{"epoch", epoch.epoch}, {"lr", epoch.lr}};
+    for (const auto& [name, value] : in_order(epoch.train)) {
+      object[kTrainPrefix + name] = value;
+    }
+    list.push_back(std::move(object));
   }
   return list;
+}
+
+Ordered test_to_json(const TestReport& test) {
+  Ordered object = Ordered::object();
+  for (const auto& [name, value] : in_order(test.metrics)) object[name] = value;
+  object["samples"] = test.samples;
+  return object;
+}
+
+Ordered evaluations_to_json(const std::vector<EvaluationReport>& evaluations) {
+  Ordered list = Ordered::array();
+  for (const auto& evaluation : evaluations) {
+    list.push_back(
+        {{"step", evaluation.step}, {"test", test_to_json(evaluation.test)}});
+  }
+  return list;
+}
+
+void read_test(const json& object, TestReport& test) {
+  for (const auto& [key, value] : object.items()) {
+    if (key != "samples") read(object, key.c_str(), test.metrics[key]);
+  }
+  read(object, "samples", test.samples);
 }
 
 void read_times(const json& object, TimeSummary& times) {
@@ -114,8 +141,10 @@ void read_device(const json& object, DeviceReport& device) {
 void read_epoch(const json& object, EpochReport& epoch) {
   read(object, "epoch", epoch.epoch);
   read(object, "lr", epoch.lr);
-  read(object, "train_loss", epoch.train_loss);
-  read(object, "train_accuracy", epoch.train_accuracy);
+  for (const auto& [key, value] : object.items()) {
+    if (!key.starts_with(kTrainPrefix)) continue;
+    read(object, key.c_str(), epoch.train[key.substr(kTrainPrefix.size())]);
+  }
 }
 
 }  // namespace
@@ -156,10 +185,8 @@ nlohmann::ordered_json to_ordered_json(const RunReport& report) {
           {"phases_s", phases_to_json(report.phases_s)},
           {"losses", report.losses},
           {"epochs", epochs_to_json(report.epochs)},
-          {"test",
-           {{"loss", report.test.loss},
-            {"accuracy", report.test.accuracy},
-            {"samples", report.test.samples}}},
+          {"evaluations", evaluations_to_json(report.evaluations)},
+          {"test", test_to_json(report.test)},
           {"parameter_sha256", report.parameter_sha256},
           {"last_checkpoint", report.last_checkpoint},
           {"checkpoints",
@@ -210,10 +237,12 @@ RunReport run_report_from_json(const json& object) {
   for (const auto& epoch : member(object, "epochs")) {
     read_epoch(epoch, report.epochs.emplace_back());
   }
-  const json& test = member(object, "test");
-  read(test, "loss", report.test.loss);
-  read(test, "accuracy", report.test.accuracy);
-  read(test, "samples", report.test.samples);
+  for (const auto& evaluation : member(object, "evaluations")) {
+    auto& known = report.evaluations.emplace_back();
+    read(evaluation, "step", known.step);
+    read_test(member(evaluation, "test"), known.test);
+  }
+  read_test(member(object, "test"), report.test);
   read(object, "parameter_sha256", report.parameter_sha256);
   read(object, "last_checkpoint", report.last_checkpoint);
   const json& checkpoints = member(object, "checkpoints");

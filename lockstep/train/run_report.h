@@ -7,6 +7,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "lockstep/checkpoint/costs.h"
+#include "lockstep/train/metrics.h"
 
 namespace lockstep::train {
 
@@ -29,15 +30,19 @@ struct TimeSummary {
 
 struct EpochReport {
   int64_t epoch = 0;
-  double lr = 0;  ///< of its first step
-  double train_loss = 0;
-  double train_accuracy = 0;
+  double lr = 0;    ///< of its first step
+  Metrics train{};  ///< means over the epoch's samples
 };
 
 struct TestReport {
-  double loss = 0;
-  double accuracy = 0;
+  Metrics metrics{};
   int64_t samples = 0;  ///< 0: there was no evaluation
+};
+
+/// An evaluation while the run went on.
+struct EvaluationReport {
+  int64_t step = 0;  ///< steps done before it
+  TestReport test;
 };
 
 /// Mean seconds of a step by phase.
@@ -73,6 +78,7 @@ struct RunReport {
   PhaseReport phases_s;
   std::vector<double> losses;  ///< of each step from first_step on
   std::vector<EpochReport> epochs;
+  std::vector<EvaluationReport> evaluations;  ///< those before the last one
   TestReport test;
   std::string parameter_sha256;
   std::string last_checkpoint;

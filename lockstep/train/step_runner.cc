@@ -1,7 +1,6 @@
 #include "lockstep/train/step_runner.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <filesystem>
 #include <mutex>
@@ -9,29 +8,32 @@
 #include <set>
 #include <unistd.h>
 
+#include <fmt/format.h>
+
+#include "lockstep/base/chunk.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/base/version.h"
 #include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/control/worker_side.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/models/finite.h"
-#include "lockstep/optim/state.h"
 #include "lockstep/parallel/exchange/packed_tensors.h"
 #include "lockstep/parallel/exchange/rank_exchange.h"
+#include "lockstep/parallel/module/nested.h"
 #include "lockstep/parallel/module/scatter_gather.h"
-#include "lockstep/train/memory_format.h"
-#include "lockstep/train/metrics.h"
+#include "lockstep/parallel/replicas/replica_group.h"
+#include "lockstep/train/evaluate.h"
 
 namespace lockstep::train {
 namespace {
 
 using torch::Tensor;
 
-Tensor cross_entropy(const Tensor& logits, const Tensor& targets) {
-  return torch::nn::functional::cross_entropy(logits, targets);
-}
+// Of the names of callbacks' states, beside those of the optimizer's.
+constexpr const char* kCallback = "callback.";
 
 bool is_classic(const TrainOptions& options) {
   return options.strategy == Strategy::kDataParallelClassic;
@@ -44,50 +46,53 @@ void charge_first_device(const TrainOptions& options, const Plan& plan,
   if (is_classic(options)) scope.emplace(plan.devices.front());
 }
 
-std::shared_ptr<models::Model> make_model(const TrainOptions& options,
-                                          const Plan& plan,
-                                          const Resume* resumed) {
+// Weights to start from: of a checkpoint, a run's folder or a file.
+void load_weights(const std::string& from, const NamedTensors& model) {
+  if (std::filesystem::is_directory(from)) {
+    open_checkpoint(from).load(model);
+  } else {
+    load_state_dict(model, read_safetensors(from).tensors, from);
+  }
+}
+
+NamedTensors state_of(const ModuleHandle& handle) {
+  NamedTensors state = handle.parameters;
+  state.insert(state.end(), handle.buffers.begin(), handle.buffers.end());
+  return state;
+}
+
+Engine::Module make_module(Task& task, const TrainOptions& options,
+                           const Plan& plan, const Resume* resumed) {
   std::optional<MemoryScope> scope;
   charge_first_device(options, plan, scope);
   // Ranks that are threads share LibTorch's default generator.
   static std::mutex generator_is_in_use;
   const std::lock_guard lock(generator_is_in_use);
   torch::manual_seed(options.seed);
-  auto model = make_laid_out(options.model, plan.channels_last);
-  const std::string& from = options.init_from;
+  Engine::Module module = task.make_model(torch_device(plan.devices.front()));
+  const NamedTensors state = state_of(module.read());
   if (resumed != nullptr) {
-    if (resumed->state) resumed->state->load(*model);
-  } else if (!from.empty()) {
-    if (std::filesystem::is_directory(from)) {
-      load_checkpoint(find_checkpoint(from), *model);
-    } else {
-      load(*model, from);
-    }
+    if (resumed->state) resumed->state->load(state);
+  } else if (!options.init_from.empty()) {
+    load_weights(options.init_from, state);
   }
-  model->to(torch_device(plan.devices.front()));
   // Rank 0's is going to be everyone's.
   if (resumed != nullptr && resumed->root != 0) {
-    broadcast(options.world, state_dict(*model), resumed->root);
+    broadcast(options.world, state, resumed->root);
   }
-  return model;
+  return module;
 }
 
-std::unique_ptr<optim::Optimizer> make_optimizer(
-    const TrainOptions& options, const Plan& plan, const models::Model& model,
+std::unique_ptr<RunOptimizer> make_optimizer(
+    Task& task, const TrainOptions& options, const Plan& plan,
     const optim::StateFactory& make_state) {
   std::optional<MemoryScope> scope;
   charge_first_device(options, plan, scope);
-  if (options.optimizer == OptimizerKind::kAdamW) {
-    return optim::adamw(model.parameters(),
-                        {.lr = options.lr,
-                         .weight_decay = options.weight_decay,
-                         .make_state = make_state});
-  }
-  return optim::sgd(model.parameters(), {.lr = options.lr,
-                                         .momentum = options.momentum,
-                                         .weight_decay = options.weight_decay,
-                                         .nesterov = options.nesterov,
-                                         .make_state = make_state});
+  return task.make_optimizer(make_state);
+}
+
+void set_mode(const ModuleHandle& model, bool trains) {
+  model.set_modes(std::vector<bool>(model.modes().size(), trains));
 }
 
 void tell_agent(StepPhase phase) {
@@ -117,34 +122,67 @@ DataParallelOptions parallel_options(const TrainOptions& options,
 
 }  // namespace
 
-StepRunner::StepRunner(const TrainOptions& options, const Plan& plan,
-                       const Resume* resumed)
-    : options_(options),
+StepRunner::StepRunner(Task& task, const TrainOptions& options,
+                       const Plan& plan, const Resume* resumed)
+    : task_(task),
+      options_(options),
       plan_(plan),
-      model_(make_model(options, plan, resumed)),
-      parallel_(model_, replica_factory(options.model, plan.channels_last),
-                plan.devices, parallel_options(options, plan)),
-      optimizer_(make_optimizer(options, plan, *model_,
+      module_(make_module(task, options, plan, resumed)),
+      model_(module_.read()),
+      engine_(std::make_unique<Engine>(module_, plan.devices,
+                                       parallel_options(options, plan))),
+      optimizer_(make_optimizer(task, options, plan,
                                 [this](const Tensor& parameter) {
-                                  return parallel_->make_state(parameter);
+                                  return engine_->make_state(parameter);
                                 })),
+      callbacks_(task.callbacks()),
+      metrics_(options.world, plan.shards),
       samples_(plan.devices.size(), 0) {
-  parallel_->train(true);
+  set_mode(*model_, true);
   // Not at the first step: what each rank has now is no memory of a step.
-  parallel_->share_parameters();
+  engine_->share_parameters();
   restart_accounts();
 }
 
-void StepRunner::load_optimizer(const Resume& resumed) {
-  if (resumed.state) resumed.state->load(*optimizer_);
-  if (options_.world.size() == 1) return;
-  auto state = optimizer_->state_dict();
-  for (auto& [name, tensor] : state) {
-    Tensor message = tensor.contiguous();
-    options_.world.broadcast(message, resumed.root);
-    state[name] = message;
+StepRunner::~StepRunner() = default;
+
+NamedTensors StepRunner::model_state() const { return state_of(*model_); }
+
+OptimizerState StepRunner::state() const {
+  OptimizerState state = optimizer_->state_dict();
+  for (size_t i = 0; i < callbacks_.size(); ++i) {
+    for (const auto& [name, tensor] : callbacks_[i]->state()) {
+      state[fmt::format("{}{}.{}", kCallback, i, name)] = tensor;
+    }
   }
-  optimizer_->load_state_dict(state);
+  return state;
+}
+
+void StepRunner::load_state(const Resume& resumed) {
+  OptimizerState loaded = state();
+  if (resumed.state) loaded = resumed.state->optimizer_state(loaded);
+  if (options_.world.size() > 1) {
+    for (auto& [name, tensor] : loaded) {
+      Tensor message = tensor.contiguous();
+      options_.world.broadcast(message, resumed.root);
+      tensor = message;
+    }
+  }
+  std::vector<OptimizerState> of_callbacks(callbacks_.size());
+  for (size_t i = 0; i < callbacks_.size(); ++i) {
+    const std::string prefix = fmt::format("{}{}.", kCallback, i);
+    for (const auto& [name, tensor] : loaded) {
+      if (!name.starts_with(prefix)) continue;
+      of_callbacks[i][name.substr(prefix.size())] = tensor;
+    }
+  }
+  std::erase_if(loaded, [](const auto& entry) {
+    return entry.first.starts_with(kCallback);
+  });
+  optimizer_->load_state_dict(loaded);
+  for (size_t i = 0; i < callbacks_.size(); ++i) {
+    callbacks_[i]->load_state(of_callbacks[i]);
+  }
 }
 
 void StepRunner::restart_accounts() {
@@ -152,104 +190,134 @@ void StepRunner::restart_accounts() {
   phases_ = {};
   output_device_s_ = 0;
   steps_ = 0;
-  for (const auto& worker : parallel_->workers()) worker->reset_busy();
+  for (const auto& worker : engine_->group().workers()) worker->reset_busy();
   reset_peak_memory();
 }
 
-StepOutcome StepRunner::step(const data::Batch& batch, int64_t step, double lr,
+StepOutcome StepRunner::step(const data::Batch& batch, const Position& position,
                              int stop_signal) {
   const TraceLane lane(options_.world.rank(), "main");
-  const TraceSpan span("step", TraceCategory::kStep, step);
-  optimizer_->set_lr(lr);
-  parallel_->set_step(step);
-  StepOutcome outcome =
+  const TraceSpan span("step", TraceCategory::kStep, position.step);
+  optimizer_->set_position(position);
+  engine_->group().set_step(position.step);
+  const StepResult result =
       is_classic(options_) ? classic_step(batch) : sharded_step(batch);
-  agree(outcome, stop_signal);
+  return agree(result, stop_signal);
+}
+
+// One message: what the shards told, and how many ranks got each signal.
+StepOutcome StepRunner::agree(const StepResult& result, int stop_signal) {
+  constexpr int kSignals = kEndSignal + 1;
+  std::vector<double> ranks_by_signal(kSignals, 0.0);
+  if (stop_signal > 0 && stop_signal < kSignals) {
+    ranks_by_signal[static_cast<size_t>(stop_signal)] = 1;
+  }
+  std::optional<AllReduceSpan> span;
+  if (options_.world.size() > 1) {
+    span.emplace(options_.world.rank(), "outcome");
+  }
+  StepOutcome outcome{.metrics = metrics_.reduce(ranks_by_signal),
+                      .samples = result.samples,
+                      .is_finite = result.is_finite};
+  for (auto& [name, sum] : outcome.metrics) {
+    sum /= static_cast<double>(result.samples);
+  }
+  outcome.metrics["loss"] = result.loss;
+  // A person's SIGINT has the lowest number.
+  const auto first =
+      std::find_if(ranks_by_signal.begin(), ranks_by_signal.end(),
+                   [](double ranks) { return ranks > 0; });
+  if (first != ranks_by_signal.end()) {
+    outcome.stop_signal = static_cast<int>(first - ranks_by_signal.begin());
+  }
   return outcome;
 }
 
-void StepRunner::agree(StepOutcome& outcome, int stop_signal) const {
-  outcome.stop_signal = stop_signal;
-  if (options_.world.size() == 1) return;
-  const AllReduceSpan span(options_.world.rank(), "outcome");
-  // Behind the sum, how many ranks got each signal.
-  constexpr int kSignals = kRegroupSignal + 1;
-  Tensor sums = torch::zeros({1 + kSignals}, torch::kInt64);
-  auto* values = sums.data_ptr<int64_t>();
-  values[0] = outcome.correct;
-  if (stop_signal > 0 && stop_signal < kSignals) values[1 + stop_signal] = 1;
-  options_.world.all_reduce(sums);
-  outcome.correct = values[0];
-  // A person's SIGINT has the lowest number.
-  const auto* first = std::find_if(values + 1, values + 1 + kSignals,
-                                   [](int64_t ranks) { return ranks > 0; });
-  if (first != values + 1 + kSignals) {
-    outcome.stop_signal = static_cast<int>(first - values) - 1;
-  }
-}
-
-StepOutcome StepRunner::sharded_step(const data::Batch& batch) {
-  std::atomic<int64_t> correct = 0;
-  const auto loss_fn = [&](const Tensor& logits, const Tensor& targets) {
-    correct += count_correct(logits, targets);
-    return cross_entropy(logits, targets);
+ShardLoss StepRunner::loss_of(int64_t total) {
+  return [this, sizes = chunk_sizes(total, plan_.shards)](
+             const c10::IValue& output, const c10::IValue& target) {
+    const LossAndMetrics values = task_.loss(output, target);
+    const int64_t shard = current_shard();
+    metrics_.add(shard, sizes[static_cast<size_t>(shard)], values,
+                 /*with_loss=*/false);
+    return values.loss;
   };
-  const StepResult result =
-      parallel_->train_step(batch.inputs, batch.targets, loss_fn, *optimizer_,
-                            TrainStepOptions()
-                                .clip_grad_norm(options_.clip_grad_norm)
-                                .batch(batch.total));
-  count(batch, parallel_->phase_times());
-  return {.loss = result.loss,
-          .correct = correct,
-          .samples = result.samples,
-          .is_finite = result.is_finite};
 }
 
-StepOutcome StepRunner::classic_step(const data::Batch& batch) {
+StepResult StepRunner::sharded_step(const data::Batch& batch) {
+  const StepResult result = optimizer_->train_step(
+      *engine_, batch.inputs, batch.target, loss_of(batch.total),
+      TrainStepOptions()
+          .clip_grad_norm(options_.clip_grad_norm)
+          .batch(batch.total));
+  count(batch, engine_->group().phases());
+  return result;
+}
+
+StepResult StepRunner::classic_step(const data::Batch& batch) {
   std::optional<MemoryScope> scope;
   charge_first_device(options_, plan_, scope);
   optimizer_->zero_grad();
-  const Tensor logits = parallel_->forward(batch.inputs);
+  const c10::IValue output = engine_->forward(batch.inputs);
   Stopwatch watch;
   std::optional<TraceSpan> span(std::in_place, "loss", TraceCategory::kCompute);
-  const Tensor targets = batch.targets.to(logits.device());
-  const Tensor loss = cross_entropy(logits, targets);
-  StepOutcome outcome{.loss = loss.item<double>(),
-                      .correct = count_correct(logits, targets),
-                      .samples = targets.size(0)};
-  outcome.is_finite = std::isfinite(outcome.loss);
+  const c10::IValue target =
+      map_tensors(batch.target, [&](const Tensor& tensor) {
+        return to_device(tensor, engine_->group().output_device());
+      });
+  const LossAndMetrics values = task_.loss(output, target);
+  StepResult result{.loss = values.loss.item<double>(),
+                    .samples = batch.samples};
+  metrics_.add(0, batch.samples, values, /*with_loss=*/false);
+  result.is_finite = std::isfinite(result.loss);
   output_device_s_ += watch.seconds();
   span.reset();
-  loss.backward();
+  values.loss.backward();
 
-  PhaseTimes phases = parallel_->phase_times();
+  PhaseTimes phases = engine_->group().phases();
   watch.restart();
   span.emplace("update", TraceCategory::kCompute);
-  if (outcome.is_finite && options_.clip_grad_norm > 0) {
-    outcome.is_finite = std::isfinite(torch::nn::utils::clip_grad_norm_(
+  if (result.is_finite && options_.clip_grad_norm > 0) {
+    result.is_finite = std::isfinite(torch::nn::utils::clip_grad_norm_(
         optimizer_->parameters(), options_.clip_grad_norm));
   }
-  if (outcome.is_finite) optimizer_->step();
+  if (result.is_finite) optimizer_->step();
   phases.update_s = watch.seconds();
   output_device_s_ += phases.update_s;
   count(batch, phases);
-  return outcome;
+  return result;
+}
+
+TestReport StepRunner::evaluate(data::Loader& loader,
+                                const std::function<bool()>& stop) {
+  return train::evaluate(*engine_, task_, loader, stop, options_.world);
 }
 
 std::string StepRunner::first_not_finite(const data::Batch& batch) {
   // A step with an optimizer reduces into blocks and leaves no .grad, so the
   // gradients are computed again, from the same random numbers.
   optimizer_->zero_grad();
-  parallel_->train_step(batch.inputs, batch.targets, cross_entropy,
-                        TrainStepOptions().batch(batch.total));
-  const std::string found = models::first_not_finite(batch.inputs, *model_);
+  const auto options = TrainStepOptions().batch(batch.total);
+  engine_->train_step(
+      batch.inputs, batch.target,
+      [this](const c10::IValue& output, const c10::IValue& target) {
+        return task_.loss(output, target).loss;
+      },
+      static_cast<optim::Optimizer*>(nullptr), options);
+  std::vector<Tensor> inputs;
+  for (const c10::IValue& input : batch.inputs) {
+    for_each_tensor(input, [&](const Tensor& tensor, const std::string&) {
+      inputs.push_back(tensor);
+    });
+  }
+  const std::string found =
+      models::first_not_finite(inputs, model_->parameters);
   optimizer_->zero_grad();
   return found;
 }
 
 void StepRunner::count(const data::Batch& batch, const PhaseTimes& phases) {
-  const auto split = parallel_->split(batch.total);
+  const auto split = engine_->group().split(batch.total);
   const size_t first =
       static_cast<size_t>(options_.world.rank()) * samples_.size();
   for (size_t k = 0; k < samples_.size() && first + k < split.size(); ++k) {
@@ -285,9 +353,9 @@ RankReport StepRunner::rank_report(double step_seconds) const {
                      .backward = phases_.backward_s / steps,
                      .reduce = phases_.reduce_s / steps,
                      .update = phases_.update_s / steps};
-  const int64_t copied = parallel_->copy_bytes();
+  const int64_t copied = engine_->copy_bytes();
   for (size_t k = 0; k < plan_.devices.size(); ++k) {
-    double busy_s = parallel_->workers()[k]->busy_s();
+    double busy_s = engine_->group().workers()[k]->busy_s();
     if (k == 0) busy_s += output_device_s_;
     report.devices.push_back(
         {.name = plan_.devices[k].name(),
@@ -304,18 +372,25 @@ RankReport StepRunner::rank_report(double step_seconds) const {
 void StepRunner::describe(RunReport& report) {
   report.lockstep = kVersion;
   report.strategy = to_string(options_.strategy);
-  report.model = options_.model.name;
-  report.parameters = models::count_parameters(*model_);
+  report.model = task_.model().at("name");
+  report.parameters = 0;
+  for (const auto& [name, parameter] : model_->parameters) {
+    report.parameters += parameter.numel();
+  }
   report.world_size = plan_.world_size;
   report.processes = options_.world.size();
   report.shards = plan_.shards;
   report.intra_op_threads = plan_.intra_op_threads;
   report.batch_size = options_.batch_size;
-  report.split = parallel_->split(options_.batch_size);
+  report.split = engine_->group().split(options_.batch_size);
 }
 
 void StepRunner::fill(RunReport& report, double step_seconds) const {
-  report.parameter_bytes = optim::bytes_of(model_->parameters()) * copies();
+  report.parameter_bytes = 0;
+  for (const auto& [name, parameter] : model_->parameters) {
+    report.parameter_bytes +=
+        static_cast<int64_t>(parameter.nbytes()) * copies();
+  }
   report.optimizer_state_bytes = optimizer_->state_bytes();
 
   const auto reports =

@@ -2,57 +2,78 @@
 
 #include <csignal>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/data/loader.h"
-#include "lockstep/models/model.h"
-#include "lockstep/optim/optimizer.h"
-#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/engine.h"
+#include "lockstep/train/callback.h"
 #include "lockstep/train/options.h"
 #include "lockstep/train/plan.h"
 #include "lockstep/train/rank_report.h"
 #include "lockstep/train/resume.h"
+#include "lockstep/train/run_optimizer.h"
+#include "lockstep/train/shard_metrics.h"
+#include "lockstep/train/task.h"
 
 namespace lockstep::train {
 
 struct StepOutcome {
-  double loss = 0;
-  int64_t correct = 0;
+  Metrics metrics;  ///< means over the batch, with the "loss"
   int64_t samples = 0;
   /// False: the loss or the gradient's norm is not, and nothing was updated.
   bool is_finite = true;
   int stop_signal = 0;  ///< some rank wants to stop, for this
+
+  double loss() const { return metrics.at("loss"); }
 };
 
 /// As a stop signal: the ranks are to wait for others. Never sent as one: it is
 /// the first number that no signal has (the last real-time signal has NSIG -
 /// 1).
 inline constexpr int kRegroupSignal = NSIG;
+/// Likewise: a callback wants the run to end.
+inline constexpr int kEndSignal = NSIG + 1;
 
-/// A model, its optimizer and the way a strategy makes a step with them.
+/// A task's model, its optimizer and the way a strategy makes a step with them.
 class StepRunner {
  public:
-  /// Builds the model from options.seed and loads options.init_from, or
+  /// Makes the model from options.seed and loads options.init_from, or
   /// `resumed`. Of several ranks, rank 0's model is everyone's.
-  StepRunner(const TrainOptions& options, const Plan& plan,
+  StepRunner(Task& task, const TrainOptions& options, const Plan& plan,
              const Resume* resumed = nullptr);
+  ~StepRunner();
 
-  /// Gives all ranks the optimizer's state of `resumed`. Collective.
-  void load_optimizer(const Resume& resumed);
+  /// What state() has, of the ranks that have it for all. Collective.
+  void load_state(const Resume& resumed);
 
   /// One step: forward, loss, backward, update. Of several ranks, each with
   /// its part of the batch, all get the outcome of the whole.
-  StepOutcome step(const data::Batch& batch, int64_t step, double lr,
+  StepOutcome step(const data::Batch& batch, const Position& position,
                    int stop_signal);
+  /// The learning rate of the last step.
+  double lr() const { return optimizer_->lr(); }
+
+  /// As train::evaluate(), of this model.
+  TestReport evaluate(data::Loader& loader, const std::function<bool()>& stop);
 
   /// After a step that was not finite: where that is seen first.
   std::string first_not_finite(const data::Batch& batch);
 
-  DataParallel<models::Model>& parallel() { return parallel_; }
-  const models::Model& model() const { return *model_; }
-  const optim::Optimizer& optimizer() const { return *optimizer_; }
+  /// Parameters, then buffers; shares their storage.
+  NamedTensors model_state() const;
+  size_t parameters() const { return model_->parameters.size(); }
+  /// Of the optimizer, and of the callbacks as "callback.<i>.<name>".
+  OptimizerState state() const;
+  const std::vector<std::shared_ptr<Callback>>& callbacks() const {
+    return callbacks_;
+  }
+  /// Gives this rank rank 0's buffers, as they were after the last step.
+  void load_buffers() { engine_->load_buffers(); }
 
   /// What is at work, into `report`: versions, sizes, devices, threads.
   void describe(RunReport& report);
@@ -64,18 +85,24 @@ class StepRunner {
   void fill(RunReport& report, double step_seconds) const;
 
  private:
-  StepOutcome sharded_step(const data::Batch& batch);
-  StepOutcome classic_step(const data::Batch& batch);
+  StepResult sharded_step(const data::Batch& batch);
+  StepResult classic_step(const data::Batch& batch);
+  /// The task's loss of a shard of `total` samples, whose metrics are noted.
+  ShardLoss loss_of(int64_t total);
   void count(const data::Batch& batch, const PhaseTimes& phases);
   int64_t copies() const;
-  void agree(StepOutcome& outcome, int stop_signal) const;
+  StepOutcome agree(const StepResult& result, int stop_signal);
   RankReport rank_report(double step_seconds) const;
 
+  Task& task_;
   TrainOptions options_;
   Plan plan_;
-  std::shared_ptr<models::Model> model_;
-  DataParallel<models::Model> parallel_;
-  std::unique_ptr<optim::Optimizer> optimizer_;
+  Engine::Module module_;
+  std::optional<ModuleHandle> model_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<RunOptimizer> optimizer_;
+  std::vector<std::shared_ptr<Callback>> callbacks_;
+  ShardMetrics metrics_;
 
   std::vector<int64_t> samples_;  // by device
   PhaseTimes phases_;             // sums over the steps

@@ -1,62 +1,23 @@
 #include "lockstep/train/trainer.h"
 
-#include <atomic>
-#include <optional>
+namespace lockstep::train::detail {
 
-#include "lockstep/base/atomic_file.h"
-#include "lockstep/base/error.h"
-#include "lockstep/control/worker_side.h"
-#include "lockstep/device/memory.h"
-#include "lockstep/train/run.h"
-#include "lockstep/train/run_settings.h"
-
-namespace lockstep::train {
-namespace {
-
-// Found out before the first step rather than after the last one.
-void prepare_outputs(const TrainOptions& options) {
-  if (options.world.rank() != 0) return;
-  if (!options.trace.empty()) const AtomicFile writable(options.trace);
-  if (options.out_dir.empty()) return;
-  make_directories(options.out_dir);
-  const AtomicFile writable(report_path(options));
+c10::IValue pack_values(const LossAndMetrics& values) {
+  c10::Dict<std::string, torch::Tensor> dict;
+  dict.insert("loss", values.loss);
+  for (const auto& [name, value] : values.metrics) dict.insert(name, value);
+  return dict;
 }
 
-// To the end, or until another rank is lost: then that error, and nothing is
-// left of the run.
-std::optional<CommError> run_once(const TrainOptions& options,
-                                  const std::function<int()>& stop,
-                                  RunHistory& history) {
-  try {
-    Run(options, stop, history).train();
-    return std::nullopt;
-  } catch (const CommError& error) {
-    if (!options.rejoin || !control::may_wait()) throw;
-    return error;
+LossAndMetrics unpack_values(const c10::IValue& values) {
+  const auto dict = c10::impl::toTypedDict<std::string, torch::Tensor>(
+      values.toGenericDict());
+  LossAndMetrics unpacked(dict.at("loss"));
+  for (const auto& entry : dict) {
+    if (entry.key() == "loss") continue;
+    unpacked.metrics.emplace_back(entry.key(), entry.value());
   }
+  return unpacked;
 }
 
-}  // namespace
-
-RunReport run_training(const TrainOptions& options,
-                       const std::function<int()>& stop) {
-  // Before the first tensor, so that all of them are on an account.
-  install_accounting_allocator();
-  prepare_outputs(options);
-  std::optional<control::PromiseToWait> promise;
-  if (options.rejoin) promise.emplace();
-  static std::atomic<int> runs = 0;
-  RunHistory history;
-  history.identity = identity_of_run(options, runs++);
-  TrainOptions now = options;
-  for (;;) {
-    const auto lost = run_once(now, stop, history);
-    if (!lost) return history.recordings.report;
-    // With it goes the memory that was shared with the others.
-    now.world = World();
-    if (!options.rejoin(now, lost->what())) throw CommError(*lost);
-    ++history.recordings.report.recoveries;
-  }
-}
-
-}  // namespace lockstep::train
+}  // namespace lockstep::train::detail

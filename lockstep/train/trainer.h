@@ -1,19 +1,374 @@
 #pragma once
 
 #include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
 
-#include "lockstep/train/options.h"
-#include "lockstep/train/run_report.h"
+#include <c10/util/Type.h>
+#include <torch/script.h>
+#include <torch/torch.h>
+
+#include "lockstep/parallel/parallel_module.h"
+#include "lockstep/train/dataset_source.h"
+#include "lockstep/train/run_training.h"
+#include "lockstep/train/task.h"
 
 namespace lockstep::train {
 
-/// Trains and returns the report; with kDistributed every rank calls it with
-/// the same options, rank 0 writes, prints and has the whole report. Throws
-/// TrainError when the loss is not finite (naming the step and where it was
-/// first seen), and whatever the data, devices and model throw. `stop` is
-/// polled between steps: the number of the signal for which to stop, or 0; one
-/// rank's stop is every rank's.
-RunReport run_training(const TrainOptions& options,
-                       const std::function<int()>& stop = {});
+namespace detail {
+
+/// The type of the second argument of `F`, a function object with one
+/// operator(); a tensor for a generic lambda.
+template <class F, class = void>
+struct SecondArgument {
+  using Type = torch::Tensor;
+};
+template <class R, class C, class A, class B>
+struct SecondArgument<R (C::*)(A, B) const> {
+  using Type = std::decay_t<B>;
+};
+template <class R, class C, class A, class B>
+struct SecondArgument<R (C::*)(A, B)> {
+  using Type = std::decay_t<B>;
+};
+template <class F>
+struct SecondArgument<F, std::void_t<decltype(&F::operator())>>
+    : SecondArgument<decltype(&F::operator())> {};
+
+/// As shared_ptr<M>: of a TORCH_MODULE's holder, too.
+template <class M>
+std::shared_ptr<M> pointer_to(std::shared_ptr<M> module) {
+  return module;
+}
+template <class M>
+std::shared_ptr<M> pointer_to(const torch::nn::ModuleHolder<M>& module) {
+  return module.ptr();
+}
+
+/// What a step function returns, as the output of a module, and back.
+c10::IValue pack_values(const LossAndMetrics& values);
+LossAndMetrics unpack_values(const c10::IValue& values);
+
+}  // namespace detail
+
+/// Trains a module of your own on your own data: on one device or on several,
+/// in one process or in many, to the same bits, with exact resume, restarts and
+/// reports.
+///
+///     lockstep::Trainer trainer([] { return std::make_shared<Net>(); });
+///     trainer.data(std::make_shared<Waves>(4096))
+///         .loss([](torch::Tensor output, torch::Tensor target) {
+///           return torch::mse_loss(output, target);
+///         })
+///         .optimizer([](Net& net) {
+///           return std::make_unique<torch::optim::AdamW>(net.parameters());
+///         });
+///     return lockstep::train_main(argc, argv, trainer);
+///
+/// What is given are functions that make things, as a run that lost another
+/// rank makes them again. The module is made with LibTorch's default generator
+/// at the run's seed. Copies of it are made by clone() if it is a
+/// torch::nn::Cloneable, else by the same function.
+template <class M>
+class Trainer : public Task {
+ public:
+  using Output = std::decay_t<lockstep::detail::ForwardResult<M>>;
+
+  /// `make` returns a new module.
+  template <class Make>
+  explicit Trainer(Make make)
+      : make_([make = std::move(make)] { return detail::pointer_to(make()); }),
+        name_(c10::demangle(typeid(M).name())) {}
+
+  /// What the model is called in reports and checkpoints; its type's name if
+  /// nothing else was said.
+  Trainer& name(std::string name) {
+    name_ = std::move(name);
+    return *this;
+  }
+  /// Something that the bits of a run depend on, and that a run which goes on
+  /// must find as it was: an option of your own, say.
+  Trainer& setting(const std::string& key, const std::string& value) {
+    settings_[key] = value;
+    return *this;
+  }
+
+  /// Samples to train on: see DatasetSource for what a dataset is.
+  template <class D>
+  Trainer& data(std::shared_ptr<D> dataset) {
+    training_data_ = source_of(std::move(dataset));
+    return *this;
+  }
+  /// Likewise; `collate` makes a pair of inputs and target of a whole batch out
+  /// of a vector of samples.
+  template <class D, class Collate>
+  Trainer& data(std::shared_ptr<D> dataset, const Collate& collate) {
+    training_data_ = source_of(std::move(dataset), collate);
+    return *this;
+  }
+  /// Samples to evaluate on.
+  template <class D>
+  Trainer& test_data(std::shared_ptr<D> dataset) {
+    evaluation_data_ = source_of(std::move(dataset));
+    return *this;
+  }
+  template <class D, class Collate>
+  Trainer& test_data(std::shared_ptr<D> dataset, const Collate& collate) {
+    evaluation_data_ = source_of(std::move(dataset), collate);
+    return *this;
+  }
+
+  /// `loss(output, target)` of a shard: a scalar tensor, the mean over the
+  /// samples, or LossAndMetrics. Called in the shard's thread.
+  template <class F>
+  Trainer& loss(const F& loss) {
+    using Target = typename detail::SecondArgument<F>::Type;
+    loss_ = [loss](const c10::IValue& output,
+                   const c10::IValue& target) -> LossAndMetrics {
+      return loss(lockstep::detail::from_ivalue<Output>(output),
+                  lockstep::detail::from_ivalue<Target>(target));
+    };
+    return *this;
+  }
+  /// Replaces forward() and the loss: `step(module, batch)` of a shard, with
+  /// one of the copies of the module. It may call any method of it, and forward
+  /// several times.
+  template <class F>
+  Trainer& step(const F& step) {
+    step_ = [step](M& module, const data::Batch& batch) -> LossAndMetrics {
+      return step(module, batch);
+    };
+    return *this;
+  }
+
+  /// `make(module)` returns a std::unique_ptr to an optimizer of torch::optim
+  /// or of lockstep::optim over the module's parameters. `make(module,
+  /// make_state)` gets what makes memory for the state, which an optimizer of
+  /// lockstep::optim takes as its option.
+  template <class Make>
+  Trainer& optimizer(const Make& make) {
+    make_optimizer_ = [make](M& module, const optim::StateFactory& make_state,
+                             const Schedule& schedule,
+                             const TorchSchedule& torch_schedule) {
+      auto optimizer = [&] {
+        if constexpr (std::is_invocable_v<Make, M&,
+                                          const optim::StateFactory&>) {
+          return make(module, make_state);
+        } else {
+          return make(module);
+        }
+      }();
+      using Made = typename decltype(optimizer)::element_type;
+      if constexpr (std::is_base_of_v<optim::Optimizer, Made>) {
+        static_cast<void>(torch_schedule);
+        return make_run_optimizer(
+            std::unique_ptr<optim::Optimizer>(std::move(optimizer)), schedule);
+      } else {
+        return make_run_optimizer(
+            std::unique_ptr<torch::optim::Optimizer>(std::move(optimizer)),
+            make_state, schedule, torch_schedule);
+      }
+    };
+    return *this;
+  }
+
+  /// The learning rates of each step are those the optimizer was made with,
+  /// times this, as torch's LambdaLR has it.
+  Trainer& schedule(Schedule schedule) {
+    schedule_ = std::move(schedule);
+    return *this;
+  }
+  /// `make(optimizer)` returns a std::shared_ptr to an LRScheduler of
+  /// torch::optim, whose step() is called after each epoch.
+  template <class Make>
+  Trainer& schedule_per_epoch(const Make& make) {
+    torch_schedule_ = {.make = make};
+    return *this;
+  }
+  /// The same, after each step.
+  template <class Make>
+  Trainer& schedule_per_step(const Make& make) {
+    torch_schedule_ = {.make = make, .is_per_step = true};
+    return *this;
+  }
+
+  /// What the run is to call: after a step, after an evaluation, ... A run that
+  /// goes on in this process calls the same one.
+  Trainer& callback(std::shared_ptr<Callback> callback) {
+    callbacks_.push_back(std::move(callback));
+    return *this;
+  }
+
+  /// Trains; every rank of options.world calls it. See run_training().
+  RunReport fit(const TrainOptions& options,
+                const std::function<int()>& stop = {}) {
+    return run_training(*this, options, stop);
+  }
+  /// The module that was trained last: null before.
+  std::shared_ptr<M> module() const { return module_; }
+
+  // As a Task.
+
+  void begin(const TrainOptions& options, const Plan& plan,
+             const Settings& saved) override {
+    static_cast<void>(plan);
+    static_cast<void>(saved);
+    check_complete();
+    if (step_ && options.strategy == Strategy::kDataParallelClassic) {
+      refuse("--strategy dp-classic can't run a step function",
+             "a loss, or another strategy");
+    }
+  }
+  std::shared_ptr<const data::BatchSource> training_data() override {
+    return training_data_;
+  }
+  std::shared_ptr<const data::BatchSource> evaluation_data() override {
+    return evaluation_data_;
+  }
+  Settings model() const override { return {{"name", name_}}; }
+  Settings settings() const override { return settings_; }
+
+  Engine::Module make_model(const torch::Device& device) override {
+    module_ = checked_module();
+    module_->to(device);
+    Engine::Module module = engine_module<M>(module_, replicator(), kIsCloned);
+    if (!step_) return module;
+    return {
+        .read = [this, read = module.read,
+                 original = module_] { return with_step(read(), original); },
+        .replicate =
+            [this, replicate = replicator()] {
+              const auto replica = replicate();
+              return with_step(lockstep::detail::typed_handle(replica),
+                               replica);
+            }};
+  }
+
+  std::unique_ptr<RunOptimizer> make_optimizer(
+      const optim::StateFactory& make_state) override {
+    return make_optimizer_(*module_, make_state, schedule_, torch_schedule_);
+  }
+
+  std::vector<std::shared_ptr<Callback>> callbacks() override {
+    return callbacks_;
+  }
+
+  data::Batch prepare(data::Batch batch) const override {
+    if (!step_) return batch;
+    // The step function takes both.
+    batch.inputs.push_back(batch.target);
+    batch.target = c10::IValue();
+    return batch;
+  }
+
+  LossAndMetrics loss(const c10::IValue& output,
+                      const c10::IValue& target) const override {
+    return step_ ? detail::unpack_values(output) : loss_(output, target);
+  }
+
+ private:
+  static constexpr bool kIsCloned =
+      std::is_base_of_v<torch::nn::Cloneable<M>, M>;
+
+  template <class D>
+  static std::shared_ptr<DatasetSource<D>> dataset_source(
+      std::shared_ptr<D> dataset) {
+    using Arguments = lockstep::detail::ForwardArguments<M>;
+    return std::make_shared<DatasetSource<D>>(std::move(dataset),
+                                              std::tuple_size_v<Arguments>);
+  }
+  template <class D>
+  static std::shared_ptr<const data::BatchSource> source_of(
+      std::shared_ptr<D> dataset) {
+    if constexpr (std::is_base_of_v<data::BatchSource, D>) {
+      return dataset;
+    } else {
+      return dataset_source(std::move(dataset));
+    }
+  }
+  template <class D, class Collate>
+  static std::shared_ptr<const data::BatchSource> source_of(
+      std::shared_ptr<D> dataset, const Collate& collate) {
+    auto source = dataset_source(std::move(dataset));
+    source->set_collate(collate);
+    return source;
+  }
+
+  [[noreturn]] static void refuse(const std::string& what,
+                                  const std::string& expected) {
+    throw InvalidArgument(
+        "train",
+        {.code = ErrorCode::kMisuse, .what = what, .expected = expected});
+  }
+  void check_complete() const {
+    if (!training_data_) refuse("the Trainer has no data", "a call of data()");
+    if (!loss_ && !step_) {
+      refuse("the Trainer has no loss", "a call of loss() or step()");
+    }
+    if (!make_optimizer_) {
+      refuse("the Trainer has no optimizer", "a call of optimizer()");
+    }
+    if (schedule_ && torch_schedule_.make) {
+      refuse("the Trainer has two schedules", "one of them");
+    }
+  }
+  std::shared_ptr<M> checked_module() const {
+    auto module = make_();
+    if (!module) refuse("there is no module", "one that the function made");
+    return module;
+  }
+  std::function<std::shared_ptr<M>()> replicator() const {
+    if constexpr (kIsCloned) {
+      return lockstep::detail::cloner_of(module_);
+    } else {
+      return make_;
+    }
+  }
+
+  ModuleHandle with_step(ModuleHandle handle, std::shared_ptr<M> module) const {
+    handle.forward = [step = step_, module = std::move(module)](
+                         const std::vector<c10::IValue>& arguments) {
+      data::Batch batch;
+      batch.inputs.assign(arguments.begin(), arguments.end() - 1);
+      batch.target = arguments.back();
+      return detail::pack_values(step(*module, batch));
+    };
+    return handle;
+  }
+
+  std::function<std::shared_ptr<M>()> make_;
+  std::string name_;
+  Settings settings_;
+  std::shared_ptr<const data::BatchSource> training_data_;
+  std::shared_ptr<const data::BatchSource> evaluation_data_;
+  std::function<LossAndMetrics(const c10::IValue&, const c10::IValue&)> loss_;
+  std::function<LossAndMetrics(M&, const data::Batch&)> step_;
+  std::function<std::unique_ptr<RunOptimizer>(
+      M&, const optim::StateFactory&, const Schedule&, const TorchSchedule&)>
+      make_optimizer_;
+  Schedule schedule_;
+  TorchSchedule torch_schedule_;
+  std::vector<std::shared_ptr<Callback>> callbacks_;
+  std::shared_ptr<M> module_;
+};
+
+namespace detail {
+template <class Make>
+using ModuleMadeBy =
+    typename decltype(pointer_to(std::declval<Make>()()))::element_type;
+}  // namespace detail
+
+template <class Make>
+Trainer(Make) -> Trainer<detail::ModuleMadeBy<Make>>;
 
 }  // namespace lockstep::train
+
+namespace lockstep {
+using train::LossAndMetrics;
+using train::Trainer;
+}  // namespace lockstep

@@ -15,6 +15,7 @@
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/checkpoint/folder.h"
 #include "lockstep/checkpoint/state_dict.h"
+#include "lockstep/models/model.h"
 #include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
 
@@ -52,7 +53,7 @@ struct Training {
 
   std::string save(const std::string& dir, int64_t at, int keep = 3) {
     return save_checkpoint(dir, net, *optimizer,
-                           {.model = {.name = "mlp", .width = 77},
+                           {.model = {{"name", "mlp"}, {"width", "77"}},
                             .step = at,
                             .epoch = at / 2,
                             .parameter_sha256 = parameter_digest(net)},
@@ -77,8 +78,7 @@ TEST(Checkpoint, HoldsAllThatMakesTheNextStepTheSame) {
   EXPECT_EQ(path, folder.path("a/b/step-00000030"));
 
   const CheckpointInfo info = read_checkpoint_info(path);
-  EXPECT_EQ(info.model.name, "mlp");
-  EXPECT_EQ(info.model.width, 77);
+  EXPECT_EQ(info.model, (Settings{{"name", "mlp"}, {"width", "77"}}));
   EXPECT_EQ(info.step, 30);
   EXPECT_EQ(info.epoch, 15);
 

@@ -9,6 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/state_dict.h"
+#include "lockstep/models/model_settings.h"
 #include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
 
@@ -21,17 +22,21 @@ const models::ModelSpec kSmall{
     .name = "mlp", .classes = 3, .in_features = 4, .width = 8, .depth = 2};
 
 std::shared_ptr<models::Model> make(const CheckpointReader& reader) {
-  return reader.make(
-      [&] { return models::make(reader.info().model, models::Init::kNone); });
+  return reader.make([&] {
+    return models::make(models::spec_from_settings(reader.info().model),
+                        models::Init::kNone);
+  });
 }
 
 class Forged : public testing::Test {
  protected:
   Forged() : saved_(models::make(kSmall)) {
     const auto optimizer = optim::sgd(saved_->parameters(), {});
-    path_ = save_checkpoint(
-        folder_.path(), *saved_, *optimizer,
-        {.model = kSmall, .step = 1, .epoch = 0, .parameter_sha256 = {}});
+    path_ = save_checkpoint(folder_.path(), *saved_, *optimizer,
+                            {.model = models::to_settings(kSmall),
+                             .step = 1,
+                             .epoch = 0,
+                             .parameter_sha256 = {}});
   }
 
   void forge(const std::function<void(json&)>& change) {
@@ -67,9 +72,8 @@ TEST_F(Forged, SizesAreRefusedBeforeTheyTakeMemory) {
         Case{"classes", 1 << 24}, Case{"in_features", 1 << 24},
         Case{"width", 9}, Case{"depth", 3}}) {
     forge([&](json& object) {
-      object["model"] = {{"name", "mlp"},    {"classes", 3}, {"stem", "cifar"},
-                         {"in_features", 4}, {"width", 8},   {"depth", 2}};
-      object["model"][forged.key] = forged.size;
+      object["model"] = models::to_settings(kSmall);
+      object["model"][forged.key] = std::to_string(forged.size);
     });
     const std::string message =
         error_of<CheckpointError>([&] { make(CheckpointReader(path_)); });
@@ -81,9 +85,9 @@ TEST_F(Forged, SizesAreRefusedBeforeTheyTakeMemory) {
 
 TEST_F(Forged, ManyTinyLayersAreRefusedToo) {
   forge([](json& object) {
-    object["model"]["width"] = 1;
-    object["model"]["in_features"] = 1;
-    object["model"]["depth"] = 10;
+    object["model"]["width"] = "1";
+    object["model"]["in_features"] = "1";
+    object["model"]["depth"] = "10";
   });
   expect_problem(
       error_of<CheckpointError>([&] { make(CheckpointReader(path_)); }),

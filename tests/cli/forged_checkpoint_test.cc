@@ -51,9 +51,16 @@ class ForgedCheckpoint : public testing::Test {
 };
 
 TEST_F(ForgedCheckpoint, OfADeeperModelIsRefusedByEval) {
-  forge([](json& object) { object["model"]["depth"] = 200000; });
+  forge([](json& object) { object["model"]["depth"] = "200000"; });
   expect_refused({path_ + "/manifest.json describes a model that is not in it",
                   "depth 200000"});
+}
+
+TEST_F(ForgedCheckpoint, OfAModelThatIsNotKnownIsRefusedByEval) {
+  forge([](json& object) { object["model"] = {{"name", "spirals"}}; });
+  expect_refused({path_, "can't build", "resnet18", "got spirals"});
+  forge([](json& object) { object["model"] = json::object(); });
+  expect_refused({"a model without a name"});
 }
 
 TEST_F(ForgedCheckpoint, WithAnotherDigestIsRefusedByEval) {

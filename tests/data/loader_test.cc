@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/data/image_source.h"
 #include "lockstep/data/random_stream.h"
 #include "lockstep/data/sample_writer.h"
 #include "tests/base/expect_problem.h"
@@ -50,9 +51,18 @@ std::vector<Batch> rest_of(Loader& loader) {
   return batches;
 }
 
+std::shared_ptr<const BatchSource> images(int64_t size,
+                                          const ImageOptions& options = {
+                                              .augment = true}) {
+  return std::make_shared<ImageSource>(std::make_shared<Counting>(size),
+                                       options);
+}
+
 std::vector<Batch> epoch_of(const LoaderOptions& options, int64_t epoch,
-                            int64_t first_batch = 0) {
-  Loader loader(std::make_shared<Counting>(50), options);
+                            int64_t first_batch = 0,
+                            const ImageOptions& image_options = {
+                                .augment = true}) {
+  Loader loader(images(50, image_options), options);
   loader.begin(epoch, first_batch);
   return rest_of(loader);
 }
@@ -60,21 +70,23 @@ std::vector<Batch> epoch_of(const LoaderOptions& options, int64_t epoch,
 void expect_same(const std::vector<Batch>& a, const std::vector<Batch>& b) {
   ASSERT_EQ(a.size(), b.size());
   for (size_t i = 0; i < a.size(); ++i) {
-    EXPECT_TRUE(a[i].inputs.equal(b[i].inputs)) << "batch " << i;
-    EXPECT_TRUE(a[i].targets.equal(b[i].targets)) << "batch " << i;
+    EXPECT_TRUE(a[i].input().equal(b[i].input())) << "batch " << i;
+    EXPECT_TRUE(a[i].target_tensor().equal(b[i].target_tensor()))
+        << "batch " << i;
   }
 }
 
 std::vector<int64_t> labels_of(const std::vector<Batch>& batches) {
   std::vector<int64_t> labels;
   for (const Batch& batch : batches) {
-    const auto* data = batch.targets.data_ptr<int64_t>();
-    labels.insert(labels.end(), data, data + batch.targets.numel());
+    const torch::Tensor target = batch.target_tensor();
+    const auto* data = target.const_data_ptr<int64_t>();
+    labels.insert(labels.end(), data, data + target.numel());
   }
   return labels;
 }
 
-const LoaderOptions kRandom{.batch_size = 7, .shuffle = true, .augment = true};
+const LoaderOptions kRandom{.batch_size = 7, .shuffle = true};
 
 TEST(Loader, GivesTheSameBitsForAnyNumberOfWorkers) {
   LoaderOptions options = kRandom;
@@ -100,6 +112,68 @@ TEST(Loader, GivesEverySampleOncePerEpochInAnOrderOfItsOwn) {
   EXPECT_EQ(labels_of(epoch_of({.batch_size = 7}, 1)), all);
 }
 
+TEST(Loader, FollowsAnOrderOfTheUsers) {
+  LoaderOptions options{.batch_size = 2};
+  options.order = [](int64_t size, int64_t epoch) {
+    return std::vector<int64_t>{size - 1, epoch, 0};
+  };
+  EXPECT_EQ(labels_of(epoch_of(options, 3)), (std::vector<int64_t>{49, 3, 0}));
+  EXPECT_EQ(epoch_of(options, 3).size(), 2u);
+  // 50 is no sample, and epoch 1 is longer than epoch 0.
+  expect_problem(error_of<InvalidArgument>([&] { epoch_of(options, 50); }),
+                 ErrorCode::kMisuse, {"49", "50"});
+  options.order = [](int64_t, int64_t epoch) {
+    return std::vector<int64_t>(static_cast<size_t>(epoch + 1), 0);
+  };
+  expect_problem(error_of<InvalidArgument>([&] { epoch_of(options, 1); }),
+                 ErrorCode::kMisuse, {"1", "2"});
+}
+
+// Pads each sample to the longest of its batch: sample i is i + 1 long.
+class Ragged : public BatchSource {
+ public:
+  int64_t size() const override { return 20; }
+  bool reads_whole_batches() const override { return true; }
+  Batch read(std::span<const int64_t> indices, int64_t) const override {
+    const auto count = static_cast<int64_t>(indices.size());
+    const int64_t longest = *std::max_element(indices.begin(), indices.end());
+    torch::Tensor padded = torch::zeros({count, longest + 1});
+    for (int64_t i = 0; i < count; ++i) {
+      padded[i].narrow(0, 0, indices[static_cast<size_t>(i)] + 1).fill_(1);
+    }
+    return {.inputs = {c10::ivalue::Tuple::create({padded, padded.sum(1)})},
+            .target = padded.sum(1),
+            .samples = count};
+  }
+};
+
+TEST(Loader, CutsAPartOutOfABatchThatIsOnlyKnownAsAWhole) {
+  const auto batch_of = [](BatchPart part) {
+    LoaderOptions options{.batch_size = 10, .part = part, .shuffle = true};
+    Loader loader(std::make_shared<Ragged>(), options);
+    loader.begin(0);
+    return loader.next().value();
+  };
+  const Batch whole = batch_of({});
+  EXPECT_EQ(whole.total, 10);
+  for (int64_t shard = 0; shard < 4; ++shard) {
+    const Batch part =
+        batch_of({.shards = 4, .first = shard, .last = shard + 1});
+    const int64_t first = shard * 3;
+    EXPECT_EQ(part.total, 10);
+    EXPECT_EQ(part.samples, shard < 3 ? 3 : 1);
+    EXPECT_TRUE(part.target_tensor().equal(
+        whole.target_tensor().narrow(0, first, part.samples)));
+    for (const size_t i : {0u, 1u}) {
+      const auto tensor_of = [&](const Batch& batch) {
+        return batch.inputs[0].toTupleRef().elements()[i].toTensor();
+      };
+      EXPECT_TRUE(tensor_of(part).equal(
+          tensor_of(whole).narrow(0, first, part.samples)));
+    }
+  }
+}
+
 TEST(Loader, DependsOnTheSeed) {
   LoaderOptions other = kRandom;
   other.seed = 1;
@@ -117,7 +191,7 @@ TEST(Loader, ResumesAtABatch) {
 TEST(Loader, BeginsAnewInTheMiddleOfAnEpoch) {
   LoaderOptions options = kRandom;
   options.workers = 3;
-  Loader loader(std::make_shared<Counting>(50), options);
+  Loader loader(images(50), options);
   const auto expected = epoch_of(kRandom, 4);
   for (int i = 0; i < 200; ++i) {
     loader.begin(i);
@@ -133,12 +207,12 @@ TEST(Loader, DropsTheLastBatchIfItIsShort) {
   options.drop_last = false;
   const auto batches = epoch_of(options, 0);
   ASSERT_EQ(batches.size(), 8u);
-  EXPECT_EQ(batches.back().inputs.size(0), 1);
+  EXPECT_EQ(batches.back().input().size(0), 1);
 }
 
 TEST(Loader, NormalisesAsTorchvisionDoes) {
   const Counting dataset(2);
-  const auto batch = epoch_of({.batch_size = 50}, 0).at(0);
+  const auto batch = epoch_of({.batch_size = 50}, 0, 0, {}).at(0);
   const torch::Tensor bytes =
       torch::from_blob(const_cast<uint8_t*>(dataset.image(1).data()),
                        {3, Counting::kSide, Counting::kSide}, torch::kUInt8);
@@ -148,14 +222,13 @@ TEST(Loader, NormalisesAsTorchvisionDoes) {
   const torch::Tensor expected =
       (bytes.to(torch::kFloat32) / 255 - per_channel(dataset.mean())) /
       per_channel(dataset.stddev());
-  EXPECT_TRUE(batch.inputs[1].equal(expected));
+  EXPECT_TRUE(batch.input()[1].equal(expected));
 }
 
 TEST(Loader, LaysOutChannelsLastWithTheSameValues) {
-  LoaderOptions options = kRandom;
-  options.channels_last = true;
-  const auto last = epoch_of(options, 0);
-  EXPECT_TRUE(last[0].inputs.is_contiguous(torch::MemoryFormat::ChannelsLast));
+  const auto last =
+      epoch_of(kRandom, 0, 0, {.augment = true, .channels_last = true});
+  EXPECT_TRUE(last[0].input().is_contiguous(torch::MemoryFormat::ChannelsLast));
   expect_same(last, epoch_of(kRandom, 0));
 }
 
@@ -248,7 +321,7 @@ TEST(Loader, StopsWithBatchesAheadOrNoneAsked) {
   for (int i = 0; i < 50; ++i) {
     LoaderOptions options = kRandom;
     options.workers = 1 + i % 4;
-    Loader loader(std::make_shared<Counting>(50), options);
+    Loader loader(images(50), options);
     if (i % 3 > 0) loader.begin(i);
     if (i % 3 > 1) loader.next();
   }

@@ -22,7 +22,13 @@ struct FirstNotFinite : testing::Test {
     const torch::NoGradGuard no_grad;
     tensor.view(-1)[0] = value;
   }
-  std::string where() { return first_not_finite(inputs, *module); }
+  std::string where() {
+    std::vector<std::pair<std::string, torch::Tensor>> parameters;
+    for (const auto& item : module->named_parameters()) {
+      parameters.emplace_back(item.key(), item.value());
+    }
+    return first_not_finite({inputs}, parameters);
+  }
 
   torch::nn::Linear module{2, 3};
   torch::Tensor inputs = torch::zeros({4, 2});

@@ -5,8 +5,8 @@
 namespace lockstep::train {
 namespace {
 
-TrainOptions small_run(const std::string& model) {
-  TrainOptions options = sharded_run();
+ImageTraining small_run(const std::string& model) {
+  ImageTraining options = sharded_run();
   options.model.name = model;
   if (model == "mlp") return options;
   options.epochs = 1;
@@ -18,9 +18,10 @@ class Ddp : public testing::TestWithParam<const char*> {};
 
 TEST_P(Ddp, GivesTheBitsOfOneDevice) {
   for (const double clip : {0.0, 0.5}) {
-    for (const auto kind : {OptimizerKind::kSgd, OptimizerKind::kAdamW}) {
-      TrainOptions options = small_run("mlp");
-      options.optimizer = kind;
+    for (const auto kind :
+         {tasks::OptimizerKind::kSgd, tasks::OptimizerKind::kAdamW}) {
+      ImageTraining options = small_run("mlp");
+      options.optimizer.optimizer = kind;
       options.clip_grad_norm = clip;
       const RunReport single = run_training(options);
       for (const int ranks : {1, 2, 4}) {
@@ -29,9 +30,10 @@ TEST_P(Ddp, GivesTheBitsOfOneDevice) {
             << ranks << " ranks, clip " << clip;
         EXPECT_EQ(ddp.losses, single.losses);
         EXPECT_EQ(ddp.test.samples, single.test.samples);
-        EXPECT_EQ(ddp.test.accuracy, single.test.accuracy);
-        EXPECT_EQ(ddp.epochs.back().train_accuracy,
-                  single.epochs.back().train_accuracy);
+        EXPECT_EQ(ddp.test.metrics.at("accuracy"),
+                  single.test.metrics.at("accuracy"));
+        EXPECT_EQ(ddp.epochs.back().train.at("accuracy"),
+                  single.epochs.back().train.at("accuracy"));
       }
     }
   }
@@ -40,7 +42,7 @@ TEST_P(Ddp, GivesTheBitsOfOneDevice) {
 // Shards that are no power of two: a rank's shards make up several nodes of
 // the tree.
 TEST_P(Ddp, GivesTheBitsOfOneDeviceForSixShardsOfTwoRanks) {
-  TrainOptions options = small_run("mlp");
+  ImageTraining options = small_run("mlp");
   options.shards = 6;
   EXPECT_EQ(distributed(options, 2, GetParam()).parameter_sha256,
             run_training(options).parameter_sha256);
@@ -49,7 +51,7 @@ TEST_P(Ddp, GivesTheBitsOfOneDeviceForSixShardsOfTwoRanks) {
 }
 
 TEST_P(Ddp, KeepsTheBatchNormStatisticsOfShard0) {
-  const TrainOptions options = small_run("resnet18");
+  const ImageTraining options = small_run("resnet18");
   const RunReport single = run_training(options);
   const RunReport ddp = distributed(options, 2, GetParam());
   EXPECT_EQ(ddp.parameter_sha256, single.parameter_sha256);

@@ -75,12 +75,26 @@ TEST(Plan, RefusesNumbersThatCanNotBe) {
   refuses([](auto& o) { o.epochs = 0; }, "epochs");
   refuses([](auto& o) { o.max_steps = -1; }, "max_steps");
   refuses([](auto& o) { o.keep_checkpoints = 0; }, "keep_checkpoints");
-  refuses([](auto& o) { o.lr = -1; }, "lr");
-  refuses([](auto& o) { o.lr = std::numeric_limits<double>::infinity(); },
-          "lr");
   refuses([](auto& o) { o.clip_grad_norm = std::nan(""); }, "clip_grad_norm");
   refuses([](auto& o) { o.devices.clear(); }, "device",
           ErrorCode::kNoSuchDevice);
+}
+
+TEST(Plan, HasAShardForEachMicroBatchOfEachDevice) {
+  if (cores() < 2) GTEST_SKIP() << "needs 2 cores";
+  auto options = options_on("cpu:2", Strategy::kDataParallel);
+  options.accumulate = 3;
+  options.batch_size = 36;
+  EXPECT_EQ(make_plan(options).shards, 6);
+  options.shards = 6;
+  EXPECT_EQ(make_plan(options).shards, 6);
+  options.shards = 4;
+  expect_problem(message_of<InvalidArgument>([&] { make_plan(options); }),
+                 ErrorCode::kBadOption, {"--shards 6", "--shards 4"});
+  options.shards = 0;
+  options.batch_size = 32;
+  expect_problem(message_of<InvalidArgument>([&] { make_plan(options); }),
+                 ErrorCode::kBadOption, {"30 or 36", "32"});
 }
 
 TEST(Strategies, HaveNamesThatParse) {
@@ -93,46 +107,6 @@ TEST(Strategies, HaveNamesThatParse) {
 TEST(Strategies, SuggestTheNearest) {
   expect_problem(message_of<InvalidArgument>([] { parse_strategy("singel"); }),
                  ErrorCode::kUnknownName, {"'singel'", "'single'"});
-}
-
-TEST(Schedule, OfSeed003IsTenthsByEpoch) {
-  TrainOptions options;
-  options.lr = 0.1;
-  options.schedule = ScheduleKind::kSteps;
-  options.milestones = {100, 150, 200};
-  const auto at = [&](int64_t epoch) {
-    return learning_rate(options, {.step = 0, .epoch = epoch});
-  };
-  EXPECT_DOUBLE_EQ(at(0), 0.1);
-  EXPECT_DOUBLE_EQ(at(99), 0.1);
-  EXPECT_DOUBLE_EQ(at(100), 0.01);
-  EXPECT_DOUBLE_EQ(at(150), 0.001);
-  EXPECT_DOUBLE_EQ(at(249), 0.0001);
-}
-
-TEST(Schedule, WarmsUpInAnyKind) {
-  TrainOptions options;
-  options.lr = 1;
-  options.warmup_steps = 4;
-  for (const auto kind :
-       {ScheduleKind::kConstant, ScheduleKind::kSteps, ScheduleKind::kCosine}) {
-    options.schedule = kind;
-    const auto lr = [&](int64_t step) {
-      return learning_rate(options, {.step = step, .total_steps = 10});
-    };
-    EXPECT_DOUBLE_EQ(lr(0), 0.25);
-    EXPECT_DOUBLE_EQ(lr(1), 0.5);
-    EXPECT_DOUBLE_EQ(lr(3), 1);
-    EXPECT_DOUBLE_EQ(lr(4), 1);
-  }
-}
-
-TEST(Schedule, CosineStaysAtZeroPastItsEndAndNeverBelow) {
-  TrainOptions options;
-  options.schedule = ScheduleKind::kCosine;
-  options.warmup_steps = 5;
-  EXPECT_DOUBLE_EQ(learning_rate(options, {.step = 12, .total_steps = 10}), 0);
-  EXPECT_GT(learning_rate(options, {.step = 4, .total_steps = 3}), 0);
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ Stop after(int64_t steps) {
 }
 
 /// "single", "dp 2", "shm 2", "gloo 4": what the steps are done with.
-RunReport run_on(const std::string& what, TrainOptions options,
+RunReport run_on(const std::string& what, ImageTraining options,
                  const Stop& stop = {}) {
   if (what == "single") return run_training(options, stop);
   const std::string kind = what.substr(0, what.find(' '));
@@ -48,11 +48,12 @@ void PrintTo(const Resumption& how, std::ostream* out) {
 class Resumed : public testing::TestWithParam<Resumption> {};
 
 TEST_P(Resumed, EndsWithTheBitsOfTheUninterruptedRun) {
-  for (const auto kind : {OptimizerKind::kSgd, OptimizerKind::kAdamW}) {
+  for (const auto kind :
+       {tasks::OptimizerKind::kSgd, tasks::OptimizerKind::kAdamW}) {
     const TemporaryFolder folder;
-    TrainOptions options = sharded_run();
-    options.optimizer = kind;
-    options.warmup_steps = 2;
+    ImageTraining options = sharded_run();
+    options.optimizer.optimizer = kind;
+    options.optimizer.warmup_steps = 2;
     const RunReport whole = run_training(options);
 
     options.out_dir = folder.path("run");
@@ -66,14 +67,16 @@ TEST_P(Resumed, EndsWithTheBitsOfTheUninterruptedRun) {
     EXPECT_EQ(resumed.first_step, GetParam().stop_after);
     EXPECT_EQ(resumed.steps, whole.steps);
     EXPECT_EQ(resumed.parameter_sha256, whole.parameter_sha256);
-    EXPECT_EQ(resumed.test.accuracy, whole.test.accuracy);
+    EXPECT_EQ(resumed.test.metrics.at("accuracy"),
+              whole.test.metrics.at("accuracy"));
     EXPECT_EQ(resumed.losses,
               std::vector<double>(whole.losses.begin() + stopped.steps,
                                   whole.losses.end()));
     // The epoch's line is that of all of its batches.
-    EXPECT_EQ(resumed.epochs.back().train_loss, whole.epochs.back().train_loss);
-    EXPECT_EQ(resumed.epochs.back().train_accuracy,
-              whole.epochs.back().train_accuracy);
+    EXPECT_EQ(resumed.epochs.back().train.at("loss"),
+              whole.epochs.back().train.at("loss"));
+    EXPECT_EQ(resumed.epochs.back().train.at("accuracy"),
+              whole.epochs.back().train.at("accuracy"));
   }
 }
 
@@ -89,7 +92,7 @@ INSTANTIATE_TEST_SUITE_P(Resume, Resumed,
 
 TEST(Resume, OfOneThatIsAtItsEndOnlyEvaluates) {
   const TemporaryFolder folder;
-  TrainOptions options = sharded_run();
+  ImageTraining options = sharded_run();
   options.model = {.name = "resnet18"};  // has statistics
   options.max_steps = 2;
   options.out_dir = folder.path("run");
@@ -98,7 +101,9 @@ TEST(Resume, OfOneThatIsAtItsEndOnlyEvaluates) {
   for (const char* what : {"single", "shm 2", "gloo 2"}) {
     const RunReport again = run_on(what, options);
     EXPECT_EQ(again.parameter_sha256, whole.parameter_sha256);
-    EXPECT_EQ(again.test.accuracy, whole.test.accuracy) << what;
+    EXPECT_EQ(again.test.metrics.at("accuracy"),
+              whole.test.metrics.at("accuracy"))
+        << what;
     EXPECT_EQ(again.checkpoints.saved, 0);
     EXPECT_EQ(again.last_checkpoint, whole.last_checkpoint);
   }
@@ -106,7 +111,7 @@ TEST(Resume, OfOneThatIsAtItsEndOnlyEvaluates) {
 
 TEST(Resume, AutoStartsAtTheBeginningWhereThereIsNothing) {
   const TemporaryFolder folder;
-  TrainOptions options = sharded_run();
+  ImageTraining options = sharded_run();
   options.resume = "auto";
   options.out_dir = folder.path("run");
   const RunReport report = run_training(options);
@@ -117,7 +122,7 @@ TEST(Resume, AutoStartsAtTheBeginningWhereThereIsNothing) {
 
 TEST(Resume, TakesShardsAndThreadsFromTheCheckpoint) {
   const TemporaryFolder folder;
-  TrainOptions options = sharded_run();
+  ImageTraining options = sharded_run();
   const RunReport whole = run_training(options);
   options.out_dir = folder.path("run");
   run_training(options, after(3));
@@ -138,14 +143,14 @@ class ResumeOfAStoppedRun : public testing::Test {
     stopped_ = run_training(options_, after(4));
     options_.resume = "auto";
   }
-  std::string refusal(const std::function<void(TrainOptions&)>& change) const {
-    TrainOptions changed = options_;
+  std::string refusal(const std::function<void(ImageTraining&)>& change) const {
+    ImageTraining changed = options_;
     change(changed);
     return error_of<CheckpointError>([&] { run_training(changed); });
   }
 
   const TemporaryFolder folder_;
-  TrainOptions options_ = sharded_run();
+  ImageTraining options_ = sharded_run();
   RunReport stopped_;
 };
 
@@ -163,8 +168,8 @@ TEST_F(ResumeOfAStoppedRun, UsesTheOneBeforeADamagedOne) {
 }
 
 TEST_F(ResumeOfAStoppedRun, NamesEverySettingThatIsAnother) {
-  const std::string message = refusal([](TrainOptions& options) {
-    options.lr = 0.5;
+  const std::string message = refusal([](ImageTraining& options) {
+    options.optimizer.lr = 0.5;
     options.batch_size = 40;
   });
   expect_problem(
@@ -183,7 +188,7 @@ TEST_F(ResumeOfAStoppedRun, NamesEverySettingThatIsAnother) {
 }
 
 TEST_F(ResumeOfAStoppedRun, GoesOnWithOthersWhenAllowedTo) {
-  options_.lr = 0.5;
+  options_.optimizer.lr = 0.5;
   options_.allow_changes = true;
   const LogCapture log;
   EXPECT_EQ(run_training(options_).first_step, 4);
@@ -205,8 +210,8 @@ TEST_F(ResumeOfAStoppedRun, ElsewhereHasNoCheckpointOfItsOwn) {
 // A run that ended within an epoch goes on with that epoch's sums.
 TEST(Resume, OfALongerRunHasTheEpochsLine) {
   const TemporaryFolder folder;
-  TrainOptions options = sharded_run();
-  options.schedule = ScheduleKind::kConstant;
+  ImageTraining options = sharded_run();
+  options.optimizer.schedule = tasks::ScheduleKind::kConstant;
   const RunReport whole = run_training(options);
   options.out_dir = folder.path("run");
   options.max_steps = 6;
@@ -215,7 +220,8 @@ TEST(Resume, OfALongerRunHasTheEpochsLine) {
   options.resume = "auto";
   const RunReport resumed = run_training(options);
   EXPECT_EQ(resumed.parameter_sha256, whole.parameter_sha256);
-  EXPECT_EQ(resumed.epochs.back().train_loss, whole.epochs.back().train_loss);
+  EXPECT_EQ(resumed.epochs.back().train.at("loss"),
+            whole.epochs.back().train.at("loss"));
 }
 
 TEST_F(ResumeOfAStoppedRun, WarnsWhenTheEndMovesUnderACosine) {
@@ -235,7 +241,7 @@ TEST_F(ResumeOfAStoppedRun, IsNotMixedWithAnotherRun) {
   const std::string first = folder_.path("run/step-00000002");
   expect_problem(refusal([&](auto& options) { options.resume = first; }),
                  ErrorCode::kResumeConflict, {first, stopped_.last_checkpoint});
-  TrainOptions elsewhere = options_;
+  ImageTraining elsewhere = options_;
   elsewhere.resume = first;
   elsewhere.out_dir = folder_.path("other");
   EXPECT_EQ(run_training(elsewhere).first_step, 2);
@@ -260,8 +266,8 @@ TEST_F(ResumeOfAStoppedRun, RefusesOneThatIsOfNoTrainer) {
 
 TEST(Resume, ReadsWhatRanksWroteInParts) {
   const TemporaryFolder folder;
-  TrainOptions options = sharded_run();
-  options.optimizer = OptimizerKind::kAdamW;
+  ImageTraining options = sharded_run();
+  options.optimizer.optimizer = tasks::OptimizerKind::kAdamW;
   options.out_dir = folder.path("run");
   const RunReport stopped = run_on("shm 2", options, after(3));
   for (const char* name : {"optimizer-00001-of-00002.safetensors",
@@ -278,7 +284,7 @@ TEST(Resume, ReadsWhatRanksWroteInParts) {
 
 TEST(Checkpoints, ThatCantBeWrittenAreAWarningUntilTheLast) {
   const TemporaryFolder folder;
-  TrainOptions options = sharded_run();
+  ImageTraining options = sharded_run();
   options.out_dir = folder.path("run");
   options.checkpoint_every = 3;
   // What is in the way of the first of steps 3, 6 and 8.

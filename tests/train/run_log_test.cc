@@ -23,9 +23,10 @@ RunReport two_devices() {
   report.total_time_s = 75;
   report.samples_per_s = 1097.6;
   report.losses = {2.3, 0.8};
-  report.epochs = {{.train_loss = 2},
-                   {.train_loss = 0.83124, .train_accuracy = 0.7231}};
-  report.test = {.loss = 0.7, .accuracy = 0.751, .samples = 2000};
+  report.epochs = {{.train = {{"loss", 2}}},
+                   {.train = {{"loss", 0.83124}, {"accuracy", 0.7231}}}};
+  report.test = {.metrics = {{"loss", 0.7}, {"accuracy", 0.751}},
+                 .samples = 2000};
   report.parameter_sha256 = "12ab";
   return report;
 }

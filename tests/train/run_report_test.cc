@@ -38,8 +38,8 @@ RunReport example() {
   report.samples_per_s = 6;
   report.phases_s = {1, 2, 3, 4, 5, 6, 7};
   report.losses = {0.5, 0.25};
-  report.epochs = {{.epoch = 1, .lr = 0.1, .train_loss = 2}};
-  report.test = {.loss = 1, .accuracy = 0.75, .samples = 100};
+  report.epochs = {{.epoch = 1, .lr = 0.1, .train = {{"loss", 2}}}};
+  report.test = {.metrics = {{"loss", 1}, {"accuracy", 0.75}}, .samples = 100};
   report.parameter_sha256 = "ab";
   report.last_checkpoint = "runs/x";
   report.interrupted = true;

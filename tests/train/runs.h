@@ -6,20 +6,31 @@
 #include <string>
 
 #include "lockstep/comm/world.h"
-#include "lockstep/train/trainer.h"
+#include "lockstep/tasks/images/train_images.h"
+#include "lockstep/train/run_training.h"
 
 // Runs of an instant, for tests of the trainer.
 namespace lockstep::train {
 
+/// The options of a run that trains a classifier of images.
+struct ImageTraining : TrainOptions, tasks::ImageOptions {};
+
+using Stop = std::function<int()>;
+
+inline RunReport run_training(const ImageTraining& options,
+                              const Stop& stop = {}) {
+  return tasks::train_images({.train = options, .images = options}, stop);
+}
+
 /// A small mlp on a few synthetic images: 2 epochs of 4 batches of 30, of
 /// which the last has 10. The same bits on 1, 2 and 4 workers.
-inline TrainOptions sharded_run() {
-  TrainOptions options;
+inline ImageTraining sharded_run() {
+  ImageTraining options;
   options.model = {.name = "mlp", .width = 32, .depth = 2};
   options.data = {.name = "synthetic", .samples = 100};
   options.batch_size = 30;  // uneven over 4 shards
   options.epochs = 2;
-  options.lr = 0.01;
+  options.optimizer.lr = 0.01;
   options.seed = 3;
   options.shards = 4;
   options.intra_op_threads = 1;
@@ -29,10 +40,8 @@ inline TrainOptions sharded_run() {
   return options;
 }
 
-using Stop = std::function<int()>;
-
 /// Rank 0's report of a run with ranks as threads; `stop` is rank 0's.
-inline RunReport distributed(TrainOptions options, int ranks,
+inline RunReport distributed(ImageTraining options, int ranks,
                              const std::string& backend,
                              const Stop& stop = {}) {
   options.strategy = Strategy::kDistributed;
@@ -45,7 +54,7 @@ inline RunReport distributed(TrainOptions options, int ranks,
   spawn(
       ranks,
       [&](World world) {
-        TrainOptions own = options;
+        ImageTraining own = options;
         own.world = world;
         const RunReport report =
             run_training(own, world.rank() == 0 ? stop : Stop());

@@ -6,8 +6,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/train/chrome_trace.h"
 #include "lockstep/train/rank_trace.h"
+#include "lockstep/train/run_training.h"
 #include "lockstep/train/step_recorder.h"
-#include "lockstep/train/trainer.h"
 #include "tests/base/expect_problem.h"
 #include "tests/train/runs.h"
 #include "tests/train/test_files.h"
@@ -15,13 +15,13 @@
 namespace lockstep::train {
 namespace {
 
-TrainOptions small_run(const std::string& trace) {
-  TrainOptions options;
+ImageTraining small_run(const std::string& trace) {
+  ImageTraining options;
   options.model = {.name = "mlp", .width = 32, .depth = 2};
   options.data = {.name = "synthetic", .samples = 200};
   options.batch_size = 32;
   options.max_steps = 6;
-  options.lr = 0.01;
+  options.optimizer.lr = 0.01;
   options.shards = 4;
   options.intra_op_threads = 1;
   options.progress = false;
@@ -93,7 +93,7 @@ TEST_F(Trace, HoldsTheLastStepsOfEveryRank) {
 TEST_F(Trace, IsOfOneProcessToo) {
   const TemporaryFolder folder;
   const std::string path = folder.path("trace.json");
-  TrainOptions options = small_run(path);
+  ImageTraining options = small_run(path);
   run_training(options);
   EXPECT_PRED2(contains, read_strictly(path),
                "rank 0: steps 3-5; lanes main, cpu:0; spans backward x12");
@@ -106,7 +106,7 @@ TEST_F(Trace, IsOfOneProcessToo) {
 
 TEST_F(Trace, LeavesOutTheFirstStepUnlessThereIsNoOther) {
   const TemporaryFolder folder;
-  TrainOptions options = small_run(folder.path("trace.json"));
+  ImageTraining options = small_run(folder.path("trace.json"));
   options.max_steps = 1;
   run_training(options);
   EXPECT_PRED2(contains, read_strictly(options.trace), "steps 0-0");
@@ -126,7 +126,7 @@ TEST(TracedRun, GivesTheSameBits) {
 }
 
 TEST(TracedRun, FindsOutFirstThatItCantWrite) {
-  TrainOptions options = small_run("/no/such/folder/trace.json");
+  ImageTraining options = small_run("/no/such/folder/trace.json");
   options.max_steps = 1'000'000'000;
   options.epochs = 0;
   expect_problem(message_of<IoError>([&] { run_training(options); }),

@@ -1,5 +1,3 @@
-#include "lockstep/train/trainer.h"
-
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -7,29 +5,31 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/checkpoint/checkpoint.h"
-#include "lockstep/train/evaluate.h"
+#include "lockstep/tasks/images/train_images.h"
+#include "lockstep/train/run_training.h"
 #include "tests/base/expect_problem.h"
+#include "tests/train/runs.h"
 #include "tests/train/test_files.h"
 
 namespace lockstep::train {
 namespace {
 
 // A run of an instant: a small mlp on a few synthetic images.
-TrainOptions small_run() {
-  TrainOptions options;
+ImageTraining small_run() {
+  ImageTraining options;
   options.model = {.name = "mlp", .width = 32, .depth = 2};
   options.data = {.name = "synthetic", .samples = 200};
   options.devices = devices("cpu");
   options.batch_size = 32;
   options.max_steps = 6;
-  options.lr = 0.01;
+  options.optimizer.lr = 0.01;
   options.seed = 3;
   options.progress = false;
   options.evaluate = false;
   return options;
 }
 
-TrainOptions on_two_slices(TrainOptions options, Strategy strategy) {
+ImageTraining on_two_slices(ImageTraining options, Strategy strategy) {
   options.strategy = strategy;
   options.devices = devices("cpu:2");
   return options;
@@ -55,10 +55,11 @@ TEST(Trainer, GivesOtherBitsForAnotherSeed) {
 TEST(Trainer, GivesTheSameBitsOnOneDeviceAndOnTwo) {
   if (!has_two_cores()) GTEST_SKIP() << "needs 2 cores";
   for (const int64_t shards : {2, 4}) {
-    for (const auto kind : {OptimizerKind::kSgd, OptimizerKind::kAdamW}) {
+    for (const auto kind :
+         {tasks::OptimizerKind::kSgd, tasks::OptimizerKind::kAdamW}) {
       auto options = small_run();
       options.shards = shards;
-      options.optimizer = kind;
+      options.optimizer.optimizer = kind;
       options.clip_grad_norm = shards == 4 ? 0.5 : 0;
       const auto single = run_training(options);
       const auto parallel =
@@ -109,7 +110,7 @@ TEST(Trainer, LearnsAFewImagesByHeart) {
   const auto report = run_training(options);
   EXPECT_GT(report.losses.front(), 2);  // ln(10): nothing is known yet
   EXPECT_LT(report.losses.back(), 0.2);
-  EXPECT_EQ(report.epochs.back().train_accuracy, 1);
+  EXPECT_EQ(report.epochs.back().train.at("accuracy"), 1);
 }
 
 TEST(Trainer, CountsWhatEachDeviceDid) {
@@ -145,7 +146,7 @@ TEST(Trainer, PrintsTheEpochLineAndTheTestAccuracy) {
   auto options = small_run();
   options.progress = true;
   options.evaluate = true;
-  options.schedule = ScheduleKind::kConstant;
+  options.optimizer.schedule = tasks::ScheduleKind::kConstant;
   testing::internal::CaptureStdout();
   const auto report = run_training(options);
   const std::string text = testing::internal::GetCapturedStdout();
@@ -159,9 +160,9 @@ TEST(Trainer, PrintsTheEpochLineAndTheTestAccuracy) {
 TEST(Trainer, StopsWithoutAnUpdateWhenTheLossIsNotFinite) {
   const TemporaryFolder folder;
   auto options = small_run();
-  options.lr = 1e30;
-  options.momentum = 0;
-  options.schedule = ScheduleKind::kConstant;
+  options.optimizer.lr = 1e30;
+  options.optimizer.momentum = 0;
+  options.optimizer.schedule = tasks::ScheduleKind::kConstant;
   options.out_dir = folder / "run";
   options.checkpoint_every = 1;
   const auto message = message_of<TrainError>([&] { run_training(options); });
@@ -196,8 +197,8 @@ TEST(Trainer, StartsFromACheckpoint) {
   const auto first = run_training(options);
   options.out_dir.clear();
   options.seed = 99;  // other initial weights, were they used
-  options.lr = 0;
-  options.weight_decay = 0;
+  options.optimizer.lr = 0;
+  options.optimizer.weight_decay = 0;
   for (const auto& from :
        {folder / "run", first.last_checkpoint + "/model.safetensors"}) {
     options.init_from = from;
@@ -224,20 +225,20 @@ TEST(Evaluate, CountsEverySampleOnceWhateverTheDevices) {
   options.out_dir = folder / "run";
   run_training(options);
 
-  EvalOptions eval;
+  tasks::EvalOptions eval;
   eval.checkpoint = options.out_dir;
   eval.data = {.name = "synthetic", .samples = 505};  // 101 to test
   eval.devices = devices("cpu");
   eval.batch_size = 101;
-  const auto whole = evaluate_checkpoint(eval).test;
+  const auto whole = tasks::evaluate_checkpoint(eval).test;
   EXPECT_EQ(whole.samples, 101);
   // Batches of 20 and a last one of 1, of which the second device gets none.
   eval.devices = devices("cpu:2");
   eval.batch_size = 20;
-  const auto parts = evaluate_checkpoint(eval).test;
+  const auto parts = tasks::evaluate_checkpoint(eval).test;
   EXPECT_EQ(parts.samples, 101);
-  EXPECT_DOUBLE_EQ(parts.accuracy, whole.accuracy);
-  EXPECT_NEAR(parts.loss, whole.loss, 1e-5);
+  EXPECT_DOUBLE_EQ(parts.metrics.at("accuracy"), whole.metrics.at("accuracy"));
+  EXPECT_NEAR(parts.metrics.at("loss"), whole.metrics.at("loss"), 1e-5);
 }
 
 }  // namespace

@@ -12,12 +12,12 @@ GOOD = {
     "lockstep/base/error.h": "#pragma once\n",
     "lockstep/train/trainer.cc": '#include "lockstep/base/error.h"\n',
     "lockstep/lockstep.h":
-        '#pragma once\n#include "lockstep/train/trainer.h"\n',
+        '#pragma once\n#include "lockstep/train/run_training.h"\n',
     "tests/train/trainer_test.cc": '#include "lockstep/base/error.h"\n',
     ".clang-format": "BasedOnStyle: Google\n",
     "cmake/public_headers.txt":
-        "lockstep/lockstep.h\n# [internal]\nlockstep/train/trainer.h\n",
-    "lockstep/train/trainer.h": "#pragma once\n",
+        "lockstep/lockstep.h\n# [internal]\nlockstep/train/run_training.h\n",
+    "lockstep/train/run_training.h": "#pragma once\n",
     "docs/api.md": "| `lockstep/lockstep.h` | all |\n"
                    "| `lockstep/base/version.h` | the version |\n",
 }
@@ -50,7 +50,7 @@ class Checks(unittest.TestCase):
     def test_layers_finds_an_include_of_a_lower_layer(self):
         self.expect_finding(
             "layers",
-            {"lockstep/base/a.cc": '\n#include "lockstep/train/trainer.h"\n'},
+            {"lockstep/base/a.cc": '\n#include "lockstep/train/run_training.h"\n'},
             "lockstep/base/a.cc:2", "train/")
 
     def test_layers_finds_an_include_of_a_lower_room(self):
@@ -93,14 +93,14 @@ class Checks(unittest.TestCase):
     def test_public_headers_finds_one_that_is_not_listed(self):
         self.expect_finding(
             "public_headers",
-            {"lockstep/train/trainer.h": '#include "lockstep/base/error.h"\n'},
+            {"lockstep/train/run_training.h": '#include "lockstep/base/error.h"\n'},
             "lockstep/base/error.h", "not listed")
 
     def test_public_headers_finds_one_that_nobody_includes(self):
         self.expect_finding(
             "public_headers",
             {"lockstep/lockstep.h": "#pragma once\n"},
-            "no public header includes lockstep/train/trainer.h")
+            "no public header includes lockstep/train/run_training.h")
 
     def test_public_headers_finds_one_without_documentation(self):
         self.expect_finding("public_headers", {"docs/api.md": ""},
@@ -109,8 +109,8 @@ class Checks(unittest.TestCase):
     def test_public_headers_finds_torch_that_is_not_included(self):
         self.expect_finding(
             "public_headers",
-            {"lockstep/train/trainer.h": "void f(torch::Tensor x);\n"},
-            "lockstep/train/trainer.h", "torch")
+            {"lockstep/train/run_training.h": "void f(torch::Tensor x);\n"},
+            "lockstep/train/run_training.h", "torch")
 
     def test_layout_finds_a_long_file(self):
         self.expect_finding(

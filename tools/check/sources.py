@@ -15,6 +15,7 @@ LAYERS = (
     "models", "data",
     "optim", "parallel/reduction", "parallel/module", "parallel/exchange",
     "parallel/replicas", "parallel/ddp", "parallel", "checkpoint", "train",
+    "tasks", "tasks/images",
     "launch/options", "launch/output", "launch/failure", "launch/rendezvous",
     "launch/workers", "launch/agent", "launch",
     "inspect", "report", "cli",

@@ -131,7 +131,7 @@ int parse_and_run(CLI::App& app) {
   } catch (const CLI::ParseError& error) {
     throw BadUsage(explain(app, error));
   }
-  if (app.get_subcommands().empty()) {
+  if (has_commands(app) && app.get_subcommands().empty()) {
     fmt::print(stderr, "{}", help_of(app));
     return kBadUsage;
   }

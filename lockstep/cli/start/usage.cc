@@ -121,11 +121,17 @@ std::string help_of(const CLI::App& app) {
                                         CLI::AppFormatMode::Normal);
 }
 
+bool has_commands(const CLI::App& app) {
+  return !app.get_subcommands([](const CLI::App*) { return true; }).empty();
+}
+
 std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App& command = chosen_command(app);
-  const bool is_root = &command == &app;
-  const std::string help =
-      is_root ? "lockstep help" : "lockstep help " + command.get_name();
+  const bool is_root = &command == &app && has_commands(app);
+  const std::string help = is_root ? "lockstep help"
+                           : &command == &app
+                               ? app.get_name() + " --help"
+                               : "lockstep help " + command.get_name();
   const auto extras = command.remaining();
   for (const auto& extra : extras) {
     if (extra.size() > 1 && extra.front() == '-') {

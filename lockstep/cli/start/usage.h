@@ -7,6 +7,9 @@
 
 namespace lockstep::cli {
 
+/// Whether `app` has subcommands: a user's own program has none.
+bool has_commands(const CLI::App& app);
+
 /// What `error` says of the command line, for people: names an unknown
 /// subcommand or option and the nearest known one, and where help is.
 std::string explain(const CLI::App& app, const CLI::ParseError& error);

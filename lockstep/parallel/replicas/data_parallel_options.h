@@ -81,6 +81,10 @@ struct PhaseTimes {
 using ShardLoss = std::function<torch::Tensor(const c10::IValue& output,
                                               const c10::IValue& target)>;
 
+/// Called with the output and the target of a shard that is evaluated.
+using ShardVisit =
+    std::function<void(const c10::IValue& output, const c10::IValue& target)>;
+
 /// Of one train_step().
 struct TrainStepOptions {
   /// Scales the gradient of the batch down to this norm if it is longer, as

@@ -26,6 +26,21 @@ using torch::Tensor;
 
 namespace {
 
+thread_local int64_t shard_of_thread = -1;
+
+class ShardScope {
+ public:
+  explicit ShardScope(int64_t shard) : outer_(shard_of_thread) {
+    shard_of_thread = shard;
+  }
+  ~ShardScope() { shard_of_thread = outer_; }
+  ShardScope(const ShardScope&) = delete;
+  ShardScope& operator=(const ShardScope&) = delete;
+
+ private:
+  int64_t outer_;
+};
+
 int64_t check_shards(int64_t shards, size_t devices, int ranks) {
   const auto k = static_cast<int64_t>(devices) * ranks;
   if (shards == 0) return k;
@@ -86,6 +101,8 @@ void check_world(const DataParallelOptions& options) {
 }
 
 }  // namespace
+
+int64_t current_shard() { return shard_of_thread; }
 
 ReplicaGroup::ReplicaGroup(std::function<ModuleHandle()> read_module,
                            std::function<ModuleHandle()> make_replica,
@@ -364,6 +381,7 @@ void ReplicaGroup::for_each_shard(int64_t chunks, const RandomStream& stream,
       for (int64_t s = range.first; s < std::min(range.last, chunks); ++s) {
         const RandomScope random(seed_, static_cast<uint64_t>(stream.step),
                                  static_cast<uint64_t>(s), stream.phase);
+        const ShardScope scope(s);
         task(k, s, s == 0 ? replicas_[k].front() : replicas_[k].back());
       }
       if (devices_[k].is_cuda()) cuda::synchronize();

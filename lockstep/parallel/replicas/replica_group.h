@@ -15,6 +15,10 @@
 
 namespace lockstep {
 
+/// The shard of the batch, counted over all ranks, that this thread works on:
+/// in a module's forward(), a loss function or a hook. -1 elsewhere.
+int64_t current_shard();
+
 /// A module, its replicas and the threads that run them. A batch is cut into
 /// shards; worker k runs a contiguous block of them, one after another.
 ///

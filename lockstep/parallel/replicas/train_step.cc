@@ -87,7 +87,7 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   everything.push_back(target);
   const IValue all = c10::ivalue::Tuple::create(everything);
   const DifferentiableInputs differentiable(all);
-  const Shards shards = cut(all);
+  const Shards shards = cut(all, /*trains=*/true);
   const auto chunks = static_cast<int64_t>(shards.samples.size());
   const ShardRange own_shards = group_.own_shards();
   if (exchange_) exchange_->load_buffers();
@@ -217,12 +217,39 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   return result;
 }
 
-TrainStep::Shards TrainStep::cut(const IValue& all) const {
+std::vector<int64_t> TrainStep::evaluate(const std::vector<IValue>& inputs,
+                                         const IValue& target,
+                                         const ShardVisit& visit) {
+  const torch::NoGradGuard no_grad;
+  std::vector<IValue> everything = inputs;
+  everything.push_back(target);
+  const Shards shards =
+      cut(c10::ivalue::Tuple::create(everything), /*trains=*/false);
+  const auto chunks = static_cast<int64_t>(shards.samples.size());
+  group_.begin(chunks);
+  group_.for_each_shard(
+      chunks, group_.forward_stream(/*trains=*/false),
+      [&](size_t worker, int64_t shard, Replica& replica) {
+        const auto part =
+            static_cast<size_t>(shard - group_.own_shards().first);
+        std::vector<IValue> arguments =
+            shards.parts[part].toTupleRef().elements().vec();
+        const IValue shard_target = std::move(arguments.back());
+        arguments.pop_back();
+        visit(group_.forward_shard(worker, shard, replica, arguments),
+              shard_target);
+      });
+  group_.collect_phases();
+  group_.finish_buffers(chunks);
+  return shards.samples;
+}
+
+TrainStep::Shards TrainStep::cut(const IValue& all, bool trains) const {
   Shards shards;
   const World& world = group_.options().world();
   const int64_t batch = options_.batch();
   if (world.size() == 1) {
-    shards.parts = group_.scatter_checked(all, true);
+    shards.parts = group_.scatter_checked(all, trains);
     for (const IValue& part : shards.parts) {
       shards.samples.push_back(batch_of(part, group_.dim()));
       shards.batch += shards.samples.back();

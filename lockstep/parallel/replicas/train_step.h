@@ -42,6 +42,13 @@ class TrainStep {
                  const c10::IValue& target, const ShardLoss& loss,
                  optim::Optimizer* optimizer);
 
+  /// Forward of every shard without gradients, and `visit` with its output and
+  /// target, in its device's thread. Inputs and ranks as in run(). Returns the
+  /// number of samples of each shard of all ranks.
+  std::vector<int64_t> evaluate(const std::vector<c10::IValue>& inputs,
+                                const c10::IValue& target,
+                                const ShardVisit& visit);
+
  private:
   /// A batch's shards: the samples of all, and the parts of this rank's own.
   struct Shards {
@@ -49,8 +56,8 @@ class TrainStep {
     std::vector<int64_t> samples;
     std::vector<c10::IValue> parts;
   };
-  /// `all` is the tuple of the inputs and the target.
-  Shards cut(const c10::IValue& all) const;
+  /// `all` is the tuple of the inputs and the target. `trains`: of run().
+  Shards cut(const c10::IValue& all, bool trains) const;
   /// The partial sums of all workers, with the local gradients in them.
   std::vector<PartialSum> partials_of_rank(
       std::vector<std::vector<PartialSum>> partials) const;

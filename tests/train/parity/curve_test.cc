@@ -87,18 +87,16 @@ TEST_P(Curve, AgreesWithPyTorchOverTwentySteps) {
   const auto net = models::make(spec);
   write_safetensors(folder.path("model"), {state_dict(*net), {}});
 
-  data::Loader loader(images(), {.batch_size = kBatch,
-                                 .shuffle = true,
-                                 .augment = false,
-                                 .workers = 0,
-                                 .seed = 3});
+  data::Loader loader(
+      images(),
+      {.batch_size = kBatch, .shuffle = true, .workers = 0, .seed = 3});
   loader.begin(0);
   SafeTensors batches;
   for (int step = 0; step < kSteps; ++step) {
     const auto batch = loader.next().value();
     const std::string number = std::to_string(step);
-    batches.tensors.emplace_back("x" + number, batch.inputs);
-    batches.tensors.emplace_back("y" + number, batch.targets);
+    batches.tensors.emplace_back("x" + number, batch.input());
+    batches.tensors.emplace_back("y" + number, batch.target_tensor());
   }
   write_safetensors(folder.path("batches"), batches);
 

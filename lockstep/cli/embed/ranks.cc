@@ -1,4 +1,4 @@
-#include "lockstep/cli/ranks.h"
+#include "lockstep/cli/embed/ranks.h"
 
 #include <chrono>
 #include <unistd.h>

@@ -7,7 +7,7 @@
 #include "lockstep/device/device.h"
 #include "lockstep/models/model.h"
 
-namespace lockstep::train {
+namespace lockstep::tasks {
 
 /// Gives every 4-d parameter (a convolution's weight) the channels_last
 /// layout, as PyTorch's module.to(memory_format=...) does.
@@ -27,4 +27,4 @@ std::shared_ptr<models::Model> make_laid_out(
 std::function<std::shared_ptr<models::Model>()> replica_factory(
     const models::ModelSpec& spec, bool channels_last);
 
-}  // namespace lockstep::train
+}  // namespace lockstep::tasks

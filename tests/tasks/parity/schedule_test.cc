@@ -4,13 +4,13 @@
 
 #include <gtest/gtest.h>
 
-#include "lockstep/train/plan.h"
+#include "lockstep/tasks/optimizer_options.h"
 #include "tests/checkpoint/python.h"
 
-namespace lockstep::train {
+namespace lockstep::tasks {
 namespace {
 
-std::vector<double> rates(const TrainOptions& options, int64_t steps,
+std::vector<double> rates(const OptimizerOptions& options, int64_t steps,
                           int64_t steps_per_epoch) {
   std::vector<double> result;
   for (int64_t step = 0; step < steps; ++step) {
@@ -44,7 +44,7 @@ for step in range(steps):
 }
 
 TEST(ScheduleAndPyTorch, StepsAreMultiStepLR) {
-  TrainOptions options;
+  OptimizerOptions options;
   options.schedule = ScheduleKind::kSteps;
   options.milestones = {3, 5, 5, 9};
   expect_as_python(rates(options, 12, 1),
@@ -52,13 +52,13 @@ TEST(ScheduleAndPyTorch, StepsAreMultiStepLR) {
 }
 
 TEST(ScheduleAndPyTorch, CosineIsCosineAnnealingLR) {
-  TrainOptions options;
+  OptimizerOptions options;
   options.schedule = ScheduleKind::kCosine;
   expect_as_python(rates(options, 50, 10), "CosineAnnealingLR(optimizer, 50)");
 }
 
 TEST(ScheduleAndPyTorch, WarmUpAndCosineAreLinearLRAndThenCosineAnnealingLR) {
-  TrainOptions options;
+  OptimizerOptions options;
   options.schedule = ScheduleKind::kCosine;
   options.warmup_steps = 8;
   expect_as_python(rates(options, 50, 10),
@@ -67,4 +67,4 @@ TEST(ScheduleAndPyTorch, WarmUpAndCosineAreLinearLRAndThenCosineAnnealingLR) {
 }
 
 }  // namespace
-}  // namespace lockstep::train
+}  // namespace lockstep::tasks

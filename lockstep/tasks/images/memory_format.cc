@@ -1,6 +1,6 @@
-#include "lockstep/train/memory_format.h"
+#include "lockstep/tasks/images/memory_format.h"
 
-namespace lockstep::train {
+namespace lockstep::tasks {
 
 void to_channels_last(torch::nn::Module& module) {
   for (auto& parameter : module.parameters()) {
@@ -30,4 +30,4 @@ std::function<std::shared_ptr<models::Model>()> replica_factory(
   };
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::tasks

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/cli/options.h"
+#include "lockstep/cli/embed/device_options.h"
 #include "lockstep/comm/world.h"
 #include "lockstep/train/options.h"
 

@@ -1,0 +1,48 @@
+#include "lockstep/cli/embed/device_options.h"
+
+#include <fmt/format.h>
+
+#include "lockstep/base/cores.h"
+#include "lockstep/base/error.h"
+#include "lockstep/cli/start/checks.h"
+
+namespace lockstep::cli {
+
+void add_device_options(CLI::App& app, DeviceFlags& flags,
+                        const std::string& default_text) {
+  app.add_option("--devices", flags.devices,
+                 "auto, a count, cpu, cpu:N (N slices of the host), or a list "
+                 "(cuda:0,cuda:1)")
+      ->type_name("LIST")
+      ->default_str(default_text)
+      ->group("Devices");
+  app.add_flag("--allow-duplicate-devices", flags.allow_duplicates,
+               "let a device be listed twice [no]")
+      ->group("Devices");
+}
+
+std::vector<Device> to_devices(const DeviceFlags& flags,
+                               const std::string& fallback) {
+  try {
+    return devices(
+        flags.devices.empty() ? fallback : flags.devices,
+        flags.allow_duplicates ? Duplicates::kAllow : Duplicates::kRefuse);
+  } catch (const Error& error) {
+    throw BadUsage(error.what());
+  }
+}
+
+std::vector<Device> rank_devices(const DeviceFlags& flags, const World& world) {
+  const auto ranks = static_cast<size_t>(world.local_size());
+  if (!flags.devices.empty()) return to_devices(flags, "auto");
+  if (cuda_device_count() > 0) return to_devices(flags, "cuda");
+  if (allowed_cores().size() >= ranks) {
+    return to_devices(flags, fmt::format("cpu:{}", ranks));
+  }
+  // Each has what its launcher left it.
+  return std::vector<Device>(ranks, Device{});
+}
+
+std::string one_device() { return cuda_device_count() > 0 ? "cuda:0" : "cpu"; }
+
+}  // namespace lockstep::cli

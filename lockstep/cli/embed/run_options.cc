@@ -1,0 +1,154 @@
+#include "lockstep/cli/embed/run_options.h"
+
+#include "lockstep/cli/start/checks.h"
+#include "lockstep/cli/start/program.h"
+
+namespace lockstep::cli {
+namespace {
+
+void add_length_options(CLI::App& app, RunFlags& flags) {
+  app.add_option("--strategy", flags.strategy,
+                 "single, dp, ddp (a process for each device) or dp-classic "
+                 "(nn.DataParallel as the textbook has it)")
+      ->type_name("NAME")
+      ->check(one_of(train::strategy_names()));
+  add_rank_options(app, flags.ranks);
+  app.add_flag("--verbose-ranks", flags.is_verbose,
+               "ddp: each rank says what it is [no]");
+  app.add_option("--batch-size", flags.options.batch_size,
+                 "samples of a step, over all devices")
+      ->type_name("N")
+      ->check(whole_number(1));
+  app.add_option("--accumulate", flags.options.accumulate,
+                 "micro-batches that each device computes one after another "
+                 "in a step, to need less memory: so many shards a device")
+      ->type_name("N")
+      ->check(whole_number(1, 4096));
+  app.add_flag("--drop-last", flags.options.drop_last,
+               "leave out the samples at the end of an epoch that fill no "
+               "batch [no]");
+  app.add_option("--epochs", flags.epochs, "passes over the data")
+      ->type_name("N")
+      ->default_str("1; with --max-steps as many as it takes")
+      ->check(whole_number(1));
+  app.add_option("--max-steps", flags.options.max_steps,
+                 "stop after so many steps; 0: no limit")
+      ->type_name("N")
+      ->check(whole_number(0));
+  app.add_option("--seed", flags.options.seed,
+                 "of initial weights, order of the samples and dropout")
+      ->type_name("N")
+      ->check(whole_number(0));
+  app.add_option("--shards", flags.options.shards,
+                 "logical shards of a batch: the same number gives the same "
+                 "bits on any devices; 0: one per device")
+      ->type_name("N")
+      ->check(whole_number(0));
+  app.add_option("--intra-op-threads", flags.options.intra_op_threads,
+                 "threads a shard computes with; 0: the cores / shards")
+      ->type_name("N")
+      ->check(whole_number(0, 4096));
+  app.add_option("--eval-every", flags.options.eval_every,
+                 "steps between evaluations on the test split; 0: at the end "
+                 "only")
+      ->type_name("N")
+      ->check(whole_number(0));
+  app.add_flag("--no-eval", flags.no_eval,
+               "do not evaluate on the test split at the end [no]");
+  app.add_option("--clip-grad-norm", flags.options.clip_grad_norm,
+                 "scale the gradient to this norm if it is larger; 0: off")
+      ->type_name("X")
+      ->check(number(0));
+  app.add_option("--workers", flags.options.loader_workers,
+                 "threads that prepare batches; 0: none beside the trainer")
+      ->type_name("N")
+      ->check(whole_number(0, 256));
+}
+
+void add_output_options(CLI::App& app, RunFlags& flags) {
+  const auto add = [](CLI::Option* option) {
+    option->group("Output");
+    return option;
+  };
+  add(app.add_option("--out-dir", flags.options.out_dir,
+                     "folder of the checkpoints and run.json"))
+      ->type_name("DIR")
+      ->default_str("none: nothing is written");
+  add(app.add_option("--checkpoint-every", flags.options.checkpoint_every,
+                     "steps between checkpoints; 0: at the end only"))
+      ->type_name("N")
+      ->check(whole_number(0));
+  add(app.add_option("--snapshot-every", flags.options.snapshot_every,
+                     "steps between copies in memory, for `lockstep run "
+                     "--max-restarts`: a worker that is lost costs so many; 0: "
+                     "none"))
+      ->type_name("N")
+      ->check(whole_number(0));
+  add(app.add_option("--keep", flags.options.keep_checkpoints,
+                     "newest checkpoints that are kept"))
+      ->type_name("N")
+      ->check(whole_number(2, 1'000'000));
+  add(app.add_option("--init-from", flags.options.init_from,
+                     "checkpoint folder or .safetensors file whose weights to "
+                     "start from"))
+      ->type_name("PATH")
+      ->default_str("random weights");
+  auto* resume =
+      add(app.add_option("--resume", flags.options.resume,
+                         "go on as if there had been no stop, to the same "
+                         "bits: from a checkpoint, from the newest of a run's "
+                         "folder, or auto: from --out-dir, where there may be "
+                         "none yet"))
+          ->type_name("auto|DIR")
+          ->default_str("none: start at the beginning");
+  add(app.add_flag("--allow-changes", flags.options.allow_changes,
+                   "go on with other settings than the checkpoint's, to other "
+                   "bits [no]"))
+      ->needs(resume);
+  add(app.add_option("--report", flags.report, "also write run.json here"))
+      ->type_name("PATH")
+      ->default_str("none");
+  add(app.add_option("--trace", flags.options.trace,
+                     "write a time line of all ranks here: JSON for Perfetto "
+                     "(ui.perfetto.dev) and chrome://tracing"))
+      ->type_name("PATH")
+      ->default_str("none");
+  add(app.add_option("--trace-steps", flags.options.trace_steps,
+                     "steps of the time line, the last of the run"))
+      ->type_name("N")
+      ->check(whole_number(1, 10'000))
+      ->needs("--trace");
+  add(app.add_option("--log-every", flags.options.log_every,
+                     "steps between lines where there is no terminal"))
+      ->type_name("N")
+      ->check(whole_number(1));
+  add(app.add_flag("--quiet", flags.quiet, "print problems only [no]"));
+}
+
+}  // namespace
+
+void add_run_options(CLI::App& app, RunFlags& flags) {
+  add_length_options(app, flags);
+  add_device_options(app, flags.devices,
+                     "single: cuda:0 or cpu; dp, ddp: auto");
+  add_output_options(app, flags);
+}
+
+train::TrainOptions to_train_options(const RunFlags& flags) {
+  train::TrainOptions options = flags.options;
+  options.command = command_line();
+  options.strategy = train::parse_strategy(flags.strategy);
+  options.epochs = flags.epochs.value_or(options.max_steps > 0 ? 0 : 1);
+  options.evaluate = !flags.no_eval;
+  options.progress = !flags.quiet;
+  if (options.resume == "auto" && options.out_dir.empty()) {
+    throw BadUsage("[usage] --resume auto needs --out-dir, the run's folder");
+  }
+  if (!options.init_from.empty() && !options.resume.empty() &&
+      options.resume != "auto") {
+    throw BadUsage("[usage] --init-from and --resume DIR exclude each other");
+  }
+  return options;
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "lockstep/cli/embed/device_options.h"
+#include "lockstep/cli/embed/ranks.h"
+#include "lockstep/train/options.h"
+
+namespace lockstep::cli {
+
+/// What the command line says of how a task is trained, whatever the task.
+struct RunFlags {
+  DeviceFlags devices;
+  train::TrainOptions options;  ///< the numbers are bound to it directly
+  std::string strategy = "single";
+  RankFlags ranks;
+  bool is_verbose = false;
+  std::optional<int64_t> epochs;
+  bool no_eval = false;
+  bool quiet = false;
+  std::string report;
+};
+
+/// Binds the options to `flags`, which must outlive the app.
+void add_run_options(CLI::App& app, RunFlags& flags);
+
+/// All but the devices, which take a while to find. Throws BadUsage.
+train::TrainOptions to_train_options(const RunFlags& flags);
+
+}  // namespace lockstep::cli

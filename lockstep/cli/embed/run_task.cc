@@ -1,0 +1,101 @@
+#include "lockstep/cli/embed/run_task.h"
+
+#include <csignal>
+#include <cstdio>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/atomic_file.h"
+#include "lockstep/base/interrupt.h"
+#include "lockstep/base/log.h"
+#include "lockstep/cli/start/checks.h"
+#include "lockstep/comm/environment.h"
+#include "lockstep/launch/options/option_values.h"
+#include "lockstep/train/plan.h"
+
+namespace lockstep::cli {
+namespace {
+
+using train::Strategy;
+using train::TrainOptions;
+
+void choose_devices(const RunFlags& flags, TrainOptions& options) {
+  if (options.strategy == Strategy::kDistributed) return;
+  const bool is_single = options.strategy == Strategy::kSingle;
+  options.devices =
+      to_devices(flags.devices, is_single ? one_device() : "auto");
+  if (!is_single || options.devices.size() == 1) return;
+  log_warning("train", fmt::format("--strategy single uses {} alone, of --"
+                                   "devices {}; all of them: --strategy dp",
+                                   options.devices.front().name(),
+                                   flags.devices.devices));
+}
+
+// Found out before the training rather than after it.
+void check_outputs(const RunFlags& flags) {
+  // Other hosts need not have the folder: rank 0 writes.
+  if (read_environment().rank != 0) return;
+  for (const auto& path : {flags.report, flags.options.trace}) {
+    if (!path.empty()) const AtomicFile writable(path);
+  }
+}
+
+[[noreturn]] void end_stopped(const train::RunReport& report) {
+  // That of an evaluation that another rank stopped is not known here.
+  const int signal = report.stop_signal != 0 ? report.stop_signal : SIGTERM;
+  const bool is_saved = !report.last_checkpoint.empty();
+  log_warning(
+      "train",
+      fmt::format("stopped by {} after step {}; {}",
+                  signal == SIGINT ? "Ctrl-C" : launch::signal_name(signal),
+                  report.steps,
+                  is_saved
+                      ? fmt::format("go on from {} with --resume auto",
+                                    report.last_checkpoint)
+                      : "no checkpoint was written, as there is no --out-dir"));
+  const bool is_preempted = is_saved && signal != SIGINT;
+  throw CLI::RuntimeError(is_preempted ? kExitPreempted : kExitSignal + signal);
+}
+
+// What every rank would refuse, refused once and as bad usage.
+void check_before_ranks(const RunFlags& flags, TrainOptions options) {
+  options.strategy = Strategy::kDataParallel;
+  options.devices = to_devices(flags.devices, "auto");
+  if (flags.ranks.backend == "nccl" && options.devices.front().is_cpu()) {
+    throw BadUsage("[usage] --backend nccl is for GPUs, got --devices " +
+                   join_names(options.devices) +
+                   "; use --backend shm or gloo, or auto");
+  }
+  train::make_plan(options);
+}
+
+}  // namespace
+
+void run_task(const RunFlags& flags, const std::string& beginning,
+              const TrainFunction& train) {
+  TrainOptions options = to_train_options(flags);
+  check_outputs(flags);
+  // At once, as devices, data and model take a while to make.
+  if (!flags.quiet && !is_own_rank() && read_environment().rank == 0) {
+    fmt::print("{} with strategy {}\n", beginning, flags.strategy);
+    std::fflush(stdout);
+  }
+  choose_devices(flags, options);
+  if (options.strategy == Strategy::kDistributed) {
+    if (!is_rank()) {
+      check_before_ranks(flags, options);
+      start_ranks(flags.devices);
+    }
+    join_ranks(flags.ranks, flags.devices, options);
+    if (flags.is_verbose) fmt::print("{}\n", describe_rank(options));
+    std::fflush(stdout);
+  }
+  const InterruptScope interrupts;
+  const auto report = train(options, [] { return InterruptScope::signal(); });
+  if (options.world.rank() != 0) return;
+  if (!flags.report.empty()) train::write_report(flags.report, report);
+  if (!report.interrupted) return;
+  end_stopped(report);
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,56 @@
+#include "lockstep/cli/embed/train_main.h"
+
+#include <filesystem>
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include "lockstep/base/version.h"
+#include "lockstep/cli/commands.h"
+#include "lockstep/cli/embed/run_task.h"
+#include "lockstep/cli/start/program.h"
+#include "lockstep/cli/start/usage.h"
+#include "lockstep/train/run_training.h"
+
+namespace lockstep {
+namespace {
+
+int run(train::Task& task, const train::TrainOptions& defaults) {
+  const std::string model = task.model().at("name");
+  CLI::App app;
+  cli::set_up(app);
+  app.name(std::filesystem::path(cli::command_line()[0]).filename().string());
+  app.description(
+      fmt::format("Trains {} with Lockstep {}.\n", model, kVersion));
+  app.footer(
+      "Exit codes: 0 done, 1 failed, 2 bad usage, 75 preempted (run it again\n"
+      "to go on), 130 ended by Ctrl-C.");
+  cli::RunFlags flags;
+  flags.options = defaults;
+  cli::add_run_options(app, flags);
+  app.callback([&] {
+    cli::run_task(flags, "training " + model,
+                  [&](const train::TrainOptions& options,
+                      const std::function<int()>& stop) {
+                    return train::run_training(task, options, stop);
+                  });
+  });
+  return cli::parse_and_run(app);
+}
+
+}  // namespace
+
+int train_main(int argc, char** argv, train::Task& task,
+               const train::TrainOptions& defaults) {
+  return cli::run_and_report(argc, argv, [&] {
+    try {
+      return run(task, defaults);
+    } catch (const c10::Error& error) {
+      return cli::fail(
+          cli::kFailed, error,
+          fmt::format("[torch] {}", error.what_without_backtrace()));
+    }
+  });
+}
+
+}  // namespace lockstep

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "lockstep/data/batch_source.h"
+#include "lockstep/data/dataset.h"
+#include "lockstep/data/sample_writer.h"
+
+namespace lockstep::data {
+
+struct ImageOptions {
+  bool augment = false;  ///< random crop (padding 4) and horizontal flip
+  bool channels_last = false;
+  uint64_t seed = 0;  ///< of the augmentation
+};
+
+/// Batches of a dataset of images: one input (N, C, H, W), float32 and
+/// normalised, and a target (N), int64. What sample `index` looks like depends
+/// on (seed, epoch, index) alone.
+class ImageSource : public BatchSource {
+ public:
+  /// Throws InvalidArgument without a dataset.
+  ImageSource(std::shared_ptr<const Dataset> dataset,
+              const ImageOptions& options);
+
+  int64_t size() const override { return dataset_->size(); }
+  Batch read(std::span<const int64_t> indices, int64_t epoch) const override;
+  /// Over the size, the images and the labels. 0.1 s for CIFAR-10.
+  std::string fingerprint() const override;
+
+ private:
+  std::shared_ptr<const Dataset> dataset_;
+  ImageOptions options_;
+  SampleWriter writer_;
+};
+
+}  // namespace lockstep::data

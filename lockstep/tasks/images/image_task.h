@@ -1,0 +1,51 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "lockstep/data/dataset.h"
+#include "lockstep/models/model.h"
+#include "lockstep/tasks/optimizer_options.h"
+#include "lockstep/train/task.h"
+
+namespace lockstep::tasks {
+
+/// What a classifier of images is trained with.
+struct ImageOptions {
+  models::ModelSpec model;
+  data::DataSpec data;
+  bool augment = true;  ///< random crop and horizontal flip
+  /// Layout of the images; nothing: the faster one.
+  std::optional<bool> channels_last = false;
+  OptimizerOptions optimizer;
+};
+
+/// Trains one of Lockstep's models to tell the classes of images: cross
+/// entropy, and the accuracy.
+class ImageTask : public train::Task {
+ public:
+  /// Throws InvalidArgument for options that can't be.
+  explicit ImageTask(ImageOptions options);
+
+  void begin(const train::TrainOptions& options, const train::Plan& plan,
+             const Settings& saved) override;
+  std::shared_ptr<const data::BatchSource> training_data() override;
+  std::shared_ptr<const data::BatchSource> evaluation_data() override;
+  std::string samples_are() const override { return "images"; }
+  Settings model() const override;
+  Settings settings() const override;
+  Engine::Module make_model(const torch::Device& device) override;
+  std::unique_ptr<train::RunOptimizer> make_optimizer(
+      const optim::StateFactory& make_state) override;
+  train::LossAndMetrics loss(const c10::IValue& output,
+                             const c10::IValue& target) const override;
+
+ private:
+  ImageOptions options_;
+  bool is_channels_last_ = false;
+  uint64_t seed_ = 0;
+  std::shared_ptr<models::Model> model_;
+};
+
+}  // namespace lockstep::tasks

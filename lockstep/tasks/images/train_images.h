@@ -1,0 +1,48 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "lockstep/checkpoint/info.h"
+#include "lockstep/tasks/images/image_task.h"
+#include "lockstep/train/options.h"
+#include "lockstep/train/run_report.h"
+
+namespace lockstep::tasks {
+
+/// A run that trains a classifier of images.
+struct ImageRun {
+  train::TrainOptions train;
+  ImageOptions images;
+};
+
+/// train::run_training() of an ImageTask.
+train::RunReport train_images(const ImageRun& run,
+                              const std::function<int()>& stop = {});
+
+struct EvalOptions {
+  std::string checkpoint;  ///< a checkpoint, or a run's folder: the newest
+  data::DataSpec data;
+  std::vector<Device> devices;
+  int64_t batch_size = 250;
+  int loader_workers = 1;
+  bool channels_last = false;
+};
+
+/// What the run of a checkpoint was trained on. Throws CheckpointError if the
+/// checkpoint does not say it.
+data::DataSpec data_of(const CheckpointInfo& info);
+
+struct EvalReport {
+  std::string checkpoint;  ///< the folder that was loaded
+  CheckpointInfo info;
+  train::TestReport test;
+  double seconds = 0;
+};
+
+/// Evaluates a checkpoint on the test split. Throws what loading the
+/// checkpoint and opening the data throw.
+EvalReport evaluate_checkpoint(const EvalOptions& options);
+
+}  // namespace lockstep::tasks

@@ -1,0 +1,130 @@
+#include "lockstep/tasks/optimizer_options.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/train/run_settings.h"
+
+namespace lockstep::tasks {
+namespace {
+
+const char* name_of(ScheduleKind kind) {
+  switch (kind) {
+    case ScheduleKind::kConstant:
+      return "constant";
+    case ScheduleKind::kSteps:
+      return "steps";
+    case ScheduleKind::kCosine:
+      return "cosine";
+  }
+  return "unknown";
+}
+
+// Of the first learning rate.
+double scheduled(const OptimizerOptions& options,
+                 const train::Position& position) {
+  switch (options.schedule) {
+    case ScheduleKind::kConstant:
+      return 1;
+    case ScheduleKind::kSteps: {
+      const auto reached =
+          std::count_if(options.milestones.begin(), options.milestones.end(),
+                        [&](int64_t epoch) { return epoch <= position.epoch; });
+      return std::pow(0.1, static_cast<double>(reached));
+    }
+    case ScheduleKind::kCosine: {
+      const int64_t steps =
+          std::max<int64_t>(1, position.total_steps - options.warmup_steps);
+      const int64_t step =
+          std::clamp<int64_t>(position.step - options.warmup_steps, 0, steps);
+      const double part =
+          static_cast<double>(step) / static_cast<double>(steps);
+      return 0.5 * (1 + std::cos(std::numbers::pi * part));
+    }
+  }
+  return 1;
+}
+
+double factor(const OptimizerOptions& options,
+              const train::Position& position) {
+  const double factor = scheduled(options, position);
+  if (position.step >= options.warmup_steps) return factor;
+  return factor * static_cast<double>(position.step + 1) /
+         static_cast<double>(options.warmup_steps);
+}
+
+}  // namespace
+
+void check(const OptimizerOptions& options) {
+  if (!std::isfinite(options.lr) || options.lr < 0) {
+    throw InvalidArgument("train", {.code = ErrorCode::kBadOption,
+                                    .what = "lr can't be used",
+                                    .expected = "a finite number of at least 0",
+                                    .got = fmt::format("{}", options.lr)});
+  }
+  if (options.warmup_steps < 0) {
+    throw InvalidArgument("train",
+                          {.code = ErrorCode::kBadOption,
+                           .what = "warmup_steps is too small",
+                           .expected = "at least 0",
+                           .got = fmt::format("{}", options.warmup_steps)});
+  }
+}
+
+double learning_rate(const OptimizerOptions& options,
+                     const train::Position& position) {
+  return options.lr * factor(options, position);
+}
+
+std::unique_ptr<train::RunOptimizer> make_optimizer(
+    const OptimizerOptions& options,
+    const std::vector<torch::Tensor>& parameters,
+    const optim::StateFactory& make_state) {
+  auto schedule = [options](const train::Position& position) {
+    return factor(options, position);
+  };
+  if (options.optimizer == OptimizerKind::kAdamW) {
+    return train::make_run_optimizer(
+        optim::adamw(parameters, {.lr = options.lr,
+                                  .weight_decay = options.weight_decay,
+                                  .make_state = make_state}),
+        schedule);
+  }
+  return train::make_run_optimizer(
+      optim::sgd(parameters, {.lr = options.lr,
+                              .momentum = options.momentum,
+                              .weight_decay = options.weight_decay,
+                              .nesterov = options.nesterov,
+                              .make_state = make_state}),
+      schedule);
+}
+
+Settings settings_of(const OptimizerOptions& options) {
+  const bool is_adamw = options.optimizer == OptimizerKind::kAdamW;
+  Settings settings{
+      {"optimizer", is_adamw ? "adamw" : "sgd"},
+      {"lr", fmt::format("{}", options.lr)},
+      {"weight_decay", fmt::format("{}", options.weight_decay)},
+      {"schedule", name_of(options.schedule)},
+      {"warmup_steps", fmt::format("{}", options.warmup_steps)},
+  };
+  if (!is_adamw) {
+    settings["momentum"] = fmt::format("{}", options.momentum);
+    settings["nesterov"] = fmt::format("{}", options.nesterov);
+  }
+  if (options.schedule == ScheduleKind::kSteps) {
+    settings["milestones"] =
+        fmt::format("{}", fmt::join(options.milestones, ","));
+  }
+  if (options.schedule == ScheduleKind::kCosine) {
+    settings[train::kLooksAtTotalSteps] = "true";
+  }
+  return settings;
+}
+
+}  // namespace lockstep::tasks

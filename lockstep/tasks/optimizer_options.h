@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/checkpoint/run_record.h"
+#include "lockstep/optim/optimizer.h"
+#include "lockstep/train/run_optimizer.h"
+
+namespace lockstep::tasks {
+
+enum class OptimizerKind { kSgd, kAdamW };
+enum class ScheduleKind {
+  kConstant,
+  kSteps,   ///< lr x 0.1 at each of `milestones`: 0.1, 0.01, ...
+  kCosine,  ///< linear warm-up, then cosine to 0
+};
+
+/// The optimizer and the learning rates of Lockstep's own tasks.
+struct OptimizerOptions {
+  OptimizerKind optimizer = OptimizerKind::kSgd;
+  double lr = 0.1;
+  double momentum = 0.9;  ///< kSgd
+  double weight_decay = 5e-4;
+  bool nesterov = false;  ///< kSgd
+  ScheduleKind schedule = ScheduleKind::kCosine;
+  int64_t warmup_steps = 0;
+  std::vector<int64_t> milestones;  ///< epochs
+};
+
+/// Throws InvalidArgument naming the option that can't be.
+void check(const OptimizerOptions& options);
+
+/// The learning rate of a step. kSteps: lr x 0.1 for each milestone that the
+/// epoch has reached. kCosine: half a cosine from the end of the warm-up down
+/// to 0 at total_steps (torch's CosineAnnealingLR, eta_min 0). During the
+/// warm-up, of every kind, that times (step + 1) / warmup_steps.
+double learning_rate(const OptimizerOptions& options,
+                     const train::Position& position);
+
+std::unique_ptr<train::RunOptimizer> make_optimizer(
+    const OptimizerOptions& options,
+    const std::vector<torch::Tensor>& parameters,
+    const optim::StateFactory& make_state);
+
+/// What a run's bits depend on of these.
+Settings settings_of(const OptimizerOptions& options);
+
+}  // namespace lockstep::tasks

@@ -1,0 +1,62 @@
+#include "lockstep/train/run_training.h"
+
+#include <atomic>
+#include <optional>
+
+#include "lockstep/base/atomic_file.h"
+#include "lockstep/base/error.h"
+#include "lockstep/control/worker_side.h"
+#include "lockstep/device/memory.h"
+#include "lockstep/train/run.h"
+#include "lockstep/train/run_settings.h"
+
+namespace lockstep::train {
+namespace {
+
+// Found out before the first step rather than after the last one.
+void prepare_outputs(const TrainOptions& options) {
+  if (options.world.rank() != 0) return;
+  if (!options.trace.empty()) const AtomicFile writable(options.trace);
+  if (options.out_dir.empty()) return;
+  make_directories(options.out_dir);
+  const AtomicFile writable(report_path(options));
+}
+
+// To the end, or until another rank is lost: then that error, and nothing is
+// left of the run.
+std::optional<CommError> run_once(Task& task, const TrainOptions& options,
+                                  const std::function<int()>& stop,
+                                  RunHistory& history) {
+  try {
+    Run(task, options, stop, history).train();
+    return std::nullopt;
+  } catch (const CommError& error) {
+    if (!options.rejoin || !control::may_wait()) throw;
+    return error;
+  }
+}
+
+}  // namespace
+
+RunReport run_training(Task& task, const TrainOptions& options,
+                       const std::function<int()>& stop) {
+  // Before the first tensor, so that all of them are on an account.
+  install_accounting_allocator();
+  prepare_outputs(options);
+  std::optional<control::PromiseToWait> promise;
+  if (options.rejoin) promise.emplace();
+  static std::atomic<int> runs = 0;
+  RunHistory history;
+  history.identity = identity_of_run(task, options, runs++);
+  TrainOptions now = options;
+  for (;;) {
+    const auto lost = run_once(task, now, stop, history);
+    if (!lost) return history.recordings.report;
+    // With it goes the memory that was shared with the others.
+    now.world = World();
+    if (!options.rejoin(now, lost->what())) throw CommError(*lost);
+    ++history.recordings.report.recoveries;
+  }
+}
+
+}  // namespace lockstep::train

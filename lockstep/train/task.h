@@ -1,0 +1,70 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/core/ivalue.h>
+#include <torch/torch.h>
+
+#include "lockstep/checkpoint/run_record.h"
+#include "lockstep/data/batch_source.h"
+#include "lockstep/parallel/engine.h"
+#include "lockstep/train/callback.h"
+#include "lockstep/train/metrics.h"
+#include "lockstep/train/options.h"
+#include "lockstep/train/plan.h"
+#include "lockstep/train/run_optimizer.h"
+
+namespace lockstep::train {
+
+/// What a run trains: a model, its data, its loss and its optimizer.
+///
+/// A run asks for the parts in the order below. When another rank was lost it
+/// begins anew, and asks again: a model and an optimizer must be new ones then.
+class Task {
+ public:
+  virtual ~Task() = default;
+
+  /// What the task may still choose, before it is asked for anything: the run's
+  /// devices, and the settings of the run that this one goes on with.
+  virtual void begin(const TrainOptions& options, const Plan& plan,
+                     const Settings& saved) {
+    static_cast<void>(options);
+    static_cast<void>(plan);
+    static_cast<void>(saved);
+  }
+
+  virtual std::shared_ptr<const data::BatchSource> training_data() = 0;
+  /// Null: nothing to evaluate on.
+  virtual std::shared_ptr<const data::BatchSource> evaluation_data() {
+    return nullptr;
+  }
+  /// What a sample is called: "12,000 images".
+  virtual std::string samples_are() const { return "samples"; }
+
+  /// What the model is: its "name", and whatever else it is built from.
+  virtual Settings model() const = 0;
+  /// What else the bits of a run depend on, beside the options of the run: of
+  /// data, loss and optimizer.
+  virtual Settings settings() const { return {}; }
+
+  /// A new model on `device`, with weights from LibTorch's default generator,
+  /// which has the run's seed.
+  virtual Engine::Module make_model(const torch::Device& device) = 0;
+  /// One for the model's parameters. `make_state` gives memory for its state.
+  virtual std::unique_ptr<RunOptimizer> make_optimizer(
+      const optim::StateFactory& make_state) = 0;
+
+  /// A batch as the model is to get it. Called before each step.
+  virtual data::Batch prepare(data::Batch batch) const { return batch; }
+  /// What the run is to call.
+  virtual std::vector<std::shared_ptr<Callback>> callbacks() { return {}; }
+  /// Of a shard: from the model's output and the batch's target. Called in
+  /// the threads of several devices at once, in training and in evaluation.
+  virtual LossAndMetrics loss(const c10::IValue& output,
+                              const c10::IValue& target) const = 0;
+};
+
+}  // namespace lockstep::train

@@ -1,0 +1,119 @@
+// examples/own_model: a model, data, loss and optimizer that Lockstep does not
+// know have all that `lockstep train` has.
+#include <csignal>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/base/expect_problem.h"
+#include "tests/base/temporary_folder.h"
+#include "tests/cli/ddp_runs.h"
+#include "tests/cli/processes.h"
+#include "tests/cli/program.h"
+
+namespace lockstep::own_model_test {
+namespace {
+
+using ddp_runs::joined;
+using ddp_runs::output_of;
+using Words = std::vector<std::string>;
+
+const std::string kOwnModel = LOCKSTEP_BINARY_DIR "/bin/own_model";
+
+/// What the program prints.
+std::string own_model(const Words& words, int expected_status = 0) {
+  int status = 0;
+  const std::string out = output_of(kOwnModel + joined(words), status);
+  EXPECT_EQ(status, expected_status) << out;
+  return out;
+}
+
+/// 20 epochs of 32 steps, in 2 shards.
+Words twenty_epochs(Words more) {
+  more.insert(more.end(), {"--epochs", "20", "--shards", "2"});
+  return more;
+}
+
+std::string single_digest() {
+  static const std::string digest =
+      digest_in(own_model(twenty_epochs({"--devices", "cpu:1"})));
+  return digest;
+}
+
+TEST(OwnModel, HasOneDigestInEveryStrategy) {
+  const std::string learned = own_model(twenty_epochs({"--devices", "cpu:1"}));
+  EXPECT_PRED2(contains, learned, "Test Acc: 9") << "it learns nothing";
+  EXPECT_EQ(digest_in(learned), single_digest());
+  for (const Words& words :
+       {Words{"--strategy", "dp", "--devices", "cpu:2"},
+        Words{"--strategy", "ddp", "--devices", "cpu:2"},
+        Words{"--strategy", "ddp", "--devices", "cpu:2", "--backend", "gloo"},
+        Words{"--devices", "cpu:1", "--accumulate", "2", "--drop-last"}}) {
+    const bool drops = words.back() == "--drop-last";
+    const std::string expected =
+        drops ? digest_in(own_model(
+                    twenty_epochs({"--devices", "cpu:1", "--drop-last"})))
+              : single_digest();
+    EXPECT_EQ(digest_in(own_model(twenty_epochs(words))), expected)
+        << joined(words);
+  }
+}
+
+TEST(OwnModel, StopsAndGoesOnWithAnotherStrategy) {
+  const TemporaryFolder folder;
+  const Words run{"--out-dir", folder.path("run"), "--resume", "auto"};
+  const auto with = [&](Words words) {
+    words.insert(words.end(), run.begin(), run.end());
+    return own_model(twenty_epochs(words));
+  };
+  with({"--strategy", "ddp", "--devices", "cpu:2", "--max-steps", "100"});
+  with({"--strategy", "dp", "--devices", "cpu:2", "--max-steps", "333"});
+  const std::string out = with({"--devices", "cpu:1"});
+  EXPECT_PRED2(contains, out, "step-00000333: step 333 of 640");
+  EXPECT_EQ(digest_in(out), single_digest());
+}
+
+// Long enough to be killed in the middle.
+Words under_an_agent() {
+  return {
+      "run",     "--nproc-per-node", "2",   "--max-restarts", "5", "--",
+      kOwnModel, "--strategy",       "ddp", "--shards",       "2", "--epochs",
+      "200",     "--log-every",      "100"};
+}
+
+TEST(OwnModel, KilledTwiceHasTheDigestOfTheQuietRun) {
+  const std::string quiet = digest_in(run_lockstep(under_an_agent()).out);
+  Program program(under_an_agent());
+  size_t killed = 0;
+  for (const char* moment : {"step 1000/6400", "step 3000/6400"}) {
+    ASSERT_TRUE(program.wait_for_output(moment)) << program.err();
+    std::vector<pid_t> workers;
+    // The one that was killed is replaced.
+    ASSERT_TRUE(wait_until([&] {
+      workers = children_of(program.pid(), "own_model");
+      std::erase_if(workers, [](pid_t pid) { return state_of(pid) == 'Z'; });
+      return workers.size() == 2;
+    })) << program.err();
+    ::kill(workers[killed++], SIGKILL);
+  }
+  EXPECT_EQ(program.wait(), 0) << program.err();
+  EXPECT_EQ(digest_in(program.out()), quiet);
+  EXPECT_PRED2(contains, program.err(), "[launch] 2 failures survived\n");
+}
+
+TEST(OwnModel, ExplainsItsOptions) {
+  EXPECT_PRED2(contains, own_model({"--help"}), "--strategy NAME");
+  EXPECT_PRED2(contains, own_model({"--stratgy", "dp"}, 2),
+               "did you mean '--strategy'? See `own_model --help`");
+  EXPECT_PRED2(contains, own_model({"dp"}, 2),
+               "unexpected argument 'dp'; see `own_model --help`");
+  EXPECT_PRED2(
+      contains,
+      own_model({"--accumulate", "3", "--batch-size", "64", "--devices", "1"},
+                2),
+      "a multiple of 3: 63 or 66");
+}
+
+}  // namespace
+}  // namespace lockstep::own_model_test

@@ -1,0 +1,472 @@
+// Modules, data, losses and optimizers that Lockstep does not know, trained by
+// every strategy to the same bits.
+#include <mutex>
+
+#include <gtest/gtest.h>
+
+#include "lockstep/base/cores.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/world.h"
+#include "lockstep/train/trainer.h"
+#include "tests/base/expect_problem.h"
+#include "tests/train/test_files.h"
+
+namespace lockstep::train {
+namespace {
+
+using torch::Tensor;
+
+struct CurveImpl : torch::nn::Cloneable<CurveImpl> {
+  CurveImpl() { reset(); }
+  void reset() override {
+    hidden = register_module("hidden", torch::nn::Linear(1, 16));
+    dropout = register_module("dropout", torch::nn::Dropout(0.1));
+    out = register_module("out", torch::nn::Linear(16, 1));
+  }
+  Tensor forward(const Tensor& x) {
+    return out(dropout(torch::tanh(hidden(x))));
+  }
+  torch::nn::Linear hidden{nullptr}, out{nullptr};
+  torch::nn::Dropout dropout{nullptr};
+};
+TORCH_MODULE(Curve);
+
+/// Points of a sine, as a dataset of one's own.
+struct Points {
+  explicit Points(int64_t count) : count_(count) {}
+  size_t size() const { return static_cast<size_t>(count_); }
+  std::pair<Tensor, Tensor> get(size_t index) const {
+    const Tensor x = torch::full(
+        {1}, static_cast<double>(index) / static_cast<double>(count_));
+    return {x, torch::sin(6 * x)};
+  }
+
+ private:
+  int64_t count_;
+};
+
+/// The same, as a dataset of torch::data.
+struct TorchPoints : torch::data::Dataset<TorchPoints> {
+  explicit TorchPoints(int64_t count) : points(count) {}
+  std::optional<size_t> size() const override { return points.size(); }
+  torch::data::Example<> get(size_t index) override {
+    auto [x, y] = points.get(index);
+    return {x, y};
+  }
+  Points points;
+};
+
+Tensor squares(const Tensor& output, const Tensor& target) {
+  return torch::mse_loss(output, target);
+}
+
+Trainer<CurveImpl> curve_trainer() {
+  Trainer trainer([] { return Curve(); });
+  trainer.data(std::make_shared<Points>(50))
+      .test_data(std::make_shared<Points>(23))
+      .loss([](const Tensor& output, const Tensor& target) {
+        return LossAndMetrics(
+            squares(output, target),
+            {{"error", torch::l1_loss(output.detach(), target)}});
+      })
+      .optimizer([](CurveImpl& net) {
+        // Two groups: the biases are not decayed.
+        std::vector<torch::optim::OptimizerParamGroup> groups;
+        groups.emplace_back(
+            std::vector<Tensor>{net.hidden->weight, net.out->weight},
+            std::make_unique<torch::optim::AdamWOptions>(
+                torch::optim::AdamWOptions(0.02).weight_decay(0.1)));
+        groups.emplace_back(
+            std::vector<Tensor>{net.hidden->bias, net.out->bias},
+            std::make_unique<torch::optim::AdamWOptions>(
+                torch::optim::AdamWOptions(0.01).weight_decay(0)));
+        return std::make_unique<torch::optim::AdamW>(
+            groups, torch::optim::AdamWOptions(0.02));
+      })
+      .schedule_per_epoch([](torch::optim::Optimizer& optimizer) {
+        return std::make_shared<torch::optim::StepLR>(optimizer, 2, 0.5);
+      });
+  return trainer;
+}
+
+TrainOptions small() {
+  TrainOptions options;
+  options.devices = {Device{.kind = DeviceKind::kCpu, .index = 0, .slices = 1}};
+  options.batch_size = 12;  // of 50: the last one has 2
+  options.shards = 4;
+  options.intra_op_threads = 1;
+  options.epochs = 5;
+  options.seed = 5;
+  options.progress = false;
+  return options;
+}
+
+using Make = std::function<std::unique_ptr<Task>()>;
+
+/// Rank 0's report of a run with ranks as threads, each with its own task.
+RunReport on_ranks(const Make& make, TrainOptions options, int ranks,
+                   const std::string& backend) {
+  options.strategy = Strategy::kDistributed;
+  options.devices.resize(static_cast<size_t>(ranks), options.devices[0]);
+  RunReport first;
+  std::mutex mutex;
+  WorldOptions world_options;
+  world_options.backend = backend;
+  world_options.timeout = std::chrono::seconds(100);
+  spawn(
+      ranks,
+      [&](World world) {
+        TrainOptions own = options;
+        own.world = world;
+        const auto task = make();
+        const RunReport report = run_training(*task, own);
+        const std::lock_guard lock(mutex);
+        if (world.rank() == 0) first = report;
+      },
+      world_options);
+  return first;
+}
+
+RunReport on_slices(const Make& make, TrainOptions options, int64_t slices) {
+  options.strategy = Strategy::kDataParallel;
+  options.devices.clear();
+  for (int64_t i = 0; i < slices; ++i) {
+    options.devices.push_back(Device{.kind = DeviceKind::kCpu,
+                                     .index = static_cast<int>(i),
+                                     .slices = static_cast<int>(slices)});
+  }
+  return run_training(*make(), options);
+}
+
+void expect_same(const RunReport& got, const RunReport& expected,
+                 const std::string& what) {
+  EXPECT_EQ(got.parameter_sha256, expected.parameter_sha256) << what;
+  EXPECT_EQ(got.losses, expected.losses) << what;
+  EXPECT_EQ(got.test.metrics, expected.test.metrics) << what;
+  ASSERT_EQ(got.epochs.size(), expected.epochs.size()) << what;
+  EXPECT_EQ(got.epochs.back().train, expected.epochs.back().train) << what;
+}
+
+/// Trains on one device, on two and on ranks, to the same bits. Returns what
+/// one device got.
+RunReport expect_one_result(const Make& make,
+                            const TrainOptions& options = small()) {
+  RunReport single = run_training(*make(), options);
+  EXPECT_EQ(single.parameter_sha256.size(), 64u);
+  if (allowed_cores().size() >= 2) {
+    expect_same(on_slices(make, options, 2), single, "dp 2");
+  }
+  for (const int ranks : {2, 4}) {
+    for (const char* backend : {"shm", "gloo"}) {
+      expect_same(on_ranks(make, options, ranks, backend), single,
+                  fmt::format("ddp {} over {}", ranks, backend));
+    }
+  }
+  return single;
+}
+
+template <class M>
+Make copies_of(const Trainer<M>& trainer) {
+  return [trainer] { return std::make_unique<Trainer<M>>(trainer); };
+}
+
+TEST(OwnTrainer, GivesTheSameBitsInEveryStrategy) {
+  const RunReport report = expect_one_result(copies_of(curve_trainer()));
+  EXPECT_EQ(report.steps, 25);
+  EXPECT_EQ(report.test.samples, 23);
+  EXPECT_EQ(report.test.metrics.count("error"), 1u);
+  EXPECT_LT(report.losses.back(), report.losses.front());
+  // What a plain loop has, which calls the scheduler after each epoch.
+  torch::optim::SGD plain({torch::zeros({1}, torch::requires_grad())}, 0.02);
+  torch::optim::StepLR scheduler(plain, 2, 0.5);
+  for (const auto& epoch : report.epochs) {
+    EXPECT_EQ(epoch.lr, plain.param_groups()[0].options().get_lr());
+    scheduler.step();
+  }
+  EXPECT_LT(report.epochs.back().lr, 0.02);
+}
+
+TEST(OwnTrainer, TrainsWithAnyOptimizerOfLibTorch) {
+  const auto with = [](auto make) {
+    auto trainer = curve_trainer();
+    trainer.optimizer(make);
+    return copies_of(trainer);
+  };
+  expect_one_result(with([](CurveImpl& net) {
+    return std::make_unique<torch::optim::SGD>(
+        net.parameters(),
+        torch::optim::SGDOptions(0.05).momentum(0.9).dampening(0.5));
+  }));
+  expect_one_result(with([](CurveImpl& net) {
+    return std::make_unique<torch::optim::RMSprop>(
+        net.parameters(),
+        torch::optim::RMSpropOptions(0.01).momentum(0.5).centered(true));
+  }));
+  expect_one_result(with([](CurveImpl& net) {
+    return std::make_unique<torch::optim::Adagrad>(
+        net.parameters(), torch::optim::AdagradOptions(0.05));
+  }));
+}
+
+TEST(OwnTrainer, TrainsWithAnOptimizerOfLockstep) {
+  auto trainer = curve_trainer();
+  trainer.optimizer([](CurveImpl& net, const optim::StateFactory& make_state) {
+    return optim::sgd(net.parameters(),
+                      {.lr = 0.05, .momentum = 0.9, .make_state = make_state});
+  });
+  trainer.schedule_per_epoch(nullptr);
+  trainer.schedule([](const Position& at) { return at.epoch < 2 ? 1.0 : 0.1; });
+  const RunReport report = expect_one_result(copies_of(trainer));
+  EXPECT_DOUBLE_EQ(report.epochs.back().lr, 0.005);
+}
+
+TEST(OwnTrainer, TakesDatasetsOfTorchData) {
+  const auto with = [](auto dataset) {
+    auto trainer = curve_trainer();
+    trainer.data(dataset);
+    return copies_of(trainer);
+  };
+  const RunReport plain = run_training(*copies_of(curve_trainer())(), small());
+  expect_same(expect_one_result(with(std::make_shared<TorchPoints>(50))), plain,
+              "a torch::data dataset");
+  using Stacked =
+      decltype(TorchPoints(50).map(torch::data::transforms::Stack<>()));
+  const auto stacked = std::make_shared<Stacked>(
+      TorchPoints(50).map(torch::data::transforms::Stack<>()));
+  expect_same(expect_one_result(with(stacked)), plain, "one with a transform");
+}
+
+/// Sequences of different lengths: the sum of each is to be told.
+struct Ragged {
+  size_t size() const { return 30; }
+  std::pair<Tensor, Tensor> get(size_t index) const {
+    const auto length = static_cast<int64_t>(1 + index % 5);
+    const Tensor values = torch::sin(torch::arange(length, torch::kFloat32) +
+                                     static_cast<double>(index));
+    return {values, values.sum().reshape({1})};
+  }
+};
+
+/// Two inputs, values and mask, both (N, T).
+struct SumImpl : torch::nn::Module {
+  SumImpl() {
+    weight = register_parameter("weight", torch::rand({1}));
+    bias = register_parameter("bias", torch::zeros({1}));
+  }
+  Tensor forward(const Tensor& values, const Tensor& mask) {
+    return (values * mask * weight).sum(1, true) + bias;
+  }
+  Tensor weight, bias;
+};
+
+TEST(OwnTrainer, CollatesSamplesOfDifferentLength) {
+  using Samples = std::vector<std::pair<Tensor, Tensor>>;
+  Trainer trainer([] { return std::make_shared<SumImpl>(); });
+  trainer
+      .data(std::make_shared<Ragged>(),
+            [](Samples samples) {
+              int64_t longest = 0;
+              for (const auto& sample : samples) {
+                longest = std::max(longest, sample.first.numel());
+              }
+              std::vector<Tensor> values, masks, sums;
+              for (const auto& [value, sum] : samples) {
+                const int64_t length = value.numel();
+                const auto padding = std::vector<int64_t>{0, longest - length};
+                values.push_back(torch::constant_pad_nd(value, padding));
+                masks.push_back(
+                    torch::constant_pad_nd(torch::ones({length}), padding));
+                sums.push_back(sum);
+              }
+              return std::make_pair(
+                  std::make_tuple(torch::stack(values), torch::stack(masks)),
+                  torch::stack(sums));
+            })
+      .loss(squares)
+      .optimizer([](SumImpl& net) {
+        return std::make_unique<torch::optim::SGD>(net.parameters(), 0.1);
+      });
+  const RunReport report = expect_one_result(copies_of(trainer));
+  EXPECT_LT(report.losses.back(), report.losses.front());
+}
+
+TEST(OwnTrainer, RunsAStepFunction) {
+  auto trainer = curve_trainer();
+  trainer.step([](CurveImpl& net, const data::Batch& batch) {
+    // Two forwards, and no use of forward()'s own loss.
+    const Tensor x = batch.input();
+    const Tensor twice = (net.forward(x) + net.forward(x)) / 2;
+    return LossAndMetrics(squares(twice, batch.target_tensor()),
+                          {{"largest", twice.detach().abs().max()}});
+  });
+  const RunReport report = expect_one_result(copies_of(trainer));
+  EXPECT_EQ(report.test.metrics.count("largest"), 1u);
+  EXPECT_LT(report.losses.back(), report.losses.front());
+}
+
+TEST(OwnTrainer, GoesOnToTheBitsOfARunWithoutAStop) {
+  for (const bool is_whole : {false, true}) {
+    auto trainer = curve_trainer();
+    if (is_whole) {
+      trainer.optimizer([](CurveImpl& net) {
+        return std::make_unique<torch::optim::RMSprop>(
+            net.parameters(), torch::optim::RMSpropOptions(0.01).momentum(0.9));
+      });
+    }
+    const Make make = copies_of(trainer);
+    const RunReport whole = run_training(*make(), small());
+    const TemporaryFolder folder;
+    TrainOptions options = small();
+    options.out_dir = folder / "run";
+    int polled = 0;
+    const RunReport stopped =
+        run_training(*make(), options, [&] { return ++polled == 13 ? 2 : 0; });
+    EXPECT_TRUE(stopped.interrupted);
+    EXPECT_EQ(stopped.steps, 13);
+    options.resume = "auto";
+    const RunReport resumed = on_ranks(make, options, 2, "shm");
+    EXPECT_EQ(resumed.first_step, 13);
+    EXPECT_EQ(resumed.parameter_sha256, whole.parameter_sha256);
+    EXPECT_EQ(resumed.test.metrics, whole.test.metrics);
+    EXPECT_EQ(resumed.epochs.back().train, whole.epochs.back().train);
+    EXPECT_EQ(resumed.epochs.back().lr, whole.epochs.back().lr);
+  }
+}
+
+/// Ends the run when the test loss did not get better for three evaluations.
+class EarlyStop : public Callback {
+ public:
+  void after_evaluation(const RunState& at, const TestReport& test) override {
+    steps.push_back(at.step);
+    const double loss = test.metrics.at("loss");
+    worse_ = loss < best_ ? 0 : worse_ + 1;
+    best_ = std::min(best_, loss);
+  }
+  bool wants_to_stop() const override { return worse_ >= 3; }
+  OptimizerState state() const override {
+    return {{"state", torch::tensor({best_, static_cast<double>(worse_)},
+                                    torch::kFloat64)}};
+  }
+  void load_state(const OptimizerState& state) override {
+    const Tensor& values = state.at("state");
+    best_ = values[0].item<double>();
+    worse_ = values[1].item<int>();
+  }
+
+  std::vector<int64_t> steps;  ///< of the evaluations
+
+ private:
+  double best_ = 1e9;
+  int worse_ = 0;
+};
+
+// The rate is 0 from step 5 on, so nothing gets better then.
+Trainer<CurveImpl> stopping_trainer(std::shared_ptr<EarlyStop> early_stop) {
+  auto trainer = curve_trainer();
+  trainer.schedule_per_epoch(nullptr);
+  trainer.schedule([](const Position& at) { return at.step < 5 ? 1.0 : 0.0; });
+  trainer.callback(std::move(early_stop));
+  return trainer;
+}
+
+TEST(OwnTrainer, EndsWhenACallbackWantsIt) {
+  TrainOptions options = small();
+  options.eval_every = 2;
+  const auto early_stop = std::make_shared<EarlyStop>();
+  const RunReport report = stopping_trainer(early_stop).fit(options);
+  // After 6 steps the loss is at its best, after 8, 10 and 12 it is not better;
+  // all ranks know that after step 13. At last comes the evaluation at the end.
+  EXPECT_EQ(report.steps, 13);
+  EXPECT_FALSE(report.interrupted);
+  EXPECT_EQ(early_stop->steps, (std::vector<int64_t>{2, 4, 6, 8, 10, 12, 13}));
+  ASSERT_EQ(report.evaluations.size(), 6u);
+  EXPECT_EQ(report.evaluations.back().step, 12);
+  EXPECT_EQ(report.evaluations.back().test.metrics, report.test.metrics);
+  // The same in other strategies, and evaluations change no bit.
+  const Make make = [] {
+    return std::make_unique<Trainer<CurveImpl>>(
+        stopping_trainer(std::make_shared<EarlyStop>()));
+  };
+  expect_same(on_ranks(make, options, 2, "shm"), report, "ddp");
+  options.eval_every = 0;
+  options.max_steps = 13;
+  expect_same(run_training(*make(), options), report, "without evaluations");
+}
+
+TEST(OwnTrainer, KeepsTheStateOfCallbacks) {
+  const TemporaryFolder folder;
+  TrainOptions options = small();
+  options.eval_every = 2;
+  options.out_dir = folder / "run";
+  options.max_steps = 10;
+  stopping_trainer(std::make_shared<EarlyStop>()).fit(options);
+  options.max_steps = 0;
+  options.resume = "auto";
+  const Make make = [] {
+    return std::make_unique<Trainer<CurveImpl>>(
+        stopping_trainer(std::make_shared<EarlyStop>()));
+  };
+  EXPECT_EQ(on_ranks(make, options, 2, "gloo").steps, 13);
+}
+
+// Four shards: 4 micro-batches of one device, or 2 on each of two.
+TEST(OwnTrainer, AccumulatesToTheBitsOfMoreDevices) {
+  const Make make = copies_of(curve_trainer());
+  TrainOptions options = small();
+  options.drop_last = true;
+  const RunReport expected = run_training(*make(), options);
+  options.shards = 0;
+  options.accumulate = 4;
+  expect_same(run_training(*make(), options), expected, "4 on one");
+  options.accumulate = 2;
+  expect_same(on_ranks(make, options, 2, "shm"), expected, "2 on each of two");
+  if (allowed_cores().size() >= 2) {
+    expect_same(on_slices(make, options, 2), expected, "dp, 2 on each of two");
+  }
+}
+
+TEST(OwnTrainer, SaysWhatIsMissing) {
+  Trainer trainer([] { return Curve(); });
+  const auto missing = [&] {
+    return message_of<InvalidArgument>([&] { trainer.fit(small()); });
+  };
+  expect_problem(missing(), ErrorCode::kMisuse, {"data()"});
+  trainer.data(std::make_shared<Points>(50));
+  expect_problem(missing(), ErrorCode::kMisuse, {"loss()"});
+  trainer.loss(squares);
+  expect_problem(missing(), ErrorCode::kMisuse, {"optimizer()"});
+  trainer.optimizer([](CurveImpl& net) {
+    return std::make_unique<torch::optim::LBFGS>(net.parameters());
+  });
+  expect_problem(missing(), ErrorCode::kBadOptimizer, {"LBFGS"});
+}
+
+TEST(OwnTrainer, NamesMetricsThatChange) {
+  for (const int ranks : {1, 2}) {
+    auto trainer = curve_trainer();
+    auto calls = std::make_shared<std::atomic<int>>(0);
+    trainer.loss([calls](const Tensor& output, const Tensor& target) {
+      LossAndMetrics values(squares(output, target));
+      if (++*calls > 40) {
+        values.metrics.emplace_back("late", values.loss.detach());
+      }
+      return values;
+    });
+    const Make make = copies_of(trainer);
+    EXPECT_PRED2(contains, message_of<Error>([&] {
+                   ranks == 1 ? run_training(*make(), small())
+                              : on_ranks(make, small(), ranks, "shm");
+                 }),
+                 "late");
+  }
+}
+
+TEST(OwnTrainer, RefusesSamplesThatCanNotBeStacked) {
+  auto trainer = curve_trainer();
+  trainer.data(std::make_shared<Ragged>());
+  expect_problem(message_of<InvalidArgument>([&] { trainer.fit(small()); }),
+                 ErrorCode::kMisuse, {"stacked", "collate"});
+}
+
+}  // namespace
+}  // namespace lockstep::train
