@@ -13,6 +13,7 @@ int run_any_command() {
   set_up(app);
   add_train(app);
   add_eval(app);
+  add_generate(app);
   add_run(app);
   add_compare(app);
   add_step_time(app);

@@ -32,6 +32,9 @@ class Tokenizer {
   virtual std::string to_json() const = 0;
 };
 
+/// Throws InvalidArgument unless `id` is one of 0..vocabulary-1.
+void check_id(uint32_t id, int64_t vocabulary);
+
 /// The tokenizer that to_json() described, or that a tokenizer.json of Hugging
 /// Face's describes. Throws DataError (kMalformedJson, kMalformedData) naming
 /// what can't be; `source` says in messages where the text is from.
