@@ -11,7 +11,6 @@
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/strict_json.h"
-#include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/models/model_settings.h"
 
 namespace lockstep {
@@ -87,7 +86,7 @@ class Config {
     if (boolean(key, value) == value) return;
     refuse(key, value ? "true" : "false", root_.at(key));
   }
-  void expect(const char* key, const std::set<std::string>& known) const {
+  void expect_any(const char* key, const std::set<std::string>& known) const {
     if (known.contains(text(key, *known.begin()))) return;
     std::string expected;
     for (const auto& name : known) {
@@ -123,7 +122,7 @@ LanguageModelSpec gpt2_spec(const Config& config) {
   spec.inner_width = config.size("n_inner", 4 * spec.width);
   spec.norm_epsilon = config.number("layer_norm_epsilon", 1e-5);
   spec.is_tied = config.boolean("tie_word_embeddings", true);
-  config.expect("activation_function", {"gelu_new", "gelu_pytorch_tanh"});
+  config.expect_any("activation_function", {"gelu_new", "gelu_pytorch_tanh"});
   config.expect("scale_attn_weights", true);
   config.expect("scale_attn_by_inverse_layer_idx", false);
   config.expect("add_cross_attention", false);
@@ -161,7 +160,7 @@ LanguageModelSpec llama_spec(const Config& config) {
   spec.norm_epsilon = config.number("rms_norm_eps", 1e-6);
   spec.rope_theta = rope_theta(config);
   spec.is_tied = config.boolean("tie_word_embeddings", false);
-  config.expect("hidden_act", {"silu"});
+  config.expect_any("hidden_act", {"silu"});
   config.expect("attention_bias", false);
   config.expect("mlp_bias", false);
   if (config.size("head_dim", spec.width / spec.heads) * spec.heads !=
@@ -301,17 +300,18 @@ std::shared_ptr<LanguageModel> load_hugging_face(const std::string& folder) {
          .got = fmt::format("{} bytes of weights", elements)});
   }
   auto model = models::make_language_model(spec, models::Init::kNone);
-  load_hugging_face(folder, *model);
+  load_hugging_face(folder, state_dict(*model));
   return model;
 }
 
-void load_hugging_face(const std::string& folder, LanguageModel& model) {
+void load_hugging_face(const std::string& folder, const NamedTensors& model) {
+  const LanguageModelSpec spec = read_hugging_face_config(folder);
   NamedTensors tensors;
   for (const auto& file : weight_files(folder)) {
     auto content = read_safetensors(folder + "/" + file);
     for (auto& [name, tensor] : content.tensors) {
-      const std::string full = full_name(name, model.spec());
-      if (is_left_out(full, model.spec())) continue;
+      const std::string full = full_name(name, spec);
+      if (is_left_out(full, spec)) continue;
       tensors.emplace_back(full, std::move(tensor));
     }
   }

@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/models/language/language_model.h"
 
 namespace lockstep {
@@ -20,8 +21,8 @@ models::LanguageModelSpec read_hugging_face_config(const std::string& folder);
 std::shared_ptr<models::LanguageModel> load_hugging_face(
     const std::string& folder);
 
-/// Copies the weights into a model of the same sizes.
-void load_hugging_face(const std::string& folder, models::LanguageModel& model);
+/// Copies the weights into the state dict of a model of the same sizes.
+void load_hugging_face(const std::string& folder, const NamedTensors& model);
 
 /// Whether `path` is such a folder.
 bool is_hugging_face(const std::string& path);

@@ -56,7 +56,9 @@ struct TrainOptions {
   /// was lost, for which it may wait, as init_next() does. False if there is
   /// no going on.
   std::function<bool(TrainOptions& options, const std::string& why)> rejoin;
-  std::string init_from;  ///< checkpoint or safetensors to start from
+  /// Weights to start from: a checkpoint, a safetensors file, or a folder of
+  /// Hugging Face's with a GPT-2 or a Llama.
+  std::string init_from;
   /// Goes on from a checkpoint, or the newest of a run's folder, as if there
   /// had been no stop. "auto": from out_dir, or from the beginning if there is
   /// none. What the options leave open (shards, threads) is then as it was.

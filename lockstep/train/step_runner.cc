@@ -15,6 +15,7 @@
 #include "lockstep/base/trace.h"
 #include "lockstep/base/version.h"
 #include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/checkpoint/hugging_face.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/control/worker_side.h"
@@ -46,9 +47,12 @@ void charge_first_device(const TrainOptions& options, const Plan& plan,
   if (is_classic(options)) scope.emplace(plan.devices.front());
 }
 
-// Weights to start from: of a checkpoint, a run's folder or a file.
+// Weights to start from: of a checkpoint, a run's folder, a folder of Hugging
+// Face's or a file.
 void load_weights(const std::string& from, const NamedTensors& model) {
-  if (std::filesystem::is_directory(from)) {
+  if (is_hugging_face(from)) {
+    load_hugging_face(from, model);
+  } else if (std::filesystem::is_directory(from)) {
     open_checkpoint(from).load(model);
   } else {
     load_state_dict(model, read_safetensors(from).tensors, from);

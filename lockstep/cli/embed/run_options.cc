@@ -89,8 +89,8 @@ void add_output_options(CLI::App& app, RunFlags& flags) {
       ->type_name("N")
       ->check(whole_number(2, 1'000'000));
   add(app.add_option("--init-from", flags.options.init_from,
-                     "checkpoint folder or .safetensors file whose weights to "
-                     "start from"))
+                     "checkpoint, .safetensors file or folder of Hugging "
+                     "Face's whose weights to start from"))
       ->type_name("PATH")
       ->default_str("random weights");
   auto* resume =
