@@ -23,6 +23,19 @@ Strategy parse_strategy(const std::string& name);
 std::vector<std::string> strategy_names();
 std::string to_string(Strategy strategy);
 
+/// What forward and loss are computed in. Weights, their gradients and the
+/// optimizer's state are float32.
+enum class Precision {
+  kFloat32,
+  kBFloat16,  ///< autocast
+  kFloat16,   ///< autocast, and the loss is scaled
+};
+
+/// "fp32", "bf16", "fp16"; throws InvalidArgument with the nearest.
+Precision parse_precision(const std::string& name);
+std::vector<std::string> precision_names();
+std::string to_string(Precision precision);
+
 /// How a task is trained. The same task and options give the same bits.
 struct TrainOptions {
   Strategy strategy = Strategy::kSingle;
@@ -35,6 +48,7 @@ struct TrainOptions {
   /// Micro-batches that a device computes one after another in a step, whose
   /// gradients are summed before the update: so many shards for each device.
   int64_t accumulate = 1;
+  Precision precision = Precision::kFloat32;
   int64_t epochs = 1;
   int64_t max_steps = 0;  ///< 0: no limit
   uint64_t seed = 0;

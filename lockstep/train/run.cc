@@ -220,6 +220,12 @@ bool Run::train_batch(const data::Batch& batch, int64_t epoch) {
   const double seconds = watch.seconds();
   if (!outcome.is_finite) stop_on_garbage(batch, outcome, epoch);
   ++step_;
+  if (outcome.is_skipped && is_first()) {
+    log_.line(fmt::format(
+        "step {} overflowed in float16 and was left out; the loss is scaled "
+        "by {:g} from now on",
+        step_, runner_.loss_scale()));
+  }
   log_.add_step(outcome, seconds,
                 {.done = step_, .total = total_steps_, .epoch = epoch});
   control::count_steps(static_cast<uint64_t>(step_));

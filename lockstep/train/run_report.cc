@@ -184,6 +184,7 @@ nlohmann::ordered_json to_ordered_json(const RunReport& report) {
           {"samples_per_s", report.samples_per_s},
           {"phases_s", phases_to_json(report.phases_s)},
           {"losses", report.losses},
+          {"skipped_steps", report.skipped_steps},
           {"epochs", epochs_to_json(report.epochs)},
           {"evaluations", evaluations_to_json(report.evaluations)},
           {"test", test_to_json(report.test)},
@@ -234,6 +235,7 @@ RunReport run_report_from_json(const json& object) {
   read(object, "samples_per_s", report.samples_per_s);
   read_phases(member(object, "phases_s"), report.phases_s);
   read(object, "losses", report.losses);
+  read(object, "skipped_steps", report.skipped_steps);
   for (const auto& epoch : member(object, "epochs")) {
     read_epoch(epoch, report.epochs.emplace_back());
   }

@@ -76,7 +76,9 @@ struct RunReport {
   double total_time_s = 0;   ///< first batch to last update, data included
   double samples_per_s = 0;
   PhaseReport phases_s;
-  std::vector<double> losses;  ///< of each step from first_step on
+  /// Of each step from first_step on, but for those that were left out.
+  std::vector<double> losses;
+  int64_t skipped_steps = 0;  ///< float16: left out, as gradients overflowed
   std::vector<EpochReport> epochs;
   std::vector<EvaluationReport> evaluations;  ///< those before the last one
   TestReport test;

@@ -19,6 +19,7 @@
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/control/worker_side.h"
+#include "lockstep/device/autocast.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/models/finite.h"
 #include "lockstep/parallel/exchange/packed_tensors.h"
@@ -33,8 +34,18 @@ namespace {
 
 using torch::Tensor;
 
-// Of the names of callbacks' states, beside those of the optimizer's.
+// Of the names of other states, beside those of the optimizer's.
 constexpr const char* kCallback = "callback.";
+constexpr const char* kLossScaler = "loss_scaler.";
+
+/// The entries whose names begin with `prefix`, without it.
+OptimizerState part_of(const OptimizerState& state, const std::string& prefix) {
+  OptimizerState part;
+  for (const auto& [name, tensor] : state) {
+    if (name.starts_with(prefix)) part[name.substr(prefix.size())] = tensor;
+  }
+  return part;
+}
 
 bool is_classic(const TrainOptions& options) {
   return options.strategy == Strategy::kDataParallelClassic;
@@ -95,6 +106,10 @@ std::unique_ptr<RunOptimizer> make_optimizer(
   return task.make_optimizer(make_state);
 }
 
+c10::DeviceType device_type(const Plan& plan) {
+  return torch_device(plan.devices.front()).type();
+}
+
 void set_mode(const ModuleHandle& model, bool trains) {
   model.set_modes(std::vector<bool>(model.modes().size(), trains));
 }
@@ -142,6 +157,7 @@ StepRunner::StepRunner(Task& task, const TrainOptions& options,
       callbacks_(task.callbacks()),
       metrics_(options.world, plan.shards),
       samples_(plan.devices.size(), 0) {
+  if (options.precision == Precision::kFloat16) scale_losses();
   set_mode(*model_, true);
   // Not at the first step: what each rank has now is no memory of a step.
   engine_->share_parameters();
@@ -150,6 +166,20 @@ StepRunner::StepRunner(Task& task, const TrainOptions& options,
 
 StepRunner::~StepRunner() = default;
 
+void StepRunner::scale_losses() {
+  const bool is_cut = !is_classic(options_) && optimizer_->updates_in_blocks();
+  if (!is_cut) {
+    throw InvalidArgument(
+        "train",
+        {.code = ErrorCode::kBadOption,
+         .what = "float16 needs an update that can be left out",
+         .expected = "SGD, Adam or AdamW, and a strategy other than dp-classic",
+         .got = is_classic(options_) ? "dp-classic" : "another optimizer",
+         .fix = "use --precision bf16, which needs no scaling of the loss"});
+  }
+  loss_scaler_.emplace();
+}
+
 NamedTensors StepRunner::model_state() const { return state_of(*model_); }
 
 OptimizerState StepRunner::state() const {
@@ -157,6 +187,11 @@ OptimizerState StepRunner::state() const {
   for (size_t i = 0; i < callbacks_.size(); ++i) {
     for (const auto& [name, tensor] : callbacks_[i]->state()) {
       state[fmt::format("{}{}.{}", kCallback, i, name)] = tensor;
+    }
+  }
+  if (loss_scaler_) {
+    for (const auto& [name, tensor] : loss_scaler_->state()) {
+      state[kLossScaler + name] = tensor;
     }
   }
   return state;
@@ -172,21 +207,17 @@ void StepRunner::load_state(const Resume& resumed) {
       tensor = message;
     }
   }
-  std::vector<OptimizerState> of_callbacks(callbacks_.size());
-  for (size_t i = 0; i < callbacks_.size(); ++i) {
-    const std::string prefix = fmt::format("{}{}.", kCallback, i);
-    for (const auto& [name, tensor] : loaded) {
-      if (!name.starts_with(prefix)) continue;
-      of_callbacks[i][name.substr(prefix.size())] = tensor;
-    }
-  }
-  std::erase_if(loaded, [](const auto& entry) {
-    return entry.first.starts_with(kCallback);
+  OptimizerState of_optimizer = loaded;
+  std::erase_if(of_optimizer, [](const auto& entry) {
+    return entry.first.starts_with(kCallback) ||
+           entry.first.starts_with(kLossScaler);
   });
-  optimizer_->load_state_dict(loaded);
+  optimizer_->load_state_dict(of_optimizer);
   for (size_t i = 0; i < callbacks_.size(); ++i) {
-    callbacks_[i]->load_state(of_callbacks[i]);
+    callbacks_[i]->load_state(
+        part_of(loaded, fmt::format("{}{}.", kCallback, i)));
   }
+  if (loss_scaler_) loss_scaler_->load_state(part_of(loaded, kLossScaler));
 }
 
 void StepRunner::restart_accounts() {
@@ -206,7 +237,24 @@ StepOutcome StepRunner::step(const data::Batch& batch, const Position& position,
   engine_->group().set_step(position.step);
   const StepResult result =
       is_classic(options_) ? classic_step(batch) : sharded_step(batch);
-  return agree(result, stop_signal);
+  StepOutcome outcome = agree(result, stop_signal);
+  if (loss_scaler_ && loss_scaler_->update(outcome.is_finite)) {
+    outcome.is_skipped = !outcome.is_finite;
+    outcome.is_finite = true;
+  }
+  return outcome;
+}
+
+std::optional<c10::ScalarType> StepRunner::autocast_type() const {
+  switch (options_.precision) {
+    case Precision::kFloat32:
+      return std::nullopt;
+    case Precision::kBFloat16:
+      return torch::kBFloat16;
+    case Precision::kFloat16:
+      return torch::kHalf;
+  }
+  return std::nullopt;
 }
 
 // One message: what the shards told, and how many ranks got each signal.
@@ -249,10 +297,12 @@ ShardLoss StepRunner::loss_of(int64_t total) {
 }
 
 StepResult StepRunner::sharded_step(const data::Batch& batch) {
+  const AutocastScope precision(device_type(plan_), autocast_type());
   const StepResult result = optimizer_->train_step(
       *engine_, batch.inputs, batch.target, loss_of(batch.total),
       TrainStepOptions()
           .clip_grad_norm(options_.clip_grad_norm)
+          .loss_scale(loss_scale())
           .batch(batch.total));
   count(batch, engine_->group().phases());
   return result;
@@ -262,6 +312,8 @@ StepResult StepRunner::classic_step(const data::Batch& batch) {
   std::optional<MemoryScope> scope;
   charge_first_device(options_, plan_, scope);
   optimizer_->zero_grad();
+  std::optional<AutocastScope> precision(std::in_place, device_type(plan_),
+                                         autocast_type());
   const c10::IValue output = engine_->forward(batch.inputs);
   Stopwatch watch;
   std::optional<TraceSpan> span(std::in_place, "loss", TraceCategory::kCompute);
@@ -276,6 +328,7 @@ StepResult StepRunner::classic_step(const data::Batch& batch) {
   result.is_finite = std::isfinite(result.loss);
   output_device_s_ += watch.seconds();
   span.reset();
+  precision.reset();
   values.loss.backward();
 
   PhaseTimes phases = engine_->group().phases();
@@ -294,6 +347,7 @@ StepResult StepRunner::classic_step(const data::Batch& batch) {
 
 TestReport StepRunner::evaluate(data::Loader& loader,
                                 const std::function<bool()>& stop) {
+  const AutocastScope precision(device_type(plan_), autocast_type());
   return train::evaluate(*engine_, task_, loader, stop, options_.world);
 }
 
@@ -301,6 +355,7 @@ std::string StepRunner::first_not_finite(const data::Batch& batch) {
   // A step with an optimizer reduces into blocks and leaves no .grad, so the
   // gradients are computed again, from the same random numbers.
   optimizer_->zero_grad();
+  const AutocastScope precision(device_type(plan_), autocast_type());
   const auto options = TrainStepOptions().batch(batch.total);
   engine_->train_step(
       batch.inputs, batch.target,

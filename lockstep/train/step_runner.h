@@ -12,6 +12,7 @@
 #include "lockstep/data/loader.h"
 #include "lockstep/parallel/engine.h"
 #include "lockstep/train/callback.h"
+#include "lockstep/train/loss_scaler.h"
 #include "lockstep/train/options.h"
 #include "lockstep/train/plan.h"
 #include "lockstep/train/rank_report.h"
@@ -27,6 +28,9 @@ struct StepOutcome {
   int64_t samples = 0;
   /// False: the loss or the gradient's norm is not, and nothing was updated.
   bool is_finite = true;
+  /// float16: a gradient overflowed, nothing was updated, and the loss is
+  /// scaled by less from now on. is_finite is true.
+  bool is_skipped = false;
   int stop_signal = 0;  ///< some rank wants to stop, for this
 
   double loss() const { return metrics.at("loss"); }
@@ -55,6 +59,8 @@ class StepRunner {
   /// its part of the batch, all get the outcome of the whole.
   StepOutcome step(const data::Batch& batch, const Position& position,
                    int stop_signal);
+  /// float16: what the loss of the next step is multiplied by. Else 1.
+  double loss_scale() const { return loss_scaler_ ? loss_scaler_->scale() : 1; }
   /// The learning rate of the last step.
   double lr() const { return optimizer_->lr(); }
 
@@ -91,7 +97,10 @@ class StepRunner {
   ShardLoss loss_of(int64_t total);
   void count(const data::Batch& batch, const PhaseTimes& phases);
   int64_t copies() const;
+  void scale_losses();
   StepOutcome agree(const StepResult& result, int stop_signal);
+  /// What forward and loss are computed in; nothing: in the weights' type.
+  std::optional<c10::ScalarType> autocast_type() const;
   RankReport rank_report(double step_seconds) const;
 
   Task& task_;
@@ -103,6 +112,7 @@ class StepRunner {
   std::unique_ptr<RunOptimizer> optimizer_;
   std::vector<std::shared_ptr<Callback>> callbacks_;
   ShardMetrics metrics_;
+  std::optional<LossScaler> loss_scaler_;  // float16
 
   std::vector<int64_t> samples_;  // by device
   PhaseTimes phases_;             // sums over the steps

@@ -24,6 +24,11 @@ void add_length_options(CLI::App& app, RunFlags& flags) {
                  "in a step, to need less memory: so many shards a device")
       ->type_name("N")
       ->check(whole_number(1, 4096));
+  app.add_option("--precision", flags.precision,
+                 "fp32; bf16 or fp16: forward and loss in that type, weights "
+                 "and their gradients in float32")
+      ->type_name("NAME")
+      ->check(one_of(train::precision_names()));
   app.add_flag("--drop-last", flags.options.drop_last,
                "leave out the samples at the end of an epoch that fill no "
                "batch [no]");
@@ -138,6 +143,7 @@ train::TrainOptions to_train_options(const RunFlags& flags) {
   train::TrainOptions options = flags.options;
   options.command = command_line();
   options.strategy = train::parse_strategy(flags.strategy);
+  options.precision = train::parse_precision(flags.precision);
   options.epochs = flags.epochs.value_or(options.max_steps > 0 ? 0 : 1);
   options.evaluate = !flags.no_eval;
   options.progress = !flags.quiet;
