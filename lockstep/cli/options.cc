@@ -28,9 +28,16 @@ void add_model(CLI::App& app, ModelFlags& flags,
 
 }  // namespace
 
-void add_model_options(CLI::App& app, ModelFlags& flags) {
-  add_model(app, flags, models::names(),
-            "cnn (small, learns in seconds), mlp, resnet18 or resnet34");
+void add_model_options(CLI::App& app, ModelFlags& flags,
+                       const std::vector<std::string>& names) {
+  add_model(app, flags, names, fmt::format("{}", fmt::join(names, ", ")));
+}
+
+void add_precision_option(CLI::App& app, std::string& precision) {
+  app.add_option("--precision", precision,
+                 "fp32, or bf16: forward and loss under autocast")
+      ->type_name("NAME")
+      ->check(one_of({"fp32", "bf16"}));
 }
 
 void add_any_model_options(CLI::App& app, ModelFlags& flags,

@@ -23,7 +23,11 @@ struct ModelFlags {
   std::string model = "cnn";
   std::string stem = "cifar";
 };
-void add_model_options(CLI::App& app, ModelFlags& flags);
+/// `names`: those to choose from.
+void add_model_options(CLI::App& app, ModelFlags& flags,
+                       const std::vector<std::string>& names);
+/// fp32 or bf16, of what is measured.
+void add_precision_option(CLI::App& app, std::string& precision);
 models::ModelSpec to_model_spec(const ModelFlags& flags);
 
 struct LanguageModelFlags {

@@ -70,4 +70,16 @@ std::string to_string(Precision precision) {
                                   .what = "a precision without a name"});
 }
 
+std::optional<c10::ScalarType> autocast_type(Precision precision) {
+  switch (precision) {
+    case Precision::kFloat32:
+      return std::nullopt;
+    case Precision::kBFloat16:
+      return c10::ScalarType::BFloat16;
+    case Precision::kFloat16:
+      return c10::ScalarType::Half;
+  }
+  return std::nullopt;
+}
+
 }  // namespace lockstep::train

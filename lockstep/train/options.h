@@ -2,8 +2,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include <c10/core/ScalarType.h>
 
 #include "lockstep/comm/world.h"
 #include "lockstep/device/device.h"
@@ -35,6 +38,8 @@ enum class Precision {
 Precision parse_precision(const std::string& name);
 std::vector<std::string> precision_names();
 std::string to_string(Precision precision);
+/// What autocast computes in; nothing for kFloat32.
+std::optional<c10::ScalarType> autocast_type(Precision precision);
 
 /// How a task is trained. The same task and options give the same bits.
 struct TrainOptions {

@@ -245,18 +245,6 @@ StepOutcome StepRunner::step(const data::Batch& batch, const Position& position,
   return outcome;
 }
 
-std::optional<c10::ScalarType> StepRunner::autocast_type() const {
-  switch (options_.precision) {
-    case Precision::kFloat32:
-      return std::nullopt;
-    case Precision::kBFloat16:
-      return torch::kBFloat16;
-    case Precision::kFloat16:
-      return torch::kHalf;
-  }
-  return std::nullopt;
-}
-
 // One message: what the shards told, and how many ranks got each signal.
 StepOutcome StepRunner::agree(const StepResult& result, int stop_signal) {
   constexpr int kSignals = kEndSignal + 1;
@@ -297,7 +285,8 @@ ShardLoss StepRunner::loss_of(int64_t total) {
 }
 
 StepResult StepRunner::sharded_step(const data::Batch& batch) {
-  const AutocastScope precision(device_type(plan_), autocast_type());
+  const AutocastScope precision(device_type(plan_),
+                                autocast_type(options_.precision));
   const StepResult result = optimizer_->train_step(
       *engine_, batch.inputs, batch.target, loss_of(batch.total),
       TrainStepOptions()
@@ -313,7 +302,7 @@ StepResult StepRunner::classic_step(const data::Batch& batch) {
   charge_first_device(options_, plan_, scope);
   optimizer_->zero_grad();
   std::optional<AutocastScope> precision(std::in_place, device_type(plan_),
-                                         autocast_type());
+                                         autocast_type(options_.precision));
   const c10::IValue output = engine_->forward(batch.inputs);
   Stopwatch watch;
   std::optional<TraceSpan> span(std::in_place, "loss", TraceCategory::kCompute);
@@ -347,7 +336,8 @@ StepResult StepRunner::classic_step(const data::Batch& batch) {
 
 TestReport StepRunner::evaluate(data::Loader& loader,
                                 const std::function<bool()>& stop) {
-  const AutocastScope precision(device_type(plan_), autocast_type());
+  const AutocastScope precision(device_type(plan_),
+                                autocast_type(options_.precision));
   return train::evaluate(*engine_, task_, loader, stop, options_.world);
 }
 
@@ -355,7 +345,8 @@ std::string StepRunner::first_not_finite(const data::Batch& batch) {
   // A step with an optimizer reduces into blocks and leaves no .grad, so the
   // gradients are computed again, from the same random numbers.
   optimizer_->zero_grad();
-  const AutocastScope precision(device_type(plan_), autocast_type());
+  const AutocastScope precision(device_type(plan_),
+                                autocast_type(options_.precision));
   const auto options = TrainStepOptions().batch(batch.total);
   engine_->train_step(
       batch.inputs, batch.target,

@@ -99,8 +99,6 @@ class StepRunner {
   int64_t copies() const;
   void scale_losses();
   StepOutcome agree(const StepResult& result, int stop_signal);
-  /// What forward and loss are computed in; nothing: in the weights' type.
-  std::optional<c10::ScalarType> autocast_type() const;
   RankReport rank_report(double step_seconds) const;
 
   Task& task_;
