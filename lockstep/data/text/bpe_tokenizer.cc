@@ -9,7 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/data/text/added_tokens.h"
 #include "lockstep/data/text/bpe_model.h"
-#include "lockstep/data/text/utf8.h"
+#include "lockstep/data/text/valid_utf8.h"
 #include "lockstep/data/text/word_regex.h"
 
 namespace lockstep::data {

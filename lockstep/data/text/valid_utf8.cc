@@ -1,4 +1,4 @@
-#include "lockstep/data/text/utf8.h"
+#include "lockstep/data/text/valid_utf8.h"
 
 #include <cstdint>
 #include <cstring>
