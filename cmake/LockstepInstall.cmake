@@ -50,6 +50,7 @@ configure_package_config_file(
 install(FILES ${PROJECT_BINARY_DIR}/lockstepConfig.cmake
               ${PROJECT_BINARY_DIR}/lockstepConfigVersion.cmake
               ${CMAKE_CURRENT_LIST_DIR}/FindLockstepTorch.cmake
+              ${CMAKE_CURRENT_LIST_DIR}/FindPCRE2.cmake
         DESTINATION ${package_dir})
 
 if(LOCKSTEP_BUILD_CLI)

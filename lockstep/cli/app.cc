@@ -19,6 +19,7 @@ int run_any_command() {
   add_step_time(app);
   add_bench(app);
   add_split(app);
+  add_tokenize(app);
   add_doctor(app);
   add_completion(app);
   add_help(app);

@@ -20,6 +20,7 @@ void add_run(CLI::App& app);
 void add_compare(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_split(CLI::App& app);
+void add_tokenize(CLI::App& app);
 void add_doctor(CLI::App& app);
 void add_completion(CLI::App& app);
 /// Hidden: what `compare` runs in a fresh process.

@@ -1,9 +1,12 @@
 #include "lockstep/data/text/tokenizer.h"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/strict_json.h"
+#include "lockstep/data/text/bpe_description.h"
+#include "lockstep/data/text/bpe_tokenizer.h"
 #include "lockstep/data/text/byte_tokenizer.h"
 #include "lockstep/data/text/character_tokenizer.h"
 
@@ -17,24 +20,30 @@ void check_id(uint32_t id, int64_t vocabulary) {
                          .expected = fmt::format("0 to {}", vocabulary - 1)});
 }
 
-std::shared_ptr<const Tokenizer> parse_tokenizer(std::string_view json,
+std::shared_ptr<const Tokenizer> parse_tokenizer(std::string_view text,
                                                  const std::string& source) {
-  const auto root = parse_strict_json(source, json, {.fail = fail_data}).root;
-  const auto text_at = [&](const char* key) {
-    const bool is_there = root.is_object() && root.contains(key);
-    return is_there && root.at(key).is_string()
-               ? root.at(key).get<std::string>()
-               : std::string();
+  const auto document =
+      parse_strict_json(source, text, kTokenizerJsonLimits).root;
+  const auto member = [&](const char* key) {
+    return document.is_object() && document.contains(key) ? document.at(key)
+                                                          : nlohmann::json();
   };
-  const std::string type = text_at("type");
+  const auto type = member("type");
+  if (type.is_null()) {
+    return std::make_shared<const BpeTokenizer>(read_bpe(document, source),
+                                                source);
+  }
   if (type == "bytes") return std::make_shared<ByteTokenizer>();
   if (type == "characters") {
-    return std::make_shared<CharacterTokenizer>(text_at("characters"));
+    const auto characters = member("characters");
+    return std::make_shared<CharacterTokenizer>(
+        characters.is_string() ? characters.get<std::string>() : "");
   }
   throw DataError({.code = ErrorCode::kMalformedData,
-                   .what = source + " describes no tokenizer",
-                   .expected = "a type of \"characters\" or \"bytes\"",
-                   .got = quote(type)});
+                   .what = source + " describes a tokenizer that is not known",
+                   .expected = "the type characters or bytes, or a "
+                               "tokenizer.json with a model BPE",
+                   .got = brief(type)});
 }
 
 }  // namespace lockstep::data
