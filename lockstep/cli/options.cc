@@ -110,19 +110,19 @@ void add_data_options(CLI::App& app, DataFlags& flags,
       ->type_name("DIR")
       ->default_str("none")
       ->group("Model and data");
-  app.add_option("--data-file", flags.file, "text: the file, in UTF-8")
-      ->type_name("FILE")
+  app.add_option("--data-file", flags.file,
+                 "text: the file, in UTF-8, or a folder of `lockstep tokenize`")
+      ->type_name("PATH")
       ->default_str("none")
       ->group("Model and data");
   app.add_option("--tokenizer", flags.tokenizer,
-                 "text: chars (a token for each character that occurs) or "
-                 "bytes")
-      ->type_name("NAME")
+                 "text: chars (a token for each character that occurs), bytes, "
+                 "or a tokenizer.json or a folder with one")
+      ->type_name("NAME|PATH")
       ->default_str("chars")
-      ->check(one_of({"chars", "bytes"}))
       ->group("Model and data");
   app.add_option("--val-fraction", flags.validation_fraction,
-                 "text: the part at the end to evaluate on")
+                 "text: the part of a file at the end to evaluate on")
       ->type_name("X")
       ->default_str("0.1")
       ->check(number(0))

@@ -39,7 +39,7 @@ std::shared_ptr<const Tokenizer> parse_tokenizer(std::string_view text,
     return std::make_shared<CharacterTokenizer>(
         characters.is_string() ? characters.get<std::string>() : "");
   }
-  throw DataError({.code = ErrorCode::kMalformedData,
+  throw DataError({.code = ErrorCode::kUnknownName,
                    .what = source + " describes a tokenizer that is not known",
                    .expected = "the type characters or bytes, or a "
                                "tokenizer.json with a model BPE",

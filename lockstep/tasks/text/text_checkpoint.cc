@@ -1,13 +1,16 @@
 #include "lockstep/tasks/text/text_checkpoint.h"
 
 #include <charconv>
+#include <span>
 
 #include <fmt/format.h>
 
+#include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/data/loader.h"
+#include "lockstep/data/text/open_tokenizer.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/parallel/module/scatter_gather.h"
 #include "lockstep/tasks/text/text_task.h"
@@ -18,18 +21,56 @@ namespace lockstep::tasks {
 namespace {
 
 constexpr const char* kTokenizer = "tokenizer";
+constexpr const char* kTokenizerPath = "tokenizer_path";
+constexpr const char* kTokenizerDigest = "tokenizer_sha256";
+// What a manifest can take.
+constexpr size_t kLargestInManifest = 64 << 10;
+
+std::string digest_of(const std::string& text) {
+  Sha256 digest;
+  digest.add(std::as_bytes(std::span(text)));
+  return digest.hex();
+}
+
+std::shared_ptr<const data::Tokenizer> tokenizer_of(
+    const Settings& model, const std::string& checkpoint) {
+  if (const auto whole = model.find(kTokenizer); whole != model.end()) {
+    return data::parse_tokenizer(whole->second,
+                                 "the tokenizer of " + checkpoint);
+  }
+  const std::string& path = model.at(kTokenizerPath);
+  auto tokenizer = data::open_tokenizer(path);
+  const auto digest = model.find(kTokenizerDigest);
+  const std::string found = digest_of(tokenizer->to_json());
+  if (digest != model.end() && digest->second == found) return tokenizer;
+  throw CheckpointError(
+      {.code = ErrorCode::kStateMismatch,
+       .what = fmt::format("the tokenizer in {} is not that of {}", path,
+                           checkpoint),
+       .expected = "SHA-256 " +
+                   (digest == model.end() ? "" : digest->second.substr(0, 64)),
+       .got = found,
+       .fix = "put back the tokenizer that the model was trained with"});
+}
 
 }  // namespace
 
-Settings describe(const models::LanguageModelSpec& spec,
-                  const data::Tokenizer& tokenizer) {
+Settings describe(const models::LanguageModelSpec& spec, const TextData& data) {
   Settings settings = models::to_settings(spec);
-  settings[kTokenizer] = tokenizer.to_json();
+  std::string json = data.tokenizer->to_json();
+  if (json.size() <= kLargestInManifest || data.tokenizer_path.empty()) {
+    settings[kTokenizer] = std::move(json);
+  } else {
+    settings[kTokenizerPath] = data.tokenizer_path;
+    settings[kTokenizerDigest] = digest_of(json);
+  }
   return settings;
 }
 
 bool is_of_text(const CheckpointInfo& info) {
-  return info.model.contains("architecture") && info.model.contains(kTokenizer);
+  return info.model.contains("architecture") &&
+         (info.model.contains(kTokenizer) ||
+          info.model.contains(kTokenizerPath));
 }
 
 TextModel load_text_model(const std::string& checkpoint) {
@@ -44,8 +85,7 @@ TextModel load_text_model(const std::string& checkpoint) {
          .got = name == loaded.info.model.end() ? "a model without a name"
                                                 : name->second.substr(0, 60)});
   }
-  loaded.tokenizer = data::parse_tokenizer(loaded.info.model.at(kTokenizer),
-                                           "the tokenizer of " + checkpoint);
+  loaded.tokenizer = tokenizer_of(loaded.info.model, checkpoint);
   loaded.model = reader.make([&] {
     return models::make_language_model(
         models::language_spec_from_settings(loaded.info.model),

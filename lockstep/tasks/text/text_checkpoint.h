@@ -13,9 +13,10 @@
 
 namespace lockstep::tasks {
 
-/// What a checkpoint says of a language model: its sizes, and its tokenizer.
-Settings describe(const models::LanguageModelSpec& spec,
-                  const data::Tokenizer& tokenizer);
+/// What a checkpoint says of a language model: its sizes, and its tokenizer. A
+/// small tokenizer is in it as a whole; of a large one the path and the
+/// SHA-256.
+Settings describe(const models::LanguageModelSpec& spec, const TextData& data);
 
 /// Whether a checkpoint is of a language model.
 bool is_of_text(const CheckpointInfo& info);

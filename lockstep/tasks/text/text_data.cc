@@ -1,6 +1,7 @@
 #include "lockstep/tasks/text/text_data.h"
 
 #include <cmath>
+#include <filesystem>
 #include <utility>
 
 #include <fmt/format.h>
@@ -10,24 +11,51 @@
 #include "lockstep/base/text.h"
 #include "lockstep/data/text/byte_tokenizer.h"
 #include "lockstep/data/text/character_tokenizer.h"
+#include "lockstep/data/text/open_tokenizer.h"
 #include "lockstep/data/text/token_buffer.h"
+#include "lockstep/data/text/token_folder.h"
 #include "lockstep/data/text/token_range.h"
 
 namespace lockstep::tasks {
 namespace {
 
+namespace fs = std::filesystem;
+
 // Larger texts are better cut into tokens once, and read from files.
 constexpr size_t kLargestText = size_t{4} << 30;
 
-std::shared_ptr<const data::Tokenizer> make_tokenizer(const std::string& name,
-                                                      const std::string& text) {
-  if (name == "chars") return data::CharacterTokenizer::of_text(text);
-  if (name == "bytes") return std::make_shared<data::ByteTokenizer>();
-  throw InvalidArgument("data",
-                        {.code = ErrorCode::kUnknownName,
-                         .what = "there is no tokenizer '" + name + "'",
-                         .expected = "chars or bytes",
-                         .fix = did_you_mean(name, {"chars", "bytes"})});
+TextData open_tokens(const std::string& folder,
+                     std::shared_ptr<const data::Tokenizer> tokenizer) {
+  TextData data;
+  data.tokenizer_path = fs::absolute(folder).lexically_normal().string();
+  data.tokenizer =
+      tokenizer ? std::move(tokenizer) : data::open_tokenizer(folder);
+  data.training = std::make_shared<data::TokenFolder>(folder, "train_");
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (!entry.path().filename().string().starts_with("val_")) continue;
+    data.validation = std::make_shared<data::TokenFolder>(folder, "val_");
+    break;
+  }
+  return data;
+}
+
+TextData make_tokenizer(const std::string& name, const std::string& text) {
+  TextData data;
+  if (name == "chars") {
+    data.tokenizer = data::CharacterTokenizer::of_text(text);
+  } else if (name == "bytes") {
+    data.tokenizer = std::make_shared<data::ByteTokenizer>();
+  } else if (fs::exists(name)) {
+    data.tokenizer = data::open_tokenizer(name);
+    data.tokenizer_path = fs::absolute(name).lexically_normal().string();
+  } else {
+    throw InvalidArgument(
+        "data", {.code = ErrorCode::kUnknownName,
+                 .what = "there is no tokenizer '" + name + "'",
+                 .expected = "chars, bytes, or the path of a tokenizer.json",
+                 .fix = did_you_mean(name, {"chars", "bytes"})});
+  }
+  return data;
 }
 
 }  // namespace
@@ -41,6 +69,9 @@ TextData open_text(const TextSpec& spec,
                  .expected = "at least 0, and less than 1",
                  .got = fmt::format("{}", spec.validation_fraction)});
   }
+  if (fs::is_directory(spec.file)) {
+    return open_tokens(spec.file, std::move(tokenizer));
+  }
   const std::string text = read_file(spec.file, kLargestText);
   if (text.empty()) {
     throw DataError({.code = ErrorCode::kMalformedData,
@@ -48,8 +79,11 @@ TextData open_text(const TextSpec& spec,
                      .expected = "a text"});
   }
   TextData data;
-  data.tokenizer =
-      tokenizer ? std::move(tokenizer) : make_tokenizer(spec.tokenizer, text);
+  if (tokenizer) {
+    data.tokenizer = std::move(tokenizer);
+  } else {
+    data = make_tokenizer(spec.tokenizer, text);
+  }
   const auto all =
       std::make_shared<data::TokenBuffer>(data.tokenizer->encode(text));
   const auto training = static_cast<int64_t>(std::floor(

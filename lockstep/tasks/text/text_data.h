@@ -10,16 +10,20 @@ namespace lockstep::tasks {
 
 /// What a language model is trained on.
 struct TextSpec {
-  /// A text in UTF-8, or any file for the bytes.
+  /// A text in UTF-8, or any file for the bytes; or a folder that `lockstep
+  /// tokenize` wrote.
   std::string file;
-  /// "chars" or "bytes".
+  /// Of a text: "chars", "bytes", or the path of a tokenizer.json or of a
+  /// folder with one. A folder of tokens has its own.
   std::string tokenizer = "chars";
-  /// Of the tokens, the last: they are evaluated on and not trained on.
+  /// Of the tokens of a text, the last: they are evaluated on and not trained
+  /// on. A folder of tokens is cut already.
   double validation_fraction = 0.1;
 };
 
 struct TextData {
   std::shared_ptr<const data::Tokenizer> tokenizer;
+  std::string tokenizer_path;  ///< absolute; empty: not from a file
   std::shared_ptr<const data::TokenSource> training;
   std::shared_ptr<const data::TokenSource> validation;  ///< null: none
 };

@@ -74,7 +74,7 @@ std::shared_ptr<const data::BatchSource> TextTask::evaluation_data() {
 
 Settings TextTask::model() const {
   // Of a run that is not begun, the tokenizer is not known.
-  return data_.tokenizer ? describe(options_.model, *data_.tokenizer)
+  return data_.tokenizer ? describe(options_.model, data_)
                          : models::to_settings(options_.model);
 }
 
@@ -82,9 +82,7 @@ Settings TextTask::settings() const {
   Settings settings = settings_of(options_.optimizer);
   settings["data"] = "text";
   settings[train::kDataDir] =
-      std::filesystem::absolute(options_.data.file)
-          .lexically_normal()
-          .string();
+      std::filesystem::absolute(options_.data.file).lexically_normal().string();
   settings["tokenizer"] = options_.data.tokenizer;
   settings["validation_fraction"] =
       fmt::format("{}", options_.data.validation_fraction);

@@ -65,12 +65,16 @@ TEST(ParseTokenizer, MakesTheSameOneAgain) {
 
 TEST(ParseTokenizer, RefusesWhatDescribesNone) {
   for (const std::string json :
-       {R"({"type":"words"})", R"([])", R"({})", R"({"type":7})",
-        R"({"type":"characters"})", R"({"type":"characters","characters":""})",
+       {R"({"type":"characters"})", R"({"type":"characters","characters":""})",
         R"({"type":"characters","characters":"ba"})",
         R"({"type":"characters","characters":"aa"})"}) {
     EXPECT_EQ(error_code_of([&] { parse_tokenizer(json, "test"); }),
               ErrorCode::kMalformedData)
+        << json;
+  }
+  for (const std::string json : {R"({"type":"words"})", R"({"type":7})"}) {
+    EXPECT_EQ(error_code_of([&] { parse_tokenizer(json, "test"); }),
+              ErrorCode::kUnknownName)
         << json;
   }
   EXPECT_EQ(error_code_of([] { parse_tokenizer("{", "test"); }),
