@@ -48,22 +48,13 @@ class BpeAndTokenizers : public testing::Test {
   static inline TemporaryFolder* folder_ = nullptr;
 };
 
-TEST_F(BpeAndTokenizers, GiveTheSameIdsForGpt2) { expect_same("gpt2"); }
-
-TEST_F(BpeAndTokenizers, GiveTheSameIdsForGpt2sTwoFiles) {
-  expect_same("files");
-}
-
-TEST_F(BpeAndTokenizers, GiveTheSameIdsForLlama3) { expect_same("llama3"); }
-
-TEST_F(BpeAndTokenizers, GiveTheSameIdsForGpt4) { expect_same("gpt4"); }
-
-TEST_F(BpeAndTokenizers, GiveTheSameIdsForSeveralSplits) {
-  expect_same("several");
-}
-
-TEST_F(BpeAndTokenizers, GiveTheSameIdsForABlankBefore) {
-  expect_same("prefix");
+// In one test: each is a process of its own, which trains the tokenizers anew.
+TEST_F(BpeAndTokenizers, GiveTheSameIdsAndText) {
+  for (const char* kind :
+       {"gpt2", "files", "llama3", "gpt4", "several", "prefix"}) {
+    SCOPED_TRACE(kind);
+    expect_same(kind);
+  }
 }
 
 TEST_F(BpeAndTokenizers, ReadWhatTheOtherWrites) {
