@@ -67,7 +67,13 @@ struct TrainOptions {
   int loader_workers = 1;
   std::string out_dir;           ///< checkpoints and run.json; empty: none
   int64_t checkpoint_every = 0;  ///< steps; 0: at the end only
-  int keep_checkpoints = 3;      ///< 2 at least
+  bool checkpoint_each_epoch = false;  ///< at its end, too
+  int keep_checkpoints = 3;            ///< 2 at least
+  /// Keeps the checkpoint of the best evaluation, in out_dir/best: "loss",
+  /// "accuracy", or another metric. See BestEvaluation. Empty: none.
+  std::string save_best;
+  /// So many evaluations in a row without a better one end the run; 0: none.
+  int64_t early_stop = 0;
   /// Steps between snapshots in memory, from which a worker that is lost is
   /// replaced; 0: none. Only under an agent that has restarts left.
   int64_t snapshot_every = 1;

@@ -197,6 +197,7 @@ void Run::train_epoch(int64_t epoch) {
     callback.after_epoch(at, log_.mean().means());
   });
   log_.end_epoch(epoch_report, step_ - epoch * batches, is_whole);
+  if (is_whole && options_.checkpoint_each_epoch && !regroups_) save();
   if (regroups_) wait_for_nodes();
 }
 
@@ -317,6 +318,12 @@ TestReport Run::evaluate() {
   tell([&](Callback& callback, const RunState& at) {
     callback.after_evaluation(at, test);
   });
+  const BestEvaluation* best = runner_.best();
+  if (best != nullptr && best->is_new()) {
+    log_.report().best = BestReport{
+        .step = best->step(), .metric = best->metric(), .value = best->value()};
+    checkpoints_.save_best(position(), runner_);
+  }
   return test;
 }
 

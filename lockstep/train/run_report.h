@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,13 @@ struct EvaluationReport {
   TestReport test;
 };
 
+/// The best evaluation, where the options ask for it.
+struct BestReport {
+  int64_t step = -1;  ///< -1: none
+  std::string metric{};
+  double value = 0;
+};
+
 /// Mean seconds of a step by phase.
 struct PhaseReport {
   double scatter = 0, replicate = 0, forward = 0, gather = 0, backward = 0,
@@ -81,6 +89,7 @@ struct RunReport {
   int64_t skipped_steps = 0;  ///< float16: left out, as gradients overflowed
   std::vector<EpochReport> epochs;
   std::vector<EvaluationReport> evaluations;  ///< those before the last one
+  std::optional<BestReport> best;
   TestReport test;
   std::string parameter_sha256;
   std::string last_checkpoint;

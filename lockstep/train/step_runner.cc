@@ -157,6 +157,12 @@ StepRunner::StepRunner(Task& task, const TrainOptions& options,
       callbacks_(task.callbacks()),
       metrics_(options.world, plan.shards),
       samples_(plan.devices.size(), 0) {
+  if (!options.save_best.empty() || options.early_stop > 0) {
+    best_ = std::make_shared<BestEvaluation>(
+        options.save_best.empty() ? "loss" : options.save_best,
+        options.early_stop);
+    callbacks_.push_back(best_);
+  }
   if (options.precision == Precision::kFloat16) scale_losses();
   set_mode(*model_, true);
   // Not at the first step: what each rank has now is no memory of a step.

@@ -11,6 +11,7 @@
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/parallel/engine.h"
+#include "lockstep/train/best_evaluation.h"
 #include "lockstep/train/callback.h"
 #include "lockstep/train/loss_scaler.h"
 #include "lockstep/train/options.h"
@@ -78,6 +79,8 @@ class StepRunner {
   const std::vector<std::shared_ptr<Callback>>& callbacks() const {
     return callbacks_;
   }
+  /// Null if the options don't ask for it.
+  const BestEvaluation* best() const { return best_.get(); }
   /// Gives this rank rank 0's buffers, as they were after the last step.
   void load_buffers() { engine_->load_buffers(); }
 
@@ -108,7 +111,8 @@ class StepRunner {
   std::optional<ModuleHandle> model_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<RunOptimizer> optimizer_;
-  std::vector<std::shared_ptr<Callback>> callbacks_;
+  std::vector<std::shared_ptr<Callback>> callbacks_;  // best_ is the last
+  std::shared_ptr<BestEvaluation> best_;
   ShardMetrics metrics_;
   std::optional<LossScaler> loss_scaler_;  // float16
 

@@ -58,6 +58,11 @@ void add_length_options(CLI::App& app, RunFlags& flags) {
                  "only")
       ->type_name("N")
       ->check(whole_number(0));
+  app.add_option("--early-stop", flags.options.early_stop,
+                 "end after so many evaluations in a row without a better "
+                 "one, by --save-best or else by the loss; 0: never")
+      ->type_name("N")
+      ->check(whole_number(0));
   app.add_flag("--no-eval", flags.no_eval,
                "do not evaluate on the test split at the end [no]");
   app.add_option("--clip-grad-norm", flags.options.clip_grad_norm,
@@ -89,6 +94,17 @@ void add_output_options(CLI::App& app, RunFlags& flags) {
                      "none"))
       ->type_name("N")
       ->check(whole_number(0));
+  add(app.add_flag("--checkpoint-every-epoch",
+                   flags.options.checkpoint_each_epoch,
+                   "a checkpoint at the end of each epoch, too [no]"));
+  add(app.add_option("--save-best", flags.options.save_best,
+                     "keep the checkpoint of the best evaluation by this "
+                     "metric in --out-dir's folder best: loss, accuracy, ...; "
+                     "of others than accuracy the least is the best, unless "
+                     ":max follows"))
+      ->type_name("METRIC")
+      ->default_str("none")
+      ->needs("--out-dir");
   add(app.add_option("--keep", flags.options.keep_checkpoints,
                      "newest checkpoints that are kept"))
       ->type_name("N")

@@ -86,8 +86,11 @@ TextData open_text(const TextSpec& spec,
   }
   const auto all =
       std::make_shared<data::TokenBuffer>(data.tokenizer->encode(text));
-  const auto training = static_cast<int64_t>(std::floor(
-      static_cast<double>(all->size()) * (1 - spec.validation_fraction)));
+  // As `lockstep tokenize` cuts it.
+  const int64_t training =
+      all->size() -
+      static_cast<int64_t>(std::floor(static_cast<double>(all->size()) *
+                                      spec.validation_fraction));
   data.training = std::make_shared<data::TokenRange>(all, 0, training);
   if (training < all->size()) {
     data.validation =
