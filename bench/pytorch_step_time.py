@@ -11,12 +11,15 @@ Modes: `single` is one process with all cores; `ddp` is
 DistributedDataParallel over Gloo, a process a share of the cores; `ideal` is
 as `ddp`, but its processes never speak to each other: no DDP can be faster.
 
-The work: float32, one fixed synthetic batch, SGD (lr 1e-3, momentum 0.9).
+The work: float32 or, with --bf16, autocast; one fixed synthetic batch, SGD
+(lr 1e-3, momentum 0.9) or, of gpt-char, AdamW (lr 1e-3).
 All of a step is timed: zero_grad, forward, cross entropy, backward, optimizer.
 
     cnn                 3 x (3x3 convolution to 32, 64, 128 channels, BatchNorm,
                         ReLU, 2x2 max-pool), mean, Linear 10;
                         inputs (N, 3, 32, 32)
+    gpt-char            GPT-2 with 4 layers, 4 heads, width 128, 65 tokens;
+                        inputs (N, 64)
     mlp                 6 x (Linear 1024, ReLU), Linear 10; inputs (N, 1024)
     resnet18, resnet34  3x3 stem without max-pool; inputs (N, 3, 32, 32)
 """
@@ -49,7 +52,8 @@ from torch.nn import functional as F  # noqa: E402
 
 CLASSES = 10
 BLOCKS = {'resnet18': (2, 2, 2, 2), 'resnet34': (3, 4, 6, 3)}
-MODELS = ['cnn', 'mlp', *BLOCKS]
+MODELS = ['cnn', 'mlp', 'gpt-char', *BLOCKS]
+VOCABULARY, CONTEXT = 65, 64
 
 
 def convolution(channels_in, channels_out, size, stride=1):
@@ -110,8 +114,50 @@ def make_resnet(blocks):
     return nn.Sequential(*layers)
 
 
+class Block(nn.Module):
+    """GPT-2's block: attention, and two layers with four times the width."""
+
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.projection = nn.Linear(width, width)
+        self.inner, self.outer = (nn.Linear(width, 4 * width),
+                                  nn.Linear(4 * width, width))
+
+    def forward(self, x):
+        n, t, width = x.shape
+        q, k, v = (part.view(n, t, self.heads, -1).transpose(1, 2)
+                   for part in self.qkv(self.ln_1(x)).split(width, 2))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.projection(y.transpose(1, 2).reshape(n, t, width))
+        y = F.gelu(self.inner(self.ln_2(x)), approximate='tanh')
+        return x + self.outer(y)
+
+
+class Gpt(nn.Module):
+    """GPT-2 whose last layer is the table of the tokens."""
+
+    def __init__(self, width=128, heads=4, layers=4):
+        super().__init__()
+        self.tokens = nn.Embedding(VOCABULARY, width)
+        self.places = nn.Embedding(CONTEXT, width)
+        self.blocks = nn.Sequential(*[Block(width, heads)
+                                      for _ in range(layers)])
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, ids):
+        x = self.tokens(ids) + self.places.weight[:ids.shape[1]]
+        x = self.norm(self.blocks(x))
+        return F.linear(x, self.tokens.weight).flatten(0, 1)
+
+
 def make_work(model, samples):
     """The network, its inputs and its targets."""
+    if model == 'gpt-char':
+        ids = torch.randint(0, VOCABULARY, (2, samples, CONTEXT))
+        return Gpt(), ids[0], ids[1].flatten()
     targets = torch.randint(0, CLASSES, (samples,))
     if model == 'mlp':
         return make_mlp(), torch.randn(samples, 1024), targets
@@ -184,8 +230,12 @@ def main():
     if args.mode == 'ddp':
         model = nn.parallel.DistributedDataParallel(
             network, gradient_as_bucket_view=args.bucket_view)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9,
-                                fused=args.fused)
+    if args.model == 'gpt-char':
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3,
+                                      fused=args.fused)
+    else:
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9,
+                                    fused=args.fused)
 
     def step():
         # Views of the buckets have to stay.

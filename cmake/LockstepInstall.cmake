@@ -5,9 +5,10 @@ include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
 set(layers base store shm tcp control device comm_collectives
-    comm_queue comm_backends comm_c10d comm models data optim parallel_reduction
+    comm_queue comm_backends comm_c10d comm models models_language data
+    data_text optim parallel_reduction
     parallel_module parallel_exchange parallel_replicas parallel_ddp parallel
-    checkpoint train tasks tasks_images launch_options launch_output launch_failure
+    checkpoint train tasks tasks_images tasks_text launch_options launch_output launch_failure
     launch_rendezvous launch_workers launch_agent launch report)
 if(LOCKSTEP_BUILD_CLI)
   list(APPEND layers cli_start cli_embed)
@@ -49,6 +50,7 @@ configure_package_config_file(
 install(FILES ${PROJECT_BINARY_DIR}/lockstepConfig.cmake
               ${PROJECT_BINARY_DIR}/lockstepConfigVersion.cmake
               ${CMAKE_CURRENT_LIST_DIR}/FindLockstepTorch.cmake
+              ${CMAKE_CURRENT_LIST_DIR}/FindPCRE2.cmake
         DESTINATION ${package_dir})
 
 if(LOCKSTEP_BUILD_CLI)

@@ -100,6 +100,18 @@ void AtomicFile::write(std::string_view text) {
   write(std::as_bytes(std::span(text.data(), text.size())));
 }
 
+void AtomicFile::rewrite(size_t offset, std::span<const std::byte> bytes) {
+  if (fd_ < 0) fail("write more to", path_, EBADF);
+  while (!bytes.empty()) {
+    const ssize_t written =
+        ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail("write", path_, errno);
+    offset += static_cast<size_t>(written);
+    bytes = bytes.subspan(static_cast<size_t>(written));
+  }
+}
+
 void AtomicFile::commit() {
   if (fd_ < 0) fail("commit again", path_, EBADF);
   if (temporary_.empty()) {

@@ -20,6 +20,10 @@ class AtomicFile {
 
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text);
+  /// Replaces bytes that were written before, from byte `offset` of the file
+  /// on: a header that is known only at the end. What is written straight (a
+  /// pipe) can't be replaced.
+  void rewrite(size_t offset, std::span<const std::byte> bytes);
   void commit();
 
  private:

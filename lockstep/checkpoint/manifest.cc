@@ -9,7 +9,7 @@
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
-#include "lockstep/checkpoint/strict_json.h"
+#include "lockstep/base/strict_json.h"
 
 namespace lockstep {
 namespace {
@@ -226,7 +226,7 @@ std::string format_manifest(const Manifest& manifest) {
 
 Manifest parse_manifest(const std::string& path, std::string_view text) {
   Reader reader(path);
-  json object = parse_strict_json(path, text).root;
+  json object = parse_strict_json(path, text, {.fail = fail_checkpoint}).root;
   const int64_t version = reader.whole(object, "lockstep_checkpoint");
   if (version != kFormatVersion) {
     throw CheckpointError(

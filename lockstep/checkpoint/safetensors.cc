@@ -15,8 +15,8 @@
 
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/strict_json.h"
 #include "lockstep/checkpoint/safetensors_header.h"
-#include "lockstep/checkpoint/strict_json.h"
 
 namespace lockstep {
 namespace {

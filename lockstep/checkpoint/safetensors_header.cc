@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
-#include "lockstep/checkpoint/strict_json.h"
+#include "lockstep/base/strict_json.h"
 
 namespace lockstep {
 namespace {
@@ -254,7 +254,8 @@ std::string format_safetensors_header(const SafeTensorsHeader& header) {
 SafeTensorsHeader parse_safetensors_header(const std::string& path,
                                            std::string_view text,
                                            uint64_t data_bytes) {
-  const OrderedJson parsed = parse_strict_json(path, text);
+  const OrderedJson parsed =
+      parse_strict_json(path, text, {.fail = fail_checkpoint});
   const json& root = parsed.root;
   // Spaces or a byte order mark are JSON, but the format has none there.
   if (!root.is_object() || !text.starts_with('{')) {

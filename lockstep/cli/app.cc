@@ -13,11 +13,13 @@ int run_any_command() {
   set_up(app);
   add_train(app);
   add_eval(app);
+  add_generate(app);
   add_run(app);
   add_compare(app);
   add_step_time(app);
   add_bench(app);
   add_split(app);
+  add_tokenize(app);
   add_doctor(app);
   add_completion(app);
   add_help(app);

@@ -15,10 +15,12 @@ inline constexpr int kBadUsage = 2;
 // and throws what fails.
 void add_train(CLI::App& app);
 void add_eval(CLI::App& app);
+void add_generate(CLI::App& app);
 void add_run(CLI::App& app);
 void add_compare(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_split(CLI::App& app);
+void add_tokenize(CLI::App& app);
 void add_doctor(CLI::App& app);
 void add_completion(CLI::App& app);
 /// Hidden: what `compare` runs in a fresh process.

@@ -64,8 +64,10 @@ report::Comparison run_and_compare(const CompareFlags& flags) {
   options.work.model = flags.model.model;
   if (!flags.devices.devices.empty()) options.devices = flags.devices.devices;
   const auto devices = to_devices(flags.devices, "auto");
-  options.work.channels_last = use_channels_last(
-      flags.memory_format, to_model_spec(flags.model), devices);
+  options.work.channels_last =
+      !is_language_model(flags.model) &&
+      use_channels_last(flags.memory_format, to_model_spec(flags.model),
+                        devices);
   if (flags.devices.allow_duplicates) {
     options.child_options.emplace_back("--allow-duplicate-devices");
   }
@@ -188,7 +190,8 @@ void add_compare(CLI::App& app) {
   auto* command = app.add_subcommand(
       "compare", "Measure strategies side by side on the same work");
   auto flags = std::make_shared<CompareFlags>();
-  add_model_options(*command, flags->model);
+  add_model_options(*command, flags->model, report::compared_models());
+  add_precision_option(*command, flags->options.work.precision);
   add_device_options(*command, flags->devices, "auto");
   add_memory_format_option(*command, flags->memory_format);
   add_measurement_options(*command, *flags);
@@ -201,8 +204,8 @@ void add_compare(CLI::App& app) {
       ->default_str("none")
       ->excludes("--pytorch", "--strategies", "--trace");
   command->footer(
-      "The work is a fixed synthetic batch and SGD with momentum; all of a "
-      "step is timed.\n\nExample:\n"
+      "The work is a fixed synthetic batch and SGD with momentum, or AdamW for "
+      "gpt-char;\nall of a step is timed.\n\nExample:\n"
       "  lockstep compare --model mlp --batch-size 64 --devices cpu:2 "
       "--pytorch");
   command->callback([flags] { run(*flags); });

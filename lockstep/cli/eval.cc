@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <cmath>
 #include <memory>
+#include <optional>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -12,16 +14,17 @@
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/models/model_settings.h"
 #include "lockstep/tasks/images/train_images.h"
+#include "lockstep/tasks/text/text_checkpoint.h"
 
 namespace lockstep::cli {
 namespace {
 
 struct EvalFlags {
-  DataFlags data{.data = ""};
+  DataFlags data;
   DeviceFlags devices;
   MemoryFormatFlags memory_format;
   std::string checkpoint;
-  int64_t batch_size = 250;
+  std::optional<int64_t> batch_size;
   int workers = 1;
   bool as_json = false;
 };
@@ -49,11 +52,38 @@ void print_text(const tasks::EvalReport& report, const data::DataSpec& data) {
              100 * report.test.metrics.at("accuracy"), report.test.samples);
 }
 
+void print_json(const tasks::TextEvalReport& report) {
+  const double loss = report.test.metrics.at("loss");
+  const nlohmann::ordered_json object = {
+      {"checkpoint", report.checkpoint},
+      {"model", report.info.model.at("name")},
+      {"step", report.info.step},
+      {"test",
+       {{"loss", loss},
+        {"perplexity", std::exp(loss)},
+        {"samples", report.test.samples},
+        {"tokens", report.tokens}}},
+      {"total_time_s", report.seconds},
+      {"parameter_sha256", report.info.parameter_sha256}};
+  fmt::print("{}\n", object.dump(2));
+}
+
+void print_text(const tasks::TextEvalReport& report,
+                const tasks::TextSpec& data) {
+  const double loss = report.test.metrics.at("loss");
+  fmt::print("{} from {} (step {}), on the last {:g} % of {}\n",
+             report.info.model.at("name"), report.checkpoint, report.info.step,
+             100 * data.validation_fraction, data.file);
+  fmt::print("Test Loss: {:.4f}\nPerplexity: {:.4f}\nTokens: {}\n", loss,
+             std::exp(loss), report.tokens);
+}
+
 void check_model(const std::string& checkpoint, const CheckpointInfo& info) {
   const auto found = info.model.find("name");
   const std::string name = found == info.model.end() ? "" : found->second;
-  const auto& known = models::names();
+  auto known = models::names();
   if (std::find(known.begin(), known.end(), name) != known.end()) return;
+  known.push_back("the language models");
   throw CheckpointError(
       {.code = ErrorCode::kUnknownName,
        .what = checkpoint + " is of a model that `lockstep eval` can't build",
@@ -65,9 +95,41 @@ void check_model(const std::string& checkpoint, const CheckpointInfo& info) {
 // That of the checkpoint, as far as nothing else was given.
 data::DataSpec choose_data(const DataFlags& flags, const CheckpointInfo& info) {
   if (!flags.data.empty()) return to_data_spec(flags);
-  auto spec = tasks::data_of(info);
-  if (flags.dir.empty()) return spec;
-  return to_data_spec({.data = spec.name, .dir = flags.dir});
+  DataFlags named = flags;
+  const auto spec = tasks::data_of(info);
+  named.data = spec.name;
+  if (named.dir.empty()) named.dir = spec.dir;
+  return to_data_spec(named);
+}
+
+// That of the checkpoint, but for what was given.
+tasks::TextSpec choose_text(const DataFlags& flags,
+                            const CheckpointInfo& info) {
+  if (!flags.file.empty()) return to_text_spec(flags);
+  auto spec = tasks::text_of(info);
+  DataFlags named = flags;
+  named.file = spec.file;
+  const auto given = to_text_spec(named);
+  if (flags.validation_fraction) {
+    spec.validation_fraction = given.validation_fraction;
+  }
+  return spec;
+}
+
+void eval_text(const EvalFlags& flags, const std::string& checkpoint,
+               const CheckpointInfo& info) {
+  if (flags.data.tokenizer) {
+    throw BadUsage(
+        "[usage] eval has no --tokenizer: it uses that of the checkpoint");
+  }
+  tasks::TextEvalOptions options;
+  options.checkpoint = checkpoint;
+  options.data = choose_text(flags.data, info);
+  options.devices = to_devices(flags.devices, "auto");
+  options.batch_size = flags.batch_size.value_or(options.batch_size);
+  options.loader_workers = flags.workers;
+  const auto report = tasks::evaluate_text(options);
+  flags.as_json ? print_json(report) : print_text(report, options.data);
 }
 
 void run(const EvalFlags& flags) {
@@ -76,12 +138,14 @@ void run(const EvalFlags& flags) {
         "[usage] eval needs --checkpoint DIR: a checkpoint, or the --out-dir "
         "of a run");
   }
+  const std::string checkpoint = find_checkpoint(flags.checkpoint);
+  const auto info = read_checkpoint_info(checkpoint);
+  if (tasks::is_of_text(info)) return eval_text(flags, checkpoint, info);
   tasks::EvalOptions options;
-  options.checkpoint = find_checkpoint(flags.checkpoint);
+  options.checkpoint = checkpoint;
   options.loader_workers = flags.workers;
   options.devices = to_devices(flags.devices, "auto");
-  options.batch_size = flags.batch_size;
-  const auto info = read_checkpoint_info(options.checkpoint);
+  options.batch_size = flags.batch_size.value_or(options.batch_size);
   check_model(options.checkpoint, info);
   options.data = choose_data(flags.data, info);
   options.channels_last = use_channels_last(
@@ -95,7 +159,9 @@ void run(const EvalFlags& flags) {
 
 void add_eval(CLI::App& app) {
   auto* command =
-      app.add_subcommand("eval", "Evaluate a checkpoint on the test split");
+      app.add_subcommand("eval",
+                         "Evaluate a checkpoint on data that it was not "
+                         "trained on");
   auto flags = std::make_shared<EvalFlags>();
   command
       ->add_option("--checkpoint", flags->checkpoint,
@@ -109,6 +175,7 @@ void add_eval(CLI::App& app) {
       ->add_option("--batch-size", flags->batch_size,
                    "samples of a batch, over all devices")
       ->type_name("N")
+      ->default_str("250; language models: 64")
       ->check(whole_number(1));
   command
       ->add_option("--workers", flags->workers,

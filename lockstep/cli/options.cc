@@ -1,15 +1,22 @@
 #include "lockstep/cli/options.h"
 
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/tasks/images/memory_format.h"
 
 namespace lockstep::cli {
+namespace {
 
-void add_model_options(CLI::App& app, ModelFlags& flags) {
-  app.add_option("--model", flags.model,
-                 "cnn (small, learns in seconds), mlp, resnet18 or resnet34")
+void add_model(CLI::App& app, ModelFlags& flags,
+               const std::vector<std::string>& names,
+               const std::string& description) {
+  app.add_option("--model", flags.model, description)
       ->type_name("NAME")
-      ->check(one_of(models::names()))
+      ->check(one_of(names))
       ->group("Model and data");
   app.add_option("--stem", flags.stem,
                  "resnets: cifar (3x3, for 32x32 images) or imagenet (7x7 "
@@ -17,6 +24,69 @@ void add_model_options(CLI::App& app, ModelFlags& flags) {
       ->type_name("NAME")
       ->check(one_of({"cifar", "imagenet"}))
       ->group("Model and data");
+}
+
+}  // namespace
+
+void add_model_options(CLI::App& app, ModelFlags& flags,
+                       const std::vector<std::string>& names) {
+  add_model(app, flags, names, fmt::format("{}", fmt::join(names, ", ")));
+}
+
+void add_precision_option(CLI::App& app, std::string& precision) {
+  app.add_option("--precision", precision,
+                 "fp32, or bf16: forward and loss under autocast")
+      ->type_name("NAME")
+      ->check(one_of({"fp32", "bf16"}));
+}
+
+void add_any_model_options(CLI::App& app, ModelFlags& flags,
+                           LanguageModelFlags& language) {
+  const auto& texts = models::language_names();
+  auto names = models::names();
+  names.insert(names.end(), texts.begin(), texts.end());
+  add_model(app, flags, names,
+            fmt::format("of images: cnn (small, learns in seconds), mlp, "
+                        "resnet18, resnet34; of text: {}",
+                        fmt::join(texts, ", ")));
+  app.add_option("--context", language.context,
+                 "language models: tokens that it looks at, and of a sample")
+      ->type_name("N")
+      ->default_str("that of the model")
+      ->check(whole_number(1))
+      ->group("Model and data");
+  app.add_option("--dropout", language.dropout,
+                 "gpt: part of the values that training drops")
+      ->type_name("X")
+      ->default_str("0")
+      ->check(number(0))
+      ->group("Model and data");
+  app.add_flag("--recompute", language.recompute,
+               "language models: compute activations again in the backward, "
+               "which takes a third more time and much less memory [no]")
+      ->group("Model and data");
+}
+
+bool is_language_model(const ModelFlags& flags) {
+  const auto& names = models::language_names();
+  return std::find(names.begin(), names.end(), flags.model) != names.end();
+}
+
+models::LanguageModelSpec to_language_model_spec(
+    const ModelFlags& flags, const LanguageModelFlags& language) {
+  auto spec = models::language_spec(flags.model);
+  spec.context = language.context.value_or(spec.context);
+  spec.dropout = language.dropout.value_or(0);
+  spec.recomputes_activations = language.recompute;
+  if (spec.dropout > 0 && spec.architecture == models::Architecture::kLlama) {
+    throw BadUsage("[usage] --dropout is for gpt models, got --model " +
+                   flags.model);
+  }
+  if (spec.dropout >= 1) {
+    throw BadUsage(fmt::format("[usage] --dropout must be less than 1, got {}",
+                               spec.dropout));
+  }
+  return spec;
 }
 
 models::ModelSpec to_model_spec(const ModelFlags& flags) {
@@ -30,32 +100,84 @@ models::ModelSpec to_model_spec(const ModelFlags& flags) {
 void add_data_options(CLI::App& app, DataFlags& flags,
                       const std::string& default_text) {
   app.add_option("--data", flags.data,
-                 "synthetic (built in) or cifar10 (binary form)")
+                 "images: synthetic (built in) or cifar10 (binary form); text")
       ->type_name("NAME")
       ->default_str(default_text)
-      ->check(one_of({"synthetic", "cifar10"}))
+      ->check(one_of({"synthetic", "cifar10", "text"}))
       ->group("Model and data");
   app.add_option("--data-dir", flags.dir,
                  "cifar10: folder of data_batch_*.bin and test_batch.bin")
       ->type_name("DIR")
       ->default_str("none")
       ->group("Model and data");
+  app.add_option("--data-file", flags.file,
+                 "text: the file, in UTF-8, or a folder of `lockstep tokenize`")
+      ->type_name("PATH")
+      ->default_str("none")
+      ->group("Model and data");
+  app.add_option("--tokenizer", flags.tokenizer,
+                 "text: chars (a token for each character that occurs), bytes, "
+                 "or a tokenizer.json or a folder with one")
+      ->type_name("NAME|PATH")
+      ->default_str("chars")
+      ->group("Model and data");
+  app.add_option("--val-fraction", flags.validation_fraction,
+                 "text: the part of a file at the end to evaluate on")
+      ->type_name("X")
+      ->default_str("0.1")
+      ->check(number(0))
+      ->group("Model and data");
 }
 
 data::DataSpec to_data_spec(const DataFlags& flags) {
-  if (flags.data == "cifar10" && flags.dir.empty()) {
+  const std::string name = flags.data.empty() ? "synthetic" : flags.data;
+  const char* for_text = !flags.file.empty()         ? "--data-file"
+                         : flags.tokenizer           ? "--tokenizer"
+                         : flags.validation_fraction ? "--val-fraction"
+                                                     : nullptr;
+  if (for_text != nullptr) {
+    throw BadUsage(fmt::format("[usage] {} is for --data text; got --data {}",
+                               for_text, name));
+  }
+  if (name == "text") {
+    throw BadUsage(
+        "[usage] --data text is for language models; use --model gpt-char, or "
+        "--data synthetic");
+  }
+  if (name == "cifar10" && flags.dir.empty()) {
     throw BadUsage(
         "[usage] --data cifar10 needs --data-dir DIR, the folder of "
         "data_batch_*.bin and test_batch.bin; without it, use the built-in "
         "--data synthetic");
   }
-  if (flags.data != "cifar10" && !flags.dir.empty()) {
+  if (name != "cifar10" && !flags.dir.empty()) {
     throw BadUsage("[usage] --data-dir is for --data cifar10; got --data " +
-                   flags.data);
+                   name);
   }
   data::DataSpec spec;
-  spec.name = flags.data;
+  spec.name = name;
   spec.dir = flags.dir;
+  return spec;
+}
+
+tasks::TextSpec to_text_spec(const DataFlags& flags) {
+  if (!flags.data.empty() && flags.data != "text") {
+    throw BadUsage("[usage] language models need --data text, got --data " +
+                   flags.data);
+  }
+  if (!flags.dir.empty()) {
+    throw BadUsage(
+        "[usage] --data-dir is for --data cifar10; a text is named "
+        "by --data-file");
+  }
+  if (flags.file.empty()) {
+    throw BadUsage("[usage] --data text needs --data-file FILE, a text");
+  }
+  tasks::TextSpec spec;
+  spec.file = flags.file;
+  spec.tokenizer = flags.tokenizer.value_or(spec.tokenizer);
+  spec.validation_fraction =
+      flags.validation_fraction.value_or(spec.validation_fraction);
   return spec;
 }
 

@@ -29,15 +29,25 @@ struct StepTimeFlags {
   std::string trace;
 };
 
-tasks::ImageRun to_run(const StepTimeFlags& flags) {
-  tasks::ImageRun run;
-  run.images.model = to_model_spec(flags.model);
-  run.images.channels_last = to_channels_last(flags.memory_format);
-  // The optimizer of the reference workloads.
-  run.images.optimizer = {.lr = 1e-3,
-                          .momentum = 0.9,
-                          .weight_decay = 0,
-                          .schedule = tasks::ScheduleKind::kConstant};
+report::TimedRun to_run(const StepTimeFlags& flags) {
+  report::TimedRun run;
+  // The optimizers of the reference workloads.
+  if (is_language_model(flags.model)) {
+    run.task = tasks::TextOptions{
+        .model = models::language_spec(flags.model.model),
+        .optimizer = {.optimizer = tasks::OptimizerKind::kAdamW,
+                      .lr = 1e-3,
+                      .weight_decay = 1e-2,
+                      .schedule = tasks::ScheduleKind::kConstant}};
+  } else {
+    run.task = tasks::ImageOptions{
+        .model = to_model_spec(flags.model),
+        .channels_last = to_channels_last(flags.memory_format),
+        .optimizer = {.lr = 1e-3,
+                      .momentum = 0.9,
+                      .weight_decay = 0,
+                      .schedule = tasks::ScheduleKind::kConstant}};
+  }
   train::TrainOptions& options = run.train;
   options.strategy = flags.strategy == report::kOwnLoop
                          ? train::Strategy::kDistributed
@@ -54,6 +64,7 @@ tasks::ImageRun to_run(const StepTimeFlags& flags) {
     options.devices = devices("cpu");
   }
   options.shards = flags.shards;
+  options.precision = train::parse_precision(flags.work.precision);
   options.batch_size = flags.work.batch_size;
   options.seed = flags.work.seed;
   return run;
@@ -67,7 +78,8 @@ void add_step_time(CLI::App& app) {
       "Time one strategy on a fixed batch; what `compare` runs");
   command->group("");  // not in the help
   auto flags = std::make_shared<StepTimeFlags>();
-  add_model_options(*command, flags->model);
+  add_model_options(*command, flags->model, report::compared_models());
+  add_precision_option(*command, flags->work.precision);
   add_device_options(*command, flags->devices, "auto");
   add_memory_format_option(*command, flags->memory_format);
   command->add_option("--strategy", flags->strategy, "how to train")

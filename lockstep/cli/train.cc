@@ -11,15 +11,22 @@ namespace lockstep::cli {
 namespace {
 
 void run(const TrainFlags& flags) {
-  const tasks::ImageRun images = to_run(flags);
-  const std::string beginning = fmt::format(
-      "training {} on {}", flags.model.model,
-      flags.data.data == "synthetic" ? "built-in images" : flags.data.data);
-  run_task(flags.run, beginning,
+  std::shared_ptr<train::Task> task;
+  std::string data;
+  if (is_language_model(flags.model)) {
+    const TextRun text = to_text_run(flags);
+    data = flags.data.file;
+    task = std::make_shared<tasks::TextTask>(text.text);
+  } else {
+    const tasks::ImageRun images = to_image_run(flags);
+    data = images.images.data.name == "synthetic" ? "built-in images"
+                                                  : images.images.data.name;
+    task = std::make_shared<tasks::ImageTask>(images.images);
+  }
+  run_task(flags.run, fmt::format("training {} on {}", flags.model.model, data),
            [&](const train::TrainOptions& options,
                const std::function<int()>& stop) {
-             tasks::ImageTask task(images.images);
-             return train::run_training(task, options, stop);
+             return train::run_training(*task, options, stop);
            });
 }
 

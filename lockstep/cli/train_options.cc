@@ -20,6 +20,7 @@ void add_optimizer_options(CLI::App& app, TrainFlags& flags) {
   };
   add(app.add_option("--optimizer", flags.optimizer, "sgd or adamw"))
       ->type_name("NAME")
+      ->default_str("sgd; language models: adamw")
       ->check(one_of({"sgd", "adamw"}));
   add(app.add_option("--lr", flags.lr, "learning rate"))
       ->type_name("X")
@@ -31,7 +32,17 @@ void add_optimizer_options(CLI::App& app, TrainFlags& flags) {
       ->check(number(0));
   add(app.add_option("--weight-decay", flags.weight_decay, "weight decay"))
       ->type_name("X")
-      ->default_str("0.0005; adamw: 0.01")
+      ->default_str("0.0005; adamw: 0.01; language models: 0.1, of matrices")
+      ->check(number(0));
+  add(app.add_option("--beta2", flags.beta2,
+                     "adamw: how slowly the second moments follow"))
+      ->type_name("X")
+      ->default_str("0.999; language models: 0.99")
+      ->check(number(0));
+  add(app.add_option("--final-lr", flags.final_lr,
+                     "cosine: the learning rate at the end"))
+      ->type_name("X")
+      ->default_str("0; language models: a tenth of --lr")
       ->check(number(0));
   add(app.add_flag("--nesterov", flags.optimizer_options.nesterov,
                    "sgd: Nesterov's momentum [no]"));
@@ -52,11 +63,16 @@ void add_optimizer_options(CLI::App& app, TrainFlags& flags) {
 }
 
 void choose_optimizer(const TrainFlags& flags, OptimizerOptions& options) {
-  const bool is_adamw = flags.optimizer == "adamw";
+  const bool is_language = is_language_model(flags.model);
+  const bool is_adamw =
+      flags.optimizer.empty() ? is_language : flags.optimizer == "adamw";
   options.optimizer = is_adamw ? OptimizerKind::kAdamW : OptimizerKind::kSgd;
   if (is_adamw && (flags.momentum || options.nesterov)) {
     throw BadUsage(fmt::format("[usage] {} is for --optimizer sgd, got adamw",
                                flags.momentum ? "--momentum" : "--nesterov"));
+  }
+  if (!is_adamw && flags.beta2) {
+    throw BadUsage("[usage] --beta2 is for --optimizer adamw, got sgd");
   }
   // 0.1 is what the step schedule is known for; without a warm-up a ResNet
   // learns nothing from it in its first minute.
@@ -66,7 +82,21 @@ void choose_optimizer(const TrainFlags& flags, OptimizerOptions& options) {
   if (options.nesterov && options.momentum == 0) {
     throw BadUsage("[usage] --nesterov needs a --momentum above 0, got 0");
   }
-  options.weight_decay = flags.weight_decay.value_or(is_adamw ? 1e-2 : 5e-4);
+  const double adamw_decay = is_language ? 0.1 : 1e-2;
+  options.weight_decay =
+      flags.weight_decay.value_or(is_adamw ? adamw_decay : 5e-4);
+  options.beta2 = flags.beta2.value_or(is_language ? 0.99 : 0.999);
+  if (options.beta2 >= 1) {
+    throw BadUsage(fmt::format("[usage] --beta2 must be less than 1, got {}",
+                               options.beta2));
+  }
+  options.decays_matrices_alone = is_adamw && is_language;
+  if (options.schedule != ScheduleKind::kCosine) {
+    if (!flags.final_lr) return;
+    throw BadUsage("[usage] --final-lr is for --schedule cosine, got " +
+                   flags.schedule);
+  }
+  options.final_lr = flags.final_lr.value_or(is_language ? options.lr / 10 : 0);
 }
 
 void choose_schedule(const TrainFlags& flags, OptimizerOptions& options) {
@@ -84,7 +114,7 @@ void choose_schedule(const TrainFlags& flags, OptimizerOptions& options) {
 }  // namespace
 
 void add_train_options(CLI::App& app, TrainFlags& flags) {
-  add_model_options(app, flags.model);
+  add_any_model_options(app, flags.model, flags.language);
   add_data_options(app, flags.data);
   app.add_flag("--no-augment", flags.no_augment,
                "train without random crop and flip [no]")
@@ -94,7 +124,14 @@ void add_train_options(CLI::App& app, TrainFlags& flags) {
   add_optimizer_options(app, flags);
 }
 
-tasks::ImageRun to_run(const TrainFlags& flags) {
+tasks::ImageRun to_image_run(const TrainFlags& flags) {
+  if (flags.language.context || flags.language.dropout ||
+      flags.language.recompute) {
+    throw BadUsage(
+        "[usage] --context, --dropout and --recompute are for language models, "
+        "got --model " +
+        flags.model.model);
+  }
   tasks::ImageOptions images{
       .model = to_model_spec(flags.model),
       .data = to_data_spec(flags.data),
@@ -104,6 +141,23 @@ tasks::ImageRun to_run(const TrainFlags& flags) {
   choose_schedule(flags, images.optimizer);
   choose_optimizer(flags, images.optimizer);
   return {.train = to_train_options(flags.run), .images = images};
+}
+
+TextRun to_text_run(const TrainFlags& flags) {
+  if (flags.no_augment || flags.memory_format.channels_last != "auto" ||
+      flags.model.stem != "cifar") {
+    throw BadUsage(
+        "[usage] --no-augment, --channels-last and --stem are for images, got "
+        "--model " +
+        flags.model.model);
+  }
+  tasks::TextOptions text{
+      .model = to_language_model_spec(flags.model, flags.language),
+      .data = to_text_spec(flags.data),
+      .optimizer = flags.optimizer_options};
+  choose_schedule(flags, text.optimizer);
+  choose_optimizer(flags, text.optimizer);
+  return {.train = to_train_options(flags.run), .text = text};
 }
 
 }  // namespace lockstep::cli

@@ -9,27 +9,38 @@
 #include "lockstep/cli/embed/run_options.h"
 #include "lockstep/cli/options.h"
 #include "lockstep/tasks/images/train_images.h"
+#include "lockstep/tasks/text/text_task.h"
 
 namespace lockstep::cli {
 
 /// The command line of `lockstep train`.
 struct TrainFlags {
   ModelFlags model;
+  LanguageModelFlags language;
   DataFlags data;
   MemoryFormatFlags memory_format;
   RunFlags run;
   tasks::OptimizerOptions optimizer_options;
-  std::string optimizer = "sgd";
+  std::string optimizer;  ///< empty: what suits the model
   std::string schedule = "cosine";
   std::optional<double> lr;
   std::optional<double> momentum;
   std::optional<double> weight_decay;
+  std::optional<double> beta2;
+  std::optional<double> final_lr;
   bool no_augment = false;
 };
 
 void add_train_options(CLI::App& app, TrainFlags& flags);
 
-/// Throws BadUsage.
-tasks::ImageRun to_run(const TrainFlags& flags);
+/// A classifier of images. Throws BadUsage, as the other.
+tasks::ImageRun to_image_run(const TrainFlags& flags);
+
+/// A run that trains a language model.
+struct TextRun {
+  train::TrainOptions train;
+  tasks::TextOptions text;
+};
+TextRun to_text_run(const TrainFlags& flags);
 
 }  // namespace lockstep::cli

@@ -10,7 +10,13 @@
 namespace lockstep::data {
 
 /// What a stream is for. Streams of different uses share no numbers.
-enum class StreamUse : uint64_t { kSynthetic, kOrder, kAugmentation };
+enum class StreamUse : uint64_t {
+  kSynthetic,
+  kOrder,
+  kAugmentation,
+  kTokenShift,
+  kSampling,
+};
 
 /// Random numbers from a key, by integer arithmetic alone: the same on every
 /// machine (SplitMix64, Steele, Lea and Flood, OOPSLA 2014).

@@ -91,12 +91,17 @@ void reset_peak_memory() {
 }
 
 void seed_current_device(uint64_t seed) {
-  const c10::DeviceIndex device = c10::cuda::current_device();
-  if (!c10::cuda::hasPrimaryContext(device)) return;
-  initialise();
-  at::Generator generator = at::cuda::detail::getDefaultCUDAGenerator(device);
+  at::Generator generator = current_generator();
+  if (!generator.defined()) return;
   const std::lock_guard lock(generator.mutex());
   generator.set_current_seed(seed);
+}
+
+at::Generator current_generator() {
+  const c10::DeviceIndex device = c10::cuda::current_device();
+  if (!c10::cuda::hasPrimaryContext(device)) return {};
+  initialise();
+  return at::cuda::detail::getDefaultCUDAGenerator(device);
 }
 
 std::shared_ptr<Fence> record_fence(int index) {

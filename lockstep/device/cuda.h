@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <memory>
 
+#include <ATen/core/Generator.h>
+
 #include "lockstep/device/memory.h"
 
 // What needs CUDA. cuda.cc does it; no_cuda.cc stands in for a build without
@@ -29,6 +31,9 @@ void reset_peak_memory();
 /// Seeds the default generator of the thread's current device. Does nothing
 /// if the process has not used that device.
 void seed_current_device(uint64_t seed);
+/// The default generator of the thread's current device; undefined if the
+/// process has not used that device.
+at::Generator current_generator();
 
 /// A point in the work of a stream, that another may wait for.
 struct Fence;

@@ -1,6 +1,8 @@
 #include "lockstep/device/random.h"
 
+#include <mutex>
 #include <optional>
+#include <utility>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -96,20 +98,54 @@ uint64_t mix_seed(uint64_t a, uint64_t b, uint64_t c, uint64_t d) {
   return mixed;
 }
 
+RandomState RandomState::of_thread() {
+  RandomState state;
+  if (scope_generator != nullptr) {
+    state.cpu_ = scope_generator->clone();
+  } else {
+    auto generator = at::detail::getDefaultCPUGenerator();
+    const std::lock_guard lock(generator.mutex());
+    state.cpu_ = generator.clone();
+  }
+  if (cuda::device_count() > 0) {
+    auto generator = cuda::current_generator();
+    if (!generator.defined()) return state;
+    const std::lock_guard lock(generator.mutex());
+    state.gpu_ = generator.clone();
+  }
+  return state;
+}
+
 struct RandomScope::State {
   at::Generator generator;
   const at::Generator* outer_generator = nullptr;
   bool outer_key = false;
+  torch::Tensor outer_gpu_state;  // undefined: not to be put back
 };
 
 RandomScope::RandomScope(uint64_t seed, uint64_t step, uint64_t shard,
                          uint64_t phase)
     : state_(std::make_unique<State>()) {
   const uint64_t stream = mix_seed(seed, step, shard, phase);
-  state_->generator = at::make_generator<at::CPUGeneratorImpl>(stream);
+  if (cuda::device_count() > 0) cuda::seed_current_device(stream);
+  enter(at::make_generator<at::CPUGeneratorImpl>(stream));
+}
+
+RandomScope::RandomScope(const RandomState& state)
+    : state_(std::make_unique<State>()) {
+  if (state.gpu_.defined()) {
+    auto generator = cuda::current_generator();
+    const std::lock_guard lock(generator.mutex());
+    state_->outer_gpu_state = generator.get_state();
+    generator.set_state(state.gpu_.get_state());
+  }
+  enter(state.cpu_.clone());
+}
+
+void RandomScope::enter(at::Generator generator) {
+  state_->generator = std::move(generator);
   state_->outer_generator = scope_generator;
   state_->outer_key = c10::impl::tls_is_dispatch_key_included(kScopeKey);
-  if (cuda::device_count() > 0) cuda::seed_current_device(stream);
   scope_generator = &state_->generator;
   c10::impl::tls_set_dispatch_key_included(kScopeKey, true);
 }
@@ -117,6 +153,10 @@ RandomScope::RandomScope(uint64_t seed, uint64_t step, uint64_t shard,
 RandomScope::~RandomScope() {
   c10::impl::tls_set_dispatch_key_included(kScopeKey, state_->outer_key);
   scope_generator = state_->outer_generator;
+  if (!state_->outer_gpu_state.defined()) return;
+  auto generator = cuda::current_generator();
+  const std::lock_guard lock(generator.mutex());
+  generator.set_state(state_->outer_gpu_state);
 }
 
 }  // namespace lockstep

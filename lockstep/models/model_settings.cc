@@ -1,6 +1,7 @@
 #include "lockstep/models/model_settings.h"
 
 #include <charconv>
+#include <cmath>
 
 #include <fmt/format.h>
 
@@ -8,37 +9,6 @@
 
 namespace lockstep::models {
 namespace {
-
-// Far beyond any model, and small enough that no product of two overflows.
-constexpr int64_t kMostOfASize = 1 << 24;
-
-const std::string& text_of(const std::map<std::string, std::string>& settings,
-                           const char* key) {
-  const auto found = settings.find(key);
-  if (found != settings.end()) return found->second;
-  throw InvalidArgument("models",
-                        {.code = ErrorCode::kBadOption,
-                         .what = "the description of a model is incomplete",
-                         .expected = fmt::format("a '{}'", key),
-                         .got = "none"});
-}
-
-int64_t size_of(const std::map<std::string, std::string>& settings,
-                const char* key) {
-  const std::string& text = text_of(settings, key);
-  int64_t size = 0;
-  const auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), size);
-  if (error == std::errc() && end == text.data() + text.size() && size >= 0 &&
-      size <= kMostOfASize) {
-    return size;
-  }
-  throw InvalidArgument("models",
-                        {.code = ErrorCode::kBadOption,
-                         .what = fmt::format("'{}' of a model can't be", key),
-                         .expected = fmt::format("0 to {}", kMostOfASize),
-                         .got = text.substr(0, 40)});
-}
 
 Stem stem_of(const std::string& name) {
   if (name == "cifar") return Stem::kCifar;
@@ -61,12 +31,57 @@ std::map<std::string, std::string> to_settings(const ModelSpec& spec) {
 }
 
 ModelSpec spec_from_settings(const std::map<std::string, std::string>& text) {
-  return {.name = text_of(text, "name"),
-          .classes = size_of(text, "classes"),
-          .stem = stem_of(text_of(text, "stem")),
-          .in_features = size_of(text, "in_features"),
-          .width = size_of(text, "width"),
-          .depth = size_of(text, "depth")};
+  return {.name = setting_text(text, "name"),
+          .classes = setting_size(text, "classes"),
+          .stem = stem_of(setting_text(text, "stem")),
+          .in_features = setting_size(text, "in_features"),
+          .width = setting_size(text, "width"),
+          .depth = setting_size(text, "depth")};
+}
+
+const std::string& setting_text(
+    const std::map<std::string, std::string>& settings, const char* key) {
+  const auto found = settings.find(key);
+  if (found != settings.end()) return found->second;
+  throw InvalidArgument("models",
+                        {.code = ErrorCode::kBadOption,
+                         .what = "the description of a model is incomplete",
+                         .expected = fmt::format("a '{}'", key),
+                         .got = "none"});
+}
+
+int64_t setting_size(const std::map<std::string, std::string>& settings,
+                     const char* key) {
+  const std::string& text = setting_text(settings, key);
+  int64_t size = 0;
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), size);
+  if (error == std::errc() && end == text.data() + text.size() && size >= 0 &&
+      size <= kMostOfASize) {
+    return size;
+  }
+  throw InvalidArgument("models",
+                        {.code = ErrorCode::kBadOption,
+                         .what = fmt::format("'{}' of a model can't be", key),
+                         .expected = fmt::format("0 to {}", kMostOfASize),
+                         .got = text.substr(0, 40)});
+}
+
+double setting_number(const std::map<std::string, std::string>& settings,
+                      const char* key) {
+  const std::string& text = setting_text(settings, key);
+  double number = 0;
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error == std::errc() && end == text.data() + text.size() &&
+      std::isfinite(number)) {
+    return number;
+  }
+  throw InvalidArgument("models",
+                        {.code = ErrorCode::kBadOption,
+                         .what = fmt::format("'{}' of a model can't be", key),
+                         .expected = "a finite number",
+                         .got = text.substr(0, 40)});
 }
 
 }  // namespace lockstep::models

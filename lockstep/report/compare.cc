@@ -55,7 +55,7 @@ void check(const CompareOptions& options) {
            .what = fmt::format("strategy '{}' is named twice", strategy)});
     }
   }
-  require_known("model", options.work.model, models::names());
+  require_known("model", options.work.model, compared_models());
 }
 
 Command step_time_command(const CompareOptions& options,
@@ -77,6 +77,7 @@ Command step_time_command(const CompareOptions& options,
   add("--shards", options.shards);
   if (has_ranks(strategy)) add("--backend", options.backend);
   if (!options.trace.empty()) add("--trace", trace_path(options, strategy));
+  add("--precision", work.precision);
   add("--channels-last", work.channels_last ? "on" : "off");
   command.arguments.insert(command.arguments.end(),
                            options.child_options.begin(),

@@ -99,6 +99,7 @@ Command pytorch_command(const PyTorchPeer& peer, const Work& work,
   add("--seed", work.seed);
   add("--threads", std::max(1, cores / sharing));
   arguments.emplace_back("--fused");
+  if (work.precision == "bf16") arguments.emplace_back("--bf16");
   if (work.channels_last) arguments.emplace_back("--channels-last");
   // What torchrun would set anyway, but with four lines of warning.
   if (has_ranks) command.environment["OMP_NUM_THREADS"] = "1";

@@ -16,6 +16,7 @@ struct Work {
   int64_t warmup = 5;
   uint64_t seed = 0;
   bool channels_last = false;
+  std::string precision = "fp32";  ///< fp32 or bf16
 };
 
 /// A Python that has torch, and our script for it.

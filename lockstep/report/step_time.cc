@@ -1,13 +1,17 @@
 #include "lockstep/report/step_time.h"
 
 #include <ctime>
+#include <memory>
 #include <numeric>
+#include <optional>
 #include <unistd.h>
+#include <utility>
 
 #include "lockstep/base/chunk.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/base/version.h"
+#include "lockstep/device/autocast.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/optim/state.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
@@ -24,24 +28,42 @@ namespace {
 // Steps among which the typical one is looked for, and that a trace holds.
 constexpr int64_t kTracedSteps = 10;
 
-bool is_channels_last(const tasks::ImageRun& run, const train::Plan& plan) {
-  return run.images.channels_last.value_or(
-      tasks::prefers_channels_last(run.images.model, plan.devices));
+using tasks::ImageOptions;
+using tasks::TextOptions;
+
+bool is_channels_last(const ImageOptions& images, const train::Plan& plan) {
+  return images.channels_last.value_or(
+      tasks::prefers_channels_last(images.model, plan.devices));
 }
 
-/// The part of a batch that is this rank's.
-data::Batch fixed_batch(const tasks::ImageRun& run, const train::Plan& plan) {
-  const train::TrainOptions& options = run.train;
-  const models::ModelSpec& model = run.images.model;
-  torch::manual_seed(options.seed);
-  const int64_t samples = options.batch_size;
+/// Inputs and targets of `samples`.
+std::pair<torch::Tensor, torch::Tensor> random_samples(
+    const ImageOptions& images, const train::Plan& plan, int64_t samples) {
+  const models::ModelSpec& model = images.model;
   torch::Tensor inputs = model.name == "mlp"
                              ? torch::randn({samples, model.in_features})
                              : torch::randn({samples, 3, 32, 32});
-  if (is_channels_last(run, plan) && inputs.dim() == 4) {
+  if (is_channels_last(images, plan) && inputs.dim() == 4) {
     inputs = inputs.contiguous(torch::MemoryFormat::ChannelsLast);
   }
-  const torch::Tensor targets = torch::randint(model.classes, {samples});
+  return {inputs, torch::randint(model.classes, {samples})};
+}
+std::pair<torch::Tensor, torch::Tensor> random_samples(const TextOptions& text,
+                                                       const train::Plan&,
+                                                       int64_t samples) {
+  const auto ids =
+      torch::randint(text.model.vocabulary, {2, samples, text.model.context});
+  return {ids[0], ids[1]};
+}
+
+/// The part of a batch that is this rank's.
+data::Batch fixed_batch(const TimedRun& run, const train::Plan& plan) {
+  const train::TrainOptions& options = run.train;
+  torch::manual_seed(options.seed);
+  const int64_t samples = options.batch_size;
+  const auto [inputs, targets] = std::visit(
+      [&](const auto& task) { return random_samples(task, plan, samples); },
+      run.task);
   const ShardRange own =
       shards_of_worker(options.world.rank(), options.world.size(), plan.shards);
   const SampleRange part = samples_of(own, samples, plan.shards);
@@ -49,6 +71,13 @@ data::Batch fixed_batch(const tasks::ImageRun& run, const train::Plan& plan) {
           .target = targets.narrow(0, part.first, part.count()),
           .samples = part.count(),
           .total = samples};
+}
+
+std::unique_ptr<train::Task> make_task(const TimedRun& run) {
+  if (const auto* text = std::get_if<TextOptions>(&run.task)) {
+    return std::make_unique<tasks::TextTask>(*text);
+  }
+  return std::make_unique<tasks::ImageTask>(std::get<ImageOptions>(run.task));
 }
 
 /// Processor time of this thread.
@@ -77,29 +106,48 @@ void add_traces(Measurement& measured, const train::StepRecorder& recorder,
   }
 }
 
+std::shared_ptr<models::Model> make_module(const ImageOptions& images,
+                                           const train::Plan& plan) {
+  return tasks::make_laid_out(images.model, is_channels_last(images, plan));
+}
+std::shared_ptr<models::LanguageModel> make_module(const TextOptions& text,
+                                                   const train::Plan&) {
+  return models::make_language_model(text.model);
+}
+
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(
+    const tasks::OptimizerOptions& options, const torch::nn::Module& module) {
+  if (options.optimizer == tasks::OptimizerKind::kAdamW) {
+    return std::make_unique<torch::optim::AdamW>(
+        module.parameters(), torch::optim::AdamWOptions(options.lr));
+  }
+  return std::make_unique<torch::optim::SGD>(
+      module.parameters(),
+      torch::optim::SGDOptions(options.lr).momentum(options.momentum));
+}
+
 /// The loop, with a watch between its phases.
+template <class Module, class Options>
 class OwnLoop {
  public:
-  OwnLoop(const tasks::ImageRun& run, const train::Plan& plan)
-      : world_(run.train.world),
-        module_(make(run, plan)),
+  OwnLoop(const train::TrainOptions& options, const Options& task,
+          const train::Plan& plan)
+      : world_(options.world),
+        autocast_(train::autocast_type(options.precision)),
+        module_(make(options, task, plan)),
         model_(module_, world_),
-        optimizer_(module_->parameters(),
-                   torch::optim::SGDOptions(run.images.optimizer.lr)
-                       .momentum(run.images.optimizer.momentum)) {}
+        optimizer_(make_optimizer(task.optimizer, *module_)) {}
 
   void step(const data::Batch& batch) {
     const TraceLane lane(world_.rank(), "main");
     const TraceSpan span("step", TraceCategory::kStep);
     Stopwatch watch;
-    optimizer_.zero_grad();
-    const torch::Tensor logits = model_->forward(batch.input());
-    const torch::Tensor loss =
-        torch::nn::functional::cross_entropy(logits, batch.target_tensor());
+    optimizer_->zero_grad();
+    const torch::Tensor loss = loss_of(batch);
     phases_.forward += watch.restart();
     loss.backward();
     phases_.backward += watch.restart();
-    optimizer_.step();
+    optimizer_->step();
     phases_.update += watch.restart();
     ++steps_;
   }
@@ -122,30 +170,41 @@ class OwnLoop {
   }
 
  private:
-  static std::shared_ptr<models::Model> make(const tasks::ImageRun& run,
-                                             const train::Plan& plan) {
-    torch::manual_seed(run.train.seed);
-    return tasks::make_laid_out(run.images.model, is_channels_last(run, plan));
+  static std::shared_ptr<Module> make(const train::TrainOptions& options,
+                                      const Options& task,
+                                      const train::Plan& plan) {
+    torch::manual_seed(options.seed);
+    return make_module(task, plan);
+  }
+
+  torch::Tensor loss_of(const data::Batch& batch) {
+    const AutocastScope precision(torch::kCPU, autocast_);
+    // (N, classes), or (N, T, vocabulary).
+    torch::Tensor logits = model_->forward(batch.input());
+    if (logits.dim() == 3) logits = logits.flatten(0, 1);
+    return torch::nn::functional::cross_entropy(
+        logits, batch.target_tensor().flatten());
   }
 
   World world_;
-  std::shared_ptr<models::Model> module_;
-  DistributedDataParallel<models::Model> model_;
-  torch::optim::SGD optimizer_;
+  std::optional<c10::ScalarType> autocast_;
+  std::shared_ptr<Module> module_;
+  DistributedDataParallel<Module> model_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
   train::PhaseReport phases_;  // sums over the steps
   int64_t steps_ = 0;
 };
 
 }  // namespace
 
-Measurement measure_steps(const tasks::ImageRun& run, const TimedSteps& timed,
+Measurement measure_steps(const TimedRun& run, const TimedSteps& timed,
                           const std::string& trace) {
   const train::TrainOptions& options = run.train;
   const auto plan = train::make_plan(options);
-  tasks::ImageTask task(run.images);
-  task.begin(options, plan, {});
-  train::StepRunner runner(task, options, plan);
-  const auto batch = fixed_batch(run, plan);
+  const auto task = make_task(run);
+  task->begin(options, plan, {});
+  train::StepRunner runner(*task, options, plan);
+  const auto batch = task->prepare(fixed_batch(run, plan));
   int64_t step = 0;
   for (; step < timed.warmup; ++step) runner.step(batch, {.step = step}, 0);
   runner.restart_accounts();
@@ -173,9 +232,17 @@ std::vector<std::string> compared_strategies() {
   return names;
 }
 
-Measurement measure_own_loop(const tasks::ImageRun& run,
-                             const TimedSteps& timed,
-                             const std::string& trace) {
+std::vector<std::string> compared_models() {
+  auto names = models::names();
+  names.emplace_back("gpt-char");
+  return names;
+}
+
+namespace {
+
+template <class Module, class Options>
+Measurement measure_loop(const TimedRun& run, const Options& task,
+                         const TimedSteps& timed, const std::string& trace) {
   const train::TrainOptions& options = run.train;
   const auto plan = train::make_plan(options);
   const World& world = options.world;
@@ -184,7 +251,7 @@ Measurement measure_own_loop(const tasks::ImageRun& run,
   // this rank's cores.
   torch::set_num_threads(static_cast<int>(plan.intra_op_threads));
   const MemoryScope scope(device);
-  OwnLoop loop(run, plan);
+  OwnLoop<Module, Options> loop(options, task, plan);
   const auto batch = fixed_batch(run, plan);
   for (int64_t step = 0; step < timed.warmup; ++step) loop.step(batch);
   loop.restart_accounts();
@@ -202,7 +269,7 @@ Measurement measure_own_loop(const tasks::ImageRun& run,
   train::RunReport& report = result.report;
   report.lockstep = kVersion;
   report.strategy = kOwnLoop;
-  report.model = run.images.model.name;
+  report.model = task.model.name;
   report.parameters = loop.parameters();
   report.world_size = world.size();
   report.processes = world.size();
@@ -211,9 +278,11 @@ Measurement measure_own_loop(const tasks::ImageRun& run,
   report.batch_size = options.batch_size;
   report.split = chunk_sizes(options.batch_size, world.size());
   set_times(report, result.step_times_s);
-  // A copy on each rank, and a momentum buffer for each.
+  // A copy on each rank, and a momentum buffer for each, or AdamW's two.
+  const bool is_adamw =
+      task.optimizer.optimizer == tasks::OptimizerKind::kAdamW;
   report.parameter_bytes = loop.parameter_bytes() * world.size();
-  report.optimizer_state_bytes = report.parameter_bytes;
+  report.optimizer_state_bytes = report.parameter_bytes * (is_adamw ? 2 : 1);
   train::RankReport own{.devices = {}, .phases_s = loop.phases()};
   own.pid = ::getpid();
   own.devices.push_back(
@@ -228,6 +297,17 @@ Measurement measure_own_loop(const tasks::ImageRun& run,
   }
   add_traces(result, recorder, world, trace);
   return result;
+}
+
+}  // namespace
+
+Measurement measure_own_loop(const TimedRun& run, const TimedSteps& timed,
+                             const std::string& trace) {
+  if (const auto* text = std::get_if<TextOptions>(&run.task)) {
+    return measure_loop<models::LanguageModel>(run, *text, timed, trace);
+  }
+  return measure_loop<models::Model>(run, std::get<ImageOptions>(run.task),
+                                     timed, trace);
 }
 
 }  // namespace lockstep::report

@@ -1,10 +1,13 @@
 #pragma once
 
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "lockstep/report/comparison.h"
-#include "lockstep/tasks/images/train_images.h"
+#include "lockstep/tasks/images/image_task.h"
+#include "lockstep/tasks/text/text_task.h"
+#include "lockstep/train/options.h"
 
 namespace lockstep::report {
 
@@ -14,19 +17,27 @@ struct TimedSteps {
   int64_t warmup = 5;
 };
 
+/// What is trained: a classifier of images or a language model.
+struct TimedRun {
+  train::TrainOptions train;
+  std::variant<tasks::ImageOptions, tasks::TextOptions> task;
+};
+
 /// Trains with one strategy on a fixed synthetic batch and times each step:
 /// what one process of `compare` does. `run` says which model, strategy,
 /// devices and ranks; each rank of its world calls it, with its own part of
 /// the batch. The result is complete on rank 0, which also writes a Chrome
 /// trace of the last steps to `trace` unless that is empty.
-Measurement measure_steps(const tasks::ImageRun& run, const TimedSteps& timed,
+Measurement measure_steps(const TimedRun& run, const TimedSteps& timed,
                           const std::string& trace);
 
 /// As measure_steps(), of kOwnLoop. `run` is of the strategy ddp.
-Measurement measure_own_loop(const tasks::ImageRun& run,
-                             const TimedSteps& timed, const std::string& trace);
+Measurement measure_own_loop(const TimedRun& run, const TimedSteps& timed,
+                             const std::string& trace);
 
 /// What `compare` knows: the strategies of `train`, and kOwnLoop.
 std::vector<std::string> compared_strategies();
+/// The models of images, and the language model of the reference workloads.
+std::vector<std::string> compared_models();
 
 }  // namespace lockstep::report

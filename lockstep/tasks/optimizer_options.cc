@@ -13,6 +13,8 @@
 namespace lockstep::tasks {
 namespace {
 
+constexpr double kBeta1 = 0.9;
+
 const char* name_of(ScheduleKind kind) {
   switch (kind) {
     case ScheduleKind::kConstant:
@@ -44,7 +46,9 @@ double scheduled(const OptimizerOptions& options,
           std::clamp<int64_t>(position.step - options.warmup_steps, 0, steps);
       const double part =
           static_cast<double>(step) / static_cast<double>(steps);
-      return 0.5 * (1 + std::cos(std::numbers::pi * part));
+      const double least = options.lr > 0 ? options.final_lr / options.lr : 0;
+      return least +
+             (1 - least) * 0.5 * (1 + std::cos(std::numbers::pi * part));
     }
   }
   return 1;
@@ -67,6 +71,13 @@ void check(const OptimizerOptions& options) {
                                     .expected = "a finite number of at least 0",
                                     .got = fmt::format("{}", options.lr)});
   }
+  if (!(options.final_lr >= 0 && options.final_lr <= options.lr)) {
+    throw InvalidArgument("train",
+                          {.code = ErrorCode::kBadOption,
+                           .what = "final_lr can't be used",
+                           .expected = fmt::format("0 to lr, {}", options.lr),
+                           .got = fmt::format("{}", options.final_lr)});
+  }
   if (options.warmup_steps < 0) {
     throw InvalidArgument("train",
                           {.code = ErrorCode::kBadOption,
@@ -81,6 +92,33 @@ double learning_rate(const OptimizerOptions& options,
   return options.lr * factor(options, position);
 }
 
+namespace {
+
+// As LibTorch's, which has groups of parameters.
+std::unique_ptr<torch::optim::Optimizer> adamw_in_groups(
+    const OptimizerOptions& options,
+    const std::vector<torch::Tensor>& parameters) {
+  std::vector<torch::Tensor> matrices;
+  std::vector<torch::Tensor> vectors;
+  for (const auto& parameter : parameters) {
+    (parameter.dim() > 1 ? matrices : vectors).push_back(parameter);
+  }
+  const auto group = [&](std::vector<torch::Tensor> members, double decay) {
+    return torch::optim::OptimizerParamGroup(
+        std::move(members), std::make_unique<torch::optim::AdamWOptions>(
+                                torch::optim::AdamWOptions(options.lr)
+                                    .betas({kBeta1, options.beta2})
+                                    .weight_decay(decay)));
+  };
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.push_back(group(std::move(matrices), options.weight_decay));
+  if (!vectors.empty()) groups.push_back(group(std::move(vectors), 0));
+  return std::make_unique<torch::optim::AdamW>(
+      std::move(groups), torch::optim::AdamWOptions(options.lr));
+}
+
+}  // namespace
+
 std::unique_ptr<train::RunOptimizer> make_optimizer(
     const OptimizerOptions& options,
     const std::vector<torch::Tensor>& parameters,
@@ -88,9 +126,14 @@ std::unique_ptr<train::RunOptimizer> make_optimizer(
   auto schedule = [options](const train::Position& position) {
     return factor(options, position);
   };
+  if (options.decays_matrices_alone) {
+    return train::make_run_optimizer(adamw_in_groups(options, parameters),
+                                     make_state, schedule);
+  }
   if (options.optimizer == OptimizerKind::kAdamW) {
     return train::make_run_optimizer(
         optim::adamw(parameters, {.lr = options.lr,
+                                  .beta2 = options.beta2,
                                   .weight_decay = options.weight_decay,
                                   .make_state = make_state}),
         schedule);
@@ -113,6 +156,11 @@ Settings settings_of(const OptimizerOptions& options) {
       {"schedule", name_of(options.schedule)},
       {"warmup_steps", fmt::format("{}", options.warmup_steps)},
   };
+  if (is_adamw) {
+    settings["beta2"] = fmt::format("{}", options.beta2);
+    settings["decays_matrices_alone"] =
+        fmt::format("{}", options.decays_matrices_alone);
+  }
   if (!is_adamw) {
     settings["momentum"] = fmt::format("{}", options.momentum);
     settings["nesterov"] = fmt::format("{}", options.nesterov);
@@ -122,6 +170,7 @@ Settings settings_of(const OptimizerOptions& options) {
         fmt::format("{}", fmt::join(options.milestones, ","));
   }
   if (options.schedule == ScheduleKind::kCosine) {
+    settings["final_lr"] = fmt::format("{}", options.final_lr);
     settings[train::kLooksAtTotalSteps] = "true";
   }
   return settings;

@@ -15,7 +15,7 @@ enum class OptimizerKind { kSgd, kAdamW };
 enum class ScheduleKind {
   kConstant,
   kSteps,   ///< lr x 0.1 at each of `milestones`: 0.1, 0.01, ...
-  kCosine,  ///< linear warm-up, then cosine to 0
+  kCosine,  ///< linear warm-up, then cosine to final_lr
 };
 
 /// The optimizer and the learning rates of Lockstep's own tasks.
@@ -25,7 +25,12 @@ struct OptimizerOptions {
   double momentum = 0.9;  ///< kSgd
   double weight_decay = 5e-4;
   bool nesterov = false;  ///< kSgd
+  double beta2 = 0.999;   ///< kAdamW
+  /// kAdamW: no weight decay of parameters with one dimension, such as biases
+  /// and the weights of norms.
+  bool decays_matrices_alone = false;
   ScheduleKind schedule = ScheduleKind::kCosine;
+  double final_lr = 0;  ///< kCosine: at the end
   int64_t warmup_steps = 0;
   std::vector<int64_t> milestones;  ///< epochs
 };
@@ -35,8 +40,8 @@ void check(const OptimizerOptions& options);
 
 /// The learning rate of a step. kSteps: lr x 0.1 for each milestone that the
 /// epoch has reached. kCosine: half a cosine from the end of the warm-up down
-/// to 0 at total_steps (torch's CosineAnnealingLR, eta_min 0). During the
-/// warm-up, of every kind, that times (step + 1) / warmup_steps.
+/// to final_lr at total_steps (torch's CosineAnnealingLR). During the warm-up,
+/// of every kind, that times (step + 1) / warmup_steps.
 double learning_rate(const OptimizerOptions& options,
                      const train::Position& position);
 

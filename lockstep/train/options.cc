@@ -16,6 +16,11 @@ const std::array<std::pair<Strategy, const char*>, 4> kStrategies{{
     {Strategy::kDistributed, "ddp"},
 }};
 
+constexpr std::pair<Precision, const char*> kPrecisions[] = {
+    {Precision::kFloat32, "fp32"},
+    {Precision::kBFloat16, "bf16"},
+    {Precision::kFloat16, "fp16"}};
+
 }  // namespace
 
 std::vector<std::string> strategy_names() {
@@ -39,6 +44,42 @@ std::string to_string(Strategy strategy) {
   }
   throw InvalidArgument("train", {.code = ErrorCode::kUnknownName,
                                   .what = "a strategy without a name"});
+}
+
+Precision parse_precision(const std::string& name) {
+  for (const auto& [precision, known] : kPrecisions) {
+    if (name == known) return precision;
+  }
+  throw InvalidArgument("train",
+                        {.code = ErrorCode::kUnknownName,
+                         .what = "unknown precision '" + name + "'",
+                         .fix = did_you_mean(name, precision_names())});
+}
+
+std::vector<std::string> precision_names() {
+  std::vector<std::string> names;
+  for (const auto& [precision, name] : kPrecisions) names.push_back(name);
+  return names;
+}
+
+std::string to_string(Precision precision) {
+  for (const auto& [known, name] : kPrecisions) {
+    if (known == precision) return name;
+  }
+  throw InvalidArgument("train", {.code = ErrorCode::kUnknownName,
+                                  .what = "a precision without a name"});
+}
+
+std::optional<c10::ScalarType> autocast_type(Precision precision) {
+  switch (precision) {
+    case Precision::kFloat32:
+      return std::nullopt;
+    case Precision::kBFloat16:
+      return c10::ScalarType::BFloat16;
+    case Precision::kFloat16:
+      return c10::ScalarType::Half;
+  }
+  return std::nullopt;
 }
 
 }  // namespace lockstep::train

@@ -2,8 +2,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include <c10/core/ScalarType.h>
 
 #include "lockstep/comm/world.h"
 #include "lockstep/device/device.h"
@@ -23,6 +26,21 @@ Strategy parse_strategy(const std::string& name);
 std::vector<std::string> strategy_names();
 std::string to_string(Strategy strategy);
 
+/// What forward and loss are computed in. Weights, their gradients and the
+/// optimizer's state are float32.
+enum class Precision {
+  kFloat32,
+  kBFloat16,  ///< autocast
+  kFloat16,   ///< autocast, and the loss is scaled
+};
+
+/// "fp32", "bf16", "fp16"; throws InvalidArgument with the nearest.
+Precision parse_precision(const std::string& name);
+std::vector<std::string> precision_names();
+std::string to_string(Precision precision);
+/// What autocast computes in; nothing for kFloat32.
+std::optional<c10::ScalarType> autocast_type(Precision precision);
+
 /// How a task is trained. The same task and options give the same bits.
 struct TrainOptions {
   Strategy strategy = Strategy::kSingle;
@@ -35,6 +53,7 @@ struct TrainOptions {
   /// Micro-batches that a device computes one after another in a step, whose
   /// gradients are summed before the update: so many shards for each device.
   int64_t accumulate = 1;
+  Precision precision = Precision::kFloat32;
   int64_t epochs = 1;
   int64_t max_steps = 0;  ///< 0: no limit
   uint64_t seed = 0;
@@ -48,7 +67,13 @@ struct TrainOptions {
   int loader_workers = 1;
   std::string out_dir;           ///< checkpoints and run.json; empty: none
   int64_t checkpoint_every = 0;  ///< steps; 0: at the end only
-  int keep_checkpoints = 3;      ///< 2 at least
+  bool checkpoint_each_epoch = false;  ///< at its end, too
+  int keep_checkpoints = 3;            ///< 2 at least
+  /// Keeps the checkpoint of the best evaluation, in out_dir/best: "loss",
+  /// "accuracy", or another metric. See BestEvaluation. Empty: none.
+  std::string save_best;
+  /// So many evaluations in a row without a better one end the run; 0: none.
+  int64_t early_stop = 0;
   /// Steps between snapshots in memory, from which a worker that is lost is
   /// replaced; 0: none. Only under an agent that has restarts left.
   int64_t snapshot_every = 1;
@@ -56,7 +81,9 @@ struct TrainOptions {
   /// was lost, for which it may wait, as init_next() does. False if there is
   /// no going on.
   std::function<bool(TrainOptions& options, const std::string& why)> rejoin;
-  std::string init_from;  ///< checkpoint or safetensors to start from
+  /// Weights to start from: a checkpoint, a safetensors file, or a folder of
+  /// Hugging Face's with a GPT-2 or a Llama.
+  std::string init_from;
   /// Goes on from a checkpoint, or the newest of a run's folder, as if there
   /// had been no stop. "auto": from out_dir, or from the beginning if there is
   /// none. What the options leave open (shards, threads) is then as it was.

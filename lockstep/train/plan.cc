@@ -28,6 +28,17 @@ void check_not_negative(const char* option, double value) {
                          .got = fmt::format("{}", value)});
 }
 
+// What looks at evaluations needs some.
+void check_evaluations(const TrainOptions& options) {
+  const bool looks = !options.save_best.empty() || options.early_stop > 0;
+  if (!looks || options.evaluate) return;
+  throw InvalidArgument(
+      "train", {.code = ErrorCode::kBadOption,
+                .what = "save_best and early_stop look at evaluations, and "
+                        "there are none",
+                .fix = "leave out --no-eval, and set --eval-every"});
+}
+
 void check(const TrainOptions& options) {
   check_at_least("batch_size", options.batch_size, 1);
   check_at_least("accumulate", options.accumulate, 1);
@@ -35,6 +46,8 @@ void check(const TrainOptions& options) {
   check_at_least("epochs", options.epochs, options.max_steps > 0 ? 0 : 1);
   check_at_least("shards", options.shards, 0);
   check_at_least("eval_every", options.eval_every, 0);
+  check_at_least("early_stop", options.early_stop, 0);
+  check_evaluations(options);
   check_at_least("eval_batch_size", options.eval_batch_size, 0);
   check_at_least("checkpoint_every", options.checkpoint_every, 0);
   check_at_least("snapshot_every", options.snapshot_every, 0);

@@ -197,6 +197,7 @@ void Run::train_epoch(int64_t epoch) {
     callback.after_epoch(at, log_.mean().means());
   });
   log_.end_epoch(epoch_report, step_ - epoch * batches, is_whole);
+  if (is_whole && options_.checkpoint_each_epoch && !regroups_) save();
   if (regroups_) wait_for_nodes();
 }
 
@@ -220,6 +221,12 @@ bool Run::train_batch(const data::Batch& batch, int64_t epoch) {
   const double seconds = watch.seconds();
   if (!outcome.is_finite) stop_on_garbage(batch, outcome, epoch);
   ++step_;
+  if (outcome.is_skipped && is_first()) {
+    log_.line(fmt::format(
+        "step {} overflowed in float16 and was left out; the loss is scaled "
+        "by {:g} from now on",
+        step_, runner_.loss_scale()));
+  }
   log_.add_step(outcome, seconds,
                 {.done = step_, .total = total_steps_, .epoch = epoch});
   control::count_steps(static_cast<uint64_t>(step_));
@@ -311,6 +318,12 @@ TestReport Run::evaluate() {
   tell([&](Callback& callback, const RunState& at) {
     callback.after_evaluation(at, test);
   });
+  const BestEvaluation* best = runner_.best();
+  if (best != nullptr && best->is_new()) {
+    log_.report().best = BestReport{
+        .step = best->step(), .metric = best->metric(), .value = best->value()};
+    checkpoints_.save_best(position(), runner_);
+  }
   return test;
 }
 

@@ -15,6 +15,8 @@
 namespace lockstep::train {
 namespace {
 
+constexpr int kFewestKept = 2;
+
 // A launcher may have started runs that know nothing of each other.
 bool is_whole_job(const TrainOptions& options) {
   return read_environment().world_size == options.world.size();
@@ -52,6 +54,12 @@ RunCheckpoints::RunCheckpoints(const Task& task, const TrainOptions& options,
   }
   if (!options.out_dir.empty()) {
     writer_.emplace(options.out_dir, options.keep_checkpoints, options.world);
+    if (!options.save_best.empty()) {
+      // The newest in it is the best. The one before goes when that is whole.
+      best_writer_.emplace(
+          (std::filesystem::path(options.out_dir) / "best").string(),
+          kFewestKept, options.world);
+    }
   }
 }
 
@@ -101,6 +109,15 @@ void RunCheckpoints::save(const RunPosition& position,
   writer_->save(content(position, runner, data_.is_begun() ? data_.get() : ""));
 }
 
+void RunCheckpoints::save_best(const RunPosition& position,
+                               const StepRunner& runner) {
+  if (!best_writer_) return;
+  const TraceSpan span("checkpoint", TraceCategory::kCompute);
+  control::enter(control::Phase::kCheckpoint);
+  best_writer_->save(
+      content(position, runner, data_.is_begun() ? data_.get() : ""));
+}
+
 std::optional<std::string> RunCheckpoints::finish(RunReport& report) {
   if (!resumed_from_.empty()) report.resumed_from = resumed_from_;
   report.snapshots = snapshots_.costs();
@@ -108,6 +125,7 @@ std::optional<std::string> RunCheckpoints::finish(RunReport& report) {
   std::optional<std::string> failure;
   try {
     writer_->finish();
+    if (best_writer_) best_writer_->finish();
   } catch (const CheckpointError& error) {
     failure = error.what();
   }

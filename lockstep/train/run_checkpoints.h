@@ -49,6 +49,8 @@ class RunCheckpoints {
   /// Nothing where there is no out_dir, or if this step is saved already.
   /// Collective.
   void save(const RunPosition& position, const StepRunner& runner);
+  /// The same as the best one so far, if the options ask for that. Collective.
+  void save_best(const RunPosition& position, const StepRunner& runner);
   /// Waits for the disk. Returns what kept the last one from it, if anything
   /// did. Collective.
   std::optional<std::string> finish(RunReport& report);
@@ -68,6 +70,7 @@ class RunCheckpoints {
   const int64_t total_steps_;
   DataFingerprint& data_;
   std::optional<CheckpointWriter> writer_;
+  std::optional<CheckpointWriter> best_writer_;
   SnapshotWriter snapshots_;
   std::string resumed_from_;
   bool is_resumed_here_ = false;

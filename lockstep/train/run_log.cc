@@ -108,8 +108,12 @@ void RunLog::add_step(const StepOutcome& outcome, double seconds,
                       const StepProgress& at) {
   recordings_.step_times_s.push_back(seconds);
   recordings_.samples += outcome.samples;
-  recordings_.report.losses.push_back(outcome.loss());
-  mean_.add(outcome.metrics, outcome.samples);
+  if (outcome.is_skipped) {
+    ++recordings_.report.skipped_steps;
+  } else {
+    recordings_.report.losses.push_back(outcome.loss());
+    mean_.add(outcome.metrics, outcome.samples);
+  }
   StepProgress progress = at;
   progress.metrics = mean_.means();
   progress.samples = outcome.samples;

@@ -181,6 +181,7 @@ class WholeTorchOptimizer final : public RunOptimizer {
                         const TrainStepOptions& options) override {
     return engine.train_step(inputs, target, loss, *optimizer_, options);
   }
+  bool updates_in_blocks() const override { return false; }
   void step() override { optimizer_->step(); }
   void zero_grad() override { optimizer_->zero_grad(); }
   const std::vector<Tensor>& parameters() const override { return parameters_; }

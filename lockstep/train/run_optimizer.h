@@ -50,6 +50,9 @@ class RunOptimizer {
                                 const c10::IValue& target,
                                 const ShardLoss& loss,
                                 const TrainStepOptions& options) = 0;
+  /// Whether train_step() makes the update as it goes. Otherwise options that
+  /// need an optimizer have no effect on it.
+  virtual bool updates_in_blocks() const { return true; }
   /// One update from the parameters' .grad.
   virtual void step() = 0;
   virtual void zero_grad() = 0;

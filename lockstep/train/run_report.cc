@@ -97,6 +97,12 @@ Ordered test_to_json(const TestReport& test) {
   return object;
 }
 
+Ordered best_to_json(const std::optional<BestReport>& best) {
+  if (!best) return nullptr;
+  return {
+      {"step", best->step}, {"metric", best->metric}, {"value", best->value}};
+}
+
 Ordered evaluations_to_json(const std::vector<EvaluationReport>& evaluations) {
   Ordered list = Ordered::array();
   for (const auto& evaluation : evaluations) {
@@ -184,8 +190,10 @@ nlohmann::ordered_json to_ordered_json(const RunReport& report) {
           {"samples_per_s", report.samples_per_s},
           {"phases_s", phases_to_json(report.phases_s)},
           {"losses", report.losses},
+          {"skipped_steps", report.skipped_steps},
           {"epochs", epochs_to_json(report.epochs)},
           {"evaluations", evaluations_to_json(report.evaluations)},
+          {"best", best_to_json(report.best)},
           {"test", test_to_json(report.test)},
           {"parameter_sha256", report.parameter_sha256},
           {"last_checkpoint", report.last_checkpoint},
@@ -234,8 +242,15 @@ RunReport run_report_from_json(const json& object) {
   read(object, "samples_per_s", report.samples_per_s);
   read_phases(member(object, "phases_s"), report.phases_s);
   read(object, "losses", report.losses);
+  read(object, "skipped_steps", report.skipped_steps);
   for (const auto& epoch : member(object, "epochs")) {
     read_epoch(epoch, report.epochs.emplace_back());
+  }
+  if (const json& best = member(object, "best"); !best.is_null()) {
+    report.best.emplace();
+    read(best, "step", report.best->step);
+    read(best, "metric", report.best->metric);
+    read(best, "value", report.best->value);
   }
   for (const auto& evaluation : member(object, "evaluations")) {
     auto& known = report.evaluations.emplace_back();

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,13 @@ struct EvaluationReport {
   TestReport test;
 };
 
+/// The best evaluation, where the options ask for it.
+struct BestReport {
+  int64_t step = -1;  ///< -1: none
+  std::string metric{};
+  double value = 0;
+};
+
 /// Mean seconds of a step by phase.
 struct PhaseReport {
   double scatter = 0, replicate = 0, forward = 0, gather = 0, backward = 0,
@@ -76,9 +84,12 @@ struct RunReport {
   double total_time_s = 0;   ///< first batch to last update, data included
   double samples_per_s = 0;
   PhaseReport phases_s;
-  std::vector<double> losses;  ///< of each step from first_step on
+  /// Of each step from first_step on, but for those that were left out.
+  std::vector<double> losses;
+  int64_t skipped_steps = 0;  ///< float16: left out, as gradients overflowed
   std::vector<EpochReport> epochs;
   std::vector<EvaluationReport> evaluations;  ///< those before the last one
+  std::optional<BestReport> best;
   TestReport test;
   std::string parameter_sha256;
   std::string last_checkpoint;

@@ -16,6 +16,11 @@ std::string text_of(const T& value) {
   return fmt::format("{}", value);
 }
 
+// float32 as checkpoints have had it before there was a choice.
+std::string precision_setting(Precision precision) {
+  return precision == Precision::kFloat32 ? "float32" : to_string(precision);
+}
+
 }  // namespace
 
 Settings settings_of(const Task& task, const TrainOptions& options,
@@ -27,7 +32,7 @@ Settings settings_of(const Task& task, const TrainOptions& options,
       {"seed", text_of(options.seed)},
       {"shards", text_of(plan.shards)},
       {"intra_op_threads", text_of(plan.intra_op_threads)},
-      {"precision", "float32"},
+      {"precision", precision_setting(options.precision)},
       {"reduction", is_classic ? "nn.DataParallel" : "tree over shards"},
       {"batch_size", text_of(options.batch_size)},
       {"shuffle", text_of(options.shuffle)},

@@ -15,9 +15,11 @@
 #include "lockstep/base/trace.h"
 #include "lockstep/base/version.h"
 #include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/checkpoint/hugging_face.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/control/worker_side.h"
+#include "lockstep/device/autocast.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/models/finite.h"
 #include "lockstep/parallel/exchange/packed_tensors.h"
@@ -32,8 +34,18 @@ namespace {
 
 using torch::Tensor;
 
-// Of the names of callbacks' states, beside those of the optimizer's.
+// Of the names of other states, beside those of the optimizer's.
 constexpr const char* kCallback = "callback.";
+constexpr const char* kLossScaler = "loss_scaler.";
+
+/// The entries whose names begin with `prefix`, without it.
+OptimizerState part_of(const OptimizerState& state, const std::string& prefix) {
+  OptimizerState part;
+  for (const auto& [name, tensor] : state) {
+    if (name.starts_with(prefix)) part[name.substr(prefix.size())] = tensor;
+  }
+  return part;
+}
 
 bool is_classic(const TrainOptions& options) {
   return options.strategy == Strategy::kDataParallelClassic;
@@ -46,9 +58,12 @@ void charge_first_device(const TrainOptions& options, const Plan& plan,
   if (is_classic(options)) scope.emplace(plan.devices.front());
 }
 
-// Weights to start from: of a checkpoint, a run's folder or a file.
+// Weights to start from: of a checkpoint, a run's folder, a folder of Hugging
+// Face's or a file.
 void load_weights(const std::string& from, const NamedTensors& model) {
-  if (std::filesystem::is_directory(from)) {
+  if (is_hugging_face(from)) {
+    load_hugging_face(from, model);
+  } else if (std::filesystem::is_directory(from)) {
     open_checkpoint(from).load(model);
   } else {
     load_state_dict(model, read_safetensors(from).tensors, from);
@@ -89,6 +104,10 @@ std::unique_ptr<RunOptimizer> make_optimizer(
   std::optional<MemoryScope> scope;
   charge_first_device(options, plan, scope);
   return task.make_optimizer(make_state);
+}
+
+c10::DeviceType device_type(const Plan& plan) {
+  return torch_device(plan.devices.front()).type();
 }
 
 void set_mode(const ModuleHandle& model, bool trains) {
@@ -138,6 +157,13 @@ StepRunner::StepRunner(Task& task, const TrainOptions& options,
       callbacks_(task.callbacks()),
       metrics_(options.world, plan.shards),
       samples_(plan.devices.size(), 0) {
+  if (!options.save_best.empty() || options.early_stop > 0) {
+    best_ = std::make_shared<BestEvaluation>(
+        options.save_best.empty() ? "loss" : options.save_best,
+        options.early_stop);
+    callbacks_.push_back(best_);
+  }
+  if (options.precision == Precision::kFloat16) scale_losses();
   set_mode(*model_, true);
   // Not at the first step: what each rank has now is no memory of a step.
   engine_->share_parameters();
@@ -146,6 +172,20 @@ StepRunner::StepRunner(Task& task, const TrainOptions& options,
 
 StepRunner::~StepRunner() = default;
 
+void StepRunner::scale_losses() {
+  const bool is_cut = !is_classic(options_) && optimizer_->updates_in_blocks();
+  if (!is_cut) {
+    throw InvalidArgument(
+        "train",
+        {.code = ErrorCode::kBadOption,
+         .what = "float16 needs an update that can be left out",
+         .expected = "SGD, Adam or AdamW, and a strategy other than dp-classic",
+         .got = is_classic(options_) ? "dp-classic" : "another optimizer",
+         .fix = "use --precision bf16, which needs no scaling of the loss"});
+  }
+  loss_scaler_.emplace();
+}
+
 NamedTensors StepRunner::model_state() const { return state_of(*model_); }
 
 OptimizerState StepRunner::state() const {
@@ -153,6 +193,11 @@ OptimizerState StepRunner::state() const {
   for (size_t i = 0; i < callbacks_.size(); ++i) {
     for (const auto& [name, tensor] : callbacks_[i]->state()) {
       state[fmt::format("{}{}.{}", kCallback, i, name)] = tensor;
+    }
+  }
+  if (loss_scaler_) {
+    for (const auto& [name, tensor] : loss_scaler_->state()) {
+      state[kLossScaler + name] = tensor;
     }
   }
   return state;
@@ -168,21 +213,17 @@ void StepRunner::load_state(const Resume& resumed) {
       tensor = message;
     }
   }
-  std::vector<OptimizerState> of_callbacks(callbacks_.size());
-  for (size_t i = 0; i < callbacks_.size(); ++i) {
-    const std::string prefix = fmt::format("{}{}.", kCallback, i);
-    for (const auto& [name, tensor] : loaded) {
-      if (!name.starts_with(prefix)) continue;
-      of_callbacks[i][name.substr(prefix.size())] = tensor;
-    }
-  }
-  std::erase_if(loaded, [](const auto& entry) {
-    return entry.first.starts_with(kCallback);
+  OptimizerState of_optimizer = loaded;
+  std::erase_if(of_optimizer, [](const auto& entry) {
+    return entry.first.starts_with(kCallback) ||
+           entry.first.starts_with(kLossScaler);
   });
-  optimizer_->load_state_dict(loaded);
+  optimizer_->load_state_dict(of_optimizer);
   for (size_t i = 0; i < callbacks_.size(); ++i) {
-    callbacks_[i]->load_state(of_callbacks[i]);
+    callbacks_[i]->load_state(
+        part_of(loaded, fmt::format("{}{}.", kCallback, i)));
   }
+  if (loss_scaler_) loss_scaler_->load_state(part_of(loaded, kLossScaler));
 }
 
 void StepRunner::restart_accounts() {
@@ -202,7 +243,12 @@ StepOutcome StepRunner::step(const data::Batch& batch, const Position& position,
   engine_->group().set_step(position.step);
   const StepResult result =
       is_classic(options_) ? classic_step(batch) : sharded_step(batch);
-  return agree(result, stop_signal);
+  StepOutcome outcome = agree(result, stop_signal);
+  if (loss_scaler_ && loss_scaler_->update(outcome.is_finite)) {
+    outcome.is_skipped = !outcome.is_finite;
+    outcome.is_finite = true;
+  }
+  return outcome;
 }
 
 // One message: what the shards told, and how many ranks got each signal.
@@ -245,10 +291,13 @@ ShardLoss StepRunner::loss_of(int64_t total) {
 }
 
 StepResult StepRunner::sharded_step(const data::Batch& batch) {
+  const AutocastScope precision(device_type(plan_),
+                                autocast_type(options_.precision));
   const StepResult result = optimizer_->train_step(
       *engine_, batch.inputs, batch.target, loss_of(batch.total),
       TrainStepOptions()
           .clip_grad_norm(options_.clip_grad_norm)
+          .loss_scale(loss_scale())
           .batch(batch.total));
   count(batch, engine_->group().phases());
   return result;
@@ -258,6 +307,8 @@ StepResult StepRunner::classic_step(const data::Batch& batch) {
   std::optional<MemoryScope> scope;
   charge_first_device(options_, plan_, scope);
   optimizer_->zero_grad();
+  std::optional<AutocastScope> precision(std::in_place, device_type(plan_),
+                                         autocast_type(options_.precision));
   const c10::IValue output = engine_->forward(batch.inputs);
   Stopwatch watch;
   std::optional<TraceSpan> span(std::in_place, "loss", TraceCategory::kCompute);
@@ -272,6 +323,7 @@ StepResult StepRunner::classic_step(const data::Batch& batch) {
   result.is_finite = std::isfinite(result.loss);
   output_device_s_ += watch.seconds();
   span.reset();
+  precision.reset();
   values.loss.backward();
 
   PhaseTimes phases = engine_->group().phases();
@@ -290,6 +342,8 @@ StepResult StepRunner::classic_step(const data::Batch& batch) {
 
 TestReport StepRunner::evaluate(data::Loader& loader,
                                 const std::function<bool()>& stop) {
+  const AutocastScope precision(device_type(plan_),
+                                autocast_type(options_.precision));
   return train::evaluate(*engine_, task_, loader, stop, options_.world);
 }
 
@@ -297,6 +351,8 @@ std::string StepRunner::first_not_finite(const data::Batch& batch) {
   // A step with an optimizer reduces into blocks and leaves no .grad, so the
   // gradients are computed again, from the same random numbers.
   optimizer_->zero_grad();
+  const AutocastScope precision(device_type(plan_),
+                                autocast_type(options_.precision));
   const auto options = TrainStepOptions().batch(batch.total);
   engine_->train_step(
       batch.inputs, batch.target,

@@ -11,7 +11,9 @@
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/parallel/engine.h"
+#include "lockstep/train/best_evaluation.h"
 #include "lockstep/train/callback.h"
+#include "lockstep/train/loss_scaler.h"
 #include "lockstep/train/options.h"
 #include "lockstep/train/plan.h"
 #include "lockstep/train/rank_report.h"
@@ -27,6 +29,9 @@ struct StepOutcome {
   int64_t samples = 0;
   /// False: the loss or the gradient's norm is not, and nothing was updated.
   bool is_finite = true;
+  /// float16: a gradient overflowed, nothing was updated, and the loss is
+  /// scaled by less from now on. is_finite is true.
+  bool is_skipped = false;
   int stop_signal = 0;  ///< some rank wants to stop, for this
 
   double loss() const { return metrics.at("loss"); }
@@ -55,6 +60,8 @@ class StepRunner {
   /// its part of the batch, all get the outcome of the whole.
   StepOutcome step(const data::Batch& batch, const Position& position,
                    int stop_signal);
+  /// float16: what the loss of the next step is multiplied by. Else 1.
+  double loss_scale() const { return loss_scaler_ ? loss_scaler_->scale() : 1; }
   /// The learning rate of the last step.
   double lr() const { return optimizer_->lr(); }
 
@@ -72,6 +79,8 @@ class StepRunner {
   const std::vector<std::shared_ptr<Callback>>& callbacks() const {
     return callbacks_;
   }
+  /// Null if the options don't ask for it.
+  const BestEvaluation* best() const { return best_.get(); }
   /// Gives this rank rank 0's buffers, as they were after the last step.
   void load_buffers() { engine_->load_buffers(); }
 
@@ -91,6 +100,7 @@ class StepRunner {
   ShardLoss loss_of(int64_t total);
   void count(const data::Batch& batch, const PhaseTimes& phases);
   int64_t copies() const;
+  void scale_losses();
   StepOutcome agree(const StepResult& result, int stop_signal);
   RankReport rank_report(double step_seconds) const;
 
@@ -101,8 +111,10 @@ class StepRunner {
   std::optional<ModuleHandle> model_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<RunOptimizer> optimizer_;
-  std::vector<std::shared_ptr<Callback>> callbacks_;
+  std::vector<std::shared_ptr<Callback>> callbacks_;  // best_ is the last
+  std::shared_ptr<BestEvaluation> best_;
   ShardMetrics metrics_;
+  std::optional<LossScaler> loss_scaler_;  // float16
 
   std::vector<int64_t> samples_;  // by device
   PhaseTimes phases_;             // sums over the steps

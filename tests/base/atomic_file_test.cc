@@ -36,6 +36,16 @@ TEST(AtomicFile, AppearsOnlyWhenCommitted) {
   EXPECT_EQ(entries_in(folder.path()), 1u);
 }
 
+TEST(AtomicFile, ReplacesWhatWasWrittenAndGoesOnAtTheEnd) {
+  const TemporaryFolder folder;
+  AtomicFile file(folder.path("model"));
+  file.write("????weights");
+  file.rewrite(2, std::as_bytes(std::span("12", 2)));
+  file.write(" end");
+  file.commit();
+  EXPECT_EQ(content_of(folder.path("model")), "??12weights end");
+}
+
 TEST(AtomicFile, LeavesTheOldFileWhenNotCommitted) {
   const TemporaryFolder folder;
   write_text(folder.path("model"), "old");

@@ -11,6 +11,8 @@
 extern "C" int fuzz_safetensors(const uint8_t* data, size_t size);
 extern "C" int fuzz_manifest(const uint8_t* data, size_t size);
 extern "C" int fuzz_store(const uint8_t* data, size_t size);
+extern "C" int fuzz_token_file(const uint8_t* data, size_t size);
+extern "C" int fuzz_tokenizer(const uint8_t* data, size_t size);
 
 namespace lockstep {
 namespace {
@@ -61,6 +63,14 @@ TEST(FuzzCorpus, OfManifestsBreaksNoPromise) {
 
 TEST(FuzzCorpus, OfTheStoresMessagesBreaksNoPromise) {
   replay("store", fuzz_store);
+}
+
+TEST(FuzzCorpus, OfTokenFilesBreaksNoPromise) {
+  replay("token_file", fuzz_token_file);
+}
+
+TEST(FuzzCorpus, OfTokenizersBreaksNoPromise) {
+  replay("tokenizer", fuzz_tokenizer);
 }
 
 TEST(FuzzCorpus, HostileSafeTensorsAreRefused) {

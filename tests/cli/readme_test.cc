@@ -60,7 +60,8 @@ TEST(Readme, ShowsOptionsThatExist) {
   int options = 0;
   for (const auto& path :
        {"README.md", "docs/practical-5.md", "docs/practical-6.md",
-        "docs/launcher.md", "docs/checkpoints.md", "docs/collectives.md"}) {
+        "docs/launcher.md", "docs/checkpoints.md", "docs/collectives.md",
+        "docs/language-models.md", "docs/text-data.md"}) {
     for (const auto& line : commands_in(read(path))) {
       std::istringstream words(line);
       std::string command, word;

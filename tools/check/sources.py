@@ -12,10 +12,10 @@ FOLDERS = ("lockstep", "tests", "bench", "examples")
 LAYERS = (
     "base", "store", "shm", "tcp", "control", "device",
     "comm/collectives", "comm/queue", "comm/backends", "comm/c10d", "comm",
-    "models", "data",
+    "models", "models/language", "data", "data/text",
     "optim", "parallel/reduction", "parallel/module", "parallel/exchange",
     "parallel/replicas", "parallel/ddp", "parallel", "checkpoint", "train",
-    "tasks", "tasks/images",
+    "tasks", "tasks/images", "tasks/text",
     "launch/options", "launch/output", "launch/failure", "launch/rendezvous",
     "launch/workers", "launch/agent", "launch",
     "inspect", "report", "cli",

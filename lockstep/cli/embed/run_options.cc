@@ -24,6 +24,11 @@ void add_length_options(CLI::App& app, RunFlags& flags) {
                  "in a step, to need less memory: so many shards a device")
       ->type_name("N")
       ->check(whole_number(1, 4096));
+  app.add_option("--precision", flags.precision,
+                 "fp32; bf16 or fp16: forward and loss in that type, weights "
+                 "and their gradients in float32")
+      ->type_name("NAME")
+      ->check(one_of(train::precision_names()));
   app.add_flag("--drop-last", flags.options.drop_last,
                "leave out the samples at the end of an epoch that fill no "
                "batch [no]");
@@ -51,6 +56,11 @@ void add_length_options(CLI::App& app, RunFlags& flags) {
   app.add_option("--eval-every", flags.options.eval_every,
                  "steps between evaluations on the test split; 0: at the end "
                  "only")
+      ->type_name("N")
+      ->check(whole_number(0));
+  app.add_option("--early-stop", flags.options.early_stop,
+                 "end after so many evaluations in a row without a better "
+                 "one, by --save-best or else by the loss; 0: never")
       ->type_name("N")
       ->check(whole_number(0));
   app.add_flag("--no-eval", flags.no_eval,
@@ -84,13 +94,24 @@ void add_output_options(CLI::App& app, RunFlags& flags) {
                      "none"))
       ->type_name("N")
       ->check(whole_number(0));
+  add(app.add_flag("--checkpoint-every-epoch",
+                   flags.options.checkpoint_each_epoch,
+                   "a checkpoint at the end of each epoch, too [no]"));
+  add(app.add_option("--save-best", flags.options.save_best,
+                     "keep the checkpoint of the best evaluation by this "
+                     "metric in --out-dir's folder best: loss, accuracy, ...; "
+                     "of others than accuracy the least is the best, unless "
+                     ":max follows"))
+      ->type_name("METRIC")
+      ->default_str("none")
+      ->needs("--out-dir");
   add(app.add_option("--keep", flags.options.keep_checkpoints,
                      "newest checkpoints that are kept"))
       ->type_name("N")
       ->check(whole_number(2, 1'000'000));
   add(app.add_option("--init-from", flags.options.init_from,
-                     "checkpoint folder or .safetensors file whose weights to "
-                     "start from"))
+                     "checkpoint, .safetensors file or folder of Hugging "
+                     "Face's whose weights to start from"))
       ->type_name("PATH")
       ->default_str("random weights");
   auto* resume =
@@ -138,6 +159,7 @@ train::TrainOptions to_train_options(const RunFlags& flags) {
   train::TrainOptions options = flags.options;
   options.command = command_line();
   options.strategy = train::parse_strategy(flags.strategy);
+  options.precision = train::parse_precision(flags.precision);
   options.epochs = flags.epochs.value_or(options.max_steps > 0 ? 0 : 1);
   options.evaluate = !flags.no_eval;
   options.progress = !flags.quiet;

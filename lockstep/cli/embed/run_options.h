@@ -17,6 +17,7 @@ struct RunFlags {
   DeviceFlags devices;
   train::TrainOptions options;  ///< the numbers are bound to it directly
   std::string strategy = "single";
+  std::string precision = "fp32";
   RankFlags ranks;
   bool is_verbose = false;
   std::optional<int64_t> epochs;

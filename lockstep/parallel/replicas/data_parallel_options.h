@@ -90,6 +90,11 @@ struct TrainStepOptions {
   /// Scales the gradient of the batch down to this norm if it is longer, as
   /// torch::nn::utils::clip_grad_norm_ does. 0: never. Only with an optimizer.
   TORCH_ARG(double, clip_grad_norm) = 0;
+  /// The loss is multiplied by it before the backward and the gradient divided
+  /// by it after, so that small gradients do not vanish in float16. Other than
+  /// 1, the gradients are checked: see StepResult::is_finite. Only with an
+  /// optimizer.
+  TORCH_ARG(double, loss_scale) = 1;
   /// With several ranks: samples of the batch that all of them pass together.
   /// -1: as many on each rank.
   TORCH_ARG(int64_t, batch) = -1;
@@ -102,8 +107,8 @@ struct StepResult {
   int64_t samples = 0;
   /// Before clipping; negative when it was not asked for.
   double gradient_norm = -1;
-  /// False: the loss (or the gradient's norm) is NaN or infinite, and nothing
-  /// was updated.
+  /// False: the loss (or the gradient's norm, where that is computed) is NaN or
+  /// infinite, and nothing was updated.
   bool is_finite = true;
 };
 

@@ -205,7 +205,8 @@ void ShardedUpdate::update(Reduction& reduction,
 
 void ShardedUpdate::update_whole(const std::vector<Tensor>& gradients,
                                  const std::vector<size_t>& positions,
-                                 optim::Optimizer& optimizer, double clip,
+                                 optim::Optimizer& optimizer,
+                                 const WholeOptions& options,
                                  StepResult& result) {
   const std::vector<Block>& blocks = optimizer.blocks();
   const auto view = [&](const Block& block) {
@@ -215,14 +216,17 @@ void ShardedUpdate::update_whole(const std::vector<Tensor>& gradients,
                ? optim::memory_view(gradient, block.offset, block.length)
                : Tensor();
   };
-  double scale = 1;
-  if (clip > 0) {
-    result.gradient_norm = norm_of(view, blocks);
+  double scale = 1 / options.loss_scale;
+  if (options.clip > 0 || options.checks) {
+    result.gradient_norm = norm_of(view, blocks) / options.loss_scale;
     result.is_finite = std::isfinite(result.gradient_norm);
     if (!result.is_finite) return;
-    // As torch.nn.utils.clip_grad_norm_.
-    scale = std::min(1.0, clip / (result.gradient_norm + 1e-6));
   }
+  if (options.clip > 0) {
+    // As torch.nn.utils.clip_grad_norm_.
+    scale *= std::min(1.0, options.clip / (result.gradient_norm + 1e-6));
+  }
+  const bool is_scaled = options.clip > 0 || options.loss_scale != 1;
   std::vector<bool> has_gradient;
   for (const size_t p : positions) {
     has_gradient.push_back(gradients[p].defined());
@@ -231,7 +235,7 @@ void ShardedUpdate::update_whole(const std::vector<Tensor>& gradients,
   for_each_block("update", blocks.size(), [&](size_t b, Tensor&) {
     Tensor gradient = view(blocks[b]);
     if (!gradient.defined()) return;
-    if (clip > 0) gradient.mul_(scale);
+    if (is_scaled) gradient.mul_(scale);
     optimizer.update(static_cast<int64_t>(b), gradient);
   });
 }

@@ -48,12 +48,16 @@ class ShardedUpdate {
   /// Sums and updates block by block. `positions` are positions_in(optimizer).
   void update(Reduction& reduction, const std::vector<size_t>& positions,
               optim::Optimizer& optimizer);
-  /// Updates with `gradients`, in memory of their own. `clip` above 0 scales
-  /// them to that norm at most, and `result` gets the norm; if it is not
-  /// finite, nothing is updated.
+  struct WholeOptions {
+    double clip = 0;  ///< above 0: the norm that the gradients get at most
+    double loss_scale = 1;  ///< what they are to be divided by
+    bool checks = false;    ///< whether they are finite; with `clip` always
+  };
+  /// Updates with `gradients`, in memory of their own. If it clips or checks,
+  /// `result` gets their norm; if that is not finite, nothing is updated.
   void update_whole(const std::vector<torch::Tensor>& gradients,
                     const std::vector<size_t>& positions,
-                    optim::Optimizer& optimizer, double clip,
+                    optim::Optimizer& optimizer, const WholeOptions& options,
                     StepResult& result);
 
  private:

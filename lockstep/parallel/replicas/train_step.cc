@@ -10,6 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/trace.h"
+#include "lockstep/device/autocast.h"
 #include "lockstep/parallel/exchange/overlapped_sum.h"
 #include "lockstep/parallel/module/nested.h"
 #include "lockstep/parallel/module/scatter_gather.h"
@@ -60,6 +61,15 @@ int64_t batch_of(const IValue& value, int64_t dim) {
   return std::max<int64_t>(samples, 0);
 }
 
+/// Takes the factor of the loss out of its gradients.
+void unscale(std::vector<Tensor>& gradients, double loss_scale) {
+  if (loss_scale == 1) return;
+  const torch::NoGradGuard no_grad;
+  for (Tensor& gradient : gradients) {
+    if (gradient.defined()) gradient.mul_(1 / loss_scale);
+  }
+}
+
 /// Of a step that fails in between: the other ranks' sums go on.
 class Abandoning {
  public:
@@ -107,6 +117,7 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
                                         ? exchange_->overlapped_sum(chunks)
                                         : nullptr;
   const Abandoning abandoning(overlapped);
+  const double loss_scale = optimizer ? options_.loss_scale() : 1;
   group_.for_each_shard(
       chunks, group_.step_stream(),
       [&](size_t worker, int64_t shard, Replica& replica) {
@@ -128,6 +139,9 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
         check_loss(shard_loss);
         output = IValue();  // only the graph holds on to it
         DifferentiableInputs::pass_on_writes(shards.parts[part], chunk);
+        // The backward computes in the types that the forward had.
+        const c10::impl::ExcludeDispatchKeyGuard no_autocast(
+            c10::autocast_dispatch_keyset);
         span.emplace("backward", TraceCategory::kCompute, shard);
         enter(StepPhase::kBackward);
         group_.phases_of(worker).forward_s += phase.restart();
@@ -146,9 +160,9 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
             overlapped->add(p, gradient);
           };
         }
-        ShardGradients result =
-            shard_backward({shard_loss}, {torch::full_like(shard_loss, weight)},
-                           /*keep_graph=*/false, shard_leaves);
+        ShardGradients result = shard_backward(
+            {shard_loss}, {torch::full_like(shard_loss, weight * loss_scale)},
+            /*keep_graph=*/false, shard_leaves);
         totals.losses[s] = weight * shard_loss.item<double>();
         if (is_overlapped) {
           overlapped->finish(result.parameters);
@@ -199,13 +213,19 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   } else if (!result.is_finite) {
     update_.drop_grads(positions);
   } else if (totals.needs_grad) {
-    update_.accumulate(update_.finish(reduction));
+    std::vector<Tensor> sums = update_.finish(reduction);
+    unscale(sums, loss_scale);
+    update_.accumulate(std::move(sums));
     std::move(outer).backward();
-    update_.update_whole(update_.take_grads(positions), positions, *optimizer,
-                         options_.clip_grad_norm(), result);
-  } else if (options_.clip_grad_norm() > 0) {
+    update_.update_whole(
+        update_.take_grads(positions), positions, *optimizer,
+        {.clip = options_.clip_grad_norm(), .checks = loss_scale != 1}, result);
+  } else if (options_.clip_grad_norm() > 0 || loss_scale != 1) {
     update_.update_whole(update_.finish(reduction), positions, *optimizer,
-                         options_.clip_grad_norm(), result);
+                         {.clip = options_.clip_grad_norm(),
+                          .loss_scale = loss_scale,
+                          .checks = loss_scale != 1},
+                         result);
   } else {
     update_.update(reduction, positions, *optimizer);
   }
@@ -213,6 +233,8 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
     const AllReduceSpan span(group_.rank(), "end of step");
     exchange_->end_step();
   }
+  // Those of the weights that were.
+  if (has_autocast()) drop_cast_weights();
   group_.phases().update_s = watch.seconds();
   return result;
 }

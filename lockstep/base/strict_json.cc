@@ -1,37 +1,40 @@
-#include "lockstep/checkpoint/strict_json.h"
+#include "lockstep/base/strict_json.h"
 
+#include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include <fmt/format.h>
-
-#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {
 
 using nlohmann::json;
 
-// An entry's list in an entry in the root.
-constexpr size_t kMaxDepth = 3;
-constexpr size_t kMaxListed = 64;
+[[noreturn]] void fail_with(const JsonLimits& limits, const Problem& problem) {
+  limits.fail(problem);
+  std::abort();  // not reached: it throws
+}
 
-[[noreturn]] void refuse_text(const std::string& path, std::string got) {
+[[noreturn]] void refuse_text(const JsonLimits& limits, const std::string& path,
+                              std::string got) {
   constexpr size_t kLongest = 200;
   if (got.size() > kLongest) got = got.substr(0, kLongest) + "...";
   std::replace_if(
       got.begin(), got.end(),
       [](char letter) { return letter < ' ' || letter > '~'; }, '?');
-  throw CheckpointError({.code = ErrorCode::kMalformedJson,
-                         .what = path + " holds what is not JSON",
-                         .got = got,
-                         .fix = "the file is damaged or of another kind"});
+  fail_with(limits, {.code = ErrorCode::kMalformedJson,
+                     .what = path + " holds what is not JSON",
+                     .got = got,
+                     .fix = "the file is damaged or of another kind"});
 }
 
 // Builds the document as it is parsed. Not json::parse with a callback: at the
 // end of each object that goes through all of its parent.
 class StrictBuilder : public nlohmann::json_sax<json> {
  public:
-  explicit StrictBuilder(const std::string& path) : path_(path) {}
+  StrictBuilder(const std::string& path, const JsonLimits& limits)
+      : path_(path), limits_(limits) {}
 
   bool null() override { return add(nullptr); }
   bool boolean(bool value) override { return add(value); }
@@ -51,10 +54,8 @@ class StrictBuilder : public nlohmann::json_sax<json> {
     const bool is_of_root = open_.size() == 1;
     const auto [place, is_new] = open_.back()->emplace(name, nullptr);
     if (!is_new) {
-      throw CheckpointError(
-          {.code = ErrorCode::kMalformedJson,
-           .what = fmt::format("{}: its JSON has {} twice{}", path_,
-                               quote(name), is_of_root ? "" : within())});
+      refuse(fmt::format("has {} twice{}", quote(name),
+                         is_of_root ? "" : within()));
     }
     value_ = &*place;
     if (is_of_root) order_.push_back(std::move(name));
@@ -64,7 +65,7 @@ class StrictBuilder : public nlohmann::json_sax<json> {
   // nlohmann-json repeats what it read last: all of a long name, as it is.
   bool parse_error(size_t, const std::string&,
                    const json::exception& error) override {
-    refuse_text(path_, error.what());
+    refuse_text(limits_, path_, error.what());
   }
 
   OrderedJson take() {
@@ -74,8 +75,9 @@ class StrictBuilder : public nlohmann::json_sax<json> {
  private:
   bool add(json value) {
     if (!open_.empty() && open_.back()->is_array()) {
-      if (open_.back()->size() == kMaxListed) {
-        refuse(fmt::format("lists more than {} values", kMaxListed));
+      if (open_.back()->size() == limits_.listed) {
+        refuse(fmt::format("lists more than {} values{}", limits_.listed,
+                           within()));
       }
       open_.back()->push_back(nullptr);
       value_ = &open_.back()->back();
@@ -85,7 +87,9 @@ class StrictBuilder : public nlohmann::json_sax<json> {
   }
 
   bool open(json container) {
-    if (open_.size() == kMaxDepth) refuse("nests its entries too deep");
+    if (open_.size() == limits_.depth) {
+      refuse("nests its entries too deep" + within());
+    }
     add(std::move(container));
     open_.push_back(value_);
     return true;
@@ -101,12 +105,12 @@ class StrictBuilder : public nlohmann::json_sax<json> {
   }
 
   [[noreturn]] void refuse(const std::string& what) const {
-    throw CheckpointError(
-        {.code = ErrorCode::kMalformedJson,
-         .what = fmt::format("{}: its JSON {}{}", path_, what, within())});
+    fail_with(limits_, {.code = ErrorCode::kMalformedJson,
+                        .what = fmt::format("{}: its JSON {}", path_, what)});
   }
 
   const std::string& path_;
+  const JsonLimits& limits_;
   json root_;
   json* value_ = &root_;     // where the next one goes, but in a list
   std::vector<json*> open_;  // the containers that it is in
@@ -115,15 +119,19 @@ class StrictBuilder : public nlohmann::json_sax<json> {
 
 }  // namespace
 
-OrderedJson parse_strict_json(const std::string& path, std::string_view text) {
+OrderedJson parse_strict_json(const std::string& path, std::string_view text,
+                              const JsonLimits& limits) {
   // nlohmann-json takes this for the end, and leaves unread what follows.
   if (const size_t zero = text.find('\0'); zero != text.npos) {
-    refuse_text(path, fmt::format("a zero at byte {}", zero));
+    refuse_text(limits, path, fmt::format("a zero at byte {}", zero));
   }
-  StrictBuilder builder(path);
+  StrictBuilder builder(path, limits);
   json::sax_parse(text, &builder);
   return builder.take();
 }
+
+void fail_checkpoint(const Problem& problem) { throw CheckpointError(problem); }
+void fail_data(const Problem& problem) { throw DataError(problem); }
 
 std::string quote(const std::string& name) {
   constexpr size_t kLongest = 120;

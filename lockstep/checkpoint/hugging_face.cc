@@ -1,0 +1,336 @@
+#include "lockstep/checkpoint/hugging_face.h"
+
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <set>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/atomic_file.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/strict_json.h"
+#include "lockstep/models/model_settings.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+using models::Architecture;
+using models::LanguageModel;
+using models::LanguageModelSpec;
+using nlohmann::json;
+
+constexpr size_t kLargestConfig = 1 << 20;
+constexpr size_t kLargestIndex = 64 << 20;
+constexpr const char* kConfig = "config.json";
+constexpr const char* kWeights = "model.safetensors";
+constexpr const char* kIndex = "model.safetensors.index.json";
+
+json read_json(const std::string& path, size_t largest) {
+  return parse_strict_json(
+             path, read_file(path, largest),
+             {.depth = 6, .listed = 4096, .fail = fail_checkpoint})
+      .root;
+}
+
+/// The fields of a config.json.
+class Config {
+ public:
+  explicit Config(const std::string& folder)
+      : path_(folder + "/" + kConfig), root_(read_json(path_, kLargestConfig)) {
+    if (!root_.is_object()) refuse("the document", "an object", root_);
+  }
+
+  /// null counts as not there.
+  bool has(const char* key) const {
+    return root_.contains(key) && !root_.at(key).is_null();
+  }
+  int64_t size(const char* key) const {
+    const json& value = at(key);
+    const bool is_size = value.is_number_integer() && value >= 1 &&
+                         value <= models::kMostOfASize;
+    if (!is_size) {
+      refuse(key, fmt::format("1 to {}", models::kMostOfASize), value);
+    }
+    return value.get<int64_t>();
+  }
+  int64_t size(const char* key, int64_t fallback) const {
+    return has(key) ? size(key) : fallback;
+  }
+  double number(const char* key, double fallback) const {
+    if (!has(key)) return fallback;
+    const json& value = at(key);
+    if (!value.is_number()) refuse(key, "a number", value);
+    return value.get<double>();
+  }
+  bool boolean(const char* key, bool fallback) const {
+    if (!has(key)) return fallback;
+    const json& value = at(key);
+    if (!value.is_boolean()) refuse(key, "true or false", value);
+    return value.get<bool>();
+  }
+  std::string text(const char* key, const std::string& fallback = "") const {
+    if (!has(key)) return fallback;
+    const json& value = at(key);
+    if (!value.is_string()) refuse(key, "a text", value);
+    return value.get<std::string>();
+  }
+  const json& at(const char* key) const {
+    if (!has(key)) refuse(key, "a value", "none");
+    return root_.at(key);
+  }
+  /// Of an option that is computed one way alone.
+  void expect(const char* key, bool value) const {
+    if (boolean(key, value) == value) return;
+    refuse(key, value ? "true" : "false", root_.at(key));
+  }
+  void expect_any(const char* key, const std::set<std::string>& known) const {
+    if (known.contains(text(key, *known.begin()))) return;
+    std::string expected;
+    for (const auto& name : known) {
+      expected += (expected.empty() ? "" : " or ") + name;
+    }
+    refuse(key, expected, root_.at(key));
+  }
+  [[noreturn]] void refuse(const char* key, const std::string& expected,
+                           const json& got) const {
+    throw CheckpointError(
+        {.code = ErrorCode::kMalformedJson,
+         .what = fmt::format("{}: '{}' can't be loaded", path_, key),
+         .expected = expected,
+         .got = brief(got),
+         .fix = "Lockstep loads GPT-2 and Llama as they were published"});
+  }
+
+ private:
+  std::string path_;
+  json root_;
+};
+
+LanguageModelSpec gpt2_spec(const Config& config) {
+  LanguageModelSpec spec;
+  spec.architecture = Architecture::kGpt2;
+  spec.vocabulary = config.size("vocab_size");
+  spec.context = config.has("n_positions") ? config.size("n_positions")
+                                           : config.size("n_ctx");
+  spec.layers = config.size("n_layer");
+  spec.heads = config.size("n_head");
+  spec.key_value_heads = spec.heads;
+  spec.width = config.size("n_embd");
+  spec.inner_width = config.size("n_inner", 4 * spec.width);
+  spec.norm_epsilon = config.number("layer_norm_epsilon", 1e-5);
+  spec.is_tied = config.boolean("tie_word_embeddings", true);
+  config.expect_any("activation_function", {"gelu_new", "gelu_pytorch_tanh"});
+  config.expect("scale_attn_weights", true);
+  config.expect("scale_attn_by_inverse_layer_idx", false);
+  config.expect("add_cross_attention", false);
+  return spec;
+}
+
+double rope_theta(const Config& config) {
+  // Written by transformers 5.
+  if (config.has("rope_parameters")) {
+    const json& rope = config.at("rope_parameters");
+    const bool is_plain =
+        rope.is_object() && rope.value("rope_type", "default") == "default";
+    if (!is_plain) {
+      config.refuse("rope_parameters", "the rope_type 'default'", rope);
+    }
+    const auto theta = rope.find("rope_theta");
+    if (theta != rope.end() && theta->is_number()) return theta->get<double>();
+  }
+  if (config.has("rope_scaling")) {
+    config.refuse("rope_scaling", "none", config.at("rope_scaling"));
+  }
+  return config.number("rope_theta", 10000);
+}
+
+LanguageModelSpec llama_spec(const Config& config) {
+  LanguageModelSpec spec;
+  spec.architecture = Architecture::kLlama;
+  spec.vocabulary = config.size("vocab_size");
+  spec.context = config.size("max_position_embeddings", 2048);
+  spec.layers = config.size("num_hidden_layers");
+  spec.heads = config.size("num_attention_heads");
+  spec.key_value_heads = config.size("num_key_value_heads", spec.heads);
+  spec.width = config.size("hidden_size");
+  spec.inner_width = config.size("intermediate_size");
+  spec.norm_epsilon = config.number("rms_norm_eps", 1e-6);
+  spec.rope_theta = rope_theta(config);
+  spec.is_tied = config.boolean("tie_word_embeddings", false);
+  config.expect_any("hidden_act", {"silu"});
+  config.expect("attention_bias", false);
+  config.expect("mlp_bias", false);
+  if (config.size("head_dim", spec.width / spec.heads) * spec.heads !=
+      spec.width) {
+    config.refuse("head_dim", "hidden_size / num_attention_heads",
+                  config.at("head_dim"));
+  }
+  return spec;
+}
+
+/// The files of a folder's weights.
+std::set<std::string> weight_files(const std::string& folder) {
+  if (fs::exists(folder + "/" + kWeights)) return {kWeights};
+  const std::string path = folder + "/" + kIndex;
+  const json index = read_json(path, kLargestIndex);
+  const auto refuse = [&](const std::string& got) {
+    throw CheckpointError({.code = ErrorCode::kMalformedJson,
+                           .what = path + " has no usable weight_map",
+                           .expected = "names of files in this folder",
+                           .got = got});
+  };
+  if (!index.is_object() || !index.contains("weight_map") ||
+      !index.at("weight_map").is_object()) {
+    refuse("none");
+  }
+  std::set<std::string> files;
+  for (const auto& [name, file] : index.at("weight_map").items()) {
+    const std::string text = file.is_string() ? file.get<std::string>() : "";
+    // A path could lead out of the folder.
+    if (text.empty() || text.find('/') != text.npos || text[0] == '.') {
+      refuse(brief(file));
+    }
+    files.insert(text);
+  }
+  if (files.empty()) refuse("an empty one");
+  return files;
+}
+
+bool ends_with(const std::string& name, const std::string& end) {
+  return name.size() >= end.size() &&
+         name.compare(name.size() - end.size(), end.size(), end) == 0;
+}
+
+/// What files hold beside parameters: masks and frequencies, which are
+/// computed, and a head that is the table of the tokens.
+bool is_left_out(const std::string& name, const LanguageModelSpec& spec) {
+  const bool is_gpt2 = spec.architecture == Architecture::kGpt2;
+  return (spec.is_tied && name == "lm_head.weight") ||
+         (is_gpt2 && (ends_with(name, ".attn.bias") ||
+                      ends_with(name, ".attn.masked_bias"))) ||
+         (!is_gpt2 && ends_with(name, ".rotary_emb.inv_freq"));
+}
+
+/// Of a base model, without the head's module around it.
+std::string full_name(const std::string& name, const LanguageModelSpec& spec) {
+  const bool is_gpt2 = spec.architecture == Architecture::kGpt2;
+  const std::string prefix = is_gpt2 ? "transformer." : "model.";
+  if (name.rfind(prefix, 0) == 0 || name == "lm_head.weight") return name;
+  return prefix + name;
+}
+
+json config_of(const LanguageModelSpec& spec) {
+  if (spec.architecture == Architecture::kGpt2) {
+    return {{"architectures", {"GPT2LMHeadModel"}},
+            {"model_type", "gpt2"},
+            {"vocab_size", spec.vocabulary},
+            {"n_positions", spec.context},
+            {"n_ctx", spec.context},
+            {"n_layer", spec.layers},
+            {"n_head", spec.heads},
+            {"n_embd", spec.width},
+            {"n_inner", spec.inner_width},
+            {"activation_function", "gelu_new"},
+            {"layer_norm_epsilon", spec.norm_epsilon},
+            {"resid_pdrop", spec.dropout},
+            {"embd_pdrop", spec.dropout},
+            {"attn_pdrop", spec.dropout},
+            {"tie_word_embeddings", spec.is_tied},
+            {"torch_dtype", "float32"}};
+  }
+  return {{"architectures", {"LlamaForCausalLM"}},
+          {"model_type", "llama"},
+          {"vocab_size", spec.vocabulary},
+          {"max_position_embeddings", spec.context},
+          {"num_hidden_layers", spec.layers},
+          {"num_attention_heads", spec.heads},
+          {"num_key_value_heads", spec.key_value_heads},
+          {"hidden_size", spec.width},
+          {"intermediate_size", spec.inner_width},
+          {"hidden_act", "silu"},
+          {"rms_norm_eps", spec.norm_epsilon},
+          {"rope_theta", spec.rope_theta},
+          {"attention_bias", false},
+          {"mlp_bias", false},
+          {"tie_word_embeddings", spec.is_tied},
+          {"torch_dtype", "float32"}};
+}
+
+}  // namespace
+
+LanguageModelSpec read_hugging_face_config(const std::string& folder) {
+  const Config config(folder);
+  const std::string type = config.text("model_type");
+  if (type != "gpt2" && type != "llama") {
+    config.refuse("model_type", "gpt2 or llama", type);
+  }
+  LanguageModelSpec spec =
+      type == "gpt2" ? gpt2_spec(config) : llama_spec(config);
+  spec.name = fs::absolute(folder).lexically_normal().filename().string();
+  if (spec.name.empty()) spec.name = type;
+  check(spec);
+  return spec;
+}
+
+bool is_hugging_face(const std::string& path) {
+  return fs::is_regular_file(path + "/" + kConfig) &&
+         (fs::is_regular_file(path + "/" + kWeights) ||
+          fs::is_regular_file(path + "/" + kIndex));
+}
+
+std::shared_ptr<LanguageModel> load_hugging_face(const std::string& folder) {
+  const LanguageModelSpec spec = read_hugging_face_config(folder);
+  // A model takes memory: a config may promise more than there is.
+  int64_t elements = 0;
+  for (const auto& file : weight_files(folder)) {
+    const auto header = read_safetensors_header(folder + "/" + file);
+    for (const auto& entry : header.entries) {
+      elements += static_cast<int64_t>(entry.end - entry.begin);
+    }
+  }
+  if (models::count_parameters(spec) > elements) {
+    throw CheckpointError(
+        {.code = ErrorCode::kStateMismatch,
+         .what = folder + ": config.json and the weights are of two models",
+         .expected =
+             fmt::format("{} parameters", models::count_parameters(spec)),
+         .got = fmt::format("{} bytes of weights", elements)});
+  }
+  auto model = models::make_language_model(spec, models::Init::kNone);
+  load_hugging_face(folder, state_dict(*model));
+  return model;
+}
+
+void load_hugging_face(const std::string& folder, const NamedTensors& model) {
+  const LanguageModelSpec spec = read_hugging_face_config(folder);
+  NamedTensors tensors;
+  for (const auto& file : weight_files(folder)) {
+    auto content = read_safetensors(folder + "/" + file);
+    for (auto& [name, tensor] : content.tensors) {
+      const std::string full = full_name(name, spec);
+      if (is_left_out(full, spec)) continue;
+      tensors.emplace_back(full, std::move(tensor));
+    }
+  }
+  load_state_dict(model, tensors, folder);
+}
+
+void save_hugging_face(const std::string& folder, const LanguageModel& model) {
+  make_directories(folder);
+  if (!fs::is_empty(folder)) {
+    throw CheckpointError({.code = ErrorCode::kCheckpointNotSaved,
+                           .what = folder + " is not empty",
+                           .expected = "a new folder",
+                           .fix = "choose another one, or remove it"});
+  }
+  write_safetensors(folder + "/" + kWeights, {.tensors = state_dict(model),
+                                              .metadata = {{"format", "pt"}}});
+  AtomicFile config(folder + "/" + kConfig);
+  config.write(config_of(model.spec()).dump(2) + "\n");
+  config.commit();
+}
+
+}  // namespace lockstep

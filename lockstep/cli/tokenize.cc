@@ -1,0 +1,170 @@
+#include <algorithm>
+#include <cstdio>
+#include <limits>
+#include <memory>
+#include <thread>
+#include <unistd.h>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/stopwatch.h"
+#include "lockstep/base/terminal.h"
+#include "lockstep/cli/commands.h"
+#include "lockstep/cli/start/checks.h"
+#include "lockstep/data/text/open_tokenizer.h"
+#include "lockstep/data/text/tokenize_files.h"
+
+namespace lockstep::cli {
+namespace {
+
+struct TokenizeFlags {
+  data::TokenizeOptions options;
+  std::string tokenizer;
+  bool as_json = false;
+};
+
+// How far it is: a line that changes on a terminal, else one every 10 seconds.
+class TokenizeProgress {
+ public:
+  ~TokenizeProgress() { erase(); }
+
+  void show(int64_t done, int64_t total) {
+    constexpr double kSecondsBetweenLines = 10;
+    if (!is_terminal_ && since_line_.seconds() < kSecondsBetweenLines) return;
+    since_line_.restart();
+    erase();
+    const double speed =
+        static_cast<double>(done) / std::max(since_start_.seconds(), 1e-6);
+    fmt::print(stderr, "[tokenize] {} of {} | {}/s{}",
+               format_bytes(static_cast<double>(done)),
+               format_bytes(static_cast<double>(total)), format_bytes(speed),
+               is_terminal_ ? " ..." : "\n");
+    std::fflush(stderr);
+    has_line_ = is_terminal_;
+  }
+
+ private:
+  void erase() {
+    if (has_line_) fmt::print(stderr, "\r\033[K");
+    has_line_ = false;
+  }
+
+  Stopwatch since_start_;
+  Stopwatch since_line_;
+  bool is_terminal_ = is_terminal(STDERR_FILENO);
+  bool has_line_ = false;
+};
+
+std::shared_ptr<const data::Tokenizer> tokenizer_of(
+    const TokenizeFlags& flags) {
+  if (flags.tokenizer == "bytes") {
+    return data::parse_tokenizer(R"({"type":"bytes"})", "--tokenizer bytes");
+  }
+  if (flags.tokenizer == "chars") {
+    return data::parse_tokenizer(
+        data::character_tokenizer_json(flags.options.inputs),
+        "--tokenizer chars");
+  }
+  return data::open_tokenizer(flags.tokenizer);
+}
+
+void print_json(const TokenizeFlags& flags, const data::TokenizeReport& report,
+                double seconds) {
+  const nlohmann::ordered_json json{{"out_dir", flags.options.out_dir},
+                                    {"bytes", report.bytes},
+                                    {"vocabulary", report.vocabulary},
+                                    {"bits", report.bits},
+                                    {"train_tokens", report.train_tokens},
+                                    {"val_tokens", report.val_tokens},
+                                    {"train_files", report.train_files},
+                                    {"val_files", report.val_files},
+                                    {"seconds", seconds}};
+  fmt::print("{}\n", json.dump(2));
+}
+
+void print_text(const TokenizeFlags& flags, const data::TokenizeReport& report,
+                double seconds) {
+  const auto print_part = [](const char* name, int64_t tokens, size_t files) {
+    fmt::print("{}: {} tokens in {} file{}\n", name, format_count(tokens),
+               files, files == 1 ? "" : "s");
+  };
+  fmt::print("{} of text in {}: {}, {} tokens known, {} bits each\n",
+             format_bytes(static_cast<double>(report.bytes)),
+             format_duration(seconds), flags.options.out_dir,
+             format_count(report.vocabulary), report.bits);
+  print_part("train", report.train_tokens, report.train_files.size());
+  print_part("val", report.val_tokens, report.val_files.size());
+}
+
+void run(TokenizeFlags flags) {
+  const Stopwatch watch;
+  data::TokenizeReport report;
+  {
+    const auto tokenizer = tokenizer_of(flags);
+    TokenizeProgress progress;
+    flags.options.progress = [&](int64_t done, int64_t total) {
+      progress.show(done, total);
+    };
+    report = data::tokenize_files(*tokenizer, flags.options);
+  }
+  const double seconds = watch.seconds();
+  flags.as_json ? print_json(flags, report, seconds)
+                : print_text(flags, report, seconds);
+}
+
+}  // namespace
+
+void add_tokenize(CLI::App& app) {
+  auto* command = app.add_subcommand(
+      "tokenize", "Turn text files into files of tokens to train on");
+  auto flags = std::make_shared<TokenizeFlags>();
+  auto& options = flags->options;
+  options.threads =
+      static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  command
+      ->add_option("--input", options.inputs,
+                   "texts in UTF-8 (any bytes for bytes); where the tokenizer "
+                   "has an end of text, it stands between two")
+      ->type_name("FILE ...")
+      ->required();
+  command
+      ->add_option("--out-dir", options.out_dir,
+                   "new or empty folder for train_000000.bin, ..., "
+                   "val_000000.bin, ... and tokenizer.json")
+      ->type_name("DIR")
+      ->required();
+  command
+      ->add_option("--tokenizer", flags->tokenizer,
+                   "chars: a token for each character of the texts; bytes; or "
+                   "a tokenizer.json of byte level BPE, or a folder with it or "
+                   "with GPT-2's vocab.json and merges.txt")
+      ->type_name("NAME|PATH")
+      ->required();
+  command
+      ->add_option("--shard-tokens", options.shard_tokens,
+                   "tokens of a file, but for the last one")
+      ->type_name("N")
+      ->check(whole_number(1, std::numeric_limits<int32_t>::max()));
+  command
+      ->add_option("--val-fraction", options.val_fraction,
+                   "part of the tokens, the last ones, that is for validation")
+      ->type_name("X")
+      ->check(number(0, Bound::kIncluded, 1));
+  command
+      ->add_option("--threads", options.threads,
+                   "files to encode at the same time; each, and its tokens, "
+                   "is in memory")
+      ->type_name("N")
+      ->default_str("cores")
+      ->check(whole_number(1, 1024));
+  command->add_flag("--json", flags->as_json,
+                    "print what was done as JSON [no]");
+  command->footer(
+      "The tokens do not depend on the number of threads.\n\nExample:\n"
+      "  lockstep tokenize --input book.txt --out-dir data/book "
+      "--tokenizer chars --val-fraction 0.1");
+  command->callback([flags] { run(*flags); });
+}
+
+}  // namespace lockstep::cli

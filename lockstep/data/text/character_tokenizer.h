@@ -1,0 +1,33 @@
+#pragma once
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "lockstep/data/text/tokenizer.h"
+
+namespace lockstep::data {
+
+/// A token for each character (Unicode code point) of a text, in the order of
+/// their numbers.
+class CharacterTokenizer : public Tokenizer {
+ public:
+  /// Of the characters that `text`, which is UTF-8, consists of. Throws
+  /// DataError naming the byte that is not UTF-8.
+  static std::shared_ptr<const CharacterTokenizer> of_text(
+      std::string_view text);
+
+  /// `characters`: UTF-8, ascending.
+  explicit CharacterTokenizer(const std::string& characters);
+
+  int64_t vocabulary() const override;
+  std::vector<uint32_t> encode(std::string_view text) const override;
+  std::string decode(std::span<const uint32_t> ids) const override;
+  std::string to_json() const override;
+
+ private:
+  std::vector<std::string> characters_;  // by id, as UTF-8
+  std::unordered_map<char32_t, uint32_t> ids_;
+};
+
+}  // namespace lockstep::data

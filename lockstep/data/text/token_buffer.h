@@ -1,0 +1,23 @@
+#pragma once
+
+#include <vector>
+
+#include "lockstep/data/text/token_source.h"
+
+namespace lockstep::data {
+
+/// Tokens in memory.
+class TokenBuffer : public TokenSource {
+ public:
+  explicit TokenBuffer(std::vector<uint32_t> tokens)
+      : tokens_(std::move(tokens)) {}
+
+  int64_t size() const override { return static_cast<int64_t>(tokens_.size()); }
+  void read(int64_t begin, std::span<int64_t> out) const override;
+  std::string fingerprint() const override;
+
+ private:
+  std::vector<uint32_t> tokens_;
+};
+
+}  // namespace lockstep::data

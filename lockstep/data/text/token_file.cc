@@ -1,0 +1,186 @@
+#include "lockstep/data/text/token_file.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/checksum.h"
+#include "lockstep/base/error.h"
+#include "lockstep/data/text/token_header.h"
+
+namespace lockstep::data {
+namespace {
+
+static_assert(std::endian::native == std::endian::little,
+              "token files are little-endian, and read as they lie");
+
+// What is read at once: it stays in the first cache until it is widened.
+constexpr int64_t kPieceBytes = 16 << 10;
+
+constexpr int64_t kNanoseconds = 1'000'000'000;
+
+int64_t modified_ns(const struct stat& status) {
+  return status.st_mtim.tv_sec * kNanoseconds + status.st_mtim.tv_nsec;
+}
+
+[[noreturn]] void refuse_token_file(const std::string& path,
+                                    const std::string& what,
+                                    const std::string& expected,
+                                    const std::string& got) {
+  throw DataError({.code = ErrorCode::kMalformedData,
+                   .what = path + " " + what,
+                   .expected = expected,
+                   .got = got,
+                   .fix = "write the file again, with `lockstep tokenize`"});
+}
+
+[[noreturn]] void cant_read(const std::string& path, const std::string& got) {
+  throw DataError({.code = ErrorCode::kFileAccess,
+                   .what = "can't read " + path,
+                   .expected = "a file of tokens",
+                   .got = got});
+}
+
+}  // namespace
+
+int64_t token_bytes(TokenFormat format) {
+  return format == TokenFormat::kUint32 ? 4 : 2;
+}
+
+TokenFile::TokenFile(const std::string& path) : path_(path) {
+  // Non-blocking, or a FIFO under this name would be waited for.
+  file_ = FileDescriptor(
+      ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  struct stat status {};
+  if (!file_.is_open() || ::fstat(file_.get(), &status) != 0) {
+    cant_read(path, std::strerror(errno));
+  }
+  if (!S_ISREG(status.st_mode)) {
+    cant_read(path, S_ISDIR(status.st_mode) ? "a folder" : "no regular file");
+  }
+  bytes_ = status.st_size;
+  modified_ns_ = modified_ns(status);
+  read_header();
+}
+
+void TokenFile::read_header() {
+  int32_t magic = 0;
+  if (bytes_ >= static_cast<int64_t>(sizeof magic)) {
+    read_bytes(0, std::as_writable_bytes(std::span(&magic, 1)));
+  }
+  if (magic != kUint16Magic && magic != kUint32Magic) {
+    // Tokens of nanoGPT's: 20240520 would be the tokens 55432 and 308, of
+    // which GPT-2 does not have the first.
+    if (bytes_ % 2 != 0) {
+      refuse_token_file(path_, "is no whole number of tokens",
+                        "an even number of bytes: uint16 tokens, or llm.c's "
+                        "header before them",
+                        fmt::format("{} bytes", bytes_));
+    }
+    size_ = bytes_ / 2;
+    return;
+  }
+  format_ = magic == kUint16Magic ? TokenFormat::kUint16 : TokenFormat::kUint32;
+  if (bytes_ < kTokenHeaderBytes) {
+    refuse_token_file(path_, "ends within its header",
+                      fmt::format("{} bytes of header", kTokenHeaderBytes),
+                      fmt::format("{}", bytes_));
+  }
+  std::array<int32_t, 3> header{};
+  read_bytes(0, std::as_writable_bytes(std::span(header)));
+  const int32_t version = token_header_version(format_);
+  if (header[1] != version) {
+    refuse_token_file(path_, "is of a version that is not known",
+                      fmt::format("{} beside {}", version, magic),
+                      fmt::format("{}", header[1]));
+  }
+  // Not multiplied: the number is the file's word, the size is a fact.
+  const int64_t data = bytes_ - kTokenHeaderBytes;
+  const int64_t width = token_bytes(format_);
+  if (data % width != 0 || header[2] != data / width) {
+    refuse_token_file(path_, "does not have the size that its header says",
+                      fmt::format("{} tokens of {} bytes", header[2], width),
+                      fmt::format("{} bytes after the header", data));
+  }
+  data_begin_ = kTokenHeaderBytes;
+  size_ = header[2];
+}
+
+void TokenFile::read_bytes(int64_t offset, std::span<std::byte> out) const {
+  while (!out.empty()) {
+    const ssize_t got = ::pread(file_.get(), out.data(), out.size(), offset);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) cant_read(path_, std::strerror(errno));
+    if (got == 0) {
+      refuse_token_file(path_, "was cut short while it was read",
+                        fmt::format("{} bytes", bytes_),
+                        fmt::format("{}", offset));
+    }
+    offset += got;
+    out = out.subspan(static_cast<size_t>(got));
+  }
+}
+
+template <class Token>
+void TokenFile::read_tokens(int64_t begin, std::span<int64_t> out) const {
+  constexpr size_t kPiece = kPieceBytes / sizeof(Token);
+  std::array<Token, kPiece> piece;
+  int64_t offset = data_begin_ + begin * static_cast<int64_t>(sizeof(Token));
+  while (!out.empty()) {
+    const auto tokens = std::span(piece).first(std::min(kPiece, out.size()));
+    const auto bytes = std::as_writable_bytes(tokens);
+    read_bytes(offset, bytes);
+    std::copy(tokens.begin(), tokens.end(), out.begin());
+    offset += static_cast<int64_t>(bytes.size());
+    out = out.subspan(tokens.size());
+  }
+}
+
+void TokenFile::read(int64_t begin, std::span<int64_t> out) const {
+  const auto count = static_cast<int64_t>(out.size());
+  if (begin < 0 || count > size_ || begin > size_ - count) {
+    throw InvalidArgument(
+        "data", {.code = ErrorCode::kBadOption,
+                 .what = "no such tokens in " + path_,
+                 .expected = fmt::format("tokens of 0 to {}", size_),
+                 .got = fmt::format("{} tokens from {} on", count, begin)});
+  }
+  if (format_ == TokenFormat::kUint32) {
+    read_tokens<uint32_t>(begin, out);
+  } else {
+    read_tokens<uint16_t>(begin, out);
+  }
+}
+
+std::string TokenFile::fingerprint() const {
+  Sha256 sha256;
+  std::vector<std::byte> piece(size_t{1} << 20);
+  for (int64_t offset = 0; offset < bytes_;) {
+    const auto left = static_cast<size_t>(bytes_ - offset);
+    const auto bytes = std::span(piece).first(std::min(piece.size(), left));
+    read_bytes(offset, bytes);
+    sha256.add(bytes);
+    offset += static_cast<int64_t>(bytes.size());
+  }
+  struct stat status {};
+  if (::fstat(file_.get(), &status) != 0) {
+    cant_read(path_, std::strerror(errno));
+  }
+  if (status.st_size != bytes_ || modified_ns(status) != modified_ns_) {
+    refuse_token_file(path_, "was changed since it was opened",
+                      fmt::format("{} bytes, not written to", bytes_),
+                      fmt::format("{} bytes", status.st_size));
+  }
+  return sha256.hex();
+}
+
+}  // namespace lockstep::data

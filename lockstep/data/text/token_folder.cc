@@ -1,0 +1,96 @@
+#include "lockstep/data/text/token_folder.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/checksum.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep::data {
+namespace {
+
+constexpr size_t kMostShards = 4096;
+
+std::vector<std::string> shards_in(const std::string& folder,
+                                   std::string_view prefix) {
+  std::vector<std::string> paths;
+  std::error_code code;
+  std::filesystem::directory_iterator entry(folder, code);
+  for (; !code && entry != std::filesystem::directory_iterator();
+       entry.increment(code)) {
+    const std::string name = entry->path().filename().string();
+    if (!name.starts_with(prefix) || !name.ends_with(".bin")) continue;
+    paths.push_back(entry->path().string());
+    if (paths.size() > kMostShards) {
+      throw DataError({.code = ErrorCode::kMalformedData,
+                       .what = folder + " has too many files of tokens",
+                       .expected = fmt::format("at most {}", kMostShards),
+                       .got = "more",
+                       .fix = "write larger ones (--shard-tokens)"});
+    }
+  }
+  if (code || paths.empty()) {
+    throw DataError(
+        {.code = ErrorCode::kFileAccess,
+         .what = "can't read tokens from " + folder,
+         .expected = fmt::format("a folder with files {}*.bin", prefix),
+         .got = code ? code.message() : "none",
+         .fix = "write them with `lockstep tokenize`"});
+  }
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+}  // namespace
+
+TokenFolder::TokenFolder(const std::string& folder, std::string_view prefix)
+    : path_(folder) {
+  for (const std::string& path : shards_in(folder, prefix)) {
+    files_.push_back(std::make_unique<const TokenFile>(path));
+    const TokenFile& file = *files_.back();
+    const TokenFile& first = *files_.front();
+    if (file.format() != first.format()) {
+      throw DataError({.code = ErrorCode::kMalformedData,
+                       .what = folder + " mixes files of different formats",
+                       .expected = "one header and one width of tokens",
+                       .got = fmt::format("{} and {}", first.path(), path),
+                       .fix = "keep each format in a folder of its own"});
+    }
+    begins_.push_back(begins_.back() + file.size());
+  }
+}
+
+void TokenFolder::read(int64_t begin, std::span<int64_t> out) const {
+  const auto count = static_cast<int64_t>(out.size());
+  if (begin < 0 || count > size() || begin > size() - count) {
+    throw InvalidArgument(
+        "data", {.code = ErrorCode::kBadOption,
+                 .what = "no such tokens in " + path_,
+                 .expected = fmt::format("tokens of 0 to {}", size()),
+                 .got = fmt::format("{} tokens from {} on", count, begin)});
+  }
+  // The last file that does not begin after `begin`. Empty files, which begin
+  // where the next one does, are passed over.
+  auto file = static_cast<size_t>(
+      std::upper_bound(begins_.begin(), begins_.end(), begin) -
+      begins_.begin() - 1);
+  while (!out.empty()) {
+    const auto left = static_cast<size_t>(begins_[file + 1] - begin);
+    const auto part = out.first(std::min(left, out.size()));
+    files_[file]->read(begin - begins_[file], part);
+    begin += static_cast<int64_t>(part.size());
+    out = out.subspan(part.size());
+    ++file;
+  }
+}
+
+std::string TokenFolder::fingerprint() const {
+  Sha256 sha256;
+  for (const auto& file : files_) sha256.add(file->fingerprint());
+  return sha256.hex();
+}
+
+}  // namespace lockstep::data

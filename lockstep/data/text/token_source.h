@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace lockstep::data {
+
+/// A sequence of tokens, which may be larger than memory. Thread-safe once
+/// made.
+class TokenSource {
+ public:
+  virtual ~TokenSource() = default;
+
+  virtual int64_t size() const = 0;
+  /// Writes the tokens begin..begin+out.size()-1, which must exist, to `out`.
+  virtual void read(int64_t begin, std::span<int64_t> out) const = 0;
+  /// SHA-256 of what read() gives, in hex. May take seconds.
+  virtual std::string fingerprint() const = 0;
+};
+
+}  // namespace lockstep::data

@@ -1,0 +1,49 @@
+#include "lockstep/data/text/tokenizer.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/strict_json.h"
+#include "lockstep/data/text/bpe_description.h"
+#include "lockstep/data/text/bpe_tokenizer.h"
+#include "lockstep/data/text/byte_tokenizer.h"
+#include "lockstep/data/text/character_tokenizer.h"
+
+namespace lockstep::data {
+
+void check_id(uint32_t id, int64_t vocabulary) {
+  if (id < vocabulary) return;
+  throw InvalidArgument("data",
+                        {.code = ErrorCode::kBadOption,
+                         .what = fmt::format("there is no token {}", id),
+                         .expected = fmt::format("0 to {}", vocabulary - 1)});
+}
+
+std::shared_ptr<const Tokenizer> parse_tokenizer(std::string_view text,
+                                                 const std::string& source) {
+  const auto document =
+      parse_strict_json(source, text, kTokenizerJsonLimits).root;
+  const auto member = [&](const char* key) {
+    return document.is_object() && document.contains(key) ? document.at(key)
+                                                          : nlohmann::json();
+  };
+  const auto type = member("type");
+  if (type.is_null()) {
+    return std::make_shared<const BpeTokenizer>(read_bpe(document, source),
+                                                source);
+  }
+  if (type == "bytes") return std::make_shared<ByteTokenizer>();
+  if (type == "characters") {
+    const auto characters = member("characters");
+    return std::make_shared<CharacterTokenizer>(
+        characters.is_string() ? characters.get<std::string>() : "");
+  }
+  throw DataError({.code = ErrorCode::kUnknownName,
+                   .what = source + " describes a tokenizer that is not known",
+                   .expected = "the type characters or bytes, or a "
+                               "tokenizer.json with a model BPE",
+                   .got = brief(type)});
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,57 @@
+#include "lockstep/data/text/valid_utf8.h"
+
+#include <cstdint>
+#include <cstring>
+
+namespace lockstep::data {
+namespace {
+
+// The bytes of the character that begins with `text`; 0 if it is none.
+size_t character_bytes(std::string_view text) {
+  const auto byte = [&](size_t i) -> unsigned {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
+  };
+  const auto continues = [&](size_t first, size_t last) {
+    for (size_t i = first; i <= last; ++i) {
+      if (byte(i) < 0x80 || byte(i) > 0xBF) return false;
+    }
+    return true;
+  };
+  const unsigned lead = byte(0);
+  if (lead < 0x80) return 1;
+  if (lead < 0xC2 || lead > 0xF4) return 0;
+  if (lead < 0xE0) return continues(1, 1) ? 2 : 0;
+  const unsigned second = byte(1);
+  if (lead < 0xF0) {
+    const unsigned least = lead == 0xE0 ? 0xA0 : 0x80;
+    const unsigned most = lead == 0xED ? 0x9F : 0xBF;
+    return second >= least && second <= most && continues(2, 2) ? 3 : 0;
+  }
+  const unsigned least = lead == 0xF0 ? 0x90 : 0x80;
+  const unsigned most = lead == 0xF4 ? 0x8F : 0xBF;
+  return second >= least && second <= most && continues(2, 3) ? 4 : 0;
+}
+
+}  // namespace
+
+std::optional<size_t> first_invalid_utf8(std::string_view text) {
+  constexpr uint64_t kHighBits = 0x8080808080808080;
+  size_t at = 0;
+  while (at < text.size()) {
+    // Eight letters of ASCII at once.
+    uint64_t eight = kHighBits;
+    if (text.size() - at >= sizeof eight) {
+      std::memcpy(&eight, text.data() + at, sizeof eight);
+    }
+    if ((eight & kHighBits) == 0) {
+      at += sizeof eight;
+      continue;
+    }
+    const size_t bytes = character_bytes(text.substr(at));
+    if (bytes == 0) return at;
+    at += bytes;
+  }
+  return std::nullopt;
+}
+
+}  // namespace lockstep::data

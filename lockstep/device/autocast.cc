@@ -1,0 +1,29 @@
+#include "lockstep/device/autocast.h"
+
+#include <ATen/autocast_mode.h>
+
+namespace lockstep {
+
+AutocastScope::AutocastScope(c10::DeviceType device,
+                             std::optional<c10::ScalarType> type)
+    : device_(device),
+      was_on_(at::autocast::is_autocast_enabled(device)),
+      outer_type_(at::autocast::get_autocast_dtype(device)) {
+  at::autocast::set_autocast_enabled(device_, type.has_value());
+  if (type) at::autocast::set_autocast_dtype(device_, *type);
+}
+
+AutocastScope::~AutocastScope() {
+  at::autocast::set_autocast_enabled(device_, was_on_);
+  at::autocast::set_autocast_dtype(device_, outer_type_);
+  drop_cast_weights();
+}
+
+bool has_autocast() {
+  return at::autocast::is_autocast_enabled(at::kCPU) ||
+         at::autocast::is_autocast_enabled(at::kCUDA);
+}
+
+void drop_cast_weights() { at::autocast::clear_cache(); }
+
+}  // namespace lockstep

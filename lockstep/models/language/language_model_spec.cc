@@ -1,0 +1,192 @@
+#include "lockstep/models/language/language_model_spec.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/models/model_settings.h"
+
+namespace lockstep::models {
+namespace {
+
+LanguageModelSpec gpt(const std::string& name, int64_t layers, int64_t heads,
+                      int64_t width, int64_t context, int64_t vocabulary) {
+  LanguageModelSpec spec;
+  spec.name = name;
+  spec.vocabulary = vocabulary;
+  spec.context = context;
+  spec.layers = layers;
+  spec.heads = heads;
+  spec.key_value_heads = heads;
+  spec.width = width;
+  spec.inner_width = 4 * width;
+  return spec;
+}
+
+LanguageModelSpec llama(LanguageModelSpec spec, int64_t key_value_heads,
+                        int64_t inner_width, bool is_tied) {
+  spec.architecture = Architecture::kLlama;
+  spec.key_value_heads = key_value_heads;
+  spec.inner_width = inner_width;
+  spec.is_tied = is_tied;
+  return spec;
+}
+
+// The sizes of GPT-2 are those of Radford et al. 2019, table 2; of llama-135m
+// those of SmolLM-135M, of llama-1.1b those of TinyLlama-1.1B.
+const std::vector<LanguageModelSpec>& known_specs() {
+  static const std::vector<LanguageModelSpec> known = {
+      gpt("gpt-nano", 3, 3, 48, 64, 65),
+      gpt("gpt-char", 4, 4, 128, 64, 65),
+      gpt("gpt2", 12, 12, 768, 1024, 50257),
+      gpt("gpt2-medium", 24, 16, 1024, 1024, 50257),
+      gpt("gpt2-large", 36, 20, 1280, 1024, 50257),
+      gpt("gpt2-xl", 48, 25, 1600, 1024, 50257),
+      llama(gpt("llama-char", 4, 4, 128, 64, 65), 2, 344, true),
+      llama(gpt("llama-135m", 30, 9, 576, 2048, 49152), 3, 1536, true),
+      llama(gpt("llama-1.1b", 22, 32, 2048, 2048, 32000), 4, 5632, false),
+  };
+  return known;
+}
+
+[[noreturn]] void refuse(const LanguageModelSpec& spec, const std::string& what,
+                         const std::string& expected, const std::string& got) {
+  throw InvalidArgument(
+      "models",
+      {.code = ErrorCode::kBadOption,
+       .what = fmt::format("can't build {}: {}", spec.name.substr(0, 60), what),
+       .expected = expected,
+       .got = got});
+}
+
+}  // namespace
+
+const std::vector<std::string>& language_names() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all;
+    for (const auto& spec : known_specs()) all.push_back(spec.name);
+    return all;
+  }();
+  return names;
+}
+
+LanguageModelSpec language_spec(const std::string& name) {
+  for (const auto& spec : known_specs()) {
+    if (spec.name == name) return spec;
+  }
+  throw InvalidArgument("models",
+                        {.code = ErrorCode::kUnknownName,
+                         .what = "there is no language model '" + name + "'",
+                         .fix = did_you_mean(name, language_names())});
+}
+
+void check(const LanguageModelSpec& spec) {
+  const std::pair<const char*, int64_t> sizes[] = {
+      {"vocabulary", spec.vocabulary},
+      {"context", spec.context},
+      {"layers", spec.layers},
+      {"heads", spec.heads},
+      {"key_value_heads", spec.key_value_heads},
+      {"width", spec.width},
+      {"inner_width", spec.inner_width}};
+  for (const auto& [name, size] : sizes) {
+    if (size >= 1 && size <= kMostOfASize) continue;
+    refuse(spec, fmt::format("{} is out of range", name),
+           fmt::format("1 to {}", kMostOfASize), fmt::format("{}", size));
+  }
+  if (spec.width % spec.heads != 0) {
+    refuse(spec, "the heads do not divide the width",
+           "a width that is a multiple of the heads",
+           fmt::format("{} heads, width {}", spec.heads, spec.width));
+  }
+  const bool is_llama = spec.architecture == Architecture::kLlama;
+  if (is_llama && spec.width / spec.heads % 2 != 0) {
+    refuse(spec, "rotary positions need an even width of a head",
+           "an even number", fmt::format("{}", spec.width / spec.heads));
+  }
+  if (spec.heads % spec.key_value_heads != 0 ||
+      (!is_llama && spec.heads != spec.key_value_heads)) {
+    refuse(spec, "the heads can't share that many keys and values",
+           is_llama ? "a divisor of the heads" : "as many as heads",
+           fmt::format("{} heads, key_value_heads {}", spec.heads,
+                       spec.key_value_heads));
+  }
+  if (!(spec.dropout >= 0 && spec.dropout < 1)) {
+    refuse(spec, "dropout is out of range", "0 to less than 1",
+           fmt::format("{}", spec.dropout));
+  }
+  if (!(spec.norm_epsilon > 0 && spec.norm_epsilon < 1)) {
+    refuse(spec, "norm_epsilon is out of range", "between 0 and 1",
+           fmt::format("{}", spec.norm_epsilon));
+  }
+  if (!(spec.rope_theta >= 1 && std::isfinite(spec.rope_theta))) {
+    refuse(spec, "rope_theta is out of range", "at least 1",
+           fmt::format("{}", spec.rope_theta));
+  }
+}
+
+std::map<std::string, std::string> to_settings(const LanguageModelSpec& spec) {
+  const bool is_llama = spec.architecture == Architecture::kLlama;
+  return {{"name", spec.name},
+          {"architecture", is_llama ? "llama" : "gpt2"},
+          {"vocabulary", std::to_string(spec.vocabulary)},
+          {"context", std::to_string(spec.context)},
+          {"layers", std::to_string(spec.layers)},
+          {"heads", std::to_string(spec.heads)},
+          {"key_value_heads", std::to_string(spec.key_value_heads)},
+          {"width", std::to_string(spec.width)},
+          {"inner_width", std::to_string(spec.inner_width)},
+          {"dropout", fmt::format("{}", spec.dropout)},
+          {"norm_epsilon", fmt::format("{}", spec.norm_epsilon)},
+          {"rope_theta", fmt::format("{}", spec.rope_theta)},
+          {"is_tied", spec.is_tied ? "true" : "false"}};
+}
+
+LanguageModelSpec language_spec_from_settings(
+    const std::map<std::string, std::string>& text) {
+  const std::string architecture = setting_text(text, "architecture");
+  LanguageModelSpec spec;
+  spec.name = setting_text(text, "name");
+  if (architecture != "gpt2" && architecture != "llama") {
+    refuse(spec, "there is no such architecture", "gpt2 or llama",
+           architecture.substr(0, 40));
+  }
+  spec.architecture =
+      architecture == "llama" ? Architecture::kLlama : Architecture::kGpt2;
+  spec.vocabulary = setting_size(text, "vocabulary");
+  spec.context = setting_size(text, "context");
+  spec.layers = setting_size(text, "layers");
+  spec.heads = setting_size(text, "heads");
+  spec.key_value_heads = setting_size(text, "key_value_heads");
+  spec.width = setting_size(text, "width");
+  spec.inner_width = setting_size(text, "inner_width");
+  spec.dropout = setting_number(text, "dropout");
+  spec.norm_epsilon = setting_number(text, "norm_epsilon");
+  spec.rope_theta = setting_number(text, "rope_theta");
+  spec.is_tied = setting_text(text, "is_tied") == "true";
+  check(spec);
+  return spec;
+}
+
+int64_t count_parameters(const LanguageModelSpec& spec) {
+  const int64_t width = spec.width;
+  const int64_t table = spec.vocabulary * width;
+  if (spec.architecture == Architecture::kGpt2) {
+    // Two norms, c_attn, c_proj, c_fc and the second c_proj, with biases.
+    const int64_t block = 4 * width + width * 3 * width + 3 * width +
+                          width * width + width + 2 * width * spec.inner_width +
+                          spec.inner_width + width;
+    return table + spec.context * width + spec.layers * block + 2 * width +
+           (spec.is_tied ? 0 : table);
+  }
+  const int64_t head_width = width / spec.heads;
+  const int64_t block = 2 * width + 2 * width * width +
+                        2 * width * spec.key_value_heads * head_width +
+                        3 * width * spec.inner_width;
+  return table + spec.layers * block + width + (spec.is_tied ? 0 : table);
+}
+
+}  // namespace lockstep::models

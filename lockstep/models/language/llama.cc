@@ -1,0 +1,138 @@
+#include "lockstep/models/language/llama.h"
+
+#include <cmath>
+#include <string>
+
+#include "lockstep/models/language/attention.h"
+
+namespace lockstep::models {
+namespace {
+
+// (..., in) times (out, in) transposed, as torch's linear layers have it.
+torch::Tensor project(const torch::Tensor& x,
+                      const std::shared_ptr<Weight>& weight) {
+  return torch::nn::functional::linear(x, weight->weight);
+}
+
+}  // namespace
+
+Llama::Llama(const LanguageModelSpec& spec, Init init) : LanguageModel(spec) {
+  const int64_t width = spec.width;
+  const int64_t shared = width / spec.heads * spec.key_value_heads;
+  const double before_sum =
+      0.02 / std::sqrt(2 * static_cast<double>(spec.layers));
+  const auto add = [&](torch::nn::Module& parent, const char* name,
+                       std::initializer_list<int64_t> shape,
+                       double deviation = 0.02) {
+    return parent.register_module(
+        name, std::make_shared<Weight>(
+                  shape, Weight::Values{.deviation = deviation}, init));
+  };
+  const auto add_norm = [&](torch::nn::Module& parent, const char* name) {
+    return parent.register_module(name, norm_weight(width, false, init));
+  };
+
+  const auto model =
+      register_module("model", std::make_shared<torch::nn::Module>());
+  embed_tokens_ = add(*model, "embed_tokens", {spec.vocabulary, width});
+  const auto list =
+      model->register_module("layers", std::make_shared<torch::nn::Module>());
+  for (int64_t layer = 0; layer < spec.layers; ++layer) {
+    const auto part = list->register_module(
+        std::to_string(layer), std::make_shared<torch::nn::Module>());
+    const auto attention = part->register_module(
+        "self_attn", std::make_shared<torch::nn::Module>());
+    Block block;
+    block.q_proj = add(*attention, "q_proj", {width, width});
+    block.k_proj = add(*attention, "k_proj", {shared, width});
+    block.v_proj = add(*attention, "v_proj", {shared, width});
+    block.o_proj = add(*attention, "o_proj", {width, width}, before_sum);
+    const auto mlp =
+        part->register_module("mlp", std::make_shared<torch::nn::Module>());
+    block.gate_proj = add(*mlp, "gate_proj", {spec.inner_width, width});
+    block.up_proj = add(*mlp, "up_proj", {spec.inner_width, width});
+    block.down_proj =
+        add(*mlp, "down_proj", {width, spec.inner_width}, before_sum);
+    block.input_norm = add_norm(*part, "input_layernorm");
+    block.post_attention_norm = add_norm(*part, "post_attention_layernorm");
+    blocks_.push_back(std::move(block));
+  }
+  norm_ = add_norm(*model, "norm");
+  if (!spec.is_tied) lm_head_ = add(*this, "lm_head", {spec.vocabulary, width});
+}
+
+torch::Tensor Llama::head() const {
+  return lm_head_ ? lm_head_->weight : embed_tokens_->weight;
+}
+
+torch::Tensor Llama::embed(const torch::Tensor& ids, int64_t) {
+  return torch::embedding(embed_tokens_->weight, ids);
+}
+
+torch::Tensor Llama::block(int64_t layer, const torch::Tensor& x, int64_t past,
+                           KeyValueCache* cache) {
+  const Block& block = blocks_[static_cast<size_t>(layer)];
+  // (B, T, heads * D) -> (B, heads, T, D)
+  const auto in_heads = [&](const torch::Tensor& y, int64_t heads) {
+    return y.view({x.size(0), x.size(1), heads, -1}).transpose(1, 2);
+  };
+  const auto normed = norm(x, *block.input_norm);
+  const auto q =
+      rotate(in_heads(project(normed, block.q_proj), spec().heads), past);
+  const auto k = rotate(
+      in_heads(project(normed, block.k_proj), spec().key_value_heads), past);
+  const auto v =
+      in_heads(project(normed, block.v_proj), spec().key_value_heads);
+  const auto y =
+      x + project(causal_attention(q, k, v, 0, layer, cache), block.o_proj);
+  const auto inner = norm(y, *block.post_attention_norm);
+  const auto gated = torch::silu(project(inner, block.gate_proj)) *
+                     project(inner, block.up_proj);
+  return y + project(gated, block.down_proj);
+}
+
+std::vector<torch::Tensor> Llama::block_parameters(int64_t layer) const {
+  const Block& block = blocks_[static_cast<size_t>(layer)];
+  std::vector<torch::Tensor> parameters;
+  for (const auto& part :
+       {block.input_norm, block.q_proj, block.k_proj, block.v_proj,
+        block.o_proj, block.post_attention_norm, block.gate_proj, block.up_proj,
+        block.down_proj}) {
+    parameters.push_back(part->weight);
+  }
+  return parameters;
+}
+
+torch::Tensor Llama::last_norm(const torch::Tensor& x) {
+  return norm(x, *norm_);
+}
+
+// x / rms(x) * weight, in float32 (Zhang and Sennrich 2019).
+torch::Tensor Llama::norm(const torch::Tensor& x, const Weight& weight) const {
+  const auto wide = x.to(torch::kFloat32);
+  const auto mean_square = wide.square().mean(-1, /*keepdim=*/true);
+  return weight.weight *
+         (wide * torch::rsqrt(mean_square + spec().norm_epsilon))
+             .to(x.scalar_type());
+}
+
+// Turns each pair of values d and d + D/2 at position p by the angle
+// p * theta^(-2d/D) (Su et al. 2021, in the order of Hugging Face's weights).
+// `x` is (B, heads, T, D).
+torch::Tensor Llama::rotate(const torch::Tensor& x, int64_t past) const {
+  const int64_t half = x.size(3) / 2;
+  const auto options = torch::TensorOptions(torch::kFloat32).device(x.device());
+  const auto exponents = torch::arange(0, half, options) / half;
+  const auto frequencies =
+      torch::pow(spec().rope_theta, exponents).reciprocal();
+  const auto positions = torch::arange(past, past + x.size(2), options);
+  const auto angles = torch::outer(positions, frequencies);  // (T, D/2)
+  const auto cosine = angles.cos().to(x.scalar_type());
+  const auto sine = angles.sin().to(x.scalar_type());
+  const auto low = x.slice(3, 0, half);
+  const auto high = x.slice(3, half);
+  return torch::cat({low * cosine - high * sine, high * cosine + low * sine},
+                    3);
+}
+
+}  // namespace lockstep::models

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/checkpoint/info.h"
+#include "lockstep/data/text/tokenizer.h"
+#include "lockstep/device/device.h"
+#include "lockstep/models/language/language_model.h"
+#include "lockstep/tasks/text/text_data.h"
+#include "lockstep/train/run_report.h"
+
+namespace lockstep::tasks {
+
+/// What a checkpoint says of a language model: its sizes, and its tokenizer. A
+/// small tokenizer is in it as a whole; of a large one the path and the
+/// SHA-256.
+Settings describe(const models::LanguageModelSpec& spec, const TextData& data);
+
+/// Whether a checkpoint is of a language model.
+bool is_of_text(const CheckpointInfo& info);
+
+/// A language model of a checkpoint, on the CPU.
+struct TextModel {
+  std::string checkpoint;  ///< the folder that was loaded
+  CheckpointInfo info;
+  std::shared_ptr<models::LanguageModel> model;
+  std::shared_ptr<const data::Tokenizer> tokenizer;
+};
+
+/// Loads a checkpoint, or the newest of a run's folder. Throws what loading
+/// throws, and CheckpointError if it is not of a language model.
+TextModel load_text_model(const std::string& checkpoint);
+
+/// What the run of a checkpoint was trained on. Throws CheckpointError if the
+/// checkpoint does not say it.
+TextSpec text_of(const CheckpointInfo& info);
+
+struct TextEvalOptions {
+  std::string checkpoint;
+  TextSpec data;
+  std::vector<Device> devices;
+  int64_t batch_size = 64;  ///< windows
+  int loader_workers = 1;
+};
+
+struct TextEvalReport {
+  std::string checkpoint;
+  CheckpointInfo info;
+  train::TestReport test;
+  int64_t tokens = 0;  ///< that were predicted
+  double seconds = 0;
+};
+
+/// Evaluates a checkpoint on the part of the text that is not trained on.
+TextEvalReport evaluate_text(const TextEvalOptions& options);
+
+}  // namespace lockstep::tasks

@@ -1,0 +1,125 @@
+#include "lockstep/tasks/text/text_task.h"
+
+#include <filesystem>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "lockstep/data/text/token_windows.h"
+#include "lockstep/models/language/chunked_cross_entropy.h"
+#include "lockstep/parallel/parallel_module.h"
+#include "lockstep/tasks/text/text_checkpoint.h"
+#include "lockstep/train/run_settings.h"
+
+namespace lockstep::tasks {
+namespace {
+
+using models::LanguageModel;
+
+/// The handle of a model whose forward includes the loss: then the logits of
+/// all tokens never exist.
+ModuleHandle handle_with_loss(const std::shared_ptr<LanguageModel>& model) {
+  ModuleHandle handle = handle_of(model);
+  handle.forward = [model](const std::vector<c10::IValue>& arguments) {
+    const torch::Tensor hidden = model->hidden(arguments.at(0).toTensor());
+    const torch::Tensor targets = arguments.at(1).toTensor();
+    return c10::IValue(models::chunked_cross_entropy(
+        hidden.flatten(0, 1), model->head(), targets.flatten()));
+  };
+  return handle;
+}
+
+}  // namespace
+
+TextTask::TextTask(TextOptions options) : options_(std::move(options)) {
+  check(options_.optimizer);
+}
+
+TextTask::TextTask(TextOptions options,
+                   std::shared_ptr<models::LanguageModel> model,
+                   std::shared_ptr<const data::Tokenizer> tokenizer)
+    : options_(std::move(options)), model_(std::move(model)) {
+  data_ = open_text(options_.data, std::move(tokenizer));
+}
+
+void TextTask::begin(const train::TrainOptions& options, const train::Plan&,
+                     const Settings&) {
+  seed_ = options.seed;
+}
+
+const TextData& TextTask::data() {
+  if (!data_.tokenizer) {
+    data_ = open_text(options_.data);
+    options_.model.vocabulary = data_.tokenizer->vocabulary();
+  }
+  return data_;
+}
+
+std::shared_ptr<const data::BatchSource> TextTask::training_data() {
+  return std::make_shared<data::TokenWindows>(
+      data().training,
+      data::TokenWindowOptions{.context = options_.model.context,
+                               .vocabulary = data().tokenizer->vocabulary(),
+                               .shift = true,
+                               .seed = seed_});
+}
+
+std::shared_ptr<const data::BatchSource> TextTask::evaluation_data() {
+  if (!data().validation) return nullptr;
+  return std::make_shared<data::TokenWindows>(
+      data().validation,
+      data::TokenWindowOptions{.context = options_.model.context,
+                               .vocabulary = data().tokenizer->vocabulary()});
+}
+
+Settings TextTask::model() const {
+  // Of a run that is not begun, the tokenizer is not known.
+  return data_.tokenizer ? describe(options_.model, data_)
+                         : models::to_settings(options_.model);
+}
+
+Settings TextTask::settings() const {
+  Settings settings = settings_of(options_.optimizer);
+  settings["data"] = "text";
+  settings[train::kDataDir] =
+      std::filesystem::absolute(options_.data.file).lexically_normal().string();
+  settings["tokenizer"] = options_.data.tokenizer;
+  settings["validation_fraction"] =
+      fmt::format("{}", options_.data.validation_fraction);
+  return settings;
+}
+
+Engine::Module TextTask::make_model(const torch::Device& device) {
+  model_ = models::make_language_model(options_.model);
+  model_->to(device);
+  return engine_module(model_);
+}
+
+Engine::Module TextTask::engine_module(
+    const std::shared_ptr<LanguageModel>& model) {
+  return {.read = [model] { return handle_with_loss(model); },
+          .replicate =
+              [spec = model->spec()] {
+                return handle_with_loss(
+                    models::make_language_model(spec, models::Init::kNone));
+              }};
+}
+
+std::unique_ptr<train::RunOptimizer> TextTask::make_optimizer(
+    const optim::StateFactory& make_state) {
+  return tasks::make_optimizer(options_.optimizer, model_->parameters(),
+                               make_state);
+}
+
+data::Batch TextTask::prepare(data::Batch batch) const {
+  batch.inputs.push_back(batch.target);
+  batch.target = c10::IValue();
+  return batch;
+}
+
+train::LossAndMetrics TextTask::loss(const c10::IValue& output,
+                                     const c10::IValue&) const {
+  return output.toTensor();
+}
+
+}  // namespace lockstep::tasks

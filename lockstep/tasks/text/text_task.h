@@ -1,0 +1,59 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "lockstep/models/language/language_model.h"
+#include "lockstep/tasks/optimizer_options.h"
+#include "lockstep/tasks/text/text_data.h"
+#include "lockstep/train/task.h"
+
+namespace lockstep::tasks {
+
+/// What a language model is trained with.
+struct TextOptions {
+  /// The vocabulary is that of the data's tokenizer.
+  models::LanguageModelSpec model;
+  TextSpec data;
+  OptimizerOptions optimizer;
+};
+
+/// Trains a language model to predict the next token: cross entropy, in nats a
+/// token. A sample is a window of as many tokens as the model's context.
+class TextTask : public train::Task {
+ public:
+  /// Throws InvalidArgument for options that can't be.
+  explicit TextTask(TextOptions options);
+  /// To evaluate a model that is there, with its tokenizer.
+  TextTask(TextOptions options, std::shared_ptr<models::LanguageModel> model,
+           std::shared_ptr<const data::Tokenizer> tokenizer);
+
+  void begin(const train::TrainOptions& options, const train::Plan& plan,
+             const Settings& saved) override;
+  std::shared_ptr<const data::BatchSource> training_data() override;
+  std::shared_ptr<const data::BatchSource> evaluation_data() override;
+  std::string samples_are() const override { return "windows"; }
+  Settings model() const override;
+  Settings settings() const override;
+  Engine::Module make_model(const torch::Device& device) override;
+  std::unique_ptr<train::RunOptimizer> make_optimizer(
+      const optim::StateFactory& make_state) override;
+  data::Batch prepare(data::Batch batch) const override;
+  train::LossAndMetrics loss(const c10::IValue& output,
+                             const c10::IValue& target) const override;
+
+  /// How the engine runs the model: it takes the ids and the targets, (N, T)
+  /// int64 both, and gives the loss.
+  static Engine::Module engine_module(
+      const std::shared_ptr<models::LanguageModel>& model);
+
+ private:
+  const TextData& data();
+
+  TextOptions options_;
+  uint64_t seed_ = 0;
+  TextData data_;
+  std::shared_ptr<models::LanguageModel> model_;
+};
+
+}  // namespace lockstep::tasks

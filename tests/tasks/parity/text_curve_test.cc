@@ -1,0 +1,132 @@
+#include <cstdlib>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/checkpoint/hugging_face.h"
+#include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/tasks/text/text_task.h"
+#include "lockstep/train/run_training.h"
+#include "tests/base/temporary_folder.h"
+#include "tests/checkpoint/python.h"
+
+namespace lockstep::tasks {
+namespace {
+
+constexpr int kSteps = 50;
+
+/// Words of a made-up language: something that can be learned.
+std::string some_text() {
+  const std::vector<std::string> words = {"la", "tuna", "mi", "ro",
+                                          "ke", "sola", "vi"};
+  std::string text;
+  uint64_t state = 1;
+  for (int i = 0; i < 6000; ++i) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    text += words[(state >> 33) % words.size()] + (i % 9 == 8 ? ".\n" : " ");
+  }
+  return text;
+}
+
+class LossOfSteps : public train::Callback {
+ public:
+  void after_step(const train::RunState&,
+                  const train::Metrics& metrics) override {
+    losses.push_back(metrics.at("loss"));
+  }
+  std::vector<double> losses;
+};
+
+/// A TextTask that writes down the batches, and the weights it begins with.
+class RecordedTask : public TextTask {
+ public:
+  RecordedTask(const TextOptions& options, std::string folder)
+      : TextTask(options), folder_(std::move(folder)) {}
+
+  Engine::Module make_model(const torch::Device& device) override {
+    auto module = TextTask::make_model(device);
+    save_hugging_face(
+        folder_, dynamic_cast<models::LanguageModel&>(*module.read().module));
+    return module;
+  }
+  data::Batch prepare(data::Batch batch) const override {
+    inputs.push_back(batch.input());
+    targets.push_back(batch.target_tensor());
+    return TextTask::prepare(std::move(batch));
+  }
+  std::vector<std::shared_ptr<train::Callback>> callbacks() override {
+    return {losses};
+  }
+
+  const std::shared_ptr<LossOfSteps> losses = std::make_shared<LossOfSteps>();
+  mutable std::vector<torch::Tensor> inputs;
+  mutable std::vector<torch::Tensor> targets;
+
+ private:
+  std::string folder_;
+};
+
+// From the same weights, with the same batches and the same AdamW with two
+// groups and clipped gradients. Both compute in float32: after 50 steps the
+// rounding has grown to some 1e-5 of the loss. The issue asks for 1e-3.
+TEST(TextCurve, IsThatOfPyTorchAndTransformers) {
+  if (!python_has("transformers")) {
+    GTEST_SKIP() << "the Python package transformers is not there";
+  }
+  const TemporaryFolder folder;
+  write_text(folder.path("text.txt"), some_text());
+  TextOptions options;
+  options.model = models::language_spec("gpt-char");
+  options.data.file = folder.path("text.txt");
+  options.optimizer = {.optimizer = OptimizerKind::kAdamW,
+                       .lr = 1e-3,
+                       .weight_decay = 0.1,
+                       .beta2 = 0.99,
+                       .decays_matrices_alone = true,
+                       .schedule = ScheduleKind::kConstant};
+  RecordedTask task(options, folder.path("model"));
+  train::TrainOptions run;
+  run.strategy = train::Strategy::kDataParallel;
+  run.devices = devices("cpu:2");
+  run.batch_size = 12;
+  run.epochs = 0;
+  run.max_steps = kSteps;
+  run.clip_grad_norm = 1;
+  run.drop_last = true;
+  run.evaluate = false;
+  run.progress = false;
+  train::run_training(task, run);
+
+  write_safetensors(folder.path("batches.safetensors"),
+                    {.tensors = {{"inputs", torch::stack(task.inputs)},
+                                 {"targets", torch::stack(task.targets)}}});
+  write_text(
+      folder.path("options.json"),
+      nlohmann::json{
+          {"lr", 1e-3}, {"weight_decay", 0.1}, {"beta2", 0.99}, {"clip", 1.0}}
+          .dump());
+  std::istringstream lines(run_python_file(
+      LOCKSTEP_SOURCE_DIR "/tests/checkpoint/parity/transformers_models.py",
+      {"train", folder.path()}));
+  std::vector<double> expected;
+  for (std::string line; std::getline(lines, line);) {
+    // transformers shows a bar while it loads.
+    if (!line.empty() && line.find_first_not_of("0123456789.") == line.npos) {
+      expected.push_back(std::stod(line));
+    }
+  }
+  ASSERT_EQ(expected.size(), size_t{kSteps});
+  ASSERT_EQ(task.losses->losses.size(), size_t{kSteps});
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_NEAR(task.losses->losses[i], expected[i], 1e-3) << i;
+  }
+  EXPECT_NEAR(task.losses->losses[0], expected[0], 1e-5);
+  // It has learned something.
+  EXPECT_LT(expected.back(), 0.75 * expected.front());
+}
+
+}  // namespace
+}  // namespace lockstep::tasks

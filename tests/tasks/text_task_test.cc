@@ -1,0 +1,207 @@
+#include "lockstep/tasks/text/text_task.h"
+
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "lockstep/base/cores.h"
+#include "lockstep/comm/world.h"
+#include "lockstep/tasks/text/text_checkpoint.h"
+#include "lockstep/train/run_training.h"
+#include "tests/base/error_code_of.h"
+#include "tests/base/temporary_folder.h"
+
+namespace lockstep::tasks {
+namespace {
+
+using train::Precision;
+using train::RunReport;
+using train::Strategy;
+using train::TrainOptions;
+
+Device slice(int index, int slices) {
+  return {.kind = DeviceKind::kCpu, .index = index, .slices = slices};
+}
+
+class TextRuns : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string text;
+    for (int i = 0; i < 400; ++i) {
+      text += "the quick brown fox " + std::to_string(i * i % 97) + "\n";
+    }
+    write_text(folder_.path("text.txt"), text);
+  }
+
+  TextOptions text() const {
+    TextOptions options;
+    options.model = models::language_spec("gpt-nano");
+    options.model.context = 16;
+    options.model.layers = 2;
+    options.data.file = folder_.path("text.txt");
+    options.optimizer = {.optimizer = OptimizerKind::kAdamW,
+                         .lr = 3e-3,
+                         .weight_decay = 0.1,
+                         .beta2 = 0.99,
+                         .decays_matrices_alone = true};
+    return options;
+  }
+
+  TrainOptions run(Precision precision = Precision::kFloat32) const {
+    TrainOptions options;
+    options.devices = {slice(0, 1)};
+    options.batch_size = 8;
+    options.accumulate = 4;
+    options.intra_op_threads = 1;
+    options.epochs = 0;
+    options.max_steps = 12;
+    options.seed = 3;
+    options.precision = precision;
+    options.clip_grad_norm = 1;
+    options.drop_last = true;
+    options.progress = false;
+    return options;
+  }
+
+  RunReport train(const TrainOptions& options) const {
+    TextTask task(text());
+    return train::run_training(task, options);
+  }
+
+  /// Ranks as threads.
+  RunReport train_on_ranks(TrainOptions options, int ranks,
+                           const std::string& backend) const {
+    options.strategy = Strategy::kDistributed;
+    options.accumulate = 4 / ranks;
+    options.devices.assign(static_cast<size_t>(ranks), slice(0, 1));
+    RunReport first;
+    std::mutex mutex;
+    WorldOptions world_options;
+    world_options.backend = backend;
+    world_options.timeout = std::chrono::seconds(100);
+    spawn(
+        ranks,
+        [&](World world) {
+          TrainOptions of_rank = options;
+          of_rank.world = world;
+          const RunReport report = train(of_rank);
+          const std::lock_guard lock(mutex);
+          if (world.rank() == 0) first = report;
+        },
+        world_options);
+    return first;
+  }
+
+  const TemporaryFolder folder_;
+};
+
+class TextPrecisions : public TextRuns,
+                       public testing::WithParamInterface<Precision> {};
+
+TEST_P(TextPrecisions, HaveOneDigestForFourShards) {
+  const TrainOptions options = run(GetParam());
+  const RunReport single = train(options);
+  const std::string expected = single.parameter_sha256;
+  EXPECT_EQ(train_on_ranks(options, 2, "shm").parameter_sha256, expected);
+  EXPECT_EQ(train_on_ranks(options, 2, "gloo").parameter_sha256, expected);
+  EXPECT_EQ(train_on_ranks(options, 4, "shm").parameter_sha256, expected);
+  if (allowed_cores().size() < 2) return;
+  TrainOptions dp = options;
+  dp.strategy = Strategy::kDataParallel;
+  dp.accumulate = 2;
+  dp.devices = {slice(0, 2), slice(1, 2)};
+  EXPECT_EQ(train(dp).parameter_sha256, expected);
+}
+
+// The scale of the loss is part of what a run goes on with.
+TEST_P(TextPrecisions, GoOnToTheSameBits) {
+  TrainOptions options = run(GetParam());
+  const std::string expected = train(options).parameter_sha256;
+  options.out_dir = folder_.path("run");
+  options.checkpoint_every = 5;
+  train(options);
+  options.resume = folder_.path("run") + "/step-00000010";
+  options.out_dir = folder_.path("other");
+  EXPECT_EQ(train(options).parameter_sha256, expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, TextPrecisions,
+                         testing::Values(Precision::kFloat32,
+                                         Precision::kBFloat16,
+                                         Precision::kFloat16),
+                         [](const auto& info) {
+                           return train::to_string(info.param);
+                         });
+
+TEST_F(TextRuns, LearnAlikeInAllTypes) {
+  const RunReport fp32 = train(run());
+  EXPECT_LT(fp32.losses.back(), fp32.losses.front() - 0.5);
+  for (const Precision type : {Precision::kBFloat16, Precision::kFloat16}) {
+    const RunReport report = train(run(type));
+    EXPECT_NE(report.parameter_sha256, fp32.parameter_sha256);
+    // Weights are rounded to 8 and 11 bits: each step is off by some 1e-2.
+    EXPECT_NEAR(report.losses.back(), fp32.losses.back(), 0.05);
+    EXPECT_EQ(report.skipped_steps, 0);
+  }
+}
+
+TEST_F(TextRuns, RecomputeToTheSameBits) {
+  const std::string expected = train(run()).parameter_sha256;
+  TextOptions options = text();
+  options.model.recomputes_activations = true;
+  TextTask task(options);
+  EXPECT_EQ(train::run_training(task, run()).parameter_sha256, expected);
+}
+
+TEST_F(TextRuns, AreEvaluatedFromTheirCheckpoint) {
+  TrainOptions options = run();
+  options.out_dir = folder_.path("run");
+  const RunReport report = train(options);
+  ASSERT_GT(report.test.samples, 0);
+  const TextModel loaded = load_text_model(folder_.path("run"));
+  EXPECT_EQ(loaded.model->spec().vocabulary, loaded.tokenizer->vocabulary());
+  EXPECT_EQ(loaded.tokenizer->decode(loaded.tokenizer->encode("fox")), "fox");
+  const TextSpec spec = text_of(loaded.info);
+  EXPECT_EQ(spec.file, folder_.path("text.txt"));
+  const auto evaluated = evaluate_text({.checkpoint = folder_.path("run"),
+                                        .data = spec,
+                                        .devices = {slice(0, 1)}});
+  EXPECT_EQ(evaluated.test.samples, report.test.samples);
+  EXPECT_EQ(evaluated.tokens, evaluated.test.samples * 16);
+  // Of other shards: rounded otherwise.
+  EXPECT_NEAR(evaluated.test.metrics.at("loss"), report.test.metrics.at("loss"),
+              1e-5);
+}
+
+TEST_F(TextRuns, RefuseTextsThatCanNotBe) {
+  const auto with = [&](auto change) {
+    TextOptions options = text();
+    change(options);
+    return error_code_of([&] {
+      TextTask task(options);
+      train::run_training(task, run());
+    });
+  };
+  write_text(folder_.path("empty.txt"), "");
+  write_text(folder_.path("short.txt"), "ab");
+  write_text(folder_.path("bytes.txt"), "\xff\xfe");
+  const auto with_file = [&](const std::string& name) {
+    return with(
+        [&](TextOptions& options) { options.data.file = folder_.path(name); });
+  };
+  EXPECT_EQ(with_file("empty.txt"), ErrorCode::kMalformedData);
+  EXPECT_EQ(with_file("bytes.txt"), ErrorCode::kMalformedData);
+  EXPECT_EQ(with_file("short.txt"), ErrorCode::kBadOption);
+  EXPECT_EQ(with_file("none.txt"), ErrorCode::kFileAccess);
+  EXPECT_EQ(
+      with([](TextOptions& options) { options.data.tokenizer = "words"; }),
+      ErrorCode::kUnknownName);
+  EXPECT_EQ(
+      with([](TextOptions& options) { options.data.validation_fraction = 1; }),
+      ErrorCode::kBadOption);
+}
+
+}  // namespace
+}  // namespace lockstep::tasks
