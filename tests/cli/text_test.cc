@@ -131,7 +131,7 @@ TEST_F(TextCommands, GenerateSaysWhatItCanNotUse) {
   const auto empty =
       run_lockstep({"generate", "--checkpoint", run, "--prompt", ""});
   EXPECT_EQ(empty.code, 2);
-  EXPECT_PRED2(contains, empty.err, "--prompt");
+  expect_problem(empty.err, ErrorCode::kBadOption, {"prompt"});
   const auto top_p =
       run_lockstep({"generate", "--checkpoint", run, "--top-p", "1.5"});
   EXPECT_NE(top_p.code, 0);
