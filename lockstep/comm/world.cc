@@ -44,6 +44,11 @@ std::vector<torch::Tensor> World::all_gather(
   return call.outputs;
 }
 
+void World::all_gather(std::vector<torch::Tensor>& outputs,
+                       const torch::Tensor& tensor) const {
+  impl_->communicator->run(impl_->calls.all_gather(outputs, tensor));
+}
+
 std::vector<torch::Tensor> World::gather(const torch::Tensor& tensor,
                                          int root) const {
   const CollectiveCall call = impl_->calls.gather(tensor, root);

@@ -10,6 +10,7 @@
 
 #include "lockstep/comm/world.h"
 #include "lockstep/device/device.h"
+#include "lockstep/parallel/exchange/zero_stage.h"
 
 namespace lockstep::train {
 
@@ -54,6 +55,9 @@ struct TrainOptions {
   /// gradients are summed before the update: so many shards for each device.
   int64_t accumulate = 1;
   Precision precision = Precision::kFloat32;
+  /// kDistributed, between ranks that share no memory: what each holds a part
+  /// of only.
+  ZeroStage zero = ZeroStage::kNone;
   int64_t epochs = 1;
   int64_t max_steps = 0;  ///< 0: no limit
   uint64_t seed = 0;

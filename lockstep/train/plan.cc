@@ -39,6 +39,20 @@ void check_evaluations(const TrainOptions& options) {
                 .fix = "leave out --no-eval, and set --eval-every"});
 }
 
+void check_zero(const TrainOptions& options) {
+  if (options.zero == ZeroStage::kNone ||
+      options.strategy == Strategy::kDistributed) {
+    return;
+  }
+  throw InvalidArgument(
+      "train", {.code = ErrorCode::kBadOption,
+                .what = "ZeRO cuts the optimizer's state over ranks, and this "
+                        "strategy has one",
+                .expected = "--strategy ddp",
+                .fix = "leave out --zero: one process holds the state once, "
+                       "whatever number of devices it uses"});
+}
+
 void check(const TrainOptions& options) {
   check_at_least("batch_size", options.batch_size, 1);
   check_at_least("accumulate", options.accumulate, 1);
@@ -48,6 +62,7 @@ void check(const TrainOptions& options) {
   check_at_least("eval_every", options.eval_every, 0);
   check_at_least("early_stop", options.early_stop, 0);
   check_evaluations(options);
+  check_zero(options);
   check_at_least("eval_batch_size", options.eval_batch_size, 0);
   check_at_least("checkpoint_every", options.checkpoint_every, 0);
   check_at_least("snapshot_every", options.snapshot_every, 0);

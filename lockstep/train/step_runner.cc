@@ -21,6 +21,7 @@
 #include "lockstep/control/worker_side.h"
 #include "lockstep/device/autocast.h"
 #include "lockstep/device/memory.h"
+#include "lockstep/device/reserved_memory.h"
 #include "lockstep/models/finite.h"
 #include "lockstep/parallel/exchange/packed_tensors.h"
 #include "lockstep/parallel/exchange/rank_exchange.h"
@@ -136,6 +137,7 @@ DataParallelOptions parallel_options(const TrainOptions& options,
       .shards(plan.shards)
       .intra_op_threads(plan.intra_op_threads)
       .seed(options.seed)
+      .zero(options.zero)
       .on_phase(tell_agent);
 }
 
@@ -190,6 +192,9 @@ NamedTensors StepRunner::model_state() const { return state_of(*model_); }
 
 OptimizerState StepRunner::state() const {
   OptimizerState state = optimizer_->state_dict();
+  if (options_.world.size() > 1) {
+    for (auto& [name, tensor] : state) tensor = engine_->whole_state(tensor);
+  }
   for (size_t i = 0; i < callbacks_.size(); ++i) {
     for (const auto& [name, tensor] : callbacks_[i]->state()) {
       state[fmt::format("{}{}.{}", kCallback, i, name)] = tensor;
@@ -219,6 +224,10 @@ void StepRunner::load_state(const Resume& resumed) {
            entry.first.starts_with(kLossScaler);
   });
   optimizer_->load_state_dict(of_optimizer);
+  // Of state that is cut over the ranks, each loaded all.
+  for (const auto& [name, tensor] : optimizer_->state_dict()) {
+    release_unused(tensor);
+  }
   for (size_t i = 0; i < callbacks_.size(); ++i) {
     callbacks_[i]->load_state(
         part_of(loaded, fmt::format("{}{}.", kCallback, i)));
@@ -461,7 +470,7 @@ void StepRunner::fill(RunReport& report, double step_seconds) const {
   if (is_shared) {
     report.memory_shared_bytes =
         report.parameter_bytes + report.optimizer_state_bytes;
-  } else {
+  } else if (options_.zero == ZeroStage::kNone) {
     report.optimizer_state_bytes *= options_.world.size();
   }
   std::set<int64_t> seen;

@@ -29,6 +29,11 @@ void add_length_options(CLI::App& app, RunFlags& flags) {
                  "and their gradients in float32")
       ->type_name("NAME")
       ->check(one_of(train::precision_names()));
+  app.add_option("--zero", flags.zero,
+                 "ddp between hosts (gloo): 1 cuts the optimizer's state over "
+                 "the ranks, 2 the gradients, too")
+      ->type_name("N")
+      ->check(whole_number(0, 2));
   app.add_flag("--drop-last", flags.options.drop_last,
                "leave out the samples at the end of an epoch that fill no "
                "batch [no]");
@@ -160,6 +165,7 @@ train::TrainOptions to_train_options(const RunFlags& flags) {
   options.command = command_line();
   options.strategy = train::parse_strategy(flags.strategy);
   options.precision = train::parse_precision(flags.precision);
+  options.zero = static_cast<ZeroStage>(flags.zero);
   options.epochs = flags.epochs.value_or(options.max_steps > 0 ? 0 : 1);
   options.evaluate = !flags.no_eval;
   options.progress = !flags.quiet;

@@ -18,6 +18,7 @@ struct RunFlags {
   train::TrainOptions options;  ///< the numbers are bound to it directly
   std::string strategy = "single";
   std::string precision = "fp32";
+  int zero = 0;  ///< the stage
   RankFlags ranks;
   bool is_verbose = false;
   std::optional<int64_t> epochs;
