@@ -27,6 +27,7 @@ struct PlanFlags {
   std::string precision = "fp32";
   std::string optimizer;
   bool between_hosts = false;
+  int zero = 0;
   double memory_gib = 0;
   bool as_json = false;
 };
@@ -55,10 +56,16 @@ report::TimedRun to_run(const PlanFlags& flags) {
   run.train.strategy = train::parse_strategy(flags.strategy);
   run.train.devices = planned_devices(flags.devices);
   run.train.precision = train::parse_precision(flags.precision);
+  run.train.zero = static_cast<ZeroStage>(flags.zero);
   const bool is_single = run.train.strategy == train::Strategy::kSingle;
   if (is_single && run.train.devices.size() > 1) {
     throw BadUsage("[usage] --strategy single uses one device, got --devices " +
                    flags.devices);
+  }
+  if (flags.zero > 0 && !flags.between_hosts) {
+    throw BadUsage(
+        "[usage] --zero cuts what ranks on several hosts hold: it needs "
+        "--strategy ddp --between-hosts; devices of one host hold it once");
   }
   const bool is_language = is_language_model(flags.model);
   const bool is_adamw =
@@ -183,6 +190,12 @@ void add_plan(CLI::App& app) {
   command->add_flag("--between-hosts", flags->between_hosts,
                     "ddp: each rank on another host, with all parameters and "
                     "optimizer state of its own [no]");
+  command
+      ->add_option("--zero", flags->zero,
+                   "ddp between hosts: 1 cuts the optimizer's state over the "
+                   "ranks, 2 the gradients, too")
+      ->type_name("N")
+      ->check(whole_number(0, 2));
   command
       ->add_option("--batch-size", flags->train.batch_size,
                    "samples of a step, over all devices")

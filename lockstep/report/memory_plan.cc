@@ -11,7 +11,7 @@
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/device/autocast.h"
 #include "lockstep/device/memory.h"
-#include "lockstep/parallel/module/scatter_gather.h"
+#include "lockstep/parallel/exchange/gradient_buckets.h"
 #include "lockstep/parallel/replicas/replica_group.h"
 
 namespace lockstep::report {
@@ -47,19 +47,23 @@ class ShardProbe {
     const ModuleHandle handle = module_.read();
     for (const auto& [name, parameter] : handle.parameters) {
       parameters_ += parameter.numel();
-      parameter_bytes_ += static_cast<int64_t>(parameter.nbytes());
+      const auto bytes = static_cast<int64_t>(parameter.nbytes());
+      parameter_bytes_ += bytes;
+      if (parameter.nbytes() < GradientBuckets::kLargeBytes) {
+        small_bytes_ += bytes;
+      }
     }
     optimizer_ = task_->make_optimizer([](const torch::Tensor& like) {
       return torch::zeros_like(like.detach());
     });
     optimizer_bytes_ = optimizer_->state_bytes();
     optimizer_.reset();
-    engine_ = std::make_unique<Engine>(module_, run_.train.devices,
-                                       DataParallelOptions().shards(1).seed(0));
   }
 
   int64_t parameters() const { return parameters_; }
   int64_t parameter_bytes() const { return parameter_bytes_; }
+  /// Of parameters that are sent in buckets, and that ZeRO does not cut.
+  int64_t small_bytes() const { return small_bytes_; }
   int64_t optimizer_bytes() const { return optimizer_bytes_; }
 
   ShardMemory measure(int64_t samples) {
@@ -67,10 +71,12 @@ class ShardProbe {
     const data::Batch batch = task_->prepare(random_batch(run_, plan_));
     const AutocastScope precision(torch::kCPU,
                                   train::autocast_type(run_.train.precision));
+    Engine engine(module_, run_.train.devices,
+                  DataParallelOptions().shards(1).seed(0));
     reset_peak_memory();
     const int64_t before = memory_stats(whole_host()).live_bytes;
     ShardMemory memory;
-    engine_->train_step(
+    engine.train_step(
         batch.inputs, batch.target,
         [&](const c10::IValue& output, const c10::IValue& target) {
           auto loss = task_->loss(output, target).loss;
@@ -92,9 +98,9 @@ class ShardProbe {
   train::Plan plan_;
   Engine::Module module_;
   std::unique_ptr<train::RunOptimizer> optimizer_;
-  std::unique_ptr<Engine> engine_;
   int64_t parameters_ = 0;
   int64_t parameter_bytes_ = 0;
+  int64_t small_bytes_ = 0;
   int64_t optimizer_bytes_ = 0;
 };
 
@@ -105,15 +111,16 @@ class ShardModel {
   explicit ShardModel(ShardProbe& probe)
       : probe_(probe), one_(probe.measure(1)), two_(probe.measure(2)) {}
 
-  int64_t estimate(int64_t samples) const {
-    if (samples == 1) return one_.peak;
-    return two_.peak + (samples - 2) * (two_.kept - one_.kept);
+  ShardMemory estimate(int64_t samples) const {
+    if (samples == 1) return one_;
+    const int64_t more = (samples - 2) * (two_.kept - one_.kept);
+    return {.kept = two_.kept + more, .peak = two_.peak + more};
   }
   /// Of a shard that is run, if there is room for it.
-  std::optional<int64_t> measure(int64_t samples, int64_t room) const {
+  std::optional<ShardMemory> measure(int64_t samples, int64_t room) const {
     if (samples <= 2) return estimate(samples);
-    if (estimate(samples) > room / 2) return std::nullopt;
-    return probe_.measure(samples).peak;
+    if (estimate(samples).peak > room / 2) return std::nullopt;
+    return probe_.measure(samples);
   }
 
  private:
@@ -141,17 +148,37 @@ struct Way {
 
 int64_t ceil_of(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/// What a device holds, but for the shard that it computes.
+/// What remains of `bytes` of each parameter's on a rank, if ZeRO cuts them.
+int64_t cut_bytes(int64_t bytes, const ShardProbe& probe, int64_t ranks) {
+  const double small = static_cast<double>(probe.small_bytes()) /
+                       static_cast<double>(probe.parameter_bytes());
+  return static_cast<int64_t>(
+      static_cast<double>(bytes) *
+      (small + (1 - small) / static_cast<double>(ranks)));
+}
+
+/// What a device holds that computes `shard`.
 DeviceMemory held_by_device(const TrainOptions& options,
                             const ShardProbe& probe, int64_t accumulate,
-                            bool shares_memory) {
+                            bool shares_memory, const ShardMemory& shard) {
   DeviceMemory memory;
   memory.gradients = waiting_sums(accumulate) * probe.parameter_bytes();
+  memory.activations = shard.peak;
   const bool has_ranks = options.strategy == Strategy::kDistributed;
   if (!has_ranks || shares_memory) return memory;
+  const auto ranks = static_cast<int64_t>(options.devices.size());
   memory.parameters = probe.parameter_bytes();
-  memory.optimizer = probe.optimizer_bytes();
-  memory.buckets = probe.parameter_bytes();
+  memory.optimizer = options.zero == ZeroStage::kNone
+                         ? probe.optimizer_bytes()
+                         : cut_bytes(probe.optimizer_bytes(), probe, ranks);
+  memory.buckets = probe.small_bytes();
+  if (options.zero == ZeroStage::kGradients) {
+    // At the end of the backward there are the gradients, at its beginning the
+    // activations.
+    const int64_t own = cut_bytes(probe.parameter_bytes(), probe, ranks);
+    memory.activations =
+        std::max(shard.peak - probe.parameter_bytes() + own, shard.kept);
+  }
   return memory;
 }
 
@@ -201,14 +228,14 @@ MemoryPlan make_memory_plan(const TimedRun& run, int64_t limit,
                    ? text->model.name
                    : std::get<tasks::ImageOptions>(run.task).model.name;
   plan.parameters = probe.parameters();
-  plan.device = held_by_device(options, probe, asked.accumulate, shares_memory);
+  const auto measured = model.measure(plan.samples_of_shard, available_bytes());
+  plan.is_measured = measured.has_value();
+  plan.device =
+      held_by_device(options, probe, asked.accumulate, shares_memory,
+                     measured.value_or(model.estimate(plan.samples_of_shard)));
   if (plan.device.parameters == 0) {
     plan.shared = probe.parameter_bytes() + probe.optimizer_bytes();
   }
-  const auto measured = model.measure(plan.samples_of_shard, available_bytes());
-  plan.is_measured = measured.has_value();
-  plan.device.activations =
-      measured.value_or(model.estimate(plan.samples_of_shard));
 
   const auto add_choices = [&](const ShardModel& shards, bool recomputes) {
     for (int64_t accumulate = asked.accumulate;
@@ -218,10 +245,9 @@ MemoryPlan make_memory_plan(const TimedRun& run, int64_t limit,
       if (words.empty() || options.batch_size % (devices * accumulate) != 0) {
         continue;
       }
-      DeviceMemory device =
-          held_by_device(options, probe, accumulate, shares_memory);
-      device.activations =
-          shards.estimate(ceil_of(options.batch_size, devices * accumulate));
+      const DeviceMemory device = held_by_device(
+          options, probe, accumulate, shares_memory,
+          shards.estimate(ceil_of(options.batch_size, devices * accumulate)));
       const int64_t total = plan.shared + devices * device.total();
       plan.choices.push_back(
           {.options = words, .total = total, .fits = total <= plan.limit});
