@@ -222,7 +222,7 @@ void add_plan(CLI::App& app) {
   command->add_flag("--json", flags->as_json, "print JSON [no]");
   command->footer(
       "A shard of the batch is run on this machine, as far as it has the "
-      "memory.\n\nExample:\n"
+      "memory. The data are not counted.\n\nExample:\n"
       "  lockstep plan --model gpt2 --batch-size 8 --strategy dp --devices 2");
   command->callback([flags] { run(*flags); });
 }

@@ -12,6 +12,7 @@
 #include "lockstep/device/autocast.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/parallel/exchange/gradient_buckets.h"
+#include "lockstep/parallel/exchange/overlapped_sum.h"
 #include "lockstep/parallel/replicas/replica_group.h"
 
 namespace lockstep::report {
@@ -36,6 +37,7 @@ class ShardProbe {
  public:
   explicit ShardProbe(TimedRun run) : run_(std::move(run)) {
     run_.train.strategy = Strategy::kSingle;
+    run_.train.zero = ZeroStage::kNone;
     run_.train.world = World();
     run_.train.devices = {whole_host()};
     run_.train.accumulate = 1;
@@ -49,6 +51,7 @@ class ShardProbe {
       parameters_ += parameter.numel();
       const auto bytes = static_cast<int64_t>(parameter.nbytes());
       parameter_bytes_ += bytes;
+      largest_bytes_ = std::max(largest_bytes_, bytes);
       if (parameter.nbytes() < GradientBuckets::kLargeBytes) {
         small_bytes_ += bytes;
       }
@@ -64,6 +67,7 @@ class ShardProbe {
   int64_t parameter_bytes() const { return parameter_bytes_; }
   /// Of parameters that are sent in buckets, and that ZeRO does not cut.
   int64_t small_bytes() const { return small_bytes_; }
+  int64_t largest_bytes() const { return largest_bytes_; }
   int64_t optimizer_bytes() const { return optimizer_bytes_; }
 
   ShardMemory measure(int64_t samples) {
@@ -101,6 +105,7 @@ class ShardProbe {
   int64_t parameters_ = 0;
   int64_t parameter_bytes_ = 0;
   int64_t small_bytes_ = 0;
+  int64_t largest_bytes_ = 0;  // of a parameter
   int64_t optimizer_bytes_ = 0;
 };
 
@@ -165,7 +170,12 @@ DeviceMemory held_by_device(const TrainOptions& options,
   memory.gradients = waiting_sums(accumulate) * probe.parameter_bytes();
   memory.activations = shard.peak;
   const bool has_ranks = options.strategy == Strategy::kDistributed;
-  if (!has_ranks || shares_memory) return memory;
+  if (!has_ranks) return memory;
+  if (shares_memory) {
+    // In the first step gradients are copied to where the others read them.
+    memory.buckets = probe.parameter_bytes();
+    return memory;
+  }
   const auto ranks = static_cast<int64_t>(options.devices.size());
   memory.parameters = probe.parameter_bytes();
   memory.optimizer = options.zero == ZeroStage::kNone
@@ -174,10 +184,13 @@ DeviceMemory held_by_device(const TrainOptions& options,
   memory.buckets = probe.small_bytes();
   if (options.zero == ZeroStage::kGradients) {
     // At the end of the backward there are the gradients, at its beginning the
-    // activations.
-    const int64_t own = cut_bytes(probe.parameter_bytes(), probe, ranks);
-    memory.activations =
-        std::max(shard.peak - probe.parameter_bytes() + own, shard.kept);
+    // activations. Of the gradients there is this rank's part, and what is not
+    // sent yet.
+    const int64_t all = probe.parameter_bytes();
+    const int64_t unsent =
+        std::min(all, probe.largest_bytes() + OverlappedSum::kMostBytesToSend);
+    memory.activations = std::max(
+        shard.peak - all + cut_bytes(all, probe, ranks) + unsent, shard.kept);
   }
   return memory;
 }

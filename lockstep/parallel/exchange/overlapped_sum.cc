@@ -14,9 +14,6 @@ namespace {
 // Large enough for the sockets, and small enough that little is left to send
 // after the backward.
 constexpr int64_t kBucketBytes = 4 << 20;
-// Where gradients are freed when they are sent, the next one waits while more
-// than this is still to be sent.
-constexpr int64_t kMostBytesToSend = 4 << 20;
 
 }  // namespace
 

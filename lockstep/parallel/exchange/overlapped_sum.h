@@ -35,6 +35,10 @@ namespace lockstep {
 /// is freed at once, and the backward waits while much is still to be sent.
 class OverlappedSum {
  public:
+  /// At ZeroStage::kGradients: a backward waits before it adds to more bytes of
+  /// large gradients that are still to be sent than this.
+  static constexpr int64_t kMostBytesToSend = 4 << 20;
+
   /// Whether the sums have the bits of the tree over `shards` shards: each rank
   /// runs 1, 2, 4, ... of them, in one worker, and sums are made in the
   /// parameters' own type.
