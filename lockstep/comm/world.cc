@@ -181,6 +181,8 @@ std::vector<std::string> World::all_gather_text(const std::string& text) const {
   return texts;
 }
 
+int64_t World::sent_bytes() const { return impl_->communicator->sent_bytes(); }
+
 bool World::can_share_memory() const {
   return size() == 1 || backend_name() == "shm";
 }

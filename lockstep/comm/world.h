@@ -141,6 +141,10 @@ class World {
   /// as names and reports.
   std::vector<std::string> all_gather_text(const std::string& text) const;
 
+  /// Bytes that this rank's collectives over gloo have sent so far; 0 for other
+  /// backends.
+  int64_t sent_bytes() const;
+
   /// Whether the ranks can map each other's memory, so that shared_memory()
   /// works.
   bool can_share_memory() const;

@@ -11,6 +11,7 @@
 #include "lockstep/comm/world.h"
 #include "lockstep/device/device.h"
 #include "lockstep/parallel/exchange/zero_stage.h"
+#include "lockstep/train/communication.h"
 
 namespace lockstep::train {
 
@@ -58,6 +59,7 @@ struct TrainOptions {
   /// kDistributed, between ranks that share no memory: what each holds a part
   /// of only.
   ZeroStage zero = ZeroStage::kNone;
+  CommunicationOptions communication;  ///< kDistributed
   int64_t epochs = 1;
   int64_t max_steps = 0;  ///< 0: no limit
   uint64_t seed = 0;

@@ -19,6 +19,8 @@ struct RunFlags {
   std::string strategy = "single";
   std::string precision = "fp32";
   int zero = 0;  ///< the stage
+  std::string grad_compression = "none";
+  std::string outer_optimizer = "nesterov";
   RankFlags ranks;
   bool is_verbose = false;
   std::optional<int64_t> epochs;

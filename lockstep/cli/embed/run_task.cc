@@ -60,7 +60,9 @@ void check_outputs(const RunFlags& flags) {
 // What every rank would refuse, refused once and as bad usage.
 void check_before_ranks(const RunFlags& flags, TrainOptions options) {
   options.strategy = Strategy::kDataParallel;
-  options.zero = ZeroStage::kNone;  // over the ranks
+  // What is over the ranks.
+  options.zero = ZeroStage::kNone;
+  options.communication = {};
   options.devices = to_devices(flags.devices, "auto");
   if (flags.ranks.backend == "nccl" && options.devices.front().is_cpu()) {
     throw BadUsage("[usage] --backend nccl is for GPUs, got --devices " +
