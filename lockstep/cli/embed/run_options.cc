@@ -1,6 +1,7 @@
 #include "lockstep/cli/embed/run_options.h"
 
 #include "lockstep/cli/start/checks.h"
+#include "lockstep/cli/start/config_file.h"
 #include "lockstep/cli/start/program.h"
 
 namespace lockstep::cli {
@@ -185,6 +186,8 @@ void add_output_options(CLI::App& app, RunFlags& flags) {
 }  // namespace
 
 void add_run_options(CLI::App& app, RunFlags& flags) {
+  flags.app = &app;
+  add_config_option(app);
   add_length_options(app, flags);
   add_communication_options(app, flags);
   add_device_options(app, flags.devices,

@@ -27,6 +27,7 @@ struct RunFlags {
   bool no_eval = false;
   bool quiet = false;
   std::string report;
+  const CLI::App* app = nullptr;  ///< whose options these are
 };
 
 /// Binds the options to `flags`, which must outlive the app.
