@@ -79,10 +79,10 @@ std::string mistyped(const torch::Tensor& given, const torch::Tensor& wanted) {
 // A name out of a file: as it is if that can't spoil a terminal or fill a log.
 std::string in_message(const std::string& name) {
   constexpr size_t kLongest = 200;
-  const bool is_plain =
-      name.size() <= kLongest &&
-      std::all_of(name.begin(), name.end(),
-                  [](char letter) { return letter >= ' ' && letter <= '~'; });
+  const bool is_plain = name.size() <= kLongest &&
+                        std::all_of(name.begin(), name.end(), [](char letter) {
+                          return letter >= ' ' && letter <= '~';
+                        });
   return is_plain ? name : quote(name);
 }
 

@@ -102,6 +102,9 @@ struct TrainOptions {
   bool progress = true;    ///< a bar on a terminal, else plain lines
   int64_t log_every = 10;  ///< steps between plain lines
   std::vector<std::string> command;
+  /// Called on rank 0 when nothing spoke against the options, before the first
+  /// step.
+  std::function<void()> on_begin;
 };
 
 }  // namespace lockstep::train

@@ -119,6 +119,7 @@ Run::Run(Task& task, const TrainOptions& options,
 
 void Run::train() {
   const TraceLane lane(options_.world.rank(), "main");
+  if (is_first() && options_.on_begin) options_.on_begin();
   if (!options_.trace.empty()) {
     recorder_.emplace(options_.world, plan_.devices, options_.trace_steps);
   }

@@ -1,4 +1,5 @@
 #include <fstream>
+#include <sys/stat.h>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -7,6 +8,7 @@
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/config_file.h"
 #include "tests/base/error_code_of.h"
+#include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/cli/program.h"
 
@@ -74,8 +76,9 @@ TEST(ConfigFile, RefusesWhatIsNoOption) {
   for (const char* text :
        {R"({"config": "d.json"})", R"({"help": true})", R"({"quiet": 1})",
         R"({"model": null})", R"({"model": {"a": 1}})", R"({"model": []})",
-        R"({"model": true})", R"({"milestones": [[1]]})", R"([1])", R"(7)",
-        R"({"lockstep": 1})"}) {
+        R"({"model": true})", R"({"model": "a\u001b[31m"})",
+        R"({"model": "a\u009bb"})", R"({"milestones": ["4\n"]})",
+        R"({"milestones": [[1]]})", R"([1])", R"(7)", R"({"lockstep": 1})"}) {
     EXPECT_NE(Command().refusal(text), "") << text;
   }
   for (const char* text : {"", "{", R"({"model": "a", "model": "b"})",
@@ -125,13 +128,53 @@ TEST(Config, RunsTheSameAgain) {
 TEST(Config, IsAPlainFileOfFewBytes) {
   const TemporaryFolder folder;
   std::ofstream(folder.path("large.json")) << std::string(2 << 20, ' ');
-  for (const auto& path : {folder.path("none.json"), folder.path("large.json"),
-                           std::string("/dev/zero"), folder.path("")}) {
+  ASSERT_EQ(::mkfifo(folder.path("pipe").c_str(), 0600), 0);
+  for (const auto& path : {folder.path("none.json"), std::string("/dev/zero"),
+                           folder.path("pipe"), folder.path("")}) {
     const auto refused = run_lockstep({"train", "--config", path});
-    EXPECT_NE(refused.code, 0) << path;
-    EXPECT_PRED2(contains, refused.err, "[");
+    expect_problem(refused.err, ErrorCode::kFileAccess, {"--config"});
     EXPECT_EQ(refused.out, "") << path;
   }
+  const auto large =
+      run_lockstep({"train", "--config", folder.path("large.json")});
+  expect_problem(large.err, ErrorCode::kFileTooLarge, {"large.json"});
+}
+
+// Of the last run that was begun.
+TEST(Config, IsWrittenWhenNothingSpeaksAgainstTheRun) {
+  const TemporaryFolder folder;
+  const std::string run = folder.path("run");
+  const Words command{"train",
+                      "--model",
+                      "mlp",
+                      "--batch-size",
+                      "20",
+                      "--lr",
+                      "0.02",
+                      "--max-steps",
+                      "2",
+                      "--trace",
+                      folder.path("t.json"),
+                      "--trace-steps",
+                      "1",
+                      "--no-eval",
+                      "--out-dir",
+                      run};
+  EXPECT_EQ(run_lockstep(command).code, 0);
+  const std::string written = content_of(run + "/config.json");
+  EXPECT_FALSE(contains(written, "trace"));
+  auto other = command;
+  other[4] = "10";
+  other.insert(other.end(), {"--resume", "auto"});
+  EXPECT_NE(run_lockstep(other).code, 0);
+  EXPECT_EQ(content_of(run + "/config.json"), written);
+  const auto again =
+      run_lockstep({"train", "--config", run + "/config.json",
+                    "--no-eval=false", "--out-dir", folder.path("again")});
+  EXPECT_EQ(again.code, 0) << again.err;
+  EXPECT_EQ(nlohmann::json::parse(content_of(folder.path("again/config.json")))
+                .at("no-eval"),
+            false);
 }
 
 }  // namespace

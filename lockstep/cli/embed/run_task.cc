@@ -104,7 +104,7 @@ void run_task(const RunFlags& flags, const std::string& beginning,
     if (flags.is_verbose) fmt::print("{}\n", describe_rank(options));
     std::fflush(stdout);
   }
-  if (options.world.rank() == 0) write_config(flags);
+  options.on_begin = [&flags] { write_config(flags); };
   const InterruptScope interrupts;
   const auto report = train(options, [] { return InterruptScope::signal(); });
   if (options.world.rank() != 0) return;

@@ -1,6 +1,7 @@
 #include "lockstep/cli/start/config_file.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <optional>
 #include <set>
 
@@ -24,8 +25,10 @@ constexpr size_t kLargestConfig = 1 << 20;
 constexpr const char* kConfig = "config";
 constexpr const char* kVersionKey = "lockstep";
 // Not what is run, but where it is kept.
-const std::set<std::string> kOutputs{kConfig,  "help",   "out-dir",
-                                     "report", "resume", "trace"};
+const std::set<std::string> kOutputs{kConfig, "help", "out-dir", "report",
+                                     "resume", "trace",
+                                     // These need one of them.
+                                     "allow-changes", "trace-steps"};
 
 [[noreturn]] void fail_config(const Problem& problem) {
   throw InvalidArgument("usage", problem);
@@ -61,14 +64,32 @@ const CLI::Option& option_of(const CLI::App& command, const std::string& path,
                   command.get_name()));
 }
 
+/// Nothing that moves a cursor, or ends a line of a message.
+bool has_controls(const std::string& text) {
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto letter = static_cast<unsigned char>(text[i]);
+    if (letter < ' ' || letter == 0x7f) return true;
+    // U+0080 to U+009F, as UTF-8.
+    const bool is_pair = letter == 0xc2 && i + 1 < text.size();
+    if (is_pair && static_cast<unsigned char>(text[i + 1]) < 0xa0) return true;
+  }
+  return false;
+}
+
+/// As it would be typed; nothing for what can't be.
 std::optional<std::string> text_of(const json& value) {
-  if (value.is_string()) return value.get<std::string>();
+  if (value.is_string()) {
+    auto text = value.get<std::string>();
+    if (has_controls(text)) return std::nullopt;
+    return text;
+  }
   if (value.is_number()) return value.dump();
   if (!value.is_array() || value.empty()) return std::nullopt;
   std::string text;
   for (const json& item : value) {
-    if (!item.is_string() && !item.is_number()) return std::nullopt;
-    text += (text.empty() ? "" : ",") + *text_of(item);
+    const auto word = item.is_array() ? std::nullopt : text_of(item);
+    if (!word) return std::nullopt;
+    text += (text.empty() ? "" : ",") + *word;
   }
   return text;
 }
@@ -180,6 +201,16 @@ std::vector<std::string> with_config(const CLI::App& app,
   }
   const auto path = config_path(words);
   if (!path) return words;
+  // To open a pipe would wait for who writes to it.
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(*path, error)) {
+    throw IoError({.code = ErrorCode::kFileAccess,
+                   .what = fmt::format("can't read --config {}", *path),
+                   .expected = "a file",
+                   .got = std::filesystem::exists(*path, error)
+                              ? "something else"
+                              : "no such file"});
+  }
   const std::vector<std::string> of_file =
       words_of_config(*command, *path, read_file(*path, kLargestConfig), words);
   words.insert(words.begin() + (has_commands ? 1 : 0), of_file.begin(),
@@ -196,7 +227,7 @@ std::string config_of(const CLI::App& command) {
     }
     const auto& results = option->results();
     if (is_flag(*option)) {
-      object[name] = true;
+      object[name] = option->as<bool>();
     } else if (results.size() == 1) {
       object[name] = value_of(results.front());
     } else {
