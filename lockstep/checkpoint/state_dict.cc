@@ -9,6 +9,7 @@
 
 #include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/strict_json.h"
 #include "lockstep/checkpoint/safetensors_header.h"
 #include "lockstep/comm/collectives/shared_memory.h"
 
@@ -75,6 +76,16 @@ std::string mistyped(const torch::Tensor& given, const torch::Tensor& wanted) {
   return cast.to(given.scalar_type()).equal(given) ? "" : types;
 }
 
+// A name out of a file: as it is if that can't spoil a terminal or fill a log.
+std::string in_message(const std::string& name) {
+  constexpr size_t kLongest = 200;
+  const bool is_plain = name.size() <= kLongest &&
+                        std::all_of(name.begin(), name.end(), [](char letter) {
+                          return letter >= ' ' && letter <= '~';
+                        });
+  return is_plain ? name : quote(name);
+}
+
 // What has to be copied where, or a CheckpointError.
 std::vector<Copy> match(const NamedTensors& wanted, const NamedTensors& tensors,
                         const std::string& source) {
@@ -85,7 +96,7 @@ std::vector<Copy> match(const NamedTensors& wanted, const NamedTensors& tensors,
   for (const auto& [name, tensor] : tensors) {
     const std::string bare = name.substr(prefix);
     if (!found.emplace(bare, tensor).second) {
-      unexpected.push_back(bare + " (given twice)");
+      unexpected.push_back(in_message(bare) + " (given twice)");
     }
   }
   std::vector<Copy> copies;
@@ -107,7 +118,7 @@ std::vector<Copy> match(const NamedTensors& wanted, const NamedTensors& tensors,
   }
   for (const auto& [name, tensor] : tensors) {
     const std::string bare = name.substr(prefix);
-    if (found.contains(bare)) unexpected.push_back(bare);
+    if (found.contains(bare)) unexpected.push_back(in_message(bare));
   }
   if (!missing.empty() || !unexpected.empty() || !misshapen.empty() ||
       !of_other_type.empty()) {

@@ -44,6 +44,11 @@ std::vector<torch::Tensor> World::all_gather(
   return call.outputs;
 }
 
+void World::all_gather(std::vector<torch::Tensor>& outputs,
+                       const torch::Tensor& tensor) const {
+  impl_->communicator->run(impl_->calls.all_gather(outputs, tensor));
+}
+
 std::vector<torch::Tensor> World::gather(const torch::Tensor& tensor,
                                          int root) const {
   const CollectiveCall call = impl_->calls.gather(tensor, root);
@@ -175,6 +180,8 @@ std::vector<std::string> World::all_gather_text(const std::string& text) const {
   }
   return texts;
 }
+
+int64_t World::sent_bytes() const { return impl_->communicator->sent_bytes(); }
 
 bool World::can_share_memory() const {
   return size() == 1 || backend_name() == "shm";

@@ -72,13 +72,18 @@ class World {
   /// The tensors of all ranks, by rank. `tensor` must have the same type and
   /// shape on all ranks.
   std::vector<torch::Tensor> all_gather(const torch::Tensor& tensor) const;
+  /// Likewise, into `outputs`, one for each rank. `tensor` may be the output of
+  /// this rank.
+  void all_gather(std::vector<torch::Tensor>& outputs,
+                  const torch::Tensor& tensor) const;
   /// On `root` the same as all_gather(); on other ranks nothing.
   std::vector<torch::Tensor> gather(const torch::Tensor& tensor,
                                     int root) const;
   /// On rank r, `tensor` gets `parts[r]` of `root`.
   void scatter(torch::Tensor& tensor, const std::vector<torch::Tensor>& parts,
                int root) const;
-  /// `tensor` gets the reduction of the `parts[rank()]` of all ranks.
+  /// `tensor` gets the reduction of the `parts[rank()]` of all ranks. It may be
+  /// this rank's part of that name itself.
   void reduce_scatter(torch::Tensor& tensor,
                       const std::vector<torch::Tensor>& parts,
                       const ReduceOp& op = ReduceOp::SUM) const;
@@ -135,6 +140,10 @@ class World {
   /// The texts of all ranks, by rank. For texts that are small and rare, such
   /// as names and reports.
   std::vector<std::string> all_gather_text(const std::string& text) const;
+
+  /// Bytes that this rank's collectives over gloo have sent so far; 0 for other
+  /// backends.
+  int64_t sent_bytes() const;
 
   /// Whether the ranks can map each other's memory, so that shared_memory()
   /// works.

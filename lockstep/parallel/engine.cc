@@ -64,6 +64,7 @@ DataParallelOptions step_options(
   return DataParallelOptions()
       .world(world)
       .dim(options.dim())
+      .zero(options.zero())
       .shards(options.shards())
       .intra_op_threads(options.intra_op_threads())
       .seed(options.seed());
@@ -106,7 +107,11 @@ Engine::Engine(Module module, const World& world,
       ddp_options_(options) {
   const ModuleHandle handle = module_.read();
   devices_ = {device_of_rank(world_, handle, options)};
-  reducer();
+  if (cuts_state()) {
+    follow_layout();
+  } else {
+    reducer();
+  }
 }
 
 Engine::~Engine() = default;
@@ -119,7 +124,18 @@ ReplicaGroup& Engine::group() {
   return *group_;
 }
 
+bool Engine::cuts_state() const {
+  return options_.zero() != ZeroStage::kNone && world_.size() > 1 &&
+         !world_.can_share_memory();
+}
+
 ddp::Reducer& Engine::reducer() {
+  if (cuts_state()) {
+    refuse_step(
+        "a loop of one's own with ZeRO, which cuts the optimizer's "
+        "state over the ranks",
+        "call train_step() with the optimizer, or leave out zero()");
+  }
   if (!reducer_) {
     reducer_ = ddp::Reducer::create(world_, module_.read(), ddp_options_);
     reducer_->set_synced(is_synced_);
@@ -204,7 +220,7 @@ void Engine::follow_layout() {
   exchange_.reset();
   exchange_ =
       make_rank_exchange(world_, group_->original(), group_->parameters(),
-                         group_->shards(), devices_, hook_);
+                         group_->shards(), devices_, options_.zero(), hook_);
   exchange_build_ = group_->build();
   layout_ = layout_of(group_->parameters());
 }
@@ -373,6 +389,10 @@ Tensor Engine::make_state(const Tensor& parameter) {
   }
   return exchange_ ? exchange_->make_state(parameter)
                    : torch::zeros_like(parameter.detach());
+}
+
+Tensor Engine::whole_state(const Tensor& state) {
+  return exchange_ ? exchange_->whole_state(state) : state;
 }
 
 int64_t Engine::copy_bytes() const {

@@ -110,6 +110,9 @@ class Engine {
   void unshare_parameters();
   /// Zeros for an optimizer, where its state belongs. Collective.
   torch::Tensor make_state(const torch::Tensor& parameter);
+  /// A tensor of an optimizer's state with the elements of all ranks: itself,
+  /// or a copy if each rank has a part of it (ZeroStage). Collective.
+  torch::Tensor whole_state(const torch::Tensor& state);
   /// Of gradients that were copied for other ranks, beside the accounts.
   int64_t copy_bytes() const;
 
@@ -119,6 +122,8 @@ class Engine {
  private:
   /// Whether gradients stay this rank's.
   bool is_local() const { return !is_synced_ && world_.size() > 1; }
+  /// Whether each rank has its own part of the optimizer's state alone.
+  bool cuts_state() const;
   /// Throws InvalidArgument if a train_step() can't be made now, or not with
   /// these options of DistributedDataParallel. `updates`: with an optimizer.
   void check_can_step(bool updates) const;

@@ -122,6 +122,12 @@ class ParallelModuleBase {
   torch::Tensor make_state(const torch::Tensor& parameter) {
     return engine_->make_state(parameter);
   }
+  /// A tensor of an optimizer's state with the elements of all ranks, to be
+  /// saved: itself, or a copy if each rank has a part of it (ZeroStage). Of
+  /// several ranks, collective.
+  torch::Tensor whole_state(const torch::Tensor& state) {
+    return engine_->whole_state(state);
+  }
   /// Of gradients that had to be copied for other ranks, on no account.
   int64_t copy_bytes() const { return engine_->copy_bytes(); }
   /// Gives this rank rank 0's buffers, as they were after the last step; the

@@ -31,55 +31,6 @@ constexpr int64_t kTracedSteps = 10;
 using tasks::ImageOptions;
 using tasks::TextOptions;
 
-bool is_channels_last(const ImageOptions& images, const train::Plan& plan) {
-  return images.channels_last.value_or(
-      tasks::prefers_channels_last(images.model, plan.devices));
-}
-
-/// Inputs and targets of `samples`.
-std::pair<torch::Tensor, torch::Tensor> random_samples(
-    const ImageOptions& images, const train::Plan& plan, int64_t samples) {
-  const models::ModelSpec& model = images.model;
-  torch::Tensor inputs = model.name == "mlp"
-                             ? torch::randn({samples, model.in_features})
-                             : torch::randn({samples, 3, 32, 32});
-  if (is_channels_last(images, plan) && inputs.dim() == 4) {
-    inputs = inputs.contiguous(torch::MemoryFormat::ChannelsLast);
-  }
-  return {inputs, torch::randint(model.classes, {samples})};
-}
-std::pair<torch::Tensor, torch::Tensor> random_samples(const TextOptions& text,
-                                                       const train::Plan&,
-                                                       int64_t samples) {
-  const auto ids =
-      torch::randint(text.model.vocabulary, {2, samples, text.model.context});
-  return {ids[0], ids[1]};
-}
-
-/// The part of a batch that is this rank's.
-data::Batch fixed_batch(const TimedRun& run, const train::Plan& plan) {
-  const train::TrainOptions& options = run.train;
-  torch::manual_seed(options.seed);
-  const int64_t samples = options.batch_size;
-  const auto [inputs, targets] = std::visit(
-      [&](const auto& task) { return random_samples(task, plan, samples); },
-      run.task);
-  const ShardRange own =
-      shards_of_worker(options.world.rank(), options.world.size(), plan.shards);
-  const SampleRange part = samples_of(own, samples, plan.shards);
-  return {.inputs = {inputs.narrow(0, part.first, part.count())},
-          .target = targets.narrow(0, part.first, part.count()),
-          .samples = part.count(),
-          .total = samples};
-}
-
-std::unique_ptr<train::Task> make_task(const TimedRun& run) {
-  if (const auto* text = std::get_if<TextOptions>(&run.task)) {
-    return std::make_unique<tasks::TextTask>(*text);
-  }
-  return std::make_unique<tasks::ImageTask>(std::get<ImageOptions>(run.task));
-}
-
 /// Processor time of this thread.
 double thread_seconds() {
   timespec time{};
@@ -204,7 +155,7 @@ Measurement measure_steps(const TimedRun& run, const TimedSteps& timed,
   const auto task = make_task(run);
   task->begin(options, plan, {});
   train::StepRunner runner(*task, options, plan);
-  const auto batch = task->prepare(fixed_batch(run, plan));
+  const auto batch = task->prepare(random_batch(run, plan));
   int64_t step = 0;
   for (; step < timed.warmup; ++step) runner.step(batch, {.step = step}, 0);
   runner.restart_accounts();
@@ -252,7 +203,7 @@ Measurement measure_loop(const TimedRun& run, const Options& task,
   torch::set_num_threads(static_cast<int>(plan.intra_op_threads));
   const MemoryScope scope(device);
   OwnLoop<Module, Options> loop(options, task, plan);
-  const auto batch = fixed_batch(run, plan);
+  const auto batch = random_batch(run, plan);
   for (int64_t step = 0; step < timed.warmup; ++step) loop.step(batch);
   loop.restart_accounts();
   const double busy_before_s = thread_seconds();

@@ -1,13 +1,10 @@
 #pragma once
 
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "lockstep/report/comparison.h"
-#include "lockstep/tasks/images/image_task.h"
-#include "lockstep/tasks/text/text_task.h"
-#include "lockstep/train/options.h"
+#include "lockstep/report/timed_run.h"
 
 namespace lockstep::report {
 
@@ -15,12 +12,6 @@ namespace lockstep::report {
 struct TimedSteps {
   int64_t steps = 30;
   int64_t warmup = 5;
-};
-
-/// What is trained: a classifier of images or a language model.
-struct TimedRun {
-  train::TrainOptions train;
-  std::variant<tasks::ImageOptions, tasks::TextOptions> task;
 };
 
 /// Trains with one strategy on a fixed synthetic batch and times each step:

@@ -36,7 +36,8 @@ size_t depth_of(const Mesh& mesh) {
 }
 
 void copy(Bytes to, ConstBytes from) {
-  if (!from.empty()) std::memcpy(to.data(), from.data(), from.size());
+  if (from.empty() || to.data() == from.data()) return;
+  std::memcpy(to.data(), from.data(), from.size());
 }
 
 /// Sums one piece of the data of every rank, segment by segment as they come,

@@ -62,8 +62,10 @@ void Mesh::send(int peer, std::span<const std::byte> bytes) {
   if (!to.has_sent_header) {
     to.has_sent_header = true;
     to.connection.queue_send(std::as_bytes(std::span(&header_, 1)));
+    sent_bytes_ += static_cast<int64_t>(sizeof(header_));
   }
   to.connection.queue_send(bytes);
+  sent_bytes_ += static_cast<int64_t>(bytes.size());
 }
 
 void Mesh::receive(int peer, std::span<std::byte> bytes,

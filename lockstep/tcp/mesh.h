@@ -60,6 +60,10 @@ class Mesh {
   /// stalls, or called something else.
   void complete();
 
+  /// Bytes that this rank has sent, or queued to be sent, so far. Any thread
+  /// may call this.
+  int64_t sent_bytes() const { return sent_bytes_; }
+
   /// Memory for this collective, aligned to lines of the cache. The next call
   /// invalidates it.
   std::span<std::byte> scratch(size_t bytes);
@@ -100,6 +104,7 @@ class Mesh {
   std::vector<pollfd> polled_;
   std::vector<int> polled_ranks_;
   std::vector<std::byte> scratch_;
+  std::atomic<int64_t> sent_bytes_ = 0;
   std::atomic<bool> is_broken_ = false;
   mutable std::mutex mutex_;  // guards reason_
   std::string reason_;

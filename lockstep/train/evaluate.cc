@@ -32,7 +32,11 @@ TestReport evaluate(Engine& engine, const Task& task, data::Loader& loader,
                     const std::function<bool()>& stop, const World& world) {
   const EvalScope scope(engine.group().original());
   const int64_t shards = engine.group().shards();
-  ShardMetrics sums(world, shards);
+  // An engine of this rank's own knows of its shards alone.
+  const bool is_local =
+      world.size() > 1 && engine.group().options().world().size() == 1;
+  const int64_t first_shard = is_local ? world.rank() * shards : 0;
+  ShardMetrics sums(world, is_local ? world.size() * shards : shards);
   int64_t samples = 0;
   bool is_stopped = false;
   loader.begin(0);
@@ -43,11 +47,13 @@ TestReport evaluate(Engine& engine, const Task& task, data::Loader& loader,
     const data::Batch batch = task.prepare(*std::move(loaded));
     samples += batch.samples;
     if (batch.samples == 0) continue;  // the last may have none for this rank
-    const auto sizes = chunk_sizes(batch.total, shards);
-    engine.evaluate(batch.inputs, batch.target, batch.total,
+    const int64_t cut = is_local ? batch.samples : batch.total;
+    const auto sizes = chunk_sizes(cut, shards);
+    engine.evaluate(batch.inputs, batch.target, cut,
                     [&](const c10::IValue& output, const c10::IValue& target) {
                       const int64_t shard = current_shard();
-                      sums.add(shard, sizes[static_cast<size_t>(shard)],
+                      sums.add(first_shard + shard,
+                               sizes[static_cast<size_t>(shard)],
                                task.loss(output, target), /*with_loss=*/true);
                     });
   }

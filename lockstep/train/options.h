@@ -10,6 +10,8 @@
 
 #include "lockstep/comm/world.h"
 #include "lockstep/device/device.h"
+#include "lockstep/parallel/exchange/zero_stage.h"
+#include "lockstep/train/communication.h"
 
 namespace lockstep::train {
 
@@ -54,6 +56,10 @@ struct TrainOptions {
   /// gradients are summed before the update: so many shards for each device.
   int64_t accumulate = 1;
   Precision precision = Precision::kFloat32;
+  /// kDistributed, between ranks that share no memory: what each holds a part
+  /// of only.
+  ZeroStage zero = ZeroStage::kNone;
+  CommunicationOptions communication;  ///< kDistributed
   int64_t epochs = 1;
   int64_t max_steps = 0;  ///< 0: no limit
   uint64_t seed = 0;
@@ -96,6 +102,9 @@ struct TrainOptions {
   bool progress = true;    ///< a bar on a terminal, else plain lines
   int64_t log_every = 10;  ///< steps between plain lines
   std::vector<std::string> command;
+  /// Called on rank 0 when nothing spoke against the options, before the first
+  /// step.
+  std::function<void()> on_begin;
 };
 
 }  // namespace lockstep::train

@@ -39,6 +39,77 @@ void check_evaluations(const TrainOptions& options) {
                 .fix = "leave out --no-eval, and set --eval-every"});
 }
 
+void check_zero(const TrainOptions& options) {
+  if (options.zero == ZeroStage::kNone ||
+      options.strategy == Strategy::kDistributed) {
+    return;
+  }
+  throw InvalidArgument(
+      "train", {.code = ErrorCode::kBadOption,
+                .what = "ZeRO cuts the optimizer's state over ranks, and this "
+                        "strategy has one",
+                .expected = "--strategy ddp",
+                .fix = "leave out --zero: one process holds the state once, "
+                       "whatever number of devices it uses"});
+}
+
+[[noreturn]] void refuse(const std::string& what, const std::string& expected,
+                         const std::string& fix) {
+  throw InvalidArgument("train", {.code = ErrorCode::kBadOption,
+                                  .what = what,
+                                  .expected = expected,
+                                  .fix = fix});
+}
+
+// The ranks have something in common at outer steps only.
+void check_local_steps(const TrainOptions& options) {
+  const int64_t steps = options.communication.local_steps;
+  const auto check_multiple = [&](const char* name, int64_t every) {
+    if (every % steps == 0) return;
+    refuse(fmt::format("{} {} is between steps in which the ranks meet", name,
+                       every),
+           fmt::format("a multiple of local_steps {}", steps),
+           "change one of the two");
+  };
+  check_multiple("checkpoint_every", options.checkpoint_every);
+  check_multiple("eval_every", options.eval_every);
+  if (options.checkpoint_each_epoch) {
+    refuse("an epoch may end between steps in which the ranks meet",
+           "checkpoint_every", "leave out --checkpoint-every-epoch");
+  }
+  if (options.precision == Precision::kFloat16) {
+    refuse(
+        "float16 needs a scale of the loss that the ranks agree on in every "
+        "step",
+        "fp32 or bf16 with local_steps", "use --precision bf16");
+  }
+  if (options.communication.compression == GradCompression::kPowerSgd) {
+    refuse("PowerSGD compresses gradients, and with local_steps none are sent",
+           "none, bf16 or fp16", "leave out one of the two");
+  }
+}
+
+void check_communication(const TrainOptions& options) {
+  train::check(options.communication);
+  const bool is_plain =
+      options.communication.compression == GradCompression::kNone &&
+      !options.communication.is_local();
+  if (is_plain) return;
+  if (options.strategy != Strategy::kDistributed) {
+    refuse(
+        "compression and local steps are for what ranks send each other, "
+        "and this strategy has one",
+        "--strategy ddp", "leave out --grad-compression and --local-steps");
+  }
+  if (options.zero != ZeroStage::kNone) {
+    refuse(
+        "ZeRO cuts what the ranks update together, and with compression or "
+        "local steps each updates everything",
+        "one of them", "leave out --zero");
+  }
+  if (options.communication.is_local()) check_local_steps(options);
+}
+
 void check(const TrainOptions& options) {
   check_at_least("batch_size", options.batch_size, 1);
   check_at_least("accumulate", options.accumulate, 1);
@@ -48,6 +119,8 @@ void check(const TrainOptions& options) {
   check_at_least("eval_every", options.eval_every, 0);
   check_at_least("early_stop", options.early_stop, 0);
   check_evaluations(options);
+  check_zero(options);
+  check_communication(options);
   check_at_least("eval_batch_size", options.eval_batch_size, 0);
   check_at_least("checkpoint_every", options.checkpoint_every, 0);
   check_at_least("snapshot_every", options.snapshot_every, 0);
@@ -156,6 +229,13 @@ Plan make_plan(const TrainOptions& options, const Settings& saved) {
     const int64_t shards =
         options.shards > 0 ? options.shards : number_of(saved, "shards");
     plan.shards = shards_of(shards, plan.world_size, plan.devices);
+  }
+  if (options.communication.is_local() &&
+      plan.shards % options.world.size() != 0) {
+    refuse(fmt::format("{} shards are not as many for each of {} ranks, which "
+                       "make steps by themselves",
+                       plan.shards, options.world.size()),
+           "a multiple of the ranks", "change --shards");
   }
   plan.intra_op_threads =
       options.intra_op_threads > 0

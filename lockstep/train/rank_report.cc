@@ -18,6 +18,7 @@ constexpr std::array kPhases{&PhaseReport::scatter,  &PhaseReport::replicate,
 
 nlohmann::json to_json(const RankReport& report) {
   nlohmann::json json{{"pid", report.pid},
+                      {"sent_bytes", report.sent_bytes},
                       {"host_memory_bytes", report.host_memory_bytes}};
   for (const auto& device : report.devices) {
     json["devices"].push_back(
@@ -36,6 +37,7 @@ nlohmann::json to_json(const RankReport& report) {
 RankReport from_json(const nlohmann::json& json) {
   RankReport report;
   report.pid = json.at("pid");
+  report.sent_bytes = json.at("sent_bytes");
   report.host_memory_bytes = json.at("host_memory_bytes");
   for (const auto& device : json.at("devices")) {
     report.devices.push_back(

@@ -13,6 +13,7 @@ struct RankReport {
   std::vector<DeviceReport> devices;
   PhaseReport phases_s;
   int64_t pid = 0;
+  int64_t sent_bytes = 0;         ///< by the steps
   int64_t host_memory_bytes = 0;  ///< of its process, on no device's account
 };
 

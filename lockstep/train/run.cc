@@ -29,7 +29,8 @@ data::LoaderOptions loader_options(const TrainOptions& options,
   loader.batch_size = options.batch_size;
   loader.workers = options.loader_workers;
   loader.shuffle = options.shuffle;
-  loader.drop_last = options.drop_last;
+  // Of a small last batch a rank may have no sample to make a step with.
+  loader.drop_last = options.drop_last || options.communication.is_local();
   loader.seed = options.seed;
   return loader;
 }
@@ -118,6 +119,7 @@ Run::Run(Task& task, const TrainOptions& options,
 
 void Run::train() {
   const TraceLane lane(options_.world.rank(), "main");
+  if (is_first() && options_.on_begin) options_.on_begin();
   if (!options_.trace.empty()) {
     recorder_.emplace(options_.world, plan_.devices, options_.trace_steps);
   }

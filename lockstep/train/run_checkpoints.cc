@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/round_up.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/checkpoint/random_state.h"
 #include "lockstep/comm/environment.h"
@@ -20,6 +21,12 @@ constexpr int kFewestKept = 2;
 // A launcher may have started runs that know nothing of each other.
 bool is_whole_job(const TrainOptions& options) {
   return read_environment().world_size == options.world.size();
+}
+
+// Between outer steps the ranks have parameters of their own.
+int64_t steps_of_snapshots(const TrainOptions& options) {
+  if (!options.communication.is_local()) return options.snapshot_every;
+  return round_up(options.snapshot_every, options.communication.local_steps);
 }
 
 }  // namespace
@@ -41,7 +48,8 @@ RunCheckpoints::RunCheckpoints(const Task& task, const TrainOptions& options,
       plan_(plan),
       total_steps_(total_steps),
       data_(data),
-      snapshots_(is_whole_job(options) ? options.snapshot_every : 0, identity) {
+      snapshots_(is_whole_job(options) ? steps_of_snapshots(options) : 0,
+                 identity) {
   if (resume && !resume->is_snapshot()) {
     check_settings(options, *resume->info.run,
                    settings_of(task, options, plan, total_steps, data_.get()),

@@ -44,9 +44,18 @@ void add_devices(const RunReport& report, Lines& lines) {
         fmt::format("busy {:.0f} %, memory peak {}", 100 * device.busy_fraction,
                     bytes(device.memory_peak_bytes)));
   }
-  if (report.memory_shared_bytes == 0) return;
-  lines.emplace_back("shared", fmt::format("memory {}, shared by all",
-                                           bytes(report.memory_shared_bytes)));
+  if (report.memory_shared_bytes > 0) {
+    lines.emplace_back("shared",
+                       fmt::format("memory {}, shared by all",
+                                   bytes(report.memory_shared_bytes)));
+  }
+  if (report.sent_bytes > 0) {
+    const int64_t steps =
+        std::max<int64_t>(report.steps - report.first_step, 1);
+    lines.emplace_back("sent", fmt::format("{} by all ranks, {} a step",
+                                           bytes(report.sent_bytes),
+                                           bytes(report.sent_bytes / steps)));
+  }
 }
 
 void add_results(const RunReport& report, Lines& lines) {

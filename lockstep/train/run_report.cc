@@ -181,6 +181,7 @@ nlohmann::ordered_json to_ordered_json(const RunReport& report) {
           {"memory_shared_bytes", report.memory_shared_bytes},
           {"parameter_bytes", report.parameter_bytes},
           {"optimizer_state_bytes", report.optimizer_state_bytes},
+          {"sent_bytes", report.sent_bytes},
           {"resumed_from", report.resumed_from},
           {"first_step", report.first_step},
           {"steps", report.steps},
@@ -233,6 +234,7 @@ RunReport run_report_from_json(const json& object) {
   read(object, "memory_shared_bytes", report.memory_shared_bytes);
   read(object, "parameter_bytes", report.parameter_bytes);
   read(object, "optimizer_state_bytes", report.optimizer_state_bytes);
+  read(object, "sent_bytes", report.sent_bytes);
   read(object, "resumed_from", report.resumed_from);
   read(object, "first_step", report.first_step);
   read(object, "steps", report.steps);

@@ -21,6 +21,24 @@ std::string precision_setting(Precision precision) {
   return precision == Precision::kFloat32 ? "float32" : to_string(precision);
 }
 
+// What is sent changes the bits, but not in a run that sends all of it.
+void add_communication(const TrainOptions& options, Settings& settings) {
+  const CommunicationOptions& communication = options.communication;
+  if (options.world.size() == 1) return;
+  if (communication.compression != GradCompression::kNone) {
+    settings["grad_compression"] = to_string(communication.compression);
+  }
+  if (communication.compression == GradCompression::kPowerSgd) {
+    settings["powersgd_rank"] = text_of(communication.powersgd_rank);
+  }
+  if (!communication.is_local()) return;
+  settings["ranks"] = text_of(options.world.size());
+  settings["local_steps"] = text_of(communication.local_steps);
+  settings["outer_optimizer"] = to_string(communication.outer_optimizer);
+  settings["outer_lr"] = text_of(communication.outer_lr.value_or(0));
+  settings["outer_momentum"] = text_of(communication.outer_momentum);
+}
+
 }  // namespace
 
 Settings settings_of(const Task& task, const TrainOptions& options,
@@ -41,6 +59,7 @@ Settings settings_of(const Task& task, const TrainOptions& options,
       {"clip_grad_norm", text_of(options.clip_grad_norm)},
       {kTotalSteps, text_of(total_steps)},
   });
+  add_communication(options, settings);
   return settings;
 }
 

@@ -11,6 +11,8 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/chunk.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/base/version.h"
@@ -21,8 +23,12 @@
 #include "lockstep/control/worker_side.h"
 #include "lockstep/device/autocast.h"
 #include "lockstep/device/memory.h"
+#include "lockstep/device/random.h"
+#include "lockstep/device/reserved_memory.h"
 #include "lockstep/models/finite.h"
+#include "lockstep/parallel/exchange/comm_hooks.h"
 #include "lockstep/parallel/exchange/packed_tensors.h"
+#include "lockstep/parallel/exchange/power_sgd.h"
 #include "lockstep/parallel/exchange/rank_exchange.h"
 #include "lockstep/parallel/module/nested.h"
 #include "lockstep/parallel/module/scatter_gather.h"
@@ -37,6 +43,25 @@ using torch::Tensor;
 // Of the names of other states, beside those of the optimizer's.
 constexpr const char* kCallback = "callback.";
 constexpr const char* kLossScaler = "loss_scaler.";
+constexpr const char* kOuterStep = "outer_step.";
+
+// PowerSGD compresses from this step on: its buckets are cut anew after the
+// first.
+constexpr int64_t kPlainSteps = 2;
+
+std::string prefix_of_rank(int rank) { return fmt::format("rank.{}.", rank); }
+
+/// The states of all ranks, each with its prefix. Collective.
+OptimizerState of_all_ranks(const World& world, const OptimizerState& own) {
+  OptimizerState all;
+  for (const auto& [name, tensor] : own) {
+    const auto of_ranks = world.all_gather(tensor.contiguous());
+    for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
+      all[prefix_of_rank(static_cast<int>(rank)) + name] = of_ranks[rank];
+    }
+  }
+  return all;
+}
 
 /// The entries whose names begin with `prefix`, without it.
 OptimizerState part_of(const OptimizerState& state, const std::string& prefix) {
@@ -127,16 +152,54 @@ void tell_agent(StepPhase phase) {
   }
 }
 
+bool trains_locally(const TrainOptions& options) {
+  return options.communication.is_local() && options.world.size() > 1;
+}
+
+CommHook hook_of(const CommunicationOptions& options) {
+  switch (options.compression) {
+    case GradCompression::kBFloat16:
+      return bf16_compress_hook;
+    case GradCompression::kFloat16:
+      return fp16_compress_hook;
+    case GradCompression::kPowerSgd:
+      return PowerSGD(PowerSGDOptions()
+                          .matrix_approximation_rank(options.powersgd_rank)
+                          .start_powerSGD_iter(kPlainSteps));
+    case GradCompression::kNone:
+      break;
+  }
+  return {};
+}
+
 DataParallelOptions parallel_options(const TrainOptions& options,
                                      const Plan& plan) {
+  // Steps of a rank's own are those of a world of one.
+  const bool is_local = trains_locally(options);
+  const int64_t ranks = is_local ? options.world.size() : 1;
+  const auto rank = static_cast<uint64_t>(options.world.rank());
   return DataParallelOptions()
       .replication(is_classic(options) ? Replication::kEveryForward
                                        : Replication::kResident)
-      .world(options.world)
-      .shards(plan.shards)
+      .world(is_local ? World() : options.world)
+      .shards(plan.shards / ranks)
       .intra_op_threads(plan.intra_op_threads)
-      .seed(options.seed)
+      .seed(is_local ? mix_seed(options.seed, rank) : options.seed)
+      .zero(options.zero)
       .on_phase(tell_agent);
+}
+
+std::unique_ptr<Engine> make_engine(const Engine::Module& module,
+                                    const TrainOptions& options,
+                                    const Plan& plan) {
+  auto engine = std::make_unique<Engine>(module, plan.devices,
+                                         parallel_options(options, plan));
+  const CommHook hook = hook_of(options.communication);
+  // The changes of local steps are compressed by OuterStep.
+  if (hook && options.world.size() > 1 && !trains_locally(options)) {
+    engine->set_comm_hook(hook);
+  }
+  return engine;
 }
 
 }  // namespace
@@ -148,20 +211,26 @@ StepRunner::StepRunner(Task& task, const TrainOptions& options,
       plan_(plan),
       module_(make_module(task, options, plan, resumed)),
       model_(module_.read()),
-      engine_(std::make_unique<Engine>(module_, plan.devices,
-                                       parallel_options(options, plan))),
+      engine_(make_engine(module_, options, plan)),
       optimizer_(make_optimizer(task, options, plan,
                                 [this](const Tensor& parameter) {
                                   return engine_->make_state(parameter);
                                 })),
       callbacks_(task.callbacks()),
-      metrics_(options.world, plan.shards),
+      agreement_(options.world, engine_->group().shards(),
+                 trains_locally(options)),
       samples_(plan.devices.size(), 0) {
   if (!options.save_best.empty() || options.early_stop > 0) {
     best_ = std::make_shared<BestEvaluation>(
         options.save_best.empty() ? "loss" : options.save_best,
         options.early_stop);
     callbacks_.push_back(best_);
+  }
+  if (trains_locally(options)) {
+    // Each rank's model was made, or loaded, alike; rank 0's is everyone's.
+    broadcast(options.world, model_->parameters, 0);
+    broadcast(options.world, model_->buffers, 0);
+    outer_.emplace(options.world, *model_, options.communication);
   }
   if (options.precision == Precision::kFloat16) scale_losses();
   set_mode(*model_, true);
@@ -190,6 +259,15 @@ NamedTensors StepRunner::model_state() const { return state_of(*model_); }
 
 OptimizerState StepRunner::state() const {
   OptimizerState state = optimizer_->state_dict();
+  if (options_.world.size() > 1) {
+    for (auto& [name, tensor] : state) tensor = engine_->whole_state(tensor);
+  }
+  if (is_local()) {
+    state = of_all_ranks(options_.world, state);
+    for (const auto& [name, tensor] : outer_->state()) {
+      state[kOuterStep + name] = tensor;
+    }
+  }
   for (size_t i = 0; i < callbacks_.size(); ++i) {
     for (const auto& [name, tensor] : callbacks_[i]->state()) {
       state[fmt::format("{}{}.{}", kCallback, i, name)] = tensor;
@@ -207,6 +285,12 @@ void StepRunner::load_state(const Resume& resumed) {
   OptimizerState loaded = state();
   if (resumed.state) loaded = resumed.state->optimizer_state(loaded);
   if (options_.world.size() > 1) {
+    if (options_.communication.compression == GradCompression::kPowerSgd) {
+      warn_once("powersgd-resumed", "train",
+                "what PowerSGD left out of the gradients before is not saved; "
+                "the run goes on without it, and has other bits than one "
+                "without a stop");
+    }
     for (auto& [name, tensor] : loaded) {
       Tensor message = tensor.contiguous();
       options_.world.broadcast(message, resumed.root);
@@ -218,7 +302,16 @@ void StepRunner::load_state(const Resume& resumed) {
     return entry.first.starts_with(kCallback) ||
            entry.first.starts_with(kLossScaler);
   });
+  if (is_local()) {
+    of_optimizer = part_of(loaded, prefix_of_rank(options_.world.rank()));
+    outer_->load_state(part_of(loaded, kOuterStep));
+    outer_->restart();
+  }
   optimizer_->load_state_dict(of_optimizer);
+  // Of state that is cut over the ranks, each loaded all.
+  for (const auto& [name, tensor] : optimizer_->state_dict()) {
+    release_unused(tensor);
+  }
   for (size_t i = 0; i < callbacks_.size(); ++i) {
     callbacks_[i]->load_state(
         part_of(loaded, fmt::format("{}{}.", kCallback, i)));
@@ -228,6 +321,7 @@ void StepRunner::load_state(const Resume& resumed) {
 
 void StepRunner::restart_accounts() {
   samples_.assign(plan_.devices.size(), 0);
+  sent_before_ = options_.world.sent_bytes();
   phases_ = {};
   output_device_s_ = 0;
   steps_ = 0;
@@ -243,7 +337,14 @@ StepOutcome StepRunner::step(const data::Batch& batch, const Position& position,
   engine_->group().set_step(position.step);
   const StepResult result =
       is_classic(options_) ? classic_step(batch) : sharded_step(batch);
-  StepOutcome outcome = agree(result, stop_signal);
+  StepOutcome outcome;
+  if (is_local()) {
+    const bool meets = is_common(position);
+    if (meets && result.is_finite) outer_->step();
+    outcome = agreement_.of_local_step(result, batch.total, stop_signal, meets);
+  } else {
+    outcome = agreement_.of_step(result, stop_signal);
+  }
   if (loss_scaler_ && loss_scaler_->update(outcome.is_finite)) {
     outcome.is_skipped = !outcome.is_finite;
     outcome.is_finite = true;
@@ -251,41 +352,20 @@ StepOutcome StepRunner::step(const data::Batch& batch, const Position& position,
   return outcome;
 }
 
-// One message: what the shards told, and how many ranks got each signal.
-StepOutcome StepRunner::agree(const StepResult& result, int stop_signal) {
-  constexpr int kSignals = kEndSignal + 1;
-  std::vector<double> ranks_by_signal(kSignals, 0.0);
-  if (stop_signal > 0 && stop_signal < kSignals) {
-    ranks_by_signal[static_cast<size_t>(stop_signal)] = 1;
-  }
-  std::optional<AllReduceSpan> span;
-  if (options_.world.size() > 1) {
-    span.emplace(options_.world.rank(), "outcome");
-  }
-  StepOutcome outcome{.metrics = metrics_.reduce(ranks_by_signal),
-                      .samples = result.samples,
-                      .is_finite = result.is_finite};
-  for (auto& [name, sum] : outcome.metrics) {
-    sum /= static_cast<double>(result.samples);
-  }
-  outcome.metrics["loss"] = result.loss;
-  // A person's SIGINT has the lowest number.
-  const auto first =
-      std::find_if(ranks_by_signal.begin(), ranks_by_signal.end(),
-                   [](double ranks) { return ranks > 0; });
-  if (first != ranks_by_signal.end()) {
-    outcome.stop_signal = static_cast<int>(first - ranks_by_signal.begin());
-  }
-  return outcome;
+bool StepRunner::is_common(const Position& position) const {
+  const int64_t done = position.step + 1;
+  return !is_local() || done % options_.communication.local_steps == 0 ||
+         done == position.total_steps;
 }
 
 ShardLoss StepRunner::loss_of(int64_t total) {
-  return [this, sizes = chunk_sizes(total, plan_.shards)](
-             const c10::IValue& output, const c10::IValue& target) {
+  const int64_t shards = engine_->group().shards();
+  return [this, sizes = chunk_sizes(total, shards)](const c10::IValue& output,
+                                                    const c10::IValue& target) {
     const LossAndMetrics values = task_.loss(output, target);
     const int64_t shard = current_shard();
-    metrics_.add(shard, sizes[static_cast<size_t>(shard)], values,
-                 /*with_loss=*/false);
+    agreement_.metrics().add(shard, sizes[static_cast<size_t>(shard)], values,
+                             /*with_loss=*/false);
     return values.loss;
   };
 }
@@ -294,11 +374,12 @@ StepResult StepRunner::sharded_step(const data::Batch& batch) {
   const AutocastScope precision(device_type(plan_),
                                 autocast_type(options_.precision));
   const StepResult result = optimizer_->train_step(
-      *engine_, batch.inputs, batch.target, loss_of(batch.total),
+      *engine_, batch.inputs, batch.target,
+      loss_of(is_local() ? batch.samples : batch.total),
       TrainStepOptions()
           .clip_grad_norm(options_.clip_grad_norm)
           .loss_scale(loss_scale())
-          .batch(batch.total));
+          .batch(is_local() ? batch.samples : batch.total));
   count(batch, engine_->group().phases());
   return result;
 }
@@ -319,7 +400,7 @@ StepResult StepRunner::classic_step(const data::Batch& batch) {
   const LossAndMetrics values = task_.loss(output, target);
   StepResult result{.loss = values.loss.item<double>(),
                     .samples = batch.samples};
-  metrics_.add(0, batch.samples, values, /*with_loss=*/false);
+  agreement_.metrics().add(0, batch.samples, values, /*with_loss=*/false);
   result.is_finite = std::isfinite(result.loss);
   output_device_s_ += watch.seconds();
   span.reset();
@@ -373,12 +454,8 @@ std::string StepRunner::first_not_finite(const data::Batch& batch) {
 }
 
 void StepRunner::count(const data::Batch& batch, const PhaseTimes& phases) {
-  const auto split = engine_->group().split(batch.total);
-  const size_t first =
-      static_cast<size_t>(options_.world.rank()) * samples_.size();
-  for (size_t k = 0; k < samples_.size() && first + k < split.size(); ++k) {
-    samples_[k] += split[first + k];
-  }
+  const std::vector<int64_t> split = split_of(batch.samples, batch.total);
+  for (size_t k = 0; k < split.size(); ++k) samples_[k] += split[k];
   phases_.scatter_s += phases.scatter_s;
   phases_.replicate_s += phases.replicate_s;
   phases_.forward_s += phases.forward_s;
@@ -389,7 +466,21 @@ void StepRunner::count(const data::Batch& batch, const PhaseTimes& phases) {
   ++steps_;
 }
 
+std::vector<int64_t> StepRunner::split_of(int64_t samples,
+                                          int64_t total) const {
+  std::vector<int64_t> split =
+      engine_->group().split(is_local() ? samples : total);
+  const size_t first =
+      is_local() ? 0
+                 : static_cast<size_t>(options_.world.rank()) * samples_.size();
+  split.erase(split.begin(), split.begin() + static_cast<ptrdiff_t>(std::min(
+                                                 first, split.size())));
+  split.resize(std::min(split.size(), samples_.size()));
+  return split;
+}
+
 int64_t StepRunner::copies() const {
+  if (is_local()) return options_.world.size();
   if (options_.world.size() > 1) {
     return options_.world.can_share_memory() ? 1 : options_.world.size();
   }
@@ -401,6 +492,7 @@ RankReport StepRunner::rank_report(double step_seconds) const {
   const double steps = static_cast<double>(std::max<int64_t>(steps_, 1));
   RankReport report;
   report.pid = ::getpid();
+  report.sent_bytes = options_.world.sent_bytes() - sent_before_;
   report.host_memory_bytes = host_memory_stats().peak_bytes;
   report.phases_s = {.scatter = phases_.scatter_s / steps,
                      .replicate = phases_.replicate_s / steps,
@@ -438,7 +530,9 @@ void StepRunner::describe(RunReport& report) {
   report.shards = plan_.shards;
   report.intra_op_threads = plan_.intra_op_threads;
   report.batch_size = options_.batch_size;
-  report.split = engine_->group().split(options_.batch_size);
+  report.split = is_local()
+                     ? chunk_sizes(options_.batch_size, options_.world.size())
+                     : engine_->group().split(options_.batch_size);
 }
 
 void StepRunner::fill(RunReport& report, double step_seconds) const {
@@ -457,15 +551,16 @@ void StepRunner::fill(RunReport& report, double step_seconds) const {
     report.memory_shared_bytes = reports[0].host_memory_bytes;
     return;
   }
-  const bool is_shared = options_.world.can_share_memory();
+  const bool is_shared = options_.world.can_share_memory() && !is_local();
   if (is_shared) {
     report.memory_shared_bytes =
         report.parameter_bytes + report.optimizer_state_bytes;
-  } else {
+  } else if (options_.zero == ZeroStage::kNone) {
     report.optimizer_state_bytes *= options_.world.size();
   }
   std::set<int64_t> seen;
   for (const auto& rank : reports) {
+    report.sent_bytes += rank.sent_bytes;
     for (DeviceReport device : rank.devices) {
       // Of ranks that are threads the first stands for the process.
       if (seen.insert(rank.pid).second) {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <csignal>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -11,38 +10,19 @@
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/parallel/engine.h"
+#include "lockstep/train/agreement.h"
 #include "lockstep/train/best_evaluation.h"
 #include "lockstep/train/callback.h"
 #include "lockstep/train/loss_scaler.h"
 #include "lockstep/train/options.h"
+#include "lockstep/train/outer_step.h"
 #include "lockstep/train/plan.h"
 #include "lockstep/train/rank_report.h"
 #include "lockstep/train/resume.h"
 #include "lockstep/train/run_optimizer.h"
-#include "lockstep/train/shard_metrics.h"
 #include "lockstep/train/task.h"
 
 namespace lockstep::train {
-
-struct StepOutcome {
-  Metrics metrics;  ///< means over the batch, with the "loss"
-  int64_t samples = 0;
-  /// False: the loss or the gradient's norm is not, and nothing was updated.
-  bool is_finite = true;
-  /// float16: a gradient overflowed, nothing was updated, and the loss is
-  /// scaled by less from now on. is_finite is true.
-  bool is_skipped = false;
-  int stop_signal = 0;  ///< some rank wants to stop, for this
-
-  double loss() const { return metrics.at("loss"); }
-};
-
-/// As a stop signal: the ranks are to wait for others. Never sent as one: it is
-/// the first number that no signal has (the last real-time signal has NSIG -
-/// 1).
-inline constexpr int kRegroupSignal = NSIG;
-/// Likewise: a callback wants the run to end.
-inline constexpr int kEndSignal = NSIG + 1;
 
 /// A task's model, its optimizer and the way a strategy makes a step with them.
 class StepRunner {
@@ -101,7 +81,14 @@ class StepRunner {
   void count(const data::Batch& batch, const PhaseTimes& phases);
   int64_t copies() const;
   void scale_losses();
-  StepOutcome agree(const StepResult& result, int stop_signal);
+  /// Whether the ranks come together in the step at `position`: in each one, or
+  /// in those with an outer step. Between these each rank's parameters and
+  /// outcomes are its own.
+  bool is_common(const Position& position) const;
+  /// Whether each rank makes steps by itself.
+  bool is_local() const { return outer_.has_value(); }
+  /// Samples of this rank's devices in a step with `batch`.
+  std::vector<int64_t> split_of(int64_t samples, int64_t total) const;
   RankReport rank_report(double step_seconds) const;
 
   Task& task_;
@@ -113,13 +100,15 @@ class StepRunner {
   std::unique_ptr<RunOptimizer> optimizer_;
   std::vector<std::shared_ptr<Callback>> callbacks_;  // best_ is the last
   std::shared_ptr<BestEvaluation> best_;
-  ShardMetrics metrics_;
+  Agreement agreement_;
+  std::optional<OuterStep> outer_;         // of local steps
   std::optional<LossScaler> loss_scaler_;  // float16
 
   std::vector<int64_t> samples_;  // by device
   PhaseTimes phases_;             // sums over the steps
   double output_device_s_ = 0;    // classic: loss and update, in this thread
   int64_t steps_ = 0;
+  int64_t sent_before_ = 0;  // bytes, before the accounts began
 };
 
 }  // namespace lockstep::train

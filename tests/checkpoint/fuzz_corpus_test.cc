@@ -13,6 +13,8 @@ extern "C" int fuzz_manifest(const uint8_t* data, size_t size);
 extern "C" int fuzz_store(const uint8_t* data, size_t size);
 extern "C" int fuzz_token_file(const uint8_t* data, size_t size);
 extern "C" int fuzz_tokenizer(const uint8_t* data, size_t size);
+extern "C" int fuzz_config(const uint8_t* data, size_t size);
+extern "C" int fuzz_hugging_face(const uint8_t* data, size_t size);
 
 namespace lockstep {
 namespace {
@@ -71,6 +73,14 @@ TEST(FuzzCorpus, OfTokenFilesBreaksNoPromise) {
 
 TEST(FuzzCorpus, OfTokenizersBreaksNoPromise) {
   replay("tokenizer", fuzz_tokenizer);
+}
+
+TEST(FuzzCorpus, OfHuggingFaceFoldersBreaksNoPromise) {
+  replay("hugging_face", fuzz_hugging_face);
+}
+
+TEST(FuzzCorpus, OfConfigFilesBreaksNoPromise) {
+  replay("config", fuzz_config);
 }
 
 TEST(FuzzCorpus, HostileSafeTensorsAreRefused) {

@@ -222,8 +222,10 @@ TEST(Errors, HaveTheseTexts) {
        "[usage] --batch-size: expected a whole number of at least 1, got '0'; "
        "see `lockstep help train`\n"},
       {{"train", "--model", "resnet81"},
-       "[usage] --model: expected one of cnn, mlp, resnet18, resnet34, got "
-       "'resnet81'; did you mean 'resnet18'?; see `lockstep help train`\n"},
+       "[usage] --model: expected one of cnn, mlp, resnet18, resnet34, "},
+      {{"train", "--strategy", "dpp"},
+       "[usage] --strategy: expected one of single, dp, dp-classic, ddp, got "
+       "'dpp'; did you mean 'dp'?; see `lockstep help train`\n"},
       {train({"--data", "cifar10"}),
        "[usage] --data cifar10 needs --data-dir DIR, the folder of "
        "data_batch_*.bin and test_batch.bin; without it, use the built-in "

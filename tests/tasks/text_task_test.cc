@@ -40,6 +40,7 @@ class TextRuns : public testing::Test {
     options.model = models::language_spec("gpt-nano");
     options.model.context = 16;
     options.model.layers = 2;
+    if (inner_width_ > 0) options.model.inner_width = inner_width_;
     options.data.file = folder_.path("text.txt");
     options.optimizer = {.optimizer = OptimizerKind::kAdamW,
                          .lr = 3e-3,
@@ -95,6 +96,7 @@ class TextRuns : public testing::Test {
   }
 
   const TemporaryFolder folder_;
+  int64_t inner_width_ = 0;  // other than the model's
 };
 
 class TextPrecisions : public TextRuns,
@@ -125,6 +127,64 @@ TEST_P(TextPrecisions, GoOnToTheSameBits) {
   options.resume = folder_.path("run") + "/step-00000010";
   options.out_dir = folder_.path("other");
   EXPECT_EQ(train(options).parameter_sha256, expected);
+}
+
+// ZeRO cuts matrices of 256 KiB and more.
+class TextZero : public TextPrecisions {
+ protected:
+  TextZero() { inner_width_ = 2048; }
+
+  TrainOptions run_at(ZeroStage zero) const {
+    TrainOptions options = run(GetParam());
+    options.max_steps = 6;
+    options.zero = zero;
+    return options;
+  }
+};
+
+TEST_P(TextZero, HasOneDigestForFourShards) {
+  const std::string expected = train(run_at(ZeroStage::kNone)).parameter_sha256;
+  for (const auto zero : {ZeroStage::kOptimizerState, ZeroStage::kGradients}) {
+    for (const int ranks : {2, 4}) {
+      EXPECT_EQ(train_on_ranks(run_at(zero), ranks, "gloo").parameter_sha256,
+                expected)
+          << static_cast<int>(zero) << " on " << ranks << " ranks";
+    }
+    // These share memory, which has all of it once.
+    EXPECT_EQ(train_on_ranks(run_at(zero), 2, "shm").parameter_sha256,
+              expected);
+  }
+}
+
+// What is cut is saved whole, so another number of ranks goes on with it.
+TEST_P(TextZero, GoesOnAtAnotherStage) {
+  const std::string expected = train(run_at(ZeroStage::kNone)).parameter_sha256;
+  TrainOptions options = run_at(ZeroStage::kGradients);
+  options.out_dir = folder_.path("two");
+  options.checkpoint_every = 2;
+  train_on_ranks(options, 2, "gloo");
+  options = run_at(ZeroStage::kOptimizerState);
+  options.resume = folder_.path("two") + "/step-00000002";
+  options.out_dir = folder_.path("four");
+  options.checkpoint_every = 2;
+  EXPECT_EQ(train_on_ranks(options, 4, "gloo").parameter_sha256, expected);
+  options = run_at(ZeroStage::kNone);
+  options.resume = folder_.path("four") + "/step-00000004";
+  EXPECT_EQ(train(options).parameter_sha256, expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, TextZero,
+                         testing::Values(Precision::kFloat32,
+                                         Precision::kBFloat16,
+                                         Precision::kFloat16),
+                         [](const auto& info) {
+                           return train::to_string(info.param);
+                         });
+
+TEST_F(TextRuns, RefuseZeroWithoutRanks) {
+  TrainOptions options = run();
+  options.zero = ZeroStage::kOptimizerState;
+  EXPECT_EQ(error_code_of([&] { train(options); }), ErrorCode::kBadOption);
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, TextPrecisions,

@@ -1,10 +1,42 @@
 #include "lockstep/cli/embed/run_options.h"
 
 #include "lockstep/cli/start/checks.h"
+#include "lockstep/cli/start/config_file.h"
 #include "lockstep/cli/start/program.h"
 
 namespace lockstep::cli {
 namespace {
+
+// What ranks send each other over slow links.
+void add_communication_options(CLI::App& app, RunFlags& flags) {
+  train::CommunicationOptions& options = flags.options.communication;
+  app.add_option("--grad-compression", flags.grad_compression,
+                 "ddp: none; bf16 or fp16: gradients are sent in half the "
+                 "bytes; powersgd: as products of matrices of a low rank")
+      ->type_name("NAME")
+      ->check(one_of(train::grad_compression_names()));
+  app.add_option("--powersgd-rank", options.powersgd_rank,
+                 "of the matrices that powersgd sends")
+      ->type_name("N")
+      ->check(whole_number(1, 1024));
+  app.add_option("--local-steps", options.local_steps,
+                 "ddp: steps that each rank makes by itself before the ranks "
+                 "bring their parameters together; 0: they sum gradients in "
+                 "each")
+      ->type_name("N")
+      ->check(whole_number(0));
+  app.add_option("--outer-optimizer", flags.outer_optimizer,
+                 "after local steps: average (local SGD) or nesterov (DiLoCo)")
+      ->type_name("NAME")
+      ->check(one_of(train::outer_optimizer_names()));
+  app.add_option("--outer-lr", options.outer_lr, "of the outer optimizer")
+      ->type_name("X")
+      ->default_str("nesterov: 0.7; average: 1")
+      ->check(number(0));
+  app.add_option("--outer-momentum", options.outer_momentum, "of nesterov")
+      ->type_name("X")
+      ->check(number(0));
+}
 
 void add_length_options(CLI::App& app, RunFlags& flags) {
   app.add_option("--strategy", flags.strategy,
@@ -29,6 +61,11 @@ void add_length_options(CLI::App& app, RunFlags& flags) {
                  "and their gradients in float32")
       ->type_name("NAME")
       ->check(one_of(train::precision_names()));
+  app.add_option("--zero", flags.zero,
+                 "ddp between hosts (gloo): 1 cuts the optimizer's state over "
+                 "the ranks, 2 the gradients, too")
+      ->type_name("N")
+      ->check(whole_number(0, 2));
   app.add_flag("--drop-last", flags.options.drop_last,
                "leave out the samples at the end of an epoch that fill no "
                "batch [no]");
@@ -149,7 +186,10 @@ void add_output_options(CLI::App& app, RunFlags& flags) {
 }  // namespace
 
 void add_run_options(CLI::App& app, RunFlags& flags) {
+  flags.app = &app;
+  add_config_option(app);
   add_length_options(app, flags);
+  add_communication_options(app, flags);
   add_device_options(app, flags.devices,
                      "single: cuda:0 or cpu; dp, ddp: auto");
   add_output_options(app, flags);
@@ -160,6 +200,11 @@ train::TrainOptions to_train_options(const RunFlags& flags) {
   options.command = command_line();
   options.strategy = train::parse_strategy(flags.strategy);
   options.precision = train::parse_precision(flags.precision);
+  options.zero = static_cast<ZeroStage>(flags.zero);
+  options.communication.compression =
+      train::parse_grad_compression(flags.grad_compression);
+  options.communication.outer_optimizer =
+      train::parse_outer_optimizer(flags.outer_optimizer);
   options.epochs = flags.epochs.value_or(options.max_steps > 0 ? 0 : 1);
   options.evaluate = !flags.no_eval;
   options.progress = !flags.quiet;

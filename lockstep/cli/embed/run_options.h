@@ -18,12 +18,16 @@ struct RunFlags {
   train::TrainOptions options;  ///< the numbers are bound to it directly
   std::string strategy = "single";
   std::string precision = "fp32";
+  int zero = 0;  ///< the stage
+  std::string grad_compression = "none";
+  std::string outer_optimizer = "nesterov";
   RankFlags ranks;
   bool is_verbose = false;
   std::optional<int64_t> epochs;
   bool no_eval = false;
   bool quiet = false;
   std::string report;
+  const CLI::App* app = nullptr;  ///< whose options these are
 };
 
 /// Binds the options to `flags`, which must outlive the app.

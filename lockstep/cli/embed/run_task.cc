@@ -9,6 +9,7 @@
 #include "lockstep/base/interrupt.h"
 #include "lockstep/base/log.h"
 #include "lockstep/cli/start/checks.h"
+#include "lockstep/cli/start/config_file.h"
 #include "lockstep/comm/environment.h"
 #include "lockstep/launch/options/option_values.h"
 #include "lockstep/train/plan.h"
@@ -57,9 +58,22 @@ void check_outputs(const RunFlags& flags) {
   throw CLI::RuntimeError(is_preempted ? kExitPreempted : kExitSignal + signal);
 }
 
+// The options of the run, so that it can be run again.
+void write_config(const RunFlags& flags) {
+  const std::string& folder = flags.options.out_dir;
+  if (folder.empty()) return;
+  make_directories(folder);
+  AtomicFile file(folder + "/config.json");
+  file.write(config_of(*flags.app));
+  file.commit();
+}
+
 // What every rank would refuse, refused once and as bad usage.
 void check_before_ranks(const RunFlags& flags, TrainOptions options) {
   options.strategy = Strategy::kDataParallel;
+  // What is over the ranks.
+  options.zero = ZeroStage::kNone;
+  options.communication = {};
   options.devices = to_devices(flags.devices, "auto");
   if (flags.ranks.backend == "nccl" && options.devices.front().is_cpu()) {
     throw BadUsage("[usage] --backend nccl is for GPUs, got --devices " +
@@ -90,6 +104,7 @@ void run_task(const RunFlags& flags, const std::string& beginning,
     if (flags.is_verbose) fmt::print("{}\n", describe_rank(options));
     std::fflush(stdout);
   }
+  options.on_begin = [&flags] { write_config(flags); };
   const InterruptScope interrupts;
   const auto report = train(options, [] { return InterruptScope::signal(); });
   if (options.world.rank() != 0) return;

@@ -12,6 +12,7 @@
 #include "lockstep/base/version.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/start/checks.h"
+#include "lockstep/cli/start/config_file.h"
 #include "lockstep/cli/start/usage.h"
 #include "lockstep/launch/failure/error_file.h"
 
@@ -60,6 +61,7 @@ std::vector<std::string> to_parse(const CLI::App& app) {
   }
   set_program_words(std::move(program));
   std::transform(words.begin(), words.end(), words.begin(), with_dashes);
+  words = with_config(app, std::move(words));
   std::reverse(words.begin(), words.end());
   return words;
 }

@@ -31,6 +31,7 @@ class GlooCollectives : public HostCollectives {
   Work recv(const at::Tensor& tensor, int from, int tag,
             Timeout timeout) override;
   Work recv_any(const at::Tensor& tensor, int tag, Timeout timeout) override;
+  int64_t sent_bytes() const override { return mesh_->sent_bytes(); }
   bool can_share_memory() const override { return false; }
   SharedMemory share(size_t bytes, Timeout timeout) override;
   void abort(const std::string& reason) noexcept override;

@@ -77,6 +77,9 @@ class Collectives {
   /// sourceRank() says which rank that was.
   virtual Work recv_any(const at::Tensor& tensor, int tag, Timeout timeout) = 0;
 
+  /// Of World::sent_bytes().
+  virtual int64_t sent_bytes() const { return 0; }
+
   /// Whether share() can be called.
   virtual bool can_share_memory() const = 0;
   /// A collective: allocates `bytes` of zeros for each rank, which all ranks

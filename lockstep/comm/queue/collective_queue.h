@@ -32,6 +32,7 @@ class CollectiveQueue : public Communicator {
   WorkPtr send(const at::Tensor& tensor, int to, int tag) override;
   WorkPtr recv(const at::Tensor& tensor, int from, int tag) override;
   WorkPtr recv_any(const at::Tensor& tensor, int tag) override;
+  int64_t sent_bytes() const override { return collectives_->sent_bytes(); }
   SharedMemory share(size_t bytes) override;
   void abort(const std::string& reason) noexcept override {
     collectives_->abort(reason);

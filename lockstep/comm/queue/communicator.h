@@ -47,6 +47,9 @@ class Communicator {
   virtual WorkPtr recv(const at::Tensor& tensor, int from, int tag) = 0;
   virtual WorkPtr recv_any(const at::Tensor& tensor, int tag) = 0;
 
+  /// Of World::sent_bytes().
+  virtual int64_t sent_bytes() const { return 0; }
+
   /// Allocates memory of each rank, which all ranks map
   /// (World::shared_memory). A collective.
   virtual SharedMemory share(size_t bytes) = 0;

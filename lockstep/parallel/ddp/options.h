@@ -8,6 +8,7 @@
 #include <torch/arg.h>
 
 #include "lockstep/device/device.h"
+#include "lockstep/parallel/exchange/zero_stage.h"
 
 namespace lockstep {
 
@@ -50,6 +51,9 @@ struct DistributedDataParallelOptions {
   /// Where this rank computes. Default: the GPU that the module is on, or this
   /// rank's part of the cores of its host.
   TORCH_ARG(std::optional<Device>, device) = std::nullopt;
+  /// What each rank has a part of only. The optimizer's state is made by
+  /// make_state(); that of LibTorch's SGD, Adam and AdamW need not be.
+  TORCH_ARG(ZeroStage, zero) = ZeroStage::kNone;
   /// Logical shards that a batch of all ranks is cut into; 0: one per rank.
   TORCH_ARG(int64_t, shards) = 0;
   /// Threads a shard computes with; 0: the cores of all ranks / shards.

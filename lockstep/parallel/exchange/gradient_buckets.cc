@@ -24,18 +24,9 @@ constexpr int64_t kFirstBucketBytes = 1 << 20;
 // Each gradient starts at a cache line, each bucket at a page.
 constexpr int64_t kGradientAlignment = 64;
 constexpr int64_t kBucketAlignment = 4096;
-// A gradient from here on is summed by itself, where it lies: that takes a few
-// microseconds, and to copy it to a bucket and back takes ten times as long.
-constexpr size_t kLargeBytes = 256 << 10;
 
-int64_t bytes_of(std::span<const Tensor> parameters,
-                 const std::vector<size_t>& places) {
-  int64_t bytes = 0;
-  for (const size_t p : places) {
-    bytes += round_up(static_cast<int64_t>(parameters[p].nbytes()),
-                      kGradientAlignment);
-  }
-  return bytes;
+int64_t bytes_of(const Tensor& parameter) {
+  return round_up(static_cast<int64_t>(parameter.nbytes()), kGradientAlignment);
 }
 
 /// Autograd does not know that it is a view: zero_grad() of torch's optimizers
@@ -84,17 +75,23 @@ std::vector<std::vector<size_t>> assign_buckets(
 }
 
 GradientBuckets::GradientBuckets(const World& world,
-                                 std::vector<Tensor> parameters, int64_t cap)
+                                 std::vector<Tensor> parameters, int64_t cap,
+                                 LargeSum large_sum)
     : world_(world),
       parameters_(std::move(parameters)),
       cap_(cap),
+      large_sum_(std::move(large_sum)),
       stream_(parameters_.at(0).device()),
       is_shared_(parameters_[0].is_cpu() && world.size() > 1 &&
                  world.can_share_memory()),
       in_place_(parameters_.size()) {
-  if (is_shared_) install_accounting_allocator();
+  if (is_shared_) {
+    install_accounting_allocator();
+    large_sum_ = nullptr;
+  }
   for (const Tensor& parameter : parameters_) {
-    is_large_.push_back(is_shared_ && parameter.nbytes() >= kLargeBytes &&
+    is_large_.push_back((is_shared_ || large_sum_) &&
+                        parameter.nbytes() >= kLargeBytes &&
                         parameter.is_non_overlapping_and_dense());
   }
   std::vector<size_t> order(parameters_.size());
@@ -105,9 +102,16 @@ GradientBuckets::GradientBuckets(const World& world,
 void GradientBuckets::allocate(const std::vector<size_t>& order) {
   const auto assignment = assign_buckets(
       parameters_, order, std::min(kFirstBucketBytes, cap_), cap_);
+  const auto bytes_of_bucket = [&](const std::vector<size_t>& places) {
+    int64_t bytes = 0;
+    for (const size_t p : places) {
+      if (!is_apart(p)) bytes += bytes_of(parameters_[p]);
+    }
+    return bytes;
+  };
   int64_t total = 0;
   for (const auto& places : assignment) {
-    total += round_up(bytes_of(parameters_, places), kBucketAlignment);
+    total += round_up(bytes_of_bucket(places), kBucketAlignment);
   }
   if (is_shared_) {
     donated_.reset();
@@ -121,7 +125,7 @@ void GradientBuckets::allocate(const std::vector<size_t>& order) {
   slots_.assign(parameters_.size(), {});
   int64_t bucket_at = 0;
   for (const auto& places : assignment) {
-    const int64_t bytes = bytes_of(parameters_, places);
+    const int64_t bytes = bytes_of_bucket(places);
     const Tensor& like = parameters_[places[0]];
     const auto element = static_cast<int64_t>(like.element_size());
     Bucket bucket{.places = places, .grads = {}};
@@ -140,10 +144,10 @@ void GradientBuckets::allocate(const std::vector<size_t>& order) {
     for (const size_t p : places) {
       slots_[p] = {.bucket = buckets_.size(), .index = grads.gradients.size()};
       grads.parameters.push_back(parameters_[p]);
-      grads.gradients.push_back(view_for(parameters_[p], grads.buffer, offset));
-      offset += round_up(static_cast<int64_t>(parameters_[p].nbytes()),
-                         kGradientAlignment) /
-                element;
+      grads.gradients.emplace_back();
+      if (is_apart(p)) continue;
+      grads.gradients.back() = view_for(parameters_[p], grads.buffer, offset);
+      offset += bytes_of(parameters_[p]) / element;
     }
     buckets_.push_back(std::move(bucket));
     cut_into_parts(buckets_.size() - 1);
@@ -157,7 +161,10 @@ void GradientBuckets::add_part(size_t bucket, size_t first, size_t last,
   Part part{.bucket = bucket,
             .places = {whole.places.begin() + static_cast<ptrdiff_t>(first),
                        whole.places.begin() + static_cast<ptrdiff_t>(last)},
-            .elements = whole.grads.buffer.narrow(0, begin, end - begin)};
+            .elements = {}};
+  if (!is_apart(part.places.front())) {
+    part.elements = whole.grads.buffer.narrow(0, begin, end - begin);
+  }
   for (const size_t p : part.places) slots_[p].part = parts_.size();
   parts_.push_back(std::move(part));
 }
@@ -169,14 +176,20 @@ void GradientBuckets::cut_into_parts(size_t bucket) {
   const GradBucket& grads = buckets_[bucket].grads;
   size_t first = 0;
   int64_t begin = 0;
+  int64_t at = 0;  // where the next gradient that is not apart starts
   for (size_t i = 0; i < places.size(); ++i) {
-    if (!is_large_[places[i]]) continue;
-    const Tensor& view = grads.gradients[i];
-    const int64_t at = view.storage_offset() - grads.buffer.storage_offset();
-    add_part(bucket, first, i, begin, at);
-    begin = at + view.numel();
-    add_part(bucket, i, i + 1, at, begin);
-    first = i + 1;
+    const Tensor& parameter = parameters_[places[i]];
+    const bool is_in_buffer = !is_apart(places[i]);
+    if (is_large_[places[i]]) {
+      add_part(bucket, first, i, begin, at);
+      begin = is_in_buffer ? at + parameter.numel() : at;
+      add_part(bucket, i, i + 1, at, begin);
+      first = i + 1;
+    }
+    if (is_in_buffer) {
+      at +=
+          bytes_of(parameter) / static_cast<int64_t>(parameter.element_size());
+    }
   }
   add_part(bucket, first, places.size(), begin, grads.buffer.numel());
 }
@@ -215,6 +228,10 @@ void GradientBuckets::begin(double weight) {
 }
 
 bool GradientBuckets::sum_in_place(size_t p, const Tensor& gradient) {
+  if (is_apart(p)) {
+    in_place_[p] = gradient.detach().as_strided({gradient.numel()}, {1});
+    return true;
+  }
   if (has_hook() || !is_large_[p] || !gradient.is_cpu()) return false;
   if (!donated_) donate();
   const Tensor& seen = view(p);
@@ -261,8 +278,20 @@ void GradientBuckets::send_ready() {
   }
 }
 
+void GradientBuckets::sum_apart(size_t p) {
+  Tensor elements = std::exchange(in_place_[p], {});
+  if (!elements.defined()) {
+    // A step that is given up takes part in the others' sums.
+    elements = torch::zeros({parameters_[p].numel()},
+                            torch::dtype(parameters_[p].scalar_type())
+                                .device(parameters_[p].device()));
+  }
+  large_sum_(p, elements);
+}
+
 void GradientBuckets::sum(const Part& part) {
   const torch::NoGradGuard no_grad;
+  if (is_apart(part.places.front())) return sum_apart(part.places.front());
   Tensor elements = part.elements;
   if (!is_shared_) return world_.all_reduce(elements);
   // Only a large gradient is summed in place, and is a part of its own.
@@ -295,6 +324,16 @@ void GradientBuckets::submit(const char* name, int64_t index,
   auto work = c10::make_intrusive<QueuedWork>(
       world_.rank(), c10d::OpType::ALLREDUCE, std::vector<Tensor>());
   works_.push_back(queue_.submit(std::move(work), in_order, world_.size() > 1));
+}
+
+void GradientBuckets::settle() noexcept {
+  for (const auto& work : works_) {
+    try {
+      work->wait();
+    } catch (const std::exception&) {
+      // wait() is going to throw it.
+    }
+  }
 }
 
 void GradientBuckets::wait() {

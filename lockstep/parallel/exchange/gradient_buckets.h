@@ -43,6 +43,10 @@ std::vector<std::vector<size_t>> assign_buckets(
 /// so each large gradient is an all-reduce of its own, which starts as soon as
 /// the gradient is there: it is then still in a cache.
 ///
+/// Over messages a large gradient has no place in a bucket if the caller says
+/// how it is summed (LargeSum). The caller then hands each one to
+/// sum_in_place(), and no gradient is held twice.
+///
 /// The first buckets follow the parameters from last to first, as a backward
 /// mostly comes to them; rebuild_buckets() puts them into another order.
 ///
@@ -50,10 +54,20 @@ std::vector<std::vector<size_t>> assign_buckets(
 /// collective are called by all ranks of the world, in the same order.
 class GradientBuckets {
  public:
+  /// A gradient from so many bytes on is large, and summed by itself, where it
+  /// lies: that takes a few microseconds, and to copy it to a bucket and back
+  /// takes ten times as long.
+  static constexpr size_t kLargeBytes = 256 << 10;
+  /// Sums a large gradient, 1-d in the order of its memory, over the ranks.
+  /// Called in the thread that sums.
+  using LargeSum = std::function<void(size_t p, const torch::Tensor& elements)>;
+
   /// Collective. `parameters` are on one device. `cap`: bytes of a bucket; the
   /// first of a type is smaller, so that the exchange starts early.
+  /// `large_sum`: of large gradients, where ranks share no memory and there is
+  /// no hook; not called elsewhere. Without it they are in buckets.
   GradientBuckets(const World& world, std::vector<torch::Tensor> parameters,
-                  int64_t cap);
+                  int64_t cap, LargeSum large_sum = {});
   GradientBuckets(const GradientBuckets&) = delete;
   GradientBuckets& operator=(const GradientBuckets&) = delete;
 
@@ -61,6 +75,8 @@ class GradientBuckets {
   void set_hook(CommHook hook);
   bool has_hook() const { return hook_ != nullptr; }
 
+  /// Whether the gradient of `p` has no view(), but is summed in place.
+  bool is_apart(size_t p) const { return large_sum_ && is_large_[p]; }
   /// Where the gradient of parameter `p` goes: laid out like it.
   torch::Tensor& view(size_t p) {
     return buckets_[slots_[p].bucket].grads.gradients[slots_[p].index];
@@ -80,7 +96,8 @@ class GradientBuckets {
   /// Has the sum of parameter `p` made in `gradient` in this step, and not in
   /// its view. Its memory is no other tensor's. Returns false, and does
   /// nothing, if the other ranks can't see it there, or if it is a small one.
-  /// Called in the thread that computes gradients.
+  /// Called in the thread that computes gradients. One that is_apart() is
+  /// dense, and held until it is summed.
   bool sum_in_place(size_t p, const torch::Tensor& gradient);
   /// The gradient of parameter `p` is in its view, or summed in place. Called
   /// once for each parameter of a step, also for those without a gradient.
@@ -92,6 +109,8 @@ class GradientBuckets {
   /// was given by now. `name` (a literal) and `index` are those of a TraceSpan.
   void submit(const char* name, int64_t index,
               const std::function<void()>& task);
+  /// Until all that was sent or submitted by now is done, however it ended.
+  void settle() noexcept;
   /// Until all that was sent or submitted is done. Throws what that threw:
   /// CommError mostly.
   void wait();
@@ -112,8 +131,9 @@ class GradientBuckets {
   struct Part {
     size_t bucket = 0;
     std::vector<size_t> places;  // of its parameters; one if that is large
-    torch::Tensor elements;      // of the bucket: (gradients and gaps between)
-    size_t pending = 0;          // of its parameters, not ready in this step
+    // Of the bucket: (gradients and gaps between). Undefined: one apart.
+    torch::Tensor elements;
+    size_t pending = 0;  // of its parameters, not ready in this step
   };
   /// Where the gradient of a parameter is.
   struct Slot {
@@ -133,12 +153,14 @@ class GradientBuckets {
   void donate();
   void send_ready();
   void sum(const Part& part);
+  void sum_apart(size_t p);
   void run_hook(GradBucket& grads);
 
   World world_;
   std::vector<torch::Tensor> parameters_;
   int64_t cap_;
   CommHook hook_;
+  LargeSum large_sum_;
   CommStream stream_;
   bool is_shared_;
   // By parameter: has a part of its own, and memory is donated for it. Decided

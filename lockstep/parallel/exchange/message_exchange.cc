@@ -17,6 +17,11 @@ namespace {
 
 constexpr int64_t kLine = 64;
 
+/// Of a dense tensor, 1-d in the order of its memory, outside of autograd.
+Tensor elements_of(const Tensor& tensor) {
+  return optim::memory_view(tensor, 0, tensor.numel());
+}
+
 std::byte* data_of(const Tensor& tensor) {
   return static_cast<std::byte*>(tensor.mutable_data_ptr());
 }
@@ -26,7 +31,7 @@ std::byte* data_of(const Tensor& tensor) {
 MessageExchange::MessageExchange(const World& world, const ModuleHandle& module,
                                  std::vector<Tensor> parameters, int64_t shards,
                                  int64_t most_partials, int64_t workers,
-                                 const CommHook& hook)
+                                 ZeroStage zero, const CommHook& hook)
     : world_(world),
       buffers_(module.buffers),
       parameters_(std::move(parameters)),
@@ -34,7 +39,9 @@ MessageExchange::MessageExchange(const World& world, const ModuleHandle& module,
       most_partials_(most_partials),
       blocks_(optim::cut_into_blocks(parameters_)),
       has_hook_(hook != nullptr && !parameters_.empty()),
-      has_one_worker_(workers == 1) {
+      has_one_worker_(workers == 1),
+      zero_(zero),
+      partition_(world_, parameters_) {
   at_.push_back(0);
   for (const Tensor& parameter : parameters_) {
     const auto bytes = static_cast<int64_t>(parameter.nbytes());
@@ -43,8 +50,9 @@ MessageExchange::MessageExchange(const World& world, const ModuleHandle& module,
   // What a hook makes of the gradients is its own affair, so any sum will do.
   if (has_hook_ ||
       OverlappedSum::can_sum(parameters_, shards_, world_.size(), workers)) {
-    overlapped_ = std::make_unique<OverlappedSum>(world_, parameters_);
-    if (has_hook_) overlapped_->set_hook(hook);
+    overlapped_ = std::make_unique<OverlappedSum>(world_, parameters_,
+                                                  partition_, zero_, hook);
+    if (overlapped_->is_early()) backward_ = Backward::kSend;
   }
   broadcast(world_, module.parameters, 0);
   broadcast(world_, buffers_, 0);
@@ -54,13 +62,14 @@ OverlappedSum* MessageExchange::overlapped_sum(int64_t chunks) {
   // On all ranks at the same step. Not before: the last step's sums lay there.
   if (overlapped_ && is_order_known_) overlapped_->follow_arrivals();
   // Of a small batch some ranks have no shard.
-  was_overlapped_ = overlapped_ && has_one_worker_ && chunks == shards_;
-  return was_overlapped_ ? overlapped_.get() : nullptr;
+  is_watched_ = overlapped_ && has_one_worker_ && chunks == shards_ &&
+                backward_ != Backward::kLeave;
+  return is_watched_ ? overlapped_.get() : nullptr;
 }
 
 // The heads are small and of one size: samples, number of partial sums, their
 // shards, their flags, the losses, whether the step needs `.grad`, and whether
-// what overlapped_ sent was wrong, all as doubles.
+// overlapped_ saw a gradient twice, all as doubles.
 MessageExchange::Heads MessageExchange::exchange_heads(
     const std::vector<PartialSum>& own_partials, StepTotals& totals) {
   const auto parameters = static_cast<int64_t>(parameters_.size());
@@ -68,6 +77,7 @@ MessageExchange::Heads MessageExchange::exchange_heads(
   Tensor message = torch::zeros({4 + most_partials_ * per_partial + shards_},
                                 torch::kDouble);
   auto* out = message.data_ptr<double>();
+  const bool was_sent = is_watched_ && overlapped_->is_early();
   out[0] = static_cast<double>(totals.samples);
   out[1] = static_cast<double>(own_partials.size());
   for (size_t p = 0; p < own_partials.size(); ++p) {
@@ -75,16 +85,18 @@ MessageExchange::Heads MessageExchange::exchange_heads(
     head[0] = static_cast<double>(own_partials[p].first);
     head[1] = static_cast<double>(own_partials[p].last);
     for (int64_t i = 0; i < parameters; ++i) {
-      head[2 + i] =
-          own_partials[p].gradients[static_cast<size_t>(i)].defined() ? 1 : 0;
+      const auto at = static_cast<size_t>(i);
+      const bool has = own_partials[p].gradients[at].defined() ||
+                       (was_sent && overlapped_->has_gradient(at));
+      head[2 + i] = has ? 1 : 0;
     }
   }
   double* losses = out + 2 + most_partials_ * per_partial;
   std::copy(totals.losses.begin(), totals.losses.end(), losses);
   losses[shards_] = totals.needs_grad ? 1 : 0;
-  losses[shards_ + 1] = was_overlapped_ && overlapped_->is_right() ? 0 : 1;
+  losses[shards_ + 1] = is_watched_ && !overlapped_->is_right() ? 1 : 0;
 
-  Heads heads{.of_rank = {}, .is_summed = was_overlapped_};
+  Heads heads{.of_rank = {}, .is_right = true};
   for (const Tensor& from_rank : world_.all_gather(message)) {
     const auto* in = from_rank.const_data_ptr<double>();
     check_samples(world_.rank(), totals.samples,
@@ -93,7 +105,7 @@ MessageExchange::Heads MessageExchange::exchange_heads(
     heads.of_rank.emplace_back();
     const double* flags = in + 2 + most_partials_ * per_partial + shards_;
     totals.needs_grad = totals.needs_grad || flags[0] != 0;
-    heads.is_summed = heads.is_summed && flags[1] == 0;
+    heads.is_right = heads.is_right && flags[1] == 0;
     for (int64_t p = 0; p < static_cast<int64_t>(in[1]); ++p) {
       const double* head = in + 2 + p * per_partial;
       Head partial{.first = static_cast<int64_t>(head[0]),
@@ -223,36 +235,54 @@ Tensor MessageExchange::sum(const std::vector<Tensor>& partials,
   return result;
 }
 
+void MessageExchange::check_sent(const Heads& heads) const {
+  if (heads.is_right) return;
+  throw InvalidArgument(
+      "ddp",
+      {.code = ErrorCode::kRepeatedGradient,
+       .what = "a gradient changed in the backward after it was sent to the "
+               "other ranks",
+       .expected = zero_ == ZeroStage::kGradients
+                       ? "one gradient for each parameter in a backward"
+                       : "one gradient for each parameter in a backward, as in "
+                         "the first step",
+       .fix = zero_ == ZeroStage::kGradients
+                  ? "use ZeroStage::kOptimizerState, or leave out the backward "
+                    "within the backward (checkpointing)"
+                  : "let the first step have the backward within the backward "
+                    "(checkpointing), too"});
+}
+
 Reduction MessageExchange::reduce(std::vector<PartialSum> own_partials,
                                   int64_t chunks, StepTotals& totals) {
   torch::NoGradGuard no_grad;
   // The first that needs all ranks: whoever is early waits here.
   std::optional<TraceSpan> span(std::in_place, "wait", TraceCategory::kWait);
   const Heads heads = exchange_heads(own_partials, totals);
-  if (has_hook_ && was_overlapped_ && !heads.is_summed) {
-    throw InvalidArgument(
-        "ddp",
-        {.code = ErrorCode::kCommHook,
-         .what = "a gradient changed in the backward after the comm hook "
-                 "got it",
-         .expected = "one gradient for each parameter in a backward",
-         .fix = "leave out the hook, or the backward within the "
-                "backward (checkpointing)"});
-  }
-  if (has_hook_ && !was_overlapped_) {
-    span.emplace("all-reduce", TraceCategory::kCommunication);
-    run_hook(own_partials);
-  }
-  if (heads.is_summed || has_hook_) {
+  const bool was_sent = is_watched_ && overlapped_->is_early();
+  has_pieces_ = false;
+  if (was_sent) {
+    check_sent(heads);
     own_partials.clear();
-    is_order_known_ = true;
-    std::vector<PartialSum> sums;
-    sums.push_back(overlapped(heads, chunks));
-    return Reduction(std::move(sums), chunks, parameters_);
+  } else if (overlapped_ && (has_hook_ || chunks == shards_)) {
+    if (is_watched_) {
+      backward_ = heads.is_right ? Backward::kSend : Backward::kLeave;
+      if (heads.is_right) overlapped_->send_early();
+    }
+    span.emplace("all-reduce", TraceCategory::kCommunication);
+    overlapped_->sum_after(std::move(own_partials));
+  } else {
+    return exchange_partials(std::move(own_partials), heads, chunks);
   }
-  // A module whose gradients change after they came will do so again.
-  if (was_overlapped_) overlapped_.reset();
-  span.emplace("scatter gradients", TraceCategory::kCommunication);
+  is_order_known_ = is_order_known_ || is_watched_;
+  has_pieces_ = cuts_state();
+  return overlapped(heads, chunks);
+}
+
+Reduction MessageExchange::exchange_partials(
+    std::vector<PartialSum> own_partials, const Heads& heads, int64_t chunks) {
+  std::optional<TraceSpan> span(std::in_place, "scatter gradients",
+                                TraceCategory::kCommunication);
   const auto partials = scatter_partials(own_partials, heads);
   own_partials.clear();
   span.emplace("sum", TraceCategory::kCommunication);
@@ -290,25 +320,73 @@ bool MessageExchange::has_gradient(const Heads& heads, size_t p) const {
   return false;
 }
 
-void MessageExchange::run_hook(const std::vector<PartialSum>& own_partials) {
-  overlapped_->begin(own_partials);
-  overlapped_->finish(std::vector<OwnedGradient>(parameters_.size()));
-  overlapped_->wait();
+Reduction MessageExchange::overlapped(const Heads& heads, int64_t chunks) {
+  std::vector<PartialSum> sums(1);
+  sums[0].last = chunks;
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    OwnedGradient sum = overlapped_->sum(p);
+    sums[0].gradients.push_back(has_gradient(heads, p) ? std::move(sum)
+                                                       : OwnedGradient());
+  }
+  return Reduction(std::move(sums), chunks, parameters_);
 }
 
-PartialSum MessageExchange::overlapped(const Heads& heads,
-                                       int64_t chunks) const {
-  PartialSum sums{.first = 0, .last = chunks, .gradients = {}};
-  for (size_t p = 0; p < parameters_.size(); ++p) {
-    sums.gradients.push_back(has_gradient(heads, p) ? overlapped_->sum(p)
-                                                    : OwnedGradient());
+std::vector<size_t> MessageExchange::own_blocks(
+    const std::vector<optim::Block>& blocks,
+    const std::vector<size_t>& positions) const {
+  std::vector<size_t> own;
+  for (size_t b = 0; b < blocks.size(); ++b) {
+    const size_t p = positions[static_cast<size_t>(blocks[b].tensor)];
+    if (!cuts_state() || partition_.owns(p, blocks[b].offset)) own.push_back(b);
+  }
+  return own;
+}
+
+// The bits of a number that some ranks know, or'ed with those of 0: all ranks
+// that know it know the same.
+void MessageExchange::share(std::vector<double>& values) {
+  if (!cuts_state()) return;
+  Tensor bits = torch::from_blob(
+      values.data(), {static_cast<int64_t>(values.size())}, torch::kInt64);
+  world_.all_reduce(bits, ReduceOp::BOR);
+}
+
+std::vector<Tensor> MessageExchange::whole_sums(std::vector<Tensor> sums) {
+  for (size_t p = 0; p < sums.size(); ++p) {
+    if (!sums[p].defined()) continue;
+    // Those of the next step are written to the same memory.
+    sums[p] = sums[p].clone();
+    if (has_pieces_ && partition_.is_cut(p)) {
+      partition_.all_gather(p, elements_of(sums[p]));
+    }
   }
   return sums;
 }
 
-void MessageExchange::end_step() { broadcast(world_, buffers_, 0); }
+void MessageExchange::end_step() {
+  if (cuts_state() && is_driven_) {
+    for (size_t p = 0; p < parameters_.size(); ++p) {
+      if (!partition_.is_cut(p)) continue;
+      partition_.all_gather(p, elements_of(parameters_[p]));
+    }
+  }
+  broadcast(world_, buffers_, 0);
+}
+
+Tensor MessageExchange::whole_state(const Tensor& state) {
+  const auto p = reserved_number(state);
+  if (!p) return state;
+  Tensor whole = state.detach().clone(torch::MemoryFormat::Preserve);
+  partition_.all_gather(static_cast<size_t>(*p), elements_of(whole));
+  return whole;
+}
 
 Tensor MessageExchange::make_state(const Tensor& parameter) {
+  for (size_t p = 0; cuts_state() && p < parameters_.size(); ++p) {
+    if (!parameters_[p].is_same(parameter) || !partition_.is_cut(p)) continue;
+    return reserved_like(parameter.detach(), partition_.own_bytes(p),
+                         static_cast<int64_t>(p));
+  }
   return torch::zeros_like(parameter.detach());
 }
 

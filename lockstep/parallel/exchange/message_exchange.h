@@ -11,21 +11,38 @@
 namespace lockstep {
 
 /// Of ranks that share no memory, or whose gradients a hook sums. Each has
-/// parameters and optimizer state of its own and updates all of them.
+/// parameters and optimizer state of its own and updates all of them; or, with
+/// ZeRO, a part of both, and gives the others the parameters that it updated.
+///
+/// Gradients are summed by OverlappedSum where that gives the bits of the tree:
+/// during the backward, from the second on, if each came once in the first.
+/// Where the ranks' shards are no nodes of the tree, and of a small batch, of
+/// which some ranks have no shard, each rank sums some bytes of all gradients:
+/// all-to-all, sum, all-gather.
 class MessageExchange : public RankExchange {
  public:
   MessageExchange(const World& world, const ModuleHandle& module,
                   std::vector<torch::Tensor> parameters, int64_t shards,
-                  int64_t most_partials, int64_t workers, const CommHook& hook);
+                  int64_t most_partials, int64_t workers, ZeroStage zero,
+                  const CommHook& hook);
 
+  void begin_step(bool is_driven) override {
+    is_driven_ = is_driven;
+    is_watched_ = false;
+  }
   void load_buffers() override {}
   OverlappedSum* overlapped_sum(int64_t chunks) override;
   Reduction reduce(std::vector<PartialSum> own_partials, int64_t chunks,
                    StepTotals& totals) override;
-  ShardRange own_blocks(int64_t count) const override { return {0, count}; }
-  void share(std::vector<double>&) override {}
+  std::vector<size_t> own_blocks(
+      const std::vector<optim::Block>& blocks,
+      const std::vector<size_t>& positions) const override;
+  void share(std::vector<double>& values) override;
+  std::vector<torch::Tensor> whole_sums(
+      std::vector<torch::Tensor> sums) override;
   void end_step() override;
   torch::Tensor make_state(const torch::Tensor& parameter) override;
+  torch::Tensor whole_state(const torch::Tensor& state) override;
 
  private:
   /// A partial sum of a rank: its shards, and which parameters have one.
@@ -36,7 +53,7 @@ class MessageExchange : public RankExchange {
   /// What each rank tells the others after its backward.
   struct Heads {
     std::vector<std::vector<Head>> of_rank;  // [rank][partial]
-    bool is_summed = false;                  // by overlapped_, and rightly
+    bool is_right = false;  // what overlapped_ saw, on all ranks
   };
 
   Heads exchange_heads(const std::vector<PartialSum>& own_partials,
@@ -52,11 +69,14 @@ class MessageExchange : public RankExchange {
   torch::Tensor sum(const std::vector<torch::Tensor>& partials,
                     const Heads& heads, int64_t chunks) const;
 
+  /// Throws InvalidArgument if a gradient changed after it was sent.
+  void check_sent(const Heads& heads) const;
   /// The sums that overlapped_ made.
-  PartialSum overlapped(const Heads& heads, int64_t chunks) const;
-  /// Has the hook sum what the backward did not: a small batch, of which some
-  /// ranks have no shard, or several workers.
-  void run_hook(const std::vector<PartialSum>& own_partials);
+  Reduction overlapped(const Heads& heads, int64_t chunks);
+  /// The sums by all-to-all.
+  Reduction exchange_partials(std::vector<PartialSum> own_partials,
+                              const Heads& heads, int64_t chunks);
+  bool cuts_state() const { return zero_ != ZeroStage::kNone; }
   bool has_gradient(const Heads& heads, size_t p) const;
 
   World world_;
@@ -68,9 +88,16 @@ class MessageExchange : public RankExchange {
   std::vector<int64_t> at_;  // of each parameter in the flat gradient; the end
   bool has_hook_;
   bool has_one_worker_;
+  ZeroStage zero_;
+  Partition partition_;
   std::unique_ptr<OverlappedSum> overlapped_;  // if the ranks can use it
-  bool was_overlapped_ = false;                // in this step
+  /// What overlapped_ does in the next backward.
+  enum class Backward { kWatch, kSend, kLeave };
+  Backward backward_ = Backward::kWatch;
+  bool is_watched_ = false;      // overlapped_ in this step's backward
   bool is_order_known_ = false;  // of the gradients' coming, to all ranks
+  bool is_driven_ = false;       // the step has an optimizer
+  bool has_pieces_ = false;      // this step's sums are each rank's part alone
 };
 
 }  // namespace lockstep

@@ -1,6 +1,8 @@
 #include "lockstep/parallel/exchange/overlapped_sum.h"
 
+#include <algorithm>
 #include <bit>
+#include <cstring>
 #include <utility>
 
 namespace lockstep {
@@ -29,36 +31,93 @@ bool OverlappedSum::can_sum(const std::vector<Tensor>& parameters,
 }
 
 OverlappedSum::OverlappedSum(const World& world,
-                             const std::vector<Tensor>& parameters)
-    : buckets_(world, parameters, kBucketBytes),
-      is_filled_(parameters.size()) {}
+                             const std::vector<Tensor>& parameters,
+                             const Partition& partition, ZeroStage zero,
+                             const CommHook& hook)
+    : world_(world),
+      parameters_(parameters),
+      partition_(partition),
+      zero_(zero),
+      is_filled_(parameters.size()),
+      has_gradient_(parameters.size()),
+      has_come_(parameters.size()),
+      sums_(parameters.size()),
+      kept_(parameters.size()),
+      buckets_(
+          world, parameters, kBucketBytes,
+          hook ? GradientBuckets::LargeSum()
+               : [this](size_t p, const Tensor& elements) {
+                   sum_large(p, elements);
+                 }) {
+  if (hook) buckets_.set_hook(hook);
+  if (zero_ != ZeroStage::kGradients) return;
+  // To hold all gradients at once, in a first step, is what it must not do.
+  is_early_ = true;
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    if (!partition_.is_cut(p)) continue;
+    kept_[p] = reserved_like(parameters_[p], partition_.own_bytes(p),
+                             static_cast<int64_t>(p));
+  }
+}
 
 OverlappedSum::~OverlappedSum() { abandon(); }
 
 void OverlappedSum::begin(const std::vector<PartialSum>& earlier) {
   earlier_ = &earlier;
   is_right_ = true;
-  is_filled_.assign(is_filled_.size(), false);
+  has_come_.assign(has_come_.size(), false);
   arrivals_.clear();
+  pending_.reset();
+  if (is_early_) start(earlier);
+}
+
+void OverlappedSum::start(const std::vector<PartialSum>& earlier) {
+  earlier_ = &earlier;
+  is_filled_.assign(is_filled_.size(), false);
+  has_gradient_.assign(has_gradient_.size(), false);
+  for (OwnedGradient& sum : sums_) sum = {};
+  is_sending_ = true;
   buckets_.begin(/*weight=*/1);
 }
 
-void OverlappedSum::add(size_t p, const Tensor& gradient) {
-  if (!has_begun()) return;
-  // It may be on its way already.
-  if (is_filled_[p]) {
+void OverlappedSum::add(size_t p, const Tensor& leaf) {
+  if (earlier_ == nullptr) return;
+  if (pending_ && pending_->p == p) return;  // added to before it was taken
+  if (has_come_[p]) {
     is_right_ = false;
     return;
   }
+  has_come_[p] = true;
   arrivals_.push_back(p);
-  fill(p, gradient);
+  if (!is_early_) return;
+  take_pending();
+  // Not now: autograd still holds what it added to .grad.
+  pending_ = {.p = p, .leaf = leaf};
 }
 
-void OverlappedSum::fill(size_t p, const Tensor& gradient) {
+void OverlappedSum::take_pending() {
+  if (!pending_) return;
+  const Pending come = *std::exchange(pending_, std::nullopt);
+  Tensor gradient = std::move(come.leaf.mutable_grad());
+  come.leaf.mutable_grad().reset();
+  fill(come.p, OwnedGradient::take(std::move(gradient), parameters_[come.p]));
+}
+
+void OverlappedSum::fill(size_t p, OwnedGradient gradient) {
   const torch::NoGradGuard no_grad;
+  if (buckets_.is_apart(p)) {
+    fill_apart(p, std::move(gradient));
+  } else {
+    fill_bucket(p, gradient.tensor());
+  }
+  is_filled_[p] = true;
+  buckets_.mark_ready(p);
+}
+
+// From the last shard to the first: neighbours in the tree, as each is as large
+// as all after it.
+void OverlappedSum::fill_bucket(size_t p, const Tensor& gradient) {
   Tensor& view = buckets_.view(p);
-  // From the last shard to the first: neighbours in the tree, as each is as
-  // large as all after it.
   Tensor sum = gradient;
   for (auto partial = earlier_->rbegin(); partial != earlier_->rend();
        ++partial) {
@@ -71,26 +130,92 @@ void OverlappedSum::fill(size_t p, const Tensor& gradient) {
       sum = left;
     }
   }
+  has_gradient_[p] = sum.defined();
   if (!sum.defined()) {
     view.fill_(-0.0);
   } else if (!sum.is_same(view)) {
     view.copy_(sum);
   }
-  is_filled_[p] = true;
-  buckets_.mark_ready(p);
 }
 
-void OverlappedSum::finish(const std::vector<OwnedGradient>& gradients) {
-  // In the order of the buckets: the first may go while the next is filled.
-  for (const auto& bucket : buckets_.assignment()) {
-    for (const size_t p : bucket) {
-      if (!is_filled_[p]) fill(p, gradients[p].tensor());
+void OverlappedSum::fill_apart(size_t p, OwnedGradient gradient) {
+  if (zero_ == ZeroStage::kGradients && bytes_to_send_ > kMostBytesToSend) {
+    buckets_.settle();
+  }
+  OwnedGradient& sum = sums_[p];
+  sum = std::move(gradient);
+  for (auto partial = earlier_->rbegin(); partial != earlier_->rend();
+       ++partial) {
+    const Tensor& left = partial->gradients[p].tensor();
+    if (!left.defined()) continue;
+    if (sum.defined()) {
+      Tensor in_place = sum.tensor();
+      at::add_out(in_place, left, in_place);
+    } else {
+      sum = OwnedGradient::in(left.clone());
     }
+  }
+  has_gradient_[p] = sum.defined();
+  if (!sum.defined()) {
+    sum = OwnedGradient::in(
+        torch::empty_like(parameters_[p].detach()).fill_(-0.0));
+  }
+  bytes_to_send_ += static_cast<int64_t>(sum.tensor().nbytes());
+  buckets_.sum_in_place(p, sum.tensor());
+}
+
+void OverlappedSum::sum_large(size_t p, const Tensor& elements) {
+  if (zero_ == ZeroStage::kNone || !partition_.is_cut(p)) {
+    Tensor in_place = elements;
+    world_.all_reduce(in_place);
+  } else {
+    partition_.reduce_scatter(p, elements);
+  }
+  if (kept_[p].defined()) {
+    const auto* from = static_cast<const std::byte*>(elements.const_data_ptr());
+    auto* to = static_cast<std::byte*>(kept_[p].mutable_data_ptr());
+    for (const ByteRange& own : partition_.own_bytes(p)) {
+      std::memcpy(to + own.begin, from + own.begin,
+                  static_cast<size_t>(own.end - own.begin));
+    }
+    sums_[p] = {};
+  }
+  bytes_to_send_ -= static_cast<int64_t>(elements.nbytes());
+}
+
+void OverlappedSum::finish(std::vector<OwnedGradient>& gradients) {
+  if (is_early_) {
+    pending_.reset();  // it is among `gradients`
+    fill_rest(gradients);
   }
   earlier_ = nullptr;
 }
 
-void OverlappedSum::wait() { buckets_.wait(); }
+void OverlappedSum::fill_rest(std::vector<OwnedGradient>& gradients) {
+  // In the order of the buckets: the first may go while the next is filled.
+  for (const auto& bucket : buckets_.assignment()) {
+    for (const size_t p : bucket) {
+      if (!is_filled_[p]) fill(p, std::exchange(gradients[p], {}));
+    }
+  }
+}
+
+void OverlappedSum::wait() {
+  if (!std::exchange(is_sending_, false)) return;
+  buckets_.wait();
+}
+
+void OverlappedSum::sum_after(std::vector<PartialSum> partials) {
+  std::vector<OwnedGradient> last(parameters_.size());
+  if (!partials.empty()) {
+    last = std::move(partials.back().gradients);
+    partials.pop_back();
+  }
+  start(partials);
+  fill_rest(last);
+  earlier_ = nullptr;
+  wait();
+}
 
 void OverlappedSum::follow_arrivals() {
   if (std::exchange(follows_arrivals_, true)) return;
@@ -99,18 +224,20 @@ void OverlappedSum::follow_arrivals() {
 
 void OverlappedSum::abandon() noexcept {
   try {
-    if (has_begun()) {
-      earlier_ = nullptr;
-      buckets_.mark_all_ready();
-    }
+    pending_.reset();
+    if (is_sending_ && earlier_ != nullptr) buckets_.mark_all_ready();
+    earlier_ = nullptr;
+    is_sending_ = false;
     buckets_.wait();
   } catch (const std::exception&) {
     // The step has an error already, and the next one will find this.
   }
 }
 
-OwnedGradient OverlappedSum::sum(size_t p) const {
-  return OwnedGradient::in(buckets_.view(p));
+OwnedGradient OverlappedSum::sum(size_t p) {
+  if (!buckets_.is_apart(p)) return OwnedGradient::in(buckets_.view(p));
+  if (kept_[p].defined()) return OwnedGradient::in(kept_[p]);
+  return std::exchange(sums_[p], {});
 }
 
 }  // namespace lockstep

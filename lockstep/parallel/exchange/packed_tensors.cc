@@ -3,6 +3,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include "lockstep/base/round_up.h"
+#include "lockstep/optim/blocks.h"
 
 namespace lockstep {
 
@@ -10,6 +11,8 @@ namespace {
 
 // So that any type can be viewed where it lies.
 constexpr int64_t kAlignment = 16;
+// To copy a tensor that is as large takes longer than a message of its own.
+constexpr size_t kLargeBytes = 256 << 10;
 
 int64_t padded_bytes(const torch::Tensor& tensor) {
   return round_up(static_cast<int64_t>(tensor.nbytes()), kAlignment);
@@ -50,7 +53,17 @@ void PackedTensors::unpack() {
 void broadcast(const World& world, const ModuleHandle::Named& tensors,
                int root) {
   if (world.size() == 1) return;
-  PackedTensors packed(tensors);
+  ModuleHandle::Named small;
+  for (const auto& [name, tensor] : tensors) {
+    if (tensor.nbytes() < kLargeBytes ||
+        !tensor.is_non_overlapping_and_dense()) {
+      small.emplace_back(name, tensor);
+      continue;
+    }
+    torch::Tensor elements = optim::memory_view(tensor, 0, tensor.numel());
+    world.broadcast(elements, root);
+  }
+  PackedTensors packed(small);
   if (packed.empty()) return;
   if (world.rank() == root) packed.pack();
   world.broadcast(packed.message(), root);

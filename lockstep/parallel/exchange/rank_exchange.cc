@@ -7,6 +7,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/exchange/message_exchange.h"
+#include "lockstep/parallel/exchange/overlapped_sum.h"
 #include "lockstep/parallel/exchange/shared_exchange.h"
 #include "lockstep/parallel/exchange/verify_ranks.h"
 
@@ -42,22 +43,43 @@ int64_t most_partials_of(int64_t shards, int64_t ranks, int64_t workers) {
   return workers * std::min(shards_of_one, nodes);
 }
 
+void check_zero(bool has_hook, bool can_sum) {
+  if (has_hook) {
+    throw InvalidArgument(
+        "ddp", {.code = ErrorCode::kBadOption,
+                .what = "a comm hook gives every rank whole gradients, which "
+                        "ZeRO cuts over the ranks",
+                .fix = "leave out the hook, or zero()"});
+  }
+  if (can_sum) return;
+  throw InvalidArgument(
+      "ddp",
+      {.code = ErrorCode::kBadOption,
+       .what = "ZeRO can't cut the gradients of these shards over the ranks",
+       .expected = "parameters of float32 or float64 on the CPU, one device "
+                   "for each rank, and 1, 2, 4, ... shards for each",
+       .fix = "change the number of shards (accumulate), or leave out zero()"});
+}
+
 }  // namespace
 
 std::unique_ptr<RankExchange> make_rank_exchange(
     const World& world, const ModuleHandle& module,
     const std::vector<torch::Tensor>& parameters, int64_t shards,
-    const std::vector<Device>& devices, const CommHook& hook) {
+    const std::vector<Device>& devices, ZeroStage zero, const CommHook& hook) {
   verify_ranks(world, module);
-  const int64_t most_partials = most_partials_of(
-      shards, world.size(), static_cast<int64_t>(devices.size()));
+  const auto workers = static_cast<int64_t>(devices.size());
+  const int64_t most_partials = most_partials_of(shards, world.size(), workers);
   if (world.can_share_memory() && !hook) {
     return std::make_unique<SharedExchange>(world, module, parameters, shards,
                                             devices, most_partials);
   }
-  return std::make_unique<MessageExchange>(
-      world, module, parameters, shards, most_partials,
-      static_cast<int64_t>(devices.size()), hook);
+  if (zero != ZeroStage::kNone) {
+    check_zero(hook != nullptr, OverlappedSum::can_sum(parameters, shards,
+                                                       world.size(), workers));
+  }
+  return std::make_unique<MessageExchange>(world, module, parameters, shards,
+                                           most_partials, workers, zero, hook);
 }
 
 }  // namespace lockstep

@@ -10,7 +10,9 @@
 #include "lockstep/base/trace.h"
 #include "lockstep/comm/world.h"
 #include "lockstep/device/device.h"
+#include "lockstep/optim/blocks.h"
 #include "lockstep/parallel/exchange/grad_bucket.h"
+#include "lockstep/parallel/exchange/zero_stage.h"
 #include "lockstep/parallel/module/module_handle.h"
 #include "lockstep/parallel/reduction/reduction.h"
 
@@ -71,15 +73,29 @@ class RankExchange {
   /// Throws InvalidArgument if the ranks' numbers of samples differ.
   virtual Reduction reduce(std::vector<PartialSum> own_partials, int64_t chunks,
                            StepTotals& totals) = 0;
-  /// Of `count` blocks, those that this rank reduces and updates.
-  virtual ShardRange own_blocks(int64_t count) const = 0;
-  /// After each rank filled in those of its own blocks: all of them.
+  /// Of `blocks`, by place, those that this rank reduces and updates. The
+  /// tensor of a block is a place in `positions`, where the parameter's place
+  /// is.
+  virtual std::vector<size_t> own_blocks(
+      const std::vector<optim::Block>& blocks,
+      const std::vector<size_t>& positions) const = 0;
+  /// After each rank filled in those of its own blocks: all of them. What no
+  /// rank filled in is 0.
   virtual void share(std::vector<double>& values) = 0;
+  /// The sums that reduce() gave, one for each parameter, whole and in memory
+  /// of this rank alone. Collective.
+  virtual std::vector<torch::Tensor> whole_sums(
+      std::vector<torch::Tensor> sums) = 0;
   /// Waits until all ranks did their blocks; then every rank has the result.
   /// Rank 0's buffers are kept for load_buffers().
   virtual void end_step() = 0;
   /// Zeros for the optimizer, laid out like `parameter`.
   virtual torch::Tensor make_state(const torch::Tensor& parameter) = 0;
+  /// A tensor of the optimizer's state with the elements of all ranks: itself,
+  /// or a copy where each has a part of it. Collective.
+  virtual torch::Tensor whole_state(const torch::Tensor& state) {
+    return state;
+  }
   /// Of gradients that had to be copied for the other ranks, on no account.
   virtual int64_t copy_bytes() const { return 0; }
 };
@@ -96,13 +112,15 @@ void check_samples(int rank, int64_t samples, int peer, int64_t peer_samples);
 /// state, gradients and, while the engine updates them, parameters lie in it,
 /// once for all ranks, and each rank updates a part. Elsewhere gradients are
 /// summed as all-to-all, ordered sum and all-gather, and each rank updates
-/// everything. With a `hook`, which replaces the sum, each rank has memory of
-/// its own and updates everything, too.
+/// everything, or with `zero` its part. With a `hook`, which replaces the sum,
+/// each rank has memory of its own and updates everything, too.
 ///
-/// Throws InvalidArgument naming the first parameter that differs.
+/// Throws InvalidArgument naming the first parameter that differs, and for a
+/// `zero` that can't be had with the other arguments.
 std::unique_ptr<RankExchange> make_rank_exchange(
     const World& world, const ModuleHandle& module,
     const std::vector<torch::Tensor>& parameters, int64_t shards,
-    const std::vector<Device>& devices, const CommHook& hook = {});
+    const std::vector<Device>& devices, ZeroStage zero,
+    const CommHook& hook = {});
 
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <numeric>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <fmt/format.h>
@@ -262,12 +263,28 @@ Reduction SharedExchange::reduce(std::vector<PartialSum> own_partials,
   return Reduction(std::move(all), chunks, parameters_);
 }
 
-ShardRange SharedExchange::own_blocks(int64_t count) const {
-  return shards_of_worker(world_.rank(), world_.size(), count);
+std::vector<size_t> SharedExchange::own_blocks(
+    const std::vector<optim::Block>& blocks, const std::vector<size_t>&) const {
+  const ShardRange range = shards_of_worker(
+      world_.rank(), world_.size(), static_cast<int64_t>(blocks.size()));
+  std::vector<size_t> own(static_cast<size_t>(range.last - range.first));
+  std::iota(own.begin(), own.end(), static_cast<size_t>(range.first));
+  return own;
+}
+
+std::vector<Tensor> SharedExchange::whole_sums(std::vector<Tensor> sums) {
+  // The others' blocks too; and what is shared is theirs after this step.
+  barrier(world_);
+  for (Tensor& sum : sums) {
+    if (sum.defined()) sum = sum.clone();
+  }
+  barrier(world_);
+  return sums;
 }
 
 void SharedExchange::share(std::vector<double>& all) {
-  const ShardRange own_range = own_blocks(static_cast<int64_t>(all.size()));
+  const ShardRange own_range = shards_of_worker(
+      world_.rank(), world_.size(), static_cast<int64_t>(all.size()));
   const auto own_values = values(world_.rank());
   std::copy(all.begin() + own_range.first, all.begin() + own_range.last,
             own_values.begin() + own_range.first);

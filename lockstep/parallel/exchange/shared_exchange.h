@@ -33,8 +33,12 @@ class SharedExchange : public RankExchange {
   void load_buffers() override;
   Reduction reduce(std::vector<PartialSum> own_partials, int64_t chunks,
                    StepTotals& totals) override;
-  ShardRange own_blocks(int64_t count) const override;
+  std::vector<size_t> own_blocks(
+      const std::vector<optim::Block>& blocks,
+      const std::vector<size_t>& positions) const override;
   void share(std::vector<double>& values) override;
+  std::vector<torch::Tensor> whole_sums(
+      std::vector<torch::Tensor> sums) override;
   void end_step() override;
   torch::Tensor make_state(const torch::Tensor& parameter) override;
   int64_t copy_bytes() const override;

@@ -10,6 +10,7 @@
 
 #include "lockstep/comm/world.h"
 #include "lockstep/device/device.h"
+#include "lockstep/parallel/exchange/zero_stage.h"
 
 namespace lockstep {
 
@@ -48,6 +49,10 @@ struct DataParallelOptions {
   /// The ranks that share the work: each makes its steps with its own shards,
   /// and all get the same parameters. Only train_step() works for several.
   TORCH_ARG(World, world);
+  /// Of several ranks with a device each, for train_step(): its optimizer's
+  /// state is made by make_state(). LibTorch's SGD, Adam and AdamW need not be
+  /// told.
+  TORCH_ARG(ZeroStage, zero) = ZeroStage::kNone;
   /// Logical shards that a batch is cut into; 0: one per device of all ranks.
   /// The bits of a run depend on this number, not on how many devices share the
   /// shards.

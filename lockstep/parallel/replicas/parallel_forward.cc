@@ -288,7 +288,8 @@ variable_list ParallelBackward::backward(const variable_list& output_gradients,
   const TraceSpan span("reduce", TraceCategory::kCompute);
   Reduction reduction(join_partials(std::move(partials)), chunks,
                       group_->parameters());
-  variable_list sums = ShardedUpdate(*group_, nullptr).finish(reduction);
+  variable_list sums =
+      ShardedUpdate(*group_, nullptr).finish(reduction, SumsFor::kGradients);
   group_->phases().reduce_s += watch.seconds();
   group_->collect_phases();
   return sums;

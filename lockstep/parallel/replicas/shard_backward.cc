@@ -76,9 +76,7 @@ class GradientHook : public torch::autograd::PostAccumulateGradHook {
  public:
   GradientHook(size_t p, const OnGradient& on_gradient)
       : p_(p), on_gradient_(on_gradient) {}
-  void operator()(const Tensor& leaf) override {
-    on_gradient_(p_, leaf.grad());
-  }
+  void operator()(const Tensor& leaf) override { on_gradient_(p_, leaf); }
 
  private:
   size_t p_;

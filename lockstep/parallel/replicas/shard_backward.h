@@ -39,10 +39,12 @@ struct ShardLeaves {
   std::span<const torch::Tensor> originals;
   /// Leaves that stand for the shard's inputs that require grad.
   const std::vector<torch::Tensor>& inputs;
-  /// If set, told in the backward of each gradient that was added to a unique
-  /// parameter: mostly once, and then it is the one that comes back; not at all
-  /// of a gradient that is captured or made of several.
-  std::function<void(size_t p, const torch::Tensor& gradient)> on_gradient = {};
+  /// If set, told in the backward when a gradient was added to the leaf that
+  /// stands for unique parameter `p`: mostly once; not at all of a gradient
+  /// that is captured or made of several. Who is told may take the leaf's .grad
+  /// at a later call, when autograd has let go of it; it does not come back
+  /// then.
+  std::function<void(size_t p, const torch::Tensor& leaf)> on_gradient = {};
 };
 
 /// Runs the backward of one shard from `roots`, whose gradients are

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <unordered_map>
 
 #include <ATen/Dispatch.h>
@@ -47,52 +48,54 @@ double sum_of_squares(const Tensor& block) {
 }  // namespace
 
 void ShardedUpdate::for_each_block(
-    const char* name, size_t count,
+    const char* name, const std::vector<Block>& blocks,
+    const std::vector<size_t>& positions,
     const std::function<void(size_t, Tensor&)>& task) {
   // The textbook's machine leaves this to the output device alone.
   const size_t threads =
       group_.options().replication() == Replication::kEveryForward
           ? 1
           : group_.workers().size();
-  const auto total = static_cast<int64_t>(count);
-  const ShardRange own_blocks =
-      exchange_ ? exchange_->own_blocks(total) : ShardRange{0, total};
+  std::vector<size_t> own_blocks;
+  if (exchange_) {
+    own_blocks = exchange_->own_blocks(blocks, positions);
+  } else {
+    own_blocks.resize(blocks.size());
+    std::iota(own_blocks.begin(), own_blocks.end(), 0);
+  }
   group_.for_each_worker([&](size_t k) {
     if (k >= threads) return;
     const TraceSpan span(name, TraceCategory::kCompute);
     const ShardRange range =
         shards_of_worker(static_cast<int64_t>(k), static_cast<int64_t>(threads),
-                         own_blocks.last - own_blocks.first);
-    const int64_t first = own_blocks.first + range.first;
-    const int64_t last = own_blocks.first + range.last;
-    intra_op_for(last - first, [&](int64_t begin, int64_t end) {
+                         static_cast<int64_t>(own_blocks.size()));
+    intra_op_for(range.last - range.first, [&](int64_t begin, int64_t end) {
       torch::NoGradGuard no_grad;
       Tensor scratch = torch::empty({optim::kBlockElements});
       for (int64_t b = begin; b < end; ++b) {
-        task(static_cast<size_t>(first + b), scratch);
+        task(own_blocks[static_cast<size_t>(range.first + b)], scratch);
       }
     });
     if (group_.devices()[k].is_cuda()) cuda::synchronize();
   });
 }
 
-std::vector<Tensor> ShardedUpdate::finish(Reduction& reduction) {
+std::vector<Tensor> ShardedUpdate::finish(Reduction& reduction, SumsFor use) {
   if (reduction.has_merges()) {
-    for_each_block("sum", group_.blocks().size(), [&](size_t b, Tensor&) {
+    std::vector<size_t> all(group_.parameters().size());
+    std::iota(all.begin(), all.end(), 0);
+    for_each_block("sum", group_.blocks(), all, [&](size_t b, Tensor&) {
       Tensor in_place;
       reduction.block(group_.blocks()[b], in_place);
     });
   }
   std::vector<Tensor> sums = reduction.take();
-  if (!exchange_) return sums;
-  // The others' blocks too; and what is shared is theirs after this step.
+  // Sums in shared memory are changed by the ranks that update them.
+  const bool keeps =
+      use == SumsFor::kGradients || (exchange_ && exchange_->shares_memory());
+  if (!exchange_ || !keeps) return sums;
   const AllReduceSpan span(group_.rank(), "all-reduce");
-  barrier(group_.options().world());
-  for (Tensor& sum : sums) {
-    if (sum.defined()) sum = sum.clone();
-  }
-  barrier(group_.options().world());
-  return sums;
+  return exchange_->whole_sums(std::move(sums));
 }
 
 void ShardedUpdate::accumulate(std::vector<Tensor> sums) {
@@ -192,7 +195,7 @@ void ShardedUpdate::update(Reduction& reduction,
   optimizer.begin_step(has_gradient);
   const std::vector<Block>& blocks = optimizer.blocks();
   const char* name = reduction.has_merges() ? "sum+update" : "update";
-  for_each_block(name, blocks.size(), [&](size_t b, Tensor& scratch) {
+  for_each_block(name, blocks, positions, [&](size_t b, Tensor& scratch) {
     Block block = blocks[b];
     block.tensor =
         static_cast<int64_t>(positions[static_cast<size_t>(block.tensor)]);
@@ -218,7 +221,8 @@ void ShardedUpdate::update_whole(const std::vector<Tensor>& gradients,
   };
   double scale = 1 / options.loss_scale;
   if (options.clip > 0 || options.checks) {
-    result.gradient_norm = norm_of(view, blocks) / options.loss_scale;
+    result.gradient_norm =
+        norm_of(view, blocks, positions) / options.loss_scale;
     result.is_finite = std::isfinite(result.gradient_norm);
     if (!result.is_finite) return;
   }
@@ -232,7 +236,7 @@ void ShardedUpdate::update_whole(const std::vector<Tensor>& gradients,
     has_gradient.push_back(gradients[p].defined());
   }
   optimizer.begin_step(has_gradient);
-  for_each_block("update", blocks.size(), [&](size_t b, Tensor&) {
+  for_each_block("update", blocks, positions, [&](size_t b, Tensor&) {
     Tensor gradient = view(blocks[b]);
     if (!gradient.defined()) return;
     if (is_scaled) gradient.mul_(scale);
@@ -241,9 +245,10 @@ void ShardedUpdate::update_whole(const std::vector<Tensor>& gradients,
 }
 
 double ShardedUpdate::norm_of(const std::function<Tensor(const Block&)>& view,
-                              const std::vector<Block>& blocks) {
+                              const std::vector<Block>& blocks,
+                              const std::vector<size_t>& positions) {
   std::vector<double> squares(blocks.size());
-  for_each_block("norm", blocks.size(), [&](size_t b, Tensor&) {
+  for_each_block("norm", blocks, positions, [&](size_t b, Tensor&) {
     const Tensor gradient = view(blocks[b]);
     if (gradient.defined()) squares[b] = sum_of_squares(gradient);
   });

@@ -12,6 +12,10 @@
 
 namespace lockstep {
 
+/// What sums are used for: to become .grad, where they stay, or for this step's
+/// update alone.
+enum class SumsFor { kGradients, kUpdate };
+
 /// The second half of a step: sums the shards' gradients and updates the
 /// parameters with them, block by block, with the threads of all replicas and,
 /// where ranks share memory, with those of all ranks. A thread updates a block
@@ -29,8 +33,9 @@ class ShardedUpdate {
   /// Throws InvalidArgument for one that is not among them.
   std::vector<size_t> positions_in(const optim::Optimizer& optimizer) const;
 
-  /// The sums, in memory of this rank.
-  std::vector<torch::Tensor> finish(Reduction& reduction);
+  /// The sums, in memory of this rank. For an update those of the blocks that
+  /// this rank updates may be all that is there.
+  std::vector<torch::Tensor> finish(Reduction& reduction, SumsFor use);
   /// Adds the sums to the parameters' .grad and calls the hooks that are
   /// registered on them, as a backward of the module itself would.
   void accumulate(std::vector<torch::Tensor> sums);
@@ -61,15 +66,18 @@ class ShardedUpdate {
                     StepResult& result);
 
  private:
-  /// Runs `task(block, scratch)` over `count` blocks with all threads, each in
-  /// a span called `name`.
-  void for_each_block(const char* name, size_t count,
+  /// Runs `task(place, scratch)` with all threads, each in a span called
+  /// `name`, for those of `blocks`, by place, that are this rank's. Their
+  /// tensors are places in `positions`, which has the parameters' places.
+  void for_each_block(const char* name, const std::vector<optim::Block>& blocks,
+                      const std::vector<size_t>& positions,
                       const std::function<void(size_t, torch::Tensor&)>& task);
   /// Whether the memory of `grad`, of parameter `p`, is another's .grad, too.
   bool overlaps_another(size_t p, const torch::Tensor& grad) const;
   /// The norm of all gradients, of which `view` gives the blocks.
   double norm_of(const std::function<torch::Tensor(const optim::Block&)>& view,
-                 const std::vector<optim::Block>& blocks);
+                 const std::vector<optim::Block>& blocks,
+                 const std::vector<size_t>& positions);
 
   ReplicaGroup& group_;
   RankExchange* exchange_;

@@ -156,8 +156,8 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
         const bool is_overlapped = overlapped && shard + 1 == own_shards.last;
         if (is_overlapped) {
           overlapped->begin(partials[worker]);
-          shard_leaves.on_gradient = [&](size_t p, const Tensor& gradient) {
-            overlapped->add(p, gradient);
+          shard_leaves.on_gradient = [&](size_t p, const Tensor& leaf) {
+            overlapped->add(p, leaf);
           };
         }
         ShardGradients result = shard_backward(
@@ -166,7 +166,7 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
         totals.losses[s] = weight * shard_loss.item<double>();
         if (is_overlapped) {
           overlapped->finish(result.parameters);
-          // What it summed is not needed as one partial sum any more.
+          // It is summed with the earlier ones, if that was not done yet.
           partials[worker].push_back(
               {shard, shard + 1, std::move(result.parameters)});
         } else {
@@ -207,13 +207,13 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   if (exchange_) group_.phases().reduce_s = watch.restart();
   enter(StepPhase::kUpdate);
   if (!optimizer) {
-    update_.accumulate(update_.finish(reduction));
+    update_.accumulate(update_.finish(reduction, SumsFor::kGradients));
     std::move(outer).backward();
     group_.phases().reduce_s += watch.restart();
   } else if (!result.is_finite) {
     update_.drop_grads(positions);
   } else if (totals.needs_grad) {
-    std::vector<Tensor> sums = update_.finish(reduction);
+    std::vector<Tensor> sums = update_.finish(reduction, SumsFor::kGradients);
     unscale(sums, loss_scale);
     update_.accumulate(std::move(sums));
     std::move(outer).backward();
@@ -221,7 +221,8 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
         update_.take_grads(positions), positions, *optimizer,
         {.clip = options_.clip_grad_norm(), .checks = loss_scale != 1}, result);
   } else if (options_.clip_grad_norm() > 0 || loss_scale != 1) {
-    update_.update_whole(update_.finish(reduction), positions, *optimizer,
+    update_.update_whole(update_.finish(reduction, SumsFor::kUpdate), positions,
+                         *optimizer,
                          {.clip = options_.clip_grad_norm(),
                           .loss_scale = loss_scale,
                           .checks = loss_scale != 1},

@@ -1,0 +1,230 @@
+#include <charconv>
+#include <memory>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/table.h"
+#include "lockstep/base/terminal.h"
+#include "lockstep/cli/commands.h"
+#include "lockstep/cli/options.h"
+#include "lockstep/cli/start/checks.h"
+#include "lockstep/device/memory.h"
+#include "lockstep/report/memory_plan.h"
+
+namespace lockstep::cli {
+namespace {
+
+constexpr double kGiB = 1024.0 * 1024 * 1024;
+constexpr size_t kMostChoices = 6;
+
+struct PlanFlags {
+  ModelFlags model{.model = "gpt2"};
+  LanguageModelFlags language;
+  train::TrainOptions train;
+  std::string devices = "1";
+  std::string strategy = "single";
+  std::string precision = "fp32";
+  std::string optimizer;
+  bool between_hosts = false;
+  int zero = 0;
+  double memory_gib = 0;
+  bool as_json = false;
+};
+
+/// A number stands for so many: they need not be on this machine.
+std::vector<Device> planned_devices(const std::string& text) {
+  int count = 0;
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), count);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    return devices(text);
+  }
+  if (count < 1 || count > kMaxSlices) {
+    throw BadUsage(fmt::format("[usage] --devices takes 1 to {}, got {}",
+                               kMaxSlices, text));
+  }
+  std::vector<Device> all;
+  for (int i = 0; i < count; ++i) {
+    all.push_back({.kind = DeviceKind::kCpu, .index = i, .slices = count});
+  }
+  return all;
+}
+
+report::TimedRun to_run(const PlanFlags& flags) {
+  report::TimedRun run{.train = flags.train, .task = {}};
+  run.train.strategy = train::parse_strategy(flags.strategy);
+  run.train.devices = planned_devices(flags.devices);
+  run.train.precision = train::parse_precision(flags.precision);
+  run.train.zero = static_cast<ZeroStage>(flags.zero);
+  const bool is_single = run.train.strategy == train::Strategy::kSingle;
+  if (is_single && run.train.devices.size() > 1) {
+    throw BadUsage("[usage] --strategy single uses one device, got --devices " +
+                   flags.devices);
+  }
+  if (flags.zero > 0 && !flags.between_hosts) {
+    throw BadUsage(
+        "[usage] --zero cuts what ranks on several hosts hold: it needs "
+        "--strategy ddp --between-hosts; devices of one host hold it once");
+  }
+  const bool is_language = is_language_model(flags.model);
+  const bool is_adamw =
+      flags.optimizer.empty() ? is_language : flags.optimizer == "adamw";
+  const tasks::OptimizerOptions optimizer{
+      .optimizer =
+          is_adamw ? tasks::OptimizerKind::kAdamW : tasks::OptimizerKind::kSgd,
+      .lr = 1e-3};
+  if (is_language) {
+    run.task = tasks::TextOptions{
+        .model = to_language_model_spec(flags.model, flags.language),
+        .data = {},
+        .optimizer = optimizer};
+  } else {
+    run.task = tasks::ImageOptions{.model = to_model_spec(flags.model),
+                                   .data = {},
+                                   .optimizer = optimizer};
+  }
+  return run;
+}
+
+std::string in_bytes(int64_t bytes) {
+  return format_bytes(static_cast<double>(bytes));
+}
+
+void print_text(const report::MemoryPlan& plan, const PlanFlags& flags) {
+  fmt::print("{} ({} parameters), batch of {}: {} shard{} of {} sample{}\n\n",
+             plan.model, format_count(plan.parameters), flags.train.batch_size,
+             plan.shards, plan.shards == 1 ? "" : "s", plan.samples_of_shard,
+             plan.samples_of_shard == 1 ? "" : "s");
+  const auto& device = plan.device;
+  const auto line = [](const char* what, int64_t bytes) {
+    if (bytes > 0) fmt::print("  {:<44} {:>10}\n", what, in_bytes(bytes));
+  };
+  if (plan.shared > 0) {
+    fmt::print("Once for all devices\n");
+    line("parameters and optimizer", plan.shared);
+  }
+  fmt::print("Each of {} device{}\n", plan.devices,
+             plan.devices == 1 ? "" : "s");
+  line("parameters", device.parameters);
+  line("optimizer", device.optimizer);
+  line("gradients that wait for other shards'", device.gradients);
+  line("buckets to send gradients", device.buckets);
+  line("a shard: activations, gradients, casts", device.activations);
+  fmt::print("Together\n");
+  line("at the most in a step", plan.total());
+  line("there is", plan.limit);
+  fmt::print("\nThe shard was {}.\n",
+             plan.is_measured ? "run on this machine"
+                              : "too large to be run here: its figure follows "
+                                "from shards of one and of two samples");
+  const bool fits = plan.total() <= plan.limit;
+  fmt::print("{}\n", fits ? "It fits." : "It does not fit.");
+  size_t shown = 0;
+  for (const auto& choice : plan.choices) {
+    if (!fits && !choice.fits) continue;
+    if (shown++ == 0) fmt::print("\nWith these options it would take\n");
+    if (shown > kMostChoices) break;
+    fmt::print("  {:<44} {:>10}\n", choice.options, in_bytes(choice.total));
+  }
+  if (!fits && shown == 0) {
+    fmt::print(
+        "No --accumulate{} makes it fit: use a smaller model or context, "
+        "or more devices of other hosts.\n",
+        is_language_model(flags.model) ? " or --recompute" : "");
+  }
+}
+
+void print_json(const report::MemoryPlan& plan) {
+  nlohmann::ordered_json choices = nlohmann::ordered_json::array();
+  for (const auto& choice : plan.choices) {
+    choices.push_back({{"options", choice.options},
+                       {"total_bytes", choice.total},
+                       {"fits", choice.fits}});
+  }
+  const nlohmann::ordered_json object = {
+      {"model", plan.model},
+      {"parameters", plan.parameters},
+      {"devices", plan.devices},
+      {"shards", plan.shards},
+      {"samples_of_shard", plan.samples_of_shard},
+      {"shared_bytes", plan.shared},
+      {"device",
+       {{"parameter_bytes", plan.device.parameters},
+        {"optimizer_bytes", plan.device.optimizer},
+        {"gradient_bytes", plan.device.gradients},
+        {"bucket_bytes", plan.device.buckets},
+        {"shard_bytes", plan.device.activations},
+        {"total_bytes", plan.device.total()}}},
+      {"total_bytes", plan.total()},
+      {"limit_bytes", plan.limit},
+      {"is_measured", plan.is_measured},
+      {"choices", choices}};
+  fmt::print("{}\n", object.dump(2));
+}
+
+void run(const PlanFlags& flags) {
+  const bool shares_memory = !flags.between_hosts;
+  const auto plan = report::make_memory_plan(
+      to_run(flags), static_cast<int64_t>(flags.memory_gib * kGiB),
+      shares_memory);
+  flags.as_json ? print_json(plan) : print_text(plan, flags);
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app) {
+  auto* command =
+      app.add_subcommand("plan", "Tell what memory a training run would take");
+  auto flags = std::make_shared<PlanFlags>();
+  add_any_model_options(*command, flags->model, flags->language);
+  command
+      ->add_option("--strategy", flags->strategy,
+                   "single, dp or ddp: how it would be trained")
+      ->type_name("NAME")
+      ->check(one_of({"single", "dp", "ddp"}));
+  command
+      ->add_option("--devices", flags->devices,
+                   "how many; they need not be there")
+      ->type_name("N|LIST");
+  command->add_flag("--between-hosts", flags->between_hosts,
+                    "ddp: each rank on another host, with all parameters and "
+                    "optimizer state of its own [no]");
+  command
+      ->add_option("--zero", flags->zero,
+                   "ddp between hosts: 1 cuts the optimizer's state over the "
+                   "ranks, 2 the gradients, too")
+      ->type_name("N")
+      ->check(whole_number(0, 2));
+  command
+      ->add_option("--batch-size", flags->train.batch_size,
+                   "samples of a step, over all devices")
+      ->type_name("N")
+      ->check(whole_number(1));
+  command
+      ->add_option("--accumulate", flags->train.accumulate,
+                   "micro-batches of each device")
+      ->type_name("N")
+      ->check(whole_number(1, 4096));
+  command->add_option("--precision", flags->precision, "fp32, bf16 or fp16")
+      ->type_name("NAME")
+      ->check(one_of(train::precision_names()));
+  command->add_option("--optimizer", flags->optimizer, "sgd or adamw")
+      ->type_name("NAME")
+      ->default_str("sgd; language models: adamw")
+      ->check(one_of({"sgd", "adamw"}));
+  command
+      ->add_option("--memory", flags->memory_gib,
+                   "GiB that there are, for all devices")
+      ->type_name("X")
+      ->default_str("what this host has available")
+      ->check(number(0));
+  command->add_flag("--json", flags->as_json, "print JSON [no]");
+  command->footer(
+      "A shard of the batch is run on this machine, as far as it has the "
+      "memory. The data are not counted.\n\nExample:\n"
+      "  lockstep plan --model gpt2 --batch-size 8 --strategy dp --devices 2");
+  command->callback([flags] { run(*flags); });
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,117 @@
+#include "lockstep/device/reserved_memory.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/round_up.h"
+#include "lockstep/device/memory_account.h"
+
+namespace lockstep {
+
+using torch::Tensor;
+
+namespace {
+
+int64_t page_bytes() {
+  static const auto bytes = static_cast<int64_t>(::sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
+/// What the memory of a tensor is, and what is used of it.
+struct Reservation {
+  std::byte* memory;
+  int64_t bytes;  // of the mapping: whole pages
+  std::vector<ByteRange> used;
+  int64_t charged;
+  int account;
+  int64_t number;
+};
+
+// The address of this function marks the storage of a reserved tensor.
+void release_reservation(void* context) {
+  const std::unique_ptr<Reservation> reservation(
+      static_cast<Reservation*>(context));
+  ::munmap(reservation->memory, static_cast<size_t>(reservation->bytes));
+  account_of(reservation->account)
+      .live_bytes.fetch_sub(reservation->charged, std::memory_order_relaxed);
+}
+
+const Reservation* reservation_of(const Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage()) return nullptr;
+  const at::DataPtr& data = tensor.storage().data_ptr();
+  if (data.get_deleter() != &release_reservation) return nullptr;
+  return static_cast<const Reservation*>(data.get_context());
+}
+
+}  // namespace
+
+Tensor reserved_like(const Tensor& like, const std::vector<ByteRange>& used,
+                     int64_t number) {
+  auto reservation = std::make_unique<Reservation>();
+  reservation->bytes = round_up(
+      std::max<int64_t>(static_cast<int64_t>(like.nbytes()), 1), page_bytes());
+  reservation->used = used;
+  reservation->number = number;
+  reservation->account = charged_slice();
+  reservation->charged = 0;
+  for (const ByteRange& range : used) {
+    reservation->charged += round_up(range.end - range.begin, page_bytes());
+  }
+  void* memory = ::mmap(nullptr, static_cast<size_t>(reservation->bytes),
+                        PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) {
+    throw DeviceError(
+        {.code = ErrorCode::kOutOfMemory,
+         .what = fmt::format("the system gave no addresses for {} bytes: {}",
+                             reservation->bytes, std::strerror(errno)),
+         .fix = "raise the limit of the address space (ulimit -v)"});
+  }
+  // A huge page would take memory for neighbours that are not used.
+  ::madvise(memory, static_cast<size_t>(reservation->bytes), MADV_NOHUGEPAGE);
+  reservation->memory = static_cast<std::byte*>(memory);
+  account_of(reservation->account).charge(reservation->charged);
+  c10::Storage storage(c10::Storage::use_byte_size_t(), like.nbytes(),
+                       at::DataPtr(memory, reservation.release(),
+                                   &release_reservation, torch::kCPU),
+                       /*allocator=*/nullptr, /*resizable=*/false);
+  const torch::NoGradGuard no_grad;
+  Tensor tensor =
+      torch::empty({0}, torch::dtype(like.scalar_type()).device(torch::kCPU));
+  tensor.set_(std::move(storage), 0, like.sizes(), like.strides());
+  return tensor;
+}
+
+std::optional<int64_t> reserved_number(const Tensor& tensor) {
+  const Reservation* reservation = reservation_of(tensor);
+  if (reservation == nullptr) return std::nullopt;
+  return reservation->number;
+}
+
+void release_unused(const Tensor& tensor) {
+  const Reservation* reservation = reservation_of(tensor);
+  if (reservation == nullptr) return;
+  // Whole pages between what is used.
+  int64_t begin = 0;
+  const auto release = [&](int64_t end) {
+    const int64_t first = round_up(begin, page_bytes());
+    const int64_t last = end / page_bytes() * page_bytes();
+    if (first >= last) return;
+    ::madvise(reservation->memory + first, static_cast<size_t>(last - first),
+              MADV_DONTNEED);
+  };
+  for (const ByteRange& range : reservation->used) {
+    release(range.begin);
+    begin = range.end;
+  }
+  release(reservation->bytes);
+}
+
+}  // namespace lockstep

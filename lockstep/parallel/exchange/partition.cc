@@ -1,0 +1,93 @@
+#include "lockstep/parallel/exchange/partition.h"
+
+#include "lockstep/optim/blocks.h"
+#include "lockstep/parallel/exchange/gradient_buckets.h"
+
+namespace lockstep {
+
+using torch::Tensor;
+
+Partition::Partition(const World& world, std::vector<Tensor> parameters)
+    : world_(world) {
+  const int64_t ranks = world.size();
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    const Tensor& parameter = parameters[p];
+    element_bytes_.push_back(static_cast<int64_t>(parameter.element_size()));
+    const bool is_cut = parameter.nbytes() >= GradientBuckets::kLargeBytes &&
+                        parameter.is_cpu() &&
+                        parameter.is_non_overlapping_and_dense();
+    Cut cut{.is_cut = is_cut, .root = static_cast<int>(p) % world.size()};
+    const int64_t blocks = parameter.numel() / optim::kBlockElements / ranks;
+    cut.piece = blocks * optim::kBlockElements;
+    cut.rest = parameter.numel() - cut.piece * ranks;
+    cuts_.push_back(cut);
+  }
+}
+
+bool Partition::owns(size_t p, int64_t offset) const {
+  const Cut& cut = cuts_[p];
+  if (!cut.is_cut) return true;
+  const int64_t in_pieces = cut.piece * world_.size();
+  if (offset >= in_pieces) return cut.root == world_.rank();
+  return offset / cut.piece == world_.rank();
+}
+
+std::vector<ByteRange> Partition::own_bytes(size_t p) const {
+  const Cut& cut = cuts_[p];
+  const int64_t size = element_bytes_[p];
+  const int64_t in_pieces = cut.piece * world_.size();
+  if (!cut.is_cut) return {{.begin = 0, .end = (in_pieces + cut.rest) * size}};
+  std::vector<ByteRange> own;
+  if (cut.piece > 0) {
+    const int64_t begin = cut.piece * world_.rank();
+    own.push_back({.begin = begin * size, .end = (begin + cut.piece) * size});
+  }
+  if (cut.rest > 0 && cut.root == world_.rank()) {
+    own.push_back(
+        {.begin = in_pieces * size, .end = (in_pieces + cut.rest) * size});
+  }
+  return own;
+}
+
+std::vector<Tensor> Partition::pieces_of(const Cut& cut,
+                                         const Tensor& elements) const {
+  std::vector<Tensor> pieces;
+  for (int rank = 0; rank < world_.size(); ++rank) {
+    pieces.push_back(elements.narrow(0, cut.piece * rank, cut.piece));
+  }
+  return pieces;
+}
+
+Tensor Partition::rest_of(const Cut& cut, const Tensor& elements) const {
+  return elements.narrow(0, cut.piece * world_.size(), cut.rest);
+}
+
+void Partition::reduce_scatter(size_t p, const Tensor& elements) const {
+  const torch::NoGradGuard no_grad;
+  const Cut& cut = cuts_[p];
+  if (cut.piece > 0) {
+    const std::vector<Tensor> pieces = pieces_of(cut, elements);
+    Tensor own = pieces[static_cast<size_t>(world_.rank())];
+    world_.reduce_scatter(own, pieces);
+  }
+  if (cut.rest > 0) {
+    Tensor rest = rest_of(cut, elements);
+    world_.reduce(rest, cut.root);
+  }
+}
+
+void Partition::all_gather(size_t p, const Tensor& elements) const {
+  const torch::NoGradGuard no_grad;
+  const Cut& cut = cuts_[p];
+  if (cut.piece > 0) {
+    std::vector<Tensor> pieces = pieces_of(cut, elements);
+    const Tensor own = pieces[static_cast<size_t>(world_.rank())];
+    world_.all_gather(pieces, own);
+  }
+  if (cut.rest > 0) {
+    Tensor rest = rest_of(cut, elements);
+    world_.broadcast(rest, cut.root);
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,82 @@
+#include "lockstep/train/agreement.h"
+
+#include <algorithm>
+
+#include <torch/torch.h>
+
+#include "lockstep/parallel/exchange/rank_exchange.h"
+
+namespace lockstep::train {
+namespace {
+
+/// How many ranks got each signal, as far as this one knows.
+std::vector<double> count_signal(int signal) {
+  std::vector<double> ranks_by_signal(kEndSignal + 1, 0.0);
+  const auto at = static_cast<size_t>(signal);
+  if (signal > 0 && at < ranks_by_signal.size()) ranks_by_signal[at] = 1;
+  return ranks_by_signal;
+}
+
+/// A person's SIGINT has the lowest number. 0: none.
+int first_signal(const std::vector<double>& ranks_by_signal) {
+  const auto first =
+      std::find_if(ranks_by_signal.begin(), ranks_by_signal.end(),
+                   [](double ranks) { return ranks > 0; });
+  return first == ranks_by_signal.end()
+             ? 0
+             : static_cast<int>(first - ranks_by_signal.begin());
+}
+
+void divide(Metrics& sums, int64_t samples) {
+  for (auto& [name, sum] : sums) sum /= static_cast<double>(samples);
+}
+
+}  // namespace
+
+Agreement::Agreement(const World& world, int64_t shards, bool is_local)
+    : world_(world), metrics_(is_local ? World() : world, shards) {
+  if (is_local) of_ranks_.emplace(world, world.size());
+}
+
+StepOutcome Agreement::of_step(const StepResult& result, int stop_signal) {
+  std::vector<double> ranks_by_signal = count_signal(stop_signal);
+  std::optional<AllReduceSpan> span;
+  if (world_.size() > 1) span.emplace(world_.rank(), "outcome");
+  StepOutcome outcome{.metrics = metrics_.reduce(ranks_by_signal),
+                      .samples = result.samples,
+                      .is_finite = result.is_finite};
+  divide(outcome.metrics, result.samples);
+  outcome.metrics["loss"] = result.loss;
+  outcome.stop_signal = first_signal(ranks_by_signal);
+  return outcome;
+}
+
+StepOutcome Agreement::of_local_step(const StepResult& result, int64_t samples,
+                                     int stop_signal, bool is_common) {
+  std::vector<double> none;
+  StepOutcome outcome{.metrics = metrics_.reduce(none),
+                      .samples = samples,
+                      .is_finite = result.is_finite};
+  if (result.samples > 0) divide(outcome.metrics, result.samples);
+  outcome.metrics["loss"] = result.loss;
+  if (!is_common || !outcome.is_finite) return outcome;
+
+  const AllReduceSpan span(world_.rank(), "outcome");
+  LossAndMetrics own{torch::Tensor()};
+  for (const auto& [name, mean] : outcome.metrics) {
+    const auto value = torch::tensor(mean, torch::kDouble);
+    if (name == "loss") {
+      own.loss = value;
+    } else {
+      own.metrics.emplace_back(name, value);
+    }
+  }
+  of_ranks_->add(world_.rank(), result.samples, own, /*with_loss=*/true);
+  std::vector<double> ranks_by_signal = count_signal(stop_signal);
+  outcome.metrics = of_ranks_->reduce(ranks_by_signal);
+  divide(outcome.metrics, samples);
+  outcome.stop_signal = first_signal(ranks_by_signal);
+  return outcome;
+}
+
+}  // namespace lockstep::train

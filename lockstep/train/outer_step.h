@@ -1,0 +1,60 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "lockstep/comm/world.h"
+#include "lockstep/parallel/module/module_handle.h"
+#include "lockstep/train/communication.h"
+
+namespace lockstep::train {
+
+/// Brings the parameters of ranks together that each trained by itself for some
+/// steps: local SGD (Stich, 2019, arXiv 1805.09767) and DiLoCo (Douillard et
+/// al., 2023, arXiv 2311.08105).
+///
+/// Every rank keeps the parameters that all had after the last outer step, the
+/// anchor. In step():
+///
+/// 1. change = (anchor - parameters) / ranks, on each rank;
+/// 2. the changes are summed over the ranks, along the tree of
+///    World::all_reduce(): the same bits on every rank;
+/// 3. the outer optimizer takes that mean for a gradient at the anchor.
+///    kAverage: anchor -= lr * change. kNesterov: momentum = outer_momentum *
+///    momentum + change; anchor -= lr * (change + outer_momentum * momentum),
+///    as torch.optim.SGD with nesterov has it;
+/// 4. the anchor becomes every rank's parameters, and rank 0's buffers every
+///    rank's.
+class OuterStep {
+ public:
+  /// The parameters are alike on all ranks now.
+  OuterStep(const World& world, const ModuleHandle& module,
+            const CommunicationOptions& options);
+
+  /// Collective.
+  void step();
+  /// The parameters were loaded, alike on all ranks.
+  void restart();
+
+  /// "momentum.<i>", one for each parameter, the same on every rank; nothing of
+  /// kAverage.
+  std::map<std::string, torch::Tensor> state() const;
+  void load_state(const std::map<std::string, torch::Tensor>& state);
+
+ private:
+  /// The type that changes are sent in.
+  torch::ScalarType type_of(const torch::Tensor& parameter) const;
+
+  World world_;
+  ModuleHandle::Named buffers_;
+  CommunicationOptions options_;
+  double lr_;
+  std::vector<torch::Tensor> parameters_;
+  std::vector<torch::Tensor> anchor_;
+  std::vector<torch::Tensor> momentum_;  // kNesterov
+};
+
+}  // namespace lockstep::train

@@ -1,0 +1,93 @@
+// Feeds a folder of Hugging Face's to load_hugging_face(): the bytes up to the
+// first zero are config.json, those up to the second the index of the shards
+// (none if empty), the rest is a file of weights. What is accepted has the
+// sizes that the config promises, and is the same when it is saved and loaded
+// again.
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <string_view>
+
+#include "lockstep/base/error.h"
+#include "lockstep/checkpoint/hugging_face.h"
+#include "tests/fuzz/input.h"
+
+namespace lockstep::fuzz {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A folder in memory, removed with all that is in it.
+class Folder {
+ public:
+  Folder() { fs::create_directories(path_ = Output().path()); }
+  ~Folder() { fs::remove_all(fs::path(path_).parent_path()); }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+
+  const std::string& path() const { return path_; }
+  void write(const std::string& name, std::string_view bytes) const {
+    std::ofstream(path_ + "/" + name, std::ios::binary)
+        .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  }
+
+ private:
+  std::string path_;
+};
+
+std::string_view take_part(std::string_view& bytes) {
+  const size_t end = std::min(bytes.find('\0'), bytes.size());
+  const std::string_view part = bytes.substr(0, end);
+  bytes.remove_prefix(std::min(end + 1, bytes.size()));
+  return part;
+}
+
+void check_same(const models::LanguageModel& a,
+                const models::LanguageModel& b) {
+  const NamedTensors first = state_dict(a);
+  const NamedTensors second = state_dict(b);
+  require(first.size() == second.size(), "parameters were lost");
+  for (size_t i = 0; i < first.size(); ++i) {
+    require(first[i].first == second[i].first, "a name changed");
+    // Bytes: a NaN equals itself.
+    require(first[i].second.nbytes() == second[i].second.nbytes() &&
+                std::memcmp(first[i].second.const_data_ptr(),
+                            second[i].second.const_data_ptr(),
+                            first[i].second.nbytes()) == 0,
+            "a parameter changed");
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace lockstep;
+  std::string_view bytes(reinterpret_cast<const char*>(data), size);
+  const fuzz::Folder folder;
+  folder.write("config.json", fuzz::take_part(bytes));
+  const std::string_view index = fuzz::take_part(bytes);
+  if (!index.empty()) folder.write("model.safetensors.index.json", index);
+  folder.write("model.safetensors", bytes);
+  try {
+    const auto model = load_hugging_face(folder.path());
+    int64_t elements = 0;
+    for (const auto& parameter : model->parameters()) {
+      elements += parameter.numel();
+    }
+    fuzz::require(elements == models::count_parameters(model->spec()),
+                  "the model has other sizes than its config");
+    const fuzz::Folder again;
+    save_hugging_face(again.path(), *model);
+    fuzz::check_same(*load_hugging_face(again.path()), *model);
+  } catch (const Error& error) {
+    for (const char letter : std::string_view(error.what())) {
+      fuzz::require(letter >= ' ' && letter <= '~',
+                    "an error's message is not plain");
+    }
+  }
+  return 0;
+}
