@@ -12,6 +12,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/round_up.h"
 #include "lockstep/device/memory_account.h"
+#include "lockstep/device/tensor_in_memory.h"
 
 namespace lockstep {
 
@@ -78,15 +79,8 @@ Tensor reserved_like(const Tensor& like, const std::vector<ByteRange>& used,
   ::madvise(memory, static_cast<size_t>(reservation->bytes), MADV_NOHUGEPAGE);
   reservation->memory = static_cast<std::byte*>(memory);
   account_of(reservation->account).charge(reservation->charged);
-  c10::Storage storage(c10::Storage::use_byte_size_t(), like.nbytes(),
-                       at::DataPtr(memory, reservation.release(),
-                                   &release_reservation, torch::kCPU),
-                       /*allocator=*/nullptr, /*resizable=*/false);
-  const torch::NoGradGuard no_grad;
-  Tensor tensor =
-      torch::empty({0}, torch::dtype(like.scalar_type()).device(torch::kCPU));
-  tensor.set_(std::move(storage), 0, like.sizes(), like.strides());
-  return tensor;
+  return tensor_in_memory(
+      {memory, reservation.release(), &release_reservation, torch::kCPU}, like);
 }
 
 std::optional<int64_t> reserved_number(const Tensor& tensor) {

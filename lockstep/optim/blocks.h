@@ -31,6 +31,11 @@ inline torch::Tensor memory_view(const torch::Tensor& tensor, int64_t offset,
                                     tensor.storage_offset() + offset);
 }
 
+/// All elements of a dense tensor, likewise.
+inline torch::Tensor memory_view(const torch::Tensor& tensor) {
+  return memory_view(tensor, 0, tensor.numel());
+}
+
 /// `gradient` with the strides, type and device of `parameter`: itself, or a
 /// copy. Throws InvalidArgument for a sparse gradient.
 torch::Tensor laid_out_like(const torch::Tensor& gradient,

@@ -132,8 +132,8 @@ bool Engine::cuts_state() const {
 ddp::Reducer& Engine::reducer() {
   if (cuts_state()) {
     refuse_step(
-        "a loop of one's own with ZeRO, which cuts the optimizer's "
-        "state over the ranks",
+        "forward() and backward() with ZeRO, which cuts the optimizer's state "
+        "over the ranks",
         "call train_step() with the optimizer, or leave out zero()");
   }
   if (!reducer_) {

@@ -52,9 +52,7 @@ class ShardProbe {
       const auto bytes = static_cast<int64_t>(parameter.nbytes());
       parameter_bytes_ += bytes;
       largest_bytes_ = std::max(largest_bytes_, bytes);
-      if (parameter.nbytes() < GradientBuckets::kLargeBytes) {
-        small_bytes_ += bytes;
-      }
+      if (!is_large(parameter)) small_bytes_ += bytes;
     }
     optimizer_ = task_->make_optimizer([](const torch::Tensor& like) {
       return torch::zeros_like(like.detach());

@@ -1,12 +1,8 @@
 #include "lockstep/train/communication.h"
 
-#include <span>
 #include <utility>
 
-#include <fmt/format.h>
-
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
+#include "lockstep/train/names.h"
 
 namespace lockstep::train {
 namespace {
@@ -21,35 +17,6 @@ constexpr std::pair<OuterOptimizer, const char*> kOuterOptimizers[] = {
     {OuterOptimizer::kAverage, "average"},
     {OuterOptimizer::kNesterov, "nesterov"}};
 
-template <class T>
-using Names = std::span<const std::pair<T, const char*>>;
-
-template <class T>
-std::vector<std::string> names_of(Names<T> known) {
-  std::vector<std::string> names;
-  for (const auto& [value, name] : known) names.emplace_back(name);
-  return names;
-}
-
-template <class T>
-T parse(Names<T> known, const char* what, const std::string& text) {
-  for (const auto& [value, name] : known) {
-    if (text == name) return value;
-  }
-  throw InvalidArgument("train",
-                        {.code = ErrorCode::kUnknownName,
-                         .what = fmt::format("unknown {} '{}'", what, text),
-                         .fix = did_you_mean(text, names_of(known))});
-}
-
-template <class T>
-std::string name_of(Names<T> known, T value) {
-  for (const auto& [other, name] : known) {
-    if (other == value) return name;
-  }
-  return "unknown";
-}
-
 void require(bool holds, const char* name, const char* expected, double got) {
   if (holds) return;
   throw InvalidArgument("train", {.code = ErrorCode::kBadOption,
@@ -61,24 +28,27 @@ void require(bool holds, const char* name, const char* expected, double got) {
 }  // namespace
 
 GradCompression parse_grad_compression(const std::string& name) {
-  return parse(Names<GradCompression>(kCompressions), "compression", name);
+  return value_named(Names<GradCompression>(kCompressions), "compression",
+                     name);
 }
 std::vector<std::string> grad_compression_names() {
-  return names_of(Names<GradCompression>(kCompressions));
+  return all_names(Names<GradCompression>(kCompressions));
 }
 std::string to_string(GradCompression compression) {
-  return name_of(Names<GradCompression>(kCompressions), compression);
+  return name_of(Names<GradCompression>(kCompressions), "a compression",
+                 compression);
 }
 
 OuterOptimizer parse_outer_optimizer(const std::string& name) {
-  return parse(Names<OuterOptimizer>(kOuterOptimizers), "outer optimizer",
-               name);
+  return value_named(Names<OuterOptimizer>(kOuterOptimizers), "outer optimizer",
+                     name);
 }
 std::vector<std::string> outer_optimizer_names() {
-  return names_of(Names<OuterOptimizer>(kOuterOptimizers));
+  return all_names(Names<OuterOptimizer>(kOuterOptimizers));
 }
 std::string to_string(OuterOptimizer optimizer) {
-  return name_of(Names<OuterOptimizer>(kOuterOptimizers), optimizer);
+  return name_of(Names<OuterOptimizer>(kOuterOptimizers), "an outer optimizer",
+                 optimizer);
 }
 
 void check(const CommunicationOptions& options) {

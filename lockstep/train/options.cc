@@ -1,20 +1,17 @@
 #include "lockstep/train/options.h"
 
-#include <array>
 #include <utility>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
+#include "lockstep/train/names.h"
 
 namespace lockstep::train {
 namespace {
 
-const std::array<std::pair<Strategy, const char*>, 4> kStrategies{{
+constexpr std::pair<Strategy, const char*> kStrategies[] = {
     {Strategy::kSingle, "single"},
     {Strategy::kDataParallel, "dp"},
     {Strategy::kDataParallelClassic, "dp-classic"},
-    {Strategy::kDistributed, "ddp"},
-}};
+    {Strategy::kDistributed, "ddp"}};
 
 constexpr std::pair<Precision, const char*> kPrecisions[] = {
     {Precision::kFloat32, "fp32"},
@@ -23,51 +20,24 @@ constexpr std::pair<Precision, const char*> kPrecisions[] = {
 
 }  // namespace
 
-std::vector<std::string> strategy_names() {
-  std::vector<std::string> names;
-  for (const auto& [strategy, name] : kStrategies) names.emplace_back(name);
-  return names;
-}
-
 Strategy parse_strategy(const std::string& name) {
-  for (const auto& [strategy, known] : kStrategies) {
-    if (name == known) return strategy;
-  }
-  throw InvalidArgument("train", {.code = ErrorCode::kUnknownName,
-                                  .what = "unknown strategy '" + name + "'",
-                                  .fix = did_you_mean(name, strategy_names())});
+  return value_named(Names<Strategy>(kStrategies), "strategy", name);
 }
-
+std::vector<std::string> strategy_names() {
+  return all_names(Names<Strategy>(kStrategies));
+}
 std::string to_string(Strategy strategy) {
-  for (const auto& [known, name] : kStrategies) {
-    if (known == strategy) return name;
-  }
-  throw InvalidArgument("train", {.code = ErrorCode::kUnknownName,
-                                  .what = "a strategy without a name"});
+  return name_of(Names<Strategy>(kStrategies), "a strategy", strategy);
 }
 
 Precision parse_precision(const std::string& name) {
-  for (const auto& [precision, known] : kPrecisions) {
-    if (name == known) return precision;
-  }
-  throw InvalidArgument("train",
-                        {.code = ErrorCode::kUnknownName,
-                         .what = "unknown precision '" + name + "'",
-                         .fix = did_you_mean(name, precision_names())});
+  return value_named(Names<Precision>(kPrecisions), "precision", name);
 }
-
 std::vector<std::string> precision_names() {
-  std::vector<std::string> names;
-  for (const auto& [precision, name] : kPrecisions) names.push_back(name);
-  return names;
+  return all_names(Names<Precision>(kPrecisions));
 }
-
 std::string to_string(Precision precision) {
-  for (const auto& [known, name] : kPrecisions) {
-    if (known == precision) return name;
-  }
-  throw InvalidArgument("train", {.code = ErrorCode::kUnknownName,
-                                  .what = "a precision without a name"});
+  return name_of(Names<Precision>(kPrecisions), "a precision", precision);
 }
 
 std::optional<c10::ScalarType> autocast_type(Precision precision) {

@@ -28,15 +28,22 @@ void check_not_negative(const char* option, double value) {
                          .got = fmt::format("{}", value)});
 }
 
+[[noreturn]] void refuse(const std::string& what, const std::string& expected,
+                         const std::string& fix) {
+  throw InvalidArgument("train", {.code = ErrorCode::kBadOption,
+                                  .what = what,
+                                  .expected = expected,
+                                  .fix = fix});
+}
+
 // What looks at evaluations needs some.
 void check_evaluations(const TrainOptions& options) {
   const bool looks = !options.save_best.empty() || options.early_stop > 0;
   if (!looks || options.evaluate) return;
-  throw InvalidArgument(
-      "train", {.code = ErrorCode::kBadOption,
-                .what = "save_best and early_stop look at evaluations, and "
-                        "there are none",
-                .fix = "leave out --no-eval, and set --eval-every"});
+  refuse(
+      "save_best and early_stop look at evaluations, and this run makes no "
+      "evaluation",
+      "", "leave out --no-eval, and set --eval-every");
 }
 
 void check_zero(const TrainOptions& options) {
@@ -44,21 +51,11 @@ void check_zero(const TrainOptions& options) {
       options.strategy == Strategy::kDistributed) {
     return;
   }
-  throw InvalidArgument(
-      "train", {.code = ErrorCode::kBadOption,
-                .what = "ZeRO cuts the optimizer's state over ranks, and this "
-                        "strategy has one",
-                .expected = "--strategy ddp",
-                .fix = "leave out --zero: one process holds the state once, "
-                       "whatever number of devices it uses"});
-}
-
-[[noreturn]] void refuse(const std::string& what, const std::string& expected,
-                         const std::string& fix) {
-  throw InvalidArgument("train", {.code = ErrorCode::kBadOption,
-                                  .what = what,
-                                  .expected = expected,
-                                  .fix = fix});
+  refuse(
+      "ZeRO cuts the optimizer's state over ranks, and this strategy has one",
+      "--strategy ddp",
+      "leave out --zero: one process holds the state once, whatever number of "
+      "devices it uses");
 }
 
 // The ranks have something in common at outer steps only.

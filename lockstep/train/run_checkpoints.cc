@@ -111,19 +111,21 @@ void RunCheckpoints::snapshot(const RunPosition& position, StepRunner& runner,
 void RunCheckpoints::save(const RunPosition& position,
                           const StepRunner& runner) {
   if (!writer_ || saved_step_ == position.step) return;
-  const TraceSpan span("checkpoint", TraceCategory::kCompute);
-  control::enter(control::Phase::kCheckpoint);
   saved_step_ = position.step;
-  writer_->save(content(position, runner, data_.is_begun() ? data_.get() : ""));
+  write(*writer_, position, runner);
 }
 
 void RunCheckpoints::save_best(const RunPosition& position,
                                const StepRunner& runner) {
-  if (!best_writer_) return;
+  if (best_writer_) write(*best_writer_, position, runner);
+}
+
+void RunCheckpoints::write(CheckpointWriter& writer,
+                           const RunPosition& position,
+                           const StepRunner& runner) {
   const TraceSpan span("checkpoint", TraceCategory::kCompute);
   control::enter(control::Phase::kCheckpoint);
-  best_writer_->save(
-      content(position, runner, data_.is_begun() ? data_.get() : ""));
+  writer.save(content(position, runner, data_.is_begun() ? data_.get() : ""));
 }
 
 std::optional<std::string> RunCheckpoints::finish(RunReport& report) {

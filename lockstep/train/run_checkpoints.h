@@ -60,6 +60,8 @@ class RunCheckpoints {
   double stall_s() const { return writer_ ? writer_->costs().stall_s : 0; }
 
  private:
+  void write(CheckpointWriter& writer, const RunPosition& position,
+             const StepRunner& runner);
   CheckpointContent content(const RunPosition& position,
                             const StepRunner& runner,
                             const std::string& data) const;

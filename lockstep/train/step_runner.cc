@@ -374,12 +374,11 @@ StepResult StepRunner::sharded_step(const data::Batch& batch) {
   const AutocastScope precision(device_type(plan_),
                                 autocast_type(options_.precision));
   const StepResult result = optimizer_->train_step(
-      *engine_, batch.inputs, batch.target,
-      loss_of(is_local() ? batch.samples : batch.total),
+      *engine_, batch.inputs, batch.target, loss_of(engine_batch(batch)),
       TrainStepOptions()
           .clip_grad_norm(options_.clip_grad_norm)
           .loss_scale(loss_scale())
-          .batch(is_local() ? batch.samples : batch.total));
+          .batch(engine_batch(batch)));
   count(batch, engine_->group().phases());
   return result;
 }
@@ -454,8 +453,12 @@ std::string StepRunner::first_not_finite(const data::Batch& batch) {
 }
 
 void StepRunner::count(const data::Batch& batch, const PhaseTimes& phases) {
-  const std::vector<int64_t> split = split_of(batch.samples, batch.total);
-  for (size_t k = 0; k < split.size(); ++k) samples_[k] += split[k];
+  const auto split = engine_->group().split(engine_batch(batch));
+  const size_t first =
+      static_cast<size_t>(engine_->group().rank()) * samples_.size();
+  for (size_t k = 0; k < samples_.size() && first + k < split.size(); ++k) {
+    samples_[k] += split[first + k];
+  }
   phases_.scatter_s += phases.scatter_s;
   phases_.replicate_s += phases.replicate_s;
   phases_.forward_s += phases.forward_s;
@@ -466,17 +469,8 @@ void StepRunner::count(const data::Batch& batch, const PhaseTimes& phases) {
   ++steps_;
 }
 
-std::vector<int64_t> StepRunner::split_of(int64_t samples,
-                                          int64_t total) const {
-  std::vector<int64_t> split =
-      engine_->group().split(is_local() ? samples : total);
-  const size_t first =
-      is_local() ? 0
-                 : static_cast<size_t>(options_.world.rank()) * samples_.size();
-  split.erase(split.begin(), split.begin() + static_cast<ptrdiff_t>(std::min(
-                                                 first, split.size())));
-  split.resize(std::min(split.size(), samples_.size()));
-  return split;
+int64_t StepRunner::engine_batch(const data::Batch& batch) const {
+  return is_local() ? batch.samples : batch.total;
 }
 
 int64_t StepRunner::copies() const {

@@ -87,8 +87,8 @@ class StepRunner {
   bool is_common(const Position& position) const;
   /// Whether each rank makes steps by itself.
   bool is_local() const { return outer_.has_value(); }
-  /// Samples of this rank's devices in a step with `batch`.
-  std::vector<int64_t> split_of(int64_t samples, int64_t total) const;
+  /// Samples of `batch` over all ranks that the engine knows of.
+  int64_t engine_batch(const data::Batch& batch) const;
   RankReport rank_report(double step_seconds) const;
 
   Task& task_;

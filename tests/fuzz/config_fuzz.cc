@@ -11,18 +11,6 @@
 #include "lockstep/cli/start/config_file.h"
 #include "tests/fuzz/input.h"
 
-namespace lockstep::fuzz {
-namespace {
-
-void check_plain(std::string_view message) {
-  for (const char letter : message) {
-    require(letter >= ' ' && letter <= '~', "an error's message is not plain");
-  }
-}
-
-}  // namespace
-}  // namespace lockstep::fuzz
-
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace lockstep;
   set_log_level(LogLevel::kError);
@@ -53,9 +41,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     // A value that the option does not take: what the command says of it is
     // the same as for the command line.
   } catch (const cli::BadUsage& error) {
-    fuzz::check_plain(error.what());
+    fuzz::require_plain_message(error);
   } catch (const Error& error) {
-    fuzz::check_plain(error.what());
+    fuzz::require_plain_message(error);
   }
   return 0;
 }

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <string>
 #include <string_view>
@@ -18,25 +17,11 @@
 namespace lockstep::fuzz {
 namespace {
 
-namespace fs = std::filesystem;
-
-/// A folder in memory, removed with all that is in it.
-class Folder {
- public:
-  Folder() { fs::create_directories(path_ = Output().path()); }
-  ~Folder() { fs::remove_all(fs::path(path_).parent_path()); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-
-  const std::string& path() const { return path_; }
-  void write(const std::string& name, std::string_view bytes) const {
-    std::ofstream(path_ + "/" + name, std::ios::binary)
-        .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  }
-
- private:
-  std::string path_;
-};
+void write(const Folder& folder, const std::string& name,
+           std::string_view bytes) {
+  std::ofstream(folder.path() + "/" + name, std::ios::binary)
+      .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+}
 
 std::string_view take_part(std::string_view& bytes) {
   const size_t end = std::min(bytes.find('\0'), bytes.size());
@@ -68,10 +53,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace lockstep;
   std::string_view bytes(reinterpret_cast<const char*>(data), size);
   const fuzz::Folder folder;
-  folder.write("config.json", fuzz::take_part(bytes));
+  fuzz::write(folder, "config.json", fuzz::take_part(bytes));
   const std::string_view index = fuzz::take_part(bytes);
-  if (!index.empty()) folder.write("model.safetensors.index.json", index);
-  folder.write("model.safetensors", bytes);
+  if (!index.empty())
+    fuzz::write(folder, "model.safetensors.index.json", index);
+  fuzz::write(folder, "model.safetensors", bytes);
   try {
     const auto model = load_hugging_face(folder.path());
     int64_t elements = 0;
@@ -84,10 +70,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     save_hugging_face(again.path(), *model);
     fuzz::check_same(*load_hugging_face(again.path()), *model);
   } catch (const Error& error) {
-    for (const char letter : std::string_view(error.what())) {
-      fuzz::require(letter >= ' ' && letter <= '~',
-                    "an error's message is not plain");
-    }
+    fuzz::require_plain_message(error);
   }
   return 0;
 }

@@ -1,10 +1,13 @@
 #pragma once
 
+#include <exception>
+#include <filesystem>
 #include <stdexcept>
 #include <stdlib.h>
 #include <string>
 #include <string_view>
 #include <sys/mman.h>
+#include <system_error>
 #include <unistd.h>
 
 // What the fuzz targets share. A target is tests/fuzz/<name>_fuzz.cc with
@@ -14,6 +17,16 @@ namespace lockstep::fuzz {
 /// Ends the run with `what` unless `holds`: the input is kept as a crash.
 inline void require(bool holds, const char* what) {
   if (!holds) throw std::logic_error(what);
+}
+
+/// Text that goes to terminals and logs: what a file says must not spoil them.
+inline void require_plain(std::string_view text, const char* what) {
+  for (const char letter : text) require(letter >= ' ' && letter <= '~', what);
+}
+
+/// Of what a reader threw.
+inline void require_plain_message(const std::exception& error) {
+  require_plain(error.what(), "an error's message is not plain");
 }
 
 /// Bytes as a file to read: in memory, so that a disk is not the limit.
@@ -40,25 +53,35 @@ class Input {
   int fd_;
 };
 
-/// A path to write one file to, removed after. In $TMPDIR, or in memory.
-class Output {
+/// A folder to write to, removed with all that is in it. In $TMPDIR, or in
+/// memory.
+class Folder {
  public:
-  Output() {
-    const char* folder = ::getenv("TMPDIR");
-    folder_ = std::string(folder ? folder : "/dev/shm") + "/fuzz-XXXXXX";
-    require(::mkdtemp(folder_.data()) != nullptr, "no folder to write to");
+  Folder() {
+    const char* parent = ::getenv("TMPDIR");
+    path_ = std::string(parent ? parent : "/dev/shm") + "/fuzz-XXXXXX";
+    require(::mkdtemp(path_.data()) != nullptr, "no folder to write to");
   }
-  ~Output() {
-    ::unlink(path().c_str());
-    ::rmdir(folder_.c_str());
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
   }
-  Output(const Output&) = delete;
-  Output& operator=(const Output&) = delete;
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
 
-  std::string path() const { return folder_ + "/output"; }
+  const std::string& path() const { return path_; }
 
  private:
-  std::string folder_;
+  std::string path_;
+};
+
+/// A path to write one file to, removed after.
+class Output {
+ public:
+  std::string path() const { return folder_.path() + "/output"; }
+
+ private:
+  Folder folder_;
 };
 
 }  // namespace lockstep::fuzz

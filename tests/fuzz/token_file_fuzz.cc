@@ -31,12 +31,6 @@ int64_t token_at(std::string_view bytes, data::TokenFormat format,
   return token;
 }
 
-void check_plain(std::string_view message) {
-  for (const char letter : message) {
-    require(letter >= ' ' && letter <= '~', "an error's message is not plain");
-  }
-}
-
 }  // namespace
 }  // namespace lockstep::fuzz
 
@@ -59,7 +53,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     fuzz::require(fuzz::tokens_of(again) == tokens, "tokens changed");
     fuzz::require(again.fingerprint().size() == 64, "no fingerprint");
   } catch (const DataError& error) {
-    fuzz::check_plain(error.what());
+    fuzz::require_plain_message(error);
   }
   return 0;
 }

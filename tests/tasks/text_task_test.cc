@@ -99,6 +99,13 @@ class TextRuns : public testing::Test {
   int64_t inner_width_ = 0;  // other than the model's
 };
 
+const auto kPrecisions = testing::Values(
+    Precision::kFloat32, Precision::kBFloat16, Precision::kFloat16);
+
+std::string name_of_type(const testing::TestParamInfo<Precision>& info) {
+  return train::to_string(info.param);
+}
+
 class TextPrecisions : public TextRuns,
                        public testing::WithParamInterface<Precision> {};
 
@@ -173,13 +180,7 @@ TEST_P(TextZero, GoesOnAtAnotherStage) {
   EXPECT_EQ(train(options).parameter_sha256, expected);
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, TextZero,
-                         testing::Values(Precision::kFloat32,
-                                         Precision::kBFloat16,
-                                         Precision::kFloat16),
-                         [](const auto& info) {
-                           return train::to_string(info.param);
-                         });
+INSTANTIATE_TEST_SUITE_P(Types, TextZero, kPrecisions, name_of_type);
 
 TEST_F(TextRuns, RefuseZeroWithoutRanks) {
   TrainOptions options = run();
@@ -187,13 +188,7 @@ TEST_F(TextRuns, RefuseZeroWithoutRanks) {
   EXPECT_EQ(error_code_of([&] { train(options); }), ErrorCode::kBadOption);
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, TextPrecisions,
-                         testing::Values(Precision::kFloat32,
-                                         Precision::kBFloat16,
-                                         Precision::kFloat16),
-                         [](const auto& info) {
-                           return train::to_string(info.param);
-                         });
+INSTANTIATE_TEST_SUITE_P(Types, TextPrecisions, kPrecisions, name_of_type);
 
 TEST_F(TextRuns, LearnAlikeInAllTypes) {
   const RunReport fp32 = train(run());

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/device/tensor_in_memory.h"
 
 namespace lockstep {
 namespace {
@@ -52,15 +53,8 @@ torch::Tensor SharedMemory::tensor(int rank, size_t offset,
 torch::Tensor shared_tensor(const SharedMemory& memory, int rank, size_t offset,
                             const torch::Tensor& like) {
   std::byte* data = memory.of(rank).data() + offset;
-  c10::Storage storage(
-      c10::Storage::use_byte_size_t(), like.nbytes(),
-      at::DataPtr(data, new SharedMemory(memory), &release, torch::kCPU),
-      /*allocator=*/nullptr, /*resizable=*/false);
-  torch::NoGradGuard no_grad;
-  torch::Tensor tensor =
-      torch::empty({0}, torch::dtype(like.scalar_type()).device(torch::kCPU));
-  tensor.set_(std::move(storage), 0, like.sizes(), like.strides());
-  return tensor;
+  return tensor_in_memory(
+      {data, new SharedMemory(memory), &release, torch::kCPU}, like);
 }
 
 bool is_shared_tensor(const torch::Tensor& tensor) {

@@ -13,6 +13,7 @@
 #include "lockstep/base/round_up.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/device/memory.h"
+#include "lockstep/optim/blocks.h"
 
 namespace lockstep {
 
@@ -24,6 +25,7 @@ constexpr int64_t kFirstBucketBytes = 1 << 20;
 // Each gradient starts at a cache line, each bucket at a page.
 constexpr int64_t kGradientAlignment = 64;
 constexpr int64_t kBucketAlignment = 4096;
+constexpr size_t kLargeBytes = 256 << 10;
 
 int64_t bytes_of(const Tensor& parameter) {
   return round_up(static_cast<int64_t>(parameter.nbytes()), kGradientAlignment);
@@ -40,6 +42,11 @@ Tensor view_for(const Tensor& parameter, const Tensor& buffer, int64_t offset) {
 }
 
 }  // namespace
+
+bool is_large(const Tensor& tensor) {
+  return tensor.nbytes() >= kLargeBytes &&
+         tensor.is_non_overlapping_and_dense();
+}
 
 std::vector<std::vector<size_t>> assign_buckets(
     std::span<const Tensor> parameters, std::span<const size_t> order,
@@ -90,9 +97,7 @@ GradientBuckets::GradientBuckets(const World& world,
     large_sum_ = nullptr;
   }
   for (const Tensor& parameter : parameters_) {
-    is_large_.push_back((is_shared_ || large_sum_) &&
-                        parameter.nbytes() >= kLargeBytes &&
-                        parameter.is_non_overlapping_and_dense());
+    is_large_.push_back((is_shared_ || large_sum_) && is_large(parameter));
   }
   std::vector<size_t> order(parameters_.size());
   std::iota(order.rbegin(), order.rend(), 0);
@@ -229,7 +234,7 @@ void GradientBuckets::begin(double weight) {
 
 bool GradientBuckets::sum_in_place(size_t p, const Tensor& gradient) {
   if (is_apart(p)) {
-    in_place_[p] = gradient.detach().as_strided({gradient.numel()}, {1});
+    in_place_[p] = optim::memory_view(gradient);
     return true;
   }
   if (has_hook() || !is_large_[p] || !gradient.is_cpu()) return false;
@@ -247,7 +252,7 @@ bool GradientBuckets::sum_in_place(size_t p, const Tensor& gradient) {
                        memory.data() + memory.size())) {
     return false;
   }
-  in_place_[p] = gradient.detach().as_strided({gradient.numel()}, {1});
+  in_place_[p] = optim::memory_view(gradient);
   return true;
 }
 

@@ -17,6 +17,11 @@
 
 namespace lockstep {
 
+/// Whether a tensor is dense and so large that it is sent by itself, where it
+/// lies: that takes a few microseconds, and to copy it to a message of several
+/// and back takes ten times as long.
+bool is_large(const torch::Tensor& tensor);
+
 /// Cuts the parameters, taken in `order` (places in `parameters`), into
 /// buckets of one type and device. A bucket is full when it has reached its
 /// limit in bytes: `first_cap` the first of a type, `cap` the others. The
@@ -54,10 +59,6 @@ std::vector<std::vector<size_t>> assign_buckets(
 /// collective are called by all ranks of the world, in the same order.
 class GradientBuckets {
  public:
-  /// A gradient from so many bytes on is large, and summed by itself, where it
-  /// lies: that takes a few microseconds, and to copy it to a bucket and back
-  /// takes ten times as long.
-  static constexpr size_t kLargeBytes = 256 << 10;
   /// Sums a large gradient, 1-d in the order of its memory, over the ranks.
   /// Called in the thread that sums.
   using LargeSum = std::function<void(size_t p, const torch::Tensor& elements)>;

@@ -17,11 +17,6 @@ namespace {
 
 constexpr int64_t kLine = 64;
 
-/// Of a dense tensor, 1-d in the order of its memory, outside of autograd.
-Tensor elements_of(const Tensor& tensor) {
-  return optim::memory_view(tensor, 0, tensor.numel());
-}
-
 std::byte* data_of(const Tensor& tensor) {
   return static_cast<std::byte*>(tensor.mutable_data_ptr());
 }
@@ -52,7 +47,6 @@ MessageExchange::MessageExchange(const World& world, const ModuleHandle& module,
       OverlappedSum::can_sum(parameters_, shards_, world_.size(), workers)) {
     overlapped_ = std::make_unique<OverlappedSum>(world_, parameters_,
                                                   partition_, zero_, hook);
-    if (overlapped_->is_early()) backward_ = Backward::kSend;
   }
   broadcast(world_, module.parameters, 0);
   broadcast(world_, buffers_, 0);
@@ -63,7 +57,7 @@ OverlappedSum* MessageExchange::overlapped_sum(int64_t chunks) {
   if (overlapped_ && is_order_known_) overlapped_->follow_arrivals();
   // Of a small batch some ranks have no shard.
   is_watched_ = overlapped_ && has_one_worker_ && chunks == shards_ &&
-                backward_ != Backward::kLeave;
+                !repeats_gradients_;
   return is_watched_ ? overlapped_.get() : nullptr;
 }
 
@@ -77,7 +71,6 @@ MessageExchange::Heads MessageExchange::exchange_heads(
   Tensor message = torch::zeros({4 + most_partials_ * per_partial + shards_},
                                 torch::kDouble);
   auto* out = message.data_ptr<double>();
-  const bool was_sent = is_watched_ && overlapped_->is_early();
   out[0] = static_cast<double>(totals.samples);
   out[1] = static_cast<double>(own_partials.size());
   for (size_t p = 0; p < own_partials.size(); ++p) {
@@ -87,7 +80,7 @@ MessageExchange::Heads MessageExchange::exchange_heads(
     for (int64_t i = 0; i < parameters; ++i) {
       const auto at = static_cast<size_t>(i);
       const bool has = own_partials[p].gradients[at].defined() ||
-                       (was_sent && overlapped_->has_gradient(at));
+                       (was_sent() && overlapped_->has_gradient(at));
       head[2 + i] = has ? 1 : 0;
     }
   }
@@ -259,16 +252,13 @@ Reduction MessageExchange::reduce(std::vector<PartialSum> own_partials,
   // The first that needs all ranks: whoever is early waits here.
   std::optional<TraceSpan> span(std::in_place, "wait", TraceCategory::kWait);
   const Heads heads = exchange_heads(own_partials, totals);
-  const bool was_sent = is_watched_ && overlapped_->is_early();
   has_pieces_ = false;
-  if (was_sent) {
+  if (was_sent()) {
     check_sent(heads);
     own_partials.clear();
   } else if (overlapped_ && (has_hook_ || chunks == shards_)) {
-    if (is_watched_) {
-      backward_ = heads.is_right ? Backward::kSend : Backward::kLeave;
-      if (heads.is_right) overlapped_->send_early();
-    }
+    if (is_watched_ && heads.is_right) overlapped_->send_early();
+    repeats_gradients_ = repeats_gradients_ || !heads.is_right;
     span.emplace("all-reduce", TraceCategory::kCommunication);
     overlapped_->sum_after(std::move(own_partials));
   } else {
@@ -357,7 +347,7 @@ std::vector<Tensor> MessageExchange::whole_sums(std::vector<Tensor> sums) {
     // Those of the next step are written to the same memory.
     sums[p] = sums[p].clone();
     if (has_pieces_ && partition_.is_cut(p)) {
-      partition_.all_gather(p, elements_of(sums[p]));
+      partition_.all_gather(p, optim::memory_view(sums[p]));
     }
   }
   return sums;
@@ -367,7 +357,7 @@ void MessageExchange::end_step() {
   if (cuts_state() && is_driven_) {
     for (size_t p = 0; p < parameters_.size(); ++p) {
       if (!partition_.is_cut(p)) continue;
-      partition_.all_gather(p, elements_of(parameters_[p]));
+      partition_.all_gather(p, optim::memory_view(parameters_[p]));
     }
   }
   broadcast(world_, buffers_, 0);
@@ -377,15 +367,14 @@ Tensor MessageExchange::whole_state(const Tensor& state) {
   const auto p = reserved_number(state);
   if (!p) return state;
   Tensor whole = state.detach().clone(torch::MemoryFormat::Preserve);
-  partition_.all_gather(static_cast<size_t>(*p), elements_of(whole));
+  partition_.all_gather(static_cast<size_t>(*p), optim::memory_view(whole));
   return whole;
 }
 
 Tensor MessageExchange::make_state(const Tensor& parameter) {
   for (size_t p = 0; cuts_state() && p < parameters_.size(); ++p) {
     if (!parameters_[p].is_same(parameter) || !partition_.is_cut(p)) continue;
-    return reserved_like(parameter.detach(), partition_.own_bytes(p),
-                         static_cast<int64_t>(p));
+    return partition_.zeros(p, parameter);
   }
   return torch::zeros_like(parameter.detach());
 }

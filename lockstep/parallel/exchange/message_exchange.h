@@ -77,6 +77,8 @@ class MessageExchange : public RankExchange {
   Reduction exchange_partials(std::vector<PartialSum> own_partials,
                               const Heads& heads, int64_t chunks);
   bool cuts_state() const { return zero_ != ZeroStage::kNone; }
+  /// Whether this step's gradients were sent during its backward.
+  bool was_sent() const { return is_watched_ && overlapped_->is_early(); }
   bool has_gradient(const Heads& heads, size_t p) const;
 
   World world_;
@@ -91,13 +93,11 @@ class MessageExchange : public RankExchange {
   ZeroStage zero_;
   Partition partition_;
   std::unique_ptr<OverlappedSum> overlapped_;  // if the ranks can use it
-  /// What overlapped_ does in the next backward.
-  enum class Backward { kWatch, kSend, kLeave };
-  Backward backward_ = Backward::kWatch;
-  bool is_watched_ = false;      // overlapped_ in this step's backward
-  bool is_order_known_ = false;  // of the gradients' coming, to all ranks
-  bool is_driven_ = false;       // the step has an optimizer
-  bool has_pieces_ = false;      // this step's sums are each rank's part alone
+  bool repeats_gradients_ = false;  // the module, so it is not watched again
+  bool is_watched_ = false;         // by overlapped_, this step's backward
+  bool is_order_known_ = false;     // of the gradients' coming, to all ranks
+  bool is_driven_ = false;          // the step has an optimizer
+  bool has_pieces_ = false;  // this step's sums are each rank's part alone
 };
 
 }  // namespace lockstep

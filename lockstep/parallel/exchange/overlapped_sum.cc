@@ -55,8 +55,7 @@ OverlappedSum::OverlappedSum(const World& world,
   is_early_ = true;
   for (size_t p = 0; p < parameters_.size(); ++p) {
     if (!partition_.is_cut(p)) continue;
-    kept_[p] = reserved_like(parameters_[p], partition_.own_bytes(p),
-                             static_cast<int64_t>(p));
+    kept_[p] = partition_.zeros(p, parameters_[p]);
   }
 }
 
@@ -165,7 +164,7 @@ void OverlappedSum::fill_apart(size_t p, OwnedGradient gradient) {
 }
 
 void OverlappedSum::sum_large(size_t p, const Tensor& elements) {
-  if (zero_ == ZeroStage::kNone || !partition_.is_cut(p)) {
+  if (zero_ == ZeroStage::kNone) {
     Tensor in_place = elements;
     world_.all_reduce(in_place);
   } else {

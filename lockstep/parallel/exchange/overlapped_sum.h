@@ -26,9 +26,9 @@ namespace lockstep {
 /// A large gradient is taken out of autograd's hands and summed in its own
 /// memory, a small one in a bucket, so each gradient is held once. What was
 /// sent can't be taken back: to send during the backward is right only if each
-/// parameter gets its gradient once in it. So the first backward is watched
-/// (Sending::kAfterBackward), and if each came once, on all ranks, the caller
-/// has later ones sent as they come (send_early()).
+/// parameter gets its gradient once in it. So the first backward is watched and
+/// its gradients are sent after it (sum_after()). If each came once, on all
+/// ranks, the caller has later ones sent as they come (send_early()).
 ///
 /// Where the optimizer's state is cut over the ranks (ZeroStage) a large
 /// gradient's sum comes to its owners alone. At ZeroStage::kGradients the rest
@@ -93,8 +93,9 @@ class OverlappedSum {
   void start(const std::vector<PartialSum>& earlier);
   /// Takes the gradient of the parameter that came last.
   void take_pending();
-  /// Takes over this rank's gradient of the last shard for `p`; with those of
-  /// the earlier ones it is ready to be sent. Undefined: there is none.
+  /// Takes over this rank's gradient of the last shard for `p`, adds those of
+  /// the earlier shards, and has the sum sent. An undefined tensor stands for
+  /// no gradient.
   void fill(size_t p, OwnedGradient gradient);
   void fill_bucket(size_t p, const torch::Tensor& gradient);
   void fill_apart(size_t p, OwnedGradient gradient);

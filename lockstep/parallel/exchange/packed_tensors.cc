@@ -4,6 +4,7 @@
 
 #include "lockstep/base/round_up.h"
 #include "lockstep/optim/blocks.h"
+#include "lockstep/parallel/exchange/gradient_buckets.h"
 
 namespace lockstep {
 
@@ -11,8 +12,6 @@ namespace {
 
 // So that any type can be viewed where it lies.
 constexpr int64_t kAlignment = 16;
-// To copy a tensor that is as large takes longer than a message of its own.
-constexpr size_t kLargeBytes = 256 << 10;
 
 int64_t padded_bytes(const torch::Tensor& tensor) {
   return round_up(static_cast<int64_t>(tensor.nbytes()), kAlignment);
@@ -55,12 +54,11 @@ void broadcast(const World& world, const ModuleHandle::Named& tensors,
   if (world.size() == 1) return;
   ModuleHandle::Named small;
   for (const auto& [name, tensor] : tensors) {
-    if (tensor.nbytes() < kLargeBytes ||
-        !tensor.is_non_overlapping_and_dense()) {
+    if (!is_large(tensor)) {
       small.emplace_back(name, tensor);
       continue;
     }
-    torch::Tensor elements = optim::memory_view(tensor, 0, tensor.numel());
+    torch::Tensor elements = optim::memory_view(tensor);
     world.broadcast(elements, root);
   }
   PackedTensors packed(small);

@@ -13,10 +13,8 @@ Partition::Partition(const World& world, std::vector<Tensor> parameters)
   for (size_t p = 0; p < parameters.size(); ++p) {
     const Tensor& parameter = parameters[p];
     element_bytes_.push_back(static_cast<int64_t>(parameter.element_size()));
-    const bool is_cut = parameter.nbytes() >= GradientBuckets::kLargeBytes &&
-                        parameter.is_cpu() &&
-                        parameter.is_non_overlapping_and_dense();
-    Cut cut{.is_cut = is_cut, .root = static_cast<int>(p) % world.size()};
+    Cut cut{.is_cut = is_large(parameter),
+            .root = static_cast<int>(p) % world.size()};
     const int64_t blocks = parameter.numel() / optim::kBlockElements / ranks;
     cut.piece = blocks * optim::kBlockElements;
     cut.rest = parameter.numel() - cut.piece * ranks;
@@ -47,6 +45,11 @@ std::vector<ByteRange> Partition::own_bytes(size_t p) const {
         {.begin = in_pieces * size, .end = (in_pieces + cut.rest) * size});
   }
   return own;
+}
+
+Tensor Partition::zeros(size_t p, const Tensor& parameter) const {
+  return reserved_like(parameter.detach(), own_bytes(p),
+                       static_cast<int64_t>(p));
 }
 
 std::vector<Tensor> Partition::pieces_of(const Cut& cut,

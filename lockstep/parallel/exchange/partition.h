@@ -14,7 +14,7 @@ namespace lockstep {
 /// state is cut over the ranks (ZeRO: Rajbhandari et al., 2020, arXiv
 /// 1910.02054).
 ///
-/// A large parameter (GradientBuckets::kLargeBytes) is cut, in the order of its
+/// A large parameter (is_large()) is cut, in the order of its
 /// memory, into one piece for each rank, all of the same number of blocks
 /// (kBlockElements). The rest, fewer blocks than there are ranks, is one
 /// rank's, a different one from parameter to parameter. A small parameter is
@@ -34,6 +34,9 @@ class Partition {
   bool owns(size_t p, int64_t offset) const;
   /// The bytes of `p` that are this rank's, in their order.
   std::vector<ByteRange> own_bytes(size_t p) const;
+  /// Zeros laid out like `parameter`, which is `p`, of which only this rank's
+  /// own elements take memory; reserved_number() is `p`.
+  torch::Tensor zeros(size_t p, const torch::Tensor& parameter) const;
 
   /// Sums `elements` over the ranks, which are laid out as the parameter's
   /// memory, 1-d: afterwards this rank's own elements hold the sum and the

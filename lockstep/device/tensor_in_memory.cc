@@ -1,0 +1,18 @@
+#include "lockstep/device/tensor_in_memory.h"
+
+#include <utility>
+
+namespace lockstep {
+
+torch::Tensor tensor_in_memory(at::DataPtr memory, const torch::Tensor& like) {
+  c10::Storage storage(c10::Storage::use_byte_size_t(), like.nbytes(),
+                       std::move(memory), /*allocator=*/nullptr,
+                       /*resizable=*/false);
+  const torch::NoGradGuard no_grad;
+  torch::Tensor tensor =
+      torch::empty({0}, torch::dtype(like.scalar_type()).device(torch::kCPU));
+  tensor.set_(std::move(storage), 0, like.sizes(), like.strides());
+  return tensor;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+
+namespace lockstep::train {
+
+/// The values of an enum, and what they are called in options.
+template <class T>
+using Names = std::span<const std::pair<T, const char*>>;
+
+template <class T>
+std::vector<std::string> all_names(Names<T> known) {
+  std::vector<std::string> names;
+  for (const auto& [value, name] : known) names.emplace_back(name);
+  return names;
+}
+
+/// Throws InvalidArgument, which says `what` it should be, with the nearest.
+template <class T>
+T value_named(Names<T> known, const char* what, const std::string& text) {
+  for (const auto& [value, name] : known) {
+    if (text == name) return value;
+  }
+  throw InvalidArgument("train",
+                        {.code = ErrorCode::kUnknownName,
+                         .what = fmt::format("unknown {} '{}'", what, text),
+                         .fix = did_you_mean(text, all_names(known))});
+}
+
+/// Throws InvalidArgument for a value that has no name.
+template <class T>
+std::string name_of(Names<T> known, const char* what, T value) {
+  for (const auto& [other, name] : known) {
+    if (other == value) return name;
+  }
+  throw InvalidArgument("train",
+                        {.code = ErrorCode::kUnknownName,
+                         .what = fmt::format("{} without a name", what)});
+}
+
+}  // namespace lockstep::train
