@@ -99,8 +99,10 @@ struct TrainOptions {
   /// Chrome trace of all ranks' last steps (chrome_trace.h); empty: none
   std::string trace;
   int64_t trace_steps = 10;
-  bool progress = true;    ///< a bar on a terminal, else plain lines
-  int64_t log_every = 10;  ///< steps between plain lines
+  std::string csv;          ///< a row for each step (CsvLog); empty: none
+  std::string tensorboard;  ///< folder of event files (TensorBoardLog)
+  bool progress = true;     ///< a bar on a terminal, else plain lines
+  int64_t log_every = 10;   ///< steps between plain lines
   std::vector<std::string> command;
   /// Called on rank 0 when nothing spoke against the options, before the first
   /// step.

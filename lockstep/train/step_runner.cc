@@ -33,7 +33,9 @@
 #include "lockstep/parallel/module/nested.h"
 #include "lockstep/parallel/module/scatter_gather.h"
 #include "lockstep/parallel/replicas/replica_group.h"
+#include "lockstep/train/csv_log.h"
 #include "lockstep/train/evaluate.h"
+#include "lockstep/train/tensorboard_log.h"
 
 namespace lockstep::train {
 namespace {
@@ -225,6 +227,17 @@ StepRunner::StepRunner(Task& task, const TrainOptions& options,
         options.save_best.empty() ? "loss" : options.save_best,
         options.early_stop);
     callbacks_.push_back(best_);
+  }
+  // Last, and without a state: the places of the others are part of a
+  // checkpoint.
+  if (options.world.rank() == 0) {
+    if (!options.csv.empty()) {
+      callbacks_.push_back(std::make_shared<CsvLog>(options.csv));
+    }
+    if (!options.tensorboard.empty()) {
+      callbacks_.push_back(
+          std::make_shared<TensorBoardLog>(options.tensorboard));
+    }
   }
   if (trains_locally(options)) {
     // Each rank's model was made, or loaded, alike; rank 0's is everyone's.

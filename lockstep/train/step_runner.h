@@ -98,7 +98,7 @@ class StepRunner {
   std::optional<ModuleHandle> model_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<RunOptimizer> optimizer_;
-  std::vector<std::shared_ptr<Callback>> callbacks_;  // best_ is the last
+  std::vector<std::shared_ptr<Callback>> callbacks_;
   std::shared_ptr<BestEvaluation> best_;
   Agreement agreement_;
   std::optional<OuterStep> outer_;         // of local steps

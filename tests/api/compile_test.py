@@ -4,6 +4,7 @@
     compile_test.py headers BUILD      each public header alone, and all of them
                                        in other orders
     compile_test.py wrong-uses BUILD   wrong_uses/*.cc must fail as they say
+    compile_test.py from-pytorch BUILD the pieces of docs/from-pytorch.md
 
 The compiler and its options are those of the build in BUILD. Headers that need
 torch are compiled with its headers precompiled, which takes a second each;
@@ -118,8 +119,49 @@ def check_wrong_uses(compiler):
     return in_parallel(check_one, sources)
 
 
+AROUND_A_PIECE = """
+#include "lockstep/lockstep.h"
+struct Net : torch::nn::Cloneable<Net> {
+  Net() { reset(); }
+  void reset() override {
+    layer = register_module("layer", torch::nn::Linear(4, 3));
+  }
+  torch::Tensor forward(torch::Tensor x) { return layer(x); }
+  torch::nn::Linear layer{nullptr};
+};
+torch::Tensor loss(const torch::Tensor& output, const torch::Tensor& target) {
+  return torch::cross_entropy_loss(output, target);
+}
+void piece(std::shared_ptr<Net> net, torch::Tensor x, torch::Tensor y,
+           lockstep::World world) {
+  // What a piece does not use.
+  (void)net, (void)x, (void)y, (void)world;
+  {
+%s
+  }
+}
+"""
+
+
+def check_from_pytorch(compiler):
+    """Each piece of C++ in the document, in a function of its own."""
+    text = (ROOT / "docs/from-pytorch.md").read_text(encoding="utf-8")
+    pieces = re.findall(r"^```cpp\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    if not pieces:
+        return ["docs/from-pytorch.md: no piece of C++ was found"]
+    with tempfile.TemporaryDirectory() as folder:
+        def check_one(numbered):
+            number, piece = numbered
+            good, output = compiler.compile_text(
+                folder, f"piece{number}.cc", AROUND_A_PIECE % piece, True)
+            return None if good else f"piece {number}:\n{piece}\n{output}"
+
+        return in_parallel(check_one, list(enumerate(pieces, 1)))
+
+
 def main():
-    checks = {"headers": check_headers, "wrong-uses": check_wrong_uses}
+    checks = {"headers": check_headers, "wrong-uses": check_wrong_uses,
+              "from-pytorch": check_from_pytorch}
     if len(sys.argv) != 3 or sys.argv[1] not in checks:
         raise SystemExit(__doc__)
     findings = checks[sys.argv[1]](Compiler(pathlib.Path(sys.argv[2])))

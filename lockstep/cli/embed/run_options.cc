@@ -166,6 +166,15 @@ void add_output_options(CLI::App& app, RunFlags& flags) {
   add(app.add_option("--report", flags.report, "also write run.json here"))
       ->type_name("PATH")
       ->default_str("none");
+  add(app.add_option("--csv", flags.options.csv,
+                     "write loss, metrics, learning rate and time of each step "
+                     "here, a row each"))
+      ->type_name("PATH")
+      ->default_str("none");
+  add(app.add_option("--tensorboard", flags.options.tensorboard,
+                     "folder to write the same to, for TensorBoard"))
+      ->type_name("DIR")
+      ->default_str("none");
   add(app.add_option("--trace", flags.options.trace,
                      "write a time line of all ranks here: JSON for Perfetto "
                      "(ui.perfetto.dev) and chrome://tracing"))
