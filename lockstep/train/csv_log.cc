@@ -38,6 +38,26 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
+/// The other way: the cells of a row, without their quotes.
+std::vector<std::string> cells_of(const std::string& row) {
+  std::vector<std::string> cells(1);
+  bool is_quoted = false;
+  for (size_t i = 0; i < row.size(); ++i) {
+    const bool is_double =
+        is_quoted && row[i] == '"' && i + 1 < row.size() && row[i + 1] == '"';
+    if (is_double) {
+      cells.back() += row[++i];
+    } else if (row[i] == '"') {
+      is_quoted = !is_quoted;
+    } else if (row[i] == ',' && !is_quoted) {
+      cells.emplace_back();
+    } else {
+      cells.back() += row[i];
+    }
+  }
+  return cells;
+}
+
 /// The step of a row; -1 for what is none.
 int64_t step_of(const std::string& row) {
   int64_t step = -1;
@@ -52,6 +72,16 @@ int64_t step_of(const std::string& row) {
 
 CsvLog::CsvLog(std::string path) : path_(std::move(path)) {
   const AtomicFile writable(path_);
+  if (!std::filesystem::is_regular_file(path_)) return;
+  std::ifstream file(path_);
+  std::string first;
+  std::getline(file, first);
+  if (first.empty() || first.starts_with(kFirstColumns)) return;
+  throw IoError({.code = ErrorCode::kFileAccess,
+                 .what = path_ + " is there, and was not written by --csv",
+                 .expected = fmt::format("no file, or one that begins with {}",
+                                         kFirstColumns),
+                 .fix = "choose another path, or remove it"});
 }
 
 std::string CsvLog::header() const {
@@ -60,26 +90,22 @@ std::string CsvLog::header() const {
   return header;
 }
 
-void CsvLog::open(int64_t step) {
+void CsvLog::open(int64_t step, bool repeats_evaluation) {
   is_open_ = true;
   std::vector<std::string> rows;
   if (step > 0 && std::filesystem::is_regular_file(path_)) {
     rows = lines_of(read_file(path_, kLargestFile));
   }
-  metrics_.clear();
-  // Of a file that is not ours nothing is kept.
-  const bool is_ours = !rows.empty() && rows[0].starts_with(kFirstColumns) &&
-                       rows[0].find('"') == std::string::npos;
-  if (!is_ours) return write_all({});
-  std::string names = rows[0].substr(std::string(kFirstColumns).size());
-  for (size_t at = 0; at < names.size();) {
-    const size_t end = std::min(names.find(',', at + 1), names.size());
-    metrics_.push_back(names.substr(at + 1, end - at - 1));
-    at = end;
-  }
+  if (rows.empty()) return write_all({});
+  metrics_ = cells_of(rows[0]);
+  metrics_.erase(metrics_.begin(),
+                 metrics_.begin() +
+                     static_cast<ptrdiff_t>(cells_of(kFirstColumns).size()));
   std::erase_if(rows, [&](const std::string& row) {
     const int64_t of_row = step_of(row);
-    return of_row < 0 || of_row > step;
+    const bool is_repeated = repeats_evaluation && of_row == step &&
+                             row.find(",test,") != std::string::npos;
+    return of_row < 0 || of_row > step || is_repeated;
   });
   write_all(rows);
 }
@@ -119,7 +145,7 @@ void CsvLog::add(Cells cells, const Metrics& metrics) {
 }
 
 void CsvLog::before_step(const RunState& at) {
-  if (!is_open_) open(at.step);
+  if (!is_open_) open(at.step, /*repeats_evaluation=*/false);
   watch_.restart();
 }
 
@@ -130,7 +156,7 @@ void CsvLog::after_step(const RunState& at, const Metrics& metrics) {
 }
 
 void CsvLog::after_evaluation(const RunState& at, const TestReport& test) {
-  if (!is_open_) open(at.step);
+  if (!is_open_) open(at.step, /*repeats_evaluation=*/true);
   add({fmt::format("{}", at.step), fmt::format("{}", at.epoch), "test", "", ""},
       test.metrics);
 }

@@ -20,7 +20,7 @@ namespace lockstep::train {
 /// that it repeats. For one rank; that of others is not made.
 class CsvLog : public Callback {
  public:
-  /// Throws IoError if `path` can't be written.
+  /// Throws IoError if `path` can't be written, or is another file.
   explicit CsvLog(std::string path);
 
   void before_step(const RunState& at) override;
@@ -30,8 +30,9 @@ class CsvLog : public Callback {
  private:
   using Cells = std::vector<std::string>;
 
-  /// Takes over the rows up to `step` of a file that is there.
-  void open(int64_t step);
+  /// Takes over the rows up to `step` of a file that is there, but for an
+  /// evaluation after `step` if that is repeated.
+  void open(int64_t step, bool repeats_evaluation);
   void add(Cells cells, const Metrics& metrics);
   void write_all(const std::vector<std::string>& rows);
   std::string header() const;

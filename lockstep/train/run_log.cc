@@ -27,11 +27,17 @@ std::string plural(int64_t count, const char* thing) {
 
 void add_times(const RunReport& report, Lines& lines) {
   const auto& time = report.step_time_s;
-  lines.emplace_back(
-      "steps", fmt::format("{} in {}, {} samples/s",
-                           format_count(report.steps - report.first_step),
-                           format_duration(report.total_time_s),
-                           format_count(std::llround(report.samples_per_s))));
+  std::string text = fmt::format(
+      "{} in {}, {} samples/s", format_count(report.steps - report.first_step),
+      format_duration(report.total_time_s),
+      format_count(std::llround(report.samples_per_s)));
+  if (report.tokens_of_sample > 0) {
+    const double tokens_per_s =
+        report.samples_per_s * static_cast<double>(report.tokens_of_sample);
+    text +=
+        fmt::format(", {} tokens/s", format_count(std::llround(tokens_per_s)));
+  }
+  lines.emplace_back("steps", text);
   lines.emplace_back("step time", fmt::format("median {}, p90 {}",
                                               format_duration(time.median),
                                               format_duration(time.p90)));

@@ -189,6 +189,7 @@ nlohmann::ordered_json to_ordered_json(const RunReport& report) {
           {"data_wait_s", report.data_wait_s},
           {"total_time_s", report.total_time_s},
           {"samples_per_s", report.samples_per_s},
+          {"tokens_of_sample", report.tokens_of_sample},
           {"phases_s", phases_to_json(report.phases_s)},
           {"losses", report.losses},
           {"skipped_steps", report.skipped_steps},
@@ -242,6 +243,7 @@ RunReport run_report_from_json(const json& object) {
   read(object, "data_wait_s", report.data_wait_s);
   read(object, "total_time_s", report.total_time_s);
   read(object, "samples_per_s", report.samples_per_s);
+  read(object, "tokens_of_sample", report.tokens_of_sample);
   read_phases(member(object, "phases_s"), report.phases_s);
   read(object, "losses", report.losses);
   read(object, "skipped_steps", report.skipped_steps);

@@ -84,6 +84,7 @@ struct RunReport {
   double data_wait_s = 0;    ///< waited for batches, in all steps together
   double total_time_s = 0;   ///< first batch to last update, data included
   double samples_per_s = 0;
+  int64_t tokens_of_sample = 0;  ///< of a language model
   PhaseReport phases_s;
   /// Of each step from first_step on, but for those that were left out.
   std::vector<double> losses;

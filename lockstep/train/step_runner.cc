@@ -537,6 +537,7 @@ void StepRunner::describe(RunReport& report) {
   report.shards = plan_.shards;
   report.intra_op_threads = plan_.intra_op_threads;
   report.batch_size = options_.batch_size;
+  report.tokens_of_sample = task_.tokens_of_sample();
   report.split = is_local()
                      ? chunk_sizes(options_.batch_size, options_.world.size())
                      : engine_->group().split(options_.batch_size);

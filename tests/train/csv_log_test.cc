@@ -68,13 +68,43 @@ TEST(CsvLog, HasEachStepOnceWhenARunGoesOn) {
   EXPECT_EQ(rows_of(path).size(), 2u);
 }
 
-TEST(CsvLog, KeepsNothingOfAnotherFile) {
+TEST(CsvLog, KeepsNamesInQuotes) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path("log.csv");
+  const Metrics metrics{{"loss", 0.5}, {"odd,\"one\"", 7}};
+  {
+    CsvLog log(path);
+    make_step(log, 0, metrics);
+  }
+  CsvLog again(path);
+  make_step(again, 1, metrics);
+  EXPECT_EQ(rows_of(path),
+            (std::vector<std::string>{
+                "step,epoch,data,lr,step_ms,loss,\"odd,\"\"one\"\"\"",
+                "1,2,train,0.5,0.5,7", "2,2,train,0.5,0.5,7"}));
+}
+
+// Of a run that was resumed when nothing was left to do.
+TEST(CsvLog, HasARepeatedEvaluationOnce) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path("log.csv");
+  const TestReport test{.metrics = {{"loss", 2}}};
+  {
+    CsvLog log(path);
+    make_step(log, 0, {{"loss", 0.5}});
+    log.after_evaluation({.step = 1, .epoch = 2}, test);
+  }
+  CsvLog(path).after_evaluation({.step = 1, .epoch = 2}, test);
+  EXPECT_EQ(rows_of(path).size(), 3u);
+}
+
+TEST(CsvLog, RefusesAnotherFile) {
   const TemporaryFolder folder;
   const std::string path = folder.path("log.csv");
   std::ofstream(path) << "a,b\n1,2\n";
-  CsvLog log(path);
-  make_step(log, 5, {{"loss", 0.5}});
-  EXPECT_EQ(rows_of(path).size(), 2u);
+  EXPECT_EQ(error_code_of([&] { const CsvLog log(path); }),
+            ErrorCode::kFileAccess);
+  EXPECT_EQ(content_of(path), "a,b\n1,2\n");
   EXPECT_EQ(error_code_of([&] { CsvLog(folder.path("no/log.csv")); }),
             ErrorCode::kFileAccess);
 }
