@@ -12,6 +12,7 @@
 #include "lockstep/device/device.h"
 #include "lockstep/parallel/exchange/zero_stage.h"
 #include "lockstep/train/communication.h"
+#include "lockstep/train/spike_options.h"
 
 namespace lockstep::train {
 
@@ -65,6 +66,7 @@ struct TrainOptions {
   uint64_t seed = 0;
   bool evaluate = true;       ///< on the task's evaluation data, at the end
   double clip_grad_norm = 0;  ///< 0: off
+  SpikeOptions spikes;        ///< of the loss
   bool shuffle = true;        ///< the order of the samples, anew each epoch
   /// Leaves out the samples at an epoch's end that fill no batch.
   bool drop_last = false;

@@ -4,7 +4,8 @@
     compile_test.py headers BUILD      each public header alone, and all of them
                                        in other orders
     compile_test.py wrong-uses BUILD   wrong_uses/*.cc must fail as they say
-    compile_test.py from-pytorch BUILD the pieces of docs/from-pytorch.md
+    compile_test.py documents BUILD    the pieces of C++ in docs/, of those that
+                                       have a header in pieces/
 
 The compiler and its options are those of the build in BUILD. Headers that need
 torch are compiled with its headers precompiled, which takes a second each;
@@ -119,49 +120,42 @@ def check_wrong_uses(compiler):
     return in_parallel(check_one, sources)
 
 
-AROUND_A_PIECE = """
-#include "lockstep/lockstep.h"
-struct Net : torch::nn::Cloneable<Net> {
-  Net() { reset(); }
-  void reset() override {
-    layer = register_module("layer", torch::nn::Linear(4, 3));
-  }
-  torch::Tensor forward(torch::Tensor x) { return layer(x); }
-  torch::nn::Linear layer{nullptr};
-};
-torch::Tensor loss(const torch::Tensor& output, const torch::Tensor& target) {
-  return torch::cross_entropy_loss(output, target);
-}
-void piece(std::shared_ptr<Net> net, torch::Tensor x, torch::Tensor y,
-           lockstep::World world) {
-  // What a piece does not use.
-  (void)net, (void)x, (void)y, (void)world;
-  {
-%s
-  }
-}
-"""
+def source_of(header, piece):
+    """A piece as a file: in a function, unless it has one itself."""
+    lines = [line for line in piece.splitlines()
+             if not line.startswith("#include")]
+    body = "\n".join(lines)
+    if not re.search(r"^(int main|struct|class) ?", body, re.MULTILINE):
+        body = "void piece() {\n" + body + "\n}\n"
+    return f'#include "{header}"\n{body}\n'
 
 
-def check_from_pytorch(compiler):
-    """Each piece of C++ in the document, in a function of its own."""
-    text = (ROOT / "docs/from-pytorch.md").read_text(encoding="utf-8")
-    pieces = re.findall(r"^```cpp\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    if not pieces:
-        return ["docs/from-pytorch.md: no piece of C++ was found"]
+def check_documents(compiler):
+    """Each piece of C++ in the documents that have a header in pieces/."""
+    pieces = []
+    for header in sorted((ROOT / "tests/api/pieces").glob("*.h")):
+        document = ROOT / "docs" / f"{header.stem}.md"
+        found = re.findall(r"^```cpp\n(.*?)^```$",
+                           document.read_text(encoding="utf-8"),
+                           re.MULTILINE | re.DOTALL)
+        if not found:
+            return [f"{document.name}: no piece of C++ was found"]
+        pieces += [(header, number, piece)
+                   for number, piece in enumerate(found, 1)]
     with tempfile.TemporaryDirectory() as folder:
         def check_one(numbered):
-            number, piece = numbered
-            good, output = compiler.compile_text(
-                folder, f"piece{number}.cc", AROUND_A_PIECE % piece, True)
-            return None if good else f"piece {number}:\n{piece}\n{output}"
+            header, number, piece = numbered
+            name = f"{header.stem}{number}.cc"
+            good, output = compiler.compile_text(folder, name,
+                                                 source_of(header, piece), True)
+            return None if good else f"{name}:\n{piece}\n{output}"
 
-        return in_parallel(check_one, list(enumerate(pieces, 1)))
+        return in_parallel(check_one, pieces)
 
 
 def main():
     checks = {"headers": check_headers, "wrong-uses": check_wrong_uses,
-              "from-pytorch": check_from_pytorch}
+              "documents": check_documents}
     if len(sys.argv) != 3 or sys.argv[1] not in checks:
         raise SystemExit(__doc__)
     findings = checks[sys.argv[1]](Compiler(pathlib.Path(sys.argv[2])))
