@@ -14,6 +14,7 @@ int run_any_command() {
   add_train(app);
   add_eval(app);
   add_generate(app);
+  add_export(app);
   add_plan(app);
   add_run(app);
   add_compare(app);

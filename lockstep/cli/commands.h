@@ -16,6 +16,7 @@ inline constexpr int kBadUsage = 2;
 void add_train(CLI::App& app);
 void add_eval(CLI::App& app);
 void add_generate(CLI::App& app);
+void add_export(CLI::App& app);
 void add_plan(CLI::App& app);
 void add_run(CLI::App& app);
 void add_compare(CLI::App& app);

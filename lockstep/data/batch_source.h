@@ -24,6 +24,9 @@ class BatchSource {
   /// (padding, say). A rank then reads whole batches and keeps its part, so
   /// that a shard is the same whoever reads it.
   virtual bool reads_whole_batches() const { return false; }
+  /// True if samples can be read in the order of their numbers only. They are
+  /// not shuffled then, and one thread reads them.
+  virtual bool is_read_in_order() const { return false; }
   /// What a run that goes on must find again, as SHA-256 in hex; "" if that is
   /// not known. May take seconds.
   virtual std::string fingerprint() const { return ""; }

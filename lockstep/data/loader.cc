@@ -45,6 +45,12 @@ void check(const BatchSource* source, const LoaderOptions& options) {
                                          part.shards),
                  .got = fmt::format("{} to {}", part.first, part.last)});
   }
+  if (options.order && source->is_read_in_order()) {
+    throw InvalidArgument(
+        "data", {.code = ErrorCode::kMisuse,
+                 .what = "these samples can be read in one order only",
+                 .fix = "leave out LoaderOptions::order"});
+  }
   if (options.workers < 0) {
     refuse("bad number of loader workers", "at least 0", options.workers);
   }
@@ -110,7 +116,10 @@ class Loader::Impl {
            .got = fmt::format("{}", options_.batch_size)});
     }
     try {
-      for (int i = 0; i < options_.workers; ++i) {
+      const int workers = source_->is_read_in_order()
+                              ? std::min(options_.workers, 1)
+                              : options_.workers;
+      for (int i = 0; i < workers; ++i) {
         workers_.push_back(
             start_thread("data", "a worker of the loader", [this] { work(); }));
       }
@@ -210,7 +219,9 @@ class Loader::Impl {
   std::vector<int64_t> make_order(int64_t epoch, int64_t samples) const {
     const int64_t size = source_->size();
     if (options_.order) return checked(options_.order(size, epoch), samples);
-    if (options_.shuffle) return shuffled_order(size, options_.seed, epoch);
+    if (options_.shuffle && !source_->is_read_in_order()) {
+      return shuffled_order(size, options_.seed, epoch);
+    }
     std::vector<int64_t> order(static_cast<size_t>(size));
     std::iota(order.begin(), order.end(), int64_t{0});
     return order;

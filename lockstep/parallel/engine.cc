@@ -321,12 +321,12 @@ StepResult Engine::train_step(const std::vector<IValue>& inputs,
   StepResult result = train_step(inputs, target, loss, nullptr, options);
   const Stopwatch watch;
   if (options_.on_phase()) options_.on_phase()(StepPhase::kUpdate);
-  if (result.is_finite && options.clip_grad_norm() > 0) {
+  if (result.updates() && options.clip_grad_norm() > 0) {
     result.gradient_norm = torch::nn::utils::clip_grad_norm_(
         optim::parameters_of(optimizer), options.clip_grad_norm());
     result.is_finite = std::isfinite(result.gradient_norm);
   }
-  if (result.is_finite) optimizer.step();
+  if (result.updates()) optimizer.step();
   optimizer.zero_grad();
   group_->phases().update_s = watch.seconds();
   return result;

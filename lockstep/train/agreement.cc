@@ -44,7 +44,9 @@ StepOutcome Agreement::of_step(const StepResult& result, int stop_signal) {
   if (world_.size() > 1) span.emplace(world_.rank(), "outcome");
   StepOutcome outcome{.metrics = metrics_.reduce(ranks_by_signal),
                       .samples = result.samples,
-                      .is_finite = result.is_finite};
+                      .is_finite = result.is_finite,
+                      .is_skipped = result.is_too_high,
+                      .is_spike = result.is_too_high};
   divide(outcome.metrics, result.samples);
   outcome.metrics["loss"] = result.loss;
   outcome.stop_signal = first_signal(ranks_by_signal);

@@ -17,9 +17,11 @@ struct StepOutcome {
   int64_t samples = 0;
   /// False: the loss or the gradient's norm is not, and nothing was updated.
   bool is_finite = true;
-  /// float16: a gradient overflowed, nothing was updated, and the loss is
-  /// scaled by less from now on. is_finite is true.
+  /// Nothing was updated, and the run goes on: in float16 a gradient
+  /// overflowed, and the loss is scaled by less from now on; or the loss is a
+  /// spike. is_finite is true.
   bool is_skipped = false;
+  bool is_spike = false;
   int stop_signal = 0;  ///< some rank wants to stop, for this
 
   double loss() const { return metrics.at("loss"); }

@@ -99,10 +99,11 @@ c10::IValue stack(const std::vector<c10::IValue>& values) {
 }
 
 std::vector<c10::IValue> as_arguments(const c10::IValue& inputs, size_t count) {
-  if (count == 1) return {inputs};
+  const bool is_any = count == 0;
+  if (count == 1 || (is_any && !inputs.isTuple())) return {inputs};
   const size_t found =
       inputs.isTuple() ? inputs.toTupleRef().elements().size() : 1;
-  if (found != count) {
+  if (!is_any && found != count) {
     throw InvalidArgument(
         "data",
         {.code = ErrorCode::kMisuse,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 #include <cstdint>
 #include <functional>
@@ -54,7 +55,8 @@ std::pair<c10::IValue, c10::IValue> parts_of(Sample sample) {
   }
 }
 
-/// `inputs` as the arguments of a forward() that takes `count` of them.
+/// `inputs` as the arguments of a forward() that takes `count` of them; 0: as
+/// many as a tuple has elements.
 std::vector<c10::IValue> as_arguments(const c10::IValue& inputs, size_t count);
 
 template <class T>
@@ -102,7 +104,8 @@ class DatasetSource : public data::BatchSource {
   using Read = decltype(detail::read_all(std::declval<D&>(),
                                          std::span<const int64_t>()));
 
-  /// `arguments`: how many the module's forward() takes.
+  /// `arguments`: how many the module's forward() takes; 0: what a sample has,
+  /// where that is a tuple, else one.
   DatasetSource(std::shared_ptr<D> dataset, size_t arguments)
       : dataset_(std::move(dataset)), arguments_(arguments) {}
 
@@ -121,6 +124,9 @@ class DatasetSource : public data::BatchSource {
     return detail::size_of_dataset(dataset_->size());
   }
   bool reads_whole_batches() const override { return collate_ != nullptr; }
+  bool is_read_in_order() const override {
+    return requires { D::kIsReadInOrder; };
+  }
   std::string fingerprint() const override {
     if constexpr (requires { dataset_->fingerprint(); }) {
       return dataset_->fingerprint();
@@ -136,7 +142,8 @@ class DatasetSource : public data::BatchSource {
     }
     if (indices.empty()) {
       // Of a short batch a rank may have no sample, and runs nothing.
-      return {.inputs = {arguments_, torch::empty({0})},
+      const size_t count = std::max<size_t>(arguments_, 1);
+      return {.inputs = std::vector<c10::IValue>(count, torch::empty({0})),
               .target = torch::empty({0})};
     }
     auto [inputs, target] = parts(indices);

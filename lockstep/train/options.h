@@ -12,6 +12,7 @@
 #include "lockstep/device/device.h"
 #include "lockstep/parallel/exchange/zero_stage.h"
 #include "lockstep/train/communication.h"
+#include "lockstep/train/spike_options.h"
 
 namespace lockstep::train {
 
@@ -65,6 +66,7 @@ struct TrainOptions {
   uint64_t seed = 0;
   bool evaluate = true;       ///< on the task's evaluation data, at the end
   double clip_grad_norm = 0;  ///< 0: off
+  SpikeOptions spikes;        ///< of the loss
   bool shuffle = true;        ///< the order of the samples, anew each epoch
   /// Leaves out the samples at an epoch's end that fill no batch.
   bool drop_last = false;
@@ -99,8 +101,10 @@ struct TrainOptions {
   /// Chrome trace of all ranks' last steps (chrome_trace.h); empty: none
   std::string trace;
   int64_t trace_steps = 10;
-  bool progress = true;    ///< a bar on a terminal, else plain lines
-  int64_t log_every = 10;  ///< steps between plain lines
+  std::string csv;          ///< a row for each step (CsvLog); empty: none
+  std::string tensorboard;  ///< folder of event files (TensorBoardLog)
+  bool progress = true;     ///< a bar on a terminal, else plain lines
+  int64_t log_every = 10;   ///< steps between plain lines
   std::vector<std::string> command;
   /// Called on rank 0 when nothing spoke against the options, before the first
   /// step.

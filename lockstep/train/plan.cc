@@ -107,6 +107,25 @@ void check_communication(const TrainOptions& options) {
   if (options.communication.is_local()) check_local_steps(options);
 }
 
+void check_spikes(const TrainOptions& options) {
+  train::check(options.spikes);
+  const OnSpike action = options.spikes.action;
+  if (action != OnSpike::kNothing && options.communication.is_local()) {
+    refuse(
+        "with local_steps each rank has losses of its own, and the ranks "
+        "would not leave out the same steps",
+        "a loss that all ranks share", "leave out one of the two");
+  }
+  const bool saves = !options.out_dir.empty() && options.checkpoint_every > 0;
+  if (action == OnSpike::kRollBack && !saves) {
+    refuse(
+        "a spike can't be answered by going back to a checkpoint where none "
+        "are written",
+        "out_dir and checkpoint_every",
+        "give --out-dir and --checkpoint-every, or --on-spike skip");
+  }
+}
+
 void check(const TrainOptions& options) {
   check_at_least("batch_size", options.batch_size, 1);
   check_at_least("accumulate", options.accumulate, 1);
@@ -118,6 +137,7 @@ void check(const TrainOptions& options) {
   check_evaluations(options);
   check_zero(options);
   check_communication(options);
+  check_spikes(options);
   check_at_least("eval_batch_size", options.eval_batch_size, 0);
   check_at_least("checkpoint_every", options.checkpoint_every, 0);
   check_at_least("snapshot_every", options.snapshot_every, 0);

@@ -19,6 +19,7 @@ constexpr std::array kPhases{&PhaseReport::scatter,  &PhaseReport::replicate,
 nlohmann::json to_json(const RankReport& report) {
   nlohmann::json json{{"pid", report.pid},
                       {"sent_bytes", report.sent_bytes},
+                      {"peak_flops_per_s", report.peak_flops_per_s},
                       {"host_memory_bytes", report.host_memory_bytes}};
   for (const auto& device : report.devices) {
     json["devices"].push_back(
@@ -38,6 +39,7 @@ RankReport from_json(const nlohmann::json& json) {
   RankReport report;
   report.pid = json.at("pid");
   report.sent_bytes = json.at("sent_bytes");
+  report.peak_flops_per_s = json.at("peak_flops_per_s");
   report.host_memory_bytes = json.at("host_memory_bytes");
   for (const auto& device : json.at("devices")) {
     report.devices.push_back(

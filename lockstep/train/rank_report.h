@@ -14,6 +14,7 @@ struct RankReport {
   PhaseReport phases_s;
   int64_t pid = 0;
   int64_t sent_bytes = 0;         ///< by the steps
+  double peak_flops_per_s = 0;    ///< of its devices together; 0: not measured
   int64_t host_memory_bytes = 0;  ///< of its process, on no device's account
 };
 

@@ -216,6 +216,7 @@ std::optional<data::Batch> Run::next_batch() {
 bool Run::train_batch(const data::Batch& batch, int64_t epoch) {
   tell(
       [](Callback& callback, const RunState& at) { callback.before_step(at); });
+  const double loss_limit = runner_.loss_limit();
   const Stopwatch watch;
   const StepOutcome outcome = runner_.step(
       batch, {.step = step_, .epoch = epoch, .total_steps = total_steps_},
@@ -223,7 +224,9 @@ bool Run::train_batch(const data::Batch& batch, int64_t epoch) {
   const double seconds = watch.seconds();
   if (!outcome.is_finite) stop_on_garbage(batch, outcome, epoch);
   ++step_;
-  if (outcome.is_skipped && is_first()) {
+  if (outcome.is_spike) {
+    answer_spike(outcome.loss(), loss_limit);
+  } else if (outcome.is_skipped && is_first()) {
     log_.line(fmt::format(
         "step {} overflowed in float16 and was left out; the loss is scaled "
         "by {:g} from now on",
@@ -250,6 +253,26 @@ bool Run::train_batch(const data::Batch& batch, int64_t epoch) {
   if (regroups_ || is_ended_) return true;
   log_.report().stop_signal = outcome.stop_signal;
   return outcome.stop_signal != 0;
+}
+
+void Run::answer_spike(double loss, double limit) {
+  std::string text = fmt::format(
+      "step {}: the loss {:.4g} is a spike, as it is above {:.4g}; its update "
+      "was left out",
+      step_, loss, limit);
+  if (options_.spikes.action == OnSpike::kRollBack) {
+    if (const auto earlier = checkpoints_.last_regular()) {
+      runner_.roll_back(*earlier);
+      ++log_.report().rollbacks;
+      text += fmt::format(
+          ", and the run went back to the weights of {}, from which it goes on "
+          "with the next batch",
+          earlier->path);
+    } else {
+      text += "; there is no checkpoint yet to go back to";
+    }
+  }
+  if (is_first()) log_.line(text);
 }
 
 int Run::wanted_stop() const {

@@ -50,6 +50,8 @@ class Run {
   void train_epoch(int64_t epoch);
   std::optional<data::Batch> next_batch();
   bool train_batch(const data::Batch& batch, int64_t epoch);
+  /// After a step whose update was left out for it. Collective.
+  void answer_spike(double loss, double limit);
   int wanted_stop() const;
   [[noreturn]] void stop_on_garbage(const data::Batch& batch,
                                     const StepOutcome& outcome, int64_t epoch);

@@ -6,8 +6,11 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
 #include "lockstep/base/round_up.h"
 #include "lockstep/base/trace.h"
+#include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/checkpoint/folder.h"
 #include "lockstep/checkpoint/random_state.h"
 #include "lockstep/comm/environment.h"
 #include "lockstep/control/worker_side.h"
@@ -126,6 +129,27 @@ void RunCheckpoints::write(CheckpointWriter& writer,
   const TraceSpan span("checkpoint", TraceCategory::kCompute);
   control::enter(control::Phase::kCheckpoint);
   writer.save(content(position, runner, data_.is_begun() ? data_.get() : ""));
+}
+
+std::optional<Resume> RunCheckpoints::last_regular() {
+  if (writer_) writer_->wait();
+  Resume resume;
+  if (options_.world.rank() == 0) {
+    for (const auto& found : list_checkpoints(options_.out_dir)) {
+      if (found.step % options_.checkpoint_every != 0) continue;
+      try {
+        resume.state = std::make_shared<const CheckpointReader>(
+            open_checkpoint(found.path));
+        resume.path = found.path;
+        break;
+      } catch (const CheckpointError& error) {
+        log_warning("train", error.what());
+      }
+    }
+  }
+  resume.path = options_.world.all_gather_text(resume.path)[0];
+  if (resume.path.empty()) return std::nullopt;
+  return resume;
 }
 
 std::optional<std::string> RunCheckpoints::finish(RunReport& report) {

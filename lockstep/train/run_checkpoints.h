@@ -55,6 +55,11 @@ class RunCheckpoints {
   /// did. Collective.
   std::optional<std::string> finish(RunReport& report);
 
+  /// The newest of this run's folder that options.checkpoint_every asked for:
+  /// the same one whether the run was stopped since or not. Nothing if there is
+  /// none that is whole. Waits for the disk. Collective.
+  std::optional<Resume> last_regular();
+
   /// In words, for who gives up. Waits for the disk.
   std::string last_in_words();
   double stall_s() const { return writer_ ? writer_->costs().stall_s : 0; }

@@ -27,14 +27,39 @@ std::string plural(int64_t count, const char* thing) {
 
 void add_times(const RunReport& report, Lines& lines) {
   const auto& time = report.step_time_s;
-  lines.emplace_back(
-      "steps", fmt::format("{} in {}, {} samples/s",
-                           format_count(report.steps - report.first_step),
-                           format_duration(report.total_time_s),
-                           format_count(std::llround(report.samples_per_s))));
+  std::string text = fmt::format(
+      "{} in {}, {} samples/s", format_count(report.steps - report.first_step),
+      format_duration(report.total_time_s),
+      format_count(std::llround(report.samples_per_s)));
+  if (report.tokens_of_sample > 0) {
+    const double tokens_per_s =
+        report.samples_per_s * static_cast<double>(report.tokens_of_sample);
+    text +=
+        fmt::format(", {} tokens/s", format_count(std::llround(tokens_per_s)));
+  }
+  lines.emplace_back("steps", text);
   lines.emplace_back("step time", fmt::format("median {}, p90 {}",
                                               format_duration(time.median),
                                               format_duration(time.p90)));
+  if (report.peak_flops_per_s > 0) {
+    const double flops_per_s = report.samples_per_s * report.flops_of_sample;
+    lines.emplace_back(
+        "compute",
+        fmt::format("{:.3g} TFLOP/s, {:.0f} % of the {:.3g} TFLOP/s that "
+                    "products of matrices reach here",
+                    flops_per_s / 1e12,
+                    100 * flops_per_s / report.peak_flops_per_s,
+                    report.peak_flops_per_s / 1e12));
+  }
+  if (report.skipped_steps > 0) {
+    lines.emplace_back(
+        "left out",
+        fmt::format("the updates of {}{}", plural(report.skipped_steps, "step"),
+                    report.rollbacks > 0
+                        ? fmt::format(", and {} to a checkpoint",
+                                      plural(report.rollbacks, "return"))
+                        : ""));
+  }
 }
 
 void add_devices(const RunReport& report, Lines& lines) {

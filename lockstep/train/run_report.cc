@@ -189,9 +189,13 @@ nlohmann::ordered_json to_ordered_json(const RunReport& report) {
           {"data_wait_s", report.data_wait_s},
           {"total_time_s", report.total_time_s},
           {"samples_per_s", report.samples_per_s},
+          {"tokens_of_sample", report.tokens_of_sample},
+          {"flops_of_sample", report.flops_of_sample},
+          {"peak_flops_per_s", report.peak_flops_per_s},
           {"phases_s", phases_to_json(report.phases_s)},
           {"losses", report.losses},
           {"skipped_steps", report.skipped_steps},
+          {"rollbacks", report.rollbacks},
           {"epochs", epochs_to_json(report.epochs)},
           {"evaluations", evaluations_to_json(report.evaluations)},
           {"best", best_to_json(report.best)},
@@ -242,9 +246,13 @@ RunReport run_report_from_json(const json& object) {
   read(object, "data_wait_s", report.data_wait_s);
   read(object, "total_time_s", report.total_time_s);
   read(object, "samples_per_s", report.samples_per_s);
+  read(object, "tokens_of_sample", report.tokens_of_sample);
+  read(object, "flops_of_sample", report.flops_of_sample);
+  read(object, "peak_flops_per_s", report.peak_flops_per_s);
   read_phases(member(object, "phases_s"), report.phases_s);
   read(object, "losses", report.losses);
   read(object, "skipped_steps", report.skipped_steps);
+  read(object, "rollbacks", report.rollbacks);
   for (const auto& epoch : member(object, "epochs")) {
     read_epoch(epoch, report.epochs.emplace_back());
   }

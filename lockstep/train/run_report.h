@@ -84,10 +84,17 @@ struct RunReport {
   double data_wait_s = 0;    ///< waited for batches, in all steps together
   double total_time_s = 0;   ///< first batch to last update, data included
   double samples_per_s = 0;
+  int64_t tokens_of_sample = 0;  ///< of a language model
+  double flops_of_sample = 0;    ///< forward and backward; 0: not known
+  /// Floating point operations a second that all devices at once reach in
+  /// products of matrices, measured after the steps; 0: not measured.
+  double peak_flops_per_s = 0;
   PhaseReport phases_s;
   /// Of each step from first_step on, but for those that were left out.
   std::vector<double> losses;
-  int64_t skipped_steps = 0;  ///< float16: left out, as gradients overflowed
+  /// Left out: the loss was a spike, or in float16 a gradient overflowed.
+  int64_t skipped_steps = 0;
+  int64_t rollbacks = 0;  ///< to a checkpoint, after a spike
   std::vector<EpochReport> epochs;
   std::vector<EvaluationReport> evaluations;  ///< those before the last one
   std::optional<BestReport> best;

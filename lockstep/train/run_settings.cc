@@ -39,6 +39,17 @@ void add_communication(const TrainOptions& options, Settings& settings) {
   settings["outer_momentum"] = text_of(communication.outer_momentum);
 }
 
+void add_spikes(const TrainOptions& options, Settings& settings) {
+  if (options.spikes.action == OnSpike::kNothing) return;
+  settings["on_spike"] = to_string(options.spikes.action);
+  settings["spike_sigma"] = fmt::format("{}", options.spikes.sigma);
+  settings["spike_window"] = fmt::format("{}", options.spikes.window);
+  // What a spike goes back to.
+  if (options.spikes.action == OnSpike::kRollBack) {
+    settings["checkpoint_every"] = fmt::format("{}", options.checkpoint_every);
+  }
+}
+
 }  // namespace
 
 Settings settings_of(const Task& task, const TrainOptions& options,
@@ -60,6 +71,7 @@ Settings settings_of(const Task& task, const TrainOptions& options,
       {kTotalSteps, text_of(total_steps)},
   });
   add_communication(options, settings);
+  add_spikes(options, settings);
   return settings;
 }
 

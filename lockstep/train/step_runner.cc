@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
-#include <mutex>
+#include <limits>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <unistd.h>
@@ -16,24 +16,20 @@
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/base/version.h"
-#include "lockstep/checkpoint/checkpoint.h"
-#include "lockstep/checkpoint/hugging_face.h"
-#include "lockstep/checkpoint/safetensors.h"
-#include "lockstep/checkpoint/state_dict.h"
-#include "lockstep/control/worker_side.h"
 #include "lockstep/device/autocast.h"
+#include "lockstep/device/matmul_rate.h"
 #include "lockstep/device/memory.h"
-#include "lockstep/device/random.h"
 #include "lockstep/device/reserved_memory.h"
 #include "lockstep/models/finite.h"
-#include "lockstep/parallel/exchange/comm_hooks.h"
 #include "lockstep/parallel/exchange/packed_tensors.h"
-#include "lockstep/parallel/exchange/power_sgd.h"
 #include "lockstep/parallel/exchange/rank_exchange.h"
 #include "lockstep/parallel/module/nested.h"
 #include "lockstep/parallel/module/scatter_gather.h"
 #include "lockstep/parallel/replicas/replica_group.h"
+#include "lockstep/train/csv_log.h"
 #include "lockstep/train/evaluate.h"
+#include "lockstep/train/step_parts.h"
+#include "lockstep/train/tensorboard_log.h"
 
 namespace lockstep::train {
 namespace {
@@ -44,10 +40,7 @@ using torch::Tensor;
 constexpr const char* kCallback = "callback.";
 constexpr const char* kLossScaler = "loss_scaler.";
 constexpr const char* kOuterStep = "outer_step.";
-
-// PowerSGD compresses from this step on: its buckets are cut anew after the
-// first.
-constexpr int64_t kPlainSteps = 2;
+constexpr const char* kSpikes = "spikes.";
 
 std::string prefix_of_rank(int rank) { return fmt::format("rank.{}.", rank); }
 
@@ -72,134 +65,12 @@ OptimizerState part_of(const OptimizerState& state, const std::string& prefix) {
   return part;
 }
 
-bool is_classic(const TrainOptions& options) {
-  return options.strategy == Strategy::kDataParallelClassic;
-}
-
-// The textbook keeps model and optimizer on device 0; otherwise they are held
-// once for all slices, on the host's account.
-void charge_first_device(const TrainOptions& options, const Plan& plan,
-                         std::optional<MemoryScope>& scope) {
-  if (is_classic(options)) scope.emplace(plan.devices.front());
-}
-
-// Weights to start from: of a checkpoint, a run's folder, a folder of Hugging
-// Face's or a file.
-void load_weights(const std::string& from, const NamedTensors& model) {
-  if (is_hugging_face(from)) {
-    load_hugging_face(from, model);
-  } else if (std::filesystem::is_directory(from)) {
-    open_checkpoint(from).load(model);
-  } else {
-    load_state_dict(model, read_safetensors(from).tensors, from);
-  }
-}
-
-NamedTensors state_of(const ModuleHandle& handle) {
-  NamedTensors state = handle.parameters;
-  state.insert(state.end(), handle.buffers.begin(), handle.buffers.end());
-  return state;
-}
-
-Engine::Module make_module(Task& task, const TrainOptions& options,
-                           const Plan& plan, const Resume* resumed) {
-  std::optional<MemoryScope> scope;
-  charge_first_device(options, plan, scope);
-  // Ranks that are threads share LibTorch's default generator.
-  static std::mutex generator_is_in_use;
-  const std::lock_guard lock(generator_is_in_use);
-  torch::manual_seed(options.seed);
-  Engine::Module module = task.make_model(torch_device(plan.devices.front()));
-  const NamedTensors state = state_of(module.read());
-  if (resumed != nullptr) {
-    if (resumed->state) resumed->state->load(state);
-  } else if (!options.init_from.empty()) {
-    load_weights(options.init_from, state);
-  }
-  // Rank 0's is going to be everyone's.
-  if (resumed != nullptr && resumed->root != 0) {
-    broadcast(options.world, state, resumed->root);
-  }
-  return module;
-}
-
-std::unique_ptr<RunOptimizer> make_optimizer(
-    Task& task, const TrainOptions& options, const Plan& plan,
-    const optim::StateFactory& make_state) {
-  std::optional<MemoryScope> scope;
-  charge_first_device(options, plan, scope);
-  return task.make_optimizer(make_state);
-}
-
 c10::DeviceType device_type(const Plan& plan) {
   return torch_device(plan.devices.front()).type();
 }
 
 void set_mode(const ModuleHandle& model, bool trains) {
   model.set_modes(std::vector<bool>(model.modes().size(), trains));
-}
-
-void tell_agent(StepPhase phase) {
-  switch (phase) {
-    case StepPhase::kForward:
-      return control::enter(control::Phase::kForward);
-    case StepPhase::kBackward:
-      return control::enter(control::Phase::kBackward);
-    case StepPhase::kAllReduce:
-      return control::enter(control::Phase::kAllReduce);
-    case StepPhase::kUpdate:
-      return control::enter(control::Phase::kUpdate);
-  }
-}
-
-bool trains_locally(const TrainOptions& options) {
-  return options.communication.is_local() && options.world.size() > 1;
-}
-
-CommHook hook_of(const CommunicationOptions& options) {
-  switch (options.compression) {
-    case GradCompression::kBFloat16:
-      return bf16_compress_hook;
-    case GradCompression::kFloat16:
-      return fp16_compress_hook;
-    case GradCompression::kPowerSgd:
-      return PowerSGD(PowerSGDOptions()
-                          .matrix_approximation_rank(options.powersgd_rank)
-                          .start_powerSGD_iter(kPlainSteps));
-    case GradCompression::kNone:
-      break;
-  }
-  return {};
-}
-
-DataParallelOptions parallel_options(const TrainOptions& options,
-                                     const Plan& plan) {
-  // Steps of a rank's own are those of a world of one.
-  const bool is_local = trains_locally(options);
-  const int64_t ranks = is_local ? options.world.size() : 1;
-  const auto rank = static_cast<uint64_t>(options.world.rank());
-  return DataParallelOptions()
-      .replication(is_classic(options) ? Replication::kEveryForward
-                                       : Replication::kResident)
-      .world(is_local ? World() : options.world)
-      .shards(plan.shards / ranks)
-      .intra_op_threads(plan.intra_op_threads)
-      .seed(is_local ? mix_seed(options.seed, rank) : options.seed)
-      .zero(options.zero)
-      .on_phase(tell_agent);
-}
-
-std::unique_ptr<Engine> make_engine(const Engine::Module& module,
-                                    const TrainOptions& options,
-                                    const Plan& plan) {
-  auto engine = std::make_unique<Engine>(module, plan.devices,
-                                         parallel_options(options, plan));
-  const CommHook hook = hook_of(options.communication);
-  // The changes of local steps are compressed by OuterStep.
-  if (hook && options.world.size() > 1 && !trains_locally(options)) {
-    engine->set_comm_hook(hook);
-  }
-  return engine;
 }
 
 }  // namespace
@@ -226,6 +97,17 @@ StepRunner::StepRunner(Task& task, const TrainOptions& options,
         options.early_stop);
     callbacks_.push_back(best_);
   }
+  // Last, and without a state: the places of the others are part of a
+  // checkpoint.
+  if (options.world.rank() == 0) {
+    if (!options.csv.empty()) {
+      callbacks_.push_back(std::make_shared<CsvLog>(options.csv));
+    }
+    if (!options.tensorboard.empty()) {
+      callbacks_.push_back(
+          std::make_shared<TensorBoardLog>(options.tensorboard));
+    }
+  }
   if (trains_locally(options)) {
     // Each rank's model was made, or loaded, alike; rank 0's is everyone's.
     broadcast(options.world, model_->parameters, 0);
@@ -233,6 +115,9 @@ StepRunner::StepRunner(Task& task, const TrainOptions& options,
     outer_.emplace(options.world, *model_, options.communication);
   }
   if (options.precision == Precision::kFloat16) scale_losses();
+  if (options.spikes.action != OnSpike::kNothing) {
+    spikes_.emplace(options.spikes);
+  }
   set_mode(*model_, true);
   // Not at the first step: what each rank has now is no memory of a step.
   engine_->share_parameters();
@@ -253,6 +138,10 @@ void StepRunner::scale_losses() {
          .fix = "use --precision bf16, which needs no scaling of the loss"});
   }
   loss_scaler_.emplace();
+}
+
+double StepRunner::loss_limit() const {
+  return spikes_ ? spikes_->limit() : std::numeric_limits<double>::infinity();
 }
 
 NamedTensors StepRunner::model_state() const { return state_of(*model_); }
@@ -278,6 +167,11 @@ OptimizerState StepRunner::state() const {
       state[kLossScaler + name] = tensor;
     }
   }
+  if (spikes_) {
+    for (const auto& [name, tensor] : spikes_->state()) {
+      state[kSpikes + name] = tensor;
+    }
+  }
   return state;
 }
 
@@ -300,7 +194,8 @@ void StepRunner::load_state(const Resume& resumed) {
   OptimizerState of_optimizer = loaded;
   std::erase_if(of_optimizer, [](const auto& entry) {
     return entry.first.starts_with(kCallback) ||
-           entry.first.starts_with(kLossScaler);
+           entry.first.starts_with(kLossScaler) ||
+           entry.first.starts_with(kSpikes);
   });
   if (is_local()) {
     of_optimizer = part_of(loaded, prefix_of_rank(options_.world.rank()));
@@ -317,6 +212,25 @@ void StepRunner::load_state(const Resume& resumed) {
         part_of(loaded, fmt::format("{}{}.", kCallback, i)));
   }
   if (loss_scaler_) loss_scaler_->load_state(part_of(loaded, kLossScaler));
+  if (spikes_) spikes_->load_state(part_of(loaded, kSpikes));
+}
+
+void StepRunner::roll_back(const Resume& earlier) {
+  std::vector<OptimizerState> of_callbacks;
+  for (const auto& callback : callbacks_) {
+    of_callbacks.push_back(callback->state());
+  }
+  // Those of the last step would come over the ones that are loaded.
+  engine_->load_buffers();
+  const NamedTensors model = model_state();
+  if (earlier.state) earlier.state->load(model);
+  broadcast(options_.world, model, earlier.root);
+  engine_->rebuild();
+  load_state(earlier);
+  for (size_t i = 0; i < callbacks_.size(); ++i) {
+    callbacks_[i]->load_state(of_callbacks[i]);
+  }
+  spikes_->restart();
 }
 
 void StepRunner::restart_accounts() {
@@ -345,8 +259,9 @@ StepOutcome StepRunner::step(const data::Batch& batch, const Position& position,
   } else {
     outcome = agreement_.of_step(result, stop_signal);
   }
+  if (spikes_ && outcome.is_finite) spikes_->add(outcome.loss());
   if (loss_scaler_ && loss_scaler_->update(outcome.is_finite)) {
-    outcome.is_skipped = !outcome.is_finite;
+    outcome.is_skipped = outcome.is_spike || !outcome.is_finite;
     outcome.is_finite = true;
   }
   return outcome;
@@ -378,6 +293,7 @@ StepResult StepRunner::sharded_step(const data::Batch& batch) {
       TrainStepOptions()
           .clip_grad_norm(options_.clip_grad_norm)
           .loss_scale(loss_scale())
+          .max_loss(loss_limit())
           .batch(engine_batch(batch)));
   count(batch, engine_->group().phases());
   return result;
@@ -401,6 +317,7 @@ StepResult StepRunner::classic_step(const data::Batch& batch) {
                     .samples = batch.samples};
   agreement_.metrics().add(0, batch.samples, values, /*with_loss=*/false);
   result.is_finite = std::isfinite(result.loss);
+  result.is_too_high = result.is_finite && result.loss > loss_limit();
   output_device_s_ += watch.seconds();
   span.reset();
   precision.reset();
@@ -409,11 +326,11 @@ StepResult StepRunner::classic_step(const data::Batch& batch) {
   PhaseTimes phases = engine_->group().phases();
   watch.restart();
   span.emplace("update", TraceCategory::kCompute);
-  if (result.is_finite && options_.clip_grad_norm > 0) {
+  if (result.updates() && options_.clip_grad_norm > 0) {
     result.is_finite = std::isfinite(torch::nn::utils::clip_grad_norm_(
         optimizer_->parameters(), options_.clip_grad_norm));
   }
-  if (result.is_finite) optimizer_->step();
+  if (result.updates()) optimizer_->step();
   phases.update_s = watch.seconds();
   output_device_s_ += phases.update_s;
   count(batch, phases);
@@ -508,7 +425,20 @@ RankReport StepRunner::rank_report(double step_seconds) const {
              memory_stats(plan_.devices[k]).peak_bytes + (k == 0 ? copied : 0),
          .gradient_copy_bytes = k == 0 ? copied : 0});
   }
+  // After the memory was read, as this takes some.
+  if (task_.flops_of_sample() > 0) report.peak_flops_per_s = peak_flops_per_s();
   return report;
+}
+
+double StepRunner::peak_flops_per_s() const {
+  const auto& workers = engine_->group().workers();
+  const auto type =
+      autocast_type(options_.precision).value_or(c10::ScalarType::Float);
+  std::vector<double> rates(workers.size());
+  run_all(workers, [&](size_t k) {
+    rates[k] = measure_matmul_rate(torch_device(plan_.devices[k]), type);
+  });
+  return std::accumulate(rates.begin(), rates.end(), 0.0);
 }
 
 void StepRunner::describe(RunReport& report) {
@@ -524,6 +454,8 @@ void StepRunner::describe(RunReport& report) {
   report.shards = plan_.shards;
   report.intra_op_threads = plan_.intra_op_threads;
   report.batch_size = options_.batch_size;
+  report.tokens_of_sample = task_.tokens_of_sample();
+  report.flops_of_sample = task_.flops_of_sample();
   report.split = is_local()
                      ? chunk_sizes(options_.batch_size, options_.world.size())
                      : engine_->group().split(options_.batch_size);
@@ -540,6 +472,10 @@ void StepRunner::fill(RunReport& report, double step_seconds) const {
   const auto reports =
       gather_reports(options_.world, rank_report(step_seconds));
   report.phases_s = slowest(reports);
+  report.peak_flops_per_s = 0;
+  for (const auto& rank : reports) {
+    report.peak_flops_per_s += rank.peak_flops_per_s;
+  }
   if (options_.world.size() == 1) {
     report.devices = reports[0].devices;
     report.memory_shared_bytes = reports[0].host_memory_bytes;

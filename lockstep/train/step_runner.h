@@ -20,6 +20,7 @@
 #include "lockstep/train/rank_report.h"
 #include "lockstep/train/resume.h"
 #include "lockstep/train/run_optimizer.h"
+#include "lockstep/train/spike_guard.h"
 #include "lockstep/train/task.h"
 
 namespace lockstep::train {
@@ -35,6 +36,9 @@ class StepRunner {
 
   /// What state() has, of the ranks that have it for all. Collective.
   void load_state(const Resume& resumed);
+  /// Takes weights and the optimizer's state from `earlier`, after a spike.
+  /// What callbacks know stays. Collective.
+  void roll_back(const Resume& earlier);
 
   /// One step: forward, loss, backward, update. Of several ranks, each with
   /// its part of the batch, all get the outcome of the whole.
@@ -42,6 +46,8 @@ class StepRunner {
                    int stop_signal);
   /// float16: what the loss of the next step is multiplied by. Else 1.
   double loss_scale() const { return loss_scaler_ ? loss_scaler_->scale() : 1; }
+  /// The next step's loss is a spike if it is above it.
+  double loss_limit() const;
   /// The learning rate of the last step.
   double lr() const { return optimizer_->lr(); }
 
@@ -90,6 +96,8 @@ class StepRunner {
   /// Samples of `batch` over all ranks that the engine knows of.
   int64_t engine_batch(const data::Batch& batch) const;
   RankReport rank_report(double step_seconds) const;
+  /// What all devices of this rank reach at once, measured.
+  double peak_flops_per_s() const;
 
   Task& task_;
   TrainOptions options_;
@@ -98,11 +106,12 @@ class StepRunner {
   std::optional<ModuleHandle> model_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<RunOptimizer> optimizer_;
-  std::vector<std::shared_ptr<Callback>> callbacks_;  // best_ is the last
+  std::vector<std::shared_ptr<Callback>> callbacks_;
   std::shared_ptr<BestEvaluation> best_;
   Agreement agreement_;
   std::optional<OuterStep> outer_;         // of local steps
   std::optional<LossScaler> loss_scaler_;  // float16
+  std::optional<SpikeGuard> spikes_;
 
   std::vector<int64_t> samples_;  // by device
   PhaseTimes phases_;             // sums over the steps

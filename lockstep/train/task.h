@@ -43,6 +43,11 @@ class Task {
   }
   /// What a sample is called: "12,000 images".
   virtual std::string samples_are() const { return "samples"; }
+  /// Tokens that a sample has, of a language model; 0: it has none.
+  virtual int64_t tokens_of_sample() const { return 0; }
+  /// Floating point operations for a sample in forward and backward; 0: not
+  /// known.
+  virtual double flops_of_sample() const { return 0; }
 
   /// What the model is: its "name", and whatever else it is built from.
   virtual Settings model() const = 0;

@@ -15,6 +15,8 @@
 
 #include "lockstep/parallel/parallel_module.h"
 #include "lockstep/train/dataset_source.h"
+#include "lockstep/train/in_order.h"
+#include "lockstep/train/module_kind.h"
 #include "lockstep/train/run_training.h"
 #include "lockstep/train/task.h"
 
@@ -22,23 +24,23 @@ namespace lockstep::train {
 
 namespace detail {
 
-/// The type of the second argument of `F`, a function object with one
-/// operator(); a tensor for a generic lambda.
+/// The types of the arguments of `F`, a function object of two with one
+/// operator(); tensors for a generic lambda.
 template <class F, class = void>
-struct SecondArgument {
-  using Type = torch::Tensor;
+struct LossArguments {
+  using First = torch::Tensor;
+  using Second = torch::Tensor;
 };
 template <class R, class C, class A, class B>
-struct SecondArgument<R (C::*)(A, B) const> {
-  using Type = std::decay_t<B>;
+struct LossArguments<R (C::*)(A, B) const> {
+  using First = std::decay_t<A>;
+  using Second = std::decay_t<B>;
 };
 template <class R, class C, class A, class B>
-struct SecondArgument<R (C::*)(A, B)> {
-  using Type = std::decay_t<B>;
-};
+struct LossArguments<R (C::*)(A, B)> : LossArguments<R (C::*)(A, B) const> {};
 template <class F>
-struct SecondArgument<F, std::void_t<decltype(&F::operator())>>
-    : SecondArgument<decltype(&F::operator())> {};
+struct LossArguments<F, std::void_t<decltype(&F::operator())>>
+    : LossArguments<decltype(&F::operator())> {};
 
 /// As shared_ptr<M>: of a TORCH_MODULE's holder, too.
 template <class M>
@@ -48,6 +50,10 @@ std::shared_ptr<M> pointer_to(std::shared_ptr<M> module) {
 template <class M>
 std::shared_ptr<M> pointer_to(const torch::nn::ModuleHolder<M>& module) {
   return module.ptr();
+}
+inline std::shared_ptr<torch::jit::Module> pointer_to(
+    const torch::jit::Module& module) {
+  return std::make_shared<torch::jit::Module>(module);
 }
 
 /// What a step function returns, as the output of a module, and back.
@@ -74,11 +80,14 @@ LossAndMetrics unpack_values(const c10::IValue& values);
 /// rank makes them again. The module is made with LibTorch's default generator
 /// at the run's seed. Copies of it are made by clone() if it is a
 /// torch::nn::Cloneable, else by the same function.
+///
+/// Of TorchScript the function returns a torch::jit::Module, and the types that
+/// the loss takes say what forward() returns.
 template <class M>
 class Trainer : public Task {
- public:
-  using Output = std::decay_t<lockstep::detail::ForwardResult<M>>;
+  using Kind = detail::ModuleKind<M>;
 
+ public:
   /// `make` returns a new module.
   template <class Make>
   explicit Trainer(Make make)
@@ -98,7 +107,8 @@ class Trainer : public Task {
     return *this;
   }
 
-  /// Samples to train on: see DatasetSource for what a dataset is.
+  /// Samples to train on: see DatasetSource for what a dataset is, and
+  /// in_order() for one that can only be read from its beginning.
   template <class D>
   Trainer& data(std::shared_ptr<D> dataset) {
     training_data_ = source_of(std::move(dataset));
@@ -127,7 +137,9 @@ class Trainer : public Task {
   /// samples, or LossAndMetrics. Called in the shard's thread.
   template <class F>
   Trainer& loss(const F& loss) {
-    using Target = typename detail::SecondArgument<F>::Type;
+    using Arguments = detail::LossArguments<F>;
+    using Output = typename Kind::template Output<typename Arguments::First>;
+    using Target = typename Arguments::Second;
     loss_ = [loss](const c10::IValue& output,
                    const c10::IValue& target) -> LossAndMetrics {
       return loss(lockstep::detail::from_ivalue<Output>(output),
@@ -236,16 +248,15 @@ class Trainer : public Task {
   Engine::Module make_model(const torch::Device& device) override {
     module_ = checked_module();
     module_->to(device);
-    Engine::Module module = engine_module<M>(module_, replicator(), kIsCloned);
+    Engine::Module module = Kind::engine_module(module_, make_);
     if (!step_) return module;
     return {
         .read = [this, read = module.read,
                  original = module_] { return with_step(read(), original); },
         .replicate =
-            [this, replicate = replicator()] {
+            [this, replicate = Kind::replicator(module_, make_)] {
               const auto replica = replicate();
-              return with_step(lockstep::detail::typed_handle(replica),
-                               replica);
+              return with_step(Kind::handle(replica), replica);
             }};
   }
 
@@ -272,15 +283,11 @@ class Trainer : public Task {
   }
 
  private:
-  static constexpr bool kIsCloned =
-      std::is_base_of_v<torch::nn::Cloneable<M>, M>;
-
   template <class D>
   static std::shared_ptr<DatasetSource<D>> dataset_source(
       std::shared_ptr<D> dataset) {
-    using Arguments = lockstep::detail::ForwardArguments<M>;
     return std::make_shared<DatasetSource<D>>(std::move(dataset),
-                                              std::tuple_size_v<Arguments>);
+                                              Kind::kArguments);
   }
   template <class D>
   static std::shared_ptr<const data::BatchSource> source_of(
@@ -322,13 +329,6 @@ class Trainer : public Task {
     if (!module) refuse("there is no module", "one that the function made");
     return module;
   }
-  std::function<std::shared_ptr<M>()> replicator() const {
-    if constexpr (kIsCloned) {
-      return lockstep::detail::cloner_of(module_);
-    } else {
-      return make_;
-    }
-  }
 
   ModuleHandle with_step(ModuleHandle handle, std::shared_ptr<M> module) const {
     handle.forward = [step = step_, module = std::move(module)](
@@ -336,6 +336,7 @@ class Trainer : public Task {
       data::Batch batch;
       batch.inputs.assign(arguments.begin(), arguments.end() - 1);
       batch.target = arguments.back();
+      [[maybe_unused]] const typename Kind::StepScope scope{};
       return detail::pack_values(step(*module, batch));
     };
     return handle;

@@ -4,6 +4,8 @@
     compile_test.py headers BUILD      each public header alone, and all of them
                                        in other orders
     compile_test.py wrong-uses BUILD   wrong_uses/*.cc must fail as they say
+    compile_test.py documents BUILD    the pieces of C++ in docs/, of those that
+                                       have a header in pieces/
 
 The compiler and its options are those of the build in BUILD. Headers that need
 torch are compiled with its headers precompiled, which takes a second each;
@@ -118,8 +120,42 @@ def check_wrong_uses(compiler):
     return in_parallel(check_one, sources)
 
 
+def source_of(header, piece):
+    """A piece as a file: in a function, unless it has one itself."""
+    lines = [line for line in piece.splitlines()
+             if not line.startswith("#include")]
+    body = "\n".join(lines)
+    if not re.search(r"^(int main|struct|class) ?", body, re.MULTILINE):
+        body = "void piece() {\n" + body + "\n}\n"
+    return f'#include "{header}"\n{body}\n'
+
+
+def check_documents(compiler):
+    """Each piece of C++ in the documents that have a header in pieces/."""
+    pieces = []
+    for header in sorted((ROOT / "tests/api/pieces").glob("*.h")):
+        document = ROOT / "docs" / f"{header.stem}.md"
+        found = re.findall(r"^```cpp\n(.*?)^```$",
+                           document.read_text(encoding="utf-8"),
+                           re.MULTILINE | re.DOTALL)
+        if not found:
+            return [f"{document.name}: no piece of C++ was found"]
+        pieces += [(header, number, piece)
+                   for number, piece in enumerate(found, 1)]
+    with tempfile.TemporaryDirectory() as folder:
+        def check_one(numbered):
+            header, number, piece = numbered
+            name = f"{header.stem}{number}.cc"
+            good, output = compiler.compile_text(folder, name,
+                                                 source_of(header, piece), True)
+            return None if good else f"{name}:\n{piece}\n{output}"
+
+        return in_parallel(check_one, pieces)
+
+
 def main():
-    checks = {"headers": check_headers, "wrong-uses": check_wrong_uses}
+    checks = {"headers": check_headers, "wrong-uses": check_wrong_uses,
+              "documents": check_documents}
     if len(sys.argv) != 3 or sys.argv[1] not in checks:
         raise SystemExit(__doc__)
     findings = checks[sys.argv[1]](Compiler(pathlib.Path(sys.argv[2])))

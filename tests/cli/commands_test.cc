@@ -49,8 +49,8 @@ TEST(Help, ExplainsEveryCommandAndOption) {
   const auto all = output_of({"help"});
   EXPECT_EQ(all, output_of({"--help"}));
   for (const std::string command :
-       {"train", "eval", "generate", "plan", "compare", "bench", "split",
-        "tokenize", "doctor", "completion", "run"}) {
+       {"train", "eval", "generate", "export", "plan", "compare", "bench",
+        "split", "tokenize", "doctor", "completion", "run"}) {
     EXPECT_PRED2(contains, all, command);
     const auto help = output_of({"help", command});
     EXPECT_EQ(help, output_of({command, "--help"}));
@@ -60,8 +60,8 @@ TEST(Help, ExplainsEveryCommandAndOption) {
 
 TEST(Help, FitsATerminal) {
   for (const std::string command :
-       {"train", "eval", "generate", "plan", "compare", "bench", "split",
-        "tokenize", "run"}) {
+       {"train", "eval", "generate", "export", "plan", "compare", "bench",
+        "split", "tokenize", "run"}) {
     std::istringstream lines(output_of({"help", command}));
     for (std::string line; std::getline(lines, line);) {
       EXPECT_LE(line.size(), 80u) << line;

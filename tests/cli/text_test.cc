@@ -63,6 +63,36 @@ TEST_F(TextCommands, TrainEvaluateAndGenerate) {
   EXPECT_NE(run_lockstep(other).out, first.out);
 }
 
+TEST_F(TextCommands, ExportWhatTrainTakes) {
+  const std::string run = path("run");
+  ASSERT_EQ(train({"--out-dir", run, "--quiet"}).code, 0);
+  const Words words{"export", "--checkpoint", run, "--out-dir", path("hf")};
+  const auto exported = run_lockstep(words);
+  ASSERT_EQ(exported.code, 0) << exported.err;
+  const auto config = nlohmann::json::parse(content_of(path("hf/config.json")));
+  EXPECT_EQ(config["model_type"], "gpt2");
+  const auto loss_of = [&](const Words& more) {
+    Words all{"--no-eval", "--quiet", "--report", path("one.json")};
+    all.insert(all.end(), more.begin(), more.end());
+    const auto ended = train(all);
+    EXPECT_EQ(ended.code, 0) << ended.err;
+    const auto report = nlohmann::json::parse(content_of(path("one.json")));
+    return report["losses"][0].get<double>();
+  };
+  // From the same weights, to the bit.
+  const double loss = loss_of({"--init-from", run});
+  EXPECT_EQ(loss_of({"--init-from", path("hf")}), loss);
+  EXPECT_LT(loss, loss_of({}));
+  const auto tokenizer = path("hf/lockstep_tokenizer.json");
+  EXPECT_EQ(loss_of({"--init-from", path("hf"), "--tokenizer", tokenizer}),
+            loss);
+
+  const auto again = run_lockstep(words);
+  EXPECT_EQ(again.code, 1);
+  expect_problem(again.err, ErrorCode::kCheckpointNotSaved, {"not empty"});
+  EXPECT_EQ(run_lockstep({"export", "--checkpoint", run}).code, 2);
+}
+
 TEST_F(TextCommands, TrainOnTheTokensThatTokenizeWrote) {
   ASSERT_EQ(run_lockstep({"tokenize", "--input", path("text.txt"), "--out-dir",
                           path("tokens"), "--tokenizer", "chars",

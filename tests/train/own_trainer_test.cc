@@ -468,5 +468,64 @@ TEST(OwnTrainer, RefusesSamplesThatCanNotBeStacked) {
                  ErrorCode::kMisuse, {"stacked", "collate"});
 }
 
+torch::jit::Module script_curve() {
+  torch::jit::Module net("Curve");
+  net.register_parameter("hidden", torch::randn({1, 16}).requires_grad_(),
+                         false);
+  net.register_parameter("out", torch::randn({16, 1}).requires_grad_(), false);
+  net.register_buffer("calls", torch::zeros({1}));
+  net.define(R"(
+    def forward(self, x, y):
+        self.calls += 1
+        return (torch.tanh(torch.matmul(x * y, self.hidden)) @ self.out,)
+  )");
+  return net;
+}
+
+std::unique_ptr<torch::optim::Adam> adam_of(const torch::jit::Module& net) {
+  std::vector<Tensor> parameters;
+  for (const auto& parameter : net.parameters()) {
+    parameters.push_back(parameter);
+  }
+  return std::make_unique<torch::optim::Adam>(parameters, 0.02);
+}
+
+// Of two inputs, with an output that is no tensor.
+struct Pairs {
+  size_t size() const { return 50; }
+  std::pair<std::tuple<Tensor, Tensor>, Tensor> get(size_t index) const {
+    const auto [x, y] = Points(50).get(index);
+    return {{x, torch::full({1}, 2.0)}, y};
+  }
+};
+
+TEST(OwnTrainer, TrainsTorchScript) {
+  Trainer trainer(script_curve);
+  trainer.name("curve")
+      .data(std::make_shared<Pairs>())
+      .loss([](const std::tuple<Tensor>& output, const Tensor& target) {
+        return squares(std::get<0>(output), target);
+      })
+      .optimizer([](torch::jit::Module& net) { return adam_of(net); });
+  TrainOptions options = small();
+  options.evaluate = false;
+  const RunReport report = expect_one_result(copies_of(trainer), options);
+  EXPECT_LT(report.losses.back(), report.losses.front());
+}
+
+TEST(OwnTrainer, TakesStepsWithTorchScript) {
+  Trainer trainer(script_curve);
+  trainer.name("curve")
+      .data(std::make_shared<Pairs>())
+      .step([](torch::jit::Module& net, const data::Batch& batch) {
+        const auto output = net.forward(batch.inputs).toTuple()->elements()[0];
+        return squares(output.toTensor(), batch.target.toTensor());
+      })
+      .optimizer([](torch::jit::Module& net) { return adam_of(net); });
+  TrainOptions options = small();
+  options.evaluate = false;
+  expect_one_result(copies_of(trainer), options);
+}
+
 }  // namespace
 }  // namespace lockstep::train

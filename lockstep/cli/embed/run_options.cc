@@ -106,6 +106,21 @@ void add_length_options(CLI::App& app, RunFlags& flags) {
                  "scale the gradient to this norm if it is larger; 0: off")
       ->type_name("X")
       ->check(number(0));
+  app.add_option("--on-spike", flags.on_spike,
+                 "of the loss: nothing; skip: leave out the update; roll-back: "
+                 "take the last checkpoint's weights, too, and go on with the "
+                 "next batch")
+      ->type_name("NAME")
+      ->check(one_of(train::on_spike_names()));
+  app.add_option("--spike-sigma", flags.options.spikes.sigma,
+                 "a spike is above the mean of the last losses by so many of "
+                 "their standard deviations")
+      ->type_name("X")
+      ->check(number(0));
+  app.add_option("--spike-window", flags.options.spikes.window,
+                 "how many losses that are")
+      ->type_name("N")
+      ->check(whole_number(2, 1'000'000));
   app.add_option("--workers", flags.options.loader_workers,
                  "threads that prepare batches; 0: none beside the trainer")
       ->type_name("N")
@@ -166,6 +181,15 @@ void add_output_options(CLI::App& app, RunFlags& flags) {
   add(app.add_option("--report", flags.report, "also write run.json here"))
       ->type_name("PATH")
       ->default_str("none");
+  add(app.add_option("--csv", flags.options.csv,
+                     "write loss, metrics, learning rate and time of each step "
+                     "here, a row each"))
+      ->type_name("PATH")
+      ->default_str("none");
+  add(app.add_option("--tensorboard", flags.options.tensorboard,
+                     "folder to write the same to, for TensorBoard"))
+      ->type_name("DIR")
+      ->default_str("none");
   add(app.add_option("--trace", flags.options.trace,
                      "write a time line of all ranks here: JSON for Perfetto "
                      "(ui.perfetto.dev) and chrome://tracing"))
@@ -203,6 +227,7 @@ train::TrainOptions to_train_options(const RunFlags& flags) {
   options.zero = static_cast<ZeroStage>(flags.zero);
   options.communication.compression =
       train::parse_grad_compression(flags.grad_compression);
+  options.spikes.action = train::parse_on_spike(flags.on_spike);
   options.communication.outer_optimizer =
       train::parse_outer_optimizer(flags.outer_optimizer);
   options.epochs = flags.epochs.value_or(options.max_steps > 0 ? 0 : 1);

@@ -20,6 +20,7 @@ struct RunFlags {
   std::string precision = "fp32";
   int zero = 0;  ///< the stage
   std::string grad_compression = "none";
+  std::string on_spike = "nothing";
   std::string outer_optimizer = "nesterov";
   RankFlags ranks;
   bool is_verbose = false;

@@ -25,8 +25,8 @@ constexpr size_t kLargestConfig = 1 << 20;
 constexpr const char* kConfig = "config";
 constexpr const char* kVersionKey = "lockstep";
 // Not what is run, but where it is kept.
-const std::set<std::string> kOutputs{kConfig, "help", "out-dir", "report",
-                                     "resume", "trace",
+const std::set<std::string> kOutputs{"csv", "tensorboard", kConfig, "help",
+                                     "out-dir", "report", "resume", "trace",
                                      // These need one of them.
                                      "allow-changes", "trace-steps"};
 

@@ -189,4 +189,20 @@ int64_t count_parameters(const LanguageModelSpec& spec) {
   return table + spec.layers * block + width + (spec.is_tied ? 0 : table);
 }
 
+double training_flops_of_token(const LanguageModelSpec& spec) {
+  const int64_t width = spec.width;
+  const int64_t inner = width * spec.inner_width;
+  // The elements of the matrices of a block.
+  const int64_t block =
+      spec.architecture == Architecture::kGpt2
+          ? (4 * width * width) + (2 * inner)
+          : (2 * width * width) +
+                (2 * width * spec.key_value_heads * (width / spec.heads)) +
+                (3 * inner);
+  const int64_t head = spec.vocabulary * width;
+  const int64_t attention = spec.layers * width * spec.context;
+  return static_cast<double>((6 * (spec.layers * block + head)) +
+                             (12 * attention));
+}
+
 }  // namespace lockstep::models

@@ -50,6 +50,12 @@ LanguageModelSpec language_spec_from_settings(
 /// The sum of the elements of all parameters, without building the model.
 int64_t count_parameters(const LanguageModelSpec& spec);
 
+/// Floating point operations for a token in forward and backward: six for each
+/// element of a matrix, and those of the attention to a whole context (as
+/// Chowdhery et al. 2022 count them, PaLM, appendix B). What is computed once
+/// more to save memory does not count.
+double training_flops_of_token(const LanguageModelSpec& spec);
+
 /// Throws InvalidArgument naming the size that can't be.
 void check(const LanguageModelSpec& spec);
 

@@ -6,12 +6,13 @@
 #include <string_view>
 #include <typeinfo>
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <c10/util/Type.h>
 #include <torch/script.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/device/random.h"
+#include "lockstep/parallel/module/script_scope.h"
 
 namespace lockstep {
 
@@ -152,6 +153,7 @@ ModuleHandle handle_of(const torch::jit::Module& module) {
   // Modules are handles themselves: a copy shares the state.
   handle.forward = [module = torch::jit::Module(module)](
                        const std::vector<c10::IValue>& inputs) mutable {
+    const ScriptScope scope;
     return module.forward(inputs);
   };
   // A frozen part of a model is one that stays in evaluation.
@@ -216,14 +218,11 @@ void watch_members(ModuleHandle& handle,
 
 std::shared_ptr<torch::nn::Module> clone_module(
     const torch::nn::Module& module) {
-  auto generator = at::detail::getDefaultCPUGenerator();
-  const Tensor state = [&] {
-    std::lock_guard<std::mutex> guard(generator.mutex());
-    return generator.get_state();
-  }();
-  std::shared_ptr<torch::nn::Module> copy;
+  // Cloneable's reset() draws weights that the copy's are written over. From
+  // the default generator they would be missing in what other threads draw.
+  const RandomScope aside(RandomState::of_thread());
   try {
-    copy = module.clone();
+    return module.clone();
   } catch (const c10::Error& error) {
     throw InvalidArgument(
         "parallel",
@@ -234,9 +233,6 @@ std::shared_ptr<torch::nn::Module> clone_module(
                 "in reset(), or pass a factory: DataParallel(module, [] { "
                 "return std::make_shared<...>(); }, devices)"});
   }
-  std::lock_guard<std::mutex> guard(generator.mutex());
-  generator.set_state(state);
-  return copy;
 }
 
 torch::jit::Module clone_module(const torch::jit::Module& module) {

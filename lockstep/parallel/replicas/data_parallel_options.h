@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 
 #include <ATen/core/ivalue.h>
@@ -100,6 +101,8 @@ struct TrainStepOptions {
   /// 1, the gradients are checked: see StepResult::is_finite. Only with an
   /// optimizer.
   TORCH_ARG(double, loss_scale) = 1;
+  /// A batch whose loss is above it updates nothing.
+  TORCH_ARG(double, max_loss) = std::numeric_limits<double>::infinity();
   /// With several ranks: samples of the batch that all of them pass together.
   /// -1: as many on each rank.
   TORCH_ARG(int64_t, batch) = -1;
@@ -115,6 +118,10 @@ struct StepResult {
   /// False: the loss (or the gradient's norm, where that is computed) is NaN or
   /// infinite, and nothing was updated.
   bool is_finite = true;
+  /// The loss is above the greatest that was allowed, and nothing was updated.
+  bool is_too_high = false;
+
+  bool updates() const { return is_finite && !is_too_high; }
 };
 
 }  // namespace lockstep

@@ -204,13 +204,14 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   StepResult result{.samples = shards.batch};
   for (const double shard_loss : totals.losses) result.loss += shard_loss;
   result.is_finite = std::isfinite(result.loss);
+  result.is_too_high = result.is_finite && result.loss > options_.max_loss();
   if (exchange_) group_.phases().reduce_s = watch.restart();
   enter(StepPhase::kUpdate);
   if (!optimizer) {
     update_.accumulate(update_.finish(reduction, SumsFor::kGradients));
     std::move(outer).backward();
     group_.phases().reduce_s += watch.restart();
-  } else if (!result.is_finite) {
+  } else if (!result.updates()) {
     update_.drop_grads(positions);
   } else if (totals.needs_grad) {
     std::vector<Tensor> sums = update_.finish(reduction, SumsFor::kGradients);

@@ -72,6 +72,11 @@ std::shared_ptr<const data::BatchSource> TextTask::evaluation_data() {
                                .vocabulary = data().tokenizer->vocabulary()});
 }
 
+double TextTask::flops_of_sample() const {
+  return static_cast<double>(options_.model.context) *
+         models::training_flops_of_token(options_.model);
+}
+
 Settings TextTask::model() const {
   // Of a run that is not begun, the tokenizer is not known.
   return data_.tokenizer ? describe(options_.model, data_)

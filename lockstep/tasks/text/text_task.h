@@ -33,6 +33,8 @@ class TextTask : public train::Task {
   std::shared_ptr<const data::BatchSource> training_data() override;
   std::shared_ptr<const data::BatchSource> evaluation_data() override;
   std::string samples_are() const override { return "windows"; }
+  int64_t tokens_of_sample() const override { return options_.model.context; }
+  double flops_of_sample() const override;
   Settings model() const override;
   Settings settings() const override;
   Engine::Module make_model(const torch::Device& device) override;

@@ -34,6 +34,15 @@ TEST(LanguageModelSpec, CountsTheParametersOfPublishedModels) {
   EXPECT_EQ(count_parameters(language_spec("llama-1.1b")), 1'100'048'384);
 }
 
+// As torch.utils.flop_counter counts those of transformers' models.
+TEST(LanguageModelSpec, KnowsItsOperations) {
+  LanguageModelSpec gpt2 = language_spec("gpt2");
+  gpt2.context = 128;
+  EXPECT_EQ(training_flops_of_token(gpt2), 755'347'968);
+  EXPECT_EQ(training_flops_of_token(language_spec("gpt-char")), 5'161'728);
+  EXPECT_EQ(training_flops_of_token(language_spec("llama-char")), 4'793'088);
+}
+
 TEST(LanguageModelSpec, IsTheSameAfterBeingText) {
   LanguageModelSpec spec = small("llama-char");
   spec.norm_epsilon = 1e-6;

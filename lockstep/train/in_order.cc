@@ -1,0 +1,18 @@
+#include "lockstep/train/in_order.h"
+
+#include <fmt/format.h>
+
+namespace lockstep::train::detail {
+
+void refuse_short_stream(int64_t samples, int64_t found) {
+  throw InvalidArgument(
+      "data",
+      {.code = ErrorCode::kMisuse,
+       .what = "the dataset came to its end within an epoch",
+       .expected = fmt::format("{} samples, as in_order() was told", samples),
+       .got = fmt::format("{}", found),
+       .fix = "tell in_order() how many there are, or begin again "
+              "within the dataset"});
+}
+
+}  // namespace lockstep::train::detail

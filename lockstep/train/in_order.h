@@ -1,0 +1,123 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::train {
+
+namespace detail {
+
+/// The next samples of `stream`, `count` at most; none at its end.
+template <class D>
+auto next_samples(D& stream, size_t count) {
+  if constexpr (requires { stream.next(); }) {
+    std::vector<std::decay_t<decltype(*stream.next())>> samples;
+    while (samples.size() < count) {
+      auto sample = stream.next();
+      if (!sample) break;
+      samples.push_back(*std::move(sample));
+    }
+    return samples;
+  } else if constexpr (requires { *stream.get_batch(count); }) {
+    auto batch = stream.get_batch(count);
+    using Samples = std::decay_t<decltype(*batch)>;
+    return batch ? *std::move(batch) : Samples();
+  } else {
+    return stream.get_batch(count);
+  }
+}
+
+[[noreturn]] void refuse_short_stream(int64_t samples, int64_t found);
+
+}  // namespace detail
+
+/// A dataset that can be read in one order only, from its beginning:
+///
+/// - reset() goes back to it, and
+/// - next() returns a std::optional of a sample, as DatasetSource has it, or
+/// - get_batch(count) returns a vector of up to so many samples, as the
+///   stateful datasets of torch::data do; none, or an empty std::optional, at
+///   the end.
+///
+/// An epoch is its first `samples` samples. Each rank reads all of them and
+/// keeps its part; they are not shuffled. A run that goes on reads those before
+/// once more, or calls skip(count) where there is one.
+template <class D>
+class InOrder {
+ public:
+  static constexpr bool kIsReadInOrder = true;
+  using Samples = decltype(detail::next_samples(std::declval<D&>(), size_t{}));
+
+  InOrder(std::shared_ptr<D> stream, int64_t samples)
+      : stream_(std::move(stream)), samples_(samples) {}
+
+  size_t size() const { return static_cast<size_t>(samples_); }
+
+  void set_epoch(int64_t epoch) {
+    if (epoch != epoch_) restart(epoch);
+  }
+
+  /// `indices` go up. What lies between is left out.
+  Samples get_batch(const std::vector<size_t>& indices) {
+    Samples batch;
+    for (const size_t index : indices) {
+      if (index < at_) restart(epoch_);
+      if (index > at_) skip(index - at_);
+      batch.push_back(take());
+    }
+    return batch;
+  }
+
+ private:
+  using Sample = typename Samples::value_type;
+
+  void restart(int64_t epoch) {
+    epoch_ = epoch;
+    at_ = 0;
+    if constexpr (requires { stream_->set_epoch(epoch); }) {
+      stream_->set_epoch(epoch);
+    }
+    stream_->reset();
+  }
+  void skip(size_t count) {
+    if constexpr (requires { stream_->skip(count); }) {
+      stream_->skip(count);
+      at_ += count;
+    } else {
+      for (size_t i = 0; i < count; ++i) take();
+    }
+  }
+  Sample take() {
+    Samples one = detail::next_samples(*stream_, 1);
+    if (one.empty()) {
+      detail::refuse_short_stream(samples_, static_cast<int64_t>(at_));
+    }
+    ++at_;
+    return std::move(one.front());
+  }
+
+  std::shared_ptr<D> stream_;
+  int64_t samples_;
+  int64_t epoch_ = -1;
+  size_t at_ = 0;  // samples read of this epoch
+};
+
+/// For Trainer::data(): epochs of `samples` samples out of `stream`.
+template <class D>
+std::shared_ptr<InOrder<D>> in_order(std::shared_ptr<D> stream,
+                                     int64_t samples) {
+  return std::make_shared<InOrder<D>>(std::move(stream), samples);
+}
+
+}  // namespace lockstep::train
+
+namespace lockstep {
+using train::in_order;
+}  // namespace lockstep

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <tuple>
+#include <type_traits>
+
+#include <torch/script.h>
+#include <torch/torch.h>
+
+#include "lockstep/parallel/module/script_scope.h"
+#include "lockstep/parallel/parallel_module.h"
+
+// What a Trainer knows of the module that it is given.
+namespace lockstep::train::detail {
+
+/// Of type `M`, whose forward() says what it takes and returns.
+template <class M>
+struct ModuleKind {
+  using Make = std::function<std::shared_ptr<M>()>;
+
+  /// `Argument` is what a loss takes.
+  template <class Argument>
+  using Output = std::decay_t<lockstep::detail::ForwardResult<M>>;
+  static constexpr size_t kArguments =
+      std::tuple_size_v<lockstep::detail::ForwardArguments<M>>;
+  static constexpr bool kIsCloned =
+      std::is_base_of_v<torch::nn::Cloneable<M>, M>;
+
+  static Make replicator(const std::shared_ptr<M>& module, const Make& make) {
+    if constexpr (kIsCloned) {
+      return lockstep::detail::cloner_of(module);
+    } else {
+      return make;
+    }
+  }
+  static Engine::Module engine_module(const std::shared_ptr<M>& module,
+                                      const Make& make) {
+    return lockstep::engine_module<M>(module, replicator(module, make),
+                                      kIsCloned);
+  }
+  /// Around what a step calls of a module.
+  struct StepScope {};
+
+  static ModuleHandle handle(const std::shared_ptr<M>& module) {
+    return lockstep::detail::typed_handle(module);
+  }
+};
+
+/// Of TorchScript, which says so when it runs.
+template <>
+struct ModuleKind<torch::jit::Module> {
+  using Module = torch::jit::Module;
+  using Make = std::function<std::shared_ptr<Module>()>;
+
+  template <class Argument>
+  using Output = Argument;
+  /// As many as a sample has inputs.
+  static constexpr size_t kArguments = 0;
+
+  static Make replicator(const std::shared_ptr<Module>& module, const Make&) {
+    return [module] { return std::make_shared<Module>(clone_module(*module)); };
+  }
+  static Engine::Module engine_module(const std::shared_ptr<Module>& module,
+                                      const Make&) {
+    return lockstep::engine_module(*module);
+  }
+  using StepScope = ScriptScope;
+
+  static ModuleHandle handle(const std::shared_ptr<Module>& module) {
+    return handle_of(*module);
+  }
+};
+
+}  // namespace lockstep::train::detail

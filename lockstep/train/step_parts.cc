@@ -1,0 +1,146 @@
+#include "lockstep/train/step_parts.h"
+
+#include <filesystem>
+#include <mutex>
+#include <string>
+
+#include "lockstep/base/error.h"
+#include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/checkpoint/hugging_face.h"
+#include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/checkpoint/state_dict.h"
+#include "lockstep/control/worker_side.h"
+#include "lockstep/device/random.h"
+#include "lockstep/parallel/exchange/comm_hooks.h"
+#include "lockstep/parallel/exchange/packed_tensors.h"
+#include "lockstep/parallel/exchange/power_sgd.h"
+#include "lockstep/parallel/module/scatter_gather.h"
+
+namespace lockstep::train {
+namespace {
+
+// PowerSGD compresses from this step on: its buckets are cut anew after the
+// first.
+constexpr int64_t kPlainSteps = 2;
+
+// Weights to start from: of a checkpoint, a run's folder, a folder of Hugging
+// Face's or a file.
+void load_weights(const std::string& from, const NamedTensors& model) {
+  if (is_hugging_face(from)) {
+    load_hugging_face(from, model);
+  } else if (std::filesystem::is_directory(from)) {
+    open_checkpoint(from).load(model);
+  } else {
+    load_state_dict(model, read_safetensors(from).tensors, from);
+  }
+}
+
+void tell_agent(StepPhase phase) {
+  switch (phase) {
+    case StepPhase::kForward:
+      return control::enter(control::Phase::kForward);
+    case StepPhase::kBackward:
+      return control::enter(control::Phase::kBackward);
+    case StepPhase::kAllReduce:
+      return control::enter(control::Phase::kAllReduce);
+    case StepPhase::kUpdate:
+      return control::enter(control::Phase::kUpdate);
+  }
+}
+
+CommHook hook_of(const CommunicationOptions& options) {
+  switch (options.compression) {
+    case GradCompression::kBFloat16:
+      return bf16_compress_hook;
+    case GradCompression::kFloat16:
+      return fp16_compress_hook;
+    case GradCompression::kPowerSgd:
+      return PowerSGD(PowerSGDOptions()
+                          .matrix_approximation_rank(options.powersgd_rank)
+                          .start_powerSGD_iter(kPlainSteps));
+    case GradCompression::kNone:
+      break;
+  }
+  return {};
+}
+
+DataParallelOptions parallel_options(const TrainOptions& options,
+                                     const Plan& plan) {
+  // Steps of a rank's own are those of a world of one.
+  const bool is_local = trains_locally(options);
+  const int64_t ranks = is_local ? options.world.size() : 1;
+  const auto rank = static_cast<uint64_t>(options.world.rank());
+  return DataParallelOptions()
+      .replication(is_classic(options) ? Replication::kEveryForward
+                                       : Replication::kResident)
+      .world(is_local ? World() : options.world)
+      .shards(plan.shards / ranks)
+      .intra_op_threads(plan.intra_op_threads)
+      .seed(is_local ? mix_seed(options.seed, rank) : options.seed)
+      .zero(options.zero)
+      .on_phase(tell_agent);
+}
+
+}  // namespace
+
+bool is_classic(const TrainOptions& options) {
+  return options.strategy == Strategy::kDataParallelClassic;
+}
+
+bool trains_locally(const TrainOptions& options) {
+  return options.communication.is_local() && options.world.size() > 1;
+}
+
+void charge_first_device(const TrainOptions& options, const Plan& plan,
+                         std::optional<MemoryScope>& scope) {
+  if (is_classic(options)) scope.emplace(plan.devices.front());
+}
+
+NamedTensors state_of(const ModuleHandle& handle) {
+  NamedTensors state = handle.parameters;
+  state.insert(state.end(), handle.buffers.begin(), handle.buffers.end());
+  return state;
+}
+
+Engine::Module make_module(Task& task, const TrainOptions& options,
+                           const Plan& plan, const Resume* resumed) {
+  std::optional<MemoryScope> scope;
+  charge_first_device(options, plan, scope);
+  // Ranks that are threads share LibTorch's default generator.
+  static std::mutex generator_is_in_use;
+  const std::lock_guard lock(generator_is_in_use);
+  torch::manual_seed(options.seed);
+  Engine::Module module = task.make_model(torch_device(plan.devices.front()));
+  const NamedTensors state = state_of(module.read());
+  if (resumed != nullptr) {
+    if (resumed->state) resumed->state->load(state);
+    // Rank 0's is going to be everyone's.
+    if (resumed->root != 0) broadcast(options.world, state, resumed->root);
+  } else if (!options.init_from.empty()) {
+    load_weights(options.init_from, state);
+  }
+  return module;
+}
+
+std::unique_ptr<RunOptimizer> make_optimizer(
+    Task& task, const TrainOptions& options, const Plan& plan,
+    const optim::StateFactory& make_state) {
+  std::optional<MemoryScope> scope;
+  charge_first_device(options, plan, scope);
+  return task.make_optimizer(make_state);
+}
+
+std::unique_ptr<Engine> make_engine(const Engine::Module& module,
+                                    const TrainOptions& options,
+                                    const Plan& plan) {
+  auto engine = std::make_unique<Engine>(module, plan.devices,
+                                         parallel_options(options, plan));
+  const CommHook hook = hook_of(options.communication);
+  // The changes of local steps are compressed by OuterStep.
+  if (hook && options.world.size() > 1 && !trains_locally(options)) {
+    engine->set_comm_hook(hook);
+  }
+  return engine;
+}
+
+}  // namespace lockstep::train
