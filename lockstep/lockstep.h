@@ -11,6 +11,7 @@
 #include "lockstep/cli/embed/train_main.h"
 #include "lockstep/comm/world.h"
 #include "lockstep/data/dataset.h"
+#include "lockstep/data/distributed_sampler.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/data/text/open_tokenizer.h"
 #include "lockstep/data/text/token_file_writer.h"

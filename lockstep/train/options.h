@@ -49,6 +49,10 @@ struct TrainOptions {
   Strategy strategy = Strategy::kSingle;
   /// kDistributed: one for each rank of this host.
   std::vector<Device> devices;
+  /// kDataParallelClassic: the name of the one of `devices` that gathers the
+  /// outputs and computes the loss. Empty: the first, which has the module, its
+  /// gradients and the optimizer's state.
+  std::string output_device;
   World world;               ///< kDistributed: the ranks
   int64_t shards = 0;        ///< 0: one per device
   int intra_op_threads = 0;  ///< of a shard; 0: the cores / shards

@@ -209,6 +209,24 @@ Device device_of_rank(const TrainOptions& options) {
        .fix = "give --devices as many as there are ranks on this host"});
 }
 
+size_t output_device_of(const TrainOptions& options) {
+  if (options.output_device.empty()) return 0;
+  if (options.strategy != Strategy::kDataParallelClassic) {
+    refuse(
+        "only dp-classic has an output device: the other strategies compute "
+        "the loss of a shard on the shard's device",
+        "--strategy dp-classic", "leave out --output-device");
+  }
+  for (size_t k = 0; k < options.devices.size(); ++k) {
+    if (options.devices[k].name() == options.output_device) return k;
+  }
+  throw InvalidArgument("train",
+                        {.code = ErrorCode::kNoSuchDevice,
+                         .what = "the output device is not one of the devices",
+                         .expected = "one of " + join_names(options.devices),
+                         .got = options.output_device});
+}
+
 // 0 if it is not there.
 int64_t number_of(const Settings& saved, const char* name) {
   const auto found = saved.find(name);
@@ -238,6 +256,7 @@ Plan make_plan(const TrainOptions& options, const Settings& saved) {
   if (options.strategy == Strategy::kDistributed) {
     plan.devices = {device_of_rank(options)};
   }
+  plan.output_device = output_device_of(options);
   plan.world_size =
       static_cast<int64_t>(plan.devices.size()) * options.world.size();
   if (options.accumulate > 1) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -12,6 +13,8 @@ namespace lockstep::train {
 struct Plan {
   /// Those at work in this rank: one for kSingle and kDistributed.
   std::vector<Device> devices;
+  /// The place of kDataParallelClassic's output device among them.
+  size_t output_device = 0;
   int64_t world_size = 1;  ///< devices at work in all ranks
   int64_t shards = 1;
   /// Threads that a shard computes with. It depends on the host's cores and

@@ -35,6 +35,15 @@ void load_weights(const std::string& from, const NamedTensors& model) {
   }
 }
 
+Engine::Module make_seeded_module(Task& task, uint64_t seed,
+                                  const torch::Device& device) {
+  // Ranks that are threads share LibTorch's default generator.
+  static std::mutex generator_is_in_use;
+  const std::lock_guard lock(generator_is_in_use);
+  torch::manual_seed(seed);
+  return task.make_model(device);
+}
+
 void tell_agent(StepPhase phase) {
   switch (phase) {
     case StepPhase::kForward:
@@ -78,6 +87,7 @@ DataParallelOptions parallel_options(const TrainOptions& options,
       .intra_op_threads(plan.intra_op_threads)
       .seed(is_local ? mix_seed(options.seed, rank) : options.seed)
       .zero(options.zero)
+      .output_device(plan.devices[plan.output_device])
       .on_phase(tell_agent);
 }
 
@@ -106,11 +116,8 @@ Engine::Module make_module(Task& task, const TrainOptions& options,
                            const Plan& plan, const Resume* resumed) {
   std::optional<MemoryScope> scope;
   charge_first_device(options, plan, scope);
-  // Ranks that are threads share LibTorch's default generator.
-  static std::mutex generator_is_in_use;
-  const std::lock_guard lock(generator_is_in_use);
-  torch::manual_seed(options.seed);
-  Engine::Module module = task.make_model(torch_device(plan.devices.front()));
+  Engine::Module module = make_seeded_module(
+      task, options.seed, torch_device(plan.devices.front()));
   const NamedTensors state = state_of(module.read());
   if (resumed != nullptr) {
     if (resumed->state) resumed->state->load(state);

@@ -237,7 +237,7 @@ void StepRunner::restart_accounts() {
   samples_.assign(plan_.devices.size(), 0);
   sent_before_ = options_.world.sent_bytes();
   phases_ = {};
-  output_device_s_ = 0;
+  main_thread_s_.assign(plan_.devices.size(), 0);
   steps_ = 0;
   for (const auto& worker : engine_->group().workers()) worker->reset_busy();
   reset_peak_memory();
@@ -305,6 +305,8 @@ StepResult StepRunner::classic_step(const data::Batch& batch) {
   optimizer_->zero_grad();
   std::optional<AutocastScope> precision(std::in_place, device_type(plan_),
                                          autocast_type(options_.precision));
+  std::optional<MemoryScope> of_output(std::in_place,
+                                       plan_.devices[plan_.output_device]);
   const c10::IValue output = engine_->forward(batch.inputs);
   Stopwatch watch;
   std::optional<TraceSpan> span(std::in_place, "loss", TraceCategory::kCompute);
@@ -318,9 +320,10 @@ StepResult StepRunner::classic_step(const data::Batch& batch) {
   agreement_.metrics().add(0, batch.samples, values, /*with_loss=*/false);
   result.is_finite = std::isfinite(result.loss);
   result.is_too_high = result.is_finite && result.loss > loss_limit();
-  output_device_s_ += watch.seconds();
+  main_thread_s_[plan_.output_device] += watch.seconds();
   span.reset();
   precision.reset();
+  of_output.reset();
   values.loss.backward();
 
   PhaseTimes phases = engine_->group().phases();
@@ -332,7 +335,7 @@ StepResult StepRunner::classic_step(const data::Batch& batch) {
   }
   if (result.updates()) optimizer_->step();
   phases.update_s = watch.seconds();
-  output_device_s_ += phases.update_s;
+  main_thread_s_.front() += phases.update_s;
   count(batch, phases);
   return result;
 }
@@ -415,7 +418,7 @@ RankReport StepRunner::rank_report(double step_seconds) const {
   const int64_t copied = engine_->copy_bytes();
   for (size_t k = 0; k < plan_.devices.size(); ++k) {
     double busy_s = engine_->group().workers()[k]->busy_s();
-    if (k == 0) busy_s += output_device_s_;
+    busy_s += main_thread_s_[k];
     report.devices.push_back(
         {.name = plan_.devices[k].name(),
          .samples = samples_[k],

@@ -115,7 +115,8 @@ class StepRunner {
 
   std::vector<int64_t> samples_;  // by device
   PhaseTimes phases_;             // sums over the steps
-  double output_device_s_ = 0;    // classic: loss and update, in this thread
+  // Classic: what this thread does for each device.
+  std::vector<double> main_thread_s_;
   int64_t steps_ = 0;
   int64_t sent_before_ = 0;  // bytes, before the accounts began
 };

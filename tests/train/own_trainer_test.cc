@@ -527,5 +527,39 @@ TEST(OwnTrainer, TakesStepsWithTorchScript) {
   expect_one_result(copies_of(trainer), options);
 }
 
+TEST(OwnTrainer, ComputesTheLossOnTheOutputDevice) {
+  if (allowed_cores().size() < 2) GTEST_SKIP() << "needs two cores";
+  constexpr int64_t kLarge = int64_t{1} << 22;
+  auto trainer = curve_trainer();
+  trainer.loss([](const Tensor& output, const Tensor& target) {
+    const Tensor large = torch::zeros({kLarge});
+    return squares(output, target) + large[0];
+  });
+  TrainOptions options = small();
+  options.strategy = Strategy::kDataParallelClassic;
+  options.devices = devices("cpu:2");
+  options.shards = 0;
+  options.evaluate = false;
+  for (const size_t at : {size_t{0}, size_t{1}}) {
+    options.output_device = options.devices[at].name();
+    const RunReport report = trainer.fit(options);
+    EXPECT_GT(report.devices[at].memory_peak_bytes, kLarge) << at;
+    EXPECT_LT(report.devices[1 - at].memory_peak_bytes, kLarge) << at;
+  }
+  const auto message_of = [&](const TrainOptions& bad) -> std::string {
+    try {
+      trainer.fit(bad);
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "";
+  };
+  options.output_device = "cpu:7";
+  expect_problem(message_of(options), ErrorCode::kNoSuchDevice, {"cpu:7"});
+  options.output_device = "cpu:1";
+  options.strategy = Strategy::kDataParallel;
+  expect_problem(message_of(options), ErrorCode::kBadOption, {"dp-classic"});
+}
+
 }  // namespace
 }  // namespace lockstep::train

@@ -216,6 +216,13 @@ void add_run_options(CLI::App& app, RunFlags& flags) {
   add_communication_options(app, flags);
   add_device_options(app, flags.devices,
                      "single: cuda:0 or cpu; dp, ddp: auto");
+  app.add_option("--output-device", flags.options.output_device,
+                 "dp-classic: the one of --devices that gathers the outputs "
+                 "and computes the loss; the first has the model, its "
+                 "gradients and the optimizer's state")
+      ->type_name("DEVICE")
+      ->default_str("the first")
+      ->group("Devices");
   add_output_options(app, flags);
 }
 

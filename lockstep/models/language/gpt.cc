@@ -4,6 +4,7 @@
 #include <string>
 
 #include "lockstep/models/language/attention.h"
+#include "lockstep/models/language/gelu.h"
 
 namespace lockstep::models {
 namespace {
@@ -84,8 +85,7 @@ torch::Tensor Gpt::block(int64_t layer, const torch::Tensor& x, int64_t,
   const auto attended =
       causal_attention(qkv[0], qkv[1], qkv[2], attention_dropout, layer, cache);
   const auto y = x + dropout(project(attended, *block.attn_c_proj));
-  const auto inner =
-      torch::gelu(project(norm(y, *block.ln_2), *block.c_fc), "tanh");
+  const auto inner = tanh_gelu(project(norm(y, *block.ln_2), *block.c_fc));
   return y + dropout(project(inner, *block.mlp_c_proj));
 }
 
