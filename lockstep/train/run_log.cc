@@ -25,6 +25,11 @@ std::string plural(int64_t count, const char* thing) {
                      count == 1 ? "" : "s");
 }
 
+std::string format_rate(double flops_per_s) {
+  return flops_per_s < 1e12 ? fmt::format("{:.3g} GFLOP/s", flops_per_s / 1e9)
+                            : fmt::format("{:.3g} TFLOP/s", flops_per_s / 1e12);
+}
+
 void add_times(const RunReport& report, Lines& lines) {
   const auto& time = report.step_time_s;
   std::string text = fmt::format(
@@ -44,12 +49,9 @@ void add_times(const RunReport& report, Lines& lines) {
   if (report.peak_flops_per_s > 0) {
     const double flops_per_s = report.samples_per_s * report.flops_of_sample;
     lines.emplace_back(
-        "compute",
-        fmt::format("{:.3g} TFLOP/s, {:.0f} % of the {:.3g} TFLOP/s that "
-                    "products of matrices reach here",
-                    flops_per_s / 1e12,
-                    100 * flops_per_s / report.peak_flops_per_s,
-                    report.peak_flops_per_s / 1e12));
+        "compute", fmt::format("{}, {:.0f} % of what matrix products reach",
+                               format_rate(flops_per_s),
+                               100 * flops_per_s / report.peak_flops_per_s));
   }
   if (report.skipped_steps > 0) {
     lines.emplace_back(

@@ -42,6 +42,22 @@ TEST(Summary, SaysTimeDevicesAndResults) {
             "test       loss 0.7000, accuracy 75.10 %");
 }
 
+TEST(Summary, SaysWhatALanguageModelComputes) {
+  auto report = two_devices();
+  report.tokens_of_sample = 64;
+  report.flops_of_sample = 1e8;
+  report.peak_flops_per_s = 2e11;
+  report.skipped_steps = 3;
+  report.rollbacks = 1;
+  const std::string text = summary_text(report);
+  for (const char* line :
+       {"1,098 samples/s, 70,246 tokens/s\n",
+        "compute    110 GFLOP/s, 55 % of what matrix products reach\n",
+        "left out   the updates of 3 steps, and 1 return to a checkpoint\n"}) {
+    EXPECT_NE(text.find(line), std::string::npos) << text;
+  }
+}
+
 TEST(Summary, LeavesOutWhatThereWasNot) {
   auto report = two_devices();
   report.devices.resize(1);
