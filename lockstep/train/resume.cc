@@ -215,7 +215,9 @@ void check_settings(const TrainOptions& options, const RunRecord& saved,
   std::vector<std::string> changes, notes;
   for (const auto& [name, text] : differences(saved.settings, now)) {
     if (name == kDataDir) continue;
-    if (name != kTotalSteps) {
+    if (name == kPowerSgdRanks) {
+      notes.push_back(text);
+    } else if (name != kTotalSteps) {
       changes.push_back(text);
     } else if (now.contains(kLooksAtTotalSteps)) {
       notes.push_back(text);

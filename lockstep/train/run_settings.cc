@@ -29,6 +29,7 @@ void add_communication(const TrainOptions& options, Settings& settings) {
     settings["grad_compression"] = to_string(communication.compression);
   }
   if (communication.compression == GradCompression::kPowerSgd) {
+    settings[kPowerSgdRanks] = text_of(options.world.size());
     settings["powersgd_rank"] = text_of(communication.powersgd_rank);
   }
   if (!communication.is_local()) return;

@@ -20,6 +20,9 @@ inline constexpr const char* kDataDir = "data_dir";
 /// the run: a run of another length is then another run.
 inline constexpr const char* kLooksAtTotalSteps = "schedule_to_the_end";
 
+/// The name of the setting that says how many ranks have a state of PowerSGD's.
+inline constexpr const char* kPowerSgdRanks = "powersgd_ranks";
+
 /// Everything that the bits of a run depend on, beside the model and its
 /// position. Neither the strategy nor the number of devices is among it.
 Settings settings_of(const Task& task, const TrainOptions& options,

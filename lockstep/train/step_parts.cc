@@ -13,7 +13,6 @@
 #include "lockstep/device/random.h"
 #include "lockstep/parallel/exchange/comm_hooks.h"
 #include "lockstep/parallel/exchange/packed_tensors.h"
-#include "lockstep/parallel/exchange/power_sgd.h"
 #include "lockstep/parallel/module/scatter_gather.h"
 
 namespace lockstep::train {
@@ -63,10 +62,7 @@ CommHook hook_of(const CommunicationOptions& options) {
       return bf16_compress_hook;
     case GradCompression::kFloat16:
       return fp16_compress_hook;
-    case GradCompression::kPowerSgd:
-      return PowerSGD(PowerSGDOptions()
-                          .matrix_approximation_rank(options.powersgd_rank)
-                          .start_powerSGD_iter(kPlainSteps));
+    case GradCompression::kPowerSgd:  // make_power_sgd()
     case GradCompression::kNone:
       break;
   }
@@ -135,6 +131,23 @@ std::unique_ptr<RunOptimizer> make_optimizer(
   std::optional<MemoryScope> scope;
   charge_first_device(options, plan, scope);
   return task.make_optimizer(make_state);
+}
+
+std::optional<PowerSGD> make_power_sgd(const TrainOptions& options,
+                                       const ModuleHandle& model) {
+  const CommunicationOptions& communication = options.communication;
+  const bool is_sent = options.world.size() > 1 && !trains_locally(options) &&
+                       communication.compression == GradCompression::kPowerSgd;
+  if (!is_sent) return std::nullopt;
+  PowerSGD hook(PowerSGDOptions()
+                    .matrix_approximation_rank(communication.powersgd_rank)
+                    .start_powerSGD_iter(kPlainSteps));
+  std::vector<torch::Tensor> parameters;
+  for (const auto& [name, parameter] : model.parameters) {
+    if (parameter.requires_grad()) parameters.push_back(parameter);
+  }
+  hook.prepare(parameters);
+  return hook;
 }
 
 std::unique_ptr<Engine> make_engine(const Engine::Module& module,

@@ -5,6 +5,7 @@
 
 #include "lockstep/device/memory.h"
 #include "lockstep/parallel/engine.h"
+#include "lockstep/parallel/exchange/power_sgd.h"
 #include "lockstep/train/options.h"
 #include "lockstep/train/plan.h"
 #include "lockstep/train/resume.h"
@@ -35,6 +36,10 @@ Engine::Module make_module(Task& task, const TrainOptions& options,
 std::unique_ptr<RunOptimizer> make_optimizer(
     Task& task, const TrainOptions& options, const Plan& plan,
     const optim::StateFactory& make_state);
+
+/// The engine's hook, if the gradients of `model` are sent by PowerSGD.
+std::optional<PowerSGD> make_power_sgd(const TrainOptions& options,
+                                       const ModuleHandle& model);
 
 std::unique_ptr<Engine> make_engine(const Engine::Module& module,
                                     const TrainOptions& options,

@@ -1,6 +1,7 @@
 #include "lockstep/train/step_runner.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -12,7 +13,6 @@
 
 #include "lockstep/base/chunk.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/log.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/base/version.h"
@@ -28,6 +28,7 @@
 #include "lockstep/parallel/replicas/replica_group.h"
 #include "lockstep/train/csv_log.h"
 #include "lockstep/train/evaluate.h"
+#include "lockstep/train/run_settings.h"
 #include "lockstep/train/step_parts.h"
 #include "lockstep/train/tensorboard_log.h"
 
@@ -41,6 +42,7 @@ constexpr const char* kCallback = "callback.";
 constexpr const char* kLossScaler = "loss_scaler.";
 constexpr const char* kOuterStep = "outer_step.";
 constexpr const char* kSpikes = "spikes.";
+constexpr const char* kPowerSgd = "powersgd.";
 
 std::string prefix_of_rank(int rank) { return fmt::format("rank.{}.", rank); }
 
@@ -63,6 +65,38 @@ OptimizerState part_of(const OptimizerState& state, const std::string& prefix) {
     if (name.starts_with(prefix)) part[name.substr(prefix.size())] = tensor;
   }
   return part;
+}
+
+// Whether an entry is of what a run has beside its optimizer. (The optimizers
+// of ranks that step locally have names of their own.)
+bool is_beside(const std::string& name) {
+  return name.starts_with(kCallback) || name.starts_with(kLossScaler) ||
+         name.starts_with(kSpikes) || name.starts_with(kPowerSgd);
+}
+
+// `saved` with the entries of this run, whose own are `like`. With changed
+// settings a run may have others beside the optimizer: they begin anew.
+OptimizerState of_this_run(OptimizerState saved, const OptimizerState& like) {
+  std::erase_if(saved, [&](const auto& entry) {
+    return is_beside(entry.first) && !like.contains(entry.first);
+  });
+  for (const auto& [name, tensor] : like) {
+    if (is_beside(name)) saved.try_emplace(name, tensor);
+  }
+  return saved;
+}
+
+// On how many ranks what PowerSGD has of each rank was saved; 0 if nobody
+// knows.
+int64_t saved_ranks(const Resume& resumed) {
+  constexpr int64_t kMost = 1 << 16;
+  const Settings& settings = resumed.info.run->settings;
+  const auto found = settings.find(kPowerSgdRanks);
+  if (found == settings.end()) return 0;
+  int64_t ranks = 0;
+  const std::string& text = found->second;
+  std::from_chars(text.data(), text.data() + text.size(), ranks);
+  return std::clamp<int64_t>(ranks, 0, kMost);
 }
 
 c10::DeviceType device_type(const Plan& plan) {
@@ -114,6 +148,8 @@ StepRunner::StepRunner(Task& task, const TrainOptions& options,
     broadcast(options.world, model_->buffers, 0);
     outer_.emplace(options.world, *model_, options.communication);
   }
+  power_sgd_ = make_power_sgd(options, *model_);
+  if (power_sgd_) engine_->set_comm_hook(*power_sgd_);
   if (options.precision == Precision::kFloat16) scale_losses();
   if (options.spikes.action != OnSpike::kNothing) {
     spikes_.emplace(options.spikes);
@@ -157,6 +193,12 @@ OptimizerState StepRunner::state() const {
       state[kOuterStep + name] = tensor;
     }
   }
+  if (power_sgd_) {
+    for (const auto& [name, tensor] :
+         of_all_ranks(options_.world, power_sgd_->state_dict())) {
+      state[kPowerSgd + name] = tensor;
+    }
+  }
   for (size_t i = 0; i < callbacks_.size(); ++i) {
     for (const auto& [name, tensor] : callbacks_[i]->state()) {
       state[fmt::format("{}{}.{}", kCallback, i, name)] = tensor;
@@ -175,16 +217,27 @@ OptimizerState StepRunner::state() const {
   return state;
 }
 
-void StepRunner::load_state(const Resume& resumed) {
-  OptimizerState loaded = state();
-  if (resumed.state) loaded = resumed.state->optimizer_state(loaded);
-  if (options_.world.size() > 1) {
-    if (options_.communication.compression == GradCompression::kPowerSgd) {
-      warn_once("powersgd-resumed", "train",
-                "what PowerSGD left out of the gradients before is not saved; "
-                "the run goes on without it, and has other bits than one "
-                "without a stop");
+OptimizerState StepRunner::state_of_ranks(int64_t ranks) const {
+  OptimizerState state = this->state();
+  if (!power_sgd_ || ranks == options_.world.size()) return state;
+  std::erase_if(state, [](const auto& entry) {
+    return entry.first.starts_with(kPowerSgd);
+  });
+  for (int rank = 0; rank < ranks; ++rank) {
+    for (const auto& [name, tensor] : power_sgd_->state_dict()) {
+      state[kPowerSgd + prefix_of_rank(rank) + name] = tensor.clone();
     }
+  }
+  return state;
+}
+
+void StepRunner::load_state(const Resume& resumed) {
+  const int64_t ranks = saved_ranks(resumed);
+  OptimizerState loaded = state_of_ranks(ranks);
+  if (resumed.state) {
+    loaded = of_this_run(resumed.state->optimizer_state(loaded), loaded);
+  }
+  if (options_.world.size() > 1) {
     for (auto& [name, tensor] : loaded) {
       Tensor message = tensor.contiguous();
       options_.world.broadcast(message, resumed.root);
@@ -192,15 +245,17 @@ void StepRunner::load_state(const Resume& resumed) {
     }
   }
   OptimizerState of_optimizer = loaded;
-  std::erase_if(of_optimizer, [](const auto& entry) {
-    return entry.first.starts_with(kCallback) ||
-           entry.first.starts_with(kLossScaler) ||
-           entry.first.starts_with(kSpikes);
-  });
+  std::erase_if(of_optimizer,
+                [](const auto& entry) { return is_beside(entry.first); });
   if (is_local()) {
     of_optimizer = part_of(loaded, prefix_of_rank(options_.world.rank()));
     outer_->load_state(part_of(loaded, kOuterStep));
     outer_->restart();
+  }
+  // What other ranks left out of their gradients is lost.
+  if (power_sgd_ && ranks == options_.world.size()) {
+    power_sgd_->load_state_dict(
+        part_of(loaded, kPowerSgd + prefix_of_rank(options_.world.rank())));
   }
   optimizer_->load_state_dict(of_optimizer);
   // Of state that is cut over the ranks, each loaded all.

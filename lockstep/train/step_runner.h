@@ -10,6 +10,7 @@
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/parallel/engine.h"
+#include "lockstep/parallel/exchange/power_sgd.h"
 #include "lockstep/train/agreement.h"
 #include "lockstep/train/best_evaluation.h"
 #include "lockstep/train/callback.h"
@@ -61,6 +62,7 @@ class StepRunner {
   NamedTensors model_state() const;
   size_t parameters() const { return model_->parameters.size(); }
   /// Of the optimizer, and of the callbacks as "callback.<i>.<name>".
+  /// Collective.
   OptimizerState state() const;
   const std::vector<std::shared_ptr<Callback>>& callbacks() const {
     return callbacks_;
@@ -93,6 +95,8 @@ class StepRunner {
   bool is_common(const Position& position) const;
   /// Whether each rank makes steps by itself.
   bool is_local() const { return outer_.has_value(); }
+  /// What state() of a run of so many ranks has.
+  OptimizerState state_of_ranks(int64_t ranks) const;
   /// Samples of `batch` over all ranks that the engine knows of.
   int64_t engine_batch(const data::Batch& batch) const;
   RankReport rank_report(double step_seconds) const;
@@ -110,6 +114,7 @@ class StepRunner {
   std::shared_ptr<BestEvaluation> best_;
   Agreement agreement_;
   std::optional<OuterStep> outer_;         // of local steps
+  std::optional<PowerSGD> power_sgd_;      // compresses gradients
   std::optional<LossScaler> loss_scaler_;  // float16
   std::optional<SpikeGuard> spikes_;
 

@@ -82,6 +82,32 @@ TEST(Communication, OfLocalStepsGoesOnWithTheSameBits) {
             ErrorCode::kResumeConflict);
 }
 
+TEST(Communication, OfPowerSgdGoesOnWithTheSameBits) {
+  const TemporaryFolder folder;
+  ImageTraining options =
+      run_with({.compression = GradCompression::kPowerSgd, .powersgd_rank = 1});
+  options.checkpoint_every = 1;
+  options.keep_checkpoints = 10;
+  options.out_dir = folder.path("whole");
+  const std::string expected = trained(options).parameter_sha256;
+  // In the first two steps all is sent; the third one takes what was drawn.
+  for (const int step : {1, 2, 3, 6}) {
+    options.resume =
+        folder.path("whole") + "/step-0000000" + std::to_string(step);
+    options.out_dir = folder.path("rest-" + std::to_string(step));
+    EXPECT_EQ(trained(options).parameter_sha256, expected) << step;
+  }
+  // What each rank left out is its own: another number of ranks goes on
+  // without it.
+  options.out_dir = folder.path("more");
+  EXPECT_NE(distributed(options, 4, "gloo").parameter_sha256, expected);
+  // And a run that sends all has nothing to load.
+  options.communication.compression = GradCompression::kNone;
+  options.allow_changes = true;
+  options.out_dir = folder.path("all");
+  EXPECT_EQ(trained(options).steps, kSteps);
+}
+
 TEST(Communication, OfLocalStepsEndsWithAnOuterStep) {
   ImageTraining options = run_with(local(3, OuterOptimizer::kAverage));
   EXPECT_EQ(trained(options).steps, kSteps);

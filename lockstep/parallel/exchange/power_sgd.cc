@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <map>
 #include <random>
+#include <set>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "lockstep/base/error.h"
 
@@ -58,23 +61,31 @@ void all_reduce_together(const World& world, std::vector<Tensor>& tensors) {
   }
 }
 
-/// M = P Q^T, of one gradient.
+/// M = P Q^T, of one gradient. Q stays for the next step.
 struct Factors {
-  Tensor matrix, p, q;
+  Tensor gradient, matrix, p;
+  Tensor* q;
 };
+
+Tensor matrix_of(const Tensor& gradient) {
+  return gradient.reshape({gradient.dim() == 0 ? 1 : gradient.size(0),
+                           gradient.numel() == 0 ? 0 : -1});
+}
 
 }  // namespace
 
 struct PowerSGD::State {
-  struct BucketState {
-    Tensor p, q;   // all factors of the bucket, one after another
-    Tensor error;  // what compression lost in the step before
+  struct ParameterState {
+    Tensor factor;  // Q, [columns, rank]; undefined if it is not compressed
+    Tensor error;   // what compression lost in the step before
   };
 
   PowerSGDOptions options;
   std::mt19937 random;
   int64_t steps = 0;
-  std::map<int64_t, BucketState> buckets;
+  std::unordered_map<const c10::TensorImpl*, ParameterState> parameters;
+  std::vector<const c10::TensorImpl*> prepared;
+  std::set<int64_t> buckets;  // that were compressed
 
   bool is_worth_it(const Tensor& matrix) const {
     const int64_t rows = matrix.size(0);
@@ -87,49 +98,45 @@ struct PowerSGD::State {
     return std::min(
         {matrix.size(0), matrix.size(1), options.matrix_approximation_rank()});
   }
-  std::vector<Factors> factors_of(const std::vector<Tensor>& matrices,
-                                  BucketState& bucket_state);
+  at::Generator next_generator() {
+    return at::make_generator<at::CPUGeneratorImpl>(
+        draw(random, 1'000'000'000));
+  }
+  ParameterState& of(const Tensor& parameter);
+  Tensor draw_factor(const Tensor& matrix,
+                     const at::Generator& generator) const;
+  /// Draws the factors of a bucket's gradients unless there are some.
+  void draw_factors(int64_t bucket, const std::vector<Factors>& factors);
 };
 
-std::vector<Factors> PowerSGD::State::factors_of(
-    const std::vector<Tensor>& matrices, BucketState& bucket_state) {
-  int64_t p_size = 0, q_size = 0;
-  for (const Tensor& matrix : matrices) {
-    p_size += matrix.size(0) * rank_of(matrix);
-    q_size += matrix.size(1) * rank_of(matrix);
+PowerSGD::State::ParameterState& PowerSGD::State::of(const Tensor& parameter) {
+  ParameterState& found = parameters[parameter.unsafeGetTensorImpl()];
+  if (options.use_error_feedback() && !found.error.defined()) {
+    found.error = torch::zeros_like(parameter.detach());
   }
-  const bool is_warm = options.warm_start() && bucket_state.p.defined() &&
-                       bucket_state.p.numel() == p_size &&
-                       bucket_state.q.numel() == q_size;
-  std::optional<at::Generator> generator;
-  if (!is_warm) {
-    const auto like =
-        matrices.empty() ? torch::TensorOptions() : matrices[0].options();
-    bucket_state.p = torch::empty({p_size}, like);
-    bucket_state.q = torch::empty({q_size}, like);
-    generator =
-        at::make_generator<at::CPUGeneratorImpl>(draw(random, 1'000'000'000));
+  return found;
+}
+
+Tensor PowerSGD::State::draw_factor(const Tensor& matrix,
+                                    const at::Generator& generator) const {
+  // With a batch dimension of factor, as torch draws them.
+  return torch::randn({1, matrix.size(1), rank_of(matrix)}, generator,
+                      matrix.options().device(torch::kCPU))[0]
+      .to(matrix.device());
+}
+
+void PowerSGD::State::draw_factors(int64_t bucket,
+                                   const std::vector<Factors>& factors) {
+  const bool is_first = buckets.insert(bucket).second;
+  const bool is_warm =
+      options.warm_start() && (!is_first || !prepared.empty()) &&
+      std::all_of(factors.begin(), factors.end(),
+                  [](const Factors& factor) { return factor.q->defined(); });
+  if (is_warm) return;
+  const at::Generator generator = next_generator();
+  for (const Factors& factor : factors) {
+    *factor.q = draw_factor(factor.matrix, generator);
   }
-  std::vector<Factors> factors;
-  int64_t p_at = 0, q_at = 0;
-  for (const Tensor& matrix : matrices) {
-    const int64_t rank = rank_of(matrix);
-    const int64_t p_count = matrix.size(0) * rank;
-    const int64_t q_count = matrix.size(1) * rank;
-    Factors factor{matrix,
-                   bucket_state.p.narrow(0, p_at, p_count).view({-1, rank}),
-                   bucket_state.q.narrow(0, q_at, q_count).view({-1, rank})};
-    p_at += p_count;
-    q_at += q_count;
-    if (generator) {
-      // With a batch dimension of factor, as torch draws them.
-      factor.q.copy_(torch::randn({1, matrix.size(1), rank}, generator,
-                                  matrix.options().device(torch::kCPU))[0]);
-    }
-    orthogonalize(factor.q, options.orthogonalization_epsilon());
-    factors.push_back(std::move(factor));
-  }
-  return factors;
 }
 
 PowerSGD::PowerSGD(const PowerSGDOptions& options)
@@ -171,52 +178,103 @@ void PowerSGD::operator()(const World& world, GradBucket& bucket) {
     return;
   }
 
-  State::BucketState& bucket_state = state.buckets[bucket.index];
-  Tensor before;
   if (state.options.use_error_feedback()) {
-    if (bucket_state.error.defined() &&
-        bucket_state.error.numel() == buffer.numel()) {
-      buffer.add_(bucket_state.error);
+    for (size_t i = 0; i < bucket.gradients.size(); ++i) {
+      Tensor& error = state.of(bucket.parameters[i]).error;
+      bucket.gradients[i].add_(error);
+      error.copy_(bucket.gradients[i]);
     }
-    before = buffer.clone();
   }
-  std::vector<Tensor> compressed, matrices, plain;
-  for (const Tensor& gradient : bucket.gradients) {
-    const Tensor matrix =
-        gradient.reshape({gradient.dim() == 0 ? 1 : gradient.size(0),
-                          gradient.numel() == 0 ? 0 : -1});
-    if (state.is_worth_it(matrix)) {
-      // Beside those of its shape: this is the order in which torch draws.
-      const auto alike = std::find_if(
-          matrices.rbegin(), matrices.rend(),
-          [&](const Tensor& other) { return other.sizes() == matrix.sizes(); });
-      const auto at = alike == matrices.rend() ? matrices.end() : alike.base();
-      compressed.insert(compressed.begin() + (at - matrices.begin()), gradient);
-      matrices.insert(at, matrix);
-    } else {
+  std::vector<Factors> factors;
+  std::vector<Tensor> plain;
+  for (size_t i = 0; i < bucket.gradients.size(); ++i) {
+    const Tensor& gradient = bucket.gradients[i];
+    const Tensor matrix = matrix_of(gradient);
+    if (!state.is_worth_it(matrix)) {
       plain.push_back(gradient);
+      continue;
     }
+    // Beside those of its shape: this is the order in which torch draws.
+    const auto alike = std::find_if(
+        factors.rbegin(), factors.rend(), [&](const Factors& other) {
+          return other.matrix.sizes() == matrix.sizes();
+        });
+    factors.insert(alike == factors.rend() ? factors.end() : alike.base(),
+                   {.gradient = gradient,
+                    .matrix = matrix,
+                    .p = {},
+                    .q = &state.of(bucket.parameters[i]).factor});
   }
-  std::vector<Factors> factors = state.factors_of(matrices, bucket_state);
-  for (Factors& factor : factors)
-    torch::mm_out(factor.p, factor.matrix, factor.q);
+  state.draw_factors(bucket.index, factors);
+  const double epsilon = state.options.orthogonalization_epsilon();
+  std::vector<Tensor> p, q;
+  for (Factors& factor : factors) {
+    orthogonalize(*factor.q, epsilon);
+    factor.p = torch::mm(factor.matrix, *factor.q);
+    p.push_back(factor.p);
+    q.push_back(*factor.q);
+  }
   all_reduce_together(world, plain);
-  if (!factors.empty()) {
-    world.all_reduce(bucket_state.p);
-    for (Factors& factor : factors) {
-      orthogonalize(factor.p, state.options.orthogonalization_epsilon());
-      torch::mm_out(factor.q, factor.matrix.t(), factor.p);
+  all_reduce_together(world, p);
+  for (Factors& factor : factors) {
+    orthogonalize(factor.p, epsilon);
+    torch::mm_out(*factor.q, factor.matrix.t(), factor.p);
+  }
+  all_reduce_together(world, q);
+  for (const Factors& factor : factors) {
+    factor.gradient.copy_(
+        factor.p.mm(factor.q->t()).view(factor.gradient.sizes()));
+  }
+  if (state.options.use_error_feedback()) {
+    // Less the sum's share of this rank: torch's error, times the weight.
+    for (size_t i = 0; i < bucket.gradients.size(); ++i) {
+      state.of(bucket.parameters[i])
+          .error.sub_(bucket.gradients[i], 1.0 / world.size());
     }
-    world.all_reduce(bucket_state.q);
   }
-  for (size_t i = 0; i < factors.size(); ++i) {
-    compressed[i].copy_(
-        factors[i].p.mm(factors[i].q.t()).view(compressed[i].sizes()));
+}
+
+void PowerSGD::prepare(const std::vector<Tensor>& parameters) {
+  State& state = *state_;
+  const at::Generator generator = state.next_generator();
+  for (const Tensor& parameter : parameters) {
+    state.prepared.push_back(parameter.unsafeGetTensorImpl());
+    Tensor& factor = state.of(parameter).factor;
+    const Tensor matrix = matrix_of(parameter.detach());
+    if (state.is_worth_it(matrix)) {
+      factor = state.draw_factor(matrix, generator);
+    }
   }
-  if (before.defined()) {
-    // The sum's share of this rank: torch's error, times the weight.
-    bucket_state.error = before.sub_(buffer, 1.0 / world.size());
+}
+
+std::map<std::string, Tensor> PowerSGD::state_dict() const {
+  std::map<std::string, Tensor> entries;
+  for (size_t i = 0; i < state_->prepared.size(); ++i) {
+    const auto& [factor, error] = state_->parameters.at(state_->prepared[i]);
+    if (error.defined()) entries[fmt::format("error.{}", i)] = error;
+    if (factor.defined()) entries[fmt::format("factor.{}", i)] = factor;
   }
+  entries["steps"] = torch::tensor(state_->steps);
+  return entries;
+}
+
+void PowerSGD::load_state_dict(const std::map<std::string, Tensor>& state) {
+  const auto entries = state_dict();
+  for (const auto& [name, own] : entries) {
+    const auto found = state.find(name);
+    if (found != state.end() && found->second.sizes() == own.sizes()) continue;
+    throw InvalidArgument(
+        "ddp",
+        {.code = ErrorCode::kBadOption,
+         .what = "this is no state of PowerSGD for these parameters: " + name,
+         .expected = fmt::format("[{}]", fmt::join(own.sizes(), ", ")),
+         .got = found == state.end()
+                    ? "none"
+                    : fmt::format("[{}]",
+                                  fmt::join(found->second.sizes(), ", "))});
+  }
+  for (const auto& [name, own] : entries) own.copy_(state.at(name));
+  state_->steps = state.at("steps").item<int64_t>();
 }
 
 }  // namespace lockstep

@@ -1,9 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <string>
+#include <vector>
 
-#include <torch/arg.h>
+#include <torch/torch.h>
 
 #include "lockstep/parallel/exchange/grad_bucket.h"
 
@@ -36,6 +39,20 @@ class PowerSGD {
   /// Throws InvalidArgument for options that can't be.
   explicit PowerSGD(const PowerSGDOptions& options);
   void operator()(const World& world, GradBucket& bucket);
+
+  /// For a run that is going to be saved: draws the first factors of
+  /// `parameters` now, in this order. Else they are drawn bucket by bucket when
+  /// these are first compressed, and a run that is resumed cuts its buckets
+  /// anew.
+  void prepare(const std::vector<torch::Tensor>& parameters);
+  /// Of the parameters of prepare(), by their places among them: "error.<i>",
+  /// which is each rank's own, "factor.<i>" of those that are compressed, and
+  /// "steps". Shares its memory with the hook.
+  std::map<std::string, torch::Tensor> state_dict() const;
+  /// Takes what state_dict() had; goes on with the same bits if warm_start is
+  /// set. Throws InvalidArgument, and changes nothing, if an entry is missing
+  /// or of another shape.
+  void load_state_dict(const std::map<std::string, torch::Tensor>& state);
 
  private:
   struct State;

@@ -177,6 +177,14 @@ TEST(DdpArguments, AreChecked) {
                InvalidArgument);
   EXPECT_THROW(PowerSGD(PowerSGDOptions().matrix_approximation_rank(0)),
                InvalidArgument);
+  PowerSGD hook{PowerSGDOptions()};
+  hook.prepare({torch::ones({8, 8})});
+  auto state = hook.state_dict();
+  hook.load_state_dict(state);
+  state["error.0"] = torch::zeros({8, 7});
+  EXPECT_THROW(hook.load_state_dict(state), InvalidArgument);
+  state.erase("error.0");
+  EXPECT_THROW(hook.load_state_dict(state), InvalidArgument);
 }
 
 TEST(DdpLifetime, GraphsMayOutliveTheModel) {
