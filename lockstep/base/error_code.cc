@@ -33,6 +33,7 @@ constexpr std::array kNames{
     Entry{ErrorCode::kNoSuchDevice, "no-such-device"},
     Entry{ErrorCode::kDuplicateDevice, "duplicate-device"},
     Entry{ErrorCode::kMixedDevices, "mixed-devices"},
+    Entry{ErrorCode::kBadLink, "bad-link"},
     Entry{ErrorCode::kDeviceFailed, "device-failed"},
     Entry{ErrorCode::kCoreBinding, "core-binding"},
     Entry{ErrorCode::kWorkerDeadlock, "worker-deadlock"},

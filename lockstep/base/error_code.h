@@ -65,6 +65,8 @@ enum class ErrorCode {
   kDuplicateDevice,
   /// What must be on one device, or on one kind of device, is on several.
   kMixedDevices,
+  /// What is copied from one device to another arrives changed, or not at all.
+  kBadLink,
   /// A device's own software reported an error.
   kDeviceFailed,
   /// A thread can't be bound to its cores.

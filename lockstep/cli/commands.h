@@ -24,6 +24,9 @@ void add_bench(CLI::App& app);
 void add_split(CLI::App& app);
 void add_tokenize(CLI::App& app);
 void add_doctor(CLI::App& app);
+void add_check(CLI::App& app);
+/// Hidden: the links between devices, for a process that has a deadline.
+void add_check_links(CLI::App& app);
 void add_completion(CLI::App& app);
 /// Hidden: what `compare` runs in a fresh process.
 void add_step_time(CLI::App& app);

@@ -15,6 +15,7 @@
 #include "lockstep/comm/collectives/shared_memory.h"
 #include "lockstep/comm/environment.h"
 #include "lockstep/comm/work.h"
+#include "lockstep/device/links/bad_links.h"
 
 namespace lockstep {
 
@@ -29,6 +30,8 @@ struct WorldOptions {
   std::chrono::milliseconds timeout{300'000};
   /// Where the ranks' tensors are.
   torch::DeviceType device_type = torch::kCPU;
+  /// nccl: what is done when copies between this host's GPUs arrive changed.
+  BadLinks bad_links = BadLinks::kStage;
 };
 
 /// The ranks of a job, or some of them, and what they do together. A value:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <set>
 #include <unistd.h>
@@ -25,6 +26,8 @@
 #include "lockstep/comm/queue/collective_queue.h"
 #include "lockstep/comm/single_rank.h"
 #include "lockstep/control/worker_side.h"
+#include "lockstep/device/links/device_copy.h"
+#include "lockstep/device/links/link_guard.h"
 #include "lockstep/tcp/listener.h"
 
 namespace lockstep {
@@ -172,6 +175,7 @@ void World::Impl::connect(const std::string& backend_name) {
       .timeout = timeout,
       .master_addr = local_size == size ? "127.0.0.1" : master_addr_};
   if (backend_name == "nccl") {
+    avoid_bad_links();
     backend = make_nccl_backend(options);
     communicator = std::make_shared<C10dCommunicator>(
         backend, options_.device_type, timeout);
@@ -187,6 +191,23 @@ void World::Impl::connect(const std::string& backend_name) {
                                                        rank, size, timeout);
   communicator = queue;
   backend = c10::make_intrusive<C10dBackend>(queue, rank, size);
+}
+
+// NCCL copies by itself, peer to peer where the driver says that it can.
+void World::Impl::avoid_bad_links() const {
+  if (size == 1) return;
+  std::string found;
+  if (local_rank == 0 && local_size > 1) {
+    const std::vector<Device> gpus = devices("cuda");
+    guard_links(gpus, options_.bad_links);
+    for (const Link& link : links_between(gpus)) {
+      if (chosen_path(link) == CopyPath::kStaged) found = "bad";
+    }
+  }
+  const auto all = all_gather_text(found);
+  if (std::find(all.begin(), all.end(), "bad") != all.end()) {
+    ::setenv("NCCL_P2P_DISABLE", "1", /*overwrite=*/1);
+  }
 }
 
 std::unique_ptr<Collectives> World::Impl::connect_gloo(

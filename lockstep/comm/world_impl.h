@@ -47,6 +47,7 @@ class World::Impl {
   /// if it suits neither the ranks' places nor their devices.
   std::string choose_backend(const std::vector<std::string>& places) const;
   void connect(const std::string& backend_name);
+  void avoid_bad_links() const;
   std::unique_ptr<Collectives> connect_gloo(
       const BackendOptions& options) const;
   /// Connects each two ranks, for collectives between hosts.

@@ -5,6 +5,9 @@
 
 #include <ATen/cuda/CUDAEvent.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
+#include <ATen/cuda/PeerToPeerAccess.h>
+#include <ATen/ops/bitwise_or.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
@@ -102,6 +105,41 @@ at::Generator current_generator() {
   if (!c10::cuda::hasPrimaryContext(device)) return {};
   initialise();
   return at::cuda::detail::getDefaultCUDAGenerator(device);
+}
+
+bool copy_by_kernel(const at::Tensor& destination, const at::Tensor& source) {
+  const c10::Device to = destination.device();
+  if (!at::cuda::get_p2p_access(to.index(), source.device().index())) {
+    return false;
+  }
+  // The same memory as a tensor of the receiving GPU: an operator of that one
+  // loads from it.
+  const at::Tensor remote =
+      at::for_blob(source.mutable_data_ptr(), source.sizes())
+          .options(source.options().device(to))
+          .target_device(to)
+          .make_tensor();
+  at::Tensor out = destination;
+  at::bitwise_or_out(out, remote, remote);
+  return true;
+}
+
+std::string uuid(int index) {
+  cudaDeviceProp found{};
+  check(cudaGetDeviceProperties(&found, checked_index(index)),
+        "read the properties of", index);
+  std::string text = "GPU-";
+  for (size_t i = 0; i < sizeof(found.uuid.bytes); ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text +=
+        fmt::format("{:02x}", static_cast<unsigned char>(found.uuid.bytes[i]));
+  }
+  return text;
+}
+
+int driver_version() {
+  int version = 0;
+  return cudaDriverGetVersion(&version) == cudaSuccess ? version : 0;
 }
 
 std::shared_ptr<Fence> record_fence(int index) {

@@ -2,8 +2,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
 
 #include "lockstep/device/memory.h"
 
@@ -34,6 +36,15 @@ void seed_current_device(uint64_t seed);
 /// The default generator of the thread's current device; undefined if the
 /// process has not used that device.
 at::Generator current_generator();
+
+/// Copies `source` to `destination`, which is on another GPU, by a kernel that
+/// runs there and loads from the first one's memory. False, and nothing is
+/// done, where GPUs can't read each other's memory.
+bool copy_by_kernel(const at::Tensor& destination, const at::Tensor& source);
+/// What a GPU is, across reboots: "GPU-8f6d..." as nvidia-smi has it.
+std::string uuid(int index);
+/// Of the driver, as CUDA numbers it: 13000.
+int driver_version();
 
 /// A point in the work of a stream, that another may wait for.
 struct Fence;

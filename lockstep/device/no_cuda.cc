@@ -24,6 +24,9 @@ MemoryStats memory_stats(int) { not_built(); }
 void reset_peak_memory() { not_built(); }
 void seed_current_device(uint64_t) { not_built(); }
 at::Generator current_generator() { not_built(); }
+bool copy_by_kernel(const at::Tensor&, const at::Tensor&) { not_built(); }
+std::string uuid(int) { not_built(); }
+int driver_version() { not_built(); }
 std::shared_ptr<Fence> record_fence(int) { not_built(); }
 void wait_fence(const std::shared_ptr<Fence>&) { not_built(); }
 

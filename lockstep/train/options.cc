@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "lockstep/train/names.h"
+#include "lockstep/base/names.h"
 
 namespace lockstep::train {
 namespace {

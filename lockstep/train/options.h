@@ -10,6 +10,7 @@
 
 #include "lockstep/comm/world.h"
 #include "lockstep/device/device.h"
+#include "lockstep/device/links/bad_links.h"
 #include "lockstep/parallel/exchange/zero_stage.h"
 #include "lockstep/train/communication.h"
 #include "lockstep/train/spike_options.h"
@@ -53,6 +54,8 @@ struct TrainOptions {
   /// outputs and computes the loss. Empty: the first, which has the module, its
   /// gradients and the optimizer's state.
   std::string output_device;
+  /// Of several GPUs: what is done when copies between them arrive changed.
+  BadLinks bad_links = BadLinks::kStage;
   World world;               ///< kDistributed: the ranks
   int64_t shards = 0;        ///< 0: one per device
   int intra_op_threads = 0;  ///< of a shard; 0: the cores / shards

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <utility>
 
-#include "lockstep/train/names.h"
+#include "lockstep/base/names.h"
 
 namespace lockstep::train {
 namespace {

@@ -11,6 +11,7 @@ FOLDERS = ("lockstep", "tests", "bench", "examples")
 # another one that has no line of its own belongs to that one.
 LAYERS = (
     "base", "store", "shm", "tcp", "control", "device",
+    "device/links",
     "comm/collectives", "comm/queue", "comm/backends", "comm/c10d", "comm",
     "models", "models/language", "data", "data/text",
     "optim", "parallel/reduction", "parallel/module", "parallel/exchange",

@@ -60,6 +60,7 @@ void join_ranks(const RankFlags& flags, const DeviceFlags& devices,
   WorldOptions world;
   world.backend = flags.backend;
   world.timeout = std::chrono::seconds(flags.timeout_s);
+  world.bad_links = options.bad_links;
   options.world = init(world);
   options.devices = rank_devices(devices, options.world);
   options.rejoin = [world, devices](train::TrainOptions& now,

@@ -223,6 +223,13 @@ void add_run_options(CLI::App& app, RunFlags& flags) {
       ->type_name("DEVICE")
       ->default_str("the first")
       ->group("Devices");
+  app.add_option("--bad-links", flags.bad_links,
+                 "several GPUs, when copies between them arrive changed: stage "
+                 "(go through memory of the host, and say so), stop, or ignore "
+                 "(do not look)")
+      ->type_name("NAME")
+      ->check(one_of({"stage", "stop", "ignore"}))
+      ->group("Devices");
   add_output_options(app, flags);
 }
 
@@ -234,6 +241,7 @@ train::TrainOptions to_train_options(const RunFlags& flags) {
   options.zero = static_cast<ZeroStage>(flags.zero);
   options.communication.compression =
       train::parse_grad_compression(flags.grad_compression);
+  options.bad_links = parse_bad_links(flags.bad_links);
   options.spikes.action = train::parse_on_spike(flags.on_spike);
   options.communication.outer_optimizer =
       train::parse_outer_optimizer(flags.outer_optimizer);

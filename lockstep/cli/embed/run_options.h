@@ -21,6 +21,7 @@ struct RunFlags {
   int zero = 0;  ///< the stage
   std::string grad_compression = "none";
   std::string on_spike = "nothing";
+  std::string bad_links = "stage";
   std::string outer_optimizer = "nesterov";
   RankFlags ranks;
   bool is_verbose = false;

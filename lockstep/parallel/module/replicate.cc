@@ -140,7 +140,7 @@ void Replica::refresh(const ModuleHandle& original) {
     // Below autograd: the version is the original's, which has moved already
     // if a graph that was made before saw other values.
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    copy.copy_(from);
+    copy_over({place_of(from), device_}, copy, from);
   }
   for (size_t i = 0; i < module_.buffers.size(); ++i) {
     place(module_.buffers[i].second, original.buffers[i].second, buffers_);
@@ -159,7 +159,8 @@ void Replica::set_buffers(const std::vector<Tensor>& source) {
   torch::NoGradGuard no_grad;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   for (size_t i = 0; i < source.size(); ++i) {
-    module_.buffers[i].second.copy_(source[i]);
+    copy_over({place_of(source[i]), device_}, module_.buffers[i].second,
+              source[i]);
   }
 }
 

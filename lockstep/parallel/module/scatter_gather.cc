@@ -12,15 +12,6 @@ namespace lockstep {
 using c10::IValue;
 using torch::Tensor;
 
-torch::Device torch_device(const Device& device) {
-  if (device.is_cpu()) return {torch::kCPU};
-  return {torch::kCUDA, static_cast<c10::DeviceIndex>(device.index)};
-}
-
-Tensor to_device(const Tensor& tensor, const Device& device) {
-  return tensor.to(torch_device(device), /*non_blocking=*/false);
-}
-
 namespace {
 
 int64_t count_chunks(const Tensor& tensor, const std::string& path,

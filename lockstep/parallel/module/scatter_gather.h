@@ -8,6 +8,7 @@
 #include <torch/torch.h>
 
 #include "lockstep/device/device.h"
+#include "lockstep/device/links/device_copy.h"
 
 namespace lockstep {
 
@@ -35,9 +36,5 @@ std::vector<c10::IValue> scatter(const c10::IValue& batch,
 /// instead of a number).
 c10::IValue gather(std::span<const c10::IValue> outputs,
                    const Device& output_device, int64_t dim = 0);
-
-/// `tensor` where `device` can use it: itself, or a copy.
-torch::Tensor to_device(const torch::Tensor& tensor, const Device& device);
-torch::Device torch_device(const Device& device);
 
 }  // namespace lockstep

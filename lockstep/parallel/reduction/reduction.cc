@@ -7,6 +7,7 @@
 
 #include "lockstep/base/chunk.h"
 #include "lockstep/device/intra_op.h"
+#include "lockstep/device/links/device_copy.h"
 
 namespace lockstep {
 
@@ -54,7 +55,8 @@ void add_gradients(PartialSum& left, PartialSum& right) {
       continue;
     }
     const Tensor sum = left.gradients[p].tensor();
-    const Tensor other = std::move(right.gradients[p]).release();
+    const Tensor other =
+        to_device(std::move(right.gradients[p]).release(), place_of(sum));
     if (sum.is_cpu()) {
       intra_op_for(sum.numel(), [&](int64_t begin, int64_t end) {
         const auto size = static_cast<int64_t>(sum.element_size());
@@ -65,7 +67,7 @@ void add_gradients(PartialSum& left, PartialSum& right) {
         add_memory(out, out, in, end - begin, sum.scalar_type());
       });
     } else {
-      sum.add_(other.to(sum.device()));
+      sum.add_(other);
     }
   }
   left.last = right.last;
@@ -124,7 +126,11 @@ Reduction::Reduction(std::vector<PartialSum> partials, int64_t shards,
       stack.pop_back();
     }
   }
-  if (parameters.empty() || parameters[0].is_cpu()) return;
+  if (parameters.empty()) return;
+  if (parameters[0].is_cpu()) {
+    if (has_special_links()) bring_together(parameters);
+    return;
+  }
   for (const auto& [left, right] : merges_) {
     add_gradients(partials_[left], partials_[right]);
   }
@@ -132,8 +138,22 @@ Reduction::Reduction(std::vector<PartialSum> partials, int64_t shards,
   for (size_t p = 0; p < parameters.size(); ++p) {
     OwnedGradient& sum = partials_[0].gradients[p];
     if (!sum.defined()) continue;
-    Tensor moved = std::move(sum).release().to(parameters[p].device());
+    Tensor moved = to_device(std::move(sum).release(), place_of(parameters[p]));
     sum = OwnedGradient::take(std::move(moved), parameters[p]);
+  }
+}
+
+void Reduction::bring_together(std::span<const Tensor> parameters) {
+  torch::NoGradGuard no_grad;
+  for (size_t i = 1; i < partials_.size(); ++i) {
+    for (size_t p = 0; p < parameters.size(); ++p) {
+      OwnedGradient& gradient = partials_[i].gradients[p];
+      const OwnedGradient& first = partials_[0].gradients[p];
+      if (!gradient.defined() || !first.defined()) continue;
+      gradient = OwnedGradient::take(
+          to_device(std::move(gradient).release(), place_of(first.tensor())),
+          parameters[p]);
+    }
   }
 }
 

@@ -67,6 +67,10 @@ class Reduction {
   bool has_merges() const { return !merges_.empty(); }
 
  private:
+  /// Gradients of slices go over the links to the first one, which otherwise
+  /// reads them where they are.
+  void bring_together(std::span<const torch::Tensor> parameters);
+
   std::vector<PartialSum> partials_;
   // Pairs (left, right): left += right, in this order; 0 is the sum at last.
   std::vector<std::pair<size_t, size_t>> merges_;

@@ -11,6 +11,7 @@
 
 #include "lockstep/comm/world.h"
 #include "lockstep/device/device.h"
+#include "lockstep/device/links/bad_links.h"
 #include "lockstep/parallel/exchange/zero_stage.h"
 
 namespace lockstep {
@@ -47,6 +48,8 @@ struct DataParallelOptions {
   TORCH_ARG(int64_t, dim) = 0;
   TORCH_ARG(Replication, replication) = Replication::kResident;
   TORCH_ARG(Buffers, buffers) = Buffers::kFirstShard;
+  /// Of several GPUs: what is done when copies between them arrive changed.
+  TORCH_ARG(BadLinks, bad_links) = BadLinks::kStage;
   /// The ranks that share the work: each makes its steps with its own shards,
   /// and all get the same parameters. Only train_step() works for several.
   TORCH_ARG(World, world);

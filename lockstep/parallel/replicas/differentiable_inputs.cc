@@ -1,5 +1,6 @@
 #include "lockstep/parallel/replicas/differentiable_inputs.h"
 
+#include "lockstep/device/links/device_copy.h"
 #include "lockstep/parallel/module/nested.h"
 
 namespace lockstep {
@@ -54,9 +55,9 @@ std::vector<Tensor> DifferentiableInputs::gather(
     for (size_t s = 0; s < gradients.size(); ++s) {
       const Tensor& gradient = gradients[s][i];
       has_any = has_any || gradient.defined();
-      chunks.push_back(
-          (gradient.defined() ? gradient : torch::zeros_like(leaves[s][i]))
-              .to(tensors_[i].device()));
+      chunks.push_back(to_device(
+          gradient.defined() ? gradient : torch::zeros_like(leaves[s][i]),
+          place_of(tensors_[i])));
     }
     if (has_any) gathered[i] = torch::cat(chunks, dim);
   }

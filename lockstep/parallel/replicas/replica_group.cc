@@ -12,6 +12,7 @@
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/device/cuda.h"
+#include "lockstep/device/links/link_guard.h"
 #include "lockstep/device/random.h"
 #include "lockstep/device/tensor_device.h"
 #include "lockstep/parallel/module/nested.h"
@@ -128,6 +129,7 @@ ReplicaGroup::ReplicaGroup(std::function<ModuleHandle()> read_module,
   seed_ = options_.seed().value_or(
       at::detail::getDefaultCPUGenerator().current_seed());
   warn_of_imbalance(devices_);
+  guard_links(devices_, options_.bad_links());
   // What is kept outlives a c10::InferenceMode of the caller.
   const c10::InferenceMode normal(false);
   read_original();

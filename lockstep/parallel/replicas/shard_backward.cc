@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/device/links/device_copy.h"
 
 namespace lockstep {
 
@@ -129,7 +130,7 @@ void add_direct_part(OwnedGradient& sum, OwnedGradient part,
   }
   torch::NoGradGuard no_grad;
   Tensor total = sum.tensor();
-  total.add_(part.tensor().to(total.device()));
+  total.add_(to_device(part.tensor(), place_of(total)));
 }
 
 /// Runs the backward if leaves are reached that other shards reach, too: all

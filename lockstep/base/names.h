@@ -10,7 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 
-namespace lockstep::train {
+namespace lockstep {
 
 /// The values of an enum, and what they are called in options.
 template <class T>
@@ -29,7 +29,7 @@ T value_named(Names<T> known, const char* what, const std::string& text) {
   for (const auto& [value, name] : known) {
     if (text == name) return value;
   }
-  throw InvalidArgument("train",
+  throw InvalidArgument("options",
                         {.code = ErrorCode::kUnknownName,
                          .what = fmt::format("unknown {} '{}'", what, text),
                          .fix = did_you_mean(text, all_names(known))});
@@ -41,9 +41,9 @@ std::string name_of(Names<T> known, const char* what, T value) {
   for (const auto& [other, name] : known) {
     if (other == value) return name;
   }
-  throw InvalidArgument("train",
+  throw InvalidArgument("options",
                         {.code = ErrorCode::kUnknownName,
                          .what = fmt::format("{} without a name", what)});
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep

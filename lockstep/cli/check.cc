@@ -1,0 +1,97 @@
+#include <algorithm>
+#include <memory>
+#include <unistd.h>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/terminal.h"
+#include "lockstep/cli/commands.h"
+#include "lockstep/cli/embed/device_options.h"
+#include "lockstep/cli/start/checks.h"
+#include "lockstep/device/links/link_guard.h"
+
+namespace lockstep::cli {
+namespace {
+
+struct CheckFlags {
+  DeviceFlags devices;
+  int rounds = 1;
+  double timeout_s = LinkCheckOptions{}.timeout_s;
+  bool as_json = false;
+};
+
+void print_text(const std::vector<Link>& links,
+                const std::vector<LinkFinding>& findings) {
+  const bool is_coloured = is_terminal(STDOUT_FILENO);
+  for (const Link& link : links) {
+    const auto bad = std::find_if(
+        findings.begin(), findings.end(),
+        [&](const LinkFinding& finding) { return finding.copy.link == link; });
+    if (bad == findings.end()) {
+      fmt::print("{}ok{}    {}\n", is_coloured ? "\033[32m" : "",
+                 is_coloured ? "\033[0m" : "", link.name());
+    } else {
+      fmt::print("{}bad{}   {}\n", is_coloured ? "\033[31m" : "",
+                 is_coloured ? "\033[0m" : "", bad->text());
+    }
+  }
+}
+
+void print_json(const std::vector<Link>& links,
+                const std::vector<LinkFinding>& findings) {
+  auto json = nlohmann::ordered_json::parse(format_findings(findings));
+  for (const Link& link : links) json["checked"].push_back(link.name());
+  fmt::print("{}\n", json.dump(2));
+}
+
+void check(const CheckFlags& flags) {
+  const std::vector<Device> devices = to_devices(flags.devices, "auto");
+  if (devices.size() < 2) {
+    throw BadUsage(
+        "[usage] there are no links to check: expected two devices "
+        "or more, got " +
+        join_names(devices) + "; give --devices cpu:2");
+  }
+  const std::vector<Link> links = links_between(devices);
+  const auto findings = check_links_in_child(
+      links, {.rounds = flags.rounds, .timeout_s = flags.timeout_s});
+  if (flags.as_json) {
+    print_json(links, findings);
+  } else {
+    print_text(links, findings);
+    if (!findings.empty()) {
+      fmt::print("\n{} of {} links change what goes over them:\n  {}\n",
+                 findings.size(), links.size(), describe_bad_links(findings));
+    }
+  }
+  if (!findings.empty()) throw CLI::RuntimeError(kFailed);
+}
+
+}  // namespace
+
+void add_check(CLI::App& app) {
+  auto* command = app.add_subcommand(
+      "check", "Check that copies between devices arrive as they were sent");
+  auto flags = std::make_shared<CheckFlags>();
+  add_device_options(*command, flags->devices, "auto");
+  command
+      ->add_option("--rounds", flags->rounds,
+                   "times that each copy is made, with other bytes in each")
+      ->type_name("N")
+      ->check(whole_number(1, 1'000'000));
+  command
+      ->add_option("--timeout", flags->timeout_s,
+                   "seconds after which a copy counts as hanging")
+      ->type_name("S")
+      ->check(number(0, Bound::kExcluded));
+  command->add_flag("--json", flags->as_json, "print JSON [no]");
+  command->footer(
+      "Copies of 1 KiB, 1, 4, 16 and 64 MiB go over each link in both "
+      "directions, by\nthe copy engine and by loads of the receiving device, "
+      "in a process of their own.\nExit codes: 0 all links are good, 1 some "
+      "are not.");
+  command->callback([flags] { check(*flags); });
+}
+
+}  // namespace lockstep::cli

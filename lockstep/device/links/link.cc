@@ -1,0 +1,62 @@
+#include "lockstep/device/links/link.h"
+
+#include <charconv>
+#include <system_error>
+#include <tuple>
+
+namespace lockstep {
+namespace {
+
+auto key_of(const Link& link) {
+  return std::tuple(link.from.kind, link.from.index, link.to.kind,
+                    link.to.index);
+}
+
+std::optional<Device> parse_device(std::string_view text) {
+  const bool is_cpu = text.starts_with("cpu:");
+  if (!is_cpu && !text.starts_with("cuda:")) return std::nullopt;
+  text.remove_prefix(text.find(':') + 1);
+  Device device{.kind = is_cpu ? DeviceKind::kCpu : DeviceKind::kCuda,
+                .index = 0,
+                .slices = is_cpu ? 1 : 0};
+  const char* last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, device.index);
+  if (error != std::errc{} || end != last || device.index < 0) {
+    return std::nullopt;
+  }
+  return device;
+}
+
+}  // namespace
+
+std::string Link::name() const { return from.name() + " -> " + to.name(); }
+
+bool Link::operator==(const Link& other) const {
+  return key_of(*this) == key_of(other);
+}
+
+std::strong_ordering Link::operator<=>(const Link& other) const {
+  return key_of(*this) <=> key_of(other);
+}
+
+std::optional<Link> parse_link(std::string_view text) {
+  const size_t arrow = text.find('>');
+  if (arrow == std::string_view::npos) return std::nullopt;
+  const auto from = parse_device(text.substr(0, arrow));
+  const auto to = parse_device(text.substr(arrow + 1));
+  if (!from || !to) return std::nullopt;
+  return Link{*from, *to};
+}
+
+std::vector<Link> links_between(std::span<const Device> devices) {
+  std::vector<Link> links;
+  for (const Device& from : devices) {
+    for (const Device& to : devices) {
+      if (from.kind == to.kind && from.index == to.index) continue;
+      links.push_back({from, to});
+    }
+  }
+  return links;
+}
+
+}  // namespace lockstep

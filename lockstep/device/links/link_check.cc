@@ -1,0 +1,279 @@
+#include "lockstep/device/links/link_check.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include "lockstep/base/start_thread.h"
+#include "lockstep/device/cuda.h"
+#include "lockstep/device/links/device_copy.h"
+#include "lockstep/device/worker.h"
+
+namespace lockstep {
+
+using torch::Tensor;
+
+namespace {
+
+constexpr auto kWord = static_cast<int64_t>(sizeof(uint64_t));
+constexpr uint64_t kSentinel = 0xA5A5'5A5A'C3C3'3C3CULL;
+
+// The finalizer of SplitMix64 (Steele, Lea, Flood, 2014), which is one to one:
+// each place has another word, and a piece that arrives at another place is
+// seen.
+uint64_t word_at(uint64_t place, uint64_t round) {
+  uint64_t x = place + (round + 1) * 0x9E37'79B9'7F4A'7C15ULL;
+  x = (x ^ (x >> 30)) * 0xBF58'476D'1CE4'E5B9ULL;
+  x = (x ^ (x >> 27)) * 0x94D0'49BB'1331'11EBULL;
+  return x ^ (x >> 31);
+}
+
+uint64_t* words_of(const Tensor& tensor) {
+  return static_cast<uint64_t*>(tensor.mutable_data_ptr());
+}
+
+Tensor pattern(int64_t words, int round) {
+  Tensor host = torch::empty({words}, torch::kInt64);
+  uint64_t* out = words_of(host);
+  for (int64_t i = 0; i < words; ++i) {
+    out[i] = word_at(static_cast<uint64_t>(i), static_cast<uint64_t>(round));
+  }
+  return host;
+}
+
+// A thread of each end: a slice's memory is then its own.
+struct Ends {
+  std::unique_ptr<Worker> from, to;
+  explicit Ends(const Link& link)
+      : from(std::make_unique<Worker>(link.from, 1)),
+        to(std::make_unique<Worker>(link.to, 1)) {}
+};
+
+void run(Worker& worker, const std::function<void()>& task) {
+  worker.start(task);
+  worker.wait();
+}
+
+void finish(const Device& device) {
+  if (device.is_cuda()) cuda::synchronize();
+}
+
+void copy_by_loads(const Link& link, Tensor& destination,
+                   const Tensor& source) {
+  with_faults(link, destination, [&] {
+    if (link.to.is_cuda() || link.from.is_cuda()) {
+      // Where GPUs can't read each other's memory, nothing does.
+      const bool is_done = link.to.is_cuda() && link.from.is_cuda() &&
+                           cuda::copy_by_kernel(destination, source);
+      if (!is_done) destination.copy_(source);
+      return;
+    }
+    const uint64_t* in = words_of(source);
+    uint64_t* out = words_of(destination);
+    for (int64_t i = 0; i < source.numel(); ++i) out[i] = in[i];
+  });
+}
+
+std::optional<LinkFinding> compare(const LinkCopy& copy, const Tensor& arrived,
+                                   const Tensor& expected) {
+  const uint64_t* got = words_of(arrived);
+  const uint64_t* wanted = words_of(expected);
+  if (std::memcmp(got, wanted, expected.nbytes()) == 0) return std::nullopt;
+  LinkFinding finding{.copy = copy, .kind = LinkFinding::Kind::kNotWritten};
+  finding.first_byte = -1;
+  for (int64_t i = 0; i < expected.numel(); ++i) {
+    if (got[i] == wanted[i]) continue;
+    if (finding.first_byte < 0) finding.first_byte = i * kWord;
+    finding.wrong_bytes += kWord;
+    if (got[i] != kSentinel) finding.kind = LinkFinding::Kind::kChanged;
+  }
+  return finding;
+}
+
+std::optional<LinkFinding> check_between(const LinkCopy& copy, int round,
+                                         Ends& ends) {
+  const torch::NoGradGuard no_grad;
+  const Link& link = copy.link;
+  const int64_t words = std::max<int64_t>(copy.bytes / kWord, 1);
+  const Tensor expected = pattern(words, round);
+  Tensor source, destination, arrived;
+  run(*ends.from, [&] {
+    source = torch::empty(
+        {words},
+        torch::TensorOptions(torch::kInt64).device(torch_device(link.from)));
+    source.copy_(expected);
+    finish(link.from);
+  });
+  run(*ends.to, [&] {
+    destination = torch::full(
+        {words}, static_cast<int64_t>(kSentinel),
+        torch::TensorOptions(torch::kInt64).device(torch_device(link.to)));
+    if (copy.method == CopyMethod::kCopyEngine) {
+      with_faults(link, destination, [&] { destination.copy_(source); });
+    } else {
+      copy_by_loads(link, destination, source);
+    }
+    finish(link.to);
+    arrived = destination.to(torch::kCPU);
+  });
+  return compare(copy, arrived, expected);
+}
+
+std::string size_text(int64_t bytes) {
+  if (bytes >= 1 << 20) return fmt::format("{} MiB", bytes >> 20);
+  if (bytes >= 1 << 10) return fmt::format("{} KiB", bytes >> 10);
+  return fmt::format("{} bytes", bytes);
+}
+
+}  // namespace
+
+std::string LinkFinding::text() const {
+  const std::string subject = fmt::format(
+      "{}: a copy of {}{}", copy.link.name(), size_text(copy.bytes),
+      copy.method == CopyMethod::kCopyEngine ? "" : " by a kernel's loads");
+  switch (kind) {
+    case Kind::kTimeout:
+      return subject + " did not end";
+    case Kind::kNotWritten:
+      return fmt::format(
+          "{} did not arrive ({} bytes from byte {} on are as "
+          "they were before)",
+          subject, wrong_bytes, first_byte);
+    case Kind::kChanged:
+      return fmt::format(
+          "{} arrived changed ({} bytes are others, the first "
+          "of them byte {})",
+          subject, wrong_bytes, first_byte);
+  }
+  return subject;
+}
+
+std::optional<LinkFinding> check_copy(const LinkCopy& copy, int round) {
+  Ends ends(copy.link);
+  return check_between(copy, round, ends);
+}
+
+namespace {
+
+// What the thread that copies and the one that waits for it know of.
+struct Progress {
+  std::mutex mutex;
+  std::condition_variable changed;
+  size_t link = 0;
+  LinkCopy copy;
+  std::chrono::steady_clock::time_point since;
+  std::vector<LinkFinding> findings;
+  bool is_done = false;
+  bool is_abandoned = false;  // nobody waits any more
+  std::exception_ptr error;
+
+  /// False if the thread is to end.
+  bool begin(size_t number, const LinkCopy& next) {
+    const std::lock_guard lock(mutex);
+    link = number;
+    copy = next;
+    since = std::chrono::steady_clock::now();
+    changed.notify_all();
+    return !is_abandoned;
+  }
+  void end() {
+    const std::lock_guard lock(mutex);
+    is_done = true;
+    changed.notify_all();
+  }
+};
+
+std::optional<LinkFinding> first_finding(size_t number, const Link& link,
+                                         const LinkCheckOptions& options,
+                                         Progress& progress) {
+  progress.begin(number, {link, CopyMethod::kCopyEngine, 0});
+  Ends ends(link);
+  for (int round = 0; round < options.rounds; ++round) {
+    for (const int64_t bytes : options.sizes) {
+      for (const CopyMethod method :
+           {CopyMethod::kCopyEngine, CopyMethod::kLoadsAndStores}) {
+        const LinkCopy copy{link, method, bytes};
+        if (!progress.begin(number, copy)) return std::nullopt;
+        if (auto found = check_between(copy, round, ends)) return found;
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+void check_all(const std::vector<Link>& links, size_t first,
+               const LinkCheckOptions& options, Progress& progress) {
+  try {
+    for (size_t i = first; i < links.size(); ++i) {
+      auto found = first_finding(i, links[i], options, progress);
+      const std::lock_guard lock(progress.mutex);
+      if (progress.is_abandoned) return;
+      if (found) progress.findings.push_back(*std::move(found));
+    }
+  } catch (...) {
+    const std::lock_guard lock(progress.mutex);
+    progress.error = std::current_exception();
+  }
+  progress.end();
+}
+
+// Until all is done, or one copy takes too long.
+bool wait_for(Progress& progress, double timeout_s) {
+  std::unique_lock lock(progress.mutex);
+  while (!progress.is_done) {
+    const auto deadline =
+        progress.since +
+        std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+            std::chrono::duration<double>(timeout_s));
+    if (std::chrono::steady_clock::now() >= deadline) {
+      progress.is_abandoned = true;
+      return false;
+    }
+    progress.changed.wait_until(lock, deadline);
+  }
+  return true;
+}
+
+}  // namespace
+
+std::vector<LinkFinding> check_links(std::span<const Link> links,
+                                     const LinkCheckOptions& options) {
+  std::vector<LinkFinding> findings;
+  const std::vector<Link> all(links.begin(), links.end());
+  for (size_t next = 0; next < all.size();) {
+    auto progress = std::make_shared<Progress>();
+    progress->begin(next, {all[next], CopyMethod::kCopyEngine, 0});
+    std::thread thread =
+        start_thread("links", "the check of links between devices",
+                     [progress, all, next, options] {
+                       check_all(all, next, options, *progress);
+                     });
+    const bool is_done = wait_for(*progress, options.timeout_s);
+    if (is_done) {
+      thread.join();
+    } else {
+      thread.detach();
+    }
+    const std::lock_guard lock(progress->mutex);
+    if (progress->error) std::rethrow_exception(progress->error);
+    findings.insert(findings.end(), progress->findings.begin(),
+                    progress->findings.end());
+    next = all.size();
+    if (is_done) break;
+    findings.push_back(
+        {.copy = progress->copy, .kind = LinkFinding::Kind::kTimeout});
+    next = progress->link + 1;
+  }
+  return findings;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,85 @@
+#include "lockstep/device/links/link_guard.h"
+
+#include <algorithm>
+#include <mutex>
+#include <set>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+#include "lockstep/device/links/device_copy.h"
+#include "lockstep/device/links/link_advice.h"
+#include "lockstep/device/links/link_cache.h"
+#include "lockstep/device/links/link_faults.h"
+
+namespace lockstep {
+namespace {
+
+std::vector<Link> not_checked(std::span<const Device> devices) {
+  std::vector<Link> links = links_between(devices);
+  std::erase_if(links,
+                [](const Link& link) { return chosen_path(link).has_value(); });
+  return links;
+}
+
+std::vector<LinkFinding> findings_of(std::span<const Link> links) {
+  // What is injected is no fact about the machine.
+  const bool is_real = !has_link_faults();
+  if (is_real) {
+    if (auto known = LinkCache::of_this_machine().find(links)) return *known;
+  }
+  auto findings = check_links_in_child(links, {});
+  if (is_real) LinkCache::of_this_machine().save(links, findings);
+  return findings;
+}
+
+}  // namespace
+
+std::string describe_bad_links(const std::vector<LinkFinding>& findings) {
+  std::vector<std::string> lines;
+  bool has_gpu = false;
+  for (const LinkFinding& finding : findings) {
+    lines.push_back(finding.text());
+    has_gpu = has_gpu || finding.copy.link.from.is_cuda();
+  }
+  if (has_gpu) {
+    for (auto& line : advice_on_bad_links(gather_pci_facts())) {
+      lines.push_back(std::move(line));
+    }
+  }
+  return fmt::format("{}", fmt::join(lines, "\n  "));
+}
+
+void guard_links(std::span<const Device> devices, BadLinks bad_links) {
+  if (bad_links == BadLinks::kIgnore || devices.size() < 2) return;
+  if (devices.front().is_cpu() && !has_link_faults()) return;
+  static std::mutex one_at_a_time;
+  const std::lock_guard lock(one_at_a_time);
+  const std::vector<Link> links = not_checked(devices);
+  if (links.empty()) return;
+  const std::vector<LinkFinding> findings = findings_of(links);
+  if (!findings.empty() && bad_links == BadLinks::kStop) {
+    throw DeviceError(
+        {.code = ErrorCode::kBadLink,
+         .what = "copies between devices arrive changed:\n  " +
+                 describe_bad_links(findings) + "\n ",
+         .fix = "mend it, leave a device out, or go on through memory of the "
+                "host: --bad-links stage"});
+  }
+  std::set<Link> bad;
+  for (const LinkFinding& finding : findings) bad.insert(finding.copy.link);
+  for (const Link& link : links) {
+    set_copy_path(link,
+                  bad.contains(link) ? CopyPath::kStaged : CopyPath::kDirect);
+  }
+  if (findings.empty()) return;
+  log_warning("links",
+              fmt::format("copies between devices arrive changed; these go "
+                          "through memory of the host from now on, which is "
+                          "slower and right:\n  {}",
+                          describe_bad_links(findings)));
+}
+
+}  // namespace lockstep
