@@ -9,7 +9,8 @@ set(layers base store shm tcp control device device_links comm_collectives
     data_text optim parallel_reduction
     parallel_module parallel_exchange parallel_replicas parallel_ddp parallel
     checkpoint train tasks tasks_images tasks_text launch_options launch_output launch_failure
-    launch_rendezvous launch_workers launch_agent launch report)
+    launch_rendezvous launch_workers launch_agent launch
+    inspect report)
 if(LOCKSTEP_BUILD_CLI)
   list(APPEND layers cli_start cli_embed)
 endif()
@@ -50,6 +51,7 @@ configure_package_config_file(
 install(FILES ${PROJECT_BINARY_DIR}/lockstepConfig.cmake
               ${PROJECT_BINARY_DIR}/lockstepConfigVersion.cmake
               ${CMAKE_CURRENT_LIST_DIR}/FindLockstepTorch.cmake
+              ${CMAKE_CURRENT_LIST_DIR}/FindHwloc.cmake
               ${CMAKE_CURRENT_LIST_DIR}/FindPCRE2.cmake
         DESTINATION ${package_dir})
 

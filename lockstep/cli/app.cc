@@ -23,6 +23,7 @@ int run_any_command() {
   add_split(app);
   add_tokenize(app);
   add_doctor(app);
+  add_topo(app);
   add_check(app);
   add_check_links(app);
   add_completion(app);

@@ -1,15 +1,19 @@
 #include <algorithm>
+#include <cstdio>
 #include <memory>
 #include <unistd.h>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/atomic_file.h"
+#include "lockstep/base/process.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/embed/device_options.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/device/links/link_guard.h"
+#include "lockstep/report/self_test.h"
 
 namespace lockstep::cli {
 namespace {
@@ -19,22 +23,26 @@ struct CheckFlags {
   int rounds = 1;
   double timeout_s = LinkCheckOptions{}.timeout_s;
   bool as_json = false;
+  bool is_full = false;
+  std::string report;
 };
+
+void print_verdict(bool is_ok, const std::string& text) {
+  const bool is_coloured = is_terminal(STDOUT_FILENO);
+  const char* colour = is_ok ? "\033[32m" : "\033[31m";
+  fmt::print("{}{:<3}{}   {}\n", is_coloured ? colour : "",
+             is_ok ? "ok" : "bad", is_coloured ? "\033[0m" : "", text);
+  std::fflush(stdout);
+}
 
 void print_text(const std::vector<Link>& links,
                 const std::vector<LinkFinding>& findings) {
-  const bool is_coloured = is_terminal(STDOUT_FILENO);
   for (const Link& link : links) {
     const auto bad = std::find_if(
         findings.begin(), findings.end(),
         [&](const LinkFinding& finding) { return finding.copy.link == link; });
-    if (bad == findings.end()) {
-      fmt::print("{}ok{}    {}\n", is_coloured ? "\033[32m" : "",
-                 is_coloured ? "\033[0m" : "", link.name());
-    } else {
-      fmt::print("{}bad{}   {}\n", is_coloured ? "\033[31m" : "",
-                 is_coloured ? "\033[0m" : "", bad->text());
-    }
+    const bool is_ok = bad == findings.end();
+    print_verdict(is_ok, is_ok ? link.name() : bad->text());
   }
 }
 
@@ -45,7 +53,27 @@ void print_json(const std::vector<Link>& links,
   fmt::print("{}\n", json.dump(2));
 }
 
+void check_installation(const CheckFlags& flags) {
+  const auto test = report::run_self_test(
+      own_program(), to_devices(flags.devices, "auto"),
+      [&](const report::SelfTestPart& part) {
+        if (flags.as_json) return;
+        print_verdict(part.is_ok,
+                      fmt::format("{:<12} {}", part.name, part.found));
+      });
+  const std::string details = test.details.dump(
+      2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  if (!flags.report.empty()) {
+    AtomicFile file(flags.report);
+    file.write(details + '\n');
+    file.commit();
+  }
+  if (flags.as_json) fmt::print("{}\n", details);
+  if (!test.is_ok()) throw CLI::RuntimeError(kFailed);
+}
+
 void check(const CheckFlags& flags) {
+  if (flags.is_full) return check_installation(flags);
   const std::vector<Device> devices = to_devices(flags.devices, "auto");
   if (devices.size() < 2) {
     throw BadUsage(
@@ -85,6 +113,18 @@ void add_check(CLI::App& app) {
                    "seconds after which a copy counts as hanging")
       ->type_name("S")
       ->check(number(0, Bound::kExcluded));
+  auto* full = command->add_flag(
+      "--full", flags->is_full,
+      "test the whole installation: the machine, links, collectives, and that "
+      "a few steps of training are the same on one device, with dp and with "
+      "ddp [no]");
+  command
+      ->add_option("--report", flags->report,
+                   "with --full: write all that was seen here, as JSON, to "
+                   "attach it to a report of a fault")
+      ->type_name("PATH")
+      ->default_str("none")
+      ->needs(full);
   command->add_flag("--json", flags->as_json, "print JSON [no]");
   command->footer(
       "Copies of 1 KiB, 1, 4, 16 and 64 MiB go over each link in both "

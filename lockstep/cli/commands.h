@@ -24,6 +24,7 @@ void add_bench(CLI::App& app);
 void add_split(CLI::App& app);
 void add_tokenize(CLI::App& app);
 void add_doctor(CLI::App& app);
+void add_topo(CLI::App& app);
 void add_check(CLI::App& app);
 /// Hidden: the links between devices, for a process that has a deadline.
 void add_check_links(CLI::App& app);

@@ -1,6 +1,7 @@
 #include "lockstep/inspect/recorded_topology.h"
 
 #include <algorithm>
+#include <cctype>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -61,9 +62,15 @@ std::string without_escapes(const std::string& text) {
   return plain;
 }
 
-bool is_gpu(const std::string& name) { return name.starts_with("GPU"); }
+// "GPU0", "cpu:1"; not "GPU NUMA ID", which is a column behind the matrix.
 bool is_device(const std::string& name) {
-  return is_gpu(name) || name.starts_with("cpu:");
+  for (const std::string_view kind : {"GPU", "cpu:"}) {
+    if (!name.starts_with(kind) || name.size() == kind.size()) continue;
+    return std::all_of(name.begin() + static_cast<ptrdiff_t>(kind.size()),
+                       name.end(),
+                       [](unsigned char c) { return std::isdigit(c) != 0; });
+  }
+  return false;
 }
 
 void check(const Topology& topology) {
@@ -104,8 +111,7 @@ Topology parse_matrix(const std::string& text) {
     if (is_device(header[i])) columns.push_back(i);
   }
   if (columns.size() > kMostDevices) {
-    fail("there are too many devices",
-         fmt::format("at most {}", kMostDevices),
+    fail("there are too many devices", fmt::format("at most {}", kMostDevices),
          fmt::format("{}", columns.size()));
   }
   const auto cell_named = [&](const std::vector<std::string>& cells,
@@ -114,7 +120,8 @@ Topology parse_matrix(const std::string& text) {
     const auto at = static_cast<size_t>(found - header.begin()) + 1;
     return found != header.end() && at < cells.size() ? cells[at] : "";
   };
-  while (topology.devices.size() < columns.size() && std::getline(lines, line)) {
+  while (topology.devices.size() < columns.size() &&
+         std::getline(lines, line)) {
     const auto cells = cells_of(line);
     if (cells.empty() || !is_device(cells.front())) continue;
     const std::string& expected = header[columns[topology.devices.size()]];

@@ -29,8 +29,8 @@ constexpr std::array<Meaning, 11> kMeanings = {{
      "darkorange"},
     {ConnectionKind::kPhb, "PHB", "over PCIe and a host bridge, the CPU's own",
      "goldenrod"},
-    {ConnectionKind::kPxb, "PXB", "over several PCIe bridges, but no host bridge",
-     "olivedrab"},
+    {ConnectionKind::kPxb, "PXB",
+     "over several PCIe bridges, but no host bridge", "olivedrab"},
     {ConnectionKind::kPix, "PIX", "over one PCIe bridge at most",
      "forestgreen"},
     {ConnectionKind::kNvLink, "NV#", "over a bonded set of # NVLinks",
@@ -147,10 +147,9 @@ std::string to_dot(const Topology& topology) {
   for (size_t i = 0; i < devices.size(); ++i) {
     for (size_t j = i + 1; j < devices.size(); ++j) {
       const Connection& cell = topology.connections[i][j];
-      text += fmt::format(
-          "  \"{}\" -- \"{}\" [label = \"{}\", color = {}];\n",
-          devices[i].name, devices[j].name, cell.text(),
-          meaning_of(cell.kind).colour);
+      text += fmt::format("  \"{}\" -- \"{}\" [label = \"{}\", color = {}];\n",
+                          devices[i].name, devices[j].name, cell.text(),
+                          meaning_of(cell.kind).colour);
     }
   }
   return text + "}\n";

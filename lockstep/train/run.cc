@@ -288,6 +288,19 @@ int Run::wanted_stop() const {
 
 void Run::stop_on_garbage(const data::Batch& batch, const StepOutcome& outcome,
                           int64_t epoch) {
+  if (const std::string cause = runner_.damage_by_links(); !cause.empty()) {
+    throw TrainError(
+        {.code = ErrorCode::kBadLink,
+         .what = fmt::format("step {} (epoch {}, counted from 0) is not finite "
+                             "because copies between devices arrive changed, "
+                             "nothing was updated; {}",
+                             step_, epoch, cause),
+         .expected = "what was sent",
+         .got = fmt::format("loss {}", outcome.loss()),
+         .fix = fmt::format("`lockstep check` says more; --bad-links stage "
+                            "goes on through memory of the host; {}",
+                            checkpoints_.last_in_words())});
+  }
   const std::string where = runner_.first_not_finite(batch);
   throw TrainError(
       {.code = ErrorCode::kNotFinite,

@@ -17,6 +17,7 @@
 #include "lockstep/base/trace.h"
 #include "lockstep/base/version.h"
 #include "lockstep/device/autocast.h"
+#include "lockstep/device/links/link_guard.h"
 #include "lockstep/device/matmul_rate.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/device/reserved_memory.h"
@@ -400,6 +401,15 @@ TestReport StepRunner::evaluate(data::Loader& loader,
   const AutocastScope precision(device_type(plan_),
                                 autocast_type(options_.precision));
   return train::evaluate(*engine_, task_, loader, stop, options_.world);
+}
+
+std::string StepRunner::damage_by_links() const {
+  if (plan_.devices.size() < 2) return "";
+  if (const std::string copy = engine_->group().damaged_copy(); !copy.empty()) {
+    return copy;
+  }
+  const auto bad = find_bad_links(plan_.devices);
+  return bad.empty() ? "" : bad.front().text();
 }
 
 std::string StepRunner::first_not_finite(const data::Batch& batch) {

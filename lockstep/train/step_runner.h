@@ -55,6 +55,9 @@ class StepRunner {
   /// As train::evaluate(), of this model.
   TestReport evaluate(data::Loader& loader, const std::function<bool()>& stop);
 
+  /// After a step that was not finite: what changes between devices, if that
+  /// is the cause, and "" if it is not.
+  std::string damage_by_links() const;
   /// After a step that was not finite: where that is seen first.
   std::string first_not_finite(const data::Batch& batch);
 

@@ -17,6 +17,12 @@
 namespace lockstep {
 namespace {
 
+// Slices share the host's memory, in which nothing has to arrive.
+bool may_be_bad(std::span<const Device> devices) {
+  return devices.size() >= 2 &&
+         (devices.front().is_cuda() || has_link_faults());
+}
+
 std::vector<Link> not_checked(std::span<const Device> devices) {
   std::vector<Link> links = links_between(devices);
   std::erase_if(links,
@@ -52,9 +58,13 @@ std::string describe_bad_links(const std::vector<LinkFinding>& findings) {
   return fmt::format("{}", fmt::join(lines, "\n  "));
 }
 
+std::vector<LinkFinding> find_bad_links(std::span<const Device> devices) {
+  if (!may_be_bad(devices)) return {};
+  return check_links_in_child(links_between(devices), {});
+}
+
 void guard_links(std::span<const Device> devices, BadLinks bad_links) {
-  if (bad_links == BadLinks::kIgnore || devices.size() < 2) return;
-  if (devices.front().is_cpu() && !has_link_faults()) return;
+  if (bad_links == BadLinks::kIgnore || !may_be_bad(devices)) return;
   static std::mutex one_at_a_time;
   const std::lock_guard lock(one_at_a_time);
   const std::vector<Link> links = not_checked(devices);

@@ -18,6 +18,9 @@ namespace lockstep {
 /// Throws DeviceError with kStop if a link is bad.
 void guard_links(std::span<const Device> devices, BadLinks bad_links);
 
+/// Checks the links between `devices` now, whatever was found before.
+std::vector<LinkFinding> find_bad_links(std::span<const Device> devices);
+
 /// What was found about `links`, each in a line, and what to do about it.
 std::string describe_bad_links(const std::vector<LinkFinding>& findings);
 

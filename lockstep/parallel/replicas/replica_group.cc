@@ -191,6 +191,31 @@ std::vector<int64_t> ReplicaGroup::split(int64_t batch) const {
   return samples;
 }
 
+std::string ReplicaGroup::damaged_copy() const {
+  const torch::NoGradGuard no_grad;
+  const auto bytes_of = [](const Tensor& tensor) {
+    return tensor.detach().to(torch::kCPU).contiguous().view(torch::kUInt8);
+  };
+  for (const auto& of_worker : replicas_) {
+    for (const Replica& replica : of_worker) {
+      const auto& copies = replica.module().parameters;
+      for (size_t i = 0; i < copies.size(); ++i) {
+        const auto& [name, original] = original_.parameters[i];
+        const Tensor& copy = copies[i].second;
+        if (copy.is_alias_of(original) || copy.numel() == 0 ||
+            torch::equal(bytes_of(copy), bytes_of(original))) {
+          continue;
+        }
+        return fmt::format(
+            "the copy of parameter '{}' on {} is not what {} "
+            "has",
+            name, replica.device().name(), devices_[0].name());
+      }
+    }
+  }
+  return "";
+}
+
 void ReplicaGroup::check_inputs(const IValue& inputs) const {
   for_each_tensor(inputs, [&](const Tensor& tensor, const std::string& path) {
     const auto place = device_of(tensor);

@@ -45,6 +45,9 @@ class ReplicaGroup {
   int rank() const { return options_.world().rank(); }
   /// Samples of a batch for each device of each rank.
   std::vector<int64_t> split(int64_t batch) const;
+  /// Says which parameter a replica has other bits of than the original, as
+  /// after a copy over a bad link; "" if none. Between steps.
+  std::string damaged_copy() const;
 
   const ModuleHandle& original() const { return original_; }
   /// Of the original, each once.

@@ -1,0 +1,152 @@
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <unistd.h>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/atomic_file.h"
+#include "lockstep/base/table.h"
+#include "lockstep/base/terminal.h"
+#include "lockstep/cli/commands.h"
+#include "lockstep/cli/embed/device_options.h"
+#include "lockstep/cli/start/checks.h"
+#include "lockstep/device/cuda.h"
+#include "lockstep/device/memory.h"
+#include "lockstep/inspect/host_topology.h"
+#include "lockstep/inspect/link_speed.h"
+#include "lockstep/inspect/nvml.h"
+#include "lockstep/inspect/recorded_topology.h"
+#include "lockstep/report/topology_page.h"
+
+namespace lockstep::cli {
+namespace {
+
+using inspect::LinkSpeed;
+using inspect::Topology;
+
+struct TopoFlags {
+  DeviceFlags devices;
+  std::string replay;
+  bool no_measure = false;
+  bool as_json = false;
+  bool as_dot = false;
+  std::string html;
+};
+
+Topology topology_of(const std::vector<Device>& devices) {
+  if (devices.front().is_cpu()) return inspect::host_topology(devices);
+  std::vector<std::string> uuids;
+  for (const Device& device : devices) {
+    uuids.push_back(cuda::uuid(device.index));
+  }
+  const auto nvml = inspect::Nvml::open();
+  if (!nvml) {
+    throw DeviceError({.code = ErrorCode::kDeviceFailed,
+                       .what = "NVML, which knows how GPUs are connected, does "
+                               "not answer",
+                       .expected = "libnvidia-ml.so.1 of the driver",
+                       .fix = "install the driver's own libraries"});
+  }
+  Topology topology = nvml->topology(uuids);
+  for (size_t i = 0; i < devices.size(); ++i) {
+    topology.devices[i].name = fmt::format("GPU{}", devices[i].index);
+  }
+  return topology;
+}
+
+std::vector<LinkSpeed> measured(const std::vector<Device>& devices) {
+  install_accounting_allocator();
+  const bool has_terminal = is_terminal(STDERR_FILENO);
+  auto speeds = inspect::measure_links(
+      links_between(devices), {}, [has_terminal](const Link& link) {
+        if (has_terminal) {
+          fmt::print(stderr, "\r\033[Kmeasuring {}", link.name());
+        }
+      });
+  if (has_terminal) fmt::print(stderr, "\r\033[K");
+  return speeds;
+}
+
+nlohmann::ordered_json to_json(const Topology& topology,
+                               const std::vector<LinkSpeed>& speeds) {
+  auto json = inspect::to_json(topology);
+  auto links = nlohmann::ordered_json::array();
+  for (const LinkSpeed& speed : speeds) {
+    links.push_back({{"from", speed.link.from.name()},
+                     {"to", speed.link.to.name()},
+                     {"bytes_per_s", speed.bytes_per_s},
+                     {"both_bytes_per_s", speed.both_bytes_per_s},
+                     {"staged_bytes_per_s", speed.staged_bytes_per_s},
+                     {"latency_s", speed.latency_s}});
+  }
+  if (!speeds.empty()) json["measured"] = std::move(links);
+  return json;
+}
+
+void print_text(const Topology& topology,
+                const std::vector<LinkSpeed>& speeds) {
+  fmt::print("{}\n{}", inspect::render_matrix(topology),
+             inspect::render_legend(topology));
+  for (const auto& section : report::speed_sections(topology, speeds)) {
+    Table table(section.header);
+    for (const auto& row : section.rows) table.add_row(row);
+    fmt::print("\n{}\n{}", section.title, table.render());
+  }
+}
+
+void show(const TopoFlags& flags) {
+  Topology topology;
+  std::vector<LinkSpeed> speeds;
+  if (!flags.replay.empty()) {
+    topology = inspect::read_topology(flags.replay);
+  } else {
+    const auto devices = to_devices(flags.devices, "auto");
+    topology = topology_of(devices);
+    if (!flags.no_measure && !flags.as_dot) speeds = measured(devices);
+  }
+  if (!flags.html.empty()) {
+    AtomicFile file(flags.html);
+    file.write(report::topology_page(topology, speeds));
+    file.commit();
+  }
+  if (flags.as_json) {
+    fmt::print("{}\n", to_json(topology, speeds).dump(2));
+  } else if (flags.as_dot) {
+    fmt::print("{}", inspect::to_dot(topology));
+  } else {
+    print_text(topology, speeds);
+  }
+}
+
+}  // namespace
+
+void add_topo(CLI::App& app) {
+  auto* command = app.add_subcommand(
+      "topo", "Show how devices are connected, and how fast");
+  auto flags = std::make_shared<TopoFlags>();
+  add_device_options(*command, flags->devices, "auto");
+  command
+      ->add_option("--replay", flags->replay,
+                   "show a recorded topology instead: what `nvidia-smi topo "
+                   "-m` or --json wrote")
+      ->type_name("FILE")
+      ->default_str("none");
+  command->add_flag("--no-measure", flags->no_measure,
+                    "do not measure the links [no]");
+  auto* json = command->add_flag("--json", flags->as_json, "print JSON [no]");
+  command
+      ->add_flag("--dot", flags->as_dot,
+                 "print a graph for Graphviz's dot [no]")
+      ->excludes(json);
+  command->add_option("--html", flags->html, "write it as a page here, too")
+      ->type_name("PATH")
+      ->default_str("none");
+  command->footer(
+      "The matrix is that of `nvidia-smi topo -m`. Slices of the host are "
+      "devices\nlike GPUs: what they share is a core, a cache or a NUMA node.");
+  command->callback([flags] { show(*flags); });
+}
+
+}  // namespace lockstep::cli

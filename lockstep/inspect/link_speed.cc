@@ -1,0 +1,146 @@
+#include "lockstep/inspect/link_speed.h"
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <thread>
+
+#include <torch/torch.h>
+
+#include "lockstep/base/stopwatch.h"
+#include "lockstep/device/cuda.h"
+#include "lockstep/device/links/device_copy.h"
+#include "lockstep/device/worker.h"
+
+namespace lockstep::inspect {
+namespace {
+
+using torch::Tensor;
+
+// One end of a link: memory on the device and a thread that works there.
+struct End {
+  Device device;
+  Worker worker;
+  Tensor out, in;
+
+  End(const Device& place, int64_t bytes) : device(place), worker(place, 1) {
+    run([&] {
+      const auto like =
+          torch::TensorOptions(torch::kUInt8).device(torch_device(device));
+      out = torch::ones({bytes}, like);
+      in = torch::zeros({bytes}, like);
+    });
+  }
+  void start(const std::function<void()>& task) {
+    worker.start([this, task] {
+      const torch::NoGradGuard no_grad;
+      task();
+      if (device.is_cuda()) cuda::synchronize();
+    });
+  }
+  void run(const std::function<void()>& task) {
+    start(task);
+    worker.wait();
+  }
+};
+
+double median(std::vector<double> values) {
+  const auto middle =
+      values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+double median_time(int count, const std::function<void()>& act) {
+  std::vector<double> seconds;
+  act();  // memory is mapped, peers are introduced
+  for (int i = 0; i < count; ++i) {
+    const Stopwatch watch;
+    act();
+    seconds.push_back(watch.seconds());
+  }
+  return median(std::move(seconds));
+}
+
+// A cache line of its own.
+struct alignas(64) Ball {
+  std::atomic<int> turn{0};
+};
+
+// Waits for its turn. Slices may share a core: then the other one has to run.
+void await(const Ball& ball, int turn) {
+  constexpr int kSpins = 2000;
+  for (int i = 0; ball.turn.load(std::memory_order_acquire) != turn; ++i) {
+    if (i >= kSpins) std::this_thread::yield();
+  }
+}
+
+double latency_of_slices(End& from, End& to) {
+  constexpr int kRounds = 2000;
+  Ball ball;
+  double seconds = 0;
+  to.start([&] {
+    for (int i = 0; i < kRounds; ++i) {
+      await(ball, 2 * i + 1);
+      ball.turn.store(2 * i + 2, std::memory_order_release);
+    }
+  });
+  from.start([&] {
+    const Stopwatch watch;
+    for (int i = 0; i < kRounds; ++i) {
+      ball.turn.store(2 * i + 1, std::memory_order_release);
+      await(ball, 2 * i + 2);
+    }
+    seconds = watch.seconds();
+  });
+  from.worker.wait();
+  to.worker.wait();
+  return seconds / kRounds / 2;
+}
+
+double latency_of_gpus(const Link& link, End& from, End& to) {
+  constexpr int kCopies = 200;
+  Tensor in = to.in.narrow(0, 0, 4);
+  const Tensor out = from.out.narrow(0, 0, 4);
+  return median_time(kCopies,
+                     [&] { to.run([&] { copy_over(link, in, out); }); });
+}
+
+LinkSpeed measure(const Link& link, const LinkSpeedOptions& options) {
+  End from(link.from, options.bytes), to(link.to, options.bytes);
+  const Link back{link.to, link.from};
+  const auto bytes = static_cast<double>(options.bytes);
+  LinkSpeed speed{.link = link};
+  speed.bytes_per_s = bytes / median_time(options.copies, [&] {
+                        to.run([&] { copy_over(link, to.in, from.out); });
+                      });
+  speed.both_bytes_per_s =
+      2 * bytes / median_time(options.copies, [&] {
+        to.start([&] { copy_over(link, to.in, from.out); });
+        from.start([&] { copy_over(back, from.in, to.out); });
+        to.worker.wait();
+        from.worker.wait();
+      });
+  speed.staged_bytes_per_s =
+      bytes / median_time(options.copies, [&] {
+        to.run([&] { to.in.copy_(from.out.to(torch::kCPU)); });
+      });
+  speed.latency_s = link.to.is_cpu() ? latency_of_slices(from, to)
+                                     : latency_of_gpus(link, from, to);
+  return speed;
+}
+
+}  // namespace
+
+std::vector<LinkSpeed> measure_links(
+    std::span<const Link> links, const LinkSpeedOptions& options,
+    const std::function<void(const Link&)>& on_link) {
+  std::vector<LinkSpeed> speeds;
+  for (const Link& link : links) {
+    if (on_link) on_link(link);
+    speeds.push_back(measure(link, options));
+  }
+  return speeds;
+}
+
+}  // namespace lockstep::inspect

@@ -1,0 +1,146 @@
+// `lockstep topo` and `lockstep check`.
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/process.h"
+#include "tests/base/temporary_folder.h"
+#include "tests/cli/program.h"
+
+namespace lockstep {
+namespace {
+
+CommandResult run_program_with(
+    const std::vector<std::string>& arguments,
+    std::map<std::string, std::string> environment = {}) {
+  environment["LOCKSTEP_OVERSUBSCRIBE"] = "1";
+  Command command{.arguments = {kProgram},
+                  .environment = std::move(environment)};
+  command.arguments.insert(command.arguments.end(), arguments.begin(),
+                           arguments.end());
+  return run_command(command);
+}
+
+std::string text_of(const std::string& path) {
+  std::ifstream in(path);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+const std::string kEightGpus =
+    LOCKSTEP_SOURCE_DIR "/tests/inspect/topologies/eight_gpus_nvlink_pairs.txt";
+
+TEST(Topo, ReplaysARecordedMatrixToTheCharacter) {
+  const CommandResult result =
+      run_program_with({"topo", "--replay", kEightGpus});
+  EXPECT_TRUE(result.ok()) << result.err;
+  const std::string matrix = text_of(kEightGpus);
+  EXPECT_EQ(result.out.substr(0, matrix.size()), matrix);
+  EXPECT_NE(result.out.find("Legend:"), std::string::npos);
+}
+
+TEST(Topo, MeasuresTheSlicesOfThisHost) {
+  const TemporaryFolder folder;
+  const std::string page = folder.path("topo.html");
+  const CommandResult result = run_program_with(
+      {"topo", "--devices", "cpu:2", "--json", "--html", page});
+  ASSERT_TRUE(result.ok()) << result.err;
+  const auto json = nlohmann::json::parse(result.out);
+  EXPECT_EQ(json.at("devices").size(), 2U);
+  EXPECT_EQ(json.at("measured").size(), 2U);
+  EXPECT_GT(json.at("measured")[0].at("bytes_per_s").get<double>(), 1e6);
+  EXPECT_NE(text_of(page).find("Bandwidth (GB/s)"), std::string::npos);
+  // What was written can be replayed.
+  std::ofstream(folder.path("topo.json")) << result.out;
+  const CommandResult again =
+      run_program_with({"topo", "--replay", folder.path("topo.json"), "--dot"});
+  EXPECT_TRUE(again.ok()) << again.err;
+  EXPECT_NE(again.out.find("\"cpu:0\" -- \"cpu:1\""), std::string::npos);
+}
+
+TEST(Topo, RefusesAFileThatIsNone) {
+  const CommandResult result =
+      run_program_with({"topo", "--replay", LOCKSTEP_SOURCE_DIR "/LICENSE"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.err.find("[topo] "), std::string::npos) << result.err;
+}
+
+TEST(Check, SaysThatGoodLinksAreGood) {
+  const CommandResult result =
+      run_program_with({"check", "--devices", "cpu:2"});
+  EXPECT_TRUE(result.ok()) << result.err;
+  EXPECT_EQ(result.out,
+            "ok    cpu:0 -> cpu:1\n"
+            "ok    cpu:1 -> cpu:0\n");
+}
+
+TEST(Check, NamesABadLinkAndOneThatHangs) {
+  const CommandResult result = run_program_with(
+      {"check", "--devices", "cpu:3", "--timeout", "3", "--json"},
+      {{"LOCKSTEP_LINK_FAULTS",
+        "corrupt:cpu:0>cpu:1@4194304;delay=60:cpu:2>cpu:0"}});
+  EXPECT_EQ(result.exit_code, 1) << result.err;
+  const auto json = nlohmann::json::parse(result.out);
+  EXPECT_EQ(json.at("checked").size(), 6U);
+  ASSERT_EQ(json.at("findings").size(), 2U) << result.out;
+  EXPECT_EQ(json.at("findings")[0].at("link"), "cpu:0 -> cpu:1");
+  EXPECT_EQ(json.at("findings")[0].at("kind"), "changed");
+  EXPECT_EQ(json.at("findings")[0].at("bytes"), 4194304);
+  EXPECT_EQ(json.at("findings")[1].at("link"), "cpu:2 -> cpu:0");
+  EXPECT_EQ(json.at("findings")[1].at("kind"), "timeout");
+}
+
+TEST(Check, TestsTheWholeInstallation) {
+  const TemporaryFolder folder;
+  const std::string report = folder.path("report.json");
+  const CommandResult result = run_program_with(
+      {"check", "--full", "--devices", "cpu:2", "--report", report});
+  EXPECT_TRUE(result.ok()) << result.out << result.err;
+  EXPECT_NE(result.out.find("single, dp, ddp: the same parameters"),
+            std::string::npos)
+      << result.out;
+  const auto json = nlohmann::json::parse(text_of(report));
+  EXPECT_EQ(json.at("parts").size(), 4U);
+  EXPECT_EQ(json.at("commands").size(), 4U);
+}
+
+TEST(Check, NeedsTwoDevices) {
+  const CommandResult result =
+      run_program_with({"check", "--devices", "cpu:1"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.err.find("expected two devices"), std::string::npos)
+      << result.err;
+}
+
+// A run checks by itself, in a process of its own, and goes on.
+TEST(Check, IsMadeByARunWithAFault) {
+  const std::vector<std::string> arguments = {"train",
+                                              "--model",
+                                              "cnn",
+                                              "--strategy",
+                                              "dp-classic",
+                                              "--devices",
+                                              "cpu:2",
+                                              "--max-steps",
+                                              "2",
+                                              "--batch-size",
+                                              "8",
+                                              "--no-eval",
+                                              "--intra-op-threads",
+                                              "1"};
+  const auto last_line_of = [&](const std::string& faults) {
+    const CommandResult result =
+        run_program_with(arguments, {{"LOCKSTEP_LINK_FAULTS", faults}});
+    EXPECT_TRUE(result.ok()) << result.err;
+    const size_t at = result.out.find("parameter_sha256");
+    return at == std::string::npos ? result.out : result.out.substr(at);
+  };
+  EXPECT_EQ(last_line_of("corrupt:cpu:0>cpu:1"), last_line_of(""));
+}
+
+}  // namespace
+}  // namespace lockstep
