@@ -77,6 +77,9 @@ struct TrainOptions {
   bool shuffle = true;        ///< the order of the samples, anew each epoch
   /// Leaves out the samples at an epoch's end that fill no batch.
   bool drop_last = false;
+  /// Steps after which ranks with parameters of their own (gloo, nccl) compare
+  /// them and the optimizer's state; 0: never. Snapshots are at these steps.
+  int64_t verify_every = 10;
   int64_t eval_every = 0;  ///< steps between evaluations; 0: at the end only
   int64_t eval_batch_size = 0;  ///< 0: batch_size, or 250 if that is more
   int loader_workers = 1;

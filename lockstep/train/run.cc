@@ -14,6 +14,7 @@
 #include "lockstep/base/trace.h"
 #include "lockstep/control/worker_side.h"
 #include "lockstep/train/chrome_trace.h"
+#include "lockstep/train/step_parts.h"
 
 namespace lockstep::train {
 namespace {
@@ -99,6 +100,8 @@ Run::Run(Task& task, const TrainOptions& options,
       checkpoints_(task, options_, plan_, total_steps_, data_fingerprint(),
                    resume_, history.identity),
       runner_(task, options_, plan_, resume_ ? &*resume_ : nullptr),
+      guard_(options_.world, steps_between_comparisons(options_),
+             history.guard),
       log_(options_, plan_, history.recordings) {
   log_.report().command = options_.command;
   runner_.describe(log_.report());
@@ -113,6 +116,9 @@ Run::Run(Task& task, const TrainOptions& options,
     log_.line(fmt::format("resumed from {}: step {} of {}",
                           resume_->is_snapshot() ? "memory" : resume_->path,
                           step_, total_steps_));
+  }
+  if (!resume_ && log_.report().recoveries > 0) {
+    log_.go_on_at({}, training_batches_->batches());
   }
   control::begin_steps(static_cast<uint64_t>(step_));
 }
@@ -238,6 +244,7 @@ bool Run::train_batch(const data::Batch& batch, int64_t epoch) {
   tell([&](Callback& callback, const RunState& at) {
     callback.after_step(at, outcome.metrics);
   });
+  compare_ranks(outcome);
   regroups_ = outcome.stop_signal == kRegroupSignal;
   is_ended_ = outcome.stop_signal == kEndSignal;
   // Before the step is kept: who repeats it repeats this.
@@ -253,6 +260,20 @@ bool Run::train_batch(const data::Batch& batch, int64_t epoch) {
   if (regroups_ || is_ended_) return true;
   log_.report().stop_signal = outcome.stop_signal;
   return outcome.stop_signal != 0;
+}
+
+// Whatever is saved was compared before.
+void Run::compare_ranks(const StepOutcome& outcome) {
+  if (!guard_.is_on()) return;
+  const auto is_multiple = [this](int64_t steps) {
+    return steps > 0 && step_ % steps == 0;
+  };
+  const bool is_saved = is_multiple(options_.checkpoint_every) ||
+                        is_multiple(training_batches_->batches()) ||
+                        step_ == total_steps_ || outcome.stop_signal != 0;
+  if (!is_saved && !guard_.is_due(step_)) return;
+  const TraceSpan span("compare ranks", TraceCategory::kCompute);
+  guard_.compare(step_, runner_.state_digest());
 }
 
 void Run::answer_spike(double loss, double limit) {

@@ -14,6 +14,7 @@
 #include "lockstep/train/resume.h"
 #include "lockstep/train/run_checkpoints.h"
 #include "lockstep/train/run_log.h"
+#include "lockstep/train/state_guard.h"
 #include "lockstep/train/step_recorder.h"
 #include "lockstep/train/step_runner.h"
 #include "lockstep/train/task.h"
@@ -26,6 +27,7 @@ struct RunHistory {
   std::shared_ptr<const data::BatchSource> training_data;
   std::shared_ptr<const data::BatchSource> evaluation_data;
   DataFingerprint data_fingerprint;
+  GuardHistory guard;
   std::string identity;  ///< of the run, among those of its agent
 };
 
@@ -50,6 +52,8 @@ class Run {
   void train_epoch(int64_t epoch);
   std::optional<data::Batch> next_batch();
   bool train_batch(const data::Batch& batch, int64_t epoch);
+  /// Collective, if it is time for that.
+  void compare_ranks(const StepOutcome& outcome);
   /// After a step whose update was left out for it. Collective.
   void answer_spike(double loss, double limit);
   int wanted_stop() const;
@@ -82,6 +86,7 @@ class Run {
   int64_t total_steps_;
   RunCheckpoints checkpoints_;
   StepRunner runner_;
+  StateGuard guard_;
   RunLog log_;
   std::optional<StepRecorder> recorder_;
   int64_t step_ = 0;

@@ -15,6 +15,7 @@
 #include "lockstep/comm/environment.h"
 #include "lockstep/control/worker_side.h"
 #include "lockstep/train/run_settings.h"
+#include "lockstep/train/step_parts.h"
 
 namespace lockstep::train {
 namespace {
@@ -26,8 +27,12 @@ bool is_whole_job(const TrainOptions& options) {
   return read_environment().world_size == options.world.size();
 }
 
-// Between outer steps the ranks have parameters of their own.
+// Between outer steps the ranks have parameters of their own, and what they
+// have alike is known to be so where they compared it.
 int64_t steps_of_snapshots(const TrainOptions& options) {
+  if (const int64_t compared = steps_between_comparisons(options)) {
+    return round_up(options.snapshot_every, compared);
+  }
   if (!options.communication.is_local()) return options.snapshot_every;
   return round_up(options.snapshot_every, options.communication.local_steps);
 }

@@ -3,8 +3,12 @@
 #include <atomic>
 #include <optional>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+#include "lockstep/checkpoint/folder.h"
 #include "lockstep/control/worker_side.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/train/run.h"
@@ -36,6 +40,19 @@ std::optional<CommError> run_once(Task& task, const TrainOptions& options,
   }
 }
 
+// What the ranks have now is not to be trusted. In their agent's memory and on
+// the disk is only what was compared before; where there is neither, the run
+// begins again.
+void go_back(TrainOptions& options, const StateDiverged& why) {
+  if (options.world.rank() != 0) return;
+  log_warning("train", fmt::format("{}; the run goes back to the last state "
+                                   "that all had alike",
+                                   why.why()));
+  const bool has_saved =
+      !options.out_dir.empty() && !list_checkpoints(options.out_dir).empty();
+  if (has_saved) options.resume = "auto";
+}
+
 }  // namespace
 
 RunReport run_training(Task& task, const TrainOptions& options,
@@ -50,7 +67,14 @@ RunReport run_training(Task& task, const TrainOptions& options,
   history.identity = identity_of_run(task, options, runs++);
   TrainOptions now = options;
   for (;;) {
-    const auto lost = run_once(task, now, stop, history);
+    std::optional<CommError> lost;
+    try {
+      lost = run_once(task, now, stop, history);
+    } catch (const StateDiverged& why) {
+      go_back(now, why);
+      ++history.recordings.report.recoveries;
+      continue;
+    }
     if (!lost) return history.recordings.report;
     // With it goes the memory that was shared with the others.
     now.world = World();

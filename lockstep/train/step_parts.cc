@@ -98,6 +98,13 @@ bool trains_locally(const TrainOptions& options) {
   return options.communication.is_local() && options.world.size() > 1;
 }
 
+int64_t steps_between_comparisons(const TrainOptions& options) {
+  const bool has_copies = options.world.size() > 1 &&
+                          !options.world.can_share_memory() &&
+                          !trains_locally(options);
+  return has_copies ? options.verify_every : 0;
+}
+
 void charge_first_device(const TrainOptions& options, const Plan& plan,
                          std::optional<MemoryScope>& scope) {
   if (is_classic(options)) scope.emplace(plan.devices.front());

@@ -19,6 +19,11 @@ bool is_classic(const TrainOptions& options);
 /// Whether each rank makes steps by itself.
 bool trains_locally(const TrainOptions& options);
 
+/// How many steps there are between two comparisons of what the ranks have
+/// alike; 0 if there is nothing to compare: ranks in shared memory have one of
+/// all.
+int64_t steps_between_comparisons(const TrainOptions& options);
+
 /// dp-classic: puts what `scope`'s life allocates on device 0's account. Model
 /// and optimizer are there, as the textbook has it; else they are held once for
 /// all slices, on the host's account.

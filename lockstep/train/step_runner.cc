@@ -1,7 +1,6 @@
 #include "lockstep/train/step_runner.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -29,7 +28,7 @@
 #include "lockstep/parallel/replicas/replica_group.h"
 #include "lockstep/train/csv_log.h"
 #include "lockstep/train/evaluate.h"
-#include "lockstep/train/run_settings.h"
+#include "lockstep/train/state_entries.h"
 #include "lockstep/train/step_parts.h"
 #include "lockstep/train/tensorboard_log.h"
 
@@ -37,68 +36,6 @@ namespace lockstep::train {
 namespace {
 
 using torch::Tensor;
-
-// Of the names of other states, beside those of the optimizer's.
-constexpr const char* kCallback = "callback.";
-constexpr const char* kLossScaler = "loss_scaler.";
-constexpr const char* kOuterStep = "outer_step.";
-constexpr const char* kSpikes = "spikes.";
-constexpr const char* kPowerSgd = "powersgd.";
-
-std::string prefix_of_rank(int rank) { return fmt::format("rank.{}.", rank); }
-
-/// The states of all ranks, each with its prefix. Collective.
-OptimizerState of_all_ranks(const World& world, const OptimizerState& own) {
-  OptimizerState all;
-  for (const auto& [name, tensor] : own) {
-    const auto of_ranks = world.all_gather(tensor.contiguous());
-    for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
-      all[prefix_of_rank(static_cast<int>(rank)) + name] = of_ranks[rank];
-    }
-  }
-  return all;
-}
-
-/// The entries whose names begin with `prefix`, without it.
-OptimizerState part_of(const OptimizerState& state, const std::string& prefix) {
-  OptimizerState part;
-  for (const auto& [name, tensor] : state) {
-    if (name.starts_with(prefix)) part[name.substr(prefix.size())] = tensor;
-  }
-  return part;
-}
-
-// Whether an entry is of what a run has beside its optimizer. (The optimizers
-// of ranks that step locally have names of their own.)
-bool is_beside(const std::string& name) {
-  return name.starts_with(kCallback) || name.starts_with(kLossScaler) ||
-         name.starts_with(kSpikes) || name.starts_with(kPowerSgd);
-}
-
-// `saved` with the entries of this run, whose own are `like`. With changed
-// settings a run may have others beside the optimizer: they begin anew.
-OptimizerState of_this_run(OptimizerState saved, const OptimizerState& like) {
-  std::erase_if(saved, [&](const auto& entry) {
-    return is_beside(entry.first) && !like.contains(entry.first);
-  });
-  for (const auto& [name, tensor] : like) {
-    if (is_beside(name)) saved.try_emplace(name, tensor);
-  }
-  return saved;
-}
-
-// On how many ranks what PowerSGD has of each rank was saved; 0 if nobody
-// knows.
-int64_t saved_ranks(const Resume& resumed) {
-  constexpr int64_t kMost = 1 << 16;
-  const Settings& settings = resumed.info.run->settings;
-  const auto found = settings.find(kPowerSgdRanks);
-  if (found == settings.end()) return 0;
-  int64_t ranks = 0;
-  const std::string& text = found->second;
-  std::from_chars(text.data(), text.data() + text.size(), ranks);
-  return std::clamp<int64_t>(ranks, 0, kMost);
-}
 
 c10::DeviceType device_type(const Plan& plan) {
   return torch_device(plan.devices.front()).type();
@@ -401,6 +338,13 @@ TestReport StepRunner::evaluate(data::Loader& loader,
   const AutocastScope precision(device_type(plan_),
                                 autocast_type(options_.precision));
   return train::evaluate(*engine_, task_, loader, stop, options_.world);
+}
+
+std::string StepRunner::state_digest() const {
+  const bool has_whole_state = options_.zero == ZeroStage::kNone;
+  return digest_of(model_->parameters, has_whole_state
+                                           ? optimizer_->state_dict()
+                                           : OptimizerState{});
 }
 
 std::string StepRunner::damage_by_links() const {

@@ -55,6 +55,9 @@ class StepRunner {
   /// As train::evaluate(), of this model.
   TestReport evaluate(data::Loader& loader, const std::function<bool()>& stop);
 
+  /// Of what all ranks have alike: parameters, and the optimizer's state if it
+  /// is not cut over them.
+  std::string state_digest() const;
   /// After a step that was not finite: what changes between devices, if that
   /// is the cause, and "" if it is not.
   std::string damage_by_links() const;

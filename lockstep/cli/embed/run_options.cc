@@ -140,6 +140,13 @@ void add_output_options(CLI::App& app, RunFlags& flags) {
                      "steps between checkpoints; 0: at the end only"))
       ->type_name("N")
       ->check(whole_number(0));
+  add(app.add_option("--verify-every", flags.options.verify_every,
+                     "ddp over gloo or nccl: steps after which ranks compare "
+                     "their parameters and optimizer's state, to find a bit "
+                     "that changed in silence; the run then goes back to the "
+                     "last state that was alike; 0: never"))
+      ->type_name("N")
+      ->check(whole_number(0));
   add(app.add_option("--snapshot-every", flags.options.snapshot_every,
                      "steps between copies in memory, for `lockstep run "
                      "--max-restarts`: a worker that is lost costs so many; 0: "

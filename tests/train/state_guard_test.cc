@@ -1,0 +1,200 @@
+// Runs in which a bit of one rank changes in silence.
+#include "lockstep/train/state_guard.h"
+
+#include <atomic>
+#include <mutex>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "lockstep/base/log.h"
+#include "lockstep/train/run_optimizer.h"
+#include "tests/base/temporary_folder.h"
+#include "tests/train/runs.h"
+
+namespace lockstep::train {
+namespace {
+
+enum class What { kParameter, kOptimizerState };
+
+/// One bit of one rank, after one step; `times` over all attempts.
+struct Flip {
+  int rank = 1;
+  int64_t step = 7;
+  What what = What::kParameter;
+  int times = 1;
+};
+
+// Of a small number: the loss stays what it should be, or nearly.
+void flip_a_bit(const torch::Tensor& tensor) {
+  auto* bytes = static_cast<unsigned char*>(tensor.mutable_data_ptr());
+  bytes[tensor.nbytes() / 2] ^= 4U;
+}
+
+class Flipper : public Callback {
+ public:
+  Flipper(const Flip& flip, int rank, std::atomic<int>& left,
+          std::function<torch::Tensor()> target)
+      : flip_(flip), rank_(rank), left_(left), target_(std::move(target)) {}
+  void after_step(const RunState& at, const Metrics&) override {
+    if (at.step != flip_.step || rank_ != flip_.rank || left_-- <= 0) return;
+    flip_a_bit(target_());
+  }
+
+ private:
+  Flip flip_;
+  int rank_;
+  std::atomic<int>& left_;
+  std::function<torch::Tensor()> target_;
+};
+
+/// Trains images; its callback has the model's and the optimizer's memory.
+class FlippingTask : public tasks::ImageTask {
+ public:
+  FlippingTask(const tasks::ImageOptions& options, const Flip& flip, int rank,
+               std::atomic<int>& left)
+      : ImageTask(options), flip_(flip), rank_(rank), left_(left) {}
+
+  Engine::Module make_model(const torch::Device& device) override {
+    auto module = ImageTask::make_model(device);
+    read_ = module.read;
+    return module;
+  }
+  std::unique_ptr<RunOptimizer> make_optimizer(
+      const optim::StateFactory& make_state) override {
+    auto optimizer = ImageTask::make_optimizer(make_state);
+    optimizer_ = optimizer.get();
+    return optimizer;
+  }
+  std::vector<std::shared_ptr<Callback>> callbacks() override {
+    return {std::make_shared<Flipper>(flip_, rank_, left_, [this] {
+      return flip_.what == What::kParameter
+                 ? read_().parameters.front().second
+                 : optimizer_->state_dict().begin()->second;
+    })};
+  }
+
+ private:
+  Flip flip_;
+  int rank_;
+  std::atomic<int>& left_;
+  std::function<ModuleHandle()> read_;
+  RunOptimizer* optimizer_ = nullptr;
+};
+
+/// Rank 0's report of a run whose ranks are threads over gloo.
+RunReport run_with(const Flip& flip, int ranks, ImageTraining options) {
+  options.strategy = Strategy::kDistributed;
+  options.devices.resize(static_cast<size_t>(ranks), options.devices[0]);
+  std::atomic<int> left = flip.times;
+  std::mutex mutex;
+  RunReport first;
+  WorldOptions world_options;
+  world_options.backend = "gloo";
+  world_options.timeout = std::chrono::seconds(100);
+  spawn(
+      ranks,
+      [&](World world) {
+        ImageTraining own = options;
+        own.world = world;
+        FlippingTask task(own, flip, world.rank(), left);
+        const RunReport report = run_training(task, own, {});
+        const std::lock_guard lock(mutex);
+        if (world.rank() == 0) first = report;
+      },
+      world_options);
+  return first;
+}
+
+/// 24 steps with momentum, compared after each fourth.
+ImageTraining compared_run() {
+  ImageTraining options = sharded_run();
+  options.batch_size = 20;
+  options.epochs = 0;
+  options.max_steps = 24;
+  options.verify_every = 4;
+  return options;
+}
+
+RunReport quiet(int ranks) {
+  return run_with({.times = 0}, ranks, compared_run());
+}
+
+TEST(StateGuard, FindsAFlippedBitAndTheRunEndsAsTheQuietOne) {
+  const RunReport expected = quiet(2);
+  EXPECT_EQ(expected.recoveries, 0);
+  for (const What what : {What::kParameter, What::kOptimizerState}) {
+    for (const int rank : {0, 1}) {
+      LogCapture log;
+      const RunReport report =
+          run_with({.rank = rank, .what = what}, 2, compared_run());
+      EXPECT_EQ(report.parameter_sha256, expected.parameter_sha256);
+      EXPECT_EQ(report.losses, expected.losses);
+      EXPECT_EQ(report.recoveries, 1);
+      // Within 4 steps after the seventh.
+      EXPECT_NE(log.text().find("after step 8 the ranks have different"),
+                std::string::npos)
+          << log.text();
+      EXPECT_NE(log.text().find(fmt::format(
+                    "step 8 was repeated: rank {} had been wrong", rank)),
+                std::string::npos)
+          << log.text();
+    }
+  }
+}
+
+TEST(StateGuard, NamesTheRankOfThree) {
+  const RunReport expected = quiet(4);
+  LogCapture log;
+  const RunReport report = run_with({.rank = 2}, 4, compared_run());
+  EXPECT_EQ(report.parameter_sha256, expected.parameter_sha256);
+  EXPECT_NE(log.text().find("after step 8 rank 2 has other parameters"),
+            std::string::npos)
+      << log.text();
+}
+
+TEST(StateGuard, GoesBackToACheckpoint) {
+  const RunReport expected = quiet(2);
+  const TemporaryFolder folder;
+  ImageTraining options = compared_run();
+  options.out_dir = folder.path("run");
+  options.checkpoint_every = 6;
+  const RunReport report = run_with({.step = 14}, 2, options);
+  EXPECT_EQ(report.parameter_sha256, expected.parameter_sha256);
+  // From step 12, and not from the beginning.
+  EXPECT_NE(report.resumed_from.find("step-00000012"), std::string::npos)
+      << report.resumed_from;
+}
+
+// What is saved was compared: also between two comparisons.
+TEST(StateGuard, SavesNothingThatDiffers) {
+  const TemporaryFolder folder;
+  ImageTraining options = compared_run();
+  options.out_dir = folder.path("run");
+  options.checkpoint_every = 3;
+  const RunReport report = run_with({.step = 9}, 2, options);
+  EXPECT_EQ(report.recoveries, 1);
+  EXPECT_NE(report.resumed_from.find("step-00000006"), std::string::npos)
+      << report.resumed_from;
+}
+
+TEST(StateGuard, EndsARankThatIsWrongAgain) {
+  try {
+    run_with({.rank = 2, .times = 2}, 4, compared_run());
+    FAIL() << "it trained";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kParametersDiffer) << error.what();
+    EXPECT_NE(std::string(error.what()).find("rank 2"), std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(StateGuard, CanBeSwitchedOff) {
+  ImageTraining options = compared_run();
+  options.verify_every = 0;
+  const RunReport report = run_with({}, 2, options);
+  EXPECT_EQ(report.recoveries, 0);
+}
+
+}  // namespace
+}  // namespace lockstep::train
