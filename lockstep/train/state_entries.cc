@@ -49,11 +49,12 @@ OptimizerState of_this_run(OptimizerState saved, const OptimizerState& like) {
   return saved;
 }
 
-int64_t saved_ranks(const Resume& resumed) {
+std::optional<int64_t> saved_ranks(const Resume& resumed) {
   constexpr int64_t kMost = 1 << 16;
+  if (!resumed.info.run) return std::nullopt;
   const Settings& settings = resumed.info.run->settings;
   const auto found = settings.find(kPowerSgdRanks);
-  if (found == settings.end()) return 0;
+  if (found == settings.end()) return std::nullopt;
   int64_t ranks = 0;
   const std::string& text = found->second;
   std::from_chars(text.data(), text.data() + text.size(), ranks);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "lockstep/checkpoint/saved_state.h"
@@ -33,9 +34,9 @@ OptimizerState part_of(const OptimizerState& state, const std::string& prefix);
 /// settings a run may have others beside the optimizer: they begin anew.
 OptimizerState of_this_run(OptimizerState saved, const OptimizerState& like);
 
-/// On how many ranks what PowerSGD has of each rank was saved; 0 if nobody
-/// knows.
-int64_t saved_ranks(const Resume& resumed);
+/// On how many ranks what PowerSGD has of each rank was saved; nothing if
+/// `resumed` does not say it.
+std::optional<int64_t> saved_ranks(const Resume& resumed);
 
 /// A checksum of the bytes of all these.
 std::string digest_of(const NamedTensors& parameters,

@@ -170,7 +170,7 @@ OptimizerState StepRunner::state_of_ranks(int64_t ranks) const {
 }
 
 void StepRunner::load_state(const Resume& resumed) {
-  const int64_t ranks = saved_ranks(resumed);
+  const int64_t ranks = saved_ranks(resumed).value_or(options_.world.size());
   OptimizerState loaded = state_of_ranks(ranks);
   if (resumed.state) {
     loaded = of_this_run(resumed.state->optimizer_state(loaded), loaded);

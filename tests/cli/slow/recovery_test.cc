@@ -61,7 +61,9 @@ class Recovery : public testing::TestWithParam<std::string> {};
 
 TEST_P(Recovery, OnlyTheKilledRankStartsAgain) {
   for (const int killed : {0, 1}) {
-    Program program(training({}, {"--backend", GetParam()}));
+    // Snapshots are where the ranks compared their state.
+    Program program(
+        training({}, {"--backend", GetParam(), "--verify-every", "1"}));
     ASSERT_TRUE(program.wait_for_output("step 8/60")) << program.err();
     const pid_t other = worker(program, 1 - killed);
     ::kill(worker(program, killed), SIGKILL);
