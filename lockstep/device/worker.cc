@@ -30,6 +30,8 @@ constexpr auto kSpin = std::chrono::microseconds(40);
 
 enum State : int { kStarting, kIdle, kRunning, kStopping };
 
+thread_local const Device* device_of_thread = nullptr;
+
 /// Waits until `state` is no longer `value`. Yields rather than pauses while
 /// it spins: on a host cut into as many slices as it has cores, the thread
 /// that waits for the workers shares a core with one of them.
@@ -119,6 +121,7 @@ class Worker::Impl {
 
  private:
   void run() {
+    device_of_thread = &device_;
     std::optional<MemoryScope> memory;
     try {
       bind();
@@ -209,6 +212,10 @@ void Worker::wait() { impl_->wait(); }
 bool Worker::is_current_thread() const { return impl_->is_current_thread(); }
 double Worker::busy_s() const { return impl_->busy_s(); }
 void Worker::reset_busy() { impl_->reset_busy(); }
+
+Device current_device() {
+  return device_of_thread == nullptr ? Device{} : *device_of_thread;
+}
 
 void run_all(const std::vector<std::unique_ptr<Worker>>& workers,
              const std::function<void(size_t)>& task) {

@@ -41,6 +41,10 @@ class Worker {
   std::unique_ptr<Impl> impl_;
 };
 
+/// The device that this thread works for: in a replica's forward that of the
+/// replica. In a thread that is no Worker's the whole host.
+Device current_device();
+
 /// Runs `task(k)` on workers[k], all at once, and waits for all of them. Then
 /// the exception of the first worker that failed, in the order of the workers,
 /// is rethrown. A task may not call run_all() on the same workers.

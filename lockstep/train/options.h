@@ -54,6 +54,9 @@ struct TrainOptions {
   /// outputs and computes the loss. Empty: the first, which has the module, its
   /// gradients and the optimizer's state.
   std::string output_device;
+  /// Prints which device gets which part of a batch, in the first step and
+  /// when that changes.
+  bool show_shards = false;
   /// Of several GPUs: what is done when copies between them arrive changed.
   BadLinks bad_links = BadLinks::kStage;
   World world;               ///< kDistributed: the ranks

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include <fmt/format.h>
@@ -31,17 +32,45 @@ std::string time_left(const ProgressText& text) {
   return whole_seconds(text.seconds_left) + " left";
 }
 
-// The most important first.
-std::vector<std::string> fields(const ProgressText& text) {
-  std::vector<std::string> fields;
+struct Field {
+  int importance;  // the greater ones go first where there is no room
+  std::string text;
+};
+
+// In the order in which they are shown.
+std::vector<Field> fields(const ProgressText& text) {
+  std::vector<Field> fields = {{1, "Step: " + short_duration(text.step_s)},
+                               {2, "Tot: " + short_duration(text.total_s)}};
+  int importance = 0;  // of the loss
   for (const auto& [name, value] : in_order(text.step.metrics)) {
-    fields.push_back(metric_text(name, value));
+    fields.push_back({importance, metric_text(name, value)});
+    importance = 3;
   }
-  for (auto& field :
-       {whole_seconds(text.seconds), time_left(text), speed(text)}) {
-    fields.push_back(field);
-  }
+  fields.push_back({4, time_left(text)});
+  fields.push_back({5, speed(text)});
   return fields;
+}
+
+// Those for which there is room, the most important first.
+std::string fitting_fields(const ProgressText& text, int room) {
+  const std::vector<Field> all = fields(text);
+  std::vector<size_t> order(all.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return all[a].importance < all[b].importance;
+  });
+  constexpr int kSeparator = 3;
+  std::vector<bool> is_shown(all.size());
+  for (const size_t i : order) {
+    room -= static_cast<int>(all[i].text.size()) + kSeparator;
+    if (room < 0) break;
+    is_shown[i] = true;
+  }
+  std::string shown;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (is_shown[i]) shown += " | " + all[i].text;
+  }
+  return shown;
 }
 
 std::string draw(double fraction, int width, bool is_utf8) {
@@ -59,6 +88,15 @@ std::string draw(double fraction, int width, bool is_utf8) {
 
 }  // namespace
 
+std::string short_duration(double seconds) {
+  const auto ms = static_cast<int64_t>(std::llround(seconds * 1000));
+  const int64_t s = ms / 1000, min = s / 60, h = min / 60;
+  if (h > 0) return fmt::format("{}h{}m", h, min % 60);
+  if (min > 0) return fmt::format("{}m{}s", min, s % 60);
+  if (s > 0) return fmt::format("{}s{}ms", s, ms % 1000);
+  return fmt::format("{}ms", ms);
+}
+
 std::string render_line(const ProgressText& text) {
   std::string line = fmt::format("step {}/{} | epoch {}", text.step.done,
                                  text.step.total, text.step.epoch);
@@ -70,15 +108,11 @@ std::string render_line(const ProgressText& text) {
 
 std::string render_bar(const ProgressText& text, int width, bool is_utf8) {
   const std::string head = fmt::format("epoch {} ", text.step.epoch);
-  std::string tail =
-      fmt::format(" step {}/{}", text.step.done, text.step.total);
+  std::string tail = fmt::format(" {}/{}", text.step.done, text.step.total);
   const auto free = [&] {
     return width - static_cast<int>(head.size() + tail.size());
   };
-  for (const auto& field : fields(text)) {
-    if (free() < kShortestBar + static_cast<int>(field.size()) + 3) break;
-    tail += " | " + field;
-  }
+  tail += fitting_fields(text, free() - kShortestBar);
   if (free() < kShortestBar) {
     return (head + tail).substr(0, static_cast<size_t>(std::max(width, 0)));
   }
@@ -154,11 +188,14 @@ ProgressText Progress::measure(const StepProgress& step) {
     steps = static_cast<double>(step.done - first_done_);
   }
   seconds = std::max(seconds, 1e-9);
+  const double step_s = now - last_step_end_s_;
+  last_step_end_s_ = now;
   const auto remaining = static_cast<double>(step.total - step.done);
   return {.step = step,
           .samples_per_s = samples / seconds,
           .seconds_left = remaining * seconds / std::max(steps, 1.0),
-          .seconds = now};
+          .step_s = step_s,
+          .total_s = now - first_step_end_s_};
 }
 
 void Progress::erase() {

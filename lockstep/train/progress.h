@@ -24,8 +24,12 @@ struct ProgressText {
   StepProgress step;
   double samples_per_s = 0;
   double seconds_left = 0;
-  double seconds = 0;  ///< since the beginning
+  double step_s = 0;   ///< of the last step
+  double total_s = 0;  ///< of all steps after the first
 };
+
+/// "44ms", "6s679ms", "2m5s", "1h3m": at most two units.
+std::string short_duration(double seconds);
 
 /// "step 10/157 | epoch 0 | loss 2.1034 | acc 21.56% | 812 samples/s | ...".
 std::string render_line(const ProgressText& text);
@@ -73,6 +77,7 @@ class Progress {
   // The first step is slower than the others (libraries load, memory is
   // mapped), so the speed is measured from its end.
   double first_step_end_s_ = 0;
+  double last_step_end_s_ = 0;
   int64_t first_done_ = 0;
   int64_t samples_ = 0;
 };

@@ -14,6 +14,7 @@
 #include "lockstep/parallel/exchange/comm_hooks.h"
 #include "lockstep/parallel/exchange/packed_tensors.h"
 #include "lockstep/parallel/module/scatter_gather.h"
+#include "lockstep/train/shard_lines.h"
 
 namespace lockstep::train {
 namespace {
@@ -69,6 +70,8 @@ CommHook hook_of(const CommunicationOptions& options) {
   return {};
 }
 
+using OnShard = std::function<void(const std::vector<c10::IValue>&)>;
+
 DataParallelOptions parallel_options(const TrainOptions& options,
                                      const Plan& plan) {
   // Steps of a rank's own are those of a world of one.
@@ -85,7 +88,8 @@ DataParallelOptions parallel_options(const TrainOptions& options,
       .zero(options.zero)
       .bad_links(options.bad_links)
       .output_device(plan.devices[plan.output_device])
-      .on_phase(tell_agent);
+      .on_phase(tell_agent)
+      .on_shard(options.show_shards ? ShardLines() : OnShard());
 }
 
 }  // namespace

@@ -21,7 +21,8 @@ ProgressText half_way() {
                    .samples = 64},
           .samples_per_s = 1234.4,
           .seconds_left = 8,
-          .seconds = 13};
+          .step_s = 0.044,
+          .total_s = 0.481};
 }
 
 size_t columns(const std::string& utf8) {
@@ -76,14 +77,23 @@ TEST(Progress, BarIsAsWideAsTheTerminalAtMost) {
 TEST(Progress, BarIsHalfFullHalfWay) {
   const std::string bar = render_bar(half_way(), 120, /*is_utf8=*/false);
   EXPECT_PRED2(contains, bar,
-               "epoch 2 ===============............... step 50/100 | loss");
+               "epoch 2 ===============............... 50/100 | Step: 44ms | "
+               "Tot: 481ms | loss");
 }
 
 TEST(Progress, BarSaysStepAndTimeOnAUsualTerminal) {
   const std::string bar = render_bar(half_way(), 79, /*is_utf8=*/false);
-  EXPECT_PRED2(contains, bar, "step 50/100");
-  EXPECT_PRED2(contains, bar, "| 13 s |");
-  EXPECT_PRED2(contains, bar, "8 s left");
+  EXPECT_PRED2(contains, bar,
+               " 50/100 | Step: 44ms | Tot: 481ms | loss 1.2500");
+}
+
+TEST(Progress, TimesHaveTwoUnitsAtMost) {
+  EXPECT_EQ(short_duration(0), "0ms");
+  EXPECT_EQ(short_duration(0.0436), "44ms");
+  EXPECT_EQ(short_duration(6.679), "6s679ms");
+  EXPECT_EQ(short_duration(1.047), "1s47ms");
+  EXPECT_EQ(short_duration(125), "2m5s");
+  EXPECT_EQ(short_duration(3 * 3600 + 61), "3h1m");
 }
 
 TEST(Progress, NarrowBarKeepsTheLossLongest) {

@@ -45,6 +45,9 @@ void add_length_options(CLI::App& app, RunFlags& flags) {
       ->type_name("NAME")
       ->check(one_of(train::strategy_names()));
   add_rank_options(app, flags.ranks);
+  app.add_flag("--show-shards", flags.options.show_shards,
+               "print which device gets which part of a batch, in the first "
+               "step and when that changes [no]");
   app.add_flag("--verbose-ranks", flags.is_verbose,
                "ddp: each rank says what it is [no]");
   app.add_option("--batch-size", flags.options.batch_size,

@@ -4,6 +4,7 @@
 #include <functional>
 #include <limits>
 #include <optional>
+#include <vector>
 
 #include <ATen/core/ivalue.h>
 #include <torch/arg.h>
@@ -69,6 +70,9 @@ struct DataParallelOptions {
   /// Called when train_step() enters a phase, in the thread that enters it, for
   /// who watches the progress of a run. What it throws ends the step.
   TORCH_ARG(std::function<void(StepPhase)>, on_phase);
+  /// Called before each forward of a shard with its inputs, in the thread of
+  /// its device: current_device() and current_shard() say which these are.
+  TORCH_ARG(std::function<void(const std::vector<c10::IValue>&)>, on_shard);
 };
 
 /// Seconds of the last step by phase: of the slowest device, where all work

@@ -432,6 +432,7 @@ IValue ReplicaGroup::forward_shard(size_t worker, int64_t shard,
   const double replicate_s = watch.seconds();
   worker_phases_[worker].replicate_s += replicate_s;
   const TraceSpan span("forward", TraceCategory::kCompute, shard);
+  if (options_.on_shard()) options_.on_shard()(inputs);
   IValue output = replica.forward(inputs);
   if (options_.buffers() == Buffers::kMean) {
     torch::NoGradGuard no_grad;
