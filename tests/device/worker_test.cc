@@ -134,6 +134,14 @@ TEST(Worker, KeepsItsIntraOpThreadsThroughABackward) {
   EXPECT_EQ(after, 2);
 }
 
+TEST(Worker, IsTheCurrentDeviceInItsThread) {
+  Worker worker(slice(1), 1);
+  Device seen;
+  run_on(worker, [&seen] { seen = current_device(); });
+  EXPECT_EQ(seen, slice(1));
+  EXPECT_EQ(current_device(), Device{});
+}
+
 TEST(Worker, ChargesItsSlice) {
   Worker worker(slice(1), 1);
   torch::Tensor x;

@@ -75,7 +75,7 @@ TEST(Progress, BarIsAsWideAsTheTerminalAtMost) {
 }
 
 TEST(Progress, BarIsHalfFullHalfWay) {
-  const std::string bar = render_bar(half_way(), 120, /*is_utf8=*/false);
+  const std::string bar = render_bar(half_way(), 150, /*is_utf8=*/false);
   EXPECT_PRED2(contains, bar,
                "epoch 2 ===============............... 50/100 | Step: 44ms | "
                "Tot: 481ms | loss");

@@ -71,7 +71,7 @@ struct DataParallelOptions {
   /// who watches the progress of a run. What it throws ends the step.
   TORCH_ARG(std::function<void(StepPhase)>, on_phase);
   /// Called before each forward of a shard with its inputs, in the thread of
-  /// its device: current_device() and current_shard() say which these are.
+  /// its device: current_device() says which that is.
   TORCH_ARG(std::function<void(const std::vector<c10::IValue>&)>, on_shard);
 };
 

@@ -10,6 +10,7 @@
 #include "lockstep/base/chunk.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/device/worker.h"
+#include "lockstep/optim/blocks.h"
 #include "lockstep/parallel/module/replicate.h"
 #include "lockstep/parallel/replicas/data_parallel_options.h"
 
