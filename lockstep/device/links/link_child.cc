@@ -21,6 +21,10 @@ namespace {
 
 // To start, to find the GPUs, and to fill memory.
 constexpr double kStartSeconds = 120;
+// All copies over a link, on a slow one.
+constexpr double kRoundSeconds = 10;
+// The program's exit code for a command that it does not know.
+constexpr int kBadUsage = 2;
 
 constexpr std::pair<LinkFinding::Kind, const char*> kFindingKinds[] = {
     {LinkFinding::Kind::kChanged, "changed"},
@@ -99,14 +103,16 @@ std::vector<LinkFinding> check_links_in_child(std::span<const Link> links,
       .arguments = arguments_for(links, options),
       .environment = {{kLinkFaultsVariable, link_faults_text()}},
       .deadline_s = kStartSeconds +
-                    options.timeout_s * static_cast<double>(links.size()) +
-                    static_cast<double>(options.rounds)};
+                    static_cast<double>(links.size()) *
+                        (options.timeout_s + kRoundSeconds * options.rounds)};
   CommandResult result;
   try {
     result = run_command(command);
   } catch (const ProcessStartError&) {
     return check_links(links, options);
   }
+  // Another version of the program.
+  if (result.exit_code == kBadUsage) return check_links(links, options);
   std::string reason = describe_end(result, command);
   if (result.ok()) {
     try {
