@@ -76,9 +76,11 @@ INSTANTIATE_TEST_SUITE_P(Train, Strategies, testing::Values("dp", "ddp"),
 
 TEST_P(Strategies, ShowABarOnATerminalWithStepAndTime) {
   const auto text = shown_on_a_terminal(train_on_two({}));
-  EXPECT_PRED2(contains, text, "step 3/3 | loss ");
-  EXPECT_PRED2(contains, text, " s | 0 s left");  // elapsed, and left
-  EXPECT_PRED2(contains, text, "\r\x1b[2K");      // erased
+  EXPECT_PRED2(contains, text, " 3/3 | Step: ");
+  EXPECT_PRED2(contains, text, "ms | Tot: ");
+  EXPECT_PRED2(contains, text, " | loss ");
+  EXPECT_PRED2(contains, text, " | 0 s left");
+  EXPECT_PRED2(contains, text, "\r\x1b[2K");  // erased
   EXPECT_FALSE(contains(text, "samples/s | ")) << "lines: " << text;
 }
 
