@@ -7,6 +7,7 @@
 
 #include <torch/torch.h>
 
+#include "lockstep/base/median.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/device/cuda.h"
 #include "lockstep/device/links/device_copy.h"
@@ -44,13 +45,6 @@ struct End {
   }
 };
 
-double median(std::vector<double> values) {
-  const auto middle =
-      values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 double median_time(int count, const std::function<void()>& act) {
   std::vector<double> seconds;
   act();  // memory is mapped, peers are introduced
@@ -69,8 +63,9 @@ struct alignas(64) Ball {
 
 constexpr int kGameOver = -1;
 
-// Waits for its turn; false if there is none any more. Slices may share a core:
-// then the other one has to run.
+// Waits until `turn` is up, and returns true; returns false when the other
+// thread has ended the game. It yields after a while, since both slices may be
+// on the same core, where the other thread could not run otherwise.
 bool await(const Ball& ball, int turn) {
   constexpr int kSpins = 2000;
   for (int i = 0;; ++i) {

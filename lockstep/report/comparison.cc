@@ -8,6 +8,7 @@
 
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/median.h"
 
 namespace lockstep::report {
 namespace {
@@ -60,14 +61,6 @@ double total(const train::PhaseReport& phases) {
   double sum = 0;
   for (const Phase& phase : kPhases) sum += phases.*phase.seconds;
   return sum;
-}
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  const size_t middle = values.size() / 2;
-  if (values.size() % 2 == 1) return values[middle];
-  return (values[middle - 1] + values[middle]) / 2;
 }
 
 ComparedRun pool(const std::string& engine,

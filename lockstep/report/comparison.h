@@ -107,9 +107,6 @@ Comparison compare_runs(const std::vector<train::RunReport>& reports);
 /// run.json.
 Comparison compare_run_files(const std::vector<std::string>& paths);
 
-/// The median; 0 for no values.
-double median(std::vector<double> values);
-
 nlohmann::json to_json(const Comparison& comparison);
 nlohmann::json to_json(const Measurement& measurement);
 /// Reads what step-time printed. Throws IoError naming the missing key.

@@ -138,20 +138,19 @@ class Tester {
 
   std::vector<std::string> training(const std::string& strategy,
                                     const std::string& report) const {
-    const std::string names =
-        strategy == "single"
-            ? (devices_.front().is_cpu() ? "cpu" : devices_.front().name())
-            : join_names(devices_);
-    std::string list;
-    std::copy_if(names.begin(), names.end(), std::back_inserter(list),
-                 [](char c) { return c != ' '; });
+    std::vector<std::string> names;
+    for (const Device& device : devices_) names.push_back(device.name());
+    // One device is the whole host, and not one slice of it.
+    if (strategy == "single") {
+      names = {devices_.front().is_cpu() ? "cpu" : names.front()};
+    }
     return {"train",
             "--model",
             "cnn",
             "--strategy",
             strategy,
             "--devices",
-            list,
+            fmt::format("{}", fmt::join(names, ",")),
             "--shards",
             fmt::format("{}", devices_.size()),
             "--intra-op-threads",

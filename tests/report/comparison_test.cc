@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/median.h"
 #include "tests/base/is_error.h"
 #include "tests/report/canned.h"
 

@@ -40,10 +40,11 @@ inline ImageTraining sharded_run() {
   return options;
 }
 
-/// Rank 0's report of a run with ranks as threads; `stop` is rank 0's.
-inline RunReport distributed(ImageTraining options, int ranks,
-                             const std::string& backend,
-                             const Stop& stop = {}) {
+/// Rank 0's report of a run with ranks as threads, each of which makes `run` of
+/// its options.
+inline RunReport distributed_by(
+    ImageTraining options, int ranks, const std::string& backend,
+    const std::function<RunReport(const ImageTraining&)>& run) {
   options.strategy = Strategy::kDistributed;
   options.devices.resize(static_cast<size_t>(ranks), options.devices[0]);
   RunReport first;
@@ -56,13 +57,22 @@ inline RunReport distributed(ImageTraining options, int ranks,
       [&](World world) {
         ImageTraining own = options;
         own.world = world;
-        const RunReport report =
-            run_training(own, world.rank() == 0 ? stop : Stop());
+        const RunReport report = run(own);
         const std::lock_guard lock(mutex);
         if (world.rank() == 0) first = report;
       },
       world_options);
   return first;
+}
+
+/// The same of run_training(); `stop` is rank 0's.
+inline RunReport distributed(const ImageTraining& options, int ranks,
+                             const std::string& backend,
+                             const Stop& stop = {}) {
+  return distributed_by(
+      options, ranks, backend, [&stop](const ImageTraining& own) {
+        return run_training(own, own.world.rank() == 0 ? stop : Stop());
+      });
 }
 
 }  // namespace lockstep::train

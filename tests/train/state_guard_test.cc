@@ -2,7 +2,6 @@
 #include "lockstep/train/state_guard.h"
 
 #include <atomic>
-#include <mutex>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -83,27 +82,12 @@ class FlippingTask : public tasks::ImageTask {
 };
 
 /// Rank 0's report of a run whose ranks are threads over gloo.
-RunReport run_with(const Flip& flip, int ranks, ImageTraining options) {
-  options.strategy = Strategy::kDistributed;
-  options.devices.resize(static_cast<size_t>(ranks), options.devices[0]);
+RunReport run_with(const Flip& flip, int ranks, const ImageTraining& options) {
   std::atomic<int> left = flip.times;
-  std::mutex mutex;
-  RunReport first;
-  WorldOptions world_options;
-  world_options.backend = "gloo";
-  world_options.timeout = std::chrono::seconds(100);
-  spawn(
-      ranks,
-      [&](World world) {
-        ImageTraining own = options;
-        own.world = world;
-        FlippingTask task(own, flip, world.rank(), left);
-        const RunReport report = run_training(task, own, {});
-        const std::lock_guard lock(mutex);
-        if (world.rank() == 0) first = report;
-      },
-      world_options);
-  return first;
+  return distributed_by(options, ranks, "gloo", [&](const ImageTraining& own) {
+    FlippingTask task(own, flip, own.world.rank(), left);
+    return run_training(task, own, {});
+  });
 }
 
 /// 24 steps with momentum, compared after each fourth.
