@@ -31,11 +31,6 @@ using torch::Tensor;
 std::optional<World> world_of_writers(const std::string& dir,
                                       const World& world) {
   if (world.size() == 1) return World();
-  if (world.backend_name() == "nccl") {
-    // Its ranks exchange texts through the store, which one thread can use at
-    // a time: the steps' and ours would wait for each other.
-    return world.rank() == 0 ? std::optional(World()) : std::nullopt;
-  }
   // Goes by itself, and is swept if we are killed.
   std::optional<AtomicFolder> probe;
   std::string path;

@@ -15,7 +15,9 @@ int World::size() const { return impl_->size; }
 int World::local_rank() const { return impl_->local_rank; }
 int World::local_size() const { return impl_->local_size; }
 
-std::string World::backend_name() const { return impl_->communicator->name(); }
+std::string World::backend_name() const {
+  return impl_->main.communicator->name();
+}
 
 const c10::intrusive_ptr<c10d::Backend>& World::backend() const {
   return impl_->backend;
@@ -26,110 +28,129 @@ const c10::intrusive_ptr<c10d::Store>& World::store() const {
 std::chrono::milliseconds World::timeout() const { return impl_->timeout; }
 
 void World::all_reduce(torch::Tensor& tensor, const ReduceOp& op) const {
-  impl_->communicator->run(impl_->calls.all_reduce(tensor, op));
+  const auto& line = impl_->line_of(tensor);
+  line.run(line.calls.all_reduce(tensor, op));
 }
 
 void World::reduce(torch::Tensor& tensor, int root, const ReduceOp& op) const {
-  impl_->communicator->run(impl_->calls.reduce(tensor, root, op));
+  const auto& line = impl_->line_of(tensor);
+  line.run(line.calls.reduce(tensor, root, op));
 }
 
 void World::broadcast(torch::Tensor& tensor, int root) const {
-  impl_->communicator->run(impl_->calls.broadcast(tensor, root));
+  const auto& line = impl_->line_of(tensor);
+  line.run(line.calls.broadcast(tensor, root));
 }
 
 std::vector<torch::Tensor> World::all_gather(
     const torch::Tensor& tensor) const {
-  const CollectiveCall call = impl_->calls.all_gather(tensor);
-  impl_->communicator->run(call);
+  const auto& line = impl_->line_of(tensor);
+  const CollectiveCall call = line.calls.all_gather(tensor);
+  line.run(call);
   return call.outputs;
 }
 
 void World::all_gather(std::vector<torch::Tensor>& outputs,
                        const torch::Tensor& tensor) const {
-  impl_->communicator->run(impl_->calls.all_gather(outputs, tensor));
+  const auto& line = impl_->line_of(outputs);
+  line.run(line.calls.all_gather(outputs, tensor));
 }
 
 std::vector<torch::Tensor> World::gather(const torch::Tensor& tensor,
                                          int root) const {
-  const CollectiveCall call = impl_->calls.gather(tensor, root);
-  impl_->communicator->run(call);
+  const auto& line = impl_->line_of(tensor);
+  const CollectiveCall call = line.calls.gather(tensor, root);
+  line.run(call);
   return call.outputs;
 }
 
 void World::scatter(torch::Tensor& tensor,
                     const std::vector<torch::Tensor>& parts, int root) const {
-  impl_->communicator->run(impl_->calls.scatter(tensor, parts, root));
+  const auto& line = impl_->line_of(tensor);
+  line.run(line.calls.scatter(tensor, parts, root));
 }
 
 void World::reduce_scatter(torch::Tensor& tensor,
                            const std::vector<torch::Tensor>& parts,
                            const ReduceOp& op) const {
-  impl_->communicator->run(impl_->calls.reduce_scatter(tensor, parts, op));
+  const auto& line = impl_->line_of(tensor);
+  line.run(line.calls.reduce_scatter(tensor, parts, op));
 }
 
 void World::all_to_all(std::vector<torch::Tensor>& outputs,
                        const std::vector<torch::Tensor>& inputs) const {
-  impl_->communicator->run(impl_->calls.all_to_all(outputs, inputs));
+  const auto& line = impl_->line_of(outputs);
+  line.run(line.calls.all_to_all(outputs, inputs));
 }
 
 void World::barrier() const {
-  impl_->communicator->run(impl_->calls.barrier());
+  const auto& line = impl_->main;
+  line.run(line.calls.barrier());
 }
 
 Work World::all_reduce_async(const torch::Tensor& tensor,
                              const ReduceOp& op) const {
-  return impl_->begin(impl_->calls.all_reduce(tensor, op));
+  const auto& line = impl_->line_of(tensor);
+  return line.begin(line.calls.all_reduce(tensor, op));
 }
 
 Work World::reduce_async(const torch::Tensor& tensor, int root,
                          const ReduceOp& op) const {
-  return impl_->begin(impl_->calls.reduce(tensor, root, op));
+  const auto& line = impl_->line_of(tensor);
+  return line.begin(line.calls.reduce(tensor, root, op));
 }
 
 Work World::broadcast_async(const torch::Tensor& tensor, int root) const {
-  return impl_->begin(impl_->calls.broadcast(tensor, root));
+  const auto& line = impl_->line_of(tensor);
+  return line.begin(line.calls.broadcast(tensor, root));
 }
 
 Work World::all_gather_async(const torch::Tensor& tensor) const {
-  return impl_->begin(impl_->calls.all_gather(tensor));
+  const auto& line = impl_->line_of(tensor);
+  return line.begin(line.calls.all_gather(tensor));
 }
 
 Work World::gather_async(const torch::Tensor& tensor, int root) const {
-  return impl_->begin(impl_->calls.gather(tensor, root));
+  const auto& line = impl_->line_of(tensor);
+  return line.begin(line.calls.gather(tensor, root));
 }
 
 Work World::scatter_async(const torch::Tensor& tensor,
                           const std::vector<torch::Tensor>& parts,
                           int root) const {
-  return impl_->begin(impl_->calls.scatter(tensor, parts, root));
+  const auto& line = impl_->line_of(tensor);
+  return line.begin(line.calls.scatter(tensor, parts, root));
 }
 
 Work World::reduce_scatter_async(const torch::Tensor& tensor,
                                  const std::vector<torch::Tensor>& parts,
                                  const ReduceOp& op) const {
-  return impl_->begin(impl_->calls.reduce_scatter(tensor, parts, op));
+  const auto& line = impl_->line_of(tensor);
+  return line.begin(line.calls.reduce_scatter(tensor, parts, op));
 }
 
 Work World::all_to_all_async(const std::vector<torch::Tensor>& outputs,
                              const std::vector<torch::Tensor>& inputs) const {
-  return impl_->begin(impl_->calls.all_to_all(outputs, inputs));
+  const auto& line = impl_->line_of(outputs);
+  return line.begin(line.calls.all_to_all(outputs, inputs));
 }
 
 Work World::barrier_async() const {
-  return impl_->begin(impl_->calls.barrier());
+  const auto& line = impl_->main;
+  return line.begin(line.calls.barrier());
 }
 
 void World::coalesce(const std::function<void(CoalescedCalls&)>& add) const {
-  CoalescedCalls group(impl_->calls);
+  CoalescedCalls group(impl_->main.calls);
   add(group);
-  if (!group.empty()) impl_->communicator->run(std::move(group).join());
+  if (!group.empty()) impl_->main.run(std::move(group).join());
 }
 
 Work World::coalesce_async(
     const std::function<void(CoalescedCalls&)>& add) const {
-  CoalescedCalls group(impl_->calls);
+  CoalescedCalls group(impl_->main.calls);
   add(group);
-  return group.empty() ? Work() : impl_->begin(std::move(group).join());
+  return group.empty() ? Work() : impl_->main.begin(std::move(group).join());
 }
 
 void World::send(const torch::Tensor& tensor, int to, int tag) const {
@@ -147,23 +168,23 @@ int World::recv_any(torch::Tensor& tensor, int tag) const {
 }
 
 Work World::isend(const torch::Tensor& tensor, int to, int tag) const {
-  return Work(impl_->communicator->send(tensor, to, tag), {tensor});
+  return Work(impl_->line_of(tensor).communicator->send(tensor, to, tag),
+              {tensor});
 }
 
 Work World::irecv(const torch::Tensor& tensor, int from, int tag) const {
-  return Work(impl_->communicator->recv(tensor, from, tag), {tensor});
+  return Work(impl_->line_of(tensor).communicator->recv(tensor, from, tag),
+              {tensor});
 }
 
 Work World::irecv_any(const torch::Tensor& tensor, int tag) const {
-  return Work(impl_->communicator->recv_any(tensor, tag), {tensor});
+  return Work(impl_->line_of(tensor).communicator->recv_any(tensor, tag),
+              {tensor});
 }
 
 std::vector<std::string> World::all_gather_text(const std::string& text) const {
-  // A collective is used if the backend has one for the host, because it
-  // notices ranks that die.
-  if (impl_->calls.device_type() != torch::kCPU) {
-    return impl_->all_gather_text(text);
-  }
+  // A collective, not the store, because it notices ranks that die.
+  if (size() == 1) return {text};
   const auto bytes = static_cast<int64_t>(text.size());
   const auto sizes = all_gather(torch::tensor({bytes}, torch::kInt64));
   int64_t longest = 0;
@@ -181,14 +202,19 @@ std::vector<std::string> World::all_gather_text(const std::string& text) const {
   return texts;
 }
 
-int64_t World::sent_bytes() const { return impl_->communicator->sent_bytes(); }
+int64_t World::sent_bytes() const {
+  const auto bytes_of = [](const Impl::Line& line) {
+    return line.communicator->sent_bytes();
+  };
+  return bytes_of(impl_->main) + (impl_->host ? bytes_of(*impl_->host) : 0);
+}
 
 bool World::can_share_memory() const {
   return size() == 1 || backend_name() == "shm";
 }
 
 SharedMemory World::shared_memory(size_t bytes) const {
-  return impl_->communicator->share(bytes);
+  return impl_->main.communicator->share(bytes);
 }
 
 std::optional<World> World::new_group(const std::vector<int>& ranks) const {
@@ -196,7 +222,8 @@ std::optional<World> World::new_group(const std::vector<int>& ranks) const {
 }
 
 void World::abort(const std::string& reason) const noexcept {
-  impl_->communicator->abort(reason);
+  impl_->main.communicator->abort(reason);
+  if (impl_->host) impl_->host->communicator->abort(reason);
 }
 
 }  // namespace lockstep

@@ -65,7 +65,8 @@ class World {
   std::chrono::milliseconds timeout() const;
 
   /// In place. shm and gloo reduce along the tree of tree_reduce.h, which gives
-  /// the same bits on every rank and with both; nccl in NCCL's order.
+  /// the same bits on every rank and with both; nccl in NCCL's order. (The
+  /// engine sums over nccl along the tree, too.)
   void all_reduce(torch::Tensor& tensor,
                   const ReduceOp& op = ReduceOp::SUM) const;
   /// In place. The result is defined on `root` only.

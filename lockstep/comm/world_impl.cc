@@ -106,7 +106,8 @@ class WorldStore : public c10d::PrefixStore {
 }  // namespace
 
 World::Impl::Impl()
-    : calls(0, 1, std::nullopt), communicator(std::make_shared<SingleRank>()) {}
+    : main{.calls = CallFactory(0, 1, std::nullopt),
+           .communicator = std::make_shared<SingleRank>()} {}
 
 World::Impl::Impl(c10::intrusive_ptr<c10d::Store> the_store, int the_rank,
                   int the_size, std::string master_addr,
@@ -116,7 +117,8 @@ World::Impl::Impl(c10::intrusive_ptr<c10d::Store> the_store, int the_rank,
       timeout(options.timeout),
       store(c10::make_intrusive<WorldStore>(std::move(the_store),
                                             options.timeout)),
-      calls(the_rank, the_size, options.device_type),
+      main{.calls = CallFactory(the_rank, the_size, options.device_type),
+           .communicator = nullptr},
       master_addr_(std::move(master_addr)),
       options_(options) {
   const auto places = all_gather_text(place_of_this_process());
@@ -176,21 +178,32 @@ void World::Impl::connect(const std::string& backend_name) {
       .master_addr = local_size == size ? "127.0.0.1" : master_addr_};
   if (backend_name == "nccl") {
     avoid_bad_links();
+    BackendOptions of_host = options;
+    of_host.store = c10::make_intrusive<c10d::PrefixStore>("host", store);
+    host = connect_host(local_size == size ? "shm" : "gloo", of_host);
     backend = make_nccl_backend(options);
-    communicator = std::make_shared<C10dCommunicator>(
+    main.communicator = std::make_shared<C10dCommunicator>(
         backend, options_.device_type, timeout);
     return;
   }
+  main = connect_host(backend_name, options);
+  const auto queue =
+      std::static_pointer_cast<CollectiveQueue>(main.communicator);
+  backend = c10::make_intrusive<C10dBackend>(queue, rank, size);
+}
+
+World::Impl::Line World::Impl::connect_host(
+    const std::string& backend_name, const BackendOptions& options) const {
   std::unique_ptr<Collectives> collectives;
   if (backend_name == "shm") {
-    collectives = std::make_unique<ShmCollectives>(store, rank, size, timeout);
+    collectives =
+        std::make_unique<ShmCollectives>(options.store, rank, size, timeout);
   } else {
     collectives = connect_gloo(options);
   }
-  const auto queue = std::make_shared<CollectiveQueue>(std::move(collectives),
-                                                       rank, size, timeout);
-  communicator = queue;
-  backend = c10::make_intrusive<C10dBackend>(queue, rank, size);
+  return {.calls = CallFactory(rank, size, torch::kCPU),
+          .communicator = std::make_shared<CollectiveQueue>(
+              std::move(collectives), rank, size, timeout)};
 }
 
 // NCCL copies by itself, peer to peer where the driver says that it can.
@@ -268,7 +281,16 @@ std::string World::Impl::get(const std::string& key) const {
   }
 }
 
-Work World::Impl::begin(CollectiveCall call) const {
+const World::Impl::Line& World::Impl::line_of(const at::Tensor& tensor) const {
+  return host && tensor.defined() && tensor.is_cpu() ? *host : main;
+}
+
+const World::Impl::Line& World::Impl::line_of(
+    const std::vector<at::Tensor>& tensors) const {
+  return tensors.empty() ? main : line_of(tensors[0]);
+}
+
+Work World::Impl::Line::begin(CollectiveCall call) const {
   std::vector<at::Tensor> outputs = call.outputs;
   return Work(communicator->begin(std::move(call)), std::move(outputs));
 }

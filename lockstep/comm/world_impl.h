@@ -29,17 +29,28 @@ class World::Impl {
   std::vector<std::string> all_gather_text(const std::string& text) const;
   std::optional<World> new_group(const std::vector<int>& ranks) const;
 
-  /// The Work of a call that is begun.
-  Work begin(CollectiveCall call) const;
-
   int rank = 0;
   int size = 1;
   int local_rank = 0;
   int local_size = 1;
   std::chrono::milliseconds timeout{};
   c10::intrusive_ptr<c10d::Store> store;
-  CallFactory calls;
-  std::shared_ptr<Communicator> communicator;
+  /// What calls on one kind of memory are made with.
+  struct Line {
+    CallFactory calls;
+    std::shared_ptr<Communicator> communicator;
+
+    void run(const CollectiveCall& call) const { communicator->run(call); }
+    /// The Work of a call that is begun.
+    Work begin(CollectiveCall call) const;
+  };
+  Line main;
+  /// Over nccl: tensors on the host go this way, as with PyTorch's
+  /// "cpu:gloo,cuda:nccl". Elsewhere there is none.
+  std::optional<Line> host;
+  const Line& line_of(const at::Tensor& tensor) const;
+  const Line& line_of(const std::vector<at::Tensor>& tensors) const;
+
   c10::intrusive_ptr<c10d::Backend> backend;  ///< null in a world of one
 
  private:
@@ -47,6 +58,8 @@ class World::Impl {
   /// if it suits neither the ranks' places nor their devices.
   std::string choose_backend(const std::vector<std::string>& places) const;
   void connect(const std::string& backend_name);
+  Line connect_host(const std::string& backend_name,
+                    const BackendOptions& options) const;
   void avoid_bad_links() const;
   std::unique_ptr<Collectives> connect_gloo(
       const BackendOptions& options) const;

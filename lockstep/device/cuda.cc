@@ -15,6 +15,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/device/sparse_gpu_memory.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -72,6 +73,13 @@ void bind_thread(int index) {
 
 void synchronize() { c10::cuda::getCurrentCUDAStream().synchronize(); }
 
+void wait_for_all(int index) noexcept {
+  int current = 0;
+  if (cudaGetDevice(&current) != cudaSuccess) return;
+  if (cudaSetDevice(index) == cudaSuccess) cudaDeviceSynchronize();
+  cudaSetDevice(current);
+}
+
 MemoryStats memory_stats(int index) {
   const c10::DeviceIndex device = checked_index(index);
   initialise();
@@ -80,7 +88,9 @@ MemoryStats memory_stats(int index) {
       static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   const auto& allocated = stats.allocated_bytes[kTotal];
   const auto& reserved = stats.reserved_bytes[kTotal];
-  return {allocated.current, allocated.peak,
+  // Of its peak the allocator knows no more than its own part.
+  const int64_t sparse = SparseGpuMemory::live_bytes(index);
+  return {allocated.current + sparse, allocated.peak + sparse,
           reserved.current - allocated.current};
 }
 

@@ -27,6 +27,9 @@ Properties properties(int index);
 void bind_thread(int index);
 /// Waits until this thread's stream on its current device is idle.
 void synchronize();
+/// Waits until all streams on GPU `index` are idle. It does not throw: an error
+/// of the GPU comes again in the next call.
+void wait_for_all(int index) noexcept;
 MemoryStats memory_stats(int index);
 /// Of every GPU that is in use by this process.
 void reset_peak_memory();

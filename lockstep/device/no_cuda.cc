@@ -20,6 +20,7 @@ int device_count() { return 0; }
 Properties properties(int) { not_built(); }
 void bind_thread(int) { not_built(); }
 void synchronize() { not_built(); }
+void wait_for_all(int) noexcept {}
 MemoryStats memory_stats(int) { not_built(); }
 void reset_peak_memory() { not_built(); }
 void seed_current_device(uint64_t) { not_built(); }

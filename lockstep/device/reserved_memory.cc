@@ -11,7 +11,9 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/round_up.h"
+#include "lockstep/device/cuda.h"
 #include "lockstep/device/memory_account.h"
+#include "lockstep/device/sparse_gpu_memory.h"
 #include "lockstep/device/tensor_in_memory.h"
 
 namespace lockstep {
@@ -27,18 +29,26 @@ int64_t page_bytes() {
 
 /// What the memory of a tensor is, and what is used of it.
 struct Reservation {
-  std::byte* memory;
-  int64_t bytes;  // of the mapping: whole pages
   std::vector<ByteRange> used;
-  int64_t charged;
-  int account;
-  int64_t number;
+  int64_t number = 0;
+  // Of a tensor on the host.
+  std::byte* memory = nullptr;
+  int64_t bytes = 0;  // of the mapping: whole pages
+  int64_t charged = 0;
+  int account = kHostIndex;
+  // Of one on a GPU.
+  int gpu = 0;
+  std::unique_ptr<SparseGpuMemory> on_gpu;
 };
 
 // The address of this function marks the storage of a reserved tensor.
 void release_reservation(void* context) {
   const std::unique_ptr<Reservation> reservation(
       static_cast<Reservation*>(context));
+  if (reservation->on_gpu) {
+    cuda::wait_for_all(reservation->gpu);
+    return;
+  }
   ::munmap(reservation->memory, static_cast<size_t>(reservation->bytes));
   account_of(reservation->account)
       .live_bytes.fetch_sub(reservation->charged, std::memory_order_relaxed);
@@ -51,36 +61,53 @@ const Reservation* reservation_of(const Tensor& tensor) {
   return static_cast<const Reservation*>(data.get_context());
 }
 
-}  // namespace
+void* reserve_on_gpu(const Tensor& like, Reservation& reservation) {
+  static const CudaDriver driver = CudaDriver::open();
+  reservation.gpu = like.device().index();
+  reservation.on_gpu = std::make_unique<SparseGpuMemory>(
+      driver, reservation.gpu, static_cast<int64_t>(like.nbytes()),
+      reservation.used);
+  return reservation.on_gpu->data();
+}
 
-Tensor reserved_like(const Tensor& like, const std::vector<ByteRange>& used,
-                     int64_t number) {
-  auto reservation = std::make_unique<Reservation>();
-  reservation->bytes = round_up(
+void* reserve_on_host(const Tensor& like, Reservation& reservation) {
+  reservation.bytes = round_up(
       std::max<int64_t>(static_cast<int64_t>(like.nbytes()), 1), page_bytes());
-  reservation->used = used;
-  reservation->number = number;
-  reservation->account = charged_slice();
-  reservation->charged = 0;
-  for (const ByteRange& range : used) {
-    reservation->charged += round_up(range.end - range.begin, page_bytes());
+  for (const ByteRange& range : reservation.used) {
+    reservation.charged += round_up(range.end - range.begin, page_bytes());
   }
-  void* memory = ::mmap(nullptr, static_cast<size_t>(reservation->bytes),
-                        PROT_READ | PROT_WRITE,
+  const auto bytes = static_cast<size_t>(reservation.bytes);
+  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) {
     throw DeviceError(
         {.code = ErrorCode::kOutOfMemory,
          .what = fmt::format("the system gave no addresses for {} bytes: {}",
-                             reservation->bytes, std::strerror(errno)),
+                             bytes, std::strerror(errno)),
          .fix = "raise the limit of the address space (ulimit -v)"});
   }
   // A huge page would take memory for neighbours that are not used.
-  ::madvise(memory, static_cast<size_t>(reservation->bytes), MADV_NOHUGEPAGE);
-  reservation->memory = static_cast<std::byte*>(memory);
-  account_of(reservation->account).charge(reservation->charged);
-  return tensor_in_memory(
-      {memory, reservation.release(), &release_reservation, torch::kCPU}, like);
+  ::madvise(memory, bytes, MADV_NOHUGEPAGE);
+  reservation.memory = static_cast<std::byte*>(memory);
+  reservation.account = charged_slice();
+  account_of(reservation.account).charge(reservation.charged);
+  return memory;
+}
+
+}  // namespace
+
+Tensor reserved_like(const Tensor& like, const std::vector<ByteRange>& used,
+                     int64_t number) {
+  auto reservation = std::make_unique<Reservation>();
+  reservation->used = used;
+  reservation->number = number;
+  void* memory = like.is_cuda() ? reserve_on_gpu(like, *reservation)
+                                : reserve_on_host(like, *reservation);
+  Tensor tensor = tensor_in_memory(
+      {memory, reservation.release(), &release_reservation, like.device()},
+      like);
+  if (like.is_cuda()) tensor.zero_();
+  return tensor;
 }
 
 std::optional<int64_t> reserved_number(const Tensor& tensor) {
@@ -91,7 +118,8 @@ std::optional<int64_t> reserved_number(const Tensor& tensor) {
 
 void release_unused(const Tensor& tensor) {
   const Reservation* reservation = reservation_of(tensor);
-  if (reservation == nullptr) return;
+  // On a GPU the rest has never had any.
+  if (reservation == nullptr || reservation->on_gpu) return;
   // Whole pages between what is used.
   int64_t begin = 0;
   const auto release = [&](int64_t end) {

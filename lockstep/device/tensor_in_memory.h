@@ -4,8 +4,8 @@
 
 namespace lockstep {
 
-/// A tensor laid out like `like` at the start of `memory`, which is on the host
-/// and has as many bytes. It can't be resized.
+/// A tensor laid out like `like` at the start of `memory`, which has as many
+/// bytes. It can't be resized.
 torch::Tensor tensor_in_memory(at::DataPtr memory, const torch::Tensor& like);
 
 }  // namespace lockstep

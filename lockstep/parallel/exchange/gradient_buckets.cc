@@ -14,6 +14,7 @@
 #include "lockstep/base/trace.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/optim/blocks.h"
+#include "lockstep/parallel/exchange/tree_sum.h"
 
 namespace lockstep {
 
@@ -298,7 +299,11 @@ void GradientBuckets::sum(const Part& part) {
   const torch::NoGradGuard no_grad;
   if (is_apart(part.places.front())) return sum_apart(part.places.front());
   Tensor elements = part.elements;
-  if (!is_shared_) return world_.all_reduce(elements);
+  if (!is_shared_) {
+    // Who sums large gradients in an order of its own has the others in it too.
+    const TreeSum way = large_sum_ ? tree_sum_of(world_) : TreeSum::kByWorld;
+    return tree_all_reduce(world_, elements, way);
+  }
   // Only a large gradient is summed in place, and is a part of its own.
   const Tensor& in_place = in_place_[part.places.front()];
   if (in_place.defined()) elements = in_place;

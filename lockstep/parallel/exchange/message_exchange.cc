@@ -1,12 +1,12 @@
 #include "lockstep/parallel/exchange/message_exchange.h"
 
-#include <cstring>
 #include <optional>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/round_up.h"
 #include "lockstep/base/trace.h"
+#include "lockstep/device/reserved_memory.h"
 #include "lockstep/parallel/exchange/packed_tensors.h"
 
 namespace lockstep {
@@ -17,8 +17,11 @@ namespace {
 
 constexpr int64_t kLine = 64;
 
-std::byte* data_of(const Tensor& tensor) {
-  return static_cast<std::byte*>(tensor.mutable_data_ptr());
+/// `count` elements of `type` from byte `at` of `bytes`, as a 1-d view.
+Tensor elements_at(const Tensor& bytes, int64_t at, int64_t count,
+                   at::ScalarType type) {
+  const auto size = static_cast<int64_t>(c10::elementSize(type));
+  return bytes.narrow(0, at, count * size).view(type);
 }
 
 }  // namespace
@@ -33,6 +36,9 @@ MessageExchange::MessageExchange(const World& world, const ModuleHandle& module,
       shards_(shards),
       most_partials_(most_partials),
       blocks_(optim::cut_into_blocks(parameters_)),
+      bytes_(torch::dtype(torch::kUInt8)
+                 .device(parameters_.empty() ? torch::Device(torch::kCPU)
+                                             : parameters_[0].device())),
       has_hook_(hook != nullptr && !parameters_.empty()),
       has_one_worker_(workers == 1),
       zero_(zero),
@@ -131,16 +137,15 @@ ShardRange MessageExchange::bytes_of_rank(int rank) const {
 }
 
 Tensor MessageExchange::flatten(const PartialSum& partial) const {
-  Tensor flat = torch::empty({at_.back()}, torch::kUInt8);
+  Tensor flat = torch::empty({at_.back()}, bytes_);
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (parameters_[i].numel() == 0) continue;
     const Tensor& gradient = partial.gradients[i].tensor();
-    std::byte* at = data_of(flat) + at_[i];
-    if (gradient.defined()) {
-      std::memcpy(at, gradient.const_data_ptr(), gradient.nbytes());
-    } else {
-      std::memset(at, 0, static_cast<size_t>(at_[i + 1] - at_[i]));
+    if (!gradient.defined()) {
+      flat.narrow(0, at_[i], at_[i + 1] - at_[i]).zero_();
+      continue;
     }
+    elements_at(flat, at_[i], gradient.numel(), gradient.scalar_type())
+        .copy_(optim::memory_view(gradient));
   }
   return flat;
 }
@@ -159,12 +164,12 @@ std::vector<Tensor> MessageExchange::scatter_partials(
       parts.push_back(
           flat.narrow(0, peer_bytes.first, peer_bytes.last - peer_bytes.first));
     }
-    inputs.push_back(parts.empty() ? torch::empty({0}, torch::kUInt8)
+    inputs.push_back(parts.empty() ? torch::empty({0}, bytes_)
                                    : torch::stack(parts));
     outputs.push_back(torch::empty(
         {static_cast<int64_t>(heads.of_rank[static_cast<size_t>(rank)].size()),
          own_bytes.last - own_bytes.first},
-        torch::kUInt8));
+        bytes_));
   }
   flats.clear();
   world_.all_to_all(outputs, inputs);
@@ -194,20 +199,18 @@ Tensor MessageExchange::sum(const std::vector<Tensor>& partials,
             block.offset * static_cast<int64_t>(parameter.element_size());
         partial.gradients.emplace_back();
         if (head.has_gradient[tensor]) {
-          partial.gradients.back() = OwnedGradient::in(torch::from_blob(
-              data_of(memory) + at, {block.length},
-              torch::TensorOptions().dtype(parameter.scalar_type())));
+          partial.gradients.back() = OwnedGradient::in(
+              elements_at(memory, at, block.length, parameter.scalar_type()));
         }
         if (all.empty()) {
-          layout.push_back(torch::empty(
-              {block.length},
-              torch::TensorOptions().dtype(parameter.scalar_type())));
+          layout.push_back(torch::empty({block.length},
+                                        bytes_.dtype(parameter.scalar_type())));
         }
       }
       all.push_back(std::move(partial));
     }
   }
-  Tensor result = torch::zeros({bytes.last - bytes.first}, torch::kUInt8);
+  Tensor result = torch::zeros({bytes.last - bytes.first}, bytes_);
   if (all.empty()) return result;
   Reduction reduction(std::move(all), chunks, layout);
   Tensor scratch = torch::empty({optim::kBlockElements});
@@ -220,10 +223,10 @@ Tensor MessageExchange::sum(const std::vector<Tensor>& partials,
     const optim::Block& where =
         blocks_[static_cast<size_t>(own_blocks.first) + i];
     const auto tensor = static_cast<size_t>(where.tensor);
-    std::memcpy(data_of(result) + at_[tensor] - bytes.first +
-                    where.offset * static_cast<int64_t>(
-                                       parameters_[tensor].element_size()),
-                block.const_data_ptr(), block.nbytes());
+    const auto size = static_cast<int64_t>(parameters_[tensor].element_size());
+    elements_at(result, at_[tensor] - bytes.first + where.offset * size,
+                block.numel(), block.scalar_type())
+        .copy_(block);
   }
   return result;
 }
@@ -278,7 +281,7 @@ Reduction MessageExchange::exchange_partials(
   span.emplace("sum", TraceCategory::kCommunication);
   const Tensor own_sums = sum(partials, heads, chunks);
   span.emplace("gather sums", TraceCategory::kCommunication);
-  Tensor flat = torch::empty({at_.back()}, torch::kUInt8);
+  const Tensor flat = torch::empty({at_.back()}, bytes_);
   std::vector<Tensor> outputs;
   for (int rank = 0; rank < world_.size(); ++rank) {
     const ShardRange bytes = bytes_of_rank(rank);
@@ -291,10 +294,9 @@ Reduction MessageExchange::exchange_partials(
     const Tensor& parameter = parameters_[i];
     sums.gradients.emplace_back();
     if (!has_gradient(heads, i)) continue;
-    sums.gradients.back() = OwnedGradient::in(torch::from_blob(
-        data_of(flat) + at_[i], parameter.sizes(), parameter.strides(),
-        [keep = flat](void*) {},
-        torch::TensorOptions().dtype(parameter.scalar_type())));
+    sums.gradients.back() = OwnedGradient::in(
+        elements_at(flat, at_[i], parameter.numel(), parameter.scalar_type())
+            .as_strided(parameter.sizes(), parameter.strides()));
   }
   std::vector<PartialSum> whole;
   whole.push_back(std::move(sums));

@@ -87,6 +87,7 @@ class MessageExchange : public RankExchange {
   int64_t shards_;
   int64_t most_partials_;  // of a rank
   std::vector<optim::Block> blocks_;
+  torch::TensorOptions bytes_;  // of messages: where the parameters are
   std::vector<int64_t> at_;  // of each parameter in the flat gradient; the end
   bool has_hook_;
   bool has_one_worker_;

@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <utility>
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "lockstep/optim/blocks.h"
+#include "lockstep/parallel/exchange/tree_sum.h"
 
 namespace lockstep {
 
@@ -15,6 +19,15 @@ namespace {
 // after the backward.
 constexpr int64_t kBucketBytes = 4 << 20;
 
+/// On a GPU the current stream may still have to read it, and its memory goes
+/// back to the stream that it was allocated on.
+void free_after_use(OwnedGradient gradient) {
+  if (!gradient.defined() || gradient.tensor().is_cpu()) return;
+  const torch::Device device = gradient.tensor().device();
+  gradient.tensor().record_stream(
+      c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+}
+
 }  // namespace
 
 bool OverlappedSum::can_sum(const std::vector<Tensor>& parameters,
@@ -25,7 +38,8 @@ bool OverlappedSum::can_sum(const std::vector<Tensor>& parameters,
   for (const Tensor& parameter : parameters) {
     const bool is_summed_as_it_is = parameter.scalar_type() == torch::kFloat ||
                                     parameter.scalar_type() == torch::kDouble;
-    if (!is_summed_as_it_is || !parameter.is_cpu()) return false;
+    if (!is_summed_as_it_is) return false;
+    if (parameter.device() != parameters[0].device()) return false;
   }
   return true;
 }
@@ -165,19 +179,19 @@ void OverlappedSum::fill_apart(size_t p, OwnedGradient gradient) {
 
 void OverlappedSum::sum_large(size_t p, const Tensor& elements) {
   if (zero_ == ZeroStage::kNone) {
-    Tensor in_place = elements;
-    world_.all_reduce(in_place);
+    tree_all_reduce(world_, elements, tree_sum_of(world_));
   } else {
     partition_.reduce_scatter(p, elements);
   }
   if (kept_[p].defined()) {
-    const auto* from = static_cast<const std::byte*>(elements.const_data_ptr());
-    auto* to = static_cast<std::byte*>(kept_[p].mutable_data_ptr());
+    const auto size = static_cast<int64_t>(elements.element_size());
     for (const ByteRange& own : partition_.own_bytes(p)) {
-      std::memcpy(to + own.begin, from + own.begin,
-                  static_cast<size_t>(own.end - own.begin));
+      const int64_t begin = own.begin / size;
+      const int64_t count = (own.end - own.begin) / size;
+      optim::memory_view(kept_[p], begin, count)
+          .copy_(elements.narrow(0, begin, count));
     }
-    sums_[p] = {};
+    free_after_use(std::exchange(sums_[p], {}));
   }
   bytes_to_send_ -= static_cast<int64_t>(elements.nbytes());
 }

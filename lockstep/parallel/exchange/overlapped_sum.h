@@ -18,8 +18,8 @@ namespace lockstep {
 /// Sums the gradients of a train_step() over ranks, while its backward still
 /// computes others if it can (GradientBuckets).
 ///
-/// Every rank adds up its own shards first, so World::all_reduce(), whose tree
-/// is that of the ranks, makes the tree of all shards if each rank's shards are
+/// Every rank adds up its own shards first, so tree_all_reduce(), whose tree is
+/// that of the ranks, makes the tree of all shards if each rank's shards are
 /// a node of it: can_sum() says when. A rank without a gradient contributes
 /// -0.0, which changes no bit of a sum, not even the sign of a zero.
 ///
@@ -41,7 +41,7 @@ class OverlappedSum {
 
   /// Whether the sums have the bits of the tree over `shards` shards: each rank
   /// runs 1, 2, 4, ... of them, in one worker, and sums are made in the
-  /// parameters' own type.
+  /// parameters' own type and on one device.
   static bool can_sum(const std::vector<torch::Tensor>& parameters,
                       int64_t shards, int64_t ranks, int64_t workers);
 

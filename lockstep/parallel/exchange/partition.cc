@@ -1,5 +1,6 @@
 #include "lockstep/parallel/exchange/partition.h"
 
+#include "lockstep/device/reserved_memory.h"
 #include "lockstep/optim/blocks.h"
 #include "lockstep/parallel/exchange/gradient_buckets.h"
 
@@ -8,7 +9,7 @@ namespace lockstep {
 using torch::Tensor;
 
 Partition::Partition(const World& world, std::vector<Tensor> parameters)
-    : world_(world) {
+    : world_(world), tree_sum_(tree_sum_of(world)) {
   const int64_t ranks = world.size();
   for (size_t p = 0; p < parameters.size(); ++p) {
     const Tensor& parameter = parameters[p];
@@ -70,12 +71,11 @@ void Partition::reduce_scatter(size_t p, const Tensor& elements) const {
   const Cut& cut = cuts_[p];
   if (cut.piece > 0) {
     const std::vector<Tensor> pieces = pieces_of(cut, elements);
-    Tensor own = pieces[static_cast<size_t>(world_.rank())];
-    world_.reduce_scatter(own, pieces);
+    const Tensor own = pieces[static_cast<size_t>(world_.rank())];
+    tree_reduce_scatter(world_, own, pieces, tree_sum_);
   }
   if (cut.rest > 0) {
-    Tensor rest = rest_of(cut, elements);
-    world_.reduce(rest, cut.root);
+    tree_reduce(world_, rest_of(cut, elements), cut.root, tree_sum_);
   }
 }
 

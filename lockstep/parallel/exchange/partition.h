@@ -6,7 +6,8 @@
 #include <torch/torch.h>
 
 #include "lockstep/comm/world.h"
-#include "lockstep/device/reserved_memory.h"
+#include "lockstep/device/byte_range.h"
+#include "lockstep/parallel/exchange/tree_sum.h"
 
 namespace lockstep {
 
@@ -58,6 +59,7 @@ class Partition {
   torch::Tensor rest_of(const Cut& cut, const torch::Tensor& elements) const;
 
   World world_;
+  TreeSum tree_sum_;
   std::vector<Cut> cuts_;
   std::vector<int64_t> element_bytes_;
 };

@@ -56,8 +56,8 @@ void check_zero(bool has_hook, bool can_sum) {
       "ddp",
       {.code = ErrorCode::kBadOption,
        .what = "ZeRO can't cut the gradients of these shards over the ranks",
-       .expected = "parameters of float32 or float64 on the CPU, one device "
-                   "for each rank, and 1, 2, 4, ... shards for each",
+       .expected = "parameters of float32 or float64, one device for each "
+                   "rank, and 1, 2, 4, ... shards for each",
        .fix = "change the number of shards (accumulate), or leave out zero()"});
 }
 

@@ -4,6 +4,7 @@
 #include "lockstep/device/cuda.h"
 #include "lockstep/device/device.h"
 #include "lockstep/device/random.h"
+#include "lockstep/device/reserved_memory.h"
 #include "lockstep/device/tensor_device.h"
 #include "lockstep/device/worker.h"
 
@@ -50,6 +51,24 @@ TEST_F(CudaDevice, CountsItsMemory) {
   EXPECT_GE(memory_stats(gpu_).live_bytes, 4 << 20);
   reset_peak_memory();
   EXPECT_EQ(memory_stats(gpu_).peak_bytes, memory_stats(gpu_).live_bytes);
+}
+
+TEST_F(CudaDevice, GivesMemoryToWhatIsUsedOfATensor) {
+  constexpr int64_t kElements = 64 << 20;
+  const int64_t before = memory_stats(gpu_).live_bytes;
+  const auto whole = torch::empty({kElements}, torch::kCUDA);
+  {
+    const auto part = reserved_like(whole, {{.begin = 0, .end = 1 << 20}}, 7);
+    EXPECT_EQ(reserved_number(part), 7);
+    EXPECT_LT(memory_stats(gpu_).live_bytes - before - 4 * kElements, 8 << 20);
+    EXPECT_EQ(part.narrow(0, 0, 1 << 18).abs().max().item<float>(), 0);
+    auto used = part.narrow(0, 0, 1 << 18);
+    used.fill_(3);
+    auto rest = part.narrow(0, 1 << 20, kElements - (1 << 20));
+    rest.fill_(5);
+    EXPECT_TRUE(used.eq(3).all().item<bool>());
+  }
+  EXPECT_EQ(memory_stats(gpu_).live_bytes - before, 4 * kElements);
 }
 
 TEST_F(CudaDevice, DrawsTheSameNumbersInTheSameScope) {

@@ -1,0 +1,65 @@
+#include "lockstep/parallel/exchange/tree_sum.h"
+
+#include <span>
+
+#include "lockstep/base/chunk.h"
+
+namespace lockstep {
+
+using torch::Tensor;
+
+namespace {
+
+/// In the first one's memory.
+const Tensor& sum_along_tree(std::span<const Tensor> of_ranks) {
+  if (of_ranks.size() == 1) return of_ranks[0];
+  const auto left =
+      static_cast<size_t>(left_branch(static_cast<int64_t>(of_ranks.size())));
+  const Tensor& sum = sum_along_tree(of_ranks.first(left));
+  sum.add_(sum_along_tree(of_ranks.subspan(left)));
+  return sum;
+}
+
+/// The sum of the `pieces[rank]` of all ranks, which differ in size.
+Tensor own_sum(const World& world, const std::vector<Tensor>& pieces) {
+  const Tensor& own = pieces[static_cast<size_t>(world.rank())];
+  std::vector<Tensor> of_ranks;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    of_ranks.push_back(torch::empty_like(own));
+  }
+  world.all_to_all(of_ranks, pieces);
+  return sum_along_tree(of_ranks);
+}
+
+}  // namespace
+
+TreeSum tree_sum_of(const World& world) {
+  const bool adds_along_rings = world.backend_name() == "nccl";
+  return adds_along_rings && world.size() > 2 ? TreeSum::kByPieces
+                                              : TreeSum::kByWorld;
+}
+
+void tree_all_reduce(const World& world, Tensor elements, TreeSum way) {
+  const torch::NoGradGuard no_grad;
+  if (way == TreeSum::kByWorld) return world.all_reduce(elements);
+  std::vector<Tensor> pieces = elements.tensor_split(world.size());
+  const Tensor own = own_sum(world, pieces);
+  world.all_to_all(pieces,
+                   std::vector<Tensor>(static_cast<size_t>(world.size()), own));
+}
+
+void tree_reduce_scatter(const World& world, Tensor own,
+                         const std::vector<Tensor>& pieces, TreeSum way) {
+  const torch::NoGradGuard no_grad;
+  if (way == TreeSum::kByWorld) return world.reduce_scatter(own, pieces);
+  own.copy_(own_sum(world, pieces));
+}
+
+void tree_reduce(const World& world, Tensor elements, int root, TreeSum way) {
+  const torch::NoGradGuard no_grad;
+  if (way == TreeSum::kByWorld) return world.reduce(elements, root);
+  const std::vector<Tensor> of_ranks = world.gather(elements, root);
+  if (world.rank() == root) elements.copy_(sum_along_tree(of_ranks));
+}
+
+}  // namespace lockstep
