@@ -21,6 +21,7 @@ int run_any_command() {
   add_step_time(app);
   add_bench(app);
   add_split(app);
+  add_top(app);
   add_tokenize(app);
   add_doctor(app);
   add_topo(app);

@@ -118,6 +118,9 @@ struct TrainOptions {
   std::string tensorboard;  ///< folder of event files (TensorBoardLog)
   bool progress = true;     ///< a bar on a terminal, else plain lines
   int64_t log_every = 10;   ///< steps between plain lines
+  /// Each rank says what it does, for `lockstep top`: in out_dir/live, or in
+  /// memory of this host.
+  bool live_status = true;
   std::vector<std::string> command;
   /// Called on rank 0 when nothing spoke against the options, before the first
   /// step.

@@ -120,6 +120,9 @@ Run::Run(Task& task, const TrainOptions& options,
   if (!resume_ && log_.report().recoveries > 0) {
     log_.go_on_at({}, training_batches_->batches());
   }
+  if (options_.live_status) {
+    live_.emplace(options_, log_.report(), total_steps_);
+  }
   control::begin_steps(static_cast<uint64_t>(step_));
 }
 
@@ -240,6 +243,10 @@ bool Run::train_batch(const data::Batch& batch, int64_t epoch) {
   }
   log_.add_step(outcome, seconds,
                 {.done = step_, .total = total_steps_, .epoch = epoch});
+  if (live_) {
+    live_->add_step(step_, epoch, seconds, outcome.loss());
+    if (live_->is_due()) live_->tell(runner_.device_use());
+  }
   control::count_steps(static_cast<uint64_t>(step_));
   tell([&](Callback& callback, const RunState& at) {
     callback.after_step(at, outcome.metrics);
@@ -367,7 +374,12 @@ RunState Run::state() const {
           .lr = runner_.lr()};
 }
 
+void Run::enter(monitor::Activity activity) {
+  if (live_) live_->enter(activity);
+}
+
 TestReport Run::evaluate() {
+  enter(monitor::Activity::kEvaluating);
   tell([](Callback& callback, const RunState& at) {
     callback.before_evaluation(at);
   });
@@ -387,6 +399,7 @@ TestReport Run::evaluate() {
 }
 
 void Run::save() {
+  enter(monitor::Activity::kSaving);
   tell([](Callback& callback, const RunState& at) {
     callback.before_checkpoint(at);
   });

@@ -9,6 +9,7 @@
 
 #include "lockstep/data/batch_source.h"
 #include "lockstep/data/loader.h"
+#include "lockstep/train/live_status.h"
 #include "lockstep/train/options.h"
 #include "lockstep/train/plan.h"
 #include "lockstep/train/resume.h"
@@ -71,6 +72,7 @@ class Run {
     for (const auto& callback : runner_.callbacks()) call(*callback, state);
   }
   RunState state() const;
+  void enter(monitor::Activity activity);
 
   bool is_first() const { return options_.world.rank() == 0; }
 
@@ -88,6 +90,7 @@ class Run {
   StepRunner runner_;
   StateGuard guard_;
   RunLog log_;
+  std::optional<LiveStatus> live_;
   std::optional<StepRecorder> recorder_;
   int64_t step_ = 0;
   int64_t epoch_ = 0;  // that is trained, or was last

@@ -411,6 +411,21 @@ int64_t StepRunner::copies() const {
   return static_cast<int64_t>(plan_.devices.size());
 }
 
+std::vector<DeviceUse> StepRunner::device_use() const {
+  std::vector<DeviceUse> use;
+  for (size_t k = 0; k < plan_.devices.size(); ++k) {
+    const MemoryStats memory = memory_stats(plan_.devices[k]);
+    // What had to be copied for other ranks is on no account.
+    const int64_t copied = k == 0 ? engine_->copy_bytes() : 0;
+    use.push_back(
+        {.name = plan_.devices[k].name(),
+         .busy_s = engine_->group().workers()[k]->busy_s() + main_thread_s_[k],
+         .memory_bytes = memory.live_bytes + copied,
+         .memory_peak_bytes = memory.peak_bytes + copied});
+  }
+  return use;
+}
+
 RankReport StepRunner::rank_report(double step_seconds) const {
   const double steps = static_cast<double>(std::max<int64_t>(steps_, 1));
   RankReport report;
@@ -424,18 +439,15 @@ RankReport StepRunner::rank_report(double step_seconds) const {
                      .backward = phases_.backward_s / steps,
                      .reduce = phases_.reduce_s / steps,
                      .update = phases_.update_s / steps};
-  const int64_t copied = engine_->copy_bytes();
-  for (size_t k = 0; k < plan_.devices.size(); ++k) {
-    double busy_s = engine_->group().workers()[k]->busy_s();
-    busy_s += main_thread_s_[k];
+  const auto use = device_use();
+  for (size_t k = 0; k < use.size(); ++k) {
     report.devices.push_back(
-        {.name = plan_.devices[k].name(),
+        {.name = use[k].name,
          .samples = samples_[k],
          .busy_fraction =
-             step_seconds > 0 ? std::min(busy_s / step_seconds, 1.0) : 0,
-         .memory_peak_bytes =
-             memory_stats(plan_.devices[k]).peak_bytes + (k == 0 ? copied : 0),
-         .gradient_copy_bytes = k == 0 ? copied : 0});
+             step_seconds > 0 ? std::min(use[k].busy_s / step_seconds, 1.0) : 0,
+         .memory_peak_bytes = use[k].memory_peak_bytes,
+         .gradient_copy_bytes = k == 0 ? engine_->copy_bytes() : 0});
   }
   // After the memory was read, as this takes some.
   if (task_.flops_of_sample() > 0) report.peak_flops_per_s = peak_flops_per_s();

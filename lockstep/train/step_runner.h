@@ -14,6 +14,7 @@
 #include "lockstep/train/agreement.h"
 #include "lockstep/train/best_evaluation.h"
 #include "lockstep/train/callback.h"
+#include "lockstep/train/live_status.h"
 #include "lockstep/train/loss_scaler.h"
 #include "lockstep/train/options.h"
 #include "lockstep/train/outer_step.h"
@@ -83,6 +84,8 @@ class StepRunner {
   /// Starts the accounts of samples, time and memory peaks anew: what came
   /// before was warm-up.
   void restart_accounts();
+  /// Of this rank's devices, since then.
+  std::vector<DeviceUse> device_use() const;
   /// What the steps since then did, device by device, into `report`: samples,
   /// busy fraction of `step_seconds`, memory, phases. Collective.
   void fill(RunReport& report, double step_seconds) const;

@@ -9,8 +9,9 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
 # These must build and run where there is no LibTorch, sanitizers included.
 TORCH_FREE = ("lockstep/base/", "lockstep/control/", "lockstep/shm/",
-              "lockstep/store/", "lockstep/tcp/", "lockstep/launch/",
-              "lockstep/cli/start/")
+              "lockstep/monitor/", "lockstep/store/", "lockstep/tcp/",
+              "lockstep/launch/", "lockstep/cli/start/",
+              "lockstep/cli/top/")
 UMBRELLA = "lockstep/lockstep.h"
 
 

@@ -10,7 +10,7 @@ FOLDERS = ("lockstep", "tests", "bench", "examples")
 # In the order of docs: a folder includes only folders above it. A folder within
 # another one that has no line of its own belongs to that one.
 LAYERS = (
-    "base", "store", "shm", "tcp", "control", "device",
+    "base", "store", "shm", "tcp", "control", "monitor", "device",
     "device/links",
     "comm/collectives", "comm/queue", "comm/backends", "comm/c10d", "comm",
     "models", "models/language", "data", "data/text",

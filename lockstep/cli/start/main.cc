@@ -18,7 +18,7 @@
 namespace lockstep::cli {
 namespace {
 
-constexpr std::array<std::string_view, 4> kWithoutTorch{"run", "split",
+constexpr std::array<std::string_view, 5> kWithoutTorch{"run", "split", "top",
                                                         "--version", "-V"};
 
 bool needs_torch() {
@@ -53,6 +53,7 @@ int main(int argc, char** argv) {
     set_up(app);
     add_run(app);
     add_split(app);
+    add_top(app);
     return parse_and_run(app);
   });
 }

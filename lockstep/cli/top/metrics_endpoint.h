@@ -1,0 +1,28 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace lockstep::cli {
+
+/// Answers GET /metrics on 127.0.0.1 in a thread of its own, until it is
+/// destroyed.
+class MetricsEndpoint {
+ public:
+  /// `port` 0: any that is free. `metrics` is called for each request, in the
+  /// endpoint's threads. Throws IoError if the port is taken.
+  MetricsEndpoint(int port, std::function<std::string()> metrics);
+  ~MetricsEndpoint();
+  MetricsEndpoint(const MetricsEndpoint&) = delete;
+  MetricsEndpoint& operator=(const MetricsEndpoint&) = delete;
+
+  /// "http://127.0.0.1:9400/metrics".
+  std::string url() const;
+
+ private:
+  class Server;
+  std::unique_ptr<Server> server_;
+};
+
+}  // namespace lockstep::cli

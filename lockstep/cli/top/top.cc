@@ -1,0 +1,181 @@
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/interrupt.h"
+#include "lockstep/base/stopwatch.h"
+#include "lockstep/base/terminal.h"
+#include "lockstep/cli/commands.h"
+#include "lockstep/cli/start/checks.h"
+#include "lockstep/cli/top/metrics_endpoint.h"
+#include "lockstep/cli/top/terminal_screen.h"
+#include "lockstep/monitor/job.h"
+#include "lockstep/monitor/job_folder.h"
+#include "lockstep/monitor/job_screen.h"
+
+namespace lockstep::cli {
+namespace {
+
+using monitor::Job;
+
+struct TopFlags {
+  std::string dir;
+  double interval_s = 1;
+  bool is_once = false;
+  bool as_json = false;
+  std::optional<int> metrics_port;
+};
+
+// How long ranks take to notice that they are watched, and to measure.
+constexpr std::chrono::milliseconds kFirstLook{1500};
+
+/// The folder of statuses, of a run's folder or that folder itself.
+std::string status_folder(const std::string& dir) {
+  const std::filesystem::path live = std::filesystem::path(dir) / "live";
+  return std::filesystem::is_directory(live) ? live.string() : dir;
+}
+
+std::vector<Job> jobs_of(const TopFlags& flags) {
+  if (flags.dir.empty()) return monitor::local_jobs();
+  const auto name =
+      std::filesystem::absolute(flags.dir).lexically_normal().filename();
+  return {monitor::read_job(name.string(), status_folder(flags.dir))};
+}
+
+/// Has the ranks measure what costs something, from now on for a while.
+std::vector<Job> look(const TopFlags& flags) {
+  auto jobs = jobs_of(flags);
+  for (const Job& job : jobs) monitor::touch_watched(job.folder);
+  return jobs;
+}
+
+void print_once(const TopFlags& flags) {
+  // Of jobs that have gone meanwhile, the first look is the last.
+  auto jobs = look(flags);
+  std::this_thread::sleep_for(kFirstLook);
+  jobs = look(flags);
+  if (flags.as_json) {
+    fmt::print("{}\n", monitor::jobs_json(jobs));
+    return;
+  }
+  if (jobs.empty()) {
+    fmt::print("no job of yours runs on this host\n");
+    return;
+  }
+  monitor::View view{.is_utf8 = locale_is_utf8()};
+  const int width = terminal_width(STDOUT_FILENO);
+  for (view.job = 0; view.job < jobs.size(); ++view.job) {
+    auto lines = monitor::draw_jobs(jobs, view, width, 10'000);
+    // The last line is that of keys.
+    lines.pop_back();
+    while (!lines.empty() && lines.back().empty()) lines.pop_back();
+    fmt::print("{}{}", view.job == 0 ? "" : "\n", monitor::plain_text(lines));
+  }
+}
+
+void show_live(const TopFlags& flags) {
+  TerminalScreen screen;
+  monitor::View view{.is_utf8 = locale_is_utf8()};
+  const auto interval =
+      std::chrono::milliseconds(static_cast<int64_t>(flags.interval_s * 1e3));
+  Stopwatch since_look;
+  auto jobs = look(flags);
+  while (InterruptScope::signal() == 0) {
+    screen.show(
+        monitor::draw_jobs(jobs, view, screen.width(), screen.height()));
+    const auto waited = std::chrono::milliseconds(
+        static_cast<int64_t>(since_look.seconds() * 1e3));
+    const auto key = screen.read_key(
+        std::max(interval - waited, std::chrono::milliseconds(1)));
+    switch (key) {
+      case TerminalScreen::Key::kQuit:
+        return;
+      case TerminalScreen::Key::kUp:
+        if (view.first_row > 0) --view.first_row;
+        break;
+      case TerminalScreen::Key::kDown:
+        ++view.first_row;
+        break;
+      case TerminalScreen::Key::kNext:
+        ++view.job;
+        break;
+      case TerminalScreen::Key::kResized:
+      case TerminalScreen::Key::kNone:
+        break;
+    }
+    if (since_look.seconds() >= flags.interval_s) {
+      jobs = look(flags);
+      since_look = Stopwatch();
+    }
+  }
+}
+
+// For an exporter that runs as a service.
+void serve(const TopFlags& flags) {
+  while (InterruptScope::signal() == 0) {
+    look(flags);
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  }
+}
+
+void show(const TopFlags& flags) {
+  if (flags.is_once || flags.as_json) return print_once(flags);
+  const InterruptScope interrupt;
+  std::optional<MetricsEndpoint> endpoint;
+  if (flags.metrics_port) {
+    endpoint.emplace(*flags.metrics_port, [flags] {
+      try {
+        return monitor::jobs_metrics(jobs_of(flags));
+      } catch (const IoError&) {
+        return std::string();  // the run has not begun, or is gone
+      }
+    });
+    if (!is_terminal(STDOUT_FILENO)) {
+      fmt::print("metrics at {}\n", endpoint->url());
+      std::fflush(stdout);
+      return serve(flags);
+    }
+  }
+  show_live(flags);
+}
+
+}  // namespace
+
+void add_top(CLI::App& app) {
+  auto* command = app.add_subcommand("top", "Watch running jobs");
+  auto flags = std::make_shared<TopFlags>();
+  command
+      ->add_option("dir", flags->dir,
+                   "a run's folder (--out-dir), on this host or shared with "
+                   "others; without it all jobs of yours on this host")
+      ->type_name("DIR");
+  command->add_option("--interval", flags->interval_s, "seconds between looks")
+      ->type_name("S")
+      ->check(number(0.1));
+  command->add_flag("--once", flags->is_once, "print it once, and end [no]");
+  command->add_flag("--json", flags->as_json,
+                    "print it once as JSON, for scripts [no]");
+  command
+      ->add_option("--metrics", flags->metrics_port,
+                   "serve Prometheus's text format at "
+                   "http://127.0.0.1:PORT/metrics, too; 0: any port. Where "
+                   "stdout is no terminal, that alone")
+      ->type_name("PORT")
+      ->check(whole_number(0, 65535))
+      ->default_str("off");
+  command->footer(
+      "BUSY is the share of the time that a device computes, WAIT that a rank "
+      "waits for\nothers or for data, COMM that it exchanges what no "
+      "computation hides. A rank is\nslow if it computes 1.25 times as long as "
+      "the others, which then wait for it.\nKeys: q quits, up and down scroll, "
+      "tab goes to the next job.");
+  command->callback([flags] { show(*flags); });
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,237 @@
+#include "lockstep/monitor/job.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/median.h"
+#include "lockstep/monitor/job_folder.h"
+
+namespace lockstep::monitor {
+namespace {
+
+constexpr std::array<const char*, 5> kNotes{"", "slow", "stale", "lost",
+                                            "ended"};
+
+/// How long a rank's devices compute in a step.
+double compute_s(const RankStatus& status) {
+  double longest = 0;
+  for (const DeviceStatus& device : status.devices) {
+    longest = std::max(longest, device.busy_fraction * status.step_s);
+  }
+  return longest;
+}
+
+RankNote note_of(const RankStatus& status, double others_compute_s,
+                 double now) {
+  if (is_lost(status).value_or(false)) return RankNote::kLost;
+  if (status.activity == Activity::kEnded) return RankNote::kEnded;
+  const double silent_s = now - status.updated_at;
+  if (silent_s > std::max(10.0, 5 * status.step_s)) return RankNote::kStale;
+  const bool is_slow = status.activity == Activity::kTraining &&
+                       others_compute_s > 0 &&
+                       compute_s(status) > kSlowFactor * others_compute_s;
+  return is_slow ? RankNote::kSlow : RankNote::kNone;
+}
+
+/// A label's value may hold any text: only these three are escaped.
+std::string label_text(const std::string& text) {
+  std::string escaped;
+  for (const char c : text) {
+    if (c == '\\' || c == '"') escaped += '\\';
+    if (c == '\n') {
+      escaped += "\\n";
+    } else {
+      escaped += c;
+    }
+  }
+  return escaped;
+}
+
+using Samples = std::vector<std::pair<std::string, double>>;
+
+void add_metric(std::string& out, const char* name, const char* type,
+                const char* help, const Samples& samples) {
+  if (samples.empty()) return;
+  out += fmt::format("# HELP lockstep_{} {}\n# TYPE lockstep_{} {}\n", name,
+                     help, name, type);
+  for (const auto& [labels, value] : samples) {
+    out += fmt::format("lockstep_{}{{{}}} {}\n", name, labels, value);
+  }
+}
+
+}  // namespace
+
+const char* to_string(RankNote note) {
+  return kNotes[static_cast<size_t>(note)];
+}
+
+std::optional<double> Job::seconds_left() const {
+  const RankStatus& status = first();
+  if (status.step_s <= 0 || status.total_steps < status.step) {
+    return std::nullopt;
+  }
+  return static_cast<double>(status.total_steps - status.step) * status.step_s;
+}
+
+Job make_job(std::string name, std::string folder,
+             std::vector<RankStatus> ranks, double now) {
+  Job job{.name = std::move(name),
+          .folder = std::move(folder),
+          .ranks = std::move(ranks),
+          .notes = {},
+          .now = now};
+  for (const RankStatus& status : job.ranks) {
+    std::vector<double> others_s;
+    for (const RankStatus& other : job.ranks) {
+      if (&other != &status) others_s.push_back(compute_s(other));
+    }
+    job.notes.push_back(note_of(status, median(others_s), now));
+  }
+  return job;
+}
+
+Job read_job(const std::string& name, const std::string& folder) {
+  auto statuses = read_statuses(folder);
+  if (statuses.empty()) {
+    throw IoError({.code = ErrorCode::kFileAccess,
+                   .what = fmt::format("no rank has written to {}", folder),
+                   .expected = "the folder of a run that has begun",
+                   .fix = "`lockstep top` without a folder shows what runs on "
+                          "this host"});
+  }
+  return make_job(name, folder, std::move(statuses), now_s());
+}
+
+std::vector<Job> local_jobs() {
+  std::vector<Job> jobs;
+  for (const std::string& name : list_jobs()) {
+    try {
+      jobs.push_back(read_job(name, jobs_folder() + "/" + name));
+    } catch (const IoError&) {
+      // It is starting, or has ended since it was listed.
+    }
+  }
+  return jobs;
+}
+
+std::string jobs_json(const std::vector<Job>& jobs) {
+  using Json = nlohmann::ordered_json;
+  Json list = Json::array();
+  for (const Job& job : jobs) {
+    Json ranks = Json::array();
+    for (size_t r = 0; r < job.ranks.size(); ++r) {
+      Json rank = Json::parse(to_json(job.ranks[r]));
+      rank["note"] = to_string(job.notes[r]);
+      ranks.push_back(std::move(rank));
+    }
+    const auto left = job.seconds_left();
+    list.push_back({{"name", job.name},
+                    {"folder", job.folder},
+                    {"seconds_left", left ? Json(*left) : Json(nullptr)},
+                    {"ranks", std::move(ranks)}});
+  }
+  return Json({{"jobs", std::move(list)}}).dump(2);
+}
+
+std::string jobs_metrics(const std::vector<Job>& jobs) {
+  std::string out;
+  const auto of_ranks = [&](const char* name, const char* type,
+                            const char* help, const auto& value) {
+    Samples samples;
+    for (const Job& job : jobs) {
+      for (size_t r = 0; r < job.ranks.size(); ++r) {
+        const std::optional<double> found = value(job, r);
+        if (!found) continue;
+        samples.emplace_back(
+            fmt::format("job=\"{}\",model=\"{}\",rank=\"{}\"",
+                        label_text(job.name), label_text(job.ranks[r].model),
+                        job.ranks[r].rank),
+            *found);
+      }
+    }
+    add_metric(out, name, type, help, samples);
+  };
+  const auto of_devices = [&](const char* name, const char* help,
+                              const auto& value) {
+    Samples samples;
+    for (const Job& job : jobs) {
+      for (const RankStatus& status : job.ranks) {
+        for (const DeviceStatus& device : status.devices) {
+          samples.emplace_back(
+              fmt::format("job=\"{}\",rank=\"{}\",device=\"{}\"",
+                          label_text(job.name), status.rank,
+                          label_text(device.name)),
+              value(device));
+        }
+      }
+    }
+    add_metric(out, name, "gauge", help, samples);
+  };
+  using Found = std::optional<double>;
+  const auto whole = [](int64_t value) { return static_cast<double>(value); };
+  of_ranks("steps_total", "counter", "Steps that are done.",
+           [&](const Job& job, size_t r) -> Found {
+             return whole(job.ranks[r].step);
+           });
+  of_ranks("steps_planned", "gauge", "Steps that the run has.",
+           [&](const Job& job, size_t r) -> Found {
+             return whole(job.ranks[r].total_steps);
+           });
+  of_ranks(
+      "step_seconds", "gauge", "Mean time of the last steps.",
+      [](const Job& job, size_t r) -> Found { return job.ranks[r].step_s; });
+  of_ranks("samples_per_second", "gauge", "Samples a second of all ranks.",
+           [](const Job& job, size_t r) -> Found {
+             return job.ranks[r].samples_per_s;
+           });
+  of_ranks("wait_ratio", "gauge",
+           "Share of the time that waits for ranks or data.",
+           [](const Job& job, size_t r) { return job.ranks[r].wait_fraction; });
+  of_ranks("communication_ratio", "gauge",
+           "Share of the time of communication that nothing hides.",
+           [](const Job& job, size_t r) {
+             return job.ranks[r].communication_fraction;
+           });
+  of_ranks("restarts_total", "counter", "Attempts after the first.",
+           [&](const Job& job, size_t r) -> Found {
+             return whole(job.ranks[r].restarts);
+           });
+  of_ranks("slow", "gauge", "1 if the other ranks wait for this one.",
+           [](const Job& job, size_t r) -> Found {
+             return job.notes[r] == RankNote::kSlow ? 1 : 0;
+           });
+  of_ranks("up", "gauge", "1 if the rank's process is there.",
+           [](const Job& job, size_t r) -> Found {
+             const RankNote note = job.notes[r];
+             return note == RankNote::kLost || note == RankNote::kEnded ? 0 : 1;
+           });
+  of_ranks("updated_timestamp_seconds", "gauge",
+           "When the rank said this, in seconds since 1970.",
+           [](const Job& job, size_t r) -> Found {
+             return job.ranks[r].updated_at;
+           });
+  of_ranks("loss", "gauge", "Loss of the last step.",
+           [](const Job& job, size_t r) -> Found {
+             if (job.ranks[r].losses.empty()) return std::nullopt;
+             return job.ranks[r].losses.back().loss;
+           });
+  of_devices("device_busy_ratio", "Share of the time that a device computes.",
+             [](const DeviceStatus& device) { return device.busy_fraction; });
+  of_devices(
+      "device_memory_bytes", "Bytes of tensors on a device.",
+      [&](const DeviceStatus& device) { return whole(device.memory_bytes); });
+  of_devices("device_memory_peak_bytes", "The most there have been.",
+             [&](const DeviceStatus& device) {
+               return whole(device.memory_peak_bytes);
+             });
+  return out;
+}
+
+}  // namespace lockstep::monitor

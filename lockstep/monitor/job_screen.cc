@@ -1,0 +1,349 @@
+#include "lockstep/monitor/job_screen.h"
+
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+#include <functional>
+#include <utility>
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include "lockstep/base/table.h"
+#include "lockstep/base/terminal.h"
+#include "lockstep/monitor/loss_curve.h"
+
+namespace lockstep::monitor {
+namespace {
+
+constexpr int kBar = 10;          // columns of a device's bar
+constexpr int kCurveAtLeast = 4;  // rows
+constexpr int kCurveAtMost = 24;
+
+/// A row of the table: a device of a rank.
+struct Row {
+  const RankStatus* rank;
+  const DeviceStatus* device;
+  RankNote note;
+  bool is_first;  // of its rank
+};
+
+std::string plural(int64_t count, const char* thing) {
+  return fmt::format("{} {}{}", count, thing, count == 1 ? "" : "s");
+}
+
+std::string percent(const std::optional<double>& fraction) {
+  return fraction ? fmt::format("{:.0f} %", 100 * *fraction) : "-";
+}
+
+std::string bytes(int64_t count) {
+  return format_bytes(static_cast<double>(count));
+}
+
+std::string blocks(double fraction, int width, bool is_utf8) {
+  const int full =
+      static_cast<int>(std::lround(std::clamp(fraction, 0.0, 1.0) * width));
+  std::string text;
+  for (int i = 0; i < width; ++i) {
+    text += i < full ? (is_utf8 ? "█" : "#") : (is_utf8 ? "░" : ".");
+  }
+  return text;
+}
+
+Look look_of(RankNote note) {
+  switch (note) {
+    case RankNote::kLost:
+      return Look::kBad;
+    case RankNote::kSlow:
+    case RankNote::kStale:
+      return Look::kWarning;
+    case RankNote::kEnded:
+      return Look::kDim;
+    case RankNote::kNone:
+      break;
+  }
+  return Look::kPlain;
+}
+
+/// A column of the table. Those of a low rank stay when it gets narrow.
+struct Column {
+  const char* name;
+  int rank;
+  bool is_right;
+  std::function<std::string(const Row&)> cell;
+};
+
+std::vector<Column> columns_of(bool is_utf8) {
+  const auto of_rank = [](auto text) {
+    return [text](const Row& row) {
+      return row.is_first ? text(*row.rank) : std::string();
+    };
+  };
+  return {
+      {"RANK", 0, true,
+       of_rank([](const RankStatus& s) { return fmt::to_string(s.rank); })},
+      {"HOST", 6, false, of_rank([](const RankStatus& s) { return s.host; })},
+      {"PID", 5, true,
+       of_rank([](const RankStatus& s) { return fmt::to_string(s.pid); })},
+      {"DEVICE", 0, false, [](const Row& row) { return row.device->name; }},
+      {"BUSY", 1, false,
+       [is_utf8](const Row& row) {
+         return blocks(row.device->busy_fraction, kBar, is_utf8);
+       }},
+      {"", 0, true,
+       [](const Row& row) { return percent(row.device->busy_fraction); }},
+      {"MEMORY", 0, true,
+       [](const Row& row) { return bytes(row.device->memory_bytes); }},
+      {"PEAK", 4, true,
+       [](const Row& row) { return bytes(row.device->memory_peak_bytes); }},
+      {"STEP", 3, true,
+       of_rank([](const RankStatus& s) { return format_duration(s.step_s); })},
+      {"WAIT", 2, true,
+       of_rank([](const RankStatus& s) { return percent(s.wait_fraction); })},
+      {"COMM", 2, true, of_rank([](const RankStatus& s) {
+         return percent(s.communication_fraction);
+       })},
+      {"", 0, false,
+       [](const Row& row) {
+         return row.is_first ? std::string(to_string(row.note)) : "";
+       }},
+  };
+}
+
+std::vector<Row> rows_of(const Job& job) {
+  std::vector<Row> rows;
+  for (size_t r = 0; r < job.ranks.size(); ++r) {
+    bool is_first = true;
+    for (const DeviceStatus& device : job.ranks[r].devices) {
+      rows.push_back({&job.ranks[r], &device, job.notes[r],
+                      std::exchange(is_first, false)});
+    }
+  }
+  return rows;
+}
+
+std::string padded(const std::string& text, size_t width, bool is_right) {
+  const size_t own = display_width(text);
+  const std::string space(width > own ? width - own : 0, ' ');
+  return is_right ? space + text : text + space;
+}
+
+std::vector<ScreenLine> draw_table(const std::vector<Row>& rows, int width,
+                                   bool is_utf8) {
+  auto columns = columns_of(is_utf8);
+  std::vector<std::vector<std::string>> cells;  // by column
+  std::vector<size_t> widths;
+  for (const Column& column : columns) {
+    cells.emplace_back();
+    widths.push_back(display_width(column.name));
+    for (const Row& row : rows) {
+      cells.back().push_back(column.cell(row));
+      widths.back() =
+          std::max(widths.back(), display_width(cells.back().back()));
+    }
+  }
+  const auto needed = [&] {
+    size_t all = 0;
+    for (const size_t each : widths) all += each == 0 ? 0 : each + 2;
+    return all;
+  };
+  // The note is the last column, which takes room even if it is empty now.
+  widths.back() = std::max<size_t>(widths.back(), 5);
+  while (needed() > static_cast<size_t>(width) + 2) {
+    size_t worst = 0;
+    for (size_t c = 0; c < columns.size(); ++c) {
+      if (columns[c].rank > columns[worst].rank) worst = c;
+    }
+    if (columns[worst].rank == 0) break;
+    columns[worst].rank = 0;
+    widths[worst] = 0;
+  }
+  const auto line_of = [&](const auto& cell_of, Look look) {
+    std::string text;
+    for (size_t c = 0; c < columns.size(); ++c) {
+      if (widths[c] == 0) continue;
+      if (!text.empty()) text += "  ";
+      text += padded(cell_of(c), widths[c], columns[c].is_right);
+    }
+    text.erase(text.find_last_not_of(' ') + 1);
+    return ScreenLine{{text, look}};
+  };
+  std::vector<ScreenLine> lines;
+  lines.push_back(line_of(
+      [&](size_t c) { return std::string(columns[c].name); }, Look::kHeading));
+  for (size_t r = 0; r < rows.size(); ++r) {
+    lines.push_back(
+        line_of([&](size_t c) { return cells[c][r]; }, look_of(rows[r].note)));
+  }
+  return lines;
+}
+
+std::vector<ScreenLine> draw_head(const std::vector<Job>& jobs, size_t which,
+                                  int width, bool is_utf8) {
+  const Job& job = jobs[which];
+  const RankStatus& status = job.first();
+  std::vector<ScreenLine> lines;
+  std::string title =
+      fmt::format("lockstep top - {}, {}", status.model, status.strategy);
+  if (status.world_size > 1) {
+    title += fmt::format(", {} over {}", plural(status.world_size, "rank"),
+                         status.backend);
+  }
+  const std::string clock = fmt::format(
+      "{:%H:%M:%S}", fmt::localtime(static_cast<std::time_t>(job.now)));
+  lines.push_back(
+      {{padded(title, static_cast<size_t>(std::max(width - 9, 1)), false) + " ",
+        Look::kBold},
+       {clock, Look::kDim}});
+  lines.push_back(
+      {{fmt::format(
+            "{}  {}  epoch {}  {}  up {}", job.name, to_string(status.activity),
+            status.epoch, plural(status.restarts, "restart"),
+            format_duration(std::max(0.0, job.now - status.started_at))),
+        status.restarts > 0 ? Look::kWarning : Look::kPlain}});
+
+  const double done = status.total_steps > 0
+                          ? static_cast<double>(status.step) /
+                                static_cast<double>(status.total_steps)
+                          : 0;
+  const std::string steps = fmt::format("step {}/{}", format_count(status.step),
+                                        format_count(status.total_steps));
+  std::string rest = fmt::format("{:.0f} %", 100 * done);
+  const auto left = job.seconds_left();
+  if (left && status.activity != Activity::kEnded) {
+    rest += fmt::format("  {} left", format_duration(*left));
+  }
+  const int room = width - static_cast<int>(display_width(steps)) -
+                   static_cast<int>(display_width(rest)) - 4;
+  lines.push_back(
+      {{steps + "  "},
+       {room >= 8 ? blocks(done, std::min(room, 40), is_utf8) + "  " : "",
+        Look::kGood},
+       {rest}});
+  std::string speed =
+      fmt::format("{} a step  {} samples/s", format_duration(status.step_s),
+                  format_count(std::llround(status.samples_per_s)));
+  if (!status.losses.empty()) {
+    speed += fmt::format("  loss {:.4f}", status.losses.back().loss);
+  }
+  lines.push_back({{speed}});
+  return lines;
+}
+
+std::vector<ScreenLine> draw_losses(const RankStatus& status, int width,
+                                    int height, bool is_utf8) {
+  const auto& losses = status.losses;
+  const auto by_loss = [](const LossPoint& a, const LossPoint& b) {
+    return a.loss < b.loss;
+  };
+  const auto [low, high] =
+      std::minmax_element(losses.begin(), losses.end(), by_loss);
+  const std::string top = fmt::format("{:.4g}", high->loss);
+  const std::string bottom = fmt::format("{:.4g}", low->loss);
+  const size_t scale = std::max(top.size(), bottom.size());
+  const auto curve = draw_curve(losses, width - static_cast<int>(scale) - 1,
+                                height - 1, is_utf8);
+  std::vector<ScreenLine> lines;
+  lines.push_back({{fmt::format("LOSS of steps {} to {}", losses.front().step,
+                                losses.back().step),
+                    Look::kHeading}});
+  for (size_t i = 0; i < curve.size(); ++i) {
+    const std::string label = i == 0                  ? top
+                              : i + 1 == curve.size() ? bottom
+                                                      : "";
+    lines.push_back({{padded(label, scale, true) + " ", Look::kDim},
+                     {curve[i], Look::kGood}});
+  }
+  return lines;
+}
+
+/// `text` in at most `width` columns.
+std::string cut(const std::string& text, int width) {
+  size_t columns = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool begins = (static_cast<unsigned char>(text[i]) & 0xC0) != 0x80;
+    if (begins && ++columns > static_cast<size_t>(std::max(width, 0))) {
+      return text.substr(0, i);
+    }
+  }
+  return text;
+}
+
+void cut_lines(std::vector<ScreenLine>& lines, int width, int height) {
+  if (lines.size() > static_cast<size_t>(std::max(height, 0))) {
+    lines.resize(static_cast<size_t>(std::max(height, 0)));
+  }
+  for (ScreenLine& line : lines) {
+    int left = width;
+    for (Piece& piece : line) {
+      piece.text = cut(piece.text, left);
+      left -= static_cast<int>(display_width(piece.text));
+    }
+  }
+}
+
+std::string keys(const std::vector<Job>& jobs, const View& view,
+                 bool has_more_rows) {
+  std::string text = "q quit";
+  if (has_more_rows) text += "  up/down scroll";
+  if (jobs.size() > 1) {
+    text += fmt::format("  tab next job ({} of {})", view.job + 1, jobs.size());
+  }
+  return text;
+}
+
+}  // namespace
+
+std::vector<ScreenLine> draw_jobs(const std::vector<Job>& jobs, View& view,
+                                  int width, int height) {
+  std::vector<ScreenLine> lines;
+  if (jobs.empty()) {
+    lines = {{{"lockstep top", Look::kBold}},
+             {{"No job of yours runs on this host."}},
+             {{"`lockstep top DIR` looks at a run's folder (--out-dir)."}},
+             {{"q quit", Look::kDim}}};
+    cut_lines(lines, width, height);
+    return lines;
+  }
+  view.job %= jobs.size();
+  const Job& job = jobs[view.job];
+  lines = draw_head(jobs, view.job, width, view.is_utf8);
+  lines.emplace_back();
+
+  const auto rows = rows_of(job);
+  const auto table = draw_table(rows, width, view.is_utf8);
+  // The table's head, the keys, and what is above.
+  const int free = height - static_cast<int>(lines.size()) - 2;
+  const int all = static_cast<int>(rows.size());
+  const int shown = std::clamp(all, 0, std::max(free, 0));
+  view.first_row =
+      std::min(view.first_row, static_cast<size_t>(std::max(all - shown, 0)));
+  lines.push_back(table.front());
+  const auto first = table.begin() + 1 + static_cast<ptrdiff_t>(view.first_row);
+  lines.insert(lines.end(), first, first + shown);
+
+  const int curve_rows = std::min(free - shown - 1, kCurveAtMost);
+  if (job.first().losses.size() > 1 && curve_rows >= kCurveAtLeast) {
+    lines.emplace_back();
+    const auto curve =
+        draw_losses(job.first(), width, curve_rows, view.is_utf8);
+    lines.insert(lines.end(), curve.begin(), curve.end());
+  }
+  while (static_cast<int>(lines.size()) + 1 < height) lines.emplace_back();
+  lines.push_back({{keys(jobs, view, shown < all), Look::kDim}});
+  cut_lines(lines, width, height);
+  return lines;
+}
+
+std::string plain_text(const std::vector<ScreenLine>& lines) {
+  std::string text;
+  for (const ScreenLine& line : lines) {
+    std::string joined;
+    for (const Piece& piece : line) joined += piece.text;
+    joined.erase(joined.find_last_not_of(' ') + 1);
+    text += joined + "\n";
+  }
+  return text;
+}
+
+}  // namespace lockstep::monitor
