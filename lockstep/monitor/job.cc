@@ -225,9 +225,10 @@ std::string jobs_metrics(const std::vector<Job>& jobs) {
   of_devices("device_busy_ratio", "Share of the time that a device computes.",
              [](const DeviceStatus& device) { return device.busy_fraction; });
   of_devices(
-      "device_memory_bytes", "Bytes of tensors on a device.",
+      "device_memory_bytes",
+      "Bytes that tensors and blocks kept for them take.",
       [&](const DeviceStatus& device) { return whole(device.memory_bytes); });
-  of_devices("device_memory_peak_bytes", "The most there have been.",
+  of_devices("device_memory_peak_bytes", "The most that tensors took.",
              [&](const DeviceStatus& device) {
                return whole(device.memory_peak_bytes);
              });

@@ -19,8 +19,9 @@ const char* to_string(Activity activity);
 struct DeviceStatus {
   std::string name;          ///< "cpu:0"
   double busy_fraction = 0;  ///< of the time in steps, 0 to 1
-  int64_t memory_bytes = 0;  ///< of tensors, now
-  int64_t memory_peak_bytes = 0;
+  /// Of tensors and of blocks kept for the next ones, as nvidia-smi counts.
+  int64_t memory_bytes = 0;
+  int64_t memory_peak_bytes = 0;  ///< of tensors
 };
 
 /// A point of the loss curve.

@@ -420,7 +420,7 @@ std::vector<DeviceUse> StepRunner::device_use() const {
     use.push_back(
         {.name = plan_.devices[k].name(),
          .busy_s = engine_->group().workers()[k]->busy_s() + main_thread_s_[k],
-         .memory_bytes = memory.live_bytes + copied,
+         .memory_bytes = memory.live_bytes + memory.cached_bytes + copied,
          .memory_peak_bytes = memory.peak_bytes + copied});
   }
   return use;
