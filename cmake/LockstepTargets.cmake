@@ -9,6 +9,11 @@ target_include_directories(lockstep_options INTERFACE
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
   $<INSTALL_INTERFACE:include>)
 
+# A program or a shared library of a user's that links Lockstep exports nothing
+# of it.
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+
 set(LOCKSTEP_WARNINGS -Wall -Wextra -Wpedantic -Wshadow)
 # Fused multiply-add would make a sum depend on how a loop was vectorised.
 set(LOCKSTEP_FLAGS -fPIC -ffp-contract=off ${LOCKSTEP_WARNINGS})

@@ -63,12 +63,36 @@ std::vector<fs::path> status_files(const std::string& folder,
   return files;
 }
 
+// Files may go at any time, as ranks end.
+std::vector<RankStatus> statuses_in(const std::vector<fs::path>& files) {
+  std::vector<RankStatus> statuses;
+  for (const fs::path& path : files) {
+    try {
+      statuses.push_back(
+          rank_status_from_json(read_file(path.string(), kMostBytes)));
+    } catch (const Error&) {
+      // It ended just now, or somebody else wrote it.
+    }
+  }
+  std::sort(
+      statuses.begin(), statuses.end(),
+      [](const RankStatus& a, const RankStatus& b) { return a.rank < b.rank; });
+  // Of ranks that an earlier, larger attempt had.
+  if (!statuses.empty() && statuses[0].rank == 0) {
+    const int64_t ranks = statuses[0].world_size;
+    std::erase_if(statuses, [ranks](const RankStatus& status) {
+      return status.rank >= ranks;
+    });
+  }
+  return statuses;
+}
+
 bool is_dead(const std::string& folder) {
   std::error_code error;
   const auto files = status_files(folder, error);
   if (error) return true;  // a link to what is gone
   if (files.empty()) return age_s(folder) > kStartsWithin_s;
-  const auto statuses = read_statuses(folder);
+  const auto statuses = statuses_in(files);
   return std::all_of(statuses.begin(), statuses.end(),
                      [](const RankStatus& status) {
                        return status.activity == Activity::kEnded ||
@@ -187,26 +211,7 @@ std::vector<RankStatus> read_statuses(const std::string& folder) {
          .fix = "`lockstep top` without a folder shows what runs on "
                 "this host"});
   }
-  std::vector<RankStatus> statuses;
-  for (const fs::path& path : files) {
-    try {
-      statuses.push_back(
-          rank_status_from_json(read_file(path.string(), kMostBytes)));
-    } catch (const Error&) {
-      // It ended just now, or somebody else wrote it.
-    }
-  }
-  std::sort(
-      statuses.begin(), statuses.end(),
-      [](const RankStatus& a, const RankStatus& b) { return a.rank < b.rank; });
-  // Of ranks that an earlier, larger attempt had.
-  if (!statuses.empty() && statuses[0].rank == 0) {
-    const int64_t ranks = statuses[0].world_size;
-    std::erase_if(statuses, [ranks](const RankStatus& status) {
-      return status.rank >= ranks;
-    });
-  }
-  return statuses;
+  return statuses_in(files);
 }
 
 std::optional<bool> is_lost(const RankStatus& status) {

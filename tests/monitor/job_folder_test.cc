@@ -1,10 +1,13 @@
 #include "lockstep/monitor/job_folder.h"
 
+#include <atomic>
+#include <barrier>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -48,6 +51,34 @@ TEST_F(JobFolder, ListsAJobWhileItRuns) {
     ASSERT_EQ(statuses.size(), 2u);
     EXPECT_EQ(statuses[1].rank, 1);
   }
+  EXPECT_TRUE(list_jobs().empty());
+  EXPECT_TRUE(fs::is_empty(jobs_folder()));
+}
+
+// Ranks of a job end at the same time, while somebody looks.
+TEST_F(JobFolder, IsLeftByAllRanksAtOnce) {
+  constexpr int kRanks = 4;
+  constexpr int kRounds = 300;
+  std::atomic<bool> is_over = false;
+  std::thread reader([&] {
+    while (!is_over) list_jobs();
+  });
+  std::barrier together(kRanks);
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    ranks.emplace_back([&, rank] {
+      for (int round = 0; round < kRounds; ++round) {
+        auto file =
+            std::make_unique<StatusFile>(std::to_string(round), "", rank);
+        file->write(status_of_rank(rank));
+        together.arrive_and_wait();
+        file.reset();
+      }
+    });
+  }
+  for (auto& rank : ranks) rank.join();
+  is_over = true;
+  reader.join();
   EXPECT_TRUE(list_jobs().empty());
   EXPECT_TRUE(fs::is_empty(jobs_folder()));
 }
