@@ -14,7 +14,7 @@
 namespace lockstep::train {
 namespace {
 
-enum class What { kParameter, kOptimizerState };
+enum class What { kParameter, kOptimizerState, kGradient };
 
 /// One bit of one rank, after one step; `times` over all attempts.
 struct Flip {
@@ -47,12 +47,47 @@ class Flipper : public Callback {
   std::function<torch::Tensor()> target_;
 };
 
+/// SGD that flips a bit of the gradient that it is given, the sum over all
+/// ranks, when it is told to.
+class FlippingSgd : public optim::Optimizer {
+ public:
+  FlippingSgd(const std::vector<torch::Tensor>& parameters,
+              const optim::SgdOptions& options,
+              std::function<bool(int64_t)> is_due)
+      : Optimizer(parameters, options.lr),
+        sgd_(optim::sgd(parameters, options)),
+        is_due_(std::move(is_due)) {}
+
+  void update(int64_t block, const torch::Tensor& gradient) override {
+    if (block == 0 && is_due_(steps())) flip_a_bit(gradient);
+    sgd_->update(block, gradient);
+  }
+  int64_t state_bytes() const override { return sgd_->state_bytes(); }
+  OptimizerState state_dict() const override { return sgd_->state_dict(); }
+  void load_state_dict(const OptimizerState& state) override {
+    sgd_->load_state_dict(state);
+  }
+
+ protected:
+  void count_step(const std::vector<bool>& has_gradient) override {
+    sgd_->begin_step(has_gradient);
+  }
+
+ private:
+  std::unique_ptr<optim::Optimizer> sgd_;
+  std::function<bool(int64_t)> is_due_;  // in this step, counted from 1
+};
+
 /// Trains images; its callback has the model's and the optimizer's memory.
 class FlippingTask : public tasks::ImageTask {
  public:
   FlippingTask(const tasks::ImageOptions& options, const Flip& flip, int rank,
                std::atomic<int>& left)
-      : ImageTask(options), flip_(flip), rank_(rank), left_(left) {}
+      : ImageTask(options),
+        options_(options.optimizer),
+        flip_(flip),
+        rank_(rank),
+        left_(left) {}
 
   Engine::Module make_model(const torch::Device& device) override {
     auto module = ImageTask::make_model(device);
@@ -61,11 +96,14 @@ class FlippingTask : public tasks::ImageTask {
   }
   std::unique_ptr<RunOptimizer> make_optimizer(
       const optim::StateFactory& make_state) override {
-    auto optimizer = ImageTask::make_optimizer(make_state);
+    auto optimizer = flip_.what == What::kGradient
+                         ? make_run_optimizer(make_flipping_sgd(make_state))
+                         : ImageTask::make_optimizer(make_state);
     optimizer_ = optimizer.get();
     return optimizer;
   }
   std::vector<std::shared_ptr<Callback>> callbacks() override {
+    if (flip_.what == What::kGradient) return {};
     return {std::make_shared<Flipper>(flip_, rank_, left_, [this] {
       return flip_.what == What::kParameter
                  ? read_().parameters.front().second
@@ -74,6 +112,25 @@ class FlippingTask : public tasks::ImageTask {
   }
 
  private:
+  // As the task's own is, without a schedule.
+  std::unique_ptr<FlippingSgd> make_flipping_sgd(
+      const optim::StateFactory& make_state) {
+    std::vector<torch::Tensor> parameters;
+    for (const auto& [name, parameter] : read_().parameters) {
+      parameters.push_back(parameter);
+    }
+    return std::make_unique<FlippingSgd>(
+        parameters,
+        optim::SgdOptions{.lr = options_.lr,
+                          .momentum = options_.momentum,
+                          .weight_decay = options_.weight_decay,
+                          .make_state = make_state},
+        [this](int64_t step) {
+          return step == flip_.step && rank_ == flip_.rank && left_-- > 0;
+        });
+  }
+
+  tasks::OptimizerOptions options_;
   Flip flip_;
   int rank_;
   std::atomic<int>& left_;
@@ -105,9 +162,11 @@ RunReport quiet(int ranks) {
 }
 
 TEST(StateGuard, FindsAFlippedBitAndTheRunEndsAsTheQuietOne) {
-  const RunReport expected = quiet(2);
-  EXPECT_EQ(expected.recoveries, 0);
-  for (const What what : {What::kParameter, What::kOptimizerState}) {
+  for (const What what :
+       {What::kParameter, What::kOptimizerState, What::kGradient}) {
+    const RunReport expected =
+        run_with({.what = what, .times = 0}, 2, compared_run());
+    EXPECT_EQ(expected.recoveries, 0);
     for (const int rank : {0, 1}) {
       LogCapture log;
       const RunReport report =
