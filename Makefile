@@ -25,7 +25,8 @@ export JOBS PYTHON Torch_DIR LOCKSTEP_PYTHON CMAKE_ARGS
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-build configure configure-build build all demo test \
-	fuzz fuzz-training faults check format bench install clean
+	fuzz fuzz-training faults check format bench \
+	install docs clean
 
 help: ## List the targets
 	@echo "usage: make [target] [PRESET=release|dev|asan|tsan|coverage]"
@@ -89,6 +90,9 @@ bench: all ## Run the benchmarks
 
 install: all ## Install headers, libraries and the program to PREFIX
 	@cmake --install $(BUILD) --prefix $(PREFIX)
+
+docs: setup-build ## Write the pages of the public API: build/docs/html
+	@tools/docs.sh build/docs
 
 clean: ## Remove what was built (the Python environment stays in the cache)
 	@rm -rf build
