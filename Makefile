@@ -25,7 +25,8 @@ export JOBS PYTHON Torch_DIR LOCKSTEP_PYTHON CMAKE_ARGS
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-build configure configure-build build all demo test \
-	fuzz fuzz-training faults check format bench install clean
+	fuzz fuzz-training faults check format bench \
+	install deb docs clean
 
 help: ## List the targets
 	@echo "usage: make [target] [PRESET=release|dev|asan|tsan|coverage]"
@@ -88,7 +89,16 @@ bench: all ## Run the benchmarks
 	@tools/bench.sh $(BUILD)/bin
 
 install: all ## Install headers, libraries and the program to PREFIX
-	@cmake --install $(BUILD) --prefix $(PREFIX)
+	@umask 022 && cmake --install $(BUILD) --prefix $(PREFIX)
+
+# Without CUDA, so that it is a tenth of the size and needs no driver.
+deb: setup-build ## Make a Debian package without CUDA: build/deb/lockstep_*.deb
+	@tools/setup/configure.sh deb
+	@tools/setup/ninja.sh deb all
+	@cd build/deb && umask 022 && cpack
+
+docs: setup-build ## Write the pages of the public API: build/docs/html
+	@tools/docs.sh build/docs
 
 clean: ## Remove what was built (the Python environment stays in the cache)
 	@rm -rf build

@@ -65,22 +65,35 @@ if(NOT TARGET LockstepTorch)
   target_link_libraries(LockstepTorch INTERFACE
     ${LOCKSTEP_TORCH_LIB_DIR}/libtorch_cpu.so
     ${LOCKSTEP_TORCH_LIB_DIR}/libc10.so)
-  # The loader finds LibTorch's own libgomp and friends by its rpath.
-  target_link_options(LockstepTorch INTERFACE
-    "LINKER:-rpath,${LOCKSTEP_TORCH_LIB_DIR}")
+  if(LOCKSTEP_TORCH_DEFAULT)
+    # Users' programs find LibTorch when they are installed, too. Lockstep's own
+    # get a path of their own (LockstepInstall.cmake).
+    target_link_options(LockstepTorch INTERFACE
+      "LINKER:-rpath,${LOCKSTEP_TORCH_LIB_DIR}")
+  endif()
 
   set(LOCKSTEP_HAS_CUDA OFF)
   if(NOT LOCKSTEP_CUDA STREQUAL "OFF" AND
      EXISTS ${LOCKSTEP_TORCH_LIB_DIR}/libtorch_cuda.so)
-    find_package(CUDAToolkit QUIET)
-    if(CUDAToolkit_FOUND)
+    # An installed LibTorch has its cudart beside it.
+    file(GLOB _cudart ${LOCKSTEP_TORCH_ROOT}/../nvidia/cu[0-9]*/lib/libcudart.so.*)
+    if(LOCKSTEP_TORCH_DEFAULT AND _cudart)
+      list(GET _cudart 0 _cudart)
+      cmake_path(GET _cudart PARENT_PATH _cudart_folder)
+      target_link_options(LockstepTorch INTERFACE
+        "LINKER:-rpath,${_cudart_folder}")
+    else()
+      find_package(CUDAToolkit QUIET)
+      set(_cudart CUDA::cudart)
+    endif()
+    if(NOT _cudart STREQUAL "CUDA::cudart" OR CUDAToolkit_FOUND)
       set(LOCKSTEP_HAS_CUDA ON)
       # --no-as-needed: libtorch_cuda registers its kernels when it is loaded,
       # and a linker that sees no symbol used would drop it.
       target_link_libraries(LockstepTorch INTERFACE
         "-Wl,--no-as-needed" ${LOCKSTEP_TORCH_LIB_DIR}/libtorch_cuda.so
         ${LOCKSTEP_TORCH_LIB_DIR}/libc10_cuda.so "-Wl,--as-needed"
-        CUDA::cudart)
+        ${_cudart})
     endif()
   endif()
   if(LOCKSTEP_CUDA STREQUAL "ON" AND NOT LOCKSTEP_HAS_CUDA)

@@ -3,6 +3,19 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
+# A LibTorch that `make setup` put into the cache of whoever builds is nothing
+# that other users can read, so that it is installed with Lockstep. One that the
+# user named is used where it is. docs/decisions/0031-an-installed-libtorch.md
+cmake_path(SET own_environment NORMALIZE
+           ${PROJECT_SOURCE_DIR}/.venv/bin/python)
+if(NOT Torch_DIR AND LOCKSTEP_PYTHON STREQUAL own_environment)
+  set(is_of_setup ON)
+else()
+  set(is_of_setup OFF)
+endif()
+option(LOCKSTEP_INSTALL_TORCH "Install LibTorch's libraries and headers, too"
+       ${is_of_setup})
+
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
 set(layers base store shm tcp control monitor device device_links comm_collectives
     comm_queue comm_backends comm_c10d comm models models_language data
@@ -40,6 +53,22 @@ endforeach()
 install(FILES ${PROJECT_BINARY_DIR}/generated/lockstep/base/version.h
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lockstep/base)
 
+# In the package lib/lockstep has LibTorch (torch/) and, beside it as LibTorch
+# expects, what it needs of CUDA (nvidia/).
+set(torch_dir ${CMAKE_INSTALL_LIBDIR}/lockstep)
+if(LOCKSTEP_INSTALL_TORCH)
+  set(installed_torch_root "\${PACKAGE_PREFIX_DIR}/${torch_dir}/torch")
+  install(CODE "
+    set(torch_root \"${LOCKSTEP_TORCH_ROOT}\")
+    set(torch_dir \"${torch_dir}\")
+    set(doc_dir \"${CMAKE_INSTALL_DOCDIR}\")
+    set(has_cuda ${LOCKSTEP_HAS_CUDA})
+    set(CMAKE_OBJDUMP \"${CMAKE_OBJDUMP}\")
+    include(\"${CMAKE_CURRENT_LIST_DIR}/install_torch.cmake\")")
+else()
+  set(installed_torch_root ${LOCKSTEP_TORCH_ROOT})
+endif()
+
 # An ABI is promised to nobody before 1.0: the minor version must be the same.
 write_basic_package_version_file(
   ${PROJECT_BINARY_DIR}/lockstepConfigVersion.cmake
@@ -57,10 +86,71 @@ install(FILES ${PROJECT_BINARY_DIR}/lockstepConfig.cmake
 
 if(LOCKSTEP_BUILD_CLI)
   install(TARGETS lockstep_program DESTINATION ${CMAKE_INSTALL_BINDIR})
-  # Where bin/lockstep looks for it.
-  install(TARGETS lockstep_torch_program
-          DESTINATION ${CMAKE_INSTALL_BINDIR}/../libexec/lockstep)
+  # Where bin/lockstep looks for it. It finds LibTorch from where it is itself.
+  cmake_path(SET program_dir NORMALIZE
+             ${CMAKE_INSTALL_BINDIR}/../libexec/lockstep)
+  if(LOCKSTEP_INSTALL_TORCH)
+    cmake_path(RELATIVE_PATH torch_dir BASE_DIRECTORY ${program_dir}
+               OUTPUT_VARIABLE torch_from_program)
+    set(rpath "$ORIGIN/${torch_from_program}/torch/lib")
+    if(LOCKSTEP_HAS_CUDA)
+      file(GLOB cuda_folders LIST_DIRECTORIES ON
+           RELATIVE ${LOCKSTEP_TORCH_ROOT}/.. ${LOCKSTEP_TORCH_ROOT}/../nvidia/cu[0-9]*/lib)
+      foreach(folder IN LISTS cuda_folders)
+        list(APPEND rpath "$ORIGIN/${torch_from_program}/${folder}")
+      endforeach()
+    endif()
+    set_target_properties(lockstep_torch_program PROPERTIES
+                          INSTALL_RPATH "${rpath}")
+  else()
+    set_target_properties(lockstep_torch_program PROPERTIES
+                          INSTALL_RPATH_USE_LINK_PATH ON)
+  endif()
+  install(TARGETS lockstep_torch_program DESTINATION ${program_dir})
   # What `lockstep compare --pytorch` runs.
   install(FILES ${PROJECT_SOURCE_DIR}/bench/pytorch_step_time.py
           DESTINATION ${CMAKE_INSTALL_DATADIR}/lockstep)
 endif()
+
+# For builds without CMake. Static libraries go in the order in which they need
+# each other, so that the layers are turned around.
+set(pc_libraries "")
+foreach(layer IN LISTS layers)
+  string(PREPEND pc_libraries " -llockstep_${layer}")
+endforeach()
+get_target_property(fmt_kind lockstep_fmt TYPE)
+if(fmt_kind STREQUAL "STATIC_LIBRARY")
+  string(APPEND pc_libraries " -llockstep_fmt")
+  set(pc_definitions "")
+else()
+  set(pc_definitions " -DFMT_HEADER_ONLY")
+endif()
+set(pc_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+cmake_path(RELATIVE_PATH CMAKE_INSTALL_PREFIX BASE_DIRECTORY
+           ${CMAKE_INSTALL_PREFIX}/${pc_dir} OUTPUT_VARIABLE pc_prefix)
+if(LOCKSTEP_INSTALL_TORCH)
+  set(pc_torch "\${prefix}/${torch_dir}/torch")
+else()
+  set(pc_torch ${LOCKSTEP_TORCH_ROOT})
+endif()
+set(pc_torch_libraries "\${torch}/lib/libtorch_cpu.so \${torch}/lib/libc10.so")
+set(pc_rpath "-Wl,-rpath,\${torch}/lib")
+if(LOCKSTEP_HAS_CUDA)
+  string(APPEND pc_torch_libraries
+    " -Wl,--no-as-needed \${torch}/lib/libtorch_cuda.so"
+    " \${torch}/lib/libc10_cuda.so -Wl,--as-needed")
+  if(LOCKSTEP_INSTALL_TORCH)
+    file(GLOB cudart RELATIVE ${LOCKSTEP_TORCH_ROOT}
+         ${LOCKSTEP_TORCH_ROOT}/../nvidia/cu[0-9]*/lib/libcudart.so.*)
+    cmake_path(GET cudart PARENT_PATH cudart_folder)
+    string(APPEND pc_torch_libraries " \${torch}/${cudart}")
+    string(APPEND pc_rpath " -Wl,-rpath,\${torch}/${cudart_folder}")
+  else()
+    string(APPEND pc_torch_libraries " ${CUDA_CUDART}")
+  endif()
+endif()
+configure_file(${CMAKE_CURRENT_LIST_DIR}/lockstep.pc.in
+               ${PROJECT_BINARY_DIR}/lockstep.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/lockstep.pc DESTINATION ${pc_dir})
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR}
+        RENAME copyright)

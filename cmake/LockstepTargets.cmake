@@ -3,11 +3,12 @@
 # built; x.cc or no_x.cc is picked by the caller through EXCLUDE. parallel/ddp
 # becomes lockstep_parallel_ddp.
 
+include(GNUInstallDirs)
 add_library(lockstep_options INTERFACE)
 target_compile_features(lockstep_options INTERFACE cxx_std_20)
 target_include_directories(lockstep_options INTERFACE
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
-  $<INSTALL_INTERFACE:include>)
+  $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 
 # A program or a shared library of a user's that links Lockstep exports nothing
 # of it.

@@ -22,6 +22,7 @@
 // Where nothing records, a span is one relaxed load (2 ns), else 0.1 us.
 namespace lockstep {
 
+/// What a span's time went to.
 enum class TraceCategory : uint8_t {
   kStep,           ///< a whole step
   kCompute,        ///< forward, backward, update
@@ -91,6 +92,7 @@ class TraceSpan {
 
 /// What was recorded of a rank.
 struct TraceLog {
+  /// A stretch of time in which something was done in a lane.
   struct Span {
     size_t lane = 0;  ///< in `lanes`
     std::string name;

@@ -28,6 +28,7 @@ struct RunRecord {
   Settings versions;  ///< of what computes: other ones may give other bits
 };
 
+/// A setting that is not now as it was when the checkpoint was written.
 struct Difference {
   std::string name;
   std::string text;  ///< "lr: 0.02 in the checkpoint, 0.1 now"

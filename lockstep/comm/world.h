@@ -21,6 +21,7 @@ namespace lockstep {
 
 using ReduceOp = c10d::ReduceOp;
 
+/// How ranks are connected.
 struct WorldOptions {
   /// "auto", "shm", "gloo" or "nccl". "auto" is nccl for GPUs. On CPU it is shm
   /// if all ranks are on one host, which they tell each other, else gloo.

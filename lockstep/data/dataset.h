@@ -34,8 +34,10 @@ class Dataset {
   std::vector<float> stddev_{0.2470f, 0.2435f, 0.2616f};
 };
 
+/// Which of a dataset's two parts.
 enum class Split { kTrain, kTest };
 
+/// Which dataset open() opens.
 struct DataSpec {
   std::string name = "synthetic";  ///< synthetic or cifar10
   std::string dir;                 ///< cifar10: folder of the *.bin files

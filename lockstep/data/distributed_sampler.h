@@ -9,6 +9,7 @@
 
 namespace lockstep::data {
 
+/// How the samples of an epoch are dealt to the ranks.
 struct DistributedSamplerOptions {
   int64_t batch_size = 64;  ///< over all ranks
   int64_t shards = 0;       ///< 0: one for each rank

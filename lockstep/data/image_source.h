@@ -10,6 +10,7 @@
 
 namespace lockstep::data {
 
+/// What is done to images before they are trained on.
 struct ImageOptions {
   bool augment = false;  ///< random crop (padding 4) and horizontal flip
   bool channels_last = false;

@@ -21,6 +21,7 @@ struct BatchPart {
   int64_t last = 1;
 };
 
+/// How a Loader makes batches.
 struct LoaderOptions {
   int64_t batch_size = 64;  ///< of all parts together
   BatchPart part;

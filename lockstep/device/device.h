@@ -7,6 +7,7 @@
 
 namespace lockstep {
 
+/// A slice of the host's cores, or a GPU.
 enum class DeviceKind { kCpu, kCuda };
 
 /// A place to compute on: GPU `index`, or slice `index` of the host's cores.
@@ -27,6 +28,7 @@ struct Device {
   auto operator<=>(const Device&) const = default;
 };
 
+/// Whether one device may be named twice in a list.
 enum class Duplicates { kRefuse, kAllow };
 
 /// Parses a list of devices.

@@ -15,6 +15,7 @@ class Model : public torch::nn::Module {
   virtual torch::Tensor forward(const torch::Tensor& x) = 0;
 };
 
+/// How a ResNet begins, by the size of its images.
 enum class Stem {
   kCifar,     ///< 3x3 convolution, stride 1: for 32x32 images
   kImageNet,  ///< 7x7 convolution, stride 2, and a 3x3 max-pool
@@ -30,6 +31,7 @@ struct ModelSpec {
   int64_t depth = 6;           ///< mlp: hidden layers
 };
 
+/// How the first weights are drawn.
 enum class Init {
   kRandom,  ///< as make() says, from the default generator
   kNone,    ///< parameters hold anything: for a replica, which gets others'

@@ -100,6 +100,7 @@ class Optimizer {
 /// Makes zeros for the state of a parameter, laid out like it.
 using StateFactory = std::function<torch::Tensor(const torch::Tensor&)>;
 
+/// Of SGD, named as in torch.optim.SGD.
 struct SgdOptions {
   double lr = 0.1;
   double momentum = 0.0;
@@ -112,6 +113,7 @@ struct SgdOptions {
 std::unique_ptr<Optimizer> sgd(std::vector<torch::Tensor> parameters,
                                const SgdOptions& options);
 
+/// Of AdamW, named as in torch.optim.AdamW.
 struct AdamWOptions {
   double lr = 1e-3;
   double beta1 = 0.9;

@@ -65,6 +65,7 @@ class DataParallelImpl : public ParallelModule<M> {
   }
 };
 
+/// The same for a TorchScript module.
 template <>
 class DataParallelImpl<torch::jit::Module>
     : public ParallelModule<torch::jit::Module> {
@@ -113,6 +114,7 @@ class DataParallel {
   std::shared_ptr<DataParallelImpl<M>> impl_;
 };
 
+/// The same for a TorchScript module.
 template <>
 class DataParallel<torch::jit::Module> {
  public:

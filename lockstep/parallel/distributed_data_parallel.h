@@ -71,6 +71,7 @@ class DistributedDataParallelImpl : public ParallelModule<M> {
   }
 };
 
+/// The same for a TorchScript module.
 template <>
 class DistributedDataParallelImpl<torch::jit::Module>
     : public ParallelModule<torch::jit::Module> {
@@ -121,6 +122,7 @@ class DistributedDataParallel {
   std::shared_ptr<DistributedDataParallelImpl<M>> impl_;
 };
 
+/// The same for a TorchScript module.
 template <>
 class DistributedDataParallel<torch::jit::Module> {
  public:

@@ -17,6 +17,7 @@
 
 namespace lockstep::train {
 
+/// How a run uses its devices.
 enum class Strategy {
   kSingle,
   kDataParallel,

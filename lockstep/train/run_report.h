@@ -12,6 +12,7 @@
 
 namespace lockstep::train {
 
+/// What a device did in a run.
 struct DeviceReport {
   std::string name;
   int64_t samples = 0;       ///< trained on by this device
@@ -22,6 +23,7 @@ struct DeviceReport {
   int64_t gradient_copy_bytes = 0;
 };
 
+/// Of the times of steps, in seconds.
 struct TimeSummary {
   double median = 0;
   double p90 = 0;
@@ -29,12 +31,14 @@ struct TimeSummary {
   double min = 0;
 };
 
+/// How training went in an epoch.
 struct EpochReport {
   int64_t epoch = 0;
   double lr = 0;    ///< of its first step
   Metrics train{};  ///< means over the epoch's samples
 };
 
+/// How the model did on the test data.
 struct TestReport {
   Metrics metrics{};
   int64_t samples = 0;  ///< 0: there was no evaluation

@@ -8,6 +8,7 @@
 
 namespace lockstep::data {
 
+/// How tokens are cut into windows.
 struct TokenWindowOptions {
   int64_t context = 64;  ///< tokens of a window
   /// Each id must be below it.

@@ -10,6 +10,7 @@
 
 namespace lockstep::data {
 
+/// What tokenize_files() reads and writes.
 struct TokenizeOptions {
   std::vector<std::string> inputs;  ///< texts, in the order of their tokens
   std::string out_dir;
@@ -21,6 +22,7 @@ struct TokenizeOptions {
   std::function<void(int64_t done, int64_t total)> progress = {};
 };
 
+/// What tokenize_files() has done.
 struct TokenizeReport {
   int64_t bytes = 0;  ///< of the texts
   int64_t vocabulary = 0;

@@ -12,6 +12,7 @@
 // which changes what goes over it can be gone around.
 namespace lockstep {
 
+/// How a copy goes from one device to another.
 enum class CopyPath {
   kDirect,  ///< as LibTorch copies: between GPUs peer to peer where they can
   kStaged,  ///< through memory of the host

@@ -10,6 +10,7 @@
 
 namespace lockstep {
 
+/// What moves the bytes of a copy.
 enum class CopyMethod {
   kCopyEngine,      ///< as training copies
   kLoadsAndStores,  ///< by a kernel on the receiving device
@@ -32,6 +33,7 @@ struct LinkCopy {
 
 /// A copy that did not bring over what it should have.
 struct LinkFinding {
+  /// What is wrong.
   enum class Kind {
     kChanged,     ///< other bytes arrived
     kNotWritten,  ///< the memory is as it was before, in part or all of it

@@ -7,6 +7,7 @@
 
 namespace lockstep::models {
 
+/// The families of language models.
 enum class Architecture { kGpt2, kLlama };
 
 /// Everything needed to build a language model anew.

@@ -63,6 +63,7 @@ struct DistributedDataParallelOptions {
   TORCH_ARG(std::optional<uint64_t>, seed) = std::nullopt;
 };
 
+/// What happens when some ranks have no inputs left and others have.
 struct JoinOptions {
   /// Gradients are divided by the number of all ranks, also when some have no
   /// inputs left; else by those that still have. (GradientAverage::kRanks.)

@@ -42,6 +42,7 @@ enum class StepPhase {
   kUpdate,
 };
 
+/// What DataParallel can be told; `DataParallelOptions().dim(1)`.
 struct DataParallelOptions {
   /// Where outputs are gathered. Default: the first device.
   TORCH_ARG(std::optional<Device>, output_device) = std::nullopt;

@@ -1,0 +1,60 @@
+# Installs LibTorch: its headers, and the libraries that programs load, in the
+# folders in which they look for each other. Gets torch_root, torch_dir (below
+# the prefix), doc_dir, has_cuda.
+cmake_path(GET torch_root PARENT_PATH around)
+set(destination "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}/${torch_dir}")
+message(STATUS "Installing LibTorch: ${destination}")
+
+# Without CUDA: what libtorch_cpu is linked with, directly or not. With it also
+# what is loaded by name (cuDNN's engines, libtorch_cuda_linalg, ...), of which no
+# list is kept: all that the wheel has but Python's part.
+set(starts ${torch_root}/lib/libtorch_cpu.so ${torch_root}/lib/libc10.so)
+file(GET_RUNTIME_DEPENDENCIES LIBRARIES ${starts}
+     RESOLVED_DEPENDENCIES_VAR needed UNRESOLVED_DEPENDENCIES_VAR missing
+     POST_EXCLUDE_REGEXES "^/(usr/)?lib" PRE_EXCLUDE_REGEXES "^ld-linux")
+if(missing)
+  message(FATAL_ERROR "LibTorch in ${torch_root} needs libraries that are not "
+                      "there: ${missing}. Run `make setup`.")
+endif()
+set(libraries ${starts} ${needed})
+if(has_cuda)
+  file(GLOB of_wheel ${torch_root}/lib/*.so* ${around}/nvidia/*/lib/*.so*)
+  list(FILTER of_wheel EXCLUDE REGEX "/(libtorch_python|libshm)\\.so")
+  list(APPEND libraries ${of_wheel})
+endif()
+list(REMOVE_DUPLICATES libraries)
+
+# A hard link takes neither time nor space, but it keeps owner and mode. What
+# another user owns is copied: they could change it after the installation.
+execute_process(COMMAND id -u OUTPUT_VARIABLE own_uid
+                OUTPUT_STRIP_TRAILING_WHITESPACE)
+function(install_library library)
+  string(REPLACE "${torch_root}/" "torch/" path "${library}")
+  string(REPLACE "${around}/" "" path "${path}")
+  if(IS_ABSOLUTE "${path}")
+    return()  # of the system
+  endif()
+  cmake_path(GET path PARENT_PATH folder)
+  execute_process(COMMAND stat -c "%u %a" "${library}" OUTPUT_VARIABLE found
+                  OUTPUT_STRIP_TRAILING_WHITESPACE)
+  if(found MATCHES "^${own_uid} [67][45][45]$")
+    file(MAKE_DIRECTORY "${destination}/${folder}")
+    file(REMOVE "${destination}/${path}")
+    file(CREATE_LINK "${library}" "${destination}/${path}" COPY_ON_ERROR)
+  else()
+    file(INSTALL "${library}" DESTINATION "${destination}/${folder}"
+         FOLLOW_SYMLINK_CHAIN MESSAGE_NEVER)
+  endif()
+endfunction()
+foreach(library IN LISTS libraries)
+  install_library("${library}")
+endforeach()
+
+file(INSTALL "${torch_root}/include" DESTINATION "${destination}/torch"
+     MESSAGE_NEVER)
+file(GLOB licences "${around}/torch-*.dist-info/licenses/LICENSE"
+     "${torch_root}/LICENSE")
+foreach(licence IN LISTS licences)
+  file(INSTALL "${licence}" DESTINATION
+       "${CMAKE_INSTALL_PREFIX}/${doc_dir}" RENAME LICENSE.libtorch MESSAGE_NEVER)
+endforeach()
