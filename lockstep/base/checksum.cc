@@ -15,16 +15,16 @@ namespace lockstep {
 namespace {
 
 [[noreturn]] void refuse(const char* what) {
-  throw InvalidArgument("sha256", {.code = ErrorCode::kCryptography,
+  throw InvalidArgument("digest", {.code = ErrorCode::kCryptography,
                                    .what = what,
-                                   .fix = "start a new Sha256"});
+                                   .fix = "start a new one"});
 }
 
-void check(int result) {
+void check(int result, const char* name) {
   if (result == 1) return;
-  throw InvalidArgument("sha256",
+  throw InvalidArgument("digest",
                         {.code = ErrorCode::kCryptography,
-                         .what = "OpenSSL has no SHA-256",
+                         .what = fmt::format("OpenSSL has no {}", name),
                          .fix = "check its configuration (OPENSSL_CONF)"});
 }
 
@@ -59,32 +59,38 @@ std::string checksum_of(std::string_view text) {
   return checksum.hex();
 }
 
-struct Sha256::State {
-  State() { check(EVP_DigestInit_ex(context, EVP_sha256(), nullptr)); }
+struct Digest::State {
+  explicit State(const char* digest_name) : name(digest_name) {
+    check(EVP_DigestInit_ex(context, EVP_get_digestbyname(name), nullptr),
+          name);
+  }
   ~State() { EVP_MD_CTX_free(context); }
   State(const State&) = delete;
   State& operator=(const State&) = delete;
+  const char* name;
   EVP_MD_CTX* context = EVP_MD_CTX_new();
 };
 
-Sha256::Sha256() : state_(std::make_unique<State>()) {}
+Digest::Digest(const char* name) : state_(std::make_unique<State>(name)) {}
 
-Sha256::~Sha256() = default;
+Digest::~Digest() = default;
 
-void Sha256::add(std::span<const std::byte> bytes) {
+void Digest::add(std::span<const std::byte> bytes) {
   if (!state_) refuse("add() after hex()");
-  check(EVP_DigestUpdate(state_->context, bytes.data(), bytes.size()));
+  check(EVP_DigestUpdate(state_->context, bytes.data(), bytes.size()),
+        state_->name);
 }
 
-void Sha256::add(std::string_view text) {
+void Digest::add(std::string_view text) {
   add(std::as_bytes(std::span(text.data(), text.size())));
 }
 
-std::string Sha256::hex() {
+std::string Digest::hex() {
   if (!state_) refuse("hex() called twice");
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
   unsigned size = 0;
-  check(EVP_DigestFinal_ex(state_->context, digest.data(), &size));
+  check(EVP_DigestFinal_ex(state_->context, digest.data(), &size),
+        state_->name);
   state_.reset();
   std::string text;
   for (unsigned i = 0; i < size; ++i) text += fmt::format("{:02x}", digest[i]);

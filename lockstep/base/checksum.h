@@ -43,18 +43,34 @@ class Fnv1a {
   uint64_t hash_ = 14695981039346656037U;
 };
 
-/// SHA-256 of what is added piece by piece. hex() ends it.
-class Sha256 {
+/// A digest of OpenSSL's, of what is added piece by piece. hex() ends it.
+class Digest {
  public:
-  Sha256();
-  ~Sha256();
+  ~Digest();
   void add(std::span<const std::byte> bytes);
   void add(std::string_view text);
   std::string hex();
 
+ protected:
+  /// `name` as OpenSSL has it.
+  explicit Digest(const char* name);
+
  private:
   struct State;
   std::unique_ptr<State> state_;
+};
+
+class Sha256 : public Digest {
+ public:
+  Sha256() : Digest("SHA256") {}
+};
+
+/// For checksums that others have published. A file that was damaged has
+/// another one, and nobody knows how to make a file to a given one; but two
+/// files of the same can be made.
+class Md5 : public Digest {
+ public:
+  Md5() : Digest("MD5") {}
 };
 
 }  // namespace lockstep

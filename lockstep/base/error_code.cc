@@ -38,6 +38,7 @@ constexpr std::array kNames{
     Entry{ErrorCode::kCoreBinding, "core-binding"},
     Entry{ErrorCode::kWorkerDeadlock, "worker-deadlock"},
     Entry{ErrorCode::kMalformedData, "malformed-data"},
+    Entry{ErrorCode::kDownloadFailed, "download-failed"},
     Entry{ErrorCode::kMalformedSafetensors, "malformed-safetensors"},
     Entry{ErrorCode::kMalformedJson, "malformed-json"},
     Entry{ErrorCode::kModelTooLarge, "model-too-large"},

@@ -77,6 +77,9 @@ enum class ErrorCode {
   // Data, models and checkpoints.
   /// A dataset's file is truncated or holds what it must not.
   kMalformedData,
+  /// A file can't be downloaded: the server can't be reached, is not trusted,
+  /// refuses it, or sent something else.
+  kDownloadFailed,
   /// A safetensors file does not follow the format, or holds a type that can't
   /// be loaded.
   kMalformedSafetensors,

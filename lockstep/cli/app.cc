@@ -22,6 +22,7 @@ int run_any_command() {
   add_bench(app);
   add_split(app);
   add_top(app);
+  add_data(app);
   add_tokenize(app);
   add_doctor(app);
   add_topo(app);

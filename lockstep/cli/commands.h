@@ -23,6 +23,7 @@ void add_compare(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_split(CLI::App& app);
 void add_top(CLI::App& app);
+void add_data(CLI::App& app);
 void add_tokenize(CLI::App& app);
 void add_doctor(CLI::App& app);
 void add_topo(CLI::App& app);

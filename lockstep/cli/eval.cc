@@ -94,11 +94,18 @@ void check_model(const std::string& checkpoint, const CheckpointInfo& info) {
 
 // That of the checkpoint, as far as nothing else was given.
 data::DataSpec choose_data(const DataFlags& flags, const CheckpointInfo& info) {
-  if (!flags.data.empty()) return to_data_spec(flags);
+  const bool is_known = info.run && info.run->settings.contains("data");
+  if (!flags.data.empty() && !is_known) return to_data_spec(flags);
   DataFlags named = flags;
   const auto spec = tasks::data_of(info);
-  named.data = spec.name;
-  if (named.dir.empty()) named.dir = spec.dir;
+  if (named.data.empty()) {
+    named.data = spec.name;
+    if (named.dir.empty()) named.dir = spec.dir;
+  }
+  if (named.data == "image-folder" && spec.name == named.data &&
+      !named.image_size) {
+    named.image_size = spec.image_size;
+  }
   return to_data_spec(named);
 }
 

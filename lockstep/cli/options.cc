@@ -26,6 +26,14 @@ void add_model(CLI::App& app, ModelFlags& flags,
       ->group("Model and data");
 }
 
+/// For people who did not name it.
+std::string content_of_folder(const std::string& dataset) {
+  if (dataset == "cifar10") return "data_batch_*.bin and test_batch.bin";
+  if (dataset == "cifar100") return "train.bin and test.bin";
+  if (dataset == "image-folder") return "train/CLASS/ and val/CLASS/";
+  return "train-images-idx3-ubyte.gz and three more";
+}
+
 }  // namespace
 
 void add_model_options(CLI::App& app, ModelFlags& flags,
@@ -99,16 +107,26 @@ models::ModelSpec to_model_spec(const ModelFlags& flags) {
 
 void add_data_options(CLI::App& app, DataFlags& flags,
                       const std::string& default_text) {
+  auto names = data::dataset_names();
+  names.push_back("text");
   app.add_option("--data", flags.data,
-                 "images: synthetic (built in) or cifar10 (binary form); text")
+                 "images: synthetic (built in), cifar10, cifar100, mnist, "
+                 "fashion-mnist, image-folder (JPEG and PNG); text")
       ->type_name("NAME")
       ->default_str(default_text)
-      ->check(one_of({"synthetic", "cifar10", "text"}))
+      ->check(one_of(names))
       ->group("Model and data");
   app.add_option("--data-dir", flags.dir,
-                 "cifar10: folder of data_batch_*.bin and test_batch.bin")
+                 "images: folder of the files that `lockstep data` gets; "
+                 "image-folder: that above train/CLASS/ and val/CLASS/")
       ->type_name("DIR")
       ->default_str("none")
+      ->group("Model and data");
+  app.add_option("--image-size", flags.image_size,
+                 "image-folder: height and width that images are made to")
+      ->type_name("N")
+      ->default_str("224; eval: that of the checkpoint")
+      ->check(whole_number(8, 1024))
       ->group("Model and data");
   app.add_option("--data-file", flags.file,
                  "text: the file, in UTF-8, or a folder of `lockstep tokenize`")
@@ -144,19 +162,25 @@ data::DataSpec to_data_spec(const DataFlags& flags) {
         "[usage] --data text is for language models; use --model gpt-char, or "
         "--data synthetic");
   }
-  if (name == "cifar10" && flags.dir.empty()) {
-    throw BadUsage(
-        "[usage] --data cifar10 needs --data-dir DIR, the folder of "
-        "data_batch_*.bin and test_batch.bin; without it, use the built-in "
-        "--data synthetic");
+  if (name != "synthetic" && flags.dir.empty()) {
+    throw BadUsage(fmt::format(
+        "[usage] --data {} needs --data-dir DIR, the folder of {}; without it, "
+        "use the built-in --data synthetic",
+        name, content_of_folder(name)));
   }
-  if (name != "cifar10" && !flags.dir.empty()) {
-    throw BadUsage("[usage] --data-dir is for --data cifar10; got --data " +
-                   name);
+  if (name == "synthetic" && !flags.dir.empty()) {
+    throw BadUsage(
+        "[usage] --data-dir is for --data cifar10 and other files; got --data "
+        "synthetic");
+  }
+  if (name != "image-folder" && flags.image_size) {
+    throw BadUsage(
+        "[usage] --image-size is for --data image-folder; got --data " + name);
   }
   data::DataSpec spec;
   spec.name = name;
   spec.dir = flags.dir;
+  spec.image_size = flags.image_size.value_or(spec.image_size);
   return spec;
 }
 
@@ -165,10 +189,10 @@ tasks::TextSpec to_text_spec(const DataFlags& flags) {
     throw BadUsage("[usage] language models need --data text, got --data " +
                    flags.data);
   }
-  if (!flags.dir.empty()) {
+  if (!flags.dir.empty() || flags.image_size) {
     throw BadUsage(
-        "[usage] --data-dir is for --data cifar10; a text is named "
-        "by --data-file");
+        fmt::format("[usage] {} is for images; a text is named by --data-file",
+                    flags.dir.empty() ? "--image-size" : "--data-dir"));
   }
   if (flags.file.empty()) {
     throw BadUsage("[usage] --data text needs --data-file FILE, a text");

@@ -45,6 +45,7 @@ models::LanguageModelSpec to_language_model_spec(
 struct DataFlags {
   std::string data;  ///< empty: what suits the model
   std::string dir;
+  std::optional<int64_t> image_size;
   std::string file;
   std::optional<std::string> tokenizer;
   std::optional<double> validation_fraction;

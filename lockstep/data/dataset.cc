@@ -1,21 +1,54 @@
 #include "lockstep/data/dataset.h"
 
+#include <fmt/format.h>
+
+#include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/cifar10.h"
+#include "lockstep/data/cifar100.h"
+#include "lockstep/data/image_folder.h"
+#include "lockstep/data/mnist.h"
 #include "lockstep/data/synthetic.h"
 
 namespace lockstep::data {
+
+std::string Dataset::fingerprint() const {
+  Sha256 digest;
+  digest.add(fmt::format("{} x {},{},{} of {};", size(), channels_, height_,
+                         width_, classes_));
+  std::vector<uint8_t> image(image_bytes());
+  for (int64_t i = 0; i < size(); ++i) {
+    const int64_t class_number = label(i);
+    digest.add(std::as_bytes(std::span(&class_number, 1)));
+    read(i, image);
+    digest.add(std::as_bytes(std::span(image)));
+  }
+  return digest.hex();
+}
+
+const std::vector<std::string>& dataset_names() {
+  static const std::vector<std::string> known = {
+      "synthetic", "cifar10",       "cifar100",
+      "mnist",     "fashion-mnist", "image-folder"};
+  return known;
+}
 
 std::shared_ptr<const Dataset> open(const DataSpec& spec, Split split) {
   if (spec.name == "synthetic") {
     return synthetic(spec.seed, spec.samples, split);
   }
   if (spec.name == "cifar10") return cifar10(spec.dir, split, spec.warns);
-  throw InvalidArgument(
-      "data", {.code = ErrorCode::kUnknownName,
-               .what = "there is no dataset '" + spec.name + "'",
-               .fix = did_you_mean(spec.name, {"synthetic", "cifar10"})});
+  if (spec.name == "cifar100") return cifar100(spec.dir, split);
+  if (spec.name == "mnist") return mnist(spec.dir, split);
+  if (spec.name == "fashion-mnist") return fashion_mnist(spec.dir, split);
+  if (spec.name == "image-folder") {
+    return image_folder(spec.dir, split, spec.image_size, spec.warns);
+  }
+  throw InvalidArgument("data",
+                        {.code = ErrorCode::kUnknownName,
+                         .what = "there is no dataset '" + spec.name + "'",
+                         .fix = did_you_mean(spec.name, dataset_names())});
 }
 
 }  // namespace lockstep::data

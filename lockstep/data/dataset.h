@@ -8,22 +8,33 @@
 
 namespace lockstep::data {
 
-/// Labelled images of one size, channels first: image i is C*H*W bytes.
-/// Thread-safe once built.
+/// Labelled images of one size. Thread-safe once built: the workers of a
+/// loader read images at the same time.
 class Dataset {
  public:
   virtual ~Dataset() = default;
   virtual int64_t size() const = 0;
-  virtual std::span<const uint8_t> image(int64_t index) const = 0;
+  /// Writes image `index` to `out`, which has image_bytes() bytes: channels
+  /// first, then rows. May read and decode a file. The bytes depend on the
+  /// index alone.
+  virtual void read(int64_t index, std::span<uint8_t> out) const = 0;
   virtual int64_t label(int64_t index) const = 0;
+  /// What a run that goes on must find again, as SHA-256 in hex: over the size,
+  /// all images and labels, unless a dataset knows something quicker.
+  virtual std::string fingerprint() const;
 
   int64_t classes() const { return classes_; }
   int64_t channels() const { return channels_; }
   int64_t height() const { return height_; }
   int64_t width() const { return width_; }
+  size_t image_bytes() const {
+    return static_cast<size_t>(channels_ * height_ * width_);
+  }
   /// Per channel, of pixels scaled to 0..1.
   const std::vector<float>& mean() const { return mean_; }
   const std::vector<float>& stddev() const { return stddev_; }
+  /// Whether a mirrored image is still of its class: a digit is not.
+  bool may_be_mirrored() const { return may_be_mirrored_; }
 
  protected:
   int64_t classes_ = 10;
@@ -32,18 +43,24 @@ class Dataset {
   int64_t width_ = 32;
   std::vector<float> mean_{0.4914f, 0.4822f, 0.4465f};
   std::vector<float> stddev_{0.2470f, 0.2435f, 0.2616f};
+  bool may_be_mirrored_ = true;
 };
 
 /// Which of a dataset's two parts.
 enum class Split { kTrain, kTest };
 
+/// The datasets that open() knows: synthetic, cifar10, cifar100, mnist,
+/// fashion-mnist, image-folder.
+const std::vector<std::string>& dataset_names();
+
 /// Which dataset open() opens.
 struct DataSpec {
-  std::string name = "synthetic";  ///< synthetic or cifar10
-  std::string dir;                 ///< cifar10: folder of the *.bin files
+  std::string name = "synthetic";  ///< one of dataset_names()
+  std::string dir;                 ///< all but synthetic: where its files are
   uint64_t seed = 0;               ///< synthetic
   /// synthetic: images to train on (0: 10,000); to test, a fifth of them.
   int64_t samples = 0;
+  int64_t image_size = 224;  ///< image-folder: height and width to train with
   bool warns = true;  ///< in the log, if files of the dataset are missing
 };
 

@@ -1,11 +1,10 @@
 #include "lockstep/data/image_source.h"
 
 #include <utility>
+#include <vector>
 
-#include <fmt/format.h>
 #include <torch/torch.h>
 
-#include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::data {
@@ -42,11 +41,14 @@ Batch ImageSource::read(std::span<const int64_t> indices, int64_t epoch) const {
   const torch::Tensor labels = torch::empty({count}, torch::kInt64);
   auto* out = images.data_ptr<float>();
   auto* label = labels.data_ptr<int64_t>();
+  std::vector<uint8_t> image(dataset_->image_bytes());
   for (const int64_t index : indices) {
-    const Augmentation augmentation =
+    Augmentation augmentation =
         options_.augment ? random_augmentation(options_.seed, epoch, index)
                          : Augmentation{};
-    writer_.write(dataset_->image(index), augmentation,
+    if (!dataset_->may_be_mirrored()) augmentation.is_mirrored = false;
+    dataset_->read(index, image);
+    writer_.write(image, augmentation,
                   std::span(out, static_cast<size_t>(elements)));
     *label++ = dataset_->label(index);
     out += elements;
@@ -54,17 +56,6 @@ Batch ImageSource::read(std::span<const int64_t> indices, int64_t epoch) const {
   return {.inputs = {images}, .target = labels, .samples = count};
 }
 
-std::string ImageSource::fingerprint() const {
-  Sha256 digest;
-  digest.add(fmt::format("{} x {},{},{} of {};", dataset_->size(),
-                         dataset_->channels(), dataset_->height(),
-                         dataset_->width(), dataset_->classes()));
-  for (int64_t i = 0; i < dataset_->size(); ++i) {
-    const int64_t label = dataset_->label(i);
-    digest.add(std::as_bytes(std::span(&label, 1)));
-    digest.add(std::as_bytes(dataset_->image(i)));
-  }
-  return digest.hex();
-}
+std::string ImageSource::fingerprint() const { return dataset_->fingerprint(); }
 
 }  // namespace lockstep::data

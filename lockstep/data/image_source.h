@@ -12,7 +12,8 @@ namespace lockstep::data {
 
 /// What is done to images before they are trained on.
 struct ImageOptions {
-  bool augment = false;  ///< random crop (padding 4) and horizontal flip
+  /// Random crop (padding 4) and, where the dataset allows it, horizontal flip.
+  bool augment = false;
   bool channels_last = false;
   uint64_t seed = 0;  ///< of the augmentation
 };
@@ -28,7 +29,7 @@ class ImageSource : public BatchSource {
 
   int64_t size() const override { return dataset_->size(); }
   Batch read(std::span<const int64_t> indices, int64_t epoch) const override;
-  /// Over the size, the images and the labels. 0.1 s for CIFAR-10.
+  /// That of the dataset.
   std::string fingerprint() const override;
 
  private:

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <span>
 #include <system_error>
 #include <thread>
@@ -237,9 +238,10 @@ class Synthetic : public Dataset {
   }
 
   int64_t size() const override { return static_cast<int64_t>(labels_.size()); }
-  std::span<const uint8_t> image(int64_t index) const override {
-    return {images_.data() + static_cast<size_t>(index) * kFigureBytes,
-            kFigureBytes};
+  void read(int64_t index, std::span<uint8_t> out) const override {
+    std::memcpy(out.data(),
+                images_.data() + static_cast<size_t>(index) * kFigureBytes,
+                out.size());
   }
   int64_t label(int64_t index) const override {
     return labels_[static_cast<size_t>(index)];

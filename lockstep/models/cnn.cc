@@ -15,7 +15,7 @@ constexpr int64_t kSmallestSide = 8;
 }  // namespace
 
 Cnn::Cnn(const ModelSpec& spec, Init init) : spec_(spec) {
-  int64_t in = 3;
+  int64_t in = spec.channels;
   for (size_t i = 0; i < stages_.size(); ++i) {
     const int64_t channels = int64_t{32} << i;
     // No bias: BatchNorm would take it away again.
@@ -31,15 +31,15 @@ Cnn::Cnn(const ModelSpec& spec, Init init) : spec_(spec) {
 }
 
 torch::Tensor Cnn::forward(const torch::Tensor& x) {
-  if (x.dim() != 4 || x.size(1) != 3 || x.size(2) < kSmallestSide ||
-      x.size(3) < kSmallestSide) {
+  if (x.dim() != 4 || x.size(1) != spec_.channels ||
+      x.size(2) < kSmallestSide || x.size(3) < kSmallestSide) {
     throw InvalidArgument(
         "models",
         {.code = ErrorCode::kBadModelInput,
          .what = "cnn can't take this input",
-         .expected = fmt::format("images (N, 3, height, width) of {0}x{0} "
+         .expected = fmt::format("images (N, {1}, height, width) of {0}x{0} "
                                  "pixels or more",
-                                 kSmallestSide),
+                                 kSmallestSide, spec_.channels),
          .got = fmt::format("({})", fmt::join(x.sizes(), ", "))});
   }
   auto y = x;

@@ -46,6 +46,7 @@ std::shared_ptr<Model> make(const ModelSpec& spec, Init init) {
                            .fix = did_you_mean(spec.name, names())});
   }
   check_size(spec, "classes", spec.classes);
+  check_size(spec, "channels", spec.channels);
   if (spec.name == "mlp") {
     check_size(spec, "in_features", spec.in_features);
     check_size(spec, "width", spec.width);

@@ -26,6 +26,7 @@ struct ModelSpec {
   std::string name = "resnet18";  ///< one of names()
   int64_t classes = 10;
   Stem stem = Stem::kCifar;    ///< resnets
+  int64_t channels = 3;        ///< of the images; all but the mlp
   int64_t in_features = 1024;  ///< mlp: inputs are flattened to this
   int64_t width = 1024;        ///< mlp
   int64_t depth = 6;           ///< mlp: hidden layers

@@ -10,6 +10,8 @@
 namespace lockstep::models {
 namespace {
 
+constexpr int64_t kColourChannels = 3;
+
 Stem stem_of(const std::string& name) {
   if (name == "cifar") return Stem::kCifar;
   if (name == "imagenet") return Stem::kImageNet;
@@ -22,18 +24,26 @@ Stem stem_of(const std::string& name) {
 }  // namespace
 
 std::map<std::string, std::string> to_settings(const ModelSpec& spec) {
-  return {{"name", spec.name},
-          {"classes", std::to_string(spec.classes)},
-          {"stem", spec.stem == Stem::kCifar ? "cifar" : "imagenet"},
-          {"in_features", std::to_string(spec.in_features)},
-          {"width", std::to_string(spec.width)},
-          {"depth", std::to_string(spec.depth)}};
+  std::map<std::string, std::string> settings{
+      {"name", spec.name},
+      {"classes", std::to_string(spec.classes)},
+      {"stem", spec.stem == Stem::kCifar ? "cifar" : "imagenet"},
+      {"in_features", std::to_string(spec.in_features)},
+      {"width", std::to_string(spec.width)},
+      {"depth", std::to_string(spec.depth)}};
+  // Checkpoints from before there was a choice have no such line.
+  if (spec.channels != kColourChannels) {
+    settings["channels"] = std::to_string(spec.channels);
+  }
+  return settings;
 }
 
 ModelSpec spec_from_settings(const std::map<std::string, std::string>& text) {
   return {.name = setting_text(text, "name"),
           .classes = setting_size(text, "classes"),
           .stem = stem_of(setting_text(text, "stem")),
+          .channels = text.contains("channels") ? setting_size(text, "channels")
+                                                : kColourChannels,
           .in_features = setting_size(text, "in_features"),
           .width = setting_size(text, "width"),
           .depth = setting_size(text, "depth")};

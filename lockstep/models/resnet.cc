@@ -59,8 +59,9 @@ torch::Tensor BasicBlockImpl::forward(const torch::Tensor& x) {
 
 ResNet::ResNet(const ModelSpec& spec, Init init) : spec_(spec) {
   const bool is_cifar = spec.stem == Stem::kCifar;
-  conv1_ = register_module(
-      "conv1", is_cifar ? conv(3, 64, 3, 1, init) : conv(3, 64, 7, 2, init));
+  conv1_ =
+      register_module("conv1", is_cifar ? conv(spec.channels, 64, 3, 1, init)
+                                        : conv(spec.channels, 64, 7, 2, init));
   bn1_ = register_module("bn1", torch::nn::BatchNorm2d(64));
   int64_t in = 64;
   for (size_t i = 0; i < layers_.size(); ++i) {
@@ -78,11 +79,12 @@ ResNet::ResNet(const ModelSpec& spec, Init init) : spec_(spec) {
 }
 
 torch::Tensor ResNet::forward(const torch::Tensor& x) {
-  if (x.dim() != 4 || x.size(1) != 3) {
+  if (x.dim() != 4 || x.size(1) != spec_.channels) {
     throw InvalidArgument(
         "models", {.code = ErrorCode::kBadModelInput,
                    .what = spec_.name + " can't take this input",
-                   .expected = "images (N, 3, height, width)",
+                   .expected = fmt::format("images (N, {}, height, width)",
+                                           spec_.channels),
                    .got = fmt::format("({})", fmt::join(x.sizes(), ", "))});
   }
   auto y = bn1_->forward(conv1_->forward(x)).relu_();

@@ -11,6 +11,7 @@
 #include "lockstep/base/log.h"
 #include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
+#include "tests/data/image_of.h"
 
 namespace lockstep::data {
 namespace {
@@ -43,9 +44,10 @@ TEST(Cifar10, ReadsEveryTrainingFileInTheOrderOfTheirNames) {
   const int labels[] = {3, 9, 7};
   for (int64_t i = 0; i < 3; ++i) {
     EXPECT_EQ(train->label(i), labels[i]);
-    ASSERT_EQ(train->image(i).size(), 3072u);
-    EXPECT_EQ(train->image(i)[0], labels[i] * 10);
-    EXPECT_EQ(train->image(i)[3071], (labels[i] * 10 + 3071) % 256);
+    const auto image = image_of(*train, i);
+    ASSERT_EQ(image.size(), 3072u);
+    EXPECT_EQ(image[0], labels[i] * 10);
+    EXPECT_EQ(image[3071], (labels[i] * 10 + 3071) % 256);
   }
   const auto test = cifar10(folder.path(), Split::kTest);
   ASSERT_EQ(test->size(), 1);
@@ -183,7 +185,8 @@ TEST(Cifar10, HasTheMeanAndDeviationOfTheRealImages) {
     double sum = 0;
     double squares = 0;
     for (int64_t i = 0; i < train->size(); ++i) {
-      for (const uint8_t value : train->image(i).subspan(c * 1024, 1024)) {
+      const auto image = image_of(*train, i);
+      for (const uint8_t value : std::span(image).subspan(c * 1024, 1024)) {
         sum += value / 255.0;
         squares += value / 255.0 * (value / 255.0);
       }

@@ -13,6 +13,7 @@
 #include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/base/thread_limit.h"
+#include "tests/data/image_of.h"
 
 namespace lockstep::data {
 namespace {
@@ -30,14 +31,14 @@ class Counting : public Dataset {
     }
   }
   int64_t size() const override { return size_; }
-  std::span<const uint8_t> image(int64_t index) const override {
+  void read(int64_t index, std::span<uint8_t> out) const override {
     if (index == broken_) throw std::runtime_error("image 13 is broken");
-    constexpr size_t kBytes = 3 * kSide * kSide;
-    return std::span(bytes_).subspan(static_cast<size_t>(index) * kBytes,
-                                     kBytes);
+    std::copy_n(bytes_.begin() + index * 3 * kSide * kSide, out.size(),
+                out.begin());
   }
   int64_t label(int64_t index) const override { return index; }
   void break_image(int64_t index) { broken_ = index; }
+  void refuse_mirroring() { may_be_mirrored_ = false; }
 
  private:
   int64_t size_;
@@ -213,9 +214,9 @@ TEST(Loader, DropsTheLastBatchIfItIsShort) {
 TEST(Loader, NormalisesAsTorchvisionDoes) {
   const Counting dataset(2);
   const auto batch = epoch_of({.batch_size = 50}, 0, 0, {}).at(0);
-  const torch::Tensor bytes =
-      torch::from_blob(const_cast<uint8_t*>(dataset.image(1).data()),
-                       {3, Counting::kSide, Counting::kSide}, torch::kUInt8);
+  auto image = image_of(dataset, 1);
+  const torch::Tensor bytes = torch::from_blob(
+      image.data(), {3, Counting::kSide, Counting::kSide}, torch::kUInt8);
   const auto per_channel = [](const std::vector<float>& values) {
     return torch::tensor(values).reshape({3, 1, 1});
   };
@@ -261,12 +262,12 @@ TEST(Augmentation, ShiftsAndMirrorsTheImageOverBlack) {
   };
   const std::vector<uint8_t> black(3 * Counting::kSide * Counting::kSide);
   const torch::Tensor ground = written(black, {}).slice(1, 0, 1).slice(2, 0, 1);
-  const torch::Tensor plain = written(dataset.image(0), {});
+  const torch::Tensor plain = written(image_of(dataset, 0), {});
   for (int64_t down = 0; down <= 8; ++down) {
     for (int64_t right = 0; right <= 8; ++right) {
       for (const bool is_mirrored : {false, true}) {
         const Augmentation augmentation{down, right, is_mirrored};
-        EXPECT_TRUE(written(dataset.image(0), augmentation)
+        EXPECT_TRUE(written(image_of(dataset, 0), augmentation)
                         .equal(augmented(ground, plain, augmentation)))
             << down << ", " << right << ", " << is_mirrored;
       }
@@ -325,6 +326,24 @@ TEST(Loader, StopsWithBatchesAheadOrNoneAsked) {
     if (i % 3 > 0) loader.begin(i);
     if (i % 3 > 1) loader.next();
   }
+}
+
+TEST(Loader, MirrorsNoImageThatWouldBeOfAnotherClass) {
+  auto digits = std::make_shared<Counting>(200);
+  digits->refuse_mirroring();
+  const ImageSource source(digits, {.augment = true, .seed = 3});
+  const SampleWriter writer(*digits, PixelOrder::kPlanes);
+  int mirrored = 0;
+  for (int64_t i = 0; i < digits->size(); ++i) {
+    Augmentation augmentation = random_augmentation(3, 0, i);
+    mirrored += augmentation.is_mirrored ? 1 : 0;
+    augmentation.is_mirrored = false;
+    std::vector<float> expected(digits->image_bytes());
+    writer.write(image_of(*digits, i), augmentation, expected);
+    const torch::Tensor read = source.read(std::array{i}, 0).input();
+    EXPECT_TRUE(read.flatten().equal(torch::tensor(expected))) << i;
+  }
+  EXPECT_GT(mirrored, 50);  // would have been
 }
 
 TEST(Loader, RefusesWhatCannotBe) {

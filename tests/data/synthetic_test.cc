@@ -8,6 +8,7 @@
 #include "lockstep/base/error.h"
 #include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
+#include "tests/data/image_of.h"
 
 namespace lockstep::data {
 namespace {
@@ -15,7 +16,8 @@ namespace {
 std::string digest(const Dataset& dataset, int64_t images) {
   Sha256 sha256;
   for (int64_t i = 0; i < images; ++i) {
-    sha256.add(std::as_bytes(dataset.image(i)));
+    const auto image = image_of(dataset, i);
+    sha256.add(std::as_bytes(std::span(image)));
     sha256.add(std::to_string(dataset.label(i)));
   }
   return sha256.hex();
@@ -62,7 +64,8 @@ TEST(Synthetic, HasTheMeanAndDeviationThatItNames) {
     double sum = 0;
     double squares = 0;
     for (int64_t i = 0; i < dataset->size(); ++i) {
-      for (const uint8_t value : dataset->image(i).subspan(c * 1024, 1024)) {
+      const auto image = image_of(*dataset, i);
+      for (const uint8_t value : std::span(image).subspan(c * 1024, 1024)) {
         sum += value / 255.0;
         squares += value / 255.0 * (value / 255.0);
       }
@@ -80,7 +83,7 @@ TEST(Synthetic, SaysNothingOfTheClassByItsHue) {
   std::vector<double> redness(10);
   std::vector<double> blueness(10);
   for (int64_t i = 0; i < dataset->size(); ++i) {
-    const auto image = dataset->image(i);
+    const auto image = image_of(*dataset, i);
     for (size_t pixel = 0; pixel < 1024; ++pixel) {
       const double green = image[1024 + pixel];
       redness[dataset->label(i)] += (image[pixel] - green) / 1024 / 500;

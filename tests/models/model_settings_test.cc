@@ -12,6 +12,7 @@ TEST(ModelSettings, DescribeAModelThatIsTheSame) {
   const ModelSpec spec{.name = "resnet34",
                        .classes = 7,
                        .stem = Stem::kImageNet,
+                       .channels = 1,
                        .in_features = 5,
                        .width = 6,
                        .depth = 3};
@@ -19,9 +20,16 @@ TEST(ModelSettings, DescribeAModelThatIsTheSame) {
   EXPECT_EQ(read.name, "resnet34");
   EXPECT_EQ(read.classes, 7);
   EXPECT_EQ(read.stem, Stem::kImageNet);
+  EXPECT_EQ(read.channels, 1);
   EXPECT_EQ(read.in_features, 5);
   EXPECT_EQ(read.width, 6);
   EXPECT_EQ(read.depth, 3);
+}
+
+TEST(ModelSettings, WithoutChannelsAreOfColourImages) {
+  const auto settings = to_settings({.name = "cnn"});
+  EXPECT_FALSE(settings.contains("channels"));
+  EXPECT_EQ(spec_from_settings(settings).channels, 3);
 }
 
 TEST(ModelSettings, RefuseWhatNoModelHas) {

@@ -18,8 +18,8 @@
 namespace lockstep::cli {
 namespace {
 
-constexpr std::array<std::string_view, 5> kWithoutTorch{"run", "split", "top",
-                                                        "--version", "-V"};
+constexpr std::array<std::string_view, 6> kWithoutTorch{
+    "run", "split", "top", "data", "--version", "-V"};
 
 bool needs_torch() {
   const auto& words = command_line();
@@ -54,6 +54,7 @@ int main(int argc, char** argv) {
     add_run(app);
     add_split(app);
     add_top(app);
+    add_data(app);
     return parse_and_run(app);
   });
 }

@@ -14,9 +14,11 @@
 namespace lockstep::tasks {
 namespace {
 
-/// Fits a model to the data: its classes and, for an mlp, its inputs.
+/// Fits a model to the data: its classes, its channels and, for an mlp, its
+/// inputs.
 void fit(models::ModelSpec& model, const data::Dataset& dataset) {
   model.classes = dataset.classes();
+  model.channels = dataset.channels();
   model.in_features = dataset.channels() * dataset.height() * dataset.width();
 }
 
@@ -63,6 +65,9 @@ Settings ImageTask::settings() const {
   settings["channels_last"] = fmt::format("{}", is_channels_last_);
   settings["augment"] = fmt::format("{}", options_.augment);
   settings["data"] = options_.data.name;
+  if (options_.data.name == "image-folder") {
+    settings["image_size"] = fmt::format("{}", options_.data.image_size);
+  }
   if (!options_.data.dir.empty()) {
     settings[train::kDataDir] =
         std::filesystem::absolute(options_.data.dir).string();

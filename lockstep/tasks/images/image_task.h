@@ -15,7 +15,8 @@ namespace lockstep::tasks {
 struct ImageOptions {
   models::ModelSpec model;
   data::DataSpec data;
-  bool augment = true;  ///< random crop and horizontal flip
+  /// Random crop and, where the dataset allows it, horizontal flip.
+  bool augment = true;
   /// Layout of the images; nothing: the faster one.
   std::optional<bool> channels_last = false;
   OptimizerOptions optimizer;

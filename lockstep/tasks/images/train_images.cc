@@ -33,6 +33,10 @@ data::DataSpec data_of(const CheckpointInfo& info) {
   data::DataSpec spec;
   spec.name = setting("data");
   spec.dir = setting(train::kDataDir);
+  const std::string image_size = setting("image_size");
+  if (!image_size.empty()) {
+    spec.image_size = models::setting_size(info.run->settings, "image_size");
+  }
   if (!spec.name.empty()) return spec;
   throw CheckpointError(
       {.code = ErrorCode::kUnknownDataset,

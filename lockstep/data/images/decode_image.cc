@@ -1,0 +1,62 @@
+#include "lockstep/data/images/decode_image.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+
+#include "lockstep/base/atomic_file.h"
+#include "lockstep/base/error.h"
+#include "lockstep/data/images/decode_jpeg.h"
+#include "lockstep/data/images/decode_png.h"
+
+namespace lockstep::data {
+namespace {
+
+constexpr std::array<uint8_t, 3> kJpegBegin{0xff, 0xd8, 0xff};
+constexpr std::array<uint8_t, 8> kPngBegin{0x89, 'P',  'N',  'G',
+                                           '\r', '\n', 0x1a, '\n'};
+
+// A JPEG of kMostPixels in the best quality is smaller.
+constexpr size_t kMostFileBytes = size_t{512} << 20;
+
+bool begins_with(std::span<const uint8_t> bytes,
+                 std::span<const uint8_t> beginning) {
+  return bytes.size() >= beginning.size() &&
+         std::equal(beginning.begin(), beginning.end(), bytes.begin());
+}
+
+}  // namespace
+
+Image decode_image(std::span<const uint8_t> bytes, const std::string& path) {
+  if (begins_with(bytes, kJpegBegin)) return decode_jpeg(bytes, path);
+  if (begins_with(bytes, kPngBegin)) return decode_png(bytes, path);
+  throw DataError({.code = ErrorCode::kMalformedData,
+                   .what = "can't decode " + path,
+                   .expected = "a JPEG or PNG image",
+                   .got = bytes.empty() ? "an empty file" : "other bytes",
+                   .fix = "get the file anew, or remove it"});
+}
+
+Image read_image(const std::string& path) {
+  std::string bytes;
+  try {
+    std::error_code error;
+    if (!std::filesystem::is_regular_file(path, error)) {
+      throw DataError({.code = ErrorCode::kFileAccess,
+                       .what = "can't read " + path,
+                       .expected = "an image file",
+                       .got = error ? error.message() : "something not a file",
+                       .fix = "check that the folder has not changed"});
+    }
+    bytes = read_file(path, kMostFileBytes);
+  } catch (const IoError& cause) {
+    throw DataError({.code = ErrorCode::kFileAccess,
+                     .what = "can't read " + path,
+                     .got = cause.what(),
+                     .fix = "check that this user may read it"});
+  }
+  return decode_image(
+      {reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()}, path);
+}
+
+}  // namespace lockstep::data

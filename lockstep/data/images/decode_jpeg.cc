@@ -1,0 +1,151 @@
+#include "lockstep/data/images/decode_jpeg.h"
+
+#include <array>
+#include <csetjmp>
+#include <cstdio>  // jpeglib.h needs it
+#include <jerror.h>
+#include <jpeglib.h>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::data {
+namespace {
+
+// A file of few bytes can have thousands of scans, each of which costs as much
+// as the whole image. Encoders make about ten.
+constexpr int kMostScans = 200;
+
+/// The library reports an error by a call that must not return.
+struct JpegErrors {
+  jpeg_error_mgr manager;  // first: the library has a pointer to it
+  std::jmp_buf on_error;
+  std::array<char, JMSG_LENGTH_MAX> text;
+};
+
+struct JpegProgress {
+  jpeg_progress_mgr manager;  // first, too
+  bool has_too_many_scans;
+};
+
+[[noreturn]] void give_up(j_common_ptr jpeg) {
+  auto* errors = reinterpret_cast<JpegErrors*>(jpeg->err);
+  (*jpeg->err->format_message)(jpeg, errors->text.data());
+  std::longjmp(errors->on_error, 1);
+}
+
+// Warnings after which part of the image is made up are errors here: nobody
+// would see why the training learns less.
+void on_warning(j_common_ptr jpeg, int level) {
+  if (level >= 0) return;  // a trace
+  switch (jpeg->err->msg_code) {
+    case JWRN_JPEG_EOF:
+    case JWRN_HIT_MARKER:
+    case JWRN_HUFF_BAD_CODE:
+    case JWRN_MUST_RESYNC:
+      give_up(jpeg);
+    default:
+      return;
+  }
+}
+
+void no_output(j_common_ptr /*jpeg*/) {}
+
+void check_scans(j_common_ptr jpeg) {
+  auto* decompress = reinterpret_cast<j_decompress_ptr>(jpeg);
+  if (decompress->input_scan_number <= kMostScans) return;
+  auto* errors = reinterpret_cast<JpegErrors*>(jpeg->err);
+  reinterpret_cast<JpegProgress*>(jpeg->progress)->has_too_many_scans = true;
+  errors->text[0] = '\0';
+  std::longjmp(errors->on_error, 1);
+}
+
+/// Decodes in two calls, so that memory is taken between them. Neither has an
+/// object with a destructor, which longjmp() would skip.
+class JpegDecoder {
+ public:
+  JpegDecoder() {
+    jpeg_.err = jpeg_std_error(&errors_.manager);
+    errors_.manager.error_exit = give_up;
+    errors_.manager.emit_message = on_warning;
+    errors_.manager.output_message = no_output;
+    progress_.manager.progress_monitor = check_scans;
+  }
+  ~JpegDecoder() { jpeg_destroy_decompress(&jpeg_); }
+  JpegDecoder(const JpegDecoder&) = delete;
+  JpegDecoder& operator=(const JpegDecoder&) = delete;
+
+  bool read_header(std::span<const uint8_t> bytes) {
+    if (setjmp(errors_.on_error) != 0) return false;
+    jpeg_create_decompress(&jpeg_);
+    jpeg_.progress = &progress_.manager;
+    jpeg_mem_src(&jpeg_, bytes.data(), bytes.size());
+    jpeg_read_header(&jpeg_, TRUE);
+    return true;
+  }
+
+  /// `pixels` has three bytes for each pixel.
+  bool decode(uint8_t* pixels) {
+    if (setjmp(errors_.on_error) != 0) return false;
+    jpeg_.out_color_space = JCS_RGB;
+    jpeg_start_decompress(&jpeg_);
+    const size_t row_bytes = size_t{3} * jpeg_.output_width;
+    while (jpeg_.output_scanline < jpeg_.output_height) {
+      JSAMPROW row = pixels + row_bytes * jpeg_.output_scanline;
+      jpeg_read_scanlines(&jpeg_, &row, 1);
+    }
+    jpeg_finish_decompress(&jpeg_);
+    return true;
+  }
+
+  int64_t width() const { return jpeg_.image_width; }
+  int64_t height() const { return jpeg_.image_height; }
+  bool is_cmyk() const {
+    return jpeg_.jpeg_color_space == JCS_CMYK ||
+           jpeg_.jpeg_color_space == JCS_YCCK;
+  }
+  /// After a call that returned false.
+  std::string error() const {
+    return progress_.has_too_many_scans
+               ? fmt::format("more than {} scans", kMostScans)
+               : std::string(errors_.text.data());
+  }
+
+ private:
+  jpeg_decompress_struct jpeg_{};
+  JpegErrors errors_{};
+  JpegProgress progress_{};
+};
+
+[[noreturn]] void refuse(const std::string& path, const std::string& why) {
+  throw DataError({.code = ErrorCode::kMalformedData,
+                   .what = "can't decode " + path,
+                   .expected = "a whole JPEG image",
+                   .got = why,
+                   .fix = "get the file anew, or remove it"});
+}
+
+}  // namespace
+
+Image decode_jpeg(std::span<const uint8_t> bytes, const std::string& path) {
+  JpegDecoder decoder;
+  if (!decoder.read_header(bytes)) refuse(path, decoder.error());
+  if (decoder.is_cmyk()) {
+    throw DataError({.code = ErrorCode::kMalformedData,
+                     .what = path + " is a JPEG for printing",
+                     .expected = "gray or red, green and blue",
+                     .got = "CMYK",
+                     .fix = "convert it, or remove it"});
+  }
+  Image image{.width = decoder.width(), .height = decoder.height()};
+  if (image.width * image.height > kMostPixels) {
+    refuse(path, fmt::format("{} x {} pixels, of at most {}", image.width,
+                             image.height, kMostPixels));
+  }
+  image.pixels.resize(static_cast<size_t>(3 * image.width * image.height));
+  if (!decoder.decode(image.pixels.data())) refuse(path, decoder.error());
+  return image;
+}
+
+}  // namespace lockstep::data

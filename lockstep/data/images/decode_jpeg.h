@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "lockstep/data/images/image.h"
+
+namespace lockstep::data {
+
+/// decode_image() of a JPEG, baseline or progressive, gray or in colours, by
+/// libjpeg-turbo in the settings that Pillow has: the accurate integer DCT,
+/// and chroma smoothed as it is enlarged. Stray bytes between markers are
+/// passed over, as everyone does; data that end early or don't decode are an
+/// error.
+Image decode_jpeg(std::span<const uint8_t> bytes, const std::string& path);
+
+}  // namespace lockstep::data

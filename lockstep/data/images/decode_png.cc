@@ -1,0 +1,121 @@
+#include "lockstep/data/images/decode_png.h"
+
+#include <array>
+#include <cstring>
+#include <png.h>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::data {
+namespace {
+
+// Of text and profiles, which are compressed, too.
+constexpr png_alloc_size_t kMostChunkBytes = 8 << 20;
+
+/// Decodes in two calls, so that memory is taken between them. Neither has an
+/// object with a destructor, which longjmp() would skip.
+class PngDecoder {
+ public:
+  explicit PngDecoder(std::span<const uint8_t> bytes) : left_(bytes) {
+    png_ = png_create_read_struct(PNG_LIBPNG_VER_STRING, this, give_up, ignore);
+    if (png_ != nullptr) info_ = png_create_info_struct(png_);
+    if (info_ == nullptr) {
+      png_destroy_read_struct(&png_, &info_, nullptr);
+      throw DataError({.code = ErrorCode::kOutOfMemory,
+                       .what = "libpng can't begin to decode"});
+    }
+  }
+  ~PngDecoder() { png_destroy_read_struct(&png_, &info_, nullptr); }
+  PngDecoder(const PngDecoder&) = delete;
+  PngDecoder& operator=(const PngDecoder&) = delete;
+
+  bool read_header() {
+    if (setjmp(png_jmpbuf(png_)) != 0) return false;
+    png_set_chunk_malloc_max(png_, kMostChunkBytes);
+    png_set_read_fn(png_, this, read);
+    png_read_info(png_, info_);
+    return true;
+  }
+
+  /// `rows` point to three bytes for each pixel.
+  bool decode(png_bytepp rows) {
+    if (setjmp(png_jmpbuf(png_)) != 0) return false;
+    const auto colour = png_get_color_type(png_, info_);
+    if (colour == PNG_COLOR_TYPE_PALETTE) png_set_palette_to_rgb(png_);
+    if (colour == PNG_COLOR_TYPE_GRAY) png_set_expand_gray_1_2_4_to_8(png_);
+    png_set_strip_16(png_);
+    png_set_strip_alpha(png_);
+    png_set_gray_to_rgb(png_);
+    png_set_interlace_handling(png_);
+    png_read_update_info(png_, info_);
+    if (png_get_rowbytes(png_, info_) != size_t{3} * width()) {
+      png_error(png_, "rows of another length than RGB has");
+    }
+    png_read_image(png_, rows);
+    png_read_end(png_, nullptr);
+    return true;
+  }
+
+  uint32_t width() const { return png_get_image_width(png_, info_); }
+  uint32_t height() const { return png_get_image_height(png_, info_); }
+  /// After a call that returned false.
+  std::string error() const { return error_.data(); }
+
+ private:
+  [[noreturn]] static void give_up(png_structp png, png_const_charp message) {
+    auto& error = static_cast<PngDecoder*>(png_get_error_ptr(png))->error_;
+    std::strncpy(error.data(), message, error.size() - 1);
+    png_longjmp(png, 1);
+  }
+
+  static void ignore(png_structp /*png*/, png_const_charp /*message*/) {}
+
+  static void read(png_structp png, png_bytep out, size_t size) {
+    auto& left = static_cast<PngDecoder*>(png_get_io_ptr(png))->left_;
+    if (size > left.size()) png_error(png, "the file ends early");
+    std::memcpy(out, left.data(), size);
+    left = left.subspan(size);
+  }
+
+  std::span<const uint8_t> left_;
+  std::array<char, 128> error_{};
+  png_structp png_ = nullptr;
+  png_infop info_ = nullptr;
+};
+
+[[noreturn]] void refuse_png(const std::string& path, std::string why) {
+  // The library repeats the name of a chunk, which may be any bytes.
+  for (char& letter : why) {
+    if (letter < ' ' || letter > '~') letter = '?';
+  }
+  throw DataError({.code = ErrorCode::kMalformedData,
+                   .what = "can't decode " + path,
+                   .expected = "a whole PNG image",
+                   .got = why,
+                   .fix = "get the file anew, or remove it"});
+}
+
+}  // namespace
+
+Image decode_png(std::span<const uint8_t> bytes, const std::string& path) {
+  PngDecoder decoder(bytes);
+  if (!decoder.read_header()) refuse_png(path, decoder.error());
+  Image image{.width = decoder.width(), .height = decoder.height()};
+  // Each is below 2^31.
+  if (image.width * image.height > kMostPixels) {
+    refuse_png(path, fmt::format("{} x {} pixels, of at most {}", image.width,
+                                 image.height, kMostPixels));
+  }
+  image.pixels.resize(static_cast<size_t>(3 * image.width * image.height));
+  std::vector<png_bytep> rows(static_cast<size_t>(image.height));
+  for (size_t y = 0; y < rows.size(); ++y) {
+    rows[y] = image.pixels.data() + 3 * y * static_cast<size_t>(image.width);
+  }
+  if (!decoder.decode(rows.data())) refuse_png(path, decoder.error());
+  return image;
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,235 @@
+#include "lockstep/download/download_dataset.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <map>
+#include <poll.h>
+#include <sys/file.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/atomic_file.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/stopwatch.h"
+#include "lockstep/base/terminal.h"
+#include "lockstep/download/unpack.h"
+
+namespace lockstep::download {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMostRecordBytes = 64 << 10;
+
+/// Held by the process that works in a folder; the kernel frees it when the
+/// process ends, however it ends.
+FileDescriptor lock_folder(const DownloadOptions& options) {
+  const std::string path = options.dir + "/.lockstep-download.lock";
+  FileDescriptor file(
+      ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
+  const auto refuse = [&] {
+    throw IoError({.code = ErrorCode::kFileAccess,
+                   .what = "can't lock " + path,
+                   .got = std::strerror(errno),
+                   .fix = "check that this user may write to the folder"});
+  };
+  if (!file.is_open()) refuse();
+  const Stopwatch watch;
+  for (bool has_told = false; ::flock(file.get(), LOCK_EX | LOCK_NB) != 0;) {
+    if (errno == EINTR) continue;
+    if (errno != EWOULDBLOCK) refuse();
+    if (!has_told && options.fetch.say) {
+      options.fetch.say("another process downloads to " + options.dir +
+                        "; waiting for it");
+    }
+    has_told = true;
+    if (options.fetch.stop && options.fetch.stop()) {
+      throw DataError(
+          {.code = ErrorCode::kInterrupted,
+           .what = "interrupted while another process downloads to " +
+                   options.dir});
+    }
+    if (watch.seconds() > options.lock_timeout_s) {
+      throw DataError(
+          {.code = ErrorCode::kFileAccess,
+           .what = fmt::format("another process downloads to {} for {}",
+                               options.dir,
+                               format_duration(options.lock_timeout_s)),
+           .fix = "end it, or name another --dir"});
+    }
+    ::poll(nullptr, 0, 50);
+  }
+  return file;
+}
+
+std::string record_path(const RemoteDataset& dataset, const std::string& dir) {
+  return dir + "/" + dataset.name + ".sha256";
+}
+
+// The first line of a record: what the files were unpacked from.
+std::string origin_line(const RemoteFile& file) {
+  return fmt::format("# unpacked from {}, MD5 {}\n", file.name, file.md5);
+}
+
+/// The SHA-256 of unpacked files by their names; none if there is no record, or
+/// that of something else.
+std::map<std::string, std::string> read_record(const std::string& path,
+                                               const RemoteFile& file) {
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return {};
+  std::string text = read_file(path, kMostRecordBytes);
+  if (!text.starts_with(origin_line(file))) return {};
+  text.erase(0, origin_line(file).size());
+  std::map<std::string, std::string> digests;
+  constexpr size_t kHexDigits = 64;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    const std::string line = text.substr(at, end - at);
+    if (line.size() > kHexDigits + 2) {
+      digests[line.substr(kHexDigits + 2)] = line.substr(0, kHexDigits);
+    }
+    at = end + 1;
+  }
+  return digests;
+}
+
+[[noreturn]] void refuse_other_file(const std::string& path,
+                                    const std::string& expected,
+                                    const std::string& got) {
+  throw DataError({.code = ErrorCode::kMalformedData,
+                   .what = path + " is there, and is another file",
+                   .expected = expected,
+                   .got = got,
+                   .fix = "move it away, or name another --dir"});
+}
+
+bool has_unpacked(const RemoteDataset& dataset, const RemoteFile& file,
+                  const std::string& dir) {
+  const auto digests = read_record(record_path(dataset, dir), file);
+  bool has_all = true;
+  for (const Member& member : file.members) {
+    const std::string path = dir + "/" + member.name;
+    const auto recorded = digests.find(member.name);
+    if (recorded == digests.end() || !fs::exists(path)) {
+      has_all = false;
+      continue;
+    }
+    const std::string digest = sha256_of_file(path);
+    if (digest == recorded->second) continue;
+    refuse_other_file(path, "SHA-256 " + recorded->second, digest);
+  }
+  return has_all;
+}
+
+bool has_file(const RemoteFile& file, const std::string& dir) {
+  const std::string path = dir + "/" + file.name;
+  if (!fs::exists(path)) return false;
+  const std::string digest = md5_of_file(path);
+  if (digest == file.md5) return true;
+  refuse_other_file(path, "MD5 " + file.md5, digest);
+}
+
+bool is_complete(const RemoteDataset& dataset, const RemoteFile& file,
+                 const std::string& dir) {
+  return file.members.empty() ? has_file(file, dir)
+                              : has_unpacked(dataset, file, dir);
+}
+
+void check_space(const std::vector<RemoteFile>& files, const std::string& dir) {
+  int64_t needed = 0;
+  for (const RemoteFile& file : files) {
+    const std::string path = dir + "/" + file.name;
+    std::error_code none;
+    const auto part = fs::file_size(partial_path(path), none);
+    const int64_t had = fs::exists(path) ? file.bytes
+                        : none           ? 0
+                                         : static_cast<int64_t>(part);
+    needed += std::max<int64_t>(file.bytes - had, 0);
+    for (const Member& member : file.members) needed += member.most_bytes;
+  }
+  struct statvfs disk {};
+  // What can't tell it shall not stop us: a full disk is an error later.
+  if (::statvfs(dir.c_str(), &disk) != 0) return;
+  const auto free =
+      static_cast<double>(disk.f_bavail) * static_cast<double>(disk.f_frsize);
+  if (free >= static_cast<double>(needed)) return;
+  throw IoError(
+      {.code = ErrorCode::kFileAccess,
+       .what = "there is not enough space on the disk of " + dir,
+       .expected = format_bytes(static_cast<double>(needed)) + " free",
+       .got = format_bytes(free),
+       .fix = "free some, or name a --dir on another disk"});
+}
+
+void fetch(const RemoteDataset& dataset, const RemoteFile& file,
+           const DownloadOptions& options) {
+  const std::string path = options.dir + "/" + file.name;
+  std::string base = options.mirror.empty() ? dataset.url : options.mirror;
+  if (!base.ends_with('/')) base += '/';
+  const std::string url = base + file.name;
+  if (options.begin) options.begin(file, url);
+  std::string digest;
+  // Bytes from before may be those of another file, if the server did not tell
+  // versions: then a whole download decides.
+  for (bool has_old_bytes = true; has_old_bytes;) {
+    has_old_bytes = fetch_file(url, path, file.bytes, options.fetch);
+    digest = md5_of_file(partial_path(path));
+    fs::remove(version_path(path));
+    if (digest == file.md5) {
+      fs::rename(partial_path(path), path);
+      sync_directory(options.dir);
+      return;
+    }
+    fs::remove(partial_path(path));
+  }
+  throw DataError({.code = ErrorCode::kDownloadFailed,
+                   .what = url + " is another file; it was removed again",
+                   .expected = "MD5 " + file.md5,
+                   .got = digest,
+                   .fix = "try again, or name another --mirror"});
+}
+
+void unpack_file(const RemoteDataset& dataset, const RemoteFile& file,
+                 const std::string& dir, bool removes_archive) {
+  const std::string archive = dir + "/" + file.name;
+  const auto digests = unpack(archive, file, dir);
+  std::string text = origin_line(file);
+  for (const auto& [name, digest] : digests) {
+    text += fmt::format("{}  {}\n", digest, name);
+  }
+  AtomicFile record(record_path(dataset, dir));
+  record.write(text);
+  record.commit();
+  if (removes_archive) fs::remove(archive);
+}
+
+}  // namespace
+
+Outcome download_dataset(const RemoteDataset& dataset,
+                         const DownloadOptions& options) {
+  make_directories(options.dir);
+  const FileDescriptor lock = lock_folder(options);
+  std::vector<RemoteFile> missing;
+  for (const RemoteFile& file : dataset.files) {
+    if (!is_complete(dataset, file, options.dir)) missing.push_back(file);
+  }
+  if (missing.empty()) return Outcome::kWasThere;
+  check_space(missing, options.dir);
+  for (const RemoteFile& file : missing) {
+    // An archive that the user has put there is used, and stays.
+    const bool was_there = has_file(file, options.dir);
+    if (!was_there) fetch(dataset, file, options);
+    if (!file.members.empty()) {
+      unpack_file(dataset, file, options.dir, !was_there);
+    }
+  }
+  return Outcome::kDownloaded;
+}
+
+}  // namespace lockstep::download
