@@ -71,6 +71,9 @@ report::Comparison run_and_compare(const CompareFlags& flags) {
   if (flags.devices.allow_duplicates) {
     options.child_options.emplace_back("--allow-duplicate-devices");
   }
+  if (flags.devices.oversubscribes) {
+    options.child_options.emplace_back("--oversubscribe");
+  }
   RoundProgress progress(options.rounds);
   return report::run_compare(
       options, devices,

@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/cores.h"
-#include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/device/cuda.h"
 #include "lockstep/device/memory.h"
@@ -59,10 +58,6 @@ std::string inventory() {
   return text;
 }
 
-bool may_oversubscribe() {
-  return env_flag("LOCKSTEP_OVERSUBSCRIBE").value_or(false);
-}
-
 [[noreturn]] void unknown_device(std::string_view name) {
   throw DeviceError({.code = ErrorCode::kNoSuchDevice,
                      .what = fmt::format("unknown device '{}'", name),
@@ -70,7 +65,8 @@ bool may_oversubscribe() {
                      .fix = inventory()});
 }
 
-void check_slice_count(int count, std::string_view asked) {
+void check_slice_count(int count, std::string_view asked,
+                       Oversubscription oversubscription) {
   if (count < 1) {
     throw DeviceError({.code = ErrorCode::kNoSuchDevice,
                        .what = fmt::format("'{}' asks for no device", asked),
@@ -83,20 +79,21 @@ void check_slice_count(int count, std::string_view asked) {
                        .expected = fmt::format("at most {}", kMaxSlices),
                        .fix = inventory()});
   }
-  if (count > core_count() && !may_oversubscribe()) {
+  if (count > core_count() && oversubscription == Oversubscription::kRefuse) {
     throw DeviceError(
         {.code = ErrorCode::kNoSuchDevice,
          .what = fmt::format("'{}' asks for more slices than cores", asked),
          .expected = fmt::format("at most {}", core_count()),
          .got = std::to_string(count),
          .fix = inventory() +
-                "; ask for fewer, or set LOCKSTEP_OVERSUBSCRIBE=1 to let "
-                "slices share cores"});
+                "; ask for fewer, or allow that slices share cores: "
+                "--oversubscribe, Oversubscription::kAllow"});
   }
 }
 
-std::vector<Device> host_slices(int count, std::string_view asked) {
-  check_slice_count(count, asked);
+std::vector<Device> host_slices(int count, std::string_view asked,
+                                Oversubscription oversubscription) {
+  check_slice_count(count, asked, oversubscription);
   std::vector<Device> slices;
   for (int i = 0; i < count; ++i) {
     slices.push_back({DeviceKind::kCpu, i, count});
@@ -172,10 +169,11 @@ void check_gpu_exists(const Device& device) {
 
 /// Slices of a list: as many as are named. cpu:0,cpu:2 leaves cpu:1 unnamed,
 /// so how many slices are meant is anyone's guess.
-void number_slices(std::vector<Device>& list, std::string_view asked) {
+void number_slices(std::vector<Device>& list, std::string_view asked,
+                   Oversubscription oversubscription) {
   const std::set<Device> named(list.begin(), list.end());
   const int count = static_cast<int>(named.size());
-  check_slice_count(count, asked);
+  check_slice_count(count, asked, oversubscription);
   for (Device& device : list) {
     if (device.index >= count) {
       throw DeviceError(
@@ -190,7 +188,8 @@ void number_slices(std::vector<Device>& list, std::string_view asked) {
   }
 }
 
-std::vector<Device> parse_list(std::string_view list, Duplicates duplicates) {
+std::vector<Device> parse_list(std::string_view list, Duplicates duplicates,
+                               Oversubscription oversubscription) {
   std::vector<Device> parsed;
   for (std::string_view rest = list;;) {
     const auto comma = rest.find(',');
@@ -201,7 +200,7 @@ std::vector<Device> parse_list(std::string_view list, Duplicates duplicates) {
   check_kinds(parsed);
   if (duplicates == Duplicates::kRefuse) check_twice(parsed);
   if (parsed.front().is_cpu()) {
-    number_slices(parsed, list);
+    number_slices(parsed, list, oversubscription);
   } else {
     std::for_each(parsed.begin(), parsed.end(), check_gpu_exists);
   }
@@ -214,23 +213,26 @@ std::string Device::name() const {
   return fmt::format("{}:{}", is_cpu() ? "cpu" : "cuda", index);
 }
 
-std::vector<Device> devices(std::string_view list, Duplicates duplicates) {
+std::vector<Device> devices(std::string_view list, Duplicates duplicates,
+                            Oversubscription oversubscription) {
   const std::string_view asked = trim(list);
   const bool has_gpu = cuda_device_count() > 0;
   if (asked == "auto") {
     return has_gpu ? gpus(cuda_device_count(), asked)
-                   : host_slices(std::min(core_count(), kMaxSlices), asked);
+                   : host_slices(std::min(core_count(), kMaxSlices), asked,
+                                 oversubscription);
   }
   if (const auto count = to_int(asked)) {
-    return has_gpu ? gpus(*count, asked) : host_slices(*count, asked);
+    return has_gpu ? gpus(*count, asked)
+                   : host_slices(*count, asked, oversubscription);
   }
   if (asked == "cuda") return gpus(cuda_device_count(), asked);
-  if (asked == "cpu") return host_slices(1, asked);
+  if (asked == "cpu") return host_slices(1, asked, oversubscription);
   if (asked.find(',') == std::string_view::npos) {
     const Device lone = parse_name(asked);
-    if (lone.is_cpu()) return host_slices(lone.index, asked);
+    if (lone.is_cpu()) return host_slices(lone.index, asked, oversubscription);
   }
-  return parse_list(asked, duplicates);
+  return parse_list(asked, duplicates, oversubscription);
 }
 
 std::vector<int> cores_of(const Device& device) {

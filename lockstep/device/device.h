@@ -30,6 +30,9 @@ struct Device {
 
 /// Whether one device may be named twice in a list.
 enum class Duplicates { kRefuse, kAllow };
+/// Whether a host may be cut into more slices than it has cores: they then
+/// share cores, in turn.
+enum class Oversubscription { kRefuse, kAllow };
 
 /// Parses a list of devices.
 ///
@@ -44,10 +47,10 @@ enum class Duplicates { kRefuse, kAllow };
 ///
 /// Throws DeviceError, naming the device and what exists, for an unknown
 /// device, kinds mixed, a device named twice unless `duplicates` allows it,
-/// and for more slices than cores unless the environment has
-/// LOCKSTEP_OVERSUBSCRIBE=1: slices then share cores, in turn.
-std::vector<Device> devices(std::string_view list,
-                            Duplicates duplicates = Duplicates::kRefuse);
+/// and for more slices than cores unless `oversubscription` allows them.
+std::vector<Device> devices(
+    std::string_view list, Duplicates duplicates = Duplicates::kRefuse,
+    Oversubscription oversubscription = Oversubscription::kRefuse);
 
 /// The cores of slice `device`: an equal cut of those this process may use,
 /// with those left over that don't divide. Throws DeviceError for a GPU and

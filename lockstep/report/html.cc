@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/report/canvas.h"
+#include "lockstep/report/dp_against_ddp.h"
 #include "lockstep/report/page.h"
 #include "lockstep/report/rendering.h"
 #include "lockstep/report/sections.h"
@@ -19,6 +20,7 @@ std::string to_html(const Comparison& comparison) {
     html += fmt::format("<h2>{}</h2>\n<div class=\"wide\">{}</div>\n",
                         escaped(line.title), time_line_chart(line));
   }
+  html += table_block(dp_against_ddp_section(comparison));
   html += table_block(ratio_section(comparison), "");
   const auto sentences = reading(comparison);
   if (!sentences.empty()) {

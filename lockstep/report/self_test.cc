@@ -153,6 +153,7 @@ class Tester {
             fmt::format("{}", fmt::join(names, ",")),
             "--shards",
             fmt::format("{}", devices_.size()),
+            "--oversubscribe",  // the caller allowed what devices_ needs
             "--intra-op-threads",
             "1",
             "--batch-size",

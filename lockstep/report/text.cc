@@ -4,6 +4,7 @@
 
 #include "lockstep/base/table.h"
 #include "lockstep/base/terminal.h"
+#include "lockstep/report/dp_against_ddp.h"
 #include "lockstep/report/rendering.h"
 #include "lockstep/report/sections.h"
 #include "lockstep/report/time_line.h"
@@ -75,6 +76,7 @@ std::string to_text(const Comparison& comparison, Colour colour, int width) {
     text +=
         "\n" + bold(line.title, colour) + "\n" + to_text(line, width, colour);
   }
+  add(text, dp_against_ddp_section(comparison), colour);
   add(text, ratio_section(comparison), colour);
   const auto sentences = reading(comparison);
   if (!sentences.empty()) {

@@ -16,11 +16,12 @@ namespace {
 CommandResult run_program_with(
     const std::vector<std::string>& arguments,
     std::map<std::string, std::string> environment = {}) {
-  environment["LOCKSTEP_OVERSUBSCRIBE"] = "1";
   Command command{.arguments = {kProgram},
                   .environment = std::move(environment)};
   command.arguments.insert(command.arguments.end(), arguments.begin(),
                            arguments.end());
+  // On however few cores this machine has.
+  command.arguments.emplace_back("--oversubscribe");
   return run_command(command);
 }
 
@@ -32,7 +33,7 @@ std::string text_of(const std::string& path) {
 }
 
 const std::string kEightGpus =
-    LOCKSTEP_SOURCE_DIR "/tests/inspect/topologies/eight_gpus_nvlink_pairs.txt";
+    LOCKSTEP_SOURCE_DIR "/examples/topologies/eight_gpus_nvlink_pairs.txt";
 
 TEST(Topo, ReplaysARecordedMatrixToTheCharacter) {
   const CommandResult result =

@@ -17,8 +17,7 @@ std::vector<std::string> shard_lines(const std::string& strategy, int devices,
       {.arguments = {kProgram, "train", "--model", "cnn", "--strategy",
                      strategy, "--devices", "cpu:" + std::to_string(devices),
                      "--batch-size", std::to_string(batch_size), "--max-steps",
-                     "2", "--no-eval", "--show-shards"},
-       .environment = {{"LOCKSTEP_OVERSUBSCRIBE", "1"}}});
+                     "2", "--no-eval", "--show-shards", "--oversubscribe"}});
   EXPECT_TRUE(result.ok()) << result.err;
   std::vector<std::string> lines;
   std::istringstream out(result.out);

@@ -9,76 +9,79 @@
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
 #include "tests/base/expect_problem.h"
-#include "tests/device/environment.h"
 
 namespace lockstep {
 namespace {
 
-using testing_support::EnvironmentScope;
-
 int core_count() { return static_cast<int>(allowed_cores().size()); }
 
-std::string error_of(std::string_view list) {
+std::string error_of(std::string_view list, Oversubscription oversubscription =
+                                                Oversubscription::kRefuse) {
   try {
-    devices(list);
+    devices(list, Duplicates::kRefuse, oversubscription);
   } catch (const DeviceError& error) {
     return error.what();
   }
   return "no error";
 }
 
-class DevicesOfManySlices : public ::testing::Test {
- private:
-  EnvironmentScope oversubscribe_{"LOCKSTEP_OVERSUBSCRIBE", "1"};
-};
+// On however few cores this machine has.
+std::vector<Device> many(std::string_view list,
+                         Duplicates duplicates = Duplicates::kRefuse) {
+  return devices(list, duplicates, Oversubscription::kAllow);
+}
 
-TEST_F(DevicesOfManySlices, ReadsALoneCpuAsACount) {
-  const auto list = devices("cpu:3");
+std::string error_of_many(std::string_view list) {
+  return error_of(list, Oversubscription::kAllow);
+}
+
+TEST(DevicesOfManySlices, ReadsALoneCpuAsACount) {
+  const auto list = many("cpu:3");
   EXPECT_EQ(join_names(list), "cpu:0, cpu:1, cpu:2");
   for (const Device& device : list) EXPECT_EQ(device.slices, 3);
 }
 
-TEST_F(DevicesOfManySlices, ReadsAListAsIndices) {
-  const auto list = devices(" cpu:1 , cpu:0 ");
+TEST(DevicesOfManySlices, ReadsAListAsIndices) {
+  const auto list = many(" cpu:1 , cpu:0 ");
   EXPECT_EQ(join_names(list), "cpu:1, cpu:0");
   EXPECT_EQ(list[0], (Device{DeviceKind::kCpu, 1, 2}));
 }
 
-TEST_F(DevicesOfManySlices, RefusesADeviceNamedTwice) {
-  expect_problem(error_of("cpu:0,cpu:1,cpu:0"), ErrorCode::kDuplicateDevice,
-                 {"cpu:0", "cpu:0, cpu:1, cpu:0"});
+TEST(DevicesOfManySlices, RefusesADeviceNamedTwice) {
+  expect_problem(error_of_many("cpu:0,cpu:1,cpu:0"),
+                 ErrorCode::kDuplicateDevice, {"cpu:0", "cpu:0, cpu:1, cpu:0"});
 }
 
-TEST_F(DevicesOfManySlices, AllowsADeviceTwiceWhenAsked) {
-  const auto list = devices("cpu:0,cpu:1,cpu:0", Duplicates::kAllow);
+TEST(DevicesOfManySlices, AllowsADeviceTwiceWhenAsked) {
+  const auto list = many("cpu:0,cpu:1,cpu:0", Duplicates::kAllow);
   EXPECT_EQ(join_names(list), "cpu:0, cpu:1, cpu:0");
   for (const Device& device : list) EXPECT_EQ(device.slices, 2);
 }
 
-TEST_F(DevicesOfManySlices, RefusesAListThatLeavesASliceOut) {
-  expect_problem(error_of("cpu:0,cpu:2"), ErrorCode::kNoSuchDevice,
+TEST(DevicesOfManySlices, RefusesAListThatLeavesASliceOut) {
+  expect_problem(error_of_many("cpu:0,cpu:2"), ErrorCode::kNoSuchDevice,
                  {"cpu:2", "'cpu:0,cpu:2'", "cpu:0..cpu:1"});
 }
 
-TEST_F(DevicesOfManySlices, SharesCoresInTurnWhenThereAreTooFew) {
+TEST(DevicesOfManySlices, SharesCoresInTurnWhenThereAreTooFew) {
   const int count = core_count() + 1;
-  const auto list = devices(fmt::format("cpu:{}", count));
+  const auto list = many(fmt::format("cpu:{}", count));
   ASSERT_EQ(list.size(), static_cast<size_t>(count));
   EXPECT_EQ(cores_of(list.front()), cores_of(list.back()));
   EXPECT_EQ(cores_of(list.back()).size(), 1u);
 }
 
-TEST_F(DevicesOfManySlices, RefusesMoreSlicesThanThereAreAccounts) {
-  expect_problem(error_of("cpu:257"), ErrorCode::kNoSuchDevice,
+TEST(DevicesOfManySlices, RefusesMoreSlicesThanThereAreAccounts) {
+  expect_problem(error_of_many("cpu:257"), ErrorCode::kNoSuchDevice,
                  {"'cpu:257'", "256"});
 }
 
 TEST(Devices, NamesWhatExistsWhenSlicesOutnumberCores) {
   const int count = core_count() + 1;
-  expect_problem(
-      error_of(fmt::format("cpu:{}", count)), ErrorCode::kNoSuchDevice,
-      {fmt::format("got {}", count), fmt::format("({} core", core_count()),
-       "LOCKSTEP_OVERSUBSCRIBE=1"});
+  expect_problem(error_of(fmt::format("cpu:{}", count)),
+                 ErrorCode::kNoSuchDevice,
+                 {fmt::format("got {}", count),
+                  fmt::format("({} core", core_count()), "--oversubscribe"});
 }
 
 TEST(Devices, RefusesNamesItDoesNotKnow) {

@@ -263,7 +263,6 @@ class Checker {
 }  // namespace
 
 Verdict check(const Case& of) {
-  setenv("LOCKSTEP_OVERSUBSCRIBE", "1", 1);
   set_log_level(LogLevel::kError);
   torch::set_num_threads(1);
   torch::manual_seed(of.seed);

@@ -13,7 +13,8 @@ std::vector<Device> devices_of(int64_t count, const World& world) {
   if (world.size() > 1) {
     return std::vector<Device>(static_cast<size_t>(count), Device{});
   }
-  return lockstep::devices("cpu:" + std::to_string(count));
+  return lockstep::devices("cpu:" + std::to_string(count), Duplicates::kRefuse,
+                           Oversubscription::kAllow);
 }
 
 DataParallelOptions options_of(const Case& of, const World& world) {

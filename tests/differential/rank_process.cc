@@ -63,7 +63,6 @@ Trace read(const std::string& path) {
 }
 
 const RankTasks kTask("differential", [](const World& world) {
-  setenv("LOCKSTEP_OVERSUBSCRIBE", "1", 1);
   torch::set_num_threads(1);
   const std::string folder = env(kFolderVariable).value();
   std::ifstream file(folder + "/case");

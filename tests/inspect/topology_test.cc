@@ -18,7 +18,7 @@
 namespace lockstep::inspect {
 namespace {
 
-const std::string kRecorded = LOCKSTEP_SOURCE_DIR "/tests/inspect/topologies/";
+const std::string kRecorded = LOCKSTEP_SOURCE_DIR "/examples/topologies/";
 
 std::string text_of(const std::string& path) {
   std::ifstream in(path);
@@ -181,9 +181,8 @@ TEST(GpuTopology, NeedsALibrary) {
 }
 
 TEST(LinkSpeed, IsMeasuredInBothDirections) {
-  ::setenv("LOCKSTEP_OVERSUBSCRIBE", "1", 1);
-  const auto slices = devices("cpu:2");
-  ::unsetenv("LOCKSTEP_OVERSUBSCRIBE");
+  const auto slices =
+      devices("cpu:2", Duplicates::kRefuse, Oversubscription::kAllow);
   const auto speeds =
       measure_links(links_between(slices), {.bytes = 1 << 20, .copies = 3});
   ASSERT_EQ(speeds.size(), 2U);

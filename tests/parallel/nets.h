@@ -44,8 +44,8 @@ TORCH_MODULE(Mlp);
 
 /// `k` slices, on however few cores this machine has.
 inline std::vector<Device> slices(int k) {
-  setenv("LOCKSTEP_OVERSUBSCRIBE", "1", 1);
-  return devices("cpu:" + std::to_string(k));
+  return devices("cpu:" + std::to_string(k), Duplicates::kRefuse,
+                 Oversubscription::kAllow);
 }
 
 inline torch::Tensor cross_entropy(const torch::Tensor& output,

@@ -19,6 +19,10 @@ void add_device_options(CLI::App& app, DeviceFlags& flags,
   app.add_flag("--allow-duplicate-devices", flags.allow_duplicates,
                "let a device be listed twice [no]")
       ->group("Devices");
+  app.add_flag("--oversubscribe", flags.oversubscribes,
+               "cut the host into more slices than it has cores; they then "
+               "share cores, in turn [no]")
+      ->group("Devices");
 }
 
 std::vector<Device> to_devices(const DeviceFlags& flags,
@@ -26,7 +30,9 @@ std::vector<Device> to_devices(const DeviceFlags& flags,
   try {
     return devices(
         flags.devices.empty() ? fallback : flags.devices,
-        flags.allow_duplicates ? Duplicates::kAllow : Duplicates::kRefuse);
+        flags.allow_duplicates ? Duplicates::kAllow : Duplicates::kRefuse,
+        flags.oversubscribes ? Oversubscription::kAllow
+                             : Oversubscription::kRefuse);
   } catch (const Error& error) {
     throw BadUsage(error.what());
   }

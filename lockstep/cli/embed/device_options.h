@@ -13,6 +13,7 @@ namespace lockstep::cli {
 struct DeviceFlags {
   std::string devices;
   bool allow_duplicates = false;
+  bool oversubscribes = false;
 };
 /// `default_text` says in the help what an empty list stands for.
 void add_device_options(CLI::App& app, DeviceFlags& flags,

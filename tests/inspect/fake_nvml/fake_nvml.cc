@@ -1,5 +1,5 @@
 // Stands for libnvidia-ml.so: the eight GPUs of
-// topologies/eight_gpus_nvlink_pairs.txt, as NVML tells of them. With
+// examples/topologies/eight_gpus_nvlink_pairs.txt, as NVML tells of them. With
 // LOCKSTEP_FAKE_NVML=switch, four GPUs whose links all end at a switch.
 #include <cstdio>
 #include <cstdlib>

@@ -1,0 +1,18 @@
+#pragma once
+
+#include "lockstep/report/comparison.h"
+#include "lockstep/report/sections.h"
+
+namespace lockstep::report {
+
+/// Practical 6, part 6: DataParallel beside DistributedDataParallel, in the
+/// practical's four rows: processes, who splits the data, how evenly the
+/// devices are used, and how it scales. A row's second line has an empty first
+/// cell.
+///
+/// A column for each of Lockstep's runs with dp-classic, dp, ddp and, where
+/// there is no ddp, a loop of the user's own. No rows unless there is one of
+/// either kind on several devices.
+Section dp_against_ddp_section(const Comparison& comparison);
+
+}  // namespace lockstep::report

@@ -1,0 +1,70 @@
+#include "lockstep/report/dp_against_ddp.h"
+
+#include <gtest/gtest.h>
+
+#include "lockstep/report/rendering.h"
+#include "tests/report/canned.h"
+
+namespace lockstep::report {
+namespace {
+
+using Row = std::vector<std::string>;
+
+Comparison of_strategies(const std::vector<std::string>& strategies) {
+  Comparison comparison;
+  for (const auto& strategy : strategies) {
+    const size_t devices = strategy == "single" ? 1 : 2;
+    const double seconds = strategy == "dp-classic" ? 0.040 : 0.020;
+    auto round = canned_round(strategy, {seconds}, devices);
+    if (has_ranks(strategy)) round.report.processes = 2;
+    comparison.runs.push_back(pool(kLockstep, {round}));
+  }
+  relate(comparison);
+  return comparison;
+}
+
+TEST(DpAgainstDdp, FillsThePracticalsFourRows) {
+  auto comparison = of_strategies({"single", "ddp", "dp-classic"});
+  auto& classic = comparison.runs[2].report;
+  classic.devices[0].memory_peak_bytes = 120 << 20;
+  classic.devices[1].memory_peak_bytes = 40 << 20;
+  classic.devices[1].busy_fraction = 0.5;
+  classic.phases_s = {.forward = 0.010, .backward = 0.020, .reduce = 0.010};
+  const Section section = dp_against_ddp_section(comparison);
+  EXPECT_EQ(section.header, (Row{"Aspect", "dp-classic", "ddp"}));
+  ASSERT_EQ(section.rows.size(), 7u);
+  EXPECT_EQ(section.rows[0], (Row{"Processes", "1", "2"}));
+  EXPECT_EQ(section.rows[1],
+            (Row{"Data split", "automatic", "each rank its part"}));
+  EXPECT_EQ(section.rows[2], (Row{"", "32/32", "32/32"}));
+  EXPECT_EQ(section.rows[3],
+            (Row{"GPU usage", "busy 50 to 90 %", "busy 90 to 90 %"}));
+  EXPECT_EQ(section.rows[4],
+            (Row{"", "fullest 3.00x the least", "fullest 1.00x the least"}));
+  EXPECT_EQ(section.rows[5], (Row{"Scalability", "25 % of a step fixed",
+                                  "25 % of a step fixed"}));
+  EXPECT_EQ(section.rows[6],
+            (Row{"", "0.50x on 2 devices", "1.00x on 2 devices"}));
+}
+
+TEST(DpAgainstDdp, IsThereOnlyWhereBothWereMeasured) {
+  EXPECT_TRUE(
+      dp_against_ddp_section(of_strategies({"single", "dp"})).rows.empty());
+  EXPECT_TRUE(
+      dp_against_ddp_section(of_strategies({"single", "ddp"})).rows.empty());
+  EXPECT_EQ(dp_against_ddp_section(of_strategies({"dp", "ddp-loop"})).header,
+            (Row{"Aspect", "dp", "ddp-loop"}));
+  EXPECT_EQ(
+      dp_against_ddp_section(of_strategies({"dp", "ddp", "ddp-loop"})).header,
+      (Row{"Aspect", "dp", "ddp"}));
+}
+
+TEST(DpAgainstDdp, IsShownInEightyColumnsAndOnThePage) {
+  const auto comparison = of_strategies({"dp-classic", "dp", "ddp"});
+  const std::string text = to_text(comparison, Colour::kNever);
+  EXPECT_NE(text.find("\nDP against DDP\n"), std::string::npos) << text;
+  EXPECT_NE(to_html(comparison).find("DP against DDP"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace lockstep::report
