@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/terminal.h"
+#include "lockstep/base/text.h"
 
 namespace lockstep {
 namespace {
@@ -26,7 +28,7 @@ constexpr Frame kBoxes{
 constexpr Frame kAscii{
     {"+", "-", "+", "+"}, {"+", "-", "+", "+"}, {"+", "-", "+", "+"}, "|"};
 
-std::string draw(const Rule& rule, const std::vector<size_t>& widths) {
+std::string draw_rule(const Rule& rule, const std::vector<size_t>& widths) {
   std::string text(rule.left);
   for (size_t column = 0; column < widths.size(); ++column) {
     if (column > 0) text += rule.cross;
@@ -88,8 +90,11 @@ void Table::add_row(std::vector<std::string> cells) {
 
 void Table::add_rule() { rows_.emplace_back(); }
 
-std::string Table::render() const {
-  const Frame& frame = locale_is_utf8() ? kBoxes : kAscii;
+void Table::name_rows_by(size_t count) {
+  names_ = std::min(count, header_.size());
+}
+
+std::vector<size_t> Table::widths() const {
   std::vector<size_t> widths;
   for (size_t column = 0; column < header_.size(); ++column) {
     widths.push_back(display_width(header_[column]));
@@ -98,22 +103,112 @@ std::string Table::render() const {
       widths.back() = std::max(widths.back(), display_width(row[column]));
     }
   }
+  return widths;
+}
+
+// The columns of each table that this one is cut into; none if a column has no
+// room beside the names.
+std::vector<Table::Columns> Table::folded(size_t width) const {
+  constexpr size_t kEdge = 1;         // the frame's left one
+  constexpr size_t kAroundACell = 3;  // spaces, and the edge to the right
+  const std::vector<size_t> columns = widths();
+  Columns names;
+  size_t taken = kEdge;
+  for (size_t name = 0; name < names_; ++name) {
+    names.push_back(name);
+    taken += columns[name] + kAroundACell;
+  }
+  std::vector<Columns> tables{names};
+  size_t at = taken;
+  for (size_t column = names_; column < columns.size(); ++column) {
+    const size_t needed = columns[column] + kAroundACell;
+    if (taken + needed > width) return {};
+    if (at + needed > width) {
+      tables.push_back(names);
+      at = taken;
+    }
+    tables.back().push_back(column);
+    at += needed;
+  }
+  if (taken > width) return {};
+  return tables;
+}
+
+std::string Table::draw(const Columns& columns) const {
+  const Frame& frame = locale_is_utf8() ? kBoxes : kAscii;
+  const std::vector<size_t> all_widths = widths();
+  std::vector<size_t> drawn_widths;
+  for (const size_t column : columns) {
+    drawn_widths.push_back(all_widths[column]);
+  }
   const auto line = [&](const std::vector<std::string>& cells) {
     std::string text;
-    for (size_t column = 0; column < cells.size(); ++column) {
-      text +=
-          fmt::format("{} {} ", frame.vertical,
-                      pad(cells[column], widths[column], alignment_[column]));
+    for (const size_t column : columns) {
+      text += fmt::format(
+          "{} {} ", frame.vertical,
+          pad(cells[column], all_widths[column], alignment_[column]));
     }
     return text + std::string(frame.vertical) + "\n";
   };
 
-  std::string text = draw(frame.top, widths) + line(header_);
-  text += draw(frame.middle, widths);
+  std::string text = draw_rule(frame.top, drawn_widths) + line(header_);
+  text += draw_rule(frame.middle, drawn_widths);
   for (const auto& row : rows_) {
-    text += row.empty() ? draw(frame.middle, widths) : line(row);
+    text += row.empty() ? draw_rule(frame.middle, drawn_widths) : line(row);
   }
-  return text + draw(frame.bottom, widths);
+  return text + draw_rule(frame.bottom, drawn_widths);
+}
+
+std::string Table::lists(size_t width) const {
+  constexpr size_t kMargin = 2;
+  // Cells have less room than this beside the longest header: below it then.
+  constexpr size_t kLeastRoom = 12;
+  size_t labels = 0;
+  for (size_t column = names_; column < header_.size(); ++column) {
+    labels = std::max(labels, display_width(header_[column]));
+  }
+  const size_t beside = kMargin + labels + 2;
+  const size_t indent =
+      beside + kLeastRoom <= width ? beside : size_t{2 * kMargin};
+  std::string text;
+  // A row whose first cell is empty belongs to the row before.
+  std::string first_name;
+  for (const auto& row : rows_) {
+    if (row.empty()) continue;
+    if (!row.front().empty()) first_name = row.front();
+    std::string name = first_name;
+    for (size_t column = 1; column < names_; ++column) {
+      if (!row[column].empty()) name += ", " + row[column];
+    }
+    text += wrap(name, width, kMargin) + "\n";
+    for (size_t column = names_; column < row.size(); ++column) {
+      if (row[column].empty()) continue;
+      const std::string label = std::string(kMargin, ' ') + header_[column];
+      if (indent == beside) {
+        text +=
+            wrap(pad(label, beside, Align::kLeft) + row[column], width, indent);
+      } else {
+        text += wrap(label, width, kMargin) + "\n" +
+                wrap(std::string(indent, ' ') + row[column], width, indent);
+      }
+      text += "\n";
+    }
+  }
+  return text;
+}
+
+std::string Table::render() const {
+  Columns all(header_.size());
+  std::iota(all.begin(), all.end(), size_t{0});
+  return draw(all);
+}
+
+std::string Table::render(size_t width) const {
+  const std::vector<Columns> tables = folded(width);
+  if (tables.empty()) return lists(width);
+  std::string text;
+  for (const Columns& columns : tables) text += draw(columns);
+  return text;
 }
 
 }  // namespace lockstep

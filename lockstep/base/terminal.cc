@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <sys/ioctl.h>
@@ -10,8 +11,12 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/env.h"
+
 namespace lockstep {
 namespace {
+
+constexpr int kUsualColumns = 80;
 
 /// Three significant digits, no exponent: 1.23, 12.3, 123.
 std::string three_digits(double value) {
@@ -27,9 +32,14 @@ bool is_terminal(int fd) { return ::isatty(fd) == 1; }
 int terminal_width(int fd) {
   struct winsize size {};
   if (::ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
-    return size.ws_col;
+    return std::max<int>(size.ws_col, kLeastColumns);
   }
-  return 80;
+  const std::string text = env("COLUMNS").value_or("");
+  int columns = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, columns);
+  const bool is_number = error == std::errc() && rest == end && columns > 0;
+  return is_number ? std::max(columns, kLeastColumns) : kUsualColumns;
 }
 
 bool locale_is_utf8() {
@@ -75,6 +85,20 @@ std::string format_duration(double seconds) {
     return fmt::format("{} h {} min", whole / 3600, whole % 3600 / 60);
   }
   return fmt::format("{} d {} h", whole / 86400, whole % 86400 / 3600);
+}
+
+std::string format_durations(double low_s, double high_s) {
+  const std::string low = format_duration(low_s);
+  const std::string high = format_duration(high_s);
+  // "2 min 5 s" has two units, and stays whole.
+  const auto unit_of = [](const std::string& text) {
+    const size_t space = text.find(' ');
+    return space == text.rfind(' ') ? text.substr(space) : std::string();
+  };
+  const std::string unit = unit_of(low);
+  return unit.empty() || unit != unit_of(high)
+             ? low + " - " + high
+             : low.substr(0, low.size() - unit.size()) + "-" + high;
 }
 
 std::string format_count(long long count) {

@@ -5,14 +5,19 @@
 namespace lockstep {
 
 bool is_terminal(int fd);
-/// Columns of the terminal at `fd`; 80 where there is none.
+/// Columns of the terminal at `fd`. Where there is none: what COLUMNS says,
+/// else
+/// 80. At least kLeastColumns.
 int terminal_width(int fd);
+inline constexpr int kLeastColumns = 20;
 bool locale_is_utf8();
 
 /// "1.2 GiB", "512 B".
 std::string format_bytes(double bytes);
 /// "1.23 ms", "2 min 5 s".
 std::string format_duration(double seconds);
+/// "1.20-1.40 ms", with the unit once where both have the same.
+std::string format_durations(double low_s, double high_s);
 /// "12,345,678".
 std::string format_count(long long count);
 

@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "lockstep/base/table.h"
+
 namespace lockstep {
 namespace {
 
@@ -33,6 +35,16 @@ size_t edit_distance(std::string_view a, std::string_view b) {
     std::swap(above, row);
   }
   return above[b.size()];
+}
+
+/// How long the first `columns` characters of `text` are.
+size_t bytes_of(std::string_view text, size_t columns) {
+  size_t bytes = 0;
+  while (bytes < text.size() &&
+         display_width(text.substr(0, bytes + 1)) <= columns) {
+    ++bytes;
+  }
+  return bytes;
 }
 
 }  // namespace
@@ -72,6 +84,40 @@ std::string did_you_mean(std::string_view word,
   const std::string near = nearest(word, candidates);
   if (near.empty()) return "known are " + known;
   return fmt::format("did you mean '{}'? Known are {}", near, known);
+}
+
+std::string wrap(std::string_view text, size_t width, size_t indent) {
+  if (display_width(text) <= width) return std::string(text);
+  const std::string margin(std::min(indent, width / 2), ' ');
+  std::string result;
+  size_t column = 0;
+  text = text.substr(0, text.find_last_not_of(' ') + 1);
+  while (!text.empty()) {
+    const size_t gap = std::min(text.find_first_not_of(' '), text.size());
+    const size_t end = std::min(text.find(' ', gap), text.size());
+    std::string_view word = text.substr(gap, end - gap);
+    text.remove_prefix(end);
+    const bool fits = column + gap + display_width(word) <= width;
+    const bool is_first_of_line = column == 0;
+    if (fits || (is_first_of_line && gap < width)) {
+      result.append(gap, ' ');
+      column += gap;
+    } else {
+      result += '\n' + margin;
+      column = margin.size();
+    }
+    // Only a word that is longer than a line does not fit here.
+    while (column + display_width(word) > width) {
+      const size_t cut = bytes_of(word, width - column);
+      result.append(word.substr(0, cut));
+      word.remove_prefix(cut);
+      result += '\n' + margin;
+      column = margin.size();
+    }
+    result.append(word);
+    column += display_width(word);
+  }
+  return result;
 }
 
 }  // namespace lockstep

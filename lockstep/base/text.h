@@ -22,4 +22,9 @@ std::string nearest(std::string_view word,
 std::string did_you_mean(std::string_view word,
                          const std::vector<std::string>& candidates);
 
+/// `text` in lines of at most `width` columns, broken at spaces. Lines after
+/// the first begin with `indent` spaces. A word that is longer than a line is
+/// cut. What fits is left as it is.
+std::string wrap(std::string_view text, size_t width, size_t indent = 0);
+
 }  // namespace lockstep

@@ -1,7 +1,9 @@
 #include "lockstep/report/compare.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -11,6 +13,7 @@
 #include "lockstep/base/interrupt.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/terminal.h"
+#include "lockstep/base/text.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/options.h"
 #include "lockstep/cli/start/checks.h"
@@ -26,7 +29,10 @@ struct CompareFlags {
   DeviceFlags devices;
   MemoryFormatFlags memory_format;
   report::CompareOptions options;
+  std::optional<int64_t> rounds;
+  std::optional<int64_t> max_rounds;
   std::vector<std::string> runs;
+  bool allow_different_work = false;
   std::string report;
   std::string html;
   std::string svg;
@@ -35,7 +41,10 @@ struct CompareFlags {
 // Says what runs: one line that changes on a terminal, else a line each.
 class RoundProgress {
  public:
-  explicit RoundProgress(int64_t rounds) : rounds_(rounds) {}
+  explicit RoundProgress(const report::RoundLimits& rounds)
+      : rounds_(rounds.least == rounds.most
+                    ? std::to_string(rounds.least)
+                    : fmt::format("{} to {}", rounds.least, rounds.most)) {}
   ~RoundProgress() { erase(); }
   RoundProgress(const RoundProgress&) = delete;
   RoundProgress& operator=(const RoundProgress&) = delete;
@@ -48,16 +57,40 @@ class RoundProgress {
     has_line_ = is_terminal_;
   }
 
+  // A line that stays.
+  void say(const std::string& text) {
+    erase();
+    const auto width = static_cast<size_t>(terminal_width(STDERR_FILENO));
+    const std::string line = "[compare] " + text;
+    fmt::print(stderr, "{}\n", is_terminal_ ? wrap(line, width, 2) : line);
+  }
+
  private:
   void erase() {
     if (has_line_) fmt::print(stderr, "\r\033[K");
     has_line_ = false;
   }
 
-  int64_t rounds_;
+  std::string rounds_;
   bool is_terminal_ = is_terminal(STDERR_FILENO);
   bool has_line_ = false;
 };
+
+// An explicit number of rounds is the number of rounds.
+report::RoundLimits to_limits(const CompareFlags& flags) {
+  const report::RoundLimits usual;
+  if (flags.rounds) {
+    const int64_t most = flags.max_rounds.value_or(*flags.rounds);
+    if (most < *flags.rounds) {
+      throw BadUsage(
+          fmt::format("[usage] --max-rounds is less than --rounds: {} and {}",
+                      most, *flags.rounds));
+    }
+    return {.least = *flags.rounds, .most = most};
+  }
+  const int64_t most = flags.max_rounds.value_or(usual.most);
+  return {.least = std::min(usual.least, most), .most = most};
+}
 
 report::Comparison run_and_compare(const CompareFlags& flags) {
   report::CompareOptions options = flags.options;
@@ -74,12 +107,13 @@ report::Comparison run_and_compare(const CompareFlags& flags) {
   if (flags.devices.oversubscribes) {
     options.child_options.emplace_back("--oversubscribe");
   }
+  options.rounds = to_limits(flags);
   RoundProgress progress(options.rounds);
   return report::run_compare(
       options, devices,
-      [&](const std::string& label, int64_t round) {
-        progress.show(label, round);
-      },
+      {.runs = [&](const std::string& label,
+                   int64_t round) { progress.show(label, round); },
+       .goes_on = [&](const std::string& why) { progress.say(why); }},
       [] { return InterruptScope::signal() != 0; });
 }
 
@@ -107,8 +141,12 @@ void run(const CompareFlags& flags) {
   const InterruptScope interrupts;
   report::Comparison comparison;
   try {
-    comparison = flags.runs.empty() ? run_and_compare(flags)
-                                    : report::compare_run_files(flags.runs);
+    comparison = flags.runs.empty()
+                     ? run_and_compare(flags)
+                     : report::compare_run_files(
+                           flags.runs, flags.allow_different_work
+                                           ? report::DifferentWork::kAllowed
+                                           : report::DifferentWork::kRefused);
   } catch (const report::Interrupted& error) {
     fmt::print(stderr, "{}\n", error.what());
     throw CLI::RuntimeError(kExitSignal + InterruptScope::signal());
@@ -130,7 +168,7 @@ void add_measurement_options(CLI::App& app, CompareFlags& flags) {
                  "compare, in this order")
       ->type_name("A,B")
       ->delimiter(',')
-      ->default_str("single,dp-classic,dp")
+      ->default_str("single,dp-classic,dp,ddp")
       ->check(one_of(report::compared_strategies()));
   app.add_option("--backend", options.backend,
                  "of ddp and ddp-loop: auto, shm, or gloo as between hosts")
@@ -151,9 +189,14 @@ void add_measurement_options(CLI::App& app, CompareFlags& flags) {
                  "steps before them, not timed")
       ->type_name("N")
       ->check(whole_number(0));
-  app.add_option("--rounds", options.rounds,
+  app.add_option("--rounds", flags.rounds,
                  "times that every strategy runs, each in a fresh process")
       ->type_name("N")
+      ->default_str("3, and more until verdicts are clear")
+      ->check(whole_number(1, 1000));
+  app.add_option("--max-rounds", flags.max_rounds, "of them at most")
+      ->type_name("N")
+      ->default_str("10; with --rounds as many")
       ->check(whole_number(1, 1000));
   app.add_option("--seed", options.work.seed, "of weights and batch")
       ->type_name("N")
@@ -206,6 +249,12 @@ void add_compare(CLI::App& app) {
       ->type_name("PATH ...")
       ->default_str("none")
       ->excludes("--pytorch", "--strategies", "--trace");
+  command
+      ->add_flag(
+          "--allow-different-work", flags->allow_different_work,
+          "--runs may be of different models, batches or precision; they "
+          "get no speed-up [no]")
+      ->needs("--runs");
   command->footer(
       "The work is a fixed synthetic batch and SGD with momentum, or AdamW for "
       "gpt-char;\nall of a step is timed.\n\nExample:\n"

@@ -16,18 +16,10 @@
 namespace lockstep::report {
 namespace {
 
-// One line of the comparison, and how a process of it is started and read.
-struct Contender {
-  std::string engine;
-  std::string strategy;
+// How a process of a contender is started.
+struct Process {
+  Contender contender;
   Command command;
-  std::vector<Measurement> rounds;
-
-  std::string label() const {
-    ComparedRun run{.engine = engine};
-    run.report.strategy = strategy;
-    return run.label();
-  }
 };
 
 void require_known(const std::string& what, const std::string& name,
@@ -99,12 +91,13 @@ std::string why_no_pytorch(const PyTorchPeer& peer,
 void add_pytorch(const CompareOptions& options,
                  const std::vector<Device>& devices,
                  const std::function<bool()>& stop,
-                 std::vector<Contender>& contenders, Comparison& comparison) {
+                 std::vector<Process>& processes, int cores,
+                 std::vector<std::string>& notes) {
   const PyTorchPeer peer = find_pytorch(stop);
   const std::string reason = why_no_pytorch(peer, devices);
   if (!reason.empty()) {
-    comparison.notes.push_back("PyTorch was left out: " + reason + ".");
-    log_warning("compare", comparison.notes.back());
+    notes.push_back("PyTorch was left out: " + reason + ".");
+    log_warning("compare", notes.back());
     return;
   }
   std::vector<std::string> strategies{"single", "ddp"};
@@ -113,19 +106,17 @@ void add_pytorch(const CompareOptions& options,
     strategies.emplace_back("ideal");
   }
   for (const std::string& strategy : strategies) {
-    contenders.push_back({kPyTorch,
-                          strategy,
-                          pytorch_command(peer, options.work, strategy,
-                                          static_cast<int>(devices.size()),
-                                          comparison.machine.cores),
-                          {}});
+    processes.push_back(
+        {{kPyTorch, strategy},
+         pytorch_command(peer, options.work, strategy,
+                         static_cast<int>(devices.size()), cores)});
   }
 }
 
-Measurement parse(const Contender& contender, const CommandResult& result) {
-  if (contender.engine == kPyTorch) {
-    return pytorch_measurement(result.out, contender.strategy,
-                               contender.command);
+Measurement parse(const Process& process, const CommandResult& result) {
+  if (process.contender.engine == kPyTorch) {
+    return pytorch_measurement(result.out, process.contender.strategy,
+                               process.command);
   }
   const std::string line = last_line(result.out);
   const auto json = nlohmann::json::parse(line, nullptr, false);
@@ -133,30 +124,31 @@ Measurement parse(const Contender& contender, const CommandResult& result) {
     throw Error("compare",
                 {.code = ErrorCode::kPeerProcess,
                  .what = fmt::format("the process of {} printed no measurement",
-                                     contender.label()),
+                                     process.contender.label()),
                  .expected = "a line of JSON",
                  .got = line.empty() ? "nothing" : "'" + line + "'"});
   }
   return measurement_from_json(json);
 }
 
-Measurement measure(const Contender& contender) {
-  const CommandResult result = run_command(contender.command);
-  if (result.ok()) return parse(contender, result);
+Measurement measure(const Process& process) {
+  const CommandResult result = run_command(process.command);
+  if (result.ok()) return parse(process, result);
   if (result.end == CommandResult::End::kStopped) {
     throw Interrupted(
         "compare",
         {.code = ErrorCode::kInterrupted,
          .what = fmt::format("interrupted while {} ran; nothing was written",
-                             contender.label())});
+                             process.contender.label())});
   }
   const bool is_late = result.end == CommandResult::End::kDeadline;
   const std::string line = last_line(result.err);
   throw Error(
       "compare",
       {.code = ErrorCode::kPeerProcess,
-       .what = fmt::format("the process of {} failed: {}{}", contender.label(),
-                           describe_end(result, contender.command),
+       .what = fmt::format("the process of {} failed: {}{}",
+                           process.contender.label(),
+                           describe_end(result, process.command),
                            line.empty() ? "" : "; its last line: " + line),
        .fix = is_late ? "give it more time with --timeout, or fewer --steps"
                       : ""});
@@ -174,34 +166,44 @@ Comparison run_compare(const CompareOptions& options,
                        const CompareProgress& progress,
                        const std::function<bool()>& stop) {
   check(options);
-  Comparison comparison;
-  comparison.machine = this_machine();
-  comparison.rounds = options.rounds;
-  comparison.steps = options.work.steps;
-  comparison.warmup = options.work.warmup;
-
-  std::vector<Contender> contenders;
+  const Machine machine = this_machine();
+  std::vector<std::string> notes;
+  std::vector<Process> processes;
   for (const auto& strategy : options.strategies) {
-    contenders.push_back(
-        {kLockstep, strategy, step_time_command(options, strategy), {}});
+    processes.push_back(
+        {{kLockstep, strategy}, step_time_command(options, strategy)});
   }
   if (options.with_pytorch) {
-    add_pytorch(options, devices, stop, contenders, comparison);
+    add_pytorch(options, devices, stop, processes, machine.cores, notes);
   }
-  for (auto& contender : contenders) {
-    contender.command.deadline_s = options.deadline_s;
-    contender.command.stop = stop;
+  std::vector<Contender> contenders;
+  for (auto& process : processes) {
+    process.command.deadline_s = options.deadline_s;
+    process.command.stop = stop;
+    contenders.push_back(process.contender);
   }
-  for (int64_t round = 1; round <= options.rounds; ++round) {
-    for (auto& contender : contenders) {
-      progress(contender.label(), round);
-      contender.rounds.push_back(measure(contender));
-    }
+  std::vector<MachineLoad> loads;
+  const auto measure_round = [&](size_t contender, int64_t round) {
+    progress.runs(contenders[contender].label(), round);
+    const LoadWatch watch;
+    Measurement measured = measure(processes[contender]);
+    loads.resize(static_cast<size_t>(round));
+    if (const auto load = watch.load()) loads.back() += *load;
+    return measured;
+  };
+  Comparison comparison = measure_rounds(contenders, options.rounds,
+                                         measure_round, progress.goes_on);
+  comparison.machine = machine;
+  comparison.steps = options.work.steps;
+  comparison.warmup = options.work.warmup;
+  if (const std::string text = busy_text(loads); !text.empty()) {
+    notes.push_back(text);
+    log_warning("compare", text);
   }
-  for (const auto& contender : contenders) {
-    comparison.runs.push_back(pool(contender.engine, contender.rounds));
-  }
-  relate(comparison);
+  // A load of no seconds is not known.
+  std::erase_if(loads, [](const auto& load) { return load.seconds <= 0; });
+  comparison.loads = std::move(loads);
+  comparison.notes = std::move(notes);
   return comparison;
 }
 

@@ -8,14 +8,15 @@
 #include "lockstep/device/device.h"
 #include "lockstep/report/comparison.h"
 #include "lockstep/report/pytorch_peer.h"
+#include "lockstep/report/rounds.h"
 
 namespace lockstep::report {
 
 struct CompareOptions {
   Work work;
-  std::vector<std::string> strategies{"single", "dp-classic", "dp"};
+  std::vector<std::string> strategies{"single", "dp-classic", "dp", "ddp"};
   std::string devices = "auto";  ///< as text, for the processes
-  int64_t rounds = 3;
+  RoundLimits rounds;
   int64_t shards = 0;            ///< 0: one per device
   std::string backend = "auto";  ///< of the ranks of ddp and ddp-loop
   bool with_pytorch = false;
@@ -29,20 +30,23 @@ struct CompareOptions {
 std::string trace_path(const CompareOptions& options,
                        const std::string& strategy);
 
-/// Told what runs now: a set-up's label, and the round, counted from 1.
-using CompareProgress =
-    std::function<void(const std::string& label, int64_t round)>;
+/// Told what happens, to show it.
+struct CompareProgress {
+  /// What runs now: a set-up's label, and the round, counted from 1.
+  std::function<void(const std::string& label, int64_t round)> runs;
+  GoesOn goes_on;
+};
 
 /// The program's hidden subcommand that runs one strategy and prints a
 /// Measurement.
 inline constexpr const char* kStepTimeCommand = "step-time";
 
-/// Runs every strategy once a round (A B C A B C ...), each time in a fresh
-/// process, and pools the rounds. `devices`: what options.devices parses to.
-/// `stop` is polled; once it is true the
-/// process that runs is ended and Interrupted thrown. Throws InvalidArgument
-/// for a strategy that does not exist, and Error when a process fails, with
-/// the last line it wrote.
+/// Runs every strategy once a round, each time in a fresh process, as
+/// measure_rounds() does, and pools the rounds. If the machine was busy
+/// meanwhile, a note says so. `devices`: what options.devices parses to. `stop`
+/// is polled; once it is true the process that runs is ended and Interrupted
+/// thrown. Throws InvalidArgument for a strategy that does not exist, and Error
+/// when a process fails, with the last line it wrote.
 Comparison run_compare(const CompareOptions& options,
                        const std::vector<Device>& devices,
                        const CompareProgress& progress,

@@ -5,10 +5,13 @@
 #include <functional>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/median.h"
+#include "lockstep/base/terminal.h"
+#include "lockstep/report/same_work.h"
 
 namespace lockstep::report {
 namespace {
@@ -45,12 +48,55 @@ bool is(const ComparedRun& run, const char* engine, const char* strategy) {
   return run.engine == engine && run.report.strategy == strategy;
 }
 
+bool is_same_work(const ComparedRun& run, const ComparedRun& other) {
+  return differences_of_work(run.report, other.report).empty();
+}
+
+// Says in a note, or throws, that run number `index` did other work than the
+// baseline.
+void note_different_work(Comparison& comparison, size_t index,
+                         DifferentWork different,
+                         const std::vector<std::string>& names) {
+  const size_t base = *comparison.baseline;
+  const auto& runs = comparison.runs;
+  const auto differences =
+      differences_of_work(runs[base].report, runs[index].report);
+  if (differences.empty()) return;
+  const std::string list = fmt::format("{}", fmt::join(differences, ", "));
+  if (different == DifferentWork::kAllowed) {
+    comparison.notes.push_back(fmt::format(
+        "{} and {} did different work ({}): there is no speed-up of one over "
+        "the other.",
+        runs[base].label(), runs[index].label(), list));
+    return;
+  }
+  const auto name = [&](size_t i) {
+    return i < names.size() ? names[i] : runs[i].label();
+  };
+  throw InvalidArgument(
+      "compare",
+      {.code = ErrorCode::kBadOption,
+       .what =
+           fmt::format("{} and {} did different work", name(base), name(index)),
+       .expected = "runs of the same model, parameters, batch size, tokens and "
+                   "precision",
+       .got = list,
+       .fix = "compare runs of the same work, or see their figures side by "
+              "side, without a speed-up, with --allow-different-work"});
+}
+
 }  // namespace
 
 std::string ComparedRun::label() const {
   std::string name = report.strategy;
   if (engine == kPyTorch) name = "PyTorch " + (name == "ddp" ? "DDP" : name);
   return copy > 1 ? fmt::format("{} #{}", name, copy) : name;
+}
+
+bool ComparedRun::is_ideal() const { return is(*this, kPyTorch, "ideal"); }
+
+SpeedRatio ComparedRun::speed() const {
+  return {.times = speedup.value_or(0), .interval = speedup_interval};
 }
 
 bool has_ranks(const std::string& strategy) {
@@ -61,6 +107,14 @@ double total(const train::PhaseReport& phases) {
   double sum = 0;
   for (const Phase& phase : kPhases) sum += phases.*phase.seconds;
   return sum;
+}
+
+std::optional<double> outside_phases(const train::RunReport& report) {
+  // Clocks are read between the phases, too.
+  constexpr double kTolerance = 0.001;
+  const double rest_s = report.step_time_s.mean - total(report.phases_s);
+  if (rest_s < -kTolerance * report.step_time_s.mean) return std::nullopt;
+  return std::max(rest_s, 0.0);
 }
 
 ComparedRun pool(const std::string& engine,
@@ -96,32 +150,34 @@ ComparedRun pool(const std::string& engine,
     device.memory_peak_bytes = static_cast<int64_t>(
         of_device(&train::DeviceReport::memory_peak_bytes));
   }
+  // Means of the steps that step_time_s.mean is of, so that they add up to it.
   for (const Phase& phase : kPhases) {
-    report.phases_s.*phase.seconds = over_rounds(
-        rounds, [&](const RunReport& r) { return r.phases_s.*phase.seconds; });
+    double sum = 0;
+    size_t steps = 0;
+    for (const auto& round : rounds) {
+      sum += round.report.phases_s.*phase.seconds *
+             static_cast<double>(round.step_times_s.size());
+      steps += round.step_times_s.size();
+    }
+    report.phases_s.*phase.seconds =
+        steps > 0 ? sum / static_cast<double>(steps) : 0;
   }
   return run;
 }
 
-double times_as_fast(const ComparedRun& run, const ComparedRun& other) {
-  const auto ratio = [](double ours, double theirs) {
-    return ours > 0 ? theirs / ours : 0;
-  };
+SpeedRatio speed_over(const ComparedRun& run, const ComparedRun& other,
+                      double confidence) {
   if (run.round_medians_s.size() != other.round_medians_s.size()) {
-    return ratio(run.report.step_time_s.median,
-                 other.report.step_time_s.median);
+    return speed_ratio({&run.report.step_time_s.median, 1},
+                       {&other.report.step_time_s.median, 1}, confidence);
   }
-  std::vector<double> ratios;
-  for (size_t round = 0; round < run.round_medians_s.size(); ++round) {
-    ratios.push_back(
-        ratio(run.round_medians_s[round], other.round_medians_s[round]));
-  }
-  return median(std::move(ratios));
+  return speed_ratio(run.round_medians_s, other.round_medians_s, confidence);
 }
 
 void relate(Comparison& comparison) {
   auto& runs = comparison.runs;
   comparison.ratios.clear();
+  comparison.ratio_intervals.clear();
   comparison.baseline.reset();
   if (runs.empty()) return;
   const auto single = std::find_if(
@@ -129,47 +185,63 @@ void relate(Comparison& comparison) {
       [](const ComparedRun& run) { return is(run, kLockstep, "single"); });
   const auto base = single == runs.end() ? runs.begin() : single;
   comparison.baseline = static_cast<size_t>(base - runs.begin());
-  for (auto& run : runs) run.speedup = times_as_fast(run, *base);
+  for (auto& run : runs) {
+    run.speedup.reset();
+    run.speedup_interval.reset();
+    if (!is_same_work(run, *base)) continue;
+    const SpeedRatio ratio = speed_over(run, *base, comparison.confidence);
+    run.speedup = ratio.times;
+    // The baseline is as fast as itself for sure.
+    if (&run != &*base) run.speedup_interval = ratio.interval;
+  }
 
   for (const auto& run : runs) {
     if (run.engine == kPyTorch) continue;
     for (const auto& other : runs) {
       const bool is_fair_base =
           other.engine == kPyTorch || is(other, kLockstep, "single");
-      if (&other == &run || !is_fair_base) continue;
-      comparison.ratios.emplace_back(key(run) + "_vs_" + key(other),
-                                     times_as_fast(run, other));
+      if (&other == &run || !is_fair_base || !is_same_work(run, other)) {
+        continue;
+      }
+      const std::string name = key(run) + "_vs_" + key(other);
+      const SpeedRatio ratio = speed_over(run, other, comparison.confidence);
+      comparison.ratios.emplace_back(name, ratio.times);
+      comparison.ratio_intervals.emplace_back(name, ratio.interval);
     }
   }
 }
 
-Comparison compare_runs(const std::vector<train::RunReport>& reports) {
+Comparison compare_runs(const std::vector<train::RunReport>& reports,
+                        DifferentWork different,
+                        const std::vector<std::string>& names) {
   Comparison comparison;
+  auto& runs = comparison.runs;
   for (const auto& report : reports) {
-    auto& runs = comparison.runs;
     const auto earlier =
         std::count_if(runs.begin(), runs.end(), [&](const ComparedRun& run) {
           return run.report.strategy == report.strategy;
         });
-    runs.push_back({.engine = kLockstep,
-                    .report = report,
-                    .round_medians_s = {report.step_time_s.median},
-                    .time_line = {},
-                    .speedup = std::nullopt,
-                    .copy = static_cast<int>(earlier) + 1});
-    const RunReport& first = runs.front().report;
+    ComparedRun run{.engine = kLockstep, .report = report};
+    run.round_medians_s = {report.step_time_s.median};
+    run.copy = static_cast<int>(earlier) + 1;
+    runs.push_back(std::move(run));
     comparison.steps = std::max(comparison.steps, report.steps);
-    if (report.model != first.model || report.batch_size != first.batch_size) {
-      comparison.notes.push_back(fmt::format(
-          "{} trained {} at batch {}, {} {} at batch {}: their step times are "
-          "not of the same work.",
-          runs.front().label(), first.model, first.batch_size,
-          runs.back().label(), report.model, report.batch_size));
-    }
   }
   comparison.is_of_files = true;
   comparison.machine = this_machine();
   relate(comparison);
+  for (size_t i = 0; i < runs.size(); ++i) {
+    note_different_work(comparison, i, different, names);
+  }
+  for (const auto& run : runs) {
+    const RunReport& report = run.report;
+    if (outside_phases(report)) continue;
+    comparison.notes.push_back(fmt::format(
+        "The phases of {} take {} together, but its mean step {}: they are of "
+        "other steps, or of a version whose phases overlapped.",
+        run.label(), format_duration(total(report.phases_s)),
+        format_duration(report.step_time_s.mean)));
+  }
   return comparison;
 }
 

@@ -9,6 +9,8 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "lockstep/report/machine_load.h"
+#include "lockstep/report/speed_ratio.h"
 #include "lockstep/train/rank_trace.h"
 #include "lockstep/train/run_report.h"
 
@@ -44,6 +46,11 @@ inline constexpr std::array<Phase, 7> kPhases{{
 /// The sum of all phases.
 double total(const train::PhaseReport& phases);
 
+/// What of the mean step is in no phase, in seconds. None if the phases are
+/// longer than it: they are not of the same steps then, or of a version whose
+/// phases overlapped.
+std::optional<double> outside_phases(const train::RunReport& report);
+
 /// What one process measured: its report, the seconds of each step, and what
 /// the ranks did in a typical one.
 struct Measurement {
@@ -55,18 +62,24 @@ struct Measurement {
 /// One strategy of one engine, all its rounds pooled.
 struct ComparedRun {
   std::string engine;
-  /// Step times over all rounds; total time, phases, busy fractions and
-  /// memory peaks: the median round's.
+  /// Step times over all rounds, and the phases of their mean step; total time,
+  /// busy fractions and memory peaks: the median round's.
   train::RunReport report;
   std::vector<double> round_medians_s;  ///< median step time of each round
   /// A typical step of the median round. Empty: not known.
   std::vector<train::RankTrace> time_line;
-  std::optional<double> speedup;  ///< over Comparison::baseline
+  /// Over Comparison::baseline; none if that did other work.
+  std::optional<double> speedup;
+  std::optional<Interval> speedup_interval;
 
   int copy = 1;  ///< counts runs of the same engine and strategy
 
   /// "dp", "dp #2", "PyTorch single", "PyTorch DDP".
   std::string label() const;
+  /// PyTorch's ranks that are never synchronised: a bound, no contender.
+  bool is_ideal() const;
+  /// speedup and its interval.
+  SpeedRatio speed() const;
 };
 
 struct Machine {
@@ -79,7 +92,13 @@ struct Comparison {
   std::optional<size_t> baseline;  ///< index of the run speed-ups refer to
   /// "dp_vs_single", "dp_vs_pytorch_ddp", ...: how many times as fast.
   std::vector<std::pair<std::string, double>> ratios;
+  /// Of each ratio, by its name; none where rounds are too few.
+  std::vector<std::pair<std::string, std::optional<Interval>>> ratio_intervals;
+  /// Of each interval: confidence_of_look(). A verdict holds with 95 %.
+  double confidence = 1 - kVerdictError;
   Machine machine;
+  /// Of each round. Empty: not known.
+  std::vector<MachineLoad> loads;
   int64_t rounds = 1;
   int64_t steps = 0;         ///< timed, of each round
   int64_t warmup = 0;        ///< before them, not timed
@@ -92,20 +111,28 @@ struct Comparison {
 ComparedRun pool(const std::string& engine,
                  const std::vector<Measurement>& rounds);
 
-/// How many times as fast `run` is as `other`: the median over the rounds of
-/// the ratio within a round, so that a drift of the machine cancels. Of the
-/// pooled medians, where the numbers of rounds differ.
-double times_as_fast(const ComparedRun& run, const ComparedRun& other);
+/// How many times as fast `run` is as `other`: speed_ratio() of the rounds'
+/// median step times. Of the pooled medians and without an interval, where the
+/// numbers of rounds differ.
+SpeedRatio speed_over(const ComparedRun& run, const ComparedRun& other,
+                      double confidence);
 
 /// Picks the baseline (Lockstep's single, else the first run), fills in the
-/// speed-ups and the ratios.
+/// speed-ups and the ratios. Runs of different work have none between them.
 void relate(Comparison& comparison);
 
-/// A comparison of finished training runs.
-Comparison compare_runs(const std::vector<train::RunReport>& reports);
+enum class DifferentWork { kRefused, kAllowed };
+
+/// A comparison of finished training runs. `names`: what errors call them, such
+/// as their files; labels without. Throws InvalidArgument for runs of different
+/// work (differences_of_work()), naming both values, unless that is allowed.
+Comparison compare_runs(const std::vector<train::RunReport>& reports,
+                        DifferentWork different = DifferentWork::kRefused,
+                        const std::vector<std::string>& names = {});
 /// The same, of their run.json. Throws IoError, naming a file that is not a
 /// run.json.
-Comparison compare_run_files(const std::vector<std::string>& paths);
+Comparison compare_run_files(const std::vector<std::string>& paths,
+                             DifferentWork different = DifferentWork::kRefused);
 
 nlohmann::json to_json(const Comparison& comparison);
 nlohmann::json to_json(const Measurement& measurement);

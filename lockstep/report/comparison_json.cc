@@ -29,6 +29,31 @@ train::RunReport read_run(const std::string& path) {
   }
 }
 
+json to_json(const std::optional<Interval>& interval) {
+  if (!interval) return nullptr;
+  return {{"low", interval->low}, {"high", interval->high}};
+}
+
+// Of all rounds together, and the cores that others had in each.
+json to_json(const std::vector<MachineLoad>& loads) {
+  if (loads.empty()) return nullptr;
+  MachineLoad all;
+  json other_cores = json::array();
+  for (const MachineLoad& load : loads) {
+    all += load;
+    other_cores.push_back(load.other_cores());
+  }
+  return {{"cores", all.cores},
+          {"seconds", all.seconds},
+          {"other_cores", all.other_cores()},
+          {"stolen_cores", all.stolen_cores()},
+          {"waiting_fraction", all.waiting_s && all.seconds > 0
+                                   ? json(*all.waiting_s / all.seconds)
+                                   : json()},
+          {"other_cores_of_rounds", std::move(other_cores)},
+          {"is_busy", all.is_busy()}};
+}
+
 json to_json(const std::vector<train::RankTrace>& ranks) {
   json list = json::array();
   for (const auto& rank : ranks) list.push_back(train::to_json(rank));
@@ -44,13 +69,24 @@ json to_json(const Comparison& comparison) {
     entry["engine"] = run.engine;
     entry["round_medians_s"] = run.round_medians_s;
     entry["speedup"] = run.speedup ? json(*run.speedup) : json();
+    entry["speedup_interval"] = to_json(run.speedup_interval);
+    const auto rest_s = outside_phases(run.report);
+    entry["phases_s"]["other"] = rest_s ? json(*rest_s) : json();
     entry["time_line"] = to_json(run.time_line);
     runs.push_back(std::move(entry));
   }
   json ratios = json::object();
   for (const auto& [name, value] : comparison.ratios) ratios[name] = value;
+  json intervals = json::object();
+  for (const auto& [name, interval] : comparison.ratio_intervals) {
+    intervals[name] = to_json(interval);
+  }
   return {{"runs", std::move(runs)},
           {"ratios", std::move(ratios)},
+          {"ratio_intervals", std::move(intervals)},
+          {"interval_confidence", comparison.confidence},
+          {"verdict_confidence", 1 - kVerdictError},
+          {"machine_load", to_json(comparison.loads)},
           {"baseline", comparison.baseline
                            ? json(comparison.runs[*comparison.baseline].label())
                            : json()},
@@ -92,10 +128,11 @@ Measurement measurement_from_json(const json& json) {
   return result;
 }
 
-Comparison compare_run_files(const std::vector<std::string>& paths) {
+Comparison compare_run_files(const std::vector<std::string>& paths,
+                             DifferentWork different) {
   std::vector<train::RunReport> reports;
   for (const auto& path : paths) reports.push_back(read_run(path));
-  return compare_runs(reports);
+  return compare_runs(reports, different, paths);
 }
 
 }  // namespace lockstep::report

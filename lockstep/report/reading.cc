@@ -14,8 +14,6 @@ namespace {
 
 // Devices whose peaks differ by less are called even.
 constexpr double kEvenMemory = 1.05;
-// Speeds that differ by less are called level.
-constexpr double kEvenSpeed = 0.03;
 // Shares of a step below this are not worth a word.
 constexpr double kNotableShare = 0.02;
 // Nor are busy fractions that differ by less.
@@ -31,18 +29,36 @@ bool has_no_more_hardware(const ComparedRun& run, const ComparedRun& base) {
          base.report.devices.size() == 1;
 }
 
-// "dp on 2 devices is 1.40 times as fast as single."
-std::string speedup_sentence(const ComparedRun& run, const ComparedRun& base) {
+// "no difference that 3 rounds can show (0.97 to 1.04 times as fast)".
+std::string no_difference(const SpeedRatio& ratio, int64_t rounds) {
+  return fmt::format("no difference that {} rounds can show ({} times as fast)",
+                     rounds, interval_text(ratio));
+}
+
+// "dp on 2 devices is faster than single: 1.40 times as fast (1.35 to 1.45)."
+// Nothing is called faster or slower that may be chance.
+std::string speedup_sentence(const Comparison& comparison,
+                             const ComparedRun& run, const ComparedRun& base) {
   const size_t devices = run.report.devices.size();
-  const double speedup = *run.speedup;
-  const char* verdict = speedup > 1 + kEvenSpeed   ? "faster than"
-                        : speedup < 1 - kEvenSpeed ? "slower than"
-                                                   : "level with";
-  const std::string text =
-      fmt::format("{} on {} devices is {} {}: {:.2f} times as fast",
-                  run.label(), devices, verdict, base.label(), speedup);
+  const SpeedRatio speed = run.speed();
+  const std::string name =
+      fmt::format("{} on {} devices", run.label(), devices);
+  if (!speed.interval) {
+    return fmt::format(
+        "{} was {:.2f} times as fast as {}; with one {} of each it is not "
+        "known how much of that is chance.",
+        name, speed.times, base.label(),
+        comparison.is_of_files ? "run" : "round");
+  }
+  if (!speed.is_clear()) {
+    return fmt::format("{} and {}: {}.", name, base.label(),
+                       no_difference(speed, comparison.rounds));
+  }
+  const std::string text = fmt::format("{} is {} than {}: {}", name,
+                                       speed.times > 1 ? "faster" : "slower",
+                                       base.label(), times_text(speed));
   if (has_no_more_hardware(run, base)) return text + ".";
-  const double gained = speedup / static_cast<double>(devices);
+  const double gained = speed.times / static_cast<double>(devices);
   return text + fmt::format(", {:.0f} % of the {} that would be proportional.",
                             100 * gained, devices);
 }
@@ -88,17 +104,23 @@ std::optional<std::string> memory_sentence(const ComparedRun& run) {
 
 std::optional<std::string> bottleneck_sentence(const ComparedRun& run) {
   const auto& phases = run.report.phases_s;
-  const double sum = total(phases);
-  if (sum <= 0 || run.report.devices.size() < 2) return std::nullopt;
+  const auto rest_s = outside_phases(run.report);
+  // Of phases that do not add up nothing can be said.
+  if (total(phases) <= 0 || !rest_s || run.report.devices.size() < 2) {
+    return std::nullopt;
+  }
+  const double step_s = run.report.step_time_s.mean;
   std::vector<std::pair<double, std::string>> shares;
-  double moving = 0;
+  const auto add = [&](const std::string& name, double seconds) {
+    const double share = seconds / step_s;
+    if (share >= kNotableShare) shares.emplace_back(share, name);
+  };
   for (const Phase& phase : kPhases) {
     const std::string name = phase.name;
     if (name == "forward" || name == "backward") continue;
-    const double share = phases.*phase.seconds / sum;
-    moving += share;
-    if (share >= kNotableShare) shares.emplace_back(share, name);
+    add(name, phases.*phase.seconds);
   }
+  add("other", *rest_s);
   std::sort(shares.rbegin(), shares.rend());
   std::vector<std::string> parts;
   for (const auto& [share, name] : shares) {
@@ -106,10 +128,11 @@ std::optional<std::string> bottleneck_sentence(const ComparedRun& run) {
   }
   const std::string list =
       parts.empty() ? "" : fmt::format(" ({})", fmt::join(parts, ", "));
+  const double computing = (phases.forward + phases.backward) / step_s;
   return fmt::format(
       "{} spends {:.0f} % of a step on forward and backward, and {:.0f} % on "
       "the rest{}.",
-      run.label(), 100 * (1 - moving), 100 * moving, list);
+      run.label(), 100 * computing, 100 * (1 - computing), list);
 }
 
 // When ranks talk, and whether they work meanwhile.
@@ -179,13 +202,30 @@ std::optional<std::string> ideal_sentence(const Comparison& comparison) {
   const auto ideal = find(kPyTorch, "ideal");
   const auto end = comparison.runs.end();
   if (ours == end || ideal == end) return std::nullopt;
+  const SpeedRatio speed = speed_over(*ours, *ideal, comparison.confidence);
+  const std::string what = fmt::format(
+      "{}, the same processes never synchronised, {}", ideal->label(),
+      "which no DDP whose ranks each update every parameter can beat");
+  if (!speed.interval || speed.is_clear()) {
+    return fmt::format("{} is {}, measured by {}.", ours->label(),
+                       times_text(speed), what);
+  }
+  return fmt::format("{} and {}: {}.", ours->label(), what,
+                     no_difference(speed, comparison.rounds));
+}
+
+// What the signs of the tables mean.
+std::optional<std::string> signs_sentence(const Comparison& comparison) {
+  const auto& runs = comparison.runs;
+  const bool has_intervals = std::any_of(
+      runs.begin(), runs.end(),
+      [](const auto& run) { return run.speedup_interval.has_value(); });
+  if (!has_intervals) return std::nullopt;
   return fmt::format(
-      "{} takes {:.2f} times as long as {}, the same processes never "
-      "synchronised: no DDP whose ranks each update every parameter can be "
-      "below 1.",
-      ours->label(),
-      ours->report.step_time_s.median / ideal->report.step_time_s.median,
-      ideal->label());
+      "Step times are medians over the steps of all rounds, p10-p90 is what "
+      "four in five steps were within. In brackets is where a speed-up lies "
+      "with 95 % confidence, by its {} rounds; with ~ it may as well be 1.",
+      comparison.rounds);
 }
 
 }  // namespace
@@ -202,7 +242,7 @@ std::vector<std::string> reading(const Comparison& comparison) {
     if (base == nullptr || &run == base || !run.speedup || !is_parallel) {
       continue;
     }
-    add(speedup_sentence(run, *base));
+    add(speedup_sentence(comparison, run, *base));
     if (has_no_more_hardware(run, *base)) {
       proportion = proportion_sentence(run, *base);
     }
@@ -216,6 +256,7 @@ std::vector<std::string> reading(const Comparison& comparison) {
   for (const TimeLine& line : time_lines(comparison)) {
     add(communication_sentence(line));
   }
+  add(signs_sentence(comparison));
   for (const auto& note : comparison.notes) sentences.push_back(note);
   return sentences;
 }

@@ -14,8 +14,8 @@ enum class Colour { kNever, kAlways };
 /// Colour where `fd` is a terminal and NO_COLOR is not set.
 Colour colour_of(int fd);
 
-/// The whole comparison for a terminal of `width` columns: the tables, when
-/// what happens, and how to read it.
+/// The whole comparison for a terminal of `width` columns, none of its lines
+/// wider: the tables, when what happens, and how to read it.
 std::string to_text(const Comparison& comparison, Colour colour,
                     int width = 80);
 

@@ -6,6 +6,7 @@
 
 #include "lockstep/base/table.h"
 #include "lockstep/base/terminal.h"
+#include "lockstep/report/same_work.h"
 
 namespace lockstep::report {
 namespace {
@@ -25,6 +26,25 @@ std::string name_of(const train::RunReport& report, size_t device) {
                                     : name;
 }
 
+// "28.1-33.0 ms"; older reports don't know where the spread begins.
+std::string spread(const train::TimeSummary& times) {
+  return times.p10 > 0 ? format_durations(times.p10, times.p90)
+                       : "to " + format_duration(times.p90);
+}
+
+// "10.0 ms   25 % ██", the bar in `bar_width` columns.
+std::string share_cell(double seconds, double whole_s, int bar_width) {
+  const double share = whole_s > 0 ? seconds / whole_s : 0;
+  std::string cell =
+      seconds > 0
+          ? fmt::format("{}  {:>3.0f} %", format_duration(seconds), 100 * share)
+          : "-";
+  if (bar_width <= 0) return cell;
+  const std::string drawn = seconds > 0 ? bar(share, bar_width) : "";
+  const size_t room = static_cast<size_t>(bar_width) - display_width(drawn);
+  return cell + " " + drawn + std::string(room, ' ');
+}
+
 std::string plural(int64_t count, const std::string& word) {
   return fmt::format("{} {}{}", count, word, count == 1 ? "" : "s");
 }
@@ -32,17 +52,21 @@ std::string plural(int64_t count, const std::string& word) {
 }  // namespace
 
 Section set_up_section(const Comparison& comparison) {
+  const auto& runs = comparison.runs;
+  const bool has_intervals = std::any_of(
+      runs.begin(), runs.end(),
+      [](const auto& run) { return run.speedup_interval.has_value(); });
   Section section{.title = "Time",
-                  .header = {"Set up", "Step time", "p90", "Total time",
-                             "Speed-up", "Samples/s", "Processes"},
+                  .header = {"Set up", "Step time", "p10-p90", "Total time",
+                             has_intervals ? "Speed-up (95 %)" : "Speed-up",
+                             "Samples/s", "Processes"},
                   .rows = {}};
-  for (const auto& run : comparison.runs) {
+  for (const auto& run : runs) {
     const auto& report = run.report;
     section.rows.push_back(
         {run.label(), format_duration(report.step_time_s.median),
-         format_duration(report.step_time_s.p90),
-         format_duration(report.total_time_s),
-         run.speedup ? fmt::format("{:.2f}x", *run.speedup) : "",
+         spread(report.step_time_s), format_duration(report.total_time_s),
+         run.speedup ? cell_text(run.speed()) : "",
          fmt::format("{:.0f}", report.samples_per_s),
          std::to_string(report.processes)});
   }
@@ -77,30 +101,32 @@ Section phase_section(const Comparison& comparison, int bar_width) {
   Section section{.title = "Where the time of a step goes",
                   .header = {"Phase"},
                   .rows = {}};
+  std::vector<const ComparedRun*> runs;
   for (const auto& run : comparison.runs) {
-    if (has_phases(run)) section.header.push_back(run.label());
+    if (!has_phases(run)) continue;
+    runs.push_back(&run);
+    section.header.push_back(run.label());
   }
-  if (section.header.size() == 1) return section;
-  for (const Phase& phase : kPhases) {
-    std::vector<std::string> row{phase.name};
-    for (const auto& run : comparison.runs) {
-      if (!has_phases(run)) continue;
-      const double seconds = run.report.phases_s.*phase.seconds;
-      const double share = seconds / total(run.report.phases_s);
-      std::string cell =
-          seconds > 0 ? fmt::format("{}  {:>3.0f} %", format_duration(seconds),
-                                    100 * share)
-                      : "-";
-      if (bar_width > 0) {
-        const std::string drawn = seconds > 0 ? bar(share, bar_width) : "";
-        cell += " " + drawn +
-                std::string(
-                    static_cast<size_t>(bar_width) - display_width(drawn), ' ');
-      }
-      row.push_back(std::move(cell));
+  if (runs.empty()) return section;
+  const auto add_row = [&](const char* name, const auto& seconds_of) {
+    std::vector<std::string> row{name};
+    for (const ComparedRun* run : runs) {
+      row.push_back(share_cell(seconds_of(run->report),
+                               run->report.step_time_s.mean, bar_width));
     }
     section.rows.push_back(std::move(row));
+  };
+  for (const Phase& phase : kPhases) {
+    add_row(phase.name, [&](const train::RunReport& report) {
+      return report.phases_s.*phase.seconds;
+    });
   }
+  add_row("other", [](const train::RunReport& report) {
+    return outside_phases(report).value_or(0);
+  });
+  add_row("mean step", [](const train::RunReport& report) {
+    return report.step_time_s.mean;
+  });
   return section;
 }
 
@@ -116,7 +142,10 @@ Section ratio_section(const Comparison& comparison) {
     std::vector<std::string> row{run.label()};
     for (const auto& other : comparison.runs) {
       if (other.engine != kPyTorch) continue;
-      row.push_back(fmt::format("{:.2f}x", times_as_fast(run, other)));
+      row.push_back(
+          differences_of_work(run.report, other.report).empty()
+              ? cell_text(speed_over(run, other, comparison.confidence))
+              : "");
     }
     section.rows.push_back(std::move(row));
   }
@@ -142,10 +171,10 @@ std::string method(const Comparison& comparison) {
   if (comparison.is_of_files) {
     return fmt::format("finished training runs; {}", machine);
   }
-  return fmt::format("{} of {} ({} to warm up), a fresh process each; {}",
-                     plural(comparison.rounds, "round"),
-                     plural(comparison.steps, "step"), comparison.warmup,
-                     machine);
+  return fmt::format(
+      "{} of {} ({} to warm up), pooled, a fresh process each; {}",
+      plural(comparison.rounds, "round"), plural(comparison.steps, "step"),
+      comparison.warmup, machine);
 }
 
 }  // namespace lockstep::report

@@ -221,6 +221,7 @@ Measurement measure_loop(const TimedRun& run, const Options& task,
   report.lockstep = kVersion;
   report.strategy = kOwnLoop;
   report.model = task.model.name;
+  report.precision = train::to_string(options.precision);
   report.parameters = loop.parameters();
   report.world_size = world.size();
   report.processes = world.size();
@@ -242,7 +243,7 @@ Measurement measure_loop(const TimedRun& run, const Options& task,
        .busy_fraction = std::min(busy_s / report.total_time_s, 1.0),
        .memory_peak_bytes = memory_stats(device).peak_bytes});
   const auto reports = train::gather_reports(world, own);
-  report.phases_s = train::slowest(reports);
+  report.phases_s = reports.front().phases_s;
   for (const auto& rank : reports) {
     report.devices.push_back(rank.devices.front());
   }

@@ -15,7 +15,7 @@ namespace lockstep::report {
 namespace {
 
 constexpr size_t kNothing = kBlockKinds.size();
-constexpr int kLeastColumns = 20;
+constexpr int kLeastOfLane = 20;
 constexpr int kColumnsOfMark = 9;
 
 /// A column of a row.
@@ -131,7 +131,7 @@ std::string to_text(const TimeLine& line, int width, Colour colour) {
   const bool is_utf8 = locale_is_utf8();
   const char* edge = is_utf8 ? "│" : "|";
   const int columns =
-      std::max(kLeastColumns, width - static_cast<int>(labels) - 3);
+      std::max(kLeastOfLane, width - static_cast<int>(labels) - 3);
   std::string text;
   for (const auto& row : line.rows) {
     text += fmt::format(

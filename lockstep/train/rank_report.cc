@@ -1,6 +1,5 @@
 #include "lockstep/train/rank_report.h"
 
-#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -71,16 +70,6 @@ std::vector<RankReport> gather_reports(const World& world,
     }
   }
   return reports;
-}
-
-PhaseReport slowest(const std::vector<RankReport>& reports) {
-  PhaseReport result;
-  for (const auto& report : reports) {
-    for (const auto phase : kPhases) {
-      result.*phase = std::max(result.*phase, report.phases_s.*phase);
-    }
-  }
-  return result;
 }
 
 }  // namespace lockstep::train

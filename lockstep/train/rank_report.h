@@ -22,7 +22,4 @@ struct RankReport {
 std::vector<RankReport> gather_reports(const World& world,
                                        const RankReport& own);
 
-/// Phases of the slowest rank, phase by phase.
-PhaseReport slowest(const std::vector<RankReport>& reports);
-
 }  // namespace lockstep::train

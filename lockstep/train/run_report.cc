@@ -52,8 +52,15 @@ void read(const json& object, const char* key, T& value) {
   }
 }
 
+// A key that older versions did not write.
+template <class T>
+void read_if_known(const json& object, const char* key, T& value) {
+  if (object.is_object() && object.contains(key)) read(object, key, value);
+}
+
 Ordered times_to_json(const TimeSummary& times) {
   return {{"median", times.median},
+          {"p10", times.p10},
           {"p90", times.p90},
           {"mean", times.mean},
           {"min", times.min}};
@@ -121,6 +128,7 @@ void read_test(const json& object, TestReport& test) {
 
 void read_times(const json& object, TimeSummary& times) {
   read(object, "median", times.median);
+  read_if_known(object, "p10", times.p10);
   read(object, "p90", times.p90);
   read(object, "mean", times.mean);
   read(object, "min", times.min);
@@ -160,6 +168,7 @@ TimeSummary summarize(std::vector<double> seconds) {
   std::sort(seconds.begin(), seconds.end());
   const double sum = std::accumulate(seconds.begin(), seconds.end(), 0.0);
   return {.median = percentile(seconds, 0.5),
+          .p10 = percentile(seconds, 0.1),
           .p90 = percentile(seconds, 0.9),
           .mean = sum / static_cast<double>(seconds.size()),
           .min = seconds.front()};
@@ -170,6 +179,7 @@ nlohmann::ordered_json to_ordered_json(const RunReport& report) {
           {"command", report.command},
           {"strategy", report.strategy},
           {"model", report.model},
+          {"precision", report.precision},
           {"parameters", report.parameters},
           {"world_size", report.world_size},
           {"processes", report.processes},
@@ -225,6 +235,7 @@ RunReport run_report_from_json(const json& object) {
   read(object, "command", report.command);
   read(object, "strategy", report.strategy);
   read(object, "model", report.model);
+  read_if_known(object, "precision", report.precision);
   read(object, "parameters", report.parameters);
   read(object, "world_size", report.world_size);
   read(object, "processes", report.processes);

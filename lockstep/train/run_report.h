@@ -26,6 +26,7 @@ struct DeviceReport {
 /// Of the times of steps, in seconds.
 struct TimeSummary {
   double median = 0;
+  double p10 = 0;  ///< 0: not known, in reports of older versions
   double p90 = 0;
   double mean = 0;
   double min = 0;
@@ -57,7 +58,10 @@ struct BestReport {
   double value = 0;
 };
 
-/// Mean seconds of a step by phase.
+/// Seconds of a step by phase, means over the steps of rank 0: whose steps are
+/// timed. Phases follow one upon the other, so that they add up to the step but
+/// for what is in none of them. What ranks do while they compute is in the
+/// phase that computes.
 struct PhaseReport {
   double scatter = 0, replicate = 0, forward = 0, gather = 0, backward = 0,
          reduce = 0, update = 0;
@@ -69,6 +73,7 @@ struct RunReport {
   std::vector<std::string> command;
   std::string strategy;
   std::string model;
+  std::string precision;  ///< "fp32"; empty in reports of older versions
   int64_t parameters = 0;
   int64_t world_size = 1;  ///< devices at work
   int64_t processes = 1;   ///< ranks, which share them
@@ -112,7 +117,7 @@ struct RunReport {
   int stop_signal = 0;  ///< some rank's; 0 if that is not known
 };
 
-/// Median and p90 as numpy.percentile has them. Zeros for no values.
+/// Median, p10 and p90 as numpy.percentile has them. Zeros for no values.
 TimeSummary summarize(std::vector<double> seconds);
 nlohmann::json to_json(const RunReport& report);
 /// Reads what to_json() wrote. Throws IoError naming the missing key.

@@ -469,6 +469,7 @@ void StepRunner::describe(RunReport& report) {
   report.lockstep = kVersion;
   report.strategy = to_string(options_.strategy);
   report.model = task_.model().at("name");
+  report.precision = to_string(options_.precision);
   report.parameters = 0;
   for (const auto& [name, parameter] : model_->parameters) {
     report.parameters += parameter.numel();
@@ -495,7 +496,9 @@ void StepRunner::fill(RunReport& report, double step_seconds) const {
 
   const auto reports =
       gather_reports(options_.world, rank_report(step_seconds));
-  report.phases_s = slowest(reports);
+  // The ranks wait for each other in different phases: those of several ranks
+  // would not add up to a step.
+  report.phases_s = reports.front().phases_s;
   report.peak_flops_per_s = 0;
   for (const auto& rank : reports) {
     report.peak_flops_per_s += rank.peak_flops_per_s;

@@ -76,8 +76,9 @@ struct DataParallelOptions {
   TORCH_ARG(std::function<void(const std::vector<c10::IValue>&)>, on_shard);
 };
 
-/// Seconds of the last step by phase: of the slowest device, where all work
-/// at once.
+/// Seconds of the last step by phase: where all devices work at once, those of
+/// the one that took longest. Phases follow one upon the other, so that their
+/// sum is at most the time of the step.
 struct PhaseTimes {
   double scatter_s = 0;
   double replicate_s = 0;

@@ -1,6 +1,7 @@
 #include "lockstep/parallel/replicas/replica_group.h"
 
 #include <algorithm>
+#include <array>
 #include <unordered_map>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -470,13 +471,23 @@ void ReplicaGroup::restart_worker_phases() {
 }
 
 void ReplicaGroup::collect_phases() {
-  for (const PhaseTimes& worker : worker_phases_) {
-    const auto raise = [&](double PhaseTimes::*phase) {
-      phases_.*phase = std::max(phases_.*phase, worker.*phase);
-    };
-    raise(&PhaseTimes::replicate_s);
-    raise(&PhaseTimes::forward_s);
-    raise(&PhaseTimes::backward_s);
+  constexpr std::array kOfWorkers{&PhaseTimes::replicate_s,
+                                  &PhaseTimes::forward_s,
+                                  &PhaseTimes::backward_s};
+  const auto total = [&](const PhaseTimes& worker) {
+    double sum = 0;
+    for (const auto phase : kOfWorkers) sum += worker.*phase;
+    return sum;
+  };
+  // All phases of one worker, the one that the others waited for. The longest
+  // forward and the longest backward, of two workers, would together be longer
+  // than the step.
+  const auto slowest = std::max_element(
+      worker_phases_.begin(), worker_phases_.end(),
+      [&](const auto& a, const auto& b) { return total(a) < total(b); });
+  if (slowest == worker_phases_.end()) return;
+  for (const auto phase : kOfWorkers) {
+    phases_.*phase = std::max(phases_.*phase, *slowest.*phase);
   }
 }
 

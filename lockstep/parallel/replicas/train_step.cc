@@ -178,9 +178,12 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
         others[part] = std::move(result.others);
         group_.phases_of(worker).backward_s += phase.seconds();
       });
+  double overlapped_wait_s = 0;
   if (overlapped) {
     const TraceSpan span("wait", TraceCategory::kWait);
+    const Stopwatch wait;
     overlapped->wait();
+    overlapped_wait_s = wait.seconds();
   }
   group_.collect_phases();
   group_.phases().scatter_s = scatter_s;
@@ -205,7 +208,9 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   for (const double shard_loss : totals.losses) result.loss += shard_loss;
   result.is_finite = std::isfinite(result.loss);
   result.is_too_high = result.is_finite && result.loss > options_.max_loss();
-  if (exchange_) group_.phases().reduce_s = watch.restart();
+  if (exchange_) {
+    group_.phases().reduce_s = overlapped_wait_s + watch.restart();
+  }
   enter(StepPhase::kUpdate);
   if (!optimizer) {
     update_.accumulate(update_.finish(reduction, SumsFor::kGradients));
