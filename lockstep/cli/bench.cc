@@ -3,16 +3,19 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unistd.h>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/terminal.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/embed/ranks.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/report/collective_bench.h"
+#include "lockstep/train/progress.h"
 #include "lockstep/train/run_report.h"
 
 namespace lockstep::cli {
@@ -63,6 +66,12 @@ CollectiveBenchOptions to_options(const BenchFlags& flags) {
   return options;
 }
 
+// Of the terminal that the launcher of this rank writes to.
+int columns_of_output() {
+  const int known = train::terminal_columns(stdout);
+  return known > 0 ? known : terminal_width(STDOUT_FILENO);
+}
+
 // Rank 0 prints; each size as soon as it is there.
 CollectiveReport measure(const BenchFlags& flags,
                          const CollectiveBenchOptions& options, bool prints) {
@@ -71,10 +80,10 @@ CollectiveReport measure(const BenchFlags& flags,
                          .ranks = read_environment().world_size,
                          .is_checked = options.checks_data,
                          .sizes = {}};
-  if (prints) fmt::print("{}", header_text(shown));
+  if (prints) fmt::print("{}", header_text(shown, columns_of_output()));
   auto result = report::run_collective_bench(
       options, [&](const report::CollectiveSize& size) {
-        if (prints) fmt::print("{}", to_text(shown, size));
+        if (prints) fmt::print("{}", to_text(shown, size, columns_of_output()));
         std::fflush(stdout);
       });
   result.type = flags.type;
@@ -88,7 +97,7 @@ void run(const BenchFlags& flags) {
   const bool prints = read_environment().rank == 0;
   const CollectiveReport result = measure(flags, options, prints);
   if (prints) {
-    fmt::print("{}", summary_text(result));
+    fmt::print("{}", summary_text(result, columns_of_output()));
     std::fflush(stdout);
     if (!flags.json.empty()) train::write_json(flags.json, to_json(result));
   }

@@ -42,16 +42,19 @@ struct CompareFlags {
 class RoundProgress {
  public:
   explicit RoundProgress(const report::RoundLimits& rounds)
-      : rounds_(rounds.least == rounds.most
-                    ? std::to_string(rounds.least)
-                    : fmt::format("{} to {}", rounds.least, rounds.most)) {}
+      : rounds_(fmt::format("{}{}",
+                            rounds.least == rounds.most ? "" : "at most ",
+                            rounds.most)) {}
   ~RoundProgress() { erase(); }
   RoundProgress(const RoundProgress&) = delete;
   RoundProgress& operator=(const RoundProgress&) = delete;
 
   void show(const std::string& label, int64_t round) {
     erase();
-    fmt::print(stderr, "[compare] {}, round {} of {}{}", label, round, rounds_,
+    const std::string when =
+        round == 0 ? "to warm up"
+                   : fmt::format("round {} of {}", round, rounds_);
+    fmt::print(stderr, "[compare] {}, {}{}", label, when,
                is_terminal_ ? " ..." : "\n");
     std::fflush(stderr);
     has_line_ = is_terminal_;

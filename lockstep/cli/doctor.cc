@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/terminal.h"
+#include "lockstep/base/text.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/report/diagnose.h"
 
@@ -41,11 +42,19 @@ void print_text(const std::vector<Finding>& findings) {
   for (const auto& finding : findings) {
     width = std::max(width, finding.topic.size());
   }
+  const auto columns = static_cast<size_t>(terminal_width(STDOUT_FILENO));
+  const size_t indent = width + 8;
   for (const auto& [topic, verdict, found, fix] : findings) {
     const Look& look = look_of(verdict);
+    // Broken as if nothing stood before it.
+    const std::string lines =
+        wrap(std::string(indent, ' ') + found, columns, indent);
     fmt::print("{}{:<4}{}  {:<{}}  {}\n", is_coloured ? look.colour : "",
-               look.name, is_coloured ? "\033[0m" : "", topic, width, found);
-    if (!fix.empty()) fmt::print("{:{}}-> {}\n", "", width + 8, fix);
+               look.name, is_coloured ? "\033[0m" : "", topic, width,
+               lines.substr(std::min(indent, lines.size())));
+    if (fix.empty()) continue;
+    fmt::print("{}\n", wrap(std::string(indent, ' ') + "-> " + fix, columns,
+                            indent + 3));
   }
   const long failures = count(findings, Verdict::kFail);
   const long warnings = count(findings, Verdict::kWarn);

@@ -89,10 +89,11 @@ void print_text(const Topology& topology,
                 const std::vector<LinkSpeed>& speeds) {
   fmt::print("{}\n{}", inspect::render_matrix(topology),
              inspect::render_legend(topology));
+  const auto width = static_cast<size_t>(terminal_width(STDOUT_FILENO));
   for (const auto& section : report::speed_sections(topology, speeds)) {
     Table table(section.header);
     for (const auto& row : section.rows) table.add_row(row);
-    fmt::print("\n{}\n{}", section.title, table.render());
+    fmt::print("\n{}\n{}", section.title, table.render(width));
   }
 }
 

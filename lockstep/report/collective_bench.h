@@ -76,9 +76,12 @@ std::optional<double> share_of_ceiling(const CollectiveReport& report,
 double ceiling_gb_s(const CollectiveReport& report, const CollectiveSize& size);
 
 /// As nccl-tests print them: the head, a line for each way, what is below.
-std::string header_text(const CollectiveReport& report);
-std::string to_text(const CollectiveReport& report, const CollectiveSize& size);
-std::string summary_text(const CollectiveReport& report);
+/// Where `width` columns are too few for nccl-tests' columns, each size has a
+/// table of its own.
+std::string header_text(const CollectiveReport& report, int width);
+std::string to_text(const CollectiveReport& report, const CollectiveSize& size,
+                    int width);
+std::string summary_text(const CollectiveReport& report, int width);
 nlohmann::json to_json(const CollectiveReport& report);
 
 }  // namespace lockstep::report

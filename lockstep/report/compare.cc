@@ -187,6 +187,7 @@ Comparison run_compare(const CompareOptions& options,
     progress.runs(contenders[contender].label(), round);
     const LoadWatch watch;
     Measurement measured = measure(processes[contender]);
+    if (round == 0) return measured;
     loads.resize(static_cast<size_t>(round));
     if (const auto load = watch.load()) loads.back() += *load;
     return measured;

@@ -32,7 +32,8 @@ std::string trace_path(const CompareOptions& options,
 
 /// Told what happens, to show it.
 struct CompareProgress {
-  /// What runs now: a set-up's label, and the round, counted from 1.
+  /// What runs now: a set-up's label, and the round, counted from 1; 0 for what
+  /// is not counted.
   std::function<void(const std::string& label, int64_t round)> runs;
   GoesOn goes_on;
 };

@@ -66,6 +66,7 @@ Comparison measure_rounds(const std::vector<Contender>& contenders,
   std::vector<std::vector<Measurement>> measured(contenders.size());
   Comparison comparison;
   comparison.confidence = confidence_of_look(looks.size());
+  if (limits.most > 1) measure(0, 0);
   int64_t round = 0;
   for (const int64_t look : looks) {
     while (round < look) {

@@ -24,7 +24,8 @@ struct RoundLimits {
   int64_t most = 10;
 };
 
-/// Runs contender number `contender` once. Rounds are counted from 1.
+/// Runs contender number `contender` once. Rounds are counted from 1; round 0
+/// is not counted.
 using MeasureRound =
     std::function<Measurement(size_t contender, int64_t round)>;
 
@@ -36,7 +37,9 @@ using GoesOn = std::function<void(const std::string& why)>;
 /// each two that are compared which one is faster, or there are `limits.most`
 /// rounds. It is looked at after look_rounds() rounds. Each round begins with
 /// another contender (A B C, B C A, C A B), so that none gains by its place.
-/// The result is relate()d.
+/// Before the rounds the first contender runs once and is not counted, as a
+/// machine that had nothing to do is slower at first; unless there is but one
+/// round. The result is relate()d.
 Comparison measure_rounds(const std::vector<Contender>& contenders,
                           const RoundLimits& limits,
                           const MeasureRound& measure, const GoesOn& goes_on);

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/terminal.h"
+#include "lockstep/base/text.h"
 #include "lockstep/checkpoint/state_dict.h"
 
 namespace lockstep::train {
@@ -207,7 +208,7 @@ void RunLog::end_evaluation(const TestReport& test) {
 void RunLog::end(const StepRunner& runner, const std::string& path) {
   RunReport& report = recordings_.report;
   report.parameter_sha256 = parameter_digest(runner.model_state());
-  const std::string summary = summary_text(report);
+  const std::string summary = summary_text(report, terminal_columns(stdout));
   if (!summary.empty()) line(summary);
   line(digest_text(report));
   if (!report.last_checkpoint.empty()) {
@@ -222,7 +223,7 @@ std::string RunLog::device_names() const {
   return join_names(has_all ? plan_.devices : options_.devices);
 }
 
-std::string summary_text(const RunReport& report) {
+std::string summary_text(const RunReport& report, int columns) {
   if (report.losses.empty() || report.epochs.empty()) return {};
   Lines lines;
   add_times(report, lines);
@@ -232,8 +233,10 @@ std::string summary_text(const RunReport& report) {
   for (const auto& line : lines) width = std::max(width, line.first.size());
   std::string text;
   for (const auto& [name, value] : lines) {
-    text += fmt::format("{}{:<{}}  {}", text.empty() ? "" : "\n", name, width,
-                        value);
+    const std::string line = fmt::format("{:<{}}  {}", name, width, value);
+    text += (text.empty() ? "" : "\n") +
+            (columns > 0 ? wrap(line, static_cast<size_t>(columns), width + 2)
+                         : line);
   }
   return text;
 }

@@ -69,7 +69,8 @@ class RunLog {
 /// What a run says at its end: time, memory and load of each device, loss and
 /// accuracy of the last epoch. Lines, the last without an end; "" for a run of
 /// no steps.
-std::string summary_text(const RunReport& report);
+/// Those longer than `columns` are broken; 0: none is.
+std::string summary_text(const RunReport& report, int columns = 0);
 
 /// "parameter_sha256 12ab... (2 shards)". Digests can be compared only where
 /// the number of shards is the same, so it is said with each.

@@ -1,4 +1,7 @@
 #include <memory>
+#include <string>
+#include <unistd.h>
+#include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -6,6 +9,8 @@
 
 #include "lockstep/base/chunk.h"
 #include "lockstep/base/table.h"
+#include "lockstep/base/terminal.h"
+#include "lockstep/base/text.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/start/checks.h"
 
@@ -36,20 +41,26 @@ void print_json(const SplitFlags& flags, const std::vector<Row>& rows) {
   fmt::print("{}\n", list.dump(2));
 }
 
+// A paragraph, as wide as the terminal.
+void say(const std::string& text) {
+  fmt::print("{}\n",
+             wrap(text, static_cast<size_t>(terminal_width(STDOUT_FILENO))));
+}
+
 // Why trailing devices are idle, for each row that has some.
 void explain_idle(const SplitFlags& flags, const std::vector<Row>& rows) {
   for (const auto& row : rows) {
     if (row.idle() == 0) continue;
     const auto working = static_cast<int64_t>(row.split.size());
-    fmt::print(
+    say(fmt::format(
         "{0} over {1}: chunks are ceil({0} / {1}) = {2}, so {3} {4} all "
-        "samples and device{5} {6} idle.\n",
+        "samples and device{5} {6} idle.",
         flags.batch_size, row.devices, row.split.front(),
         working == 1 ? "1 chunk" : fmt::format("{} chunks", working),
         working == 1 ? "takes" : "take",
         row.idle() == 1 ? fmt::format(" {}", row.devices - 1)
                         : fmt::format("s {}-{}", working, row.devices - 1),
-        row.idle() == 1 ? "is" : "are");
+        row.idle() == 1 ? "is" : "are"));
   }
 }
 
@@ -62,11 +73,11 @@ void print_table(const SplitFlags& flags, const std::vector<Row>& rows) {
     table.add_row(
         {std::to_string(row.devices), std::to_string(flags.batch_size), split});
   }
-  fmt::print("{}", table.render());
-  fmt::print(
-      "A batch of N over K devices is cut into chunks of ceil(N / K), as "
-      "nn.DataParallel does:\neven when K divides N; else the last chunk is "
-      "shorter.\n");
+  fmt::print("{}",
+             table.render(static_cast<size_t>(terminal_width(STDOUT_FILENO))));
+  say("A batch of N over K devices is cut into chunks of ceil(N / K), as "
+      "nn.DataParallel does: even when K divides N; else the last chunk is "
+      "shorter.");
   explain_idle(flags, rows);
 }
 
