@@ -1,0 +1,59 @@
+// Practical 5: trains a network on images that the program makes. Devices,
+// batch size, steps, and `show` to see what the model gets: cpu:2 64 20 show
+#include "lockstep/lockstep.h"
+using namespace lockstep;
+
+// A line in one call, as replicas print at the same time.
+void print(const auto&... parts) { std::puts(c10::str(parts...).c_str()); }
+bool is_shown = false;
+
+struct Net : torch::nn::Cloneable<Net> {
+  Net() { reset(); }
+  void reset() override {
+    hidden = register_module("hidden", torch::nn::Linear(3072, 1024));
+    out = register_module("out", torch::nn::Linear(1024, 10));
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    const auto on = current_device().name();
+    if (is_shown) print("Inside model on device ", on, ", shape ", x.sizes());
+    return out(hidden(x.flatten(1)).relu());
+  }
+  torch::nn::Linear hidden{nullptr}, out{nullptr};
+};
+
+int main(int argc, char** argv) {
+  // Slices of a laptop's CPU may share its cores.
+  const auto list = devices(argc > 1 ? argv[1] : "auto", Duplicates::kRefuse,
+                            Oversubscription::kAllow);
+  const int batch_size = argc > 2 ? std::stoi(argv[2]) : 64;
+  const int steps = argc > 3 ? std::stoi(argv[3]) : 20;
+  is_shown = argc > 4;
+  install_accounting_allocator();
+  const MemoryScope on_first_device(list.front());
+  torch::manual_seed(0);
+  auto net = std::make_shared<Net>();
+  net->to(torch_device(list.front()));
+  auto model = DataParallel(net, list);
+  torch::optim::SGD sgd(model->parameters(), 0.01);
+  data::Loader loader(data::open({}, data::Split::kTrain),
+                      {.batch_size = batch_size});
+  loader.begin(0);
+  const auto now = std::chrono::steady_clock::now;
+  const auto start = now();
+  for (int step = 0; step < steps; ++step) {
+    const auto batch = loader.next().value();
+    const auto x = batch.input().to(torch_device(list.front()));
+    const auto y = batch.target_tensor().to(x.device());
+    if (is_shown) print("In the loop on ", x.device(), ", shape ", x.sizes());
+    sgd.zero_grad();
+    torch::cross_entropy_loss(model->forward(x), y).backward();
+    sgd.step();
+  }
+  const std::chrono::duration<double> t = now() - start;
+  print("Step time: ", t.count() / steps, " s | Total time: ", t.count(), " s");
+  for (const auto& device : list) {
+    const double mib = memory_stats(device).peak_bytes / 1048576.0;
+    print(device.name(), " memory peak: ", mib, " MiB");
+  }
+  print("parameter_sha256 ", parameter_digest(*net));
+}

@@ -1,0 +1,59 @@
+// Practical 6: the network of practical 5, a process for each device. Batch
+// size and steps:
+//     lockstep run --nproc-per-node 2 -- practical6_ddp 64 20
+//     torchrun --nproc-per-node 2 --no-python practical6_ddp 64 20
+#include <iostream>
+
+#include "lockstep/data/image_source.h"
+#include "lockstep/lockstep.h"
+using namespace lockstep;
+
+struct Net : torch::nn::Cloneable<Net> {
+  Net() { reset(); }
+  void reset() override {
+    hidden = register_module("hidden", torch::nn::Linear(3072, 1024));
+    out = register_module("out", torch::nn::Linear(1024, 10));
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    return out(hidden(x.flatten(1)).relu());
+  }
+  torch::nn::Linear hidden{nullptr}, out{nullptr};
+};
+
+int main(int argc, char** argv) try {
+  const int64_t batch_size = argc > 1 ? std::stoll(argv[1]) : 64;
+  const int steps = argc > 2 ? std::stoi(argv[2]) : 20;
+  const World world = init();
+  std::ostringstream line;  // in one piece: ranks print at the same time
+  line << "Rank: " << world.rank() << " | Local Rank: " << world.local_rank();
+  std::cout << line.str() + "\n" << std::flush;
+  torch::manual_seed(0);
+  auto net = std::make_shared<Net>();
+  auto model = DistributedDataParallel(net, world);
+  torch::optim::SGD sgd(model->parameters(), 0.01);
+  const data::ImageSource images(data::open({}, data::Split::kTrain), {});
+  // A rank reads its own part of each batch.
+  const int64_t own_size = batch_size / world.size();
+  std::vector<int64_t> samples(own_size);
+  const auto start = std::chrono::steady_clock::now();
+  for (int step = 0; step < steps; ++step) {
+    const int64_t first = step * batch_size + world.rank() * own_size;
+    for (int64_t i = 0; i < own_size; ++i) samples[i] = first + i;
+    const auto batch = images.read(samples, /*epoch=*/0);
+    sgd.zero_grad();
+    const auto output = model->forward(batch.input());
+    torch::cross_entropy_loss(output, batch.target_tensor()).backward();
+    sgd.step();
+  }
+  if (world.rank() != 0) return 0;
+  const std::chrono::duration<double> total =
+      std::chrono::steady_clock::now() - start;
+  std::cout << "Ranks: " << world.size() << " | Batch of each: " << own_size
+            << " | Step time: " << total.count() / steps
+            << " s | Total: " << total.count() << " s\nparameter_sha256 "
+            << parameter_digest(*net) << std::endl;
+} catch (const std::exception& error) {
+  launch::record_error(error);  // for the launcher's report
+  std::cerr << error.what() << std::endl;
+  return 1;
+}

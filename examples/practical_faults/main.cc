@@ -1,0 +1,60 @@
+// A loop that goes on from its last checkpoint when ranks are started again.
+// Folder, steps, and a step before which the last rank is killed, once:
+//     lockstep run --nproc-per-node 2 --max-restarts 3 --
+//         practical_faults runs/faults 40 25
+#include <csignal>
+#include <filesystem>
+#include <numeric>
+
+#include "lockstep/data/image_source.h"
+#include "lockstep/lockstep.h"
+using namespace lockstep;
+struct Net : torch::nn::Cloneable<Net> {
+  Net() { reset(); }
+  void reset() override {
+    fc = register_module("fc", torch::nn::Linear(3072, 10));
+  }
+  torch::Tensor forward(torch::Tensor x) { return fc(x.flatten(1)); }
+  torch::nn::Linear fc{nullptr};
+};
+
+int main(int argc, char** argv) try {
+  const std::string folder = argc > 1 ? argv[1] : "practical_faults";
+  const int64_t steps = argc > 2 ? std::stoll(argv[2]) : 40;
+  const int64_t deadly = argc > 3 ? std::stoll(argv[3]) : -1;
+  const World world = init();
+  torch::manual_seed(0);
+  auto net = std::make_shared<Net>();
+  auto model = DistributedDataParallel(net, world);
+  auto sgd = optim::sgd(model->parameters(), {.lr = 0.01, .momentum = 0.9});
+  int64_t step = 0;
+  const bool has_gone_on = std::filesystem::exists(folder);
+  if (has_gone_on) {
+    const auto saved = open_checkpoint(folder);
+    saved.load(*net, sgd.get());
+    step = saved.info().step;
+  }
+  std::puts(c10::str("Rank: ", world.rank(), " | from step ", step).c_str());
+  const data::ImageSource images(data::open({}, data::Split::kTrain), {});
+  for (; step < steps; ++step) {
+    const bool is_last = world.rank() == world.size() - 1;
+    if (step == deadly && is_last && !has_gone_on) std::raise(SIGKILL);
+    std::vector<int64_t> samples(64 / world.size());
+    std::iota(samples.begin(), samples.end(),
+              step * 64 + world.rank() * int64_t(samples.size()));
+    const auto batch = images.read(samples, 0);
+    const auto output = model->forward(batch.input());
+    torch::cross_entropy_loss(output, batch.target_tensor()).backward();
+    sgd->step();
+    sgd->zero_grad();
+    if ((step + 1) % 10 == 0 && world.rank() == 0) {
+      save_checkpoint(folder, *net, *sgd, {.step = step + 1});
+    }
+  }
+  if (world.rank() != 0) return 0;
+  std::puts(("parameter_sha256 " + parameter_digest(*net)).c_str());
+} catch (const std::exception& error) {
+  launch::record_error(error);  // for the launcher's report
+  std::fprintf(stderr, "%s\n", error.what());
+  return 1;
+}

@@ -1,0 +1,52 @@
+// ResNet-34 on CIFAR-10, as TrainerSingle and TrainerDP of the practical. The
+// folder of the *.bin files, then options of `lockstep train`:
+//     resnet34_cifar10 DIR --strategy dp --devices cpu:2 --max-steps 20
+// Without a folder, three small steps on images that the program makes.
+#include "lockstep/data/image_source.h"
+#include "lockstep/lockstep.h"
+
+using lockstep::data::Split;
+using lockstep::models::Model;
+
+std::shared_ptr<lockstep::data::ImageSource> images(const std::string& dir,
+                                                    Split split) {
+  lockstep::data::DataSpec spec;
+  if (!dir.empty()) spec = {.name = "cifar10", .dir = dir};
+  return std::make_shared<lockstep::data::ImageSource>(
+      lockstep::data::open(spec, split),
+      lockstep::data::ImageOptions{.augment = split == Split::kTrain});
+}
+
+int main(int argc, char** argv) {
+  const bool has_folder = argc > 1 && argv[1][0] != '-';
+  const std::string dir = has_folder ? argv[1] : "";
+  lockstep::Trainer trainer(
+      [] { return lockstep::models::make({.name = "resnet34"}); });
+  trainer.name("resnet34")
+      .data(images(dir, Split::kTrain))
+      .loss([](const torch::Tensor& logits, const torch::Tensor& labels) {
+        return lockstep::LossAndMetrics(
+            torch::cross_entropy_loss(logits, labels),
+            {{"accuracy", lockstep::train::accuracy(logits, labels)}});
+      })
+      .optimizer([](Model& net) {
+        return std::make_unique<torch::optim::SGD>(
+            net.parameters(),
+            torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(5e-4));
+      })
+      // 0.1, then a tenth of it after each five epochs.
+      .schedule_per_epoch([](torch::optim::Optimizer& optimizer) {
+        return std::make_shared<torch::optim::StepLR>(optimizer, 5, 0.1);
+      });
+  lockstep::train::TrainOptions defaults;
+  if (has_folder) {
+    trainer.test_data(images(dir, Split::kTest));
+    defaults.batch_size = 128;
+    defaults.epochs = 15;
+  } else {
+    defaults.batch_size = 8;
+    defaults.max_steps = 3;
+  }
+  // The rest of the command line is that of `lockstep train`.
+  return lockstep::train_main(argc, argv, trainer, defaults);
+}

@@ -1,0 +1,1 @@
+"""What fills the pages of docs/practicals: see tools/practicals.py."""

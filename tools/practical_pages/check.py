@@ -1,0 +1,95 @@
+"""Looks whether a page is in order, without running what it shows."""
+
+import re
+import shlex
+import subprocess
+
+from practical_pages import pages
+
+# A number with a unit of what is measured.
+MEASURED = re.compile(r"\b\d[\d.,]*\s?(?:us|ms|s|sec|seconds|%|KiB|MiB|GiB|x|"
+                      r"times as|samples/s)(?![\w/])")
+FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+CODE = re.compile(r"`[^`\n]*`")
+MAX_COLUMNS = 100
+
+
+def findings(page, root, programs):
+    """What is wrong with a page, a sentence each."""
+    text = page.read_text(encoding="utf-8")
+    found = []
+    blocks = list(pages.BLOCK.finditer(text))
+    if len(blocks) != text.count("<!-- run "):
+        found.append("a `run` comment is not followed by a block")
+    for match in blocks:
+        found += of_block(match, root, programs)
+    if len(pages.VALUE.findall(text)) != text.count("<!-- value "):
+        found.append("a `value` comment has no end")
+    for match in pages.VALUE.finditer(text):
+        if not match["shown"].strip(" .…"):
+            found.append(f"value '{match['call']}' is not filled in")
+    return found + of_prose(text)
+
+
+def of_block(match, root, programs):
+    """What is wrong with a block."""
+    try:
+        block = pages.block_of(match)
+    except ValueError as error:
+        return [str(error)]
+    found = []
+    shown = match["shown"].splitlines()
+    command = pages.command_lines(block.command)
+    if shown[:len(command)] != command:
+        found.append(f"block {block.name} shows another command")
+    elif len(shown) == len(command) and "background" not in block.options \
+            and ">" not in block.command:
+        found.append(f"block {block.name} has no output")
+    return found + of_command(block, root, programs)
+
+
+def of_command(block, root, programs):
+    """Programs and options that do not exist."""
+    found = []
+    joined = block.command.replace("\\\n", " ")
+    for part in re.split(r"[|;&\n]+", joined):
+        try:
+            words = shlex.split(part, comments=True)
+        except ValueError as error:
+            return [f"block {block.name}: {error}"]
+        while words and re.match(r"\w+=", words[0]):
+            words.pop(0)
+        if not words:
+            continue
+        if re.match(r"practical|resnet34_|language_model", words[0]) and \
+                not (root / "examples" / words[0] / "main.cc").exists():
+            found.append(f"block {block.name}: no example {words[0]}")
+        if words[0] == "lockstep" and len(words) > 1:
+            found += of_options(block, words[1:], programs)
+    return found
+
+
+def of_options(block, words, programs):
+    """Options that `lockstep help COMMAND` does not name."""
+    command, *rest = words
+    if "--" in rest:
+        rest = rest[:rest.index("--")]
+    shown = subprocess.run([str(programs / "lockstep"), "help", command],
+                           capture_output=True, text=True, check=False,
+                           timeout=60).stdout
+    if f"Usage: lockstep {command}" not in shown:
+        return [f"block {block.name}: no command lockstep {command}"]
+    return [f"block {block.name}: lockstep {command} has no option {word}"
+            for word in (w.split("=")[0] for w in rest)
+            if word.startswith("--") and word not in re.findall(r"--[\w-]+",
+                                                                shown)]
+
+
+def of_prose(text):
+    """Numbers that look measured, outside of values and blocks."""
+    plain = FENCE.sub("", text)
+    plain = pages.VALUE.sub("", plain)
+    plain = CODE.sub("", COMMENT.sub("", plain))
+    return [f"'{match[0]}' looks measured and is not in a value"
+            for match in MEASURED.finditer(plain)]

@@ -1,0 +1,116 @@
+"""Runs the commands of a page."""
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import time
+
+ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class Failed(Exception):
+    """A command ended otherwise than its page says, or not in time."""
+
+
+class Place:
+    """A folder in which the commands of one page are run, one after another."""
+
+    def __init__(self, folder, root, programs, examples, data_dir, scale=1):
+        self.folder = folder
+        self.outputs = {}
+        self.background = {}
+        self.scale = scale
+        path = [str(programs.resolve()), str(examples.resolve()),
+                os.environ["PATH"]]
+        self.environment = {**os.environ, "PATH": ":".join(path),
+                            "LANG": "C.UTF-8", "COLUMNS": "80"}
+        for name in ("docs", "examples"):
+            os.symlink(root / name, os.path.join(folder, name))
+        if data_dir:
+            os.symlink(data_dir.resolve(), os.path.join(folder, "cifar10"))
+
+    def run(self, block):
+        """The lines that a block prints. Raises Failed."""
+        if "background" in block.options:
+            self.background[block.name] = block
+            return []
+        neighbour = self.start_neighbour(block)
+        try:
+            code, output = self.finish(block)
+        finally:
+            if neighbour:
+                end(neighbour)
+        output = output.replace(str(self.folder), "~/practicals")
+        self.outputs[block.name] = output
+        if (code != 0) != ("fails" in block.options):
+            raise Failed(f"{block.name}: exit code {code}:\n{output[-2000:]}")
+        return [line.rstrip() for line in output.splitlines()]
+
+    def start_neighbour(self, block):
+        """Starts what a block runs beside, and waits until it trains."""
+        if not block.beside:
+            return None
+        process = subprocess.Popen(
+            ["bash", "-c", self.background[block.beside].command],
+            cwd=self.folder, env=self.environment, start_new_session=True,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 60 * self.scale
+        while time.monotonic() < deadline:
+            seen = subprocess.run(["lockstep", "top", "--once"],
+                                  cwd=self.folder, env=self.environment,
+                                  capture_output=True, text=True, check=False,
+                                  timeout=30)
+            if re.search(r"^step \d\d", seen.stdout, re.MULTILINE):
+                return process
+            time.sleep(0.2)
+        end(process)
+        raise Failed(f"{block.beside}: `lockstep top` does not show it")
+
+    def finish(self, block):
+        """The exit code and the output of a block's command."""
+        terminal, other_end = pty.openpty() if "terminal" in block.options \
+            else os.pipe()
+        process = subprocess.Popen(
+            ["bash", "-c", "set -e\n" + block.command], cwd=self.folder,
+            env=self.environment, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=other_end, stderr=other_end)
+        os.close(other_end)
+        timeout_s = block.timeout_s * self.scale
+        deadline = time.monotonic() + timeout_s
+        output = b""
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([terminal], [], [], left)[0]:
+                end(process)
+                os.close(terminal)
+                raise Failed(f"{block.name}: not done in {timeout_s:.0f} s")
+            try:
+                part = os.read(terminal, 1 << 16)
+            except OSError:  # how Linux says that a terminal's other end closed
+                part = b""
+            if not part:
+                break
+            output += part
+        os.close(terminal)
+        text = ESCAPE.sub("", output.decode("utf-8", "replace"))
+        # A bar that is drawn again stands as a line each time.
+        text = re.sub(r"\r+\n", "\n", text).replace("\r", "\n")
+        text = re.sub(r"\n(\s*\n)+", "\n", text) \
+            if "terminal" in block.options else text
+        return process.wait(timeout=30), text
+
+
+def end(process):
+    """Ends a process with what it started."""
+    for wanted in (signal.SIGINT, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, wanted)
+            process.wait(timeout=20)
+            return
+        except ProcessLookupError:
+            return
+        except subprocess.TimeoutExpired:
+            continue
