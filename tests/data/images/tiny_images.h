@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+#include <cstdio>  // jpeglib.h needs it
+#include <cstdlib>
+#include <jpeglib.h>
+#include <png.h>
+#include <string>
+#include <vector>
+
+namespace lockstep::data {
+
+/// The pixels of the images below: a gradient that begins with `shade`.
+inline std::vector<uint8_t> gradient(int width, int height, uint8_t shade) {
+  std::vector<uint8_t> pixels(static_cast<size_t>(3 * width * height));
+  for (size_t i = 0; i < pixels.size(); ++i) {
+    pixels[i] = static_cast<uint8_t>(shade + i / 3 % 32 + 40 * (i % 3));
+  }
+  return pixels;
+}
+
+/// A PNG file of it.
+inline std::string png_of(int width, int height, uint8_t shade) {
+  const auto pixels = gradient(width, height, shade);
+  png_image image{};
+  image.version = PNG_IMAGE_VERSION;
+  image.width = static_cast<png_uint_32>(width);
+  image.height = static_cast<png_uint_32>(height);
+  image.format = PNG_FORMAT_RGB;
+  png_alloc_size_t size = 0;
+  png_image_write_to_memory(&image, nullptr, &size, 0, pixels.data(), 0,
+                            nullptr);
+  std::string file(size, '\0');
+  png_image_write_to_memory(&image, file.data(), &size, 0, pixels.data(), 0,
+                            nullptr);
+  return file;
+}
+
+/// A JPEG file of it; of `components` 4, which has to be CMYK, any pixels.
+inline std::string jpeg_of(int width, int height, uint8_t shade,
+                           int components = 3) {
+  const auto pixels = gradient(2 * width, height, shade);
+  jpeg_compress_struct jpeg{};
+  jpeg_error_mgr errors{};
+  jpeg.err = jpeg_std_error(&errors);
+  jpeg_create_compress(&jpeg);
+  unsigned char* memory = nullptr;
+  unsigned long size = 0;
+  jpeg_mem_dest(&jpeg, &memory, &size);
+  jpeg.image_width = static_cast<JDIMENSION>(width);
+  jpeg.image_height = static_cast<JDIMENSION>(height);
+  jpeg.input_components = components;
+  jpeg.in_color_space = components == 4 ? JCS_CMYK : JCS_RGB;
+  jpeg_set_defaults(&jpeg);
+  jpeg_start_compress(&jpeg, TRUE);
+  while (jpeg.next_scanline < jpeg.image_height) {
+    auto* row = const_cast<uint8_t*>(pixels.data()) +
+                static_cast<size_t>(jpeg.next_scanline) *
+                    static_cast<size_t>(components * width);
+    jpeg_write_scanlines(&jpeg, &row, 1);
+  }
+  jpeg_finish_compress(&jpeg);
+  std::string file(reinterpret_cast<char*>(memory), size);
+  jpeg_destroy_compress(&jpeg);
+  std::free(memory);
+  return file;
+}
+
+}  // namespace lockstep::data
