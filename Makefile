@@ -20,13 +20,15 @@ RERUN ?=
 SECONDS_EACH ?= 60
 # Of the first case of fuzz-training; empty: another one at each call.
 SEED ?=
+# Of examples/; empty: all.
+EXAMPLES ?=
 
 export JOBS PYTHON Torch_DIR LOCKSTEP_PYTHON CMAKE_ARGS
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-build configure configure-build build all demo test \
-	fuzz fuzz-training faults check format bench \
-	install deb docs clean
+	fuzz fuzz-training faults examples practicals check format bench install \
+	deb docs clean
 
 help: ## List the targets
 	@echo "usage: make [target] [PRESET=release|dev|asan|tsan|coverage]"
@@ -76,6 +78,15 @@ faults: configure ## Break runs in all ways, and write docs/faults.md
 	@tools/setup/ninja.sh $(PRESET) lockstep_program faulty_lockstep
 	@python3 tools/faults.py --bin $(BUILD)/bin
 	@python3 tools/faults.py --bin $(BUILD)/bin --random-kills 20 \
+	  $(if $(LOCKSTEP_CIFAR10_DIR),--data-dir $(LOCKSTEP_CIFAR10_DIR))
+
+# With the package, installed in the build's folder, as a user's project.
+examples: build ## Build programs of examples/ (EXAMPLES="minimal ...", or all)
+	@tools/examples.sh $(BUILD) $(EXAMPLES)
+
+practicals: examples ## Run what docs/practicals shows, and write the pages
+	@python3 tools/practicals.py --bin $(BUILD)/bin \
+	  --examples $(BUILD)/examples/bin \
 	  $(if $(LOCKSTEP_CIFAR10_DIR),--data-dir $(LOCKSTEP_CIFAR10_DIR))
 
 check: setup-build ## Check layout, layers and format of the sources

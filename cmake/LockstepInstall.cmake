@@ -110,6 +110,9 @@ if(LOCKSTEP_BUILD_CLI)
   # What `lockstep compare --pytorch` runs.
   install(FILES ${PROJECT_SOURCE_DIR}/bench/pytorch_step_time.py
           DESTINATION ${CMAKE_INSTALL_DATADIR}/lockstep)
+  # For `lockstep topo --replay`.
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/topologies
+          DESTINATION ${CMAKE_INSTALL_DATADIR}/lockstep)
 endif()
 
 # For builds without CMake. Static libraries go in the order in which they need

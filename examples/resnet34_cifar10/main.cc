@@ -1,7 +1,10 @@
 // ResNet-34 on CIFAR-10, as TrainerSingle and TrainerDP of the practical. The
-// folder of the *.bin files, then options of `lockstep train`:
-//     resnet34_cifar10 DIR --strategy dp --devices cpu:2 --max-steps 20
-// Without a folder, three small steps on images that the program makes.
+// options are those of `lockstep train`:
+//     resnet34_cifar10 --strategy dp --devices cpu:2 --max-steps 20
+// Without a folder cifar10 with the *.bin files, three small steps on images
+// that the program makes.
+#include <filesystem>
+
 #include "lockstep/data/image_source.h"
 #include "lockstep/lockstep.h"
 
@@ -18,8 +21,8 @@ std::shared_ptr<lockstep::data::ImageSource> images(const std::string& dir,
 }
 
 int main(int argc, char** argv) {
-  const bool has_folder = argc > 1 && argv[1][0] != '-';
-  const std::string dir = has_folder ? argv[1] : "";
+  const bool has_folder = std::filesystem::exists("cifar10/test_batch.bin");
+  const std::string dir = has_folder ? "cifar10" : "";
   lockstep::Trainer trainer(
       [] { return lockstep::models::make({.name = "resnet34"}); });
   trainer.name("resnet34")
@@ -47,6 +50,5 @@ int main(int argc, char** argv) {
     defaults.batch_size = 8;
     defaults.max_steps = 3;
   }
-  // The rest of the command line is that of `lockstep train`.
   return lockstep::train_main(argc, argv, trainer, defaults);
 }

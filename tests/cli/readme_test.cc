@@ -59,9 +59,9 @@ TEST(Readme, ShowsOptionsThatExist) {
   std::map<std::string, std::string> help;
   int options = 0;
   for (const auto& path :
-       {"README.md", "docs/practical-5.md", "docs/practical-6.md",
-        "docs/launcher.md", "docs/checkpoints.md", "docs/collectives.md",
-        "docs/language-models.md", "docs/text-data.md"}) {
+       {"README.md", "docs/launcher.md", "docs/checkpoints.md",
+        "docs/collectives.md", "docs/language-models.md",
+        "docs/text-data.md"}) {
     for (const auto& line : commands_in(read(path))) {
       std::istringstream words(line);
       std::string command, word;
@@ -87,8 +87,13 @@ TEST(Readme, ShowsOptionsThatExist) {
 TEST(Readme, LinksToFilesThatExist) {
   const std::regex link(R"(\]\(([^)#:]+)(#[^)]*)?\))");
   for (const std::string path :
-       {"README.md", "CONTRIBUTING.md", "docs/practical-5.md",
-        "docs/practical-6.md", "docs/launcher.md"}) {
+       {"README.md", "CONTRIBUTING.md", "docs/launcher.md",
+        "docs/practicals/README.md", "docs/practicals/1-single-device.md",
+        "docs/practicals/2-data-parallel.md",
+        "docs/practicals/3-distributed-data-parallel.md",
+        "docs/practicals/4-resnet34-cifar10.md",
+        "docs/practicals/5-language-model.md", "docs/practicals/6-faults.md",
+        "docs/practicals/steps.md"}) {
     const std::string text = read(path);
     const auto folder = std::filesystem::path(kRoot + "/" + path).parent_path();
     int links = 0;

@@ -210,6 +210,20 @@ TEST_F(TextRuns, RecomputeToTheSameBits) {
   EXPECT_EQ(train::run_training(task, run()).parameter_sha256, expected);
 }
 
+TEST_F(TextRuns, TrainAsTheTextbooksDataParallel) {
+  TrainOptions options = run();
+  options.accumulate = 1;
+  options.devices = {slice(0, 2), slice(1, 2)};
+  options.strategy = Strategy::kDataParallel;
+  const RunReport expected = train(options);
+  options.strategy = Strategy::kDataParallelClassic;
+  const RunReport classic = train(options);
+  ASSERT_EQ(classic.losses.size(), expected.losses.size());
+  for (size_t step = 0; step < expected.losses.size(); ++step) {
+    EXPECT_NEAR(classic.losses[step], expected.losses[step], 1e-3) << step;
+  }
+}
+
 TEST_F(TextRuns, AreEvaluatedFromTheirCheckpoint) {
   TrainOptions options = run();
   options.out_dir = folder_.path("run");

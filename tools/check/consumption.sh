@@ -28,6 +28,9 @@ package)
   mapfile -t programs < <(find "$work/build" -maxdepth 2 -type f -executable)
   [ ${#programs[@]} -gt 0 ]
   run_examples "${programs[@]}"
+  python=$(sed -n 's/^LOCKSTEP_PYTHON:[A-Z]*=//p' "$build/CMakeCache.txt")
+  python3 "$source/tests/cli/practical_programs.py" "$work/build/bin" \
+    "$work/prefix/bin" ${python:+"$python"}
   "$work/prefix/bin/lockstep" --version
   # The other half of the program, which has LibTorch.
   "$work/prefix/bin/lockstep" help train | grep -e --strategy

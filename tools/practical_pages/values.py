@@ -245,9 +245,10 @@ class Values:
     def value_turns_nan(self, block):
         """How a run whose loss is not finite ends."""
         text = self.output(block)
-        losses = re.findall(r"[Ll]oss:? ([\d.e+-]+|nan|inf)", text)
+        losses = [f"{float(loss):.4g}" for loss in re.findall(
+            r"^step .* loss (\d[\d.]*)", text, re.MULTILINE)]
         if re.search(r"nan|not-finite|not finite|bad-link", text):
-            seen = f" after losses of {', '.join(losses[:6])}" if losses else ""
+            seen = f", after {', '.join(losses[:6])}" if losses else ""
             return f"The loss is not finite{seen}."
         return (f"The loss stays finite ({', '.join(losses[:6])}), and yet is "
                 "not that of the good link.")

@@ -124,7 +124,10 @@ data::Batch TextTask::prepare(data::Batch batch) const {
 
 train::LossAndMetrics TextTask::loss(const c10::IValue& output,
                                      const c10::IValue&) const {
-  return output.toTensor();
+  // The forward has computed it. Under dp-classic it is gathered: one of each
+  // shard, whose mean a user of nn.DataParallel takes, too.
+  const torch::Tensor loss = output.toTensor();
+  return loss.dim() == 0 ? loss : loss.mean();
 }
 
 }  // namespace lockstep::tasks

@@ -1,0 +1,17 @@
+#!/bin/bash
+# examples.sh BUILD [EXAMPLE ...]: installs Lockstep in BUILD/prefix, and builds
+# the named programs of examples/, or all, with it. They are in
+# BUILD/examples/bin.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+build=$1
+shift
+
+# What the package has beside the program.
+"$(command -v ninja)" -C "$build" lockstep/all
+cmake --install "$build" --prefix "$PWD/$build/prefix" >"$build/install.log"
+compiler=$(sed -n 's/^CMAKE_CXX_COMPILER:[A-Z]*=//p' "$build/CMakeCache.txt")
+cmake -S examples -B "$build/examples" -G Ninja -DCMAKE_BUILD_TYPE=Release \
+  -DCMAKE_CXX_COMPILER="$compiler" -DCMAKE_PREFIX_PATH="$PWD/$build/prefix"
+cmake --build "$build/examples" --parallel "${JOBS:-$(nproc)}" \
+  ${@+--target "$@"}
