@@ -143,7 +143,7 @@ class Fetch {
     set(CURLOPT_XFERINFODATA, this);
     std::unique_ptr<curl_slist, Headers> headers;
     if (had_ > 0) {
-      set(CURLOPT_RESUME_FROM_LARGE, static_cast<curl_off_t>(had_));
+      set(CURLOPT_RANGE, fmt::format("{}-", had_).c_str());
       const std::string version = read_version();
       if (!version.empty()) {
         headers.reset(
@@ -161,10 +161,9 @@ class Fetch {
       return {End::Kind::kHopeless, *wrong_file_,
               "it has another file under that name: name another --mirror"};
     }
-    // libcurl itself gives up if it asked for a part and gets the whole.
-    if (code == CURLE_RANGE_ERROR || status == 416) {
+    if (status == 416) {
       begin_anew();
-      return {End::Kind::kAgain, "the server can't send the rest alone"};
+      return {End::Kind::kAgain, "the server has no such rest of the file"};
     }
     if (status >= 400) {
       const bool is_passing = status >= 500 || status == 408 || status == 429;

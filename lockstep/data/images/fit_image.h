@@ -16,7 +16,9 @@ namespace lockstep::data {
 /// new pixel covers, so that nothing is skipped when an image gets smaller;
 /// across first, then down, with weights in whole multiples of 2^-22 and
 /// rounding to bytes after each. As the sums are of integers, the bytes are
-/// the same on every machine.
+/// the same on every machine. Pillow's are the same where it goes across first,
+/// too; it goes down first where that costs less, and a byte may then be one
+/// more or one less.
 void fit_image(const Image& image, int64_t side, std::span<uint8_t> out);
 
 }  // namespace lockstep::data
