@@ -43,7 +43,7 @@ std::string split_of(const ComparedRun& run) {
 
 // DataParallel cuts a batch itself; a rank reads its own part.
 std::string who_splits(const ComparedRun& run) {
-  return is_dp(run) ? "automatic" : "each rank its part";
+  return is_dp(run) ? "automatic" : "by rank";
 }
 
 std::string busy(const ComparedRun& run) {
@@ -64,7 +64,7 @@ std::string fullest(const ComparedRun& run) {
         return a.memory_peak_bytes < b.memory_peak_bytes;
       });
   if (least->memory_peak_bytes <= 0) return "memory not known";
-  return fmt::format("fullest {:.2f}x the least",
+  return fmt::format("memory {:.2f}x",
                      static_cast<double>(most->memory_peak_bytes) /
                          static_cast<double>(least->memory_peak_bytes));
 }
@@ -75,12 +75,12 @@ std::string fixed_share(const ComparedRun& run) {
   const double sum = total(phases);
   if (sum <= 0) return "phases not known";
   const double computing = phases.forward + phases.backward;
-  return fmt::format("{:.0f} % of a step fixed", 100 * (1 - computing / sum));
+  return fmt::format("{:.0f} % fixed", 100 * (1 - computing / sum));
 }
 
 std::string speed(const ComparedRun& run) {
   if (!run.speedup) return "";
-  return fmt::format("{:.2f}x on {} devices", *run.speedup,
+  return fmt::format("{:.2f}x, {} devices", *run.speedup,
                      run.report.devices.size());
 }
 

@@ -58,10 +58,9 @@ std::vector<std::string> commands_in(std::string text) {
 TEST(Readme, ShowsOptionsThatExist) {
   std::map<std::string, std::string> help;
   int options = 0;
-  for (const auto& path :
-       {"README.md", "docs/launcher.md", "docs/checkpoints.md",
-        "docs/collectives.md", "docs/language-models.md",
-        "docs/text-data.md"}) {
+  for (const auto& path : {"README.md", "docs/launcher.md",
+                           "docs/checkpoints.md", "docs/collectives.md",
+                           "docs/language-models.md", "docs/text-data.md"}) {
     for (const auto& line : commands_in(read(path))) {
       std::istringstream words(line);
       std::string command, word;

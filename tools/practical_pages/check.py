@@ -52,12 +52,7 @@ def of_block(match, root, programs):
 def of_command(block, root, programs):
     """Programs and options that do not exist."""
     found = []
-    joined = block.command.replace("\\\n", " ")
-    for part in re.split(r"[|;&\n]+", joined):
-        try:
-            words = shlex.split(part, comments=True)
-        except ValueError as error:
-            return [f"block {block.name}: {error}"]
+    for words in simple_commands(block.command):
         while words and re.match(r"\w+=", words[0]):
             words.pop(0)
         if not words:
@@ -68,6 +63,21 @@ def of_command(block, root, programs):
         if words[0] == "lockstep" and len(words) > 1:
             found += of_options(block, words[1:], programs)
     return found
+
+
+def simple_commands(command):
+    """The words of each command between pipes, semicolons and line ends."""
+    lexer = shlex.shlex(command.replace("\\\n", " ").replace("\n", " ; "),
+                        posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    words = []
+    for word in lexer:
+        if re.fullmatch(r"[|;&()]+", word):
+            yield words
+            words = []
+        else:
+            words.append(word)
+    yield words
 
 
 def of_options(block, words, programs):
