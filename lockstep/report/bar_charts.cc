@@ -200,6 +200,7 @@ Chart step_time_chart(const Comparison& comparison) {
 Chart memory_chart(const Comparison& comparison) {
   int64_t most = 0;
   for (const auto& run : comparison.runs) {
+    if (run.report.devices.empty()) continue;
     most = std::max(most, run.report.memory_shared_bytes);
     for (const auto& device : run.report.devices) {
       most = std::max(most, device.memory_peak_bytes);

@@ -22,7 +22,12 @@ bool has_percentiles(const ComparedRun& run) {
   return !run.report.step_time_percentiles_s.empty();
 }
 
-std::string bytes_text(double bytes) { return format_bytes(bytes); }
+constexpr double kMebibyte = 1 << 20;
+
+// Of an axis whose marks are round numbers of MiB.
+std::string mebibytes_text(double mebibytes) {
+  return format_bytes(mebibytes * kMebibyte);
+}
 
 // The share of steps below `seconds`: linear between percentiles.
 double share_below(const std::vector<double>& percentiles, double seconds) {
@@ -157,7 +162,7 @@ Canvas::Points points_of(const std::vector<double>& xs,
                          const std::vector<int64_t>& values) {
   Canvas::Points points;
   for (size_t i = 0; i < std::min(xs.size(), values.size()); ++i) {
-    points.emplace_back(xs[i], static_cast<double>(values[i]));
+    points.emplace_back(xs[i], static_cast<double>(values[i]) / kMebibyte);
   }
   return points;
 }
@@ -277,7 +282,7 @@ Chart memory_history_chart(const ComparedRun& run) {
   LineChart chart{.x_label = "seconds of the run",
                   .curves = {},
                   .begins_at_zero = true,
-                  .format_value = bytes_text};
+                  .format_value = mebibytes_text};
   if (memory.steps.empty()) return line_chart("", "", std::move(chart));
   const auto& held = memory.held_bytes;
   for (size_t k = 0; k < held.size(); ++k) {
@@ -300,8 +305,8 @@ Chart memory_history_chart(const ComparedRun& run) {
   }
   Chart result = line_chart(
       "Memory of " + run.label() + " over the run",
-      "After a step: tensors and blocks kept for the next ones. Within a step "
-      "it is more, as the peak so far says.",
+      "What is held after a step: tensors, and freed blocks that are kept for "
+      "the next ones. The peak is the highest so far of tensors alone.",
       std::move(chart));
   result.figures = memory_figures(run);
   return result;
