@@ -19,6 +19,7 @@ int run_any_command() {
   add_run(app);
   add_compare(app);
   add_step_time(app);
+  add_report(app);
   add_bench(app);
   add_split(app);
   add_top(app);

@@ -17,6 +17,8 @@
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/options.h"
 #include "lockstep/cli/start/checks.h"
+#include "lockstep/cli/start/program.h"
+#include "lockstep/inspect/device_topology.h"
 #include "lockstep/report/rendering.h"
 #include "lockstep/report/step_time.h"
 #include "lockstep/train/options.h"
@@ -139,6 +141,22 @@ void write(const std::string& path, const std::string& text) {
   file.commit();
 }
 
+// What was compared may have been measured on another machine.
+report::PageFacts page_facts(const CompareFlags& flags) {
+  report::PageFacts facts{
+      .command = command_line(), .environment = {}, .topology = {}};
+  if (!flags.runs.empty()) return facts;
+  facts.environment = train::this_environment();
+  try {
+    facts.topology =
+        inspect::device_topology(to_devices(flags.devices, "auto"));
+  } catch (const DeviceError&) {
+    // A page goes without it where the driver says nothing.
+    facts.topology.reset();
+  }
+  return facts;
+}
+
 void run(const CompareFlags& flags) {
   check_outputs(flags);
   const InterruptScope interrupts;
@@ -159,7 +177,7 @@ void run(const CompareFlags& flags) {
   if (!flags.report.empty()) {
     train::write_json(flags.report, report::to_json(comparison));
   }
-  write(flags.html, report::to_html(comparison));
+  write(flags.html, report::to_html(comparison, page_facts(flags)));
   write(flags.svg, report::picture(comparison));
 }
 

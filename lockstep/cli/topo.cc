@@ -12,11 +12,9 @@
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/embed/device_options.h"
 #include "lockstep/cli/start/checks.h"
-#include "lockstep/device/cuda.h"
 #include "lockstep/device/memory.h"
-#include "lockstep/inspect/host_topology.h"
+#include "lockstep/inspect/device_topology.h"
 #include "lockstep/inspect/link_speed.h"
-#include "lockstep/inspect/nvml.h"
 #include "lockstep/inspect/recorded_topology.h"
 #include "lockstep/report/topology_page.h"
 
@@ -34,27 +32,6 @@ struct TopoFlags {
   bool as_dot = false;
   std::string html;
 };
-
-Topology topology_of(const std::vector<Device>& devices) {
-  if (devices.front().is_cpu()) return inspect::host_topology(devices);
-  std::vector<std::string> uuids;
-  for (const Device& device : devices) {
-    uuids.push_back(cuda::uuid(device.index));
-  }
-  const auto nvml = inspect::Nvml::open();
-  if (!nvml) {
-    throw DeviceError({.code = ErrorCode::kDeviceFailed,
-                       .what = "NVML, which knows how GPUs are connected, does "
-                               "not answer",
-                       .expected = "libnvidia-ml.so.1 of the driver",
-                       .fix = "install the driver's own libraries"});
-  }
-  Topology topology = nvml->topology(uuids);
-  for (size_t i = 0; i < devices.size(); ++i) {
-    topology.devices[i].name = fmt::format("GPU{}", devices[i].index);
-  }
-  return topology;
-}
 
 std::vector<LinkSpeed> measured(const std::vector<Device>& devices) {
   install_accounting_allocator();
@@ -104,7 +81,7 @@ void show(const TopoFlags& flags) {
     topology = inspect::read_topology(flags.replay);
   } else {
     const auto devices = to_devices(flags.devices, "auto");
-    topology = topology_of(devices);
+    topology = inspect::device_topology(devices);
     if (!flags.no_measure && !flags.as_dot) speeds = measured(devices);
   }
   if (!flags.html.empty()) {

@@ -1,8 +1,31 @@
 #include "lockstep/report/canvas.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
+#include "lockstep/base/table.h"
+
 namespace lockstep::report {
+namespace {
+
+// A letter of 13 pixels in the widest of the usual fonts.
+constexpr double kLetter = 7.4;
+
+bool is_forbidden(char letter) {
+  const auto code = static_cast<unsigned char>(letter);
+  return (code < 0x20 && letter != '\n' && letter != '\t') || code == 0x7f;
+}
+
+std::string path_of(const Canvas::Points& points) {
+  std::string path;
+  for (const auto& [x, y] : points) {
+    path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L", x, y);
+  }
+  return path;
+}
+
+}  // namespace
 
 std::string escaped(std::string_view text) {
   std::string result;
@@ -24,58 +47,147 @@ std::string escaped(std::string_view text) {
         result += "&#39;";
         break;
       default:
-        result += letter;
+        if (is_forbidden(letter)) {
+          result += "\xef\xbf\xbd";  // U+FFFD
+        } else {
+          result += letter;
+        }
     }
   }
   return result;
 }
 
+size_t columns_in(double width) {
+  return static_cast<size_t>(std::max(width / kLetter, 1.0));
+}
+
+std::string cut_to(const std::string& text, size_t columns) {
+  if (display_width(text) <= columns) return text;
+  std::string result;
+  size_t width = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    // The first byte of a character.
+    if ((static_cast<unsigned char>(text[i]) & 0xc0) != 0x80 &&
+        ++width >= columns) {
+      break;
+    }
+    result += text[i];
+  }
+  return result + "…";
+}
+
 void Canvas::text(double x, double top, const std::string& content,
                   const std::string& css_class, Anchor anchor) {
+  const char* where = anchor == Anchor::kEnd      ? " text-anchor=\"end\""
+                      : anchor == Anchor::kMiddle ? " text-anchor=\"middle\""
+                                                  : "";
   body_ += fmt::format(
-      "<text x=\"{:.1f}\" y=\"{:.1f}\" class=\"{}\"{}>{}</text>\n", x, top,
-      css_class, anchor == Anchor::kEnd ? " text-anchor=\"end\"" : "",
-      escaped(content));
+      "<text x=\"{:.1f}\" y=\"{:.1f}\" class=\"{}\"{}>{}"
+      "</text>\n",
+      x, top, css_class, where, escaped(content));
 }
 
 void Canvas::rectangle(double x, double top, double width, double height,
                        const std::string& css_class, const std::string& title) {
   body_ += fmt::format(
       "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" "
-      "rx=\"2\" class=\"{}\"><title>{}</title></rect>\n",
-      x, top, width, height, css_class, escaped(title));
+      "class=\"{}\"",
+      x, top, width, height, css_class);
+  body_ += title.empty()
+               ? "/>\n"
+               : fmt::format("><title>{}</title></rect>\n", escaped(title));
 }
 
-void Canvas::line(double x1, double y1, double x2, double y2) {
+void Canvas::line(double x1, double y1, double x2, double y2,
+                  const std::string& css_class) {
   body_ += fmt::format(
       "<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" "
-      "class=\"rule\"/>\n",
-      x1, y1, x2, y2);
+      "class=\"{}\"/>\n",
+      x1, y1, x2, y2, css_class);
 }
 
-std::string Canvas::finish(const std::string& label,
-                           const std::string& style) const {
-  std::string head = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1:.0f}\" "
-      "width=\"{0}\" height=\"{1:.0f}\" role=\"img\" aria-label=\"{2}\">\n",
-      width_, y, escaped(label));
-  if (!style.empty()) head += "<style>\n" + style + "</style>\n";
-  return head + body_ + "</svg>\n";
+void Canvas::curve(const Points& points, const std::string& css_class) {
+  if (points.empty()) return;
+  body_ += fmt::format("<path d=\"{}\" class=\"curve {}\"/>\n", path_of(points),
+                       css_class);
+}
+
+void Canvas::area(const Points& points, const std::string& css_class) {
+  if (points.empty()) return;
+  body_ += fmt::format("<path d=\"{}Z\" class=\"area {}\"/>\n", path_of(points),
+                       css_class);
+}
+
+void Canvas::circle(double x, double top, double radius,
+                    const std::string& css_class, const std::string& title) {
+  body_ += fmt::format(
+      "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{:.1f}\" class=\"{}\"><title>{}"
+      "</title></circle>\n",
+      x, top, radius, css_class, escaped(title));
+}
+
+std::string Canvas::head(const std::string& attributes) const {
+  return fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} "
+      "{1:.0f}\" width=\"{0:.0f}\" height=\"{1:.0f}\" role=\"img\" {2}>\n",
+      layout.width, y, attributes);
+}
+
+std::string Canvas::finish(const std::string& id, const std::string& title,
+                           const std::string& description) const {
+  return head(fmt::format("aria-labelledby=\"{0}-t {0}-d\"", id)) +
+         fmt::format(
+             "<title id=\"{0}-t\">{1}</title>\n<desc id=\"{0}-d\">{2}</desc>\n",
+             id, escaped(title), escaped(description)) +
+         body_ + "</svg>\n";
+}
+
+std::string Canvas::finish_file(const std::string& title,
+                                const std::string& style) const {
+  return head(fmt::format("aria-label=\"{}\"", escaped(title))) + "<style>\n" +
+         style + "</style>\n" + body_ + "</svg>\n";
 }
 
 void label_row(Canvas& canvas, const std::string& label) {
-  canvas.text(kBarX - 10, canvas.y + kBarHeight - 2, label, "",
+  const ChartLayout& layout = canvas.layout;
+  if (layout.has_labels_above()) {
+    canvas.text(layout.margin, canvas.y + 13,
+                cut_to(label, columns_in(layout.width - 2 * layout.margin)));
+    canvas.y += 19;
+    return;
+  }
+  canvas.text(layout.bar_x() - 10, canvas.y + kBarHeight - 2,
+              cut_to(label, columns_in(layout.labels - 10)), "",
               Canvas::Anchor::kEnd);
 }
 
+void end_row(Canvas& canvas) { canvas.y += 24; }
+
 void draw_legend(Canvas& canvas, const std::vector<LegendEntry>& entries) {
-  double x = kBarX;
-  for (const auto& [name, css_class] : entries) {
-    canvas.rectangle(x, canvas.y, 10, 10, css_class, name);
-    canvas.text(x + 14, canvas.y + 9, name, "small");
-    x += 26 + 7.2 * static_cast<double>(name.size());
+  const ChartLayout& layout = canvas.layout;
+  constexpr double kSwatch = 16;
+  constexpr double kGap = 14;
+  constexpr double kRowHeight = 20;
+  const double end = layout.width - layout.margin;
+  double x = layout.bar_x();
+  for (const auto& [name, css_class, is_line] : entries) {
+    const std::string shown =
+        cut_to(name, columns_in(end - layout.bar_x() - kSwatch - 6));
+    const double width =
+        kSwatch + 6 + kLetter * static_cast<double>(display_width(shown));
+    if (x > layout.bar_x() && x + width > end) {
+      x = layout.bar_x();
+      canvas.y += kRowHeight;
+    }
+    if (is_line) {
+      canvas.curve({{x, canvas.y + 8}, {x + kSwatch, canvas.y + 8}}, css_class);
+    } else {
+      canvas.rectangle(x + 2, canvas.y + 3, 12, 10, css_class);
+    }
+    canvas.text(x + kSwatch + 6, canvas.y + 12, shown, "small");
+    x += width + kGap;
   }
-  canvas.y += kRow;
+  canvas.y += kRowHeight + 4;
 }
 
 }  // namespace lockstep::report

@@ -7,51 +7,91 @@
 
 namespace lockstep::report {
 
-/// `text` with &, <, > and quotes as entities: for HTML and SVG.
+/// `text` with &, <, > and quotes as entities, and characters that a document
+/// must not hold replaced: for HTML and SVG.
 std::string escaped(std::string_view text);
+
+/// Where the parts of a chart are, in pixels. A page has each chart twice, for
+/// a wide and for a narrow screen: a chart that is made smaller as a whole
+/// would have small letters.
+struct ChartLayout {
+  double width = 0;
+  double margin = 0;
+  double labels = 0;  ///< column left of the bars; 0: labels are above them
+  double values = 0;  ///< column right of them
+
+  bool has_labels_above() const { return labels <= 0; }
+  double bar_x() const { return margin + labels; }
+  double bars() const { return width - 2 * margin - labels - values; }
+};
+
+inline constexpr ChartLayout kWideLayout{
+    .width = 680, .margin = 4, .labels = 150, .values = 96};
+/// For a telephone: 390 pixels and less.
+inline constexpr ChartLayout kNarrowLayout{
+    .width = 328, .margin = 2, .labels = 0, .values = 84};
+/// Of a file that stands alone.
+inline constexpr ChartLayout kPictureLayout{
+    .width = 760, .margin = 16, .labels = 150, .values = 100};
+
+inline constexpr double kBarHeight = 14;
+
+/// So many columns of text are sure to fit `width`, at the sizes of charts.
+size_t columns_in(double width);
+/// `text`, cut to `columns`.
+std::string cut_to(const std::string& text, size_t columns);
 
 /// SVG being drawn from the top down, in pixels.
 class Canvas {
  public:
-  explicit Canvas(int width) : width_(width) {}
+  explicit Canvas(const ChartLayout& chart_layout) : layout(chart_layout) {}
 
-  enum class Anchor { kStart, kEnd };
-  /// `x`, `y`: of the baseline's start, or its end.
-  void text(double x, double y, const std::string& content,
+  enum class Anchor { kStart, kMiddle, kEnd };
+  /// `x`, `top`: of the baseline.
+  void text(double x, double top, const std::string& content,
             const std::string& css_class = "", Anchor anchor = Anchor::kStart);
   /// `title` shows when the pointer rests on it.
   void rectangle(double x, double y, double width, double height,
                  const std::string& css_class, const std::string& title = "");
-  void line(double x1, double y1, double x2, double y2);
+  void line(double x1, double y1, double x2, double y2,
+            const std::string& css_class = "rule");
+  using Points = std::vector<std::pair<double, double>>;
+  void curve(const Points& points, const std::string& css_class);
+  /// Filled.
+  void area(const Points& points, const std::string& css_class);
+  void circle(double x, double y, double radius, const std::string& css_class,
+              const std::string& title = "");
 
-  int width() const { return width_; }
+  const ChartLayout layout;
   /// Where the next chart begins.
   double y = 0;
 
-  /// `style`: CSS, for a file that stands alone.
-  std::string finish(const std::string& label,
-                     const std::string& style = "") const;
+  /// `id`: of the element, unlike any other of the page; `description`: what a
+  /// reader who can't see the chart is told.
+  std::string finish(const std::string& id, const std::string& title,
+                     const std::string& description) const;
+  /// A whole file, with `style`, CSS.
+  std::string finish_file(const std::string& title,
+                          const std::string& style) const;
 
  private:
-  int width_;
+  std::string head(const std::string& attributes) const;
+
   std::string body_;
 };
 
-// What charts have in common: where their parts are, in pixels.
-inline constexpr int kChartWidth = 760;
-inline constexpr double kMargin = 16;
-inline constexpr double kLabels = 150;  // columns left of the bars
-inline constexpr double kValues = 100;  // columns right of them
-inline constexpr double kBars = kChartWidth - 2 * kMargin - kLabels - kValues;
-inline constexpr double kRow = 24;
-inline constexpr double kBarHeight = 14;
-inline constexpr double kBarX = kMargin + kLabels;
-
-/// The name of the row at canvas.y, left of its bars.
+/// The name of a row at canvas.y, left of its bars or above them; then
+/// canvas.y is where they are.
 void label_row(Canvas& canvas, const std::string& label);
+void end_row(Canvas& canvas);
 
 /// Of a colour: what it stands for, and its CSS class.
-using LegendEntry = std::pair<std::string, std::string>;
+struct LegendEntry {
+  std::string name;
+  std::string css_class;
+  bool is_line = false;
+};
+/// As many lines as they need.
 void draw_legend(Canvas& canvas, const std::vector<LegendEntry>& entries);
 
 }  // namespace lockstep::report

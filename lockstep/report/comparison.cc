@@ -1,7 +1,6 @@
 #include "lockstep/report/comparison.h"
 
 #include <algorithm>
-#include <fstream>
 #include <functional>
 
 #include <fmt/format.h>
@@ -132,6 +131,7 @@ ComparedRun pool(const std::string& engine,
   }
   run.time_line = median_round(rounds).time_line;
   RunReport& report = run.report;
+  report.step_time_percentiles_s = train::percentiles(all_steps);
   report.step_time_s = train::summarize(std::move(all_steps));
   report.total_time_s =
       over_rounds(rounds, [](const RunReport& r) { return r.total_time_s; });
@@ -223,6 +223,7 @@ Comparison compare_runs(const std::vector<train::RunReport>& reports,
         });
     ComparedRun run{.engine = kLockstep, .report = report};
     run.round_medians_s = {report.step_time_s.median};
+    run.time_line = report.time_line;
     run.copy = static_cast<int>(earlier) + 1;
     runs.push_back(std::move(run));
     comparison.steps = std::max(comparison.steps, report.steps);
@@ -246,16 +247,8 @@ Comparison compare_runs(const std::vector<train::RunReport>& reports,
 }
 
 Machine this_machine() {
-  Machine machine{.cores = static_cast<int>(allowed_cores().size()),
-                  .cpu_model = "unknown"};
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    if (line.rfind("model name", 0) != 0) continue;
-    const size_t colon = line.find(": ");
-    if (colon != std::string::npos) machine.cpu_model = line.substr(colon + 2);
-    break;
-  }
-  return machine;
+  return {.cores = static_cast<int>(allowed_cores().size()),
+          .cpu_model = train::cpu_model()};
 }
 
 }  // namespace lockstep::report

@@ -1,13 +1,15 @@
 #pragma once
 
+#include <optional>
 #include <string>
+#include <vector>
 
+#include "lockstep/inspect/topology.h"
 #include "lockstep/report/comparison.h"
+#include "lockstep/train/environment.h"
 
 // How a comparison is shown: on a terminal, as a page and as a picture.
 namespace lockstep::report {
-
-struct TimeLine;
 
 enum class Colour { kNever, kAlways };
 
@@ -19,21 +21,16 @@ Colour colour_of(int fd);
 std::string to_text(const Comparison& comparison, Colour colour,
                     int width = 80);
 
-/// The comparison as one page that needs nothing else: no scripts, no links
-/// out. Light or dark as the reader's system is.
-std::string to_html(const Comparison& comparison);
+/// What a page says of the machine beside the runs' own reports.
+struct PageFacts {
+  std::vector<std::string> command;  ///< that made the page; may be empty
+  /// Where a comparison was measured. Nothing: what the runs say.
+  std::optional<train::Environment> environment;
+  std::optional<inspect::Topology> topology;
+};
 
-/// The colours of charts and page, light and dark, as CSS.
-std::string style_sheet();
-
-/// Step time of each run, as bars. An <svg> element for a page.
-std::string step_time_chart(const Comparison& comparison);
-/// Memory peak of each device of each run. Empty if none is known.
-std::string memory_chart(const Comparison& comparison);
-/// A step of each run, cut into its phases. Empty if none is known.
-std::string phase_chart(const Comparison& comparison);
-/// A step of a run, lane by lane. Empty if there are no rows.
-std::string time_line_chart(const TimeLine& line);
+/// The comparison as one page that needs nothing else: see Page.
+std::string to_html(const Comparison& comparison, const PageFacts& facts = {});
 
 /// The set-up table and the charts as one picture: a whole .svg file.
 std::string picture(const Comparison& comparison);

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/terminal.h"
+#include "lockstep/report/line_chart.h"
 
 namespace lockstep::report {
 namespace {
@@ -197,17 +198,7 @@ CommunicationTime communication_of(const TimeLine& line) {
 }
 
 std::vector<double> axis_marks(double length_s, int most) {
-  if (length_s <= 0 || most < 1) return {0};
-  const double least = length_s / most;
-  double step = std::pow(10.0, std::floor(std::log10(least)));
-  for (const double factor : {1.0, 2.0, 5.0, 10.0}) {
-    if (factor * step < least) continue;
-    step *= factor;
-    break;
-  }
-  std::vector<double> marks;
-  for (int i = 0; i * step <= length_s; ++i) marks.push_back(i * step);
-  return marks;
+  return marks_between(0, length_s, most);
 }
 
 std::string mark_label(double moment_s) {

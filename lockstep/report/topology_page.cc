@@ -4,8 +4,8 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/report/canvas.h"
 #include "lockstep/report/page.h"
+#include "lockstep/report/record_sections.h"
 
 namespace lockstep::report {
 namespace {
@@ -27,22 +27,6 @@ constexpr Quantity kQuantities[] = {
     {"Through memory of the host (GB/s)", &LinkSpeed::staged_bytes_per_s, 1e9},
     {"Latency (us)", &LinkSpeed::latency_s, 1e-6},
 };
-
-Section matrix_section(const Topology& topology) {
-  Section section{.title = "How devices are connected", .header = {""}};
-  for (const auto& device : topology.devices) {
-    section.header.push_back(device.name);
-  }
-  section.header.insert(section.header.end(), {"CPU affinity", "NUMA"});
-  for (size_t i = 0; i < topology.devices.size(); ++i) {
-    const auto& device = topology.devices[i];
-    std::vector<std::string> row = {device.name};
-    for (const auto& cell : topology.connections[i]) row.push_back(cell.text());
-    row.insert(row.end(), {device.cpu_affinity, device.numa_affinity});
-    section.rows.push_back(std::move(row));
-  }
-  return section;
-}
 
 }  // namespace
 
@@ -83,12 +67,15 @@ std::vector<Section> speed_sections(const Topology& topology,
 
 std::string topology_page(const Topology& topology,
                           const std::vector<LinkSpeed>& speeds) {
-  std::string body = table_block(matrix_section(topology)) + "<pre>" +
-                     escaped(inspect::render_legend(topology)) + "</pre>\n";
+  Page page("How devices are connected", "lockstep topo");
+  page.begin_chapter("Topology");
+  page.add_table(matrix_section(topology));
+  page.add_code("What the matrix means", inspect::render_legend(topology));
+  page.begin_chapter("Speed");
   for (const Section& section : speed_sections(topology, speeds)) {
-    body += table_block(section);
+    page.add_table(section);
   }
-  return page("lockstep topo", body);
+  return page.finish("lockstep topo");
 }
 
 }  // namespace lockstep::report

@@ -39,6 +39,8 @@ class LiveStatus {
   void enter(monitor::Activity activity);
   /// After a step; `seconds` is what it took.
   void add_step(int64_t step, int64_t epoch, double seconds, double loss);
+  /// Of a rank there is one recording: false while the run has its own.
+  void let_record(bool may_record) { can_record_ = may_record; }
   /// Whether it is time to tell what add_step() noted: then call tell().
   bool is_due() const { return since_told_.seconds() >= kEvery_s; }
   void tell(const std::vector<DeviceUse>& devices);

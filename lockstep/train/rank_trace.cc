@@ -1,6 +1,8 @@
 #include "lockstep/train/rank_trace.h"
 
 #include <algorithm>
+#include <functional>
+#include <string>
 #include <unistd.h>
 #include <utility>
 
@@ -17,6 +19,8 @@ using nlohmann::json;
 
 // Each a barrier: enough for one that was left late not to matter.
 constexpr int kMoments = 15;
+
+constexpr size_t kMostSpansOfStep = 2000;
 
 // A boot of a kernel has one monotonic clock, but for time namespaces.
 std::string clock_of_this_process() {
@@ -90,6 +94,21 @@ void keep_step(RankTrace& rank, int64_t index) {
   const auto [begin, end] = std::pair(step->begin_ns, step->end_ns);
   std::erase_if(spans, [begin = begin, end = end](const auto& span) {
     return span.begin_ns < begin || span.end_ns > end;
+  });
+}
+
+// The step itself is among the longest.
+void keep_longest(RankTrace& rank, size_t most) {
+  auto& spans = rank.log.spans;
+  if (spans.size() <= most) return;
+  std::vector<int64_t> lengths;
+  for (const auto& span : spans) {
+    lengths.push_back(span.end_ns - span.begin_ns);
+  }
+  const auto least = lengths.begin() + static_cast<std::ptrdiff_t>(most);
+  std::nth_element(lengths.begin(), least, lengths.end(), std::greater<>());
+  std::erase_if(spans, [least = *least](const auto& span) {
+    return span.end_ns - span.begin_ns <= least;
   });
 }
 
@@ -168,6 +187,14 @@ std::vector<RankTrace> typical_step(const std::vector<RankTrace>& ranks) {
   }
   for (auto& rank : result) shift(rank, begin_ns);
   return result;
+}
+
+std::vector<RankTrace> gather_typical_step(const World& world, RankTrace own) {
+  const auto indices =
+      world.all_gather_text(std::to_string(typical_index(own)));
+  keep_step(own, std::stoll(indices[0]));
+  keep_longest(own, kMostSpansOfStep);
+  return typical_step(gather_traces(world, own));
 }
 
 json to_json(const RankTrace& trace) {

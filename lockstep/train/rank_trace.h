@@ -40,6 +40,11 @@ int64_t clock_offset(const std::vector<int64_t>& peer_moments,
 /// no step was recorded.
 std::vector<RankTrace> typical_step(const std::vector<RankTrace>& ranks);
 
+/// The same of every rank's own, without gathering all that was recorded: on
+/// every rank, by the clock of rank 0. Of a rank with more than 2000 spans in
+/// the step, the longest ones. Collective.
+std::vector<RankTrace> gather_typical_step(const World& world, RankTrace own);
+
 nlohmann::json to_json(const RankTrace& trace);
 /// Reads what to_json() wrote. Throws IoError.
 RankTrace rank_trace_from_json(const nlohmann::json& json);

@@ -10,9 +10,12 @@
 
 #include "lockstep/base/chunk.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/host_identity.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/control/worker_side.h"
+#include "lockstep/device/memory.h"
+#include "lockstep/inspect/device_topology.h"
 #include "lockstep/train/chrome_trace.h"
 #include "lockstep/train/step_parts.h"
 
@@ -55,6 +58,29 @@ int64_t count_steps(const TrainOptions& options, int64_t batches) {
   // No number of epochs: as many as max_steps needs.
   if (options.epochs == 0) return limit;
   return std::min(limit, options.epochs * batches);
+}
+
+// With no trace asked for, a run records steps 2 to 11 for the time line of its
+// report: of the last of them the typical one. That costs 0.1 us a span, so
+// nothing after these.
+constexpr int64_t kFirstSteps = 11;
+constexpr int64_t kCandidates = 5;
+constexpr size_t kMostRanksShown = 8;
+
+// The devices of a report of one host; none if that can't be told.
+std::vector<Device> devices_of(const RunReport& report, const Device& own) {
+  std::vector<Device> devices;
+  for (const auto& [name, samples, busy, peak, copied] : report.devices) {
+    Device device = own;
+    device.index = 0;
+    while (device.name() != name && device.index < kMaxSlices) ++device.index;
+    const bool is_known = device.index < kMaxSlices;
+    const bool is_new =
+        std::find(devices.begin(), devices.end(), device) == devices.end();
+    if (!is_known || !is_new) return {};
+    devices.push_back(device);
+  }
+  return devices;
 }
 
 // Adds the seconds that it lives.
@@ -104,6 +130,9 @@ Run::Run(Task& task, const TrainOptions& options,
              history.guard),
       log_(options_, plan_, history.recordings) {
   log_.report().command = options_.command;
+  // A run that goes on in this process began before.
+  if (log_.report().started_at == 0)
+    log_.report().started_at = monitor::now_s();
   runner_.describe(log_.report());
   log_.begin(training_data_->size(), task_.samples_are(), total_steps_);
   if (resume_) {
@@ -129,9 +158,7 @@ Run::Run(Task& task, const TrainOptions& options,
 void Run::train() {
   const TraceLane lane(options_.world.rank(), "main");
   if (is_first() && options_.on_begin) options_.on_begin();
-  if (!options_.trace.empty()) {
-    recorder_.emplace(options_.world, plan_.devices, options_.trace_steps);
-  }
+  begin_recording();
   {
     const TimeScope timed(history_.recordings.time_s);
     while (step_ < total_steps_ && !is_ended_ && !log_.report().interrupted) {
@@ -187,14 +214,10 @@ void Run::train_epoch(int64_t epoch) {
   });
   training_batches_->begin(epoch, step_ % batches);
   while (step_ < total_steps_) {
-    // The first step warmed up: it is kept only if there is no other.
-    if (recorder_ && step_ == log_.report().first_step + 1) {
-      recorder_->restart();
-    }
     const int64_t begin_ns = trace_clock_ns();
     const auto batch = next_batch();
     if (!batch) break;
-    if (recorder_) recorder_->begin_step(begin_ns);
+    record_step(begin_ns);
     const bool is_to_stop = train_batch(*batch, epoch);
     if (step_ == first_step + 1) epoch_report.lr = runner_.lr();
     if (is_to_stop) {
@@ -247,6 +270,9 @@ bool Run::train_batch(const data::Batch& batch, int64_t epoch) {
     live_->add_step(step_, epoch, seconds, outcome.loss());
     if (live_->is_due()) live_->tell(runner_.device_use());
   }
+  if (memory_.takes(step_)) memory_.note(step_, runner_.device_use());
+  const bool has_typical_step = step_ >= recorded_from_ + kFirstSteps;
+  if (options_.trace.empty() && has_typical_step) stop_recording();
   control::count_steps(static_cast<uint64_t>(step_));
   tell([&](Callback& callback, const RunState& at) {
     callback.after_step(at, outcome.metrics);
@@ -342,22 +368,76 @@ void Run::stop_on_garbage(const data::Batch& batch, const StepOutcome& outcome,
                           runner_.lr(), checkpoints_.last_in_words())});
 }
 
-// What comes after the steps is not recorded.
-std::vector<RankTrace> Run::stop_recording() {
-  if (!recorder_) return {};
-  auto traces = recorder_->gather();
+void Run::begin_recording() {
+  const bool has_trace = !options_.trace.empty();
+  recorded_from_ = step_;
+  if (live_) live_->let_record(false);
+  try {
+    recorder_.emplace(options_.world, plan_.devices,
+                      has_trace ? options_.trace_steps : kCandidates);
+  } catch (const InvalidArgument&) {
+    // Another run of this process is this rank, and records.
+    if (has_trace) throw;
+  }
+}
+
+void Run::record_step(int64_t begin_ns) {
+  if (!recorder_) return;
+  // The first step warmed up: it is kept only if there is no other.
+  if (step_ == recorded_from_ + 1) recorder_->restart();
+  recorder_->begin_step(begin_ns);
+}
+
+void Run::stop_recording() {
+  if (!recorder_) return;
+  recorded_ = recorder_->own();
   recorder_.reset();
-  return traces;
+  if (live_) live_->let_record(true);
+}
+
+void Run::write_recording() {
+  auto& time_line = log_.report().time_line;
+  const RankTrace own =
+      recorded_.value_or(trace_of_rank(options_.world, plan_.devices, {}));
+  if (options_.trace.empty()) {
+    time_line = gather_typical_step(options_.world, own);
+  } else {
+    const auto traces = gather_traces(options_.world, own);
+    time_line = typical_step(traces);
+    if (is_first()) {
+      write_chrome_trace(options_.trace, traces);
+      log_.line("trace " + options_.trace);
+    }
+  }
+  if (time_line.size() > kMostRanksShown) time_line.resize(kMostRanksShown);
+}
+
+void Run::describe_machine() {
+  RunReport& report = log_.report();
+  report.memory = memory_.gather(options_.world);
+  const auto hosts = options_.world.all_gather_text(host_name());
+  if (!is_first()) return;
+  report.environment = this_environment();
+  const auto devices = devices_of(report, plan_.devices.front());
+  const bool is_one_host =
+      std::all_of(hosts.begin(), hosts.end(),
+                  [&](const std::string& host) { return host == hosts[0]; });
+  if (devices.empty() || !is_one_host) return;
+  try {
+    report.topology = inspect::device_topology(devices);
+  } catch (const Error&) {
+    // A report goes without it: no driver says it, or a slice is not there.
+    report.topology.reset();
+  }
 }
 
 void Run::finish() {
-  const auto traces = stop_recording();
+  // What comes after the steps is not recorded.
+  stop_recording();
   log_.end_steps(step_, checkpoints_.stall_s(), runner_);
   save();
-  if (!options_.trace.empty() && is_first()) {
-    write_chrome_trace(options_.trace, traces);
-    log_.line("trace " + options_.trace);
-  }
+  describe_machine();
+  write_recording();
   if (evaluation_batches_ && !log_.report().interrupted) evaluate_at_end();
   const auto not_saved = checkpoints_.finish(log_.report());
   log_.end(runner_, report_path(options_));

@@ -10,6 +10,7 @@
 #include "lockstep/data/batch_source.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/train/live_status.h"
+#include "lockstep/train/memory_recorder.h"
 #include "lockstep/train/options.h"
 #include "lockstep/train/plan.h"
 #include "lockstep/train/resume.h"
@@ -60,7 +61,14 @@ class Run {
   int wanted_stop() const;
   [[noreturn]] void stop_on_garbage(const data::Batch& batch,
                                     const StepOutcome& outcome, int64_t epoch);
-  std::vector<RankTrace> stop_recording();
+  void begin_recording();
+  /// Before a step that begins at `begin_ns` of trace_clock_ns().
+  void record_step(int64_t begin_ns);
+  void stop_recording();
+  /// The time line of a step, and the trace that was asked for. Collective.
+  void write_recording();
+  /// Of what the report says beside the steps. Collective.
+  void describe_machine();
   void finish();
   void evaluate_at_end();
   TestReport evaluate();
@@ -92,6 +100,9 @@ class Run {
   RunLog log_;
   std::optional<LiveStatus> live_;
   std::optional<StepRecorder> recorder_;
+  std::optional<RankTrace> recorded_;  // once it is stopped
+  int64_t recorded_from_ = 0;          // step
+  MemoryRecorder memory_;
   int64_t step_ = 0;
   int64_t epoch_ = 0;  // that is trained, or was last
   bool regroups_ = false;

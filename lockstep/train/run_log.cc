@@ -116,8 +116,13 @@ RunLog::RunLog(const TrainOptions& options, const Plan& plan,
 void RunLog::go_on_at(const RunPosition& position, int64_t batches) {
   RunReport& report = recordings_.report;
   if (report.losses.empty()) report.first_step = position.step;
+  recordings_.some_step_times_s.forget_after(position.step);
+  std::erase_if(report.skipped_at,
+                [&](int64_t step) { return step > position.step; });
   const auto kept = static_cast<size_t>(
-      std::max<int64_t>(position.step - report.first_step, 0));
+      std::max<int64_t>(position.step - report.first_step -
+                            static_cast<int64_t>(report.skipped_at.size()),
+                        0));
   if (report.losses.size() > kept) report.losses.resize(kept);
   while (!report.epochs.empty() &&
          report.epochs.back().epoch >= position.step / batches) {
@@ -144,9 +149,11 @@ void RunLog::begin(int64_t samples, const std::string& samples_are,
 void RunLog::add_step(const StepOutcome& outcome, double seconds,
                       const StepProgress& at) {
   recordings_.step_times_s.push_back(seconds);
+  recordings_.some_step_times_s.add(at.done, seconds);
   recordings_.samples += outcome.samples;
   if (outcome.is_skipped) {
     ++recordings_.report.skipped_steps;
+    recordings_.report.skipped_at.push_back(at.done);
   } else {
     recordings_.report.losses.push_back(outcome.loss());
     mean_.add(outcome.metrics, outcome.samples);
@@ -178,6 +185,12 @@ void RunLog::end_steps(int64_t steps, double stall_s,
   report.steps = steps;
   report.total_time_s = recordings_.time_s - stall_s;
   report.step_time_s = summarize(recordings_.step_times_s);
+  report.step_time_percentiles_s = percentiles(recordings_.step_times_s);
+  report.step_times = {};
+  for (const auto& [step, step_s] : recordings_.some_step_times_s.points()) {
+    report.step_times.steps.push_back(step);
+    report.step_times.seconds.push_back(step_s);
+  }
   if (report.total_time_s > 0) {
     report.samples_per_s =
         static_cast<double>(recordings_.samples) / report.total_time_s;

@@ -12,6 +12,7 @@
 #include "lockstep/train/progress.h"
 #include "lockstep/train/run_report.h"
 #include "lockstep/train/step_runner.h"
+#include "lockstep/train/thinned_series.h"
 
 namespace lockstep::train {
 
@@ -20,6 +21,7 @@ namespace lockstep::train {
 struct RunRecordings {
   RunReport report;
   std::vector<double> step_times_s;
+  ThinnedSeries<double> some_step_times_s{512};
   double time_s = 0;    ///< between the first batch and the last update
   int64_t samples = 0;  ///< in all steps
 };

@@ -8,6 +8,7 @@
 
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
+#include "lockstep/inspect/recorded_topology.h"
 
 namespace lockstep::train {
 namespace {
@@ -119,6 +120,12 @@ Ordered evaluations_to_json(const std::vector<EvaluationReport>& evaluations) {
   return list;
 }
 
+Ordered time_line_to_json(const std::vector<RankTrace>& ranks) {
+  Ordered list = Ordered::array();
+  for (const auto& rank : ranks) list.push_back(Ordered(to_json(rank)));
+  return list;
+}
+
 void read_test(const json& object, TestReport& test) {
   for (const auto& [key, value] : object.items()) {
     if (key != "samples") read(object, key.c_str(), test.metrics[key]);
@@ -152,6 +159,68 @@ void read_device(const json& object, DeviceReport& device) {
   read(object, "gradient_copy_bytes", device.gradient_copy_bytes);
 }
 
+// What reports are made of.
+void read_records(const json& object, RunReport& report) {
+  read_if_known(object, "started_at", report.started_at);
+  auto& percentiles_s = report.step_time_percentiles_s;
+  read_if_known(object, "step_time_percentiles_s", percentiles_s);
+  const bool is_whole = percentiles_s.empty() || percentiles_s.size() == 101;
+  if (!is_whole ||
+      !std::is_sorted(percentiles_s.begin(), percentiles_s.end())) {
+    throw IoError({.code = ErrorCode::kMalformedJson,
+                   .what = "a run report's percentiles can't be",
+                   .expected = "101 numbers in order",
+                   .got = std::to_string(percentiles_s.size())});
+  }
+  const auto with = [&object](const char* key, const auto& read_value) {
+    const auto found = object.find(key);
+    if (found != object.end() && !found->is_null()) read_value(*found);
+  };
+  with("step_times", [&](const json& value) {
+    report.step_times = step_times_from_json(value);
+  });
+  read_if_known(object, "skipped_at", report.skipped_at);
+  with("memory", [&](const json& value) {
+    report.memory = memory_history_from_json(value);
+  });
+  with("time_line", [&](const json& ranks) {
+    for (const json& rank : ranks) {
+      report.time_line.push_back(rank_trace_from_json(rank));
+    }
+  });
+  with("environment", [&](const json& value) {
+    report.environment = environment_from_json(value);
+  });
+  with("topology", [&](const json& value) {
+    report.topology = inspect::parse_topology(value.dump());
+  });
+}
+
+// Indented, but for what holds no other list or object: that is one line, so
+// that a reader is not led past a thousand lines of losses.
+void append_text(std::string& text, const Ordered& value, size_t indent) {
+  const auto is_nested = [](const Ordered& inner) {
+    return inner.is_structured();
+  };
+  if (!value.is_structured() ||
+      (indent > 0 && std::none_of(value.begin(), value.end(), is_nested))) {
+    // Names and commands may be in any encoding.
+    text += value.dump(-1, ' ', false, Ordered::error_handler_t::replace);
+    return;
+  }
+  const bool is_object = value.is_object();
+  text += is_object ? '{' : '[';
+  const char* separator = "";
+  for (const auto& [key, inner] : value.items()) {
+    text += separator + ("\n" + std::string(indent + 2, ' '));
+    if (is_object) text += Ordered(key).dump() + ": ";
+    append_text(text, inner, indent + 2);
+    separator = ",";
+  }
+  text += "\n" + std::string(indent, ' ');
+  text += is_object ? '}' : ']';
+}
+
 void read_epoch(const json& object, EpochReport& epoch) {
   read(object, "epoch", epoch.epoch);
   read(object, "lr", epoch.lr);
@@ -172,6 +241,16 @@ TimeSummary summarize(std::vector<double> seconds) {
           .p90 = percentile(seconds, 0.9),
           .mean = sum / static_cast<double>(seconds.size()),
           .min = seconds.front()};
+}
+
+std::vector<double> percentiles(std::vector<double> seconds) {
+  std::vector<double> result;
+  if (seconds.empty()) return result;
+  std::sort(seconds.begin(), seconds.end());
+  for (int percent = 0; percent <= 100; ++percent) {
+    result.push_back(percentile(seconds, percent / 100.0));
+  }
+  return result;
 }
 
 nlohmann::ordered_json to_ordered_json(const RunReport& report) {
@@ -224,7 +303,16 @@ nlohmann::ordered_json to_ordered_json(const RunReport& report) {
             {"bytes", report.snapshots.bytes}}},
           {"recoveries", report.recoveries},
           {"interrupted", report.interrupted},
-          {"stop_signal", report.stop_signal}};
+          {"stop_signal", report.stop_signal},
+          {"started_at", report.started_at},
+          {"step_time_percentiles_s", report.step_time_percentiles_s},
+          {"step_times", to_json(report.step_times)},
+          {"skipped_at", report.skipped_at},
+          {"memory", to_json(report.memory)},
+          {"environment", to_json(report.environment)},
+          {"topology", report.topology ? inspect::to_json(*report.topology)
+                                       : Ordered(nullptr)},
+          {"time_line", time_line_to_json(report.time_line)}};
 }
 
 json to_json(const RunReport& report) { return to_ordered_json(report); }
@@ -294,6 +382,7 @@ RunReport run_report_from_json(const json& object) {
   read(object, "recoveries", report.recoveries);
   read(object, "interrupted", report.interrupted);
   read(object, "stop_signal", report.stop_signal);
+  read_records(object, report);
   return report;
 }
 
@@ -305,7 +394,9 @@ void write_json(const std::string& path, const json& object) {
 
 void write_report(const std::string& path, const RunReport& report) {
   AtomicFile file(path);
-  file.write(to_ordered_json(report).dump(2) + "\n");
+  std::string text;
+  append_text(text, to_ordered_json(report), 0);
+  file.write(text + "\n");
   file.commit();
 }
 

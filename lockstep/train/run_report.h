@@ -8,7 +8,11 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "lockstep/checkpoint/costs.h"
+#include "lockstep/inspect/topology.h"
+#include "lockstep/train/environment.h"
 #include "lockstep/train/metrics.h"
+#include "lockstep/train/rank_trace.h"
+#include "lockstep/train/run_records.h"
 
 namespace lockstep::train {
 
@@ -115,10 +119,29 @@ struct RunReport {
   int64_t recoveries = 0;  ///< attempts after which this process went on
   bool interrupted = false;
   int stop_signal = 0;  ///< some rank's; 0 if that is not known
+
+  // What reports are made of. A run.json of an earlier version lacks it.
+
+  double started_at = 0;  ///< seconds since 1970; 0: not known
+  /// The 0th, 1st, ..., 100th percentile of all steps' times, as in
+  /// step_time_s. Empty: not known.
+  std::vector<double> step_time_percentiles_s;
+  StepTimeHistory step_times;
+  /// The steps that were left out (skipped_steps), counted from 1.
+  std::vector<int64_t> skipped_at;
+  MemoryHistory memory;
+  /// A step of median duration among the first ones after the warm-up, or
+  /// among those of the trace that was asked for; of 8 ranks at most.
+  std::vector<RankTrace> time_line;
+  Environment environment;
+  /// Of the devices, where all of them are rank 0's host's.
+  std::optional<inspect::Topology> topology;
 };
 
 /// Median, p10 and p90 as numpy.percentile has them. Zeros for no values.
 TimeSummary summarize(std::vector<double> seconds);
+/// The 0th to the 100th percentile, in the same way. Empty for no values.
+std::vector<double> percentiles(std::vector<double> seconds);
 nlohmann::json to_json(const RunReport& report);
 /// Reads what to_json() wrote. Throws IoError naming the missing key.
 RunReport run_report_from_json(const nlohmann::json& json);

@@ -22,9 +22,12 @@ void StepRecorder::restart() {
   recording_.forget_before(trace_clock_ns());
 }
 
+RankTrace StepRecorder::own() const {
+  return trace_of_rank(world_, devices_, recording_.log());
+}
+
 std::vector<RankTrace> StepRecorder::gather() const {
-  return gather_traces(world_,
-                       trace_of_rank(world_, devices_, recording_.log()));
+  return gather_traces(world_, own());
 }
 
 }  // namespace lockstep::train

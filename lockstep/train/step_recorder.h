@@ -20,6 +20,8 @@ class StepRecorder {
   void begin_step(int64_t begin_ns = trace_clock_ns());
   /// Forgets what there is: it was warm-up.
   void restart();
+  /// What there is of this rank.
+  RankTrace own() const;
   /// Of all ranks, on every rank. Collective.
   std::vector<RankTrace> gather() const;
 

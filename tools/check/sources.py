@@ -16,11 +16,12 @@ LAYERS = (
     "models", "models/language", "download", "data/images", "data",
     "data/text",
     "optim", "parallel/reduction", "parallel/module", "parallel/exchange",
-    "parallel/replicas", "parallel/ddp", "parallel", "checkpoint", "train",
+    "parallel/replicas", "parallel/ddp", "parallel", "checkpoint", "inspect",
+    "train",
     "tasks", "tasks/images", "tasks/text",
     "launch/options", "launch/output", "launch/failure", "launch/rendezvous",
     "launch/workers", "launch/agent", "launch",
-    "inspect", "report", "cli",
+    "report", "cli",
 )
 
 

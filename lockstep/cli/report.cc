@@ -1,0 +1,134 @@
+#include <filesystem>
+#include <memory>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/atomic_file.h"
+#include "lockstep/base/error.h"
+#include "lockstep/cli/commands.h"
+#include "lockstep/cli/start/checks.h"
+#include "lockstep/report/comparison.h"
+#include "lockstep/report/exports.h"
+#include "lockstep/report/rendering.h"
+#include "lockstep/train/chrome_trace.h"
+
+namespace lockstep::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct ReportFlags {
+  std::vector<std::string> runs;
+  std::string html;
+  std::string tensorboard;
+  std::string trace;
+};
+
+// Of a run's folder, its run.json.
+std::string run_file(const std::string& run) {
+  std::error_code ignored;
+  return fs::is_directory(run, ignored) ? (fs::path(run) / "run.json").string()
+                                        : run;
+}
+
+// The page is what is made where nothing is asked for.
+void choose_outputs(ReportFlags& flags) {
+  const bool has_other = !flags.tensorboard.empty() || !flags.trace.empty();
+  if (flags.html.empty() && !has_other) flags.html = "report.html";
+  if (!flags.trace.empty() && flags.runs.size() > 1) {
+    throw BadUsage(fmt::format(
+        "[usage] --trace: expected one run, as a trace is of one, got {}",
+        flags.runs.size()));
+  }
+  // Found out before the work rather than after it.
+  for (const auto& path : {flags.html, flags.trace}) {
+    if (!path.empty()) const AtomicFile writable(path);
+  }
+  if (!flags.tensorboard.empty()) make_directories(flags.tensorboard);
+}
+
+// TensorBoard names runs by their folders.
+std::string folder_name(std::string label) {
+  for (char& letter : label) {
+    const bool is_plain = std::isalnum(static_cast<unsigned char>(letter)) != 0;
+    if (!is_plain && letter != '-') letter = '_';
+  }
+  return label.substr(0, 100);
+}
+
+void write_tensorboard(const ReportFlags& flags,
+                       const report::Comparison& comparison) {
+  if (flags.tensorboard.empty()) return;
+  for (const auto& run : comparison.runs) {
+    const fs::path folder =
+        comparison.runs.size() == 1
+            ? fs::path(flags.tensorboard)
+            : fs::path(flags.tensorboard) / folder_name(run.label());
+    fmt::print("{}\n", report::write_tensorboard(run.report, folder.string()));
+  }
+}
+
+void write_trace(const ReportFlags& flags, const report::ComparedRun& run) {
+  if (flags.trace.empty()) return;
+  if (run.time_line.empty()) {
+    throw IoError({.code = ErrorCode::kMalformedReport,
+                   .what = run_file(flags.runs[0]) + " has no time line",
+                   .expected = "a run of this version, of two steps or more",
+                   .fix = "train with --trace"});
+  }
+  train::write_chrome_trace(flags.trace, run.time_line);
+  fmt::print("{}\n", flags.trace);
+}
+
+void run(ReportFlags flags) {
+  std::vector<std::string> paths;
+  for (const auto& run : flags.runs) paths.push_back(run_file(run));
+  choose_outputs(flags);
+  const report::Comparison comparison = report::compare_run_files(paths);
+  if (!flags.html.empty()) {
+    AtomicFile file(flags.html);
+    file.write(report::to_html(comparison));
+    file.commit();
+    fmt::print("{}\n", flags.html);
+  }
+  write_tensorboard(flags, comparison);
+  write_trace(flags, comparison.runs.front());
+}
+
+}  // namespace
+
+void add_report(CLI::App& app) {
+  auto* command = app.add_subcommand(
+      "report",
+      "Make a page, TensorBoard's events or a trace of finished runs");
+  auto flags = std::make_shared<ReportFlags>();
+  command
+      ->add_option("runs", flags->runs,
+                   "folders that runs wrote to (--out-dir), or their run.json")
+      ->type_name("RUN ...")
+      ->required();
+  const auto add = [&](const char* name, std::string& path, const char* help,
+                       const char* type, const char* default_text) {
+    command->add_option(name, path, help)
+        ->type_name(type)
+        ->default_str(default_text)
+        ->group("Output");
+  };
+  add("--html", flags->html,
+      "write a page here: tables, charts, topology, environment, commands",
+      "PATH", "report.html; none with another output");
+  add("--tensorboard", flags->tensorboard,
+      "folder for TensorBoard's event files; several runs: a folder in it "
+      "for each",
+      "DIR", "none");
+  add("--trace", flags->trace,
+      "write the time line of a typical step here: for Perfetto "
+      "(ui.perfetto.dev)",
+      "PATH", "none");
+  command->footer(
+      "Example:\n"
+      "  lockstep report runs/single runs/dp --html report.html");
+  command->callback([flags] { run(*flags); });
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/train/run_report.h"
+
+namespace lockstep::report {
+
+/// The loss of each step that was not left out, with the step, counted from 1.
+std::vector<std::pair<int64_t, double>> losses_by_step(
+    const train::RunReport& report);
+
+/// "cpu:0", or with ranks "rank 0 cpu:0": two hosts may have one name.
+std::string device_label(const train::RunReport& report, size_t device);
+
+}  // namespace lockstep::report

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "lockstep/base/stopwatch.h"
+#include "lockstep/comm/world.h"
+#include "lockstep/train/live_status.h"
+#include "lockstep/train/run_records.h"
+#include "lockstep/train/thinned_series.h"
+
+namespace lockstep::train {
+
+/// Notes after steps how full this rank's devices are, at 256 steps of a run
+/// at most. Every rank notes the same steps.
+class MemoryRecorder {
+ public:
+  static constexpr size_t kMostPoints = 256;
+
+  /// Whether note() would keep anything: reading the accounts costs some.
+  bool takes(int64_t step) const { return points_.takes(step); }
+  /// After `step`. Reads the account of what belongs to no device, too.
+  void note(int64_t step, const std::vector<DeviceUse>& devices);
+  /// Of all ranks' devices, in the order of RunReport::devices. Collective.
+  MemoryHistory gather(const World& world) const;
+
+ private:
+  struct Sample {
+    double seconds = 0;
+    std::vector<int64_t> held_bytes, peak_bytes;  // by device
+    int64_t host_held_bytes = 0, host_peak_bytes = 0;
+  };
+
+  nlohmann::json to_json() const;
+
+  Stopwatch since_begin_;
+  ThinnedSeries<Sample> points_{kMostPoints};
+};
+
+}  // namespace lockstep::train
