@@ -1,0 +1,251 @@
+// `lockstep report`: what it makes of runs, and what it refuses.
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "lockstep/base/process.h"
+#include "tests/base/expect_problem.h"
+#include "tests/checkpoint/python.h"
+#include "tests/cli/run_folders.h"
+
+namespace lockstep::report_test {
+namespace {
+
+using namespace run_folders;  // NOLINT
+using nlohmann::json;
+
+/// One run of each kind, trained once for all tests.
+class Report : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = std::make_unique<TemporaryFolder>();
+    for (const char* strategy : {"single", "dp", "ddp"}) {
+      train_into(folder_->path(strategy), strategy);
+    }
+  }
+  static void TearDownTestSuite() { folder_.reset(); }
+
+  static std::string path(const std::string& name) {
+    return folder_->path(name);
+  }
+  static json run_json(const std::string& strategy) {
+    return read_json(path(strategy + "/run.json"));
+  }
+
+ private:
+  static std::unique_ptr<TemporaryFolder> folder_;
+};
+
+std::unique_ptr<TemporaryFolder> Report::folder_;
+
+TEST_F(Report, ShowsEveryPartOfTheRuns) {
+  const Ended ended =
+      run_lockstep({"report", path("single"), path("dp/run.json"), path("ddp"),
+                    "--html", path("page.html")});
+  ASSERT_EQ(ended.code, 0) << ended.err;
+  EXPECT_PRED2(contains, ended.out, path("page.html"));
+  const std::string page = content_of(path("page.html"));
+  for (const char* part :
+       {"Speed-up", "How long steps take", "Step time over the run",
+        "Memory of dp over the run", "A typical step of single",
+        "A typical step of ddp", "rank 1  cpu:1", "Loss over the run",
+        "ddp evaluation", "How devices are connected", "Machine and software",
+        "Kernel", "LibTorch", "--eval-every 5"}) {
+    EXPECT_PRED2(contains, page, part);
+  }
+}
+
+TEST_F(Report, IsReportHtmlWhereNothingIsAskedFor) {
+  Command command;
+  command.arguments = {
+      "sh", "-c",
+      "cd '" + path("") + "' && exec '" + kProgram + "' report single"};
+  command.deadline_s = 60;
+  const auto result = run_command(command);
+  ASSERT_TRUE(result.ok()) << result.err;
+  EXPECT_EQ(result.out, "report.html\n");
+  EXPECT_TRUE(std::filesystem::exists(path("report.html")));
+}
+
+TEST_F(Report, EscapesWhatIsHostile) {
+  json hostile = run_json("single");
+  const std::string attack = "\"'><script>alert(1)</script>\x01<img src=x>";
+  hostile["model"] = attack;
+  hostile["strategy"] = attack;
+  hostile["command"] = {"lockstep", attack};
+  hostile["devices"][0]["name"] = attack;
+  hostile["environment"]["host"] = attack;
+  hostile["environment"]["variables"] = {{attack, attack}};
+  hostile["topology"]["devices"][0]["cpu_affinity"] = attack;
+  hostile["time_line"][0]["lanes"][0] = attack;
+  hostile["epochs"][0]["train_" + attack] = 1;
+  hostile["test"][attack] = 1;
+  write_json(path("hostile.json"), hostile);
+  const Ended ended = run_lockstep(
+      {"report", path("hostile.json"), "--html", path("hostile.html")});
+  ASSERT_EQ(ended.code, 0) << ended.err;
+  const std::string page = content_of(path("hostile.html"));
+  EXPECT_FALSE(contains(page, "<script"));
+  EXPECT_FALSE(contains(page, "<img"));
+  EXPECT_FALSE(contains(page, "\x01"));
+  EXPECT_PRED2(contains, page, "&lt;script&gt;alert(1)&lt;/script&gt;");
+}
+
+TEST_F(Report, ReadsRunsOfEarlierVersions) {
+  json early = run_json("dp");
+  for (const char* key :
+       {"started_at", "step_time_percentiles_s", "step_times", "skipped_at",
+        "memory", "environment", "topology", "time_line"}) {
+    ASSERT_EQ(early.erase(key), 1u) << key;
+  }
+  write_json(path("early.json"), early);
+  const Ended ended = run_lockstep(
+      {"report", path("early.json"), "--html", path("early.html")});
+  ASSERT_EQ(ended.code, 0) << ended.err;
+  EXPECT_PRED2(contains, content_of(path("early.html")), "Speed-up");
+  const Ended trace = run_lockstep(
+      {"report", path("early.json"), "--trace", path("early.trace")});
+  EXPECT_EQ(trace.code, 1);
+  expect_problem(trace.err, ErrorCode::kMalformedReport, {"early.json"});
+}
+
+TEST_F(Report, RefusesRecordsThatCantBe) {
+  const std::vector<std::pair<const char*, json>> cases{
+      {"step_time_percentiles_s", json::parse("[1, 2]")},
+      {"step_times", json::parse(R"({"steps": [1, 2], "seconds": [1]})")},
+      {"step_times", json::parse(R"({"steps": [2, 1], "seconds": [1, 1]})")},
+      {"memory",
+       json::parse(R"({"steps": [1], "seconds": [0], "held_bytes": [[1, 2]],
+                       "peak_bytes": [[1]], "shared_bytes": []})")},
+      {"environment", json::parse(R"({"cores": "many"})")},
+      {"time_line", json::parse(R"([{"rank": 0}])")},
+  };
+  for (const auto& [key, value] : cases) {
+    json broken = run_json("dp");
+    broken[key] = value;
+    write_json(path("broken.json"), broken);
+    const Ended ended = run_lockstep(
+        {"report", path("broken.json"), "--html", path("broken.html")});
+    EXPECT_EQ(ended.code, 1) << key;
+    EXPECT_PRED2(contains, ended.err, "broken.json") << key;
+    EXPECT_FALSE(std::filesystem::exists(path("broken.html"))) << key;
+  }
+}
+
+TEST_F(Report, NamesWhatIsNoRun) {
+  const Ended missing = run_lockstep({"report", path("nowhere")});
+  EXPECT_EQ(missing.code, 1);
+  expect_problem(missing.err, ErrorCode::kFileAccess, {path("nowhere")});
+  std::filesystem::create_directory(path("empty"));
+  const Ended empty = run_lockstep({"report", path("empty")});
+  EXPECT_EQ(empty.code, 1);
+  expect_problem(empty.err, ErrorCode::kFileAccess, {path("empty/run.json")});
+  write_text(path("text"), "hello");
+  const Ended text = run_lockstep({"report", path("text")});
+  EXPECT_EQ(text.code, 1);
+  expect_problem(text.err, ErrorCode::kMalformedJson, {path("text")});
+}
+
+TEST_F(Report, FindsOutFirstThatItCantWrite) {
+  for (const char* option : {"--html", "--trace", "--tensorboard"}) {
+    const Ended ended =
+        run_lockstep({"report", path("nowhere"), option, "/proc/no/place"});
+    EXPECT_EQ(ended.code, 1);
+    expect_problem(ended.err, ErrorCode::kFileAccess, {"/proc/no"});
+  }
+}
+
+TEST_F(Report, MakesATraceOfATypicalStep) {
+  if (std::string(LOCKSTEP_TEST_PYTHON).empty()) {
+    GTEST_SKIP() << "the build knows no Python";
+  }
+  const Ended ended =
+      run_lockstep({"report", path("ddp"), "--trace", path("ddp.trace.json")});
+  ASSERT_EQ(ended.code, 0) << ended.err;
+  EXPECT_FALSE(std::filesystem::exists("report.html"));
+  const std::string found =
+      run_python(content_of(LOCKSTEP_SOURCE_DIR "/tests/train/check_trace.py"),
+                 path("ddp.trace.json"));
+  EXPECT_PRED2(contains, found, "rank 0: steps ");
+  EXPECT_PRED2(contains, found, "rank 1: steps ");
+  EXPECT_PRED2(contains, found, "backward x1");
+  const Ended two = run_lockstep(
+      {"report", path("dp"), path("ddp"), "--trace", path("x.json")});
+  EXPECT_EQ(two.code, 2);
+  EXPECT_PRED2(contains, two.err, "--trace");
+}
+
+TEST_F(Report, MakesTensorBoardsEventsOfEachRun) {
+  const Ended ended = run_lockstep({"report", path("single"), path("ddp"),
+                                    "--tensorboard", path("tensorboard")});
+  ASSERT_EQ(ended.code, 0) << ended.err;
+  for (const char* name : {"single", "ddp"}) {
+    std::string events;
+    for (const auto& entry : std::filesystem::directory_iterator(
+             path(std::string("tensorboard/") + name))) {
+      events = content_of(entry.path().string());
+    }
+    EXPECT_EQ(count_of(events, "train/loss"), 12) << name;
+    EXPECT_EQ(count_of(events, "step_ms"), 12) << name;
+    EXPECT_EQ(count_of(events, "test/loss"), 3) << name;
+    EXPECT_PRED2(contains, events, "epoch/loss");
+    EXPECT_PRED2(contains, events,
+                 name == std::string("ddp") ? "memory_mib/rank 1 cpu:1"
+                                            : "memory_mib/cpu:0");
+  }
+}
+
+TEST_F(Report, RecordsWhatItShows) {
+  const json run = run_json("ddp");
+  EXPECT_EQ(run["step_time_percentiles_s"].size(), 101u);
+  EXPECT_EQ(run["step_time_percentiles_s"][50], run["step_time_s"]["median"]);
+  EXPECT_EQ(run["step_time_percentiles_s"][0], run["step_time_s"]["min"]);
+  EXPECT_EQ(run["step_times"]["steps"].size(), 12u);
+  EXPECT_EQ(run["memory"]["held_bytes"].size(), 2u);
+  EXPECT_EQ(run["memory"]["held_bytes"][1].size(), 12u);
+  EXPECT_EQ(run["memory"]["peak_bytes"][1].back(),
+            run["devices"][1]["memory_peak_bytes"]);
+  ASSERT_EQ(run["time_line"].size(), 2u);
+  EXPECT_EQ(run["time_line"][1]["devices"], "cpu:1");
+  EXPECT_EQ(run["topology"]["devices"].size(), 2u);
+  EXPECT_GT(run["environment"]["cores"], 0);
+  EXPECT_GT(run["started_at"], 1.6e9);
+}
+
+TEST_F(Report, IsOfRunsThatTheSchemaDescribes) {
+  std::vector<std::string> words{
+      kSystemPython, LOCKSTEP_SOURCE_DIR "/tests/cli/check_run_json.py",
+      LOCKSTEP_SOURCE_DIR "/docs/run.schema.json"};
+  write_text(path("text.txt"), std::string(4000, 'x') + " to be or not");
+  const std::string text = path("text_run");
+  const Ended trained =
+      run_lockstep({"train", "--model", "gpt-nano", "--data-file",
+                    path("text.txt"), "--context", "16", "--max-steps", "3",
+                    "--batch-size", "8", "--quiet", "--out-dir", text});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  for (const auto& run :
+       {path("single"), path("dp"), path("ddp"), std::string(text)}) {
+    words.push_back(run + "/run.json");
+  }
+  Command command;
+  command.arguments = words;
+  command.deadline_s = 60;
+  auto result = run_command(command);
+  if (result.exit_code == 77) GTEST_SKIP() << result.out;
+  EXPECT_TRUE(result.ok()) << result.out << result.err;
+  // It can fail: a key that nobody described.
+  json more = run_json("single");
+  more["devices"][0]["colour"] = "blue";
+  write_json(path("more.json"), more);
+  command.arguments.resize(3);
+  command.arguments.push_back(path("more.json"));
+  result = run_command(command);
+  EXPECT_EQ(result.exit_code, 1) << result.out;
+  EXPECT_PRED2(contains, result.out, "colour");
+}
+
+}  // namespace
+}  // namespace lockstep::report_test
