@@ -60,7 +60,8 @@ if(LOCKSTEP_BUILD_CLI)
   # Where bin/lockstep looks for it.
   install(TARGETS lockstep_torch_program
           DESTINATION ${CMAKE_INSTALL_BINDIR}/../libexec/lockstep)
-  # What `lockstep compare --pytorch` runs.
+  # What `lockstep compare --pytorch` runs, and what describes run.json.
   install(FILES ${PROJECT_SOURCE_DIR}/bench/pytorch_step_time.py
+                ${PROJECT_SOURCE_DIR}/docs/run.schema.json
           DESTINATION ${CMAKE_INSTALL_DATADIR}/lockstep)
 endif()
