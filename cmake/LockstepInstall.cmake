@@ -107,8 +107,9 @@ if(LOCKSTEP_BUILD_CLI)
                           INSTALL_RPATH_USE_LINK_PATH ON)
   endif()
   install(TARGETS lockstep_torch_program DESTINATION ${program_dir})
-  # What `lockstep compare --pytorch` runs.
+  # What `lockstep compare --pytorch` runs, and what describes run.json.
   install(FILES ${PROJECT_SOURCE_DIR}/bench/pytorch_step_time.py
+                ${PROJECT_SOURCE_DIR}/docs/run.schema.json
           DESTINATION ${CMAKE_INSTALL_DATADIR}/lockstep)
   # For `lockstep topo --replay`.
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/topologies

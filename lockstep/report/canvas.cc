@@ -4,13 +4,24 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/base/table.h"
-
 namespace lockstep::report {
 namespace {
 
-// A letter of 13 pixels in the widest of the usual fonts.
-constexpr double kLetter = 7.4;
+// Pixels that a letter takes, at 13 pixels, in the widest of the usual fonts.
+double letter_width(char first_byte) {
+  constexpr std::string_view kNarrow = " .,:;'|!ijlI()[]/-frt";
+  constexpr std::string_view kWide = "mwMW@%<>=+~&#";
+  const auto code = static_cast<unsigned char>(first_byte);
+  if (code >= 0x80) return 13.5;
+  if (kNarrow.find(first_byte) != std::string_view::npos) return 5.6;
+  if (kWide.find(first_byte) != std::string_view::npos) return 13;
+  return code >= 'A' && code <= 'Z' ? 10 : 8.4;
+}
+
+// The first byte of a character in UTF-8.
+bool begins_character(char byte) {
+  return (static_cast<unsigned char>(byte) & 0xc0) != 0x80;
+}
 
 bool is_forbidden(char letter) {
   const auto code = static_cast<unsigned char>(letter);
@@ -57,23 +68,25 @@ std::string escaped(std::string_view text) {
   return result;
 }
 
-size_t columns_in(double width) {
-  return static_cast<size_t>(std::max(width / kLetter, 1.0));
+double text_width(std::string_view text) {
+  double width = 0;
+  for (const char byte : text) {
+    if (begins_character(byte)) width += letter_width(byte);
+  }
+  return width;
 }
 
-std::string cut_to(const std::string& text, size_t columns) {
-  if (display_width(text) <= columns) return text;
+std::string cut_to(const std::string& text, double width) {
+  if (text_width(text) <= width) return text;
+  const std::string mark = "…";
+  double left = width - text_width(mark);
   std::string result;
-  size_t width = 0;
-  for (size_t i = 0; i < text.size(); ++i) {
-    // The first byte of a character.
-    if ((static_cast<unsigned char>(text[i]) & 0xc0) != 0x80 &&
-        ++width >= columns) {
-      break;
-    }
-    result += text[i];
+  for (const char byte : text) {
+    if (begins_character(byte)) left -= letter_width(byte);
+    if (left < 0) break;
+    result += byte;
   }
-  return result + "…";
+  return result + mark;
 }
 
 void Canvas::text(double x, double top, const std::string& content,
@@ -152,13 +165,12 @@ void label_row(Canvas& canvas, const std::string& label) {
   const ChartLayout& layout = canvas.layout;
   if (layout.has_labels_above()) {
     canvas.text(layout.margin, canvas.y + 13,
-                cut_to(label, columns_in(layout.width - 2 * layout.margin)));
+                cut_to(label, layout.width - 2 * layout.margin));
     canvas.y += 19;
     return;
   }
   canvas.text(layout.bar_x() - 10, canvas.y + kBarHeight - 2,
-              cut_to(label, columns_in(layout.labels - 10)), "",
-              Canvas::Anchor::kEnd);
+              cut_to(label, layout.labels - 10), "", Canvas::Anchor::kEnd);
 }
 
 void end_row(Canvas& canvas) { canvas.y += 24; }
@@ -171,10 +183,8 @@ void draw_legend(Canvas& canvas, const std::vector<LegendEntry>& entries) {
   const double end = layout.width - layout.margin;
   double x = layout.bar_x();
   for (const auto& [name, css_class, is_line] : entries) {
-    const std::string shown =
-        cut_to(name, columns_in(end - layout.bar_x() - kSwatch - 6));
-    const double width =
-        kSwatch + 6 + kLetter * static_cast<double>(display_width(shown));
+    const std::string shown = cut_to(name, end - layout.bar_x() - kSwatch - 6);
+    const double width = kSwatch + 6 + text_width(shown);
     if (x > layout.bar_x() && x + width > end) {
       x = layout.bar_x();
       canvas.y += kRowHeight;

@@ -36,10 +36,11 @@ inline constexpr ChartLayout kPictureLayout{
 
 inline constexpr double kBarHeight = 14;
 
-/// So many columns of text are sure to fit `width`, at the sizes of charts.
-size_t columns_in(double width);
-/// `text`, cut to `columns`.
-std::string cut_to(const std::string& text, size_t columns);
+/// What `text` takes at most, in pixels, in the letters of charts: whatever the
+/// font is, which a file can't know.
+double text_width(std::string_view text);
+/// `text`, cut to `width` pixels.
+std::string cut_to(const std::string& text, double width);
 
 /// SVG being drawn from the top down, in pixels.
 class Canvas {

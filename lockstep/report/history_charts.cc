@@ -72,12 +72,11 @@ void draw_hill(Canvas& canvas, const ComparedRun& run, size_t index,
   const double width = layout.width - 2 * layout.margin;
   const std::string spread = spread_text(percentiles);
   if (layout.has_labels_above()) {
-    canvas.text(left, canvas.y + 13, cut_to(run.label(), columns_in(width)));
-    canvas.text(left, canvas.y + 30, cut_to(spread, columns_in(width)),
-                "small");
+    canvas.text(left, canvas.y + 13, cut_to(run.label(), width));
+    canvas.text(left, canvas.y + 30, cut_to(spread, width), "small");
     canvas.y += 36;
   } else {
-    canvas.text(left, canvas.y + 13, cut_to(run.label(), columns_in(200)));
+    canvas.text(left, canvas.y + 13, cut_to(run.label(), 200));
     canvas.text(left + width, canvas.y + 13, spread, "small",
                 Canvas::Anchor::kEnd);
     canvas.y += 20;

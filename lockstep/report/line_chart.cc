@@ -75,8 +75,8 @@ void draw_axes(Canvas& canvas, const Plot& plot, const LineChart& chart) {
     const double y = plot.y(mark);
     canvas.line(plot.left, y, plot.left + plot.width, y);
     canvas.text(plot.left - 6, y + 4,
-                cut_to(chart.format_value(mark), columns_in(kValueLabels)),
-                "small", Canvas::Anchor::kEnd);
+                cut_to(chart.format_value(mark), kValueLabels), "small",
+                Canvas::Anchor::kEnd);
   }
   const double bottom = plot.top + kPlotHeight;
   canvas.line(plot.left, bottom, plot.left + plot.width, bottom);

@@ -48,7 +48,8 @@ svg .curve.run4 { fill: none; stroke: var(--run4); stroke-dasharray: 12 4; }
 svg .curve.run5 { fill: none; stroke: var(--run5); stroke-dasharray: 4 4; }
 svg .shared { fill: var(--muted); }
 svg .curve.shared { fill: none; stroke: var(--muted); stroke-dasharray: 3 2; }
-svg .scatter { fill: var(--scatter); } svg .replicate { fill: var(--replicate); }
+svg .scatter { fill: var(--scatter); }
+svg .replicate { fill: var(--replicate); }
 svg .forward { fill: var(--forward); } svg .gather { fill: var(--gather); }
 svg .backward { fill: var(--backward); } svg .reduce { fill: var(--reduce); }
 svg .update { fill: var(--update); } svg .wait { fill: var(--wait); }
@@ -59,7 +60,7 @@ constexpr const char* kPage = R"(
 body { margin: 0 auto; max-width: 714px; padding: 1rem 16px 3rem;
   background: var(--paper); color: var(--ink);
   font: 15px/1.5 system-ui, sans-serif; }
-h1, h2, h3, p, li, figcaption { overflow-wrap: anywhere; }
+h1, h2, h3, p, li, caption, figcaption { overflow-wrap: anywhere; }
 h1 { font-size: 1.4rem; line-height: 1.25; margin: 0.5rem 0; }
 h2 { font-size: 1.15rem; margin: 2.2rem 0 0.5rem; }
 h3 { font-size: 1rem; margin: 1.2rem 0 0.4rem; }

@@ -214,10 +214,12 @@ void Run::train_epoch(int64_t epoch) {
   });
   training_batches_->begin(epoch, step_ % batches);
   while (step_ < total_steps_) {
+    // The first step warmed up: it is kept only if there is no other.
+    if (recorder_ && step_ == recorded_from_ + 1) recorder_->restart();
     const int64_t begin_ns = trace_clock_ns();
     const auto batch = next_batch();
     if (!batch) break;
-    record_step(begin_ns);
+    if (recorder_) recorder_->begin_step(begin_ns);
     const bool is_to_stop = train_batch(*batch, epoch);
     if (step_ == first_step + 1) epoch_report.lr = runner_.lr();
     if (is_to_stop) {
@@ -379,13 +381,6 @@ void Run::begin_recording() {
     // Another run of this process is this rank, and records.
     if (has_trace) throw;
   }
-}
-
-void Run::record_step(int64_t begin_ns) {
-  if (!recorder_) return;
-  // The first step warmed up: it is kept only if there is no other.
-  if (step_ == recorded_from_ + 1) recorder_->restart();
-  recorder_->begin_step(begin_ns);
 }
 
 void Run::stop_recording() {

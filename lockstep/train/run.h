@@ -62,8 +62,6 @@ class Run {
   [[noreturn]] void stop_on_garbage(const data::Batch& batch,
                                     const StepOutcome& outcome, int64_t epoch);
   void begin_recording();
-  /// Before a step that begins at `begin_ns` of trace_clock_ns().
-  void record_step(int64_t begin_ns);
   void stop_recording();
   /// The time line of a step, and the trace that was asked for. Collective.
   void write_recording();

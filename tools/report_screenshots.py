@@ -1,0 +1,72 @@
+#!/usr/bin/python3
+"""Makes the pictures of docs/reports.md: runs of practicals 5 and 6, their
+report, and what a browser shows of it at two widths.
+
+    tools/report_screenshots.py [--bin build/release/bin] [--steps 60]
+
+Needs Debian's chromium, chromium-driver, python3-selenium and python3-pil.
+"""
+
+import argparse
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+IMAGES = ROOT / "docs" / "images"
+CHECK = ROOT / "tests" / "report" / "browser" / "check_page.py"
+# A picture of a page needs no more; a few colours make it small.
+COLOURS = 64
+MOST_BYTES = 200_000
+# (strategy, devices)
+RUNS = (("single", "cpu"), ("dp-classic", "cpu:2"), ("dp", "cpu:2"),
+        ("ddp", "cpu:2"))
+
+
+def train(lockstep, folder, strategy, devices, arguments):
+    subprocess.run(
+        [lockstep, "train", "--model", arguments.model, "--data", "synthetic",
+         "--strategy", strategy, "--devices", devices, "--shards", "2",
+         "--batch-size", "32", "--max-steps", str(arguments.steps),
+         "--eval-every", str(max(arguments.steps // 4, 1)), "--quiet",
+         "--out-dir", folder / strategy],
+        check=True, timeout=1800)
+
+
+def make_small(path):
+    from PIL import Image
+    picture = Image.open(path).convert("RGB")
+    picture.quantize(COLOURS, dither=Image.Dither.NONE).save(
+        path, optimize=True)
+    size = path.stat().st_size
+    if size > MOST_BYTES:
+        sys.exit(f"{path} has {size} bytes, of at most {MOST_BYTES}")
+    print(path, size, "bytes")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bin", type=pathlib.Path,
+                        default=ROOT / "build" / "release" / "bin")
+    parser.add_argument("--model", default="resnet18")
+    parser.add_argument("--steps", type=int, default=60)
+    arguments = parser.parse_args()
+    lockstep = arguments.bin / "lockstep"
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        for strategy, devices in RUNS:
+            train(lockstep, folder, strategy, devices, arguments)
+        page = folder / "report.html"
+        subprocess.run([lockstep, "report",
+                        *(folder / strategy for strategy, _ in RUNS),
+                        "--html", page], check=True, timeout=60)
+        IMAGES.mkdir(exist_ok=True)
+        subprocess.run([CHECK, "--screenshots", IMAGES / "report", page],
+                       check=True, timeout=300)
+    for width in (390, 1280):
+        make_small(IMAGES / f"report-{width}.png")
+
+
+if __name__ == "__main__":
+    main()
