@@ -37,6 +37,8 @@ class Place:
         if "background" in block.options:
             self.background[block.name] = block
             return []
+        if re.search(r"--data cifar10|^resnet34_", block.command, re.M):
+            self.need_cifar10()
         neighbour = self.start_neighbour(block)
         try:
             code, output = self.finish(block)
@@ -48,6 +50,18 @@ class Place:
         if (code != 0) != ("fails" in block.options):
             raise Failed(f"{block.name}: exit code {code}:\n{output[-2000:]}")
         return [line.rstrip() for line in output.splitlines()]
+
+    def need_cifar10(self):
+        """Downloads it, where no folder was named. Raises Failed."""
+        if os.path.exists(os.path.join(self.folder, "cifar10")):
+            return
+        done = subprocess.run(["lockstep", "data", "cifar10", "--dir",
+                               "cifar10"], cwd=self.folder, text=True,
+                              env=self.environment, capture_output=True,
+                              check=False, timeout=600 * self.scale)
+        if done.returncode != 0:
+            raise Failed("no CIFAR-10: name a folder with --data-dir; "
+                         f"{done.stderr.strip()[-500:]}")
 
     def start_neighbour(self, block):
         """Starts what a block runs beside, and waits until it trains."""
