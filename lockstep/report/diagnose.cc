@@ -148,7 +148,8 @@ Finding open_files(const HostFacts& facts) {
                       : fmt::format("{} at once", facts.open_files);
   if (facts.open_files < 64) {
     finding.verdict = Verdict::kFail;
-    finding.fix = "too few to load data and write checkpoints: ulimit -n 4096";
+    finding.fix =
+        "ulimit -n 4096: loading data and writing checkpoints needs more";
   } else if (facts.open_files < 1024) {
     finding.verdict = Verdict::kWarn;
     finding.fix = facts.open_files_hard >= 4096
