@@ -10,7 +10,7 @@ namespace lockstep::report {
 namespace {
 
 constexpr double kPlotHeight = 180;
-constexpr double kValueLabels = 64;  // column left of the plot
+constexpr double kValueLabels = 80;  // column left of the plot
 constexpr double kMarkRadius = 3.5;
 
 struct Range {
