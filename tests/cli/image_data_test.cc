@@ -166,10 +166,10 @@ TEST(Datasets, TellWhatTheyNeed) {
       {{"train", "--data", "image-folder"}, "train/CLASS/"},
       {{"train", "--data-dir", "x"}, "synthetic"},
       {{"train", "--image-size", "32"}, "--image-size is for"},
-      {{"train", "--data", "fashion"}, "did you mean 'fashion-mnist'"},
+      {{"train", "--data", "fashion-mnst"}, "did you mean 'fashion-mnist'"},
       {{"data"}, "name"},
       {{"data", "mnist"}, "--dir"},
-      {{"data", "cifar", "--dir", "x"}, "did you mean 'cifar10'"},
+      {{"data", "cifar11", "--dir", "x"}, "did you mean 'cifar10'"},
       {{"data", "mnist", "--dir", "x", "--mirror", "http://a/"}, "https://"}};
   for (const auto& [words, part] : cases) {
     const auto ended = run_lockstep(words);
@@ -212,7 +212,7 @@ TEST(Data, GoesOnAfterCtrlC) {
   const Words words{"data",        "mnist",    "--dir",
                     folder.path(), "--mirror", server.url("slow")};
   const std::map<std::string, std::string> environment{
-      {"no_proxy", "127.0.0.1"}, {"SSL_CERT_FILE", server.ca_file()}};
+      {"no_proxy", "127.0.0.1"}, {"CURL_CA_BUNDLE", server.ca_file()}};
   const std::string part = folder.path("train-images-idx3-ubyte.gz.part");
   Program program(words, environment);
   ASSERT_TRUE(wait_until([&] {
