@@ -1,58 +1,201 @@
 #!/bin/bash
-# consumption.sh package|subdirectory SOURCE BUILD: uses Lockstep the way its
-# users do, from a folder of its own, and runs what comes out.
+# consumption.sh MODE SOURCE BUILD: uses Lockstep the way its users do, from a
+# folder of its own, and runs what comes out.
+#
+#   package       cmake --install, then the prefix is moved elsewhere
+#   deb           the Debian package, unpacked
+#   subdirectory  add_subdirectory()
+#
+# Run by root, users' programs are built and run as nobody, who is root to
+# nothing; and as far as the system lets us, the sources, the build folder and
+# the environment that LibTorch came from are hidden from them: what was
+# installed must do without.
 set -euo pipefail
 mode=$1
-source=$2
-build=$3
+source=$(realpath "$2")
+build=$(realpath "$3")
+umask 022
 work=$(mktemp -d)
+chmod 755 "$work"
 trap 'rm -rf "$work"' EXIT
-compiler=$(sed -n 's/^CMAKE_CXX_COMPILER:[A-Z]*=//p' "$build/CMakeCache.txt")
-options=(-G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER="$compiler")
 
-run_examples() {
-  local program
-  for program in "$@"; do
-    echo "--- $program"
-    # They may write to where they are.
-    (cd "$work" && "$program")
+cached() {
+  sed -n "s/^$1:[A-Z]*=//p" "$build/CMakeCache.txt"
+}
+own=$(cached CMAKE_CXX_COMPILER)
+# The other compiler of the two that users have.
+case $own in
+*clang*) other=g++ ;;
+*) other=clang++ ;;
+esac
+command -v "$other" >/dev/null || {
+  echo "consumption.sh: expected $other, to try both compilers" >&2
+  exit 1
+}
+bundled=$(cached LOCKSTEP_INSTALL_TORCH)
+environment=$(dirname "$(dirname "$(realpath -s \
+  "$(cached LOCKSTEP_PYTHON)")")")
+hidden=()
+
+# as_user COMMAND...: in $work, as a user who is not root.
+as_user() (
+  cd "$work"
+  set -- env -i HOME="$work" PATH=/usr/bin:/bin LANG=C.UTF-8 "$@"
+  if [ "$(id -u)" -ne 0 ]; then
+    "$@"
+    return
+  fi
+  chown -R 65534:65534 "$work/user"
+  set -- setpriv --reuid=65534 --regid=65534 --clear-groups "$@"
+  if [ ${#hidden[@]} -eq 0 ]; then
+    "$@"
+    return
+  fi
+  unshare -m --propagation private bash -c '
+    while [ "$1" != -- ]; do
+      mount -t tmpfs none "$1"
+      shift
+    done
+    shift
+    exec "$@"' hide "${hidden[@]}" -- "$@"
+)
+
+hide_what_was_built_from() {
+  [ "$(id -u)" -eq 0 ] && [ "$bundled" = ON ] || return 0
+  unshare -m true 2>/dev/null || {
+    echo "(no mount namespaces here: nothing is hidden from the consumers)"
+    return 0
+  }
+  hidden=("$(readlink -f "$environment")" "$build" "$source")
+  local place
+  for place in "${hidden[@]}"; do
+    [ -z "$(as_user ls -A "$place" 2>/dev/null)" ]
+  done
+  echo "hidden: ${hidden[*]}"
+}
+
+configure() {
+  as_user cmake -G Ninja -DCMAKE_BUILD_TYPE=Release "$@"
+}
+
+# Nothing of Lockstep is exported from what users link it into.
+exports_nothing() {
+  local file
+  for file in "$@"; do
+    [ -e "$file" ]
+    if nm -D --defined-only "$file" | c++filt | grep 'lockstep::'; then
+      echo "$file exports the names above; expected none of Lockstep" >&2
+      return 1
+    fi
   done
 }
 
+# refers_to_nothing PREFIX: programs look for libraries from where they lie.
+refers_to_nothing() {
+  local path
+  path=$(readelf -d "$1/libexec/lockstep/lockstep" |
+    sed -n 's/.*runpath: \[\(.*\)\]/\1/p')
+  echo "RUNPATH $path"
+  if [ "$bundled" = ON ] && tr ':' '\n' <<<"$path" | grep -v '^\$ORIGIN/'; then
+    echo "the program's RUNPATH has the folders above; expected \$ORIGIN" >&2
+    return 1
+  fi
+}
+
+# Builds the small projects against a prefix: one compiler each, so that both
+# build a program each way in `package` and `deb` together.
+build_consumers() {
+  local prefix=$1 with_cmake=$2 with_make=$3
+  local in=$work/user/consumers
+  # Two at a time: each takes half a minute.
+  as_user make -C "$in/pkg_config" CXX="$with_make" \
+    PKG_CONFIG_PATH="$prefix/lib/pkgconfig" &
+  local made=$!
+  configure -S "$in/find_package" -B "$work/user/found" \
+    -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_CXX_COMPILER="$with_cmake"
+  as_user cmake --build "$work/user/found"
+  wait "$made"
+  exports_nothing "$work/user/found/train" "$work/user/found/libplugin.so" \
+    "$in/pkg_config/train"
+  local program
+  for program in "$work/user/found/train" "$in/pkg_config/train"; do
+    echo "--- $program"
+    as_user "$program"
+  done
+}
+
+# The program itself: bin/lockstep, and its other half, which has LibTorch.
+use_program() {
+  local prefix=$1
+  as_user "$prefix/bin/lockstep" --version
+  as_user "$prefix/bin/lockstep" help train | grep -e --strategy
+  as_user "$prefix/bin/lockstep" train --model mlp --max-steps 2 --shards 2 \
+    --strategy ddp --devices cpu:2 | grep parameter_sha256
+  as_user "$prefix/bin/lockstep" run --nproc-per-node 2 -- \
+    "$work/user/found/train"
+}
+
+mkdir "$work/user"
+cp -R "$source/tests/consumers" "$source/examples" "$work/user"
 case $mode in
 package)
-  cmake --install "$build" --prefix "$work/prefix" >"$work/install.log"
-  cmake -S "$source/examples" -B "$work/build" "${options[@]}" \
-    -DCMAKE_PREFIX_PATH="$work/prefix"
-  cmake --build "$work/build"
-  mapfile -t programs < <(find "$work/build" -maxdepth 2 -type f -executable)
+  cmake --install "$build" --prefix "$work/first" >"$work/install.log"
+  mv "$work/first" "$work/prefix"
+  hide_what_was_built_from
+  refers_to_nothing "$work/prefix"
+  build_consumers "$work/prefix" "$other" "$own"
+  use_program "$work/prefix"
+  configure -S "$work/user/examples" -B "$work/user/build" \
+    -DCMAKE_PREFIX_PATH="$work/prefix" -DCMAKE_CXX_COMPILER="$own"
+  as_user cmake --build "$work/user/build"
+  mapfile -t programs < <(find "$work/user/build" -maxdepth 2 -type f \
+    -executable)
   [ ${#programs[@]} -gt 0 ]
-  run_examples "${programs[@]}"
-  "$work/prefix/bin/lockstep" --version
-  # The other half of the program, which has LibTorch.
-  "$work/prefix/bin/lockstep" help train | grep -e --strategy
+  for program in "${programs[@]}"; do
+    echo "--- $program"
+    # They may write to where they are.
+    as_user sh -c 'cd user && exec "$1"' sh "$program"
+  done
+  ;;
+deb)
+  # The quickest level: it is the contents that are tested.
+  (cd "$build" && cpack -G DEB -B "$work/deb" \
+    -D CPACK_PACKAGE_FILE_NAME=lockstep >"$work/cpack.log") || {
+    cat "$work/cpack.log" >&2
+    exit 1
+  }
+  mapfile -t packages < <(find "$work/deb" -maxdepth 1 -name '*.deb')
+  [ ${#packages[@]} -eq 1 ]
+  rm -rf "$work/deb/_CPack_Packages"
+  dpkg-deb --info "${packages[0]}"
+  ls -l "${packages[0]}"
+  for needed in libc6 libhwloc15 libpcre2-8-0 libssl3; do
+    dpkg-deb -f "${packages[0]}" Depends | grep -qw -- "$needed"
+  done
+  dpkg-deb -x "${packages[0]}" "$work/root"
+  rm -rf "$work/deb"
+  hide_what_was_built_from
+  refers_to_nothing "$work/root/usr"
+  build_consumers "$work/root/usr" "$own" "$other"
+  use_program "$work/root/usr"
   ;;
 subdirectory)
-  # Links one layer, so that not all of Lockstep is built again.
-  cat >"$work/CMakeLists.txt" <<END
-cmake_minimum_required(VERSION 3.25)
-project(consumer LANGUAGES CXX)
-add_subdirectory($source lockstep EXCLUDE_FROM_ALL)
-if(NOT TARGET lockstep::lockstep)
-  message(FATAL_ERROR "no target lockstep::lockstep")
-endif()
-add_executable(minimal $source/examples/minimal/main.cc)
-target_link_libraries(minimal PRIVATE lockstep::device)
-END
   torch=$(grep -E '^(Torch_DIR|LOCKSTEP_PYTHON):' "$build/CMakeCache.txt" |
     sed 's/^/-D/')
   mapfile -t torch <<<"$torch"
-  cmake -S "$work" -B "$work/build" "${options[@]}" "${torch[@]}"
-  cmake --build "$work/build" --target minimal
-  run_examples "$work/build/minimal"
+  for compiler in "$own" "$other"; do
+    # As who builds Lockstep: its LibTorch is theirs.
+    cmake -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_UNITY_BUILD=ON \
+      -S "$work/user/consumers/subdirectory" -B "$work/${compiler##*/}" \
+      -DLOCKSTEP_SOURCE="$source" -DCMAKE_CXX_COMPILER="$compiler" \
+      "${torch[@]}"
+    cmake --build "$work/${compiler##*/}" --target minimal plugin
+    exports_nothing "$work/${compiler##*/}/minimal" "$work/${compiler##*/}/libplugin.so"
+    (cd "$work" && "$work/${compiler##*/}/minimal")
+  done
   ;;
 *)
-  echo "consumption.sh: expected package or subdirectory, got '$mode'" >&2
+  echo "consumption.sh: expected package, deb or subdirectory, got '$mode'" >&2
   exit 2
   ;;
 esac
