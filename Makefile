@@ -28,7 +28,7 @@ export JOBS PYTHON Torch_DIR LOCKSTEP_PYTHON CMAKE_ARGS
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-build configure configure-build build all demo test \
 	fuzz fuzz-training faults examples practicals check format bench install \
-	deb docs clean
+	deb check-deb docs clean
 
 help: ## List the targets
 	@echo "usage: make [target] [PRESET=release|dev|asan|tsan|coverage]"
@@ -107,6 +107,9 @@ deb: setup-build ## Make a Debian package without CUDA: build/deb/lockstep_*.deb
 	@tools/setup/configure.sh deb
 	@tools/setup/ninja.sh deb all
 	@cd build/deb && umask 022 && cpack
+
+check-deb: deb ## Use the package as its users do, who are not root
+	@tools/check/consumption.sh deb . build/deb
 
 docs: setup-build ## Write the pages of the public API: build/docs/html
 	@tools/docs.sh build/docs
