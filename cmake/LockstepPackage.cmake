@@ -14,10 +14,14 @@ set(CPACK_DEBIAN_PACKAGE_DESCRIPTION "${PROJECT_DESCRIPTION}
  built with. Lockstep trains a network on several devices or in several
  processes, to the same bits as on one.")
 # What the program loads; LibTorch is in the package.
-set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
-set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${LOCKSTEP_TORCH_LIB_DIR})
-file(GLOB nvidia_folders LIST_DIRECTORIES ON ${LOCKSTEP_TORCH_ROOT}/../nvidia/*/lib)
-list(APPEND CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${nvidia_folders})
+set(CPACK_LOCKSTEP_BINARIES "")
+if(LOCKSTEP_BUILD_CLI)
+  list(APPEND CPACK_LOCKSTEP_BINARIES
+       ${PROJECT_BINARY_DIR}/bin/lockstep
+       ${PROJECT_BINARY_DIR}/libexec/lockstep/lockstep)
+endif()
+list(APPEND CPACK_LOCKSTEP_BINARIES ${LOCKSTEP_TORCH_LIB_DIR}/libtorch_cpu.so)
+set(CPACK_PROJECT_CONFIG_FILE ${CMAKE_CURRENT_LIST_DIR}/package_depends.cmake)
 # What programs that use the library are built with.
 set(CPACK_DEBIAN_PACKAGE_RECOMMENDS
     "g++ | clang, libcli11-dev, libfmt-dev, libhwloc-dev, libpcre2-dev, libssl-dev, nlohmann-json3-dev")

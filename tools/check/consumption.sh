@@ -160,9 +160,8 @@ package)
     "$work/prefix/bin" "$(cached LOCKSTEP_PYTHON)"
   ;;
 deb)
-  # The quickest level: it is the contents that are tested.
-  (cd "$build" && cpack -G DEB -B "$work/deb" \
-    -D CPACK_PACKAGE_FILE_NAME=lockstep >"$work/cpack.log") || {
+
+  (cd "$build" && cpack -G DEB -B "$work/deb" >"$work/cpack.log") || {
     cat "$work/cpack.log" >&2
     exit 1
   }
