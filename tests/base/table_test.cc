@@ -95,6 +95,76 @@ TEST_F(TableTest, FillsMissingCellsAndRefusesSurplusOnes) {
   EXPECT_THROW(table.add_row({"1", "2", "3"}), InvalidArgument);
 }
 
+Table of_three_columns() {
+  Table table({"Set up", "Step time", "Speed-up"});
+  table.add_row({"single", "30.0 ms", "1.00x"});
+  table.add_row({"dp", "20.0 ms", "1.50x"});
+  return table;
+}
+
+TEST_F(TableTest, IsLeftWholeWhereItFits) {
+  use_ascii();
+  const Table table = of_three_columns();
+  const size_t width = display_width(lines(table.render()).front());
+  EXPECT_EQ(table.render(width), table.render());
+  EXPECT_NE(table.render(width - 1), table.render());
+}
+
+TEST_F(TableTest, FoldsIntoTablesThatRepeatTheNames) {
+  use_ascii();
+  EXPECT_EQ(of_three_columns().render(25),
+            "+--------+-----------+\n"
+            "| Set up | Step time |\n"
+            "+--------+-----------+\n"
+            "| single |   30.0 ms |\n"
+            "| dp     |   20.0 ms |\n"
+            "+--------+-----------+\n"
+            "+--------+----------+\n"
+            "| Set up | Speed-up |\n"
+            "+--------+----------+\n"
+            "| single |    1.00x |\n"
+            "| dp     |    1.50x |\n"
+            "+--------+----------+\n");
+}
+
+TEST_F(TableTest, BecomesAListWhereTwoColumnsHaveNoRoom) {
+  use_ascii();
+  EXPECT_EQ(of_three_columns().render(20),
+            "single\n"
+            "  Step time\n"
+            "    30.0 ms\n"
+            "  Speed-up\n"
+            "    1.00x\n"
+            "dp\n"
+            "  Step time\n"
+            "    20.0 ms\n"
+            "  Speed-up\n"
+            "    1.50x\n");
+  Table table({"Set up", "Device", "Note"});
+  table.name_rows_by(2);
+  table.add_row({"dp", "cpu:0", "a note that is longer than the terminal"});
+  table.add_row({"", "cpu:1", "short"});
+  EXPECT_EQ(table.render(30),
+            "dp, cpu:0\n"
+            "  Note  a note that is longer\n"
+            "        than the terminal\n"
+            "dp, cpu:1\n"
+            "  Note  short\n");
+}
+
+TEST_F(TableTest, IsNeverWiderThanItMayBe) {
+  use_utf8();
+  Table table({"größe", "a", "a much longer header", "c", "█▌"});
+  table.add_row({"ä", std::string(70, 'x'), "2", "3", "4"});
+  table.add_rule();
+  table.add_row({"a name of several words", "1", "", "3", "▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏"});
+  for (size_t width = 10; width < 160; ++width) {
+    for (const auto& line : lines(table.render(width))) {
+      EXPECT_LE(display_width(line), width) << line;
+    }
+  }
+}
+
 TEST_F(TableTest, DrawsABarInProportion) {
   use_utf8();
   EXPECT_EQ(bar(0.5, 4), "██");

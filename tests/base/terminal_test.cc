@@ -65,13 +65,52 @@ TEST(FormatCount, GroupsThousands) {
             "-9,223,372,036,854,775,808");
 }
 
-TEST(TerminalWidth, Is80WhereThereIsNoTerminal) {
-  int ends[2];
-  ASSERT_EQ(::pipe(ends), 0);
-  EXPECT_FALSE(is_terminal(ends[0]));
-  EXPECT_EQ(terminal_width(ends[0]), 80);
-  ::close(ends[0]);
-  ::close(ends[1]);
+TEST(FormatDurations, SaysTheUnitOnce) {
+  EXPECT_EQ(format_durations(0.0012, 0.0014), "1.20-1.40 ms");
+  EXPECT_EQ(format_durations(0.0009, 0.0014), "900 us - 1.40 ms");
+  EXPECT_EQ(format_durations(125, 130), "2 min 5 s - 2 min 10 s");
+}
+
+// A descriptor that is no terminal, and COLUMNS as a test has it.
+class NoTerminal : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(::pipe(ends_), 0);
+    if (const char* value = ::getenv("COLUMNS")) before_ = value;
+    ::unsetenv("COLUMNS");
+  }
+  void TearDown() override {
+    ::close(ends_[0]);
+    ::close(ends_[1]);
+    if (before_) {
+      ::setenv("COLUMNS", before_->c_str(), 1);
+    } else {
+      ::unsetenv("COLUMNS");
+    }
+  }
+  int width_with(const char* columns) const {
+    ::setenv("COLUMNS", columns, 1);
+    return terminal_width(ends_[0]);
+  }
+
+  int ends_[2] = {-1, -1};
+
+ private:
+  std::optional<std::string> before_;
+};
+
+TEST_F(NoTerminal, Has80Columns) {
+  EXPECT_FALSE(is_terminal(ends_[0]));
+  EXPECT_EQ(terminal_width(ends_[0]), 80);
+}
+
+TEST_F(NoTerminal, HasTheColumnsOfTheEnvironment) {
+  EXPECT_EQ(width_with("132"), 132);
+  EXPECT_EQ(width_with("60"), 60);
+  EXPECT_EQ(width_with("3"), kLeastColumns);
+  for (const char* wrong : {"", "0", "-5", "wide", "80x", "99999999999"}) {
+    EXPECT_EQ(width_with(wrong), 80) << wrong;
+  }
 }
 
 TEST(TerminalWidth, IsThatOfTheTerminal) {

@@ -43,5 +43,22 @@ TEST(DidYouMean, ListsWhatIsKnown) {
   EXPECT_EQ(did_you_mean("gpt", {}), "none are known");
 }
 
+TEST(Wrap, BreaksAtSpacesAndIndents) {
+  EXPECT_EQ(wrap("one two three", 13), "one two three");
+  EXPECT_EQ(wrap("one two three", 12), "one two\nthree");
+  EXPECT_EQ(wrap("- one two three", 9, 2), "- one two\n  three");
+  EXPECT_EQ(wrap("  one two three", 9, 2), "  one two\n  three");
+}
+
+TEST(Wrap, CutsAWordThatIsLongerThanALine) {
+  EXPECT_EQ(wrap("abcdefgh", 3), "abc\ndef\ngh");
+  EXPECT_EQ(wrap("ab cdefgh", 4, 1), "ab\n cde\n fgh");
+  EXPECT_EQ(wrap("ääää", 3), "äää\nä");
+}
+
+TEST(Wrap, KeepsSpacesWithinALine) {
+  EXPECT_EQ(wrap("a   b cc", 6), "a   b\ncc");
+}
+
 }  // namespace
 }  // namespace lockstep

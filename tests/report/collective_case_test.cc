@@ -1,8 +1,12 @@
 #include "lockstep/report/collective_case.h"
 
+#include <sstream>
+#include <string>
+
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/table.h"
 #include "lockstep/comm/world.h"
 #include "lockstep/report/collective_bench.h"
 
@@ -70,6 +74,33 @@ TEST(CollectiveReport, GivesTheResidentSumItsShareOfTheCeiling) {
   EXPECT_DOUBLE_EQ(*share_of_ceiling(report, size), 0.5);
   report.collective = Collective::kBroadcast;
   EXPECT_FALSE(share_of_ceiling(report, size));
+}
+
+TEST(CollectiveText, FitsTerminalsOfAnyWidth) {
+  CollectiveSize size{.bytes = 268435456, .count = 67108864};
+  size.copy_s = 0.0123;
+  size.update_s = 0.0234;
+  for (const char* way : {"shm resident", "shm", "c10d gloo", "gloo"}) {
+    size.figures.push_back({.way = way,
+                            .time_s = 0.123456,
+                            .algorithm_gb_s = 12.34,
+                            .bus_gb_s = 12.34,
+                            .speedup = 1.5});
+  }
+  const CollectiveReport report{
+      .type = "bfloat16", .ranks = 2, .sizes = {size}};
+  for (const int width : {40, 60, 78, 80, 120}) {
+    const std::string text = header_text(report, width) +
+                             to_text(report, size, width) +
+                             summary_text(report, width);
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) {
+      EXPECT_LE(display_width(line), static_cast<size_t>(width)) << line;
+    }
+    for (const char* part : {"shm resident", "123456.0", "12.34", "1.50"}) {
+      EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+    }
+  }
 }
 
 }  // namespace

@@ -1,13 +1,16 @@
 #include "lockstep/report/rendering.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "lockstep/base/process.h"
+#include "lockstep/base/table.h"
 #include "lockstep/report/canvas.h"
 #include "lockstep/report/sections.h"
 #include "tests/report/canned.h"
@@ -15,14 +18,22 @@
 namespace lockstep::report {
 namespace {
 
+// Three rounds that differ by a percent.
+std::vector<Measurement> three_rounds(const std::string& strategy,
+                                      double step_s, size_t devices = 2) {
+  return {canned_round(strategy, {step_s}, devices),
+          canned_round(strategy, {0.99 * step_s}, devices),
+          canned_round(strategy, {1.01 * step_s}, devices)};
+}
+
 // single 30 ms, dp-classic 40 ms with a full first device, dp 20 ms, DDP 50.
 Comparison practical() {
   Comparison comparison;
   comparison.runs = {
-      pool(kLockstep, {canned_round("single", {0.030}, 1)}),
-      pool(kLockstep, {canned_round("dp-classic", {0.040})}),
-      pool(kLockstep, {canned_round("dp", {0.020})}),
-      pool(kPyTorch, {canned_round("ddp", {0.050})}),
+      pool(kLockstep, three_rounds("single", 0.030, 1)),
+      pool(kLockstep, three_rounds("dp-classic", 0.040)),
+      pool(kLockstep, three_rounds("dp", 0.020)),
+      pool(kPyTorch, three_rounds("ddp", 0.050)),
   };
   auto& classic = comparison.runs[1].report;
   classic.devices[0].memory_peak_bytes = 120 << 20;
@@ -60,9 +71,11 @@ TEST(Sections, FillThePracticalsTable) {
   ASSERT_EQ(section.rows.size(), 4u);
   EXPECT_EQ(section.rows[0][0], "single");
   EXPECT_EQ(section.rows[0][1], "30.0 ms");
+  EXPECT_EQ(section.header[4], "Speed-up (95 %)");
+  EXPECT_EQ(section.rows[0][2], "29.8-30.2 ms");
   EXPECT_EQ(section.rows[0][4], "1.00x");
   EXPECT_EQ(section.rows[2][0], "dp");
-  EXPECT_EQ(section.rows[2][4], "1.50x");
+  EXPECT_EQ(section.rows[2][4], "1.50x (1.50-1.50)");
   EXPECT_EQ(section.rows[2][5], "3200");
   EXPECT_EQ(section.rows[2][6], "1");
   EXPECT_EQ(section.rows[3][0], "PyTorch DDP");
@@ -83,17 +96,37 @@ TEST(Sections, ShowPhasesOfThoseRunsThatHaveSome) {
   const Section section = phase_section(practical(), 0);
   EXPECT_EQ(section.header,
             (std::vector<std::string>{"Phase", "single", "dp-classic", "dp"}));
-  ASSERT_EQ(section.rows.size(), kPhases.size());
+  ASSERT_EQ(section.rows.size(), kPhases.size() + 2);
   EXPECT_EQ(section.rows[1][0], "replicate");
   EXPECT_EQ(section.rows[1][1], "-");
   EXPECT_EQ(section.rows[1][2], "10.0 ms   25 %");
+}
+
+// As they are printed: each cell is rounded to three digits.
+TEST(Sections, HavePhasesThatAddUpToTheStep) {
+  const Section section = phase_section(practical(), 0);
+  EXPECT_EQ(section.rows[section.rows.size() - 2][0], "other");
+  EXPECT_EQ(section.rows.back()[0], "mean step");
+  for (size_t column = 1; column < section.header.size(); ++column) {
+    double sum_ms = 0;
+    for (const auto& row : section.rows) {
+      if (row[0] != "mean step" && row[column] != "-") {
+        EXPECT_TRUE(contains(row[column], " ms")) << row[column];
+        sum_ms += std::stod(row[column]);
+      }
+    }
+    EXPECT_NEAR(sum_ms, std::stod(section.rows.back()[column]), 0.1);
+  }
+  EXPECT_EQ(section.rows.back()[1], "30.0 ms  100 %");
+  EXPECT_EQ(section.rows[section.rows.size() - 2][1], "3.00 ms   10 %");
 }
 
 TEST(Sections, CompareWithPyTorchOnlyWhereItRan) {
   Comparison comparison = practical();
   const Section section = ratio_section(comparison);
   ASSERT_EQ(section.rows.size(), 3u);
-  EXPECT_EQ(section.rows[2], (std::vector<std::string>{"dp", "2.50x"}));
+  EXPECT_EQ(section.rows[2],
+            (std::vector<std::string>{"dp", "2.50x (2.50-2.50)"}));
   comparison.runs.pop_back();
   EXPECT_TRUE(ratio_section(comparison).rows.empty());
 }
@@ -121,11 +154,44 @@ TEST(Reading, SaysWhereTheBottleneckIs) {
 TEST(Reading, CallsASpeedupWhatItIs) {
   const std::string text = joined(reading(practical()));
   EXPECT_TRUE(contains(
-      text, "dp on 2 devices is faster than single: 1.50 times as fast."))
+      text, "dp on 2 devices is faster than single: 1.50 times as fast ("))
       << text;
   EXPECT_TRUE(contains(text, "dp-classic on 2 devices is slower than single"))
       << text;
   EXPECT_TRUE(contains(text, "has all the cores of the host as well")) << text;
+}
+
+// dp is faster in two rounds and slower in one.
+Comparison undecided() {
+  Comparison comparison = practical();
+  comparison.runs[2] = pool(
+      kLockstep, {canned_round("dp", {0.029}), canned_round("dp", {0.0285}),
+                  canned_round("dp", {0.031})});
+  relate(comparison);
+  return comparison;
+}
+
+TEST(Reading, CallsNothingFasterThatMayBeChance) {
+  const std::string text = joined(reading(undecided()));
+  EXPECT_TRUE(contains(
+      text, "dp on 2 devices and single: no difference that 3 rounds can show"))
+      << text;
+  EXPECT_FALSE(contains(text, "dp on 2 devices is")) << text;
+  EXPECT_EQ(set_up_section(undecided()).rows[2][4].substr(0, 7), "~1.02x ");
+}
+
+TEST(Reading, CallsNothingFasterAfterOneRound) {
+  Comparison comparison;
+  comparison.runs = {pool(kLockstep, {canned_round("single", {0.030}, 1)}),
+                     pool(kLockstep, {canned_round("dp", {0.020})})};
+  relate(comparison);
+  const std::string text = joined(reading(comparison));
+  EXPECT_TRUE(contains(text,
+                       "dp on 2 devices was 1.50 times as fast as single; "
+                       "with one round of each it is not known"))
+      << text;
+  EXPECT_FALSE(contains(text, "faster")) << text;
+  EXPECT_EQ(set_up_section(comparison).rows[1][4], "1.50x");
 }
 
 TEST(Reading, MeasuresGpusAgainstTheirNumber) {
@@ -147,6 +213,50 @@ TEST(Text, FitsATerminalAndHasNoColourUnlessAsked) {
                        "devices"));
   EXPECT_TRUE(contains(plain, "3 rounds of 30 steps"));
   EXPECT_TRUE(contains(to_text(practical(), Colour::kAlways), "\033[1m"));
+}
+
+// Everything that a comparison shows, with the longest names that there are.
+Comparison everything() {
+  Comparison comparison = practical();
+  auto& runs = comparison.runs;
+  runs.insert(runs.begin() + 3,
+              {pool(kLockstep, three_rounds("ddp", 0.0195)),
+               pool(kLockstep, three_rounds("ddp-loop", 0.033))});
+  runs.push_back(pool(kPyTorch, three_rounds("single", 0.031, 0)));
+  runs.push_back(pool(kPyTorch, three_rounds("ideal", 0.0201, 0)));
+  comparison.machine.cpu_model =
+      "Intel(R) Xeon(R) Platinum 8488C CPU @ 2.40GHz with a long name";
+  comparison.notes = {
+      "PyTorch was left out: "
+      "/a/folder/with/a/path/that/is/longer/than/any/line/of/a/"
+      "narrow/terminal/python3 can't import torch."};
+  relate(comparison);
+  return comparison;
+}
+
+size_t widest_line(const std::string& text) {
+  std::istringstream lines(text);
+  size_t widest = 0;
+  for (std::string line; std::getline(lines, line);) {
+    widest = std::max(widest, display_width(line));
+  }
+  return widest;
+}
+
+TEST(Text, FitsTerminalsOfAnyWidth) {
+  const Comparison comparison = everything();
+  for (const int width : {40, 60, 80, 100, 120, 200}) {
+    const std::string text = to_text(comparison, Colour::kNever, width);
+    EXPECT_LE(widest_line(text), static_cast<size_t>(width)) << text;
+    // Nothing is lost.
+    for (const Section& section :
+         {set_up_section(comparison), device_section(comparison),
+          ratio_section(comparison)}) {
+      for (const auto& row : section.rows) {
+        for (const auto& cell : row) EXPECT_PRED2(contains, text, cell);
+      }
+    }
+  }
 }
 
 TEST(Text, HasNoColourWhereThereIsNoTerminal) {

@@ -42,6 +42,14 @@ TEST(Summary, SaysTimeDevicesAndResults) {
             "test       loss 0.7000, accuracy 75.10 %");
 }
 
+TEST(Summary, BreaksLinesThatAreLongerThanTheTerminal) {
+  EXPECT_EQ(summary_text(two_devices(), 40).substr(0, 125),
+            "steps      157 in 1 min 15 s, 1,098\n"
+            "           samples/s\n"
+            "step time  median 52.1 ms, p90 60.3 ms\n"
+            "cpu:0      busy 97 %, memory peak\n");
+}
+
 TEST(Summary, SaysWhatALanguageModelComputes) {
   auto report = two_devices();
   report.tokens_of_sample = 64;

@@ -16,6 +16,7 @@ RunReport example() {
   report.command = {"lockstep", "train"};
   report.strategy = "dp";
   report.model = "mlp";
+  report.precision = "bf16";
   report.parameters = 12;
   report.world_size = 2;
   report.shards = 4;
@@ -32,7 +33,7 @@ RunReport example() {
   report.parameter_bytes = 48;
   report.optimizer_state_bytes = 49;
   report.steps = 10;
-  report.step_time_s = {.median = 1, .p90 = 2, .mean = 3, .min = 4};
+  report.step_time_s = {.median = 1, .p10 = 0.5, .p90 = 2, .mean = 3, .min = 4};
   report.data_wait_s = 0.25;
   report.total_time_s = 5;
   report.samples_per_s = 6;
@@ -46,10 +47,11 @@ RunReport example() {
   return report;
 }
 
-// numpy.percentile([4, 1, 3, 2], [50, 90]) is [2.5, 3.7].
+// numpy.percentile([4, 1, 3, 2], [50, 10, 90]) is [2.5, 1.3, 3.7].
 TEST(RunReport, SummarizesAsNumpyDoes) {
   const TimeSummary summary = summarize({4, 1, 3, 2});
   EXPECT_DOUBLE_EQ(summary.median, 2.5);
+  EXPECT_DOUBLE_EQ(summary.p10, 1.3);
   EXPECT_DOUBLE_EQ(summary.p90, 3.7);
   EXPECT_DOUBLE_EQ(summary.mean, 2.5);
   EXPECT_DOUBLE_EQ(summary.min, 1);
@@ -78,6 +80,16 @@ TEST(RunReport, HasTheDocumentedKeys) {
   EXPECT_EQ(json["devices"][0]["gradient_copy_bytes"], 500);
   EXPECT_EQ(json["split"], nlohmann::json::parse("[5, 4]"));
   EXPECT_EQ(json["test"]["samples"], 100);
+}
+
+TEST(RunReport, IsReadWithoutTheKeysThatOlderVersionsDidNotWrite) {
+  auto json = to_json(example());
+  json["step_time_s"].erase("p10");
+  json.erase("precision");
+  const RunReport report = run_report_from_json(json);
+  EXPECT_EQ(report.step_time_s.p10, 0);
+  EXPECT_EQ(report.step_time_s.p90, 2);
+  EXPECT_EQ(report.precision, "");
 }
 
 TEST(RunReport, NamesTheMissingKey) {
