@@ -16,7 +16,7 @@ std::string short_type(const std::string& type) {
 }
 
 // Columns that nccl-tests' table takes.
-constexpr int kWholeTable = 78;
+constexpr int kWholeTable = 79;
 
 std::string checked(const CollectiveReport& report,
                     const CollectiveFigure& figure) {

@@ -1,10 +1,15 @@
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <vector>
 
 #include <gtest/gtest.h>
 
+#include "lockstep/base/cores.h"
 #include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/cli/comparisons.h"
@@ -15,16 +20,27 @@ namespace {
 
 using namespace comparisons;  // NOLINT
 
+// Fails for a phase that is null: not known.
+double sum_of(const json& phases) {
+  double sum = 0;
+  for (const auto& [name, seconds] : phases.items()) {
+    EXPECT_TRUE(seconds.is_number()) << name;
+    EXPECT_GE(seconds, 0) << name;
+    if (seconds.is_number()) sum += seconds.get<double>();
+  }
+  return sum;
+}
+
 TEST(Compare, MeasuresEveryStrategyInTheOrderGiven) {
   const TemporaryFolder folder;
   const auto report = folder.path("cmp.json");
   const Ended ended = run_lockstep(
-      compare({"--strategies", "single,dp-classic,dp", "--rounds", "2",
+      compare({"--strategies", "single,dp-classic,dp,ddp", "--rounds", "2",
                "--report", report, "--html", folder.path("x.html"), "--svg",
                folder.path("x.svg")}));
   ASSERT_EQ(ended.code, 0) << ended.err;
   const json result = read_json(report);
-  ASSERT_EQ(result["runs"].size(), 3u);
+  ASSERT_EQ(result["runs"].size(), 4u);
   EXPECT_EQ(result["runs"][0]["strategy"], "single");
   EXPECT_EQ(result["runs"][1]["strategy"], "dp-classic");
   EXPECT_EQ(result["runs"][0]["split"], json::parse("[8]"));
@@ -35,6 +51,12 @@ TEST(Compare, MeasuresEveryStrategyInTheOrderGiven) {
     EXPECT_GT(run["step_time_s"]["min"].get<double>(), 0);
     EXPECT_GE(run["step_time_s"]["median"], run["step_time_s"]["min"]);
     EXPECT_GT(run["phases_s"]["backward"].get<double>(), 0);
+    EXPECT_LE(run["step_time_s"]["p10"], run["step_time_s"]["median"]);
+    EXPECT_LE(run["step_time_s"]["median"], run["step_time_s"]["p90"]);
+    // Of every strategy, those with ranks as well, they add up to the step.
+    EXPECT_NEAR(sum_of(run["phases_s"]),
+                run["step_time_s"]["mean"].get<double>(), 1e-9)
+        << run["phases_s"];
   }
   for (const int parallel : {1, 2}) {
     const auto& run = result["runs"][parallel];
@@ -43,6 +65,9 @@ TEST(Compare, MeasuresEveryStrategyInTheOrderGiven) {
     EXPECT_EQ(run["devices"][1]["samples"], 2 * 4) << "warm-up is left out";
   }
   EXPECT_TRUE(result["ratios"].contains("dp_vs_single"));
+  EXPECT_TRUE(result["ratio_intervals"]["dp_vs_single"]["low"].is_number());
+  EXPECT_EQ(result["rounds"], 2);
+  EXPECT_EQ(result["machine_load"]["other_cores_of_rounds"].size(), 2u);
   EXPECT_PRED2(contains, ended.out, "Speed-up");
   EXPECT_PRED2(contains, ended.out, "dp-classic");
   EXPECT_PRED2(contains, ended.err, "[compare] dp, round 2 of 2");
@@ -117,6 +142,101 @@ TEST(Compare, ComparesFinishedRuns) {
   EXPECT_PRED2(contains, ended.out, "finished training runs");
   EXPECT_PRED2(contains, ended.out, "Speed-up");
   EXPECT_PRED2(contains, ended.out, "cpu:1");
+}
+
+// A run.json of three steps at that batch size.
+std::string trained(const TemporaryFolder& folder, const std::string& batch) {
+  const std::string path = folder.path("of_" + batch + ".json");
+  const Ended ended =
+      run_lockstep({"train", "--model", "mlp", "--strategy", "single",
+                    "--devices", "cpu", "--max-steps", "3", "--no-eval",
+                    "--batch-size", batch, "--report", path});
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  return path;
+}
+
+TEST(Compare, RefusesRunsOfDifferentWorkUnlessAsked) {
+  const TemporaryFolder folder;
+  const std::string small = trained(folder, "8"), large = trained(folder, "16");
+  const Ended refused = run_lockstep({"compare", "--runs", small, large});
+  EXPECT_EQ(refused.code, 2) << refused.out;
+  expect_problem(
+      refused.err, ErrorCode::kBadOption,
+      {small, large, "batch_size 8 and 16", "--allow-different-work"});
+  EXPECT_EQ(refused.out, "");
+
+  const std::string report = folder.path("cmp.json");
+  const Ended allowed =
+      run_lockstep({"compare", "--allow-different-work", "--report", report,
+                    "--runs", small, large});
+  ASSERT_EQ(allowed.code, 0) << allowed.err;
+  EXPECT_PRED2(contains, allowed.out, "did different work (batch_size 8 and");
+  EXPECT_FALSE(contains(allowed.out, "times as fast")) << allowed.out;
+  const json result = read_json(report);
+  EXPECT_TRUE(result["runs"][1]["speedup"].is_null());
+  EXPECT_TRUE(result["ratios"].empty());
+  EXPECT_EQ(result["runs"][0]["precision"], "fp32");
+  EXPECT_NEAR(sum_of(result["runs"][0]["phases_s"]),
+              result["runs"][0]["step_time_s"]["mean"].get<double>(), 1e-9);
+}
+
+TEST(Compare, AllowsDifferentWorkOfRunsAlone) {
+  EXPECT_EQ(run_lockstep(compare({"--allow-different-work"})).code, 2);
+}
+
+TEST(Compare, RefusesFewerRoundsAtMostThanAtLeast) {
+  const Ended ended =
+      run_lockstep(compare({"--rounds", "4", "--max-rounds", "3"}));
+  EXPECT_EQ(ended.code, 2);
+  EXPECT_PRED2(contains, ended.err, "--max-rounds");
+}
+
+TEST(Compare, ComparesDdpAmongOthersWithoutBeingAsked) {
+  EXPECT_PRED2(contains, run_lockstep({"compare", "--help"}).out,
+               "single,dp-classic,dp,ddp");
+}
+
+// Processes that do nothing but use a core, beside what a test does.
+class BusyLoops {
+ public:
+  explicit BusyLoops(size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+      pids_.push_back(::fork());
+      if (pids_.back() != 0) continue;
+      for (volatile uint64_t n = 0;; n = n + 1) {
+      }
+    }
+  }
+  ~BusyLoops() {
+    for (const pid_t pid : pids_) {
+      ::kill(pid, SIGKILL);
+      ::waitpid(pid, nullptr, 0);
+    }
+  }
+  BusyLoops(const BusyLoops&) = delete;
+  BusyLoops& operator=(const BusyLoops&) = delete;
+
+ private:
+  std::vector<pid_t> pids_;
+};
+
+TEST(Compare, WarnsOnABusyMachine) {
+  const TemporaryFolder folder;
+  const std::string report = folder.path("cmp.json");
+  const BusyLoops busy(allowed_cores().size());
+  const Ended ended =
+      run_lockstep(compare({"--strategies", "single", "--steps", "10",
+                            "--rounds", "2", "--report", report}));
+  ASSERT_EQ(ended.code, 0) << ended.err;
+  const json result = read_json(report);
+  if (result["machine_load"].is_null()) {
+    GTEST_SKIP() << "this system has no /proc/stat of its cores";
+  }
+  EXPECT_TRUE(result["machine_load"]["is_busy"].get<bool>());
+  EXPECT_GT(result["machine_load"]["other_cores"].get<double>(), 0.3);
+  EXPECT_PRED2(contains, ended.err, "Other processes used");
+  EXPECT_PRED2(contains, ended.out, "- Other processes used");
+  ASSERT_EQ(result["notes"].size(), 1u);
 }
 
 TEST(Compare, NamesAFileThatIsNoRun) {

@@ -89,7 +89,7 @@ TEST(CollectiveText, FitsTerminalsOfAnyWidth) {
   }
   const CollectiveReport report{
       .type = "bfloat16", .ranks = 2, .sizes = {size}};
-  for (const int width : {40, 60, 78, 80, 120}) {
+  for (const int width : {40, 60, 78, 79, 80, 120}) {
     const std::string text = header_text(report, width) +
                              to_text(report, size, width) +
                              summary_text(report, width);
