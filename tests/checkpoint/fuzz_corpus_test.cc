@@ -14,6 +14,7 @@ extern "C" int fuzz_store(const uint8_t* data, size_t size);
 extern "C" int fuzz_token_file(const uint8_t* data, size_t size);
 extern "C" int fuzz_tokenizer(const uint8_t* data, size_t size);
 extern "C" int fuzz_config(const uint8_t* data, size_t size);
+extern "C" int fuzz_image(const uint8_t* data, size_t size);
 extern "C" int fuzz_hugging_face(const uint8_t* data, size_t size);
 
 namespace lockstep {
@@ -74,6 +75,8 @@ TEST(FuzzCorpus, OfTokenFilesBreaksNoPromise) {
 TEST(FuzzCorpus, OfTokenizersBreaksNoPromise) {
   replay("tokenizer", fuzz_tokenizer);
 }
+
+TEST(FuzzCorpus, OfImagesBreaksNoPromise) { replay("image", fuzz_image); }
 
 TEST(FuzzCorpus, OfHuggingFaceFoldersBreaksNoPromise) {
   replay("hugging_face", fuzz_hugging_face);
