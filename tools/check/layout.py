@@ -11,7 +11,7 @@ MAX_COLUMNS = 80
 # A macro of the compiler's own (__x86_64__) is no feature of ours.
 CONDITION = re.compile(r"^\s*#\s*(if|ifdef|ifndef|elif)\b(?!.*\b__\w+)")
 COMMENT = re.compile(r"^\s*//")
-NOT_LAYERS = {"api", "differential", "faults", "fuzz", "parity"}
+NOT_LAYERS = {"api", "consumers", "differential", "faults", "fuzz", "parity", "recipes"}
 
 
 def check_file(root, path):
