@@ -9,10 +9,10 @@ set(CPACK_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS
     WORLD_READ WORLD_EXECUTE)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION libdevel)
-set(CPACK_DEBIAN_PACKAGE_DESCRIPTION "${PROJECT_DESCRIPTION}
- The program, the headers and static libraries, and the LibTorch that they are
- built with. Lockstep trains a network on several devices or in several
- processes, to the same bits as on one.")
+set(CPACK_DEBIAN_PACKAGE_DESCRIPTION
+"The program, the headers and static libraries, and the LibTorch that they are
+built with. Lockstep trains a network on several devices or in several
+processes, to the same bits as on one.")
 # What the program loads; LibTorch is in the package.
 set(CPACK_LOCKSTEP_BINARIES "")
 if(LOCKSTEP_BUILD_CLI)

@@ -2,7 +2,9 @@
 # folders in which they look for each other. Gets torch_root, torch_dir (below
 # the prefix), doc_dir, has_cuda.
 cmake_path(GET torch_root PARENT_PATH around)
-set(destination "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}/${torch_dir}")
+set(destination "${CMAKE_INSTALL_PREFIX}/${torch_dir}")
+# file(INSTALL) puts DESTDIR before it, the other commands don't.
+set(staged "$ENV{DESTDIR}${destination}")
 message(STATUS "Installing LibTorch: ${destination}")
 
 # Without CUDA: what libtorch_cpu is linked with, directly or not. With it also
@@ -38,9 +40,9 @@ function(install_library library)
   execute_process(COMMAND stat -c "%u %a" "${library}" OUTPUT_VARIABLE found
                   OUTPUT_STRIP_TRAILING_WHITESPACE)
   if(found MATCHES "^${own_uid} [67][45][45]$")
-    file(MAKE_DIRECTORY "${destination}/${folder}")
-    file(REMOVE "${destination}/${path}")
-    file(CREATE_LINK "${library}" "${destination}/${path}" COPY_ON_ERROR)
+    file(MAKE_DIRECTORY "${staged}/${folder}")
+    file(REMOVE "${staged}/${path}")
+    file(CREATE_LINK "${library}" "${staged}/${path}" COPY_ON_ERROR)
   else()
     file(INSTALL "${library}" DESTINATION "${destination}/${folder}"
          FOLLOW_SYMLINK_CHAIN MESSAGE_NEVER)
