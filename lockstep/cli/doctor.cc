@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <memory>
 #include <unistd.h>
 
@@ -42,7 +43,11 @@ void print_text(const std::vector<Finding>& findings) {
   for (const auto& finding : findings) {
     width = std::max(width, finding.topic.size());
   }
-  const auto columns = static_cast<size_t>(terminal_width(STDOUT_FILENO));
+  // Elsewhere a finding stays on its line, for who looks for its words.
+  const size_t columns =
+      is_terminal(STDOUT_FILENO)
+          ? static_cast<size_t>(terminal_width(STDOUT_FILENO))
+          : std::numeric_limits<size_t>::max();
   const size_t indent = width + 8;
   for (const auto& [topic, verdict, found, fix] : findings) {
     const Look& look = look_of(verdict);
