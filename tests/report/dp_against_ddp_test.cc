@@ -33,6 +33,8 @@ TEST(DpAgainstDdp, FillsThePracticalsFourRows) {
   classic.devices[1].memory_peak_bytes = 40 << 20;
   classic.devices[1].busy_fraction = 0.5;
   classic.phases_s = {.forward = 0.010, .backward = 0.020, .reduce = 0.010};
+  comparison.runs[1].report.phases_s = {
+      .forward = 0.010, .backward = 0.005, .reduce = 0.005};
   const Section section = dp_against_ddp_section(comparison);
   EXPECT_EQ(section.header, (Row{"Aspect", "dp-classic", "ddp"}));
   ASSERT_EQ(section.rows.size(), 7u);
