@@ -1,10 +1,11 @@
 #include "lockstep/base/strict_json.h"
 
-#include <algorithm>
 #include <cstdlib>
 #include <utility>
 
 #include <fmt/format.h>
+
+#include "lockstep/base/printable_ascii.h"
 
 namespace lockstep {
 namespace {
@@ -20,12 +21,9 @@ using nlohmann::json;
                               std::string got) {
   constexpr size_t kLongest = 200;
   if (got.size() > kLongest) got = got.substr(0, kLongest) + "...";
-  std::replace_if(
-      got.begin(), got.end(),
-      [](char letter) { return letter < ' ' || letter > '~'; }, '?');
   fail_with(limits, {.code = ErrorCode::kMalformedJson,
                      .what = path + " holds what is not JSON",
-                     .got = got,
+                     .got = printable_ascii(std::move(got)),
                      .fix = "the file is damaged or of another kind"});
 }
 

@@ -5,9 +5,8 @@
 namespace lockstep {
 
 bool is_terminal(int fd);
-/// Columns of the terminal at `fd`. Where there is none: what COLUMNS says,
-/// else
-/// 80. At least kLeastColumns.
+/// Columns of the terminal at `fd`. Where there is no terminal, the number in
+/// the variable COLUMNS, or 80 without one. Never less than kLeastColumns.
 int terminal_width(int fd);
 inline constexpr int kLeastColumns = 20;
 bool locale_is_utf8();

@@ -12,6 +12,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/data/cifar_records.h"
+#include "lockstep/data/data_folder.h"
 
 namespace lockstep::data {
 namespace {
@@ -93,7 +94,6 @@ std::shared_ptr<const Dataset> cifar10(const std::string& dir, Split split,
                                        bool warns) {
   const auto files = files_of(dir, split);
   const auto dataset = cifar_records({.name = "CIFAR-10",
-                                      .option_name = "cifar10",
                                       .labels = {10},
                                       .mean = {0.4914f, 0.4822f, 0.4465f},
                                       .stddev = {0.2470f, 0.2435f, 0.2616f}},

@@ -4,6 +4,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/data/cifar_records.h"
+#include "lockstep/data/data_folder.h"
 
 namespace lockstep::data {
 namespace {
@@ -38,7 +39,6 @@ std::shared_ptr<const Dataset> cifar100(const std::string& dir, Split split) {
                      .fix = cifar100_advice(dir)});
   }
   return cifar_records({.name = "CIFAR-100",
-                        .option_name = "cifar100",
                         .labels = {20, 100},
                         .mean = {0.5071f, 0.4865f, 0.4409f},
                         .stddev = {0.2673f, 0.2564f, 0.2762f}},

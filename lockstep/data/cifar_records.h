@@ -13,7 +13,6 @@ namespace lockstep::data {
 /// records of label bytes and 3 x 32 x 32 bytes of image.
 struct CifarForm {
   std::string name;         ///< "CIFAR-100"
-  std::string option_name;  ///< "cifar100", of --data
   std::vector<int> labels;  ///< how many values each label byte may have
   std::vector<float> mean;
   std::vector<float> stddev;
@@ -24,9 +23,5 @@ struct CifarForm {
 /// and what was found.
 std::shared_ptr<const Dataset> cifar_records(
     const CifarForm& form, const std::vector<std::string>& files);
-
-/// Throws DataError unless `dir` is a folder that can be read.
-void check_data_folder(const std::string& dir, const std::string& option_name,
-                       const std::string& expected);
 
 }  // namespace lockstep::data

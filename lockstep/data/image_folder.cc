@@ -12,7 +12,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/terminal.h"
-#include "lockstep/data/cifar_records.h"
+#include "lockstep/data/data_folder.h"
 #include "lockstep/data/images/decode_image.h"
 #include "lockstep/data/images/fit_image.h"
 

@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/data/cifar_records.h"
+#include "lockstep/data/data_folder.h"
 #include "lockstep/data/images/idx_file.h"
 
 namespace lockstep::data {

@@ -19,6 +19,7 @@
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/printable_ascii.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/terminal.h"
 
@@ -36,12 +37,9 @@ struct Headers {
   void operator()(curl_slist* list) const { curl_slist_free_all(list); }
 };
 
+// Of what a server or a library says.
 std::string plain(std::string_view text) {
-  std::string result;
-  for (const char letter : text.substr(0, 200)) {
-    result += letter >= ' ' && letter <= '~' ? letter : '?';
-  }
-  return result;
+  return printable_ascii(std::string(text.substr(0, 200)));
 }
 
 /// How a try ended.

@@ -18,6 +18,7 @@
 #include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/printable_ascii.h"
 
 namespace lockstep::download {
 namespace {
@@ -28,12 +29,9 @@ namespace fs = std::filesystem;
 constexpr int64_t kMostOtherBytes = 1 << 20;
 constexpr int kMostEntries = 1000;
 
+// Of what an archive or a library says.
 std::string printable(std::string_view text) {
-  std::string result;
-  for (const char letter : text.substr(0, 200)) {
-    result += letter >= ' ' && letter <= '~' ? letter : '?';
-  }
-  return result;
+  return printable_ascii(std::string(text.substr(0, 200)));
 }
 
 class Archive {

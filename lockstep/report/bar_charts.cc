@@ -187,9 +187,7 @@ Chart step_time_chart(const Comparison& comparison) {
   Chart chart{.title = "Step time of each run",
               .note = has_spread ? "The bar ends at the median; eight of ten "
                                    "steps are within the line on it."
-                                 : "",
-              .draw = nullptr,
-              .figures = {}};
+                                 : ""};
   if (longest <= 0) return chart;
   chart.draw = [&comparison, longest](Canvas& canvas) {
     draw_step_times(canvas, comparison, longest);
@@ -206,10 +204,7 @@ Chart memory_chart(const Comparison& comparison) {
       most = std::max(most, device.memory_peak_bytes);
     }
   }
-  Chart chart{.title = "Memory peak of each device",
-              .note = "",
-              .draw = nullptr,
-              .figures = {}};
+  Chart chart{.title = "Memory peak of each device"};
   if (most <= 0) return chart;
   chart.draw = [&comparison, most](Canvas& canvas) {
     draw_memory(canvas, comparison, most);
@@ -222,8 +217,7 @@ Chart phase_chart(const Comparison& comparison) {
   for (const auto& run : comparison.runs) {
     longest = std::max(longest, total(run.report.phases_s));
   }
-  Chart chart{
-      .title = "Phases of a step", .note = "", .draw = nullptr, .figures = {}};
+  Chart chart{.title = "Phases of a step"};
   if (longest <= 0) return chart;
   chart.draw = [&comparison, longest](Canvas& canvas) {
     draw_phases(canvas, comparison, longest);
@@ -232,7 +226,7 @@ Chart phase_chart(const Comparison& comparison) {
 }
 
 Chart time_line_chart(const TimeLine& line) {
-  Chart chart{.title = line.title, .note = "", .draw = nullptr, .figures = {}};
+  Chart chart{.title = line.title};
   if (line.rows.empty() || line.seconds <= 0) return chart;
   chart.draw = [&line](Canvas& canvas) { draw_time_line(canvas, line); };
   chart.figures = figures_of(line);

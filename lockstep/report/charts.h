@@ -13,12 +13,12 @@ namespace lockstep::report {
 /// A chart before it is drawn at one size or another.
 struct Chart {
   std::string title;
-  std::string note;  ///< how to read it; may be empty
+  std::string note{};  ///< how to read it; may be empty
   /// From canvas.y on. Null: there is nothing to show.
-  std::function<void(Canvas&)> draw;
+  std::function<void(Canvas&)> draw{};
   /// What it shows as figures, for who can't see it; no rows where a table of
   /// the page has them.
-  Section figures;
+  Section figures{};
 
   bool is_empty() const { return draw == nullptr; }
 };

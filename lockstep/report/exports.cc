@@ -27,8 +27,8 @@ void add_steps(const RunReport& report, Scalars& scalars) {
   }
 }
 
-// An epoch ends where its last step is; where that was is not known but by
-// counting back from the end.
+// A report does not say at which step an epoch ended: the steps are divided
+// evenly over the epochs. If the last one is not whole, it is a little off.
 void add_epochs(const RunReport& report, Scalars& scalars) {
   const auto epochs = static_cast<int64_t>(report.epochs.size());
   if (epochs == 0) return;
@@ -44,14 +44,11 @@ void add_epochs(const RunReport& report, Scalars& scalars) {
 }
 
 void add_evaluations(const RunReport& report, Scalars& scalars) {
-  const auto add = [&](int64_t step, const train::TestReport& test) {
-    if (test.samples == 0) return;
+  for (const auto& [step, test] : evaluations_of(report)) {
     for (const auto& [name, value] : test.metrics) {
       scalars[step]["test/" + name] = value;
     }
-  };
-  for (const auto& at : report.evaluations) add(at.step, at.test);
-  add(report.steps, report.test);
+  }
 }
 
 void add_memory(const RunReport& report, Scalars& scalars) {

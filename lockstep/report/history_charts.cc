@@ -146,10 +146,7 @@ Section distribution_figures(const Comparison& comparison) {
 }
 
 Chart line_chart(std::string title, std::string note, LineChart chart) {
-  Chart result{.title = std::move(title),
-               .note = std::move(note),
-               .draw = nullptr,
-               .figures = {}};
+  Chart result{.title = std::move(title), .note = std::move(note)};
   if (!chart.has_curve()) return result;
   result.draw = [chart = std::move(chart)](Canvas& canvas) {
     draw_line_chart(canvas, chart);
@@ -198,16 +195,12 @@ Canvas::Points losses_of(const train::RunReport& report) {
 
 Canvas::Points evaluated_losses(const train::RunReport& report) {
   Canvas::Points points;
-  const auto add = [&](int64_t step, const train::TestReport& test) {
+  for (const auto& [step, test] : evaluations_of(report)) {
     const auto loss = test.metrics.find("loss");
-    if (test.samples == 0 || loss == test.metrics.end()) return;
-    if (std::abs(loss->second) > kLargestLoss) return;
+    if (loss == test.metrics.end()) continue;
+    if (std::abs(loss->second) > kLargestLoss) continue;
     points.emplace_back(static_cast<double>(step), loss->second);
-  };
-  for (const auto& evaluation : report.evaluations) {
-    add(evaluation.step, evaluation.test);
   }
-  add(report.steps, report.test);
   return points;
 }
 
@@ -241,9 +234,7 @@ Chart distribution_chart(const Comparison& comparison) {
       .note =
           "The higher the hill, the more steps took so long; the long mark "
           "is the median, the short ones are p10 and p90. The slowest "
-          "steps, one of a hundred, may be outside.",
-      .draw = nullptr,
-      .figures = {}};
+          "steps, one of a hundred, may be outside."};
   if (std::none_of(comparison.runs.begin(), comparison.runs.end(),
                    has_percentiles)) {
     return chart;

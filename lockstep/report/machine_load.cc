@@ -1,7 +1,6 @@
 #include "lockstep/report/machine_load.h"
 
 #include <algorithm>
-#include <ctime>
 #include <fstream>
 #include <sstream>
 #include <sys/resource.h>
@@ -36,13 +35,6 @@ double used_by(int who) {
   rusage usage{};
   ::getrusage(who, &usage);
   return seconds_of(usage.ru_utime) + seconds_of(usage.ru_stime);
-}
-
-double now() {
-  timespec time{};
-  ::clock_gettime(CLOCK_MONOTONIC, &time);
-  return static_cast<double>(time.tv_sec) +
-         static_cast<double>(time.tv_nsec) * 1e-9;
 }
 
 double per_second(double value, double seconds) {
@@ -130,18 +122,17 @@ LoadWatch::Reading LoadWatch::read() {
   return {.times = core_times(content_of("/proc/stat"), allowed_cores(),
                               static_cast<double>(::sysconf(_SC_CLK_TCK))),
           .own_s = used_by(RUSAGE_SELF) + used_by(RUSAGE_CHILDREN),
-          .clock_s = now(),
           .waiting_s = waiting_seconds(content_of("/proc/pressure/cpu"))};
 }
 
 std::optional<MachineLoad> LoadWatch::load() const {
   const Reading end = read();
+  const double seconds = watch_.seconds();
   if (begin_.times.cores == 0 || end.times.cores != begin_.times.cores) {
     return std::nullopt;
   }
   MachineLoad load =
-      load_between(begin_.times, end.times, end.clock_s - begin_.clock_s,
-                   end.own_s - begin_.own_s);
+      load_between(begin_.times, end.times, seconds, end.own_s - begin_.own_s);
   if (begin_.waiting_s && end.waiting_s) {
     load.waiting_s = *end.waiting_s - *begin_.waiting_s;
   }

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/stopwatch.h"
+
 // How busy a machine is with other things than what is measured on it.
 namespace lockstep::report {
 
@@ -61,12 +63,12 @@ class LoadWatch {
   struct Reading {
     CoreTimes times;
     double own_s = 0;
-    double clock_s = 0;
     std::optional<double> waiting_s;
   };
   static Reading read();
 
   Reading begin_;
+  Stopwatch watch_;  // since begin_
 };
 
 /// "Other processes used 1.3 of 2 cores while this was measured ...", for who

@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "lockstep/base/terminal.h"
+#include "lockstep/report/run_curves.h"
 
 namespace lockstep::report {
 namespace {
@@ -195,17 +196,14 @@ Section evaluation_section(const Comparison& comparison) {
                   .rows = {}};
   section.header.insert(section.header.end(), names.begin(), names.end());
   for (const auto& run : comparison.runs) {
-    const auto add = [&](int64_t step, const train::TestReport& test) {
-      if (test.samples == 0) return;
+    for (const auto& [step, test] : evaluations_of(run.report)) {
       std::vector<std::string> row{run.label(), count(step),
                                    count(test.samples)};
       for (const auto& name : names) {
         row.push_back(metric_cell(test.metrics, name));
       }
       section.rows.push_back(std::move(row));
-    };
-    for (const auto& at : run.report.evaluations) add(at.step, at.test);
-    add(run.report.steps, run.report.test);
+    }
   }
   shorten(section);
   return section;

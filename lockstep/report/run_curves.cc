@@ -22,6 +22,16 @@ std::vector<std::pair<int64_t, double>> losses_by_step(
   return losses;
 }
 
+std::vector<train::EvaluationReport> evaluations_of(
+    const train::RunReport& report) {
+  auto all = report.evaluations;
+  all.push_back({.step = report.steps, .test = report.test});
+  std::erase_if(all, [](const train::EvaluationReport& evaluation) {
+    return evaluation.test.samples == 0;
+  });
+  return all;
+}
+
 std::string device_label(const train::RunReport& report, size_t device) {
   if (device >= report.devices.size()) return fmt::format("device {}", device);
   const std::string& name = report.devices[device].name;

@@ -14,6 +14,10 @@ namespace lockstep::report {
 std::vector<std::pair<int64_t, double>> losses_by_step(
     const train::RunReport& report);
 
+/// All evaluations in the order of steps, that at the end included.
+std::vector<train::EvaluationReport> evaluations_of(
+    const train::RunReport& report);
+
 /// "cpu:0", or with ranks "rank 0 cpu:0": two hosts may have one name.
 std::string device_label(const train::RunReport& report, size_t device);
 

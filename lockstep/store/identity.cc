@@ -2,20 +2,13 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/printable_ascii.h"
+
 namespace lockstep::store {
-namespace {
-
-std::string printable(std::string text) {
-  for (char& letter : text) {
-    if (letter < ' ' || letter > '~') letter = '?';
-  }
-  return text;
-}
-
-}  // namespace
 
 std::string Identity::text() const {
-  const std::string known = name.empty() ? "without a name" : printable(name);
+  const std::string known =
+      name.empty() ? "without a name" : printable_ascii(name);
   return role == Role::kAgent ? known : fmt::format("rank {}, {}", rank, known);
 }
 

@@ -24,27 +24,16 @@ namespace {
 
 // None of them can hold a secret.
 constexpr std::array kVariables{
-    "ATEN_CPU_CAPABILITY",
-    "CUBLAS_WORKSPACE_CONFIG",
-    "CUDA_LAUNCH_BLOCKING",
-    "CUDA_VISIBLE_DEVICES",
-    "GLOO_SOCKET_IFNAME",
-    "GOMP_CPU_AFFINITY",
-    "KMP_AFFINITY",
-    "LD_PRELOAD",
-    "LOCKSTEP_CORES",
-    "LOCKSTEP_OVERSUBSCRIBE",
-    "MALLOC_ARENA_MAX",
-    "MKL_NUM_THREADS",
-    "NCCL_DEBUG",
-    "NCCL_IB_DISABLE",
-    "NCCL_P2P_DISABLE",
-    "NCCL_SOCKET_IFNAME",
-    "OMP_NUM_THREADS",
-    "OMP_PLACES",
-    "OMP_PROC_BIND",
-    "ONEDNN_MAX_CPU_ISA",
-    "TORCH_DISTRIBUTED_DEBUG",
+    "ATEN_CPU_CAPABILITY",  "CUBLAS_WORKSPACE_CONFIG",
+    "CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES",
+    "GLOO_SOCKET_IFNAME",   "GOMP_CPU_AFFINITY",
+    "KMP_AFFINITY",         "LD_PRELOAD",
+    "LOCKSTEP_CORES",       "MALLOC_ARENA_MAX",
+    "MKL_NUM_THREADS",      "NCCL_DEBUG",
+    "NCCL_IB_DISABLE",      "NCCL_P2P_DISABLE",
+    "NCCL_SOCKET_IFNAME",   "OMP_NUM_THREADS",
+    "OMP_PLACES",           "OMP_PROC_BIND",
+    "ONEDNN_MAX_CPU_ISA",   "TORCH_DISTRIBUTED_DEBUG",
 };
 
 // What follows `key` and `separator` in the first line that begins with it.

@@ -1,15 +1,14 @@
-#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
-#include <sys/wait.h>
 #include <unistd.h>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "lockstep/base/cores.h"
+#include "tests/base/busy_process.h"
 #include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/cli/comparisons.h"
@@ -196,34 +195,10 @@ TEST(Compare, ComparesDdpAmongOthersWithoutBeingAsked) {
                "single,dp-classic,dp,ddp");
 }
 
-// Processes that do nothing but use a core, beside what a test does.
-class BusyLoops {
- public:
-  explicit BusyLoops(size_t count) {
-    for (size_t i = 0; i < count; ++i) {
-      pids_.push_back(::fork());
-      if (pids_.back() != 0) continue;
-      for (volatile uint64_t n = 0;; n = n + 1) {
-      }
-    }
-  }
-  ~BusyLoops() {
-    for (const pid_t pid : pids_) {
-      ::kill(pid, SIGKILL);
-      ::waitpid(pid, nullptr, 0);
-    }
-  }
-  BusyLoops(const BusyLoops&) = delete;
-  BusyLoops& operator=(const BusyLoops&) = delete;
-
- private:
-  std::vector<pid_t> pids_;
-};
-
 TEST(Compare, WarnsOnABusyMachine) {
   const TemporaryFolder folder;
   const std::string report = folder.path("cmp.json");
-  const BusyLoops busy(allowed_cores().size());
+  const std::vector<BusyProcess> busy(allowed_cores().size());
   const Ended ended =
       run_lockstep(compare({"--strategies", "single", "--steps", "10",
                             "--rounds", "2", "--report", report}));

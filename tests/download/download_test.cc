@@ -40,7 +40,7 @@ std::string md5_of(const std::string& bytes) {
 class Download : public testing::Test {
  protected:
   void SetUp() override {
-    // A proxy for the world outside is none for loopback.
+    // A proxy of this host must not be asked for what is on loopback.
     ::setenv("no_proxy", "127.0.0.1", 1);
     server_.serve("images", content_);
   }

@@ -1,15 +1,14 @@
 #include "lockstep/report/machine_load.h"
 
-#include <csignal>
 #include <ctime>
 #include <sstream>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <gtest/gtest.h>
 
 #include "lockstep/base/process.h"
 #include "lockstep/base/stopwatch.h"
+#include "tests/base/busy_process.h"
 
 namespace lockstep::report {
 namespace {
@@ -107,26 +106,6 @@ double own_seconds() {
   return static_cast<double>(time.tv_sec) +
          static_cast<double>(time.tv_nsec) * 1e-9;
 }
-
-// A process that does nothing but use a core, until the test ends.
-class BusyProcess {
- public:
-  BusyProcess() : pid_(::fork()) {
-    if (pid_ != 0) return;
-    for (volatile uint64_t i = 0;; i = i + 1) {
-    }
-  }
-  ~BusyProcess() {
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-  }
-  BusyProcess(const BusyProcess&) = delete;
-  BusyProcess& operator=(const BusyProcess&) = delete;
-  pid_t pid() const { return pid_; }
-
- private:
-  pid_t pid_;
-};
 
 TEST(LoadWatch, SeesABusyLoopBesideAndNotOurOwn) {
   const BusyProcess busy;  // not ours: nobody waits for it before the end

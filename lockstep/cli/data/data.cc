@@ -1,10 +1,10 @@
-#include <cstdlib>
 #include <memory>
 #include <string>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/interrupt.h"
 #include "lockstep/cli/commands.h"
@@ -24,8 +24,7 @@ struct DataCommandFlags {
 // As curl, and what is built on OpenSSL, take them.
 std::string certificates_of_environment() {
   for (const char* name : {"CURL_CA_BUNDLE", "SSL_CERT_FILE"}) {
-    const char* value = std::getenv(name);
-    if (value != nullptr && *value != '\0') return value;
+    if (const auto value = env(name)) return *value;
   }
   return "";
 }

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/printable_ascii.h"
 
 namespace lockstep::data {
 namespace {
@@ -86,15 +87,12 @@ class PngDecoder {
   png_infop info_ = nullptr;
 };
 
-[[noreturn]] void refuse_png(const std::string& path, std::string why) {
-  // The library repeats the name of a chunk, which may be any bytes.
-  for (char& letter : why) {
-    if (letter < ' ' || letter > '~') letter = '?';
-  }
+[[noreturn]] void refuse_png(const std::string& path, const std::string& why) {
   throw DataError({.code = ErrorCode::kMalformedData,
                    .what = "can't decode " + path,
                    .expected = "a whole PNG image",
-                   .got = why,
+                   // It repeats the name of a chunk, which may be any bytes.
+                   .got = printable_ascii(why),
                    .fix = "get the file anew, or remove it"});
 }
 

@@ -1,0 +1,12 @@
+#pragma once
+
+#include <string>
+
+namespace lockstep::data {
+
+/// Throws DataError unless `dir` is a folder that can be read. `option_name`:
+/// the dataset, as --data has it; `expected`: what should be there.
+void check_data_folder(const std::string& dir, const std::string& option_name,
+                       const std::string& expected);
+
+}  // namespace lockstep::data
