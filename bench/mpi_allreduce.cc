@@ -16,7 +16,8 @@
 
 namespace {
 
-// Short calls are timed several at a time, as report/collective_bench.cc does.
+// Short calls are timed several at a time, as
+// report/collectives/collective_bench.cc does.
 constexpr long kBatchBytes = 1 << 20;
 constexpr long kMostCalls = 64;
 constexpr int kWarmups = 3;

@@ -23,7 +23,8 @@ set(layers base store shm tcp control monitor device device_links comm_collectiv
     parallel_module parallel_exchange parallel_replicas parallel_ddp parallel
     checkpoint train tasks tasks_images tasks_text launch_options launch_output launch_failure
     launch_rendezvous launch_workers launch_agent launch
-    inspect report)
+    inspect report_comparison report_tables report_charts report_page
+    report_measurement report_collectives report_doctor report)
 if(LOCKSTEP_BUILD_CLI)
   list(APPEND layers cli_start cli_embed)
 endif()

@@ -15,7 +15,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
-CHECK = ROOT / "tests" / "report" / "browser" / "check_page.py"
+CHECK = ROOT / "tests" / "report" / "page" / "browser" / "check_page.py"
 # A picture of a page needs no more; a few colours make it small.
 COLOURS = 64
 MOST_BYTES = 200_000

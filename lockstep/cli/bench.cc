@@ -14,7 +14,8 @@
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/embed/ranks.h"
 #include "lockstep/cli/start/checks.h"
-#include "lockstep/report/collective_bench.h"
+#include "lockstep/report/collectives/collective_bench.h"
+#include "lockstep/report/collectives/collective_text.h"
 #include "lockstep/train/progress.h"
 #include "lockstep/train/run_report.h"
 

@@ -13,7 +13,7 @@
 #include "lockstep/cli/embed/device_options.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/device/links/link_guard.h"
-#include "lockstep/report/self_test.h"
+#include "lockstep/report/doctor/self_test.h"
 
 namespace lockstep::cli {
 namespace {

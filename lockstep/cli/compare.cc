@@ -1,4 +1,4 @@
-#include "lockstep/report/compare.h"
+#include "lockstep/report/measurement/compare.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -19,8 +19,10 @@
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/inspect/device_topology.h"
-#include "lockstep/report/rendering.h"
-#include "lockstep/report/step_time.h"
+#include "lockstep/report/charts/picture.h"
+#include "lockstep/report/comparison_text.h"
+#include "lockstep/report/measurement/step_time.h"
+#include "lockstep/report/page/comparison_page.h"
 #include "lockstep/train/options.h"
 
 namespace lockstep::cli {

@@ -10,7 +10,7 @@
 #include "lockstep/base/terminal.h"
 #include "lockstep/base/text.h"
 #include "lockstep/cli/commands.h"
-#include "lockstep/report/diagnose.h"
+#include "lockstep/report/doctor/diagnose.h"
 
 namespace lockstep::cli {
 namespace {

@@ -10,7 +10,7 @@
 #include "lockstep/cli/options.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/device/memory.h"
-#include "lockstep/report/memory_plan.h"
+#include "lockstep/report/measurement/memory_plan.h"
 
 namespace lockstep::cli {
 namespace {

@@ -7,9 +7,9 @@
 #include "lockstep/base/error.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/start/checks.h"
-#include "lockstep/report/comparison.h"
-#include "lockstep/report/exports.h"
-#include "lockstep/report/rendering.h"
+#include "lockstep/report/comparison/comparison.h"
+#include "lockstep/report/page/comparison_page.h"
+#include "lockstep/report/tensorboard.h"
 #include "lockstep/train/chrome_trace.h"
 
 namespace lockstep::cli {

@@ -1,4 +1,4 @@
-#include "lockstep/report/step_time.h"
+#include "lockstep/report/measurement/step_time.h"
 
 #include <csignal>
 #include <memory>
@@ -13,7 +13,7 @@
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/device/memory.h"
-#include "lockstep/report/compare.h"
+#include "lockstep/report/measurement/compare.h"
 
 namespace lockstep::cli {
 namespace {

@@ -16,7 +16,8 @@
 #include "lockstep/inspect/device_topology.h"
 #include "lockstep/inspect/link_speed.h"
 #include "lockstep/inspect/recorded_topology.h"
-#include "lockstep/report/topology_page.h"
+#include "lockstep/report/page/topology_page.h"
+#include "lockstep/report/tables/topology_sections.h"
 
 namespace lockstep::cli {
 namespace {

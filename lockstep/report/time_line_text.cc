@@ -1,15 +1,15 @@
-// A time line for the terminal: a row of characters for each lane.
+#include "lockstep/report/time_line_text.h"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <string>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/table.h"
 #include "lockstep/base/terminal.h"
-#include "lockstep/report/time_line.h"
+#include "lockstep/report/charts/axis.h"
 
 namespace lockstep::report {
 namespace {
@@ -92,7 +92,7 @@ std::string drawn_row(const std::vector<size_t>& kinds, Colour colour) {
 std::string axis(double seconds, int columns) {
   std::string text;
   for (const double mark :
-       axis_marks(seconds, std::max(1, columns / kColumnsOfMark))) {
+       marks_between(0, seconds, std::max(1, columns / kColumnsOfMark))) {
     const auto at = static_cast<size_t>(std::lround(mark / seconds * columns));
     const std::string label = mark_label(mark) + (text.empty() ? " ms" : "");
     if (at + label.size() > static_cast<size_t>(columns) + 1) break;

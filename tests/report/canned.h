@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/report/comparison.h"
+#include "lockstep/report/comparison/comparison.h"
 
 namespace lockstep::report {
 
@@ -40,6 +40,45 @@ inline Measurement canned_round(const std::string& strategy,
   report.phases_s.update = 0.2 * report.step_time_s.mean;
   result.step_times_s = step_times_s;
   return result;
+}
+
+/// Three rounds that differ by a percent.
+inline std::vector<Measurement> three_rounds(const std::string& strategy,
+                                             double step_s,
+                                             size_t devices = 2) {
+  return {canned_round(strategy, {step_s}, devices),
+          canned_round(strategy, {0.99 * step_s}, devices),
+          canned_round(strategy, {1.01 * step_s}, devices)};
+}
+
+/// single 30 ms, dp-classic 40 ms with a full first device, dp 20 ms, DDP 50.
+inline Comparison canned_comparison() {
+  Comparison comparison;
+  comparison.runs = {
+      pool(kLockstep, three_rounds("single", 0.030, 1)),
+      pool(kLockstep, three_rounds("dp-classic", 0.040)),
+      pool(kLockstep, three_rounds("dp", 0.020)),
+      pool(kPyTorch, three_rounds("ddp", 0.050)),
+  };
+  auto& classic = comparison.runs[1].report;
+  classic.devices[0].memory_peak_bytes = 120 << 20;
+  classic.devices[1].memory_peak_bytes = 40 << 20;
+  classic.devices[1].busy_fraction = 0.5;
+  classic.memory_shared_bytes = 0;
+  classic.parameter_bytes = 8 * classic.parameters;
+  classic.phases_s = {.replicate = 0.010,
+                      .forward = 0.010,
+                      .backward = 0.010,
+                      .reduce = 0.008,
+                      .update = 0.002};
+  comparison.runs[3].report.devices.clear();
+  comparison.runs[3].report.phases_s = {};
+  comparison.steps = 30;
+  comparison.warmup = 5;
+  comparison.rounds = 3;
+  comparison.machine = {.cores = 2, .cpu_model = "A <fast> CPU"};
+  relate(comparison);
+  return comparison;
 }
 
 }  // namespace lockstep::report

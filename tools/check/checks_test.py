@@ -57,6 +57,10 @@ class Checks(unittest.TestCase):
         header = '#include "lockstep/launch/agent/agent.h"\n'
         for path in ("lockstep/launch/workers/a.cc", "lockstep/comm/a.cc"):
             self.expect_finding("layers", {path: header}, path, "launch/agent/")
+        page = '#include "lockstep/report/page/page.h"\n'
+        self.expect_finding(
+            "layers", {"lockstep/report/charts/a.cc": page},
+            "report/charts/ includes report/page/")
         code, output = self.run_check(
             "layers", {"lockstep/launch/run.cc": header,
                        "lockstep/launch/agent/b.cc": header})

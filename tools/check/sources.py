@@ -21,7 +21,9 @@ LAYERS = (
     "tasks", "tasks/images", "tasks/text",
     "launch/options", "launch/output", "launch/failure", "launch/rendezvous",
     "launch/workers", "launch/agent", "launch",
-    "report", "cli",
+    "report/comparison", "report/tables", "report/charts", "report/page",
+    "report/measurement", "report/collectives", "report/doctor", "report",
+    "cli",
 )
 
 

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "lockstep/report/pytorch_peer.h"
+#include "lockstep/report/measurement/pytorch_peer.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/cli/comparisons.h"
 #include "tests/cli/program.h"

@@ -16,8 +16,8 @@ using namespace run_folders;  // NOLINT
 
 CommandResult look_at(const std::vector<std::string>& pages) {
   Command command;
-  command.arguments = {
-      kSystemPython, LOCKSTEP_SOURCE_DIR "/tests/report/browser/check_page.py"};
+  command.arguments = {kSystemPython, LOCKSTEP_SOURCE_DIR
+                       "/tests/report/page/browser/check_page.py"};
   command.arguments.insert(command.arguments.end(), pages.begin(), pages.end());
   command.deadline_s = 200;
   return run_command(command);

@@ -1,0 +1,203 @@
+#include "lockstep/report/charts/canvas.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace lockstep::report {
+namespace {
+
+// Pixels that a letter takes, at 13 pixels, in the widest of the usual fonts.
+double letter_width(char first_byte) {
+  constexpr std::string_view kNarrow = " .,:;'|!ijlI()[]/-frt";
+  constexpr std::string_view kWide = "mwMW@%<>=+~&#";
+  const auto code = static_cast<unsigned char>(first_byte);
+  if (code >= 0x80) return 13.5;
+  if (kNarrow.find(first_byte) != std::string_view::npos) return 5.6;
+  if (kWide.find(first_byte) != std::string_view::npos) return 13;
+  return code >= 'A' && code <= 'Z' ? 10 : 8.4;
+}
+
+// The first byte of a character in UTF-8.
+bool begins_character(char byte) {
+  return (static_cast<unsigned char>(byte) & 0xc0) != 0x80;
+}
+
+bool is_forbidden(char letter) {
+  const auto code = static_cast<unsigned char>(letter);
+  return (code < 0x20 && letter != '\n' && letter != '\t') || code == 0x7f;
+}
+
+std::string path_of(const Canvas::Points& points) {
+  std::string path;
+  for (const auto& [x, y] : points) {
+    path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L", x, y);
+  }
+  return path;
+}
+
+}  // namespace
+
+std::string escaped(std::string_view text) {
+  std::string result;
+  for (const char letter : text) {
+    switch (letter) {
+      case '&':
+        result += "&amp;";
+        break;
+      case '<':
+        result += "&lt;";
+        break;
+      case '>':
+        result += "&gt;";
+        break;
+      case '"':
+        result += "&quot;";
+        break;
+      case '\'':
+        result += "&#39;";
+        break;
+      default:
+        if (is_forbidden(letter)) {
+          result += "\xef\xbf\xbd";  // U+FFFD
+        } else {
+          result += letter;
+        }
+    }
+  }
+  return result;
+}
+
+double text_width(std::string_view text) {
+  double width = 0;
+  for (const char byte : text) {
+    if (begins_character(byte)) width += letter_width(byte);
+  }
+  return width;
+}
+
+std::string cut_to(const std::string& text, double width) {
+  if (text_width(text) <= width) return text;
+  const std::string mark = "…";
+  double left = width - text_width(mark);
+  std::string result;
+  for (const char byte : text) {
+    if (begins_character(byte)) left -= letter_width(byte);
+    if (left < 0) break;
+    result += byte;
+  }
+  return result + mark;
+}
+
+void Canvas::text(double x, double top, const std::string& content,
+                  const std::string& css_class, Anchor anchor) {
+  const char* where = anchor == Anchor::kEnd      ? " text-anchor=\"end\""
+                      : anchor == Anchor::kMiddle ? " text-anchor=\"middle\""
+                                                  : "";
+  body_ += fmt::format(
+      "<text x=\"{:.1f}\" y=\"{:.1f}\" class=\"{}\"{}>{}"
+      "</text>\n",
+      x, top, css_class, where, escaped(content));
+}
+
+void Canvas::rectangle(double x, double top, double width, double height,
+                       const std::string& css_class, const std::string& title) {
+  body_ += fmt::format(
+      "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" "
+      "class=\"{}\"",
+      x, top, width, height, css_class);
+  body_ += title.empty()
+               ? "/>\n"
+               : fmt::format("><title>{}</title></rect>\n", escaped(title));
+}
+
+void Canvas::line(double x1, double y1, double x2, double y2,
+                  const std::string& css_class) {
+  body_ += fmt::format(
+      "<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" "
+      "class=\"{}\"/>\n",
+      x1, y1, x2, y2, css_class);
+}
+
+void Canvas::curve(const Points& points, const std::string& css_class) {
+  if (points.empty()) return;
+  body_ += fmt::format("<path d=\"{}\" class=\"curve {}\"/>\n", path_of(points),
+                       css_class);
+}
+
+void Canvas::area(const Points& points, const std::string& css_class) {
+  if (points.empty()) return;
+  body_ += fmt::format("<path d=\"{}Z\" class=\"area {}\"/>\n", path_of(points),
+                       css_class);
+}
+
+void Canvas::circle(double x, double top, double radius,
+                    const std::string& css_class, const std::string& title) {
+  body_ += fmt::format(
+      "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{:.1f}\" class=\"{}\"><title>{}"
+      "</title></circle>\n",
+      x, top, radius, css_class, escaped(title));
+}
+
+std::string Canvas::head(const std::string& attributes) const {
+  return fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} "
+      "{1:.0f}\" width=\"{0:.0f}\" height=\"{1:.0f}\" role=\"img\" {2}>\n",
+      layout.width, y, attributes);
+}
+
+std::string Canvas::finish(const std::string& id, const std::string& title,
+                           const std::string& description) const {
+  return head(fmt::format("aria-labelledby=\"{0}-t {0}-d\"", id)) +
+         fmt::format(
+             "<title id=\"{0}-t\">{1}</title>\n<desc id=\"{0}-d\">{2}</desc>\n",
+             id, escaped(title), escaped(description)) +
+         body_ + "</svg>\n";
+}
+
+std::string Canvas::finish_file(const std::string& title,
+                                const std::string& style) const {
+  return head(fmt::format("aria-label=\"{}\"", escaped(title))) + "<style>\n" +
+         style + "</style>\n" + body_ + "</svg>\n";
+}
+
+void label_row(Canvas& canvas, const std::string& label) {
+  const ChartLayout& layout = canvas.layout;
+  if (layout.has_labels_above()) {
+    canvas.text(layout.margin, canvas.y + 13,
+                cut_to(label, layout.width - 2 * layout.margin));
+    canvas.y += 19;
+    return;
+  }
+  canvas.text(layout.bar_x() - 10, canvas.y + kBarHeight - 2,
+              cut_to(label, layout.labels - 10), "", Canvas::Anchor::kEnd);
+}
+
+void end_row(Canvas& canvas) { canvas.y += 24; }
+
+void draw_legend(Canvas& canvas, const std::vector<LegendEntry>& entries) {
+  const ChartLayout& layout = canvas.layout;
+  constexpr double kSwatch = 16;
+  constexpr double kGap = 14;
+  constexpr double kRowHeight = 20;
+  const double end = layout.width - layout.margin;
+  double x = layout.bar_x();
+  for (const auto& [name, css_class, is_line] : entries) {
+    const std::string shown = cut_to(name, end - layout.bar_x() - kSwatch - 6);
+    const double width = kSwatch + 6 + text_width(shown);
+    if (x > layout.bar_x() && x + width > end) {
+      x = layout.bar_x();
+      canvas.y += kRowHeight;
+    }
+    if (is_line) {
+      canvas.curve({{x, canvas.y + 8}, {x + kSwatch, canvas.y + 8}}, css_class);
+    } else {
+      canvas.rectangle(x + 2, canvas.y + 3, 12, 10, css_class);
+    }
+    canvas.text(x + kSwatch + 6, canvas.y + 12, shown, "small");
+    x += width + kGap;
+  }
+  canvas.y += kRowHeight + 4;
+}
+
+}  // namespace lockstep::report

@@ -1,0 +1,286 @@
+#include "lockstep/report/collectives/collective_bench.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include <fmt/format.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/stopwatch.h"
+#include "lockstep/comm/backends/backends.h"
+#include "lockstep/comm/world.h"
+#include "lockstep/train/run_report.h"
+
+namespace lockstep::report {
+namespace {
+
+using Backend = c10::intrusive_ptr<c10d::Backend>;
+
+// Short calls are timed several at a time, until they move so much.
+constexpr int64_t kBatchBytes = 1 << 20;
+constexpr int64_t kMaxBatch = 64;
+constexpr int64_t kLargeBytes = 32 << 20;
+constexpr size_t kMaxElementBytes = 16;
+constexpr const char* kResident = "shm resident";
+constexpr const char* kPeer = "c10d gloo";
+
+/// A way to do the collective.
+struct Way {
+  std::string name;
+  World world;
+  bool is_resident = false;
+  Backend peer{};  ///< if set, what is timed instead of the world
+
+  void run(const CollectiveCase& of, CollectiveBuffers& buffers) const {
+    if (peer) {
+      of.run(*peer, buffers);
+    } else {
+      of.run(world, buffers);
+    }
+  }
+};
+
+World make_world(const std::string& backend) {
+  WorldOptions options;
+  options.backend = backend;
+  return init(options);
+}
+
+/// The worlds of a rank, and what is timed over them.
+class Ways {
+ public:
+  explicit Ways(const CollectiveBenchOptions& options) {
+    if (options.with_shm) add_shm(options);
+    if (options.with_gloo) add_gloo();
+    if (all_.empty()) {
+      throw InvalidArgument("bench", {.code = ErrorCode::kMisuse,
+                                      .what = "no backend was chosen",
+                                      .expected = "shm, gloo or both"});
+    }
+    if (control_.size() < 2) {
+      throw InvalidArgument(
+          "bench", {.code = ErrorCode::kBadOption,
+                    .what = "there is nothing to time with one rank",
+                    .expected = "a job of at least 2",
+                    .fix = "start it with --nproc 2, or by a launcher"});
+    }
+  }
+
+  const std::vector<Way>& all() const { return all_; }
+  /// For what the ranks have to say to each other.
+  const World& control() const { return control_; }
+  /// A tensor at one place of every rank's memory; none without that way.
+  at::Tensor resident(int64_t count, at::ScalarType type) const {
+    return memory_ ? memory_->tensor(control_.rank(), 0, {count}, type)
+                   : at::Tensor();
+  }
+
+ private:
+  void add_shm(const CollectiveBenchOptions& options) {
+    control_ = make_world("shm");
+    if (options.with_resident && options.collective == Collective::kAllReduce) {
+      // A message is at least an element of each rank.
+      const int64_t most =
+          *std::max_element(options.sizes.begin(), options.sizes.end());
+      memory_ = control_.shared_memory(static_cast<size_t>(most) +
+                                       static_cast<size_t>(control_.size()) *
+                                           kMaxElementBytes);
+      all_.push_back(
+          {.name = kResident, .world = control_, .is_resident = true});
+    }
+    // Its own world: where nothing is shared, nobody asks where tensors lie.
+    all_.push_back({.name = "shm", .world = make_world("shm")});
+  }
+
+  void add_gloo() {
+    const World gloo = make_world("gloo");
+    if (all_.empty()) control_ = gloo;
+    if (gloo.size() > 1) {
+      all_.push_back({.name = kPeer,
+                      .world = gloo,
+                      .peer = make_gloo_backend(
+                          {.store = c10::make_intrusive<c10d::PrefixStore>(
+                               "c10d", gloo.store()),
+                           .rank = gloo.rank(),
+                           .size = gloo.size(),
+                           .timeout = gloo.timeout(),
+                           .master_addr = master_of(gloo)})});
+    }
+    all_.push_back({.name = "gloo", .world = gloo});
+  }
+
+  static std::string master_of(const World& world) {
+    return world.is_one_host() ? "127.0.0.1" : read_environment().master_addr;
+  }
+
+  std::vector<Way> all_;
+  World control_;
+  std::optional<SharedMemory> memory_;
+};
+
+/// The rounds of one size.
+class SizeBench {
+ public:
+  SizeBench(const CollectiveBenchOptions& options, const Ways& ways,
+            int64_t bytes)
+      : ways_(ways),
+        count_(rounded_count(bytes, options.type, ways.control().size())),
+        case_(options.collective, count_, options.type, ways.control().rank(),
+              ways.control().size()),
+        plain_(case_.make_buffers()),
+        checks_data_(options.checks_data) {
+    bytes_ = count_ * static_cast<int64_t>(c10::elementSize(options.type));
+    batch_ = std::clamp<int64_t>(kBatchBytes / bytes_, 1, kMaxBatch);
+    if (const at::Tensor memory = ways.resident(count_, options.type);
+        memory.defined()) {
+      resident_ = case_.buffers_in(memory);
+    }
+    times_.resize(ways.all().size());
+    wrong_.resize(ways.all().size());
+  }
+
+  /// Every way once, and the two that make up the ceiling.
+  void round(bool is_timed) {
+    for (size_t i = 0; i < ways_.all().size(); ++i) {
+      const Way& way = ways_.all()[i];
+      CollectiveBuffers& buffers = way.is_resident ? resident_ : plain_;
+      if (checks_data_) check(way, buffers, wrong_[i]);
+      // Zeros stay what they are in any number of sums.
+      buffers.input.zero_();
+      buffers.output.zero_();
+      const double seconds = time([&] { way.run(case_, buffers); });
+      if (is_timed) times_[i].push_back(seconds);
+    }
+    // Once before, so that they find in the caches what the others find there.
+    case_.copy_over(plain_);
+    const double copy = time([&] { case_.copy_over(plain_); });
+    case_.update_in_place(plain_);
+    const double update = time([&] { case_.update_in_place(plain_); });
+    if (!is_timed) return;
+    copy_times_.push_back(copy);
+    update_times_.push_back(update);
+  }
+
+  CollectiveSize result(double factor) const {
+    CollectiveSize size{.bytes = bytes_, .count = count_};
+    std::map<std::string, double> times;
+    for (size_t i = 0; i < ways_.all().size(); ++i) {
+      CollectiveFigure figure{.way = ways_.all()[i].name};
+      figure.time_s = median_of_slowest(times_[i]);
+      figure.algorithm_gb_s = static_cast<double>(bytes_) / figure.time_s / 1e9;
+      figure.bus_gb_s = figure.algorithm_gb_s * factor;
+      figure.wrong = sum(wrong_[i]);
+      times[figure.way] = figure.time_s;
+      size.figures.push_back(figure);
+    }
+    if (const auto peer = times.find(kPeer); peer != times.end()) {
+      for (auto& figure : size.figures) {
+        figure.speedup = peer->second / figure.time_s;
+      }
+    }
+    size.copy_s = median_of_slowest(copy_times_);
+    size.update_s = median_of_slowest(update_times_);
+    return size;
+  }
+
+ private:
+  static int64_t rounded_count(int64_t bytes, at::ScalarType type, int ranks) {
+    const auto element = static_cast<int64_t>(c10::elementSize(type));
+    return std::max<int64_t>(1, bytes / element / ranks) * ranks;
+  }
+
+  void check(const Way& way, CollectiveBuffers& buffers, int64_t& wrong) {
+    case_.fill(buffers);
+    // A resident buffer is read and written by others.
+    ways_.control().barrier();
+    way.run(case_, buffers);
+    wrong += case_.count_wrong(buffers);
+    ways_.control().barrier();
+  }
+
+  /// Seconds of one call of `act`.
+  template <typename Act>
+  double time(const Act& act) {
+    ways_.control().barrier();
+    const Stopwatch watch;
+    for (int64_t i = 0; i < batch_; ++i) act();
+    return watch.seconds() / static_cast<double>(batch_);
+  }
+
+  double median_of_slowest(const std::vector<double>& own) const {
+    at::Tensor seconds = torch::tensor(own, torch::kFloat64);
+    ways_.control().all_reduce(seconds, ReduceOp::MAX);
+    const auto* first = seconds.const_data_ptr<double>();
+    return train::summarize({first, first + seconds.numel()}).median;
+  }
+
+  int64_t sum(int64_t own) const {
+    at::Tensor total = torch::full({1}, own, torch::kInt64);
+    ways_.control().all_reduce(total);
+    return total.item<int64_t>();
+  }
+
+  const Ways& ways_;
+  int64_t count_;
+  int64_t bytes_ = 0;
+  int64_t batch_ = 1;
+  CollectiveCase case_;
+  CollectiveBuffers plain_;
+  CollectiveBuffers resident_;
+  bool checks_data_;
+  std::vector<std::vector<double>> times_;  // by way, then round
+  std::vector<double> copy_times_, update_times_;
+  std::vector<int64_t> wrong_;
+};
+
+}  // namespace
+
+int64_t CollectiveReport::wrong() const {
+  int64_t sum = 0;
+  for (const auto& size : sizes) {
+    for (const auto& figure : size.figures) sum += figure.wrong;
+  }
+  return sum;
+}
+
+CollectiveReport run_collective_bench(
+    const CollectiveBenchOptions& options,
+    const std::function<void(const CollectiveSize&)>& on_size) {
+  const torch::NoGradGuard no_grad;
+  const Ways ways(options);
+  CollectiveReport report{.collective = options.collective,
+                          .type = c10::toString(options.type),
+                          .ranks = ways.control().size(),
+                          .is_checked = options.checks_data,
+                          .sizes = {}};
+  for (const int64_t bytes : options.sizes) {
+    SizeBench bench(options, ways, bytes);
+    const int64_t rounds =
+        options.iterations.value_or(bytes > kLargeBytes ? 5 : 20);
+    for (int64_t i = 0; i < options.warmup; ++i) bench.round(false);
+    for (int64_t i = 0; i < rounds; ++i) bench.round(true);
+    report.sizes.push_back(
+        bench.result(bus_factor(options.collective, report.ranks)));
+    on_size(report.sizes.back());
+  }
+  return report;
+}
+
+std::optional<double> share_of_ceiling(const CollectiveReport& report,
+                                       const CollectiveSize& size) {
+  if (report.collective != Collective::kAllReduce) return std::nullopt;
+  for (const auto& figure : size.figures) {
+    if (figure.way == kResident) return size.ceiling_s() / figure.time_s;
+  }
+  return std::nullopt;
+}
+
+double ceiling_gb_s(const CollectiveReport& report,
+                    const CollectiveSize& size) {
+  return 2.0 * report.ranks * static_cast<double>(size.bytes) /
+         size.ceiling_s() / 1e9;
+}
+
+}  // namespace lockstep::report

@@ -1,0 +1,191 @@
+#include "lockstep/report/collectives/collective_case.h"
+
+#include <cstring>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::report {
+namespace {
+
+/// What `rank` adds to the pattern. Sums of it over ranks stay below 256, up
+/// to which bfloat16 has every whole number, for 40 ranks.
+int64_t share_of(int rank) { return rank % 3; }
+
+at::Tensor make_pattern(int64_t count, at::ScalarType type) {
+  const at::Tensor five = torch::arange(5).to(type);
+  return five.repeat({count / 5 + 1}).narrow(0, 0, count).contiguous();
+}
+
+}  // namespace
+
+const std::vector<std::string>& collective_names() {
+  static const std::vector<std::string> names{
+      "allreduce", "allgather", "reduce-scatter", "broadcast", "alltoall"};
+  return names;
+}
+
+Collective parse_collective(const std::string& name) {
+  const auto& names = collective_names();
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (names[i] == name) return static_cast<Collective>(i);
+  }
+  throw InvalidArgument("bench",
+                        {.code = ErrorCode::kUnknownName,
+                         .what = "no such collective",
+                         .expected = fmt::format("{}", fmt::join(names, ", ")),
+                         .got = name});
+}
+
+std::string name_of(Collective collective) {
+  return collective_names().at(static_cast<size_t>(collective));
+}
+
+double bus_factor(Collective collective, int ranks) {
+  const double others = static_cast<double>(ranks - 1) / ranks;
+  switch (collective) {
+    case Collective::kAllReduce:
+      return 2 * others;
+    case Collective::kBroadcast:
+      return 1;
+    default:
+      return others;
+  }
+}
+
+CollectiveCase::CollectiveCase(Collective collective, int64_t count,
+                               at::ScalarType type, int rank, int ranks)
+    : collective_(collective),
+      count_(count),
+      rank_(rank),
+      ranks_(ranks),
+      pattern_(make_pattern(count, type)) {}
+
+bool CollectiveCase::is_in_place() const {
+  return collective_ == Collective::kAllReduce ||
+         collective_ == Collective::kBroadcast;
+}
+
+CollectiveBuffers CollectiveCase::make_buffers() const {
+  const at::Tensor whole = torch::empty_like(pattern_);
+  if (is_in_place()) return buffers_in(whole);
+  const at::Tensor part = torch::empty({count_ / ranks_}, pattern_.options());
+  switch (collective_) {
+    case Collective::kAllGather:
+      return {part, whole};
+    case Collective::kReduceScatter:
+      return {whole, part};
+    default:
+      return {whole, torch::empty_like(whole)};
+  }
+}
+
+CollectiveBuffers CollectiveCase::buffers_in(const at::Tensor& memory) const {
+  return {memory, memory};
+}
+
+void CollectiveCase::fill(CollectiveBuffers& buffers) const {
+  if (!is_in_place()) buffers.output.zero_();
+  at::add_out(buffers.input, pattern_.narrow(0, 0, buffers.input.numel()),
+              torch::scalar_tensor(share_of(rank_), pattern_.options()));
+}
+
+void CollectiveCase::run(c10d::Backend& backend,
+                         CollectiveBuffers& buffers) const {
+  switch (collective_) {
+    case Collective::kAllReduce: {
+      std::vector<at::Tensor> tensors{buffers.output};
+      c10d::AllreduceOptions options;
+      options.asyncOp = false;
+      backend.allreduce(tensors, options)->wait();
+      return;
+    }
+    case Collective::kAllGather: {
+      c10d::AllgatherOptions options;
+      options.asyncOp = false;
+      backend._allgather_base(buffers.output, buffers.input, options)->wait();
+      return;
+    }
+    case Collective::kReduceScatter: {
+      c10d::ReduceScatterOptions options;
+      options.asyncOp = false;
+      backend._reduce_scatter_base(buffers.output, buffers.input, options)
+          ->wait();
+      return;
+    }
+    case Collective::kBroadcast: {
+      std::vector<at::Tensor> tensors{buffers.output};
+      c10d::BroadcastOptions options;
+      options.asyncOp = false;
+      backend.broadcast(tensors, options)->wait();
+      return;
+    }
+    case Collective::kAllToAll: {
+      std::vector<int64_t> output_splits, input_splits;  // even
+      c10d::AllToAllOptions options;
+      options.asyncOp = false;
+      backend
+          .alltoall_base(buffers.output, buffers.input, output_splits,
+                         input_splits, options)
+          ->wait();
+      return;
+    }
+  }
+}
+
+void CollectiveCase::run(const World& world, CollectiveBuffers& buffers) const {
+  if (collective_ == Collective::kAllReduce) {
+    world.all_reduce(buffers.output);
+  } else if (collective_ == Collective::kBroadcast) {
+    world.broadcast(buffers.output, 0);
+  } else {
+    run(*world.backend(), buffers);
+  }
+}
+
+at::Tensor CollectiveCase::expected() const {
+  const int64_t part = count_ / ranks_;
+  const at::Tensor own = pattern_.narrow(0, rank_ * part, part);
+  int64_t shares = 0;
+  std::vector<at::Tensor> parts;
+  for (int from = 0; from < ranks_; ++from) {
+    shares += share_of(from);
+    parts.push_back((collective_ == Collective::kAllToAll
+                         ? own
+                         : pattern_.narrow(0, 0, part)) +
+                    share_of(from));
+  }
+  switch (collective_) {
+    case Collective::kAllReduce:
+      return pattern_ * ranks_ + shares;
+    case Collective::kReduceScatter:
+      return own * ranks_ + shares;
+    case Collective::kBroadcast:
+      return pattern_ + share_of(0);
+    default:
+      return torch::cat(parts);
+  }
+}
+
+int64_t CollectiveCase::count_wrong(const CollectiveBuffers& buffers) const {
+  return buffers.output.ne(expected()).sum().item<int64_t>();
+}
+
+void CollectiveCase::copy_over(CollectiveBuffers& buffers) const {
+  std::memcpy(larger(buffers).data_ptr(), pattern_.const_data_ptr(),
+              pattern_.nbytes());
+}
+
+void CollectiveCase::update_in_place(CollectiveBuffers& buffers) const {
+  auto* words = static_cast<uint32_t*>(larger(buffers).data_ptr());
+  const size_t count = pattern_.nbytes() / sizeof(uint32_t);
+  for (size_t i = 0; i < count; ++i) words[i] = ~words[i];
+}
+
+at::Tensor& CollectiveCase::larger(CollectiveBuffers& buffers) const {
+  return buffers.input.numel() == count_ ? buffers.input : buffers.output;
+}
+
+}  // namespace lockstep::report

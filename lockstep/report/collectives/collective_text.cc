@@ -1,0 +1,144 @@
+#include "lockstep/report/collectives/collective_text.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/table.h"
+#include "lockstep/base/terminal.h"
+#include "lockstep/base/text.h"
+
+namespace lockstep::report {
+namespace {
+
+// "float" is what nccl-tests say; the names here are PyTorch's, shortened.
+std::string short_type(const std::string& type) {
+  return type.size() > 8 ? type.substr(0, 8) : type;
+}
+
+// Columns that nccl-tests' table takes.
+constexpr int kWholeTable = 79;
+
+std::string checked(const CollectiveReport& report,
+                    const CollectiveFigure& figure) {
+  return report.is_checked ? std::to_string(figure.wrong) : "N/A";
+}
+
+std::string speedup(const CollectiveFigure& figure) {
+  return figure.speedup ? fmt::format("{:.2f}", *figure.speedup) : "-";
+}
+
+// A table of one size.
+std::string narrow_text(const CollectiveReport& report,
+                        const CollectiveSize& size, size_t width) {
+  Table table({"backend", "time us", "algbw", "busbw", "wrong", "gloo x"});
+  for (const auto& figure : size.figures) {
+    table.add_row({figure.way, fmt::format("{:.1f}", figure.time_s * 1e6),
+                   fmt::format("{:.2f}", figure.algorithm_gb_s),
+                   fmt::format("{:.2f}", figure.bus_gb_s),
+                   checked(report, figure), speedup(figure)});
+  }
+  return wrap(fmt::format("{} bytes, {} of {}", size.bytes, size.count,
+                          report.type),
+              width) +
+         "\n" + table.render(width);
+}
+
+// A paragraph beside the table.
+std::string paragraph(const std::string& text, int width) {
+  return wrap(text, static_cast<size_t>(std::min(width, kWholeTable))) + "\n";
+}
+
+}  // namespace
+
+std::string header_text(const CollectiveReport& report, int width) {
+  const std::string head = paragraph(
+      fmt::format("{} of {} ranks; time: median of the slowest rank; GB/s of "
+                  "10^9 bytes",
+                  name_of(report.collective), report.ranks),
+      width);
+  if (width < kWholeTable) return head + "\n";
+  return head + "\n" +
+         fmt::format("{:<12}{:>10}{:>10} {:<8}{:>10}{:>7}{:>7}{:>6}{:>8}\n", "",
+                     "size", "count", "type", "time", "algbw", "busbw", "wrong",
+                     "c10d") +
+         fmt::format("{:<12}{:>10}{:>10} {:<8}{:>10}{:>7}{:>7}{:>6}{:>8}\n",
+                     "backend", "(bytes)", "", "", "(us)", "(GB/s)", "(GB/s)",
+                     "", "gloo x");
+}
+
+std::string to_text(const CollectiveReport& report, const CollectiveSize& size,
+                    int width) {
+  if (width < kWholeTable) {
+    return narrow_text(report, size, static_cast<size_t>(width));
+  }
+  std::string text;
+  for (const auto& figure : size.figures) {
+    text += fmt::format(
+        "{:<12}{:>10}{:>10} {:<8}{:>10.1f}{:>7.2f}{:>7.2f}{:>6}{:>8}\n",
+        figure.way, size.bytes, size.count, short_type(report.type),
+        figure.time_s * 1e6, figure.algorithm_gb_s, figure.bus_gb_s,
+        checked(report, figure), speedup(figure));
+  }
+  return text;
+}
+
+std::string summary_text(const CollectiveReport& report, int width) {
+  if (report.sizes.empty()) return {};
+  const CollectiveSize& size = report.sizes.back();
+  std::string text =
+      "\n" +
+      paragraph(fmt::format("Memory ceiling at {}: {} processes at once that "
+                            "copy as much take {:.1f} us, that change it where "
+                            "it is {:.1f} us: {:.2f} GB/s.",
+                            format_bytes(static_cast<double>(size.bytes)),
+                            report.ranks, size.copy_s * 1e6,
+                            size.update_s * 1e6, ceiling_gb_s(report, size)),
+                width);
+  if (const auto share = share_of_ceiling(report, size)) {
+    text += paragraph(
+        fmt::format("The resident all-reduce must move as much ({} reads and "
+                    "{} writes of each element) and reaches {:.2f} GB/s: "
+                    "{:.0f} %.",
+                    report.ranks, report.ranks,
+                    *share * ceiling_gb_s(report, size), *share * 100),
+        width);
+  }
+  text += report.is_checked
+              ? fmt::format("Wrong elements: {}\n", report.wrong())
+              : "The data was not checked.\n";
+  return text;
+}
+
+nlohmann::json to_json(const CollectiveReport& report) {
+  using nlohmann::json;
+  json sizes = json::array();
+  for (const auto& size : report.sizes) {
+    json figures = json::array();
+    for (const auto& figure : size.figures) {
+      figures.push_back(
+          {{"backend", figure.way},
+           {"time_us", figure.time_s * 1e6},
+           {"algbw_gb_s", figure.algorithm_gb_s},
+           {"busbw_gb_s", figure.bus_gb_s},
+           {"wrong", report.is_checked ? json(figure.wrong) : json()},
+           {"speedup_over_c10d_gloo",
+            figure.speedup ? json(*figure.speedup) : json()}});
+    }
+    const auto share = share_of_ceiling(report, size);
+    sizes.push_back(
+        {{"bytes", size.bytes},
+         {"count", size.count},
+         {"backends", figures},
+         {"copy_us", size.copy_s * 1e6},
+         {"update_us", size.update_s * 1e6},
+         {"ceiling_gb_s", ceiling_gb_s(report, size)},
+         {"resident_share_of_ceiling", share ? json(*share) : json()}});
+  }
+  return {{"collective", name_of(report.collective)},
+          {"type", report.type},
+          {"ranks", report.ranks},
+          {"sizes", sizes}};
+}
+
+}  // namespace lockstep::report

@@ -1,0 +1,247 @@
+#include "lockstep/report/comparison/comparison.h"
+
+#include <algorithm>
+#include <functional>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "lockstep/base/cores.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/median.h"
+#include "lockstep/base/terminal.h"
+#include "lockstep/report/comparison/same_work.h"
+
+namespace lockstep::report {
+namespace {
+
+using train::RunReport;
+
+// The median over the rounds of what `field` reads.
+double over_rounds(const std::vector<Measurement>& rounds,
+                   const std::function<double(const RunReport&)>& field) {
+  std::vector<double> values;
+  for (const auto& round : rounds) values.push_back(field(round.report));
+  return median(std::move(values));
+}
+
+// Of the two in the middle of an even number, the faster.
+const Measurement& median_round(const std::vector<Measurement>& rounds) {
+  std::vector<std::pair<double, size_t>> order;
+  for (const auto& round : rounds) {
+    order.emplace_back(median(round.step_times_s), order.size());
+  }
+  std::sort(order.begin(), order.end());
+  return rounds[order[(order.size() - 1) / 2].second];
+}
+
+// What the strategy is called in ratios: "dp_classic", "pytorch_ddp".
+std::string key(const ComparedRun& run) {
+  std::string name = run.report.strategy;
+  std::replace(name.begin(), name.end(), '-', '_');
+  if (run.engine == kPyTorch) name = "pytorch_" + name;
+  return run.copy > 1 ? fmt::format("{}_{}", name, run.copy) : name;
+}
+
+bool is(const ComparedRun& run, const char* engine, const char* strategy) {
+  return run.engine == engine && run.report.strategy == strategy;
+}
+
+bool is_same_work(const ComparedRun& run, const ComparedRun& other) {
+  return differences_of_work(run.report, other.report).empty();
+}
+
+// Says in a note, or throws, that run number `index` did other work than the
+// baseline.
+void note_different_work(Comparison& comparison, size_t index,
+                         DifferentWork different,
+                         const std::vector<std::string>& names) {
+  const size_t base = *comparison.baseline;
+  const auto& runs = comparison.runs;
+  const auto differences =
+      differences_of_work(runs[base].report, runs[index].report);
+  if (differences.empty()) return;
+  const std::string list = fmt::format("{}", fmt::join(differences, ", "));
+  if (different == DifferentWork::kAllowed) {
+    comparison.notes.push_back(fmt::format(
+        "{} and {} did different work ({}): there is no speed-up of one over "
+        "the other.",
+        runs[base].label(), runs[index].label(), list));
+    return;
+  }
+  const auto name = [&](size_t i) {
+    return i < names.size() ? names[i] : runs[i].label();
+  };
+  throw InvalidArgument(
+      "compare",
+      {.code = ErrorCode::kBadOption,
+       .what =
+           fmt::format("{} and {} did different work", name(base), name(index)),
+       .expected = "runs of the same model, parameters, batch size, tokens and "
+                   "precision",
+       .got = list,
+       .fix = "compare runs of the same work, or see their figures side by "
+              "side, without a speed-up, with --allow-different-work"});
+}
+
+}  // namespace
+
+std::string ComparedRun::label() const {
+  std::string name = report.strategy;
+  if (engine == kPyTorch) name = "PyTorch " + (name == "ddp" ? "DDP" : name);
+  return copy > 1 ? fmt::format("{} #{}", name, copy) : name;
+}
+
+bool ComparedRun::is_ideal() const { return is(*this, kPyTorch, "ideal"); }
+
+SpeedRatio ComparedRun::speed() const {
+  return {.times = speedup.value_or(0), .interval = speedup_interval};
+}
+
+bool has_ranks(const std::string& strategy) {
+  return strategy == "ddp" || strategy == kOwnLoop;
+}
+
+std::string device_label(const train::RunReport& report, size_t device) {
+  if (device >= report.devices.size()) return fmt::format("device {}", device);
+  const std::string& name = report.devices[device].name;
+  return has_ranks(report.strategy) ? fmt::format("rank {} {}", device, name)
+                                    : name;
+}
+
+ComparedRun pool(const std::string& engine,
+                 const std::vector<Measurement>& rounds) {
+  if (rounds.empty()) {
+    throw InvalidArgument("compare", {.code = ErrorCode::kMalformedJson,
+                                      .what = "a strategy has no round"});
+  }
+  ComparedRun run{.engine = engine, .report = rounds.front().report};
+  std::vector<double> all_steps;
+  for (const auto& round : rounds) {
+    const auto& steps = round.step_times_s;
+    all_steps.insert(all_steps.end(), steps.begin(), steps.end());
+    run.round_medians_s.push_back(median(steps));
+  }
+  run.time_line = median_round(rounds).time_line;
+  RunReport& report = run.report;
+  report.step_time_percentiles_s = train::percentiles(all_steps);
+  report.step_time_s = train::summarize(std::move(all_steps));
+  report.total_time_s =
+      over_rounds(rounds, [](const RunReport& r) { return r.total_time_s; });
+  report.samples_per_s =
+      report.step_time_s.median > 0
+          ? static_cast<double>(report.batch_size) / report.step_time_s.median
+          : 0;
+  for (size_t k = 0; k < report.devices.size(); ++k) {
+    const auto of_device = [&](auto member) {
+      return over_rounds(rounds, [&](const RunReport& r) {
+        return static_cast<double>(r.devices.at(k).*member);
+      });
+    };
+    auto& device = report.devices[k];
+    device.busy_fraction = of_device(&train::DeviceReport::busy_fraction);
+    device.memory_peak_bytes = static_cast<int64_t>(
+        of_device(&train::DeviceReport::memory_peak_bytes));
+  }
+  // Means of the steps that step_time_s.mean is of, so that they add up to it.
+  for (const Phase& phase : kPhases) {
+    double sum = 0;
+    size_t steps = 0;
+    for (const auto& round : rounds) {
+      sum += round.report.phases_s.*phase.seconds *
+             static_cast<double>(round.step_times_s.size());
+      steps += round.step_times_s.size();
+    }
+    report.phases_s.*phase.seconds =
+        steps > 0 ? sum / static_cast<double>(steps) : 0;
+  }
+  return run;
+}
+
+SpeedRatio speed_over(const ComparedRun& run, const ComparedRun& other,
+                      double confidence) {
+  if (run.round_medians_s.size() != other.round_medians_s.size()) {
+    return speed_ratio({&run.report.step_time_s.median, 1},
+                       {&other.report.step_time_s.median, 1}, confidence);
+  }
+  return speed_ratio(run.round_medians_s, other.round_medians_s, confidence);
+}
+
+void relate(Comparison& comparison) {
+  auto& runs = comparison.runs;
+  comparison.ratios.clear();
+  comparison.ratio_intervals.clear();
+  comparison.baseline.reset();
+  if (runs.empty()) return;
+  const auto single = std::find_if(
+      runs.begin(), runs.end(),
+      [](const ComparedRun& run) { return is(run, kLockstep, "single"); });
+  const auto base = single == runs.end() ? runs.begin() : single;
+  comparison.baseline = static_cast<size_t>(base - runs.begin());
+  for (auto& run : runs) {
+    run.speedup.reset();
+    run.speedup_interval.reset();
+    if (!is_same_work(run, *base)) continue;
+    const SpeedRatio ratio = speed_over(run, *base, comparison.confidence);
+    run.speedup = ratio.times;
+    // The baseline is as fast as itself for sure.
+    if (&run != &*base) run.speedup_interval = ratio.interval;
+  }
+
+  for (const auto& run : runs) {
+    if (run.engine == kPyTorch) continue;
+    for (const auto& other : runs) {
+      const bool is_fair_base =
+          other.engine == kPyTorch || is(other, kLockstep, "single");
+      if (&other == &run || !is_fair_base || !is_same_work(run, other)) {
+        continue;
+      }
+      const std::string name = key(run) + "_vs_" + key(other);
+      const SpeedRatio ratio = speed_over(run, other, comparison.confidence);
+      comparison.ratios.emplace_back(name, ratio.times);
+      comparison.ratio_intervals.emplace_back(name, ratio.interval);
+    }
+  }
+}
+
+Comparison compare_runs(const std::vector<train::RunReport>& reports,
+                        DifferentWork different,
+                        const std::vector<std::string>& names) {
+  Comparison comparison;
+  auto& runs = comparison.runs;
+  for (const auto& report : reports) {
+    const auto earlier =
+        std::count_if(runs.begin(), runs.end(), [&](const ComparedRun& run) {
+          return run.report.strategy == report.strategy;
+        });
+    ComparedRun run{.engine = kLockstep, .report = report};
+    run.round_medians_s = {report.step_time_s.median};
+    run.time_line = report.time_line;
+    run.copy = static_cast<int>(earlier) + 1;
+    runs.push_back(std::move(run));
+    comparison.steps = std::max(comparison.steps, report.steps);
+  }
+  comparison.is_of_files = true;
+  comparison.machine = this_machine();
+  relate(comparison);
+  for (size_t i = 0; i < runs.size(); ++i) {
+    note_different_work(comparison, i, different, names);
+  }
+  for (const auto& run : runs) {
+    const RunReport& report = run.report;
+    if (outside_phases(report)) continue;
+    comparison.notes.push_back(fmt::format(
+        "The phases of {} take {} together, but its mean step {}: they are of "
+        "other steps, or of a version whose phases overlapped.",
+        run.label(), format_duration(total(report.phases_s)),
+        format_duration(report.step_time_s.mean)));
+  }
+  return comparison;
+}
+
+Machine this_machine() {
+  return {.cores = static_cast<int>(allowed_cores().size()),
+          .cpu_model = train::cpu_model()};
+}
+
+}  // namespace lockstep::report

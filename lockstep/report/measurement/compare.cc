@@ -1,0 +1,211 @@
+#include "lockstep/report/measurement/compare.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/log.h"
+#include "lockstep/base/text.h"
+#include "lockstep/models/model.h"
+#include "lockstep/report/measurement/step_time.h"
+#include "lockstep/train/options.h"
+
+namespace lockstep::report {
+namespace {
+
+// How a process of a contender is started.
+struct Process {
+  Contender contender;
+  Command command;
+};
+
+void require_known(const std::string& what, const std::string& name,
+                   const std::vector<std::string>& known) {
+  if (std::find(known.begin(), known.end(), name) != known.end()) return;
+  throw InvalidArgument("compare",
+                        {.code = ErrorCode::kUnknownName,
+                         .what = fmt::format("there is no {} '{}'", what, name),
+                         .fix = did_you_mean(name, known)});
+}
+
+void check(const CompareOptions& options) {
+  if (options.strategies.empty()) {
+    throw InvalidArgument("compare", {.code = ErrorCode::kBadOption,
+                                      .what = "no strategy to compare",
+                                      .fix = "name some in --strategies"});
+  }
+  std::set<std::string> seen;
+  for (const auto& strategy : options.strategies) {
+    require_known("strategy", strategy, compared_strategies());
+    if (!seen.insert(strategy).second) {
+      throw InvalidArgument(
+          "compare",
+          {.code = ErrorCode::kBadOption,
+           .what = fmt::format("strategy '{}' is named twice", strategy)});
+    }
+  }
+  require_known("model", options.work.model, compared_models());
+}
+
+Command step_time_command(const CompareOptions& options,
+                          const std::string& strategy) {
+  const Work& work = options.work;
+  Command command;
+  command.arguments = {own_program(), kStepTimeCommand};
+  const auto add = [&](const std::string& option, auto value) {
+    command.arguments.push_back(option);
+    command.arguments.push_back(fmt::format("{}", value));
+  };
+  add("--model", work.model);
+  add("--batch-size", work.batch_size);
+  add("--strategy", strategy);
+  add("--devices", options.devices);
+  add("--steps", work.steps);
+  add("--warmup", work.warmup);
+  add("--seed", work.seed);
+  add("--shards", options.shards);
+  if (has_ranks(strategy)) add("--backend", options.backend);
+  if (!options.trace.empty()) add("--trace", trace_path(options, strategy));
+  add("--precision", work.precision);
+  add("--channels-last", work.channels_last ? "on" : "off");
+  command.arguments.insert(command.arguments.end(),
+                           options.child_options.begin(),
+                           options.child_options.end());
+  return command;
+}
+
+// Why PyTorch can't be compared here; empty: it can.
+std::string why_no_pytorch(const PyTorchPeer& peer,
+                           const std::vector<Device>& devices) {
+  return devices.front().is_cuda()
+             ? "it is compared on the CPU only, and these devices are GPUs"
+             : peer.missing;
+}
+
+// Adds PyTorch's set-ups, or a note that says why not. With ddp also `ideal`:
+// the same processes, which never speak to each other. No DDP that updates all
+// parameters on each rank can be faster.
+void add_pytorch(const CompareOptions& options,
+                 const std::vector<Device>& devices,
+                 const std::function<bool()>& stop,
+                 std::vector<Process>& processes, int cores,
+                 std::vector<std::string>& notes) {
+  const PyTorchPeer peer = find_pytorch(stop);
+  const std::string reason = why_no_pytorch(peer, devices);
+  if (!reason.empty()) {
+    notes.push_back("PyTorch was left out: " + reason + ".");
+    log_warning("compare", notes.back());
+    return;
+  }
+  std::vector<std::string> strategies{"single", "ddp"};
+  const auto& ours = options.strategies;
+  if (std::any_of(ours.begin(), ours.end(), has_ranks)) {
+    strategies.emplace_back("ideal");
+  }
+  for (const std::string& strategy : strategies) {
+    processes.push_back(
+        {{kPyTorch, strategy},
+         pytorch_command(peer, options.work, strategy,
+                         static_cast<int>(devices.size()), cores)});
+  }
+}
+
+Measurement parse(const Process& process, const CommandResult& result) {
+  if (process.contender.engine == kPyTorch) {
+    return pytorch_measurement(result.out, process.contender.strategy,
+                               process.command);
+  }
+  const std::string line = last_line(result.out);
+  const auto json = nlohmann::json::parse(line, nullptr, false);
+  if (json.is_discarded()) {
+    throw Error("compare",
+                {.code = ErrorCode::kPeerProcess,
+                 .what = fmt::format("the process of {} printed no measurement",
+                                     process.contender.label()),
+                 .expected = "a line of JSON",
+                 .got = line.empty() ? "nothing" : "'" + line + "'"});
+  }
+  return measurement_from_json(json);
+}
+
+Measurement measure(const Process& process) {
+  const CommandResult result = run_command(process.command);
+  if (result.ok()) return parse(process, result);
+  if (result.end == CommandResult::End::kStopped) {
+    throw Interrupted(
+        "compare",
+        {.code = ErrorCode::kInterrupted,
+         .what = fmt::format("interrupted while {} ran; nothing was written",
+                             process.contender.label())});
+  }
+  const bool is_late = result.end == CommandResult::End::kDeadline;
+  const std::string line = last_line(result.err);
+  throw Error(
+      "compare",
+      {.code = ErrorCode::kPeerProcess,
+       .what = fmt::format("the process of {} failed: {}{}",
+                           process.contender.label(),
+                           describe_end(result, process.command),
+                           line.empty() ? "" : "; its last line: " + line),
+       .fix = is_late ? "give it more time with --timeout, or fewer --steps"
+                      : ""});
+}
+
+}  // namespace
+
+std::string trace_path(const CompareOptions& options,
+                       const std::string& strategy) {
+  return (std::filesystem::path(options.trace) / (strategy + ".json")).string();
+}
+
+Comparison run_compare(const CompareOptions& options,
+                       const std::vector<Device>& devices,
+                       const CompareProgress& progress,
+                       const std::function<bool()>& stop) {
+  check(options);
+  const Machine machine = this_machine();
+  std::vector<std::string> notes;
+  std::vector<Process> processes;
+  for (const auto& strategy : options.strategies) {
+    processes.push_back(
+        {{kLockstep, strategy}, step_time_command(options, strategy)});
+  }
+  if (options.with_pytorch) {
+    add_pytorch(options, devices, stop, processes, machine.cores, notes);
+  }
+  std::vector<Contender> contenders;
+  for (auto& process : processes) {
+    process.command.deadline_s = options.deadline_s;
+    process.command.stop = stop;
+    contenders.push_back(process.contender);
+  }
+  std::vector<MachineLoad> loads;
+  const auto measure_round = [&](size_t contender, int64_t round) {
+    progress.runs(contenders[contender].label(), round);
+    const LoadWatch watch;
+    Measurement measured = measure(processes[contender]);
+    if (round == 0) return measured;
+    loads.resize(static_cast<size_t>(round));
+    if (const auto load = watch.load()) loads.back() += *load;
+    return measured;
+  };
+  Comparison comparison = measure_rounds(contenders, options.rounds,
+                                         measure_round, progress.goes_on);
+  comparison.machine = machine;
+  comparison.steps = options.work.steps;
+  comparison.warmup = options.work.warmup;
+  if (const std::string text = busy_text(loads); !text.empty()) {
+    notes.push_back(text);
+    log_warning("compare", text);
+  }
+  // A load of no seconds is not known.
+  std::erase_if(loads, [](const auto& load) { return load.seconds <= 0; });
+  comparison.loads = std::move(loads);
+  comparison.notes = std::move(notes);
+  return comparison;
+}
+
+}  // namespace lockstep::report

@@ -1,0 +1,275 @@
+#include "lockstep/report/measurement/memory_plan.h"
+
+#include <algorithm>
+#include <bit>
+#include <memory>
+#include <optional>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/atomic_file.h"
+#include "lockstep/device/autocast.h"
+#include "lockstep/device/memory.h"
+#include "lockstep/parallel/exchange/gradient_buckets.h"
+#include "lockstep/parallel/exchange/overlapped_sum.h"
+#include "lockstep/parallel/replicas/replica_group.h"
+
+namespace lockstep::report {
+namespace {
+
+using tasks::TextOptions;
+using train::Strategy;
+using train::TrainOptions;
+
+Device whole_host() {
+  return {.kind = DeviceKind::kCpu, .index = 0, .slices = 1};
+}
+
+/// What one shard takes on its device.
+struct ShardMemory {
+  int64_t kept = 0;  ///< after the forward: what the backward needs
+  int64_t peak = 0;
+};
+
+/// Measures shards of one model.
+class ShardProbe {
+ public:
+  explicit ShardProbe(TimedRun run) : run_(std::move(run)) {
+    run_.train.strategy = Strategy::kSingle;
+    run_.train.zero = ZeroStage::kNone;
+    run_.train.world = World();
+    run_.train.devices = {whole_host()};
+    run_.train.accumulate = 1;
+    run_.train.shards = 1;
+    task_ = make_task(run_);
+    plan_ = train::make_plan(run_.train);
+    task_->begin(run_.train, plan_, {});
+    module_ = task_->make_model(torch::kCPU);
+    const ModuleHandle handle = module_.read();
+    for (const auto& [name, parameter] : handle.parameters) {
+      parameters_ += parameter.numel();
+      const auto bytes = static_cast<int64_t>(parameter.nbytes());
+      parameter_bytes_ += bytes;
+      largest_bytes_ = std::max(largest_bytes_, bytes);
+      if (!is_large(parameter)) small_bytes_ += bytes;
+    }
+    optimizer_ = task_->make_optimizer([](const torch::Tensor& like) {
+      return torch::zeros_like(like.detach());
+    });
+    optimizer_bytes_ = optimizer_->state_bytes();
+    optimizer_.reset();
+  }
+
+  int64_t parameters() const { return parameters_; }
+  int64_t parameter_bytes() const { return parameter_bytes_; }
+  /// Of parameters that are sent in buckets, and that ZeRO does not cut.
+  int64_t small_bytes() const { return small_bytes_; }
+  int64_t largest_bytes() const { return largest_bytes_; }
+  int64_t optimizer_bytes() const { return optimizer_bytes_; }
+
+  ShardMemory measure(int64_t samples) {
+    run_.train.batch_size = samples;
+    const data::Batch batch = task_->prepare(random_batch(run_, plan_));
+    const AutocastScope precision(torch::kCPU,
+                                  train::autocast_type(run_.train.precision));
+    Engine engine(module_, run_.train.devices,
+                  DataParallelOptions().shards(1).seed(0));
+    reset_peak_memory();
+    const int64_t before = memory_stats(whole_host()).live_bytes;
+    ShardMemory memory;
+    engine.train_step(
+        batch.inputs, batch.target,
+        [&](const c10::IValue& output, const c10::IValue& target) {
+          auto loss = task_->loss(output, target).loss;
+          memory.kept = memory_stats(whole_host()).live_bytes - before;
+          return loss;
+        },
+        static_cast<optim::Optimizer*>(nullptr),
+        TrainStepOptions().batch(samples));
+    memory.peak = memory_stats(whole_host()).peak_bytes - before;
+    for (auto& [name, parameter] : module_.read().parameters) {
+      torch::Tensor(parameter).mutable_grad().reset();
+    }
+    return memory;
+  }
+
+ private:
+  TimedRun run_;
+  std::unique_ptr<train::Task> task_;
+  train::Plan plan_;
+  Engine::Module module_;
+  std::unique_ptr<train::RunOptimizer> optimizer_;
+  int64_t parameters_ = 0;
+  int64_t parameter_bytes_ = 0;
+  int64_t small_bytes_ = 0;
+  int64_t largest_bytes_ = 0;  // of a parameter
+  int64_t optimizer_bytes_ = 0;
+};
+
+/// What shards of any size take, from those of one and of two samples: what is
+/// kept grows by the same for each sample.
+class ShardModel {
+ public:
+  explicit ShardModel(ShardProbe& probe)
+      : probe_(probe), one_(probe.measure(1)), two_(probe.measure(2)) {}
+
+  ShardMemory estimate(int64_t samples) const {
+    if (samples == 1) return one_;
+    const int64_t more = (samples - 2) * (two_.kept - one_.kept);
+    return {.kept = two_.kept + more, .peak = two_.peak + more};
+  }
+  /// Of a shard that is run, if there is room for it.
+  std::optional<ShardMemory> measure(int64_t samples, int64_t room) const {
+    if (samples <= 2) return estimate(samples);
+    if (estimate(samples).peak > room / 2) return std::nullopt;
+    return probe_.measure(samples);
+  }
+
+ private:
+  ShardProbe& probe_;
+  ShardMemory one_;
+  ShardMemory two_;
+};
+
+/// Sums that wait, while the last of `shards` shards is computed, for others:
+/// one for each bit that is set in the number of shards before it
+/// (append_partial()).
+int64_t waiting_sums(int64_t shards) {
+  int most = 0;
+  for (int64_t done = 0; done < shards; ++done) {
+    most = std::max(most, std::popcount(static_cast<uint64_t>(done)));
+  }
+  return most;
+}
+
+/// One of the several ways to run a batch.
+struct Way {
+  int64_t accumulate = 1;
+  bool recomputes = false;
+};
+
+int64_t ceil_of(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/// What remains of `bytes` of each parameter's on a rank, if ZeRO cuts them.
+int64_t cut_bytes(int64_t bytes, const ShardProbe& probe, int64_t ranks) {
+  const double small = static_cast<double>(probe.small_bytes()) /
+                       static_cast<double>(probe.parameter_bytes());
+  return static_cast<int64_t>(
+      static_cast<double>(bytes) *
+      (small + (1 - small) / static_cast<double>(ranks)));
+}
+
+/// What a device holds that computes `shard`.
+DeviceMemory held_by_device(const TrainOptions& options,
+                            const ShardProbe& probe, int64_t accumulate,
+                            bool shares_memory, const ShardMemory& shard) {
+  DeviceMemory memory;
+  memory.gradients = waiting_sums(accumulate) * probe.parameter_bytes();
+  memory.activations = shard.peak;
+  const bool has_ranks = options.strategy == Strategy::kDistributed;
+  if (!has_ranks) return memory;
+  if (shares_memory) {
+    // In the first step gradients are copied to where the others read them.
+    memory.buckets = probe.parameter_bytes();
+    return memory;
+  }
+  const auto ranks = static_cast<int64_t>(options.devices.size());
+  memory.parameters = probe.parameter_bytes();
+  memory.optimizer = options.zero == ZeroStage::kNone
+                         ? probe.optimizer_bytes()
+                         : cut_bytes(probe.optimizer_bytes(), probe, ranks);
+  memory.buckets = probe.small_bytes();
+  if (options.zero == ZeroStage::kGradients) {
+    // At the end of the backward there are the gradients, at its beginning the
+    // activations. Of the gradients there is this rank's part, and what is not
+    // sent yet.
+    const int64_t all = probe.parameter_bytes();
+    const int64_t unsent =
+        std::min(all, probe.largest_bytes() + OverlappedSum::kMostBytesToSend);
+    memory.activations = std::max(
+        shard.peak - all + cut_bytes(all, probe, ranks) + unsent, shard.kept);
+  }
+  return memory;
+}
+
+TimedRun with_recomputing(TimedRun run, bool is_on) {
+  if (auto* text = std::get_if<TextOptions>(&run.task)) {
+    text->model.recomputes_activations = is_on;
+  }
+  return run;
+}
+
+std::string text_of(const Way& way, const Way& asked) {
+  std::string text;
+  if (way.accumulate != asked.accumulate) {
+    text = fmt::format("--accumulate {}", way.accumulate);
+  }
+  if (way.recomputes != asked.recomputes) {
+    text += (text.empty() ? "" : " ") + std::string("--recompute");
+  }
+  return text;
+}
+
+int64_t available_bytes() {
+  return static_cast<int64_t>(::sysconf(_SC_AVPHYS_PAGES)) *
+         static_cast<int64_t>(::sysconf(_SC_PAGESIZE));
+}
+
+}  // namespace
+
+MemoryPlan make_memory_plan(const TimedRun& run, int64_t limit,
+                            bool shares_memory) {
+  install_accounting_allocator();
+  const TrainOptions& options = run.train;
+  const auto devices = static_cast<int64_t>(options.devices.size());
+  const auto* text = std::get_if<TextOptions>(&run.task);
+  const Way asked{
+      .accumulate = options.accumulate,
+      .recomputes = text != nullptr && text->model.recomputes_activations};
+  MemoryPlan plan;
+  plan.limit = limit > 0 ? limit : available_bytes();
+  plan.devices = devices;
+  plan.shards = devices * asked.accumulate;
+  plan.samples_of_shard = ceil_of(options.batch_size, plan.shards);
+
+  ShardProbe probe(run);
+  const ShardModel model(probe);
+  plan.model = text != nullptr
+                   ? text->model.name
+                   : std::get<tasks::ImageOptions>(run.task).model.name;
+  plan.parameters = probe.parameters();
+  const auto measured = model.measure(plan.samples_of_shard, available_bytes());
+  plan.is_measured = measured.has_value();
+  plan.device =
+      held_by_device(options, probe, asked.accumulate, shares_memory,
+                     measured.value_or(model.estimate(plan.samples_of_shard)));
+  if (plan.device.parameters == 0) {
+    plan.shared = probe.parameter_bytes() + probe.optimizer_bytes();
+  }
+
+  const auto add_choices = [&](const ShardModel& shards, bool recomputes) {
+    for (int64_t accumulate = asked.accumulate;
+         devices * accumulate <= options.batch_size; accumulate *= 2) {
+      const Way way{.accumulate = accumulate, .recomputes = recomputes};
+      const std::string words = text_of(way, asked);
+      if (words.empty() || options.batch_size % (devices * accumulate) != 0) {
+        continue;
+      }
+      const DeviceMemory device = held_by_device(
+          options, probe, accumulate, shares_memory,
+          shards.estimate(ceil_of(options.batch_size, devices * accumulate)));
+      const int64_t total = plan.shared + devices * device.total();
+      plan.choices.push_back(
+          {.options = words, .total = total, .fits = total <= plan.limit});
+    }
+  };
+  add_choices(model, asked.recomputes);
+  if (text != nullptr && !asked.recomputes) {
+    ShardProbe other(with_recomputing(run, true));
+    add_choices(ShardModel(other), true);
+  }
+  return plan;
+}
+
+}  // namespace lockstep::report

@@ -1,0 +1,143 @@
+#include "lockstep/report/measurement/pytorch_peer.h"
+
+#include <filesystem>
+#include <numeric>
+#include <unistd.h>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/env.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+
+namespace lockstep::report {
+namespace {
+
+constexpr const char* kScript = "pytorch_step_time.py";
+// An import of torch from a cold disk takes long.
+constexpr double kImportDeadlineSeconds = 120;
+
+std::string find_script() {
+  namespace fs = std::filesystem;
+  // Installed, the program is in libexec/lockstep.
+  const fs::path prefix =
+      fs::path(own_program()).parent_path().parent_path().parent_path();
+  for (const fs::path& path : {prefix / "share" / "lockstep" / kScript,
+                               fs::path(LOCKSTEP_PEER_SCRIPT)}) {
+    std::error_code error;
+    if (fs::is_regular_file(path, error)) return path.string();
+  }
+  return {};
+}
+
+std::string find_python() {
+  if (const auto named = env("LOCKSTEP_PYTHON")) return *named;
+  const std::string built_with = LOCKSTEP_PEER_PYTHON;
+  return ::access(built_with.c_str(), X_OK) == 0 ? built_with : "";
+}
+
+}  // namespace
+
+PyTorchPeer find_pytorch(const std::function<bool()>& stop) {
+  PyTorchPeer peer{
+      .python = find_python(), .script = find_script(), .missing = ""};
+  if (peer.script.empty()) {
+    peer.missing = fmt::format(
+        "{} is neither beside the program nor in the "
+        "source tree; install Lockstep anew",
+        kScript);
+  } else if (peer.python.empty()) {
+    peer.missing =
+        "no Python with torch is known; name one in LOCKSTEP_PYTHON, or let "
+        "`make setup` make one";
+  } else {
+    const Command command{
+        .arguments = {peer.python, "-c", "import torch.distributed.run"},
+        .environment = {},
+        .deadline_s = kImportDeadlineSeconds,
+        .stop = stop};
+    try {
+      const CommandResult result = run_command(command);
+      if (!result.ok()) {
+        const std::string line = last_line(result.err);
+        peer.missing = fmt::format(
+            "{} can't import torch ({}); name another in LOCKSTEP_PYTHON",
+            peer.python, line.empty() ? describe_end(result, command) : line);
+      }
+    } catch (const IoError& error) {
+      peer.missing =
+          fmt::format("{}; name another in LOCKSTEP_PYTHON", error.what());
+    }
+  }
+  return peer;
+}
+
+Command pytorch_command(const PyTorchPeer& peer, const Work& work,
+                        const std::string& strategy, int processes, int cores) {
+  Command command;
+  auto& arguments = command.arguments;
+  arguments = {peer.python};
+  const bool has_ranks = strategy != "single";
+  if (has_ranks) {
+    for (const char* part : {"-m", "torch.distributed.run", "--standalone"}) {
+      arguments.emplace_back(part);
+    }
+    arguments.push_back(fmt::format("--nproc_per_node={}", processes));
+  }
+  const int sharing = has_ranks ? processes : 1;
+  const auto add = [&](const std::string& option, auto value) {
+    arguments.push_back(option);
+    arguments.push_back(fmt::format("{}", value));
+  };
+  arguments.push_back(peer.script);
+  add("--mode", strategy);
+  add("--model", work.model);
+  add("--batch", work.batch_size);
+  add("--steps", work.steps);
+  add("--warmup", work.warmup);
+  add("--seed", work.seed);
+  add("--threads", std::max(1, cores / sharing));
+  arguments.emplace_back("--fused");
+  if (work.precision == "bf16") arguments.emplace_back("--bf16");
+  if (work.channels_last) arguments.emplace_back("--channels-last");
+  // What torchrun would set anyway, but with four lines of warning.
+  if (has_ranks) command.environment["OMP_NUM_THREADS"] = "1";
+  return command;
+}
+
+Measurement pytorch_measurement(const std::string& output,
+                                const std::string& strategy,
+                                const Command& command) {
+  const std::string line = last_line(output);
+  try {
+    const auto json = nlohmann::json::parse(line);
+    Measurement result;
+    auto& report = result.report;
+    result.step_times_s = json.at("step_times_s").get<std::vector<double>>();
+    report.command = command.arguments;
+    report.strategy = strategy;
+    report.model = json.at("model").get<std::string>();
+    report.parameters = json.at("parameters").get<int64_t>();
+    report.world_size = json.at("world_size").get<int64_t>();
+    report.processes = report.world_size;
+    report.shards = report.world_size;
+    report.batch_size = json.at("batch").get<int64_t>();
+    report.steps = static_cast<int64_t>(result.step_times_s.size());
+    report.total_time_s = std::accumulate(result.step_times_s.begin(),
+                                          result.step_times_s.end(), 0.0);
+    for (int64_t rank = 0; rank < report.world_size; ++rank) {
+      report.split.push_back(
+          report.batch_size / report.world_size +
+          (rank < report.batch_size % report.world_size ? 1 : 0));
+    }
+    return result;
+  } catch (const nlohmann::json::exception&) {
+    throw IoError({.code = ErrorCode::kPeerProcess,
+                   .what = "PyTorch's run printed no measurement",
+                   .expected = "a line of JSON",
+                   .got = line.empty() ? "nothing" : "'" + line + "'"});
+  }
+}
+
+}  // namespace lockstep::report

@@ -1,0 +1,198 @@
+#include "lockstep/report/page/page.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/version.h"
+#include "lockstep/report/charts/canvas.h"
+#include "lockstep/report/charts/style.h"
+#include "lockstep/report/page/page_style.h"
+
+namespace lockstep::report {
+namespace {
+
+// "12.3 ms", "-", "1.5x", "±2 %": what is read from the right.
+bool is_figure(const std::string& cell) {
+  if (cell.empty() || cell == "-" || cell.starts_with("±")) return true;
+  const char first = cell.front() == '-' && cell.size() > 1 ? cell[1] : cell[0];
+  return std::isdigit(static_cast<unsigned char>(first)) != 0;
+}
+
+// Which columns have names rather than figures. The first always has.
+std::vector<bool> name_columns(const Section& section) {
+  std::vector<bool> has_names(section.header.size(), false);
+  for (size_t column = 0; column < has_names.size(); ++column) {
+    has_names[column] =
+        column == 0 ||
+        std::any_of(section.rows.begin(), section.rows.end(),
+                    [column](const auto& row) {
+                      return column < row.size() && !is_figure(row[column]);
+                    });
+  }
+  return has_names;
+}
+
+const char* side(bool has_names) { return has_names ? " class=\"left\"" : ""; }
+
+std::string header_row(const Section& section,
+                       const std::vector<bool>& has_names) {
+  std::string html = "<thead><tr>";
+  for (size_t column = 0; column < section.header.size(); ++column) {
+    const std::string& cell = section.header[column];
+    html += cell.empty() ? "<td></td>"
+                         : fmt::format("<th scope=\"col\"{}>{}</th>",
+                                       side(has_names[column]), escaped(cell));
+  }
+  return html + "</tr></thead>\n";
+}
+
+// The rows whose first cell is that of `row`: it and those below that have
+// none.
+size_t rows_of_group(const Section& section, size_t row) {
+  size_t end = row + 1;
+  while (end < section.rows.size() && !section.rows[end].empty() &&
+         section.rows[end].front().empty()) {
+    ++end;
+  }
+  return end - row;
+}
+
+std::string body_rows(const Section& section,
+                      const std::vector<bool>& has_names) {
+  std::string html = "<tbody>\n";
+  for (size_t row = 0; row < section.rows.size(); ++row) {
+    const auto& cells = section.rows[row];
+    html += "<tr>";
+    for (size_t column = 0; column < cells.size(); ++column) {
+      if (column == 0 && cells[0].empty() && row > 0) continue;
+      if (column > 0) {
+        const bool is_name = column < has_names.size() && has_names[column];
+        html +=
+            fmt::format("<td{}>{}</td>", side(is_name), escaped(cells[column]));
+        continue;
+      }
+      const size_t count = rows_of_group(section, row);
+      html +=
+          fmt::format("<th scope=\"row\"{}>{}</th>",
+                      count > 1 ? fmt::format(" rowspan=\"{}\"", count) : "",
+                      escaped(cells[0]));
+    }
+    html += "</tr>\n";
+  }
+  return html + "</tbody>";
+}
+
+// What is wider than the screen is moved by touch, or by keys once it has the
+// focus.
+std::string scrollable(const std::string& label, const std::string& content) {
+  return fmt::format(
+      "<div class=\"scroll\" role=\"group\" tabindex=\"0\" aria-label=\"{}\">"
+      "{}</div>\n",
+      escaped(label), content);
+}
+
+std::string table_of(const Section& section, bool is_prose) {
+  const auto has_names = name_columns(section);
+  return scrollable(
+      "Table: " + section.title,
+      fmt::format("<table{}>\n<caption>{}</caption>\n{}{}</table>",
+                  is_prose ? " class=\"prose\"" : "", escaped(section.title),
+                  header_row(section, has_names),
+                  body_rows(section, has_names)));
+}
+
+std::string drawn(const Chart& chart, const ChartLayout& layout,
+                  const std::string& id) {
+  Canvas canvas(layout);
+  canvas.y = 2;
+  chart.draw(canvas);
+  const std::string description =
+      chart.note.empty() ? "The table beside it has its figures." : chart.note;
+  return canvas.finish(id, chart.title, description);
+}
+
+}  // namespace
+
+Page::Page(std::string heading, std::string lead)
+    : heading_(std::move(heading)), lead_(std::move(lead)) {}
+
+void Page::begin_chapter(const std::string& title) {
+  chapters_.push_back({.title = title, .html = ""});
+}
+
+void Page::add_heading(const std::string& text) {
+  add(fmt::format("<h3>{}</h3>\n", escaped(text)));
+}
+
+void Page::add_paragraph(const std::string& text) {
+  add(fmt::format("<p>{}</p>\n", escaped(text)));
+}
+
+void Page::add_list(const std::vector<std::string>& items) {
+  if (items.empty()) return;
+  add("<ul>\n");
+  for (const auto& item : items) {
+    add(fmt::format("<li>{}</li>\n", escaped(item)));
+  }
+  add("</ul>\n");
+}
+
+void Page::add_table(const Section& section, Cells cells) {
+  if (section.rows.empty()) return;
+  add(table_of(section, cells == Cells::kProse));
+}
+
+void Page::add_chart(const Chart& chart) {
+  if (chart.is_empty()) return;
+  const int number = ++charts_;
+  std::string html = fmt::format(
+      "<figure>\n<figcaption>{}{}</figcaption>\n", escaped(chart.title),
+      chart.note.empty() ? "" : "<small>" + escaped(chart.note) + "</small>");
+  html += fmt::format(
+      "<div class=\"for-wide\">{}</div>\n<div class=\"for-narrow\">{}</div>\n",
+      drawn(chart, kWideLayout, fmt::format("w{}", number)),
+      drawn(chart, kNarrowLayout, fmt::format("n{}", number)));
+  if (!chart.figures.rows.empty()) {
+    html += fmt::format(
+        "<details><summary>The figures of chart {} as a table</summary>\n{}"
+        "</details>\n",
+        number, table_of(chart.figures, /*is_prose=*/false));
+  }
+  add(html + "</figure>\n");
+}
+
+void Page::add_code(const std::string& label, const std::string& text) {
+  add(scrollable(label, "<pre>" + escaped(text) + "</pre>"));
+}
+
+std::string Page::finish(const std::string& title) const {
+  std::string contents;
+  std::string body;
+  int number = 0;
+  for (const auto& [chapter, html] : chapters_) {
+    if (html.empty()) continue;
+    ++number;
+    contents += fmt::format("<li><a href=\"#chapter-{}\">{}</a></li>\n", number,
+                            escaped(chapter));
+    body += fmt::format(
+        "<section aria-labelledby=\"chapter-{0}\">\n<h2 id=\"chapter-{0}\">"
+        "{1}</h2>\n{2}</section>\n",
+        number, escaped(chapter), html);
+  }
+  return fmt::format(
+      "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width, "
+      "initial-scale=1\">\n<meta name=\"color-scheme\" content=\"light dark\">"
+      "\n<title>{}</title>\n<style>\n{}{}</style>\n</head>\n<body>\n"
+      "<a class=\"skip\" href=\"#content\">To the content</a>\n"
+      "<header>\n<h1>{}</h1>\n<p class=\"method\">{}</p>\n</header>\n"
+      "<nav aria-label=\"Chapters\">\n<ul>\n{}</ul>\n</nav>\n"
+      "<main id=\"content\" tabindex=\"-1\">\n{}</main>\n"
+      "<footer>lockstep {} on LibTorch {}</footer>\n</body>\n</html>\n",
+      escaped(title), style_sheet(), page_style(), escaped(heading_),
+      escaped(lead_), contents, body, kVersion, kTorchVersion);
+}
+
+}  // namespace lockstep::report

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lockstep/inspect/link_speed.h"
+#include "lockstep/inspect/topology.h"
+
+namespace lockstep::report {
+
+/// Matrix, legend and what was measured as one page.
+std::string topology_page(const inspect::Topology& topology,
+                          const std::vector<inspect::LinkSpeed>& speeds);
+
+}  // namespace lockstep::report

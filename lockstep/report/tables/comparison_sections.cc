@@ -1,0 +1,144 @@
+#include "lockstep/report/tables/comparison_sections.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/table.h"
+#include "lockstep/base/terminal.h"
+#include "lockstep/report/comparison/same_work.h"
+
+namespace lockstep::report {
+namespace {
+
+bool has_phases(const ComparedRun& run) {
+  return total(run.report.phases_s) > 0;
+}
+
+std::string bytes(int64_t count) {
+  return format_bytes(static_cast<double>(count));
+}
+
+// "28.1-33.0 ms"; older reports don't know where the spread begins.
+std::string spread(const train::TimeSummary& times) {
+  return times.p10 > 0 ? format_durations(times.p10, times.p90)
+                       : "to " + format_duration(times.p90);
+}
+
+// "10.0 ms   25 % ██", the bar in `bar_width` columns.
+std::string share_cell(double seconds, double whole_s, int bar_width) {
+  const double share = whole_s > 0 ? seconds / whole_s : 0;
+  std::string cell =
+      seconds > 0
+          ? fmt::format("{}  {:>3.0f} %", format_duration(seconds), 100 * share)
+          : "-";
+  if (bar_width <= 0) return cell;
+  const std::string drawn = seconds > 0 ? bar(share, bar_width) : "";
+  const size_t room = static_cast<size_t>(bar_width) - display_width(drawn);
+  return cell + " " + drawn + std::string(room, ' ');
+}
+
+}  // namespace
+
+Section set_up_section(const Comparison& comparison) {
+  const auto& runs = comparison.runs;
+  const bool has_intervals = std::any_of(
+      runs.begin(), runs.end(),
+      [](const auto& run) { return run.speedup_interval.has_value(); });
+  Section section{.title = "Time",
+                  .header = {"Set up", "Step time", "p10-p90", "Total time",
+                             has_intervals ? "Speed-up (95 %)" : "Speed-up",
+                             "Samples/s", "Processes"},
+                  .rows = {}};
+  for (const auto& run : runs) {
+    const auto& report = run.report;
+    section.rows.push_back(
+        {run.label(), format_duration(report.step_time_s.median),
+         spread(report.step_time_s), format_duration(report.total_time_s),
+         run.speedup ? cell_text(run.speed()) : "",
+         fmt::format("{:.0f}", report.samples_per_s),
+         std::to_string(report.processes)});
+  }
+  return section;
+}
+
+Section device_section(const Comparison& comparison) {
+  Section section{.title = "Devices",
+                  .header = {"Set up", "Device", "Samples of a batch",
+                             "Memory peak", "Busy"},
+                  .rows = {}};
+  for (const auto& run : comparison.runs) {
+    const auto& report = run.report;
+    std::string label = run.label();
+    for (size_t k = 0; k < report.devices.size(); ++k) {
+      const auto& device = report.devices[k];
+      section.rows.push_back(
+          {std::exchange(label, ""), device_label(report, k),
+           k < report.split.size() ? std::to_string(report.split[k]) : "0",
+           bytes(device.memory_peak_bytes),
+           fmt::format("{:.0f} %", 100 * device.busy_fraction)});
+    }
+    if (!report.devices.empty() && report.memory_shared_bytes > 0) {
+      section.rows.push_back(
+          {"", "shared by all", "", bytes(report.memory_shared_bytes), ""});
+    }
+  }
+  return section;
+}
+
+Section phase_section(const Comparison& comparison, int bar_width) {
+  Section section{.title = "Where the time of a step goes",
+                  .header = {"Phase"},
+                  .rows = {}};
+  std::vector<const ComparedRun*> runs;
+  for (const auto& run : comparison.runs) {
+    if (!has_phases(run)) continue;
+    runs.push_back(&run);
+    section.header.push_back(run.label());
+  }
+  if (runs.empty()) return section;
+  const auto add_row = [&](const char* name, const auto& seconds_of) {
+    std::vector<std::string> row{name};
+    for (const ComparedRun* run : runs) {
+      row.push_back(share_cell(seconds_of(run->report),
+                               run->report.step_time_s.mean, bar_width));
+    }
+    section.rows.push_back(std::move(row));
+  };
+  for (const Phase& phase : kPhases) {
+    add_row(phase.name, [&](const train::RunReport& report) {
+      return report.phases_s.*phase.seconds;
+    });
+  }
+  add_row("other", [](const train::RunReport& report) {
+    return outside_phases(report).value_or(0);
+  });
+  add_row("mean step", [](const train::RunReport& report) {
+    return report.step_time_s.mean;
+  });
+  return section;
+}
+
+Section ratio_section(const Comparison& comparison) {
+  Section section{
+      .title = "Times as fast as PyTorch", .header = {"Set up"}, .rows = {}};
+  for (const auto& other : comparison.runs) {
+    if (other.engine == kPyTorch) section.header.push_back(other.label());
+  }
+  if (section.header.size() == 1) return section;
+  for (const auto& run : comparison.runs) {
+    if (run.engine == kPyTorch) continue;
+    std::vector<std::string> row{run.label()};
+    for (const auto& other : comparison.runs) {
+      if (other.engine != kPyTorch) continue;
+      row.push_back(
+          differences_of_work(run.report, other.report).empty()
+              ? cell_text(speed_over(run, other, comparison.confidence))
+              : "");
+    }
+    section.rows.push_back(std::move(row));
+  }
+  return section;
+}
+
+}  // namespace lockstep::report

@@ -1,0 +1,111 @@
+#include "lockstep/report/tables/dp_against_ddp.h"
+
+#include <algorithm>
+#include <functional>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace lockstep::report {
+namespace {
+
+using Runs = std::vector<const ComparedRun*>;
+
+bool is_dp(const ComparedRun& run) {
+  return run.report.strategy == "dp" || run.report.strategy == "dp-classic";
+}
+
+// Those that the practical compares.
+Runs compared(const Comparison& comparison) {
+  Runs found;
+  const auto add = [&](const std::function<bool(const ComparedRun&)>& fits) {
+    for (const auto& run : comparison.runs) {
+      const bool is_parallel = run.report.devices.size() > 1;
+      if (run.engine == kLockstep && is_parallel && fits(run)) {
+        found.push_back(&run);
+      }
+    }
+  };
+  add(is_dp);
+  const size_t of_dp = found.size();
+  add([](const ComparedRun& run) { return run.report.strategy == "ddp"; });
+  if (found.size() == of_dp) {
+    add([](const ComparedRun& run) { return run.report.strategy == kOwnLoop; });
+  }
+  if (of_dp == 0 || found.size() == of_dp) found.clear();
+  return found;
+}
+
+// "32/32"; "" where it is not known.
+std::string split_of(const ComparedRun& run) {
+  return fmt::format("{}", fmt::join(run.report.split, "/"));
+}
+
+// DataParallel cuts a batch itself; a rank reads its own part.
+std::string who_splits(const ComparedRun& run) {
+  return is_dp(run) ? "automatic" : "by rank";
+}
+
+std::string busy(const ComparedRun& run) {
+  const auto& devices = run.report.devices;
+  const auto [least, most] = std::minmax_element(
+      devices.begin(), devices.end(), [](const auto& a, const auto& b) {
+        return a.busy_fraction < b.busy_fraction;
+      });
+  return fmt::format("busy {:.0f} to {:.0f} %", 100 * least->busy_fraction,
+                     100 * most->busy_fraction);
+}
+
+// The fullest device's peak, in those of the emptiest.
+std::string fullest(const ComparedRun& run) {
+  const auto& devices = run.report.devices;
+  const auto [least, most] = std::minmax_element(
+      devices.begin(), devices.end(), [](const auto& a, const auto& b) {
+        return a.memory_peak_bytes < b.memory_peak_bytes;
+      });
+  if (least->memory_peak_bytes <= 0) return "memory not known";
+  return fmt::format("memory {:.2f}x",
+                     static_cast<double>(most->memory_peak_bytes) /
+                         static_cast<double>(least->memory_peak_bytes));
+}
+
+// What more devices do not make shorter: all but forward and backward.
+std::string fixed_share(const ComparedRun& run) {
+  const auto& phases = run.report.phases_s;
+  const double sum = total(phases);
+  if (sum <= 0) return "phases not known";
+  const double computing = phases.forward + phases.backward;
+  return fmt::format("{:.0f} % fixed", 100 * (1 - computing / sum));
+}
+
+std::string speed(const ComparedRun& run) {
+  if (!run.speedup) return "";
+  return fmt::format("{:.2f}x, {} devices", *run.speedup,
+                     run.report.devices.size());
+}
+
+}  // namespace
+
+Section dp_against_ddp_section(const Comparison& comparison) {
+  Section section{.title = "DP against DDP", .header = {"Aspect"}, .rows = {}};
+  const Runs runs = compared(comparison);
+  if (runs.empty()) return section;
+  for (const auto* run : runs) section.header.push_back(run->label());
+  const auto add = [&](const std::string& name, const auto& cell) {
+    std::vector<std::string> row{name};
+    for (const auto* run : runs) row.push_back(cell(*run));
+    section.rows.push_back(std::move(row));
+  };
+  add("Processes", [](const ComparedRun& run) {
+    return std::to_string(run.report.processes);
+  });
+  add("Data split", who_splits);
+  add("", split_of);
+  add("GPU usage", busy);
+  add("", fullest);
+  add("Scalability", fixed_share);
+  add("", speed);
+  return section;
+}
+
+}  // namespace lockstep::report

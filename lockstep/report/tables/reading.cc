@@ -1,0 +1,294 @@
+#include "lockstep/report/tables/reading.h"
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "lockstep/base/terminal.h"
+#include "lockstep/report/comparison/time_line.h"
+
+namespace lockstep::report {
+namespace {
+
+// Devices whose peaks differ by less are called even.
+constexpr double kEvenMemory = 1.05;
+// Shares of a step below this are not worth a word.
+constexpr double kNotableShare = 0.02;
+// Nor are busy fractions that differ by less.
+constexpr double kNotableGap = 0.1;
+
+std::string plural(int64_t count, const std::string& word) {
+  return fmt::format("{} {}{}", count, word, count == 1 ? "" : "s");
+}
+
+const ComparedRun* baseline(const Comparison& comparison) {
+  return comparison.baseline ? &comparison.runs[*comparison.baseline] : nullptr;
+}
+
+// A slice of the host is not more hardware: single computes with all cores.
+bool has_no_more_hardware(const ComparedRun& run, const ComparedRun& base) {
+  return run.report.devices.front().name.starts_with("cpu:") &&
+         base.report.devices.size() == 1;
+}
+
+// "no difference that 3 rounds can show (0.97 to 1.04 times as fast)".
+std::string no_difference(const SpeedRatio& ratio, int64_t rounds) {
+  return fmt::format("no difference that {} rounds can show ({} times as fast)",
+                     rounds, interval_text(ratio));
+}
+
+// "dp on 2 devices is faster than single: 1.40 times as fast (1.35 to 1.45)."
+// Nothing is called faster or slower that may be chance.
+std::string speedup_sentence(const Comparison& comparison,
+                             const ComparedRun& run, const ComparedRun& base) {
+  const size_t devices = run.report.devices.size();
+  const SpeedRatio speed = run.speed();
+  const std::string name =
+      fmt::format("{} on {} devices", run.label(), devices);
+  if (!speed.interval) {
+    return fmt::format(
+        "{} was {:.2f} times as fast as {}; with one {} of each it is not "
+        "known how much of that is chance.",
+        name, speed.times, base.label(),
+        comparison.is_of_files ? "run" : "round");
+  }
+  if (!speed.is_clear()) {
+    return fmt::format("{} and {}: {}.", name, base.label(),
+                       no_difference(speed, comparison.rounds));
+  }
+  const std::string text = fmt::format("{} is {} than {}: {}", name,
+                                       speed.times > 1 ? "faster" : "slower",
+                                       base.label(), times_text(speed));
+  if (has_no_more_hardware(run, base)) return text + ".";
+  const double gained = speed.times / static_cast<double>(devices);
+  return text + fmt::format(", {:.0f} % of the {} that would be proportional.",
+                            100 * gained, devices);
+}
+
+std::string proportion_sentence(const ComparedRun& run,
+                                const ComparedRun& base) {
+  return fmt::format(
+      "Is that proportional? {} has all the cores of the host as well, so the "
+      "{} slices are no more hardware: what is above 1 is saved by working in "
+      "slices. With {} GPUs against one, proportional would be {}.",
+      base.label(), run.report.devices.size(), run.report.devices.size(),
+      run.report.devices.size());
+}
+
+std::optional<std::string> memory_sentence(const ComparedRun& run) {
+  const auto& devices = run.report.devices;
+  if (devices.size() < 2) return std::nullopt;
+  const auto less = [](const train::DeviceReport& a,
+                       const train::DeviceReport& b) {
+    return a.memory_peak_bytes < b.memory_peak_bytes;
+  };
+  const auto [least, most] =
+      std::minmax_element(devices.begin(), devices.end(), less);
+  if (least->memory_peak_bytes <= 0) return std::nullopt;
+  const double ratio = static_cast<double>(most->memory_peak_bytes) /
+                       static_cast<double>(least->memory_peak_bytes);
+  if (ratio <= kEvenMemory) {
+    return fmt::format(
+        "Under {} the devices are equally full (they differ by {:.1f} %).",
+        run.label(), 100 * (ratio - 1));
+  }
+  return fmt::format(
+      "Under {} {} is the fullest: {} more than {}, {:.1f} times as much. {}",
+      run.label(), most->name,
+      format_bytes(static_cast<double>(most->memory_peak_bytes -
+                                       least->memory_peak_bytes)),
+      least->name, ratio,
+      run.report.strategy == "dp-classic"
+          ? "It holds the original, the optimizer's state, the gathered "
+            "outputs and the reduced gradients."
+          : "");
+}
+
+std::optional<std::string> bottleneck_sentence(const ComparedRun& run) {
+  const auto& phases = run.report.phases_s;
+  const auto rest_s = outside_phases(run.report);
+  // Of phases that do not add up nothing can be said.
+  if (total(phases) <= 0 || !rest_s || run.report.devices.size() < 2) {
+    return std::nullopt;
+  }
+  const double step_s = run.report.step_time_s.mean;
+  std::vector<std::pair<double, std::string>> shares;
+  const auto add = [&](const std::string& name, double seconds) {
+    const double share = seconds / step_s;
+    if (share >= kNotableShare) shares.emplace_back(share, name);
+  };
+  for (const Phase& phase : kPhases) {
+    const std::string name = phase.name;
+    if (name == "forward" || name == "backward") continue;
+    add(name, phases.*phase.seconds);
+  }
+  add("other", *rest_s);
+  std::sort(shares.rbegin(), shares.rend());
+  std::vector<std::string> parts;
+  for (const auto& [share, name] : shares) {
+    parts.push_back(fmt::format("{} {:.0f} %", name, 100 * share));
+  }
+  const std::string list =
+      parts.empty() ? "" : fmt::format(" ({})", fmt::join(parts, ", "));
+  const double computing = (phases.forward + phases.backward) / step_s;
+  return fmt::format(
+      "{} spends {:.0f} % of a step on forward and backward, and {:.0f} % on "
+      "the rest{}.",
+      run.label(), 100 * computing, 100 * (1 - computing), list);
+}
+
+// When ranks talk, and whether they work meanwhile.
+std::optional<std::string> communication_sentence(const TimeLine& line) {
+  const CommunicationTime time = communication_of(line);
+  if (time.total_s <= 0) return std::nullopt;
+  std::string text = fmt::format(
+      "{}: a rank spends {} of it ({:.0f} %) with other ranks, {} of that "
+      "waiting for them; {:.0f} % of it is hidden behind computing.",
+      line.title, format_duration(time.total_s),
+      100 * time.total_s / line.seconds, format_duration(time.wait_s),
+      100 * time.hidden_s / time.total_s);
+  for (const size_t kind : line.kinds()) {
+    if (std::string_view(kBlockKinds[kind].name) != "sum+update") continue;
+    text +=
+        " Each rank reads the gradients of the others from their memory, in "
+        "sum+update.";
+  }
+  return text;
+}
+
+std::optional<std::string> busy_sentence(const ComparedRun& run) {
+  const auto& devices = run.report.devices;
+  if (devices.size() < 2) return std::nullopt;
+  const auto [least, most] = std::minmax_element(
+      devices.begin(), devices.end(), [](const auto& a, const auto& b) {
+        return a.busy_fraction < b.busy_fraction;
+      });
+  const double gap = most->busy_fraction - least->busy_fraction;
+  if (gap < kNotableGap) return std::nullopt;
+  return fmt::format(
+      "Under {} {} works {:.0f} % of the time and {} only {:.0f} %: the latter "
+      "waits.",
+      run.label(), most->name, 100 * most->busy_fraction, least->name,
+      100 * least->busy_fraction);
+}
+
+std::optional<std::string> copies_sentence(const ComparedRun& run) {
+  const auto& report = run.report;
+  if (report.devices.size() < 2 || report.parameters <= 0 ||
+      report.parameter_bytes <= 0) {
+    return std::nullopt;
+  }
+  const auto bytes = [](int64_t count) {
+    return format_bytes(static_cast<double>(count));
+  };
+  const int64_t copies =
+      std::max<int64_t>(1, report.parameter_bytes / (4 * report.parameters));
+  return fmt::format(
+      "{} holds {} of parameters, {}, and {} of optimizer state.", run.label(),
+      bytes(report.parameter_bytes),
+      copies == 1 ? "one copy for all devices"
+                  : fmt::format("{} copies", copies),
+      bytes(report.optimizer_state_bytes));
+}
+
+// How far ddp is from processes that never speak to each other.
+std::optional<std::string> ideal_sentence(const Comparison& comparison) {
+  const auto find = [&](const char* engine, const char* strategy) {
+    return std::find_if(comparison.runs.begin(), comparison.runs.end(),
+                        [&](const ComparedRun& run) {
+                          return run.engine == engine &&
+                                 run.report.strategy == strategy;
+                        });
+  };
+  const auto ours = find(kLockstep, "ddp");
+  const auto ideal = find(kPyTorch, "ideal");
+  const auto end = comparison.runs.end();
+  if (ours == end || ideal == end) return std::nullopt;
+  const SpeedRatio speed = speed_over(*ours, *ideal, comparison.confidence);
+  const std::string what = fmt::format(
+      "{}, the same processes never synchronised, {}", ideal->label(),
+      "which no DDP whose ranks each update every parameter can beat");
+  if (!speed.interval || speed.is_clear()) {
+    return fmt::format("{} is {}, measured by {}.", ours->label(),
+                       times_text(speed), what);
+  }
+  return fmt::format("{} and {}: {}.", ours->label(), what,
+                     no_difference(speed, comparison.rounds));
+}
+
+// What the signs of the tables mean.
+std::optional<std::string> signs_sentence(const Comparison& comparison) {
+  const auto& runs = comparison.runs;
+  const bool has_intervals = std::any_of(
+      runs.begin(), runs.end(),
+      [](const auto& run) { return run.speedup_interval.has_value(); });
+  if (!has_intervals) return std::nullopt;
+  return fmt::format(
+      "Step times are medians over the steps of all rounds, p10-p90 is what "
+      "four in five steps were within. In brackets is where a speed-up lies "
+      "with 95 % confidence, by its {} rounds; with ~ it may as well be 1.",
+      comparison.rounds);
+}
+
+}  // namespace
+
+std::string headline(const Comparison& comparison) {
+  if (comparison.runs.empty()) return "nothing to compare";
+  const auto& first = comparison.runs.front().report;
+  size_t devices = 0;
+  for (const auto& run : comparison.runs) {
+    devices = std::max(devices, run.report.devices.size());
+  }
+  return fmt::format("{} ({} parameters), batch of {}, {}", first.model,
+                     format_count(first.parameters), first.batch_size,
+                     plural(static_cast<int64_t>(devices), "device"));
+}
+
+std::string method(const Comparison& comparison) {
+  const std::string machine =
+      fmt::format("{}, {}", plural(comparison.machine.cores, "core"),
+                  comparison.machine.cpu_model);
+  if (comparison.is_of_files) {
+    return fmt::format("finished training runs; {}", machine);
+  }
+  return fmt::format(
+      "{} of {} ({} to warm up), pooled, a fresh process each; {}",
+      plural(comparison.rounds, "round"), plural(comparison.steps, "step"),
+      comparison.warmup, machine);
+}
+
+std::vector<std::string> reading(const Comparison& comparison) {
+  std::vector<std::string> sentences;
+  const ComparedRun* base = baseline(comparison);
+  const auto add = [&](std::optional<std::string> sentence) {
+    if (sentence) sentences.push_back(std::move(*sentence));
+  };
+  std::optional<std::string> proportion;
+  for (const auto& run : comparison.runs) {
+    const bool is_parallel = run.report.devices.size() > 1;
+    if (base == nullptr || &run == base || !run.speedup || !is_parallel) {
+      continue;
+    }
+    add(speedup_sentence(comparison, run, *base));
+    if (has_no_more_hardware(run, *base)) {
+      proportion = proportion_sentence(run, *base);
+    }
+  }
+  add(std::move(proportion));
+  add(ideal_sentence(comparison));
+  for (const auto& run : comparison.runs) add(memory_sentence(run));
+  for (const auto& run : comparison.runs) add(copies_sentence(run));
+  for (const auto& run : comparison.runs) add(busy_sentence(run));
+  for (const auto& run : comparison.runs) add(bottleneck_sentence(run));
+  for (const TimeLine& line : time_lines(comparison)) {
+    add(communication_sentence(line));
+  }
+  add(signs_sentence(comparison));
+  for (const auto& note : comparison.notes) sentences.push_back(note);
+  return sentences;
+}
+
+}  // namespace lockstep::report

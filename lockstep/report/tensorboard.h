@@ -1,0 +1,16 @@
+#pragma once
+
+#include <string>
+
+#include "lockstep/train/run_report.h"
+
+namespace lockstep::report {
+
+/// Writes the scalars of `report` as an event file of TensorBoard in `folder`,
+/// which is made: "train/loss" of each step, "step_ms" of some, "lr" and
+/// "epoch/..." of each epoch, "test/..." of each evaluation, and
+/// "memory_mib/cpu:0" of each device. Returns its path. Throws IoError.
+std::string write_tensorboard(const train::RunReport& report,
+                              const std::string& folder);
+
+}  // namespace lockstep::report

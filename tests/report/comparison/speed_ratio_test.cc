@@ -1,0 +1,113 @@
+#include "lockstep/report/comparison/speed_ratio.h"
+
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace lockstep::report {
+namespace {
+
+// Mean 0, standard deviation 1 of the logarithms of two rounds' ratios: then
+// the interval is as wide as the quantile of t says.
+SpeedRatio of_logarithms(const std::vector<double>& logarithms,
+                         double confidence) {
+  std::vector<double> ours, theirs;
+  for (const double value : logarithms) {
+    ours.push_back(1);
+    theirs.push_back(std::exp(value));
+  }
+  return speed_ratio(ours, theirs, confidence);
+}
+
+// Of the table of Student's t in NIST's handbook (1.3.6.7.2): t of 0.975 is
+// 12.706 for 1, 4.303 for 2 and 2.262 for 9 degrees of freedom; t of 0.995 for
+// 2 is 9.925.
+TEST(SpeedRatio, HasStudentsInterval) {
+  const double root = std::sqrt(0.5);  // of {root, -root}: deviation 1
+  EXPECT_NEAR(std::log(of_logarithms({root, -root}, 0.95).interval->high),
+              12.706 / std::sqrt(2), 1e-3);
+  EXPECT_NEAR(std::log(of_logarithms({1, 0, -1}, 0.95).interval->high),
+              4.303 / std::sqrt(3), 1e-3);
+  EXPECT_NEAR(std::log(of_logarithms({1, 0, -1}, 0.99).interval->low),
+              -9.925 / std::sqrt(3), 1e-3);
+  const double nine = std::sqrt(9.0 / 10);
+  EXPECT_NEAR(std::log(of_logarithms({nine, -nine, nine, -nine, nine, -nine,
+                                      nine, -nine, nine, -nine},
+                                     0.95)
+                           .interval->high),
+              2.262 / std::sqrt(10), 1e-3);
+}
+
+TEST(SpeedRatio, IsTheGeometricMeanOfTheRounds) {
+  const std::vector<double> ours{1, 1}, theirs{2, 8};
+  EXPECT_NEAR(speed_ratio(ours, theirs, 0.95).times, 4, 1e-12);
+  // The other way round it is the inverse, and so is the interval.
+  const SpeedRatio inverse = speed_ratio(theirs, ours, 0.95);
+  EXPECT_NEAR(inverse.times, 0.25, 1e-12);
+  EXPECT_NEAR(
+      inverse.interval->low * speed_ratio(ours, theirs, 0.95).interval->high, 1,
+      1e-12);
+}
+
+TEST(SpeedRatio, IsNotClearOfOneRoundOrNone) {
+  const std::vector<double> one{1}, other{2}, none, zero{0, 1};
+  EXPECT_FALSE(speed_ratio(one, other, 0.95).interval);
+  EXPECT_FALSE(speed_ratio(one, other, 0.95).is_clear());
+  EXPECT_FALSE(speed_ratio(none, none, 0.95).interval);
+  EXPECT_EQ(speed_ratio(zero, zero, 0.95).times, 0);
+}
+
+TEST(SpeedRatio, CoversTheTruthAsOftenAsItSays) {
+  constexpr int kTrials = 4000;
+  for (const int rounds : {2, 3, 5, 10}) {
+    std::mt19937_64 random(static_cast<uint64_t>(rounds));
+    std::normal_distribution<double> noise(0, 0.03);
+    int wrong = 0;
+    for (int trial = 0; trial < kTrials; ++trial) {
+      std::vector<double> ours, theirs;
+      for (int round = 0; round < rounds; ++round) {
+        // The machine drifts; what is left is noise.
+        const double drift = std::exp(10 * noise(random));
+        ours.push_back(drift * std::exp(noise(random)));
+        theirs.push_back(drift * std::exp(noise(random)));
+      }
+      if (speed_ratio(ours, theirs, 0.95).is_clear()) ++wrong;
+    }
+    // Three standard deviations around 5 %.
+    EXPECT_NEAR(static_cast<double>(wrong) / kTrials, 0.05, 0.0104) << rounds;
+  }
+}
+
+TEST(LookRounds, GrowByHalf) {
+  EXPECT_EQ(look_rounds(3, 10), (std::vector<int64_t>{3, 5, 8, 10}));
+  EXPECT_EQ(look_rounds(3, 3), std::vector<int64_t>{3});
+  EXPECT_EQ(look_rounds(3, 4), (std::vector<int64_t>{3, 4}));
+  EXPECT_EQ(look_rounds(1, 4), (std::vector<int64_t>{1, 2, 3, 4}));
+}
+
+TEST(Confidence, IsSharedByTheLooks) {
+  EXPECT_DOUBLE_EQ(confidence_of_look(1), 0.95);
+  EXPECT_DOUBLE_EQ(confidence_of_look(4), 0.9875);
+}
+
+TEST(RatioText, SaysWhatMayBeChance) {
+  EXPECT_EQ(cell_text({.times = 1.12, .interval = Interval{1.08, 1.17}}),
+            "1.12x (1.08-1.17)");
+  EXPECT_EQ(cell_text({.times = 1.02, .interval = Interval{0.97, 1.06}}),
+            "~1.02x (0.97-1.06)");
+  EXPECT_EQ(cell_text({.times = 1.5, .interval = {}}), "1.50x");
+  EXPECT_EQ(times_text({.times = 1.12, .interval = Interval{1.08, 1.17}}),
+            "1.12 times as fast (1.08 to 1.17)");
+}
+
+TEST(RatioText, ShowsThatAnIntervalIsWithoutOne) {
+  EXPECT_EQ(cell_text({.times = 1.008, .interval = Interval{1.0021, 1.014}}),
+            "1.008x (1.002-1.014)");
+  EXPECT_EQ(cell_text({.times = 0.99, .interval = Interval{0.98, 0.99964}}),
+            "0.9900x (0.9800-0.9996)");
+}
+
+}  // namespace
+}  // namespace lockstep::report

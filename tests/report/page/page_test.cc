@@ -1,0 +1,35 @@
+#include "lockstep/report/page/page.h"
+
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "lockstep/report/page/command_text.h"
+#include "tests/report/texts.h"
+
+namespace lockstep::report {
+namespace {
+
+TEST(Commands, CanBeGivenToAShellAgain) {
+  EXPECT_EQ(
+      command_text({"lockstep", "train", "--lr", "0.1", "a b", "it's", ""}),
+      "lockstep train --lr 0.1 'a b' 'it'\\''s' ''");
+}
+
+TEST(Page, GivesRowsWithoutANameToTheOneAbove) {
+  Page page("heading", "lead");
+  page.begin_chapter("Empty");
+  page.begin_chapter("Devices");
+  page.add_table({.title = "Memory",
+                  .header = {"Run", "Device", "Peak"},
+                  .rows = {{"dp", "cpu:0", "1 MiB"}, {"", "cpu:1", "2 MiB"}}});
+  const std::string html = page.finish("title");
+  EXPECT_TRUE(contains(html, "<th scope=\"row\" rowspan=\"2\">dp</th>"));
+  EXPECT_TRUE(contains(html, "<caption>Memory</caption>"));
+  EXPECT_TRUE(contains(html, "<td class=\"left\">cpu:1</td><td>2 MiB</td>"));
+  EXPECT_TRUE(contains(html, "href=\"#chapter-1\">Devices</a>"));
+  EXPECT_FALSE(contains(html, "Empty"));
+}
+
+}  // namespace
+}  // namespace lockstep::report

@@ -1,0 +1,89 @@
+#include "lockstep/report/tables/comparison_sections.h"
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/report/canned.h"
+#include "tests/report/canned_time_line.h"
+#include "tests/report/texts.h"
+
+namespace lockstep::report {
+namespace {
+
+TEST(Sections, FillThePracticalsTable) {
+  const Section section = set_up_section(canned_comparison());
+  ASSERT_EQ(section.rows.size(), 4u);
+  EXPECT_EQ(section.rows[0][0], "single");
+  EXPECT_EQ(section.rows[0][1], "30.0 ms");
+  EXPECT_EQ(section.header[4], "Speed-up (95 %)");
+  EXPECT_EQ(section.rows[0][2], "29.8-30.2 ms");
+  EXPECT_EQ(section.rows[0][4], "1.00x");
+  EXPECT_EQ(section.rows[2][0], "dp");
+  EXPECT_EQ(section.rows[2][4], "1.50x (1.50-1.50)");
+  EXPECT_EQ(section.rows[2][5], "3200");
+  EXPECT_EQ(section.rows[2][6], "1");
+  EXPECT_EQ(section.rows[3][0], "PyTorch DDP");
+}
+
+TEST(Sections, GiveEveryDeviceARowAndSharedMemoryOne) {
+  const Section section = device_section(canned_comparison());
+  ASSERT_EQ(section.rows.size(), 2u + 2u + 3u);
+  EXPECT_EQ(section.rows[2],
+            (std::vector<std::string>{"dp-classic", "cpu:0", "32", "120.0 MiB",
+                                      "90 %"}));
+  EXPECT_EQ(section.rows[3][3], "40.0 MiB");
+  EXPECT_EQ(section.rows[6], (std::vector<std::string>{"", "shared by all", "",
+                                                       "50.0 MiB", ""}));
+}
+
+TEST(Sections, ShowPhasesOfThoseRunsThatHaveSome) {
+  const Section section = phase_section(canned_comparison(), 0);
+  EXPECT_EQ(section.header,
+            (std::vector<std::string>{"Phase", "single", "dp-classic", "dp"}));
+  ASSERT_EQ(section.rows.size(), kPhases.size() + 2);
+  EXPECT_EQ(section.rows[1][0], "replicate");
+  EXPECT_EQ(section.rows[1][1], "-");
+  EXPECT_EQ(section.rows[1][2], "10.0 ms   25 %");
+}
+
+// As they are printed: each cell is rounded to three digits.
+TEST(Sections, HavePhasesThatAddUpToTheStep) {
+  const Section section = phase_section(canned_comparison(), 0);
+  EXPECT_EQ(section.rows[section.rows.size() - 2][0], "other");
+  EXPECT_EQ(section.rows.back()[0], "mean step");
+  for (size_t column = 1; column < section.header.size(); ++column) {
+    double sum_ms = 0;
+    for (const auto& row : section.rows) {
+      if (row[0] != "mean step" && row[column] != "-") {
+        EXPECT_TRUE(contains(row[column], " ms")) << row[column];
+        sum_ms += std::stod(row[column]);
+      }
+    }
+    EXPECT_NEAR(sum_ms, std::stod(section.rows.back()[column]), 0.1);
+  }
+  EXPECT_EQ(section.rows.back()[1], "30.0 ms  100 %");
+  EXPECT_EQ(section.rows[section.rows.size() - 2][1], "3.00 ms   10 %");
+}
+
+TEST(Sections, CompareWithPyTorchOnlyWhereItRan) {
+  Comparison comparison = canned_comparison();
+  const Section section = ratio_section(comparison);
+  ASSERT_EQ(section.rows.size(), 3u);
+  EXPECT_EQ(section.rows[2],
+            (std::vector<std::string>{"dp", "2.50x (2.50-2.50)"}));
+  comparison.runs.pop_back();
+  EXPECT_TRUE(ratio_section(comparison).rows.empty());
+}
+
+TEST(Devices, OfRanksAreNamedWithTheirRank) {
+  const Section section = device_section(canned_ddp());
+  EXPECT_EQ(section.rows[3][1], "rank 0 cpu:0");
+  EXPECT_EQ(section.rows[4][1], "rank 1 cpu:1");
+  EXPECT_EQ(section.rows[4][2], "32");
+  EXPECT_EQ(section.rows[4][4], "90 %");
+}
+
+}  // namespace
+}  // namespace lockstep::report
