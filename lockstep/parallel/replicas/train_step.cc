@@ -137,8 +137,10 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
                                   ? 1.0
                                   : static_cast<double>(shards.samples[s]) /
                                         static_cast<double>(shards.batch);
+        OverlappedSum* const sum =
+            shard + 1 == own_shards.last ? overlapped : nullptr;
         const auto compute = [&](const IValue& inputs_and_target,
-                                 const OnGradient& on_gradient) {
+                                 OverlappedSum* sum_meanwhile) {
           return compute_shard({.worker = worker,
                                 .shard = shard,
                                 .replica = replica,
@@ -146,29 +148,13 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
                                 .differentiable = differentiable,
                                 .loss = loss,
                                 .scale = weight * loss_scale,
-                                .on_gradient = on_gradient});
+                                .sum = sum_meanwhile,
+                                .earlier = partials[worker]});
         };
-        OverlappedSum* const sum =
-            shard + 1 == own_shards.last ? overlapped : nullptr;
         ShardPass pass;
-        if (!options_.verify_gradients()) {
-          OnGradient on_gradient;
-          if (sum) {
-            sum->begin(partials[worker]);
-            on_gradient = [&](size_t p, const Tensor& leaf) {
-              sum->add(p, leaf);
-            };
-          }
-          pass = compute(shards.parts[part], on_gradient);
-        } else {
+        if (options_.verify_gradients()) {
           VerifiedPass verified = verified_pass(replica, [&] {
-            std::vector<std::pair<size_t, Tensor>> arrivals;
-            ShardPass once = compute(copy_of(shards.parts[part]),
-                                     [&](size_t p, const Tensor& leaf) {
-                                       arrivals.emplace_back(p, leaf);
-                                     });
-            once.arrivals = std::move(arrivals);
-            return once;
+            return compute(copy_of(shards.parts[part]), nullptr);
           });
           is_repaired[part] = verified.is_repaired;
           pass = std::move(verified.pass);
@@ -176,6 +162,8 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
             sum->begin(partials[worker]);
             send(pass, *sum);
           }
+        } else {
+          pass = compute(shards.parts[part], sum);
         }
         totals.losses[s] = weight * pass.loss.item<double>();
         const Stopwatch summing;
@@ -292,8 +280,18 @@ ShardPass TrainStep::compute_shard(const ShardWork& work) const {
   span.emplace("backward", TraceCategory::kCompute, work.shard);
   enter(StepPhase::kBackward);
   group_.phases_of(work.worker).forward_s += phase.restart();
-  const ShardLeaves leaves{work.replica, group_.unique(), group_.parameters(),
-                           pass.input_leaves, work.on_gradient};
+  ShardLeaves leaves{work.replica, group_.unique(), group_.parameters(),
+                     pass.input_leaves};
+  if (work.sum) {
+    work.sum->begin(work.earlier);
+    leaves.on_gradient = [&](size_t p, const Tensor& leaf) {
+      work.sum->add(p, leaf);
+    };
+  } else if (options_.verify_gradients()) {
+    leaves.on_gradient = [&](size_t p, const Tensor& leaf) {
+      pass.arrivals.emplace_back(p, leaf);
+    };
+  }
   pass.gradients =
       shard_backward({pass.loss}, {torch::full_like(pass.loss, work.scale)},
                      /*keep_graph=*/false, leaves);

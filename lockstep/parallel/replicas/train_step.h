@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 #include <ATen/core/ivalue.h>
@@ -62,7 +61,6 @@ class TrainStep {
   };
   /// `all` is the tuple of the inputs and the target. `trains`: of run().
   Shards cut(const c10::IValue& all, bool trains) const;
-  using OnGradient = std::function<void(size_t, const torch::Tensor&)>;
   /// What a shard's pass is made from.
   struct ShardWork {
     size_t worker;
@@ -72,7 +70,10 @@ class TrainStep {
     const DifferentiableInputs& differentiable;
     const ShardLoss& loss;
     double scale;  // the gradient of the loss
-    const OnGradient& on_gradient;
+    // Sums the gradients while the backward runs, with those of `earlier`
+    // shards; null: that comes after it.
+    OverlappedSum* sum;
+    const std::vector<PartialSum>& earlier;
   };
   /// Forward, loss and backward, in the thread of the replica's device.
   ShardPass compute_shard(const ShardWork& work) const;
