@@ -60,6 +60,7 @@ constexpr std::array kNames{
     Entry{ErrorCode::kSharedMemorySetup, "shared-memory-setup"},
     Entry{ErrorCode::kWrongData, "wrong-data"},
     Entry{ErrorCode::kReplicaFailed, "replica-failed"},
+    Entry{ErrorCode::kNotRepeatable, "not-repeatable"},
     Entry{ErrorCode::kNotCloneable, "not-cloneable"},
     Entry{ErrorCode::kModuleChanged, "module-changed"},
     Entry{ErrorCode::kDenseParameter, "dense-parameter"},

@@ -129,6 +129,8 @@ enum class ErrorCode {
   // The parallel engine.
   /// A replica threw an exception, which the message repeats.
   kReplicaFailed,
+  /// A shard's gradients are others each time that they are computed.
+  kNotRepeatable,
   /// The module can't be copied, or its copy is another network.
   kNotCloneable,
   /// The module was changed in a way that can't be followed.

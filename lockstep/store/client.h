@@ -19,8 +19,10 @@ struct ClientOptions {
   /// How long to wait for the server to appear.
   std::chrono::milliseconds connect_time{30'000};
   /// How long the server may take to answer, in addition to the wait that a
-  /// request asks for.
-  std::chrono::milliseconds answer_time{10'000};
+  /// request asks for. Whose process ends closes its connections, so this is
+  /// for a host that is cut off: long enough for one with more work than cores,
+  /// whose threads may wait for seconds.
+  std::chrono::milliseconds answer_time{60'000};
 };
 
 /// The server works, and refused this request.

@@ -23,6 +23,8 @@ struct StepOutcome {
   bool is_skipped = false;
   bool is_spike = false;
   int stop_signal = 0;  ///< some rank wants to stop, for this
+  /// This rank's own, as StepResult has them.
+  std::vector<int64_t> repaired_shards;
 
   double loss() const { return metrics.at("loss"); }
 };

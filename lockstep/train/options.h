@@ -84,6 +84,9 @@ struct TrainOptions {
   /// Steps after which ranks with parameters of their own (gloo, nccl) compare
   /// them and the optimizer's state; 0: never. Snapshots are at these steps.
   int64_t verify_every = 10;
+  /// Each so many steps all gradients are computed twice, and a third time
+  /// where they differ (TrainStepOptions::verify_gradients); 0: never.
+  int64_t verify_gradients_every = 0;
   int64_t eval_every = 0;  ///< steps between evaluations; 0: at the end only
   int64_t eval_batch_size = 0;  ///< 0: batch_size, or 250 if that is more
   int loader_workers = 1;

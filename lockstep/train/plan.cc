@@ -126,6 +126,15 @@ void check_spikes(const TrainOptions& options) {
   }
 }
 
+void check_verification(const TrainOptions& options) {
+  check_at_least("verify_every", options.verify_every, 0);
+  check_at_least("verify_gradients_every", options.verify_gradients_every, 0);
+  const bool is_classic = options.strategy == Strategy::kDataParallelClassic;
+  if (!is_classic || options.verify_gradients_every == 0) return;
+  refuse("dp-classic runs LibTorch's backward, which computes once",
+         "another strategy", "leave out --verify-gradients, or use dp");
+}
+
 void check(const TrainOptions& options) {
   check_at_least("batch_size", options.batch_size, 1);
   check_at_least("accumulate", options.accumulate, 1);
@@ -138,6 +147,7 @@ void check(const TrainOptions& options) {
   check_zero(options);
   check_communication(options);
   check_spikes(options);
+  check_verification(options);
   check_at_least("eval_batch_size", options.eval_batch_size, 0);
   check_at_least("checkpoint_every", options.checkpoint_every, 0);
   check_at_least("snapshot_every", options.snapshot_every, 0);

@@ -266,6 +266,9 @@ bool Run::train_batch(const data::Batch& batch, int64_t epoch) {
         "by {:g} from now on",
         step_, runner_.loss_scale()));
   }
+  if (!outcome.repaired_shards.empty()) {
+    guard_.note_repaired(step_, outcome.repaired_shards);
+  }
   log_.add_step(outcome, seconds,
                 {.done = step_, .total = total_steps_, .epoch = epoch});
   if (live_) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -23,6 +24,10 @@ class ShardMetrics {
   /// Of one of this rank's shards, of `samples`. Called in its thread.
   void add(int64_t shard, int64_t samples, const LossAndMetrics& values,
            bool with_loss);
+  /// Likewise, in place of what was added before, of a computation that is
+  /// made again.
+  void replace(int64_t shard, int64_t samples, const LossAndMetrics& values,
+               bool with_loss);
 
   /// Sums over the samples of all ranks since the last call, which are
   /// forgotten. `extra` is summed over the ranks as it is. Collective. Throws
@@ -31,6 +36,9 @@ class ShardMetrics {
 
  private:
   void agree_on_names();
+  using Change = std::function<void(double& sum, double value)>;
+  void change(int64_t shard, int64_t samples, const LossAndMetrics& values,
+              bool with_loss, const Change& change);
   size_t place_of(const std::string& name);
 
   World world_;

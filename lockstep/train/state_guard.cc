@@ -39,6 +39,13 @@ constexpr const char* kCause =
     "a bit changed in its memory, or its processor computes wrong";
 constexpr int kMostTimes = 2;
 
+[[noreturn]] void end_of_rank(const std::string& what) {
+  throw TrainError({.code = ErrorCode::kParametersDiffer,
+                    .what = what + ", and was not wrong for the first time",
+                    .fix = "take its host out of the job: its memory or "
+                           "processor is faulty"});
+}
+
 }  // namespace
 
 StateGuard::StateGuard(const World& world, int64_t every, GuardHistory& history)
@@ -53,13 +60,24 @@ void StateGuard::note_wrong(const std::vector<int>& ranks, int64_t step) {
     if (rank == world_.rank()) is_again = times >= kMostTimes;
   }
   if (!is_again) return;
-  throw TrainError(
-      {.code = ErrorCode::kParametersDiffer,
-       .what = fmt::format("rank {} had other parameters than the others at "
-                           "step {}, and not for the first time",
-                           world_.rank(), step),
-       .fix = "take its host out of the job: its memory or processor is "
-              "faulty"});
+  end_of_rank(
+      fmt::format("rank {} had other parameters than the others at "
+                  "step {}",
+                  world_.rank(), step));
+}
+
+void StateGuard::note_repaired(int64_t step,
+                               const std::vector<int64_t>& shards) {
+  const std::string what = fmt::format(
+      "rank {} computed the gradients of shard{} {} wrong at step {}",
+      world_.rank(), shards.size() == 1 ? "" : "s", fmt::join(shards, ", "),
+      step);
+  log_warning("train",
+              fmt::format("{}: two of three computations agree on others, "
+                          "which were used; {}",
+                          what, kCause));
+  int& times = history_.times_wrong[static_cast<size_t>(world_.rank())];
+  if (++times >= kMostTimes && world_.size() > 1) end_of_rank(what);
 }
 
 void StateGuard::name_who_was_wrong(const Divergence& earlier,

@@ -55,6 +55,10 @@ class StateGuard {
   /// With this rank's digest after `step` steps. Collective. Throws
   /// StateDiverged, and TrainError on a rank that is wrong again.
   void compare(int64_t step, const std::string& digest);
+  /// After `step` steps: of the last one this rank computed `shards` wrong
+  /// once, and their gradients were repaired. Throws TrainError if it was wrong
+  /// before, so that it is replaced; not if it is alone.
+  void note_repaired(int64_t step, const std::vector<int64_t>& shards);
 
  private:
   /// Throws TrainError on one of `ranks` that was among such before.

@@ -242,8 +242,9 @@ StepOutcome StepRunner::step(const data::Batch& batch, const Position& position,
   const TraceSpan span("step", TraceCategory::kStep, position.step);
   optimizer_->set_position(position);
   engine_->group().set_step(position.step);
-  const StepResult result =
-      is_classic(options_) ? classic_step(batch) : sharded_step(batch);
+  const StepResult result = is_classic(options_)
+                                ? classic_step(batch)
+                                : sharded_step(batch, position.step);
   StepOutcome outcome;
   if (is_local()) {
     const bool meets = is_common(position);
@@ -252,12 +253,18 @@ StepOutcome StepRunner::step(const data::Batch& batch, const Position& position,
   } else {
     outcome = agreement_.of_step(result, stop_signal);
   }
+  outcome.repaired_shards = result.repaired_shards;
   if (spikes_ && outcome.is_finite) spikes_->add(outcome.loss());
   if (loss_scaler_ && loss_scaler_->update(outcome.is_finite)) {
     outcome.is_skipped = outcome.is_spike || !outcome.is_finite;
     outcome.is_finite = true;
   }
   return outcome;
+}
+
+bool StepRunner::verifies_gradients(int64_t step) const {
+  const int64_t every = options_.verify_gradients_every;
+  return every > 0 && (step + 1) % every == 0;
 }
 
 bool StepRunner::is_common(const Position& position) const {
@@ -272,13 +279,13 @@ ShardLoss StepRunner::loss_of(int64_t total) {
                                                     const c10::IValue& target) {
     const LossAndMetrics values = task_.loss(output, target);
     const int64_t shard = current_shard();
-    agreement_.metrics().add(shard, sizes[static_cast<size_t>(shard)], values,
-                             /*with_loss=*/false);
+    agreement_.metrics().replace(shard, sizes[static_cast<size_t>(shard)],
+                                 values, /*with_loss=*/false);
     return values.loss;
   };
 }
 
-StepResult StepRunner::sharded_step(const data::Batch& batch) {
+StepResult StepRunner::sharded_step(const data::Batch& batch, int64_t step) {
   const AutocastScope precision(device_type(plan_),
                                 autocast_type(options_.precision));
   const StepResult result = optimizer_->train_step(
@@ -287,7 +294,8 @@ StepResult StepRunner::sharded_step(const data::Batch& batch) {
           .clip_grad_norm(options_.clip_grad_norm)
           .loss_scale(loss_scale())
           .max_loss(loss_limit())
-          .batch(engine_batch(batch)));
+          .batch(engine_batch(batch))
+          .verify_gradients(verifies_gradients(step)));
   count(batch, engine_->group().phases());
   return result;
 }

@@ -91,13 +91,15 @@ class StepRunner {
   void fill(RunReport& report, double step_seconds) const;
 
  private:
-  StepResult sharded_step(const data::Batch& batch);
+  StepResult sharded_step(const data::Batch& batch, int64_t step);
   StepResult classic_step(const data::Batch& batch);
   /// The task's loss of a shard of `total` samples, whose metrics are noted.
   ShardLoss loss_of(int64_t total);
   void count(const data::Batch& batch, const PhaseTimes& phases);
   int64_t copies() const;
   void scale_losses();
+  /// Whether step `step`, counted from 0, computes its gradients twice.
+  bool verifies_gradients(int64_t step) const;
   /// Whether the ranks come together in the step at `position`: in each one, or
   /// in those with an outer step. Between these each rank's parameters and
   /// outcomes are its own.

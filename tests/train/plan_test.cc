@@ -76,6 +76,14 @@ TEST(Plan, RefusesNumbersThatCanNotBe) {
   refuses([](auto& o) { o.max_steps = -1; }, "max_steps");
   refuses([](auto& o) { o.keep_checkpoints = 0; }, "keep_checkpoints");
   refuses([](auto& o) { o.clip_grad_norm = std::nan(""); }, "clip_grad_norm");
+  refuses([](auto& o) { o.verify_gradients_every = -1; },
+          "verify_gradients_every");
+  refuses(
+      [](auto& o) {
+        o.strategy = Strategy::kDataParallelClassic;
+        o.verify_gradients_every = 1;
+      },
+      "dp-classic");
   refuses([](auto& o) { o.devices.clear(); }, "device",
           ErrorCode::kNoSuchDevice);
 }

@@ -14,7 +14,12 @@
 namespace lockstep::train {
 namespace {
 
-enum class What { kParameter, kOptimizerState, kGradient };
+enum class What {
+  kParameter,
+  kOptimizerState,
+  kGradient,     ///< the sum that a rank updates with
+  kOwnGradient,  ///< what a rank computes, before the sum
+};
 
 /// One bit of one rank, after one step; `times` over all attempts.
 struct Flip {
@@ -45,6 +50,32 @@ class Flipper : public Callback {
   int rank_;
   std::atomic<int>& left_;
   std::function<torch::Tensor()> target_;
+};
+
+/// Has the first gradients that this rank computes in a step come out wrong.
+class WrongProcessor : public Callback {
+ public:
+  WrongProcessor(const Flip& flip, int rank, std::atomic<int>& left)
+      : flip_(flip), rank_(rank), left_(left) {}
+  void before_step(const RunState& at) override {
+    const bool is_due = at.step + 1 >= flip_.step && rank_ == flip_.rank;
+    is_wrong_ = is_due && left_-- > 0;
+  }
+  /// Of any shard's thread.
+  void compute(const torch::Tensor& output) {
+    if (!is_wrong_.exchange(false)) return;
+    output.register_hook([](const torch::Tensor& gradient) {
+      torch::Tensor wrong = gradient.clone();
+      flip_a_bit(wrong);
+      return wrong;
+    });
+  }
+
+ private:
+  Flip flip_;
+  int rank_;
+  std::atomic<int>& left_;
+  std::atomic<bool> is_wrong_{false};
 };
 
 /// SGD that flips a bit of the gradient that it is given, the sum over all
@@ -102,8 +133,17 @@ class FlippingTask : public tasks::ImageTask {
     optimizer_ = optimizer.get();
     return optimizer;
   }
+  LossAndMetrics loss(const c10::IValue& output,
+                      const c10::IValue& target) const override {
+    if (processor_) processor_->compute(output.toTensor());
+    return ImageTask::loss(output, target);
+  }
   std::vector<std::shared_ptr<Callback>> callbacks() override {
     if (flip_.what == What::kGradient) return {};
+    if (flip_.what == What::kOwnGradient) {
+      processor_ = std::make_shared<WrongProcessor>(flip_, rank_, left_);
+      return {processor_};
+    }
     return {std::make_shared<Flipper>(flip_, rank_, left_, [this] {
       return flip_.what == What::kParameter
                  ? read_().parameters.front().second
@@ -136,12 +176,14 @@ class FlippingTask : public tasks::ImageTask {
   std::atomic<int>& left_;
   std::function<ModuleHandle()> read_;
   RunOptimizer* optimizer_ = nullptr;
+  std::shared_ptr<WrongProcessor> processor_;
 };
 
-/// Rank 0's report of a run whose ranks are threads over gloo.
-RunReport run_with(const Flip& flip, int ranks, const ImageTraining& options) {
+/// Rank 0's report of a run whose ranks are threads.
+RunReport run_with(const Flip& flip, int ranks, const ImageTraining& options,
+                   const std::string& backend = "gloo") {
   std::atomic<int> left = flip.times;
-  return distributed_by(options, ranks, "gloo", [&](const ImageTraining& own) {
+  return distributed_by(options, ranks, backend, [&](const ImageTraining& own) {
     FlippingTask task(own, flip, own.world.rank(), left);
     return run_training(task, own, {});
   });
@@ -228,6 +270,60 @@ TEST(StateGuard, EndsARankThatIsWrongAgain) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kParametersDiffer) << error.what();
     EXPECT_NE(std::string(error.what()).find("rank 2"), std::string::npos)
+        << error.what();
+  }
+}
+
+// A gradient that is wrong before it is summed would reach all ranks alike.
+TEST(StateGuard, RepairsWhatARankComputesWrong) {
+  ImageTraining options = compared_run();
+  options.verify_gradients_every = 1;
+  for (const std::string backend : {"gloo", "shm"}) {
+    const RunReport expected =
+        run_with({.times = 0}, 2, compared_run(), backend);
+    // Without the verification the run goes wrong, and nobody sees it.
+    const Flip of_first{.rank = 0, .what = What::kOwnGradient};
+    EXPECT_NE(run_with(of_first, 2, compared_run(), backend).parameter_sha256,
+              expected.parameter_sha256);
+    for (const int rank : {0, 1}) {
+      LogCapture log;
+      const RunReport report = run_with(
+          {.rank = rank, .what = What::kOwnGradient}, 2, options, backend);
+      EXPECT_EQ(report.parameter_sha256, expected.parameter_sha256);
+      EXPECT_EQ(report.losses, expected.losses);
+      EXPECT_EQ(report.recoveries, 0);
+      EXPECT_NE(
+          log.text().find(fmt::format(
+              "rank {} computed the gradients of shard {} wrong at step 7",
+              rank, 2 * rank)),
+          std::string::npos)
+          << log.text();
+    }
+  }
+}
+
+TEST(StateGuard, VerifiesTheStepsThatItIsToldTo) {
+  ImageTraining options = compared_run();
+  options.verify_gradients_every = 7;
+  const RunReport expected = run_with({.times = 0}, 2, compared_run());
+  EXPECT_EQ(run_with({.what = What::kOwnGradient}, 2, options).parameter_sha256,
+            expected.parameter_sha256);
+  options.verify_gradients_every = 6;
+  EXPECT_NE(run_with({.what = What::kOwnGradient}, 2, options).parameter_sha256,
+            expected.parameter_sha256);
+}
+
+TEST(StateGuard, EndsARankThatComputesWrongAgain) {
+  ImageTraining options = compared_run();
+  options.verify_gradients_every = 1;
+  try {
+    run_with({.what = What::kOwnGradient, .times = 2}, 2, options);
+    FAIL() << "it trained";
+  } catch (const Error& error) {
+    EXPECT_NE(
+        std::string(error.what())
+            .find("rank 1 computed the gradients of shard 2 wrong at step 8"),
+        std::string::npos)
         << error.what();
   }
 }

@@ -150,6 +150,13 @@ void add_output_options(CLI::App& app, RunFlags& flags) {
                      "last state that was alike; 0: never"))
       ->type_name("N")
       ->check(whole_number(0));
+  add(app.add_option("--verify-gradients", flags.options.verify_gradients_every,
+                     "each N-th step computes its gradients twice, and a third "
+                     "time where they differ, to find a processor that "
+                     "computes wrong; such a step takes twice the time; 0: "
+                     "never"))
+      ->type_name("N")
+      ->check(whole_number(0));
   add(app.add_option("--snapshot-every", flags.options.snapshot_every,
                      "steps between copies in memory, for `lockstep run "
                      "--max-restarts`: a worker that is lost costs so many; 0: "

@@ -115,6 +115,11 @@ struct TrainStepOptions {
   /// With several ranks: samples of the batch that all of them pass together.
   /// -1: as many on each rank.
   TORCH_ARG(int64_t, batch) = -1;
+  /// Each shard's forward and backward are computed twice, and a third time if
+  /// the bits differ: the gradients that two computations agree on are used.
+  /// Finds a processor that computes wrong, at twice the cost. A forward that
+  /// writes to its inputs writes to copies of them.
+  TORCH_ARG(bool, verify_gradients) = false;
 };
 
 /// What train_step() returns.
@@ -129,6 +134,9 @@ struct StepResult {
   bool is_finite = true;
   /// The loss is above the greatest that was allowed, and nothing was updated.
   bool is_too_high = false;
+  /// With verify_gradients: this rank's shards of which one computation was
+  /// wrong. Its gradients were not used.
+  std::vector<int64_t> repaired_shards;
 
   bool updates() const { return is_finite && !is_too_high; }
 };

@@ -53,6 +53,12 @@ void check_one_rank(const std::vector<std::vector<OtherLeaf>>& others) {
   }
 }
 
+IValue copy_of(const IValue& value) {
+  const torch::NoGradGuard no_grad;
+  return map_tensors(value,
+                     [](const Tensor& tensor) { return tensor.clone(); });
+}
+
 int64_t batch_of(const IValue& value, int64_t dim) {
   int64_t samples = -1;
   for_each_tensor(value, [&](const Tensor& tensor, const std::string&) {
@@ -113,6 +119,8 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   std::vector<std::vector<Tensor>> leaves(shards.parts.size());
   std::vector<std::vector<Tensor>> chunk_gradients(shards.parts.size());
   std::vector<std::vector<OtherLeaf>> others(shards.parts.size());
+  // By threads at once, so no std::vector<bool>.
+  std::vector<char> is_repaired(shards.parts.size());
   OverlappedSum* const overlapped = exchange_ && local_gradients_.empty()
                                         ? exchange_->overlapped_sum(chunks)
                                         : nullptr;
@@ -123,60 +131,56 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
       [&](size_t worker, int64_t shard, Replica& replica) {
         const auto s = static_cast<size_t>(shard);
         const auto part = static_cast<size_t>(shard - own_shards.first);
-        const torch::AutoGradMode with_grad(true);
-        replica.drop_gradients();
-        const IValue chunk =
-            differentiable.cut_from_graph(shards.parts[part], leaves[part]);
-        std::vector<IValue> arguments = chunk.toTupleRef().elements().vec();
-        const IValue shard_target = std::move(arguments.back());
-        arguments.pop_back();
-        enter(StepPhase::kForward);
-        IValue output = group_.forward_shard(worker, shard, replica, arguments);
-        Stopwatch phase;
-        std::optional<TraceSpan> span(std::in_place, "loss",
-                                      TraceCategory::kCompute, shard);
-        const Tensor shard_loss = loss(output, shard_target);
-        check_loss(shard_loss);
-        output = IValue();  // only the graph holds on to it
-        DifferentiableInputs::pass_on_writes(shards.parts[part], chunk);
-        // The backward computes in the types that the forward had.
-        const c10::impl::ExcludeDispatchKeyGuard no_autocast(
-            c10::autocast_dispatch_keyset);
-        span.emplace("backward", TraceCategory::kCompute, shard);
-        enter(StepPhase::kBackward);
-        group_.phases_of(worker).forward_s += phase.restart();
         // The weight enters as the gradient of the loss: an uneven split gives
         // the gradient of the whole batch's mean.
         const double weight = shards.batch == 0
                                   ? 1.0
                                   : static_cast<double>(shards.samples[s]) /
                                         static_cast<double>(shards.batch);
-        ShardLeaves shard_leaves{replica, group_.unique(), group_.parameters(),
-                                 leaves[part]};
-        const bool is_overlapped = overlapped && shard + 1 == own_shards.last;
-        if (is_overlapped) {
-          overlapped->begin(partials[worker]);
-          shard_leaves.on_gradient = [&](size_t p, const Tensor& leaf) {
-            overlapped->add(p, leaf);
-          };
+        OverlappedSum* const sum =
+            shard + 1 == own_shards.last ? overlapped : nullptr;
+        const auto compute = [&](const IValue& inputs_and_target,
+                                 OverlappedSum* sum_meanwhile) {
+          return compute_shard({.worker = worker,
+                                .shard = shard,
+                                .replica = replica,
+                                .part = inputs_and_target,
+                                .differentiable = differentiable,
+                                .loss = loss,
+                                .scale = weight * loss_scale,
+                                .sum = sum_meanwhile,
+                                .earlier = partials[worker]});
+        };
+        ShardPass pass;
+        if (options_.verify_gradients()) {
+          VerifiedPass verified = verified_pass(replica, [&] {
+            return compute(copy_of(shards.parts[part]), nullptr);
+          });
+          is_repaired[part] = verified.is_repaired;
+          pass = std::move(verified.pass);
+          if (sum) {
+            sum->begin(partials[worker]);
+            send(pass, *sum);
+          }
+        } else {
+          pass = compute(shards.parts[part], sum);
         }
-        ShardGradients result = shard_backward(
-            {shard_loss}, {torch::full_like(shard_loss, weight * loss_scale)},
-            /*keep_graph=*/false, shard_leaves);
-        totals.losses[s] = weight * shard_loss.item<double>();
-        if (is_overlapped) {
-          overlapped->finish(result.parameters);
+        totals.losses[s] = weight * pass.loss.item<double>();
+        const Stopwatch summing;
+        if (sum) {
+          sum->finish(pass.gradients.parameters);
           // It is summed with the earlier ones, if that was not done yet.
           partials[worker].push_back(
-              {shard, shard + 1, std::move(result.parameters)});
+              {shard, shard + 1, std::move(pass.gradients.parameters)});
         } else {
-          append_partial(partials[worker],
-                         {shard, shard + 1, std::move(result.parameters)},
-                         chunks);
+          append_partial(
+              partials[worker],
+              {shard, shard + 1, std::move(pass.gradients.parameters)}, chunks);
         }
-        chunk_gradients[part] = std::move(result.inputs);
-        others[part] = std::move(result.others);
-        group_.phases_of(worker).backward_s += phase.seconds();
+        leaves[part] = std::move(pass.input_leaves);
+        chunk_gradients[part] = std::move(pass.gradients.inputs);
+        others[part] = std::move(pass.gradients.others);
+        group_.phases_of(worker).backward_s += summing.seconds();
       });
   double overlapped_wait_s = 0;
   if (overlapped) {
@@ -205,6 +209,11 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   Reduction reduction =
       reduce(partials_of_rank(std::move(partials)), chunks, totals);
   StepResult result{.samples = shards.batch};
+  for (size_t part = 0; part < is_repaired.size(); ++part) {
+    if (!is_repaired[part]) continue;
+    result.repaired_shards.push_back(own_shards.first +
+                                     static_cast<int64_t>(part));
+  }
   for (const double shard_loss : totals.losses) result.loss += shard_loss;
   result.is_finite = std::isfinite(result.loss);
   result.is_too_high = result.is_finite && result.loss > options_.max_loss();
@@ -244,6 +253,69 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   if (has_autocast()) drop_cast_weights();
   group_.phases().update_s = watch.seconds();
   return result;
+}
+
+ShardPass TrainStep::compute_shard(const ShardWork& work) const {
+  ShardPass pass;
+  const torch::AutoGradMode with_grad(true);
+  work.replica.drop_gradients();
+  const IValue chunk =
+      work.differentiable.cut_from_graph(work.part, pass.input_leaves);
+  std::vector<IValue> arguments = chunk.toTupleRef().elements().vec();
+  const IValue target = std::move(arguments.back());
+  arguments.pop_back();
+  enter(StepPhase::kForward);
+  IValue output =
+      group_.forward_shard(work.worker, work.shard, work.replica, arguments);
+  Stopwatch phase;
+  std::optional<TraceSpan> span(std::in_place, "loss", TraceCategory::kCompute,
+                                work.shard);
+  pass.loss = work.loss(output, target);
+  check_loss(pass.loss);
+  output = IValue();  // only the graph holds on to it
+  DifferentiableInputs::pass_on_writes(work.part, chunk);
+  // The backward computes in the types that the forward had.
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(
+      c10::autocast_dispatch_keyset);
+  span.emplace("backward", TraceCategory::kCompute, work.shard);
+  enter(StepPhase::kBackward);
+  group_.phases_of(work.worker).forward_s += phase.restart();
+  ShardLeaves leaves{work.replica, group_.unique(), group_.parameters(),
+                     pass.input_leaves};
+  if (work.sum) {
+    work.sum->begin(work.earlier);
+    leaves.on_gradient = [&](size_t p, const Tensor& leaf) {
+      work.sum->add(p, leaf);
+    };
+  } else if (options_.verify_gradients()) {
+    leaves.on_gradient = [&](size_t p, const Tensor& leaf) {
+      pass.arrivals.emplace_back(p, leaf);
+    };
+  }
+  pass.gradients =
+      shard_backward({pass.loss}, {torch::full_like(pass.loss, work.scale)},
+                     /*keep_graph=*/false, leaves);
+  // Without the graph.
+  pass.loss = pass.loss.detach();
+  group_.phases_of(work.worker).backward_s += phase.seconds();
+  return pass;
+}
+
+void TrainStep::send(ShardPass& pass, OverlappedSum& sum) const {
+  auto& gradients = pass.gradients.parameters;
+  for (const auto& [p, leaf] : pass.arrivals) {
+    if (gradients[p].defined()) {
+      leaf.mutable_grad() = std::exchange(gradients[p], {}).release();
+    }
+    sum.add(p, leaf);
+  }
+  // What it did not take: the last, or all that it only watched.
+  for (const auto& [p, leaf] : pass.arrivals) {
+    Tensor& left = leaf.mutable_grad();
+    if (!left.defined()) continue;
+    gradients[p] = OwnedGradient::take(std::exchange(left, Tensor()),
+                                       group_.parameters()[p]);
+  }
 }
 
 std::vector<int64_t> TrainStep::evaluate(const std::vector<IValue>& inputs,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include <ATen/core/ivalue.h>
@@ -7,8 +8,10 @@
 
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/exchange/rank_exchange.h"
+#include "lockstep/parallel/replicas/differentiable_inputs.h"
 #include "lockstep/parallel/replicas/replica_group.h"
 #include "lockstep/parallel/replicas/sharded_update.h"
+#include "lockstep/parallel/replicas/verified_pass.h"
 
 namespace lockstep {
 
@@ -58,6 +61,25 @@ class TrainStep {
   };
   /// `all` is the tuple of the inputs and the target. `trains`: of run().
   Shards cut(const c10::IValue& all, bool trains) const;
+  /// What a shard's pass is made from.
+  struct ShardWork {
+    size_t worker;
+    int64_t shard;
+    Replica& replica;
+    const c10::IValue& part;  // the shard's tuple of inputs and target
+    const DifferentiableInputs& differentiable;
+    const ShardLoss& loss;
+    double scale;  // the gradient of the loss
+    // Sums the gradients while the backward runs, with those of `earlier`
+    // shards; null: that comes after it.
+    OverlappedSum* sum;
+    const std::vector<PartialSum>& earlier;
+  };
+  /// Forward, loss and backward, in the thread of the replica's device.
+  ShardPass compute_shard(const ShardWork& work) const;
+  /// Tells `sum` of the gradients in the order in which they came. It may take
+  /// them.
+  void send(ShardPass& pass, OverlappedSum& sum) const;
   /// The partial sums of all workers, with the local gradients in them.
   std::vector<PartialSum> partials_of_rank(
       std::vector<std::vector<PartialSum>> partials) const;

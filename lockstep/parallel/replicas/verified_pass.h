@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "lockstep/parallel/module/replicate.h"
+#include "lockstep/parallel/replicas/shard_backward.h"
+
+namespace lockstep {
+
+/// A forward and a backward of one shard.
+struct ShardPass {
+  torch::Tensor loss;
+  ShardGradients gradients;
+  /// What stood for the shard's inputs that require grad.
+  std::vector<torch::Tensor> input_leaves;
+  /// The replica's leaves in the order in which their gradients came, each with
+  /// its place among the unique parameters.
+  std::vector<std::pair<size_t, torch::Tensor>> arrivals;
+};
+
+struct VerifiedPass {
+  /// What two computations agree on.
+  ShardPass pass;
+  /// A third computation was needed: one of the first two was wrong.
+  bool is_repaired = false;
+};
+
+/// Computes a shard's loss, gradients and buffers twice from the same weights,
+/// buffers and random numbers, and once more if the two have other bits: finds
+/// a processor that computes wrong at times, and memory that changes. No more
+/// than one computation's gradients are held at a time.
+///
+/// Called in the thread of the replica's device. Throws TrainError if no two of
+/// three agree, as with a module that counts its calls or a kernel that adds in
+/// any order.
+VerifiedPass verified_pass(Replica& replica,
+                           const std::function<ShardPass()>& compute);
+
+}  // namespace lockstep
