@@ -111,6 +111,12 @@ if(LOCKSTEP_BUILD_CLI)
   install(FILES ${PROJECT_SOURCE_DIR}/bench/pytorch_step_time.py
                 ${PROJECT_SOURCE_DIR}/docs/run.schema.json
           DESTINATION ${CMAKE_INSTALL_DATADIR}/lockstep)
+  # The Python of a LibTorch that is used where it is. An installation with a
+  # LibTorch of its own may be on another machine than the build's Python.
+  if(NOT LOCKSTEP_INSTALL_TORCH AND LOCKSTEP_PYTHON)
+    install(FILES ${CMAKE_BINARY_DIR}/share/lockstep/torch_python
+            DESTINATION ${CMAKE_INSTALL_DATADIR}/lockstep)
+  endif()
   # For `lockstep topo --replay`.
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/topologies
           DESTINATION ${CMAKE_INSTALL_DATADIR}/lockstep)
