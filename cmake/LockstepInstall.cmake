@@ -162,5 +162,6 @@ endif()
 configure_file(${CMAKE_CURRENT_LIST_DIR}/lockstep.pc.in
                ${PROJECT_BINARY_DIR}/lockstep.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/lockstep.pc DESTINATION ${pc_dir})
-install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR}
-        RENAME copyright)
+# LICENSE, in the form that Debian has for it, and whose LibTorch is.
+install(FILES ${PROJECT_SOURCE_DIR}/cmake/debian/copyright
+        DESTINATION ${CMAKE_INSTALL_DOCDIR})

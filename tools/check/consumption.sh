@@ -201,7 +201,11 @@ deb)
   for needed in libc6 libhwloc15 libpcre2-8-0 libssl3; do
     dpkg-deb -f "${packages[0]}" Depends | grep -qw -- "$needed"
   done
+  version=$(dpkg-deb -f "${packages[0]}" Version)
   dpkg-deb -x "${packages[0]}" "$work/root"
+  zcat "$work/root/usr/share/doc/lockstep/changelog.gz" |
+    grep -F "lockstep ($version)"
+  grep -x 'Files: \*' "$work/root/usr/share/doc/lockstep/copyright"
   rm -rf "$work/deb"
   hide_what_was_built_from
   refers_to_nothing "$work/root/usr"
