@@ -112,6 +112,12 @@ if(LOCKSTEP_BUILD_CLI)
   install(FILES ${PROJECT_SOURCE_DIR}/bench/pytorch_step_time.py
                 ${PROJECT_SOURCE_DIR}/docs/run.schema.json
           DESTINATION ${CMAKE_INSTALL_DATADIR}/lockstep)
+  # The Python of a LibTorch that is used where it is. An installation with a
+  # LibTorch of its own may be on another machine than the build's Python.
+  if(NOT LOCKSTEP_INSTALL_TORCH AND LOCKSTEP_PYTHON)
+    install(FILES ${CMAKE_BINARY_DIR}/share/lockstep/torch_python
+            DESTINATION ${CMAKE_INSTALL_DATADIR}/lockstep)
+  endif()
   # For `lockstep topo --replay`.
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/topologies
           DESTINATION ${CMAKE_INSTALL_DATADIR}/lockstep)
@@ -157,5 +163,6 @@ endif()
 configure_file(${CMAKE_CURRENT_LIST_DIR}/lockstep.pc.in
                ${PROJECT_BINARY_DIR}/lockstep.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/lockstep.pc DESTINATION ${pc_dir})
-install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR}
-        RENAME copyright)
+# LICENSE, in the form that Debian has for it, and whose LibTorch is.
+install(FILES ${PROJECT_SOURCE_DIR}/cmake/debian/copyright
+        DESTINATION ${CMAKE_INSTALL_DOCDIR})

@@ -2,7 +2,10 @@
 # `cmake --install` installs, in /usr.
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME lockstep)
-set(CPACK_PACKAGE_CONTACT "Lockstep's authors <lockstep@localhost>")
+# The project has no address. dpkg wants one; a name below .invalid is nobody's
+# (RFC 2606). Who gives the package to others puts their own here and in the
+# changelog.
+set(CPACK_PACKAGE_CONTACT "Lockstep developers <developers@lockstep.invalid>")
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS
     OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE
@@ -25,9 +28,28 @@ set(CPACK_PROJECT_CONFIG_FILE ${CMAKE_CURRENT_LIST_DIR}/package_depends.cmake)
 # What programs that use the library are built with.
 set(CPACK_DEBIAN_PACKAGE_RECOMMENDS
     "g++ | clang, libcli11-dev, libfmt-dev, libhwloc-dev, libpcre2-dev, libssl-dev, nlohmann-json3-dev")
-set(CPACK_DEBIAN_PACKAGE_SUGGESTS "cmake (>= 3.25), pkg-config")
-# xz takes minutes for LibTorch.
+set(CPACK_DEBIAN_PACKAGE_SUGGESTS "cmake (>= 3.25), pkg-config, python3")
+# xz takes minutes for LibTorch. (Debian's archive takes no zstd, which lintian
+# says; dpkg unpacks it since Debian 12.)
 set(CPACK_DEBIAN_COMPRESSION_TYPE zstd)
 set(CPACK_THREADS 0)
 set(CPACK_STRIP_FILES OFF)
+
+# A package without a Debian revision has its changelog in changelog.gz (Debian
+# Policy, 12.7). -n: without a time, so that the file is the same each time.
+set(changelog ${PROJECT_SOURCE_DIR}/cmake/debian/changelog)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${changelog})
+file(STRINGS ${changelog} newest LIMIT_COUNT 1)
+if(NOT newest MATCHES "^lockstep \\(${PROJECT_VERSION}\\) ")
+  message(FATAL_ERROR "cmake/debian/changelog begins with another version; "
+                      "expected ${PROJECT_VERSION}, got '${newest}'")
+endif()
+find_program(LOCKSTEP_GZIP gzip)
+if(LOCKSTEP_GZIP)
+  execute_process(COMMAND ${LOCKSTEP_GZIP} -9nc ${changelog}
+                  OUTPUT_FILE ${PROJECT_BINARY_DIR}/changelog.gz
+                  COMMAND_ERROR_IS_FATAL ANY)
+  install(FILES ${PROJECT_BINARY_DIR}/changelog.gz
+          DESTINATION ${CMAKE_INSTALL_DOCDIR})
+endif()
 include(CPack)

@@ -51,7 +51,10 @@ endif()
 file(WRITE ${PROJECT_BINARY_DIR}/lockstep_pch.cc "")
 add_library(lockstep_pch OBJECT EXCLUDE_FROM_ALL
             ${PROJECT_BINARY_DIR}/lockstep_pch.cc)
-target_link_libraries(lockstep_pch PRIVATE lockstep_options lockstep_fmt
+# What uses it is compiled with the macros of the system's fmt (FMT_SHARED), which
+# the layers without torch are linked with. g++ leaves a header that was compiled
+# without them unused.
+target_link_libraries(lockstep_pch PRIVATE lockstep_options lockstep_fmt fmt::fmt
                       nlohmann_json::nlohmann_json)
 target_compile_options(lockstep_pch PRIVATE ${LOCKSTEP_FLAGS})
 target_precompile_headers(lockstep_pch PRIVATE <torch/torch.h> <fmt/format.h>

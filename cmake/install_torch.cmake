@@ -54,9 +54,31 @@ endforeach()
 
 file(INSTALL "${torch_root}/include" DESTINATION "${destination}/torch"
      MESSAGE_NEVER)
-file(GLOB licences "${around}/torch-*.dist-info/licenses/LICENSE"
-     "${torch_root}/LICENSE")
-foreach(licence IN LISTS licences)
-  file(INSTALL "${licence}" DESTINATION
-       "${CMAKE_INSTALL_PREFIX}/${doc_dir}" RENAME LICENSE.libtorch MESSAGE_NEVER)
+# Each licence under the name of its wheel: LICENSE.nvidia_cublas.
+function(install_notice file name)
+  if(EXISTS "${file}")
+    file(INSTALL "${file}" DESTINATION "${CMAKE_INSTALL_PREFIX}/${doc_dir}"
+         RENAME ${name} MESSAGE_NEVER)
+  endif()
+endfunction()
+install_notice("${torch_root}/LICENSE" LICENSE.libtorch)
+file(GLOB notices "${around}/torch-*.dist-info/licenses/*")
+foreach(notice IN LISTS notices)
+  cmake_path(GET notice FILENAME name)
+  install_notice("${notice}" ${name}.libtorch)
 endforeach()
+file(GLOB notices "${around}/nvidia_*.dist-info/licenses/License.txt"
+     "${around}/nvidia_*.dist-info/License.txt")
+if(NOT has_cuda)
+  # Of the two wheels that libtorch_cpu needs.
+  list(FILTER notices INCLUDE REGEX "/nvidia_cuda_(cupti|runtime)-")
+endif()
+foreach(notice IN LISTS notices)
+  string(REGEX REPLACE ".*/(nvidia_[^/]*)-[^/]*\\.dist-info/.*" "LICENSE.\\1" name
+         "${notice}")
+  install_notice("${notice}" ${name})
+endforeach()
+if(has_cuda)
+  install_notice("${around}/nvidia/cusparselt/LICENSE.txt"
+                 LICENSE.nvidia_cusparselt)
+endif()

@@ -4,7 +4,8 @@ namespace lockstep {
 namespace {
 
 std::string message(std::string_view component, const Problem& problem) {
-  std::string text = "[" + std::string(component) + "] " + problem.what;
+  std::string text = "[";
+  text.append(component).append("] ").append(problem.what);
   if (!problem.expected.empty()) text += "; expected " + problem.expected;
   if (!problem.got.empty()) {
     text += (problem.expected.empty() ? "; got " : ", got ") + problem.got;

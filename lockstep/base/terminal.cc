@@ -71,7 +71,7 @@ std::string format_bytes(double bytes) {
 
 std::string format_duration(double seconds) {
   if (!std::isfinite(seconds)) return "?";
-  if (seconds < 0) return "-" + format_duration(-seconds);
+  if (seconds < 0) return fmt::format("-{}", format_duration(-seconds));
   if (seconds == 0) return "0 s";
   if (seconds < 999.5e-9) return three_digits(seconds * 1e9) + " ns";
   if (seconds < 999.5e-6) return three_digits(seconds * 1e6) + " us";
@@ -102,13 +102,15 @@ std::string format_durations(double low_s, double high_s) {
 }
 
 std::string format_count(long long count) {
-  std::string digits = fmt::format("{}", count);
+  const std::string digits = fmt::format("{}", count);
   const size_t first = count < 0 ? 1 : 0;
-  for (size_t end = digits.size(); end > first + 3;) {
-    end -= 3;
-    digits.insert(end, ",");
+  std::string text;
+  for (size_t at = 0; at < digits.size(); ++at) {
+    const bool begins_group = (digits.size() - at) % 3 == 0;
+    if (begins_group && at > first) text.push_back(',');
+    text.push_back(digits[at]);
   }
-  return digits;
+  return text;
 }
 
 }  // namespace lockstep

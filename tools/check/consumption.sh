@@ -135,6 +135,33 @@ use_program() {
     "$work/user/found/train"
 }
 
+# `compare --pytorch` of PREFIX has its script, and wants a Python of the user's.
+compare_with_pytorch() {
+  local prefix=$1 python=$work/user/python
+  cat >"$python" <<'END'
+#!/bin/sh
+# A Python that imports torch (-c), or measures: it keeps what it was given.
+[ "$1" = -c ] && exit 0
+echo "$@" >>"$0.was_given"
+echo '{"model": "mlp", "batch": 4, "world_size": 1, "parameters": 1, "step_times_s": [1]}'
+END
+  chmod 755 "$python"
+  set -- "$prefix/bin/lockstep" compare --pytorch --model mlp --batch-size 4 \
+    --devices cpu --strategies single --steps 1 --warmup 0 --rounds 1
+  as_user LOCKSTEP_PYTHON="$python" "$@" >/dev/null
+  grep -qF "$prefix/share/lockstep/pytorch_step_time.py" "$python.was_given"
+  as_user "$@" --help >"$work/said"
+  as_user LOCKSTEP_PYTHON=/no/python "$@" >>"$work/said" 2>&1 || true
+  as_user PATH=/no/folder "$@" >>"$work/said" 2>&1 || true
+  grep -F "'/no/python'" "$work/said"
+  grep -F "'python3'" "$work/said"
+  if grep -F -e "$build" -e "$source" -e "$environment" "$work/said"; then
+    echo "compare --pytorch names the folders above; expected none of whoever" \
+      "built it" >&2
+    return 1
+  fi
+}
+
 mkdir "$work/user"
 cp -R "$source/tests/consumers" "$source/examples" "$work/user"
 case $mode in
@@ -145,6 +172,7 @@ package)
   refers_to_nothing "$work/prefix"
   build_consumers "$work/prefix" "$other" "$own"
   use_program "$work/prefix"
+  compare_with_pytorch "$work/prefix"
   configure -S "$work/user/examples" -B "$work/user/build" \
     -DCMAKE_PREFIX_PATH="$work/prefix" -DCMAKE_CXX_COMPILER="$own"
   as_user cmake --build "$work/user/build"
@@ -173,12 +201,17 @@ deb)
   for needed in libc6 libhwloc15 libpcre2-8-0 libssl3; do
     dpkg-deb -f "${packages[0]}" Depends | grep -qw -- "$needed"
   done
+  version=$(dpkg-deb -f "${packages[0]}" Version)
   dpkg-deb -x "${packages[0]}" "$work/root"
+  zcat "$work/root/usr/share/doc/lockstep/changelog.gz" |
+    grep -F "lockstep ($version)"
+  grep -x 'Files: \*' "$work/root/usr/share/doc/lockstep/copyright"
   rm -rf "$work/deb"
   hide_what_was_built_from
   refers_to_nothing "$work/root/usr"
   build_consumers "$work/root/usr" "$own" "$other"
   use_program "$work/root/usr"
+  compare_with_pytorch "$work/root/usr"
   ;;
 subdirectory)
   torch=$(grep -E '^(Torch_DIR|LOCKSTEP_PYTHON):' "$build/CMakeCache.txt" |

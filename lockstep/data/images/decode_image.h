@@ -14,7 +14,7 @@ namespace lockstep::data {
 /// orientation is left out, as Pillow does.
 ///
 /// Throws DataError naming `path` if the bytes are something else, damaged,
-/// not complete, in CMYK, or of more than kMostPixels.
+/// not complete, or of more than kMostPixels.
 Image decode_image(std::span<const uint8_t> bytes, const std::string& path);
 
 /// Reads and decodes a file. Throws DataError also if it can't be read.

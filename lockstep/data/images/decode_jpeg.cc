@@ -61,6 +61,20 @@ void check_scans(j_common_ptr jpeg) {
   std::longjmp(errors->on_error, 1);
 }
 
+// As Pillow's convert("RGB"). Every channel is stored as 255 less its ink, as
+// Adobe's programs write it: with and without their marker, like Pillow.
+void cmyk_to_rgb(const uint8_t* cmyk, size_t pixels, uint8_t* rgb) {
+  for (size_t i = 0; i < pixels; ++i, cmyk += 4, rgb += 3) {
+    const int light = cmyk[3];
+    for (int channel = 0; channel < 3; ++channel) {
+      // light * ink / 255, rounded.
+      const int product = light * (255 - cmyk[channel]) + 128;
+      rgb[channel] =
+          static_cast<uint8_t>(light - (((product >> 8) + product) >> 8));
+    }
+  }
+}
+
 /// Decodes in two calls, so that memory is taken between them. Neither has an
 /// object with a destructor, which longjmp() would skip.
 class JpegDecoder {
@@ -88,12 +102,20 @@ class JpegDecoder {
   /// `pixels` has three bytes for each pixel.
   bool decode(uint8_t* pixels) {
     if (setjmp(errors_.on_error) != 0) return false;
-    jpeg_.out_color_space = JCS_RGB;
+    // libjpeg makes CMYK of YCCK, and RGB of neither.
+    jpeg_.out_color_space = is_cmyk() ? JCS_CMYK : JCS_RGB;
     jpeg_start_decompress(&jpeg_);
-    const size_t row_bytes = size_t{3} * jpeg_.output_width;
+    const size_t width = jpeg_.output_width;
+    JSAMPARRAY cmyk = nullptr;  // a row, freed with jpeg_
+    if (is_cmyk()) {
+      cmyk = (*jpeg_.mem->alloc_sarray)(reinterpret_cast<j_common_ptr>(&jpeg_),
+                                        JPOOL_IMAGE,
+                                        static_cast<JDIMENSION>(4 * width), 1);
+    }
     while (jpeg_.output_scanline < jpeg_.output_height) {
-      JSAMPROW row = pixels + row_bytes * jpeg_.output_scanline;
-      jpeg_read_scanlines(&jpeg_, &row, 1);
+      JSAMPROW row = pixels + 3 * width * jpeg_.output_scanline;
+      jpeg_read_scanlines(&jpeg_, cmyk == nullptr ? &row : cmyk, 1);
+      if (cmyk != nullptr) cmyk_to_rgb(cmyk[0], width, row);
     }
     jpeg_finish_decompress(&jpeg_);
     return true;
@@ -101,10 +123,6 @@ class JpegDecoder {
 
   int64_t width() const { return jpeg_.image_width; }
   int64_t height() const { return jpeg_.image_height; }
-  bool is_cmyk() const {
-    return jpeg_.jpeg_color_space == JCS_CMYK ||
-           jpeg_.jpeg_color_space == JCS_YCCK;
-  }
   /// After a call that returned false.
   std::string error() const {
     return progress_.has_too_many_scans
@@ -113,6 +131,11 @@ class JpegDecoder {
   }
 
  private:
+  bool is_cmyk() const {
+    return jpeg_.jpeg_color_space == JCS_CMYK ||
+           jpeg_.jpeg_color_space == JCS_YCCK;
+  }
+
   jpeg_decompress_struct jpeg_{};
   JpegErrors errors_{};
   JpegProgress progress_{};
@@ -131,13 +154,6 @@ class JpegDecoder {
 Image decode_jpeg(std::span<const uint8_t> bytes, const std::string& path) {
   JpegDecoder decoder;
   if (!decoder.read_header(bytes)) refuse(path, decoder.error());
-  if (decoder.is_cmyk()) {
-    throw DataError({.code = ErrorCode::kMalformedData,
-                     .what = path + " is a JPEG for printing",
-                     .expected = "gray or red, green and blue",
-                     .got = "CMYK",
-                     .fix = "convert it, or remove it"});
-  }
   Image image{.width = decoder.width(), .height = decoder.height()};
   if (image.width * image.height > kMostPixels) {
     refuse(path, fmt::format("{} x {} pixels, of at most {}", image.width,

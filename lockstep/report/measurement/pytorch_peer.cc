@@ -1,6 +1,7 @@
 #include "lockstep/report/measurement/pytorch_peer.h"
 
 #include <filesystem>
+#include <fstream>
 #include <numeric>
 #include <unistd.h>
 
@@ -15,61 +16,81 @@ namespace lockstep::report {
 namespace {
 
 constexpr const char* kScript = "pytorch_step_time.py";
+// One line: the Python whose LibTorch Lockstep was built with.
+constexpr const char* kPythonFile = "torch_python";
 // An import of torch from a cold disk takes long.
 constexpr double kImportDeadlineSeconds = 120;
 
-std::string find_script() {
-  namespace fs = std::filesystem;
-  // Installed, the program is in libexec/lockstep.
-  const fs::path prefix =
-      fs::path(own_program()).parent_path().parent_path().parent_path();
-  for (const fs::path& path : {prefix / "share" / "lockstep" / kScript,
-                               fs::path(LOCKSTEP_PEER_SCRIPT)}) {
-    std::error_code error;
-    if (fs::is_regular_file(path, error)) return path.string();
+namespace fs = std::filesystem;
+
+bool is_file(const fs::path& path) {
+  std::error_code error;
+  return fs::is_regular_file(path, error);
+}
+
+// Two places, because the tests' programs are in bin of a build folder, and the
+// program itself is in libexec/lockstep.
+fs::path find_script(const fs::path& program) {
+  const fs::path above = program.parent_path().parent_path();
+  for (const fs::path& prefix : {above, above.parent_path()}) {
+    const fs::path script = prefix / "share" / "lockstep" / kScript;
+    if (is_file(script)) return script;
   }
   return {};
 }
 
-std::string find_python() {
+std::string find_python(const fs::path& share) {
   if (const auto named = env("LOCKSTEP_PYTHON")) return *named;
-  const std::string built_with = LOCKSTEP_PEER_PYTHON;
-  return ::access(built_with.c_str(), X_OK) == 0 ? built_with : "";
+  std::ifstream file(share / kPythonFile);
+  std::string built_with;
+  std::getline(file, built_with);
+  return ::access(built_with.c_str(), X_OK) == 0 ? built_with : "python3";
+}
+
+// Empty if `python` has torch.
+std::string why_no_torch(const std::string& python,
+                         const std::function<bool()>& stop) {
+  constexpr const char* kFix =
+      "name a Python that has torch in the variable LOCKSTEP_PYTHON, or "
+      "install "
+      "torch in this one";
+  const Command command{
+      .arguments = {python, "-c", "import torch.distributed.run"},
+      .environment = {},
+      .deadline_s = kImportDeadlineSeconds,
+      .stop = stop};
+  try {
+    const CommandResult result = run_command(command);
+    if (result.ok()) return {};
+    const std::string line = last_line(result.err);
+    return fmt::format(
+        "'{}' can't import torch; expected a Python that has torch, got '{}'; "
+        "{}",
+        python, line.empty() ? describe_end(result, command) : line, kFix);
+  } catch (const IoError&) {
+    return fmt::format(
+        "there is no Python; expected one that has torch, got '{}', which "
+        "can't be started; {}",
+        python, kFix);
+  }
 }
 
 }  // namespace
 
-PyTorchPeer find_pytorch(const std::function<bool()>& stop) {
-  PyTorchPeer peer{
-      .python = find_python(), .script = find_script(), .missing = ""};
-  if (peer.script.empty()) {
-    peer.missing = fmt::format(
-        "{} is neither beside the program nor in the "
-        "source tree; install Lockstep anew",
-        kScript);
-  } else if (peer.python.empty()) {
-    peer.missing =
-        "no Python with torch is known; name one in LOCKSTEP_PYTHON, or let "
-        "`make setup` make one";
-  } else {
-    const Command command{
-        .arguments = {peer.python, "-c", "import torch.distributed.run"},
-        .environment = {},
-        .deadline_s = kImportDeadlineSeconds,
-        .stop = stop};
-    try {
-      const CommandResult result = run_command(command);
-      if (!result.ok()) {
-        const std::string line = last_line(result.err);
-        peer.missing = fmt::format(
-            "{} can't import torch ({}); name another in LOCKSTEP_PYTHON",
-            peer.python, line.empty() ? describe_end(result, command) : line);
-      }
-    } catch (const IoError& error) {
-      peer.missing =
-          fmt::format("{}; name another in LOCKSTEP_PYTHON", error.what());
-    }
-  }
+PyTorchPeer find_pytorch(const std::function<bool()>& stop,
+                         const std::string& program) {
+  const fs::path script = find_script(program);
+  PyTorchPeer peer{.python = find_python(script.parent_path()),
+                   .script = script.string(),
+                   .missing = ""};
+  peer.missing =
+      script.empty()
+          ? fmt::format(
+                "the script that times PyTorch is missing; expected "
+                "share/lockstep/{} in the installation of {}; install Lockstep "
+                "anew",
+                kScript, program)
+          : why_no_torch(peer.python, stop);
   return peer;
 }
 

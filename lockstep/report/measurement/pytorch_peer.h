@@ -23,12 +23,17 @@ struct Work {
 struct PyTorchPeer {
   std::string python;
   std::string script;
-  std::string missing;  ///< why it can't be used; empty: it can
+  /// Why it can't be used: "what; expected X, got Y; how to fix it". Empty: it
+  /// can.
+  std::string missing;
 };
 
-/// Looks for Python in LOCKSTEP_PYTHON, then where the build had it, and for
-/// the script beside the program's share/lockstep, then in the source tree.
-PyTorchPeer find_pytorch(const std::function<bool()>& stop = {});
+/// The script is in the share/lockstep that belongs to `program`, which is in
+/// bin or in libexec/lockstep of an installation or of a build folder. Python
+/// is the one in LOCKSTEP_PYTHON, else the one that the file `torch_python`
+/// beside the script names, if it is still there, else python3 of PATH.
+PyTorchPeer find_pytorch(const std::function<bool()>& stop = {},
+                         const std::string& program = own_program());
 
 /// `strategy`: "single" or "ddp". `processes`: DDP's; `cores`: of them all.
 Command pytorch_command(const PyTorchPeer& peer, const Work& work,

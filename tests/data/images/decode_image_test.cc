@@ -1,5 +1,6 @@
 #include "lockstep/data/images/decode_image.h"
 
+#include <array>
 #include <random>
 #include <span>
 
@@ -79,8 +80,29 @@ TEST(DecodeImage, RefusesAPngWithAChangedByte) {
   expect_refused(changed);
 }
 
-TEST(DecodeImage, RefusesCmyk) {
-  expect_refused(jpeg_of(20, 12, 7, 4), {"CMYK"});
+// One colour, which JPEG keeps but for what its quality rounds off.
+TEST(DecodeImage, TakesCmykAsLightAndNotAsInk) {
+  struct Case {
+    std::array<uint8_t, 4> stored;
+    std::array<int, 3> rgb;
+  };
+  for (const auto& [stored, rgb] : {Case{{255, 255, 255, 255}, {255, 255, 255}},
+                                    Case{{0, 255, 255, 255}, {0, 255, 255}},
+                                    Case{{255, 0, 255, 128}, {128, 0, 128}},
+                                    Case{{128, 64, 255, 0}, {0, 0, 0}}}) {
+    const Image image = decode(cmyk_jpeg_of(16, 8, stored));
+    ASSERT_EQ(image.pixels.size(), 3u * 16 * 8);
+    for (size_t i = 0; i < image.pixels.size(); ++i) {
+      EXPECT_NEAR(image.pixels[i], rgb[i % 3], 3) << i;
+    }
+  }
+}
+
+TEST(DecodeImage, RefusesCmykThatEndsEarlyAnywhere) {
+  const std::string whole = cmyk_jpeg_of(40, 30, {9, 99, 199, 250});
+  for (size_t size = 8; size + 2 < whole.size(); size += 7) {
+    expect_refused(whole.substr(0, size));
+  }
 }
 
 // 2 KB that ask for gigabytes.
@@ -129,7 +151,8 @@ TEST(DecodeImage, RefusesAJpegOfEndlessScans) {
 // Of what the libraries make of it, nothing is known but that it ends well.
 TEST(DecodeImage, SurvivesDamageAnywhere) {
   std::mt19937 random(11);
-  for (const std::string& whole : {png_of(40, 30, 5), jpeg_of(40, 30, 5)}) {
+  for (const std::string& whole : {png_of(40, 30, 5), jpeg_of(40, 30, 5),
+                                   cmyk_jpeg_of(40, 30, {9, 99, 199, 250})}) {
     for (int i = 0; i < 3000; ++i) {
       std::string changed = whole;
       for (auto left = 1 + random() % 4; left > 0; --left) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <cstdio>  // jpeglib.h needs it
 #include <cstdlib>
@@ -36,10 +37,10 @@ inline std::string png_of(int width, int height, uint8_t shade) {
   return file;
 }
 
-/// A JPEG file of it; of `components` 4, which has to be CMYK, any pixels.
-inline std::string jpeg_of(int width, int height, uint8_t shade,
-                           int components = 3) {
-  const auto pixels = gradient(2 * width, height, shade);
+/// A JPEG file of `pixels`, rows of `components` bytes a pixel.
+inline std::string jpeg_file(int width, int height, int components,
+                             J_COLOR_SPACE space,
+                             const std::vector<uint8_t>& pixels) {
   jpeg_compress_struct jpeg{};
   jpeg_error_mgr errors{};
   jpeg.err = jpeg_std_error(&errors);
@@ -50,7 +51,7 @@ inline std::string jpeg_of(int width, int height, uint8_t shade,
   jpeg.image_width = static_cast<JDIMENSION>(width);
   jpeg.image_height = static_cast<JDIMENSION>(height);
   jpeg.input_components = components;
-  jpeg.in_color_space = components == 4 ? JCS_CMYK : JCS_RGB;
+  jpeg.in_color_space = space;
   jpeg_set_defaults(&jpeg);
   jpeg_start_compress(&jpeg, TRUE);
   while (jpeg.next_scanline < jpeg.image_height) {
@@ -64,6 +65,21 @@ inline std::string jpeg_of(int width, int height, uint8_t shade,
   jpeg_destroy_compress(&jpeg);
   std::free(memory);
   return file;
+}
+
+/// A JPEG file of the gradient.
+inline std::string jpeg_of(int width, int height, uint8_t shade) {
+  return jpeg_file(width, height, 3, JCS_RGB, gradient(width, height, shade));
+}
+
+/// A JPEG file whose pixels are all `cmyk`.
+inline std::string cmyk_jpeg_of(int width, int height,
+                                const std::array<uint8_t, 4>& cmyk) {
+  std::vector<uint8_t> pixels;
+  for (int i = 0; i < width * height; ++i) {
+    pixels.insert(pixels.end(), cmyk.begin(), cmyk.end());
+  }
+  return jpeg_file(width, height, 4, JCS_CMYK, pixels);
 }
 
 }  // namespace lockstep::data

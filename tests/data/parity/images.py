@@ -95,10 +95,36 @@ def write_images(folder):
     # A stray byte before the end, as some of ImageNet's files have.
     whole = (folder / "q75_s0.jpg").read_bytes()
     (folder / "stray.jpg").write_bytes(whole[:-2] + b"\x11" + whole[-2:])
+    # CMYK; without the marker that says so; and as YCCK, of which Pillow writes
+    # none: the transform is the last byte of Adobe's marker.
+    cmyk = Image.fromarray(noise((43, 61, 4)), "CMYK")
+    cmyk.save(folder / "cmyk.jpg", quality=95)
+    cmyk.resize((97, 33)).save(folder / "cmyk_progressive.jpg", quality=60,
+                               progressive=True)
+    image.convert("CMYK").save(folder / "cmyk_photo.jpg")
+    whole = (folder / "cmyk_photo.jpg").read_bytes()
+    marker = whole.index(b"\xff\xee\x00\x0eAdobe")
+    (folder / "cmyk_unmarked.jpg").write_bytes(whole[:marker]
+                                               + whole[marker + 16:])
+    (folder / "ycck.jpg").write_bytes(whole[:marker + 15] + b"\2"
+                                      + whole[marker + 16:])
     for path in sorted(folder.iterdir()):
         rgb = Image.open(path).convert("RGB")
         (folder / f"{path.name}.rgb").write_bytes(
             struct.pack("<II", *rgb.size) + rgb.tobytes())
+    write_gray_16(folder)
+
+
+def write_gray_16(folder):
+    """Pillow cuts this one off at 255; we read the higher byte, as it does itself
+    of 16-bit gray with alpha and of 16-bit colours."""
+    gray = noise((9, 31), np.uint16)
+    rows = [row.astype(">u2").tobytes() for row in gray]
+    image = png_chunks(0, 16, rows)
+    (folder / "gray_16.png").write_bytes(image)
+    rgb = np.repeat((gray >> 8).astype(np.uint8)[:, :, None], 3, 2)
+    (folder / "gray_16.png.rgb").write_bytes(
+        struct.pack("<II", 31, 9) + rgb.tobytes())
 
 
 def write_tree(folder, root):

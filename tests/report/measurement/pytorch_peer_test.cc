@@ -2,13 +2,18 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "tests/base/is_error.h"
+#include "tests/base/temporary_folder.h"
 
 namespace lockstep::report {
 namespace {
@@ -89,36 +94,108 @@ TEST(PyTorchMeasurement, SaysWhatItGotInstead) {
   }
 }
 
-class LockstepPython {
+// A variable as a test wants it, and then as it was.
+class Variable {
  public:
-  explicit LockstepPython(const std::string& path) {
-    const char* before = std::getenv("LOCKSTEP_PYTHON");
-    if (before != nullptr) before_ = before;
-    ::setenv("LOCKSTEP_PYTHON", path.c_str(), 1);
+  Variable(std::string name, const std::string& value)
+      : name_(std::move(name)), before_(env(name_)) {
+    ::setenv(name_.c_str(), value.c_str(), 1);
   }
-  ~LockstepPython() {
-    if (before_.empty()) {
-      ::unsetenv("LOCKSTEP_PYTHON");
+  ~Variable() {
+    if (before_) {
+      ::setenv(name_.c_str(), before_->c_str(), 1);
     } else {
-      ::setenv("LOCKSTEP_PYTHON", before_.c_str(), 1);
+      ::unsetenv(name_.c_str());
     }
   }
-  LockstepPython(const LockstepPython&) = delete;
-  LockstepPython& operator=(const LockstepPython&) = delete;
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
 
  private:
-  std::string before_;
+  std::string name_;
+  std::optional<std::string> before_;
 };
 
+// What is installed, as far as find_pytorch() looks at it.
+class Installation {
+ public:
+  Installation() {
+    write_text(script(), "");
+    // `import torch` succeeds in it.
+    write_text(python(), "#!/bin/sh\nexit 0\n");
+    std::filesystem::permissions(python(), std::filesystem::perms::owner_all);
+  }
+  std::string program() const {
+    return folder_.path("prefix/libexec/lockstep/lockstep");
+  }
+  std::string script() const {
+    return folder_.path("prefix/share/lockstep/pytorch_step_time.py");
+  }
+  std::string python() const { return folder_.path("bin/python3"); }
+  void names_python(const std::string& path) const {
+    write_text(folder_.path("prefix/share/lockstep/torch_python"), path + "\n");
+  }
+
+ private:
+  TemporaryFolder folder_;
+};
+
+TEST(FindPyTorch, FindsTheScriptInTheInstallationOfTheProgram) {
+  const Installation installation;
+  const Variable python("LOCKSTEP_PYTHON", installation.python());
+  const PyTorchPeer peer = find_pytorch({}, installation.program());
+  EXPECT_EQ(peer.script, installation.script());
+  EXPECT_EQ(peer.python, installation.python());
+  EXPECT_EQ(peer.missing, "");
+}
+
+TEST(FindPyTorch, TakesThePythonThatTheInstallationNames) {
+  const Installation installation;
+  installation.names_python(installation.python());
+  const Variable none("LOCKSTEP_PYTHON", "");
+  const PyTorchPeer peer = find_pytorch({}, installation.program());
+  EXPECT_EQ(peer.python, installation.python());
+  EXPECT_EQ(peer.missing, "");
+}
+
+TEST(FindPyTorch, TakesPython3OfPathWhereTheBuildsIsGone) {
+  const Installation installation;
+  installation.names_python("/no/python");
+  const Variable none("LOCKSTEP_PYTHON", "");
+  const std::filesystem::path bin =
+      std::filesystem::path(installation.python()).parent_path();
+  const Variable path("PATH", bin.string());
+  const PyTorchPeer peer = find_pytorch({}, installation.program());
+  EXPECT_EQ(peer.python, "python3");
+  EXPECT_EQ(peer.missing, "");
+}
+
+TEST(FindPyTorch, SaysThatThereIsNoPython3) {
+  const Installation installation;
+  const Variable none("LOCKSTEP_PYTHON", "");
+  const Variable path("PATH", "/no/folder");
+  const auto missing = find_pytorch({}, installation.program()).missing;
+  for (const char* part : {"python3", "expected", "LOCKSTEP_PYTHON"}) {
+    EXPECT_PRED2(contains, missing, part);
+  }
+}
+
+TEST(FindPyTorch, NamesTheScriptThatAnInstallationLacks) {
+  const auto missing =
+      find_pytorch({}, "/no/libexec/lockstep/lockstep").missing;
+  EXPECT_PRED2(contains, missing, "share/lockstep/pytorch_step_time.py");
+  EXPECT_PRED2(contains, missing, "/no/libexec/lockstep/lockstep");
+}
+
 TEST(FindPyTorch, SaysWhyThereIsNone) {
-  const LockstepPython nowhere("/no/python");
+  const Variable nowhere("LOCKSTEP_PYTHON", "/no/python");
   const auto missing = find_pytorch().missing;
   EXPECT_NE(missing.find("/no/python"), std::string::npos) << missing;
   EXPECT_NE(missing.find("LOCKSTEP_PYTHON"), std::string::npos) << missing;
 }
 
 TEST(FindPyTorch, RefusesAPythonWithoutTorch) {
-  const LockstepPython fake("/bin/false");
+  const Variable fake("LOCKSTEP_PYTHON", "/bin/false");
   EXPECT_NE(find_pytorch().missing.find("can't import torch"),
             std::string::npos);
 }
