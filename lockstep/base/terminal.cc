@@ -42,6 +42,12 @@ int terminal_width(int fd) {
   return is_number ? std::max(columns, kLeastColumns) : kUsualColumns;
 }
 
+bool wants_colour(int fd) {
+  const char* no_colour = std::getenv("NO_COLOR");
+  const bool is_refused = no_colour != nullptr && *no_colour != '\0';
+  return is_terminal(fd) && !is_refused;
+}
+
 bool locale_is_utf8() {
   // The order in which setlocale() looks.
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
@@ -111,6 +117,11 @@ std::string format_count(long long count) {
     text.push_back(digits[at]);
   }
   return text;
+}
+
+std::string counted(long long count, std::string_view thing) {
+  return fmt::format("{} {}{}", format_count(count), thing,
+                     count == 1 ? "" : "s");
 }
 
 }  // namespace lockstep

@@ -1,10 +1,14 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace lockstep {
 
 bool is_terminal(int fd);
+/// Whether text to `fd` has colours: to a terminal, unless NO_COLOR is set
+/// (no-color.org).
+bool wants_colour(int fd);
 /// Columns of the terminal at `fd`. Where there is no terminal, the number in
 /// the variable COLUMNS, or 80 without one. Never less than kLeastColumns.
 int terminal_width(int fd);
@@ -19,5 +23,7 @@ std::string format_duration(double seconds);
 std::string format_durations(double low_s, double high_s);
 /// "12,345,678".
 std::string format_count(long long count);
+/// "1 step", "2,000 steps".
+std::string counted(long long count, std::string_view thing);
 
 }  // namespace lockstep

@@ -28,7 +28,7 @@ struct CheckFlags {
 };
 
 void print_verdict(bool is_ok, const std::string& text) {
-  const bool is_coloured = is_terminal(STDOUT_FILENO);
+  const bool is_coloured = wants_colour(STDOUT_FILENO);
   const char* colour = is_ok ? "\033[32m" : "\033[31m";
   fmt::print("{}{:<3}{}   {}\n", is_coloured ? colour : "",
              is_ok ? "ok" : "bad", is_coloured ? "\033[0m" : "", text);

@@ -38,7 +38,7 @@ long count(const std::vector<Finding>& findings, Verdict verdict) {
 }
 
 void print_text(const std::vector<Finding>& findings) {
-  const bool is_coloured = is_terminal(STDOUT_FILENO);
+  const bool is_coloured = wants_colour(STDOUT_FILENO);
   size_t width = 0;
   for (const auto& finding : findings) {
     width = std::max(width, finding.topic.size());

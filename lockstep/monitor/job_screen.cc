@@ -28,10 +28,6 @@ struct Row {
   bool is_first;  // of its rank
 };
 
-std::string plural(int64_t count, const char* thing) {
-  return fmt::format("{} {}{}", count, thing, count == 1 ? "" : "s");
-}
-
 std::string percent(const std::optional<double>& fraction) {
   return fraction ? fmt::format("{:.0f} %", 100 * *fraction) : "-";
 }
@@ -186,7 +182,7 @@ std::vector<ScreenLine> draw_head(const std::vector<Job>& jobs, size_t which,
   std::string title =
       fmt::format("lockstep top - {}, {}", status.model, status.strategy);
   if (status.world_size > 1) {
-    title += fmt::format(", {} over {}", plural(status.world_size, "rank"),
+    title += fmt::format(", {} over {}", counted(status.world_size, "rank"),
                          status.backend);
   }
   const std::string clock = fmt::format(
@@ -198,7 +194,7 @@ std::vector<ScreenLine> draw_head(const std::vector<Job>& jobs, size_t which,
   lines.push_back(
       {{fmt::format(
             "{}  {}  epoch {}  {}  up {}", job.name, to_string(status.activity),
-            status.epoch, plural(status.restarts, "restart"),
+            status.epoch, counted(status.restarts, "restart"),
             format_duration(std::max(0.0, job.now - status.started_at))),
         status.restarts > 0 ? Look::kWarning : Look::kPlain}});
 

@@ -5,7 +5,7 @@ namespace lockstep::report {
 /// Whether text for a terminal has colours.
 enum class Colour { kNever, kAlways };
 
-/// Colour where `fd` is a terminal and NO_COLOR is not set.
+/// As wants_colour() says.
 Colour colour_of(int fd);
 
 }  // namespace lockstep::report

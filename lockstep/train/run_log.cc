@@ -21,11 +21,6 @@ std::string bytes(int64_t count) {
   return format_bytes(static_cast<double>(count));
 }
 
-std::string plural(int64_t count, const char* thing) {
-  return fmt::format("{} {}{}", format_count(count), thing,
-                     count == 1 ? "" : "s");
-}
-
 std::string format_rate(double flops_per_s) {
   return flops_per_s < 1e12 ? fmt::format("{:.3g} GFLOP/s", flops_per_s / 1e9)
                             : fmt::format("{:.3g} TFLOP/s", flops_per_s / 1e12);
@@ -57,10 +52,11 @@ void add_times(const RunReport& report, Lines& lines) {
   if (report.skipped_steps > 0) {
     lines.emplace_back(
         "left out",
-        fmt::format("the updates of {}{}", plural(report.skipped_steps, "step"),
+        fmt::format("the updates of {}{}",
+                    counted(report.skipped_steps, "step"),
                     report.rollbacks > 0
                         ? fmt::format(", and {} to a checkpoint",
-                                      plural(report.rollbacks, "return"))
+                                      counted(report.rollbacks, "return"))
                         : ""));
   }
 }
@@ -256,7 +252,7 @@ std::string summary_text(const RunReport& report, int columns) {
 
 std::string digest_text(const RunReport& report) {
   return fmt::format("parameter_sha256 {} ({})", report.parameter_sha256,
-                     plural(report.shards, "shard"));
+                     counted(report.shards, "shard"));
 }
 
 }  // namespace lockstep::train

@@ -4,14 +4,12 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/terminal.h"
+
 namespace lockstep::report {
 namespace {
 
 constexpr size_t kMostNamed = 2;
-
-std::string counted(int64_t count, const char* thing) {
-  return fmt::format("{} {}{}", count, thing, count == 1 ? "" : "s");
-}
 
 // Whether a user wants to know which of the two is faster.
 bool is_compared(const Comparison& comparison, size_t run, size_t other) {

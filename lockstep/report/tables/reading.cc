@@ -20,10 +20,6 @@ constexpr double kNotableShare = 0.02;
 // Nor are busy fractions that differ by less.
 constexpr double kNotableGap = 0.1;
 
-std::string plural(int64_t count, const std::string& word) {
-  return fmt::format("{} {}{}", count, word, count == 1 ? "" : "s");
-}
-
 const ComparedRun* baseline(const Comparison& comparison) {
   return comparison.baseline ? &comparison.runs[*comparison.baseline] : nullptr;
 }
@@ -244,19 +240,19 @@ std::string headline(const Comparison& comparison) {
   }
   return fmt::format("{} ({} parameters), batch of {}, {}", first.model,
                      format_count(first.parameters), first.batch_size,
-                     plural(static_cast<int64_t>(devices), "device"));
+                     counted(static_cast<int64_t>(devices), "device"));
 }
 
 std::string method(const Comparison& comparison) {
   const std::string machine =
-      fmt::format("{}, {}", plural(comparison.machine.cores, "core"),
+      fmt::format("{}, {}", counted(comparison.machine.cores, "core"),
                   comparison.machine.cpu_model);
   if (comparison.is_of_files) {
     return fmt::format("finished training runs; {}", machine);
   }
   return fmt::format(
       "{} of {} ({} to warm up), pooled, a fresh process each; {}",
-      plural(comparison.rounds, "round"), plural(comparison.steps, "step"),
+      counted(comparison.rounds, "round"), counted(comparison.steps, "step"),
       comparison.warmup, machine);
 }
 
