@@ -249,7 +249,7 @@ TEST(Checkpoint, IsWholeWheneverTheRunIsKilled) {
   constexpr int kKills = 40;
   const TemporaryFolder folder;
   std::mt19937 random(17);
-  std::uniform_int_distribution<int> moment_us(0, 40'000);
+  std::uniform_real_distribution<double> moment(0, 3);
   int64_t newest = 0;
   Training().save(folder.path(), newest);
   for (int kill_number = 0; kill_number < kKills; ++kill_number) {
@@ -261,8 +261,11 @@ TEST(Checkpoint, IsWholeWheneverTheRunIsKilled) {
       ASSERT_LT(waited.seconds(), 60) << "the child saves nothing";
       std::this_thread::yield();
     }
-    // Not a wait for anything: the moment of the kill is what is random.
-    std::this_thread::sleep_for(std::chrono::microseconds(moment_us(random)));
+    // Not a wait for anything: the moment of the kill is what is random. In
+    // three times what the child took to start and save it can save again,
+    // however busy the machine is.
+    std::this_thread::sleep_for(
+        std::chrono::duration<double>(moment(random) * waited.seconds()));
     ASSERT_EQ(kill(child, SIGKILL), 0);
     ASSERT_EQ(waitpid(child, nullptr, 0), child);
 
