@@ -142,6 +142,29 @@ TEST(Checkpoint, OfNothingIsAnErrorThatSaysWhatWasSought) {
       {folder.path(), "step-*", "manifest.json"});
 }
 
+TEST(Checkpoint, IsThereOnceTheFirstSaveIsDone) {
+  const TemporaryFolder folder;
+  EXPECT_FALSE(has_checkpoint(folder.path("missing")));
+  EXPECT_FALSE(has_checkpoint(folder.path()));
+  {
+    // What a first save has written until it is done, or killed.
+    const AtomicFolder unfinished(checkpoint_path(folder.path(), 10));
+    write_text(unfinished.temporary() + "/model.safetensors", "half of it");
+    EXPECT_FALSE(has_checkpoint(folder.path()));
+  }
+  const std::string path = Training().save(folder.path(), 10);
+  EXPECT_TRUE(has_checkpoint(folder.path()));
+  EXPECT_TRUE(has_checkpoint(path));
+}
+
+TEST(Checkpoint, IsThereThoughItIsDamaged) {
+  const TemporaryFolder folder;
+  const std::string path = Training().save(folder.path(), 10);
+  fs::remove(path + "/manifest.json");
+  // It is for the caller of open_checkpoint() to hear of it.
+  EXPECT_TRUE(has_checkpoint(folder.path()));
+}
+
 struct Damage {
   const char* name;
   void (*inflict)(const std::string& checkpoint);
