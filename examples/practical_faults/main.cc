@@ -3,7 +3,7 @@
 //     lockstep run --nproc-per-node 2 --max-restarts 3 --
 //         practical_faults runs/faults 40 25
 #include <csignal>
-#include <filesystem>
+#include <cstdlib>
 #include <numeric>
 
 #include "lockstep/data/image_source.h"
@@ -28,17 +28,20 @@ int main(int argc, char** argv) try {
   auto model = DistributedDataParallel(net, world);
   auto sgd = optim::sgd(model->parameters(), {.lr = 0.01, .momentum = 0.9});
   int64_t step = 0;
-  const bool has_gone_on = std::filesystem::exists(folder);
-  if (has_gone_on) {
+  // Not whether the folder exists: a rank may be killed in its first save.
+  const bool goes_on = has_checkpoint(folder);
+  if (goes_on) {
     const auto saved = open_checkpoint(folder);
     saved.load(*net, sgd.get());
     step = saved.info().step;
   }
   std::puts(c10::str("Rank: ", world.rank(), " | from step ", step).c_str());
+  const char* restarts = std::getenv("TORCHELASTIC_RESTART_COUNT");
+  const bool is_first = !goes_on && (!restarts || *restarts == '0');
   const data::ImageSource images(data::open({}, data::Split::kTrain), {});
   for (; step < steps; ++step) {
     const bool is_last = world.rank() == world.size() - 1;
-    if (step == deadly && is_last && !has_gone_on) std::raise(SIGKILL);
+    if (step == deadly && is_last && is_first) std::raise(SIGKILL);
     std::vector<int64_t> samples(64 / world.size());
     std::iota(samples.begin(), samples.end(),
               step * 64 + world.rank() * int64_t(samples.size()));

@@ -71,6 +71,12 @@ OptimizerState read_optimizer_state(const std::string& checkpoint,
 
 }  // namespace
 
+bool has_checkpoint(const std::string& dir) {
+  std::error_code ignored;
+  return fs::exists(fs::path(dir) / kManifestFile, ignored) ||
+         !list_checkpoints(dir).empty();
+}
+
 std::string find_checkpoint(const std::string& dir) {
   return open_checkpoint(dir).path();
 }

@@ -25,6 +25,11 @@ std::string save_checkpoint(const std::string& dir,
                             const optim::Optimizer& optimizer,
                             const CheckpointInfo& info, int keep = 3);
 
+/// Whether a checkpoint was saved in `dir`, whole or damaged since. A run that
+/// was killed before or in its first save_checkpoint() has none, though it may
+/// have the folder: it starts at the beginning.
+bool has_checkpoint(const std::string& dir);
+
 /// The newest whole checkpoint in `dir`, or `dir` itself if it is one; those
 /// that are damaged are skipped with a warning. Throws CheckpointError if
 /// `dir` holds no whole checkpoint.

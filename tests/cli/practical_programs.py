@@ -103,6 +103,21 @@ class Programs(unittest.TestCase):
         self.assertIn("| from step 10\n", killed)
         self.assertEqual(digest(killed), digest(quiet))
 
+    def test_a_run_killed_before_its_first_checkpoint_starts_again(self):
+        launch = ("lockstep", "run", "--nproc-per-node", "2",
+                  "--max-restarts", "1", "--", "practical_faults", "run", "15")
+        quiet, killed = run(*launch), run(*launch, "5")
+        self.assertIn("| from step 0\n", killed)
+        self.assertEqual(digest(killed), digest(quiet))
+        with self.assertRaises(AssertionError):  # without a restart
+            run("lockstep", "run", "--nproc-per-node", "2", "--",
+                "practical_faults", "run", "15", "5")
+        # Killed while it wrote its first checkpoint: it left the folder, and in
+        # it one under another name.
+        found = run("sh", "-c", 'mkdir -p run/.step-00000010.unfinished-1-0 && exec "$@"',
+                    "sh", *launch)
+        self.assertEqual(digest(found), digest(quiet))
+
 
 if __name__ == "__main__":
     if len(sys.argv) < 3:
