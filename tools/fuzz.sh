@@ -23,6 +23,11 @@ options=(
   -rss_limit_mb=4096
   -print_final_stats=1
 )
+# options_of NAME: those that take the place of the ones above.
+options_of() {
+  # A PNG of one colour and one bit has 8 * 1032 pixels a byte.
+  [ "$1" = image ] && echo -max_len=4096 -malloc_limit_mb=128
+}
 # number WHAT LOG: the last one that libFuzzer gave for it.
 number() {
   grep -aoE "$1 *[0-9]+" "$2" | tail -1 | grep -oE '[0-9]+$' || echo 0
@@ -39,7 +44,8 @@ for program in "$build"/bin/fuzz_*; do
   log=$build/fuzz_$name.log
   mkdir -p "$found" "$crashes"
   echo "[fuzz] $name: $seconds s (log: $log; new inputs: $found)"
-  "$program" "${options[@]}" -dict="tests/fuzz/$name.dict" \
+  # shellcheck disable=SC2046  # some, or none
+  "$program" "${options[@]}" $(options_of "$name") -dict="tests/fuzz/$name.dict" \
     -artifact_prefix="$crashes/" "$found" "tests/fuzz/corpus/$name" \
     >"$log" 2>&1
   result=$?

@@ -11,8 +11,8 @@
 namespace lockstep::fuzz {
 namespace {
 
-// Small enough that no input takes a second: a few bytes may claim millions of
-// pixels, which is allowed.
+// Small enough that no input takes a second: some kilobytes may be millions of
+// pixels of one colour, which is allowed.
 constexpr int64_t kMostToFit = 1 << 20;
 
 void decode_and_fit(std::span<const uint8_t> bytes) {

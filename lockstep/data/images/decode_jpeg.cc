@@ -121,6 +121,14 @@ class JpegDecoder {
     return true;
   }
 
+  /// Whether so many bytes can hold the image: a block of 8 x 8 pixels takes a
+  /// bit at least. (In arithmetic coding, which is next to unused, an image of
+  /// one colour takes less.)
+  bool fits_in(size_t bytes) const {
+    const auto blocks = [](int64_t pixels) { return (pixels + 7) / 8; };
+    return blocks(width()) * blocks(height()) <=
+           8 * static_cast<int64_t>(bytes);
+  }
   int64_t width() const { return jpeg_.image_width; }
   int64_t height() const { return jpeg_.image_height; }
   /// After a call that returned false.
@@ -158,6 +166,10 @@ Image decode_jpeg(std::span<const uint8_t> bytes, const std::string& path) {
   if (image.width * image.height > kMostPixels) {
     refuse(path, fmt::format("{} x {} pixels, of at most {}", image.width,
                              image.height, kMostPixels));
+  }
+  if (!decoder.fits_in(bytes.size())) {
+    refuse(path, fmt::format("{} x {} pixels in {} bytes", image.width,
+                             image.height, bytes.size()));
   }
   image.pixels.resize(static_cast<size_t>(3 * image.width * image.height));
   if (!decoder.decode(image.pixels.data())) refuse(path, decoder.error());

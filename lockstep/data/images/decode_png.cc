@@ -15,6 +15,8 @@ namespace {
 
 // Of text and profiles, which are compressed, too.
 constexpr png_alloc_size_t kMostChunkBytes = 8 << 20;
+// Bytes that deflate makes of one: 258 of two bits, the shortest match.
+constexpr size_t kMostOfAByte = 1032;
 
 /// Decodes in two calls, so that memory is taken between them. Neither has an
 /// object with a destructor, which longjmp() would skip.
@@ -60,6 +62,11 @@ class PngDecoder {
     return true;
   }
 
+  /// Whether so many bytes can hold the image. Before decode().
+  bool fits_in(size_t bytes) const {
+    return png_get_rowbytes(png_, info_) * size_t{height()} <=
+           kMostOfAByte * bytes;
+  }
   uint32_t width() const { return png_get_image_width(png_, info_); }
   uint32_t height() const { return png_get_image_height(png_, info_); }
   /// After a call that returned false.
@@ -106,6 +113,10 @@ Image decode_png(std::span<const uint8_t> bytes, const std::string& path) {
   if (image.width * image.height > kMostPixels) {
     refuse_png(path, fmt::format("{} x {} pixels, of at most {}", image.width,
                                  image.height, kMostPixels));
+  }
+  if (!decoder.fits_in(bytes.size())) {
+    refuse_png(path, fmt::format("{} x {} pixels in {} bytes", image.width,
+                                 image.height, bytes.size()));
   }
   image.pixels.resize(static_cast<size_t>(3 * image.width * image.height));
   std::vector<png_bytep> rows(static_cast<size_t>(image.height));

@@ -3,7 +3,9 @@
 #include <array>
 #include <random>
 #include <span>
+#include <zlib.h>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
@@ -116,6 +118,35 @@ TEST(DecodeImage, RefusesMorePixelsThanAPhotograph) {
   png.replace(png.find("IHDR") + 4, 8, word(900'000) + word(900'000));
   // Its checksum by another way than ours: libpng's refusal names no size.
   expect_refused(png);
+}
+
+// Before it takes memory for them.
+TEST(DecodeImage, RefusesMorePixelsThanItsBytesCanHold) {
+  std::string jpeg = jpeg_of(20, 12, 7);
+  jpeg.replace(jpeg.find("\xff\xc0") + 5, 4,
+               std::string("\x20\x00\x20\x00", 4));  // 8,192 x 8,192
+  expect_refused(jpeg, {fmt::format("8192 x 8192 pixels in {}", jpeg.size())});
+  std::string png = png_of(20, 12, 7);
+  const size_t header = png.find("IHDR");
+  png.replace(header + 4, 8, word(8192) + word(8192));
+  const auto* checked =
+      reinterpret_cast<const unsigned char*>(png.data() + header);
+  png.replace(header + 17, 4,
+              word(static_cast<uint32_t>(crc32(0, checked, 17))));
+  expect_refused(png, {fmt::format("8192 x 8192 pixels in {}", png.size())});
+}
+
+// What is one colour is as small as a file can be.
+TEST(DecodeImage, TakesTheSmallestFilesThereAre) {
+  constexpr int kSide = 4000;
+  const std::vector<uint8_t> black(size_t{kSide} * kSide, 0);
+  const auto jpeg =
+      jpeg_file(kSide, kSide, 1, JCS_GRAYSCALE, black, JpegSize::kSmallest);
+  EXPECT_LT(jpeg.size(), black.size() / 500);
+  EXPECT_EQ(decode(jpeg).width, kSide);
+  const auto png = png_file(kSide, kSide, PNG_FORMAT_GRAY, black);
+  EXPECT_LT(png.size(), black.size() / 900);
+  EXPECT_EQ(decode(png).width, kSide);
 }
 
 TEST(DecodeImage, RefusesAJpegOfEndlessScans) {

@@ -20,14 +20,14 @@ inline std::vector<uint8_t> gradient(int width, int height, uint8_t shade) {
   return pixels;
 }
 
-/// A PNG file of it.
-inline std::string png_of(int width, int height, uint8_t shade) {
-  const auto pixels = gradient(width, height, shade);
+/// A PNG file of `pixels`, in a format of libpng's.
+inline std::string png_file(int width, int height, png_uint_32 format,
+                            const std::vector<uint8_t>& pixels) {
   png_image image{};
   image.version = PNG_IMAGE_VERSION;
   image.width = static_cast<png_uint_32>(width);
   image.height = static_cast<png_uint_32>(height);
-  image.format = PNG_FORMAT_RGB;
+  image.format = format;
   png_alloc_size_t size = 0;
   png_image_write_to_memory(&image, nullptr, &size, 0, pixels.data(), 0,
                             nullptr);
@@ -37,10 +37,19 @@ inline std::string png_of(int width, int height, uint8_t shade) {
   return file;
 }
 
+/// A PNG file of the gradient.
+inline std::string png_of(int width, int height, uint8_t shade) {
+  return png_file(width, height, PNG_FORMAT_RGB,
+                  gradient(width, height, shade));
+}
+
+enum class JpegSize { kUsual, kSmallest };
+
 /// A JPEG file of `pixels`, rows of `components` bytes a pixel.
 inline std::string jpeg_file(int width, int height, int components,
                              J_COLOR_SPACE space,
-                             const std::vector<uint8_t>& pixels) {
+                             const std::vector<uint8_t>& pixels,
+                             JpegSize wanted = JpegSize::kUsual) {
   jpeg_compress_struct jpeg{};
   jpeg_error_mgr errors{};
   jpeg.err = jpeg_std_error(&errors);
@@ -53,6 +62,7 @@ inline std::string jpeg_file(int width, int height, int components,
   jpeg.input_components = components;
   jpeg.in_color_space = space;
   jpeg_set_defaults(&jpeg);
+  if (wanted == JpegSize::kSmallest) jpeg_simple_progression(&jpeg);
   jpeg_start_compress(&jpeg, TRUE);
   while (jpeg.next_scanline < jpeg.image_height) {
     auto* row = const_cast<uint8_t*>(pixels.data()) +
