@@ -109,7 +109,7 @@ TEST(Compare, LeavesNoProcessBehindWhenInterrupted) {
   expect_problem(result.err, ErrorCode::kInterrupted, {"dp"});
 }
 
-TEST(Compare, SaysWhyPyTorchIsLeftOut) {
+TEST(Compare, MeasuresNothingWithoutThePyTorchThatWasAskedFor) {
   const char* before = std::getenv("LOCKSTEP_PYTHON");
   const std::string saved = before == nullptr ? "" : before;
   ::setenv("LOCKSTEP_PYTHON", "/no/python", 1);
@@ -120,9 +120,10 @@ TEST(Compare, SaysWhyPyTorchIsLeftOut) {
   } else {
     ::setenv("LOCKSTEP_PYTHON", saved.c_str(), 1);
   }
-  EXPECT_EQ(ended.code, 0) << ended.err;
-  EXPECT_PRED2(contains, ended.err, "PyTorch was left out");
-  EXPECT_PRED2(contains, ended.err, "/no/python");
+  EXPECT_EQ(ended.code, 1) << ended.err;
+  expect_problem(ended.err, ErrorCode::kPeerProcess,
+                 {"/no/python", "LOCKSTEP_PYTHON"});
+  EXPECT_EQ(ended.out, "");
 }
 
 TEST(Compare, ComparesFinishedRuns) {

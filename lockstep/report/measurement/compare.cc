@@ -77,28 +77,26 @@ Command step_time_command(const CompareOptions& options,
   return command;
 }
 
-// Why PyTorch can't be compared here; empty: it can.
-std::string why_no_pytorch(const PyTorchPeer& peer,
-                           const std::vector<Device>& devices) {
-  return devices.front().is_cuda()
-             ? "it is compared on the CPU only, and these devices are GPUs"
-             : peer.missing;
-}
-
-// Adds PyTorch's set-ups, or a note that says why not. With ddp also `ideal`:
-// the same processes, which never speak to each other. No DDP that updates all
-// parameters on each rank can be faster.
+// Adds PyTorch's set-ups, or a note that says why not. Throws if it is not
+// here: who asks for it must not learn at the end that it was left out. With
+// ddp also `ideal`: the same processes, which never speak to each other. No DDP
+// that updates all parameters on each rank can be faster.
 void add_pytorch(const CompareOptions& options,
                  const std::vector<Device>& devices,
                  const std::function<bool()>& stop,
                  std::vector<Process>& processes, int cores,
                  std::vector<std::string>& notes) {
-  const PyTorchPeer peer = find_pytorch(stop);
-  const std::string reason = why_no_pytorch(peer, devices);
-  if (!reason.empty()) {
-    notes.push_back("PyTorch was left out: " + reason + ".");
+  if (devices.front().is_cuda()) {
+    notes.emplace_back(
+        "PyTorch was left out: it is compared on the CPU only, and these "
+        "devices are GPUs.");
     log_warning("compare", notes.back());
     return;
+  }
+  const PyTorchPeer peer = find_pytorch(stop);
+  if (!peer.missing.empty()) {
+    throw Error("compare",
+                {.code = ErrorCode::kPeerProcess, .what = peer.missing});
   }
   std::vector<std::string> strategies{"single", "ddp"};
   const auto& ours = options.strategies;
