@@ -52,8 +52,7 @@ std::string why_no_torch(const std::string& python,
                          const std::function<bool()>& stop) {
   constexpr const char* kFix =
       "name a Python that has torch in the variable LOCKSTEP_PYTHON, or "
-      "install "
-      "torch in this one";
+      "install torch in this one";
   const Command command{
       .arguments = {python, "-c", "import torch.distributed.run"},
       .environment = {},

@@ -142,7 +142,7 @@ TEST(DecodeImage, TakesTheSmallestFilesThereAre) {
   const std::vector<uint8_t> black(size_t{kSide} * kSide, 0);
   const auto jpeg =
       jpeg_file(kSide, kSide, 1, JCS_GRAYSCALE, black, JpegSize::kSmallest);
-  EXPECT_LT(jpeg.size(), black.size() / 500);
+  EXPECT_LT(jpeg.size(), black.size() / 250);
   EXPECT_EQ(decode(jpeg).width, kSide);
   const auto png = png_file(kSide, kSide, PNG_FORMAT_GRAY, black);
   EXPECT_LT(png.size(), black.size() / 900);
