@@ -21,6 +21,8 @@ inline Measurement canned_round(const std::string& strategy,
   report.parameters = 6307850;
   report.world_size = static_cast<int64_t>(devices);
   report.batch_size = 64;
+  report.shards = static_cast<int64_t>(devices);
+  report.intra_op_threads = devices == 1 ? 2 : 1;  // of a host of two cores
   report.steps = static_cast<int64_t>(step_times_s.size());
   report.memory_shared_bytes = 50 << 20;
   report.parameter_bytes = 4 * report.parameters;

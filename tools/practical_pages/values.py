@@ -213,8 +213,9 @@ class Values:
                 "as": "as busy as"}[more]
         parts = ", ".join(f"{name} {share:.0f} %"
                           for name, share in busy.items())
+        fullest = self.fullest(peaks)
         return (f"Under `{strategy}`, {first} is {load} the others ({parts} of "
-                f"a step). In memory: {self.fullest(peaks)}")
+                f"a step). In memory {fullest[0].lower()}{fullest[1:]}")
 
     def value_faster_of(self, path, one, other):
         """Which of two strategies is faster."""

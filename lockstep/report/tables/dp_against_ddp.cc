@@ -52,8 +52,10 @@ std::string busy(const ComparedRun& run) {
       devices.begin(), devices.end(), [](const auto& a, const auto& b) {
         return a.busy_fraction < b.busy_fraction;
       });
-  return fmt::format("busy {:.0f} to {:.0f} %", 100 * least->busy_fraction,
-                     100 * most->busy_fraction);
+  const auto low = fmt::format("{:.0f}", 100 * least->busy_fraction);
+  const auto high = fmt::format("{:.0f}", 100 * most->busy_fraction);
+  return low == high ? fmt::format("busy {} %", low)
+                     : fmt::format("busy {} to {} %", low, high);
 }
 
 // The fullest device's peak, in those of the emptiest.

@@ -24,10 +24,19 @@ const ComparedRun* baseline(const Comparison& comparison) {
   return comparison.baseline ? &comparison.runs[*comparison.baseline] : nullptr;
 }
 
-// A slice of the host is not more hardware: single computes with all cores.
-bool has_no_more_hardware(const ComparedRun& run, const ComparedRun& base) {
+// Against one device of the host.
+bool is_on_slices(const ComparedRun& run, const ComparedRun& base) {
   return run.report.devices.front().name.starts_with("cpu:") &&
          base.report.devices.size() == 1;
+}
+
+// Slices are not more hardware if the one device computes a shard with as many
+// threads as they have together. One that has several shards computes one after
+// another, with the threads that a shard has everywhere.
+bool has_no_more_hardware(const ComparedRun& run, const ComparedRun& base) {
+  const auto slices = static_cast<int64_t>(run.report.devices.size());
+  return is_on_slices(run, base) &&
+         base.report.intra_op_threads >= slices * run.report.intra_op_threads;
 }
 
 // "no difference that 3 rounds can show (0.97 to 1.04 times as fast)".
@@ -66,6 +75,14 @@ std::string speedup_sentence(const Comparison& comparison,
 
 std::string proportion_sentence(const ComparedRun& run,
                                 const ComparedRun& base) {
+  if (!has_no_more_hardware(run, base)) {
+    return fmt::format(
+        "Is that proportional? {} computes its {} one after another, each with "
+        "{}; {} slices compute as many at once, so proportional would be {}.",
+        base.label(), counted(base.report.shards, "shard"),
+        counted(base.report.intra_op_threads, "thread"),
+        run.report.devices.size(), run.report.devices.size());
+  }
   return fmt::format(
       "Is that proportional? {} has all the cores of the host as well, so the "
       "{} slices are no more hardware: what is above 1 is saved by working in "
@@ -269,7 +286,7 @@ std::vector<std::string> reading(const Comparison& comparison) {
       continue;
     }
     add(speedup_sentence(comparison, run, *base));
-    if (has_no_more_hardware(run, *base)) {
+    if (is_on_slices(run, *base)) {
       proportion = proportion_sentence(run, *base);
     }
   }

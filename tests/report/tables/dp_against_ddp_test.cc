@@ -43,7 +43,7 @@ TEST(DpAgainstDdp, FillsThePracticalsFourRows) {
   EXPECT_EQ(section.rows[1], (Row{"Data split", "automatic", "by rank"}));
   EXPECT_EQ(section.rows[2], (Row{"", "32/32", "32/32"}));
   EXPECT_EQ(section.rows[3],
-            (Row{"GPU usage", "busy 50 to 90 %", "busy 90 to 90 %"}));
+            (Row{"GPU usage", "busy 50 to 90 %", "busy 90 %"}));
   EXPECT_EQ(section.rows[4], (Row{"", "memory 3.00x", "memory 1.00x"}));
   EXPECT_EQ(section.rows[5], (Row{"Scalability", "25 % fixed", "25 % fixed"}));
   EXPECT_EQ(section.rows[6], (Row{"", "0.50x, 2 devices", "1.00x, 2 devices"}));

@@ -75,6 +75,23 @@ TEST(Reading, CallsNothingFasterAfterOneRound) {
   EXPECT_EQ(set_up_section(comparison).rows[1][4], "1.50x");
 }
 
+// As of two shards for all, so that the bits are the same: one device computes
+// them one after another.
+TEST(Reading, MeasuresSlicesAgainstTheirNumberWhereOneDeviceHasFewerThreads) {
+  Comparison comparison = canned_comparison();
+  comparison.runs.front().report.shards = 2;
+  comparison.runs.front().report.intra_op_threads = 1;
+  const std::string text = joined(reading(comparison));
+  EXPECT_TRUE(contains(text, "75 % of the 2 that would be proportional"))
+      << text;
+  EXPECT_TRUE(contains(text,
+                       "single computes its 2 shards one after another, each "
+                       "with 1 thread; 2 slices compute as many at once, so "
+                       "proportional would be 2"))
+      << text;
+  EXPECT_FALSE(contains(text, "all the cores of the host")) << text;
+}
+
 TEST(Reading, MeasuresGpusAgainstTheirNumber) {
   Comparison comparison = canned_comparison();
   for (auto& run : comparison.runs) {
