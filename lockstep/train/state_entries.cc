@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <charconv>
-#include <span>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/checksum.h"
+#include "lockstep/device/tensor_checksum.h"
 #include "lockstep/train/run_settings.h"
 
 namespace lockstep::train {
@@ -64,14 +64,8 @@ std::optional<int64_t> saved_ranks(const Resume& resumed) {
 std::string digest_of(const NamedTensors& parameters,
                       const OptimizerState& state) {
   Checksum sum;
-  const auto add = [&sum](const Tensor& tensor) {
-    Tensor bytes = tensor.detach().to(torch::kCPU);
-    if (!bytes.is_non_overlapping_and_dense()) bytes = bytes.contiguous();
-    sum.add(std::span(static_cast<const std::byte*>(bytes.const_data_ptr()),
-                      bytes.nbytes()));
-  };
-  for (const auto& [name, tensor] : parameters) add(tensor);
-  for (const auto& [name, tensor] : state) add(tensor);
+  for (const auto& [name, tensor] : parameters) add_elements(sum, tensor);
+  for (const auto& [name, tensor] : state) add_elements(sum, tensor);
   return sum.hex();
 }
 

@@ -1,11 +1,11 @@
 #include "lockstep/parallel/replicas/verified_pass.h"
 
-#include <span>
 #include <string>
 
 #include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
 #include "lockstep/device/random.h"
+#include "lockstep/device/tensor_checksum.h"
 
 namespace lockstep {
 
@@ -13,38 +13,37 @@ using torch::Tensor;
 
 namespace {
 
-void add_to(Checksum& sum, const Tensor& tensor) {
-  if (!tensor.defined()) {
-    sum.add("undefined");
-    return;
-  }
-  Tensor bytes = tensor.detach().to(torch::kCPU);
-  if (!bytes.is_non_overlapping_and_dense()) bytes = bytes.contiguous();
-  sum.add(std::span(static_cast<const std::byte*>(bytes.const_data_ptr()),
-                    bytes.nbytes()));
-}
-
 std::string digest_of(const ShardPass& pass, const Replica& replica) {
   const torch::NoGradGuard no_grad;
   Checksum sum;
-  add_to(sum, pass.loss);
+  add_elements(sum, pass.loss);
   for (const OwnedGradient& gradient : pass.gradients.parameters) {
-    add_to(sum, gradient.tensor());
+    add_elements(sum, gradient.tensor());
   }
-  for (const Tensor& gradient : pass.gradients.inputs) add_to(sum, gradient);
+  for (const Tensor& gradient : pass.gradients.inputs)
+    add_elements(sum, gradient);
   for (const auto& [leaf, gradient] : pass.gradients.others) {
-    add_to(sum, gradient.tensor());
+    add_elements(sum, gradient.tensor());
   }
   for (const auto& [name, buffer] : replica.module().buffers) {
-    add_to(sum, buffer);
+    add_elements(sum, buffer);
   }
   return sum.hex();
 }
 
 std::vector<Tensor> copies_of(const ModuleHandle::Named& buffers) {
+  const torch::NoGradGuard no_grad;
   std::vector<Tensor> copies;
   for (const auto& [name, buffer] : buffers) copies.push_back(buffer.clone());
   return copies;
+}
+
+void restore(const ModuleHandle::Named& buffers,
+             const std::vector<Tensor>& copies) {
+  const torch::NoGradGuard no_grad;
+  for (size_t i = 0; i < copies.size(); ++i) {
+    buffers[i].second.copy_(copies[i]);
+  }
 }
 
 }  // namespace
@@ -52,18 +51,10 @@ std::vector<Tensor> copies_of(const ModuleHandle::Named& buffers) {
 VerifiedPass verified_pass(Replica& replica,
                            const std::function<ShardPass()>& compute) {
   const ModuleHandle::Named& buffers = replica.module().buffers;
-  const std::vector<Tensor> before = [&] {
-    const torch::NoGradGuard no_grad;
-    return copies_of(buffers);
-  }();
+  const std::vector<Tensor> before = copies_of(buffers);
   const RandomState start = RandomState::of_thread();
   const auto once_more = [&] {
-    {
-      const torch::NoGradGuard no_grad;
-      for (size_t i = 0; i < before.size(); ++i) {
-        buffers[i].second.copy_(before[i]);
-      }
-    }
+    restore(buffers, before);
     const RandomScope same_numbers(start);
     return compute();
   };
@@ -72,7 +63,7 @@ VerifiedPass verified_pass(Replica& replica,
   const std::string second = digest_of(verified.pass, replica);
   if (second == first) return verified;
 
-  verified = {};
+  verified = {};  // frees its gradients before the next are made
   verified = {.pass = once_more(), .is_repaired = true};
   const std::string third = digest_of(verified.pass, replica);
   if (third == first || third == second) return verified;
@@ -80,10 +71,10 @@ VerifiedPass verified_pass(Replica& replica,
       {.code = ErrorCode::kNotRepeatable,
        .what = "three computations of a shard's gradients, from the same "
                "weights and random numbers, gave three results",
-       .expected = "a module that computes the same each time",
-       .fix = "leave what it counts or draws to buffers and to LibTorch's "
-              "generators, call torch::manual_seed-able operators only, use "
-              "kernels that add in a fixed order; or do not verify gradients"});
+       .expected = "a module and a loss that compute the same each time",
+       .fix = "keep what they count in buffers, draw with LibTorch's operators "
+              "alone, use kernels that add in a fixed order, or do not verify "
+              "gradients"});
 }
 
 }  // namespace lockstep

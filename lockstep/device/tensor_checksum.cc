@@ -1,0 +1,19 @@
+#include "lockstep/device/tensor_checksum.h"
+
+#include <cstddef>
+#include <span>
+
+namespace lockstep {
+
+void add_elements(Checksum& sum, const torch::Tensor& tensor) {
+  if (!tensor.defined()) {
+    sum.add("undefined");
+    return;
+  }
+  torch::Tensor bytes = tensor.detach().to(torch::kCPU);
+  if (!bytes.is_non_overlapping_and_dense()) bytes = bytes.contiguous();
+  sum.add(std::span(static_cast<const std::byte*>(bytes.const_data_ptr()),
+                    bytes.nbytes()));
+}
+
+}  // namespace lockstep
