@@ -17,7 +17,6 @@ struct Net : torch::nn::Cloneable<Net> {
   torch::Tensor forward(torch::Tensor x) { return fc(x.flatten(1)); }
   torch::nn::Linear fc{nullptr};
 };
-
 int main(int argc, char** argv) try {
   const std::string folder = argc > 1 ? argv[1] : "practical_faults";
   const int64_t steps = argc > 2 ? std::stoll(argv[2]) : 40;
@@ -28,16 +27,14 @@ int main(int argc, char** argv) try {
   auto model = DistributedDataParallel(net, world);
   auto sgd = optim::sgd(model->parameters(), {.lr = 0.01, .momentum = 0.9});
   int64_t step = 0;
-  // Not whether the folder exists: a rank may be killed in its first save.
-  const bool goes_on = has_checkpoint(folder);
-  if (goes_on) {
+  if (has_checkpoint(folder)) {  // of a kill in the first save it has none
     const auto saved = open_checkpoint(folder);
     saved.load(*net, sgd.get());
     step = saved.info().step;
   }
   std::puts(c10::str("Rank: ", world.rank(), " | from step ", step).c_str());
   const char* restarts = std::getenv("TORCHELASTIC_RESTART_COUNT");
-  const bool is_first = !goes_on && (!restarts || *restarts == '0');
+  const bool is_first = step == 0 && (!restarts || *restarts == '0');
   const data::ImageSource images(data::open({}, data::Split::kTrain), {});
   for (; step < steps; ++step) {
     const bool is_last = world.rank() == world.size() - 1;
