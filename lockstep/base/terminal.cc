@@ -42,11 +42,7 @@ int terminal_width(int fd) {
   return is_number ? std::max(columns, kLeastColumns) : kUsualColumns;
 }
 
-bool wants_colour(int fd) {
-  const char* no_colour = std::getenv("NO_COLOR");
-  const bool is_refused = no_colour != nullptr && *no_colour != '\0';
-  return is_terminal(fd) && !is_refused;
-}
+bool wants_colour(int fd) { return is_terminal(fd) && !env("NO_COLOR"); }
 
 bool locale_is_utf8() {
   // The order in which setlocale() looks.

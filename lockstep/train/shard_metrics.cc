@@ -17,19 +17,6 @@ ShardMetrics::ShardMetrics(World world, int64_t shards)
 
 void ShardMetrics::add(int64_t shard, int64_t samples,
                        const LossAndMetrics& values, bool with_loss) {
-  change(shard, samples, values, with_loss,
-         [](double& sum, double value) { sum += value; });
-}
-
-void ShardMetrics::replace(int64_t shard, int64_t samples,
-                           const LossAndMetrics& values, bool with_loss) {
-  change(shard, samples, values, with_loss,
-         [](double& sum, double value) { sum = value; });
-}
-
-void ShardMetrics::change(int64_t shard, int64_t samples,
-                          const LossAndMetrics& values, bool with_loss,
-                          const Change& change) {
   // Reading a number may wait for a GPU: outside of the lock.
   std::vector<std::pair<std::string, double>> numbers;
   const auto number_of = [](const std::string& name,
@@ -47,9 +34,18 @@ void ShardMetrics::change(int64_t shard, int64_t samples,
   }
   const std::lock_guard lock(mutex_);
   for (const auto& [name, mean] : numbers) {
-    change(sums_[place_of(name)][static_cast<size_t>(shard)],
-           mean * static_cast<double>(samples));
+    sums_[place_of(name)][static_cast<size_t>(shard)] +=
+        mean * static_cast<double>(samples);
   }
+}
+
+void ShardMetrics::replace(int64_t shard, int64_t samples,
+                           const LossAndMetrics& values, bool with_loss) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& sums : sums_) sums[static_cast<size_t>(shard)] = 0;
+  }
+  add(shard, samples, values, with_loss);
 }
 
 // With the lock.

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -36,9 +35,6 @@ class ShardMetrics {
 
  private:
   void agree_on_names();
-  using Change = std::function<void(double& sum, double value)>;
-  void change(int64_t shard, int64_t samples, const LossAndMetrics& values,
-              bool with_loss, const Change& change);
   size_t place_of(const std::string& name);
 
   World world_;

@@ -30,9 +30,11 @@ std::vector<int> minority(const std::vector<std::string>& digests) {
   return {};
 }
 
-std::string names_of(const std::vector<int>& ranks) {
-  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s",
-                     fmt::join(ranks, ", "));
+// "rank 1", "shards 2, 3".
+template <class Number>
+std::string names_of(const char* what, const std::vector<Number>& numbers) {
+  return fmt::format("{}{} {}", what, numbers.size() == 1 ? "" : "s",
+                     fmt::join(numbers, ", "));
 }
 
 constexpr const char* kCause =
@@ -68,10 +70,9 @@ void StateGuard::note_wrong(const std::vector<int>& ranks, int64_t step) {
 
 void StateGuard::note_repaired(int64_t step,
                                const std::vector<int64_t>& shards) {
-  const std::string what = fmt::format(
-      "rank {} computed the gradients of shard{} {} wrong at step {}",
-      world_.rank(), shards.size() == 1 ? "" : "s", fmt::join(shards, ", "),
-      step);
+  const std::string what =
+      fmt::format("rank {} computed the gradients of {} wrong at step {}",
+                  world_.rank(), names_of("shard", shards), step);
   log_warning("train",
               fmt::format("{}: two of three computations agree on others, "
                           "which were used; {}",
@@ -86,7 +87,7 @@ void StateGuard::name_who_was_wrong(const Divergence& earlier,
   if (world_.rank() == 0) {
     log_warning("train",
                 fmt::format("step {} was repeated: {} had been wrong; {}",
-                            earlier.step, names_of(wrong), kCause));
+                            earlier.step, names_of("rank", wrong), kCause));
   }
   note_wrong(wrong, earlier.step);
 }
@@ -113,7 +114,7 @@ void StateGuard::compare(int64_t step, const std::string& digest) {
                         "is repeated")
           : fmt::format("{} has other parameters or another optimizer's state "
                         "than the others: {}",
-                        names_of(wrong), kCause)));
+                        names_of("rank", wrong), kCause)));
 }
 
 }  // namespace lockstep::train

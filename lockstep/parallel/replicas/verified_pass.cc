@@ -20,8 +20,9 @@ std::string digest_of(const ShardPass& pass, const Replica& replica) {
   for (const OwnedGradient& gradient : pass.gradients.parameters) {
     add_elements(sum, gradient.tensor());
   }
-  for (const Tensor& gradient : pass.gradients.inputs)
+  for (const Tensor& gradient : pass.gradients.inputs) {
     add_elements(sum, gradient);
+  }
   for (const auto& [leaf, gradient] : pass.gradients.others) {
     add_elements(sum, gradient.tensor());
   }
