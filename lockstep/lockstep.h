@@ -28,6 +28,8 @@
 #include "lockstep/device/memory.h"
 #include "lockstep/device/worker.h"
 #include "lockstep/launch/failure/error_file.h"
+#include "lockstep/losses/cross_entropy.h"
+#include "lockstep/losses/weighted_loss.h"
 #include "lockstep/models/language/activation_checkpoint.h"
 #include "lockstep/models/language/chunked_cross_entropy.h"
 #include "lockstep/models/language/language_model.h"

@@ -57,6 +57,10 @@ enum class ErrorCode {
   kBadOptimizer,
   /// The loss function returned something else than a scalar with a graph.
   kBadLoss,
+  /// The loss of a batch is not the mean of its shards' losses.
+  kLossNotMean,
+  /// The losses of a batch have the weight 0 in total.
+  kEmptyBatch,
 
   // Devices.
   /// The machine, or this process's part of it, has no such device.
@@ -133,8 +137,12 @@ enum class ErrorCode {
   kNotRepeatable,
   /// The module can't be copied, or its copy is another network.
   kNotCloneable,
+  /// A replica computes something else than the module it was made from.
+  kReplicaDiffers,
   /// The module was changed in a way that can't be followed.
   kModuleChanged,
+  /// A forward wrote to a parameter.
+  kParameterWritten,
   /// A parameter is not dense.
   kDenseParameter,
   /// A gradient is sparse.

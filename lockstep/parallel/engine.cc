@@ -67,7 +67,8 @@ DataParallelOptions step_options(
       .zero(options.zero())
       .shards(options.shards())
       .intra_op_threads(options.intra_op_threads())
-      .seed(options.seed());
+      .seed(options.seed())
+      .verify_first_step(options.verify_first_step());
 }
 
 /// Samples of the first tensor in `inputs`; 1 if it holds no tensor.

@@ -239,7 +239,8 @@ class ParallelModule : public ParallelModuleBase {
 
   template <class Target, class Loss>
   static ShardLoss typed(const Loss& loss) {
-    return [&loss](const c10::IValue& output, const c10::IValue& target) {
+    return [&loss](const c10::IValue& output,
+                   const c10::IValue& target) -> WeightedLoss {
       return loss(detail::from_ivalue<Output>(output),
                   detail::from_ivalue<Target>(target));
     };

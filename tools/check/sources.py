@@ -13,7 +13,7 @@ LAYERS = (
     "base", "store", "shm", "tcp", "control", "monitor", "device",
     "device/links",
     "comm/collectives", "comm/queue", "comm/backends", "comm/c10d", "comm",
-    "models", "models/language", "download", "data/images", "data",
+    "losses", "models", "models/language", "download", "data/images", "data",
     "data/text",
     "optim", "parallel/reduction", "parallel/module", "parallel/exchange",
     "parallel/replicas", "parallel/ddp", "parallel", "checkpoint", "inspect",

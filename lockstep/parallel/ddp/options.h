@@ -61,6 +61,8 @@ struct DistributedDataParallelOptions {
   /// Of the random streams, keyed by (seed, step, shard). Default: the seed of
   /// LibTorch's default generator (torch::manual_seed).
   TORCH_ARG(std::optional<uint64_t>, seed) = std::nullopt;
+  /// As DataParallelOptions::verify_first_step.
+  TORCH_ARG(bool, verify_first_step) = true;
 };
 
 /// What happens when some ranks have no inputs left and others have.

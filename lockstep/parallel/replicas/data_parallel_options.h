@@ -13,6 +13,7 @@
 #include "lockstep/comm/world.h"
 #include "lockstep/device/device.h"
 #include "lockstep/device/links/bad_links.h"
+#include "lockstep/losses/weighted_loss.h"
 #include "lockstep/parallel/exchange/zero_stage.h"
 
 namespace lockstep {
@@ -68,6 +69,10 @@ struct DataParallelOptions {
   /// Of the random streams, keyed by (seed, step, shard). Default: the seed of
   /// LibTorch's default generator (torch::manual_seed).
   TORCH_ARG(std::optional<uint64_t>, seed) = std::nullopt;
+  /// Whether the first forward() and the first train_step() compare a replica
+  /// with the module itself, and the shards' losses with the loss of all of
+  /// them together. Costs one more forward and backward of one shard, once.
+  TORCH_ARG(bool, verify_first_step) = true;
   /// Called when train_step() enters a phase, in the thread that enters it, for
   /// who watches the progress of a run. What it throws ends the step.
   TORCH_ARG(std::function<void(StepPhase)>, on_phase);
@@ -91,10 +96,22 @@ struct PhaseTimes {
   double update_s = 0;
 };
 
-/// Loss of one shard: a scalar, from the replica's output and the shard's
-/// target. Called in the device's thread.
-using ShardLoss = std::function<torch::Tensor(const c10::IValue& output,
-                                              const c10::IValue& target)>;
+/// Computes the loss of one shard from the replica's output and the shard's
+/// target: a scalar tensor, or a WeightedLoss. Called in the device's thread.
+using ShardLoss = std::function<WeightedLoss(const c10::IValue& output,
+                                             const c10::IValue& target)>;
+
+/// How the losses of a batch's shards make up the loss of the batch.
+enum class LossReduction {
+  kMean,  ///< their mean, weighted by each shard's samples or weight
+  kSum,   ///< their sum
+};
+
+/// What train_step() does with a batch whose shards have the weight 0 in total.
+enum class EmptyBatch {
+  kError,  ///< throws InvalidArgument
+  kSkip,   ///< updates nothing
+};
 
 /// Called with the output and the target of a shard that is evaluated.
 using ShardVisit =
@@ -120,13 +137,27 @@ struct TrainStepOptions {
   /// Finds a processor that computes wrong, at twice the cost. A forward that
   /// writes to its inputs writes to copies of them.
   TORCH_ARG(bool, verify_gradients) = false;
+  /// kSum: the loss function returns a sum over a shard's samples, and the
+  /// gradient is that of the sum over the batch.
+  TORCH_ARG(LossReduction, loss_reduction) = LossReduction::kMean;
+  /// For losses with a weight: what the weighted sum of losses is divided by.
+  /// To accumulate a batch over several calls, pass the weight of the whole
+  /// batch, over all calls and ranks, to each of them. 0: the weight of this
+  /// call.
+  TORCH_ARG(double, total_weight) = 0;
+  TORCH_ARG(EmptyBatch, empty_batch) = EmptyBatch::kError;
 };
 
 /// What train_step() returns.
 struct StepResult {
-  /// Loss of the batch: the shards' losses weighted by their samples.
+  /// Loss of the batch: the mean of the shards' losses, weighted by their
+  /// samples or by the weights that the loss function returned; or their sum
+  /// (LossReduction).
   double loss = 0;
   int64_t samples = 0;
+  /// Sum of the weights that the loss function returned; the number of samples
+  /// if it returned none.
+  double weight = 0;
   /// Before clipping; negative when it was not asked for.
   double gradient_norm = -1;
   /// False: the loss (or the gradient's norm, where that is computed) is NaN or
@@ -134,11 +165,13 @@ struct StepResult {
   bool is_finite = true;
   /// The loss is above the greatest that was allowed, and nothing was updated.
   bool is_too_high = false;
+  /// The weight is 0, and nothing was updated (EmptyBatch::kSkip).
+  bool is_empty = false;
   /// With verify_gradients: this rank's shards of which one computation was
   /// wrong. Its gradients were not used.
   std::vector<int64_t> repaired_shards;
 
-  bool updates() const { return is_finite && !is_too_high; }
+  bool updates() const { return is_finite && !is_too_high && !is_empty; }
 };
 
 }  // namespace lockstep

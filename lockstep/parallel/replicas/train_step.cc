@@ -270,7 +270,7 @@ ShardPass TrainStep::compute_shard(const ShardWork& work) const {
   Stopwatch phase;
   std::optional<TraceSpan> span(std::in_place, "loss", TraceCategory::kCompute,
                                 work.shard);
-  pass.loss = work.loss(output, target);
+  pass.loss = work.loss(output, target).loss;
   check_loss(pass.loss);
   output = IValue();  // only the graph holds on to it
   DifferentiableInputs::pass_on_writes(work.part, chunk);

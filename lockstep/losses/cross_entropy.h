@@ -1,0 +1,27 @@
+#pragma once
+
+#include <torch/torch.h>
+
+#include "lockstep/losses/weighted_loss.h"
+
+namespace lockstep {
+
+/// Computes torch::nn::functional::cross_entropy and the weight that its mean
+/// is divided by, so that the batch's loss is that of all its targets together,
+/// however they are distributed over shards, ranks and micro-steps.
+///
+/// `logits` is (C), (N, C) or (N, C, d1, ...); `targets` holds classes (int64)
+/// of shape (), (N) or (N, d1, ...), or probabilities of the shape of `logits`.
+/// `options` are torch's: class weights, ignore_index, label_smoothing;
+/// `reduction` must be kMean, the default.
+///
+/// The weight is the number of targets that are not ignored; with class weights
+/// the sum of their targets' weights; with probabilities the number of rows.
+/// Where it is 0 the loss is 0 and so are its gradients (torch returns NaN).
+///
+/// Throws InvalidArgument for another reduction, and what torch throws.
+WeightedLoss cross_entropy(
+    const torch::Tensor& logits, const torch::Tensor& targets,
+    const torch::nn::functional::CrossEntropyFuncOptions& options = {});
+
+}  // namespace lockstep
