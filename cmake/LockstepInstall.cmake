@@ -18,7 +18,7 @@ option(LOCKSTEP_INSTALL_TORCH "Install LibTorch's libraries and headers, too"
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
 set(layers base store shm tcp control monitor device device_links comm_collectives
-    comm_queue comm_backends comm_c10d comm models models_language data_images data
+    comm_queue comm_backends comm_c10d comm losses models models_language data_images data
     data_text optim parallel_reduction
     parallel_module parallel_exchange parallel_replicas parallel_ddp parallel
     checkpoint train tasks tasks_images tasks_text launch_options launch_output launch_failure
