@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+#include <exception>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -30,12 +32,21 @@ class Error : public std::runtime_error {
  public:
   Error(std::string_view component, const Problem& problem);
   ErrorCode code() const noexcept { return code_; }
+  /// Returns the message without its component and code.
+  std::string_view text() const noexcept;
 
  private:
   ErrorCode code_;
+  size_t text_begin_ = 0;
+  size_t text_size_ = 0;
 };
 
+/// Returns the text of `error` for the message of an error that it causes,
+/// which has a component and a code of its own.
+std::string text_of(const std::exception& error);
+
 /// The caller passed something that can't be: a bad option, shape or value.
+/// A program that the command line started ends with 2, bad usage.
 class InvalidArgument : public Error {
  public:
   using Error::Error;
@@ -73,10 +84,24 @@ class CommError : public Error {
   explicit CommError(const Problem& problem) : Error("comm", problem) {}
 };
 
-/// Training can't go on: a loss that is not finite, say.
+/// Training can't go on: a loss that is not finite, say. A program that the
+/// command line started ends with 3.
 class TrainError : public Error {
  public:
   explicit TrainError(const Problem& problem) : Error("train", problem) {}
+
+ protected:
+  TrainError(std::string_view component, const Problem& problem)
+      : Error(component, problem) {}
+};
+
+/// Data-parallel training can't go on with the right numbers. While it ran, the
+/// module, the loss, a hook or the calls of the ranks broke a rule of it:
+/// parameters without a gradient, ranks that differ, a loss that is no mean.
+class ParallelError : public TrainError {
+ public:
+  ParallelError(std::string_view component, const Problem& problem)
+      : TrainError(component, problem) {}
 };
 
 /// Workers that can't be started, or agents that can't find each other.

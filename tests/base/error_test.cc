@@ -4,6 +4,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <type_traits>
 
 #include <gtest/gtest.h>
 
@@ -44,6 +45,30 @@ TEST(Error, IsCaughtByItsBaseWhichHasTheCode) {
   }
   EXPECT_THROW(throw TrainError({.code = ErrorCode::kNotFinite, .what = "x"}),
                std::runtime_error);
+}
+
+TEST(Error, GivesItsTextToAnErrorThatItCauses) {
+  const DataError cause(
+      {.code = kCode, .what = "a is short", .fix = "fetch it"});
+  EXPECT_EQ(cause.text(), "a is short; fetch it");
+  EXPECT_EQ(IoError({.code = kCode, .what = "x"}).text(), "x");
+  EXPECT_EQ(text_of(cause), "a is short; fetch it");
+  EXPECT_EQ(text_of(std::runtime_error("not ours")), "not ours");
+}
+
+TEST(Error, OfParallelTrainingIsNoInvalidArgument) {
+  const auto fail = [] {
+    throw ParallelError("ddp",
+                        {.code = ErrorCode::kUnusedParameters, .what = "x"});
+  };
+  EXPECT_THROW(fail(), ParallelError);
+  EXPECT_THROW(fail(), TrainError);
+  static_assert(!std::is_base_of_v<InvalidArgument, ParallelError>);
+  try {
+    fail();
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "[ddp] x [unused-parameters]");
+  }
 }
 
 TEST(ErrorCodes, HaveANameOfTheirOwnInKebabCase) {
