@@ -112,6 +112,8 @@ std::vector<const void*> identity_of(const torch::jit::Module& module) {
 
 ModuleHandle handle_of(std::shared_ptr<torch::nn::Module> module) {
   ModuleHandle handle;
+  const torch::nn::Module& whole = *module;
+  handle.type = c10::demangle(typeid(whole).name());
   for (const auto& item : module->named_parameters()) {
     handle.parameters.emplace_back(item.key(), item.value());
   }
@@ -144,6 +146,7 @@ ModuleHandle handle_of(std::shared_ptr<torch::nn::Module> module) {
 
 ModuleHandle handle_of(const torch::jit::Module& module) {
   ModuleHandle handle;
+  handle.type = module.type()->repr_str();
   for (const auto& item : module.named_parameters()) {
     handle.parameters.emplace_back(item.name, item.value);
   }

@@ -26,6 +26,8 @@ struct ModuleHandle {
   using Part = std::pair<std::string, std::string>;
   using Members = std::vector<std::optional<c10::IValue>>;
 
+  /// Name of the module's class.
+  std::string type;
   Named parameters;
   Named buffers;
   std::function<c10::IValue(const std::vector<c10::IValue>&)> forward;
