@@ -7,10 +7,13 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <torch/torch.h>
 
 #include "lockstep/base/log.h"
 
 namespace lockstep {
+
+using torch::Tensor;
 
 namespace {
 
@@ -89,6 +92,13 @@ bool FirstStep::compares_loss(const ShardLoss& loss) const {
   // Two lambdas have two types: the two losses of a GAN are compared each.
   return loss_ != StepCheck::kOff &&
          !losses_.contains(std::type_index(loss.target_type()));
+}
+
+bool FirstStep::any(const World& world, bool one) {
+  if (world.size() == 1) return one;
+  Tensor flag = torch::tensor({one ? 1 : 0});
+  world.all_reduce(flag, ReduceOp::MAX);
+  return flag.item<int>() != 0;
 }
 
 void FirstStep::agree(const World& world, Findings& findings) {

@@ -57,6 +57,8 @@ class FirstStep {
     Outcome module;
     Outcome loss;
   };
+  /// Whether `one` holds on any rank of `world`. Collective.
+  static bool any(const World& world, bool one);
   /// Makes the findings of all ranks of `world` those of this rank: the problem
   /// of the first rank that has one, and kPending if a rank could not decide.
   /// Collective.

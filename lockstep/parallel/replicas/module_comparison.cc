@@ -123,8 +123,10 @@ void KeptBuffers::restore() const {
 }
 
 ModuleComparison::ModuleComparison(const ReplicaGroup& group,
-                                   const c10::IValue& part)
-    : group_(group), buffers_before_(group.original()) {
+                                   const c10::IValue& part, Compute compute)
+    : group_(group),
+      buffers_before_(group.original()),
+      compute_(std::move(compute)) {
   for (const auto& [path, tensor] : tensors_of(part)) {
     inputs_.push_back(tensor.detach());
   }
@@ -159,8 +161,7 @@ ModuleComparison::Print ModuleComparison::print_of(
   return print;
 }
 
-void ModuleComparison::run_module(const Compute& compute) {
-  compute_ = compute;
+void ModuleComparison::run_module() {
   start_ = RandomState::of_thread();
   const auto identity = group_.original().identity();
   compute_with_module(expected_);
@@ -226,28 +227,35 @@ std::vector<bool> ModuleComparison::are_split(const ShardPass& pass) const {
   return split;
 }
 
-void ModuleComparison::compare(const ShardPass& pass, const Replica& replica,
-                               FirstStep::Findings& findings) {
+void ModuleComparison::compare(const ShardPass& pass, const Replica& replica) {
+  got_ = print_of(pass, replica.module().buffers);
+  found_ = registers_in_forward_ ? Difference{.name = "the set of submodules"}
+                                 : difference(expected_, got_, {});
+  if (found_.parameter < 0) return;
+  const std::vector<bool> is_split = are_split(pass);
+  rounded_.resize(is_split.size());
+  for (size_t p = 0; p < is_split.size(); ++p) {
+    if (!is_split[p] || expected_.gradients[p] == got_.gradients[p]) continue;
+    const Tensor& gradient = pass.gradients.parameters[p].tensor();
+    if (gradient.defined()) rounded_[p] = gradient.clone();
+  }
+}
+
+void ModuleComparison::explain(FirstStep::Findings& findings) {
   if (registers_in_forward_) {
-    findings.problem = problem_of({.name = "the set of submodules"});
+    findings.problem = problem_of(found_);
     return;
   }
-  const Print print = print_of(pass, replica.module().buffers);
-  Difference found = difference(expected_, print, {});
-  if (found.name.empty()) {
-    findings.module.check = StepCheck::kPassed;
-    return;
-  }
-  // Once more by the module itself, as if the replica had not been.
+  // As if the replica had not been.
   const KeptBuffers buffers_after(group_.original());
   const std::vector<Tensor> inputs_after = copies_of(inputs_);
   buffers_before_.restore();
   restore_inputs(inputs_, inputs_before_);
   Print again;
   const ShardPass module_pass = compute_with_module(again);
-  const Difference between_runs = difference(expected_, again, {});
   restore_inputs(inputs_, inputs_after);
   buffers_after.restore();
+  const Difference between_runs = difference(expected_, again, {});
   if (!between_runs.name.empty()) {
     findings.module = {
         .check = StepCheck::kImpossible,
@@ -259,19 +267,16 @@ void ModuleComparison::compare(const ShardPass& pass, const Replica& replica,
             between_runs.name, group_.original().type)};
     return;
   }
-  if (found.parameter >= 0) {
-    std::vector<bool> rounded = are_split(pass);
-    for (size_t p = 0; p < rounded.size(); ++p) {
-      rounded[p] =
-          rounded[p] && is_close(module_pass.gradients.parameters[p].tensor(),
-                                 pass.gradients.parameters[p].tensor());
-    }
-    found = difference(expected_, print, rounded);
+  std::vector<bool> is_near(rounded_.size());
+  for (size_t p = 0; p < rounded_.size(); ++p) {
+    is_near[p] =
+        is_close(module_pass.gradients.parameters[p].tensor(), rounded_[p]);
   }
-  if (found.name.empty()) {
-    findings.module.check = StepCheck::kPassed;
+  found_ = difference(expected_, got_, is_near);
+  if (differs()) {
+    findings.problem = problem_of(found_);
   } else {
-    findings.problem = problem_of(found);
+    findings.module.check = StepCheck::kPassed;
   }
 }
 

@@ -33,13 +33,16 @@ class KeptBuffers {
 /// numbers and buffers, so outputs, loss, buffers and gradients have to have
 /// the same bits.
 ///
-///     ModuleComparison comparison(group, part);
-///     comparison.run_module(compute);   // the module itself
+///     ModuleComparison comparison(group, part, compute);
+///     comparison.run_module();          // the module itself
 ///     pass = compute(replica);
-///     comparison.compare(pass, replica, findings);
+///     comparison.compare(pass, replica);
+///     if (comparison.differs()) comparison.explain(findings);
 ///
-/// All calls are made in the thread of the replica's device. Only checksums of
-/// the gradients are kept, so the check takes no more memory than a step.
+/// All but differs() run in the thread of the replica's device. A module may
+/// call collectives, so all ranks explain() if one of them differs. Only
+/// checksums of the gradients are kept, so the check takes no more memory than
+/// a step.
 class ModuleComparison {
  public:
   /// Computes the shard with the given replica, with ShardPass::output and
@@ -48,18 +51,22 @@ class ModuleComparison {
 
   /// `part` is the shard's part of the inputs. `compute` reads it where it is,
   /// as kernels may depend on how memory is aligned.
-  ModuleComparison(const ReplicaGroup& group, const c10::IValue& part);
+  ModuleComparison(const ReplicaGroup& group, const c10::IValue& part,
+                   Compute compute);
 
   /// Computes the shard with the module itself. Inputs, the module's buffers
   /// and .grad and the thread's random numbers are afterwards what they were;
   /// hooks on its parameters are not called.
-  void run_module(const Compute& compute);
+  void run_module();
 
-  /// Compares `pass`, which `replica` computed, and fills in
-  /// `findings.module`, and `findings.problem` if they differ. If the module
-  /// itself computes something else a second time, nothing can be compared.
-  void compare(const ShardPass& pass, const Replica& replica,
-               FirstStep::Findings& findings);
+  /// Compares `pass`, which `replica` computed.
+  void compare(const ShardPass& pass, const Replica& replica);
+  bool differs() const { return !found_.name.empty(); }
+
+  /// Runs the module once more, to tell a replica that is wrong from a module
+  /// that computes something else each time. Fills in `findings.module`, and
+  /// `findings.problem` if the replica is wrong.
+  void explain(FirstStep::Findings& findings);
 
  private:
   /// The checksums of what a pass gave.
@@ -96,6 +103,10 @@ class ModuleComparison {
   RandomState start_;
   bool registers_in_forward_ = false;
   Print expected_;
+  Print got_;
+  Difference found_;
+  // Of the replica: gradients that differ and may be rounded in another way.
+  std::vector<torch::Tensor> rounded_;
 };
 
 /// The checksum of a tensor's elements; "" of an undefined one.

@@ -182,10 +182,10 @@ IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
     const auto s = static_cast<size_t>(shard - first);
     replica.drop_gradients();
     if (compares && s == 0) {
-      comparison.emplace(*group, parts[s]);
-      comparison->run_module([&](Replica& module) {
-        return pass_of_module(*group, *region, module, parts[s]);
+      comparison.emplace(*group, parts[s], [&](Replica& module) {
+        return pass_of_module(*group, *region, module, parts.front());
       });
+      comparison->run_module();
     }
     const IValue chunk =
         region->inputs.cut_from_graph(parts[s], region->input_leaves[s]);
@@ -195,11 +195,19 @@ IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
     if (comparison && s == 0) {
       const ShardPass pass =
           trial_backward(*group, replica, outputs[s], region->input_leaves[s]);
-      comparison->compare(pass, replica, findings);
+      comparison->compare(pass, replica);
     }
   };
   group->for_each_shard(first + chunks, region->stream, forward_part);
   if (compares) {
+    const bool differs = comparison && comparison->differs();
+    if (comparison) findings.module.check = StepCheck::kPassed;
+    if (FirstStep::any(world, differs) && comparison) {
+      group->for_each_shard(first + chunks, region->stream,
+                            [&](size_t, int64_t shard, Replica&) {
+                              if (shard == first) comparison->explain(findings);
+                            });
+    }
     FirstStep::agree(world, findings);
     if (findings.problem) {
       buffers->restore();

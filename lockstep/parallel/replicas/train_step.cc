@@ -114,7 +114,6 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   std::vector<char> is_repaired(shards.parts.size());
   std::vector<char> states_weight(shards.parts.size());
   const Checks checks = checks_of(loss);
-  FirstStep::Findings findings;
   std::optional<KeptBuffers> buffers;
   if (checks.any()) buffers.emplace(group_.original());
   std::optional<ModuleComparison> comparison;
@@ -132,7 +131,9 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
         OverlappedSum* const sum =
             shard + 1 == own_shards.last ? overlapped : nullptr;
         const bool compares = checks.module && shard == own_shards.first;
-        const auto compute = [&](Replica& with, const IValue& inputs_and_target,
+        // ModuleComparison may call it after this task has ended.
+        const auto compute = [&, worker, shard, s, compares, &used = replica](
+                                 Replica& with, const IValue& inputs_and_target,
                                  OverlappedSum* sum_meanwhile) {
           return compute_shard({.worker = worker,
                                 .shard = shard,
@@ -147,13 +148,15 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
                                 .earlier = partials[worker],
                                 .keeps_output = compares || checks.loss,
                                 .is_compared = compares,
-                                .is_module = &with != &replica});
+                                .is_module = &with != &used});
         };
         if (compares) {
-          comparison.emplace(group_, shards.parts[part]);
-          comparison->run_module([&](Replica& module) {
-            return compute(module, shards.parts[part], nullptr);
-          });
+          comparison.emplace(group_, shards.parts[part],
+                             [compute, &shards, part](Replica& module) {
+                               return compute(module, shards.parts[part],
+                                              nullptr);
+                             });
+          comparison->run_module();
         }
         ShardPass pass;
         if (options_.verify_gradients()) {
@@ -169,7 +172,7 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
         } else {
           pass = compute(replica, shards.parts[part], sum);
         }
-        if (compares) comparison->compare(pass, replica, findings);
+        if (compares) comparison->compare(pass, replica);
         if (checks.loss) {
           computed[part] = {.output = std::exchange(pass.output, IValue()),
                             .loss = pass.loss,
@@ -204,15 +207,7 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
     overlapped_wait_s = wait.seconds();
   }
   if (checks.any()) {
-    if (checks.loss && !findings.problem) {
-      check_loss(loss, shards, computed, findings);
-    }
-    FirstStep::agree(group_.options().world(), findings);
-    if (findings.problem) {
-      buffers->restore();
-      throw ParallelError("parallel", *findings.problem);
-    }
-    note(checks, findings, loss);
+    make_checks(checks, loss, shards, computed, comparison, *buffers);
     computed.clear();
   }
   group_.collect_phases();
@@ -395,29 +390,52 @@ void TrainStep::check_loss(const ShardLoss& loss, const Shards& shards,
                     [](const Tensor& tensor) { return tensor.detach(); }));
     samples.push_back(shards.samples[static_cast<size_t>(own.first) + part]);
   }
-  group_.for_each_shard(
-      static_cast<int64_t>(shards.samples.size()), group_.step_stream(),
-      [&](size_t, int64_t shard, Replica& replica) {
-        if (shard != own.first) return;
-        const TraceSpan span("check loss", TraceCategory::kCompute);
-        check_loss_is_mean({.loss = loss,
-                            .reduction = options_.loss_reduction(),
-                            .dim = group_.dim(),
-                            .device = replica.device(),
-                            .passes = computed,
-                            .targets = targets,
-                            .samples = samples},
-                           findings);
-      });
+  on_first_shard(shards, [&](Replica& replica) {
+    check_loss_is_mean({.loss = loss,
+                        .reduction = options_.loss_reduction(),
+                        .dim = group_.dim(),
+                        .device = replica.device(),
+                        .passes = computed,
+                        .targets = targets,
+                        .samples = samples},
+                       findings);
+  });
 }
 
-void TrainStep::note(const Checks& checks, const FirstStep::Findings& findings,
-                     const ShardLoss& loss) {
+void TrainStep::make_checks(const Checks& checks, const ShardLoss& loss,
+                            const Shards& shards,
+                            const std::vector<ShardPass>& computed,
+                            std::optional<ModuleComparison>& comparison,
+                            const KeptBuffers& buffers) {
+  const World& world = group_.options().world();
+  FirstStep::Findings findings;
+  if (comparison) findings.module.check = StepCheck::kPassed;
+  const bool differs = comparison && comparison->differs();
+  if (checks.module && FirstStep::any(world, differs) && comparison) {
+    on_first_shard(shards, [&](Replica&) { comparison->explain(findings); });
+  }
+  if (checks.loss) check_loss(loss, shards, computed, findings);
+  FirstStep::agree(world, findings);
+  if (findings.problem) {
+    buffers.restore();
+    throw ParallelError("parallel", *findings.problem);
+  }
   FirstStep& first = group_.first_step();
   if (checks.module) {
     first.note_module(findings.module, group_.build(), /*has_gradients=*/true);
   }
   if (checks.loss) first.note_loss(findings.loss, loss);
+}
+
+void TrainStep::on_first_shard(
+    const Shards& shards, const std::function<void(Replica&)>& task) const {
+  group_.for_each_shard(
+      static_cast<int64_t>(shards.samples.size()), group_.step_stream(),
+      [&](size_t, int64_t shard, Replica& replica) {
+        if (shard != group_.own_shards().first) return;
+        const TraceSpan span("check", TraceCategory::kCompute);
+        task(replica);
+      });
 }
 
 void TrainStep::send(ShardPass& pass, OverlappedSum& sum) const {

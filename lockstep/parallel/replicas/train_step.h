@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <vector>
 
 #include <ATen/core/ivalue.h>
@@ -9,6 +11,7 @@
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/exchange/rank_exchange.h"
 #include "lockstep/parallel/replicas/differentiable_inputs.h"
+#include "lockstep/parallel/replicas/module_comparison.h"
 #include "lockstep/parallel/replicas/replica_group.h"
 #include "lockstep/parallel/replicas/sharded_update.h"
 #include "lockstep/parallel/replicas/verified_pass.h"
@@ -93,8 +96,15 @@ class TrainStep {
   void check_loss(const ShardLoss& loss, const Shards& shards,
                   const std::vector<ShardPass>& computed,
                   FirstStep::Findings& findings) const;
-  void note(const Checks& checks, const FirstStep::Findings& findings,
-            const ShardLoss& loss);
+  /// Makes the checks, which all ranks agree on. Throws ParallelError, after
+  /// the module got its `buffers` back.
+  void make_checks(const Checks& checks, const ShardLoss& loss,
+                   const Shards& shards, const std::vector<ShardPass>& computed,
+                   std::optional<ModuleComparison>& comparison,
+                   const KeptBuffers& buffers);
+  /// Runs `task` in the thread of this rank's first shard, if it has one.
+  void on_first_shard(const Shards& shards,
+                      const std::function<void(Replica&)>& task) const;
   /// Forward, loss and backward, in the thread of the replica's device.
   ShardPass compute_shard(const ShardWork& work) const;
   /// Tells `sum` of the gradients in the order in which they came. It may take
