@@ -68,14 +68,14 @@ OverlappedSum* MessageExchange::overlapped_sum(int64_t chunks) {
 }
 
 // The heads are small and of one size: samples, number of partial sums, their
-// shards, their flags, the losses, whether the step needs `.grad`, and whether
-// overlapped_ saw a gradient twice, all as doubles.
+// shards, their flags, the losses and weights, whether the step needs `.grad`,
+// and whether overlapped_ saw a gradient twice, all as doubles.
 MessageExchange::Heads MessageExchange::exchange_heads(
     const std::vector<PartialSum>& own_partials, StepTotals& totals) {
   const auto parameters = static_cast<int64_t>(parameters_.size());
   const int64_t per_partial = 2 + parameters;
-  Tensor message = torch::zeros({4 + most_partials_ * per_partial + shards_},
-                                torch::kDouble);
+  Tensor message = torch::zeros(
+      {4 + most_partials_ * per_partial + 2 * shards_}, torch::kDouble);
   auto* out = message.data_ptr<double>();
   out[0] = static_cast<double>(totals.samples);
   out[1] = static_cast<double>(own_partials.size());
@@ -91,9 +91,13 @@ MessageExchange::Heads MessageExchange::exchange_heads(
     }
   }
   double* losses = out + 2 + most_partials_ * per_partial;
-  std::copy(totals.losses.begin(), totals.losses.end(), losses);
-  losses[shards_] = totals.needs_grad ? 1 : 0;
-  losses[shards_ + 1] = is_watched_ && !overlapped_->is_right() ? 1 : 0;
+  for (size_t s = 0; s < totals.shards.size(); ++s) {
+    losses[2 * s] = totals.shards[s].loss;
+    losses[2 * s + 1] = totals.shards[s].weight;
+  }
+  double* out_flags = losses + 2 * shards_;
+  out_flags[0] = totals.needs_grad ? 1 : 0;
+  out_flags[1] = is_watched_ && !overlapped_->is_right() ? 1 : 0;
 
   Heads heads{.of_rank = {}, .is_right = true};
   for (const Tensor& from_rank : world_.all_gather(message)) {
@@ -102,7 +106,8 @@ MessageExchange::Heads MessageExchange::exchange_heads(
                   static_cast<int>(heads.of_rank.size()),
                   static_cast<int64_t>(in[0]));
     heads.of_rank.emplace_back();
-    const double* flags = in + 2 + most_partials_ * per_partial + shards_;
+    const double* from_losses = in + 2 + most_partials_ * per_partial;
+    const double* flags = from_losses + 2 * shards_;
     totals.needs_grad = totals.needs_grad || flags[0] != 0;
     heads.is_right = heads.is_right && flags[1] == 0;
     for (int64_t p = 0; p < static_cast<int64_t>(in[1]); ++p) {
@@ -114,8 +119,8 @@ MessageExchange::Heads MessageExchange::exchange_heads(
         partial.has_gradient.push_back(head[2 + i] != 0);
       }
       for (int64_t s = partial.first; s < partial.last; ++s) {
-        totals.losses[static_cast<size_t>(s)] =
-            in[2 + most_partials_ * per_partial + s];
+        totals.shards[static_cast<size_t>(s)] = {
+            .loss = from_losses[2 * s], .weight = from_losses[2 * s + 1]};
       }
       heads.of_rank.back().push_back(std::move(partial));
     }

@@ -20,10 +20,17 @@ namespace lockstep {
 
 class OverlappedSum;
 
+/// The loss of a shard, as a step adds it up.
+struct ShardLossTotal {
+  double loss = 0;  ///< times the factor with which its backward began
+  double weight =
+      0;  ///< samples, or the weight that the loss function returned
+};
+
 /// What the ranks of a world tell each other in a step.
 struct StepTotals {
-  int64_t samples = 0;         ///< of the whole batch; every rank's must agree
-  std::vector<double> losses;  ///< by shard; a rank fills in its own
+  int64_t samples = 0;  ///< of the whole batch; every rank's must agree
+  std::vector<ShardLossTotal> shards;  ///< a rank fills in its own
   /// Whether the step has to go through the parameters' `.grad`: of this rank,
   /// then of any.
   bool needs_grad = false;

@@ -68,7 +68,7 @@ SharedExchange::SharedExchange(const World& world, const ModuleHandle& module,
 
   const size_t count = parameters_.size();
   copies_at_ = lines(sizeof(Table)) +
-               lines(static_cast<size_t>(shards_) * sizeof(double)) +
+               lines(static_cast<size_t>(shards_) * sizeof(ShardLossTotal)) +
                lines(most_partials_ * count * sizeof(int64_t)) +
                lines(most_partials_ * sizeof(Table::Range)) +
                lines(most_values_ * sizeof(double));
@@ -117,9 +117,9 @@ SharedExchange::Table& SharedExchange::table(int rank) const {
   return *reinterpret_cast<Table*>(memory_.of(rank).data());
 }
 
-std::span<double> SharedExchange::losses(int rank) const {
+std::span<ShardLossTotal> SharedExchange::losses(int rank) const {
   std::byte* at = memory_.of(rank).data() + lines(sizeof(Table));
-  return {reinterpret_cast<double*>(at), static_cast<size_t>(shards_)};
+  return {reinterpret_cast<ShardLossTotal*>(at), static_cast<size_t>(shards_)};
 }
 
 std::span<int64_t> SharedExchange::places(int rank, size_t partial) const {
@@ -166,7 +166,7 @@ void SharedExchange::publish(const std::vector<PartialSum>& own_partials,
   own_table.partials = static_cast<int64_t>(own_partials.size());
   own_table.needs_grad = totals.needs_grad ? 1 : 0;
   own_table.wants_to_share = 0;
-  std::copy(totals.losses.begin(), totals.losses.end(), losses(rank).begin());
+  std::copy(totals.shards.begin(), totals.shards.end(), losses(rank).begin());
   for (size_t p = 0; p < own_partials.size(); ++p) {
     ranges(rank)[p] = {own_partials[p].first, own_partials[p].last};
     const auto at = places(rank, p);
@@ -255,7 +255,7 @@ Reduction SharedExchange::reduce(std::vector<PartialSum> own_partials,
       all.push_back(partial_of(rank, static_cast<size_t>(p)));
       const PartialSum& sum = all.back();
       for (int64_t s = sum.first; s < sum.last; ++s) {
-        totals.losses[static_cast<size_t>(s)] =
+        totals.shards[static_cast<size_t>(s)] =
             losses(rank)[static_cast<size_t>(s)];
       }
     }

@@ -73,7 +73,7 @@ class SharedExchange : public RankExchange {
   /// Where `gradient` can be seen by all: where it is, or where it is copied.
   int64_t place(const torch::Tensor& gradient, size_t partial, size_t index);
   Table& table(int rank) const;
-  std::span<double> losses(int rank) const;
+  std::span<ShardLossTotal> losses(int rank) const;
   /// Where in rank's memory its gradients are; -1: it has none.
   std::span<int64_t> places(int rank, size_t partial) const;
   /// The shards of its partial sums.

@@ -43,6 +43,12 @@ void OuterGradients::add_sums(std::vector<std::vector<OtherLeaf>> others) {
   }
 }
 
+void OuterGradients::multiply(double factor) {
+  if (factor == 1) return;
+  const torch::NoGradGuard no_grad;
+  for (Tensor& gradient : gradients_) gradient = gradient * factor;
+}
+
 void OuterGradients::backward() && {
   if (empty()) return;
   torch::autograd::edge_list edges;

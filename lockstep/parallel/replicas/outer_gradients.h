@@ -17,6 +17,8 @@ class OuterGradients {
   /// The leaves that shards reached: `others[shard]`, summed along the tree.
   void add_sums(std::vector<std::vector<OtherLeaf>> others);
 
+  void multiply(double factor);
+
   bool empty() const { return tensors_.empty(); }
   /// Runs a backward from the tensors: adds to the .grad of leaves, calls hooks
   /// and goes on where a tensor was computed from others.

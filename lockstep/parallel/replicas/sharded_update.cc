@@ -187,7 +187,7 @@ std::vector<size_t> ShardedUpdate::positions_in(
 
 void ShardedUpdate::update(Reduction& reduction,
                            const std::vector<size_t>& positions,
-                           optim::Optimizer& optimizer) {
+                           optim::Optimizer& optimizer, double factor) {
   std::vector<bool> has_gradient;
   for (const size_t p : positions) {
     has_gradient.push_back(reduction.has_gradient(p));
@@ -199,10 +199,10 @@ void ShardedUpdate::update(Reduction& reduction,
     Block block = blocks[b];
     block.tensor =
         static_cast<int64_t>(positions[static_cast<size_t>(block.tensor)]);
-    const Tensor gradient = reduction.block(block, scratch);
-    if (gradient.defined()) {
-      optimizer.update(static_cast<int64_t>(b), gradient);
-    }
+    Tensor gradient = reduction.block(block, scratch);
+    if (!gradient.defined()) return;
+    if (factor != 1) gradient.mul_(factor);
+    optimizer.update(static_cast<int64_t>(b), gradient);
   });
 }
 
@@ -219,18 +219,20 @@ void ShardedUpdate::update_whole(const std::vector<Tensor>& gradients,
                ? optim::memory_view(gradient, block.offset, block.length)
                : Tensor();
   };
-  double scale = 1 / options.loss_scale;
+  double scale = options.factor;
   if (options.clip > 0 || options.checks) {
+    // The gradients are multiplied here, and their norm is that of the rounded
+    // products: the same bits as where they had to go through .grad.
     result.gradient_norm =
-        norm_of(view, blocks, positions) / options.loss_scale;
+        multiply_and_measure(view, options.factor, blocks, positions);
+    scale = 1;
     result.is_finite = std::isfinite(result.gradient_norm);
     if (!result.is_finite) return;
   }
   if (options.clip > 0) {
     // As torch.nn.utils.clip_grad_norm_.
-    scale *= std::min(1.0, options.clip / (result.gradient_norm + 1e-6));
+    scale = std::min(1.0, options.clip / (result.gradient_norm + 1e-6));
   }
-  const bool is_scaled = options.clip > 0 || options.loss_scale != 1;
   std::vector<bool> has_gradient;
   for (const size_t p : positions) {
     has_gradient.push_back(gradients[p].defined());
@@ -239,18 +241,20 @@ void ShardedUpdate::update_whole(const std::vector<Tensor>& gradients,
   for_each_block("update", blocks, positions, [&](size_t b, Tensor&) {
     Tensor gradient = view(blocks[b]);
     if (!gradient.defined()) return;
-    if (is_scaled) gradient.mul_(scale);
+    if (scale != 1) gradient.mul_(scale);
     optimizer.update(static_cast<int64_t>(b), gradient);
   });
 }
 
-double ShardedUpdate::norm_of(const std::function<Tensor(const Block&)>& view,
-                              const std::vector<Block>& blocks,
-                              const std::vector<size_t>& positions) {
+double ShardedUpdate::multiply_and_measure(
+    const std::function<Tensor(const Block&)>& view, double factor,
+    const std::vector<Block>& blocks, const std::vector<size_t>& positions) {
   std::vector<double> squares(blocks.size());
   for_each_block("norm", blocks, positions, [&](size_t b, Tensor&) {
-    const Tensor gradient = view(blocks[b]);
-    if (gradient.defined()) squares[b] = sum_of_squares(gradient);
+    Tensor gradient = view(blocks[b]);
+    if (!gradient.defined()) return;
+    if (factor != 1) gradient.mul_(factor);
+    squares[b] = sum_of_squares(gradient);
   });
   if (exchange_) {
     const AllReduceSpan span(group_.rank(), "norm");

@@ -50,13 +50,14 @@ class ShardedUpdate {
   std::vector<torch::Tensor> take_grads(const std::vector<size_t>& positions);
   void drop_grads(const std::vector<size_t>& positions) const;
 
-  /// Sums and updates block by block. `positions` are positions_in(optimizer).
+  /// Sums and updates block by block. The sums are multiplied by `factor`.
+  /// `positions` are positions_in(optimizer).
   void update(Reduction& reduction, const std::vector<size_t>& positions,
-              optim::Optimizer& optimizer);
+              optim::Optimizer& optimizer, double factor);
   struct WholeOptions {
-    double clip = 0;  ///< above 0: the norm that the gradients get at most
-    double loss_scale = 1;  ///< what they are to be divided by
-    bool checks = false;    ///< whether they are finite; with `clip` always
+    double clip = 0;      ///< above 0: limits the norm of the gradients
+    double factor = 1;    ///< multiplies the gradients, before their norm
+    bool checks = false;  ///< whether they are finite; `clip` implies it
   };
   /// Updates with `gradients`, in memory of their own. If it clips or checks,
   /// `result` gets their norm; if that is not finite, nothing is updated.
@@ -74,10 +75,12 @@ class ShardedUpdate {
                       const std::function<void(size_t, torch::Tensor&)>& task);
   /// Whether the memory of `grad`, of parameter `p`, is another's .grad, too.
   bool overlaps_another(size_t p, const torch::Tensor& grad) const;
-  /// The norm of all gradients, of which `view` gives the blocks.
-  double norm_of(const std::function<torch::Tensor(const optim::Block&)>& view,
-                 const std::vector<optim::Block>& blocks,
-                 const std::vector<size_t>& positions);
+  /// Multiplies all gradients by `factor` and returns the norm of the result.
+  /// `view` gives the blocks of the gradients.
+  double multiply_and_measure(
+      const std::function<torch::Tensor(const optim::Block&)>& view,
+      double factor, const std::vector<optim::Block>& blocks,
+      const std::vector<size_t>& positions);
 
   ReplicaGroup& group_;
   RankExchange* exchange_;

@@ -14,6 +14,7 @@
 #include "lockstep/parallel/exchange/overlapped_sum.h"
 #include "lockstep/parallel/module/nested.h"
 #include "lockstep/parallel/module/scatter_gather.h"
+#include "lockstep/parallel/replicas/batch_loss.h"
 #include "lockstep/parallel/replicas/differentiable_inputs.h"
 #include "lockstep/parallel/replicas/outer_gradients.h"
 #include "lockstep/parallel/replicas/shard_backward.h"
@@ -24,19 +25,6 @@ using c10::IValue;
 using torch::Tensor;
 
 namespace {
-
-void check_loss(const Tensor& loss) {
-  if (loss.defined() && loss.numel() == 1 && loss.requires_grad()) return;
-  throw ParallelError(
-      "parallel",
-      {.code = ErrorCode::kBadLoss,
-       .what = "the loss function returned something else than a loss",
-       .expected = "a scalar tensor that depends on the parameters",
-       .got = !loss.defined()     ? "an undefined tensor"
-              : loss.numel() != 1 ? "shape " + c10::str(loss.sizes())
-                                  : "a tensor without a graph",
-       .fix = "reduce it (mean) and don't detach it"});
-}
 
 /// A leaf outside of the module has one gradient for each rank.
 void check_one_rank(const std::vector<std::vector<OtherLeaf>>& others) {
@@ -67,12 +55,11 @@ int64_t batch_of(const IValue& value, int64_t dim) {
   return std::max<int64_t>(samples, 0);
 }
 
-/// Takes the factor of the loss out of its gradients.
-void unscale(std::vector<Tensor>& gradients, double loss_scale) {
-  if (loss_scale == 1) return;
+void multiply(std::vector<Tensor>& gradients, double factor) {
+  if (factor == 1) return;
   const torch::NoGradGuard no_grad;
   for (Tensor& gradient : gradients) {
-    if (gradient.defined()) gradient.mul_(1 / loss_scale);
+    if (gradient.defined()) gradient.mul_(factor);
   }
 }
 
@@ -95,6 +82,7 @@ class Abandoning {
 StepResult TrainStep::run(const std::vector<IValue>& inputs,
                           const IValue& target, const ShardLoss& loss,
                           optim::Optimizer* optimizer) {
+  check_reduction(options_);
   Stopwatch watch;
   std::optional<TraceSpan> scatter_span(std::in_place, "scatter",
                                         TraceCategory::kCompute);
@@ -113,14 +101,16 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   const double scatter_s = watch.restart();
   scatter_span.reset();
 
-  StepTotals totals{.samples = shards.batch,
-                    .losses = std::vector<double>(shards.samples.size())};
+  StepTotals totals{
+      .samples = shards.batch,
+      .shards = std::vector<ShardLossTotal>(shards.samples.size())};
   std::vector<std::vector<PartialSum>> partials(group_.workers().size());
   std::vector<std::vector<Tensor>> leaves(shards.parts.size());
   std::vector<std::vector<Tensor>> chunk_gradients(shards.parts.size());
   std::vector<std::vector<OtherLeaf>> others(shards.parts.size());
-  // By threads at once, so no std::vector<bool>.
+  // Threads write to them at once, so they are no std::vector<bool>.
   std::vector<char> is_repaired(shards.parts.size());
+  std::vector<char> states_weight(shards.parts.size());
   OverlappedSum* const overlapped = exchange_ && local_gradients_.empty()
                                         ? exchange_->overlapped_sum(chunks)
                                         : nullptr;
@@ -131,12 +121,6 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
       [&](size_t worker, int64_t shard, Replica& replica) {
         const auto s = static_cast<size_t>(shard);
         const auto part = static_cast<size_t>(shard - own_shards.first);
-        // The weight enters as the gradient of the loss: an uneven split gives
-        // the gradient of the whole batch's mean.
-        const double weight = shards.batch == 0
-                                  ? 1.0
-                                  : static_cast<double>(shards.samples[s]) /
-                                        static_cast<double>(shards.batch);
         OverlappedSum* const sum =
             shard + 1 == own_shards.last ? overlapped : nullptr;
         const auto compute = [&](const IValue& inputs_and_target,
@@ -147,7 +131,9 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
                                 .part = inputs_and_target,
                                 .differentiable = differentiable,
                                 .loss = loss,
-                                .scale = weight * loss_scale,
+                                .samples = shards.samples[s],
+                                .batch = shards.batch,
+                                .loss_scale = loss_scale,
                                 .sum = sum_meanwhile,
                                 .earlier = partials[worker]});
         };
@@ -165,7 +151,10 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
         } else {
           pass = compute(shards.parts[part], sum);
         }
-        totals.losses[s] = weight * pass.loss.item<double>();
+        totals.shards[s] = {
+            .loss = pass.seed == 0 ? 0 : pass.seed * pass.loss.item<double>(),
+            .weight = pass.weight};
+        states_weight[part] = pass.states_weight;
         const Stopwatch summing;
         if (sum) {
           sum->finish(pass.gradients.parameters);
@@ -195,6 +184,13 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   group_.count_step();
 
   watch.restart();
+  const bool has_weights =
+      std::any_of(states_weight.begin(), states_weight.end(),
+                  [](char states) { return states != 0; });
+  const bool is_local = !exchange_ && group_.options().world().size() > 1;
+  if (has_weights && (is_local || !local_gradients_.empty())) {
+    check_has_total_weight(options_);
+  }
   const std::vector<Tensor> input_gradients =
       differentiable.gather(chunk_gradients, leaves, group_.dim());
   OuterGradients outer;
@@ -206,30 +202,37 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   totals.needs_grad =
       optimizer && (!outer.empty() || update_.needs_grad(positions));
   enter(StepPhase::kAllReduce);
-  Reduction reduction =
-      reduce(partials_of_rank(std::move(partials)), chunks, totals);
-  StepResult result{.samples = shards.batch};
+  Reduction reduction = reduce(
+      partials_of_rank(std::move(partials), shards.batch), chunks, totals);
+  const BatchLoss batch = batch_loss(totals, options_, is_local);
+  StepResult result{.loss = batch.loss,
+                    .samples = shards.batch,
+                    .weight = batch.weight,
+                    .is_empty = batch.is_empty};
   for (size_t part = 0; part < is_repaired.size(); ++part) {
     if (!is_repaired[part]) continue;
     result.repaired_shards.push_back(own_shards.first +
                                      static_cast<int64_t>(part));
   }
-  for (const double shard_loss : totals.losses) result.loss += shard_loss;
   result.is_finite = std::isfinite(result.loss);
   result.is_too_high = result.is_finite && result.loss > options_.max_loss();
   if (exchange_) {
     group_.phases().reduce_s = overlapped_wait_s + watch.restart();
   }
   enter(StepPhase::kUpdate);
+  const double factor = batch.factor / loss_scale;
+  outer.multiply(factor);
   if (!optimizer) {
-    update_.accumulate(update_.finish(reduction, SumsFor::kGradients));
+    std::vector<Tensor> sums = update_.finish(reduction, SumsFor::kGradients);
+    multiply(sums, factor);
+    update_.accumulate(std::move(sums));
     std::move(outer).backward();
     group_.phases().reduce_s += watch.restart();
   } else if (!result.updates()) {
     update_.drop_grads(positions);
   } else if (totals.needs_grad) {
     std::vector<Tensor> sums = update_.finish(reduction, SumsFor::kGradients);
-    unscale(sums, loss_scale);
+    multiply(sums, factor);
     update_.accumulate(std::move(sums));
     std::move(outer).backward();
     update_.update_whole(
@@ -239,19 +242,20 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
     update_.update_whole(update_.finish(reduction, SumsFor::kUpdate), positions,
                          *optimizer,
                          {.clip = options_.clip_grad_norm(),
-                          .loss_scale = loss_scale,
+                          .factor = factor,
                           .checks = loss_scale != 1},
                          result);
   } else {
-    update_.update(reduction, positions, *optimizer);
+    update_.update(reduction, positions, *optimizer, factor);
   }
   if (exchange_) {
     const AllReduceSpan span(group_.rank(), "end of step");
     exchange_->end_step();
   }
-  // Those of the weights that were.
+  // Casts of the previous weights.
   if (has_autocast()) drop_cast_weights();
   group_.phases().update_s = watch.seconds();
+  check_batch_weight(batch, options_);
   return result;
 }
 
@@ -270,8 +274,11 @@ ShardPass TrainStep::compute_shard(const ShardWork& work) const {
   Stopwatch phase;
   std::optional<TraceSpan> span(std::in_place, "loss", TraceCategory::kCompute,
                                 work.shard);
-  pass.loss = work.loss(output, target).loss;
-  check_loss(pass.loss);
+  const WeightedLoss loss = work.loss(output, target);
+  pass.weight = checked_weight(loss, work.samples);
+  pass.states_weight = loss.weight.defined();
+  pass.seed = loss_seed(pass.weight, work.batch, options_.loss_reduction());
+  pass.loss = loss.loss;
   output = IValue();  // only the graph holds on to it
   DifferentiableInputs::pass_on_writes(work.part, chunk);
   // The backward computes in the types that the forward had.
@@ -292,9 +299,13 @@ ShardPass TrainStep::compute_shard(const ShardWork& work) const {
       pass.arrivals.emplace_back(p, leaf);
     };
   }
+  // A shard without a part in the batch's loss has no backward: its loss may be
+  // NaN, and 0 times NaN would be NaN.
+  const Tensor seed =
+      pass.seed == 0 ? Tensor()
+                     : torch::full_like(pass.loss, pass.seed * work.loss_scale);
   pass.gradients =
-      shard_backward({pass.loss}, {torch::full_like(pass.loss, work.scale)},
-                     /*keep_graph=*/false, leaves);
+      shard_backward({pass.loss}, {seed}, /*keep_graph=*/false, leaves);
   // Without the graph.
   pass.loss = pass.loss.detach();
   group_.phases_of(work.worker).backward_s += phase.seconds();
@@ -384,7 +395,7 @@ TrainStep::Shards TrainStep::cut(const IValue& all, bool trains) const {
 }
 
 std::vector<PartialSum> TrainStep::partials_of_rank(
-    std::vector<std::vector<PartialSum>> partials) const {
+    std::vector<std::vector<PartialSum>> partials, int64_t batch) const {
   std::vector<PartialSum> all = join_partials(std::move(partials));
   if (local_gradients_.empty()) return all;
   if (all.empty()) {
@@ -397,14 +408,21 @@ std::vector<PartialSum> TrainStep::partials_of_rank(
                 .fix = "leave out such a batch (drop_last)"});
   }
   const torch::NoGradGuard no_grad;
+  // The sums will be divided by total_weight, as the local gradients were.
+  const double factor =
+      options_.total_weight() > 0
+          ? options_.total_weight() /
+                static_cast<double>(std::max<int64_t>(batch, 1))
+          : 1;
   for (size_t p = 0; p < local_gradients_.size(); ++p) {
     if (!local_gradients_[p].defined()) continue;
+    Tensor local = local_gradients_[p];
+    if (factor != 1) local = local * factor;
     OwnedGradient& gradient = all.back().gradients[p];
     if (gradient.defined()) {
-      gradient.tensor().add_(local_gradients_[p]);
+      gradient.tensor().add_(local);
     } else {
-      gradient =
-          OwnedGradient::take(local_gradients_[p], group_.parameters()[p]);
+      gradient = OwnedGradient::take(std::move(local), group_.parameters()[p]);
     }
   }
   return all;

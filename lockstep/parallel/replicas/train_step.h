@@ -69,7 +69,9 @@ class TrainStep {
     const c10::IValue& part;  // the shard's tuple of inputs and target
     const DifferentiableInputs& differentiable;
     const ShardLoss& loss;
-    double scale;  // the gradient of the loss
+    int64_t samples;    // of the shard
+    int64_t batch;      // samples of the batch
+    double loss_scale;  // multiplies the loss before its backward
     // Sums the gradients while the backward runs, with those of `earlier`
     // shards; null: that comes after it.
     OverlappedSum* sum;
@@ -82,7 +84,7 @@ class TrainStep {
   void send(ShardPass& pass, OverlappedSum& sum) const;
   /// The partial sums of all workers, with the local gradients in them.
   std::vector<PartialSum> partials_of_rank(
-      std::vector<std::vector<PartialSum>> partials) const;
+      std::vector<std::vector<PartialSum>> partials, int64_t batch) const;
   Reduction reduce(std::vector<PartialSum> partials, int64_t chunks,
                    StepTotals& totals) const;
   /// Tells the observer of the options.

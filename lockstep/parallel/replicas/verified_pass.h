@@ -15,6 +15,11 @@ namespace lockstep {
 /// A forward and a backward of one shard.
 struct ShardPass {
   torch::Tensor loss;
+  /// Samples, or the weight that the loss function returned (`states_weight`).
+  double weight = 0;
+  bool states_weight = false;
+  /// What the backward began with, without the scale of the loss.
+  double seed = 0;
   ShardGradients gradients;
   /// What stood for the shard's inputs that require grad.
   std::vector<torch::Tensor> input_leaves;
