@@ -47,9 +47,9 @@ std::unique_ptr<RunOptimizer> make_optimizer(
 std::optional<PowerSGD> make_power_sgd(const TrainOptions& options,
                                        const ModuleHandle& model);
 
-/// Makes the engine with the hook that `options` ask for: `power_sgd` or another
-/// one. The hook must be there before the optimizer: it decides whether each
-/// rank has state of its own.
+/// Makes the engine with the hook that `options` ask for: `power_sgd` or
+/// another one. The hook must be there before the optimizer: it decides whether
+/// each rank has state of its own.
 std::unique_ptr<Engine> make_engine(const Engine::Module& module,
                                     const TrainOptions& options,
                                     const Plan& plan,
