@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/classic_locale.h"
 #include "lockstep/base/printable_ascii.h"
 
 namespace lockstep {
@@ -124,6 +125,7 @@ OrderedJson parse_strict_json(const std::string& path, std::string_view text,
     refuse_text(limits, path, fmt::format("a zero at byte {}", zero));
   }
   StrictBuilder builder(path, limits);
+  const ClassicLocale scope;
   json::sax_parse(text, &builder);
   return builder.take();
 }

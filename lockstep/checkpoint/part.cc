@@ -6,6 +6,7 @@
 
 #include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/parse_json.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/models/finite.h"
 
@@ -66,7 +67,7 @@ std::string to_text(const WrittenParts& parts) {
 }
 
 WrittenParts parts_from_text(const std::string& text) {
-  const json object = json::parse(text);
+  const json object = parse_json(text);
   WrittenParts parts;
   for (const json& file : object.at("files")) {
     parts.files.push_back({.name = file.at(0).get<std::string>(),

@@ -7,11 +7,14 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/atomic_file.h"
+#include "lockstep/base/exit_code.h"
+#include "lockstep/base/parse_json.h"
 #include "lockstep/base/process.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/embed/device_options.h"
 #include "lockstep/cli/start/checks.h"
+#include "lockstep/cli/start/number_option.h"
 #include "lockstep/device/links/link_guard.h"
 #include "lockstep/report/doctor/self_test.h"
 
@@ -48,7 +51,7 @@ void print_text(const std::vector<Link>& links,
 
 void print_json(const std::vector<Link>& links,
                 const std::vector<LinkFinding>& findings) {
-  auto json = nlohmann::ordered_json::parse(format_findings(findings));
+  auto json = parse_json<nlohmann::ordered_json>(format_findings(findings));
   for (const Link& link : links) json["checked"].push_back(link.name());
   fmt::print("{}\n", json.dump(2));
 }
@@ -69,7 +72,7 @@ void check_installation(const CheckFlags& flags) {
     file.commit();
   }
   if (flags.as_json) fmt::print("{}\n", details);
-  if (!test.is_ok()) throw CLI::RuntimeError(kFailed);
+  if (!test.is_ok()) throw CLI::RuntimeError(kExitFailed);
 }
 
 void check(const CheckFlags& flags) {
@@ -93,7 +96,7 @@ void check(const CheckFlags& flags) {
                  findings.size(), links.size(), describe_bad_links(findings));
     }
   }
-  if (!findings.empty()) throw CLI::RuntimeError(kFailed);
+  if (!findings.empty()) throw CLI::RuntimeError(kExitFailed);
 }
 
 }  // namespace
@@ -108,9 +111,8 @@ void add_check(CLI::App& app) {
                    "times that each copy is made, with other bytes in each")
       ->type_name("N")
       ->check(whole_number(1, 1'000'000));
-  command
-      ->add_option("--timeout", flags->timeout_s,
-                   "seconds after which a copy counts as hanging")
+  add_number(*command, "--timeout", flags->timeout_s,
+             "seconds after which a copy counts as hanging")
       ->type_name("S")
       ->check(number(0, Bound::kExcluded));
   auto* full = command->add_flag(

@@ -6,8 +6,10 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/exit_code.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/start/checks.h"
+#include "lockstep/cli/start/number_option.h"
 #include "lockstep/device/links/link_check.h"
 #include "lockstep/device/memory.h"
 
@@ -54,7 +56,7 @@ void add_check_links(CLI::App& app) {
       ->check(whole_number(8, int64_t{1} << 32));
   command->add_option("--rounds", flags->options.rounds, "of all copies")
       ->check(whole_number(1));
-  command->add_option("--timeout", flags->options.timeout_s, "s a copy")
+  add_number(*command, "--timeout", flags->options.timeout_s, "s a copy")
       ->check(number(0, Bound::kExcluded));
   command->callback([flags] {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -63,7 +65,7 @@ void add_check_links(CLI::App& app) {
     fmt::print("{}\n", format_findings(findings));
     // A thread that hangs in a copy would hang the end of the process.
     std::fflush(stdout);
-    ::_exit(kDone);
+    ::_exit(kExitDone);
   });
 }
 

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/atomic_file.h"
+#include "lockstep/base/exit_code.h"
 #include "lockstep/base/interrupt.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/terminal.h"
@@ -17,6 +18,7 @@
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/options.h"
 #include "lockstep/cli/start/checks.h"
+#include "lockstep/cli/start/number_option.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/inspect/device_topology.h"
 #include "lockstep/report/charts/picture.h"
@@ -228,8 +230,8 @@ void add_measurement_options(CLI::App& app, CompareFlags& flags) {
                  "logical shards of a batch; 0: one per device")
       ->type_name("N")
       ->check(whole_number(0));
-  app.add_option("--timeout", options.deadline_s,
-                 "seconds that one process may take")
+  add_number(app, "--timeout", options.deadline_s,
+             "seconds that one process may take")
       ->type_name("S")
       ->check(number(0, Bound::kExcluded));
 }

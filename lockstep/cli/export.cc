@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/atomic_file.h"
+#include "lockstep/base/parse_json.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/hugging_face.h"
 #include "lockstep/cli/commands.h"
@@ -26,7 +27,7 @@ std::string save_tokenizer(const std::string& folder,
   const std::string text = tokenizer.to_json();
   // Those of characters and of bytes are Lockstep's own: under the name that
   // Hugging Face's library looks for, they would be an error there.
-  const bool is_theirs = nlohmann::json::parse(text).contains("model");
+  const bool is_theirs = parse_json(text).contains("model");
   const std::string name =
       is_theirs ? "tokenizer.json" : "lockstep_tokenizer.json";
   AtomicFile file(folder + "/" + name);

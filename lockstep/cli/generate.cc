@@ -7,11 +7,13 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/exit_code.h"
 #include "lockstep/base/interrupt.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/options.h"
 #include "lockstep/cli/start/checks.h"
+#include "lockstep/cli/start/number_option.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/parallel/module/scatter_gather.h"
 #include "lockstep/tasks/text/text_checkpoint.h"
@@ -122,9 +124,8 @@ void add_generate(CLI::App& app) {
                    "tokens to generate")
       ->type_name("N")
       ->check(whole_number(1));
-  command
-      ->add_option("--temperature", flags->options.sampling.temperature,
-                   "below 1 likely tokens are preferred; 0: the likeliest")
+  add_number(*command, "--temperature", flags->options.sampling.temperature,
+             "below 1 likely tokens are preferred; 0: the likeliest")
       ->type_name("X")
       ->check(number(0));
   command
@@ -132,9 +133,8 @@ void add_generate(CLI::App& app) {
                    "choose from so many likeliest tokens; 0: from all")
       ->type_name("N")
       ->check(whole_number(0));
-  command
-      ->add_option("--top-p", flags->options.sampling.top_p,
-                   "choose from the likeliest tokens with so much probability")
+  add_number(*command, "--top-p", flags->options.sampling.top_p,
+             "choose from the likeliest tokens with so much probability")
       ->type_name("X")
       ->check(number(0));
   command

@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "lockstep/cli/start/checks.h"
+#include "lockstep/cli/start/number_option.h"
 #include "lockstep/tasks/images/memory_format.h"
 
 namespace lockstep::cli {
@@ -63,8 +64,8 @@ void add_any_model_options(CLI::App& app, ModelFlags& flags,
       ->default_str("that of the model")
       ->check(whole_number(1))
       ->group("Model and data");
-  app.add_option("--dropout", language.dropout,
-                 "gpt: part of the values that training drops")
+  add_number(app, "--dropout", language.dropout,
+             "gpt: part of the values that training drops")
       ->type_name("X")
       ->default_str("0")
       ->check(number(0))
@@ -139,8 +140,8 @@ void add_data_options(CLI::App& app, DataFlags& flags,
       ->type_name("NAME|PATH")
       ->default_str("chars")
       ->group("Model and data");
-  app.add_option("--val-fraction", flags.validation_fraction,
-                 "text: the part of a file at the end to evaluate on")
+  add_number(app, "--val-fraction", flags.validation_fraction,
+             "text: the part of a file at the end to evaluate on")
       ->type_name("X")
       ->default_str("0.1")
       ->check(number(0))

@@ -9,6 +9,7 @@
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/options.h"
 #include "lockstep/cli/start/checks.h"
+#include "lockstep/cli/start/number_option.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/report/measurement/memory_plan.h"
 
@@ -213,9 +214,8 @@ void add_plan(CLI::App& app) {
       ->type_name("NAME")
       ->default_str("sgd; language models: adamw")
       ->check(one_of({"sgd", "adamw"}));
-  command
-      ->add_option("--memory", flags->memory_gib,
-                   "GiB that there are, for all devices")
+  add_number(*command, "--memory", flags->memory_gib,
+             "GiB that there are, for all devices")
       ->type_name("X")
       ->default_str("what this host has available")
       ->check(number(0));

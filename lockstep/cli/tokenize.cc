@@ -12,6 +12,7 @@
 #include "lockstep/base/terminal.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/start/checks.h"
+#include "lockstep/cli/start/number_option.h"
 #include "lockstep/data/text/open_tokenizer.h"
 #include "lockstep/data/text/tokenize_files.h"
 
@@ -146,9 +147,8 @@ void add_tokenize(CLI::App& app) {
                    "tokens of a file, but for the last one")
       ->type_name("N")
       ->check(whole_number(1, std::numeric_limits<int32_t>::max()));
-  command
-      ->add_option("--val-fraction", options.val_fraction,
-                   "part of the tokens, the last ones, that is for validation")
+  add_number(*command, "--val-fraction", options.val_fraction,
+             "part of the tokens, the last ones, that is for validation")
       ->type_name("X")
       ->check(number(0, Bound::kIncluded, 1));
   command

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/cli/start/checks.h"
+#include "lockstep/cli/start/number_option.h"
 #include "lockstep/cli/start/program.h"
 
 namespace lockstep::cli {
@@ -22,25 +23,25 @@ void add_optimizer_options(CLI::App& app, TrainFlags& flags) {
       ->type_name("NAME")
       ->default_str("sgd; language models: adamw")
       ->check(one_of({"sgd", "adamw"}));
-  add(app.add_option("--lr", flags.lr, "learning rate"))
+  add(add_number(app, "--lr", flags.lr, "learning rate"))
       ->type_name("X")
       ->default_str("0.02; with steps 0.1; adamw: 0.001")
       ->check(number(0));
-  add(app.add_option("--momentum", flags.momentum, "sgd: momentum"))
+  add(add_number(app, "--momentum", flags.momentum, "sgd: momentum"))
       ->type_name("X")
       ->default_str("0.9")
       ->check(number(0));
-  add(app.add_option("--weight-decay", flags.weight_decay, "weight decay"))
+  add(add_number(app, "--weight-decay", flags.weight_decay, "weight decay"))
       ->type_name("X")
       ->default_str("0.0005; adamw: 0.01; language models: 0.1, of matrices")
       ->check(number(0));
-  add(app.add_option("--beta2", flags.beta2,
-                     "adamw: how slowly the second moments follow"))
+  add(add_number(app, "--beta2", flags.beta2,
+                 "adamw: how slowly the second moments follow"))
       ->type_name("X")
       ->default_str("0.999; language models: 0.99")
       ->check(number(0));
-  add(app.add_option("--final-lr", flags.final_lr,
-                     "cosine: the learning rate at the end"))
+  add(add_number(app, "--final-lr", flags.final_lr,
+                 "cosine: the learning rate at the end"))
       ->type_name("X")
       ->default_str("0; language models: a tenth of --lr")
       ->check(number(0));

@@ -8,6 +8,7 @@
 
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/parse_json.h"
 
 namespace lockstep::inspect {
 namespace {
@@ -148,10 +149,10 @@ Topology parse_matrix(const std::string& text) {
   return topology;
 }
 
-Topology parse_json(const std::string& text) {
+Topology topology_of_json(const std::string& text) {
   Topology topology;
   try {
-    const auto json = nlohmann::json::parse(text);
+    const auto json = parse_json(text);
     if (json.at("format") != kFormat) {
       fail("this JSON is no topology", kFormat, json.at("format").dump());
     }
@@ -185,7 +186,7 @@ Topology parse_topology(const std::string& text) {
   const size_t first = text.find_first_not_of(" \t\r\n");
   const bool is_json = first != std::string::npos && text[first] == '{';
   Topology topology =
-      is_json ? parse_json(text) : parse_matrix(without_escapes(text));
+      is_json ? topology_of_json(text) : parse_matrix(without_escapes(text));
   check(topology);
   return topology;
 }

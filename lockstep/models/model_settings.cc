@@ -1,11 +1,11 @@
 #include "lockstep/models/model_settings.h"
 
-#include <charconv>
 #include <cmath>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/numbers.h"
 
 namespace lockstep::models {
 namespace {
@@ -63,13 +63,8 @@ const std::string& setting_text(
 int64_t setting_size(const std::map<std::string, std::string>& settings,
                      const char* key) {
   const std::string& text = setting_text(settings, key);
-  int64_t size = 0;
-  const auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), size);
-  if (error == std::errc() && end == text.data() + text.size() && size >= 0 &&
-      size <= kMostOfASize) {
-    return size;
-  }
+  const auto size = parse_number<int64_t>(text);
+  if (size && *size >= 0 && *size <= kMostOfASize) return *size;
   throw InvalidArgument("models",
                         {.code = ErrorCode::kBadOption,
                          .what = fmt::format("'{}' of a model can't be", key),
@@ -80,13 +75,8 @@ int64_t setting_size(const std::map<std::string, std::string>& settings,
 double setting_number(const std::map<std::string, std::string>& settings,
                       const char* key) {
   const std::string& text = setting_text(settings, key);
-  double number = 0;
-  const auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error == std::errc() && end == text.data() + text.size() &&
-      std::isfinite(number)) {
-    return number;
-  }
+  const auto number = parse_number<double>(text);
+  if (number && std::isfinite(*number)) return *number;
   throw InvalidArgument("models",
                         {.code = ErrorCode::kBadOption,
                          .what = fmt::format("'{}' of a model can't be", key),

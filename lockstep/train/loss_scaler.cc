@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 
 namespace lockstep::train {
@@ -39,7 +41,7 @@ void LossScaler::load_state(const OptimizerState& state) {
     throw CheckpointError({.code = ErrorCode::kCheckpointDamaged,
                            .what = "the scale of the loss can't be",
                            .expected = "1 to 2^40",
-                           .got = std::to_string(scale)});
+                           .got = fmt::format("{}", scale)});
   }
   scale_ = scale;
   good_steps_ = good_steps;

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/parse_json.h"
 #include "lockstep/device/memory.h"
 
 namespace lockstep::train {
@@ -66,7 +67,7 @@ MemoryHistory MemoryRecorder::gather(const World& world) const {
   try {
     std::set<int64_t> seen;
     for (size_t rank = 0; rank < texts.size(); ++rank) {
-      const json of_rank = json::parse(texts[rank]);
+      const json of_rank = parse_json(texts[rank]);
       if (rank == 0) {
         for (const auto& point : of_rank.at("points")) {
           history.steps.push_back(point.at("step"));

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/parse_json.h"
 
 namespace lockstep::train {
 namespace {
@@ -61,7 +62,7 @@ std::vector<RankReport> gather_reports(const World& world,
   std::vector<RankReport> reports;
   for (const auto& text : world.all_gather_text(to_json(own).dump())) {
     try {
-      reports.push_back(from_json(nlohmann::json::parse(text)));
+      reports.push_back(from_json(parse_json(text)));
     } catch (const nlohmann::json::exception& error) {
       throw TrainError({.code = ErrorCode::kMalformedReport,
                         .what = "a rank's report can't be read",

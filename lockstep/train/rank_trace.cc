@@ -11,6 +11,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/host_identity.h"
+#include "lockstep/base/parse_json.h"
 
 namespace lockstep::train {
 namespace {
@@ -52,7 +53,7 @@ void align(const World& world, std::vector<RankTrace>& ranks) {
   const auto texts =
       world.all_gather_text(json(moments_together(world)).dump());
   const auto moments_of = [&](size_t rank) {
-    return json::parse(texts[rank]).get<std::vector<int64_t>>();
+    return parse_json(texts[rank]).get<std::vector<int64_t>>();
   };
   for (size_t rank = 1; rank < ranks.size(); ++rank) {
     if (ranks[rank].clock == ranks[0].clock) continue;
@@ -153,7 +154,7 @@ RankTrace trace_of_rank(const World& world, const std::vector<Device>& devices,
 std::vector<RankTrace> gather_traces(const World& world, const RankTrace& own) {
   std::vector<RankTrace> ranks;
   for (const auto& text : world.all_gather_text(to_json(own).dump())) {
-    ranks.push_back(rank_trace_from_json(json::parse(text, nullptr, false)));
+    ranks.push_back(rank_trace_from_json(try_parse_json(text)));
   }
   align(world, ranks);
   return ranks;

@@ -21,6 +21,7 @@ using Arguments = std::vector<std::string>;
 
 constexpr int kFailed = 1;
 constexpr int kBadUsage = 2;
+constexpr int kTrainingFailed = 70;
 
 Arguments train(const Arguments& more) {
   Arguments all{"train", "--model", "mlp", "--max-steps", "2", "--no-eval"};
@@ -196,7 +197,7 @@ TEST(Errors, LossThatIsNotFinite) {
   const TemporaryFolder folder;
   expect_error(train({"--lr", "1e30", "--schedule", "constant", "--out-dir",
                       folder.path("run"), "--checkpoint-every", "1"}),
-               kFailed,
+               kTrainingFailed,
                {in_brackets(ErrorCode::kNotFinite), "step 1", "--lr",
                 folder.path("run")});
 }

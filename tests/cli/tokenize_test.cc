@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/cli/commands.h"
+#include "lockstep/base/exit_code.h"
 #include "lockstep/data/text/token_folder.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/cli/program.h"
@@ -65,15 +65,15 @@ TEST_F(Tokenize, SaysWhatItWrote) {
 TEST_F(Tokenize, OverwritesNothing) {
   ASSERT_EQ(tokenize().code, 0);
   const Ended again = tokenize();
-  EXPECT_EQ(again.code, cli::kFailed);
+  EXPECT_EQ(again.code, kExitFailed);
   EXPECT_PRED2(contains, again.err, folder_.path("out"));
 }
 
 TEST_F(Tokenize, NeedsItsOptions) {
   const Ended ended = run_lockstep({"tokenize"});
-  EXPECT_EQ(ended.code, cli::kBadUsage);
-  EXPECT_EQ(tokenize({"--val-fraction", "1"}).code, cli::kBadUsage);
-  EXPECT_EQ(tokenize({"--shard-tokens", "0"}).code, cli::kBadUsage);
+  EXPECT_EQ(ended.code, kExitBadUsage);
+  EXPECT_EQ(tokenize({"--val-fraction", "1"}).code, kExitBadUsage);
+  EXPECT_EQ(tokenize({"--shard-tokens", "0"}).code, kExitBadUsage);
 }
 
 }  // namespace

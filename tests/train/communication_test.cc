@@ -108,6 +108,33 @@ TEST(Communication, OfPowerSgdGoesOnWithTheSameBits) {
   EXPECT_EQ(trained(options).steps, kSteps);
 }
 
+// Ranks of one host share the state of the optimizer, but not with a hook.
+TEST(Communication, OfPowerSgdGoesOnWithTheSameBitsOverSharedMemory) {
+  for (const bool is_adamw : {false, true}) {
+    const TemporaryFolder folder;
+    ImageTraining options = run_with(
+        {.compression = GradCompression::kPowerSgd, .powersgd_rank = 1});
+    options.optimizer.momentum = 0.9;
+    if (is_adamw) options.optimizer.optimizer = tasks::OptimizerKind::kAdamW;
+    options.checkpoint_every = 4;
+    options.out_dir = folder.path("whole");
+    const RunReport whole = distributed(options, kRanks, "shm");
+    options.resume = folder.path("whole") + "/step-00000004";
+    options.out_dir = folder.path("rest");
+    EXPECT_EQ(distributed(options, kRanks, "shm").parameter_sha256,
+              whole.parameter_sha256);
+    // As between hosts.
+    options.resume.clear();
+    options.out_dir.clear();
+    options.checkpoint_every = 0;
+    const RunReport gloo = distributed(options, kRanks, "gloo");
+    ASSERT_EQ(whole.losses.size(), gloo.losses.size());
+    for (size_t i = 0; i < gloo.losses.size(); ++i) {
+      EXPECT_NEAR(whole.losses[i], gloo.losses[i], 1e-4) << i;
+    }
+  }
+}
+
 TEST(Communication, OfLocalStepsEndsWithAnOuterStep) {
   ImageTraining options = run_with(local(3, OuterOptimizer::kAverage));
   EXPECT_EQ(trained(options).steps, kSteps);

@@ -43,9 +43,17 @@ class Checks(unittest.TestCase):
             self.assertIn(word, output)
 
     def test_all_pass_a_good_tree(self):
-        for name in ("layers", "layout", "public_headers", "format"):
+        for name in ("layers", "layout", "number_text", "public_headers", "format"):
             code, output = self.run_check(name, {})
             self.assertEqual(code, 0, output)
+
+    def test_number_text_finds_what_follows_the_locale(self):
+        for code in ("std::strtod(text, nullptr)", "std::stof(text)",
+                     "json::parse(text)", 'std::printf("%.2f\\n", x)',
+                     'fmt::format("{:L}", x)'):
+            self.expect_finding(
+                "number_text", {"lockstep/train/a.cc": f"auto a = {code};\n"},
+                "lockstep/train/a.cc:1", "locale")
 
     def test_layers_finds_an_include_of_a_lower_layer(self):
         self.expect_finding(

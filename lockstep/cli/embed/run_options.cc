@@ -2,6 +2,7 @@
 
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/config_file.h"
+#include "lockstep/cli/start/number_option.h"
 #include "lockstep/cli/start/program.h"
 
 namespace lockstep::cli {
@@ -29,11 +30,11 @@ void add_communication_options(CLI::App& app, RunFlags& flags) {
                  "after local steps: average (local SGD) or nesterov (DiLoCo)")
       ->type_name("NAME")
       ->check(one_of(train::outer_optimizer_names()));
-  app.add_option("--outer-lr", options.outer_lr, "of the outer optimizer")
+  add_number(app, "--outer-lr", options.outer_lr, "of the outer optimizer")
       ->type_name("X")
       ->default_str("nesterov: 0.7; average: 1")
       ->check(number(0));
-  app.add_option("--outer-momentum", options.outer_momentum, "of nesterov")
+  add_number(app, "--outer-momentum", options.outer_momentum, "of nesterov")
       ->type_name("X")
       ->check(number(0));
 }
@@ -105,8 +106,8 @@ void add_length_options(CLI::App& app, RunFlags& flags) {
       ->check(whole_number(0));
   app.add_flag("--no-eval", flags.no_eval,
                "do not evaluate on the test split at the end [no]");
-  app.add_option("--clip-grad-norm", flags.options.clip_grad_norm,
-                 "scale the gradient to this norm if it is larger; 0: off")
+  add_number(app, "--clip-grad-norm", flags.options.clip_grad_norm,
+             "scale the gradient to this norm if it is larger; 0: off")
       ->type_name("X")
       ->check(number(0));
   app.add_option("--on-spike", flags.on_spike,
@@ -115,9 +116,9 @@ void add_length_options(CLI::App& app, RunFlags& flags) {
                  "next batch")
       ->type_name("NAME")
       ->check(one_of(train::on_spike_names()));
-  app.add_option("--spike-sigma", flags.options.spikes.sigma,
-                 "a spike is above the mean of the last losses by so many of "
-                 "their standard deviations")
+  add_number(app, "--spike-sigma", flags.options.spikes.sigma,
+             "a spike is above the mean of the last losses by so many of "
+             "their standard deviations")
       ->type_name("X")
       ->check(number(0));
   app.add_option("--spike-window", flags.options.spikes.window,

@@ -9,17 +9,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "lockstep/base/numbers.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep::cli {
 namespace {
-
-template <class T>
-bool parse(const std::string& text, T& value) {
-  const char* end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, value);
-  return error == std::errc() && rest == end;
-}
 
 std::string refuse(const std::string& expected, const std::string& got) {
   return fmt::format("expected {}, got '{}'", expected, got);
@@ -51,8 +45,8 @@ CLI::Validator whole_number(int64_t least, int64_t most) {
               : fmt::format("a whole number from {} to {}", least, most);
   return CLI::Validator(
       [=](std::string& text) {
-        int64_t value = 0;
-        const bool fits = parse(text, value) && value >= least && value <= most;
+        const auto value = parse_number<int64_t>(text);
+        const bool fits = value && *value >= least && *value <= most;
         return fits ? std::string() : refuse(expected, text);
       },
       "");
@@ -65,10 +59,10 @@ CLI::Validator number(double least, Bound bound, double below) {
   if (std::isfinite(below)) expected += fmt::format(" and below {}", below);
   return CLI::Validator(
       [=](std::string& text) {
-        double value = 0;
+        const auto value = parse_number<double>(text);
         const bool fits =
-            parse(text, value) && std::isfinite(value) && value < below &&
-            (bound == Bound::kIncluded ? value >= least : value > least);
+            value && std::isfinite(*value) && *value < below &&
+            (bound == Bound::kIncluded ? *value >= least : *value > least);
         return fits ? std::string() : refuse(expected, text);
       },
       "");

@@ -11,6 +11,7 @@
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/parse_json.h"
 #include "lockstep/base/strict_json.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/version.h"
@@ -129,7 +130,7 @@ std::optional<std::string> config_path(const std::vector<std::string>& words) {
 
 /// As JSON has it: a number if the text is one.
 json value_of(const std::string& text) {
-  const json number = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const json number = try_parse_json(text);
   return number.is_number() && number.dump() == text ? number : json(text);
 }
 

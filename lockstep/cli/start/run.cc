@@ -1,7 +1,6 @@
 #include "lockstep/launch/run.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <memory>
 #include <random>
@@ -11,9 +10,11 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/numbers.h"
 #include "lockstep/base/text.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/start/checks.h"
+#include "lockstep/cli/start/number_option.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/launch/options/option_values.h"
 #include "lockstep/launch/options/program_command.h"
@@ -42,15 +43,12 @@ struct RunFlags {
 };
 
 double seconds(const std::string& key, const std::string& text) {
-  double value = 0;
-  const char* end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc() || rest != end || !(value > 0) ||
-      !std::isfinite(value)) {
+  const auto value = parse_number<double>(text);
+  if (!value || !(*value > 0) || !std::isfinite(*value)) {
     throw BadUsage("[usage] --rdzv-conf " + key +
                    ": expected a number above 0, got '" + text + "'");
   }
-  return value;
+  return *value;
 }
 
 bool truth(const std::string& key, const std::string& text) {
@@ -182,8 +180,13 @@ CLI::Option* from_environment(CLI::Option* option) {
 template <class T>
 CLI::Option* add(CLI::App& command, const std::string& names, T& value,
                  const std::string& type, const std::string& help) {
-  return from_environment(
-      command.add_option(names, value, help)->type_name(type));
+  CLI::Option* option = nullptr;
+  if constexpr (std::is_same_v<T, double>) {
+    option = add_number(command, names, value, help);
+  } else {
+    option = command.add_option(names, value, help);
+  }
+  return from_environment(option->type_name(type));
 }
 
 void add_size_options(CLI::App& command, RunFlags& flags) {
@@ -357,8 +360,9 @@ void add_run(CLI::App& app) {
       "MASTER_ADDR, MASTER_PORT and so on.\n"
       "Options can be written with underscores, and PET_NPROC_PER_NODE=2 is a "
       "default for --nproc-per-node; so for all of them.\n"
-      "Exit codes: 0 done, 1 a worker failed, 2 bad usage, 128 and a signal's "
-      "number if that ended the job.");
+      "Exit codes: 0 done, 1 a worker failed, 2 bad usage, 70 training can't "
+      "go "
+      "on, 128 and a signal's number if that ended the job.");
   command->callback([flags] { run(*flags); });
 }
 

@@ -13,6 +13,7 @@
 #include "lockstep/base/terminal.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/start/checks.h"
+#include "lockstep/cli/start/number_option.h"
 #include "lockstep/cli/top/metrics_endpoint.h"
 #include "lockstep/cli/top/terminal_screen.h"
 #include "lockstep/monitor/job.h"
@@ -155,7 +156,7 @@ void add_top(CLI::App& app) {
                    "a run's folder (--out-dir), on this host or shared with "
                    "others; without it all jobs of yours on this host")
       ->type_name("DIR");
-  command->add_option("--interval", flags->interval_s, "seconds between looks")
+  add_number(*command, "--interval", flags->interval_s, "seconds between looks")
       ->type_name("S")
       ->check(number(0.1));
   command->add_flag("--once", flags->is_once, "print it once, and end [no]");

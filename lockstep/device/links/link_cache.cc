@@ -9,6 +9,7 @@
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/host_identity.h"
+#include "lockstep/base/parse_json.h"
 #include "lockstep/base/version.h"
 #include "lockstep/device/cuda.h"
 
@@ -54,7 +55,7 @@ std::optional<std::vector<LinkFinding>> LinkCache::find(
   if (path_.empty()) return std::nullopt;
   try {
     const std::string text = read_file(path_, kMostBytes);
-    const auto checked = nlohmann::json::parse(text).at("checked");
+    const auto checked = parse_json(text).at("checked");
     for (const std::string& name : names_of(links)) {
       if (std::find(checked.begin(), checked.end(), name) == checked.end()) {
         return std::nullopt;
@@ -70,7 +71,7 @@ void LinkCache::save(std::span<const Link> links,
                      const std::vector<LinkFinding>& findings) const {
   if (path_.empty()) return;
   try {
-    auto json = nlohmann::ordered_json::parse(format_findings(findings));
+    auto json = parse_json<nlohmann::ordered_json>(format_findings(findings));
     json["checked"] = names_of(links);
     make_directories(path_.substr(0, path_.rfind('/')));
     AtomicFile file(path_);

@@ -11,6 +11,7 @@
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/names.h"
+#include "lockstep/base/parse_json.h"
 #include "lockstep/base/process.h"
 #include "lockstep/base/text.h"
 #include "lockstep/device/links/link_check.h"
@@ -60,7 +61,7 @@ std::vector<std::string> arguments_for(std::span<const Link> links,
 std::vector<LinkFinding> parse_findings(const std::string& text,
                                         std::span<const Link> links) {
   std::vector<LinkFinding> findings;
-  const auto json = nlohmann::json::parse(text);
+  const auto json = parse_json(text);
   for (const auto& entry : json.at("findings")) {
     const std::string name = entry.at("link");
     const auto link =
@@ -118,7 +119,7 @@ std::vector<LinkFinding> check_links_in_child(std::span<const Link> links,
     try {
       return parse_findings(last_line(result.out), links);
     } catch (const std::exception& error) {
-      reason = error.what();
+      reason = text_of(error);
     }
   }
   throw DeviceError(

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/parse_json.h"
 #include "lockstep/launch/output/printable.h"
 
 namespace lockstep::launch {
@@ -25,7 +26,7 @@ std::string to_text(const Notice& notice) {
 }
 
 Notice notice_from_text(const std::string& text) {
-  const json object = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const json object = try_parse_json(text);
   if (!object.is_object() || !object.contains("why") ||
       !object["why"].is_string()) {
     return {.why = printable(text, kLongest)};
@@ -49,7 +50,7 @@ std::string to_text(const Decision& decision) {
 }
 
 Decision decision_from_text(const std::string& text) {
-  const json object = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const json object = try_parse_json(text);
   if (!object.is_object()) return {};
   const auto restarts = object.find("restarts");
   const auto delay = object.find("delay_s");

@@ -16,6 +16,8 @@
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/numbers.h"
+#include "lockstep/base/parse_json.h"
 #include "lockstep/launch/failure/clock.h"
 #include "lockstep/launch/output/printable.h"
 
@@ -61,7 +63,7 @@ json parse(const std::string& text) {
   const auto limit_depth = [](int depth, json::parse_event_t, json&) {
     return depth <= kMaxDepth;
   };
-  return json::parse(text, limit_depth, /*allow_exceptions=*/false);
+  return try_parse_json(text, limit_depth);
 }
 
 std::string text_at(const json& object, const char* key) {
@@ -76,9 +78,8 @@ double time_at(const json& object) {
   if (!object.is_object() || !object.contains("timestamp")) return 0;
   const json& time = object.at("timestamp");
   if (time.is_number()) return time.get<double>();
-  return time.is_string()
-             ? std::strtod(time.get<std::string>().c_str(), nullptr)
-             : 0;
+  if (!time.is_string()) return 0;
+  return parse_number<double>(time.get<std::string>()).value_or(0);
 }
 
 std::string type_name(const std::exception& error) {

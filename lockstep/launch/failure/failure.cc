@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/parse_json.h"
 #include "lockstep/base/text.h"
 #include "lockstep/launch/failure/clock.h"
 #include "lockstep/launch/options/option_values.h"
@@ -155,7 +156,7 @@ json to_json(const std::vector<Failure>& failures) {
 
 std::vector<Failure> failures_from_json(const std::string& text) {
   std::vector<Failure> failures;
-  const json list = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const json list = try_parse_json(text);
   if (!list.is_array()) return failures;
   for (const auto& object : list) {
     try {

@@ -1,7 +1,6 @@
 #include "lockstep/launch/options/option_values.h"
 
 #include <algorithm>
-#include <charconv>
 #include <csignal>
 #include <cstring>
 #include <dlfcn.h>
@@ -12,6 +11,7 @@
 
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/numbers.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep::launch {
@@ -22,11 +22,7 @@ namespace {
 constexpr int kMost = 4096;
 
 std::optional<int> to_int(const std::string& text) {
-  int value = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, code] = std::from_chars(text.data(), end, value);
-  if (code != std::errc() || stop != end) return std::nullopt;
-  return value;
+  return parse_number<int>(text);
 }
 
 std::optional<int> to_count(const std::string& text) {

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/parse_json.h"
 #include "lockstep/base/stopwatch.h"
 
 namespace lockstep::launch {
@@ -25,9 +26,7 @@ constexpr const char* kRefused = "refused";
 std::string member_key(int member) { return fmt::format("member/{}", member); }
 std::string group_key(int attempt) { return fmt::format("group/{}", attempt); }
 
-json parse(const std::string& text) {
-  return json::parse(text, nullptr, /*allow_exceptions=*/false);
-}
+json parse(const std::string& text) { return try_parse_json(text); }
 
 std::string number_of_nodes(const RunOptions& options) {
   if (!options.is_elastic()) return fmt::format("{} nodes", options.nodes);

@@ -9,6 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/host_identity.h"
+#include "lockstep/base/parse_json.h"
 #include "lockstep/launch/rendezvous/master.h"
 #include "lockstep/launch/rendezvous/membership.h"
 #include "lockstep/store/refusal_log.h"
@@ -161,8 +162,7 @@ class Joiner {
                                 .what = "the store at " + endpoint_.text() +
                                         " does not say which job it serves"});
     }
-    const json served_job =
-        json::parse(*text, nullptr, /*allow_exceptions=*/false);
+    const json served_job = try_parse_json(*text);
     const auto server =
         fmt::format("{} (agent {})", served_job.value("host", std::string("?")),
                     served_job.value("pid", 0));
@@ -179,7 +179,7 @@ class Joiner {
         .fix = "give all agents the same --nnodes"};
     // The agents that wait would wait for ever: they are told why.
     store.set_prefix(prefix_of(options_.run_id));
-    refuse_job(store, LaunchError(problem).what());
+    refuse_job(store, text_of(LaunchError(problem)));
     throw LaunchError(problem);
   }
 

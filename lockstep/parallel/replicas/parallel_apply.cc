@@ -7,20 +7,21 @@ namespace lockstep {
 
 void run_as_replica(size_t replica, const Device& device,
                     const std::function<void()>& task) {
-  const auto fail = [&](const std::string& message) {
-    throw ReplicaError({.code = ErrorCode::kReplicaFailed,
+  const auto fail = [&](ErrorCode code, std::string_view text) {
+    throw ReplicaError({.code = code,
                         .what = fmt::format("replica {} on {} failed: {}",
-                                            replica, device.name(), message)},
-                       std::current_exception());
+                                            replica, device.name(), text)});
   };
   try {
     task();
   } catch (const ReplicaError&) {
     throw;
+  } catch (const Error& error) {
+    fail(error.code(), error.text());
   } catch (const c10::Error& error) {
-    fail(error.what_without_backtrace());
+    fail(ErrorCode::kReplicaFailed, error.what_without_backtrace());
   } catch (const std::exception& error) {
-    fail(error.what());
+    fail(ErrorCode::kReplicaFailed, error.what());
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/parse_json.h"
 #include "lockstep/report/comparison/comparison.h"
 
 namespace lockstep::report {
@@ -15,7 +16,7 @@ constexpr size_t kMaxReportBytes = 256 << 20;
 
 train::RunReport read_run(const std::string& path) {
   const std::string text = read_file(path, kMaxReportBytes);
-  const auto content = json::parse(text, nullptr, false);
+  const auto content = try_parse_json(text);
   if (content.is_discarded()) {
     throw IoError({.code = ErrorCode::kMalformedJson,
                    .what = path + " is not JSON",
@@ -25,7 +26,7 @@ train::RunReport read_run(const std::string& path) {
     return train::run_report_from_json(content);
   } catch (const Error& error) {
     throw IoError({.code = ErrorCode::kMalformedJson,
-                   .what = fmt::format("{}: {}", path, error.what())});
+                   .what = fmt::format("{}: {}", path, error.text())});
   }
 }
 

@@ -10,6 +10,7 @@
 
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/parse_json.h"
 #include "lockstep/base/process.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/version.h"
@@ -119,7 +120,8 @@ class Tester {
   void check_devices_links() {
     const auto links = links_between(devices_);
     const auto findings = check_links_in_child(links, {});
-    test_.details["links"] = ordered_json::parse(format_findings(findings));
+    test_.details["links"] =
+        parse_json<nlohmann::ordered_json>(format_findings(findings));
     note("links", findings.empty(),
          findings.empty()
              ? fmt::format("{} links, copies of 1 KiB to 64 MiB", links.size())
@@ -172,7 +174,8 @@ class Tester {
     const CommandResult result = run_program(training(strategy, report));
     if (result.ok()) {
       try {
-        return ordered_json::parse(read_file(report, kMostReport))
+        return parse_json<nlohmann::ordered_json>(
+                   read_file(report, kMostReport))
             .at("parameter_sha256");
       } catch (const std::exception& error) {
         problem = fmt::format("{}: {}", strategy, error.what());

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/log.h"
+#include "lockstep/base/parse_json.h"
 #include "lockstep/base/text.h"
 #include "lockstep/models/model.h"
 #include "lockstep/report/measurement/step_time.h"
@@ -117,7 +118,7 @@ Measurement parse(const Process& process, const CommandResult& result) {
                                process.command);
   }
   const std::string line = last_line(result.out);
-  const auto json = nlohmann::json::parse(line, nullptr, false);
+  const auto json = try_parse_json(line);
   if (json.is_discarded()) {
     throw Error("compare",
                 {.code = ErrorCode::kPeerProcess,

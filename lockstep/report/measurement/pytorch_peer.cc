@@ -10,6 +10,7 @@
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/parse_json.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep::report {
@@ -131,7 +132,7 @@ Measurement pytorch_measurement(const std::string& output,
                                 const Command& command) {
   const std::string line = last_line(output);
   try {
-    const auto json = nlohmann::json::parse(line);
+    const auto json = parse_json(line);
     Measurement result;
     auto& report = result.report;
     result.step_times_s = json.at("step_times_s").get<std::vector<double>>();

@@ -1,12 +1,12 @@
 #include "lockstep/tasks/text/text_checkpoint.h"
 
-#include <charconv>
 #include <span>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/numbers.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/data/loader.h"
@@ -113,12 +113,11 @@ TextSpec text_of(const CheckpointInfo& info) {
   spec.file = setting(train::kDataDir);
   spec.tokenizer = setting("tokenizer");
   const std::string fraction = setting("validation_fraction");
-  const auto [end, error] =
-      std::from_chars(fraction.data(), fraction.data() + fraction.size(),
-                      spec.validation_fraction);
-  const bool is_number = error == std::errc() && !fraction.empty() &&
-                         end == fraction.data() + fraction.size();
-  if (setting("data") == "text" && !spec.file.empty() && is_number) return spec;
+  const auto part = parse_number<double>(fraction);
+  if (setting("data") == "text" && !spec.file.empty() && part) {
+    spec.validation_fraction = *part;
+    return spec;
+  }
   throw CheckpointError(
       {.code = ErrorCode::kUnknownDataset,
        .what = "the checkpoint does not say what it was trained on",

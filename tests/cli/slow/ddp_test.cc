@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "lockstep/base/cores.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/cli/ddp_runs.h"
 #include "tests/cli/processes.h"
@@ -83,6 +84,26 @@ TEST(Ddp, RunsUnderSrun) {
                                     status);
   if (status == 77) GTEST_SKIP() << "no Slurm";
   EXPECT_EQ(digest_in(out), single_digest()) << out;
+}
+
+TEST(Ddp, CompressesGradientsWithPowerSgdAndGoesOnWithTheSameBits) {
+  if (allowed_cores().size() < 2) GTEST_SKIP() << "needs 2 cores";
+  for (const char* optimizer : {"sgd", "adamw"}) {
+    const TemporaryFolder folder;
+    const auto run = [&](const std::string& name, Words more) {
+      more.insert(more.end(),
+                  {"--max-steps", "8", "--devices", "cpu:2", "--optimizer",
+                   optimizer, "--grad-compression", "powersgd", "--out-dir",
+                   folder.path(name), "--checkpoint-every", "4"});
+      const Ended ended = run_lockstep(ddp_words(more));
+      EXPECT_EQ(ended.code, 0) << ended.err;
+      return digest_in(ended.out);
+    };
+    const std::string whole = run("whole", {});
+    EXPECT_EQ(run("rest", {"--resume", folder.path("whole/step-00000004")}),
+              whole)
+        << optimizer;
+  }
 }
 
 // Network namespaces: no shared memory is tried between them. Over Gloo, each

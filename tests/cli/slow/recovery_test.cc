@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "lockstep/base/exit_code.h"
 #include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/cli/processes.h"
@@ -165,7 +166,7 @@ TEST(RecoveryOf, AStoppedRankTellsWhereItHangs) {
 TEST(RecoveryOf, WhatFailsAtTheSameStepEachTimeEnds) {
   const Ended ended =
       run_lockstep(training({}, {"--lr", "1e30", "--schedule", "constant"}));
-  EXPECT_EQ(ended.code, 1);
+  EXPECT_EQ(ended.code, kExitTrainingFailed);
   EXPECT_PRED2(contains, ended.err, "no other restart: it failed 3 times in a");
   expect_problem(ended.err, ErrorCode::kNotFinite, {});
 }

@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/cores.h"
+#include "lockstep/base/exit_code.h"
 #include "lockstep/base/stopwatch.h"
 #include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
@@ -135,7 +136,7 @@ TEST(DdpErrors, AreSaidOnce) {
     Words all = train(words);
     all.insert(all.end(), ddp.begin(), ddp.end());
     const auto ended = run_lockstep(all);
-    EXPECT_EQ(ended.code, 1);
+    EXPECT_EQ(ended.code, message == "is not finite" ? kExitTrainingFailed : 1);
     EXPECT_EQ(count_of(ended.out + ended.err, message), 1) << ended.err;
     EXPECT_PRED2(contains, ended.err, "root cause: rank ");
   }
@@ -148,7 +149,7 @@ TEST(DdpErrors, NameALossThatIsNotFiniteOnAnUnevenSplit) {
       run_lockstep({"train", "--model", "mlp", "--no-eval", "--max-steps", "20",
                     "--strategy", "ddp", "--devices", "cpu:2", "--batch-size",
                     "3", "--lr", "1e9"});
-  EXPECT_EQ(ended.code, 1);
+  EXPECT_EQ(ended.code, kExitTrainingFailed);
   expect_problem(ended.err, ErrorCode::kNotFinite, {"step ", "first seen in"});
 }
 

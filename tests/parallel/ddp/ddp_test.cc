@@ -310,6 +310,32 @@ TEST_P(Ddp, CompressesOnRequest) {
       "");
 }
 
+// On one host, the ranks share an optimizer's state until there is a hook.
+TEST_P(Ddp, TakesAHookAfterStepsOfAnOptimizerWithState) {
+  EXPECT_EQ(on_ranks(2,
+                     [](World world) {
+                       const auto train_with = [&](bool has_hook) {
+                         auto net = filled(std::make_shared<NetImpl>());
+                         DistributedDataParallel<NetImpl> model(net, world);
+                         torch::optim::SGD optimizer(
+                             model->parameters(),
+                             torch::optim::SGDOptions(0.1).momentum(0.9));
+                         for (int64_t step = 0; step < 4; ++step) {
+                           if (step == 2 && has_hook) {
+                             model->register_comm_hook(allreduce_hook);
+                           }
+                           const int64_t first = 2 * step + world.rank();
+                           model->train_step(inputs(first, 1),
+                                             targets(first, 1), loss_of,
+                                             optimizer);
+                         }
+                         return copies(model->parameters());
+                       };
+                       check_same(train_with(true), train_with(false), 1e-5);
+                     }),
+            "");
+}
+
 TEST_P(Ddp, TakesRank0sBuffersAfterAStep) {
   EXPECT_EQ(
       on_ranks(

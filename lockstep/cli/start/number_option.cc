@@ -1,0 +1,43 @@
+#include "lockstep/cli/start/number_option.h"
+
+#include <fmt/format.h>
+
+#include "lockstep/base/numbers.h"
+
+namespace lockstep::cli {
+namespace {
+
+std::string text_of(double value) { return fmt::format("{}", value); }
+
+std::string text_of(const std::optional<double>& value) {
+  return value ? text_of(*value) : std::string();
+}
+
+template <class Value>
+CLI::Option* add(CLI::App& app, const std::string& name, Value& value,
+                 const std::string& description) {
+  const auto take = [&value](const CLI::results_t& words) {
+    const auto number = parse_number<double>(words.back());
+    if (number) value = *number;
+    return number.has_value();
+  };
+  return app
+      .add_option(name, take, description, /*defaulted=*/false,
+                  [&value] { return text_of(value); })
+      ->type_name("FLOAT");
+}
+
+}  // namespace
+
+CLI::Option* add_number(CLI::App& app, const std::string& name, double& value,
+                        const std::string& description) {
+  return add(app, name, value, description);
+}
+
+CLI::Option* add_number(CLI::App& app, const std::string& name,
+                        std::optional<double>& value,
+                        const std::string& description) {
+  return add(app, name, value, description);
+}
+
+}  // namespace lockstep::cli
