@@ -71,14 +71,17 @@ DataParallelOptions step_options(
       .verify_first_step(options.verify_first_step());
 }
 
-/// Samples of the first tensor in `inputs`; 1 if it holds no tensor.
+/// Samples of the first tensor in `inputs` that is not shared(); 1 if there is
+/// none.
 int64_t samples_of(const std::vector<IValue>& inputs, int64_t dim) {
   int64_t samples = -1;
-  for_each_tensor(c10::ivalue::Tuple::create(inputs),
-                  [&](const Tensor& tensor, const std::string&) {
-                    if (samples >= 0) return;
-                    samples = dim < tensor.dim() ? tensor.size(dim) : 1;
-                  });
+  for_each_tensor(
+      c10::ivalue::Tuple::create(inputs),
+      [&](const Tensor& tensor, const std::string&) {
+        if (samples >= 0) return;
+        samples = dim < tensor.dim() ? tensor.size(dim) : 1;
+      },
+      [](const Tensor&, const std::string&) {});
   return samples < 0 ? 1 : samples;
 }
 

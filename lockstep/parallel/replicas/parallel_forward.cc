@@ -137,7 +137,7 @@ IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
         region->inputs.cut_from_graph(parts[s], region->input_leaves[s]);
     outputs[s] = group->forward_shard(worker, shard, replica,
                                       chunk.toTupleRef().elements().vec());
-    DifferentiableInputs::pass_on_writes(parts[s], chunk);
+    region->inputs.pass_on_writes(parts[s], chunk, group->shards());
   };
   group->for_each_shard(first + chunks, region->stream, forward_part);
   group->collect_phases();

@@ -270,10 +270,15 @@ std::vector<IValue> ReplicaGroup::cut(const IValue& inputs,
   std::vector<IValue> parts;
   int64_t begin = 0;
   for (size_t i = 0; i < sizes.size(); ++i) {
-    parts.push_back(map_tensors(inputs, [&](const Tensor& tensor) {
-      return to_device(tensor.narrow(options_.dim(), begin, sizes[i]),
-                       shard_devices_[i]);
-    }));
+    parts.push_back(map_tensors(
+        inputs,
+        [&](const Tensor& tensor) {
+          return to_device(tensor.narrow(options_.dim(), begin, sizes[i]),
+                           shard_devices_[i]);
+        },
+        [&](const Tensor& tensor) {
+          return to_device(tensor, shard_devices_[i]);
+        }));
     begin += sizes[i];
   }
   return parts;
@@ -284,12 +289,8 @@ std::vector<IValue> ReplicaGroup::scatter_checked(const IValue& inputs,
   torch::NoGradGuard no_grad;
   check_inputs(inputs);
   auto parts = scatter(inputs, shard_devices_, options_.dim());
-  int64_t samples = -1;
-  for_each_tensor(inputs, [&](const Tensor& tensor, const std::string&) {
-    if (samples < 0) samples = tensor.size(options_.dim());
-  });
-  if (samples >= 0) {
-    watch_batch(samples, static_cast<int64_t>(parts.size()), trains);
+  if (const auto samples = batch_size(inputs, options_.dim())) {
+    watch_batch(*samples, static_cast<int64_t>(parts.size()), trains);
   }
   return parts;
 }

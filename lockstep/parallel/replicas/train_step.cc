@@ -41,18 +41,21 @@ void check_one_rank(const std::vector<std::vector<OtherLeaf>>& others) {
   }
 }
 
+/// Each rank would have its own gradient of a tensor that all of them use.
+void check_not_shared(const DifferentiableInputs& differentiable) {
+  if (!differentiable.has_shared()) return;
+  throw InvalidArgument(
+      "ddp", {.code = ErrorCode::kForeignLeaf,
+              .what = "a shared() tensor of the batch requires grad, and each "
+                      "rank would compute its own gradient of it",
+              .expected = "a tensor without a graph",
+              .fix = "register it as a parameter of the module, or detach it"});
+}
+
 IValue copy_of(const IValue& value) {
   const torch::NoGradGuard no_grad;
   return map_tensors(value,
                      [](const Tensor& tensor) { return tensor.clone(); });
-}
-
-int64_t batch_of(const IValue& value, int64_t dim) {
-  int64_t samples = -1;
-  for_each_tensor(value, [&](const Tensor& tensor, const std::string&) {
-    if (samples < 0) samples = tensor.size(dim);
-  });
-  return std::max<int64_t>(samples, 0);
 }
 
 void multiply(std::vector<Tensor>& gradients, double factor) {
@@ -91,6 +94,7 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   everything.push_back(target);
   const IValue all = c10::ivalue::Tuple::create(everything);
   const DifferentiableInputs differentiable(all);
+  if (exchange_) check_not_shared(differentiable);
   const Shards shards = cut(all, /*trains=*/true);
   const auto chunks = static_cast<int64_t>(shards.samples.size());
   const ShardRange own_shards = group_.own_shards();
@@ -280,7 +284,7 @@ ShardPass TrainStep::compute_shard(const ShardWork& work) const {
   pass.seed = loss_seed(pass.weight, work.batch, options_.loss_reduction());
   pass.loss = loss.loss;
   output = IValue();  // only the graph holds on to it
-  DifferentiableInputs::pass_on_writes(work.part, chunk);
+  work.differentiable.pass_on_writes(work.part, chunk, group_.shards());
   // The backward computes in the types that the forward had.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(
       c10::autocast_dispatch_keyset);
@@ -362,13 +366,13 @@ TrainStep::Shards TrainStep::cut(const IValue& all, bool trains) const {
   const int64_t batch = options_.batch();
   if (world.size() == 1) {
     shards.parts = group_.scatter_checked(all, trains);
-    for (const IValue& part : shards.parts) {
-      shards.samples.push_back(batch_of(part, group_.dim()));
-      shards.batch += shards.samples.back();
-    }
+    shards.batch = batch_size(all, group_.dim()).value_or(0);
+    shards.samples = chunk_sizes(shards.batch, group_.shards());
+    // Without a tensor to split, every shard has an equal part in the step.
+    shards.samples.resize(shards.parts.size());
     return shards;
   }
-  const int64_t own_samples = batch_of(all, group_.dim());
+  const int64_t own_samples = batch_size(all, group_.dim()).value_or(0);
   shards.batch = batch >= 0 ? batch : own_samples * world.size();
   shards.samples = chunk_sizes(shards.batch, group_.shards());
   const int64_t expected =
