@@ -13,6 +13,7 @@
 #include "lockstep/parallel/ddp/reducer.h"
 #include "lockstep/parallel/exchange/rank_exchange.h"
 #include "lockstep/parallel/module/nested.h"
+#include "lockstep/parallel/module/parameter_writes.h"
 #include "lockstep/parallel/replicas/parallel_forward.h"
 #include "lockstep/parallel/replicas/replica_group.h"
 #include "lockstep/parallel/replicas/train_step.h"
@@ -110,6 +111,7 @@ Engine::Engine(Module module, const World& world,
       options_(step_options(world, options)),
       ddp_options_(options) {
   const ModuleHandle handle = module_.read();
+  note_parameters(handle);
   devices_ = {device_of_rank(world_, handle, options)};
   if (cuts_state()) {
     follow_layout();
@@ -162,16 +164,37 @@ IValue Engine::forward(const std::vector<IValue>& inputs) {
 
 IValue Engine::watch(const std::vector<IValue>& inputs,
                      const std::function<IValue()>& forward) {
+  if (!torch::GradMode::is_enabled()) return run_module(forward);
   const int64_t samples = samples_of(inputs, ddp_options_.dim());
   // What the ranks share would be updated by each of them.
   unshare_parameters();
   ddp::Reducer& reducer = this->reducer();
   const uint64_t begin = reducer.begin_forward();
-  const IValue output = forward();
+  const IValue output = run_module(forward);
   reducer.end_forward(begin, samples);
   return map_tensors(output, [&](const Tensor& tensor) {
     return reducer.watch(tensor, samples);
   });
+}
+
+IValue Engine::run_module(const std::function<IValue()>& forward) const {
+  const ParameterWrites writes(module_parameters_);
+  IValue output = forward();
+  if (const auto p = writes.first()) {
+    refuse_written_parameter(parameter_names_[*p], world_.size());
+  }
+  return output;
+}
+
+void Engine::note_parameters(const ModuleHandle& module) {
+  module_parameters_.clear();
+  parameter_names_.clear();
+  // A module of one rank may change itself, as without a wrapper.
+  if (world_.size() == 1) return;
+  for (const auto& [name, parameter] : module.parameters) {
+    module_parameters_.push_back(parameter);
+    parameter_names_.push_back(name);
+  }
 }
 
 void Engine::join(const std::function<void()>& steps,
@@ -367,7 +390,10 @@ void Engine::set_comm_hook(const CommHook& hook) {
   exchange_.reset();
 }
 
-void Engine::rebuild() { group().rebuild(); }
+void Engine::rebuild() {
+  group().rebuild();
+  if (!module_parameters_.empty()) note_parameters(group_->original());
+}
 
 void Engine::load_buffers() {
   if (exchange_) exchange_->load_buffers();

@@ -17,6 +17,7 @@
 #include "lockstep/device/random.h"
 #include "lockstep/device/tensor_device.h"
 #include "lockstep/parallel/module/nested.h"
+#include "lockstep/parallel/module/parameter_writes.h"
 #include "lockstep/parallel/module/scatter_gather.h"
 #include "lockstep/parallel/replicas/balance.h"
 #include "lockstep/parallel/replicas/parallel_apply.h"
@@ -29,6 +30,8 @@ using torch::Tensor;
 namespace {
 
 thread_local int64_t shard_of_thread = -1;
+
+const std::vector<Tensor> kNoParameters;
 
 class ShardScope {
  public:
@@ -404,7 +407,14 @@ void ReplicaGroup::for_each_worker(
 
 void ReplicaGroup::for_each_shard(int64_t chunks, const RandomStream& stream,
                                   const ShardTask& task) {
-  for_each_worker([&](size_t k) {
+  // One shard, of one rank, shares its parameters with nobody.
+  const ParameterWrites writes(shards_ > 1 ? parameters_ : kNoParameters);
+  const auto check_writes = [&](const std::string& failure) {
+    if (const auto p = writes.first()) {
+      refuse_written_parameter(name_of(*p), options_.world().size(), failure);
+    }
+  };
+  const auto run_shards = [&](size_t k) {
     run_as_replica(k, devices_[k], [&] {
       const ShardRange range = shards_of(k);
       for (int64_t s = range.first; s < std::min(range.last, chunks); ++s) {
@@ -415,7 +425,20 @@ void ReplicaGroup::for_each_shard(int64_t chunks, const RandomStream& stream,
       }
       if (devices_[k].is_cuda()) cuda::synchronize();
     });
-  });
+  };
+  try {
+    for_each_worker(run_shards);
+  } catch (const std::exception& error) {
+    // A write by one shard can make the backward of another one fail.
+    check_writes(text_of(error));
+    throw;
+  }
+  check_writes("");
+}
+
+const std::string& ReplicaGroup::name_of(size_t p) const {
+  const auto at = std::find(unique_.begin(), unique_.end(), p);
+  return original_.parameters[static_cast<size_t>(at - unique_.begin())].first;
 }
 
 IValue ReplicaGroup::forward_shard(size_t worker, int64_t shard,
