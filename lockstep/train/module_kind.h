@@ -38,8 +38,7 @@ struct ModuleKind {
   }
   static Engine::Module engine_module(const std::shared_ptr<M>& module,
                                       const Make& make) {
-    return lockstep::engine_module<M>(module, replicator(module, make),
-                                      is_cloned(*module));
+    return lockstep::engine_module<M>(module, replicator(module, make));
   }
   /// Around what a step calls of a module.
   struct StepScope {};

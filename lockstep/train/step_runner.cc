@@ -278,6 +278,8 @@ ShardLoss StepRunner::loss_of(int64_t total) {
   return [this, sizes = chunk_sizes(total, shards)](const c10::IValue& output,
                                                     const c10::IValue& target) {
     const LossAndMetrics values = task_.loss(output, target);
+    // The check of the first step calls it for other samples as well, and for
+    // the first shard at last.
     const int64_t shard = current_shard();
     agreement_.metrics().replace(shard, sizes[static_cast<size_t>(shard)],
                                  values, /*with_loss=*/false);
@@ -501,6 +503,10 @@ void StepRunner::fill(RunReport& report, double step_seconds) const {
         static_cast<int64_t>(parameter.nbytes()) * copies();
   }
   report.optimizer_state_bytes = optimizer_->state_bytes();
+  const FirstStep& first = engine_->group().first_step();
+  report.first_step_check = {.module = to_string(first.module()),
+                             .loss = to_string(first.loss()),
+                             .reason = first.reason()};
 
   const auto reports =
       gather_reports(options_.world, rank_report(step_seconds));

@@ -109,7 +109,7 @@ TEST(ParameterWrites, AreRefusedWhereShardsShareTheParameters) {
 
 TEST(ParameterWrites, AreRefusedInAnEvaluation) {
   const auto net = new_net(/*has_max_norm=*/true);
-  Engine engine(engine_module<WordsImpl>(net, detail::cloner_of(net), true),
+  Engine engine(engine_module<WordsImpl>(net, detail::cloner_of(net)),
                 slices(2), DataParallelOptions());
   expect_refused([&] {
     engine.evaluate({words_of(0)}, classes_of(0), 8,

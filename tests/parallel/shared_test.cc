@@ -248,8 +248,7 @@ TEST(Batches, OfDifferentSizesAreRefused) {
 }
 
 Engine::Module module_of(const std::shared_ptr<ScoresImpl>& net) {
-  return engine_module<ScoresImpl>(net, detail::cloner_of(net),
-                                   /*is_copied=*/true);
+  return engine_module<ScoresImpl>(net, detail::cloner_of(net));
 }
 
 TEST(Batches, OfDifferentSizesAreRefusedInAnEvaluation) {

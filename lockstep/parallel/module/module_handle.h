@@ -1,10 +1,8 @@
 #pragma once
 
-#include <cstddef>
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,6 +24,8 @@ struct ModuleHandle {
   using Part = std::pair<std::string, std::string>;
   using Members = std::vector<std::optional<c10::IValue>>;
 
+  /// Name of the module's class.
+  std::string type;
   Named parameters;
   Named buffers;
   std::function<c10::IValue(const std::vector<c10::IValue>&)> forward;
@@ -48,13 +48,6 @@ struct ModuleHandle {
 /// Reads everything but `forward` from a C++ module, and keeps it alive.
 ModuleHandle handle_of(std::shared_ptr<torch::nn::Module> module);
 ModuleHandle handle_of(const torch::jit::Module& module);
-
-/// Makes the identity of `handle` depend on `bytes()`, the members of its
-/// module that are not registered. Where replicas are no copies of the module
-/// (`is_copied` is false) they can't follow: a change is then warned of, once.
-void watch_members(ModuleHandle& handle,
-                   std::function<std::span<const std::byte>()> bytes,
-                   bool is_copied);
 
 /// Returns a deep copy, of the module's own type. Throws InvalidArgument for a
 /// module that is not Cloneable, and for one whose clone() makes another type:

@@ -16,6 +16,7 @@
 #include "lockstep/parallel/module/nested.h"
 #include "lockstep/parallel/module/scatter_gather.h"
 #include "lockstep/parallel/replicas/differentiable_inputs.h"
+#include "lockstep/parallel/replicas/module_comparison.h"
 #include "lockstep/parallel/replicas/outer_gradients.h"
 #include "lockstep/parallel/replicas/shard_backward.h"
 #include "lockstep/parallel/replicas/sharded_update.h"
@@ -102,6 +103,44 @@ torch::autograd::edge_list edges_behind(const ReplicaGroup& group,
   return edges;
 }
 
+/// The gradients of a backward from `output` that is made to compare them, with
+/// gradients of the output that are chosen for it. The graph is kept.
+ShardPass trial_backward(const ReplicaGroup& group, Replica& replica,
+                         const IValue& output,
+                         const std::vector<Tensor>& input_leaves) {
+  ShardPass pass{.output = map_tensors(
+                     output, [](const Tensor& out) { return out.detach(); })};
+  std::vector<Tensor> roots, gradients;
+  for_each_tensor(output, [&](const Tensor& out, const std::string&) {
+    if (!out.requires_grad()) return;
+    roots.push_back(out);
+    // Not all the same: those of a softmax would cancel out.
+    gradients.push_back(
+        torch::linspace(-1, 1, out.numel(), out.options().requires_grad(false))
+            .reshape(out.sizes()));
+  });
+  // The backward computes in the types that the forward had.
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(
+      c10::autocast_dispatch_keyset);
+  pass.gradients = shard_backward(
+      roots, gradients, /*keep_graph=*/true,
+      {replica, group.unique(), group.parameters(), input_leaves});
+  for (const OwnedGradient& gradient : pass.gradients.parameters) {
+    pass.gradient_sums.push_back(checksum_of(gradient.tensor()));
+  }
+  return pass;
+}
+
+/// Forward and backward of a shard by the module itself.
+ShardPass pass_of_module(const ReplicaGroup& group, const Region& region,
+                         Replica& module, const IValue& part) {
+  std::vector<Tensor> leaves;
+  const IValue chunk = region.inputs.cut_from_graph(part, leaves);
+  return trial_backward(group, module,
+                        module.forward(chunk.toTupleRef().elements().vec()),
+                        leaves);
+}
+
 }  // namespace
 
 IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
@@ -128,18 +167,47 @@ IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
   group->phases().scatter_s = watch.restart();
   span.reset();
 
+  const World& world = group->options().world();
+  // A forward without gradients is no collective call.
+  const bool compares =
+      (needs_graph || world.size() == 1) &&
+      group->first_step().compares_module(group->build(), needs_graph);
+  FirstStep::Findings findings;
+  std::optional<KeptBuffers> buffers;
+  if (compares) buffers.emplace(group->original());
+  std::optional<ModuleComparison> comparison;
   std::vector<IValue> outputs(parts.size());
   const auto forward_part = [&](size_t worker, int64_t shard,
                                 Replica& replica) {
     const auto s = static_cast<size_t>(shard - first);
     replica.drop_gradients();
+    if (compares && s == 0) {
+      comparison.emplace(*group, parts[s]);
+      comparison->run_module([&](Replica& module) {
+        return pass_of_module(*group, *region, module, parts[s]);
+      });
+    }
     const IValue chunk =
         region->inputs.cut_from_graph(parts[s], region->input_leaves[s]);
     outputs[s] = group->forward_shard(worker, shard, replica,
                                       chunk.toTupleRef().elements().vec());
     region->inputs.pass_on_writes(parts[s], chunk, group->shards());
+    if (comparison && s == 0) {
+      const ShardPass pass =
+          trial_backward(*group, replica, outputs[s], region->input_leaves[s]);
+      comparison->compare(pass, replica, findings);
+    }
   };
   group->for_each_shard(first + chunks, region->stream, forward_part);
+  if (compares) {
+    FirstStep::agree(world, findings);
+    if (findings.problem) {
+      buffers->restore();
+      throw ParallelError("parallel", *findings.problem);
+    }
+    group->first_step().note_module(findings.module, group->build(),
+                                    needs_graph);
+  }
   group->collect_phases();
   group->finish_buffers(chunks);
   if (trains) group->count_step();

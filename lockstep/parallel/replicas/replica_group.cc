@@ -116,7 +116,8 @@ ReplicaGroup::ReplicaGroup(std::function<ModuleHandle()> read_module,
     : read_module_(std::move(read_module)),
       make_replica_(std::move(make_replica)),
       devices_(std::move(devices)),
-      options_(std::move(options)) {
+      options_(std::move(options)),
+      first_step_(options_.verify_first_step(), options_.world().rank() == 0) {
   if (devices_.empty()) {
     throw InvalidArgument("parallel", {.code = ErrorCode::kNoSuchDevice,
                                        .what = "DataParallel got no devices",
@@ -462,6 +463,7 @@ IValue ReplicaGroup::forward_shard(size_t worker, int64_t shard,
   if (options_.buffers() == Buffers::kMean) {
     torch::NoGradGuard no_grad;
     auto& kept = shard_buffers_[static_cast<size_t>(shard)];
+    kept.clear();
     for (const auto& [name, buffer] : replica.module().buffers) {
       kept.push_back(buffer.clone());
     }

@@ -13,6 +13,7 @@
 #include "lockstep/optim/blocks.h"
 #include "lockstep/parallel/module/replicate.h"
 #include "lockstep/parallel/replicas/data_parallel_options.h"
+#include "lockstep/parallel/replicas/first_step.h"
 
 namespace lockstep {
 
@@ -117,6 +118,10 @@ class ReplicaGroup {
   /// Runs `task` on each worker, at once, in its device's lane of the trace.
   void for_each_worker(const std::function<void(size_t worker)>& task);
 
+  /// The checks of the first step.
+  FirstStep& first_step() { return first_step_; }
+  const FirstStep& first_step() const { return first_step_; }
+
   /// Of the last forward or step; what each part of the engine did is added by
   /// that part.
   PhaseTimes& phases() { return phases_; }
@@ -149,6 +154,7 @@ class ReplicaGroup {
   int64_t forwards_aside_ = 0;  // of them, those that do not train
   uint64_t seed_ = 0;
   int64_t last_batch_ = -1;
+  FirstStep first_step_;
 
   std::vector<torch::Tensor> parameters_;
   std::vector<size_t> unique_;

@@ -160,6 +160,7 @@ ShardGradients capturing_backward(const edge_list& roots,
     if (!gradient.defined()) continue;
     Tensor& accumulated = parameter.mutable_grad();
     torch::NoGradGuard no_grad;
+    result.has_several_parts |= accumulated.defined();
     accumulated =
         accumulated.defined() ? accumulated + gradient : std::move(gradient);
   }
@@ -183,6 +184,7 @@ ShardGradients capturing_backward(const edge_list& roots,
     const size_t i = static_cast<size_t>(
         std::find(leaves.unique.begin(), leaves.unique.end(), p) -
         leaves.unique.begin());
+    result.has_several_parts = true;
     add_direct_part(result.parameters[p], std::move(gradient),
                     parameters[i].second);
   }

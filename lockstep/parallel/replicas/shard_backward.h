@@ -27,6 +27,10 @@ struct ShardGradients {
   std::vector<torch::Tensor> inputs;
   /// In the order in which a walk over the graph meets them.
   std::vector<OtherLeaf> others;
+  /// A parameter's gradient was added up from several parts: what the loss took
+  /// from it directly, or a backward within the backward. The same parts may be
+  /// added in another order when it is computed in another way.
+  bool has_several_parts = false;
 };
 
 /// Which parameters a shard's gradients belong to.

@@ -16,6 +16,8 @@
 #include "lockstep/parallel/module/scatter_gather.h"
 #include "lockstep/parallel/replicas/batch_loss.h"
 #include "lockstep/parallel/replicas/differentiable_inputs.h"
+#include "lockstep/parallel/replicas/loss_check.h"
+#include "lockstep/parallel/replicas/module_comparison.h"
 #include "lockstep/parallel/replicas/outer_gradients.h"
 #include "lockstep/parallel/replicas/shard_backward.h"
 
@@ -115,6 +117,12 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   // Threads write to them at once, so they are no std::vector<bool>.
   std::vector<char> is_repaired(shards.parts.size());
   std::vector<char> states_weight(shards.parts.size());
+  const Checks checks = checks_of(loss);
+  FirstStep::Findings findings;
+  std::optional<KeptBuffers> buffers;
+  if (checks.any()) buffers.emplace(group_.original());
+  std::optional<ModuleComparison> comparison;
+  std::vector<ShardPass> computed(checks.loss ? shards.parts.size() : 0);
   OverlappedSum* const overlapped = exchange_ && local_gradients_.empty()
                                         ? exchange_->overlapped_sum(chunks)
                                         : nullptr;
@@ -127,11 +135,12 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
         const auto part = static_cast<size_t>(shard - own_shards.first);
         OverlappedSum* const sum =
             shard + 1 == own_shards.last ? overlapped : nullptr;
-        const auto compute = [&](const IValue& inputs_and_target,
+        const bool compares = checks.module && shard == own_shards.first;
+        const auto compute = [&](Replica& with, const IValue& inputs_and_target,
                                  OverlappedSum* sum_meanwhile) {
           return compute_shard({.worker = worker,
                                 .shard = shard,
-                                .replica = replica,
+                                .replica = with,
                                 .part = inputs_and_target,
                                 .differentiable = differentiable,
                                 .loss = loss,
@@ -139,12 +148,21 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
                                 .batch = shards.batch,
                                 .loss_scale = loss_scale,
                                 .sum = sum_meanwhile,
-                                .earlier = partials[worker]});
+                                .earlier = partials[worker],
+                                .keeps_output = compares || checks.loss,
+                                .is_compared = compares,
+                                .is_module = &with != &replica});
         };
+        if (compares) {
+          comparison.emplace(group_, shards.parts[part]);
+          comparison->run_module([&](Replica& module) {
+            return compute(module, shards.parts[part], nullptr);
+          });
+        }
         ShardPass pass;
         if (options_.verify_gradients()) {
           VerifiedPass verified = verified_pass(replica, [&] {
-            return compute(copy_of(shards.parts[part]), nullptr);
+            return compute(replica, copy_of(shards.parts[part]), nullptr);
           });
           is_repaired[part] = verified.is_repaired;
           pass = std::move(verified.pass);
@@ -153,7 +171,14 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
             send(pass, *sum);
           }
         } else {
-          pass = compute(shards.parts[part], sum);
+          pass = compute(replica, shards.parts[part], sum);
+        }
+        if (compares) comparison->compare(pass, replica, findings);
+        if (checks.loss) {
+          computed[part] = {.output = std::exchange(pass.output, IValue()),
+                            .loss = pass.loss,
+                            .weight = pass.weight,
+                            .states_weight = pass.states_weight};
         }
         totals.shards[s] = {
             .loss = pass.seed == 0 ? 0 : pass.seed * pass.loss.item<double>(),
@@ -182,6 +207,18 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
     overlapped->wait();
     overlapped_wait_s = wait.seconds();
   }
+  if (checks.any()) {
+    if (checks.loss && !findings.problem) {
+      check_loss(loss, target, shards, computed, findings);
+    }
+    FirstStep::agree(group_.options().world(), findings);
+    if (findings.problem) {
+      buffers->restore();
+      throw ParallelError("parallel", *findings.problem);
+    }
+    note(checks, findings, loss);
+    computed.clear();
+  }
   group_.collect_phases();
   group_.phases().scatter_s = scatter_s;
   group_.finish_buffers(chunks);
@@ -191,8 +228,7 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   const bool has_weights =
       std::any_of(states_weight.begin(), states_weight.end(),
                   [](char states) { return states != 0; });
-  const bool is_local = !exchange_ && group_.options().world().size() > 1;
-  if (has_weights && (is_local || !local_gradients_.empty())) {
+  if (has_weights && (is_local() || !local_gradients_.empty())) {
     check_has_total_weight(options_);
   }
   const std::vector<Tensor> input_gradients =
@@ -208,7 +244,7 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   enter(StepPhase::kAllReduce);
   Reduction reduction = reduce(
       partials_of_rank(std::move(partials), shards.batch), chunks, totals);
-  const BatchLoss batch = batch_loss(totals, options_, is_local);
+  const BatchLoss batch = batch_loss(totals, options_, is_local());
   StepResult result{.loss = batch.loss,
                     .samples = shards.batch,
                     .weight = batch.weight,
@@ -272,9 +308,11 @@ ShardPass TrainStep::compute_shard(const ShardWork& work) const {
   std::vector<IValue> arguments = chunk.toTupleRef().elements().vec();
   const IValue target = std::move(arguments.back());
   arguments.pop_back();
-  enter(StepPhase::kForward);
-  IValue output =
-      group_.forward_shard(work.worker, work.shard, work.replica, arguments);
+  if (!work.is_module) enter(StepPhase::kForward);
+  IValue output = work.is_module
+                      ? work.replica.forward(arguments)
+                      : group_.forward_shard(work.worker, work.shard,
+                                             work.replica, arguments);
   Stopwatch phase;
   std::optional<TraceSpan> span(std::in_place, "loss", TraceCategory::kCompute,
                                 work.shard);
@@ -283,22 +321,38 @@ ShardPass TrainStep::compute_shard(const ShardWork& work) const {
   pass.states_weight = loss.weight.defined();
   pass.seed = loss_seed(pass.weight, work.batch, options_.loss_reduction());
   pass.loss = loss.loss;
+  if (work.keeps_output) {
+    pass.output = map_tensors(
+        output, [](const Tensor& tensor) { return tensor.detach(); });
+  }
   output = IValue();  // only the graph holds on to it
   work.differentiable.pass_on_writes(work.part, chunk, group_.shards());
   // The backward computes in the types that the forward had.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(
       c10::autocast_dispatch_keyset);
   span.emplace("backward", TraceCategory::kCompute, work.shard);
-  enter(StepPhase::kBackward);
-  group_.phases_of(work.worker).forward_s += phase.restart();
+  if (!work.is_module) {
+    enter(StepPhase::kBackward);
+    group_.phases_of(work.worker).forward_s += phase.restart();
+  }
   ShardLeaves leaves{work.replica, group_.unique(), group_.parameters(),
                      pass.input_leaves};
+  if (work.is_compared) pass.gradient_sums.resize(group_.parameters().size());
   if (work.sum) {
     work.sum->begin(work.earlier);
     leaves.on_gradient = [&](size_t p, const Tensor& leaf) {
+      // Before the sum takes it away.
+      if (work.is_compared) pass.gradient_sums[p] = checksum_of(leaf.grad());
       work.sum->add(p, leaf);
     };
-  } else if (options_.verify_gradients()) {
+  } else if (work.is_module &&
+             group_.options().zero() == ZeroStage::kGradients) {
+    // To hold all gradients at once is what this rank must not do.
+    leaves.on_gradient = [&](size_t p, const Tensor& leaf) {
+      pass.gradient_sums[p] = checksum_of(leaf.grad());
+      leaf.mutable_grad().reset();
+    };
+  } else if (options_.verify_gradients() && !work.is_module) {
     leaves.on_gradient = [&](size_t p, const Tensor& leaf) {
       pass.arrivals.emplace_back(p, leaf);
     };
@@ -310,10 +364,68 @@ ShardPass TrainStep::compute_shard(const ShardWork& work) const {
                      : torch::full_like(pass.loss, pass.seed * work.loss_scale);
   pass.gradients =
       shard_backward({pass.loss}, {seed}, /*keep_graph=*/false, leaves);
+  for (size_t p = 0; p < pass.gradient_sums.size(); ++p) {
+    const Tensor& gradient = pass.gradients.parameters[p].tensor();
+    if (gradient.defined()) pass.gradient_sums[p] = checksum_of(gradient);
+  }
   // Without the graph.
   pass.loss = pass.loss.detach();
-  group_.phases_of(work.worker).backward_s += phase.seconds();
+  if (!work.is_module) {
+    group_.phases_of(work.worker).backward_s += phase.seconds();
+  }
   return pass;
+}
+
+TrainStep::Checks TrainStep::checks_of(const ShardLoss& loss) const {
+  // A step of one rank's own can't agree with the others. The step that sends
+  // its gradients to them makes the checks.
+  if (is_local()) return {};
+  const FirstStep& first = group_.first_step();
+  // One shard is the whole batch.
+  return {.module = first.compares_module(group_.build(),
+                                          /*has_gradients=*/true),
+          .loss = group_.shards() > 1 && first.compares_loss(loss)};
+}
+
+void TrainStep::check_loss(const ShardLoss& loss, const IValue& target,
+                           const Shards& shards,
+                           const std::vector<ShardPass>& computed,
+                           FirstStep::Findings& findings) const {
+  const ShardRange own = group_.own_shards();
+  IValue first_target;
+  if (!shards.parts.empty()) {
+    first_target =
+        map_tensors(shards.parts.front().toTupleRef().elements().back(),
+                    [](const Tensor& tensor) { return tensor.detach(); });
+  }
+  std::vector<int64_t> samples;
+  for (size_t part = 0; part < shards.parts.size(); ++part) {
+    samples.push_back(shards.samples[static_cast<size_t>(own.first) + part]);
+  }
+  group_.for_each_shard(
+      static_cast<int64_t>(shards.samples.size()), group_.step_stream(),
+      [&](size_t, int64_t shard, Replica& replica) {
+        if (shard != own.first) return;
+        const TraceSpan span("check loss", TraceCategory::kCompute);
+        check_loss_is_mean({.loss = loss,
+                            .reduction = options_.loss_reduction(),
+                            .dim = group_.dim(),
+                            .device = replica.device(),
+                            .target = target,
+                            .first_target = first_target,
+                            .passes = computed,
+                            .samples = samples},
+                           findings);
+      });
+}
+
+void TrainStep::note(const Checks& checks, const FirstStep::Findings& findings,
+                     const ShardLoss& loss) {
+  FirstStep& first = group_.first_step();
+  if (checks.module) {
+    first.note_module(findings.module, group_.build(), /*has_gradients=*/true);
+  }
+  if (checks.loss) first.note_loss(findings.loss, loss);
 }
 
 void TrainStep::send(ShardPass& pass, OverlappedSum& sum) const {

@@ -76,7 +76,26 @@ class TrainStep {
     // shards; null: that comes after it.
     OverlappedSum* sum;
     const std::vector<PartialSum>& earlier;
+    bool keeps_output = false;  // in the pass
+    bool is_compared = false;   // the pass has the gradients' checksums
+    // The replica is the module itself, for ModuleComparison: nothing of it is
+    // told to the options' callbacks or counted as the step's time.
+    bool is_module = false;
   };
+  /// What run() checks in this step. See FirstStep.
+  struct Checks {
+    bool module = false;
+    bool loss = false;
+    bool any() const { return module || loss; }
+  };
+  Checks checks_of(const ShardLoss& loss) const;
+  /// Checks the losses of this rank's shards, in the thread of the first one.
+  void check_loss(const ShardLoss& loss, const c10::IValue& target,
+                  const Shards& shards,
+                  const std::vector<ShardPass>& computed,
+                  FirstStep::Findings& findings) const;
+  void note(const Checks& checks, const FirstStep::Findings& findings,
+            const ShardLoss& loss);
   /// Forward, loss and backward, in the thread of the replica's device.
   ShardPass compute_shard(const ShardWork& work) const;
   /// Tells `sum` of the gradients in the order in which they came. It may take
@@ -89,6 +108,9 @@ class TrainStep {
                    StepTotals& totals) const;
   /// Tells the observer of the options.
   void enter(StepPhase phase) const;
+  bool is_local() const {
+    return !exchange_ && group_.options().world().size() > 1;
+  }
 
   ReplicaGroup& group_;
   RankExchange* exchange_;

@@ -2,9 +2,11 @@
 
 #include <cstddef>
 #include <functional>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include <ATen/core/ivalue.h>
 #include <torch/torch.h>
 
 #include "lockstep/parallel/module/replicate.h"
@@ -14,6 +16,11 @@ namespace lockstep {
 
 /// A forward and a backward of one shard.
 struct ShardPass {
+  /// What forward() returned, without its graph, if that was asked for.
+  c10::IValue output;
+  /// Checksums of the parameters' gradients, by unique parameter, if they were
+  /// asked for. "": no gradient.
+  std::vector<std::string> gradient_sums{};
   torch::Tensor loss;
   /// Samples, or the weight that the loss function returned (`states_weight`).
   double weight = 0;

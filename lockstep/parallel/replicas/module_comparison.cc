@@ -1,0 +1,312 @@
+#include "lockstep/parallel/replicas/module_comparison.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <fmt/format.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "lockstep/base/checksum.h"
+#include "lockstep/device/autocast.h"
+#include "lockstep/device/tensor_checksum.h"
+#include "lockstep/parallel/module/nested.h"
+
+namespace lockstep {
+
+using torch::Tensor;
+
+namespace {
+
+/// Keeps what a backward through the module itself must not reach away from its
+/// parameters, and gives it back at its end: .grad, hooks, and the nodes that
+/// accumulate into .grad, which may have hooks as well.
+class Aside {
+ public:
+  explicit Aside(const std::vector<Tensor>& parameters) {
+    for (const Tensor& parameter : parameters) {
+      Kept& kept = kept_.emplace_back();
+      kept.parameter = parameter;
+      kept.gradient = std::move(parameter.mutable_grad());
+      parameter.mutable_grad().reset();
+      if (!torch::autograd::impl::get_autograd_meta(parameter)) continue;
+      torch::autograd::impl::hooks(parameter).swap(kept.hooks);
+      torch::autograd::impl::post_acc_grad_hooks(parameter).swap(
+          kept.post_hook);
+      kept.accumulator =
+          torch::autograd::impl::try_get_grad_accumulator(parameter);
+      torch::autograd::impl::set_grad_accumulator(parameter, {});
+    }
+  }
+  ~Aside() {
+    for (Kept& kept : kept_) {
+      kept.parameter.mutable_grad() = std::move(kept.gradient);
+      if (!torch::autograd::impl::get_autograd_meta(kept.parameter)) continue;
+      torch::autograd::impl::hooks(kept.parameter).swap(kept.hooks);
+      torch::autograd::impl::post_acc_grad_hooks(kept.parameter)
+          .swap(kept.post_hook);
+      torch::autograd::impl::set_grad_accumulator(kept.parameter,
+                                                  kept.accumulator);
+    }
+  }
+  Aside(const Aside&) = delete;
+  Aside& operator=(const Aside&) = delete;
+
+ private:
+  struct Kept {
+    Tensor parameter;
+    Tensor gradient;
+    std::vector<std::unique_ptr<torch::autograd::FunctionPreHook>> hooks;
+    std::unique_ptr<torch::autograd::PostAccumulateGradHook> post_hook;
+    std::shared_ptr<torch::autograd::Node> accumulator;
+  };
+  std::vector<Kept> kept_;
+};
+
+/// For gradients that are added up from several parts, whose order is another
+/// one in a replica than in the module.
+bool is_close(const Tensor& a, const Tensor& b) {
+  if (!a.defined() || !b.defined() || a.sizes() != b.sizes()) return false;
+  const Tensor x = a.to(torch::kDouble), y = b.to(torch::kDouble);
+  const double eps = c10::isReducedFloatingType(a.scalar_type()) ? 2e-2
+                     : a.scalar_type() == torch::kDouble         ? 1e-12
+                                                                 : 1e-5;
+  const double scale = a.numel() == 0 ? 0 : x.abs().max().item<double>();
+  return torch::allclose(x, y, eps, eps * scale, /*equal_nan=*/true);
+}
+
+std::vector<Tensor> copies_of(const std::vector<Tensor>& tensors) {
+  const torch::NoGradGuard no_grad;
+  std::vector<Tensor> copies;
+  for (const Tensor& tensor : tensors) copies.push_back(tensor.clone());
+  return copies;
+}
+
+/// Gives inputs that a forward wrote to their values back. Graphs that saved
+/// them see no change.
+void restore_inputs(const std::vector<Tensor>& inputs,
+                    const std::vector<Tensor>& before) {
+  const torch::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (checksum_of(inputs[i]) != checksum_of(before[i])) {
+      inputs[i].copy_(before[i]);
+    }
+  }
+}
+
+std::vector<std::pair<std::string, Tensor>> tensors_of(
+    const c10::IValue& value) {
+  std::vector<std::pair<std::string, Tensor>> tensors;
+  for_each_tensor(value, [&](const Tensor& tensor, const std::string& path) {
+    tensors.emplace_back(path, tensor);
+  });
+  return tensors;
+}
+
+}  // namespace
+
+KeptBuffers::KeptBuffers(const ModuleHandle& module)
+    : buffers_(module.buffers) {
+  const torch::NoGradGuard no_grad;
+  for (const auto& [name, buffer] : buffers_) {
+    values_.push_back(buffer.clone());
+  }
+}
+
+void KeptBuffers::restore() const {
+  const torch::NoGradGuard no_grad;
+  for (size_t i = 0; i < values_.size(); ++i) {
+    buffers_[i].second.copy_(values_[i]);
+  }
+}
+
+ModuleComparison::ModuleComparison(const ReplicaGroup& group,
+                                   const c10::IValue& part)
+    : group_(group), buffers_before_(group.original()) {
+  for (const auto& [path, tensor] : tensors_of(part)) {
+    inputs_.push_back(tensor.detach());
+  }
+  inputs_before_ = copies_of(inputs_);
+}
+
+std::string checksum_of(const Tensor& tensor) {
+  if (!tensor.defined()) return "";
+  Tensor plain = tensor.detach();
+  if (plain.layout() != torch::kStrided) plain = plain.to_dense();
+  Checksum sum;
+  add_elements(sum, plain.resolve_conj().resolve_neg().contiguous());
+  return sum.hex();
+}
+
+ModuleComparison::Print ModuleComparison::print_of(
+    const ShardPass& pass, const ModuleHandle::Named& buffers) {
+  Print print{.outputs = {},
+              .loss = checksum_of(pass.loss),
+              .buffers = {},
+              .gradients = pass.gradient_sums,
+              .inputs = {}};
+  for (const auto& [path, tensor] : tensors_of(pass.output)) {
+    print.outputs.emplace_back(path, checksum_of(tensor));
+  }
+  for (const auto& [name, buffer] : buffers) {
+    print.buffers.push_back(checksum_of(buffer));
+  }
+  for (const Tensor& gradient : pass.gradients.inputs) {
+    print.inputs.push_back(checksum_of(gradient));
+  }
+  return print;
+}
+
+void ModuleComparison::run_module(const Compute& compute) {
+  compute_ = compute;
+  start_ = RandomState::of_thread();
+  const auto identity = group_.original().identity();
+  compute_with_module(expected_);
+  registers_in_forward_ = group_.original().identity() != identity;
+}
+
+ShardPass ModuleComparison::compute_with_module(Print& print) const {
+  const ModuleHandle& original = group_.original();
+  const auto members =
+      original.members ? original.members() : ModuleHandle::Members();
+  const Aside aside(group_.parameters());
+  Replica module(original, original, group_.devices().front(), Storage::kShared,
+                 Storage::kShared);
+  const RandomScope same_numbers(start_);
+  ShardPass pass = compute_(module);
+  print = print_of(pass, original.buffers);
+  restore_inputs(inputs_, inputs_before_);
+  buffers_before_.restore();
+  if (original.members) original.set_members(members);
+  // The casts of the module's weights belong to a graph that is gone.
+  if (has_autocast()) drop_cast_weights();
+  return pass;
+}
+
+ModuleComparison::Difference ModuleComparison::difference(
+    const Print& a, const Print& b, const std::vector<bool>& skipped) const {
+  if (a.outputs.size() != b.outputs.size()) {
+    return {.name = "the number of outputs"};
+  }
+  for (size_t i = 0; i < a.outputs.size(); ++i) {
+    if (a.outputs[i] != b.outputs[i]) {
+      return {.name = "output" + a.outputs[i].first};
+    }
+  }
+  if (a.loss != b.loss) return {.name = "the loss"};
+  const ModuleHandle& original = group_.original();
+  for (size_t i = 0; i < a.buffers.size(); ++i) {
+    if (a.buffers[i] == b.buffers[i]) continue;
+    return {.name = fmt::format("buffer '{}'", original.buffers[i].first)};
+  }
+  for (size_t i = 0; i < original.parameters.size(); ++i) {
+    const size_t p = group_.unique()[i];
+    const bool is_known = p < a.gradients.size() && p < b.gradients.size();
+    if (!is_known || a.gradients[p] == b.gradients[p]) continue;
+    if (p < skipped.size() && skipped[p]) continue;
+    return {.name = fmt::format("the gradient of parameter '{}'",
+                                original.parameters[i].first),
+            .parameter = static_cast<int>(p)};
+  }
+  if (a.inputs != b.inputs) return {.name = "the gradient of an input"};
+  return {};
+}
+
+std::vector<bool> ModuleComparison::are_split(const ShardPass& pass) const {
+  std::vector<bool> split(group_.parameters().size(),
+                          pass.gradients.has_several_parts);
+  std::vector<bool> has_name(split.size());
+  for (const size_t p : group_.unique()) {
+    // A replica may have a leaf for each of its names.
+    if (has_name[p]) split[p] = true;
+    has_name[p] = true;
+  }
+  return split;
+}
+
+void ModuleComparison::compare(const ShardPass& pass, const Replica& replica,
+                               FirstStep::Findings& findings) {
+  if (registers_in_forward_) {
+    findings.problem = problem_of({.name = "the set of submodules"});
+    return;
+  }
+  const Print print = print_of(pass, replica.module().buffers);
+  Difference found = difference(expected_, print, {});
+  if (found.name.empty()) {
+    findings.module.check = StepCheck::kPassed;
+    return;
+  }
+  // Once more by the module itself, as if the replica had not been.
+  const KeptBuffers buffers_after(group_.original());
+  const std::vector<Tensor> inputs_after = copies_of(inputs_);
+  buffers_before_.restore();
+  restore_inputs(inputs_, inputs_before_);
+  Print again;
+  const ShardPass module_pass = compute_with_module(again);
+  const Difference between_runs = difference(expected_, again, {});
+  restore_inputs(inputs_, inputs_after);
+  buffers_after.restore();
+  if (!between_runs.name.empty()) {
+    findings.module = {
+        .check = StepCheck::kImpossible,
+        .reason = fmt::format(
+            "{} of {} has other bits each time that it is computed, from the "
+            "same weights, inputs and random numbers (it changes itself in "
+            "forward(), or draws random numbers from somewhere else than "
+            "LibTorch)",
+            between_runs.name, group_.original().type)};
+    return;
+  }
+  if (found.parameter >= 0) {
+    std::vector<bool> rounded = are_split(pass);
+    for (size_t p = 0; p < rounded.size(); ++p) {
+      rounded[p] =
+          rounded[p] && is_close(module_pass.gradients.parameters[p].tensor(),
+                                 pass.gradients.parameters[p].tensor());
+    }
+    found = difference(expected_, print, rounded);
+  }
+  if (found.name.empty()) {
+    findings.module.check = StepCheck::kPassed;
+  } else {
+    findings.problem = problem_of(found);
+  }
+}
+
+Problem ModuleComparison::problem_of(const Difference& difference) const {
+  const std::string& type = group_.original().type;
+  Problem problem{
+      .code = ErrorCode::kReplicaDiffers,
+      .what = fmt::format("a replica of {} computes something else than the "
+                          "module itself: {} differs. Nothing was updated",
+                          type, difference.name),
+      .expected = "replicas with the same bits"};
+  if (registers_in_forward_) {
+    problem.fix =
+        "forward() registers a submodule, parameter or buffer: register it in "
+        "the constructor and reset(), or call forward() once before you wrap "
+        "the module and make the optimizer after that";
+  } else if (difference.parameter >= 0 &&
+             expected_.gradients[static_cast<size_t>(difference.parameter)]
+                 .empty()) {
+    problem.fix =
+        "the module does not use this parameter, and its replica does: another "
+        "tensor was assigned to the member (weights tied by assignment), which "
+        "clone() does not copy. Use one parameter in both places, as in "
+        "torch::nn::functional::linear(x, embedding->weight), or pass a "
+        "factory that makes the same assignment";
+  } else {
+    problem.fix =
+        "likely causes: weights tied by assignment (use one parameter in both "
+        "places, as in torch::nn::functional::linear(x, embedding->weight), or "
+        "pass a factory that ties them as well); a member that changed after "
+        "the module was wrapped (call rebuild()); layers that reset() or the "
+        "factory makes in another way than the constructor did (make the same "
+        "ones); a clone() that builds another network";
+  }
+  return problem;
+}
+
+}  // namespace lockstep
