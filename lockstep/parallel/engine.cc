@@ -91,6 +91,19 @@ int64_t samples_of(const std::vector<IValue>& inputs, int64_t dim) {
       "ddp", {.code = ErrorCode::kBadOption, .what = what, .fix = fix});
 }
 
+void check_needs_no_closure(const torch::optim::Optimizer& optimizer) {
+  if (!dynamic_cast<const torch::optim::LBFGS*>(&optimizer)) return;
+  throw InvalidArgument(
+      "parallel",
+      {.code = ErrorCode::kBadOptimizer,
+       .what = "LBFGS computes the loss several times in each step, and "
+               "train_step() computes it once",
+       .expected = "an optimizer whose step() needs no closure",
+       .got = "torch::optim::LBFGS",
+       .fix = "call optimizer.step([&] { optimizer.zero_grad(); auto l = "
+              "loss(model->forward(x), y); l.backward(); return l; })"});
+}
+
 }  // namespace
 
 Engine::Engine(Module module, std::vector<Device> devices,
@@ -341,6 +354,7 @@ StepResult Engine::train_step(const std::vector<IValue>& inputs,
                               torch::optim::Optimizer& optimizer,
                               const TrainStepOptions& options) {
   check_can_step(/*updates=*/true);
+  check_needs_no_closure(optimizer);
   if (optim::TorchOptimizer* const adopted = adopt(optimizer)) {
     adopted->follow();
     return train_step(inputs, target, loss, adopted, options);

@@ -98,6 +98,13 @@ TEST(Scatter, RefusesANestedTensor) {
   EXPECT_EQ(scatter(nested.to_padded_tensor(0), slices(2)).size(), 2u);
 }
 
+TEST(Scatter, RefusesASparseTensor) {
+  const auto text =
+      error_of([] { scatter(torch::eye(4).to_sparse(), slices(2)); });
+  EXPECT_NE(text.find("got the layout Sparse"), std::string::npos) << text;
+  EXPECT_NE(text.find("t.to_dense()"), std::string::npos) << text;
+}
+
 TEST(Scatter, NamesAMissingDimension) {
   const auto text = error_of([] { scatter(torch::zeros({4}), slices(2), 1); });
   EXPECT_NE(text.find("no dimension 1"), std::string::npos) << text;
@@ -109,6 +116,14 @@ TEST(Gather, MakesAVectorOfScalarsAndWarns) {
   const Tensor all = gather(outputs, slices(2)[0]).toTensor();
   EXPECT_TRUE(all.equal(torch::tensor({1.0, 2.0})));
   EXPECT_NE(log.text().find("scalars"), std::string::npos);
+}
+
+TEST(Gather, RefusesANestedTensor) {
+  const IValue nested = at::_nested_tensor_from_tensor_list(
+      {torch::zeros({2, 3}), torch::zeros({4, 3})});
+  const auto text =
+      error_of([&] { gather(std::vector<IValue>{nested}, slices(1)[0]); });
+  EXPECT_NE(text.find("is a nested tensor"), std::string::npos) << text;
 }
 
 TEST(Gather, KeepsNestedStructure) {

@@ -28,6 +28,15 @@ void check_can_split(const Tensor& tensor, const std::string& path,
          .fix = "pad it, t.to_padded_tensor(0), and pass the lengths of its "
                 "samples as another tensor"});
   }
+  if (tensor.layout() != torch::kStrided) {
+    throw InvalidArgument(
+        "scatter",
+        {.code = ErrorCode::kBadBatch,
+         .what = fmt::format("input{} can't be split along a dimension", path),
+         .expected = "a dense tensor",
+         .got = "the layout " + c10::str(tensor.layout()),
+         .fix = "pass t.to_dense()"});
+  }
   if (tensor.dim() == 0) {
     throw InvalidArgument(
         "scatter",
@@ -149,6 +158,12 @@ void check_same_shape(const std::vector<Tensor>& tensors, int64_t dim,
 
 Tensor gather_tensors(std::vector<Tensor> tensors, const Device& device,
                       int64_t dim, const std::string& path) {
+  for (size_t r = 0; r < tensors.size(); ++r) {
+    if (!tensors[r].is_nested()) continue;
+    fail_gather(path, fmt::format("of replica {} is a nested tensor", r),
+                "a dense tensor", "",
+                "pad it in forward(), y.to_padded_tensor(0)");
+  }
   if (tensors[0].dim() == 0) {
     warn_once("gather-scalars", "parallel",
               "asked to gather along dimension 0, but the outputs are "

@@ -1,16 +1,36 @@
 #include "lockstep/parallel/replicas/parallel_apply.h"
 
+#include <string>
+#include <string_view>
+
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 namespace lockstep {
 
+namespace {
+
+/// Returns advice for an error of LibTorch that comes from splitting a batch;
+/// "" for others. LibTorch's errors have no codes.
+std::string advice_for(std::string_view message) {
+  constexpr std::string_view kBatchNorm =
+      "Expected more than 1 value per channel when training";
+  if (message.find(kBatchNorm) == std::string_view::npos) return "";
+  return "batch normalisation in training needs several values per channel on "
+         "every shard: pass batches that give each shard 2 samples or more, "
+         "leave out a last, smaller batch (drop_last), or use fewer shards";
+}
+
+}  // namespace
+
 void run_as_replica(size_t replica, const Device& device,
                     const std::function<void()>& task) {
-  const auto fail = [&](const std::string& message) {
+  const auto fail = [&](const std::string& message,
+                        const std::string& fix = "") {
     throw ReplicaError({.code = ErrorCode::kReplicaFailed,
                         .what = fmt::format("replica {} on {} failed: {}",
-                                            replica, device.name(), message)},
+                                            replica, device.name(), message),
+                        .fix = fix},
                        std::current_exception());
   };
   try {
@@ -18,7 +38,8 @@ void run_as_replica(size_t replica, const Device& device,
   } catch (const ReplicaError&) {
     throw;
   } catch (const c10::Error& error) {
-    fail(error.what_without_backtrace());
+    const std::string message = error.what_without_backtrace();
+    fail(message, advice_for(message));
   } catch (const std::exception& error) {
     fail(error.what());
   }

@@ -30,19 +30,28 @@ using torch::Tensor;
 namespace {
 
 thread_local int64_t shard_of_thread = -1;
+/// The group whose shard this thread computes, or whose replica it makes.
+thread_local const ReplicaGroup* group_of_thread = nullptr;
 
 const std::vector<Tensor> kNoParameters;
 
+/// While it lives, the thread works on `shard` of `group`; -1: on a replica.
 class ShardScope {
  public:
-  explicit ShardScope(int64_t shard) : outer_(shard_of_thread) {
+  ShardScope(const ReplicaGroup* group, int64_t shard)
+      : outer_group_(group_of_thread), outer_(shard_of_thread) {
+    group_of_thread = group;
     shard_of_thread = shard;
   }
-  ~ShardScope() { shard_of_thread = outer_; }
+  ~ShardScope() {
+    group_of_thread = outer_group_;
+    shard_of_thread = outer_;
+  }
   ShardScope(const ShardScope&) = delete;
   ShardScope& operator=(const ShardScope&) = delete;
 
  private:
+  const ReplicaGroup* outer_group_;
   int64_t outer_;
 };
 
@@ -123,6 +132,7 @@ ReplicaGroup::ReplicaGroup(std::function<ModuleHandle()> read_module,
                                        .what = "DataParallel got no devices",
                                        .fix = "pass devices(\"auto\")"});
   }
+  check_not_nested();
   output_device_ = options_.output_device().value_or(devices_[0]);
   shards_ =
       check_shards(options_.shards(), devices_.size(), options_.world().size());
@@ -171,6 +181,7 @@ void ReplicaGroup::make_replicas() {
           is_resident || k == 0 ? Storage::kShared : Storage::kOwn;
       // In the worker's thread: what a replica owns is on its account.
       workers_[k]->start([&] {
+        const ShardScope scope(this, -1);
         replicas_[k].emplace_back(make_replica_(), original_, devices_[k],
                                   parameters, buffers);
       });
@@ -219,6 +230,25 @@ std::string ReplicaGroup::damaged_copy() const {
     }
   }
   return "";
+}
+
+void ReplicaGroup::check_not_nested() const {
+  const ReplicaGroup* outer = group_of_thread;
+  // One worker waits for the wrappers that it calls. Several would call a
+  // wrapper at the same time.
+  if (!outer || (outer != this && outer->devices_.size() == 1)) return;
+  const std::string inner =
+      original_.type.empty() ? "a module" : "the module " + original_.type;
+  throw InvalidArgument(
+      "parallel",
+      {.code = ErrorCode::kMisuse,
+       .what = fmt::format("{} is wrapped, and the wrapper is used in a shard "
+                           "or a replica of another wrapped module, {}",
+                           inner, outer->original_.type),
+       .expected = "one wrapper, around the outermost module",
+       .fix = "register the inner module as a submodule and call it itself; "
+              "what a loss needs from another wrapped module, compute before "
+              "train_step() and pass it as a part of the target"});
 }
 
 void ReplicaGroup::check_inputs(const IValue& inputs) const {
@@ -290,6 +320,7 @@ std::vector<IValue> ReplicaGroup::cut(const IValue& inputs,
 
 std::vector<IValue> ReplicaGroup::scatter_checked(const IValue& inputs,
                                                   bool trains) {
+  check_not_nested();
   torch::NoGradGuard no_grad;
   check_inputs(inputs);
   auto parts = scatter(inputs, shard_devices_, options_.dim());
@@ -366,6 +397,7 @@ std::vector<bool> ReplicaGroup::are_reached(
 // each shard runs.
 
 void ReplicaGroup::begin(int64_t chunks) {
+  check_not_nested();
   phases_ = {};
   restart_worker_phases();
   ++forwards_;
@@ -400,6 +432,7 @@ ReplicaGroup::RandomStream ReplicaGroup::forward_stream(bool trains) {
 
 void ReplicaGroup::for_each_worker(
     const std::function<void(size_t worker)>& task) {
+  check_not_nested();
   run_all(workers_, [&](size_t k) {
     const TraceLane lane(rank(), devices_[k].name());
     task(k);
@@ -421,7 +454,7 @@ void ReplicaGroup::for_each_shard(int64_t chunks, const RandomStream& stream,
       for (int64_t s = range.first; s < std::min(range.last, chunks); ++s) {
         const RandomScope random(seed_, static_cast<uint64_t>(stream.step),
                                  static_cast<uint64_t>(s), stream.phase);
-        const ShardScope scope(s);
+        const ShardScope scope(this, s);
         task(k, s, s == 0 ? replicas_[k].front() : replicas_[k].back());
       }
       if (devices_[k].is_cuda()) cuda::synchronize();

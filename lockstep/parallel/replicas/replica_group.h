@@ -132,6 +132,9 @@ class ReplicaGroup {
   void collect_phases();
 
  private:
+  /// Throws InvalidArgument if this thread computes a shard of another group
+  /// whose workers may all call this one at the same time, or of this group.
+  void check_not_nested() const;
   void read_original();
   void make_replicas();
   /// The shards of worker `worker` of this rank, of all shards.
