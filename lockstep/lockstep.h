@@ -3,6 +3,7 @@
 // Everything a program needs to train in parallel.
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/exit_code.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/base/version.h"
 #include "lockstep/checkpoint/checkpoint.h"

@@ -85,7 +85,7 @@ class CommError : public Error {
 };
 
 /// Training can't go on: a loss that is not finite, say. A program that the
-/// command line started ends with 3.
+/// command line started ends with kExitTrainingFailed (70).
 class TrainError : public Error {
  public:
   explicit TrainError(const Problem& problem) : Error("train", problem) {}

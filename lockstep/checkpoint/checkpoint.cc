@@ -97,7 +97,7 @@ CheckpointReader open_checkpoint(const std::string& dir) {
     try {
       return CheckpointReader(saved.path);
     } catch (const CheckpointError& error) {
-      if (reason.empty()) reason = error.what();
+      if (reason.empty()) reason = error.text();
       log_warning("checkpoint",
                   fmt::format("{} is skipped: {}", saved.path, error.what()));
     }
@@ -149,7 +149,7 @@ void CheckpointReader::within_budget(const std::function<void()>& build) const {
     throw CheckpointError(
         {.code = ErrorCode::kCheckpointDamaged,
          .what = fmt::format("{} describes a model that is not in it ({})",
-                             path_ + "/" + kManifestFile, error.what()),
+                             path_ + "/" + kManifestFile, error.text()),
          .expected = fmt::format("a model of at most {} numbers in {} tensors, "
                                  "as {} has",
                                  elements, tensors, kModelFile),

@@ -272,7 +272,7 @@ std::string read_manifest_text(const std::string& folder) {
   } catch (const IoError& error) {
     throw CheckpointError({.code = ErrorCode::kCheckpointDamaged,
                            .what = folder + " is no whole checkpoint",
-                           .got = error.what()});
+                           .got = text_of(error)});
   }
 }
 
@@ -286,7 +286,7 @@ Manifest read_manifest(const std::string& folder) {
   } catch (const IoError& error) {
     throw CheckpointError({.code = ErrorCode::kCheckpointDamaged,
                            .what = folder + " is no whole checkpoint",
-                           .got = error.what()});
+                           .got = text_of(error)});
   }
   return manifest;
 }

@@ -70,7 +70,7 @@ std::vector<std::string> together(const World& world,
   try {
     own = "+" + act();
   } catch (const std::exception& error) {
-    own = std::string("-") + error.what();
+    own = "-" + text_of(error);
   }
   auto all = world.all_gather_text(own);
   for (std::string& text : all) {
@@ -159,7 +159,7 @@ void CheckpointWriter::save(const CheckpointContent& content) {
     parts = stage(own_parts(content));
   } catch (const std::exception& error) {
     // The others would wait for our parts.
-    world_->abort(error.what());
+    world_->abort(text_of(error));
     throw;
   }
   pending_ = std::async(std::launch::async,

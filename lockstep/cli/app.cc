@@ -1,6 +1,7 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
+#include "lockstep/base/exit_code.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/cli/start/usage.h"
@@ -41,7 +42,7 @@ int run_program(int argc, char** argv) {
     try {
       return run_any_command();
     } catch (const c10::Error& error) {
-      return fail(kFailed, error,
+      return fail(kExitFailed, error,
                   fmt::format("[torch] {}", error.what_without_backtrace()));
     }
   });

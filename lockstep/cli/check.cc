@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/atomic_file.h"
+#include "lockstep/base/exit_code.h"
 #include "lockstep/base/process.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/cli/commands.h"
@@ -69,7 +70,7 @@ void check_installation(const CheckFlags& flags) {
     file.commit();
   }
   if (flags.as_json) fmt::print("{}\n", details);
-  if (!test.is_ok()) throw CLI::RuntimeError(kFailed);
+  if (!test.is_ok()) throw CLI::RuntimeError(kExitFailed);
 }
 
 void check(const CheckFlags& flags) {
@@ -93,7 +94,7 @@ void check(const CheckFlags& flags) {
                  findings.size(), links.size(), describe_bad_links(findings));
     }
   }
-  if (!findings.empty()) throw CLI::RuntimeError(kFailed);
+  if (!findings.empty()) throw CLI::RuntimeError(kExitFailed);
 }
 
 }  // namespace

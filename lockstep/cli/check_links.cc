@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/exit_code.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/device/links/link_check.h"
@@ -63,7 +64,7 @@ void add_check_links(CLI::App& app) {
     fmt::print("{}\n", format_findings(findings));
     // A thread that hangs in a copy would hang the end of the process.
     std::fflush(stdout);
-    ::_exit(kDone);
+    ::_exit(kExitDone);
   });
 }
 

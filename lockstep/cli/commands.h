@@ -4,11 +4,8 @@
 
 namespace lockstep::cli {
 
-// Exit codes of the program.
-inline constexpr int kDone = 0;
-inline constexpr int kFailed = 1;
-inline constexpr int kBadUsage = 2;
-// Others are in base/interrupt.h. A subcommand throws CLI::RuntimeError(code).
+// A subcommand that ends with another exit code than 0 throws
+// CLI::RuntimeError(code); base/exit_code.h has the codes.
 
 // One file a subcommand: in start/ those that need no LibTorch. Each adds
 // itself to `app` with its options; the subcommand's callback does the work,

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/atomic_file.h"
+#include "lockstep/base/exit_code.h"
 #include "lockstep/base/interrupt.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/terminal.h"

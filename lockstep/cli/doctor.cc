@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/exit_code.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/base/text.h"
 #include "lockstep/cli/commands.h"
@@ -100,7 +101,8 @@ void add_doctor(CLI::App& app) {
   command->callback([as_json] {
     const auto findings = report::diagnose(report::gather_host_facts());
     *as_json ? print_json(findings) : print_text(findings);
-    if (count(findings, Verdict::kFail) > 0) throw CLI::RuntimeError(kFailed);
+    if (count(findings, Verdict::kFail) > 0)
+      throw CLI::RuntimeError(kExitFailed);
   });
 }
 

@@ -103,7 +103,7 @@ void spawn(int ranks, const std::function<void(World)>& task,
         task(world);
       } catch (const std::exception& error) {
         failure.keep_current();
-        world.abort(error.what());
+        world.abort(text_of(error));
       } catch (...) {
         failure.keep_current();
         world.abort("an exception of no known type");

@@ -56,7 +56,7 @@ std::string read_records(const CifarForm& form, const std::string& path) {
   } catch (const IoError& cause) {
     throw DataError({.code = ErrorCode::kFileAccess,
                      .what = "can't read " + path,
-                     .got = cause.what(),
+                     .got = text_of(cause),
                      .fix = "check that this user may read it"});
   }
   const size_t record = record_bytes(form);

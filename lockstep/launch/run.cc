@@ -32,7 +32,7 @@ int run_agent(const RunOptions& options,
     return Agent(options, command, rendezvous, signals).run();
   } catch (const std::exception& error) {
     if (options.nodes > 1) {
-      share_failures(rendezvous, {.why = error.what()}, {}, /*timeout_s=*/0);
+      share_failures(rendezvous, {.why = text_of(error)}, {}, /*timeout_s=*/0);
       leave(rendezvous);
     }
     throw;

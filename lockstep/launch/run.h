@@ -9,7 +9,8 @@ namespace lockstep::launch {
 
 /// Starts this node's workers, each running `command` (a program and its
 /// arguments), and returns when the whole job has ended: `lockstep run` as a
-/// function. Returns the exit code: 0, 1 if a worker failed, 128 and the
+/// function. Returns the exit code: 0, 1 if a worker failed,
+/// kExitTrainingFailed if the first that failed ended with that, 128 and the
 /// signal's number if a signal ended the job, or kExitPreempted if the workers
 /// then reported that the job can be resumed.
 ///

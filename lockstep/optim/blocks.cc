@@ -24,12 +24,12 @@ std::vector<Block> cut_into_blocks(std::span<const torch::Tensor> tensors) {
 torch::Tensor laid_out_like(const torch::Tensor& gradient,
                             const torch::Tensor& parameter) {
   if (gradient.layout() != torch::kStrided) {
-    throw InvalidArgument("optim",
-                          {.code = ErrorCode::kSparseGradient,
-                           .what = "a parameter got a sparse gradient",
-                           .expected = "a dense one",
-                           .got = gradient.toString(),
-                           .fix = "build the embedding with sparse(false)"});
+    throw ParallelError("optim",
+                        {.code = ErrorCode::kSparseGradient,
+                         .what = "a parameter got a sparse gradient",
+                         .expected = "a dense one",
+                         .got = gradient.toString(),
+                         .fix = "build the embedding with sparse(false)"});
   }
   if (gradient.scalar_type() == parameter.scalar_type() &&
       gradient.device() == parameter.device() &&

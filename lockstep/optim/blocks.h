@@ -37,7 +37,7 @@ inline torch::Tensor memory_view(const torch::Tensor& tensor) {
 }
 
 /// `gradient` with the strides, type and device of `parameter`: itself, or a
-/// copy. Throws InvalidArgument for a sparse gradient.
+/// copy. Throws ParallelError for a sparse gradient.
 torch::Tensor laid_out_like(const torch::Tensor& gradient,
                             const torch::Tensor& parameter);
 

@@ -309,7 +309,7 @@ StepResult Engine::local_step(const std::vector<IValue>& inputs,
   if (!has_local_gradients_) {
     for (const Tensor& parameter : group_->parameters()) {
       if (!parameter.grad().defined()) continue;
-      throw InvalidArgument(
+      throw ParallelError(
           "ddp", {.code = ErrorCode::kMixedAccumulation,
                   .what = "what train_step() adds under no_sync() to a sum "
                           "over the ranks can't be told from it",
@@ -397,11 +397,12 @@ void Engine::set_comm_hook(const CommHook& hook) {
   }
   hook_ = hook;
   if (reducer_) reducer_->set_hook(hook);
-  // The exchange is made anew, with the hook. What it shares would be updated
-  // by each rank as if it were its own.
+  // With a hook, each rank has its own parameters and its own state of the
+  // optimizer. Both are made anew from what the ranks share until now.
   load_buffers();
   unshare_parameters();
   exchange_.reset();
+  adopted_.clear();
 }
 
 void Engine::rebuild() {

@@ -273,7 +273,7 @@ void all_to_all(Group& group, std::span<const Bytes> outputs,
     const size_t expected = outputs[static_cast<size_t>(other)].size();
     if (bytes == expected) continue;
     const CommError error(sizes_differ(other, group.rank(), expected, bytes));
-    group.abort(error.what());
+    group.abort(text_of(error));
     throw error;
   }
   group.next_round();

@@ -186,7 +186,7 @@ void Group::watch(int other) {
     give_up_on_ended(other);
   } catch (const OutOfResources& error) {
     // That rank is well: this one can't go on.
-    abort(error.what());
+    abort(text_of(error));
     throw;
   }
 }
@@ -344,7 +344,7 @@ void Group::check_alive(int waited_for, const EventCount& events) {
          .what = fmt::format("{} failed while rank {} was in {}", name(other),
                              rank_, here()),
          .got = std::string(text_of(line(other).failure))});
-    stop(State::kGaveUp, error.what());
+    stop(State::kGaveUp, text_of(error));
     throw error;
   }
   if (line(waited_for).state == State::kLeft && !has_arrived(waited_for) &&
@@ -383,7 +383,7 @@ void Group::give_up(const std::string& what, const std::string& got,
                          .what = what,
                          .got = got,
                          .fix = fix});
-  abort(error.what());
+  abort(text_of(error));
   throw error;
 }
 

@@ -143,7 +143,7 @@ void ReceiveQueue::take(int source, const MessageHead& head,
                              "({} bytes, tag {})",
                              rank_, source, segment_.process_name(source),
                              head.bytes, head.tag),
-         .got = error.what(),
+         .got = text_of(error),
          .fix = "that rank ended, left, or gave the message up: look at its "
                 "own output"});
   }

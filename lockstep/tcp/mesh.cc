@@ -196,7 +196,7 @@ void Mesh::lose(int peer) {
 
 void Mesh::give_up(const Problem& problem) {
   const CommError error(problem);
-  abort(error.what());
+  abort(text_of(error));
   for (Peer& peer : peers_) peer.connection.clear();
   throw error;
 }

@@ -57,13 +57,15 @@ void tell_agent(StepPhase phase) {
   }
 }
 
-CommHook hook_of(const CommunicationOptions& options) {
+CommHook hook_of(const CommunicationOptions& options,
+                 const std::optional<PowerSGD>& power_sgd) {
   switch (options.compression) {
     case GradCompression::kBFloat16:
       return bf16_compress_hook;
     case GradCompression::kFloat16:
       return fp16_compress_hook;
-    case GradCompression::kPowerSgd:  // make_power_sgd()
+    case GradCompression::kPowerSgd:
+      return power_sgd ? CommHook(*power_sgd) : CommHook();
     case GradCompression::kNone:
       break;
   }
@@ -165,10 +167,11 @@ std::optional<PowerSGD> make_power_sgd(const TrainOptions& options,
 
 std::unique_ptr<Engine> make_engine(const Engine::Module& module,
                                     const TrainOptions& options,
-                                    const Plan& plan) {
+                                    const Plan& plan,
+                                    const std::optional<PowerSGD>& power_sgd) {
   auto engine = std::make_unique<Engine>(module, plan.devices,
                                          parallel_options(options, plan));
-  const CommHook hook = hook_of(options.communication);
+  const CommHook hook = hook_of(options.communication, power_sgd);
   // The changes of local steps are compressed by OuterStep.
   if (hook && options.world.size() > 1 && !trains_locally(options)) {
     engine->set_comm_hook(hook);

@@ -42,12 +42,17 @@ std::unique_ptr<RunOptimizer> make_optimizer(
     Task& task, const TrainOptions& options, const Plan& plan,
     const optim::StateFactory& make_state);
 
-/// The engine's hook, if the gradients of `model` are sent by PowerSGD.
+/// Returns the hook that compresses the gradients of `model` with PowerSGD, if
+/// `options` ask for it.
 std::optional<PowerSGD> make_power_sgd(const TrainOptions& options,
                                        const ModuleHandle& model);
 
+/// Makes the engine with the hook that `options` ask for: `power_sgd` or another
+/// one. The hook must be there before the optimizer: it decides whether each
+/// rank has state of its own.
 std::unique_ptr<Engine> make_engine(const Engine::Module& module,
                                     const TrainOptions& options,
-                                    const Plan& plan);
+                                    const Plan& plan,
+                                    const std::optional<PowerSGD>& power_sgd);
 
 }  // namespace lockstep::train

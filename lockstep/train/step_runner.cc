@@ -54,7 +54,8 @@ StepRunner::StepRunner(Task& task, const TrainOptions& options,
       plan_(plan),
       module_(make_module(task, options, plan, resumed)),
       model_(module_.read()),
-      engine_(make_engine(module_, options, plan)),
+      power_sgd_(make_power_sgd(options, *model_)),
+      engine_(make_engine(module_, options, plan, power_sgd_)),
       optimizer_(make_optimizer(task, options, plan,
                                 [this](const Tensor& parameter) {
                                   return engine_->make_state(parameter);
@@ -86,8 +87,6 @@ StepRunner::StepRunner(Task& task, const TrainOptions& options,
     broadcast(options.world, model_->buffers, 0);
     outer_.emplace(options.world, *model_, options.communication);
   }
-  power_sgd_ = make_power_sgd(options, *model_);
-  if (power_sgd_) engine_->set_comm_hook(*power_sgd_);
   if (options.precision == Precision::kFloat16) scale_losses();
   if (options.spikes.action != OnSpike::kNothing) {
     spikes_.emplace(options.spikes);

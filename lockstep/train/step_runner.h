@@ -119,13 +119,13 @@ class StepRunner {
   Plan plan_;
   Engine::Module module_;
   std::optional<ModuleHandle> model_;
+  std::optional<PowerSGD> power_sgd_;  // compresses gradients
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<RunOptimizer> optimizer_;
   std::vector<std::shared_ptr<Callback>> callbacks_;
   std::shared_ptr<BestEvaluation> best_;
   Agreement agreement_;
   std::optional<OuterStep> outer_;         // of local steps
-  std::optional<PowerSGD> power_sgd_;      // compresses gradients
   std::optional<LossScaler> loss_scaler_;  // float16
   std::optional<SpikeGuard> spikes_;
 

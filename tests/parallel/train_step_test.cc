@@ -1,7 +1,9 @@
+#include <algorithm>
 #include <cmath>
 
 #include <gtest/gtest.h>
 
+#include "lockstep/base/exit_code.h"
 #include "lockstep/base/log.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/replicas/parallel_apply.h"
@@ -182,6 +184,8 @@ TEST(TrainStep, NamesTheReplicaThatThrew) {
     EXPECT_NE(text.find("replica 1 on cpu:1 failed"), std::string::npos);
     EXPECT_NE(text.find("99"), std::string::npos) << text;
     EXPECT_THROW(std::rethrow_exception(error.cause()), c10::IndexError);
+    EXPECT_EQ(error.code(), ErrorCode::kReplicaFailed);
+    EXPECT_EQ(exit_code_of(error), kExitFailed);
   }
   EXPECT_EQ(bytes_of(*net), before);
   EXPECT_TRUE(model
@@ -189,6 +193,28 @@ TEST(TrainStep, NamesTheReplicaThatThrew) {
                                torch::zeros({4}, torch::kLong), cross_entropy,
                                *optimizer)
                   .is_finite);
+}
+
+// One component and one code, also where one error causes another.
+TEST(TrainStep, GivesAReplicasErrorTheCodeOfItsCause) {
+  Mlp net;
+  const DataParallel model(net, slices(2));
+  const auto no_loss = [](const Tensor& out, const Tensor&) {
+    return out.detach().sum();
+  };
+  try {
+    model->train_step(torch::randn({4, 6}), torch::zeros({4}, torch::kLong),
+                      no_loss);
+    FAIL() << "no exception";
+  } catch (const ReplicaError& error) {
+    const std::string text = error.what();
+    EXPECT_EQ(error.code(), ErrorCode::kBadLoss);
+    EXPECT_EQ(std::count(text.begin(), text.end(), '['), 2) << text;
+    EXPECT_EQ(text.rfind("[parallel] replica 0 on cpu:0 failed: ", 0), 0u);
+    EXPECT_TRUE(text.ends_with(" [bad-loss]")) << text;
+    EXPECT_THROW(std::rethrow_exception(error.cause()), ParallelError);
+    EXPECT_EQ(exit_code_of(error), kExitTrainingFailed);
+  }
 }
 
 TEST(TrainStep, RefusesAStrangersOptimizerAndALossWithoutGraph) {

@@ -233,7 +233,7 @@ TEST(WeightedLoss, RefusesABatchWithoutUnitsUnlessToldToSkipIt) {
       try {
         model->train_step(x, y, loss_of, *optimizer);
         ADD_FAILURE() << "it was accepted";
-      } catch (const InvalidArgument& error) {
+      } catch (const ParallelError& error) {
         EXPECT_EQ(error.code(), ErrorCode::kEmptyBatch);
       }
       const StepResult skipped =

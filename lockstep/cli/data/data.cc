@@ -6,6 +6,7 @@
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/exit_code.h"
 #include "lockstep/base/interrupt.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/data/download_progress.h"

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/atomic_file.h"
+#include "lockstep/base/exit_code.h"
 #include "lockstep/base/interrupt.h"
 #include "lockstep/base/log.h"
 #include "lockstep/cli/start/checks.h"

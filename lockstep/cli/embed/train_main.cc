@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
+#include "lockstep/base/exit_code.h"
 #include "lockstep/base/version.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/embed/run_task.h"
@@ -23,8 +24,8 @@ int run(train::Task& task, const train::TrainOptions& defaults) {
   app.description(
       fmt::format("Trains {} with Lockstep {}.\n", model, kVersion));
   app.footer(
-      "Exit codes: 0 done, 1 failed, 2 bad usage, 75 preempted (run it again\n"
-      "to go on), 130 ended by Ctrl-C.");
+      "Exit codes: 0 done, 1 failed, 2 bad usage, 70 training can't go on,\n"
+      "75 preempted (run it again to go on), 130 ended by Ctrl-C.");
   cli::RunFlags flags;
   flags.options = defaults;
   cli::add_run_options(app, flags);
@@ -47,7 +48,7 @@ int train_main(int argc, char** argv, train::Task& task,
       return run(task, defaults);
     } catch (const c10::Error& error) {
       return cli::fail(
-          cli::kFailed, error,
+          kExitFailed, error,
           fmt::format("[torch] {}", error.what_without_backtrace()));
     }
   });

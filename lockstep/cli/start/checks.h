@@ -10,7 +10,8 @@
 
 namespace lockstep::cli {
 
-/// What is wrong with the command line; the program then ends with kBadUsage.
+/// What is wrong with the command line; the program then ends with
+/// kExitBadUsage.
 class BadUsage : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

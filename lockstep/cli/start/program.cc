@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/env.h"
-#include "lockstep/base/error.h"
+#include "lockstep/base/exit_code.h"
 #include "lockstep/base/version.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/start/checks.h"
@@ -119,8 +119,8 @@ void set_up(CLI::App& app) {
   app.require_subcommand(0, 1);
   app.footer(
       "`lockstep help COMMAND` explains a command's options.\n"
-      "Exit codes: 0 done, 1 failed, 2 bad usage, 75 preempted (run it again\n"
-      "to go on), 130 ended by Ctrl-C.");
+      "Exit codes: 0 done, 1 failed, 2 bad usage, 70 training can't go on,\n"
+      "75 preempted (run it again to go on), 130 ended by Ctrl-C.");
 }
 
 int parse_and_run(CLI::App& app) {
@@ -135,9 +135,9 @@ int parse_and_run(CLI::App& app) {
   }
   if (has_commands(app) && app.get_subcommands().empty()) {
     fmt::print(stderr, "{}", help_of(app));
-    return kBadUsage;
+    return kExitBadUsage;
   }
-  return kDone;
+  return kExitDone;
 }
 
 int fail(int code, const std::exception& error, std::string_view text) {
@@ -151,13 +151,11 @@ int run_and_report(int argc, char** argv, const std::function<int()>& run) {
   try {
     return run();
   } catch (const BadUsage& error) {
-    return fail(kBadUsage, error, error.what());
-  } catch (const InvalidArgument& error) {
-    return fail(kBadUsage, error, error.what());
+    return fail(kExitBadUsage, error, error.what());
   } catch (const std::bad_alloc& error) {
-    return fail(kFailed, error, "[memory] there is not enough memory");
+    return fail(kExitFailed, error, "[memory] there is not enough memory");
   } catch (const std::exception& error) {
-    return fail(kFailed, error, error.what());
+    return fail(exit_code_of(error), error, error.what());
   }
 }
 

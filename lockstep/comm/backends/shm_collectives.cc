@@ -279,10 +279,10 @@ SharedMemory ShmCollectives::share(size_t bytes, Timeout timeout) {
   } catch (const CommError& error) {
     // The memory of a rank that failed is gone. sync() then throws the reason.
     group_.sync();
-    group_.abort(error.what());
+    group_.abort(text_of(error));
     throw;
   } catch (const Error& error) {
-    group_.abort(error.what());
+    group_.abort(text_of(error));
     throw;
   }
   // No rank may close the file of its segment before all ranks have opened it.

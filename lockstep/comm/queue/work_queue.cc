@@ -225,7 +225,7 @@ void WorkQueue::Impl::fail_items(std::unique_lock<std::mutex>& lock) {
   failed.swap(items_);
   const auto tell = on_failure_;
   lock.unlock();
-  if (tell) tell(error.what());
+  if (tell) tell(text_of(error));
   for (const Item& item : failed) {
     item.work->run([&] { std::rethrow_exception(failure_); });
   }

@@ -45,7 +45,7 @@ int64_t bytes_of_file(const std::string& path) {
 [[noreturn]] void rethrow_of(const std::string& path, const DataError& error) {
   throw DataError({.code = error.code(),
                    .what = path + " can't be encoded",
-                   .got = error.what()});
+                   .got = text_of(error)});
 }
 
 // A file that a thread of its own encodes.

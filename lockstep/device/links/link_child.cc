@@ -118,7 +118,7 @@ std::vector<LinkFinding> check_links_in_child(std::span<const Link> links,
     try {
       return parse_findings(last_line(result.out), links);
     } catch (const std::exception& error) {
-      reason = error.what();
+      reason = text_of(error);
     }
   }
   throw DeviceError(

@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/base/interrupt.h"
+#include "lockstep/base/exit_code.h"
 #include "lockstep/base/text.h"
 #include "lockstep/launch/failure/failure.h"
 #include "lockstep/launch/output/printable.h"
@@ -505,18 +505,21 @@ int Agent::conclude(const std::vector<Failure>& failures) {
 
 int Agent::exit_code(const std::vector<Failure>& failures) const {
   if (was_preempted(failures)) return kExitPreempted;
+  const Failure* root = root_cause(failures);
   switch (state_.reason) {
     case EndReason::kNone:
-      return 0;
+      return kExitDone;
     case EndReason::kWorker:
     case EndReason::kPeer:
-      return 1;
+      return root != nullptr && root->exit_code == kExitTrainingFailed
+                 ? kExitTrainingFailed
+                 : kExitFailed;
     case EndReason::kSignal:
       return kExitSignal + state_.first_signal;
     case EndReason::kOutput:
       return kExitSignal + SIGPIPE;
   }
-  return 1;
+  return kExitFailed;
 }
 
 }  // namespace lockstep::launch

@@ -34,8 +34,7 @@ class Agent {
   Agent(const RunOptions& options, const std::vector<std::string>& command,
         Rendezvous& rendezvous, SignalWatch& signals);
 
-  /// Returns the exit code: 0, 1 if a worker failed, 128 and the signal's
-  /// number if a signal ended the job.
+  /// Returns the exit code, as launch::run() does.
   int run();
 
  private:

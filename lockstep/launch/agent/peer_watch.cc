@@ -77,7 +77,7 @@ void PeerWatch::watch() {
     try {
       exchange();
     } catch (const LaunchError& error) {
-      failure = error.what();
+      failure = error.text();
     }
     std::unique_lock lock(mutex_);
     if (!failure.empty()) news_.notice = Notice{.why = failure};

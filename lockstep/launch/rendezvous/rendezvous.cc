@@ -179,7 +179,7 @@ class Joiner {
         .fix = "give all agents the same --nnodes"};
     // The agents that wait would wait for ever: they are told why.
     store.set_prefix(prefix_of(options_.run_id));
-    refuse_job(store, LaunchError(problem).what());
+    refuse_job(store, text_of(LaunchError(problem)));
     throw LaunchError(problem);
   }
 

@@ -132,7 +132,7 @@ void Reducer::follow_arrivals(int root, const std::vector<size_t>& arrivals) {
 
 void Reducer::check_usable() const {
   if (failure_.empty()) return;
-  throw InvalidArgument(
+  throw ParallelError(
       "ddp",
       {.code = ErrorCode::kFailedBefore,
        .what = "an earlier step failed, so the ranks may differ: " + failure_,
@@ -140,8 +140,8 @@ void Reducer::check_usable() const {
 }
 
 void Reducer::give_up(const Problem& problem) {
-  const InvalidArgument error("ddp", problem);
-  failure_ = error.what();
+  const ParallelError error("ddp", problem);
+  failure_ = error.text();
   world_.abort(failure_);
   throw error;
 }
@@ -428,7 +428,7 @@ void Reducer::close_pass() {
   try {
     finish_pass();
   } catch (const std::exception& error) {
-    if (failure_.empty()) failure_ = error.what();
+    if (failure_.empty()) failure_ = text_of(error);
     world_.abort(failure_);
     pass_.reset();
     throw;
@@ -537,7 +537,7 @@ void Reducer::abandon() noexcept {
   if (!failure_.empty()) return;
   failure_ = fmt::format("the backward of rank {} ended with an exception",
                          world_.rank());
-  world_.abort("[ddp] " + failure_);
+  world_.abort(failure_);
 }
 
 // Uneven inputs: ranks that have none left answer those that have.
@@ -546,9 +546,9 @@ void Reducer::join(const std::function<void()>& steps,
                    const JoinOptions& options) {
   check_usable();
   if (rounds_.is_joining()) {
-    throw InvalidArgument("ddp", {.code = ErrorCode::kUnevenInputs,
-                                  .what = "join() within join()",
-                                  .fix = "call it once around all steps"});
+    throw ParallelError("ddp", {.code = ErrorCode::kUnevenInputs,
+                                .what = "join() within join()",
+                                .fix = "call it once around all steps"});
   }
   struct Leave {
     Rounds& rounds;
@@ -565,8 +565,8 @@ void Reducer::join(const std::function<void()>& steps,
     // Ended by agreement, all ranks know.
     if (rounds_.is_ended() || !failure_.empty()) throw;
     failure_ = fmt::format("rank {} left join() with an exception: {}",
-                           world_.rank(), error.what());
-    world_.abort("[ddp] " + failure_);
+                           world_.rank(), text_of(error));
+    world_.abort(failure_);
     throw;
   }
   const std::vector<int>& last = rounds_.last_active();

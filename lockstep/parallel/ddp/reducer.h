@@ -37,7 +37,7 @@ namespace lockstep::ddp {
 /// One thread at a time calls it; autograd's may be several.
 class Reducer : public std::enable_shared_from_this<Reducer> {
  public:
-  /// Collective. Throws InvalidArgument if the ranks' modules differ.
+  /// Collective. Throws ParallelError if the ranks' modules differ.
   static std::shared_ptr<Reducer> create(
       const World& world, ModuleHandle module,
       const DistributedDataParallelOptions& options);

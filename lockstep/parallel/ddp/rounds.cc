@@ -75,7 +75,7 @@ void Rounds::note_active(const std::vector<int>& active) {
       ++first;
     }
     joining_->is_ended = true;
-    throw InvalidArgument(
+    throw ParallelError(
         "ddp",
         {.code = ErrorCode::kUnevenInputs,
          .what = fmt::format("rank {} has no inputs left, others have", first),

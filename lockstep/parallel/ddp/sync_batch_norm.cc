@@ -107,7 +107,7 @@ struct SyncedNorm : torch::autograd::Function<SyncedNorm> {
   static variable_list backward(AutogradContext* context,
                                 const variable_list& gradients) {
     if (torch::GradMode::is_enabled()) {
-      throw InvalidArgument(
+      throw ParallelError(
           "sync_batch_norm",
           {.code = ErrorCode::kDoubleBackward,
            .what = "a gradient over several ranks can't be differentiated",

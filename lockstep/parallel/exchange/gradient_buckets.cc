@@ -314,7 +314,7 @@ void GradientBuckets::run_hook(GradBucket& grads) {
   const void* memory = grads.buffer.data_ptr();
   hook_(world_, grads);
   if (grads.buffer.data_ptr() == memory) return;
-  throw InvalidArgument(
+  throw ParallelError(
       "ddp", {.code = ErrorCode::kCommHook,
               .what = "a comm hook put another tensor in bucket.buffer",
               .expected = "the result in the memory that is there",

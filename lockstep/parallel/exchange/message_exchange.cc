@@ -238,7 +238,7 @@ Tensor MessageExchange::sum(const std::vector<Tensor>& partials,
 
 void MessageExchange::check_sent(const Heads& heads) const {
   if (heads.is_right) return;
-  throw InvalidArgument(
+  throw ParallelError(
       "ddp",
       {.code = ErrorCode::kRepeatedGradient,
        .what = "a gradient changed in the backward after it was sent to the "

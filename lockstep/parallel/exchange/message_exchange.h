@@ -69,7 +69,7 @@ class MessageExchange : public RankExchange {
   torch::Tensor sum(const std::vector<torch::Tensor>& partials,
                     const Heads& heads, int64_t chunks) const;
 
-  /// Throws InvalidArgument if a gradient changed after it was sent.
+  /// Throws ParallelError if a gradient changed after it was sent.
   void check_sent(const Heads& heads) const;
   /// The sums that overlapped_ made.
   Reduction overlapped(const Heads& heads, int64_t chunks);

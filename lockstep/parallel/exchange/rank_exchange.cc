@@ -20,7 +20,7 @@ void barrier(const World& world) {
 
 void check_samples(int rank, int64_t samples, int peer, int64_t peer_samples) {
   if (peer_samples == samples) return;
-  throw InvalidArgument(
+  throw ParallelError(
       "ddp", {.code = ErrorCode::kSamplesDiffer,
               .what = fmt::format(
                   "ranks {} and {} count a different number of samples "

@@ -59,7 +59,7 @@ class RankExchange {
   /// At the start of a step. Where ranks can share memory they share the
   /// parameters from the first step on that the engine updates itself
   /// (`is_driven`), and each has its own again from the next step that it does
-  /// not. Throws InvalidArgument if a parameter was changed while it was
+  /// not. Throws ParallelError if a parameter was changed while it was
   /// shared, or if it is not the same on all ranks when it is to be shared.
   virtual void begin_step(bool is_driven) { static_cast<void>(is_driven); }
   /// Gives this rank parameters of its own.
@@ -77,7 +77,7 @@ class RankExchange {
     return nullptr;
   }
   /// Brings the partial sums of all ranks together, and completes `totals`.
-  /// Throws InvalidArgument if the ranks' numbers of samples differ.
+  /// Throws ParallelError if the ranks' numbers of samples differ.
   virtual Reduction reduce(std::vector<PartialSum> own_partials, int64_t chunks,
                            StepTotals& totals) = 0;
   /// Of `blocks`, by place, those that this rank reduces and updates. The
@@ -107,7 +107,7 @@ class RankExchange {
   virtual int64_t copy_bytes() const { return 0; }
 };
 
-/// Throws InvalidArgument if `rank` and `peer` count a different number of
+/// Throws ParallelError if `rank` and `peer` count a different number of
 /// samples for one step.
 void check_samples(int rank, int64_t samples, int peer, int64_t peer_samples);
 
@@ -122,8 +122,8 @@ void check_samples(int rank, int64_t samples, int peer, int64_t peer_samples);
 /// everything, or with `zero` its part. With a `hook`, which replaces the sum,
 /// each rank has memory of its own and updates everything, too.
 ///
-/// Throws InvalidArgument naming the first parameter that differs, and for a
-/// `zero` that can't be had with the other arguments.
+/// Throws ParallelError naming the first parameter that differs, and
+/// InvalidArgument for a `zero` that does not suit the other arguments.
 std::unique_ptr<RankExchange> make_rank_exchange(
     const World& world, const ModuleHandle& module,
     const std::vector<torch::Tensor>& parameters, int64_t shards,

@@ -42,8 +42,8 @@ constexpr const char* kCure =
 }  // namespace
 
 void SharedExchange::give_up(const Problem& problem) const {
-  const InvalidArgument error("ddp", problem);
-  world_.abort(error.what());
+  const ParallelError error("ddp", problem);
+  world_.abort(std::string(error.text()));
   throw error;
 }
 
@@ -77,7 +77,7 @@ SharedExchange::~SharedExchange() {
     unshare_parameters();
   } catch (const std::exception& error) {
     log_error("ddp",
-              fmt::format("the parameters stay shared: {}", error.what()));
+              fmt::format("the parameters stay shared: {}", text_of(error)));
   }
 }
 
@@ -89,7 +89,7 @@ void SharedExchange::check_requests(size_t first) const {
     if ((request != 0) == wants) continue;
     const auto p = static_cast<size_t>(std::min(
         request != 0 ? request - 1 : static_cast<int64_t>(first), count - 1));
-    throw InvalidArgument(
+    throw ParallelError(
         "ddp", {.code = ErrorCode::kParametersDiffer,
                 .what = fmt::format("parameter '{}' was moved (loaded, cast or "
                                     "unshared) on rank {}, but not on rank {}",

@@ -54,7 +54,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-/// Throws InvalidArgument if a rank's `text` differs from rank 0's, with the
+/// Throws ParallelError if a rank's `text` differs from rank 0's, with the
 /// first line that does.
 void verify_text(const World& world, const std::string& text, const char* thing,
                  const char* fix) {
@@ -68,7 +68,7 @@ void verify_text(const World& world, const std::string& text, const char* thing,
     const auto at = [&](const std::vector<std::string>& lines) {
       return i < lines.size() ? lines[i] : std::string("no more");
     };
-    throw InvalidArgument(
+    throw ParallelError(
         "ddp", {.code = ErrorCode::kParametersDiffer,
                 .what = fmt::format("rank {} has {} than rank 0", rank, thing),
                 .expected = fmt::format("rank 0's {}", at(first)),

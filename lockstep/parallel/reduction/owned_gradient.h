@@ -23,7 +23,7 @@ class OwnedGradient {
   /// memory is kept if nothing else holds it and it is laid out like the
   /// parameter, else it is copied. Undefined: no gradient.
   ///
-  /// Throws InvalidArgument for a sparse gradient.
+  /// Throws ParallelError for a sparse gradient.
   static OwnedGradient take(torch::Tensor gradient,
                             const torch::Tensor& parameter);
   /// In `memory`, which the caller set apart for this gradient alone: a part

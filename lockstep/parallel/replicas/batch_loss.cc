@@ -16,11 +16,11 @@ namespace {
 
 [[noreturn]] void fail_loss(const char* what, const char* expected,
                             std::string got, const char* fix) {
-  throw InvalidArgument("parallel", {.code = ErrorCode::kBadLoss,
-                                     .what = what,
-                                     .expected = expected,
-                                     .got = std::move(got),
-                                     .fix = fix});
+  throw ParallelError("parallel", {.code = ErrorCode::kBadLoss,
+                                   .what = what,
+                                   .expected = expected,
+                                   .got = std::move(got),
+                                   .fix = fix});
 }
 
 void check_loss(const Tensor& loss) {
@@ -110,7 +110,7 @@ void check_has_total_weight(const TrainStepOptions& options) {
 void check_batch_weight(const BatchLoss& batch,
                         const TrainStepOptions& options) {
   if (batch.is_empty && options.empty_batch() == EmptyBatch::kError) {
-    throw InvalidArgument(
+    throw ParallelError(
         "parallel",
         {.code = ErrorCode::kEmptyBatch,
          .what = "the losses of the batch have the weight 0 in total, so there "

@@ -16,7 +16,7 @@ namespace lockstep {
 
 /// Checks what a loss function returned and gives its weight: `samples` if it
 /// states none. Waits for the device if the weight is on a GPU. Throws
-/// InvalidArgument (bad-loss).
+/// ParallelError (bad-loss).
 double checked_weight(const WeightedLoss& loss, int64_t samples);
 
 /// Returns what the backward of a shard's loss begins with. 0: the shard has no
@@ -46,8 +46,8 @@ void check_reduction(const TrainStepOptions& options);
 /// under no_sync(), or after it, can't find out.
 void check_has_total_weight(const TrainStepOptions& options);
 
-/// Throws InvalidArgument if the weight of a step's losses is 0, or more than
-/// the total that `options` state.
+/// Throws ParallelError if the weight of a step's losses is 0, and
+/// InvalidArgument if it is more than the total that `options` state.
 void check_batch_weight(const BatchLoss& batch,
                         const TrainStepOptions& options);
 

@@ -109,7 +109,7 @@ enum class LossReduction {
 
 /// What train_step() does with a batch whose shards have the weight 0 in total.
 enum class EmptyBatch {
-  kError,  ///< throws InvalidArgument
+  kError,  ///< throws ParallelError
   kSkip,   ///< updates nothing
 };
 

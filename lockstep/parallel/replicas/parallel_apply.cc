@@ -25,23 +25,24 @@ std::string advice_for(std::string_view message) {
 
 void run_as_replica(size_t replica, const Device& device,
                     const std::function<void()>& task) {
-  const auto fail = [&](const std::string& message,
+  const auto fail = [&](ErrorCode code, std::string_view text,
                         const std::string& fix = "") {
-    throw ReplicaError({.code = ErrorCode::kReplicaFailed,
+    throw ReplicaError({.code = code,
                         .what = fmt::format("replica {} on {} failed: {}",
-                                            replica, device.name(), message),
-                        .fix = fix},
-                       std::current_exception());
+                                            replica, device.name(), text),
+                        .fix = fix});
   };
   try {
     task();
   } catch (const ReplicaError&) {
     throw;
+  } catch (const Error& error) {
+    fail(error.code(), error.text());
   } catch (const c10::Error& error) {
-    const std::string message = error.what_without_backtrace();
-    fail(message, advice_for(message));
+    const std::string text = error.what_without_backtrace();
+    fail(ErrorCode::kReplicaFailed, text, advice_for(text));
   } catch (const std::exception& error) {
-    fail(error.what());
+    fail(ErrorCode::kReplicaFailed, error.what());
   }
 }
 

@@ -12,19 +12,17 @@
 
 namespace lockstep {
 
-/// A replica threw. The message names the replica and its device; what it
-/// threw is kept.
-class ReplicaError : public Error {
+/// A replica threw an exception, the cause. The message names the replica and
+/// its device, and has the text of the cause. The code is the code of the cause
+/// if that is an Error of Lockstep, else kReplicaFailed. Thrown while the cause
+/// is handled.
+class ReplicaError : public Error, public std::nested_exception {
  public:
-  ReplicaError(const Problem& problem, std::exception_ptr cause)
-      : Error("parallel", problem), cause_(std::move(cause)) {}
-  const std::exception_ptr& cause() const { return cause_; }
-
- private:
-  std::exception_ptr cause_;
+  explicit ReplicaError(const Problem& problem) : Error("parallel", problem) {}
+  std::exception_ptr cause() const { return nested_ptr(); }
 };
 
-/// Runs `task`; what it throws comes out as a ReplicaError naming the device.
+/// Runs `task`. Throws a ReplicaError that names the device for what it throws.
 void run_as_replica(size_t replica, const Device& device,
                     const std::function<void()>& task);
 

@@ -252,7 +252,7 @@ IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
 
 variable_list ParallelBackward::apply(variable_list&& gradients) {
   if (torch::GradMode::is_enabled()) {
-    throw InvalidArgument(
+    throw ParallelError(
         "parallel",
         {.code = ErrorCode::kDoubleBackward,
          .what = "a DataParallel region can't be differentiated twice",
@@ -262,7 +262,7 @@ variable_list ParallelBackward::apply(variable_list&& gradients) {
                 "model->module()"});
   }
   if (!region_) {
-    throw InvalidArgument(
+    throw ParallelError(
         "parallel",
         {.code = ErrorCode::kBackwardTwice,
          .what = "backward through a DataParallel forward a second time, "
@@ -279,7 +279,7 @@ variable_list ParallelBackward::apply(variable_list&& gradients) {
 
 void ParallelBackward::check_build() const {
   if (region_->build == group_->build()) return;
-  throw InvalidArgument(
+  throw ParallelError(
       "parallel", {.code = ErrorCode::kModuleChanged,
                    .what = "backward through a forward whose replicas are gone",
                    .expected = "the module as it was in that forward",

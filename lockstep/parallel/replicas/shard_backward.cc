@@ -49,7 +49,7 @@ std::vector<Tensor> others_among(const std::vector<Tensor>& found,
 void check_no_hooks(const std::vector<Tensor>& leaves) {
   for (const Tensor& leaf : leaves) {
     if (!has_hooks(leaf)) continue;
-    throw InvalidArgument(
+    throw ParallelError(
         "parallel",
         {.code = ErrorCode::kHookedLeaf,
          .what = "a tensor of shape " + c10::str(leaf.sizes()) +

@@ -59,7 +59,7 @@ struct ShardLeaves {
 /// returned instead, to be summed along the tree.
 ///
 /// If the backward throws, nothing is left behind in the replica.
-/// Throws InvalidArgument if such a leaf has a hook, which would see a part of
+/// Throws ParallelError if such a leaf has a hook, which would see a part of
 /// the gradient.
 ShardGradients shard_backward(const std::vector<torch::Tensor>& roots,
                               const std::vector<torch::Tensor>& gradients,

@@ -45,7 +45,7 @@ class ShardedUpdate {
   /// parameter. Otherwise the sums can be used block by block as they are made.
   bool needs_grad(const std::vector<size_t>& positions) const;
   /// What is in .grad of the parameters at `positions`, which is empty after
-  /// that. Of several ranks, throws InvalidArgument naming the first parameter
+  /// that. Of several ranks, throws ParallelError naming the first parameter
   /// whose gradients differ.
   std::vector<torch::Tensor> take_grads(const std::vector<size_t>& positions);
   void drop_grads(const std::vector<size_t>& positions) const;

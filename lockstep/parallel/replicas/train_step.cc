@@ -32,7 +32,7 @@ namespace {
 void check_one_rank(const std::vector<std::vector<OtherLeaf>>& others) {
   for (const auto& of_shard : others) {
     if (of_shard.empty()) continue;
-    throw InvalidArgument(
+    throw ParallelError(
         "ddp",
         {.code = ErrorCode::kForeignLeaf,
          .what = "the loss depends on a tensor of shape " +
@@ -490,7 +490,7 @@ TrainStep::Shards TrainStep::cut(const IValue& all, bool trains) const {
   const int64_t expected =
       samples_of(group_.own_shards(), shards.batch, group_.shards()).count();
   if (own_samples != expected) {
-    throw InvalidArgument(
+    throw ParallelError(
         "ddp",
         {.code = ErrorCode::kSamplesDiffer,
          .what = fmt::format("rank {} got another part of the batch than its "
@@ -515,7 +515,7 @@ std::vector<PartialSum> TrainStep::partials_of_rank(
   std::vector<PartialSum> all = join_partials(std::move(partials));
   if (local_gradients_.empty()) return all;
   if (all.empty()) {
-    throw InvalidArgument(
+    throw ParallelError(
         "ddp", {.code = ErrorCode::kSamplesDiffer,
                 .what = fmt::format("rank {} has no samples in the step that "
                                     "ends no_sync()",

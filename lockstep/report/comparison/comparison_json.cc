@@ -25,7 +25,7 @@ train::RunReport read_run(const std::string& path) {
     return train::run_report_from_json(content);
   } catch (const Error& error) {
     throw IoError({.code = ErrorCode::kMalformedJson,
-                   .what = fmt::format("{}: {}", path, error.what())});
+                   .what = fmt::format("{}: {}", path, error.text())});
   }
 }
 

@@ -187,7 +187,7 @@ TEST_P(Join, CanEndTheEpochOnAllRanksInstead) {
                              },
                              JoinOptions().throw_on_early_termination(true));
                          TORCH_CHECK(false, "no exception");
-                       } catch (const InvalidArgument& error) {
+                       } catch (const ParallelError& error) {
                          TORCH_CHECK(error.code() == ErrorCode::kUnevenInputs &&
                                          contains(error.what(), "rank 0"),
                                      error.what());
