@@ -41,6 +41,7 @@
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/parallel/module/replicate.h"
 #include "lockstep/parallel/module/scatter_gather.h"
+#include "lockstep/parallel/module/shared.h"
 #include "lockstep/parallel/replicas/parallel_apply.h"
 #include "lockstep/train/chrome_trace.h"
 #include "lockstep/train/run_report.h"

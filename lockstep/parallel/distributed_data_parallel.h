@@ -52,14 +52,12 @@ class DistributedDataParallelImpl : public ParallelModule<M> {
   /// exchanged.
   template <class... Inputs>
   Output forward(Inputs&&... inputs) {
-    if (!torch::GradMode::is_enabled()) {
-      return this->module()->forward(std::forward<Inputs>(inputs)...);
-    }
-    return detail::from_ivalue<Output>(
-        this->engine().watch({c10::IValue(inputs)...}, [&] {
-          return c10::IValue(
-              this->module()->forward(std::forward<Inputs>(inputs)...));
-        }));
+    const std::vector<c10::IValue> packed =
+        Base::pack(std::forward<Inputs>(inputs)...);
+    return detail::from_ivalue<Output>(this->engine().watch(packed, [&] {
+      return detail::call_forward(*this->module(),
+                                  detail::unshared_inputs(packed));
+    }));
   }
 
   /// Which parameters' gradients of a backward go in one go, by their places
@@ -81,8 +79,9 @@ class DistributedDataParallelImpl<torch::jit::Module>
                                                         world, options)) {}
 
   c10::IValue forward(const std::vector<c10::IValue>& inputs) {
-    if (!torch::GradMode::is_enabled()) return module().forward(inputs);
-    return engine().watch(inputs, [&] { return module().forward(inputs); });
+    return engine().watch(inputs, [&] {
+      return module().forward(detail::unshared_inputs(inputs));
+    });
   }
 };
 

@@ -13,6 +13,7 @@
 #include "lockstep/parallel/ddp/reducer.h"
 #include "lockstep/parallel/exchange/rank_exchange.h"
 #include "lockstep/parallel/module/nested.h"
+#include "lockstep/parallel/module/parameter_writes.h"
 #include "lockstep/parallel/replicas/parallel_forward.h"
 #include "lockstep/parallel/replicas/replica_group.h"
 #include "lockstep/parallel/replicas/train_step.h"
@@ -71,20 +72,36 @@ DataParallelOptions step_options(
       .verify_first_step(options.verify_first_step());
 }
 
-/// Samples of the first tensor in `inputs`; 1 if it holds no tensor.
+/// Samples of the first tensor in `inputs` that is not shared(); 1 if there is
+/// none.
 int64_t samples_of(const std::vector<IValue>& inputs, int64_t dim) {
   int64_t samples = -1;
-  for_each_tensor(c10::ivalue::Tuple::create(inputs),
-                  [&](const Tensor& tensor, const std::string&) {
-                    if (samples >= 0) return;
-                    samples = dim < tensor.dim() ? tensor.size(dim) : 1;
-                  });
+  for_each_tensor(
+      c10::ivalue::Tuple::create(inputs),
+      [&](const Tensor& tensor, const std::string&) {
+        if (samples >= 0) return;
+        samples = dim < tensor.dim() ? tensor.size(dim) : 1;
+      },
+      [](const Tensor&, const std::string&) {});
   return samples < 0 ? 1 : samples;
 }
 
 [[noreturn]] void refuse_step(const char* what, const char* fix) {
   throw InvalidArgument(
       "ddp", {.code = ErrorCode::kBadOption, .what = what, .fix = fix});
+}
+
+void check_needs_no_closure(const torch::optim::Optimizer& optimizer) {
+  if (!dynamic_cast<const torch::optim::LBFGS*>(&optimizer)) return;
+  throw InvalidArgument(
+      "parallel",
+      {.code = ErrorCode::kBadOptimizer,
+       .what = "LBFGS computes the loss several times in each step, and "
+               "train_step() computes it once",
+       .expected = "an optimizer whose step() needs no closure",
+       .got = "torch::optim::LBFGS",
+       .fix = "call optimizer.step([&] { optimizer.zero_grad(); auto l = "
+              "loss(model->forward(x), y); l.backward(); return l; })"});
 }
 
 }  // namespace
@@ -107,6 +124,7 @@ Engine::Engine(Module module, const World& world,
       options_(step_options(world, options)),
       ddp_options_(options) {
   const ModuleHandle handle = module_.read();
+  note_parameters(handle);
   devices_ = {device_of_rank(world_, handle, options)};
   if (cuts_state()) {
     follow_layout();
@@ -159,16 +177,37 @@ IValue Engine::forward(const std::vector<IValue>& inputs) {
 
 IValue Engine::watch(const std::vector<IValue>& inputs,
                      const std::function<IValue()>& forward) {
+  if (!torch::GradMode::is_enabled()) return run_module(forward);
   const int64_t samples = samples_of(inputs, ddp_options_.dim());
   // What the ranks share would be updated by each of them.
   unshare_parameters();
   ddp::Reducer& reducer = this->reducer();
   const uint64_t begin = reducer.begin_forward();
-  const IValue output = forward();
+  const IValue output = run_module(forward);
   reducer.end_forward(begin, samples);
   return map_tensors(output, [&](const Tensor& tensor) {
     return reducer.watch(tensor, samples);
   });
+}
+
+IValue Engine::run_module(const std::function<IValue()>& forward) const {
+  const ParameterWrites writes(module_parameters_);
+  IValue output = forward();
+  if (const auto p = writes.first()) {
+    refuse_written_parameter(parameter_names_[*p], world_.size());
+  }
+  return output;
+}
+
+void Engine::note_parameters(const ModuleHandle& module) {
+  module_parameters_.clear();
+  parameter_names_.clear();
+  // A module of one rank may change itself, as without a wrapper.
+  if (world_.size() == 1) return;
+  for (const auto& [name, parameter] : module.parameters) {
+    module_parameters_.push_back(parameter);
+    parameter_names_.push_back(name);
+  }
 }
 
 void Engine::join(const std::function<void()>& steps,
@@ -315,6 +354,7 @@ StepResult Engine::train_step(const std::vector<IValue>& inputs,
                               torch::optim::Optimizer& optimizer,
                               const TrainStepOptions& options) {
   check_can_step(/*updates=*/true);
+  check_needs_no_closure(optimizer);
   if (optim::TorchOptimizer* const adopted = adopt(optimizer)) {
     adopted->follow();
     return train_step(inputs, target, loss, adopted, options);
@@ -365,7 +405,10 @@ void Engine::set_comm_hook(const CommHook& hook) {
   adopted_.clear();
 }
 
-void Engine::rebuild() { group().rebuild(); }
+void Engine::rebuild() {
+  group().rebuild();
+  if (!module_parameters_.empty()) note_parameters(group_->original());
+}
 
 void Engine::load_buffers() {
   if (exchange_) exchange_->load_buffers();

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include <ATen/core/ivalue.h>
@@ -62,7 +63,8 @@ class Engine {
   /// under autograd is collective.
   c10::IValue forward(const std::vector<c10::IValue>& inputs);
   /// Runs `forward`, of `inputs`, such that a backward through its output is
-  /// summed over the ranks.
+  /// summed over the ranks; without autograd, only runs it. With several ranks,
+  /// throws ParallelError naming a parameter of the module that it wrote to.
   c10::IValue watch(const std::vector<c10::IValue>& inputs,
                     const std::function<c10::IValue()>& forward);
   void join(const std::function<void()>& steps, const JoinOptions& options);
@@ -120,6 +122,11 @@ class Engine {
   ReplicaGroup& group();
 
  private:
+  /// Runs a forward of the module itself. With several ranks, throws if it
+  /// wrote to a parameter.
+  c10::IValue run_module(const std::function<c10::IValue()>& forward) const;
+  /// Reads the parameters for run_module().
+  void note_parameters(const ModuleHandle& module);
   /// Whether gradients stay this rank's.
   bool is_local() const { return !is_synced_ && world_.size() > 1; }
   /// Whether each rank has its own part of the optimizer's state alone.
@@ -159,6 +166,9 @@ class Engine {
   std::vector<torch::Tensor> layout_;
   int64_t exchange_build_ = 0;  // of group_, when exchange_ was made
   std::shared_ptr<ddp::Reducer> reducer_;
+  // The module's parameters and their names, for run_module().
+  std::vector<torch::Tensor> module_parameters_;
+  std::vector<std::string> parameter_names_;
   // The last torch optimizers that train_step() got.
   std::vector<std::unique_ptr<optim::TorchOptimizer>> adopted_;
 };

@@ -19,13 +19,11 @@ namespace lockstep {
 
 namespace detail {
 
-/// What copies `module`, which has to be a torch::nn::Cloneable when it is
-/// called.
+/// Returns a function that copies `module`. It throws InvalidArgument if the
+/// module is not a torch::nn::Cloneable of its own type.
 template <class M>
 std::function<std::shared_ptr<M>()> cloner_of(std::shared_ptr<M> module) {
-  return [module = std::move(module)] {
-    return std::dynamic_pointer_cast<M>(clone_module(*module));
-  };
+  return [module = std::move(module)] { return clone_as(*module); };
 }
 
 template <class M>
@@ -231,8 +229,9 @@ class ParallelModule : public ParallelModuleBase {
   static ShardLoss typed(const Loss& loss) {
     return [&loss](const c10::IValue& output,
                    const c10::IValue& target) -> WeightedLoss {
-      return loss(detail::from_ivalue<Output>(output),
-                  detail::from_ivalue<Target>(target));
+      return loss(
+          detail::from_ivalue<Output>(output),
+          detail::from_ivalue<typename detail::Unshared<Target>::Type>(target));
     };
   }
 

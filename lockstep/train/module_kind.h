@@ -5,6 +5,7 @@
 #include <memory>
 #include <tuple>
 #include <type_traits>
+#include <typeinfo>
 
 #include <torch/script.h>
 #include <torch/torch.h>
@@ -12,7 +13,7 @@
 #include "lockstep/parallel/module/script_scope.h"
 #include "lockstep/parallel/parallel_module.h"
 
-// What a Trainer knows of the module that it is given.
+// The operations of a Trainer that depend on the type of its module.
 namespace lockstep::train::detail {
 
 /// Of type `M`, whose forward() says what it takes and returns.
@@ -25,15 +26,15 @@ struct ModuleKind {
   using Output = std::decay_t<lockstep::detail::ForwardResult<M>>;
   static constexpr size_t kArguments =
       std::tuple_size_v<lockstep::detail::ForwardArguments<M>>;
-  static constexpr bool kIsCloned =
-      std::is_base_of_v<torch::nn::Cloneable<M>, M>;
 
+  /// Returns true if clone() copies `module`. A class that derives from one
+  /// that is Cloneable has the clone() of its base class.
+  static bool is_cloned(const M& module) {
+    return std::is_base_of_v<torch::nn::Cloneable<M>, M> &&
+           typeid(module) == typeid(M);
+  }
   static Make replicator(const std::shared_ptr<M>& module, const Make& make) {
-    if constexpr (kIsCloned) {
-      return lockstep::detail::cloner_of(module);
-    } else {
-      return make;
-    }
+    return is_cloned(*module) ? lockstep::detail::cloner_of(module) : make;
   }
   static Engine::Module engine_module(const std::shared_ptr<M>& module,
                                       const Make& make) {

@@ -94,6 +94,54 @@ TEST(Pitfalls, SayHowToWrapAModuleThatCannotBeCloned) {
                {"can't be cloned", "torch::nn::Cloneable", "pass a factory"});
 }
 
+struct DerivedMlpImpl : MlpImpl {};
+
+/// The cure: the base class is Cloneable as the derived class.
+template <class Self>
+struct BaseImpl : torch::nn::Cloneable<Self> {
+  BaseImpl() { reset(); }
+  void reset() override {
+    net = this->register_module("net", testing_nets::mlp());
+  }
+  Tensor forward(const Tensor& x) { return net->forward(x); }
+  torch::nn::Sequential net{nullptr};
+};
+struct FinalImpl : BaseImpl<FinalImpl> {};
+
+template <class M>
+void expect_same_as_plain(const std::shared_ptr<M>& net,
+                          const DataParallel<M>& model) {
+  const Tensor x = torch::randn({5, 6});
+  EXPECT_TRUE(model->forward(x).allclose(net->forward(x), 1e-5, 1e-6));
+}
+
+TEST(Pitfalls, NameTheTypesOfADerivedClassThatCannotBeCloned) {
+  const auto net = std::make_shared<DerivedMlpImpl>();
+  const std::vector<std::string> parts{
+      "clone() of the module lockstep::pitfalls_test::",
+      "expected lockstep::pitfalls_test::",
+      "DerivedMlpImpl",
+      "got lockstep::testing_nets::MlpImpl",
+      "torch::nn::Cloneable<",
+      "pass a factory",
+      "[not-cloneable]"};
+  expect_parts(error_of([&] { DataParallel model(net, slices(2)); }), parts);
+  expect_parts(error_of([&] { replicate(net, slices(2)); }), parts);
+  // Wrapped as its base class, the replicas would be of another class.
+  const std::shared_ptr<MlpImpl> base = net;
+  expect_parts(error_of([&] { DataParallel model(base, slices(2)); }), parts);
+}
+
+TEST(Pitfalls, WrapADerivedClassAsTheErrorSays) {
+  const auto net = std::make_shared<DerivedMlpImpl>();
+  const DataParallel<DerivedMlpImpl> made(
+      net, [] { return std::make_shared<DerivedMlpImpl>(); }, slices(2));
+  expect_same_as_plain(net, made);
+  const auto other = std::make_shared<FinalImpl>();
+  const DataParallel<FinalImpl> cloned(other, slices(2));
+  expect_same_as_plain(other, cloned);
+}
+
 TEST(Pitfalls, RefuseAFactoryThatBuildsSomethingElse) {
   Mlp net;
   expect_parts(error_of([&] {

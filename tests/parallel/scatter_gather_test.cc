@@ -78,6 +78,33 @@ TEST(Scatter, RefusesInputsThatSplitDifferently) {
   EXPECT_NE(text.find("input[1] of shape [1]"), std::string::npos) << text;
 }
 
+TEST(Scatter, RefusesTensorsOfDifferentSizes) {
+  // Both give two chunks.
+  const IValue batch =
+      c10::ivalue::Tuple::create({torch::zeros({8, 3}), torch::zeros({16})});
+  const auto text = error_of([&] { scatter(batch, slices(2)); });
+  EXPECT_NE(text.find("expected 8, as input[0] of shape [8, 3] has"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("lockstep::shared(t)"), std::string::npos) << text;
+}
+
+TEST(Scatter, RefusesANestedTensor) {
+  const Tensor nested = at::_nested_tensor_from_tensor_list(
+      {torch::zeros({2, 3}), torch::zeros({4, 3})});
+  const auto text = error_of([&] { scatter(nested, slices(2)); });
+  EXPECT_NE(text.find("is a nested tensor"), std::string::npos) << text;
+  EXPECT_NE(text.find("to_padded_tensor(0)"), std::string::npos) << text;
+  EXPECT_EQ(scatter(nested.to_padded_tensor(0), slices(2)).size(), 2u);
+}
+
+TEST(Scatter, RefusesASparseTensor) {
+  const auto text =
+      error_of([] { scatter(torch::eye(4).to_sparse(), slices(2)); });
+  EXPECT_NE(text.find("got the layout Sparse"), std::string::npos) << text;
+  EXPECT_NE(text.find("t.to_dense()"), std::string::npos) << text;
+}
+
 TEST(Scatter, NamesAMissingDimension) {
   const auto text = error_of([] { scatter(torch::zeros({4}), slices(2), 1); });
   EXPECT_NE(text.find("no dimension 1"), std::string::npos) << text;
@@ -89,6 +116,14 @@ TEST(Gather, MakesAVectorOfScalarsAndWarns) {
   const Tensor all = gather(outputs, slices(2)[0]).toTensor();
   EXPECT_TRUE(all.equal(torch::tensor({1.0, 2.0})));
   EXPECT_NE(log.text().find("scalars"), std::string::npos);
+}
+
+TEST(Gather, RefusesANestedTensor) {
+  const IValue nested = at::_nested_tensor_from_tensor_list(
+      {torch::zeros({2, 3}), torch::zeros({4, 3})});
+  const auto text =
+      error_of([&] { gather(std::vector<IValue>{nested}, slices(1)[0]); });
+  EXPECT_NE(text.find("is a nested tensor"), std::string::npos) << text;
 }
 
 TEST(Gather, KeepsNestedStructure) {

@@ -9,6 +9,9 @@
 #include <ATen/core/ivalue.h>
 #include <torch/torch.h>
 
+#include "lockstep/parallel/module/nested.h"
+#include "lockstep/parallel/module/shared.h"
+
 // Between typed forward() methods and IValues, the form in which batches are
 // scattered and outputs gathered.
 namespace lockstep::detail {
@@ -50,7 +53,7 @@ c10::IValue call_forward(M& module, const std::vector<c10::IValue>& inputs,
       from_ivalue<std::tuple_element_t<I, Arguments>>(inputs[I])...));
 }
 
-/// Calls module.forward() with what `inputs` hold.
+/// Calls module.forward() with the values of `inputs`.
 template <class M>
 c10::IValue call_forward(M& module, const std::vector<c10::IValue>& inputs) {
   return call_forward(
@@ -58,12 +61,36 @@ c10::IValue call_forward(M& module, const std::vector<c10::IValue>& inputs) {
       std::make_index_sequence<std::tuple_size_v<ForwardArguments<M>>>());
 }
 
-/// `values` as the IValues of forward's own argument types, so that what is
-/// passed converts as in a direct call.
+/// True for types whose values may hold tensors that are shared(). They must
+/// not become a forward's own argument type before they are scattered.
+template <class T>
+inline constexpr bool kMayHoldShared =
+    std::is_same_v<T, c10::IValue> ||
+    !std::is_same_v<typename Unshared<T>::Type, T>;
+
+/// Returns `value` as an IValue of the type `Argument`, to which it converts as
+/// in a direct call.
+template <class Argument, class Value>
+c10::IValue pack_one(Value&& value) {
+  if constexpr (kMayHoldShared<std::decay_t<Value>>) {
+    return c10::IValue(std::forward<Value>(value));
+  } else {
+    return c10::IValue(static_cast<Argument>(std::forward<Value>(value)));
+  }
+}
+
+/// Returns `values` as IValues of forward's own argument types.
 template <class Arguments, size_t... I, class... Values>
 std::vector<c10::IValue> pack(std::index_sequence<I...>, Values&&... values) {
-  return {c10::IValue(static_cast<std::tuple_element_t<I, Arguments>>(
-      std::forward<Values>(values)))...};
+  return {pack_one<std::tuple_element_t<I, Arguments>>(
+      std::forward<Values>(values))...};
+}
+
+/// Returns `inputs` as a module that is not wrapped takes them.
+inline std::vector<c10::IValue> unshared_inputs(
+    std::vector<c10::IValue> inputs) {
+  for (c10::IValue& input : inputs) input = unshared(input);
+  return inputs;
 }
 
 }  // namespace lockstep::detail

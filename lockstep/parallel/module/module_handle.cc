@@ -5,6 +5,7 @@
 #include <typeinfo>
 
 #include <c10/util/Type.h>
+#include <fmt/format.h>
 #include <torch/script.h>
 
 #include "lockstep/base/error.h"
@@ -191,21 +192,39 @@ ModuleHandle handle_of(const torch::jit::Module& module) {
 
 std::shared_ptr<torch::nn::Module> clone_module(
     const torch::nn::Module& module) {
+  const std::string type = c10::demangle(typeid(module).name());
+  const auto fix = [&](const char* derive) {
+    return fmt::format(
+        "{} torch::nn::Cloneable<{}> and register parameters in reset(), or "
+        "pass a factory: DataParallel(module, [] {{ return "
+        "std::make_shared<{}>(...); }}, devices)",
+        derive, type, type);
+  };
   // Cloneable's reset() draws weights that the copy's are written over. From
   // the default generator they would be missing in what other threads draw.
   const RandomScope aside(RandomState::of_thread());
+  std::shared_ptr<torch::nn::Module> copy;
   try {
-    return module.clone();
+    copy = module.clone();
   } catch (const c10::Error& error) {
     throw InvalidArgument(
-        "parallel",
-        {.code = ErrorCode::kNotCloneable,
-         .what = "the module " + module.name() + " can't be cloned (" +
-                 error.what_without_backtrace() + ")",
-         .fix = "derive it from torch::nn::Cloneable and register parameters "
-                "in reset(), or pass a factory: DataParallel(module, [] { "
-                "return std::make_shared<...>(); }, devices)"});
+        "parallel", {.code = ErrorCode::kNotCloneable,
+                     .what = fmt::format("the module {} can't be cloned ({})",
+                                         type, error.what_without_backtrace()),
+                     .fix = fix("derive it from")});
   }
+  const torch::nn::Module* made = copy.get();
+  if (made && typeid(*made) == typeid(module)) return copy;
+  throw InvalidArgument(
+      "parallel",
+      {.code = ErrorCode::kNotCloneable,
+       .what = fmt::format("clone() of the module {} makes a module of another "
+                           "type",
+                           type),
+       .expected = type,
+       .got = made ? c10::demangle(typeid(*made).name()) : "none",
+       .fix = fix("derive it, or its base class with it as a template "
+                  "parameter, from")});
 }
 
 torch::jit::Module clone_module(const torch::jit::Module& module) {

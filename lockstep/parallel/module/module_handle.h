@@ -49,10 +49,17 @@ struct ModuleHandle {
 ModuleHandle handle_of(std::shared_ptr<torch::nn::Module> module);
 ModuleHandle handle_of(const torch::jit::Module& module);
 
-/// A deep copy. Throws InvalidArgument for a module that is not Cloneable,
-/// saying what to do. Leaves the random stream as it was.
+/// Returns a deep copy, of the module's own type. Throws InvalidArgument for a
+/// module that is not Cloneable, and for one whose clone() makes another type:
+/// that of a base class which is Cloneable. Leaves the random stream as it was.
 std::shared_ptr<torch::nn::Module> clone_module(
     const torch::nn::Module& module);
 torch::jit::Module clone_module(const torch::jit::Module& module);
+
+/// Likewise, as a pointer to `M`.
+template <class M>
+std::shared_ptr<M> clone_as(const M& module) {
+  return std::dynamic_pointer_cast<M>(clone_module(module));
+}
 
 }  // namespace lockstep

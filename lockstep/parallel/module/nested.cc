@@ -1,6 +1,10 @@
 #include "lockstep/parallel/module/nested.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
+
+#include "lockstep/parallel/module/shared.h"
 
 namespace lockstep {
 
@@ -40,6 +44,22 @@ bool has_undefined(const IValue& value) {
   return false;
 }
 
+/// The element type of a list or dict that gets `children` instead of those of
+/// `prototype`. Only one of any type can hold a Shared; a function that takes a
+/// list or dict of tensors has to get one of tensors.
+c10::TypePtr element_type(const c10::TypePtr& declared, const IValue& prototype,
+                          const std::vector<IValue>& children) {
+  if (declared->kind() != c10::TypeKind::AnyType) return declared;
+  const std::vector<Child> before = children_of(prototype);
+  const bool had_shared = std::any_of(
+      before.begin(), before.end(),
+      [](const Child& child) { return Shared::in(child.value).has_value(); });
+  const bool are_tensors =
+      std::all_of(children.begin(), children.end(),
+                  [](const IValue& child) { return child.isTensor(); });
+  return had_shared && are_tensors ? c10::TensorType::get() : declared;
+}
+
 }  // namespace
 
 IValue rebuild(const IValue& prototype, std::vector<IValue> children) {
@@ -57,13 +77,15 @@ IValue rebuild(const IValue& prototype, std::vector<IValue> children) {
     return c10::ivalue::Tuple::create(std::move(children));
   }
   if (prototype.isList()) {
-    c10::impl::GenericList list(prototype.toList().elementType());
+    c10::impl::GenericList list(
+        element_type(prototype.toList().elementType(), prototype, children));
     list.reserve(children.size());
     for (IValue& child : children) list.push_back(std::move(child));
     return list;
   }
   const auto dict = prototype.toGenericDict();
-  c10::impl::GenericDict copy(dict.keyType(), dict.valueType());
+  c10::impl::GenericDict copy(
+      dict.keyType(), element_type(dict.valueType(), prototype, children));
   size_t at = 0;
   for (const auto& entry : dict) {
     copy.insert(entry.key(), std::move(children[at++]));
@@ -73,37 +95,54 @@ IValue rebuild(const IValue& prototype, std::vector<IValue> children) {
 
 namespace {
 
-void visit_tensors(
-    const IValue& value, const std::string& path,
-    const std::function<void(const Tensor&, const std::string&)>& visit) {
+void visit_tensors(const IValue& value, const std::string& path,
+                   const VisitTensor& visit, const VisitTensor& visit_shared) {
   if (value.isTensor()) {
     if (value.toTensor().defined()) visit(value.toTensor(), path);
     return;
   }
+  if (const auto shared = Shared::in(value)) {
+    if (shared->defined()) visit_shared(*shared, path);
+    return;
+  }
   for (const Child& child : children_of(value)) {
-    visit_tensors(child.value, path + child.label, visit);
+    visit_tensors(child.value, path + child.label, visit, visit_shared);
   }
 }
 
 }  // namespace
 
-void for_each_tensor(
-    const IValue& value,
-    const std::function<void(const Tensor&, const std::string&)>& visit) {
-  visit_tensors(value, "", visit);
+void for_each_tensor(const IValue& value, const VisitTensor& visit) {
+  visit_tensors(value, "", visit, visit);
 }
 
-IValue map_tensors(const IValue& value,
-                   const std::function<Tensor(const Tensor&)>& map) {
+void for_each_tensor(const IValue& value, const VisitTensor& visit,
+                     const VisitTensor& visit_shared) {
+  visit_tensors(value, "", visit, visit_shared);
+}
+
+IValue map_tensors(const IValue& value, const MapTensor& map) {
+  return map_tensors(value, map, map);
+}
+
+IValue map_tensors(const IValue& value, const MapTensor& map,
+                   const MapTensor& map_shared) {
   if (value.isTensor()) {
     return value.toTensor().defined() ? IValue(map(value.toTensor())) : value;
+  }
+  if (const auto shared = Shared::in(value)) {
+    return shared->defined() ? map_shared(*shared) : *shared;
   }
   if (!is_nested(value)) return value;
   std::vector<IValue> mapped;
   for (const Child& child : children_of(value)) {
-    mapped.push_back(map_tensors(child.value, map));
+    mapped.push_back(map_tensors(child.value, map, map_shared));
   }
   return rebuild(value, std::move(mapped));
+}
+
+IValue unshared(const IValue& value) {
+  return map_tensors(value, [](const Tensor& tensor) { return tensor; });
 }
 
 }  // namespace lockstep

@@ -9,30 +9,40 @@
 
 namespace lockstep {
 
-/// Every tensor in `value`, which may nest tuples, lists and dicts, in order,
-/// with where it stands in it: "[1]['mask']".
-void for_each_tensor(
-    const c10::IValue& value,
-    const std::function<void(const torch::Tensor&, const std::string&)>& visit);
+using VisitTensor =
+    std::function<void(const torch::Tensor&, const std::string& path)>;
+using MapTensor = std::function<torch::Tensor(const torch::Tensor&)>;
 
-/// A copy of `value` with every tensor replaced by `map(tensor)`. What is not
-/// a tensor, tuple, list or dict is shared.
-c10::IValue map_tensors(
-    const c10::IValue& value,
-    const std::function<torch::Tensor(const torch::Tensor&)>& map);
+/// Calls `visit` for every tensor in `value`, which may nest tuples, lists and
+/// dicts, in order. The path says where the tensor stands: "[1]['mask']".
+void for_each_tensor(const c10::IValue& value, const VisitTensor& visit);
+/// Likewise, but calls `visit_shared` for the tensors that are shared().
+void for_each_tensor(const c10::IValue& value, const VisitTensor& visit,
+                     const VisitTensor& visit_shared);
+
+/// Returns a copy of `value` with every tensor replaced by `map(tensor)`. Other
+/// values are shared by reference.
+c10::IValue map_tensors(const c10::IValue& value, const MapTensor& map);
+/// Likewise, but replaces the tensors that are shared() by
+/// `map_shared(tensor)`. The copy has plain tensors in their place.
+c10::IValue map_tensors(const c10::IValue& value, const MapTensor& map,
+                        const MapTensor& map_shared);
+/// Returns a copy of `value` with plain tensors in place of those that are
+/// shared(): what a module that is not wrapped takes.
+c10::IValue unshared(const c10::IValue& value);
 
 /// A copy of `prototype`'s structure whose i-th child is `children[i]`.
 /// `prototype` is a tuple, list or dict.
 c10::IValue rebuild(const c10::IValue& prototype,
                     std::vector<c10::IValue> children);
 
-/// The elements of a tuple or list, or a dict's values in its order; with a
-/// label for each.
+/// An element of a tuple or list, or a value of a dict, with its label.
 struct Child {
   c10::IValue value;
   std::string label;
 };
 bool is_nested(const c10::IValue& value);
+/// Returns the children of a tuple, list or dict, in its order.
 std::vector<Child> children_of(const c10::IValue& value);
 
 }  // namespace lockstep

@@ -86,7 +86,7 @@ std::vector<std::shared_ptr<M>> replicate(const std::shared_ptr<M>& original,
   check_on_device(handle_of(original), devices.at(0));
   std::vector<std::shared_ptr<M>> replicas;
   for (const Device& device : devices) {
-    auto copy = std::dynamic_pointer_cast<M>(clone_module(*original));
+    auto copy = clone_as(*original);
     to(*copy, device);
     replicas.push_back(std::move(copy));
   }

@@ -14,8 +14,29 @@ using torch::Tensor;
 
 namespace {
 
-int64_t count_chunks(const Tensor& tensor, const std::string& path,
-                     int64_t devices, int64_t dim) {
+/// Throws unless `tensor` can be split along `dim`.
+void check_can_split(const Tensor& tensor, const std::string& path,
+                     int64_t dim) {
+  if (tensor.is_nested()) {
+    throw InvalidArgument(
+        "scatter",
+        {.code = ErrorCode::kBadBatch,
+         .what = fmt::format("input{} is a nested tensor, which can't be split "
+                             "along a dimension",
+                             path),
+         .expected = "a dense tensor",
+         .fix = "pad it, t.to_padded_tensor(0), and pass the lengths of its "
+                "samples as another tensor"});
+  }
+  if (tensor.layout() != torch::kStrided) {
+    throw InvalidArgument(
+        "scatter",
+        {.code = ErrorCode::kBadBatch,
+         .what = fmt::format("input{} can't be split along a dimension", path),
+         .expected = "a dense tensor",
+         .got = "the layout " + c10::str(tensor.layout()),
+         .fix = "pass t.to_dense()"});
+  }
   if (tensor.dim() == 0) {
     throw InvalidArgument(
         "scatter",
@@ -23,8 +44,8 @@ int64_t count_chunks(const Tensor& tensor, const std::string& path,
          .what = fmt::format("input{} is a 0-dimensional tensor, which has "
                              "no batch to split",
                              path),
-         .fix = "pass it as a number, which every replica gets whole, or "
-                "unsqueeze it"});
+         .fix = "pass it as a number or as lockstep::shared(t), which every "
+                "replica gets whole, or unsqueeze it"});
   }
   if (dim < -tensor.dim() || dim >= tensor.dim()) {
     throw InvalidArgument("scatter",
@@ -37,48 +58,61 @@ int64_t count_chunks(const Tensor& tensor, const std::string& path,
                            .got = "shape " + c10::str(tensor.sizes()),
                            .fix = "set the option dim to the batch dimension"});
   }
-  return static_cast<int64_t>(chunk_sizes(tensor.size(dim), devices).size());
 }
 
 /// The part of `value` for device `chunk`.
 IValue chunk_of(const IValue& value, int64_t chunk, const Device& device,
                 int64_t devices, int64_t dim) {
-  return map_tensors(value, [&](const Tensor& tensor) {
-    const int64_t n = tensor.size(dim);
-    const int64_t size = chunk_sizes(n, devices)[0];
-    const int64_t begin = chunk * size;
-    return to_device(tensor.narrow(dim, begin, std::min(size, n - begin)),
-                     device);
-  });
+  return map_tensors(
+      value,
+      [&](const Tensor& tensor) {
+        const int64_t n = tensor.size(dim);
+        const int64_t size = chunk_sizes(n, devices)[0];
+        const int64_t begin = chunk * size;
+        return to_device(tensor.narrow(dim, begin, std::min(size, n - begin)),
+                         device);
+      },
+      [&](const Tensor& tensor) { return to_device(tensor, device); });
 }
 
 }  // namespace
 
-std::vector<IValue> scatter(const IValue& batch,
-                            std::span<const Device> devices, int64_t dim) {
-  const auto k = static_cast<int64_t>(devices.size());
-  int64_t chunks = -1;
-  std::string first_path;
-  for_each_tensor(batch, [&](const Tensor& tensor, const std::string& path) {
-    const int64_t count = count_chunks(tensor, path, k, dim);
-    if (chunks < 0) {
-      chunks = count;
-      first_path = path;
-    } else if (count != chunks) {
+std::optional<int64_t> batch_size(const IValue& batch, int64_t dim) {
+  std::optional<int64_t> size;
+  std::string first;  // the first tensor in words
+  const auto check = [&](const Tensor& tensor, const std::string& path) {
+    check_can_split(tensor, path, dim);
+    const int64_t n = tensor.size(dim);
+    if (!size) {
+      size = n;
+      first =
+          fmt::format("input{} of shape {}", path, c10::str(tensor.sizes()));
+    } else if (n != *size) {
       throw InvalidArgument(
           "scatter",
           {.code = ErrorCode::kBadBatch,
-           .what = fmt::format("the inputs split into different numbers of "
-                               "chunks over {} devices",
-                               k),
-           .expected = fmt::format("{}, as input{} gives", chunks, first_path),
-           .got = fmt::format("{} for input{} of shape {}", count, path,
+           .what = fmt::format("the tensors of a batch, which are split along "
+                               "dimension {}, have different sizes there",
+                               dim),
+           .expected = fmt::format("{}, as {} has", *size, first),
+           .got = fmt::format("{} for input{} of shape {}", n, path,
                               c10::str(tensor.sizes())),
-           .fix = "give all inputs the same batch size"});
+           .fix = "give the inputs and the target, which counts as the last "
+                  "input, the same number of samples; pass a tensor that every "
+                  "shard needs whole as lockstep::shared(t)"});
     }
-  });
+  };
+  for_each_tensor(batch, check, [](const Tensor&, const std::string&) {});
+  return size;
+}
+
+std::vector<IValue> scatter(const IValue& batch,
+                            std::span<const Device> devices, int64_t dim) {
+  const auto k = static_cast<int64_t>(devices.size());
+  const auto size = batch_size(batch, dim);
   // Without a tensor every replica gets the same, as in PyTorch.
-  if (chunks < 0) chunks = k;
+  const int64_t chunks =
+      size ? static_cast<int64_t>(chunk_sizes(*size, k).size()) : k;
   std::vector<IValue> parts;
   for (int64_t c = 0; c < chunks; ++c) {
     parts.push_back(
@@ -124,6 +158,12 @@ void check_same_shape(const std::vector<Tensor>& tensors, int64_t dim,
 
 Tensor gather_tensors(std::vector<Tensor> tensors, const Device& device,
                       int64_t dim, const std::string& path) {
+  for (size_t r = 0; r < tensors.size(); ++r) {
+    if (!tensors[r].is_nested()) continue;
+    fail_gather(path, fmt::format("of replica {} is a nested tensor", r),
+                "a dense tensor", "",
+                "pad it in forward(), y.to_padded_tensor(0)");
+  }
   if (tensors[0].dim() == 0) {
     warn_once("gather-scalars", "parallel",
               "asked to gather along dimension 0, but the outputs are "

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,16 +14,24 @@
 
 namespace lockstep {
 
+/// Returns the size of `batch` along `dim`: of every tensor in it that is not
+/// shared(); nothing if there is none.
+///
+/// Throws InvalidArgument, naming the tensor, for one without `dim` or with
+/// another size than the first one, and for a nested tensor.
+std::optional<int64_t> batch_size(const c10::IValue& batch, int64_t dim);
+
 /// Splits `batch` along `dim` over `devices`, as nn.DataParallel does.
 ///
-/// Chunks are ceil(n / k) long, so the last may be shorter and trailing
-/// devices may get none: 5 over 4 gives 2, 2, 1. Tensors on another device are
-/// copied; chunks for CPU slices share the batch's memory. `batch` may nest
-/// tuples, lists and dicts of tensors; anything else is shared by reference,
-/// and so is an undefined tensor.
+/// Each chunk has ceil(n / k) samples, so the last one may be smaller and the
+/// last devices may get none: 5 samples over 4 devices give 2, 2, 1. Tensors on
+/// another device are copied; chunks for CPU slices share the batch's memory.
+/// `batch` may nest tuples, lists and dicts of tensors. Tensors that are
+/// shared() come whole. Other values are shared by reference, and so is an
+/// undefined tensor.
 ///
-/// Throws InvalidArgument for a tensor without `dim`, and for tensors that
-/// give different numbers of chunks (PyTorch drops the surplus in silence).
+/// Throws InvalidArgument if batch_size() does. PyTorch drops in silence what a
+/// tensor has more than the others, and cuts one that is longer by accident.
 std::vector<c10::IValue> scatter(const c10::IValue& batch,
                                  std::span<const Device> devices,
                                  int64_t dim = 0);

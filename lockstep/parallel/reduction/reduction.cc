@@ -104,6 +104,18 @@ PartialSum sum_partials(std::vector<PartialSum> partials) {
   return std::move(partials.back());
 }
 
+OwnedGradient sum_over_shards(std::vector<OwnedGradient> of_shards) {
+  const auto shards = static_cast<int64_t>(of_shards.size());
+  std::vector<PartialSum> partials;
+  for (int64_t s = 0; s < shards; ++s) {
+    PartialSum next{.first = s, .last = s + 1, .gradients = {}};
+    next.gradients.push_back(std::move(of_shards[static_cast<size_t>(s)]));
+    append_partial(partials, std::move(next), shards);
+  }
+  if (partials.empty()) return {};
+  return std::move(partials.front().gradients.front());
+}
+
 Reduction::Reduction(std::vector<PartialSum> partials, int64_t shards,
                      std::span<const Tensor> parameters)
     : partials_(std::move(partials)), has_gradient_(parameters.size()) {

@@ -40,6 +40,10 @@ std::vector<PartialSum> join_partials(
 /// not make up a node of the tree, so its bits depend on how they are cut.
 PartialSum sum_partials(std::vector<PartialSum> partials);
 
+/// Returns the sum of one gradient of each shard along the tree. It is
+/// undefined if all of them are.
+OwnedGradient sum_over_shards(std::vector<OwnedGradient> of_shards);
+
 /// Sums partial sums that cover shards 0..shards-1 in order.
 ///
 /// On CPU the work is left to block() and finish(), so that threads can share

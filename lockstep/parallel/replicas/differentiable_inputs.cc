@@ -1,7 +1,13 @@
 #include "lockstep/parallel/replicas/differentiable_inputs.h"
 
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
 #include "lockstep/device/links/device_copy.h"
 #include "lockstep/parallel/module/nested.h"
+#include "lockstep/parallel/reduction/reduction.h"
 
 namespace lockstep {
 
@@ -10,17 +16,35 @@ using torch::Tensor;
 
 DifferentiableInputs::DifferentiableInputs(const IValue& batch,
                                            bool needs_graph) {
-  for_each_tensor(batch, [&](const Tensor& tensor, const std::string&) {
-    requires_grad_.push_back(needs_graph && tensor.requires_grad());
-    if (requires_grad_.back()) tensors_.push_back(tensor);
-  });
+  const auto add = [&](const Tensor& tensor, const std::string& path,
+                       bool is_shared) {
+    entries_.push_back({.requires_grad = needs_graph && tensor.requires_grad(),
+                        .is_shared = is_shared,
+                        .path = path});
+    if (!entries_.back().requires_grad) return;
+    tensors_.push_back(tensor);
+    are_shared_.push_back(is_shared);
+  };
+  for_each_tensor(
+      batch,
+      [&](const Tensor& tensor, const std::string& path) {
+        add(tensor, path, /*is_shared=*/false);
+      },
+      [&](const Tensor& tensor, const std::string& path) {
+        add(tensor, path, /*is_shared=*/true);
+      });
+}
+
+bool DifferentiableInputs::has_shared() const {
+  return std::find(are_shared_.begin(), are_shared_.end(), true) !=
+         are_shared_.end();
 }
 
 IValue DifferentiableInputs::cut_from_graph(const IValue& part,
                                             std::vector<Tensor>& leaves) const {
   size_t at = 0;
   return map_tensors(part, [&](const Tensor& chunk) {
-    const bool is_leaf = requires_grad_[at++];
+    const bool is_leaf = entries_[at++].requires_grad;
     // With a version counter of its own: a shard that writes to its chunk does
     // not touch what another one has saved.
     Tensor leaf = chunk.is_inference() ? chunk.detach() : chunk.variable_data();
@@ -30,16 +54,28 @@ IValue DifferentiableInputs::cut_from_graph(const IValue& part,
   });
 }
 
-void DifferentiableInputs::pass_on_writes(const IValue& part,
-                                          const IValue& cut) {
+void DifferentiableInputs::pass_on_writes(const IValue& part, const IValue& cut,
+                                          int64_t shards) const {
   std::vector<Tensor> chunks;
   for_each_tensor(part, [&](const Tensor& chunk, const std::string&) {
     chunks.push_back(chunk);
   });
   size_t at = 0;
   for_each_tensor(cut, [&](const Tensor& leaf, const std::string&) {
+    const Entry& entry = entries_[at];
     const Tensor& chunk = chunks[at++];
     if (leaf.is_inference() || leaf._version() == 0) return;
+    if (entry.is_shared && shards > 1) {
+      throw InvalidArgument(
+          "parallel",
+          {.code = ErrorCode::kBadBatch,
+           .what = fmt::format("a forward wrote to input{}, which is shared by "
+                               "{} shards, which compute at once",
+                               entry.path, shards),
+           .expected = "a forward that only reads what is shared()",
+           .fix = "clone the tensor in forward(), or write to it between "
+                  "steps"});
+    }
     if (leaf.is_alias_of(chunk)) torch::autograd::impl::bump_version(chunk);
   });
 }
@@ -50,6 +86,18 @@ std::vector<Tensor> DifferentiableInputs::gather(
   torch::NoGradGuard no_grad;
   std::vector<Tensor> gathered(tensors_.size());
   for (size_t i = 0; i < tensors_.size(); ++i) {
+    if (are_shared_[i]) {
+      std::vector<OwnedGradient> of_shards;
+      for (const auto& of_shard : gradients) {
+        const Tensor& gradient = of_shard[i];
+        of_shards.push_back(OwnedGradient::take(
+            gradient.defined() ? to_device(gradient, place_of(tensors_[i]))
+                               : gradient,
+            tensors_[i]));
+      }
+      gathered[i] = sum_over_shards(std::move(of_shards)).release();
+      continue;
+    }
     bool has_any = false;
     std::vector<Tensor> chunks;
     for (size_t s = 0; s < gradients.size(); ++s) {

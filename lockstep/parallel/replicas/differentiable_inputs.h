@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <string>
 #include <vector>
 
 #include <ATen/core/ivalue.h>
@@ -9,7 +11,8 @@ namespace lockstep {
 
 /// Which tensors of a batch require grad. Each shard computes with leaves that
 /// stand for its chunks of them, so that the shards' graphs share nothing; the
-/// leaves' gradients make up the gradients of the batch's tensors.
+/// leaves' gradients make up the gradients of the batch's tensors. Of a tensor
+/// that is shared() each shard has a leaf for the whole of it.
 class DifferentiableInputs {
  public:
   /// `batch` may nest tensors. Without `needs_graph` none counts.
@@ -25,19 +28,32 @@ class DifferentiableInputs {
                              std::vector<torch::Tensor>& leaves) const;
 
   /// Tells the graphs that saved the batch if a forward wrote to its `cut` of
-  /// `part`: their backward is then refused, as in LibTorch.
-  static void pass_on_writes(const c10::IValue& part, const c10::IValue& cut);
+  /// `part`: their backward is then refused, as in LibTorch. `shards` compute
+  /// at once. Throws InvalidArgument if there are several and the forward wrote
+  /// to a tensor that is shared().
+  void pass_on_writes(const c10::IValue& part, const c10::IValue& cut,
+                      int64_t shards) const;
 
-  /// The gradient of each of tensors(), concatenated along `dim` on the
-  /// tensor's device from `gradients[shard][i]`; zeros where a shard has none,
-  /// undefined where no shard has one. `leaves[shard][i]` gives the shapes.
+  /// Returns true if one of tensors() is shared().
+  bool has_shared() const;
+
+  /// Returns the gradient of each of tensors(), on its device, from
+  /// `gradients[shard][i]`: concatenated along `dim`, with zeros where a shard
+  /// has none; or summed along the tree, if the tensor is shared(). Undefined
+  /// where no shard has one. `leaves[shard][i]` gives the shapes.
   std::vector<torch::Tensor> gather(
       const std::vector<std::vector<torch::Tensor>>& gradients,
       const std::vector<std::vector<torch::Tensor>>& leaves, int64_t dim) const;
 
  private:
-  std::vector<bool> requires_grad_;  // for each tensor of the batch
+  struct Entry {
+    bool requires_grad;
+    bool is_shared;
+    std::string path;
+  };
+  std::vector<Entry> entries_;  // for each tensor of the batch
   std::vector<torch::Tensor> tensors_;
+  std::vector<bool> are_shared_;  // for each of tensors_
 };
 
 }  // namespace lockstep

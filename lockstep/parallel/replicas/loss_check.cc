@@ -73,15 +73,17 @@ bool has_scalar(const IValue& value) {
 std::optional<IValue> narrowed(const IValue& value, int64_t dim, int64_t begin,
                                int64_t count, int64_t samples) {
   bool is_cut = true;
-  IValue part = map_tensors(value, [&](const Tensor& tensor) {
+  const auto narrow = [&](const Tensor& tensor) {
     if (tensor.dim() == 0 || dim >= tensor.dim() ||
         tensor.size(dim) % samples != 0) {
       is_cut = false;
       return tensor;
     }
     const int64_t rows = tensor.size(dim) / samples;
-    return tensor.narrow(dim, begin * rows, count * rows);
-  });
+    return tensor.narrow(dim, begin * rows, count * rows).detach();
+  };
+  IValue part = map_tensors(
+      value, narrow, [](const Tensor& tensor) { return tensor.detach(); });
   if (!is_cut) return std::nullopt;
   return part;
 }
@@ -148,24 +150,19 @@ class LossCheck {
   Value value_of_all() const {
     std::vector<IValue> outputs;
     for (const ShardPass& pass : shards_.passes) outputs.push_back(pass.output);
-    return call(gather(outputs, shards_.device, shards_.dim), joined_target(),
+    return call(gather(outputs, shards_.device, shards_.dim), whole_target(),
                 std::accumulate(shards_.samples.begin(), shards_.samples.end(),
                                 int64_t{0}));
   }
 
-  /// A target may have parts that are no tensors, and which all shards share.
-  IValue joined_target() const {
-    bool has_tensor = false;
-    for_each_tensor(
-        shards_.targets.front(),
-        [&](const Tensor&, const std::string&) { has_tensor = true; });
-    return has_tensor ? gather(shards_.targets, shards_.device, shards_.dim)
-                      : shards_.targets.front();
+  IValue whole_target() const {
+    return map_tensors(shards_.target, [&](const Tensor& tensor) {
+      return to_device(tensor.detach(), shards_.device);
+    });
   }
 
   bool cut_in_halves(std::vector<Value>& values) {
     const IValue& output = shards_.passes.front().output;
-    const IValue& target = shards_.targets.front();
     const int64_t samples = shards_.samples.front();
     if (samples < 2) {
       fail("a rank has one sample");
@@ -176,7 +173,7 @@ class LossCheck {
       const auto half_output =
           narrowed(output, shards_.dim, begin, count, samples);
       const auto half_target =
-          narrowed(target, shards_.dim, begin, count, samples);
+          narrowed(shards_.target, shards_.dim, begin, count, samples);
       if (!half_output || !half_target) {
         fail(
             "an output or a target can't be cut into halves along the batch "
@@ -191,7 +188,7 @@ class LossCheck {
   bool gives_the_same_again() const {
     const ShardPass& first = shards_.passes.front();
     const Value again =
-        call(first.output, shards_.targets.front(), shards_.samples.front());
+        call(first.output, shards_.first_target, shards_.samples.front());
     const double loss = first.loss.item<double>();
     return again.loss == loss || (std::isnan(again.loss) && std::isnan(loss));
   }

@@ -18,9 +18,12 @@ struct ComputedShards {
   LossReduction reduction;
   int64_t dim;
   const Device& device;  ///< that the shards are brought together on
-  // Of each shard: its output and loss, its part of the target, its samples.
+  /// The target of all shards, in which tensors may be shared().
+  const c10::IValue& target;
+  /// The first shard's part of it.
+  const c10::IValue& first_target;
+  // Of each shard: its output and loss, and its samples.
   const std::vector<ShardPass>& passes;
-  const std::vector<c10::IValue>& targets;
   const std::vector<int64_t>& samples;
 };
 

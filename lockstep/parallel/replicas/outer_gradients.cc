@@ -17,7 +17,6 @@ void OuterGradients::add(const Tensor& tensor, Tensor gradient) {
 }
 
 void OuterGradients::add_sums(std::vector<std::vector<OtherLeaf>> others) {
-  const auto shards = static_cast<int64_t>(others.size());
   // The shards' losses are one function, so its leaves are mostly the same.
   std::vector<Tensor> leaves;
   for (const auto& of_shard : others) {
@@ -29,17 +28,14 @@ void OuterGradients::add_sums(std::vector<std::vector<OtherLeaf>> others) {
     }
   }
   for (const Tensor& leaf : leaves) {
-    std::vector<PartialSum> partials;
-    for (int64_t s = 0; s < shards; ++s) {
-      PartialSum next{.first = s, .last = s + 1, .gradients = {}};
-      next.gradients.emplace_back();
-      for (OtherLeaf& other : others[static_cast<size_t>(s)]) {
-        if (!other.leaf.is_same(leaf)) continue;
-        next.gradients.back() = std::move(other.gradient);
+    std::vector<OwnedGradient> of_shards;
+    for (auto& of_shard : others) {
+      OwnedGradient& own = of_shards.emplace_back();
+      for (OtherLeaf& other : of_shard) {
+        if (other.leaf.is_same(leaf)) own = std::move(other.gradient);
       }
-      append_partial(partials, std::move(next), shards);
     }
-    add(leaf, std::move(partials.front().gradients.front()).release());
+    add(leaf, sum_over_shards(std::move(of_shards)).release());
   }
 }
 

@@ -1,16 +1,36 @@
 #include "lockstep/parallel/replicas/parallel_apply.h"
 
+#include <string>
+#include <string_view>
+
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 namespace lockstep {
 
+namespace {
+
+/// Returns advice for an error of LibTorch that comes from splitting a batch;
+/// "" for others. LibTorch's errors have no codes.
+std::string advice_for(std::string_view message) {
+  constexpr std::string_view kBatchNorm =
+      "Expected more than 1 value per channel when training";
+  if (message.find(kBatchNorm) == std::string_view::npos) return "";
+  return "batch normalisation in training needs several values per channel on "
+         "every shard: pass batches that give each shard 2 samples or more, "
+         "leave out a last, smaller batch (drop_last), or use fewer shards";
+}
+
+}  // namespace
+
 void run_as_replica(size_t replica, const Device& device,
                     const std::function<void()>& task) {
-  const auto fail = [&](ErrorCode code, std::string_view text) {
+  const auto fail = [&](ErrorCode code, std::string_view text,
+                        const std::string& fix = "") {
     throw ReplicaError({.code = code,
                         .what = fmt::format("replica {} on {} failed: {}",
-                                            replica, device.name(), text)});
+                                            replica, device.name(), text),
+                        .fix = fix});
   };
   try {
     task();
@@ -19,7 +39,8 @@ void run_as_replica(size_t replica, const Device& device,
   } catch (const Error& error) {
     fail(error.code(), error.text());
   } catch (const c10::Error& error) {
-    fail(ErrorCode::kReplicaFailed, error.what_without_backtrace());
+    const std::string text = error.what_without_backtrace();
+    fail(ErrorCode::kReplicaFailed, text, advice_for(text));
   } catch (const std::exception& error) {
     fail(ErrorCode::kReplicaFailed, error.what());
   }

@@ -191,7 +191,7 @@ IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
         region->inputs.cut_from_graph(parts[s], region->input_leaves[s]);
     outputs[s] = group->forward_shard(worker, shard, replica,
                                       chunk.toTupleRef().elements().vec());
-    DifferentiableInputs::pass_on_writes(parts[s], chunk);
+    region->inputs.pass_on_writes(parts[s], chunk, group->shards());
     if (comparison && s == 0) {
       const ShardPass pass =
           trial_backward(*group, replica, outputs[s], region->input_leaves[s]);

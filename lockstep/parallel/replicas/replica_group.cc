@@ -17,6 +17,7 @@
 #include "lockstep/device/random.h"
 #include "lockstep/device/tensor_device.h"
 #include "lockstep/parallel/module/nested.h"
+#include "lockstep/parallel/module/parameter_writes.h"
 #include "lockstep/parallel/module/scatter_gather.h"
 #include "lockstep/parallel/replicas/balance.h"
 #include "lockstep/parallel/replicas/parallel_apply.h"
@@ -29,17 +30,28 @@ using torch::Tensor;
 namespace {
 
 thread_local int64_t shard_of_thread = -1;
+/// The group whose shard this thread computes, or whose replica it makes.
+thread_local const ReplicaGroup* group_of_thread = nullptr;
 
+const std::vector<Tensor> kNoParameters;
+
+/// While it lives, the thread works on `shard` of `group`; -1: on a replica.
 class ShardScope {
  public:
-  explicit ShardScope(int64_t shard) : outer_(shard_of_thread) {
+  ShardScope(const ReplicaGroup* group, int64_t shard)
+      : outer_group_(group_of_thread), outer_(shard_of_thread) {
+    group_of_thread = group;
     shard_of_thread = shard;
   }
-  ~ShardScope() { shard_of_thread = outer_; }
+  ~ShardScope() {
+    group_of_thread = outer_group_;
+    shard_of_thread = outer_;
+  }
   ShardScope(const ShardScope&) = delete;
   ShardScope& operator=(const ShardScope&) = delete;
 
  private:
+  const ReplicaGroup* outer_group_;
   int64_t outer_;
 };
 
@@ -120,6 +132,7 @@ ReplicaGroup::ReplicaGroup(std::function<ModuleHandle()> read_module,
                                        .what = "DataParallel got no devices",
                                        .fix = "pass devices(\"auto\")"});
   }
+  check_not_nested();
   output_device_ = options_.output_device().value_or(devices_[0]);
   shards_ =
       check_shards(options_.shards(), devices_.size(), options_.world().size());
@@ -168,6 +181,7 @@ void ReplicaGroup::make_replicas() {
           is_resident || k == 0 ? Storage::kShared : Storage::kOwn;
       // In the worker's thread: what a replica owns is on its account.
       workers_[k]->start([&] {
+        const ShardScope scope(this, -1);
         replicas_[k].emplace_back(make_replica_(), original_, devices_[k],
                                   parameters, buffers);
       });
@@ -216,6 +230,25 @@ std::string ReplicaGroup::damaged_copy() const {
     }
   }
   return "";
+}
+
+void ReplicaGroup::check_not_nested() const {
+  const ReplicaGroup* outer = group_of_thread;
+  // One worker waits for the wrappers that it calls. Several would call a
+  // wrapper at the same time.
+  if (!outer || (outer != this && outer->devices_.size() == 1)) return;
+  const std::string inner =
+      original_.type.empty() ? "a module" : "the module " + original_.type;
+  throw InvalidArgument(
+      "parallel",
+      {.code = ErrorCode::kMisuse,
+       .what = fmt::format("{} is wrapped, and the wrapper is used in a shard "
+                           "or a replica of another wrapped module, {}",
+                           inner, outer->original_.type),
+       .expected = "one wrapper, around the outermost module",
+       .fix = "register the inner module as a submodule and call it itself; "
+              "what a loss needs from another wrapped module, compute before "
+              "train_step() and pass it as a part of the target"});
 }
 
 void ReplicaGroup::check_inputs(const IValue& inputs) const {
@@ -271,10 +304,15 @@ std::vector<IValue> ReplicaGroup::cut(const IValue& inputs,
   std::vector<IValue> parts;
   int64_t begin = 0;
   for (size_t i = 0; i < sizes.size(); ++i) {
-    parts.push_back(map_tensors(inputs, [&](const Tensor& tensor) {
-      return to_device(tensor.narrow(options_.dim(), begin, sizes[i]),
-                       shard_devices_[i]);
-    }));
+    parts.push_back(map_tensors(
+        inputs,
+        [&](const Tensor& tensor) {
+          return to_device(tensor.narrow(options_.dim(), begin, sizes[i]),
+                           shard_devices_[i]);
+        },
+        [&](const Tensor& tensor) {
+          return to_device(tensor, shard_devices_[i]);
+        }));
     begin += sizes[i];
   }
   return parts;
@@ -282,15 +320,12 @@ std::vector<IValue> ReplicaGroup::cut(const IValue& inputs,
 
 std::vector<IValue> ReplicaGroup::scatter_checked(const IValue& inputs,
                                                   bool trains) {
+  check_not_nested();
   torch::NoGradGuard no_grad;
   check_inputs(inputs);
   auto parts = scatter(inputs, shard_devices_, options_.dim());
-  int64_t samples = -1;
-  for_each_tensor(inputs, [&](const Tensor& tensor, const std::string&) {
-    if (samples < 0) samples = tensor.size(options_.dim());
-  });
-  if (samples >= 0) {
-    watch_batch(samples, static_cast<int64_t>(parts.size()), trains);
+  if (const auto samples = batch_size(inputs, options_.dim())) {
+    watch_batch(*samples, static_cast<int64_t>(parts.size()), trains);
   }
   return parts;
 }
@@ -362,6 +397,7 @@ std::vector<bool> ReplicaGroup::are_reached(
 // each shard runs.
 
 void ReplicaGroup::begin(int64_t chunks) {
+  check_not_nested();
   phases_ = {};
   restart_worker_phases();
   ++forwards_;
@@ -396,6 +432,7 @@ ReplicaGroup::RandomStream ReplicaGroup::forward_stream(bool trains) {
 
 void ReplicaGroup::for_each_worker(
     const std::function<void(size_t worker)>& task) {
+  check_not_nested();
   run_all(workers_, [&](size_t k) {
     const TraceLane lane(rank(), devices_[k].name());
     task(k);
@@ -404,18 +441,38 @@ void ReplicaGroup::for_each_worker(
 
 void ReplicaGroup::for_each_shard(int64_t chunks, const RandomStream& stream,
                                   const ShardTask& task) {
-  for_each_worker([&](size_t k) {
+  // One shard, of one rank, shares its parameters with nobody.
+  const ParameterWrites writes(shards_ > 1 ? parameters_ : kNoParameters);
+  const auto check_writes = [&](const std::string& failure) {
+    if (const auto p = writes.first()) {
+      refuse_written_parameter(name_of(*p), options_.world().size(), failure);
+    }
+  };
+  const auto run_shards = [&](size_t k) {
     run_as_replica(k, devices_[k], [&] {
       const ShardRange range = shards_of(k);
       for (int64_t s = range.first; s < std::min(range.last, chunks); ++s) {
         const RandomScope random(seed_, static_cast<uint64_t>(stream.step),
                                  static_cast<uint64_t>(s), stream.phase);
-        const ShardScope scope(s);
+        const ShardScope scope(this, s);
         task(k, s, s == 0 ? replicas_[k].front() : replicas_[k].back());
       }
       if (devices_[k].is_cuda()) cuda::synchronize();
     });
-  });
+  };
+  try {
+    for_each_worker(run_shards);
+  } catch (const std::exception& error) {
+    // A write by one shard can make the backward of another one fail.
+    check_writes(text_of(error));
+    throw;
+  }
+  check_writes("");
+}
+
+const std::string& ReplicaGroup::name_of(size_t p) const {
+  const auto at = std::find(unique_.begin(), unique_.end(), p);
+  return original_.parameters[static_cast<size_t>(at - unique_.begin())].first;
 }
 
 IValue ReplicaGroup::forward_shard(size_t worker, int64_t shard,

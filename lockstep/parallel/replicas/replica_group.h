@@ -54,6 +54,8 @@ class ReplicaGroup {
   const ModuleHandle& original() const { return original_; }
   /// Of the original, each once.
   const std::vector<torch::Tensor>& parameters() const { return parameters_; }
+  /// The name of parameters()[p]; the first one of a parameter with several.
+  const std::string& name_of(size_t p) const;
   /// For each named parameter of the original its place in parameters().
   const std::vector<size_t>& unique() const { return unique_; }
   /// The parameters' blocks.
@@ -103,7 +105,8 @@ class ReplicaGroup {
       std::function<void(size_t worker, int64_t shard, Replica& replica)>;
   /// Runs `task` for this rank's shards below `chunks`, each on its worker.
   /// All that a shard's task draws (the forward, the loss function, a custom
-  /// backward) comes from its own part of `stream`.
+  /// backward) comes from its own part of `stream`. If there are several
+  /// shards, throws ParallelError naming a parameter that a task wrote to.
   void for_each_shard(int64_t chunks, const RandomStream& stream,
                       const ShardTask& task);
   /// In a shard's task.
@@ -129,6 +132,9 @@ class ReplicaGroup {
   void collect_phases();
 
  private:
+  /// Throws InvalidArgument if this thread computes a shard of another group
+  /// whose workers may all call this one at the same time, or of this group.
+  void check_not_nested() const;
   void read_original();
   void make_replicas();
   /// The shards of worker `worker` of this rank, of all shards.

@@ -43,18 +43,21 @@ void check_one_rank(const std::vector<std::vector<OtherLeaf>>& others) {
   }
 }
 
+/// Each rank would have its own gradient of a tensor that all of them use.
+void check_not_shared(const DifferentiableInputs& differentiable) {
+  if (!differentiable.has_shared()) return;
+  throw InvalidArgument(
+      "ddp", {.code = ErrorCode::kForeignLeaf,
+              .what = "a shared() tensor of the batch requires grad, and each "
+                      "rank would compute its own gradient of it",
+              .expected = "a tensor without a graph",
+              .fix = "register it as a parameter of the module, or detach it"});
+}
+
 IValue copy_of(const IValue& value) {
   const torch::NoGradGuard no_grad;
   return map_tensors(value,
                      [](const Tensor& tensor) { return tensor.clone(); });
-}
-
-int64_t batch_of(const IValue& value, int64_t dim) {
-  int64_t samples = -1;
-  for_each_tensor(value, [&](const Tensor& tensor, const std::string&) {
-    if (samples < 0) samples = tensor.size(dim);
-  });
-  return std::max<int64_t>(samples, 0);
 }
 
 void multiply(std::vector<Tensor>& gradients, double factor) {
@@ -93,6 +96,7 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   everything.push_back(target);
   const IValue all = c10::ivalue::Tuple::create(everything);
   const DifferentiableInputs differentiable(all);
+  if (exchange_) check_not_shared(differentiable);
   const Shards shards = cut(all, /*trains=*/true);
   const auto chunks = static_cast<int64_t>(shards.samples.size());
   const ShardRange own_shards = group_.own_shards();
@@ -207,7 +211,7 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
     overlapped_wait_s = wait.seconds();
   }
   if (checks.any()) {
-    make_checks(checks, loss, shards, computed, comparison, *buffers);
+    make_checks(checks, loss, target, shards, computed, comparison, *buffers);
     computed.clear();
   }
   group_.collect_phases();
@@ -317,7 +321,7 @@ ShardPass TrainStep::compute_shard(const ShardWork& work) const {
         output, [](const Tensor& tensor) { return tensor.detach(); });
   }
   output = IValue();  // only the graph holds on to it
-  DifferentiableInputs::pass_on_writes(work.part, chunk);
+  work.differentiable.pass_on_writes(work.part, chunk, group_.shards());
   // The backward computes in the types that the forward had.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(
       c10::autocast_dispatch_keyset);
@@ -378,16 +382,19 @@ TrainStep::Checks TrainStep::checks_of(const ShardLoss& loss) const {
           .loss = group_.shards() > 1 && first.compares_loss(loss)};
 }
 
-void TrainStep::check_loss(const ShardLoss& loss, const Shards& shards,
+void TrainStep::check_loss(const ShardLoss& loss, const IValue& target,
+                           const Shards& shards,
                            const std::vector<ShardPass>& computed,
                            FirstStep::Findings& findings) const {
   const ShardRange own = group_.own_shards();
-  std::vector<IValue> targets;
+  IValue first_target;
+  if (!shards.parts.empty()) {
+    first_target =
+        map_tensors(shards.parts.front().toTupleRef().elements().back(),
+                    [](const Tensor& tensor) { return tensor.detach(); });
+  }
   std::vector<int64_t> samples;
   for (size_t part = 0; part < shards.parts.size(); ++part) {
-    targets.push_back(
-        map_tensors(shards.parts[part].toTupleRef().elements().back(),
-                    [](const Tensor& tensor) { return tensor.detach(); }));
     samples.push_back(shards.samples[static_cast<size_t>(own.first) + part]);
   }
   on_first_shard(shards, [&](Replica& replica) {
@@ -395,15 +402,16 @@ void TrainStep::check_loss(const ShardLoss& loss, const Shards& shards,
                         .reduction = options_.loss_reduction(),
                         .dim = group_.dim(),
                         .device = replica.device(),
+                        .target = target,
+                        .first_target = first_target,
                         .passes = computed,
-                        .targets = targets,
                         .samples = samples},
                        findings);
   });
 }
 
 void TrainStep::make_checks(const Checks& checks, const ShardLoss& loss,
-                            const Shards& shards,
+                            const IValue& target, const Shards& shards,
                             const std::vector<ShardPass>& computed,
                             std::optional<ModuleComparison>& comparison,
                             const KeptBuffers& buffers) {
@@ -414,7 +422,7 @@ void TrainStep::make_checks(const Checks& checks, const ShardLoss& loss,
   if (checks.module && FirstStep::any(world, differs) && comparison) {
     on_first_shard(shards, [&](Replica&) { comparison->explain(findings); });
   }
-  if (checks.loss) check_loss(loss, shards, computed, findings);
+  if (checks.loss) check_loss(loss, target, shards, computed, findings);
   FirstStep::agree(world, findings);
   if (findings.problem) {
     buffers.restore();
@@ -488,13 +496,13 @@ TrainStep::Shards TrainStep::cut(const IValue& all, bool trains) const {
   const int64_t batch = options_.batch();
   if (world.size() == 1) {
     shards.parts = group_.scatter_checked(all, trains);
-    for (const IValue& part : shards.parts) {
-      shards.samples.push_back(batch_of(part, group_.dim()));
-      shards.batch += shards.samples.back();
-    }
+    shards.batch = batch_size(all, group_.dim()).value_or(0);
+    shards.samples = chunk_sizes(shards.batch, group_.shards());
+    // Without a tensor to split, every shard has an equal part in the step.
+    shards.samples.resize(shards.parts.size());
     return shards;
   }
-  const int64_t own_samples = batch_of(all, group_.dim());
+  const int64_t own_samples = batch_size(all, group_.dim()).value_or(0);
   shards.batch = batch >= 0 ? batch : own_samples * world.size();
   shards.samples = chunk_sizes(shards.batch, group_.shards());
   const int64_t expected =

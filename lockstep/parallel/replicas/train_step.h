@@ -93,13 +93,14 @@ class TrainStep {
   };
   Checks checks_of(const ShardLoss& loss) const;
   /// Checks the losses of this rank's shards, in the thread of the first one.
-  void check_loss(const ShardLoss& loss, const Shards& shards,
-                  const std::vector<ShardPass>& computed,
+  void check_loss(const ShardLoss& loss, const c10::IValue& target,
+                  const Shards& shards, const std::vector<ShardPass>& computed,
                   FirstStep::Findings& findings) const;
   /// Makes the checks, which all ranks agree on. Throws ParallelError, after
   /// the module got its `buffers` back.
   void make_checks(const Checks& checks, const ShardLoss& loss,
-                   const Shards& shards, const std::vector<ShardPass>& computed,
+                   const c10::IValue& target, const Shards& shards,
+                   const std::vector<ShardPass>& computed,
                    std::optional<ModuleComparison>& comparison,
                    const KeptBuffers& buffers);
   /// Runs `task` in the thread of this rank's first shard, if it has one.
