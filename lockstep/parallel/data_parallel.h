@@ -27,13 +27,15 @@ namespace lockstep {
 /// those of the first shard, and what a replica throws comes out as a
 /// ReplicaError naming its device. Not thread-safe.
 ///
-/// What is changed on the module after it was wrapped holds from the next
-/// forward on: values, types and memory of its parameters and buffers (also by
-/// torch::load), requires_grad, training or evaluation of any part, the options
-/// of torch::nn's modules, a submodule that was replaced, and plain members of
-/// `M` itself. Plain members of other classes of yours within `M`, and those
-/// that reset() or the factory sets, can't be seen: call rebuild() after you
-/// changed one.
+/// Changes of what a module registers take effect at the next forward: values,
+/// types and memory of parameters and buffers (also by torch::load),
+/// requires_grad, training or evaluation of any part, the options of
+/// torch::nn's modules, a submodule that was replaced. Other members are not
+/// followed: call rebuild() after you changed one.
+///
+/// The first forward() and the first train_step() compute one shard a second
+/// time with the module itself, and throw a ParallelError if a replica computes
+/// something else. See DataParallelOptions::verify_first_step.
 template <class M>
 class DataParallelImpl : public ParallelModule<M> {
   using Base = ParallelModule<M>;
@@ -41,15 +43,12 @@ class DataParallelImpl : public ParallelModule<M> {
  public:
   using Output = typename Base::Output;
 
-  /// `is_copied`: `factory` copies the module with all its members.
   DataParallelImpl(std::shared_ptr<M> module,
                    const std::function<std::shared_ptr<M>()>& factory,
-                   bool is_copied, std::vector<Device> devices,
-                   DataParallelOptions options)
-      : Base(module,
-             std::make_shared<Engine>(engine_module(module, factory, is_copied),
-                                      std::move(devices), std::move(options))) {
-  }
+                   std::vector<Device> devices, DataParallelOptions options)
+      : Base(module, std::make_shared<Engine>(engine_module(module, factory),
+                                              std::move(devices),
+                                              std::move(options))) {}
 
   /// As the module's own forward(), on all devices.
   template <class... Inputs>
@@ -89,8 +88,8 @@ class DataParallel {
   DataParallel(std::shared_ptr<M> module, std::vector<Device> devices,
                DataParallelOptions options = {})
       : impl_(std::make_shared<DataParallelImpl<M>>(
-            module, detail::cloner_of(module),
-            /*is_copied=*/true, std::move(devices), std::move(options))) {}
+            module, detail::cloner_of(module), std::move(devices),
+            std::move(options))) {}
   /// The same, from a holder made by TORCH_MODULE.
   DataParallel(const torch::nn::ModuleHolder<M>& module,
                std::vector<Device> devices, DataParallelOptions options = {})
@@ -99,9 +98,9 @@ class DataParallel {
   DataParallel(std::shared_ptr<M> module,
                const std::function<std::shared_ptr<M>()>& factory,
                std::vector<Device> devices, DataParallelOptions options = {})
-      : impl_(std::make_shared<DataParallelImpl<M>>(
-            std::move(module), factory, /*is_copied=*/false, std::move(devices),
-            std::move(options))) {}
+      : impl_(std::make_shared<DataParallelImpl<M>>(std::move(module), factory,
+                                                    std::move(devices),
+                                                    std::move(options))) {}
 
   DataParallelImpl<M>* operator->() const { return impl_.get(); }
   DataParallelImpl<M>& operator*() const { return *impl_; }

@@ -41,14 +41,12 @@ class DistributedDataParallelImpl : public ParallelModule<M> {
  public:
   using Output = typename Base::Output;
 
-  /// `is_copied`: `factory` copies the module with all its members.
   DistributedDataParallelImpl(
       std::shared_ptr<M> module,
-      const std::function<std::shared_ptr<M>()>& factory, bool is_copied,
-      const World& world, const DistributedDataParallelOptions& options)
-      : Base(module,
-             std::make_shared<Engine>(engine_module(module, factory, is_copied),
-                                      world, options)) {}
+      const std::function<std::shared_ptr<M>()>& factory, const World& world,
+      const DistributedDataParallelOptions& options)
+      : Base(module, std::make_shared<Engine>(engine_module(module, factory),
+                                              world, options)) {}
 
   /// As the module's own forward(). Under torch::NoGradGuard nothing is
   /// exchanged.
@@ -95,8 +93,7 @@ class DistributedDataParallel {
   DistributedDataParallel(std::shared_ptr<M> module, const World& world,
                           const DistributedDataParallelOptions& options = {})
       : impl_(std::make_shared<DistributedDataParallelImpl<M>>(
-            module, detail::cloner_of(module),
-            /*is_copied=*/true, world, options)) {}
+            module, detail::cloner_of(module), world, options)) {}
   /// The same, from a holder made by TORCH_MODULE.
   DistributedDataParallel(const torch::nn::ModuleHolder<M>& module,
                           const World& world,
@@ -109,7 +106,7 @@ class DistributedDataParallel {
                           const World& world,
                           const DistributedDataParallelOptions& options = {})
       : impl_(std::make_shared<DistributedDataParallelImpl<M>>(
-            std::move(module), factory, /*is_copied=*/false, world, options)) {}
+            std::move(module), factory, world, options)) {}
 
   DistributedDataParallelImpl<M>* operator->() const { return impl_.get(); }
   DistributedDataParallelImpl<M>& operator*() const { return *impl_; }

@@ -39,22 +39,12 @@ ModuleHandle typed_handle(std::shared_ptr<M> module) {
 
 }  // namespace detail
 
-/// A module as the engine takes it; `factory` makes others like it.
-/// `is_copied`: it copies the module with all its members.
+/// Returns a module as the engine takes it. `factory` makes others like it.
 template <class M>
-Engine::Module engine_module(const std::shared_ptr<M>& module,
-                             const std::function<std::shared_ptr<M>()>& factory,
-                             bool is_copied) {
-  return {.read =
-              [module, is_copied] {
-                ModuleHandle handle = detail::typed_handle(module);
-                // Its identity tells of changed members, too.
-                watch_members(
-                    handle,
-                    [module] { return detail::bytes_of_members(*module); },
-                    is_copied);
-                return handle;
-              },
+Engine::Module engine_module(
+    const std::shared_ptr<M>& module,
+    const std::function<std::shared_ptr<M>()>& factory) {
+  return {.read = [module] { return detail::typed_handle(module); },
           .replicate = [factory] { return detail::typed_handle(factory()); }};
 }
 /// Likewise, of TorchScript.

@@ -37,8 +37,7 @@ struct ModuleKind {
   }
   static Engine::Module engine_module(const std::shared_ptr<M>& module,
                                       const Make& make) {
-    return lockstep::engine_module<M>(module, replicator(module, make),
-                                      kIsCloned);
+    return lockstep::engine_module<M>(module, replicator(module, make));
   }
   /// Around what a step calls of a module.
   struct StepScope {};

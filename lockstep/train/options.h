@@ -87,6 +87,9 @@ struct TrainOptions {
   /// Each so many steps all gradients are computed twice, and a third time
   /// where they differ (TrainStepOptions::verify_gradients); 0: never.
   int64_t verify_gradients_every = 0;
+  /// The first step compares a replica with the model, and the loss with that
+  /// of the whole batch (DataParallelOptions::verify_first_step).
+  bool verify_first_step = true;
   int64_t eval_every = 0;  ///< steps between evaluations; 0: at the end only
   int64_t eval_batch_size = 0;  ///< 0: batch_size, or 250 if that is more
   int loader_workers = 1;

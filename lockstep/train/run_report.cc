@@ -266,6 +266,10 @@ nlohmann::ordered_json to_ordered_json(const RunReport& report) {
           {"intra_op_threads", report.intra_op_threads},
           {"batch_size", report.batch_size},
           {"split", report.split},
+          {"first_step_check",
+           {{"module", report.first_step_check.module},
+            {"loss", report.first_step_check.loss},
+            {"reason", report.first_step_check.reason}}},
           {"devices", devices_to_json(report.devices)},
           {"memory_shared_bytes", report.memory_shared_bytes},
           {"parameter_bytes", report.parameter_bytes},
@@ -331,6 +335,12 @@ RunReport run_report_from_json(const json& object) {
   read(object, "intra_op_threads", report.intra_op_threads);
   read(object, "batch_size", report.batch_size);
   read(object, "split", report.split);
+  if (object.contains("first_step_check")) {
+    const json& check = member(object, "first_step_check");
+    read(check, "module", report.first_step_check.module);
+    read(check, "loss", report.first_step_check.loss);
+    read(check, "reason", report.first_step_check.reason);
+  }
   for (const auto& device : member(object, "devices")) {
     read_device(device, report.devices.emplace_back());
   }

@@ -71,6 +71,13 @@ struct PhaseReport {
          reduce = 0, update = 0;
 };
 
+/// The checks of the first step, as lockstep::to_string(StepCheck) has them.
+struct FirstStepReport {
+  std::string module = "pending";
+  std::string loss = "pending";
+  std::string reason;  ///< why one can't be made
+};
+
 /// What a run was and what came of it: run.json.
 struct RunReport {
   std::string lockstep;  ///< version
@@ -85,6 +92,7 @@ struct RunReport {
   int64_t intra_op_threads = 1;  ///< of a shard
   int64_t batch_size = 0;
   std::vector<int64_t> split;  ///< of a batch over the devices
+  FirstStepReport first_step_check;
   std::vector<DeviceReport> devices;
   int64_t memory_shared_bytes = 0;  ///< that all slices share (peak)
   int64_t parameter_bytes = 0;      ///< all copies

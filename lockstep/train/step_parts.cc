@@ -95,6 +95,7 @@ DataParallelOptions parallel_options(const TrainOptions& options,
       .intra_op_threads(plan.intra_op_threads)
       .seed(is_local ? mix_seed(options.seed, rank) : options.seed)
       .zero(options.zero)
+      .verify_first_step(options.verify_first_step)
       .bad_links(options.bad_links)
       .output_device(plan.devices[plan.output_device])
       .on_phase(tell_agent)

@@ -291,6 +291,8 @@ ShardLoss StepRunner::loss_of(int64_t total) {
              const c10::IValue& output,
              const c10::IValue& target) -> WeightedLoss {
     LossAndMetrics values = task_.loss(output, target);
+    // The check of the first step calls it for other samples as well, and last
+    // for the first shard.
     const int64_t shard = current_shard();
     agreement_.metrics().replace(shard, sizes[static_cast<size_t>(shard)],
                                  values.metrics);
@@ -526,6 +528,10 @@ void StepRunner::fill(RunReport& report, double step_seconds) const {
         static_cast<int64_t>(parameter.nbytes()) * copies();
   }
   report.optimizer_state_bytes = optimizer_->state_bytes();
+  const FirstStep& first = engine_->group().first_step();
+  report.first_step_check = {.module = to_string(first.module()),
+                             .loss = to_string(first.loss()),
+                             .reason = first.reason()};
 
   const auto reports =
       gather_reports(options_.world, rank_report(step_seconds));

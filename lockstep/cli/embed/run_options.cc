@@ -157,6 +157,10 @@ void add_output_options(CLI::App& app, RunFlags& flags) {
                      "never"))
       ->type_name("N")
       ->check(whole_number(0));
+  add(app.add_flag("--no-verify-first-step", flags.no_first_step_check,
+                   "leave out the comparison of a replica with the model, and "
+                   "of the loss with that of the whole batch, in the first "
+                   "step [no]"));
   add(app.add_option("--snapshot-every", flags.options.snapshot_every,
                      "steps between copies in memory, for `lockstep run "
                      "--max-restarts`: a worker that is lost costs so many; 0: "
@@ -264,6 +268,7 @@ train::TrainOptions to_train_options(const RunFlags& flags) {
       train::parse_outer_optimizer(flags.outer_optimizer);
   options.epochs = flags.epochs.value_or(options.max_steps > 0 ? 0 : 1);
   options.evaluate = !flags.no_eval;
+  options.verify_first_step = !flags.no_first_step_check;
   options.progress = !flags.quiet;
   if (options.resume == "auto" && options.out_dir.empty()) {
     throw BadUsage("[usage] --resume auto needs --out-dir, the run's folder");

@@ -27,6 +27,7 @@ struct RunFlags {
   bool is_verbose = false;
   std::optional<int64_t> epochs;
   bool no_eval = false;
+  bool no_first_step_check = false;
   bool quiet = false;
   std::string report;
   const CLI::App* app = nullptr;  ///< whose options these are

@@ -1,9 +1,6 @@
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
-#include <memory>
-#include <span>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -67,25 +64,6 @@ template <class Arguments, size_t... I, class... Values>
 std::vector<c10::IValue> pack(std::index_sequence<I...>, Values&&... values) {
   return {c10::IValue(static_cast<std::tuple_element_t<I, Arguments>>(
       std::forward<Values>(values)))...};
-}
-
-/// The bytes of what `M` holds beside the parts that every module has. To be
-/// compared, never to be interpreted: they include pointers and padding.
-template <class M>
-std::span<const std::byte> bytes_of_members(const M& module) {
-  const std::span<const std::byte> all(
-      reinterpret_cast<const std::byte*>(std::addressof(module)), sizeof(M));
-  if constexpr (std::is_base_of_v<torch::nn::Module, M>) {
-    // A module ends with a bool (training or not), which is followed
-    // elsewhere; members of M may begin right after it.
-    constexpr size_t kUsed =
-        sizeof(torch::nn::Module) - alignof(torch::nn::Module) + sizeof(bool);
-    const auto* base = reinterpret_cast<const std::byte*>(
-        static_cast<const torch::nn::Module*>(std::addressof(module)));
-    const auto at = static_cast<size_t>(base - all.data());
-    return all.subspan(std::min(all.size(), at + kUsed));
-  }
-  return all;
 }
 
 }  // namespace lockstep::detail

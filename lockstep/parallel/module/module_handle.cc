@@ -1,16 +1,13 @@
 #include "lockstep/parallel/module/module_handle.h"
 
 #include <algorithm>
-#include <functional>
 #include <sstream>
-#include <string_view>
 #include <typeinfo>
 
 #include <c10/util/Type.h>
 #include <torch/script.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/log.h"
 #include "lockstep/device/random.h"
 #include "lockstep/parallel/module/script_scope.h"
 
@@ -190,33 +187,6 @@ ModuleHandle handle_of(const torch::jit::Module& module) {
     set_members_of(module, members);
   };
   return handle;
-}
-
-void watch_members(ModuleHandle& handle,
-                   std::function<std::span<const std::byte>()> bytes,
-                   bool is_copied) {
-  const auto digest = [bytes = std::move(bytes)] {
-    const std::span<const std::byte> all = bytes();
-    return std::hash<std::string_view>()(
-        {reinterpret_cast<const char*>(all.data()), all.size()});
-  };
-  const torch::nn::Module& module = *handle.module;
-  const std::string type = c10::demangle(typeid(module).name());
-  handle.identity = [registered = std::move(handle.identity), digest, is_copied,
-                     type, first = digest()] {
-    std::vector<const void*> identity = registered();
-    const size_t now = digest();
-    if (is_copied) {
-      identity.push_back(reinterpret_cast<const void*>(now));
-    } else if (now != first) {
-      warn_once("members-changed-" + type, "parallel",
-                "a member of " + type +
-                    " changed after it was wrapped; its replicas are made by a "
-                    "factory and don't follow: change what the factory "
-                    "builds, too, and call rebuild()");
-    }
-    return identity;
-  };
 }
 
 std::shared_ptr<torch::nn::Module> clone_module(

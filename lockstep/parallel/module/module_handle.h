@@ -1,10 +1,8 @@
 #pragma once
 
-#include <cstddef>
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -50,13 +48,6 @@ struct ModuleHandle {
 /// Reads everything but `forward` from a C++ module, and keeps it alive.
 ModuleHandle handle_of(std::shared_ptr<torch::nn::Module> module);
 ModuleHandle handle_of(const torch::jit::Module& module);
-
-/// Makes the identity of `handle` depend on `bytes()`, the members of its
-/// module that are not registered. Where replicas are no copies of the module
-/// (`is_copied` is false) they can't follow: a change is then warned of, once.
-void watch_members(ModuleHandle& handle,
-                   std::function<std::span<const std::byte>()> bytes,
-                   bool is_copied);
 
 /// A deep copy. Throws InvalidArgument for a module that is not Cloneable,
 /// saying what to do. Leaves the random stream as it was.

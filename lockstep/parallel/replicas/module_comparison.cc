@@ -64,13 +64,6 @@ class Aside {
   std::vector<Kept> kept_;
 };
 
-std::vector<Tensor> copies_of(const ModuleHandle::Named& named) {
-  const torch::NoGradGuard no_grad;
-  std::vector<Tensor> copies;
-  for (const auto& [name, tensor] : named) copies.push_back(tensor.clone());
-  return copies;
-}
-
 /// For gradients that are added up from several parts, whose order is another
 /// one in a replica than in the module.
 bool is_close(const Tensor& a, const Tensor& b) {
@@ -114,9 +107,24 @@ std::vector<std::pair<std::string, Tensor>> tensors_of(
 
 }  // namespace
 
+KeptBuffers::KeptBuffers(const ModuleHandle& module)
+    : buffers_(module.buffers) {
+  const torch::NoGradGuard no_grad;
+  for (const auto& [name, buffer] : buffers_) {
+    values_.push_back(buffer.clone());
+  }
+}
+
+void KeptBuffers::restore() const {
+  const torch::NoGradGuard no_grad;
+  for (size_t i = 0; i < values_.size(); ++i) {
+    buffers_[i].second.copy_(values_[i]);
+  }
+}
+
 ModuleComparison::ModuleComparison(const ReplicaGroup& group,
                                    const c10::IValue& part)
-    : group_(group) {
+    : group_(group), buffers_before_(group.original()) {
   for (const auto& [path, tensor] : tensors_of(part)) {
     inputs_.push_back(tensor.detach());
   }
@@ -154,7 +162,6 @@ ModuleComparison::Print ModuleComparison::print_of(
 void ModuleComparison::run_module(const Compute& compute) {
   compute_ = compute;
   start_ = RandomState::of_thread();
-  buffers_before_ = copies_of(group_.original().buffers);
   const auto identity = group_.original().identity();
   compute_with_module(expected_);
   registers_in_forward_ = group_.original().identity() != identity;
@@ -171,19 +178,11 @@ ShardPass ModuleComparison::compute_with_module(Print& print) const {
   ShardPass pass = compute_(module);
   print = print_of(pass, original.buffers);
   restore_inputs(inputs_, inputs_before_);
-  restore_buffers();
+  buffers_before_.restore();
   if (original.members) original.set_members(members);
   // The casts of the module's weights belong to a graph that is gone.
   if (has_autocast()) drop_cast_weights();
   return pass;
-}
-
-void ModuleComparison::restore_buffers() const {
-  const torch::NoGradGuard no_grad;
-  const ModuleHandle::Named& buffers = group_.original().buffers;
-  for (size_t i = 0; i < buffers_before_.size() && i < buffers.size(); ++i) {
-    buffers[i].second.copy_(buffers_before_[i]);
-  }
 }
 
 ModuleComparison::Difference ModuleComparison::difference(
@@ -240,21 +239,15 @@ void ModuleComparison::compare(const ShardPass& pass, const Replica& replica,
     return;
   }
   // Once more by the module itself, as if the replica had not been.
-  const std::vector<Tensor> buffers_after =
-      copies_of(group_.original().buffers);
+  const KeptBuffers buffers_after(group_.original());
   const std::vector<Tensor> inputs_after = copies_of(inputs_);
-  restore_buffers();
+  buffers_before_.restore();
   restore_inputs(inputs_, inputs_before_);
   Print again;
   const ShardPass module_pass = compute_with_module(again);
   const Difference between_runs = difference(expected_, again, {});
   restore_inputs(inputs_, inputs_after);
-  {
-    const torch::NoGradGuard no_grad;
-    for (size_t i = 0; i < buffers_after.size(); ++i) {
-      group_.original().buffers[i].second.copy_(buffers_after[i]);
-    }
-  }
+  buffers_after.restore();
   if (!between_runs.name.empty()) {
     findings.module = {
         .check = StepCheck::kImpossible,

@@ -17,6 +17,17 @@
 
 namespace lockstep {
 
+/// The values of a module's buffers, to be given back.
+class KeptBuffers {
+ public:
+  explicit KeptBuffers(const ModuleHandle& module);
+  void restore() const;
+
+ private:
+  ModuleHandle::Named buffers_;
+  std::vector<torch::Tensor> values_;
+};
+
 /// Compares a shard that a replica computed with the same shard computed by
 /// the module that the replica was made from: same device, threads, random
 /// numbers and buffers, so outputs, loss, buffers and gradients have to have
@@ -50,9 +61,6 @@ class ModuleComparison {
   void compare(const ShardPass& pass, const Replica& replica,
                FirstStep::Findings& findings);
 
-  /// Gives the module the buffers that it had before.
-  void restore_buffers() const;
-
  private:
   /// The checksums of what a pass gave.
   struct Print {
@@ -83,7 +91,7 @@ class ModuleComparison {
   const ReplicaGroup& group_;
   std::vector<torch::Tensor> inputs_;
   std::vector<torch::Tensor> inputs_before_;
-  std::vector<torch::Tensor> buffers_before_;
+  KeptBuffers buffers_before_;
   Compute compute_;
   RandomState start_;
   bool registers_in_forward_ = false;

@@ -173,6 +173,8 @@ IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
       (needs_graph || world.size() == 1) &&
       group->first_step().compares_module(group->build(), needs_graph);
   FirstStep::Findings findings;
+  std::optional<KeptBuffers> buffers;
+  if (compares) buffers.emplace(group->original());
   std::optional<ModuleComparison> comparison;
   std::vector<IValue> outputs(parts.size());
   const auto forward_part = [&](size_t worker, int64_t shard,
@@ -198,9 +200,11 @@ IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
   };
   group->for_each_shard(first + chunks, region->stream, forward_part);
   if (compares) {
-    if (findings.problem && comparison) comparison->restore_buffers();
     FirstStep::agree(world, findings);
-    if (findings.problem) throw ParallelError("parallel", *findings.problem);
+    if (findings.problem) {
+      buffers->restore();
+      throw ParallelError("parallel", *findings.problem);
+    }
     group->first_step().note_module(findings.module, group->build(),
                                     needs_graph);
   }

@@ -115,6 +115,8 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   std::vector<char> states_weight(shards.parts.size());
   const Checks checks = checks_of(loss);
   FirstStep::Findings findings;
+  std::optional<KeptBuffers> buffers;
+  if (checks.any()) buffers.emplace(group_.original());
   std::optional<ModuleComparison> comparison;
   std::vector<ShardPass> computed(checks.loss ? shards.parts.size() : 0);
   OverlappedSum* const overlapped = exchange_ && local_gradients_.empty()
@@ -205,8 +207,12 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
     if (checks.loss && !findings.problem) {
       check_loss(loss, shards, computed, findings);
     }
-    if (findings.problem && comparison) comparison->restore_buffers();
-    finish_checks(checks, std::move(findings), loss);
+    FirstStep::agree(group_.options().world(), findings);
+    if (findings.problem) {
+      buffers->restore();
+      throw ParallelError("parallel", *findings.problem);
+    }
+    note(checks, findings, loss);
     computed.clear();
   }
   group_.collect_phases();
@@ -405,11 +411,8 @@ void TrainStep::check_loss(const ShardLoss& loss, const Shards& shards,
       });
 }
 
-void TrainStep::finish_checks(const Checks& checks,
-                              FirstStep::Findings findings,
-                              const ShardLoss& loss) {
-  FirstStep::agree(group_.options().world(), findings);
-  if (findings.problem) throw ParallelError("parallel", *findings.problem);
+void TrainStep::note(const Checks& checks, const FirstStep::Findings& findings,
+                     const ShardLoss& loss) {
   FirstStep& first = group_.first_step();
   if (checks.module) {
     first.note_module(findings.module, group_.build(), /*has_gradients=*/true);

@@ -93,9 +93,8 @@ class TrainStep {
   void check_loss(const ShardLoss& loss, const Shards& shards,
                   const std::vector<ShardPass>& computed,
                   FirstStep::Findings& findings) const;
-  /// Ends the checks: all ranks agree, and throw what one of them found.
-  void finish_checks(const Checks& checks, FirstStep::Findings findings,
-                     const ShardLoss& loss);
+  void note(const Checks& checks, const FirstStep::Findings& findings,
+            const ShardLoss& loss);
   /// Forward, loss and backward, in the thread of the replica's device.
   ShardPass compute_shard(const ShardWork& work) const;
   /// Tells `sum` of the gradients in the order in which they came. It may take

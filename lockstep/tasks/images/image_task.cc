@@ -79,8 +79,7 @@ Engine::Module ImageTask::make_model(const torch::Device& device) {
   model_ = make_laid_out(options_.model, is_channels_last_);
   model_->to(device);
   return engine_module<models::Model>(
-      model_, replica_factory(options_.model, is_channels_last_),
-      /*is_copied=*/false);
+      model_, replica_factory(options_.model, is_channels_last_));
 }
 
 std::unique_ptr<train::RunOptimizer> ImageTask::make_optimizer(

@@ -69,8 +69,7 @@ EvalReport evaluate_checkpoint(const EvalOptions& options) {
   model->to(torch_device(options.devices.front()));
   const ImageTask task({.model = spec, .data = options.data});
   Engine engine(engine_module<models::Model>(
-                    model, replica_factory(spec, options.channels_last),
-                    /*is_copied=*/false),
+                    model, replica_factory(spec, options.channels_last)),
                 options.devices, DataParallelOptions());
   report.test = train::evaluate(engine, task, loader);
   report.seconds = watch.seconds();
