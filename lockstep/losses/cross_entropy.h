@@ -18,8 +18,11 @@ namespace lockstep {
 /// The weight is the number of targets that are not ignored; with class weights
 /// the sum of their targets' weights; with probabilities the number of rows.
 /// Where it is 0 the loss is 0 and so are its gradients (torch returns NaN).
+/// It is a scalar of the host: if `targets` are on a GPU, the call waits for
+/// it.
 ///
-/// Throws InvalidArgument for another reduction, and what torch throws.
+/// Throws InvalidArgument for another reduction, and for label smoothing of
+/// targets whose classes all have the weight 0; and what torch throws.
 WeightedLoss cross_entropy(
     const torch::Tensor& logits, const torch::Tensor& targets,
     const torch::nn::functional::CrossEntropyFuncOptions& options = {});

@@ -27,14 +27,17 @@ int first_signal(const std::vector<double>& ranks_by_signal) {
              : static_cast<int>(first - ranks_by_signal.begin());
 }
 
-void divide(Metrics& sums, int64_t samples) {
-  for (auto& [name, sum] : sums) sum /= static_cast<double>(samples);
+torch::Tensor scalar(double value) {
+  return torch::tensor(value, torch::kFloat64);
 }
 
 }  // namespace
 
-Agreement::Agreement(const World& world, int64_t shards, bool is_local)
-    : world_(world), metrics_(is_local ? World() : world, shards) {
+Agreement::Agreement(const World& world, int64_t shards, bool is_local,
+                     LossReduction reduction)
+    : world_(world),
+      reduction_(reduction),
+      metrics_(is_local ? World() : world, shards) {
   if (is_local) of_ranks_.emplace(world, world.size());
 }
 
@@ -42,12 +45,12 @@ StepOutcome Agreement::of_step(const StepResult& result, int stop_signal) {
   std::vector<double> ranks_by_signal = count_signal(stop_signal);
   std::optional<AllReduceSpan> span;
   if (world_.size() > 1) span.emplace(world_.rank(), "outcome");
-  StepOutcome outcome{.metrics = metrics_.reduce(ranks_by_signal),
+  StepOutcome outcome{.metrics = means_of(metrics_.reduce(ranks_by_signal)),
                       .samples = result.samples,
                       .is_finite = result.is_finite,
-                      .is_skipped = result.is_too_high,
-                      .is_spike = result.is_too_high};
-  divide(outcome.metrics, result.samples);
+                      .is_skipped = result.is_too_high || result.is_empty,
+                      .is_spike = result.is_too_high,
+                      .is_empty = result.is_empty};
   outcome.metrics["loss"] = result.loss;
   outcome.stop_signal = first_signal(ranks_by_signal);
   return outcome;
@@ -56,27 +59,30 @@ StepOutcome Agreement::of_step(const StepResult& result, int stop_signal) {
 StepOutcome Agreement::of_local_step(const StepResult& result, int64_t samples,
                                      int stop_signal, bool is_common) {
   std::vector<double> none;
-  StepOutcome outcome{.metrics = metrics_.reduce(none),
+  const MetricSums own_sums = metrics_.reduce(none);
+  StepOutcome outcome{.metrics = means_of(own_sums),
                       .samples = samples,
-                      .is_finite = result.is_finite};
-  if (result.samples > 0) divide(outcome.metrics, result.samples);
+                      .is_finite = result.is_finite,
+                      .is_skipped = result.is_empty,
+                      .is_empty = result.is_empty};
   outcome.metrics["loss"] = result.loss;
   if (!is_common || !outcome.is_finite) return outcome;
 
   const AllReduceSpan span(world_.rank(), "outcome");
-  LossAndMetrics own{torch::Tensor()};
-  for (const auto& [name, mean] : outcome.metrics) {
-    const auto value = torch::tensor(mean, torch::kDouble);
-    if (name == "loss") {
-      own.loss = value;
-    } else {
-      own.metrics.emplace_back(name, value);
-    }
+  const bool is_sum = reduction_ == LossReduction::kSum;
+  std::vector<Metric> own;
+  for (const auto& [name, sum] : own_sums) {
+    own.emplace_back(name, scalar(sum.mean()), scalar(sum.weight));
   }
-  of_ranks_->add(world_.rank(), result.samples, own, /*with_loss=*/true);
+  own.emplace_back("loss", scalar(result.loss),
+                   scalar(is_sum ? 1 : result.weight));
+  of_ranks_->add(world_.rank(), result.samples, own);
   std::vector<double> ranks_by_signal = count_signal(stop_signal);
-  outcome.metrics = of_ranks_->reduce(ranks_by_signal);
-  divide(outcome.metrics, samples);
+  const MetricSums sums = of_ranks_->reduce(ranks_by_signal);
+  outcome.metrics = means_of(sums);
+  const MetricSum& loss = sums.at("loss");
+  if (is_sum) outcome.metrics["loss"] = loss.sum;
+  outcome.is_skipped = outcome.is_empty = loss.weight == 0;
   outcome.stop_signal = first_signal(ranks_by_signal);
   return outcome;
 }

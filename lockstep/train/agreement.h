@@ -19,9 +19,11 @@ struct StepOutcome {
   bool is_finite = true;
   /// Nothing was updated, and the run goes on: in float16 a gradient
   /// overflowed, and the loss is scaled by less from now on; or the loss is a
-  /// spike. is_finite is true.
+  /// spike; or the batch is empty. is_finite is true.
   bool is_skipped = false;
   bool is_spike = false;
+  /// The losses of the batch have the weight 0 in total (EmptyBatch::kSkip).
+  bool is_empty = false;
   int stop_signal = 0;  ///< some rank wants to stop, for this
   /// This rank's own, as StepResult has them.
   std::vector<int64_t> repaired_shards;
@@ -40,11 +42,12 @@ inline constexpr int kEndSignal = NSIG + 1;
 /// to stop. One message each time.
 class Agreement {
  public:
-  /// `is_local`: the ranks make steps by themselves, and `shards` are one
-  /// rank's.
-  Agreement(const World& world, int64_t shards, bool is_local);
+  /// `is_local`: each rank makes its own steps, and `shards` are those of one
+  /// rank. `reduction` is the one of the losses.
+  Agreement(const World& world, int64_t shards, bool is_local,
+            LossReduction reduction);
 
-  /// Of the shards of the next step. Of any thread.
+  /// The metrics of the shards of the next step. May be called from any thread.
   ShardMetrics& metrics() { return metrics_; }
 
   /// After a step of all ranks. Collective.
@@ -57,6 +60,7 @@ class Agreement {
 
  private:
   World world_;
+  LossReduction reduction_;
   ShardMetrics metrics_;
   std::optional<ShardMetrics> of_ranks_;  // of local steps: by rank
 };

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "lockstep/base/chunk.h"
+#include "lockstep/base/error.h"
 #include "lockstep/control/worker_side.h"
 #include "lockstep/parallel/replicas/replica_group.h"
 #include "lockstep/train/shard_metrics.h"
@@ -26,17 +27,27 @@ class EvalScope {
   const std::vector<bool> modes_;
 };
 
+/// `is_sum`: the loss is a sum, so that no weight multiplies it.
+std::vector<Metric> metrics_with_loss(const LossAndMetrics& values,
+                                      bool is_sum) {
+  std::vector<Metric> metrics = values.metrics;
+  metrics.emplace_back("loss", values.loss,
+                       is_sum ? torch::ones({}) : values.weight);
+  return metrics;
+}
+
 }  // namespace
 
 TestReport evaluate(Engine& engine, const Task& task, data::Loader& loader,
                     const std::function<bool()>& stop, const World& world) {
   const EvalScope scope(engine.group().original());
   const int64_t shards = engine.group().shards();
-  // An engine of this rank's own knows of its shards alone.
+  // An engine of this rank's own knows only its own shards.
   const bool is_local =
       world.size() > 1 && engine.group().options().world().size() == 1;
   const int64_t first_shard = is_local ? world.rank() * shards : 0;
   ShardMetrics sums(world, is_local ? world.size() * shards : shards);
+  const bool is_sum = task.loss_reduction() == LossReduction::kSum;
   int64_t samples = 0;
   bool is_stopped = false;
   loader.begin(0);
@@ -52,18 +63,28 @@ TestReport evaluate(Engine& engine, const Task& task, data::Loader& loader,
     engine.evaluate(batch.inputs, batch.target, cut,
                     [&](const c10::IValue& output, const c10::IValue& target) {
                       const int64_t shard = current_shard();
+                      const LossAndMetrics values = task.loss(output, target);
                       sums.add(first_shard + shard,
                                sizes[static_cast<size_t>(shard)],
-                               task.loss(output, target), /*with_loss=*/true);
+                               metrics_with_loss(values, is_sum));
                     });
   }
   std::vector<double> totals{static_cast<double>(samples),
                              is_stopped ? 1.0 : 0.0};
-  Metrics metrics = sums.reduce(totals);
+  const MetricSums summed = sums.reduce(totals);
   if (totals[1] > 0 || totals[0] == 0) return {};
-  for (auto& [name, sum] : metrics) sum /= totals[0];
-  return {.metrics = std::move(metrics),
-          .samples = static_cast<int64_t>(totals[0])};
+  const MetricSum& loss = summed.at("loss");
+  if (loss.weight == 0) {
+    throw TrainError({.code = ErrorCode::kEmptyBatch,
+                      .what = "the losses of the evaluation data have the "
+                              "weight 0 in total, so they have no mean",
+                      .expected = "at least one target that counts",
+                      .fix = "evaluate on other data, or on none"});
+  }
+  TestReport report{.metrics = means_of(summed),
+                    .samples = static_cast<int64_t>(totals[0])};
+  if (is_sum) report.metrics["loss"] = loss.sum;
+  return report;
 }
 
 }  // namespace lockstep::train

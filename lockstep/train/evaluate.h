@@ -10,12 +10,16 @@
 
 namespace lockstep::train {
 
-/// Loss and metrics of `task` over all of `loader`, in evaluation mode and
-/// without gradients; each shard's are computed on its device. Each rank of
-/// `world` evaluates the part that its loader makes, and gets the result of
-/// all, which is the same to the bit for the same number of shards. Leaves the
-/// model in the mode it was in. `stop` is polled between batches; a report of 0
-/// samples says that some rank was stopped. Collective.
+/// Computes the loss and the metrics of `task` over all of `loader`, in
+/// evaluation mode and without gradients. Each shard is computed on its device.
+///
+/// The loss is the mean over all samples, or over all units if the loss states
+/// its weight, or the sum over all samples (Task::loss_reduction()). Each rank
+/// of `world` evaluates the part that its loader makes, and gets the result of
+/// all of them, which has the same bits for the same number of shards. Leaves
+/// the model in the mode it was in. `stop` is polled between batches; a report
+/// of 0 samples says that some rank was stopped. Collective. Throws TrainError
+/// (empty-batch) if the weight of all losses is 0.
 TestReport evaluate(Engine& engine, const Task& task, data::Loader& loader,
                     const std::function<bool()>& stop = {},
                     const World& world = {});

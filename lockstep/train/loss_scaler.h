@@ -6,22 +6,31 @@
 
 namespace lockstep::train {
 
-/// By how much the loss of float16 steps is multiplied, so that small gradients
-/// do not vanish (Micikevicius et al. 2018, section 3.2): halved after a step
-/// that overflowed, doubled after 2,000 in a row that did not, as PyTorch's
+/// The factor of the loss in float16 steps, so that small gradients do not
+/// vanish (Micikevicius et al. 2018, section 3.2): halved after a step that
+/// overflowed, doubled after 2,000 in a row that did not, as PyTorch's
 /// GradScaler does.
+///
+/// The backward of a loss that states its weight computes gradients that are
+/// larger by the weight of a sample (its tokens, say), and that of a sum ones
+/// that are larger by the samples. By how much is known after the first step
+/// only. If that overflowed, the scale falls at once to where that of a mean
+/// over the samples begins.
 class LossScaler {
  public:
   double scale() const { return scale_; }
-  /// After a step. Returns false if the overflow is not one that a smaller
-  /// scale could cure.
-  bool update(bool is_finite);
+  /// Notes a step whose gradients were `magnitude` times as large as those of a
+  /// mean over the samples. Returns false if it overflowed and a smaller scale
+  /// could not cure that.
+  bool update(bool is_finite, double magnitude = 1);
 
   OptimizerState state() const;
   void load_state(const OptimizerState& state);
 
  private:
-  double scale_ = 65536;
+  static constexpr double kFirstScale = 65536;
+
+  double scale_ = kFirstScale;
   int64_t good_steps_ = 0;  // since it changed
 };
 

@@ -8,9 +8,12 @@
 
 #include <torch/types.h>
 
+#include "lockstep/losses/weighted_loss.h"
+
 namespace lockstep::train {
 
-/// Numbers by name, each a mean over samples: {"loss", 0.31}.
+/// Numbers by name, each a mean over samples or over the units that the loss
+/// function said: {"loss", 0.31}.
 using Metrics = std::map<std::string, double>;
 
 /// "loss 0.3100"; an accuracy as "acc 71.20%".
@@ -18,20 +21,35 @@ std::string metric_text(const std::string& name, double value);
 /// The loss, then the others by name.
 std::vector<std::pair<std::string, double>> in_order(const Metrics& metrics);
 
-/// What a loss function returns: the loss, and what else is to be told of a
-/// shard.
-struct LossAndMetrics {
-  /// Just a loss.
-  LossAndMetrics(torch::Tensor loss_of_shard)  // NOLINT: a loss is enough
-      : loss(std::move(loss_of_shard)) {}
-  LossAndMetrics(torch::Tensor loss_of_shard,
-                 std::vector<std::pair<std::string, torch::Tensor>> others)
-      : loss(std::move(loss_of_shard)), metrics(std::move(others)) {}
+/// A number besides the loss, from the samples of a shard.
+struct Metric {
+  Metric(std::string its_name, torch::Tensor mean_of_shard,
+         torch::Tensor units = {})
+      : name(std::move(its_name)),
+        mean(std::move(mean_of_shard)),
+        weight(std::move(units)) {}
 
-  /// A scalar, the mean over the shard's samples.
-  torch::Tensor loss;
-  /// Likewise, by name. They need no graph.
-  std::vector<std::pair<std::string, torch::Tensor>> metrics;
+  std::string name;
+  /// A scalar; it needs no graph. It may be NaN if `weight` is 0.
+  torch::Tensor mean;
+  /// How many units it is the mean of, as WeightedLoss::weight. Undefined: the
+  /// samples, whatever the weight of the loss is.
+  torch::Tensor weight;
+};
+
+/// What a loss function returns: the loss of a shard, with its weight if it is
+/// not the mean over the samples, and other numbers to report.
+///
+///     return {lockstep::cross_entropy(logits, targets),
+///             {{"accuracy", right.sum() / tokens, tokens}}};
+struct LossAndMetrics : WeightedLoss {
+  LossAndMetrics(torch::Tensor mean)  // NOLINT: a loss is enough
+      : WeightedLoss(std::move(mean)) {}
+  LossAndMetrics(WeightedLoss loss_of_shard,  // NOLINT: a loss is enough
+                 std::vector<Metric> others = {})
+      : WeightedLoss(std::move(loss_of_shard)), metrics(std::move(others)) {}
+
+  std::vector<Metric> metrics;
 };
 
 /// The fraction of rows of `logits` (N, classes) that are greatest at their
@@ -39,7 +57,9 @@ struct LossAndMetrics {
 torch::Tensor accuracy(const torch::Tensor& logits,
                        const torch::Tensor& targets);
 
-/// Means over the samples added so far.
+/// Means of the metrics of steps, weighted by the samples of the steps. So the
+/// training loss of an epoch is the mean over its samples of the losses that
+/// the steps reported, also where these are means over tokens.
 class RunningMean {
  public:
   RunningMean() = default;

@@ -260,6 +260,9 @@ bool Run::train_batch(const data::Batch& batch, int64_t epoch) {
   ++step_;
   if (outcome.is_spike) {
     answer_spike(outcome.loss(), loss_limit);
+  } else if (outcome.is_empty && is_first()) {
+    log_.line(fmt::format("step {} has no target that counts and was left out",
+                          step_));
   } else if (outcome.is_skipped && is_first()) {
     log_.line(fmt::format(
         "step {} overflowed in float16 and was left out; the loss is scaled "

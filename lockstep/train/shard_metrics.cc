@@ -1,6 +1,7 @@
 #include "lockstep/train/shard_metrics.h"
 
 #include <algorithm>
+#include <cmath>
 #include <sstream>
 #include <utility>
 
@@ -11,41 +12,70 @@
 #include "lockstep/base/error.h"
 
 namespace lockstep::train {
+namespace {
+
+double number_of(const torch::Tensor& number, const std::string& what) {
+  if (number.defined() && number.numel() == 1) return number.item<double>();
+  throw TrainError({.code = ErrorCode::kBadLoss,
+                    .what = what + " is no number",
+                    .expected = "a scalar tensor",
+                    .got = number.defined()
+                               ? "shape " + c10::str(number.sizes())
+                               : "an undefined tensor"});
+}
+
+MetricSum sum_of(const Metric& metric, int64_t samples) {
+  const double weight =
+      metric.weight.defined()
+          ? number_of(metric.weight,
+                      fmt::format("the weight of the metric '{}'", metric.name))
+          : static_cast<double>(samples);
+  if (!std::isfinite(weight) || weight < 0) {
+    throw TrainError({.code = ErrorCode::kBadLoss,
+                      .what = fmt::format("the metric '{}' has a weight that "
+                                          "can't be used",
+                                          metric.name),
+                      .expected = "0 or more",
+                      .got = fmt::format("{}", weight)});
+  }
+  const double mean =
+      number_of(metric.mean, fmt::format("the metric '{}'", metric.name));
+  // The mean of no units may be NaN.
+  return {.sum = weight == 0 ? 0 : mean * weight, .weight = weight};
+}
+
+}  // namespace
+
+Metrics means_of(const MetricSums& sums) {
+  Metrics means;
+  for (const auto& [name, sum] : sums) means[name] = sum.mean();
+  return means;
+}
 
 ShardMetrics::ShardMetrics(World world, int64_t shards)
     : world_(std::move(world)), shards_(shards) {}
 
 void ShardMetrics::add(int64_t shard, int64_t samples,
-                       const LossAndMetrics& values, bool with_loss) {
-  // Reading a number may wait for a GPU: outside of the lock.
-  std::vector<std::pair<std::string, double>> numbers;
-  const auto number_of = [](const std::string& name,
-                            const torch::Tensor& mean) {
-    if (mean.defined() && mean.numel() == 1) return mean.item<double>();
-    throw TrainError({.code = ErrorCode::kBadLoss,
-                      .what = fmt::format("the metric '{}' is no number", name),
-                      .expected = "a scalar tensor, the mean over the samples",
-                      .got = mean.defined() ? "shape " + c10::str(mean.sizes())
-                                            : "an undefined tensor"});
-  };
-  if (with_loss) numbers.emplace_back("loss", number_of("loss", values.loss));
-  for (const auto& [name, mean] : values.metrics) {
-    numbers.emplace_back(name, number_of(name, mean));
-  }
+                       const std::vector<Metric>& metrics) {
+  // Outside of the lock, as reading a number may wait for a GPU.
+  std::vector<MetricSum> added;
+  for (const Metric& metric : metrics) added.push_back(sum_of(metric, samples));
   const std::lock_guard lock(mutex_);
-  for (const auto& [name, mean] : numbers) {
-    sums_[place_of(name)][static_cast<size_t>(shard)] +=
-        mean * static_cast<double>(samples);
+  for (size_t i = 0; i < metrics.size(); ++i) {
+    MetricSum& sum =
+        sums_[place_of(metrics[i].name)][static_cast<size_t>(shard)];
+    sum.sum += added[i].sum;
+    sum.weight += added[i].weight;
   }
 }
 
 void ShardMetrics::replace(int64_t shard, int64_t samples,
-                           const LossAndMetrics& values, bool with_loss) {
+                           const std::vector<Metric>& metrics) {
   {
     const std::lock_guard lock(mutex_);
-    for (auto& sums : sums_) sums[static_cast<size_t>(shard)] = 0;
+    for (auto& sums : sums_) sums[static_cast<size_t>(shard)] = {};
   }
-  add(shard, samples, values, with_loss);
+  add(shard, samples, metrics);
 }
 
 // With the lock.
@@ -67,18 +97,17 @@ size_t ShardMetrics::place_of(const std::string& name) {
          .fix = "return the same metrics for every batch"});
   }
   names_.push_back(name);
-  sums_.emplace_back(static_cast<size_t>(shards_), 0.0);
+  sums_.emplace_back(static_cast<size_t>(shards_));
   return names_.size() - 1;
 }
 
 // Threads meet names in any order, and a rank without samples meets none.
 void ShardMetrics::agree_on_names() {
   is_agreed_ = true;
-  std::vector<std::pair<std::string, std::vector<double>>> known;
+  std::map<std::string, std::vector<MetricSum>> known;
   for (size_t i = 0; i < names_.size(); ++i) {
-    known.emplace_back(names_[i], std::move(sums_[i]));
+    known[names_[i]] = std::move(sums_[i]);
   }
-  std::sort(known.begin(), known.end());
   names_.clear();
   for (const auto& [name, sums] : known) names_.push_back(name);
   if (world_.size() > 1) {
@@ -100,33 +129,45 @@ void ShardMetrics::agree_on_names() {
     }
   }
   sums_.assign(names_.size(),
-               std::vector<double>(static_cast<size_t>(shards_), 0.0));
-  for (size_t i = 0; i < known.size(); ++i) sums_[i] = known[i].second;
+               std::vector<MetricSum>(static_cast<size_t>(shards_)));
+  for (size_t i = 0; i < names_.size(); ++i) {
+    const auto own_sums = known.find(names_[i]);
+    if (own_sums != known.end()) sums_[i] = own_sums->second;
+  }
 }
 
-Metrics ShardMetrics::reduce(std::vector<double>& extra) {
+MetricSums ShardMetrics::reduce(std::vector<double>& extra) {
   const std::lock_guard lock(mutex_);
   if (!is_agreed_) agree_on_names();
   if (world_.size() > 1) {
     std::vector<double> values = extra;
     for (const auto& sums : sums_) {
-      values.insert(values.end(), sums.begin(), sums.end());
+      for (const MetricSum& sum : sums) {
+        values.push_back(sum.sum);
+        values.push_back(sum.weight);
+      }
     }
-    // One rank has a shard, the others add 0: no number is rounded.
+    // Each shard is one rank's and the others add 0, so nothing is rounded.
     torch::Tensor message = torch::tensor(values, torch::kFloat64);
     world_.all_reduce(message);
     const auto* summed = message.const_data_ptr<double>();
     std::copy_n(summed, extra.size(), extra.begin());
     summed += extra.size();
     for (auto& sums : sums_) {
-      std::copy_n(summed, sums.size(), sums.begin());
-      summed += sums.size();
+      for (MetricSum& sum : sums) {
+        sum = {.sum = summed[0], .weight = summed[1]};
+        summed += 2;
+      }
     }
   }
-  Metrics result;
+  MetricSums result;
   for (size_t i = 0; i < names_.size(); ++i) {
-    double& sum = result[names_[i]];
-    for (double& of_shard : sums_[i]) sum += std::exchange(of_shard, 0.0);
+    MetricSum& total = result[names_[i]];
+    for (MetricSum& of_shard : sums_[i]) {
+      total.sum += of_shard.sum;
+      total.weight += of_shard.weight;
+      of_shard = {};
+    }
   }
   return result;
 }

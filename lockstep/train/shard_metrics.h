@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -10,28 +11,39 @@
 
 namespace lockstep::train {
 
-/// What the loss function told of each shard, over all ranks.
+/// A metric over several shards.
+struct MetricSum {
+  double sum = 0;     ///< of the means, times their weights
+  double weight = 0;  ///< 0: no unit counted, and sum is 0
+
+  /// 0 if nothing was counted.
+  double mean() const { return weight == 0 ? 0 : sum / weight; }
+};
+using MetricSums = std::map<std::string, MetricSum>;
+
+Metrics means_of(const MetricSums& sums);
+
+/// The metrics of each shard, over all ranks.
 ///
-/// The sums over samples are kept shard by shard, and the shards are added up
-/// in their order at last. So the numbers are the same to the bit on any number
-/// of devices and ranks that share the shards.
+/// Sums are kept shard by shard, and the shards are added up in their order at
+/// the end. So the numbers have the same bits on any number of devices and
+/// ranks that share the shards.
 class ShardMetrics {
  public:
-  /// Collective where it is called so.
+  /// Collective if `world` has several ranks.
   ShardMetrics(World world, int64_t shards);
 
-  /// Of one of this rank's shards, of `samples`. Called in its thread.
-  void add(int64_t shard, int64_t samples, const LossAndMetrics& values,
-           bool with_loss);
-  /// Likewise, in place of what was added before, of a computation that is
-  /// made again.
-  void replace(int64_t shard, int64_t samples, const LossAndMetrics& values,
-               bool with_loss);
+  /// Adds the metrics of one of this rank's shards, which has `samples`. Called
+  /// in the shard's thread.
+  void add(int64_t shard, int64_t samples, const std::vector<Metric>& metrics);
+  /// Replaces what was added for the shard, which is computed again.
+  void replace(int64_t shard, int64_t samples,
+               const std::vector<Metric>& metrics);
 
-  /// Sums over the samples of all ranks since the last call, which are
-  /// forgotten. `extra` is summed over the ranks as it is. Collective. Throws
-  /// TrainError if the ranks, or two calls, have metrics of other names.
-  Metrics reduce(std::vector<double>& extra);
+  /// Returns the sums over all ranks since the last call, and forgets them.
+  /// `extra` is summed over the ranks as it is. Collective. Throws TrainError
+  /// if the ranks, or two calls, have metrics of other names.
+  MetricSums reduce(std::vector<double>& extra);
 
  private:
   void agree_on_names();
@@ -42,7 +54,7 @@ class ShardMetrics {
   std::mutex mutex_;
   bool is_agreed_ = false;
   std::vector<std::string> names_;
-  std::vector<std::vector<double>> sums_;  // by name, then by shard
+  std::vector<std::vector<MetricSum>> sums_;  // by name, then by shard
 };
 
 }  // namespace lockstep::train

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/checkpoint.h"
@@ -41,7 +42,15 @@ Engine::Module make_seeded_module(Task& task, uint64_t seed,
   static std::mutex generator_is_in_use;
   const std::lock_guard lock(generator_is_in_use);
   torch::manual_seed(seed);
-  return task.make_model(device);
+  Engine::Module module = task.make_model(device);
+  // A function that makes a replica may draw its first weights, which are
+  // replaced. It must not draw them from the generator that another rank is
+  // making its module with.
+  module.replicate = [replicate = std::move(module.replicate)] {
+    const RandomScope own(RandomState::of_thread());
+    return replicate();
+  };
+  return module;
 }
 
 void tell_agent(StepPhase phase) {

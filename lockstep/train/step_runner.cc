@@ -25,6 +25,7 @@
 #include "lockstep/parallel/exchange/rank_exchange.h"
 #include "lockstep/parallel/module/nested.h"
 #include "lockstep/parallel/module/scatter_gather.h"
+#include "lockstep/parallel/replicas/batch_loss.h"
 #include "lockstep/parallel/replicas/replica_group.h"
 #include "lockstep/train/csv_log.h"
 #include "lockstep/train/evaluate.h"
@@ -39,6 +40,15 @@ using torch::Tensor;
 
 c10::DeviceType device_type(const Plan& plan) {
   return torch_device(plan.devices.front()).type();
+}
+
+/// Returns by how much the gradients of a backward exceed those of a mean over
+/// the samples.
+double gradient_magnitude(const StepResult& result, const Task& task) {
+  const auto samples =
+      static_cast<double>(std::max<int64_t>(result.samples, 1));
+  return task.loss_reduction() == LossReduction::kSum ? samples
+                                                      : result.weight / samples;
 }
 
 void set_mode(const ModuleHandle& model, bool trains) {
@@ -62,7 +72,7 @@ StepRunner::StepRunner(Task& task, const TrainOptions& options,
                                 })),
       callbacks_(task.callbacks()),
       agreement_(options.world, engine_->group().shards(),
-                 trains_locally(options)),
+                 trains_locally(options), task.loss_reduction()),
       samples_(plan.devices.size(), 0) {
   if (!options.save_best.empty() || options.early_stop > 0) {
     best_ = std::make_shared<BestEvaluation>(
@@ -253,8 +263,10 @@ StepOutcome StepRunner::step(const data::Batch& batch, const Position& position,
     outcome = agreement_.of_step(result, stop_signal);
   }
   outcome.repaired_shards = result.repaired_shards;
+  if (outcome.is_empty) return outcome;  // it has no loss and no gradient
   if (spikes_ && outcome.is_finite) spikes_->add(outcome.loss());
-  if (loss_scaler_ && loss_scaler_->update(outcome.is_finite)) {
+  if (loss_scaler_ && loss_scaler_->update(outcome.is_finite,
+                                           gradient_magnitude(result, task_))) {
     outcome.is_skipped = outcome.is_spike || !outcome.is_finite;
     outcome.is_finite = true;
   }
@@ -274,16 +286,24 @@ bool StepRunner::is_common(const Position& position) const {
 
 ShardLoss StepRunner::loss_of(int64_t total) {
   const int64_t shards = engine_->group().shards();
-  return [this, sizes = chunk_sizes(total, shards)](const c10::IValue& output,
-                                                    const c10::IValue& target) {
-    const LossAndMetrics values = task_.loss(output, target);
-    // The check of the first step calls it for other samples as well, and for
-    // the first shard at last.
+  return [this, sizes = chunk_sizes(total, shards)](
+             const c10::IValue& output,
+             const c10::IValue& target) -> WeightedLoss {
+    LossAndMetrics values = task_.loss(output, target);
+    // The check of the first step calls it for other samples as well, and last
+    // for the first shard.
     const int64_t shard = current_shard();
     agreement_.metrics().replace(shard, sizes[static_cast<size_t>(shard)],
-                                 values, /*with_loss=*/false);
-    return values.loss;
+                                 values.metrics);
+    return values;
   };
+}
+
+TrainStepOptions StepRunner::step_options(const data::Batch& batch) const {
+  return TrainStepOptions()
+      .batch(engine_batch(batch))
+      .loss_reduction(task_.loss_reduction())
+      .empty_batch(task_.empty_batch());
 }
 
 StepResult StepRunner::sharded_step(const data::Batch& batch, int64_t step) {
@@ -291,11 +311,10 @@ StepResult StepRunner::sharded_step(const data::Batch& batch, int64_t step) {
                                 autocast_type(options_.precision));
   const StepResult result = optimizer_->train_step(
       *engine_, batch.inputs, batch.target, loss_of(engine_batch(batch)),
-      TrainStepOptions()
+      step_options(batch)
           .clip_grad_norm(options_.clip_grad_norm)
           .loss_scale(loss_scale())
           .max_loss(loss_limit())
-          .batch(engine_batch(batch))
           .verify_gradients(verifies_gradients(step)));
   count(batch, engine_->group().phases());
   return result;
@@ -317,16 +336,24 @@ StepResult StepRunner::classic_step(const data::Batch& batch) {
         return to_device(tensor, engine_->group().output_device());
       });
   const LossAndMetrics values = task_.loss(output, target);
-  StepResult result{.loss = values.loss.item<double>(),
-                    .samples = batch.samples};
-  agreement_.metrics().add(0, batch.samples, values, /*with_loss=*/false);
+  const TrainStepOptions options = step_options(batch);
+  // This is the loss of the whole batch, so its weight matters only if it is 0.
+  const double weight = checked_weight(values, batch.samples);
+  const bool is_empty =
+      weight == 0 && options.loss_reduction() == LossReduction::kMean;
+  check_batch_weight({.weight = weight, .is_empty = is_empty}, options);
+  StepResult result{.loss = is_empty ? 0 : values.loss.item<double>(),
+                    .samples = batch.samples,
+                    .weight = weight,
+                    .is_empty = is_empty};
+  agreement_.metrics().add(0, batch.samples, values.metrics);
   result.is_finite = std::isfinite(result.loss);
   result.is_too_high = result.is_finite && result.loss > loss_limit();
   main_thread_s_[plan_.output_device] += watch.seconds();
   span.reset();
   precision.reset();
   of_output.reset();
-  values.loss.backward();
+  if (!result.is_empty) values.loss.backward();
 
   PhaseTimes phases = engine_->group().phases();
   watch.restart();
@@ -371,13 +398,11 @@ std::string StepRunner::first_not_finite(const data::Batch& batch) {
   optimizer_->zero_grad();
   const AutocastScope precision(device_type(plan_),
                                 autocast_type(options_.precision));
-  const auto options = TrainStepOptions().batch(batch.total);
   engine_->train_step(
       batch.inputs, batch.target,
-      [this](const c10::IValue& output, const c10::IValue& target) {
-        return task_.loss(output, target).loss;
-      },
-      static_cast<optim::Optimizer*>(nullptr), options);
+      [this](const c10::IValue& output, const c10::IValue& target)
+          -> WeightedLoss { return task_.loss(output, target); },
+      static_cast<optim::Optimizer*>(nullptr), step_options(batch));
   std::vector<Tensor> inputs;
   for (const c10::IValue& input : batch.inputs) {
     for_each_tensor(input, [&](const Tensor& tensor, const std::string&) {

@@ -93,8 +93,11 @@ class StepRunner {
  private:
   StepResult sharded_step(const data::Batch& batch, int64_t step);
   StepResult classic_step(const data::Batch& batch);
-  /// The task's loss of a shard of `total` samples, whose metrics are noted.
+  /// Returns the task's loss for the shards of a batch of `total` samples. It
+  /// notes their metrics.
   ShardLoss loss_of(int64_t total);
+  /// The options that every step on `batch` has.
+  TrainStepOptions step_options(const data::Batch& batch) const;
   void count(const data::Batch& batch, const PhaseTimes& phases);
   int64_t copies() const;
   void scale_losses();

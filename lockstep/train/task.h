@@ -11,6 +11,7 @@
 #include "lockstep/checkpoint/run_record.h"
 #include "lockstep/data/batch_source.h"
 #include "lockstep/parallel/engine.h"
+#include "lockstep/parallel/replicas/data_parallel_options.h"
 #include "lockstep/train/callback.h"
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/options.h"
@@ -66,10 +67,16 @@ class Task {
   virtual data::Batch prepare(data::Batch batch) const { return batch; }
   /// What the run is to call.
   virtual std::vector<std::shared_ptr<Callback>> callbacks() { return {}; }
-  /// Of a shard: from the model's output and the batch's target. Called in
+  /// Computes the loss of a shard from the model's output and the batch's
+  /// target, with its weight if it is not a mean over the samples. Called in
   /// the threads of several devices at once, in training and in evaluation.
   virtual LossAndMetrics loss(const c10::IValue& output,
                               const c10::IValue& target) const = 0;
+  /// How the losses of shards make up the loss of a batch, and of the
+  /// evaluation data.
+  virtual LossReduction loss_reduction() const { return LossReduction::kMean; }
+  /// What a step does with a batch whose losses have the weight 0 in total.
+  virtual EmptyBatch empty_batch() const { return EmptyBatch::kError; }
 };
 
 }  // namespace lockstep::train

@@ -2,20 +2,45 @@
 
 namespace lockstep::train::detail {
 
+namespace {
+
+constexpr const char* kLoss = "loss";
+
+using Numbers = c10::Dict<std::string, torch::Tensor>;
+
+Numbers numbers_of(const c10::IValue& dict) {
+  return c10::impl::toTypedDict<std::string, torch::Tensor>(
+      dict.toGenericDict());
+}
+
+}  // namespace
+
+// Two dicts: the means by name, and the weights of those that state one.
 c10::IValue pack_values(const LossAndMetrics& values) {
-  c10::Dict<std::string, torch::Tensor> dict;
-  dict.insert("loss", values.loss);
-  for (const auto& [name, value] : values.metrics) dict.insert(name, value);
-  return dict;
+  Numbers means, weights;
+  const auto insert = [&](const std::string& name, const torch::Tensor& mean,
+                          const torch::Tensor& weight) {
+    means.insert(name, mean);
+    if (weight.defined()) weights.insert(name, weight);
+  };
+  insert(kLoss, values.loss, values.weight);
+  for (const Metric& metric : values.metrics) {
+    insert(metric.name, metric.mean, metric.weight);
+  }
+  return c10::ivalue::Tuple::create(means, weights);
 }
 
 LossAndMetrics unpack_values(const c10::IValue& values) {
-  const auto dict = c10::impl::toTypedDict<std::string, torch::Tensor>(
-      values.toGenericDict());
-  LossAndMetrics unpacked(dict.at("loss"));
-  for (const auto& entry : dict) {
-    if (entry.key() == "loss") continue;
-    unpacked.metrics.emplace_back(entry.key(), entry.value());
+  const auto& both = values.toTupleRef().elements();
+  const Numbers means = numbers_of(both[0]), weights = numbers_of(both[1]);
+  const auto weight_of = [&](const std::string& name) {
+    return weights.contains(name) ? weights.at(name) : torch::Tensor();
+  };
+  LossAndMetrics unpacked(WeightedLoss(means.at(kLoss), weight_of(kLoss)));
+  for (const auto& entry : means) {
+    if (entry.key() == kLoss) continue;
+    unpacked.metrics.emplace_back(entry.key(), entry.value(),
+                                  weight_of(entry.key()));
   }
   return unpacked;
 }

@@ -133,8 +133,9 @@ class Trainer : public Task {
     return *this;
   }
 
-  /// `loss(output, target)` of a shard: a scalar tensor, the mean over the
-  /// samples, or LossAndMetrics. Called in the shard's thread.
+  /// `loss(output, target)` returns the loss of a shard: a scalar tensor, the
+  /// mean over the samples; a WeightedLoss, the mean over tokens or other units
+  /// and their number; or LossAndMetrics. Called in the shard's thread.
   template <class F>
   Trainer& loss(const F& loss) {
     using Arguments = detail::LossArguments<F>;
@@ -147,9 +148,21 @@ class Trainer : public Task {
     };
     return *this;
   }
-  /// Replaces forward() and the loss: `step(module, batch)` of a shard, with
-  /// one of the copies of the module. It may call any method of it, and forward
-  /// several times.
+  /// kSum: the loss of a shard is a sum over its samples, and so is the loss of
+  /// a batch and of the evaluation data.
+  Trainer& loss_reduction(LossReduction reduction) {
+    loss_reduction_ = reduction;
+    return *this;
+  }
+  /// kSkip: a batch whose losses have the weight 0 in total (all its targets
+  /// are ignored, say) is left out. kError: it ends the run.
+  Trainer& empty_batch(EmptyBatch empty_batch) {
+    empty_batch_ = empty_batch;
+    return *this;
+  }
+  /// Replaces forward() and the loss. `step(module, batch)` returns what a loss
+  /// returns. It gets a shard and one of the copies of the module, of which it
+  /// may call any method, and forward several times.
   template <class F>
   Trainer& step(const F& step) {
     step_ = [step](M& module, const data::Batch& batch) -> LossAndMetrics {
@@ -281,6 +294,8 @@ class Trainer : public Task {
                       const c10::IValue& target) const override {
     return step_ ? detail::unpack_values(output) : loss_(output, target);
   }
+  LossReduction loss_reduction() const override { return loss_reduction_; }
+  EmptyBatch empty_batch() const override { return empty_batch_; }
 
  private:
   template <class D>
@@ -349,6 +364,8 @@ class Trainer : public Task {
   std::shared_ptr<const data::BatchSource> evaluation_data_;
   std::function<LossAndMetrics(const c10::IValue&, const c10::IValue&)> loss_;
   std::function<LossAndMetrics(M&, const data::Batch&)> step_;
+  LossReduction loss_reduction_ = LossReduction::kMean;
+  EmptyBatch empty_batch_ = EmptyBatch::kError;
   std::function<std::unique_ptr<RunOptimizer>(
       M&, const optim::StateFactory&, const Schedule&, const TorchSchedule&)>
       make_optimizer_;

@@ -36,16 +36,17 @@ class ChunkedCrossEntropy
   static torch::Tensor forward(AutogradContext* context,
                                const torch::Tensor& hidden,
                                const torch::Tensor& weight,
-                               const torch::Tensor& targets, int64_t chunk_rows,
+                               const torch::Tensor& targets,
+                               const torch::Tensor& kept, int64_t chunk_rows,
                                bool needs_gradients) {
     const at::ScalarType type = product_type(hidden);
     const at::ScalarType wide = sum_type(hidden);
-    // What is cast here is cast on purpose.
+    // The casts below are the ones that autocast would make.
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(
         c10::autocast_dispatch_keyset);
     const torch::Tensor cast_weight = weight.to(type);
-    const torch::Tensor kept = targets.ne(kIgnored);
-    const torch::Tensor count = kept.sum().to(wide);
+    // Of no targets the mean is 0, and so are its gradients.
+    const torch::Tensor count = kept.sum().clamp_min(1).to(wide);
     torch::Tensor loss = torch::zeros({}, hidden.options().dtype(wide));
     torch::Tensor hidden_gradient;
     torch::Tensor weight_gradient;
@@ -56,12 +57,14 @@ class ChunkedCrossEntropy
     for (int64_t begin = 0; begin < hidden.size(0); begin += chunk_rows) {
       const int64_t end = std::min(begin + chunk_rows, hidden.size(0));
       const torch::Tensor rows = hidden.slice(0, begin, end).to(type);
+      // An ignored target has the weight 0, so any class will do for it.
       const torch::Tensor target =
           targets.slice(0, begin, end).clamp_min(0).unsqueeze(1);
       const torch::Tensor weights =
           (kept.slice(0, begin, end).to(wide) / count).unsqueeze(1);
-      // (rows, V): the logarithms of the probabilities, then the gradients of
-      // the logits, which are the probabilities but for one less at the target.
+      // (rows, V): first the logarithms of the probabilities, then the
+      // gradients of the logits. These are the probabilities, less one at the
+      // target.
       torch::Tensor logits = torch::mm(rows, cast_weight.t());
       torch::Tensor values = torch::log_softmax(logits, 1, wide);
       logits.reset();
@@ -83,12 +86,12 @@ class ChunkedCrossEntropy
   static variable_list backward(AutogradContext* context,
                                 variable_list gradients) {
     const variable_list saved = context->get_saved_variables();
-    return {saved[0] * gradients[0], saved[1] * gradients[0], {}, {}, {}};
+    return {saved[0] * gradients[0], saved[1] * gradients[0], {}, {}, {}, {}};
   }
 };
 
-void check(const torch::Tensor& hidden, const torch::Tensor& weight,
-           const torch::Tensor& targets, int64_t chunk_rows) {
+void check_shapes(const torch::Tensor& hidden, const torch::Tensor& weight,
+                  const torch::Tensor& targets, int64_t chunk_rows) {
   const bool fits = hidden.dim() == 2 && weight.dim() == 2 &&
                     targets.dim() == 1 && hidden.size(1) == weight.size(1) &&
                     hidden.size(0) == targets.size(0) &&
@@ -105,22 +108,52 @@ void check(const torch::Tensor& hidden, const torch::Tensor& weight,
            c10::toString(targets.scalar_type()))});
 }
 
+[[noreturn]] void refuse_target(const torch::Tensor& targets,
+                                const torch::Tensor& is_wrong,
+                                int64_t vocabulary) {
+  const int64_t row = is_wrong.nonzero()[0].item<int64_t>();
+  throw InvalidArgument(
+      "models",
+      {.code = ErrorCode::kBadTensor,
+       .what = fmt::format("chunked_cross_entropy got a target in row {} that "
+                           "is no token of the vocabulary",
+                           row),
+       .expected = fmt::format("0 to {}, or {} for a row that does not count",
+                               vocabulary - 1, kIgnored),
+       .got = fmt::format("{}", targets[row].item<int64_t>()),
+       .fix = fmt::format("replace the value that marks padding by {}: "
+                          "targets.masked_fill(targets == value, {})",
+                          kIgnored, kIgnored)});
+}
+
 }  // namespace
 
-torch::Tensor chunked_cross_entropy(const torch::Tensor& hidden,
-                                    const torch::Tensor& weight,
-                                    const torch::Tensor& targets,
-                                    int64_t chunk_rows) {
-  check(hidden, weight, targets, chunk_rows);
+WeightedLoss chunked_cross_entropy(const torch::Tensor& hidden,
+                                   const torch::Tensor& weight,
+                                   const torch::Tensor& targets,
+                                   int64_t chunk_rows) {
+  check_shapes(hidden, weight, targets, chunk_rows);
+  const int64_t vocabulary = weight.size(0);
+  const torch::Tensor kept = targets.ne(kIgnored);
+  const torch::Tensor is_wrong =
+      kept.logical_and(targets.lt(0).logical_or(targets.ge(vocabulary)));
+  // Both are read at once, as a GPU has to be waited for.
+  const torch::Tensor counts =
+      torch::stack({kept.sum(), is_wrong.sum()}).to(torch::kCPU);
+  if (counts[1].item<int64_t>() > 0) {
+    refuse_target(targets, is_wrong, vocabulary);
+  }
   constexpr int64_t kLogits = int64_t{4} << 20;
-  const int64_t rows = chunk_rows > 0
-                           ? chunk_rows
-                           : std::max<int64_t>(128, kLogits / weight.size(0));
+  const int64_t rows =
+      chunk_rows > 0
+          ? chunk_rows
+          : std::max<int64_t>(128, kLogits / std::max<int64_t>(vocabulary, 1));
   const bool needs_gradients =
       torch::GradMode::is_enabled() &&
       (hidden.requires_grad() || weight.requires_grad());
-  return ChunkedCrossEntropy::apply(hidden, weight, targets, rows,
-                                    needs_gradients);
+  return {ChunkedCrossEntropy::apply(hidden, weight, targets, kept, rows,
+                                     needs_gradients),
+          counts[0].item<double>()};
 }
 
 }  // namespace lockstep::models

@@ -4,23 +4,31 @@
 
 #include <torch/torch.h>
 
+#include "lockstep/losses/weighted_loss.h"
+
 namespace lockstep::models {
 
-/// torch's cross_entropy(hidden @ weight^T, targets): the mean over the rows,
-/// without those whose target is -100.
+/// Computes torch's cross_entropy(hidden @ weight^T, targets), the mean over
+/// the rows whose target is not -100, and the number of these rows as its
+/// weight. Without such a row the loss and its gradients are 0.
 ///
-/// The logits of all rows never exist at once: `chunk_rows` at a time are
-/// computed, and their gradients at once, in the forward. So it takes
-/// chunk_rows * vocabulary values, and not N * vocabulary times three (as
-/// Hsu et al. 2024, "Liger Kernel", section 3.2). 0: as many rows as have 4 Mi
-/// logits, and 128 at least. `chunk_rows` changes the rounding.
+/// The logits of all rows never exist at once. `chunk_rows` of them are
+/// computed at a time, and so are their gradients, in the forward. This takes
+/// chunk_rows
+/// * vocabulary values instead of three times N * vocabulary (as in Hsu et al.
+/// 2024, "Liger Kernel", section 3.2). 0: as many rows as have 4 Mi logits, and
+/// at least 128. `chunk_rows` changes the rounding.
 ///
-/// `hidden` (N, W), `weight` (V, W) on one device, `targets` (N) int64.
-/// Products are computed in autocast's type where that is on; the loss and its
-/// gradients are summed in float32. Returns a scalar of float32.
-torch::Tensor chunked_cross_entropy(const torch::Tensor& hidden,
-                                    const torch::Tensor& weight,
-                                    const torch::Tensor& targets,
-                                    int64_t chunk_rows = 0);
+/// `hidden` (N, W) and `weight` (V, W) are on one device; `targets` is (N)
+/// int64. Products are computed in autocast's type where autocast is on; the
+/// loss and its gradients are summed in float32. The loss is a scalar of
+/// float32. Waits for a GPU once.
+///
+/// Throws InvalidArgument (bad-tensor) for other shapes and types, and for a
+/// target that is neither in [0, V) nor -100.
+WeightedLoss chunked_cross_entropy(const torch::Tensor& hidden,
+                                   const torch::Tensor& weight,
+                                   const torch::Tensor& targets,
+                                   int64_t chunk_rows = 0);
 
 }  // namespace lockstep::models

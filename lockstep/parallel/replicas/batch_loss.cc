@@ -116,8 +116,8 @@ void check_batch_weight(const BatchLoss& batch,
          .what = "the losses of the batch have the weight 0 in total, so there "
                  "is nothing to train on. Nothing was updated",
          .expected = "a batch with at least one target that counts",
-         .fix = "leave out such a batch, or set "
-                "TrainStepOptions().empty_batch(EmptyBatch::kSkip)"});
+         .fix = "leave out such a batch, or set empty_batch(EmptyBatch::kSkip) "
+                "in TrainStepOptions or on the Trainer"});
   }
   const double total = options.total_weight();
   if (total > 0 && batch.weight > total * (1 + 1e-9)) {

@@ -422,7 +422,9 @@ void TrainStep::make_checks(const Checks& checks, const ShardLoss& loss,
   if (checks.module && FirstStep::any(world, differs) && comparison) {
     on_first_shard(shards, [&](Replica&) { comparison->explain(findings); });
   }
-  if (checks.loss) check_loss(loss, target, shards, computed, findings);
+  if (checks.loss && !findings.problem) {
+    check_loss(loss, target, shards, computed, findings);
+  }
   FirstStep::agree(world, findings);
   if (findings.problem) {
     buffers.restore();

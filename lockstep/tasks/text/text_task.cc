@@ -1,6 +1,8 @@
 #include "lockstep/tasks/text/text_task.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -16,15 +18,20 @@ namespace {
 
 using models::LanguageModel;
 
-/// The handle of a model whose forward includes the loss: then the logits of
-/// all tokens never exist.
+/// Returns the handle of a model whose forward includes the loss, so that the
+/// logits of all tokens never exist. Its output is the loss and its weight.
 ModuleHandle handle_with_loss(const std::shared_ptr<LanguageModel>& model) {
   ModuleHandle handle = handle_of(model);
   handle.forward = [model](const std::vector<c10::IValue>& arguments) {
     const torch::Tensor hidden = model->hidden(arguments.at(0).toTensor());
     const torch::Tensor targets = arguments.at(1).toTensor();
-    return c10::IValue(models::chunked_cross_entropy(
-        hidden.flatten(0, 1), model->head(), targets.flatten()));
+    const WeightedLoss loss = models::chunked_cross_entropy(
+        hidden.flatten(0, 1), model->head(), targets.flatten());
+    // Counted in windows, not in tokens: a full window weighs as much as the
+    // one sample that it is, so that float16 needs no other scale of the loss.
+    const auto window =
+        static_cast<double>(std::max<int64_t>(targets.size(1), 1));
+    return c10::IValue(std::make_tuple(loss.loss, loss.weight / window));
   };
   return handle;
 }
@@ -124,10 +131,15 @@ data::Batch TextTask::prepare(data::Batch batch) const {
 
 train::LossAndMetrics TextTask::loss(const c10::IValue& output,
                                      const c10::IValue&) const {
-  // The forward has computed it. Under dp-classic it is gathered: one of each
-  // shard, whose mean a user of nn.DataParallel takes, too.
-  const torch::Tensor loss = output.toTensor();
-  return loss.dim() == 0 ? loss : loss.mean();
+  const auto& elements = output.toTupleRef().elements();
+  const torch::Tensor loss = elements[0].toTensor();
+  const torch::Tensor weight = elements[1].toTensor();
+  if (loss.dim() == 0) return WeightedLoss(loss, weight);
+  // dp-classic has gathered the losses of the shards.
+  const torch::Tensor total = weight.sum();
+  const torch::Tensor share =
+      weight / torch::where(total.eq(0), torch::ones_like(total), total);
+  return WeightedLoss((loss * share.to(loss.scalar_type())).sum(), total);
 }
 
 }  // namespace lockstep::tasks

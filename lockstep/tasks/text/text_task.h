@@ -45,7 +45,8 @@ class TextTask : public train::Task {
                              const c10::IValue& target) const override;
 
   /// How the engine runs the model: it takes the ids and the targets, (N, T)
-  /// int64 both, and gives the loss.
+  /// int64 both, and gives the loss and its weight, the number of targets over
+  /// T. Targets of -100 do not count.
   static Engine::Module engine_module(
       const std::shared_ptr<models::LanguageModel>& model);
 
