@@ -52,12 +52,11 @@ class DistributedDataParallelImpl : public ParallelModule<M> {
   /// exchanged.
   template <class... Inputs>
   Output forward(Inputs&&... inputs) {
-    const std::vector<c10::IValue> packed =
-        Base::pack(std::forward<Inputs>(inputs)...);
-    return detail::from_ivalue<Output>(this->engine().watch(packed, [&] {
-      return detail::call_forward(*this->module(),
-                                  detail::unshared_inputs(packed));
-    }));
+    return detail::from_ivalue<Output>(
+        this->engine().watch({c10::IValue(inputs)...}, [&] {
+          return c10::IValue(this->module()->forward(
+              detail::plain(std::forward<Inputs>(inputs))...));
+        }));
   }
 
   /// Which parameters' gradients of a backward go in one go, by their places

@@ -86,6 +86,17 @@ std::vector<c10::IValue> pack(std::index_sequence<I...>, Values&&... values) {
       std::forward<Values>(values))...};
 }
 
+/// Returns `value` as a module that is not wrapped takes it. A Shared converts
+/// to its tensor by itself.
+template <class Value>
+decltype(auto) plain(Value&& value) {
+  if constexpr (std::is_same_v<std::decay_t<Value>, c10::IValue>) {
+    return unshared(value);
+  } else {
+    return std::forward<Value>(value);
+  }
+}
+
 /// Returns `inputs` as a module that is not wrapped takes them.
 inline std::vector<c10::IValue> unshared_inputs(
     std::vector<c10::IValue> inputs) {
