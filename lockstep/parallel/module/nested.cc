@@ -145,4 +145,9 @@ IValue unshared(const IValue& value) {
   return map_tensors(value, [](const Tensor& tensor) { return tensor; });
 }
 
+IValue detached(const IValue& value) {
+  return map_tensors(value,
+                     [](const Tensor& tensor) { return tensor.detach(); });
+}
+
 }  // namespace lockstep

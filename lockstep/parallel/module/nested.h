@@ -31,6 +31,9 @@ c10::IValue map_tensors(const c10::IValue& value, const MapTensor& map,
 /// shared(): what a module that is not wrapped takes.
 c10::IValue unshared(const c10::IValue& value);
 
+/// Likewise, with tensors that are detached from their graphs.
+c10::IValue detached(const c10::IValue& value);
+
 /// A copy of `prototype`'s structure whose i-th child is `children[i]`.
 /// `prototype` is a tuple, list or dict.
 c10::IValue rebuild(const c10::IValue& prototype,

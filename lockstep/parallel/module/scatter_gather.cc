@@ -79,14 +79,15 @@ IValue chunk_of(const IValue& value, int64_t chunk, const Device& device,
 
 std::optional<int64_t> batch_size(const IValue& batch, int64_t dim) {
   std::optional<int64_t> size;
-  std::string first;  // the first tensor in words
+  Tensor first;
+  std::string first_path;
   const auto check = [&](const Tensor& tensor, const std::string& path) {
     check_can_split(tensor, path, dim);
     const int64_t n = tensor.size(dim);
     if (!size) {
       size = n;
-      first =
-          fmt::format("input{} of shape {}", path, c10::str(tensor.sizes()));
+      first = tensor;
+      first_path = path;
     } else if (n != *size) {
       throw InvalidArgument(
           "scatter",
@@ -94,7 +95,8 @@ std::optional<int64_t> batch_size(const IValue& batch, int64_t dim) {
            .what = fmt::format("the tensors of a batch, which are split along "
                                "dimension {}, have different sizes there",
                                dim),
-           .expected = fmt::format("{}, as {} has", *size, first),
+           .expected = fmt::format("{}, as input{} of shape {} has", *size,
+                                   first_path, c10::str(first.sizes())),
            .got = fmt::format("{} for input{} of shape {}", n, path,
                               c10::str(tensor.sizes())),
            .fix = "give the inputs and the target, which counts as the last "

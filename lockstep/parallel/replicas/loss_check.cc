@@ -178,7 +178,7 @@ class LossCheck {
         fail(
             "an output or a target can't be cut into halves along the batch "
             "dimension");
-        return {};
+        return false;
       }
       values.push_back(call(*half_output, *half_target, count));
     }
@@ -202,9 +202,8 @@ class LossCheck {
       return std::abs(a - b) <=
              tolerance * std::max({std::abs(a), std::abs(b), scale}) + 1e-12;
     };
-    const bool weights_agree = is_near(whole.weight, parts.weight, 0);
-    if (is_near(whole.loss, parts.loss, parts.largest) &&
-        (is_sum || weights_agree)) {
+    const bool losses_agree = is_near(whole.loss, parts.loss, parts.largest);
+    if (losses_agree && (is_sum || is_near(whole.weight, parts.weight, 0))) {
       findings_.loss.check = StepCheck::kPassed;
       return;
     }
@@ -221,7 +220,7 @@ class LossCheck {
         .expected = fmt::format("{:.9g} for all samples at once", whole.loss),
         .got = fmt::format("{:.9g} from {} parts", parts.loss,
                            std::max<size_t>(shards_.passes.size(), 2))};
-    if (!is_sum && is_near(whole.loss, parts.loss, parts.largest)) {
+    if (!is_sum && losses_agree) {
       problem.what =
           "the weights that the loss function returns for parts of a batch do "
           "not add up to the weight of the batch. Nothing was updated";

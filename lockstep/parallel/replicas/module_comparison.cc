@@ -107,26 +107,10 @@ std::vector<std::pair<std::string, Tensor>> tensors_of(
 
 }  // namespace
 
-KeptBuffers::KeptBuffers(const ModuleHandle& module)
-    : buffers_(module.buffers) {
-  const torch::NoGradGuard no_grad;
-  for (const auto& [name, buffer] : buffers_) {
-    values_.push_back(buffer.clone());
-  }
-}
-
-void KeptBuffers::restore() const {
-  const torch::NoGradGuard no_grad;
-  for (size_t i = 0; i < values_.size(); ++i) {
-    buffers_[i].second.copy_(values_[i]);
-  }
-}
-
 ModuleComparison::ModuleComparison(const ReplicaGroup& group,
-                                   const c10::IValue& part, Compute compute)
-    : group_(group),
-      buffers_before_(group.original()),
-      compute_(std::move(compute)) {
+                                   const c10::IValue& part,
+                                   const KeptBuffers& buffers, Compute compute)
+    : group_(group), buffers_before_(buffers), compute_(std::move(compute)) {
   for (const auto& [path, tensor] : tensors_of(part)) {
     inputs_.push_back(tensor.detach());
   }
@@ -204,8 +188,7 @@ ModuleComparison::Difference ModuleComparison::difference(
   }
   for (size_t i = 0; i < original.parameters.size(); ++i) {
     const size_t p = group_.unique()[i];
-    const bool is_known = p < a.gradients.size() && p < b.gradients.size();
-    if (!is_known || a.gradients[p] == b.gradients[p]) continue;
+    if (a.gradients[p] == b.gradients[p]) continue;
     if (p < skipped.size() && skipped[p]) continue;
     return {.name = fmt::format("the gradient of parameter '{}'",
                                 original.parameters[i].first),
@@ -312,6 +295,28 @@ Problem ModuleComparison::problem_of(const Difference& difference) const {
         "ones); a clone() that builds another network";
   }
   return problem;
+}
+
+FirstStep::Findings settle(ReplicaGroup& group,
+                           std::optional<ModuleComparison>& comparison,
+                           int64_t chunks,
+                           const ReplicaGroup::RandomStream& stream) {
+  FirstStep::Findings findings;
+  if (comparison) findings.module.check = StepCheck::kPassed;
+  const bool differs = comparison && comparison->differs();
+  if (FirstStep::any(group.options().world(), differs) && comparison) {
+    group.on_first_shard(chunks, stream,
+                         [&](Replica&) { comparison->explain(findings); });
+  }
+  return findings;
+}
+
+void agree_or_refuse(const World& world, FirstStep::Findings& findings,
+                     const KeptBuffers& buffers) {
+  FirstStep::agree(world, findings);
+  if (!findings.problem) return;
+  buffers.restore();
+  throw ParallelError("parallel", *findings.problem);
 }
 
 }  // namespace lockstep

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +12,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/device/random.h"
+#include "lockstep/parallel/module/kept_buffers.h"
 #include "lockstep/parallel/module/replicate.h"
 #include "lockstep/parallel/replicas/first_step.h"
 #include "lockstep/parallel/replicas/replica_group.h"
@@ -17,23 +20,12 @@
 
 namespace lockstep {
 
-/// The values of a module's buffers, to be given back.
-class KeptBuffers {
- public:
-  explicit KeptBuffers(const ModuleHandle& module);
-  void restore() const;
-
- private:
-  ModuleHandle::Named buffers_;
-  std::vector<torch::Tensor> values_;
-};
-
 /// Compares a shard that a replica computed with the same shard computed by
 /// the module that the replica was made from: same device, threads, random
 /// numbers and buffers, so outputs, loss, buffers and gradients have to have
 /// the same bits.
 ///
-///     ModuleComparison comparison(group, part, compute);
+///     ModuleComparison comparison(group, part, buffers, compute);
 ///     comparison.run_module();          // the module itself
 ///     pass = compute(replica);
 ///     comparison.compare(pass, replica);
@@ -50,9 +42,10 @@ class ModuleComparison {
   using Compute = std::function<ShardPass(Replica& replica)>;
 
   /// `part` is the shard's part of the inputs. `compute` reads it where it is,
-  /// as kernels may depend on how memory is aligned.
+  /// as kernels may depend on how memory is aligned. `buffers` are those of the
+  /// module, and outlive the comparison.
   ModuleComparison(const ReplicaGroup& group, const c10::IValue& part,
-                   Compute compute);
+                   const KeptBuffers& buffers, Compute compute);
 
   /// Computes the shard with the module itself. Inputs, the module's buffers
   /// and .grad and the thread's random numbers are afterwards what they were;
@@ -98,7 +91,7 @@ class ModuleComparison {
   const ReplicaGroup& group_;
   std::vector<torch::Tensor> inputs_;
   std::vector<torch::Tensor> inputs_before_;
-  KeptBuffers buffers_before_;
+  const KeptBuffers& buffers_before_;
   Compute compute_;
   RandomState start_;
   bool registers_in_forward_ = false;
@@ -108,6 +101,18 @@ class ModuleComparison {
   // Of the replica: gradients that differ and may be rounded in another way.
   std::vector<torch::Tensor> rounded_;
 };
+
+/// Ends a comparison on all ranks: explains it if one of them differs. A rank
+/// without a shard has no `comparison`. Collective.
+FirstStep::Findings settle(ReplicaGroup& group,
+                           std::optional<ModuleComparison>& comparison,
+                           int64_t chunks,
+                           const ReplicaGroup::RandomStream& stream);
+
+/// Makes all ranks of `world` agree on `findings`. If there is a problem, gives
+/// the module its `buffers` back and throws ParallelError. Collective.
+void agree_or_refuse(const World& world, FirstStep::Findings& findings,
+                     const KeptBuffers& buffers);
 
 /// The checksum of a tensor's elements; "" of an undefined one.
 std::string checksum_of(const torch::Tensor& tensor);

@@ -108,8 +108,7 @@ torch::autograd::edge_list edges_behind(const ReplicaGroup& group,
 ShardPass trial_backward(const ReplicaGroup& group, Replica& replica,
                          const IValue& output,
                          const std::vector<Tensor>& input_leaves) {
-  ShardPass pass{.output = map_tensors(
-                     output, [](const Tensor& out) { return out.detach(); })};
+  ShardPass pass{.output = detached(output)};
   std::vector<Tensor> roots, gradients;
   for_each_tensor(output, [&](const Tensor& out, const std::string&) {
     if (!out.requires_grad()) return;
@@ -172,7 +171,6 @@ IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
   const bool compares =
       (needs_graph || world.size() == 1) &&
       group->first_step().compares_module(group->build(), needs_graph);
-  FirstStep::Findings findings;
   std::optional<KeptBuffers> buffers;
   if (compares) buffers.emplace(group->original());
   std::optional<ModuleComparison> comparison;
@@ -182,7 +180,7 @@ IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
     const auto s = static_cast<size_t>(shard - first);
     replica.drop_gradients();
     if (compares && s == 0) {
-      comparison.emplace(*group, parts[s], [&](Replica& module) {
+      comparison.emplace(*group, parts[s], *buffers, [&](Replica& module) {
         return pass_of_module(*group, *region, module, parts.front());
       });
       comparison->run_module();
@@ -200,19 +198,9 @@ IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
   };
   group->for_each_shard(first + chunks, region->stream, forward_part);
   if (compares) {
-    const bool differs = comparison && comparison->differs();
-    if (comparison) findings.module.check = StepCheck::kPassed;
-    if (FirstStep::any(world, differs) && comparison) {
-      group->for_each_shard(first + chunks, region->stream,
-                            [&](size_t, int64_t shard, Replica&) {
-                              if (shard == first) comparison->explain(findings);
-                            });
-    }
-    FirstStep::agree(world, findings);
-    if (findings.problem) {
-      buffers->restore();
-      throw ParallelError("parallel", *findings.problem);
-    }
+    FirstStep::Findings findings =
+        settle(*group, comparison, first + chunks, region->stream);
+    agree_or_refuse(world, findings, *buffers);
     group->first_step().note_module(findings.module, group->build(),
                                     needs_graph);
   }
@@ -234,8 +222,7 @@ IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
       output_has_graph[region->outputs[s].size() - 1] = true;
     });
     torch::NoGradGuard no_grad;
-    outputs[s] =
-        map_tensors(outputs[s], [](const Tensor& out) { return out.detach(); });
+    outputs[s] = detached(outputs[s]);
   }
   IValue gathered = [&] {
     torch::NoGradGuard no_grad;

@@ -470,6 +470,14 @@ void ReplicaGroup::for_each_shard(int64_t chunks, const RandomStream& stream,
   check_writes("");
 }
 
+void ReplicaGroup::on_first_shard(
+    int64_t chunks, const RandomStream& stream,
+    const std::function<void(Replica& replica)>& task) {
+  for_each_shard(chunks, stream, [&](size_t, int64_t shard, Replica& replica) {
+    if (shard == own_shards_.first) task(replica);
+  });
+}
+
 const std::string& ReplicaGroup::name_of(size_t p) const {
   const auto at = std::find(unique_.begin(), unique_.end(), p);
   return original_.parameters[static_cast<size_t>(at - unique_.begin())].first;

@@ -155,7 +155,7 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
                                 .is_module = &with != &used});
         };
         if (compares) {
-          comparison.emplace(group_, shards.parts[part],
+          comparison.emplace(group_, shards.parts[part], *buffers,
                              [compute, &shards, part](Replica& module) {
                                return compute(module, shards.parts[part],
                                               nullptr);
@@ -316,10 +316,7 @@ ShardPass TrainStep::compute_shard(const ShardWork& work) const {
   pass.states_weight = loss.weight.defined();
   pass.seed = loss_seed(pass.weight, work.batch, options_.loss_reduction());
   pass.loss = loss.loss;
-  if (work.keeps_output) {
-    pass.output = map_tensors(
-        output, [](const Tensor& tensor) { return tensor.detach(); });
-  }
+  if (work.keeps_output) pass.output = detached(output);
   output = IValue();  // only the graph holds on to it
   work.differentiable.pass_on_writes(work.part, chunk, group_.shards());
   // The backward computes in the types that the forward had.
@@ -390,14 +387,14 @@ void TrainStep::check_loss(const ShardLoss& loss, const IValue& target,
   IValue first_target;
   if (!shards.parts.empty()) {
     first_target =
-        map_tensors(shards.parts.front().toTupleRef().elements().back(),
-                    [](const Tensor& tensor) { return tensor.detach(); });
+        detached(shards.parts.front().toTupleRef().elements().back());
   }
   std::vector<int64_t> samples;
   for (size_t part = 0; part < shards.parts.size(); ++part) {
     samples.push_back(shards.samples[static_cast<size_t>(own.first) + part]);
   }
-  on_first_shard(shards, [&](Replica& replica) {
+  const auto check = [&](Replica& replica) {
+    const TraceSpan span("check loss", TraceCategory::kCompute);
     check_loss_is_mean({.loss = loss,
                         .reduction = options_.loss_reduction(),
                         .dim = group_.dim(),
@@ -407,7 +404,9 @@ void TrainStep::check_loss(const ShardLoss& loss, const IValue& target,
                         .passes = computed,
                         .samples = samples},
                        findings);
-  });
+  };
+  group_.on_first_shard(static_cast<int64_t>(shards.samples.size()),
+                        group_.step_stream(), check);
 }
 
 void TrainStep::make_checks(const Checks& checks, const ShardLoss& loss,
@@ -415,37 +414,21 @@ void TrainStep::make_checks(const Checks& checks, const ShardLoss& loss,
                             const std::vector<ShardPass>& computed,
                             std::optional<ModuleComparison>& comparison,
                             const KeptBuffers& buffers) {
-  const World& world = group_.options().world();
   FirstStep::Findings findings;
-  if (comparison) findings.module.check = StepCheck::kPassed;
-  const bool differs = comparison && comparison->differs();
-  if (checks.module && FirstStep::any(world, differs) && comparison) {
-    on_first_shard(shards, [&](Replica&) { comparison->explain(findings); });
+  if (checks.module) {
+    findings =
+        settle(group_, comparison, static_cast<int64_t>(shards.samples.size()),
+               group_.step_stream());
   }
   if (checks.loss && !findings.problem) {
     check_loss(loss, target, shards, computed, findings);
   }
-  FirstStep::agree(world, findings);
-  if (findings.problem) {
-    buffers.restore();
-    throw ParallelError("parallel", *findings.problem);
-  }
+  agree_or_refuse(group_.options().world(), findings, buffers);
   FirstStep& first = group_.first_step();
   if (checks.module) {
     first.note_module(findings.module, group_.build(), /*has_gradients=*/true);
   }
   if (checks.loss) first.note_loss(findings.loss, loss);
-}
-
-void TrainStep::on_first_shard(
-    const Shards& shards, const std::function<void(Replica&)>& task) const {
-  group_.for_each_shard(
-      static_cast<int64_t>(shards.samples.size()), group_.step_stream(),
-      [&](size_t, int64_t shard, Replica& replica) {
-        if (shard != group_.own_shards().first) return;
-        const TraceSpan span("check", TraceCategory::kCompute);
-        task(replica);
-      });
 }
 
 void TrainStep::send(ShardPass& pass, OverlappedSum& sum) const {

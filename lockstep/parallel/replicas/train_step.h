@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <vector>
 
@@ -103,9 +102,6 @@ class TrainStep {
                    const std::vector<ShardPass>& computed,
                    std::optional<ModuleComparison>& comparison,
                    const KeptBuffers& buffers);
-  /// Runs `task` in the thread of this rank's first shard, if it has one.
-  void on_first_shard(const Shards& shards,
-                      const std::function<void(Replica&)>& task) const;
   /// Forward, loss and backward, in the thread of the replica's device.
   ShardPass compute_shard(const ShardWork& work) const;
   /// Tells `sum` of the gradients in the order in which they came. It may take

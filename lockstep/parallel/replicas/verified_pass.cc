@@ -6,6 +6,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/device/random.h"
 #include "lockstep/device/tensor_checksum.h"
+#include "lockstep/parallel/module/kept_buffers.h"
 
 namespace lockstep {
 
@@ -32,30 +33,14 @@ std::string digest_of(const ShardPass& pass, const Replica& replica) {
   return sum.hex();
 }
 
-std::vector<Tensor> copies_of(const ModuleHandle::Named& buffers) {
-  const torch::NoGradGuard no_grad;
-  std::vector<Tensor> copies;
-  for (const auto& [name, buffer] : buffers) copies.push_back(buffer.clone());
-  return copies;
-}
-
-void restore(const ModuleHandle::Named& buffers,
-             const std::vector<Tensor>& copies) {
-  const torch::NoGradGuard no_grad;
-  for (size_t i = 0; i < copies.size(); ++i) {
-    buffers[i].second.copy_(copies[i]);
-  }
-}
-
 }  // namespace
 
 VerifiedPass verified_pass(Replica& replica,
                            const std::function<ShardPass()>& compute) {
-  const ModuleHandle::Named& buffers = replica.module().buffers;
-  const std::vector<Tensor> before = copies_of(buffers);
+  const KeptBuffers before(replica.module());
   const RandomState start = RandomState::of_thread();
   const auto once_more = [&] {
-    restore(buffers, before);
+    before.restore();
     const RandomScope same_numbers(start);
     return compute();
   };
