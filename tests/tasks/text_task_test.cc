@@ -1,6 +1,5 @@
 #include "lockstep/tasks/text/text_task.h"
 
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -12,6 +11,7 @@
 #include "lockstep/train/run_training.h"
 #include "tests/base/error_code_of.h"
 #include "tests/base/temporary_folder.h"
+#include "tests/train/report_of_ranks.h"
 
 namespace lockstep::tasks {
 namespace {
@@ -77,22 +77,11 @@ class TextRuns : public testing::Test {
     options.strategy = Strategy::kDistributed;
     options.accumulate = 4 / ranks;
     options.devices.assign(static_cast<size_t>(ranks), slice(0, 1));
-    RunReport first;
-    std::mutex mutex;
-    WorldOptions world_options;
-    world_options.backend = backend;
-    world_options.timeout = std::chrono::seconds(100);
-    spawn(
-        ranks,
-        [&](World world) {
-          TrainOptions of_rank = options;
-          of_rank.world = world;
-          const RunReport report = train(of_rank);
-          const std::lock_guard lock(mutex);
-          if (world.rank() == 0) first = report;
-        },
-        world_options);
-    return first;
+    return train::report_of_ranks(ranks, backend, [&](const World& world) {
+      TrainOptions of_rank = options;
+      of_rank.world = world;
+      return train(of_rank);
+    });
   }
 
   const TemporaryFolder folder_;

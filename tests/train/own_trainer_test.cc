@@ -1,6 +1,5 @@
 // Modules, data, losses and optimizers that Lockstep does not know, trained by
 // every strategy to the same bits.
-#include <mutex>
 
 #include <gtest/gtest.h>
 
@@ -9,6 +8,7 @@
 #include "lockstep/comm/world.h"
 #include "lockstep/train/trainer.h"
 #include "tests/base/expect_problem.h"
+#include "tests/train/report_of_ranks.h"
 #include "tests/train/test_files.h"
 
 namespace lockstep::train {
@@ -108,23 +108,11 @@ RunReport on_ranks(const Make& make, TrainOptions options, int ranks,
                    const std::string& backend) {
   options.strategy = Strategy::kDistributed;
   options.devices.resize(static_cast<size_t>(ranks), options.devices[0]);
-  RunReport first;
-  std::mutex mutex;
-  WorldOptions world_options;
-  world_options.backend = backend;
-  world_options.timeout = std::chrono::seconds(100);
-  spawn(
-      ranks,
-      [&](World world) {
-        TrainOptions own = options;
-        own.world = world;
-        const auto task = make();
-        const RunReport report = run_training(*task, own);
-        const std::lock_guard lock(mutex);
-        if (world.rank() == 0) first = report;
-      },
-      world_options);
-  return first;
+  return report_of_ranks(ranks, backend, [&](const World& world) {
+    TrainOptions own = options;
+    own.world = world;
+    return run_training(*make(), own);
+  });
 }
 
 RunReport on_slices(const Make& make, TrainOptions options, int64_t slices) {

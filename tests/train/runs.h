@@ -2,12 +2,12 @@
 
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <string>
 
 #include "lockstep/comm/world.h"
 #include "lockstep/tasks/images/train_images.h"
 #include "lockstep/train/run_training.h"
+#include "tests/train/report_of_ranks.h"
 
 // Runs of an instant, for tests of the trainer.
 namespace lockstep::train {
@@ -47,22 +47,11 @@ inline RunReport distributed_by(
     const std::function<RunReport(const ImageTraining&)>& run) {
   options.strategy = Strategy::kDistributed;
   options.devices.resize(static_cast<size_t>(ranks), options.devices[0]);
-  RunReport first;
-  std::mutex mutex;
-  WorldOptions world_options;
-  world_options.backend = backend;
-  world_options.timeout = std::chrono::seconds(100);
-  spawn(
-      ranks,
-      [&](World world) {
-        ImageTraining own = options;
-        own.world = world;
-        const RunReport report = run(own);
-        const std::lock_guard lock(mutex);
-        if (world.rank() == 0) first = report;
-      },
-      world_options);
-  return first;
+  return report_of_ranks(ranks, backend, [&](const World& world) {
+    ImageTraining own = options;
+    own.world = world;
+    return run(own);
+  });
 }
 
 /// The same of run_training(); `stop` is rank 0's.

@@ -2,13 +2,13 @@
 
 #include <cmath>
 #include <map>
-#include <mutex>
 
 #include <gtest/gtest.h>
 
 #include "lockstep/train/trainer.h"
 #include "tests/base/error_code_of.h"
 #include "tests/base/temporary_folder.h"
+#include "tests/train/report_of_ranks.h"
 
 namespace lockstep::train {
 namespace {
@@ -102,24 +102,13 @@ TrainOptions options_of(OnSpike action, const std::string& out_dir) {
 }
 
 RunReport fit_on_ranks(const TrainOptions& options, const char* backend) {
-  RunReport first;
-  std::mutex mutex;
-  WorldOptions world_options;
-  world_options.backend = backend;
-  world_options.timeout = std::chrono::seconds(100);
-  spawn(
-      2,
-      [&](World world) {
-        TrainOptions of_rank = options;
-        of_rank.strategy = Strategy::kDistributed;
-        of_rank.devices.resize(2, options.devices[0]);
-        of_rank.world = world;
-        const RunReport report = net_trainer().fit(of_rank);
-        const std::lock_guard lock(mutex);
-        if (world.rank() == 0) first = report;
-      },
-      world_options);
-  return first;
+  return report_of_ranks(2, backend, [&](const World& world) {
+    TrainOptions of_rank = options;
+    of_rank.strategy = Strategy::kDistributed;
+    of_rank.devices.resize(2, options.devices[0]);
+    of_rank.world = world;
+    return net_trainer().fit(of_rank);
+  });
 }
 
 /// The weights after a loop that leaves out the update of the spike and, if

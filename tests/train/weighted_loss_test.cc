@@ -1,7 +1,6 @@
 // Losses that state their weight, trained and evaluated by every strategy:
 // sentences of very different lengths, padded to those of a batch.
 #include <algorithm>
-#include <mutex>
 
 #include <gtest/gtest.h>
 
@@ -13,6 +12,7 @@
 #include "lockstep/models/language/language_model.h"
 #include "lockstep/train/trainer.h"
 #include "tests/base/expect_problem.h"
+#include "tests/train/report_of_ranks.h"
 #include "tests/train/test_files.h"
 
 namespace lockstep::train::weighted_loss_test {
@@ -153,23 +153,12 @@ RunReport on_ranks(const TextTrainer& trainer, TrainOptions options, int ranks,
                    const std::string& backend) {
   options.strategy = Strategy::kDistributed;
   options.devices.assign(static_cast<size_t>(ranks), slice(0, 1));
-  RunReport first;
-  std::mutex mutex;
-  WorldOptions world_options;
-  world_options.backend = backend;
-  world_options.timeout = std::chrono::seconds(100);
-  spawn(
-      ranks,
-      [&](World world) {
-        TrainOptions own_options = options;
-        own_options.world = world;
-        TextTrainer own = trainer;
-        const RunReport report = own.fit(own_options);
-        const std::lock_guard lock(mutex);
-        if (world.rank() == 0) first = report;
-      },
-      world_options);
-  return first;
+  return report_of_ranks(ranks, backend, [&](const World& world) {
+    TrainOptions own_options = options;
+    own_options.world = world;
+    TextTrainer own = trainer;
+    return own.fit(own_options);
+  });
 }
 
 struct NamedRun {
