@@ -2,7 +2,7 @@
 
 #include <exception>
 
-// How a program that trains ends, for schedulers and scripts.
+// Exit codes of programs that train, for schedulers and scripts.
 namespace lockstep {
 
 inline constexpr int kExitDone = 0;

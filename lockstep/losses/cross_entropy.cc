@@ -18,14 +18,14 @@ void check_reduction(const Options& options) {
       "losses",
       {.code = ErrorCode::kBadOption,
        .what = "cross_entropy() has another reduction than kMean",
-       .expected = "the mean, whose weight is returned with it",
+       .expected = "the mean, which is returned with its weight",
        .got = torch::enumtype::get_enum_name(options.reduction()),
        .fix = "for a sum, call torch::nn::functional::cross_entropy and set "
               "loss_reduction(LossReduction::kSum) for the step"});
 }
 
-/// Returns the number of predictions in `logits`, whose classes are in
-/// dimension 0 if there is no other, else in dimension 1.
+/// Returns the number of predictions in `logits`. Its classes are in dimension
+/// 1, or in dimension 0 if there is no other.
 double predictions_of(const Tensor& logits) {
   const int64_t of_classes = logits.dim() > 1 ? 1 : 0;
   double predictions = 1;

@@ -17,12 +17,11 @@ namespace lockstep {
 ///
 /// The weight is the number of targets that are not ignored; with class weights
 /// the sum of their targets' weights; with probabilities the number of rows.
-/// Where it is 0 the loss is 0 and so are its gradients (torch returns NaN).
-/// It is a scalar of the host: if `targets` are on a GPU, the call waits for
-/// it.
+/// If it is 0, the loss and its gradients are 0 (torch returns NaN). It is a
+/// scalar of the host: if `targets` are on a GPU, the call waits for the GPU.
 ///
-/// Throws InvalidArgument for another reduction, and for label smoothing of
-/// targets whose classes all have the weight 0; and what torch throws.
+/// Throws InvalidArgument for another reduction, and for label smoothing if the
+/// classes of all targets have the weight 0. Rethrows torch's errors.
 WeightedLoss cross_entropy(
     const torch::Tensor& logits, const torch::Tensor& targets,
     const torch::nn::functional::CrossEntropyFuncOptions& options = {});

@@ -10,8 +10,7 @@
 
 namespace lockstep::cli {
 
-/// What is wrong with the command line; the program then ends with
-/// kExitBadUsage.
+/// An error in the command line. The program ends with kExitBadUsage.
 class BadUsage : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -45,7 +45,7 @@ class ChunkedCrossEntropy
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(
         c10::autocast_dispatch_keyset);
     const torch::Tensor cast_weight = weight.to(type);
-    // Of no targets the mean is 0, and so are its gradients.
+    // The mean over no targets is 0, and its gradients are 0.
     const torch::Tensor count = kept.sum().clamp_min(1).to(wide);
     torch::Tensor loss = torch::zeros({}, hidden.options().dtype(wide));
     torch::Tensor hidden_gradient;

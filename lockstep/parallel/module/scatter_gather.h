@@ -14,8 +14,8 @@
 
 namespace lockstep {
 
-/// Returns the size of `batch` along `dim`: of every tensor in it that is not
-/// shared(); nothing if there is none.
+/// Returns the size along `dim` that all tensors in `batch` have, except those
+/// that are shared(). Returns nothing if no other tensor is in it.
 ///
 /// Throws InvalidArgument, naming the tensor, for one without `dim` or with
 /// another size than the first one, and for a nested tensor.

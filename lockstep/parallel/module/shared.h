@@ -50,7 +50,7 @@ inline Shared shared(torch::Tensor tensor) { return Shared(std::move(tensor)); }
 
 namespace detail {
 
-/// What a function gets for a `T` that was passed to a wrapper.
+/// The type that a function gets for a `T` that was passed to a wrapper.
 template <class T>
 struct Unshared {
   using Type = T;

@@ -69,9 +69,9 @@ struct DataParallelOptions {
   /// Of the random streams, keyed by (seed, step, shard). Default: the seed of
   /// LibTorch's default generator (torch::manual_seed).
   TORCH_ARG(std::optional<uint64_t>, seed) = std::nullopt;
-  /// Whether the first forward() and the first train_step() compare a replica
-  /// with the module itself, and the shards' losses with the loss of all of
-  /// them together. Costs one more forward and backward of one shard, once.
+  /// The first forward() and the first train_step() compare a replica with the
+  /// module itself, and the shards' losses with the loss of all of them
+  /// together. Costs one more forward and backward of one shard, once.
   TORCH_ARG(bool, verify_first_step) = true;
   /// Called when train_step() enters a phase, in the thread that enters it, for
   /// who watches the progress of a run. What it throws ends the step.
@@ -101,13 +101,14 @@ struct PhaseTimes {
 using ShardLoss = std::function<WeightedLoss(const c10::IValue& output,
                                              const c10::IValue& target)>;
 
-/// How the losses of a batch's shards make up the loss of the batch.
+/// Reduction of the losses of a batch's shards to the loss of the batch.
 enum class LossReduction {
   kMean,  ///< their mean, weighted by each shard's samples or weight
   kSum,   ///< their sum
 };
 
-/// What train_step() does with a batch whose shards have the weight 0 in total.
+/// Behaviour of train_step() if the shards of a batch have the weight 0 in
+/// total.
 enum class EmptyBatch {
   kError,  ///< throws ParallelError
   kSkip,   ///< updates nothing

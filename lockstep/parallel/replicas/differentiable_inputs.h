@@ -38,9 +38,10 @@ class DifferentiableInputs {
   bool has_shared() const;
 
   /// Returns the gradient of each of tensors(), on its device, from
-  /// `gradients[shard][i]`: concatenated along `dim`, with zeros where a shard
-  /// has none; or summed along the tree, if the tensor is shared(). Undefined
-  /// where no shard has one. `leaves[shard][i]` gives the shapes.
+  /// `gradients[shard][i]`. They are concatenated along `dim`, with zeros for a
+  /// shard without a gradient, or summed along the tree if the tensor is
+  /// shared(). Undefined if no shard has a gradient. `leaves[shard][i]` gives
+  /// the shapes.
   std::vector<torch::Tensor> gather(
       const std::vector<std::vector<torch::Tensor>>& gradients,
       const std::vector<std::vector<torch::Tensor>>& leaves, int64_t dim) const;

@@ -37,11 +37,11 @@ class FirstStep {
 
   StepCheck module() const { return module_; }
   StepCheck loss() const { return loss_; }
-  /// Why the first check that can't be made can't be made; "" if there is none.
+  /// The reason for the first outcome that is kImpossible. "": no outcome is.
   const std::string& reason() const { return reason_; }
 
-  /// Whether replicas that were made by build number `build` have to be
-  /// compared. `has_gradients`: the step computes gradients as well.
+  /// Returns true if the replicas that were made by build number `build` have
+  /// to be compared. `has_gradients`: the step computes gradients as well.
   bool compares_module(int64_t build, bool has_gradients) const;
   /// Whether the losses of `loss` have to be compared.
   bool compares_loss(const ShardLoss& loss) const;
