@@ -70,7 +70,7 @@ std::vector<std::string> together(const World& world,
   try {
     own = "+" + act();
   } catch (const std::exception& error) {
-    own = "-" + text_of(error);
+    own = std::string("-") + error.what();
   }
   auto all = world.all_gather_text(own);
   for (std::string& text : all) {
