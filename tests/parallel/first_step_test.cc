@@ -1,8 +1,9 @@
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <random>
-#include <set>
+#include <tuple>
 
 #include <gtest/gtest.h>
 
@@ -96,6 +97,30 @@ struct CountingImpl : ScaledImpl {
     return fc(x) * static_cast<double>(++calls);
   }
   int calls = 0;
+};
+
+/// Notes whether another forward runs at the same time as that of `module`.
+struct WatchedImpl : ScaledImpl {
+  Tensor forward(const Tensor& x) {
+    ++running;
+    Tensor y = fc(x);
+    // Long enough for the other shards to begin.
+    for (int i = 0; i < 20; ++i)
+      torch::randn({100, 100}).matmul(torch::randn({100, 100}));
+    if (this == module && running > 1) has_company = true;
+    --running;
+    return y;
+  }
+  static inline std::atomic<const WatchedImpl*> module = nullptr;
+  static inline std::atomic<int> running = 0;
+  static inline std::atomic<bool> has_company = false;
+};
+
+/// Returns a parameter as it is, and one of its inputs.
+struct ExposingImpl : ScaledImpl {
+  std::tuple<Tensor, Tensor> forward(const Tensor& x) {
+    return {fc(x), fc->weight};
+  }
 };
 
 Tensor images() {
@@ -298,6 +323,33 @@ TEST(FirstStep, ChangesNoBitAndCallsNoHook) {
   }
 }
 
+TEST(FirstStep, RunsTheModuleWhileNoReplicaRuns) {
+  // The loss of another shard may use the module's parameters directly.
+  for (const bool own_loop : {false, true}) {
+    const auto net = std::make_shared<WatchedImpl>();
+    WatchedImpl::module = net.get();
+    const DataParallel<WatchedImpl> model(
+        net, [] { return std::make_shared<WatchedImpl>(); }, slices(3));
+    if (own_loop) {
+      model->forward(images());
+    } else {
+      model->train_step(images(), classes(), cross_entropy);
+    }
+    EXPECT_FALSE(WatchedImpl::has_company);
+  }
+}
+
+TEST(FirstStep, MayBeAnEvaluationThatReturnsAParameter) {
+  const auto net = std::make_shared<ExposingImpl>();
+  const DataParallel<ExposingImpl> model(
+      net, [] { return std::make_shared<ExposingImpl>(); }, slices(2));
+  const torch::NoGradGuard no_grad;
+  const auto [y, weights] = model->forward(images());
+  EXPECT_TRUE(torch::allclose(y, net->fc(images())));
+  EXPECT_TRUE(
+      torch::equal(weights, torch::cat({net->fc->weight, net->fc->weight})));
+}
+
 TEST(FirstStep, KeepsGradientsThatAreThere) {
   Mlp net;
   const Tensor kept = torch::ones_like(net->parameters()[0]);
@@ -407,6 +459,18 @@ TEST(FirstStepLoss, ThatDrawsRandomNumbersIsReportedOnce) {
   const std::string text = log.text();
   EXPECT_PRED2(contains, text, "could not check the loss");
   EXPECT_EQ(text.find("could not check"), text.rfind("could not check"));
+}
+
+TEST(FirstStepLoss, WhoseTermsCancelOutIsComparedAsExactlyAsTheyAre) {
+  const auto cancelling = [](const Tensor& output, const Tensor&) {
+    return (output - output.detach().mean({1}, /*keepdim=*/true)).mean();
+  };
+  for (const int64_t shards : {2, 3, 4, 5}) {
+    Mlp net;
+    const DataParallel model(net, slices(2),
+                             DataParallelOptions().shards(shards));
+    EXPECT_NO_THROW(model->train_step(images(), classes(), cancelling));
+  }
 }
 
 TEST(FirstStepLoss, WithWeightsThatDoNotAddUpIsRefused) {

@@ -297,8 +297,21 @@ Problem ModuleComparison::problem_of(const Difference& difference) const {
   return problem;
 }
 
-FirstStep::Findings settle(ReplicaGroup& group,
-                           std::optional<ModuleComparison>& comparison,
+std::unique_ptr<ModuleComparison> run_module(
+    ReplicaGroup& group, const KeptBuffers& buffers,
+    const std::vector<c10::IValue>& parts, int64_t chunks,
+    const ReplicaGroup::RandomStream& stream,
+    const ModuleComparison::Compute& compute) {
+  std::unique_ptr<ModuleComparison> comparison;
+  group.on_first_shard(chunks, stream, [&](Replica&) {
+    comparison = std::make_unique<ModuleComparison>(group, parts.front(),
+                                                    buffers, compute);
+    comparison->run_module();
+  });
+  return comparison;
+}
+
+FirstStep::Findings settle(ReplicaGroup& group, ModuleComparison* comparison,
                            int64_t chunks,
                            const ReplicaGroup::RandomStream& stream) {
   FirstStep::Findings findings;

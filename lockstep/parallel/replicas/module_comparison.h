@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,14 +24,14 @@ namespace lockstep {
 /// numbers and buffers, so outputs, loss, buffers and gradients have to have
 /// the same bits.
 ///
-///     ModuleComparison comparison(group, part, buffers, compute);
-///     comparison.run_module();          // the module itself
+///     auto comparison = run_module(group, ..., compute);  // the module itself
 ///     pass = compute(replica);
-///     comparison.compare(pass, replica);
-///     if (comparison.differs()) comparison.explain(findings);
+///     comparison->compare(pass, replica);
+///     findings = settle(group, comparison, ...);
 ///
-/// All but differs() run in the thread of the replica's device. A module may
-/// call collectives, so all ranks explain() if one of them differs. Only
+/// The module runs before and after the replicas, never beside them: a loss may
+/// use the module's parameters directly, and the backward through the module
+/// keeps other parts of them aside meanwhile. Only
 /// checksums of the gradients are kept, so the check takes no more memory than
 /// a step.
 class ModuleComparison {
@@ -102,10 +101,18 @@ class ModuleComparison {
   std::vector<torch::Tensor> rounded_;
 };
 
+/// Computes this rank's first shard with the module itself, in the thread of
+/// the shard's device, while no other shard runs. `parts` are the inputs of
+/// this rank's shards. Returns nothing if there are none.
+std::unique_ptr<ModuleComparison> run_module(
+    ReplicaGroup& group, const KeptBuffers& buffers,
+    const std::vector<c10::IValue>& parts, int64_t chunks,
+    const ReplicaGroup::RandomStream& stream,
+    const ModuleComparison::Compute& compute);
+
 /// Ends a comparison on all ranks: explains it if one of them differs. A rank
 /// without a shard has no `comparison`. Collective.
-FirstStep::Findings settle(ReplicaGroup& group,
-                           std::optional<ModuleComparison>& comparison,
+FirstStep::Findings settle(ReplicaGroup& group, ModuleComparison* comparison,
                            int64_t chunks,
                            const ReplicaGroup::RandomStream& stream);
 

@@ -111,7 +111,8 @@ ShardPass trial_backward(const ReplicaGroup& group, Replica& replica,
   ShardPass pass{.output = detached(output)};
   std::vector<Tensor> roots, gradients;
   for_each_tensor(output, [&](const Tensor& out, const std::string&) {
-    if (!out.requires_grad()) return;
+    // Without grad mode, an output that is a parameter itself has no graph.
+    if (!out.requires_grad() || !torch::GradMode::is_enabled()) return;
     roots.push_back(out);
     // Not all the same: those of a softmax would cancel out.
     gradients.push_back(
@@ -172,19 +173,20 @@ IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
       (needs_graph || world.size() == 1) &&
       group->first_step().compares_module(group->build(), needs_graph);
   std::optional<KeptBuffers> buffers;
-  if (compares) buffers.emplace(group->original());
-  std::optional<ModuleComparison> comparison;
+  std::unique_ptr<ModuleComparison> comparison;
+  if (compares) {
+    buffers.emplace(group->original());
+    comparison = run_module(*group, *buffers, parts, first + chunks,
+                            region->stream, [&](Replica& module) {
+                              return pass_of_module(*group, *region, module,
+                                                    parts.front());
+                            });
+  }
   std::vector<IValue> outputs(parts.size());
   const auto forward_part = [&](size_t worker, int64_t shard,
                                 Replica& replica) {
     const auto s = static_cast<size_t>(shard - first);
     replica.drop_gradients();
-    if (compares && s == 0) {
-      comparison.emplace(*group, parts[s], *buffers, [&](Replica& module) {
-        return pass_of_module(*group, *region, module, parts.front());
-      });
-      comparison->run_module();
-    }
     const IValue chunk =
         region->inputs.cut_from_graph(parts[s], region->input_leaves[s]);
     outputs[s] = group->forward_shard(worker, shard, replica,
@@ -199,7 +201,7 @@ IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
   group->for_each_shard(first + chunks, region->stream, forward_part);
   if (compares) {
     FirstStep::Findings findings =
-        settle(*group, comparison, first + chunks, region->stream);
+        settle(*group, comparison.get(), first + chunks, region->stream);
     agree_or_refuse(world, findings, *buffers);
     group->first_step().note_module(findings.module, group->build(),
                                     needs_graph);

@@ -120,13 +120,40 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   const Checks checks = checks_of(loss);
   std::optional<KeptBuffers> buffers;
   if (checks.any()) buffers.emplace(group_.original());
-  std::optional<ModuleComparison> comparison;
+  std::unique_ptr<ModuleComparison> comparison;
   std::vector<ShardPass> computed(checks.loss ? shards.parts.size() : 0);
   OverlappedSum* const overlapped = exchange_ && local_gradients_.empty()
                                         ? exchange_->overlapped_sum(chunks)
                                         : nullptr;
   const Abandoning abandoning(overlapped);
   const double loss_scale = optimizer ? options_.loss_scale() : 1;
+  const auto compute = [&](size_t worker, int64_t shard, Replica& replica,
+                           const IValue& part, OverlappedSum* sum,
+                           bool is_module) {
+    const bool is_compared = checks.module && shard == own_shards.first;
+    return compute_shard({.worker = worker,
+                          .shard = shard,
+                          .replica = replica,
+                          .part = part,
+                          .differentiable = differentiable,
+                          .loss = loss,
+                          .samples = shards.samples[static_cast<size_t>(shard)],
+                          .batch = shards.batch,
+                          .loss_scale = loss_scale,
+                          .sum = sum,
+                          .earlier = partials[worker],
+                          .keeps_output = is_compared || checks.loss,
+                          .is_compared = is_compared,
+                          .is_module = is_module});
+  };
+  if (checks.module) {
+    comparison = run_module(group_, *buffers, shards.parts, chunks,
+                            group_.step_stream(), [&](Replica& module) {
+                              return compute(0, own_shards.first, module,
+                                             shards.parts.front(), nullptr,
+                                             /*is_module=*/true);
+                            });
+  }
   group_.for_each_shard(
       chunks, group_.step_stream(),
       [&](size_t worker, int64_t shard, Replica& replica) {
@@ -134,38 +161,11 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
         const auto part = static_cast<size_t>(shard - own_shards.first);
         OverlappedSum* const sum =
             shard + 1 == own_shards.last ? overlapped : nullptr;
-        const bool compares = checks.module && shard == own_shards.first;
-        // ModuleComparison may call it after this task has ended.
-        const auto compute = [&, worker, shard, s, compares, &used = replica](
-                                 Replica& with, const IValue& inputs_and_target,
-                                 OverlappedSum* sum_meanwhile) {
-          return compute_shard({.worker = worker,
-                                .shard = shard,
-                                .replica = with,
-                                .part = inputs_and_target,
-                                .differentiable = differentiable,
-                                .loss = loss,
-                                .samples = shards.samples[s],
-                                .batch = shards.batch,
-                                .loss_scale = loss_scale,
-                                .sum = sum_meanwhile,
-                                .earlier = partials[worker],
-                                .keeps_output = compares || checks.loss,
-                                .is_compared = compares,
-                                .is_module = &with != &used});
-        };
-        if (compares) {
-          comparison.emplace(group_, shards.parts[part], *buffers,
-                             [compute, &shards, part](Replica& module) {
-                               return compute(module, shards.parts[part],
-                                              nullptr);
-                             });
-          comparison->run_module();
-        }
         ShardPass pass;
         if (options_.verify_gradients()) {
           VerifiedPass verified = verified_pass(replica, [&] {
-            return compute(replica, copy_of(shards.parts[part]), nullptr);
+            return compute(worker, shard, replica, copy_of(shards.parts[part]),
+                           nullptr, /*is_module=*/false);
           });
           is_repaired[part] = verified.is_repaired;
           pass = std::move(verified.pass);
@@ -174,9 +174,10 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
             send(pass, *sum);
           }
         } else {
-          pass = compute(replica, shards.parts[part], sum);
+          pass = compute(worker, shard, replica, shards.parts[part], sum,
+                         /*is_module=*/false);
         }
-        if (compares) comparison->compare(pass, replica);
+        if (comparison && part == 0) comparison->compare(pass, replica);
         if (checks.loss) {
           computed[part] = {.output = std::exchange(pass.output, IValue()),
                             .loss = pass.loss,
@@ -211,7 +212,8 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
     overlapped_wait_s = wait.seconds();
   }
   if (checks.any()) {
-    make_checks(checks, loss, target, shards, computed, comparison, *buffers);
+    make_checks(checks, loss, target, shards, computed, comparison.get(),
+                *buffers);
     computed.clear();
   }
   group_.collect_phases();
@@ -412,7 +414,7 @@ void TrainStep::check_loss(const ShardLoss& loss, const IValue& target,
 void TrainStep::make_checks(const Checks& checks, const ShardLoss& loss,
                             const IValue& target, const Shards& shards,
                             const std::vector<ShardPass>& computed,
-                            std::optional<ModuleComparison>& comparison,
+                            ModuleComparison* comparison,
                             const KeptBuffers& buffers) {
   FirstStep::Findings findings;
   if (checks.module) {
