@@ -192,6 +192,8 @@ IValue Engine::watch(const std::vector<IValue>& inputs,
   ddp::Reducer& reducer = this->reducer();
   const uint64_t begin = reducer.begin_forward();
   const IValue output = run_module(forward);
+  if (!has_watched_) check_parameters_are_known();
+  has_watched_ = true;
   reducer.end_forward(begin, samples);
   return map_tensors(output, [&](const Tensor& tensor) {
     return reducer.watch(tensor, samples);
@@ -205,6 +207,24 @@ IValue Engine::run_module(const std::function<IValue()>& forward) const {
     refuse_written_parameter(parameter_names_[*p], world_.size());
   }
   return output;
+}
+
+void Engine::check_parameters_are_known() const {
+  if (module_parameters_.empty()) return;
+  for (const auto& [name, parameter] : module_.read().parameters) {
+    const bool is_known = std::any_of(
+        module_parameters_.begin(), module_parameters_.end(),
+        [&](const Tensor& known) { return known.is_same(parameter); });
+    if (is_known) continue;
+    throw ParallelError(
+        "ddp",
+        {.code = ErrorCode::kModuleChanged,
+         .what = "parameter '" + name +
+                 "' was registered after the module was wrapped (by the first "
+                 "forward(), perhaps), so its gradient would not be exchanged",
+         .fix = "register it in the constructor, or call forward() once before "
+                "you wrap the module and make the optimizer after that"});
+  }
 }
 
 void Engine::note_parameters(const ModuleHandle& module) {
