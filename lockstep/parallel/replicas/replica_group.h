@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/ivalue.h>
@@ -125,6 +126,8 @@ class ReplicaGroup {
   /// The checks of the first step.
   FirstStep& first_step() { return first_step_; }
   const FirstStep& first_step() const { return first_step_; }
+  /// Notes a step that is not finite. Returns whether it is the first one.
+  bool note_not_finite() { return !std::exchange(has_not_finite_, true); }
 
   /// Of the last forward or step; what each part of the engine did is added by
   /// that part.
@@ -162,6 +165,7 @@ class ReplicaGroup {
   uint64_t seed_ = 0;
   int64_t last_batch_ = -1;
   FirstStep first_step_;
+  bool has_not_finite_ = false;
 
   std::vector<torch::Tensor> parameters_;
   std::vector<size_t> unique_;
