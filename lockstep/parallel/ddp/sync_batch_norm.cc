@@ -169,7 +169,7 @@ Tensor SyncBatchNormImpl::forward(const Tensor& input) {
     // Statistics of one rank in evaluation: others may not take part.
     moments = moments_of_all(is_training ? world_ : World(), input);
     if (moments.count < 2 && is_training) {
-      throw InvalidArgument(
+      throw ParallelError(
           "sync_batch_norm",
           {.code = ErrorCode::kBadModelInput,
            .what = "a variance of one value",

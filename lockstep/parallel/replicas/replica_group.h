@@ -139,7 +139,7 @@ class ReplicaGroup {
   void collect_phases();
 
  private:
-  /// Throws InvalidArgument if this thread computes a shard of another group
+  /// Throws ParallelError if this thread computes a shard of another group
   /// whose workers may all call this one at the same time, or of this group.
   void check_not_nested() const;
   void read_original();

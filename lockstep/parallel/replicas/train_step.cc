@@ -47,7 +47,7 @@ void check_one_rank(const std::vector<std::vector<OtherLeaf>>& others) {
 /// Each rank would have its own gradient of a tensor that all of them use.
 void check_not_shared(const DifferentiableInputs& differentiable) {
   if (!differentiable.has_shared()) return;
-  throw InvalidArgument(
+  throw ParallelError(
       "ddp", {.code = ErrorCode::kForeignLeaf,
               .what = "a shared() tensor of the batch requires grad, and each "
                       "rank would compute its own gradient of it",
