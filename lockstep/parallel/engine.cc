@@ -1,7 +1,6 @@
 #include "lockstep/parallel/engine.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include <fmt/format.h>
@@ -15,6 +14,7 @@
 #include "lockstep/parallel/module/nested.h"
 #include "lockstep/parallel/module/parameter_writes.h"
 #include "lockstep/parallel/reduction/local_gradients.h"
+#include "lockstep/parallel/replicas/not_finite.h"
 #include "lockstep/parallel/replicas/parallel_forward.h"
 #include "lockstep/parallel/replicas/replica_group.h"
 #include "lockstep/parallel/replicas/train_step.h"
@@ -377,9 +377,11 @@ StepResult Engine::train_step(const std::vector<IValue>& inputs,
   const Stopwatch watch;
   if (options_.on_phase()) options_.on_phase()(StepPhase::kUpdate);
   if (result.updates() && options.clip_grad_norm() > 0) {
-    result.gradient_norm = torch::nn::utils::clip_grad_norm_(
-        optim::parameters_of(optimizer), options.clip_grad_norm());
-    result.is_finite = std::isfinite(result.gradient_norm);
+    clip_grad_norm(optim::parameters_of(optimizer), group_->original(),
+                   options.clip_grad_norm(), result);
+    if (!result.is_finite) {
+      warn_not_finite(*group_, options, result, world_.rank() == 0);
+    }
   }
   if (result.updates()) optimizer.step();
   optimizer.zero_grad();

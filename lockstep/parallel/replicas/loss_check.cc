@@ -335,7 +335,8 @@ class LossCheck {
           "weights, a mask), return lockstep::cross_entropy(output, target) or "
           "{loss, weight} as a lockstep::WeightedLoss; if it compares samples "
           "with each other (contrastive), call forward() and compute the loss "
-          "on the whole batch";
+          "on the whole batch, which lockstep::all_gather_with_grad(world, "
+          "output) brings together if there are several ranks";
     }
     findings_.problem = std::move(problem);
   }

@@ -18,6 +18,7 @@
 #include "lockstep/parallel/replicas/differentiable_inputs.h"
 #include "lockstep/parallel/replicas/loss_check.h"
 #include "lockstep/parallel/replicas/module_comparison.h"
+#include "lockstep/parallel/replicas/not_finite.h"
 #include "lockstep/parallel/replicas/outer_gradients.h"
 #include "lockstep/parallel/replicas/shard_backward.h"
 
@@ -31,7 +32,7 @@ namespace {
 /// Each rank would have its own gradient of a tensor that all of them use.
 void check_not_shared(const DifferentiableInputs& differentiable) {
   if (!differentiable.has_shared()) return;
-  throw InvalidArgument(
+  throw ParallelError(
       "ddp", {.code = ErrorCode::kForeignLeaf,
               .what = "a shared() tensor of the batch requires grad, and each "
                       "rank would compute its own gradient of it",
@@ -255,9 +256,16 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
     multiply(sums, factor * gradient_factor_);
     update_.accumulate(std::move(sums));
     std::move(outer).backward();
+    if (!result.is_finite) {
+      result.not_finite = first_not_finite(inputs, target, group_.original());
+    }
     group_.phases().reduce_s += watch.restart();
   } else if (!result.updates()) {
-    // Nothing is left for the next step.
+    if (!result.is_finite) {
+      result.not_finite = first_not_finite(
+          inputs, target, group_.original(),
+          update_.first_not_finite(reduction, positions, *optimizer));
+    }
   } else if (totals.needs_grad) {
     std::vector<Tensor> sums = update_.finish(reduction, SumsFor::kGradients);
     multiply(sums, factor);
@@ -285,6 +293,10 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   // Casts of the previous weights.
   if (has_autocast()) drop_cast_weights();
   group_.phases().update_s = watch.seconds();
+  if (!result.is_finite) {
+    warn_not_finite(group_, options_, result,
+                    is_local() || reports_loss(group_, totals));
+  }
   check_batch_weight(batch, options_);
   return result;
 }
