@@ -593,9 +593,4 @@ Reduction TrainStep::reduce(std::vector<PartialSum> partials, int64_t chunks,
   return Reduction(std::move(partials), chunks, group_.parameters());
 }
 
-void TrainStep::enter(StepPhase phase) const {
-  const auto& on_phase = group_.options().on_phase();
-  if (on_phase) on_phase(phase);
-}
-
 }  // namespace lockstep

@@ -131,7 +131,9 @@ class TrainStep {
   Reduction reduce(std::vector<PartialSum> partials, int64_t chunks,
                    StepTotals& totals) const;
   /// Tells the observer of the options.
-  void enter(StepPhase phase) const;
+  void enter(StepPhase phase) const {
+    if (const auto& tell = group_.options().on_phase()) tell(phase);
+  }
   bool is_local() const {
     return !exchange_ && group_.options().world().size() > 1;
   }
