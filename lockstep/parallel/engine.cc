@@ -211,15 +211,16 @@ IValue Engine::run_module(const std::function<IValue()>& forward) const {
 
 void Engine::check_parameters_are_known() const {
   if (module_parameters_.empty()) return;
-  for (const auto& [name, parameter] : module_.read().parameters) {
+  const ModuleHandle now = module_.read();
+  for (const auto& item : now.parameters) {
     const bool is_known = std::any_of(
         module_parameters_.begin(), module_parameters_.end(),
-        [&](const Tensor& known) { return known.is_same(parameter); });
+        [&](const Tensor& known) { return known.is_same(item.second); });
     if (is_known) continue;
     throw ParallelError(
         "ddp",
         {.code = ErrorCode::kModuleChanged,
-         .what = "parameter '" + name +
+         .what = "parameter '" + item.first +
                  "' was registered after the module was wrapped (by the first "
                  "forward(), perhaps), so its gradient would not be exchanged",
          .fix = "register it in the constructor, or call forward() once before "
