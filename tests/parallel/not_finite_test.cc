@@ -176,7 +176,7 @@ TEST(NotFinite, NamesTheGradientOfALossThatIsNan) {
   const auto net = make_net();
   const DataParallel<NetImpl> model(net, slices(2));
   const auto optimizer = optim::sgd(net->parameters(), {.lr = 0.1});
-  // The second layer has gradients, and the first one has none.
+  // Only the second layer gets gradients.
   for (auto& parameter : net->first->parameters()) {
     parameter.requires_grad_(false);
   }

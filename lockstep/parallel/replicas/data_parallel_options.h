@@ -148,8 +148,8 @@ struct TrainStepOptions {
   /// call.
   TORCH_ARG(double, total_weight) = 0;
   TORCH_ARG(EmptyBatch, empty_batch) = EmptyBatch::kError;
-  /// Whether the wrapper's first step that is not finite is reported in the
-  /// log. See StepResult::not_finite.
+  /// Reports the wrapper's first step that is not finite in the log. See
+  /// StepResult::not_finite.
   TORCH_ARG(bool, warn_not_finite) = true;
 };
 

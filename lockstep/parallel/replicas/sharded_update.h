@@ -67,7 +67,7 @@ class ShardedUpdate {
                     optim::Optimizer& optimizer, const WholeOptions& options,
                     StepResult& result);
   /// Returns the first of the optimizer's parameters with a gradient that is
-  /// not finite, in words; "" if there is none. Collective.
+  /// not finite, in words, or "" if all are finite. Collective.
   std::string first_not_finite(Reduction& reduction,
                                const std::vector<size_t>& positions,
                                const optim::Optimizer& optimizer);
@@ -88,7 +88,7 @@ class ShardedUpdate {
       const std::vector<optim::Block>& blocks,
       const std::vector<size_t>& positions);
   /// Returns the parameter of the first block whose sum of squares is not
-  /// finite, in words; "" if there is none.
+  /// finite, in words, or "" if all are finite.
   std::string first_not_finite(const std::vector<double>& squares,
                                const std::vector<optim::Block>& blocks,
                                const std::vector<size_t>& positions) const;
