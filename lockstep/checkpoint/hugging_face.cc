@@ -1,5 +1,6 @@
 #include "lockstep/checkpoint/hugging_face.h"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <limits>
@@ -27,6 +28,7 @@ constexpr size_t kLargestIndex = 64 << 20;
 constexpr const char* kConfig = "config.json";
 constexpr const char* kWeights = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
+constexpr const char* kHead = "lm_head.weight";
 
 json read_json(const std::string& path, size_t largest) {
   return parse_strict_json(
@@ -204,12 +206,11 @@ bool ends_with(const std::string& name, const std::string& end) {
          name.compare(name.size() - end.size(), end.size(), end) == 0;
 }
 
-/// What files hold beside parameters: masks and frequencies, which are
-/// computed, and a head that is the table of the tokens.
+/// Returns whether `name` is a mask or a frequency, which files may hold and
+/// models compute.
 bool is_left_out(const std::string& name, const LanguageModelSpec& spec) {
   const bool is_gpt2 = spec.architecture == Architecture::kGpt2;
-  return (spec.is_tied && name == "lm_head.weight") ||
-         (is_gpt2 && (ends_with(name, ".attn.bias") ||
+  return (is_gpt2 && (ends_with(name, ".attn.bias") ||
                       ends_with(name, ".attn.masked_bias"))) ||
          (!is_gpt2 && ends_with(name, ".rotary_emb.inv_freq"));
 }
@@ -218,8 +219,84 @@ bool is_left_out(const std::string& name, const LanguageModelSpec& spec) {
 std::string full_name(const std::string& name, const LanguageModelSpec& spec) {
   const bool is_gpt2 = spec.architecture == Architecture::kGpt2;
   const std::string prefix = is_gpt2 ? "transformer." : "model.";
-  if (name.rfind(prefix, 0) == 0 || name == "lm_head.weight") return name;
+  if (name.rfind(prefix, 0) == 0 || name == kHead) return name;
   return prefix + name;
+}
+
+const char* table_name(const LanguageModelSpec& spec) {
+  return spec.architecture == Architecture::kGpt2 ? "transformer.wte.weight"
+                                                  : "model.embed_tokens.weight";
+}
+
+const torch::Tensor* find_tensor(const NamedTensors& tensors,
+                                 const std::string& name) {
+  const auto found =
+      std::find_if(tensors.begin(), tensors.end(),
+                   [&](const auto& item) { return item.first == name; });
+  return found == tensors.end() ? nullptr : &found->second;
+}
+
+/// Returns whether the head in `tensors` is the table of the tokens once more.
+bool repeats_table(const NamedTensors& tensors, const LanguageModelSpec& spec) {
+  const torch::Tensor* head = find_tensor(tensors, kHead);
+  const torch::Tensor* table = find_tensor(tensors, table_name(spec));
+  return head != nullptr && table != nullptr &&
+         head->scalar_type() == table->scalar_type() && head->equal(*table);
+}
+
+/// Returns whether the files have a head that is not the table of the tokens.
+/// Reads the values only of files that have one of the two.
+bool has_own_head(const std::string& folder, const LanguageModelSpec& spec) {
+  bool has_head = false;
+  std::set<std::string> files;
+  for (const auto& file : weight_files(folder)) {
+    const auto header = read_safetensors_header(folder + "/" + file);
+    for (const auto& entry : header.entries) {
+      const std::string name = full_name(entry.name, spec);
+      if (name == kHead) has_head = true;
+      if (name == kHead || name == table_name(spec)) files.insert(file);
+    }
+  }
+  if (!has_head) return false;
+  NamedTensors found;
+  for (const auto& file : files) {
+    for (auto& [name, tensor] : read_safetensors(folder + "/" + file).tensors) {
+      found.emplace_back(full_name(name, spec), std::move(tensor));
+    }
+  }
+  return !repeats_table(found, spec);
+}
+
+/// Throws CheckpointError if the files can't have as many parameters as `spec`
+/// promises: a model takes memory.
+void check_budget(const std::string& folder, const LanguageModelSpec& spec) {
+  int64_t bytes = 0;
+  for (const auto& file : weight_files(folder)) {
+    const auto header = read_safetensors_header(folder + "/" + file);
+    for (const auto& entry : header.entries) {
+      bytes += static_cast<int64_t>(entry.end - entry.begin);
+    }
+  }
+  if (models::count_parameters(spec) <= bytes) return;
+  throw CheckpointError(
+      {.code = ErrorCode::kStateMismatch,
+       .what = folder + ": config.json and the weights are of two models",
+       .expected = fmt::format("{} parameters", models::count_parameters(spec)),
+       .got = fmt::format("{} bytes of weights", bytes)});
+}
+
+LanguageModelSpec read_config(const std::string& folder) {
+  const Config config(folder);
+  const std::string type = config.text("model_type");
+  if (type != "gpt2" && type != "llama") {
+    config.refuse("model_type", "gpt2 or llama", type);
+  }
+  LanguageModelSpec spec =
+      type == "gpt2" ? gpt2_spec(config) : llama_spec(config);
+  spec.name = fs::absolute(folder).lexically_normal().filename().string();
+  if (spec.name.empty()) spec.name = type;
+  check(spec);
+  return spec;
 }
 
 json config_of(const LanguageModelSpec& spec) {
@@ -262,16 +339,10 @@ json config_of(const LanguageModelSpec& spec) {
 }  // namespace
 
 LanguageModelSpec read_hugging_face_config(const std::string& folder) {
-  const Config config(folder);
-  const std::string type = config.text("model_type");
-  if (type != "gpt2" && type != "llama") {
-    config.refuse("model_type", "gpt2 or llama", type);
-  }
-  LanguageModelSpec spec =
-      type == "gpt2" ? gpt2_spec(config) : llama_spec(config);
-  spec.name = fs::absolute(folder).lexically_normal().filename().string();
-  if (spec.name.empty()) spec.name = type;
-  check(spec);
+  LanguageModelSpec spec = read_config(folder);
+  check_budget(folder, spec);
+  // transformers uses the head in the file, too, whatever the config says.
+  if (spec.is_tied && has_own_head(folder, spec)) spec.is_tied = false;
   return spec;
 }
 
@@ -283,29 +354,13 @@ bool is_hugging_face(const std::string& path) {
 
 std::shared_ptr<LanguageModel> load_hugging_face(const std::string& folder) {
   const LanguageModelSpec spec = read_hugging_face_config(folder);
-  // A model takes memory: a config may promise more than there is.
-  int64_t elements = 0;
-  for (const auto& file : weight_files(folder)) {
-    const auto header = read_safetensors_header(folder + "/" + file);
-    for (const auto& entry : header.entries) {
-      elements += static_cast<int64_t>(entry.end - entry.begin);
-    }
-  }
-  if (models::count_parameters(spec) > elements) {
-    throw CheckpointError(
-        {.code = ErrorCode::kStateMismatch,
-         .what = folder + ": config.json and the weights are of two models",
-         .expected =
-             fmt::format("{} parameters", models::count_parameters(spec)),
-         .got = fmt::format("{} bytes of weights", elements)});
-  }
   auto model = models::make_language_model(spec, models::Init::kNone);
   load_hugging_face(folder, state_dict(*model));
   return model;
 }
 
 void load_hugging_face(const std::string& folder, const NamedTensors& model) {
-  const LanguageModelSpec spec = read_hugging_face_config(folder);
+  const LanguageModelSpec spec = read_config(folder);
   NamedTensors tensors;
   for (const auto& file : weight_files(folder)) {
     auto content = read_safetensors(folder + "/" + file);
@@ -314,6 +369,10 @@ void load_hugging_face(const std::string& folder, const NamedTensors& model) {
       if (is_left_out(full, spec)) continue;
       tensors.emplace_back(full, std::move(tensor));
     }
+  }
+  if (find_tensor(model, kHead) == nullptr && repeats_table(tensors, spec)) {
+    std::erase_if(tensors,
+                  [](const auto& item) { return item.first == kHead; });
   }
   load_state_dict(model, tensors, folder);
 }

@@ -11,9 +11,13 @@ namespace lockstep {
 /// A folder of Hugging Face's, config.json and model.safetensors (or its
 /// shards with model.safetensors.index.json), of a GPT-2 or a Llama.
 
-/// What config.json says. Throws CheckpointError for an architecture or an
-/// option that models::LanguageModel has not, naming the field. The name is
-/// that of the folder; dropout is left at 0.
+/// Returns the sizes in config.json. The head is tied if config.json says so,
+/// unless the files have an `lm_head.weight` that differs from the table of the
+/// tokens. The name is that of the folder; dropout is left at 0.
+///
+/// Throws CheckpointError for an architecture or an option that
+/// models::LanguageModel has not, naming the field, and if the files are too
+/// small for these sizes.
 models::LanguageModelSpec read_hugging_face_config(const std::string& folder);
 
 /// The model, on the CPU, in float32 whatever the file's types. Throws
@@ -21,7 +25,8 @@ models::LanguageModelSpec read_hugging_face_config(const std::string& folder);
 std::shared_ptr<models::LanguageModel> load_hugging_face(
     const std::string& folder);
 
-/// Copies the weights into the state dict of a model of the same sizes.
+/// Copies the weights into the state dict of a model of the same sizes. Throws
+/// likewise, also if that model is tied and the files have a head of their own.
 void load_hugging_face(const std::string& folder, const NamedTensors& model);
 
 /// Whether `path` is such a folder.

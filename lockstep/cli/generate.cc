@@ -87,6 +87,7 @@ void run(const GenerateFlags& flags) {
   loaded.model->to(torch_device(device));
   const auto ids = loaded.tokenizer->encode(flags.prompt);
   tasks::GenerateOptions options = flags.options;
+  options.vocabulary = loaded.tokenizer->vocabulary();
   if (const auto end = loaded.tokenizer->end_of_text()) options.end = *end;
   const InterruptScope interrupts;
   TokenPrinter printer;

@@ -8,6 +8,7 @@
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/number_option.h"
 #include "lockstep/tasks/images/memory_format.h"
+#include "lockstep/tasks/text/model_choice.h"
 
 namespace lockstep::cli {
 namespace {
@@ -56,12 +57,13 @@ void add_any_model_options(CLI::App& app, ModelFlags& flags,
   names.insert(names.end(), texts.begin(), texts.end());
   add_model(app, flags, names,
             fmt::format("of images: cnn (small, learns in seconds), mlp, "
-                        "resnet18, resnet34; of text: {}",
+                        "resnet18, resnet34; of text: {}; train --init-from "
+                        "needs no name of a language model",
                         fmt::join(texts, ", ")));
   app.add_option("--context", language.context,
                  "language models: tokens that it looks at, and of a sample")
       ->type_name("N")
-      ->default_str("that of the model")
+      ->default_str("that of the model, or of --init-from")
       ->check(whole_number(1))
       ->group("Model and data");
   add_number(app, "--dropout", language.dropout,
@@ -83,19 +85,27 @@ bool is_language_model(const ModelFlags& flags) {
 
 models::LanguageModelSpec to_language_model_spec(
     const ModelFlags& flags, const LanguageModelFlags& language) {
-  auto spec = models::language_spec(flags.model);
-  spec.context = language.context.value_or(spec.context);
-  spec.dropout = language.dropout.value_or(0);
-  spec.recomputes_activations = language.recompute;
-  if (spec.dropout > 0 && spec.architecture == models::Architecture::kLlama) {
-    throw BadUsage("[usage] --dropout is for gpt models, got --model " +
-                   flags.model);
-  }
-  if (spec.dropout >= 1) {
-    throw BadUsage(fmt::format("[usage] --dropout must be less than 1, got {}",
-                               spec.dropout));
-  }
+  const auto spec =
+      tasks::choose_model({.name = flags.model,
+                           .context = language.context,
+                           .dropout = language.dropout,
+                           .recomputes_activations = language.recompute},
+                          std::nullopt);
+  check_language_options(language, spec);
   return spec;
+}
+
+void check_language_options(const LanguageModelFlags& language,
+                            const models::LanguageModelSpec& spec) {
+  const double dropout = language.dropout.value_or(0);
+  if (dropout > 0 && spec.architecture == models::Architecture::kLlama) {
+    throw BadUsage("[usage] --dropout is for gpt models, got --model " +
+                   spec.name);
+  }
+  if (dropout >= 1) {
+    throw BadUsage(
+        fmt::format("[usage] --dropout must be less than 1, got {}", dropout));
+  }
 }
 
 models::ModelSpec to_model_spec(const ModelFlags& flags) {
@@ -138,7 +148,7 @@ void add_data_options(CLI::App& app, DataFlags& flags,
                  "text: chars (a token for each character that occurs), bytes, "
                  "or a tokenizer.json or a folder with one")
       ->type_name("NAME|PATH")
-      ->default_str("chars")
+      ->default_str("that of --init-from, or chars")
       ->group("Model and data");
   add_number(app, "--val-fraction", flags.validation_fraction,
              "text: the part of a file at the end to evaluate on")
@@ -200,7 +210,7 @@ tasks::TextSpec to_text_spec(const DataFlags& flags) {
   }
   tasks::TextSpec spec;
   spec.file = flags.file;
-  spec.tokenizer = flags.tokenizer.value_or(spec.tokenizer);
+  spec.tokenizer = flags.tokenizer.value_or("");
   spec.validation_fraction =
       flags.validation_fraction.value_or(spec.validation_fraction);
   return spec;

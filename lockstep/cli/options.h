@@ -41,6 +41,9 @@ void add_any_model_options(CLI::App& app, ModelFlags& flags,
 bool is_language_model(const ModelFlags& flags);
 models::LanguageModelSpec to_language_model_spec(
     const ModelFlags& flags, const LanguageModelFlags& language);
+/// Throws BadUsage for options that `spec` can't have.
+void check_language_options(const LanguageModelFlags& language,
+                            const models::LanguageModelSpec& spec);
 
 struct DataFlags {
   std::string data;  ///< empty: what suits the model

@@ -12,10 +12,12 @@ namespace {
 
 void run(const TrainFlags& flags) {
   std::shared_ptr<train::Task> task;
-  std::string data;
-  if (is_language_model(flags.model)) {
-    const TextRun text = to_text_run(flags);
+  std::string data, model = flags.model.model;
+  const auto saved = find_saved_model(flags);
+  if (trains_language_model(flags, saved)) {
+    const TextRun text = to_text_run(flags, saved);
     data = flags.data.file;
+    model = text.text.model.name;
     task = std::make_shared<tasks::TextTask>(text.text);
   } else {
     const tasks::ImageRun images = to_image_run(flags);
@@ -23,7 +25,7 @@ void run(const TrainFlags& flags) {
                                                   : images.images.data.name;
     task = std::make_shared<tasks::ImageTask>(images.images);
   }
-  run_task(flags.run, fmt::format("training {} on {}", flags.model.model, data),
+  run_task(flags.run, fmt::format("training {} on {}", model, data),
            [&](const train::TrainOptions& options,
                const std::function<int()>& stop) {
              return train::run_training(*task, options, stop);

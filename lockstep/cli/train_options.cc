@@ -63,8 +63,8 @@ void add_optimizer_options(CLI::App& app, TrainFlags& flags) {
       ->check(whole_number(0));
 }
 
-void choose_optimizer(const TrainFlags& flags, OptimizerOptions& options) {
-  const bool is_language = is_language_model(flags.model);
+void choose_optimizer(const TrainFlags& flags, bool is_language,
+                      OptimizerOptions& options) {
   const bool is_adamw =
       flags.optimizer.empty() ? is_language : flags.optimizer == "adamw";
   options.optimizer = is_adamw ? OptimizerKind::kAdamW : OptimizerKind::kSgd;
@@ -100,6 +100,10 @@ void choose_optimizer(const TrainFlags& flags, OptimizerOptions& options) {
   options.final_lr = flags.final_lr.value_or(is_language ? options.lr / 10 : 0);
 }
 
+bool names_model(const TrainFlags& flags) {
+  return flags.run.app->count("--model") > 0;
+}
+
 void choose_schedule(const TrainFlags& flags, OptimizerOptions& options) {
   options.schedule = flags.schedule == "constant" ? ScheduleKind::kConstant
                      : flags.schedule == "steps"  ? ScheduleKind::kSteps
@@ -125,6 +129,28 @@ void add_train_options(CLI::App& app, TrainFlags& flags) {
   add_optimizer_options(app, flags);
 }
 
+std::optional<tasks::SavedModel> find_saved_model(const TrainFlags& flags) {
+  const TrainOptions& options = flags.run.options;
+  if (!options.resume.empty()) {
+    auto found = tasks::find_saved_model(
+        options.resume == "auto" ? options.out_dir : options.resume);
+    if (found) return found;
+  }
+  return tasks::find_saved_model(options.init_from);
+}
+
+bool trains_language_model(const TrainFlags& flags,
+                           const std::optional<tasks::SavedModel>& saved) {
+  if (is_language_model(flags.model)) return true;
+  if (saved && names_model(flags)) {
+    throw BadUsage(
+        fmt::format("[usage] --model {} is for images, and {} is a language "
+                    "model; leave out --model",
+                    flags.model.model, saved->source));
+  }
+  return saved.has_value();
+}
+
 tasks::ImageRun to_image_run(const TrainFlags& flags) {
   if (flags.language.context || flags.language.dropout ||
       flags.language.recompute) {
@@ -140,11 +166,12 @@ tasks::ImageRun to_image_run(const TrainFlags& flags) {
       .channels_last = to_channels_last(flags.memory_format),
       .optimizer = flags.optimizer_options};
   choose_schedule(flags, images.optimizer);
-  choose_optimizer(flags, images.optimizer);
+  choose_optimizer(flags, false, images.optimizer);
   return {.train = to_train_options(flags.run), .images = images};
 }
 
-TextRun to_text_run(const TrainFlags& flags) {
+TextRun to_text_run(const TrainFlags& flags,
+                    const std::optional<tasks::SavedModel>& saved) {
   if (flags.no_augment || flags.memory_format.channels_last != "auto" ||
       flags.model.stem != "cifar") {
     throw BadUsage(
@@ -152,12 +179,19 @@ TextRun to_text_run(const TrainFlags& flags) {
         "--model " +
         flags.model.model);
   }
-  tasks::TextOptions text{
-      .model = to_language_model_spec(flags.model, flags.language),
-      .data = to_text_spec(flags.data),
-      .optimizer = flags.optimizer_options};
+  tasks::ModelChoice choice{.name = std::nullopt,
+                            .context = flags.language.context,
+                            .dropout = flags.language.dropout,
+                            .recomputes_activations = flags.language.recompute};
+  if (names_model(flags)) choice.name = flags.model.model;
+  tasks::TextOptions text{.model = tasks::choose_model(choice, saved),
+                          .data = to_text_spec(flags.data),
+                          .optimizer = flags.optimizer_options,
+                          .saved = saved,
+                          .choice = choice};
+  check_language_options(flags.language, text.model);
   choose_schedule(flags, text.optimizer);
-  choose_optimizer(flags, text.optimizer);
+  choose_optimizer(flags, true, text.optimizer);
   return {.train = to_train_options(flags.run), .text = text};
 }
 

@@ -33,6 +33,15 @@ struct TrainFlags {
 
 void add_train_options(CLI::App& app, TrainFlags& flags);
 
+/// Returns the language model that the run goes on with or whose weights it
+/// begins with. Throws CheckpointError if that can't be used.
+std::optional<tasks::SavedModel> find_saved_model(const TrainFlags& flags);
+
+/// Returns whether the run trains a language model: one that is named, or
+/// `saved`.
+bool trains_language_model(const TrainFlags& flags,
+                           const std::optional<tasks::SavedModel>& saved);
+
 /// A classifier of images. Throws BadUsage, as the other.
 tasks::ImageRun to_image_run(const TrainFlags& flags);
 
@@ -41,6 +50,7 @@ struct TextRun {
   train::TrainOptions train;
   tasks::TextOptions text;
 };
-TextRun to_text_run(const TrainFlags& flags);
+TextRun to_text_run(const TrainFlags& flags,
+                    const std::optional<tasks::SavedModel>& saved);
 
 }  // namespace lockstep::cli

@@ -179,6 +179,7 @@ DataFingerprint& Run::data_fingerprint() {
 }
 
 std::shared_ptr<const data::BatchSource> Run::open_training_data() {
+  if (resume_) task_.go_on_with(resume_->info.model);
   task_.begin(options_, plan_, saved_settings(options_, resume_));
   auto& data = history_.training_data;
   if (!data) data = task_.training_data();

@@ -37,6 +37,10 @@ class Task {
     static_cast<void>(saved);
   }
 
+  /// What model() said in the run that this one goes on with. Called before
+  /// begin(), and only if there is such a run.
+  virtual void go_on_with(const Settings& model) { static_cast<void>(model); }
+
   virtual std::shared_ptr<const data::BatchSource> training_data() = 0;
   /// Null: nothing to evaluate on.
   virtual std::shared_ptr<const data::BatchSource> evaluation_data() {

@@ -103,12 +103,47 @@ TEST_F(HuggingFaceFolder, RefusesConfigsThatAreNone) {
   EXPECT_EQ(with_config(std::string(2 << 20, ' ')), ErrorCode::kFileTooLarge);
 }
 
+TEST_F(HuggingFaceFolder, HasAHeadOfItsOwnIfTheFileSaysSo) {
+  for (const std::string name : {"gpt-char", "llama-char"}) {
+    const TemporaryFolder folder;
+    const std::string hf = folder.path("m");
+    const auto model = models::make_language_model(small_spec(name));
+    save_hugging_face(hf, *model);
+    const auto with_head = [&](const torch::Tensor& head) {
+      auto content = SafeTensors{.tensors = state_dict(*model), .metadata = {}};
+      content.tensors.emplace_back("lm_head.weight", head);
+      write_safetensors(hf + "/model.safetensors", content);
+    };
+    with_head(model->head().clone());
+    EXPECT_TRUE(load_hugging_face(hf)->spec().is_tied);
+
+    const torch::Tensor own = torch::randn_like(model->head());
+    with_head(own);
+    const auto untied = load_hugging_face(hf);
+    EXPECT_FALSE(untied->spec().is_tied);
+    EXPECT_TRUE(untied->head().equal(own));
+    save_hugging_face(folder.path("again"), *untied);
+    const auto again = load_hugging_face(folder.path("again"));
+    EXPECT_EQ(parameter_digest(*again), parameter_digest(*untied));
+    // A tied model has no place for it.
+    EXPECT_EQ(error_code_of([&] { load_hugging_face(hf, state_dict(*model)); }),
+              ErrorCode::kStateMismatch);
+
+    with_head(torch::randn({3, 3}));
+    EXPECT_EQ(error_code_of([&] { load_hugging_face(hf); }),
+              ErrorCode::kStateMismatch);
+  }
+}
+
 // Before the model takes the memory that a forged config asks for.
 TEST_F(HuggingFaceFolder, RefusesAConfigThatPromisesMoreThanTheWeights) {
   write("gpt-char");
   EXPECT_EQ(with("n_layer", 16'000'000), ErrorCode::kStateMismatch);
   EXPECT_EQ(with("vocab_size", 16'000'000), ErrorCode::kStateMismatch);
   EXPECT_EQ(with("vocab_size", 18), ErrorCode::kStateMismatch);
+  // The number of parameters does not fit 64 bits.
+  config_["n_embd"] = config_["n_inner"] = 1 << 24;
+  EXPECT_EQ(with("n_layer", 1 << 24), ErrorCode::kStateMismatch);
 }
 
 TEST_F(HuggingFaceFolder, RefusesAnIndexThatLeadsElsewhere) {

@@ -185,7 +185,8 @@ void add_output_options(CLI::App& app, RunFlags& flags) {
       ->check(whole_number(2, 1'000'000));
   add(app.add_option("--init-from", flags.options.init_from,
                      "checkpoint, .safetensors file or folder of Hugging "
-                     "Face's whose weights to start from"))
+                     "Face's whose weights to start from; the sizes of a "
+                     "language model are those that it says"))
       ->type_name("PATH")
       ->default_str("random weights");
   auto* resume =

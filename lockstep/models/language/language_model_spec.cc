@@ -52,6 +52,13 @@ const std::vector<LanguageModelSpec>& known_specs() {
   return known;
 }
 
+/// Returns a * b, or a number beyond any memory if that is too large: sizes out
+/// of a file may be anything.
+int64_t product(int64_t a, int64_t b) {
+  constexpr int64_t kMost = int64_t{1} << 61;
+  return a > kMost / b ? kMost : a * b;
+}
+
 [[noreturn]] void refuse(const LanguageModelSpec& spec, const std::string& what,
                          const std::string& expected, const std::string& got) {
   throw InvalidArgument(
@@ -179,14 +186,15 @@ int64_t count_parameters(const LanguageModelSpec& spec) {
     const int64_t block = 4 * width + width * 3 * width + 3 * width +
                           width * width + width + 2 * width * spec.inner_width +
                           spec.inner_width + width;
-    return table + spec.context * width + spec.layers * block + 2 * width +
-           (spec.is_tied ? 0 : table);
+    return table + spec.context * width + product(spec.layers, block) +
+           2 * width + (spec.is_tied ? 0 : table);
   }
   const int64_t head_width = width / spec.heads;
   const int64_t block = 2 * width + 2 * width * width +
                         2 * width * spec.key_value_heads * head_width +
                         3 * width * spec.inner_width;
-  return table + spec.layers * block + width + (spec.is_tied ? 0 : table);
+  return table + product(spec.layers, block) + width +
+         (spec.is_tied ? 0 : table);
 }
 
 double training_flops_of_token(const LanguageModelSpec& spec) {

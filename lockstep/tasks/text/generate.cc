@@ -43,8 +43,11 @@ void generate(models::LanguageModel& model, std::vector<int64_t> prompt,
             .to(device);
     const torch::Tensor hidden = model.hidden(fresh, &cache);
     in_cache = tokens.size();
-    const int64_t token = sample(model.logits(hidden.select(1, -1)).squeeze(0),
-                                 options.sampling, random);
+    const torch::Tensor logits =
+        model.logits(hidden.select(1, -1))
+            .squeeze(0)
+            .slice(0, 0, options.vocabulary.value_or(model.spec().vocabulary));
+    const int64_t token = sample(logits, options.sampling, random);
     tokens.push_back(token);
     if (!on_token(token) || token == options.end) break;
   }

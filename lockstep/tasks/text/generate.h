@@ -14,6 +14,9 @@ struct GenerateOptions {
   int64_t max_tokens = 200;
   SamplingOptions sampling;
   uint64_t seed = 0;
+  /// Tokens to choose from, the first ones: a model may have more rows than
+  /// its tokenizer has tokens. Nothing: all rows.
+  std::optional<int64_t> vocabulary{};
   /// The token behind which nothing comes.
   std::optional<int64_t> end;
 };

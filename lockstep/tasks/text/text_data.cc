@@ -41,7 +41,7 @@ TextData open_tokens(const std::string& folder,
 
 TextData make_tokenizer(const std::string& name, const std::string& text) {
   TextData data;
-  if (name == "chars") {
+  if (name == "chars" || name.empty()) {
     data.tokenizer = data::CharacterTokenizer::of_text(text);
   } else if (name == "bytes") {
     data.tokenizer = std::make_shared<data::ByteTokenizer>();

@@ -14,7 +14,8 @@ struct TextSpec {
   /// tokenize` wrote.
   std::string file;
   /// Of a text: "chars", "bytes", or the path of a tokenizer.json or of a
-  /// folder with one. A folder of tokens has its own.
+  /// folder with one. Empty: that of the model whose weights training begins
+  /// with, or else "chars". A folder of tokens has its own.
   std::string tokenizer = "chars";
   /// Of the tokens of a text, the last: they are evaluated on and not trained
   /// on. A folder of tokens is cut already.

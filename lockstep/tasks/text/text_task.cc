@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
 #include "lockstep/data/text/token_windows.h"
 #include "lockstep/models/language/chunked_cross_entropy.h"
 #include "lockstep/parallel/parallel_module.h"
@@ -49,17 +51,69 @@ TextTask::TextTask(TextOptions options,
   data_ = open_text(options_.data, std::move(tokenizer));
 }
 
+void TextTask::go_on_with(const Settings& model) {
+  if (!options_.choice) return;
+  CheckpointInfo info;
+  info.model = model;
+  options_.saved = find_saved_model(info, "the checkpoint to go on with");
+  options_.model = choose_model(*options_.choice, options_.saved);
+}
+
 void TextTask::begin(const train::TrainOptions& options, const train::Plan&,
-                     const Settings&) {
+                     const Settings& saved) {
   seed_ = options.seed;
+  rank_ = options.world.rank();
+  std::string& tokenizer = options_.data.tokenizer;
+  if (tokenizer.empty() && saved.contains("tokenizer")) {
+    tokenizer = saved.at("tokenizer");
+  }
+  // A folder of tokens has a tokenizer.
+  if (tokenizer.empty() && options_.saved &&
+      !std::filesystem::is_directory(options_.data.file)) {
+    tokenizer = options_.saved->tokenizer;
+  }
+  if (tokenizer.empty()) tokenizer = "chars";
+  if (!options_.saved || rank_ != 0 || !options.progress) return;
+  log_info("train",
+           fmt::format("the model is that of {}: {}", options_.saved->source,
+                       in_words(options_.model)));
 }
 
 const TextData& TextTask::data() {
   if (!data_.tokenizer) {
     data_ = open_text(options_.data);
-    options_.model.vocabulary = data_.tokenizer->vocabulary();
+    check_vocabulary();
+    if (!options_.saved) {
+      options_.model.vocabulary = data_.tokenizer->vocabulary();
+    }
   }
   return data_;
+}
+
+void TextTask::check_vocabulary() const {
+  if (!options_.saved) return;
+  const int64_t tokens = data_.tokenizer->vocabulary();
+  const int64_t rows = options_.model.vocabulary;
+  if (tokens > rows) {
+    throw InvalidArgument(
+        "data",
+        {.code = ErrorCode::kBadOption,
+         .what = fmt::format("the tokenizer '{}' does not fit the model of {}",
+                             options_.data.tokenizer, options_.saved->source),
+         .expected = fmt::format("at most {} tokens", rows),
+         .got = fmt::format("{}", tokens),
+         .fix = "give the tokenizer that the model was trained with: "
+                "--tokenizer PATH"});
+  }
+  if (tokens == rows || rank_ != 0 || !options_.saved->tokenizer.empty())
+    return;
+  log_warning(
+      "data",
+      fmt::format("the tokenizer '{}' has {} tokens, and the model of {} has "
+                  "{}: they may stand for other texts; give the tokenizer "
+                  "that the model was trained with: --tokenizer PATH",
+                  options_.data.tokenizer, tokens, options_.saved->source,
+                  rows));
 }
 
 std::shared_ptr<const data::BatchSource> TextTask::training_data() {

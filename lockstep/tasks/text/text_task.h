@@ -1,10 +1,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "lockstep/models/language/language_model.h"
 #include "lockstep/tasks/optimizer_options.h"
+#include "lockstep/tasks/text/model_choice.h"
 #include "lockstep/tasks/text/text_data.h"
 #include "lockstep/train/task.h"
 
@@ -12,10 +14,15 @@ namespace lockstep::tasks {
 
 /// What a language model is trained with.
 struct TextOptions {
-  /// The vocabulary is that of the data's tokenizer.
+  /// The vocabulary is that of the data's tokenizer, unless `saved` has one.
   models::LanguageModelSpec model;
   TextSpec data;
   OptimizerOptions optimizer;
+  /// The model whose weights the run begins with. `model` has its sizes.
+  std::optional<SavedModel> saved{};
+  /// The choices that led to `model`. A run that goes on chooses anew, by the sizes
+  /// in its checkpoint. Nothing: `model` has the right sizes already.
+  std::optional<ModelChoice> choice{};
 };
 
 /// Trains a language model to predict the next token: cross entropy, in nats a
@@ -28,6 +35,7 @@ class TextTask : public train::Task {
   TextTask(TextOptions options, std::shared_ptr<models::LanguageModel> model,
            std::shared_ptr<const data::Tokenizer> tokenizer);
 
+  void go_on_with(const Settings& model) override;
   void begin(const train::TrainOptions& options, const train::Plan& plan,
              const Settings& saved) override;
   std::shared_ptr<const data::BatchSource> training_data() override;
@@ -52,9 +60,11 @@ class TextTask : public train::Task {
 
  private:
   const TextData& data();
+  void check_vocabulary() const;
 
   TextOptions options_;
   uint64_t seed_ = 0;
+  int rank_ = 0;
   TextData data_;
   std::shared_ptr<models::LanguageModel> model_;
 };

@@ -19,8 +19,9 @@ using models::LanguageModel;
 // Both compute in float32, in another order; the logits are of some units.
 constexpr double kTolerance = 1e-4;
 
-constexpr const char* kNames[] = {"gpt2", "gpt2_untied", "gpt2_base", "llama",
-                                  "llama_tied"};
+constexpr const char* kNames[] = {"gpt2",          "gpt2_untied", "gpt2_base",
+                                  "gpt2_own_head", "llama",       "llama_tied",
+                                  "llama_own_head"};
 
 std::string run_oracle(const std::string& what, const std::string& folder) {
   return run_python_file(LOCKSTEP_SOURCE_DIR

@@ -64,6 +64,27 @@ def make(folder):
         safetensors.torch.save_file(
             {"ids": ids, "logits": logits_of(model, ids)},
             folder / f"{name}.safetensors")
+    # The config says "tied", and the file has a head that is not the table.
+    for name in ("gpt2", "llama"):
+        own = name + "_own_head"
+        if name == "gpt2":
+            model = gpt2(resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
+        else:
+            model = llama(tie_word_embeddings=True)
+        spread(model)
+        model.save_pretrained(folder / own)
+        path = folder / own / "model.safetensors"
+        tensors = safetensors.torch.load_file(path)
+        tensors["lm_head.weight"] = torch.randn(83, 48) * 0.15
+        safetensors.torch.save_file(tensors, path, {"format": "pt"})
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            folder / own, dtype=torch.float32)
+        assert not model.lm_head.weight.equal(
+            model.get_input_embeddings().weight)
+        ids = torch.randint(83, (2, 32))
+        safetensors.torch.save_file(
+            {"ids": ids, "logits": logits_of(model, ids)},
+            folder / f"{own}.safetensors")
     # As the first files of GPT-2 were: without the head around it.
     base = {k.removeprefix("transformer."): v
             for k, v in models["gpt2"].transformer.state_dict().items()}

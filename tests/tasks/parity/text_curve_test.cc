@@ -1,4 +1,5 @@
 #include <cstdlib>
+#include <filesystem>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -69,17 +70,14 @@ class RecordedTask : public TextTask {
   std::string folder_;
 };
 
-// From the same weights, with the same batches and the same AdamW with two
-// groups and clipped gradients. Both compute in float32: after 50 steps the
-// rounding has grown to some 1e-5 of the loss. The issue asks for 1e-3.
-TEST(TextCurve, IsThatOfPyTorchAndTransformers) {
-  if (!python_has("transformers")) {
-    GTEST_SKIP() << "the Python package transformers is not there";
-  }
-  const TemporaryFolder folder;
+constexpr const char* kTransformers =
+    LOCKSTEP_SOURCE_DIR "/tests/checkpoint/parity/transformers_models.py";
+
+/// Trains `options.model`, from the weights in `init_from` if that is given,
+/// here and with transformers.
+void expect_same_curve(const TemporaryFolder& folder, TextOptions options,
+                       const std::string& init_from) {
   write_text(folder.path("text.txt"), some_text());
-  TextOptions options;
-  options.model = models::language_spec("gpt-char");
   options.data.file = folder.path("text.txt");
   options.optimizer = {.optimizer = OptimizerKind::kAdamW,
                        .lr = 1e-3,
@@ -98,8 +96,13 @@ TEST(TextCurve, IsThatOfPyTorchAndTransformers) {
   run.drop_last = true;
   run.evaluate = false;
   run.progress = false;
+  run.init_from = init_from;
   train::run_training(task, run);
 
+  if (!init_from.empty()) {
+    std::filesystem::remove_all(folder.path("model"));
+    std::filesystem::copy(init_from, folder.path("model"));
+  }
   write_safetensors(folder.path("batches.safetensors"),
                     {.tensors = {{"inputs", torch::stack(task.inputs)},
                                  {"targets", torch::stack(task.targets)}}});
@@ -108,9 +111,8 @@ TEST(TextCurve, IsThatOfPyTorchAndTransformers) {
       nlohmann::json{
           {"lr", 1e-3}, {"weight_decay", 0.1}, {"beta2", 0.99}, {"clip", 1.0}}
           .dump());
-  std::istringstream lines(run_python_file(
-      LOCKSTEP_SOURCE_DIR "/tests/checkpoint/parity/transformers_models.py",
-      {"train", folder.path()}));
+  std::istringstream lines(
+      run_python_file(kTransformers, {"train", folder.path()}));
   std::vector<double> expected;
   for (std::string line; std::getline(lines, line);) {
     // transformers shows a bar while it loads.
@@ -126,6 +128,37 @@ TEST(TextCurve, IsThatOfPyTorchAndTransformers) {
   EXPECT_NEAR(task.losses->losses[0], expected[0], 1e-5);
   // It has learned something.
   EXPECT_LT(expected.back(), 0.75 * expected.front());
+}
+
+// From the same weights, with the same batches and the same AdamW with two
+// groups and clipped gradients. Both compute in float32: after 50 steps the
+// rounding has grown to some 1e-5 of the loss. 1e-3 leaves room for other
+// processors.
+TEST(TextCurve, IsThatOfPyTorchAndTransformers) {
+  if (!python_has("transformers")) {
+    GTEST_SKIP() << "the Python package transformers is not there";
+  }
+  const TemporaryFolder folder;
+  TextOptions options;
+  options.model = models::language_spec("gpt-char");
+  expect_same_curve(folder, options, "");
+}
+
+// The config says that the head is tied, and the file has another one. The
+// sizes are those of no model with a name.
+TEST(TextCurve, IsThatOfTransformersFromAHeadThatDiffersFromTheTable) {
+  if (!python_has("transformers")) {
+    GTEST_SKIP() << "the Python package transformers is not there";
+  }
+  const TemporaryFolder oracle;
+  run_python_file(kTransformers, {"make", oracle.path()});
+  const std::string own_head = oracle.path("gpt2_own_head");
+  TextOptions options;
+  options.saved = find_saved_model(own_head);
+  options.model = choose_model({}, options.saved);
+  ASSERT_FALSE(options.model.is_tied);
+  const TemporaryFolder folder;
+  expect_same_curve(folder, options, own_head);
 }
 
 }  // namespace

@@ -1,0 +1,141 @@
+#include "lockstep/tasks/text/model_choice.h"
+
+#include <array>
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+#include "lockstep/checkpoint/folder.h"
+#include "lockstep/checkpoint/hugging_face.h"
+#include "lockstep/checkpoint/manifest.h"
+#include "lockstep/data/text/open_tokenizer.h"
+#include "lockstep/tasks/text/text_checkpoint.h"
+
+namespace lockstep::tasks {
+namespace {
+
+namespace fs = std::filesystem;
+using models::Architecture;
+using models::LanguageModelSpec;
+
+/// Returns the path of the tokenizer of a folder of Hugging Face's.
+std::string find_tokenizer(const std::string& folder) {
+  // `lockstep export` writes the last one.
+  constexpr std::array kFiles{"tokenizer.json", "vocab.json",
+                              "lockstep_tokenizer.json"};
+  for (const std::string file : kFiles) {
+    if (!fs::exists(fs::path(folder) / file)) continue;
+    // GPT-2's vocab.json and merges.txt are opened by their folder.
+    const std::string path =
+        file == "vocab.json" ? folder : (fs::path(folder) / file).string();
+    try {
+      data::open_tokenizer(path);
+      return path;
+    } catch (const Error& error) {
+      warn_once("tokenizer of " + path, "data",
+                fmt::format("the tokenizer of {} is not used: {}", folder,
+                            text_of(error)));
+      return "";
+    }
+  }
+  return "";
+}
+
+std::optional<SavedModel> find_in_checkpoint(const std::string& path) {
+  try {
+    const auto manifest = parse_manifest(path, read_manifest_text(path));
+    auto found = find_saved_model(manifest.info, path);
+    // How weights were trained is no property of theirs.
+    if (found) found->spec.dropout = 0;
+    return found;
+  } catch (const Error&) {
+    // Loading it will say what is wrong.
+    return std::nullopt;
+  }
+}
+
+const char* name_of(Architecture architecture) {
+  return architecture == Architecture::kLlama ? "llama" : "gpt2";
+}
+
+[[noreturn]] void refuse(const std::string& what, const std::string& expected,
+                         const std::string& got, const std::string& fix) {
+  throw InvalidArgument("models", {.code = ErrorCode::kBadOption,
+                                   .what = what,
+                                   .expected = expected,
+                                   .got = got,
+                                   .fix = fix});
+}
+
+void check_agreement(const ModelChoice& choice, const SavedModel& saved) {
+  if (choice.name) {
+    const auto wanted = models::language_spec(*choice.name).architecture;
+    if (wanted != saved.spec.architecture) {
+      refuse(
+          fmt::format("--model {} contradicts {}", *choice.name, saved.source),
+          fmt::format("a {} model", name_of(saved.spec.architecture)),
+          fmt::format("a {} model", name_of(wanted)),
+          "leave out --model: the weights say what it is");
+    }
+  }
+  if (choice.context && *choice.context != saved.spec.context) {
+    refuse(fmt::format("--context {} contradicts {}", *choice.context,
+                       saved.source),
+           fmt::format("a context of {}", saved.spec.context),
+           fmt::format("{}", *choice.context),
+           "leave out --context: the weights say it");
+  }
+}
+
+}  // namespace
+
+std::optional<SavedModel> find_saved_model(const CheckpointInfo& info,
+                                           const std::string& source) {
+  if (!is_of_text(info)) return std::nullopt;
+  return SavedModel{.source = source,
+                    .spec = models::language_spec_from_settings(info.model),
+                    .tokenizer = ""};
+}
+
+std::optional<SavedModel> find_saved_model(const std::string& path) {
+  if (path.empty()) return std::nullopt;
+  if (is_hugging_face(path)) {
+    return SavedModel{.source = (fs::path(path) / "config.json").string(),
+                      .spec = read_hugging_face_config(path),
+                      .tokenizer = find_tokenizer(path)};
+  }
+  if (const auto found = find_in_checkpoint(path)) return found;
+  for (const SavedCheckpoint& saved : list_checkpoints(path)) {
+    if (const auto found = find_in_checkpoint(saved.path)) return found;
+  }
+  return std::nullopt;
+}
+
+LanguageModelSpec choose_model(const ModelChoice& choice,
+                               const std::optional<SavedModel>& saved) {
+  LanguageModelSpec spec;
+  if (saved) {
+    check_agreement(choice, *saved);
+    spec = saved->spec;
+    spec.name = choice.name.value_or(spec.name);
+  } else {
+    spec = models::language_spec(choice.name.value_or(spec.name));
+    spec.context = choice.context.value_or(spec.context);
+  }
+  spec.dropout = choice.dropout.value_or(spec.dropout);
+  spec.recomputes_activations = choice.recomputes_activations;
+  return spec;
+}
+
+std::string in_words(const LanguageModelSpec& spec) {
+  return fmt::format(
+      "{}, {} layers, {} heads, width {}, context {}, vocabulary {}, {}",
+      name_of(spec.architecture), spec.layers, spec.heads, spec.width,
+      spec.context, spec.vocabulary,
+      spec.is_tied ? "head tied to the table of the tokens"
+                   : "head of its own");
+}
+
+}  // namespace lockstep::tasks
