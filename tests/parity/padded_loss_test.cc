@@ -66,7 +66,7 @@ Batch make_batch(bool has_class_weights) {
   return batch;
 }
 
-/// How a batch of 16 is computed.
+/// A way to compute a batch of 16.
 struct Way {
   int ranks = 1;  // threads
   std::string backend;
