@@ -20,8 +20,8 @@ struct TextOptions {
   OptimizerOptions optimizer;
   /// The model whose weights the run begins with. `model` has its sizes.
   std::optional<SavedModel> saved{};
-  /// The choices that led to `model`. A run that goes on chooses anew, by the sizes
-  /// in its checkpoint. Nothing: `model` has the right sizes already.
+  /// The choices that led to `model`. A run that goes on chooses anew, by the
+  /// sizes in its checkpoint. Nothing: `model` has the right sizes already.
   std::optional<ModelChoice> choice{};
 };
 

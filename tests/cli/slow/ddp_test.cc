@@ -2,9 +2,12 @@
 // when something goes wrong, for real.
 #include <csignal>
 #include <cstdlib>
+#include <numeric>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "lockstep/base/cores.h"
 #include "tests/base/temporary_folder.h"
@@ -104,6 +107,34 @@ TEST(Ddp, CompressesGradientsWithPowerSgdAndGoesOnWithTheSameBits) {
               whole)
         << optimizer;
   }
+}
+
+// The optimizer's state (SGD has a momentum of 0.9) must not lie in the memory
+// that ranks of one host share: with a hook each rank updates all parameters.
+TEST(Ddp, LearnsWithPowerSgdAndMomentumOnOneHost) {
+  if (allowed_cores().size() < 2) GTEST_SKIP() << "needs 2 cores";
+  const TemporaryFolder folder;
+  const Words own{
+      "--devices",          "cpu:2",    "--max-steps", "40",
+      "--grad-compression", "powersgd", "--report",    folder.path("run.json")};
+  const auto expect_to_learn = [&](const Ended& ended) {
+    ASSERT_EQ(ended.code, 0) << ended.err;
+    const auto losses =
+        nlohmann::json::parse(content_of(folder.path("run.json")))["losses"]
+            .get<std::vector<double>>();
+    ASSERT_EQ(losses.size(), 40);
+    const auto mean = [&](size_t first) {
+      return std::accumulate(losses.begin() + first, losses.begin() + first + 5,
+                             0.0) /
+             5;
+    };
+    EXPECT_LT(mean(35), mean(0) - 0.5);
+  };
+  expect_to_learn(run_lockstep(ddp_words(own)));
+  Words under_an_agent{"run", "--nproc-per-node", "2", "--", kProgram};
+  const Words words = ddp_words(own);
+  under_an_agent.insert(under_an_agent.end(), words.begin(), words.end());
+  expect_to_learn(run_lockstep(under_an_agent));
 }
 
 // Network namespaces: no shared memory is tried between them. Over Gloo, each
