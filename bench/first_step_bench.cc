@@ -1,4 +1,4 @@
-// What the check of the first step costs (docs/first-step.md): the first
+// Measures the check of the first step (docs/first-step.md): the first
 // train_step() after a wrap with and without it, and the steps after that. Run
 // with --benchmark_enable_random_interleaving=true --benchmark_repetitions=5.
 #include <functional>

@@ -67,7 +67,8 @@ int64_t sum_of(const std::vector<int64_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), int64_t{0});
 }
 
-/// What a program leaves in .grad if one process computes all batches.
+/// Returns the gradients that a program leaves if one process computes all
+/// batches.
 std::vector<Tensor> plain_gradients(const Program& program,
                                     const Split& split) {
   const auto net = filled(std::make_shared<NetImpl>());
@@ -157,7 +158,7 @@ TEST_P(MixedSteps, SumOfDataParallelIsThatOfDdp) {
 }
 
 // Uneven in the same way in each batch, so that each rank's weight is the same
-// in a backward and in a step; and from batch to batch, for steps alone.
+// in a backward and in a step. Only steps may change the split.
 TEST_P(MixedSteps, WeightUnevenBatchesByTheirSamples) {
   const Split same = [](int64_t) { return std::vector<int64_t>{2, 1}; };
   const Split other = [](int64_t i) {
@@ -239,7 +240,7 @@ TEST_P(MixedSteps, ForgetWhatZeroGradCleared) {
             "");
 }
 
-// As in a GAN, whose two networks are in one module.
+// As in a GAN with both networks in one module.
 TEST_P(MixedSteps, LeaveNothingForTheOptimizerOfAnotherPart) {
   const auto plain = filled(std::make_shared<NetImpl>());
   const auto steps = [&](NetImpl& net, const auto& step) {
