@@ -192,6 +192,7 @@ IValue Engine::watch(const std::vector<IValue>& inputs,
   ddp::Reducer& reducer = this->reducer();
   const uint64_t begin = reducer.begin_forward();
   const IValue output = run_module(forward);
+  if (exchange_) exchange_->forget_buffers();
   if (!has_watched_) check_parameters_are_known();
   has_watched_ = true;
   reducer.end_forward(begin, samples);

@@ -656,6 +656,18 @@ TEST_P(FirstStepOfRanks, ComparesTheLossesOfDifferentRanks) {
   EXPECT_EQ(texts[0], texts[1]);
 }
 
+// The backward that ends no_sync() sees no loss function.
+TEST_P(FirstStepOfRanks, ChecksTheLossOfAStepUnderNoSync) {
+  const auto texts = errors_of_ranks(GetParam(), [&](const World& world) {
+    Mlp net;
+    const DistributedDataParallel model(net, world);
+    const auto no_sync = model->no_sync();
+    model->train_step(images(), classes(), contrastive);
+  });
+  EXPECT_PRED2(contains, texts[0], "[loss-not-mean]");
+  EXPECT_PRED2(contains, texts[1], "[loss-not-mean]");
+}
+
 // As the first call, before any step: it is no collective call.
 TEST_P(FirstStepOfRanks, ComparesReplicasInAnEvaluation) {
   const Tensor x = images();

@@ -31,6 +31,7 @@ class MessageExchange : public RankExchange {
     is_watched_ = false;
   }
   void load_buffers() override {}
+  void forget_buffers() override {}
   OverlappedSum* overlapped_sum(int64_t chunks) override;
   Reduction reduce(std::vector<PartialSum> own_partials, int64_t chunks,
                    StepTotals& totals) override;

@@ -67,6 +67,9 @@ class RankExchange {
   /// Gives every rank rank 0's buffers, as they were at the last end_step(),
   /// but for those that were loaded or written to since.
   virtual void load_buffers() = 0;
+  /// Leaves the buffers as they are until the next step: a forward of the
+  /// user's own has changed them.
+  virtual void forget_buffers() = 0;
   /// Whether ranks have optimizer state, and parameters in the engine's own
   /// updates, once for all of them.
   virtual bool shares_memory() const { return false; }

@@ -158,6 +158,11 @@ void SharedExchange::load_buffers() {
   }
 }
 
+// A kernel that updates a buffer (batch_norm) does not count a version.
+void SharedExchange::forget_buffers() {
+  std::fill(buffer_seals_.begin(), buffer_seals_.end(), BufferSeal{});
+}
+
 void SharedExchange::publish(const std::vector<PartialSum>& own_partials,
                              const StepTotals& totals) {
   const int rank = world_.rank();

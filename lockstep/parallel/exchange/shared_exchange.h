@@ -31,6 +31,7 @@ class SharedExchange : public RankExchange {
   void unshare_parameters() override;
   bool shares_memory() const override { return true; }
   void load_buffers() override;
+  void forget_buffers() override;
   Reduction reduce(std::vector<PartialSum> own_partials, int64_t chunks,
                    StepTotals& totals) override;
   std::vector<size_t> own_blocks(

@@ -173,8 +173,10 @@ IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
   // A forward without gradients is no collective call: each rank that makes it
   // checks its own replicas.
   const World world = needs_graph ? group->options().world() : World();
-  const bool compares =
-      group->first_step().compares_module(group->build(), needs_graph);
+  FirstStep& first_step = world.size() == group->options().world().size()
+                              ? group->first_step()
+                              : group->own_first_step();
+  const bool compares = first_step.compares_module(group->build(), needs_graph);
   std::optional<KeptBuffers> buffers;
   std::unique_ptr<ModuleComparison> comparison;
   if (compares) {
@@ -206,8 +208,7 @@ IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
     FirstStep::Findings findings =
         settle(*group, world, comparison.get(), first + chunks, region->stream);
     agree_or_refuse(world, findings, *buffers);
-    group->first_step().note_module(findings.module, group->build(),
-                                    needs_graph);
+    first_step.note_module(findings.module, group->build(), needs_graph);
   }
   group->collect_phases();
   group->finish_buffers(chunks);

@@ -126,7 +126,8 @@ ReplicaGroup::ReplicaGroup(std::function<ModuleHandle()> read_module,
       make_replica_(std::move(make_replica)),
       devices_(std::move(devices)),
       options_(std::move(options)),
-      first_step_(options_.verify_first_step(), options_.world().rank() == 0) {
+      first_step_(options_.verify_first_step(), options_.world().rank() == 0),
+      own_first_step_(first_step_) {
   if (devices_.empty()) {
     throw InvalidArgument("parallel", {.code = ErrorCode::kNoSuchDevice,
                                        .what = "DataParallel got no devices",

@@ -128,6 +128,9 @@ class ReplicaGroup {
   /// The checks of the first step.
   FirstStep& first_step() { return first_step_; }
   const FirstStep& first_step() const { return first_step_; }
+  /// The checks that a rank makes without the other ranks, in calls that are
+  /// not collective: in evaluations and under no_sync().
+  FirstStep& own_first_step() { return own_first_step_; }
   /// Notes a step that is not finite. Returns whether it is the first one.
   bool note_not_finite() { return !std::exchange(has_not_finite_, true); }
 
@@ -167,6 +170,7 @@ class ReplicaGroup {
   uint64_t seed_ = 0;
   int64_t last_batch_ = -1;
   FirstStep first_step_;
+  FirstStep own_first_step_;
   bool has_not_finite_ = false;
 
   std::vector<torch::Tensor> parameters_;

@@ -380,10 +380,7 @@ ShardPass TrainStep::compute_shard(const ShardWork& work) const {
 }
 
 TrainStep::Checks TrainStep::checks_of(const ShardLoss& loss) const {
-  // A step of one rank's own can't agree with the others. The step that sends
-  // its gradients to them makes the checks.
-  if (is_local()) return {};
-  const FirstStep& first = group_.first_step();
+  const FirstStep& first = first_step();
   // One shard is the whole batch.
   return {.module = first.compares_module(group_.build(),
                                           /*has_gradients=*/true),
@@ -425,7 +422,7 @@ void TrainStep::check_loss(const ShardLoss& loss, const IValue& target,
       sample = check_loss_is_mean(own_shards, findings);
     });
   }
-  const World& world = group_.options().world();
+  const World world = checking_ranks();
   if (world.size() == 1) return;
   if (findings.problem) sample.reset();
   const auto of_ranks = gather_samples(world, sample, findings);
@@ -442,13 +439,13 @@ void TrainStep::make_checks(const Checks& checks, const ShardLoss& loss,
                             const KeptBuffers& buffers) {
   FirstStep::Findings findings;
   if (checks.module) {
-    findings = settle(group_, group_.options().world(), comparison,
+    findings = settle(group_, checking_ranks(), comparison,
                       static_cast<int64_t>(shards.samples.size()),
                       group_.step_stream());
   }
   if (checks.loss) check_loss(loss, target, shards, computed, findings);
-  agree_or_refuse(group_.options().world(), findings, buffers);
-  FirstStep& first = group_.first_step();
+  agree_or_refuse(checking_ranks(), findings, buffers);
+  FirstStep& first = first_step();
   if (checks.module) {
     first.note_module(findings.module, group_.build(), /*has_gradients=*/true);
   }

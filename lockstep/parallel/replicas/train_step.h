@@ -113,7 +113,7 @@ class TrainStep {
   void check_loss(const ShardLoss& loss, const c10::IValue& target,
                   const Shards& shards, const std::vector<ShardPass>& computed,
                   FirstStep::Findings& findings) const;
-  /// Makes the checks, which all ranks agree on. Throws ParallelError, after
+  /// Makes the checks, which checking_ranks() agree on. Throws ParallelError, after
   /// the module got its `buffers` back.
   void make_checks(const Checks& checks, const ShardLoss& loss,
                    const c10::IValue& target, const Shards& shards,
@@ -136,6 +136,13 @@ class TrainStep {
   }
   bool is_local() const {
     return !exchange_ && group_.options().world().size() > 1;
+  }
+  /// The checks that this step has to make, and the ranks that make them.
+  FirstStep& first_step() const {
+    return is_local() ? group_.own_first_step() : group_.first_step();
+  }
+  World checking_ranks() const {
+    return is_local() ? World() : group_.options().world();
   }
 
   ReplicaGroup& group_;

@@ -331,6 +331,37 @@ TEST_P(MixedSteps, ALeafFromOutsideIsStillRefused) {
   EXPECT_NE(failure.find("[foreign-leaf]"), std::string::npos) << failure;
 }
 
+struct NormImpl : torch::nn::Cloneable<NormImpl> {
+  NormImpl() { reset(); }
+  void reset() override {
+    norm = register_module("norm", torch::nn::BatchNorm1d(4));
+    fc = register_module("fc", torch::nn::Linear(4, 3));
+  }
+  Tensor forward(Tensor x) { return fc(norm(x)); }
+  torch::nn::BatchNorm1d norm{nullptr};
+  torch::nn::Linear fc{nullptr};
+};
+
+// load_buffers() brings the buffers of a step, but a backward has newer ones.
+TEST_P(MixedSteps, KeepTheBuffersOfABackward) {
+  const auto plain = filled(std::make_shared<NormImpl>());
+  plain->forward(inputs(0, 4));
+  EXPECT_EQ(on_ranks(2,
+                     [&](World world) {
+                       const auto net = filled(std::make_shared<NormImpl>());
+                       DistributedDataParallel model(net, world);
+                       model->make_state(net->fc->weight);
+                       const int64_t first = 4 * world.rank();
+                       loss_of(model->forward(inputs(first, 4)),
+                               targets(first, 4))
+                           .backward();
+                       model->load_buffers();
+                       check_same(copies(net->buffers()),
+                                  copies(plain->buffers()), 1e-6);
+                     }),
+            "");
+}
+
 // The graph keeps what sums the gradients.
 TEST_P(MixedSteps, AWrapperThatIsDestroyedBeforeTheBackwardStillSums) {
   const Split even = [](int64_t) { return std::vector<int64_t>{2, 2}; };
