@@ -151,7 +151,7 @@ void SharedExchange::load_buffers() {
   torch::NoGradGuard no_grad;
   // The version stays: this is no change to what was kept.
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  for (size_t i = 0; i < buffers_.size(); ++i) {
+  for (size_t i = 0; i < buffer_seals_.size(); ++i) {
     Tensor buffer = buffers_[i].second;
     // What the caller loaded since, on every rank, counts.
     if (seal_of(buffer) == buffer_seals_[i]) buffer.copy_(kept_buffers_[i]);
@@ -159,9 +159,7 @@ void SharedExchange::load_buffers() {
 }
 
 // A kernel that updates a buffer (batch_norm) does not count a version.
-void SharedExchange::forget_buffers() {
-  std::fill(buffer_seals_.begin(), buffer_seals_.end(), BufferSeal{});
-}
+void SharedExchange::forget_buffers() { buffer_seals_.clear(); }
 
 void SharedExchange::publish(const std::vector<PartialSum>& own_partials,
                              const StepTotals& totals) {

@@ -110,7 +110,7 @@ class SharedExchange : public RankExchange {
     bool operator==(const BufferSeal&) const = default;
   };
   static BufferSeal seal_of(const torch::Tensor& buffer);
-  std::vector<BufferSeal> buffer_seals_;
+  std::vector<BufferSeal> buffer_seals_;  // empty: no buffers are kept
 
   // Each rank's own: the table, room for copies of gradients, and memory in
   // which most of them are made.
