@@ -213,14 +213,15 @@ class LossCheck {
 
   /// Returns whether the losses of other ranks may be means over other units
   /// than this rank's. A loss that states its weight says how many it has, and
-  /// a sum needs none.
+  /// a sum needs none; both are checked here if there are several samples.
   bool needs_other_ranks() const {
     bool has_shared = false;
     for_each_tensor(
         shards_.target, [](const Tensor&, const std::string&) {},
         [&](const Tensor&, const std::string&) { has_shared = true; });
-    return !has_shared && !shards_.passes.front().states_weight &&
-           shards_.reduction != LossReduction::kSum;
+    const bool states_units = shards_.passes.front().states_weight ||
+                              shards_.reduction == LossReduction::kSum;
+    return !has_shared && (samples() < 2 || !states_units);
   }
 
   int64_t samples() const {
