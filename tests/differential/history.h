@@ -48,9 +48,9 @@ using MakeStrategy = std::function<std::unique_ptr<Strategy>()>;
 /// `counts_twice`: torch's optimizer gets what is registered twice twice.
 Trace play(const Case& of, const MakeStrategy& make, bool counts_twice = true);
 
-/// Whether the statements of a program keep the order that its ranks need: each
-/// updates only when no gradients are its own, and has none at the end. A
-/// member that changes after the first step is followed by a rebuild().
+/// Returns true if the statements of a program keep the order that ranks need:
+/// the ranks sum the gradients of no_sync() before an update and before the
+/// end, and rebuild() follows a member that changes after the first step.
 bool is_ordered(const Case& of);
 
 }  // namespace lockstep::differential

@@ -22,8 +22,8 @@ struct PartImpl : torch::nn::Cloneable<PartImpl> {
   std::vector<torch::Tensor> tensors;  ///< undefined: not of this part
 };
 
-/// The module that a case describes: forward() runs its nodes in order. What it
-/// does that it must not (Case::flaw):
+/// The module that a case describes: forward() runs its nodes in order. It may
+/// break a rule (Case::flaw):
 ///
 ///   late_layer        registers a submodule in its first forward
 ///   late_parameter    registers a parameter of its own then
@@ -33,7 +33,7 @@ struct PartImpl : torch::nn::Cloneable<PartImpl> {
 ///                     changes
 ///   own_random        has random numbers of its own
 ///
-/// Parameters that are tied by assignment are a flaw, too.
+/// Parameters that are tied by assignment break one as well.
 struct InterpretedModule : torch::nn::Cloneable<InterpretedModule> {
   explicit InterpretedModule(std::shared_ptr<const Case> of);
   void reset() override;
@@ -55,7 +55,7 @@ struct InterpretedModule : torch::nn::Cloneable<InterpretedModule> {
   double factor = 1;
 
  private:
-  /// What a flaw makes of the first output.
+  /// Returns the first output as the flaw changes it.
   torch::Tensor change(const torch::Tensor& output);
 
   bool is_made_ = false;  // the constructor is through, and it may be copied

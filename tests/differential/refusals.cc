@@ -25,7 +25,7 @@ bool has_any(const Case& of, const std::vector<std::string>& events) {
       [&](const std::string& event) { return has_event(of, event); });
 }
 
-/// Whether a program has a train_step() with one of these losses.
+/// Returns true if a program has a train_step() with one of these losses.
 bool has_loss(const Case& of, const std::vector<std::string>& losses) {
   return std::any_of(
       of.history.begin(), of.history.end(), [&](const Event& event) {
@@ -158,7 +158,7 @@ const std::vector<Refusal>& refusals() {
        [](const Case& of, const Trace&) {
          return has_loss(of, {"weighted", "cross_entropy"});
        }},
-      {"no_sync(): a loss with weights, whose total is not known",
+      {"no_sync(): the total weight of the losses is not known",
        {"total_weight", "[bad-option]"},
        [](const Case& of, const Trace&) {
          return has_event(of, "no_sync") &&

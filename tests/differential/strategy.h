@@ -39,7 +39,8 @@ class Strategy {
   /// A train_step() with `optimizer`; null: with none.
   virtual Step train_step(const Batch& batch, const std::string& loss,
                           AnyOptimizer* optimizer, double clip) = 0;
-  /// Makes the state of Lockstep's optimizers; null: there are none.
+  /// Makes the state of Lockstep's optimizers. Null: LibTorch's are used
+  /// instead.
   virtual optim::StateFactory state_factory() { return {}; }
   /// Begins or ends no_sync().
   virtual void set_synced(bool) {}
