@@ -58,7 +58,7 @@ struct Case {
   uint64_t seed = 0;
   std::string kind = "dp";  ///< dp, world or ddp
   /// The way in which steps train: forward, train_step or gradients; or
-  /// program, whose statements each name their own.
+  /// program, in which each statement names its own.
   std::string mode = "forward";
   std::string dtype = "double";  ///< double, float, half, bfloat16, complex
   std::string backend = "shm";   ///< of several ranks

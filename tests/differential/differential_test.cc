@@ -146,6 +146,14 @@ TEST(Differential, FirstStepWarnsOfWhatItCannotCheck) {
   }
 }
 
+TEST(Differential, RefusesInTheCorpusWhatItMust) {
+  for (const auto& [name, of] : kept_cases("refused_")) {
+    const Verdict verdict = end_of(of);
+    EXPECT_EQ(verdict.kind, Verdict::Kind::kRefused)
+        << name << ": " << verdict.category << ": " << verdict.detail;
+  }
+}
+
 TEST(Differential, CasesAreTheSameWhenTheyAreReadAgain) {
   for (const std::string kind : {"dp", "world", "ddp"}) {
     for (uint64_t seed = 1; seed <= 50; ++seed) {

@@ -33,7 +33,7 @@ struct PartImpl : torch::nn::Cloneable<PartImpl> {
 ///                     changes
 ///   own_random        has random numbers of its own
 ///
-/// Parameters that are tied by assignment break one as well.
+/// Tying parameters by assignment breaks one as well, without a name here.
 struct InterpretedModule : torch::nn::Cloneable<InterpretedModule> {
   explicit InterpretedModule(std::shared_ptr<const Case> of);
   void reset() override;

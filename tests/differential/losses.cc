@@ -27,13 +27,14 @@ Tensor squares_of(const Tensor& values) {
                              : values * values;
 }
 
-/// What a strategy gathers or averages is defined for samples.
+/// Throws unless the first output is one of samples: only those are gathered
+/// and averaged.
 void check_samples(const Tensor& output, int64_t samples) {
   TORCH_CHECK(output.dim() > 0 && output.size(0) == samples,
               "the first output is not one of ", samples, " samples");
 }
 
-/// `target` in the shape of `output`, whose first dimension is the samples.
+/// Reshapes `target` so that it broadcasts to `output`, [samples, ...].
 Tensor target_like(const Tensor& target, const Tensor& output) {
   std::vector<int64_t> shape(static_cast<size_t>(output.dim()), 1);
   shape[0] = output.size(0);
@@ -92,7 +93,7 @@ Tensor errors_of(const std::vector<Tensor>& leaves, const Tensor& target) {
   return errors;
 }
 
-/// What a sample counts: 0, 1, 2, ...
+/// Weights of the samples: 0, 1, 2, ...
 Tensor weights_of(const Tensor& target) {
   return target.abs().mul(1.5).floor();
 }

@@ -29,7 +29,7 @@ inline constexpr std::array<std::string_view, 9> kLosses{
     "noisy",          ///< has random numbers of its own
 };
 
-/// Whether train_step() may be called with the loss.
+/// Returns true if train_step() may be called with the loss.
 bool keeps_contract(const std::string& loss);
 
 /// The loss of a batch or a shard. `parameters`: what an L2 term is made of;

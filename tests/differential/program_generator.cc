@@ -66,7 +66,7 @@ class ProgramGenerator {
       // Its numbers are not those of plain LibTorch.
       if (node.operation == "dropout") node.operation = "half";
     }
-    // How a rank cuts its part of a batch is its own affair.
+    // Where samples influence each other, a rank must not cut its part again.
     if (couples_samples(of_) && of_.ranks > 1) {
       of_.devices = 1;
       of_.shards = of_.ranks;
@@ -114,7 +114,6 @@ class ProgramGenerator {
   void choose_optimizers() {
     static const std::vector<std::string> kinds{"sgd", "sgd", "adamw", "adam",
                                                 "rmsprop"};
-    // Of which a part can be trained.
     const bool has_several =
         std::count_if(of_.parameters.begin(), of_.parameters.end(),
                       [](const auto& spec) { return spec.tied_to < 0; }) > 1;
@@ -158,7 +157,7 @@ class ProgramGenerator {
   void write_program() {
     of_.history.clear();
     is_local_ = false;
-    // Of ranks of DistributedDataParallel only train_step() is checked.
+    // DistributedDataParallel checks the module in train_step() only.
     if (of_.kind == "ddp" &&
         (of_.flaw == "counts_forwards" || of_.flaw == "own_random")) {
       write_train_step();
@@ -271,7 +270,7 @@ class ProgramGenerator {
     // BatchNorm takes two samples at least.
     const int64_t unit = of_.shards * (couples_samples(of_) ? 2 : 1);
     const int64_t samples = random_.between(1, 3) * unit;
-    // What a local gradient weighs in an uneven split is not promised.
+    // The weight of a local gradient in an uneven split is not promised.
     if (of_.ranks > 1 && (has_no_sync_ || couples_samples(of_))) return samples;
     return samples + (random_.once_in(3) ? random_.below(of_.shards) : 0);
   }

@@ -16,8 +16,8 @@ inline std::function<std::shared_ptr<InterpretedModule>()> factory_of(
   };
 }
 
-/// What DataParallel and DistributedDataParallel have in common. `Model`: one
-/// of them, of an InterpretedModule.
+/// The common part of DataParallelStrategy and DdpStrategy. `Model` is the
+/// wrapper, of an InterpretedModule.
 template <class Model>
 class WrappedStrategy : public Strategy {
  public:
