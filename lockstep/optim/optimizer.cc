@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/log.h"
 #include "lockstep/comm/collectives/shared_memory.h"
 #include "lockstep/device/intra_op.h"
 #include "lockstep/optim/blocks.h"
@@ -37,7 +36,7 @@ Optimizer::Optimizer(std::vector<Tensor> parameters, double lr)
                                                : "an undefined one"});
     }
   }
-  drop_duplicates();
+  check_no_duplicates();
   blocks_ = cut_into_blocks(parameters_);
   for (const Tensor& parameter : parameters_) {
     layouts_.push_back(layout_of(parameter));
@@ -45,17 +44,29 @@ Optimizer::Optimizer(std::vector<Tensor> parameters, double lr)
   refresh_views();
 }
 
-void Optimizer::drop_duplicates() {
+void Optimizer::check_no_duplicates() const {
+  const size_t count = unique(parameters_).size();
+  if (count == parameters_.size()) return;
+  throw InvalidArgument(
+      "optim",
+      {.code = ErrorCode::kBadOptimizer,
+       .what = fmt::format("{} of {} parameters are listed twice (a submodule "
+                           "that is registered twice?); torch::optim would "
+                           "update them twice in each step, PyTorch once",
+                           parameters_.size() - count, parameters_.size()),
+       .expected = "each parameter once",
+       .fix = "pass lockstep::optim::unique(model->parameters())"});
+}
+
+std::vector<Tensor> unique(const std::vector<Tensor>& parameters) {
   std::unordered_set<const void*> seen;
-  const size_t listed = parameters_.size();
-  std::erase_if(parameters_, [&](const Tensor& parameter) {
-    return !seen.insert(parameter.unsafeGetTensorImpl()).second;
-  });
-  if (parameters_.size() == listed) return;
-  warn_once("duplicate-parameters", "optim",
-            fmt::format("{} of {} parameters are listed twice (a submodule "
-                        "that is registered twice?); each is updated once",
-                        listed - parameters_.size(), listed));
+  std::vector<Tensor> once;
+  for (const Tensor& parameter : parameters) {
+    if (seen.insert(parameter.unsafeGetTensorImpl()).second) {
+      once.push_back(parameter);
+    }
+  }
+  return once;
 }
 
 std::vector<Tensor> Optimizer::block_views(

@@ -17,10 +17,10 @@ namespace lockstep::optim {
 /// do a part of it while the reduced gradient is still in their cache.
 ///
 /// Built on ATen's fused kernels. Parameters must be dense and of a floating
-/// type; one that is listed twice counts once, as in Python's
-/// Module.parameters(); state is allocated at construction, beside the
-/// parameter and in its layout. A block's extent depends on the parameters
-/// alone, so the bits of the update do not depend on who updates which block.
+/// type, each listed once (see unique()). State is allocated at construction,
+/// beside the parameter and in its layout. A block's extent depends on the
+/// parameters alone, so the bits of the update do not depend on which thread
+/// updates which block.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -78,8 +78,7 @@ class Optimizer {
   int64_t steps_ = 0;
 
  private:
-  /// A parameter that is listed twice would be updated twice, by two threads.
-  void drop_duplicates();
+  void check_no_duplicates() const;
   void refresh_views();
   void check_layout(size_t p) const;
   void check_not_shared() const;
@@ -96,6 +95,11 @@ class Optimizer {
   bool has_shared_state_ = false;  // with other ranks
   bool has_own_state_ = false;
 };
+
+/// Returns each of `parameters` once, in the order in which they come first, as
+/// Module.parameters() does in Python. LibTorch's lists a parameter once for
+/// each of its names, and torch::optim then updates it as often in each step.
+std::vector<torch::Tensor> unique(const std::vector<torch::Tensor>& parameters);
 
 /// Makes zeros for the state of a parameter, laid out like it.
 using StateFactory = std::function<torch::Tensor(const torch::Tensor&)>;

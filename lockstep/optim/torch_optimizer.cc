@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <typeinfo>
-#include <unordered_map>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 
@@ -33,7 +32,8 @@ bool can_be_cut(const std::vector<Tensor>& parameters) {
       return false;
     }
   }
-  return !parameters.empty();
+  // torch::optim updates twice in a step what is listed twice.
+  return !parameters.empty() && unique(parameters).size() == parameters.size();
 }
 
 class TorchSgd final : public TorchOptimizer {
@@ -269,15 +269,9 @@ TorchOptimizer::TorchOptimizer(torch::optim::Optimizer& optimizer,
     : Optimizer(parameters_of(optimizer), 0),
       optimizer_(optimizer),
       make_state_(make_state) {
-  // Of a parameter that two groups list the first group counts.
-  std::unordered_map<const void*, size_t> groups;
   for (size_t g = 0; g < optimizer.param_groups().size(); ++g) {
-    for (const Tensor& parameter : optimizer.param_groups()[g].params()) {
-      groups.emplace(parameter.unsafeGetTensorImpl(), g);
-    }
-  }
-  for (const Tensor& parameter : parameters_) {
-    group_of_.push_back(groups.at(parameter.unsafeGetTensorImpl()));
+    group_of_.resize(
+        group_of_.size() + optimizer.param_groups()[g].params().size(), g);
   }
 }
 
@@ -286,14 +280,8 @@ bool TorchOptimizer::is_for(const torch::optim::Optimizer& optimizer) const {
   size_t p = 0;
   for (size_t g = 0; g < optimizer.param_groups().size(); ++g) {
     for (const Tensor& parameter : optimizer.param_groups()[g].params()) {
-      // Listed twice: it counted the first time.
-      if (p < parameters_.size() && parameters_[p].is_same(parameter)) {
-        if (group_of_[p++] != g) return false;
-      } else if (std::none_of(parameters_.begin(),
-                              parameters_.begin() + static_cast<ptrdiff_t>(p),
-                              [&](const Tensor& earlier) {
-                                return earlier.is_same(parameter);
-                              })) {
+      if (p == parameters_.size() || !parameters_[p].is_same(parameter) ||
+          group_of_[p++] != g) {
         return false;
       }
     }

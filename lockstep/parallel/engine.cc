@@ -14,6 +14,7 @@
 #include "lockstep/parallel/exchange/rank_exchange.h"
 #include "lockstep/parallel/module/nested.h"
 #include "lockstep/parallel/module/parameter_writes.h"
+#include "lockstep/parallel/reduction/local_gradients.h"
 #include "lockstep/parallel/replicas/parallel_forward.h"
 #include "lockstep/parallel/replicas/replica_group.h"
 #include "lockstep/parallel/replicas/train_step.h"
@@ -112,7 +113,8 @@ Engine::Engine(Module module, std::vector<Device> devices,
       world_(options.world()),
       devices_(std::move(devices)),
       options_(std::move(options)),
-      ddp_options_(DistributedDataParallelOptions().dim(options_.dim())) {
+      ddp_options_(DistributedDataParallelOptions().dim(options_.dim())),
+      local_gradients_(std::make_shared<LocalGradients>(world_.size())) {
   group();
   if (world_.size() > 1) follow_layout();
 }
@@ -122,7 +124,8 @@ Engine::Engine(Module module, const World& world,
     : module_(std::move(module)),
       world_(world),
       options_(step_options(world, options)),
-      ddp_options_(options) {
+      ddp_options_(options),
+      local_gradients_(std::make_shared<LocalGradients>(world_.size())) {
   const ModuleHandle handle = module_.read();
   note_parameters(handle);
   devices_ = {device_of_rank(world_, handle, options)};
@@ -156,7 +159,8 @@ ddp::Reducer& Engine::reducer() {
         "call train_step() with the optimizer, or leave out zero()");
   }
   if (!reducer_) {
-    reducer_ = ddp::Reducer::create(world_, module_.read(), ddp_options_);
+    reducer_ = ddp::Reducer::create(world_, module_.read(), ddp_options_,
+                                    local_gradients_);
     reducer_->set_synced(is_synced_);
     if (hook_) reducer_->set_hook(hook_);
   }
@@ -170,7 +174,11 @@ IValue Engine::forward(const std::vector<IValue>& inputs) {
     group().follow_module();
     exchange_->load_buffers();
   }
-  const auto run = [&] { return parallel_forward(group_, inputs); };
+  const auto run = [&] {
+    // The first forward runs a backward of the module to check it.
+    const LocalGradients::StepScope scope(*local_gradients_);
+    return parallel_forward(group_, inputs);
+  };
   if (world_.size() == 1 || !torch::GradMode::is_enabled()) return run();
   return watch(inputs, run);
 }
@@ -297,38 +305,24 @@ StepResult Engine::train_step(const std::vector<IValue>& inputs,
   check_can_step(optimizer != nullptr);
   if (is_local()) return local_step(inputs, target, loss, options);
   begin_step(optimizer);
-  TrainStep step(group(), exchange_.get(), options);
-  if (has_local_gradients_) step.add_local_gradients(take_local_gradients());
-  return step.run(inputs, target, loss, optimizer);
+  const LocalGradients::StepScope scope(*local_gradients_);
+  const bool by_samples = ddp_options_.average() == GradientAverage::kSamples;
+  return TrainStep(group(), exchange_.get(), options)
+      .with_local_gradients(*local_gradients_, by_samples)
+      .run(inputs, target, loss, optimizer);
 }
 
 StepResult Engine::local_step(const std::vector<IValue>& inputs,
                               const IValue& target, const ShardLoss& loss,
                               const TrainStepOptions& options) {
   begin_step(nullptr);
-  if (!has_local_gradients_) {
-    for (const Tensor& parameter : group_->parameters()) {
-      if (!parameter.grad().defined()) continue;
-      throw ParallelError(
-          "ddp", {.code = ErrorCode::kMixedAccumulation,
-                  .what = "what train_step() adds under no_sync() to a sum "
-                          "over the ranks can't be told from it",
-                  .fix = "call zero_grad() in between"});
-    }
-  }
-  has_local_gradients_ = true;
-  return TrainStep(*group_, nullptr, options)
-      .run(inputs, target, loss, nullptr);
-}
-
-std::vector<Tensor> Engine::take_local_gradients() {
-  has_local_gradients_ = false;
-  std::vector<Tensor> gradients;
-  for (const Tensor& parameter : group_->parameters()) {
-    gradients.push_back(std::move(parameter.mutable_grad()));
-    parameter.mutable_grad().reset();
-  }
-  return gradients;
+  const LocalGradients::StepScope scope(*local_gradients_);
+  const double factor = local_gradients_->begin_step(group_->parameters());
+  const StepResult result = TrainStep(*group_, nullptr, options)
+                                .multiply_gradients(factor)
+                                .run(inputs, target, loss, nullptr);
+  local_gradients_->end_step(group_->parameters());
+  return result;
 }
 
 optim::TorchOptimizer* Engine::adopt(torch::optim::Optimizer& optimizer) {
@@ -369,6 +363,7 @@ StepResult Engine::train_step(const std::vector<IValue>& inputs,
   }
   if (result.updates()) optimizer.step();
   optimizer.zero_grad();
+  group_->drop_gradients();
   group_->phases().update_s = watch.seconds();
   return result;
 }

@@ -20,6 +20,7 @@
 
 namespace lockstep {
 
+class LocalGradients;
 class RankExchange;
 class ReplicaGroup;
 namespace ddp {
@@ -142,11 +143,10 @@ class Engine {
   /// Makes what the ranks exchange gradients with, unless it was made for the
   /// module as it is now. Collective if it does.
   void follow_layout();
+  /// A step under no_sync().
   StepResult local_step(const std::vector<c10::IValue>& inputs,
                         const c10::IValue& target, const ShardLoss& loss,
                         const TrainStepOptions& options);
-  /// What no_sync() left in .grad, which is empty after that.
-  std::vector<torch::Tensor> take_local_gradients();
   /// What updates for `optimizer`, block by block; null if that is its own
   /// affair.
   optim::TorchOptimizer* adopt(torch::optim::Optimizer& optimizer);
@@ -158,7 +158,7 @@ class Engine {
   DistributedDataParallelOptions ddp_options_;
   CommHook hook_;
   bool is_synced_ = true;
-  bool has_local_gradients_ = false;  // of steps under no_sync()
+  std::shared_ptr<LocalGradients> local_gradients_;
 
   std::shared_ptr<ReplicaGroup> group_;
   std::unique_ptr<RankExchange> exchange_;  // of several ranks

@@ -70,8 +70,9 @@ class ParallelModuleBase {
  public:
   /// While the result lives, gradients stay on this rank: those of a backward
   /// of a forward made under it, and those of a train_step() without an
-  /// optimizer, are added to .grad here alone. The next synced backward or
-  /// train_step() sums all of it over the ranks.
+  /// optimizer, are added only to this rank's .grad. The next synced backward
+  /// or train_step() sums all of it over the ranks. A program may use both; see
+  /// LocalGradients for the weights of uneven batches.
   [[nodiscard]] NoSync no_sync() { return NoSync(engine_); }
 
   /// Replaces the sum of gradients over the ranks: once, before the first step
@@ -155,7 +156,8 @@ class ParallelModule : public ParallelModuleBase {
   /// `loss(output, target)` is the mean over a shard's samples, called in the
   /// shard's thread; the step's gradient is that of the mean over the batch,
   /// however uneven the split. Gradients that are in .grad already are added to
-  /// the step's, and .grad is empty afterwards. Nothing is updated if the loss,
+  /// the step's, and .grad of all parameters is empty afterwards, also of those
+  /// that `optimizer` does not have. Nothing is updated if the loss,
   /// or the norm that `options` limits, is not finite. With several ranks each
   /// passes its own part of the batch.
   template <class Input, class Target, class Loss>

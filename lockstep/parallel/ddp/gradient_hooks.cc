@@ -33,7 +33,9 @@ GradientHooks::GradientHooks(std::vector<Tensor> parameters, Before before,
       before_(std::move(before)),
       after_(std::move(after)),
       accumulators_(parameters_.size()) {
-  for (size_t p = 0; p < parameters_.size(); ++p) hook(p);
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    if (parameters_[p].requires_grad()) hook(p);
+  }
 }
 
 GradientHooks::~GradientHooks() {

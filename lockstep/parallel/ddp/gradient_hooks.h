@@ -30,7 +30,8 @@ class GradientHooks {
   GradientHooks(const GradientHooks&) = delete;
   GradientHooks& operator=(const GradientHooks&) = delete;
 
-  /// Hooks into the accumulator that parameter `p` has now.
+  /// Hooks into the accumulator that parameter `p`, which must require a
+  /// gradient, has now.
   void follow(size_t p);
 
   // In a backward.

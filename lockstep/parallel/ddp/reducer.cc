@@ -10,6 +10,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/exchange/verify_ranks.h"
+#include "lockstep/parallel/reduction/owned_gradient.h"
 
 namespace lockstep::ddp {
 
@@ -37,18 +38,18 @@ World group_of_all(const World& world) {
 
 std::shared_ptr<Reducer> Reducer::create(
     const World& world, ModuleHandle module,
-    const DistributedDataParallelOptions& options) {
+    const DistributedDataParallelOptions& options,
+    std::shared_ptr<LocalGradients> local) {
   drop_ignored(module.parameters, options.parameters_to_ignore());
   drop_ignored(module.buffers, options.parameters_to_ignore());
   verify_ranks(world, module);
-  const auto reducer = std::shared_ptr<Reducer>(
-      new Reducer(group_of_all(world), std::move(module), options));
-  reducer->start();
-  return reducer;
+  return std::shared_ptr<Reducer>(new Reducer(
+      group_of_all(world), std::move(module), options, std::move(local)));
 }
 
 Reducer::Reducer(const World& world, ModuleHandle module,
-                 const DistributedDataParallelOptions& options)
+                 const DistributedDataParallelOptions& options,
+                 std::shared_ptr<LocalGradients> local)
     : options_(options),
       world_(world),
       module_(std::move(module)),
@@ -56,7 +57,10 @@ Reducer::Reducer(const World& world, ModuleHandle module,
       parameters_(trained_.parameters),
       changes_(parameters_),
       rounds_(world, trained_.device, options.average()),
-      local_(parameters_) {
+      forwards_([this](const WatchedForwards::Forward& forward) {
+        on_output(forward);
+      }),
+      local_(std::move(local)) {
   if (!(options_.bucket_cap_mb() > 0)) {
     throw InvalidArgument("ddp",
                           {.code = ErrorCode::kBadOption,
@@ -74,21 +78,14 @@ Reducer::Reducer(const World& world, ModuleHandle module,
                    static_cast<int64_t>(options_.bucket_cap_mb() * (1 << 20)));
 }
 
-void Reducer::start() {
-  forwards_ = std::make_shared<WatchedForwards>(
-      [self = weak_from_this()](const WatchedForwards::Forward& forward) {
-        if (const auto reducer = self.lock()) reducer->on_output(forward);
-      });
-  hooks_.emplace(
-      parameters_, [this](size_t p) { before_gradient(p); },
-      [this](size_t p, const Tensor& incoming) { on_gradient(p, incoming); });
-}
-
-Reducer::~Reducer() {
-  if (pass_) abandon();
-}
-
 void Reducer::follow_parameters() {
+  // Not before the first forward: a train_step() must take the gradients of
+  // parameters with hooks through autograd.
+  if (!hooks_) {
+    hooks_.emplace(
+        parameters_, [this](size_t p) { before_gradient(p); },
+        [this](size_t p, const Tensor& incoming) { on_gradient(p, incoming); });
+  }
   for (size_t p = 0; p < parameters_.size(); ++p) {
     const Tensor& parameter = parameters_[p];
     if (!parameter.requires_grad()) continue;
@@ -161,20 +158,20 @@ uint64_t Reducer::begin_forward() {
                 "the wrapped module"});
   }
   follow_parameters();
-  return forwards_->begin();
+  return forwards_.begin();
 }
 
 void Reducer::end_forward(uint64_t begin, int64_t samples) {
   if (!is_synced_) return;
   const std::lock_guard lock(mutex_);
-  forwards_->end(begin, samples);
+  forwards_.end(begin, samples);
 }
 
 Tensor Reducer::watch(const Tensor& output, int64_t samples) {
   if (!is_synced_ || !output.defined() || !output.requires_grad()) {
     return output;
   }
-  return forwards_->put_node(output, samples);
+  return forwards_.put_node(output, samples, shared_from_this());
 }
 
 // A pass: how it opens.
@@ -200,13 +197,16 @@ void Reducer::before_gradient(size_t p) {
   if (pass_) return;
   const int task = torch::autograd::get_current_graph_task_id();
   if (task != unsynced_task_) {
-    if (const auto* forward = forwards_->in_backward()) {
+    if (const auto* forward = forwards_.in_backward()) {
       check_usable();
       return open_pass(task, *forward);
     }
     unsynced_task_ = task;
+    local_->begin_backward();
   }
-  if (options_.average() == GradientAverage::kNone) local_.note_mixture(p);
+  if (options_.average() == GradientAverage::kNone) {
+    local_->note_mixture(parameters_[p]);
+  }
 }
 
 Reducer::Pass Reducer::new_pass(const Round& round) const {
@@ -259,7 +259,7 @@ void Reducer::open_pass(int task, const WatchedForwards::Forward& reached) {
   if (!unused) return;
   const bool is_static = options_.static_graph();
   const int64_t samples =
-      rounds_.counts_samples() ? forwards_->samples_in_backward(reached) : 0;
+      rounds_.counts_samples() ? forwards_.samples_in_backward(reached) : 0;
   Pass pass = new_pass(rounds_.next(samples));
   pass.task = task;
   pass.only_counts = is_static && expected_.empty();
@@ -273,16 +273,12 @@ void Reducer::open_pass(int task, const WatchedForwards::Forward& reached) {
   pass_ = std::move(pass);
   buckets_->begin(pass_->round.weight);
   GradientHooks::at_end_of_backward(
-      [self = weak_from_this()] {
-        if (const auto reducer = self.lock()) reducer->close_pass();
-      },
-      [self = weak_from_this()] {
-        if (const auto reducer = self.lock()) reducer->abandon();
-      });
+      [self = shared_from_this()] { self->close_pass(); },
+      [self = shared_from_this()] { self->abandon(); });
   exchange_changes();
   // Parts that are computed again change them again.
   if (!is_static) send_buffers();
-  if (!rounds_.sums_to_average(pass_->round)) set_aside_sums();
+  prepare_earlier_gradients();
   if (!pass_->only_counts) {
     for (size_t p = 0; p < parameters_.size(); ++p) {
       if (pass_->awaited[p] == 0) mark_ready(p, false);
@@ -294,7 +290,7 @@ void Reducer::open_pass(int task, const WatchedForwards::Forward& reached) {
 
 void Reducer::on_gradient(size_t p, const Tensor& incoming) {
   const std::lock_guard lock(mutex_);
-  if (!pass_) return local_.add(p, incoming);
+  if (!pass_) return local_->add(parameters_[p], incoming);
   const int task = torch::autograd::get_current_graph_task_id();
   Pass& pass = *pass_;
   const bool is_static = options_.static_graph();
@@ -308,7 +304,7 @@ void Reducer::on_gradient(size_t p, const Tensor& incoming) {
   const bool is_defined = incoming.defined();
   const bool stays = pass.only_counts || pass.awaited[p] > 1;
   if (stays || !options_.gradient_as_bucket_view()) {
-    local_.own_memory(p, incoming);
+    own_memory(parameters_[p], incoming);
   }
   if (pass.only_counts) {
     if (pass.awaited[p]++ == 0) pass.arrivals.push_back(p);
@@ -335,7 +331,8 @@ void Reducer::on_gradient(size_t p, const Tensor& incoming) {
 void Reducer::mark_ready(size_t p, bool has_gradient, const Tensor& incoming) {
   pass_->has_gradient[p] = has_gradient;
   if (has_gradient) pass_->arrivals.push_back(p);
-  pass_->is_in_place[p] = has_gradient && local_.has_own_memory(p, incoming) &&
+  pass_->is_in_place[p] = has_gradient &&
+                          has_own_memory(parameters_[p], incoming) &&
                           buckets_->sum_in_place(p, parameters_[p].grad());
   if (!pass_->is_in_place[p]) fill_bucket(p, has_gradient);
   buckets_->mark_ready(p);
@@ -372,10 +369,13 @@ void Reducer::fill_bucket(size_t p, bool has_gradient) {
   if (has_gradient && options_.gradient_as_bucket_view()) gradient = view;
 }
 
-// What was exchanged before and is added to: only this backward's part may be
-// summed over the ranks.
-void Reducer::set_aside_sums() {
-  const std::vector<size_t> mixed = local_.mixed();
+void Reducer::prepare_earlier_gradients() {
+  if (const auto problem = local_->begin_sum(pass_->round.weight)) {
+    give_up(*problem);
+  }
+  if (rounds_.sums_to_average(pass_->round)) return;
+  // Only what is new may be summed over the ranks.
+  const std::vector<size_t> mixed = local_->mixed(parameters_);
   if (!mixed.empty()) {
     give_up({.code = ErrorCode::kMixedAccumulation,
              .what = fmt::format("what rank {} added under no_sync() to a sum "
@@ -383,7 +383,7 @@ void Reducer::set_aside_sums() {
                                  world_.rank(), trained_.names_of(mixed)),
              .fix = "call zero_grad() in between, or average over the ranks"});
   }
-  pass_->kept = local_.take_sums();
+  pass_->kept = local_->take_sums(parameters_);
 }
 
 // A pass: what goes to the other ranks beside the gradients.
@@ -412,7 +412,7 @@ void Reducer::exchange_used() {
   std::vector<uint8_t> is_used(parameters_.size());
   for (size_t p = 0; p < is_used.size(); ++p) {
     // What was added up under no_sync() is used as well.
-    is_used[p] = pass_->has_gradient[p] || local_.has(p);
+    is_used[p] = pass_->has_gradient[p] || local_->has(parameters_[p]);
   }
   pass_->is_used = torch::tensor(is_used, torch::kUInt8).to(trained_.device);
   buckets_->submit("used parameters", -1,
@@ -513,7 +513,7 @@ void Reducer::write_back() {
       if (kept.defined()) gradient = kept;
       continue;
     }
-    local_.clear(p);
+    local_->clear(parameters_[p]);
     if (pass.is_in_place[p]) {
       // The sum is there.
     } else if (options_.gradient_as_bucket_view()) {

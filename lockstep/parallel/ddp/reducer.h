@@ -13,7 +13,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/world.h"
 #include "lockstep/parallel/ddp/gradient_hooks.h"
-#include "lockstep/parallel/ddp/local_gradients.h"
 #include "lockstep/parallel/ddp/options.h"
 #include "lockstep/parallel/ddp/parameter_changes.h"
 #include "lockstep/parallel/ddp/rounds.h"
@@ -22,6 +21,7 @@
 #include "lockstep/parallel/exchange/gradient_buckets.h"
 #include "lockstep/parallel/exchange/packed_tensors.h"
 #include "lockstep/parallel/module/module_handle.h"
+#include "lockstep/parallel/reduction/local_gradients.h"
 
 namespace lockstep::ddp {
 
@@ -37,11 +37,13 @@ namespace lockstep::ddp {
 /// One thread at a time calls it; autograd's may be several.
 class Reducer : public std::enable_shared_from_this<Reducer> {
  public:
-  /// Collective. Throws ParallelError if the ranks' modules differ.
+  /// Collective. `local`: the wrapper's. Throws ParallelError if the ranks'
+  /// modules differ.
   static std::shared_ptr<Reducer> create(
       const World& world, ModuleHandle module,
-      const DistributedDataParallelOptions& options);
-  ~Reducer();
+      const DistributedDataParallelOptions& options,
+      std::shared_ptr<LocalGradients> local);
+  ~Reducer() = default;
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
@@ -51,7 +53,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   /// `samples` samples, is a pass.
   void end_forward(uint64_t begin, int64_t samples);
   /// An output of that forward, such that a backward through it or through its
-  /// derivatives is a pass.
+  /// derivatives is a pass. Its graph keeps the reducer alive.
   torch::Tensor watch(const torch::Tensor& output, int64_t samples);
 
   bool is_synced() const { return is_synced_; }
@@ -86,9 +88,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   };
 
   Reducer(const World& world, ModuleHandle module,
-          const DistributedDataParallelOptions& options);
-  /// What needs the object's own weak pointer.
-  void start();
+          const DistributedDataParallelOptions& options,
+          std::shared_ptr<LocalGradients> local);
   /// Follows what replaced a parameter's memory (torch::load). Throws for
   /// another type, device or shape, and for what trains only now.
   void follow_parameters();
@@ -113,8 +114,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   /// Copies p's gradient into its bucket, weighted.
   void fill_bucket(size_t p, bool has_gradient);
 
-  /// Before a pass whose sum over the ranks is no average.
-  void set_aside_sums();
+  /// Before a pass: prepares .grad of earlier backward passes and steps.
+  void prepare_earlier_gradients();
 
   // What goes to the other ranks beside the gradients.
   void send_buffers();
@@ -150,9 +151,9 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   PackedTensors packed_buffers_;
 
   std::mutex mutex_;  // what follows, for autograd's threads
-  std::shared_ptr<WatchedForwards> forwards_;
+  WatchedForwards forwards_;
   int unsynced_task_ = -1;  // a backward that is known to be no pass
-  LocalGradients local_;
+  std::shared_ptr<LocalGradients> local_;
   std::optional<Pass> pass_;
   std::string failure_;
   std::optional<GradientHooks> hooks_;

@@ -21,30 +21,31 @@ constexpr size_t kMostForwards = 4096;
 /// the model.
 class WatchedForwards::OutputNode : public torch::autograd::Node {
  public:
-  OutputNode(std::weak_ptr<WatchedForwards> forwards, const Forward& forward)
-      : forward(forward), forwards_(std::move(forwards)) {}
+  OutputNode(WatchedForwards& forwards, const Forward& forward,
+             std::shared_ptr<void> owner)
+      : forward(forward), forwards_(forwards), owner_(std::move(owner)) {}
 
   variable_list apply(variable_list&& gradients) override {
-    const auto forwards = forwards_.lock();
-    if (!forwards) return std::move(gradients);
-    forwards->on_backward_(forward);
+    forwards_.on_backward_(forward);
     if (!torch::GradMode::is_enabled()) return std::move(gradients);
     // The graph of this derivative may lead to the parameters past the output,
     // but not past the output's gradient, in which it is linear.
     for (Tensor& gradient : gradients) {
-      if (gradient.defined()) gradient = forwards->put_node(gradient, forward);
+      if (!gradient.defined()) continue;
+      gradient = forwards_.put_node(gradient, forward, owner_);
     }
     return std::move(gradients);
   }
 
   bool is_of(const WatchedForwards& forwards) const {
-    return forwards_.lock().get() == &forwards;
+    return &forwards_ == &forwards;
   }
 
   const Forward forward;
 
  private:
-  std::weak_ptr<WatchedForwards> forwards_;
+  WatchedForwards& forwards_;
+  std::shared_ptr<void> owner_;  // of forwards_
 };
 
 uint64_t WatchedForwards::begin() {
@@ -64,14 +65,16 @@ void WatchedForwards::end(uint64_t begin, int64_t samples) {
   by_age_.pop_front();
 }
 
-Tensor WatchedForwards::put_node(const Tensor& tensor, int64_t samples) {
-  return put_node(tensor, Forward{count_, samples});
+Tensor WatchedForwards::put_node(const Tensor& tensor, int64_t samples,
+                                 std::shared_ptr<void> owner) {
+  return put_node(tensor, Forward{count_, samples}, std::move(owner));
 }
 
-Tensor WatchedForwards::put_node(const Tensor& tensor, const Forward& forward) {
+Tensor WatchedForwards::put_node(const Tensor& tensor, const Forward& forward,
+                                 std::shared_ptr<void> owner) {
   // A node for each output: what only an unused one leads to is then not part
   // of the backward.
-  auto node = std::make_shared<OutputNode>(weak_from_this(), forward);
+  auto node = std::make_shared<OutputNode>(*this, forward, std::move(owner));
   node->set_next_edges(torch::autograd::collect_next_edges(tensor));
   Tensor watched = tensor.detach();
   torch::autograd::set_history(watched, node);

@@ -22,7 +22,7 @@ namespace lockstep::ddp {
 ///
 /// The caller sees to it that one thread at a time calls; a node behind an
 /// output calls back in autograd's thread.
-class WatchedForwards : public std::enable_shared_from_this<WatchedForwards> {
+class WatchedForwards {
  public:
   struct Forward {
     int64_t number = 0;
@@ -39,8 +39,10 @@ class WatchedForwards : public std::enable_shared_from_this<WatchedForwards> {
   /// After it, in the same thread: the nodes that were made in between are
   /// those of a forward of `samples` samples.
   void end(uint64_t begin, int64_t samples);
-  /// `tensor` with a node behind it, as an output of the last forward.
-  torch::Tensor put_node(const torch::Tensor& tensor, int64_t samples);
+  /// Returns `tensor` with a node behind it, as an output of the last forward.
+  /// The node keeps `owner` alive, which is called back.
+  torch::Tensor put_node(const torch::Tensor& tensor, int64_t samples,
+                         std::shared_ptr<void> owner);
 
   // In a backward.
 
@@ -62,7 +64,8 @@ class WatchedForwards : public std::enable_shared_from_this<WatchedForwards> {
     Forward forward;
   };
 
-  torch::Tensor put_node(const torch::Tensor& tensor, const Forward& forward);
+  torch::Tensor put_node(const torch::Tensor& tensor, const Forward& forward,
+                         std::shared_ptr<void> owner);
   /// The forward that made the node; nullptr if none did.
   const Forward* forward_of(const torch::autograd::Node& node) const;
 

@@ -48,4 +48,28 @@ OwnedGradient OwnedGradient::take(Tensor gradient, const Tensor& parameter) {
   return OwnedGradient(std::move(copy));
 }
 
+bool has_own_memory(const Tensor& parameter, const Tensor& incoming) {
+  const Tensor& gradient = parameter.grad();
+  if (!gradient.defined() || gradient.layout() != torch::kStrided) return false;
+  size_t known = 1;
+  if (incoming.defined() && gradient.is_alias_of(incoming)) {
+    ++known;
+    // The gradient of a Linear's weight is a view, the transposed gradient of
+    // the transposed weight. Only the view may hold that one.
+    if (incoming.is_view() && incoming._base().use_count() == 1) ++known;
+  }
+  return gradient.storage().use_count() <= known;
+}
+
+// Autograd takes views for .grad, too: of a gradient that another parameter or
+// the caller has as well. To add to one of them would change the others.
+void own_memory(const Tensor& parameter, const Tensor& incoming) {
+  Tensor& gradient = parameter.mutable_grad();
+  if (!gradient.defined() || gradient.layout() != torch::kStrided) return;
+  if (!incoming.defined() || !gradient.is_alias_of(incoming)) return;
+  if (has_own_memory(parameter, incoming)) return;
+  const torch::NoGradGuard no_grad;
+  gradient = gradient.clone();
+}
+
 }  // namespace lockstep

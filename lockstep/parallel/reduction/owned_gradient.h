@@ -44,4 +44,13 @@ class OwnedGradient {
   torch::Tensor tensor_;
 };
 
+/// Returns whether only .grad of `parameter`, and `incoming`, which autograd
+/// added to it, use the memory of .grad.
+bool has_own_memory(const torch::Tensor& parameter,
+                    const torch::Tensor& incoming);
+
+/// Copies .grad of `parameter` if autograd took `incoming` for it and other
+/// tensors use that memory.
+void own_memory(const torch::Tensor& parameter, const torch::Tensor& incoming);
+
 }  // namespace lockstep

@@ -347,7 +347,6 @@ variable_list ParallelBackward::backward(const variable_list& output_gradients,
       region.inputs.gather(chunk_gradients, region.input_leaves, group_->dim());
   OuterGradients outer;
   outer.add_sums(std::move(others));
-  std::move(outer).backward();
 
   Stopwatch watch;
   const TraceSpan span("reduce", TraceCategory::kCompute);
@@ -357,6 +356,20 @@ variable_list ParallelBackward::backward(const variable_list& output_gradients,
       ShardedUpdate(*group_, nullptr).finish(reduction, SumsFor::kGradients);
   group_->phases().reduce_s += watch.seconds();
   group_->collect_phases();
+  // The graph of the forward does not show what a backward within the backward
+  // reaches (activation checkpointing), so that there is no edge for it.
+  const auto add_unexpected = [&](const Tensor& leaf, const Tensor& gradient,
+                                  size_t edge) {
+    if (!next_edge(edge).is_valid()) outer.add(leaf, gradient);
+  };
+  for (size_t p = 0; p < sums.size(); ++p) {
+    add_unexpected(group_->parameters()[p], sums[p], p);
+  }
+  for (size_t i = 0; i < input_gradients.size(); ++i) {
+    add_unexpected(region.inputs.tensors()[i], input_gradients[i],
+                   sums.size() + i);
+  }
+  std::move(outer).backward();
   return sums;
 }
 

@@ -348,6 +348,12 @@ void ReplicaGroup::read_original() {
   blocks_ = optim::cut_into_blocks(parameters_);
 }
 
+void ReplicaGroup::drop_gradients() const {
+  for (const Tensor& parameter : parameters_) {
+    parameter.mutable_grad().reset();
+  }
+}
+
 void ReplicaGroup::rebuild() {
   const c10::InferenceMode normal(false);
   ++build_;

@@ -56,6 +56,8 @@ class ReplicaGroup {
   const std::vector<torch::Tensor>& parameters() const { return parameters_; }
   /// The name of parameters()[p]; the first one of a parameter with several.
   const std::string& name_of(size_t p) const;
+  /// Empties .grad of all parameters().
+  void drop_gradients() const;
   /// For each named parameter of the original its place in parameters().
   const std::vector<size_t>& unique() const { return unique_; }
   /// The parameters' blocks.

@@ -167,7 +167,13 @@ ShardGradients capturing_backward(const edge_list& roots,
   result.parameters =
       leaves.replica.take_gradients(leaves.unique, leaves.originals.size());
   for (const Tensor& input : leaves.inputs) {
-    result.inputs.push_back(take(input));
+    Tensor gradient = take(input);
+    Tensor& accumulated = input.mutable_grad();
+    if (accumulated.defined()) {
+      gradient = gradient.defined() ? accumulated + gradient : accumulated;
+      accumulated.reset();
+    }
+    result.inputs.push_back(std::move(gradient));
   }
   std::unordered_map<const void*, size_t> original_places;
   for (size_t p = 0; p < leaves.originals.size(); ++p) {

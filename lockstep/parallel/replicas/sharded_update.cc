@@ -141,11 +141,6 @@ bool ShardedUpdate::needs_grad(const std::vector<size_t>& positions) const {
   return false;
 }
 
-void ShardedUpdate::drop_grads(const std::vector<size_t>& positions) const {
-  for (const size_t p : positions)
-    group_.parameters()[p].mutable_grad().reset();
-}
-
 std::vector<Tensor> ShardedUpdate::take_grads(
     const std::vector<size_t>& positions) {
   std::vector<Tensor> gradients(group_.parameters().size());

@@ -48,7 +48,6 @@ class ShardedUpdate {
   /// that. Of several ranks, throws ParallelError naming the first parameter
   /// whose gradients differ.
   std::vector<torch::Tensor> take_grads(const std::vector<size_t>& positions);
-  void drop_grads(const std::vector<size_t>& positions) const;
 
   /// Sums and updates block by block. The sums are multiplied by `factor`.
   /// `positions` are positions_in(optimizer).

@@ -28,18 +28,34 @@ using torch::Tensor;
 
 namespace {
 
-/// A leaf outside of the module has one gradient for each rank.
-void check_one_rank(const std::vector<std::vector<OtherLeaf>>& others) {
+/// Throws if the loss depends on a leaf outside of the module, for which each
+/// rank would have its own gradient. Leaves that the module or the loss makes
+/// (x.detach().requires_grad_()) are allowed: they die with the graph, so that
+/// nothing can be trained with their gradients.
+void check_one_rank(std::vector<std::vector<OtherLeaf>> others) {
+  using WeakImpl = c10::weak_intrusive_ptr<c10::TensorImpl>;
+  struct Leaf {
+    WeakImpl impl;
+    std::string shape;
+  };
+  std::vector<Leaf> leaves;
   for (const auto& of_shard : others) {
-    if (of_shard.empty()) continue;
+    for (const OtherLeaf& other : of_shard) {
+      leaves.push_back({WeakImpl(other.leaf.getIntrusivePtr()),
+                        c10::str(other.leaf.sizes())});
+    }
+  }
+  others.clear();
+  for (const Leaf& leaf : leaves) {
+    if (leaf.impl.expired()) continue;
     throw ParallelError(
         "ddp",
         {.code = ErrorCode::kForeignLeaf,
-         .what = "the loss depends on a tensor of shape " +
-                 c10::str(of_shard[0].leaf.sizes()) +
+         .what = "the loss depends on a tensor of shape " + leaf.shape +
                  " that requires grad and is no parameter of the module, so "
                  "each rank would train one of its own",
-         .fix = "register it in the module, or detach it"});
+         .fix = "register it in the module, or detach it; of a leaf that "
+                "forward() or the loss makes, keep only a detached copy"});
   }
 }
 
@@ -122,7 +138,7 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   if (checks.any()) buffers.emplace(group_.original());
   std::unique_ptr<ModuleComparison> comparison;
   std::vector<ShardPass> computed(checks.loss ? shards.parts.size() : 0);
-  OverlappedSum* const overlapped = exchange_ && local_gradients_.empty()
+  OverlappedSum* const overlapped = exchange_ && !local_gradients_
                                         ? exchange_->overlapped_sum(chunks)
                                         : nullptr;
   const Abandoning abandoning(overlapped);
@@ -225,7 +241,7 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   const bool has_weights =
       std::any_of(states_weight.begin(), states_weight.end(),
                   [](char states) { return states != 0; });
-  if (has_weights && (is_local() || !local_gradients_.empty())) {
+  if (has_weights && (is_local() || local_gradients_)) {
     check_has_total_weight(options_);
   }
   const std::vector<Tensor> input_gradients =
@@ -234,13 +250,17 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   for (size_t i = 0; i < input_gradients.size(); ++i) {
     outer.add(differentiable.tensors()[i], input_gradients[i]);
   }
-  if (exchange_) check_one_rank(others);
-  outer.add_sums(std::move(others));
+  if (exchange_) {
+    check_one_rank(std::move(others));
+  } else {
+    outer.add_sums(std::move(others));
+  }
   totals.needs_grad =
       optimizer && (!outer.empty() || update_.needs_grad(positions));
   enter(StepPhase::kAllReduce);
-  Reduction reduction = reduce(
-      partials_of_rank(std::move(partials), shards.batch), chunks, totals);
+  Reduction reduction =
+      reduce(partials_of_rank(std::move(partials), shards, loss_scale), chunks,
+             totals);
   const BatchLoss batch = batch_loss(totals, options_, is_local());
   StepResult result{.loss = batch.loss,
                     .samples = shards.batch,
@@ -261,12 +281,12 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   outer.multiply(factor);
   if (!optimizer) {
     std::vector<Tensor> sums = update_.finish(reduction, SumsFor::kGradients);
-    multiply(sums, factor);
+    multiply(sums, factor * gradient_factor_);
     update_.accumulate(std::move(sums));
     std::move(outer).backward();
     group_.phases().reduce_s += watch.restart();
   } else if (!result.updates()) {
-    update_.drop_grads(positions);
+    // Nothing is left for the next step.
   } else if (totals.needs_grad) {
     std::vector<Tensor> sums = update_.finish(reduction, SumsFor::kGradients);
     multiply(sums, factor);
@@ -285,6 +305,8 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   } else {
     update_.update(reduction, positions, *optimizer, factor);
   }
+  // Also of parameters that the optimizer does not have.
+  if (optimizer) group_.drop_gradients();
   if (exchange_) {
     const AllReduceSpan span(group_.rank(), "end of step");
     exchange_->end_step();
@@ -485,16 +507,17 @@ TrainStep::Shards TrainStep::cut(const IValue& all, bool trains) const {
     shards.parts = group_.scatter_checked(all, trains);
     shards.batch = batch_size(all, group_.dim()).value_or(0);
     shards.samples = chunk_sizes(shards.batch, group_.shards());
+    shards.own = shards.batch;
     // Without a tensor to split, every shard has an equal part in the step.
     shards.samples.resize(shards.parts.size());
     return shards;
   }
-  const int64_t own_samples = batch_size(all, group_.dim()).value_or(0);
-  shards.batch = batch >= 0 ? batch : own_samples * world.size();
+  shards.own = batch_size(all, group_.dim()).value_or(0);
+  shards.batch = batch >= 0 ? batch : shards.own * world.size();
   shards.samples = chunk_sizes(shards.batch, group_.shards());
   const int64_t expected =
       samples_of(group_.own_shards(), shards.batch, group_.shards()).count();
-  if (own_samples != expected) {
+  if (shards.own != expected) {
     throw ParallelError(
         "ddp",
         {.code = ErrorCode::kSamplesDiffer,
@@ -502,7 +525,7 @@ TrainStep::Shards TrainStep::cut(const IValue& all, bool trains) const {
                              "own",
                              world.rank()),
          .expected = fmt::format("{} of {} samples", expected, shards.batch),
-         .got = fmt::format("{}", own_samples),
+         .got = fmt::format("{}", shards.own),
          .fix = "cut the batch in chunks of ceil(samples / shards), as "
                 "data::Loader does with `part`"});
   }
@@ -516,9 +539,10 @@ TrainStep::Shards TrainStep::cut(const IValue& all, bool trains) const {
 }
 
 std::vector<PartialSum> TrainStep::partials_of_rank(
-    std::vector<std::vector<PartialSum>> partials, int64_t batch) const {
+    std::vector<std::vector<PartialSum>> partials, const Shards& shards,
+    double loss_scale) {
   std::vector<PartialSum> all = join_partials(std::move(partials));
-  if (local_gradients_.empty()) return all;
+  if (!local_gradients_) return all;
   if (all.empty()) {
     throw ParallelError(
         "ddp", {.code = ErrorCode::kSamplesDiffer,
@@ -529,15 +553,20 @@ std::vector<PartialSum> TrainStep::partials_of_rank(
                 .fix = "leave out such a batch (drop_last)"});
   }
   const torch::NoGradGuard no_grad;
-  // The sums will be divided by total_weight, as the local gradients were.
+  const auto batch = static_cast<double>(std::max<int64_t>(shards.batch, 1));
+  // The sums will be divided by the loss scale, and by total_weight as the
+  // local gradients were.
   const double factor =
-      options_.total_weight() > 0
-          ? options_.total_weight() /
-                static_cast<double>(std::max<int64_t>(batch, 1))
-          : 1;
-  for (size_t p = 0; p < local_gradients_.size(); ++p) {
-    if (!local_gradients_[p].defined()) continue;
-    Tensor local = local_gradients_[p];
+      loss_scale *
+      (options_.total_weight() > 0 ? options_.total_weight() / batch : 1);
+  const double weight = weights_by_samples_
+                            ? static_cast<double>(shards.own) / batch
+                            : 1.0 / group_.options().world().size();
+  std::vector<Tensor> shares =
+      local_gradients_->take_shares(group_.parameters(), weight);
+  for (size_t p = 0; p < shares.size(); ++p) {
+    if (!shares[p].defined()) continue;
+    Tensor local = std::move(shares[p]);
     if (factor != 1) local = local * factor;
     OwnedGradient& gradient = all.back().gradients[p];
     if (gradient.defined()) {

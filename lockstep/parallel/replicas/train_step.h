@@ -9,6 +9,7 @@
 
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/exchange/rank_exchange.h"
+#include "lockstep/parallel/reduction/local_gradients.h"
 #include "lockstep/parallel/replicas/differentiable_inputs.h"
 #include "lockstep/parallel/replicas/module_comparison.h"
 #include "lockstep/parallel/replicas/replica_group.h"
@@ -31,15 +32,23 @@ class TrainStep {
         options_(options),
         update_(group, exchange) {}
 
-  /// Gradients of this rank alone, which are added to this step's before the
-  /// ranks sum those: one for each of the group's parameters().
-  void add_local_gradients(std::vector<torch::Tensor> gradients) {
-    local_gradients_ = std::move(gradients);
+  /// Adds what `local` has in .grad to this step's gradients, before the ranks
+  /// sum those. `by_samples`: the gradients of backward() count as this rank's
+  /// samples of the batch do; otherwise all ranks count alike.
+  TrainStep& with_local_gradients(LocalGradients& local, bool by_samples) {
+    if (local.has_any()) local_gradients_ = &local;
+    weights_by_samples_ = by_samples;
+    return *this;
+  }
+  /// Multiplies the gradients that run() adds to .grad.
+  TrainStep& multiply_gradients(double factor) {
+    gradient_factor_ = factor;
+    return *this;
   }
 
   /// Without an `optimizer` the gradients are added to the original's .grad.
   /// With one, gradients that are there already are added to the step's, and
-  /// .grad is empty afterwards. Hooks on parameters see the batch's gradient;
+  /// .grad of all parameters is empty afterwards. Hooks on parameters see the batch's gradient;
   /// inputs that require grad, and leaves that the loss uses, get theirs.
   /// `inputs` and `target` may be nested; they are scattered alike. Of several
   /// ranks each passes the samples of its own shards.
@@ -58,6 +67,7 @@ class TrainStep {
   /// A batch's shards: the samples of all, and the parts of this rank's own.
   struct Shards {
     int64_t batch = 0;
+    int64_t own = 0;  ///< samples of this rank
     std::vector<int64_t> samples;
     std::vector<c10::IValue> parts;
   };
@@ -108,7 +118,8 @@ class TrainStep {
   void send(ShardPass& pass, OverlappedSum& sum) const;
   /// The partial sums of all workers, with the local gradients in them.
   std::vector<PartialSum> partials_of_rank(
-      std::vector<std::vector<PartialSum>> partials, int64_t batch) const;
+      std::vector<std::vector<PartialSum>> partials, const Shards& shards,
+      double loss_scale);
   Reduction reduce(std::vector<PartialSum> partials, int64_t chunks,
                    StepTotals& totals) const;
   /// Tells the observer of the options.
@@ -121,7 +132,9 @@ class TrainStep {
   RankExchange* exchange_;
   const TrainStepOptions& options_;
   ShardedUpdate update_;
-  std::vector<torch::Tensor> local_gradients_;
+  LocalGradients* local_gradients_ = nullptr;  // null if it is empty
+  bool weights_by_samples_ = false;
+  double gradient_factor_ = 1;
 };
 
 }  // namespace lockstep

@@ -5,6 +5,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "tests/base/temporary_folder.h"
+#include "tests/parallel/checkpointed.h"
 #include "tests/parallel/ddp/ranks.h"
 
 namespace lockstep {
@@ -164,35 +165,6 @@ TEST_P(DdpGraph, StaticGraphNoticesThatItChanged) {
   });
   EXPECT_PRED2(contains, more, "[repeated-gradient]");
 }
-
-/// Computes a layer again in the backward, as torch.utils.checkpoint does.
-struct Checkpointed : torch::autograd::Function<Checkpointed> {
-  static Tensor forward(torch::autograd::AutogradContext* context,
-                        const Tensor& x, torch::nn::Linear layer) {
-    context->save_for_backward({x});
-    context->saved_data["layer"] =
-        c10::IValue(reinterpret_cast<int64_t>(layer.get()));
-    const torch::NoGradGuard no_grad;
-    return torch::relu(layer->forward(x));
-  }
-  static torch::autograd::variable_list backward(
-      torch::autograd::AutogradContext* context,
-      const torch::autograd::variable_list& gradients) {
-    const torch::AutoGradMode with_grad(true);
-    auto* layer = reinterpret_cast<torch::nn::LinearImpl*>(
-        context->saved_data["layer"].toInt());
-    const Tensor x =
-        context->get_saved_variables()[0].detach().requires_grad_();
-    torch::relu(layer->forward(x)).backward(gradients[0]);
-    return {x.grad(), Tensor()};
-  }
-};
-
-struct CheckpointedNetImpl : NetImpl {
-  Tensor forward(Tensor x) {
-    return second(Checkpointed::apply(x.requires_grad_(), first));
-  }
-};
 
 TEST_P(DdpGraph, ABackwardWithinTheBackwardNeedsAStaticGraph) {
   const auto step = [](const World& world, const Options& options) {

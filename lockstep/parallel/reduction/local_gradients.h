@@ -1,0 +1,115 @@
+#pragma once
+
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+
+/// Gradients in .grad that the ranks have not summed yet: those of backward
+/// passes and of train_step() under no_sync(). A wrapper has one
+/// LocalGradients, which its steps and its Reducer share.
+///
+/// backward() adds the gradient of the mean over this rank's samples (a
+/// *mean*), which gets this rank's weight when the ranks sum. train_step() adds
+/// this rank's part of the gradient of the mean over the whole batch (a
+/// *share*), which is summed as it is. While only steps add gradients, .grad
+/// holds shares. In all other cases it holds means, and a step multiplies its
+/// shares by the number of ranks. A sum over the ranks that is in .grad already
+/// needs no care then: all ranks have the same, so that its weighted mean is
+/// the sum itself.
+///
+/// Not thread-safe.
+class LocalGradients {
+ public:
+  explicit LocalGradients(int ranks) : ranks_(ranks) {}
+
+  /// While it lives, begin_backward() and add() do nothing: what autograd adds
+  /// to .grad belongs to a step.
+  class StepScope {
+   public:
+    explicit StepScope(LocalGradients& local) : local_(local) {
+      local_.is_in_step_ = true;
+    }
+    ~StepScope() { local_.is_in_step_ = false; }
+    StepScope(const StepScope&) = delete;
+    StepScope& operator=(const StepScope&) = delete;
+
+   private:
+    LocalGradients& local_;
+  };
+
+  // Adding gradients under no_sync().
+
+  /// Prepares .grad for a backward. Must be called before its first gradient.
+  void begin_backward();
+  /// Notes that a backward added `incoming` to .grad of `parameter`.
+  void add(const torch::Tensor& parameter, const torch::Tensor& incoming);
+  /// Prepares .grad for a step, and returns the factor for the step's shares.
+  double begin_step(const std::vector<torch::Tensor>& parameters);
+  /// Notes that the step added its shares.
+  void end_step(const std::vector<torch::Tensor>& parameters);
+
+  // Summing them over the ranks.
+
+  /// Returns whether any .grad has a local part.
+  bool has_any() const;
+  /// Returns whether .grad of `parameter` has a local part.
+  bool has(const torch::Tensor& parameter) const;
+  /// Notes that .grad of `parameter` was summed over the ranks.
+  void clear(const torch::Tensor& parameter);
+  /// Takes the local part out of .grad and returns it as shares: one tensor
+  /// for each of `parameters`, undefined where .grad has no local part.
+  /// `weight` is that of this rank's samples in the batch. Throws ParallelError
+  /// if means and shares would need different factors.
+  std::vector<torch::Tensor> take_shares(
+      const std::vector<torch::Tensor>& parameters, double weight);
+  /// Prepares .grad for a backward that multiplies all of it by `weight` and
+  /// sums it over the ranks. Returns a problem if that would be wrong.
+  std::optional<Problem> begin_sum(double weight);
+
+  // Ranks that sum and do not average (GradientAverage::kNone).
+
+  /// Notes whether .grad of `parameter` holds a sum over the ranks. Must be
+  /// called before a local gradient is added to it.
+  void note_mixture(const torch::Tensor& parameter);
+  /// Takes what was summed before out of .grad, so that the next sum adds up
+  /// only what is new. One tensor for each of `parameters`, undefined where
+  /// there was nothing to take.
+  std::vector<torch::Tensor> take_sums(
+      const std::vector<torch::Tensor>& parameters);
+  /// Returns the places of parameters whose .grad has a local part and a sum
+  /// over the ranks, which can't be separated.
+  std::vector<size_t> mixed(const std::vector<torch::Tensor>& parameters) const;
+
+ private:
+  enum class Unit { kNone, kShares, kMeans };
+  struct State {
+    torch::Tensor parameter;
+    bool is_local = false;
+    bool is_mixed = false;
+  };
+
+  /// Starts over if the user cleared all that was local.
+  void forget_if_empty();
+  State& state_of(const torch::Tensor& parameter);
+  const State* find(const torch::Tensor& parameter) const;
+  void multiply(double factor);
+  /// Returns the factor that turns .grad into shares, for a rank whose means
+  /// have the weight `weight`; nothing if means and shares need different ones.
+  std::optional<double> share_factor(double weight) const;
+  static Problem uneven_problem();
+
+  int ranks_;
+  bool is_in_step_ = false;
+  Unit unit_ = Unit::kNone;
+  bool has_backward_ = false;  // gradients of a backward are in .grad
+  bool has_step_ = false;      // gradients of a step are in .grad
+  std::unordered_map<const void*, State> states_;  // by TensorImpl
+};
+
+}  // namespace lockstep
