@@ -50,17 +50,21 @@ void expect_none(const std::string& kind, uint64_t seed, size_t count,
   EXPECT_GT(expect_none(cases, names) * 3, cases.size() * 2);
 }
 
+/// Tries the first `count` programs that break no rule. Of those that break one
+/// the corpus has each kind.
 void expect_none_of_programs(const std::string& kind, size_t count) {
   std::vector<Case> cases;
   std::vector<std::string> names;
-  for (size_t i = 0; i < count; ++i) {
-    cases.push_back(generate_program(kind, i + 1));
-    names.push_back("program of " + kind + " seed " + std::to_string(i + 1));
+  for (uint64_t seed = 1; cases.size() < count; ++seed) {
+    Case of = generate_program(kind, seed);
+    if (breaks_contract(of)) continue;
+    cases.push_back(std::move(of));
+    names.push_back("program of " + kind + " seed " + std::to_string(seed));
   }
-  EXPECT_GT(expect_none(cases, names) * 2, cases.size());
+  EXPECT_GT(expect_none(cases, names) * 3, cases.size() * 2);
 }
 
-/// The kept cases whose file's name begins with `prefix`, by their names.
+/// Returns the kept cases with this prefix of their names, by name.
 std::map<std::string, Case> kept_cases(const std::string& prefix) {
   std::map<std::string, Case> cases;
   for (const auto& entry : std::filesystem::directory_iterator(
