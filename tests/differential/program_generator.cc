@@ -66,7 +66,7 @@ class ProgramGenerator {
       // Its numbers are not those of plain LibTorch.
       if (node.operation == "dropout") node.operation = "half";
     }
-    // Where samples influence each other, a rank must not cut its part again.
+    // A rank must not cut its part again if samples influence each other.
     if (couples_samples(of_) && of_.ranks > 1) {
       of_.devices = 1;
       of_.shards = of_.ranks;
