@@ -37,6 +37,7 @@
 #include "lockstep/models/model.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/ddp/all_gather_with_grad.h"
 #include "lockstep/parallel/ddp/sync_batch_norm.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/parallel/module/replicate.h"

@@ -12,7 +12,7 @@
 #include "lockstep/checkpoint/manifest.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/checkpoint/state_dict.h"
-#include "lockstep/models/finite.h"
+#include "lockstep/device/not_finite.h"
 #include "lockstep/models/parameter_budget.h"
 
 namespace lockstep {
@@ -26,7 +26,7 @@ void check_finite(const Manifest& manifest, const std::string& path,
                   const NamedTensors& tensors) {
   const auto& known = manifest.not_finite;
   for (const auto& [name, tensor] : tensors) {
-    const std::string found = models::describe_not_finite(name, tensor);
+    const std::string found = describe_not_finite(name, tensor);
     if (found.empty()) continue;
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
     throw CheckpointError({.code = ErrorCode::kCheckpointDamaged,

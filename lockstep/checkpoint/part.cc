@@ -8,7 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/parse_json.h"
 #include "lockstep/checkpoint/safetensors.h"
-#include "lockstep/models/finite.h"
+#include "lockstep/device/not_finite.h"
 
 namespace lockstep {
 namespace {
@@ -19,7 +19,7 @@ std::vector<std::string> check_finite(const CheckpointPart& part) {
   std::vector<std::string> not_finite;
   for (size_t i = 0; i < part.tensors.size(); ++i) {
     const auto& [name, tensor] = part.tensors[i];
-    const std::string found = models::describe_not_finite(name, tensor);
+    const std::string found = describe_not_finite(name, tensor);
     if (found.empty()) continue;
     // What was saved before is worth more.
     if (i < part.parameters) {

@@ -1,7 +1,6 @@
 #include "lockstep/parallel/engine.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include <fmt/format.h>
@@ -15,6 +14,7 @@
 #include "lockstep/parallel/module/nested.h"
 #include "lockstep/parallel/module/parameter_writes.h"
 #include "lockstep/parallel/reduction/local_gradients.h"
+#include "lockstep/parallel/replicas/not_finite.h"
 #include "lockstep/parallel/replicas/parallel_forward.h"
 #include "lockstep/parallel/replicas/replica_group.h"
 #include "lockstep/parallel/replicas/train_step.h"
@@ -192,6 +192,8 @@ IValue Engine::watch(const std::vector<IValue>& inputs,
   ddp::Reducer& reducer = this->reducer();
   const uint64_t begin = reducer.begin_forward();
   const IValue output = run_module(forward);
+  if (!has_watched_) check_parameters_are_known();
+  has_watched_ = true;
   reducer.end_forward(begin, samples);
   return map_tensors(output, [&](const Tensor& tensor) {
     return reducer.watch(tensor, samples);
@@ -205,6 +207,25 @@ IValue Engine::run_module(const std::function<IValue()>& forward) const {
     refuse_written_parameter(parameter_names_[*p], world_.size());
   }
   return output;
+}
+
+void Engine::check_parameters_are_known() const {
+  if (module_parameters_.empty()) return;
+  const ModuleHandle now = module_.read();
+  for (const auto& item : now.parameters) {
+    const bool is_known = std::any_of(
+        module_parameters_.begin(), module_parameters_.end(),
+        [&](const Tensor& known) { return known.is_same(item.second); });
+    if (is_known) continue;
+    throw ParallelError(
+        "ddp",
+        {.code = ErrorCode::kModuleChanged,
+         .what = "parameter '" + item.first +
+                 "' was registered after the module was wrapped (by the first "
+                 "forward(), perhaps), so its gradient would not be exchanged",
+         .fix = "register it in the constructor, or call forward() once before "
+                "you wrap the module and make the optimizer after that"});
+  }
 }
 
 void Engine::note_parameters(const ModuleHandle& module) {
@@ -357,9 +378,11 @@ StepResult Engine::train_step(const std::vector<IValue>& inputs,
   const Stopwatch watch;
   if (options_.on_phase()) options_.on_phase()(StepPhase::kUpdate);
   if (result.updates() && options.clip_grad_norm() > 0) {
-    result.gradient_norm = torch::nn::utils::clip_grad_norm_(
-        optim::parameters_of(optimizer), options.clip_grad_norm());
-    result.is_finite = std::isfinite(result.gradient_norm);
+    clip_grad_norm(optim::parameters_of(optimizer), group_->original(),
+                   options.clip_grad_norm(), result);
+    if (!result.is_finite) {
+      warn_not_finite(*group_, options, result, world_.rank() == 0);
+    }
   }
   if (result.updates()) optimizer.step();
   optimizer.zero_grad();

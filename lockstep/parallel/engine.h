@@ -126,6 +126,8 @@ class Engine {
   /// Runs a forward of the module itself. With several ranks, throws if it
   /// wrote to a parameter.
   c10::IValue run_module(const std::function<c10::IValue()>& forward) const;
+  /// Throws ParallelError for a parameter that was registered after the wrap.
+  void check_parameters_are_known() const;
   /// Reads the parameters for run_module().
   void note_parameters(const ModuleHandle& module);
   /// Whether gradients stay this rank's.
@@ -166,6 +168,7 @@ class Engine {
   std::vector<torch::Tensor> layout_;
   int64_t exchange_build_ = 0;  // of group_, when exchange_ was made
   std::shared_ptr<ddp::Reducer> reducer_;
+  bool has_watched_ = false;  // a forward
   // The module's parameters and their names, for run_module().
   std::vector<torch::Tensor> module_parameters_;
   std::vector<std::string> parameter_names_;

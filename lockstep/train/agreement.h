@@ -3,6 +3,7 @@
 #include <csignal>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "lockstep/comm/world.h"
@@ -27,6 +28,7 @@ struct StepOutcome {
   int stop_signal = 0;  ///< some rank wants to stop, for this
   /// This rank's own, as StepResult has them.
   std::vector<int64_t> repaired_shards;
+  std::string not_finite;
 
   double loss() const { return metrics.at("loss"); }
 };

@@ -256,7 +256,7 @@ bool Run::train_batch(const data::Batch& batch, int64_t epoch) {
       batch, {.step = step_, .epoch = epoch, .total_steps = total_steps_},
       wanted_stop());
   const double seconds = watch.seconds();
-  if (!outcome.is_finite) stop_on_garbage(batch, outcome, epoch);
+  if (!outcome.is_finite) stop_on_garbage(outcome, epoch);
   ++step_;
   if (outcome.is_spike) {
     answer_spike(outcome.loss(), loss_limit);
@@ -348,8 +348,7 @@ int Run::wanted_stop() const {
   return is_enough ? kEndSignal : 0;
 }
 
-void Run::stop_on_garbage(const data::Batch& batch, const StepOutcome& outcome,
-                          int64_t epoch) {
+void Run::stop_on_garbage(const StepOutcome& outcome, int64_t epoch) {
   if (const std::string cause = runner_.damage_by_links(); !cause.empty()) {
     throw TrainError(
         {.code = ErrorCode::kBadLink,
@@ -363,12 +362,13 @@ void Run::stop_on_garbage(const data::Batch& batch, const StepOutcome& outcome,
                             "goes on through memory of the host; {}",
                             checkpoints_.last_in_words())});
   }
-  const std::string where = runner_.first_not_finite(batch);
   throw TrainError(
       {.code = ErrorCode::kNotFinite,
        .what = fmt::format("step {} (epoch {}, counted from 0) is not "
-                           "finite, nothing was updated; first seen in {}",
-                           step_, epoch, where),
+                           "finite, nothing was updated{}{}",
+                           step_, epoch,
+                           outcome.not_finite.empty() ? "" : "; first seen in ",
+                           outcome.not_finite),
        .expected = "a finite loss and gradient",
        .got = fmt::format("loss {}", outcome.loss()),
        .fix = fmt::format("lower --lr ({:g} at this step) or set "

@@ -59,8 +59,7 @@ class Run {
   /// After a step whose update was left out for it. Collective.
   void answer_spike(double loss, double limit);
   int wanted_stop() const;
-  [[noreturn]] void stop_on_garbage(const data::Batch& batch,
-                                    const StepOutcome& outcome, int64_t epoch);
+  [[noreturn]] void stop_on_garbage(const StepOutcome& outcome, int64_t epoch);
   void begin_recording();
   void stop_recording();
   /// The time line of a step, and the trace that was asked for. Collective.

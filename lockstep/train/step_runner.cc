@@ -20,12 +20,12 @@
 #include "lockstep/device/matmul_rate.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/device/reserved_memory.h"
-#include "lockstep/models/finite.h"
 #include "lockstep/parallel/exchange/packed_tensors.h"
 #include "lockstep/parallel/exchange/rank_exchange.h"
 #include "lockstep/parallel/module/nested.h"
 #include "lockstep/parallel/module/scatter_gather.h"
 #include "lockstep/parallel/replicas/batch_loss.h"
+#include "lockstep/parallel/replicas/not_finite.h"
 #include "lockstep/parallel/replicas/replica_group.h"
 #include "lockstep/train/csv_log.h"
 #include "lockstep/train/evaluate.h"
@@ -263,6 +263,7 @@ StepOutcome StepRunner::step(const data::Batch& batch, const Position& position,
     outcome = agreement_.of_step(result, stop_signal);
   }
   outcome.repaired_shards = result.repaired_shards;
+  outcome.not_finite = result.not_finite;
   if (outcome.is_empty) return outcome;  // it has no loss and no gradient
   if (spikes_ && outcome.is_finite) spikes_->add(outcome.loss());
   if (loss_scaler_ && loss_scaler_->update(outcome.is_finite,
@@ -303,7 +304,8 @@ TrainStepOptions StepRunner::step_options(const data::Batch& batch) const {
   return TrainStepOptions()
       .batch(engine_batch(batch))
       .loss_reduction(task_.loss_reduction())
-      .empty_batch(task_.empty_batch());
+      .empty_batch(task_.empty_batch())
+      .warn_not_finite(false);  // the run says so itself
 }
 
 StepResult StepRunner::sharded_step(const data::Batch& batch, int64_t step) {
@@ -354,13 +356,16 @@ StepResult StepRunner::classic_step(const data::Batch& batch) {
   precision.reset();
   of_output.reset();
   if (!result.is_empty) values.loss.backward();
+  if (!result.is_finite) {
+    result.not_finite = first_not_finite(batch.inputs, batch.target, *model_);
+  }
 
   PhaseTimes phases = engine_->group().phases();
   watch.restart();
   span.emplace("update", TraceCategory::kCompute);
   if (result.updates() && options_.clip_grad_norm > 0) {
-    result.is_finite = std::isfinite(torch::nn::utils::clip_grad_norm_(
-        optimizer_->parameters(), options_.clip_grad_norm));
+    clip_grad_norm(optimizer_->parameters(), *model_, options_.clip_grad_norm,
+                   result);
   }
   if (result.updates()) optimizer_->step();
   phases.update_s = watch.seconds();
@@ -390,29 +395,6 @@ std::string StepRunner::damage_by_links() const {
   }
   const auto bad = find_bad_links(plan_.devices);
   return bad.empty() ? "" : bad.front().text();
-}
-
-std::string StepRunner::first_not_finite(const data::Batch& batch) {
-  // A step with an optimizer reduces into blocks and leaves no .grad, so the
-  // gradients are computed again, from the same random numbers.
-  optimizer_->zero_grad();
-  const AutocastScope precision(device_type(plan_),
-                                autocast_type(options_.precision));
-  engine_->train_step(
-      batch.inputs, batch.target,
-      [this](const c10::IValue& output, const c10::IValue& target)
-          -> WeightedLoss { return task_.loss(output, target); },
-      static_cast<optim::Optimizer*>(nullptr), step_options(batch));
-  std::vector<Tensor> inputs;
-  for (const c10::IValue& input : batch.inputs) {
-    for_each_tensor(input, [&](const Tensor& tensor, const std::string&) {
-      inputs.push_back(tensor);
-    });
-  }
-  const std::string found =
-      models::first_not_finite(inputs, model_->parameters);
-  optimizer_->zero_grad();
-  return found;
 }
 
 void StepRunner::count(const data::Batch& batch, const PhaseTimes& phases) {

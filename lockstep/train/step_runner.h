@@ -62,8 +62,6 @@ class StepRunner {
   /// After a step that was not finite: what changes between devices, if that
   /// is the cause, and "" if it is not.
   std::string damage_by_links() const;
-  /// After a step that was not finite: where that is seen first.
-  std::string first_not_finite(const data::Batch& batch);
 
   /// Parameters, then buffers; shares their storage.
   NamedTensors model_state() const;

@@ -69,6 +69,21 @@ struct LazyImpl : torch::nn::Cloneable<LazyImpl> {
   torch::nn::Linear first{nullptr}, later{nullptr};
 };
 
+/// Registers a parameter at the first forward.
+struct LateParameterImpl : torch::nn::Cloneable<LateParameterImpl> {
+  LateParameterImpl() { reset(); }
+  void reset() override {
+    fc = register_module("fc", torch::nn::Linear(6, 4));
+    gain = Tensor();
+  }
+  Tensor forward(const Tensor& x) {
+    if (!gain.defined()) gain = register_parameter("gain", torch::ones({4}));
+    return fc(x) * gain;
+  }
+  torch::nn::Linear fc{nullptr};
+  Tensor gain;
+};
+
 /// A member that reset() sets back.
 struct ScaledImpl : torch::nn::Cloneable<ScaledImpl> {
   ScaledImpl() { reset(); }
@@ -231,6 +246,23 @@ TEST(FirstStep, FindsLayersThatForwardRegisters) {
   EXPECT_NO_THROW(wrapped->forward(images()));
 }
 
+TEST(FirstStep, FindsParametersThatForwardRegisters) {
+  for (const bool own_loop : {false, true}) {
+    const DataParallel<LateParameterImpl> model(
+        std::make_shared<LateParameterImpl>(), slices(2));
+    const std::string text = text_of_error(
+        [&] {
+          if (own_loop) {
+            model->forward(images());
+          } else {
+            model->train_step(images(), classes(), cross_entropy);
+          }
+        },
+        ErrorCode::kReplicaDiffers);
+    EXPECT_PRED2(contains, text, "forward() registers a submodule, parameter");
+  }
+}
+
 TEST(FirstStep, FindsMembersThatAReplicaDoesNotHave) {
   const auto net = std::make_shared<ScaledImpl>();
   net->scale = 3;  // reset(), which clone() calls, sets it back
@@ -278,13 +310,20 @@ TEST(FirstStep, SaysOnceThatAModuleCannotBeCompared) {
   EXPECT_EQ(text.find("could not check"), text.rfind("could not check"));
 }
 
-TEST(FirstStep, ComparesAModuleThatCountsItsCalls) {
-  const LogCapture log;
-  const auto net = std::make_shared<CountingImpl>();
-  const DataParallel<CountingImpl> model(
-      net, [] { return std::make_shared<CountingImpl>(); }, slices(2));
-  EXPECT_NO_THROW(model->forward(images()));
-  EXPECT_EQ(log.text(), "");
+// The replicas count as well, but each only its own calls.
+TEST(FirstStep, SaysThatAModuleCountsItsCalls) {
+  for (const bool own_loop : {false, true}) {
+    const LogCapture log;
+    const auto net = std::make_shared<CountingImpl>();
+    const DataParallel<CountingImpl> model(
+        net, [] { return std::make_shared<CountingImpl>(); }, slices(2));
+    if (own_loop) {
+      EXPECT_NO_THROW(model->forward(images()));
+    } else {
+      EXPECT_NO_THROW(model->train_step(images(), classes(), cross_entropy));
+    }
+    EXPECT_PRED2(contains, log.text(), "it changes itself in forward()");
+  }
 }
 
 std::string trained(bool verifies, int k, bool own_loop) {
@@ -473,6 +512,33 @@ TEST(FirstStepLoss, WhoseTermsCancelOutIsComparedAsExactlyAsTheyAre) {
   }
 }
 
+// The mean over no targets is NaN, the mean over all of them is not.
+TEST(FirstStepLoss, OfAShardWhoseTargetsAreAllIgnoredIsRefused) {
+  Mlp net;
+  const DataParallel model(net, slices(2));
+  text_of_error(
+      [&] {
+        model->train_step(images(),
+                          torch::tensor({0, 0, 0, 0, 0, 0, 1, 2, 3, 1, 2, 3}),
+                          ignoring);
+      },
+      ErrorCode::kLossNotMean);
+}
+
+// Both shards have as many targets that count.
+TEST(FirstStepLoss, ThatIgnoresTargetsIsFoundByItsSamples) {
+  Mlp net;
+  const DataParallel model(net, slices(2));
+  const std::string text = text_of_error(
+      [&] {
+        model->train_step(images(),
+                          torch::tensor({1, 0, 2, 0, 3, 1, 2, 0, 3, 0, 1, 2}),
+                          ignoring);
+      },
+      ErrorCode::kLossNotMean);
+  EXPECT_PRED2(contains, text, "samples' losses");
+}
+
 TEST(FirstStepLoss, WithWeightsThatDoNotAddUpIsRefused) {
   Mlp net;
   const DataParallel model(net, slices(2));
@@ -564,6 +630,56 @@ TEST_P(FirstStepOfRanks, RefusesLossesThatAreNoMeans) {
       EXPECT_EQ(texts[0], texts[1]);
     }
   }
+}
+
+/// A mean over tokens, of which those of class 0 are padding.
+Tensor token_loss(const Tensor& output, const Tensor& target) {
+  return ignoring(output.reshape({-1, output.size(-1)}), target.reshape({-1}));
+}
+
+// On each rank all texts have the same length, and so the loss is a mean.
+TEST_P(FirstStepOfRanks, ComparesTheLossesOfDifferentRanks) {
+  torch::manual_seed(3);
+  const Tensor x = torch::randn({8, 3, 6});
+  const Tensor full = torch::randint(1, 4, {4, 3});
+  Tensor padded = torch::randint(1, 4, {4, 3});
+  padded.narrow(1, 1, 2).fill_(0);
+  const Tensor y = torch::cat({full, padded});
+  const auto texts = errors_of_ranks(GetParam(), [&](const World& world) {
+    Mlp net;
+    const DistributedDataParallel model(net, world);
+    model->train_step(x.narrow(0, world.rank() * 4, 4),
+                      y.narrow(0, world.rank() * 4, 4), token_loss);
+  });
+  EXPECT_PRED2(contains, texts[0], "[loss-not-mean]");
+  EXPECT_PRED2(contains, texts[0], "ranks' losses");
+  EXPECT_EQ(texts[0], texts[1]);
+}
+
+// As the first call, before any step: it is no collective call.
+TEST_P(FirstStepOfRanks, ComparesReplicasInAnEvaluation) {
+  const Tensor x = images();
+  const auto texts = errors_of_ranks(GetParam(), [&](const World& world) {
+    const auto net = std::make_shared<ScaledImpl>();
+    net->scale = 3;
+    const DataParallel<ScaledImpl> model(
+        net, [] { return std::make_shared<ScaledImpl>(); }, slices(2),
+        DataParallelOptions().world(world));
+    if (world.rank() == 1) return;
+    const torch::NoGradGuard no_grad;
+    model->forward(x);
+  });
+  EXPECT_PRED2(contains, texts[0], "[replica-differs]");
+}
+
+TEST_P(FirstStepOfRanks, FindsLayersThatTheForwardOfDdpRegisters) {
+  const auto texts = errors_of_ranks(GetParam(), [&](const World& world) {
+    const DistributedDataParallel<LazyImpl> model(std::make_shared<LazyImpl>(),
+                                                  world);
+    model->forward(images());
+  });
+  EXPECT_PRED2(contains, texts[0], "[module-changed]");
+  EXPECT_PRED2(contains, texts[0], "'later.weight'");
 }
 
 TEST_P(FirstStepOfRanks, IsNotMadeForADdpLoopOfOnesOwn) {

@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/exit_code.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "tests/base/error_code_of.h"
 #include "tests/base/temporary_folder.h"
@@ -83,6 +84,11 @@ TEST(Nesting, OfAWrapperInAForwardIsNamed) {
                  model->train_step(inputs(0, 4), targets(0, 4), loss_of);
                }),
                kIsWrapped);
+  try {
+    model->forward(inputs(0, 4));
+  } catch (const std::exception& error) {
+    EXPECT_EQ(exit_code_of(error), kExitTrainingFailed);
+  }
   // The inner wrapper is as it was.
   EXPECT_EQ(inner->forward(inputs(0, 4)).size(0), 4);
 }

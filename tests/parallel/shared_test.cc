@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/exit_code.h"
 #include "lockstep/comm/world.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
@@ -212,6 +213,7 @@ TEST(Shared, IsNotWrittenToByShardsAtOnce) {
                   .find("a forward wrote to input[1], which is shared by 2"),
               std::string::npos)
         << error.what();
+    EXPECT_EQ(exit_code_of(error), kExitTrainingFailed);
   }
   const DataParallel alone(net, slices(1));
   const Tensor queue = torch::zeros({16, 3});
@@ -332,11 +334,16 @@ TEST_P(SharedOnRanks, IsNotTrainedByEachRank) {
   const std::string failure = on_ranks(2, [&](World world) {
     DistributedDataParallel model(new_net(), world);
     const Part part = part_of(world);
-    model->train_step(
-        std::make_tuple(part.x, shared(new_bank().requires_grad_())), part.y,
-        [](const Tensor& output, const Tensor& target) {
-          return torch::mse_loss(output, target);
-        });
+    try {
+      model->train_step(
+          std::make_tuple(part.x, shared(new_bank().requires_grad_())), part.y,
+          [](const Tensor& output, const Tensor& target) {
+            return torch::mse_loss(output, target);
+          });
+    } catch (const std::exception& error) {
+      TORCH_CHECK(exit_code_of(error) == kExitTrainingFailed, error.what());
+      throw;
+    }
   });
   EXPECT_PRED2(contains, failure, "[foreign-leaf]");
 }

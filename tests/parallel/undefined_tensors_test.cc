@@ -117,7 +117,7 @@ TEST(UndefinedTensors, OfSomeReplicasOnlyAreAnErrorByName) {
     std::string message;
     try {
       gather(outputs, slices(1)[0]);
-    } catch (const InvalidArgument& error) {
+    } catch (const ParallelError& error) {
       message = error.what();
     }
     EXPECT_PRED2(contains, message,

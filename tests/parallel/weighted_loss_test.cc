@@ -190,6 +190,9 @@ TEST(WeightedLoss, GivesTheMeanOverTheUnitsOfSeveralCalls) {
   }
   EXPECT_NEAR(sum, loss, 1e-12);
   expect_close(net->parameters(), expected);
+  EXPECT_THROW(
+      model->train_step(x, y, loss_of, TrainStepOptions().total_weight(6)),
+      ParallelError);
 }
 
 TEST(WeightedLoss, GivesTheMeanOverTheUnitsOfCallsUnderNoSync) {

@@ -2,12 +2,12 @@
 
 #include <numeric>
 #include <ostream>
-#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/parallel/ddp/saved_world.h"
 
 namespace lockstep {
 
@@ -85,11 +85,6 @@ Moments moments_of_all(const World& world, const Tensor& input) {
   return total;
 }
 
-struct WorldHolder : torch::CustomClassHolder {
-  explicit WorldHolder(World ranks) : world(std::move(ranks)) {}
-  World world;
-};
-
 /// (x - mean) / sqrt(var + eps), where the moments are those of all ranks' x.
 struct SyncedNorm : torch::autograd::Function<SyncedNorm> {
   static Tensor forward(AutogradContext* context, const Tensor& input,
@@ -99,32 +94,23 @@ struct SyncedNorm : torch::autograd::Function<SyncedNorm> {
                           spread(inverse_deviation, input);
     context->save_for_backward({output, inverse_deviation});
     context->saved_data["count"] = count;
-    context->saved_data["world"] =
-        c10::IValue::make_capsule(c10::make_intrusive<WorldHolder>(world));
+    ddp::save_world(*context, world);
     return output;
   }
 
   static variable_list backward(AutogradContext* context,
                                 const variable_list& gradients) {
-    if (torch::GradMode::is_enabled()) {
-      throw ParallelError(
-          "sync_batch_norm",
-          {.code = ErrorCode::kDoubleBackward,
-           .what = "a gradient over several ranks can't be differentiated",
-           .expected = "create_graph=false",
-           .got = "create_graph=true",
-           .fix = "use BatchNorm, or another norm, in a gradient penalty"});
-    }
+    ddp::check_no_double_backward(
+        "sync_batch_norm",
+        "use BatchNorm, or another norm, in a gradient penalty");
     const Tensor& gradient = gradients[0];
     const auto saved = context->get_saved_variables();
     const Tensor &output = saved[0], &inverse_deviation = saved[1];
-    const auto holder = c10::static_intrusive_pointer_cast<WorldHolder>(
-        context->saved_data["world"].toCapsule());
     const auto dims = all_but_channels(output);
     Tensor means =
         torch::stack({gradient.sum(dims, false, torch::kDouble),
                       (gradient * output).sum(dims, false, torch::kDouble)});
-    holder->world.all_reduce(means);
+    ddp::saved_world(*context).all_reduce(means);
     means /= context->saved_data["count"].toDouble();
     return {(gradient - spread(means[0], output) -
              output * spread(means[1], output)) *
@@ -183,7 +169,7 @@ Tensor SyncBatchNormImpl::forward(const Tensor& input) {
     // Statistics of one rank in evaluation: others may not take part.
     moments = moments_of_all(is_training ? world_ : World(), input);
     if (moments.count < 2 && is_training) {
-      throw InvalidArgument(
+      throw ParallelError(
           "sync_batch_norm",
           {.code = ErrorCode::kBadModelInput,
            .what = "a variance of one value",

@@ -128,12 +128,12 @@ namespace {
 [[noreturn]] void fail_gather(const std::string& path, std::string what,
                               std::string expected, std::string got,
                               std::string fix) {
-  throw InvalidArgument("gather",
-                        {.code = ErrorCode::kBadBatch,
-                         .what = "output" + path + " " + std::move(what),
-                         .expected = std::move(expected),
-                         .got = std::move(got),
-                         .fix = std::move(fix)});
+  throw ParallelError("gather",
+                      {.code = ErrorCode::kBadBatch,
+                       .what = "output" + path + " " + std::move(what),
+                       .expected = std::move(expected),
+                       .got = std::move(got),
+                       .fix = std::move(fix)});
 }
 
 void check_same_shape(const std::vector<Tensor>& tensors, int64_t dim,

@@ -41,8 +41,8 @@ std::vector<c10::IValue> scatter(const c10::IValue& batch,
 /// tensors into a vector (with a warning). None, and an undefined tensor, which
 /// is what None is in C++, stay what they are.
 ///
-/// Throws InvalidArgument for outputs that differ in structure or shape, or
-/// that only some replicas have, and for anything but tensors (return a tensor
+/// Throws ParallelError for outputs that differ in structure or shape, or that
+/// only some replicas have, and for anything but tensors (return a tensor
 /// instead of a number).
 c10::IValue gather(std::span<const c10::IValue> outputs,
                    const Device& output_device, int64_t dim = 0);

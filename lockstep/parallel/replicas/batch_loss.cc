@@ -121,7 +121,7 @@ void check_batch_weight(const BatchLoss& batch,
   }
   const double total = options.total_weight();
   if (total > 0 && batch.weight > total * (1 + 1e-9)) {
-    throw InvalidArgument(
+    throw ParallelError(
         "parallel",
         {.code = ErrorCode::kBadOption,
          .what = "the losses of one call weigh more than total_weight, which "

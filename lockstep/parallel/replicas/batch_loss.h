@@ -46,8 +46,8 @@ void check_reduction(const TrainStepOptions& options);
 /// under no_sync(), or after it, can't find out.
 void check_has_total_weight(const TrainStepOptions& options);
 
-/// Throws ParallelError if the weight of a step's losses is 0, and
-/// InvalidArgument if it is more than the total that `options` state.
+/// Throws ParallelError if the weight of a step's losses is 0, or more than the
+/// total that `options` state.
 void check_batch_weight(const BatchLoss& batch,
                         const TrainStepOptions& options);
 

@@ -66,7 +66,7 @@ void DifferentiableInputs::pass_on_writes(const IValue& part, const IValue& cut,
     const Tensor& chunk = chunks[at++];
     if (leaf.is_inference() || leaf._version() == 0) return;
     if (entry.is_shared && shards > 1) {
-      throw InvalidArgument(
+      throw ParallelError(
           "parallel",
           {.code = ErrorCode::kBadBatch,
            .what = fmt::format("a forward wrote to input{}, which is shared by "

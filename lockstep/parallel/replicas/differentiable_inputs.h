@@ -29,7 +29,7 @@ class DifferentiableInputs {
 
   /// Tells the graphs that saved the batch if a forward wrote to its `cut` of
   /// `part`: their backward is then refused, as in LibTorch. `shards` compute
-  /// at once. Throws InvalidArgument if there are several and the forward wrote
+  /// at once. Throws ParallelError if there are several and the forward wrote
   /// to a tensor that is shared().
   void pass_on_writes(const c10::IValue& part, const c10::IValue& cut,
                       int64_t shards) const;

@@ -112,47 +112,87 @@ std::optional<IValue> narrowed(const IValue& value, int64_t dim, int64_t begin,
   return part;
 }
 
+// Calls of the loss function for single samples cost little, but not nothing.
+constexpr int64_t kMostParts = 256;
+
 /// Compares the loss of all samples with that of parts of them.
 class LossCheck {
  public:
   LossCheck(const ComputedShards& shards, FirstStep::Findings& findings)
       : shards_(shards), findings_(findings) {}
 
-  void run() {
-    const auto count = shards_.passes.size();
-    if (count == 0) return;
+  std::optional<LossSample> run() {
+    if (shards_.passes.empty()) return std::nullopt;
     if (has_scalar(shards_.passes.front().output)) {
-      return fail(
+      fail(
           "forward() returns a scalar, the loss itself perhaps, which "
           "is that of one shard");
+      return std::nullopt;
     }
+    std::optional<LossSample> sample;
     std::optional<Value> whole;
-    std::vector<Value> parts;
+    std::vector<Value> of_shards, of_samples;
     try {
-      if (count > 1) {
+      const IValue output = whole_output();
+      const IValue target = whole_target();
+      if (needs_other_ranks()) sample = part(output, target, 0, 1);
+      of_samples = values_of_samples(output, target);
+      if (shards_.passes.size() > 1) {
+        whole = call(output, target, samples());
         for (const ShardPass& pass : shards_.passes) {
-          parts.push_back(value_of(pass));
+          of_shards.push_back(value_of(pass));
         }
-        whole = value_of_all();
-      } else if (cut_in_halves(parts)) {
+      } else {
         whole = value_of(shards_.passes.front());
       }
     } catch (const std::exception& error) {
       fail(
           fmt::format("the loss function can't take the outputs of several "
-                      "shards, or a part of one ({})",
+                      "shards ({})",
                       text_of(error)));
     }
     // In any case: what the function notes of the first shard is right then.
     const bool is_repeatable = gives_the_same_again();
-    if (!whole) return;
+    if (!whole) return sample;
     if (!is_repeatable) {
-      return fail(
+      fail(
           "the loss function gives another loss each time that it is called "
           "with the same output and target (it draws random numbers, or counts "
           "its calls)");
+      return std::nullopt;
     }
-    judge(*whole, combine(parts, shards_.reduction));
+    if (!of_shards.empty()) judge(*whole, of_shards, "shards");
+    if (!findings_.problem && !of_samples.empty()) {
+      judge(*whole, of_samples, "samples");
+    }
+    if (of_shards.empty() && of_samples.empty() && samples() > 1) {
+      fail(
+          "its outputs or targets can't be cut into samples along the batch "
+          "dimension, or the loss function does not take one sample");
+    }
+    return sample;
+  }
+
+  void compare_ranks(const std::vector<LossSample>& of_ranks) {
+    std::vector<IValue> outputs, targets;
+    std::vector<Value> parts;
+    std::optional<Value> whole;
+    try {
+      for (const LossSample& sample : of_ranks) {
+        outputs.push_back(sample.output);
+        targets.push_back(sample.target);
+        parts.push_back(call(sample.output, sample.target, 1));
+      }
+      whole = call(gather(outputs, shards_.device, shards_.dim),
+                   gather(targets, shards_.device, shards_.dim),
+                   static_cast<int64_t>(of_ranks.size()));
+    } catch (const std::exception& error) {
+      return fail(
+          fmt::format("the loss function can't take one sample of each "
+                      "rank ({})",
+                      text_of(error)));
+    }
+    judge(*whole, parts, "ranks");
   }
 
  private:
@@ -171,12 +211,28 @@ class LossCheck {
             .type = pass.loss.scalar_type()};
   }
 
-  Value value_of_all() const {
+  /// Returns whether the losses of other ranks may be means over other units
+  /// than this rank's. A loss that states its weight says how many it has, and
+  /// a sum needs none.
+  bool needs_other_ranks() const {
+    bool has_shared = false;
+    for_each_tensor(
+        shards_.target, [](const Tensor&, const std::string&) {},
+        [&](const Tensor&, const std::string&) { has_shared = true; });
+    return !has_shared && !shards_.passes.front().states_weight &&
+           shards_.reduction != LossReduction::kSum;
+  }
+
+  int64_t samples() const {
+    return std::accumulate(shards_.samples.begin(), shards_.samples.end(),
+                           int64_t{0});
+  }
+
+  IValue whole_output() const {
+    if (shards_.passes.size() == 1) return shards_.passes.front().output;
     std::vector<IValue> outputs;
     for (const ShardPass& pass : shards_.passes) outputs.push_back(pass.output);
-    return call(gather(outputs, shards_.device, shards_.dim), whole_target(),
-                std::accumulate(shards_.samples.begin(), shards_.samples.end(),
-                                int64_t{0}));
+    return gather(outputs, shards_.device, shards_.dim);
   }
 
   IValue whole_target() const {
@@ -185,28 +241,32 @@ class LossCheck {
     });
   }
 
-  bool cut_in_halves(std::vector<Value>& values) {
-    const IValue& output = shards_.passes.front().output;
-    const int64_t samples = shards_.samples.front();
-    if (samples < 2) {
-      fail("a rank has one sample");
-      return false;
-    }
-    for (const int64_t begin : {int64_t{0}, samples / 2}) {
-      const int64_t count = begin == 0 ? samples / 2 : samples - samples / 2;
-      const auto half_output =
-          narrowed(output, shards_.dim, begin, count, samples);
-      const auto half_target =
-          narrowed(shards_.target, shards_.dim, begin, count, samples);
-      if (!half_output || !half_target) {
-        fail(
-            "an output or a target can't be cut into halves along the batch "
-            "dimension");
-        return false;
+  std::optional<LossSample> part(const IValue& output, const IValue& target,
+                                 int64_t begin, int64_t count) const {
+    auto part_output = narrowed(output, shards_.dim, begin, count, samples());
+    auto part_target = narrowed(target, shards_.dim, begin, count, samples());
+    if (!part_output || !part_target) return std::nullopt;
+    return LossSample{std::move(*part_output), std::move(*part_target)};
+  }
+
+  /// The losses of groups of samples, mostly of one each; empty if there is one
+  /// sample, or if the loss can't be computed for a group.
+  std::vector<Value> values_of_samples(const IValue& output,
+                                       const IValue& target) const {
+    std::vector<Value> values;
+    const int64_t size = (samples() + kMostParts - 1) / kMostParts;
+    if (samples() < 2) return {};
+    for (int64_t begin = 0; begin < samples(); begin += size) {
+      const int64_t count = std::min(size, samples() - begin);
+      const auto group = part(output, target, begin, count);
+      if (!group) return {};
+      try {
+        values.push_back(call(group->output, group->target, count));
+      } catch (const std::exception&) {
+        return {};  // a loss of pairs of samples, say
       }
-      values.push_back(call(*half_output, *half_target, count));
     }
-    return true;
+    return values;
   }
 
   bool gives_the_same_again() const {
@@ -217,10 +277,15 @@ class LossCheck {
     return again.loss == loss || (std::isnan(again.loss) && std::isnan(loss));
   }
 
-  void judge(const Value& whole, const Combined& parts) {
+  /// Compares the loss of the whole with those of its parts. `of` says what
+  /// the parts belong to.
+  void judge(const Value& whole, const std::vector<Value>& values,
+             const char* of) {
+    const Combined parts = combine(values, shards_.reduction);
     const bool is_sum = shards_.reduction == LossReduction::kSum;
     if (!is_sum && parts.weight == 0) return;
-    if (!std::isfinite(whole.loss) || !std::isfinite(parts.loss)) return;
+    // A part may be the mean over no units at all (NaN) where the whole is not.
+    if (!std::isfinite(whole.loss) || std::isinf(parts.loss)) return;
     const double tolerance = tolerance_of(whole.type);
     // A loss whose terms cancel out is as inexact as the terms.
     double noise = 0;
@@ -245,11 +310,9 @@ class LossCheck {
             "the loss of a batch is not the {} of its {}' losses, so the "
             "gradient would be another one than that of the batch. Nothing was "
             "updated",
-            is_sum ? "sum" : "mean",
-            shards_.passes.size() > 1 ? "shards" : "halves"),
+            is_sum ? "sum" : "mean", of),
         .expected = fmt::format("{:.9g} for all samples at once", whole.loss),
-        .got = fmt::format("{:.9g} from {} parts", parts.loss,
-                           std::max<size_t>(shards_.passes.size(), 2))};
+        .got = fmt::format("{:.9g} from {} parts", parts.loss, values.size())};
     if (!is_sum && losses_agree) {
       problem.what =
           "the weights that the loss function returns for parts of a batch do "
@@ -272,7 +335,8 @@ class LossCheck {
           "weights, a mask), return lockstep::cross_entropy(output, target) or "
           "{loss, weight} as a lockstep::WeightedLoss; if it compares samples "
           "with each other (contrastive), call forward() and compute the loss "
-          "on the whole batch";
+          "on the whole batch, which lockstep::all_gather_with_grad(world, "
+          "output) brings together if there are several ranks";
     }
     findings_.problem = std::move(problem);
   }
@@ -286,12 +350,70 @@ class LossCheck {
   FirstStep::Findings& findings_;
 };
 
+/// The types and shapes of the tensors in a sample.
+std::string layout_of(const LossSample& sample) {
+  std::string layout;
+  for (const IValue& value : {sample.output, sample.target}) {
+    for_each_tensor(value, [&](const Tensor& tensor, const std::string& path) {
+      layout += tensor.defined()
+                    ? c10::str(path, tensor.scalar_type(), tensor.sizes(), ";")
+                    : path + "undefined;";
+    });
+  }
+  return layout;
+}
+
 }  // namespace
 
-void check_loss_is_mean(const ComputedShards& shards,
-                        FirstStep::Findings& findings) {
+std::optional<LossSample> check_loss_is_mean(const ComputedShards& shards,
+                                             FirstStep::Findings& findings) {
   const torch::AutoGradMode with_grad(true);
-  LossCheck(shards, findings).run();
+  return LossCheck(shards, findings).run();
+}
+
+std::vector<LossSample> gather_samples(const World& world,
+                                       const std::optional<LossSample>& own,
+                                       FirstStep::Findings& findings) {
+  const auto layouts = world.all_gather_text(own ? layout_of(*own) : "");
+  const auto all_are = [&](const auto& predicate) {
+    return std::all_of(layouts.begin(), layouts.end(), predicate);
+  };
+  if (!all_are([](const auto& layout) { return !layout.empty(); })) return {};
+  if (!all_are([&](const auto& layout) { return layout == layouts.front(); })) {
+    findings.loss = {.check = StepCheck::kImpossible,
+                     .reason =
+                         "the outputs and targets of two ranks have "
+                         "different shapes, so that their losses can't "
+                         "be compared"};
+    return {};
+  }
+  std::vector<LossSample> samples(layouts.size(), *own);
+  const auto gather_part = [&](IValue LossSample::*part) {
+    std::vector<std::vector<Tensor>> tensors;  // [tensor][rank]
+    for_each_tensor(
+        (*own).*part, [&](const Tensor& tensor, const std::string&) {
+          if (tensor.defined()) {
+            tensors.push_back(world.all_gather(tensor.contiguous()));
+          }
+        });
+    for (size_t rank = 0; rank < samples.size(); ++rank) {
+      size_t at = 0;
+      samples[rank].*part =
+          map_tensors((*own).*part, [&](const Tensor& tensor) {
+            return tensor.defined() ? tensors[at++][rank] : tensor;
+          });
+    }
+  };
+  gather_part(&LossSample::output);
+  gather_part(&LossSample::target);
+  return samples;
+}
+
+void check_loss_over_ranks(const ComputedShards& shards,
+                           const std::vector<LossSample>& samples,
+                           FirstStep::Findings& findings) {
+  const torch::AutoGradMode with_grad(true);
+  LossCheck(shards, findings).compare_ranks(samples);
 }
 
 }  // namespace lockstep

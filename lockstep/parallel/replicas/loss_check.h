@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include <ATen/core/ivalue.h>
 
+#include "lockstep/comm/world.h"
 #include "lockstep/device/device.h"
 #include "lockstep/parallel/replicas/data_parallel_options.h"
 #include "lockstep/parallel/replicas/first_step.h"
@@ -27,16 +29,37 @@ struct ComputedShards {
   const std::vector<int64_t>& samples;
 };
 
+/// One sample's output and target.
+struct LossSample {
+  c10::IValue output;
+  c10::IValue target;
+};
+
 /// Checks that the loss of all shards together is what a step takes it for: the
-/// mean of the shards' losses, weighted by their samples or the weights that
-/// they state, or their sum (LossReduction). A rank with one shard cuts that
-/// into two halves instead.
+/// mean of the shards' losses and of the samples' losses, weighted by their
+/// samples or the weights that they state, or their sum (LossReduction). Of
+/// more than 256 samples, as many groups of samples take their place. Returns
+/// the first sample if it has to be compared with those of other ranks.
 ///
-/// Calls the loss function for the whole, and last once more for the first
-/// shard: a loss that gives another value then can't be checked. Losses are
-/// compared up to the rounding of their type. Called in the thread of the first
-/// shard's device.
-void check_loss_is_mean(const ComputedShards& shards,
-                        FirstStep::Findings& findings);
+/// Calls the loss function for the whole and for the parts, and last once more
+/// for the first shard: a loss that gives another value then can't be checked.
+/// Losses are compared up to the rounding of their type. Called in the thread
+/// of the first shard's device.
+std::optional<LossSample> check_loss_is_mean(const ComputedShards& shards,
+                                             FirstStep::Findings& findings);
+
+/// Returns the samples of all ranks of `world`. Returns nothing if a rank has
+/// none, and if they have different shapes, which `findings` says then.
+/// Collective.
+std::vector<LossSample> gather_samples(const World& world,
+                                       const std::optional<LossSample>& own,
+                                       FirstStep::Findings& findings);
+
+/// Makes the same check for one sample of each rank: losses that are a mean on
+/// each rank may be means over different numbers of units (tokens of padded
+/// text). Called in the thread of the first shard's device.
+void check_loss_over_ranks(const ComputedShards& shards,
+                           const std::vector<LossSample>& samples,
+                           FirstStep::Findings& findings);
 
 }  // namespace lockstep

@@ -105,6 +105,29 @@ std::vector<std::pair<std::string, Tensor>> tensors_of(
   return tensors;
 }
 
+/// Returns what a forward changes if it registers a submodule, parameter or
+/// buffer.
+std::vector<const void*> registered_in(const ModuleHandle& module) {
+  std::vector<const void*> registered = module.identity();
+  if (!module.module) return registered;
+  for (const auto& tensors :
+       {module.module->parameters(), module.module->buffers()}) {
+    for (const Tensor& tensor : tensors) {
+      registered.push_back(tensor.unsafeGetTensorImpl());
+    }
+  }
+  return registered;
+}
+
+/// Returns why a module whose `changing` changes can't be checked.
+std::string reason_of(const std::string& changing, const std::string& type) {
+  return fmt::format(
+      "{} of {} has other bits each time that it is computed, from the same "
+      "weights, inputs and random numbers (it changes itself in forward(), or "
+      "draws random numbers from somewhere else than LibTorch)",
+      changing, type);
+}
+
 }  // namespace
 
 ModuleComparison::ModuleComparison(const ReplicaGroup& group,
@@ -147,12 +170,30 @@ ModuleComparison::Print ModuleComparison::print_of(
 
 void ModuleComparison::run_module() {
   start_ = RandomState::of_thread();
-  const auto identity = group_.original().identity();
-  compute_with_module(expected_);
-  registers_in_forward_ = group_.original().identity() != identity;
+  const auto before = registered_in(group_.original());
+  compute_with_module(expected_, Extent::kForwardAndBackward);
+  registers_in_forward_ = registered_in(group_.original()) != before;
+  if (registers_in_forward_) return;
+  Print again;
+  compute_with_module(again, Extent::kForward);
+  for (size_t i = 0; i < again.outputs.size(); ++i) {
+    if (i < expected_.outputs.size() &&
+        again.outputs[i] == expected_.outputs[i]) {
+      continue;
+    }
+    changing_output_ = "output" + again.outputs[i].first;
+    return;
+  }
 }
 
-ShardPass ModuleComparison::compute_with_module(Print& print) const {
+FirstStep::Outcome ModuleComparison::outcome() const {
+  if (changing_output_.empty()) return {.check = StepCheck::kPassed};
+  return {.check = StepCheck::kImpossible,
+          .reason = reason_of(changing_output_, group_.original().type)};
+}
+
+ShardPass ModuleComparison::compute_with_module(Print& print,
+                                                Extent extent) const {
   const ModuleHandle& original = group_.original();
   const auto members =
       original.members ? original.members() : ModuleHandle::Members();
@@ -160,7 +201,7 @@ ShardPass ModuleComparison::compute_with_module(Print& print) const {
   Replica module(original, original, group_.devices().front(), Storage::kShared,
                  Storage::kShared);
   const RandomScope same_numbers(start_);
-  ShardPass pass = compute_(module);
+  ShardPass pass = compute_(module, extent);
   print = print_of(pass, original.buffers);
   restore_inputs(inputs_, inputs_before_);
   buffers_before_.restore();
@@ -212,7 +253,7 @@ std::vector<bool> ModuleComparison::are_split(const ShardPass& pass) const {
 
 void ModuleComparison::compare(const ShardPass& pass, const Replica& replica) {
   got_ = print_of(pass, replica.module().buffers);
-  found_ = registers_in_forward_ ? Difference{.name = "the set of submodules"}
+  found_ = registers_in_forward_ ? Difference{.name = "what is registered"}
                                  : difference(expected_, got_, {});
   if (found_.parameter < 0) return;
   const std::vector<bool> is_split = are_split(pass);
@@ -235,19 +276,15 @@ void ModuleComparison::explain(FirstStep::Findings& findings) {
   buffers_before_.restore();
   restore_inputs(inputs_, inputs_before_);
   Print again;
-  const ShardPass module_pass = compute_with_module(again);
+  const ShardPass module_pass =
+      compute_with_module(again, Extent::kForwardAndBackward);
   restore_inputs(inputs_, inputs_after);
   buffers_after.restore();
   const Difference between_runs = difference(expected_, again, {});
   if (!between_runs.name.empty()) {
     findings.module = {
         .check = StepCheck::kImpossible,
-        .reason = fmt::format(
-            "{} of {} has other bits each time that it is computed, from the "
-            "same weights, inputs and random numbers (it changes itself in "
-            "forward(), or draws random numbers from somewhere else than "
-            "LibTorch)",
-            between_runs.name, group_.original().type)};
+        .reason = reason_of(between_runs.name, group_.original().type)};
     return;
   }
   std::vector<bool> is_near(rounded_.size());
@@ -311,13 +348,13 @@ std::unique_ptr<ModuleComparison> run_module(
   return comparison;
 }
 
-FirstStep::Findings settle(ReplicaGroup& group, ModuleComparison* comparison,
-                           int64_t chunks,
+FirstStep::Findings settle(ReplicaGroup& group, const World& world,
+                           ModuleComparison* comparison, int64_t chunks,
                            const ReplicaGroup::RandomStream& stream) {
   FirstStep::Findings findings;
-  if (comparison) findings.module.check = StepCheck::kPassed;
+  if (comparison) findings.module = comparison->outcome();
   const bool differs = comparison && comparison->differs();
-  if (FirstStep::any(group.options().world(), differs) && comparison) {
+  if (FirstStep::any(world, differs) && comparison) {
     group.on_first_shard(chunks, stream,
                          [&](Replica&) { comparison->explain(findings); });
   }

@@ -36,9 +36,11 @@ namespace lockstep {
 /// a step.
 class ModuleComparison {
  public:
+  /// Part of a pass that is computed.
+  enum class Extent { kForward, kForwardAndBackward };
   /// Computes the shard with the given replica, with ShardPass::output and
   /// gradient_sums.
-  using Compute = std::function<ShardPass(Replica& replica)>;
+  using Compute = std::function<ShardPass(Replica& replica, Extent extent)>;
 
   /// `part` is the shard's part of the inputs. `compute` reads it where it is,
   /// as kernels may depend on how memory is aligned. `buffers` are those of the
@@ -46,14 +48,17 @@ class ModuleComparison {
   ModuleComparison(const ReplicaGroup& group, const c10::IValue& part,
                    const KeptBuffers& buffers, Compute compute);
 
-  /// Computes the shard with the module itself. Inputs, the module's buffers
-  /// and .grad and the thread's random numbers are afterwards what they were;
-  /// hooks on its parameters are not called.
+  /// Computes the shard with the module itself, and its forward once more to
+  /// see whether the module changes itself. Inputs, the module's buffers and
+  /// .grad and the thread's random numbers are afterwards what they were; hooks
+  /// on its parameters are not called.
   void run_module();
 
   /// Compares `pass`, which `replica` computed.
   void compare(const ShardPass& pass, const Replica& replica);
   bool differs() const { return !found_.name.empty(); }
+  /// Returns the outcome for a replica that does not differ.
+  FirstStep::Outcome outcome() const;
 
   /// Runs the module once more, to tell a replica that is wrong from a module
   /// that computes something else each time. Fills in `findings.module`, and
@@ -78,7 +83,7 @@ class ModuleComparison {
   static Print print_of(const ShardPass& pass,
                         const ModuleHandle::Named& buffers);
   /// `print` is of the module's buffers after the pass.
-  ShardPass compute_with_module(Print& print) const;
+  ShardPass compute_with_module(Print& print, Extent extent) const;
   /// `skipped` are parameters that are not compared.
   Difference difference(const Print& a, const Print& b,
                         const std::vector<bool>& skipped) const;
@@ -94,6 +99,8 @@ class ModuleComparison {
   Compute compute_;
   RandomState start_;
   bool registers_in_forward_ = false;
+  // An output that changes from forward to forward; "": no output does.
+  std::string changing_output_;
   Print expected_;
   Print got_;
   Difference found_;
@@ -110,10 +117,10 @@ std::unique_ptr<ModuleComparison> run_module(
     const ReplicaGroup::RandomStream& stream,
     const ModuleComparison::Compute& compute);
 
-/// Ends a comparison on all ranks: explains it if one of them differs. A rank
-/// without a shard has no `comparison`. Collective.
-FirstStep::Findings settle(ReplicaGroup& group, ModuleComparison* comparison,
-                           int64_t chunks,
+/// Ends a comparison on all ranks of `world`: explains it if one of them
+/// differs. A rank without a shard has no `comparison`. Collective.
+FirstStep::Findings settle(ReplicaGroup& group, const World& world,
+                           ModuleComparison* comparison, int64_t chunks,
                            const ReplicaGroup::RandomStream& stream);
 
 /// Makes all ranks of `world` agree on `findings`. If there is a problem, gives

@@ -1,14 +1,43 @@
 #include "lockstep/parallel/replicas/outer_gradients.h"
 
 #include <algorithm>
+#include <string>
 
 #include <torch/csrc/autograd/engine.h>
 
+#include "lockstep/base/error.h"
 #include "lockstep/parallel/reduction/reduction.h"
 
 namespace lockstep {
 
 using torch::Tensor;
+
+void refuse_foreign_leaves(std::vector<std::vector<OtherLeaf>> others) {
+  using WeakImpl = c10::weak_intrusive_ptr<c10::TensorImpl>;
+  struct Leaf {
+    WeakImpl impl;
+    std::string shape;
+  };
+  std::vector<Leaf> leaves;
+  for (const auto& of_shard : others) {
+    for (const OtherLeaf& other : of_shard) {
+      leaves.push_back({WeakImpl(other.leaf.getIntrusivePtr()),
+                        c10::str(other.leaf.sizes())});
+    }
+  }
+  others.clear();
+  for (const Leaf& leaf : leaves) {
+    if (leaf.impl.expired()) continue;
+    throw ParallelError(
+        "ddp",
+        {.code = ErrorCode::kForeignLeaf,
+         .what = "the loss depends on a tensor of shape " + leaf.shape +
+                 " that requires grad and is no parameter of the module, so "
+                 "each rank would train one of its own",
+         .fix = "register it in the module, or detach it; of a leaf that "
+                "forward() or the loss makes, keep only a detached copy"});
+  }
+}
 
 void OuterGradients::add(const Tensor& tensor, Tensor gradient) {
   if (!gradient.defined()) return;

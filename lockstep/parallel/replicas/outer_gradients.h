@@ -29,4 +29,10 @@ class OuterGradients {
   std::vector<torch::Tensor> gradients_;
 };
 
+/// Throws ParallelError if the shards' losses depend on a leaf outside of the
+/// module, for which each rank would have its own gradient. Leaves that the
+/// module or the loss makes (x.detach().requires_grad_()) are allowed: they die
+/// with the graph, so that nothing can be trained with their gradients.
+void refuse_foreign_leaves(std::vector<std::vector<OtherLeaf>> others);
+
 }  // namespace lockstep

@@ -131,14 +131,17 @@ ShardPass trial_backward(const ReplicaGroup& group, Replica& replica,
   return pass;
 }
 
-/// Forward and backward of a shard by the module itself.
+/// A pass of a shard by the module itself.
 ShardPass pass_of_module(const ReplicaGroup& group, const Region& region,
-                         Replica& module, const IValue& part) {
+                         Replica& module, const IValue& part,
+                         ModuleComparison::Extent extent) {
   std::vector<Tensor> leaves;
   const IValue chunk = region.inputs.cut_from_graph(part, leaves);
-  return trial_backward(group, module,
-                        module.forward(chunk.toTupleRef().elements().vec()),
-                        leaves);
+  const IValue output = module.forward(chunk.toTupleRef().elements().vec());
+  if (extent == ModuleComparison::Extent::kForward) {
+    return {.output = detached(output)};
+  }
+  return trial_backward(group, module, output, leaves);
 }
 
 }  // namespace
@@ -167,20 +170,20 @@ IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
   group->phases().scatter_s = watch.restart();
   span.reset();
 
-  const World& world = group->options().world();
-  // A forward without gradients is no collective call.
+  // A forward without gradients is no collective call: each rank that makes it
+  // checks its own replicas.
+  const World world = needs_graph ? group->options().world() : World();
   const bool compares =
-      (needs_graph || world.size() == 1) &&
       group->first_step().compares_module(group->build(), needs_graph);
   std::optional<KeptBuffers> buffers;
   std::unique_ptr<ModuleComparison> comparison;
   if (compares) {
     buffers.emplace(group->original());
-    comparison = run_module(*group, *buffers, parts, first + chunks,
-                            region->stream, [&](Replica& module) {
-                              return pass_of_module(*group, *region, module,
-                                                    parts.front());
-                            });
+    comparison = run_module(
+        *group, *buffers, parts, first + chunks, region->stream,
+        [&](Replica& module, ModuleComparison::Extent extent) {
+          return pass_of_module(*group, *region, module, parts.front(), extent);
+        });
   }
   std::vector<IValue> outputs(parts.size());
   const auto forward_part = [&](size_t worker, int64_t shard,
@@ -201,7 +204,7 @@ IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
   group->for_each_shard(first + chunks, region->stream, forward_part);
   if (compares) {
     FirstStep::Findings findings =
-        settle(*group, comparison.get(), first + chunks, region->stream);
+        settle(*group, world, comparison.get(), first + chunks, region->stream);
     agree_or_refuse(world, findings, *buffers);
     group->first_step().note_module(findings.module, group->build(),
                                     needs_graph);

@@ -239,7 +239,7 @@ void ReplicaGroup::check_not_nested() const {
   if (!outer || (outer != this && outer->devices_.size() == 1)) return;
   const std::string inner =
       original_.type.empty() ? "a module" : "the module " + original_.type;
-  throw InvalidArgument(
+  throw ParallelError(
       "parallel",
       {.code = ErrorCode::kMisuse,
        .what = fmt::format("{} is wrapped, and the wrapper is used in a shard "

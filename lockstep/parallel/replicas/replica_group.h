@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/ivalue.h>
@@ -127,6 +128,8 @@ class ReplicaGroup {
   /// The checks of the first step.
   FirstStep& first_step() { return first_step_; }
   const FirstStep& first_step() const { return first_step_; }
+  /// Notes a step that is not finite. Returns whether it is the first one.
+  bool note_not_finite() { return !std::exchange(has_not_finite_, true); }
 
   /// Of the last forward or step; what each part of the engine did is added by
   /// that part.
@@ -138,7 +141,7 @@ class ReplicaGroup {
   void collect_phases();
 
  private:
-  /// Throws InvalidArgument if this thread computes a shard of another group
+  /// Throws ParallelError if this thread computes a shard of another group
   /// whose workers may all call this one at the same time, or of this group.
   void check_not_nested() const;
   void read_original();
@@ -164,6 +167,7 @@ class ReplicaGroup {
   uint64_t seed_ = 0;
   int64_t last_batch_ = -1;
   FirstStep first_step_;
+  bool has_not_finite_ = false;
 
   std::vector<torch::Tensor> parameters_;
   std::vector<size_t> unique_;

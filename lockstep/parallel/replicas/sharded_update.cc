@@ -45,6 +45,17 @@ double sum_of_squares(const Tensor& block) {
   return sum;
 }
 
+/// The part of `gradients` that `block` is, as a 1-d tensor; undefined if there
+/// is no gradient.
+Tensor part_of(const std::vector<Tensor>& gradients, const Block& block,
+               const std::vector<size_t>& positions) {
+  const Tensor& gradient =
+      gradients[positions[static_cast<size_t>(block.tensor)]];
+  return gradient.defined()
+             ? optim::memory_view(gradient, block.offset, block.length)
+             : Tensor();
+}
+
 }  // namespace
 
 void ShardedUpdate::for_each_block(
@@ -207,22 +218,20 @@ void ShardedUpdate::update_whole(const std::vector<Tensor>& gradients,
                                  const WholeOptions& options,
                                  StepResult& result) {
   const std::vector<Block>& blocks = optimizer.blocks();
-  const auto view = [&](const Block& block) {
-    const Tensor& gradient =
-        gradients[positions[static_cast<size_t>(block.tensor)]];
-    return gradient.defined()
-               ? optim::memory_view(gradient, block.offset, block.length)
-               : Tensor();
-  };
   double scale = options.factor;
   if (options.clip > 0 || options.checks) {
     // The gradients are multiplied here, and their norm is that of the rounded
     // products: the same bits as where they had to go through .grad.
+    const std::vector<double> squares =
+        multiply_and_measure(gradients, options.factor, blocks, positions);
     result.gradient_norm =
-        multiply_and_measure(view, options.factor, blocks, positions);
+        std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0));
     scale = 1;
     result.is_finite = std::isfinite(result.gradient_norm);
-    if (!result.is_finite) return;
+    if (!result.is_finite) {
+      result.not_finite = first_not_finite(squares, blocks, positions);
+      return;
+    }
   }
   if (options.clip > 0) {
     // As torch.nn.utils.clip_grad_norm_.
@@ -234,19 +243,39 @@ void ShardedUpdate::update_whole(const std::vector<Tensor>& gradients,
   }
   optimizer.begin_step(has_gradient);
   for_each_block("update", blocks, positions, [&](size_t b, Tensor&) {
-    Tensor gradient = view(blocks[b]);
+    Tensor gradient = part_of(gradients, blocks[b], positions);
     if (!gradient.defined()) return;
     if (scale != 1) gradient.mul_(scale);
     optimizer.update(static_cast<int64_t>(b), gradient);
   });
 }
 
-double ShardedUpdate::multiply_and_measure(
-    const std::function<Tensor(const Block&)>& view, double factor,
+std::string ShardedUpdate::first_not_finite(
+    Reduction& reduction, const std::vector<size_t>& positions,
+    const optim::Optimizer& optimizer) {
+  const std::vector<Block>& blocks = optimizer.blocks();
+  const std::vector<double> squares = multiply_and_measure(
+      finish(reduction, SumsFor::kUpdate), /*factor=*/1, blocks, positions);
+  return first_not_finite(squares, blocks, positions);
+}
+
+std::string ShardedUpdate::first_not_finite(
+    const std::vector<double>& squares, const std::vector<Block>& blocks,
+    const std::vector<size_t>& positions) const {
+  for (size_t b = 0; b < blocks.size(); ++b) {
+    if (std::isfinite(squares[b])) continue;
+    const size_t p = positions[static_cast<size_t>(blocks[b].tensor)];
+    return fmt::format("the gradient of parameter '{}'", group_.name_of(p));
+  }
+  return "";
+}
+
+std::vector<double> ShardedUpdate::multiply_and_measure(
+    const std::vector<Tensor>& gradients, double factor,
     const std::vector<Block>& blocks, const std::vector<size_t>& positions) {
   std::vector<double> squares(blocks.size());
   for_each_block("norm", blocks, positions, [&](size_t b, Tensor&) {
-    Tensor gradient = view(blocks[b]);
+    Tensor gradient = part_of(gradients, blocks[b], positions);
     if (!gradient.defined()) return;
     if (factor != 1) gradient.mul_(factor);
     squares[b] = sum_of_squares(gradient);
@@ -255,9 +284,7 @@ double ShardedUpdate::multiply_and_measure(
     const AllReduceSpan span(group_.rank(), "norm");
     exchange_->share(squares);
   }
-  double total = 0;
-  for (const double square : squares) total += square;
-  return std::sqrt(total);
+  return squares;
 }
 
 }  // namespace lockstep

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 #include <vector>
 
 #include <torch/torch.h>
@@ -59,11 +60,17 @@ class ShardedUpdate {
     bool checks = false;  ///< whether they are finite; `clip` implies it
   };
   /// Updates with `gradients`, in memory of their own. If it clips or checks,
-  /// `result` gets their norm; if that is not finite, nothing is updated.
+  /// `result` gets their norm; if that is not finite, nothing is updated, and
+  /// `result` gets the name of the first parameter with such a gradient.
   void update_whole(const std::vector<torch::Tensor>& gradients,
                     const std::vector<size_t>& positions,
                     optim::Optimizer& optimizer, const WholeOptions& options,
                     StepResult& result);
+  /// Returns the first of the optimizer's parameters with a gradient that is
+  /// not finite, in words, or "" if all are finite. Collective.
+  std::string first_not_finite(Reduction& reduction,
+                               const std::vector<size_t>& positions,
+                               const optim::Optimizer& optimizer);
 
  private:
   /// Runs `task(place, scratch)` with all threads, each in a span called
@@ -74,12 +81,17 @@ class ShardedUpdate {
                       const std::function<void(size_t, torch::Tensor&)>& task);
   /// Whether the memory of `grad`, of parameter `p`, is another's .grad, too.
   bool overlaps_another(size_t p, const torch::Tensor& grad) const;
-  /// Multiplies all gradients by `factor` and returns the norm of the result.
-  /// `view` gives the blocks of the gradients.
-  double multiply_and_measure(
-      const std::function<torch::Tensor(const optim::Block&)>& view,
-      double factor, const std::vector<optim::Block>& blocks,
+  /// Multiplies all gradients by `factor` and returns for each of `blocks` the
+  /// sum of the squares of the result. Collective.
+  std::vector<double> multiply_and_measure(
+      const std::vector<torch::Tensor>& gradients, double factor,
+      const std::vector<optim::Block>& blocks,
       const std::vector<size_t>& positions);
+  /// Returns the parameter of the first block whose sum of squares is not
+  /// finite, in words, or "" if all are finite.
+  std::string first_not_finite(const std::vector<double>& squares,
+                               const std::vector<optim::Block>& blocks,
+                               const std::vector<size_t>& positions) const;
 
   ReplicaGroup& group_;
   RankExchange* exchange_;

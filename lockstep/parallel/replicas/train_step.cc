@@ -18,6 +18,7 @@
 #include "lockstep/parallel/replicas/differentiable_inputs.h"
 #include "lockstep/parallel/replicas/loss_check.h"
 #include "lockstep/parallel/replicas/module_comparison.h"
+#include "lockstep/parallel/replicas/not_finite.h"
 #include "lockstep/parallel/replicas/outer_gradients.h"
 #include "lockstep/parallel/replicas/shard_backward.h"
 
@@ -28,41 +29,10 @@ using torch::Tensor;
 
 namespace {
 
-/// Throws if the loss depends on a leaf outside of the module, for which each
-/// rank would have its own gradient. Leaves that the module or the loss makes
-/// (x.detach().requires_grad_()) are allowed: they die with the graph, so that
-/// nothing can be trained with their gradients.
-void check_one_rank(std::vector<std::vector<OtherLeaf>> others) {
-  using WeakImpl = c10::weak_intrusive_ptr<c10::TensorImpl>;
-  struct Leaf {
-    WeakImpl impl;
-    std::string shape;
-  };
-  std::vector<Leaf> leaves;
-  for (const auto& of_shard : others) {
-    for (const OtherLeaf& other : of_shard) {
-      leaves.push_back({WeakImpl(other.leaf.getIntrusivePtr()),
-                        c10::str(other.leaf.sizes())});
-    }
-  }
-  others.clear();
-  for (const Leaf& leaf : leaves) {
-    if (leaf.impl.expired()) continue;
-    throw ParallelError(
-        "ddp",
-        {.code = ErrorCode::kForeignLeaf,
-         .what = "the loss depends on a tensor of shape " + leaf.shape +
-                 " that requires grad and is no parameter of the module, so "
-                 "each rank would train one of its own",
-         .fix = "register it in the module, or detach it; of a leaf that "
-                "forward() or the loss makes, keep only a detached copy"});
-  }
-}
-
 /// Each rank would have its own gradient of a tensor that all of them use.
 void check_not_shared(const DifferentiableInputs& differentiable) {
   if (!differentiable.has_shared()) return;
-  throw InvalidArgument(
+  throw ParallelError(
       "ddp", {.code = ErrorCode::kForeignLeaf,
               .what = "a shared() tensor of the batch requires grad, and each "
                       "rank would compute its own gradient of it",
@@ -145,7 +115,7 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   const double loss_scale = optimizer ? options_.loss_scale() : 1;
   const auto compute = [&](size_t worker, int64_t shard, Replica& replica,
                            const IValue& part, OverlappedSum* sum,
-                           bool is_module) {
+                           Runs runs = Runs::kReplica) {
     const bool is_compared = checks.module && shard == own_shards.first;
     return compute_shard({.worker = worker,
                           .shard = shard,
@@ -160,15 +130,18 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
                           .earlier = partials[worker],
                           .keeps_output = is_compared || checks.loss,
                           .is_compared = is_compared,
-                          .is_module = is_module});
+                          .runs = runs});
   };
   if (checks.module) {
-    comparison = run_module(group_, *buffers, shards.parts, chunks,
-                            group_.step_stream(), [&](Replica& module) {
-                              return compute(0, own_shards.first, module,
-                                             shards.parts.front(), nullptr,
-                                             /*is_module=*/true);
-                            });
+    comparison =
+        run_module(group_, *buffers, shards.parts, chunks, group_.step_stream(),
+                   [&](Replica& module, ModuleComparison::Extent extent) {
+                     return compute(0, own_shards.first, module,
+                                    shards.parts.front(), nullptr,
+                                    extent == ModuleComparison::Extent::kForward
+                                        ? Runs::kModuleForward
+                                        : Runs::kModule);
+                   });
   }
   group_.for_each_shard(
       chunks, group_.step_stream(),
@@ -181,7 +154,7 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
         if (options_.verify_gradients()) {
           VerifiedPass verified = verified_pass(replica, [&] {
             return compute(worker, shard, replica, copy_of(shards.parts[part]),
-                           nullptr, /*is_module=*/false);
+                           nullptr);
           });
           is_repaired[part] = verified.is_repaired;
           pass = std::move(verified.pass);
@@ -190,8 +163,7 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
             send(pass, *sum);
           }
         } else {
-          pass = compute(worker, shard, replica, shards.parts[part], sum,
-                         /*is_module=*/false);
+          pass = compute(worker, shard, replica, shards.parts[part], sum);
         }
         if (comparison && part == 0) comparison->compare(pass, replica);
         if (checks.loss) {
@@ -251,7 +223,7 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
     outer.add(differentiable.tensors()[i], input_gradients[i]);
   }
   if (exchange_) {
-    check_one_rank(std::move(others));
+    refuse_foreign_leaves(std::move(others));
   } else {
     outer.add_sums(std::move(others));
   }
@@ -284,9 +256,16 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
     multiply(sums, factor * gradient_factor_);
     update_.accumulate(std::move(sums));
     std::move(outer).backward();
+    if (!result.is_finite) {
+      result.not_finite = first_not_finite(inputs, target, group_.original());
+    }
     group_.phases().reduce_s += watch.restart();
   } else if (!result.updates()) {
-    // Nothing is left for the next step.
+    if (!result.is_finite) {
+      result.not_finite = first_not_finite(
+          inputs, target, group_.original(),
+          update_.first_not_finite(reduction, positions, *optimizer));
+    }
   } else if (totals.needs_grad) {
     std::vector<Tensor> sums = update_.finish(reduction, SumsFor::kGradients);
     multiply(sums, factor);
@@ -314,6 +293,10 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   // Casts of the previous weights.
   if (has_autocast()) drop_cast_weights();
   group_.phases().update_s = watch.seconds();
+  if (!result.is_finite) {
+    warn_not_finite(group_, options_, result,
+                    is_local() || reports_loss(group_, totals));
+  }
   check_batch_weight(batch, options_);
   return result;
 }
@@ -327,11 +310,15 @@ ShardPass TrainStep::compute_shard(const ShardWork& work) const {
   std::vector<IValue> arguments = chunk.toTupleRef().elements().vec();
   const IValue target = std::move(arguments.back());
   arguments.pop_back();
-  if (!work.is_module) enter(StepPhase::kForward);
-  IValue output = work.is_module
+  if (!work.is_module()) enter(StepPhase::kForward);
+  IValue output = work.is_module()
                       ? work.replica.forward(arguments)
                       : group_.forward_shard(work.worker, work.shard,
                                              work.replica, arguments);
+  if (work.runs == Runs::kModuleForward) {
+    pass.output = detached(output);
+    return pass;
+  }
   Stopwatch phase;
   std::optional<TraceSpan> span(std::in_place, "loss", TraceCategory::kCompute,
                                 work.shard);
@@ -347,7 +334,7 @@ ShardPass TrainStep::compute_shard(const ShardWork& work) const {
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(
       c10::autocast_dispatch_keyset);
   span.emplace("backward", TraceCategory::kCompute, work.shard);
-  if (!work.is_module) {
+  if (!work.is_module()) {
     enter(StepPhase::kBackward);
     group_.phases_of(work.worker).forward_s += phase.restart();
   }
@@ -361,14 +348,14 @@ ShardPass TrainStep::compute_shard(const ShardWork& work) const {
       if (work.is_compared) pass.gradient_sums[p] = checksum_of(leaf.grad());
       work.sum->add(p, leaf);
     };
-  } else if (work.is_module &&
+  } else if (work.is_module() &&
              group_.options().zero() == ZeroStage::kGradients) {
     // To hold all gradients at once is what this rank must not do.
     leaves.on_gradient = [&](size_t p, const Tensor& leaf) {
       pass.gradient_sums[p] = checksum_of(leaf.grad());
       leaf.mutable_grad().reset();
     };
-  } else if (options_.verify_gradients() && !work.is_module) {
+  } else if (options_.verify_gradients() && !work.is_module()) {
     leaves.on_gradient = [&](size_t p, const Tensor& leaf) {
       pass.arrivals.emplace_back(p, leaf);
     };
@@ -386,7 +373,7 @@ ShardPass TrainStep::compute_shard(const ShardWork& work) const {
   }
   // Without the graph.
   pass.loss = pass.loss.detach();
-  if (!work.is_module) {
+  if (!work.is_module()) {
     group_.phases_of(work.worker).backward_s += phase.seconds();
   }
   return pass;
@@ -417,20 +404,35 @@ void TrainStep::check_loss(const ShardLoss& loss, const IValue& target,
   for (size_t part = 0; part < shards.parts.size(); ++part) {
     samples.push_back(shards.samples[static_cast<size_t>(own.first) + part]);
   }
-  const auto check = [&](Replica& replica) {
-    const TraceSpan span("check loss", TraceCategory::kCompute);
-    check_loss_is_mean({.loss = loss,
-                        .reduction = options_.loss_reduction(),
-                        .dim = group_.dim(),
-                        .device = replica.device(),
-                        .target = target,
-                        .first_target = first_target,
-                        .passes = computed,
-                        .samples = samples},
-                       findings);
+  const auto in_first_shard = [&](const auto& check) {
+    group_.on_first_shard(
+        static_cast<int64_t>(shards.samples.size()), group_.step_stream(),
+        [&](Replica& replica) {
+          const TraceSpan span("check loss", TraceCategory::kCompute);
+          check(ComputedShards{.loss = loss,
+                               .reduction = options_.loss_reduction(),
+                               .dim = group_.dim(),
+                               .device = replica.device(),
+                               .target = target,
+                               .first_target = first_target,
+                               .passes = computed,
+                               .samples = samples});
+        });
   };
-  group_.on_first_shard(static_cast<int64_t>(shards.samples.size()),
-                        group_.step_stream(), check);
+  std::optional<LossSample> sample;
+  if (!findings.problem) {
+    in_first_shard([&](const ComputedShards& own_shards) {
+      sample = check_loss_is_mean(own_shards, findings);
+    });
+  }
+  const World& world = group_.options().world();
+  if (world.size() == 1) return;
+  if (findings.problem) sample.reset();
+  const auto of_ranks = gather_samples(world, sample, findings);
+  if (of_ranks.empty()) return;
+  in_first_shard([&](const ComputedShards& own_shards) {
+    check_loss_over_ranks(own_shards, of_ranks, findings);
+  });
 }
 
 void TrainStep::make_checks(const Checks& checks, const ShardLoss& loss,
@@ -440,13 +442,11 @@ void TrainStep::make_checks(const Checks& checks, const ShardLoss& loss,
                             const KeptBuffers& buffers) {
   FirstStep::Findings findings;
   if (checks.module) {
-    findings =
-        settle(group_, comparison, static_cast<int64_t>(shards.samples.size()),
-               group_.step_stream());
+    findings = settle(group_, group_.options().world(), comparison,
+                      static_cast<int64_t>(shards.samples.size()),
+                      group_.step_stream());
   }
-  if (checks.loss && !findings.problem) {
-    check_loss(loss, target, shards, computed, findings);
-  }
+  if (checks.loss) check_loss(loss, target, shards, computed, findings);
   agree_or_refuse(group_.options().world(), findings, buffers);
   FirstStep& first = group_.first_step();
   if (checks.module) {
@@ -591,11 +591,6 @@ Reduction TrainStep::reduce(std::vector<PartialSum> partials, int64_t chunks,
     partials.push_back(std::move(sum));
   }
   return Reduction(std::move(partials), chunks, group_.parameters());
-}
-
-void TrainStep::enter(StepPhase phase) const {
-  const auto& on_phase = group_.options().on_phase();
-  if (on_phase) on_phase(phase);
 }
 
 }  // namespace lockstep

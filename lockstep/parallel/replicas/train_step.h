@@ -48,10 +48,10 @@ class TrainStep {
 
   /// Without an `optimizer` the gradients are added to the original's .grad.
   /// With one, gradients that are there already are added to the step's, and
-  /// .grad of all parameters is empty afterwards. Hooks on parameters see the batch's gradient;
-  /// inputs that require grad, and leaves that the loss uses, get theirs.
-  /// `inputs` and `target` may be nested; they are scattered alike. Of several
-  /// ranks each passes the samples of its own shards.
+  /// .grad of all parameters is empty afterwards. Hooks on parameters see the
+  /// batch's gradient; inputs that require grad, and leaves that the loss uses,
+  /// get theirs. `inputs` and `target` may be nested; they are scattered alike.
+  /// Of several ranks each passes the samples of its own shards.
   StepResult run(const std::vector<c10::IValue>& inputs,
                  const c10::IValue& target, const ShardLoss& loss,
                  optim::Optimizer* optimizer);
@@ -73,6 +73,14 @@ class TrainStep {
   };
   /// `all` is the tuple of the inputs and the target. `trains`: of run().
   Shards cut(const c10::IValue& all, bool trains) const;
+  /// The module that computes a shard.
+  enum class Runs {
+    kReplica,
+    // For ModuleComparison: nothing of it is told to the options' callbacks or
+    // counted as the step's time.
+    kModule,
+    kModuleForward,  // without the loss and the backward
+  };
   /// What a shard's pass is made from.
   struct ShardWork {
     size_t worker;
@@ -90,9 +98,8 @@ class TrainStep {
     const std::vector<PartialSum>& earlier;
     bool keeps_output = false;  // in the pass
     bool is_compared = false;   // the pass has the gradients' checksums
-    // The replica is the module itself, for ModuleComparison: nothing of it is
-    // told to the options' callbacks or counted as the step's time.
-    bool is_module = false;
+    Runs runs = Runs::kReplica;
+    bool is_module() const { return runs != Runs::kReplica; }
   };
   /// What run() checks in this step. See FirstStep.
   struct Checks {
@@ -101,7 +108,8 @@ class TrainStep {
     bool any() const { return module || loss; }
   };
   Checks checks_of(const ShardLoss& loss) const;
-  /// Checks the losses of this rank's shards, in the thread of the first one.
+  /// Checks the losses of this rank's shards and of all ranks, in the thread of
+  /// the first shard. Collective.
   void check_loss(const ShardLoss& loss, const c10::IValue& target,
                   const Shards& shards, const std::vector<ShardPass>& computed,
                   FirstStep::Findings& findings) const;
@@ -123,7 +131,9 @@ class TrainStep {
   Reduction reduce(std::vector<PartialSum> partials, int64_t chunks,
                    StepTotals& totals) const;
   /// Tells the observer of the options.
-  void enter(StepPhase phase) const;
+  void enter(StepPhase phase) const {
+    if (const auto& tell = group_.options().on_phase()) tell(phase);
+  }
   bool is_local() const {
     return !exchange_ && group_.options().world().size() > 1;
   }

@@ -1,0 +1,21 @@
+#include "lockstep/device/not_finite.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+namespace lockstep {
+
+std::string describe_not_finite(const std::string& name,
+                                const torch::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.is_floating_point()) return "";
+  // Reads once and writes nothing; only an overflow needs the long way.
+  if (tensor.sum().isfinite().item<bool>()) return "";
+  const auto bad = tensor.isfinite().logical_not();
+  const auto count = bad.sum().item<int64_t>();
+  if (count == 0) return "";
+  const bool has_nan = tensor.isnan().any().item<bool>();
+  return fmt::format("{} ({} in {} of {} elements)", name,
+                     has_nan ? "nan" : "inf", count, tensor.numel());
+}
+
+}  // namespace lockstep

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <torch/types.h>
+
+#include "lockstep/comm/world.h"
+
+namespace lockstep {
+
+/// Returns the tensors of all ranks, concatenated along dimension 0 in the
+/// order of the ranks. Gradients flow back to each rank's `tensor`: it gets the
+/// sum over the ranks of the gradients of its part, as with
+/// torch.distributed.nn.functional.all_gather.
+///
+/// For a loss that compares the samples of a batch with each other. Each rank
+/// computes the loss of the whole batch from the result:
+///
+///     auto z = lockstep::all_gather_with_grad(world, model->forward(x));
+///     auto loss = info_nce(z, lockstep::all_gather_with_grad(world, views));
+///     loss.backward();
+///
+/// DistributedDataParallel averages the gradients over the ranks, so they are
+/// then those of the loss of the whole batch. With GradientAverage::kNone,
+/// divide the loss by world.size().
+///
+/// Collective, and so is the backward: each rank must call both, in the same
+/// order. `tensor` has the same type and shape on all ranks, and requires grad
+/// on all of them or on none; otherwise each rank throws ParallelError. In a
+/// world of one, returns `tensor`.
+torch::Tensor all_gather_with_grad(const World& world,
+                                   const torch::Tensor& tensor);
+
+}  // namespace lockstep

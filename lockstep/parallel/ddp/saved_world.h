@@ -1,0 +1,20 @@
+#pragma once
+
+#include <string_view>
+
+#include <torch/torch.h>
+
+#include "lockstep/comm/world.h"
+
+namespace lockstep::ddp {
+
+/// Keeps `world` for the backward of an autograd function.
+void save_world(torch::autograd::AutogradContext& context, const World& world);
+/// Returns the world that save_world() kept.
+World saved_world(const torch::autograd::AutogradContext& context);
+
+/// Throws ParallelError in a backward that is to be differentiated itself.
+/// `fix` is the advice for the user.
+void check_no_double_backward(std::string_view component, const char* fix);
+
+}  // namespace lockstep::ddp
