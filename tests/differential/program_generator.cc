@@ -251,8 +251,9 @@ class ProgramGenerator {
         write("change_member", {random_.between(1, 2)});
         return write("rebuild", {});
       default:
-        // Ranks that share parameters would each scale them.
-        if (of_.kind != "world") write("scale", {parameter});
+        // After a train_step() ranks may share parameters. Each would scale
+        // them.
+        if (of_.ranks == 1) write("scale", {parameter});
     }
   }
 
