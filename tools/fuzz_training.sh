@@ -1,8 +1,9 @@
 #!/bin/bash
-# fuzz_training.sh BUILD SECONDS [SEED]: trains random modules for that long
-# with each strategy and with plain LibTorch. Ends with 1 if they differ; the
-# cases, made small, are then in BUILD/found/training. Without a seed each call
-# tries other cases.
+# fuzz_training.sh BUILD SECONDS [SEED]: trains random modules, and runs random
+# training programs, for that long with each strategy and with plain LibTorch.
+# Ends with 1 if they differ, or if a program is refused for no reason. The cases,
+# made small, are then in BUILD/found/training. Without a seed each call tries
+# other cases.
 set -uo pipefail
 build=$1
 seconds=$2
@@ -14,8 +15,10 @@ export TMPDIR
 trap 'rm -rf "$TMPDIR"' EXIT
 
 failed=0
-for kind in dp world ddp; do
-  "$build/bin/test_differential" fuzz --kind "$kind" --seed "$seed" \
-    --seconds "$seconds" --shrink --keep "$build/found/training" || failed=1
-done
+fuzz() {
+  "$build/bin/test_differential" fuzz "$@" --seed "$seed" --seconds "$seconds" \
+    --shrink --keep "$build/found/training" || failed=1
+}
+for kind in dp world ddp; do fuzz --kind "$kind"; done
+for kind in dp shm tcp ddp; do fuzz --programs --kind "$kind"; done
 exit $failed

@@ -5,6 +5,8 @@
 #include <limits>
 #include <stdexcept>
 
+#include "lockstep/base/chunk.h"
+
 namespace lockstep::differential {
 
 using c10::IValue;
@@ -13,43 +15,6 @@ using torch::Tensor;
 namespace {
 
 constexpr int64_t kTableRows = 4;
-
-Tensor mean_of(const Tensor& values) {
-  return values.sum() / std::max<int64_t>(1, values.numel());
-}
-
-Tensor real_of(const Tensor& values) {
-  return values.is_complex() ? torch::real(values) : values;
-}
-
-Tensor squares_of(const Tensor& values) {
-  return values.is_complex() ? torch::real(values * values.conj())
-                             : values * values;
-}
-
-/// What a strategy gathers or averages is defined for samples.
-void check_samples(const Tensor& output, int64_t samples) {
-  TORCH_CHECK(output.dim() > 0 && output.size(0) == samples,
-              "the first output is not one of ", samples, " samples");
-}
-
-/// `target` in the shape of `output`, whose first dimension is the samples.
-Tensor target_like(const Tensor& target, const Tensor& output) {
-  std::vector<int64_t> shape(static_cast<size_t>(output.dim()), 1);
-  shape[0] = output.size(0);
-  return target.to(output.scalar_type()).view(shape);
-}
-
-Tensor term_of(const Case& of, const Tensor& output, const Tensor& target,
-               bool is_first) {
-  if (of.loss == "sum") return mean_of(real_of(output));
-  if (of.loss == "dot") {
-    return mean_of(real_of(is_first ? output * target_like(target, output)
-                                    : output * 0.7));
-  }
-  return mean_of(squares_of(is_first ? output - target_like(target, output)
-                                     : output - 0.3));
-}
 
 }  // namespace
 
@@ -120,39 +85,11 @@ Batch make_batch(const Case& of, size_t event, size_t micro, int64_t samples,
   return batch;
 }
 
-Tensor loss_of(const Case& of, const IValue& outputs, const IValue& target,
-               const std::vector<Tensor>& parameters, const Tensor& x,
-               const Tensor& residual) {
-  const Tensor wanted = target.toTupleRef().elements()[0].toTensor();
-  const Tensor marks = target.toTupleRef().elements()[1].toTensor();
-  if (marks.ne(0).any().item<bool>()) {
-    throw std::runtime_error("marked sample in the loss");
-  }
-  std::vector<Tensor> leaves = leaves_of(outputs);
-  check_samples(leaves[0], wanted.size(0));
-  if (of.has_residual && residual.defined()) leaves[0] = leaves[0] + residual;
-  if (of.loss == "force") {
-    const auto forces = torch::autograd::grad({leaves[0].sum()}, {x}, {},
-                                              /*retain_graph=*/true,
-                                              /*create_graph=*/true);
-    return forces[0].pow(2).sum() / std::max<int64_t>(1, x.numel());
-  }
-  Tensor total = term_of(of, leaves[0], wanted, true);
-  for (size_t i = 1; i < leaves.size(); ++i) {
-    if (leaves[i].defined()) total = total + term_of(of, leaves[i], {}, false);
-  }
-  if (of.has_l2) {
-    for (const Tensor& parameter : parameters) {
-      total = total + 0.05 * squares_of(parameter).sum().to(total.dtype());
-    }
-  }
-  return total;
-}
-
 bool backward_with_gradients(const Case& of, const IValue& outputs,
                              const Batch& batch) {
   std::vector<Tensor> leaves = leaves_of(outputs);
-  check_samples(leaves[0], batch.samples);
+  TORCH_CHECK(leaves[0].dim() > 0 && leaves[0].size(0) == batch.samples,
+              "the first output is not one of ", batch.samples, " samples");
   if (batch.residual.defined()) leaves[0] = leaves[0] + batch.residual;
   if (batch.marks.ne(0).any().item<bool>()) {
     throw std::runtime_error("marked sample in the loss");
@@ -183,14 +120,12 @@ bool backward_with_gradients(const Case& of, const IValue& outputs,
   return has_changed;
 }
 
-std::vector<int64_t> chunks_of(int64_t samples, int64_t shards) {
-  if (samples == 0) return {0};
-  const int64_t most = (samples + shards - 1) / shards;
-  std::vector<int64_t> sizes;
-  for (int64_t left = samples; left > 0; left -= most) {
-    sizes.push_back(std::min(most, left));
-  }
-  return sizes;
+std::pair<int64_t, int64_t> part_of_rank(const Case& of, int64_t samples,
+                                         int rank) {
+  const auto shards =
+      shards_of_worker(rank, static_cast<int>(of.ranks), of.shards);
+  const auto part = samples_of(shards, samples, of.shards);
+  return {part.first, part.count()};
 }
 
 }  // namespace lockstep::differential

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include <torch/torch.h>
@@ -36,20 +37,14 @@ struct Batch {
 Batch make_batch(const Case& of, size_t event, size_t micro, int64_t samples,
                  torch::Dtype dtype, Flaw flaw, int64_t flawed_sample);
 
-/// The loss of a batch or a shard: a mean over its samples, 0 for none.
-/// `parameters`: what an L2 term is made of; `x`: the first input, by which a
-/// loss of forces differentiates.
-torch::Tensor loss_of(const Case& of, const c10::IValue& outputs,
-                      const c10::IValue& target,
-                      const std::vector<torch::Tensor>& parameters,
-                      const torch::Tensor& x, const torch::Tensor& residual);
-
 /// Backward with a gradient for each output. Returns whether that changed one
 /// of these gradients.
 bool backward_with_gradients(const Case& of, const c10::IValue& outputs,
                              const Batch& batch);
 
-/// The sizes of the parts in which nn.DataParallel cuts `samples` for `shards`.
-std::vector<int64_t> chunks_of(int64_t samples, int64_t shards);
+/// Returns the first sample of the part of a batch that a rank is given, and
+/// the number of its samples.
+std::pair<int64_t, int64_t> part_of_rank(const Case& of, int64_t samples,
+                                         int rank);
 
 }  // namespace lockstep::differential

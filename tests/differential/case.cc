@@ -5,6 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tests/differential/losses.h"
+
 namespace lockstep::differential {
 
 using Json = nlohmann::ordered_json;
@@ -16,6 +18,7 @@ Json json_of(const ParameterSpec& spec) {
           {"requires_grad", spec.requires_grad},
           {"part", spec.part},
           {"tied_to", spec.tied_to},
+          {"is_assigned", spec.is_assigned},
           {"dtype", spec.dtype}};
 }
 Json json_of(const InputSpec& spec) {
@@ -26,8 +29,19 @@ Json json_of(const InputSpec& spec) {
 Json json_of(const Node& node) {
   return Json::array({node.operation, node.arguments, node.numbers});
 }
+Json json_of(const OptimizerSpec& spec) {
+  return {{"kind", spec.kind},
+          {"is_own", spec.is_own},
+          {"part", spec.part},
+          {"parts", spec.parts},
+          {"rate", spec.rate},
+          {"momentum", spec.momentum},
+          {"weight_decay", spec.weight_decay},
+          {"nesterov", spec.nesterov}};
+}
 Json json_of(const Event& event) {
-  return Json::array({event.what, event.numbers});
+  if (event.loss.empty()) return Json::array({event.what, event.numbers});
+  return Json::array({event.what, event.numbers, event.loss});
 }
 
 void read(const Json& json, ParameterSpec& spec) {
@@ -35,6 +49,7 @@ void read(const Json& json, ParameterSpec& spec) {
   json.at("requires_grad").get_to(spec.requires_grad);
   json.at("part").get_to(spec.part);
   json.at("tied_to").get_to(spec.tied_to);
+  spec.is_assigned = json.value("is_assigned", false);
   json.at("dtype").get_to(spec.dtype);
 }
 void read(const Json& json, InputSpec& spec) {
@@ -47,9 +62,20 @@ void read(const Json& json, Node& node) {
   json.at(1).get_to(node.arguments);
   json.at(2).get_to(node.numbers);
 }
+void read(const Json& json, OptimizerSpec& spec) {
+  json.at("kind").get_to(spec.kind);
+  json.at("is_own").get_to(spec.is_own);
+  json.at("part").get_to(spec.part);
+  json.at("parts").get_to(spec.parts);
+  json.at("rate").get_to(spec.rate);
+  json.at("momentum").get_to(spec.momentum);
+  json.at("weight_decay").get_to(spec.weight_decay);
+  json.at("nesterov").get_to(spec.nesterov);
+}
 void read(const Json& json, Event& event) {
   json.at(0).get_to(event.what);
   json.at(1).get_to(event.numbers);
+  if (json.size() > 2) json.at(2).get_to(event.loss);
 }
 
 template <class T>
@@ -80,6 +106,9 @@ void visit_members(C& value, const Visit& visit) {
   visit("nodes", value.nodes);
   visit("outputs", value.outputs);
   visit("output_nesting", value.output_nesting);
+  visit("flaw", value.flaw);
+  visit("has_factory", value.has_factory);
+  visit("verifies", value.verifies);
   visit("loss", value.loss);
   visit("has_l2", value.has_l2);
   visit("has_residual", value.has_residual);
@@ -89,6 +118,7 @@ void visit_members(C& value, const Visit& visit) {
   visit("momentum", value.momentum);
   visit("weight_decay", value.weight_decay);
   visit("nesterov", value.nesterov);
+  visit("optimizers", value.optimizers);
   visit("average", value.average);
   visit("finds_unused", value.finds_unused);
   visit("is_static", value.is_static);
@@ -170,9 +200,56 @@ bool has_event(const Case& value, const std::string& what) {
                      [&](const Event& event) { return event.what == what; });
 }
 
+std::vector<OptimizerSpec> optimizers_of(const Case& value) {
+  if (is_program(value)) return value.optimizers;
+  return {{.kind = value.optimizer,
+           .is_own = value.mode == "train_step",
+           .rate = value.rate,
+           .momentum = value.momentum,
+           .weight_decay = value.weight_decay,
+           .nesterov = value.nesterov}};
+}
+
+bool breaks_contract(const Case& value) {
+  const auto& parameters = value.parameters;
+  return !value.flaw.empty() || has_event(value, "change_member") ||
+         std::any_of(parameters.begin(), parameters.end(),
+                     [](const auto& spec) { return spec.is_assigned; }) ||
+         std::any_of(value.history.begin(), value.history.end(),
+                     [](const Event& event) {
+                       return event.what == "train_step" &&
+                              !keeps_contract(event.loss);
+                     });
+}
+
 bool couples_samples(const Case& value) {
   return has_operation(value, "batch_norm") || has_operation(value, "track") ||
          has_operation(value, "center");
+}
+
+bool leaves_parameters_unused(const Case& value) {
+  const size_t first = value.inputs.size();
+  std::vector<bool> is_reached(first + value.nodes.size());
+  for (const int output : value.outputs) {
+    is_reached[static_cast<size_t>(output)] = true;
+  }
+  std::vector<bool> is_used(value.parameters.size());
+  for (size_t i = value.nodes.size(); i-- > 0;) {
+    const Node& node = value.nodes[i];
+    if (!is_reached[first + i] || node.operation == "detach") continue;
+    for (const int argument : node.arguments) {
+      is_reached[static_cast<size_t>(argument)] = true;
+    }
+    if (node.operation == "parameter") {
+      is_used[static_cast<size_t>(node.numbers[0])] = true;
+    }
+  }
+  for (size_t p = 0; p < is_used.size(); ++p) {
+    const ParameterSpec& spec = value.parameters[p];
+    if (!is_used[p] && spec.requires_grad && spec.tied_to < 0) return true;
+  }
+  // The weights of a BatchNorm that comes too late.
+  return !value.norms.empty();
 }
 
 }  // namespace lockstep::differential

@@ -13,6 +13,8 @@ struct ParameterSpec {
   bool requires_grad = true;
   int part = -1;     ///< the submodule that registers it; -1: the module itself
   int tied_to = -1;  ///< the same tensor under another name
+  /// It is tied by assignment to the member, which the registry does not have.
+  bool is_assigned = false;
   std::string dtype{};  ///< "": the case's
 };
 
@@ -30,18 +32,34 @@ struct Node {
   std::vector<int64_t> numbers{};
 };
 
-/// What happens to the model in training; see history.cc.
+/// An optimizer of a program.
+struct OptimizerSpec {
+  std::string kind = "sgd";  ///< sgd, adamw, adam or rmsprop
+  bool is_own = false;       ///< Lockstep's, for train_step() only
+  /// Trains each parameter whose place, divided by `parts`, leaves `part`.
+  int64_t part = 0;
+  int64_t parts = 1;
+  double rate = 0.05;
+  double momentum = 0;
+  double weight_decay = 0;
+  bool nesterov = false;
+};
+
+/// A statement of a training loop, or a change of the model; see history.h.
 struct Event {
   std::string what;
   std::vector<int64_t> numbers{};
+  std::string loss{};  ///< of a statement of a program; see losses.h
 };
 
 /// A module, the way it is trained, and what happens on the way: everything
 /// that a run depends on, as data.
 struct Case {
   uint64_t seed = 0;
-  std::string kind = "dp";       ///< dp, world or ddp
-  std::string mode = "forward";  ///< forward, train_step or gradients
+  std::string kind = "dp";  ///< dp, world or ddp
+  /// The way in which steps train: forward, train_step or gradients; or
+  /// program, in which each statement names its own.
+  std::string mode = "forward";
   std::string dtype = "double";  ///< double, float, half, bfloat16, complex
   std::string backend = "shm";   ///< of several ranks
   bool has_processes = false;    ///< ranks are processes, not threads
@@ -59,6 +77,10 @@ struct Case {
   std::vector<Node> nodes;
   std::vector<int> outputs;
   std::string output_nesting = "tuple";
+  /// A rule that the module breaks; see interpreted_module.h.
+  std::string flaw{};
+  bool has_factory = false;  ///< replicas are made by one, not by clone()
+  bool verifies = true;      ///< the first step checks itself
 
   std::string loss = "square";   ///< square, dot, sum or force
   bool has_l2 = false;           ///< the loss takes the parameters, too
@@ -70,6 +92,7 @@ struct Case {
   double momentum = 0;
   double weight_decay = 0;
   bool nesterov = false;
+  std::vector<OptimizerSpec> optimizers;  ///< of a program, instead
 
   std::string average = "samples";  ///< of ddp: samples, ranks or none
   bool finds_unused = false;
@@ -86,7 +109,15 @@ Case case_of_text(const std::string& text);
 
 /// Whether a shard's result depends on the other samples of the shard.
 bool couples_samples(const Case& value);
+/// Returns true if no output depends on some parameter that is trained.
+bool leaves_parameters_unused(const Case& value);
 bool has_operation(const Case& value, const std::string& operation);
 bool has_event(const Case& value, const std::string& what);
+inline bool is_program(const Case& value) { return value.mode == "program"; }
+/// Returns true if the module or a loss of a program breaks a rule of
+/// train_step() or of replicas.
+bool breaks_contract(const Case& value);
+/// The optimizers of a program, or the one of another case.
+std::vector<OptimizerSpec> optimizers_of(const Case& value);
 
 }  // namespace lockstep::differential

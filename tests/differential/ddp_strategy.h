@@ -3,22 +3,16 @@
 #include <memory>
 
 #include "lockstep/parallel/distributed_data_parallel.h"
-#include "tests/differential/strategy.h"
+#include "tests/differential/wrapped_strategy.h"
 
 namespace lockstep::differential {
 
 /// DistributedDataParallel on a rank.
-class DdpStrategy : public Strategy {
+class DdpStrategy
+    : public WrappedStrategy<DistributedDataParallel<InterpretedModule>> {
  public:
-  DdpStrategy(std::shared_ptr<InterpretedModule> module, const World& world);
-
-  Step backward(const Batch& batch) override;
-  c10::IValue forward(const Batch& batch) override;
-  Batch own_part(const Batch& batch) const override;
-
- private:
-  World world_;
-  DistributedDataParallel<InterpretedModule> model_;
+  DdpStrategy(const std::shared_ptr<InterpretedModule>& module,
+              const World& world);
 };
 
 }  // namespace lockstep::differential

@@ -212,32 +212,6 @@ void choose_history(Case& of, Random& random) {
   if (of.history.empty()) step();
 }
 
-/// Whether no output depends on some parameter that is trained.
-bool leaves_parameters_unused(const Case& of) {
-  const size_t first = of.inputs.size();
-  std::vector<bool> is_reached(first + of.nodes.size());
-  for (const int output : of.outputs) {
-    is_reached[static_cast<size_t>(output)] = true;
-  }
-  std::vector<bool> is_used(of.parameters.size());
-  for (size_t i = of.nodes.size(); i-- > 0;) {
-    const Node& node = of.nodes[i];
-    if (!is_reached[first + i] || node.operation == "detach") continue;
-    for (const int argument : node.arguments) {
-      is_reached[static_cast<size_t>(argument)] = true;
-    }
-    if (node.operation == "parameter") {
-      is_used[static_cast<size_t>(node.numbers[0])] = true;
-    }
-  }
-  for (size_t p = 0; p < is_used.size(); ++p) {
-    const ParameterSpec& spec = of.parameters[p];
-    if (!is_used[p] && spec.requires_grad && spec.tied_to < 0) return true;
-  }
-  // The weights of a BatchNorm that comes too late.
-  return !of.norms.empty();
-}
-
 /// A value with samples, early enough that other parameters have their
 /// gradients before the backward comes to it; or the first output.
 int choose_trapped(const Case& of, Random& random) {
@@ -293,7 +267,9 @@ Case generate(const std::string& kind, uint64_t seed) {
   choose_dtype(of, random);
   choose_optimizer(of, random);
   GraphBuilder(of, random)
-      .build(random.between(1, 10), of.kind == "dp" && of.mode == "forward");
+      .build(random.between(1, 10), of.kind == "dp" && of.mode == "forward"
+                                        ? GraphBuilder::Outputs::kGathered
+                                        : GraphBuilder::Outputs::kAny);
   choose_loss(of, random);
   if (of.kind == "ddp" && leaves_parameters_unused(of) && !random.once_in(8)) {
     of.finds_unused = true;

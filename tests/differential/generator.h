@@ -11,4 +11,8 @@ namespace lockstep::differential {
 /// world or ddp. Calls no LibTorch.
 Case generate(const std::string& kind, uint64_t seed);
 
+/// Likewise, a training program. `kind`: dp, shm or tcp, the ranks of a world,
+/// or ddp.
+Case generate_program(const std::string& kind, uint64_t seed);
+
 }  // namespace lockstep::differential

@@ -7,7 +7,7 @@ namespace lockstep::differential {
 GraphBuilder::GraphBuilder(Case& target, Random& random)
     : case_(target), random_(random) {}
 
-void GraphBuilder::build(int64_t operations, bool is_gathered) {
+void GraphBuilder::build(int64_t operations, Outputs outputs) {
   add_inputs();
   // Something is trained, whatever follows.
   do {
@@ -15,7 +15,7 @@ void GraphBuilder::build(int64_t operations, bool is_gathered) {
   } while (!at(last_batched()).is_trained);
   for (int64_t i = 0; i < operations; ++i) grow();
   add_odd_parameters();
-  choose_outputs(is_gathered);
+  choose_outputs(outputs);
 }
 
 void GraphBuilder::add_inputs() {
@@ -210,14 +210,16 @@ void GraphBuilder::add_odd_parameters() {
   }
 }
 
-void GraphBuilder::choose_outputs(bool is_gathered) {
+void GraphBuilder::choose_outputs(Outputs outputs) {
   case_.outputs = {last_batched(true)};
   if (random_.once_in(3)) case_.outputs.push_back(random_value(true));
-  if (random_.once_in(6)) {
+  if (outputs != Outputs::kSamples && random_.once_in(6)) {
     const int u = random_value(false);
     if (!at(u).is_batched) {
       case_.outputs.push_back(
-          is_gathered ? add("sum_all", {u}, {}, {.is_batched = false}) : u);
+          outputs == Outputs::kGathered
+              ? add("sum_all", {u}, {}, {.is_batched = false})
+              : u);
     }
   }
   if (random_.once_in(8)) {

@@ -12,11 +12,17 @@ namespace lockstep::differential {
 /// shapes that fit. Calls no LibTorch, so that it may run before a fork.
 class GraphBuilder {
  public:
+  /// Kinds of outputs.
+  enum class Outputs {
+    kAny,
+    kGathered,  ///< samples, or a scalar that is the same for every shard
+    kSamples,
+  };
+
   GraphBuilder(Case& target, Random& random);
 
-  /// `operations` random ones, then outputs. `is_gathered`: every output must
-  /// have samples, or be a scalar that is the same for every shard.
-  void build(int64_t operations, bool is_gathered);
+  /// `operations` random ones, then outputs.
+  void build(int64_t operations, Outputs outputs);
 
  private:
   /// What is known of a value of the program.
@@ -46,7 +52,7 @@ class GraphBuilder {
   void grow_layer(int x);
   void grow_coupled(int x);
   void add_odd_parameters();
-  void choose_outputs(bool is_gathered);
+  void choose_outputs(Outputs outputs);
 
   int random_value(bool is_batched);
   int last_batched(bool is_trained = false) const;

@@ -19,8 +19,7 @@ class Player {
         counts_twice_(counts_twice),
         strategy_(strategy),
         trace_(trace),
-        dtype_(dtype_of(of.dtype)),
-        rate_(of.rate) {
+        dtype_(dtype_of(of.dtype)) {
     torch::save(std::dynamic_pointer_cast<torch::nn::Module>(
                     strategy.module().shared_from_this()),
                 initial_);
@@ -30,26 +29,62 @@ class Player {
   void play(size_t number) {
     at_ = number;
     const Event& event = case_.history[number];
+    if (!play_statement(event) && !play_change(event) && !play_step(event)) {
+      throw std::invalid_argument("no such event: " + event.what);
+    }
+    record_state();
+    ++trace_.events;
+  }
+
+ private:
+  /// A statement of a program.
+  bool play_statement(const Event& event) {
     const auto& numbers = event.numbers;
     const std::string& what = event.what;
-    if (what == "step") {
-      train(numbers, Flaw::kNone, -1);
-    } else if (what == "accumulate") {
-      train(numbers, Flaw::kNone, -1);
-    } else if (what == "clip") {
+    if (what == "backward") {
+      const auto step =
+          strategy_.backward(make(0, numbers[0], Flaw::kNone, -1), event.loss);
+      is_pending_ = is_in_no_sync_;
+      if (case_.ranks == 1) trace_.add(label("loss"), step.loss);
+    } else if (what == "train_step") {
+      AnyOptimizer* const optimizer = numbers[1] < 0 ? nullptr : at(numbers[1]);
+      const double clip = static_cast<double>(numbers[2]) / 4;
+      const auto step = strategy_.train_step(
+          make(0, numbers[0], Flaw::kNone, -1), event.loss, optimizer, clip);
+      is_pending_ = is_in_no_sync_;
+      if (!is_pending_) trace_.add(label("loss"), step.loss);
+      if (optimizer && clip > 0) trace_.add(label("norm"), step.norm, false);
+    } else if (what == "update") {
+      clip(at(numbers[0])->parameters(), static_cast<double>(numbers[1]) / 4);
+      at(numbers[0])->torch()->step();
+    } else if (what == "zero_grad") {
+      module().zero_grad(numbers[0] != 0);
+      is_pending_ = false;
+    } else if (what == "no_sync") {
+      is_in_no_sync_ = numbers[0] != 0 && !is_local();
+      strategy_.set_synced(numbers[0] == 0);
+    } else if (what == "change_member") {
+      module().factor = 1.0 + static_cast<double>(numbers[0]);
+    } else if (what == "rebuild") {
+      strategy_.rebuild();
+    } else {
+      return false;
+    }
+    if (!is_pending_) record_gradients();
+    return true;
+  }
+
+  /// A change of the module or the way it is trained.
+  bool play_change(const Event& event) {
+    const auto& numbers = event.numbers;
+    const std::string& what = event.what;
+    if (what == "clip") {
       clip_ = static_cast<double>(numbers[0]) / 4;
     } else if (what == "rate") {
-      set_rate(case_.rate * static_cast<double>(numbers[0]) / 2);
+      rate_factor_ = static_cast<double>(numbers[0]) / 2;
+      for (AnyOptimizer& each : optimizers_) each.scale_rate(rate_factor_);
     } else if (what == "freeze" || what == "unfreeze") {
       module().parameter(numbers[0]).set_requires_grad(what == "unfreeze");
-    } else if (what == "fail_loss") {
-      fail(numbers, Flaw::kInLoss);
-    } else if (what == "fail_backward") {
-      fail(numbers, Flaw::kInBackward);
-    } else if (what == "poison") {
-      train({numbers[0]}, Flaw::kNotFinite, numbers[1]);
-    } else if (what == "evaluate") {
-      evaluate(numbers[0], numbers[1]);
     } else if (what == "load") {
       load();
     } else if (what == "scale") {
@@ -67,13 +102,31 @@ class Player {
     } else if (what == "set_to_none") {
       set_to_none_ = numbers[0] != 0;
     } else {
-      throw std::invalid_argument("no such event: " + what);
+      return false;
     }
-    record_state();
-    ++trace_.events;
+    return true;
   }
 
- private:
+  /// A step in the mode of the case, or an evaluation.
+  bool play_step(const Event& event) {
+    const auto& numbers = event.numbers;
+    const std::string& what = event.what;
+    if (what == "step" || what == "accumulate") {
+      train(numbers, Flaw::kNone, -1);
+    } else if (what == "fail_loss") {
+      fail(numbers, Flaw::kInLoss);
+    } else if (what == "fail_backward") {
+      fail(numbers, Flaw::kInBackward);
+    } else if (what == "poison") {
+      train({numbers[0]}, Flaw::kNotFinite, numbers[1]);
+    } else if (what == "evaluate") {
+      evaluate(numbers[0], numbers[1]);
+    } else {
+      return false;
+    }
+    return true;
+  }
+
   InterpretedModule& module() { return strategy_.module(); }
   std::string label(const std::string& what) const {
     return fmt::format("event {} ({}): {}", at_, case_.history[at_].what, what);
@@ -81,34 +134,21 @@ class Player {
   bool is_local() const { return case_.ranks == 1; }
 
   std::vector<Tensor> trained_parameters() {
-    return counts_twice_ ? module().parameters() : module().unique_parameters();
+    // In a program update() and train_step() would differ.
+    return counts_twice_ && !is_program(case_) ? module().parameters()
+                                               : module().unique_parameters();
+  }
+
+  AnyOptimizer* at(int64_t number) {
+    return &optimizers_.at(static_cast<size_t>(number));
   }
 
   void make_optimizers() {
-    strategy_.make_optimizer();
-    strategy_.set_rate(rate_);
-    if (strategy_.updates()) return;
-    const auto parameters =
-        counts_twice_ ? module().parameters() : module().unique_parameters();
-    if (case_.optimizer == "adamw") {
-      optimizer_ = std::make_unique<torch::optim::AdamW>(
-          parameters, torch::optim::AdamWOptions(rate_).eps(1e-3).weight_decay(
-                          case_.weight_decay));
-    } else {
-      optimizer_ = std::make_unique<torch::optim::SGD>(
-          parameters, torch::optim::SGDOptions(rate_)
-                          .momentum(case_.momentum)
-                          .weight_decay(case_.weight_decay)
-                          .nesterov(case_.nesterov));
-    }
-  }
-
-  void set_rate(double rate) {
-    rate_ = rate;
-    strategy_.set_rate(rate);
-    if (!optimizer_) return;
-    for (auto& group : optimizer_->param_groups()) {
-      group.options().set_lr(rate);
+    optimizers_.clear();
+    for (const OptimizerSpec& spec : optimizers_of(case_)) {
+      optimizers_.emplace_back(spec, trained_parameters(),
+                               strategy_.state_factory());
+      optimizers_.back().scale_rate(rate_factor_);
     }
   }
 
@@ -142,9 +182,9 @@ class Player {
 
   void train(const std::vector<int64_t>& sizes, Flaw flaw, int64_t sample) {
     zero_grad();
-    if (strategy_.updates()) {
+    if (case_.mode == "train_step") {
       const Batch batch = make(0, sizes[0], flaw, sample);
-      const auto step = strategy_.train(batch, clip_);
+      const auto step = strategy_.train_step(batch, case_.loss, at(0), clip_);
       trace_.add(label("loss"), step.loss);
       if (std::isfinite(step.loss)) record_input_gradients(batch);
       if (clip_ > 0 && step.is_finite) trace_.add(label("norm"), step.norm);
@@ -156,33 +196,33 @@ class Player {
     std::vector<Strategy::Step> steps;
     for (size_t micro = 0; micro < sizes.size(); ++micro) {
       batches.push_back(make(micro, sizes[micro], flaw, sample));
-      steps.push_back(strategy_.backward(batches.back()));
+      steps.push_back(
+          case_.mode == "gradients"
+              ? strategy_.train_step(batches.back(), case_.loss, nullptr, 0)
+              : strategy_.backward(batches.back(), case_.loss));
       loss += steps.back().loss;
     }
     if (case_.kind != "ddp") trace_.add(label("loss"), loss);
-    // A step that is skipped gives no gradients.
-    const bool is_skipped = case_.mode == "train_step" && !std::isfinite(loss);
     for (size_t micro = 0; micro < batches.size(); ++micro) {
-      if (!is_skipped) record_input_gradients(batches[micro]);
+      record_input_gradients(batches[micro]);
       record(batches[micro], steps[micro]);
     }
     // With DistributedDataParallel it is the loss of one rank.
     if (!std::isfinite(loss) && case_.kind != "ddp") {
       module().zero_grad();
-      if (case_.mode == "train_step") check_no_bad_gradient();
       return;
     }
-    if (case_.mode != "train_step") record_gradients();
-    if (clip_ > 0) {
-      const double norm =
-          torch::nn::utils::clip_grad_norm_(trained_parameters(), clip_);
-      trace_.add(label("norm"), norm, false);
-    }
+    record_gradients();
+    clip(trained_parameters(), clip_);
     // Ranks that share their parameters would each update them.
-    if (case_.kind == "world" && case_.mode == "gradients") return;
-    optimizer_->step();
-    // train_step() uses the gradients up.
-    if (case_.mode == "train_step") module().zero_grad();
+    if (case_.kind == "world") return;
+    at(0)->torch()->step();
+  }
+
+  void clip(const std::vector<Tensor>& parameters, double limit) {
+    if (limit <= 0) return;
+    trace_.add(label("norm"),
+               torch::nn::utils::clip_grad_norm_(parameters, limit), false);
   }
 
   void record(const Batch& batch, const Strategy::Step& step) {
@@ -294,13 +334,15 @@ class Player {
   Strategy& strategy_;
   Trace& trace_;
   torch::Dtype dtype_;
-  double rate_;
+  std::vector<AnyOptimizer> optimizers_;
+  double rate_factor_ = 1;
   double clip_ = 0;
   bool set_to_none_ = true;
   bool keeps_gradients_ = false;
+  bool is_in_no_sync_ = false;
+  bool is_pending_ = false;  // .grad has what the ranks have not summed
   size_t at_ = 0;
   std::vector<int64_t> residual_shape_;
-  std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::ostringstream initial_;
 };
 
@@ -320,6 +362,35 @@ Trace play(const Case& of, const MakeStrategy& make, bool counts_twice) {
     if (trace.error.empty()) trace.error = "an exception without a text";
   }
   return trace;
+}
+
+bool is_ordered(const Case& of) {
+  const auto optimizers = optimizers_of(of);
+  const auto is_own = [&](int64_t number) {
+    return number >= static_cast<int64_t>(optimizers.size()) ||
+           optimizers[static_cast<size_t>(number)].is_own;
+  };
+  bool is_local = false, is_pending = false;
+  bool has_stepped = false, is_stale = false;
+  for (const Event& event : of.history) {
+    const bool is_step = event.what == "backward" || event.what == "train_step";
+    if (is_step || event.what == "evaluate") {
+      if (is_stale) return false;
+      has_stepped = true;
+    }
+    if (is_step) is_pending = is_local;
+    if (event.what == "no_sync") is_local = event.numbers[0] != 0;
+    if (event.what == "zero_grad") is_pending = false;
+    if (event.what == "change_member") is_stale = has_stepped;
+    if (event.what == "rebuild") is_stale = false;
+    if (event.what == "train_step" && event.numbers[1] >= 0 && is_local) {
+      return false;
+    }
+    if (event.what == "update" && (is_pending || is_own(event.numbers[0]))) {
+      return false;
+    }
+  }
+  return !is_pending;
 }
 
 }  // namespace lockstep::differential

@@ -10,22 +10,36 @@ namespace lockstep::differential {
 
 using MakeStrategy = std::function<std::unique_ptr<Strategy>()>;
 
-/// Makes a strategy and does with it what the case's history says:
+/// Makes a strategy and does with it what the case's history says. In any case:
 ///
-///   step [n]                a step with a batch of n
-///   accumulate [n, m]       a step with the gradients of two batches
-///   clip [k]                from now on to a norm of k / 4; 0: not at all
-///   rate [k]                the learning rate becomes k / 2 of the first
+///   rate [k]                the learning rates become k / 2 of the first
 ///   freeze [p], unfreeze    parameter p
-///   fail_loss [n, s]        a step that sample s makes fail, and zero_grad()
-///   fail_backward [n, s]    likewise
-///   poison [n, s]           a step whose sample s is NaN, to be skipped
 ///   evaluate [how, n]       0: NoGradGuard, 1: InferenceMode, 2: eval(),
 ///                           3: a forward without a backward
 ///   load []                 the state at the beginning, by torch::load
 ///   scale [p]               parameter p, by the user
 ///   cast [k]                0: to float, 1: to double; optimizers are new
 ///   hook [p]                on the parameter; doubles its gradient
+///
+/// In a program, the statements of a training loop:
+///
+///   backward [n] loss       forward, loss and backward of n samples
+///   train_step [n, o, k] loss   with optimizer o, or -1: with none, and with
+///                           gradients clipped to k / 4, or 0: not clipped
+///   update [o, k]           clips, as above, and calls the optimizer's step()
+///   zero_grad [0 or 1]      1: sets gradients to none
+///   no_sync [0 or 1]        1: begins it, 0: ends it
+///   change_member [k]       a member of the module becomes 1 + k
+///   rebuild []              of the wrapper
+///
+/// In other cases, steps in the mode of the case:
+///
+///   step [n]                a step with a batch of n
+///   accumulate [n, m]       a step with the gradients of two batches
+///   clip [k]                from now on to a norm of k / 4; 0: not at all
+///   fail_loss [n, s]        a step that sample s makes fail, and zero_grad()
+///   fail_backward [n, s]    likewise
+///   poison [n, s]           a step whose sample s is NaN, to be skipped
 ///   keep_gradients []       the next step starts with gradients in .grad
 ///   set_to_none [0 or 1]    how zero_grad() works from now on
 ///
@@ -33,5 +47,10 @@ using MakeStrategy = std::function<std::unique_ptr<Strategy>()>;
 /// an exception.
 /// `counts_twice`: torch's optimizer gets what is registered twice twice.
 Trace play(const Case& of, const MakeStrategy& make, bool counts_twice = true);
+
+/// Returns true if the statements of a program keep the order that ranks need:
+/// the ranks sum the gradients of no_sync() before an update and before the
+/// end, and rebuild() follows a member that changes after the first step.
+bool is_ordered(const Case& of);
 
 }  // namespace lockstep::differential

@@ -47,7 +47,7 @@ void PartImpl::reset() {
   tensors.assign(definition->parameters.size(), {});
   for (size_t p = 0; p < tensors.size(); ++p) {
     const ParameterSpec& spec = definition->parameters[p];
-    if (spec.part != part) continue;
+    if (part < 0 || spec.part != part) continue;
     tensors[p] = register_parameter(name_of(p), initial(*definition, p),
                                     spec.requires_grad);
   }
@@ -56,10 +56,23 @@ void PartImpl::reset() {
 InterpretedModule::InterpretedModule(std::shared_ptr<const Case> of)
     : definition(std::move(of)) {
   reset();
+  for (size_t p = 0; p < tensors.size(); ++p) {
+    const ParameterSpec& spec = definition->parameters[p];
+    if (spec.is_assigned) {
+      tensors[p] = tensors[static_cast<size_t>(spec.tied_to)];
+    }
+  }
+  if (definition->flaw == "other_reset") factor = 2;
+  is_made_ = true;
 }
 
 void InterpretedModule::reset() {
   const Case& of = *definition;
+  if (of.flaw == "other_reset") factor = 1;
+  if (of.flaw == "other_parameters" && is_made_) {
+    register_parameter("other", torch::ones({1}));
+  }
+  late_ = Tensor();
   parts.clear();
   norms.clear();
   trackers.clear();
@@ -67,7 +80,7 @@ void InterpretedModule::reset() {
   for (size_t p = 0; p < tensors.size(); ++p) {
     const ParameterSpec& spec = of.parameters[p];
     if (spec.part >= 0) continue;
-    if (spec.tied_to >= 0) {
+    if (spec.tied_to >= 0 && !spec.is_assigned) {
       tensors[p] = tensors[static_cast<size_t>(spec.tied_to)];
       // register_parameter() would change requires_grad.
       parameters_.insert(name_of(p), tensors[p]);
@@ -127,8 +140,31 @@ IValue InterpretedModule::forward(const IValue& inputs) {
   for (const int output : definition->outputs) {
     outputs.push_back(values.at(static_cast<size_t>(output)));
   }
+  outputs[0] = change(outputs[0]);
   return nest(outputs, definition->output_nesting,
               std::vector<bool>(outputs.size()));
+}
+
+Tensor InterpretedModule::change(const Tensor& output) {
+  const std::string& flaw = definition->flaw;
+  if (flaw.rfind("late_", 0) == 0) {
+    if (!late_.defined()) late_ = make_late(output.options());
+    return output * late_;
+  }
+  if (flaw == "counts_forwards")
+    return output * static_cast<double>(++forwards_);
+  if (flaw == "own_random") return output * (1 + own_random());
+  return factor == 1 ? output : output * factor;
+}
+
+Tensor InterpretedModule::make_late(const torch::TensorOptions& options) {
+  const Tensor values = torch::full({1}, 0.5, options.requires_grad(false));
+  if (definition->flaw == "late_parameter") {
+    return register_parameter("late", values);
+  }
+  const auto layer = std::make_shared<PartImpl>(definition, -1);
+  register_module("late", layer);
+  return layer->register_parameter("weight", values);
 }
 
 IValue nest(const std::vector<Tensor>& leaves, const std::string& nesting,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include <torch/torch.h>
@@ -21,7 +22,18 @@ struct PartImpl : torch::nn::Cloneable<PartImpl> {
   std::vector<torch::Tensor> tensors;  ///< undefined: not of this part
 };
 
-/// The module that a case describes: forward() runs its nodes in order.
+/// The module that a case describes: forward() runs its nodes in order. It may
+/// break a rule (Case::flaw):
+///
+///   late_layer        registers a submodule in its first forward
+///   late_parameter    registers a parameter of its own then
+///   other_reset       reset() sets a member to another value than it has
+///   other_parameters  reset() of a copy registers another parameter
+///   counts_forwards   multiplies its output by a number that each forward
+///                     changes
+///   own_random        has random numbers of its own
+///
+/// Tying parameters by assignment breaks one as well, without a name here.
 struct InterpretedModule : torch::nn::Cloneable<InterpretedModule> {
   explicit InterpretedModule(std::shared_ptr<const Case> of);
   void reset() override;
@@ -39,6 +51,19 @@ struct InterpretedModule : torch::nn::Cloneable<InterpretedModule> {
   std::vector<torch::Tensor> tensors;
   std::vector<torch::nn::BatchNorm1d> norms;
   std::vector<torch::Tensor> trackers;
+  /// The first output is multiplied by it.
+  double factor = 1;
+
+ private:
+  /// Returns the first output as the flaw changes it.
+  torch::Tensor change(const torch::Tensor& output);
+
+  bool is_made_ = false;  // the constructor is through, and it may be copied
+  int64_t forwards_ = 0;
+  /// The parameter that the first forward registers.
+  torch::Tensor make_late(const torch::TensorOptions& options);
+
+  torch::Tensor late_;
 };
 
 /// `leaves` nested as `nesting` says, and back.

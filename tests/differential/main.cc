@@ -24,6 +24,7 @@ namespace {
 
 struct Options {
   std::string kind = "dp";
+  bool has_programs = false;
   uint64_t seed = 1;
   size_t cases = 1000;
   double seconds = 0;
@@ -50,7 +51,11 @@ std::string signature_of(const Verdict& verdict) {
 /// What is particular about a case.
 std::string features_of(const Case& of) {
   std::set<std::string> features{of.mode, of.dtype, of.loss};
-  for (const Event& event : of.history) features.insert(event.what);
+  for (const Event& event : of.history) {
+    features.insert(event.what);
+    if (!event.loss.empty()) features.insert(event.loss);
+  }
+  if (!of.flaw.empty()) features.insert(of.flaw);
   for (const Node& node : of.nodes) {
     for (const char* rare : {"track", "batch_norm", "dropout", "center"}) {
       if (node.operation == rare) features.insert(rare);
@@ -89,6 +94,14 @@ Case shrunk(const Case& failing, const Verdict& verdict, double deadline_s) {
   });
 }
 
+/// As its file is called.
+std::string name_of(const Case& of) {
+  if (!is_program(of)) return fmt::format("{}_{}", of.kind, of.seed);
+  const char* const backend = of.backend == "shm" ? "shm" : "tcp";
+  return fmt::format("program_{}_{}", of.kind == "world" ? backend : of.kind,
+                     of.seed);
+}
+
 class Fuzzer {
  public:
   explicit Fuzzer(Options options) : options_(std::move(options)) {}
@@ -105,6 +118,7 @@ class Fuzzer {
         count, options_.deadline_s, [&](size_t i) { return check(case_at(i)); },
         [&](size_t i, const Verdict& verdict) {
           report(case_at(i), verdict);
+          print_progress(seconds(), count);
           return findings_ < options_.most_findings &&
                  (options_.seconds <= 0 || seconds() < options_.seconds);
         });
@@ -129,7 +143,9 @@ class Fuzzer {
 
  private:
   Case case_at(size_t i) const {
-    Case of = generate(options_.kind, options_.seed + i);
+    const uint64_t seed = options_.seed + i;
+    Case of = options_.has_programs ? generate_program(options_.kind, seed)
+                                    : generate(options_.kind, seed);
     of.has_processes = options_.has_processes && of.ranks > 1;
     return of;
   }
@@ -142,9 +158,8 @@ class Fuzzer {
     if (!verdict.is_finding()) return;
     ++findings_;
     ++categories_[verdict.category];
-    std::cout << fmt::format("[fuzz] FINDING {} seed {}: {}: {} [{}]\n",
-                             of.kind, of.seed, verdict.category, verdict.detail,
-                             features_of(of))
+    std::cout << fmt::format("[fuzz] FINDING {}: {}: {} [{}]\n", name_of(of),
+                             verdict.category, verdict.detail, features_of(of))
               << std::flush;
     if (!options_.only.empty() &&
         (verdict.detail + features_of(of)).find(options_.only) ==
@@ -159,9 +174,24 @@ class Fuzzer {
     if (options_.found.empty()) return;
     std::filesystem::create_directories(options_.found);
     const std::string path =
-        fmt::format("{}/{}_{}.case", options_.found, of.kind, of.seed);
+        fmt::format("{}/{}.case", options_.found, name_of(of));
     std::ofstream(path) << to_text(kept);
     std::cout << "[fuzz] kept in " << path << std::endl;
+  }
+
+  /// Says each half a minute how far it is.
+  void print_progress(double seconds, size_t count) {
+    if (seconds < next_progress_s_) return;
+    next_progress_s_ = seconds + 30;
+    const double left = options_.seconds > 0
+                            ? options_.seconds - seconds
+                            : seconds / static_cast<double>(cases_) *
+                                  static_cast<double>(count - cases_);
+    std::cout << fmt::format(
+                     "[fuzz] {}: {} cases in {:.0f} s, {} findings, {:.0f} s "
+                     "left\n",
+                     options_.kind, cases_, seconds, findings_, left)
+              << std::flush;
   }
 
   void print_counts(double seconds) const {
@@ -169,17 +199,27 @@ class Fuzzer {
         "[fuzz] {}: seeds {} to {}: {} cases in {:.1f} s, {} findings\n",
         options_.kind, options_.seed, options_.seed + cases_ - 1, cases_,
         seconds, findings_);
-    const auto print = [](const char* what, const auto& counts) {
+    const auto print = [&](const char* what, const auto& counts) {
+      size_t sum = 0;
+      for (const auto& [name, count] : counts) sum += count;
+      if (sum == 0) return;
+      const auto share = [&](size_t count) {
+        return 100.0 * static_cast<double>(count) / static_cast<double>(cases_);
+      };
+      std::cout << fmt::format("[fuzz] {:6} {:5.2f} % {}\n", sum, share(sum),
+                               what);
       for (const auto& [name, count] : counts) {
-        std::cout << fmt::format("[fuzz]   {} {}: {}\n", count, what, name);
+        std::cout << fmt::format("[fuzz] {:6} {:5.2f} %   {}\n", count,
+                                 share(count), name);
       }
     };
-    print("finding", categories_);
+    print("findings", categories_);
     print("refused", refusals_);
     print("fail in plain LibTorch", plain_failures_);
   }
 
   Options options_;
+  double next_progress_s_ = 30;
   size_t cases_ = 0;
   size_t findings_ = 0;
   std::map<std::string, size_t> refusals_, plain_failures_, categories_;
@@ -187,10 +227,13 @@ class Fuzzer {
 
 int fuzz(int argc, char** argv) {
   Options options;
-  CLI::App app("Trains random modules as Lockstep and as plain LibTorch do");
+  CLI::App app("Trains at random with Lockstep and with plain LibTorch");
   app.add_option("--kind", options.kind, "What is tried")
-      ->check(CLI::IsMember({"dp", "world", "ddp"}))
+      ->check(CLI::IsMember({"dp", "world", "ddp", "shm", "tcp"}))
       ->capture_default_str();
+  app.add_flag("--programs", options.has_programs,
+               "Training programs (dp, shm, tcp or ddp), not modules (dp, "
+               "world or ddp)");
   app.add_option("--seed", options.seed, "Of the first case")
       ->capture_default_str();
   app.add_option("--cases", options.cases, "How many")->capture_default_str();

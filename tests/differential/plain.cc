@@ -1,6 +1,9 @@
 #include "tests/differential/plain.h"
 
 #include <algorithm>
+#include <cmath>
+
+#include "lockstep/base/chunk.h"
 
 namespace lockstep::differential {
 
@@ -61,27 +64,35 @@ IValue concatenated(const std::vector<IValue>& parts) {
 
 }  // namespace
 
-std::vector<Plain::Shard> Plain::shards_of(const Batch& batch) {
-  const Case& of = definition();
+std::vector<Plain::Shard> Plain::shards_of(const Batch& batch) const {
   std::vector<Shard> shards;
-  const bool is_ddp = of.kind == "ddp";
-  std::vector<int64_t> sizes = chunks_of(batch.samples, of.shards);
-  // There, a rank without samples takes part.
-  if (is_ddp) sizes.resize(static_cast<size_t>(of.shards), 0);
   int64_t begin = 0;
-  for (const int64_t size : sizes) {
-    // Without any sample, ranks have no share, but one shard is the batch.
-    double weight = batch.samples == 0 ? (is_ddp ? 0.0 : 1.0)
-                                       : static_cast<double>(size) /
-                                             static_cast<double>(batch.samples);
-    if (is_ddp && (of.average == "ranks" || batch.samples == 0)) {
-      weight = 1.0 / static_cast<double>(of.ranks);
-    }
-    if (is_ddp && of.average == "none") weight = 1.0;
+  for (const int64_t size : chunk_sizes(batch.samples, definition().shards)) {
+    // Without any sample, one shard is the batch.
+    const double weight =
+        batch.samples == 0
+            ? 1.0
+            : static_cast<double>(size) / static_cast<double>(batch.samples);
     shards.push_back({batch.part(begin, size), weight});
     begin += size;
   }
   return shards;
+}
+
+std::vector<Plain::Shard> Plain::rank_parts_of(const Batch& batch) const {
+  const Case& of = definition();
+  std::vector<Shard> parts;
+  for (int rank = 0; rank < of.ranks; ++rank) {
+    // A rank without samples takes part.
+    const auto [first, count] = part_of_rank(of, batch.samples, rank);
+    double weight = 1.0 / static_cast<double>(of.ranks);
+    if (of.kind == "ddp" && of.average == "samples" && batch.samples > 0) {
+      weight = static_cast<double>(count) / static_cast<double>(batch.samples);
+    }
+    if (of.kind == "ddp" && of.average == "none") weight = 1.0;
+    parts.push_back({batch.part(first, count), weight});
+  }
+  return parts;
 }
 
 std::vector<IValue> Plain::forward_shards(const std::vector<Shard>& shards) {
@@ -106,32 +117,60 @@ IValue Plain::forward(const Batch& batch) {
   return concatenated(forward_shards(shards_of(batch)));
 }
 
-Strategy::Step Plain::backward(const Batch& batch) {
+Strategy::Step Plain::backward_whole(const Batch& batch,
+                                     const std::string& loss) {
+  const Step step =
+      backward_of(definition(), loss, module(), forward(batch), batch);
+  separate_gradients(module());
+  return step;
+}
+
+Strategy::Step Plain::backward_shards(const std::vector<Shard>& shards,
+                                      const std::string& loss) {
   const Case& of = definition();
-  const bool is_ddp = of.kind == "ddp";
-  if (!is_ddp && (of.mode == "forward" || !couples_samples(of))) {
-    const Step step = backward_of(of, module(), forward(batch), batch);
-    separate_gradients(module());
-    return step;
-  }
   Step step;
-  const auto shards = shards_of(batch);
   const auto outputs = forward_shards(shards);
   for (size_t s = 0; s < shards.size(); ++s) {
-    const Tensor loss =
-        loss_of(of, outputs[s], shards[s].batch.nested_target(),
+    const Tensor value =
+        loss_of(of, loss, outputs[s], shards[s].batch.nested_target(),
                 module().unique_parameters(), shards[s].batch.inputs[0],
-                shards[s].batch.residual);
+                shards[s].batch.residual)
+            .loss;
     double weight = shards[s].weight;
     // A backward that does not come to the model is each rank's own.
-    if (is_ddp && !requires_grad(outputs[s])) {
+    if (of.kind == "ddp" && !requires_grad(outputs[s])) {
       weight = 1.0 / static_cast<double>(shards.size());
     }
-    const Tensor weighted = loss * weight;
+    const Tensor weighted = value * weight;
     weighted.backward();
     separate_gradients(module());
     step.loss += weighted.item<double>();
   }
+  return step;
+}
+
+Strategy::Step Plain::backward(const Batch& batch, const std::string& loss) {
+  return definition().ranks == 1 ? backward_whole(batch, loss)
+                                 : backward_shards(rank_parts_of(batch), loss);
+}
+
+Strategy::Step Plain::train_step(const Batch& batch, const std::string& loss,
+                                 AnyOptimizer* optimizer, double clip) {
+  const Case& of = definition();
+  // Outputs of programs have samples, so that there is a whole output.
+  Step step = is_program(of) || !couples_samples(of)
+                  ? backward_whole(batch, loss)
+                  : backward_shards(shards_of(batch), loss);
+  step.is_finite = std::isfinite(step.loss);
+  if (!optimizer) return step;
+  if (step.is_finite) {
+    if (clip > 0) {
+      step.norm =
+          torch::nn::utils::clip_grad_norm_(optimizer->parameters(), clip);
+    }
+    optimizer->torch()->step();
+  }
+  module().zero_grad();
   return step;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -35,5 +36,12 @@ class Random {
  private:
   uint64_t state_;
 };
+
+/// Random numbers that are not LibTorch's, from 0 to 1: others in each call of
+/// the process.
+inline double own_random() {
+  static std::atomic<uint64_t> calls{0};
+  return static_cast<double>(Random(++calls).next() >> 11) * 0x1p-53;
+}
 
 }  // namespace lockstep::differential

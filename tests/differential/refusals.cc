@@ -10,7 +10,7 @@ namespace lockstep::differential {
 
 namespace {
 
-bool leaves_parameters_unused(const Trace& plain) {
+bool lacks_gradients(const Trace& plain) {
   return std::any_of(plain.entries.begin(), plain.entries.end(),
                      [](const Trace::Entry& entry) {
                        return entry.label.find("gradient of ") !=
@@ -23,6 +23,25 @@ bool has_any(const Case& of, const std::vector<std::string>& events) {
   return std::any_of(
       events.begin(), events.end(),
       [&](const std::string& event) { return has_event(of, event); });
+}
+
+/// Returns true if a program has a train_step() with one of these losses.
+bool has_loss(const Case& of, const std::vector<std::string>& losses) {
+  return std::any_of(
+      of.history.begin(), of.history.end(), [&](const Event& event) {
+        return event.what == "train_step" &&
+               std::find(losses.begin(), losses.end(), event.loss) !=
+                   losses.end();
+      });
+}
+
+bool has_flaw(const Case& of, const std::vector<std::string>& flaws) {
+  return std::find(flaws.begin(), flaws.end(), of.flaw) != flaws.end();
+}
+
+bool has_assigned_tie(const Case& of) {
+  return std::any_of(of.parameters.begin(), of.parameters.end(),
+                     [](const auto& spec) { return spec.is_assigned; });
 }
 
 /// A refusal: what its message has in it, and the cases that may cause it.
@@ -54,7 +73,7 @@ const std::vector<Refusal>& refusals() {
        [](const Case& of, const Trace& plain) {
          return !of.finds_unused && !of.is_static &&
                 // Gradients that were kept, or set to zero, are there.
-                (leaves_parameters_unused(plain) ||
+                (lacks_gradients(plain) ||
                  has_any(of, {"keep_gradients", "set_to_none"}));
        }},
       {"ddp: a static graph that changes",
@@ -91,6 +110,76 @@ const std::vector<Refusal>& refusals() {
        [](const Case& of, const Trace&) {
          return of.mode != "forward" && has_event(of, "hook") && of.has_l2;
        }},
+      {"weights tied by assignment",
+       {"[parallel] a replica", "tied by assignment", "[replica-differs]"},
+       [](const Case& of, const Trace&) {
+         return has_assigned_tie(of) && !of.has_factory;
+       }},
+      {"a layer registered in the first forward",
+       {"forward() registers", "[replica-differs]"},
+       [](const Case& of, const Trace&) {
+         return has_flaw(of, {"late_layer", "late_parameter"});
+       }},
+      {"ddp: a layer registered in the first forward",
+       {"was registered after the module was wrapped", "[module-changed]"},
+       [](const Case& of, const Trace&) {
+         return has_flaw(of, {"late_layer", "late_parameter"});
+       }},
+      {"reset() sets a member to another value",
+       {"[parallel] a replica", "reset()", "[replica-differs]"},
+       [](const Case& of, const Trace&) {
+         return has_flaw(of, {"other_reset"}) && !of.has_factory;
+       }},
+      {"a member changed after the wrap",
+       {"[parallel] a replica", "rebuild()", "[replica-differs]"},
+       [](const Case& of, const Trace&) {
+         return has_event(of, "change_member");
+       }},
+      {"a module that changes itself in forward()",
+       {"[parallel] a replica", "[replica-differs]"},
+       [](const Case& of, const Trace&) {
+         // Random numbers of a loss may be rounded to the same value by chance.
+         return has_flaw(of, {"counts_forwards", "own_random"}) ||
+                has_loss(of, {"noisy"});
+       }},
+      {"a clone() that makes another network",
+       {"[not-cloneable]"},
+       [](const Case& of, const Trace&) {
+         return (has_flaw(of, {"other_parameters"}) && !of.has_factory) ||
+                // After a forward of the module itself.
+                has_flaw(of, {"late_layer", "late_parameter"});
+       }},
+      {"a loss that is no mean over the samples",
+       {"not the mean of", "[loss-not-mean]"},
+       [](const Case& of, const Trace&) {
+         return has_loss(of,
+                         {"ignoring", "summed", "contrastive", "unit_weights"});
+       }},
+      {"a loss with wrong weights",
+       {"the weights that the loss function returns", "[loss-not-mean]"},
+       [](const Case& of, const Trace&) {
+         return has_loss(of, {"unit_weights"});
+       }},
+      {"a batch with the weight 0",
+       {"[empty-batch]"},
+       [](const Case& of, const Trace&) {
+         return has_loss(of, {"weighted", "cross_entropy"});
+       }},
+      {"no_sync(): the total weight of the losses is not known",
+       {"total_weight", "[bad-option]"},
+       [](const Case& of, const Trace&) {
+         return has_event(of, "no_sync") &&
+                has_loss(of, {"weighted", "cross_entropy", "unit_weights"});
+       }},
+      {"no_sync(): gradients added to a sum over the ranks",
+       {"[mixed-accumulation]"},
+       [](const Case& of, const Trace&) { return has_event(of, "no_sync"); }},
+      {"no_sync(): a rank without samples in the step that ends it",
+       {"no samples in the step that ends no_sync()"},
+       [](const Case& of, const Trace&) { return has_event(of, "no_sync"); }},
+      {"ddp: train_step() with GradientAverage::kNone",
+       {"[ddp] train_step() with GradientAverage::kNone"},
+       [](const Case& of, const Trace&) { return of.average == "none"; }},
   };
   return all;
 }

@@ -4,6 +4,8 @@
 #include <set>
 #include <vector>
 
+#include "tests/differential/history.h"
+
 namespace lockstep::differential {
 
 namespace {
@@ -35,30 +37,86 @@ bool is_used(const Case& value, int number) {
                      [&](const Node& node) { return has(node.arguments); });
 }
 
+/// With fewer samples in event `i`, and without what is special about it.
+void add_smaller_event(const Case& value, size_t i, Candidates& candidates) {
+  const Event& event = value.history[i];
+  const auto add = [&](const Event& smaller) {
+    candidates.push_back(value);
+    candidates.back().history[i] = smaller;
+  };
+  static const std::set<std::string> with_batch{
+      "step",   "accumulate", "fail_loss", "fail_backward",
+      "poison", "backward",   "train_step"};
+  // The batch is the first number of a step, the second of an evaluation.
+  const size_t batch = event.what == "evaluate" ? 1 : 0;
+  if (batch == 1 || with_batch.contains(event.what)) {
+    for (const int64_t size : {value.shards, event.numbers[batch] - 1}) {
+      if (size < 1 || size >= event.numbers[batch]) continue;
+      Event smaller = event;
+      smaller.numbers[batch] = size;
+      if (event.what.rfind("fail", 0) == 0 || event.what == "poison") {
+        smaller.numbers[1] = std::min(smaller.numbers[1], size - 1);
+      }
+      add(smaller);
+    }
+  }
+  if (event.what == "accumulate") add({"step", {event.numbers[0]}});
+  if (!event.loss.empty() && event.loss != "square") {
+    Event simpler = event;
+    simpler.loss = "square";
+    add(simpler);
+  }
+  if (event.what != "train_step" && event.what != "update") return;
+  // Not clipped, with the first optimizer, with none.
+  if (event.numbers.back() > 0) {
+    Event simpler = event;
+    simpler.numbers.back() = 0;
+    add(simpler);
+  }
+  const size_t optimizer = event.what == "update" ? 0 : 1;
+  const int64_t least = event.what == "update" ? 0 : -1;
+  if (event.numbers[optimizer] > least) {
+    Event simpler = event;
+    --simpler.numbers[optimizer];
+    if (simpler.numbers[optimizer] < 0) simpler.numbers.back() = 0;
+    add(simpler);
+  }
+}
+
 void add_smaller_history(const Case& value, Candidates& candidates) {
   for (size_t i = 0; i < value.history.size(); ++i) {
     Case smaller = value;
     smaller.history.erase(smaller.history.begin() + static_cast<int64_t>(i));
     candidates.push_back(smaller);
-    const Event& event = value.history[i];
-    // The batch is the first number of a step, the second of an evaluation.
-    const size_t batch = event.what == "evaluate" ? 1 : 0;
-    if (event.numbers.size() <= batch) continue;
-    for (const int64_t size : {value.shards, event.numbers[batch] - 1}) {
-      if (size < 1 || size >= event.numbers[batch]) continue;
-      smaller = value;
-      smaller.history[i].numbers[batch] = size;
-      if (event.what.rfind("fail", 0) == 0 || event.what == "poison") {
-        int64_t& sample = smaller.history[i].numbers[1];
-        sample = std::min(sample, size - 1);
-      }
-      candidates.push_back(smaller);
+    add_smaller_event(value, i, candidates);
+  }
+}
+
+void add_simpler_optimizers(const Case& value, Candidates& candidates) {
+  int64_t last = 0;
+  for (const Event& event : value.history) {
+    if (event.what == "update") last = std::max(last, event.numbers[0]);
+    if (event.what == "train_step") last = std::max(last, event.numbers[1]);
+  }
+  const int64_t count = last + 1;
+  if (count < static_cast<int64_t>(value.optimizers.size())) {
+    candidates.push_back(value);
+    candidates.back().optimizers.resize(static_cast<size_t>(count));
+  }
+  for (size_t i = 0; i < value.optimizers.size(); ++i) {
+    const auto add = [&](auto member, auto simple) {
+      if (value.optimizers[i].*member == simple) return;
+      candidates.push_back(value);
+      candidates.back().optimizers[i].*member = simple;
+    };
+    add(&OptimizerSpec::kind, std::string("sgd"));
+    add(&OptimizerSpec::is_own, false);
+    if (value.optimizers[i].part == 0) {
+      add(&OptimizerSpec::parts, static_cast<int64_t>(1));
     }
-    if (event.what == "accumulate") {
-      smaller = value;
-      smaller.history[i] = {"step", {event.numbers[0]}};
-      candidates.push_back(smaller);
-    }
+    add(&OptimizerSpec::nesterov, false);
+    if (!value.optimizers[i].nesterov) add(&OptimizerSpec::momentum, 0.0);
+    add(&OptimizerSpec::weight_decay, 0.0);
   }
 }
 
@@ -110,6 +168,11 @@ void add_fewer_parameters(const Case& value, Candidates& candidates) {
       smaller.parameters[p].part = -1;
       candidates.push_back(smaller);
     }
+    if (value.parameters[p].is_assigned) {
+      smaller = value;
+      smaller.parameters[p].is_assigned = false;
+      candidates.push_back(smaller);
+    }
     if (!value.parameters[p].requires_grad) {
       smaller = value;
       smaller.parameters[p].requires_grad = true;
@@ -151,6 +214,8 @@ void add_simpler_options(const Case& value, Candidates& candidates) {
   if (value.kind != "ddp" && value.shards > value.devices * value.ranks) {
     add(&Case::shards, value.shards - 1);
   }
+  add(&Case::flaw, std::string());
+  add(&Case::has_factory, false);
   add(&Case::registers_twice, false);
   add(&Case::has_l2, false);
   add(&Case::has_residual, false);
@@ -198,9 +263,10 @@ Case shrink(Case failing, const std::function<bool(const Case&)>& fails) {
     add_smaller_graphs(failing, candidates);
     add_fewer_parameters(failing, candidates);
     add_fewer_inputs(failing, candidates);
+    add_simpler_optimizers(failing, candidates);
     add_simpler_options(failing, candidates);
     for (const Case& candidate : candidates) {
-      if (!fails(candidate)) continue;
+      if (!is_ordered(candidate) || !fails(candidate)) continue;
       failing = candidate;
       is_smaller = true;
       break;

@@ -6,6 +6,8 @@
 
 #include "tests/differential/batch.h"
 #include "tests/differential/interpreted_module.h"
+#include "tests/differential/losses.h"
+#include "tests/differential/optimizers.h"
 
 namespace lockstep::differential {
 
@@ -30,28 +32,29 @@ class Strategy {
   InterpretedModule& module() { return *module_; }
   const Case& definition() const { return *module_->definition; }
 
-  /// Adds the gradients of the batch's loss to the module's .grad.
-  virtual Step backward(const Batch& batch) = 0;
-  /// Whether train() stands for backward() and a step of torch's optimizer.
-  virtual bool updates() const { return false; }
-  virtual Step train(const Batch& batch, double clip);
   virtual c10::IValue forward(const Batch& batch) = 0;
-  /// The part of a batch that this rank is given.
-  virtual Batch own_part(const Batch& batch) const { return batch; }
-  /// Makes its own optimizer, for all that module().parameters() has.
-  virtual void make_optimizer() {}
+  /// Forward, loss and backward, as users of forward() write them: adds
+  /// gradients to the module's .grad.
+  virtual Step backward(const Batch& batch, const std::string& loss) = 0;
+  /// A train_step() with `optimizer`; null: with none.
+  virtual Step train_step(const Batch& batch, const std::string& loss,
+                          AnyOptimizer* optimizer, double clip) = 0;
+  /// Makes the state of Lockstep's optimizers. Null: LibTorch's are used
+  /// instead.
+  virtual optim::StateFactory state_factory() { return {}; }
+  /// Begins or ends no_sync().
+  virtual void set_synced(bool) {}
+  virtual void rebuild() {}
   /// Brings the buffers up to date, where that waits for the next forward.
   virtual void load_buffers() {}
-  virtual void set_rate(double) {}
 
  private:
   std::shared_ptr<InterpretedModule> module_;
 };
 
-inline Strategy::Step Strategy::train(const Batch&, double) { return {}; }
-
-/// A backward as a user of forward() writes it.
-inline Strategy::Step backward_of(const Case& of, InterpretedModule& module,
+/// A backward of `outputs` as a user of forward() writes it.
+inline Strategy::Step backward_of(const Case& of, const std::string& loss,
+                                  InterpretedModule& module,
                                   const c10::IValue& outputs,
                                   const Batch& batch) {
   Strategy::Step step;
@@ -59,11 +62,12 @@ inline Strategy::Step backward_of(const Case& of, InterpretedModule& module,
     step.has_changed_gradient = backward_with_gradients(of, outputs, batch);
     return step;
   }
-  const torch::Tensor loss =
-      loss_of(of, outputs, batch.nested_target(), module.unique_parameters(),
-              batch.inputs[0], batch.residual);
-  loss.backward();
-  step.loss = loss.item<double>();
+  const torch::Tensor value =
+      loss_of(of, loss, outputs, batch.nested_target(),
+              module.unique_parameters(), batch.inputs[0], batch.residual)
+          .loss;
+  value.backward();
+  step.loss = value.item<double>();
   return step;
 }
 

@@ -4,6 +4,10 @@
 
 namespace lockstep::differential {
 
+/// The category of a refusal that is a warning: wrong numbers were trained
+/// after the first step said that it could not check the module or the loss.
+inline constexpr auto kWarned = "a warning: the first step can't check it";
+
 /// How a case ended.
 struct Verdict {
   enum class Kind {
