@@ -299,7 +299,10 @@ void Engine::begin_step(const optim::Optimizer* optimizer) {
   if (world_.size() == 1) return;
   follow_layout();
   exchange_->begin_step(optimizer != nullptr);
-  if (!optimizer) return;
+  if (!optimizer) {
+    if (exchange_->shares_memory()) release_optimizers();
+    return;
+  }
   if (world_.can_share_memory() && !exchange_->shares_memory() &&
       optimizer->has_shared_state()) {
     throw InvalidArgument(
@@ -443,6 +446,10 @@ void Engine::share_parameters() {
 void Engine::unshare_parameters() {
   if (!exchange_) return;
   exchange_->unshare_parameters();
+  release_optimizers();
+}
+
+void Engine::release_optimizers() {
   for (const auto& optimizer : adopted_) optimizer->release_state();
 }
 

@@ -142,6 +142,9 @@ class Engine {
   /// Starts a step: shares the parameters for the engine's own update by
   /// `optimizer`, or gives each rank its own without one.
   void begin_step(const optim::Optimizer* optimizer);
+  /// Gives LibTorch's optimizers, with which the user may make the next step,
+  /// state of this rank's own.
+  void release_optimizers();
   /// Makes what the ranks exchange gradients with, unless it was made for the
   /// module as it is now. Collective if it does.
   void follow_layout();

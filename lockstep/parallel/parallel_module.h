@@ -156,11 +156,11 @@ class ParallelModule : public ParallelModuleBase {
   /// `loss(output, target)` is the mean over a shard's samples, called in the
   /// shard's thread; the step's gradient is that of the mean over the batch,
   /// however uneven the split. Gradients that are in .grad already are added to
-  /// the step's, and .grad of all parameters is empty afterwards, also of those
-  /// that `optimizer` does not have. Nothing is updated if the loss, or the norm
-  /// that `options` limits, is not finite; the first time, a warning names the
-  /// parameter or gradient (see StepResult::not_finite). With several ranks each
-  /// passes its own part of the batch.
+  /// the step's, and .grad of all parameters is empty afterwards, also of
+  /// those that `optimizer` does not have. Nothing is updated if the loss, or
+  /// the norm that `options` limits, is not finite; the first time, a warning
+  /// names the parameter or gradient (see StepResult::not_finite). With several
+  /// ranks each passes its own part of the batch.
   template <class Input, class Target, class Loss>
   StepResult train_step(const Input& input, const Target& target,
                         const Loss& loss, optim::Optimizer& optimizer,

@@ -122,7 +122,7 @@ class LossCheck {
       : shards_(shards), findings_(findings) {}
 
   std::optional<LossSample> run() {
-    if (shards_.passes.empty()) return std::nullopt;
+    if (samples() == 0) return std::nullopt;
     if (has_scalar(shards_.passes.front().output)) {
       fail(
           "forward() returns a scalar, the loss itself perhaps, which "

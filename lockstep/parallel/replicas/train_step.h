@@ -113,8 +113,8 @@ class TrainStep {
   void check_loss(const ShardLoss& loss, const c10::IValue& target,
                   const Shards& shards, const std::vector<ShardPass>& computed,
                   FirstStep::Findings& findings) const;
-  /// Makes the checks, which checking_ranks() agree on. Throws ParallelError, after
-  /// the module got its `buffers` back.
+  /// Makes the checks, which checking_ranks() agree on. Throws ParallelError,
+  /// after the module got its `buffers` back.
   void make_checks(const Checks& checks, const ShardLoss& loss,
                    const c10::IValue& target, const Shards& shards,
                    const std::vector<ShardPass>& computed,

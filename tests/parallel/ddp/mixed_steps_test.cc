@@ -282,6 +282,39 @@ TEST_P(MixedSteps, LeaveNothingForTheOptimizerOfAnotherPart) {
   check_same(copies(net->parameters()), expected, 1e-5);
 }
 
+// The ranks share the optimizer's state in train_step(), but not in its own
+// step().
+TEST_P(MixedSteps, LetTheUserMakeTheUpdateOfAnOptimizer) {
+  const auto plain = filled(std::make_shared<NetImpl>());
+  torch::optim::Adam adam(plain->parameters(), 0.01);
+  for (int64_t i = 0; i < 4; ++i) {
+    adam.zero_grad();
+    loss_of(plain->forward(inputs(8 * i, 8)), targets(8 * i, 8)).backward();
+    adam.step();
+  }
+  const auto expected = copies(plain->parameters());
+  EXPECT_EQ(on_ranks(2,
+                     [&](World world) {
+                       const auto net = filled(std::make_shared<NetImpl>());
+                       DistributedDataParallel model(net, world);
+                       torch::optim::Adam own(net->parameters(), 0.01);
+                       for (int64_t i = 0; i < 4; ++i) {
+                         const int64_t first = 8 * i + 4 * world.rank();
+                         const Tensor x = inputs(first, 4);
+                         const Tensor y = targets(first, 4);
+                         if (i % 2 == 0) {
+                           model->train_step(x, y, loss_of, own);
+                           continue;
+                         }
+                         model->train_step(x, y, loss_of);
+                         own.step();
+                         own.zero_grad();
+                       }
+                       check_same(copies(net->parameters()), expected, 1e-5);
+                     }),
+            "");
+}
+
 /// A penalty on the gradient at points that the loss or the module makes.
 struct PenaltyImpl : NetImpl {
   Tensor forward(Tensor x) {
