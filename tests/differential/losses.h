@@ -17,12 +17,13 @@ namespace lockstep::differential {
 
 /// The losses of programs. The first four keep the contract of train_step(); in
 /// a loop of the user's own each is right.
-inline constexpr std::array<std::string_view, 9> kLosses{
+inline constexpr std::array<std::string_view, 10> kLosses{
     "square",         ///< a mean over the samples
     "weighted",       ///< returns the sum of the samples' weights
     "total",          ///< a sum, with LossReduction::kSum
     "cross_entropy",  ///< lockstep::cross_entropy with ignored targets
     "ignoring",       ///< torch's: a mean over targets, without their number
+    "weighs",         ///< a weighted mean, without the sum of the weights
     "summed",         ///< a sum that is said to be a mean
     "contrastive",    ///< compares samples with each other
     "unit_weights",   ///< "weighted" with the weight 1

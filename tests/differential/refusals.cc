@@ -74,7 +74,7 @@ const std::vector<Refusal>& refusals() {
          return !of.finds_unused && !of.is_static &&
                 // Gradients that were kept, or set to zero, are there.
                 (lacks_gradients(plain) ||
-                 has_any(of, {"keep_gradients", "set_to_none"}));
+                 has_any(of, {"keep_gradients", "set_to_none", "freeze"}));
        }},
       {"ddp: a static graph that changes",
        {"[ddp]", "gradients"},
@@ -152,8 +152,9 @@ const std::vector<Refusal>& refusals() {
       {"a loss that is no mean over the samples",
        {"not the mean of", "[loss-not-mean]"},
        [](const Case& of, const Trace&) {
-         return has_loss(of,
-                         {"ignoring", "summed", "contrastive", "unit_weights"});
+         // Random numbers of a loss may be rounded to the same value by chance.
+         return has_loss(of, {"ignoring", "weighs", "summed", "contrastive",
+                              "unit_weights", "noisy"});
        }},
       {"a loss with wrong weights",
        {"the weights that the loss function returns", "[loss-not-mean]"},
