@@ -132,16 +132,17 @@ Losses train(const Way& way, const NamedTensors& start, const Batch& batch) {
                                               .intra_op_threads(1)),
                   batch, world, way.calls);
     } else {
-      own = train(DataParallel(net,
-                               world.size() == 1
-                                   ? testing_nets::slices(2)
-                                   : std::vector<Device>{testing_nets::slices(
-                                         world.size())[world.rank()]},
-                               DataParallelOptions()
-                                   .world(world)
-                                   .shards(way.shards)
-                                   .intra_op_threads(1)),
-                  batch, world, way.calls);
+      own =
+          train(DataParallel(net,
+                             world.size() == 1
+                                 ? testing_nets::slices(way.shards > 1 ? 2 : 1)
+                                 : std::vector<Device>{testing_nets::slices(
+                                       world.size())[world.rank()]},
+                             DataParallelOptions()
+                                 .world(world)
+                                 .shards(way.shards)
+                                 .intra_op_threads(1)),
+                batch, world, way.calls);
     }
     if (world.rank() == 0) losses = own;
   };
@@ -195,7 +196,7 @@ TEST_P(PaddedLoss, IsThatOfPyTorchOverTheWholeBatch) {
   const Losses expected = nlohmann::json::parse(last_line(run_python_file(
       LOCKSTEP_SOURCE_DIR "/tests/parity/padded_loss.py", {folder.path()})));
   ASSERT_EQ(expected.size(), size_t{kSteps});
-  EXPECT_LT(expected.back(), expected.front() - 0.5) << "it learns nothing";
+  EXPECT_LT(expected.back(), expected.front() - 0.2) << "it learns nothing";
   for (const Way& way : all_ways()) {
     const Losses losses = train(way, start, batch);
     ASSERT_EQ(losses.size(), expected.size()) << way.text();
