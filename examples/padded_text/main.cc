@@ -28,7 +28,7 @@ struct Batch {
 Batch make_batch() {
   const std::string story =
       "the cat sat on the mat, and the dog sat on the cat and the mat. ";
-  // Of the third of four shards no target counts.
+  // No target of the third of four shards counts.
   const std::vector<int64_t> lengths{48, 2, 1, 3, 30, 2, 5, 1,
                                      1,  1, 1, 1, 2,  3, 1, 12};
   const auto rows = static_cast<int64_t>(lengths.size());

@@ -37,8 +37,8 @@ class Task {
     static_cast<void>(saved);
   }
 
-  /// What model() said in the run that this one goes on with. Called before
-  /// begin(), and only if there is such a run.
+  /// Takes the result of model() in the run that this one continues. Called
+  /// before begin(), and only if this run continues another one.
   virtual void go_on_with(const Settings& model) { static_cast<void>(model); }
 
   virtual std::shared_ptr<const data::BatchSource> training_data() = 0;

@@ -50,7 +50,8 @@ struct Batch {
   Tensor ids, targets, class_weights;  // the last may be undefined
 };
 
-/// 16 rows with 40, 0, 1, 2, 0, ... targets. The third of four shards has none.
+/// Returns 16 rows with 40, 0, 1, 2, 0, ... targets. The third of four shards
+/// has no targets.
 Batch make_batch(bool has_class_weights) {
   torch::manual_seed(4);
   Batch batch{torch::randint(kClasses, {16, 40}),

@@ -51,7 +51,7 @@ class TrainStep {
   /// .grad of all parameters is empty afterwards. Hooks on parameters see the
   /// batch's gradient; inputs that require grad, and leaves that the loss uses,
   /// get theirs. `inputs` and `target` may be nested; they are scattered alike.
-  /// Of several ranks each passes the samples of its own shards.
+  /// With several ranks, each passes the samples of its own shards.
   StepResult run(const std::vector<c10::IValue>& inputs,
                  const c10::IValue& target, const ShardLoss& loss,
                  optim::Optimizer* optimizer);

@@ -47,7 +47,7 @@ std::optional<SavedModel> find_in_checkpoint(const std::string& path) {
   try {
     const auto manifest = parse_manifest(path, read_manifest_text(path));
     auto found = find_saved_model(manifest.info, path);
-    // How weights were trained is no property of theirs.
+    // Dropout belongs to the training run, not to the weights.
     if (found) found->spec.dropout = 0;
     return found;
   } catch (const Error&) {

@@ -14,7 +14,7 @@ struct SavedModel {
   /// The file or folder that says them, for messages.
   std::string source;
   models::LanguageModelSpec spec;
-  /// The path of its tokenizer. Empty: it has none that Lockstep can read.
+  /// The path of its tokenizer. Empty if Lockstep can't read one.
   std::string tokenizer;
 };
 
@@ -27,7 +27,7 @@ std::optional<SavedModel> find_saved_model(const std::string& path);
 std::optional<SavedModel> find_saved_model(const CheckpointInfo& info,
                                            const std::string& source);
 
-/// What a user chose of a language model.
+/// The properties of a language model that a user chose.
 struct ModelChoice {
   std::optional<std::string> name;  ///< one of models::language_names()
   std::optional<int64_t> context;

@@ -16,8 +16,8 @@ namespace {
 
 const std::string kPaddedText = LOCKSTEP_BINARY_DIR "/bin/padded_text";
 
-// Losses are of some 5 and in float32, whose numbers there are 5e-7 apart. The
-// shards round otherwise than the whole batch does.
+// The losses are about 5, and float32 numbers of that size are 5e-7 apart. The
+// shards are rounded in another order than the whole batch.
 constexpr double kTolerance = 1e-6;
 
 struct Printed {

@@ -130,9 +130,9 @@ void expect_same_curve(const TemporaryFolder& folder, TextOptions options,
   EXPECT_LT(expected.back(), 0.75 * expected.front());
 }
 
-// From the same weights, with the same batches and the same AdamW with two
-// groups and clipped gradients. Both compute in float32: after 50 steps the
-// rounding has grown to some 1e-5 of the loss. 1e-3 leaves room for other
+// Both start from the same weights and use the same batches, clipped gradients
+// and AdamW with two groups. Both compute in float32: after 50 steps, rounding
+// errors have grown to about 1e-5 of the loss. 1e-3 leaves room for other
 // processors.
 TEST(TextCurve, IsThatOfPyTorchAndTransformers) {
   if (!python_has("transformers")) {
