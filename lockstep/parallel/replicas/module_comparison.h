@@ -110,7 +110,7 @@ class ModuleComparison {
 
 /// Computes this rank's first shard with the module itself, in the thread of
 /// the shard's device, while no other shard runs. `parts` are the inputs of
-/// this rank's shards. Returns nothing if there are none.
+/// this rank's shards. Returns null if the rank has no shards.
 std::unique_ptr<ModuleComparison> run_module(
     ReplicaGroup& group, const KeptBuffers& buffers,
     const std::vector<c10::IValue>& parts, int64_t chunks,
