@@ -11,6 +11,8 @@ void add_elements(Checksum& sum, const torch::Tensor& tensor) {
     return;
   }
   torch::Tensor bytes = tensor.detach().to(torch::kCPU);
+  if (bytes.layout() != torch::kStrided) bytes = bytes.to_dense();
+  bytes = bytes.resolve_conj().resolve_neg();
   if (!bytes.is_non_overlapping_and_dense()) bytes = bytes.contiguous();
   sum.add(std::span(static_cast<const std::byte*>(bytes.const_data_ptr()),
                     bytes.nbytes()));

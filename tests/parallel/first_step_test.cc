@@ -42,6 +42,16 @@ struct NoisyImpl : ScaledImpl {
   }
 };
 
+/// Writes to its buffers and to its input, and draws its noise from a generator
+/// of its own.
+struct WritingNoisyImpl : NoisyImpl {
+  WritingNoisyImpl() {
+    norm = register_module("norm", torch::nn::BatchNorm1d(4));
+  }
+  Tensor forward(Tensor x) { return norm(NoisyImpl::forward(x.add_(1))); }
+  torch::nn::BatchNorm1d norm{nullptr};
+};
+
 /// Counts its calls in a member.
 struct CountingImpl : ScaledImpl {
   Tensor forward(const Tensor& x) {
@@ -217,6 +227,22 @@ TEST(FirstStep, SaysOnceThatAModuleCannotBeCompared) {
   EXPECT_PRED2(contains, text, "could not check replicas");
   EXPECT_PRED2(contains, text, "NoisyImpl");
   EXPECT_EQ(text.find("could not check"), text.rfind("could not check"));
+}
+
+// The module runs once more between the forward and the backward of the
+// replicas. BatchNorm saves its statistics for the backward, and a Linear its
+// input.
+TEST(FirstStep, LeavesWhatABackwardNeeds) {
+  const LogCapture log;
+  const DataParallel<WritingNoisyImpl> model(
+      std::make_shared<WritingNoisyImpl>(),
+      [] { return std::make_shared<WritingNoisyImpl>(); }, slices(2));
+  const Tensor x = images();
+  const Tensor before = x.clone();
+  cross_entropy(model->forward(x), classes()).backward();
+  EXPECT_PRED2(contains, log.text(), "could not check replicas");
+  EXPECT_TRUE(torch::equal(x, before + 1));
+  EXPECT_EQ(model->module()->norm->num_batches_tracked.item<int64_t>(), 1);
 }
 
 // The replicas count as well, but each only its own calls.

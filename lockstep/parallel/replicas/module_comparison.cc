@@ -4,7 +4,6 @@
 #include <memory>
 #include <utility>
 
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -76,26 +75,6 @@ bool is_close(const Tensor& a, const Tensor& b) {
   return torch::allclose(x, y, eps, eps * scale, /*equal_nan=*/true);
 }
 
-std::vector<Tensor> copies_of(const std::vector<Tensor>& tensors) {
-  const torch::NoGradGuard no_grad;
-  std::vector<Tensor> copies;
-  for (const Tensor& tensor : tensors) copies.push_back(tensor.clone());
-  return copies;
-}
-
-/// Gives inputs that a forward wrote to their values back. Graphs that saved
-/// them see no change.
-void restore_inputs(const std::vector<Tensor>& inputs,
-                    const std::vector<Tensor>& before) {
-  const torch::NoGradGuard no_grad;
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    if (checksum_of(inputs[i]) != checksum_of(before[i])) {
-      inputs[i].copy_(before[i]);
-    }
-  }
-}
-
 std::vector<std::pair<std::string, Tensor>> tensors_of(
     const c10::IValue& value) {
   std::vector<std::pair<std::string, Tensor>> tensors;
@@ -128,24 +107,31 @@ std::string reason_of(const std::string& changing, const std::string& type) {
       changing, type);
 }
 
+/// Returns the tensors of `part`, without their graphs.
+std::vector<Tensor> inputs_of(const c10::IValue& part) {
+  std::vector<Tensor> inputs;
+  for (const auto& [path, tensor] : tensors_of(part)) {
+    inputs.push_back(tensor.detach());
+  }
+  return inputs;
+}
+
 }  // namespace
 
 ModuleComparison::ModuleComparison(const ReplicaGroup& group,
                                    const c10::IValue& part,
-                                   const KeptBuffers& buffers, Compute compute)
-    : group_(group), buffers_before_(buffers), compute_(std::move(compute)) {
-  for (const auto& [path, tensor] : tensors_of(part)) {
-    inputs_.push_back(tensor.detach());
-  }
-  inputs_before_ = copies_of(inputs_);
-}
+                                   const KeptTensors& buffers, Compute compute)
+    : group_(group),
+      inputs_(inputs_of(part)),
+      inputs_before_(inputs_),
+      buffers_before_(buffers),
+      compute_(std::move(compute)) {}
 
 std::string checksum_of(const Tensor& tensor) {
   if (!tensor.defined()) return "";
-  Tensor plain = tensor.detach();
-  if (plain.layout() != torch::kStrided) plain = plain.to_dense();
   Checksum sum;
-  add_elements(sum, plain.resolve_conj().resolve_neg().contiguous());
+  const bool is_strided = tensor.layout() == torch::kStrided;
+  add_elements(sum, is_strided ? tensor.detach().contiguous() : tensor);
   return sum.hex();
 }
 
@@ -203,7 +189,7 @@ ShardPass ModuleComparison::compute_with_module(Print& print,
   const RandomScope same_numbers(start_);
   ShardPass pass = compute_(module, extent);
   print = print_of(pass, original.buffers);
-  restore_inputs(inputs_, inputs_before_);
+  inputs_before_.restore();
   buffers_before_.restore();
   if (original.members) original.set_members(members);
   // The casts of the module's weights belong to a graph that is gone.
@@ -271,14 +257,14 @@ void ModuleComparison::explain(FirstStep::Findings& findings) {
     return;
   }
   // As if the replica had not been.
-  const KeptBuffers buffers_after(group_.original());
-  const std::vector<Tensor> inputs_after = copies_of(inputs_);
+  const KeptTensors buffers_after = kept_buffers(group_.original());
+  const KeptTensors inputs_after(inputs_);
   buffers_before_.restore();
-  restore_inputs(inputs_, inputs_before_);
+  inputs_before_.restore();
   Print again;
   const ShardPass module_pass =
       compute_with_module(again, Extent::kForwardAndBackward);
-  restore_inputs(inputs_, inputs_after);
+  inputs_after.restore();
   buffers_after.restore();
   const Difference between_runs = difference(expected_, again, {});
   if (!between_runs.name.empty()) {
@@ -335,7 +321,7 @@ Problem ModuleComparison::problem_of(const Difference& difference) const {
 }
 
 std::unique_ptr<ModuleComparison> run_module(
-    ReplicaGroup& group, const KeptBuffers& buffers,
+    ReplicaGroup& group, const KeptTensors& buffers,
     const std::vector<c10::IValue>& parts, int64_t chunks,
     const ReplicaGroup::RandomStream& stream,
     const ModuleComparison::Compute& compute) {
@@ -362,7 +348,7 @@ FirstStep::Findings settle(ReplicaGroup& group, const World& world,
 }
 
 void agree_or_refuse(const World& world, FirstStep::Findings& findings,
-                     const KeptBuffers& buffers) {
+                     const KeptTensors& buffers) {
   FirstStep::agree(world, findings);
   if (!findings.problem) return;
   buffers.restore();

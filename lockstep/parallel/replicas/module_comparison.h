@@ -11,7 +11,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/device/random.h"
-#include "lockstep/parallel/module/kept_buffers.h"
+#include "lockstep/parallel/module/kept_tensors.h"
 #include "lockstep/parallel/module/replicate.h"
 #include "lockstep/parallel/replicas/first_step.h"
 #include "lockstep/parallel/replicas/replica_group.h"
@@ -46,7 +46,7 @@ class ModuleComparison {
   /// as kernels may depend on how memory is aligned. `buffers` are those of the
   /// module, and outlive the comparison.
   ModuleComparison(const ReplicaGroup& group, const c10::IValue& part,
-                   const KeptBuffers& buffers, Compute compute);
+                   const KeptTensors& buffers, Compute compute);
 
   /// Computes the shard with the module itself, and its forward once more to
   /// see whether the module changes itself. Inputs, the module's buffers and
@@ -94,8 +94,8 @@ class ModuleComparison {
 
   const ReplicaGroup& group_;
   std::vector<torch::Tensor> inputs_;
-  std::vector<torch::Tensor> inputs_before_;
-  const KeptBuffers& buffers_before_;
+  KeptTensors inputs_before_;
+  const KeptTensors& buffers_before_;
   Compute compute_;
   RandomState start_;
   bool registers_in_forward_ = false;
@@ -112,7 +112,7 @@ class ModuleComparison {
 /// the shard's device, while no other shard runs. `parts` are the inputs of
 /// this rank's shards. Returns null if the rank has no shards.
 std::unique_ptr<ModuleComparison> run_module(
-    ReplicaGroup& group, const KeptBuffers& buffers,
+    ReplicaGroup& group, const KeptTensors& buffers,
     const std::vector<c10::IValue>& parts, int64_t chunks,
     const ReplicaGroup::RandomStream& stream,
     const ModuleComparison::Compute& compute);
@@ -126,7 +126,7 @@ FirstStep::Findings settle(ReplicaGroup& group, const World& world,
 /// Makes all ranks of `world` agree on `findings`. If there is a problem, gives
 /// the module its `buffers` back and throws ParallelError. Collective.
 void agree_or_refuse(const World& world, FirstStep::Findings& findings,
-                     const KeptBuffers& buffers);
+                     const KeptTensors& buffers);
 
 /// The checksum of a tensor's elements; "" of an undefined one.
 std::string checksum_of(const torch::Tensor& tensor);

@@ -177,10 +177,10 @@ IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
                               ? group->first_step()
                               : group->own_first_step();
   const bool compares = first_step.compares_module(group->build(), needs_graph);
-  std::optional<KeptBuffers> buffers;
+  std::optional<KeptTensors> buffers;
   std::unique_ptr<ModuleComparison> comparison;
   if (compares) {
-    buffers.emplace(group->original());
+    buffers = kept_buffers(group->original());
     comparison = run_module(
         *group, *buffers, parts, first + chunks, region->stream,
         [&](Replica& module, ModuleComparison::Extent extent) {

@@ -104,8 +104,8 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   std::vector<char> is_repaired(shards.parts.size());
   std::vector<char> states_weight(shards.parts.size());
   const Checks checks = checks_of(loss);
-  std::optional<KeptBuffers> buffers;
-  if (checks.any()) buffers.emplace(group_.original());
+  std::optional<KeptTensors> buffers;
+  if (checks.any()) buffers = kept_buffers(group_.original());
   std::unique_ptr<ModuleComparison> comparison;
   std::vector<ShardPass> computed(checks.loss ? shards.parts.size() : 0);
   OverlappedSum* const overlapped = exchange_ && !local_gradients_
@@ -436,7 +436,7 @@ void TrainStep::make_checks(const Checks& checks, const ShardLoss& loss,
                             const IValue& target, const Shards& shards,
                             const std::vector<ShardPass>& computed,
                             ModuleComparison* comparison,
-                            const KeptBuffers& buffers) {
+                            const KeptTensors& buffers) {
   FirstStep::Findings findings;
   if (checks.module) {
     findings = settle(group_, checking_ranks(), comparison,

@@ -118,7 +118,7 @@ class TrainStep {
   void make_checks(const Checks& checks, const ShardLoss& loss,
                    const c10::IValue& target, const Shards& shards,
                    const std::vector<ShardPass>& computed,
-                   ModuleComparison* comparison, const KeptBuffers& buffers);
+                   ModuleComparison* comparison, const KeptTensors& buffers);
   /// Forward, loss and backward, in the thread of the replica's device.
   ShardPass compute_shard(const ShardWork& work) const;
   /// Tells `sum` of the gradients in the order in which they came. It may take

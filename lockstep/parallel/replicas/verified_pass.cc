@@ -6,7 +6,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/device/random.h"
 #include "lockstep/device/tensor_checksum.h"
-#include "lockstep/parallel/module/kept_buffers.h"
+#include "lockstep/parallel/module/kept_tensors.h"
 
 namespace lockstep {
 
@@ -37,7 +37,7 @@ std::string digest_of(const ShardPass& pass, const Replica& replica) {
 
 VerifiedPass verified_pass(Replica& replica,
                            const std::function<ShardPass()>& compute) {
-  const KeptBuffers before(replica.module());
+  const KeptTensors before = kept_buffers(replica.module());
   const RandomState start = RandomState::of_thread();
   const auto once_more = [&] {
     before.restore();
