@@ -151,9 +151,15 @@ Tensor InterpretedModule::change(const Tensor& output) {
     if (!late_.defined()) late_ = make_late(output.options());
     return output * late_;
   }
-  if (flaw == "counts_forwards")
-    return output * static_cast<double>(++forwards_);
-  if (flaw == "own_random") return output * (1 + own_random());
+  // Added as well: a product with zeros looks the same each time, and the first
+  // shard may have nothing else.
+  if (flaw == "counts_forwards") {
+    const auto calls = static_cast<double>(++forwards_);
+    return output * calls + calls;
+  }
+  if (flaw == "own_random") {
+    return output * (1 + own_random()) + own_random();
+  }
   return factor == 1 ? output : output * factor;
 }
 

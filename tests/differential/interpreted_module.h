@@ -29,8 +29,8 @@ struct PartImpl : torch::nn::Cloneable<PartImpl> {
 ///   late_parameter    registers a parameter of its own then
 ///   other_reset       reset() sets a member to another value than it has
 ///   other_parameters  reset() of a copy registers another parameter
-///   counts_forwards   multiplies its output by a number that each forward
-///                     changes
+///   counts_forwards   multiplies its output by the number of its forwards, and
+///                     adds it
 ///   own_random        has random numbers of its own
 ///
 /// Tying parameters by assignment breaks one as well, without a name here.
