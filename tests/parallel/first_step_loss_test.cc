@@ -113,6 +113,22 @@ TEST(FirstStepLoss, ThatIgnoresTargetsIsFoundByItsSamples) {
   EXPECT_PRED2(contains, text, "samples' losses");
 }
 
+// One of twelve: the losses of the shards agree to three digits, which is all
+// that bfloat16 has.
+TEST(FirstStepLoss, ThatIgnoresATargetIsFoundInBfloat16) {
+  Mlp net;
+  net->to(torch::kBFloat16);
+  const DataParallel model(net, slices(2));
+  const std::string text = text_of_error(
+      [&] {
+        model->train_step(images().to(torch::kBFloat16),
+                          torch::tensor({1, 3, 2, 0, 3, 1, 2, 3, 3, 2, 1, 2}),
+                          ignoring);
+      },
+      ErrorCode::kLossNotMean);
+  EXPECT_PRED2(contains, text, "samples' losses");
+}
+
 TEST(FirstStepLoss, WithWeightsThatDoNotAddUpIsRefused) {
   Mlp net;
   const DataParallel model(net, slices(2));

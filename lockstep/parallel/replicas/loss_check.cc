@@ -92,6 +92,26 @@ bool has_scalar(const IValue& value) {
   return has;
 }
 
+bool is_reduced(const Tensor& tensor) {
+  return tensor.defined() && c10::isReducedFloatingType(tensor.scalar_type());
+}
+
+bool has_reduced(const IValue& value) {
+  bool has = false;
+  for_each_tensor(value, [&](const Tensor& tensor, const std::string&) {
+    has = has || is_reduced(tensor);
+  });
+  return has;
+}
+
+/// Returns `value` with float tensors in place of those of half and bfloat16.
+IValue widened(const IValue& value) {
+  const auto widen = [](const Tensor& tensor) {
+    return is_reduced(tensor) ? tensor.to(torch::kFloat) : tensor;
+  };
+  return map_tensors(value, widen);
+}
+
 /// The part of `value` with the samples [begin, begin + count) of `samples`;
 /// nothing if a tensor in it has not as many rows, or as many for each sample.
 std::optional<IValue> narrowed(const IValue& value, int64_t dim, int64_t begin,
@@ -131,12 +151,12 @@ class LossCheck {
     }
     std::optional<LossSample> sample;
     std::optional<Value> whole;
-    std::vector<Value> of_shards, of_samples;
+    std::vector<Value> of_shards;
+    Losses of_samples;
     try {
       const IValue output = whole_output();
       const IValue target = whole_target();
       if (needs_other_ranks()) sample = part(output, target, 0, 1);
-      of_samples = values_of_samples(output, target);
       if (shards_.passes.size() > 1) {
         whole = call(output, target, samples());
         for (const ShardPass& pass : shards_.passes) {
@@ -145,6 +165,7 @@ class LossCheck {
       } else {
         whole = value_of(shards_.passes.front());
       }
+      of_samples = losses_of_samples(output, target, *whole);
     } catch (const std::exception& error) {
       fail(
           fmt::format("the loss function can't take the outputs of several "
@@ -162,10 +183,10 @@ class LossCheck {
       return std::nullopt;
     }
     if (!of_shards.empty()) judge(*whole, of_shards, "shards");
-    if (!findings_.problem && !of_samples.empty()) {
-      judge(*whole, of_samples, "samples");
+    if (!findings_.problem && !of_samples.parts.empty()) {
+      judge(of_samples.whole, of_samples.parts, "samples");
     }
-    if (of_shards.empty() && of_samples.empty() && samples() > 1) {
+    if (of_shards.empty() && of_samples.parts.empty() && samples() > 1) {
       fail(
           "its outputs or targets can't be cut into samples along the batch "
           "dimension, or the loss function does not take one sample");
@@ -174,18 +195,9 @@ class LossCheck {
   }
 
   void compare_ranks(const std::vector<LossSample>& of_ranks) {
-    std::vector<IValue> outputs, targets;
-    std::vector<Value> parts;
-    std::optional<Value> whole;
+    std::optional<Losses> losses;
     try {
-      for (const LossSample& sample : of_ranks) {
-        outputs.push_back(sample.output);
-        targets.push_back(sample.target);
-        parts.push_back(call(sample.output, sample.target, 1));
-      }
-      whole = call(gather(outputs, shards_.device, shards_.dim),
-                   gather(targets, shards_.device, shards_.dim),
-                   static_cast<int64_t>(of_ranks.size()));
+      losses = losses_of_ranks(of_ranks);
     } catch (const std::exception& error) {
       fail(
           fmt::format("the loss function can't take one sample of each "
@@ -194,10 +206,15 @@ class LossCheck {
     }
     // As after run(): a loss may note the accuracy of the shard that it sees.
     gives_the_same_again();
-    if (whole) judge(*whole, parts, "ranks");
+    if (losses) judge(losses->whole, losses->parts, "ranks");
   }
 
  private:
+  struct Losses {
+    Value whole;
+    std::vector<Value> parts;
+  };
+
   Value call(const IValue& output, const IValue& target,
              int64_t samples) const {
     const WeightedLoss loss = shards_.loss(output, target);
@@ -270,6 +287,54 @@ class LossCheck {
       }
     }
     return values;
+  }
+
+  /// Returns the losses of the batch, which is `whole` in the outputs' own
+  /// type, and of its samples. Outputs of half and bfloat16 are widened first,
+  /// as losses that are rounded to three digits may hide what differs.
+  Losses losses_of_samples(const IValue& output, const IValue& target,
+                           const Value& whole) const {
+    if (has_reduced(output)) {
+      try {
+        const IValue wide = widened(output), wide_target = widened(target);
+        Losses losses{.whole = call(wide, wide_target, samples()),
+                      .parts = values_of_samples(wide, wide_target)};
+        if (!losses.parts.empty()) return losses;
+      } catch (const std::exception&) {
+        // The loss computes with tensors of the outputs' type.
+      }
+    }
+    return {.whole = whole, .parts = values_of_samples(output, target)};
+  }
+
+  Losses losses_of_ranks(const std::vector<LossSample>& samples) const {
+    if (has_reduced(samples.front().output)) {
+      std::vector<LossSample> wide;
+      for (const LossSample& sample : samples) {
+        wide.push_back({widened(sample.output), widened(sample.target)});
+      }
+      try {
+        return losses_together_and_alone(wide);
+      } catch (const std::exception&) {
+        // As in losses_of_samples().
+      }
+    }
+    return losses_together_and_alone(samples);
+  }
+
+  Losses losses_together_and_alone(
+      const std::vector<LossSample>& samples) const {
+    std::vector<IValue> outputs, targets;
+    Losses losses;
+    for (const auto& [output, target] : samples) {
+      outputs.push_back(output);
+      targets.push_back(target);
+      losses.parts.push_back(call(output, target, 1));
+    }
+    losses.whole = call(gather(outputs, shards_.device, shards_.dim),
+                        gather(targets, shards_.device, shards_.dim),
+                        static_cast<int64_t>(samples.size()));
+    return losses;
   }
 
   bool gives_the_same_again() const {

@@ -43,8 +43,9 @@ struct LossSample {
 ///
 /// Calls the loss function for the whole and for the parts, and last once more
 /// for the first shard: a loss that gives another value then can't be checked.
-/// Losses are compared up to the rounding of their type. Called in the thread
-/// of the first shard's device.
+/// Losses are compared up to the rounding of their type, those of samples in
+/// float if the outputs are half or bfloat16 and the loss function takes them.
+/// Called in the thread of the first shard's device.
 std::optional<LossSample> check_loss_is_mean(const ComputedShards& shards,
                                              FirstStep::Findings& findings);
 
