@@ -32,12 +32,12 @@ struct Metric {
   std::string name;
   /// A scalar; it needs no graph. It may be NaN if `weight` is 0.
   torch::Tensor mean;
-  /// How many units it is the mean of, as WeightedLoss::weight. Undefined: the
-  /// samples, whatever the weight of the loss is.
+  /// Number of units that `mean` is the mean of, as in WeightedLoss::weight.
+  /// Undefined means the number of samples, whatever the weight of the loss is.
   torch::Tensor weight;
 };
 
-/// What a loss function returns: the loss of a shard, with its weight if it is
+/// The result of a loss function: the loss of a shard, with its weight if it is
 /// not the mean over the samples, and other numbers to report.
 ///
 ///     return {lockstep::cross_entropy(logits, targets),

@@ -76,10 +76,10 @@ class Task {
   /// the threads of several devices at once, in training and in evaluation.
   virtual LossAndMetrics loss(const c10::IValue& output,
                               const c10::IValue& target) const = 0;
-  /// How the losses of shards make up the loss of a batch, and of the
-  /// evaluation data.
+  /// Returns whether the loss of a batch, or of the evaluation data, is the
+  /// mean or the sum of the losses of its shards.
   virtual LossReduction loss_reduction() const { return LossReduction::kMean; }
-  /// What a step does with a batch whose losses have the weight 0 in total.
+  /// Returns what to do with a batch if its losses have the weight 0 in total.
   virtual EmptyBatch empty_batch() const { return EmptyBatch::kError; }
 };
 

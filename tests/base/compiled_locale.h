@@ -9,8 +9,8 @@
 
 namespace lockstep {
 
-/// A locale that is compiled into a temporary folder: the system may have none
-/// besides C.
+/// A locale that is compiled into a temporary folder. The system may have only
+/// the C locale.
 class CompiledLocale {
  public:
   /// `source` is a file of /usr/share/i18n/locales: "de_DE".

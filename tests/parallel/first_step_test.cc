@@ -12,8 +12,8 @@
 #include "lockstep/parallel/data_parallel.h"
 #include "tests/parallel/first_step_cases.h"
 
-// What breaks a contract that no compiler checks is found in the first step,
-// before anything is updated.
+// Modules and losses that break a contract that no compiler checks. The first
+// step finds them before anything is updated.
 namespace lockstep::first_step_test {
 namespace {
 
@@ -130,7 +130,7 @@ TEST(FirstStep, AcceptsTheCuresThatItNames) {
   const auto twin = std::make_shared<SharedWeightImpl>();
   torch::manual_seed(1);
   Tied tied;
-  // A factory that ties as well.
+  // The factory ties the weights, too.
   const DataParallel<TiedImpl> model(
       tied.ptr(), [] { return std::make_shared<TiedImpl>(); }, slices(2));
   mean_square(plain->forward(x), x).backward();

@@ -1,5 +1,5 @@
-// What can't be split or nested: each error names the cause, and a way that
-// works, which is tried here.
+// Modules and calls that can't be split or nested. Each error names the cause
+// and a way that works, which is tried here.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 

@@ -85,8 +85,8 @@ void expect_close(const std::vector<Tensor>& parameters,
 }
 
 TEST(WeightedLoss, GivesTheMeanOverUnitsInOneProcess) {
-  // Of 13 targets none, five, and all but one do not count: shards of 3 have
-  // none that counts.
+  // None of 13 targets is ignored, then five, then twelve. Some shards of 3
+  // targets have only ignored ones.
   for (const int64_t ignored : {0, 5, 12}) {
     const Tensor x = inputs(13), y = targets(13, ignored);
     double loss = 0;

@@ -203,7 +203,7 @@ void expect_same(const RunReport& got, const RunReport& expected,
   EXPECT_EQ(got.epochs.back().train, expected.epochs.back().train) << what;
 }
 
-/// What plain LibTorch gets, on one device and with whole batches.
+/// The same training in plain LibTorch, on one device and with whole batches.
 struct Plain {
   std::shared_ptr<LanguageModel> net = make();
   std::vector<double> losses;

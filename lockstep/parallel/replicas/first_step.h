@@ -41,23 +41,24 @@ class FirstStep {
   const std::string& reason() const { return reason_; }
 
   /// Returns true if the replicas that were made by build number `build` have
-  /// to be compared. `has_gradients`: the step computes gradients as well.
+  /// to be compared. `has_gradients` is true if the step also computes
+  /// gradients.
   bool compares_module(int64_t build, bool has_gradients) const;
-  /// Whether the losses of `loss` have to be compared.
+  /// Returns true if the losses of `loss` have to be compared.
   bool compares_loss(const ShardLoss& loss) const;
 
-  /// How a check ended in a step.
+  /// The result of one check in a step.
   struct Outcome {
     StepCheck check = StepCheck::kPending;
     std::string reason{};  ///< why it is kImpossible
   };
-  /// What a rank found in a step.
+  /// The results of both checks on a rank.
   struct Findings {
     std::optional<Problem> problem;
     Outcome module;
     Outcome loss;
   };
-  /// Whether `one` holds on any rank of `world`. Collective.
+  /// Returns true if `one` is true on any rank of `world`. Collective.
   static bool any(const World& world, bool one);
   /// Makes the findings of all ranks of `world` those of this rank: the problem
   /// of the first rank that has one, and kPending if a rank could not decide.

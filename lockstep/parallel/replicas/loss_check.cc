@@ -29,7 +29,7 @@ struct Value {
   c10::ScalarType type = c10::ScalarType::Double;
 };
 
-/// What the shards' losses make up, weighted by their weights.
+/// The combined loss of several parts, weighted by their weights.
 struct Combined {
   double loss = 0;
   double weight = 0;
@@ -54,7 +54,8 @@ Combined combine(const std::vector<Value>& parts, LossReduction reduction) {
   return combined;
 }
 
-/// How far two roundings of one loss may be apart, relative to it.
+/// Returns the relative difference that rounding may make between two
+/// computations of one loss.
 double tolerance_of(c10::ScalarType type) {
   if (c10::isReducedFloatingType(type)) return 2e-2;
   if (has_autocast()) return 1e-3;

@@ -24,7 +24,7 @@ struct ComputedShards {
   const c10::IValue& target;
   /// The first shard's part of it.
   const c10::IValue& first_target;
-  // Of each shard: its output and loss, and its samples.
+  // The output and loss of each shard, and its number of samples.
   const std::vector<ShardPass>& passes;
   const std::vector<int64_t>& samples;
 };

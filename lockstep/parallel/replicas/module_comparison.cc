@@ -18,9 +18,9 @@ using torch::Tensor;
 
 namespace {
 
-/// Keeps what a backward through the module itself must not reach away from its
-/// parameters, and gives it back at its end: .grad, hooks, and the nodes that
-/// accumulate into .grad, which may have hooks as well.
+/// Takes .grad, hooks and the nodes that accumulate into .grad from parameters,
+/// so that a backward through the module itself does not reach them. Gives them
+/// back when it is destroyed.
 class Aside {
  public:
   explicit Aside(const std::vector<Tensor>& parameters) {
@@ -63,8 +63,8 @@ class Aside {
   std::vector<Kept> kept_;
 };
 
-/// For gradients that are added up from several parts, whose order is another
-/// one in a replica than in the module.
+/// Returns true if two gradients differ by rounding only. A replica may add up
+/// the parts of a gradient in another order than the module does.
 bool is_close(const Tensor& a, const Tensor& b) {
   if (!a.defined() || !b.defined() || a.sizes() != b.sizes()) return false;
   const Tensor x = a.to(torch::kDouble), y = b.to(torch::kDouble);

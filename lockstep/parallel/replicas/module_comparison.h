@@ -104,7 +104,7 @@ class ModuleComparison {
   Print expected_;
   Print got_;
   Difference found_;
-  // Of the replica: gradients that differ and may be rounded in another way.
+  // The replica's gradients that differ, perhaps only by rounding.
   std::vector<torch::Tensor> rounded_;
 };
 

@@ -144,8 +144,8 @@ class ReplicaGroup {
   void collect_phases();
 
  private:
-  /// Throws ParallelError if this thread computes a shard of another group
-  /// whose workers may all call this one at the same time, or of this group.
+  /// Throws ParallelError if this thread computes a shard of this group, or of
+  /// another group with several workers, which could call this one at once.
   void check_not_nested() const;
   void read_original();
   void make_replicas();

@@ -101,7 +101,7 @@ class TrainStep {
     Runs runs = Runs::kReplica;
     bool is_module() const { return runs != Runs::kReplica; }
   };
-  /// What run() checks in this step. See FirstStep.
+  /// The checks that run() makes in this step. See FirstStep.
   struct Checks {
     bool module = false;
     bool loss = false;

@@ -16,7 +16,7 @@ namespace lockstep {
 
 /// A forward and a backward of one shard.
 struct ShardPass {
-  /// What forward() returned, without its graph, if that was asked for.
+  /// The output of forward(), without its graph, if it was asked for.
   c10::IValue output;
   /// Checksums of the parameters' gradients, by unique parameter, if they were
   /// asked for. "": no gradient.
@@ -25,7 +25,7 @@ struct ShardPass {
   /// Samples, or the weight that the loss function returned (`states_weight`).
   double weight = 0;
   bool states_weight = false;
-  /// What the backward began with, without the scale of the loss.
+  /// The gradient of the loss, without the scale of the loss.
   double seed = 0;
   ShardGradients gradients;
   /// What stood for the shard's inputs that require grad.
