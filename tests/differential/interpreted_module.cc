@@ -151,8 +151,8 @@ Tensor InterpretedModule::change(const Tensor& output) {
     if (!late_.defined()) late_ = make_late(output.options());
     return output * late_;
   }
-  // Added as well: a product with zeros looks the same each time, and the first
-  // shard may have nothing else.
+  // Products are not enough: the first shard may have an output of zeros, and
+  // the first step could not see what is wrong.
   if (flaw == "counts_forwards") {
     const auto calls = static_cast<double>(++forwards_);
     return output * calls + calls;
@@ -160,7 +160,7 @@ Tensor InterpretedModule::change(const Tensor& output) {
   if (flaw == "own_random") {
     return output * (1 + own_random()) + own_random();
   }
-  return factor == 1 ? output : output * factor;
+  return factor == 1 ? output : output * factor + factor;
 }
 
 Tensor InterpretedModule::make_late(const torch::TensorOptions& options) {

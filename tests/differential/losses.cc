@@ -128,7 +128,9 @@ WeightedLoss program_loss(const std::string& loss,
   const Tensor errors = errors_of(leaves, target);
   if (loss == "total" || loss == "summed") return errors.sum();
   if (loss == "contrastive") return (errors.logsumexp(0) - errors).mean();
-  if (loss == "noisy") return mean_of(errors) * (1 + own_random());
+  if (loss == "noisy") {  // also where the errors are zeros
+    return mean_of(errors) * (1 + own_random()) + own_random();
+  }
   if (loss == "square") return mean_of(errors);
   if (loss == "weighs") {
     // No two samples have the same weight, so the first batch shows it.
