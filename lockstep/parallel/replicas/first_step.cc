@@ -61,11 +61,12 @@ FirstStep::Findings findings_of(const std::string& message) {
   return findings;
 }
 
-/// The outcome of a check that two ranks made. One that can't decide leaves it
-/// open for both.
+/// Returns the outcome of a check that two ranks made. A check that one of them
+/// can't make is impossible; otherwise one that could not decide yet, as it had
+/// no samples, leaves the check pending.
 FirstStep::Outcome combine(const FirstStep::Outcome& a,
                            const FirstStep::Outcome& b) {
-  for (const StepCheck check : {StepCheck::kPending, StepCheck::kImpossible}) {
+  for (const StepCheck check : {StepCheck::kImpossible, StepCheck::kPending}) {
     if (a.check == check) return a;
     if (b.check == check) return b;
   }
