@@ -18,4 +18,12 @@ void add_elements(Checksum& sum, const torch::Tensor& tensor) {
                     bytes.nbytes()));
 }
 
+std::string checksum_of(const torch::Tensor& tensor) {
+  if (!tensor.defined()) return "";
+  Checksum sum;
+  const bool is_strided = tensor.layout() == torch::kStrided;
+  add_elements(sum, is_strided ? tensor.detach().contiguous() : tensor);
+  return sum.hex();
+}
+
 }  // namespace lockstep

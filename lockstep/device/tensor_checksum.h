@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 #include <torch/torch.h>
 
 #include "lockstep/base/checksum.h"
@@ -9,5 +11,9 @@ namespace lockstep {
 /// Adds the elements of `tensor`, on whatever device, in the order of its
 /// memory. One that is undefined has a checksum of its own.
 void add_elements(Checksum& sum, const torch::Tensor& tensor);
+
+/// Returns the checksum of the elements of `tensor` in hex, in the order of
+/// their indices; "" if it is undefined.
+std::string checksum_of(const torch::Tensor& tensor);
 
 }  // namespace lockstep

@@ -247,7 +247,6 @@ class Checker {
       auto module = std::make_shared<InterpretedModule>(definition);
       const torch::NoGradGuard no_grad;
       for (torch::Tensor& parameter : module->unique_parameters()) {
-        if (roundings == 0) break;
         parameter.mul_(1 + roundings * last_place_of(parameter.scalar_type()));
       }
       return std::make_unique<Plain>(std::move(module));

@@ -130,7 +130,7 @@ TEST(FirstStep, AcceptsTheCuresThatItNames) {
   const auto twin = std::make_shared<SharedWeightImpl>();
   torch::manual_seed(1);
   Tied tied;
-  // The factory ties the weights, too.
+  // The factory also ties the weights.
   const DataParallel<TiedImpl> model(
       tied.ptr(), [] { return std::make_shared<TiedImpl>(); }, slices(2));
   mean_square(plain->forward(x), x).backward();

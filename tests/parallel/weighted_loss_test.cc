@@ -85,8 +85,7 @@ void expect_close(const std::vector<Tensor>& parameters,
 }
 
 TEST(WeightedLoss, GivesTheMeanOverUnitsInOneProcess) {
-  // None of 13 targets is ignored, then five, then twelve. Some shards of 3
-  // targets have only ignored ones.
+  // Twelve ignored targets of 13 leave shards of 3 without one that counts.
   for (const int64_t ignored : {0, 5, 12}) {
     const Tensor x = inputs(13), y = targets(13, ignored);
     double loss = 0;

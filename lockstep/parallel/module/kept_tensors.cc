@@ -1,27 +1,15 @@
 #include "lockstep/parallel/module/kept_tensors.h"
 
-#include <string>
 #include <utility>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include "lockstep/base/checksum.h"
 #include "lockstep/device/tensor_checksum.h"
 
 namespace lockstep {
 
 using torch::Tensor;
-
-namespace {
-
-std::string bits_of(const Tensor& tensor) {
-  Checksum sum;
-  add_elements(sum, tensor);
-  return sum.hex();
-}
-
-}  // namespace
 
 KeptTensors::KeptTensors(std::vector<Tensor> tensors) {
   const torch::NoGradGuard no_grad;
@@ -37,7 +25,7 @@ void KeptTensors::restore() const {
   const torch::NoGradGuard no_grad;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   for (const auto& [tensor, values, version] : kept_) {
-    if (bits_of(tensor) != bits_of(values)) tensor.copy_(values);
+    if (checksum_of(tensor) != checksum_of(values)) tensor.copy_(values);
     if (tensor.is_inference()) continue;
     c10::VariableVersion counter =
         torch::autograd::impl::version_counter(tensor);  // shared, not copied

@@ -61,8 +61,8 @@ class FirstStep {
   /// Returns true if `one` is true on any rank of `world`. Collective.
   static bool any(const World& world, bool one);
   /// Makes the findings of all ranks of `world` those of this rank: the problem
-  /// of the first rank that has one, and kPending if a rank could not decide.
-  /// Collective.
+  /// of the first rank that has one, kImpossible if a rank can't make a check,
+  /// and kPending if a rank could not decide yet. Collective.
   static void agree(const World& world, Findings& findings);
   /// Notes the outcome of the comparison of replicas of `build`, and warns once
   /// if it can't be made.

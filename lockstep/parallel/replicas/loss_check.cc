@@ -85,24 +85,18 @@ double largest_in(const IValue& value) {
   return largest;
 }
 
-bool has_scalar(const IValue& value) {
-  bool has = false;
+bool any_tensor(const IValue& value, bool (*is_one)(const Tensor&)) {
+  bool any = false;
   for_each_tensor(value, [&](const Tensor& tensor, const std::string&) {
-    has = has || tensor.dim() == 0;
+    any = any || is_one(tensor);
   });
-  return has;
+  return any;
 }
+
+bool is_scalar(const Tensor& tensor) { return tensor.dim() == 0; }
 
 bool is_reduced(const Tensor& tensor) {
   return tensor.defined() && c10::isReducedFloatingType(tensor.scalar_type());
-}
-
-bool has_reduced(const IValue& value) {
-  bool has = false;
-  for_each_tensor(value, [&](const Tensor& tensor, const std::string&) {
-    has = has || is_reduced(tensor);
-  });
-  return has;
 }
 
 /// Returns `value` with float tensors in place of those of half and bfloat16.
@@ -144,7 +138,7 @@ class LossCheck {
 
   std::optional<LossSample> run() {
     if (samples() == 0) return std::nullopt;
-    if (has_scalar(shards_.passes.front().output)) {
+    if (any_tensor(shards_.passes.front().output, is_scalar)) {
       fail(
           "forward() returns a scalar, the loss itself perhaps, which "
           "is that of one shard");
@@ -295,7 +289,7 @@ class LossCheck {
   /// as losses that are rounded to three digits may hide what differs.
   Losses losses_of_samples(const IValue& output, const IValue& target,
                            const Value& whole) const {
-    if (has_reduced(output)) {
+    if (any_tensor(output, is_reduced)) {
       try {
         const IValue wide = widened(output), wide_target = widened(target);
         Losses losses{.whole = call(wide, wide_target, samples()),
@@ -309,7 +303,7 @@ class LossCheck {
   }
 
   Losses losses_of_ranks(const std::vector<LossSample>& samples) const {
-    if (has_reduced(samples.front().output)) {
+    if (any_tensor(samples.front().output, is_reduced)) {
       std::vector<LossSample> wide;
       for (const LossSample& sample : samples) {
         wide.push_back({widened(sample.output), widened(sample.target)});

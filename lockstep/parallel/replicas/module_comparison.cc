@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include "lockstep/base/checksum.h"
 #include "lockstep/device/autocast.h"
 #include "lockstep/device/tensor_checksum.h"
 #include "lockstep/parallel/module/nested.h"
@@ -126,14 +125,6 @@ ModuleComparison::ModuleComparison(const ReplicaGroup& group,
       inputs_before_(inputs_),
       buffers_before_(buffers),
       compute_(std::move(compute)) {}
-
-std::string checksum_of(const Tensor& tensor) {
-  if (!tensor.defined()) return "";
-  Checksum sum;
-  const bool is_strided = tensor.layout() == torch::kStrided;
-  add_elements(sum, is_strided ? tensor.detach().contiguous() : tensor);
-  return sum.hex();
-}
 
 ModuleComparison::Print ModuleComparison::print_of(
     const ShardPass& pass, const ModuleHandle::Named& buffers) {

@@ -128,7 +128,4 @@ FirstStep::Findings settle(ReplicaGroup& group, const World& world,
 void agree_or_refuse(const World& world, FirstStep::Findings& findings,
                      const KeptTensors& buffers);
 
-/// The checksum of a tensor's elements; "" of an undefined one.
-std::string checksum_of(const torch::Tensor& tensor);
-
 }  // namespace lockstep

@@ -13,6 +13,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/trace.h"
+#include "lockstep/device/tensor_checksum.h"
 #include "lockstep/parallel/module/nested.h"
 #include "lockstep/parallel/module/scatter_gather.h"
 #include "lockstep/parallel/replicas/differentiable_inputs.h"

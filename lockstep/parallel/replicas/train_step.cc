@@ -11,6 +11,7 @@
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/device/autocast.h"
+#include "lockstep/device/tensor_checksum.h"
 #include "lockstep/parallel/exchange/overlapped_sum.h"
 #include "lockstep/parallel/module/nested.h"
 #include "lockstep/parallel/module/scatter_gather.h"

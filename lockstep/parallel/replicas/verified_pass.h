@@ -25,7 +25,7 @@ struct ShardPass {
   /// Samples, or the weight that the loss function returned (`states_weight`).
   double weight = 0;
   bool states_weight = false;
-  /// The gradient of the loss, without the scale of the loss.
+  /// The gradient that the backward starts from, without the loss scale.
   double seed = 0;
   ShardGradients gradients;
   /// What stood for the shard's inputs that require grad.
