@@ -36,7 +36,10 @@ std::optional<std::string> difference(const Tensor& got, const Tensor& expected,
         torch::allclose(got, expected, 0, 0, /*equal_nan=*/true)) {
       return std::nullopt;
     }
-    return "other bits";
+    if (got.sizes() != expected.sizes()) return "other bits, another shape";
+    return fmt::format("other bits, off by {:.3g} of {:.3g}",
+                       largest(widened(got) - widened(expected)),
+                       largest(widened(expected)));
   }
   Tensor own = widened(got);
   const Tensor plain = widened(expected);

@@ -9,6 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/losses/cross_entropy.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "tests/parallel/first_step_cases.h"
 
@@ -109,18 +110,51 @@ TEST(FirstStep, FindsWeightsThatAreTiedByAssignment) {
   }
 }
 
-TEST(FirstStep, FindsTiesThatShowInTheGradientsOnly) {
+/// Tied weights that only gradients show: the values are the same for now, as
+/// in a checkpoint of the tied model.
+Tied tied_with_equal_values() {
   Tied net;
-  {
-    // Values that are the same for now, as in a checkpoint of the tied model.
-    const torch::NoGradGuard no_grad;
-    net->named_parameters()["decoder.weight"].copy_(net->encoder->weight);
-  }
+  const torch::NoGradGuard no_grad;
+  net->named_parameters()["decoder.weight"].copy_(net->encoder->weight);
+  return net;
+}
+
+TEST(FirstStep, FindsTiesThatShowInTheGradientsOnly) {
+  const Tied net = tied_with_equal_values();
   const DataParallel model(net, slices(2));
   const std::string text =
       text_of_error([&] { model->train_step(images(), images(), mean_square); },
                     ErrorCode::kReplicaDiffers);
   EXPECT_PRED2(contains, text, "weight'");
+}
+
+TEST(FirstStep, FindsTiesIfTheFirstShardHasTheWeightZero) {
+  const Tied net = tied_with_equal_values();
+  const DataParallel model(net, slices(2));
+  const auto loss = [](const Tensor& output, const Tensor& target) {
+    return WeightedLoss(torch::mse_loss(output, target),
+                        (target != 0).all(1).sum());
+  };
+  const Tensor target = torch::cat({torch::zeros({6, 6}), torch::ones({6, 6})});
+  const std::string before = bytes_of(*net);
+  const std::string text =
+      text_of_error([&] { model->train_step(images(), target, loss); },
+                    ErrorCode::kReplicaDiffers);
+  EXPECT_PRED2(contains, text, "weight'");
+  EXPECT_EQ(bytes_of(*net), before);
+}
+
+TEST(FirstStep, AcceptsAFirstShardWithTheWeightZero) {
+  Mlp net;
+  const DataParallel model(net, slices(2));
+  const StepResult result = model->train_step(
+      images(), std::get<0>(uneven_targets().sort()),
+      [](const Tensor& output, const Tensor& target) {
+        return lockstep::cross_entropy(
+            output, target,
+            torch::nn::functional::CrossEntropyFuncOptions().ignore_index(0));
+      });
+  EXPECT_TRUE(result.is_finite);
 }
 
 TEST(FirstStep, AcceptsTheCuresThatItNames) {

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/device/aligned_tensor.h"
 #include "lockstep/device/links/device_copy.h"
 #include "lockstep/parallel/module/nested.h"
 #include "lockstep/parallel/reduction/reduction.h"
@@ -48,6 +50,7 @@ IValue DifferentiableInputs::cut_from_graph(const IValue& part,
     // With a version counter of its own: a shard that writes to its chunk does
     // not touch what another one has saved.
     Tensor leaf = chunk.is_inference() ? chunk.detach() : chunk.variable_data();
+    leaf = aligned(leaf);
     if (!is_leaf) return leaf;
     leaves.push_back(leaf.requires_grad_());
     return leaves.back();
@@ -76,7 +79,11 @@ void DifferentiableInputs::pass_on_writes(const IValue& part, const IValue& cut,
            .fix = "clone the tensor in forward(), or write to it between "
                   "steps"});
     }
-    if (leaf.is_alias_of(chunk)) torch::autograd::impl::bump_version(chunk);
+    if (!leaf.is_alias_of(chunk)) {
+      const at::AutoDispatchBelowADInplaceOrView below_autograd;
+      chunk.copy_(leaf.detach());
+    }
+    torch::autograd::impl::bump_version(chunk);
   });
 }
 

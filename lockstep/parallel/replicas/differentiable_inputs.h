@@ -22,15 +22,16 @@ class DifferentiableInputs {
   /// The tensors that require grad, in the order of for_each_tensor().
   const std::vector<torch::Tensor>& tensors() const { return tensors_; }
 
-  /// `part`, a shard's part of the batch, outside of the caller's graph: with
-  /// a new leaf, appended to `leaves`, for each chunk of tensors().
+  /// Returns `part`, a shard's part of the batch, outside of the caller's
+  /// graph: with a new leaf, appended to `leaves`, for each chunk of tensors().
+  /// The chunks are aligned(): copies where they have to be.
   c10::IValue cut_from_graph(const c10::IValue& part,
                              std::vector<torch::Tensor>& leaves) const;
 
-  /// Tells the graphs that saved the batch if a forward wrote to its `cut` of
-  /// `part`: their backward is then refused, as in LibTorch. `shards` compute
-  /// at once. Throws ParallelError if there are several and the forward wrote
-  /// to a tensor that is shared().
+  /// If a forward wrote to its `cut` of `part`, passes that on to the batch and
+  /// to the graphs that saved it: their backward is then refused, as in
+  /// LibTorch. `shards` compute at once. Throws ParallelError if there are
+  /// several and the forward wrote to a tensor that is shared().
   void pass_on_writes(const c10::IValue& part, const c10::IValue& cut,
                       int64_t shards) const;
 

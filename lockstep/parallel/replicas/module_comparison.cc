@@ -139,7 +139,7 @@ ModuleComparison::Print ModuleComparison::print_of(
   for (const auto& [name, buffer] : buffers) {
     print.buffers.push_back(checksum_of(buffer));
   }
-  for (const Tensor& gradient : pass.gradients.inputs) {
+  for (const Tensor& gradient : pass.compared_gradients().inputs) {
     print.inputs.push_back(checksum_of(gradient));
   }
   return print;
@@ -218,7 +218,7 @@ ModuleComparison::Difference ModuleComparison::difference(
 
 std::vector<bool> ModuleComparison::are_split(const ShardPass& pass) const {
   std::vector<bool> split(group_.parameters().size(),
-                          pass.gradients.has_several_parts);
+                          pass.compared_gradients().has_several_parts);
   std::vector<bool> has_name(split.size());
   for (const size_t p : group_.unique()) {
     // A replica may have a leaf for each of its names.
@@ -237,7 +237,7 @@ void ModuleComparison::compare(const ShardPass& pass, const Replica& replica) {
   rounded_.resize(is_split.size());
   for (size_t p = 0; p < is_split.size(); ++p) {
     if (!is_split[p] || expected_.gradients[p] == got_.gradients[p]) continue;
-    const Tensor& gradient = pass.gradients.parameters[p].tensor();
+    const Tensor& gradient = pass.compared_gradients().parameters[p].tensor();
     if (gradient.defined()) rounded_[p] = gradient.clone();
   }
 }
@@ -266,8 +266,8 @@ void ModuleComparison::explain(FirstStep::Findings& findings) {
   }
   std::vector<bool> is_near(rounded_.size());
   for (size_t p = 0; p < rounded_.size(); ++p) {
-    is_near[p] =
-        is_close(module_pass.gradients.parameters[p].tensor(), rounded_[p]);
+    is_near[p] = is_close(
+        module_pass.compared_gradients().parameters[p].tensor(), rounded_[p]);
   }
   found_ = difference(expected_, got_, is_near);
   if (differs()) {

@@ -42,9 +42,8 @@ class ModuleComparison {
   /// gradient_sums.
   using Compute = std::function<ShardPass(Replica& replica, Extent extent)>;
 
-  /// `part` is the shard's part of the inputs. `compute` reads it where it is,
-  /// as kernels may depend on how memory is aligned. `buffers` are those of the
-  /// module, and outlive the comparison.
+  /// `part` is the shard's part of the inputs, which `compute` reads. `buffers`
+  /// are those of the module, and outlive the comparison.
   ModuleComparison(const ReplicaGroup& group, const c10::IValue& part,
                    const KeptTensors& buffers, Compute compute);
 

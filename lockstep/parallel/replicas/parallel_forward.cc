@@ -13,6 +13,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/trace.h"
+#include "lockstep/device/aligned_tensor.h"
 #include "lockstep/device/tensor_checksum.h"
 #include "lockstep/parallel/module/nested.h"
 #include "lockstep/parallel/module/scatter_gather.h"
@@ -104,35 +105,20 @@ torch::autograd::edge_list edges_behind(const ReplicaGroup& group,
   return edges;
 }
 
-/// The gradients of a backward from `output` that is made to compare them, with
-/// gradients of the output that are chosen for it. The graph is kept.
-ShardPass trial_backward(const ReplicaGroup& group, Replica& replica,
-                         const IValue& output,
-                         const std::vector<Tensor>& input_leaves) {
+/// Returns a pass with the gradients of a trial backward.
+ShardPass trial_pass(const ReplicaGroup& group, Replica& replica,
+                     const IValue& output,
+                     const std::vector<Tensor>& input_leaves) {
   ShardPass pass{.output = detached(output)};
-  std::vector<Tensor> roots, gradients;
-  for_each_tensor(output, [&](const Tensor& out, const std::string&) {
-    // Without grad mode, an output that is a parameter itself has no graph.
-    if (!out.requires_grad() || !torch::GradMode::is_enabled()) return;
-    roots.push_back(out);
-    // Not all the same: those of a softmax would cancel out.
-    gradients.push_back(
-        torch::linspace(-1, 1, out.numel(), out.options().requires_grad(false))
-            .reshape(out.sizes()));
-  });
-  // The backward computes in the types that the forward had.
-  const c10::impl::ExcludeDispatchKeyGuard no_autocast(
-      c10::autocast_dispatch_keyset);
-  pass.gradients = shard_backward(
-      roots, gradients, /*keep_graph=*/true,
-      {replica, group.unique(), group.parameters(), input_leaves});
+  pass.gradients = trial_backward(
+      output, {replica, group.unique(), group.parameters(), input_leaves});
   for (const OwnedGradient& gradient : pass.gradients.parameters) {
     pass.gradient_sums.push_back(checksum_of(gradient.tensor()));
   }
   return pass;
 }
 
-/// A pass of a shard by the module itself.
+/// Returns the pass of a shard by the module itself.
 ShardPass pass_of_module(const ReplicaGroup& group, const Region& region,
                          Replica& module, const IValue& part,
                          ModuleComparison::Extent extent) {
@@ -142,7 +128,7 @@ ShardPass pass_of_module(const ReplicaGroup& group, const Region& region,
   if (extent == ModuleComparison::Extent::kForward) {
     return {.output = detached(output)};
   }
-  return trial_backward(group, module, output, leaves);
+  return trial_pass(group, module, output, leaves);
 }
 
 }  // namespace
@@ -200,7 +186,7 @@ IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
     region->inputs.pass_on_writes(parts[s], chunk, group->shards());
     if (comparison && s == 0) {
       const ShardPass pass =
-          trial_backward(*group, replica, outputs[s], region->input_leaves[s]);
+          trial_pass(*group, replica, outputs[s], region->input_leaves[s]);
       comparison->compare(pass, replica);
     }
   };
@@ -333,8 +319,8 @@ variable_list ParallelBackward::backward(const variable_list& output_gradients,
     const auto s = static_cast<size_t>(place);
     variable_list gradients;
     for (const Tensor& part : parts[s]) {
-      gradients.push_back(part.defined() ? to_device(part, replica.device())
-                                         : Tensor());
+      gradients.push_back(
+          part.defined() ? aligned(to_device(part, replica.device())) : part);
     }
     ShardGradients result =
         shard_backward(region.outputs[s], gradients, keep_graph,

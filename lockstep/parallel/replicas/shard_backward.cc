@@ -9,6 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/device/links/device_copy.h"
+#include "lockstep/parallel/module/nested.h"
 
 namespace lockstep {
 
@@ -276,6 +277,24 @@ ShardGradients shard_backward(const std::vector<Tensor>& roots,
     leaves.inputs[i].mutable_grad().reset();
   }
   return result;
+}
+
+ShardGradients trial_backward(const c10::IValue& output,
+                              const ShardLeaves& leaves) {
+  std::vector<Tensor> roots, gradients;
+  for_each_tensor(output, [&](const Tensor& out, const std::string&) {
+    // Without grad mode, an output that is a parameter itself has no graph.
+    if (!out.requires_grad() || !torch::GradMode::is_enabled()) return;
+    roots.push_back(out);
+    // Not all the same: the gradients below a softmax would cancel out.
+    gradients.push_back(
+        torch::linspace(-1, 1, out.numel(), out.options().requires_grad(false))
+            .reshape(out.sizes()));
+  });
+  // The backward computes in the types that the forward had.
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(
+      c10::autocast_dispatch_keyset);
+  return shard_backward(roots, gradients, /*keep_graph=*/true, leaves);
 }
 
 }  // namespace lockstep

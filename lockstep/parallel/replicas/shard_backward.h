@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include <ATen/core/ivalue.h>
 #include <torch/torch.h>
 
 #include "lockstep/parallel/module/replicate.h"
@@ -19,7 +20,7 @@ struct OtherLeaf {
   OwnedGradient gradient;
 };
 
-/// What the backward of a shard gives.
+/// The gradients that the backward of a shard computes.
 struct ShardGradients {
   /// One for each unique parameter of the original.
   std::vector<OwnedGradient> parameters;
@@ -64,6 +65,12 @@ struct ShardLeaves {
 ShardGradients shard_backward(const std::vector<torch::Tensor>& roots,
                               const std::vector<torch::Tensor>& gradients,
                               bool keep_graph, const ShardLeaves& leaves);
+
+/// Returns the gradients of a backward from `output`, a forward's value, that
+/// is made only to compare them. The gradients of the output are chosen here,
+/// and the graph is kept. Tensors of `output` without a graph are left out.
+ShardGradients trial_backward(const c10::IValue& output,
+                              const ShardLeaves& leaves);
 
 /// The leaves whose gradient a backward from `roots`, which require grad,
 /// accumulates; in the order of a depth-first walk, which is that of the graph

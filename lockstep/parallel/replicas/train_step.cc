@@ -55,7 +55,7 @@ void multiply(std::vector<Tensor>& gradients, double factor) {
   }
 }
 
-/// Of a step that fails in between: the other ranks' sums go on.
+/// Abandons the sum of a step that throws, so that other ranks do not wait.
 class Abandoning {
  public:
   explicit Abandoning(OverlappedSum* sum) : sum_(sum) {}
@@ -329,6 +329,11 @@ ShardPass TrainStep::compute_shard(const ShardWork& work) const {
   pass.seed = loss_seed(pass.weight, work.batch, options_.loss_reduction());
   pass.loss = loss.loss;
   if (work.keeps_output) pass.output = detached(output);
+  ShardLeaves leaves{work.replica, group_.unique(), group_.parameters(),
+                     pass.input_leaves};
+  if (work.is_compared && pass.seed == 0) {
+    pass.trial_gradients = trial_backward(output, leaves);
+  }
   output = IValue();  // only the graph holds on to it
   work.differentiable.pass_on_writes(work.part, chunk, group_.shards());
   // The backward computes in the types that the forward had.
@@ -339,8 +344,6 @@ ShardPass TrainStep::compute_shard(const ShardWork& work) const {
     enter(StepPhase::kBackward);
     group_.phases_of(work.worker).forward_s += phase.restart();
   }
-  ShardLeaves leaves{work.replica, group_.unique(), group_.parameters(),
-                     pass.input_leaves};
   if (work.is_compared) pass.gradient_sums.resize(group_.parameters().size());
   if (work.sum) {
     work.sum->begin(work.earlier);
@@ -369,10 +372,9 @@ ShardPass TrainStep::compute_shard(const ShardWork& work) const {
   pass.gradients =
       shard_backward({pass.loss}, {seed}, /*keep_graph=*/false, leaves);
   for (size_t p = 0; p < pass.gradient_sums.size(); ++p) {
-    const Tensor& gradient = pass.gradients.parameters[p].tensor();
+    const Tensor& gradient = pass.compared_gradients().parameters[p].tensor();
     if (gradient.defined()) pass.gradient_sums[p] = checksum_of(gradient);
   }
-  // Without the graph.
   pass.loss = pass.loss.detach();
   if (!work.is_module()) {
     group_.phases_of(work.worker).backward_s += phase.seconds();
@@ -476,21 +478,25 @@ std::vector<int64_t> TrainStep::evaluate(const std::vector<IValue>& inputs,
   const torch::NoGradGuard no_grad;
   std::vector<IValue> everything = inputs;
   everything.push_back(target);
-  const Shards shards =
-      cut(c10::ivalue::Tuple::create(everything), /*trains=*/false);
+  const IValue all = c10::ivalue::Tuple::create(everything);
+  const DifferentiableInputs whole(all, /*needs_graph=*/false);
+  const Shards shards = cut(all, /*trains=*/false);
   const auto chunks = static_cast<int64_t>(shards.samples.size());
   group_.begin(chunks);
   group_.for_each_shard(
       chunks, group_.forward_stream(/*trains=*/false),
       [&](size_t worker, int64_t shard, Replica& replica) {
-        const auto part =
-            static_cast<size_t>(shard - group_.own_shards().first);
-        std::vector<IValue> arguments =
-            shards.parts[part].toTupleRef().elements().vec();
+        const IValue& part =
+            shards
+                .parts[static_cast<size_t>(shard - group_.own_shards().first)];
+        std::vector<Tensor> no_leaves;
+        const IValue chunk = whole.cut_from_graph(part, no_leaves);
+        std::vector<IValue> arguments = chunk.toTupleRef().elements().vec();
         const IValue shard_target = std::move(arguments.back());
         arguments.pop_back();
         visit(group_.forward_shard(worker, shard, replica, arguments),
               shard_target);
+        whole.pass_on_writes(part, chunk, group_.shards());
       });
   group_.collect_phases();
   group_.finish_buffers(chunks);

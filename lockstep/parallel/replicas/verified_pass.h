@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,6 +29,12 @@ struct ShardPass {
   /// The gradient that the backward starts from, without the loss scale.
   double seed = 0;
   ShardGradients gradients;
+  /// Gradients of a trial backward, if a shard without a backward of its own
+  /// (seed 0) is compared. They are summed nowhere.
+  std::optional<ShardGradients> trial_gradients;
+  const ShardGradients& compared_gradients() const {
+    return trial_gradients ? *trial_gradients : gradients;
+  }
   /// What stood for the shard's inputs that require grad.
   std::vector<torch::Tensor> input_leaves;
   /// The replica's leaves in the order in which their gradients came, each with
