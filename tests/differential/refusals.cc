@@ -88,7 +88,11 @@ const std::vector<Refusal>& refusals() {
        }},
       {"ddp: nothing to train",
        {"[ddp]", "no parameter that requires a gradient"},
-       [](const Case& of, const Trace&) { return of.kind == "ddp"; }},
+       [](const Case& of, const Trace&) {
+         // What forward() registers could train if the rest is frozen.
+         return of.kind == "ddp" ||
+                has_flaw(of, {"late_layer", "late_parameter"});
+       }},
       {"ddp: cast after the wrap",
        {"[ddp]", "moved or cast"},
        [](const Case& of, const Trace&) {
