@@ -78,6 +78,19 @@ struct WatchedImpl : ScaledImpl {
   static inline std::atomic<bool> has_company = false;
 };
 
+/// Gives zeros for samples with a negative sum, and no gradient.
+struct GatedImpl : torch::nn::Cloneable<GatedImpl> {
+  GatedImpl() { reset(); }
+  void reset() override {
+    encoder = register_module("encoder", torch::nn::Linear(6, 6));
+    decoder = register_module("decoder", torch::nn::Linear(6, 6));
+  }
+  Tensor forward(const Tensor& x) {
+    return x.sum(1, /*keepdim=*/true).relu() * decoder(encoder(x));
+  }
+  torch::nn::Linear encoder{nullptr}, decoder{nullptr};
+};
+
 /// Returns a parameter as it is, and one of its inputs.
 struct ExposingImpl : ScaledImpl {
   std::tuple<Tensor, Tensor> forward(const Tensor& x) {
@@ -142,6 +155,31 @@ TEST(FirstStep, FindsTiesIfTheFirstShardHasTheWeightZero) {
                     ErrorCode::kReplicaDiffers);
   EXPECT_PRED2(contains, text, "weight'");
   EXPECT_EQ(bytes_of(*net), before);
+}
+
+TEST(FirstStep, FindsTiesIfTheFirstShardGivesZerosOnly) {
+  for (const bool is_frozen : {false, true}) {
+    const auto net = std::make_shared<GatedImpl>();
+    net->decoder->weight = net->encoder->weight;
+    if (is_frozen) {
+      for (Tensor& weight : net->parameters()) {
+        weight.set_requires_grad(weight.dim() == 1);
+      }
+    }
+    const DataParallel model(net, slices(3));
+    Tensor x = images().abs();
+    x.narrow(0, 0, 4).neg_();
+    const std::string before = bytes_of(*net);
+    EXPECT_PRED2(contains,
+                 text_of_error([&] { model->train_step(x, x, mean_square); },
+                               ErrorCode::kReplicaDiffers),
+                 "tied by assignment");
+    EXPECT_PRED2(
+        contains,
+        text_of_error([&] { model->forward(x); }, ErrorCode::kReplicaDiffers),
+        "tied by assignment");
+    EXPECT_EQ(bytes_of(*net), before);
+  }
 }
 
 TEST(FirstStep, AcceptsAFirstShardWithTheWeightZero) {

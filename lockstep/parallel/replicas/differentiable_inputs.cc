@@ -37,9 +37,17 @@ DifferentiableInputs::DifferentiableInputs(const IValue& batch,
       });
 }
 
-bool DifferentiableInputs::has_shared() const {
-  return std::find(are_shared_.begin(), are_shared_.end(), true) !=
-         are_shared_.end();
+void DifferentiableInputs::check_none_is_shared() const {
+  if (std::find(are_shared_.begin(), are_shared_.end(), true) ==
+      are_shared_.end()) {
+    return;
+  }
+  throw ParallelError(
+      "ddp", {.code = ErrorCode::kForeignLeaf,
+              .what = "a shared() tensor of the batch requires grad, and each "
+                      "rank would compute its own gradient of it",
+              .expected = "a tensor without a graph",
+              .fix = "register it as a parameter of the module, or detach it"});
 }
 
 IValue DifferentiableInputs::cut_from_graph(const IValue& part,

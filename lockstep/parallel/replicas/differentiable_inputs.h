@@ -35,8 +35,9 @@ class DifferentiableInputs {
   void pass_on_writes(const c10::IValue& part, const c10::IValue& cut,
                       int64_t shards) const;
 
-  /// Returns true if one of tensors() is shared().
-  bool has_shared() const;
+  /// Throws ParallelError if one of tensors() is shared(): each rank would have
+  /// its own gradient of a tensor that all of them use.
+  void check_none_is_shared() const;
 
   /// Returns the gradient of each of tensors(), on its device, from
   /// `gradients[shard][i]`. They are concatenated along `dim`, with zeros for a

@@ -106,6 +106,25 @@ std::string reason_of(const std::string& changing, const std::string& type) {
       changing, type);
 }
 
+/// Returns true if an output or a parameter's gradient has an element that is
+/// not zero.
+bool has_nonzero(const ShardPass& pass) {
+  const auto is_nonzero = [](const Tensor& tensor) {
+    return tensor.defined() && tensor.numel() > 0 &&
+           tensor.count_nonzero().item<int64_t>() > 0;
+  };
+  for (const auto& [path, output] : tensors_of(pass.output)) {
+    if (is_nonzero(output)) return true;
+  }
+  const auto& gradients = pass.compared_gradients().parameters;
+  for (size_t p = 0; p < gradients.size(); ++p) {
+    if (is_nonzero(gradients[p].tensor())) return true;
+    // A gradient that was given up to save memory counts.
+    if (!gradients[p].defined() && !pass.gradient_sums[p].empty()) return true;
+  }
+  return false;
+}
+
 /// Returns the tensors of `part`, without their graphs.
 std::vector<Tensor> inputs_of(const c10::IValue& part) {
   std::vector<Tensor> inputs;
@@ -118,10 +137,12 @@ std::vector<Tensor> inputs_of(const c10::IValue& part) {
 }  // namespace
 
 ModuleComparison::ModuleComparison(const ReplicaGroup& group,
-                                   const c10::IValue& part,
-                                   const KeptTensors& buffers, Compute compute)
+                                   const std::vector<c10::IValue>& parts,
+                                   size_t part, const KeptTensors& buffers,
+                                   Compute compute)
     : group_(group),
-      inputs_(inputs_of(part)),
+      part_(part),
+      inputs_(inputs_of(parts[part])),
       inputs_before_(inputs_),
       buffers_before_(buffers),
       compute_(std::move(compute)) {}
@@ -148,7 +169,8 @@ ModuleComparison::Print ModuleComparison::print_of(
 void ModuleComparison::run_module() {
   start_ = RandomState::of_thread();
   const auto before = registered_in(group_.original());
-  compute_with_module(expected_, Extent::kForwardAndBackward);
+  is_telling_ =
+      has_nonzero(compute_with_module(expected_, Extent::kForwardAndBackward));
   registers_in_forward_ = registered_in(group_.original()) != before;
   if (registers_in_forward_) return;
   Print again;
@@ -178,7 +200,7 @@ ShardPass ModuleComparison::compute_with_module(Print& print,
   Replica module(original, original, group_.devices().front(), Storage::kShared,
                  Storage::kShared);
   const RandomScope same_numbers(start_);
-  ShardPass pass = compute_(module, extent);
+  ShardPass pass = compute_(module, part_, extent);
   print = print_of(pass, original.buffers);
   inputs_before_.restore();
   buffers_before_.restore();
@@ -317,11 +339,18 @@ std::unique_ptr<ModuleComparison> run_module(
     const ReplicaGroup::RandomStream& stream,
     const ModuleComparison::Compute& compute) {
   std::unique_ptr<ModuleComparison> comparison;
-  group.on_first_shard(chunks, stream, [&](Replica&) {
-    comparison = std::make_unique<ModuleComparison>(group, parts.front(),
-                                                    buffers, compute);
-    comparison->run_module();
-  });
+  const size_t tries = group.devices().front().is_cpu()
+                           ? parts.size()
+                           : std::min<size_t>(parts.size(), 1);
+  for (size_t part = 0; part < tries; ++part) {
+    group.on_shard(group.own_shards().first + static_cast<int64_t>(part),
+                   chunks, stream, [&](Replica&) {
+                     comparison = std::make_unique<ModuleComparison>(
+                         group, parts, part, buffers, compute);
+                     comparison->run_module();
+                   });
+    if (comparison->is_telling()) break;
+  }
   return comparison;
 }
 
@@ -332,8 +361,9 @@ FirstStep::Findings settle(ReplicaGroup& group, const World& world,
   if (comparison) findings.module = comparison->outcome();
   const bool differs = comparison && comparison->differs();
   if (FirstStep::any(world, differs) && comparison) {
-    group.on_first_shard(chunks, stream,
-                         [&](Replica&) { comparison->explain(findings); });
+    group.on_shard(
+        group.own_shards().first + static_cast<int64_t>(comparison->part()),
+        chunks, stream, [&](Replica&) { comparison->explain(findings); });
   }
   return findings;
 }

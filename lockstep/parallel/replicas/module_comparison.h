@@ -40,12 +40,18 @@ class ModuleComparison {
   enum class Extent { kForward, kForwardAndBackward };
   /// Computes the shard with the given replica, with ShardPass::output and
   /// gradient_sums.
-  using Compute = std::function<ShardPass(Replica& replica, Extent extent)>;
+  using Compute =
+      std::function<ShardPass(Replica& replica, size_t part, Extent extent)>;
 
-  /// `part` is the shard's part of the inputs, which `compute` reads. `buffers`
-  /// are those of the module, and outlive the comparison.
-  ModuleComparison(const ReplicaGroup& group, const c10::IValue& part,
+  /// `parts` are the inputs of this rank's shards, of which `compute` reads
+  /// number `part`. `buffers` are those of the module. All outlive the
+  /// comparison.
+  ModuleComparison(const ReplicaGroup& group,
+                   const std::vector<c10::IValue>& parts, size_t part,
                    const KeptTensors& buffers, Compute compute);
+
+  /// Number of the compared shard among those of this rank.
+  size_t part() const { return part_; }
 
   /// Computes the shard with the module itself, and its forward once more to
   /// see whether the module changes itself. Inputs, the module's buffers and
@@ -56,6 +62,9 @@ class ModuleComparison {
   /// Compares `pass`, which `replica` computed.
   void compare(const ShardPass& pass, const Replica& replica);
   bool differs() const { return !found_.name.empty(); }
+  /// Returns false if the module computed only zeros, as dead relus do: a
+  /// replica that computes something else could have the same.
+  bool is_telling() const { return is_telling_ || registers_in_forward_; }
   /// Returns the outcome for a replica that does not differ.
   FirstStep::Outcome outcome() const;
 
@@ -92,12 +101,14 @@ class ModuleComparison {
   Problem problem_of(const Difference& difference) const;
 
   const ReplicaGroup& group_;
+  size_t part_;
   std::vector<torch::Tensor> inputs_;
   KeptTensors inputs_before_;
   const KeptTensors& buffers_before_;
   Compute compute_;
   RandomState start_;
   bool registers_in_forward_ = false;
+  bool is_telling_ = true;
   // An output that changes from forward to forward; "": no output does.
   std::string changing_output_;
   Print expected_;
@@ -108,8 +119,9 @@ class ModuleComparison {
 };
 
 /// Computes this rank's first shard with the module itself, in the thread of
-/// the shard's device, while no other shard runs. `parts` are the inputs of
-/// this rank's shards. Returns null if the rank has no shards.
+/// the shard's device, while no other shard runs; the next one if that is not
+/// telling. (GPUs: the first only, as the module is on its device.) `parts` are
+/// the inputs of this rank's shards. Returns null if the rank has no shards.
 std::unique_ptr<ModuleComparison> run_module(
     ReplicaGroup& group, const KeptTensors& buffers,
     const std::vector<c10::IValue>& parts, int64_t chunks,

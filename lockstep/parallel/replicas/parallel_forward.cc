@@ -170,8 +170,8 @@ IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
     buffers = kept_buffers(group->original());
     comparison = run_module(
         *group, *buffers, parts, first + chunks, region->stream,
-        [&](Replica& module, ModuleComparison::Extent extent) {
-          return pass_of_module(*group, *region, module, parts.front(), extent);
+        [&](Replica& module, size_t part, ModuleComparison::Extent extent) {
+          return pass_of_module(*group, *region, module, parts[part], extent);
         });
   }
   std::vector<IValue> outputs(parts.size());
@@ -184,7 +184,7 @@ IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
     outputs[s] = group->forward_shard(worker, shard, replica,
                                       chunk.toTupleRef().elements().vec());
     region->inputs.pass_on_writes(parts[s], chunk, group->shards());
-    if (comparison && s == 0) {
+    if (comparison && s == comparison->part()) {
       const ShardPass pass =
           trial_pass(*group, replica, outputs[s], region->input_leaves[s]);
       comparison->compare(pass, replica);

@@ -477,11 +477,11 @@ void ReplicaGroup::for_each_shard(int64_t chunks, const RandomStream& stream,
   check_writes("");
 }
 
-void ReplicaGroup::on_first_shard(
-    int64_t chunks, const RandomStream& stream,
-    const std::function<void(Replica& replica)>& task) {
-  for_each_shard(chunks, stream, [&](size_t, int64_t shard, Replica& replica) {
-    if (shard == own_shards_.first) task(replica);
+void ReplicaGroup::on_shard(int64_t shard, int64_t chunks,
+                            const RandomStream& stream,
+                            const std::function<void(Replica& replica)>& task) {
+  for_each_shard(chunks, stream, [&](size_t, int64_t s, Replica& replica) {
+    if (s == shard) task(replica);
   });
 }
 

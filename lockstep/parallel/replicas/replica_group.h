@@ -112,10 +112,10 @@ class ReplicaGroup {
   /// shards, throws ParallelError naming a parameter that a task wrote to.
   void for_each_shard(int64_t chunks, const RandomStream& stream,
                       const ShardTask& task);
-  /// Runs `task` in the same way for this rank's first shard, if that is below
-  /// `chunks`.
-  void on_first_shard(int64_t chunks, const RandomStream& stream,
-                      const std::function<void(Replica& replica)>& task);
+  /// Runs `task` in the same way for `shard`, if it is one of this rank's and
+  /// below `chunks`.
+  void on_shard(int64_t shard, int64_t chunks, const RandomStream& stream,
+                const std::function<void(Replica& replica)>& task);
   /// In a shard's task.
   c10::IValue forward_shard(size_t worker, int64_t shard, Replica& replica,
                             const std::vector<c10::IValue>& inputs);

@@ -30,17 +30,6 @@ using torch::Tensor;
 
 namespace {
 
-/// Each rank would have its own gradient of a tensor that all of them use.
-void check_not_shared(const DifferentiableInputs& differentiable) {
-  if (!differentiable.has_shared()) return;
-  throw ParallelError(
-      "ddp", {.code = ErrorCode::kForeignLeaf,
-              .what = "a shared() tensor of the batch requires grad, and each "
-                      "rank would compute its own gradient of it",
-              .expected = "a tensor without a graph",
-              .fix = "register it as a parameter of the module, or detach it"});
-}
-
 IValue copy_of(const IValue& value) {
   const torch::NoGradGuard no_grad;
   return map_tensors(value,
@@ -83,7 +72,7 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   everything.push_back(target);
   const IValue all = c10::ivalue::Tuple::create(everything);
   const DifferentiableInputs differentiable(all);
-  if (exchange_) check_not_shared(differentiable);
+  if (exchange_) differentiable.check_none_is_shared();
   const Shards shards = cut(all, /*trains=*/true);
   const auto chunks = static_cast<int64_t>(shards.samples.size());
   const ShardRange own_shards = group_.own_shards();
@@ -114,14 +103,16 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
                                         : nullptr;
   const Abandoning abandoning(overlapped);
   const double loss_scale = optimizer ? options_.loss_scale() : 1;
-  const auto compute = [&](size_t worker, int64_t shard, Replica& replica,
-                           const IValue& part, OverlappedSum* sum,
+  const auto compute = [&](size_t worker, size_t part, Replica& replica,
+                           const IValue& values, OverlappedSum* sum,
                            Runs runs = Runs::kReplica) {
-    const bool is_compared = checks.module && shard == own_shards.first;
+    const int64_t shard = own_shards.first + static_cast<int64_t>(part);
+    const bool is_compared =
+        runs != Runs::kReplica || (comparison && part == comparison->part());
     return compute_shard({.worker = worker,
                           .shard = shard,
                           .replica = replica,
-                          .part = part,
+                          .part = values,
                           .differentiable = differentiable,
                           .loss = loss,
                           .samples = shards.samples[static_cast<size_t>(shard)],
@@ -134,15 +125,14 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
                           .runs = runs});
   };
   if (checks.module) {
-    comparison =
-        run_module(group_, *buffers, shards.parts, chunks, group_.step_stream(),
-                   [&](Replica& module, ModuleComparison::Extent extent) {
-                     return compute(0, own_shards.first, module,
-                                    shards.parts.front(), nullptr,
-                                    extent == ModuleComparison::Extent::kForward
-                                        ? Runs::kModuleForward
-                                        : Runs::kModule);
-                   });
+    comparison = run_module(
+        group_, *buffers, shards.parts, chunks, group_.step_stream(),
+        [&](Replica& module, size_t part, ModuleComparison::Extent extent) {
+          return compute(0, part, module, shards.parts[part], nullptr,
+                         extent == ModuleComparison::Extent::kForward
+                             ? Runs::kModuleForward
+                             : Runs::kModule);
+        });
   }
   group_.for_each_shard(
       chunks, group_.step_stream(),
@@ -154,7 +144,7 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
         ShardPass pass;
         if (options_.verify_gradients()) {
           VerifiedPass verified = verified_pass(replica, [&] {
-            return compute(worker, shard, replica, copy_of(shards.parts[part]),
+            return compute(worker, part, replica, copy_of(shards.parts[part]),
                            nullptr);
           });
           is_repaired[part] = verified.is_repaired;
@@ -164,9 +154,10 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
             send(pass, *sum);
           }
         } else {
-          pass = compute(worker, shard, replica, shards.parts[part], sum);
+          pass = compute(worker, part, replica, shards.parts[part], sum);
         }
-        if (comparison && part == 0) comparison->compare(pass, replica);
+        if (comparison && part == comparison->part())
+          comparison->compare(pass, replica);
         if (checks.loss) {
           computed[part] = {.output = std::exchange(pass.output, IValue()),
                             .loss = pass.loss,
@@ -405,9 +396,9 @@ void TrainStep::check_loss(const ShardLoss& loss, const IValue& target,
     samples.push_back(shards.samples[static_cast<size_t>(own.first) + part]);
   }
   const auto in_first_shard = [&](const auto& check) {
-    group_.on_first_shard(
-        static_cast<int64_t>(shards.samples.size()), group_.step_stream(),
-        [&](Replica& replica) {
+    group_.on_shard(
+        own.first, static_cast<int64_t>(shards.samples.size()),
+        group_.step_stream(), [&](Replica& replica) {
           const TraceSpan span("check loss", TraceCategory::kCompute);
           check(ComputedShards{.loss = loss,
                                .reduction = options_.loss_reduction(),
