@@ -198,7 +198,7 @@ class Checker {
         const double tolerance = tolerance_of(case_);
         const auto what = difference(run.trace, plain_, tolerance);
         if (what && difference(run.trace, once_, tolerance) &&
-            !is_ill_conditioned()) {
+            !is_ill_conditioned() && !is_rounding_of_shards(run.trace)) {
           return finding("difference", run.name + ", " + *what);
         }
       }
@@ -212,6 +212,22 @@ class Checker {
     return {};
   }
 
+  /// Returns true if `trace` is near plain LibTorch's, and in double as near as
+  /// anything: gradients of shards that are rounded to 16 bits each, and then
+  /// cancel, are off by more than one that is rounded once.
+  bool is_rounding_of_shards(const Trace& trace) const {
+    if (case_.dtype != "half" && case_.dtype != "bfloat16") return false;
+    if (difference(trace, plain_, 2 * tolerance_of(case_))) return false;
+    Case wide = case_;
+    wide.dtype = "double";
+    const auto definition = std::make_shared<const Case>(wide);
+    const Trace in_double = play(wide, [&] {
+      return std::make_unique<DataParallelStrategy>(
+          std::make_shared<InterpretedModule>(definition), 1);
+    });
+    return !difference(in_double, play_plain(wide), tolerance_of(wide));
+  }
+
   /// Returns whether so much is lost by rounding to 16 or 32 bits that plain
   /// LibTorch's own result is not within the tolerance of what it is in double,
   /// or of what it is from weights that are rounded in another way. AdamW makes
@@ -223,8 +239,14 @@ class Checker {
     const auto is_far = [&](const Trace& trace) {
       return difference(plain_, trace, tolerance_of(case_)).has_value();
     };
-    return is_far(play_plain(wide)) || is_far(play_plain(case_, 1)) ||
-           is_far(play_plain(case_, 2)) || is_far(play_plain(case_, 3));
+    if (is_far(play_plain(wide))) return true;
+    for (const int roundings : {1, 2, 3}) {
+      if (is_far(play_plain(case_, roundings))) return true;
+      if (is_far(play_plain(case_, roundings, Signs::kAlternating))) {
+        return true;
+      }
+    }
+    return false;
   }
 
   /// What plain LibTorch fails with where no sample is marked to fail. On one
@@ -240,14 +262,25 @@ class Checker {
     return play_plain(unmarked).error;
   }
 
+  /// Direction in which the weights are off: in a sum that cancels, weights
+  /// that are all off alike still cancel.
+  enum class Signs { kSame, kAlternating };
   /// Plays `of` from weights that are `roundings` units of the last place off.
-  static Trace play_plain(const Case& of, int roundings = 0) {
+  static Trace play_plain(const Case& of, int roundings = 0,
+                          Signs signs = Signs::kSame) {
     const auto definition = std::make_shared<const Case>(of);
     return play(of, [&] {
       auto module = std::make_shared<InterpretedModule>(definition);
       const torch::NoGradGuard no_grad;
       for (torch::Tensor& parameter : module->unique_parameters()) {
-        parameter.mul_(1 + roundings * last_place_of(parameter.scalar_type()));
+        const double off = roundings * last_place_of(parameter.scalar_type());
+        const torch::Tensor is_odd =
+            torch::arange(parameter.numel()).reshape(parameter.sizes()) % 2 ==
+            1;
+        parameter.copy_(signs == Signs::kAlternating
+                            ? torch::where(is_odd, parameter * (1 - off),
+                                           parameter * (1 + off))
+                            : parameter * (1 + off));
       }
       return std::make_unique<Plain>(std::move(module));
     });
