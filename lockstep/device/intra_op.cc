@@ -23,11 +23,15 @@ struct OpenMp {
   void (*parallel)(void (*)(void*), void*, unsigned threads, unsigned flags);
   int (*thread_number)();
   int (*in_parallel)();
+  int (*initial_device)();
+  int (*pause)(int kind, int device);  // null before OpenMP 5.0
 
   static const OpenMp& get() {
     static const OpenMp found{symbol<decltype(parallel)>("GOMP_parallel"),
                               symbol<int (*)()>("omp_get_thread_num"),
-                              symbol<int (*)()>("omp_in_parallel")};
+                              symbol<int (*)()>("omp_in_parallel"),
+                              symbol<int (*)()>("omp_get_initial_device"),
+                              symbol<int (*)(int, int)>("omp_pause_resource")};
     return found;
   }
   bool is_found() const {
@@ -82,6 +86,13 @@ void intra_op_for(int64_t count,
       },
       &team, static_cast<unsigned>(threads), 0);
   if (team.error != nullptr) std::rethrow_exception(team.error);
+}
+
+void end_idle_team_of_this_thread() {
+  constexpr int kPauseSoft = 1;  // omp_pause_soft
+  const OpenMp& omp = OpenMp::get();
+  if (omp.pause == nullptr || omp.initial_device == nullptr) return;
+  omp.pause(kPauseSoft, omp.initial_device());
 }
 
 void set_intra_op_threads_of_this_thread(int threads) {

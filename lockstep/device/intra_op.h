@@ -20,4 +20,11 @@ void set_intra_op_threads_of_this_thread(int threads);
 void intra_op_for(int64_t count,
                   const std::function<void(int64_t begin, int64_t end)>& task);
 
+/// Ends the idle threads of the OpenMP team that LibTorch's operators use in
+/// the calling thread; the next operator of several threads starts them again.
+/// They would otherwise spin for some milliseconds on cores that other threads
+/// need. Does nothing inside of a parallel region, or where the runtime is
+/// older than OpenMP 5.0.
+void end_idle_team_of_this_thread();
+
 }  // namespace lockstep

@@ -1,5 +1,6 @@
 #include "lockstep/device/worker.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <exception>
@@ -228,6 +229,11 @@ void run_all(const std::vector<std::unique_ptr<Worker>>& workers,
                              worker->device().name()),
          .fix = "call it from the thread that owns the workers"});
   }
+  // The caller only waits from here on.
+  const bool shares_cores =
+      std::any_of(workers.begin(), workers.end(),
+                  [](const auto& worker) { return worker->device().is_cpu(); });
+  if (shares_cores) end_idle_team_of_this_thread();
   std::exception_ptr error;
   size_t started = 0;
   try {
