@@ -1,5 +1,6 @@
 #pragma once
 
+#include <concepts>
 #include <functional>
 #include <memory>
 #include <string>
@@ -9,6 +10,7 @@
 #include <torch/script.h>
 #include <torch/torch.h>
 
+#include "lockstep/parallel/module/wrap_arguments.h"
 #include "lockstep/parallel/parallel_module.h"
 #include "lockstep/parallel/replicas/data_parallel_options.h"
 
@@ -101,6 +103,22 @@ class DataParallel {
       : impl_(std::make_shared<DataParallelImpl<M>>(std::move(module), factory,
                                                     std::move(devices),
                                                     std::move(options))) {}
+  DataParallel(const torch::nn::ModuleHolder<M>& module,
+               const std::function<std::shared_ptr<M>()>& factory,
+               std::vector<Device> devices, DataParallelOptions options = {})
+      : DataParallel(module.ptr(), factory, std::move(devices),
+                     std::move(options)) {}
+  /// Explains what can't be wrapped, or can't be the devices.
+  template <class T, class Next, class... Rest>
+  requires(std::derived_from<T, torch::nn::Module> ||
+           (!std::convertible_to<Next, std::vector<Device>> &&
+            !detail::FactoryOf<Next, M>))
+      DataParallel(const T&, const Next&, const Rest&...) {
+    detail::check_module<T>();
+    static_assert(std::derived_from<T, torch::nn::Module>,
+                  "the devices must be a std::vector<lockstep::Device>, such "
+                  "as lockstep::devices(\"cpu:2\")");
+  }
 
   DataParallelImpl<M>* operator->() const { return impl_.get(); }
   DataParallelImpl<M>& operator*() const { return *impl_; }
@@ -129,17 +147,11 @@ class DataParallel<torch::jit::Module> {
   std::shared_ptr<DataParallelImpl<torch::jit::Module>> impl_;
 };
 
-template <class M>
-requires requires { typename M::ContainedType; }
-DataParallel(const M&, std::vector<Device>)
-    ->DataParallel<typename M::ContainedType>;
-template <class M>
-requires requires { typename M::ContainedType; }
-DataParallel(const M&, std::vector<Device>, DataParallelOptions)
-    ->DataParallel<typename M::ContainedType>;
-DataParallel(torch::jit::Module, std::vector<Device>)
-    ->DataParallel<torch::jit::Module>;
-DataParallel(torch::jit::Module, std::vector<Device>, DataParallelOptions)
-    ->DataParallel<torch::jit::Module>;
+template <class T, class Next, class... Rest>
+DataParallel(const T&, const Next&, const Rest&...)
+    -> DataParallel<typename detail::Wrapped<T>::Module>;
+template <class T>
+DataParallel(const T&, std::vector<Device>, DataParallelOptions = {})
+    -> DataParallel<typename detail::Wrapped<T>::Module>;
 
 }  // namespace lockstep

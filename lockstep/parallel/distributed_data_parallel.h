@@ -105,6 +105,22 @@ class DistributedDataParallel {
                           const DistributedDataParallelOptions& options = {})
       : impl_(std::make_shared<DistributedDataParallelImpl<M>>(
             std::move(module), factory, world, options)) {}
+  DistributedDataParallel(const torch::nn::ModuleHolder<M>& module,
+                          const std::function<std::shared_ptr<M>()>& factory,
+                          const World& world,
+                          const DistributedDataParallelOptions& options = {})
+      : DistributedDataParallel(module.ptr(), factory, world, options) {}
+  /// Explains what can't be wrapped, or can't be the world.
+  template <class T, class Next, class... Rest>
+  requires(std::derived_from<T, torch::nn::Module> ||
+           (!std::convertible_to<Next, const World&> &&
+            !detail::FactoryOf<Next, M>))
+      DistributedDataParallel(const T&, const Next&, const Rest&...) {
+    detail::check_module<T>();
+    static_assert(std::derived_from<T, torch::nn::Module>,
+                  "the ranks must be a lockstep::World, such as "
+                  "lockstep::init()");
+  }
 
   DistributedDataParallelImpl<M>* operator->() const { return impl_.get(); }
   DistributedDataParallelImpl<M>& operator*() const { return *impl_; }
@@ -133,19 +149,8 @@ class DistributedDataParallel<torch::jit::Module> {
   std::shared_ptr<DistributedDataParallelImpl<torch::jit::Module>> impl_;
 };
 
-template <class M>
-requires requires { typename M::ContainedType; }
-DistributedDataParallel(const M&, const World&)
-    ->DistributedDataParallel<typename M::ContainedType>;
-template <class M>
-requires requires { typename M::ContainedType; }
-DistributedDataParallel(const M&, const World&, DistributedDataParallelOptions)
-    ->DistributedDataParallel<typename M::ContainedType>;
-
-DistributedDataParallel(torch::jit::Module, const World&)
-    ->DistributedDataParallel<torch::jit::Module>;
-DistributedDataParallel(torch::jit::Module, const World&,
-                        DistributedDataParallelOptions)
-    ->DistributedDataParallel<torch::jit::Module>;
+template <class T, class Next, class... Rest>
+DistributedDataParallel(const T&, const Next&, const Rest&...)
+    -> DistributedDataParallel<typename detail::Wrapped<T>::Module>;
 
 }  // namespace lockstep

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <concepts>
 #include <functional>
 #include <memory>
 #include <tuple>
@@ -13,6 +14,7 @@
 #include "lockstep/parallel/engine.h"
 #include "lockstep/parallel/exchange/comm_hooks.h"
 #include "lockstep/parallel/module/invoke.h"
+#include "lockstep/parallel/module/wrap_arguments.h"
 #include "lockstep/parallel/replicas/replica_group.h"
 
 namespace lockstep {
@@ -187,6 +189,20 @@ class ParallelModule : public ParallelModuleBase {
                         const TrainStepOptions& options = {}) {
     return engine().train_step(pack_inputs(input), c10::IValue(target),
                                typed<Target>(loss), nullptr, options);
+  }
+
+  /// Explains what can't be the optimizer.
+  template <class Input, class Target, class Loss, class Other, class... Rest>
+  requires(!std::convertible_to<Other&, optim::Optimizer&> &&
+           !std::convertible_to<Other&, torch::optim::Optimizer&> &&
+           !std::convertible_to<Other, TrainStepOptions>) StepResult
+      train_step(const Input&, const Target&, const Loss&, Other&&,
+                 const Rest&...) {
+    static_assert(detail::kNever<Other>,
+                  "after the loss function, train_step() takes an optimizer, "
+                  "*optimizer if you have a pointer to it, and "
+                  "TrainStepOptions()");
+    return {};
   }
 
   /// The wrapped module: its parameters, names and checkpoint are those of a

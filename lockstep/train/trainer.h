@@ -1,5 +1,6 @@
 #pragma once
 
+#include <concepts>
 #include <functional>
 #include <map>
 #include <memory>
@@ -55,6 +56,11 @@ inline std::shared_ptr<torch::jit::Module> pointer_to(
     const torch::jit::Module& module) {
   return std::make_shared<torch::jit::Module>(module);
 }
+
+template <class T>
+concept PointerToOptimizer =
+    std::convertible_to<T, std::unique_ptr<torch::optim::Optimizer>> ||
+    std::convertible_to<T, std::unique_ptr<optim::Optimizer>>;
 
 /// What a step function returns, as the output of a module, and back.
 c10::IValue pack_values(const LossAndMetrics& values);
@@ -188,8 +194,16 @@ class Trainer : public Task {
           return make(module);
         }
       }();
-      using Made = typename decltype(optimizer)::element_type;
-      if constexpr (std::is_base_of_v<optim::Optimizer, Made>) {
+      using Made = decltype(optimizer);
+      if constexpr (!detail::PointerToOptimizer<Made>) {
+        static_assert(lockstep::detail::kNever<Made>,
+                      "the function given to optimizer() must return a "
+                      "std::unique_ptr to an optimizer, such as "
+                      "std::make_unique<torch::optim::SGD>(net.parameters(), "
+                      "0.1)");
+        return nullptr;
+      } else if constexpr (std::convertible_to<
+                               Made, std::unique_ptr<optim::Optimizer>>) {
         static_cast<void>(torch_schedule);
         return make_run_optimizer(
             std::unique_ptr<optim::Optimizer>(std::move(optimizer)), schedule);

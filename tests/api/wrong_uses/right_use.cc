@@ -21,10 +21,21 @@ void train(const torch::Tensor& x, const lockstep::World& world) {
     return torch::mse_loss(output, target);
   };
   const lockstep::DataParallel model(net, lockstep::devices("cpu:2"));
+  const auto make = [] {
+    return std::make_shared<torch::nn::LinearImpl>(2, 2);
+  };
+  const lockstep::DataParallel made(make(), make, lockstep::devices("cpu:2"));
+  const lockstep::DataParallel held(net, make, lockstep::devices("cpu:2"),
+                                    lockstep::DataParallelOptions());
+  const lockstep::DataParallel listed(net, {lockstep::Device{}},
+                                      lockstep::DataParallelOptions());
+  const lockstep::DataParallel copy = made;
   const auto sgd = lockstep::optim::sgd(model->parameters(), {.lr = 0.1});
   model->train_step(x, x, loss, *sgd,
                     lockstep::TrainStepOptions().clip_grad_norm(1));
   const lockstep::DistributedDataParallel ranked(net, world);
+  const lockstep::DistributedDataParallel other(
+      make(), make, world, lockstep::DistributedDataParallelOptions());
   const auto no_sync = ranked->no_sync();
   ranked->forward(x).sum().backward();
 }

@@ -1,0 +1,9 @@
+// A text where the devices belong.
+// expects: the devices must be a std::vector<lockstep::Device>
+#include "lockstep/parallel/data_parallel.h"
+
+int main() {
+  const torch::nn::Linear net(2, 2);
+  const lockstep::DataParallel model(net, "cpu:2");
+  return model->is_training() ? 0 : 1;
+}

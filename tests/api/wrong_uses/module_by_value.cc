@@ -1,0 +1,9 @@
+// A module, and not a pointer to it.
+// expects: the first argument must be a std::shared_ptr to the module
+#include "lockstep/parallel/data_parallel.h"
+
+int main() {
+  torch::nn::LinearImpl net(2, 2);
+  const lockstep::DataParallel model(net, lockstep::devices("cpu:2"));
+  return model->is_training() ? 0 : 1;
+}

@@ -1,0 +1,9 @@
+// A number of ranks where the World belongs.
+// expects: the ranks must be a lockstep::World
+#include "lockstep/parallel/distributed_data_parallel.h"
+
+int main() {
+  const torch::nn::Linear net(2, 2);
+  const lockstep::DistributedDataParallel model(net, 2);
+  return model->is_training() ? 0 : 1;
+}
