@@ -188,8 +188,9 @@ void run(const CompareFlags& flags) {
 void add_measurement_options(CLI::App& app, CompareFlags& flags) {
   auto& options = flags.options;
   app.add_option("--strategies", options.strategies,
-                 "single, dp-classic, dp, ddp, and ddp-loop, a user's own loop "
-                 "(DistributedDataParallel, torch::optim::SGD): what to "
+                 "single, dp-classic, dp, ddp, and the loops that users write, "
+                 "dp-loop and ddp-loop (DataParallel or "
+                 "DistributedDataParallel, backward(), torch::optim): what to "
                  "compare, in this order")
       ->type_name("A,B")
       ->delimiter(',')

@@ -29,6 +29,16 @@ struct StepTimeFlags {
   std::string trace;
 };
 
+bool is_own_loop(const std::string& strategy) {
+  return strategy == report::kDpLoop || strategy == report::kDdpLoop;
+}
+
+/// Returns the strategy of `train` with the same devices and ranks.
+std::string wrapper_of(const std::string& strategy) {
+  if (strategy == report::kDpLoop) return "dp";
+  return strategy == report::kDdpLoop ? "ddp" : strategy;
+}
+
 report::TimedRun to_run(const StepTimeFlags& flags) {
   report::TimedRun run;
   // The optimizers of the reference workloads.
@@ -49,9 +59,7 @@ report::TimedRun to_run(const StepTimeFlags& flags) {
                       .schedule = tasks::ScheduleKind::kConstant}};
   }
   train::TrainOptions& options = run.train;
-  options.strategy = flags.strategy == report::kOwnLoop
-                         ? train::Strategy::kDistributed
-                         : train::parse_strategy(flags.strategy);
+  options.strategy = train::parse_strategy(wrapper_of(flags.strategy));
   if (options.strategy == train::Strategy::kDistributed) {
     join_ranks(flags.ranks, flags.devices, options);
   } else {
@@ -100,8 +108,7 @@ void add_step_time(CLI::App& app) {
     // What started this waits for its line; without it there is no use in
     // going on.
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    const bool is_own_loop = flags->strategy == report::kOwnLoop;
-    if ((flags->strategy == "ddp" || is_own_loop) && !is_rank()) {
+    if (report::has_ranks(flags->strategy) && !is_rank()) {
       start_ranks(flags->devices);
     }
     // Before the first tensor, so that all of them are on an account.
@@ -109,7 +116,7 @@ void add_step_time(CLI::App& app) {
     const auto run = to_run(*flags);
     const report::TimedSteps timed{.steps = flags->work.steps,
                                    .warmup = flags->work.warmup};
-    auto measured = is_own_loop
+    auto measured = is_own_loop(flags->strategy)
                         ? report::measure_own_loop(run, timed, flags->trace)
                         : report::measure_steps(run, timed, flags->trace);
     measured.report.command = command_line();

@@ -99,7 +99,7 @@ SpeedRatio ComparedRun::speed() const {
 }
 
 bool has_ranks(const std::string& strategy) {
-  return strategy == "ddp" || strategy == kOwnLoop;
+  return strategy == "ddp" || strategy == kDdpLoop;
 }
 
 std::string device_label(const train::RunReport& report, size_t device) {

@@ -16,10 +16,11 @@
 
 namespace lockstep::report {
 
-/// The loop that a user writes, by the name that it has beside the strategies:
-/// DistributedDataParallel around the model, torch::optim::SGD, backward() and
-/// step().
-inline constexpr const char* kOwnLoop = "ddp-loop";
+/// Loops that users write, by the names that they have beside the strategies:
+/// DataParallel or DistributedDataParallel around the model, torch::optim,
+/// backward() and step().
+inline constexpr const char* kDpLoop = "dp-loop";
+inline constexpr const char* kDdpLoop = "ddp-loop";
 
 /// Whether a process for each device runs what has this name.
 bool has_ranks(const std::string& strategy);

@@ -14,7 +14,9 @@
 #include "lockstep/device/autocast.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/optim/state.h"
+#include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/report/comparison/phases.h"
 #include "lockstep/tasks/images/image_task.h"
 #include "lockstep/tasks/images/memory_format.h"
 #include "lockstep/train/chrome_trace.h"
@@ -77,29 +79,61 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(
       torch::optim::SGDOptions(options.lr).momentum(options.momentum));
 }
 
-/// The loop, with a watch between its phases.
-template <class Module, class Options>
+/// Seconds of the last step's phases within forward() and backward().
+template <class Module>
+PhaseTimes phases_within(const DataParallel<Module>& model) {
+  return model->phase_times();
+}
+template <class Module>
+PhaseTimes phases_within(const DistributedDataParallel<Module>&) {
+  return {};
+}
+
+/// Seconds in which the threads of the devices computed, without the caller's.
+template <class Module>
+std::vector<double> busy_seconds(const DataParallel<Module>& model) {
+  std::vector<double> busy_s;
+  for (const auto& worker : model->workers()) {
+    busy_s.push_back(worker->busy_s());
+  }
+  return busy_s;
+}
+template <class Module>
+std::vector<double> busy_seconds(const DistributedDataParallel<Module>&) {
+  return {0};  // the caller's thread is the device's
+}
+
+/// The loop that a user writes, with a watch between its phases.
+template <class Model>
 class OwnLoop {
  public:
-  OwnLoop(const train::TrainOptions& options, const Options& task,
-          const train::Plan& plan)
-      : world_(options.world),
+  OwnLoop(Model model, const train::TrainOptions& options,
+          const tasks::OptimizerOptions& optimizer)
+      : rank_(options.world.rank()),
         autocast_(train::autocast_type(options.precision)),
-        module_(make(options, task, plan)),
-        model_(module_, world_),
-        optimizer_(make_optimizer(task.optimizer, *module_)) {}
+        model_(std::move(model)),
+        optimizer_(make_optimizer(optimizer, *model_->module())) {}
 
   void step(const data::Batch& batch) {
-    const TraceLane lane(world_.rank(), "main");
+    const TraceLane lane(rank_, "main");
     const TraceSpan span("step", TraceCategory::kStep);
     Stopwatch watch;
     optimizer_->zero_grad();
     const torch::Tensor loss = loss_of(batch);
-    phases_.forward += watch.restart();
+    const double forward_s = watch.restart();
+    const PhaseTimes within_forward = phases_within(model_);
     loss.backward();
-    phases_.backward += watch.restart();
+    const double backward_s = watch.restart();
+    const PhaseTimes within_backward = phases_within(model_);
     optimizer_->step();
     phases_.update += watch.restart();
+    phases_.scatter += within_forward.scatter_s;
+    phases_.replicate += within_forward.replicate_s;
+    phases_.gather += within_forward.gather_s;
+    phases_.forward += forward_s - within_forward.scatter_s -
+                       within_forward.replicate_s - within_forward.gather_s;
+    phases_.reduce += within_backward.reduce_s;
+    phases_.backward += backward_s - within_backward.reduce_s;
     ++steps_;
   }
 
@@ -109,25 +143,17 @@ class OwnLoop {
     reset_peak_memory();
   }
 
-  int64_t parameters() const { return models::count_parameters(*module_); }
-  int64_t parameter_bytes() const {
-    return optim::bytes_of(module_->parameters());
-  }
-  train::PhaseReport phases() const {
-    const auto steps = static_cast<double>(std::max<int64_t>(steps_, 1));
-    return {.forward = phases_.forward / steps,
-            .backward = phases_.backward / steps,
-            .update = phases_.update / steps};
+  const Model& model() const { return model_; }
+  train::PhaseReport mean_phases() const {
+    train::PhaseReport mean;
+    for (const Phase& phase : kPhases) {
+      mean.*phase.seconds = phases_.*phase.seconds /
+                            static_cast<double>(std::max<int64_t>(steps_, 1));
+    }
+    return mean;
   }
 
  private:
-  static std::shared_ptr<Module> make(const train::TrainOptions& options,
-                                      const Options& task,
-                                      const train::Plan& plan) {
-    torch::manual_seed(options.seed);
-    return make_module(task, plan);
-  }
-
   torch::Tensor loss_of(const data::Batch& batch) {
     const AutocastScope precision(torch::kCPU, autocast_);
     // (N, classes), or (N, T, vocabulary).
@@ -137,10 +163,9 @@ class OwnLoop {
         logits, batch.target_tensor().flatten());
   }
 
-  World world_;
+  int rank_;
   std::optional<c10::ScalarType> autocast_;
-  std::shared_ptr<Module> module_;
-  DistributedDataParallel<Module> model_;
+  Model model_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   train::PhaseReport phases_;  // sums over the steps
   int64_t steps_ = 0;
@@ -179,7 +204,8 @@ Measurement measure_steps(const TimedRun& run, const TimedSteps& timed,
 
 std::vector<std::string> compared_strategies() {
   auto names = train::strategy_names();
-  names.emplace_back(kOwnLoop);
+  names.emplace_back(kDpLoop);
+  names.emplace_back(kDdpLoop);
   return names;
 }
 
@@ -191,22 +217,22 @@ std::vector<std::string> compared_models() {
 
 namespace {
 
-template <class Module, class Options>
-Measurement measure_loop(const TimedRun& run, const Options& task,
-                         const TimedSteps& timed, const std::string& trace) {
+/// Measures a loop with `model` on `devices`: all of the process, or the rank's
+/// own.
+template <class Model>
+Measurement measure_loop(Model model, const std::vector<Device>& devices,
+                         const TimedRun& run,
+                         const tasks::OptimizerOptions& optimizer,
+                         const train::Plan& plan, const TimedSteps& timed,
+                         const std::string& trace) {
   const train::TrainOptions& options = run.train;
-  const auto plan = train::make_plan(options);
   const World& world = options.world;
-  const Device device = plan.devices.front();
-  // What the main thread of a user's program has, which the launcher bound to
-  // this rank's cores.
-  torch::set_num_threads(static_cast<int>(plan.intra_op_threads));
-  const MemoryScope scope(device);
-  OwnLoop<Module, Options> loop(options, task, plan);
+  OwnLoop<Model> loop(std::move(model), options, optimizer);
   const auto batch = random_batch(run, plan);
   for (int64_t step = 0; step < timed.warmup; ++step) loop.step(batch);
   loop.restart_accounts();
-  const double busy_before_s = thread_seconds();
+  std::vector<double> busy_before_s = busy_seconds(loop.model());
+  busy_before_s.front() += thread_seconds();
   train::StepRecorder recorder(world, plan.devices, kTracedSteps);
 
   Measurement result;
@@ -216,38 +242,69 @@ Measurement measure_loop(const TimedRun& run, const Options& task,
     loop.step(batch);
     result.step_times_s.push_back(watch.seconds());
   }
-  const double busy_s = thread_seconds() - busy_before_s;
+  std::vector<double> busy_s = busy_seconds(loop.model());
+  busy_s.front() += thread_seconds();
   train::RunReport& report = result.report;
   report.lockstep = kVersion;
-  report.strategy = kOwnLoop;
-  report.model = task.model.name;
   report.precision = train::to_string(options.precision);
-  report.parameters = loop.parameters();
-  report.world_size = world.size();
+  report.parameters = models::count_parameters(*loop.model()->module());
+  report.world_size = static_cast<int64_t>(plan.devices.size()) * world.size();
   report.processes = world.size();
   report.shards = plan.shards;
   report.intra_op_threads = plan.intra_op_threads;
   report.batch_size = options.batch_size;
-  report.split = chunk_sizes(options.batch_size, world.size());
+  report.split = chunk_sizes(options.batch_size, report.world_size);
   set_times(report, result.step_times_s);
-  // A copy on each rank, and a momentum buffer for each, or AdamW's two.
-  const bool is_adamw =
-      task.optimizer.optimizer == tasks::OptimizerKind::kAdamW;
-  report.parameter_bytes = loop.parameter_bytes() * world.size();
+  // A copy in each process, and a momentum buffer for each, or AdamW's two.
+  const bool is_adamw = optimizer.optimizer == tasks::OptimizerKind::kAdamW;
+  report.parameter_bytes =
+      optim::bytes_of(loop.model()->module()->parameters()) * world.size();
   report.optimizer_state_bytes = report.parameter_bytes * (is_adamw ? 2 : 1);
-  train::RankReport own{.devices = {}, .phases_s = loop.phases()};
+  train::RankReport own{.devices = {}, .phases_s = loop.mean_phases()};
   own.pid = ::getpid();
-  own.devices.push_back(
-      {.name = device.name(),
-       .samples = batch.samples * timed.steps,
-       .busy_fraction = std::min(busy_s / report.total_time_s, 1.0),
-       .memory_peak_bytes = memory_stats(device).peak_bytes});
+  const auto split =
+      chunk_sizes(batch.samples, static_cast<int64_t>(devices.size()));
+  for (size_t k = 0; k < devices.size(); ++k) {
+    own.devices.push_back(
+        {.name = devices[k].name(),
+         .samples = k < split.size() ? split[k] * timed.steps : 0,
+         .busy_fraction = std::min(
+             (busy_s[k] - busy_before_s[k]) / report.total_time_s, 1.0),
+         .memory_peak_bytes = memory_stats(devices[k]).peak_bytes});
+  }
   const auto reports = train::gather_reports(world, own);
   report.phases_s = reports.front().phases_s;
   for (const auto& rank : reports) {
-    report.devices.push_back(rank.devices.front());
+    report.devices.insert(report.devices.end(), rank.devices.begin(),
+                          rank.devices.end());
   }
   add_traces(result, recorder, world, trace);
+  return result;
+}
+
+template <class Module, class Options>
+Measurement measure_loop_of(const TimedRun& run, const Options& task,
+                            const TimedSteps& timed, const std::string& trace) {
+  const train::TrainOptions& options = run.train;
+  const auto plan = train::make_plan(options);
+  const MemoryScope scope(plan.devices.front());
+  torch::manual_seed(options.seed);
+  const std::shared_ptr<Module> module = make_module(task, plan);
+  Measurement result;
+  if (options.strategy == train::Strategy::kDistributed) {
+    // What the main thread of a user's program has, which the launcher bound to
+    // this rank's cores.
+    torch::set_num_threads(static_cast<int>(plan.intra_op_threads));
+    result = measure_loop(DistributedDataParallel(module, options.world),
+                          {plan.devices.front()}, run, task.optimizer, plan,
+                          timed, trace);
+    result.report.strategy = kDdpLoop;
+  } else {
+    result = measure_loop(DataParallel(module, plan.devices), plan.devices, run,
+                          task.optimizer, plan, timed, trace);
+    result.report.strategy = kDpLoop;
+  }
+  result.report.model = task.model.name;
   return result;
 }
 
@@ -256,10 +313,10 @@ Measurement measure_loop(const TimedRun& run, const Options& task,
 Measurement measure_own_loop(const TimedRun& run, const TimedSteps& timed,
                              const std::string& trace) {
   if (const auto* text = std::get_if<TextOptions>(&run.task)) {
-    return measure_loop<models::LanguageModel>(run, *text, timed, trace);
+    return measure_loop_of<models::LanguageModel>(run, *text, timed, trace);
   }
-  return measure_loop<models::Model>(run, std::get<ImageOptions>(run.task),
-                                     timed, trace);
+  return measure_loop_of<models::Model>(run, std::get<ImageOptions>(run.task),
+                                        timed, trace);
 }
 
 }  // namespace lockstep::report

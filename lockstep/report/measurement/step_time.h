@@ -22,11 +22,12 @@ struct TimedSteps {
 Measurement measure_steps(const TimedRun& run, const TimedSteps& timed,
                           const std::string& trace);
 
-/// As measure_steps(), of kOwnLoop. `run` is of the strategy ddp.
+/// As measure_steps(), for kDpLoop if the strategy of `run` is dp, and for
+/// kDdpLoop if it is ddp.
 Measurement measure_own_loop(const TimedRun& run, const TimedSteps& timed,
                              const std::string& trace);
 
-/// What `compare` knows: the strategies of `train`, and kOwnLoop.
+/// What `compare` knows: the strategies of `train`, kDpLoop and kDdpLoop.
 std::vector<std::string> compared_strategies();
 /// The models of images, and the language model of the reference workloads.
 std::vector<std::string> compared_models();

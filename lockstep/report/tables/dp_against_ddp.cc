@@ -12,7 +12,8 @@ namespace {
 using Runs = std::vector<const ComparedRun*>;
 
 bool is_dp(const ComparedRun& run) {
-  return run.report.strategy == "dp" || run.report.strategy == "dp-classic";
+  const std::string& strategy = run.report.strategy;
+  return strategy == "dp" || strategy == "dp-classic" || strategy == kDpLoop;
 }
 
 // Those that the practical compares.
@@ -30,7 +31,7 @@ Runs compared(const Comparison& comparison) {
   const size_t of_dp = found.size();
   add([](const ComparedRun& run) { return run.report.strategy == "ddp"; });
   if (found.size() == of_dp) {
-    add([](const ComparedRun& run) { return run.report.strategy == kOwnLoop; });
+    add([](const ComparedRun& run) { return run.report.strategy == kDdpLoop; });
   }
   if (of_dp == 0 || found.size() == of_dp) found.clear();
   return found;

@@ -12,8 +12,8 @@ namespace lockstep::report {
 /// "20 % fixed": of a step, what is neither forward nor backward. "1.20x": as
 /// many times as fast as the baseline.
 ///
-/// A column for each of Lockstep's runs with dp-classic, dp, ddp and, where
-/// there is no ddp, a loop of the user's own. No rows unless there is one of
+/// A column for each of Lockstep's runs with dp-classic, dp, dp-loop, ddp and,
+/// where there is no ddp, ddp-loop. No rows unless there is one of
 /// either kind on several devices.
 Section dp_against_ddp_section(const Comparison& comparison);
 

@@ -57,6 +57,9 @@ TEST(DpAgainstDdp, IsThereOnlyWhereBothWereMeasured) {
   EXPECT_EQ(dp_against_ddp_section(of_strategies({"dp", "ddp-loop"})).header,
             (Row{"Aspect", "dp", "ddp-loop"}));
   EXPECT_EQ(
+      dp_against_ddp_section(of_strategies({"dp-loop", "ddp-loop"})).header,
+      (Row{"Aspect", "dp-loop", "ddp-loop"}));
+  EXPECT_EQ(
       dp_against_ddp_section(of_strategies({"dp", "ddp", "ddp-loop"})).header,
       (Row{"Aspect", "dp", "ddp"}));
 }
