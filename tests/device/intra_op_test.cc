@@ -1,6 +1,8 @@
 #include "lockstep/device/intra_op.h"
 
 #include <atomic>
+#include <chrono>
+#include <filesystem>
 #include <mutex>
 #include <set>
 #include <stdexcept>
@@ -49,6 +51,45 @@ TEST_P(IntraOpFor, RethrowsFromAnyThread) {
                               }),
                  std::runtime_error);
   }
+}
+
+int64_t threads_of_process() {
+  const std::filesystem::directory_iterator tasks("/proc/self/task");
+  return std::distance(begin(tasks), end(tasks));
+}
+
+/// Returns true once the process has `threads` threads. One that was joined is
+/// listed a moment longer.
+bool will_have(int64_t threads) {
+  const auto deadline =
+      std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (threads_of_process() != threads) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+TEST_P(IntraOpFor, EndsTheIdleThreadsOfItsTeam) {
+  end_idle_team_of_this_thread();
+  const int64_t before = threads_of_process();
+  for (int round = 0; round < 3; ++round) {
+    intra_op_for(8, [](int64_t, int64_t) {});
+    EXPECT_TRUE(will_have(before + GetParam() - 1));
+    end_idle_team_of_this_thread();
+    EXPECT_TRUE(will_have(before));
+    end_idle_team_of_this_thread();
+    EXPECT_EQ(at::get_num_threads(), GetParam());
+  }
+}
+
+TEST_P(IntraOpFor, KeepsATeamThatIsAtWork) {
+  std::atomic<int> parts{0};
+  intra_op_for(8, [&](int64_t, int64_t) {
+    end_idle_team_of_this_thread();
+    ++parts;
+  });
+  EXPECT_EQ(parts, GetParam());
 }
 
 TEST_P(IntraOpFor, IsSerialInsideItself) {

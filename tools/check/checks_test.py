@@ -43,16 +43,22 @@ class Checks(unittest.TestCase):
             self.assertIn(word, output)
 
     def test_all_pass_a_good_tree(self):
-        for name in ("layers", "layout", "number_text", "public_headers", "format"):
+        for name in ("layers", "layout", "pitfalls", "public_headers", "format"):
             code, output = self.run_check(name, {})
             self.assertEqual(code, 0, output)
 
-    def test_number_text_finds_what_follows_the_locale(self):
+    def test_pitfalls_finds_a_loop_that_runs_in_one_thread(self):
+        self.expect_finding(
+            "pitfalls",
+            {"lockstep/train/a.cc": "at::parallel_for(0, n, 1, task);\n"},
+            "lockstep/train/a.cc:1", "one thread", "intra_op_for")
+
+    def test_pitfalls_finds_what_follows_the_locale(self):
         for code in ("std::strtod(text, nullptr)", "std::stof(text)",
                      "json::parse(text)", 'std::printf("%.2f\\n", x)',
                      'fmt::format("{:L}", x)'):
             self.expect_finding(
-                "number_text", {"lockstep/train/a.cc": f"auto a = {code};\n"},
+                "pitfalls", {"lockstep/train/a.cc": f"auto a = {code};\n"},
                 "lockstep/train/a.cc:1", "locale")
 
     def test_layers_finds_an_include_of_a_lower_layer(self):

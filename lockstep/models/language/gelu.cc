@@ -1,9 +1,10 @@
 #include "lockstep/models/language/gelu.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 
-#include <ATen/Parallel.h>
+#include "lockstep/device/intra_op.h"
 
 namespace lockstep::models {
 namespace {
@@ -155,12 +156,20 @@ bool has_loops(const Tensor& x) {
                         x.scalar_type() == torch::kBFloat16);
 }
 
+/// Runs `loop(begin, end)` over parts of [0, count) in the intra-op threads.
+template <class Loop>
+void for_parts(int64_t count, const Loop& loop) {
+  intra_op_for((count + kGrain - 1) / kGrain, [&](int64_t begin, int64_t end) {
+    loop(begin * kGrain, std::min(end * kGrain, count));
+  });
+}
+
 template <class T>
 void forward_into(const Tensor& x, Tensor& y) {
   static const Loops<T> loops = best_loops<T>();
   const T* from = x.const_data_ptr<T>();
   T* to = y.mutable_data_ptr<T>();
-  at::parallel_for(0, x.numel(), kGrain, [&](int64_t begin, int64_t end) {
+  for_parts(x.numel(), [&](int64_t begin, int64_t end) {
     loops.forward(from + begin, to + begin, end - begin);
   });
 }
@@ -171,7 +180,7 @@ void backward_into(const Tensor& x, const Tensor& upstream, Tensor& gradient) {
   const T* from = x.const_data_ptr<T>();
   const T* above = upstream.const_data_ptr<T>();
   T* to = gradient.mutable_data_ptr<T>();
-  at::parallel_for(0, x.numel(), kGrain, [&](int64_t begin, int64_t end) {
+  for_parts(x.numel(), [&](int64_t begin, int64_t end) {
     loops.backward(from + begin, above + begin, to + begin, end - begin);
   });
 }

@@ -1,0 +1,39 @@
+#!/usr/bin/env python3
+"""Finds calls that do something else here than they seem to."""
+
+import re
+
+from sources import cpp_files, lines_of, run
+
+LOCALE = "follows the locale of the program"
+# A call, what is wrong with it, and what to use instead.
+RULES = (
+    (re.compile(r"\b(?:std::)?(?:strto(?:f|d|ld)|sto(?:f|d|ld)|atof|sscanf)\("),
+     LOCALE, "parse_number() of base/numbers.h"),
+    (re.compile(r"\bjson::(?:sax_)?parse\("),
+     LOCALE, "parse_json() or try_parse_json() of base/parse_json.h"),
+    (re.compile(r"printf\(.*%[-+ #0-9.*]*[aefgAEFG]"), LOCALE, "fmt::format()"),
+    (re.compile(r"\{[^{}]*:[^{}]*L\}"), LOCALE, "a format without L"),
+    (re.compile(r"\bat::parallel_for\("),
+     "runs in one thread, as these files are compiled without OpenMP",
+     "intra_op_for() of device/intra_op.h"),
+)
+EXEMPT = {"lockstep/base/parse_json.h", "lockstep/base/strict_json.cc"}
+
+
+def check(root):
+    """Finds calls that do something else here than they seem to."""
+    findings = []
+    for path in cpp_files(root, ["lockstep"]):
+        if path.as_posix() in EXEMPT:
+            continue
+        for number, line in enumerate(lines_of(root, path), 1):
+            code = line.split("//")[0]
+            for pattern, problem, instead in RULES:
+                if pattern.search(code):
+                    findings.append(f"{path}:{number}: {problem}; use {instead}")
+    return findings
+
+
+if __name__ == "__main__":
+    run(check, "pitfalls")
