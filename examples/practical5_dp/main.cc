@@ -37,10 +37,10 @@ int main(int argc, char** argv) {
   torch::optim::SGD sgd(model->parameters(), 0.01);
   data::Loader loader(data::open({}, data::Split::kTrain),
                       {.batch_size = batch_size});
-  loader.begin(0);
   const auto now = std::chrono::steady_clock::now;
   const auto start = now();
   for (int step = 0; step < steps; ++step) {
+    if (step % loader.batches() == 0) loader.begin(step / loader.batches());
     const auto batch = loader.next().value();
     const auto x = batch.input().to(torch_device(list.front()));
     const auto y = batch.target_tensor().to(x.device());

@@ -38,7 +38,8 @@ int main(int argc, char** argv) try {
   const auto start = std::chrono::steady_clock::now();
   for (int step = 0; step < steps; ++step) {
     const int64_t first = step * batch_size + world.rank() * own_size;
-    for (int64_t i = 0; i < own_size; ++i) samples[i] = first + i;
+    for (int64_t i = 0; i < own_size; ++i)
+      samples[i] = (first + i) % images.size();
     const auto batch = images.read(samples, /*epoch=*/0);
     sgd.zero_grad();
     const auto output = model->forward(batch.input());

@@ -90,10 +90,10 @@ class CifarRecords : public Dataset {
   }
 
   int64_t size() const override { return size_; }
-  void read(int64_t index, std::span<uint8_t> out) const override {
+  void read_checked(int64_t index, std::span<uint8_t> out) const override {
     std::memcpy(out.data(), record(index) + label_bytes_, out.size());
   }
-  int64_t label(int64_t index) const override {
+  int64_t label_of(int64_t index) const override {
     return record(index)[label_bytes_ - 1];
   }
 

@@ -13,6 +13,34 @@
 
 namespace lockstep::data {
 
+void Dataset::read(int64_t index, std::span<uint8_t> out) const {
+  check_index(index);
+  if (out.size() != image_bytes()) {
+    throw InvalidArgument(
+        "data",
+        {.code = ErrorCode::kMisuse,
+         .what = fmt::format("image {} can't be read", index),
+         .expected = fmt::format("{} bytes to write it to", image_bytes()),
+         .got = fmt::format("{}", out.size())});
+  }
+  read_checked(index, out);
+}
+
+int64_t Dataset::label(int64_t index) const {
+  check_index(index);
+  return label_of(index);
+}
+
+void Dataset::check_index(int64_t index) const {
+  if (index >= 0 && index < size()) return;
+  throw InvalidArgument(
+      "data",
+      {.code = ErrorCode::kMisuse,
+       .what = fmt::format("the dataset has no image {}", index),
+       .expected = fmt::format("an index from 0 to {}", size() - 1),
+       .fix = "take the index modulo size() to go on with the next epoch"});
+}
+
 std::string Dataset::fingerprint() const {
   Sha256 digest;
   digest.add(fmt::format("{} x {},{},{} of {};", size(), channels_, height_,

@@ -15,10 +15,12 @@ class Dataset {
   virtual ~Dataset() = default;
   virtual int64_t size() const = 0;
   /// Writes image `index` to `out`, which has image_bytes() bytes: channels
-  /// first, then rows. May read and decode a file. The bytes depend on the
-  /// index alone.
-  virtual void read(int64_t index, std::span<uint8_t> out) const = 0;
-  virtual int64_t label(int64_t index) const = 0;
+  /// first, then rows. May read and decode a file. The bytes depend only on the
+  /// index. Throws InvalidArgument for an index out of 0..size()-1, or another
+  /// size of `out`.
+  void read(int64_t index, std::span<uint8_t> out) const;
+  /// Returns the class of image `index`. Throws as read() does.
+  int64_t label(int64_t index) const;
   /// What a run that goes on must find again, as SHA-256 in hex: over the size,
   /// all images and labels, unless a dataset knows something quicker.
   virtual std::string fingerprint() const;
@@ -35,6 +37,12 @@ class Dataset {
   const std::vector<float>& stddev() const { return stddev_; }
   /// Whether a mirrored image is still of its class: a digit is not.
   bool may_be_mirrored() const { return may_be_mirrored_; }
+
+ private:
+  /// read() and label(), of arguments that were checked.
+  virtual void read_checked(int64_t index, std::span<uint8_t> out) const = 0;
+  virtual int64_t label_of(int64_t index) const = 0;
+  void check_index(int64_t index) const;
 
  protected:
   int64_t classes_ = 10;

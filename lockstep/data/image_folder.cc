@@ -175,13 +175,15 @@ class ImageFolder : public Dataset {
   }
 
   int64_t size() const override { return size_; }
-  void read(int64_t index, std::span<uint8_t> out) const override {
+  void read_checked(int64_t index, std::span<uint8_t> out) const override {
     const LabelledFolder& folder = folder_of(index);
     const auto number = static_cast<size_t>(index - folder.first);
     const fs::path path = root_ / folder.path / folder.names[number];
     fit_image(read_image(path.string()), height_, out);
   }
-  int64_t label(int64_t index) const override { return folder_of(index).label; }
+  int64_t label_of(int64_t index) const override {
+    return folder_of(index).label;
+  }
 
   std::string fingerprint() const override {
     Sha256 digest;

@@ -60,10 +60,10 @@ class Mnist : public Dataset {
   }
 
   int64_t size() const override { return static_cast<int64_t>(labels_.size()); }
-  void read(int64_t index, std::span<uint8_t> out) const override {
+  void read_checked(int64_t index, std::span<uint8_t> out) const override {
     std::memcpy(out.data(), images_.data() + index * kSmallBytes, out.size());
   }
-  int64_t label(int64_t index) const override {
+  int64_t label_of(int64_t index) const override {
     return labels_[static_cast<size_t>(index)];
   }
 

@@ -238,12 +238,12 @@ class Synthetic : public Dataset {
   }
 
   int64_t size() const override { return static_cast<int64_t>(labels_.size()); }
-  void read(int64_t index, std::span<uint8_t> out) const override {
+  void read_checked(int64_t index, std::span<uint8_t> out) const override {
     std::memcpy(out.data(),
                 images_.data() + static_cast<size_t>(index) * kFigureBytes,
                 out.size());
   }
-  int64_t label(int64_t index) const override {
+  int64_t label_of(int64_t index) const override {
     return labels_[static_cast<size_t>(index)];
   }
 

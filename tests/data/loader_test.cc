@@ -31,12 +31,12 @@ class Counting : public Dataset {
     }
   }
   int64_t size() const override { return size_; }
-  void read(int64_t index, std::span<uint8_t> out) const override {
+  void read_checked(int64_t index, std::span<uint8_t> out) const override {
     if (index == broken_) throw std::runtime_error("image 13 is broken");
     std::copy_n(bytes_.begin() + index * 3 * kSide * kSide, out.size(),
                 out.begin());
   }
-  int64_t label(int64_t index) const override { return index; }
+  int64_t label_of(int64_t index) const override { return index; }
   void break_image(int64_t index) { broken_ = index; }
   void refuse_mirroring() { may_be_mirrored_ = false; }
 

@@ -6,7 +6,7 @@
 
 namespace lockstep::data {
 
-void TokenBuffer::read(int64_t begin, std::span<int64_t> out) const {
+void TokenBuffer::read_checked(int64_t begin, std::span<int64_t> out) const {
   std::copy_n(tokens_.begin() + begin, out.size(), out.begin());
 }
 

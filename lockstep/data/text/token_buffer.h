@@ -13,10 +13,11 @@ class TokenBuffer : public TokenSource {
       : tokens_(std::move(tokens)) {}
 
   int64_t size() const override { return static_cast<int64_t>(tokens_.size()); }
-  void read(int64_t begin, std::span<int64_t> out) const override;
   std::string fingerprint() const override;
 
  private:
+  void read_checked(int64_t begin, std::span<int64_t> out) const override;
+
   std::vector<uint32_t> tokens_;
 };
 

@@ -145,15 +145,7 @@ void TokenFile::read_tokens(int64_t begin, std::span<int64_t> out) const {
   }
 }
 
-void TokenFile::read(int64_t begin, std::span<int64_t> out) const {
-  const auto count = static_cast<int64_t>(out.size());
-  if (begin < 0 || count > size_ || begin > size_ - count) {
-    throw InvalidArgument(
-        "data", {.code = ErrorCode::kBadOption,
-                 .what = "no such tokens in " + path_,
-                 .expected = fmt::format("tokens of 0 to {}", size_),
-                 .got = fmt::format("{} tokens from {} on", count, begin)});
-  }
+void TokenFile::read_checked(int64_t begin, std::span<int64_t> out) const {
   if (format_ == TokenFormat::kUint32) {
     read_tokens<uint32_t>(begin, out);
   } else {

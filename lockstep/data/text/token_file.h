@@ -39,9 +39,6 @@ class TokenFile : public TokenSource {
   explicit TokenFile(const std::string& path);
 
   int64_t size() const override { return size_; }
-  /// Throws DataError (kMalformedData) if the file is shorter than it was, and
-  /// InvalidArgument (kBadOption) for tokens that it does not have.
-  void read(int64_t begin, std::span<int64_t> out) const override;
   /// SHA-256 of the whole file, header included. Throws DataError
   /// (kMalformedData) if the file was changed since it was opened.
   std::string fingerprint() const override;
@@ -50,6 +47,8 @@ class TokenFile : public TokenSource {
   const std::string& path() const { return path_; }
 
  private:
+  /// Throws DataError (kMalformedData) if the file is shorter than it was.
+  void read_checked(int64_t begin, std::span<int64_t> out) const override;
   void read_header();
   void read_bytes(int64_t offset, std::span<std::byte> out) const;
   template <class Token>

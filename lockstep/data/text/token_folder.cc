@@ -63,15 +63,7 @@ TokenFolder::TokenFolder(const std::string& folder, std::string_view prefix)
   }
 }
 
-void TokenFolder::read(int64_t begin, std::span<int64_t> out) const {
-  const auto count = static_cast<int64_t>(out.size());
-  if (begin < 0 || count > size() || begin > size() - count) {
-    throw InvalidArgument(
-        "data", {.code = ErrorCode::kBadOption,
-                 .what = "no such tokens in " + path_,
-                 .expected = fmt::format("tokens of 0 to {}", size()),
-                 .got = fmt::format("{} tokens from {} on", count, begin)});
-  }
+void TokenFolder::read_checked(int64_t begin, std::span<int64_t> out) const {
   // The last file that does not begin after `begin`. Empty files, which begin
   // where the next one does, are passed over.
   auto file = static_cast<size_t>(

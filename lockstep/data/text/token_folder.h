@@ -26,7 +26,6 @@ class TokenFolder : public TokenSource {
   explicit TokenFolder(const std::string& folder, std::string_view prefix = "");
 
   int64_t size() const override { return begins_.back(); }
-  void read(int64_t begin, std::span<int64_t> out) const override;
   /// SHA-256 of the files' fingerprints in their order, whatever their names.
   std::string fingerprint() const override;
 
@@ -35,6 +34,8 @@ class TokenFolder : public TokenSource {
   }
 
  private:
+  void read_checked(int64_t begin, std::span<int64_t> out) const override;
+
   std::string path_;
   std::vector<std::unique_ptr<const TokenFile>> files_;
   std::vector<int64_t> begins_{0};  // of each file, and the end

@@ -15,12 +15,13 @@ class TokenRange : public TokenSource {
       : tokens_(std::move(tokens)), begin_(begin), end_(end) {}
 
   int64_t size() const override { return end_ - begin_; }
-  void read(int64_t begin, std::span<int64_t> out) const override {
-    tokens_->read(begin_ + begin, out);
-  }
   std::string fingerprint() const override;
 
  private:
+  void read_checked(int64_t begin, std::span<int64_t> out) const override {
+    tokens_->read(begin_ + begin, out);
+  }
+
   std::shared_ptr<const TokenSource> tokens_;
   int64_t begin_;
   int64_t end_;

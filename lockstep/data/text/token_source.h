@@ -13,10 +13,15 @@ class TokenSource {
   virtual ~TokenSource() = default;
 
   virtual int64_t size() const = 0;
-  /// Writes the tokens begin..begin+out.size()-1, which must exist, to `out`.
-  virtual void read(int64_t begin, std::span<int64_t> out) const = 0;
+  /// Writes the tokens begin..begin+out.size()-1 to `out`. Throws
+  /// InvalidArgument if there are not so many.
+  void read(int64_t begin, std::span<int64_t> out) const;
   /// SHA-256 of what read() gives, in hex. May take seconds.
   virtual std::string fingerprint() const = 0;
+
+ private:
+  /// read(), of arguments that were checked.
+  virtual void read_checked(int64_t begin, std::span<int64_t> out) const = 0;
 };
 
 }  // namespace lockstep::data
