@@ -47,6 +47,7 @@ class TokenFile : public TokenSource {
   const std::string& path() const { return path_; }
 
  private:
+  std::string name() const override { return path_; }
   /// Throws DataError (kMalformedData) if the file is shorter than it was.
   void read_checked(int64_t begin, std::span<int64_t> out) const override;
   void read_header();

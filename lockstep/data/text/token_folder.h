@@ -34,6 +34,7 @@ class TokenFolder : public TokenSource {
   }
 
  private:
+  std::string name() const override { return path_; }
   void read_checked(int64_t begin, std::span<int64_t> out) const override;
 
   std::string path_;

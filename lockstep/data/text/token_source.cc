@@ -14,8 +14,8 @@ void TokenSource::read(int64_t begin, std::span<int64_t> out) const {
   }
   throw InvalidArgument(
       "data", {.code = ErrorCode::kBadOption,
-               .what = fmt::format("{} tokens can't be read from token {} on",
-                                   count, begin),
+               .what = fmt::format("{} has no {} tokens from token {} on",
+                                   name(), count, begin),
                .expected = fmt::format("a part of the {} tokens", size())});
 }
 

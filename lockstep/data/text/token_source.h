@@ -20,6 +20,8 @@ class TokenSource {
   virtual std::string fingerprint() const = 0;
 
  private:
+  /// Name for errors, such as a path.
+  virtual std::string name() const { return "the tokens"; }
   /// read(), of arguments that were checked.
   virtual void read_checked(int64_t begin, std::span<int64_t> out) const = 0;
 };
