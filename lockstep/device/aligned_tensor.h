@@ -9,9 +9,9 @@ namespace lockstep {
 /// order of strides. Use it for everything that a shard computes from.
 ///
 /// Kernels may round in another way if memory starts elsewhere (MKL's matrix
-/// products do), and a chunk of a batch starts anywhere. What a new tensor
-/// holds starts at such a multiple, so a rank that has the chunk only would
-/// compute other bits than a process that has the whole batch.
+/// products do), and a chunk of a batch starts anywhere. A new tensor starts at
+/// such a multiple, so a rank that has only the chunk would compute other bits
+/// than a process that has the whole batch.
 torch::Tensor aligned(const torch::Tensor& tensor);
 
 }  // namespace lockstep

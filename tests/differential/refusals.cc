@@ -89,7 +89,7 @@ const std::vector<Refusal>& refusals() {
       {"ddp: nothing to train",
        {"[ddp]", "no parameter that requires a gradient"},
        [](const Case& of, const Trace&) {
-         // What forward() registers could train if the rest is frozen.
+         // A layer that forward() registers could train if the rest is frozen.
          return of.kind == "ddp" ||
                 has_flaw(of, {"late_layer", "late_parameter"});
        }},

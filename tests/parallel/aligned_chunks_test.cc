@@ -107,7 +107,7 @@ TEST(AlignedChunks, PassOnWhatAForwardWritesToThem) {
     model->train_step(x, torch::zeros({9, 3}), noted_loss);
     EXPECT_TRUE(x.equal(before.narrow(0, 1, 9) + 1)) << k << " slices";
     EXPECT_TRUE(all[0].equal(before[0]));
-    // What saved the batch before must notice.
+    // A graph that saved the batch before must notice.
     Tensor w = torch::ones({10, 9}, torch::requires_grad());
     const Tensor product = (w * all).sum();
     model->forward(x);

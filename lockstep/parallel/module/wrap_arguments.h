@@ -10,8 +10,8 @@
 
 #include "lockstep/device/device.h"
 
-// What DataParallel and DistributedDataParallel can be made from, and compile
-// errors of one sentence for what they can't.
+// Arguments that DataParallel and DistributedDataParallel can be made from, and
+// compile errors of one sentence for others.
 namespace lockstep::detail {
 
 template <class T>

@@ -292,8 +292,8 @@ Measurement measure_loop_of(const TimedRun& run, const Options& task,
   const std::shared_ptr<Module> module = make_module(task, plan);
   Measurement result;
   if (options.strategy == train::Strategy::kDistributed) {
-    // What the main thread of a user's program has, which the launcher bound to
-    // this rank's cores.
+    // As in a user's program: the launcher bound its main thread to the cores
+    // of this rank.
     torch::set_num_threads(static_cast<int>(plan.intra_op_threads));
     result = measure_loop(DistributedDataParallel(module, options.world),
                           {plan.devices.front()}, run, task.optimizer, plan,

@@ -27,7 +27,7 @@ Measurement measure_steps(const TimedRun& run, const TimedSteps& timed,
 Measurement measure_own_loop(const TimedRun& run, const TimedSteps& timed,
                              const std::string& trace);
 
-/// What `compare` knows: the strategies of `train`, kDpLoop and kDdpLoop.
+/// Returns the strategies of `train`, kDpLoop and kDdpLoop.
 std::vector<std::string> compared_strategies();
 /// The models of images, and the language model of the reference workloads.
 std::vector<std::string> compared_models();
