@@ -505,15 +505,12 @@ int Agent::conclude(const std::vector<Failure>& failures) {
 
 int Agent::exit_code(const std::vector<Failure>& failures) const {
   if (was_preempted(failures)) return kExitPreempted;
-  const Failure* root = root_cause(failures);
   switch (state_.reason) {
     case EndReason::kNone:
       return kExitDone;
     case EndReason::kWorker:
     case EndReason::kPeer:
-      return root != nullptr && root->exit_code == kExitTrainingFailed
-                 ? kExitTrainingFailed
-                 : kExitFailed;
+      return exit_code_of(failures);
     case EndReason::kSignal:
       return kExitSignal + state_.first_signal;
     case EndReason::kOutput:

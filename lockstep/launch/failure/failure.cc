@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/exit_code.h"
 #include "lockstep/base/parse_json.h"
 #include "lockstep/base/text.h"
 #include "lockstep/launch/failure/clock.h"
@@ -189,6 +190,19 @@ const Failure* root_cause(const std::vector<Failure>& failures) {
     if (first == nullptr || comes_before(failure, *first)) first = &failure;
   }
   return first;
+}
+
+int exit_code_of(const std::vector<Failure>& failures) {
+  const auto is_of_training = [](const Failure& failure) {
+    return failure.signal == 0 && failure.exit_code == kExitTrainingFailed;
+  };
+  const Failure* root = root_cause(failures);
+  if (root == nullptr) return kExitFailed;
+  const bool was_ended = root->signal != 0 && !root->message.empty();
+  const bool is_failed_training =
+      was_ended ? std::any_of(failures.begin(), failures.end(), is_of_training)
+                : is_of_training(*root);
+  return is_failed_training ? kExitTrainingFailed : kExitFailed;
 }
 
 std::string failure_report(const std::vector<Failure>& failures) {

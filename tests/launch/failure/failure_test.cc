@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/exit_code.h"
 #include "lockstep/launch/failure/clock.h"
 #include "lockstep/launch/failure/error_file.h"
 #include "tests/base/temporary_folder.h"
@@ -149,6 +150,26 @@ TEST(RootCause, MayBeToldAfterTheEndHadBegun) {
   both = {missed, late};
   admit_late_causes(both);
   EXPECT_EQ(root_cause(both)->rank, 0);
+}
+
+TEST(ExitCodeOf, IsThatOfTheRootCause) {
+  EXPECT_EQ(exit_code_of({}), kExitFailed);
+  Failure trained = failure(0, 1);
+  trained.exit_code = kExitTrainingFailed;
+  Failure other = failure(1, 2);
+  other.exit_code = 1;
+  EXPECT_EQ(exit_code_of({trained, other}), kExitTrainingFailed);
+  other.time_s = 0.5;
+  EXPECT_EQ(exit_code_of({trained, other}), kExitFailed);
+  // The root cause told why, and was ended by the agent before it could exit.
+  Failure ended = failure(1, 0.5);
+  ended.signal = SIGTERM;
+  ended.message = "lockstep::ParallelError: the same";
+  EXPECT_EQ(exit_code_of({trained, ended}), kExitTrainingFailed);
+  EXPECT_EQ(exit_code_of({other, ended}), kExitFailed);
+  // One that was killed told nothing.
+  ended.message.clear();
+  EXPECT_EQ(exit_code_of({trained, ended}), kExitFailed);
 }
 
 TEST(ErrorFile, TellsALostPeerFromAnErrorOfTheRankItself) {
