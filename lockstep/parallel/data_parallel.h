@@ -110,10 +110,8 @@ class DataParallel {
                      std::move(options)) {}
   /// Explains what can't be wrapped, or can't be the devices.
   template <class T, class Next, class... Rest>
-  requires(std::derived_from<T, torch::nn::Module> ||
-           (!std::convertible_to<Next, std::vector<Device>> &&
-            !detail::FactoryOf<Next, M>))
-      DataParallel(const T&, const Next&, const Rest&...) {
+  requires detail::WrongArguments<T, Next, std::vector<Device>, M> DataParallel(
+      const T&, const Next&, const Rest&...) {
     detail::check_module<T>();
     static_assert(std::derived_from<T, torch::nn::Module>,
                   "the devices must be a std::vector<lockstep::Device>, such "

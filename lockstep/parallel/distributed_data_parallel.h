@@ -112,10 +112,8 @@ class DistributedDataParallel {
       : DistributedDataParallel(module.ptr(), factory, world, options) {}
   /// Explains what can't be wrapped, or can't be the world.
   template <class T, class Next, class... Rest>
-  requires(std::derived_from<T, torch::nn::Module> ||
-           (!std::convertible_to<Next, const World&> &&
-            !detail::FactoryOf<Next, M>))
-      DistributedDataParallel(const T&, const Next&, const Rest&...) {
+  requires detail::WrongArguments<T, Next, const World&, M>
+  DistributedDataParallel(const T&, const Next&, const Rest&...) {
     detail::check_module<T>();
     static_assert(std::derived_from<T, torch::nn::Module>,
                   "the ranks must be a lockstep::World, such as "

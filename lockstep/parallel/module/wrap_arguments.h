@@ -49,6 +49,12 @@ template <class F, class M>
 concept FactoryOf = std::invocable<const F&> &&
     std::convertible_to<std::invoke_result_t<const F&>, std::shared_ptr<M>>;
 
+/// First arguments of a constructor that does not exist: `T` is a module rather
+/// than a pointer to one, or what follows is neither a `Wanted` nor a factory.
+template <class T, class Next, class Wanted, class M>
+concept WrongArguments = std::derived_from<T, torch::nn::Module> ||
+    (!std::convertible_to<Next, Wanted> && !FactoryOf<Next, M>);
+
 /// Does not compile if `T` is a module rather than a pointer to one.
 template <class T>
 constexpr void check_module() {

@@ -217,11 +217,9 @@ std::vector<std::string> compared_models() {
 
 namespace {
 
-/// Measures a loop with `model` on `devices`: all of the process, or the rank's
-/// own.
+/// Measures a loop with `model` on the devices of `plan`.
 template <class Model>
-Measurement measure_loop(Model model, const std::vector<Device>& devices,
-                         const TimedRun& run,
+Measurement measure_loop(Model model, const TimedRun& run,
                          const tasks::OptimizerOptions& optimizer,
                          const train::Plan& plan, const TimedSteps& timed,
                          const std::string& trace) {
@@ -248,7 +246,7 @@ Measurement measure_loop(Model model, const std::vector<Device>& devices,
   report.lockstep = kVersion;
   report.precision = train::to_string(options.precision);
   report.parameters = models::count_parameters(*loop.model()->module());
-  report.world_size = static_cast<int64_t>(plan.devices.size()) * world.size();
+  report.world_size = plan.world_size;
   report.processes = world.size();
   report.shards = plan.shards;
   report.intra_op_threads = plan.intra_op_threads;
@@ -263,14 +261,14 @@ Measurement measure_loop(Model model, const std::vector<Device>& devices,
   train::RankReport own{.devices = {}, .phases_s = loop.mean_phases()};
   own.pid = ::getpid();
   const auto split =
-      chunk_sizes(batch.samples, static_cast<int64_t>(devices.size()));
-  for (size_t k = 0; k < devices.size(); ++k) {
+      chunk_sizes(batch.samples, static_cast<int64_t>(plan.devices.size()));
+  for (size_t k = 0; k < plan.devices.size(); ++k) {
     own.devices.push_back(
-        {.name = devices[k].name(),
+        {.name = plan.devices[k].name(),
          .samples = k < split.size() ? split[k] * timed.steps : 0,
          .busy_fraction = std::min(
              (busy_s[k] - busy_before_s[k]) / report.total_time_s, 1.0),
-         .memory_peak_bytes = memory_stats(devices[k]).peak_bytes});
+         .memory_peak_bytes = memory_stats(plan.devices[k]).peak_bytes});
   }
   const auto reports = train::gather_reports(world, own);
   report.phases_s = reports.front().phases_s;
@@ -295,12 +293,11 @@ Measurement measure_loop_of(const TimedRun& run, const Options& task,
     // As in a user's program: the launcher bound its main thread to the cores
     // of this rank.
     torch::set_num_threads(static_cast<int>(plan.intra_op_threads));
-    result = measure_loop(DistributedDataParallel(module, options.world),
-                          {plan.devices.front()}, run, task.optimizer, plan,
-                          timed, trace);
+    result = measure_loop(DistributedDataParallel(module, options.world), run,
+                          task.optimizer, plan, timed, trace);
     result.report.strategy = kDdpLoop;
   } else {
-    result = measure_loop(DataParallel(module, plan.devices), plan.devices, run,
+    result = measure_loop(DataParallel(module, plan.devices), run,
                           task.optimizer, plan, timed, trace);
     result.report.strategy = kDpLoop;
   }
