@@ -8,6 +8,7 @@
 #   make setup PYTHON=/usr/bin/python3.11
 #   make build Torch_DIR=/opt/libtorch/share/cmake/Torch   your own LibTorch
 #   make build LOCKSTEP_PYTHON=$(which python)             your own torch
+#   make check-torch TORCH=2.11.0                          another version of torch
 
 PRESET ?= release
 PREFIX ?= /usr/local
@@ -28,7 +29,7 @@ export JOBS PYTHON Torch_DIR LOCKSTEP_PYTHON CMAKE_ARGS
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-build configure configure-build build all demo test \
 	fuzz fuzz-training faults examples practicals check format bench install \
-	deb check-deb docs clean
+	deb check-deb check-torch docs clean
 
 help: ## List the targets
 	@echo "usage: make [target] [PRESET=release|dev|asan|tsan|coverage]"
@@ -88,6 +89,19 @@ practicals: examples ## Run what docs/practicals shows, and write the pages
 	@python3 tools/practicals.py --bin $(BUILD)/bin \
 	  --examples $(BUILD)/examples/bin \
 	  $(if $(LOCKSTEP_CIFAR10_DIR),--data-dir $(LOCKSTEP_CIFAR10_DIR))
+
+# In build/torch-$(TORCH), with an environment of its own in the cache.
+check-torch: ## Build with another torch, and run the tests (TORCH=2.11.0)
+	@$(if $(TORCH),,$(error [make] no version of torch; expected a release on \
+	  PyPI, got none; run: make check-torch TORCH=2.11.0))
+	@tools/setup/packages.sh
+	@TORCH=$(TORCH) tools/setup/python_env.sh
+	@LOCKSTEP_PYTHON=build/torch-$(TORCH)/venv/bin/python \
+	  tools/setup/configure.sh release torch-$(TORCH)
+	@tools/setup/ninja.sh torch-$(TORCH) all
+	@tools/run_tests.sh build/torch-$(TORCH) --parallel $(TEST_JOBS) \
+	  -L '^($(if $(LABEL),$(LABEL),unit|parity))$$' \
+	  $(if $(FILTER),-R '$(FILTER)')
 
 check: setup-build ## Check layout, layers and format of the sources
 	@tools/check/all.sh

@@ -75,19 +75,29 @@ if(NOT TARGET LockstepTorch)
   set(LOCKSTEP_HAS_CUDA OFF)
   if(NOT LOCKSTEP_CUDA STREQUAL "OFF" AND
      EXISTS ${LOCKSTEP_TORCH_LIB_DIR}/libtorch_cuda.so)
-    # An installed LibTorch has its cudart beside it.
+    # The cudart beside LibTorch goes with its NCCL and cuBLAS. A toolkit's may be
+    # older, and so may the NCCL in its folder. A build needs the toolkit for its
+    # headers, an installed LibTorch does not.
     file(GLOB _cudart ${LOCKSTEP_TORCH_ROOT}/../nvidia/cu[0-9]*/lib/libcudart.so.*)
     if(LOCKSTEP_TORCH_DEFAULT AND _cudart)
-      list(GET _cudart 0 _cudart)
-      cmake_path(GET _cudart PARENT_PATH _cudart_folder)
-      target_link_options(LockstepTorch INTERFACE
-        "LINKER:-rpath,${_cudart_folder}")
+      set(LOCKSTEP_HAS_CUDA ON)
     else()
       find_package(CUDAToolkit QUIET)
+      set(LOCKSTEP_HAS_CUDA ${CUDAToolkit_FOUND})
+    endif()
+    if(_cudart)
+      list(GET _cudart 0 _cudart)
+      cmake_path(GET _cudart PARENT_PATH _cudart_folder)
+    else()
       set(_cudart CUDA::cudart)
     endif()
-    if(NOT _cudart STREQUAL "CUDA::cudart" OR CUDAToolkit_FOUND)
-      set(LOCKSTEP_HAS_CUDA ON)
+    if(LOCKSTEP_TORCH_DEFAULT AND _cudart_folder)
+      target_link_options(LockstepTorch INTERFACE
+        "LINKER:-rpath,${_cudart_folder}")
+    endif()
+    if(LOCKSTEP_HAS_CUDA)
+      target_include_directories(LockstepTorch SYSTEM INTERFACE
+        ${CUDAToolkit_INCLUDE_DIRS})
       # --no-as-needed: libtorch_cuda registers its kernels when it is loaded,
       # and a linker that sees no symbol used would drop it.
       target_link_libraries(LockstepTorch INTERFACE

@@ -6,6 +6,7 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include "lockstep/base/error.h"
+#include "lockstep/device/torch_compat.h"
 #include "tests/comm/rank_data.h"
 #include "tests/comm/rank_tasks.h"
 
@@ -135,12 +136,8 @@ const RankTasks reductions("reductions", [](const World& world) {
   }
   if (!world.backend()) return;
   // premul_sum: each rank's own factor.
-  ReduceOp premul(Op::PREMUL_SUM, nullptr);
-  premul.op_ = Op::PREMUL_SUM;
-  premul.supplement_ =
-      c10::make_intrusive<c10d::NCCLPreMulSumSupplement>(world.rank() + 0.5);
   at::Tensor tensor = torch::full({1000}, 2.0);
-  world.all_reduce(tensor, premul);
+  world.all_reduce(tensor, make_pre_mul_sum(world.rank() + 0.5));
   const double expected = size * (size - 1) + size;
   require(torch::equal(tensor, torch::full({1000}, expected)), "premul_sum");
 });

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "lockstep/base/error.h"
+#include "lockstep/device/torch_compat.h"
 #include "tests/comm/rank_tasks.h"
 
 namespace lockstep {
@@ -58,7 +59,7 @@ const RankTasks places("places", [](const World& world) {
       tensor.copy_(values);
       return tensor;
     };
-    const ReduceOp weighted = c10d::makeNCCLPreMulSum(0.3 + 0.1 * rank);
+    const ReduceOp weighted = make_pre_mul_sum(0.3 + 0.1 * rank);
     for (const ReduceOp& op : {ReduceOp(Op::SUM), weighted}) {
       at::Tensor expected = values.clone();
       world.all_reduce(expected, op);

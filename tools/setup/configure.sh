@@ -1,12 +1,14 @@
 #!/bin/bash
-# configure.sh PRESET: runs CMake when there is no build folder yet, or when
-# the user names another torch than the last time. Ninja does the rest.
+# configure.sh PRESET [NAME]: runs CMake for build/NAME (build/PRESET) when there
+# is no build folder yet, or when the user names another torch than the last
+# time. Ninja does the rest.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/common.sh"
 
 preset=$1
-build=build/$preset
+name=${2:-$preset}
+build=build/$name
 if [ -n "${Torch_DIR:-}" ]; then
   torch="Torch_DIR=$(realpath -s "$Torch_DIR")"
 else
@@ -23,11 +25,11 @@ then
   exit 0
 fi
 
-log=$log_dir/configure-$preset.log
-say "configuring build/$preset (${torch%%=*}; log: $log)"
+log=$log_dir/configure-$name.log
+say "configuring build/$name (${torch%%=*}; log: $log)"
 # Empty values undo what an earlier choice left in the cache.
 # shellcheck disable=SC2086
-run_logged "$log" cmake --preset "$preset" -DTorch_DIR= -DLOCKSTEP_PYTHON= \
+run_logged "$log" cmake --preset "$preset" -B "$build" -DTorch_DIR= -DLOCKSTEP_PYTHON= \
   "-D$torch" ${CMAKE_ARGS:-} || {
   grep -A4 'CMake Error' "$log" | head -20 >&2
   fail "cmake --preset $preset failed" "a build folder" "an error" \

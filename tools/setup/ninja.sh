@@ -1,5 +1,5 @@
 #!/bin/bash
-# ninja.sh PRESET TARGET: builds, with a word about how long it may take.
+# ninja.sh NAME TARGET: builds in build/NAME, with a word about how long it may take.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/common.sh"

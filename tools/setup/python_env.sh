@@ -1,7 +1,8 @@
 #!/bin/bash
 # python_env.sh [libtorch]: makes the Python environment with the pinned torch,
 # once for all clones, and links .venv to it. Does nothing when the user named a
-# torch of their own.
+# torch of their own. With TORCH=VERSION it makes one with that torch and the
+# torchvision that belongs to it, and links build/torch-VERSION/venv instead.
 #
 # With `libtorch`, on a host with neither a GPU nor a CUDA toolkit, the
 # environment gets only what C++ programs need: torch without most of its CUDA
@@ -28,6 +29,14 @@ fi
 
 python=${PYTHON:-/usr/bin/python3}
 pins=$here/requirements.txt
+link=.venv
+if [ -n "${TORCH:-}" ]; then
+  link=build/torch-$TORCH/venv
+  mkdir -p "build/torch-$TORCH"
+  sed -E "s/^torch==[^ ]+/torch==$TORCH/; s/^torchvision==[^ ]+/torchvision/" \
+    "$pins" >"build/torch-$TORCH/requirements.txt"
+  pins=build/torch-$TORCH/requirements.txt
+fi
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/lockstep
 version=$("$python" -c 'import sys
 print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || fail \
@@ -40,13 +49,13 @@ name=py$version-torch$torch-$(uname -m)-$key
 env=$cache/$name
 
 link() {
-  [ "$(readlink .venv || true)" != "$env" ] || return 0
-  if [ -e .venv ] && [ ! -L .venv ]; then
-    fail ".venv is in the way" "a link to $env, or nothing" "a folder" \
-      "move it away, or use it with LOCKSTEP_PYTHON=.venv/bin/python"
+  [ "$(readlink "$link" || true)" != "$env" ] || return 0
+  if [ -e "$link" ] && [ ! -L "$link" ]; then
+    fail "$link is in the way" "a link to $env, or nothing" "a folder" \
+      "move it away, or use it with LOCKSTEP_PYTHON=$link/bin/python"
   fi
-  ln -sfn "$env" .venv
-  say ".venv -> $env"
+  ln -sfn "$env" "$link"
+  say "$link -> $env"
 }
 
 # The mark of an environment that has LibTorch, but no torch for Python.

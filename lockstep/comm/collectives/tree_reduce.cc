@@ -10,6 +10,7 @@
 
 #include "lockstep/base/chunk.h"
 #include "lockstep/base/error.h"
+#include "lockstep/device/torch_compat.h"
 
 namespace lockstep {
 namespace {
@@ -294,11 +295,12 @@ shm::Reduction tree_reduction(at::ScalarType type, Op op) {
 
 double factor_of(const c10d::ReduceOp& op) {
   const auto* supplement =
-      dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
+      dynamic_cast<const PreMulSumSupplement*>(op.supplement_.get());
   if (supplement == nullptr) {
     throw CommError({.code = ErrorCode::kBadTensor,
                      .what = "premul_sum without a factor",
-                     .fix = "make it with c10d::makeNCCLPreMulSum()"});
+                     .fix = "make it with c10d::makePreMulSum(), which is "
+                            "makeNCCLPreMulSum() before LibTorch 2.15"});
   }
   const at::Tensor& factor = supplement->tensor_factor;
   return factor.defined() ? factor.item<double>() : supplement->double_factor;

@@ -6,11 +6,11 @@
 
 #include <ATen/ThreadLocalState.h>
 #include <ATen/autocast_mode.h>
-#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
 #include "lockstep/device/random.h"
+#include "lockstep/device/torch_compat.h"
 
 namespace lockstep::models {
 namespace {
@@ -97,10 +97,8 @@ torch::Tensor activation_checkpoint(Function function,
       std::any_of(parameters.begin(), parameters.end(),
                   [](const auto& tensor) { return tensor.requires_grad(); });
   if (!has_graph) return function(input);
-  // Freed step by step, as a long chain of nodes would overflow the stack.
-  const std::shared_ptr<Recomputation> node(
-      new Recomputation(function, parameters, RandomState::of_thread()),
-      torch::autograd::deleteNode);
+  const auto node =
+      make_node<Recomputation>(function, parameters, RandomState::of_thread());
   torch::Tensor output;
   {
     const torch::NoGradGuard without_graph;

@@ -52,7 +52,9 @@ GradientHooks::~GradientHooks() {
 void GradientHooks::hook(size_t p) {
   accumulators_[p] = torch::autograd::impl::grad_accumulator(parameters_[p]);
   auto before = std::make_unique<PreHook>(this, p);
-  Hooks hooks{.p = p, .accumulator = accumulators_[p], .before = before.get()};
+  Hooks hooks{.p = p,
+              .accumulator = WeakNodePtr(accumulators_[p]),
+              .before = before.get()};
   accumulators_[p]->add_pre_hook(std::move(before));
   hooks.after = accumulators_[p]->add_post_hook(
       std::make_unique<torch::autograd::utils::LambdaPostHook>(

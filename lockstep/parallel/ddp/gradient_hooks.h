@@ -7,6 +7,8 @@
 
 #include <torch/torch.h>
 
+#include "lockstep/device/torch_compat.h"
+
 namespace lockstep::ddp {
 
 /// Calls back before and after autograd adds a gradient to a parameter.
@@ -49,10 +51,9 @@ class GradientHooks {
 
  private:
   class PreHook;
-  using Node = torch::autograd::Node;
   struct Hooks {
     size_t p = 0;
-    std::weak_ptr<Node> accumulator;
+    WeakNodePtr accumulator;
     uintptr_t after = 0;
     torch::autograd::FunctionPreHook* before = nullptr;
   };
@@ -63,7 +64,7 @@ class GradientHooks {
   Before before_;
   After after_;
   // Autograd itself keeps them by weak pointers only.
-  std::vector<std::shared_ptr<Node>> accumulators_;
+  std::vector<NodePtr> accumulators_;
   std::vector<Hooks> hooks_;  // in those, and in former ones that graphs have
 };
 

@@ -5,6 +5,8 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/graph_task.h>
 
+#include "lockstep/device/torch_compat.h"
+
 namespace lockstep::ddp {
 
 using torch::Tensor;
@@ -74,7 +76,7 @@ Tensor WatchedForwards::put_node(const Tensor& tensor, const Forward& forward,
                                  std::shared_ptr<void> owner) {
   // A node for each output: what only an unused one leads to is then not part
   // of the backward.
-  auto node = std::make_shared<OutputNode>(*this, forward, std::move(owner));
+  auto node = make_node<OutputNode>(*this, forward, std::move(owner));
   node->set_next_edges(torch::autograd::collect_next_edges(tensor));
   Tensor watched = tensor.detach();
   torch::autograd::set_history(watched, node);

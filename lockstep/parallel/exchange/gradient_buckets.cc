@@ -13,6 +13,7 @@
 #include "lockstep/base/round_up.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/device/memory.h"
+#include "lockstep/device/torch_compat.h"
 #include "lockstep/optim/blocks.h"
 #include "lockstep/parallel/exchange/tree_sum.h"
 
@@ -307,7 +308,7 @@ void GradientBuckets::sum(const Part& part) {
   // Only a large gradient is summed in place, and is a part of its own.
   const Tensor& in_place = in_place_[part.places.front()];
   if (in_place.defined()) elements = in_place;
-  world_.all_reduce(elements, c10d::makeNCCLPreMulSum(weight_));
+  world_.all_reduce(elements, make_pre_mul_sum(weight_));
 }
 
 void GradientBuckets::run_hook(GradBucket& grads) {

@@ -9,6 +9,7 @@
 
 #include "lockstep/device/autocast.h"
 #include "lockstep/device/tensor_checksum.h"
+#include "lockstep/device/torch_compat.h"
 #include "lockstep/parallel/module/nested.h"
 
 namespace lockstep {
@@ -34,7 +35,8 @@ class Aside {
           kept.post_hook);
       kept.accumulator =
           torch::autograd::impl::try_get_grad_accumulator(parameter);
-      torch::autograd::impl::set_grad_accumulator(parameter, {});
+      torch::autograd::impl::set_grad_accumulator(parameter,
+                                                  WeakNodePtr(NodePtr()));
     }
   }
   ~Aside() {
@@ -44,8 +46,8 @@ class Aside {
       torch::autograd::impl::hooks(kept.parameter).swap(kept.hooks);
       torch::autograd::impl::post_acc_grad_hooks(kept.parameter)
           .swap(kept.post_hook);
-      torch::autograd::impl::set_grad_accumulator(kept.parameter,
-                                                  kept.accumulator);
+      torch::autograd::impl::set_grad_accumulator(
+          kept.parameter, WeakNodePtr(kept.accumulator));
     }
   }
   Aside(const Aside&) = delete;
@@ -57,7 +59,7 @@ class Aside {
     Tensor gradient;
     std::vector<std::unique_ptr<torch::autograd::FunctionPreHook>> hooks;
     std::unique_ptr<torch::autograd::PostAccumulateGradHook> post_hook;
-    std::shared_ptr<torch::autograd::Node> accumulator;
+    NodePtr accumulator;
   };
   std::vector<Kept> kept_;
 };

@@ -15,6 +15,7 @@
 #include "lockstep/base/trace.h"
 #include "lockstep/device/aligned_tensor.h"
 #include "lockstep/device/tensor_checksum.h"
+#include "lockstep/device/torch_compat.h"
 #include "lockstep/parallel/module/nested.h"
 #include "lockstep/parallel/module/scatter_gather.h"
 #include "lockstep/parallel/replicas/differentiable_inputs.h"
@@ -225,7 +226,7 @@ IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
   span.reset();
   if (!needs_graph || !has_graph) return gathered;
 
-  auto node = std::make_shared<ParallelBackward>(group, region);
+  auto node = make_node<ParallelBackward>(group, region);
   node->set_next_edges(edges_behind(*group, *region));
   size_t at = 0;
   for_each_tensor(gathered, [&](const Tensor& out, const std::string&) {
