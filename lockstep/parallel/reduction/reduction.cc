@@ -1,6 +1,7 @@
 #include "lockstep/parallel/reduction/reduction.h"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 
 #include <ATen/Dispatch.h>
@@ -30,9 +31,19 @@ bool is_tree_node(int64_t first, int64_t last, int64_t shards) {
 
 namespace {
 
+/// out[i] = a[i] + b[i]. `out` may be `a`.
 template <typename T>
 void add_elements(T* out, const T* a, const T* b, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) out[i] = a[i] + b[i];
+  // Compilers vectorize a loop only if its stores can't change what it reads
+  // next, so a few sums are kept apart before they are stored.
+  constexpr int64_t kLine = 64 / sizeof(T);
+  std::array<T, kLine> sums;
+  int64_t i = 0;
+  for (; i + kLine <= count; i += kLine) {
+    for (int64_t j = 0; j < kLine; ++j) sums[j] = a[i + j] + b[i + j];
+    std::copy(sums.begin(), sums.end(), out + i);
+  }
+  for (; i < count; ++i) out[i] = a[i] + b[i];
 }
 
 void add_memory(void* out, const void* a, const void* b, int64_t count,
