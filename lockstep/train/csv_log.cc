@@ -10,6 +10,7 @@
 
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/output.h"
 
 namespace lockstep::train {
 namespace {
@@ -136,12 +137,7 @@ void CsvLog::add(Cells cells, const Metrics& metrics) {
     cells.push_back(found == metrics.end() ? ""
                                            : fmt::format("{}", found->second));
   }
-  std::ofstream file(path_, std::ios::app);
-  file << fmt::format("{}\n", fmt::join(cells, ",")) << std::flush;
-  if (file) return;
-  throw IoError({.code = ErrorCode::kFileAccess,
-                 .what = "can't write to " + path_,
-                 .fix = "make room, or leave out --csv"});
+  append_to_file(path_, fmt::format("{}\n", fmt::join(cells, ",")));
 }
 
 void CsvLog::before_step(const RunState& at) {
