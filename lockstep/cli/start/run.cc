@@ -360,9 +360,9 @@ void add_run(CLI::App& app) {
       "MASTER_ADDR, MASTER_PORT and so on.\n"
       "Options can be written with underscores, and PET_NPROC_PER_NODE=2 is a "
       "default for --nproc-per-node; so for all of them.\n"
-      "Exit codes: 0 done, 1 a worker failed, 2 bad usage, 70 training can't "
-      "go "
-      "on, 128 and a signal's number if that ended the job.");
+      "Exit codes: 0 done, 1 a worker failed, 2 bad usage (of a worker, too), "
+      "70 training can't go on, 75 preempted, 128 and a signal's number if "
+      "that ended the job, 141 if nobody reads its output any more.");
   command->callback([flags] { run(*flags); });
 }
 

@@ -72,11 +72,10 @@ class Step {
     }
   }
 
-  void operator()(const OutputClosed&) {
+  void operator()(const OutputClosed& event) {
     if (state().is_ending()) return;
-    begin_ending(
-        EndReason::kOutput, SIGTERM,
-        {.why = "the reader of the output of " + context_.host + " is gone"});
+    begin_ending(EndReason::kOutput, SIGTERM,
+                 {.why = event.why, .exit_code = event.exit_code});
   }
 
   void operator()(const Tick&) {
