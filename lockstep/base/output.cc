@@ -30,6 +30,14 @@ int write_all(int fd, std::string_view text) {
 
 }  // namespace
 
+void open_standard_files() {
+  int fd = 0;
+  do {
+    fd = ::open("/dev/null", O_RDWR);
+  } while (fd >= 0 && fd <= STDERR_FILENO);
+  if (fd >= 0) ::close(fd);
+}
+
 void write_now(std::FILE* file, std::string_view text) {
   if (std::fwrite(text.data(), 1, text.size(), file) != text.size()) {
     throw file_error("write", name_of_output(fileno(file)), errno);

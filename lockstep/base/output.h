@@ -6,6 +6,10 @@
 
 namespace lockstep {
 
+/// Opens /dev/null for each of stdin, stdout and stderr that is closed. The next
+/// file that is opened would take its number, and get the output.
+void open_standard_files();
+
 /// Writes `text` to an open file, such as stdout, at once. Throws IoError that
 /// names what is behind it.
 void write_now(std::FILE* file, std::string_view text);

@@ -93,6 +93,12 @@ TEST(FullDisk, FailsACommandWhoseOutputIsLost) {
   EXPECT_PRED2(contains, text, "can't write /dev/full");
 }
 
+TEST(ClosedOutput, OfAProgramThatNeverHadOneIsNoError) {
+  int code = -1;
+  const std::string text = output_of(kProgram + " --version >&-", code);
+  EXPECT_EQ(code, kExitDone) << text;
+}
+
 TEST(ClosedOutput, EndsAJobAsSigpipeDoesEvenIfItsWorkersSaved) {
   const TemporaryFolder folder;
   int code = -1;

@@ -149,6 +149,7 @@ int fail(int code, const std::exception& error, std::string_view text) {
 
 int run_and_report(int argc, char** argv, const std::function<int()>& run) {
   own_arguments.assign(argv, argv + argc);
+  open_standard_files();
   try {
     const int code = run();
     // The disk behind stdout may be full.
