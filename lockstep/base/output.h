@@ -6,8 +6,8 @@
 
 namespace lockstep {
 
-/// Opens /dev/null for each of stdin, stdout and stderr that is closed. The next
-/// file that is opened would take its number, and get the output.
+/// Opens /dev/null for each of stdin, stdout and stderr that is closed.
+/// Otherwise the next file that is opened takes the number, and the output.
 void open_standard_files();
 
 /// Writes `text` to an open file, such as stdout, at once. Throws IoError that

@@ -43,7 +43,8 @@ TEST(TwoRuns, TheSecondIsRefusedUntilTheFirstIsGone) {
                     "process " + std::to_string(owner) + " "});
   }
   // Other commands only read the folder.
-  EXPECT_EQ(run_lockstep({"eval", "--checkpoint", folder.path("run")}).code, kExitDone);
+  EXPECT_EQ(run_lockstep({"eval", "--checkpoint", folder.path("run")}).code,
+            kExitDone);
   first.send(SIGKILL);
   Program third(words);
   EXPECT_TRUE(third.wait_for_output("resumed from")) << third.err();
