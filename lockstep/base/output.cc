@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <fcntl.h>
 #include <filesystem>
+#include <poll.h>
 #include <sys/stat.h>
 #include <system_error>
 #include <unistd.h>
@@ -21,6 +22,10 @@ int write_all(int fd, std::string_view text) {
     const ssize_t count = ::write(fd, text.data(), text.size());
     if (count >= 0) {
       text.remove_prefix(static_cast<size_t>(count));
+    } else if (errno == EAGAIN) {
+      // Another program that shares the pipe made it non-blocking.
+      pollfd ready{fd, POLLOUT, 0};
+      ::poll(&ready, 1, -1);
     } else if (errno != EINTR) {
       return errno;
     }
@@ -39,15 +44,17 @@ void open_standard_files() {
 }
 
 void write_now(std::FILE* file, std::string_view text) {
-  if (std::fwrite(text.data(), 1, text.size(), file) != text.size()) {
-    throw file_error("write", name_of_output(fileno(file)), errno);
-  }
-  flush_output(file);
+  const int fd = fileno(file);
+  const int code = std::fflush(file) != 0 ? errno : write_all(fd, text);
+  if (code != 0) throw file_error("write", name_of_output(fd), code);
 }
 
 void flush_output(std::FILE* file) {
-  if (std::fflush(file) == 0) return;
-  throw file_error("write", name_of_output(fileno(file)), errno);
+  // An earlier write may have failed as well. Its errno is not known any more.
+  const int code = std::fflush(file) != 0   ? errno
+                   : std::ferror(file) != 0 ? EIO
+                                            : 0;
+  if (code != 0) throw file_error("write", name_of_output(fileno(file)), code);
 }
 
 void append_to_file(const std::string& path, std::string_view text) {

@@ -14,7 +14,8 @@ void open_standard_files();
 /// names what is behind it.
 void write_now(std::FILE* file, std::string_view text);
 
-/// Writes what is still in the buffer of `file`. Throws the same error.
+/// Writes what is still in the buffer of `file`. Throws the same error, also if
+/// an earlier write failed.
 void flush_output(std::FILE* file);
 
 /// Appends `text` to the file at `path`, which is made if it is not there: all
