@@ -129,8 +129,14 @@ void CsvLog::add(Cells cells, const Metrics& metrics) {
     auto rows = lines_of(read_file(path_, kLargestFile));
     rows.erase(rows.begin(), rows.begin() + (rows.empty() ? 0 : 1));
     for (std::string& row : rows) row += std::string(new_names.size(), ',');
+    const size_t known = metrics_.size();
     metrics_.insert(metrics_.end(), new_names.begin(), new_names.end());
-    write_all(rows);
+    try {
+      write_all(rows);
+    } catch (const IoError&) {
+      metrics_.resize(known);  // as in the file
+      throw;
+    }
   }
   for (const std::string& name : metrics_) {
     const auto found = metrics.find(name);

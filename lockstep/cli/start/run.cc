@@ -319,7 +319,7 @@ void add_ending_options(CLI::App& command, RunFlags& flags) {
   add(command, "--grace-seconds", flags.grace_seconds, "S",
       "from the first signal to SIGKILL")
       ->check(number(0))
-      ->default_str("5 after a failure, 30 after a signal")
+      ->default_str("5 after a failure, 30 after a signal or a lost output")
       ->group(group);
   add(command, "--signals-to-handle", flags.signals, "LIST",
       "signals that are passed on to the workers and end the job; SIGUSR1 "

@@ -155,7 +155,10 @@ double grace_s(const AgentState& state, std::optional<double> option_s) {
   if (state.keeps_waiting_workers && !state.notice.is_fault) {
     return kGraceToRegroupS;
   }
-  if (state.reason == EndReason::kSignal) return kGraceAfterSignalS;
+  // An output that is lost leaves the workers the time to save, too.
+  const bool may_save =
+      state.reason == EndReason::kSignal || state.notice.exit_code != 0;
+  if (may_save) return kGraceAfterSignalS;
   return state.keeps_waiting_workers ? kGraceToWaitS : kGraceAfterFailureS;
 }
 
