@@ -58,7 +58,7 @@ TEST(TwoRuns, ARestartedRankHasTheFolderOfItsJob) {
     const TemporaryFolder folder;
     Words words{"run",   "--nproc-per-node", "2", "--max-restarts", "2", "--",
                 kProgram};
-    const Words train = run_in(folder.path("run"), "60");
+    const Words train = run_in(folder.path("run"), "16");
     words.insert(words.end(), train.begin(), train.end());
     words.insert(words.end(), {"--strategy", "ddp"});
     Program job(words);
