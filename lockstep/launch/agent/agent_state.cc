@@ -155,7 +155,7 @@ double grace_s(const AgentState& state, std::optional<double> option_s) {
   if (state.keeps_waiting_workers && !state.notice.is_fault) {
     return kGraceToRegroupS;
   }
-  // An output that is lost leaves the workers the time to save, too.
+  // The workers can also save when their output is lost.
   const bool may_save =
       state.reason == EndReason::kSignal || state.notice.exit_code != 0;
   if (may_save) return kGraceAfterSignalS;
