@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <memory>
 #include <sys/stat.h>
-#include <system_error>
 #include <unistd.h>
 #include <utility>
 
@@ -16,32 +15,13 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/file_error.h"
 
 namespace lockstep {
 namespace {
 
-std::string cure(int code) {
-  switch (code) {
-    case ENOSPC:
-    case EDQUOT:
-      return "free some space or choose another folder";
-    case EACCES:
-    case EPERM:
-      return "check the permissions of the file and its folder";
-    case EROFS:
-      return "choose a folder on a writable file system";
-    case ENOENT:
-      return "check the path";
-    default:
-      return "";
-  }
-}
-
 [[noreturn]] void fail(std::string_view act, std::string_view path, int code) {
-  throw IoError({.code = ErrorCode::kFileAccess,
-                 .what = fmt::format("can't {} {}: {}", act, path,
-                                     std::generic_category().message(code)),
-                 .fix = cure(code)});
+  throw file_error(act, path, code);
 }
 
 std::string folder_of(const std::string& path) {

@@ -3,7 +3,6 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <fcntl.h>
 #include <filesystem>
 #include <regex>
@@ -16,7 +15,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/atomic_file.h"
-#include "lockstep/base/error.h"
+#include "lockstep/base/file_error.h"
 
 namespace lockstep {
 namespace {
@@ -25,9 +24,7 @@ namespace fs = std::filesystem;
 
 [[noreturn]] void fail(std::string_view act, const std::string& path,
                        int code) {
-  throw IoError(
-      {.code = ErrorCode::kFileAccess,
-       .what = fmt::format("can't {} {}: {}", act, path, std::strerror(code))});
+  throw file_error(act, path, code);
 }
 
 fs::path parent_of(const std::string& path) {

@@ -2,8 +2,6 @@
 
 #include <csignal>
 #include <exception>
-#include <fcntl.h>
-#include <unistd.h>
 #include <utility>
 
 #include <fmt/format.h>
@@ -39,16 +37,6 @@ int run_agent(const RunOptions& options,
   }
 }
 
-// If one of the standard files is closed, the next file that is opened would
-// take its number and get the workers' output.
-void open_standard_files() {
-  int fd = 0;
-  do {
-    fd = ::open("/dev/null", O_RDWR);
-  } while (fd >= 0 && fd <= STDERR_FILENO);
-  if (fd >= 0) ::close(fd);
-}
-
 // A parent that ignores SIGCHLD passes that on. The kernel would then reap a
 // worker by itself, and nobody would know how the worker ended.
 void keep_ends_of_workers() { std::signal(SIGCHLD, SIG_DFL); }
@@ -60,7 +48,6 @@ int run(const RunOptions& options, const std::vector<std::string>& command) {
     throw InvalidArgument("launch", {.code = ErrorCode::kProcessStart,
                                      .what = "no program to run"});
   }
-  open_standard_files();
   keep_ends_of_workers();
   // Signals are blocked before the store starts its threads, because threads
   // inherit the mask.

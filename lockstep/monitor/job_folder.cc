@@ -2,14 +2,15 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <fcntl.h>
 #include <filesystem>
-#include <fstream>
 #include <sys/stat.h>
 #include <system_error>
 #include <unistd.h>
+#include <utility>
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
@@ -17,6 +18,9 @@
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/file_error.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/output.h"
 
 namespace lockstep::monitor {
 namespace {
@@ -174,16 +178,18 @@ StatusFile::~StatusFile() {
 void StatusFile::write(const RankStatus& status) const {
   if (path_.empty()) return;
   const std::string aside = fmt::format("{}.{}.tmp", path_, ::getpid());
-  std::FILE* file = std::fopen(aside.c_str(), "we");
-  if (file == nullptr) return;
-  const std::string text = to_json(status) + "\n";
-  const bool is_whole =
-      std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  if (std::fclose(file) == 0 && is_whole &&
-      std::rename(aside.c_str(), path_.c_str()) == 0) {
-    return;
+  ::unlink(aside.c_str());
+  try {
+    append_to_file(aside, to_json(status) + "\n");
+    if (std::rename(aside.c_str(), path_.c_str()) == 0) return;
+    throw file_error("rename to", path_, errno);
+  } catch (const IoError& error) {
+    ::unlink(aside.c_str());
+    if (std::exchange(has_warned_, true)) return;
+    log_warning(
+        "monitor",
+        fmt::format("{}; `lockstep top` shows what was before", error.text()));
   }
-  std::remove(aside.c_str());
 }
 
 bool StatusFile::is_watched() const {

@@ -27,7 +27,8 @@ std::vector<std::string> list_jobs();
 /// The name of a new job, unlike any other on this host.
 std::string new_job_name();
 
-/// A rank's side: writes its status. A run goes on if that fails.
+/// A rank's side: writes its status. If that fails, a warning says so once, and
+/// the run goes on.
 class StatusFile {
  public:
   /// `out_dir`: the run's, or "". Makes the folder, and lists the job.
@@ -47,6 +48,7 @@ class StatusFile {
   std::string folder_;  // of the files; empty: nowhere
   std::string path_;
   bool is_kept_ = false;
+  mutable bool has_warned_ = false;
 };
 
 /// Tells the ranks of `folder` that somebody looks, so that they measure what

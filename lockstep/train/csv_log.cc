@@ -10,6 +10,7 @@
 
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/output.h"
 
 namespace lockstep::train {
 namespace {
@@ -128,20 +129,21 @@ void CsvLog::add(Cells cells, const Metrics& metrics) {
     auto rows = lines_of(read_file(path_, kLargestFile));
     rows.erase(rows.begin(), rows.begin() + (rows.empty() ? 0 : 1));
     for (std::string& row : rows) row += std::string(new_names.size(), ',');
+    const size_t known = metrics_.size();
     metrics_.insert(metrics_.end(), new_names.begin(), new_names.end());
-    write_all(rows);
+    try {
+      write_all(rows);
+    } catch (const IoError&) {
+      metrics_.resize(known);  // as in the file
+      throw;
+    }
   }
   for (const std::string& name : metrics_) {
     const auto found = metrics.find(name);
     cells.push_back(found == metrics.end() ? ""
                                            : fmt::format("{}", found->second));
   }
-  std::ofstream file(path_, std::ios::app);
-  file << fmt::format("{}\n", fmt::join(cells, ",")) << std::flush;
-  if (file) return;
-  throw IoError({.code = ErrorCode::kFileAccess,
-                 .what = "can't write to " + path_,
-                 .fix = "make room, or leave out --csv"});
+  append_to_file(path_, fmt::format("{}\n", fmt::join(cells, ",")));
 }
 
 void CsvLog::before_step(const RunState& at) {

@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/atomic_file.h"
-#include "lockstep/base/error.h"
+#include "lockstep/base/output.h"
 
 namespace lockstep::train {
 namespace {
@@ -108,11 +108,7 @@ EventFile::EventFile(const std::string& folder) {
       host.data(), ::getpid(),
       std::chrono::duration_cast<std::chrono::nanoseconds>(now).count() %
           1'000'000'000);
-  file_.open(path_, std::ios::binary);
-  if (file_) return;
-  throw IoError({.code = ErrorCode::kFileAccess,
-                 .what = "can't write to " + path_,
-                 .fix = "choose another --tensorboard"});
+  append_to_file(path_, "");
 }
 
 void EventFile::begin(int64_t step, double wall_time) {
@@ -138,12 +134,7 @@ void EventFile::write_record(std::string_view data) {
   append_raw(record, masked_crc(length));
   record += data;
   append_raw(record, masked_crc(data));
-  file_.write(record.data(), static_cast<std::streamsize>(record.size()));
-  file_.flush();
-  if (file_) return;
-  throw IoError({.code = ErrorCode::kFileAccess,
-                 .what = "can't write to " + path_,
-                 .fix = "make room, or leave out --tensorboard"});
+  append_to_file(path_, record);
 }
 
 void EventFile::write_scalars(int64_t step, double wall_time,

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <fstream>
 #include <string>
 #include <string_view>
 
@@ -35,7 +34,6 @@ class EventFile {
   void write_record(std::string_view data);
 
   std::string path_;
-  std::ofstream file_;
   bool is_begun_ = false;
 };
 

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/train/best_evaluation.h"
 
 namespace lockstep::train {
 namespace {
@@ -39,7 +40,11 @@ void check_not_negative(const char* option, double value) {
 // What looks at evaluations needs some.
 void check_evaluations(const TrainOptions& options) {
   const bool looks = !options.save_best.empty() || options.early_stop > 0;
-  if (!looks || options.evaluate) return;
+  if (!looks) return;
+  if (!options.save_best.empty()) {
+    const BestEvaluation readable(options.save_best, options.early_stop);
+  }
+  if (options.evaluate) return;
   refuse(
       "save_best and early_stop look at evaluations, and this run makes no "
       "evaluation",
@@ -135,32 +140,12 @@ void check_verification(const TrainOptions& options) {
          "another strategy", "leave out --verify-gradients, or use dp");
 }
 
-void check(const TrainOptions& options) {
-  check_at_least("batch_size", options.batch_size, 1);
-  check_at_least("accumulate", options.accumulate, 1);
-  check_at_least("max_steps", options.max_steps, 0);
-  check_at_least("epochs", options.epochs, options.max_steps > 0 ? 0 : 1);
-  check_at_least("shards", options.shards, 0);
-  check_at_least("eval_every", options.eval_every, 0);
-  check_at_least("early_stop", options.early_stop, 0);
-  check_evaluations(options);
-  check_zero(options);
-  check_communication(options);
-  check_spikes(options);
-  check_verification(options);
-  check_at_least("eval_batch_size", options.eval_batch_size, 0);
-  check_at_least("checkpoint_every", options.checkpoint_every, 0);
-  check_at_least("snapshot_every", options.snapshot_every, 0);
-  check_at_least("keep_checkpoints", options.keep_checkpoints, 2);
-  check_at_least("log_every", options.log_every, 1);
-  check_at_least("trace_steps", options.trace_steps, 1);
-  check_not_negative("clip_grad_norm", options.clip_grad_norm);
-  if (options.devices.empty()) {
-    throw InvalidArgument("train", {.code = ErrorCode::kNoSuchDevice,
-                                    .what = "there is no device to train on",
-                                    .fix = "give at least one, e.g. "
-                                           "devices(\"auto\")"});
-  }
+void check_devices(const TrainOptions& options) {
+  if (!options.devices.empty()) return;
+  throw InvalidArgument("train", {.code = ErrorCode::kNoSuchDevice,
+                                  .what = "there is no device to train on",
+                                  .fix = "give at least one, e.g. "
+                                         "devices(\"auto\")"});
 }
 
 int64_t shards_of(int64_t asked, int64_t count,
@@ -258,8 +243,40 @@ int64_t number_of(const Settings& saved, const char* name) {
 
 }  // namespace
 
+void check_options(const TrainOptions& options) {
+  check_at_least("batch_size", options.batch_size, 1);
+  check_at_least("accumulate", options.accumulate, 1);
+  check_at_least("max_steps", options.max_steps, 0);
+  check_at_least("epochs", options.epochs, options.max_steps > 0 ? 0 : 1);
+  check_at_least("shards", options.shards, 0);
+  check_at_least("eval_every", options.eval_every, 0);
+  check_at_least("early_stop", options.early_stop, 0);
+  check_evaluations(options);
+  check_zero(options);
+  check_communication(options);
+  check_spikes(options);
+  check_verification(options);
+  check_at_least("eval_batch_size", options.eval_batch_size, 0);
+  check_at_least("checkpoint_every", options.checkpoint_every, 0);
+  check_at_least("snapshot_every", options.snapshot_every, 0);
+  check_at_least("keep_checkpoints", options.keep_checkpoints, 2);
+  check_at_least("log_every", options.log_every, 1);
+  check_at_least("trace_steps", options.trace_steps, 1);
+  check_not_negative("clip_grad_norm", options.clip_grad_norm);
+}
+
+void check_shards_of_ranks(const CommunicationOptions& communication,
+                           int64_t shards, int64_t ranks) {
+  if (!communication.is_local() || shards % ranks == 0) return;
+  refuse(fmt::format("{} shards are not as many for each of {} ranks, which "
+                     "make steps by themselves",
+                     shards, ranks),
+         "a multiple of the ranks", "change --shards");
+}
+
 Plan make_plan(const TrainOptions& options, const Settings& saved) {
-  check(options);
+  check_options(options);
+  check_devices(options);
   Plan plan;
   plan.devices = options.devices;
   if (options.strategy == Strategy::kSingle) plan.devices.resize(1);
@@ -276,13 +293,8 @@ Plan make_plan(const TrainOptions& options, const Settings& saved) {
         options.shards > 0 ? options.shards : number_of(saved, "shards");
     plan.shards = shards_of(shards, plan.world_size, plan.devices);
   }
-  if (options.communication.is_local() &&
-      plan.shards % options.world.size() != 0) {
-    refuse(fmt::format("{} shards are not as many for each of {} ranks, which "
-                       "make steps by themselves",
-                       plan.shards, options.world.size()),
-           "a multiple of the ranks", "change --shards");
-  }
+  check_shards_of_ranks(options.communication, plan.shards,
+                        options.world.size());
   plan.intra_op_threads =
       options.intra_op_threads > 0
           ? options.intra_op_threads

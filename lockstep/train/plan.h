@@ -23,10 +23,20 @@ struct Plan {
   int intra_op_threads = 1;
 };
 
+/// Throws InvalidArgument, which names the option, for a number that is out of
+/// range and for options that can't work together. Looks at all but the devices
+/// and the ranks, so that it can be called before there are any.
+void check_options(const TrainOptions& options);
+
+/// Throws InvalidArgument if so many ranks, which make steps by themselves,
+/// would not have as many shards each.
+void check_shards_of_ranks(const CommunicationOptions& communication,
+                           int64_t shards, int64_t ranks);
+
 /// Checks the options and completes them. Throws InvalidArgument naming the
-/// option: no devices, fewer shards than devices, sizes below 1, ranks that
-/// have no device. What the options leave open is as the run that is gone on
-/// with had it (`saved`).
+/// option, as check_options() does: no devices, fewer shards than devices,
+/// sizes below 1, ranks that have no device. What the options leave open is as
+/// the run that is gone on with had it (`saved`).
 Plan make_plan(const TrainOptions& options, const Settings& saved = {});
 
 }  // namespace lockstep::train

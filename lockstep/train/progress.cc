@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/env.h"
+#include "lockstep/base/output.h"
 #include "lockstep/base/terminal.h"
 
 namespace lockstep::train {
@@ -158,16 +159,23 @@ void Progress::step(const StepProgress& step) {
   const int width = (columns > 0 ? columns : kUsualColumns) - 1;
   const std::string bar = render_bar(text, width, is_utf8_);
   erase();
-  fmt::print(out_, "{}", bar);
-  std::fflush(out_);
+  show(bar);
   has_bar_ = true;
 }
 
 void Progress::line(std::string_view line) {
   if (style_ == ProgressStyle::kNone) return;
   erase();
-  fmt::print(out_, "{}\n", line);
-  std::fflush(out_);
+  show(fmt::format("{}\n", line));
+}
+
+void Progress::show(std::string_view text) {
+  if (failure_) return;
+  try {
+    write_now(out_, text);
+  } catch (const IoError& error) {
+    failure_ = error;
+  }
 }
 
 ProgressText Progress::measure(const StepProgress& step) {
@@ -200,8 +208,7 @@ ProgressText Progress::measure(const StepProgress& step) {
 
 void Progress::erase() {
   if (!has_bar_) return;
-  fmt::print(out_, "\r\x1b[2K");
-  std::fflush(out_);
+  show("\r\x1b[2K");
   has_bar_ = false;
 }
 

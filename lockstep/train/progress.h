@@ -2,9 +2,11 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <string_view>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/train/metrics.h"
 
@@ -62,8 +64,11 @@ class Progress {
   void step(const StepProgress& step);
   /// Prints `line` above the bar. Nothing for kNone.
   void line(std::string_view line);
+  /// Why nothing is shown any more: the disk behind stdout is full, say.
+  const std::optional<IoError>& failure() const { return failure_; }
 
  private:
+  void show(std::string_view text);
   ProgressText measure(const StepProgress& step);
   void erase();
 
@@ -72,6 +77,7 @@ class Progress {
   std::FILE* out_;
   bool is_utf8_;
   bool has_bar_ = false;
+  std::optional<IoError> failure_;
   Stopwatch since_start_;
   Stopwatch since_redraw_;
   // The first step is slower than the others (libraries load, memory is

@@ -1,6 +1,7 @@
 #include "lockstep/train/run.h"
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <limits>
 #include <memory>
@@ -11,6 +12,7 @@
 #include "lockstep/base/chunk.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/host_identity.h"
+#include "lockstep/base/log.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/control/worker_side.h"
@@ -341,6 +343,8 @@ void Run::answer_spike(double loss, double limit) {
 int Run::wanted_stop() const {
   const int signal = stop_ ? stop_() : 0;
   if (signal != 0) return signal;
+  // The signal of an output that nobody takes.
+  if (output_failure()) return SIGPIPE;
   if (control::is_regroup_wanted()) return kRegroupSignal;
   const auto& callbacks = runner_.callbacks();
   const bool is_enough =
@@ -406,10 +410,11 @@ void Run::write_recording() {
   } else {
     const auto traces = gather_traces(options_.world, own);
     time_line = typical_step(traces);
-    if (is_first()) {
+    write_output([&] {
+      if (!is_first()) return;
       write_chrome_trace(options_.trace, traces);
       log_.line("trace " + options_.trace);
-    }
+    });
   }
   if (time_line.size() > kMostRanksShown) time_line.resize(kMostRanksShown);
 }
@@ -442,11 +447,30 @@ void Run::finish() {
   write_recording();
   if (evaluation_batches_ && !log_.report().interrupted) evaluate_at_end();
   const auto not_saved = checkpoints_.finish(log_.report());
-  log_.end(runner_, report_path(options_));
+  write_output([this] { log_.end(runner_, report_path(options_)); });
+  const auto not_written = output_failure();
   if (not_saved) {
+    if (not_written) log_warning("train", text_of(*not_written));
     throw CheckpointError(
         {.code = ErrorCode::kCheckpointNotSaved, .what = *not_saved});
   }
+  if (not_written) {
+    throw IoError({.code = not_written->code(),
+                   .what = text_of(*not_written),
+                   .fix = checkpoints_.last_in_words()});
+  }
+}
+
+void Run::write_output(const std::function<void()>& write) {
+  try {
+    write();
+  } catch (const IoError& error) {
+    if (!write_failure_) write_failure_ = error;
+  }
+}
+
+std::optional<IoError> Run::output_failure() const {
+  return write_failure_ ? write_failure_ : log_.output_failure();
 }
 
 RunState Run::state() const {

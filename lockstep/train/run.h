@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/data/batch_source.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/train/live_status.h"
@@ -74,8 +75,14 @@ class Run {
   template <class Call>
   void tell(const Call& call) {
     const RunState state = this->state();
-    for (const auto& callback : runner_.callbacks()) call(*callback, state);
+    for (const auto& callback : runner_.callbacks()) {
+      write_output([&] { call(*callback, state); });
+    }
   }
+  /// Calls `write`, which writes a file beside the checkpoints. If that fails,
+  /// the run saves a checkpoint before it ends with the error.
+  void write_output(const std::function<void()>& write);
+  std::optional<IoError> output_failure() const;
   RunState state() const;
   void enter(monitor::Activity activity);
 
@@ -103,7 +110,8 @@ class Run {
   int64_t step_ = 0;
   int64_t epoch_ = 0;  // that is trained, or was last
   bool regroups_ = false;
-  bool is_ended_ = false;  ///< by a callback
+  bool is_ended_ = false;                 ///< by a callback
+  std::optional<IoError> write_failure_;  // the first one of write_output()
 };
 
 }  // namespace lockstep::train

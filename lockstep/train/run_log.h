@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/checkpoint/run_record.h"
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/options.h"
@@ -53,6 +55,10 @@ class RunLog {
 
   /// Above the bar; of rank 0 alone.
   void line(std::string_view line) { progress_.line(line); }
+  /// Why lines are not shown any more.
+  const std::optional<IoError>& output_failure() const {
+    return progress_.failure();
+  }
   RunReport& report() { return recordings_.report; }
   const RunReport& report() const { return recordings_.report; }
   /// Of the epoch so far.

@@ -12,6 +12,7 @@
 #include "lockstep/control/worker_side.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/train/run.h"
+#include "lockstep/train/run_lock.h"
 #include "lockstep/train/run_settings.h"
 
 namespace lockstep::train {
@@ -26,12 +27,24 @@ void prepare_outputs(const TrainOptions& options) {
   const AtomicFile writable(report_path(options));
 }
 
+// Gives the lock of the run's folder to rank 0, which may be another process
+// than in the attempt before. Collective.
+void hand_over(std::optional<RunLock>& lock, const TrainOptions& options) {
+  if (options.out_dir.empty()) return;
+  const bool is_first = options.world.rank() == 0;
+  if (!is_first) lock.reset();
+  options.world.barrier();
+  if (is_first && !lock) lock.emplace(options.out_dir);
+}
+
 // To the end, or until another rank is lost: then that error, and nothing is
 // left of the run.
 std::optional<CommError> run_once(Task& task, const TrainOptions& options,
                                   const std::function<int()>& stop,
+                                  std::optional<RunLock>& lock,
                                   RunHistory& history) {
   try {
+    hand_over(lock, options);
     Run(task, options, stop, history).train();
     return std::nullopt;
   } catch (const CommError& error) {
@@ -66,10 +79,11 @@ RunReport run_training(Task& task, const TrainOptions& options,
   RunHistory history;
   history.identity = identity_of_run(task, options, runs++);
   TrainOptions now = options;
+  std::optional<RunLock> lock;
   for (;;) {
     std::optional<CommError> lost;
     try {
-      lost = run_once(task, now, stop, history);
+      lost = run_once(task, now, stop, lock, history);
     } catch (const StateDiverged& why) {
       go_back(now, why);
       ++history.recordings.report.recoveries;

@@ -47,6 +47,18 @@ inline std::vector<pid_t> children_of(pid_t parent, const std::string& name) {
   return found;
 }
 
+/// Returns the living worker of `agent` that is `rank`; -1 if it has died.
+inline pid_t worker_of(pid_t agent, int rank) {
+  const std::string wanted = "RANK=" + std::to_string(rank);
+  for (const pid_t pid : children_of(agent, "lockstep")) {
+    std::ifstream file("/proc/" + std::to_string(pid) + "/environ");
+    for (std::string entry; std::getline(file, entry, '\0');) {
+      if (entry == wanted && state_of(pid) != 'Z') return pid;
+    }
+  }
+  return -1;
+}
+
 /// Waits until `holds()` does; false after 60 seconds.
 template <class Condition>
 bool wait_until(Condition holds) {

@@ -1,9 +1,12 @@
 // What `lockstep run` says of jobs that cannot start, and of hostile workers.
 #include <csignal>
+#include <map>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
+#include "lockstep/base/exit_code.h"
 #include "lockstep/launch/rendezvous/endpoint.h"
 #include "tests/base/expect_problem.h"
 #include "tests/cli/processes.h"
@@ -22,6 +25,71 @@ TEST(RunErrors, AHostileErrorFileDoesNoHarm) {
   EXPECT_EQ(ended.err.find('\x1b'), std::string::npos);
   const auto pipe = run_sh({}, "mkfifo $TORCHELASTIC_ERROR_FILE; exit 2");
   EXPECT_PRED2(contains, pipe.err, "exit code 2");
+}
+
+TEST(RunErrors, BadUsageOfAWorkerEndsTheJobWithoutARestart) {
+  const auto ended = run_sh({"--nproc-per-node", "2", "--max-restarts", "3"},
+                            "echo began; [ $RANK = 1 ] && exit 2; sleep 60");
+  EXPECT_EQ(ended.code, kExitBadUsage) << ended.err;
+  EXPECT_LE(count_of(ended.out, "began"), 2);
+  EXPECT_PRED2(contains, ended.err, "no restart");
+  EXPECT_FALSE(contains(ended.err, "restart 1 of 3")) << ended.err;
+}
+
+// Also if the first one that is seen to end only missed that worker.
+TEST(RunErrors, BadUsageEndsTheJobEvenIfItIsSeenLast) {
+  const auto ended = run_sh(
+      {"--nproc-per-node", "2", "--max-restarts", "3"},
+      "echo began; if [ $RANK = 0 ]; then "
+      "until [ -e ${TORCHELASTIC_ERROR_FILE%/0/*}/1/error.json ]; do "
+      "sleep 0.05; done; printf '{\"message\": {\"message\": "
+      "\"rank 1 ended\", \"extraInfo\": {\"lost_peer\": true}}}' "
+      ">$TORCHELASTIC_ERROR_FILE; exit 1; fi; trap 'exit 2' TERM; "
+      "printf '{\"message\": \"a bad option\"}' >$TORCHELASTIC_ERROR_FILE; "
+      "while :; do sleep 0.05; done");
+  EXPECT_EQ(ended.code, kExitBadUsage) << ended.err;
+  EXPECT_LE(count_of(ended.out, "began"), 2);
+}
+
+TEST(RunErrors, OptionsThatConflictAreRefusedBeforeRanksStart) {
+  const std::vector<std::vector<std::string>> conflicts{
+      {"--on-spike", "roll-back"},
+      {"--local-steps", "4", "--checkpoint-every", "3"},
+      {"--local-steps", "4", "--shards", "3"},
+      {"--local-steps", "4", "--zero", "1"},
+      {"--save-best", "loss:most", "--out-dir", "unused"}};
+  for (const auto& conflict : conflicts) {
+    std::vector<std::string> words{"train",     "--strategy", "ddp",
+                                   "--devices", "cpu:2",      "--max-steps",
+                                   "1",         "--model",    "mlp"};
+    words.insert(words.end(), conflict.begin(), conflict.end());
+    const auto ended = run_lockstep(words);
+    EXPECT_EQ(ended.code, kExitBadUsage) << conflict.front() << ended.err;
+    EXPECT_FALSE(contains(ended.err, "[launch]")) << ended.err;
+  }
+}
+
+TEST(RunErrors, DevicesWithoutARankAreRefused) {
+  const auto ended = run_lockstep(
+      {"run", "--nproc-per-node", "1", "--max-restarts", "3", "--", kProgram,
+       "train", "--strategy", "ddp", "--devices", "cpu:2", "--max-steps", "1"});
+  EXPECT_EQ(ended.code, kExitBadUsage);
+  EXPECT_PRED2(contains, ended.err, "--nproc-per-node 2");
+}
+
+TEST(RunErrors, ASingleTaskOfAnotherLauncherStartsItsRanks) {
+  for (const std::map<std::string, std::string>& launcher :
+       {std::map<std::string, std::string>{{"SLURM_STEP_ID", "0"},
+                                           {"SLURM_PROCID", "0"},
+                                           {"SLURM_STEP_NUM_TASKS", "1"}},
+        {{"OMPI_COMM_WORLD_SIZE", "1"}, {"OMPI_COMM_WORLD_RANK", "0"}}}) {
+    const auto ended = run_lockstep(
+        {"train", "--model", "mlp", "--strategy", "ddp", "--devices", "cpu:2",
+         "--batch-size", "8", "--max-steps", "1", "--no-eval"},
+        launcher);
+    EXPECT_EQ(ended.code, 0) << ended.err;
+    EXPECT_PRED2(contains, ended.out, "in 2 shards");
+  }
 }
 
 TEST(RunErrors, APortInUseIsNamed) {

@@ -140,6 +140,23 @@ TEST(Run, GivesEachWorkerItsOwnCores) {
   EXPECT_PRED2(contains, free, allowed);
 }
 
+// PyTorch aborts at the exit of such a program: see pins_cores() in
+// cli/start/run.cc.
+TEST(Run, PinsNoPythonProgramToASingleCore) {
+  const std::string cores = std::to_string(allowed_cores().size());
+  const TemporaryFolder folder;
+  const std::string script = folder.path("cores.py");
+  write_text(script, "import os\nprint(len(os.sched_getaffinity(0)))\n");
+  const auto cores_of_rank_0 = [&](const Words& options) {
+    Words words{"run", "--nproc-per-node", cores, "--label-lines", "off"};
+    words.insert(words.end(), options.begin(), options.end());
+    words.push_back(script);
+    return lines_of(run_lockstep(words).out).at(0);
+  };
+  EXPECT_EQ(cores_of_rank_0({}), cores);
+  EXPECT_EQ(cores_of_rank_0({"--pin-cores", "on"}), "1");
+}
+
 TEST(Run, KeepsLogsAsTorchrunDoes) {
   const TemporaryFolder folder;
   const auto ended = run_sh({"--nproc-per-node", "2", "--log-dir",

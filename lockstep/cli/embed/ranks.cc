@@ -19,6 +19,26 @@
 
 namespace lockstep::cli {
 
+namespace {
+
+// A device without a rank would be left out in silence.
+void check_devices(const DeviceFlags& flags) {
+  // "auto", "cpu" and "cuda" are whatever there is.
+  const bool has_number =
+      flags.devices.find_first_of("0123456789") != std::string::npos;
+  if (!has_number) return;
+  const size_t count = to_devices(flags, "auto").size();
+  const auto ranks = static_cast<size_t>(read_environment().local_world_size);
+  if (count <= ranks) return;
+  throw BadUsage(fmt::format(
+      "[usage] --devices {} names {} devices, and the launcher started {} on "
+      "this host; start as many (lockstep run --nproc-per-node {}), or name {}",
+      flags.devices, count, counted(static_cast<int64_t>(ranks), "rank"), count,
+      ranks));
+}
+
+}  // namespace
+
 void add_rank_options(CLI::App& app, RankFlags& flags) {
   app.add_option("--backend", flags.backend,
                  "ddp: auto, shm, gloo or nccl; auto: nccl for GPUs, shm on "
@@ -31,7 +51,10 @@ void add_rank_options(CLI::App& app, RankFlags& flags) {
       ->check(whole_number(1, 86'400));
 }
 
-bool is_rank() { return read_environment().launcher != "none"; }
+bool is_rank() {
+  const Environment environment = read_environment();
+  return environment.world_size > 1 || environment.launcher == "torchrun";
+}
 
 bool is_own_rank() { return env(kOwnRankVariable).has_value(); }
 
@@ -57,6 +80,7 @@ void start_ranks(int count) {
 
 void join_ranks(const RankFlags& flags, const DeviceFlags& devices,
                 train::TrainOptions& options) {
+  check_devices(devices);
   WorldOptions world;
   world.backend = flags.backend;
   world.timeout = std::chrono::seconds(flags.timeout_s);

@@ -18,7 +18,8 @@ struct RankFlags {
 void add_rank_options(CLI::App& app, RankFlags& flags);
 
 /// Whether this process was started as a rank: by `lockstep run`, torchrun,
-/// srun or mpirun.
+/// srun or mpirun. Not if it is the only task of srun or mpirun: it has the
+/// host to itself, and starts its ranks as a process without a launcher does.
 bool is_rank();
 /// Whether start_ranks() did so, which has printed what one process prints.
 bool is_own_rank();
@@ -31,7 +32,8 @@ bool is_own_rank();
 [[noreturn]] void start_ranks(int count);
 
 /// Makes this process a rank: fills in options.world and options.devices, one
-/// for each rank of this host.
+/// for each rank of this host. Throws BadUsage if `devices` names more than
+/// that.
 void join_ranks(const RankFlags& flags, const DeviceFlags& devices,
                 train::TrainOptions& options);
 

@@ -9,6 +9,7 @@
 #include "lockstep/base/exit_code.h"
 #include "lockstep/base/interrupt.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/output.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/config_file.h"
 #include "lockstep/comm/environment.h"
@@ -55,7 +56,8 @@ void check_outputs(const RunFlags& flags) {
                       ? fmt::format("go on from {} with --resume auto",
                                     report.last_checkpoint)
                       : "no checkpoint was written, as there is no --out-dir"));
-  const bool is_preempted = is_saved && signal != SIGINT;
+  const bool is_preempted =
+      is_saved && (signal == SIGTERM || signal == SIGUSR1);
   throw CLI::RuntimeError(is_preempted ? kExitPreempted : kExitSignal + signal);
 }
 
@@ -71,6 +73,7 @@ void write_config(const RunFlags& flags) {
 
 // What every rank would refuse, refused once and as bad usage.
 void check_before_ranks(const RunFlags& flags, TrainOptions options) {
+  const train::CommunicationOptions communication = options.communication;
   options.strategy = Strategy::kDataParallel;
   // What is over the ranks.
   options.zero = ZeroStage::kNone;
@@ -81,7 +84,9 @@ void check_before_ranks(const RunFlags& flags, TrainOptions options) {
                    join_names(options.devices) +
                    "; use --backend shm or gloo, or auto");
   }
-  train::make_plan(options);
+  const train::Plan plan = train::make_plan(options);
+  train::check_shards_of_ranks(communication, plan.shards,
+                               static_cast<int64_t>(options.devices.size()));
 }
 
 }  // namespace
@@ -89,11 +94,12 @@ void check_before_ranks(const RunFlags& flags, TrainOptions options) {
 void run_task(const RunFlags& flags, const std::string& beginning,
               const TrainFunction& train) {
   TrainOptions options = to_train_options(flags);
+  train::check_options(options);
   check_outputs(flags);
   // At once, as devices, data and model take a while to make.
   if (!flags.quiet && !is_own_rank() && read_environment().rank == 0) {
-    fmt::print("{} with strategy {}\n", beginning, flags.strategy);
-    std::fflush(stdout);
+    write_now(stdout,
+              fmt::format("{} with strategy {}\n", beginning, flags.strategy));
   }
   choose_devices(flags, options);
   if (options.strategy == Strategy::kDistributed) {
@@ -102,8 +108,7 @@ void run_task(const RunFlags& flags, const std::string& beginning,
       start_ranks(flags.devices);
     }
     join_ranks(flags.ranks, flags.devices, options);
-    if (flags.is_verbose) fmt::print("{}\n", describe_rank(options));
-    std::fflush(stdout);
+    if (flags.is_verbose) write_now(stdout, describe_rank(options) + "\n");
   }
   options.on_begin = [&flags] { write_config(flags); };
   const InterruptScope interrupts;

@@ -9,6 +9,7 @@
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/exit_code.h"
+#include "lockstep/base/output.h"
 #include "lockstep/base/version.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/start/checks.h"
@@ -148,8 +149,12 @@ int fail(int code, const std::exception& error, std::string_view text) {
 
 int run_and_report(int argc, char** argv, const std::function<int()>& run) {
   own_arguments.assign(argv, argv + argc);
+  open_standard_files();
   try {
-    return run();
+    const int code = run();
+    // The disk behind stdout may be full.
+    flush_output(stdout);
+    return code;
   } catch (const BadUsage& error) {
     return fail(kExitBadUsage, error, error.what());
   } catch (const std::bad_alloc& error) {

@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/numbers.h"
 #include "lockstep/base/text.h"
@@ -36,7 +37,7 @@ struct RunFlags {
   std::string shown_ranks;
   std::string label_lines = "auto";
   std::string omp_threads = "auto";
-  std::string pin_cores = "on";
+  std::string pin_cores = "auto";
   bool is_module = false;
   bool is_executable = false;
   launch::RunOptions options;
@@ -149,11 +150,21 @@ launch::RunOptions to_options(const RunFlags& flags) {
   apply_logs(flags, options);
   if (flags.grace_seconds >= 0) options.grace_s = flags.grace_seconds;
   options.signals = launch::parse_signals(flags.signals);
-  options.pins_cores = flags.pin_cores == "on";
   if (flags.omp_threads != "auto") {
     options.omp_threads = std::stoi(flags.omp_threads);
   }
   return options;
+}
+
+// PyTorch's Gloo thread may still hold the last collective when a program ends,
+// and then aborts in an interpreter that shuts down. On a core that it shares
+// with the main thread it nearly always comes too late.
+bool pins_cores(const RunFlags& flags, const std::vector<std::string>& command,
+                int workers) {
+  if (flags.pin_cores != "auto") return flags.pin_cores == "on";
+  const bool has_one_core_each =
+      allowed_cores().size() < 2 * static_cast<size_t>(workers);
+  return !(has_one_core_each && launch::is_python(command));
 }
 
 void run(const RunFlags& flags) {
@@ -164,7 +175,9 @@ void run(const RunFlags& flags) {
                     : flags.is_executable ? launch::ProgramKind::kExecutable
                                           : launch::ProgramKind::kByName;
   const auto command = launch::program_command(program_words(), kind);
-  const int code = launch::run(to_options(flags), command);
+  launch::RunOptions options = to_options(flags);
+  options.pins_cores = pins_cores(flags, command, options.workers);
+  const int code = launch::run(options, command);
   if (code != 0) throw CLI::RuntimeError(code);
 }
 
@@ -205,8 +218,9 @@ void add_size_options(CLI::App& command, RunFlags& flags) {
       ->group(group);
   add(command, "--pin-cores", flags.pin_cores, "WHEN",
       "on: the cores are cut into equal parts in order of local rank, and "
-      "each worker stays on its own; off: no pinning")
-      ->check(one_of({"on", "off"}))
+      "each worker stays on its own; off: no pinning; auto: on, except for "
+      "Python programs that would have one core each")
+      ->check(one_of({"auto", "on", "off"}))
       ->group(group);
   from_environment(command.add_flag("-m,--module", flags.is_module,
                                     "the program is a Python module"))
@@ -305,7 +319,7 @@ void add_ending_options(CLI::App& command, RunFlags& flags) {
   add(command, "--grace-seconds", flags.grace_seconds, "S",
       "from the first signal to SIGKILL")
       ->check(number(0))
-      ->default_str("5 after a failure, 30 after a signal")
+      ->default_str("5 after a failure, 30 after a signal or a lost output")
       ->group(group);
   add(command, "--signals-to-handle", flags.signals, "LIST",
       "signals that are passed on to the workers and end the job; SIGUSR1 "
@@ -360,9 +374,9 @@ void add_run(CLI::App& app) {
       "MASTER_ADDR, MASTER_PORT and so on.\n"
       "Options can be written with underscores, and PET_NPROC_PER_NODE=2 is a "
       "default for --nproc-per-node; so for all of them.\n"
-      "Exit codes: 0 done, 1 a worker failed, 2 bad usage, 70 training can't "
-      "go "
-      "on, 128 and a signal's number if that ended the job.");
+      "Exit codes: 0 done, 1 a worker failed, 2 bad usage (of a worker, too), "
+      "70 training can't go on, 75 preempted, 128 and a signal's number if "
+      "that ended the job, 141 if nobody reads its output any more.");
   command->callback([flags] { run(*flags); });
 }
 

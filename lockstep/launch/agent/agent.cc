@@ -42,13 +42,18 @@ constexpr double kConsoleTimeoutS = 5;
 constexpr int kClosingPollMs = 20;
 constexpr double kShareTimeoutS = 5;  // beyond the grace period
 
-// After a preemption there is no restart: the scheduler wants the machine back.
+bool is_bad_usage(const Failure& failure) {
+  return failure.signal == 0 && failure.exit_code == kExitBadUsage;
+}
+
+// There is no restart after a preemption, as the scheduler wants the machine
+// back, and after bad usage, as the options stay the same.
 Notice notice_of(const Failure& first) {
   const bool is_preempted = first.exit_code == kExitPreempted;
   return {.why = fmt::format("rank {} on {} {}: {}", first.rank, first.host,
                              is_preempted ? "was preempted" : "failed",
                              first.how_it_ended()),
-          .may_restart = !is_preempted};
+          .may_restart = !is_preempted && !is_bad_usage(first)};
 }
 
 std::string why_it_failed(const Failure& failure) {
@@ -278,8 +283,18 @@ bool Agent::wait_for_events(int timeout_ms) {
   }
   out_.write_some();
   err_.write_some();
-  if (out_.is_broken()) handle(OutputClosed());
+  if (out_.is_broken()) handle(output_closed());
   return true;
+}
+
+OutputClosed Agent::output_closed() const {
+  const std::string& host = rendezvous_.group.self().host;
+  if (out_.is_reader_gone()) {
+    return {.why = "the reader of the output of " + host + " is gone",
+            .exit_code = kExitSignal + SIGPIPE};
+  }
+  return {.why = fmt::format("the agent on {} {}", host, out_.why_broken()),
+          .exit_code = kExitFailed};
 }
 
 // Each attempt has keys of its own, so that nothing of a former one is taken
@@ -405,7 +420,8 @@ Decision Agent::decide(const SharedEnd& end) {
          .steps = has_progress_ ? std::optional(steps_done()) : std::nullopt});
   }
   const bool is_allowed =
-      !is_fault || (has_restarts_left() && !faults_.is_stuck());
+      !is_fault || (has_restarts_left() && !faults_.is_stuck() &&
+                    exit_code_of(end.failures) != kExitBadUsage);
   const bool restarts = end.notice.may_restart && is_allowed &&
                         (end.is_complete || options_.is_elastic()) &&
                         state_.reason != EndReason::kOutput;
@@ -484,15 +500,26 @@ int Agent::conclude(const std::vector<Failure>& failures) {
     leave(rendezvous_, state_.notice.lost_node);
   err_.add(faults_.text());
   if (faults_.is_stuck()) err_.add(faults_.why_stuck());
+  const int code = exit_code(failures);
+  if (code == kExitBadUsage && options_.max_restarts > 0) {
+    err_.add(
+        fmt::format("[launch] no restart: exit code {} says that an "
+                    "option can't be used\n",
+                    code));
+  }
   const Failure* root = root_cause(failures);
-  if (was_preempted(failures)) {
+  if (code == kExitPreempted) {
     err_.add("[launch] the job was preempted, and can go on: " +
              state_.notice.why + "\n");
   } else {
     const bool has_cause = root != nullptr && root->is_cause;
     if (state_.reason == EndReason::kSignal ||
         (state_.is_ending() && !has_cause)) {
-      err_.add("[launch] the job was ended: " + state_.notice.why + "\n");
+      err_.add(fmt::format("[launch] the job was ended: {}{}\n",
+                           state_.notice.why,
+                           was_preempted(failures)
+                               ? "; the workers saved what they need to go on"
+                               : ""));
     }
     if (has_cause) {
       pass_on_root_cause(*root);
@@ -504,6 +531,7 @@ int Agent::conclude(const std::vector<Failure>& failures) {
 }
 
 int Agent::exit_code(const std::vector<Failure>& failures) const {
+  if (state_.notice.exit_code != 0) return state_.notice.exit_code;
   if (was_preempted(failures)) return kExitPreempted;
   switch (state_.reason) {
     case EndReason::kNone:
@@ -514,7 +542,7 @@ int Agent::exit_code(const std::vector<Failure>& failures) const {
     case EndReason::kSignal:
       return kExitSignal + state_.first_signal;
     case EndReason::kOutput:
-      return kExitSignal + SIGPIPE;
+      break;
   }
   return kExitFailed;
 }

@@ -52,6 +52,7 @@ class Agent {
   void check_progress();
   // False if nothing came in time.
   bool wait_for_events(int timeout_ms);
+  OutputClosed output_closed() const;
 
   void handle(const AgentEvent& event);
   void announce(Announcement announcement);

@@ -72,11 +72,10 @@ class Step {
     }
   }
 
-  void operator()(const OutputClosed&) {
+  void operator()(const OutputClosed& event) {
     if (state().is_ending()) return;
-    begin_ending(
-        EndReason::kOutput, SIGTERM,
-        {.why = "the reader of the output of " + context_.host + " is gone"});
+    begin_ending(EndReason::kOutput, SIGTERM,
+                 {.why = event.why, .exit_code = event.exit_code});
   }
 
   void operator()(const Tick&) {
@@ -156,7 +155,10 @@ double grace_s(const AgentState& state, std::optional<double> option_s) {
   if (state.keeps_waiting_workers && !state.notice.is_fault) {
     return kGraceToRegroupS;
   }
-  if (state.reason == EndReason::kSignal) return kGraceAfterSignalS;
+  // The workers can also save when their output is lost.
+  const bool may_save =
+      state.reason == EndReason::kSignal || state.notice.exit_code != 0;
+  if (may_save) return kGraceAfterSignalS;
   return state.keeps_waiting_workers ? kGraceToWaitS : kGraceAfterFailureS;
 }
 

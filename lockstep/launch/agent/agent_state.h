@@ -63,8 +63,11 @@ struct SignalCame {
 struct SignalCameBetweenAttempts {
   int signal = 0;
 };
-/// The reader of the agent's output is gone.
-struct OutputClosed {};
+/// The agent can't write its output any more.
+struct OutputClosed {
+  std::string why;
+  int exit_code = 0;  ///< of the job
+};
 /// Time has passed.
 struct Tick {};
 /// The last attempt has ended.

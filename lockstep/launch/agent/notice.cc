@@ -14,6 +14,7 @@ using nlohmann::json;
 
 constexpr size_t kLongest = 1000;
 constexpr double kLongestDelayS = 60;
+constexpr int kMostExitCode = 255;
 
 }  // namespace
 
@@ -21,7 +22,8 @@ std::string to_text(const Notice& notice) {
   return json{{"why", notice.why},
               {"may_restart", notice.may_restart},
               {"is_fault", notice.is_fault},
-              {"lost_node", notice.lost_node}}
+              {"lost_node", notice.lost_node},
+              {"exit_code", notice.exit_code}}
       .dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
@@ -36,12 +38,16 @@ Notice notice_from_text(const std::string& text) {
     const bool is_there = found != object.end() && found->is_boolean();
     return is_there ? found->get<bool>() : otherwise;
   };
-  const auto lost = object.find("lost_node");
-  const bool has_lost = lost != object.end() && lost->is_number_integer();
+  const auto number = [&](const char* name, int otherwise) {
+    const auto found = object.find(name);
+    const bool is_there = found != object.end() && found->is_number_integer();
+    return is_there ? found->get<int>() : otherwise;
+  };
   return {.why = printable(object["why"].get<std::string>(), kLongest),
           .may_restart = says("may_restart", false),
           .is_fault = says("is_fault", true),
-          .lost_node = has_lost ? lost->get<int>() : -1};
+          .lost_node = number("lost_node", -1),
+          .exit_code = std::clamp(number("exit_code", 0), 0, kMostExitCode)};
 }
 
 std::string to_text(const Decision& decision) {

@@ -13,6 +13,8 @@ struct Notice {
   /// False: nodes join or leave, which costs no restart.
   bool is_fault = true;
   int lost_node = -1;  ///< whose report nobody waits for; -1: none
+  /// The exit code of the job. 0: it depends on how the workers end.
+  int exit_code = 0;
 };
 
 /// What comes after the end of an attempt.

@@ -193,16 +193,19 @@ const Failure* root_cause(const std::vector<Failure>& failures) {
 }
 
 int exit_code_of(const std::vector<Failure>& failures) {
-  const auto is_of_training = [](const Failure& failure) {
-    return failure.signal == 0 && failure.exit_code == kExitTrainingFailed;
-  };
   const Failure* root = root_cause(failures);
   if (root == nullptr) return kExitFailed;
   const bool was_ended = root->signal != 0 && !root->message.empty();
-  const bool is_failed_training =
-      was_ended ? std::any_of(failures.begin(), failures.end(), is_of_training)
-                : is_of_training(*root);
-  return is_failed_training ? kExitTrainingFailed : kExitFailed;
+  for (const int code : {kExitBadUsage, kExitTrainingFailed}) {
+    const auto has_code = [code](const Failure& failure) {
+      return failure.signal == 0 && failure.exit_code == code;
+    };
+    const bool is_code_of_job =
+        was_ended ? std::any_of(failures.begin(), failures.end(), has_code)
+                  : has_code(*root);
+    if (is_code_of_job) return code;
+  }
+  return kExitFailed;
 }
 
 std::string failure_report(const std::vector<Failure>& failures) {

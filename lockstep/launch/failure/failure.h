@@ -50,10 +50,10 @@ void admit_late_causes(std::vector<Failure>& failures);
 /// its absence.)
 const Failure* root_cause(const std::vector<Failure>& failures);
 
-/// Returns the exit code of a job with these failures: kExitTrainingFailed if
-/// its root cause is that training failed, else kExitFailed. A rank that
-/// reported its error may be ended by a signal of the agent before it exits;
-/// the ranks that failed with it then tell the code.
+/// Returns the exit code of a job with these failures: kExitTrainingFailed or
+/// kExitBadUsage if its root cause ended with that, else kExitFailed. A rank
+/// that reported its error may be ended by a signal of the agent before it
+/// exits; the ranks that failed with it then tell the code.
 int exit_code_of(const std::vector<Failure>& failures);
 
 /// The report that ends the output of a failed job: the other failures, a line

@@ -90,6 +90,10 @@ std::vector<std::string> program_command(std::vector<std::string> words,
   return words;
 }
 
+bool is_python(const std::vector<std::string>& command) {
+  return fs::path(command.front()).filename().string().starts_with("python");
+}
+
 std::string find_program(
     const std::string& name,
     const std::map<std::string, std::string>& environment) {

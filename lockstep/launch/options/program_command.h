@@ -15,6 +15,9 @@ enum class ProgramKind { kByName, kPythonModule, kExecutable };
 std::vector<std::string> program_command(std::vector<std::string> words,
                                          ProgramKind kind);
 
+/// Returns whether the command line of a worker runs Python.
+bool is_python(const std::vector<std::string>& command);
+
 /// The program file for `name`. A name without a slash is looked up in the PATH
 /// of `environment`, or else in this process's PATH. Throws LaunchError if no
 /// such file can be run.

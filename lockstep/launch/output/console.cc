@@ -8,6 +8,9 @@
 
 #include <climits>
 
+#include "lockstep/base/file_error.h"
+#include "lockstep/base/output.h"
+
 namespace lockstep::launch {
 namespace {
 
@@ -36,6 +39,15 @@ bool Console::is_ready() const {
   return ::poll(&out, 1, 0) > 0;
 }
 
+// A write to a terminal that was closed fails with EIO.
+bool Console::is_reader_gone() const {
+  return error_ == EPIPE || (error_ == EIO && !is_file_);
+}
+
+std::string Console::why_broken() const {
+  return std::string(file_error("write", name_of_output(fd_), error_).text());
+}
+
 void Console::write_some() {
   size_t written = 0;
   while (written < pending_.size() && is_ready()) {
@@ -46,7 +58,7 @@ void Console::write_some() {
     } else if (errno == EAGAIN) {
       break;
     } else if (errno != EINTR) {
-      is_broken_ = true;  // EPIPE, a full disk, a terminal that was closed
+      error_ = errno;
       written = pending_.size();
     }
   }

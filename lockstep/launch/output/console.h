@@ -14,12 +14,19 @@ class Console {
   explicit Console(int fd);
 
   void add(std::string_view text) {
-    if (!is_broken_) pending_.append(text);
+    if (!is_broken()) pending_.append(text);
   }
   bool has_pending() const { return !pending_.empty(); }
   bool is_full() const { return pending_.size() >= kFullBytes; }
-  /// Whether the reader is gone. What is added after that is dropped.
-  bool is_broken() const { return is_broken_; }
+  /// Returns whether a write has failed. Text that is added after that is
+  /// dropped.
+  bool is_broken() const { return error_ != 0; }
+  /// Returns whether it failed because the reader is gone, and not because the
+  /// disk is full, say.
+  bool is_reader_gone() const;
+  /// Returns why the write failed: "can't write /mnt/log: No space left on
+  /// device".
+  std::string why_broken() const;
   int fd() const { return fd_; }
 
   /// Writes as much as the reader takes without waiting, in whole lines if
@@ -35,7 +42,7 @@ class Console {
 
   int fd_;
   bool is_file_;
-  bool is_broken_ = false;
+  int error_ = 0;  // the errno of the write that failed
   std::string pending_;
 };
 

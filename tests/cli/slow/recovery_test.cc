@@ -42,14 +42,7 @@ std::string quiet_digest() {
 }
 
 pid_t worker(const Program& program, int rank) {
-  const std::string wanted = "RANK=" + std::to_string(rank);
-  for (const pid_t pid : children_of(program.pid(), "lockstep")) {
-    std::ifstream file("/proc/" + std::to_string(pid) + "/environ");
-    for (std::string entry; std::getline(file, entry, '\0');) {
-      if (entry == wanted && state_of(pid) != 'Z') return pid;
-    }
-  }
-  return -1;
+  return worker_of(program.pid(), rank);
 }
 
 // The new one is not there at once.

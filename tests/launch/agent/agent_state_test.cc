@@ -75,7 +75,7 @@ TEST(AgentState, RegroupsWithoutARestart) {
 TEST(AgentState, HasOneReasonAndTheFirstCounts) {
   TestAgent agent;
   agent.handle(failed());
-  const AgentEvent later[] = {failed(), regroup(), OutputClosed()};
+  const AgentEvent later[] = {failed(), regroup(), OutputClosed{}};
   for (const AgentEvent& event : later) {
     agent.handle(event);
     EXPECT_TRUE(agent.is_idle());
@@ -165,6 +165,10 @@ TEST(AgentState, GivesWorkersTheTimeThatTheReasonAsksFor) {
   TestAgent signalled;
   signalled.handle(SignalCame{SIGTERM});
   EXPECT_EQ(grace_of(signalled), 30);
+
+  TestAgent unheard;
+  unheard.handle(OutputClosed{.why = "the disk is full", .exit_code = 1});
+  EXPECT_EQ(grace_of(unheard), 30);
 
   TestAgent regroups;
   regroups.handle(regroup());

@@ -16,7 +16,7 @@ TEST(Farewell, GivesAllAgentsAllFailures) {
   Failure failure;
   failure.rank = 1;
   failure.host = "beta";
-  const Notice first{.why = "it failed", .may_restart = true};
+  const Notice first{.why = "it failed", .may_restart = true, .exit_code = 141};
   pair.agents[0].store.claim("failed", to_text(first));
   auto beside = std::async(std::launch::async, [&] {
     const auto all =
@@ -33,6 +33,7 @@ TEST(Farewell, GivesAllAgentsAllFailures) {
   EXPECT_EQ(others.failures.size(), 1u);
   EXPECT_EQ(others.notice.why, "it failed");
   EXPECT_TRUE(others.notice.may_restart);
+  EXPECT_EQ(others.notice.exit_code, 141);
 }
 
 TEST(Farewell, SaysWhoWasNotHeard) {

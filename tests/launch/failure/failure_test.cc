@@ -167,6 +167,9 @@ TEST(ExitCodeOf, IsThatOfTheRootCause) {
   ended.message = "lockstep::ParallelError: the same";
   EXPECT_EQ(exit_code_of({trained, ended}), kExitTrainingFailed);
   EXPECT_EQ(exit_code_of({other, ended}), kExitFailed);
+  Failure misused = failure(2, 0.1);
+  misused.exit_code = kExitBadUsage;
+  EXPECT_EQ(exit_code_of({trained, misused}), kExitBadUsage);
   // One that was killed told nothing.
   ended.message.clear();
   EXPECT_EQ(exit_code_of({trained, ended}), kExitFailed);

@@ -99,6 +99,19 @@ TEST(Console, NoticesThatItsReaderIsGone) {
   reader.console().write_some();
   EXPECT_TRUE(reader.console().is_broken());
   EXPECT_FALSE(reader.console().has_pending());
+  EXPECT_TRUE(reader.console().is_reader_gone());
+}
+
+TEST(Console, NamesTheFullDisk) {
+  const FileDescriptor full(::open("/dev/full", O_WRONLY));
+  if (!full.is_open()) GTEST_SKIP() << "no /dev/full";
+  Console console(full.get());
+  console.add("x\n");
+  console.write_some();
+  EXPECT_TRUE(console.is_broken());
+  EXPECT_FALSE(console.is_reader_gone());
+  EXPECT_PRED2(contains, console.why_broken(),
+               "can't write /dev/full: No space left on device");
 }
 
 TEST(WorkerStream, WritesAllToTheLogAndShowsLines) {

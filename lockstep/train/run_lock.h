@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string>
+
+#include "lockstep/base/file_descriptor.h"
+
+namespace lockstep::train {
+
+/// Keeps the folder of a run for that run alone while this object lives. The
+/// kernel releases the folder when its owner dies, however that dies.
+class RunLock {
+ public:
+  /// Throws CheckpointError, which names the host and the process of the owner,
+  /// if another run has the folder and keeps it for some seconds. Throws
+  /// IoError if nothing can be written there.
+  explicit RunLock(const std::string& folder);
+  ~RunLock();
+  RunLock(const RunLock&) = delete;
+  RunLock& operator=(const RunLock&) = delete;
+
+ private:
+  const std::string path_;
+  FileDescriptor file_;  // not open: the file system has no locks
+};
+
+}  // namespace lockstep::train

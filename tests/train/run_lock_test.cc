@@ -1,0 +1,114 @@
+// Two runs never write to the same folder.
+#include "lockstep/train/run_lock.h"
+
+#include <csignal>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/host_identity.h"
+#include "tests/base/error_code_of.h"
+#include "tests/base/expect_problem.h"
+#include "tests/base/temporary_folder.h"
+#include "tests/train/runs.h"
+
+namespace lockstep::train {
+namespace {
+
+// A process that has the lock of `folder` until it is killed.
+class LockingProcess {
+ public:
+  explicit LockingProcess(const std::string& folder) {
+    Pipe locked = make_pipe();
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      const RunLock lock(folder);
+      ::write(locked.write.get(), "1", 1);
+      for (;;) ::pause();
+    }
+    locked.write.close();
+    char text = 0;
+    has_lock_ = ::read(locked.read.get(), &text, 1) == 1;
+  }
+  ~LockingProcess() { kill(); }
+  LockingProcess(const LockingProcess&) = delete;
+  LockingProcess& operator=(const LockingProcess&) = delete;
+
+  bool has_lock() const { return has_lock_; }
+  pid_t pid() const { return pid_; }
+  void kill() {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+    pid_ = -1;
+  }
+
+ private:
+  pid_t pid_ = -1;
+  bool has_lock_ = false;
+};
+
+TEST(RunLock, NamesTheProcessThatHasTheFolder) {
+  const TemporaryFolder folder;
+  const LockingProcess owner(folder.path());
+  ASSERT_TRUE(owner.has_lock());
+  expect_problem(
+      error_of<CheckpointError>([&] { const RunLock lock(folder.path()); }),
+      ErrorCode::kResumeConflict,
+      {folder.path(), std::to_string(owner.pid()), host_name()});
+}
+
+TEST(RunLock, IsFreeWhenItsOwnerWasKilled) {
+  const TemporaryFolder folder;
+  LockingProcess owner(folder.path());
+  ASSERT_TRUE(owner.has_lock());
+  owner.kill();
+  const RunLock lock(folder.path());
+  EXPECT_TRUE(std::filesystem::exists(folder.path("run.lock")));
+}
+
+TEST(RunLock, LeavesNoFileBehind) {
+  const TemporaryFolder folder;
+  { const RunLock lock(folder.path()); }
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+TEST(RunLock, IsTakenAwayFromNobodyWhoseFileHasAnotherName) {
+  const TemporaryFolder folder;
+  std::optional<RunLock> former(folder.path());
+  // Somebody removed the file, and another run began.
+  std::filesystem::remove(folder.path("run.lock"));
+  const RunLock other(folder.path());
+  former.reset();
+  EXPECT_TRUE(std::filesystem::exists(folder.path("run.lock")));
+}
+
+TEST(RunLock, KeepsASecondRunOutWhileTheFirstTrains) {
+  for (const std::string backend : {"", "shm", "gloo"}) {
+    const TemporaryFolder folder;
+    ImageTraining options = sharded_run();
+    options.out_dir = folder.path();
+    std::optional<ErrorCode> code;
+    const Stop try_second = [&] {
+      ImageTraining second = options;
+      second.resume = "auto";
+      if (!code) code = error_code_of([&] { run_training(second); });
+      return 0;
+    };
+    const RunReport report = backend.empty()
+                                 ? run_training(options, try_second)
+                                 : distributed(options, 2, backend, try_second);
+    EXPECT_EQ(code, ErrorCode::kResumeConflict) << backend;
+    EXPECT_GT(report.steps, 0);
+    EXPECT_FALSE(std::filesystem::exists(folder.path("run.lock")));
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::train
