@@ -16,6 +16,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/input_file.h"
+#include "lockstep/base/out_of_resources.h"
 
 namespace lockstep {
 namespace {
@@ -25,6 +27,8 @@ std::string cure(int code) {
     case ENOSPC:
     case EDQUOT:
       return "free some space or choose another folder";
+    case EFBIG:
+      return "raise the limit (ulimit -f)";
     case EACCES:
     case EPERM:
       return "check the permissions of the file and its folder";
@@ -41,6 +45,7 @@ std::string cure(int code) {
   throw IoError({.code = ErrorCode::kFileAccess,
                  .what = fmt::format("can't {} {}: {}", act, path,
                                      std::generic_category().message(code)),
+                 .got = code == EFBIG ? file_size_limit() : "",
                  .fix = cure(code)});
 }
 
@@ -158,11 +163,7 @@ void make_directories(const std::string& path) {
 }
 
 std::string read_file(const std::string& path, size_t max_bytes) {
-  const FileDescriptor file(
-      ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
-  if (file.get() < 0) fail("read", path, errno);
-  struct stat status {};
-  if (::fstat(file.get(), &status) != 0) fail("read", path, errno);
+  const auto [file, status] = open_regular_file(path);
   const auto size = static_cast<size_t>(status.st_size);
   const auto refuse = [&](const std::string& got) {
     throw IoError({.code = ErrorCode::kFileTooLarge,
@@ -172,7 +173,7 @@ std::string read_file(const std::string& path, size_t max_bytes) {
   };
   if (size > max_bytes) refuse(fmt::format("{}", size));
 
-  // Pipes and files of /proc have no size; others may grow meanwhile.
+  // Files of /proc have no size; others may grow meanwhile.
   std::string content;
   content.resize(std::max<size_t>(size + 1, 4096));
   size_t filled = 0;
