@@ -52,6 +52,21 @@ std::string refusal(const std::string& text) {
   return error_of<CheckpointError>([&] { parse_manifest("M", text); });
 }
 
+// Without them the run would go on with other random numbers.
+TEST(Manifest, OfARunNamesTheStatesOfItsRandomNumbers) {
+  const TemporaryFolder folder;
+  Manifest manifest = sample();
+  write_text(folder.path("model.safetensors"), "0123456789");
+  manifest.files[0].xxh128 = checksum_of("0123456789");
+  write_text(folder.path("manifest.json"), format_manifest(manifest));
+  expect_problem(
+      error_of<CheckpointError>([&] { read_manifest(folder.path()); }),
+      ErrorCode::kCheckpointDamaged, {folder.path(), kRandomFile});
+  manifest.info.run.reset();  // a program's own checkpoint may do without
+  write_text(folder.path("manifest.json"), format_manifest(manifest));
+  EXPECT_EQ(read_manifest(folder.path()).files.size(), 1u);
+}
+
 TEST(Manifest, IsReadAsItWasWritten) {
   const std::string text = format_manifest(sample());
   const Manifest read = parse_manifest("M", text);
