@@ -12,6 +12,7 @@
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/checkpoint/state_dict.h"
+#include "lockstep/models/model.h"
 #include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
 
