@@ -16,6 +16,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/file_error.h"
+#include "lockstep/base/input_file.h"
 
 namespace lockstep {
 namespace {
@@ -138,11 +139,7 @@ void make_directories(const std::string& path) {
 }
 
 std::string read_file(const std::string& path, size_t max_bytes) {
-  const FileDescriptor file(
-      ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
-  if (file.get() < 0) fail("read", path, errno);
-  struct stat status {};
-  if (::fstat(file.get(), &status) != 0) fail("read", path, errno);
+  const auto [file, status] = open_regular_file(path);
   const auto size = static_cast<size_t>(status.st_size);
   const auto refuse = [&](const std::string& got) {
     throw IoError({.code = ErrorCode::kFileTooLarge,
@@ -152,7 +149,7 @@ std::string read_file(const std::string& path, size_t max_bytes) {
   };
   if (size > max_bytes) refuse(fmt::format("{}", size));
 
-  // Pipes and files of /proc have no size; others may grow meanwhile.
+  // Files of /proc have no size; others may grow meanwhile.
   std::string content;
   content.resize(std::max<size_t>(size + 1, 4096));
   size_t filled = 0;

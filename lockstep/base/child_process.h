@@ -24,7 +24,8 @@ struct ChildOptions {
   int err_fd = -1;         ///< its stderr; negative: that of this process
   /// These signals get their default action. Others are ignored in the program
   /// if this process ignores them. No signal is blocked.
-  std::vector<int> default_signals = {SIGINT, SIGTERM, SIGPIPE, SIGHUP};
+  std::vector<int> default_signals = {SIGINT, SIGTERM, SIGPIPE, SIGHUP,
+                                      SIGXFSZ};
   /// The kernel sends it SIGKILL when the thread that started it ends, also if
   /// this process is killed.
   bool dies_with_thread = false;

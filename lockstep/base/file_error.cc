@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/out_of_resources.h"
+
 namespace lockstep {
 namespace {
 
@@ -14,6 +16,8 @@ std::string cure(int code) {
     case ENOSPC:
     case EDQUOT:
       return "free some space or choose another folder";
+    case EFBIG:
+      return "raise the limit (ulimit -f)";
     case EACCES:
     case EPERM:
       return "check the permissions of the file and its folder";
@@ -32,6 +36,7 @@ IoError file_error(std::string_view act, std::string_view path, int code) {
   return IoError({.code = ErrorCode::kFileAccess,
                   .what = fmt::format("can't {} {}: {}", act, path,
                                       std::generic_category().message(code)),
+                  .got = code == EFBIG ? file_size_limit() : "",
                   .fix = cure(code)});
 }
 

@@ -3,26 +3,41 @@
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <optional>
 #include <sys/resource.h>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/terminal.h"
 
 namespace lockstep {
 namespace {
 
-std::string limit_in_words(int error) {
-  const int resource = error == EMFILE ? RLIMIT_NOFILE : RLIMIT_AS;
+std::optional<rlim_t> limit_of(int resource) {
   rlimit limit{};
-  if (error == ENFILE || ::getrlimit(resource, &limit) != 0 ||
-      limit.rlim_cur == RLIM_INFINITY) {
-    return {};
+  if (::getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+    return std::nullopt;
   }
-  return error == EMFILE
-             ? fmt::format(" (this process may have {} open)", limit.rlim_cur)
-             : fmt::format(" (this process may have {} bytes of addresses)",
-                           limit.rlim_cur);
+  return limit.rlim_cur;
+}
+
+// `option` is that of the shell's ulimit.
+std::string limit_in_bytes(int resource, const char* what, const char* option) {
+  const auto limit = limit_of(resource);
+  if (!limit) return {};
+  return fmt::format("this process may have {} {} (ulimit {})",
+                     format_bytes(static_cast<double>(*limit)), what, option);
+}
+
+std::string limit_in_words(int error) {
+  std::string limit;
+  if (error == ENOMEM) limit = memory_limits();
+  if (error == EMFILE) {
+    const auto files = limit_of(RLIMIT_NOFILE);
+    if (files) limit = fmt::format("this process may have {} open", *files);
+  }
+  return limit.empty() ? limit : " (" + limit + ")";
 }
 
 Problem problem_of(const std::string& what, int error) {
@@ -37,6 +52,17 @@ Problem problem_of(const std::string& what, int error) {
 }
 
 }  // namespace
+
+std::string memory_limits() {
+  std::string limits = limit_in_bytes(RLIMIT_AS, "of addresses", "-v");
+  const std::string data = limit_in_bytes(RLIMIT_DATA, "of data", "-d");
+  if (!limits.empty() && !data.empty()) limits += ", ";
+  return limits + data;
+}
+
+std::string file_size_limit() {
+  return limit_in_bytes(RLIMIT_FSIZE, "in a file", "-f");
+}
 
 OutOfResources::OutOfResources(std::string_view component,
                                const std::string& what, int error)

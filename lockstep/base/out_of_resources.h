@@ -20,6 +20,13 @@ class OutOfResources : public Error {
 /// Whether an `errno` says so: EMFILE, ENFILE or ENOMEM.
 bool is_out_of_resources(int error);
 
+/// The limits of memory that this process was started with, ulimit -v and -d:
+/// "this process may have 4.0 GiB of addresses (ulimit -v)". "" without any.
+std::string memory_limits();
+
+/// The same of the size of a file: ulimit -f.
+std::string file_size_limit();
+
 /// Throws OutOfResources if a file can't be opened now for want of descriptors:
 /// for after a failed call that does not tell its cause.
 void check_descriptors(std::string_view component, const std::string& what);

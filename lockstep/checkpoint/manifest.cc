@@ -1,7 +1,7 @@
 #include "lockstep/checkpoint/manifest.h"
 
+#include <algorithm>
 #include <filesystem>
-#include <fstream>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -9,6 +9,7 @@
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/input_file.h"
 #include "lockstep/base/strict_json.h"
 
 namespace lockstep {
@@ -23,19 +24,15 @@ constexpr size_t kMaxManifestBytes = 1 << 20;
 constexpr size_t kMaxFiles = 4096;
 constexpr size_t kMaxSettings = 1024;
 
+// Settings may have names of files, which may have any bytes.
+std::string as_text(const json& object, int indent) {
+  return object.dump(indent, ' ', /*ensure_ascii=*/false,
+                     json::error_handler_t::replace);
+}
+
 std::string file_checksum(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::vector<char> buffer(1 << 20);
   Checksum checksum;
-  while (file.read(buffer.data(), static_cast<std::streamsize>(buffer.size())),
-         file.gcount() > 0) {
-    checksum.add(
-        std::string_view(buffer.data(), static_cast<size_t>(file.gcount())));
-  }
-  if (!file.eof()) {
-    throw IoError(
-        {.code = ErrorCode::kFileAccess, .what = "can't read " + path});
-  }
+  read_in_parts(path, [&](auto bytes) { checksum.add(bytes); });
   return checksum.hex();
 }
 
@@ -220,8 +217,8 @@ std::string format_manifest(const Manifest& manifest) {
               {"not_finite", std::move(not_finite)},
               {"files", std::move(files)}};
   if (info.run) object["run"] = to_json(*info.run);
-  object["manifest_xxh128"] = checksum_of(object.dump());
-  return object.dump(2) + "\n";
+  object["manifest_xxh128"] = checksum_of(as_text(object, -1));
+  return as_text(object, 2) + "\n";
 }
 
 Manifest parse_manifest(const std::string& path, std::string_view text) {
@@ -237,8 +234,7 @@ Manifest parse_manifest(const std::string& path, std::string_view text) {
   }
   const std::string saved = reader.checksum(object, "manifest_xxh128");
   object.erase("manifest_xxh128");
-  if (saved != checksum_of(object.dump(-1, ' ', false,
-                                       json::error_handler_t::replace))) {
+  if (saved != checksum_of(as_text(object, -1))) {
     reader.refuse("what was written", "something else (XXH128)");
   }
   Manifest manifest;
@@ -279,8 +275,22 @@ std::string read_manifest_text(const std::string& folder) {
 Manifest read_manifest(const std::string& folder) {
   Manifest manifest =
       parse_manifest(folder + "/" + kManifestFile, read_manifest_text(folder));
+  const auto& files = manifest.files;
+  const bool has_random = std::any_of(
+      files.begin(), files.end(),
+      [](const CheckpointFile& file) { return file.name == kRandomFile; });
+  if (manifest.info.run && !has_random) {
+    throw CheckpointError(
+        {.code = ErrorCode::kCheckpointDamaged,
+         .what = folder + "/" + kManifestFile + " is damaged",
+         .expected = fmt::format("a file '{}', without which a run can't go "
+                                 "on to the same bits",
+                                 kRandomFile),
+         .got = "none",
+         .fix = "use another checkpoint"});
+  }
   try {
-    for (const CheckpointFile& file : manifest.files) {
+    for (const CheckpointFile& file : files) {
       check_file(folder + "/" + file.name, file);
     }
   } catch (const IoError& error) {

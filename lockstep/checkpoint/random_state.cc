@@ -41,7 +41,13 @@ void set_random_state(const std::map<std::string, torch::Tensor>& state,
                       const std::vector<Device>& devices) {
   for (auto& [name, generator] : generators(devices)) {
     const auto saved = state.find(name);
-    if (saved == state.end()) continue;
+    if (saved == state.end() && name == "cpu") {
+      throw CheckpointError(
+          {.code = ErrorCode::kStateMismatch,
+           .what = "the checkpoint has no state of the random numbers of cpu",
+           .fix = "use another checkpoint"});
+    }
+    if (saved == state.end()) continue;  // a GPU that the run did not use
     try {
       const std::lock_guard lock(generator.mutex());
       generator.set_state(saved->second);

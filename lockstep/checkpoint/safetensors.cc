@@ -5,16 +5,15 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
-#include <fcntl.h>
 #include <numeric>
 #include <span>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/input_file.h"
 #include "lockstep/base/strict_json.h"
 #include "lockstep/checkpoint/safetensors_header.h"
 
@@ -31,37 +30,19 @@ constexpr uint64_t kPrefixBytes = 8;
 class InputFile {
  public:
   explicit InputFile(const std::string& path) : path_(path) {
-    // Non-blocking, or a FIFO under this name would be waited for.
-    fd_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    struct stat status {};
-    if (fd_ < 0 || fstat(fd_, &status) != 0) {
-      const int code = errno;
-      close_file();
-      throw CheckpointError({.code = ErrorCode::kFileAccess,
-                             .what = "can't open " + path,
-                             .got = std::strerror(code)});
+    try {
+      file_ = open_regular_file(path);
+    } catch (const IoError& error) {
+      fail_checkpoint({.code = error.code(), .what = text_of(error)});
     }
-    if (!S_ISREG(status.st_mode)) {
-      close_file();
-      throw CheckpointError({.code = ErrorCode::kFileAccess,
-                             .what = "can't read " + path,
-                             .expected = "a safetensors file",
-                             .got = S_ISDIR(status.st_mode)
-                                        ? "a folder"
-                                        : "something not a file"});
-    }
-    bytes_ = static_cast<uint64_t>(status.st_size);
   }
-  ~InputFile() { close_file(); }
-  InputFile(const InputFile&) = delete;
-  InputFile& operator=(const InputFile&) = delete;
 
-  uint64_t bytes() const { return bytes_; }
+  uint64_t bytes() const { return static_cast<uint64_t>(file_.status.st_size); }
 
   void read(uint64_t offset, std::span<std::byte> into) const {
     while (!into.empty()) {
-      const ssize_t got =
-          pread(fd_, into.data(), into.size(), static_cast<off_t>(offset));
+      const ssize_t got = pread(file_.descriptor.get(), into.data(),
+                                into.size(), static_cast<off_t>(offset));
       if (got < 0 && errno == EINTR) continue;
       if (got <= 0) {
         throw CheckpointError(
@@ -75,14 +56,8 @@ class InputFile {
   }
 
  private:
-  void close_file() {
-    if (fd_ >= 0) close(fd_);
-    fd_ = -1;
-  }
-
   const std::string& path_;
-  int fd_ = -1;
-  uint64_t bytes_ = 0;
+  RegularFile file_;
 };
 
 std::span<std::byte> bytes_of(const torch::Tensor& tensor) {

@@ -29,6 +29,10 @@ struct EvalFlags {
   bool as_json = false;
 };
 
+// The name of a folder may have any bytes.
+constexpr auto kReplaceOtherThanUtf8 =
+    nlohmann::ordered_json::error_handler_t::replace;
+
 void print_json(const tasks::EvalReport& report) {
   const nlohmann::ordered_json object = {
       {"checkpoint", report.checkpoint},
@@ -40,7 +44,8 @@ void print_json(const tasks::EvalReport& report) {
         {"samples", report.test.samples}}},
       {"total_time_s", report.seconds},
       {"parameter_sha256", report.info.parameter_sha256}};
-  fmt::print("{}\n", object.dump(2));
+  fmt::print("{}\n",
+             object.dump(2, ' ', /*ensure_ascii=*/true, kReplaceOtherThanUtf8));
 }
 
 void print_text(const tasks::EvalReport& report, const data::DataSpec& data) {
@@ -65,7 +70,8 @@ void print_json(const tasks::TextEvalReport& report) {
         {"tokens", report.tokens}}},
       {"total_time_s", report.seconds},
       {"parameter_sha256", report.info.parameter_sha256}};
-  fmt::print("{}\n", object.dump(2));
+  fmt::print("{}\n",
+             object.dump(2, ' ', /*ensure_ascii=*/true, kReplaceOtherThanUtf8));
 }
 
 void print_text(const tasks::TextEvalReport& report,

@@ -81,7 +81,9 @@ void print_json(const TokenizeFlags& flags, const data::TokenizeReport& report,
                                     {"train_files", report.train_files},
                                     {"val_files", report.val_files},
                                     {"seconds", seconds}};
-  fmt::print("{}\n", json.dump(2));
+  // The name of a folder may have any bytes.
+  fmt::print("{}\n", json.dump(2, ' ', /*ensure_ascii=*/true,
+                               nlohmann::json::error_handler_t::replace));
 }
 
 void print_text(const TokenizeFlags& flags, const data::TokenizeReport& report,

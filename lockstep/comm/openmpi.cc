@@ -5,6 +5,7 @@
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/launchers.h"
+#include "lockstep/store/socket_address.h"
 
 namespace lockstep {
 namespace {
@@ -62,7 +63,7 @@ std::optional<Environment> openmpi_environment() {
       (name ? *name : launcher_text("OMPI_MCA_ess_base_jobid", launcher));
   result.master_ports = candidate_ports(result.run_id);
   if (result.local_world_size == result.world_size) {
-    result.master_addr = "127.0.0.1";
+    result.master_addr = store::loopback_host();
   } else if (!env("MASTER_ADDR")) {
     result.master_addr = address_of_mpirun();
   }

@@ -8,6 +8,7 @@
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/launchers.h"
+#include "lockstep/store/socket_address.h"
 
 namespace lockstep {
 namespace {
@@ -176,7 +177,7 @@ std::optional<Environment> slurm_environment() {
   result.master_ports = candidate_ports(result.run_id);
   if (result.local_world_size == result.world_size) {
     // The host may not be able to resolve its own name.
-    result.master_addr = "127.0.0.1";
+    result.master_addr = store::loopback_host();
   } else if (!env("MASTER_ADDR")) {
     const std::string hosts =
         of_step_or_job("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST");

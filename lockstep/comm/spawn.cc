@@ -13,6 +13,7 @@
 #include "lockstep/comm/world_impl.h"
 #include "lockstep/device/device.h"
 #include "lockstep/device/intra_op.h"
+#include "lockstep/store/socket_address.h"
 
 namespace lockstep {
 namespace {
@@ -98,7 +99,7 @@ void spawn(int ranks, const std::function<void(World)>& task,
         take_cores(rank, ranks);
         if (ranks > 1) {
           world = World(std::make_shared<const World::Impl>(
-              store, rank, ranks, "127.0.0.1", options));
+              store, rank, ranks, store::loopback_host(), options));
         }
         task(world);
       } catch (const std::exception& error) {

@@ -28,6 +28,7 @@
 #include "lockstep/control/worker_side.h"
 #include "lockstep/device/links/device_copy.h"
 #include "lockstep/device/links/link_guard.h"
+#include "lockstep/store/socket_address.h"
 #include "lockstep/tcp/listener.h"
 
 namespace lockstep {
@@ -170,12 +171,13 @@ std::string World::Impl::choose_backend(
 }
 
 void World::Impl::connect(const std::string& backend_name) {
-  const BackendOptions options{
-      .store = store,
-      .rank = rank,
-      .size = size,
-      .timeout = timeout,
-      .master_addr = local_size == size ? "127.0.0.1" : master_addr_};
+  const BackendOptions options{.store = store,
+                               .rank = rank,
+                               .size = size,
+                               .timeout = timeout,
+                               .master_addr = local_size == size
+                                                  ? store::loopback_host()
+                                                  : master_addr_};
   if (backend_name == "nccl") {
     avoid_bad_links();
     BackendOptions of_host = options;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
 #include <limits>
 #include <utility>
 
@@ -13,8 +12,6 @@
 
 namespace lockstep::data {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr size_t kCifarBytes = 3 * 32 * 32;
 
@@ -41,23 +38,11 @@ void check_labels(const CifarForm& form, const std::string& path,
 }
 
 std::string read_records(const CifarForm& form, const std::string& path) {
-  std::error_code error;
-  if (!fs::is_regular_file(path, error)) {
-    throw DataError({.code = ErrorCode::kFileAccess,
-                     .what = "can't read " + path,
-                     .expected = fmt::format("a file of {} records", form.name),
-                     .got = fs::is_directory(path, error)
-                                ? "a folder"
-                                : "something not a file"});
-  }
   std::string bytes;
   try {
     bytes = read_file(path, std::numeric_limits<uint32_t>::max());
   } catch (const IoError& cause) {
-    throw DataError({.code = ErrorCode::kFileAccess,
-                     .what = "can't read " + path,
-                     .got = text_of(cause),
-                     .fix = "check that this user may read it"});
+    throw DataError({.code = cause.code(), .what = text_of(cause)});
   }
   const size_t record = record_bytes(form);
   if (bytes.empty() || bytes.size() % record != 0) {

@@ -15,6 +15,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/out_of_resources.h"
 #include "lockstep/base/round_up.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/device/block_cache.h"
@@ -43,15 +44,22 @@ std::string available_memory() {
 [[noreturn]] void out_of_memory(size_t bytes) {
   const bool is_host = charged_device.index == kHostIndex;
   const int64_t live = account_of(charged_device.index).live_bytes;
+  const std::string limits = memory_limits();
   throw DeviceError(
       {.code = ErrorCode::kOutOfMemory,
        .what = fmt::format("out of memory on {}",
                            is_host ? "the host" : charged_device.name()),
        .expected = fmt::format("{} ({} bytes) for one tensor",
                                format_bytes(static_cast<double>(bytes)), bytes),
-       .got = fmt::format("{} free, {} held by its tensors", available_memory(),
-                          format_bytes(static_cast<double>(live))),
-       .fix = "use a smaller batch or model"});
+       // The free memory of the machine says nothing about a process with a
+       // limit.
+       .got =
+           fmt::format("{}, {} held by its tensors",
+                       limits.empty() ? available_memory() + " free" : limits,
+                       format_bytes(static_cast<double>(live))),
+       .fix = limits.empty() ? "use a smaller batch or model"
+                             : "raise the limit, or use a smaller batch or "
+                               "model"});
 }
 
 int64_t rounded_up(int64_t bytes) {

@@ -1,5 +1,6 @@
 #include "lockstep/download/fetch_file.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
@@ -32,6 +33,9 @@ constexpr long kStallBytesPerSecond = 1024;
 constexpr long kMostRedirections = 10;
 constexpr int64_t kMostErrorPageBytes = 1 << 20;
 constexpr size_t kMostVersionBytes = 1024;
+// A try that brings this much does not count against the attempts.
+constexpr int64_t kLeastShareOfRest = 100;
+constexpr int64_t kMostWantedBytes = 1 << 20;
 
 struct Headers {
   void operator()(curl_slist* list) const { curl_slist_free_all(list); }
@@ -75,7 +79,7 @@ class Fetch {
       const End end = try_once();
       if (failure_) std::rethrow_exception(failure_);
       if (end.kind == End::Kind::kDone) break;
-      if (had_ > before) {
+      if (has_got_on(before)) {
         tries = 1;
         wait_s = options_.backoff_s;
       }
@@ -100,6 +104,14 @@ class Fetch {
   }
 
  private:
+  // True if the last try brought enough to go on. A server that sends a byte
+  // each time would keep us busy for ever.
+  bool has_got_on(int64_t before) const {
+    const int64_t wanted =
+        std::min((bytes_ - before) / kLeastShareOfRest, kMostWantedBytes);
+    return had_ - before >= std::max<int64_t>(wanted, 1);
+  }
+
   End try_once() {
     const std::unique_ptr<CURL, void (*)(CURL*)> curl(curl_easy_init(),
                                                       curl_easy_cleanup);

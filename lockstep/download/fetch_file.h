@@ -11,9 +11,11 @@ struct FetchOptions {
   std::string ca_file;
   double connect_timeout_s = 20;
   /// A transfer of less than a kilobyte in each second for so long is given up.
+  /// Headers don't count.
   int stall_timeout_s = 30;
-  /// How often it is tried in turn without a new byte. The wait before the
-  /// second time is `backoff_s`, then twice as long each time.
+  /// Tries in turn without progress. Progress is a MiB, or a hundredth of what
+  /// is missing. The wait before the second try is `backoff_s`, then twice as
+  /// long each time.
   int attempts = 5;
   double backoff_s = 1;
   /// Called at least once a second while something is under way.

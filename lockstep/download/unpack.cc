@@ -4,13 +4,9 @@
 #include <archive.h>
 #include <archive_entry.h>
 #include <array>
-#include <cerrno>
-#include <cstring>
-#include <fcntl.h>
 #include <filesystem>
 #include <memory>
 #include <string_view>
-#include <unistd.h>
 
 #include <fmt/format.h>
 
@@ -18,6 +14,7 @@
 #include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/input_file.h"
 #include "lockstep/base/printable_ascii.h"
 
 namespace lockstep::download {
@@ -37,11 +34,13 @@ std::string printable(std::string_view text) {
 class Archive {
  public:
   explicit Archive(const std::string& path)
-      : path_(path), reader_(archive_read_new(), archive_read_free) {
+      : path_(path),
+        file_(open_regular_file(path)),
+        reader_(archive_read_new(), archive_read_free) {
     if (!reader_) refuse("libarchive can't begin");
     archive_read_support_filter_gzip(reader_.get());
     archive_read_support_format_tar(reader_.get());
-    check(archive_read_open_filename(reader_.get(), path.c_str(), 1 << 16));
+    check(archive_read_open_fd(reader_.get(), file_.descriptor.get(), 1 << 16));
   }
 
   /// The next file; null at the end.
@@ -81,6 +80,7 @@ class Archive {
   }
 
   std::string path_;
+  RegularFile file_;
   std::unique_ptr<archive, int (*)(archive*)> reader_;
   std::array<std::byte, 1 << 16> buffer_{};
   int entries_ = 0;
@@ -135,21 +135,9 @@ std::string unpack_member(Archive& archive, const Member& member,
 
 template <class D>
 std::string digest_of_file(const std::string& path) {
-  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   D digest;
-  std::array<std::byte, 1 << 16> buffer{};
-  while (true) {
-    const ssize_t size = ::read(file.get(), buffer.data(), buffer.size());
-    if (size == 0) return digest.hex();
-    if (size > 0) {
-      digest.add(std::span(buffer).first(static_cast<size_t>(size)));
-    } else if (errno != EINTR) {
-      throw IoError({.code = ErrorCode::kFileAccess,
-                     .what = "can't read " + path,
-                     .got = std::strerror(errno),
-                     .fix = "check that this user may read it"});
-    }
-  }
+  read_in_parts(path, [&](auto bytes) { digest.add(bytes); });
+  return digest.hex();
 }
 
 }  // namespace

@@ -10,12 +10,14 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/median.h"
+#include "lockstep/base/parse_json.h"
+#include "lockstep/base/printable.h"
 #include "lockstep/monitor/job_folder.h"
 
 namespace lockstep::monitor {
 namespace {
 
+constexpr size_t kMostName = 256;  // bytes
 constexpr std::array<const char*, 5> kNotes{"", "slow", "stale", "lost",
                                             "ended"};
 
@@ -26,6 +28,17 @@ double compute_s(const RankStatus& status) {
     longest = std::max(longest, device.busy_fraction * status.step_s);
   }
   return longest;
+}
+
+/// Returns the median of `sorted` without one `value` that is in it, or 0 if
+/// nothing is left.
+double median_without(const std::vector<double>& sorted, double value) {
+  if (sorted.size() < 2) return 0;
+  const auto own = static_cast<size_t>(
+      std::lower_bound(sorted.begin(), sorted.end(), value) - sorted.begin());
+  const auto other = [&](size_t i) { return sorted[i < own ? i : i + 1]; };
+  const size_t others = sorted.size() - 1;
+  return (other((others - 1) / 2) + other(others / 2)) / 2;
 }
 
 RankNote note_of(const RankStatus& status, double others_compute_s,
@@ -82,17 +95,19 @@ std::optional<double> Job::seconds_left() const {
 
 Job make_job(std::string name, std::string folder,
              std::vector<RankStatus> ranks, double now) {
-  Job job{.name = std::move(name),
+  Job job{.name = printable_line(name, kMostName),
           .folder = std::move(folder),
           .ranks = std::move(ranks),
           .notes = {},
           .now = now};
+  std::vector<double> sorted_s;
   for (const RankStatus& status : job.ranks) {
-    std::vector<double> others_s;
-    for (const RankStatus& other : job.ranks) {
-      if (&other != &status) others_s.push_back(compute_s(other));
-    }
-    job.notes.push_back(note_of(status, median(others_s), now));
+    sorted_s.push_back(compute_s(status));
+  }
+  std::sort(sorted_s.begin(), sorted_s.end());
+  for (const RankStatus& status : job.ranks) {
+    job.notes.push_back(
+        note_of(status, median_without(sorted_s, compute_s(status)), now));
   }
   return job;
 }
@@ -127,7 +142,7 @@ std::string jobs_json(const std::vector<Job>& jobs) {
   for (const Job& job : jobs) {
     Json ranks = Json::array();
     for (size_t r = 0; r < job.ranks.size(); ++r) {
-      Json rank = Json::parse(to_json(job.ranks[r]));
+      Json rank = parse_json<Json>(to_json(job.ranks[r]));
       rank["note"] = to_string(job.notes[r]);
       ranks.push_back(std::move(rank));
     }
@@ -137,7 +152,9 @@ std::string jobs_json(const std::vector<Job>& jobs) {
                     {"seconds_left", left ? Json(*left) : Json(nullptr)},
                     {"ranks", std::move(ranks)}});
   }
-  return Json({{"jobs", std::move(list)}}).dump(2);
+  // A folder's name may hold anything, and this may be read in a terminal.
+  return Json({{"jobs", std::move(list)}})
+      .dump(2, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
 }
 
 std::string jobs_metrics(const std::vector<Job>& jobs) {

@@ -23,7 +23,7 @@ const char* to_string(RankNote note);
 
 /// A job as its ranks' statuses show it.
 struct Job {
-  std::string name;
+  std::string name;  ///< fit to be shown: see printable_line()
   std::string folder;
   std::vector<RankStatus> ranks;  ///< by rank
   std::vector<RankNote> notes;    ///< of each rank

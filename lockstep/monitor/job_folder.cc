@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <cstdio>
 #include <fcntl.h>
 #include <filesystem>
+#include <string_view>
 #include <sys/stat.h>
 #include <system_error>
 #include <unistd.h>
@@ -18,8 +18,10 @@
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/file_error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/numbers.h"
 #include "lockstep/base/output.h"
 
 namespace lockstep::monitor {
@@ -32,6 +34,7 @@ constexpr double kWatchedFor_s = 3;
 constexpr size_t kMostBytes = 1 << 20;
 // Until its first rank has written something.
 constexpr double kStartsWithin_s = 60;
+constexpr double kElsewhereSilent_s = 3600;
 
 /// Ours alone: what is in /dev/shm anybody may have made.
 bool is_own_folder(const std::string& path) {
@@ -45,63 +48,87 @@ bool make_own_folder(const std::string& path) {
   return is_own_folder(path);
 }
 
-double age_s(const std::string& path) {
+/// When a file, or a link itself, was written. Long ago if it is not there.
+double modified_s(const std::string& path) {
   struct stat found {};
-  if (::stat(path.c_str(), &found) != 0) return 1e9;
-  return now_s() - (static_cast<double>(found.st_mtim.tv_sec) +
-                    static_cast<double>(found.st_mtim.tv_nsec) / 1e9);
+  if (::lstat(path.c_str(), &found) != 0) return 0;
+  return static_cast<double>(found.st_mtim.tv_sec) +
+         static_cast<double>(found.st_mtim.tv_nsec) / 1e9;
 }
 
-bool is_status_file(const fs::path& path) {
-  const std::string name = path.filename().string();
-  return name.starts_with("rank-") && name.ends_with(".json");
+double age_s(const std::string& path) { return now_s() - modified_s(path); }
+
+std::string status_name(int64_t rank) {
+  return fmt::format("rank-{}.json", rank);
 }
 
-std::vector<fs::path> status_files(const std::string& folder,
-                                   std::error_code& error) {
-  std::vector<fs::path> files;
+/// The rank whose status is in a file of this name.
+std::optional<int64_t> rank_of(std::string_view name) {
+  constexpr std::string_view kBegin = "rank-", kEnd = ".json";
+  if (!name.starts_with(kBegin) || !name.ends_with(kEnd)) return std::nullopt;
+  const auto rank = parse_number<int64_t>(
+      name.substr(kBegin.size(), name.size() - kBegin.size() - kEnd.size()));
+  const bool is_rank = rank && *rank >= 0 && status_name(*rank) == name;
+  return is_rank ? rank : std::nullopt;
+}
+
+/// The ranks that have a status in `folder`, sorted.
+std::vector<int64_t> ranks_in(const std::string& folder,
+                              std::error_code& error) {
+  std::vector<int64_t> ranks;
   for (auto at = fs::directory_iterator(folder, error);
        !error && at != fs::directory_iterator(); at.increment(error)) {
-    if (is_status_file(at->path())) files.push_back(at->path());
+    if (const auto rank = rank_of(at->path().filename().native())) {
+      ranks.push_back(*rank);
+    }
   }
-  return files;
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
 }
 
 // Files may go at any time, as ranks end.
-std::vector<RankStatus> statuses_in(const std::vector<fs::path>& files) {
+std::vector<RankStatus> statuses_of(const std::vector<int64_t>& ranks,
+                                    const std::string& folder) {
   std::vector<RankStatus> statuses;
-  for (const fs::path& path : files) {
+  for (const int64_t rank : ranks) {
+    // The rest is of ranks that an earlier, larger attempt had.
+    const bool is_known = !statuses.empty() && statuses[0].rank == 0;
+    if (is_known && rank >= statuses[0].world_size) break;
     try {
-      statuses.push_back(
-          rank_status_from_json(read_file(path.string(), kMostBytes)));
+      RankStatus status = rank_status_from_json(
+          read_file(folder + "/" + status_name(rank), kMostBytes));
+      if (status.rank == rank) statuses.push_back(std::move(status));
     } catch (const Error&) {
       // It ended just now, or somebody else wrote it.
     }
   }
-  std::sort(
-      statuses.begin(), statuses.end(),
-      [](const RankStatus& a, const RankStatus& b) { return a.rank < b.rank; });
-  // Of ranks that an earlier, larger attempt had.
-  if (!statuses.empty() && statuses[0].rank == 0) {
-    const int64_t ranks = statuses[0].world_size;
-    std::erase_if(statuses, [ranks](const RankStatus& status) {
-      return status.rank >= ranks;
-    });
-  }
   return statuses;
 }
 
-bool is_dead(const std::string& folder) {
+/// Nobody here can ask for the process of a rank of another host. One that has
+/// said nothing for long is not waited for.
+bool has_ended(const RankStatus& status) {
+  const bool is_silent = now_s() - status.updated_at > kElsewhereSilent_s;
+  return status.activity == Activity::kEnded ||
+         is_lost(status).value_or(is_silent);
+}
+
+/// True if a listed job has no rank left, and none that is about to start.
+bool is_dead(const std::string& entry) {
   std::error_code error;
-  const auto files = status_files(folder, error);
+  const auto ranks = ranks_in(entry, error);
   if (error) return true;  // a link to what is gone
-  if (files.empty()) return age_s(folder) > kStartsWithin_s;
-  const auto statuses = statuses_in(files);
-  return std::all_of(statuses.begin(), statuses.end(),
-                     [](const RankStatus& status) {
-                       return status.activity == Activity::kEnded ||
-                              is_lost(status).value_or(false);
-                     });
+  const auto statuses = statuses_of(ranks, entry);
+  if (!std::all_of(statuses.begin(), statuses.end(), has_ended)) return false;
+  // The folder of a run may have statuses of an earlier job, which are older
+  // than the link of this one.
+  const bool is_link = fs::is_symlink(entry, error);
+  const double listed_s = is_link ? modified_s(entry) : 0;
+  const bool has_begun =
+      std::any_of(ranks.begin(), ranks.end(), [&](int64_t rank) {
+        return modified_s(entry + "/" + status_name(rank)) >= listed_s;
+      });
+  return has_begun || age_s(entry) > kStartsWithin_s;
 }
 
 void take_off(const std::string& entry) {
@@ -110,6 +137,20 @@ void take_off(const std::string& entry) {
     fs::remove(entry, ignored);
   } else {
     fs::remove_all(entry, ignored);
+  }
+}
+
+/// Takes other links to `folder` off the list: a run that goes on in a folder
+/// takes it over from the job that was there.
+void take_off_links_to(const std::string& folder, const std::string& jobs,
+                       const std::string& but) {
+  std::error_code error, ignored;
+  for (auto at = fs::directory_iterator(jobs, error);
+       !error && at != fs::directory_iterator(); at.increment(error)) {
+    if (at->path().filename() != but && fs::is_symlink(at->path(), ignored) &&
+        fs::equivalent(at->path(), folder, ignored)) {
+      take_off(at->path().string());
+    }
   }
 }
 
@@ -152,17 +193,20 @@ StatusFile::StatusFile(const std::string& job, const std::string& out_dir,
   const std::string jobs = jobs_folder();
   std::error_code ignored;
   if (make_own_folder(jobs)) entry_ = jobs + "/" + job;
+  // What killed jobs left goes even if nobody ever runs `lockstep top`.
+  if (rank == 0) list_jobs();
   if (!out_dir.empty()) {
     folder_ = (fs::absolute(out_dir, ignored) / "live").string();
     is_kept_ = true;
     fs::create_directories(folder_, ignored);
     if (!entry_.empty()) {
+      if (rank == 0) take_off_links_to(folder_, jobs, job);
       fs::create_directory_symlink(folder_, entry_, ignored);
     }
   } else if (!entry_.empty() && make_own_folder(entry_)) {
     folder_ = entry_;
   }
-  if (!folder_.empty()) path_ = fmt::format("{}/rank-{}.json", folder_, rank);
+  if (!folder_.empty()) path_ = folder_ + "/" + status_name(rank);
 }
 
 StatusFile::~StatusFile() {
@@ -170,7 +214,7 @@ StatusFile::~StatusFile() {
   if (!is_kept_ && !path_.empty()) fs::remove(path_, ignored);
   if (!entry_.empty() && is_dead(entry_)) take_off(entry_);
   // Without a status there is nothing to wait for.
-  if (!is_kept_ && !folder_.empty() && status_files(folder_, ignored).empty()) {
+  if (!is_kept_ && !folder_.empty() && ranks_in(folder_, ignored).empty()) {
     take_off(folder_);
   }
 }
@@ -178,8 +222,12 @@ StatusFile::~StatusFile() {
 void StatusFile::write(const RankStatus& status) const {
   if (path_.empty()) return;
   const std::string aside = fmt::format("{}.{}.tmp", path_, ::getpid());
-  ::unlink(aside.c_str());
   try {
+    // Never to what others put there, such as a link or a pipe.
+    ::unlink(aside.c_str());
+    const FileDescriptor file(
+        ::open(aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (!file.is_open()) throw file_error("write", aside, errno);
     append_to_file(aside, to_json(status) + "\n");
     if (std::rename(aside.c_str(), path_.c_str()) == 0) return;
     throw file_error("rename to", path_, errno);
@@ -198,17 +246,16 @@ bool StatusFile::is_watched() const {
 
 bool touch_watched(const std::string& folder) {
   const std::string path = folder + "/" + kWatched;
-  const int fd =
-      ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (fd < 0) return false;
-  const bool is_done = ::futimens(fd, nullptr) == 0;
-  ::close(fd);
-  return is_done;
+  // Non-blocking: a pipe of that name would be waited for.
+  const FileDescriptor file(
+      ::open(path.c_str(),
+             O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
+  return file.is_open() && ::futimens(file.get(), nullptr) == 0;
 }
 
 std::vector<RankStatus> read_statuses(const std::string& folder) {
   std::error_code error;
-  const auto files = status_files(folder, error);
+  const auto ranks = ranks_in(folder, error);
   if (error) {
     throw IoError(
         {.code = ErrorCode::kFileAccess,
@@ -217,7 +264,7 @@ std::vector<RankStatus> read_statuses(const std::string& folder) {
          .fix = "`lockstep top` without a folder shows what runs on "
                 "this host"});
   }
-  return statuses_in(files);
+  return statuses_of(ranks, folder);
 }
 
 std::optional<bool> is_lost(const RankStatus& status) {

@@ -9,6 +9,7 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include "lockstep/base/printable_ascii.h"
 #include "lockstep/base/table.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/monitor/loss_curve.h"
@@ -265,13 +266,16 @@ std::string cut(const std::string& text, int width) {
   return text;
 }
 
-void cut_lines(std::vector<ScreenLine>& lines, int width, int height) {
+/// Fits `lines` into `width` columns and `height` rows, and into ASCII.
+void cut_lines(std::vector<ScreenLine>& lines, int width, int height,
+               bool is_utf8) {
   if (lines.size() > static_cast<size_t>(std::max(height, 0))) {
     lines.resize(static_cast<size_t>(std::max(height, 0)));
   }
   for (ScreenLine& line : lines) {
     int left = width;
     for (Piece& piece : line) {
+      if (!is_utf8) piece.text = printable_ascii(std::move(piece.text));
       piece.text = cut(piece.text, left);
       left -= static_cast<int>(display_width(piece.text));
     }
@@ -298,7 +302,7 @@ std::vector<ScreenLine> draw_jobs(const std::vector<Job>& jobs, View& view,
              {{"No job of yours runs on this host."}},
              {{"`lockstep top DIR` looks at a run's folder (--out-dir)."}},
              {{"q quit", Look::kDim}}};
-    cut_lines(lines, width, height);
+    cut_lines(lines, width, height, view.is_utf8);
     return lines;
   }
   view.job %= jobs.size();
@@ -327,7 +331,7 @@ std::vector<ScreenLine> draw_jobs(const std::vector<Job>& jobs, View& view,
   }
   while (static_cast<int>(lines.size()) + 1 < height) lines.emplace_back();
   lines.push_back({{keys(jobs, view, shown < all), Look::kDim}});
-  cut_lines(lines, width, height);
+  cut_lines(lines, width, height, view.is_utf8);
   return lines;
 }
 

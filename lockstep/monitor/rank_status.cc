@@ -10,6 +10,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/host_identity.h"
+#include "lockstep/base/parse_json.h"
+#include "lockstep/base/printable.h"
 #include "lockstep/base/process.h"
 
 namespace lockstep::monitor {
@@ -41,12 +43,8 @@ class Reader {
   std::string text(const char* key) const {
     const Json& value = at(key);
     if (!value.is_string()) fail(key);
-    std::string text = value.get<std::string>().substr(0, kMostText);
     // It is going to be shown in a terminal.
-    for (char& c : text) {
-      if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-    }
-    return text;
+    return printable_line(value.get_ref<const std::string&>(), kMostText);
   }
   double number(const char* key) const {
     const Json& value = at(key);
@@ -138,7 +136,7 @@ std::string to_json(const RankStatus& status) {
 }
 
 RankStatus rank_status_from_json(std::string_view text) {
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Json json = try_parse_json<Json>(text);
   if (json.is_discarded()) Reader::fail("JSON");
   const Reader in(json);
   RankStatus status;
@@ -187,7 +185,10 @@ double now_s() {
       .count();
 }
 
-std::string machine() { return boot_id() + " " + namespace_id("pid"); }
+std::string machine() {
+  static const std::string own = boot_id() + " " + namespace_id("pid");
+  return own;
+}
 
 std::string process_start(int64_t pid) {
   // proc(5): field 22, of those from the third on.

@@ -37,10 +37,14 @@ OwnSegments& own_segments() {
 [[noreturn]] void fail(const std::string& what, int error,
                        const std::string& fix = {}) {
   if (is_out_of_resources(error)) throw OutOfResources("comm", what, error);
-  throw CommError({.code = ErrorCode::kSharedMemorySetup,
-                   .what = what,
-                   .got = std::strerror(error),
-                   .fix = fix});
+  // `ulimit -f` is a limit of shared memory as well as of files.
+  const bool is_bounded = error == EFBIG;
+  throw CommError(
+      {.code = ErrorCode::kSharedMemorySetup,
+       .what = what,
+       .got = std::strerror(error) +
+              (is_bounded ? "; " + file_size_limit() : std::string()),
+       .fix = is_bounded ? "raise the limit (ulimit -f)" : fix});
 }
 
 std::span<std::byte> map(const FileDescriptor& file, size_t bytes) {

@@ -13,6 +13,7 @@
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/input_file.h"
 #include "lockstep/base/log.h"
 #include "lockstep/store/socket_address.h"
 
@@ -124,23 +125,16 @@ void write_secret(const std::string& path) {
 }  // namespace
 
 JobSecret read_secret_file(const std::string& path) {
-  // O_NONBLOCK: opening a pipe must not wait for its other end.
-  const FileDescriptor file(
-      ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  struct stat facts {};
-  if (!file.is_open() || ::fstat(file.get(), &facts) != 0) {
-    throw_bad_secret({.code = ErrorCode::kFileAccess,
-                      .what = "can't read the secret in '" + path + "'",
-                      .got = std::strerror(errno),
-                      .fix = kMakeOne});
+  RegularFile file;
+  try {
+    file = open_regular_file(path);
+  } catch (const IoError& error) {
+    throw_bad_secret(
+        {.code = error.code(),
+         .what = "can't use the secret: " + text_of(error),
+         .fix = std::string(kMakeOne) + "; --secret-fd takes one from a pipe"});
   }
-  if (!S_ISREG(facts.st_mode)) {
-    throw_bad_secret({.code = ErrorCode::kBadSecret,
-                      .what = "can't use the secret in '" + path + "'",
-                      .expected = "a file",
-                      .got = "something else",
-                      .fix = "use --secret-fd for a pipe"});
-  }
+  const struct stat& facts = file.status;
   if (facts.st_uid != ::geteuid() || (facts.st_mode & kOthers) != 0) {
     throw_bad_secret({.code = ErrorCode::kBadSecret,
                       .what = "others may read the secret in '" + path + "'",
@@ -152,7 +146,7 @@ JobSecret read_secret_file(const std::string& path) {
                              "', and make a new secret if others "
                              "may have read it"});
   }
-  return read_all(file.get(), "'" + path + "'");
+  return read_all(file.descriptor.get(), "'" + path + "'");
 }
 
 JobSecret read_secret_fd(int fd) {

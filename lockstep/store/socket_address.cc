@@ -47,12 +47,14 @@ std::vector<SocketAddress> listening_addresses(const std::string& host,
   }
   const auto interface_addresses = own_addresses();
   for (const auto& address : resolve(host, port)) {
-    const bool is_own =
-        address.is_loopback() ||
-        std::any_of(interface_addresses.begin(), interface_addresses.end(),
-                    [&](const auto& own_address) {
-                      return own_address.has_host_of(address);
-                    });
+    const bool is_own = std::any_of(
+        interface_addresses.begin(), interface_addresses.end(),
+        [&](const auto& own_address) {
+          // All of 127.0.0.0/8 leads to this host, if 127.0.0.1 does.
+          return own_address.has_host_of(address) ||
+                 (own_address.is_loopback() && address.is_loopback() &&
+                  own_address.family() == address.family());
+        });
     const bool is_new = std::none_of(
         addresses.begin(), addresses.end(),
         [&](const auto& known) { return known.has_host_of(address); });
@@ -192,6 +194,16 @@ std::vector<SocketAddress> own_addresses(const std::string& interface) {
     found.emplace_back(entry->ifa_addr, family == AF_INET
                                             ? sizeof(sockaddr_in)
                                             : sizeof(sockaddr_in6));
+  }
+  return found;
+}
+
+std::string loopback_host() {
+  std::string found = "127.0.0.1";
+  for (const SocketAddress& address : own_addresses()) {
+    if (!address.is_loopback()) continue;
+    if (address.family() == AF_INET) return "127.0.0.1";
+    found = "::1";
   }
   return found;
 }

@@ -43,6 +43,9 @@ class SocketAddress {
 std::vector<SocketAddress> resolve(const std::string& host, int port);
 /// The addresses of one interface (eth0), or of all.
 std::vector<SocketAddress> own_addresses(const std::string& interface = "");
+/// The address by which processes of this host reach each other: "127.0.0.1",
+/// or "::1" where there is only IPv6.
+std::string loopback_host();
 /// Whether all addresses of `host` are loopback addresses.
 bool is_loopback_name(const std::string& host);
 

@@ -74,10 +74,8 @@ int64_t step_of(const std::string& row) {
 CsvLog::CsvLog(std::string path) : path_(std::move(path)) {
   const AtomicFile writable(path_);
   if (!std::filesystem::is_regular_file(path_)) return;
-  std::ifstream file(path_);
-  std::string first;
-  std::getline(file, first);
-  if (first.empty() || first.starts_with(kFirstColumns)) return;
+  const std::string text = read_file(path_, kLargestFile);
+  if (text.empty() || text.starts_with(kFirstColumns)) return;
   throw IoError({.code = ErrorCode::kFileAccess,
                  .what = path_ + " is there, and was not written by --csv",
                  .expected = fmt::format("no file, or one that begins with {}",

@@ -10,6 +10,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/numbers.h"
 #include "lockstep/checkpoint/folder.h"
 #include "lockstep/checkpoint/manifest.h"
 #include "lockstep/checkpoint/snapshot.h"
@@ -142,6 +143,15 @@ bool has_later_checkpoint(const TrainOptions& options, int64_t step) {
   return options.world.all_gather_text(is_later ? "later" : "")[0] == "later";
 }
 
+// It may be changed when the run goes on: --allow-changes.
+int64_t saved_batch_size(const TrainOptions& options, const RunRecord& run) {
+  const auto saved = run.settings.find("batch_size");
+  const auto size = saved == run.settings.end()
+                        ? std::nullopt
+                        : parse_number<int64_t>(saved->second);
+  return size && *size > 0 ? *size : options.batch_size;
+}
+
 }  // namespace
 
 std::optional<Resume> find_resume(const Task& task, const TrainOptions& options,
@@ -201,6 +211,18 @@ void check_position(const TrainOptions& options, const Resume& resume,
          .expected = fmt::format("a place among {} batches", batches),
          .got = fmt::format("step {}, epoch {}, batch {}", at.step, at.epoch,
                             at.batch),
+         .fix = "use another checkpoint"});
+  }
+  const int64_t batch_size = saved_batch_size(options, *resume.info.run);
+  const int64_t most_batches =
+      at.samples == 0 ? 0 : (at.samples - 1) / batch_size + 1;
+  if (most_batches > at.batch) {
+    throw CheckpointError(
+        {.code = ErrorCode::kCheckpointDamaged,
+         .what = resume.path + " contradicts itself",
+         .expected = fmt::format("at most {} batches of {} samples", at.batch,
+                                 batch_size),
+         .got = fmt::format("{} samples", at.samples),
          .fix = "use another checkpoint"});
   }
   if (at.step > total_steps && options.world.rank() == 0) {

@@ -155,8 +155,8 @@ TEST(AtomicFile, CleansUpAfterAWriteThatFails) {
   }
   ::setrlimit(RLIMIT_FSIZE, &before);
   std::signal(SIGXFSZ, handler);
-  EXPECT_TRUE(
-      is_error(message, ErrorCode::kFileAccess, {folder.path("model")}));
+  EXPECT_TRUE(is_error(message, ErrorCode::kFileAccess,
+                       {folder.path("model"), "1000 B", "ulimit -f"}));
   EXPECT_EQ(content_of(folder.path("model")), "old");
   EXPECT_EQ(entries_in(folder.path()), 1u);
 }

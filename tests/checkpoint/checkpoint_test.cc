@@ -14,6 +14,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/checkpoint/folder.h"
+#include "lockstep/checkpoint/random_state.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/models/model.h"
 #include "tests/base/expect_problem.h"
@@ -308,6 +309,15 @@ TEST(Checkpoint, IsWholeWheneverTheRunIsKilled) {
   EXPECT_GT(newest, kKills) << "no child could save twice";
   Training().save(folder.path(), newest + 1, 2);
   EXPECT_EQ(names_in(folder.path()).size(), 2u) << "leftovers stay";
+}
+
+TEST(RandomState, IsNotSetFromACheckpointThatLacksIt) {
+  const auto state = random_state({});
+  torch::rand({10});
+  set_random_state(state, {});
+  EXPECT_TRUE(random_state({}).at("cpu").equal(state.at("cpu")));
+  expect_problem(error_of<CheckpointError>([] { set_random_state({}, {}); }),
+                 ErrorCode::kStateMismatch, {"cpu"});
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/checkpoint/state_dict.h"
+#include "lockstep/models/model.h"
 #include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
 
@@ -50,6 +51,21 @@ std::string signed_text(json object) {
 
 std::string refusal(const std::string& text) {
   return error_of<CheckpointError>([&] { parse_manifest("M", text); });
+}
+
+// Without them the run would go on with other random numbers.
+TEST(Manifest, OfARunNamesTheStatesOfItsRandomNumbers) {
+  const TemporaryFolder folder;
+  Manifest manifest = sample();
+  write_text(folder.path("model.safetensors"), "0123456789");
+  manifest.files[0].xxh128 = checksum_of("0123456789");
+  write_text(folder.path("manifest.json"), format_manifest(manifest));
+  expect_problem(
+      error_of<CheckpointError>([&] { read_manifest(folder.path()); }),
+      ErrorCode::kCheckpointDamaged, {folder.path(), kRandomFile});
+  manifest.info.run.reset();  // a program's own checkpoint may do without
+  write_text(folder.path("manifest.json"), format_manifest(manifest));
+  EXPECT_EQ(read_manifest(folder.path()).files.size(), 1u);
 }
 
 TEST(Manifest, IsReadAsItWasWritten) {

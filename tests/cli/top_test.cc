@@ -1,23 +1,24 @@
-// `lockstep top`, of a run that goes on beside it.
+// `lockstep top` while a run goes on. metrics_test.cc has its metrics.
 
 #include <chrono>
 #include <csignal>
 #include <filesystem>
-#include <httplib.h>
 #include <map>
 #include <memory>
 #include <string>
-#include <thread>
+#include <sys/stat.h>
 #include <vector>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/process.h"
+#include "lockstep/monitor/job_folder.h"
 #include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/cli/processes.h"
 #include "tests/cli/program.h"
+#include "tests/monitor/statuses.h"
 
 namespace lockstep::top_test {
 namespace {
@@ -155,28 +156,37 @@ TEST_F(Top, IsPrintedOnceAndAsJson) {
                "no job of yours runs on this host");
 }
 
-TEST_F(Top, ServesMetricsOnLoopback) {
-  start_run();
-  Program top({"top", "--metrics", "0"}, environment());
-  ASSERT_TRUE(top.wait_for_output("/metrics\n")) << top.err();
-  const std::string key = "http://127.0.0.1:";
-  const size_t at = top.out().find(key);
-  ASSERT_NE(at, std::string::npos);
-  httplib::Client client("127.0.0.1",
-                         std::stoi(top.out().substr(at + key.size())));
-  // A rank names its devices when it has been in steps for a while.
-  std::string body;
-  wait_until([&] {
-    const auto answer = client.Get("/metrics");
-    if (answer && answer->status == 200) body = answer->body;
-    return contains(body, "device=\"cpu:1\"");
-  });
-  EXPECT_PRED2(contains, body, "device=\"cpu:1\"");
-  EXPECT_PRED2(contains, body, "# TYPE lockstep_steps_total counter");
-  EXPECT_EQ(client.Get("/other")->status, 404);
-  top.send(SIGTERM);
-  EXPECT_EQ(top.wait(), 0);
-  stop_run();
+// Whoever may write to the folder chooses its name, and what is in it.
+TEST_F(Top, IsNotSpoiltByTheNameOfAFolder) {
+  const std::string out = folder_.path("a\x1b[2Jb\u009b1mc\u202ed") + "\xff";
+  const monitor::StatusFile file("job", out, 0);
+  file.write(monitor::status_of_rank(0));
+  const auto once = run_lockstep({"top", out, "--once"}, environment());
+  EXPECT_EQ(once.code, 0) << once.err;
+  EXPECT_PRED2(contains, once.out, "a?[2Jb?1mc?d?");
+  const auto json = run_lockstep({"top", out, "--json"}, environment());
+  EXPECT_EQ(json.code, 0) << json.err;
+  EXPECT_FALSE(nlohmann::json::parse(json.out, nullptr, false).is_discarded())
+      << json.out;
+  const auto none = run_lockstep({"top", out + "x", "--once"}, environment());
+  EXPECT_EQ(none.code, 1);
+  for (const std::string& text : {once.out, json.out, none.err}) {
+    for (const char* part : {"\x1b", "\u009b", "\u202e", "\xff"}) {
+      EXPECT_FALSE(contains(text, part)) << text;
+    }
+  }
+}
+
+TEST_F(Top, DoesNotWaitForPipes) {
+  const std::string out = folder_.path("out");
+  const monitor::StatusFile file("job", out, 0);
+  file.write(monitor::status_of_rank(0));
+  for (const char* name : {"/live/rank-1.json", "/live/watched"}) {
+    ASSERT_EQ(::mkfifo((out + name).c_str(), 0600), 0);
+  }
+  const auto once = run_lockstep({"top", out, "--once"}, environment());
+  EXPECT_EQ(once.code, 0) << once.err;
+  EXPECT_PRED2(contains, once.out, "gpt-char");
 }
 
 TEST_F(Top, SaysWhatItCantShow) {

@@ -3,8 +3,11 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <sys/resource.h>
 #include <thread>
 #include <unistd.h>
 
@@ -194,6 +197,28 @@ TEST_F(Memory, SaysWhoAskedForHowMuchWhenThereIsNone) {
                    {"cpu:16", "35184372088832 bytes"});
   }
   EXPECT_EQ(memory_stats(slice(16)).live_bytes, 0);
+}
+
+// The free memory of the machine is of no use to such a process.
+TEST_F(Memory, NamesTheLimitThatAProcessHas) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        const rlim_t bytes = rlim_t{100} << 30;
+        rlimit limit{};
+        limit.rlim_cur = limit.rlim_max = bytes;
+        if (::setrlimit(RLIMIT_AS, &limit) != 0) std::_Exit(3);
+        try {
+          bytes_on(slice(16), int64_t{1} << 40);
+        } catch (const DeviceError& error) {
+          std::fputs(error.what(), stderr);
+          std::_Exit(0);
+        }
+        std::_Exit(4);
+      },
+      testing::ExitedWithCode(0),
+      "got this process may have 100.0 GiB of addresses .ulimit -v., "
+      ".*raise the limit");
 }
 
 TEST_F(Memory, RefusesASliceBeyondTheAccounts) {

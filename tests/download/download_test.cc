@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
@@ -220,6 +221,32 @@ TEST_F(Download, GivesUpAServerThatStalls) {
                    ErrorCode::kDownloadFailed, {"2.00 s"});
   }
   EXPECT_EQ(fs::file_size(path("images.part")), 1000u);
+}
+
+// Neither is a reason to go on for ever.
+TEST_F(Download, GivesUpAServerThatNeverBeginsOrSendsAByteNowAndThen) {
+  for (const char* manner : {"announcing", "trickling"}) {
+    auto impatient = options();
+    impatient.fetch.attempts = 2;
+    impatient.fetch.connect_timeout_s = 1;
+    impatient.fetch.stall_timeout_s = 1;
+    const auto deadline =
+        std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    impatient.fetch.stop = [&] {
+      return std::chrono::steady_clock::now() > deadline;
+    };
+    expect_problem(error_of<DataError>(
+                       [&] { download_dataset(dataset(manner), impatient); }),
+                   ErrorCode::kDownloadFailed, {"images"});
+  }
+}
+
+TEST_F(Download, DoesNotWaitForAPipeInPlaceOfAFile) {
+  fs::create_directories(path(""));
+  ASSERT_EQ(::mkfifo(path("images").c_str(), 0600), 0);
+  expect_problem(error_of<IoError>([&] { get("ranges"); }),
+                 ErrorCode::kFileAccess, {path("images"), "a pipe"});
+  EXPECT_EQ(server_.log(), "");
 }
 
 TEST_F(Download, LeavesWhatItHasWhenItIsInterrupted) {

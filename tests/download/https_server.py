@@ -48,6 +48,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         _, manner, name = self.path.split("/", 2)
         if manner == "silent":
             time.sleep(3600)
+        if manner == "announcing":
+            return self.announce()
         if manner == "busy" and count <= 2:
             return self.answer(503, b"later")
         to = {"moved": f"/ranges/{name}", "around": self.path,
@@ -61,6 +63,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if not path.is_file():
             return self.answer(404, b"not here")
         self.send_file(manner, path.read_bytes())
+
+    def announce(self):
+        """Early hints (RFC 8297), and never the answer."""
+        try:
+            while True:
+                self.wfile.write(b"HTTP/1.1 103 Early Hints\r\n\r\n")
+                time.sleep(0.01)
+        except OSError:
+            self.close_connection = True
 
     def answer(self, status, body):
         self.send_response(status)
@@ -97,6 +108,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if manner == "cut":
             self.wfile.write(body[:(len(body) + 1) // 2])
             self.close_connection = True
+        elif manner == "trickling":
+            self.wfile.write(body[:1])
+            time.sleep(3600)
         elif manner == "stalled":
             self.wfile.write(body[:1000])
             time.sleep(3600)

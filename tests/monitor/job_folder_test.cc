@@ -7,7 +7,9 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <sys/stat.h>
 #include <thread>
+#include <unistd.h>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -111,6 +113,81 @@ TEST_F(JobFolder, ForgetsWhoEndedWithoutAWord) {
   // Of another host nobody knows here.
   status.machine = "elsewhere";
   EXPECT_EQ(is_lost(status), std::nullopt);
+}
+
+void write_lost_status(const std::string& job, const std::string& out) {
+  const StatusFile file(job, out, 0);
+  RankStatus status = status_of_rank(0);
+  status.process_start = "1";
+  file.write(status);
+}
+
+// The ranks of another host can't be asked for.
+TEST_F(JobFolder, ForgetsRanksOfOtherHostsThatAreSilentForLong) {
+  const StatusFile file("job", folder_.path("out"), 0);
+  RankStatus status = status_of_rank(0);
+  status.machine = "elsewhere";
+  status.updated_at = now_s() - 600;
+  file.write(status);
+  EXPECT_EQ(list_jobs(), std::vector<std::string>{"job"});
+  status.updated_at = now_s() - 7200;
+  file.write(status);
+  EXPECT_TRUE(list_jobs().empty());
+  EXPECT_TRUE(fs::is_empty(jobs_folder()));
+}
+
+TEST_F(JobFolder, IsClearedOfDeadJobsWhenAJobStarts) {
+  fs::create_directory(jobs_folder());
+  fs::permissions(jobs_folder(), fs::perms::owner_all);
+  fs::create_directory_symlink(folder_.path("gone"), jobs_folder() + "/dead");
+  const StatusFile file("job", "", 0);
+  EXPECT_EQ(only_entry(jobs_folder()).filename(), "job");
+}
+
+// The folder has the statuses of the killed job until the new ranks write.
+TEST_F(JobFolder, ListsARunThatGoesOnInTheFolderOfAKilledOne) {
+  const std::string out = folder_.path("out");
+  write_lost_status("killed", out);
+  // As kill -9 leaves it.
+  fs::create_directory_symlink(out + "/live", jobs_folder() + "/killed");
+  // The clock of files has steps of some milliseconds.
+  fs::last_write_time(out + "/live/rank-0.json",
+                      fs::file_time_type::clock::now() - std::chrono::hours(1));
+  const StatusFile file("job", out, 0);
+  EXPECT_EQ(list_jobs(), std::vector<std::string>{"job"});
+  EXPECT_EQ(only_entry(jobs_folder()).filename(), "job");
+  file.write(status_of_rank(0));
+  EXPECT_EQ(list_jobs(), std::vector<std::string>{"job"});
+}
+
+TEST_F(JobFolder, DoesNotWaitForPipes) {
+  const std::string out = folder_.path("out");
+  const StatusFile file("job", out, 0);
+  file.write(status_of_rank(0));
+  const std::string live = out + "/live/";
+  for (const std::string& name :
+       {std::string("rank-1.json"), std::string("watched"),
+        "rank-0.json." + std::to_string(::getpid()) + ".tmp"}) {
+    ASSERT_EQ(::mkfifo((live + name).c_str(), 0600), 0);
+  }
+  EXPECT_EQ(read_statuses(live).size(), 1u);
+  EXPECT_FALSE(touch_watched(live));
+  RankStatus status = status_of_rank(0);
+  status.step = 7;
+  file.write(status);
+  EXPECT_EQ(read_statuses(live).at(0).step, 7);
+}
+
+TEST_F(JobFolder, TakesAStatusOnlyFromTheFileOfItsRank) {
+  const std::string out = folder_.path("out");
+  const StatusFile file("job", out, 0);
+  file.write(status_of_rank(0));
+  const std::string text = content_of(out + "/live/rank-0.json");
+  for (const char* name :
+       {"rank-1.json", "rank-01.json", "rank--1.json", "rank-x.json"}) {
+    write_text(out + "/live/" + name, text);
+  }
+  EXPECT_EQ(read_statuses(out + "/live").size(), 1u);
 }
 
 TEST_F(JobFolder, LeavesOutWhatIsNoStatusAndRanksOfALargerAttempt) {

@@ -1,12 +1,16 @@
 #include "lockstep/monitor/job.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <random>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/median.h"
 #include "lockstep/monitor/job_screen.h"
 #include "tests/base/expect_problem.h"
 #include "tests/monitor/statuses.h"
@@ -54,6 +58,55 @@ TEST(Jobs, NameTheRankThatOthersWaitFor) {
   EXPECT_PRED2(contains, drawn({job}, 80, 24), "slow");
   ranks.resize(1);
   EXPECT_EQ(job_of(ranks).notes[0], RankNote::kNone);
+}
+
+// The median is taken of sorted times, once for all ranks.
+TEST(Jobs, CompareEachRankWithTheMedianOfTheOthers) {
+  std::mt19937 random(1);
+  std::uniform_real_distribution<double> share(0.1, 1);
+  for (int round = 0; round < 200; ++round) {
+    std::vector<RankStatus> ranks(1 + round % 7, status_of_rank(0));
+    for (auto& rank : ranks) {
+      // Some are equal.
+      rank.devices[0].busy_fraction = std::round(10 * share(random)) / 10;
+    }
+    const Job job = job_of(ranks);
+    for (size_t r = 0; r < ranks.size(); ++r) {
+      std::vector<double> others;
+      for (size_t other = 0; other < ranks.size(); ++other) {
+        if (other != r) others.push_back(ranks[other].devices[0].busy_fraction);
+      }
+      const double own = ranks[r].devices[0].busy_fraction;
+      const double of_others = median(others);
+      // Not where rounding decides.
+      if (std::abs(own - kSlowFactor * of_others) < 1e-6) continue;
+      const bool is_slow = of_others > 0 && own > kSlowFactor * of_others;
+      EXPECT_EQ(job.notes[r] == RankNote::kSlow, is_slow);
+    }
+  }
+}
+
+TEST(Jobs, MayHaveVeryManyRanks) {
+  const auto begin = std::chrono::steady_clock::now();
+  const Job job = job_of(std::vector<RankStatus>(20'000, status_of_rank(0)));
+  EXPECT_EQ(job.notes.size(), 20'000u);
+  // To compare each with each took minutes.
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+}
+
+TEST(Jobs, HaveNamesThatCantSpoilATerminal) {
+  const Job job = make_job("a\x1b[2J\n\u009b1m\u202eb\xff", "/run/\xff\u009b",
+                           four_ranks(), kNow);
+  EXPECT_EQ(job.name, "a?[2J??1m?b?");
+  const std::string json = jobs_json({job});
+  EXPECT_EQ(nlohmann::json::parse(json)["jobs"][0]["folder"],
+            "/run/\ufffd\u009b");
+  EXPECT_TRUE(std::all_of(json.begin(), json.end(), [](char c) {
+    return c == '\n' || (c >= ' ' && c <= '~');
+  })) << json;
+  const Job named = make_job("gr\u00fcn", "", four_ranks(), kNow);
+  EXPECT_PRED2(contains, drawn({named}, 80, 24), "gr\u00fcn");
+  EXPECT_PRED2(contains, drawn({named}, 80, 24, {.is_utf8 = false}), "gr??n");
 }
 
 TEST(Jobs, NameWhoIsGoneOrSilent) {

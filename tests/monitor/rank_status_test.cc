@@ -55,6 +55,11 @@ TEST(RankStatuses, CantSpoilATerminal) {
   RankStatus status = status_of_rank(0);
   status.host = "box\x1b[2J\n";
   EXPECT_EQ(rank_status_from_json(to_json(status)).host, "box?[2J?");
+  status.host = "box\u009b2J\u202e";
+  EXPECT_EQ(rank_status_from_json(to_json(status)).host, "box?2J?");
+  status.host = std::string(255, 'x') + "\u00fc";
+  const std::string cut = rank_status_from_json(to_json(status)).host;
+  EXPECT_EQ(cut, std::string(255, 'x') + " [...]");
 }
 
 TEST(RankStatuses, KnowAProcessByWhenItBegan) {

@@ -65,7 +65,7 @@ TEST(SecretFile, MustHoldASecret) {
   EXPECT_EQ(refusal(path).find("sss"), std::string::npos) << "the secret";
   EXPECT_TRUE(is_error(refusal(folder.path("none")), ErrorCode::kFileAccess,
                        {folder.path("none")}));
-  EXPECT_TRUE(is_error(refusal(folder.path()), ErrorCode::kBadSecret,
+  EXPECT_TRUE(is_error(refusal(folder.path()), ErrorCode::kFileAccess,
                        {folder.path(), "--secret-fd"}));
 }
 

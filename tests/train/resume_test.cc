@@ -5,7 +5,9 @@
 #include <filesystem>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
+#include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/checkpoint/checkpoint.h"
@@ -165,6 +167,36 @@ TEST_F(ResumeOfAStoppedRun, UsesTheOneBeforeADamagedOne) {
   EXPECT_PRED2(contains, log.text(), stopped_.last_checkpoint + " is skipped");
   EXPECT_EQ(resumed.parameter_sha256,
             run_training(sharded_run()).parameter_sha256);
+}
+
+/// Changes what a manifest says, and seals it again.
+void forge(const std::string& checkpoint,
+           const std::function<void(nlohmann::json&)>& change) {
+  const std::string name = checkpoint + "/manifest.json";
+  auto object = nlohmann::json::parse(content_of(name));
+  change(object);
+  object.erase("manifest_xxh128");
+  object["manifest_xxh128"] = checksum_of(object.dump());
+  write_text(name, object.dump());
+}
+
+TEST_F(ResumeOfAStoppedRun, IsNotDoneWithoutTheStatesOfItsRandomNumbers) {
+  forge(stopped_.last_checkpoint,
+        [](auto& manifest) { manifest["files"].erase("random.safetensors"); });
+  const LogCapture log;
+  EXPECT_EQ(run_training(options_).first_step, 2);
+  EXPECT_PRED2(contains, log.text(), stopped_.last_checkpoint + " is skipped");
+  EXPECT_PRED2(contains, log.text(), "random.safetensors");
+}
+
+TEST_F(ResumeOfAStoppedRun, RefusesMoreSamplesThanTheBatchesHave) {
+  for (const int64_t samples : {int64_t{1}, int64_t{1} << 53}) {
+    forge(stopped_.last_checkpoint, [&](auto& manifest) {
+      manifest["run"]["position"]["samples"] = samples;
+    });
+    expect_problem(refusal([](auto&) {}), ErrorCode::kCheckpointDamaged,
+                   {"0 batches of 30", std::to_string(samples)});
+  }
 }
 
 TEST_F(ResumeOfAStoppedRun, NamesEverySettingThatIsAnother) {

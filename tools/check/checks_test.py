@@ -61,6 +61,13 @@ class Checks(unittest.TestCase):
                 "pitfalls", {"lockstep/train/a.cc": f"auto a = {code};\n"},
                 "lockstep/train/a.cc:1", "locale")
 
+    def test_pitfalls_finds_a_file_that_may_be_a_pipe(self):
+        for code in ("std::ifstream file(path)", 'std::fopen(path, "r")',
+                     "::open(path.c_str(), O_RDONLY | O_CLOEXEC)"):
+            self.expect_finding(
+                "pitfalls", {"lockstep/train/a.cc": f"auto a = {code};\n"},
+                "lockstep/train/a.cc:1", "pipe", "open_regular_file")
+
     def test_layers_finds_an_include_of_a_lower_layer(self):
         self.expect_finding(
             "layers",

@@ -14,11 +14,26 @@ RULES = (
      LOCALE, "parse_json() or try_parse_json() of base/parse_json.h"),
     (re.compile(r"printf\(.*%[-+ #0-9.*]*[aefgAEFG]"), LOCALE, "fmt::format()"),
     (re.compile(r"\{[^{}]*:[^{}]*L\}"), LOCALE, "a format without L"),
+    (re.compile(r"\bifstream\b|\b(?:fopen|gzopen|archive_read_open_filename)\("
+                r"|^(?!.*(?:O_DIRECTORY|/dev/null)).*\bO_RDONLY\b"),
+     "waits for a pipe, and may read a device for ever",
+     "read_file() of base/atomic_file.h or open_regular_file() of "
+     "base/input_file.h"),
     (re.compile(r"\bat::parallel_for\("),
      "runs in one thread, as these files are compiled without OpenMP",
      "intra_op_for() of device/intra_op.h"),
 )
-EXEMPT = {"lockstep/base/parse_json.h", "lockstep/base/strict_json.cc"}
+EXEMPT = {
+    "lockstep/base/parse_json.h", "lockstep/base/strict_json.cc",
+    "lockstep/base/input_file.cc",
+    # They read files of /proc and /sys.
+    "lockstep/base/cores.cc", "lockstep/base/host_identity.cc",
+    "lockstep/base/process.cc", "lockstep/device/memory.cc",
+    "lockstep/device/links/link_advice.cc", "lockstep/inspect/nvml.cc",
+    "lockstep/launch/workers/hang.cc",
+    "lockstep/report/comparison/machine_load.cc",
+    "lockstep/report/doctor/host_facts.cc", "lockstep/train/environment.cc",
+}
 
 
 def check(root):

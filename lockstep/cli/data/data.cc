@@ -7,6 +7,7 @@
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/exit_code.h"
+#include "lockstep/base/input_file.h"
 #include "lockstep/base/interrupt.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/data/download_progress.h"
@@ -38,6 +39,10 @@ void get(const DataCommandFlags& flags) {
   if (!options.mirror.empty() && !options.mirror.starts_with("https://")) {
     throw BadUsage("[usage] --mirror must begin with https://, got " +
                    options.mirror);
+  }
+  // libcurl would wait for a pipe.
+  if (!options.fetch.ca_file.empty()) {
+    open_regular_file(options.fetch.ca_file);
   }
   DownloadProgress progress;
   options.begin = [&](const download::RemoteFile& file,

@@ -1,7 +1,6 @@
 #include "lockstep/cli/start/config_file.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <optional>
 #include <set>
 
@@ -202,18 +201,15 @@ std::vector<std::string> with_config(const CLI::App& app,
   }
   const auto path = config_path(words);
   if (!path) return words;
-  // To open a pipe would wait for who writes to it.
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(*path, error)) {
-    throw IoError({.code = ErrorCode::kFileAccess,
-                   .what = fmt::format("can't read --config {}", *path),
-                   .expected = "a file",
-                   .got = std::filesystem::exists(*path, error)
-                              ? "something else"
-                              : "no such file"});
+  std::string text;
+  try {
+    text = read_file(*path, kLargestConfig);
+  } catch (const IoError& error) {
+    throw IoError(
+        {.code = error.code(), .what = "--config: " + text_of(error)});
   }
   const std::vector<std::string> of_file =
-      words_of_config(*command, *path, read_file(*path, kLargestConfig), words);
+      words_of_config(*command, *path, text, words);
   words.insert(words.begin() + (has_commands ? 1 : 0), of_file.begin(),
                of_file.end());
   return words;
@@ -237,7 +233,10 @@ std::string config_of(const CLI::App& command) {
       object[name] = list;
     }
   }
-  return object.dump(2) + "\n";
+  // Names of files may have any bytes.
+  return object.dump(2, ' ', /*ensure_ascii=*/false,
+                     json::error_handler_t::replace) +
+         "\n";
 }
 
 }  // namespace lockstep::cli

@@ -1,6 +1,7 @@
 #include "lockstep/cli/start/program.h"
 
 #include <algorithm>
+#include <csignal>
 #include <cstddef>
 #include <new>
 #include <utility>
@@ -9,7 +10,9 @@
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/exit_code.h"
+#include "lockstep/base/out_of_resources.h"
 #include "lockstep/base/output.h"
+#include "lockstep/base/printable.h"
 #include "lockstep/base/version.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/start/checks.h"
@@ -19,6 +22,8 @@
 
 namespace lockstep::cli {
 namespace {
+
+constexpr size_t kMostErrorBytes = 64 << 10;
 
 std::vector<std::string> words_of_program;
 
@@ -143,13 +148,19 @@ int parse_and_run(CLI::App& app) {
 
 int fail(int code, const std::exception& error, std::string_view text) {
   launch::record_error(error);
-  if (!is_told_by_launcher()) fmt::print(stderr, "{}\n", text);
+  // It may repeat names of files, which may hold anything.
+  if (!is_told_by_launcher()) {
+    fmt::print(stderr, "{}\n", printable(text, kMostErrorBytes));
+  }
   return code;
 }
 
 int run_and_report(int argc, char** argv, const std::function<int()>& run) {
   own_arguments.assign(argv, argv + argc);
   open_standard_files();
+  // A file that would grow beyond `ulimit -f` is an error (EFBIG), and not the
+  // end of the process.
+  std::signal(SIGXFSZ, SIG_IGN);
   try {
     const int code = run();
     // The disk behind stdout may be full.
@@ -158,7 +169,10 @@ int run_and_report(int argc, char** argv, const std::function<int()>& run) {
   } catch (const BadUsage& error) {
     return fail(kExitBadUsage, error, error.what());
   } catch (const std::bad_alloc& error) {
-    return fail(kExitFailed, error, "[memory] there is not enough memory");
+    const std::string limits = memory_limits();
+    return fail(kExitFailed, error,
+                "[memory] there is not enough memory" +
+                    (limits.empty() ? limits : "; " + limits));
   } catch (const std::exception& error) {
     return fail(exit_code_of(error), error, error.what());
   }

@@ -19,6 +19,8 @@
 #include "lockstep/cli/start/program.h"
 #include "lockstep/launch/options/option_values.h"
 #include "lockstep/launch/options/program_command.h"
+#include "lockstep/launch/rendezvous/endpoint.h"
+#include "lockstep/store/socket_address.h"
 
 namespace lockstep::cli {
 namespace {
@@ -123,7 +125,7 @@ void apply_rendezvous(const RunFlags& flags, launch::RunOptions& options) {
                    flags.nnodes);
   }
   options.backend = launch::Backend::kC10d;
-  options.endpoint = "localhost:0";
+  options.endpoint = launch::Endpoint{store::loopback_host(), 0}.text();
   options.run_id = random_run_id();
 }
 

@@ -1,60 +1,232 @@
 #include "lockstep/cli/top/metrics_endpoint.h"
 
+#include <algorithm>
+#include <cerrno>
 #include <chrono>
-#include <httplib.h>
+#include <optional>
+#include <poll.h>
+#include <string_view>
+#include <sys/socket.h>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/file_descriptor.h"
+#include "lockstep/store/socket_address.h"
 
 namespace lockstep::cli {
 namespace {
 
-constexpr const char* kLoopback = "127.0.0.1";
+using Clock = std::chrono::steady_clock;
+
+// For a request to arrive, and again for its answer to be taken.
+constexpr std::chrono::seconds kPatience{5};
+constexpr size_t kMostClients = 64;
+constexpr size_t kMostRequestBytes = 8 << 10;
+constexpr std::string_view kEndOfHead = "\r\n\r\n";
+
+struct Client {
+  FileDescriptor socket;
+  Clock::time_point deadline = Clock::now() + kPatience;
+  std::string request{};
+  std::string answer{};  ///< empty until the request is whole
+  size_t sent = 0;
+};
+
+struct Request {
+  std::string_view method;
+  std::string_view path;
+  std::vector<std::string_view> hosts;
+};
+
+std::string lower(std::string_view text) {
+  std::string result(text);
+  for (char& c : result) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return result;
+}
+
+std::string_view trimmed(std::string_view text) {
+  const size_t begin = text.find_first_not_of(" \t");
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(" \t") + 1 - begin);
+}
+
+/// Takes the part before `separator` off `text`, and the separator with it.
+std::string_view take_until(std::string_view& text,
+                            std::string_view separator) {
+  const size_t end = std::min(text.find(separator), text.size());
+  const std::string_view taken = text.substr(0, end);
+  text.remove_prefix(std::min(end + separator.size(), text.size()));
+  return taken;
+}
+
+/// Nothing if it is not HTTP.
+std::optional<Request> parse(std::string_view head) {
+  std::string_view line = take_until(head, "\r\n");
+  Request request{.method = take_until(line, " "), .path = {}, .hosts = {}};
+  std::string_view target = take_until(line, " ");
+  if (!line.starts_with("HTTP/1.")) return std::nullopt;
+  request.path = take_until(target, "?");
+  while (!head.empty()) {
+    std::string_view value = take_until(head, "\r\n");
+    const std::string_view name = take_until(value, ":");
+    if (lower(name) == "host") request.hosts.push_back(trimmed(value));
+  }
+  return request;
+}
+
+/// A page that a browser got from elsewhere may ask for a name that leads here
+/// (DNS rebinding), and would read the answer.
+bool is_loopback(const Request& request, int port) {
+  if (request.hosts.size() != 1) return false;
+  const std::string host = lower(request.hosts[0]);
+  for (const char* name : {"127.0.0.1", "localhost", "[::1]"}) {
+    if (host == fmt::format("{}:{}", name, port)) return true;
+  }
+  return false;
+}
+
+std::string answer_of(std::string_view status, std::string_view body,
+                      bool has_body = true) {
+  return fmt::format(
+      "HTTP/1.1 {}\r\nContent-Type: text/plain; version=0.0.4\r\n"
+      "Content-Length: {}\r\nConnection: close\r\n\r\n{}",
+      status, body.size(), has_body ? body : "");
+}
 
 }  // namespace
 
 class MetricsEndpoint::Server {
  public:
-  Server(int port, std::function<std::string()> metrics) {
-    // Nobody who connects and says nothing keeps it from ending.
-    server_.set_read_timeout(2);
-    server_.set_write_timeout(2);
-    server_.set_keep_alive_max_count(1);
-    server_.new_task_queue = [] { return new httplib::ThreadPool(2); };
-    server_.Get("/metrics",
-                [metrics = std::move(metrics)](const httplib::Request&,
-                                               httplib::Response& response) {
-                  response.set_content(metrics(), "text/plain; version=0.0.4");
-                });
-    port_ = port == 0 ? server_.bind_to_any_port(kLoopback)
-            : server_.bind_to_port(kLoopback, port) ? port
-                                                    : -1;
-    if (port_ < 0) {
-      throw IoError(
-          {.code = ErrorCode::kBadOption,
-           .what = fmt::format("can't listen on {} port {}", kLoopback, port),
-           .expected = "a port that is free",
-           .fix = "name another one, or 0 for any"});
+  Server(int port, std::function<std::string()> metrics)
+      : metrics_(std::move(metrics)), stop_(make_pipe()) {
+    auto sockets = store::listen_at(store::loopback_host(), port);
+    if (sockets.empty()) {
+      throw IoError({.code = ErrorCode::kBadOption,
+                     .what = fmt::format("can't listen on {} port {}",
+                                         store::loopback_host(), port),
+                     .expected = "a port that is free",
+                     .fix = "name another one, or 0 for any"});
     }
-    thread_ = std::thread([this] { server_.listen_after_bind(); });
-    // stop() does nothing before.
-    while (!server_.is_running()) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
+    listener_ = std::move(sockets.front());
+    address_ = store::SocketAddress::of_socket(listener_.get());
+    thread_ = std::thread([this] { serve(); });
   }
   ~Server() {
-    server_.stop();
+    stop_.write.close();
     thread_.join();
   }
 
-  int port() const { return port_; }
+  const store::SocketAddress& address() const { return address_; }
 
  private:
-  httplib::Server server_;
-  int port_ = -1;
+  void serve() {
+    std::vector<pollfd> ready;
+    while (true) {
+      ready.assign({{stop_.read.get(), POLLIN, 0}, {-1, POLLIN, 0}});
+      if (clients_.size() < kMostClients) ready[1].fd = listener_.get();
+      for (const Client& client : clients_) {
+        const short what = client.answer.empty() ? POLLIN : POLLOUT;
+        ready.push_back({client.socket.get(), what, 0});
+      }
+      ::poll(ready.data(), ready.size(), milliseconds_left());
+      if (ready[0].revents != 0) return;
+      for (size_t i = 0; i < clients_.size(); ++i) {
+        if (ready[i + 2].revents != 0) go_on(clients_[i]);
+      }
+      const auto now = Clock::now();
+      std::erase_if(clients_, [&](const Client& client) {
+        return !client.socket.is_open() || client.deadline <= now;
+      });
+      if (ready[1].revents != 0) accept_client();
+    }
+  }
+
+  /// Until the first deadline; -1 for ever.
+  int milliseconds_left() const {
+    if (clients_.empty()) return -1;
+    const auto first = std::min_element(
+        clients_.begin(), clients_.end(),
+        [](const auto& a, const auto& b) { return a.deadline < b.deadline; });
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(
+        first->deadline - Clock::now());
+    return static_cast<int>(std::max<int64_t>(left.count(), 0));
+  }
+
+  void accept_client() {
+    FileDescriptor socket(::accept4(listener_.get(), nullptr, nullptr,
+                                    SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (socket.is_open()) clients_.push_back({.socket = std::move(socket)});
+  }
+
+  /// Reads or writes what there is. A client that is done with is closed.
+  void go_on(Client& client) {
+    if (client.answer.empty() && !read_some(client)) return;
+    const std::string_view rest =
+        std::string_view(client.answer).substr(client.sent);
+    const ssize_t sent = ::send(client.socket.get(), rest.data(), rest.size(),
+                                MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    client.sent += static_cast<size_t>(std::max<ssize_t>(sent, 0));
+    if (sent < 0 || client.sent == client.answer.size()) client.socket.close();
+  }
+
+  /// Returns true once there is an answer.
+  bool read_some(Client& client) {
+    std::string buffer(kMostRequestBytes, '\0');
+    const ssize_t got =
+        ::recv(client.socket.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+    if (got <= 0) {
+      client.socket.close();
+      return false;
+    }
+    client.request.append(buffer, 0, static_cast<size_t>(got));
+    const size_t end = client.request.find(kEndOfHead);
+    if (end != std::string::npos) {
+      client.answer =
+          answer_to(std::string_view(client.request).substr(0, end));
+    } else if (client.request.size() > kMostRequestBytes) {
+      client.answer = answer_of("431 Request Header Fields Too Large", "");
+    } else {
+      return false;
+    }
+    client.deadline = Clock::now() + kPatience;
+    return true;
+  }
+
+  std::string answer_to(std::string_view head) const {
+    const auto request = parse(head);
+    if (!request) return answer_of("400 Bad Request", "");
+    if (!is_loopback(*request, address_.port())) {
+      return answer_of("403 Forbidden",
+                       "Host must be 127.0.0.1, localhost or [::1], with the "
+                       "port\n");
+    }
+    const bool is_head = request->method == "HEAD";
+    if (!is_head && request->method != "GET") {
+      return answer_of("405 Method Not Allowed", "");
+    }
+    if (request->path != "/metrics") {
+      return answer_of("404 Not Found", "", !is_head);
+    }
+    try {
+      return answer_of("200 OK", metrics_(), !is_head);
+    } catch (const std::exception&) {
+      return answer_of("500 Internal Server Error", "", !is_head);
+    }
+  }
+
+  std::function<std::string()> metrics_;
+  Pipe stop_;
+  FileDescriptor listener_;
+  store::SocketAddress address_;
+  std::vector<Client> clients_;
   std::thread thread_;
 };
 
@@ -64,7 +236,7 @@ MetricsEndpoint::MetricsEndpoint(int port, std::function<std::string()> metrics)
 MetricsEndpoint::~MetricsEndpoint() = default;
 
 std::string MetricsEndpoint::url() const {
-  return fmt::format("http://{}:{}/metrics", kLoopback, server_->port());
+  return fmt::format("http://{}/metrics", server_->address().text());
 }
 
 }  // namespace lockstep::cli

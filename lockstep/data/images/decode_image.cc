@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
 
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
@@ -40,20 +39,11 @@ Image decode_image(std::span<const uint8_t> bytes, const std::string& path) {
 Image read_image(const std::string& path) {
   std::string bytes;
   try {
-    std::error_code error;
-    if (!std::filesystem::is_regular_file(path, error)) {
-      throw DataError({.code = ErrorCode::kFileAccess,
-                       .what = "can't read " + path,
-                       .expected = "an image file",
-                       .got = error ? error.message() : "something not a file",
-                       .fix = "check that the folder has not changed"});
-    }
     bytes = read_file(path, kMostFileBytes);
   } catch (const IoError& cause) {
-    throw DataError({.code = ErrorCode::kFileAccess,
-                     .what = "can't read " + path,
-                     .got = cause.what(),
-                     .fix = "check that this user may read it"});
+    throw DataError({.code = cause.code(),
+                     .what = text_of(cause),
+                     .fix = "check that the folder has not changed"});
   }
   return decode_image(
       {reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()}, path);

@@ -4,7 +4,6 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <span>
 #include <zlib.h>
 
@@ -12,6 +11,7 @@
 #include <fmt/ranges.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/input_file.h"
 
 namespace lockstep::data {
 namespace {
@@ -22,15 +22,15 @@ constexpr uint8_t kTypeByte = 8;
 class PackedFile {
  public:
   explicit PackedFile(const std::string& path) : path_(path) {
-    std::error_code error;
-    if (!std::filesystem::is_regular_file(path, error)) {
-      refuse_access(error ? error.message() : "something not a file");
+    FileDescriptor file;
+    try {
+      file = open_regular_file(path).descriptor;
+    } catch (const IoError& error) {
+      throw DataError({.code = error.code(), .what = text_of(error)});
     }
-    errno = 0;
-    file_ = gzopen(path.c_str(), "rbe");
-    if (file_ == nullptr) {
-      refuse_access(errno != 0 ? std::strerror(errno) : "no memory is left");
-    }
+    file_ = gzdopen(file.get(), "rb");
+    if (file_ == nullptr) refuse_access("no memory is left");
+    file.release();  // gzclose_r() closes it
   }
   ~PackedFile() { gzclose_r(file_); }
   PackedFile(const PackedFile&) = delete;

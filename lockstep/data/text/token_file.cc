@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <vector>
@@ -15,6 +14,7 @@
 
 #include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/input_file.h"
 #include "lockstep/data/text/token_header.h"
 
 namespace lockstep::data {
@@ -57,18 +57,14 @@ int64_t token_bytes(TokenFormat format) {
 }
 
 TokenFile::TokenFile(const std::string& path) : path_(path) {
-  // Non-blocking, or a FIFO under this name would be waited for.
-  file_ = FileDescriptor(
-      ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-  struct stat status {};
-  if (!file_.is_open() || ::fstat(file_.get(), &status) != 0) {
-    cant_read(path, std::strerror(errno));
+  try {
+    RegularFile file = open_regular_file(path);
+    file_ = std::move(file.descriptor);
+    bytes_ = file.status.st_size;
+    modified_ns_ = modified_ns(file.status);
+  } catch (const IoError& error) {
+    throw DataError({.code = error.code(), .what = text_of(error)});
   }
-  if (!S_ISREG(status.st_mode)) {
-    cant_read(path, S_ISDIR(status.st_mode) ? "a folder" : "no regular file");
-  }
-  bytes_ = status.st_size;
-  modified_ns_ = modified_ns(status);
   read_header();
 }
 

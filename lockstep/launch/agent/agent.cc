@@ -9,9 +9,9 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/exit_code.h"
+#include "lockstep/base/printable.h"
 #include "lockstep/base/text.h"
 #include "lockstep/launch/failure/failure.h"
-#include "lockstep/launch/output/printable.h"
 #include "lockstep/launch/rendezvous/master.h"
 #include "lockstep/launch/workers/hang.h"
 #include "lockstep/launch/workers/worker_failures.h"

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/parse_json.h"
-#include "lockstep/launch/output/printable.h"
+#include "lockstep/base/printable.h"
 
 namespace lockstep::launch {
 namespace {

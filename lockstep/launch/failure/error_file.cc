@@ -3,7 +3,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <cxxabi.h>
-#include <fcntl.h>
 #include <memory>
 #include <sys/stat.h>
 #include <typeinfo>
@@ -16,10 +15,11 @@
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/input_file.h"
 #include "lockstep/base/numbers.h"
 #include "lockstep/base/parse_json.h"
+#include "lockstep/base/printable.h"
 #include "lockstep/launch/failure/clock.h"
-#include "lockstep/launch/output/printable.h"
 
 namespace lockstep::launch {
 namespace {
@@ -38,20 +38,19 @@ struct Content {
 };
 
 std::optional<Content> read_regular_file(const std::string& path) {
-  // A link could lead out of the folder, and reading a pipe could last for
-  // ever.
-  const FileDescriptor file(
-      ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-  struct stat facts {};
-  if (!file.is_open() || ::fstat(file.get(), &facts) != 0 ||
-      !S_ISREG(facts.st_mode) ||
-      facts.st_size > static_cast<off_t>(kMaxFileBytes)) {
+  RegularFile file;
+  try {
+    // A link could lead out of the folder.
+    file = open_regular_file(path, Links::kRefuse);
+  } catch (const IoError&) {
     return std::nullopt;
   }
+  const struct stat& facts = file.status;
+  if (facts.st_size > static_cast<off_t>(kMaxFileBytes)) return std::nullopt;
   Content content;
   content.text.resize(kMaxFileBytes);
-  const ssize_t size =
-      ::pread(file.get(), content.text.data(), content.text.size(), 0);
+  const ssize_t size = ::pread(file.descriptor.get(), content.text.data(),
+                               content.text.size(), 0);
   if (size <= 0) return std::nullopt;
   content.text.resize(static_cast<size_t>(size));
   content.modified_s = static_cast<double>(facts.st_mtim.tv_sec) +

@@ -9,10 +9,10 @@
 
 #include "lockstep/base/exit_code.h"
 #include "lockstep/base/parse_json.h"
+#include "lockstep/base/printable.h"
 #include "lockstep/base/text.h"
 #include "lockstep/launch/failure/clock.h"
 #include "lockstep/launch/options/option_values.h"
-#include "lockstep/launch/output/printable.h"
 
 namespace lockstep::launch {
 namespace {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/launch/options/option_values.h"
+#include "lockstep/store/socket_address.h"
 
 namespace lockstep::launch {
 
@@ -22,7 +23,7 @@ struct RunOptions {
   std::optional<int> node_rank;  ///< unset: 0 (static), by arrival (c10d)
 
   Backend backend = Backend::kStatic;
-  std::string master_addr = "127.0.0.1";
+  std::string master_addr = store::loopback_host();
   int master_port = 0;   ///< 0: a free one, with one node only
   std::string endpoint;  ///< "host:port"; replaces the two above
   std::string run_id = "none";

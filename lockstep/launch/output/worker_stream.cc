@@ -13,24 +13,46 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/input_file.h"
 #include "lockstep/base/log.h"
-#include "lockstep/launch/output/printable.h"
+#include "lockstep/base/printable.h"
 
 namespace lockstep::launch {
 namespace {
 
 constexpr size_t kTailBytes = 16 << 10;
+constexpr size_t kMaxShownLineBytes = 400;
 
 std::string end_of_file(const std::string& path) {
-  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  struct stat facts {};
-  if (!file.is_open() || ::fstat(file.get(), &facts) != 0) return {};
+  RegularFile file;
+  try {
+    file = open_regular_file(path);
+  } catch (const IoError&) {
+    return {};
+  }
   std::string text(kTailBytes, '\0');
   const off_t begin =
-      std::max<off_t>(0, facts.st_size - static_cast<off_t>(kTailBytes));
-  const ssize_t size = ::pread(file.get(), text.data(), text.size(), begin);
+      std::max<off_t>(0, file.status.st_size - static_cast<off_t>(kTailBytes));
+  const ssize_t size =
+      ::pread(file.descriptor.get(), text.data(), text.size(), begin);
   text.resize(static_cast<size_t>(std::max<ssize_t>(0, size)));
   return text;
+}
+
+// The last `count` lines of `text` that are not blank.
+std::vector<std::string> last_lines_of(std::string_view text, size_t count) {
+  std::vector<std::string> lines;
+  while (!text.empty() && lines.size() < count) {
+    const size_t newline = text.find_last_of('\n');
+    const size_t begin = newline == std::string_view::npos ? 0 : newline + 1;
+    const auto line = text.substr(begin);
+    if (line.find_first_not_of(" \t\r") != std::string_view::npos) {
+      lines.push_back(printable(line, kMaxShownLineBytes));
+    }
+    text = text.substr(0, begin == 0 ? 0 : newline);
+  }
+  std::reverse(lines.begin(), lines.end());
+  return lines;
 }
 
 }  // namespace
@@ -104,7 +126,7 @@ void WorkerStream::finish() {
 std::vector<std::string> WorkerStream::last_lines(size_t count) const {
   const bool is_in_file = plan_.is_redirected && !plan_.log_path.empty();
   const std::string text = is_in_file ? end_of_file(plan_.log_path) : tail_;
-  return launch::last_lines(text, count);
+  return last_lines_of(text, count);
 }
 
 }  // namespace lockstep::launch

@@ -2,6 +2,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/shm/fixed_text.h"
+#include "lockstep/store/socket_address.h"
 
 namespace lockstep::launch {
 namespace {
@@ -34,7 +35,7 @@ Endpoint choose(const Rendezvous& rendezvous, const RunOptions& options,
   }
   // The program itself chooses the address to listen at. Only the port must be
   // free, and one that is free on loopback most likely is.
-  const int port = with_free_port(options, {"127.0.0.1", 0}).port;
+  const int port = with_free_port(options, {store::loopback_host(), 0}).port;
   return {own_name(rendezvous, options), port};
 }
 

@@ -14,6 +14,7 @@
 #include "lockstep/launch/rendezvous/membership.h"
 #include "lockstep/store/refusal_log.h"
 #include "lockstep/store/secret_file.h"
+#include "lockstep/store/socket_address.h"
 
 namespace lockstep::launch {
 namespace {
@@ -32,11 +33,11 @@ Endpoint endpoint_of(const RunOptions& options) {
   Endpoint endpoint{options.master_addr, options.master_port};
   if (is_master_port_for_workers(options)) {
     // Only this agent and its workers use the store.
-    endpoint = {"127.0.0.1", 0};
+    endpoint = {store::loopback_host(), 0};
   } else if (!options.endpoint.empty()) {
     endpoint = parse_endpoint("--rdzv-endpoint", options.endpoint, 0);
   } else if (options.backend == Backend::kC10d) {
-    endpoint = {"localhost", 0};
+    endpoint = {store::loopback_host(), 0};
   }
   if (options.nodes > 1 && endpoint.port == 0) {
     throw LaunchError(

@@ -11,8 +11,8 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/printable.h"
 #include "lockstep/base/process.h"
-#include "lockstep/launch/output/printable.h"
 #include "lockstep/shm/peer_process.h"
 
 namespace lockstep::launch {

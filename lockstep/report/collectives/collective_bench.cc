@@ -11,6 +11,7 @@
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/comm/backends/backends.h"
 #include "lockstep/comm/world.h"
+#include "lockstep/store/socket_address.h"
 #include "lockstep/train/run_report.h"
 
 namespace lockstep::report {
@@ -112,7 +113,8 @@ class Ways {
   }
 
   static std::string master_of(const World& world) {
-    return world.is_one_host() ? "127.0.0.1" : read_environment().master_addr;
+    return world.is_one_host() ? store::loopback_host()
+                               : read_environment().master_addr;
   }
 
   std::vector<Way> all_;

@@ -1,13 +1,13 @@
 #include "lockstep/report/measurement/pytorch_peer.h"
 
 #include <filesystem>
-#include <fstream>
 #include <numeric>
 #include <unistd.h>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/atomic_file.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/parse_json.h"
@@ -42,9 +42,12 @@ fs::path find_script(const fs::path& program) {
 
 std::string find_python(const fs::path& share) {
   if (const auto named = env("LOCKSTEP_PYTHON")) return *named;
-  std::ifstream file(share / kPythonFile);
   std::string built_with;
-  std::getline(file, built_with);
+  try {
+    built_with = first_line(read_file(share / kPythonFile, 4096));
+  } catch (const IoError&) {
+    return "python3";
+  }
   return ::access(built_with.c_str(), X_OK) == 0 ? built_with : "python3";
 }
 

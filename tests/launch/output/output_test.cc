@@ -9,7 +9,6 @@
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/launch/output/console.h"
 #include "lockstep/launch/output/line_output.h"
-#include "lockstep/launch/output/printable.h"
 #include "lockstep/launch/output/worker_stream.h"
 #include "tests/base/temporary_folder.h"
 
@@ -119,14 +118,15 @@ TEST(WorkerStream, WritesAllToTheLogAndShowsLines) {
   Reader reader;
   WorkerStream stream({.log_path = folder.path("out.log"), .label = "> "},
                       reader.console());
-  const std::string text = "a\rb\nlast";
+  const std::string text = "a\rb\n\n  \nlast";
   ASSERT_EQ(::write(stream.worker_end(), text.data(), text.size()),
             static_cast<ssize_t>(text.size()));
   stream.close_worker_end();
   while (stream.fd() >= 0) stream.read_some();
   EXPECT_EQ(content_of(folder.path("out.log")), text);
-  EXPECT_EQ(reader.read(), "> a\n> b\n> last\n");
-  EXPECT_EQ(stream.last_lines(1), std::vector<std::string>{"last"});
+  EXPECT_EQ(reader.read(), "> a\n> b\n> \n>   \n> last\n");
+  EXPECT_EQ(stream.last_lines(2),
+            (std::vector<std::string>{"ab", "last"}));  // none that is blank
 }
 
 TEST(WorkerStream, ReadsTheEndOfARedirectedLog) {
@@ -152,27 +152,6 @@ TEST(WorkerStream, GoesOnWithoutItsLogOnAFullDisk) {
   ASSERT_EQ(::write(stream.worker_end(), "x\n", 2), 2);
   stream.read_some();
   EXPECT_EQ(reader.read(), "> x\n");
-}
-
-TEST(Printable, RemovesWhatControlsATerminal) {
-  EXPECT_EQ(printable("a\x1b[31mb\x07\t\n", 100), "a?[31mb?\t\n");
-  EXPECT_EQ(printable("\xc2\x9b"
-                      "1m",
-                      100),
-            "?1m");  // CSI in one byte
-  EXPECT_EQ(printable("\xe2\x80\xae"
-                      "abc",
-                      100),
-            "?abc");  // right to left
-  EXPECT_EQ(printable("\xff\xc3", 100), "??");
-  EXPECT_EQ(printable("gr\xc3\xbc\xc3\x9f", 100), "gr\xc3\xbc\xc3\x9f");
-  EXPECT_EQ(printable("abcdef", 3), "abc [...]");
-}
-
-TEST(LastLines, SkipsBlankOnes) {
-  EXPECT_EQ(last_lines("a\nb\n\n  \nc", 2),
-            (std::vector<std::string>{"b", "c"}));
-  EXPECT_TRUE(last_lines("", 3).empty());
 }
 
 }  // namespace

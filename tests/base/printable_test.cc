@@ -1,0 +1,40 @@
+#include "lockstep/base/printable.h"
+
+#include <gtest/gtest.h>
+
+namespace lockstep {
+namespace {
+
+constexpr size_t kMost = 100;
+
+TEST(Printable, RemovesWhatControlsATerminal) {
+  EXPECT_EQ(printable("a\x1b[31mb\x07\t\n", kMost), "a?[31mb?\t\n");
+  // U+009B is ESC [ in one character.
+  EXPECT_EQ(printable("a\u009b1m", kMost), "a?1m");
+  EXPECT_EQ(printable("a\x7f\u0085", kMost), "a??");
+  EXPECT_EQ(printable("gr\u00fc\u00df \u4e16\U0001f600", kMost),
+            "gr\u00fc\u00df \u4e16\U0001f600");
+  EXPECT_EQ(printable("abcdef", 3), "abc [...]");
+}
+
+TEST(Printable, RemovesWhatChangesTheDirectionOfText) {
+  for (const char* mark : {"\u061c", "\u200e", "\u200f", "\u202a", "\u202e",
+                           "\u2066", "\u2069", "\u2028", "\u2029"}) {
+    EXPECT_EQ(printable(std::string(mark) + "abc", kMost), "?abc");
+  }
+}
+
+TEST(Printable, RemovesWhatIsNotUtf8) {
+  EXPECT_EQ(printable("\xff\xc3", kMost), "??");
+  EXPECT_EQ(printable("\xc0\x9b", kMost), "??");            // ESC, too long
+  EXPECT_EQ(printable("\xe0\x82\x9b", kMost), "???");       // U+009B, too long
+  EXPECT_EQ(printable("\xed\xa0\x80", kMost), "???");       // half of a pair
+  EXPECT_EQ(printable("\xf4\x90\x80\x80", kMost), "????");  // beyond Unicode
+}
+
+TEST(Printable, MayBeKeptToOneLine) {
+  EXPECT_EQ(printable_line("a\nb\tc\x1b", kMost), "a?b?c?");
+}
+
+}  // namespace
+}  // namespace lockstep
