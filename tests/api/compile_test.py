@@ -4,8 +4,10 @@
     compile_test.py headers BUILD      each public header alone, and all of them
                                        in other orders
     compile_test.py wrong-uses BUILD   wrong_uses/*.cc must fail as they say
-    compile_test.py documents BUILD    the pieces of C++ in docs/, of those that
-                                       have a header in pieces/
+    compile_test.py documents BUILD    the pieces of C++ in the pages: what they
+                                       are about is in a header in pieces/
+    compile_test.py messages BUILD     the code that messages recommend, which
+                                       recommended.cc has
 
 The compiler and its options are those of the build in BUILD. Headers that need
 torch are compiled with its headers precompiled, which takes a second each;
@@ -25,7 +27,10 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools/check"))
-import public_headers  # pylint: disable=wrong-import-position
+sys.path.insert(0, str(ROOT / "tests/api"))
+# pylint: disable=wrong-import-position
+import message_code
+import public_headers
 
 EXPECTS = re.compile(r"^// expects: (.*)$", re.MULTILINE)
 
@@ -122,25 +127,32 @@ def check_wrong_uses(compiler):
 
 def source_of(header, piece):
     """A piece as a file: in a function, unless it has one itself."""
-    lines = [line for line in piece.splitlines()
-             if not line.startswith("#include")]
-    body = "\n".join(lines)
+    lines = piece.splitlines()
+    includes = [line for line in lines if line.startswith("#include")]
+    body = "\n".join(line for line in lines if not line.startswith("#include"))
     if not re.search(r"^(int main|struct|class) ?", body, re.MULTILINE):
         body = "void piece() {\n" + body + "\n}\n"
-    return f'#include "{header}"\n{body}\n'
+    return "\n".join([f'#include "{header}"', *includes, body, ""])
+
+
+def pieces_of(page):
+    return re.findall(r"^```cpp\n(.*?)^```$", page.read_text(encoding="utf-8"),
+                      re.MULTILINE | re.DOTALL)
 
 
 def check_documents(compiler):
-    """Each piece of C++ in the documents that have a header in pieces/."""
+    """Each piece of C++ in the pages."""
+    headers = {header.stem: header
+               for header in (ROOT / "tests/api/pieces").glob("*.h")}
     pieces = []
-    for header in sorted((ROOT / "tests/api/pieces").glob("*.h")):
-        document = ROOT / "docs" / f"{header.stem}.md"
-        found = re.findall(r"^```cpp\n(.*?)^```$",
-                           document.read_text(encoding="utf-8"),
-                           re.MULTILINE | re.DOTALL)
-        if not found:
-            return [f"{document.name}: no piece of C++ was found"]
-        pieces += [(header, number, piece)
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        found = pieces_of(page)
+        if bool(found) != (page.stem in headers) and page.parent.name != "decisions":
+            if page.name == "README.md" and page.parent != ROOT:
+                continue
+            return [f"{page.name} has {len(found)} pieces of C++: expected a header "
+                    f"of that name in tests/api/pieces if it has some"]
+        pieces += [(headers[page.stem], number, piece)
                    for number, piece in enumerate(found, 1)]
     with tempfile.TemporaryDirectory() as folder:
         def check_one(numbered):
@@ -153,9 +165,17 @@ def check_documents(compiler):
         return in_parallel(check_one, pieces)
 
 
+def check_messages(compiler):
+    """The code that messages recommend compiles, and none is left out."""
+    source = ROOT / "tests/api/recommended.cc"
+    good, output = compiler.compile(source, True)
+    return ([] if good else [f"{source.name} does not compile\n{output}"]) + (
+        message_code.findings(ROOT, source.read_text(encoding="utf-8")))
+
+
 def main():
     checks = {"headers": check_headers, "wrong-uses": check_wrong_uses,
-              "documents": check_documents}
+              "documents": check_documents, "messages": check_messages}
     if len(sys.argv) != 3 or sys.argv[1] not in checks:
         raise SystemExit(__doc__)
     findings = checks[sys.argv[1]](Compiler(pathlib.Path(sys.argv[2])))
