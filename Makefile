@@ -94,7 +94,7 @@ practicals: examples ## Run what docs/practicals shows, and write the pages
 check-torch: ## Build with another torch, and run the tests (TORCH=2.11.0)
 	@$(if $(TORCH),,$(error [make] no version of torch; expected a release on \
 	  PyPI, got none; run: make check-torch TORCH=2.11.0))
-	@tools/setup/packages.sh build test
+	@tools/setup/packages.sh build test tools
 	@TORCH=$(TORCH) tools/setup/python_env.sh
 	@LOCKSTEP_PYTHON=build/torch-$(TORCH)/venv/bin/python \
 	  tools/setup/configure.sh release torch-$(TORCH)
