@@ -125,14 +125,20 @@ def check_wrong_uses(compiler):
     return in_parallel(check_one, sources)
 
 
-def source_of(header, piece):
-    """A piece as a file: in a function, unless it has one itself."""
-    lines = piece.splitlines()
-    includes = [line for line in lines if line.startswith("#include")]
-    body = "\n".join(line for line in lines if not line.startswith("#include"))
-    if not re.search(r"^(int main|struct|class) ?", body, re.MULTILINE):
-        body = "void piece() {\n" + body + "\n}\n"
-    return "\n".join([f'#include "{header}"', *includes, body, ""])
+def sources_of(header, pieces):
+    """The pieces of a page as files: those with functions or classes of their
+    own, and one of all others, each in a function."""
+    together = []
+    for number, piece in enumerate(pieces, 1):
+        lines = piece.splitlines()
+        includes = [line for line in lines if line.startswith("#include")]
+        body = "\n".join(line for line in lines if line not in includes)
+        if re.search(r"^(int main|struct|class) ?", body, re.MULTILINE):
+            yield "\n".join([f'#include "{header}"', *includes, body, ""])
+        else:
+            together.append(f"void piece{number}() {{\n{body}\n}}\n")
+    if together:
+        yield f'#include "{header}"\n' + "".join(together)
 
 
 def pieces_of(page):
@@ -144,25 +150,23 @@ def check_documents(compiler):
     """Each piece of C++ in the pages."""
     headers = {header.stem: header
                for header in (ROOT / "tests/api/pieces").glob("*.h")}
-    pieces = []
+    sources = []
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         found = pieces_of(page)
-        if bool(found) != (page.stem in headers) and page.parent.name != "decisions":
-            if page.name == "README.md" and page.parent != ROOT:
-                continue
-            return [f"{page.name} has {len(found)} pieces of C++: expected a header "
-                    f"of that name in tests/api/pieces if it has some"]
-        pieces += [(headers[page.stem], number, piece)
-                   for number, piece in enumerate(found, 1)]
+        if found and page.stem not in headers:
+            return [f"{page.name} has C++: expected tests/api/pieces/{page.stem}.h, "
+                    "which has what the pieces are about"]
+        sources += [(f"{page.stem}{number}.cc", text) for number, text in
+                    enumerate(sources_of(headers.get(page.stem), found))]
+    if not sources:
+        return ["no piece of C++ was found"]
     with tempfile.TemporaryDirectory() as folder:
-        def check_one(numbered):
-            header, number, piece = numbered
-            name = f"{header.stem}{number}.cc"
-            good, output = compiler.compile_text(folder, name,
-                                                 source_of(header, piece), True)
-            return None if good else f"{name}:\n{piece}\n{output}"
+        def check_one(source):
+            name, text = source
+            good, output = compiler.compile_text(folder, name, text, True)
+            return None if good else f"{name}:\n{text}\n{output}"
 
-        return in_parallel(check_one, pieces)
+        return in_parallel(check_one, sources)
 
 
 def check_messages(compiler):

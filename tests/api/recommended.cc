@@ -25,8 +25,6 @@ torch::Tensor loss(const torch::Tensor& output, const torch::Tensor& target) {
 void wrap(std::shared_ptr<Net> module, std::vector<Device> devices, World world) {
   SAYS(DataParallel(module, [] { return std::make_shared<Net>(); }, devices));
   DataParallel(module, SAYS(lockstep::devices("cpu:2")));
-  DataParallel(module, SAYS(devices("auto")), DataParallelOptions()
-               .SAYS(verify_first_step(false)));
   lockstep::devices("cpu:9,cpu:9", SAYS(Duplicates::kAllow),
                     SAYS(Oversubscription::kAllow));
   Net* model = module.get();
@@ -35,6 +33,11 @@ void wrap(std::shared_ptr<Net> module, std::vector<Device> devices, World world)
       .SAYS(find_unused_parameters(true)).SAYS(static_graph(true))
       .SAYS(broadcast_buffers(false)).average(SAYS(GradientAverage::kNone))
       .zero(SAYS(ZeroStage::kOptimizerState)).SAYS(verify_first_step(false)));
+}
+
+void wrap_for_all_devices(std::shared_ptr<Net> module) {
+  DataParallel(module, SAYS(devices("auto")), DataParallelOptions()
+               .SAYS(verify_first_step(false)));
 }
 
 void change_module(std::shared_ptr<Net> module, Device one, torch::Dtype dtype) {
