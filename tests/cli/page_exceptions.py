@@ -97,6 +97,7 @@ SUBSTITUTIONS = {
         ("make ", None, BUILDS),
         ("build/release/bin/", "", "the folder of this build"),
         ("--max-steps 2000", "--max-steps 20", MINUTES),
+        ("--sizes 4K:64M", "--sizes 4K:4M", MINUTES),
         ("lockstep data", None, NETWORK),
         ("lockstep top", None, SCREEN),
     ],
@@ -111,6 +112,7 @@ SUBSTITUTIONS = {
         ("kubectl", None, NO_TOOL),
     ],
     "docs/collectives.md": [
+        ("--sizes 4K:256M", "--sizes 4K:4M", MINUTES),
         ("bench/allreduce_vs_mpi.py", None, MINUTES),
     ],
     "docs/image-data.md": [
