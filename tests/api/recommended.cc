@@ -22,7 +22,8 @@ torch::Tensor loss(const torch::Tensor& output, const torch::Tensor& target) {
 
 // clang-format off
 
-void wrap(std::shared_ptr<Net> module, std::vector<Device> devices, World world) {
+void wrap(std::shared_ptr<Net> module, std::vector<Device> devices,
+          World world) {
   SAYS(DataParallel(module, [] { return std::make_shared<Net>(); }, devices));
   DataParallel(module, SAYS(lockstep::devices("cpu:2")));
   lockstep::devices("cpu:9,cpu:9", SAYS(Duplicates::kAllow),
@@ -40,7 +41,8 @@ void wrap_for_all_devices(std::shared_ptr<Net> module) {
                .SAYS(verify_first_step(false)));
 }
 
-void change_module(std::shared_ptr<Net> module, Device one, torch::Dtype dtype) {
+void change_module(std::shared_ptr<Net> module, Device one,
+                   torch::Dtype dtype) {
   const auto device = torch_device(one);
   SAYS(module->to(device));
   module->SAYS(to(device));
@@ -56,7 +58,8 @@ void change_module(std::shared_ptr<Net> module, Device one, torch::Dtype dtype) 
 
 void train(DataParallel<Net> model, torch::optim::LBFGS& optimizer,
            torch::Tensor x, torch::Tensor y) {
-  SAYS(optimizer.step([&] { optimizer.zero_grad(); auto l = loss(model->forward(x), y); l.backward(); return l; }));
+  SAYS(optimizer.step([&] { optimizer.zero_grad(); auto l =
+       loss(model->forward(x), y); l.backward(); return l; }));
   torch::optim::SGD one(SAYS(model->parameters()), 0.1);
   auto other = optim::sgd(SAYS(lockstep::optim::unique(model->parameters())),
                           {.lr = 0.1});
@@ -82,7 +85,8 @@ void train_ranks(DistributedDataParallel<Net> model, torch::Tensor weight,
     return SAYS(model->make_state(parameter));
   };
   SAYS(model->unshare_parameters());
-  SAYS({ torch::NoGradGuard no_grad; weight.copy_(weight.renorm(2, 0, max_norm)); })
+  SAYS({ torch::NoGradGuard no_grad;
+         weight.copy_(weight.renorm(2, 0, max_norm)); })
   SAYS(bucket.buffer.copy_(result));
 }
 

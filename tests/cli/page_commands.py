@@ -14,6 +14,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -71,11 +72,17 @@ def substituted(command, rules, used):
 
 
 def run(command, folder, environment):
-    done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", command], cwd=folder, env=environment,
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-        timeout=DEADLINE_S)
-    return done.returncode, done.stdout + done.stderr
+    """How a command ended, and what it printed."""
+    with subprocess.Popen(
+            ["bash", "-o", "pipefail", "-c", command], cwd=folder,
+            env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, start_new_session=True) as shell:
+        try:
+            output, _ = shell.communicate(timeout=DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(shell.pid, signal.SIGKILL)
+            output = f"it took more than {DEADLINE_S} s\n" + shell.communicate()[0]
+    return shell.returncode, output
 
 
 def problems_of(page, folder_of_programs):

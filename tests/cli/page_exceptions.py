@@ -123,6 +123,7 @@ SUBSTITUTIONS = {
         ("--max-steps 2000", "--max-steps 20", MINUTES),
         ("--warmup-steps 100", "--warmup-steps 10", MINUTES),
         ("--init-from hf", "--init-from hf --max-steps 2", MINUTES),
+        ("--model gpt2", "--model gpt-char", MINUTES),
     ],
     "docs/launcher.md": [
         ("--nproc-per-node gpu", "--nproc-per-node 2", A_GPU),
