@@ -16,8 +16,8 @@
 #include "lockstep/device/device.h"
 #include "lockstep/launch/failure/error_file.h"
 
-// What the small programs have in common: arguments that are checked, --help,
-// and errors as one line.
+// The small programs share this: arguments that are checked, --help, and errors
+// as one line.
 
 /// The user typed something that can't be used.
 struct UsageError : std::runtime_error {
@@ -70,7 +70,7 @@ class Arguments {
     return value;
   }
 
-  /// Whether the word that is the next argument's name is there.
+  /// Returns whether the next argument is there. It must be its own name.
   bool word() {
     const std::string name = names_[next_];
     const std::string given = text("");

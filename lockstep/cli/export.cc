@@ -88,7 +88,7 @@ std::string save_tokenizer(const std::string& folder,
                            const tasks::TextModel& saved) {
   const data::Tokenizer& tokenizer = *saved.tokenizer;
   const Json theirs = in_their_words(tokenizer);
-  // GPT-2's token for the end is that for the beginning, too.
+  // GPT-2 begins and ends a text with the same token.
   const auto end_id = tokenizer.end_of_text();
   const Json end = find_special(theirs, [&](const Json& token) {
     return end_id && token.at("id") == *end_id;
@@ -114,8 +114,8 @@ std::string save_tokenizer(const std::string& folder,
   const std::string names = "tokenizer.json, tokenizer_config.json";
   const std::string own = tokenizer.to_json();
   if (parse_json(own).contains("model")) return names;
-  // Those of characters and of bytes are Lockstep's own, and refuse what has no
-  // token: `lockstep` reads them from here.
+  // Lockstep's own tokenizers refuse what has no token. `lockstep` reads them
+  // from here.
   write(folder + "/lockstep_tokenizer.json", own);
   return names + ", lockstep_tokenizer.json";
 }

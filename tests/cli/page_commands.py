@@ -21,7 +21,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/cli"))
-from page_exceptions import FILES, SUBSTITUTIONS  # pylint: disable=wrong-import-position
+from page_exceptions import EXIT_CODES, FILES, SUBSTITUTIONS  # pylint: disable=wrong-import-position
 
 DEADLINE_S = 300
 PROGRAMS = ("lockstep", "build/release/bin/lockstep", "make", "docker", "kubectl",
@@ -62,7 +62,7 @@ def commands_of(text):
 def substituted(command, rules, used):
     """What is run in place of a command; None: nothing."""
     for number, (part, instead, _) in enumerate(rules):
-        if part not in command:
+        if part not in command + "\n":
             continue
         used.add(number)
         if instead is None:
@@ -115,8 +115,12 @@ def problems_of(page, folder_of_programs):
                 continue
             code, output = run(instead, folder, environment)
             print(f"{code:<3}      {instead}", flush=True)
-            if code != 0:
-                yield f"{page}: {instead}\nended with {code}:\n{output}"
+            expected = next((code for part, code in
+                             EXIT_CODES.get(page, {}).items() if part in command),
+                            0)
+            if code != expected:
+                yield (f"{page}: {instead}\nended with {code}, expected "
+                       f"{expected}:\n{output}")
     for number, (part, _, _) in enumerate(rules):
         if number not in used:
             yield f"{page}: no command has '{part}': take out its substitution"

@@ -115,6 +115,9 @@ SUBSTITUTIONS = {
         ("--sizes 4K:256M", "--sizes 4K:4M", MINUTES),
         ("bench/allreduce_vs_mpi.py", None, MINUTES),
     ],
+    "docs/dependencies.md": [
+        ("make check-torch", None, BUILDS),
+    ],
     "docs/image-data.md": [
         ("lockstep data", None, NETWORK),
         ("--model resnet18", "--model resnet18 --max-steps 1", MINUTES),
@@ -135,8 +138,16 @@ SUBSTITUTIONS = {
         ("--model resnet18", "--model mlp --max-steps 3", MINUTES),
     ],
     "docs/top.md": [
+        ("lockstep top\n", None, SCREEN),
+        ("lockstep top runs/first", None, SCREEN),
         ("lockstep top - ", None, NO_COMMAND),
         ("--metrics", None, "a command that serves until it is ended: "
                             "tests/cli/top_test.cc"),
     ],
+}
+
+# By page, commands that end with another exit code than 0, as the page says.
+EXIT_CODES = {
+    "docs/links.md": {"lockstep check --devices cpu:2": 1,
+                      "--bad-links ignore": 70},
 }

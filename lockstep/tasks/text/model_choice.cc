@@ -22,8 +22,8 @@ using models::LanguageModelSpec;
 
 /// Returns the path of the tokenizer of a folder of Hugging Face's.
 std::string find_tokenizer(const std::string& folder) {
-  // `lockstep export` writes the first one beside a tokenizer.json that says
-  // the same to others.
+  // `lockstep export` writes the first one for Lockstep, and a tokenizer.json
+  // for others.
   constexpr std::array kFiles{"lockstep_tokenizer.json", "tokenizer.json",
                               "vocab.json"};
   for (const std::string file : kFiles) {

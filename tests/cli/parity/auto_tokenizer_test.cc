@@ -1,4 +1,4 @@
-// `lockstep export` beside transformers' AutoTokenizer and AutoConfig.
+// transformers' AutoTokenizer and AutoConfig read what `lockstep export` writes.
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -20,7 +20,7 @@ using nlohmann::json;
 // In train.txt, so that `chars` has a token for each character.
 const std::string kText = "to be  or\nnot, \u00e9ven <s>to</s>";
 
-// GPT-2's kind, whose tokens are the bytes, with two special ones.
+// A tokenizer of GPT-2's kind: a token for each byte, and two special ones.
 std::string bytes_with_special_tokens() {
   json vocabulary = json::object();
   int id = 0;
