@@ -9,11 +9,14 @@
 
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/parse_json.h"
+#include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/hugging_face.h"
+#include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/data/text/bpe_model.h"
+#include "lockstep/models/model_settings.h"
 #include "lockstep/tasks/text/text_checkpoint.h"
 
 namespace lockstep::cli {
@@ -120,11 +123,29 @@ std::string save_tokenizer(const std::string& folder,
   return names + ", lockstep_tokenizer.json";
 }
 
+/// Writes the state dict of a model of images: a ResNet's is torchvision's.
+void export_images(const CheckpointReader& reader, const std::string& folder) {
+  const auto model = models::make(
+      models::spec_from_settings(reader.info().model), models::Init::kNone);
+  reader.load(*model);
+  make_directories(folder);
+  write_safetensors(
+      folder + "/model.safetensors",
+      {.tensors = state_dict(*model), .metadata = {{"format", "pt"}}});
+  fmt::print("{} -> {}: model.safetensors\n", reader.path(), folder);
+}
+
 void run(const ExportFlags& flags) {
   if (flags.checkpoint.empty() || flags.out_dir.empty()) {
     throw BadUsage(
         "[usage] export needs --checkpoint DIR, a checkpoint or the --out-dir "
         "of a run, and --out-dir DIR, a new folder");
+  }
+  if (!is_hugging_face(flags.checkpoint)) {
+    const CheckpointReader reader = open_checkpoint(flags.checkpoint);
+    if (!tasks::is_of_text(reader.info())) {
+      return export_images(reader, flags.out_dir);
+    }
   }
   const tasks::TextModel loaded = tasks::load_text_model(flags.checkpoint);
   save_hugging_face(flags.out_dir, *loaded.model);
@@ -137,7 +158,9 @@ void run(const ExportFlags& flags) {
 
 void add_export(CLI::App& app) {
   auto* command = app.add_subcommand(
-      "export", "Write a language model's checkpoint as Hugging Face's folder");
+      "export",
+      "Write a checkpoint for PyTorch: a language model as Hugging Face's "
+      "folder, a model of images as a state dict");
   auto flags = std::make_shared<ExportFlags>();
   command
       ->add_option(
@@ -148,8 +171,8 @@ void add_export(CLI::App& app) {
       ->default_str("none: must be given");
   command
       ->add_option("--out-dir", flags->out_dir,
-                   "a new folder: for from_pretrained() of transformers, or "
-                   "for --init-from")
+                   "a new folder: for from_pretrained() of transformers or "
+                   "load_state_dict() of torchvision, or for --init-from")
       ->type_name("DIR")
       ->default_str("none: must be given");
   command->callback([flags] { run(*flags); });

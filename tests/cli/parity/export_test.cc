@@ -1,4 +1,5 @@
-// transformers' AutoTokenizer and AutoConfig read what `lockstep export` writes.
+// transformers' AutoTokenizer and AutoConfig read what `lockstep export`
+// writes.
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -12,7 +13,7 @@
 #include "tests/checkpoint/python.h"
 #include "tests/cli/program.h"
 
-namespace lockstep::auto_tokenizer_test {
+namespace lockstep::export_test {
 namespace {
 
 using nlohmann::json;
@@ -95,5 +96,28 @@ print(json.dumps({"ids": ids, "text": tokenizer.decode(ids),
   }
 }
 
+TEST(Torchvision, LoadsWhatExportWrites) {
+  if (!python_has("torchvision")) GTEST_SKIP() << "needs torchvision";
+  const TemporaryFolder folder;
+  const std::string run = folder.path("run"), out = folder.path("out");
+  const Ended trained = run_lockstep(
+      {"train", "--model", "resnet18", "--batch-size", "4", "--max-steps", "1",
+       "--no-eval", "--quiet", "--out-dir", run});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const Ended exported =
+      run_lockstep({"export", "--checkpoint", run, "--out-dir", out});
+  ASSERT_EQ(exported.code, 0) << exported.err;
+  write_text(folder.path("load.py"), R"(
+import sys, torch, torchvision
+from safetensors.torch import load_file
+net = torchvision.models.resnet18(num_classes=10)
+net.conv1 = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False)
+net.maxpool = torch.nn.Identity()
+net.load_state_dict(load_file(sys.argv[1] + "/model.safetensors"))
+print(sum(p.numel() for p in net.parameters()))
+)");
+  EXPECT_EQ(run_python_file(folder.path("load.py"), {out}), "11173962\n");
+}
+
 }  // namespace
-}  // namespace lockstep::auto_tokenizer_test
+}  // namespace lockstep::export_test
