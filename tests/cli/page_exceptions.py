@@ -96,10 +96,12 @@ SUBSTITUTIONS = {
     "README.md": [
         ("make ", None, BUILDS),
         ("build/release/bin/", "", "the folder of this build"),
+        ("lockstep compare --model", "lockstep compare --rounds 2 --steps 5 --model",
+         MINUTES),
         ("--max-steps 2000", "--max-steps 20", MINUTES),
         ("--sizes 4K:64M", "--sizes 4K:4M", MINUTES),
         ("lockstep data", None, NETWORK),
-        ("lockstep top", None, SCREEN),
+        ("lockstep top\n", None, SCREEN),
     ],
     "docs/checkpoints.md": [
         ("--max-steps 500", "--max-steps 3 --no-eval", MINUTES),
