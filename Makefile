@@ -9,6 +9,7 @@
 #   make build Torch_DIR=/opt/libtorch/share/cmake/Torch   your own LibTorch
 #   make build LOCKSTEP_PYTHON=$(which python)             your own torch
 #   make check-torch TORCH=2.11.0                          another version of torch
+#   make install LOCKSTEP_CUDA=ON    CUDA, on a host that has no GPU itself
 
 PRESET ?= release
 PREFIX ?= /usr/local
@@ -24,7 +25,7 @@ SEED ?=
 # Of examples/; empty: all.
 EXAMPLES ?=
 
-export JOBS PYTHON Torch_DIR LOCKSTEP_PYTHON CMAKE_ARGS
+export JOBS PYTHON Torch_DIR LOCKSTEP_PYTHON LOCKSTEP_CUDA CMAKE_ARGS
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-build configure configure-build build all demo test \
@@ -36,18 +37,17 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' \
 	  $(firstword $(MAKEFILE_LIST))
 
-setup: ## Install Debian packages and the Python environment that is built on
-	@tools/setup/packages.sh
+setup: ## Install packages and the Python environment that is built on
+	@tools/setup/packages.sh build test tools
 	@tools/setup/python_env.sh
 
-# What the program is built on: without a GPU and a CUDA toolkit 0.5 GB to
-# download instead of 2.6.
+# What the program is built on: without a GPU 0.5 GB to download instead of 2.6.
 setup-build:
-	@tools/setup/packages.sh
+	@tools/setup/packages.sh build
 	@tools/setup/python_env.sh libtorch
 
 configure-build: setup-build
-	@tools/setup/configure.sh $(PRESET)
+	@tools/setup/configure.sh $(PRESET) $(PRESET) program
 
 configure: setup
 	@tools/setup/configure.sh $(PRESET)
@@ -94,7 +94,7 @@ practicals: examples ## Run what docs/practicals shows, and write the pages
 check-torch: ## Build with another torch, and run the tests (TORCH=2.11.0)
 	@$(if $(TORCH),,$(error [make] no version of torch; expected a release on \
 	  PyPI, got none; run: make check-torch TORCH=2.11.0))
-	@tools/setup/packages.sh
+	@tools/setup/packages.sh build test tools
 	@TORCH=$(TORCH) tools/setup/python_env.sh
 	@LOCKSTEP_PYTHON=build/torch-$(TORCH)/venv/bin/python \
 	  tools/setup/configure.sh release torch-$(TORCH)
@@ -103,29 +103,36 @@ check-torch: ## Build with another torch, and run the tests (TORCH=2.11.0)
 	  -L '^($(if $(LABEL),$(LABEL),unit|parity))$$' \
 	  $(if $(FILTER),-R '$(FILTER)')
 
-check: setup-build ## Check layout, layers and format of the sources
+check: ## Check layout, layers and format of the sources
+	@tools/setup/packages.sh tools
 	@tools/check/all.sh
 
-format: setup-build ## Let clang-format lay out the sources
+# Versions of clang-format differ in what they do: 14, where it has that name.
+format: ## Let clang-format lay out the sources
+	@tools/setup/packages.sh tools
 	@git ls-files -co --exclude-standard '*.h' '*.cc' '*.cu' | \
-	  xargs -r clang-format -i
+	  xargs -r "$$(command -v clang-format-14 || echo clang-format)" -i
 
 bench: all ## Run the benchmarks
 	@tools/bench.sh $(BUILD)/bin
 
-install: all ## Install headers, libraries and the program to PREFIX
+install: build ## Install headers, libraries and the program to PREFIX
+	@tools/setup/ninja.sh $(PRESET) lockstep/all
 	@umask 022 && cmake --install $(BUILD) --prefix $(PREFIX)
 
 # Without CUDA, so that it is a tenth of the size and needs no driver.
 deb: setup-build ## Make a Debian package without CUDA: build/deb/lockstep_*.deb
-	@tools/setup/configure.sh deb
+	@tools/setup/packages.sh tools
+	@tools/setup/configure.sh deb deb program
 	@tools/setup/ninja.sh deb all
 	@cd build/deb && umask 022 && cpack
 
 check-deb: deb ## Use the package as its users do, who are not root
+	@tools/setup/packages.sh test
 	@tools/check/consumption.sh deb . build/deb
 
-docs: setup-build ## Write the pages of the public API: build/docs/html
+docs: ## Write the pages of the public API: build/docs/html
+	@tools/setup/packages.sh tools
 	@tools/docs.sh build/docs
 
 clean: ## Remove what was built (the Python environment stays in the cache)

@@ -12,14 +12,14 @@ DistributedDataParallel over Gloo, a process a share of the cores; `ideal` is
 as `ddp`, but its processes never speak to each other: no DDP can be faster.
 
 The work: float32 or, with --bf16, autocast; one fixed synthetic batch, SGD
-(lr 1e-3, momentum 0.9) or, of gpt-char, AdamW (lr 1e-3).
+(lr 1e-3, momentum 0.9) or, of language models, AdamW (lr 1e-3).
 All of a step is timed: zero_grad, forward, cross entropy, backward, optimizer.
 
     cnn                 3 x (3x3 convolution to 32, 64, 128 channels, BatchNorm,
                         ReLU, 2x2 max-pool), mean, Linear 10;
                         inputs (N, 3, 32, 32)
     gpt-char            GPT-2 with 4 layers, 4 heads, width 128, 65 tokens;
-                        inputs (N, 64)
+                        inputs (N, 64); and gpt-nano, gpt2, gpt2-medium, ...
     mlp                 6 x (Linear 1024, ReLU), Linear 10; inputs (N, 1024)
     resnet18, resnet34  3x3 stem without max-pool; inputs (N, 3, 32, 32)
 """
@@ -52,8 +52,13 @@ from torch.nn import functional as F  # noqa: E402
 
 CLASSES = 10
 BLOCKS = {'resnet18': (2, 2, 2, 2), 'resnet34': (3, 4, 6, 3)}
-MODELS = ['cnn', 'mlp', 'gpt-char', *BLOCKS]
-VOCABULARY, CONTEXT = 65, 64
+# Layers, heads, width, context, vocabulary.
+GPTS = {'gpt-nano': (3, 3, 48, 64, 65), 'gpt-char': (4, 4, 128, 64, 65),
+        'gpt2': (12, 12, 768, 1024, 50257),
+        'gpt2-medium': (24, 16, 1024, 1024, 50257),
+        'gpt2-large': (36, 20, 1280, 1024, 50257),
+        'gpt2-xl': (48, 25, 1600, 1024, 50257)}
+MODELS = ['cnn', 'mlp', *BLOCKS, *GPTS]
 
 
 def convolution(channels_in, channels_out, size, stride=1):
@@ -139,10 +144,10 @@ class Block(nn.Module):
 class Gpt(nn.Module):
     """GPT-2 whose last layer is the table of the tokens."""
 
-    def __init__(self, width=128, heads=4, layers=4):
+    def __init__(self, layers, heads, width, context, vocabulary):
         super().__init__()
-        self.tokens = nn.Embedding(VOCABULARY, width)
-        self.places = nn.Embedding(CONTEXT, width)
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.places = nn.Embedding(context, width)
         self.blocks = nn.Sequential(*[Block(width, heads)
                                       for _ in range(layers)])
         self.norm = nn.LayerNorm(width)
@@ -155,9 +160,10 @@ class Gpt(nn.Module):
 
 def make_work(model, samples):
     """The network, its inputs and its targets."""
-    if model == 'gpt-char':
-        ids = torch.randint(0, VOCABULARY, (2, samples, CONTEXT))
-        return Gpt(), ids[0], ids[1].flatten()
+    if model in GPTS:
+        *_, context, vocabulary = GPTS[model]
+        ids = torch.randint(0, vocabulary, (2, samples, context))
+        return Gpt(*GPTS[model]), ids[0], ids[1].flatten()
     targets = torch.randint(0, CLASSES, (samples,))
     if model == 'mlp':
         return make_mlp(), torch.randn(samples, 1024), targets
@@ -230,7 +236,7 @@ def main():
     if args.mode == 'ddp':
         model = nn.parallel.DistributedDataParallel(
             network, gradient_as_bucket_view=args.bucket_view)
-    if args.model == 'gpt-char':
+    if args.model in GPTS:
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3,
                                       fused=args.fused)
     else:

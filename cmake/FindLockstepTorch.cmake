@@ -72,7 +72,10 @@ if(NOT TARGET LockstepTorch)
       "LINKER:-rpath,${LOCKSTEP_TORCH_LIB_DIR}")
   endif()
 
+  # What a program is linked with: libtorch_cuda registers its kernels when it is
+  # loaded, and a linker that sees no symbol used would drop it.
   set(LOCKSTEP_HAS_CUDA OFF)
+  set(LOCKSTEP_CUDA_LIBRARIES "")
   if(NOT LOCKSTEP_CUDA STREQUAL "OFF" AND
      EXISTS ${LOCKSTEP_TORCH_LIB_DIR}/libtorch_cuda.so)
     # The cudart beside LibTorch goes with its NCCL and cuBLAS. A toolkit's may be
@@ -80,10 +83,10 @@ if(NOT TARGET LockstepTorch)
     # headers, an installed LibTorch does not.
     file(GLOB _cudart ${LOCKSTEP_TORCH_ROOT}/../nvidia/cu[0-9]*/lib/libcudart.so.*)
     if(LOCKSTEP_TORCH_DEFAULT AND _cudart)
-      set(LOCKSTEP_HAS_CUDA ON)
+      set(_has_headers ON)
     else()
       find_package(CUDAToolkit QUIET)
-      set(LOCKSTEP_HAS_CUDA ${CUDAToolkit_FOUND})
+      set(_has_headers ${CUDAToolkit_FOUND})
     endif()
     if(_cudart)
       list(GET _cudart 0 _cudart)
@@ -95,15 +98,24 @@ if(NOT TARGET LockstepTorch)
       target_link_options(LockstepTorch INTERFACE
         "LINKER:-rpath,${_cudart_folder}")
     endif()
-    if(LOCKSTEP_HAS_CUDA)
+    if(_has_headers)
+      # Headers for all, so that CUDA=ON and OFF compile two files anew and not all.
       target_include_directories(LockstepTorch SYSTEM INTERFACE
-        ${CUDAToolkit_INCLUDE_DIRS})
-      # --no-as-needed: libtorch_cuda registers its kernels when it is loaded,
-      # and a linker that sees no symbol used would drop it.
-      target_link_libraries(LockstepTorch INTERFACE
+                                 ${CUDAToolkit_INCLUDE_DIRS})
+      set(LOCKSTEP_CUDA_LIBRARIES
         "-Wl,--no-as-needed" ${LOCKSTEP_TORCH_LIB_DIR}/libtorch_cuda.so
         ${LOCKSTEP_TORCH_LIB_DIR}/libc10_cuda.so "-Wl,--as-needed"
         ${_cudart})
+    endif()
+    # A toolkit tells nothing: images have one on any host.
+    find_library(LOCKSTEP_GPU_DRIVER libcuda.so.1)
+    find_program(LOCKSTEP_NVIDIA_SMI nvidia-smi)
+    mark_as_advanced(LOCKSTEP_GPU_DRIVER LOCKSTEP_NVIDIA_SMI)
+    if(LOCKSTEP_CUDA_LIBRARIES AND
+       (LOCKSTEP_CUDA STREQUAL "ON" OR EXISTS /dev/nvidiactl OR
+        LOCKSTEP_GPU_DRIVER OR LOCKSTEP_NVIDIA_SMI))
+      set(LOCKSTEP_HAS_CUDA ON)
+      target_link_libraries(LockstepTorch INTERFACE ${LOCKSTEP_CUDA_LIBRARIES})
     endif()
   endif()
   if(LOCKSTEP_CUDA STREQUAL "ON" AND NOT LOCKSTEP_HAS_CUDA)

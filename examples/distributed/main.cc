@@ -5,6 +5,7 @@
 //     torchrun --nproc-per-node 2 --no-python ./distributed
 #include <cstdio>
 
+#include "../arguments.h"
 #include "lockstep/lockstep.h"
 
 using torch::Tensor;
@@ -24,7 +25,8 @@ struct Net : torch::nn::Module {
   torch::nn::Linear fc{nullptr};
 };
 
-int main() try {
+int main(int argc, char** argv) try {
+  Arguments(argc, argv, "");  // takes none
   const auto world = lockstep::init();
   torch::manual_seed(0);
   auto net = std::make_shared<Net>();
@@ -65,8 +67,5 @@ int main() try {
     }
   }
 } catch (const std::exception& error) {
-  // For the launcher's report.
-  lockstep::launch::record_error(error);
-  std::fprintf(stderr, "%s\n", error.what());
-  return 1;
+  return end_with(error);
 }

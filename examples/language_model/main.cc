@@ -1,9 +1,9 @@
 // A language model on several devices: wrap it, train, save model->module(),
 // load first and then wrap again. Devices, steps, and a text to learn from:
 //     language_model cpu:2 20 book.txt
-#include <fstream>
 #include <iostream>
 
+#include "../arguments.h"
 #include "lockstep/lockstep.h"
 using namespace lockstep;
 using torch::Tensor;
@@ -13,16 +13,13 @@ Tensor loss_of(const Tensor& logits, const Tensor& next) {
   return torch::cross_entropy_loss(logits.flatten(0, 1), next.flatten());
 }
 
-int main(int argc, char** argv) {
-  const auto list = devices(argc > 1 ? argv[1] : "auto", Duplicates::kRefuse,
-                            Oversubscription::kAllow);
+int main(int argc, char** argv) try {
+  Arguments arguments(argc, argv, "DEVICES STEPS TEXT_FILE");
+  const auto list = arguments.devices();
   const auto on = torch_device(list.front());
-  const int steps = argc > 2 ? std::stoi(argv[2]) : 10;
-  std::string text;
-  for (int i = 0; i < 99; ++i) text += "All replicas learn the same words. ";
-  if (argc > 3)
-    text = std::string(
-        std::istreambuf_iterator<char>(std::ifstream(argv[3]).rdbuf()), {});
+  const int64_t steps = arguments.number(10);
+  std::string text = arguments.file_text();
+  while (text.size() < 3465) text += "All replicas learn the same words. ";
   const Tensor ids =
       torch::from_blob(text.data(), {int64_t(text.size())}, torch::kByte)
           .to(torch::kLong);
@@ -34,7 +31,7 @@ int main(int argc, char** argv) {
   auto model = DataParallel(net, list);  // the only line that is new
   torch::optim::AdamW adam(model->parameters(), 1e-3);
   double last = 0;
-  for (int step = 0; step < steps; ++step) {
+  for (int64_t step = 0; step < steps; ++step) {
     const Tensor start = torch::randint(ids.size(0) - kContext - 1, {16, 1});
     const Tensor at = start + torch::arange(kContext);
     adam.zero_grad();
@@ -56,4 +53,6 @@ int main(int argc, char** argv) {
             << (wrapped->forward(x).equal(model->forward(x)) ? "" : "not ")
             << "the same\nparameter_sha256 " << parameter_digest(*again)
             << "\n";
+} catch (const std::exception& error) {
+  return end_with(error);
 }

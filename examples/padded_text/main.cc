@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "../arguments.h"
 #include "lockstep/lockstep.h"
 using namespace lockstep;
 using torch::Tensor;
@@ -83,9 +84,11 @@ void train_plain(models::LanguageModel& net, const Batch& batch) {
 }
 
 int main(int argc, char** argv) try {
-  const std::string strategy = argc > 1 ? argv[1] : "dp";
-  const int count = argc > 2 ? std::stoi(argv[2]) : 1;
-  const int64_t accumulate = argc > 3 ? std::stoi(argv[3]) : 1;
+  Arguments arguments(argc, argv, "STRATEGY COUNT ACCUMULATE");
+  const std::string strategy = arguments.text("dp");
+  const auto count =
+      static_cast<int>(arguments.number(1, strategy == "ddp" ? 0 : 1));
+  const int64_t accumulate = arguments.number(1);
   const Batch batch = make_batch();
   auto spec = models::language_spec("gpt-nano");
   spec.vocabulary = 128;
@@ -124,14 +127,13 @@ int main(int argc, char** argv) try {
                      DataParallelOptions().shards(shards).intra_op_threads(1)),
         World(), batch);
     finish(*net, shards);
+  } else if (strategy != "ddp") {
+    arguments.fail("expected plain, dp or ddp, got '" + strategy + "'");
   } else if (count > 0) {
     spawn(count, train_rank);
   } else {
     train_rank(init());
   }
 } catch (const std::exception& error) {
-  // For the launcher's report.
-  launch::record_error(error);
-  std::fprintf(stderr, "%s\n", error.what());
-  return 1;
+  return end_with(error);
 }

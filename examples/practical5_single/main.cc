@@ -1,5 +1,5 @@
-// Practical 5: trains a network on images that the program makes. Devices,
-// batch size, steps, and `show` to see what the model gets: cpu:2 64 20 show
+// Practical 5: trains a network. `show` shows what it gets: cpu:2 64 20 show
+#include "../arguments.h"
 #include "lockstep/lockstep.h"
 using namespace lockstep;
 
@@ -21,13 +21,12 @@ struct Net : torch::nn::Cloneable<Net> {
   torch::nn::Linear hidden{nullptr}, out{nullptr};
 };
 
-int main(int argc, char** argv) {
-  // Slices of a laptop's CPU may share its cores.
-  const auto list = devices(argc > 1 ? argv[1] : "auto", Duplicates::kRefuse,
-                            Oversubscription::kAllow);
-  const int batch_size = argc > 2 ? std::stoi(argv[2]) : 64;
-  const int steps = argc > 3 ? std::stoi(argv[3]) : 20;
-  is_shown = argc > 4;
+int main(int argc, char** argv) try {
+  Arguments arguments(argc, argv, "DEVICES BATCH_SIZE STEPS show");
+  const auto list = arguments.devices();
+  const int64_t batch_size = arguments.number(64);
+  const int64_t steps = arguments.number(20);
+  is_shown = arguments.word();
   install_accounting_allocator();
   const MemoryScope on_first_device(list.front());
   torch::manual_seed(0);
@@ -39,7 +38,7 @@ int main(int argc, char** argv) {
                       {.batch_size = batch_size});
   const auto now = std::chrono::steady_clock::now;
   const auto start = now();
-  for (int step = 0; step < steps; ++step) {
+  for (int64_t step = 0; step < steps; ++step) {
     if (step % loader.batches() == 0) loader.begin(step / loader.batches());
     const auto batch = loader.next().value();
     const auto x = batch.input().to(torch_device(list.front()));
@@ -56,4 +55,6 @@ int main(int argc, char** argv) {
     print(device.name(), " memory peak: ", mib, " MiB");
   }
   print("parameter_sha256 ", parameter_digest(*net));
+} catch (const std::exception& error) {
+  return end_with(error);
 }

@@ -4,6 +4,7 @@
 //     torchrun --nproc-per-node 2 --no-python practical6_ddp 64 20
 #include <iostream>
 
+#include "../arguments.h"
 #include "lockstep/data/image_source.h"
 #include "lockstep/lockstep.h"
 using namespace lockstep;
@@ -21,8 +22,9 @@ struct Net : torch::nn::Cloneable<Net> {
 };
 
 int main(int argc, char** argv) try {
-  const int64_t batch_size = argc > 1 ? std::stoll(argv[1]) : 64;
-  const int steps = argc > 2 ? std::stoi(argv[2]) : 20;
+  Arguments arguments(argc, argv, "BATCH_SIZE STEPS");
+  const int64_t batch_size = arguments.number(64);
+  const int64_t steps = arguments.number(20);
   const World world = init();
   std::ostringstream line;  // in one piece: ranks print at the same time
   line << "Rank: " << world.rank() << " | Local Rank: " << world.local_rank();
@@ -36,7 +38,7 @@ int main(int argc, char** argv) try {
   const int64_t own_size = batch_size / world.size();
   std::vector<int64_t> samples(own_size);
   const auto start = std::chrono::steady_clock::now();
-  for (int step = 0; step < steps; ++step) {
+  for (int64_t step = 0; step < steps; ++step) {
     const int64_t first = step * batch_size + world.rank() * own_size;
     for (int64_t i = 0; i < own_size; ++i)
       samples[i] = (first + i) % images.size();
@@ -54,7 +56,5 @@ int main(int argc, char** argv) try {
             << " s | Total: " << total.count() << " s\nparameter_sha256 "
             << parameter_digest(*net) << std::endl;
 } catch (const std::exception& error) {
-  launch::record_error(error);  // for the launcher's report
-  std::cerr << error.what() << std::endl;
-  return 1;
+  return end_with(error);
 }

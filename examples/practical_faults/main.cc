@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <numeric>
 
+#include "../arguments.h"
 #include "lockstep/data/image_source.h"
 #include "lockstep/lockstep.h"
 using namespace lockstep;
@@ -18,9 +19,10 @@ struct Net : torch::nn::Cloneable<Net> {
   torch::nn::Linear fc{nullptr};
 };
 int main(int argc, char** argv) try {
-  const std::string folder = argc > 1 ? argv[1] : "practical_faults";
-  const int64_t steps = argc > 2 ? std::stoll(argv[2]) : 40;
-  const int64_t deadly = argc > 3 ? std::stoll(argv[3]) : -1;
+  Arguments arguments(argc, argv, "FOLDER STEPS DEADLY_STEP");
+  const std::string folder = arguments.text("practical_faults");
+  const int64_t steps = arguments.number(40);
+  const int64_t deadly = arguments.number(/*otherwise=*/-1, /*least=*/0);
   const World world = init();
   torch::manual_seed(0);
   auto net = std::make_shared<Net>();
@@ -54,7 +56,5 @@ int main(int argc, char** argv) try {
   if (world.rank() != 0) return 0;
   std::puts(("parameter_sha256 " + parameter_digest(*net)).c_str());
 } catch (const std::exception& error) {
-  launch::record_error(error);  // for the launcher's report
-  std::fprintf(stderr, "%s\n", error.what());
-  return 1;
+  return end_with(error);
 }

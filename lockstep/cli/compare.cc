@@ -283,8 +283,8 @@ void add_compare(CLI::App& app) {
       ->needs("--runs");
   command->footer(
       "The work is a fixed synthetic batch and SGD with momentum, or AdamW\n"
-      "for gpt-char; all of a step is timed. --pytorch needs a Python with\n"
-      "torch: the one in the variable LOCKSTEP_PYTHON, else the one that\n"
+      "for language models; all of a step is timed. --pytorch needs a Python\n"
+      "with torch: the one in the variable LOCKSTEP_PYTHON, else the one that\n"
       "Lockstep was built with, if it is here, else python3.\n\nExample:\n"
       "  lockstep compare --model mlp --batch-size 64 --devices cpu:2 "
       "--pytorch");

@@ -9,6 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/checkpoint/hugging_face.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/options.h"
 #include "lockstep/cli/start/checks.h"
@@ -151,6 +152,9 @@ void run(const EvalFlags& flags) {
         "[usage] eval needs --checkpoint DIR: a checkpoint, or the --out-dir "
         "of a run");
   }
+  if (is_hugging_face(flags.checkpoint)) {
+    return eval_text(flags, flags.checkpoint, CheckpointInfo());
+  }
   const std::string checkpoint = find_checkpoint(flags.checkpoint);
   const auto info = read_checkpoint_info(checkpoint);
   if (tasks::is_of_text(info)) return eval_text(flags, checkpoint, info);
@@ -177,8 +181,10 @@ void add_eval(CLI::App& app) {
                          "trained on");
   auto flags = std::make_shared<EvalFlags>();
   command
-      ->add_option("--checkpoint", flags->checkpoint,
-                   "a checkpoint, or the --out-dir of a run: its newest")
+      ->add_option(
+          "--checkpoint", flags->checkpoint,
+          "a checkpoint, the --out-dir of a run (its newest), or a folder of "
+          "Hugging Face's")
       ->type_name("DIR")
       ->default_str("none: must be given");
   add_data_options(*command, flags->data, "that of the checkpoint");

@@ -1,5 +1,8 @@
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -8,9 +11,12 @@
 #include "lockstep/base/parse_json.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/hugging_face.h"
+#include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"
+#include "lockstep/data/text/bpe_model.h"
+#include "lockstep/models/model_settings.h"
 #include "lockstep/tasks/text/text_checkpoint.h"
 
 namespace lockstep::cli {
@@ -21,19 +27,112 @@ struct ExportFlags {
   std::string out_dir;
 };
 
-/// Writes the tokenizer. Returns the name of its file.
-std::string save_tokenizer(const std::string& folder,
-                           const data::Tokenizer& tokenizer) {
-  const std::string text = tokenizer.to_json();
-  // Those of characters and of bytes are Lockstep's own: under the name that
-  // Hugging Face's library looks for, they would be an error there.
-  const bool is_theirs = parse_json(text).contains("model");
-  const std::string name =
-      is_theirs ? "tokenizer.json" : "lockstep_tokenizer.json";
-  AtomicFile file(folder + "/" + name);
+using Json = nlohmann::ordered_json;
+
+void write(const std::string& path, const std::string& text) {
+  AtomicFile file(path);
   file.write(text);
   file.commit();
-  return name;
+}
+
+/// Lockstep's own tokenizers in Hugging Face's words: byte pair encoding that
+/// joins nothing, so that each letter is a token.
+Json without_merges(std::span<const std::string> letters, Json pre_tokenizer,
+                    Json decoder) {
+  Json vocabulary = Json::object();
+  for (size_t id = 0; id < letters.size(); ++id) vocabulary[letters[id]] = id;
+  return {{"version", "1.0"},
+          {"added_tokens", Json::array()},
+          {"normalizer", nullptr},
+          {"pre_tokenizer", std::move(pre_tokenizer)},
+          {"post_processor", nullptr},
+          {"decoder", std::move(decoder)},
+          {"model",
+           {{"type", "BPE"},
+            {"vocab", std::move(vocabulary)},
+            {"merges", Json::array()}}}};
+}
+
+Json in_their_words(const data::Tokenizer& tokenizer) {
+  const Json own = parse_json<Json>(tokenizer.to_json());
+  if (own.contains("model")) return own;
+  if (own.at("type") == "bytes") {
+    const Json byte_level{{"type", "ByteLevel"},
+                          {"add_prefix_space", false},
+                          {"trim_offsets", true},
+                          {"use_regex", false}};
+    return without_merges(data::letters_of_bytes(), byte_level, byte_level);
+  }
+  std::vector<std::string> characters;
+  for (int64_t id = 0; id < tokenizer.vocabulary(); ++id) {
+    const auto token = static_cast<uint32_t>(id);
+    characters.push_back(tokenizer.decode({&token, 1}));
+  }
+  return without_merges(characters, nullptr, {{"type", "Fuse"}});
+}
+
+/// The special token for which `is_it` holds.
+Json find_special(const Json& tokenizer,
+                  const std::function<bool(const Json&)>& is_it) {
+  for (const Json& token : tokenizer.at("added_tokens")) {
+    if (token.at("special") == true && is_it(token)) return token;
+  }
+  return nullptr;
+}
+
+bool is_for_beginning(const Json& token) {
+  const auto& text = token.at("content");
+  return text == "<|begin_of_text|>" || text == "<s>" || text == "<bos>";
+}
+
+/// Writes the tokenizer as AutoTokenizer reads it, and in config.json which
+/// tokens begin and end a text. Returns the names of the files.
+std::string save_tokenizer(const std::string& folder,
+                           const tasks::TextModel& saved) {
+  const data::Tokenizer& tokenizer = *saved.tokenizer;
+  const Json theirs = in_their_words(tokenizer);
+  // GPT-2 begins and ends a text with the same token.
+  const auto end_id = tokenizer.end_of_text();
+  const Json end = find_special(theirs, [&](const Json& token) {
+    return end_id && token.at("id") == *end_id;
+  });
+  Json begin = find_special(theirs, is_for_beginning);
+  if (begin.is_null()) begin = end;
+  const auto part = [](const Json& token, const char* key) {
+    return token.is_null() ? Json() : token.at(key);
+  };
+  write(folder + "/tokenizer.json", theirs.dump());
+  write(folder + "/tokenizer_config.json",
+        Json{{"tokenizer_class", "PreTrainedTokenizerFast"},
+             {"bos_token", part(begin, "content")},
+             {"eos_token", part(end, "content")},
+             {"model_max_length", saved.model->spec().context},
+             {"clean_up_tokenization_spaces", false}}
+                .dump(2) +
+            "\n");
+  Json config = parse_json<Json>(read_file(folder + "/config.json", 1 << 20));
+  config["bos_token_id"] = part(begin, "id");
+  config["eos_token_id"] = part(end, "id");
+  write(folder + "/config.json", config.dump(2) + "\n");
+  const std::string names = "tokenizer.json, tokenizer_config.json";
+  const std::string own = tokenizer.to_json();
+  if (parse_json(own).contains("model")) return names;
+  // Lockstep's own tokenizers refuse what has no token. `lockstep` reads them
+  // from here.
+  write(folder + "/lockstep_tokenizer.json", own);
+  return names + ", lockstep_tokenizer.json";
+}
+
+/// Writes the state dict of a model of images: a ResNet's is torchvision's.
+void export_images(const CheckpointReader& reader, const std::string& folder) {
+  const auto model = models::make(
+      models::spec_from_settings(reader.info().model), models::Init::kNone);
+  reader.load(*model);
+  make_directories(folder);
+  write_safetensors(
+      folder + "/model.safetensors",
+      {.tensors = state_dict(*model), .metadata = {{"format", "pt"}}});
+  fmt::print("{} -> {}: model.safetensors\n", reader.path(), folder);
 }
 
 void run(const ExportFlags& flags) {
@@ -42,29 +141,38 @@ void run(const ExportFlags& flags) {
         "[usage] export needs --checkpoint DIR, a checkpoint or the --out-dir "
         "of a run, and --out-dir DIR, a new folder");
   }
-  const tasks::TextModel loaded =
-      tasks::load_text_model(find_checkpoint(flags.checkpoint));
+  if (!is_hugging_face(flags.checkpoint)) {
+    const CheckpointReader reader = open_checkpoint(flags.checkpoint);
+    if (!tasks::is_of_text(reader.info())) {
+      return export_images(reader, flags.out_dir);
+    }
+  }
+  const tasks::TextModel loaded = tasks::load_text_model(flags.checkpoint);
   save_hugging_face(flags.out_dir, *loaded.model);
   fmt::print("{} -> {}: config.json, model.safetensors, {}\n",
              loaded.checkpoint, flags.out_dir,
-             save_tokenizer(flags.out_dir, *loaded.tokenizer));
+             save_tokenizer(flags.out_dir, loaded));
 }
 
 }  // namespace
 
 void add_export(CLI::App& app) {
   auto* command = app.add_subcommand(
-      "export", "Write a language model's checkpoint as Hugging Face's folder");
+      "export",
+      "Write a checkpoint for PyTorch: a language model as Hugging Face's "
+      "folder, a model of images as a state dict");
   auto flags = std::make_shared<ExportFlags>();
   command
-      ->add_option("--checkpoint", flags->checkpoint,
-                   "a checkpoint, or the --out-dir of a run: its newest")
+      ->add_option(
+          "--checkpoint", flags->checkpoint,
+          "a checkpoint, the --out-dir of a run (its newest), or a folder of "
+          "Hugging Face's")
       ->type_name("DIR")
       ->default_str("none: must be given");
   command
       ->add_option("--out-dir", flags->out_dir,
-                   "a new folder: for from_pretrained() of transformers, or "
-                   "for --init-from")
+                   "a new folder: for from_pretrained() of transformers or "
+                   "load_state_dict() of torchvision, or for --init-from")
       ->type_name("DIR")
       ->default_str("none: must be given");
   command->callback([flags] { run(*flags); });

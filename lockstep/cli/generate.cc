@@ -9,7 +9,6 @@
 
 #include "lockstep/base/exit_code.h"
 #include "lockstep/base/interrupt.h"
-#include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/options.h"
 #include "lockstep/cli/start/checks.h"
@@ -82,8 +81,7 @@ void run(const GenerateFlags& flags) {
   tasks::check(flags.options.sampling);
   install_accounting_allocator();
   const auto device = to_devices(flags.devices, one_device()).front();
-  const tasks::TextModel loaded =
-      tasks::load_text_model(find_checkpoint(flags.checkpoint));
+  const tasks::TextModel loaded = tasks::load_text_model(flags.checkpoint);
   loaded.model->to(torch_device(device));
   const auto ids = loaded.tokenizer->encode(flags.prompt);
   tasks::GenerateOptions options = flags.options;
@@ -113,8 +111,10 @@ void add_generate(CLI::App& app) {
       "generate", "Continue a text with a language model's checkpoint");
   auto flags = std::make_shared<GenerateFlags>();
   command
-      ->add_option("--checkpoint", flags->checkpoint,
-                   "a checkpoint, or the --out-dir of a run: its newest")
+      ->add_option(
+          "--checkpoint", flags->checkpoint,
+          "a checkpoint, the --out-dir of a run (its newest), or a folder of "
+          "Hugging Face's")
       ->type_name("DIR")
       ->default_str("none: must be given");
   command->add_option("--prompt", flags->prompt, "the text to continue")

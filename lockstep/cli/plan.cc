@@ -1,5 +1,6 @@
 #include <charconv>
 #include <memory>
+#include <optional>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -12,6 +13,7 @@
 #include "lockstep/cli/start/number_option.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/report/measurement/memory_plan.h"
+#include "lockstep/tasks/text/model_choice.h"
 
 namespace lockstep::cli {
 namespace {
@@ -27,6 +29,8 @@ struct PlanFlags {
   std::string strategy = "single";
   std::string precision = "fp32";
   std::string optimizer;
+  /// The folder or checkpoint whose sizes the model has. Empty: --model has.
+  std::string init_from;
   bool between_hosts = false;
   int zero = 0;
   double memory_gib = 0;
@@ -52,6 +56,23 @@ std::vector<Device> planned_devices(const std::string& text) {
   return all;
 }
 
+/// The model of --init-from, if that is given.
+std::optional<models::LanguageModelSpec> find_model(const PlanFlags& flags) {
+  if (flags.init_from.empty()) return std::nullopt;
+  const auto saved = tasks::find_saved_model(flags.init_from);
+  if (!saved) {
+    throw BadUsage(
+        "[usage] --init-from needs a folder of Hugging Face's, a checkpoint or "
+        "the --out-dir of a run of a language model, got " +
+        flags.init_from);
+  }
+  return tasks::choose_model(
+      {.context = flags.language.context,
+       .dropout = flags.language.dropout,
+       .recomputes_activations = flags.language.recompute},
+      saved);
+}
+
 report::TimedRun to_run(const PlanFlags& flags) {
   report::TimedRun run{.train = flags.train, .task = {}};
   run.train.strategy = train::parse_strategy(flags.strategy);
@@ -68,7 +89,8 @@ report::TimedRun to_run(const PlanFlags& flags) {
         "[usage] --zero cuts what ranks on several hosts hold: it needs "
         "--strategy ddp --between-hosts; devices of one host hold it once");
   }
-  const bool is_language = is_language_model(flags.model);
+  const auto saved = find_model(flags);
+  const bool is_language = saved || is_language_model(flags.model);
   const bool is_adamw =
       flags.optimizer.empty() ? is_language : flags.optimizer == "adamw";
   const tasks::OptimizerOptions optimizer{
@@ -77,7 +99,8 @@ report::TimedRun to_run(const PlanFlags& flags) {
       .lr = 1e-3};
   if (is_language) {
     run.task = tasks::TextOptions{
-        .model = to_language_model_spec(flags.model, flags.language),
+        .model = saved ? *saved
+                       : to_language_model_spec(flags.model, flags.language),
         .data = {},
         .optimizer = optimizer};
   } else {
@@ -179,6 +202,13 @@ void add_plan(CLI::App& app) {
       app.add_subcommand("plan", "Tell what memory a training run would take");
   auto flags = std::make_shared<PlanFlags>();
   add_any_model_options(*command, flags->model, flags->language);
+  command
+      ->add_option("--init-from", flags->init_from,
+                   "a folder of Hugging Face's, a checkpoint or the --out-dir "
+                   "of a run: plan for its model")
+      ->type_name("DIR")
+      ->default_str("none")
+      ->excludes(command->get_option("--model"));
   command
       ->add_option("--strategy", flags->strategy,
                    "single, dp or ddp: how it would be trained")

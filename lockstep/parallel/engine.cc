@@ -318,8 +318,8 @@ void Engine::begin_step(const optim::Optimizer* optimizer) {
     warn_once("own-optimizer-state", "ddp",
               "each rank updates a part of the parameters, and the optimizer's "
               "state was made on each rank by itself: state_dict() has that "
-              "part only; pass make_state = model->make_state() to the "
-              "optimizer");
+              "part only; give the optimizer's options a make_state that "
+              "returns model->make_state(parameter)");
   }
 }
 

@@ -4,8 +4,10 @@
     compile_test.py headers BUILD      each public header alone, and all of them
                                        in other orders
     compile_test.py wrong-uses BUILD   wrong_uses/*.cc must fail as they say
-    compile_test.py documents BUILD    the pieces of C++ in docs/, of those that
-                                       have a header in pieces/
+    compile_test.py documents BUILD    the pieces of C++ in the pages: what they
+                                       are about is in a header in pieces/
+    compile_test.py messages BUILD     the code that messages recommend, which
+                                       recommended.cc has
 
 The compiler and its options are those of the build in BUILD. Headers that need
 torch are compiled with its headers precompiled, which takes a second each;
@@ -25,7 +27,10 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools/check"))
-import public_headers  # pylint: disable=wrong-import-position
+sys.path.insert(0, str(ROOT / "tests/api"))
+# pylint: disable=wrong-import-position
+import message_code
+import public_headers
 
 EXPECTS = re.compile(r"^// expects: (.*)$", re.MULTILINE)
 
@@ -120,42 +125,61 @@ def check_wrong_uses(compiler):
     return in_parallel(check_one, sources)
 
 
-def source_of(header, piece):
-    """A piece as a file: in a function, unless it has one itself."""
-    lines = [line for line in piece.splitlines()
-             if not line.startswith("#include")]
-    body = "\n".join(lines)
-    if not re.search(r"^(int main|struct|class) ?", body, re.MULTILINE):
-        body = "void piece() {\n" + body + "\n}\n"
-    return f'#include "{header}"\n{body}\n'
+def sources_of(header, pieces):
+    """The pieces of a page as files: those with functions or classes of their
+    own, and one of all others, each in a function."""
+    together = []
+    for number, piece in enumerate(pieces, 1):
+        lines = piece.splitlines()
+        includes = [line for line in lines if line.startswith("#include")]
+        body = "\n".join(line for line in lines if line not in includes)
+        if re.search(r"^(int main|struct|class) ?", body, re.MULTILINE):
+            yield "\n".join([f'#include "{header}"', *includes, body, ""])
+        else:
+            together.append(f"void piece{number}() {{\n{body}\n}}\n")
+    if together:
+        yield f'#include "{header}"\n' + "".join(together)
+
+
+def pieces_of(page):
+    return re.findall(r"^```cpp\n(.*?)^```$", page.read_text(encoding="utf-8"),
+                      re.MULTILINE | re.DOTALL)
 
 
 def check_documents(compiler):
-    """Each piece of C++ in the documents that have a header in pieces/."""
-    pieces = []
-    for header in sorted((ROOT / "tests/api/pieces").glob("*.h")):
-        document = ROOT / "docs" / f"{header.stem}.md"
-        found = re.findall(r"^```cpp\n(.*?)^```$",
-                           document.read_text(encoding="utf-8"),
-                           re.MULTILINE | re.DOTALL)
-        if not found:
-            return [f"{document.name}: no piece of C++ was found"]
-        pieces += [(header, number, piece)
-                   for number, piece in enumerate(found, 1)]
+    """Each piece of C++ in the pages."""
+    headers = {header.stem: header
+               for header in (ROOT / "tests/api/pieces").glob("*.h")}
+    sources = []
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        found = pieces_of(page)
+        if found and page.stem not in headers:
+            return [f"{page.name} has C++: expected tests/api/pieces/{page.stem}.h, "
+                    "which has what the pieces are about"]
+        sources += [(f"{page.stem}{number}.cc", text) for number, text in
+                    enumerate(sources_of(headers.get(page.stem), found))]
+    if not sources:
+        return ["no piece of C++ was found"]
     with tempfile.TemporaryDirectory() as folder:
-        def check_one(numbered):
-            header, number, piece = numbered
-            name = f"{header.stem}{number}.cc"
-            good, output = compiler.compile_text(folder, name,
-                                                 source_of(header, piece), True)
-            return None if good else f"{name}:\n{piece}\n{output}"
+        def check_one(source):
+            name, text = source
+            good, output = compiler.compile_text(folder, name, text, True)
+            return None if good else f"{name}:\n{text}\n{output}"
 
-        return in_parallel(check_one, pieces)
+        return in_parallel(check_one, sources)
+
+
+def check_messages(compiler):
+    """The code that messages recommend compiles, and none is left out."""
+    source = ROOT / "tests/api/recommended.cc"
+    good, output = compiler.compile(source, True)
+    return ([] if good else [f"{source.name} does not compile\n{output}"]) + (
+        message_code.findings(ROOT, source.read_text(encoding="utf-8")))
 
 
 def main():
     checks = {"headers": check_headers, "wrong-uses": check_wrong_uses,
-              "documents": check_documents}
+              "documents": check_documents, "messages": check_messages}
     if len(sys.argv) != 3 or sys.argv[1] not in checks:
         raise SystemExit(__doc__)
     findings = checks[sys.argv[1]](Compiler(pathlib.Path(sys.argv[2])))

@@ -155,6 +155,23 @@ std::string trained(const TemporaryFolder& folder, const std::string& batch) {
   return path;
 }
 
+TEST(Compare, KnowsTheModelsThatTrainKnows) {
+  for (const char* model : {"gpt-nano", "llama-char"}) {
+    const Ended ended =
+        run_lockstep({"compare", "--model", model, "--batch-size", "2",
+                      "--devices", "cpu", "--strategies", "single", "--steps",
+                      "1", "--warmup", "0", "--rounds", "1"});
+    EXPECT_EQ(ended.code, 0) << ended.err;
+    EXPECT_PRED2(contains, ended.out, model);
+  }
+  const Ended refused =
+      run_lockstep({"compare", "--model", "llama-char", "--batch-size", "2",
+                    "--devices", "cpu", "--pytorch"});
+  EXPECT_EQ(refused.code, 2);
+  expect_problem(refused.err, ErrorCode::kBadOption,
+                 {"llama-char", "--pytorch"});
+}
+
 TEST(Compare, RefusesRunsOfDifferentWorkUnlessAsked) {
   const TemporaryFolder folder;
   const std::string small = trained(folder, "8"), large = trained(folder, "16");

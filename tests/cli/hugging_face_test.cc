@@ -114,6 +114,47 @@ TEST_F(HuggingFaceRuns, TakeTheSizesOfTheFolder) {
   }
 }
 
+TEST_F(HuggingFaceRuns, AreGeneratedFromEvaluatedAndPlanned) {
+  const std::string run = path("run");
+  ASSERT_EQ(
+      run_lockstep(train_words({"--model", "gpt-nano", "--out-dir", run})).code,
+      0);
+  const std::string folder = path("exported");
+  ASSERT_EQ(
+      run_lockstep({"export", "--checkpoint", run, "--out-dir", folder}).code,
+      0);
+  // As from the checkpoint itself.
+  const auto ended = [](const Words& words) {
+    const Ended result = run_lockstep(words);
+    EXPECT_EQ(result.code, 0) << result.err;
+    return result.out;
+  };
+  const auto generated = [&](const std::string& from) {
+    return ended({"generate", "--checkpoint", from, "--prompt", "to be",
+                  "--max-tokens", "20"});
+  };
+  EXPECT_EQ(generated(folder), generated(run));
+  const auto loss = [&](const std::string& from) {
+    return json::parse(ended({"eval", "--checkpoint", from, "--data-file",
+                              path("text.txt"), "--json"}))["test"]["loss"];
+  };
+  EXPECT_EQ(loss(folder), loss(run));
+  const auto parameters = [&](const std::string& from) {
+    return json::parse(ended({"plan", "--init-from", from, "--batch-size", "2",
+                              "--json"}))["parameters"];
+  };
+  EXPECT_EQ(parameters(folder), parameters(run));
+
+  const Ended unnamed = run_lockstep({"eval", "--checkpoint", folder});
+  EXPECT_PRED2(contains, unnamed.err, "--data-file");
+  std::filesystem::remove(folder + "/lockstep_tokenizer.json");
+  std::filesystem::remove(folder + "/tokenizer.json");
+  const Ended mute = run_lockstep({"generate", "--checkpoint", folder});
+  EXPECT_EQ(mute.code, 1);
+  expect_problem(mute.err, ErrorCode::kCheckpointMissing,
+                 {folder, "tokenizer.json"});
+}
+
 TEST_F(HuggingFaceRuns, RefuseWhatContradictsTheFolder) {
   const std::vector<std::pair<Words, std::string>> cases{
       {{"--context", "16"}, "--context 16"},
@@ -205,6 +246,7 @@ TEST_F(HuggingFaceRuns, TakeTheTokenizerOfTheFolder) {
   EXPECT_NE(digest_in(with.out), digest_in(chars.out));
 
   // One that Lockstep does not read.
+  std::filesystem::remove(path("hf/lockstep_tokenizer.json"));
   write_text(path("hf/tokenizer.json"), R"({"model": {"type": "Unigram"}})");
   const auto unread = train_well({});
   EXPECT_PRED2(contains, unread.err, "is not used");

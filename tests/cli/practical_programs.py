@@ -18,13 +18,18 @@ PROGRAMS, BIN, PYTHON = "", "", ""
 DEADLINE_S = 180
 
 
-def run(*command, check=True):
-    """The output of a program, in a folder that goes away."""
+def ended(*command):
+    """What a program did in a folder that goes away."""
     path = f"{PROGRAMS}:{BIN}:{os.environ['PATH']}"
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(command, cwd=folder, capture_output=True,
+        return subprocess.run(command, cwd=folder, capture_output=True,
                               text=True, check=False, timeout=DEADLINE_S,
                               env={**os.environ, "PATH": path})
+
+
+def run(*command, check=True):
+    """The output of a program."""
+    done = ended(*command)
     if check and done.returncode != 0:
         raise AssertionError(f"{command}: {done.returncode}\n{done.stdout}"
                              f"{done.stderr}")
@@ -42,6 +47,27 @@ def shards(output):
 
 
 class Programs(unittest.TestCase):
+
+    def test_wrong_arguments_end_with_a_line_and_2(self):
+        for program, *wrong in (
+                ("practical5_dp", "cuda:99", "cpu:x", "cpu 64x", "cpu 0",
+                 "cpu 64 1 shown", "cpu 64 1 show more", "--steps 3"),
+                ("practical5_single", "cuda:99", "cpu -1"),
+                ("practical6_ddp", "many", "64 0"),
+                ("practical_faults", "run 1.5", "run 40 -2"),
+                ("language_model", "cuda:99", "cpu ten", "cpu 1 no_such_file"),
+                ("distributed", "2"), ("minimal", "cuda:99"),
+                ("padded_text", "sp", "dp 0", "dp two")):
+            for words in wrong:
+                with self.subTest(program=program, words=words):
+                    done = ended(program, *words.split())
+                    self.assertEqual(done.returncode, 2, done.stderr)
+                    self.assertEqual(done.stdout, "")
+                    self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+            with self.subTest(program=program):
+                done = ended(program, "--help")
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertRegex(done.stdout, rf"\Ausage: {program}[^\n]*\n\Z")
 
     def test_practical5_splits_as_the_page_says(self):
         for devices, samples in ((1, ["64"]), (2, ["32", "32"]),

@@ -58,6 +58,21 @@ TEST_F(Report, ShowsEveryPartOfTheRuns) {
   }
 }
 
+TEST_F(Report, ShowsRunsOfDifferentWorkWithoutASpeedUp) {
+  json other = run_json("dp");
+  other["model"] = "cnn";
+  other["batch_size"] = 2 * other["batch_size"].get<int>();
+  write_json(path("other.json"), other);
+  const Ended ended =
+      run_lockstep({"report", path("single"), path("other.json"), "--html",
+                    path("different.html")});
+  ASSERT_EQ(ended.code, 0) << ended.err;
+  const std::string page = content_of(path("different.html"));
+  EXPECT_PRED2(contains, page, "did different work");
+  EXPECT_PRED2(contains, page, "cnn");
+  EXPECT_FALSE(contains(page, "times as fast"));
+}
+
 TEST_F(Report, IsReportHtmlWhereNothingIsAskedFor) {
   Command command;
   command.arguments = {

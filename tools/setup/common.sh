@@ -46,3 +46,15 @@ need_space() {
       "free some, or name another folder: $4"
   fi
 }
+
+# Whether CUDA is of use: there is a GPU's driver, or LOCKSTEP_CUDA=ON asks for it
+# (to build on a host without a GPU for others that have one). A toolkit tells
+# nothing: images have one on any host. FindLockstepTorch.cmake asks the same.
+wants_cuda() {
+  case ${LOCKSTEP_CUDA:-AUTO} in
+  ON) true ;;
+  OFF) false ;;
+  *) command -v nvidia-smi >/dev/null || [ -e /dev/nvidiactl ] ||
+    ldconfig -p 2>/dev/null | grep -q 'libcuda\.so' ;;
+  esac
+}

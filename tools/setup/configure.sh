@@ -1,13 +1,17 @@
 #!/bin/bash
-# configure.sh PRESET [NAME]: runs CMake for build/NAME (build/PRESET) when there
-# is no build folder yet, or when the user names another torch than the last
-# time. Ninja does the rest.
+# configure.sh PRESET [NAME [program]]: runs CMake for build/NAME (build/PRESET)
+# when there is no build folder yet, or when the user names another torch than the
+# last time. Ninja does the rest.
+#
+# With `program` a new build folder has no tests and no benchmarks, which need
+# more packages than the program; a later call without it adds them.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/common.sh"
 
 preset=$1
 name=${2:-$preset}
+scope=${3:-all}
 build=build/$name
 if [ -n "${Torch_DIR:-}" ]; then
   torch="Torch_DIR=$(realpath -s "$Torch_DIR")"
@@ -19,9 +23,20 @@ fi
 chosen="$torch $(readlink .venv || true) ${CMAKE_ARGS:-}"
 # A preset that changed is read again.
 chosen="$chosen $(cksum <CMakePresets.json)"
+case $preset in
+deb | fuzz) cuda=OFF ;;
+*) cuda=${LOCKSTEP_CUDA:-AUTO} ;;
+esac
+chosen="$chosen CUDA=$cuda"
 stamp=$build/configured_with
-if [ -e "$build/build.ninja" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$chosen" ]
-then
+done_before=$(cat "$stamp" 2>/dev/null || true)
+# Tests that are there stay.
+tests=ON
+if [ "$scope" = program ] && [[ $done_before != *' with tests' ]]; then
+  tests=OFF
+fi
+[ $tests = OFF ] || chosen="$chosen with tests"
+if [ -e "$build/build.ninja" ] && [ "$done_before" = "$chosen" ]; then
   exit 0
 fi
 
@@ -29,8 +44,10 @@ log=$log_dir/configure-$name.log
 say "configuring build/$name (${torch%%=*}; log: $log)"
 # Empty values undo what an earlier choice left in the cache.
 # shellcheck disable=SC2086
-run_logged "$log" cmake --preset "$preset" -B "$build" -DTorch_DIR= -DLOCKSTEP_PYTHON= \
-  "-D$torch" ${CMAKE_ARGS:-} || {
+run_logged "$log" cmake --preset "$preset" -B "$build" -DTorch_DIR= \
+  -DLOCKSTEP_PYTHON= "-D$torch" -DLOCKSTEP_CUDA=$cuda \
+  -DLOCKSTEP_BUILD_TESTS=$tests -DLOCKSTEP_BUILD_BENCH=$tests \
+  ${CMAKE_ARGS:-} || {
   grep -A4 'CMake Error' "$log" | head -20 >&2
   fail "cmake --preset $preset failed" "a build folder" "an error" \
     "the whole output is in $log"

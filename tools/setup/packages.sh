@@ -1,20 +1,51 @@
 #!/bin/bash
-# Installs the Debian packages that are missing, and says nothing when none is.
+# packages.sh LIST...: installs the packages of these lists of packages.txt that
+# are missing, on Debian and Ubuntu. On Fedora it names them, and elsewhere the
+# programs that are missing. Says nothing when all are there.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/common.sh"
 
 log=$log_dir/packages.log
-mapfile -t wanted < <(grep -vE '^[[:space:]]*(#|$)' \
-  "${LOCKSTEP_PACKAGE_LIST:-$here/debian_packages.txt}")
+table=${LOCKSTEP_PACKAGE_LIST:-$here/packages.txt}
 
-if ! command -v dpkg-query >/dev/null; then
-  # Not Debian: what is there is used, and what is not is named.
-  for program in clang++ clang-format cmake ninja; do
+# What the system says it is, and what it is like: "linuxmint ubuntu debian".
+system=$(. "${LOCKSTEP_OS_RELEASE:-/etc/os-release}" 2>/dev/null &&
+  echo "${ID:-} ${ID_LIKE:-}") || system=
+case " $system " in
+*' ubuntu '*) column=3 ;;
+*' debian '*) column=2 ;;
+*' fedora '*) column=4 ;;
+*) column= ;;
+esac
+
+# packages_of COLUMN LIST...
+packages_of() {
+  local column=$1
+  shift
+  awk -v column="$column" -v lists=" $* " \
+    'index(lists, " " $1 " ") && $column != "-" {print $column}' "$table"
+}
+
+if [ -z "$column" ]; then
+  for program in clang++ cmake ninja; do
     command -v "$program" >/dev/null || fail "$program is missing" \
-      "a Debian system, or these installed: ${wanted[*]}" \
-      "neither" "install it with your distribution's package manager"
+      "Debian, Ubuntu or Fedora, or the like of these packages of Debian:" \
+      "${system:-an unknown system}" "install it and $(
+        packages_of 2 "$@" | tr '\n' ' ')with your package manager"
   done
+  exit 0
+fi
+mapfile -t wanted < <(packages_of "$column" "$@")
+
+if [ "$column" = 4 ]; then
+  missing=()
+  for package in "${wanted[@]}"; do
+    rpm -q --whatprovides "$package" >/dev/null 2>&1 || missing+=("$package")
+  done
+  [ ${#missing[@]} -eq 0 ] || fail "packages are missing" \
+    "them to be installed" "none of ${missing[*]}" \
+    "as root run: dnf install ${missing[*]}"
   exit 0
 fi
 
@@ -28,13 +59,13 @@ done
 
 as_root=()
 if [ "$(id -u)" -ne 0 ]; then
-  command -v sudo >/dev/null || fail "Debian packages are missing" \
+  command -v sudo >/dev/null || fail "packages are missing" \
     "root or sudo to install them" "neither" \
     "as root run: apt-get install ${missing[*]}"
   as_root=(sudo)
   # Asks for a password at a terminal only: CI must not wait for one.
   [ -t 0 ] && sudo -v || sudo -n true 2>/dev/null ||
-    fail "Debian packages are missing" "sudo to work" "a refusal" \
+    fail "packages are missing" "sudo to work" "a refusal" \
       "as root run: apt-get install ${missing[*]}"
 fi
 apt() {
@@ -42,7 +73,7 @@ apt() {
     -o DPkg::Lock::Timeout=300 "$@"
 }
 
-say "Debian packages, missing: ${missing[*]}"
+say "packages, missing: ${missing[*]}"
 say "refreshing the package lists (about 10 MB; log: $log)"
 run_logged "$log" apt -o Acquire::Retries=2 -o APT::Update::Error-Mode=any \
   update || fail "apt-get update failed" "the package lists" \

@@ -4,7 +4,7 @@
 # torch of their own. With TORCH=VERSION it makes one with that torch and the
 # torchvision that belongs to it, and links build/torch-VERSION/venv instead.
 #
-# With `libtorch`, on a host with neither a GPU nor a CUDA toolkit, the
+# With `libtorch`, on a host without a GPU, the
 # environment gets only what C++ programs need: torch without most of its CUDA
 # packages. Python can't import torch then; a later call without `libtorch` adds
 # the rest. docs/dependencies.md says which library needs what.
@@ -47,6 +47,12 @@ key=$({ readlink -f "$(command -v "$python")"
   grep -oE '^[a-z]+==[^ ]+' "$pins"; } | sha256sum | cut -c1-8)
 name=py$version-torch$torch-$(uname -m)-$key
 env=$cache/$name
+# Root installs what a user has built: with that user's environment.
+linked=$(readlink "$link" || true)
+if [ "${linked##*/}" = "$name" ] && [ -x "$linked/bin/python" ]; then
+  env=$linked
+  cache=${linked%/*}
+fi
 
 link() {
   [ "$(readlink "$link" || true)" != "$env" ] || return 0
@@ -61,12 +67,7 @@ link() {
 # The mark of an environment that has LibTorch, but no torch for Python.
 mark=$env/libtorch_only
 
-has_cuda() {
-  local toolkit=${CUDA_HOME:-/usr/local/cuda}
-  command -v nvidia-smi nvcc >/dev/null || [ -e /dev/nvidiactl ] ||
-    [ -x "$toolkit/bin/nvcc" ] || ldconfig -p 2>/dev/null | grep -q 'libcuda\.so'
-}
-if [ "$scope" = libtorch ] && has_cuda; then
+if [ "$scope" = libtorch ] && wants_cuda; then
   scope=all
 fi
 
@@ -135,7 +136,7 @@ say "Python environment for $("$python" -V), in $env"
 if [ "$scope" = libtorch ]; then
   need_space "$cache" 3000 "LibTorch" "XDG_CACHE_HOME=..."
   say "downloading torch $torch for C++: a 530 MB wheel, 1.4 GB on disk; there" \
-    "is no GPU and no CUDA toolkit; shared by all clones (log: $log)"
+    "is no GPU; shared by all clones (log: $log)"
 else
   need_space "$cache" 8000 "the Python environment" "XDG_CACHE_HOME=..."
   say "downloading torch $torch: a 530 MB wheel, 4.7 GB on disk with its CUDA" \

@@ -11,23 +11,6 @@
 #include "lockstep/data/text/valid_utf8.h"
 
 namespace lockstep::data {
-namespace {
-
-constexpr uint32_t kNone = std::numeric_limits<uint32_t>::max();
-
-[[noreturn]] void refuse_model(const std::string& source,
-                               const std::string& what,
-                               const std::string& expected,
-                               const std::string& got) {
-  throw DataError({.code = ErrorCode::kMalformedData,
-                   .what = fmt::format("{}: {}", source, what),
-                   .expected = expected,
-                   .got = got,
-                   .fix = "the file is damaged or of another kind"});
-}
-
-// GPT-2's letters for bytes: a byte that is a visible letter of Latin-1 is that
-// letter; the 68 others are U+0100, U+0101, ... in their order.
 std::array<std::string, 256> letters_of_bytes() {
   std::array<std::string, 256> letters;
   unsigned next = 0x100;
@@ -43,6 +26,21 @@ std::array<std::string, 256> letters_of_bytes() {
     }
   }
   return letters;
+}
+
+namespace {
+
+constexpr uint32_t kNone = std::numeric_limits<uint32_t>::max();
+
+[[noreturn]] void refuse_model(const std::string& source,
+                               const std::string& what,
+                               const std::string& expected,
+                               const std::string& got) {
+  throw DataError({.code = ErrorCode::kMalformedData,
+                   .what = fmt::format("{}: {}", source, what),
+                   .expected = expected,
+                   .got = got,
+                   .fix = "the file is damaged or of another kind"});
 }
 
 // What a token that is spelled in those letters stands for. None for one with

@@ -11,6 +11,10 @@
 
 namespace lockstep::data {
 
+/// GPT-2's letters for bytes: a byte that is a visible letter of Latin-1 is
+/// that letter; the 68 others are U+0100, U+0101, ... in their order.
+std::array<std::string, 256> letters_of_bytes();
+
 /// Byte pair encoding of a word's bytes (Sennrich, Haddow and Birch, ACL 2016,
 /// over bytes as Radford et al., 2019, have it): the pair of neighbours whose
 /// merge comes first in the list is made one token, the leftmost such pair

@@ -103,8 +103,8 @@ void check_has_total_weight(const TrainStepOptions& options) {
        .what = "the loss function returned a weight in a step whose gradients "
                "are added to those of other steps of this rank (no_sync()), "
                "so the weight of the whole batch is not known",
-       .fix = "pass it to each of these steps: "
-              "TrainStepOptions().total_weight(units of all steps and ranks)"});
+       .fix = "pass the weight of all steps and ranks to each of these steps: "
+              "TrainStepOptions().total_weight(weight)"});
 }
 
 void check_batch_weight(const BatchLoss& batch,

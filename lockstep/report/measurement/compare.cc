@@ -49,6 +49,14 @@ void check(const CompareOptions& options) {
     }
   }
   require_known("model", options.work.model, compared_models());
+  if (options.with_pytorch && options.work.model.starts_with("llama")) {
+    throw InvalidArgument(
+        "compare", {.code = ErrorCode::kBadOption,
+                    .what = "pytorch_step_time.py has no " + options.work.model,
+                    .expected = "a model of images or of GPT-2's kind",
+                    .got = "a Llama",
+                    .fix = "leave out --pytorch, or use --model gpt-char"});
+  }
 }
 
 Command step_time_command(const CompareOptions& options,

@@ -13,6 +13,7 @@
 #include "lockstep/base/version.h"
 #include "lockstep/device/autocast.h"
 #include "lockstep/device/memory.h"
+#include "lockstep/models/language/language_model_spec.h"
 #include "lockstep/optim/state.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
@@ -211,7 +212,8 @@ std::vector<std::string> compared_strategies() {
 
 std::vector<std::string> compared_models() {
   auto names = models::names();
-  names.emplace_back("gpt-char");
+  const auto& language = models::language_names();
+  names.insert(names.end(), language.begin(), language.end());
   return names;
 }
 

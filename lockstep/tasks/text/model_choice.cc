@@ -22,9 +22,10 @@ using models::LanguageModelSpec;
 
 /// Returns the path of the tokenizer of a folder of Hugging Face's.
 std::string find_tokenizer(const std::string& folder) {
-  // `lockstep export` writes the last one.
-  constexpr std::array kFiles{"tokenizer.json", "vocab.json",
-                              "lockstep_tokenizer.json"};
+  // `lockstep export` writes the first one for Lockstep, and a tokenizer.json
+  // for others.
+  constexpr std::array kFiles{"lockstep_tokenizer.json", "tokenizer.json",
+                              "vocab.json"};
   for (const std::string file : kFiles) {
     if (!fs::exists(fs::path(folder) / file)) continue;
     // GPT-2's vocab.json and merges.txt are opened by their folder.

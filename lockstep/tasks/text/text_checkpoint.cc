@@ -9,10 +9,12 @@
 #include "lockstep/base/numbers.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/checkpoint/hugging_face.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/data/text/open_tokenizer.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/parallel/module/scatter_gather.h"
+#include "lockstep/tasks/text/model_choice.h"
 #include "lockstep/tasks/text/text_task.h"
 #include "lockstep/train/evaluate.h"
 #include "lockstep/train/run_settings.h"
@@ -53,6 +55,45 @@ std::shared_ptr<const data::Tokenizer> tokenizer_of(
        .fix = "put back the tokenizer that the model was trained with"});
 }
 
+TextModel load_hugging_face_folder(const std::string& folder) {
+  TextModel loaded{.checkpoint = folder, .model = load_hugging_face(folder)};
+  const std::string tokenizer = find_saved_model(folder)->tokenizer;
+  if (tokenizer.empty()) {
+    throw CheckpointError(
+        {.code = ErrorCode::kCheckpointMissing,
+         .what = folder + " has no tokenizer that Lockstep reads",
+         .expected = "tokenizer.json, or vocab.json and merges.txt",
+         .got = "neither",
+         .fix = "save the model's tokenizer there"});
+  }
+  loaded.tokenizer = data::open_tokenizer(tokenizer);
+  loaded.info.model = models::to_settings(loaded.model->spec());
+  loaded.info.parameter_sha256 = parameter_digest(*loaded.model);
+  return loaded;
+}
+
+TextModel load_checkpoint(const std::string& checkpoint) {
+  const CheckpointReader reader = open_checkpoint(checkpoint);
+  TextModel loaded{.checkpoint = reader.path(), .info = reader.info()};
+  if (!is_of_text(loaded.info)) {
+    const auto name = loaded.info.model.find("name");
+    throw CheckpointError(
+        {.code = ErrorCode::kUnknownName,
+         .what = loaded.checkpoint + " is not of a language model",
+         .expected = "a checkpoint of `lockstep train --data text`",
+         .got = name == loaded.info.model.end() ? "a model without a name"
+                                                : name->second.substr(0, 60)});
+  }
+  loaded.tokenizer = tokenizer_of(loaded.info.model, checkpoint);
+  loaded.model = reader.make([&] {
+    return models::make_language_model(
+        models::language_spec_from_settings(loaded.info.model),
+        models::Init::kNone);
+  });
+  reader.load(*loaded.model);
+  return loaded;
+}
+
 }  // namespace
 
 Settings describe(const models::LanguageModelSpec& spec, const TextData& data) {
@@ -73,25 +114,9 @@ bool is_of_text(const CheckpointInfo& info) {
           info.model.contains(kTokenizerPath));
 }
 
-TextModel load_text_model(const std::string& checkpoint) {
-  const CheckpointReader reader = open_checkpoint(checkpoint);
-  TextModel loaded{.checkpoint = reader.path(), .info = reader.info()};
-  if (!is_of_text(loaded.info)) {
-    const auto name = loaded.info.model.find("name");
-    throw CheckpointError(
-        {.code = ErrorCode::kUnknownName,
-         .what = loaded.checkpoint + " is not of a language model",
-         .expected = "a checkpoint of `lockstep train --data text`",
-         .got = name == loaded.info.model.end() ? "a model without a name"
-                                                : name->second.substr(0, 60)});
-  }
-  loaded.tokenizer = tokenizer_of(loaded.info.model, checkpoint);
-  loaded.model = reader.make([&] {
-    return models::make_language_model(
-        models::language_spec_from_settings(loaded.info.model),
-        models::Init::kNone);
-  });
-  reader.load(*loaded.model);
+TextModel load_text_model(const std::string& path) {
+  TextModel loaded = is_hugging_face(path) ? load_hugging_face_folder(path)
+                                           : load_checkpoint(path);
   if (loaded.tokenizer->vocabulary() <= loaded.model->spec().vocabulary) {
     return loaded;
   }

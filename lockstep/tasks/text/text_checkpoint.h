@@ -21,7 +21,7 @@ Settings describe(const models::LanguageModelSpec& spec, const TextData& data);
 /// Whether a checkpoint is of a language model.
 bool is_of_text(const CheckpointInfo& info);
 
-/// A language model of a checkpoint, on the CPU.
+/// A language model that was saved, on the CPU.
 struct TextModel {
   std::string checkpoint;  ///< the folder that was loaded
   CheckpointInfo info;
@@ -29,9 +29,10 @@ struct TextModel {
   std::shared_ptr<const data::Tokenizer> tokenizer;
 };
 
-/// Loads a checkpoint, or the newest of a run's folder. Throws what loading
-/// throws, and CheckpointError if it is not of a language model.
-TextModel load_text_model(const std::string& checkpoint);
+/// Loads a checkpoint, the newest of a run's folder, or a folder of Hugging
+/// Face's with a tokenizer. Throws what loading throws, and CheckpointError if
+/// it is not of a language model.
+TextModel load_text_model(const std::string& path);
 
 /// What the run of a checkpoint was trained on. Throws CheckpointError if the
 /// checkpoint does not say it.

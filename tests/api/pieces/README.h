@@ -1,0 +1,14 @@
+#pragma once
+
+#include "lockstep/lockstep.h"
+
+// What the pieces of README.md are about.
+struct Net : torch::nn::Cloneable<Net> {
+  Net() { reset(); }
+  void reset() override {
+    layer = register_module("layer", torch::nn::Linear(4, 3));
+  }
+  torch::Tensor forward(torch::Tensor x) { return layer(x); }
+  torch::nn::Linear layer{nullptr};
+};
+inline std::shared_ptr<Net> net = std::make_shared<Net>();

@@ -1,0 +1,106 @@
+// The code that messages recommend: each piece is in SAYS(), as in the message.
+// compile_test.py compiles it, and compares it with the messages.
+
+#include "lockstep/lockstep.h"
+
+#define SAYS(...) __VA_ARGS__
+
+using namespace lockstep;  // NOLINT: as a user's program has it
+
+struct Net : torch::nn::Cloneable<Net> {
+  Net() { reset(); }
+  void reset() override {
+    embedding = register_module("embedding", torch::nn::Embedding(4, 3));
+  }
+  torch::Tensor forward(torch::Tensor x) { return embedding(x); }
+  torch::nn::Embedding embedding{nullptr};
+};
+
+torch::Tensor loss(const torch::Tensor& output, const torch::Tensor& target) {
+  return torch::cross_entropy_loss(output, target);
+}
+
+// clang-format off
+
+void wrap(std::shared_ptr<Net> module, std::vector<Device> devices,
+          World world) {
+  SAYS(DataParallel(module, [] { return std::make_shared<Net>(); }, devices));
+  DataParallel(module, SAYS(lockstep::devices("cpu:2")));
+  lockstep::devices("cpu:9,cpu:9", SAYS(Duplicates::kAllow),
+                    SAYS(Oversubscription::kAllow));
+  Net* model = module.get();
+  SAYS(lockstep::to(*model, devices[0]));
+  DistributedDataParallel(module, world, DistributedDataParallelOptions()
+      .SAYS(find_unused_parameters(true)).SAYS(static_graph(true))
+      .SAYS(broadcast_buffers(false)).average(SAYS(GradientAverage::kNone))
+      .zero(SAYS(ZeroStage::kOptimizerState)).SAYS(verify_first_step(false)));
+}
+
+void wrap_for_all_devices(std::shared_ptr<Net> module) {
+  DataParallel(module, SAYS(devices("auto")), DataParallelOptions()
+               .SAYS(verify_first_step(false)));
+}
+
+void change_module(std::shared_ptr<Net> module, Device one,
+                   torch::Dtype dtype) {
+  const auto device = torch_device(one);
+  SAYS(module->to(device));
+  module->SAYS(to(device));
+  module->SAYS(to(dtype));
+  for (auto& parameter : module->parameters()) {
+    parameter.SAYS(requires_grad_(true));
+    parameter.SAYS(requires_grad_(false));
+    SAYS(parameter.set_data(parameter.contiguous()));
+  }
+  torch::nn::Embedding sparse(torch::nn::EmbeddingOptions(4, 3)
+                                  .SAYS(sparse(false)));
+}
+
+void train(DataParallel<Net> model, torch::optim::LBFGS& optimizer,
+           torch::Tensor x, torch::Tensor y) {
+  SAYS(optimizer.step([&] { optimizer.zero_grad(); auto l =
+       loss(model->forward(x), y); l.backward(); return l; }));
+  torch::optim::SGD one(SAYS(model->parameters()), 0.1);
+  auto other = optim::sgd(SAYS(lockstep::optim::unique(model->parameters())),
+                          {.lr = 0.1});
+  SAYS(model->module());
+  SAYS(x.to(model->module()->parameters()[0].device()));
+  TrainStepOptions().SAYS(loss_reduction(LossReduction::kSum));
+  TrainStepOptions().loss_reduction(SAYS(LossReduction::kSum));
+  SAYS(TrainStepOptions().loss_reduction(LossReduction::kSum));
+  TrainStepOptions().SAYS(empty_batch(EmptyBatch::kSkip));
+  Trainer<Net>([] { return std::make_shared<Net>(); })
+      .SAYS(empty_batch(EmptyBatch::kSkip));
+  Trainer<Net>([] { return std::make_shared<Net>(); }).optimizer([](Net& net) {
+    return SAYS(std::make_unique<torch::optim::SGD>(net.parameters(), 0.1));
+  });
+  const double weight = 1;
+  SAYS(TrainStepOptions().total_weight(weight));
+}
+
+void train_ranks(DistributedDataParallel<Net> model, torch::Tensor weight,
+                 double max_norm, GradBucket& bucket, torch::Tensor result) {
+  optim::SgdOptions options;
+  options.make_state = [&](const torch::Tensor& parameter) {
+    return SAYS(model->make_state(parameter));
+  };
+  SAYS(model->unshare_parameters());
+  SAYS({ torch::NoGradGuard no_grad;
+         weight.copy_(weight.renorm(2, 0, max_norm)); })
+  SAYS(bucket.buffer.copy_(result));
+}
+
+void compute(World world, Net& net, torch::Tensor x, torch::Tensor output,
+             torch::Tensor target, torch::Tensor t, torch::Tensor y) {
+  auto embedding = net.embedding;
+  auto targets = target;
+  const int64_t value = 0;
+  SAYS(lockstep::shared(t));
+  SAYS(t.to_padded_tensor(0));
+  SAYS(y.to_padded_tensor(0));
+  t.SAYS(unsqueeze(0));
+  SAYS(lockstep::cross_entropy(output, target));
+  SAYS(lockstep::all_gather_with_grad(world, output));
+  SAYS(torch::nn::functional::linear(x, embedding->weight));
+  SAYS(targets.masked_fill(targets == value, 0));
+}

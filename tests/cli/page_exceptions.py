@@ -1,0 +1,155 @@
+"""What the pages take for granted, and what is not run as it is written."""
+
+import json
+import pathlib
+import random
+import struct
+import zlib
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+# Reasons for what is not run, or not as it is written.
+BUILDS = "builds: what runs this test has done it"
+SCREEN = "a screen at a terminal: tests/cli/top_test.cc"
+NETWORK = "a network"
+NODES = "a second machine"
+NO_TOOL = "a program that no package of ours brings"
+MINUTES = "minutes"
+A_GPU = "a GPU"
+NO_COMMAND = "a line of output"
+
+
+def text(path, _):
+    """Something to read, with the letters of every prompt."""
+    path.write_text((ROOT / "README.md").read_text(encoding="utf-8") * 3)
+
+
+def program(name):
+    """A program of examples/, as it is built for the tests."""
+    return lambda path, programs: path.symlink_to(pathlib.Path(programs, name))
+
+
+def png(path, _):
+    """An image of 16 x 16 noise."""
+    def chunk(kind, content):
+        return (struct.pack(">I", len(content)) + kind + content +
+                struct.pack(">I", zlib.crc32(kind + content)))
+
+    rows = b"".join(b"\0" + random.Random(row).randbytes(48) for row in range(16))
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" +
+                     chunk(b"IHDR", struct.pack(">IIBBBBB", 16, 16, 8, 2, 0, 0, 0)) +
+                     chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+
+
+def idx(*sizes):
+    """A file of MNIST's: bytes below ten, which are labels as well."""
+    def write(path, _):
+        count = 1
+        for size in sizes:
+            count *= size
+        path.write_bytes(struct.pack(f">I{len(sizes)}I", 0x800 + len(sizes), *sizes) +
+                         bytes(i % 10 for i in range(count)))
+    return write
+
+
+def tokenizer(path, _):
+    """GPT-2's kind, whose tokens are the bytes."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    rest = [byte for byte in range(256) if byte not in plain]
+    letters = {**{byte: chr(byte) for byte in plain},
+               **{byte: chr(256 + i) for i, byte in enumerate(rest)}}
+    path.write_text(json.dumps({
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False,
+                          "trim_offsets": True, "use_regex": True},
+        "decoder": {"type": "ByteLevel"},
+        "model": {"type": "BPE", "vocab": {letters[byte]: byte
+                                           for byte in range(256)},
+                  "merges": []}}))
+
+
+SH = "#!/bin/sh\nexit 0\n"
+IMAGES = {f"photos/{split}/{name}/{number}.png": png
+          for split in ("train", "val") for name in ("cat", "dog")
+          for number in range(8)}
+
+# By page, what is in the folder that its commands run in: a text, or a function
+# that gets the path and the folder of the programs.
+FILES = {
+    "README.md": {"book.txt": text, "program": SH},
+    "docs/image-data.md": {
+        **IMAGES,
+        "data/mnist/train-images-idx3-ubyte": idx(256, 28, 28),
+        "data/mnist/train-labels-idx1-ubyte": idx(256),
+        "data/mnist/t10k-images-idx3-ubyte": idx(64, 28, 28),
+        "data/mnist/t10k-labels-idx1-ubyte": idx(64)},
+    "docs/language-models.md": {"tinyshakespeare.txt": text},
+    "docs/launcher.md": {"train": SH, "train.py": "",
+                         "package/__init__.py": "", "package/train.py": ""},
+    "docs/own-model.md": {"own_model": program("own_model")},
+    "docs/text-data.md": {"a.txt": text, "b.txt": text,
+                          "gpt2/tokenizer.json": tokenizer},
+}
+
+# By page: a part of a command, what is there when it is run (None: the command
+# is not run), and what it would need.
+SUBSTITUTIONS = {
+    "README.md": [
+        ("make ", None, BUILDS),
+        ("build/release/bin/", "", "the folder of this build"),
+        ("lockstep compare --model", "lockstep compare --rounds 2 --steps 5 --model",
+         MINUTES),
+        ("--max-steps 2000", "--max-steps 20", MINUTES),
+        ("--sizes 4K:64M", "--sizes 4K:4M", MINUTES),
+        ("lockstep data", None, NETWORK),
+        ("lockstep top\n", None, SCREEN),
+    ],
+    "docs/checkpoints.md": [
+        ("--max-steps 500", "--max-steps 3 --no-eval", MINUTES),
+        ("--checkpoint-every 20", "--checkpoint-every 2", MINUTES),
+    ],
+    "docs/clusters.md": [
+        ("sbatch", None, "a cluster: tests/comm/slurm_test.cc"),
+        ("mpirun -np 8", None, NODES),
+        ("docker", None, NO_TOOL),
+        ("kubectl", None, NO_TOOL),
+    ],
+    "docs/collectives.md": [
+        ("--sizes 4K:256M", "--sizes 4K:4M", MINUTES),
+        ("bench/allreduce_vs_mpi.py", None, MINUTES),
+    ],
+    "docs/dependencies.md": [
+        ("make check-torch", None, BUILDS),
+    ],
+    "docs/image-data.md": [
+        ("lockstep data", None, NETWORK),
+        ("--model resnet18", "--model resnet18 --max-steps 1", MINUTES),
+    ],
+    "docs/language-models.md": [
+        ("--max-steps 2000", "--max-steps 20", MINUTES),
+        ("--warmup-steps 100", "--warmup-steps 10", MINUTES),
+        ("--init-from hf", "--init-from hf --max-steps 2", MINUTES),
+        ("--model gpt2", "--model gpt-char", MINUTES),
+    ],
+    "docs/launcher.md": [
+        ("--nproc-per-node gpu", "--nproc-per-node 2", A_GPU),
+        ("--max-steps 500", "--max-steps 3 --no-eval", MINUTES),
+        ("--node-rank", None, NODES),
+        ("node1:29500", None, NODES),
+    ],
+    "docs/reports.md": [
+        ("--model resnet18", "--model mlp --max-steps 3", MINUTES),
+    ],
+    "docs/top.md": [
+        ("lockstep top\n", None, SCREEN),
+        ("lockstep top runs/first", None, SCREEN),
+        ("lockstep top - ", None, NO_COMMAND),
+        ("--metrics", None, "a command that serves until it is ended: "
+                            "tests/cli/top_test.cc"),
+    ],
+}
+
+# By page, commands that end with another exit code than 0, as the page says.
+EXIT_CODES = {
+    "docs/links.md": {"lockstep check --devices cpu:2": 1,
+                      "--bad-links ignore": 70},
+}
