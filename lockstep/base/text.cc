@@ -61,6 +61,25 @@ std::string last_line(const std::string& text) {
   return text.substr(start, end + 1 - start);
 }
 
+std::string without_tags(std::string_view message) {
+  const auto is_word = [](std::string_view text) {
+    return !text.empty() &&
+           text.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-") ==
+               std::string_view::npos;
+  };
+  const size_t end = message.find("] ");
+  if (message.starts_with('[') && end != std::string_view::npos &&
+      is_word(message.substr(1, end - 1))) {
+    message.remove_prefix(end + 2);
+  }
+  const size_t begin = message.rfind(" [");
+  if (message.ends_with(']') && begin != std::string_view::npos &&
+      is_word(message.substr(begin + 2, message.size() - begin - 3))) {
+    message.remove_suffix(message.size() - begin);
+  }
+  return std::string(message);
+}
+
 std::string nearest(std::string_view word,
                     const std::vector<std::string>& candidates) {
   std::string best;

@@ -105,7 +105,7 @@ report::Comparison run_and_compare(const CompareFlags& flags) {
   report::CompareOptions options = flags.options;
   options.work.model = flags.model.model;
   if (!flags.devices.devices.empty()) options.devices = flags.devices.devices;
-  const auto devices = to_devices(flags.devices, "auto");
+  const auto devices = to_devices(flags.devices, "all");
   options.work.channels_last =
       !is_language_model(flags.model) &&
       use_channels_last(flags.memory_format, to_model_spec(flags.model),
@@ -152,8 +152,7 @@ report::PageFacts page_facts(const CompareFlags& flags) {
   if (!flags.runs.empty()) return facts;
   facts.environment = train::this_environment();
   try {
-    facts.topology =
-        inspect::device_topology(to_devices(flags.devices, "auto"));
+    facts.topology = inspect::device_topology(to_devices(flags.devices, "all"));
   } catch (const DeviceError&) {
     // A page goes without it where the driver says nothing.
     facts.topology.reset();
@@ -264,7 +263,7 @@ void add_compare(CLI::App& app) {
   auto flags = std::make_shared<CompareFlags>();
   add_model_options(*command, flags->model, report::compared_models());
   add_precision_option(*command, flags->options.work.precision);
-  add_device_options(*command, flags->devices, "auto");
+  add_device_options(*command, flags->devices, "all");
   add_memory_format_option(*command, flags->memory_format);
   add_measurement_options(*command, *flags);
   add_output_options(*command, *flags);

@@ -55,8 +55,7 @@ std::string read_records(const CifarForm& form, const std::string& path) {
     bytes = read_file(path, std::numeric_limits<uint32_t>::max());
   } catch (const IoError& cause) {
     throw DataError({.code = ErrorCode::kFileAccess,
-                     .what = "can't read " + path,
-                     .got = text_of(cause),
+                     .what = text_of(cause),
                      .fix = "check that this user may read it"});
   }
   const size_t record = record_bytes(form);

@@ -51,8 +51,7 @@ Image read_image(const std::string& path) {
     bytes = read_file(path, kMostFileBytes);
   } catch (const IoError& cause) {
     throw DataError({.code = ErrorCode::kFileAccess,
-                     .what = "can't read " + path,
-                     .got = cause.what(),
+                     .what = text_of(cause),
                      .fix = "check that this user may read it"});
   }
   return decode_image(

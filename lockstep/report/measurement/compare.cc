@@ -141,7 +141,7 @@ Measurement measure(const Process& process) {
                              process.contender.label())});
   }
   const bool is_late = result.end == CommandResult::End::kDeadline;
-  const std::string line = last_line(result.err);
+  const std::string line = without_tags(last_line(result.err));
   throw Error(
       "compare",
       {.code = ErrorCode::kPeerProcess,
