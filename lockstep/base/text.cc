@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "lockstep/base/error_code.h"
 #include "lockstep/base/table.h"
 
 namespace lockstep {
@@ -62,20 +63,17 @@ std::string last_line(const std::string& text) {
 }
 
 std::string without_tags(std::string_view message) {
-  const auto is_word = [](std::string_view text) {
-    return !text.empty() &&
-           text.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-") ==
-               std::string_view::npos;
-  };
   const size_t end = message.find("] ");
   if (message.starts_with('[') && end != std::string_view::npos &&
-      is_word(message.substr(1, end - 1))) {
+      message.substr(1, end - 1).find_first_of(" []") ==
+          std::string_view::npos) {
     message.remove_prefix(end + 2);
   }
-  const size_t begin = message.rfind(" [");
-  if (message.ends_with(']') && begin != std::string_view::npos &&
-      is_word(message.substr(begin + 2, message.size() - begin - 3))) {
-    message.remove_suffix(message.size() - begin);
+  for (const ErrorCode code : all_error_codes()) {
+    const std::string tag = fmt::format(" [{}]", name_of(code));
+    if (!message.ends_with(tag)) continue;
+    message.remove_suffix(tag.size());
+    break;
   }
   return std::string(message);
 }

@@ -1,6 +1,7 @@
 #include "lockstep/report/measurement/compare.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -13,6 +14,7 @@
 #include "lockstep/base/exit_code.h"
 #include "lockstep/base/interrupt.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/stopwatch.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/base/text.h"
 #include "lockstep/cli/commands.h"
@@ -44,24 +46,31 @@ struct CompareFlags {
   std::string svg;
 };
 
-// Says what runs: one line that changes on a terminal, else a line each.
+// Says what runs and how long it will take: on a terminal one line that
+// changes, else a line for each round.
 class RoundProgress {
  public:
-  explicit RoundProgress(const report::RoundLimits& rounds)
-      : rounds_(fmt::format("{}{}",
-                            rounds.least == rounds.most ? "" : "at most ",
-                            rounds.most)) {}
+  explicit RoundProgress(const report::RoundLimits& rounds) : rounds_(rounds) {}
   ~RoundProgress() { erase(); }
   RoundProgress(const RoundProgress&) = delete;
   RoundProgress& operator=(const RoundProgress&) = delete;
 
-  void show(const std::string& label, int64_t round) {
+  void show(const report::StartedRun& run) {
+    if (started_ == 0) watch_.restart();
+    const std::string left = time_left(run);
+    ++started_;
+    if (!is_terminal_ && run.round == shown_round_) return;
+    shown_round_ = run.round;
     erase();
-    const std::string when =
-        round == 0 ? "to warm up"
-                   : fmt::format("round {} of {}", round, rounds_);
-    fmt::print(stderr, "[compare] {}, {}{}", label, when,
-               is_terminal_ ? " ..." : "\n");
+    const std::string round =
+        run.round == 0
+            ? "warm-up"
+            : fmt::format("round {} of {}", run.round, rounds_text());
+    if (is_terminal_) {
+      fmt::print(stderr, "[compare] {}, {}{} ...", run.label, round, left);
+    } else {
+      fmt::print(stderr, "[compare] {}{}\n", round, left);
+    }
     std::fflush(stderr);
     has_line_ = is_terminal_;
   }
@@ -80,7 +89,28 @@ class RoundProgress {
     has_line_ = false;
   }
 
-  std::string rounds_;
+  std::string rounds_text() const {
+    return rounds_.least == rounds_.most
+               ? fmt::format("{}", rounds_.most)
+               : fmt::format("{} to {}", rounds_.least, rounds_.most);
+  }
+
+  // As long as the runs so far took on the average. There may be more rounds
+  // than those to the next look.
+  std::string time_left(const report::StartedRun& run) const {
+    if (started_ == 0) return "";
+    const double seconds = watch_.seconds() / static_cast<double>(started_) *
+                           static_cast<double>(run.runs_left);
+    return fmt::format(
+        ", {} {} left", run.until_round < rounds_.most ? "at least" : "about",
+        seconds < 59.5 ? fmt::format("{:.0f} s", std::ceil(seconds))
+                       : format_duration(seconds));
+  }
+
+  report::RoundLimits rounds_;
+  Stopwatch watch_;
+  int64_t started_ = 0;  // runs
+  int64_t shown_round_ = -1;
   bool is_terminal_ = is_terminal(STDERR_FILENO);
   bool has_line_ = false;
 };
@@ -120,8 +150,7 @@ report::Comparison run_and_compare(const CompareFlags& flags) {
   RoundProgress progress(options.rounds);
   return report::run_compare(
       options, devices,
-      {.runs = [&](const std::string& label,
-                   int64_t round) { progress.show(label, round); },
+      {.runs = [&](const report::StartedRun& run) { progress.show(run); },
        .goes_on = [&](const std::string& why) { progress.say(why); }},
       [] { return InterruptScope::signal() != 0; });
 }

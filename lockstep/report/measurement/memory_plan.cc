@@ -260,6 +260,8 @@ MemoryPlan make_memory_plan(const TimedRun& run, int64_t limit,
           options, probe, accumulate, shares_memory,
           shards.estimate(ceil_of(options.batch_size, devices * accumulate)));
       const int64_t total = plan.shared + devices * device.total();
+      // Sums of gradients that wait may take more than smaller shards save.
+      if (total >= plan.total()) continue;
       plan.choices.push_back(
           {.options = words, .total = total, .fits = total <= plan.limit});
     }
