@@ -13,6 +13,7 @@
 #include "lockstep/base/process.h"
 #include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
+#include "tests/cli/processes.h"
 #include "tests/cli/program.h"
 
 namespace lockstep::training_options_test {
