@@ -65,7 +65,8 @@ class RoundProgress {
     const std::string round =
         run.round == 0
             ? "warm-up"
-            : fmt::format("round {} of {}", run.round, rounds_text());
+            : fmt::format("round {} of {}{}", run.round, run.until_round,
+                          run.until_round < rounds_.most ? " or more" : "");
     if (is_terminal_) {
       fmt::print(stderr, "[compare] {}, {}{} ...", run.label, round, left);
     } else {
@@ -87,12 +88,6 @@ class RoundProgress {
   void erase() {
     if (has_line_) fmt::print(stderr, "\r\033[K");
     has_line_ = false;
-  }
-
-  std::string rounds_text() const {
-    return rounds_.least == rounds_.most
-               ? fmt::format("{}", rounds_.most)
-               : fmt::format("{} to {}", rounds_.least, rounds_.most);
   }
 
   // As long as the runs so far took on the average. There may be more rounds
@@ -151,7 +146,7 @@ report::Comparison run_and_compare(const CompareFlags& flags) {
   return report::run_compare(
       options, devices,
       {.runs = [&](const report::StartedRun& run) { progress.show(run); },
-       .goes_on = [&](const std::string& why) { progress.say(why); }},
+       .says = [&](const std::string& text) { progress.say(text); }},
       [] { return InterruptScope::signal() != 0; });
 }
 

@@ -158,7 +158,8 @@ Measurement measure(const Process& process) {
 }
 
 // What the machine does now it will most likely do during the measurement.
-void warn_if_busy(const std::function<bool()>& stop) {
+void warn_if_busy(const CompareProgress& progress,
+                  const std::function<bool()>& stop) {
   constexpr double kLookS = 1;
   constexpr std::chrono::milliseconds kPiece{50};
   const Stopwatch watch;
@@ -168,12 +169,12 @@ void warn_if_busy(const std::function<bool()>& stop) {
   }
   const auto load = load_watch.load();
   if (!load || !load->is_busy()) return;
-  log_warning("compare", fmt::format("the machine is busy: other processes use "
-                                     "{:.1f} of {}; wait for them or end them, "
-                                     "or the step times will be those of a "
-                                     "busy machine",
-                                     load->other_cores() + load->stolen_cores(),
-                                     counted(load->cores, "core")));
+  progress.says(
+      fmt::format("the machine is busy: other processes use {:.1f} of {}; wait "
+                  "for them or end them, or the step times will be those of a "
+                  "busy machine",
+                  load->other_cores() + load->stolen_cores(),
+                  counted(load->cores, "core")));
 }
 
 }  // namespace
@@ -204,7 +205,7 @@ Comparison run_compare(const CompareOptions& options,
     process.command.stop = stop;
     contenders.push_back(process.contender);
   }
-  warn_if_busy(stop);
+  warn_if_busy(progress, stop);
   std::vector<MachineLoad> loads;
   const auto looks = look_rounds(options.rounds.least, options.rounds.most);
   int64_t counted_runs = 0;
@@ -223,14 +224,14 @@ Comparison run_compare(const CompareOptions& options,
     if (const auto load = watch.load()) loads.back() += *load;
     return measured;
   };
-  Comparison comparison = measure_rounds(contenders, options.rounds,
-                                         measure_round, progress.goes_on);
+  Comparison comparison =
+      measure_rounds(contenders, options.rounds, measure_round, progress.says);
   comparison.machine = machine;
   comparison.steps = options.work.steps;
   comparison.warmup = options.work.warmup;
   if (const std::string text = busy_text(loads); !text.empty()) {
     notes.push_back(text);
-    log_warning("compare", text);
+    progress.says(text);
   }
   // A load of no seconds is not known.
   std::erase_if(loads, [](const auto& load) { return load.seconds <= 0; });

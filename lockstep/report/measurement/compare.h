@@ -41,7 +41,9 @@ struct StartedRun {
 /// Told what happens, to show it.
 struct CompareProgress {
   std::function<void(const StartedRun& run)> runs;
-  GoesOn goes_on;
+  /// A line for the user: why there are more rounds, or that the machine is
+  /// busy.
+  std::function<void(const std::string& text)> says;
 };
 
 /// The program's hidden subcommand that runs one strategy and prints a
