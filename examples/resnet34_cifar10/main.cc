@@ -37,9 +37,13 @@ int main(int argc, char** argv) {
             net.parameters(),
             torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(5e-4));
       })
-      // 0.1, then a tenth of it after each five epochs.
-      .schedule_per_epoch([](torch::optim::Optimizer& optimizer) {
-        return std::make_shared<torch::optim::StepLR>(optimizer, 5, 0.1);
+      // 0.1, then 0.01 from epoch 4, 0.001 from epoch 9, 0.0001 from epoch 14.
+      .schedule([](const lockstep::train::Position& position) {
+        double factor = 1;
+        for (const int64_t milestone : {4, 9, 14}) {
+          if (position.epoch >= milestone) factor *= 0.1;
+        }
+        return factor;
       });
   lockstep::train::TrainOptions defaults;
   if (has_folder) {

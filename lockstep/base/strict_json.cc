@@ -64,7 +64,7 @@ class StrictBuilder : public nlohmann::json_sax<json> {
   // nlohmann-json repeats what it read last: all of a long name, as it is.
   bool parse_error(size_t, const std::string&,
                    const json::exception& error) override {
-    refuse_text(limits_, path_, error.what());
+    refuse_text(limits_, path_, text_of(error));
   }
 
   OrderedJson take() {

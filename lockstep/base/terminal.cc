@@ -116,8 +116,21 @@ std::string format_count(long long count) {
 }
 
 std::string counted(long long count, std::string_view thing) {
-  return fmt::format("{} {}{}", format_count(count), thing,
-                     count == 1 ? "" : "s");
+  return counted(count, thing, fmt::format("{}s", thing));
+}
+
+std::string counted(long long count, std::string_view thing,
+                    std::string_view things) {
+  return fmt::format("{} {}", format_count(count), count == 1 ? thing : things);
+}
+
+std::string format_number(double value) {
+  constexpr double kLargest = 1e6;
+  constexpr double kSmallest = 9.5e-5;  // 0.0001
+  const double size = std::abs(value);
+  const bool is_plain = size < kLargest && (size >= kSmallest || size == 0);
+  return is_plain || !std::isfinite(value) ? fmt::format("{:.4f}", value)
+                                           : fmt::format("{:.3e}", value);
 }
 
 }  // namespace lockstep

@@ -25,5 +25,11 @@ std::string format_durations(double low_s, double high_s);
 std::string format_count(long long count);
 /// "1 step", "2,000 steps".
 std::string counted(long long count, std::string_view thing);
+/// "1 batch", "2 batches".
+std::string counted(long long count, std::string_view thing,
+                    std::string_view things);
+/// "0.1234", "4.139e+19": a loss or another metric. Four decimals, but for a
+/// number that is too large or too small to be read in that form.
+std::string format_number(double value);
 
 }  // namespace lockstep

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "lockstep/base/error_code.h"
 #include "lockstep/base/table.h"
 
 namespace lockstep {
@@ -59,6 +60,22 @@ std::string last_line(const std::string& text) {
   const size_t newline = text.find_last_of("\n\r", end);
   const size_t start = newline == std::string::npos ? 0 : newline + 1;
   return text.substr(start, end + 1 - start);
+}
+
+std::string without_tags(std::string_view message) {
+  const size_t end = message.find("] ");
+  if (message.starts_with('[') && end != std::string_view::npos &&
+      message.substr(1, end - 1).find_first_of(" []") ==
+          std::string_view::npos) {
+    message.remove_prefix(end + 2);
+  }
+  for (const ErrorCode code : all_error_codes()) {
+    const std::string tag = fmt::format(" [{}]", name_of(code));
+    if (!message.ends_with(tag)) continue;
+    message.remove_suffix(tag.size());
+    break;
+  }
+  return std::string(message);
 }
 
 std::string nearest(std::string_view word,

@@ -13,6 +13,12 @@ std::string first_line(std::string_view text);
 /// The last line of `text` that is not blank.
 std::string last_line(const std::string& text);
 
+/// Removes the component at the beginning and the code at the end of an error's
+/// message that another process printed: "[io] no such file [file-access]"
+/// becomes "no such file". The message of an error that it causes has a
+/// component and a code of its own.
+std::string without_tags(std::string_view message);
+
 /// The candidate nearest to `word` by edit distance (with transpositions), or
 /// an empty string if none is near enough to be a slip.
 std::string nearest(std::string_view word,

@@ -99,7 +99,7 @@ CheckpointReader open_checkpoint(const std::string& dir) {
     } catch (const CheckpointError& error) {
       if (reason.empty()) reason = error.text();
       log_warning("checkpoint",
-                  fmt::format("{} is skipped: {}", saved.path, error.what()));
+                  fmt::format("{} is skipped: {}", saved.path, text_of(error)));
     }
   }
   throw CheckpointError(

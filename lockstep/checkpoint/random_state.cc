@@ -57,7 +57,7 @@ void set_random_state(const std::map<std::string, torch::Tensor>& state,
            .what = fmt::format("the state of the random numbers of {} can't "
                                "be used",
                                name),
-           .got = first_line(error.what()),
+           .got = first_line(text_of(error)),
            .fix = "use another checkpoint"});
     }
   }

@@ -236,7 +236,7 @@ std::string format_safetensors_header(const SafeTensorsHeader& header) {
   } catch (const json::exception& error) {
     throw CheckpointError({.code = ErrorCode::kCheckpointNotSaved,
                            .what = "a name or metadata is not UTF-8",
-                           .got = error.what()});
+                           .got = text_of(error)});
   }
   if (text.back() == ',') text.pop_back();
   text += "}";

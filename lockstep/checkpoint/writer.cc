@@ -70,7 +70,7 @@ std::vector<std::string> together(const World& world,
   try {
     own = "+" + act();
   } catch (const std::exception& error) {
-    own = std::string("-") + error.what();
+    own = "-" + text_of(error);
   }
   auto all = world.all_gather_text(own);
   for (std::string& text : all) {
@@ -217,7 +217,7 @@ void CheckpointWriter::prune(int64_t last) const {
     prune_checkpoints(dir_, last, keep_);
   } catch (const IoError& error) {
     log_warning("checkpoint",
-                fmt::format("an old one can't be removed: {}", error.what()));
+                fmt::format("an old one can't be removed: {}", text_of(error)));
   }
 }
 

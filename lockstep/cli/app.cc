@@ -31,6 +31,7 @@ int run_any_command() {
   add_check(app);
   add_check_links(app);
   add_completion(app);
+  add_man(app);
   add_help(app);
   return parse_and_run(app);
 }

@@ -58,7 +58,7 @@ void print_json(const std::vector<Link>& links,
 
 void check_installation(const CheckFlags& flags) {
   const auto test = report::run_self_test(
-      own_program(), to_devices(flags.devices, "auto"),
+      own_program(), to_devices(flags.devices, "all"),
       [&](const report::SelfTestPart& part) {
         if (flags.as_json) return;
         print_verdict(part.is_ok,
@@ -77,7 +77,7 @@ void check_installation(const CheckFlags& flags) {
 
 void check(const CheckFlags& flags) {
   if (flags.is_full) return check_installation(flags);
-  const std::vector<Device> devices = to_devices(flags.devices, "auto");
+  const std::vector<Device> devices = to_devices(flags.devices, "all");
   if (devices.size() < 2) {
     throw BadUsage(
         "[usage] there are no links to check: expected two devices "
@@ -92,8 +92,11 @@ void check(const CheckFlags& flags) {
   } else {
     print_text(links, findings);
     if (!findings.empty()) {
-      fmt::print("\n{} of {} links change what goes over them:\n  {}\n",
-                 findings.size(), links.size(), describe_bad_links(findings));
+      fmt::print("\n{} of {} {} what goes over {}:\n  {}\n", findings.size(),
+                 counted(static_cast<int64_t>(links.size()), "link"),
+                 findings.size() == 1 ? "changes" : "change",
+                 findings.size() == 1 ? "it" : "them",
+                 describe_bad_links(findings));
     }
   }
   if (!findings.empty()) throw CLI::RuntimeError(kExitFailed);
@@ -105,7 +108,7 @@ void add_check(CLI::App& app) {
   auto* command = app.add_subcommand(
       "check", "Check that copies between devices arrive as they were sent");
   auto flags = std::make_shared<CheckFlags>();
-  add_device_options(*command, flags->devices, "auto");
+  add_device_options(*command, flags->devices, "all");
   command
       ->add_option("--rounds", flags->rounds,
                    "times that each copy is made, with other bytes in each")

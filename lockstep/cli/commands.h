@@ -29,6 +29,8 @@ void add_check(CLI::App& app);
 /// Hidden: the links between devices, for a process that has a deadline.
 void add_check_links(CLI::App& app);
 void add_completion(CLI::App& app);
+/// Hidden: prints the manual page that is installed.
+void add_man(CLI::App& app);
 /// Hidden: what `compare` runs in a fresh process.
 void add_step_time(CLI::App& app);
 

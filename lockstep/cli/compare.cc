@@ -1,6 +1,7 @@
 #include "lockstep/report/measurement/compare.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -13,6 +14,7 @@
 #include "lockstep/base/exit_code.h"
 #include "lockstep/base/interrupt.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/stopwatch.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/base/text.h"
 #include "lockstep/cli/commands.h"
@@ -44,24 +46,32 @@ struct CompareFlags {
   std::string svg;
 };
 
-// Says what runs: one line that changes on a terminal, else a line each.
+// Says what runs and how long it will take: on a terminal one line that
+// changes, else a line for each round.
 class RoundProgress {
  public:
-  explicit RoundProgress(const report::RoundLimits& rounds)
-      : rounds_(fmt::format("{}{}",
-                            rounds.least == rounds.most ? "" : "at most ",
-                            rounds.most)) {}
+  explicit RoundProgress(const report::RoundLimits& rounds) : rounds_(rounds) {}
   ~RoundProgress() { erase(); }
   RoundProgress(const RoundProgress&) = delete;
   RoundProgress& operator=(const RoundProgress&) = delete;
 
-  void show(const std::string& label, int64_t round) {
+  void show(const report::StartedRun& run) {
+    if (started_ == 0) watch_.restart();
+    const std::string left = time_left(run);
+    ++started_;
+    if (!is_terminal_ && run.round == shown_round_) return;
+    shown_round_ = run.round;
     erase();
-    const std::string when =
-        round == 0 ? "to warm up"
-                   : fmt::format("round {} of {}", round, rounds_);
-    fmt::print(stderr, "[compare] {}, {}{}", label, when,
-               is_terminal_ ? " ..." : "\n");
+    const std::string round =
+        run.round == 0
+            ? "warm-up"
+            : fmt::format("round {} of {}{}", run.round, run.until_round,
+                          run.until_round < rounds_.most ? " or more" : "");
+    if (is_terminal_) {
+      fmt::print(stderr, "[compare] {}, {}{} ...", run.label, round, left);
+    } else {
+      fmt::print(stderr, "[compare] {}{}\n", round, left);
+    }
     std::fflush(stderr);
     has_line_ = is_terminal_;
   }
@@ -80,7 +90,22 @@ class RoundProgress {
     has_line_ = false;
   }
 
-  std::string rounds_;
+  // As long as the runs so far took on the average. There may be more rounds
+  // than those to the next look.
+  std::string time_left(const report::StartedRun& run) const {
+    if (started_ == 0) return "";
+    const double seconds = watch_.seconds() / static_cast<double>(started_) *
+                           static_cast<double>(run.runs_left);
+    return fmt::format(
+        ", {} {} left", run.until_round < rounds_.most ? "at least" : "about",
+        seconds < 59.5 ? fmt::format("{:.0f} s", std::ceil(seconds))
+                       : format_duration(seconds));
+  }
+
+  report::RoundLimits rounds_;
+  Stopwatch watch_;
+  int64_t started_ = 0;  // runs
+  int64_t shown_round_ = -1;
   bool is_terminal_ = is_terminal(STDERR_FILENO);
   bool has_line_ = false;
 };
@@ -105,7 +130,7 @@ report::Comparison run_and_compare(const CompareFlags& flags) {
   report::CompareOptions options = flags.options;
   options.work.model = flags.model.model;
   if (!flags.devices.devices.empty()) options.devices = flags.devices.devices;
-  const auto devices = to_devices(flags.devices, "auto");
+  const auto devices = to_devices(flags.devices, "all");
   options.work.channels_last =
       !is_language_model(flags.model) &&
       use_channels_last(flags.memory_format, to_model_spec(flags.model),
@@ -120,9 +145,8 @@ report::Comparison run_and_compare(const CompareFlags& flags) {
   RoundProgress progress(options.rounds);
   return report::run_compare(
       options, devices,
-      {.runs = [&](const std::string& label,
-                   int64_t round) { progress.show(label, round); },
-       .goes_on = [&](const std::string& why) { progress.say(why); }},
+      {.runs = [&](const report::StartedRun& run) { progress.show(run); },
+       .says = [&](const std::string& text) { progress.say(text); }},
       [] { return InterruptScope::signal() != 0; });
 }
 
@@ -152,8 +176,7 @@ report::PageFacts page_facts(const CompareFlags& flags) {
   if (!flags.runs.empty()) return facts;
   facts.environment = train::this_environment();
   try {
-    facts.topology =
-        inspect::device_topology(to_devices(flags.devices, "auto"));
+    facts.topology = inspect::device_topology(to_devices(flags.devices, "all"));
   } catch (const DeviceError&) {
     // A page goes without it where the driver says nothing.
     facts.topology.reset();
@@ -264,7 +287,7 @@ void add_compare(CLI::App& app) {
   auto flags = std::make_shared<CompareFlags>();
   add_model_options(*command, flags->model, report::compared_models());
   add_precision_option(*command, flags->options.work.precision);
-  add_device_options(*command, flags->devices, "auto");
+  add_device_options(*command, flags->devices, "all");
   add_memory_format_option(*command, flags->memory_format);
   add_measurement_options(*command, *flags);
   add_output_options(*command, *flags);

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/terminal.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/hugging_face.h"
 #include "lockstep/cli/commands.h"
@@ -53,8 +54,8 @@ void print_text(const tasks::EvalReport& report, const data::DataSpec& data) {
   fmt::print("{} from {} (step {}), on the test split of {}{}\n",
              report.info.model.at("name"), report.checkpoint, report.info.step,
              data.name, data.dir.empty() ? "" : " in " + data.dir);
-  fmt::print("Test Loss: {:.4f}\nTest Acc: {:.4f}%\nSamples: {}\n",
-             report.test.metrics.at("loss"),
+  fmt::print("Test Loss: {}\nTest Acc: {:.4f}%\nSamples: {}\n",
+             format_number(report.test.metrics.at("loss")),
              100 * report.test.metrics.at("accuracy"), report.test.samples);
 }
 
@@ -81,8 +82,8 @@ void print_text(const tasks::TextEvalReport& report,
   fmt::print("{} from {} (step {}), on the last {:g} % of {}\n",
              report.info.model.at("name"), report.checkpoint, report.info.step,
              100 * data.validation_fraction, data.file);
-  fmt::print("Test Loss: {:.4f}\nPerplexity: {:.4f}\nTokens: {}\n", loss,
-             std::exp(loss), report.tokens);
+  fmt::print("Test Loss: {}\nPerplexity: {}\nTokens: {}\n", format_number(loss),
+             format_number(std::exp(loss)), report.tokens);
 }
 
 void check_model(const std::string& checkpoint, const CheckpointInfo& info) {
@@ -139,7 +140,7 @@ void eval_text(const EvalFlags& flags, const std::string& checkpoint,
   tasks::TextEvalOptions options;
   options.checkpoint = checkpoint;
   options.data = choose_text(flags.data, info);
-  options.devices = to_devices(flags.devices, "auto");
+  options.devices = to_devices(flags.devices, "all");
   options.batch_size = flags.batch_size.value_or(options.batch_size);
   options.loader_workers = flags.workers;
   const auto report = tasks::evaluate_text(options);
@@ -161,7 +162,7 @@ void run(const EvalFlags& flags) {
   tasks::EvalOptions options;
   options.checkpoint = checkpoint;
   options.loader_workers = flags.workers;
-  options.devices = to_devices(flags.devices, "auto");
+  options.devices = to_devices(flags.devices, "all");
   options.batch_size = flags.batch_size.value_or(options.batch_size);
   check_model(options.checkpoint, info);
   options.data = choose_data(flags.data, info);
@@ -188,7 +189,7 @@ void add_eval(CLI::App& app) {
       ->type_name("DIR")
       ->default_str("none: must be given");
   add_data_options(*command, flags->data, "that of the checkpoint");
-  add_device_options(*command, flags->devices, "auto");
+  add_device_options(*command, flags->devices, "all");
   add_memory_format_option(*command, flags->memory_format);
   command
       ->add_option("--batch-size", flags->batch_size,

@@ -26,7 +26,7 @@ struct PlanFlags {
   LanguageModelFlags language;
   train::TrainOptions train;
   std::string devices = "1";
-  std::string strategy = "single";
+  std::string strategy;  ///< empty: what suits the devices
   std::string precision = "fp32";
   std::string optimizer;
   /// The folder or checkpoint whose sizes the model has. Empty: --model has.
@@ -73,16 +73,25 @@ std::optional<models::LanguageModelSpec> find_model(const PlanFlags& flags) {
       saved);
 }
 
+train::Strategy choose_strategy(const PlanFlags& flags, size_t devices) {
+  if (!flags.strategy.empty()) return train::parse_strategy(flags.strategy);
+  if (flags.between_hosts) return train::Strategy::kDistributed;
+  return devices > 1 ? train::Strategy::kDataParallel
+                     : train::Strategy::kSingle;
+}
+
 report::TimedRun to_run(const PlanFlags& flags) {
   report::TimedRun run{.train = flags.train, .task = {}};
-  run.train.strategy = train::parse_strategy(flags.strategy);
   run.train.devices = planned_devices(flags.devices);
+  run.train.strategy = choose_strategy(flags, run.train.devices.size());
   run.train.precision = train::parse_precision(flags.precision);
   run.train.zero = static_cast<ZeroStage>(flags.zero);
   const bool is_single = run.train.strategy == train::Strategy::kSingle;
   if (is_single && run.train.devices.size() > 1) {
-    throw BadUsage("[usage] --strategy single uses one device, got --devices " +
-                   flags.devices);
+    throw BadUsage(
+        fmt::format("[usage] --strategy single trains on one device, got "
+                    "--devices {}; use --strategy dp, or leave out --strategy",
+                    flags.devices));
   }
   if (flags.zero > 0 && !flags.between_hosts) {
     throw BadUsage(
@@ -116,10 +125,10 @@ std::string in_bytes(int64_t bytes) {
 }
 
 void print_text(const report::MemoryPlan& plan, const PlanFlags& flags) {
-  fmt::print("{} ({} parameters), batch of {}: {} shard{} of {} sample{}\n\n",
-             plan.model, format_count(plan.parameters), flags.train.batch_size,
-             plan.shards, plan.shards == 1 ? "" : "s", plan.samples_of_shard,
-             plan.samples_of_shard == 1 ? "" : "s");
+  fmt::print("{} ({}), batch of {}: {} of {}\n\n", plan.model,
+             counted(plan.parameters, "parameter"), flags.train.batch_size,
+             counted(plan.shards, "shard"),
+             counted(plan.samples_of_shard, "sample"));
   const auto& device = plan.device;
   const auto line = [](const char* what, int64_t bytes) {
     if (bytes > 0) fmt::print("  {:<44} {:>10}\n", what, in_bytes(bytes));
@@ -128,8 +137,7 @@ void print_text(const report::MemoryPlan& plan, const PlanFlags& flags) {
     fmt::print("Once for all devices\n");
     line("parameters and optimizer", plan.shared);
   }
-  fmt::print("Each of {} device{}\n", plan.devices,
-             plan.devices == 1 ? "" : "s");
+  fmt::print("Each of {}\n", counted(plan.devices, "device"));
   line("parameters", device.parameters);
   line("optimizer", device.optimizer);
   line("gradients that wait for other shards'", device.gradients);
@@ -213,6 +221,7 @@ void add_plan(CLI::App& app) {
       ->add_option("--strategy", flags->strategy,
                    "single, dp or ddp: how it would be trained")
       ->type_name("NAME")
+      ->default_str("single; several --devices: dp; --between-hosts: ddp")
       ->check(one_of({"single", "dp", "ddp"}));
   command
       ->add_option("--devices", flags->devices,
@@ -253,7 +262,7 @@ void add_plan(CLI::App& app) {
   command->footer(
       "A shard of the batch is run on this machine, as far as it has the "
       "memory. The data are not counted.\n\nExample:\n"
-      "  lockstep plan --model gpt2 --batch-size 8 --strategy dp --devices 2");
+      "  lockstep plan --model gpt2 --batch-size 8 --devices 2");
   command->callback([flags] { run(*flags); });
 }
 

@@ -63,13 +63,13 @@ report::TimedRun to_run(const StepTimeFlags& flags) {
   if (options.strategy == train::Strategy::kDistributed) {
     join_ranks(flags.ranks, flags.devices, options);
   } else {
-    options.devices = to_devices(flags.devices, "auto");
+    options.devices = to_devices(flags.devices, "all");
   }
   // One device is the whole host, not one slice of it: what a user has who
   // does not cut it.
-  if (options.strategy == train::Strategy::kSingle &&
-      options.devices.front().is_cpu()) {
-    options.devices = devices("cpu");
+  if (options.strategy == train::Strategy::kSingle) {
+    options.devices.resize(1);
+    if (options.devices.front().is_cpu()) options.devices = devices("cpu");
   }
   options.shards = flags.shards;
   options.precision = train::parse_precision(flags.work.precision);
@@ -88,7 +88,7 @@ void add_step_time(CLI::App& app) {
   auto flags = std::make_shared<StepTimeFlags>();
   add_model_options(*command, flags->model, report::compared_models());
   add_precision_option(*command, flags->work.precision);
-  add_device_options(*command, flags->devices, "auto");
+  add_device_options(*command, flags->devices, "all");
   add_memory_format_option(*command, flags->memory_format);
   command->add_option("--strategy", flags->strategy, "how to train")
       ->check(one_of(report::compared_strategies()));

@@ -89,13 +89,13 @@ void print_json(const TokenizeFlags& flags, const data::TokenizeReport& report,
 void print_text(const TokenizeFlags& flags, const data::TokenizeReport& report,
                 double seconds) {
   const auto print_part = [](const char* name, int64_t tokens, size_t files) {
-    fmt::print("{}: {} tokens in {} file{}\n", name, format_count(tokens),
-               files, files == 1 ? "" : "s");
+    fmt::print("{}: {} in {}\n", name, counted(tokens, "token"),
+               counted(static_cast<int64_t>(files), "file"));
   };
-  fmt::print("{} of text in {}: {}, {} tokens known, {} bits each\n",
+  fmt::print("{} of text in {}: {}, {} known, {} bits each\n",
              format_bytes(static_cast<double>(report.bytes)),
              format_duration(seconds), flags.options.out_dir,
-             format_count(report.vocabulary), report.bits);
+             counted(report.vocabulary, "token"), report.bits);
   print_part("train", report.train_tokens, report.train_files.size());
   print_part("val", report.val_tokens, report.val_files.size());
 }

@@ -81,7 +81,7 @@ void show(const TopoFlags& flags) {
   if (!flags.replay.empty()) {
     topology = inspect::read_topology(flags.replay);
   } else {
-    const auto devices = to_devices(flags.devices, "auto");
+    const auto devices = to_devices(flags.devices, "all");
     topology = inspect::device_topology(devices);
     if (!flags.no_measure && !flags.as_dot) speeds = measured(devices);
   }
@@ -105,7 +105,7 @@ void add_topo(CLI::App& app) {
   auto* command = app.add_subcommand(
       "topo", "Show how devices are connected, and how fast");
   auto flags = std::make_shared<TopoFlags>();
-  add_device_options(*command, flags->devices, "auto");
+  add_device_options(*command, flags->devices, "all");
   command
       ->add_option("--replay", flags->replay,
                    "show a recorded topology instead: what `nvidia-smi topo "

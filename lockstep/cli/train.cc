@@ -47,7 +47,7 @@ void add_train(CLI::App& app) {
       "The same command with --resume auto goes on, on other devices if you\n"
       "like.\n\n"
       "Example:\n"
-      "  lockstep train --strategy dp --devices cpu:2 --max-steps 100 \\\n"
+      "  lockstep train --devices cpu:2 --max-steps 100 \\\n"
       "      --out-dir runs/first");
   command->callback([flags] { run(*flags); });
 }

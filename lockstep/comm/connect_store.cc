@@ -16,7 +16,6 @@
 #include "lockstep/comm/world_impl.h"
 #include "lockstep/control/worker_side.h"
 #include "lockstep/shm/fixed_text.h"
-#include "lockstep/store/refusal_log.h"
 #include "lockstep/store/secret_file.h"
 #include "lockstep/store/socket_address.h"
 
@@ -73,7 +72,7 @@ Store join_torchruns(const Environment& environment, milliseconds timeout) {
         {.code = ErrorCode::kStoreUnreachable,
          .what = fmt::format("rank {} can't reach the store at {}",
                              environment.rank, address(environment)),
-         .got = first_line(error.what()),
+         .got = first_line(text_of(error)),
          .fix = "check that torchrun's agent runs, MASTER_ADDR and "
                 "MASTER_PORT"});
   }
@@ -169,9 +168,9 @@ Store join_rank_0(const Environment& environment, milliseconds timeout) {
         return c10::make_intrusive<AuthenticatedStore>(
             std::make_shared<store::Client>(options), timeout);
       } catch (const store::Unreachable& error) {
-        if (problem.empty()) problem = store::reason_of(error);
+        if (problem.empty()) problem = text_of(error);
       } catch (const CommError& error) {
-        problem = store::reason_of(error);
+        problem = text_of(error);
         if (environment.master_ports.size() == 1) throw;
       }
     }

@@ -48,7 +48,7 @@ std::optional<World> init_next(const WorldOptions& options,
     try {
       return init(options);
     } catch (const CommError& error) {
-      reason = error.what();  // another rank was lost at once
+      reason = text_of(error);  // another rank was lost at once
     }
   }
   return std::nullopt;

@@ -7,6 +7,7 @@
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/terminal.h"
 #include "lockstep/comm/launchers.h"
 #include "lockstep/store/socket_address.h"
 
@@ -161,7 +162,7 @@ std::optional<Environment> slurm_environment() {
     throw InvalidArgument(
         "env", {.code = ErrorCode::kBadVariable,
                 .what = "the variable " + tasks + " is not this step's",
-                .expected = fmt::format("{} ranks", result.world_size),
+                .expected = counted(result.world_size, "rank"),
                 .got = fmt::format("{} in '{}'", total,
                                    launcher_text(tasks, launcher)),
                 .fix = "start the ranks with srun, and set none of its "

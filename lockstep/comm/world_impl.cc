@@ -52,14 +52,14 @@ c10::intrusive_ptr<c10d::Backend> connect_c10d_gloo(
                     options.size);
     // Gloo tells the cause in words alone.
     for (const int resource : {EMFILE, ENFILE, ENOMEM}) {
-      if (std::strstr(error.what(), std::strerror(resource)) != nullptr) {
+      if (text_of(error).find(std::strerror(resource)) != std::string::npos) {
         throw OutOfResources("comm", what, resource);
       }
     }
     throw CommError(
         {.code = ErrorCode::kRanksNotConnected,
          .what = what,
-         .got = first_line(error.what()),
+         .got = first_line(text_of(error)),
          .fix = "look at their own output, and at GLOO_SOCKET_IFNAME"});
   }
 }
@@ -276,7 +276,7 @@ std::string World::Impl::get(const std::string& key) const {
                                "store{}",
                                rank, size, key, is_late ? ": timed out" : ""),
            .expected = fmt::format("it within {} s", seconds_of(timeout)),
-           .got = first_line(error.what()),
+           .got = first_line(text_of(error)),
            .fix = "look at that rank's own output; start all ranks; if it only "
                   "needs longer, raise the timeout"});
     }

@@ -135,11 +135,11 @@ void SnapshotHolder::look() {
     slots_ = {shm::Segment::adopt(offer.slots[0]),
               shm::Segment::adopt(offer.slots[1])};
   } catch (const OutOfResources& error) {
-    log_warning("launch", error.what());
+    log_warning("launch", text_of(error));
     set_state(offer, State::kNone);
     return;
   } catch (const CommError& error) {
-    log_debug("launch", error.what());  // the worker that offered it is gone
+    log_debug("launch", text_of(error));  // the worker that offered it is gone
     set_state(offer, State::kNone);
     return;
   }

@@ -21,7 +21,7 @@ std::unique_ptr<const ControlBlock> open_block() {
   try {
     return std::make_unique<const ControlBlock>(ControlBlock::open(*text));
   } catch (const Error& error) {
-    log_debug("comm", error.what());
+    log_debug("comm", text_of(error));
     return nullptr;
   }
 }

@@ -81,11 +81,12 @@ void warn_of_missing_files(const std::string& dir,
     }
   }
   if (missing.empty()) return;
-  log_warning("data",
-              fmt::format("folder {} lacks {} of CIFAR-10: there are {} images "
-                          "to train on, of {}",
-                          dir, fmt::join(missing, ", "), format_count(images),
-                          format_count(kTrainImages)));
+  log_warning(
+      "data",
+      fmt::format("folder {} lacks {} of CIFAR-10: there {} {} to "
+                  "train on, of {}",
+                  dir, fmt::join(missing, ", "), images == 1 ? "is" : "are",
+                  counted(images, "image"), format_count(kTrainImages)));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "lockstep/base/chunk.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/terminal.h"
 #include "lockstep/data/random_stream.h"
 
 namespace lockstep::data {
@@ -67,7 +68,7 @@ DistributedSampler::DistributedSampler(int64_t size, int rank, int ranks,
   };
   if (batches_ > 0 && !fills_all(options.batch_size)) {
     refuse("a batch gives some rank no sample",
-           fmt::format("more than that for {} shards", options_.shards),
+           "more than that for " + counted(options_.shards, "shard"),
            options.batch_size);
   }
   if (!options.drop_last && rest > 0 && fills_all(rest)) ++batches_;

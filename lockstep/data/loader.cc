@@ -16,6 +16,7 @@
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/start_thread.h"
+#include "lockstep/base/terminal.h"
 #include "lockstep/data/image_source.h"
 #include "lockstep/data/random_stream.h"
 
@@ -276,10 +277,11 @@ class Loader::Impl {
     Batch batch = source_->read(indices, epoch);
     if (batch.samples == static_cast<int64_t>(indices.size())) return batch;
     throw InvalidArgument(
-        "data", {.code = ErrorCode::kMisuse,
-                 .what = "the source of the data made a batch of another size",
-                 .expected = fmt::format("{} samples", indices.size()),
-                 .got = fmt::format("{}", batch.samples)});
+        "data",
+        {.code = ErrorCode::kMisuse,
+         .what = "the source of the data made a batch of another size",
+         .expected = counted(static_cast<int64_t>(indices.size()), "sample"),
+         .got = fmt::format("{}", batch.samples)});
   }
 
   const std::shared_ptr<const BatchSource> source_;

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/terminal.h"
 #include "lockstep/data/data_folder.h"
 #include "lockstep/data/images/idx_file.h"
 
@@ -86,8 +87,8 @@ std::shared_ptr<const Dataset> open_mnist(const MnistForm& form,
         {.code = ErrorCode::kMalformedData,
          .what = fmt::format("{} and {} do not fit", images_path, labels_path),
          .expected = "as many labels as images, and at least one",
-         .got = fmt::format("{} images and {} labels", images.sizes[0],
-                            labels.sizes[0]),
+         .got = fmt::format("{} and {}", counted(images.sizes[0], "image"),
+                            counted(labels.sizes[0], "label")),
          .fix = "get both files anew"});
   }
   auto dataset =

@@ -10,6 +10,7 @@
 
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/terminal.h"
 #include "lockstep/device/cuda.h"
 #include "lockstep/device/memory.h"
 
@@ -17,7 +18,7 @@ namespace lockstep {
 namespace {
 
 constexpr std::string_view kForms =
-    "auto, a count, cpu, cpu:N, cuda, cuda:N or a list like cuda:0,cuda:1";
+    "all, a count, cpu, cpu:N, cuda, cuda:N or a list like cuda:0,cuda:1";
 
 std::string_view trim(std::string_view text) {
   const auto first = text.find_first_not_of(" \t");
@@ -46,12 +47,10 @@ std::string range(std::string_view kind, int count) {
 std::string inventory() {
   const int cores = core_count();
   const int gpus = cuda_device_count();
-  std::string text =
-      fmt::format("this machine has {} ({} core{}) and ", range("cpu", cores),
-                  cores, cores == 1 ? "" : "s");
+  std::string text = fmt::format("this machine has {} ({}) and ",
+                                 range("cpu", cores), counted(cores, "core"));
   if (gpus > 0) {
-    text += fmt::format("{} ({} GPU{})", range("cuda", gpus), gpus,
-                        gpus == 1 ? "" : "s");
+    text += fmt::format("{} ({})", range("cuda", gpus), counted(gpus, "GPU"));
   } else {
     text += cuda::is_built() ? "no GPU" : "no GPU (a build without CUDA)";
   }
@@ -180,8 +179,8 @@ void number_slices(std::vector<Device>& list, std::string_view asked,
           {.code = ErrorCode::kNoSuchDevice,
            .what = fmt::format("no device {} in '{}'", device.name(), asked),
            .expected =
-               fmt::format("{}, as {} slice{} named", range("cpu", count),
-                           count, count == 1 ? " is" : "s are"),
+               fmt::format("{}, as {} {} named", range("cpu", count),
+                           counted(count, "slice"), count == 1 ? "is" : "are"),
            .fix = inventory()});
     }
     device.slices = count;
@@ -217,7 +216,7 @@ std::vector<Device> devices(std::string_view list, Duplicates duplicates,
                             Oversubscription oversubscription) {
   const std::string_view asked = trim(list);
   const bool has_gpu = cuda_device_count() > 0;
-  if (asked == "auto") {
+  if (asked == "all" || asked == "auto") {
     return has_gpu ? gpus(cuda_device_count(), asked)
                    : host_slices(std::min(core_count(), kMaxSlices), asked,
                                  oversubscription);
@@ -244,8 +243,8 @@ std::vector<int> cores_of(const Device& device) {
   if (device.slices < 1 || device.index < 0 || device.index >= device.slices) {
     throw DeviceError(
         {.code = ErrorCode::kNoSuchDevice,
-         .what = fmt::format("no device {} in a host of {} slices",
-                             device.name(), device.slices)});
+         .what = fmt::format("no device {} in a host of {}", device.name(),
+                             counted(device.slices, "slice"))});
   }
   // Equal slices, so that no shard computes with more threads than another.
   return core_share(allowed_cores(), static_cast<size_t>(device.index),

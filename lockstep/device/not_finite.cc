@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include "lockstep/base/terminal.h"
+
 namespace lockstep {
 
 std::string describe_not_finite(const std::string& name,
@@ -14,8 +16,8 @@ std::string describe_not_finite(const std::string& name,
   const auto count = bad.sum().item<int64_t>();
   if (count == 0) return "";
   const bool has_nan = tensor.isnan().any().item<bool>();
-  return fmt::format("{} ({} in {} of {} elements)", name,
-                     has_nan ? "nan" : "inf", count, tensor.numel());
+  return fmt::format("{} ({} in {} of {})", name, has_nan ? "nan" : "inf",
+                     count, counted(tensor.numel(), "element"));
 }
 
 }  // namespace lockstep

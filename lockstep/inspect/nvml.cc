@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/terminal.h"
 
 namespace lockstep::inspect {
 namespace {
@@ -211,9 +212,10 @@ Topology Nvml::topology(const std::vector<std::string>& uuids,
         std::find_if(known.begin(), known.end(),
                      [&](const auto& device) { return device.first == uuid; });
     if (found == known.end()) {
-      throw DeviceError({.code = ErrorCode::kNoSuchDevice,
-                         .what = "NVML knows no GPU " + uuid,
-                         .got = fmt::format("{} others", known.size())});
+      throw DeviceError(
+          {.code = ErrorCode::kNoSuchDevice,
+           .what = "NVML knows no GPU " + uuid,
+           .got = counted(static_cast<int64_t>(known.size()), "other")});
     }
     handles.push_back(found->second);
   }

@@ -9,6 +9,7 @@
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/parse_json.h"
+#include "lockstep/base/terminal.h"
 
 namespace lockstep::inspect {
 namespace {
@@ -81,7 +82,7 @@ void check(const Topology& topology) {
     if (topology.connections[i].size() != count) {
       fail(fmt::format("the row of {} is of another length",
                        topology.devices[i].name),
-           fmt::format("{} cells", count),
+           counted(static_cast<int64_t>(count), "cell"),
            fmt::format("{}", topology.connections[i].size()));
     }
   }
@@ -169,7 +170,7 @@ Topology topology_of_json(const std::string& text) {
       }
     }
   } catch (const nlohmann::json::exception& error) {
-    fail("this JSON is no topology", "devices and connections", error.what());
+    fail("this JSON is no topology", "devices and connections", text_of(error));
   }
   if (topology.devices.size() > kMostDevices ||
       topology.connections.size() != topology.devices.size()) {

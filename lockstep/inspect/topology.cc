@@ -112,24 +112,21 @@ std::string render_matrix(const Topology& topology) {
 
 std::string render_legend(const Topology& topology) {
   std::set<ConnectionKind> used;
-  bool has_slices = false;
   for (const auto& row : topology.connections) {
-    for (const Connection& cell : row) {
-      used.insert(cell.kind);
-      has_slices = has_slices || cell.kind == ConnectionKind::kCore ||
-                   cell.kind == ConnectionKind::kL2 ||
-                   cell.kind == ConnectionKind::kL3;
-    }
+    for (const Connection& cell : row) used.insert(cell.kind);
   }
+  const bool has_gpus = std::any_of(
+      topology.devices.begin(), topology.devices.end(),
+      [](const auto& device) { return !device.name.starts_with("cpu:"); });
   std::string text = "Legend:\n\n";
   for (const Meaning& meaning : kMeanings) {
     const bool is_of_slices = meaning.kind == ConnectionKind::kCore ||
                               meaning.kind == ConnectionKind::kL2 ||
                               meaning.kind == ConnectionKind::kL3;
     // As nvidia-smi: all that GPUs may be; of others what is there.
-    const bool is_shown = used.contains(meaning.kind) ||
-                          (!has_slices && !is_of_slices &&
-                           meaning.kind != ConnectionKind::kUnknown);
+    const bool is_shown =
+        used.contains(meaning.kind) ||
+        (has_gpus && !is_of_slices && meaning.kind != ConnectionKind::kUnknown);
     if (is_shown) {
       text += fmt::format("  {:<4} = {}\n", meaning.cell, meaning.text);
     }

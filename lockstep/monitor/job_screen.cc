@@ -221,7 +221,7 @@ std::vector<ScreenLine> draw_head(const std::vector<Job>& jobs, size_t which,
       fmt::format("{} a step  {} samples/s", format_duration(status.step_s),
                   format_count(std::llround(status.samples_per_s)));
   if (!status.losses.empty()) {
-    speed += fmt::format("  loss {:.4f}", status.losses.back().loss);
+    speed += "  loss " + format_number(status.losses.back().loss);
   }
   lines.push_back({{speed}});
   return lines;

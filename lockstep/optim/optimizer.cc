@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/terminal.h"
 #include "lockstep/comm/collectives/shared_memory.h"
 #include "lockstep/device/intra_op.h"
 #include "lockstep/optim/blocks.h"
@@ -47,13 +48,17 @@ Optimizer::Optimizer(std::vector<Tensor> parameters, double lr)
 void Optimizer::check_no_duplicates() const {
   const size_t count = unique(parameters_).size();
   if (count == parameters_.size()) return;
+  const size_t twice = parameters_.size() - count;
   throw InvalidArgument(
       "optim",
       {.code = ErrorCode::kBadOptimizer,
-       .what = fmt::format("{} of {} parameters are listed twice (a submodule "
-                           "that is registered twice?); torch::optim would "
-                           "update them twice in each step, PyTorch once",
-                           parameters_.size() - count, parameters_.size()),
+       .what = fmt::format(
+           "of {}, {} listed twice (a submodule that is "
+           "registered twice?); torch::optim would update "
+           "{} twice in each step, PyTorch once",
+           counted(static_cast<int64_t>(parameters_.size()), "parameter"),
+           twice == 1 ? "1 is" : fmt::format("{} are", twice),
+           twice == 1 ? "it" : "them"),
        .expected = "each parameter once",
        .fix = "pass lockstep::optim::unique(model->parameters())"});
 }

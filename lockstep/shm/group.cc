@@ -16,6 +16,7 @@
 #include "lockstep/base/host_identity.h"
 #include "lockstep/base/out_of_resources.h"
 #include "lockstep/base/round_up.h"
+#include "lockstep/base/terminal.h"
 #include "lockstep/shm/fixed_text.h"
 #include "lockstep/shm/futex.h"
 
@@ -112,9 +113,9 @@ Group::Group(std::shared_ptr<const Segment> segment, int rank, int ranks,
     throw CommError(
         {.code = ErrorCode::kSharedMemorySetup,
          .what = "rank 0's shared memory is for another world",
-         .expected = fmt::format("one of {} ranks", ranks),
-         .got = fmt::format("{} bytes, {} ranks", segment_->bytes().size(),
-                            header->ranks),
+         .expected = "one of " + counted(ranks, "rank"),
+         .got = fmt::format("{} bytes, {}", segment_->bytes().size(),
+                            counted(header->ranks, "rank")),
          .fix = kUseOneBuild});
   }
   join();

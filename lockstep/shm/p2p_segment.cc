@@ -7,6 +7,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/host_identity.h"
+#include "lockstep/base/terminal.h"
 #include "lockstep/shm/group.h"
 
 namespace lockstep::shm {
@@ -54,9 +55,9 @@ P2pSegment::P2pSegment(std::shared_ptr<const Segment> segment, int ranks)
   throw CommError(
       {.code = ErrorCode::kSharedMemorySetup,
        .what = "rank 0's shared memory is for another world",
-       .expected = fmt::format("point-to-point channels of {} ranks", ranks),
-       .got = fmt::format("{} bytes, {} ranks", segment_->bytes().size(),
-                          header.ranks),
+       .expected = "point-to-point channels of " + counted(ranks, "rank"),
+       .got = fmt::format("{} bytes, {}", segment_->bytes().size(),
+                          counted(header.ranks, "rank")),
        .fix = kUseOneBuild});
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/terminal.h"
 
 namespace lockstep::store {
 namespace {
@@ -43,8 +44,8 @@ std::optional<AdmissionReply> AdmissionList::refusal(
   }
   if (who.world_size != world_size_) {
     return refuse(Admission::kWrongWorldSize,
-                  fmt::format("the world has {} ranks, and not {}", world_size_,
-                              who.world_size));
+                  fmt::format("the world has {}, and not {}",
+                              counted(world_size_, "rank"), who.world_size));
   }
   const auto found = ranks_.find(who.rank);
   if (found == ranks_.end()) return std::nullopt;
@@ -96,10 +97,11 @@ bool AdmissionList::begin_round(int round, int world_size) {
     throw CommError(
         {.code = ErrorCode::kStoreRefused,
          .what = fmt::format("round {} can't begin", round),
-         .expected = fmt::format("round {} of {} ranks, which has begun, or a "
-                                 "later one",
-                                 round_, world_size_),
-         .got = fmt::format("round {} of {} ranks", round, world_size),
+         .expected =
+             fmt::format("round {} of {}, which has begun, or a later one",
+                         round_, counted(world_size_, "rank")),
+         .got =
+             fmt::format("round {} of {}", round, counted(world_size, "rank")),
          .fix = "see whether all agents agree on the nodes and workers"});
   }
   round_ = round;

@@ -6,8 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/out_of_resources.h"
-#include "lockstep/store/refusal_log.h"
 
 namespace lockstep::store {
 namespace {
@@ -47,9 +47,9 @@ std::unique_ptr<Channel> Client::connect(Time deadline) const {
                                          options_.key, attempt_deadline);
       } catch (const Disconnected& error) {
         // A server that is flooded with connections may close any of them.
-        problem = reason_of(error);
+        problem = text_of(error);
       } catch (const TimedOut& error) {
-        problem = reason_of(error);
+        problem = text_of(error);
       } catch (const Refused&) {
         throw;
       } catch (const CommError& error) {

@@ -3,14 +3,9 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/log.h"
+#include "lockstep/base/terminal.h"
 
 namespace lockstep::store {
-
-std::string reason_of(const std::exception& error) {
-  const std::string text = error.what();
-  const std::string component = "[comm] ";
-  return text.starts_with(component) ? text.substr(component.size()) : text;
-}
 
 void RefusalLog::add(const std::string& peer, const std::string& why) {
   constexpr std::chrono::seconds kEvery{10};
@@ -20,7 +15,10 @@ void RefusalLog::add(const std::string& peer, const std::string& why) {
     return;
   }
   const std::string others =
-      untold_ == 0 ? "" : fmt::format(" ({} others before)", untold_);
+      untold_ == 0
+          ? ""
+          : fmt::format(" ({} before)",
+                        counted(static_cast<int64_t>(untold_), "other"));
   log_warning("comm", fmt::format("the job's store refused {}: {}{}", peer, why,
                                   others));
   last_ = now;

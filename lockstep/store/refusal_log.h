@@ -1,13 +1,9 @@
 #pragma once
 
 #include <chrono>
-#include <exception>
 #include <string>
 
 namespace lockstep::store {
-
-/// The text of an exception without the component's name at its beginning.
-std::string reason_of(const std::exception& error);
 
 /// Logs which clients were refused and why: at once, and then at most one line
 /// in ten seconds, so that a flood of connections does not flood the log.

@@ -175,7 +175,7 @@ void Server::Loop::run() {
       if (std::exchange(has_new_last_wills_, false)) wake_waiters();
     } catch (const std::exception& error) {
       // For example out of memory. The server goes on.
-      refusals_.add("a connection", reason_of(error));
+      refusals_.add("a connection", text_of(error));
     }
   }
 }
@@ -242,7 +242,7 @@ void Server::Loop::on_event(Number number, uint32_t events, Time now) {
     }
     attend(number, connection);
   } catch (const std::exception& error) {
-    refuse(number, reason_of(error));
+    refuse(number, text_of(error));
   }
 }
 

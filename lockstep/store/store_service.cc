@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/store/refusal_log.h"
 
 namespace lockstep::store {
 namespace {
@@ -45,7 +44,7 @@ Reply StoreService::answer(const Identity& who, const Request& request) {
   try {
     return execute(who, request);
   } catch (const CommError& error) {
-    return {.status = Status::kRefused, .value = reason_of(error)};
+    return {.status = Status::kRefused, .value = text_of(error)};
   }
 }
 

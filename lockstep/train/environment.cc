@@ -137,7 +137,7 @@ Environment environment_from_json(const nlohmann::json& json) {
   } catch (const nlohmann::json::exception& error) {
     throw IoError({.code = ErrorCode::kMalformedJson,
                    .what = "a run report's environment can't be read",
-                   .got = error.what()});
+                   .got = lockstep::text_of(error)});
   }
   return result;
 }

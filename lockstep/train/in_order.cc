@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/terminal.h"
+
 namespace lockstep::train::detail {
 
 void refuse_short_stream(int64_t samples, int64_t found) {
@@ -9,7 +11,7 @@ void refuse_short_stream(int64_t samples, int64_t found) {
       "data",
       {.code = ErrorCode::kMisuse,
        .what = "the dataset came to its end within an epoch",
-       .expected = fmt::format("{} samples, as in_order() was told", samples),
+       .expected = counted(samples, "sample") + ", as in_order() was told",
        .got = fmt::format("{}", found),
        .fix = "tell in_order() how many there are, or begin again "
               "within the dataset"});

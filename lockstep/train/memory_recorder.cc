@@ -85,7 +85,7 @@ MemoryHistory MemoryRecorder::gather(const World& world) const {
   } catch (const json::exception& error) {
     throw TrainError({.code = ErrorCode::kMalformedReport,
                       .what = "a rank's memory can't be read",
-                      .got = error.what(),
+                      .got = lockstep::text_of(error),
                       .fix = "run the same build of Lockstep on every rank"});
   }
   return history;

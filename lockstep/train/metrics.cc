@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include "lockstep/base/terminal.h"
+
 namespace lockstep::train {
 
 std::string metric_text(const std::string& name, double value) {
   if (name == "accuracy") return fmt::format("acc {:.2f}%", 100 * value);
-  return fmt::format("{} {:.4f}", name, value);
+  return name + " " + format_number(value);
 }
 
 std::vector<std::pair<std::string, double>> in_order(const Metrics& metrics) {

@@ -96,7 +96,9 @@ struct TrainOptions {
   std::string out_dir;           ///< checkpoints and run.json; empty: none
   int64_t checkpoint_every = 0;  ///< steps; 0: at the end only
   bool checkpoint_each_epoch = false;  ///< at its end, too
-  int keep_checkpoints = 3;            ///< 2 at least
+  /// Newest checkpoints that are kept, 2 at least. 0: three, or all of them if
+  /// checkpoint_each_epoch is set.
+  int keep_checkpoints = 0;
   /// Keeps the checkpoint of the best evaluation, in out_dir/best: "loss",
   /// "accuracy", or another metric. See BestEvaluation. Empty: none.
   std::string save_best;

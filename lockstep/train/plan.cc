@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/terminal.h"
 #include "lockstep/train/best_evaluation.h"
 
 namespace lockstep::train {
@@ -155,8 +156,9 @@ int64_t shards_of(int64_t asked, int64_t count,
   throw InvalidArgument(
       "train",
       {.code = ErrorCode::kBadOption,
-       .what = fmt::format("{} shards can't be shared by {} devices ({})",
-                           asked, count, join_names(devices)),
+       .what =
+           fmt::format("{} can't be shared by {} ({})", counted(asked, "shard"),
+                       counted(count, "device"), join_names(devices)),
        .expected = fmt::format("at least {}, best a multiple of it", count),
        .got = std::to_string(asked),
        .fix = fmt::format("use --shards {}, or fewer --devices", count)});
@@ -169,9 +171,9 @@ int64_t shards_of_accumulation(const TrainOptions& options, int64_t devices) {
     throw InvalidArgument(
         "train",
         {.code = ErrorCode::kBadOption,
-         .what = fmt::format("{} micro-batches on each of {} devices are {} "
-                             "shards",
-                             options.accumulate, devices, shards),
+         .what = fmt::format("{} micro-batches on each of {} are {}",
+                             options.accumulate, counted(devices, "device"),
+                             counted(shards, "shard")),
          .expected = fmt::format("--shards {}, or none", shards),
          .got = fmt::format("--shards {}", options.shards)});
   }
@@ -181,14 +183,28 @@ int64_t shards_of_accumulation(const TrainOptions& options, int64_t devices) {
         "train",
         {.code = ErrorCode::kBadOption,
          .what = fmt::format("a batch of {} can't be cut into {} equal "
-                             "micro-batches on each of {} devices",
-                             options.batch_size, options.accumulate, devices),
+                             "micro-batches on each of {}",
+                             options.batch_size, options.accumulate,
+                             counted(devices, "device")),
          .expected = fmt::format("a multiple of {}: {}{}", shards,
                                  below > 0 ? fmt::format("{} or ", below) : "",
                                  below + shards),
          .got = fmt::format("{}", options.batch_size)});
   }
   return shards;
+}
+
+void check_single(const TrainOptions& options) {
+  if (options.strategy != Strategy::kSingle || options.devices.size() == 1) {
+    return;
+  }
+  throw InvalidArgument(
+      "train", {.code = ErrorCode::kBadOption,
+                .what = "strategy single trains on one device",
+                .expected = "one of them in --devices",
+                .got = join_names(options.devices),
+                .fix = "use --strategy dp for all of them, or leave out "
+                       "--strategy"});
 }
 
 Device device_of_rank(const TrainOptions& options) {
@@ -198,8 +214,8 @@ Device device_of_rank(const TrainOptions& options) {
       "train",
       {.code = ErrorCode::kNoSuchDevice,
        .what = fmt::format("rank {} has no device", options.world.rank()),
-       .expected = fmt::format("a device for each of {} ranks of this host",
-                               options.world.local_size()),
+       .expected = fmt::format("a device for each of {} of this host",
+                               counted(options.world.local_size(), "rank")),
        .got = join_names(options.devices),
        .fix = "give --devices as many as there are ranks on this host"});
 }
@@ -259,7 +275,9 @@ void check_options(const TrainOptions& options) {
   check_at_least("eval_batch_size", options.eval_batch_size, 0);
   check_at_least("checkpoint_every", options.checkpoint_every, 0);
   check_at_least("snapshot_every", options.snapshot_every, 0);
-  check_at_least("keep_checkpoints", options.keep_checkpoints, 2);
+  if (options.keep_checkpoints != 0) {
+    check_at_least("keep_checkpoints", options.keep_checkpoints, 2);
+  }
   check_at_least("log_every", options.log_every, 1);
   check_at_least("trace_steps", options.trace_steps, 1);
   check_not_negative("clip_grad_norm", options.clip_grad_norm);
@@ -268,9 +286,9 @@ void check_options(const TrainOptions& options) {
 void check_shards_of_ranks(const CommunicationOptions& communication,
                            int64_t shards, int64_t ranks) {
   if (!communication.is_local() || shards % ranks == 0) return;
-  refuse(fmt::format("{} shards are not as many for each of {} ranks, which "
-                     "make steps by themselves",
-                     shards, ranks),
+  refuse(fmt::format("{} can't be shared equally by {}, which make steps by "
+                     "themselves",
+                     counted(shards, "shard"), counted(ranks, "rank")),
          "a multiple of the ranks", "change --shards");
 }
 
@@ -279,7 +297,7 @@ Plan make_plan(const TrainOptions& options, const Settings& saved) {
   check_devices(options);
   Plan plan;
   plan.devices = options.devices;
-  if (options.strategy == Strategy::kSingle) plan.devices.resize(1);
+  check_single(options);
   if (options.strategy == Strategy::kDistributed) {
     plan.devices = {device_of_rank(options)};
   }

@@ -66,7 +66,7 @@ std::vector<RankReport> gather_reports(const World& world,
     } catch (const nlohmann::json::exception& error) {
       throw TrainError({.code = ErrorCode::kMalformedReport,
                         .what = "a rank's report can't be read",
-                        .got = error.what(),
+                        .got = lockstep::text_of(error),
                         .fix = "run the same build of Lockstep on every rank"});
     }
   }

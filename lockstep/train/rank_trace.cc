@@ -224,7 +224,7 @@ RankTrace rank_trace_from_json(const json& object) {
   } catch (const json::exception& error) {
     throw IoError({.code = ErrorCode::kMalformedReport,
                    .what = "a rank's trace can't be read",
-                   .got = error.what(),
+                   .got = lockstep::text_of(error),
                    .fix = "run the same build of Lockstep on every rank"});
   }
 }

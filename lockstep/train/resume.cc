@@ -11,6 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/numbers.h"
+#include "lockstep/base/terminal.h"
 #include "lockstep/checkpoint/folder.h"
 #include "lockstep/checkpoint/manifest.h"
 #include "lockstep/checkpoint/snapshot.h"
@@ -190,11 +191,12 @@ Settings saved_settings(const TrainOptions& options,
   if (shards == settings.end() || ranks == 1) return settings;
   if (std::stoll(shards->second) >= ranks) return settings;
   if (options.world.rank() == 0) {
-    log_warning("train",
-                fmt::format("{} shards became {}: the run goes on, but not to "
-                            "the same bits; give --shards as many as there may "
-                            "be ranks",
-                            shards->second, ranks));
+    log_warning(
+        "train",
+        fmt::format("{} became {}: the run goes on, but not to the "
+                    "same bits; give --shards as many as there may be "
+                    "ranks",
+                    counted(std::stoll(shards->second), "shard"), ranks));
   }
   settings.erase(shards);
   return settings;
@@ -208,7 +210,7 @@ void check_position(const TrainOptions& options, const Resume& resume,
     throw CheckpointError(
         {.code = ErrorCode::kCheckpointDamaged,
          .what = resume.path + " contradicts itself",
-         .expected = fmt::format("a place among {} batches", batches),
+         .expected = "a place among " + counted(batches, "batch", "batches"),
          .got = fmt::format("step {}, epoch {}, batch {}", at.step, at.epoch,
                             at.batch),
          .fix = "use another checkpoint"});

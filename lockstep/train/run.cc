@@ -14,6 +14,7 @@
 #include "lockstep/base/host_identity.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/stopwatch.h"
+#include "lockstep/base/terminal.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/control/worker_side.h"
 #include "lockstep/device/memory.h"
@@ -51,6 +52,23 @@ data::LoaderOptions evaluation_options(const TrainOptions& options,
   loader.shuffle = false;
   loader.drop_last = false;
   return loader;
+}
+
+// A batch that is never full would be a step of another size than was asked
+// for, with the memory of a batch that was not.
+void check_fills_a_batch(const data::BatchSource& data,
+                         const TrainOptions& options,
+                         const std::string& sample_name) {
+  const int64_t samples = data.size();
+  if (options.batch_size <= samples) return;
+  throw InvalidArgument(
+      "train",
+      {.code = ErrorCode::kBadOption,
+       .what = fmt::format("the data have {}, which do not fill a batch",
+                           counted(samples, sample_name)),
+       .expected = fmt::format("a batch size of at most {}", samples),
+       .got = fmt::format("{}", options.batch_size),
+       .fix = fmt::format("use --batch-size {}, or more data", samples)});
 }
 
 int64_t count_steps(const TrainOptions& options, int64_t batches) {
@@ -136,7 +154,7 @@ Run::Run(Task& task, const TrainOptions& options,
   if (log_.report().started_at == 0)
     log_.report().started_at = monitor::now_s();
   runner_.describe(log_.report());
-  log_.begin(training_data_->size(), task_.samples_are(), total_steps_);
+  log_.begin(training_data_->size(), task_.sample_name(), total_steps_);
   if (resume_) {
     const int64_t batches = training_batches_->batches();
     RunCheckpoints::restore(resume_, plan_, runner_);
@@ -185,6 +203,7 @@ std::shared_ptr<const data::BatchSource> Run::open_training_data() {
   task_.begin(options_, plan_, saved_settings(options_, resume_));
   auto& data = history_.training_data;
   if (!data) data = task_.training_data();
+  if (data) check_fills_a_batch(*data, options_, task_.sample_name());
   return data;
 }
 

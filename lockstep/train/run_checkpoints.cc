@@ -1,6 +1,7 @@
 #include "lockstep/train/run_checkpoints.h"
 
 #include <filesystem>
+#include <limits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -21,6 +22,13 @@ namespace lockstep::train {
 namespace {
 
 constexpr int kFewestKept = 2;
+constexpr int kUsuallyKept = 3;
+
+int checkpoints_to_keep(const TrainOptions& options) {
+  if (options.keep_checkpoints > 0) return options.keep_checkpoints;
+  return options.checkpoint_each_epoch ? std::numeric_limits<int>::max()
+                                       : kUsuallyKept;
+}
 
 // A launcher may have started runs that know nothing of each other.
 bool is_whole_job(const TrainOptions& options) {
@@ -69,7 +77,8 @@ RunCheckpoints::RunCheckpoints(const Task& task, const TrainOptions& options,
     saved_step_ = resume->info.step;
   }
   if (!options.out_dir.empty()) {
-    writer_.emplace(options.out_dir, options.keep_checkpoints, options.world);
+    writer_.emplace(options.out_dir, checkpoints_to_keep(options),
+                    options.world);
     if (!options.save_best.empty()) {
       // The newest in it is the best. The one before goes when that is whole.
       best_writer_.emplace(
@@ -148,7 +157,7 @@ std::optional<Resume> RunCheckpoints::last_regular() {
         resume.path = found.path;
         break;
       } catch (const CheckpointError& error) {
-        log_warning("train", error.what());
+        log_warning("train", lockstep::text_of(error));
       }
     }
   }
@@ -166,7 +175,7 @@ std::optional<std::string> RunCheckpoints::finish(RunReport& report) {
     writer_->finish();
     if (best_writer_) best_writer_->finish();
   } catch (const CheckpointError& error) {
-    failure = error.what();
+    failure = lockstep::text_of(error);
   }
   report.last_checkpoint = writer_->last();
   // Of this run's folder, in which it is found again.

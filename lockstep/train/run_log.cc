@@ -131,15 +131,14 @@ void RunLog::go_on_at(const RunPosition& position, int64_t batches) {
   mean_ = RunningMean(position.sums, position.samples);
 }
 
-void RunLog::begin(int64_t samples, const std::string& samples_are,
+void RunLog::begin(int64_t samples, const std::string& sample_name,
                    int64_t total_steps) {
   const RunReport& report = recordings_.report;
   if (report.recoveries > 0) return;
-  line(fmt::format(
-      "[{}] {} parameters | {} {} | {} step{} of {}, in {} shard{}",
-      device_names(), format_count(report.parameters), format_count(samples),
-      samples_are, format_count(total_steps), total_steps == 1 ? "" : "s",
-      options_.batch_size, plan_.shards, plan_.shards == 1 ? "" : "s"));
+  line(fmt::format("[{}] {} | {} | {} of {}, in {}", device_names(),
+                   counted(report.parameters, "parameter"),
+                   counted(samples, sample_name), counted(total_steps, "step"),
+                   options_.batch_size, counted(plan_.shards, "shard")));
 }
 
 void RunLog::add_step(const StepOutcome& outcome, double seconds,
@@ -164,12 +163,13 @@ void RunLog::end_epoch(EpochReport epoch, int64_t steps, bool is_whole) {
   epoch.train = mean_.means();
   recordings_.report.epochs.push_back(epoch);
   std::string text = fmt::format(
-      "[{}] Epoch {} | Batchsize: {} | Steps: {} | LR: {:.4f}", device_names(),
-      epoch.epoch, options_.batch_size, steps, epoch.lr);
+      "[{}] Epoch {} | Batchsize: {} | Steps: {} | LR: {}", device_names(),
+      epoch.epoch, options_.batch_size, steps, format_number(epoch.lr));
   for (const auto& [name, value] : in_order(epoch.train)) {
-    text += name == "loss"       ? fmt::format(" | Loss: {:.4f}", value)
-            : name == "accuracy" ? fmt::format(" | Acc: {:.2f}%", 100 * value)
-                                 : fmt::format(" | {}: {:.4f}", name, value);
+    text += name == "accuracy"
+                ? fmt::format(" | Acc: {:.2f}%", 100 * value)
+                : fmt::format(" | {}: {}", name == "loss" ? "Loss" : name,
+                              format_number(value));
   }
   line(text);
   if (is_whole) mean_ = {};
@@ -211,7 +211,7 @@ void RunLog::end_evaluation(const TestReport& test) {
   line(fmt::format("[{}] Test {}", device_names(),
                    accuracy != test.metrics.end()
                        ? fmt::format("Acc: {:.4f}%", 100 * accuracy->second)
-                       : fmt::format("Loss: {:.4f}", test.metrics.at("loss"))));
+                       : "Loss: " + format_number(test.metrics.at("loss"))));
 }
 
 void RunLog::end(const StepRunner& runner, const std::string& path) {

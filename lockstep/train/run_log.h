@@ -40,7 +40,7 @@ class RunLog {
   void go_on_at(const RunPosition& position, int64_t batches);
 
   /// What is made, and how much there is to do; at the first attempt alone.
-  void begin(int64_t samples, const std::string& samples_are,
+  void begin(int64_t samples, const std::string& sample_name,
              int64_t total_steps);
   void add_step(const StepOutcome& outcome, double seconds,
                 const StepProgress& at);

@@ -66,7 +66,7 @@ StepTimeHistory step_times_from_json(const json& object) {
     object.at("steps").get_to(history.steps);
     object.at("seconds").get_to(history.seconds);
   } catch (const json::exception& error) {
-    refuse_records("step times can't be read", error.what());
+    refuse_records("step times can't be read", lockstep::text_of(error));
   }
   check_steps(history.steps, "step times");
   check_values(history.seconds, history.steps.size(), "step times");
@@ -82,7 +82,7 @@ MemoryHistory memory_history_from_json(const json& object) {
     object.at("peak_bytes").get_to(history.peak_bytes);
     object.at("shared_bytes").get_to(history.shared_bytes);
   } catch (const json::exception& error) {
-    refuse_records("memory can't be read", error.what());
+    refuse_records("memory can't be read", lockstep::text_of(error));
   }
   check_steps(history.steps, "memory points");
   const size_t count = history.steps.size();

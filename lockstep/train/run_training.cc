@@ -92,7 +92,7 @@ RunReport run_training(Task& task, const TrainOptions& options,
     if (!lost) return history.recordings.report;
     // With it goes the memory that was shared with the others.
     now.world = World();
-    if (!options.rejoin(now, lost->what())) throw CommError(*lost);
+    if (!options.rejoin(now, lockstep::text_of(*lost))) throw CommError(*lost);
     ++history.recordings.report.recoveries;
   }
 }

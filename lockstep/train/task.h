@@ -46,8 +46,8 @@ class Task {
   virtual std::shared_ptr<const data::BatchSource> evaluation_data() {
     return nullptr;
   }
-  /// What a sample is called: "12,000 images".
-  virtual std::string samples_are() const { return "samples"; }
+  /// What a sample is called, in the singular: "image".
+  virtual std::string sample_name() const { return "sample"; }
   /// Tokens that a sample has, of a language model; 0: it has none.
   virtual int64_t tokens_of_sample() const { return 0; }
   /// Floating point operations for a sample in forward and backward; 0: not

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -15,10 +16,28 @@ inline std::string in_brackets(ErrorCode code) {
   return "[" + std::string(name_of(code)) + "]";
 }
 
+/// Fails if a line of `message` has more codes than one: those of an error and
+/// of its cause.
+inline void expect_one_code(const std::string& message) {
+  std::istringstream lines(message);
+  for (std::string line; std::getline(lines, line);) {
+    int codes = 0;
+    for (const ErrorCode code : all_error_codes()) {
+      const std::string text = in_brackets(code);
+      for (size_t at = 0; (at = line.find(text, at)) != std::string::npos;
+           at += text.size()) {
+        ++codes;
+      }
+    }
+    EXPECT_LE(codes, 1) << line;
+  }
+}
+
 /// `message` is of an error with `code` and has each of `names`: options,
 /// files, devices, values. Its other words may change.
 inline void expect_problem(const std::string& message, ErrorCode code,
                            const std::vector<std::string>& names) {
+  expect_one_code(message);
   EXPECT_PRED2(contains, message, in_brackets(code));
   for (const std::string& name : names) EXPECT_PRED2(contains, message, name);
 }

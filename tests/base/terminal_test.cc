@@ -1,5 +1,6 @@
 #include "lockstep/base/terminal.h"
 
+#include <cmath>
 #include <fcntl.h>
 #include <limits>
 #include <optional>
@@ -124,6 +125,24 @@ TEST(TerminalWidth, IsThatOfTheTerminal) {
   EXPECT_TRUE(is_terminal(terminal));
   EXPECT_EQ(terminal_width(terminal), 132);
   ::close(terminal);
+}
+
+TEST(Counted, HasTheWordInTheFormThatTheNumberNeeds) {
+  EXPECT_EQ(counted(1, "chunk"), "1 chunk");
+  EXPECT_EQ(counted(0, "chunk"), "0 chunks");
+  EXPECT_EQ(counted(2000, "step"), "2,000 steps");
+  EXPECT_EQ(counted(1, "batch", "batches"), "1 batch");
+  EXPECT_EQ(counted(3, "batch", "batches"), "3 batches");
+}
+
+TEST(FormatNumber, CanBeReadWhateverItsSize) {
+  EXPECT_EQ(format_number(2.33166), "2.3317");
+  EXPECT_EQ(format_number(0), "0.0000");
+  EXPECT_EQ(format_number(-12345.5), "-12345.5000");
+  EXPECT_EQ(format_number(41394496257835589632.0), "4.139e+19");
+  EXPECT_EQ(format_number(0.1 * 0.1 * 0.1 * 0.1), "0.0001");
+  EXPECT_EQ(format_number(3e-6), "3.000e-06");
+  EXPECT_EQ(format_number(std::nan("")), "nan");
 }
 
 class Locale : public testing::Test {

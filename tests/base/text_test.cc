@@ -43,6 +43,16 @@ TEST(DidYouMean, ListsWhatIsKnown) {
   EXPECT_EQ(did_you_mean("gpt", {}), "none are known");
 }
 
+TEST(WithoutTags, LeavesTheTextOfAnError) {
+  EXPECT_EQ(without_tags("[io] no file x; got y [file-access]"),
+            "no file x; got y");
+  EXPECT_EQ(without_tags("[io] no file x"), "no file x");
+  EXPECT_EQ(without_tags("expected [1, 2]"), "expected [1, 2]");
+  EXPECT_EQ(without_tags("RuntimeError: shape [2]"), "RuntimeError: shape [2]");
+  EXPECT_EQ(without_tags(""), "");
+  EXPECT_EQ(without_tags("[]"), "[]");
+}
+
 TEST(Wrap, BreaksAtSpacesAndIndents) {
   EXPECT_EQ(wrap("one two three", 13), "one two three");
   EXPECT_EQ(wrap("one two three", 12), "one two\nthree");

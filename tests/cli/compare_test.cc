@@ -69,7 +69,11 @@ TEST(Compare, MeasuresEveryStrategyInTheOrderGiven) {
   EXPECT_EQ(result["machine_load"]["other_cores_of_rounds"].size(), 2u);
   EXPECT_PRED2(contains, ended.out, "Speed-up");
   EXPECT_PRED2(contains, ended.out, "dp-classic");
-  EXPECT_PRED2(contains, ended.err, "[compare] dp, round 2 of 2");
+  // A line each for the warm-up and for two rounds, with the time left.
+  EXPECT_PRED2(contains, ended.err, "[compare] warm-up\n");
+  EXPECT_PRED2(contains, ended.err, "[compare] round 1 of 2, about ");
+  EXPECT_PRED2(contains, ended.err, "[compare] round 2 of 2, about ");
+  EXPECT_EQ(count_of(ended.err, "[compare] round"), 2) << ended.err;
   EXPECT_TRUE(std::filesystem::exists(folder.path("x.html")));
   EXPECT_TRUE(std::filesystem::exists(folder.path("x.svg")));
 }
@@ -227,6 +231,9 @@ TEST(Compare, WarnsOnABusyMachine) {
   }
   EXPECT_TRUE(result["machine_load"]["is_busy"].get<bool>());
   EXPECT_GT(result["machine_load"]["other_cores"].get<double>(), 0.3);
+  const size_t warned = ended.err.find("[compare] the machine is busy");
+  ASSERT_NE(warned, std::string::npos) << ended.err;
+  EXPECT_LT(warned, ended.err.find("[compare] warm-up")) << ended.err;
   EXPECT_PRED2(contains, ended.err, "Other processes used");
   EXPECT_PRED2(contains, ended.out, "- Other processes used");
   ASSERT_EQ(result["notes"].size(), 1u);

@@ -170,6 +170,30 @@ TEST(Errors, ShardsThatTheDevicesCanNotShare) {
       {"3 shards", "2 devices"});
 }
 
+TEST(Errors, SeveralDevicesForStrategySingle) {
+  if (allowed_cores().size() < 2) GTEST_SKIP() << "needs 2 cores";
+  for (const char* list : {"cpu:2", "cpu:0,cpu:1"}) {
+    expect_error(train({"--strategy", "single", "--devices", list}), kBadUsage,
+                 {in_brackets(ErrorCode::kBadOption), "strategy single",
+                  "cpu:0, cpu:1", "--strategy dp"});
+  }
+  expect_error(
+      {"plan", "--model", "mlp", "--strategy", "single", "--devices", "2"},
+      kBadUsage, {"--strategy single", "--devices 2", "dp"});
+}
+
+TEST(Errors, BatchLargerThanTheDataset) {
+  const TemporaryFolder folder;
+  write_cifar10(folder, 8, 1);
+  auto arguments = train_on(folder);
+  arguments.insert(arguments.end(), {"--batch-size", "9"});
+  expect_error(
+      arguments, kBadUsage,
+      {in_brackets(ErrorCode::kBadOption), "8 images", "9", "--batch-size 8"});
+  arguments.back() = "8";
+  expect_error(arguments, 0, {});
+}
+
 TEST(Errors, BatchSmallerThanTheDevicesIsAllowedWithAWarning) {
   if (allowed_cores().size() < 2) GTEST_SKIP() << "needs 2 cores";
   expect_error(
@@ -236,7 +260,7 @@ TEST(Errors, HaveTheseTexts) {
        "CIFAR-10's binary files, got no such folder; name one with --data-dir "
        "[file-access]\n"},
       {train({"--devices", "tpu:0"}),
-       "[device] unknown device 'tpu:0'; expected auto, a count, cpu, cpu:N, "
+       "[device] unknown device 'tpu:0'; expected all, a count, cpu, cpu:N, "
        "cuda, cuda:N or a list like cuda:0,cuda:1; this machine has "},
       {{"eval"},
        "[usage] eval needs --checkpoint DIR: a checkpoint, or the --out-dir of "

@@ -26,7 +26,7 @@ TEST(DdpUsageErrors, AreFoundBeforeRanksStart) {
   if (allowed_cores().size() < 2) GTEST_SKIP() << "needs 2 cores";
   const std::vector<std::pair<Words, std::string>> cases{
       {{"--shards", "1"},
-       "1 shards can't be shared by 2 devices (cpu:0, cpu:1)"},
+       "1 shard can't be shared by 2 devices (cpu:0, cpu:1)"},
       {{"--backend", "nccl"}, "--backend nccl is for GPUs"},
       {{"--nesterov", "--momentum", "0"}, "--nesterov needs a --momentum"},
       {{"--resume", "auto"}, "--resume auto needs --out-dir"},

@@ -81,6 +81,14 @@ TEST(Topology, HasALegendOfWhatIsInIt) {
   EXPECT_EQ(legend.find("L3"), std::string::npos);
 }
 
+TEST(Topology, HasNoLegendOfGpusForOneCpu) {
+  const Topology host{.devices = {{.name = "cpu:0",
+                                   .cpu_affinity = "0-1",
+                                   .numa_affinity = "0"}},
+                      .connections = {{{ConnectionKind::kSelf}}}};
+  EXPECT_EQ(render_legend(host), "Legend:\n\n  X    = the device itself\n");
+}
+
 TEST(Topology, IsAGraph) {
   const std::string dot =
       to_dot(read_topology(kRecorded + "eight_gpus_nvlink_pairs.txt"));

@@ -23,12 +23,11 @@ TrainOptions options_on(const std::string& list, Strategy strategy) {
   return options;
 }
 
-TEST(Plan, SingleUsesTheFirstDeviceAlone) {
+TEST(Plan, SingleRefusesSeveralDevices) {
   if (cores() < 2) GTEST_SKIP() << "needs 2 cores";
-  const Plan plan = make_plan(options_on("cpu:2", Strategy::kSingle));
-  ASSERT_EQ(plan.devices.size(), 1u);
-  EXPECT_EQ(plan.devices[0].name(), "cpu:0");
-  EXPECT_EQ(plan.shards, 1);
+  const auto options = options_on("cpu:2", Strategy::kSingle);
+  expect_problem(message_of<InvalidArgument>([&] { make_plan(options); }),
+                 ErrorCode::kBadOption, {"single", "cpu:0, cpu:1", "dp"});
 }
 
 TEST(Plan, HasAShardPerDeviceByDefault) {
@@ -74,7 +73,7 @@ TEST(Plan, RefusesNumbersThatCanNotBe) {
   refuses([](auto& o) { o.batch_size = 0; }, "batch_size");
   refuses([](auto& o) { o.epochs = 0; }, "epochs");
   refuses([](auto& o) { o.max_steps = -1; }, "max_steps");
-  refuses([](auto& o) { o.keep_checkpoints = 0; }, "keep_checkpoints");
+  refuses([](auto& o) { o.keep_checkpoints = 1; }, "keep_checkpoints");
   refuses([](auto& o) { o.clip_grad_norm = std::nan(""); }, "clip_grad_norm");
   refuses([](auto& o) { o.verify_gradients_every = -1; },
           "verify_gradients_every");

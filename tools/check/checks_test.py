@@ -68,6 +68,12 @@ class Checks(unittest.TestCase):
                 "pitfalls", {"lockstep/train/a.cc": f"auto a = {code};\n"},
                 "lockstep/train/a.cc:1", "pipe", "open_regular_file")
 
+    def test_pitfalls_finds_an_error_with_two_tags(self):
+        self.expect_finding(
+            "pitfalls",
+            {"lockstep/train/a.cc": 'log_warning("train", error.what());\n'},
+            "lockstep/train/a.cc:1", "a component and a code", "text_of()")
+
     def test_layers_finds_an_include_of_a_lower_layer(self):
         self.expect_finding(
             "layers",

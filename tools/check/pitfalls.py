@@ -5,6 +5,7 @@ import re
 
 from sources import cpp_files, lines_of, run
 
+WHOLE_MESSAGE = "text_of() of base/error.h, unless the message is printed"
 LOCALE = "follows the locale of the program"
 # A call, what is wrong with it, and what to use instead.
 RULES = (
@@ -22,6 +23,9 @@ RULES = (
     (re.compile(r"\bat::parallel_for\("),
      "runs in one thread, as these files are compiled without OpenMP",
      "intra_op_for() of device/intra_op.h"),
+    (re.compile(r"(?:\.|->)what\(\)"),
+     "has a component and a code, of which a message needs one each",
+     WHOLE_MESSAGE),
 )
 EXEMPT = {
     "lockstep/base/parse_json.h", "lockstep/base/strict_json.cc",
@@ -34,6 +38,13 @@ EXEMPT = {
     "lockstep/report/comparison/machine_load.cc",
     "lockstep/report/doctor/host_facts.cc", "lockstep/train/environment.cc",
 }
+# They print or record the whole message of an error.
+PRINT_ERRORS = {
+    "lockstep/base/error.cc", "lockstep/cli/start/program.cc",
+    "lockstep/cli/compare.cc", "lockstep/cli/data/data.cc",
+    "lockstep/cli/embed/device_options.cc",
+    "lockstep/launch/failure/error_file.cc",
+}
 
 
 def check(root):
@@ -45,6 +56,8 @@ def check(root):
         for number, line in enumerate(lines_of(root, path), 1):
             code = line.split("//")[0]
             for pattern, problem, instead in RULES:
+                if instead == WHOLE_MESSAGE and path.as_posix() in PRINT_ERRORS:
+                    continue
                 if pattern.search(code):
                     findings.append(f"{path}:{number}: {problem}; use {instead}")
     return findings

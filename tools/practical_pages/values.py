@@ -247,7 +247,7 @@ class Values:
         """How a run whose loss is not finite ends."""
         text = self.output(block)
         losses = [f"{float(loss):.4g}" for loss in re.findall(
-            r"^step .* loss (\d[\d.]*)", text, re.MULTILINE)]
+            r"^step .* loss (\d[\d.e+-]*)", text, re.MULTILINE)]
         if re.search(r"nan|not-finite|not finite|bad-link", text):
             seen = f", after {', '.join(losses[:6])}" if losses else ""
             return f"The loss is not finite{seen}."

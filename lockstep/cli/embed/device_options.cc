@@ -10,9 +10,10 @@ namespace lockstep::cli {
 
 void add_device_options(CLI::App& app, DeviceFlags& flags,
                         const std::string& default_text) {
-  app.add_option("--devices", flags.devices,
-                 "auto, a count, cpu, cpu:N (N slices of the host), or a list "
-                 "(cuda:0,cuda:1)")
+  app.add_option(
+         "--devices", flags.devices,
+         "all (every GPU; without one, a slice for each core), a count, "
+         "cpu, cpu:N (N slices of the host), or a list (cuda:0,cuda:1)")
       ->type_name("LIST")
       ->default_str(default_text)
       ->group("Devices");
@@ -40,7 +41,7 @@ std::vector<Device> to_devices(const DeviceFlags& flags,
 
 std::vector<Device> rank_devices(const DeviceFlags& flags, const World& world) {
   const auto ranks = static_cast<size_t>(world.local_size());
-  if (!flags.devices.empty()) return to_devices(flags, "auto");
+  if (!flags.devices.empty()) return to_devices(flags, "all");
   if (cuda_device_count() > 0) return to_devices(flags, "cuda");
   if (allowed_cores().size() >= ranks) {
     return to_devices(flags, fmt::format("cpu:{}", ranks));

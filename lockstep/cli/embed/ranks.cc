@@ -59,7 +59,7 @@ bool is_rank() {
 bool is_own_rank() { return env(kOwnRankVariable).has_value(); }
 
 void start_ranks(const DeviceFlags& devices) {
-  start_ranks(static_cast<int>(to_devices(devices, "auto").size()));
+  start_ranks(static_cast<int>(to_devices(devices, "all").size()));
 }
 
 void start_ranks(int count) {

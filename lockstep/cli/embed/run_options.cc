@@ -44,6 +44,7 @@ void add_length_options(CLI::App& app, RunFlags& flags) {
                  "single, dp, ddp (a process for each device) or dp-classic "
                  "(nn.DataParallel as the textbook has it)")
       ->type_name("NAME")
+      ->default_str("single; several --devices: dp; several ranks: ddp")
       ->check(one_of(train::strategy_names()));
   add_rank_options(app, flags.ranks);
   app.add_flag("--show-shards", flags.options.show_shards,
@@ -170,7 +171,8 @@ void add_output_options(CLI::App& app, RunFlags& flags) {
       ->check(whole_number(0));
   add(app.add_flag("--checkpoint-every-epoch",
                    flags.options.checkpoint_each_epoch,
-                   "a checkpoint at the end of each epoch, too [no]"));
+                   "a checkpoint at the end of each epoch, too, all of which "
+                   "are kept [no]"));
   add(app.add_option("--save-best", flags.options.save_best,
                      "keep the checkpoint of the best evaluation by this "
                      "metric in --out-dir's folder best: loss, accuracy, ...; "
@@ -182,6 +184,7 @@ void add_output_options(CLI::App& app, RunFlags& flags) {
   add(app.add_option("--keep", flags.options.keep_checkpoints,
                      "newest checkpoints that are kept"))
       ->type_name("N")
+      ->default_str("3; with --checkpoint-every-epoch all")
       ->check(whole_number(2, 1'000'000));
   add(app.add_option("--init-from", flags.options.init_from,
                      "checkpoint, .safetensors file or folder of Hugging "
@@ -237,8 +240,7 @@ void add_run_options(CLI::App& app, RunFlags& flags) {
   add_config_option(app);
   add_length_options(app, flags);
   add_communication_options(app, flags);
-  add_device_options(app, flags.devices,
-                     "single: cuda:0 or cpu; dp, ddp: auto");
+  add_device_options(app, flags.devices, "single: cuda:0 or cpu; dp, ddp: all");
   app.add_option("--output-device", flags.options.output_device,
                  "dp-classic: the one of --devices that gathers the outputs "
                  "and computes the loss; the first has the model, its "
@@ -259,7 +261,6 @@ void add_run_options(CLI::App& app, RunFlags& flags) {
 train::TrainOptions to_train_options(const RunFlags& flags) {
   train::TrainOptions options = flags.options;
   options.command = command_line();
-  options.strategy = train::parse_strategy(flags.strategy);
   options.precision = train::parse_precision(flags.precision);
   options.zero = static_cast<ZeroStage>(flags.zero);
   options.communication.compression =

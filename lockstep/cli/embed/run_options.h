@@ -16,7 +16,7 @@ namespace lockstep::cli {
 struct RunFlags {
   DeviceFlags devices;
   train::TrainOptions options;  ///< the numbers are bound to it directly
-  std::string strategy = "single";
+  std::string strategy;         ///< empty: what suits the ranks and the devices
   std::string precision = "fp32";
   int zero = 0;  ///< the stage
   std::string grad_compression = "none";
@@ -36,7 +36,8 @@ struct RunFlags {
 /// Binds the options to `flags`, which must outlive the app.
 void add_run_options(CLI::App& app, RunFlags& flags);
 
-/// All but the devices, which take a while to find. Throws BadUsage.
+/// All but the devices, which take a while to find, and the strategy, which
+/// depends on them. Throws BadUsage.
 train::TrainOptions to_train_options(const RunFlags& flags);
 
 }  // namespace lockstep::cli

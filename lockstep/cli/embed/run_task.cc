@@ -22,16 +22,24 @@ namespace {
 using train::Strategy;
 using train::TrainOptions;
 
+// Returns the strategy that was named, or else the one that uses all ranks and
+// devices.
+Strategy choose_strategy(const RunFlags& flags) {
+  if (!flags.strategy.empty()) return train::parse_strategy(flags.strategy);
+  if (read_environment().world_size > 1) return Strategy::kDistributed;
+  if (flags.devices.devices.empty()) return Strategy::kSingle;
+  return to_devices(flags.devices, "all").size() > 1 ? Strategy::kDataParallel
+                                                     : Strategy::kSingle;
+}
+
 void choose_devices(const RunFlags& flags, TrainOptions& options) {
   if (options.strategy == Strategy::kDistributed) return;
-  const bool is_single = options.strategy == Strategy::kSingle;
-  options.devices =
-      to_devices(flags.devices, is_single ? one_device() : "auto");
-  if (!is_single || options.devices.size() == 1) return;
-  log_warning("train", fmt::format("--strategy single uses {} alone, of --"
-                                   "devices {}; all of them: --strategy dp",
-                                   options.devices.front().name(),
-                                   flags.devices.devices));
+  DeviceFlags devices = flags.devices;
+  const bool is_open = devices.devices.empty() || devices.devices == "auto";
+  if (options.strategy == Strategy::kSingle && is_open) {
+    devices.devices = one_device();
+  }
+  options.devices = to_devices(devices, "all");
 }
 
 // Found out before the training rather than after it.
@@ -78,7 +86,7 @@ void check_before_ranks(const RunFlags& flags, TrainOptions options) {
   // What is over the ranks.
   options.zero = ZeroStage::kNone;
   options.communication = {};
-  options.devices = to_devices(flags.devices, "auto");
+  options.devices = to_devices(flags.devices, "all");
   if (flags.ranks.backend == "nccl" && options.devices.front().is_cpu()) {
     throw BadUsage("[usage] --backend nccl is for GPUs, got --devices " +
                    join_names(options.devices) +
@@ -94,12 +102,13 @@ void check_before_ranks(const RunFlags& flags, TrainOptions options) {
 void run_task(const RunFlags& flags, const std::string& beginning,
               const TrainFunction& train) {
   TrainOptions options = to_train_options(flags);
+  options.strategy = choose_strategy(flags);
   train::check_options(options);
   check_outputs(flags);
   // At once, as devices, data and model take a while to make.
   if (!flags.quiet && !is_own_rank() && read_environment().rank == 0) {
-    write_now(stdout,
-              fmt::format("{} with strategy {}\n", beginning, flags.strategy));
+    write_now(stdout, fmt::format("{} with strategy {}\n", beginning,
+                                  to_string(options.strategy)));
   }
   choose_devices(flags, options);
   if (options.strategy == Strategy::kDistributed) {

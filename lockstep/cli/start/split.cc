@@ -56,8 +56,7 @@ void explain_idle(const SplitFlags& flags, const std::vector<Row>& rows) {
         "{0} over {1}: chunks are ceil({0} / {1}) = {2}, so {3} {4} all "
         "samples and device{5} {6} idle.",
         flags.batch_size, row.devices, row.split.front(),
-        working == 1 ? "1 chunk" : fmt::format("{} chunks", working),
-        working == 1 ? "takes" : "take",
+        counted(working, "chunk"), working == 1 ? "takes" : "take",
         row.idle() == 1 ? fmt::format(" {}", row.devices - 1)
                         : fmt::format("s {}-{}", working, row.devices - 1),
         row.idle() == 1 ? "is" : "are"));

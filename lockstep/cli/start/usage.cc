@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/cli/start/checks.h"
 
@@ -143,7 +144,7 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
     return fmt::format("[usage] unexpected argument '{}'; see `{}`",
                        extras.front(), help);
   }
-  return fmt::format("[usage] {}; see `{}`", error.what(), help);
+  return fmt::format("[usage] {}; see `{}`", lockstep::text_of(error), help);
 }
 
 void add_help(CLI::App& app) {

@@ -36,7 +36,7 @@ CommError gloo_error(const RankNames& names, int rank,
                      const std::string& operation,
                      const std::exception& error) {
   // Gloo writes "Timed out". Programs look for the words in small letters.
-  const std::string got = first_line(error.what());
+  const std::string got = first_line(text_of(error));
   const bool is_timeout = got.find("imed out") != std::string::npos;
   return CommError(
       {.code = ErrorCode::kCollectiveFailed,

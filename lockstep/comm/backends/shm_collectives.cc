@@ -84,7 +84,7 @@ void wait_as_rank_0(Collectives& collectives, int size, Tags tags,
     try {
       arrivals[i]->wait();
     } catch (const CommError& error) {
-      if (missing.empty()) first_error = error.what();
+      if (missing.empty()) first_error = text_of(error);
       missing.push_back(static_cast<int>(i) + 1);
       if (!wait_all_ranks) break;
     }
@@ -145,7 +145,7 @@ void shm_monitored_barrier(Collectives& collectives, int rank, int size,
          .what = fmt::format("rank {} came to monitoredBarrier, but rank 0 did "
                              "not answer: timed out, or ended",
                              rank),
-         .got = error.what(),
+         .got = text_of(error),
          .fix = "look at rank 0's own output"});
   }
   if (failure.empty()) return;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/terminal.h"
 
 namespace lockstep {
 namespace {
@@ -58,7 +59,7 @@ void check_parts(const std::vector<at::Tensor>& parts, const at::Tensor& like,
        .expected = fmt::format("{} of {} x {}", size, like.numel(),
                                c10::toString(like.scalar_type())),
        .got = fmt::format(
-           "{} tensors{}", parts.size(),
+           "{}{}", counted(static_cast<int64_t>(parts.size()), "tensor"),
            parts.empty() ? std::string()
                          : fmt::format(", the first {} x {}", parts[0].numel(),
                                        c10::toString(parts[0].scalar_type()))),

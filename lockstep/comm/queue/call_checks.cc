@@ -8,6 +8,7 @@
 #include <torch/torch.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/terminal.h"
 #include "lockstep/comm/collectives/tree_reduce.h"
 
 namespace lockstep {
@@ -123,8 +124,8 @@ void CallChecks::whole(const at::Tensor& whole, const at::Tensor& part) const {
   if (whole.numel() == part.numel() * size_) return;
   refuse(ErrorCode::kBadTensor,
          "the tensor of all ranks does not fit that of one",
-         fmt::format("{} times {} elements", size_, part.numel()),
-         fmt::format("{} elements", whole.numel()));
+         fmt::format("{} times {}", size_, counted(part.numel(), "element")),
+         counted(whole.numel(), "element"));
 }
 
 void CallChecks::coalesced(const Tensors& tensors) const {

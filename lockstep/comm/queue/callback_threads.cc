@@ -26,7 +26,7 @@ class CallbackThreads::Impl : public std::enable_shared_from_this<Impl> {
           .detach();
       ++threads_;
     } catch (const Error& error) {
-      log_warning("comm", error.what());
+      log_warning("comm", text_of(error));
       const auto last = std::move(callbacks_.back());
       callbacks_.pop_back();
       lock.unlock();

@@ -185,7 +185,7 @@ void WorkQueue::Impl::need_watch() {
         start_thread("comm", "the deadline of callbacks",
                      [self = shared_from_this()] { self->watch(); });
   } catch (const Error& error) {
-    log_warning("comm", error.what());
+    log_warning("comm", text_of(error));
   }
 }
 

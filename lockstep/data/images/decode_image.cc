@@ -43,7 +43,7 @@ Image read_image(const std::string& path) {
   } catch (const IoError& cause) {
     throw DataError({.code = cause.code(),
                      .what = text_of(cause),
-                     .fix = "check that the folder has not changed"});
+                     .fix = "check that this user may read it"});
   }
   return decode_image(
       {reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()}, path);

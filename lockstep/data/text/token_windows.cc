@@ -8,6 +8,7 @@
 #include <torch/torch.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/terminal.h"
 #include "lockstep/data/random_stream.h"
 
 namespace lockstep::data {
@@ -38,8 +39,8 @@ TokenWindows::TokenWindows(std::shared_ptr<const TokenSource> tokens,
   throw InvalidArgument(
       "data",
       {.code = ErrorCode::kBadOption,
-       .what = fmt::format("{} tokens are too few for windows of {}",
-                           tokens_->size(), options_.context),
+       .what = fmt::format("a text of {} is too short for windows of {}",
+                           counted(tokens_->size(), "token"), options_.context),
        .expected = fmt::format("at least {}", options_.context + 1 + spare),
        .fix = "use more text, or a shorter context"});
 }

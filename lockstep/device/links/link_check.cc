@@ -14,6 +14,7 @@
 #include <torch/torch.h>
 
 #include "lockstep/base/start_thread.h"
+#include "lockstep/base/terminal.h"
 #include "lockstep/device/cuda.h"
 #include "lockstep/device/links/device_copy.h"
 #include "lockstep/device/worker.h"
@@ -131,7 +132,7 @@ std::optional<LinkFinding> check_between(const LinkCopy& copy, int round,
 std::string size_text(int64_t bytes) {
   if (bytes >= 1 << 20) return fmt::format("{} MiB", bytes >> 20);
   if (bytes >= 1 << 10) return fmt::format("{} KiB", bytes >> 10);
-  return fmt::format("{} bytes", bytes);
+  return counted(bytes, "byte");
 }
 
 }  // namespace
@@ -145,14 +146,15 @@ std::string LinkFinding::text() const {
       return subject + " did not end";
     case Kind::kNotWritten:
       return fmt::format(
-          "{} did not arrive ({} bytes from byte {} on are as "
-          "they were before)",
-          subject, wrong_bytes, first_byte);
+          "{} did not arrive ({} from byte {} on {} before)", subject,
+          counted(wrong_bytes, "byte"), first_byte,
+          wrong_bytes == 1 ? "is as it was" : "are as they were");
     case Kind::kChanged:
       return fmt::format(
-          "{} arrived changed ({} bytes are others, the first "
-          "of them byte {})",
-          subject, wrong_bytes, first_byte);
+          "{} arrived changed ({}, the first of them byte {})", subject,
+          wrong_bytes == 1 ? "1 byte is another"
+                           : fmt::format("{} bytes are others", wrong_bytes),
+          first_byte);
   }
   return subject;
 }

@@ -122,10 +122,10 @@ std::vector<LinkFinding> check_links_in_child(std::span<const Link> links,
       reason = text_of(error);
     }
   }
-  throw DeviceError(
-      {.code = ErrorCode::kDeviceFailed,
-       .what = "the check of the links between devices failed",
-       .got = fmt::format("{} {}", reason, last_line(result.err))});
+  throw DeviceError({.code = ErrorCode::kDeviceFailed,
+                     .what = "the check of the links between devices failed",
+                     .got = fmt::format("{} {}", reason,
+                                        without_tags(last_line(result.err)))});
 }
 
 }  // namespace lockstep

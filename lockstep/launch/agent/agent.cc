@@ -64,7 +64,10 @@ std::string why_it_failed(const Failure& failure) {
 std::string who_starts(int workers, int waiting) {
   const int lost = workers - waiting;
   if (waiting == 0) return "all start again";
-  if (lost == 0) return fmt::format("{} wait for the others", waiting);
+  if (lost == 0) {
+    return fmt::format("{} {} for the others", waiting,
+                       waiting == 1 ? "waits" : "wait");
+  }
   return fmt::format(
       "{} {} again, {} {} for {}", lost, lost == 1 ? "starts" : "start",
       waiting, waiting == 1 ? "waits" : "wait", lost == 1 ? "it" : "them");

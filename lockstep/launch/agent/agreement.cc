@@ -55,7 +55,7 @@ SharedEnd share_failures(Rendezvous& rendezvous, const Notice& notice,
     }
     end.is_complete = is_complete;
   } catch (const LaunchError& error) {
-    log_debug("launch", error.what());  // the reports so far have to do
+    log_debug("launch", text_of(error));  // the reports so far have to do
   }
   return end;
 }
@@ -64,7 +64,7 @@ void announce_leaving(Rendezvous& rendezvous) {
   try {
     rendezvous.store.set(leaving_key(rendezvous.group.node_rank), "1");
   } catch (const LaunchError& error) {
-    log_debug("launch", error.what());
+    log_debug("launch", text_of(error));
   }
 }
 
@@ -79,7 +79,7 @@ Decision decide_together(Rendezvous& rendezvous, const Decision& own_decision,
     return decision_from_text(
         rendezvous.store.claim("decision", to_text(own_decision)));
   } catch (const LaunchError& error) {
-    log_debug("launch", error.what());
+    log_debug("launch", text_of(error));
     return {};
   }
 }
@@ -96,7 +96,7 @@ void leave(Rendezvous& rendezvous, int lost_node) {
     }
     rendezvous.store.has_all(all, kLeaveTimeoutS);
   } catch (const LaunchError& error) {
-    log_debug("launch", error.what());
+    log_debug("launch", text_of(error));
   }
 }
 

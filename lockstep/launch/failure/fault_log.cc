@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/terminal.h"
 #include "lockstep/base/text.h"
 #include "lockstep/launch/failure/clock.h"
 
@@ -96,17 +97,24 @@ double FaultLog::delay_s() const {
 
 std::string FaultLog::text() const {
   if (survived_ == 0) return {};
-  std::string text = fmt::format("[launch] {} failure{} survived\n", survived_,
-                                 survived_ == 1 ? "" : "s");
+  std::string text =
+      fmt::format("[launch] {} survived\n",
+                  counted(static_cast<int64_t>(survived_), "failure"));
   for (size_t i = 0; i < survived_; ++i) {
     const Fault& fault = faults_[i];
     text += fmt::format(
         "    {}  {}{} (after {:.1f} s{}; {:.1f} s until all ran again{})\n",
         local_time(fault.time_s), fault.who.empty() ? "" : fault.who + ": ",
         fault.why, fault.lasted_s,
-        fault.steps ? fmt::format(" and {} steps", *fault.steps) : "",
+        fault.steps
+            ? " and " + counted(static_cast<int64_t>(*fault.steps), "step")
+            : "",
         fault.downtime_s,
-        fault.repeated ? fmt::format(", {} steps lost", *fault.repeated) : "");
+        fault.repeated
+            ? fmt::format(
+                  ", {} lost",
+                  counted(static_cast<int64_t>(*fault.repeated), "step"))
+            : "");
   }
   return text;
 }

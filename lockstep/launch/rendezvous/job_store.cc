@@ -6,7 +6,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/stopwatch.h"
-#include "lockstep/store/refusal_log.h"
 #include "lockstep/store/socket_address.h"
 
 namespace lockstep::launch {
@@ -78,7 +77,7 @@ JobStore::JobStore(const JobStoreOptions& options, const Endpoint& endpoint)
                                " is not the store of "
                                "this job",
                        .expected = "the agent of node 0, with the job's secret",
-                       .got = store::reason_of(error),
+                       .got = text_of(error),
                        .fix = "check the address and the port of the job"});
   }
 }
@@ -103,10 +102,10 @@ auto JobStore::use(Act act) {
     throw LaunchError(
         {.code = ErrorCode::kStoreRefused,
          .what = "refused by the job's store at " + endpoint_.text(),
-         .got = store::reason_of(error)});
+         .got = text_of(error)});
   } catch (const CommError& error) {
     *is_lost_ = true;
-    throw lost(store::reason_of(error));
+    throw lost(text_of(error));
   }
 }
 

@@ -11,6 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/parse_json.h"
 #include "lockstep/base/stopwatch.h"
+#include "lockstep/base/terminal.h"
 
 namespace lockstep::launch {
 namespace {
@@ -29,8 +30,9 @@ std::string group_key(int attempt) { return fmt::format("group/{}", attempt); }
 json parse(const std::string& text) { return try_parse_json(text); }
 
 std::string number_of_nodes(const RunOptions& options) {
-  if (!options.is_elastic()) return fmt::format("{} nodes", options.nodes);
-  return fmt::format("{} to {} nodes", options.min_nodes, options.nodes);
+  if (!options.is_elastic()) return counted(options.nodes, "node");
+  return fmt::format("{} to {}", options.min_nodes,
+                     counted(options.nodes, "node"));
 }
 
 // The problem when too few nodes arrive; `got` lists those that did.

@@ -12,7 +12,6 @@
 #include "lockstep/base/parse_json.h"
 #include "lockstep/launch/rendezvous/master.h"
 #include "lockstep/launch/rendezvous/membership.h"
-#include "lockstep/store/refusal_log.h"
 #include "lockstep/store/secret_file.h"
 #include "lockstep/store/socket_address.h"
 
@@ -134,7 +133,7 @@ class Joiner {
             {.code = ErrorCode::kStoreUnreachable,
              .what = "nobody listens at " + endpoint_.text(),
              .expected = "node 0's agent at this address",
-             .got = store::reason_of(error),
+             .got = text_of(error),
              .fix = "start it, or check --master-addr, --master-port and "
                     "--rdzv-endpoint"});
       } catch (const store::Refused& error) {
@@ -144,7 +143,7 @@ class Joiner {
              .what = "another job is at " + endpoint_.text(),
              .expected = fmt::format("run id '{}', ours on {}", options_.run_id,
                                      self_.text()),
-             .got = store::reason_of(error),
+             .got = text_of(error),
              .fix = "give both --rdzv-id alike, or another port"});
       }
     }

@@ -13,6 +13,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/printable.h"
 #include "lockstep/base/process.h"
+#include "lockstep/base/terminal.h"
 #include "lockstep/shm/peer_process.h"
 
 namespace lockstep::launch {
@@ -130,12 +131,13 @@ std::optional<Hung> hung_worker(const WorkerTeam& team, double timeout_s) {
   const bool waits_for_others = stopped == team.workers().end() &&
                                 least == most && is_collective(slot.phase);
   if (waits_for_others && idle_s < 3 * timeout_s) return std::nullopt;
-  return Hung{slowest,
-              fmt::format("hung for {:.0f} s in {} after {} steps (the process "
-                          "{})",
-                          idle_s, control::name_of(slot.phase.load()),
-                          slot.steps.load(), state_of(worker)),
-              stacks_of(worker.process.pid())};
+  return Hung{
+      slowest,
+      fmt::format("hung for {:.0f} s in {} after {} (the process {})", idle_s,
+                  control::name_of(slot.phase.load()),
+                  counted(static_cast<int64_t>(slot.steps.load()), "step"),
+                  state_of(worker)),
+      stacks_of(worker.process.pid())};
 }
 
 }  // namespace lockstep::launch

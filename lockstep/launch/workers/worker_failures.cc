@@ -25,7 +25,7 @@ void try_write(const std::string& path, const ErrorRecord& record,
   try {
     write_error_file(path, record, exit_code);
   } catch (const Error& error) {
-    log_warning("launch", error.what());
+    log_warning("launch", text_of(error));
   }
 }
 

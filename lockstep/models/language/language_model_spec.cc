@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/terminal.h"
 #include "lockstep/base/text.h"
 #include "lockstep/models/model_settings.h"
 
@@ -105,9 +106,10 @@ void check(const LanguageModelSpec& spec) {
            fmt::format("1 to {}", kMostOfASize), fmt::format("{}", size));
   }
   if (spec.width % spec.heads != 0) {
-    refuse(spec, "the heads do not divide the width",
-           "a width that is a multiple of the heads",
-           fmt::format("{} heads, width {}", spec.heads, spec.width));
+    refuse(
+        spec, "the heads do not divide the width",
+        "a width that is a multiple of the heads",
+        fmt::format("{}, width {}", counted(spec.heads, "head"), spec.width));
   }
   const bool is_llama = spec.architecture == Architecture::kLlama;
   if (is_llama && spec.width / spec.heads % 2 != 0) {
@@ -118,7 +120,7 @@ void check(const LanguageModelSpec& spec) {
       (!is_llama && spec.heads != spec.key_value_heads)) {
     refuse(spec, "the heads can't share that many keys and values",
            is_llama ? "a divisor of the heads" : "as many as heads",
-           fmt::format("{} heads, key_value_heads {}", spec.heads,
+           fmt::format("{}, key_value_heads {}", counted(spec.heads, "head"),
                        spec.key_value_heads));
   }
   if (!(spec.dropout >= 0 && spec.dropout < 1)) {

@@ -5,6 +5,7 @@
 #include "lockstep/base/chunk.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/terminal.h"
 #include "lockstep/parallel/module/nested.h"
 
 namespace lockstep {
@@ -48,15 +49,15 @@ void check_can_split(const Tensor& tensor, const std::string& path,
                 "replica gets whole, or unsqueeze it"});
   }
   if (dim < -tensor.dim() || dim >= tensor.dim()) {
-    throw InvalidArgument("scatter",
-                          {.code = ErrorCode::kBadBatch,
-                           .what = fmt::format("input{} has no dimension {} to "
-                                               "split along",
-                                               path, dim),
-                           .expected = fmt::format("at least {} dimensions",
-                                                   dim < 0 ? -dim : dim + 1),
-                           .got = "shape " + c10::str(tensor.sizes()),
-                           .fix = "set the option dim to the batch dimension"});
+    throw InvalidArgument(
+        "scatter", {.code = ErrorCode::kBadBatch,
+                    .what = fmt::format("input{} has no dimension {} to "
+                                        "split along",
+                                        path, dim),
+                    .expected = "at least " +
+                                counted(dim < 0 ? -dim : dim + 1, "dimension"),
+                    .got = "shape " + c10::str(tensor.sizes()),
+                    .fix = "set the option dim to the batch dimension"});
   }
 }
 

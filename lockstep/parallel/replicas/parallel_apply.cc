@@ -42,7 +42,7 @@ void run_as_replica(size_t replica, const Device& device,
     const std::string text = error.what_without_backtrace();
     fail(ErrorCode::kReplicaFailed, text, advice_for(text));
   } catch (const std::exception& error) {
-    fail(ErrorCode::kReplicaFailed, error.what());
+    fail(ErrorCode::kReplicaFailed, text_of(error));
   }
 }
 

@@ -11,6 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/stopwatch.h"
+#include "lockstep/base/terminal.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/device/cuda.h"
 #include "lockstep/device/links/link_guard.h"
@@ -60,12 +61,12 @@ int64_t check_shards(int64_t shards, size_t devices, int ranks) {
   if (shards == 0) return k;
   if (shards >= k) return shards;
   throw InvalidArgument(
-      "parallel",
-      {.code = ErrorCode::kBadOption,
-       .what = "there are fewer shards than devices",
-       .expected = fmt::format("at least {} shards, one a device", k),
-       .got = fmt::format("{}", shards),
-       .fix = "raise the number of shards or use fewer devices"});
+      "parallel", {.code = ErrorCode::kBadOption,
+                   .what = "there are fewer shards than devices",
+                   .expected = fmt::format("at least {}, one a device",
+                                           counted(k, "shard")),
+                   .got = fmt::format("{}", shards),
+                   .fix = "raise the number of shards or use fewer devices"});
 }
 
 void warn_of_uneven_shards(int64_t shards, int64_t devices) {
@@ -283,10 +284,12 @@ void ReplicaGroup::watch_batch(int64_t samples, int64_t chunks, bool trains) {
     if (shares[k] == 0) idle.push_back(devices_[k]);
   }
   if (!idle.empty()) {
-    warn_once(fmt::format("idle-{}", samples), "parallel",
-              fmt::format("a batch of {} makes {} chunks for {} shards; idle: "
-                          "{}; use a batch of at least {}",
-                          samples, chunks, shards_, join_names(idle), shards_));
+    warn_once(
+        fmt::format("idle-{}", samples), "parallel",
+        fmt::format("a batch of {} makes {} for {}; idle: {}; use a "
+                    "batch of at least {}",
+                    samples, counted(chunks, "chunk"),
+                    counted(shards_, "shard"), join_names(idle), shards_));
   }
   if (!trains) return;
   if (last_batch_ >= 0 && samples != last_batch_) {

@@ -9,6 +9,7 @@
 #include "lockstep/base/chunk.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/stopwatch.h"
+#include "lockstep/base/terminal.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/device/autocast.h"
 #include "lockstep/device/tensor_checksum.h"
@@ -519,7 +520,8 @@ TrainStep::Shards TrainStep::cut(const IValue& all, bool trains) const {
          .what = fmt::format("rank {} got another part of the batch than its "
                              "own",
                              world.rank()),
-         .expected = fmt::format("{} of {} samples", expected, shards.batch),
+         .expected =
+             fmt::format("{} of {}", expected, counted(shards.batch, "sample")),
          .got = fmt::format("{}", shards.own),
          .fix = "cut the batch in chunks of ceil(samples / shards), as "
                 "data::Loader does with `part`"});

@@ -217,11 +217,9 @@ Section loss_figures(const Comparison& comparison) {
         [](const auto& a, const auto& b) { return a.second < b.second; });
     const auto evaluated = evaluated_losses(run.report);
     section.rows.push_back(
-        {run.label(), fmt::format("{:.4f}", losses.front().second),
-         fmt::format("{:.4f}", losses.back().second),
-         fmt::format("{:.4f}", least->second),
-         evaluated.empty() ? "-"
-                           : fmt::format("{:.4f}", evaluated.back().second)});
+        {run.label(), format_number(losses.front().second),
+         format_number(losses.back().second), format_number(least->second),
+         evaluated.empty() ? "-" : format_number(evaluated.back().second)});
   }
   return section;
 }

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/cores.h"
+#include "lockstep/base/terminal.h"
 
 namespace lockstep::report {
 namespace {
@@ -150,9 +151,8 @@ std::string busy_text(const std::vector<MachineLoad>& of_rounds) {
     if (taken(round) > taken(worst)) worst = round;
   }
   if (!all.is_busy()) return "";
-  std::string text =
-      fmt::format("Other processes used {:.1f} of {} core{}", all.other_cores(),
-                  all.cores, all.cores == 1 ? "" : "s");
+  std::string text = fmt::format("Other processes used {:.1f} of {}",
+                                 all.other_cores(), counted(all.cores, "core"));
   if (all.stolen_cores() >= 0.05) {
     text +=
         fmt::format(", and other virtual machines {:.1f},", all.stolen_cores());

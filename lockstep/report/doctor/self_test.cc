@@ -12,6 +12,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/parse_json.h"
 #include "lockstep/base/process.h"
+#include "lockstep/base/terminal.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/version.h"
 #include "lockstep/device/links/link_guard.h"
@@ -124,7 +125,8 @@ class Tester {
         parse_json<nlohmann::ordered_json>(format_findings(findings));
     note("links", findings.empty(),
          findings.empty()
-             ? fmt::format("{} links, copies of 1 KiB to 64 MiB", links.size())
+             ? fmt::format("{}, copies of 1 KiB to 64 MiB",
+                           counted(static_cast<int64_t>(links.size()), "link"))
              : describe_bad_links(findings));
   }
 
@@ -133,9 +135,10 @@ class Tester {
         run_program({"bench", "allreduce", "--sizes", "4K:1M", "--nproc",
                      fmt::format("{}", devices_.size())});
     note("collectives", result.ok(),
-         result.ok() ? fmt::format("all-reduce of 4 KiB to 1 MiB over {} ranks",
-                                   devices_.size())
-                     : last_line(result.err));
+         result.ok()
+             ? "all-reduce of 4 KiB to 1 MiB over " +
+                   counted(static_cast<int64_t>(devices_.size()), "rank")
+             : without_tags(last_line(result.err)));
   }
 
   std::vector<std::string> training(const std::string& strategy,
@@ -178,11 +181,12 @@ class Tester {
                    read_file(report, kMostReport))
             .at("parameter_sha256");
       } catch (const std::exception& error) {
-        problem = fmt::format("{}: {}", strategy, error.what());
+        problem = fmt::format("{}: {}", strategy, lockstep::text_of(error));
         return "";
       }
     }
-    problem = fmt::format("{}: {}", strategy, last_line(result.err));
+    problem =
+        fmt::format("{}: {}", strategy, without_tags(last_line(result.err)));
     return "";
   }
 

@@ -1,14 +1,18 @@
 #include "lockstep/report/measurement/compare.h"
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <set>
+#include <thread>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/log.h"
 #include "lockstep/base/parse_json.h"
+#include "lockstep/base/stopwatch.h"
+#include "lockstep/base/terminal.h"
 #include "lockstep/base/text.h"
 #include "lockstep/models/model.h"
 #include "lockstep/report/measurement/step_time.h"
@@ -149,7 +153,7 @@ Measurement measure(const Process& process) {
                              process.contender.label())});
   }
   const bool is_late = result.end == CommandResult::End::kDeadline;
-  const std::string line = last_line(result.err);
+  const std::string line = without_tags(last_line(result.err));
   throw Error(
       "compare",
       {.code = ErrorCode::kPeerProcess,
@@ -159,6 +163,26 @@ Measurement measure(const Process& process) {
                            line.empty() ? "" : "; its last line: " + line),
        .fix = is_late ? "give it more time with --timeout, or fewer --steps"
                       : ""});
+}
+
+// What the machine does now it will most likely do during the measurement.
+void warn_if_busy(const CompareProgress& progress,
+                  const std::function<bool()>& stop) {
+  constexpr double kLookS = 1;
+  constexpr std::chrono::milliseconds kPiece{50};
+  const Stopwatch watch;
+  const LoadWatch load_watch;
+  while (watch.seconds() < kLookS && !stop()) {
+    std::this_thread::sleep_for(kPiece);
+  }
+  const auto load = load_watch.load();
+  if (!load || !load->is_busy()) return;
+  progress.says(
+      fmt::format("the machine is busy: other processes use {:.1f} of {}; wait "
+                  "for them or end them, or the step times will be those of a "
+                  "busy machine",
+                  load->other_cores() + load->stolen_cores(),
+                  counted(load->cores, "core")));
 }
 
 }  // namespace
@@ -189,24 +213,33 @@ Comparison run_compare(const CompareOptions& options,
     process.command.stop = stop;
     contenders.push_back(process.contender);
   }
+  warn_if_busy(progress, stop);
   std::vector<MachineLoad> loads;
+  const auto looks = look_rounds(options.rounds.least, options.rounds.most);
+  int64_t counted_runs = 0;
   const auto measure_round = [&](size_t contender, int64_t round) {
-    progress.runs(contenders[contender].label(), round);
+    const int64_t look = *std::lower_bound(looks.begin(), looks.end(), round);
+    progress.runs({.label = contenders[contender].label(),
+                   .round = round,
+                   .until_round = look,
+                   .runs_left = look * static_cast<int64_t>(contenders.size()) -
+                                counted_runs});
     const LoadWatch watch;
     Measurement measured = measure(processes[contender]);
     if (round == 0) return measured;
+    ++counted_runs;
     loads.resize(static_cast<size_t>(round));
     if (const auto load = watch.load()) loads.back() += *load;
     return measured;
   };
-  Comparison comparison = measure_rounds(contenders, options.rounds,
-                                         measure_round, progress.goes_on);
+  Comparison comparison =
+      measure_rounds(contenders, options.rounds, measure_round, progress.says);
   comparison.machine = machine;
   comparison.steps = options.work.steps;
   comparison.warmup = options.work.warmup;
   if (const std::string text = busy_text(loads); !text.empty()) {
     notes.push_back(text);
-    log_warning("compare", text);
+    progress.says(text);
   }
   // A load of no seconds is not known.
   std::erase_if(loads, [](const auto& load) { return load.seconds <= 0; });

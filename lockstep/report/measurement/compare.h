@@ -30,12 +30,20 @@ struct CompareOptions {
 std::string trace_path(const CompareOptions& options,
                        const std::string& strategy);
 
+/// A process of a set-up that is started.
+struct StartedRun {
+  std::string label;        ///< of the set-up
+  int64_t round = 0;        ///< counted from 1; 0: to warm up, not counted
+  int64_t until_round = 1;  ///< after which verdicts are looked at
+  int64_t runs_left = 1;    ///< counted ones until then, with this one
+};
+
 /// Told what happens, to show it.
 struct CompareProgress {
-  /// What runs now: a set-up's label, and the round, counted from 1; 0 for what
-  /// is not counted.
-  std::function<void(const std::string& label, int64_t round)> runs;
-  GoesOn goes_on;
+  std::function<void(const StartedRun& run)> runs;
+  /// A line for the user: why there are more rounds, or that the machine is
+  /// busy.
+  std::function<void(const std::string& text)> says;
 };
 
 /// The program's hidden subcommand that runs one strategy and prints a
@@ -43,11 +51,12 @@ struct CompareProgress {
 inline constexpr const char* kStepTimeCommand = "step-time";
 
 /// Runs every strategy once a round, each time in a fresh process, as
-/// measure_rounds() does, and pools the rounds. If the machine was busy
-/// meanwhile, a note says so. `devices`: what options.devices parses to. `stop`
-/// is polled; once it is true the process that runs is ended and Interrupted
-/// thrown. Throws InvalidArgument for a strategy that does not exist, and Error
-/// when a process fails, with the last line it wrote.
+/// measure_rounds() does, and pools the rounds. A machine that is busy before
+/// the first one gets a warning. If it was busy meanwhile, a note says so.
+/// `devices`: what options.devices parses to. `stop` is polled; once it is true
+/// the process that runs is ended and Interrupted thrown. Throws
+/// InvalidArgument for a strategy that does not exist, and Error when a process
+/// fails, with the last line it wrote.
 Comparison run_compare(const CompareOptions& options,
                        const std::vector<Device>& devices,
                        const CompareProgress& progress,

@@ -249,6 +249,7 @@ MemoryPlan make_memory_plan(const TimedRun& run, int64_t limit,
   }
 
   const auto add_choices = [&](const ShardModel& shards, bool recomputes) {
+    int64_t least = plan.total();
     for (int64_t accumulate = asked.accumulate;
          devices * accumulate <= options.batch_size; accumulate *= 2) {
       const Way way{.accumulate = accumulate, .recomputes = recomputes};
@@ -260,6 +261,9 @@ MemoryPlan make_memory_plan(const TimedRun& run, int64_t limit,
           options, probe, accumulate, shares_memory,
           shards.estimate(ceil_of(options.batch_size, devices * accumulate)));
       const int64_t total = plan.shared + devices * device.total();
+      // Sums of gradients that wait may take more than smaller shards save.
+      if (total >= least) continue;
+      least = total;
       plan.choices.push_back(
           {.options = words, .total = total, .fits = total <= plan.limit});
     }

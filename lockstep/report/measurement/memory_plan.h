@@ -26,7 +26,7 @@ struct DeviceMemory {
   }
 };
 
-/// Another way to run the same batch.
+/// Another way to run the same batch, which takes less memory.
 struct MemoryChoice {
   std::string options;  ///< "--accumulate 4"
   int64_t total = 0;    ///< bytes of all devices together

@@ -46,16 +46,16 @@ Section set_up_section(const Comparison& comparison) {
       runs.begin(), runs.end(),
       [](const auto& run) { return run.speedup_interval.has_value(); });
   Section section{.title = "Time",
-                  .header = {"Set up", "Step time", "p10-p90", "Total time",
+                  .header = {"Set up", "Step time",
                              has_intervals ? "Speed-up (95 %)" : "Speed-up",
-                             "Samples/s", "Processes"},
+                             "p10-p90", "Total time", "Samples/s", "Processes"},
                   .rows = {}};
   for (const auto& run : runs) {
     const auto& report = run.report;
     section.rows.push_back(
         {run.label(), format_duration(report.step_time_s.median),
-         spread(report.step_time_s), format_duration(report.total_time_s),
-         run.speedup ? cell_text(run.speed()) : "",
+         run.speedup ? cell_text(run.speed()) : "", spread(report.step_time_s),
+         format_duration(report.total_time_s),
          fmt::format("{:.0f}", report.samples_per_s),
          std::to_string(report.processes)});
   }

@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "lockstep/base/terminal.h"
+
 namespace lockstep::report {
 namespace {
 
@@ -83,8 +85,9 @@ std::string fixed_share(const ComparedRun& run) {
 
 std::string speed(const ComparedRun& run) {
   if (!run.speedup) return "";
-  return fmt::format("{:.2f}x, {} devices", *run.speedup,
-                     run.report.devices.size());
+  return fmt::format(
+      "{:.2f}x, {}", *run.speedup,
+      counted(static_cast<int64_t>(run.report.devices.size()), "device"));
 }
 
 }  // namespace

@@ -41,8 +41,8 @@ bool has_no_more_hardware(const ComparedRun& run, const ComparedRun& base) {
 
 // "no difference that 3 rounds can show (0.97 to 1.04 times as fast)".
 std::string no_difference(const SpeedRatio& ratio, int64_t rounds) {
-  return fmt::format("no difference that {} rounds can show ({} times as fast)",
-                     rounds, interval_text(ratio));
+  return fmt::format("no difference that {} can show ({} times as fast)",
+                     counted(rounds, "round"), interval_text(ratio));
 }
 
 // "dp on 2 devices is faster than single: 1.40 times as fast (1.35 to 1.45)."
@@ -52,7 +52,8 @@ std::string speedup_sentence(const Comparison& comparison,
   const size_t devices = run.report.devices.size();
   const SpeedRatio speed = run.speed();
   const std::string name =
-      fmt::format("{} on {} devices", run.label(), devices);
+      fmt::format("{} on {}", run.label(),
+                  counted(static_cast<int64_t>(devices), "device"));
   if (!speed.interval) {
     return fmt::format(
         "{} was {:.2f} times as fast as {}; with one {} of each it is not "
@@ -242,8 +243,8 @@ std::optional<std::string> signs_sentence(const Comparison& comparison) {
   return fmt::format(
       "Step times are medians over the steps of all rounds, p10-p90 is what "
       "four in five steps were within. In brackets is where a speed-up lies "
-      "with 95 % confidence, by its {} rounds; with ~ it may as well be 1.",
-      comparison.rounds);
+      "with 95 % confidence, by its {}; with ~ it may as well be 1.",
+      counted(comparison.rounds, "round"));
 }
 
 }  // namespace

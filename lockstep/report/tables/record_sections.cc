@@ -125,7 +125,9 @@ void shorten(Section& section) {
   if (rows.size() <= kMostEpochs) return;
   const auto cut = static_cast<ptrdiff_t>(kMostEpochs / 2);
   std::vector<std::string> gap(section.header.size(), "-");
-  gap.front() = fmt::format("{} rows left out", rows.size() - kMostEpochs);
+  gap.front() =
+      counted(static_cast<int64_t>(rows.size() - kMostEpochs), "row") +
+      " left out";
   rows.erase(rows.begin() + cut, rows.end() - cut);
   rows.insert(rows.begin() + cut, std::move(gap));
 }

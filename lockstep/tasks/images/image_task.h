@@ -33,7 +33,7 @@ class ImageTask : public train::Task {
              const Settings& saved) override;
   std::shared_ptr<const data::BatchSource> training_data() override;
   std::shared_ptr<const data::BatchSource> evaluation_data() override;
-  std::string samples_are() const override { return "images"; }
+  std::string sample_name() const override { return "image"; }
   Settings model() const override;
   Settings settings() const override;
   Engine::Module make_model(const torch::Device& device) override;

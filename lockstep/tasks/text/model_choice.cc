@@ -7,6 +7,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/terminal.h"
 #include "lockstep/checkpoint/folder.h"
 #include "lockstep/checkpoint/hugging_face.h"
 #include "lockstep/checkpoint/manifest.h"
@@ -131,12 +132,12 @@ LanguageModelSpec choose_model(const ModelChoice& choice,
 }
 
 std::string in_words(const LanguageModelSpec& spec) {
-  return fmt::format(
-      "{}, {} layers, {} heads, width {}, context {}, vocabulary {}, {}",
-      name_of(spec.architecture), spec.layers, spec.heads, spec.width,
-      spec.context, spec.vocabulary,
-      spec.is_tied ? "head tied to the table of the tokens"
-                   : "head of its own");
+  return fmt::format("{}, {}, {}, width {}, context {}, vocabulary {}, {}",
+                     name_of(spec.architecture), counted(spec.layers, "layer"),
+                     counted(spec.heads, "head"), spec.width, spec.context,
+                     spec.vocabulary,
+                     spec.is_tied ? "head tied to the table of the tokens"
+                                  : "head of its own");
 }
 
 }  // namespace lockstep::tasks

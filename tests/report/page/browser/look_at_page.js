@@ -27,6 +27,13 @@ for (const element of document.querySelectorAll('body *')) {
   }
 }
 
+// What a comparison is read for is seen without scrolling.
+const speedUp = [...document.querySelectorAll('th')].find(
+    cell => cell.textContent.startsWith('Speed-up') && visible(cell));
+if (speedUp && speedUp.getBoundingClientRect().right > innerWidth) {
+  found.push('the column of the speed-ups is out of view');
+}
+
 // The texts of a chart: inside of it, apart from each other, large enough.
 let texts = 0;
 for (const svg of document.querySelectorAll('svg')) {
