@@ -36,7 +36,7 @@ enum class Oversubscription { kRefuse, kAllow };
 
 /// Parses a list of devices.
 ///
-///   auto                 every GPU; without one, a slice per allowed core
+///   all, auto            every GPU; without one, a slice per allowed core
 ///   3                    three GPUs; without one, three slices
 ///   cpu:2                the host cut in two slices: cpu:0, cpu:1. A lone
 ///                        `cpu:N` is a count; in a list it is an index

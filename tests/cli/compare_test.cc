@@ -91,8 +91,8 @@ TEST(Compare, ShowsTheLastLineOfAProcessThatFails) {
   const Ended ended =
       run_lockstep(compare({"--strategies", "dp", "--shards", "1"}));
   EXPECT_EQ(ended.code, 1) << ended.err;
-  expect_problem(ended.err, ErrorCode::kPeerProcess, {"dp", "exit code 2"});
-  expect_problem(ended.err, ErrorCode::kBadOption, {"cpu:0, cpu:1"});
+  expect_problem(ended.err, ErrorCode::kPeerProcess,
+                 {"dp", "exit code 2", "last line: 1 shard can't be shared"});
 }
 
 TEST(Compare, EndsAProcessThatIsLate) {
