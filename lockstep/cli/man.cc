@@ -41,8 +41,8 @@ std::vector<std::string> paragraphs_of(const std::string& text) {
   return paragraphs;
 }
 
-// What follows the options in the help. Lines of a paragraph with an indented
-// one, such as a command, stay as they are.
+// Returns the text after the options of the help. The lines of a paragraph with
+// an indented line, such as a command, stay as they are.
 std::string footer_text(const CLI::App& app) {
   std::string text;
   for (const std::string& paragraph : paragraphs_of(app.get_footer())) {

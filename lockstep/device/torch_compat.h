@@ -9,7 +9,7 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/headeronly/version.h>
 
-/// What differs between the supported versions of LibTorch, 2.11 to 2.15. No
+/// Differences between the supported versions of LibTorch, 2.11 to 2.15. No
 /// other file asks for the version.
 
 namespace lockstep {

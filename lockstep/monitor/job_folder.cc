@@ -193,7 +193,8 @@ StatusFile::StatusFile(const std::string& job, const std::string& out_dir,
   const std::string jobs = jobs_folder();
   std::error_code ignored;
   if (make_own_folder(jobs)) entry_ = jobs + "/" + job;
-  // What killed jobs left goes even if nobody ever runs `lockstep top`.
+  // Removes the links of jobs that were killed, also if nobody runs
+  // `lockstep top`.
   if (rank == 0) list_jobs();
   if (!out_dir.empty()) {
     folder_ = (fs::absolute(out_dir, ignored) / "live").string();

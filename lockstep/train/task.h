@@ -46,7 +46,7 @@ class Task {
   virtual std::shared_ptr<const data::BatchSource> evaluation_data() {
     return nullptr;
   }
-  /// What a sample is called, in the singular: "image".
+  /// Returns the name of one sample, in the singular: "image".
   virtual std::string sample_name() const { return "sample"; }
   /// Tokens that a sample has, of a language model; 0: it has none.
   virtual int64_t tokens_of_sample() const { return 0; }

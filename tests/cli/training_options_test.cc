@@ -1,5 +1,4 @@
-// What options of `lockstep train` stand for when they are left out, and what
-// they leave behind.
+// Defaults of the options of `lockstep train`, and the files that they write.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>

@@ -165,7 +165,7 @@ Measurement measure(const Process& process) {
                       : ""});
 }
 
-// What the machine does now it will most likely do during the measurement.
+// A machine that is busy now will most likely be busy during the measurement.
 void warn_if_busy(const CompareProgress& progress,
                   const std::function<bool()>& stop) {
   constexpr double kLookS = 1;

@@ -2,6 +2,6 @@
 
 #include "lockstep/lockstep.h"
 
-// What the pieces of docs/practicals/3-distributed-data-parallel.md are about.
+// Declarations that the code in docs/practicals/3-distributed-data-parallel.md uses.
 inline lockstep::World world;
 inline int64_t batch_size = 64, step = 0;

@@ -2,7 +2,7 @@
 
 #include "lockstep/lockstep.h"
 
-// What the pieces of README.md are about.
+// Declarations that the code in README.md uses.
 struct Net : torch::nn::Cloneable<Net> {
   Net() { reset(); }
   void reset() override {

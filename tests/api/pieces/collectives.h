@@ -2,7 +2,7 @@
 
 #include "lockstep/lockstep.h"
 
-// What the pieces of docs/collectives.md are about.
+// Declarations that the code in docs/collectives.md uses.
 inline lockstep::World world;
 inline torch::Tensor gradient;
 inline std::vector<torch::Tensor> gradients;

@@ -2,7 +2,7 @@
 
 #include "lockstep/lockstep.h"
 
-// What the pieces of docs/own-model.md are about.
+// Declarations that the code in docs/own-model.md uses.
 using torch::Tensor;
 
 struct Net : torch::nn::Cloneable<Net> {

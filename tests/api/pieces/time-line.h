@@ -2,7 +2,7 @@
 
 #include "lockstep/lockstep.h"
 
-// What the pieces of docs/time-line.md are about.
+// Declarations that the code in docs/time-line.md uses.
 struct Net : torch::nn::Cloneable<Net> {
   Net() { reset(); }
   void reset() override {

@@ -82,7 +82,7 @@ print(json.dumps({"ids": ids, "text": tokenizer.decode(ids),
                   "config": [config.bos_token_id, config.eos_token_id]}))
 )";
     write_text(folder.path("read.py"), script);
-    // What it warns of comes first.
+    // Its warnings come first.
     const std::string printed =
         run_python_file(folder.path("read.py"), {hf, kText});
     const size_t start = printed.find("{\"ids\"");
