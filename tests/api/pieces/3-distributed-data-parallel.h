@@ -2,6 +2,7 @@
 
 #include "lockstep/lockstep.h"
 
-// Declarations that the code in docs/practicals/3-distributed-data-parallel.md uses.
+// Declarations for the code in
+// docs/practicals/3-distributed-data-parallel.md.
 inline lockstep::World world;
 inline int64_t batch_size = 64, step = 0;
