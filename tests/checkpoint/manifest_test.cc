@@ -227,7 +227,8 @@ TEST_F(CheckpointOfANet, IsNotWrittenOfAParameterThatIsNotFinite) {
     net_.fc->weight[1][1] = std::numeric_limits<float>::infinity();
   }
   expect_problem(error_of<CheckpointError>([&] { save(2); }),
-                 ErrorCode::kNotFinite, {"fc.weight", "inf in 1 of 12"});
+                 ErrorCode::kCheckpointNotSaved,
+                 {"not finite", "fc.weight", "inf in 1 of 12"});
   EXPECT_EQ(find_checkpoint(folder_.path()), good);
 }
 
