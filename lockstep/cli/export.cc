@@ -158,9 +158,7 @@ void run(const ExportFlags& flags) {
 
 void add_export(CLI::App& app) {
   auto* command = app.add_subcommand(
-      "export",
-      "Write a checkpoint for PyTorch: a language model as Hugging Face's "
-      "folder, a model of images as a state dict");
+      "export", "Write a checkpoint for transformers or torchvision");
   auto flags = std::make_shared<ExportFlags>();
   command
       ->add_option(

@@ -236,7 +236,7 @@ INSTANTIATE_TEST_SUITE_P(
                   job.form_group(self);
                   wait_for_group(job.store, job.options, late, job.shortly);
                 },
-                "[launch] job 'none' is complete; expected 1 nodes, got one "
+                "[launch] job 'none' is complete; expected 1 node, got one "
                 "more: b (agent 1); give each job its own --rdzv-id and port "
                 "[rendezvous-failed]"},
         Message{"LeftBehind",
@@ -281,7 +281,7 @@ INSTANTIATE_TEST_SUITE_P(
         Message{"FaultLog", [] { throw Report(log_of_two()); },
                 "[report] [launch] 2 failures survived\n"
                 "    *  rank 3 on node7: exit code 1: no such shard (after "
-                "60.0 s and 41 steps; 3.0 s until all ran again, 1 steps "
+                "60.0 s and 41 steps; 3.0 s until all ran again, 1 step "
                 "lost)\n"
                 "    *  rank 9 on node8 failed (after 1.0 s; 1.0 s until all "
                 "ran again)\n [misuse]"},
