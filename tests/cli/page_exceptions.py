@@ -70,7 +70,7 @@ def tokenizer(path, _):
 SH = "#!/bin/sh\nexit 0\n"
 IMAGES = {f"photos/{split}/{name}/{number}.png": png
           for split in ("train", "val") for name in ("cat", "dog")
-          for number in range(8)}
+          for number in range(32)}
 
 # By page, what is in the folder that its commands run in: a text, or a function
 # that gets the path and the folder of the programs.
