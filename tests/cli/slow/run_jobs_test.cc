@@ -78,7 +78,7 @@ TEST(RunJobs, RunsAJobOfALockstepProgram) {
   const Ended ended =
       run_lockstep({"run", "--log-dir", folder.path("logs"), "--", kProgram,
                     "train", "--model", "mlp", "--max-steps", "x"});
-  EXPECT_EQ(ended.code, 1);
+  EXPECT_EQ(ended.code, 2);
   EXPECT_PRED2(contains, ended.err, "exit code 2");
   EXPECT_PRED2(contains, ended.err,
                "message  lockstep::cli::BadUsage: [usage]");
