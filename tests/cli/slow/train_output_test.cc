@@ -129,7 +129,7 @@ TEST(DdpErrors, AreSaidOnce) {
   const std::vector<std::pair<Words, std::string>> cases{
       {{"--data", "cifar10", "--data-dir", folder.path("none")},
        "[data] can't open folder"},
-      {{"--init-from", folder.path("none")}, "[checkpoint] can't open"},
+      {{"--init-from", folder.path("none")}, "[checkpoint] can't read"},
       {{"--model", "mlp", "--lr", "1e30", "--schedule", "constant"},
        "is not finite"}};
   for (const auto& [words, message] : cases) {
