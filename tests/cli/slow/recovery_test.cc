@@ -71,7 +71,7 @@ TEST_P(Recovery, OnlyTheKilledRankStartsAgain) {
     EXPECT_PRED2(contains, program.err(), "[launch] 1 failure survived\n");
     // At most the step that it was in.
     EXPECT_TRUE(contains(program.err(), ", 0 steps lost") ||
-                contains(program.err(), ", 1 steps lost"))
+                contains(program.err(), ", 1 step lost"))
         << program.err();
   }
 }
