@@ -46,7 +46,7 @@ TEST(FaultLog, SaysHowManyStepsWereLost) {
   log.add({.root = &failure, .began_s = 100, .failed_s = 160, .steps = 41});
   log.recovered(161);
   log.began_training(163, 40);
-  for (const char* part : {"60.0 s", "41 steps", "3.0 s", "1 steps"}) {
+  for (const char* part : {"60.0 s", "41 steps", "3.0 s", "1 step lost"}) {
     EXPECT_PRED2(contains, log.text(), part);
   }
 }
