@@ -117,6 +117,16 @@ class Programs(unittest.TestCase):
                                   ("ddp", "--devices", "cpu:2"))}
         self.assertEqual(len(found), 1)
 
+    def test_resnet34_has_the_learning_rates_of_the_article(self):
+        make = ("mkdir cifar10; for file in data_batch_1 test_batch; do "
+                "head -c 12292 /dev/zero > cifar10/$file.bin; done; "
+                'exec "$@"')
+        output = run("sh", "-c", make, "sh", "resnet34_cifar10", "--devices",
+                     "cpu", "--batch-size", "4", "--no-eval")
+        rates = re.findall(r"Epoch \d+ .* LR: (\S+)", output)
+        self.assertEqual(rates, 4 * ["0.1000"] + 5 * ["0.0100"] +
+                         5 * ["0.0010"] + ["0.0001"])
+
     def test_language_model_is_the_same_wrapped_again(self):
         for devices in (1, 2, 3, 5):
             output = run("language_model", f"cpu:{devices}", "2")

@@ -269,7 +269,8 @@ train::TrainOptions to_train_options(const RunFlags& flags) {
   options.spikes.action = train::parse_on_spike(flags.on_spike);
   options.communication.outer_optimizer =
       train::parse_outer_optimizer(flags.outer_optimizer);
-  options.epochs = flags.epochs.value_or(options.max_steps > 0 ? 0 : 1);
+  options.epochs =
+      flags.epochs.value_or(options.max_steps > 0 ? 0 : options.epochs);
   options.evaluate = !flags.no_eval;
   options.verify_first_step = !flags.no_first_step_check;
   options.progress = !flags.quiet;
