@@ -1,26 +1,14 @@
 #include "lockstep/base/input_file.h"
 
 #include <cerrno>
-#include <cstring>
 #include <fcntl.h>
 #include <unistd.h>
 #include <vector>
 
-#include "lockstep/base/error.h"
+#include "lockstep/base/file_error.h"
 
 namespace lockstep {
 namespace {
-
-[[noreturn]] void cant_read(const std::string& path, int code) {
-  const bool is_missing = code == ENOENT || code == ENOTDIR;
-  const bool is_forbidden = code == EACCES || code == EPERM;
-  throw IoError({.code = ErrorCode::kFileAccess,
-                 .what = "can't read " + path + ": " + std::strerror(code),
-                 .fix = is_missing     ? "check the path"
-                        : is_forbidden ? "check the permissions of the file "
-                                         "and its folder"
-                                       : ""});
-}
 
 const char* kind_of(mode_t mode) {
   if (S_ISDIR(mode)) return "a folder";
@@ -36,7 +24,7 @@ RegularFile open_regular_file(const std::string& path, Links links) {
   RegularFile file{.descriptor = FileDescriptor(::open(path.c_str(), flags))};
   if (!file.descriptor.is_open() ||
       ::fstat(file.descriptor.get(), &file.status) != 0) {
-    cant_read(path, errno);
+    throw file_error("read", path, errno);
   }
   if (S_ISREG(file.status.st_mode)) return file;
   throw IoError({.code = ErrorCode::kFileAccess,
@@ -55,7 +43,7 @@ void read_in_parts(
         ::read(file.descriptor.get(), buffer.data(), buffer.size());
     if (got == 0) return;
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) cant_read(path, errno);
+    if (got < 0) throw file_error("read", path, errno);
     take(std::span(buffer).first(static_cast<size_t>(got)));
   }
 }

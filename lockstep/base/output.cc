@@ -73,6 +73,13 @@ void append_to_file(const std::string& path, std::string_view text) {
   throw file_error("write", path, code);
 }
 
+void write_new_file(const std::string& path, std::string_view text) {
+  const FileDescriptor file(
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  const int code = file.is_open() ? write_all(file.get(), text) : errno;
+  if (code != 0) throw file_error("write", path, code);
+}
+
 std::string name_of_output(int fd) {
   std::error_code error;
   const auto path =

@@ -22,6 +22,10 @@ void flush_output(std::FILE* file);
 /// of it, or nothing. Throws IoError.
 void append_to_file(const std::string& path, std::string_view text);
 
+/// Writes `text` to a new file at `path`, which must not exist. Throws IoError;
+/// the file may be there then, not whole.
+void write_new_file(const std::string& path, std::string_view text);
+
 /// Returns a name for the open file `fd` in messages: its path, or "the output"
 /// if it is a pipe.
 std::string name_of_output(int fd);

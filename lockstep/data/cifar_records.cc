@@ -42,9 +42,7 @@ std::string read_records(const CifarForm& form, const std::string& path) {
   try {
     bytes = read_file(path, std::numeric_limits<uint32_t>::max());
   } catch (const IoError& cause) {
-    throw DataError({.code = cause.code(),
-                     .what = text_of(cause),
-                     .fix = "check that this user may read it"});
+    throw DataError({.code = cause.code(), .what = text_of(cause)});
   }
   const size_t record = record_bytes(form);
   if (bytes.empty() || bytes.size() % record != 0) {

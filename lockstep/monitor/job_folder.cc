@@ -226,10 +226,7 @@ void StatusFile::write(const RankStatus& status) const {
   try {
     // Never to what others put there, such as a link or a pipe.
     ::unlink(aside.c_str());
-    const FileDescriptor file(
-        ::open(aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-    if (!file.is_open()) throw file_error("write", aside, errno);
-    append_to_file(aside, to_json(status) + "\n");
+    write_new_file(aside, to_json(status) + "\n");
     if (std::rename(aside.c_str(), path_.c_str()) == 0) return;
     throw file_error("rename to", path_, errno);
   } catch (const IoError& error) {

@@ -189,14 +189,14 @@ Settings saved_settings(const TrainOptions& options,
   const int64_t ranks = options.world.size();
   const auto shards = settings.find("shards");
   if (shards == settings.end() || ranks == 1) return settings;
-  if (std::stoll(shards->second) >= ranks) return settings;
+  const int64_t saved = std::stoll(shards->second);
+  if (saved >= ranks) return settings;
   if (options.world.rank() == 0) {
-    log_warning(
-        "train",
-        fmt::format("{} became {}: the run goes on, but not to the "
-                    "same bits; give --shards as many as there may be "
-                    "ranks",
-                    counted(std::stoll(shards->second), "shard"), ranks));
+    log_warning("train",
+                fmt::format("{} became {}: the run goes on, but not to the "
+                            "same bits; give --shards as many as there may be "
+                            "ranks",
+                            counted(saved, "shard"), ranks));
   }
   settings.erase(shards);
   return settings;

@@ -23,11 +23,11 @@ namespace {
 
 // A device without a rank would be left out in silence.
 void check_devices(const DeviceFlags& flags) {
-  // "auto", "cpu" and "cuda" are whatever there is.
+  // "all", "cpu" and "cuda" are whatever there is.
   const bool has_number =
       flags.devices.find_first_of("0123456789") != std::string::npos;
   if (!has_number) return;
-  const size_t count = to_devices(flags, "auto").size();
+  const size_t count = to_devices(flags, "all").size();
   const auto ranks = static_cast<size_t>(read_environment().local_world_size);
   if (count <= ranks) return;
   throw BadUsage(fmt::format(

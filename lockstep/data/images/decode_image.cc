@@ -41,9 +41,7 @@ Image read_image(const std::string& path) {
   try {
     bytes = read_file(path, kMostFileBytes);
   } catch (const IoError& cause) {
-    throw DataError({.code = cause.code(),
-                     .what = text_of(cause),
-                     .fix = "check that this user may read it"});
+    throw DataError({.code = cause.code(), .what = text_of(cause)});
   }
   return decode_image(
       {reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()}, path);

@@ -1,14 +1,3 @@
 #pragma once
 
-#include "lockstep/lockstep.h"
-
-// Declarations that the code in README.md uses.
-struct Net : torch::nn::Cloneable<Net> {
-  Net() { reset(); }
-  void reset() override {
-    layer = register_module("layer", torch::nn::Linear(4, 3));
-  }
-  torch::Tensor forward(torch::Tensor x) { return layer(x); }
-  torch::nn::Linear layer{nullptr};
-};
-inline std::shared_ptr<Net> net = std::make_shared<Net>();
+#include "tests/api/net_and_loss.h"

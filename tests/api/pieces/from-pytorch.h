@@ -1,20 +1,7 @@
 #pragma once
 
-#include "lockstep/lockstep.h"
+#include "tests/api/net_and_loss.h"
 
 // Declarations that the code in docs/from-pytorch.md uses.
-struct Net : torch::nn::Cloneable<Net> {
-  Net() { reset(); }
-  void reset() override {
-    layer = register_module("layer", torch::nn::Linear(4, 3));
-  }
-  torch::Tensor forward(torch::Tensor x) { return layer(x); }
-  torch::nn::Linear layer{nullptr};
-};
-inline torch::Tensor loss(const torch::Tensor& output,
-                          const torch::Tensor& target) {
-  return torch::cross_entropy_loss(output, target);
-}
-inline std::shared_ptr<Net> net = std::make_shared<Net>();
 inline torch::Tensor x, y;
 inline lockstep::World world;
