@@ -6,7 +6,7 @@
 #include <ATen/ThreadLocalState.h>
 #include <benchmark/benchmark.h>
 #include <c10/core/CPUAllocator.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "lockstep/base/cores.h"
 #include "lockstep/device/memory.h"

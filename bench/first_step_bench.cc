@@ -6,7 +6,9 @@
 #include <string>
 
 #include <benchmark/benchmark.h>
-#include <torch/torch.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
 
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/models/language/language_model.h"

@@ -1,6 +1,8 @@
 #pragma once
 
-// Everything a program needs to train in parallel.
+// Everything a program needs to train in parallel, LibTorch included.
+
+#include <torch/torch.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/exit_code.h"

@@ -4,7 +4,8 @@
 #include <memory>
 #include <string>
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/types.h>
 
 #include "lockstep/checkpoint/info.h"
 #include "lockstep/checkpoint/saved_state.h"

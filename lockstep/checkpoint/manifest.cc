@@ -4,12 +4,12 @@
 #include <filesystem>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/input_file.h"
+#include "lockstep/base/json.h"
 #include "lockstep/base/strict_json.h"
 
 namespace lockstep {

@@ -2,11 +2,9 @@
 
 #include <filesystem>
 
-#include <nlohmann/json.hpp>
-
 #include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/parse_json.h"
+#include "lockstep/base/json.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/device/not_finite.h"
 

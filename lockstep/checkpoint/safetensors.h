@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "lockstep/base/checksum.h"
 #include "lockstep/checkpoint/safetensors_header.h"

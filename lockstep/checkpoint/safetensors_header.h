@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace lockstep {
 

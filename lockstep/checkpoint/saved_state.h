@@ -3,7 +3,8 @@
 #include <map>
 #include <string>
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/types.h>
 
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/optim/optimizer.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/costs.h"

@@ -14,6 +14,7 @@
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/embed/ranks.h"
 #include "lockstep/cli/start/checks.h"
+#include "lockstep/cli/start/program.h"
 #include "lockstep/report/collectives/collective_bench.h"
 #include "lockstep/report/collectives/collective_text.h"
 #include "lockstep/train/progress.h"
@@ -156,8 +157,8 @@ void add_measurement_options(CLI::App& app, BenchFlags& flags) {
 }  // namespace
 
 void add_bench(CLI::App& app) {
-  auto* command = app.add_subcommand(
-      "bench", "Time collectives, in nccl-tests' columns, and check them");
+  auto* command = add_command(
+      app, "bench", "Time collectives, in nccl-tests' columns, and check them");
   auto flags = std::make_shared<BenchFlags>();
   command
       ->add_option("collective", flags->collective,

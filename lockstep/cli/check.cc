@@ -4,17 +4,17 @@
 #include <unistd.h>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/exit_code.h"
-#include "lockstep/base/parse_json.h"
+#include "lockstep/base/json.h"
 #include "lockstep/base/process.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/embed/device_options.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/number_option.h"
+#include "lockstep/cli/start/program.h"
 #include "lockstep/device/links/link_guard.h"
 #include "lockstep/report/doctor/self_test.h"
 
@@ -105,8 +105,9 @@ void check(const CheckFlags& flags) {
 }  // namespace
 
 void add_check(CLI::App& app) {
-  auto* command = app.add_subcommand(
-      "check", "Check that copies between devices arrive as they were sent");
+  auto* command =
+      add_command(app, "check",
+                  "Check that copies between devices arrive as they were sent");
   auto flags = std::make_shared<CheckFlags>();
   add_device_options(*command, flags->devices, "all");
   command

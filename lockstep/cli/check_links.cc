@@ -10,6 +10,7 @@
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/number_option.h"
+#include "lockstep/cli/start/program.h"
 #include "lockstep/device/links/link_check.h"
 #include "lockstep/device/memory.h"
 
@@ -42,8 +43,8 @@ std::vector<Link> links_of(const CheckLinksFlags& flags) {
 }  // namespace
 
 void add_check_links(CLI::App& app) {
-  auto* command = app.add_subcommand(
-      "check-links", "Check links between devices; what runs start");
+  auto* command = add_command(app, "check-links",
+                              "Check links between devices; what runs start");
   command->group("");  // not in the help
   auto flags = std::make_shared<CheckLinksFlags>();
   command->add_option("--links", flags->links, "FROM>TO, by commas")

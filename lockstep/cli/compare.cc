@@ -8,11 +8,11 @@
 #include <unistd.h>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/exit_code.h"
 #include "lockstep/base/interrupt.h"
+#include "lockstep/base/json.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/terminal.h"
@@ -282,8 +282,8 @@ void add_output_options(CLI::App& app, CompareFlags& flags) {
 }  // namespace
 
 void add_compare(CLI::App& app) {
-  auto* command = app.add_subcommand(
-      "compare", "Measure strategies side by side on the same work");
+  auto* command = add_command(
+      app, "compare", "Measure strategies side by side on the same work");
   auto flags = std::make_shared<CompareFlags>();
   add_model_options(*command, flags->model, report::compared_models());
   add_precision_option(*command, flags->options.work.precision);

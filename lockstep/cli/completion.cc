@@ -8,6 +8,7 @@
 
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/start/checks.h"
+#include "lockstep/cli/start/program.h"
 
 namespace lockstep::cli {
 namespace {
@@ -243,8 +244,8 @@ std::string fish_completion(const CommandWords& root) {
 }
 
 void add_completion(CLI::App& app) {
-  auto* command = app.add_subcommand(
-      "completion", "Print a completion script for bash, zsh or fish");
+  auto* command = add_command(
+      app, "completion", "Print a completion script for bash, zsh or fish");
   auto shell = std::make_shared<std::string>();
   command->add_option("shell", *shell, "bash, zsh or fish")
       ->required()

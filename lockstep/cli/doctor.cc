@@ -5,12 +5,13 @@
 #include <unistd.h>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "lockstep/base/exit_code.h"
+#include "lockstep/base/json.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/base/text.h"
 #include "lockstep/cli/commands.h"
+#include "lockstep/cli/start/program.h"
 #include "lockstep/report/doctor/diagnose.h"
 
 namespace lockstep::cli {
@@ -93,8 +94,9 @@ void print_json(const std::vector<Finding>& findings) {
 }  // namespace
 
 void add_doctor(CLI::App& app) {
-  auto* command = app.add_subcommand(
-      "doctor", "Show what was found on this machine, and what to put right");
+  auto* command =
+      add_command(app, "doctor",
+                  "Show what was found on this machine, and what to put right");
   auto as_json = std::make_shared<bool>(false);
   command->add_flag("--json", *as_json, "print JSON [no]");
   command->footer("Exit codes: 0 training is possible, 1 it is not.");

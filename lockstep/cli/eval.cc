@@ -5,15 +5,16 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/json.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/hugging_face.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/options.h"
 #include "lockstep/cli/start/checks.h"
+#include "lockstep/cli/start/program.h"
 #include "lockstep/models/model_settings.h"
 #include "lockstep/tasks/images/train_images.h"
 #include "lockstep/tasks/text/text_checkpoint.h"
@@ -176,10 +177,9 @@ void run(const EvalFlags& flags) {
 }  // namespace
 
 void add_eval(CLI::App& app) {
-  auto* command =
-      app.add_subcommand("eval",
-                         "Evaluate a checkpoint on data that it was not "
-                         "trained on");
+  auto* command = add_command(app, "eval",
+                              "Evaluate a checkpoint on data that it was not "
+                              "trained on");
   auto flags = std::make_shared<EvalFlags>();
   command
       ->add_option(

@@ -5,10 +5,9 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "lockstep/base/atomic_file.h"
-#include "lockstep/base/parse_json.h"
+#include "lockstep/base/json.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/hugging_face.h"
 #include "lockstep/checkpoint/safetensors.h"
@@ -157,8 +156,8 @@ void run(const ExportFlags& flags) {
 }  // namespace
 
 void add_export(CLI::App& app) {
-  auto* command = app.add_subcommand(
-      "export", "Write a checkpoint for transformers or torchvision");
+  auto* command = add_command(
+      app, "export", "Write a checkpoint for transformers or torchvision");
   auto flags = std::make_shared<ExportFlags>();
   command
       ->add_option(

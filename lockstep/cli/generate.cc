@@ -13,6 +13,7 @@
 #include "lockstep/cli/options.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/number_option.h"
+#include "lockstep/cli/start/program.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/parallel/module/scatter_gather.h"
 #include "lockstep/tasks/text/text_checkpoint.h"
@@ -107,8 +108,8 @@ void run(const GenerateFlags& flags) {
 }  // namespace
 
 void add_generate(CLI::App& app) {
-  auto* command = app.add_subcommand(
-      "generate", "Continue a text with a language model's checkpoint");
+  auto* command = add_command(
+      app, "generate", "Continue a text with a language model's checkpoint");
   auto flags = std::make_shared<GenerateFlags>();
   command
       ->add_option(

@@ -6,6 +6,7 @@
 
 #include "lockstep/base/version.h"
 #include "lockstep/cli/commands.h"
+#include "lockstep/cli/start/program.h"
 
 namespace lockstep::cli {
 namespace {
@@ -109,7 +110,7 @@ std::string man_page(const CLI::App& app) {
 }  // namespace
 
 void add_man(CLI::App& app) {
-  auto* command = app.add_subcommand("man", "Print the manual page, in troff");
+  auto* command = add_command(app, "man", "Print the manual page, in troff");
   command->group("");  // not in the help: `man lockstep` shows it
   command->callback([&app] { fmt::print("{}", man_page(app)); });
 }

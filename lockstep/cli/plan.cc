@@ -3,14 +3,15 @@
 #include <optional>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
+#include "lockstep/base/json.h"
 #include "lockstep/base/table.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/options.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/number_option.h"
+#include "lockstep/cli/start/program.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/report/measurement/memory_plan.h"
 #include "lockstep/tasks/text/model_choice.h"
@@ -207,7 +208,7 @@ void run(const PlanFlags& flags) {
 
 void add_plan(CLI::App& app) {
   auto* command =
-      app.add_subcommand("plan", "Tell what memory a training run would take");
+      add_command(app, "plan", "Tell what memory a training run would take");
   auto flags = std::make_shared<PlanFlags>();
   add_any_model_options(*command, flags->model, flags->language);
   command

@@ -7,6 +7,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/start/checks.h"
+#include "lockstep/cli/start/program.h"
 #include "lockstep/report/comparison/comparison.h"
 #include "lockstep/report/page/comparison_page.h"
 #include "lockstep/report/tensorboard.h"
@@ -101,8 +102,8 @@ void run(ReportFlags flags) {
 }  // namespace
 
 void add_report(CLI::App& app) {
-  auto* command = app.add_subcommand(
-      "report",
+  auto* command = add_command(
+      app, "report",
       "Make a page, TensorBoard's events or a trace of finished runs");
   auto flags = std::make_shared<ReportFlags>();
   command

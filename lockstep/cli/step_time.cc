@@ -5,8 +5,8 @@
 #include <sys/prctl.h>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
+#include "lockstep/base/json.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/embed/ranks.h"
 #include "lockstep/cli/options.h"
@@ -81,9 +81,9 @@ report::TimedRun to_run(const StepTimeFlags& flags) {
 }  // namespace
 
 void add_step_time(CLI::App& app) {
-  auto* command = app.add_subcommand(
-      report::kStepTimeCommand,
-      "Time one strategy on a fixed batch; what `compare` runs");
+  auto* command =
+      add_command(app, report::kStepTimeCommand,
+                  "Time one strategy on a fixed batch; what `compare` runs");
   command->group("");  // not in the help
   auto flags = std::make_shared<StepTimeFlags>();
   add_model_options(*command, flags->model, report::compared_models());

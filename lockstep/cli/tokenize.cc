@@ -6,13 +6,14 @@
 #include <unistd.h>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
+#include "lockstep/base/json.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/number_option.h"
+#include "lockstep/cli/start/program.h"
 #include "lockstep/data/text/open_tokenizer.h"
 #include "lockstep/data/text/tokenize_files.h"
 
@@ -119,8 +120,8 @@ void run(TokenizeFlags flags) {
 }  // namespace
 
 void add_tokenize(CLI::App& app) {
-  auto* command = app.add_subcommand(
-      "tokenize", "Turn text files into files of tokens to train on");
+  auto* command = add_command(
+      app, "tokenize", "Turn text files into files of tokens to train on");
   auto flags = std::make_shared<TokenizeFlags>();
   auto& options = flags->options;
   options.threads =

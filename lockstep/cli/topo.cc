@@ -4,14 +4,15 @@
 #include <unistd.h>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "lockstep/base/atomic_file.h"
+#include "lockstep/base/json.h"
 #include "lockstep/base/table.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/embed/device_options.h"
 #include "lockstep/cli/start/checks.h"
+#include "lockstep/cli/start/program.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/inspect/device_topology.h"
 #include "lockstep/inspect/link_speed.h"
@@ -102,8 +103,8 @@ void show(const TopoFlags& flags) {
 }  // namespace
 
 void add_topo(CLI::App& app) {
-  auto* command = app.add_subcommand(
-      "topo", "Show how devices are connected, and how fast");
+  auto* command =
+      add_command(app, "topo", "Show how devices are connected, and how fast");
   auto flags = std::make_shared<TopoFlags>();
   add_device_options(*command, flags->devices, "all");
   command

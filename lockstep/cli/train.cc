@@ -4,6 +4,7 @@
 
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/embed/run_task.h"
+#include "lockstep/cli/start/program.h"
 #include "lockstep/cli/train_options.h"
 #include "lockstep/train/run_training.h"
 
@@ -36,7 +37,7 @@ void run(const TrainFlags& flags) {
 
 void add_train(CLI::App& app) {
   auto* command =
-      app.add_subcommand("train", "Train a model on one device or on several");
+      add_command(app, "train", "Train a model on one device or on several");
   auto flags = std::make_shared<TrainFlags>();
   add_train_options(*command, *flags);
   command->footer(

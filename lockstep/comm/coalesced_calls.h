@@ -3,7 +3,7 @@
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/Types.hpp>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace lockstep {
 

@@ -1,6 +1,7 @@
 #include "lockstep/comm/single_rank.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/collectives/tree_reduce.h"

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace lockstep {
 

@@ -9,7 +9,7 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "lockstep/comm/coalesced_calls.h"
 #include "lockstep/comm/collectives/shared_memory.h"

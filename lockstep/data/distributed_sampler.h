@@ -5,7 +5,9 @@
 #include <optional>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/data.h>
+#include <torch/serialize.h>
+#include <torch/types.h>
 
 namespace lockstep::data {
 

@@ -1,7 +1,7 @@
 #include "lockstep/device/not_finite.h"
 
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "lockstep/base/terminal.h"
 

@@ -5,7 +5,8 @@
 #include <memory>
 #include <thread>
 
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "lockstep/base/median.h"
 #include "lockstep/base/stopwatch.h"

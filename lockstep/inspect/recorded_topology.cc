@@ -8,7 +8,7 @@
 
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/parse_json.h"
+#include "lockstep/base/json.h"
 #include "lockstep/base/terminal.h"
 
 namespace lockstep::inspect {

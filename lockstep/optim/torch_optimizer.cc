@@ -4,6 +4,8 @@
 #include <typeinfo>
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
 
 #include "lockstep/optim/sgd.h"
 #include "lockstep/optim/state.h"

@@ -3,7 +3,9 @@
 #include <memory>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/optim/optimizer.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
 
 #include "lockstep/optim/optimizer.h"
 

@@ -7,8 +7,12 @@
 #include <utility>
 #include <vector>
 
+#include <torch/nn/cloneable.h>
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
 #include <torch/script.h>
-#include <torch/torch.h>
+#include <torch/serialize.h>
+#include <torch/types.h>
 
 #include "lockstep/parallel/module/wrap_arguments.h"
 #include "lockstep/parallel/parallel_module.h"

@@ -6,8 +6,11 @@
 #include <utility>
 #include <vector>
 
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
 #include <torch/script.h>
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "lockstep/comm/world.h"
 #include "lockstep/parallel/ddp/options.h"

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <torch/optim/lbfgs.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"

@@ -7,7 +7,8 @@
 #include <vector>
 
 #include <ATen/core/ivalue.h>
-#include <torch/torch.h>
+#include <torch/optim/optimizer.h>
+#include <torch/types.h>
 
 #include "lockstep/comm/world.h"
 #include "lockstep/device/worker.h"

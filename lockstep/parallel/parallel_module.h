@@ -8,8 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include <torch/nn/cloneable.h>
+#include <torch/optim/optimizer.h>
 #include <torch/script.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "lockstep/parallel/engine.h"
 #include "lockstep/parallel/exchange/comm_hooks.h"

@@ -12,7 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/data.h>
+#include <torch/types.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/data/batch_source.h"

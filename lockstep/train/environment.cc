@@ -8,13 +8,13 @@
 
 #include <ATen/Version.h>
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 #include <torch/version.h>
 
 #include "lockstep/base/cores.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/host_identity.h"
+#include "lockstep/base/json.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/device/cuda.h"
 #include "lockstep/device/device.h"

@@ -3,10 +3,8 @@
 #include <set>
 #include <unistd.h>
 
-#include <nlohmann/json.hpp>
-
 #include "lockstep/base/error.h"
-#include "lockstep/base/parse_json.h"
+#include "lockstep/base/json.h"
 #include "lockstep/device/memory.h"
 
 namespace lockstep::train {

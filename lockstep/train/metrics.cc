@@ -1,7 +1,8 @@
 #include "lockstep/train/metrics.h"
 
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "lockstep/base/terminal.h"
 

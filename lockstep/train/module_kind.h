@@ -7,8 +7,9 @@
 #include <type_traits>
 #include <typeinfo>
 
+#include <torch/nn/cloneable.h>
 #include <torch/script.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "lockstep/parallel/module/script_scope.h"
 #include "lockstep/parallel/parallel_module.h"

@@ -3,10 +3,8 @@
 #include <array>
 #include <cstring>
 
-#include <nlohmann/json.hpp>
-
 #include "lockstep/base/error.h"
-#include "lockstep/base/parse_json.h"
+#include "lockstep/base/json.h"
 
 namespace lockstep::train {
 namespace {

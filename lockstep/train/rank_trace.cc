@@ -7,11 +7,10 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/host_identity.h"
-#include "lockstep/base/parse_json.h"
+#include "lockstep/base/json.h"
 
 namespace lockstep::train {
 namespace {

@@ -6,7 +6,8 @@
 #include <vector>
 
 #include <ATen/core/ivalue.h>
-#include <torch/torch.h>
+#include <torch/optim.h>
+#include <torch/types.h>
 
 #include "lockstep/checkpoint/saved_state.h"
 #include "lockstep/optim/optimizer.h"

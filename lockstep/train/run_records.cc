@@ -2,9 +2,8 @@
 
 #include <algorithm>
 
-#include <nlohmann/json.hpp>
-
 #include "lockstep/base/error.h"
+#include "lockstep/base/json.h"
 
 namespace lockstep::train {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include <ATen/core/ivalue.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "lockstep/checkpoint/run_record.h"
 #include "lockstep/data/batch_source.h"

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <torch/nn/modules/linear.h>
 
 #include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"

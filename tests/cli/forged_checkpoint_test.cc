@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "lockstep/base/checksum.h"
 #include "lockstep/checkpoint/checkpoint.h"

@@ -9,7 +9,7 @@
 
 #include <ATen/core/ivalue.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "lockstep/base/error.h"
 

@@ -1,7 +1,7 @@
 #include "lockstep/base/chunk.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "lockstep/base/error.h"
 

@@ -4,6 +4,8 @@
 #include <sstream>
 
 #include <gtest/gtest.h>
+#include <torch/data.h>
+#include <torch/serialize.h>
 
 #include "lockstep/base/chunk.h"
 #include "lockstep/data/loader.h"

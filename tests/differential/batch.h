@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "tests/differential/case.h"
 #include "tests/differential/interpreted_module.h"

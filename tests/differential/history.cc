@@ -5,6 +5,8 @@
 #include <sstream>
 
 #include <fmt/format.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/serialize.h>
 
 namespace lockstep::differential {
 

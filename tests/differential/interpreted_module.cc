@@ -3,6 +3,8 @@
 #include <set>
 #include <stdexcept>
 
+#include <torch/nn/modules/batchnorm.h>
+
 #include "tests/differential/operations.h"
 #include "tests/differential/random.h"
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "lockstep/losses/weighted_loss.h"
 #include "tests/differential/case.h"

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "tests/differential/case.h"
 #include "tests/differential/interpreted_module.h"

@@ -3,7 +3,8 @@
 #include <memory>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/optim.h>
+#include <torch/types.h>
 
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/optim/sgd.h"

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include <torch/nn/utils/clip_grad.h>
+
 #include "lockstep/base/chunk.h"
 
 namespace lockstep::differential {

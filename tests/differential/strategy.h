@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "tests/differential/batch.h"
 #include "tests/differential/interpreted_module.h"

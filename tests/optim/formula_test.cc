@@ -1,7 +1,7 @@
 // Every type and size against the formula in float64: ATen's fused kernels have
 // skipped elements (pytorch #191763).
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "lockstep/optim/optimizer.h"
 

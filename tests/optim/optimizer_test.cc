@@ -1,6 +1,8 @@
 #include "lockstep/optim/optimizer.h"
 
 #include <gtest/gtest.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
 
 #include "lockstep/base/error.h"
 

@@ -3,7 +3,9 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/cloneable.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
 
 #include "lockstep/device/aligned_tensor.h"
 #include "lockstep/parallel/data_parallel.h"

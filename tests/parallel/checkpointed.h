@@ -1,6 +1,9 @@
 #pragma once
 
-#include <torch/torch.h>
+#include <torch/autograd.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "tests/parallel/ddp/ranks.h"
 

@@ -3,7 +3,8 @@
 #include <memory>
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
 
 #include "lockstep/parallel/data_parallel.h"
 #include "tests/parallel/checkpointed.h"

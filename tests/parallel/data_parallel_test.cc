@@ -1,6 +1,8 @@
 #include "lockstep/parallel/data_parallel.h"
 
 #include <gtest/gtest.h>
+#include <torch/nn/cloneable.h>
+#include <torch/nn/modules/linear.h>
 
 #include "lockstep/base/log.h"
 #include "lockstep/parallel/replicas/parallel_apply.h"

@@ -3,6 +3,10 @@
 #include <atomic>
 
 #include <gtest/gtest.h>
+#include <torch/nn/cloneable.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/sgd.h>
 
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/replicas/parallel_apply.h"

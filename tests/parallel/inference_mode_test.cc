@@ -1,6 +1,6 @@
 // Evaluation under c10::InferenceMode, before and after training.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "lockstep/parallel/data_parallel.h"
 #include "tests/parallel/nets.h"

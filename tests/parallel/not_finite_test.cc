@@ -5,6 +5,10 @@
 #include <limits>
 
 #include <gtest/gtest.h>
+#include <torch/nn/cloneable.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
 
 #include "lockstep/base/log.h"
 #include "lockstep/parallel/data_parallel.h"

@@ -1,6 +1,9 @@
 // The pitfalls of nn.DataParallel that its users run into: each gives a
 // message that says what to do.
 #include <gtest/gtest.h>
+#include <torch/nn/cloneable.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
 
 #include "lockstep/base/log.h"
 #include "lockstep/device/memory.h"

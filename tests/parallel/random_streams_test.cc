@@ -1,7 +1,12 @@
 // Random numbers belong to (seed, step, shard), wherever in a shard's work they
 // are drawn and on however many devices.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/autograd.h>
+#include <torch/nn/cloneable.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "lockstep/parallel/data_parallel.h"
 #include "tests/parallel/nets.h"

@@ -3,6 +3,9 @@
 #include <sstream>
 
 #include <gtest/gtest.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim.h>
+#include <torch/serialize.h>
 
 #include "lockstep/parallel/data_parallel.h"
 #include "tests/parallel/nets.h"

@@ -2,6 +2,8 @@
 #include <cmath>
 
 #include <gtest/gtest.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/sgd.h>
 
 #include "lockstep/base/exit_code.h"
 #include "lockstep/base/log.h"

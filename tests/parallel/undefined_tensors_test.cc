@@ -1,7 +1,11 @@
 // Undefined tensors, C++'s None, as inputs and outputs: LibTorch's own modules
 // take and give them.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/transformer.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/data_parallel.h"

@@ -2,6 +2,7 @@
 #include <mutex>
 
 #include <gtest/gtest.h>
+#include <torch/nn/functional/loss.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/losses/cross_entropy.h"

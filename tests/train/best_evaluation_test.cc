@@ -5,6 +5,9 @@
 #include <mutex>
 
 #include <gtest/gtest.h>
+#include <torch/nn/cloneable.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
 
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/train/trainer.h"

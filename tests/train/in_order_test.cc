@@ -3,6 +3,10 @@
 #include <mutex>
 
 #include <gtest/gtest.h>
+#include <torch/data.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+#include <torch/serialize.h>
 
 #include "lockstep/data/loader.h"
 #include "lockstep/train/trainer.h"

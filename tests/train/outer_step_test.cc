@@ -1,6 +1,7 @@
 #include "lockstep/train/outer_step.h"
 
 #include <gtest/gtest.h>
+#include <torch/optim/sgd.h>
 
 #include "lockstep/parallel/module/module_handle.h"
 

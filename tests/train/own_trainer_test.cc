@@ -2,6 +2,11 @@
 // every strategy to the same bits.
 
 #include <gtest/gtest.h>
+#include <torch/data.h>
+#include <torch/nn/cloneable.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim.h>
 
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"

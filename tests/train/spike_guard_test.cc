@@ -4,6 +4,10 @@
 #include <map>
 
 #include <gtest/gtest.h>
+#include <torch/nn/cloneable.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
 
 #include "lockstep/train/trainer.h"
 #include "tests/base/error_code_of.h"

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include <gtest/gtest.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/optim/sgd.h>
 
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"

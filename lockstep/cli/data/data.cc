@@ -77,7 +77,7 @@ void get(const DataCommandFlags& flags) {
 
 void add_data(CLI::App& app) {
   auto* command =
-      app.add_subcommand("data", "Download a dataset of images, and check it");
+      add_command(app, "data", "Download a dataset of images, and check it");
   auto flags = std::make_shared<DataCommandFlags>();
   std::vector<std::string> names;
   for (const auto& dataset : download::datasets()) {

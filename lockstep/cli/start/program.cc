@@ -129,6 +129,11 @@ void set_up(CLI::App& app) {
       "75 preempted (run it again to go on), 130 ended by Ctrl-C.");
 }
 
+CLI::App* add_command(CLI::App& app, std::string name,
+                      std::string description) {
+  return app.add_subcommand(std::move(name), std::move(description));
+}
+
 int parse_and_run(CLI::App& app) {
   try {
     app.parse(to_parse(app));

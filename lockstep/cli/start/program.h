@@ -21,6 +21,10 @@ const std::vector<std::string>& command_line();
 /// What concerns the program, not a subcommand of it: name, version, help.
 void set_up(CLI::App& app);
 
+/// Adds a subcommand. CLI11's add_subcommand() would make every file that calls
+/// it compile CLI11's parser and formatter.
+CLI::App* add_command(CLI::App& app, std::string name, std::string description);
+
 /// Runs the subcommand that command_line() names, of those that `app` has.
 /// Returns the exit code; throws what fails, BadUsage among it.
 int parse_and_run(CLI::App& app);

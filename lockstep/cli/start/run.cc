@@ -361,7 +361,7 @@ void add_output_options(CLI::App& command, RunFlags& flags) {
 
 void add_run(CLI::App& app) {
   auto* command =
-      app.add_subcommand("run", "Start the workers of a job, as torchrun does");
+      add_command(app, "run", "Start the workers of a job, as torchrun does");
   auto flags = std::make_shared<RunFlags>();
   add_size_options(*command, *flags);
   add_node_options(*command, *flags);

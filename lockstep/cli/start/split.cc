@@ -5,14 +5,15 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
 #include "lockstep/base/chunk.h"
+#include "lockstep/base/json.h"
 #include "lockstep/base/table.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/base/text.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/start/checks.h"
+#include "lockstep/cli/start/program.h"
 
 namespace lockstep::cli {
 namespace {
@@ -92,7 +93,7 @@ void run(const SplitFlags& flags) {
 
 void add_split(CLI::App& app) {
   auto* command =
-      app.add_subcommand("split", "Show how a batch is divided over devices");
+      add_command(app, "split", "Show how a batch is divided over devices");
   auto flags = std::make_shared<SplitFlags>();
   command->add_option("--batch-size", flags->batch_size, "samples of a batch")
       ->type_name("N")

@@ -11,6 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/cli/start/checks.h"
+#include "lockstep/cli/start/program.h"
 
 namespace lockstep::cli {
 namespace {
@@ -148,7 +149,7 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
 }
 
 void add_help(CLI::App& app) {
-  auto* command = app.add_subcommand("help", "Show help, or a command's");
+  auto* command = add_command(app, "help", "Show help, or a command's");
   auto topic = std::make_shared<std::string>();
   command->add_option("command", *topic, "the command to explain")
       ->default_str("all of them");

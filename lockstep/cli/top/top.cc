@@ -14,6 +14,7 @@
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/number_option.h"
+#include "lockstep/cli/start/program.h"
 #include "lockstep/cli/top/metrics_endpoint.h"
 #include "lockstep/cli/top/terminal_screen.h"
 #include "lockstep/monitor/job.h"
@@ -149,7 +150,7 @@ void show(const TopFlags& flags) {
 }  // namespace
 
 void add_top(CLI::App& app) {
-  auto* command = app.add_subcommand("top", "Watch running jobs");
+  auto* command = add_command(app, "top", "Watch running jobs");
   auto flags = std::make_shared<TopFlags>();
   command
       ->add_option("dir", flags->dir,

@@ -6,7 +6,7 @@
 
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "lockstep/comm/collectives/shared_memory.h"
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "lockstep/base/chunk.h"
 #include "lockstep/base/error.h"

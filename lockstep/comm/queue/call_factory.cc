@@ -1,6 +1,6 @@
 #include "lockstep/comm/queue/call_factory.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "lockstep/comm/collectives/sparse_all_reduce.h"
 

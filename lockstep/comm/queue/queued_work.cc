@@ -5,7 +5,8 @@
 
 #include <ATen/core/ivalue.h>
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/queue/work_queue.h"

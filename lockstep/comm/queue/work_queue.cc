@@ -8,7 +8,8 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"

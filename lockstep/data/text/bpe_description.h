@@ -6,8 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
+#include "lockstep/base/json.h"
 #include "lockstep/base/strict_json.h"
 
 namespace lockstep::data {

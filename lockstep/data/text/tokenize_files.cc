@@ -12,11 +12,11 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/atomic_folder.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/json.h"
 #include "lockstep/base/start_thread.h"
 #include "lockstep/data/text/token_shards.h"
 #include "lockstep/data/text/valid_utf8.h"

@@ -1,9 +1,9 @@
 #include "lockstep/data/text/tokenizer.h"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/json.h"
 #include "lockstep/base/strict_json.h"
 #include "lockstep/data/text/bpe_description.h"
 #include "lockstep/data/text/bpe_tokenizer.h"

@@ -2,14 +2,12 @@
 
 #include <algorithm>
 
-#include <nlohmann/json.hpp>
-
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/checksum.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/host_identity.h"
-#include "lockstep/base/parse_json.h"
+#include "lockstep/base/json.h"
 #include "lockstep/base/version.h"
 #include "lockstep/device/cuda.h"
 

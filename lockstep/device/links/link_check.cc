@@ -11,7 +11,8 @@
 #include <thread>
 
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "lockstep/base/start_thread.h"
 #include "lockstep/base/terminal.h"

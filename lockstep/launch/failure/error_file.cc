@@ -9,15 +9,14 @@
 #include <unistd.h>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/input_file.h"
+#include "lockstep/base/json.h"
 #include "lockstep/base/numbers.h"
-#include "lockstep/base/parse_json.h"
 #include "lockstep/base/printable.h"
 #include "lockstep/launch/failure/clock.h"
 

@@ -1,9 +1,9 @@
 #include "lockstep/launch/rendezvous/node.h"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/json.h"
 
 namespace lockstep::launch {
 namespace {

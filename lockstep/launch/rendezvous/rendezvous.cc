@@ -5,11 +5,10 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/host_identity.h"
-#include "lockstep/base/parse_json.h"
+#include "lockstep/base/json.h"
 #include "lockstep/launch/rendezvous/master.h"
 #include "lockstep/launch/rendezvous/membership.h"
 #include "lockstep/store/secret_file.h"

@@ -3,7 +3,7 @@
 #include <functional>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace lockstep::models {
 

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "lockstep/models/language/language_model.h"
 

@@ -3,7 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "lockstep/models/language/language_model.h"
 #include "lockstep/models/language/weight.h"

@@ -5,7 +5,8 @@
 #include <optional>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/types.h>
 
 #include "lockstep/models/language/language_model_spec.h"
 #include "lockstep/models/model.h"

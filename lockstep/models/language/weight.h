@@ -2,7 +2,8 @@
 
 #include <initializer_list>
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/types.h>
 
 #include "lockstep/models/model.h"
 

@@ -5,7 +5,8 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/autograd.h>
+#include <torch/types.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/ddp/saved_world.h"

@@ -5,7 +5,9 @@
 #include <memory>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/autograd.h>
+#include <torch/serialize.h>
+#include <torch/types.h>
 
 #include "lockstep/device/torch_compat.h"
 

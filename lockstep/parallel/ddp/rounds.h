@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "lockstep/comm/world.h"
 #include "lockstep/parallel/ddp/options.h"

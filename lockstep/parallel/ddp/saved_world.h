@@ -2,7 +2,8 @@
 
 #include <string_view>
 
-#include <torch/torch.h>
+#include <torch/autograd.h>
+#include <torch/types.h>
 
 #include "lockstep/comm/world.h"
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "lockstep/parallel/module/module_handle.h"
 

@@ -7,7 +7,8 @@
 #include <memory>
 #include <utility>
 
-#include <torch/torch.h>
+#include <torch/autograd.h>
+#include <torch/types.h>
 
 namespace lockstep::ddp {
 

@@ -6,7 +6,7 @@
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 #include <c10/core/StreamGuard.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace lockstep {
 

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "lockstep/comm/collectives/shared_memory.h"
 #include "lockstep/comm/queue/work_queue.h"

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "lockstep/comm/world.h"
 #include "lockstep/parallel/exchange/gradient_buckets.h"

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "lockstep/comm/world.h"
 #include "lockstep/parallel/module/module_handle.h"

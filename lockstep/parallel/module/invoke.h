@@ -7,7 +7,7 @@
 #include <vector>
 
 #include <ATen/core/ivalue.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "lockstep/parallel/module/nested.h"
 #include "lockstep/parallel/module/shared.h"

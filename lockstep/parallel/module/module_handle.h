@@ -8,7 +8,9 @@
 #include <vector>
 
 #include <ATen/core/ivalue.h>
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/script.h>
+#include <torch/types.h>
 
 namespace torch::jit {
 struct Module;

@@ -4,6 +4,8 @@
 #include <typeinfo>
 #include <unordered_map>
 
+#include <torch/nn/modules.h>
+
 namespace lockstep {
 namespace {
 

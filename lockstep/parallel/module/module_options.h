@@ -3,7 +3,8 @@
 #include <functional>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/types.h>
 
 namespace lockstep {
 

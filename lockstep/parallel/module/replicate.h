@@ -4,7 +4,8 @@
 #include <memory>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/types.h>
 
 #include "lockstep/device/device.h"
 #include "lockstep/parallel/module/module_handle.h"

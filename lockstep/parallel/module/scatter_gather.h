@@ -7,7 +7,7 @@
 #include <vector>
 
 #include <ATen/core/ivalue.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "lockstep/device/device.h"
 #include "lockstep/device/links/device_copy.h"

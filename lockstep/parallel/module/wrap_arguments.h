@@ -5,8 +5,9 @@
 #include <type_traits>
 #include <vector>
 
+#include <torch/nn/module.h>
 #include <torch/script.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "lockstep/device/device.h"
 

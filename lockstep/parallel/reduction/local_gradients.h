@@ -4,7 +4,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "lockstep/base/error.h"
 

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "lockstep/optim/blocks.h"
 #include "lockstep/parallel/reduction/owned_gradient.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include <ATen/core/ivalue.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "lockstep/base/chunk.h"
 #include "lockstep/base/trace.h"

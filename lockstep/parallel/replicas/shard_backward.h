@@ -6,7 +6,7 @@
 #include <vector>
 
 #include <ATen/core/ivalue.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "lockstep/parallel/module/replicate.h"
 #include "lockstep/parallel/reduction/owned_gradient.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <ATen/core/ivalue.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "lockstep/parallel/module/replicate.h"
 #include "lockstep/parallel/replicas/shard_backward.h"

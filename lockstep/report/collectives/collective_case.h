@@ -5,7 +5,7 @@
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "lockstep/comm/world.h"
 

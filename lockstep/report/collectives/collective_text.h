@@ -2,8 +2,7 @@
 
 #include <string>
 
-#include <nlohmann/json.hpp>
-
+#include "lockstep/base/json.h"
 #include "lockstep/report/collectives/collective_bench.h"
 
 namespace lockstep::report {

@@ -4,8 +4,7 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
+#include "lockstep/base/json.h"
 #include "lockstep/device/device.h"
 
 namespace lockstep::report {

@@ -7,10 +7,9 @@
 #include <thread>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
+#include "lockstep/base/json.h"
 #include "lockstep/base/log.h"
-#include "lockstep/base/parse_json.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/base/text.h"

@@ -7,6 +7,8 @@
 #include <unistd.h>
 #include <utility>
 
+#include <torch/nn/functional/loss.h>
+
 #include "lockstep/base/chunk.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/trace.h"

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <torch/nn/functional/loss.h>
 
 #include "lockstep/data/image_source.h"
 #include "lockstep/models/model_settings.h"

@@ -5,7 +5,7 @@
 #include <thread>
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "lockstep/base/error.h"
 #include "tests/comm/rank_tasks.h"

@@ -7,6 +7,7 @@
 #include <string>
 
 #include <gtest/gtest.h>
+#include <torch/nn/functional/loss.h>
 
 #include "tests/checkpoint/python.h"
 

@@ -1,6 +1,7 @@
 #include "lockstep/models/language/chunked_cross_entropy.h"
 
 #include <gtest/gtest.h>
+#include <torch/nn/functional/loss.h>
 
 #include "lockstep/device/memory.h"
 #include "tests/base/error_code_of.h"

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <torch/nn/functional/loss.h>
 
 #include "lockstep/models/model.h"
 #include "tests/base/error_code_of.h"

@@ -1,5 +1,13 @@
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/cloneable.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+#include <torch/script.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "lockstep/device/memory.h"
 #include "lockstep/parallel/data_parallel.h"

@@ -2,7 +2,10 @@
 // that the engine makes, loops of the user's own, no_sync(), join(), comm
 // hooks.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/optim/optimizer.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/world.h"

@@ -1,6 +1,10 @@
 // What can go wrong on one rank, and that no other waits for it.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/autograd.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/types.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/stopwatch.h"

@@ -1,6 +1,9 @@
 // LibTorch's own modules, whose inputs and outputs may be undefined tensors.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/transformer.h>
+#include <torch/types.h>
 
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "tests/parallel/ddp/ranks.h"

@@ -1,7 +1,8 @@
 // What one .grad shares with others: memory, of which autograd hands out views,
 // and sums over the ranks.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/types.h>
 
 #include "lockstep/device/memory.h"
 #include "lockstep/parallel/distributed_data_parallel.h"

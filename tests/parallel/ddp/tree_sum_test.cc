@@ -2,7 +2,7 @@
 #include "lockstep/parallel/exchange/tree_sum.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "lockstep/comm/world.h"
 #include "tests/parallel/ddp/ranks.h"

@@ -1,5 +1,5 @@
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "lockstep/device/cuda.h"
 #include "lockstep/device/links/device_copy.h"
