@@ -6,7 +6,9 @@
 #include <mutex>
 #include <set>
 #include <stdexcept>
+#include <string>
 #include <thread>
+#include <unistd.h>
 #include <vector>
 
 #include <ATen/Parallel.h>
@@ -53,17 +55,16 @@ TEST_P(IntraOpFor, RethrowsFromAnyThread) {
   }
 }
 
-int64_t threads_of_process() {
-  const std::filesystem::directory_iterator tasks("/proc/self/task");
-  return std::distance(begin(tasks), end(tasks));
+bool exists(pid_t thread) {
+  return std::filesystem::exists("/proc/self/task/" + std::to_string(thread));
 }
 
-/// Returns true once the process has `threads` threads. One that was joined is
-/// listed a moment longer.
-bool will_have(int64_t threads) {
+/// Returns true once `thread` is gone. One that was joined is listed a moment
+/// longer.
+bool ends(pid_t thread) {
   const auto deadline =
       std::chrono::steady_clock::now() + std::chrono::seconds(10);
-  while (threads_of_process() != threads) {
+  while (exists(thread)) {
     if (std::chrono::steady_clock::now() > deadline) return false;
     std::this_thread::yield();
   }
@@ -71,13 +72,18 @@ bool will_have(int64_t threads) {
 }
 
 TEST_P(IntraOpFor, EndsTheIdleThreadsOfItsTeam) {
-  end_idle_team_of_this_thread();
-  const int64_t before = threads_of_process();
   for (int round = 0; round < 3; ++round) {
-    intra_op_for(8, [](int64_t, int64_t) {});
-    EXPECT_TRUE(will_have(before + GetParam() - 1));
+    std::mutex mutex;
+    std::set<pid_t> team;
+    intra_op_for(8, [&](int64_t, int64_t) {
+      const std::lock_guard lock(mutex);
+      team.insert(gettid());
+    });
+    EXPECT_EQ(team.size(), static_cast<size_t>(GetParam()));
+    for (const pid_t thread : team) EXPECT_TRUE(exists(thread));
     end_idle_team_of_this_thread();
-    EXPECT_TRUE(will_have(before));
+    team.erase(gettid());
+    for (const pid_t thread : team) EXPECT_TRUE(ends(thread));
     end_idle_team_of_this_thread();
     EXPECT_EQ(at::get_num_threads(), GetParam());
   }
