@@ -33,7 +33,6 @@ class Metrics : public ::testing::Test {
              {{"XDG_RUNTIME_DIR", folder_.path()}}) {}
 
   void SetUp() override {
-    file_.write(monitor::status_of_rank(0));
     ASSERT_TRUE(top_.wait_for_output("/metrics\n")) << top_.err();
     const std::string key = "http://127.0.0.1:";
     const size_t at = top_.out().find(key);
@@ -87,7 +86,23 @@ class Metrics : public ::testing::Test {
   int port_ = 0;
 };
 
+TEST_F(Metrics, AreEmptyUntilTheRunBegins) {
+  const std::string before = get("/metrics", host("127.0.0.1"));
+  EXPECT_TRUE(before.starts_with("HTTP/1.1 200 OK\r\n")) << before;
+  EXPECT_TRUE(before.ends_with("\r\n\r\n")) << before;
+  file_.write(monitor::status_of_rank(0));
+  EXPECT_PRED2(contains, get("/metrics", host("127.0.0.1")),
+               "device=\"cpu:0\"");
+}
+
+TEST_F(Metrics, OfAFolderThatDoesNotExistAreAnError) {
+  Program top({"top", folder_.path("other"), "--metrics", "0"});
+  EXPECT_NE(top.wait(), 0);
+  EXPECT_PRED2(contains, top.err(), folder_.path("other"));
+}
+
 TEST_F(Metrics, AreServedAsPrometheusReadsThem) {
+  file_.write(monitor::status_of_rank(0));
   const std::string answer = get("/metrics", host("127.0.0.1"));
   const size_t body = answer.find("\r\n\r\n");
   ASSERT_NE(body, std::string::npos) << answer;

@@ -118,10 +118,17 @@ void show_live(const TopFlags& flags) {
   }
 }
 
-// For an exporter that runs as a service.
+// For an exporter that runs as a service. It may start before the run does, and
+// go on after it.
 void serve(const TopFlags& flags) {
+  // A folder that does not exist is an error at once: it may be a typo.
+  if (!flags.dir.empty()) monitor::read_statuses(status_folder(flags.dir));
   while (InterruptScope::signal() == 0) {
-    look(flags);
+    try {
+      look(flags);
+    } catch (const IoError&) {
+      // No rank has written yet, or the folder is gone.
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
   }
 }
