@@ -91,7 +91,7 @@ class PointToPoint {
   std::vector<std::unique_ptr<SendQueue>> sends_;  // by receiver
   Peers peers_;                                    // used by the thread
 
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards has_work_
   std::condition_variable handed_over_;
   bool has_work_ = false;
   std::thread thread_;
