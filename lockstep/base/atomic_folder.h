@@ -25,7 +25,7 @@ class AtomicFolder {
  private:
   std::string path_;
   std::string temporary_;
-  int lock_ = -1;  ///< held while the owner lives
+  int lock_ = -1;  ///< descriptor that holds the lock
 };
 
 /// Removes the temporary folders in `parent` whose owners are dead.

@@ -33,8 +33,9 @@ SampleRange samples_of(const ShardRange& range, int64_t n, int64_t shards);
 
 /// Returns the number of shards in the left branch of the tree along which
 /// `shards` shards are summed: the largest power of two below `shards`, which
-/// must be at least 2. The tree depends only on `shards`, so the bits of a sum
-/// do not depend on which worker computed which shard.
+/// must be at least 2. The depth of such a tree is minimal. The tree depends
+/// only on `shards`, so the bits of a sum do not depend on which worker
+/// computed which shard.
 int64_t left_branch(int64_t shards);
 
 }  // namespace lockstep

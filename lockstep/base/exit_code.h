@@ -11,7 +11,7 @@ inline constexpr int kExitDone = 0;
 inline constexpr int kExitFailed = 1;
 /// An option or an argument can't be used.
 inline constexpr int kExitBadUsage = 2;
-/// Training can't go on: TrainError, and with it ParallelError. sysexits.h
+/// Training can't go on: TrainError, which includes ParallelError. sysexits.h
 /// calls the number EX_SOFTWARE.
 inline constexpr int kExitTrainingFailed = 70;
 /// A scheduler's signal ended the run, which saved a checkpoint first. Run the

@@ -26,7 +26,7 @@ void warn_once(std::string_view key, std::string_view component,
                std::string_view text);
 
 /// Captures log lines in tests. For as long as it exists, lines of every level
-/// are kept here instead of written, and no warn_once() key has been used yet.
+/// are kept here instead of written, and every warn_once() key is new.
 class LogCapture {
  public:
   LogCapture();

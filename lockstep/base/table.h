@@ -9,8 +9,8 @@ namespace lockstep {
 
 enum class Align { kLeft, kRight };
 
-/// A table for the terminal, with box-drawing rules (ASCII when `LC_ALL`,
-/// `LC_CTYPE` or `LANG` names no UTF-8 locale). Cells may hold UTF-8.
+/// A table for the terminal, with box-drawing rules, or ASCII if the locale of
+/// `LC_ALL`, `LC_CTYPE` or `LANG` is not UTF-8. Cells may contain UTF-8.
 class Table {
  public:
   explicit Table(std::vector<std::string> header);

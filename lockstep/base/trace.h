@@ -27,8 +27,8 @@ namespace lockstep {
 enum class TraceCategory : uint8_t {
   kStep,           ///< a whole step
   kCompute,        ///< forward, backward, update
-  kCommunication,  ///< with other ranks
-  kWait,           ///< for other ranks, or for data
+  kCommunication,  ///< communication with other ranks
+  kWait,           ///< waiting for other ranks or data
 };
 
 /// Returns "step", "compute", "communication" or "wait".
@@ -122,7 +122,7 @@ class TraceRecording {
   TraceRecording(const TraceRecording&) = delete;
   TraceRecording& operator=(const TraceRecording&) = delete;
 
-  /// Removes the oldest spans if they ended before trace_clock_ns() was `ns`.
+  /// Removes spans that ended before the time `ns` of trace_clock_ns().
   void forget_before(int64_t ns);
   TraceLog log() const;
 

@@ -27,7 +27,7 @@ enum class Phase : uint32_t {
   kSnapshot,
   kCheckpoint,
   kEvaluate,
-  kWait,  ///< for the agent, after another rank failed
+  kWait,  ///< waiting for the agent after another rank failed
   kEnd,
 };
 /// Returns "start", "all-reduce" and so on, or "?" for a value that is not a

@@ -9,8 +9,9 @@
 namespace lockstep::download {
 
 struct DownloadOptions {
-  std::string dir;     ///< created if it does not exist
-  std::string mirror;  ///< URL of a folder with the same files; may be empty
+  std::string dir;  ///< created if it does not exist
+  /// URL of a folder with the same files. Empty: the dataset's own URL.
+  std::string mirror;
   /// Options for each file. `fetch.progress` is called with the sizes of one
   /// file.
   FetchOptions fetch;

@@ -239,8 +239,8 @@ class Fetch {
     return true;
   }
 
-  // Returns whether the response is the missing part. The header reads
-  // "bytes 100-199/200".
+  // Returns whether the response is the missing part. The header reads "bytes
+  // 100-199/200".
   bool is_the_rest() {
     const std::string range = header("Content-Range");
     const std::string_view kUnit = "bytes ";

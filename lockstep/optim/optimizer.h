@@ -40,7 +40,7 @@ class Optimizer {
 
   const std::vector<torch::Tensor>& parameters() const { return parameters_; }
   const std::vector<Block>& blocks() const { return blocks_; }
-  /// Begins a step. Must be called before update(). Increments the version of
+  /// Counts a step. Must be called before update(). Increments the version of
   /// the parameters that have a gradient, so backward through an earlier graph
   /// fails. Throws InvalidArgument if the device, type or layout of a parameter
   /// has changed.

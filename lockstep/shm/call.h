@@ -42,7 +42,7 @@ struct Call {
 static_assert(std::is_trivially_copyable_v<Call>);
 
 /// Throws InvalidArgument if the root that `rank` names is not one of the
-/// ranks. Otherwise memory outside of the ranks' would be read.
+/// ranks. Otherwise the memory of a rank that does not exist would be read.
 void check_root(const Call& call, int rank, int ranks);
 
 /// Returns the problem of an all_to_all in which a rank sends a number of bytes

@@ -61,11 +61,11 @@ void broadcast(Group& group, std::span<std::byte> data, int root);
 /// empty if this rank does not want the result (gather).
 void all_gather(Group& group, std::span<const std::byte> input,
                 std::span<const std::span<std::byte>> outputs);
-/// Sends one of the root's inputs to each rank. `inputs` has one span for each
-/// rank on the root, and is empty on other ranks.
+/// Copies inputs[r] of the root to the output of rank r. `inputs` has one span
+/// for each rank on the root, and is empty on other ranks.
 void scatter(Group& group, std::span<std::byte> output,
              std::span<const std::span<const std::byte>> inputs, int root);
-/// Reduces one input for each rank. `inputs` has one span for each rank.
+/// Reduces inputs[r] of all ranks to the output of rank r.
 void reduce_scatter(Group& group, std::span<std::byte> output,
                     std::span<const std::span<const std::byte>> inputs,
                     const Reduction& reduction);

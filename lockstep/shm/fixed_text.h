@@ -20,7 +20,7 @@ void set_text(std::array<char, N>& text, std::string_view value) {
   std::copy_n(value.begin(), std::min(value.size(), N), text.begin());
 }
 
-/// The reason of a rank's failure.
+/// The reason for a rank's failure.
 using FailureText = std::array<char, 400>;
 /// Stores `reason` without its tag. The error that repeats it has its own.
 inline void set_failure(FailureText& text, std::string_view reason) {

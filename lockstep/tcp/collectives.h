@@ -29,11 +29,11 @@ void all_gather(Mesh& mesh, std::span<const std::byte> input,
 /// It is empty on other ranks.
 void gather(Mesh& mesh, std::span<const std::byte> input,
             std::span<const std::span<std::byte>> outputs, int root);
-/// Sends one of the root's inputs to each rank. On the root, `inputs` has an
-/// entry for each rank. It is empty on other ranks.
+/// Copies inputs[r] of the root to the output of rank r. On the root, `inputs`
+/// has an entry for each rank. It is empty on other ranks.
 void scatter(Mesh& mesh, std::span<std::byte> output,
              std::span<const std::span<const std::byte>> inputs, int root);
-/// Reduces one input for each rank. `inputs` has an entry for each rank.
+/// Reduces inputs[r] of all ranks to the output of rank r.
 void reduce_scatter(Mesh& mesh, std::span<std::byte> output,
                     std::span<const std::span<const std::byte>> inputs,
                     const Reduction& reduction);
