@@ -13,7 +13,7 @@ struct Command {
   std::vector<std::string> arguments;  ///< first the program, found by PATH
   std::map<std::string, std::string> environment;  ///< added to ours
   double deadline_s = 600;
-  /// Called at least ten times a second. Ends the program by returning true.
+  /// Called at least ten times a second. The program ends if it returns true.
   std::function<bool()> stop;
 };
 

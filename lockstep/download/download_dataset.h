@@ -17,7 +17,7 @@ struct DownloadOptions {
   FetchOptions fetch;
   /// Time to wait for another process that downloads to the same folder.
   double lock_timeout_s = 3600;
-  /// Callback before a file is downloaded.
+  /// Called before a file is downloaded.
   std::function<void(const RemoteFile&, const std::string& url)> begin;
 };
 

@@ -18,11 +18,11 @@ struct FetchOptions {
   /// `backoff_s`, and doubles each time.
   int attempts = 5;
   double backoff_s = 1;
-  /// Callback at least once a second during a download.
+  /// Called at least once a second during a download.
   std::function<void(int64_t done_bytes, int64_t all_bytes)> progress;
-  /// Callback at least once a second. Ends the download by returning true.
+  /// Called at least once a second. The download ends if it returns true.
   std::function<bool()> stop;
-  /// Callback with a line for the user that says why it tries again.
+  /// Called with a line for the user that says why the download is tried again.
   std::function<void(const std::string&)> say;
 };
 

@@ -88,7 +88,8 @@ class Archive {
   int entries_ = 0;
 };
 
-/// Returns the path of `entry`. Refuses paths that lead out of the folder.
+/// Returns the path of `entry`. Refuses links, devices, and paths that lead out
+/// of the folder.
 std::string path_of(const Archive& archive, archive_entry* entry) {
   const char* name = archive_entry_pathname(entry);
   const std::string path = name != nullptr ? name : "";

@@ -11,8 +11,9 @@ namespace lockstep::download {
 /// `dir`, each under its own name. Returns their SHA-256 by name.
 ///
 /// Writes nothing else, and ignores the paths, owners and modes in the archive.
-/// Refuses links, paths with "..", and paths that begin with a slash. Skips
-/// other plain files. A member that already exists in `dir` must be the same.
+/// Refuses links, devices, paths with "..", and paths that begin with a slash.
+/// Skips other plain files. A member that already exists in `dir` must be the
+/// same.
 ///
 /// Throws DataError naming the archive if it can't be read, or if a member is
 /// missing or larger than allowed.

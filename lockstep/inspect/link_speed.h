@@ -12,9 +12,8 @@ namespace lockstep::inspect {
 /// The measured speed of a link.
 struct LinkSpeed {
   Link link;
-  double bytes_per_s = 0;       ///< large copies
-  double both_bytes_per_s = 0;  ///< sum of simultaneous copies in both
-  ///< directions
+  double bytes_per_s = 0;         ///< large copies
+  double both_bytes_per_s = 0;    ///< simultaneous copies both ways, in total
   double staged_bytes_per_s = 0;  ///< copies through host memory
   double latency_s = 0;           ///< time until a small message arrives
 };

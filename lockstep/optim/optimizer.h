@@ -114,11 +114,11 @@ struct SgdOptions {
   double momentum = 0.0;
   double weight_decay = 0.0;
   bool nesterov = false;
-  StateFactory make_state{};  ///< default: beside the parameter
+  StateFactory make_state{};  ///< default: zeros like the parameter
 };
 
-/// Creates an SGD optimizer, as torch.optim.SGD. Throws InvalidArgument for
-/// values that torch.optim.SGD refuses.
+/// Creates an optimizer that works as torch.optim.SGD. Throws InvalidArgument
+/// for values that torch.optim.SGD refuses.
 std::unique_ptr<Optimizer> sgd(std::vector<torch::Tensor> parameters,
                                const SgdOptions& options);
 
@@ -129,10 +129,10 @@ struct AdamWOptions {
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 1e-2;
-  StateFactory make_state{};  ///< default: beside the parameter
+  StateFactory make_state{};  ///< default: zeros like the parameter
 };
 
-/// Creates an AdamW optimizer, as torch.optim.AdamW.
+/// Creates an optimizer that works as torch.optim.AdamW.
 std::unique_ptr<Optimizer> adamw(std::vector<torch::Tensor> parameters,
                                  const AdamWOptions& options);
 

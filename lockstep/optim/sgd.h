@@ -4,7 +4,7 @@
 
 namespace lockstep::optim {
 
-/// The parameters of an SGD step on a block. Names follow torch.optim.SGD.
+/// The options of an SGD step on a block. Names follow torch.optim.SGD.
 struct SgdStep {
   double lr = 0;
   double momentum = 0;

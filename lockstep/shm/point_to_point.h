@@ -58,8 +58,8 @@ class PointToPoint {
             milliseconds timeout, P2pDone done);
   void receive(int from, int tag, std::span<std::byte> data,
                milliseconds timeout, P2pDone done);
-  /// Receives the first message with the tag from any rank. It fails because of
-  /// ranks that are gone only if all of them are.
+  /// Receives the first message with the tag from any rank. Ranks that are gone
+  /// make it fail only if all of them are gone.
   void receive_any(int tag, std::span<std::byte> data, milliseconds timeout,
                    P2pDone done);
 
