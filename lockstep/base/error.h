@@ -45,8 +45,8 @@ class Error : public std::runtime_error {
 /// causes. That error has its own component and code.
 std::string text_of(const std::exception& error);
 
-/// A bad option, shape or value that the caller passed. The command-line
-/// program exits with kExitBadUsage (2).
+/// A bad option, shape or value that the caller passed. A program that was
+/// started from the command line exits with kExitBadUsage (2).
 class InvalidArgument : public Error {
  public:
   using Error::Error;
@@ -85,7 +85,8 @@ class CommError : public Error {
 };
 
 /// A failure after which training can't go on, such as a loss that is not
-/// finite. The command-line program exits with kExitTrainingFailed (70).
+/// finite. A program that was started from the command line exits with
+/// kExitTrainingFailed (70).
 class TrainError : public Error {
  public:
   explicit TrainError(const Problem& problem) : Error("train", problem) {}
