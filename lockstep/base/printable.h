@@ -7,9 +7,9 @@
 namespace lockstep {
 
 /// Returns `text` in a form that is safe on a terminal, even if a hostile
-/// program wrote it: valid UTF-8, at most `max_bytes` long, without marks that
-/// change the direction of text, and without control characters except tabs and
-/// newlines.
+/// program wrote it: valid UTF-8, without marks that change the direction of
+/// text, and without control characters except tabs and newlines. It is cut
+/// after `max_bytes`, and " [...]" is appended if it was longer.
 std::string printable(std::string_view text, size_t max_bytes);
 
 /// Returns the same in one line, without tabs and newlines.
