@@ -30,7 +30,7 @@ std::string folder_of(const std::string& path) {
   return parent.empty() ? "." : parent;
 }
 
-// A rename replaces a link, not the file that it leads to.
+// Resolves links, because a rename would replace the link and not its target.
 std::string follow_links(const std::string& path) {
   const std::unique_ptr<char, decltype(&std::free)> real(
       ::realpath(path.c_str(), nullptr), &std::free);
@@ -118,7 +118,7 @@ void sync_directory(const std::string& path) {
   const FileDescriptor folder(
       ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (folder.get() < 0) fail("open folder", path, errno);
-  // EINVAL: a file system that has nothing to sync for folders.
+  // EINVAL means that the file system can't sync folders.
   if (::fsync(folder.get()) != 0 && errno != EINVAL) {
     fail("sync folder", path, errno);
   }
@@ -132,7 +132,7 @@ void make_directories(const std::string& path) {
     if (std::filesystem::is_directory(part, ignored)) continue;
     if (::mkdir(part.c_str(), 0777) == 0) continue;
     const int code = errno;
-    // Another process may have made it just now.
+    // Another process may have created it in the meantime.
     if (std::filesystem::is_directory(part, ignored)) continue;
     fail("make folder", part.string(), code == EEXIST ? ENOTDIR : code);
   }
@@ -149,7 +149,7 @@ std::string read_file(const std::string& path, size_t max_bytes) {
   };
   if (size > max_bytes) refuse(fmt::format("{}", size));
 
-  // Files of /proc have no size; others may grow meanwhile.
+  // Files in /proc have size 0, and other files may grow while they are read.
   std::string content;
   content.resize(std::max<size_t>(size + 1, 4096));
   size_t filled = 0;

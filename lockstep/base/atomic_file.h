@@ -7,10 +7,11 @@
 
 namespace lockstep {
 
-/// A file that appears under its name only when it is complete: written to a
-/// temporary name in the same folder, synced, renamed, and the folder synced.
-/// Destroyed without commit(), it leaves nothing behind. A `path` that is no
-/// regular file, such as /dev/stdout, is written straight. Throws IoError.
+/// A file that appears under its name only when it is complete. It is written
+/// to a temporary name in the same folder, synced and renamed, and then the
+/// folder is synced. Without commit(), the destructor removes the temporary
+/// file. A `path` that is not a regular file, such as /dev/stdout, is written
+/// directly. Throws IoError.
 class AtomicFile {
  public:
   explicit AtomicFile(std::string path);
@@ -20,9 +21,9 @@ class AtomicFile {
 
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text);
-  /// Replaces bytes that were written before, from byte `offset` of the file
-  /// on: a header that is known only at the end. What is written straight (a
-  /// pipe) can't be replaced.
+  /// Replaces bytes that were written before, starting at byte `offset` of the
+  /// file. For a header that is known only at the end. Does not work for files
+  /// that are written directly, such as a pipe.
   void rewrite(size_t offset, std::span<const std::byte> bytes);
   void commit();
 
@@ -30,15 +31,17 @@ class AtomicFile {
   void close_file();
 
   std::string path_;
-  std::string temporary_;  // empty: written straight, or committed
+  std::string temporary_;  // empty: written directly, or committed
   int fd_ = -1;
 };
 
 /// Flushes a folder's entries to disk. Throws IoError.
 void sync_directory(const std::string& path);
-/// mkdir -p. Throws IoError naming the part that is in the way.
+/// Creates `path` and its parents, as mkdir -p does. Throws IoError naming the
+/// part of the path that can't be created.
 void make_directories(const std::string& path);
-/// The whole file. Throws IoError, also when it is larger than `max_bytes`.
+/// Returns the content of the file. Throws IoError if it can't be read or is
+/// larger than `max_bytes`.
 std::string read_file(const std::string& path, size_t max_bytes);
 
 }  // namespace lockstep

@@ -44,9 +44,9 @@ bool is_temporary_name(const std::string& name) {
   return std::regex_match(name, pattern);
 }
 
-// An open folder that no other process has locked, or -1. The kernel drops
-// the lock when the owner dies, however it dies: process ids would be used
-// again, and mean nothing to another host.
+// Opens and locks a folder. Returns its descriptor, or -1 if another process
+// holds the lock. The kernel drops the lock when the owner dies for any reason.
+// Process ids would not do: they are reused, and mean nothing on another host.
 int lock_folder(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return -1;
@@ -67,7 +67,8 @@ void remove_quietly(const std::string& path) {
 }  // namespace
 
 AtomicFolder::AtomicFolder(std::string path) : path_(std::move(path)) {
-  // A sweeper may take a new folder before it is locked: then another one.
+  // sweep_unfinished_folders() of another process may remove the new folder
+  // before it is locked. In that case, try again with another name.
   constexpr int kTries = 100;
   for (int i = 0; i < kTries && lock_ < 0; ++i) {
     temporary_ = temporary_name(path_);
@@ -93,7 +94,7 @@ void AtomicFolder::commit() {
     }
     if (renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, path_.c_str(),
                   RENAME_EXCHANGE) != 0) {
-      // A file system without exchange: for a moment there is neither.
+      // The file system has no exchange. Neither folder exists for a moment.
       remove_folder(path_);
       if (rename(temporary_.c_str(), path_.c_str()) != 0) {
         fail("rename to", path_, errno);
@@ -101,7 +102,7 @@ void AtomicFolder::commit() {
     }
   }
   sync_directory(parent_of(path_));
-  remove_quietly(temporary_);  // what had the name before
+  remove_quietly(temporary_);  // the replaced folder
   temporary_.clear();
 }
 

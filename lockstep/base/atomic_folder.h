@@ -4,11 +4,12 @@
 
 namespace lockstep {
 
-/// A folder that appears under its name only when it is complete: built under
-/// a temporary name in the same parent, synced, renamed, and the parent
-/// synced. Destroyed without commit(), it leaves nothing behind; killed, it
-/// leaves the temporary folder for sweep_unfinished_folders(). The files in it
-/// must be synced by who writes them (AtomicFile does). Throws IoError.
+/// A folder that appears under its name only when it is complete. It is built
+/// under a temporary name in the same parent, synced and renamed, and then the
+/// parent is synced. Without commit(), the destructor removes it. If the
+/// process is killed, the temporary folder stays until
+/// sweep_unfinished_folders(). The code that writes files into it must sync
+/// them (AtomicFile does). Throws IoError.
 class AtomicFolder {
  public:
   explicit AtomicFolder(std::string path);
@@ -16,22 +17,22 @@ class AtomicFolder {
   AtomicFolder(const AtomicFolder&) = delete;
   AtomicFolder& operator=(const AtomicFolder&) = delete;
 
-  /// Where to write the files.
+  /// Returns the folder in which to write the files.
   const std::string& temporary() const { return temporary_; }
-  /// Takes the place of a folder that has the name already.
+  /// Renames the folder to its final name, replacing a folder of that name.
   void commit();
 
  private:
   std::string path_;
   std::string temporary_;
-  int lock_ = -1;  ///< held while the owner lives
+  int lock_ = -1;  ///< descriptor that holds the lock
 };
 
 /// Removes the temporary folders in `parent` whose owners are dead.
 void sweep_unfinished_folders(const std::string& parent);
 
-/// Removes a folder with all that is in it, such that it is gone under its
-/// name at once and never seen there in part.
+/// Removes a folder and its content. The folder is renamed first, so it
+/// disappears at once and is never seen partly removed.
 void remove_folder(const std::string& path);
 
 }  // namespace lockstep

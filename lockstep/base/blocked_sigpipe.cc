@@ -28,8 +28,8 @@ BlockedSigpipe::BlockedSigpipe() {
 }
 
 BlockedSigpipe::~BlockedSigpipe() {
-  // A write's SIGPIPE goes to the thread that wrote: if one is pending now, it
-  // came from a write in here, and would end the process once unblocked.
+  // SIGPIPE goes to the thread that wrote. If one is pending now, it came from
+  // a write in this scope, and would end the process once it is unblocked.
   const sigset_t set = sigpipe();
   if (!was_pending_ && is_pending()) {
     const timespec at_once{};

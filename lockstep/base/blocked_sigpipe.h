@@ -4,11 +4,11 @@
 
 namespace lockstep {
 
-/// While it lives, a write to a connection that the peer has closed fails with
-/// EPIPE instead of ending the process by SIGPIPE. That holds for this thread,
-/// and for good for the threads that it starts meanwhile, as those inherit the
-/// mask. For libraries that write to sockets without MSG_NOSIGNAL; the
-/// program's own handling of SIGPIPE elsewhere stays as it is.
+/// Blocks SIGPIPE in this thread for as long as the object exists. A write to a
+/// connection that the peer has closed then fails with EPIPE instead of ending
+/// the process. Threads that are started meanwhile inherit the mask and keep
+/// it. For libraries that write to sockets without MSG_NOSIGNAL. The program's
+/// own handling of SIGPIPE does not change.
 class BlockedSigpipe {
  public:
   BlockedSigpipe();

@@ -7,7 +7,7 @@
 
 #include "lockstep/base/error.h"
 
-// The functions themselves, not a library to link.
+// Compiles the functions in here, so no library has to be linked.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

@@ -9,15 +9,15 @@
 
 namespace lockstep {
 
-/// XXH3 (128 bits) of what is added piece by piece: finds damage, at the speed
-/// of memory. It is no proof against who means harm; Sha256 is.
+/// The 128-bit XXH3 hash of data that is added piece by piece. Runs at memory
+/// speed. It detects accidental damage, not tampering; use Sha256 for that.
 class Checksum {
  public:
   Checksum();
   ~Checksum();
   void add(std::span<const std::byte> bytes);
   void add(std::string_view text);
-  /// 32 digits, as `xxh128sum` prints them.
+  /// Returns 32 hexadecimal digits, as `xxh128sum` prints them.
   std::string hex() const;
 
  private:
@@ -27,15 +27,15 @@ class Checksum {
 
 std::string checksum_of(std::string_view text);
 
-/// The 64-bit FNV-1a hash (RFC 9923) of what is added piece by piece. Fast and
-/// the same on every machine; no protection against who means harm.
+/// The 64-bit FNV-1a hash (RFC 9923) of data that is added piece by piece. Fast
+/// and the same on every machine. It does not protect against tampering.
 class Fnv1a {
  public:
   void add(std::string_view bytes) {
     for (const char byte : bytes) add_unit(static_cast<unsigned char>(byte));
   }
-  /// Adds a whole number in one step, and not byte by byte: another hash than
-  /// FNV-1a of its bytes, at an eighth of the cost.
+  /// Adds a whole number in one step instead of byte by byte. The result
+  /// differs from FNV-1a of its bytes, and costs an eighth as much.
   void add_unit(uint64_t unit) { hash_ = (hash_ ^ unit) * 1099511628211U; }
   uint64_t value() const { return hash_; }
 
@@ -43,7 +43,8 @@ class Fnv1a {
   uint64_t hash_ = 14695981039346656037U;
 };
 
-/// A digest of OpenSSL's, of what is added piece by piece. hex() ends it.
+/// An OpenSSL digest of data that is added piece by piece. After hex(), neither
+/// add() nor hex() may be called.
 class Digest {
  public:
   ~Digest();
@@ -52,7 +53,7 @@ class Digest {
   std::string hex();
 
  protected:
-  /// `name` as OpenSSL has it.
+  /// `name` is OpenSSL's name of the digest.
   explicit Digest(const char* name);
 
  private:
@@ -65,9 +66,9 @@ class Sha256 : public Digest {
   Sha256() : Digest("SHA256") {}
 };
 
-/// For checksums that others have published. A file that was damaged has
-/// another one, and nobody knows how to make a file to a given one; but two
-/// files of the same can be made.
+/// The MD5 digest, for checksums that others have published. It detects damage,
+/// and no way is known to make a file with a given digest. But two files with
+/// the same digest can be made.
 class Md5 : public Digest {
  public:
   Md5() : Digest("MD5") {}

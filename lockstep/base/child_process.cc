@@ -22,7 +22,7 @@
 namespace lockstep {
 namespace {
 
-// The files that `options.program` may mean, in the order of execvp().
+// Returns the files that `options.program` may mean, in the order of execvp().
 std::vector<std::string> candidate_files(const ChildOptions& options) {
   const std::string& name = options.program;
   if (!options.searches_path || name.empty() ||
@@ -51,9 +51,9 @@ std::vector<char*> pointers(const std::vector<std::string>& strings) {
   return result;
 }
 
-// All that the child needs, prepared before the fork. Between fork and exec the
-// child has no other threads than its own, so it must not allocate, and must
-// not take a lock that another thread of its parent may hold.
+// Everything that the child needs, prepared before the fork. Between fork and
+// exec the child has only one thread. It must not allocate or take a lock that
+// another thread of the parent may hold.
 struct Prepared {
   explicit Prepared(const ChildOptions& options)
       : files(candidate_files(options)),
@@ -86,8 +86,9 @@ struct Prepared {
   sigset_t default_signals;
 };
 
-// While this object lives, its thread gets no signal. So a handler of the
-// parent never runs in the child, where it could write to the parent's pipes.
+// Blocks all signals in this thread for as long as the object exists. Otherwise
+// a handler of the parent could run in the child and write to the parent's
+// pipes.
 class BlockedSignals {
  public:
   BlockedSignals() {
@@ -121,9 +122,9 @@ void reset_signals(const sigset_t& default_signals) {
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
-// If this process has closed its own stdin, stdout or stderr, other descriptors
-// have these numbers. They are copied to higher numbers first, so that none of
-// them is replaced before it is used.
+// Sets stdin, stdout and stderr. If this process has closed its own, other
+// descriptors may have their numbers. All are copied to higher numbers first,
+// so that none is replaced before it is used.
 bool set_standard_files(const Prepared& prepared) {
   const std::array<int, 3> found = {::open("/dev/null", O_RDONLY | O_CLOEXEC),
                                     prepared.out_fd, prepared.err_fd};
@@ -138,8 +139,8 @@ bool set_standard_files(const Prepared& prepared) {
   return true;
 }
 
-// Tries one file after another as execvp() does, but does not take a file
-// without a format for a shell script. Returns the error.
+// Tries the files in order, as execvp() does, but does not run a file of
+// unknown format as a shell script. Returns the error.
 int execute(const Prepared& prepared) {
   int last_error = ENOENT;
   bool is_denied = false;
@@ -171,7 +172,7 @@ int execute(const Prepared& prepared) {
   const int high_status_fd = ::fcntl(status_fd, F_DUPFD_CLOEXEC, 3);
   int error = 0;
   if (high_status_fd >= 0 && set_standard_files(prepared)) {
-    // Close what some library opened without O_CLOEXEC.
+    // Close descriptors that a library opened without O_CLOEXEC.
     ::syscall(SYS_close_range, 3U, ~0U, 4U /* CLOSE_RANGE_CLOEXEC */);
     error = execute(prepared);
   } else {
@@ -182,8 +183,8 @@ int execute(const Prepared& prepared) {
   ::_exit(127);
 }
 
-// The error of the exec, or 0: if it succeeds, the pipe is closed and nothing
-// was written to it.
+// Returns the error of the exec. Returns 0 if it succeeded: then the pipe was
+// closed without a write.
 int exec_error(const FileDescriptor& status) {
   int error = 0;
   ssize_t size = 0;
@@ -213,16 +214,16 @@ ChildProcess::ChildProcess(const ChildOptions& options)
   int fork_error = 0;
   {
     const BlockedSignals blocked;
-    // A plain fork copies the page tables, which takes milliseconds for each
-    // GB of this process. vfork would not, but its child runs in the memory of
-    // the parent, where it could change what the parent and the sanitizers
-    // keep there. The processes that start programs are small or do so seldom.
+    // fork() copies the page tables, which takes milliseconds for each GB of
+    // this process. vfork() does not, but its child runs in the parent's memory
+    // and could change data of the parent and of the sanitizers. The processes
+    // that start programs are small or rarely do so.
     pid_ = ::fork();
     if (pid_ == 0) run_program(prepared, status.write.get());
     fork_error = errno;
   }
   if (pid_ < 0) throw ProcessStartError(options.program, fork_error);
-  ::setpgid(pid_, pid_);  // parent and child both do it: either may be first
+  ::setpgid(pid_, pid_);  // parent and child both do it; either may be first
   status.write.close();
   if (const int error = exec_error(status.read); error != 0) {
     reap(pid_);
@@ -257,7 +258,8 @@ void ChildProcess::note_end(const siginfo_t& info) {
                                     : ProcessEnd{.signal = info.si_status};
 }
 
-// Somebody who ignores SIGCHLD has it reaped: how it ended is not known.
+// Marks the process as ended in an unknown way. If this process ignores
+// SIGCHLD, the kernel reaps its children.
 void ChildProcess::note_unknown_end() {
   pidfd_.close();
   end_ = ProcessEnd{.is_known = false};
@@ -267,8 +269,8 @@ void ChildProcess::note_unknown_end() {
 const std::optional<ProcessEnd>& ChildProcess::poll_end() {
   if (end_ || pid_ < 0) return end_;
   siginfo_t info{};
-  // The process is not reaped here (WNOWAIT), but after its group is ended:
-  // until then no other process can get its number, which is also the group's.
+  // The process is not reaped here (WNOWAIT) but after its group has ended.
+  // Until then no other process can get its id, which is also the group's id.
   const int result = ::waitid(P_PID, static_cast<id_t>(pid_), &info,
                               WEXITED | WNOHANG | WNOWAIT);
   if (result != 0 && errno == ECHILD) {
@@ -280,7 +282,7 @@ const std::optional<ProcessEnd>& ChildProcess::poll_end() {
 }
 
 void ChildProcess::send(int signal) const {
-  // The number of a process that was reaped may be another one's.
+  // The id of a reaped process may belong to another process.
   if (pid_ > 0 && !is_reaped_) ::kill(-pid_, signal);
 }
 
@@ -295,7 +297,7 @@ void ChildProcess::end() {
     }
   }
   if (is_reaped_) return;
-  // Also when the leader has ended: the group may have outlived it.
+  // Even if the leader has ended, other processes of the group may live on.
   send(SIGKILL);
   siginfo_t info{};
   int result = 0;

@@ -11,30 +11,30 @@
 
 namespace lockstep {
 
-/// The program to start, and with what. Its stdin is /dev/null, and it inherits
-/// no other descriptor than its stdout and stderr.
+/// A program to start, and its arguments and surroundings. Its stdin is
+/// /dev/null, and it inherits no descriptors except its stdout and stderr.
 struct ChildOptions {
   std::string program;
-  /// A program without a slash is looked up in the PATH of this process.
+  /// Whether a program without a slash is looked up in this process's PATH.
   bool searches_path = false;
   std::vector<std::string> arguments;    ///< the program's name first
   std::vector<std::string> environment;  ///< "NAME=value"
-  std::vector<int> cores;  ///< to run on; empty: all of this thread's
+  std::vector<int> cores;  ///< to run on; empty: those of this thread
   int out_fd = -1;         ///< its stdout; negative: that of this process
   int err_fd = -1;         ///< its stderr; negative: that of this process
-  /// These signals get their default action. Others are ignored in the program
-  /// if this process ignores them. No signal is blocked.
+  /// Signals that get their default action. Other signals are ignored in the
+  /// program if this process ignores them. No signal is blocked.
   std::vector<int> default_signals = {SIGINT, SIGTERM, SIGPIPE, SIGHUP,
                                       SIGXFSZ};
-  /// The kernel sends it SIGKILL when the thread that started it ends, also if
-  /// this process is killed.
+  /// Whether the kernel sends the program SIGKILL when the thread that started
+  /// it ends, even if this process is killed.
   bool dies_with_thread = false;
-  /// How long end() waits after SIGTERM before it sends SIGKILL. 0: SIGKILL is
-  /// sent at once.
+  /// Time that end() waits between SIGTERM and SIGKILL. 0 means: send SIGKILL
+  /// at once.
   double grace_s = 0;
 };
 
-/// A program can't be started. The message of the errno is in what().
+/// A program that can't be started. what() includes the message of the errno.
 class ProcessStartError : public IoError {
  public:
   ProcessStartError(const std::string& program, int error);
@@ -47,8 +47,8 @@ class ProcessStartError : public IoError {
 struct ProcessEnd {
   int exit_code = 0;
   int signal = 0;  ///< 0: it exited
-  /// False if this process ignores SIGCHLD: the kernel then reaps a child by
-  /// itself, and does not tell how it ended.
+  /// False if this process ignores SIGCHLD. The kernel then reaps the child
+  /// itself and does not report how it ended.
   bool is_known = true;
 };
 
@@ -56,25 +56,25 @@ struct ProcessEnd {
 /// the group.
 class ChildProcess {
  public:
-  /// Returns once the program runs. Throws ProcessStartError, or IoError if
-  /// there is no descriptor for it left.
+  /// Starts the program and returns once it runs. Throws ProcessStartError, or
+  /// IoError if no descriptor is left for it.
   explicit ChildProcess(const ChildOptions& options);
   ~ChildProcess() { end(); }
   ChildProcess(ChildProcess&& other) noexcept;
   ChildProcess& operator=(ChildProcess&&) = delete;
 
   pid_t pid() const { return pid_; }
-  /// This descriptor is readable once the process has ended; negative after
-  /// poll_end() returned the end.
+  /// Returns a descriptor that becomes readable when the process has ended.
+  /// Negative once poll_end() has returned the end.
   int end_fd() const { return pidfd_.get(); }
-  /// False after poll_end() returned the end.
+  /// Returns false once poll_end() has returned the end.
   bool is_running() const { return !end_.has_value(); }
-  /// How the process ended, or nothing while it runs.
+  /// Returns how the process ended, or nothing while it runs.
   const std::optional<ProcessEnd>& poll_end();
-  /// Sends a signal to the process group, also when its leader has ended.
+  /// Sends a signal to the process group, even if its leader has ended.
   void send(int signal) const;
   /// Ends the process group with SIGTERM and, after `grace_s`, with SIGKILL.
-  /// What outlived its leader gets SIGKILL at once.
+  /// Processes that outlived the leader get SIGKILL at once.
   void end();
 
  private:

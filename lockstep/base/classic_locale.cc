@@ -4,7 +4,7 @@ namespace lockstep {
 namespace {
 
 locale_t classic() {
-  // Null if there is no memory for it; uselocale() then changes nothing.
+  // Null if there is not enough memory; uselocale() then changes nothing.
   static const locale_t locale = ::newlocale(LC_ALL_MASK, "C", nullptr);
   return locale;
 }

@@ -4,9 +4,10 @@
 
 namespace lockstep {
 
-/// While it lives, the C library reads and writes numbers of this thread with a
-/// point, whatever setlocale() was told. For libraries that call strtod() and
-/// its like. Other threads are not affected.
+/// Sets this thread's locale to "C" for as long as the object exists. The C
+/// library then reads and writes numbers with a decimal point, regardless of
+/// setlocale(). For libraries that call strtod() and similar functions. Other
+/// threads are not affected.
 class ClassicLocale {
  public:
   ClassicLocale();

@@ -39,7 +39,7 @@ std::vector<int> affinity_mask() {
   // The kernel refuses a mask smaller than its own.
   for (int cores = CPU_SETSIZE; cores <= (1 << 20); cores *= 2) {
     const Mask mask(cores);
-    // The main thread's mask: the calling one may be pinned already.
+    // Reads the main thread's mask; the calling thread may be pinned already.
     if (::sched_getaffinity(::getpid(), mask.bytes, mask.set.get()) != 0) {
       if (errno == EINVAL) continue;
       break;
@@ -62,11 +62,11 @@ const std::vector<int>& starting_mask() {
   return mask;
 }
 
-// Read before main(), which may pin its own thread.
+// Reads the mask before main(), which may pin its own thread.
 [[maybe_unused]] const std::vector<int>& at_start = starting_mask();
 
-/// What a launcher that pinned this process to a part of the job's cores says
-/// about all of them; nothing if it is not so.
+/// Returns the cores of the job, as passed by a launcher that pinned this
+/// process to some of them. Returns nothing if there was no such launcher.
 std::optional<std::vector<int>> cores_of_job() {
   const auto text = env(kCoresVariable);
   if (!text) return std::nullopt;
@@ -110,7 +110,7 @@ std::vector<Membership> memberships(const fs::path& root) {
     const size_t first = line.find(':');
     const size_t second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
-    // A group outside of this namespace shows as /../..: normal form is /.
+    // A group outside of this namespace shows as /../.., which normalizes to /.
     const fs::path path = fs::path(line.substr(second + 1)).lexically_normal();
     found.push_back({line.substr(first + 1, second - first - 1), path});
   }
@@ -138,8 +138,9 @@ double limit_v1(const fs::path& group) {
   return quota / period;
 }
 
-/// The least limit of `path` under `mount` and of all groups around it. Where
-/// a container sees its own group as the mount, only the last one exists.
+/// Returns the lowest limit of the group `path` under `mount` and of its
+/// parents. If a container sees its own group as the mount, only the mount
+/// itself exists.
 template <typename Limit>
 double least_limit(const fs::path& mount, fs::path path, Limit limit) {
   double least = kNoLimit;

@@ -6,31 +6,31 @@
 
 namespace lockstep {
 
-/// The cores this process may use, in order: its affinity mask when it
-/// started, cut to the whole cores that its cgroup's CPU quota pays for. In a
-/// worker that `lockstep run` pinned to its part of them: those of the agent,
-/// of which the worker's device is a slice.
+/// Returns the cores that this process may use, in order: its affinity mask at
+/// the start, cut to the number of whole cores that the CPU quota of its cgroup
+/// allows. In a worker that `lockstep run` pinned to some of its cores, these
+/// are the agent's cores; the worker's device is a slice of them.
 const std::vector<int>& allowed_cores();
-/// How the agent tells its worker: "0,1,2".
+/// Variable in which the agent passes its cores to its workers: "0,1,2".
 inline constexpr const char* kCoresVariable = "LOCKSTEP_CORES";
 /// Pins the calling thread. Throws IoError naming the cores.
 void pin_thread(const std::vector<int>& cores);
-/// Lets the calling thread run on every allowed core: a new one has those of
-/// the thread that made it, which may be pinned to a slice. Where this is
-/// forbidden, nothing changes.
+/// Lets the calling thread run on every allowed core. A new thread inherits the
+/// cores of the thread that started it, which may be pinned to a slice. Does
+/// nothing if the system forbids it.
 void leave_slice();
 
-/// The cores of share `index` of `count`: equal parts of `cores`, in order, so
-/// that every share has as many threads as the others. 3 cores in 2 shares
-/// leave one core idle. With more shares than cores, each has one core, in
-/// turns.
+/// Returns the cores of share `index` of `count`. The shares are equal parts of
+/// `cores`, in order, so that all have the same number of threads: 3 cores in 2
+/// shares leave one core idle. If there are more shares than cores, each share
+/// gets one core, and shares take the cores in turn.
 std::vector<int> core_share(const std::vector<int>& cores, size_t index,
                             size_t count);
 
-/// How many cores' worth of CPU time the control groups of this process allow
-/// (1.5: three halves of a core); infinity where nothing limits it. Reads
-/// cgroup v2 and v1, the process's own group and those around it. `root` is
-/// where /proc and /sys are found: a test brings its own.
+/// Returns the CPU time that the control groups of this process allow, in cores
+/// (1.5 means one and a half cores), or infinity if there is no limit. Reads
+/// cgroup v2 and v1, the process's own group and its parents. `root` is the
+/// folder that contains /proc and /sys; tests pass their own.
 double cgroup_cpu_quota(const std::filesystem::path& root = "/");
 
 }  // namespace lockstep

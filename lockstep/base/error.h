@@ -10,7 +10,7 @@
 
 namespace lockstep {
 
-/// An ErrorCode that can't be forgotten: it has no default.
+/// An ErrorCode without a default, so that it can't be forgotten.
 struct RequiredErrorCode {
   // NOLINTNEXTLINE(google-explicit-constructor)
   constexpr RequiredErrorCode(ErrorCode code) : value(code) {}
@@ -41,18 +41,18 @@ class Error : public std::runtime_error {
   size_t text_size_ = 0;
 };
 
-/// Returns the text of `error` for the message of an error that it causes,
-/// which has a component and a code of its own.
+/// Returns the text of `error` for use in the message of an error that it
+/// causes. That error has its own component and code.
 std::string text_of(const std::exception& error);
 
-/// The caller passed something that can't be: a bad option, shape or value.
-/// A program that the command line started ends with 2, bad usage.
+/// A bad option, shape or value that the caller passed. A program that was
+/// started from the command line exits with kExitBadUsage (2).
 class InvalidArgument : public Error {
  public:
   using Error::Error;
 };
 
-/// A device that does not exist, is taken twice, or failed.
+/// A device that does not exist, is named twice, or failed.
 class DeviceError : public Error {
  public:
   explicit DeviceError(const Problem& problem) : Error("device", problem) {}
@@ -77,15 +77,16 @@ class IoError : public Error {
   explicit IoError(const Problem& problem) : Error("io", problem) {}
 };
 
-/// A rank that died, stalled, left or called something else; a store or a
+/// A rank that died, stalled, left or made a different call, or a store or
 /// backend that can't be reached.
 class CommError : public Error {
  public:
   explicit CommError(const Problem& problem) : Error("comm", problem) {}
 };
 
-/// Training can't go on: a loss that is not finite, say. A program that the
-/// command line started ends with kExitTrainingFailed (70).
+/// A failure after which training can't go on, such as a loss that is not
+/// finite. A program that was started from the command line exits with
+/// kExitTrainingFailed (70).
 class TrainError : public Error {
  public:
   explicit TrainError(const Problem& problem) : Error("train", problem) {}
@@ -95,9 +96,10 @@ class TrainError : public Error {
       : Error(component, problem) {}
 };
 
-/// Data-parallel training can't go on with the right numbers. While it ran, the
-/// module, the loss, a hook or the calls of the ranks broke a rule of it:
-/// parameters without a gradient, ranks that differ, a loss that is no mean.
+/// A failure after which data-parallel training would compute wrong numbers.
+/// The module, the loss, a hook or the calls of the ranks broke a rule while it
+/// ran: parameters without a gradient, ranks that differ, a loss that is not a
+/// mean.
 class ParallelError : public TrainError {
  public:
   ParallelError(std::string_view component, const Problem& problem)

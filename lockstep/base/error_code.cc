@@ -106,7 +106,7 @@ constexpr std::array<ErrorCode, kNames.size()> codes_in_order() {
 
 constexpr std::array kCodes = codes_in_order();
 
-/// Whether the table has every code at its own place.
+/// Returns whether the table has every code at its index.
 constexpr bool is_complete() {
   for (size_t i = 0; i < kCodes.size(); ++i) {
     if (static_cast<size_t>(kCodes[i]) != i) return false;

@@ -5,15 +5,15 @@
 
 namespace lockstep {
 
-/// What went wrong, for programs and tests: the texts of messages may change
-/// from release to release, codes do not. docs/errors.md lists them by name
-/// with what to do.
+/// The kind of an error, for programs and tests. The texts of messages may
+/// change between releases; codes do not. docs/errors.md lists the codes by
+/// name and says what to do.
 enum class ErrorCode {
   // Files and the system.
-  /// A file or folder can't be opened, read, written or removed; the message
-  /// has the system's reason.
+  /// A file or folder can't be opened, read, written or removed. The message
+  /// includes the system's reason.
   kFileAccess,
-  /// A file is larger than what it may hold.
+  /// A file is larger than allowed.
   kFileTooLarge,
   /// There is not enough memory, on a device or in shared memory.
   kOutOfMemory,
@@ -30,7 +30,7 @@ enum class ErrorCode {
   /// A function was called in a way that its contract excludes.
   kMisuse,
 
-  // What the caller passes.
+  // Arguments of the caller.
   /// An option, or a field of an options struct, has a value that can't be
   /// used.
   kBadOption,
@@ -41,7 +41,7 @@ enum class ErrorCode {
   kBadVariable,
   /// An environment variable that is needed is not set.
   kMissingVariable,
-  /// This build was made without what is asked for (CUDA, NCCL).
+  /// This build does not include the requested part (CUDA, NCCL).
   kNotInBuild,
   /// The inputs do not fit together, or can't be cut along the batch
   /// dimension.
@@ -55,31 +55,31 @@ enum class ErrorCode {
   kBadRank,
   /// The optimizer can't be used with these parameters.
   kBadOptimizer,
-  /// The loss function returned something else than a scalar with a graph.
+  /// The loss function did not return a scalar with a graph.
   kBadLoss,
   /// The loss of a batch is not the mean of its shards' losses.
   kLossNotMean,
-  /// The losses of a batch have the weight 0 in total.
+  /// The losses of a batch have a total weight of 0.
   kEmptyBatch,
 
   // Devices.
-  /// The machine, or this process's part of it, has no such device.
+  /// The machine has no such device, or this process may not use it.
   kNoSuchDevice,
   /// A device is named twice.
   kDuplicateDevice,
-  /// What must be on one device, or on one kind of device, is on several.
+  /// Tensors that must be on one device, or on one kind of device, are not.
   kMixedDevices,
-  /// What is copied from one device to another arrives changed, or not at all.
+  /// Data that is copied between two devices arrives changed, or not at all.
   kBadLink,
   /// A device's own software reported an error.
   kDeviceFailed,
   /// A thread can't be bound to its cores.
   kCoreBinding,
-  /// A task of a device's worker would wait for that worker itself.
+  /// A task of a device's worker would wait for the same worker.
   kWorkerDeadlock,
 
   // Data, models and checkpoints.
-  /// A dataset's file is truncated or holds what it must not.
+  /// A dataset's file is truncated or has invalid content.
   kMalformedData,
   /// A file can't be downloaded: the server can't be reached, is not trusted,
   /// refuses it, or sent something else.
@@ -87,24 +87,23 @@ enum class ErrorCode {
   /// A safetensors file does not follow the format, or holds a type that can't
   /// be loaded.
   kMalformedSafetensors,
-  /// A JSON file does not follow the format, or lacks what it must have.
+  /// A JSON file does not follow the format, or lacks a required value.
   kMalformedJson,
   /// A model's description asks for more parameters than allowed.
   kModelTooLarge,
-  /// There is no checkpoint, or no whole one, at that place.
+  /// There is no checkpoint, or no complete one, at that path.
   kCheckpointMissing,
-  /// A checkpoint is not as it was written, or contradicts itself.
+  /// A checkpoint was changed after it was written, or contradicts itself.
   kCheckpointDamaged,
-  /// A checkpoint is of a format that this version does not read.
+  /// A checkpoint has a format that this version does not read.
   kCheckpointVersion,
   /// A checkpoint could not be written.
   kCheckpointNotSaved,
   /// A state dict, an optimizer's state or a snapshot does not fit the model.
   kStateMismatch,
-  /// The run that is to go on, and what its folder holds, contradict each
-  /// other.
+  /// The run to resume and the content of its folder contradict each other.
   kResumeConflict,
-  /// A checkpoint does not say what it was trained on.
+  /// A checkpoint does not name the dataset that it was trained on.
   kUnknownDataset,
 
   // Ranks and their collectives.
@@ -113,7 +112,7 @@ enum class ErrorCode {
   /// Ranks called different collectives, or with sizes that do not match.
   kCallsDiffer,
   /// A collective or message did not complete: a rank ended, stalled or
-  /// aborted, or the time is up.
+  /// aborted, or it timed out.
   kCollectiveFailed,
   /// An operation timed out behind a callback in the queue.
   kQueueTimeout,
@@ -127,17 +126,17 @@ enum class ErrorCode {
   kNoSharedMemory,
   /// The ranks of a host can't set up their shared memory.
   kSharedMemorySetup,
-  /// A collective under test gave wrong data.
+  /// A collective under test returned wrong data.
   kWrongData,
 
   // The parallel engine.
-  /// A replica threw an exception, which the message repeats.
+  /// A replica threw an exception; the message includes its text.
   kReplicaFailed,
-  /// A shard's gradients are others each time that they are computed.
+  /// A shard's gradients differ each time they are computed.
   kNotRepeatable,
-  /// The module can't be copied, or its copy is another network.
+  /// The module can't be copied, or its copy is a different network.
   kNotCloneable,
-  /// A replica computes something else than the module it was made from.
+  /// A replica does not compute the same as the module it was made from.
   kReplicaDiffers,
   /// The module was changed in a way that can't be followed.
   kModuleChanged,
@@ -165,15 +164,16 @@ enum class ErrorCode {
   kUnusedParameters,
   /// A parameter got several gradients in one backward.
   kRepeatedGradient,
-  /// A parameter that was frozen when the module was wrapped trains now.
+  /// A parameter that was frozen when the module was wrapped is now trained.
   kFrozenParameter,
-  /// A forward or backward of a DDP model ran within another backward of it.
+  /// A forward or backward of a DDP model ran inside another backward of it.
   kNestedPass,
-  /// Gradients of this rank alone and sums over the ranks were added up.
+  /// Gradients of this rank only and sums over the ranks were accumulated
+  /// together.
   kMixedAccumulation,
-  /// A rank ran out of inputs, or join() was called where it can't be.
+  /// A rank ran out of inputs, or join() was called where it is not allowed.
   kUnevenInputs,
-  /// A comm hook broke its contract, or there is one already.
+  /// A comm hook broke its contract, or a hook is already registered.
   kCommHook,
   /// An earlier step failed, so that the ranks may differ.
   kFailedBefore,
@@ -185,13 +185,14 @@ enum class ErrorCode {
   kControlBlock,
   /// No socket can listen at that address.
   kCannotListen,
-  /// The job's store can't be reached, is gone, or does not answer in time.
+  /// The job's store can't be reached, has ended, or does not answer in time.
   kStoreUnreachable,
-  /// A rank waited in vain for what another rank puts into the store.
+  /// A value that another rank should put into the store did not arrive in
+  /// time.
   kStoreTimeout,
   /// The job's store refused a request or a client.
   kStoreRefused,
-  /// The job's store is of another version of Lockstep.
+  /// The job's store runs another version of Lockstep.
   kStoreVersion,
   /// A message of the store does not follow the protocol.
   kStoreProtocol,
@@ -203,16 +204,17 @@ enum class ErrorCode {
   // Runs and their reports.
   /// A loss, a gradient or a parameter is not finite.
   kNotFinite,
-  /// A process that was started to be measured failed.
+  /// A process that was started for a measurement failed.
   kPeerProcess,
-  /// What a rank reports of a run can't be read.
+  /// A rank's report about a run can't be read.
   kMalformedReport,
 };
 
-/// "unused-parameters", as in messages, error files and docs/errors.md.
+/// Returns the name that messages, error files and docs/errors.md use, such as
+/// "unused-parameters".
 std::string_view name_of(ErrorCode code);
 
-/// In the order of the enum.
+/// Returns all codes in the order of the enum.
 std::span<const ErrorCode> all_error_codes();
 
 }  // namespace lockstep

@@ -5,7 +5,7 @@
 
 namespace lockstep {
 
-/// An open file that is closed with this object.
+/// An open file descriptor. The destructor closes it.
 class FileDescriptor {
  public:
   FileDescriptor() = default;
@@ -35,7 +35,7 @@ struct Pipe {
   FileDescriptor write;
 };
 
-/// Throws IoError.
+/// Creates a pipe. Throws IoError.
 Pipe make_pipe();
 
 }  // namespace lockstep

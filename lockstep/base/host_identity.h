@@ -4,15 +4,15 @@
 
 namespace lockstep {
 
-/// What this machine calls itself.
+/// Returns the host name of this machine.
 std::string host_name();
 
-/// A number that the kernel makes up at each boot: two processes that read the
-/// same one run on the same kernel. "" if it can't be read.
+/// Returns an id that the kernel generates at each boot. Two processes that
+/// read the same id run on the same kernel. Returns "" if it can't be read.
 std::string boot_id();
 
-/// The namespace of one kind ("pid", "net", "time") that this process is in,
-/// as "pid:[4026531836]"; "pid:?" if that can't be found out.
+/// Returns the namespace of this process of the given kind ("pid", "net" or
+/// "time"), such as "pid:[4026531836]", or "pid:?" if it can't be read.
 std::string namespace_id(const char* kind);
 
 }  // namespace lockstep

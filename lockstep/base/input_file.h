@@ -17,10 +17,10 @@ struct RegularFile {
 
 enum class Links { kFollow, kRefuse };
 
-/// Opens a regular file for reading. Every file that a user names, or that is
-/// in a folder which others may write to, is opened with this: opening a pipe
-/// waits for its other end, and reading a device may never end. Throws IoError
-/// if there is no such file, or if it is something else.
+/// Opens a regular file for reading. Use it for every file that a user names or
+/// that is in a folder which others may write to: opening a pipe waits for its
+/// other end, and reading a device may never end. Throws IoError if there is no
+/// such file or if it is not a regular file.
 RegularFile open_regular_file(const std::string& path,
                               Links links = Links::kFollow);
 

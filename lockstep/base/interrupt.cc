@@ -10,7 +10,7 @@ namespace lockstep {
 namespace {
 
 constexpr std::array kSignals = {SIGINT, SIGTERM, SIGUSR1};
-// So long after the first, the same again is one of the same request.
+// Time after the first signal in which others count as the same request.
 constexpr double kSameRequestS = 3;
 
 std::atomic<int> received{0};
@@ -35,12 +35,12 @@ void on_signal(int signal) {
   for (size_t i = 0; i < kSignals.size(); ++i) {
     if (kSignals[i] != signal) continue;
     struct sigaction former = previous[i];
-    // A shell starts its background jobs with SIGINT ignored; who sends it a
-    // second time means it.
+    // A shell starts its background jobs with SIGINT ignored. A second SIGINT
+    // is intentional and must end the process.
     if (former.sa_handler == SIG_IGN) former.sa_handler = SIG_DFL;
     ::sigaction(signal, &former, nullptr);
   }
-  // Blocked until this handler returns, then taken by the former one.
+  // Blocked until this handler returns, then passed to the former handler.
   ::raise(signal);
 }
 
@@ -48,7 +48,7 @@ void on_signal(int signal) {
 
 bool is_same_request(int first, int signal, double seconds_later) {
   if (signal == SIGINT) return false;
-  // After a warning comes the request itself.
+  // Schedulers send SIGUSR1 as a warning and SIGTERM as the request itself.
   return seconds_later <= kSameRequestS ||
          (first == SIGUSR1 && signal == SIGTERM);
 }

@@ -2,21 +2,23 @@
 
 namespace lockstep {
 
-/// Whether `signal`, so long after `first`, is one of the same request.
+/// Returns whether `signal`, received `seconds_later` after `first`, belongs to
+/// the same request.
 bool is_same_request(int first, int signal, double seconds_later);
 
-/// While it lives, SIGINT, SIGTERM and SIGUSR1 (with which schedulers warn)
-/// only set a flag. A second SIGINT ends the process as it would without, and
-/// so does another SIGTERM or SIGUSR1 after some seconds: a scheduler may send
-/// it to the launcher and to us, and the launcher passes it on. Restores the
-/// handlers.
+/// Handles SIGINT, SIGTERM and SIGUSR1 (the warning of schedulers) by setting a
+/// flag, for as long as the object exists. A second SIGINT has its former
+/// effect, and so does another SIGTERM or SIGUSR1 after some seconds. Within
+/// these seconds it counts as the same request: a scheduler may signal both the
+/// launcher and this process, and the launcher passes the signal on. The
+/// destructor restores the handlers.
 class InterruptScope {
  public:
   InterruptScope();
   ~InterruptScope();
   InterruptScope(const InterruptScope&) = delete;
   InterruptScope& operator=(const InterruptScope&) = delete;
-  /// The signal that came, or 0.
+  /// Returns the last signal received, or 0.
   static int signal();
 };
 

@@ -13,16 +13,16 @@ namespace lockstep {
 template <class Json = nlohmann::json>
 Json parse_json(std::string_view text);
 
-/// Parses `text`. Returns a discarded value if it is not JSON. `keep` may leave
-/// out parts of it.
+/// Parses `text`. Returns a discarded value if it is not JSON. `keep` may omit
+/// parts of the document.
 template <class Json = nlohmann::json>
 Json try_parse_json(std::string_view text,
                     const typename Json::parser_callback_t& keep = nullptr);
 
 }  // namespace lockstep
 
-// parse_json.cc compiles the parser and the serializer for all files. Without
-// these declarations every file would compile them again.
+// json.cc compiles the parser and the serializer for all files. Without these
+// declarations every file would compile them again.
 extern template nlohmann::json lockstep::parse_json(std::string_view);
 extern template nlohmann::ordered_json lockstep::parse_json(std::string_view);
 extern template nlohmann::json lockstep::try_parse_json(

@@ -34,12 +34,12 @@ State& state() {
 }
 
 void write_line(const std::string& line) {
-  // One call, so that lines of several processes don't mix either.
+  // One call per line, so that lines of different processes don't mix either.
   std::string_view rest = line;
   while (!rest.empty()) {
     const ssize_t written = ::write(STDERR_FILENO, rest.data(), rest.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;  // nowhere left to complain
+    if (written <= 0) return;  // there is no way to report this
     rest.remove_prefix(static_cast<size_t>(written));
   }
 }

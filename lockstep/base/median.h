@@ -4,7 +4,7 @@
 
 namespace lockstep {
 
-/// The median; 0 for no values.
+/// Returns the median of `values`, or 0 if there are none.
 double median(std::vector<double> values);
 
 }  // namespace lockstep

@@ -12,7 +12,7 @@
 
 namespace lockstep {
 
-/// The values of an enum, and what they are called in options.
+/// The values of an enum with their names in options.
 template <class T>
 using Names = std::span<const std::pair<T, const char*>>;
 
@@ -23,7 +23,8 @@ std::vector<std::string> all_names(Names<T> known) {
   return names;
 }
 
-/// Throws InvalidArgument, which says `what` it should be, with the nearest.
+/// Returns the value named `text`. Otherwise throws InvalidArgument, which says
+/// what kind of name is expected (`what`) and suggests the nearest.
 template <class T>
 T value_named(Names<T> known, const char* what, const std::string& text) {
   for (const auto& [value, name] : known) {
@@ -35,7 +36,7 @@ T value_named(Names<T> known, const char* what, const std::string& text) {
                          .fix = did_you_mean(text, all_names(known))});
 }
 
-/// Throws InvalidArgument for a value that has no name.
+/// Returns the name of `value`. Throws InvalidArgument if it has no name.
 template <class T>
 std::string name_of(Names<T> known, const char* what, T value) {
   for (const auto& [other, name] : known) {

@@ -7,8 +7,8 @@
 
 namespace lockstep {
 
-/// Reads all of `text` as a number with a point, whatever the locale is.
-/// Returns nothing if `text` is no number, or one that `Number` can't hold.
+/// Parses all of `text` as a number with a decimal point, in any locale.
+/// Returns nothing if `text` is not a number or does not fit in `Number`.
 template <class Number>
 std::optional<Number> parse_number(std::string_view text) {
   Number number{};

@@ -22,7 +22,7 @@ std::optional<rlim_t> limit_of(int resource) {
   return limit.rlim_cur;
 }
 
-// `option` is that of the shell's ulimit.
+// `option` is the option of the shell's ulimit.
 std::string limit_in_bytes(int resource, const char* what, const char* option) {
   const auto limit = limit_of(resource);
   if (!limit) return {};

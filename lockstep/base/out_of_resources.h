@@ -7,28 +7,28 @@
 
 namespace lockstep {
 
-/// This process can open no more files, or map no more memory. Not a CommError,
-/// after which a rank waits for another to be replaced: here the rank itself is
-/// what has to be replaced, and a process that starts afresh has nothing open.
+/// Failure of this process to open more files or map more memory. It is not a
+/// CommError: after a CommError, a rank waits for another rank to be replaced.
+/// Here the rank itself has to be replaced. A new process has nothing open.
 class OutOfResources : public Error {
  public:
-  /// `error` is one of those that is_out_of_resources() knows.
+  /// `error` is an errno for which is_out_of_resources() is true.
   OutOfResources(std::string_view component, const std::string& what,
                  int error);
 };
 
-/// Whether an `errno` says so: EMFILE, ENFILE or ENOMEM.
+/// Returns whether the errno `error` is EMFILE, ENFILE or ENOMEM.
 bool is_out_of_resources(int error);
 
-/// The limits of memory that this process was started with, ulimit -v and -d:
-/// "this process may have 4.0 GiB of addresses (ulimit -v)". "" without any.
+/// Returns the memory limits of this process (ulimit -v and -d): "this process
+/// may have 4.0 GiB of addresses (ulimit -v)". Returns "" if there are none.
 std::string memory_limits();
 
-/// The same of the size of a file: ulimit -f.
+/// Returns the same for the size of a file (ulimit -f).
 std::string file_size_limit();
 
-/// Throws OutOfResources if a file can't be opened now for want of descriptors:
-/// for after a failed call that does not tell its cause.
+/// Throws OutOfResources if no descriptor is left to open another file. Call it
+/// after a failed call that does not report its cause.
 void check_descriptors(std::string_view component, const std::string& what);
 
 }  // namespace lockstep

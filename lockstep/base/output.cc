@@ -50,7 +50,7 @@ void write_now(std::FILE* file, std::string_view text) {
 }
 
 void flush_output(std::FILE* file) {
-  // An earlier write may have failed as well. Its errno is not known any more.
+  // If an earlier write failed, its errno is no longer known.
   const int code = std::fflush(file) != 0   ? errno
                    : std::ferror(file) != 0 ? EIO
                                             : 0;

@@ -5,7 +5,7 @@
 namespace lockstep {
 namespace {
 
-/// A character of UTF-8. Its length is 0 if the bytes are not valid.
+/// A UTF-8 character. Its length is 0 if the bytes are not valid.
 struct Character {
   char32_t code = 0;
   size_t length = 0;
@@ -26,7 +26,7 @@ Character character_at(std::string_view text, size_t at) {
     if ((next & 0xc0) != 0x80) return {};
     code = code << 6 | (next & 0x3fU);
   }
-  // Longer than necessary, a half of a pair of UTF-16, or beyond Unicode.
+  // Not valid: an overlong form, a UTF-16 surrogate, or beyond Unicode.
   const bool is_valid = code >= (length == 2   ? 0x80U
                                  : length == 3 ? 0x800U
                                                : 0x10000U) &&

@@ -6,13 +6,13 @@
 
 namespace lockstep {
 
-/// `text` in a form that is safe on a terminal, even if a hostile program wrote
-/// it: valid UTF-8 without control characters, except for tabs and line ends,
-/// without marks that change the direction of text, and at most `max_bytes`
-/// long.
+/// Returns `text` in a form that is safe on a terminal, even if a hostile
+/// program wrote it: valid UTF-8, without marks that change the direction of
+/// text, and without control characters except tabs and newlines. It is cut
+/// after `max_bytes`, and " [...]" is appended if it was longer.
 std::string printable(std::string_view text, size_t max_bytes);
 
-/// The same in one line, without tabs and line ends.
+/// Returns the same in one line, without tabs and newlines.
 std::string printable_line(std::string_view text, size_t max_bytes);
 
 }  // namespace lockstep

@@ -5,8 +5,8 @@
 
 namespace lockstep {
 
-/// `text` with a ? for each byte that is not printable ASCII: for a message
-/// that repeats what a file or a server says, and must not spoil a terminal.
+/// Returns `text` with a ? for each byte that is not printable ASCII. For
+/// messages that quote a file or a server and must not garble a terminal.
 inline std::string printable_ascii(std::string text) {
   std::replace_if(
       text.begin(), text.end(),

@@ -22,7 +22,7 @@ namespace lockstep {
 namespace {
 
 constexpr int kPollMs = 100;
-// Of each stream; a program that writes more is cut, not the machine's memory.
+// Largest output kept of each stream. The rest is dropped to limit memory.
 constexpr size_t kMaxOutputBytes = 16 << 20;
 
 ChildProcess start(const Command& command, const Pipe& out, const Pipe& err) {
@@ -97,7 +97,8 @@ CommandResult run_command(const Command& command) {
     child.end();
     break;
   }
-  // Only what is there: a stray grandchild may hold the pipe open for ever.
+  // Take only the output that is there. A stray grandchild may hold the pipe
+  // open forever.
   while ((out.read.is_open() || err.read.is_open()) &&
          take_output(out, err, result, 0)) {
   }
@@ -106,7 +107,7 @@ CommandResult run_command(const Command& command) {
     result.exit_code = end.exit_code;
     result.signal = end.signal;
     if (end.signal != 0) {
-      // Until it has a group of its own, a child gets the signals of ours.
+      // Before a child has its own process group, it gets the signals of ours.
       const bool is_stopped = command.stop && command.stop();
       result.end = is_stopped ? CommandResult::End::kStopped
                               : CommandResult::End::kSignalled;

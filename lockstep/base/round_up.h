@@ -2,7 +2,8 @@
 
 namespace lockstep {
 
-/// The least multiple of `unit` that is not below `value`; both at least 0.
+/// Returns the least multiple of `unit` that is at least `value`. Requires
+/// `value` >= 0 and `unit` > 0.
 template <class Integer>
 constexpr Integer round_up(Integer value, Integer unit) {
   return (value + unit - 1) / unit * unit;

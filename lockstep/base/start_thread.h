@@ -6,9 +6,9 @@
 
 namespace lockstep {
 
-/// A thread that runs `task`. If the system has none left (a limit on
-/// processes, threads or memory), throws an Error of `component` that names
-/// what the thread is for, as in "a rank of spawn()".
+/// Starts a thread that runs `task`. If the system can't start one (a limit on
+/// processes, threads or memory), throws an Error of `component` that names the
+/// thread's purpose, such as "a rank of spawn()".
 std::thread start_thread(const char* component, const std::string& purpose,
                          std::function<void()> task);
 

@@ -4,7 +4,7 @@
 
 namespace lockstep {
 
-/// Seconds since it was made or restarted, by the monotonic clock.
+/// A stopwatch on the monotonic clock. It starts when it is constructed.
 class Stopwatch {
  public:
   double seconds() const {

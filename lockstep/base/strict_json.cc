@@ -15,7 +15,7 @@ using nlohmann::json;
 
 [[noreturn]] void fail_with(const JsonLimits& limits, const Problem& problem) {
   limits.fail(problem);
-  std::abort();  // not reached: it throws
+  std::abort();  // not reached, because fail() throws
 }
 
 [[noreturn]] void refuse_text(const JsonLimits& limits, const std::string& path,
@@ -28,8 +28,8 @@ using nlohmann::json;
                      .fix = "the file is damaged or of another kind"});
 }
 
-// Builds the document as it is parsed. Not json::parse with a callback: at the
-// end of each object that goes through all of its parent.
+// Builds the document while it is parsed. json::parse with a callback would be
+// slower: at the end of each object it goes through all of the parent.
 class StrictBuilder : public nlohmann::json_sax<json> {
  public:
   StrictBuilder(const std::string& path, const JsonLimits& limits)
@@ -61,7 +61,7 @@ class StrictBuilder : public nlohmann::json_sax<json> {
     return true;
   }
 
-  // nlohmann-json repeats what it read last: all of a long name, as it is.
+  // The message of nlohmann-json includes its last input, even a long name.
   bool parse_error(size_t, const std::string&,
                    const json::exception& error) override {
     refuse_text(limits_, path_, text_of(error));
@@ -111,8 +111,8 @@ class StrictBuilder : public nlohmann::json_sax<json> {
   const std::string& path_;
   const JsonLimits& limits_;
   json root_;
-  json* value_ = &root_;     // where the next one goes, but in a list
-  std::vector<json*> open_;  // the containers that it is in
+  json* value_ = &root_;     // place of the next value, unless in a list
+  std::vector<json*> open_;  // the containers around it
   std::vector<std::string> order_;
 };
 
@@ -120,7 +120,7 @@ class StrictBuilder : public nlohmann::json_sax<json> {
 
 OrderedJson parse_strict_json(const std::string& path, std::string_view text,
                               const JsonLimits& limits) {
-  // nlohmann-json takes this for the end, and leaves unread what follows.
+  // nlohmann-json takes a zero byte for the end and ignores what follows.
   if (const size_t zero = text.find('\0'); zero != text.npos) {
     refuse_text(limits, path, fmt::format("a zero at byte {}", zero));
   }

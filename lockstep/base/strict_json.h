@@ -10,37 +10,36 @@
 
 namespace lockstep {
 
-/// A JSON document of a file that may be hostile.
+/// A JSON document from a file that may be hostile.
 struct OrderedJson {
   nlohmann::json root;
   std::vector<std::string> order;  ///< the root's keys as they were written
 };
 
-/// What a document may hold, and the exception for one that does not keep to
-/// it.
+/// Limits of a document, and the exception for one that exceeds them.
 struct JsonLimits {
-  size_t depth = 3;    ///< an entry's list in an entry in the root
+  size_t depth = 3;    ///< nesting: a list in an entry of an entry of the root
   size_t listed = 64;  ///< values in a list
-  void (*fail)(const Problem& problem) = nullptr;  ///< it throws
+  void (*fail)(const Problem& problem) = nullptr;  ///< throws
 };
 
-/// Parses `text` of the file at `path`. Fails with kMalformedJson for what is
-/// not JSON, and for what nlohmann-json takes in silence or at great cost: a
-/// key given twice, nesting deeper and lists longer than `limits` say, text
-/// after a zero.
+/// Parses `text`, the content of the file at `path`. Fails with kMalformedJson
+/// if it is not JSON, and for input that nlohmann-json accepts silently or at
+/// great cost: a key given twice, nesting or lists beyond `limits`, and text
+/// after a zero byte.
 OrderedJson parse_strict_json(const std::string& path, std::string_view text,
                               const JsonLimits& limits);
 
-/// Throws CheckpointError, as JsonLimits::fail.
+/// Throws CheckpointError. For use as JsonLimits::fail.
 [[noreturn]] void fail_checkpoint(const Problem& problem);
-/// Throws DataError, as JsonLimits::fail.
+/// Throws DataError. For use as JsonLimits::fail.
 [[noreturn]] void fail_data(const Problem& problem);
 
-/// `text` in quotes, escaped and cut. A name out of a file may hold anything;
-/// like this it can't spoil a terminal or fill a log.
+/// Returns `text` in quotes, escaped and cut. A name from a file may contain
+/// anything; in this form it can't garble a terminal or fill a log.
 std::string quote(const std::string& text);
 
-/// A value in few words, for the `got` of an error.
+/// Returns a short description of a value, for the `got` of an error.
 std::string brief(const nlohmann::json& value);
 
 }  // namespace lockstep

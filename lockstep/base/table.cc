@@ -13,7 +13,7 @@
 namespace lockstep {
 namespace {
 
-// What a horizontal rule is drawn with.
+// The characters of a horizontal rule.
 struct Rule {
   std::string_view left, line, cross, right;
 };
@@ -106,11 +106,11 @@ std::vector<size_t> Table::widths() const {
   return widths;
 }
 
-// The columns of each table that this one is cut into; none if a column has no
-// room beside the names.
+// Returns the columns of each table into which this one is split. Returns an
+// empty list if some column does not fit next to the names.
 std::vector<Table::Columns> Table::folded(size_t width) const {
-  constexpr size_t kEdge = 1;         // the frame's left one
-  constexpr size_t kAroundACell = 3;  // spaces, and the edge to the right
+  constexpr size_t kEdge = 1;         // the left edge of the frame
+  constexpr size_t kAroundACell = 3;  // two spaces and the edge to the right
   const std::vector<size_t> columns = widths();
   Columns names;
   size_t taken = kEdge;
@@ -161,7 +161,7 @@ std::string Table::draw(const Columns& columns) const {
 
 std::string Table::lists(size_t width) const {
   constexpr size_t kMargin = 2;
-  // Cells have less room than this beside the longest header: below it then.
+  // Least room for cells next to the longest header. With less, they go below.
   constexpr size_t kLeastRoom = 12;
   size_t labels = 0;
   for (size_t column = names_; column < header_.size(); ++column) {

@@ -9,27 +9,27 @@ namespace lockstep {
 
 enum class Align { kLeft, kRight };
 
-/// A table for the terminal, with box-drawing rules (ASCII when `LC_ALL`,
-/// `LC_CTYPE` or `LANG` names no UTF-8 locale). Cells may hold UTF-8.
+/// A table for the terminal, with box-drawing rules, or ASCII if the locale of
+/// `LC_ALL`, `LC_CTYPE` or `LANG` is not UTF-8. Cells may contain UTF-8.
 class Table {
  public:
   explicit Table(std::vector<std::string> header);
-  /// One entry a column; columns beyond it are aligned left. Default: the
-  /// first column left, the others right.
+  /// Sets the alignment of each column. Columns without an entry are aligned
+  /// left. By default the first column is aligned left, the others right.
   void align(std::vector<Align> alignment);
-  /// Missing cells are empty. Throws InvalidArgument for more cells than the
-  /// header has.
+  /// Adds a row. Missing cells are empty. Throws InvalidArgument if there are
+  /// more cells than the header has.
   void add_row(std::vector<std::string> cells);
   void add_rule();
-  /// The first `count` columns say what a row is of; without it the first does.
+  /// Sets the number of leading columns that name a row. The default is 1.
   void name_rows_by(size_t count);
 
-  /// As wide as it is.
+  /// Draws the table at its full width.
   std::string render() const;
-  /// No line is wider than `width` columns (at least 10). A table that is wider
-  /// becomes several, one below the other, of as many columns as there is room
-  /// for, each after those that name the row. Where there is no room for those
-  /// and one more, each row becomes a list of its cells, one a line.
+  /// Draws the table with lines of at most `width` columns (at least 10). A
+  /// wider table is split into several, one below the other. Each repeats the
+  /// columns that name the rows and adds as many others as fit. If no other
+  /// column fits, each row becomes a list with one cell per line.
   std::string render(size_t width) const;
 
  private:
@@ -45,11 +45,12 @@ class Table {
   std::vector<std::vector<std::string>> rows_;  // an empty row is a rule
 };
 
-/// Characters that UTF-8 `text` shows as, each taken to be one column wide.
+/// Returns the width of the UTF-8 `text`, taking each character to be one
+/// column wide.
 size_t display_width(std::string_view text);
 
-/// A bar of `fraction` (0 to 1) of `width` columns, to an eighth of a column
-/// in a UTF-8 locale, else of '#'.
+/// Returns a bar that fills `fraction` (0 to 1) of `width` columns: to an
+/// eighth of a column in a UTF-8 locale, otherwise made of '#'.
 std::string bar(double fraction, int width);
 
 }  // namespace lockstep

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kUsualColumns = 80;
 
-/// Three significant digits, no exponent: 1.23, 12.3, 123.
+/// Formats three significant digits without an exponent: 1.23, 12.3, 123.
 std::string three_digits(double value) {
   const double size = std::abs(value);
   const int decimals = size < 9.995 ? 2 : size < 99.95 ? 1 : 0;
@@ -45,7 +45,7 @@ int terminal_width(int fd) {
 bool wants_colour(int fd) { return is_terminal(fd) && !env("NO_COLOR"); }
 
 bool locale_is_utf8() {
-  // The order in which setlocale() looks.
+  // setlocale() uses the same order.
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
     const char* value = std::getenv(name);
     if (value == nullptr || *value == '\0') continue;
@@ -79,7 +79,7 @@ std::string format_duration(double seconds) {
   if (seconds < 999.5e-6) return three_digits(seconds * 1e6) + " us";
   if (seconds < 0.9995) return three_digits(seconds * 1e3) + " ms";
   if (seconds < 59.95) return three_digits(seconds) + " s";
-  // More days than this are not worth counting, and would overflow.
+  // Longer durations would overflow.
   constexpr double kMost = 1e12;
   const auto whole = static_cast<long long>(std::min(seconds, kMost) + 0.5);
   if (whole < 3600) return fmt::format("{} min {} s", whole / 60, whole % 60);
@@ -92,7 +92,7 @@ std::string format_duration(double seconds) {
 std::string format_durations(double low_s, double high_s) {
   const std::string low = format_duration(low_s);
   const std::string high = format_duration(high_s);
-  // "2 min 5 s" has two units, and stays whole.
+  // "2 min 5 s" has two units, so it is not shortened.
   const auto unit_of = [](const std::string& text) {
     const size_t space = text.find(' ');
     return space == text.rfind(' ') ? text.substr(space) : std::string();

@@ -6,30 +6,31 @@
 namespace lockstep {
 
 bool is_terminal(int fd);
-/// Whether text to `fd` has colours: to a terminal, unless NO_COLOR is set
-/// (no-color.org).
+/// Returns whether output to `fd` should have colours: if it is a terminal and
+/// NO_COLOR is not set (no-color.org).
 bool wants_colour(int fd);
-/// Columns of the terminal at `fd`. Where there is no terminal, the number in
-/// the variable COLUMNS, or 80 without one. Never less than kLeastColumns.
+/// Returns the number of columns of the terminal at `fd`. Without a terminal,
+/// returns the value of the variable COLUMNS, or 80 if it is not set. Never
+/// less than kLeastColumns.
 int terminal_width(int fd);
 inline constexpr int kLeastColumns = 20;
 bool locale_is_utf8();
 
-/// "1.2 GiB", "512 B".
+/// Formats bytes: "1.2 GiB", "512 B".
 std::string format_bytes(double bytes);
-/// "1.23 ms", "2 min 5 s".
+/// Formats a duration: "1.23 ms", "2 min 5 s".
 std::string format_duration(double seconds);
-/// "1.20-1.40 ms", with the unit once where both have the same.
+/// Formats a range: "1.20-1.40 ms", with one unit if both have the same.
 std::string format_durations(double low_s, double high_s);
-/// "12,345,678".
+/// Formats a count: "12,345,678".
 std::string format_count(long long count);
-/// "1 step", "2,000 steps".
+/// Returns a count and its noun: "1 step", "2,000 steps".
 std::string counted(long long count, std::string_view thing);
-/// "1 batch", "2 batches".
+/// Returns a count and its noun with an irregular plural: "2 batches".
 std::string counted(long long count, std::string_view thing,
                     std::string_view things);
-/// "0.1234", "4.139e+19": a loss or another metric. Four decimals, but for a
-/// number that is too large or too small to be read in that form.
+/// Formats a loss or another metric: "0.1234", "4.139e+19". Uses four decimals,
+/// or an exponent for numbers that are too large or too small for that.
 std::string format_number(double value);
 
 }  // namespace lockstep

@@ -17,8 +17,8 @@ bool same(char a, char b) {
          std::tolower(static_cast<unsigned char>(b));
 }
 
-/// Edits that turn `a` into `b`: insert, delete, replace, swap neighbours
-/// (the optimal string alignment distance). Case does not count.
+/// Returns the number of edits that turn `a` into `b`: insert, delete, replace,
+/// swap neighbours (the optimal string alignment distance). Ignores case.
 size_t edit_distance(std::string_view a, std::string_view b) {
   const size_t columns = b.size() + 1;
   std::vector<size_t> before(columns), above(columns), row(columns);
@@ -38,7 +38,7 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   return above[b.size()];
 }
 
-/// How long the first `columns` characters of `text` are.
+/// Returns the number of bytes of the first `columns` characters of `text`.
 size_t bytes_of(std::string_view text, size_t columns) {
   size_t bytes = 0;
   while (bytes < text.size() &&
@@ -84,7 +84,7 @@ std::string nearest(std::string_view word,
   size_t least = std::max<size_t>(1, word.size() / 3) + 1;
   for (const std::string& candidate : candidates) {
     const size_t distance = edit_distance(word, candidate);
-    // All letters exchanged is another word, however short.
+    // If every letter differs, it is another word, even if it is short.
     if (distance >= std::max(word.size(), candidate.size())) continue;
     if (distance < least) {
       least = distance;
@@ -123,7 +123,7 @@ std::string wrap(std::string_view text, size_t width, size_t indent) {
       result += '\n' + margin;
       column = margin.size();
     }
-    // Only a word that is longer than a line does not fit here.
+    // Only words longer than a line don't fit here.
     while (column + display_width(word) > width) {
       const size_t cut = bytes_of(word, width - column);
       result.append(word.substr(0, cut));

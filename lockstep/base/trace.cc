@@ -26,7 +26,8 @@ Lane& lane_of_thread() {
   return lane;
 }
 
-// Guards the recordings themselves as well: they are written rarely enough.
+// All active recordings. The mutex also guards their content, because they are
+// written rarely.
 struct Recordings {
   std::mutex mutex;
   std::map<int, TraceRecording*> by_rank;
@@ -137,7 +138,7 @@ TraceLog TraceRecording::log() const {
     }
     log.dropped = dropped_;
   }
-  // Of two that begin at once the one that ends later is the outer one.
+  // If two spans begin at the same time, the one that ends later is the outer.
   std::stable_sort(log.spans.begin(), log.spans.end(),
                    [](const TraceLog::Span& a, const TraceLog::Span& b) {
                      return std::pair(a.begin_ns, -a.end_ns) <

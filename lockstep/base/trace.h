@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-// When things happen: spans of time on the lanes of a rank.
+// Tracing: spans of time on the lanes of a rank.
 //
 //   const TraceLane lane(world.rank(), "all-reduce");  // this thread's, here
 //   for (...) {
@@ -18,34 +18,36 @@
 //     ...
 //   }
 //
-// What begins in one call and ends in another is a std::optional<TraceSpan>.
-// Where nothing records, a span is one relaxed load (2 ns), else 0.1 us.
+// Use a std::optional<TraceSpan> for a span that begins in one call and ends in
+// another. A span costs one relaxed load (2 ns) if nothing records, and 0.1 us
+// otherwise.
 namespace lockstep {
 
-/// What a span's time went to.
+/// The kind of work in a span.
 enum class TraceCategory : uint8_t {
   kStep,           ///< a whole step
   kCompute,        ///< forward, backward, update
-  kCommunication,  ///< with other ranks
-  kWait,           ///< for other ranks, or for data
+  kCommunication,  ///< communication with other ranks
+  kWait,           ///< waiting for other ranks or data
 };
 
-/// "step", "compute", "communication", "wait".
+/// Returns "step", "compute", "communication" or "wait".
 const char* to_string(TraceCategory category);
-/// The reverse; throws InvalidArgument.
+/// Returns the category named `name`. Throws InvalidArgument if there is none.
 TraceCategory parse_trace_category(std::string_view name);
 
-/// Nanoseconds of the monotonic clock, which the processes of a host share.
+/// Returns the monotonic clock in nanoseconds. All processes of a host share
+/// it.
 int64_t trace_clock_ns();
 
-/// The lane on which the spans of this thread are while it lives; then the one
-/// before is again. A rank's lanes are the rows of its time line: "main",
-/// "cpu:0", "all-reduce". Spans of a thread that has no lane are not recorded,
-/// nor those of a rank that nobody records. Threads may share a lane if they
-/// use it one after another.
+/// Sets the lane for the spans of this thread for as long as the object exists.
+/// The destructor restores the previous lane. The lanes of a rank are the rows
+/// of its timeline: "main", "cpu:0", "all-reduce". Spans are recorded only if
+/// the thread has a lane and the rank has a TraceRecording. Threads may share a
+/// lane if they don't use it at the same time.
 class TraceLane {
  public:
-  /// `rank`: of a process or of a thread; 0 where there are none.
+  /// `rank` is the rank of this process or thread, or 0 if there are no ranks.
   TraceLane(int rank, std::string_view name);
   ~TraceLane();
   TraceLane(const TraceLane&) = delete;
@@ -60,12 +62,13 @@ namespace detail {
 inline std::atomic<int> trace_recordings{0};
 }  // namespace detail
 
-/// From its making to its end, on the lane that its thread then has. Nests.
-/// On a GPU it is the host's time: until the work is queued, unless the code
-/// in it waits.
+/// Records the time from its construction to its destruction, on the lane that
+/// its thread has at the end. Spans may be nested. For a GPU this is the host's
+/// time, so it ends when the work is queued, unless the code waits for it.
 class TraceSpan {
  public:
-  /// `name`: a literal. `index`: of the shard, bucket or step; -1: none.
+  /// `name` must be a literal. `index` is the index of the shard, bucket or
+  /// step, or -1.
   explicit TraceSpan(const char* name, TraceCategory category,
                      int64_t index = -1)
       : name_(name),
@@ -90,37 +93,36 @@ class TraceSpan {
   TraceCategory category_;
 };
 
-/// What was recorded of a rank.
+/// The recorded spans of a rank.
 struct TraceLog {
-  /// A stretch of time in which something was done in a lane.
+  /// A period of time in which a lane did one thing.
   struct Span {
     size_t lane = 0;  ///< in `lanes`
     std::string name;
     TraceCategory category = TraceCategory::kCompute;
-    int64_t index = -1;  ///< of the shard, bucket or step; -1: none
+    int64_t index = -1;  ///< index of the shard, bucket or step; -1: none
     int64_t begin_ns = 0;
     int64_t end_ns = 0;
   };
-  std::vector<std::string>
-      lanes;                ///< in the order in which they were first used
-  std::vector<Span> spans;  ///< by begin, an outer one before an inner
-  int64_t dropped = 0;      ///< older spans, for which there was no room
+  std::vector<std::string> lanes;  ///< in the order of their first use
+  std::vector<Span> spans;  ///< sorted by begin; outer spans before inner ones
+  int64_t dropped = 0;      ///< number of older spans that did not fit
 };
 
-/// Records a rank's spans while it lives: those that end. Of more than
-/// `max_spans` the oldest are dropped. Ranks that are threads of one process
-/// each have one.
+/// Records the spans of a rank that end while the object exists. If there are
+/// more than `max_spans`, the oldest are dropped. If the ranks are threads of
+/// one process, each rank has its own recording.
 class TraceRecording {
  public:
   static constexpr size_t kMaxSpans = 100'000;
 
-  /// Throws InvalidArgument if this process records `rank` already.
+  /// Throws InvalidArgument if this process already records `rank`.
   explicit TraceRecording(int rank, size_t max_spans = kMaxSpans);
   ~TraceRecording();
   TraceRecording(const TraceRecording&) = delete;
   TraceRecording& operator=(const TraceRecording&) = delete;
 
-  /// Forgets spans that ended before `ns` of trace_clock_ns().
+  /// Removes spans that ended before the time `ns` of trace_clock_ns().
   void forget_before(int64_t ns);
   TraceLog log() const;
 
@@ -137,7 +139,7 @@ class TraceRecording {
   const int rank_;
   const size_t max_spans_;
   std::map<std::string, size_t> lanes_;
-  std::deque<Kept> spans_;  // by end
+  std::deque<Kept> spans_;  // sorted by end
   int64_t dropped_ = 0;
 };
 

@@ -12,7 +12,7 @@
 namespace lockstep::control {
 namespace {
 
-// Differs with the layout, because a worker may be of another build than its
+// Depends on the layout, because a worker may come from another build than its
 // agent.
 constexpr uint64_t kMagic =
     0x31676150736b634cULL ^ sizeof(ControlHeader) << 32 ^ sizeof(WorkerSlot);

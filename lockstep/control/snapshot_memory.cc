@@ -21,7 +21,7 @@ using State = SnapshotOffer::State;
 constexpr double kHoldTimeoutS = 60;
 constexpr int kLookEveryMs = 50;
 
-// The size of what is before the content: a mark for each worker.
+// Returns the size of the marks before the content, one for each worker.
 size_t marks_bytes(const ControlBlock& block) {
   constexpr size_t kPage = 4096;
   const size_t bytes =
@@ -29,7 +29,7 @@ size_t marks_bytes(const ControlBlock& block) {
   return round_up(bytes, kPage);
 }
 
-// Sleeps until the state may be another one.
+// Sleeps until the state may have changed.
 void wait_while(const SnapshotOffer& offer, State state) {
   static_assert(sizeof(offer.state) == sizeof(std::atomic<uint32_t>));
   shm::futex_wait(reinterpret_cast<const std::atomic<uint32_t>&>(offer.state),
@@ -70,7 +70,7 @@ SnapshotMemory SnapshotMemory::make(const ControlBlock& block, size_t bytes) {
       return *found;
     }
     if (block.own_slot() == 0 && !made[0]) {
-      // Until the addresses are written, there is no offer to read.
+      // There is no offer until the addresses are written.
       set_state(offer, State::kNone);
       made = {shm::Segment::create(whole), shm::Segment::create(whole)};
       offer.slots = {made[0]->address(), made[1]->address()};
@@ -118,8 +118,8 @@ std::optional<SnapshotMemory::Saved> SnapshotMemory::newest() const {
 
 std::span<std::byte> SnapshotMemory::begin() {
   filled_ = 1 - newest_slot();
-  // If this worker is killed now while others still write, the slot is not a
-  // snapshot.
+  // Without its mark the slot is not a snapshot, even if this worker is killed
+  // while others still write.
   mark(filled_, block_.own_slot()).store(0);
   return content(filled_);
 }
@@ -139,7 +139,8 @@ void SnapshotHolder::look() {
     set_state(offer, State::kNone);
     return;
   } catch (const CommError& error) {
-    log_debug("launch", text_of(error));  // the worker that offered it is gone
+    log_debug("launch",
+              text_of(error));  // the worker that offered it has ended
     set_state(offer, State::kNone);
     return;
   }

@@ -12,18 +12,18 @@
 
 namespace lockstep::control {
 
-/// Two slots of memory that the agent of this node holds, for the state of a
-/// run after its last steps. The workers of the node fill a slot together, each
-/// a part of it; the other slot has what was saved before, so that one of them
-/// is complete at any time, whichever process is killed.
+/// Two memory slots for the latest state of a run. The agent of this node holds
+/// them. Each worker of the node fills a part of one slot while the other slot
+/// keeps the previous state. One slot is therefore always complete, whichever
+/// process is killed.
 class SnapshotMemory {
  public:
-  /// The memory that the agent holds; nothing before the first snapshot of the
-  /// job. Throws CommError if it can't be mapped.
+  /// Returns the memory that the agent holds, or nothing before the first
+  /// snapshot of the job. Throws CommError if it can't be mapped.
   static std::optional<SnapshotMemory> find(const ControlBlock& block);
-  /// The same, with slots of at least `bytes`. Where the job has no such memory
-  /// yet, the worker with local rank 0 makes it and the others wait. Throws
-  /// CommError if the agent does not take hold of it in time.
+  /// Returns the memory with slots of at least `bytes`. If the job has no such
+  /// memory yet, the worker with local rank 0 creates it and the others wait.
+  /// Throws CommError if the agent does not open it in time.
   static SnapshotMemory make(const ControlBlock& block, size_t bytes);
 
   size_t bytes() const { return bytes_; }
@@ -32,13 +32,14 @@ class SnapshotMemory {
     uint64_t stamp = 0;
     std::span<const std::byte> bytes;
   };
-  /// The complete snapshot with the greatest stamp, if there is one.
+  /// Returns the complete snapshot with the largest stamp, if there is one.
   std::optional<Saved> newest() const;
 
-  /// The slot to fill: not the newest. It becomes a snapshot when every worker
-  /// of the node has called end() with the same stamp: not 0, greater than
-  /// before, and a different one in each attempt, so that parts of two attempts
-  /// are never taken for a complete snapshot.
+  /// Returns the slot to fill, which is not the newest. It becomes a snapshot
+  /// when every worker of the node has called end() with the same stamp. The
+  /// stamp must not be 0, and must be larger than the previous one. It must
+  /// differ between attempts, so that parts of two attempts are never taken for
+  /// a complete snapshot.
   std::span<std::byte> begin();
   void end(uint64_t stamp);
 
@@ -57,11 +58,11 @@ class SnapshotMemory {
   size_t filled_ = 0;  // the slot that begin() chose
 };
 
-/// The agent's part: takes hold of memory that a worker offers.
+/// Holds the snapshot memory in the agent, once a worker offers it.
 class SnapshotHolder {
  public:
   explicit SnapshotHolder(ControlBlock block) : block_(std::move(block)) {}
-  /// Takes hold of the memory if one is offered. Call it often.
+  /// Opens the memory if a worker offers it. Call this often.
   void look();
 
  private:

@@ -26,7 +26,8 @@ std::unique_ptr<const ControlBlock> open_block() {
   }
 }
 
-// Never destroyed, because threads may still count when the process ends.
+// Returns this worker's slot, or null without an agent. It is never destroyed,
+// because threads may still count when the process ends.
 WorkerSlot* own_slot() {
   static WorkerSlot* const slot =
       control_block() != nullptr

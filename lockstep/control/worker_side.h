@@ -11,30 +11,31 @@
 // of these functions do nothing.
 namespace lockstep::control {
 
-/// The block of the agent that started this process; null if none did, or if
-/// its memory can't be reached (another user, another process namespace).
+/// Returns the block of the agent that started this process. Returns null if no
+/// agent did, or if its memory can't be reached (another user, another process
+/// namespace).
 const ControlBlock* control_block();
 
-/// Says what this rank is doing from now on.
+/// Reports the phase that this rank enters.
 void enter(Phase phase);
-/// Says that `steps` steps were done before, and that this worker begins.
+/// Reports that this worker begins, and that `steps` steps were done before.
 void begin_steps(uint64_t steps) noexcept;
-/// Says that `steps` steps are done.
+/// Reports that `steps` steps are done.
 void count_steps(uint64_t steps) noexcept;
-/// Says that one more collective has begun. The rank that began the fewest is
-/// the one that the others wait for.
+/// Reports that one more collective has begun. The other ranks wait for the
+/// rank that has begun the fewest.
 void count_collective() noexcept;
 
-/// enter() calls it with the steps done. For tests that need a fault at an
-/// exact place: what the hook throws comes out of enter().
+/// A function that enter() calls with the steps done. For tests that need a
+/// fault at an exact place: enter() passes on what the hook throws.
 using PhaseHook = void (*)(Phase phase, uint64_t steps);
 void set_phase_hook(PhaseHook hook);
 
-/// Whether this rank, if it loses another, should wait for the agent instead
-/// of ending.
+/// Returns whether this rank should wait for the agent, instead of ending, when
+/// another rank is lost.
 bool may_wait();
-/// While it lives, this rank promises to wait if another is lost, so the agent
-/// will not end it at once.
+/// Promises, for as long as it exists, that this rank will wait if another rank
+/// is lost. The agent then does not end this rank at once.
 class PromiseToWait {
  public:
   PromiseToWait() noexcept;
@@ -42,14 +43,14 @@ class PromiseToWait {
   PromiseToWait(const PromiseToWait&) = delete;
   PromiseToWait& operator=(const PromiseToWait&) = delete;
 };
-/// Whether the agent has given up the attempt that this process is in.
+/// Returns whether the agent has given up the attempt that this process is in.
 bool is_attempt_over();
-/// Whether the agent wants the workers to wait for the next attempt after the
-/// step that they are in, because nodes come or go.
+/// Returns whether the agent wants the workers to wait for the next attempt
+/// after their current step, because the set of nodes changes.
 bool is_regroup_wanted();
 /// Tells the agent why the attempt can't go on, and waits for the next attempt.
-/// Returns nothing if none will come: there is no agent, no restart is left,
-/// `stop()` returned true, or the agent's wait limit has passed.
+/// Returns nothing if there will be none: there is no agent, no restart is
+/// left, `stop()` returned true, or the agent's wait limit has passed.
 std::optional<RankAssignment> wait_for_next(const std::string& why,
                                             const std::function<bool()>& stop);
 

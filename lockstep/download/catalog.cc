@@ -56,7 +56,8 @@ RemoteDataset mnist() {
 }
 
 RemoteDataset fashion_mnist() {
-  // The bucket's address as a website, which torchvision has, has no HTTPS.
+  // torchvision uses the bucket's website address, which does not support
+  // HTTPS.
   return {.name = "fashion-mnist",
           .url = "https://fashion-mnist.s3.eu-central-1.amazonaws.com/",
           .files = {{"train-images-idx3-ubyte.gz", 26'421'880,

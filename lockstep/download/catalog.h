@@ -9,32 +9,33 @@ namespace lockstep::download {
 /// A file in an archive that is to be unpacked.
 struct Member {
   std::string name;
-  int64_t most_bytes;  ///< of a larger one, nothing is kept
+  int64_t most_bytes;  ///< limit; a larger file is refused
 };
 
-/// A file on a server, whose content is known.
+/// A file on a server with known content.
 struct RemoteFile {
-  std::string name;  ///< after the URL of the dataset, and in the folder
+  std::string name;  ///< appended to the dataset's URL; also its local name
   int64_t bytes;
-  /// As those who made the dataset have published it. It finds every damage;
-  /// who the server is, its certificate tells.
+  /// MD5 as published by the authors of the dataset. It detects damage. The
+  /// server is authenticated by its certificate.
   std::string md5;
-  /// Of a .tar.gz: the folder in it that the members are in.
+  /// Folder of the members inside a .tar.gz.
   std::string folder{};
-  std::vector<Member> members{};  ///< none: the file is kept as it is
+  std::vector<Member> members{};  ///< empty: the file is not unpacked
 };
 
 /// A dataset that can be downloaded.
 struct RemoteDataset {
   std::string name;
-  std::string url;  ///< that of a folder, with a slash at its end
+  std::string url;  ///< URL of a folder, with a slash at the end
   std::vector<RemoteFile> files;
 };
 
-/// cifar10, cifar100, mnist and fashion-mnist.
+/// Returns the datasets cifar10, cifar100, mnist and fashion-mnist.
 const std::vector<RemoteDataset>& datasets();
 
-/// Throws InvalidArgument for an unknown name, suggesting the nearest.
+/// Returns the dataset `name`. Throws InvalidArgument for an unknown name,
+/// suggesting the nearest.
 const RemoteDataset& find_dataset(const std::string& name);
 
 }  // namespace lockstep::download

@@ -27,8 +27,8 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMostRecordBytes = 64 << 10;
 
-/// Held by the process that works in a folder; the kernel frees it when the
-/// process ends, however it ends.
+/// Locks the folder for this process. The kernel releases the lock when the
+/// process ends for any reason.
 FileDescriptor lock_folder(const DownloadOptions& options) {
   const std::string path = options.dir + "/.lockstep-download.lock";
   FileDescriptor file(
@@ -72,13 +72,13 @@ std::string record_path(const RemoteDataset& dataset, const std::string& dir) {
   return dir + "/" + dataset.name + ".sha256";
 }
 
-// The first line of a record: what the files were unpacked from.
+// Returns the first line of a record, which names the archive of the files.
 std::string origin_line(const RemoteFile& file) {
   return fmt::format("# unpacked from {}, MD5 {}\n", file.name, file.md5);
 }
 
-/// The SHA-256 of unpacked files by their names; none if there is no record, or
-/// that of something else.
+/// Returns the SHA-256 of unpacked files by name. Returns nothing if there is
+/// no record, or if it belongs to another archive.
 std::map<std::string, std::string> read_record(const std::string& path,
                                                const RemoteFile& file) {
   std::error_code error;
@@ -154,7 +154,7 @@ void check_space(const std::vector<RemoteFile>& files, const std::string& dir) {
     for (const Member& member : file.members) needed += member.most_bytes;
   }
   struct statvfs disk {};
-  // What can't tell it shall not stop us: a full disk is an error later.
+  // Go on if the free space is not known. A full disk causes an error later.
   if (::statvfs(dir.c_str(), &disk) != 0) return;
   const auto free =
       static_cast<double>(disk.f_bavail) * static_cast<double>(disk.f_frsize);
@@ -175,8 +175,8 @@ void fetch(const RemoteDataset& dataset, const RemoteFile& file,
   const std::string url = base + file.name;
   if (options.begin) options.begin(file, url);
   std::string digest;
-  // Bytes from before may be those of another file, if the server did not tell
-  // versions: then a whole download decides.
+  // If the server did not report versions, bytes of an earlier download may
+  // belong to another file. In that case the whole file is downloaded again.
   for (bool has_old_bytes = true; has_old_bytes;) {
     has_old_bytes = fetch_file(url, path, file.bytes, options.fetch);
     digest = md5_of_file(partial_path(path));
@@ -222,7 +222,7 @@ Outcome download_dataset(const RemoteDataset& dataset,
   if (missing.empty()) return Outcome::kWasThere;
   check_space(missing, options.dir);
   for (const RemoteFile& file : missing) {
-    // An archive that the user has put there is used, and stays.
+    // An archive that the user has put there is used and kept.
     const bool was_there = has_file(file, options.dir);
     if (!was_there) fetch(dataset, file, options);
     if (!file.members.empty()) {

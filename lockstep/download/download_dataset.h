@@ -9,11 +9,13 @@
 namespace lockstep::download {
 
 struct DownloadOptions {
-  std::string dir;     ///< made if it is not there
-  std::string mirror;  ///< URL of a folder with the same files; empty: its own
-  /// `fetch.progress` is called with the sizes of one file.
+  std::string dir;  ///< created if it does not exist
+  /// URL of a folder with the same files. Empty: the dataset's own URL.
+  std::string mirror;
+  /// Options for each file. `fetch.progress` is called with the sizes of one
+  /// file.
   FetchOptions fetch;
-  /// How long to wait for another process that downloads to the same folder.
+  /// Time to wait for another process that downloads to the same folder.
   double lock_timeout_s = 3600;
   /// Called before a file is downloaded.
   std::function<void(const RemoteFile&, const std::string& url)> begin;
@@ -21,15 +23,15 @@ struct DownloadOptions {
 
 enum class Outcome { kDownloaded, kWasThere };
 
-/// Gets the files of `dataset` into a folder: those that are not there already
-/// are downloaded, checked and unpacked. What is there is checked as well: a
-/// file of the dataset by its published checksum, unpacked files by their
-/// SHA-256, which is kept beside them in DATASET.sha256, as `sha256sum` reads
-/// it. A file appears under its name only if it is whole and right; what is
-/// there and is not the dataset's is never replaced.
+/// Downloads the files of `dataset` that are missing in a folder, checks them
+/// and unpacks them. Also checks the existing files: files of the dataset by
+/// their published checksum, and unpacked files by their SHA-256. The SHA-256
+/// is stored next to them in DATASET.sha256, in the format of `sha256sum`. A
+/// file appears under its name only if it is complete and correct. Existing
+/// files that do not belong to the dataset are never replaced.
 ///
 /// Only one process at a time works in a folder; others wait. Throws DataError
-/// or IoError; the same call goes on later.
+/// or IoError. After an error, the same call resumes the download.
 Outcome download_dataset(const RemoteDataset& dataset,
                          const DownloadOptions& options);
 

@@ -33,7 +33,7 @@ constexpr long kStallBytesPerSecond = 1024;
 constexpr long kMostRedirections = 10;
 constexpr int64_t kMostErrorPageBytes = 1 << 20;
 constexpr size_t kMostVersionBytes = 1024;
-// A try that brings this much does not count against the attempts.
+// A try that downloads this much resets the number of attempts.
 constexpr int64_t kLeastShareOfRest = 100;
 constexpr int64_t kMostWantedBytes = 1 << 20;
 
@@ -41,12 +41,13 @@ struct Headers {
   void operator()(curl_slist* list) const { curl_slist_free_all(list); }
 };
 
-// Of what a server or a library says.
+// Returns the first 200 characters of a text from a server or library, in
+// printable ASCII.
 std::string plain(std::string_view text) {
   return printable_ascii(std::string(text.substr(0, 200)));
 }
 
-/// How a try ended.
+/// The result of a try.
 struct End {
   enum class Kind { kDone, kAgain, kHopeless };
   Kind kind;
@@ -104,8 +105,8 @@ class Fetch {
   }
 
  private:
-  // True if the last try brought enough to go on. A server that sends a byte
-  // each time would keep us busy for ever.
+  // Returns whether the last try made enough progress to go on. Otherwise a
+  // server that sends one byte each time would keep us busy forever.
   bool has_got_on(int64_t before) const {
     const int64_t wanted =
         std::min((bytes_ - before) / kLeastShareOfRest, kMostWantedBytes);
@@ -210,8 +211,8 @@ class Fetch {
     }
   }
 
-  // The first bytes of an answer: they are the file, its rest, or an error's
-  // page.
+  // Handles the first bytes of a response, which is the file, its rest, or an
+  // error page.
   bool begin_answer() {
     has_begun_ = true;
     long status = 0;
@@ -238,7 +239,8 @@ class Fetch {
     return true;
   }
 
-  // "bytes 100-199/200"
+  // Returns whether the response is the missing part. The header reads "bytes
+  // 100-199/200".
   bool is_the_rest() {
     const std::string range = header("Content-Range");
     const std::string_view kUnit = "bytes ";
@@ -267,7 +269,7 @@ class Fetch {
     }
   }
 
-  // What it throws must not pass through libcurl.
+  // Called by libcurl. Exceptions must not pass through libcurl.
   static size_t on_bytes(char* data, size_t /*one*/, size_t size, void* user) {
     auto& fetch = *static_cast<Fetch*>(user);
     try {
@@ -336,7 +338,8 @@ class Fetch {
     return plain(version) == version ? version : "";
   }
 
-  // Only a strong ETag says that two files have the same bytes.
+  // Stores the version of the file. Only a strong ETag guarantees that two
+  // files have the same bytes.
   void write_version() {
     std::string version = header("ETag");
     if (version.empty() || version.starts_with("W/")) {
@@ -361,9 +364,9 @@ class Fetch {
   const FetchOptions& options_;
   FileDescriptor file_;
   int64_t had_ = 0;          ///< bytes in the file
-  bool kept_bytes_ = false;  ///< some of them from before
+  bool kept_bytes_ = false;  ///< whether some are from an earlier download
 
-  CURL* curl_ = nullptr;  ///< of this try, as what follows
+  CURL* curl_ = nullptr;  ///< for this try, like the members below
   bool has_begun_ = false;
   bool is_file_ = false;
   int64_t error_page_bytes_ = 0;

@@ -7,38 +7,38 @@
 namespace lockstep::download {
 
 struct FetchOptions {
-  /// Certificates to trust, PEM; empty: those of the system.
+  /// Trusted certificates in PEM format. Empty: those of the system.
   std::string ca_file;
   double connect_timeout_s = 20;
-  /// A transfer of less than a kilobyte in each second for so long is given up.
-  /// Headers don't count.
+  /// Time after which a transfer of less than one kilobyte per second is given
+  /// up. Headers don't count.
   int stall_timeout_s = 30;
-  /// Tries in turn without progress. Progress is a MiB, or a hundredth of what
-  /// is missing. The wait before the second try is `backoff_s`, then twice as
-  /// long each time.
+  /// Number of tries in a row without progress. Progress is a MiB, or a
+  /// hundredth of the missing bytes. The wait before the second try is
+  /// `backoff_s`, and doubles each time.
   int attempts = 5;
   double backoff_s = 1;
-  /// Called at least once a second while something is under way.
+  /// Called at least once a second during a download.
   std::function<void(int64_t done_bytes, int64_t all_bytes)> progress;
-  /// Whether to end: polled at least once a second.
+  /// Called at least once a second. The download ends if it returns true.
   std::function<bool()> stop;
-  /// A line for the user: why it is tried again.
+  /// Called with a line for the user that says why the download is tried again.
   std::function<void(const std::string&)> say;
 };
 
-/// Downloads `url` by HTTPS to `path`.part, until that has `bytes` bytes. What
-/// is in it from before is kept, and the rest asked for, if the server can send
-/// a part of a file (RFC 9110, 14) and its file is still the same: its ETag or
-/// date is in `path`.part.version. Otherwise it begins anew. Redirections are
-/// followed to HTTPS only, and certificates are checked.
+/// Downloads `url` by HTTPS to `path`.part until that has `bytes` bytes. If it
+/// has bytes of an earlier download, requests only the rest. The server must
+/// support ranges (RFC 9110, 14), and its file must be unchanged: its ETag or
+/// date is stored in `path`.part.version. Otherwise the download starts again.
+/// Follows redirects only to HTTPS, and checks certificates.
 ///
-/// Returns whether bytes from before are in the file. Throws DataError
-/// (kDownloadFailed; kInterrupted if stop() said so), IoError if the file can't
-/// be written; what was downloaded stays there.
+/// Returns whether the file has bytes of an earlier download. Throws DataError
+/// (kDownloadFailed, or kInterrupted if stop() returned true), and IoError if
+/// the file can't be written. The bytes downloaded so far are kept.
 bool fetch_file(const std::string& url, const std::string& path, int64_t bytes,
                 const FetchOptions& options);
 
-/// The files above.
+/// Return the paths of these two files.
 std::string partial_path(const std::string& path);
 std::string version_path(const std::string& path);
 

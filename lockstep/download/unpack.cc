@@ -22,11 +22,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of files that are passed over, such as a page about the dataset.
+// Limit on the size of files that are skipped, such as a page about the
+// dataset.
 constexpr int64_t kMostOtherBytes = 1 << 20;
 constexpr int kMostEntries = 1000;
 
-// Of what an archive or a library says.
+// Returns the first 200 characters of a text from an archive or library, in
+// printable ASCII.
 std::string printable(std::string_view text) {
   return printable_ascii(std::string(text.substr(0, 200)));
 }
@@ -43,7 +45,7 @@ class Archive {
     check(archive_read_open_fd(reader_.get(), file_.descriptor.get(), 1 << 16));
   }
 
-  /// The next file; null at the end.
+  /// Returns the next file, or null at the end.
   archive_entry* next() {
     archive_entry* entry = nullptr;
     const int result = archive_read_next_header(reader_.get(), &entry);
@@ -53,7 +55,7 @@ class Archive {
     return entry;
   }
 
-  /// Some of its bytes; none at its end.
+  /// Returns the next bytes of the file, or nothing at its end.
   std::span<const std::byte> read() {
     const ssize_t size =
         archive_read_data(reader_.get(), buffer_.data(), buffer_.size());
@@ -86,7 +88,8 @@ class Archive {
   int entries_ = 0;
 };
 
-/// The path of `entry`, once it is known to be harmless.
+/// Returns the path of `entry`. Refuses links, devices, and paths that lead out
+/// of the folder.
 std::string path_of(const Archive& archive, archive_entry* entry) {
   const char* name = archive_entry_pathname(entry);
   const std::string path = name != nullptr ? name : "";
@@ -104,7 +107,7 @@ std::string path_of(const Archive& archive, archive_entry* entry) {
   return parts.lexically_normal().string();
 }
 
-// Returns its digest.
+// Unpacks one member and returns its SHA-256.
 std::string unpack_member(Archive& archive, const Member& member,
                           const std::string& path) {
   AtomicFile file(path);

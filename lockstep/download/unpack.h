@@ -10,18 +10,18 @@ namespace lockstep::download {
 /// Unpacks the members of `file`, a .tar.gz at `archive`, into the folder
 /// `dir`, each under its own name. Returns their SHA-256 by name.
 ///
-/// Nothing else is written: what an archive says of places, links, owners and
-/// modes is not followed. A link, a path with "..", or one that begins with a
-/// slash is refused; other plain files are passed over. A file that is in `dir`
-/// already must be the same.
+/// Writes nothing else, and ignores the paths, owners and modes in the archive.
+/// Refuses links, devices, paths with "..", and paths that begin with a slash.
+/// Skips other plain files. A member that already exists in `dir` must be the
+/// same.
 ///
-/// Throws DataError naming the archive, also if a member is missing or larger
-/// than allowed.
+/// Throws DataError naming the archive if it can't be read, or if a member is
+/// missing or larger than allowed.
 std::map<std::string, std::string> unpack(const std::string& archive,
                                           const RemoteFile& file,
                                           const std::string& dir);
 
-/// SHA-256 and MD5 of a file, in hex. They throw IoError.
+/// Return the SHA-256 and the MD5 of a file in hex. Throw IoError.
 std::string sha256_of_file(const std::string& path);
 std::string md5_of_file(const std::string& path);
 

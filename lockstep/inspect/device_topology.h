@@ -7,8 +7,9 @@
 
 namespace lockstep::inspect {
 
-/// How `devices`, all of one kind, are connected: slices by what their cores
-/// share, GPUs by what the driver says. Throws DeviceError if it says nothing.
+/// Returns how `devices` of one kind are connected. For slices it depends on
+/// what their cores share. For GPUs the driver reports it; throws DeviceError
+/// if it does not.
 Topology device_topology(std::span<const Device> devices);
 
 }  // namespace lockstep::inspect

@@ -49,7 +49,7 @@ Bitmap set_of(const std::vector<int>& cores) {
   return set;
 }
 
-// The nodes of memory that are near to these cores.
+// Returns the memory nodes that are local to these cores.
 Bitmap nodes_of(hwloc_topology_t topology, const hwloc_bitmap_s* cores) {
   Bitmap nodes(hwloc_bitmap_alloc());
   hwloc_cpuset_to_nodeset(topology, cores, nodes.get());
@@ -63,7 +63,7 @@ ConnectionKind kind_between(hwloc_topology_t topology,
   hwloc_bitmap_or(both.get(), both.get(), set_of(other).get());
   hwloc_obj_t shared = hwloc_get_obj_covering_cpuset(topology, both.get());
   if (shared == nullptr) return ConnectionKind::kUnknown;
-  // The nearest ancestor that says something.
+  // Find the nearest ancestor with a meaning.
   for (; shared != nullptr; shared = shared->parent) {
     switch (shared->type) {
       case HWLOC_OBJ_PU:

@@ -9,13 +9,13 @@
 
 namespace lockstep::inspect {
 
-/// The slices of this host, by what their cores share: the nearest cache or
-/// NUMA node that holds the cores of both.
+/// Returns how the slices of this host are connected: by the nearest cache or
+/// NUMA node that contains the cores of both.
 Topology host_topology(std::span<const Device> slices);
 
-/// The same of slices with these cores (in order) on a host that hwloc makes
-/// up, as its tools do: "numa:2 l3:1 core:4 pu:2". For tests. Throws
-/// InvalidArgument for a description that hwloc can't read.
+/// Returns the same for slices with these cores (in order) on a synthetic host
+/// of hwloc: "numa:2 l3:1 core:4 pu:2". For tests. Throws InvalidArgument for a
+/// description that hwloc can't read.
 Topology synthetic_topology(const std::string& description,
                             const std::vector<std::vector<int>>& cores);
 

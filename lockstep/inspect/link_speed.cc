@@ -19,7 +19,7 @@ namespace {
 
 using torch::Tensor;
 
-// One end of a link: memory on the device and a thread that works there.
+// One end of a link: memory on the device, and a thread that runs there.
 struct End {
   Device device;
   Worker worker;
@@ -48,7 +48,7 @@ struct End {
 
 double median_time(int count, const std::function<void()>& act) {
   std::vector<double> seconds;
-  act();  // memory is mapped, peers are introduced
+  act();  // maps memory and enables peer access
   for (int i = 0; i < count; ++i) {
     const Stopwatch watch;
     act();
@@ -57,16 +57,16 @@ double median_time(int count, const std::function<void()>& act) {
   return median(std::move(seconds));
 }
 
-// A cache line of its own.
+// The cache line that the two threads pass back and forth.
 struct alignas(64) Ball {
   std::atomic<int> turn{0};
 };
 
 constexpr int kGameOver = -1;
 
-// Waits until `turn` is up, and returns true; returns false when the other
-// thread has ended the game. It yields after a while, since both slices may be
-// on the same core, where the other thread could not run otherwise.
+// Waits for `turn` and returns true, or returns false if the other thread has
+// ended the game. It yields after a while, because both slices may be on the
+// same core, where the other thread could not run otherwise.
 bool await(const Ball& ball, int turn) {
   constexpr int kSpins = 2000;
   for (int i = 0;; ++i) {
@@ -79,7 +79,7 @@ bool await(const Ball& ball, int turn) {
 
 double latency_of_slices(End& from, End& to) {
   constexpr int kRounds = 2000;
-  constexpr double kMostSeconds = 0.2;  // on cores that others use, too
+  constexpr double kMostSeconds = 0.2;  // reached only on busy cores
   Ball ball;
   double seconds = 0;
   int rounds = 0;

@@ -9,27 +9,25 @@
 
 namespace lockstep::inspect {
 
-/// What was measured of a link.
+/// The measured speed of a link.
 struct LinkSpeed {
   Link link;
-  double bytes_per_s = 0;         ///< of large copies
-  double both_bytes_per_s = 0;    ///< with copies in the other direction beside
-                                  ///< them, both together
-  double staged_bytes_per_s = 0;  ///< through memory of the host
-  double latency_s = 0;           ///< until a small message is there
+  double bytes_per_s = 0;         ///< large copies
+  double both_bytes_per_s = 0;    ///< simultaneous copies both ways, in total
+  double staged_bytes_per_s = 0;  ///< copies through host memory
+  double latency_s = 0;           ///< time until a small message arrives
 };
 
 struct LinkSpeedOptions {
-  int64_t bytes = int64_t{64} << 20;  ///< of a copy
-  int copies = 5;                     ///< of which the median counts
+  int64_t bytes = int64_t{64} << 20;  ///< size of a copy
+  int copies = 5;                     ///< copies to take the median of
 };
 
-/// Measures each link in turn, with nothing beside it but the two devices at
-/// its ends. Slices: a thread on the receiving slice copies from memory that
-/// the other one wrote; latency is half the time that a cache line takes to go
-/// there and back. GPUs: LibTorch's copies, peer to peer where there is such
-/// access; latency is that of a copy of 4 bytes. `on_link` is called before
-/// each link.
+/// Measures each link in turn, while only the two devices at its ends are used.
+/// For slices, a thread on the receiving slice copies from memory that the
+/// other slice wrote, and the latency is half the round-trip time of a cache
+/// line. For GPUs, LibTorch copies, peer to peer if possible, and the latency
+/// is the time of a copy of 4 bytes. Calls `on_link` before each link.
 std::vector<LinkSpeed> measure_links(
     std::span<const Link> links, const LinkSpeedOptions& options = {},
     const std::function<void(const Link&)>& on_link = {});

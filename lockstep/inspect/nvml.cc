@@ -17,8 +17,8 @@
 namespace lockstep::inspect {
 namespace {
 
-// NVML's interface, which has been the same since driver 470: nvml.h of the
-// CUDA toolkit, with these names.
+// The interface of NVML, unchanged since driver 470. The names of nvml.h in the
+// CUDA toolkit are in the comments.
 using Handle = void*;
 using Result = int;
 constexpr Result kSuccess = 0;
@@ -33,7 +33,7 @@ struct PciInfo {  // nvmlPciInfo_t
   char bus_id[32];
 };
 
-// nvmlGpuTopologyLevel_t.
+// Converts a value of nvmlGpuTopologyLevel_t.
 Connection connection_of_level(unsigned level) {
   switch (level) {
     case 0:
@@ -59,7 +59,8 @@ std::string lower(std::string text) {
   return text;
 }
 
-// NVML writes eight digits of the domain, the kernel four.
+// Returns the NUMA node of a PCI device, or "" if it is not known. NVML writes
+// eight digits of the domain, the kernel four.
 std::string numa_node(const std::string& bus_id, const std::string& root) {
   const std::string id = lower(bus_id.size() > 4 ? bus_id.substr(4) : bus_id);
   std::ifstream in(std::filesystem::path(root) / "sys/bus/pci/devices" / id /
@@ -81,7 +82,7 @@ class Nvml::Library {
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;
 
-  /// False if a function is missing or the driver does not answer.
+  /// Returns false if a function is missing or the driver does not respond.
   bool start() {
     const bool has_all =
         find(init_, "nvmlInit_v2") && find(shutdown_, "nvmlShutdown") &&
@@ -148,8 +149,8 @@ class Nvml::Library {
     return function != nullptr;
   }
 
-  // Links that end at the other GPU; behind an NVSwitch, which all of a GPU's
-  // links end at, all that are up.
+  // Returns the number of links that end at the other GPU. With an NVSwitch all
+  // links of a GPU end at the switch, so all active links count.
   int nv_links(Handle one, Handle other) const {
     const std::string peer = bus_id(other);
     int direct = 0, up = 0;

@@ -9,18 +9,21 @@
 
 namespace lockstep::inspect {
 
-/// NVIDIA's management library, as far as a topology needs it. It comes with
-/// the driver, so it is opened at run time.
+/// The part of NVIDIA's management library that a topology needs. The library
+/// comes with the driver, so it is opened at run time.
 class Nvml {
  public:
-  /// Nothing where there is no such library, or no driver.
+  /// Opens the library. Returns nothing if there is no such library or no
+  /// driver.
   static std::optional<Nvml> open(
       const std::string& library = "libnvidia-ml.so.1");
 
-  /// The UUIDs of all GPUs, by NVML's numbers, which are not CUDA's.
+  /// Returns the UUIDs of all GPUs in the order of NVML, which differs from
+  /// that of CUDA.
   std::vector<std::string> uuids() const;
-  /// GPUs with these UUIDs, in this order, called GPU0, GPU1, ...; throws
-  /// DeviceError for one that there is not. `root` is where /sys is found.
+  /// Returns the topology of the GPUs with these UUIDs, in this order, named
+  /// GPU0, GPU1 and so on. Throws DeviceError if there is no such GPU. `root`
+  /// is the folder that contains /sys.
   Topology topology(const std::vector<std::string>& uuids,
                     const std::string& root = "/") const;
 

@@ -29,8 +29,9 @@ constexpr const char* kFormat = "lockstep-topology";
                       "`lockstep topo --json`"});
 }
 
-// Cells have tabs between them; nvidia-smi also pads them with blanks, and
-// terminals turn tabs into blanks. "CPU Affinity" is one cell.
+// Splits a line into cells. They are separated by tabs. nvidia-smi also pads
+// them with blanks, and terminals turn tabs into blanks. "CPU Affinity" is one
+// cell.
 std::vector<std::string> cells_of(const std::string& line) {
   const bool has_tabs = line.find('\t') != std::string::npos;
   std::vector<std::string> cells;
@@ -51,7 +52,7 @@ std::vector<std::string> cells_of(const std::string& line) {
   return cells;
 }
 
-// Terminals' escape sequences: nvidia-smi underlines its header.
+// Removes escape sequences for terminals: nvidia-smi underlines its header.
 std::string without_escapes(const std::string& text) {
   std::string plain;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -64,7 +65,8 @@ std::string without_escapes(const std::string& text) {
   return plain;
 }
 
-// "GPU0", "cpu:1"; not "GPU NUMA ID", which is a column behind the matrix.
+// Returns true for "GPU0" and "cpu:1", but not for "GPU NUMA ID", which is a
+// column after the matrix.
 bool is_device(const std::string& name) {
   for (const std::string_view kind : {"GPU", "cpu:"}) {
     if (!name.starts_with(kind) || name.size() == kind.size()) continue;

@@ -7,13 +7,13 @@
 
 namespace lockstep::inspect {
 
-/// Reads what `nvidia-smi topo -m` wrote, or `lockstep topo --json`. Rows and
-/// columns of what is no GPU (NIC0, mlx5_0) and everything behind the matrix
-/// are left out. Throws InvalidArgument, naming the line, for a matrix that is
-/// not square, has cells that can't be read, or contradicts itself.
+/// Parses the output of `nvidia-smi topo -m` or `lockstep topo --json`. Ignores
+/// rows and columns of other devices (NIC0, mlx5_0) and everything after the
+/// matrix. Throws InvalidArgument, naming the line, for a matrix that is not
+/// square, has cells that can't be read, or contradicts itself.
 Topology parse_topology(const std::string& text);
 
-/// parse_topology() of the file `path`; throws IoError as well.
+/// Parses the file at `path` with parse_topology(). Also throws IoError.
 Topology read_topology(const std::string& path);
 
 nlohmann::ordered_json to_json(const Topology& topology);

@@ -17,7 +17,7 @@ struct Meaning {
   ConnectionKind kind;
   const char* cell;
   const char* text;
-  const char* colour;  // of the edge in a graph
+  const char* colour;  // colour of the edge in a graph
 };
 
 constexpr std::array<Meaning, 11> kMeanings = {{
@@ -123,7 +123,8 @@ std::string render_legend(const Topology& topology) {
     const bool is_of_slices = meaning.kind == ConnectionKind::kCore ||
                               meaning.kind == ConnectionKind::kL2 ||
                               meaning.kind == ConnectionKind::kL3;
-    // As nvidia-smi: all that GPUs may be; of others what is there.
+    // As in nvidia-smi, all kinds are listed for GPUs. For slices, only those
+    // that are used.
     const bool is_shown =
         used.contains(meaning.kind) ||
         (has_gpus && !is_of_slices && meaning.kind != ConnectionKind::kUnknown);

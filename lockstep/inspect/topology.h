@@ -5,13 +5,13 @@
 
 namespace lockstep::inspect {
 
-/// How two devices are connected; from near to far, as `nvidia-smi topo -m`
-/// and, for the slices of a host, the caches have it.
+/// The kinds of connection between two devices, from near to far: those of
+/// `nvidia-smi topo -m`, and shared caches for the slices of a host.
 enum class ConnectionKind {
   kSelf,     ///< X
   kNvLink,   ///< NV#: a bonded set of # NVLinks
-  kPix,      ///< PIX: one PCIe bridge at most
-  kPxb,      ///< PXB: several PCIe bridges, and no host bridge
+  kPix,      ///< PIX: at most one PCIe bridge
+  kPxb,      ///< PXB: several PCIe bridges, but no host bridge
   kPhb,      ///< PHB: a PCIe host bridge
   kCore,     ///< CORE: slices on the same core
   kL2,       ///< L2: slices that share a second-level cache
@@ -23,41 +23,41 @@ enum class ConnectionKind {
 
 struct Connection {
   ConnectionKind kind = ConnectionKind::kUnknown;
-  int links = 0;  ///< kNvLink: how many
+  int links = 0;  ///< number of links for kNvLink
 
-  /// "NV4", "SYS".
+  /// Returns "NV4", "SYS" and so on.
   std::string text() const;
   bool operator==(const Connection&) const = default;
 };
 
-/// Of "NV4" or "SYS"; "SOC", as old drivers say, is SYS. Throws
-/// InvalidArgument for another text.
+/// Parses "NV4", "SYS" and so on. "SOC", used by old drivers, is SYS. Throws
+/// InvalidArgument for any other text.
 Connection parse_connection(const std::string& text);
 
 struct TopologyDevice {
   std::string name;           ///< "GPU0", "cpu:1"
-  std::string cpu_affinity;   ///< "0-31"; "" if it is not known
-  std::string numa_affinity;  ///< "0"; "" if it is not known
+  std::string cpu_affinity;   ///< "0-31", or "" if it is not known
+  std::string numa_affinity;  ///< "0", or "" if it is not known
 };
 
-/// The devices of a host and how each two of them are connected.
+/// The devices of a host and the connection of each pair.
 struct Topology {
   std::vector<TopologyDevice> devices;
-  /// [row][column], as many of both as devices.
+  /// [row][column], one row and one column for each device.
   std::vector<std::vector<Connection>> connections;
 };
 
-/// The matrix as `nvidia-smi topo -m` writes it: cells with a tab between
-/// them. The columns of affinity are there if a device has one.
+/// Returns the matrix in the format of `nvidia-smi topo -m`: cells separated by
+/// tabs. It has the affinity columns if the affinity of a device is known.
 std::string render_matrix(const Topology& topology);
 
-/// What the cells of this topology mean, each in a line.
+/// Returns the meaning of the cells of this topology, one line each.
 std::string render_legend(const Topology& topology);
 
-/// A graph for Graphviz: `dot -Tsvg`.
+/// Returns a graph for Graphviz (`dot -Tsvg`).
 std::string to_dot(const Topology& topology);
 
-/// "0-3,8" of these numbers, which are in order.
+/// Formats sorted numbers as ranges: "0-3,8".
 std::string format_ranges(const std::vector<int>& numbers);
 
 }  // namespace lockstep::inspect

@@ -35,12 +35,11 @@ double predictions_of(const Tensor& logits) {
   return predictions;
 }
 
-/// Returns what torch divides the sum over the targets by. Waits for the
-/// device.
+/// Returns the divisor of torch's mean over the targets. Waits for the device.
 double weight_of(const Tensor& logits, const Tensor& targets,
                  const Options& options) {
   const torch::NoGradGuard no_grad;
-  // As torch tells probabilities from classes.
+  // torch distinguishes probabilities from classes in the same way.
   if (logits.sizes() == targets.sizes()) return predictions_of(logits);
   // -100 can't be compared with uint8.
   const Tensor classes = targets.to(torch::kInt64);
@@ -52,8 +51,9 @@ double weight_of(const Tensor& logits, const Tensor& targets,
       .item<double>();
 }
 
-/// Torch smooths the labels of classes without weight, too. The part of a loss
-/// that comes from them can't be stated by a mean over the weight 0.
+/// Throws InvalidArgument if there are only classes of weight 0 and labels are
+/// smoothed. Torch smooths these labels too, and a mean with the weight 0 can't
+/// represent their part of the loss.
 void check_smoothing(const Tensor& logits, const Tensor& targets,
                      const Options& options) {
   const bool has_classes = logits.sizes() != targets.sizes();

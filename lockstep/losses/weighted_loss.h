@@ -6,11 +6,11 @@
 
 namespace lockstep {
 
-/// A loss, and how many units it is the mean of.
+/// A loss and the number of units that it is the mean of.
 ///
 /// A step computes a loss for each shard of a batch. The batch's loss is the
-/// mean of the shards' losses, weighted by `weight`, and the gradient is that
-/// of this mean:
+/// mean of the shards' losses, weighted by `weight`, and the gradient is the
+/// gradient of this mean:
 ///
 ///     [](const torch::Tensor& logits, const torch::Tensor& targets)
 ///         -> lockstep::WeightedLoss {
@@ -20,7 +20,7 @@ namespace lockstep {
 ///
 /// A loss that is a mean over the samples needs no weight: return the tensor.
 struct WeightedLoss {
-  /// The mean over the samples.
+  /// Makes a loss that is a mean over the samples.
   WeightedLoss(torch::Tensor mean)  // NOLINT(google-explicit-constructor)
       : loss(std::move(mean)) {}
   WeightedLoss(torch::Tensor mean, torch::Tensor units)
@@ -32,7 +32,7 @@ struct WeightedLoss {
   /// A scalar. It may be NaN if `weight` is 0.
   torch::Tensor loss;
   /// A scalar, 0 or more, without a graph: the number of tokens, pixels or
-  /// weighted samples. Undefined: the number of samples.
+  /// weighted samples. If undefined, the number of samples is used.
   torch::Tensor weight{};
 };
 

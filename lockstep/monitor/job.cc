@@ -20,7 +20,7 @@ constexpr size_t kMostName = 256;  // bytes
 constexpr std::array<const char*, 5> kNotes{"", "slow", "stale", "lost",
                                             "ended"};
 
-/// How long a rank's devices compute in a step.
+/// Returns how long the busiest device of a rank computes in a step.
 double compute_s(const RankStatus& status) {
   double longest = 0;
   for (const DeviceStatus& device : status.devices) {
@@ -52,7 +52,7 @@ RankNote note_of(const RankStatus& status, double others_compute_s,
   return is_slow ? RankNote::kSlow : RankNote::kNone;
 }
 
-/// A label's value may hold any text: only these three are escaped.
+/// Returns `text` as the value of a label. Only \, " and newlines are escaped.
 std::string label_text(const std::string& text) {
   std::string escaped;
   for (const char c : text) {
@@ -129,7 +129,7 @@ std::vector<Job> local_jobs() {
     try {
       jobs.push_back(read_job(name, jobs_folder() + "/" + name));
     } catch (const IoError&) {
-      // It is starting, or has ended since it was listed.
+      // The job is starting, or has ended since it was listed.
     }
   }
   return jobs;
@@ -151,7 +151,8 @@ std::string jobs_json(const std::vector<Job>& jobs) {
                     {"seconds_left", left ? Json(*left) : Json(nullptr)},
                     {"ranks", std::move(ranks)}});
   }
-  // A folder's name may hold anything, and this may be read in a terminal.
+  // A folder's name may contain anything, and the text may be shown in a
+  // terminal.
   return Json({{"jobs", std::move(list)}})
       .dump(2, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
 }

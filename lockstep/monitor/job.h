@@ -9,46 +9,49 @@
 
 namespace lockstep::monitor {
 
-/// What is remarkable about a rank.
+/// A remarkable state of a rank.
 enum class RankNote {
   kNone,
-  kSlow,   ///< it computes so much longer than the others that they wait
-  kStale,  ///< it has said nothing for longer than its steps take
+  kSlow,   ///< it computes so much longer than other ranks that they wait
+  kStale,  ///< its last status is older than its steps take
   kLost,   ///< its process is gone
   kEnded,
 };
 
-/// "", "slow", "stale", "lost", "ended".
+/// Returns "", "slow", "stale", "lost" or "ended".
 const char* to_string(RankNote note);
 
-/// A job as its ranks' statuses show it.
+/// The state of a job, as reported by its ranks.
 struct Job {
-  std::string name;  ///< fit to be shown: see printable_line()
+  std::string name;  ///< safe to show, see printable_line()
   std::string folder;
   std::vector<RankStatus> ranks;  ///< by rank
-  std::vector<RankNote> notes;    ///< of each rank
-  double now = 0;                 ///< when this was seen, seconds since 1970
+  std::vector<RankNote> notes;    ///< for each rank
+  double now = 0;                 ///< time of this view, seconds since 1970
 
-  /// Of rank 0, or of the first there is. There is one.
+  /// Returns the status of rank 0 or, if it is missing, of the first rank.
+  /// There is always one.
   const RankStatus& first() const { return ranks.front(); }
-  /// Seconds to the last step; nothing before the first one.
+  /// Returns the seconds until the last step, or nothing before the first step.
   std::optional<double> seconds_left() const;
 };
 
-/// A rank is slow if it computes for so many times the others' median.
+/// Factor above the median of the other ranks' computing time from which a rank
+/// counts as slow.
 inline constexpr double kSlowFactor = 1.25;
 
-/// Of statuses by rank, at least one, as they are at `now`.
+/// Makes a job of its ranks' statuses at the time `now`. `ranks` is sorted by
+/// rank and has at least one entry.
 Job make_job(std::string name, std::string folder,
              std::vector<RankStatus> ranks, double now);
-/// Reads `folder`. Throws IoError if it has no status.
+/// Reads the job in `folder`. Throws IoError if there is no status in it.
 Job read_job(const std::string& name, const std::string& folder);
-/// The jobs of this user on this host.
+/// Returns the jobs of this user on this host.
 std::vector<Job> local_jobs();
 
-/// For scripts: {"jobs": [{"name": .., "ranks": [..]}]}.
+/// Returns {"jobs": [{"name": .., "ranks": [..]}]}, for scripts.
 std::string jobs_json(const std::vector<Job>& jobs);
-/// Prometheus's text format (version 0.0.4).
+/// Returns the jobs in Prometheus's text format (version 0.0.4).
 std::string jobs_metrics(const std::vector<Job>& jobs);
 
 }  // namespace lockstep::monitor

@@ -32,11 +32,12 @@ namespace fs = std::filesystem;
 constexpr const char* kWatched = "watched";
 constexpr double kWatchedFor_s = 3;
 constexpr size_t kMostBytes = 1 << 20;
-// Until its first rank has written something.
+// Time in which the first rank of a new job should have written its status.
 constexpr double kStartsWithin_s = 60;
 constexpr double kElsewhereSilent_s = 3600;
 
-/// Ours alone: what is in /dev/shm anybody may have made.
+/// Returns whether `path` is a folder of this user that others can't write to.
+/// Anyone can create a folder in /dev/shm.
 bool is_own_folder(const std::string& path) {
   struct stat found {};
   return ::lstat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode) &&
@@ -48,7 +49,8 @@ bool make_own_folder(const std::string& path) {
   return is_own_folder(path);
 }
 
-/// When a file, or a link itself, was written. Long ago if it is not there.
+/// Returns when a file, or a link itself, was last modified. Returns 0 if it
+/// does not exist.
 double modified_s(const std::string& path) {
   struct stat found {};
   if (::lstat(path.c_str(), &found) != 0) return 0;
@@ -62,7 +64,7 @@ std::string status_name(int64_t rank) {
   return fmt::format("rank-{}.json", rank);
 }
 
-/// The rank whose status is in a file of this name.
+/// Returns the rank whose status is in a file of this name.
 std::optional<int64_t> rank_of(std::string_view name) {
   constexpr std::string_view kBegin = "rank-", kEnd = ".json";
   if (!name.starts_with(kBegin) || !name.ends_with(kEnd)) return std::nullopt;
@@ -72,7 +74,7 @@ std::optional<int64_t> rank_of(std::string_view name) {
   return is_rank ? rank : std::nullopt;
 }
 
-/// The ranks that have a status in `folder`, sorted.
+/// Returns the ranks that have a status in `folder`, sorted.
 std::vector<int64_t> ranks_in(const std::string& folder,
                               std::error_code& error) {
   std::vector<int64_t> ranks;
@@ -86,12 +88,13 @@ std::vector<int64_t> ranks_in(const std::string& folder,
   return ranks;
 }
 
-// Files may go at any time, as ranks end.
+// Reads the statuses of `ranks`. Files may disappear at any time, because ranks
+// end.
 std::vector<RankStatus> statuses_of(const std::vector<int64_t>& ranks,
                                     const std::string& folder) {
   std::vector<RankStatus> statuses;
   for (const int64_t rank : ranks) {
-    // The rest is of ranks that an earlier, larger attempt had.
+    // Later files are from an earlier attempt with more ranks.
     const bool is_known = !statuses.empty() && statuses[0].rank == 0;
     if (is_known && rank >= statuses[0].world_size) break;
     try {
@@ -99,29 +102,30 @@ std::vector<RankStatus> statuses_of(const std::vector<int64_t>& ranks,
           read_file(folder + "/" + status_name(rank), kMostBytes));
       if (status.rank == rank) statuses.push_back(std::move(status));
     } catch (const Error&) {
-      // It ended just now, or somebody else wrote it.
+      // The rank has just ended, or something else wrote the file.
     }
   }
   return statuses;
 }
 
-/// Nobody here can ask for the process of a rank of another host. One that has
-/// said nothing for long is not waited for.
+/// Returns whether a rank has ended. The process of a rank on another host
+/// can't be checked, so such a rank counts as ended when its status is old.
 bool has_ended(const RankStatus& status) {
   const bool is_silent = now_s() - status.updated_at > kElsewhereSilent_s;
   return status.activity == Activity::kEnded ||
          is_lost(status).value_or(is_silent);
 }
 
-/// True if a listed job has no rank left, and none that is about to start.
+/// Returns whether a listed job has no rank left and none that is about to
+/// start.
 bool is_dead(const std::string& entry) {
   std::error_code error;
   const auto ranks = ranks_in(entry, error);
-  if (error) return true;  // a link to what is gone
+  if (error) return true;  // a link to a folder that is gone
   const auto statuses = statuses_of(ranks, entry);
   if (!std::all_of(statuses.begin(), statuses.end(), has_ended)) return false;
-  // The folder of a run may have statuses of an earlier job, which are older
-  // than the link of this one.
+  // The folder of a run may contain statuses of an earlier job. They are older
+  // than the link of this job.
   const bool is_link = fs::is_symlink(entry, error);
   const double listed_s = is_link ? modified_s(entry) : 0;
   const bool has_begun =
@@ -140,8 +144,8 @@ void take_off(const std::string& entry) {
   }
 }
 
-/// Takes other links to `folder` off the list: a run that goes on in a folder
-/// takes it over from the job that was there.
+/// Removes other links to `folder` from the list. A run that resumes in a
+/// folder takes it over from the previous job.
 void take_off_links_to(const std::string& folder, const std::string& jobs,
                        const std::string& but) {
   std::error_code error, ignored;
@@ -193,8 +197,8 @@ StatusFile::StatusFile(const std::string& job, const std::string& out_dir,
   const std::string jobs = jobs_folder();
   std::error_code ignored;
   if (make_own_folder(jobs)) entry_ = jobs + "/" + job;
-  // Removes the links of jobs that were killed, also if nobody runs
-  // `lockstep top`.
+  // Removes the links of jobs that were killed, even if `lockstep top` is never
+  // run.
   if (rank == 0) list_jobs();
   if (!out_dir.empty()) {
     folder_ = (fs::absolute(out_dir, ignored) / "live").string();
@@ -214,7 +218,7 @@ StatusFile::~StatusFile() {
   std::error_code ignored;
   if (!is_kept_ && !path_.empty()) fs::remove(path_, ignored);
   if (!entry_.empty() && is_dead(entry_)) take_off(entry_);
-  // Without a status there is nothing to wait for.
+  // Without a status there is no rank to wait for.
   if (!is_kept_ && !folder_.empty() && ranks_in(folder_, ignored).empty()) {
     take_off(folder_);
   }
@@ -224,7 +228,8 @@ void StatusFile::write(const RankStatus& status) const {
   if (path_.empty()) return;
   const std::string aside = fmt::format("{}.{}.tmp", path_, ::getpid());
   try {
-    // Never to what others put there, such as a link or a pipe.
+    // Never write to a file that others created there, such as a link or a
+    // pipe.
     ::unlink(aside.c_str());
     write_new_file(aside, to_json(status) + "\n");
     if (std::rename(aside.c_str(), path_.c_str()) == 0) return;
@@ -244,7 +249,7 @@ bool StatusFile::is_watched() const {
 
 bool touch_watched(const std::string& folder) {
   const std::string path = folder + "/" + kWatched;
-  // Non-blocking: a pipe of that name would be waited for.
+  // Non-blocking, so that it does not wait if there is a pipe of that name.
   const FileDescriptor file(
       ::open(path.c_str(),
              O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));

@@ -8,59 +8,59 @@
 
 namespace lockstep::monitor {
 
-/// Where ranks of a job say what they do: a file for each, rank-0.json, which
-/// is always whole. Nothing in it is meant to outlive the machine, so nothing
-/// is synced to a disk.
+/// The folder in which the ranks of a job report their state. Each rank has a
+/// file, such as rank-0.json, which is always complete. The files need not
+/// outlive the machine, so they are not synced to disk.
 ///
-/// A run with an output folder has it there, as OUT/live. The jobs of this user
-/// on this host are listed in a folder in memory (jobs_folder()): there each
-/// has its own, or a link to OUT/live.
+/// For a run with an output folder it is OUT/live. The jobs of this user on
+/// this host are listed in a folder in memory (jobs_folder()). There each job
+/// has its own folder, or a link to OUT/live.
 
-/// "/run/user/1000/lockstep" or "/dev/shm/lockstep-1000".
+/// Returns "/run/user/1000/lockstep" or "/dev/shm/lockstep-1000".
 std::string jobs_folder();
 
-/// Of the jobs that are listed, those that have a rank that lives here, or are
-/// only just starting; the names, sorted. Those that ended without a word are
-/// taken off the list.
+/// Returns the sorted names of the listed jobs that are running or starting.
+/// Removes jobs from the list that ended without removing themselves.
 std::vector<std::string> list_jobs();
 
-/// The name of a new job, unlike any other on this host.
+/// Returns a name for a new job that is unique on this host.
 std::string new_job_name();
 
-/// A rank's side: writes its status. If that fails, a warning says so once, and
-/// the run goes on.
+/// Writes the status of a rank. If that fails, a warning is logged once and the
+/// run goes on.
 class StatusFile {
  public:
-  /// `out_dir`: the run's, or "". Makes the folder, and lists the job.
+  /// Creates the folder and lists the job. `out_dir` is the output folder of
+  /// the run, or "".
   StatusFile(const std::string& job, const std::string& out_dir, int64_t rank);
-  /// Takes the file away if the job has no output folder, and the job off the
-  /// list when its last rank goes.
+  /// Removes the file if the job has no output folder. Removes the job from the
+  /// list when its last rank ends.
   ~StatusFile();
   StatusFile(const StatusFile&) = delete;
   StatusFile& operator=(const StatusFile&) = delete;
 
   void write(const RankStatus& status) const;
-  /// Whether somebody looked in the last seconds (touch_watched()).
+  /// Returns whether the job was watched in the last seconds (touch_watched()).
   bool is_watched() const;
 
  private:
-  std::string entry_;   // in jobs_folder(); empty: there is no such place
-  std::string folder_;  // of the files; empty: nowhere
+  std::string entry_;   // path in jobs_folder(); empty if that is not usable
+  std::string folder_;  // folder of the files; empty if there is none
   std::string path_;
   bool is_kept_ = false;
   mutable bool has_warned_ = false;
 };
 
-/// Tells the ranks of `folder` that somebody looks, so that they measure what
-/// costs something. False if this user may not.
+/// Tells the ranks of `folder` that they are watched, so that they also make
+/// measurements that cost time. Returns false if this user may not do that.
 bool touch_watched(const std::string& folder);
 
-/// The statuses in `folder`, by rank; what can't be read is left out. Throws
-/// IoError if there is no such folder.
+/// Returns the statuses in `folder`, by rank. Files that can't be read are left
+/// out. Throws IoError if there is no such folder.
 std::vector<RankStatus> read_statuses(const std::string& folder);
 
-/// Whether the process of `status` has gone without saying so; nothing if it
-/// is another host's.
+/// Returns whether the process of `status` ended without reporting that, or
+/// nothing if it is on another host.
 std::optional<bool> is_lost(const RankStatus& status);
 
 }  // namespace lockstep::monitor

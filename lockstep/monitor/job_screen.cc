@@ -26,7 +26,7 @@ struct Row {
   const RankStatus* rank;
   const DeviceStatus* device;
   RankNote note;
-  bool is_first;  // of its rank
+  bool is_first;  // the first row of its rank
 };
 
 std::string percent(const std::optional<double>& fraction) {
@@ -62,7 +62,7 @@ Look look_of(RankNote note) {
   return Look::kPlain;
 }
 
-/// A column of the table. Those of a low rank stay when it gets narrow.
+/// A column of the table. Columns of a low rank stay when the table is narrow.
 struct Column {
   const char* name;
   int rank;
@@ -144,7 +144,7 @@ std::vector<ScreenLine> draw_table(const std::vector<Row>& rows, int width,
     for (const size_t each : widths) all += each == 0 ? 0 : each + 2;
     return all;
   };
-  // The note is the last column, which takes room even if it is empty now.
+  // The note is the last column. It takes room even if it is empty now.
   widths.back() = std::max<size_t>(widths.back(), 5);
   while (needed() > static_cast<size_t>(width) + 2) {
     size_t worst = 0;
@@ -254,7 +254,7 @@ std::vector<ScreenLine> draw_losses(const RankStatus& status, int width,
   return lines;
 }
 
-/// `text` in at most `width` columns.
+/// Returns `text` cut to at most `width` columns.
 std::string cut(const std::string& text, int width) {
   size_t columns = 0;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -266,7 +266,8 @@ std::string cut(const std::string& text, int width) {
   return text;
 }
 
-/// Fits `lines` into `width` columns and `height` rows, and into ASCII.
+/// Cuts `lines` to `width` columns and `height` rows, and converts them to
+/// ASCII unless `is_utf8`.
 void cut_lines(std::vector<ScreenLine>& lines, int width, int height,
                bool is_utf8) {
   if (lines.size() > static_cast<size_t>(std::max(height, 0))) {
@@ -312,7 +313,7 @@ std::vector<ScreenLine> draw_jobs(const std::vector<Job>& jobs, View& view,
 
   const auto rows = rows_of(job);
   const auto table = draw_table(rows, width, view.is_utf8);
-  // The table's head, the keys, and what is above.
+  // Subtracts the lines above, the header of the table, and the keys.
   const int free = height - static_cast<int>(lines.size()) - 2;
   const int all = static_cast<int>(rows.size());
   const int shown = std::clamp(all, 0, std::max(free, 0));

@@ -8,7 +8,7 @@
 
 namespace lockstep::monitor {
 
-/// How a piece of a line stands out.
+/// The style of a piece of a line.
 enum class Look { kPlain, kDim, kBold, kHeading, kGood, kWarning, kBad };
 
 struct Piece {
@@ -17,21 +17,21 @@ struct Piece {
 };
 using ScreenLine = std::vector<Piece>;
 
-/// What of the jobs is looked at.
+/// The part of the jobs that is shown.
 struct View {
-  size_t job = 0;        ///< which
-  size_t first_row = 0;  ///< of its table of devices
-  bool is_utf8 = true;   ///< else in ASCII
+  size_t job = 0;        ///< index of the job
+  size_t first_row = 0;  ///< first row shown of its table of devices
+  bool is_utf8 = true;   ///< false: ASCII
 };
 
-/// What `lockstep top` shows: at most `height` lines, each at most `width`
-/// columns. On a narrow screen the less important columns are left out, on a
-/// low one the loss curve, then rows. `view` is put right where it asks for
-/// what is not there.
+/// Returns the screen of `lockstep top`: at most `height` lines of at most
+/// `width` columns. A narrow screen leaves out the less important columns. A
+/// low screen leaves out the loss curve, then rows. Corrects `view` if it
+/// refers to a job or row that does not exist.
 std::vector<ScreenLine> draw_jobs(const std::vector<Job>& jobs, View& view,
                                   int width, int height);
 
-/// The text alone, a line each.
+/// Returns the text without styles, one line each.
 std::string plain_text(const std::vector<ScreenLine>& lines);
 
 }  // namespace lockstep::monitor

@@ -7,7 +7,7 @@
 namespace lockstep::monitor {
 namespace {
 
-/// A grid of dots, of which each character shows some.
+/// A grid of dots. Each character shows several of them.
 class Dots {
  public:
   Dots(int columns, int rows)
@@ -30,7 +30,7 @@ class Dots {
   std::vector<bool> is_set_;
 };
 
-// The bits of a character of Braille (U+2800 and on), by column and row.
+// The bits of a Braille character (U+2800 and on), by column and row.
 constexpr uint8_t kBraille[2][4] = {{0x01, 0x02, 0x04, 0x40},
                                     {0x08, 0x10, 0x20, 0x80}};
 
@@ -48,7 +48,7 @@ std::string braille(const Dots& dots, int character, int line) {
           static_cast<char>(0x80 + (bits & 0x3F))};
 }
 
-// From point to point, with all rows between those of neighbouring columns.
+// Draws from point to point, and fills the rows between neighbouring columns.
 void draw(const std::vector<LossPoint>& points, Dots& dots) {
   const auto by_loss = [](const LossPoint& a, const LossPoint& b) {
     return a.loss < b.loss;

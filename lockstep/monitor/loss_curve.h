@@ -7,9 +7,9 @@
 
 namespace lockstep::monitor {
 
-/// The curve of `points` in `height` rows of `width` characters, from the top:
-/// two by four dots in a character of Braille, or '*' in ASCII. At least two
-/// points, else it is empty.
+/// Returns the curve of `points` in `height` rows of `width` characters, from
+/// the top. A Braille character shows two by four dots; ASCII uses '*'. Returns
+/// nothing for fewer than two points.
 std::vector<std::string> draw_curve(const std::vector<LossPoint>& points,
                                     int width, int height, bool is_utf8);
 

@@ -20,19 +20,19 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::array<const char*, 5> kActivities{
     "starting", "training", "evaluating", "saving", "ended"};
-// More than anybody writes: what is beyond was not written by a rank.
+// Limits that no rank exceeds. A file beyond them was not written by a rank.
 constexpr size_t kMostDevices = 256;
 constexpr size_t kMostPoints = 4096;
 constexpr size_t kMostText = 256;
 
-// JSON has no infinity.
+// Returns `value`, or 0 if it is not finite, because JSON has no infinity.
 double finite(double value) { return std::isfinite(value) ? value : 0; }
 
 Json of_fraction(const std::optional<double>& fraction) {
   return fraction ? Json(finite(*fraction)) : Json(nullptr);
 }
 
-/// Takes values out of an object, each of the type that it has to be.
+/// Reads values of an object, and checks that each has the expected type.
 class Reader {
  public:
   explicit Reader(const Json& json) : json_(json) {
@@ -42,7 +42,7 @@ class Reader {
   std::string text(const char* key) const {
     const Json& value = at(key);
     if (!value.is_string()) fail(key);
-    // It is going to be shown in a terminal.
+    // The text will be shown in a terminal.
     return printable_line(value.get_ref<const std::string&>(), kMostText);
   }
   double number(const char* key) const {
@@ -130,7 +130,7 @@ std::string to_json(const RankStatus& status) {
       {"updated_at", finite(status.updated_at)},
       {"losses", std::move(losses)},
   };
-  // A name that is no UTF-8 must not end a run.
+  // A name that is not UTF-8 must not end a run.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -190,7 +190,7 @@ std::string machine() {
 }
 
 std::string process_start(int64_t pid) {
-  // proc(5): field 22, of those from the third on.
+  // proc(5): field 22. process_stat() starts with the third field.
   std::istringstream fields(process_stat(static_cast<pid_t>(pid)));
   std::string field;
   for (int i = 3; i <= 22; ++i) {

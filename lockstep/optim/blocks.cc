@@ -10,7 +10,7 @@ std::vector<Block> cut_into_blocks(std::span<const torch::Tensor> tensors) {
   std::vector<Block> blocks;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const int64_t count = tensors[i].numel();
-    // A GPU has no such cache, but it has launches to save.
+    // On a GPU there is no such cache, and fewer blocks save launches.
     const int64_t most = tensors[i].is_cpu() ? kBlockElements : count;
     for (int64_t at = 0; at < count; at += most) {
       blocks.push_back({.tensor = static_cast<int64_t>(i),

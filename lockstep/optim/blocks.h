@@ -8,36 +8,37 @@
 
 namespace lockstep::optim {
 
-/// Elements a block has at most: with the gradients, parameter and state of
-/// the block it stays in a core's second-level cache.
+/// Largest number of elements in a block. The gradients, parameters and state
+/// of a block fit in a core's second-level cache.
 inline constexpr int64_t kBlockElements = 16 * 1024;
 
-/// `length` elements of tensor `tensor` from `offset`, in the order of its
-/// memory.
+/// A block of `length` elements of tensor `tensor` from `offset`, in memory
+/// order.
 struct Block {
   int64_t tensor;
   int64_t offset;
   int64_t length;
 };
 
-/// Cuts dense tensors into blocks. The cuts depend on their sizes alone, so
-/// what is computed block by block has the same bits whoever does a block.
+/// Cuts dense tensors into blocks. The cuts depend only on the sizes of the
+/// tensors, so the bits of a result do not depend on which thread computes
+/// which block.
 std::vector<Block> cut_into_blocks(std::span<const torch::Tensor> tensors);
 
-/// A block of a dense tensor as a 1-d view outside of autograd.
+/// Returns a block of a dense tensor as a 1-d view outside of autograd.
 inline torch::Tensor memory_view(const torch::Tensor& tensor, int64_t offset,
                                  int64_t length) {
   return tensor.detach().as_strided({length}, {1},
                                     tensor.storage_offset() + offset);
 }
 
-/// All elements of a dense tensor, likewise.
+/// Returns all elements of a dense tensor as a 1-d view outside of autograd.
 inline torch::Tensor memory_view(const torch::Tensor& tensor) {
   return memory_view(tensor, 0, tensor.numel());
 }
 
-/// `gradient` with the strides, type and device of `parameter`: itself, or a
-/// copy. Throws ParallelError for a sparse gradient.
+/// Returns `gradient` with the strides, type and device of `parameter`. Copies
+/// it only if necessary. Throws ParallelError for a sparse gradient.
 torch::Tensor laid_out_like(const torch::Tensor& gradient,
                             const torch::Tensor& parameter);
 

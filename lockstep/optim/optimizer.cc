@@ -117,7 +117,7 @@ void Optimizer::check_layout(size_t p) const {
   const Layout& first = layouts_[p];
   const auto has_strides = [&] {
     for (int64_t d = 0; d < parameter.dim(); ++d) {
-      // Of a single element any stride will do.
+      // The stride of a dimension of size 1 does not matter.
       if (parameter.size(d) > 1 &&
           parameter.stride(d) != first.strides[static_cast<size_t>(d)]) {
         return false;

@@ -31,8 +31,8 @@ class Sgd final : public Optimizer {
   Sgd(std::vector<Tensor> parameters, const SgdOptions& options)
       : Optimizer(std::move(parameters), options.lr), options_(options) {
     if (options_.momentum == 0) return;
-    // From zeros, momentum * 0 + gradient is the gradient: the first step
-    // needs no case of its own.
+    // The buffers start as zeros, so momentum * 0 + gradient is the gradient.
+    // The first step is not a special case.
     buffers_ = zeros_like_parameters(options_.make_state);
     buffer_views_ = block_views(buffers_);
   }
@@ -81,9 +81,9 @@ void sgd_update(const Tensor& parameter, const Tensor& gradient,
   if (!parameter.is_cpu() || !is_half(parameter.scalar_type())) {
     return update_in_place(parameter, gradient, momentum, step);
   }
-  // ATen 2.11's CPU kernel leaves out whole vectors of half and bfloat16
-  // (pytorch #191763). In float it is right, and the block's copies stay in
-  // the cache. Its own arithmetic is in float for these types, too.
+  // The CPU kernel of ATen 2.11 skips whole vectors of half and bfloat16
+  // (pytorch #191763). In float it is correct, and the copies of the block stay
+  // in the cache. The kernel also computes in float for these types.
   const Tensor wide = parameter.to(torch::kFloat);
   const Tensor wide_momentum =
       momentum.defined() ? momentum.to(torch::kFloat) : momentum;

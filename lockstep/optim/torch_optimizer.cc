@@ -34,7 +34,7 @@ bool can_be_cut(const std::vector<Tensor>& parameters) {
       return false;
     }
   }
-  // torch::optim updates twice in a step what is listed twice.
+  // torch::optim updates a parameter that is listed twice two times in a step.
   return !parameters.empty() && unique(parameters).size() == parameters.size();
 }
 
@@ -106,7 +106,8 @@ class TorchSgd final : public TorchOptimizer {
  private:
   using State = torch::optim::SGDParamState;
 
-  // A first step differs from one that begins with zeros (dampening).
+  // Returns whether each parameter has a momentum buffer. With dampening, a
+  // first step differs from a step that starts from zeros.
   Tensor has_buffer() const {
     Tensor has_buffer =
         torch::zeros({static_cast<int64_t>(parameters_.size())}, torch::kUInt8);
@@ -133,10 +134,10 @@ class TorchSgd final : public TorchOptimizer {
 
   std::vector<SgdStep> steps_of_group_;
   Slot momentum_;
-  std::vector<bool> is_first_;  // by parameter: its first step with momentum
+  std::vector<bool> is_first_;  // by parameter: first step with momentum
 };
 
-/// Adam and AdamW, whose options and states have the same members.
+/// Adam and AdamW. Their options and states have the same members.
 template <typename Options, typename State, bool kIsDecoupled>
 class TorchAdam final : public TorchOptimizer {
  public:
@@ -241,7 +242,7 @@ class TorchAdam final : public TorchOptimizer {
 
   std::vector<Options> options_;  // by group
   Slot exp_avg_, exp_avg_sq_, max_exp_avg_sq_;
-  std::vector<Tensor> step_;  // by parameter: scalars, for the kernel
+  std::vector<Tensor> step_;  // by parameter: scalars for the kernel
 };
 
 }  // namespace

@@ -11,47 +11,50 @@
 
 namespace lockstep::optim {
 
-/// The update of a torch::optim::SGD, Adam or AdamW, cut in blocks: with its
-/// parameter groups, their options as they are at each step, and its state,
-/// which stays the torch optimizer's own (to save and load, say) but lies in
-/// memory that `make_state` gives.
+/// The update of a torch::optim::SGD, Adam or AdamW, cut into blocks. It uses
+/// the parameter groups of the torch optimizer, their options at each step, and
+/// its state. The state still belongs to the torch optimizer (to save and load
+/// it, for example), but it is in memory from `make_state`.
 class TorchOptimizer : public Optimizer {
  public:
-  /// Null for an optimizer of another type (of a class that derives from one of
-  /// these, too, as it may have another step()), and for parameters that are
-  /// not dense and of a floating type.
+  /// Returns null for an optimizer of another type, and for parameters that are
+  /// not dense, not of a floating type or listed twice. A derived class counts
+  /// as another type, because its step() may differ.
   static std::unique_ptr<TorchOptimizer> adopt(
       torch::optim::Optimizer& optimizer, const StateFactory& make_state);
 
-  /// Whether it was made for an optimizer that was, or is, at this place.
+  /// Returns whether this was made for an optimizer at the same address. That
+  /// optimizer may have been deleted.
   bool is_at(const torch::optim::Optimizer& optimizer) const {
     return &optimizer == &optimizer_;
   }
-  /// Whether `optimizer` has the parameters that this was made for, in the same
-  /// groups.
+  /// Returns whether `optimizer` has the parameters that this was made for, in
+  /// the same groups.
   bool is_for(const torch::optim::Optimizer& optimizer) const;
-  /// Before a step: reads the groups' options, and takes state that was loaded
-  /// or replaced since.
+  /// Reads the options of the groups, and takes over state that was loaded or
+  /// replaced. Must be called before a step.
   virtual void follow() = 0;
-  /// Gives the torch optimizer state in memory of its own, so that its step()
-  /// can be called on each rank. The next follow() takes it back.
+  /// Copies the state of the torch optimizer to separate memory, so that its
+  /// step() can be called on each rank. The next follow() takes it back.
   virtual void release_state() = 0;
 
  protected:
   TorchOptimizer(torch::optim::Optimizer& optimizer,
                  const StateFactory& make_state);
 
-  /// A tensor of state for each parameter, and its blocks.
+  /// State tensors, one for each parameter, and views of their blocks.
   struct Slot {
     std::vector<torch::Tensor> tensors;
     std::vector<torch::Tensor> views;
     bool is_made() const { return !tensors.empty(); }
   };
   void make(Slot& slot);
-  /// Makes `state`, a tensor of the torch optimizer's state, the slot's for
-  /// parameter `p`, with the values that it has; with zeros if it is undefined.
+  /// Replaces `state`, a tensor of the torch optimizer's state, by the slot's
+  /// tensor for parameter `p`, and copies its values. If it is undefined, the
+  /// values are zeros.
   static void take(Slot& slot, size_t p, torch::Tensor& state);
-  /// A copy of `state` if it is the slot's tensor for `p`; else itself.
+  /// Returns a copy of `state` if it is the slot's tensor for `p`, and
+  /// otherwise `state` itself.
   static torch::Tensor released(const Slot& slot, size_t p,
                                 const torch::Tensor& state);
   const torch::Tensor& view(const Slot& slot, size_t block) const;
@@ -59,7 +62,8 @@ class TorchOptimizer : public Optimizer {
   size_t parameter_of(size_t block) const {
     return static_cast<size_t>(blocks_[block].tensor);
   }
-  /// The torch optimizer's state of parameter `p`; made if there is none.
+  /// Returns the torch optimizer's state of parameter `p`. Creates it if it
+  /// does not exist.
   template <typename State>
   State& state_of(size_t p) const;
 
@@ -70,7 +74,7 @@ class TorchOptimizer : public Optimizer {
   std::vector<size_t> group_of_;  // by parameter
 };
 
-/// The parameters of all groups of `optimizer`, in their order.
+/// Returns the parameters of all groups of `optimizer`, in order.
 std::vector<torch::Tensor> parameters_of(
     const torch::optim::Optimizer& optimizer);
 

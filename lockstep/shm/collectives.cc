@@ -12,28 +12,29 @@ namespace {
 using Bytes = std::span<std::byte>;
 using ConstBytes = std::span<const std::byte>;
 
-// What one rank combines at a time where it has the ranks' memory before it: it
-// is still in the first-level cache when it goes to a slot, or to the others.
+// Bytes that a rank combines at a time. They are still in the first-level cache
+// when they are copied to a slot or to the other ranks.
 constexpr size_t kBlockBytes = 8 * 1024;
-// What one rank combines in a round at most. Two ranks then write 512 KiB to a
-// slot before they come back to it, and 1 MiB with the other slot: until then
-// its lines have left the caches of the cores that read them. A write to a line
-// that another core still has in a cache is many times slower.
+// Most bytes that a rank combines in a round. With two ranks, each uses 512 KiB
+// of a slot, and therefore 1 MiB of both slots before it writes to the same
+// lines again. By then the lines have left the caches of the cores that read
+// them. Writing to a line in the cache of another core is many times slower.
 constexpr size_t kMostPieceBytes = 256 * 1024;
 
 void copy(std::byte* to, ConstBytes from) {
   if (!from.empty()) std::memcpy(to, from.data(), from.size());
 }
 
-/// The part of `data` from `offset`, of `most` bytes at most; empty beyond.
+/// Returns at most `most` bytes of `data` from `offset` on; nothing if `offset`
+/// is past the end.
 template <typename Span>
 Span part(Span data, size_t offset, size_t most) {
   offset = std::min(offset, data.size());
   return data.subspan(offset, std::min(most, data.size() - offset));
 }
 
-/// Calls `round(offset)` for the pieces of `step` of `bytes`; once if there is
-/// none, for the ranks to meet.
+/// Calls `round(offset)` for each piece of `step` bytes. If `bytes` is 0, calls
+/// it once, so that the ranks synchronize.
 template <typename Round>
 void for_each_round(size_t bytes, size_t step, const Round& round) {
   size_t offset = 0;
@@ -43,7 +44,8 @@ void for_each_round(size_t bytes, size_t step, const Round& round) {
   } while (offset < bytes);
 }
 
-/// A slot cut in one piece for each rank, each a multiple of 64 bytes.
+/// Returns the size of a slot divided by the number of ranks, rounded down to a
+/// multiple of 64 bytes.
 size_t piece_bytes(const Group& group) {
   return kSlotBytes / static_cast<size_t>(group.ranks()) / 64 * 64;
 }
@@ -64,7 +66,8 @@ void combine(const Reduction& reduction,
   }
 }
 
-/// One round, in which each rank that wants the result reduces all of it.
+/// Reduces in one round, in which each rank that wants the result reduces all
+/// of the data.
 void reduce_in_one_shot(Group& group, Bytes data, bool is_wanted,
                         const Reduction& reduction) {
   copy(group.own_slot().data(), data);
@@ -77,19 +80,20 @@ void reduce_in_one_shot(Group& group, Bytes data, bool is_wanted,
   group.next_round();
 }
 
-/// Segment by segment, of which each rank reduces one piece. A segment takes
-/// two rounds, the second of which is the next one's first, so that a round has
-/// one sync() all the same:
+/// Reduces segment by segment; each rank reduces one piece of a segment. A
+/// segment takes two rounds. Its second round is the first round of the next
+/// segment, so there is one sync() per segment:
 ///
-///   round k:  copy in the others' pieces of segment k
+///   round k:  copy the pieces of segment k for other ranks into the slot
 ///             sync()
-///             copy out the others' sums of segment k - 1
+///             copy out the other ranks' sums of segment k - 1
 ///             reduce the own piece of segment k, and put the sum in the slot
 ///
-/// Piece r lies at place r of a slot. Nobody reads a rank's own piece in its
-/// slot, so the sum goes there: after the sync() of round k, which ends the
-/// reading of the sum before. It is read until the sync() of round k + 2,
-/// before which the rank writes the other places of that slot alone.
+/// Piece r is at place r of a slot. No rank reads the owner's piece in its own
+/// slot, so the sum goes there. It is written after the sync() of round k, when
+/// all ranks have read the previous sum in that place. It is read until the
+/// sync() of round k + 2. Before that sync(), the owner writes only the other
+/// places of that slot.
 void reduce_by_pieces(Group& group, Bytes data, bool is_wanted,
                       const Reduction& reduction) {
   const int rank = group.rank(), ranks = group.ranks();
@@ -113,8 +117,8 @@ void reduce_by_pieces(Group& group, Bytes data, bool is_wanted,
       copy(piece.data(), group.previous_slot(r).subspan(
                              static_cast<size_t>(r) * place, piece.size()));
     }
-    // The slot of this round was not used: the next collective may, while
-    // others still read the one before.
+    // The slot of this round was not used. The next collective may use it while
+    // other ranks still read the previous one.
     if (k == segments) return;
     const Bytes own = piece_of(k, rank);
     for (size_t at = 0; at < own.size(); at += kBlockBytes) {
@@ -250,7 +254,7 @@ void reduce_scatter(Group& group, Bytes output,
 
 void all_to_all(Group& group, std::span<const Bytes> outputs,
                 std::span<const ConstBytes> inputs) {
-  // The sizes go first, where they are checked: a slot holds kMaxRanks.
+  // The sizes are exchanged first and checked. A slot has room for kMaxRanks.
   static_assert(kMaxRanks * sizeof(uint64_t) <= kSlotBytes);
   for (size_t r = 0; r < inputs.size(); ++r) {
     const uint64_t bytes = inputs[r].size();

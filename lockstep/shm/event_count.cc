@@ -5,8 +5,9 @@
 namespace lockstep::shm {
 
 void EventCount::advance() {
-  // Both are sequentially consistent, as are those of wait(): either this sees
-  // the sleeper, or the kernel sees the new count and does not let it sleep.
+  // Both operations are sequentially consistent, as are those of wait(). Either
+  // this thread sees the sleeper, or the kernel sees the new count and does not
+  // let it sleep.
   count_.fetch_add(1);
   if (sleepers_.load() > 0) futex_wake(count_);
 }

@@ -5,26 +5,25 @@
 
 namespace lockstep::shm {
 
-/// A number that only grows, and that ranks sleep on until it does. Lies in
-/// zeroed shared memory. It wraps around: counts are compared by their
-/// difference.
+/// A counter in zeroed shared memory. Ranks sleep until it advances. It wraps
+/// around, so counts are compared by their difference.
 ///
-/// A sleeper takes count(), looks for what it waits for, and sleeps if that is
-/// not there: an advance() in between ends the sleep at once.
+/// A waiter reads count(), checks its condition, and sleeps if the condition is
+/// not met. An advance() in between ends the sleep at once.
 class EventCount {
  public:
-  /// Adds one, and wakes those that sleep. What was written before it is seen
-  /// by whoever sees the new count.
+  /// Adds one and wakes the sleepers. Threads that see the new count also see
+  /// everything that was written before.
   void advance();
   uint32_t count() const { return count_.load(std::memory_order_acquire); }
-  /// Whether `target` advances, or more, have been made.
+  /// Returns whether the count is at least `target`.
   bool has_reached(uint32_t target) const {
     return static_cast<int32_t>(count() - target) >= 0;
   }
-  /// Sleeps until the count is not `seen`, for `timeout_ms` at most; may return
+  /// Sleeps until the count is not `seen`, for at most `timeout_ms`. May return
   /// early.
   void wait(uint32_t seen, int timeout_ms);
-  /// Wakes those that sleep, who find the count as it was.
+  /// Wakes the sleepers without changing the count.
   void wake() const;
 
  private:

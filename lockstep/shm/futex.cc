@@ -13,7 +13,7 @@ void futex_wait(const std::atomic<uint32_t>& word, uint32_t value,
                 int timeout_ms) {
   const timespec timeout{.tv_sec = timeout_ms / 1000,
                          .tv_nsec = timeout_ms % 1000 * 1'000'000L};
-  // Not FUTEX_PRIVATE_FLAG: the waker may be another process.
+  // Without FUTEX_PRIVATE_FLAG, because the waker may be another process.
   ::syscall(SYS_futex, &word, FUTEX_WAIT, value, &timeout, nullptr, 0);
 }
 

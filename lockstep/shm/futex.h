@@ -5,14 +5,14 @@
 
 namespace lockstep::shm {
 
-/// Sleeps while `word` is `value`, for `timeout_ms` at most; may return early.
+/// Sleeps while `word` is `value`, for at most `timeout_ms`. May return early.
 /// Works between processes that map the same memory.
 void futex_wait(const std::atomic<uint32_t>& word, uint32_t value,
                 int timeout_ms);
-/// Wakes all that sleep on `word`.
+/// Wakes all threads that sleep on `word`.
 void futex_wake(const std::atomic<uint32_t>& word);
 
-/// Tells the core that this is a loop that waits for another core.
+/// Tells the core that it is in a loop that waits for another core.
 inline void relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();

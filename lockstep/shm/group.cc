@@ -24,11 +24,12 @@ namespace lockstep::shm {
 namespace {
 
 constexpr uint64_t kGroupMagic = 0x334d48534b434f4c;  // "LOCKSHM3"
-// Between two looks at whether the others live.
+// Time between two checks that the other ranks are alive.
 constexpr int kSleepMs = 20;
-// About 50 us of a core: longer than a wake-up, shorter than it hurts. There is
-// no sched_yield() in the loop: beside a program that computes, a rank that
-// yields gets its core back milliseconds later, and one that sleeps at once.
+// About 50 us: longer than a wake-up, but too short to waste a core. There is
+// no sched_yield() in the loop. If another program uses the core, a rank that
+// yields gets it back only milliseconds later; a rank that sleeps gets it back
+// at once.
 constexpr int kSpins = 2000;
 
 }  // namespace
@@ -39,7 +40,7 @@ enum class Group::State : uint32_t {
   kHere,
   kLeft,
   kFailed,
-  kGaveUp,  ///< as a rank that is kFailed did
+  kGaveUp,  ///< gave up because another rank is kFailed
 };
 
 struct Group::Header {
@@ -47,13 +48,14 @@ struct Group::Header {
   int32_t ranks;
 };
 
-/// What a rank tells the others. What is written together is in a cache line
-/// of its own; the words that are waited for are in the first.
+/// The data that a rank shares with the others. Values that are written
+/// together have their own cache lines. Arrivals, which ranks wait for, come
+/// first.
 struct Group::Line {
-  alignas(64) EventCount arrivals;  ///< sync()s that the rank came to
+  alignas(64) EventCount arrivals;  ///< number of sync()s the rank reached
   std::atomic<State> state;
-  // Of the leader of a team: sync()s that all of the team came to, and that
-  // all ranks came to.
+  // Only for the leader of a team: number of sync()s that the whole team
+  // reached, and number that all ranks reached.
   alignas(64) EventCount team_arrivals;
   alignas(64) EventCount releases;
 
@@ -62,19 +64,19 @@ struct Group::Line {
     uint64_t value;
     double factor;
     Call call;
-    // Of a leader: what its team announced, and what all ranks did.
+    // Only for a leader: announcements of its team and of all ranks.
     Announced by_team;
     Announced by_all;
   };
-  // Written before a rank counts, read by those that waited for the count. By
-  // the collective's parity: a rank may be one ahead of another that still
-  // reads.
+  // Written before the rank advances `arrivals`, and read by ranks that waited
+  // for that. Indexed by the parity of the collective, because a rank may be
+  // one collective ahead of another that still reads.
   alignas(64) std::array<Announcement, 2> announcements;
 
-  // Written before state is kHere, or kFailed.
+  // Written before state becomes kHere or, for `failure`, kFailed or kGaveUp.
   alignas(64) int32_t pid;
   uint64_t start_time;
-  std::array<uint64_t, 16> cores;  ///< a bit for each that it may use
+  std::array<uint64_t, 16> cores;  ///< a bit for each core it may use
   FailureText failure;
 };
 
@@ -92,7 +94,7 @@ std::shared_ptr<const Segment> Group::make_segment(int ranks) {
   const auto count = static_cast<size_t>(ranks);
   const size_t lines = 64 + count * sizeof(Line);
   auto segment = Segment::create(lines + 64 + count * 2 * kSlotBytes);
-  // Zeroed memory is what the lines start from.
+  // The lines start as zeroed memory.
   new (segment->bytes().data()) Header{kGroupMagic, ranks};
   return segment;
 }
@@ -186,7 +188,7 @@ void Group::watch(int other) {
   } catch (const CommError& error) {
     give_up_on_ended(other);
   } catch (const OutOfResources& error) {
-    // That rank is well: this one can't go on.
+    // The other rank is fine, but this one can't go on.
     abort(text_of(error));
     throw;
   }
@@ -298,8 +300,9 @@ void Group::wait_for(EventCount& events, int other) {
   }
 }
 
-// It may have left since then: above kFlatSyncRanks the others are released by
-// the leader of their team, who may come to that later.
+// Returns whether `rank` has reached this sync(). It may have left since. With
+// more than kFlatSyncRanks ranks, the leader of a team releases its members,
+// and may do so later.
 bool Group::has_arrived(int rank) const {
   return line(rank).arrivals.has_reached(phase_);
 }
@@ -323,23 +326,23 @@ void Group::time_out(int late) {
 }
 
 void Group::check_alive(int waited_for, const EventCount& events) {
-  // The dead first: other ranks fail because of them.
+  // Check for ranks that ended first, because other ranks fail after them.
   for (int other = 0; other < ranks_; ++other) {
     watch(other);
     if (!peers_[static_cast<size_t>(other)].has_ended()) continue;
-    // A rank that left in order and then ended does no harm to those that do
-    // not wait for it.
+    // A rank that left and then ended matters only to ranks that wait for it.
     if (line(other).state == State::kLeft &&
         (other != waited_for || has_arrived(other))) {
       continue;
     }
-    // What it did before its end still counts.
+    // If the sync() was reached before the end of that rank, it still counts.
     if (events.has_reached(phase_)) return;
     give_up_on_ended(other);
   }
   for (int other = 0; other < ranks_; ++other) {
     if (other == rank_ || line(other).state != State::kFailed) continue;
-    // The others are told of that rank by itself.
+    // kGaveUp and not kFailed, so that the other ranks report the rank that
+    // failed.
     const CommError error(
         {.code = ErrorCode::kCollectiveFailed,
          .what = fmt::format("{} failed while rank {} was in {}", name(other),
@@ -396,7 +399,7 @@ void Group::stop(State state, const std::string& reason) noexcept {
   is_broken_ = true;
   Line& own = line(rank_);
   if (own.state.load() != State::kHere) return;
-  // Of several threads that fail at once, one writes the text.
+  // If several threads fail at the same time, only one writes the text.
   if (has_written_failure_.exchange(true)) return;
   set_failure(own.failure, reason);
   own.state.store(state);

@@ -12,7 +12,7 @@
 namespace lockstep::shm {
 namespace {
 
-// Before the data, which starts at a cache line.
+// The header before the data, which starts at a cache line.
 struct Cover {
   alignas(64) std::atomic<uint32_t> is_taken;
 };
@@ -32,7 +32,8 @@ LargeMessage::LargeMessage(std::span<const std::byte> data,
 }
 
 LargeMessage::~LargeMessage() {
-  // What was not taken may still be read: no other message goes there.
+  // A message that was not taken may still be read, so its segment is not
+  // reused.
   if (is_taken()) spares_->give_back(std::move(segment_));
 }
 

@@ -10,23 +10,23 @@
 
 namespace lockstep::shm {
 
-/// A message too large for a ring, in a segment of its own.
+/// A message that is too large for a ring, in its own segment.
 class LargeMessage {
  public:
-  /// A copy of `data`, in one of `spares`, which gets it back if it was taken.
-  /// Throws CommError.
+  /// Copies `data` to a segment from `spares`. The destructor gives the segment
+  /// back if the message was taken. Throws CommError.
   LargeMessage(std::span<const std::byte> data, SpareSegments& spares);
   ~LargeMessage();
   LargeMessage(const LargeMessage&) = delete;
   LargeMessage& operator=(const LargeMessage&) = delete;
 
   SegmentAddress address() const { return segment_->address(); }
-  /// Whether the receiver has copied it, or will never.
+  /// Returns whether the receiver has copied or refused the message.
   bool is_taken() const;
 
-  /// Copies the message at `address` to `out`, all of it, and tells its sender,
-  /// who must be rung. An empty `out` refuses the message. Throws CommError if
-  /// there is no message of that size.
+  /// Copies the whole message at `address` to `out` and marks it as taken. The
+  /// caller must wake the sender. An empty `out` refuses the message. Throws
+  /// CommError if there is no message of that size.
   static void take(const SegmentAddress& address, std::span<std::byte> out,
                    OpenedSegments& opened);
 

@@ -30,7 +30,8 @@ bool RingWriter::is_full() const {
 
 bool RingWriter::has_space() {
   if (!is_full()) return true;
-  // Again after the flag is up: the reader may have looked at it just before.
+  // Check again after setting the flag. The reader may have read the flag just
+  // before.
   ring_->wants_space.store(1);
   return !is_full();
 }

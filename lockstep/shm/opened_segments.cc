@@ -9,10 +9,10 @@ namespace lockstep::shm {
 
 std::shared_ptr<const Segment> OpenedSegments::open(
     const SegmentAddress& address) {
-  // Its own it finds anyway, and need not keep alive.
+  // Segments of this process are found anyway and need not be kept open.
   if (address.pid == ::getpid()) return Segment::open(address);
   const std::lock_guard lock(mutex_);
-  // An inode's number is not given again while it is mapped.
+  // An inode number is not reused while the inode is mapped.
   const auto found = std::find_if(
       opened_.begin(), opened_.end(),
       [&](const Opened& opened) { return opened.address == address; });

@@ -9,12 +9,12 @@
 
 namespace lockstep::shm {
 
-/// Segments of other processes that messages came in, kept open for the next
-/// messages in them. Up to SpareSegments::kMostBytes. May be called by several
-/// threads.
+/// A cache of open segments of other processes. A segment in which a message
+/// came is kept open for later messages, up to SpareSegments::kMostBytes in
+/// total. May be called by several threads.
 class OpenedSegments {
  public:
-  /// As Segment::open().
+  /// Works as Segment::open().
   std::shared_ptr<const Segment> open(const SegmentAddress& address);
 
  private:
@@ -23,8 +23,8 @@ class OpenedSegments {
     std::shared_ptr<const Segment> segment;
   };
   std::mutex mutex_;
-  std::list<Opened> opened_;  // the one that was used last comes first
-  size_t bytes_ = 0;          // of all
+  std::list<Opened> opened_;  // most recently used first
+  size_t bytes_ = 0;          // total size
 };
 
 }  // namespace lockstep::shm

@@ -9,14 +9,14 @@
 
 namespace lockstep::shm {
 
-/// Called once when an operation is over: with no exception, it is done.
-/// `source`: the rank whose message was received; else the peer. Must not
-/// throw.
+/// A callback that is called once when an operation has ended. `error` is null
+/// if it succeeded. `source` is the rank whose message was received, or the
+/// peer. Must not throw.
 using P2pDone = std::function<void(std::exception_ptr error, int source)>;
 
 inline constexpr int kAnySource = -1;
 
-/// What a send and a receive have in common.
+/// The common part of a send and a receive.
 struct P2pOperation {
   enum class Kind { kSend, kReceive };
   using Clock = std::chrono::steady_clock;
@@ -28,12 +28,12 @@ struct P2pOperation {
   Clock::time_point deadline;
   P2pDone done;
 
-  /// "send to rank 1 (64 bytes, tag 3)".
+  /// Returns a description such as "send to rank 1 (64 bytes, tag 3)".
   std::string describe() const;
 };
 
-/// An operation that is over, up to what is done without a lock held: the copy
-/// of a large message, and telling.
+/// An operation that has ended, except for the steps that are done without
+/// holding a lock: copying a large message, and calling `done`.
 class FinishedOperation {
  public:
   FinishedOperation(P2pOperation operation, int source,
@@ -45,11 +45,11 @@ class FinishedOperation {
   P2pOperation operation_;
   int source_;
   std::exception_ptr error_;
-  std::function<void()> last_step_;  // throws if the operation fails after all
+  std::function<void()> last_step_;  // may throw if the operation fails
 };
 using FinishedOperations = std::vector<FinishedOperation>;
 
-/// Why an operation can't go on; null while it can.
+/// A function that returns why an operation can't go on, or null if it can.
 using P2pFailureOf = std::function<std::exception_ptr(const P2pOperation&)>;
 
 }  // namespace lockstep::shm

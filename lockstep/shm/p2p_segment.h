@@ -14,31 +14,33 @@
 
 namespace lockstep::shm {
 
-/// What a rank tells the others about itself. Lies in zeroed shared memory.
+/// The state that a rank shares with the others, in zeroed shared memory.
 struct P2pRankState {
   enum class State : uint32_t { kAbsent, kJoining, kHere, kLeft, kFailed };
 
   alignas(64) EventCount events;
   std::atomic<State> state;
-  // Written before state is kHere.
+  // Written before state becomes kHere.
   std::atomic<int32_t> pid;
   std::atomic<uint64_t> start_time;
-  FailureText failure;  ///< written before state is kFailed
+  FailureText failure;  ///< written before state becomes kFailed
 };
 
 /// The memory that the point-to-point channels of a world share: a line for
-/// each rank, a ring for each ordered pair. Only what is used takes memory.
+/// each rank and a ring for each ordered pair of ranks. Pages take memory only
+/// when they are used.
 class P2pSegment {
  public:
-  /// Of rank 0, for `ranks` ranks. Throws CommError.
+  /// Creates the segment for `ranks` ranks. Rank 0 calls this. Throws
+  /// CommError.
   static std::shared_ptr<const Segment> make(int ranks);
-  /// Throws CommError if it is no such segment.
+  /// Throws CommError if `segment` is not such a segment for `ranks` ranks.
   P2pSegment(std::shared_ptr<const Segment> segment, int ranks);
 
   int ranks() const { return ranks_; }
   P2pRankState& line(int rank) const;
   MessageRing& ring(int from, int to) const;
-  /// "host build7, pid 4711"; "not here yet".
+  /// Returns "host build7, pid 4711" or "not here yet".
   std::string process_name(int rank) const;
 
  private:

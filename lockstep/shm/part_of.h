@@ -9,9 +9,9 @@ namespace lockstep::shm {
 
 inline constexpr size_t kCacheLine = 64;
 
-/// Part `index` of `count` of a span of bytes: whole cache lines, but for the
-/// last one, so that no two ranks write to one line. Its elements must divide a
-/// line.
+/// Returns part `index` of `count` of a span of bytes. Every part has whole
+/// cache lines, except the last, so no two ranks write to the same line. The
+/// size of a line must be a multiple of the element size.
 template <typename Span>
 Span part_of(Span data, size_t index, size_t count) {
   const size_t lines = round_up(data.size(), kCacheLine) / kCacheLine;

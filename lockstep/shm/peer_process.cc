@@ -17,8 +17,8 @@
 namespace lockstep::shm {
 namespace {
 
-/// As process_stat(), but tells a process that is not there from a lack of
-/// descriptors.
+/// Works as process_stat(), but throws OutOfResources if the fields can't be
+/// read for lack of descriptors or memory.
 std::string checked_process_stat(pid_t pid) {
   errno = 0;
   std::string fields = process_stat(pid);

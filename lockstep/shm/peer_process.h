@@ -8,27 +8,28 @@
 
 namespace lockstep::shm {
 
-/// What tells a process from a later one with the same number: field 22 of
-/// /proc/PID/stat, in clock ticks since boot; 0 if there is no such process.
-/// Throws OutOfResources if that can't be found out.
+/// Returns the start time of a process, which distinguishes it from a later
+/// process with the same id: field 22 of /proc/PID/stat, in clock ticks since
+/// boot. Returns 0 if there is no such process. Throws OutOfResources if it
+/// can't be read.
 uint64_t start_time_of(pid_t pid);
-/// Of this process; 0 if it can't be found out.
+/// Returns the start time of this process, or 0 if it can't be read.
 uint64_t own_start_time() noexcept;
 
-/// Another process of this host, watched through a pidfd, so that its end is
-/// known at once and its number can't be taken for a new process's.
+/// Another process of this host. It is watched through a pidfd, so its end is
+/// noticed at once, and a new process with the same id is not mistaken for it.
 class PeerProcess {
  public:
   PeerProcess() = default;
-  /// Throws CommError if the process that started at `start_time` (0: that is
-  /// not known) is gone, and
-  /// OutOfResources if this process can't open anything to watch it.
+  /// Throws CommError if the process that started at `start_time` (0 if that is
+  /// not known) has ended, and OutOfResources if this process can't open a
+  /// descriptor to watch it.
   PeerProcess(pid_t pid, uint64_t start_time);
 
   pid_t pid() const { return pid_; }
   bool has_ended() const;
-  /// "is stopped (SIGSTOP or a debugger)", "runs", "sleeps", "has ended", ...;
-  /// "is there" if no more can be found out.
+  /// Returns "is stopped (SIGSTOP or a debugger)", "runs", "sleeps", "has
+  /// ended" and so on, or "is there" if the state can't be read.
   std::string state() const;
 
  private:

@@ -46,11 +46,11 @@ void Peers::look_at_processes() {
       } catch (const CommError&) {
         end = name(other) + " ended";
       } catch (const OutOfResources&) {
-        continue;  // nothing is known of it; the next look may get further
+        continue;  // its state is not known; the next look may succeed
       }
     }
     if (!process.has_ended()) continue;
-    // It may have left, or failed, since its line was looked at.
+    // It may have left or failed since its line was read.
     look_at_lines();
     if (!end) end = name(other) + " ended";
   }

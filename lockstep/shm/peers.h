@@ -9,20 +9,22 @@
 
 namespace lockstep::shm {
 
-/// Whether the other ranks of a P2pSegment can still take part. For one
-/// thread at a time.
+/// Watches whether the other ranks of a P2pSegment can still take part. One
+/// thread may use it at a time.
 class Peers {
  public:
   Peers(const P2pSegment& segment, int rank);
 
-  /// What the ranks say of themselves; and whether their processes are there.
+  /// Read what the ranks report, and check whether their processes run.
   void look_at_lines();
   void look_at_processes();
 
-  /// "rank 1 (host build7, pid 4711) ended", "... left the world", "... failed:
-  /// the disk is full", as of the last look; nothing if it is there.
+  /// Returns "rank 1 (host build7, pid 4711) ended", "... left the world" or
+  /// "... failed: the disk is full", as of the last look. Returns nothing if
+  /// the rank can still take part.
   const std::optional<std::string>& end_of(int rank) const;
-  /// "rank 1 (host build7, pid 4711) sleeps", "... is stopped": now.
+  /// Returns the current state: "rank 1 (host build7, pid 4711) sleeps", "...
+  /// is stopped".
   std::string state_of(int rank) const;
 
  private:
@@ -30,7 +32,7 @@ class Peers {
 
   P2pSegment segment_;
   int rank_;
-  std::vector<PeerProcess> processes_;  // no pidfd for this process's own
+  std::vector<PeerProcess> processes_;  // no pidfd for ranks of this process
   std::vector<std::optional<std::string>> ends_;
 };
 

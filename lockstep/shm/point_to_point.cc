@@ -12,7 +12,7 @@
 namespace lockstep::shm {
 namespace {
 
-// Between two looks at whether the others live.
+// Time between two checks that the other ranks are alive.
 constexpr int kSleepMs = 20;
 
 std::exception_ptr failure(const Problem& problem) {
@@ -90,7 +90,7 @@ void PointToPoint::leave(State state) noexcept {
 void PointToPoint::abort(const std::string& reason) noexcept {
   P2pRankState& own = segment_.line(rank_);
   if (own.state.load() != State::kHere) return;
-  // Of several threads that fail at once, one writes the text.
+  // If several threads fail at the same time, only one writes the text.
   if (has_written_failure_.exchange(true)) return;
   set_failure(own.failure, reason);
   leave(State::kFailed);
@@ -166,7 +166,7 @@ void PointToPoint::hand_over() {
 }
 
 void PointToPoint::run() {
-  // It never waits in a loop: the rank's own thread may need the core.
+  // This thread never spins, because the rank's own thread may need the core.
   auto next_look = Clock::now();
   while (!is_stopping_.load()) {
     if (is_idle()) {
@@ -187,7 +187,8 @@ void PointToPoint::run() {
 }
 
 void PointToPoint::step(bool look_at_processes) {
-  // In this order: what came before its rank's end still counts.
+  // The ends are looked at before the messages, so that messages which came
+  // before the end of their rank still count.
   peers_.look_at_lines();
   if (look_at_processes) peers_.look_at_processes();
   FinishedOperations finished;

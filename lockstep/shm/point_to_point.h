@@ -20,46 +20,50 @@
 
 namespace lockstep::shm {
 
-/// Sends and receives between the ranks of one host, as c10d's: messages from
-/// one rank to another with one tag arrive in the order sent; those with other
-/// tags may be received before. Any number of operations of any size can be
-/// under way at once: ranks that all send before they receive do not lock up.
+/// Sends and receives messages between the ranks of one host, as c10d does.
+/// Messages from one rank to another with the same tag arrive in the order
+/// sent. Messages with other tags may be received earlier. Any number of
+/// operations of any size can be in progress, so ranks that all send before
+/// they receive do not deadlock.
 ///
-/// What can be done at once is done in the caller's thread, so `done` may be
-/// called before send() or receive() returns. The rest is left to a thread of
-/// this p2p, which calls it then, with no lock held. A send is done when
-/// its data has been copied (up to kInlineBytes) or received (above).
+/// Operations that can finish at once do so in the caller's thread, so `done`
+/// may be called before send() or receive() returns. Other operations are left
+/// to a thread of this object, which calls `done` without holding a lock. A
+/// send is done when its data has been copied (up to kInlineBytes) or received
+/// (above that).
 ///
-/// An operation fails with CommError if its peer ended, left or failed, or at
-/// the timeout, and a receive if its message has another size. Whether what a
-/// failed send sent was received is not known.
+/// An operation fails with CommError if its peer ended, left or failed, or if
+/// it times out. A receive also fails if its message has another size. After a
+/// failed send it is not known whether the message was received.
 ///
-/// A rank is a thread or a process. May be called by several threads of it.
+/// A rank is a thread or a process. Several of its threads may call this
+/// object.
 class PointToPoint {
  public:
   using milliseconds = std::chrono::milliseconds;
 
-  /// Does not wait for the other ranks. `segment`: P2pSegment::make() of rank
-  /// 0. Throws CommError if it is for another world or the rank is taken.
+  /// Joins without waiting for the other ranks. `segment` is the segment that
+  /// rank 0 created with P2pSegment::make(). Throws CommError if it is for
+  /// another world or the rank is taken.
   PointToPoint(std::shared_ptr<const Segment> segment, int rank, int ranks);
-  /// Tells the others that this rank left; what is under way fails. Not to be
-  /// called from `done`.
+  /// Tells the other ranks that this rank left. Pending operations fail. Must
+  /// not be called from `done`.
   ~PointToPoint();
   PointToPoint(const PointToPoint&) = delete;
   PointToPoint& operator=(const PointToPoint&) = delete;
 
-  /// `data` must stay until `done`. Throws InvalidArgument for a rank that is
-  /// not another one.
+  /// Send and receive a message. `data` must stay valid until `done` is called.
+  /// Throw InvalidArgument if the rank is not one of the other ranks.
   void send(int to, int tag, std::span<const std::byte> data,
             milliseconds timeout, P2pDone done);
   void receive(int from, int tag, std::span<std::byte> data,
                milliseconds timeout, P2pDone done);
-  /// From whichever rank's message with the tag comes first; fails for ranks
-  /// that are gone only if all are.
+  /// Receives the first message with the tag from any rank. Ranks that are gone
+  /// make it fail only if all of them are gone.
   void receive_any(int tag, std::span<std::byte> data, milliseconds timeout,
                    P2pDone done);
 
-  /// Fails the others' operations with this rank, with `reason`.
+  /// Makes the operations of other ranks with this rank fail with `reason`.
   void abort(const std::string& reason) noexcept;
 
  private:
@@ -70,7 +74,7 @@ class PointToPoint {
   void check_peer(int peer) const;
   void start_receive(int from, int tag, std::span<std::byte> data,
                      milliseconds timeout, P2pDone done);
-  /// Leaves what is pending to the thread.
+  /// Leaves pending operations to the thread.
   void hand_over();
   void run();
   void step(bool look_at_processes);
@@ -85,9 +89,9 @@ class PointToPoint {
   ReceiveQueue receives_;
   SpareSegments spares_;
   std::vector<std::unique_ptr<SendQueue>> sends_;  // by receiver
-  Peers peers_;                                    // of the thread
+  Peers peers_;                                    // used by the thread
 
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards has_work_
   std::condition_variable handed_over_;
   bool has_work_ = false;
   std::thread thread_;

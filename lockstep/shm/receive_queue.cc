@@ -52,13 +52,15 @@ void ReceiveQueue::add(P2pOperation receive, std::span<std::byte> data,
 void ReceiveQueue::advance(FinishedOperations& finished,
                            const P2pFailureOf& failure_of) {
   const std::lock_guard lock(mutex_);
-  // Each rank first in turn, so that none is starved by a receive from any.
+  // Start with another rank each time, so that a receive from any rank does not
+  // starve one of them.
   first_ = (first_ + 1) % segment_.ranks();
   for (int k = 0; k < segment_.ranks(); ++k) {
     const int source = (first_ + k) % segment_.ranks();
     if (source != rank_) read_ring(source, finished);
   }
-  // With no gap, in which a receive could come that was not looked for yet.
+  // Under the same lock, so that no receive can be added whose message was not
+  // looked for yet.
   if (failure_of) judge(failure_of, finished);
 }
 
@@ -136,7 +138,7 @@ void ReceiveQueue::take(int source, const MessageHead& head,
     }
     LargeMessage::take(head.address, out, opened_);
   } catch (const CommError& error) {
-    if (out.empty()) return;  // the receive has an error already
+    if (out.empty()) return;  // the receive already has an error
     throw CommError(
         {.code = ErrorCode::kSharedMemorySetup,
          .what = fmt::format("rank {} can't take the message of rank {} ({}) "

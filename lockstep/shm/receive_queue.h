@@ -11,20 +11,21 @@
 
 namespace lockstep::shm {
 
-/// What a rank receives. Messages stay in their rings until a receive wants
-/// one of that rank; those before it with other tags are then set aside, so
-/// that tags can be received in any order. May be called by several threads.
+/// The pending receives of a rank. Messages stay in their rings until a receive
+/// wants one from that rank. Earlier messages with other tags are then set
+/// aside, so that tags can be received in any order. May be called by several
+/// threads.
 class ReceiveQueue {
  public:
   ReceiveQueue(const P2pSegment& segment, int rank);
 
-  /// `data` must stay until the operation is over. If its message was set
-  /// aside, it is over at once.
+  /// Adds a receive. `data` must stay valid until the operation ends. It ends
+  /// at once if its message was set aside.
   void add(P2pOperation receive, std::span<std::byte> data,
            FinishedOperations& finished);
-  /// Gives what has come to the receives that want it, in their order, and
-  /// moves those to `finished`; with a failure_of, those too that it is
-  /// against.
+  /// Delivers the messages that have arrived to the receives that want them, in
+  /// order, and moves these receives to `finished`. Also moves receives for
+  /// which `failure_of` returns an error.
   void advance(FinishedOperations& finished,
                const P2pFailureOf& failure_of = {});
   bool is_empty() const;
@@ -37,7 +38,7 @@ class ReceiveQueue {
   struct Message {
     int source;
     MessageHead head;
-    std::vector<std::byte> data;  // of an inline one
+    std::vector<std::byte> data;  // of an inline message
   };
 
   void read_ring(int source, FinishedOperations& finished);
@@ -45,7 +46,7 @@ class ReceiveQueue {
   void judge(const P2pFailureOf& failure_of, FinishedOperations& finished);
   FinishedOperation deliver(Pending pending, int source,
                             const MessageHead& head) const;
-  /// Copies a large message; an empty `out` refuses it. Tells its sender.
+  /// Copies a large message, or refuses it if `out` is empty. Wakes its sender.
   void take(int source, const MessageHead& head,
             std::span<std::byte> out) const;
 
@@ -54,9 +55,9 @@ class ReceiveQueue {
   int rank_;
   mutable std::mutex mutex_;
   std::vector<RingReader> rings_;  // by source
-  int first_ = 0;                  // the source that is looked at first
+  int first_ = 0;                  // the source that is read first
   std::deque<Pending> pending_;
-  std::deque<Message> set_aside_;  // those of a source in the order sent
+  std::deque<Message> set_aside_;  // messages of a source in the order sent
 };
 
 }  // namespace lockstep::shm

@@ -21,14 +21,15 @@ namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-// The segments that this process made, by inode. Ranks that are threads share
-// a mapping: it saves page tables, and a sanitizer sees that it is one memory.
+// The segments that this process created, by inode. Ranks that are threads
+// share a mapping. This saves page tables, and a sanitizer sees that the memory
+// is the same.
 struct OwnSegments {
   std::mutex mutex;
   std::map<uint64_t, std::weak_ptr<const Segment>> by_inode;
 };
 
-// Never destroyed: a segment may go at the very end of the process.
+// Never destroyed, because a segment may be destroyed when the process ends.
 OwnSegments& own_segments() {
   static auto* const segments = new OwnSegments;
   return *segments;
@@ -37,7 +38,7 @@ OwnSegments& own_segments() {
 [[noreturn]] void fail(const std::string& what, int error,
                        const std::string& fix = {}) {
   if (is_out_of_resources(error)) throw OutOfResources("comm", what, error);
-  // `ulimit -f` is a limit of shared memory as well as of files.
+  // `ulimit -f` limits shared memory as well as files.
   const bool is_bounded = error == EFBIG;
   throw CommError(
       {.code = ErrorCode::kSharedMemorySetup,

@@ -11,7 +11,8 @@
 
 namespace lockstep::shm {
 
-/// Where another process of this host finds a segment. Fits in a message.
+/// The address of a segment, with which other processes of this host open it.
+/// Fits in a message.
 struct SegmentAddress {
   pid_t pid = 0;
   int fd = -1;
@@ -21,22 +22,22 @@ struct SegmentAddress {
   bool operator==(const SegmentAddress&) const = default;
 };
 
-/// Memory that processes of one host share: a memfd, so it has no name that
-/// could be left behind, is not bounded by the size of /dev/shm, and goes with
-/// the last process that maps it, killed ones included. Sealed: no process can
-/// cut it short under another that reads it.
+/// Memory that processes of one host share. It is a memfd, so no name can be
+/// left behind, the size of /dev/shm does not limit it, and it is freed when
+/// the last process that maps it ends, even if that is killed. It is sealed, so
+/// no process can shrink it while another reads it.
 class Segment {
  public:
-  /// `bytes` (rounded up to pages) of zeros, of which none takes memory before
-  /// it is touched. Throws CommError or OutOfResources.
+  /// Creates a segment of `bytes` zeros, rounded up to pages. Pages take memory
+  /// only when they are touched. Throws CommError or OutOfResources.
   static std::shared_ptr<const Segment> create(size_t bytes);
-  /// The segment at `address`; in its own process that very mapping. The
-  /// address is checked: it must name a sealed memfd of that size. What is
-  /// mapped needs no descriptor, so none stays open. Throws CommError, and
-  /// OutOfResources if this process is what can't map it.
+  /// Opens the segment at `address`. In the process that created it, returns
+  /// the same mapping. Checks that `address` names a sealed memfd of that size.
+  /// No descriptor stays open, because a mapping needs none. Throws CommError,
+  /// or OutOfResources if this process reached a limit.
   static std::shared_ptr<const Segment> open(const SegmentAddress& address);
-  /// The same, and others can open it here, too: it has an address(), also
-  /// when the process that made it is gone.
+  /// Opens the segment and keeps its descriptor, so that other processes can
+  /// open it from this one by its address(), even if its creator has ended.
   static std::shared_ptr<const Segment> adopt(const SegmentAddress& address);
 
   ~Segment();
@@ -44,9 +45,11 @@ class Segment {
   Segment& operator=(const Segment&) = delete;
 
   std::span<std::byte> bytes() const { return bytes_; }
-  /// For open() by others: of a segment that was made or adopted here.
+  /// Returns the address for open() in other processes. Only for segments that
+  /// this process created or adopted.
   SegmentAddress address() const;
-  /// Once all have opened it: its mappings stay, its descriptor goes.
+  /// Closes the descriptor when all processes have opened the segment. Mappings
+  /// stay valid.
   void close_file() const { file_.close(); }
 
  private:

@@ -34,7 +34,8 @@ void SendQueue::advance(FinishedOperations& finished,
         put(pending);
       }
     } catch (...) {
-      // No memory for it, or a ring that is overwritten: then for all.
+      // There is no memory for this message, or the ring was overwritten. In
+      // the second case all sends fail.
       pending.error = std::current_exception();
       pending.is_over = true;
     }

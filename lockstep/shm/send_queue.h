@@ -11,29 +11,30 @@
 
 namespace lockstep::shm {
 
-/// What a rank sends to one other: sends wait here, in order, for space in the
-/// ring; those of large messages then until the receiver has taken them.
-/// May be called by several threads.
+/// The pending sends of a rank to one other rank. Sends wait here, in order,
+/// for space in the ring. Sends of large messages then wait until the receiver
+/// has taken them. May be called by several threads.
 class SendQueue {
  public:
   SendQueue(const RingWriter& ring, SpareSegments& spares)
       : ring_(ring), spares_(&spares) {}
 
-  /// `data` must stay until the operation is over.
+  /// Adds a send. `data` must stay valid until the operation ends.
   void add(P2pOperation send, std::span<const std::byte> data);
-  /// Puts what there is space for, and moves to `finished` what is over; with
-  /// a failure_of, those too that it is against.
+  /// Puts messages in the ring while there is space, and moves sends that have
+  /// ended to `finished`. Also moves sends for which `failure_of` returns an
+  /// error.
   void advance(FinishedOperations& finished,
                const P2pFailureOf& failure_of = {});
   bool is_empty() const;
-  /// Puts nothing more: there is no one to read it.
+  /// Stops putting messages in the ring, because no rank reads it any more.
   void close();
 
  private:
   struct Pending {
     P2pOperation send;
     std::span<const std::byte> data;
-    std::unique_ptr<LargeMessage> message;  // set: put in the ring
+    std::unique_ptr<LargeMessage> message;  // set once it is in the ring
     bool is_over = false;
     std::exception_ptr error;
   };

@@ -9,22 +9,22 @@
 
 namespace lockstep::shm {
 
-/// Segments of messages that were taken, kept for the next: to write pages
-/// that are there takes a fraction of the time of new ones. Up to kMostBytes
-/// of them. May be called by several threads.
+/// A pool of segments of messages that were taken, kept for the next messages.
+/// Writing to pages that exist takes a fraction of the time of new pages. Keeps
+/// up to kMostBytes in total. May be called by several threads.
 class SpareSegments {
  public:
   static constexpr size_t kMostBytes = 128 << 20;
 
-  /// One of `bytes` up to twice that; what is in it is not known. Throws
-  /// CommError.
+  /// Returns a segment of `bytes` to twice that, with unspecified content.
+  /// Throws CommError.
   std::shared_ptr<const Segment> take(size_t bytes);
   void give_back(std::shared_ptr<const Segment> segment);
 
  private:
   std::mutex mutex_;
-  std::vector<std::shared_ptr<const Segment>> spares_;  // the oldest first
-  size_t bytes_ = 0;                                    // of all
+  std::vector<std::shared_ptr<const Segment>> spares_;  // oldest first
+  size_t bytes_ = 0;                                    // total size
 };
 
 }  // namespace lockstep::shm

@@ -8,9 +8,9 @@
 namespace lockstep::store {
 namespace {
 
-// A process has one connection for each call that waits.
+// Limit for one rank. A process has one connection for each waiting call.
 constexpr size_t kMostOfARank = 256;
-// Connections that workers can't use, so that agents always find one.
+// Connections reserved for agents.
 constexpr size_t kKeptForAgents = 64;
 
 }  // namespace

@@ -9,7 +9,7 @@
 
 namespace lockstep::store {
 
-/// Decides which clients are admitted, of those that have proven their key, and
+/// Decides which of the clients that have proven their key are admitted, and
 /// counts their connections.
 class AdmissionList {
  public:
@@ -17,14 +17,14 @@ class AdmissionList {
 
   /// Admits or refuses a client that has proven its key.
   AdmissionReply admit(const Identity& who);
-  /// A connection of an admitted client was closed. Returns whether it was the
-  /// last one of an agent.
+  /// Notes that a connection of an admitted client was closed. Returns whether
+  /// it was the last connection of an agent.
   bool leave(const Identity& who);
 
-  /// From now on the `world_size` workers of `round` are admitted, and those of
-  /// former rounds are not. Returns whether the round is new. Throws CommError
-  /// for an older round, and for the present one with another number of
-  /// workers.
+  /// Admits the `world_size` workers of `round` from now on, and no longer
+  /// those of earlier rounds. Returns whether the round is new. Throws
+  /// CommError for an older round, and for the current one with another number
+  /// of workers.
   bool begin_round(int round, int world_size);
   bool is_stale(const Identity& who) const;
 
@@ -39,8 +39,8 @@ class AdmissionList {
   const std::string run_id_;
   const size_t most_;
   size_t connections_ = 0;
-  std::map<Token, size_t> agents_;  // connections of each
-  int round_ = -1;                  // none yet
+  std::map<Token, size_t> agents_;  // number of connections
+  int round_ = -1;                  // -1: no round has begun
   int world_size_ = 0;
   std::map<int, Rank> ranks_;  // of this round
 };

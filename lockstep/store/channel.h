@@ -13,7 +13,7 @@
 
 namespace lockstep::store {
 
-/// The server knows the secret and refused this client.
+/// A refusal of this client by a server that knows the secret.
 class Refused : public CommError {
  public:
   Refused(Admission admission, const Problem& problem)
@@ -24,39 +24,40 @@ class Refused : public CommError {
   Admission admission_;
 };
 
-/// The connection was closed by the other end, or broke.
+/// A connection that the other end closed, or that broke.
 class Disconnected : public CommError {
  public:
   explicit Disconnected(const Problem& problem) : CommError(problem) {}
 };
 
-/// No answer came in time.
+/// An answer that did not come in time.
 class TimedOut : public CommError {
  public:
   explicit TimedOut(const Problem& problem) : CommError(problem) {}
 };
 
-/// No process listens there, or it closes connections at once. The server may
-/// still come.
+/// An address at which no process listens, or that closes connections at once.
+/// The server may still start.
 class Unreachable : public CommError {
  public:
   explicit Unreachable(const Problem& problem) : CommError(problem) {}
 };
 
-/// The client's end of one connection. One thread may use it at a time. After
-/// an exception it can't be used any more.
+/// The client's end of one connection. One thread may use it at a time. It
+/// can't be used after an exception.
 class Channel {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
   /// Does the handshake over `socket`. Throws Refused, Disconnected, TimedOut,
-  /// or CommError if the other side has another secret or is not a store.
+  /// or CommError if the other end has another secret or is not a store.
   Channel(FileDescriptor socket, const Identity& who, const Key& key,
           Time deadline);
 
-  /// Throws TimedOut if there is no reply in time.
+  /// Sends a request and returns the reply. Throws TimedOut if it does not come
+  /// in time.
   Reply ask(const Request& request, Time deadline);
-  /// Whether the server has not closed the connection.
+  /// Returns false if the server has closed the connection.
   bool is_alive() const;
   SocketAddress own_address() const {
     return SocketAddress::of_socket(socket_.get());

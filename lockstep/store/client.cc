@@ -80,7 +80,7 @@ std::unique_ptr<Channel> Client::take() {
       idle_.clear();
     }
   }
-  // The server was there before. If it is gone, it does not come back.
+  // The server was running before. If it has ended, it does not come back.
   return connect(Clock::now() +
                  std::min(options_.connect_time, options_.answer_time));
 }
@@ -91,8 +91,8 @@ Reply Client::ask(const Request& request) {
       Clock::now() + milliseconds(request.wait_ms) + options_.answer_time;
   Reply reply = channel->ask(request, deadline);
   {
-    // The connection is kept also after a refusal: without one, this process
-    // counts as gone.
+    // The connection is kept even after a refusal. A process without one counts
+    // as gone.
     const std::lock_guard lock(mutex_);
     idle_.push_back(std::move(channel));
   }

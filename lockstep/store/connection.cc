@@ -10,8 +10,8 @@
 namespace lockstep::store {
 namespace {
 
-// A host that crashed sends nothing. With keep-alive, its connections end
-// within half a minute.
+// Turns on keep-alive. A host that crashed sends nothing; with keep-alive, its
+// connections end within half a minute.
 void notice_a_lost_host(int fd) {
   const int on = 1;
   const int idle_s = 10;

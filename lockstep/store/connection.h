@@ -11,7 +11,7 @@
 
 namespace lockstep::store {
 
-/// The server's end of one connection: its socket, the bytes that were not yet
+/// The server's end of one connection: its socket, the bytes that are not yet
 /// processed or sent, and the stage of the handshake.
 class Connection {
  public:
@@ -23,9 +23,10 @@ class Connection {
   const std::string& address() const { return address_; }
   Time since() const { return since_; }
 
-  /// Reads what is there. Returns false at the end of the connection.
+  /// Reads the available bytes. Returns false at the end of the connection.
   bool read_some();
-  /// Writes what the socket takes. Returns false if the connection is broken.
+  /// Writes as much as the socket takes. Returns false if the connection is
+  /// broken.
   bool write_some();
   bool has_output() const { return written_ < out_.size(); }
   void put_frame(std::string_view body) { out_ += framed(body); }
@@ -35,13 +36,13 @@ class Connection {
 
   enum class Stage { kHello, kProof, kOpen, kLeaving };
   Stage stage = Stage::kHello;
-  Identity who;  ///< as the client says; proven from kOpen on
+  Identity who;  ///< as claimed by the client; proven from kOpen on
   std::optional<Handshake> handshake;  ///< from kProof on
   std::optional<Session> session;      ///< from kOpen on
-  /// The request that waits for a key; no other is read meanwhile.
+  /// The request that waits for a key. No other request is read meanwhile.
   std::optional<Request> waiting;
   Time deadline{};              ///< of the waiting request
-  uint32_t watched_events = 0;  ///< by epoll
+  uint32_t watched_events = 0;  ///< events that epoll watches
 
  private:
   FileDescriptor socket_;

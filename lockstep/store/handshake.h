@@ -9,16 +9,16 @@
 
 namespace lockstep::store {
 
-// How a connection begins:
+// The handshake of a connection:
 //
-//   client  Hello: who it is, and a nonce
+//   client  Hello: its identity, and a nonce
 //   server  Challenge: a nonce
 //   client  Proof: HMAC over both
 //   server  AdmissionReply: whether the client is admitted, and HMAC over both
 //           messages and the reply; after a wrong proof a reply without HMAC,
 //           which only says that the proof was wrong
 //
-// Then each side has proven that it knows the client's key. The nonces make
+// Each side has then proven that it knows the client's key. The nonces make
 // sure that no message is a replay. Both sides derive the keys of the session
 // from the client's key and the first two messages.
 
@@ -33,7 +33,8 @@ struct Hello {
 };
 
 std::string encode(const Hello& hello);
-/// Throws CommError. If the version is another one, only its number is read.
+/// Decodes a Hello. If it has another version, only the version is read. Throws
+/// CommError.
 Hello decode_hello(std::string_view message);
 
 struct Challenge {
@@ -59,8 +60,8 @@ struct AdmissionReply {
   std::string reason;  ///< why the client was refused
 };
 
-/// The reply to a wrong proof. It has no proof itself: the client knows another
-/// key, and takes any reply that it can't check for this one.
+/// Returns the reply to a wrong proof. It has no HMAC itself: the client knows
+/// another key, and treats every reply that it can't check as this one.
 std::string encode_wrong_proof();
 
 /// A handshake after its first two messages, on either side.

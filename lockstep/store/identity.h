@@ -8,13 +8,13 @@ namespace lockstep::store {
 
 enum class Role : uint8_t { kAgent = 1, kWorker = 2 };
 
-/// Who a client says it is. The server decides what it may do.
+/// The identity that a client claims. The server decides what it may do.
 struct Identity {
   Role role = Role::kAgent;
-  std::string run_id;  ///< of the job
+  std::string run_id;  ///< id of the job
   std::string name;    ///< for people: "node1 (agent 4711)"
   Token token = process_token();
-  // Of a worker.
+  // Only for workers.
   int rank = 0;
   int world_size = 1;
   int round = 0;  ///< the job's attempt
@@ -22,16 +22,17 @@ struct Identity {
   std::string text() const;  ///< "rank 3, node1 (pid 12)", printable
 };
 
-/// The secret that all agents of a job know. Workers only get keys that are
+/// The secret that all agents of a job know. Workers get only keys that are
 /// derived from it.
 class JobSecret {
  public:
-  /// Any bytes may be a secret.
+  /// Makes a secret from any bytes.
   explicit JobSecret(std::string_view bytes);
   static JobSecret random();
 
-  /// The key with which `identity` proves itself. A worker's key is valid for
-  /// one rank in one round of one job, and reveals nothing about the secret.
+  /// Returns the key with which `identity` proves itself. A worker's key is
+  /// valid for one rank in one round of one job, and reveals nothing about the
+  /// secret.
   Key key_of(const Identity& identity) const;
 
  private:

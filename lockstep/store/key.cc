@@ -18,7 +18,8 @@ namespace {
                    .fix = "check its configuration (OPENSSL_CONF)"});
 }
 
-// Fetched only once, because that takes longer than computing a code.
+// Returns OpenSSL's HMAC. It is fetched only once, because that takes longer
+// than computing a code.
 EVP_MAC* algorithm() {
   static EVP_MAC* const mac = EVP_MAC_fetch(nullptr, "HMAC", nullptr);
   if (mac == nullptr) throw_openssl_error("no HMAC-SHA256");
@@ -64,7 +65,7 @@ Mac& Mac::operator=(Mac&&) noexcept = default;
 
 Digest Mac::of(std::initializer_list<std::string_view> parts) const {
   EVP_MAC_CTX* context = context_->context;
-  // Without a key argument, OpenSSL starts again with the present key.
+  // Without a key argument, OpenSSL starts again with the same key.
   bool is_good = EVP_MAC_init(context, nullptr, 0, nullptr) == 1;
   for (const std::string_view part : parts) {
     std::array<uint8_t, 8> length{};

@@ -12,8 +12,7 @@ namespace lockstep::store {
 
 /// An HMAC-SHA256, or random bytes of the same size.
 using Digest = std::array<uint8_t, 32>;
-/// A random number of a process, which tells two processes of the same name
-/// apart.
+/// A random number that distinguishes processes of the same name.
 using Token = std::array<uint8_t, 16>;
 
 /// A key that only the two ends of a connection know. The destructor wipes it.
@@ -40,8 +39,8 @@ class Mac {
   Mac(Mac&&) noexcept;
   Mac& operator=(Mac&&) noexcept;
 
-  /// The code of all parts with their lengths, so that {"ab", "c"} and {"a",
-  /// "bc"} differ.
+  /// Returns the code of all parts with their lengths, so that {"ab", "c"} and
+  /// {"a", "bc"} differ.
   Digest of(std::initializer_list<std::string_view> parts) const;
 
  private:
@@ -49,15 +48,15 @@ class Mac {
   std::unique_ptr<Context> context_;
 };
 
-/// A key that is derived from `key` for a purpose, and reveals nothing about
-/// it.
+/// Derives a key from `key` for a purpose. The result reveals nothing about
+/// `key`.
 Key derived(const Key& key, std::initializer_list<std::string_view> purpose);
 
-/// Compares in constant time.
+/// Compares two digests in constant time.
 bool is_same(const Digest& a, std::string_view b);
 
 Digest random_nonce();
-/// The token of this process, the same in every call.
+/// Returns the token of this process, the same in every call.
 const Token& process_token();
 
 template <size_t N>

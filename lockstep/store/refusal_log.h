@@ -5,8 +5,9 @@
 
 namespace lockstep::store {
 
-/// Logs which clients were refused and why: at once, and then at most one line
-/// in ten seconds, so that a flood of connections does not flood the log.
+/// Logs which clients were refused and why. Writes the first line at once and
+/// then at most one line in ten seconds, so that a flood of connections does
+/// not flood the log.
 class RefusalLog {
  public:
   void add(const std::string& peer, const std::string& why);

@@ -33,7 +33,7 @@ constexpr const char* kMakeOne =
 }
 
 JobSecret read_all(int fd, const std::string& name) {
-  // Room for more than is allowed, to notice a file that is too long.
+  // Room for more than the limit, to detect a file that is too long.
   std::string text(kMostBytes + 2, '\0');
   size_t size = 0;
   while (size < text.size()) {
@@ -77,8 +77,8 @@ JobSecret read_all(int fd, const std::string& name) {
                  .fix = "use --secret-file FILE"});
 }
 
-// A folder of this user on this host, under a name that all processes of the
-// user find, in any session.
+// Returns a folder of this user on this host. Its name is the same for all
+// processes of the user, in any session.
 std::string private_folder() {
   struct stat facts {};
   const std::string session = fmt::format("/run/user/{}", ::geteuid());
@@ -91,7 +91,7 @@ std::string private_folder() {
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
     throw_no_folder("can't make the folder " + path, std::strerror(errno));
   }
-  // Another user may have made a folder of that name in /tmp.
+  // Another user may have created a folder of that name in /tmp.
   if (::lstat(path.c_str(), &facts) != 0 || !S_ISDIR(facts.st_mode) ||
       facts.st_uid != ::geteuid() || (facts.st_mode & kOthers) != 0) {
     throw_no_folder("can't keep a secret in " + path,
@@ -111,8 +111,8 @@ void write_secret(const std::string& path) {
                             static_cast<ssize_t>(text.size());
   int error = errno;
   OPENSSL_cleanse(text.data(), text.size());
-  // link() does not replace a file that is there, so the first process's secret
-  // is used by all.
+  // link() does not replace an existing file, so all processes use the secret
+  // of the first one.
   bool is_there = false;
   if (is_written) {
     is_there = ::link(temporary.c_str(), path.c_str()) == 0 || errno == EEXIST;

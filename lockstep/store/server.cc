@@ -30,7 +30,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr size_t kFilesForOthers = 128;
-// The number of the first listener; connections have smaller ones.
+// The number of the first listener. Connections have smaller numbers.
 constexpr uint64_t kListeners = uint64_t{1} << 62;
 constexpr uint64_t kStop = kListeners - 1;
 
@@ -45,7 +45,8 @@ void watch(int epoll, int operation, int fd, uint32_t events, uint64_t number) {
   }
 }
 
-// The limit on connections: not more than this process may have open files.
+// Returns the limit on connections. It takes into account how many files this
+// process may open.
 size_t connections_of(const ServerOptions& options) {
   rlimit files{};
   ::getrlimit(RLIMIT_NOFILE, &files);
@@ -61,7 +62,7 @@ FileDescriptor spare_file() {
 
 }  // namespace
 
-// The thread of a server: accepts connections, does the handshake, answers
+// The thread of a server. It accepts connections, does the handshake, answers
 // requests, and closes connections that are late. A request is answered before
 // the next one of the same connection is read, so no connection takes more
 // memory than a request and a reply.
@@ -72,7 +73,7 @@ class Server::Loop {
   void begin_round(int round, int world_size);
 
  private:
-  using Number = uint64_t;  // of a connection; never used again
+  using Number = uint64_t;  // number of a connection; never reused
   using Time = Connection::Time;
 
   void run();
@@ -89,12 +90,12 @@ class Server::Loop {
   void on_proof(Number number, Connection& connection, const std::string& body);
   void on_request(Number number, Connection& connection, const Request& request,
                   Time now);
-  // Answers the waiting requests whose keys are there now.
+  // Answers the waiting requests for keys that are now set.
   void wake_waiters();
   void end_wait(Number number, Connection& connection, const Reply& reply);
   void close_late(Time now);
   void close_stale_workers();
-  // Writes what can be written, and sets the events that epoll watches.
+  // Writes as much as possible, and sets the events that epoll watches.
   void attend(Number number, Connection& connection);
   void refuse(Number number, const std::string& why);
   void close(Number number);
@@ -110,9 +111,9 @@ class Server::Loop {
   StoreService service_;
   Number next_number_ = 0;
   std::map<Number, std::unique_ptr<Connection>> connections_;
-  std::set<Number> unauthenticated_;  // by age, the oldest first
+  std::set<Number> unauthenticated_;  // oldest first
   std::set<std::pair<Time, Number>> waiters_;
-  bool has_new_last_wills_ = false;  // waiting requests were not checked yet
+  bool has_new_last_wills_ = false;  // waiting requests are not checked yet
   RefusalLog refusals_;
   std::thread thread_;
 };
@@ -164,8 +165,8 @@ void Server::Loop::run() {
         if (number == kStop) return;
         if (number < kListeners) on_event(number, event.events, now);
       }
-      // Listeners come last, because a new connection may close an old one,
-      // whose events should be handled before.
+      // Listeners come last. A new connection may close an old one, and the
+      // events of the old one should be handled first.
       for (const auto& event : happened) {
         const Number number = event.data.u64;
         if (number < kListeners) continue;
@@ -174,7 +175,7 @@ void Server::Loop::run() {
       close_late(now);
       if (std::exchange(has_new_last_wills_, false)) wake_waiters();
     } catch (const std::exception& error) {
-      // For example out of memory. The server goes on.
+      // The server goes on after a failure, such as lack of memory.
       refusals_.add("a connection", text_of(error));
     }
   }
@@ -188,14 +189,14 @@ int Server::Loop::timeout_ms(Time now) const {
   }
   if (!waiters_.empty()) next = std::min(next, waiters_.begin()->first);
   if (next == Time::max()) return -1;
-  // Rounded up, because to wake a little too early is useless.
+  // Rounded up, because waking up slightly too early is useless.
   const auto left = std::chrono::ceil<milliseconds>(next - now).count();
   return static_cast<int>(std::clamp<int64_t>(left, 0, 60'000));
 }
 
 void Server::Loop::accept_some(int listener, Time now) {
-  // So few at a time that older connections get several turns before they are
-  // closed.
+  // Accepts only a few at a time, so that older connections get several turns
+  // before they are closed.
   const size_t most = std::max<size_t>(
       1, options_.most_unauthenticated / (4 * listeners_.size()));
   for (size_t i = 0; i < most; ++i) {
@@ -229,7 +230,7 @@ void Server::Loop::close_oldest_unauthenticated(const std::string& why) {
 
 void Server::Loop::on_event(Number number, uint32_t events, Time now) {
   const auto found = connections_.find(number);
-  if (found == connections_.end()) return;  // closed in this turn
+  if (found == connections_.end()) return;  // already closed in this turn
   Connection& connection = *found->second;
   try {
     if ((events & EPOLLOUT) != 0 && !connection.write_some())
@@ -252,8 +253,8 @@ void Server::Loop::attend(Number number, Connection& connection) {
       !connection.has_output()) {
     return close(number);
   }
-  // While a request waits or a reply is not sent, nothing more is read; only
-  // the end of the connection is noticed.
+  // While a request waits or a reply is not sent, nothing more is read. Only
+  // the end of the connection is detected.
   uint32_t events = EPOLLRDHUP;
   if (connection.has_output()) {
     events |= EPOLLOUT;

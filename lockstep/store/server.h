@@ -16,20 +16,20 @@ struct ServerOptions {
   std::string run_id;
   Limits limits;
   size_t most_connections = 8192;
-  /// Connections that have not completed the handshake. One more closes the
-  /// oldest.
+  /// Limit on connections that have not completed the handshake. Beyond it, the
+  /// oldest is closed.
   size_t most_unauthenticated = 128;
   std::chrono::milliseconds handshake_time{3000};
 };
 
-/// The server of a job's store: keys and values in memory of this process,
-/// served to the job's agents and workers by one thread.
+/// The server of a job's store. Keys and values are in the memory of this
+/// process. One thread serves them to the job's agents and workers.
 ///
 /// A connection that does not prove the job's secret in time is closed, and
-/// costs at most a few KiB until then. A client that does may read and write
-/// keys, and nothing else. Agents and workers have separate tables, so a worker
-/// can't name a key of the agents. When the next round begins, the workers'
-/// table is cleared and their connections are closed.
+/// uses at most a few KiB until then. A client that proves it may read and
+/// write keys, and nothing else. Agents and workers have separate tables, so a
+/// worker can't name a key of the agents. When the next round begins, the
+/// workers' table is cleared and their connections are closed.
 class Server {
  public:
   /// Serves on the sockets of listen_at(). Throws CommError.
@@ -38,7 +38,7 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  /// As Client::begin_round().
+  /// Works as Client::begin_round().
   void begin_round(int round, int world_size);
 
  private:

@@ -8,18 +8,19 @@
 
 namespace lockstep::store {
 
-/// The messages of one connection after its handshake. Each has an HMAC over
-/// its number and its content, with a key for each direction. So a message that
-/// was altered, injected, repeated, dropped, reordered or sent back is noticed.
-/// The content is not encrypted.
+/// Protects the messages of one connection after its handshake. Each message
+/// has an HMAC over its number and its content, with a separate key for each
+/// direction. This detects messages that were altered, injected, repeated,
+/// dropped, reordered or sent back. The content is not encrypted.
 class Session {
  public:
   Session(const Key& sending, const Key& receiving);
 
-  /// The frame for `body`.
+  /// Returns the frame for `body`.
   std::string seal(std::string_view body);
-  /// The content of a frame; valid as long as `frame`. Throws CommError if it
-  /// is not the peer's next message. The connection can't be used after that.
+  /// Returns the content of a frame. It is valid as long as `frame`. Throws
+  /// CommError if it is not the peer's next message. The connection can't be
+  /// used after that.
   std::string_view open(std::string_view frame);
 
  private:

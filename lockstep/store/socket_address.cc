@@ -27,7 +27,7 @@ const in6_addr& v6_of(const sockaddr* address) {
   return reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
 }
 
-// The addresses to listen at, in the order in which they are tried.
+// Returns the addresses to listen at, in the order in which they are tried.
 std::vector<SocketAddress> listening_addresses(const std::string& host,
                                                int port,
                                                const std::string& interface) {
@@ -50,7 +50,7 @@ std::vector<SocketAddress> listening_addresses(const std::string& host,
     const bool is_own = std::any_of(
         interface_addresses.begin(), interface_addresses.end(),
         [&](const auto& own_address) {
-          // All of 127.0.0.0/8 leads to this host, if 127.0.0.1 does.
+          // If 127.0.0.1 is this host, all of 127.0.0.0/8 is.
           return own_address.has_host_of(address) ||
                  (own_address.is_loopback() && address.is_loopback() &&
                   own_address.family() == address.family());
@@ -80,7 +80,7 @@ std::vector<SocketAddress> listening_addresses(const std::string& host,
   return addresses;
 }
 
-// Returns 0 or the error.
+// Returns 0 or an errno.
 int try_listen(const SocketAddress& address, FileDescriptor& socket) {
   socket = FileDescriptor(::socket(
       address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -123,7 +123,7 @@ SocketAddress SocketAddress::of_peer(int fd) {
 }
 
 int SocketAddress::port() const {
-  // The port is at the same place for IPv4 and IPv6.
+  // The port is at the same offset for IPv4 and IPv6.
   return ntohs(reinterpret_cast<const sockaddr_in*>(&bytes_)->sin_port);
 }
 
@@ -220,7 +220,7 @@ std::vector<FileDescriptor> listen_at(const std::string& host, int& port,
   std::vector<FileDescriptor> sockets;
   int error = 0;
   for (SocketAddress address : listening_addresses(host, port, interface)) {
-    address.set_port(port);  // the free one that the first socket got
+    address.set_port(port);  // the free port that the first socket got
     FileDescriptor socket;
     error = try_listen(address, socket);
     if (error == EADDRINUSE) return {};

@@ -10,7 +10,7 @@
 
 namespace lockstep::store {
 
-/// An address of IPv4 or IPv6 with a port.
+/// An IPv4 or IPv6 address with a port.
 class SocketAddress {
  public:
   SocketAddress() = default;
@@ -26,8 +26,8 @@ class SocketAddress {
   int port() const;
   void set_port(int port);
   bool is_loopback() const;
-  /// Whether other hosts can reach it: not loopback, and not link-local
-  /// (fe80::).
+  /// Returns whether other hosts can reach the address: it is neither loopback
+  /// nor link-local (fe80::).
   bool is_routable() const;
   bool has_host_of(const SocketAddress& other) const;
   std::string host() const;  ///< "10.0.0.1", "::1"
@@ -38,26 +38,27 @@ class SocketAddress {
   socklen_t length_ = 0;
 };
 
-/// The addresses of `host`, a name or an address; empty if it can't be
-/// resolved.
+/// Returns the addresses of `host`, which is a name or an address. Returns an
+/// empty list if it can't be resolved.
 std::vector<SocketAddress> resolve(const std::string& host, int port);
-/// The addresses of one interface (eth0), or of all.
+/// Returns the addresses of one interface (eth0), or of all interfaces.
 std::vector<SocketAddress> own_addresses(const std::string& interface = "");
-/// The address by which processes of this host reach each other: "127.0.0.1",
-/// or "::1" where there is only IPv6.
+/// Returns the address at which processes of this host reach each other:
+/// "127.0.0.1", or "::1" if there is only IPv6.
 std::string loopback_host();
-/// Whether all addresses of `host` are loopback addresses.
+/// Returns whether all addresses of `host` are loopback addresses.
 bool is_loopback_name(const std::string& host);
 
-/// Sockets that listen at those addresses of `host` that are this machine's or,
-/// if it is given, at the addresses of `interface`; never on all interfaces. A
-/// `port` of 0 is replaced by a free one. Empty if the port is in use. Throws
-/// CommError if no address of `host` is one of this machine.
+/// Opens sockets that listen at the addresses of `interface` or, if it is
+/// empty, at the addresses of `host` that belong to this machine. Never listens
+/// on all interfaces. Replaces a `port` of 0 by a free port. Returns an empty
+/// list if the port is in use. Throws CommError if no address of `host` belongs
+/// to this machine.
 std::vector<FileDescriptor> listen_at(const std::string& host, int& port,
                                       const std::string& interface = "");
 
-/// A connection, or a closed descriptor if none was made before the deadline.
-/// It is non-blocking and without Nagle's delay.
+/// Connects to `address`. Returns a closed descriptor if that did not succeed
+/// before the deadline. The socket is non-blocking and has TCP_NODELAY set.
 FileDescriptor connect_to(const SocketAddress& address,
                           std::chrono::steady_clock::time_point deadline);
 

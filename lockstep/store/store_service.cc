@@ -8,7 +8,7 @@
 namespace lockstep::store {
 namespace {
 
-// Last wills are not in a table, so they need a limit of their own.
+// Last wills are not in a table, so they need their own limit.
 constexpr size_t kMostLastWillBytes = 1024;
 
 int round_number(const std::string& text) {
@@ -50,7 +50,7 @@ Reply StoreService::answer(const Identity& who, const Request& request) {
 
 Reply StoreService::execute(const Identity& who, const Request& request) {
   Table& table = table_of(who);
-  // All workers may change all keys of theirs, as in the stores of c10d.
+  // Any worker may change any key of the workers, as in the stores of c10d.
   Table::Owner owner;
   if (who.role == Role::kAgent) owner = who.token;
   Reply reply;
@@ -123,7 +123,7 @@ bool StoreService::leave(const Identity& who) {
   try {
     agents_.set(will->second.key, will->second.value, who.token);
   } catch (const CommError&) {
-    return false;  // the key of another agent, or the table is full
+    return false;  // another agent owns the key, or the table is full
   }
   will->second.is_done = true;
   return true;

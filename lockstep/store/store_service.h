@@ -9,7 +9,7 @@
 
 namespace lockstep::store {
 
-/// What the store does with requests: holds the tables of agents and workers,
+/// Executes the requests of a store. It holds the tables of agents and workers,
 /// and decides what each client may do. It knows nothing about sockets.
 class StoreService {
  public:
@@ -19,19 +19,19 @@ class StoreService {
         agents_(limits),
         workers_(limits) {}
 
-  /// Whether `request`, which waits for keys, has them.
+  /// Returns whether all keys that `request` waits for are set.
   bool has_all(const Identity& who, const Request& request) const;
-  /// Executes a request at once. If kGet or kWait ask for a key that is not
-  /// there, the caller must wait first. A refusal is a reply, too.
+  /// Executes a request at once. If kGet or kWait asks for a key that is not
+  /// set, the caller must wait first. A refusal is returned as a reply.
   Reply answer(const Identity& who, const Request& request);
-  /// As admissions.admit(). If an agent whose connections broke comes back, its
-  /// last will is undone.
+  /// Calls admissions.admit(). If an agent reconnects after its connections
+  /// broke, its last will is undone.
   AdmissionReply admit(const Identity& who);
-  /// A connection of an admitted client was closed. Returns whether a last will
-  /// was carried out because of that.
+  /// Notes that a connection of an admitted client was closed. Returns whether
+  /// this caused a last will to be carried out.
   bool leave(const Identity& who);
-  /// Clears the table of the former round's workers. Throws CommError as
-  /// AdmissionList does. Returns whether the round is new.
+  /// Begins a round, and clears the workers' table if the round is new. Returns
+  /// whether it is new. Throws CommError as AdmissionList does.
   bool begin_round(int round, int world_size);
 
   AdmissionList admissions;
@@ -39,16 +39,16 @@ class StoreService {
  private:
   struct LastWill {
     std::string key, value;
-    bool is_done = false;  // the key was set
+    bool is_done = false;  // whether the key was set
   };
 
   Reply execute(const Identity& who, const Request& request);
   Table& table_of(const Identity& who);
 
   Table agents_;
-  Table workers_;  // of this round
+  Table workers_;  // for the current round
   std::map<Token, LastWill>
-      last_wills_;  // of agents, also of those that are gone
+      last_wills_;  // of agents, including those that are gone
 };
 
 }  // namespace lockstep::store

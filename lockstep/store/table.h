@@ -11,12 +11,12 @@
 namespace lockstep::store {
 
 /// Keys and values, within limits. A change that would exceed the limits throws
-/// CommError, whose message goes to the client.
+/// CommError; its message is sent to the client.
 class Table {
  public:
   explicit Table(const Limits& limits) : limits_(limits) {}
 
-  /// Null if the key is not there.
+  /// Returns the value of the key, or null if it is not set.
   const std::string* find(const std::string& key) const;
   bool has_all(const std::vector<std::string>& keys) const;
   size_t size() const { return entries_.size(); }
@@ -27,7 +27,7 @@ class Table {
 
   void set(const std::string& key, const std::string& value,
            const Owner& owner = {});
-  /// As c10d's compareSet: returns the value that is there after the call.
+  /// Works as c10d's compareSet: returns the value after the call.
   std::string compare_set(const std::string& key, const std::string& expected,
                           const std::string& value, const Owner& owner = {});
   int64_t add(const std::string& key, int64_t number, const Owner& owner = {});

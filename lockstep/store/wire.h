@@ -6,8 +6,8 @@
 
 namespace lockstep::store {
 
-/// Writes the fields of a message: numbers in little endian, bytes with their
-/// length before them.
+/// Writes the fields of a message: numbers in little endian, and byte strings
+/// preceded by their length.
 class FieldWriter {
  public:
   FieldWriter& number(uint64_t value, size_t width);
@@ -15,7 +15,7 @@ class FieldWriter {
   FieldWriter& u32(uint32_t value) { return number(value, 4); }
   FieldWriter& u64(uint64_t value) { return number(value, 8); }
   FieldWriter& bytes(std::string_view value);
-  /// Without a length: for fields of a fixed size.
+  /// Writes bytes without their length, for fields of a fixed size.
   FieldWriter& raw(std::string_view value);
   std::string take() { return std::move(text_); }
 
@@ -24,8 +24,8 @@ class FieldWriter {
 };
 
 /// Reads the fields of a message. Throws CommError if the message is malformed.
-/// Memory is allocated only for bytes that are there, and not for what a length
-/// says.
+/// Memory is allocated only for bytes that have arrived, whatever a length
+/// field says.
 class FieldReader {
  public:
   explicit FieldReader(std::string_view text) : rest_(text) {}
@@ -34,7 +34,7 @@ class FieldReader {
   uint8_t u8() { return static_cast<uint8_t>(number(1)); }
   uint32_t u32() { return static_cast<uint32_t>(number(4)); }
   uint64_t u64() { return number(8); }
-  /// At most `most` bytes.
+  /// Reads a byte string of at most `most` bytes.
   std::string bytes(size_t most);
   std::string_view raw(size_t size);
   /// Throws CommError if bytes are left.
@@ -44,14 +44,14 @@ class FieldReader {
   std::string_view rest_;
 };
 
-/// `body` with its length before it, as it goes over a connection.
+/// Returns `body` preceded by its length, as it is sent over a connection.
 std::string framed(std::string_view body);
 
-/// Cuts the bytes of a connection into frames again.
+/// Splits the bytes of a connection into frames.
 class FrameReader {
  public:
-  /// Frames may have up to `most` bytes. next() throws CommError for a longer
-  /// one as soon as it has read the length.
+  /// Accepts frames of up to `most` bytes. next() throws CommError for a longer
+  /// frame as soon as it has read the length.
   explicit FrameReader(size_t most) : most_(most) {}
 
   void set_most(size_t most) { most_ = most; }

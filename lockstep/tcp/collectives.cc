@@ -14,20 +14,19 @@ using Bytes = std::span<std::byte>;
 using ConstBytes = std::span<const std::byte>;
 using shm::part_of;
 
-// Up to this size each rank gets the data of every rank and sums it, in one
-// step rather than two. Between two ranks this moves as many bytes as two steps
-// do.
+// Up to this size each rank receives the data of every rank and sums it, in one
+// step instead of two. With two ranks, one step moves as many bytes as two.
 constexpr size_t kOneStepBytes = 64 * 1024;
-// How much of each rank is summed at a time.
+// Bytes of each rank that are summed at a time.
 constexpr size_t kSegmentBytes = 32 * 1024;
-// How many segments of a rank are on their way, or wait to be summed. A sum is
-// received into the memory from which its part was sent. With so few segments
-// under way, that memory is then still in the second-level cache, if the ranks
-// are on one host. With 512 KiB on their way instead of 128 KiB, the sum of 64
+// Number of segments of a rank that are in transit or wait to be summed, for
+// ranks on one host. A sum is received into the memory from which its part was
+// sent. With so few segments in transit, that memory is then still in the
+// second-level cache. With 512 KiB in transit instead of 128 KiB, the sum of 64
 // MiB took 1.4 times as long.
 constexpr size_t kDepthOnOneHost = 4;
-// Between hosts a link holds as many bytes as it moves in a round trip: 512 KiB
-// are 40 Gbit/s at 100 us.
+// Between hosts, enough bytes must be in transit for one round trip: 512 KiB
+// correspond to 40 Gbit/s at 100 us.
 constexpr size_t kDepthBetweenHosts = 16;
 
 size_t depth_of(const Mesh& mesh) {
@@ -40,21 +39,21 @@ void copy(Bytes to, ConstBytes from) {
   std::memcpy(to.data(), from.data(), from.size());
 }
 
-/// Sums one piece of the data of every rank, segment by segment as they come,
+/// Sums one piece of the data of every rank, segment by segment as they arrive,
 /// and passes each sum on.
 ///
-/// The peers' segments come into a ring of depth_of() places for each peer. A
-/// place is used again when its segment is summed, so a rank that is ahead
-/// waits in its socket. That can't lock up: of all segments that some rank has
-/// not summed yet take the first; every rank has sent it, because that needs
-/// only sums before it, and nothing before it in any connection waits for
-/// anything.
+/// The peers' segments arrive in a ring of depth_of() places for each peer. A
+/// place is reused when its segment is summed, so the data of a rank that is
+/// ahead waits in its socket. This can't deadlock. Consider the first segment
+/// that some rank has not summed yet: every rank has sent it, because sending
+/// it requires only earlier sums, and nothing before it in any connection has
+/// to wait.
 class PieceReduction {
  public:
   using OnSum = std::function<void(size_t segment, Bytes sum)>;
 
-  /// `input` is that of this rank. The sum goes to `sum`, which may be the same
-  /// memory.
+  /// `input` is the input of this rank. The sum is written to `sum`, which may
+  /// be the same memory.
   PieceReduction(Mesh& mesh, ConstBytes input, Bytes sum, size_t segments,
                  const Reduction& reduction, OnSum on_sum)
       : mesh_(mesh),
@@ -86,10 +85,9 @@ class PieceReduction {
     }
   }
 
-  /// The segments that are queued before anything is summed.
+  /// Returns the number of segments that are queued before anything is summed.
   size_t first_segments() const { return std::min(depth_, segments_); }
-  /// The segment that may be queued after segment `k` is summed, if there is
-  /// one.
+  /// Returns whether there is a segment to queue after segment `k` is summed.
   bool has_next(size_t k) const { return next(k) < segments_; }
   size_t next(size_t k) const { return k + depth_; }
 
@@ -117,7 +115,7 @@ class PieceReduction {
   }
 
   Mesh& mesh_;
-  size_t depth_;  // in segments, of what is on its way
+  size_t depth_;  // number of segments in transit
   ConstBytes input_;
   Bytes sum_;
   size_t segments_;
@@ -125,12 +123,12 @@ class PieceReduction {
   OnSum on_sum_;
   size_t place_bytes_;
   Bytes places_;
-  std::vector<size_t> arrived_;  // of each segment: from how many peers
+  std::vector<size_t> arrived_;  // number of peers, for each segment
   size_t summed_ = 0;
   std::vector<const std::byte*> inputs_;
 };
 
-/// Each rank gets the data of all ranks, and sums it.
+/// Reduces in one step: each rank receives the data of all ranks and sums it.
 void all_reduce_in_one_step(Mesh& mesh, Bytes data,
                             const Reduction& reduction) {
   const auto ranks = static_cast<size_t>(mesh.ranks());
@@ -148,15 +146,15 @@ void all_reduce_in_one_step(Mesh& mesh, Bytes data,
   reduction.combine(inputs, data.data(), data.size() / reduction.element_bytes);
 }
 
-/// Each rank sums one piece of `data` and sends the sum to all, or to `root`
-/// alone. The connection from rank p to rank q carries
+/// Reduces in two steps: each rank sums one piece of `data`, and sends the sum
+/// to all ranks or only to `root`. The connection from rank p to rank q carries
 ///
 ///   c(0) .. c(D-1)  s(0) c(D)  s(1) c(D+1)  ...
 ///
 /// c(k) is segment k of p's part of the piece that q sums, and s(k) is segment
 /// k of p's sums, if q gets them. Both ends queue in this order. A sum is
 /// received in place of this rank's part of it. The part is no longer needed
-/// then: the rank that made the sum has received it.
+/// then, because the rank that computed the sum has received it.
 void reduce_in_two_steps(Mesh& mesh, Bytes data, int root,
                          const Reduction& reduction) {
   const auto ranks = static_cast<size_t>(mesh.ranks());
@@ -219,8 +217,9 @@ void reduce(Mesh& mesh, Bytes data, int root, const Reduction& reduction) {
   reduce_in_two_steps(mesh, data, root, reduction);
 }
 
-// Root sends a piece to each other rank, which passes it on to the others. So
-// no rank sends more than twice the data. Small data goes from root to all.
+// Sends the data of `root` to all ranks. The root sends one piece to each other
+// rank, which passes it on. So no rank sends more than twice the data. Small
+// data is sent directly from the root to all ranks.
 void broadcast(Mesh& mesh, Bytes data, int root) {
   const auto others = static_cast<size_t>(mesh.ranks() - 1);
   const bool is_root = mesh.rank() == root;
@@ -234,7 +233,7 @@ void broadcast(Mesh& mesh, Bytes data, int root) {
   }
   const size_t segments =
       (data.size() / others + kSegmentBytes - 1) / kSegmentBytes;
-  // The pieces belong to the ranks other than root, in their order.
+  // The pieces belong to the ranks other than the root, in order.
   const auto piece_of = [&](int rank) {
     return part_of(data, static_cast<size_t>(rank < root ? rank : rank - 1),
                    others);

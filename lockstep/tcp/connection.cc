@@ -18,13 +18,13 @@
 namespace lockstep::tcp {
 namespace {
 
-// How much one system call moves at most: a header and some segments. So what
-// has come is summed while it is in the cache.
+// Limits of one system call: a header and some segments. Data that has arrived
+// is then summed while it is in the cache.
 constexpr size_t kPieces = 8;
 constexpr size_t kBytesAtATime = 256 * 1024;
 
 iovec piece_of(std::span<const std::byte> bytes) {
-  // sendmsg() reads what recvmsg() writes through the same type.
+  // sendmsg() and recvmsg() use the same type, but sendmsg() only reads.
   return {.iov_base = const_cast<std::byte*>(bytes.data()),
           .iov_len = bytes.size()};
 }
@@ -34,7 +34,8 @@ bool is_transient(int error) {
          error == ENOBUFS;
 }
 
-/// Whether a call on `ssl` that returned `result` may be repeated later.
+/// Returns whether a call on `ssl` that returned `result` may be repeated
+/// later.
 bool is_transient(ssl_st& ssl, int result) {
   const int error = SSL_get_error(&ssl, result);
   return error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE;
@@ -81,7 +82,7 @@ Connection::Progress Connection::send_some() {
   msghdr message{};
   message.msg_iov = pieces.data();
   message.msg_iovlen = count;
-  // MSG_NOSIGNAL: if the peer is gone, this is an error and not a signal.
+  // With MSG_NOSIGNAL, a peer that is gone causes an error and not a signal.
   const ssize_t sent = ::sendmsg(fd(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   if (sent < 0) {
     if (!is_transient(errno)) return Progress::kClosed;
@@ -157,7 +158,7 @@ Connection::Progress Connection::send_encrypted() {
 }
 
 Connection::Progress Connection::receive_encrypted() {
-  const BlockedSigpipe blocked;  // OpenSSL may write an answer
+  const BlockedSigpipe blocked;  // OpenSSL may write a reply
   const auto bytes = receives_.front().bytes;
   size_t received = 0;
   ERR_clear_error();
@@ -165,7 +166,7 @@ Connection::Progress Connection::receive_encrypted() {
       SSL_read_ex(socket_.ssl.get(), bytes.data(), bytes.size(), &received);
   if (result != 1) {
     if (!is_transient(*socket_.ssl, result)) return Progress::kClosed;
-    // Not earlier, because OpenSSL may hold bytes that poll() does not know of.
+    // Set only here, because OpenSSL may hold bytes that poll() does not see.
     is_drained_ = true;
     return Progress::kNone;
   }

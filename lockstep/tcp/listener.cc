@@ -24,14 +24,14 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using store::Digest;
 
-// How many connections without a proof may be open at a time.
+// Limit on open connections without a proof.
 constexpr size_t kMostStrangers = 64;
 constexpr const char* kFix =
     "look at that rank's output and at firewalls; GLOO_SOCKET_IFNAME names the "
     "network interface to use";
 constexpr std::array<char, 8> kMagic{'L', 'S', 'M', 'E', 'S', 'H', '0', '1'};
 
-/// The first message of a rank to a rank below it.
+/// The first message from a rank to a rank below it.
 struct Hello {
   std::array<char, 8> magic = kMagic;
   int32_t from = 0;
@@ -39,7 +39,8 @@ struct Hello {
   Digest proof{};
 };
 
-/// Where a rank listens, and the key that proves to have read this.
+/// The address of a rank, and the key with which others prove that they have
+/// read its announcement.
 struct Place {
   store::SocketAddress address;
   Digest key{};
@@ -94,7 +95,7 @@ Digest proof_of(const char* purpose, int from, int to, const Digest& key,
                  store::as_text(other)});
 }
 
-/// Whether all of `bytes` was sent before the deadline.
+/// Sends `bytes`. Returns whether all were sent before the deadline.
 bool send_all(int fd, std::span<const std::byte> bytes,
               Clock::time_point deadline,
               const std::function<bool()>& is_over) {
@@ -112,7 +113,7 @@ bool send_all(int fd, std::span<const std::byte> bytes,
   return true;
 }
 
-/// Whether all of `bytes` came before the deadline.
+/// Receives `bytes`. Returns whether all arrived before the deadline.
 bool receive_all(int fd, std::span<std::byte> bytes, Clock::time_point deadline,
                  const std::function<bool()>& is_over) {
   while (!bytes.empty()) {
@@ -137,7 +138,7 @@ struct Stranger {
 
 enum class Greeting { kIncomplete, kBad, kComplete };
 
-/// Reads as much of a hello as has come.
+/// Reads the part of a hello that has arrived.
 Greeting read_hello(Stranger& stranger) {
   auto bytes = std::as_writable_bytes(std::span(&stranger.hello, 1));
   bytes = bytes.subspan(stranger.received);
@@ -154,7 +155,7 @@ Greeting read_hello(Stranger& stranger) {
 
 /// Connects this rank to all others. It first sends its hello to all ranks
 /// below, then accepts the ranks above, and then reads the replies of the ranks
-/// below. So no rank waits for one that waits for another.
+/// below. In this order the ranks can't deadlock.
 class Connector {
  public:
   Connector(int rank, std::span<const std::string> announcements,
@@ -258,12 +259,12 @@ class Connector {
   static void accept_one(int listening_fd, std::vector<Stranger>& strangers) {
     FileDescriptor socket(::accept4(listening_fd, nullptr, nullptr,
                                     SOCK_CLOEXEC | SOCK_NONBLOCK));
-    // The connection that has said nothing for the longest time is closed.
+    // Close the oldest connection without a proof.
     if (strangers.size() == kMostStrangers) strangers.erase(strangers.begin());
     if (socket.is_open()) strangers.push_back({.socket = std::move(socket)});
   }
 
-  /// Takes the stranger's socket if its hello proves which rank it is.
+  /// Keeps the stranger's socket if its hello proves which rank it is from.
   void admit(Stranger& stranger) {
     const Hello& hello = stranger.hello;
     if (hello.magic != kMagic || hello.to != rank_ || hello.from <= rank_ ||
@@ -278,7 +279,7 @@ class Connector {
       return;
     }
     const Digest welcome = proof_of("welcome", hello.from, rank_, key, key_);
-    // It fits into the socket's buffer, which is empty.
+    // The message fits in the socket's buffer, which is empty.
     if (!send_all(stranger.socket.get(), std::as_bytes(std::span(welcome)),
                   deadline_, is_over_)) {
       return;
@@ -292,7 +293,7 @@ class Connector {
   Clock::time_point deadline_;
   const std::function<bool()>& is_over_;
   std::vector<Place> places_;
-  std::vector<FileDescriptor> sockets_;  // by rank; closed for this rank
+  std::vector<FileDescriptor> sockets_;  // by rank; not open for this rank
 };
 
 }  // namespace
@@ -324,8 +325,9 @@ std::vector<Socket> Listener::connect(
   connector.accept_ranks_above(socket_.get());
   connector.check_replies_of_ranks_below();
   socket_.close();
-  // In the order of the peers. Of all pairs of ranks that have not yet shaken
-  // hands, the first pair can do so, so the ranks never wait in a ring.
+  // Every rank does its handshakes in the order of the peers. The first pair of
+  // ranks without a handshake can always do it, so the ranks never wait in a
+  // ring.
   auto sockets = connector.take_sockets();
   std::vector<Socket> connected(sockets.size());
   for (size_t peer = 0; peer < sockets.size(); ++peer) {

@@ -12,14 +12,15 @@
 
 namespace lockstep::tcp {
 
-/// Where the other ranks of a group find this one, until all are connected.
+/// Listens for the other ranks of a group until all are connected.
 ///
-/// Each rank listens, tells the others its announcement (by the job's store,
-/// which only the job's ranks can read), and connects to the ranks below it.
-/// The announcement holds a random key. Who connects proves with it that it has
-/// read the announcement, and gets a proof in return, so nobody else can take a
-/// rank's place. What is sent afterwards is encrypted if the environment asks
-/// for it (Tls), and else neither encrypted nor signed.
+/// Each rank listens, passes its announcement to the others (through the job's
+/// store, which only the job's ranks can read), and connects to the ranks below
+/// it. The announcement contains a random key. With it, a rank that connects
+/// proves that it has read the announcement, and it gets a proof in return.
+/// Other processes can't take the place of a rank. Later data is encrypted if
+/// the environment asks for it (Tls). Otherwise it is neither encrypted nor
+/// signed.
 class Listener {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -28,14 +29,14 @@ class Listener {
   /// `interface` if one is named. Throws CommError.
   Listener(const std::string& host, const std::string& interface);
 
-  /// "ADDRESS PORT KEY"
+  /// Returns "ADDRESS PORT KEY".
   std::string announcement() const;
 
-  /// A socket to each other rank, by rank; none for this one.
-  /// `announcements` are those of all ranks. `is_over` is asked now and then
-  /// whether to give up. Throws CommError naming the ranks that did not come
-  /// before `deadline`, InvalidArgument for an environment that asks for TLS
-  /// in a wrong way.
+  /// Returns a socket for each other rank, by rank, and a closed one for this
+  /// rank. `announcements` are the announcements of all ranks. `is_over` is
+  /// called regularly and returns whether to give up. Throws CommError naming
+  /// the ranks that did not connect before `deadline`, and InvalidArgument if
+  /// the environment asks for TLS with invalid settings.
   std::vector<Socket> connect(int rank,
                               std::span<const std::string> announcements,
                               Time deadline,

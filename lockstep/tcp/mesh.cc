@@ -207,7 +207,7 @@ void Mesh::abort(const std::string& reason) noexcept {
     const std::lock_guard lock(mutex_);
     reason_ = reason;
   } catch (const std::exception&) {
-    // The error then says nothing about that.
+    // The error then does not include the reason.
   }
   for (Peer& peer : peers_) peer.connection.shut_down();
 }

@@ -17,26 +17,26 @@
 
 namespace lockstep::tcp {
 
-/// Connections between each two ranks.
+/// The connections of this rank to all other ranks.
 ///
-/// A collective calls begin(), queues what it sends and receives, and calls
-/// complete(), which moves all of it in the caller's thread: it sends and
-/// receives whatever a socket takes or gives, and sleeps in poll() when no
-/// socket is ready. The first bytes for a peer are a description of the call,
-/// by which a peer that called something else is found.
+/// A collective calls begin(), queues its sends and receives, and calls
+/// complete(). complete() does all of them in the caller's thread: it sends and
+/// receives as much as the sockets allow, and sleeps in poll() when no socket
+/// is ready. The first bytes for a peer describe the call, so a peer that made
+/// a different call is detected.
 ///
 /// After an error the mesh can't be used any more. Its connections are closed,
-/// which ends the waits of the other ranks. One thread may use it at a time;
-/// any thread may call abort().
+/// which ends the waits of the other ranks. One thread may use it at a time.
+/// Any thread may call abort().
 class Mesh {
  public:
   using Milliseconds = std::chrono::milliseconds;
 
-  /// Where the ranks are. All ranks must say the same.
+  /// The number of hosts on which the ranks run. All ranks must pass the same.
   enum class Hosts { kOne, kSeveral };
 
   /// `sockets[r]` is connected to rank r, and sockets[rank] is closed. `names`
-  /// of the ranks are used in error messages: "rank 1 (host a, pid 7)".
+  /// are the ranks' names in error messages: "rank 1 (host a, pid 7)".
   Mesh(int rank, std::vector<Socket> sockets, std::vector<std::string> names,
        Hosts hosts = Hosts::kOne);
   Mesh(const Mesh&) = delete;
@@ -49,29 +49,30 @@ class Mesh {
   /// Starts a collective. A wait ends if nothing is sent or received for
   /// `timeout`. Throws InvalidArgument for a root that is not a rank.
   void begin(const shm::Call& call, Milliseconds timeout);
-  /// `bytes` must not change until complete() returns, or until the peer has
-  /// answered to them.
+  /// Queues a send. `bytes` must not change until complete() returns, or until
+  /// the peer has answered them.
   void send(int peer, std::span<const std::byte> bytes);
-  /// Calls `done`, which may queue more, when `bytes` are there.
+  /// Queues a receive. Calls `done` when `bytes` have arrived. `done` may queue
+  /// more operations.
   void receive(int peer, std::span<std::byte> bytes,
                std::function<void()> done = {});
   void send_to_all(std::span<const std::byte> bytes);
-  /// Sends and receives all that is queued. Throws CommError if a rank is gone,
-  /// stalls, or called something else.
+  /// Does all queued sends and receives. Throws CommError if a rank is gone,
+  /// stalls, or made a different call.
   void complete();
 
-  /// Bytes that this rank has sent, or queued to be sent, so far. Any thread
-  /// may call this.
+  /// Returns the number of bytes that this rank has sent or queued so far. Any
+  /// thread may call this.
   int64_t sent_bytes() const { return sent_bytes_; }
 
-  /// Memory for this collective, aligned to lines of the cache. The next call
+  /// Returns memory for this collective, aligned to cache lines. The next call
   /// invalidates it.
   std::span<std::byte> scratch(size_t bytes);
 
-  /// Throws CommError, and ends the other ranks' waits.
+  /// Throws CommError, and ends the waits of the other ranks.
   [[noreturn]] void give_up(const Problem& problem);
-  /// Ends the waits of this rank and of the others. May be called by any
-  /// thread.
+  /// Ends the waits of this rank and of the other ranks. Any thread may call
+  /// this.
   void abort(const std::string& reason) noexcept;
 
  private:
@@ -81,7 +82,7 @@ class Mesh {
   };
   struct Peer {
     Connection connection;
-    Header header;  // what the peer called
+    Header header;  // the call of the peer
     bool has_sent_header = false;
     bool has_awaited_header = false;
   };
@@ -98,7 +99,7 @@ class Mesh {
   int rank_;
   Hosts hosts_;
   std::vector<std::string> names_;
-  std::vector<Peer> peers_;  // by rank; that of this rank is not connected
+  std::vector<Peer> peers_;  // by rank; not connected for this rank
   Header header_;
   Milliseconds timeout_{};
   std::vector<pollfd> polled_;

@@ -18,7 +18,7 @@
 namespace lockstep::tcp {
 namespace {
 
-/// The last error of OpenSSL in this thread. Clears all its errors.
+/// Returns OpenSSL's last error in this thread, and clears all its errors.
 std::string last_error() {
   std::array<char, 256> text{};
   ERR_error_string_n(ERR_peek_last_error(), text.data(), text.size());
@@ -80,7 +80,7 @@ std::shared_ptr<const Tls> Tls::from_environment() {
   SSL_CTX_set_min_proto_version(raw, TLS1_3_VERSION);
   SSL_CTX_set_verify(raw, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT,
                      nullptr);
-  // A connection is used until it closes, and never resumed.
+  // No tickets, because a connection is never resumed after it was closed.
   SSL_CTX_set_num_tickets(raw, 0);
   SSL_CTX_set_mode(
       raw, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);

@@ -6,7 +6,7 @@
 
 #include "lockstep/base/file_descriptor.h"
 
-// Types of OpenSSL.
+// OpenSSL types.
 struct ssl_st;
 struct ssl_ctx_st;
 
@@ -14,38 +14,39 @@ namespace lockstep::tcp {
 
 using Ssl = std::unique_ptr<ssl_st, void (*)(ssl_st*)>;
 
-/// A connected stream socket, and what encrypts it if it is encrypted.
+/// A connected stream socket, with its TLS state if it is encrypted.
 struct Socket {
   FileDescriptor fd;
   Ssl ssl{nullptr, nullptr};  ///< declared last, to be destroyed before fd
 };
 
-/// How often a wait asks whether to give up.
+/// Interval at which a wait checks whether to give up.
 inline constexpr std::chrono::milliseconds kAskEvery{500};
 
-/// Waits for `events` (POLLIN, POLLOUT) or an error of the socket `fd`. Returns
-/// false if nothing came before the deadline, or if `is_over`, which is asked
-/// every kAskEvery, says to give up.
+/// Waits for `events` (POLLIN, POLLOUT) or an error on the socket `fd`. Calls
+/// `is_over` every kAskEvery. Returns false if nothing happened before the
+/// deadline, or if `is_over` returned true.
 bool wait_for(int fd, short events,
               std::chrono::steady_clock::time_point deadline,
               const std::function<bool()>& is_over);
 
-/// TLS 1.3 between ranks, both of which show a certificate of the job's
-/// authority. Host names in the certificates are not checked, because the job's
-/// store says where a rank is.
+/// TLS 1.3 between ranks. Both ends present a certificate signed by the job's
+/// authority. Host names in the certificates are not checked, because the
+/// addresses of the ranks come from the job's store.
 class Tls {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
   /// Reads Gloo's variables: GLOO_DEVICE_TRANSPORT=TCP_TLS asks for TLS with
   /// the files that GLOO_DEVICE_TRANSPORT_TCP_TLS_{PKEY,CERT,CA_FILE} name.
-  /// Null if the environment does not ask for TLS. Throws InvalidArgument for a
-  /// variable that is missing, and for a file that can't be used.
+  /// Returns null if the environment does not ask for TLS. Throws
+  /// InvalidArgument if a variable is missing or a file can't be used.
   static std::shared_ptr<const Tls> from_environment();
 
-  /// Does the TLS handshake over `fd`, which is non-blocking. `is_over` is
-  /// asked every kAskEvery whether to give up. Throws CommError if the peer has
-  /// no certificate of the authority, or does not answer before the deadline.
+  /// Does the TLS handshake over `fd`, which must be non-blocking. Calls
+  /// `is_over` every kAskEvery and gives up if it returns true. Throws
+  /// CommError if the peer has no certificate of the authority, or does not
+  /// answer before the deadline.
   Ssl shake_hands(int fd, bool is_server, Time deadline,
                   const std::function<bool()>& is_over) const;
 
