@@ -29,7 +29,7 @@ void add_check(CLI::App& app);
 /// Hidden. Checks the links between devices in a process that has a deadline.
 void add_check_links(CLI::App& app);
 void add_completion(CLI::App& app);
-/// Hidden. Prints the manual page for installation.
+/// Hidden. Prints the manual page that is installed.
 void add_man(CLI::App& app);
 /// Hidden. `compare` runs this in a fresh process.
 void add_step_time(CLI::App& app);

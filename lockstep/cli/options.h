@@ -58,7 +58,7 @@ struct DataFlags {
 void add_data_options(
     CLI::App& app, DataFlags& flags,
     const std::string& default_text = "synthetic; language models: text");
-/// Returns the data of an image model.
+/// Returns the dataset of an image model.
 data::DataSpec to_data_spec(const DataFlags& flags);
 tasks::TextSpec to_text_spec(const DataFlags& flags);
 

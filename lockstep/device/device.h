@@ -22,7 +22,7 @@ struct Device {
 
   bool is_cpu() const { return kind == DeviceKind::kCpu; }
   bool is_cuda() const { return kind == DeviceKind::kCuda; }
-  /// "cpu:0" or "cuda:1".
+  /// Returns "cpu:0" or "cuda:1".
   std::string name() const;
 
   auto operator<=>(const Device&) const = default;
@@ -38,15 +38,15 @@ enum class Oversubscription { kRefuse, kAllow };
 ///
 ///   all, auto            every GPU; without one, a slice per allowed core
 ///   3                    three GPUs; without one, three slices
-///   cpu:2                the host cut in two slices: cpu:0, cpu:1. A lone
-///                        `cpu:N` is a count; in a list it is an index
+///   cpu:2                the host divided into two slices: cpu:0, cpu:1. A
+///                        single `cpu:N` is a count; in a list, an index
 ///   cpu                  the whole host as one slice
 ///   cuda                 every GPU
 ///   cuda:0,cuda:1        these GPUs
-///   cpu:0,cpu:1          these slices, of as many as are listed
+///   cpu:0,cpu:1          these slices; the host has as many as are listed
 ///
 /// Throws DeviceError, naming the device and what exists, for an unknown
-/// device, kinds mixed, a device named twice unless `duplicates` allows it,
+/// device, a mix of kinds, a device named twice unless `duplicates` allows it,
 /// and for more slices than cores unless `oversubscription` allows them.
 std::vector<Device> devices(
     std::string_view list, Duplicates duplicates = Duplicates::kRefuse,

@@ -34,8 +34,8 @@ enum State : int { kStarting, kIdle, kRunning, kStopping };
 thread_local const Device* device_of_thread = nullptr;
 
 /// Waits until `state` is no longer `value`. Yields rather than pauses while
-/// it spins: on a host cut into as many slices as it has cores, the thread
-/// that waits for the workers shares a core with one of them.
+/// it spins: on a host with as many slices as cores, the thread that waits for
+/// the workers shares a core with one of them.
 void wait_while(const std::atomic<int>& state, int value, bool may_spin) {
   if (may_spin) {
     const auto deadline = Clock::now() + kSpin;

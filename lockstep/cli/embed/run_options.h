@@ -19,7 +19,7 @@ struct RunFlags {
   train::TrainOptions options;  ///< numbers are bound to it directly
   std::string strategy;         ///< empty: chosen by ranks and devices
   std::string precision = "fp32";
-  int zero = 0;  ///< the stage
+  int zero = 0;  ///< ZeRO stage
   std::string grad_compression = "none";
   std::string on_spike = "nothing";
   std::string bad_links = "stage";

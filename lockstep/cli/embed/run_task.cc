@@ -84,7 +84,7 @@ void write_config(const RunFlags& flags) {
 void check_before_ranks(const RunFlags& flags, TrainOptions options) {
   const train::CommunicationOptions communication = options.communication;
   options.strategy = Strategy::kDataParallel;
-  // These options need ranks, so they are not checked here.
+  // These options are only for ranks.
   options.zero = ZeroStage::kNone;
   options.communication = {};
   options.devices = to_devices(flags.devices, "all");

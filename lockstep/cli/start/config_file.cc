@@ -23,7 +23,7 @@ using nlohmann::json;
 constexpr size_t kLargestConfig = 1 << 20;
 constexpr const char* kConfig = "config";
 constexpr const char* kVersionKey = "lockstep";
-// Options for the place of the output. They do not change what is run.
+// Options that say where output goes. They do not change what is run.
 const std::set<std::string> kOutputs{"csv", "tensorboard", kConfig, "help",
                                      "out-dir", "report", "resume", "trace",
                                      // These need one of the above.

@@ -36,7 +36,7 @@ std::vector<std::string> with_config(const CLI::App& app,
                                      std::vector<std::string> words);
 
 /// Returns the options that `command` was given as a config file that repeats
-/// the run. Options for the place of the output are left out.
+/// the run. Options that say where output goes are left out.
 std::string config_of(const CLI::App& command);
 
 }  // namespace lockstep::cli

@@ -23,12 +23,12 @@
 
 namespace lockstep::launch {
 
-/// Runs this node's workers: moves their output and passes signals on. When a
+/// Runs this node's workers and forwards their output and signals. When a
 /// worker fails or hangs, here or on another node, the agent replaces it while
-/// there are restarts left; otherwise it ends all workers and says why.
+/// there are restarts left. Otherwise it ends all workers and says why.
 ///
 /// agent_state.h decides what to do on which event. This class finds the events
-/// and carries the actions out.
+/// and carries out the actions.
 class Agent {
  public:
   Agent(const RunOptions& options, const std::vector<std::string>& command,

@@ -21,7 +21,7 @@
 //   kClosing: waiting workers may exit on their own; then kKilling as well
 namespace lockstep::launch {
 
-/// Why an agent ends its workers.
+/// Reason for which an agent ends its workers.
 enum class EndReason { kNone, kWorker, kSignal, kPeer, kOutput };
 
 /// Phase of an attempt from the agent's point of view.

@@ -55,7 +55,7 @@ SharedEnd share_failures(Rendezvous& rendezvous, const Notice& notice,
     }
     end.is_complete = is_complete;
   } catch (const LaunchError& error) {
-    log_debug("launch", text_of(error));  // the reports so far have to do
+    log_debug("launch", text_of(error));  // use the reports so far
   }
   return end;
 }

@@ -58,7 +58,7 @@ class PeerWatch {
   void check_members();
   void publish(const Notice& notice);
 
-  Rendezvous& rendezvous_;  // its group does not change meanwhile
+  Rendezvous& rendezvous_;  // its group does not change during a watch
   JobStore& store_;
   const PeerWatchOptions options_;
   FileDescriptor event_;

@@ -55,11 +55,10 @@ class FaultLog {
     double downtime_s = 0;  // time until the next attempt
     std::string who;
     std::string why;
-    std::optional<uint64_t> steps{};     // done
+    std::optional<uint64_t> steps{};     // steps done
     std::optional<uint64_t> repeated{};  // steps that had to be repeated
     bool made_progress = false;
-    bool is_of_program =
-        true;  // the program's own fault, as far as can be seen
+    bool is_of_program = true;  // probably the program's own fault
   };
   int quick_in_a_row() const;
 

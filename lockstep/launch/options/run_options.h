@@ -70,7 +70,7 @@ struct RunOptions {
   /// stdout.
   bool is_stdout_raw = false;
 
-  int omp_threads = 0;  ///< 0: as many as the worker has cores
+  int omp_threads = 0;  ///< 0: one per core of the worker
   bool pins_cores = true;
   std::map<std::string, std::string> environment;  ///< added to the agent's own
 

@@ -12,7 +12,7 @@ namespace lockstep::launch {
 /// a label before it. Lines of different workers are never mixed.
 ///
 /// Text that ends in a carriage return (a progress bar) becomes a line at most
-/// once a second. A line of more than 64 KiB is cut into pieces.
+/// once a second. A line of more than 64 KiB is split into pieces.
 class LineOutput {
  public:
   LineOutput(Console& console, std::string label)

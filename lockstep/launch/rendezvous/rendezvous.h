@@ -14,8 +14,7 @@ namespace lockstep::launch {
 /// store.
 struct Rendezvous {
   Group group;
-  int attempt =
-      0;  ///< which this group is for; above 0 for a node that joins late
+  int attempt = 0;  ///< of this group; above 0 for a late node
   /// Number of members that the agent that serves the store has considered.
   int known_members = 0;
   JobStore store;

@@ -39,7 +39,7 @@ inline constexpr double kBarHeight = 14;
 /// Returns the largest width of `text` in pixels. It assumes the widest usual
 /// font, because a file can't know which font is used.
 double text_width(std::string_view text);
-/// Returns `text`, cut to `width` pixels.
+/// Returns `text`, shortened to `width` pixels.
 std::string cut_to(const std::string& text, double width);
 
 /// An SVG drawing that is built from the top down, in pixels.

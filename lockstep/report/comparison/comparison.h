@@ -16,9 +16,9 @@
 
 namespace lockstep::report {
 
-/// Names, next to those of the strategies, of loops as users write them:
-/// DataParallel or DistributedDataParallel around the model, torch::optim,
-/// backward() and step().
+/// Names of training loops that users write, which are used like strategy
+/// names: DataParallel or DistributedDataParallel around the model,
+/// torch::optim, backward() and step().
 inline constexpr const char* kDpLoop = "dp-loop";
 inline constexpr const char* kDdpLoop = "ddp-loop";
 
