@@ -88,7 +88,7 @@ MemoryStats memory_stats(int index) {
       static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   const auto& allocated = stats.allocated_bytes[kTotal];
   const auto& reserved = stats.reserved_bytes[kTotal];
-  // The peak includes only the allocator's own memory at that time.
+  // The allocator's peak excludes sparse memory, so its present size is added.
   const int64_t sparse = SparseGpuMemory::live_bytes(index);
   return {allocated.current + sparse, allocated.peak + sparse,
           reserved.current - allocated.current};

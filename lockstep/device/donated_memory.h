@@ -12,8 +12,8 @@ namespace lockstep {
 
 struct Donation;
 
-/// While this object exists, tensors that an account's backward passes allocate
-/// are placed in the given memory. This is for memory that other processes can
+/// Places the tensors that an account's backward passes allocate in the given
+/// memory while this object exists. This is for memory that other processes can
 /// read: a gradient allocated there need not be copied to them. Tensors may
 /// outlive this object. The memory is released with the last tensor in it.
 /// Without the accounting allocator, and for a CUDA device, this object does

@@ -14,7 +14,7 @@ using TrainFunction = std::function<train::RunReport(
 
 /// Calls `train` as the command line says: in this process, in a process for
 /// each device, which it starts, or as a rank that a launcher started.
-/// `beginning` is the beginning of the first line of output. If the run was
+/// The first line of output starts with `beginning`. If the run was
 /// stopped or processes were started, throws CLI::RuntimeError with the exit
 /// code.
 void run_task(const RunFlags& flags, const std::string& beginning,
