@@ -17,7 +17,7 @@
 namespace lockstep::launch {
 namespace {
 
-// Larger than the number of workers or nodes of any machine or job. A larger
+// Largest number of workers or nodes. No machine or job has more, so a larger
 // number is a typing error.
 constexpr int kMost = 4096;
 
