@@ -68,13 +68,13 @@ CollectiveBenchOptions to_options(const BenchFlags& flags) {
   return options;
 }
 
-// Of the terminal that the launcher of this rank writes to.
+// Returns the width of the terminal that the launcher of this rank writes to.
 int columns_of_output() {
   const int known = train::terminal_columns(stdout);
   return known > 0 ? known : terminal_width(STDOUT_FILENO);
 }
 
-// Rank 0 prints; each size as soon as it is there.
+// Runs the benchmark. Rank 0 prints each size as soon as it is measured.
 CollectiveReport measure(const BenchFlags& flags,
                          const CollectiveBenchOptions& options, bool prints) {
   CollectiveReport shown{.collective = options.collective,

@@ -64,7 +64,7 @@ void add_check_links(CLI::App& app) {
     install_accounting_allocator();
     const auto findings = check_links(links_of(*flags), flags->options);
     fmt::print("{}\n", format_findings(findings));
-    // A thread that hangs in a copy would hang the end of the process.
+    // A thread that hangs in a copy would keep the process from ending.
     std::fflush(stdout);
     ::_exit(kExitDone);
   });

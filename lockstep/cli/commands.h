@@ -4,12 +4,12 @@
 
 namespace lockstep::cli {
 
-// A subcommand that ends with another exit code than 0 throws
-// CLI::RuntimeError(code); base/exit_code.h has the codes.
+// A subcommand that ends with an exit code other than 0 throws
+// CLI::RuntimeError(code). base/exit_code.h has the codes.
 
-// One file a subcommand: in start/ those that need no LibTorch. Each adds
-// itself to `app` with its options; the subcommand's callback does the work,
-// and throws what fails.
+// Each subcommand has one file. Those that need no LibTorch are in start/. Each
+// function adds its subcommand and its options to `app`. The subcommand's
+// callback does the work and throws errors.
 void add_train(CLI::App& app);
 void add_eval(CLI::App& app);
 void add_generate(CLI::App& app);
@@ -26,16 +26,17 @@ void add_tokenize(CLI::App& app);
 void add_doctor(CLI::App& app);
 void add_topo(CLI::App& app);
 void add_check(CLI::App& app);
-/// Hidden: the links between devices, for a process that has a deadline.
+/// Hidden. Checks the links between devices in a process that has a deadline.
 void add_check_links(CLI::App& app);
 void add_completion(CLI::App& app);
-/// Hidden: prints the manual page that is installed.
+/// Hidden. Prints the manual page that is installed.
 void add_man(CLI::App& app);
-/// Hidden: what `compare` runs in a fresh process.
+/// Hidden. `compare` runs this in a fresh process.
 void add_step_time(CLI::App& app);
 
-/// The whole program: parses, runs, prints errors to stderr and turns them
-/// into an exit code. Unknown subcommands and options suggest the nearest.
+/// Runs the whole program: parses the arguments, runs the subcommand, prints
+/// errors to stderr and turns them into an exit code. For an unknown subcommand
+/// or option, the error suggests the nearest one.
 int run_program(int argc, char** argv);
 
 }  // namespace lockstep::cli

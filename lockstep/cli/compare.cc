@@ -46,8 +46,8 @@ struct CompareFlags {
   std::string svg;
 };
 
-// Says what runs and how long it will take: on a terminal one line that
-// changes, else a line for each round.
+// Shows which run is in progress and how long the rest will take: on a terminal
+// in one line that changes, elsewhere in a line for each round.
 class RoundProgress {
  public:
   explicit RoundProgress(const report::RoundLimits& rounds) : rounds_(rounds) {}
@@ -76,7 +76,7 @@ class RoundProgress {
     has_line_ = is_terminal_;
   }
 
-  // A line that stays.
+  // Prints a line that is not erased.
   void say(const std::string& text) {
     erase();
     const auto width = static_cast<size_t>(terminal_width(STDERR_FILENO));
@@ -90,8 +90,8 @@ class RoundProgress {
     has_line_ = false;
   }
 
-  // As long as the runs so far took on the average. There may be more rounds
-  // than those to the next look.
+  // Estimates the time from the average of the runs so far. There may be more
+  // rounds after the next check of the verdicts.
   std::string time_left(const report::StartedRun& run) const {
     if (started_ == 0) return "";
     const double seconds = watch_.seconds() / static_cast<double>(started_) *
@@ -104,13 +104,14 @@ class RoundProgress {
 
   report::RoundLimits rounds_;
   Stopwatch watch_;
-  int64_t started_ = 0;  // runs
+  int64_t started_ = 0;  // number of runs
   int64_t shown_round_ = -1;
   bool is_terminal_ = is_terminal(STDERR_FILENO);
   bool has_line_ = false;
 };
 
-// An explicit number of rounds is the number of rounds.
+// An explicit number of rounds is also the maximum, unless --max-rounds is
+// given.
 report::RoundLimits to_limits(const CompareFlags& flags) {
   const report::RoundLimits usual;
   if (flags.rounds) {
@@ -150,7 +151,7 @@ report::Comparison run_and_compare(const CompareFlags& flags) {
       [] { return InterruptScope::signal() != 0; });
 }
 
-// Found out before the measurement rather than after it.
+// Finds errors before the measurement rather than after it.
 void check_outputs(const CompareFlags& flags) {
   for (const auto& path : {flags.report, flags.html, flags.svg}) {
     if (!path.empty()) const AtomicFile writable(path);
@@ -169,7 +170,7 @@ void write(const std::string& path, const std::string& text) {
   file.commit();
 }
 
-// What was compared may have been measured on another machine.
+// Compared runs may have been measured on another machine.
 report::PageFacts page_facts(const CompareFlags& flags) {
   report::PageFacts facts{
       .command = command_line(), .environment = {}, .topology = {}};
@@ -178,7 +179,7 @@ report::PageFacts page_facts(const CompareFlags& flags) {
   try {
     facts.topology = inspect::device_topology(to_devices(flags.devices, "all"));
   } catch (const DeviceError&) {
-    // A page goes without it where the driver says nothing.
+    // The page has no topology if the driver does not report it.
     facts.topology.reset();
   }
   return facts;

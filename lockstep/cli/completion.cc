@@ -13,8 +13,8 @@
 namespace lockstep::cli {
 namespace {
 
-// one_of() names its words only when it refuses one, so it is given a word
-// that it refuses: "expected one of single, dp, got '?'".
+// one_of() names its words only when it refuses one, so it is given a word that
+// it refuses: "expected one of single, dp, got '?'".
 std::vector<std::string> choices_of(CLI::Option& option) {
   std::string refusal;
   try {
@@ -67,7 +67,7 @@ std::string join(const std::vector<std::string>& words) {
   return fmt::format("{}", fmt::join(words, " "));
 }
 
-/// `text` with a backslash before each of `special`.
+/// Returns `text` with a backslash before each of the characters in `special`.
 std::string escaped(const std::string& text, std::string_view special) {
   std::string result;
   for (const char c : text) {
@@ -77,7 +77,7 @@ std::string escaped(const std::string& text, std::string_view special) {
   return result;
 }
 
-/// `text` as one word of bash or zsh.
+/// Returns `text` as one word of bash or zsh.
 std::string shell_word(const std::string& text) {
   std::string result = "'";
   for (const char c : text) {
@@ -96,7 +96,7 @@ std::vector<std::string> names_of(const std::vector<CommandWords>& commands) {
   return names;
 }
 
-/// What may follow `command`: arguments, subcommands, flags.
+/// Returns the words that may follow `command`: arguments, subcommands, flags.
 std::string followers(const CommandWords& command) {
   std::vector<std::string> words = command.arguments;
   for (const auto& name : names_of(command.commands)) words.push_back(name);
@@ -141,7 +141,7 @@ std::string bash_completion(const CommandWords& root) {
   for (const auto& command : root.commands) {
     for (const auto& option : command.options) {
       if (option.value.empty()) continue;
-      // Without words bash completes files (-o default).
+      // If there are no words, bash completes file names (-o default).
       values += fmt::format("    {}:{}) words='{}' ;;\n", command.name,
                             option.flag, join(option.choices));
     }

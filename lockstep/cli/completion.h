@@ -10,11 +10,11 @@ namespace lockstep::cli {
 struct OptionWords {
   std::string flag;  ///< "--batch-size"
   std::string description;
-  std::string value;                 ///< "N"; empty if it takes none
-  std::vector<std::string> choices;  ///< of the value, if it is one of some
+  std::string value;  ///< "N"; empty if the option takes no value
+  std::vector<std::string> choices;  ///< possible values, if they are limited
 };
 
-/// What can be typed: the program, or one subcommand of it.
+/// Words that can be typed for the program or for one of its subcommands.
 struct CommandWords {
   std::string name;
   std::string description;
@@ -23,11 +23,11 @@ struct CommandWords {
   std::vector<CommandWords> commands;
 };
 
-/// The words of `app` without what its help hides.
+/// Returns the words of `app`, without those that its help hides.
 CommandWords command_tree(CLI::App& app);
 
-/// Scripts that complete these words, each with a head that says how to
-/// install it.
+/// Each returns a script that completes these words. A comment at its beginning
+/// explains how to install it.
 std::string bash_completion(const CommandWords& root);
 std::string zsh_completion(const CommandWords& root);
 std::string fish_completion(const CommandWords& root);

@@ -45,7 +45,8 @@ void print_text(const std::vector<Finding>& findings) {
   for (const auto& finding : findings) {
     width = std::max(width, finding.topic.size());
   }
-  // Elsewhere a finding stays on its line, for who looks for its words.
+  // Without a terminal, a finding stays on one line, so that its words can be
+  // searched for.
   const size_t columns =
       is_terminal(STDOUT_FILENO)
           ? static_cast<size_t>(terminal_width(STDOUT_FILENO))
@@ -53,7 +54,7 @@ void print_text(const std::vector<Finding>& findings) {
   const size_t indent = width + 8;
   for (const auto& [topic, verdict, found, fix] : findings) {
     const Look& look = look_of(verdict);
-    // Broken as if nothing stood before it.
+    // Wraps the text as if the columns before it were empty.
     const std::string lines =
         wrap(std::string(indent, ' ') + found, columns, indent);
     fmt::print("{}{:<4}{}  {:<{}}  {}\n", is_coloured ? look.colour : "",
@@ -85,7 +86,7 @@ void print_json(const std::vector<Finding>& findings) {
   const nlohmann::ordered_json json = {
       {"can_train", count(findings, Verdict::kFail) == 0},
       {"findings", std::move(list)}};
-  // Bytes of a variable's value need not be UTF-8.
+  // The value of a variable need not be valid UTF-8.
   fmt::print("{}\n",
              json.dump(2, ' ', false,
                        nlohmann::ordered_json::error_handler_t::replace));

@@ -32,7 +32,7 @@ struct EvalFlags {
   bool as_json = false;
 };
 
-// The name of a folder may have any bytes.
+// The name of a folder need not be valid UTF-8.
 constexpr auto kReplaceOtherThanUtf8 =
     nlohmann::ordered_json::error_handler_t::replace;
 
@@ -101,7 +101,7 @@ void check_model(const std::string& checkpoint, const CheckpointInfo& info) {
        .fix = "evaluate it with the program that trained it"});
 }
 
-// That of the checkpoint, as far as nothing else was given.
+// Returns the data of the checkpoint, unless other data was given.
 data::DataSpec choose_data(const DataFlags& flags, const CheckpointInfo& info) {
   const bool is_known = info.run && info.run->settings.contains("data");
   if (!flags.data.empty() && !is_known) return to_data_spec(flags);
@@ -118,7 +118,7 @@ data::DataSpec choose_data(const DataFlags& flags, const CheckpointInfo& info) {
   return to_data_spec(named);
 }
 
-// That of the checkpoint, but for what was given.
+// Returns the text of the checkpoint, except for the given options.
 tasks::TextSpec choose_text(const DataFlags& flags,
                             const CheckpointInfo& info) {
   if (!flags.file.empty()) return to_text_spec(flags);

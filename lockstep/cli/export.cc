@@ -34,8 +34,8 @@ void write(const std::string& path, const std::string& text) {
   file.commit();
 }
 
-/// Lockstep's own tokenizers in Hugging Face's words: byte pair encoding that
-/// joins nothing, so that each letter is a token.
+/// Converts one of Lockstep's own tokenizers to Hugging Face's format: byte
+/// pair encoding without merges, so that each letter is a token.
 Json without_merges(std::span<const std::string> letters, Json pre_tokenizer,
                     Json decoder) {
   Json vocabulary = Json::object();
@@ -70,7 +70,7 @@ Json in_their_words(const data::Tokenizer& tokenizer) {
   return without_merges(characters, nullptr, {{"type", "Fuse"}});
 }
 
-/// The special token for which `is_it` holds.
+/// Returns the special token for which `is_it` returns true, or null.
 Json find_special(const Json& tokenizer,
                   const std::function<bool(const Json&)>& is_it) {
   for (const Json& token : tokenizer.at("added_tokens")) {
@@ -84,8 +84,9 @@ bool is_for_beginning(const Json& token) {
   return text == "<|begin_of_text|>" || text == "<s>" || text == "<bos>";
 }
 
-/// Writes the tokenizer as AutoTokenizer reads it, and in config.json which
-/// tokens begin and end a text. Returns the names of the files.
+/// Writes the tokenizer in the format that AutoTokenizer reads, and writes to
+/// config.json which tokens begin and end a text. Returns the names of the
+/// files.
 std::string save_tokenizer(const std::string& folder,
                            const tasks::TextModel& saved) {
   const data::Tokenizer& tokenizer = *saved.tokenizer;
@@ -116,13 +117,14 @@ std::string save_tokenizer(const std::string& folder,
   const std::string names = "tokenizer.json, tokenizer_config.json";
   const std::string own = tokenizer.to_json();
   if (parse_json(own).contains("model")) return names;
-  // Lockstep's own tokenizers refuse what has no token. `lockstep` reads them
-  // from here.
+  // Lockstep's own tokenizers refuse text that has no token. `lockstep` reads
+  // them from this file.
   write(folder + "/lockstep_tokenizer.json", own);
   return names + ", lockstep_tokenizer.json";
 }
 
-/// Writes the state dict of a model of images: a ResNet's is torchvision's.
+/// Writes the state dict of an image model. A ResNet's is the same as
+/// torchvision's.
 void export_images(const CheckpointReader& reader, const std::string& folder) {
   const auto model = models::make(
       models::spec_from_settings(reader.info().model), models::Init::kNone);

@@ -28,8 +28,9 @@ struct GenerateFlags {
   DeviceFlags devices;
 };
 
-/// Prints tokens as they come, but no part of a character of UTF-8, and on a
-/// terminal no control characters: a model may have learned any bytes.
+/// Prints tokens as they are generated, but never part of a UTF-8 character,
+/// and no control characters on a terminal, because a model may have learned
+/// any bytes.
 class TokenPrinter {
  public:
   void print(const std::string& bytes) {
@@ -41,7 +42,7 @@ class TokenPrinter {
   void finish() { write(waiting_ + "\n"); }
 
  private:
-  /// The bytes at the end that begin a character and are not all of it.
+  /// Returns the number of bytes at the end that are an incomplete character.
   size_t unfinished() const {
     const auto byte = [&](size_t from_end) {
       return static_cast<unsigned char>(waiting_[waiting_.size() - from_end]);

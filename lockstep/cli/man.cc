@@ -11,7 +11,8 @@
 namespace lockstep::cli {
 namespace {
 
-// `text` for troff: a hyphen that can be copied, no escapes and no requests.
+// Returns `text` for troff, with hyphens that can be copied and without escapes
+// or requests.
 std::string troff(const std::string& text) {
   std::string result;
   for (const char c : text) {
@@ -42,8 +43,8 @@ std::vector<std::string> paragraphs_of(const std::string& text) {
   return paragraphs;
 }
 
-// Returns the text after the options of the help. The lines of a paragraph with
-// an indented line, such as a command, stay as they are.
+// Returns the text after the options of the help. If a paragraph contains an
+// indented line, such as a command, its lines are kept unchanged.
 std::string footer_text(const CLI::App& app) {
   std::string text;
   for (const std::string& paragraph : paragraphs_of(app.get_footer())) {
@@ -77,7 +78,7 @@ std::string argument_entry(const CLI::Option& option) {
 std::string options_text(const CLI::App& app) {
   std::string text;
   for (const std::string& group : app.get_groups()) {
-    if (group.empty()) continue;  // not in the help either
+    if (group.empty()) continue;  // hidden in the help too
     for (const CLI::Option* option :
          app.get_options([&](const CLI::Option* candidate) {
            return candidate->get_group() == group;
@@ -111,7 +112,7 @@ std::string man_page(const CLI::App& app) {
 
 void add_man(CLI::App& app) {
   auto* command = add_command(app, "man", "Print the manual page, in troff");
-  command->group("");  // not in the help: `man lockstep` shows it
+  command->group("");  // hidden in the help: `man lockstep` shows it
   command->callback([&app] { fmt::print("{}", man_page(app)); });
 }
 

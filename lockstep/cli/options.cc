@@ -28,7 +28,7 @@ void add_model(CLI::App& app, ModelFlags& flags,
       ->group("Model and data");
 }
 
-/// For people who did not name it.
+/// Returns the files of a dataset, for an error about a missing --data-dir.
 std::string content_of_folder(const std::string& dataset) {
   if (dataset == "cifar10") return "data_batch_*.bin and test_batch.bin";
   if (dataset == "cifar100") return "train.bin and test.bin";

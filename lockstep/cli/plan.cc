@@ -27,10 +27,10 @@ struct PlanFlags {
   LanguageModelFlags language;
   train::TrainOptions train;
   std::string devices = "1";
-  std::string strategy;  ///< empty: what suits the devices
+  std::string strategy;  ///< empty: chosen by the devices
   std::string precision = "fp32";
   std::string optimizer;
-  /// The folder or checkpoint whose sizes the model has. Empty: --model has.
+  /// Folder or checkpoint with the model's sizes. If empty, --model has them.
   std::string init_from;
   bool between_hosts = false;
   int zero = 0;
@@ -38,7 +38,8 @@ struct PlanFlags {
   bool as_json = false;
 };
 
-/// A number stands for so many: they need not be on this machine.
+/// Parses the devices. A number means that many devices, which need not exist
+/// on this machine.
 std::vector<Device> planned_devices(const std::string& text) {
   int count = 0;
   const auto [end, error] =
@@ -57,7 +58,7 @@ std::vector<Device> planned_devices(const std::string& text) {
   return all;
 }
 
-/// The model of --init-from, if that is given.
+/// Returns the model of --init-from, if that is given.
 std::optional<models::LanguageModelSpec> find_model(const PlanFlags& flags) {
   if (flags.init_from.empty()) return std::nullopt;
   const auto saved = tasks::find_saved_model(flags.init_from);

@@ -25,14 +25,14 @@ struct ReportFlags {
   std::string trace;
 };
 
-// Of a run's folder, its run.json.
+// Returns the run.json of a run's folder.
 std::string run_file(const std::string& run) {
   std::error_code ignored;
   return fs::is_directory(run, ignored) ? (fs::path(run) / "run.json").string()
                                         : run;
 }
 
-// The page is what is made where nothing is asked for.
+// If no output is requested, the page is written.
 void choose_outputs(ReportFlags& flags) {
   const bool has_other = !flags.tensorboard.empty() || !flags.trace.empty();
   if (flags.html.empty() && !has_other) flags.html = "report.html";
@@ -41,7 +41,7 @@ void choose_outputs(ReportFlags& flags) {
         "[usage] --trace: expected one run, as a trace is of one, got {}",
         flags.runs.size()));
   }
-  // Found out before the work rather than after it.
+  // Finds errors before the work rather than after it.
   for (const auto& path : {flags.html, flags.trace}) {
     if (!path.empty()) const AtomicFile writable(path);
   }
@@ -85,8 +85,8 @@ void run(ReportFlags flags) {
   std::vector<std::string> paths;
   for (const auto& run : flags.runs) paths.push_back(run_file(run));
   choose_outputs(flags);
-  // A report shows whatever runs it is given, without speed-ups where they did
-  // different work. `compare` refuses those, as it is about speed-ups.
+  // A report shows any runs, without speed-ups if they did different work.
+  // `compare` refuses such runs, because its purpose is the speed-up.
   const report::Comparison comparison =
       report::compare_run_files(paths, report::DifferentWork::kAllowed);
   if (!flags.html.empty()) {

@@ -33,7 +33,7 @@ bool is_own_loop(const std::string& strategy) {
   return strategy == report::kDpLoop || strategy == report::kDdpLoop;
 }
 
-/// Returns the strategy of `train` with the same devices and ranks.
+/// Returns the strategy of `train` that uses the same devices and ranks.
 std::string wrapper_of(const std::string& strategy) {
   if (strategy == report::kDpLoop) return "dp";
   return strategy == report::kDdpLoop ? "ddp" : strategy;
@@ -65,8 +65,8 @@ report::TimedRun to_run(const StepTimeFlags& flags) {
   } else {
     options.devices = to_devices(flags.devices, "all");
   }
-  // One device is the whole host, not one slice of it: what a user has who
-  // does not cut it.
+  // A single device is the whole host rather than one slice of it, because that
+  // is what a user without slices has.
   if (options.strategy == train::Strategy::kSingle) {
     options.devices.resize(1);
     if (options.devices.front().is_cpu()) options.devices = devices("cpu");
@@ -105,13 +105,14 @@ void add_step_time(CLI::App& app) {
       ->check(whole_number(0));
   command->add_option("--trace", flags->trace, "Chrome trace of all ranks");
   command->callback([flags] {
-    // What started this waits for its line; without it there is no use in
-    // going on.
+    // The parent process waits for the output. If the parent ends, there is no
+    // reason to continue.
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (report::has_ranks(flags->strategy) && !is_rank()) {
       start_ranks(flags->devices);
     }
-    // Before the first tensor, so that all of them are on an account.
+    // Called before the first tensor is created, so that all tensors are
+    // charged to an account.
     install_accounting_allocator();
     const auto run = to_run(*flags);
     const report::TimedSteps timed{.steps = flags->work.steps,

@@ -26,7 +26,8 @@ struct TokenizeFlags {
   bool as_json = false;
 };
 
-// How far it is: a line that changes on a terminal, else one every 10 seconds.
+// Shows progress: on a terminal in a line that changes, elsewhere in a line
+// every 10 seconds.
 class TokenizeProgress {
  public:
   ~TokenizeProgress() { erase(); }
@@ -82,7 +83,7 @@ void print_json(const TokenizeFlags& flags, const data::TokenizeReport& report,
                                     {"train_files", report.train_files},
                                     {"val_files", report.val_files},
                                     {"seconds", seconds}};
-  // The name of a folder may have any bytes.
+  // The name of a folder need not be valid UTF-8.
   fmt::print("{}\n", json.dump(2, ' ', /*ensure_ascii=*/true,
                                nlohmann::json::error_handler_t::replace));
 }

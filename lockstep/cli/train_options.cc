@@ -75,8 +75,8 @@ void choose_optimizer(const TrainFlags& flags, bool is_language,
   if (!is_adamw && flags.beta2) {
     throw BadUsage("[usage] --beta2 is for --optimizer adamw, got sgd");
   }
-  // 0.1 is what the step schedule is known for; without a warm-up a ResNet
-  // learns nothing from it in its first minute.
+  // 0.1 is the usual rate of the step schedule. Without a warm-up, a ResNet
+  // learns nothing with it in its first minute.
   const double sgd_lr = options.schedule == ScheduleKind::kSteps ? 0.1 : 0.02;
   options.lr = flags.lr.value_or(is_adamw ? 1e-3 : sgd_lr);
   options.momentum = flags.momentum.value_or(0.9);

@@ -13,7 +13,7 @@
 
 namespace lockstep::cli {
 
-/// The command line of `lockstep train`.
+/// Values of the command line of `lockstep train`.
 struct TrainFlags {
   ModelFlags model;
   LanguageModelFlags language;
@@ -21,7 +21,7 @@ struct TrainFlags {
   MemoryFormatFlags memory_format;
   RunFlags run;
   tasks::OptimizerOptions optimizer_options;
-  std::string optimizer;  ///< empty: what suits the model
+  std::string optimizer;  ///< empty: chosen by the model
   std::string schedule = "cosine";
   std::optional<double> lr;
   std::optional<double> momentum;
@@ -33,16 +33,17 @@ struct TrainFlags {
 
 void add_train_options(CLI::App& app, TrainFlags& flags);
 
-/// Returns the language model that the run goes on with or whose weights it
-/// begins with. Throws CheckpointError if that can't be used.
+/// Returns the language model that the run continues, or whose weights it
+/// starts from. Throws CheckpointError if that can't be used.
 std::optional<tasks::SavedModel> find_saved_model(const TrainFlags& flags);
 
-/// Returns whether the run trains a language model: one that is named, or
+/// Returns true if the run trains a language model: one that is named, or
 /// `saved`.
 bool trains_language_model(const TrainFlags& flags,
                            const std::optional<tasks::SavedModel>& saved);
 
-/// A classifier of images. Throws BadUsage, as the other.
+/// Returns a run that trains an image classifier. Like to_text_run(), throws
+/// BadUsage.
 tasks::ImageRun to_image_run(const TrainFlags& flags);
 
 /// A run that trains a language model.

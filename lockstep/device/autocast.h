@@ -7,13 +7,14 @@
 
 namespace lockstep {
 
-/// While it lives, this thread computes with `type` (kBFloat16 or kHalf) what
-/// torch.autocast computes with it on such devices: matrix products,
-/// convolutions, attention. Without a type it computes as the operands are. At
-/// its end the copies of weights in that type are dropped. Scopes nest.
+/// While a scope exists, this thread computes with `type` (kBFloat16 or kHalf)
+/// the operators that torch.autocast computes with it on such devices: matrix
+/// products, convolutions, attention. Without a type, autocast is off. The
+/// destructor drops the copies of weights in that type. Scopes nest.
 ///
-/// Put it around forward and loss. A train_step() takes the state of its caller
-/// along to the threads of its devices, and leaves it out in the backward.
+/// Put it around the forward pass and the loss. A train_step() applies the
+/// state of its caller on the threads of its devices, except during the
+/// backward.
 class AutocastScope {
  public:
   AutocastScope(c10::DeviceType device, std::optional<c10::ScalarType> type);
@@ -27,10 +28,11 @@ class AutocastScope {
   c10::ScalarType outer_type_ = c10::ScalarType::Float;
 };
 
-/// Whether this thread computes so, on any kind of device.
+/// Returns true if autocast is on in this thread, for any kind of device.
 bool has_autocast();
 
-/// Drops the copies of weights in smaller types, after the weights changed.
+/// Drops the copies of weights in smaller types. Call it when the weights have
+/// changed.
 void drop_cast_weights();
 
 }  // namespace lockstep

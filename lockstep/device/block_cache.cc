@@ -15,8 +15,8 @@ constexpr int64_t kFineBytes = 1024;
 constexpr int kFineClasses = kFineBytes / kBlockAlignment;
 constexpr int kSteps = 8;
 constexpr int kFineLog2 = 10;
-// From here on a block is a mapping of its own: the C library's heap would
-// not give it back before everything above it is freed.
+// Blocks of this size and more are separate mappings. The heap of the C library
+// could not return them before everything above them is freed.
 constexpr int64_t kMappedBytes = int64_t{1} << 20;
 
 void unmap_list(BlockHeader* block) {
@@ -111,7 +111,7 @@ void BlockCache::put(BlockHeader* block, int64_t limit_bytes) {
 }
 
 void BlockCache::put_donated(BlockHeader* block) {
-  // Destroyed without the lock: to unmap memory takes long.
+  // Destroyed without the lock, because unmapping memory takes long.
   std::unique_ptr<Donation> done;
   const std::lock_guard lock(mutex_);
   Donation* const donation = block->donation;
@@ -153,7 +153,7 @@ void BlockCache::withdraw(std::unique_ptr<Donation> donation) {
                                std::memory_order_relaxed);
     }
   }
-  // The last tensor that lies in it takes it along.
+  // The last tensor in the memory deletes the donation.
   if (donation->blocks > 0) (void)donation.release();
 }
 

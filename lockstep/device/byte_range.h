@@ -4,7 +4,7 @@
 
 namespace lockstep {
 
-/// Bytes of a tensor's memory, from its start: [begin, end).
+/// A range of bytes in a tensor's memory, relative to its start: [begin, end).
 struct ByteRange {
   int64_t begin = 0;
   int64_t end = 0;

@@ -37,7 +37,7 @@ void check(cudaError_t result, std::string_view act, int index) {
                      .got = cudaGetErrorString(result)});
 }
 
-/// The caching allocator knows no device before CUDA is initialised.
+/// The caching allocator has no devices until CUDA is initialised.
 void initialise() { at::globalContext().lazyInitDevice(c10::DeviceType::CUDA); }
 
 }  // namespace
@@ -88,7 +88,7 @@ MemoryStats memory_stats(int index) {
       static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   const auto& allocated = stats.allocated_bytes[kTotal];
   const auto& reserved = stats.reserved_bytes[kTotal];
-  // Of its peak the allocator knows no more than its own part.
+  // The allocator's peak excludes sparse memory, so its present size is added.
   const int64_t sparse = SparseGpuMemory::live_bytes(index);
   return {allocated.current + sparse, allocated.peak + sparse,
           reserved.current - allocated.current};
@@ -122,8 +122,8 @@ bool copy_by_kernel(const at::Tensor& destination, const at::Tensor& source) {
   if (!at::cuda::get_p2p_access(to.index(), source.device().index())) {
     return false;
   }
-  // The same memory as a tensor of the receiving GPU: an operator of that one
-  // loads from it.
+  // The same memory as a tensor of the receiving GPU, so that an operator that
+  // runs on that GPU loads from it.
   const at::Tensor remote =
       at::for_blob(source.mutable_data_ptr(), source.sizes())
           .options(source.options().device(to))

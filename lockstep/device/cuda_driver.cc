@@ -21,7 +21,8 @@ void find(void* library, const char* name, Function& function) {
 }  // namespace
 
 CudaDriver CudaDriver::open(const std::string& library) {
-  // Never closed: CUDA's runtime has it open until the process ends.
+  // The library is never closed. CUDA's runtime keeps it open until the process
+  // ends.
   void* opened = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (opened == nullptr) {
     throw DeviceError({.code = ErrorCode::kDeviceFailed,

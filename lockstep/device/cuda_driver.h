@@ -6,9 +6,9 @@
 
 namespace lockstep {
 
-/// CUDA's virtual memory, from the driver's library, which is opened when it is
-/// first needed. Names, types and numbers are those of cuda.h; a build needs
-/// neither the header nor the driver.
+/// CUDA's virtual memory functions from the driver's library, which is opened
+/// when it is first needed. Names, types and numbers are those of cuda.h. A
+/// build needs neither the header nor the driver.
 struct CudaDriver {
   using Result = int;  // CUresult
   static constexpr Result kSuccess = 0;
@@ -46,7 +46,8 @@ struct CudaDriver {
   Result (*free_addresses)(Address, size_t bytes) = nullptr;
   Result (*error_text)(Result, const char**) = nullptr;
 
-  /// Throws DeviceError if there is no such library, or it lacks one of these.
+  /// Throws DeviceError if the library does not exist or lacks one of these
+  /// functions.
   static CudaDriver open(const std::string& library = "libcuda.so.1");
   std::string describe(Result result) const;
 };

@@ -43,7 +43,7 @@ std::string range(std::string_view kind, int count) {
                     : fmt::format("{0}:0..{0}:{1}", kind, count - 1);
 }
 
-/// "this machine has cpu:0..cpu:1 (2 cores) and no GPU".
+/// Returns "this machine has cpu:0..cpu:1 (2 cores) and no GPU".
 std::string inventory() {
   const int cores = core_count();
   const int gpus = cuda_device_count();
@@ -166,8 +166,9 @@ void check_gpu_exists(const Device& device) {
   }
 }
 
-/// Slices of a list: as many as are named. cpu:0,cpu:2 leaves cpu:1 unnamed,
-/// so how many slices are meant is anyone's guess.
+/// Sets the number of slices in a list to the number of different slices that
+/// are named. In cpu:0,cpu:2 the slice cpu:1 is missing, so the number of
+/// slices would be a guess.
 void number_slices(std::vector<Device>& list, std::string_view asked,
                    Oversubscription oversubscription) {
   const std::set<Device> named(list.begin(), list.end());
@@ -246,7 +247,7 @@ std::vector<int> cores_of(const Device& device) {
          .what = fmt::format("no device {} in a host of {}", device.name(),
                              counted(device.slices, "slice"))});
   }
-  // Equal slices, so that no shard computes with more threads than another.
+  // Slices are equal, so that no shard computes with more threads than another.
   return core_share(allowed_cores(), static_cast<size_t>(device.index),
                     static_cast<size_t>(device.slices));
 }

@@ -12,8 +12,8 @@ enum class DeviceKind { kCpu, kCuda };
 
 /// A place to compute on: GPU `index`, or slice `index` of the host's cores.
 ///
-/// The host is cut into `slices` equal slices; a slice has its own cores and
-/// its own accounts of memory and busy time (see worker.h, memory.h).
+/// The host is divided into `slices` equal slices. Each slice has its own cores
+/// and its own accounts of memory and busy time (see worker.h, memory.h).
 /// `slices` is 0 for CUDA. cpu:0 of 1 is the whole host.
 struct Device {
   DeviceKind kind = DeviceKind::kCpu;
@@ -22,7 +22,7 @@ struct Device {
 
   bool is_cpu() const { return kind == DeviceKind::kCpu; }
   bool is_cuda() const { return kind == DeviceKind::kCuda; }
-  /// "cpu:0" or "cuda:1".
+  /// Returns "cpu:0" or "cuda:1".
   std::string name() const;
 
   auto operator<=>(const Device&) const = default;
@@ -30,45 +30,47 @@ struct Device {
 
 /// Whether one device may be named twice in a list.
 enum class Duplicates { kRefuse, kAllow };
-/// Whether a host may be cut into more slices than it has cores: they then
-/// share cores, in turn.
+/// Whether a host may be divided into more slices than it has cores. The slices
+/// then share cores in turn.
 enum class Oversubscription { kRefuse, kAllow };
 
 /// Parses a list of devices.
 ///
 ///   all, auto            every GPU; without one, a slice per allowed core
 ///   3                    three GPUs; without one, three slices
-///   cpu:2                the host cut in two slices: cpu:0, cpu:1. A lone
-///                        `cpu:N` is a count; in a list it is an index
+///   cpu:2                the host divided into two slices: cpu:0, cpu:1. A
+///                        single `cpu:N` is a count; in a list, an index
 ///   cpu                  the whole host as one slice
 ///   cuda                 every GPU
 ///   cuda:0,cuda:1        these GPUs
-///   cpu:0,cpu:1          these slices, of as many as are listed
+///   cpu:0,cpu:1          these slices; the host has as many as are listed
 ///
 /// Throws DeviceError, naming the device and what exists, for an unknown
-/// device, kinds mixed, a device named twice unless `duplicates` allows it,
+/// device, a mix of kinds, a device named twice unless `duplicates` allows it,
 /// and for more slices than cores unless `oversubscription` allows them.
 std::vector<Device> devices(
     std::string_view list, Duplicates duplicates = Duplicates::kRefuse,
     Oversubscription oversubscription = Oversubscription::kRefuse);
 
-/// The cores of slice `device`: an equal cut of those this process may use,
-/// with those left over that don't divide. Throws DeviceError for a GPU and
-/// for a slice that its host does not have.
+/// Returns the cores of slice `device`. The cores that this process may use are
+/// divided equally among the slices, and any remainder is not used. Throws
+/// DeviceError for a GPU and for a slice that the host does not have.
 std::vector<int> cores_of(const Device& device);
 
-/// Intra-op threads of each shard on slices: the cores of all hosts, which are
-/// taken to be alike, divided by the shards; at most those of the smallest of
-/// `devices`, and at least 1. `ranks` of the job's are `local_ranks` on this
-/// host. The number is the same for any number of devices and ranks that share
-/// the same cores and shards, as the bits of a run depend on it.
+/// Returns the number of intra-op threads for each shard on slices: the cores
+/// of all hosts, which are assumed to be alike, divided by the shards. It is at
+/// most the number of cores of the smallest of `devices`, and at least 1.
+/// `local_ranks` of the job's `ranks` are on this host. Runs that have the same
+/// cores and shards get the same number, whatever the number of devices and
+/// ranks, because the bits of a run depend on it.
 int threads_of_shard(const std::vector<Device>& devices, int64_t shards,
                      int64_t ranks, int64_t local_ranks);
 
-/// "cpu:0, cpu:1".
+/// Returns the names as text: "cpu:0, cpu:1".
 std::string join_names(const std::vector<Device>& devices);
 
-/// How many GPUs this process can use; 0 in a build without CUDA.
+/// Returns the number of GPUs that this process can use; 0 in a build without
+/// CUDA.
 int cuda_device_count();
 
 }  // namespace lockstep

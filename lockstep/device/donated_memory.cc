@@ -16,7 +16,7 @@ DonatedMemory::DonatedMemory(const Device& device, std::span<std::byte> memory,
                              std::shared_ptr<const void> owner)
     : slice_(device.index) {
   if (device.is_cuda()) return;
-  account_of(device);  // throws if there is none
+  account_of(device);  // throws if there is no account
   donate(memory, tensor_bytes, std::move(owner));
 }
 

@@ -12,21 +12,22 @@ namespace lockstep {
 
 struct Donation;
 
-/// Memory in which the tensors are made that an account's backward passes make
-/// while this object lives. For memory that other processes see: a gradient
-/// that is made there need not be copied to them. Tensors may outlive this
-/// object: the memory is let go with the last that lies in it. Without the
-/// accounting allocator, and for a CUDA device, nothing is made there.
+/// Places the tensors that an account's backward passes allocate in the given
+/// memory while this object exists. This is for memory that other processes can
+/// read: a gradient allocated there need not be copied to them. Tensors may
+/// outlive this object. The memory is released with the last tensor in it.
+/// Without the accounting allocator, and for a CUDA device, this object does
+/// nothing.
 class DonatedMemory {
  public:
-  /// For tensors of `tensor_bytes`, and of like sizes, of `device`. `memory` is
-  /// aligned to 64 bytes, has as many bytes as bytes_for() says, and is there
-  /// as long as `owner` is held.
+  /// Donates `memory` for tensors of `device` with the sizes `tensor_bytes` or
+  /// sizes of the same classes. `memory` must be aligned to 64 bytes, have at
+  /// least bytes_for() bytes, and stay valid as long as `owner` is held.
   DonatedMemory(const Device& device, std::span<std::byte> memory,
                 std::span<const int64_t> tensor_bytes,
                 std::shared_ptr<const void> owner);
-  /// The same, for what this thread is charged to now: the host, outside of a
-  /// MemoryScope.
+  /// Does the same for the account that this thread's allocations are charged
+  /// to. Outside a MemoryScope that is the host's account.
   DonatedMemory(std::span<std::byte> memory,
                 std::span<const int64_t> tensor_bytes,
                 std::shared_ptr<const void> owner);
@@ -34,11 +35,12 @@ class DonatedMemory {
   DonatedMemory& operator=(DonatedMemory&&) = delete;
   ~DonatedMemory();
 
-  /// What memory tensors of `tensor_bytes` take.
+  /// Returns the bytes of memory that tensors of `tensor_bytes` need.
   static size_t bytes_for(std::span<const int64_t> tensor_bytes);
-  /// The sizes of what backward passes make for gradients of `gradient_bytes`:
-  /// those, and one more of each size, as a convolution makes a temporary of
-  /// that size beside its gradient.
+  /// Returns the sizes of the tensors that backward passes allocate for
+  /// gradients of `gradient_bytes`: these sizes, and one more of each size
+  /// class, because a convolution allocates a temporary of the size of its
+  /// gradient.
   static std::vector<int64_t> tensors_of_backward(
       std::vector<int64_t> gradient_bytes);
 
@@ -47,7 +49,7 @@ class DonatedMemory {
               std::span<const int64_t> tensor_bytes,
               std::shared_ptr<const void> owner);
 
-  int slice_;                           // of the account, or kHostIndex
+  int slice_;  // slice whose account it is, or kHostIndex
   std::unique_ptr<Donation> donation_;  // null: nothing was donated
 };
 

@@ -17,8 +17,9 @@ int threads_of_a_new_thread() {
   return threads;
 }
 
-/// LibTorch's OpenMP runtime, by the entry points that GCC's code calls (LLVM's
-/// and Intel's runtimes have them too). Null where it is not in this process.
+/// LibTorch's OpenMP runtime, through the entry points that GCC's code calls.
+/// LLVM's and Intel's runtimes have them too. Pointers are null if this process
+/// has no such runtime.
 struct OpenMp {
   void (*parallel)(void (*)(void*), void*, unsigned threads, unsigned flags);
   int (*thread_number)();
@@ -53,7 +54,7 @@ struct Team {
   std::mutex mutex;
   std::exception_ptr error;
 
-  // No exception may leave a parallel region.
+  // An exception must not leave a parallel region.
   void run_part(int64_t thread) noexcept {
     const int64_t begin = count * thread / threads;
     const int64_t end = count * (thread + 1) / threads;
@@ -98,16 +99,16 @@ void end_idle_team_of_this_thread() {
 void set_intra_op_threads_of_this_thread(int threads) {
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
-  // The first use in a thread sets its count from the process's default: that
-  // must be over before ours is set. It is tracked per shared object, so once
-  // in LibTorch and once here.
+  // The first use in a thread sets the thread's count from the process's
+  // default, so it must happen before the count is set here. The count is
+  // tracked per shared object: once in LibTorch and once here.
   at::get_num_threads();
   at::internal::lazy_init_num_threads();
 
   const int before = threads_of_a_new_thread();
   at::set_num_threads(threads);
-  // The default of the process can only be set along with the count of the
-  // thread that sets it: a thread that is good for nothing else.
+  // Setting the process's default also sets the count of the calling thread, so
+  // a temporary thread sets it.
   std::thread([before] { at::set_num_threads(before); }).join();
 }
 

@@ -11,7 +11,8 @@ namespace lockstep {
 
 double measure_matmul_rate(const c10::Device& device, c10::ScalarType type) {
   constexpr double kSeconds = 0.05;
-  // For all of a GPU; for a core, a product of a few milliseconds.
+  // Large enough for all of a GPU. On a core, a product takes a few
+  // milliseconds.
   const int64_t size = device.is_cpu() ? 512 : 4096;
   const torch::NoGradGuard no_grad;
   const auto options = torch::TensorOptions(device).dtype(type);
@@ -24,7 +25,7 @@ double measure_matmul_rate(const c10::Device& device, c10::ScalarType type) {
   do {
     const Stopwatch watch;
     torch::mm_out(product, a, b);
-    // Waits for a GPU.
+    // Waits until a GPU is done.
     product[0][0].item<double>();
     best = std::max(best, operations / watch.seconds());
   } while (all.seconds() < kSeconds);

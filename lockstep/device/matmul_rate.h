@@ -5,9 +5,10 @@
 
 namespace lockstep {
 
-/// Floating point operations that this thread gets out of `device` in a second,
-/// multiplying large square matrices of `type`: what the steps of a model could
-/// reach at most. The best of the products within 50 ms.
+/// Returns the floating point operations per second that this thread achieves
+/// on `device` when it multiplies large square matrices of `type`. This is an
+/// upper bound for the steps of a model. It is the best rate of the products
+/// within 50 ms.
 double measure_matmul_rate(const c10::Device& device, c10::ScalarType type);
 
 }  // namespace lockstep

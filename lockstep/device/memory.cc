@@ -26,7 +26,8 @@
 namespace lockstep {
 namespace {
 
-// Above LibTorch's own, which has 0, and below a user's of the highest.
+// Above LibTorch's own allocator, which has priority 0, and below a user's
+// allocator of the highest priority.
 constexpr uint8_t kPriority = 100;
 constexpr Device kHost{DeviceKind::kCpu, kHostIndex, 1};
 
@@ -51,7 +52,7 @@ std::string available_memory() {
                            is_host ? "the host" : charged_device.name()),
        .expected = fmt::format("{} ({} bytes) for one tensor",
                                format_bytes(static_cast<double>(bytes)), bytes),
-       // The free memory of the machine says nothing about a process with a
+       // The free memory of the machine is irrelevant to a process with a
        // limit.
        .got =
            fmt::format("{}, {} held by its tensors",
@@ -66,8 +67,8 @@ int64_t rounded_up(int64_t bytes) {
   return round_up<int64_t>(bytes, kBlockAlignment);
 }
 
-// Donated memory is for gradients: an activation of the same size would keep it
-// from them until it is freed, late in the backward.
+// Donated memory is for gradients. An activation of the same size would occupy
+// it until it is freed, late in the backward.
 bool is_in_backward() {
   return torch::autograd::get_current_graph_task_id() >= 0;
 }
@@ -94,7 +95,8 @@ BlockHeader* take_block(size_t bytes) {
   return block;
 }
 
-// Called from destructors, which can't throw, and to go on would corrupt more.
+// This is called from destructors, which can't throw. Going on would corrupt
+// more memory.
 [[noreturn]] void die_of_corruption(const BlockHeader& block) {
   std::fprintf(stderr, "[device] a tensor's memory was %s\n",
                block.magic == kFreedMagic
@@ -131,7 +133,8 @@ class AccountingAllocator final : public c10::Allocator {
   }
 };
 
-// Never destroyed: other objects may allocate while the process exits.
+// The allocator is never destroyed, because other objects may allocate while
+// the process exits.
 AccountingAllocator& allocator() {
   alignas(AccountingAllocator) static std::byte
       storage[sizeof(AccountingAllocator)];
@@ -154,7 +157,7 @@ bool has_accounting_allocator() {
 
 MemoryScope::MemoryScope(const Device& device) : previous_(charged_device) {
   if (device.is_cuda()) return;
-  account_of(device);  // throws if there is none
+  account_of(device);  // throws if there is no account
   charged_device = device;
 }
 
@@ -188,7 +191,7 @@ std::optional<Device> DeviceOf::operator()(const at::Tensor& tensor) const {
   }
   if (!tensor.is_cpu() || !tensor.has_storage()) return std::nullopt;
   const c10::DataPtr& memory = tensor.storage().data_ptr();
-  // Only our deleter vouches for a header in front of the data.
+  // Only memory with our deleter has a header in front of the data.
   if (memory.get_deleter() != &free_data || memory.get_context() == nullptr) {
     return std::nullopt;
   }

@@ -10,7 +10,8 @@ namespace lockstep {
 std::string describe_not_finite(const std::string& name,
                                 const torch::Tensor& tensor) {
   if (!tensor.defined() || !tensor.is_floating_point()) return "";
-  // Reads once and writes nothing; only an overflow needs the long way.
+  // This reads the tensor once and writes nothing. The slow check below runs
+  // only if the sum overflows or an element is not finite.
   if (tensor.sum().isfinite().item<bool>()) return "";
   const auto bad = tensor.isfinite().logical_not();
   const auto count = bad.sum().item<int64_t>();

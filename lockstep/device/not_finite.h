@@ -6,7 +6,8 @@
 
 namespace lockstep {
 
-/// "weight (nan in 3 of 5120 elements)"; empty if all of `tensor` is finite.
+/// Returns "weight (nan in 3 of 5120 elements)", or "" if all elements of
+/// `tensor` are finite.
 std::string describe_not_finite(const std::string& name,
                                 const torch::Tensor& tensor);
 

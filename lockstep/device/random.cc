@@ -11,21 +11,21 @@
 
 #include "lockstep/device/cuda.h"
 
-// How a scope reaches operators that are called without a generator: a
-// dispatch key that no tensor carries and that a thread can switch on. On it,
-// each operator with a `Generator?` argument has a kernel that fills the
-// argument in and passes the call on; every other operator falls through.
-// Threads without a scope never see the key, and pay nothing.
+// A scope affects operators that are called without a generator through a
+// dispatch key that no tensor has and that a thread can switch on. For this
+// key, each operator with a `Generator?` argument has a kernel that fills in
+// the argument and forwards the call. Every other operator falls through.
+// Threads without a scope never use the key and have no overhead.
 namespace lockstep {
 namespace {
 
-// LibTorch keeps it for tests of exactly this: modes kept per thread. It comes
-// before autograd and autocast, so these see the generator as if it were the
-// caller's.
+// LibTorch reserves this key for tests of per-thread modes like this one. It
+// comes before autograd and autocast, so they see the generator as if the
+// caller had passed it.
 constexpr auto kScopeKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
-// The key is copied to other threads with a thread's state; the generator,
-// which is not to be shared, is not.
+// A thread's state, which includes the key, is copied to other threads. The
+// generator is not copied, because threads must not share it.
 constinit thread_local const at::Generator* scope_generator = nullptr;
 
 uint64_t splitmix64(uint64_t value) {
@@ -78,8 +78,8 @@ TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, library) {
   library.fallback(torch::CppFunction::makeFallthrough());
 }
 
-// When the program starts: operators may not be registered while other threads
-// call them.
+// Runs when the program starts, because operators must not be registered while
+// other threads call them.
 TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericMode, library) {
   for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
     if (!draws_random_numbers(name)) continue;
@@ -120,7 +120,7 @@ struct RandomScope::State {
   at::Generator generator;
   const at::Generator* outer_generator = nullptr;
   bool outer_key = false;
-  torch::Tensor outer_gpu_state;  // undefined: not to be put back
+  torch::Tensor outer_gpu_state;  // undefined: nothing to restore
 };
 
 RandomScope::RandomScope(uint64_t seed, uint64_t step, uint64_t shard,

@@ -27,16 +27,16 @@ int64_t page_bytes() {
   return bytes;
 }
 
-/// What the memory of a tensor is, and what is used of it.
+/// The memory of a reserved tensor, and the ranges that are used.
 struct Reservation {
   std::vector<ByteRange> used;
   int64_t number = 0;
-  // Of a tensor on the host.
+  // For a tensor on the host.
   std::byte* memory = nullptr;
-  int64_t bytes = 0;  // of the mapping: whole pages
+  int64_t bytes = 0;  // size of the mapping, in whole pages
   int64_t charged = 0;
   int account = kHostIndex;
-  // Of one on a GPU.
+  // For a tensor on a GPU.
   int gpu = 0;
   std::unique_ptr<SparseGpuMemory> on_gpu;
 };
@@ -86,7 +86,7 @@ void* reserve_on_host(const Tensor& like, Reservation& reservation) {
                              bytes, std::strerror(errno)),
          .fix = "raise the limit of the address space (ulimit -v)"});
   }
-  // A huge page would take memory for neighbours that are not used.
+  // A huge page would also take memory for unused neighbouring ranges.
   ::madvise(memory, bytes, MADV_NOHUGEPAGE);
   reservation.memory = static_cast<std::byte*>(memory);
   reservation.account = charged_slice();
@@ -118,9 +118,9 @@ std::optional<int64_t> reserved_number(const Tensor& tensor) {
 
 void release_unused(const Tensor& tensor) {
   const Reservation* reservation = reservation_of(tensor);
-  // On a GPU the rest has never had any.
+  // On a GPU, unused ranges never had memory.
   if (reservation == nullptr || reservation->on_gpu) return;
-  // Whole pages between what is used.
+  // Releases the whole pages between the used ranges.
   int64_t begin = 0;
   const auto release = [&](int64_t end) {
     const int64_t first = round_up(begin, page_bytes());

@@ -10,23 +10,24 @@
 
 namespace lockstep {
 
-/// A tensor laid out like `like`, and where that is, of which only `used`, in
-/// order, will be written to: zeros there. The rest takes addresses, but no
-/// memory. On the host the system gives a page its memory when it is first
-/// written to, and `used` is charged to the account of the caller's
-/// MemoryScope until the tensor is freed; on a GPU see SparseGpuMemory. What
-/// is read of the rest may be anything. `number` is for the caller, to know the
-/// tensor again.
+/// Returns a tensor with the layout and device of `like`, of which only the
+/// ranges `used`, which must be in order, will be written to. They are zero at
+/// first. The other ranges take addresses, but no memory, and reading them
+/// returns arbitrary values. On the host, the system gives memory to a page
+/// when it is first written to, and the bytes of `used` are charged to the
+/// account of the caller's MemoryScope until the tensor is freed. For GPUs see
+/// SparseGpuMemory. The caller can use `number` to recognise the tensor.
 ///
-/// Throws DeviceError if there are no addresses, or no memory.
+/// Throws DeviceError if there are not enough addresses or not enough memory.
 torch::Tensor reserved_like(const torch::Tensor& like,
                             const std::vector<ByteRange>& used, int64_t number);
 
-/// The number of a tensor that reserved_like() made; none of another tensor.
+/// Returns the number of a tensor that reserved_like() made, or nullopt for
+/// other tensors.
 std::optional<int64_t> reserved_number(const torch::Tensor& tensor);
 
 /// Gives back the memory of all pages of `tensor`, made by reserved_like(),
-/// that lie outside of what was to be used.
+/// outside the used ranges.
 void release_unused(const torch::Tensor& tensor);
 
 }  // namespace lockstep

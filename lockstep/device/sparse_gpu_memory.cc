@@ -59,7 +59,7 @@ void SparseGpuMemory::check(CudaDriver::Result result, const char* act) {
 }
 
 void SparseGpuMemory::map(std::span<const ByteRange> used) {
-  // Whole granules that are used, joined where they meet.
+  // The whole granules that are used. Adjacent ones are joined.
   std::vector<ByteRange> own;
   const auto granule = static_cast<int64_t>(granule_);
   for (const ByteRange& range : used) {

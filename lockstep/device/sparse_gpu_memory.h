@@ -9,28 +9,29 @@
 
 namespace lockstep {
 
-/// Addresses on a GPU for a whole tensor, of which only what is used has
-/// memory.
+/// Address range on a GPU for a whole tensor, in which only the used ranges
+/// have memory.
 ///
-/// The driver maps memory by granules (2 MiB). Those that a used range touches
-/// have memory of their own. All others are one granule's, mapped many times:
-/// what is written to them is lost, and what is read is anything, but neither
-/// is an error, as it would be at an address without memory.
+/// The driver maps memory in granules (2 MiB). Granules that overlap a used
+/// range have their own memory. All others are mappings of one shared granule:
+/// writes to them are lost and reads return arbitrary values, but neither is an
+/// error, as it would be at an address without memory.
 class SparseGpuMemory {
  public:
-  /// `used` is in order. Throws DeviceError if the GPU has not that much.
+  /// `used` must be in order. Throws DeviceError if the GPU has not enough
+  /// memory.
   SparseGpuMemory(const CudaDriver& driver, int gpu, int64_t bytes,
                   std::span<const ByteRange> used);
-  /// Nothing that was given to the GPU may still use the memory.
+  /// No work that was given to the GPU may still use the memory.
   ~SparseGpuMemory();
   SparseGpuMemory(const SparseGpuMemory&) = delete;
   SparseGpuMemory& operator=(const SparseGpuMemory&) = delete;
 
   void* data() const { return reinterpret_cast<void*>(begin_); }
-  /// What it takes of the GPU.
+  /// Returns the bytes of GPU memory that this object takes.
   int64_t memory_bytes() const { return memory_bytes_; }
 
-  /// What all of them in this process take of GPU `gpu`.
+  /// Returns the bytes that all objects in this process take on GPU `gpu`.
   static int64_t live_bytes(int gpu);
 
  private:

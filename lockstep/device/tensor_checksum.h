@@ -8,8 +8,8 @@
 
 namespace lockstep {
 
-/// Adds the elements of `tensor`, on whatever device, in the order of its
-/// memory. One that is undefined has a checksum of its own.
+/// Adds the elements of `tensor`, on any device, in the order of its memory. An
+/// undefined tensor adds a distinct value.
 void add_elements(Checksum& sum, const torch::Tensor& tensor);
 
 /// Returns the checksum of the elements of `tensor` in hex, in the order of

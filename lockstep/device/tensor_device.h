@@ -12,13 +12,14 @@ struct DeviceOf {
   std::optional<Device> operator()(const at::Tensor& tensor) const;
 };
 
-/// device_of(tensor): where the memory of `tensor` is: its GPU, or the slice on
-/// whose account it was allocated. Nothing for memory of the host's account,
-/// for memory that did not come from the accounting allocator, and for tensors
-/// without memory (undefined, empty, meta).
+/// device_of(tensor) returns the device that has the memory of `tensor`: its
+/// GPU, or the slice in whose account it was allocated. It returns nullopt for
+/// memory in the host's account, for memory that did not come from the
+/// accounting allocator, and for tensors without memory (undefined, empty,
+/// meta).
 ///
-/// An object, because a function would be ambiguous with at::device_of, which
-/// every call with a tensor finds too.
+/// This is an object, because a function would be ambiguous with at::device_of,
+/// which argument-dependent lookup also finds.
 inline constexpr DeviceOf device_of;
 
 }  // namespace lockstep

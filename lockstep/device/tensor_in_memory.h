@@ -4,8 +4,8 @@
 
 namespace lockstep {
 
-/// A tensor laid out like `like` at the start of `memory`, which has as many
-/// bytes. It can't be resized.
+/// Returns a tensor with the layout of `like` at the start of `memory`, which
+/// must have enough bytes. The tensor can't be resized.
 torch::Tensor tensor_in_memory(at::DataPtr memory, const torch::Tensor& like);
 
 }  // namespace lockstep

@@ -10,7 +10,7 @@
 #include <torch/headeronly/version.h>
 
 /// Differences between the supported versions of LibTorch, 2.11 to 2.15. No
-/// other file asks for the version.
+/// other file checks the version.
 
 namespace lockstep {
 

@@ -25,8 +25,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Longer than a hand-over between threads that run, shorter than what anyone
-// would notice of a core that waits.
+// Longer than a hand-over between running threads takes, and too short to waste
+// a core noticeably.
 constexpr auto kSpin = std::chrono::microseconds(40);
 
 enum State : int { kStarting, kIdle, kRunning, kStopping };
@@ -34,8 +34,8 @@ enum State : int { kStarting, kIdle, kRunning, kStopping };
 thread_local const Device* device_of_thread = nullptr;
 
 /// Waits until `state` is no longer `value`. Yields rather than pauses while
-/// it spins: on a host cut into as many slices as it has cores, the thread
-/// that waits for the workers shares a core with one of them.
+/// it spins: on a host with as many slices as cores, the thread that waits for
+/// the workers shares a core with one of them.
 void wait_while(const std::atomic<int>& state, int value, bool may_spin) {
   if (may_spin) {
     const auto deadline = Clock::now() + kSpin;
@@ -49,7 +49,7 @@ void wait_while(const std::atomic<int>& state, int value, bool may_spin) {
   }
 }
 
-/// Spinning threads that share a core only keep each other from working.
+/// Spinning threads that share a core only slow each other down.
 bool may_spin_on(const Device& device) {
   return device.is_cuda() ||
          static_cast<size_t>(device.slices) <= allowed_cores().size();
@@ -165,7 +165,7 @@ class Worker::Impl {
     } catch (...) {
       error_ = std::current_exception();
     }
-    // What the task holds ends here, on the thread that it was given to.
+    // The task is destroyed here, on the worker's thread.
     task_ = nullptr;
     caller_state_.reset();
     busy_ticks_ += (Clock::now() - begin).count();
@@ -189,8 +189,8 @@ class Worker::Impl {
   const Device device_;
   int intra_op_threads_;
   const bool may_spin_ = may_spin_on(device_);
-  // The members below belong to the caller while the worker is idle, and to
-  // the worker while it runs; state_ hands them over.
+  // The members below belong to the caller while the worker is idle, and to the
+  // worker while it runs. state_ transfers them.
   std::atomic<int> state_{kStarting};
   std::function<void()> task_;
   std::optional<at::ThreadLocalState> caller_state_;
@@ -229,7 +229,7 @@ void run_all(const std::vector<std::unique_ptr<Worker>>& workers,
                              worker->device().name()),
          .fix = "call it from the thread that owns the workers"});
   }
-  // The caller only waits from here on.
+  // From here on, the caller only waits.
   const bool shares_cores =
       std::any_of(workers.begin(), workers.end(),
                   [](const auto& worker) { return worker->device().is_cpu(); });
@@ -243,7 +243,8 @@ void run_all(const std::vector<std::unique_ptr<Worker>>& workers,
   } catch (...) {
     error = std::current_exception();
   }
-  // All are waited for whatever happens: they use what the caller owns.
+  // Waits for all tasks whatever happens, because they use objects that the
+  // caller owns.
   for (size_t k = 0; k < started; ++k) {
     try {
       workers[k]->wait();

@@ -10,10 +10,10 @@ namespace lockstep {
 
 /// A thread bound to one device.
 ///
-/// On a slice it is pinned to the slice's cores (so are the intra-op threads
-/// it starts), its allocations go to the slice's account, and it computes with
-/// `intra_op_threads` threads. On a GPU it has the device set and a stream of
-/// its own.
+/// On a slice, the thread and the intra-op threads it starts are pinned to the
+/// slice's cores, its allocations are charged to the slice's account, and it
+/// computes with `intra_op_threads` threads. On a GPU, the device is set and
+/// the thread has its own stream.
 class Worker {
  public:
   /// `intra_op_threads` 0: one per core of the slice.
@@ -25,10 +25,11 @@ class Worker {
   const Device& device() const;
   int intra_op_threads() const;
 
-  /// Hands over `task` and returns; wait() waits for its end. One task at a
-  /// time. The task runs with the caller's autograd and autocast state.
+  /// Gives `task` to the thread and returns. wait() waits until it ends. Only
+  /// one task can run at a time. It runs with the caller's autograd and
+  /// autocast state.
   void start(std::function<void()> task);
-  /// Rethrows what the task threw.
+  /// Waits for the task and rethrows its exception, if any.
   void wait();
   bool is_current_thread() const;
 
@@ -41,13 +42,13 @@ class Worker {
   std::unique_ptr<Impl> impl_;
 };
 
-/// The device that this thread works for: in a replica's forward that of the
-/// replica. In a thread that is no Worker's the whole host.
+/// Returns the device that this thread works for, such as the replica's device
+/// in its forward. It is the whole host in a thread that is not a Worker's.
 Device current_device();
 
-/// Runs `task(k)` on workers[k], all at once, and waits for all of them. Then
-/// the exception of the first worker that failed, in the order of the workers,
-/// is rethrown. A task may not call run_all() on the same workers.
+/// Runs `task(k)` on workers[k] concurrently and waits for all of them. Then it
+/// rethrows the exception of the first worker that failed, in the order of the
+/// workers. A task must not call run_all() on the same workers.
 void run_all(const std::vector<std::unique_ptr<Worker>>& workers,
              const std::function<void(size_t)>& task);
 

@@ -18,7 +18,7 @@
 namespace lockstep::launch {
 namespace {
 
-// A signal came before any worker was started.
+// Thrown when a signal arrives before any worker was started.
 struct Stopped {
   int signal;
 };
@@ -37,8 +37,8 @@ int run_agent(const RunOptions& options,
   }
 }
 
-// A parent that ignores SIGCHLD passes that on. The kernel would then reap a
-// worker by itself, and nobody would know how the worker ended.
+// A child inherits an ignored SIGCHLD from its parent. The kernel would then
+// reap workers automatically, and the agent could not learn how they ended.
 void keep_ends_of_workers() { std::signal(SIGCHLD, SIG_DFL); }
 
 }  // namespace
@@ -55,8 +55,7 @@ int run(const RunOptions& options, const std::vector<std::string>& command) {
   handled.push_back(SIGUSR1);
   SignalWatch signals(handled);
   try {
-    // A program that is missing is found before the other nodes wait for this
-    // one.
+    // A missing program is detected before the other nodes wait for this one.
     find_program(command.front(), options.environment);
     Rendezvous rendezvous = join_rendezvous(options, [&] {
       if (const auto signal = signals.take()) throw Stopped{*signal};

@@ -5,7 +5,7 @@ namespace lockstep::report {
 /// Whether text for a terminal has colours.
 enum class Colour { kNever, kAlways };
 
-/// As wants_colour() says.
+/// Returns kAlways if wants_colour() is true for `fd`.
 Colour colour_of(int fd);
 
 }  // namespace lockstep::report

@@ -17,7 +17,7 @@ namespace lockstep::report {
 namespace {
 
 constexpr int kBarWidth = 4;
-// Lines of prose are hard to read where they are longer.
+// Longer lines of prose are hard to read.
 constexpr size_t kProseWidth = 80;
 
 std::string bold(const std::string& text, Colour colour) {
@@ -28,7 +28,7 @@ void add(std::string& text, const Section& section, Colour colour,
          size_t width) {
   if (section.rows.empty()) return;
   Table table(section.header);
-  // The names of devices stand beside those of the runs.
+  // In this table, device names are next to run names.
   const bool is_grouped =
       section.header.size() > 1 && section.header[1] == "Device";
   if (is_grouped) {

@@ -7,8 +7,8 @@
 
 namespace lockstep::report {
 
-/// The whole comparison for a terminal of `width` columns, none of its lines
-/// wider: the tables, when what happens, and how to read it.
+/// Returns the whole comparison for a terminal of `width` columns, which no
+/// line exceeds: the tables, the time lines, and how to read them.
 std::string to_text(const Comparison& comparison, Colour colour,
                     int width = 80);
 

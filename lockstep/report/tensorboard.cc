@@ -15,7 +15,7 @@ namespace {
 using train::Metrics;
 using train::RunReport;
 
-/// Scalars by step, so that they are written in that order.
+/// Scalars by step, so that they are written in the order of steps.
 using Scalars = std::map<int64_t, Metrics>;
 
 void add_steps(const RunReport& report, Scalars& scalars) {
@@ -28,8 +28,9 @@ void add_steps(const RunReport& report, Scalars& scalars) {
   }
 }
 
-// A report does not say at which step an epoch ended: the steps are divided
-// evenly over the epochs. If the last one is not whole, it is a little off.
+// A report does not contain the steps at which epochs ended, so the steps are
+// divided evenly among the epochs. The result is slightly off if the last epoch
+// is incomplete.
 void add_epochs(const RunReport& report, Scalars& scalars) {
   const auto epochs = static_cast<int64_t>(report.epochs.size());
   if (epochs == 0) return;
@@ -77,7 +78,7 @@ std::string write_tensorboard(const RunReport& report,
   const double steps = static_cast<double>(
       std::max<int64_t>(report.steps - report.first_step, 1));
   for (const auto& [step, metrics] : scalars) {
-    // Steps took about the same time.
+    // All steps are assumed to take the same time.
     const double share = static_cast<double>(step - report.first_step) / steps;
     file.write_scalars(step, report.started_at + share * report.total_time_s,
                        "", metrics);

@@ -18,10 +18,11 @@ constexpr size_t kNothing = kBlockKinds.size();
 constexpr int kLeastOfLane = 20;
 constexpr int kColumnsOfMark = 9;
 
-/// A column of a row.
+/// One character of a row.
 struct Column {
   std::array<double, kBlockKinds.size()> filled_s{};
-  // The longest of the blocks that are shorter than it and in the middle here.
+  // Longest of the blocks that are shorter than the column and have their
+  // middle in it.
   const Block* within = nullptr;
 };
 
@@ -34,8 +35,8 @@ size_t kind_of(const Column& column, double column_s) {
   return column.within == nullptr ? kNothing : column.within->kind;
 }
 
-// The kind that fills most of each column. A block that is shorter than a
-// column is seen where nothing else would be.
+// Returns the kind of block that fills most of each column. A block that is
+// shorter than a column is shown if nothing else would be.
 std::vector<size_t> columns_of(const std::vector<Block>& blocks, double seconds,
                                int count) {
   const double column_s = seconds / count;
@@ -88,7 +89,7 @@ std::string drawn_row(const std::vector<size_t>& kinds, Colour colour) {
   return text;
 }
 
-// "0 ms     5        10", no wider than the row with its edge.
+// Returns "0 ms     5        10", no wider than the row with its border.
 std::string axis(double seconds, int columns) {
   std::string text;
   for (const double mark :
@@ -102,7 +103,7 @@ std::string axis(double seconds, int columns) {
   return text;
 }
 
-// Broken where `width` is not enough.
+// Returns the legend, wrapped at `width` columns.
 std::string legend(const TimeLine& line, size_t indent, size_t width,
                    Colour colour) {
   std::string text;

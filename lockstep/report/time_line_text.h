@@ -7,8 +7,8 @@
 
 namespace lockstep::report {
 
-/// A row of characters for each lane. For a terminal of `width` columns;
-/// characters as the locale has them.
+/// Returns a row of characters for each lane, for a terminal of `width`
+/// columns. The locale determines the characters.
 std::string to_text(const TimeLine& line, int width, Colour colour);
 
 }  // namespace lockstep::report

@@ -23,7 +23,7 @@ struct DataCommandFlags {
   download::DownloadOptions options;
 };
 
-// As curl, and what is built on OpenSSL, take them.
+// Uses the same variables as curl and programs built on OpenSSL.
 std::string certificates_of_environment() {
   for (const char* name : {"CURL_CA_BUNDLE", "SSL_CERT_FILE"}) {
     if (const auto value = env(name)) return *value;
@@ -40,7 +40,7 @@ void get(const DataCommandFlags& flags) {
     throw BadUsage("[usage] --mirror must begin with https://, got " +
                    options.mirror);
   }
-  // libcurl would wait for a pipe.
+  // libcurl would block on a pipe.
   if (!options.fetch.ca_file.empty()) {
     open_regular_file(options.fetch.ca_file);
   }

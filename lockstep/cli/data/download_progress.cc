@@ -54,7 +54,8 @@ void DownloadProgress::show(int64_t done_bytes, int64_t all_bytes) {
                    static_cast<int>(name_.size() + text.size()) - 7;
   const int width = std::clamp(room, 0, 30);
   const int filled = static_cast<int>(part * width);
-  // Back to the line's beginning, and what is after the text is cleared.
+  // Goes back to the beginning of the line, and clears the rest of the line
+  // after the text.
   fmt::print("\r  {} [{:#<{}}{:{}}] {}\033[K", name_, "", filled, "",
              width - filled, text);
   std::fflush(stdout);

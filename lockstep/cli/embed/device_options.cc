@@ -46,7 +46,7 @@ std::vector<Device> rank_devices(const DeviceFlags& flags, const World& world) {
   if (allowed_cores().size() >= ranks) {
     return to_devices(flags, fmt::format("cpu:{}", ranks));
   }
-  // Each has what its launcher left it.
+  // Each rank uses the cores that its launcher gave it.
   return std::vector<Device>(ranks, Device{});
 }
 

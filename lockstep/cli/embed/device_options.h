@@ -15,17 +15,19 @@ struct DeviceFlags {
   bool allow_duplicates = false;
   bool oversubscribes = false;
 };
-/// `default_text` says in the help what an empty list stands for.
+/// Adds the options. `default_text` explains in the help what an empty list
+/// means.
 void add_device_options(CLI::App& app, DeviceFlags& flags,
                         const std::string& default_text);
-/// `fallback` is used if no devices were given.
+/// Parses the devices. `fallback` is used if none were given.
 std::vector<Device> to_devices(const DeviceFlags& flags,
                                const std::string& fallback);
 
-/// One for each rank of this host: those given, else a GPU or a slice for each.
+/// Returns one device for each rank of this host: the given devices, or else a
+/// GPU or a slice for each rank.
 std::vector<Device> rank_devices(const DeviceFlags& flags, const World& world);
 
-/// One device: the first GPU, or the whole host.
+/// Returns the name of one device: the first GPU, or the whole host.
 std::string one_device();
 
 }  // namespace lockstep::cli

@@ -21,9 +21,9 @@ namespace lockstep::cli {
 
 namespace {
 
-// A device without a rank would be left out in silence.
+// Throws if there is a device without a rank, which would be left out silently.
 void check_devices(const DeviceFlags& flags) {
-  // "all", "cpu" and "cuda" are whatever there is.
+  // "all", "cpu" and "cuda" stand for all devices that exist.
   const bool has_number =
       flags.devices.find_first_of("0123456789") != std::string::npos;
   if (!has_number) return;
@@ -65,7 +65,7 @@ void start_ranks(const DeviceFlags& devices) {
 void start_ranks(int count) {
   launch::RunOptions options;
   options.workers = count;
-  // Rank 0 alone prints, and its progress bar is better without a label.
+  // Only rank 0 prints, and its progress bar is better without a label.
   options.label_lines = launch::LabelLines::kOff;
   options.is_stdout_raw = true;
   options.environment[kOwnRankVariable] = "1";

@@ -8,7 +8,7 @@
 #include "lockstep/comm/world.h"
 #include "lockstep/train/options.h"
 
-// How a subcommand becomes the ranks of a job.
+// Turns a subcommand into the ranks of a job.
 namespace lockstep::cli {
 
 struct RankFlags {
@@ -17,27 +17,29 @@ struct RankFlags {
 };
 void add_rank_options(CLI::App& app, RankFlags& flags);
 
-/// Whether this process was started as a rank: by `lockstep run`, torchrun,
-/// srun or mpirun. Not if it is the only task of srun or mpirun: it has the
-/// host to itself, and starts its ranks as a process without a launcher does.
+/// Returns true if this process was started as a rank: by `lockstep run`,
+/// torchrun, srun or mpirun. Returns false if it is the only task of srun or
+/// mpirun. It then has the whole host, and starts its ranks like a process
+/// without a launcher.
 bool is_rank();
-/// Whether start_ranks() did so, which has printed what one process prints.
+/// Returns true if start_ranks() started this process. The process that called
+/// it has printed everything that is printed only once.
 bool is_own_rank();
 
-/// Runs this program again, with its own arguments, as a rank for each of
-/// `devices`, and ends as they end: throws CLI::RuntimeError with the code.
+/// Runs this program again with the same arguments, as a rank for each of
+/// `devices`. Then throws CLI::RuntimeError with the exit code of the job.
 [[noreturn]] void start_ranks(const DeviceFlags& devices);
 
-/// The same, `count` ranks.
+/// Does the same for `count` ranks.
 [[noreturn]] void start_ranks(int count);
 
-/// Makes this process a rank: fills in options.world and options.devices, one
-/// for each rank of this host. Throws BadUsage if `devices` names more than
-/// that.
+/// Makes this process a rank: sets options.world and options.devices, which has
+/// one device for each rank of this host. Throws BadUsage if `devices` names
+/// more devices than ranks.
 void join_ranks(const RankFlags& flags, const DeviceFlags& devices,
                 train::TrainOptions& options);
 
-/// "Rank: 0 | Local rank: 0 | Device: cpu:0 | Batch: 32".
+/// Returns "Rank: 0 | Local rank: 0 | Device: cpu:0 | Batch: 32".
 std::string describe_rank(const train::TrainOptions& options);
 
 }  // namespace lockstep::cli

@@ -8,7 +8,7 @@
 namespace lockstep::cli {
 namespace {
 
-// What ranks send each other over slow links.
+// Adds the options for communication over slow links.
 void add_communication_options(CLI::App& app, RunFlags& flags) {
   train::CommunicationOptions& options = flags.options.communication;
   app.add_option("--grad-compression", flags.grad_compression,

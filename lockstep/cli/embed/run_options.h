@@ -12,13 +12,14 @@
 
 namespace lockstep::cli {
 
-/// What the command line says of how a task is trained, whatever the task.
+/// Values of the command line options for training that are the same for every
+/// task.
 struct RunFlags {
   DeviceFlags devices;
-  train::TrainOptions options;  ///< the numbers are bound to it directly
-  std::string strategy;         ///< empty: what suits the ranks and the devices
+  train::TrainOptions options;  ///< numbers are bound to it directly
+  std::string strategy;         ///< empty: chosen by ranks and devices
   std::string precision = "fp32";
-  int zero = 0;  ///< the stage
+  int zero = 0;  ///< ZeRO stage
   std::string grad_compression = "none";
   std::string on_spike = "nothing";
   std::string bad_links = "stage";
@@ -30,14 +31,14 @@ struct RunFlags {
   bool no_first_step_check = false;
   bool quiet = false;
   std::string report;
-  const CLI::App* app = nullptr;  ///< whose options these are
+  const CLI::App* app = nullptr;  ///< app with these options
 };
 
 /// Binds the options to `flags`, which must outlive the app.
 void add_run_options(CLI::App& app, RunFlags& flags);
 
-/// All but the devices, which take a while to find, and the strategy, which
-/// depends on them. Throws BadUsage.
+/// Returns the options, except for the devices, which take a while to find, and
+/// the strategy, which depends on them. Throws BadUsage.
 train::TrainOptions to_train_options(const RunFlags& flags);
 
 }  // namespace lockstep::cli

@@ -42,9 +42,9 @@ void choose_devices(const RunFlags& flags, TrainOptions& options) {
   options.devices = to_devices(devices, "all");
 }
 
-// Found out before the training rather than after it.
+// Finds errors before the training rather than after it.
 void check_outputs(const RunFlags& flags) {
-  // Other hosts need not have the folder: rank 0 writes.
+  // Only rank 0 writes. Other hosts need not have the folder.
   if (read_environment().rank != 0) return;
   for (const auto& path : {flags.report, flags.options.trace}) {
     if (!path.empty()) const AtomicFile writable(path);
@@ -52,7 +52,7 @@ void check_outputs(const RunFlags& flags) {
 }
 
 [[noreturn]] void end_stopped(const train::RunReport& report) {
-  // That of an evaluation that another rank stopped is not known here.
+  // The signal is unknown if another rank stopped an evaluation.
   const int signal = report.stop_signal != 0 ? report.stop_signal : SIGTERM;
   const bool is_saved = !report.last_checkpoint.empty();
   log_warning(
@@ -69,7 +69,7 @@ void check_outputs(const RunFlags& flags) {
   throw CLI::RuntimeError(is_preempted ? kExitPreempted : kExitSignal + signal);
 }
 
-// The options of the run, so that it can be run again.
+// Writes the options of the run, so that it can be repeated.
 void write_config(const RunFlags& flags) {
   const std::string& folder = flags.options.out_dir;
   if (folder.empty()) return;
@@ -79,11 +79,12 @@ void write_config(const RunFlags& flags) {
   file.commit();
 }
 
-// What every rank would refuse, refused once and as bad usage.
+// Checks for errors that every rank would report, so that they are reported
+// once and as bad usage.
 void check_before_ranks(const RunFlags& flags, TrainOptions options) {
   const train::CommunicationOptions communication = options.communication;
   options.strategy = Strategy::kDataParallel;
-  // What is over the ranks.
+  // These options are only for ranks.
   options.zero = ZeroStage::kNone;
   options.communication = {};
   options.devices = to_devices(flags.devices, "all");
@@ -105,7 +106,7 @@ void run_task(const RunFlags& flags, const std::string& beginning,
   options.strategy = choose_strategy(flags);
   train::check_options(options);
   check_outputs(flags);
-  // At once, as devices, data and model take a while to make.
+  // Printed first, because making devices, data and model takes a while.
   if (!flags.quiet && !is_own_rank() && read_environment().rank == 0) {
     write_now(stdout, fmt::format("{} with strategy {}\n", beginning,
                                   to_string(options.strategy)));

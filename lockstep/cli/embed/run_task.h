@@ -8,14 +8,15 @@
 
 namespace lockstep::cli {
 
-/// Trains with the options that it gets; polls `stop` as run_training() does.
+/// Trains with the given options. Polls `stop` as run_training() does.
 using TrainFunction = std::function<train::RunReport(
     const train::TrainOptions& options, const std::function<int()>& stop)>;
 
-/// Calls `train` as the command line says: in this process, or in a process for
+/// Calls `train` as the command line says: in this process, in a process for
 /// each device, which it starts, or as a rank that a launcher started.
-/// `beginning` is what the first line says of it. A run that was stopped, and
-/// processes that were started, end in CLI::RuntimeError with the exit code.
+/// The first line of output starts with `beginning`. If the run was
+/// stopped or processes were started, throws CLI::RuntimeError with the exit
+/// code.
 void run_task(const RunFlags& flags, const std::string& beginning,
               const TrainFunction& train);
 

@@ -23,16 +23,16 @@ CLI::Validator whole_number(int64_t least,
                             int64_t most = std::numeric_limits<int64_t>::max());
 
 enum class Bound { kIncluded, kExcluded };
-/// A finite number of at least (or above) `least`, and below `below`.
+/// Accepts a finite number of at least (or above) `least`, and below `below`.
 CLI::Validator number(double least, Bound bound = Bound::kIncluded,
                       double below = std::numeric_limits<double>::infinity());
 
-/// One of `words`; another one suggests the nearest.
+/// Accepts one of `words`. For another word, the error suggests the nearest.
 CLI::Validator one_of(std::vector<std::string> words);
 
-/// The sizes in bytes that "4K:256M" stands for: from the first, each `factor`
-/// times the one before, up to the last; "1M" is that size alone. K, M and G
-/// are powers of 1024. Throws BadUsage, naming --sizes.
+/// Returns the sizes in bytes that "4K:256M" stands for: from the first size to
+/// the last, each `factor` times the previous one. "1M" is only that size. K, M
+/// and G are powers of 1024. Throws BadUsage, naming --sizes.
 std::vector<int64_t> parse_sizes(const std::string& text, int64_t factor);
 
 }  // namespace lockstep::cli

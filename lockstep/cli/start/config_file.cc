@@ -23,10 +23,10 @@ using nlohmann::json;
 constexpr size_t kLargestConfig = 1 << 20;
 constexpr const char* kConfig = "config";
 constexpr const char* kVersionKey = "lockstep";
-// Not what is run, but where it is kept.
+// Options that say where output goes. They do not change what is run.
 const std::set<std::string> kOutputs{"csv", "tensorboard", kConfig, "help",
                                      "out-dir", "report", "resume", "trace",
-                                     // These need one of them.
+                                     // These need one of the above.
                                      "allow-changes", "trace-steps"};
 
 [[noreturn]] void fail_config(const Problem& problem) {
@@ -63,19 +63,21 @@ const CLI::Option& option_of(const CLI::App& command, const std::string& path,
                   command.get_name()));
 }
 
-/// Nothing that moves a cursor, or ends a line of a message.
+/// Returns true if `text` contains characters that move a cursor or end the
+/// line of a message.
 bool has_controls(const std::string& text) {
   for (size_t i = 0; i < text.size(); ++i) {
     const auto letter = static_cast<unsigned char>(text[i]);
     if (letter < ' ' || letter == 0x7f) return true;
-    // U+0080 to U+009F, as UTF-8.
+    // U+0080 to U+009F in UTF-8.
     const bool is_pair = letter == 0xc2 && i + 1 < text.size();
     if (is_pair && static_cast<unsigned char>(text[i + 1]) < 0xa0) return true;
   }
   return false;
 }
 
-/// As it would be typed; nothing for what can't be.
+/// Returns the value as a user would type it, or nullopt if that is not
+/// possible.
 std::optional<std::string> text_of(const json& value) {
   if (value.is_string()) {
     auto text = value.get<std::string>();
@@ -114,7 +116,7 @@ void check_version(const std::string& path, const json& value) {
                           path, quote(value.get<std::string>()), kVersion));
 }
 
-/// The value of --config, if it is there.
+/// Returns the value of --config, if it is given.
 std::optional<std::string> config_path(const std::vector<std::string>& words) {
   const std::string option = fmt::format("--{}", kConfig);
   for (size_t i = 0; i < words.size(); ++i) {
@@ -126,7 +128,7 @@ std::optional<std::string> config_path(const std::vector<std::string>& words) {
   return std::nullopt;
 }
 
-/// As JSON has it: a number if the text is one.
+/// Returns the text as a JSON value: a number if the text is one.
 json value_of(const std::string& text) {
   const json number = try_parse_json(text);
   return number.is_number() && number.dump() == text ? number : json(text);
@@ -232,7 +234,7 @@ std::string config_of(const CLI::App& command) {
       object[name] = list;
     }
   }
-  // Names of files may have any bytes.
+  // File names need not be valid UTF-8.
   return object.dump(2, ' ', /*ensure_ascii=*/false,
                      json::error_handler_t::replace) +
          "\n";

@@ -8,34 +8,35 @@
 
 namespace lockstep::cli {
 
-/// Adds --config to `command`: a JSON file with options of it.
+/// Adds --config to `command`: a JSON file with options of the command.
 ///
 ///     {"model": "gpt-char", "batch-size": 12, "shuffle": false,
 ///      "milestones": [4, 9]}
 ///
-/// The keys are the options' long names without dashes. A flag is true or
-/// false, a list is an array; a number or a text is as on the command line.
-/// What stands there wins over the file. "lockstep" is the version that wrote
-/// it.
+/// The keys are the options' long names without dashes. The value of a flag is
+/// true or false, and a list is an array. A number or a text is written as on
+/// the command line. Options on the command line override the file. "lockstep"
+/// is the version that wrote the file.
 void add_config_option(CLI::App& command);
 
-/// The words that a config file stands for. `arguments` are those of the
-/// command line behind the command's name: of options that are among them the
-/// file's values are left out. Throws BadUsage for a key that is no option of
-/// `command`, and for a value that can't be an option's; InvalidArgument for
-/// what is not JSON. `path` is for these messages.
+/// Returns the words of a command line that a config file stands for.
+/// `arguments` are the words after the command's name. Values of options that
+/// occur in `arguments` are left out. Throws BadUsage for a key that is not an
+/// option of `command`, and for a value that an option can't have. Throws
+/// InvalidArgument for text that is not JSON. `path` is used in these messages.
 std::vector<std::string> words_of_config(
     const CLI::App& command, const std::string& path, std::string_view text,
     const std::vector<std::string>& arguments);
 
-/// `words` of a command line, with those of its --config in front of the
-/// options, if `app` has a command that takes one. Throws IoError for a file
-/// that can't be read, or is no plain file of at most 1 MiB.
+/// Returns the `words` of a command line with the words of its --config
+/// inserted before the options, if the command in `words` has that option.
+/// Throws IoError for a file that can't be read, or is not a regular file of at
+/// most 1 MiB.
 std::vector<std::string> with_config(const CLI::App& app,
                                      std::vector<std::string> words);
 
-/// The options that `command` got, but for where its output goes, as a config
-/// file that runs the same once more.
+/// Returns the options that `command` was given as a config file that repeats
+/// the run. Options that say where output goes are left out.
 std::string config_of(const CLI::App& command);
 
 }  // namespace lockstep::cli

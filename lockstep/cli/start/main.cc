@@ -1,6 +1,7 @@
-// bin/lockstep: answers by itself what needs no LibTorch, which takes half a
-// second to load, from a cold disk several. Everything else is done by
-// libexec/lockstep/lockstep, which this process becomes.
+// bin/lockstep handles the subcommands that need no LibTorch, because loading
+// LibTorch takes half a second, and several seconds from a cold disk.
+// libexec/lockstep/lockstep handles all others. This process is then replaced
+// by it.
 
 #include <algorithm>
 #include <array>
@@ -28,7 +29,7 @@ bool needs_torch() {
              kWithoutTorch.end();
 }
 
-// The process stays the same, with its id, open files and signals.
+// exec keeps the process, with its id, open files and signals.
 [[noreturn]] void become_whole_program(char** argv) {
   const std::filesystem::path own = own_program();
   const std::string whole =

@@ -7,10 +7,10 @@
 
 namespace lockstep::cli {
 
-// Options whose values are numbers with a fraction. CLI11 reads these with
-// strtold(), so that a program in German would take "0,5" for a half.
+// Options with fractional numbers. CLI11 reads such numbers with strtold(), so
+// a program with a German locale would expect "0,5" for a half.
 
-/// Adds the option `name` to `app`. Its value is a number with a point,
+/// Adds the option `name` to `app`. Its value is a number with a decimal point,
 /// whatever the locale is.
 CLI::Option* add_number(CLI::App& app, const std::string& name, double& value,
                         const std::string& description);

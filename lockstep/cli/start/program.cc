@@ -27,8 +27,8 @@ constexpr size_t kMostErrorBytes = 64 << 10;
 
 std::vector<std::string> words_of_program;
 
-// Whether the word after `argument`, an option, is its value. An unknown
-// option is left to CLI11, which explains it.
+// Returns true if the word after the option `argument` is its value. An unknown
+// option is left to CLI11, which explains the error.
 bool takes_next(const CLI::App& command, const std::string& argument) {
   const bool is_long = argument.starts_with("--");
   if (is_long && argument.find('=') != std::string::npos) return false;
@@ -39,7 +39,7 @@ bool takes_next(const CLI::App& command, const std::string& argument) {
 
 std::vector<std::string> own_arguments;
 
-// torchrun's users write --batch_size as well as --batch-size.
+// Users of torchrun write --batch_size as well as --batch-size.
 std::string with_dashes(std::string argument) {
   if (argument.rfind("--", 0) != 0) return argument;
   const auto end = std::min(argument.find('='), argument.size());
@@ -48,8 +48,8 @@ std::string with_dashes(std::string argument) {
   return argument;
 }
 
-// In the reverse order, as CLI11's parse() of a vector wants them. What
-// `lockstep run` is to run is not for CLI11.
+// Returns the words in reverse order, as CLI11's parse() of a vector requires.
+// The program words of `lockstep run` are removed.
 std::vector<std::string> to_parse(const CLI::App& app) {
   std::vector<std::string> words(own_arguments.begin() + 1,
                                  own_arguments.end());
@@ -72,7 +72,8 @@ std::vector<std::string> to_parse(const CLI::App& app) {
   return words;
 }
 
-// If the record could not be written, the error is told here all the same.
+// Returns false if the record could not be written, so that the error is
+// printed here.
 bool is_told_by_launcher() {
   const auto record = env("TORCHELASTIC_ERROR_FILE");
   return env(kOwnRankVariable) && record &&
@@ -153,7 +154,7 @@ int parse_and_run(CLI::App& app) {
 
 int fail(int code, const std::exception& error, std::string_view text) {
   launch::record_error(error);
-  // It may repeat names of files, which may hold anything.
+  // The text may contain names of files, which can have any bytes.
   if (!is_told_by_launcher()) {
     fmt::print(stderr, "{}\n", printable(text, kMostErrorBytes));
   }
@@ -163,12 +164,12 @@ int fail(int code, const std::exception& error, std::string_view text) {
 int run_and_report(int argc, char** argv, const std::function<int()>& run) {
   own_arguments.assign(argv, argv + argc);
   open_standard_files();
-  // A file that would grow beyond `ulimit -f` is an error (EFBIG), and not the
-  // end of the process.
+  // A write that exceeds `ulimit -f` should fail with EFBIG and not end the
+  // process.
   std::signal(SIGXFSZ, SIG_IGN);
   try {
     const int code = run();
-    // The disk behind stdout may be full.
+    // The disk that stdout is on may be full.
     flush_output(stdout);
     return code;
   } catch (const BadUsage& error) {

@@ -8,44 +8,48 @@
 
 #include <CLI/CLI.hpp>
 
-// What the whole program and the part of it that needs no LibTorch share.
+// Functions shared by the whole program and by the part of it that needs no
+// LibTorch.
 namespace lockstep::cli {
 
-/// In the environment of the ranks that `train`, `bench` and `step-time` start
-/// themselves: an error is told by the launcher's report, once for all ranks.
+/// Variable in the environment of the ranks that `train`, `bench` and
+/// `step-time` start themselves. The launcher's report then shows an error once
+/// for all ranks.
 inline constexpr const char* kOwnRankVariable = "LOCKSTEP_OWN_RANK";
 
-/// The arguments the program was called with, its name first.
+/// Returns the arguments of the program, starting with its name.
 const std::vector<std::string>& command_line();
 
-/// What concerns the program, not a subcommand of it: name, version, help.
+/// Sets up what belongs to the program and not to a subcommand: name, version,
+/// help.
 void set_up(CLI::App& app);
 
-/// Adds a subcommand. CLI11's add_subcommand() would make every file that calls
-/// it compile CLI11's parser and formatter.
+/// Adds a subcommand. If files called CLI11's add_subcommand() directly, each
+/// would compile CLI11's parser and formatter.
 CLI::App* add_command(CLI::App& app, std::string name, std::string description);
 
-/// Runs the subcommand that command_line() names, of those that `app` has.
-/// Returns the exit code; throws what fails, BadUsage among it.
+/// Runs the subcommand of `app` that command_line() names. Returns the exit
+/// code. Throws the errors of the subcommand, and BadUsage.
 int parse_and_run(CLI::App& app);
 
-/// Keeps the arguments as command_line() and calls `run`. What it throws is
-/// printed to stderr and becomes an exit code.
+/// Stores the arguments for command_line() and calls `run`. Exceptions are
+/// printed to stderr and become an exit code.
 int run_and_report(int argc, char** argv, const std::function<int()>& run);
 
 /// Prints `text` to stderr and returns `code`. Under a launcher, the error is
-/// its report's as well; where that is the program itself, only its report's.
+/// also recorded for the launcher's report. If this program itself is the
+/// launcher, only the report shows it.
 int fail(int code, const std::exception& error, std::string_view text);
 
-/// Takes from the end of `arguments`, which follow the name of `command`, what
-/// is a program of the user's with its own arguments, and returns it: all from
-/// the first word that is neither an option of `command` nor an option's value,
-/// or all after "--". CLI11 must not see it: it would take options and
-/// brackets for its own.
+/// Removes the user's program and its arguments from the end of `arguments`,
+/// which follow the name of `command`, and returns them. These are all words
+/// from the first one that is neither an option of `command` nor an option's
+/// value, or all words after "--". CLI11 must not see them, because it would
+/// treat options and brackets as its own.
 std::vector<std::string> split_program_words(
     const CLI::App& command, std::vector<std::string>& arguments);
 
-/// What `lockstep run` is to run.
+/// Returns the program and the arguments that `lockstep run` should run.
 const std::vector<std::string>& program_words();
 void set_program_words(std::vector<std::string> words);
 

@@ -65,8 +65,8 @@ bool truth(const std::string& key, const std::string& text) {
                  ": expected true or false, got '" + text + "'");
 }
 
-/// "join_timeout=60,is_host=true" into the options. Of torchrun's keys, those
-/// that mean nothing here are accepted and do nothing. Throws BadUsage.
+/// Sets the options in "join_timeout=60,is_host=true". Keys of torchrun that
+/// have no meaning here are accepted and ignored. Throws BadUsage.
 void apply_rendezvous_conf(const std::string& text,
                            launch::RunOptions& options) {
   const std::vector<std::string> keys{
@@ -158,9 +158,9 @@ launch::RunOptions to_options(const RunFlags& flags) {
   return options;
 }
 
-// PyTorch's Gloo thread may still hold the last collective when a program ends,
-// and then aborts in an interpreter that shuts down. On a core that it shares
-// with the main thread it nearly always comes too late.
+// When a program ends, PyTorch's Gloo thread may still hold the last
+// collective, and then aborts in an interpreter that is shutting down. This
+// almost always happens if the thread shares a core with the main thread.
 bool pins_cores(const RunFlags& flags, const std::vector<std::string>& command,
                 int workers) {
   if (flags.pin_cores != "auto") return flags.pin_cores == "on";
@@ -183,7 +183,7 @@ void run(const RunFlags& flags) {
   if (code != 0) throw CLI::RuntimeError(code);
 }
 
-// Defaults come from torchrun's PET_... variables, as there.
+// As in torchrun, the variables PET_... set the defaults.
 CLI::Option* from_environment(CLI::Option* option) {
   std::string name = "PET_";
   for (const char c : option->get_lnames().front()) {

@@ -42,13 +42,13 @@ void print_json(const SplitFlags& flags, const std::vector<Row>& rows) {
   fmt::print("{}\n", list.dump(2));
 }
 
-// A paragraph, as wide as the terminal.
+// Prints a paragraph, wrapped to the width of the terminal.
 void say(const std::string& text) {
   fmt::print("{}\n",
              wrap(text, static_cast<size_t>(terminal_width(STDOUT_FILENO))));
 }
 
-// Why trailing devices are idle, for each row that has some.
+// Explains why trailing devices are idle, for each row that has idle devices.
 void explain_idle(const SplitFlags& flags, const std::vector<Row>& rows) {
   for (const auto& row : rows) {
     if (row.idle() == 0) continue;

@@ -16,7 +16,8 @@
 namespace lockstep::cli {
 namespace {
 
-// Those that the help shows: a command without a group is for our own use.
+// Returns the subcommands that the help shows. A command without a group is
+// internal.
 std::vector<const CLI::App*> commands(const CLI::App& app) {
   return app.get_subcommands(
       [](const CLI::App* command) { return !command->get_group().empty(); });
@@ -61,7 +62,7 @@ std::string unknown_option(const CLI::App& command, const std::string& given,
 constexpr size_t kHelpColumn = 34;
 constexpr size_t kHelpWidth = 80;
 
-// Breaks `text` into lines of `width` columns at most. CLI11 indents them.
+// Breaks `text` into lines of at most `width` columns. CLI11 indents them.
 std::string wrap(const std::string& text, size_t width) {
   std::istringstream words(text);
   std::string wrapped;
@@ -77,7 +78,7 @@ std::string wrap(const std::string& text, size_t width) {
 
 class Formatter : public CLI::Formatter {
  public:
-  // CLI11's leaves two empty lines between groups.
+  // CLI11's formatter leaves two empty lines between groups.
   std::string make_help(const CLI::App* app, std::string name,
                         CLI::AppFormatMode mode) const override {
     std::string text = CLI::Formatter::make_help(app, std::move(name), mode);

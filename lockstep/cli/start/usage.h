@@ -7,18 +7,19 @@
 
 namespace lockstep::cli {
 
-/// Whether `app` has subcommands: a user's own program has none.
+/// Returns true if `app` has subcommands. A user's own program has none.
 bool has_commands(const CLI::App& app);
 
-/// What `error` says of the command line, for people: names an unknown
-/// subcommand or option and the nearest known one, and where help is.
+/// Returns the text of `error` for users: it names an unknown subcommand or
+/// option and the nearest known one, and says where to find help.
 std::string explain(const CLI::App& app, const CLI::ParseError& error);
 
-/// Shows an option as `--batch-size N [64]  samples of a step`.
+/// Returns a formatter that shows an option as `--batch-size N [64]  samples of
+/// a step`.
 std::shared_ptr<CLI::FormatterBase> make_formatter();
 
-/// The help of `app` itself. CLI11's help() gives a subcommand's, if one was
-/// parsed.
+/// Returns the help of `app` itself. CLI11's help() returns the help of a
+/// subcommand if one was parsed.
 std::string help_of(const CLI::App& app);
 
 /// Adds `lockstep help [command]`.

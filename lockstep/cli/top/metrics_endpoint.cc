@@ -22,7 +22,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// For a request to arrive, and again for its answer to be taken.
+// Time limit for a request to arrive, and again for its answer to be read.
 constexpr std::chrono::seconds kPatience{5};
 constexpr size_t kMostClients = 64;
 constexpr size_t kMostRequestBytes = 8 << 10;
@@ -56,7 +56,8 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(" \t") + 1 - begin);
 }
 
-/// Takes the part before `separator` off `text`, and the separator with it.
+/// Removes the part before `separator` from `text`, and the separator with it.
+/// Returns that part.
 std::string_view take_until(std::string_view& text,
                             std::string_view separator) {
   const size_t end = std::min(text.find(separator), text.size());
@@ -65,7 +66,7 @@ std::string_view take_until(std::string_view& text,
   return taken;
 }
 
-/// Nothing if it is not HTTP.
+/// Returns nullopt if `head` is not HTTP.
 std::optional<Request> parse(std::string_view head) {
   std::string_view line = take_until(head, "\r\n");
   Request request{.method = take_until(line, " "), .path = {}, .hosts = {}};
@@ -80,8 +81,9 @@ std::optional<Request> parse(std::string_view head) {
   return request;
 }
 
-/// A page that a browser got from elsewhere may ask for a name that leads here
-/// (DNS rebinding), and would read the answer.
+/// Returns true if the request's Host is the loopback address. A page from
+/// elsewhere could use a name that resolves to this host (DNS rebinding), and
+/// would then be able to read the answer.
 bool is_loopback(const Request& request, int port) {
   if (request.hosts.size() != 1) return false;
   const std::string host = lower(request.hosts[0]);
@@ -147,7 +149,7 @@ class MetricsEndpoint::Server {
     }
   }
 
-  /// Until the first deadline; -1 for ever.
+  /// Returns the time until the first deadline, or -1 to wait forever.
   int milliseconds_left() const {
     if (clients_.empty()) return -1;
     const auto first = std::min_element(
@@ -164,7 +166,7 @@ class MetricsEndpoint::Server {
     if (socket.is_open()) clients_.push_back({.socket = std::move(socket)});
   }
 
-  /// Reads or writes what there is. A client that is done with is closed.
+  /// Reads or writes as much as possible. Closes a client that is done.
   void go_on(Client& client) {
     if (client.answer.empty() && !read_some(client)) return;
     const std::string_view rest =

@@ -6,19 +6,19 @@
 
 namespace lockstep::cli {
 
-/// Answers GET /metrics on the loopback address in a thread of its own, until
-/// it is destroyed. Many clients are served side by side, and each of them has
-/// a deadline. A request for any other Host than loopback is refused.
+/// Answers GET /metrics on the loopback address in a separate thread, until it
+/// is destroyed. Many clients are served concurrently, and each has a deadline.
+/// A request whose Host is not loopback is refused.
 class MetricsEndpoint {
  public:
-  /// `port` 0: any that is free. `metrics` is called for each request, in the
-  /// endpoint's thread. Throws IoError if the port is taken.
+  /// A `port` of 0 means any free port. `metrics` is called for each request,
+  /// in the endpoint's thread. Throws IoError if the port is in use.
   MetricsEndpoint(int port, std::function<std::string()> metrics);
   ~MetricsEndpoint();
   MetricsEndpoint(const MetricsEndpoint&) = delete;
   MetricsEndpoint& operator=(const MetricsEndpoint&) = delete;
 
-  /// "http://127.0.0.1:9400/metrics".
+  /// Returns "http://127.0.0.1:9400/metrics".
   std::string url() const;
 
  private:

@@ -1,7 +1,7 @@
 #include "lockstep/cli/top/terminal_screen.h"
 
 #include <clocale>
-// Its macros have names such as erase and move.
+// ncurses' macros have names such as erase and move.
 #define NCURSES_NOMACROS
 #include <curses.h>
 #include <unistd.h>
@@ -55,7 +55,7 @@ TerminalScreen::TerminalScreen() {
     refuse("a live view needs a terminal", "a file or a pipe");
   }
   std::setlocale(LC_CTYPE, "");
-  // initscr() would end the process.
+  // newterm() is used because initscr() would end the process on failure.
   if (newterm(nullptr, stdout, stdin) == nullptr) {
     refuse("this kind of terminal is not known",
            "TERM=" + env("TERM").value_or(""));

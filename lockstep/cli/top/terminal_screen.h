@@ -7,14 +7,14 @@
 
 namespace lockstep::cli {
 
-/// The whole terminal, by ncurses, until it is destroyed: then it looks as it
-/// did before. One at a time.
+/// Controls the whole terminal with ncurses until it is destroyed, which
+/// restores the terminal. Only one may exist at a time.
 class TerminalScreen {
  public:
   enum class Key { kNone, kQuit, kUp, kDown, kNext, kResized };
 
-  /// Throws IoError if stdout is no terminal, or one of a kind that ncurses
-  /// does not know.
+  /// Throws IoError if stdout is not a terminal, or is a terminal of a type
+  /// that ncurses does not know.
   TerminalScreen();
   ~TerminalScreen();
   TerminalScreen(const TerminalScreen&) = delete;
@@ -23,7 +23,7 @@ class TerminalScreen {
   int width() const;
   int height() const;
   void show(const std::vector<monitor::ScreenLine>& lines);
-  /// Waits for a key; kNone if none came by then.
+  /// Waits for a key. Returns kNone if no key was pressed in time.
   Key read_key(std::chrono::milliseconds timeout);
 };
 

@@ -34,10 +34,11 @@ struct TopFlags {
   std::optional<int> metrics_port;
 };
 
-// How long ranks take to notice that they are watched, and to measure.
+// Time that ranks need to notice that they are watched, and to measure.
 constexpr std::chrono::milliseconds kFirstLook{1500};
 
-/// The folder of statuses, of a run's folder or that folder itself.
+/// Returns the folder with the status files: DIR/live of a run's folder, or
+/// `dir` itself.
 std::string status_folder(const std::string& dir) {
   const std::filesystem::path live = std::filesystem::path(dir) / "live";
   return std::filesystem::is_directory(live) ? live.string() : dir;
@@ -50,7 +51,7 @@ std::vector<Job> jobs_of(const TopFlags& flags) {
   return {monitor::read_job(name.string(), status_folder(flags.dir))};
 }
 
-/// Has the ranks measure what costs something, from now on for a while.
+/// Reads the jobs, and makes their ranks measure expensive values for a while.
 std::vector<Job> look(const TopFlags& flags) {
   auto jobs = jobs_of(flags);
   for (const Job& job : jobs) monitor::touch_watched(job.folder);
@@ -58,7 +59,7 @@ std::vector<Job> look(const TopFlags& flags) {
 }
 
 void print_once(const TopFlags& flags) {
-  // Of jobs that have gone meanwhile, the first look is the last.
+  // A job that ends before the second look is not shown.
   auto jobs = look(flags);
   std::this_thread::sleep_for(kFirstLook);
   jobs = look(flags);
@@ -74,7 +75,7 @@ void print_once(const TopFlags& flags) {
   const int width = terminal_width(STDOUT_FILENO);
   for (view.job = 0; view.job < jobs.size(); ++view.job) {
     auto lines = monitor::draw_jobs(jobs, view, width, 10'000);
-    // The last line is that of keys.
+    // The last line shows the keys.
     lines.pop_back();
     while (!lines.empty() && lines.back().empty()) lines.pop_back();
     fmt::print("{}{}", view.job == 0 ? "" : "\n", monitor::plain_text(lines));
@@ -142,7 +143,7 @@ void show(const TopFlags& flags) {
       try {
         return monitor::jobs_metrics(jobs_of(flags));
       } catch (const IoError&) {
-        return std::string();  // the run has not begun, or is gone
+        return std::string();  // the run has not begun, or has ended
       }
     });
     if (!is_terminal(STDOUT_FILENO)) {

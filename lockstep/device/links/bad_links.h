@@ -4,14 +4,15 @@
 
 namespace lockstep {
 
-/// What a run does when copies between its devices arrive changed.
+/// Reaction of a run to copies between its devices that change data.
 enum class BadLinks {
-  kStage,   ///< goes on through memory of the host, and says so
-  kStop,    ///< ends with an error
-  kIgnore,  ///< does not look
+  kStage,   ///< warn, and copy through memory of the host
+  kStop,    ///< end with an error
+  kIgnore,  ///< don't check
 };
 
-/// "stage", "stop", "ignore"; throws InvalidArgument with the nearest.
+/// Accepts "stage", "stop" and "ignore". Throws InvalidArgument that names the
+/// nearest.
 BadLinks parse_bad_links(const std::string& name);
 std::string to_string(BadLinks bad_links);
 

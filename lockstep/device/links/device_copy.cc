@@ -31,8 +31,8 @@ Paths& paths() {
   return of_process;
 }
 
-// A line of a cache in each 64 KiB arrives with the bytes of its words turned
-// around: numbers of a model become huge ones, or none.
+// Reverses the bytes of each word in one cache line of every 64 KiB. A model's
+// numbers become huge ones or NaN.
 void corrupt(Tensor& destination) {
   constexpr size_t kEvery = size_t{64} << 10;
   constexpr size_t kLine = 64, kWord = 4;
@@ -48,7 +48,7 @@ void corrupt(Tensor& destination) {
   destination.copy_(host);
 }
 
-// Over a link with a fault, to memory of its own as it would be between GPUs.
+// Copies over a link with a fault to new memory, as a copy between GPUs would.
 Tensor copied(const Tensor& tensor, const Link& link) {
   Tensor copy = tensor.to(torch_device(link.to), tensor.scalar_type(),
                           /*non_blocking=*/false, /*copy=*/true);

@@ -8,42 +8,42 @@
 #include "lockstep/device/device.h"
 #include "lockstep/device/links/link.h"
 
-// Training copies between devices by these functions alone, so that a link
-// which changes what goes over it can be gone around.
+// Training copies between devices only with these functions, so that a link
+// that changes data can be avoided.
 namespace lockstep {
 
-/// How a copy goes from one device to another.
+/// Path of a copy from one device to another.
 enum class CopyPath {
-  kDirect,  ///< as LibTorch copies: between GPUs peer to peer where they can
+  kDirect,  ///< as LibTorch copies: between GPUs peer to peer if possible
   kStaged,  ///< through memory of the host
 };
 
-/// How bytes go over `link` in this process from now on.
+/// Sets the path of copies over `link` in this process from now on.
 void set_copy_path(const Link& link, CopyPath path);
-/// Nothing if nobody chose: directly.
+/// Returns nullopt if no path was set. Copies are then direct.
 std::optional<CopyPath> chosen_path(const Link& link);
-/// As if nobody had chosen.
+/// Forgets all paths that were set.
 void forget_copy_paths();
 
 torch::Device torch_device(const Device& device);
 
-/// `tensor` where `device` can use it: itself, or a copy.
+/// Returns `tensor` on `device`: itself if it is there already, or a copy.
 torch::Tensor to_device(const torch::Tensor& tensor, const Device& device);
 
-/// destination.copy_(source), over `link`.
+/// Does destination.copy_(source) over `link`.
 void copy_over(const Link& link, torch::Tensor& destination,
                const torch::Tensor& source);
 
-/// Whether any link of this process goes another way than directly, or has a
-/// fault: if not, the functions above are LibTorch's.
+/// Returns true if any link of this process is staged or has a fault. Otherwise
+/// the functions above only call LibTorch's.
 bool has_special_links();
 
-/// Where the memory of `tensor` is. Memory of no slice's account counts as
-/// cpu:0's.
+/// Returns the device of the memory of `tensor`. Memory that is in no slice's
+/// account counts as cpu:0's.
 Device place_of(const torch::Tensor& tensor);
 
-/// `copy()` with the faults of `link`: it copies directly to `destination`,
-/// which is dense.
+/// Calls `copy()`, which copies directly to `destination`, and applies the
+/// faults of `link`. `destination` must be dense.
 void with_faults(const Link& link, torch::Tensor& destination,
                  const std::function<void()>& copy);
 

@@ -11,23 +11,22 @@
 
 namespace lockstep {
 
-/// The way that bytes take from one device to another.
+/// A directed connection from one device to another.
 struct Link {
   Device from;
   Device to;
 
-  /// "cpu:0 -> cpu:1".
+  /// Returns "cpu:0 -> cpu:1".
   std::string name() const;
-  /// By the devices' names: into how many slices the host is cut does not
-  /// matter.
+  /// Compares the names of the devices. The number of slices does not matter.
   bool operator==(const Link& other) const;
   std::strong_ordering operator<=>(const Link& other) const;
 };
 
-/// Of "cpu:0>cpu:1"; nothing if that is no link.
+/// Parses "cpu:0>cpu:1". Returns nullopt if `text` is not a link.
 std::optional<Link> parse_link(std::string_view text);
 
-/// Each ordered pair of different ones among `devices`.
+/// Returns each ordered pair of different devices in `devices`.
 std::vector<Link> links_between(std::span<const Device> devices);
 
 }  // namespace lockstep

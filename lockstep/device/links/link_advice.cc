@@ -51,13 +51,13 @@ uint32_t number_at(const std::string& bytes, size_t at, size_t size) {
 }
 
 // PCI Express Base Specification, 7.7.8 (ACS Extended Capability) and 7.6.3
-// (header of an extended capability): ID in bits 0 to 15, the next one's place
-// in bits 20 to 31. In the control register bit 2 is P2P Request Redirect, bit
-// 3 P2P Completion Redirect.
+// (header of an extended capability): the ID is in bits 0 to 15, and the offset
+// of the next capability in bits 20 to 31. In the control register, bit 2 is
+// P2P Request Redirect, bit 3 P2P Completion Redirect.
 bool redirects(const std::string& config) {
   constexpr uint32_t kFirst = 0x100, kAcs = 0x000d, kRedirects = 0x000c;
   constexpr size_t kControl = 6;
-  constexpr int kMost = 64;  // a damaged list must not go round for ever
+  constexpr int kMost = 64;  // limit, because a damaged list may be circular
   uint32_t at = kFirst;
   for (int i = 0; i < kMost && at >= kFirst && at + 8 <= config.size(); ++i) {
     const uint32_t header = number_at(config, at, 4);

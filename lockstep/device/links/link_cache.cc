@@ -76,7 +76,7 @@ void LinkCache::save(std::span<const Link> links,
     file.write(json.dump(2));
     file.commit();
   } catch (const Error&) {
-    // The next run checks again.
+    // The next run will check the links again.
   }
 }
 

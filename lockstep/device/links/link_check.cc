@@ -29,9 +29,9 @@ namespace {
 constexpr auto kWord = static_cast<int64_t>(sizeof(uint64_t));
 constexpr uint64_t kSentinel = 0xA5A5'5A5A'C3C3'3C3CULL;
 
-// The finalizer of SplitMix64 (Steele, Lea, Flood, 2014), which is one to one:
-// each place has another word, and a piece that arrives at another place is
-// seen.
+// The finalizer of SplitMix64 (Steele, Lea, Flood, 2014). It is a bijection, so
+// every place has a different word, and data that arrives at the wrong place is
+// detected.
 uint64_t word_at(uint64_t place, uint64_t round) {
   uint64_t x = place + (round + 1) * 0x9E37'79B9'7F4A'7C15ULL;
   x = (x ^ (x >> 30)) * 0xBF58'476D'1CE4'E5B9ULL;
@@ -52,7 +52,8 @@ Tensor pattern(int64_t words, int round) {
   return host;
 }
 
-// A thread of each end: a slice's memory is then its own.
+// A thread for each end of the link, so that memory of a slice is charged to
+// it.
 struct Ends {
   std::unique_ptr<Worker> from, to;
   explicit Ends(const Link& link)
@@ -73,7 +74,8 @@ void copy_by_loads(const Link& link, Tensor& destination,
                    const Tensor& source) {
   with_faults(link, destination, [&] {
     if (link.to.is_cuda() || link.from.is_cuda()) {
-      // Where GPUs can't read each other's memory, nothing does.
+      // If GPUs can't read each other's memory, no kernel can, so the copy
+      // engine copies.
       const bool is_done = link.to.is_cuda() && link.from.is_cuda() &&
                            cuda::copy_by_kernel(destination, source);
       if (!is_done) destination.copy_(source);
@@ -167,7 +169,7 @@ std::optional<LinkFinding> check_copy(const LinkCopy& copy, int round) {
 
 namespace {
 
-// What the thread that copies and the one that waits for it know of.
+// State shared by the thread that copies and the thread that waits for it.
 struct Progress {
   std::mutex mutex;
   std::condition_variable changed;
@@ -176,10 +178,10 @@ struct Progress {
   std::chrono::steady_clock::time_point since;
   std::vector<LinkFinding> findings;
   bool is_done = false;
-  bool is_abandoned = false;  // nobody waits any more
+  bool is_abandoned = false;  // the waiting thread has given up
   std::exception_ptr error;
 
-  /// False if the thread is to end.
+  /// Returns false if the thread should end.
   bool begin(size_t number, const LinkCopy& next) {
     const std::lock_guard lock(mutex);
     link = number;
@@ -229,7 +231,7 @@ void check_all(const std::vector<Link>& links, size_t first,
   progress.end();
 }
 
-// Until all is done, or one copy takes too long.
+// Waits until all copies are done, or one copy exceeds the timeout.
 bool wait_for(Progress& progress, double timeout_s) {
   std::unique_lock lock(progress.mutex);
   while (!progress.is_done) {

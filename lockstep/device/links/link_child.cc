@@ -1,4 +1,4 @@
-// The check of links in a process of its own.
+// Checks links in a child process.
 #include <algorithm>
 #include <filesystem>
 #include <utility>
@@ -19,11 +19,11 @@
 namespace lockstep {
 namespace {
 
-// To start, to find the GPUs, and to fill memory.
+// Time to start, to find the GPUs, and to fill memory.
 constexpr double kStartSeconds = 120;
-// All copies over a link, on a slow one.
+// Time for all copies over one slow link.
 constexpr double kRoundSeconds = 10;
-// The program's exit code for a command that it does not know.
+// Exit code of the program for a command that it does not know.
 constexpr int kBadUsage = 2;
 
 constexpr std::pair<LinkFinding::Kind, const char*> kFindingKinds[] = {
@@ -98,7 +98,7 @@ std::string format_findings(const std::vector<LinkFinding>& findings) {
 
 std::vector<LinkFinding> check_links_in_child(std::span<const Link> links,
                                               const LinkCheckOptions& options) {
-  // Each link ends with its first copy that hangs.
+  // A link's check ends with its first copy that hangs.
   const Command command{
       .arguments = arguments_for(links, options),
       .environment = {{kLinkFaultsVariable, link_faults_text()}},
@@ -111,7 +111,7 @@ std::vector<LinkFinding> check_links_in_child(std::span<const Link> links,
   } catch (const ProcessStartError&) {
     return check_links(links, options);
   }
-  // Another version of the program.
+  // Another version of the program does not know the command.
   if (result.exit_code == kBadUsage) return check_links(links, options);
   std::string reason = describe_end(result, command);
   if (result.ok()) {

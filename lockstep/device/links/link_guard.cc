@@ -17,7 +17,7 @@
 namespace lockstep {
 namespace {
 
-// Slices share the host's memory, in which nothing has to arrive.
+// Slices share the host's memory, so copies between them use no link.
 bool may_be_bad(std::span<const Device> devices) {
   return devices.size() >= 2 &&
          (devices.front().is_cuda() || has_link_faults());
@@ -31,7 +31,8 @@ std::vector<Link> not_checked(std::span<const Device> devices) {
 }
 
 std::vector<LinkFinding> findings_of(std::span<const Link> links) {
-  // What is injected is no fact about the machine.
+  // Findings about injected faults are not stored, because they are not facts
+  // about the machine.
   if (has_link_faults()) return check_links_in_child(links, {});
   const LinkCache cache = LinkCache::of_this_machine();
   if (auto known = cache.find(links)) return *std::move(known);

@@ -10,18 +10,18 @@
 
 namespace lockstep {
 
-/// Makes sure of the links between `devices` before anything is trained on
-/// them. GPUs are checked once in a process, and what was found is kept on the
-/// disk for as long as GPUs, driver and boot are the same. Slices of the host
-/// have the same memory, and are checked only if faults are injected.
+/// Checks the links between `devices` before training uses them. GPUs are
+/// checked once per process. The results are kept on disk and are valid while
+/// GPUs, driver and boot are the same. Slices of the host share its memory, and
+/// are checked only if faults are injected.
 ///
 /// Throws DeviceError with kStop if a link is bad.
 void guard_links(std::span<const Device> devices, BadLinks bad_links);
 
-/// Checks the links between `devices` now, whatever was found before.
+/// Checks the links between `devices` now, whatever earlier checks found.
 std::vector<LinkFinding> find_bad_links(std::span<const Device> devices);
 
-/// What was found about `links`, each in a line, and what to do about it.
+/// Returns one line per finding, followed by advice on what to do.
 std::string describe_bad_links(const std::vector<LinkFinding>& findings);
 
 }  // namespace lockstep

@@ -20,24 +20,24 @@
 namespace lockstep::launch {
 namespace {
 
-// How often the agent looks while workers end: nothing wakes it when a worker
+// Polling interval while workers end. Nothing wakes the agent when a worker
 // begins to wait.
 constexpr int kEndingPollMs = 5;
-// How much longer than for other nodes a worker waits: for back-off, grace
-// periods and reports.
+// Additional time for which a worker waits beyond the join timeout, to allow
+// for back-off, grace periods and reports.
 constexpr double kAgentsTimeoutS = 300;
-// How often it looks otherwise: nothing wakes it when a worker offers memory
-// for snapshots.
+// Longest polling interval otherwise. Nothing wakes the agent when a worker
+// offers memory for snapshots.
 constexpr double kMaxSleepS = 1;
 constexpr double kReapEveryS = 5;
-// When a rank was lost, its end is seen within this time after the first worker
-// that misses it.
+// If a rank is lost, its end is detected within this time after the first
+// worker misses it.
 constexpr double kBlameTimeoutS = 1;
 // A pipe ends when all its writers are gone. Only a process that can't be
 // killed keeps one open longer.
 constexpr double kDrainTimeoutS = 2;
 constexpr int kDrainPollMs = 100;
-// A reader of our output that has stopped may delay the end only for this long.
+// Longest delay of the end by a reader of the agent's output that has stopped.
 constexpr double kConsoleTimeoutS = 5;
 constexpr int kClosingPollMs = 20;
 constexpr double kShareTimeoutS = 5;  // beyond the grace period
@@ -46,8 +46,8 @@ bool is_bad_usage(const Failure& failure) {
   return failure.signal == 0 && failure.exit_code == kExitBadUsage;
 }
 
-// There is no restart after a preemption, as the scheduler wants the machine
-// back, and after bad usage, as the options stay the same.
+// A preemption is not followed by a restart, because the scheduler wants the
+// machine back. Neither is bad usage, because the options stay the same.
 Notice notice_of(const Failure& first) {
   const bool is_preempted = first.exit_code == kExitPreempted;
   return {.why = fmt::format("rank {} on {} {}: {}", first.rank, first.host,
@@ -73,8 +73,8 @@ std::string who_starts(int workers, int waiting) {
       waiting, waiting == 1 ? "waits" : "wait", lost == 1 ? "it" : "them");
 }
 
-// Whether all workers ended with the exit code of a preemption, which is not a
-// failure.
+// Returns true if all workers ended with the exit code of a preemption, which
+// is not a failure.
 bool was_preempted(const std::vector<Failure>& failures) {
   return !failures.empty() &&
          std::all_of(failures.begin(), failures.end(),
@@ -107,7 +107,7 @@ void Agent::begin_attempt() {
   use_keys_of_attempt();
   has_progress_ = false;
   since_waiting_.reset();
-  // A worker that waited may have ended since.
+  // A worker that waited may have ended in the meantime.
   team_.note_ends();
   team_.note_waits();
   const bool may_go_on = has_restarts_left() || options_.is_elastic();
@@ -203,8 +203,8 @@ void Agent::check_waiting() {
   }
 }
 
-// Ranks wait for each other. When none makes progress, the one with the least
-// progress is the one that hangs.
+// Ranks wait for each other. If none of them makes progress, the one with the
+// least progress is the one that hangs.
 void Agent::check_hangs() {
   if (options_.hang_timeout_s <= 0 || state_.is_ending()) return;
   const auto hung = hung_worker(team_, options_.hang_timeout_s);
@@ -300,8 +300,8 @@ OutputClosed Agent::output_closed() const {
           .exit_code = kExitFailed};
 }
 
-// Each attempt has keys of its own, so that nothing of a former one is taken
-// for news.
+// Each attempt has its own keys, so that values of an earlier attempt are not
+// mistaken for new ones.
 void Agent::use_keys_of_attempt() {
   rendezvous_.store.set_prefix(
       fmt::format("{}attempt {}/", rendezvous_.prefix, attempt_));
@@ -365,7 +365,7 @@ void Agent::announce(Announcement announcement) {
   }
 }
 
-// Whether a signal came, now or while the last attempt ended.
+// Returns true if a signal arrived, now or while the last attempt ended.
 bool Agent::is_asked_to_end() {
   const int signal = signals_.take_last().value_or(state_.requested_signal);
   if (signal == 0) return false;
@@ -377,7 +377,7 @@ bool Agent::has_restarts_left() const {
   return restarts_ < options_.max_restarts;
 }
 
-// Whether the job can go on without this node and its store.
+// Returns true if the job can go on without this node and its store.
 bool Agent::may_leave() const {
   const auto others = static_cast<int>(rendezvous_.group.nodes.size()) - 1;
   return options_.is_elastic() && !rendezvous_.serves_store &&
@@ -438,8 +438,8 @@ Decision Agent::decide(const SharedEnd& end) {
 void Agent::report_restart(const SharedEnd& end, double delay_s) {
   const Failure* root = root_cause(end.failures);
   std::string why = end.notice.why;
-  // The notice names the worker that was seen to end first. That one may only
-  // have missed the one that failed.
+  // The notice names the worker that was seen to end first. That worker may
+  // only have lost the one that failed.
   if (root != nullptr && root->is_cause && !root->is_consequence) {
     why = why_it_failed(*root);
   }
@@ -476,8 +476,8 @@ bool Agent::wait_before_restart(double delay_s) {
   // In an elastic job, the others notice in the next attempt that this node is
   // missing, and go on without it.
   if (options_.is_elastic() && !rendezvous_.serves_store) return false;
-  // The others are about to begin the next attempt, so they are told under its
-  // keys.
+  // The other agents are about to begin the next attempt, so the notice is
+  // published under the keys of that attempt.
   if (rendezvous_.group.nodes.size() > 1) {
     use_keys_of_attempt();
     share_failures(rendezvous_, state_.notice, {}, /*timeout_s=*/0);
@@ -485,7 +485,7 @@ bool Agent::wait_before_restart(double delay_s) {
   return false;
 }
 
-// Ends the workers that were kept for an attempt that does not come.
+// Ends the workers that were kept for an attempt that will not take place.
 void Agent::end_waiting() {
   handle(JobConcluded());
   while (team_.is_alive()) {

@@ -23,12 +23,12 @@
 
 namespace lockstep::launch {
 
-/// Runs this node's workers: moves their output and passes signals on. When a
+/// Runs this node's workers and forwards their output and signals. When a
 /// worker fails or hangs, here or on another node, the agent replaces it while
-/// there are restarts left; otherwise it ends all workers and says why.
+/// there are restarts left. Otherwise it ends all workers and says why.
 ///
 /// agent_state.h decides what to do on which event. This class finds the events
-/// and carries the actions out.
+/// and carries out the actions.
 class Agent {
  public:
   Agent(const RunOptions& options, const std::vector<std::string>& command,
@@ -38,7 +38,7 @@ class Agent {
   int run();
 
  private:
-  // An attempt: from the start of the workers to the end of the last one.
+  // An attempt lasts from the start of the workers to the end of the last one.
   void begin_attempt();
   void begin_peer_watch();
   void use_keys_of_attempt();
@@ -50,19 +50,19 @@ class Agent {
   void check_waiting();
   void check_hangs();
   void check_progress();
-  // False if nothing came in time.
+  // Returns false if no event arrived in time.
   bool wait_for_events(int timeout_ms);
   OutputClosed output_closed() const;
 
   void handle(const AgentEvent& event);
   void announce(Announcement announcement);
-  // Before the next attempt.
+  // Called before the next attempt.
   bool is_asked_to_end();
 
-  // Between attempts, and at the end.
+  // Called between attempts, and at the end.
   Decision decide(const SharedEnd& end);
   void report_restart(const SharedEnd& end, double delay_s);
-  // These return false if a signal came.
+  // Both return false if a signal arrived.
   bool wait_before_restart(double delay_s);
   bool join_next_attempt(const SharedEnd& end);
   void end_waiting();
@@ -89,14 +89,14 @@ class Agent {
   WorkerTeam team_;
   FaultLog faults_;
   int attempt_ = 0;   // attempts before this one
-  int restarts_ = 0;  // those that a failure caused
+  int restarts_ = 0;  // restarts after a failure
   AgentState state_;
 
-  // Of this attempt.
+  // State of the present attempt.
   Moment began_;
   bool has_progress_ = false;               // training has begun
   std::optional<Stopwatch> since_waiting_;  // since the first worker waits
-  std::unique_ptr<PeerWatch> peers_;        // null without other nodes
+  std::unique_ptr<PeerWatch> peers_;        // null if there are no other nodes
 };
 
 }  // namespace lockstep::launch

@@ -15,9 +15,9 @@ using Targets = WorkerTeam::Targets;
 
 constexpr double kGraceAfterFailureS = 5;
 constexpr double kGraceAfterSignalS = 30;
-// A worker that lost another rank needs a moment to see it, and then waits.
+// A worker that lost another rank needs a moment to notice, and then waits.
 constexpr double kGraceToWaitS = 10;
-// When nodes come or go, a worker waits at the end of its present step.
+// When nodes join or leave, a worker waits at the end of its present step.
 constexpr double kGraceToRegroupS = 60;
 constexpr double kGraceOfClosingS = 5;
 
@@ -44,7 +44,7 @@ class Step {
     const int first = std::exchange(state().requested_signal, event.signal);
     const double later_s = context_.now_s - state().ending_began_s;
     if (first != 0 && is_same_request(first, event.signal, later_s)) {
-      // A scheduler's signals to the agent are passed on, one by one.
+      // A scheduler's signals to the agent are passed on one at a time.
       if (state().phase != AgentPhase::kKilling) {
         send(event.signal, Targets::kAll);
       }
@@ -53,7 +53,7 @@ class Step {
       begin_ending(EndReason::kSignal, event.signal,
                    notice_of_signal(state(), event.signal, context_));
     } else if (state().phase != AgentPhase::kKilling) {
-      // Who asks twice does not want to wait.
+      // A second request means that the user does not want to wait.
       kill(Targets::kAll);
     }
   }
@@ -92,7 +92,7 @@ class Step {
   void operator()(const JobConcluded&) {
     state().phase = AgentPhase::kClosing;
     state().ending_began_s = context_.now_s;
-    // The other nodes go on with what this node's workers did.
+    // The other nodes continue from the work of this node's workers.
     if (state().is_leaving) kill(Targets::kAll);
     next_.actions.announcement = Announcement::kClosed;
   }
@@ -108,7 +108,7 @@ class Step {
     state().reason = reason;
     state().notice = notice;
     state().first_signal = signal;
-    // A worker that lost another rank comes to wait by itself.
+    // A worker that lost another rank begins to wait without being told.
     state().keeps_waiting_workers =
         notice.may_restart && (context_.has_restarts_left || !notice.is_fault);
     if (state().keeps_waiting_workers) {

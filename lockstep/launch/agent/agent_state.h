@@ -8,8 +8,8 @@
 #include "lockstep/launch/agent/peer_watch.h"
 #include "lockstep/launch/workers/worker_team.h"
 
-// What an agent does when something happens, as a pure function: no process,
-// clock or file is touched here. Agent::handle() carries the actions out.
+// Decides what an agent does about an event, as a pure function that touches no
+// process, clock or file. Agent::handle() carries out the actions.
 //
 //            WorkersFailed, SignalCame,
 //            PeerNews with a notice, OutputClosed
@@ -18,55 +18,55 @@
 //                                                    |  or a second SignalCame
 //                                                    v
 //            JobConcluded (from any of them)       kKilling
-//   kClosing: waiting workers may exit by themselves; then kKilling, too
+//   kClosing: waiting workers may exit on their own; then kKilling as well
 namespace lockstep::launch {
 
-/// Why an agent ends its workers.
+/// Reason for which an agent ends its workers.
 enum class EndReason { kNone, kWorker, kSignal, kPeer, kOutput };
 
-/// How far an agent is in an attempt.
+/// Phase of an attempt from the agent's point of view.
 enum class AgentPhase {
-  kRunning,  ///< the workers are at work, or have all ended well
+  kRunning,  ///< the workers are working, or all have ended with success
   kEnding,   ///< they were asked to end, or to wait for the next attempt
   kKilling,  ///< they got SIGKILL
-  kClosing,  ///< no attempt follows: those that waited for one are to exit
+  kClosing,  ///< no attempt follows: waiting workers should exit
 };
 
-/// All that an agent's next act depends on.
+/// All state that the agent's next action depends on.
 struct AgentState {
-  // Of this attempt.
+  // State of this attempt.
   AgentPhase phase = AgentPhase::kRunning;
   EndReason reason = EndReason::kNone;
-  Notice notice{};            ///< of the reason, for the other nodes
-  int first_signal = 0;       ///< that the workers got, to end
-  double ending_began_s = 0;  ///< kEnding, or kClosing; steady clock
-  /// Workers that will wait for the next attempt are not ended.
+  Notice notice{};            ///< notice about `reason` for the other nodes
+  int first_signal = 0;       ///< signal with which workers were asked to end
+  double ending_began_s = 0;  ///< start of kEnding or kClosing; steady clock
+  /// Whether workers that will wait for the next attempt are kept.
   bool keeps_waiting_workers = false;
-  bool are_peers_done = false;  ///< every node's workers have ended well
+  bool are_peers_done = false;  ///< the workers of all nodes ended with success
 
-  // Of the whole job.
-  int requested_signal = 0;  ///< the last one that asked this agent to end
-  bool is_leaving = false;   ///< and the job goes on without this node
+  // State of the whole job.
+  int requested_signal = 0;  ///< last signal that asked this agent to end
+  bool is_leaving = false;   ///< the job goes on without this node
 
   bool is_ending() const { return reason != EndReason::kNone; }
 };
 
-/// A worker failed, or waits although none was lost.
+/// A worker failed, or waits although no other worker was lost.
 struct WorkersFailed {
   Notice notice;
 };
-/// A signal came that asks the agent to end.
+/// A signal arrived that asks the agent to end.
 struct SignalCame {
   int signal = 0;
 };
-/// The same while no workers are at work, before the next attempt.
+/// Such a signal arrived between attempts, when no workers are working.
 struct SignalCameBetweenAttempts {
   int signal = 0;
 };
 /// The agent can't write its output any more.
 struct OutputClosed {
   std::string why;
-  int exit_code = 0;  ///< of the job
+  int exit_code = 0;  ///< exit code of the job
 };
 /// Time has passed.
 struct Tick {};
@@ -77,16 +77,16 @@ using AgentEvent =
     std::variant<WorkersFailed, SignalCame, SignalCameBetweenAttempts, PeerNews,
                  OutputClosed, Tick, JobConcluded>;
 
-/// What an event is judged by.
+/// Facts that decide how an event is handled.
 struct AgentContext {
   double now_s = 0;  ///< steady clock
-  std::string host;  ///< of this node
+  std::string host;  ///< name of this node
   bool has_restarts_left = false;
-  bool may_leave = false;         ///< the others can do without this node
+  bool may_leave = false;         ///< the others can go on without this node
   std::optional<double> grace_s;  ///< --grace, if it was given
 };
 
-/// What the control block tells the workers.
+/// Message to the workers through the control block.
 enum class Announcement {
   kNone,
   kAttemptOver,  ///< wait now for the next attempt
@@ -94,12 +94,12 @@ enum class Announcement {
   kClosed,       ///< no attempt follows
 };
 
-/// What the agent is to do, in this order.
+/// Actions that the agent must carry out, in this order.
 struct AgentActions {
   Announcement announcement = Announcement::kNone;
-  int signal = 0;  ///< to be sent to workers; 0: none
+  int signal = 0;  ///< signal to send to workers; 0: none
   WorkerTeam::Targets targets = WorkerTeam::Targets::kAll;
-  bool tells_peers = false;  ///< the state's notice
+  bool tells_peers = false;  ///< publish the state's notice
 };
 
 struct AgentTransition {
@@ -110,10 +110,11 @@ struct AgentTransition {
 AgentTransition next_state(AgentState state, const AgentEvent& event,
                            const AgentContext& context);
 
-/// The state in which the next attempt begins.
+/// Returns the state at the start of the next attempt.
 AgentState state_of_next_attempt(const AgentState& state);
 
-/// From the first signal to SIGKILL, while workers end. `option_s` is --grace.
+/// Returns the time from the first signal to SIGKILL while workers end.
+/// `option_s` is the value of --grace.
 double grace_s(const AgentState& state, std::optional<double> option_s);
 
 }  // namespace lockstep::launch

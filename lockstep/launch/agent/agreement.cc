@@ -41,7 +41,7 @@ SharedEnd share_failures(Rendezvous& rendezvous, const Notice& notice,
     const Stopwatch watch;
     for (int node = 0; node < nodes; ++node) {
       if (node == self) continue;
-      // A node that is gone is not waited for.
+      // Does not wait for a node that is gone.
       const auto report = rendezvous.store.get_unless(
           rendezvous.gone_key(node), report_key(node),
           node == end.notice.lost_node ? 0 : timeout_s - watch.seconds());
@@ -55,7 +55,7 @@ SharedEnd share_failures(Rendezvous& rendezvous, const Notice& notice,
     }
     end.is_complete = is_complete;
   } catch (const LaunchError& error) {
-    log_debug("launch", text_of(error));  // the reports so far have to do
+    log_debug("launch", text_of(error));  // use the reports so far
   }
   return end;
 }

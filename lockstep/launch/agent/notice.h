@@ -4,23 +4,24 @@
 
 namespace lockstep::launch {
 
-/// Why a node ends its workers: what its agent tells the other nodes.
+/// Reason why a node ends its workers, which its agent sends to the other
+/// nodes.
 struct Notice {
   std::string why;
-  /// Whether a restart may follow: a worker failed, and the end was not asked
-  /// for by a person or an agent.
+  /// Whether a restart may follow: a worker failed, and neither a person nor an
+  /// agent asked for the end.
   bool may_restart = false;
-  /// False: nodes join or leave, which costs no restart.
+  /// False if nodes join or leave, which does not count as a restart.
   bool is_fault = true;
-  int lost_node = -1;  ///< whose report nobody waits for; -1: none
-  /// The exit code of the job. 0: it depends on how the workers end.
+  int lost_node = -1;  ///< node that sends no report; -1: none
+  /// The exit code of the job. 0 means that it depends on how the workers end.
   int exit_code = 0;
 };
 
-/// What comes after the end of an attempt.
+/// Decision about what follows the end of an attempt.
 struct Decision {
   bool restarts = false;
-  double delay_s = 0;  ///< before the next attempt
+  double delay_s = 0;  ///< time before the next attempt
 };
 
 std::string to_text(const Decision& decision);

@@ -28,8 +28,7 @@ std::string done_key(size_t node_rank) {
 
 }  // namespace
 
-// The counter that a node's agent keeps raising, and since when it has not
-// changed.
+// The last heartbeat count of a node's agent, and the time since it changed.
 struct PeerWatch::Heartbeat {
   std::string count;
   Stopwatch since;
@@ -148,7 +147,7 @@ void PeerWatch::check_heartbeats() {
           options_.keep_alive_s);
     }
     if (how.empty()) continue;
-    // An agent that has seen that all nodes are done may have ended by now.
+    // An agent that has seen that all nodes are done may have ended already.
     if (are_all_done()) return;
     publish({.why = fmt::format("node {}, {}, {}", node,
                                 rendezvous_.group.nodes[node].text(), how),

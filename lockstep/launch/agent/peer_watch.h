@@ -15,25 +15,26 @@
 
 namespace lockstep::launch {
 
-/// News of the other nodes.
+/// News about the other nodes.
 struct PeerNews {
   bool all_done = false;  ///< the workers of all nodes ended with success
-  std::optional<Notice> notice;  ///< why all workers have to end
+  std::optional<Notice> notice;  ///< reason why all workers must end
 };
 
-/// How a node watches the others.
+/// Options for watching the other nodes.
 struct PeerWatchOptions {
   double keep_alive_s = 15;
-  /// Nodes may join and leave: the job can go on without a lost one.
+  /// Whether nodes may join and leave, so that the job can go on without a lost
+  /// one.
   bool is_elastic = false;
-  /// This agent looks for new nodes that want to join.
+  /// Whether this agent looks for new nodes that want to join.
   bool expects_nodes = false;
 };
 
-/// Exchanges heartbeats and notices with the agents of the other nodes. It has
-/// a thread of its own, so that a store that does not answer can't keep the
-/// agent from its workers. A failure, or the end of an agent, is known within
-/// half a second; an agent without a heartbeat for keep_alive_s counts as lost.
+/// Exchanges heartbeats and notices with the agents of the other nodes. It uses
+/// a separate thread, so that a store that does not answer can't keep the agent
+/// from its workers. A failure, or the end of an agent, is known within half a
+/// second. An agent that sends no heartbeat for keep_alive_s counts as lost.
 class PeerWatch {
  public:
   PeerWatch(Rendezvous& rendezvous, const PeerWatchOptions& options);
@@ -45,7 +46,7 @@ class PeerWatch {
   int fd() const { return event_.get(); }
   PeerNews take_news();
 
-  /// Both return at once; the thread tells the other nodes.
+  /// Both return immediately. The thread tells the other nodes.
   void announce_done();
   void announce_end(const Notice& notice);
 
@@ -57,7 +58,7 @@ class PeerWatch {
   void check_members();
   void publish(const Notice& notice);
 
-  Rendezvous& rendezvous_;  // its group does not change meanwhile
+  Rendezvous& rendezvous_;  // its group does not change during a watch
   JobStore& store_;
   const PeerWatchOptions options_;
   FileDescriptor event_;

@@ -8,10 +8,10 @@
 
 namespace lockstep::launch {
 
-/// While this object lives, the given signals have no other effect than to be
-/// returned by take(). SIGHUP stays ignored where it was (nohup). SIGPIPE is
-/// ignored: a closed output is an error of write(). The destructor restores all
-/// of this.
+/// While this object exists, the given signals have no effect except that
+/// take() returns them. SIGHUP stays ignored if it was ignored before (nohup).
+/// SIGPIPE is ignored, so a closed output is an error of write(). The
+/// destructor restores all of this.
 class SignalWatch {
  public:
   explicit SignalWatch(const std::vector<int>& signals);
@@ -20,9 +20,9 @@ class SignalWatch {
   SignalWatch& operator=(const SignalWatch&) = delete;
 
   int fd() const { return fd_.get(); }
-  /// The next signal that came.
+  /// Returns the next signal that arrived.
   std::optional<int> take();
-  /// Takes all signals that came, and returns the last one.
+  /// Takes all signals that arrived, and returns the last one.
   std::optional<int> take_last();
 
  private:

@@ -4,11 +4,12 @@
 
 namespace lockstep::launch {
 
-/// Seconds since 1970, to compare with times that other programs wrote.
+/// Returns the seconds since 1970, for comparison with times that other
+/// programs wrote.
 double unix_time_s();
 
-/// A moment by two clocks. The wall clock may be set at any time, so durations,
-/// and the order of events on this node, are taken from the steady clock.
+/// A moment on two clocks. The wall clock may be set at any time, so durations
+/// and the order of events on this node come from the steady clock.
 struct Moment {
   double steady_s = 0;
   double unix_s = 0;  ///< for people and other programs
@@ -16,7 +17,7 @@ struct Moment {
   static Moment now();
 };
 
-/// "2026-01-31 12:00:00.250" in the local zone.
+/// Returns "2026-01-31 12:00:00.250" in the local time zone.
 std::string local_time(double time_s);
 
 }  // namespace lockstep::launch

@@ -39,7 +39,7 @@ struct Content {
 std::optional<Content> read_regular_file(const std::string& path) {
   RegularFile file;
   try {
-    // A link could lead out of the folder.
+    // A link could point outside the folder.
     file = open_regular_file(path, Links::kRefuse);
   } catch (const IoError&) {
     return std::nullopt;
@@ -70,8 +70,8 @@ std::string text_at(const json& object, const char* key) {
                                                      : std::string();
 }
 
-// The error's time in whole seconds, which may be text or a number; 0 if it is
-// missing.
+// Returns the error's time in whole seconds, which may be text or a number in
+// the file, or 0 if it is missing.
 double time_at(const json& object) {
   if (!object.is_object() || !object.contains("timestamp")) return 0;
   const json& time = object.at("timestamp");
@@ -113,8 +113,9 @@ std::optional<ErrorRecord> read_error_file(const std::string& path) {
   record.time_s = time_at(*extra);
   record.is_of_peer = extra->is_object() && extra->contains("lost_peer") &&
                       extra->at("lost_peer") == true;
-  // The recorded time has whole seconds only. If the file's own time agrees
-  // with it, that one also tells the order of failures within a second.
+  // The recorded time has only whole seconds. If the file's own time agrees
+  // with it, use that one, which also shows the order of failures within a
+  // second.
   if (!(std::abs(record.time_s - content->modified_s) > 2)) {
     record.time_s = content->modified_s;
   }

@@ -18,10 +18,11 @@ namespace {
 
 using nlohmann::json;
 
-// Limits for text of other agents, which is trusted as little as a worker's.
+// Limits for text from other agents, which is trusted as little as a worker's
+// text.
 constexpr size_t kMaxTextBytes = 16 << 10;
 constexpr size_t kMaxLines = 50;
-// In a report.
+// Largest number of other failures in a report.
 constexpr size_t kMaxOtherFailures = 8;
 
 json to_json(const Failure& failure) {
@@ -74,7 +75,7 @@ bool comes_before(const Failure& a, const Failure& b) {
   return a.rank < b.rank;
 }
 
-// `text` with `margin` before each line.
+// Returns `text` with `margin` before each line.
 std::string indented(const std::string& text, const std::string& margin) {
   std::string result;
   for (size_t begin = 0; begin < text.size();) {

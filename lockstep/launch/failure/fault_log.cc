@@ -60,7 +60,7 @@ bool FaultLog::is_stuck() const {
   if (!steps) return false;
   int count = 0;
   for (auto fault = faults_.rbegin(); fault != faults_.rend(); ++fault) {
-    // The program got further than this step once, so it need not fail there
+    // The program once got further than this step, so it need not fail there
     // again.
     if (fault->steps != steps &&
         (fault->is_of_program || !fault->steps || *fault->steps > *steps)) {

@@ -17,8 +17,8 @@
 namespace lockstep::launch {
 namespace {
 
-// More workers or nodes than any machine or job can hold: a larger number is a
-// typing error.
+// Largest number of workers or nodes. No machine or job has more, so a larger
+// number is a typing error.
 constexpr int kMost = 4096;
 
 std::optional<int> to_int(const std::string& text) {
@@ -51,8 +51,9 @@ std::vector<std::string> split(const std::string& text) {
 
 int core_count() { return static_cast<int>(allowed_cores().size()); }
 
-// How many GPUs CUDA_VISIBLE_DEVICES leaves. The CUDA driver itself is asked,
-// because the launcher starts without LibTorch. The driver stays loaded.
+// Returns the number of GPUs that CUDA_VISIBLE_DEVICES allows. It asks the CUDA
+// driver itself, because the launcher starts without LibTorch. The driver stays
+// loaded.
 int gpu_count() {
   void* driver = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (driver == nullptr) return 0;

@@ -20,7 +20,7 @@ bool is_file(const fs::path& path) {
   return fs::is_regular_file(path, ignored);
 }
 
-// A file in the folder of `path` that the user may have meant.
+// Returns a suggestion: a file in the folder of `path` with a similar name.
 std::string hint(const fs::path& path) {
   std::vector<std::string> names;
   std::error_code error;
@@ -34,9 +34,9 @@ std::string hint(const fs::path& path) {
   return "did you mean '" + (folder / near).string() + "'?";
 }
 
-// The interpreter that the user's shell would start. A virtual environment that
-// was activated comes first in PATH. One that an editor or a batch script only
-// names in VIRTUAL_ENV does not, so that variable is asked, too.
+// Returns the interpreter that the user's shell would start. An activated
+// virtual environment comes first in PATH. One that an editor or a batch script
+// only names in VIRTUAL_ENV does not, so that variable is checked too.
 std::string python() {
   if (const auto chosen = env("PYTHON_EXEC")) return *chosen;
   if (const auto folder = env("VIRTUAL_ENV")) {
@@ -82,8 +82,8 @@ std::vector<std::string> program_command(std::vector<std::string> words,
   }
   if (kind == ProgramKind::kPythonModule) words.insert(words.begin(), "-m");
   if (is_script || kind == ProgramKind::kPythonModule) {
-    // -u as with torchrun: output is not buffered, so a line comes when it is
-    // printed.
+    // -u, as with torchrun: output is not buffered, so a line appears as soon
+    // as it is printed.
     words.insert(words.begin(), "-u");
     words.insert(words.begin(), python());
   }

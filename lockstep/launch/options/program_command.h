@@ -6,21 +6,21 @@
 
 namespace lockstep::launch {
 
-/// How to run the words after the options. torchrun takes every program for a
-/// Python script; kByName does so if the name ends in .py.
+/// Way to run the words after the options. torchrun treats every program as a
+/// Python script. kByName does so if the name ends in .py.
 enum class ProgramKind { kByName, kPythonModule, kExecutable };
 
-/// The command line of a worker. Python is $PYTHON_EXEC, else the one in
-/// $VIRTUAL_ENV, else python3.
+/// Returns the command line of a worker. Python is $PYTHON_EXEC, else the one
+/// in $VIRTUAL_ENV, else python3.
 std::vector<std::string> program_command(std::vector<std::string> words,
                                          ProgramKind kind);
 
-/// Returns whether the command line of a worker runs Python.
+/// Returns true if the command line of a worker runs Python.
 bool is_python(const std::vector<std::string>& command);
 
-/// The program file for `name`. A name without a slash is looked up in the PATH
-/// of `environment`, or else in this process's PATH. Throws LaunchError if no
-/// such file can be run.
+/// Returns the program file for `name`. A name without a slash is looked up in
+/// the PATH of `environment`, or else in this process's PATH. Throws
+/// LaunchError if there is no such executable file.
 std::string find_program(const std::string& name,
                          const std::map<std::string, std::string>& environment);
 

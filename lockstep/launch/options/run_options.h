@@ -14,65 +14,67 @@ namespace lockstep::launch {
 enum class Backend { kStatic, kC10d };
 enum class LabelLines { kAuto, kOn, kOff };
 
-/// How to start a job's workers on this node. The names are torchrun's; see
-/// docs/launcher.md.
+/// Options for starting a job's workers on this node. The names are torchrun's.
+/// See docs/launcher.md.
 struct RunOptions {
-  int workers = 1;               ///< of this node
-  int nodes = 1;                 ///< at most
-  int min_nodes = 0;             ///< fewer than `nodes`: elastic; 0: all
+  int workers = 1;               ///< workers on this node
+  int nodes = 1;                 ///< largest number of nodes
+  int min_nodes = 0;             ///< smaller than `nodes`: elastic; 0: all
   std::optional<int> node_rank;  ///< unset: 0 (static), by arrival (c10d)
 
   Backend backend = Backend::kStatic;
   std::string master_addr = store::loopback_host();
-  int master_port = 0;   ///< 0: a free one, with one node only
+  int master_port = 0;   ///< 0: a free port, with one node only
   std::string endpoint;  ///< "host:port"; replaces the two above
   std::string run_id = "none";
-  std::string local_addr;  ///< this node's name; empty: the host's
-  /// Whether this agent serves the store. If it is unset, it does when the
+  std::string local_addr;  ///< this node's name; empty: the host's name
+  /// Whether this agent serves the store. If unset, it serves the store if the
   /// endpoint is on this host.
   std::optional<bool> is_host;
-  std::string interface;  ///< where to listen; empty: by the name
-  /// The file, or the open file descriptor, that holds the job's secret.
-  /// Without both, store::shared_secret() says which secret is used.
+  std::string interface;  ///< interface to listen on; empty: by the name
+  /// The file, or the open file descriptor, that holds the job's secret. If
+  /// neither is set, store::shared_secret() chooses the secret.
   std::string secret_file;
   int secret_fd = -1;
   bool has_no_secret = false;
   double join_timeout_s = 300;
-  /// How long the first attempt waits for further nodes once min_nodes are
-  /// there.
+  /// Time for which the first attempt waits for further nodes once there are
+  /// min_nodes.
   double last_call_s = 30;
-  /// An agent that sends no heartbeat for this time counts as lost.
+  /// Time without a heartbeat after which an agent counts as lost.
   double keep_alive_s = 15;
 
   std::string role = "default";
-  /// How many times workers that failed are replaced.
+  /// Number of times that failed workers are replaced.
   int max_restarts = 0;
   double monitor_interval_s = 0.1;
-  /// If workers that report their steps make no progress for this time, the one
-  /// that the others wait for is killed. 0: never.
+  /// If workers that report their steps make no progress for this time, the
+  /// worker that the others wait for is killed. 0 means never.
   double hang_timeout_s = 240;
-  /// The time from the first signal to SIGKILL. If it is unset: 5 s after a
-  /// failure, and 30 s after a signal, because that may be a scheduler's last
-  /// warning, and programs then save their work.
+  /// The time from the first signal to SIGKILL. If unset, it is 5 s after a
+  /// failure, and 30 s after a signal, because the signal may be a scheduler's
+  /// last warning, after which programs save their work.
   std::optional<double> grace_s;
-  /// Signals that the agent handles. It handles SIGUSR1 as well, always: Slurm
-  /// warns with it, and it would kill an agent that does not expect it.
+  /// Signals that the agent handles. It always handles SIGUSR1 as well, because
+  /// Slurm warns with that signal, which would kill an agent that does not
+  /// expect it.
   std::vector<int> signals{SIGTERM, SIGINT, SIGHUP, SIGQUIT};
 
-  std::string log_dir;  ///< empty: a temporary one
+  std::string log_dir;  ///< empty: a temporary folder
   StreamChoice redirects;
   StreamChoice tee;
-  std::vector<int> shown_ranks;  ///< local; empty: all
+  std::vector<int> shown_ranks;  ///< local ranks; empty: all
   LabelLines label_lines = LabelLines::kAuto;
-  /// stdout without labels is passed on byte by byte, so that a progress bar
-  /// works. For programs in which only one worker writes to stdout.
+  /// Whether stdout without labels is passed on byte by byte, so that a
+  /// progress bar works. For programs in which only one worker writes to
+  /// stdout.
   bool is_stdout_raw = false;
 
-  int omp_threads = 0;  ///< 0: as many as the worker has cores
+  int omp_threads = 0;  ///< 0: one per core of the worker
   bool pins_cores = true;
   std::map<std::string, std::string> environment;  ///< added to the agent's own
 
-  /// Whether nodes may join and leave between attempts.
+  /// Returns true if nodes may join and leave between attempts.
   bool is_elastic() const { return min_nodes > 0 && min_nodes < nodes; }
   int fewest_nodes() const { return is_elastic() ? min_nodes : nodes; }
 };

@@ -23,8 +23,8 @@ bool is_regular_file(int fd) {
 
 Console::Console(int fd) : fd_(fd), is_file_(is_regular_file(fd)) {}
 
-// A pipe that is ready takes PIPE_BUF bytes without waiting, and in one piece:
-// other writers can't get in between. (O_NONBLOCK can't be used instead,
+// A pipe that is ready accepts PIPE_BUF bytes without blocking and atomically:
+// other writers can't write in between. (O_NONBLOCK can't be used instead,
 // because the shell and other programs share that flag of the pipe.)
 size_t Console::next_piece(size_t written) const {
   const size_t rest = pending_.size() - written;
@@ -39,7 +39,7 @@ bool Console::is_ready() const {
   return ::poll(&out, 1, 0) > 0;
 }
 
-// A write to a terminal that was closed fails with EIO.
+// A write to a closed terminal fails with EIO.
 bool Console::is_reader_gone() const {
   return error_ == EPIPE || (error_ == EIO && !is_file_);
 }

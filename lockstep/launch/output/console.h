@@ -6,9 +6,10 @@
 
 namespace lockstep::launch {
 
-/// The agent's own stdout or stderr. It never waits for its reader: what the
-/// reader does not take is kept, and meanwhile the workers' pipes are not read.
-/// So a slow reader slows the workers down, and nothing is lost.
+/// The agent's own stdout or stderr. It never waits for its reader. Text that
+/// the reader does not accept yet is kept, and the workers' pipes are not read
+/// in the meantime. A slow reader therefore slows the workers down, and nothing
+/// is lost.
 class Console {
  public:
   explicit Console(int fd);
@@ -18,18 +19,17 @@ class Console {
   }
   bool has_pending() const { return !pending_.empty(); }
   bool is_full() const { return pending_.size() >= kFullBytes; }
-  /// Returns whether a write has failed. Text that is added after that is
-  /// dropped.
+  /// Returns true if a write has failed. Text that is added later is dropped.
   bool is_broken() const { return error_ != 0; }
-  /// Returns whether it failed because the reader is gone, and not because the
-  /// disk is full, say.
+  /// Returns true if it failed because the reader is gone, and not for another
+  /// reason such as a full disk.
   bool is_reader_gone() const;
   /// Returns why the write failed: "can't write /mnt/log: No space left on
   /// device".
   std::string why_broken() const;
   int fd() const { return fd_; }
 
-  /// Writes as much as the reader takes without waiting, in whole lines if
+  /// Writes as much as the reader accepts without blocking, in whole lines if
   /// possible.
   void write_some();
 

@@ -16,14 +16,14 @@ void LineOutput::add(std::string_view bytes) {
     const size_t room = kMaxLineBytes - line_.size();
     const size_t end = std::min(bytes.find_first_of("\r\n"), bytes.size());
     line_.append(bytes.substr(0, std::min(end, room)));
-    if (end > room) {  // the line is too long: print a piece
+    if (end > room) {  // the line is too long: print a part of it
       emit(line_);
       line_.clear();
       bytes.remove_prefix(room);
       continue;
     }
     if (end == bytes.size()) return;
-    // A '\r' either begins "\r\n" or rewrites the line: the next byte decides.
+    // A '\r' either begins "\r\n" or rewrites the line. The next byte decides.
     if (bytes[end] == '\r') {
       may_rewrite_ = true;
     } else {

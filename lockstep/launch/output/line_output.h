@@ -8,17 +8,17 @@
 
 namespace lockstep::launch {
 
-/// Cuts what a worker writes into lines and passes them to a console, each with
-/// a label before it, never mixed with the lines of another worker.
+/// Splits a worker's output into lines and passes them to a console, each with
+/// a label before it. Lines of different workers are never mixed.
 ///
 /// Text that ends in a carriage return (a progress bar) becomes a line at most
-/// once a second. A line of more than 64 KiB is cut into pieces.
+/// once a second. A line of more than 64 KiB is split into pieces.
 class LineOutput {
  public:
   LineOutput(Console& console, std::string label)
       : console_(console), label_(std::move(label)) {}
 
-  /// The worker has another rank from now on.
+  /// Changes the label when the worker gets another rank.
   void relabel(std::string label) { label_ = std::move(label); }
   void add(std::string_view bytes);
   /// Shows the last line even if it has no newline.

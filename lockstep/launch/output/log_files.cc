@@ -15,7 +15,7 @@
 namespace lockstep::launch {
 namespace {
 
-// A folder with mode 0700 and a name that nobody can guess.
+// Creates a folder with mode 0700 and a name that can't be guessed.
 std::string make_unique_folder(const std::string& beginning) {
   std::string path = beginning + "XXXXXX";
   if (::mkdtemp(path.data()) == nullptr) {
@@ -35,7 +35,8 @@ void make_private_folder(const std::string& path) {
   }
 }
 
-// A run id is free text. As a part of a path it must not lead elsewhere.
+// Returns a file name for a run id, which is free text and must not lead out of
+// the folder.
 std::string as_file_name(std::string run_id) {
   for (char& c : run_id) {
     if (std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '-') c = '_';

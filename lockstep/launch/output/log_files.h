@@ -7,16 +7,17 @@
 
 namespace lockstep::launch {
 
-/// The folder of a run's logs, as torchrun lays it out: <log_dir>/<run
+/// The folder of a run's logs, in torchrun's layout: <log_dir>/<run
 /// id>_<random>/attempt_<restarts>/<local rank>/ with stdout.log, stderr.log
 /// and error.json. Only the owner can read it.
 class LogFiles {
  public:
-  /// Without a `log_dir`, the folder is a temporary one, and the destructor
-  /// removes it unless keep() was called. Throws IoError.
+  /// If `log_dir` is empty, the folder is temporary, and the destructor removes
+  /// it unless keep() was called. Throws IoError.
   LogFiles(const std::string& log_dir, const std::string& run_id, int workers);
 
-  /// Makes the folders of an attempt. The constructor makes those of attempt 0.
+  /// Creates the folders of an attempt. The constructor creates those of
+  /// attempt 0.
   void begin_attempt(int attempt);
 
   void keep();

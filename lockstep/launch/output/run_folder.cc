@@ -30,8 +30,8 @@ std::string temporary_files() { return env("TMPDIR").value_or("/tmp"); }
 
 bool is_ours(const struct stat& facts) { return facts.st_uid == ::geteuid(); }
 
-// Whether a process of this host made the lock: it wrote the host's name. Other
-// hosts may share this folder and do not see each other's locks.
+// Returns true if a process of this host made the lock: it wrote the host's
+// name. Other hosts may share this folder and do not see each other's locks.
 bool is_of_this_host(const FileDescriptor& lock) {
   std::array<char, 300> text{};
   const ssize_t size = ::pread(lock.get(), text.data(), text.size(), 0);
@@ -39,7 +39,8 @@ bool is_of_this_host(const FileDescriptor& lock) {
                          host_name();
 }
 
-// The locked file if the process that made `folder` is gone; else not open.
+// Returns the locked file if the process that made `folder` is gone, else a
+// closed descriptor.
 FileDescriptor lock_of_dead(const std::string& folder) {
   struct stat facts {};
   if (::lstat(folder.c_str(), &facts) != 0 || !S_ISDIR(facts.st_mode) ||
@@ -82,8 +83,8 @@ RunFolder::RunFolder() {
                    .got = std::strerror(errno),
                    .fix = "choose another --log-dir or TMPDIR"});
   }
-  // The file is locked before the host's name is in it: without a name, no
-  // other run takes it.
+  // The file is locked before it contains the host's name. Another run never
+  // takes a file without a name.
   lock_ = FileDescriptor(::open((path_ + kLockName).c_str(),
                                 O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   const std::string host = host_name();

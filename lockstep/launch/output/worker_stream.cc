@@ -39,7 +39,7 @@ std::string end_of_file(const std::string& path) {
   return text;
 }
 
-// The last `count` lines of `text` that are not blank.
+// Returns the last `count` lines of `text` that are not blank.
 std::vector<std::string> last_lines_of(std::string_view text, size_t count) {
   std::vector<std::string> lines;
   while (!text.empty() && lines.size() < count) {
@@ -108,7 +108,7 @@ void WorkerStream::write_log(std::string_view bytes) {
     if (count >= 0) {
       bytes.remove_prefix(static_cast<size_t>(count));
     } else if (errno != EINTR) {
-      // Training goes on without the log.
+      // Training continues without the log.
       log_warning("launch", fmt::format("{} is cut here: {}", plan_.log_path,
                                         std::strerror(errno)));
       log_.close();

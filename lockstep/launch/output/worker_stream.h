@@ -12,17 +12,17 @@
 
 namespace lockstep::launch {
 
-/// Where a worker's stdout or stderr goes.
+/// Destination of a worker's stdout or stderr.
 struct StreamPlan {
-  std::string log_path;        ///< empty: no file
-  bool is_redirected = false;  ///< the worker writes to the file itself
+  std::string log_path;        ///< empty: no log file
+  bool is_redirected = false;  ///< the worker writes to the file directly
   bool is_shown = true;
-  bool is_raw = false;  ///< byte by byte: no other worker writes there
+  bool is_raw = false;  ///< byte by byte; no other worker writes there
   std::string label;
 };
 
-/// A worker's stdout or stderr on its way to the console and to its log file.
-/// The last bytes are kept for the report of a failure.
+/// Passes a worker's stdout or stderr to the console and to its log file. The
+/// last bytes are kept for the report of a failure.
 class WorkerStream {
  public:
   /// Opens the log file. Throws IoError.
@@ -35,15 +35,15 @@ class WorkerStream {
 
   void relabel(std::string label) { lines_.relabel(std::move(label)); }
 
-  /// The descriptor to poll; negative at the end of the stream, or if the
-  /// worker writes to a file itself.
+  /// Returns the descriptor to poll. It is negative at the end of the stream,
+  /// or if the worker writes directly to a file.
   int fd() const { return read_.get(); }
-  /// Whether the stream is open and the console has room.
+  /// Returns true if the stream is open and the console has room.
   bool wants_more() const { return read_.is_open() && !console_.is_full(); }
-  /// Reads what is there.
+  /// Reads the available bytes.
   void read_some();
-  /// Shows the last line, even if it has no newline, and closes the stream. To
-  /// be called at the latest when all writers are gone.
+  /// Shows the last line, even if it has no newline, and closes the stream.
+  /// Must be called at the latest when all writers are gone.
   void finish();
 
   std::vector<std::string> last_lines(size_t count) const;

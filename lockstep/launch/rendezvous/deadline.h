@@ -8,7 +8,8 @@
 
 namespace lockstep::launch {
 
-/// Called often while an agent waits for others. It may throw to stop that.
+/// A function that is called often while an agent waits for others. It may
+/// throw to stop the wait.
 using CheckStop = std::function<void()>;
 
 /// The deadline of an agent that waits for others, `limit_s` seconds after its
@@ -20,8 +21,8 @@ class Deadline {
   Deadline(double limit_s, const CheckStop& check_stop)
       : limit_s_(limit_s), check_stop_(check_stop) {}
 
-  /// Sleeps for kPollMs. After the deadline it throws LaunchError with
-  /// `problem`, whose `got` says what came so far ("": nothing).
+  /// Sleeps for kPollMs. After the deadline, throws LaunchError with `problem`,
+  /// whose `got` says what has arrived so far ("": nothing).
   void pause_or_throw(Problem problem) const;
 
  private:

@@ -32,7 +32,7 @@ Endpoint parse_endpoint(const std::string& option, const std::string& text,
     port = text.substr(colon);
   }
   bool is_good = !endpoint.host.empty();
-  if (!port.empty()) {  // with its colon
+  if (!port.empty()) {  // `port` includes the colon
     const char* end = port.data() + port.size();
     const auto [stop, code] =
         std::from_chars(port.data() + 1, end, endpoint.port);

@@ -15,7 +15,8 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kAnswerTime{5000};
 constexpr milliseconds kConnectTime{1000};
-// How often get_unless() asks whether the agent that would set the key is gone.
+// Interval at which get_unless() checks whether the agent that would set the
+// key is gone.
 constexpr double kGoneEveryS = 0.02;
 constexpr size_t kMaxBytes = 1 << 20;
 
@@ -127,8 +128,7 @@ std::optional<std::string> JobStore::get_unless(const std::string& gone,
                                                 double wait_s) {
   const Stopwatch watch;
   for (;;) {
-    // The end is asked for first, so that a key that was set before it is
-    // found.
+    // Checks `gone` first, so that a key that was set before the end is found.
     const bool is_gone = has_all({gone});
     const double left_s = is_gone ? 0 : wait_s - watch.seconds();
     if (has_all({key}, std::clamp(left_s, 0.0, kGoneEveryS))) return get(key);

@@ -13,11 +13,11 @@
 
 namespace lockstep::launch {
 
-/// Which job the store belongs to.
+/// Options that identify the job of the store.
 struct JobStoreOptions {
   std::string run_id;
   store::JobSecret secret;
-  std::string name;  ///< of this agent, for people
+  std::string name;  ///< name of this agent, for people
 };
 
 /// The key-value store of a job, for its agents: a server of store/, or a
@@ -25,9 +25,8 @@ struct JobStoreOptions {
 /// job's secret are served.
 ///
 /// Every call throws LaunchError if the store can't be reached any more, does
-/// not answer within 5 seconds, or refuses. Calls may come from several
-/// threads. A connection that was lost is not tried again: later calls throw at
-/// once.
+/// not answer within 5 seconds, or refuses. Several threads may call it. A lost
+/// connection is not restored: later calls throw immediately.
 class JobStore {
  public:
   /// Serves the store on `listeners`, which come from listen_at().
@@ -41,38 +40,40 @@ class JobStore {
   ~JobStore();
   JobStore(JobStore&&) noexcept;
 
-  /// From now on, every key that does not begin with '/' gets this prefix.
+  /// Sets the prefix of every key that does not begin with '/'.
   void set_prefix(std::string prefix);
 
-  /// After this call, no other agent can change the key.
+  /// Sets the key. No other agent can change it afterwards.
   void set(const std::string& key, const std::string& value);
-  /// Waits up to `wait_s` for the key. Returns nothing if it does not come, or
-  /// if its value is longer than 1 MiB.
+  /// Waits up to `wait_s` for the key. Returns nullopt if it does not arrive,
+  /// or if its value is longer than 1 MiB.
   std::optional<std::string> get(const std::string& key, double wait_s = 0);
-  /// The same, but stops waiting once the key `gone` is there: the agent that
-  /// would set `key` has ended. A key that it set before is found.
+  /// Does the same, but stops waiting once the key `gone` exists, which means
+  /// that the agent that would set `key` has ended. A key that it set before is
+  /// found.
   std::optional<std::string> get_unless(const std::string& gone,
                                         const std::string& key, double wait_s);
   int64_t add(const std::string& key, int64_t value);
-  /// Sets the value if the key is not there yet. Returns the value that is
-  /// there now.
+  /// Sets the value if the key does not exist yet. Returns the value that the
+  /// key then has.
   std::string claim(const std::string& key, const std::string& value);
   /// Registers a last will: the server sets the key once this agent has ended,
-  /// even after a SIGKILL. An agent has one last will; a later call replaces
+  /// even after a SIGKILL. An agent has one last will. A later call replaces
   /// it.
   void set_last_will(const std::string& key);
-  /// Whether all keys are there, or come within `wait_s`.
+  /// Returns true if all keys exist, or are set within `wait_s`.
   bool has_all(std::vector<std::string> keys, double wait_s = 0);
-  /// From now on workers of this round are admitted, and those of former rounds
-  /// are not.
+  /// Begins a round: the workers of this round are admitted from now on, and
+  /// those of earlier rounds are not.
   void begin_round(int round, int world_size);
 
   const Endpoint& endpoint() const { return endpoint_; }
-  /// Where this host's workers reach the store.
+  /// Returns the address at which this host's workers reach the store.
   const Endpoint& address() const { return address_; }
-  /// The address by which the store's host knows this one.
+  /// Returns this host's address as seen by the store's host.
   std::string own_host() const { return client_->own_host(); }
-  /// The key with which the worker `rank` proves itself in this round only.
+  /// Returns the key with which worker `rank` authenticates, in this round
+  /// only.
   store::Key worker_key(int rank, int round) const;
 
  private:

@@ -10,13 +10,13 @@ namespace {
 constexpr double kPublishTimeoutS = 60;
 constexpr const char* kKey = "master";
 
-// The port is free now; the worker opens it a moment later.
+// Checks that the port is free now. The worker opens it a moment later.
 Endpoint with_free_port(const RunOptions& options, Endpoint endpoint) {
   if (listen_at(endpoint).empty()) throw_port_in_use(options, endpoint);
   return endpoint;
 }
 
-// The name by which the workers of other nodes reach this node.
+// Returns the name by which the workers of other nodes reach this node.
 std::string own_name(const Rendezvous& rendezvous, const RunOptions& options) {
   if (rendezvous.serves_store) return rendezvous.store.endpoint().host;
   if (!options.local_addr.empty()) return options.local_addr;
@@ -26,15 +26,15 @@ std::string own_name(const Rendezvous& rendezvous, const RunOptions& options) {
 Endpoint choose(const Rendezvous& rendezvous, const RunOptions& options,
                 int round) {
   if (is_master_port_for_workers(options)) {
-    // Programs that use Lockstep do not need the port, so a job that is running
-    // does not end because of it.
+    // Programs that use Lockstep do not need the port, so a running job does
+    // not end because the port is in use.
     if (round > 0 && options.master_port != 0) {
       return {options.master_addr, options.master_port};
     }
     return with_free_port(options, {options.master_addr, options.master_port});
   }
   // The program itself chooses the address to listen at. Only the port must be
-  // free, and one that is free on loopback most likely is.
+  // free, and a port that is free on loopback probably is.
   const int port = with_free_port(options, {store::loopback_host(), 0}).port;
   return {own_name(rendezvous, options), port};
 }

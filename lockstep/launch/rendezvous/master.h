@@ -5,13 +5,13 @@
 
 namespace lockstep::launch {
 
-// MASTER_ADDR and MASTER_PORT are for programs that do not use Lockstep: there
-// rank 0 serves a store of its own, as under a torchrun whose agent does not
+// MASTER_ADDR and MASTER_PORT are for programs that do not use Lockstep. In
+// those, rank 0 serves a separate store, as with a torchrun agent that does not
 // share its store. Programs that use Lockstep connect to the agents' store
 // instead.
 
-/// Whether --master-port is for the workers only. With several nodes, the
-/// agents' store listens there.
+/// Returns true if --master-port is only for the workers. With several nodes,
+/// the agents' store listens there.
 bool is_master_port_for_workers(const RunOptions& options);
 
 /// Throws LaunchError if the workers' port is in use.
@@ -19,12 +19,12 @@ void check_master_port(const RunOptions& options);
 
 /// Admits the workers of `round` to the agents' store. Returns MASTER_ADDR and
 /// MASTER_PORT: a free port of node 0, which its agent publishes under a key of
-/// this attempt, or the port that the user wants. Throws LaunchError.
+/// this attempt, or the port that the user chose. Throws LaunchError.
 Endpoint begin_round(Rendezvous& rendezvous, const RunOptions& options,
                      int round);
 
-/// Writes the store's address into the slot of each worker of this node, and
-/// the key with which it is admitted in this round only.
+/// Writes the store's address, and the key that admits the worker in this round
+/// only, into the slot of each worker of this node.
 void grant_store_access(const Rendezvous& rendezvous,
                         const control::ControlBlock& block, int round);
 

@@ -17,8 +17,8 @@ namespace {
 
 using nlohmann::json;
 
-// A member takes its number first and describes itself a few requests later:
-// that must not take longer.
+// A member takes its number first and describes itself a few requests later.
+// This is the limit for the time between.
 constexpr double kDescribeTimeoutS = 2;
 constexpr const char* kLatest = "latest group";
 constexpr const char* kRefused = "refused";
@@ -34,7 +34,7 @@ std::string number_of_nodes(const RunOptions& options) {
                      counted(options.nodes, "node"));
 }
 
-// The problem when too few nodes arrive; `got` lists those that did.
+// Returns the problem that too few nodes arrived. `got` lists those that did.
 Problem too_few(const RunOptions& options, const std::string& what,
                 const std::string& got) {
   return {.code = ErrorCode::kRendezvousFailed,
@@ -61,7 +61,7 @@ void claim_rank(JobStore& store, const RunOptions& options, const Node& self) {
   }
   const std::string own_entry = to_json(self).dump();
   // A claimed key is never released. If its holder is gone, the next key of the
-  // same rank is free to be claimed.
+  // same rank can be claimed.
   for (int claim = 0;; ++claim) {
     const Node holder = node_from_json(parse(store.claim(
         fmt::format("node/{}/{}", self.wanted_rank, claim), own_entry)));
@@ -76,7 +76,7 @@ void claim_rank(JobStore& store, const RunOptions& options, const Node& self) {
   }
 }
 
-// In a job that needs all its nodes, one node that was refused is the end.
+// In a job that needs all its nodes, a node that was refused ends the job.
 void check_refused(JobStore& store, const RunOptions& options) {
   constexpr size_t kMostShown = 1000;
   if (options.is_elastic()) return;
@@ -87,8 +87,8 @@ void check_refused(JobStore& store, const RunOptions& options) {
   }
 }
 
-// What a member published about its node. Nothing if it is gone; it may have
-// ended before it published anything.
+// Returns the node that a member published. Returns nullopt if the member is
+// gone, perhaps before it published anything.
 std::optional<Node> find_member(JobStore& store, int member) {
   if (is_gone(store, member)) return std::nullopt;
   const auto text =
@@ -102,7 +102,7 @@ bool is_among(const std::vector<Node>& nodes, int member) {
                      [&](const Node& node) { return node.member == member; });
 }
 
-// Adds the members that have arrived since, in that order.
+// Adds the members that have arrived since, in the order of arrival.
 void add_newcomers(JobStore& store, const RunOptions& options,
                    Participants& participants) {
   const int count = count_members(store);
@@ -115,8 +115,8 @@ void add_newcomers(JobStore& store, const RunOptions& options,
   }
 }
 
-// Nodes that ask for a node rank get it. The unranked get the free ranks in the
-// order of their arrival.
+// Assigns node ranks. Nodes that ask for a rank get it. The other nodes get the
+// free ranks in the order of their arrival.
 std::vector<Node> assign_node_ranks(std::vector<Node> nodes) {
   std::sort(nodes.begin(), nodes.end(),
             [](const Node& a, const Node& b) { return a.member < b.member; });
@@ -189,7 +189,7 @@ void form_group(JobStore& store, const RunOptions& options,
   const auto staying = static_cast<int64_t>(participants.nodes.size());
   std::optional<Stopwatch> enough;
   for (;;) {
-    // Only new nodes are checked: those that stay have just reported.
+    // Only new nodes are checked, because those that stay have just reported.
     const auto lost = std::remove_if(
         participants.nodes.begin() + staying, participants.nodes.end(),
         [&](const Node& node) { return is_gone(store, node.member); });

@@ -8,50 +8,52 @@
 #include "lockstep/launch/rendezvous/job_store.h"
 #include "lockstep/launch/rendezvous/node.h"
 
-// Which nodes a job has. Every agent that arrives is a member with a number.
-// The agent that serves the store decides which members take part in an
-// attempt; it takes part in all. With --nnodes MIN:MAX, nodes may join and
-// leave between attempts.
+// Decides which nodes a job has. Every agent that arrives is a member with a
+// number. The agent that serves the store decides which members take part in an
+// attempt. It takes part in all attempts. With --nnodes MIN:MAX, nodes may join
+// and leave between attempts.
 namespace lockstep::launch {
 
-/// The job's key that counts the members.
+/// Key of the job that counts the members.
 inline constexpr const char* kMembersKey = "members";
 
-/// The job's key that is there once the agent of `member` has ended, even after
-/// a SIGKILL.
+/// Returns the job's key that exists once the agent of `member` has ended, even
+/// after a SIGKILL.
 std::string gone_key(int member);
 
 /// Registers this node and sets self.member. Throws LaunchError, which names
-/// both nodes, if another one has the same node rank, and InvalidArgument for a
-/// node rank out of range.
+/// both nodes, if another node has the same node rank, and InvalidArgument if
+/// the node rank is out of range.
 void register_member(JobStore& store, const RunOptions& options, Node& self);
 
-/// How many members have arrived, including those that have left since.
+/// Returns the number of members that have arrived, including those that have
+/// left since.
 int count_members(JobStore& store);
 
 /// The nodes that take part in an attempt.
 struct Participants {
   int attempt = 0;
-  std::vector<Node> nodes{};  ///< in: those that stay; out: all, by rank
-  int known = 0;              ///< how many members were considered
+  std::vector<Node> nodes{};  ///< in: nodes that stay; out: all, by rank
+  int known = 0;              ///< number of members considered so far
 };
 
-/// For the agent that serves the store: publishes the group of an attempt,
-/// which has the nodes that stay and new ones up to the maximum of --nnodes.
-/// Waits while there are fewer than the minimum; the first attempt then waits
-/// for further nodes for last_call_s. A member that is gone is skipped. Throws
-/// LaunchError if too few nodes arrive in time.
+/// Publishes the group of an attempt, which consists of the nodes that stay and
+/// new ones up to the maximum of --nnodes. Only the agent that serves the store
+/// calls this. Waits while there are fewer nodes than the minimum. The first
+/// attempt then waits last_call_s for further nodes. Members that are gone are
+/// skipped. Throws LaunchError if too few nodes arrive in time.
 void form_group(JobStore& store, const RunOptions& options,
                 Participants& participants, const Deadline& deadline);
 
-/// The group of `attempt`, as the node `self` sees it. Throws LaunchError if
-/// `self` is not in the group, or if the group is not published in time.
+/// Returns the group of `attempt`, as the node `self` sees it. Throws
+/// LaunchError if `self` is not in the group, or if the group is not published
+/// in time.
 Group read_group(JobStore& store, const RunOptions& options, const Node& self,
                  int attempt, const Deadline& deadline);
 
-/// For a node that has just arrived: the first attempt whose group has `self`.
-/// Throws LaunchError if no such attempt starts in time, or if the job is
-/// complete, so that no attempt will follow.
+/// Returns the first attempt whose group includes `self`, which has just
+/// arrived. Throws LaunchError if no such attempt starts in time, or if the job
+/// is complete, so that no attempt will follow.
 int wait_for_group(JobStore& store, const RunOptions& options, const Node& self,
                    const Deadline& deadline);
 

@@ -8,7 +8,8 @@
 namespace lockstep::launch {
 namespace {
 
-// How many workers the nodes [0, end) have: of `role`, or all of them.
+// Returns the number of workers on the nodes [0, end): those of `role`, or all
+// if it is null.
 int count_workers(const std::vector<Node>& nodes, size_t end,
                   const std::string* role = nullptr) {
   int count = 0;

@@ -7,14 +7,14 @@
 
 namespace lockstep::launch {
 
-/// What an agent tells the others about its node.
+/// Description of a node that its agent sends to the other agents.
 struct Node {
   std::string host;
-  int pid = 0;      ///< of the agent
-  int workers = 1;  ///< on this node
+  int pid = 0;      ///< process id of the agent
+  int workers = 1;  ///< number of workers on this node
   std::string role;
-  int member = 0;        ///< its number in the order of arrival
-  int wanted_rank = -1;  ///< --node-rank; none: -1
+  int member = 0;        ///< number in the order of arrival
+  int wanted_rank = -1;  ///< --node-rank; -1: not set
 
   std::string text() const;  ///< "host (agent 123)"
 };
@@ -29,9 +29,9 @@ struct Group {
   std::vector<Node> nodes;
 
   const Node& self() const;
-  int first_rank() const;  ///< of this node's workers
+  int first_rank() const;  ///< first rank of this node's workers
   int world_size() const;
-  int first_role_rank() const;  ///< among workers of this node's role
+  int first_role_rank() const;  ///< among the workers of this node's role
   int role_world_size() const;
 };
 

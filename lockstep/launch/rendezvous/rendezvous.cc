@@ -21,8 +21,8 @@ using nlohmann::json;
 
 constexpr const char* kJobKey = "lockstep/job";
 
-// All keys of a job have a prefix, so that keys of another job are not taken
-// for its own.
+// All keys of a job have a prefix, so that a job does not read the keys of
+// another job.
 std::string prefix_of(const std::string& run_id) {
   return "lockstep/run/" + run_id + "/";
 }
@@ -49,8 +49,8 @@ Endpoint endpoint_of(const RunOptions& options) {
   return endpoint;
 }
 
-// In a job of one node, only the agent has the secret. Several agents must get
-// it from a file, or use none.
+// In a job with one node, only the agent has the secret. Several agents must
+// get it from a file, or use none.
 store::JobSecret secret_of(const RunOptions& options,
                            const Endpoint& endpoint) {
   const store::SecretSource source{.file = options.secret_file,
@@ -61,7 +61,7 @@ store::JobSecret secret_of(const RunOptions& options,
   return store::shared_secret(source, endpoint.host);
 }
 
-// As --nnodes writes it.
+// Returns the number of nodes in the format of --nnodes.
 std::string nnodes(int least, int most) {
   return least == most ? std::to_string(most)
                        : fmt::format("{}:{}", least, most);
@@ -176,7 +176,8 @@ class Joiner {
         .expected = fmt::format("{}, as {} says", nodes, server),
         .got = fmt::format("{} on {}", own_nodes, self_.text()),
         .fix = "give all agents the same --nnodes"};
-    // The agents that wait would wait for ever: they are told why.
+    // The other agents would wait forever, so they are told why the job is
+    // refused.
     store.set_prefix(prefix_of(options_.run_id));
     refuse_job(store, text_of(LaunchError(problem)));
     throw LaunchError(problem);

@@ -14,33 +14,33 @@ namespace lockstep::launch {
 /// store.
 struct Rendezvous {
   Group group;
-  int attempt =
-      0;  ///< which this group is for; above 0 for a node that joins late
-  /// For the agent that serves the store: how many members it has considered.
+  int attempt = 0;  ///< of this group; above 0 for a late node
+  /// Number of members that the agent that serves the store has considered.
   int known_members = 0;
   JobStore store;
-  std::string prefix;         ///< before all keys of the job
+  std::string prefix;         ///< prefix of all keys of the job
   bool serves_store = false;  ///< the store ends with this agent
 
-  /// The key `name` of the job, independent of the store's present prefix.
+  /// Returns the job's key `name`, regardless of the store's present prefix.
   std::string key(const std::string& name) const { return "/" + prefix + name; }
-  /// This key is there once that node's agent has ended, even after a SIGKILL.
+  /// Returns a key that exists once that node's agent has ended, even after a
+  /// SIGKILL.
   std::string gone_key(int node_rank) const;
 };
 
 /// Finds the agents of the other nodes and agrees with them on node ranks.
 ///
-/// The static backend's node 0 serves the store; with c10d, the agent on the
+/// The static backend's node 0 serves the store. With c10d, the agent on the
 /// endpoint's host does, or the first of several agents there. `check_stop` is
 /// called often and may throw. Throws LaunchError if run ids, numbers of nodes
 /// or node ranks do not match (the message names both nodes), if the port is in
-/// use, and if a node does not come within `join_timeout_s`.
+/// use, and if a node does not arrive within `join_timeout_s`.
 Rendezvous join_rendezvous(const RunOptions& options,
                            const CheckStop& check_stop);
 
-/// In a job whose nodes may join and leave: forms the group of the next
-/// attempt, from the nodes with the ranks `staying` and those that have joined
-/// since. Throws LaunchError.
+/// Forms the group of the next attempt in a job whose nodes may join and leave,
+/// from the nodes with the ranks `staying` and those that have joined since.
+/// Throws LaunchError.
 void next_rendezvous(Rendezvous& rendezvous, const RunOptions& options,
                      const std::vector<int>& staying, int attempt,
                      const CheckStop& check_stop);

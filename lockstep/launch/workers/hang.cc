@@ -27,7 +27,7 @@ double seconds_since(uint64_t heartbeat_ns) {
   return std::chrono::duration<double>(now - then).count();
 }
 
-// Whether a rank may wait for others in this phase.
+// Returns true if a rank may wait for others in this phase.
 bool is_collective(control::Phase phase) {
   return phase == control::Phase::kAllReduce ||
          phase == control::Phase::kUpdate ||
@@ -43,11 +43,11 @@ std::string state_of(const Worker& worker) {
   }
 }
 
-// Together with the time to end eu-stack, 10 s.
+// Together with the time to end eu-stack, this is 10 s.
 constexpr double kStacksTimeoutS = 5;
 constexpr size_t kMostBytes = size_t{64} << 10;
 
-// What eu-stack prints; "" if it is not installed or fails.
+// Returns the output of eu-stack, or "" if it is not installed or fails.
 std::string by_program(pid_t pid) {
   Command command;
   command.arguments = {"eu-stack", "-n40", "-p" + std::to_string(pid)};
@@ -66,12 +66,12 @@ std::string line_of(const std::filesystem::path& path) {
   return line;
 }
 
-// The name of each thread, its state and the system call that it is in.
+// Returns the name of each thread, its state and its current system call.
 std::string by_kernel(pid_t pid) {
   std::string text;
   std::error_code error;
   const std::filesystem::path tasks = fmt::format("/proc/{}/task", pid);
-  // The process may end meanwhile.
+  // The process may end in the meantime.
   for (std::filesystem::directory_iterator task(tasks, error), end;
        !error && task != end; task.increment(error)) {
     const pid_t id = std::atoi(task->path().filename().c_str());
@@ -84,7 +84,7 @@ std::string by_kernel(pid_t pid) {
   return text;
 }
 
-// Takes 10 s at most.
+// Returns the stacks of all threads. Takes at most 10 s.
 std::string stacks_of(pid_t pid) {
   std::string text = by_program(pid);
   if (text.empty()) {

@@ -55,8 +55,8 @@ void OrphanReaper::kill_all() const {
   for (auto left = orphans(); !left.empty(); left = orphans()) {
     if (watch.seconds() > kKillTimeoutS) return;
     for (const pid_t pid : left) {
-      // It is our child until it is reaped, so the number can't be another
-      // process's.
+      // The process is our child until it is reaped, so no other process can
+      // have the same number.
       ::kill(pid, SIGKILL);
       ::waitpid(pid, nullptr, WNOHANG);
     }

@@ -21,11 +21,11 @@ constexpr pid_t kDone = 0;
 // This runs in the forked child of a process with threads, so it may only use
 // system calls.
 [[noreturn]] void watch(int pipe) {
-  ::setsid();  // a session of its own: no Ctrl-C
+  ::setsid();  // a separate session, which gets no Ctrl-C
   ::prctl(PR_SET_NAME, "lockstep-guard");
   ::dup2(pipe, 0);
-  // All files are closed, above all the pipes of the agent's output: their
-  // readers wait until the last copy is closed.
+  // All files are closed, especially the pipes of the agent's output, because
+  // their readers wait until the last copy is closed.
   ::syscall(SYS_close_range, 1U, ~0U, 0U);
   std::array<pid_t, kMostGroups> groups;
   size_t count = 0;

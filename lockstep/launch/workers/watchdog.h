@@ -6,22 +6,21 @@
 
 namespace lockstep::launch {
 
-/// A process that watches the agent: if the agent is killed by SIGKILL, it
-/// kills the process groups of the workers. (The kernel kills the workers
-/// themselves then, but not the processes that they started.)
+/// A process that watches the agent. If the agent is killed by SIGKILL, it
+/// kills the process groups of the workers. (The kernel then kills the workers
+/// themselves, but not the processes that they started.)
 class Watchdog {
  public:
   /// Throws LaunchError.
   Watchdog();
-  /// Ends the watchdog, which kills nothing.
+  /// Ends the watchdog without killing anything.
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
   /// Adds the process group of a worker.
   void add(pid_t group);
-  /// Removes the group. Call it before the number can be used by another
-  /// process.
+  /// Removes the group. Call it before another process can get the same number.
   void remove(pid_t group);
   pid_t pid() const { return pid_; }
 

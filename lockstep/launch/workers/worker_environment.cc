@@ -44,15 +44,15 @@ std::map<std::string, std::string> worker_variables(
   number("TORCHELASTIC_RESTART_COUNT", attempt);
   number("TORCHELASTIC_MAX_RESTARTS", options.max_restarts);
   set("TORCHELASTIC_RUN_ID", options.run_id);
-  // The agents' store asks for a proof of the secret, which c10d::TCPStore does
-  // not know how to give.
+  // The agents' store requires a proof of the secret, which c10d::TCPStore
+  // can't give.
   set("TORCHELASTIC_USE_AGENT_STORE", "False");
   set("TORCHELASTIC_SIGNALS_TO_HANDLE", joined(options.signals));
   set("TORCHELASTIC_ERROR_FILE", error_file);
   if (options.pins_cores) {
     set(kCoresVariable, fmt::format("{}", fmt::join(allowed_cores(), ",")));
   }
-  // A value of the user's own is kept.
+  // A value that the user set is kept.
   if (!env("TORCH_NCCL_ASYNC_ERROR_HANDLING")) {
     variables.try_emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
   }

@@ -9,9 +9,10 @@
 
 namespace lockstep::launch {
 
-/// The environment variables of a worker, with torchrun's names: RANK,
+/// Returns the environment variables of a worker, with torchrun's names: RANK,
 /// WORLD_SIZE, MASTER_ADDR and so on. They replace those that the options add.
-/// The worker has `core_count` cores; `attempt` counts the attempts before.
+/// The worker has `core_count` cores. `attempt` is the number of earlier
+/// attempts.
 std::map<std::string, std::string> worker_variables(
     const RunOptions& options, const Group& group, const Endpoint& master,
     int local_rank, int attempt, size_t core_count,

@@ -13,7 +13,7 @@ namespace lockstep::launch {
 namespace {
 
 constexpr size_t kLastLines = 15;
-// The clock of a file's time lags behind by a tick.
+// File times may lag behind the clock by a tick.
 constexpr double kFileTimeTickS = 0.1;
 
 std::string error_file_of(const Worker& worker) {
@@ -52,7 +52,7 @@ Failure failure_of(const Worker& worker, const AttemptFacts& attempt) {
     failure.is_consequence = record->is_of_peer;
     failure.message = record->message;
     failure.callstack = record->callstack;
-    // A time after the worker's end, or before its start, is not believed.
+    // A time after the worker's end, or before its start, is ignored.
     const double earlier_s = ended_at.unix_s - record->time_s;
     const double lasted_s = ended_at.steady_s - attempt.began_s;
     if (earlier_s > 0 && earlier_s <= lasted_s + kFileTimeTickS) {

@@ -9,20 +9,21 @@
 
 namespace lockstep::launch {
 
-/// The attempt whose failures are looked for. Seconds are of the steady clock.
+/// Facts about the attempt whose failures are collected. Seconds are on the
+/// steady clock.
 struct AttemptFacts {
   int node_rank = 0;
   std::string host;
   double began_s = 0;
-  /// When the agent began to end its workers, and the signal that they got;
-  /// nothing if it did not.
+  /// Time at which the agent began to end its workers, if it did. They got the
+  /// signal `ending_signal`.
   std::optional<double> ending_began_s{};
   int ending_signal = 0;
   bool keeps_logs = false;
 };
 
-/// The workers that failed by themselves, with what their error files say.
-/// Workers that the agent ended did not fail.
+/// Returns the workers that failed on their own, with the content of their
+/// error files. Workers that the agent ended did not fail.
 std::vector<Failure> worker_failures(const std::vector<Worker>& workers,
                                      const AttemptFacts& attempt);
 
@@ -31,8 +32,8 @@ std::vector<Failure> worker_failures(const std::vector<Worker>& workers,
 void write_missing_error_files(const std::vector<Failure>& failures,
                                const std::vector<Worker>& workers);
 
-/// Writes the root cause to $TORCHELASTIC_ERROR_FILE, for the launcher that
-/// started this one; nothing without one.
+/// Writes the root cause to $TORCHELASTIC_ERROR_FILE for the launcher that
+/// started this one. Does nothing without such a launcher.
 void pass_on_root_cause(const Failure& root);
 
 }  // namespace lockstep::launch

@@ -35,7 +35,8 @@ void replace_all(std::string& text, const std::string& from,
   }
 }
 
-// The label of each line. A variable of torchrun may hold a template for it.
+// Returns the label of each line. A variable of torchrun may contain a template
+// for it.
 std::string label(const RunOptions& options, const Group& group,
                   int local_rank) {
   const bool is_wanted = options.label_lines == LabelLines::kAuto
@@ -74,8 +75,8 @@ StreamPlan plan_stream(const RunOptions& options, const Group& group,
   return plan;
 }
 
-// A worker ignores no signal, even if the agent does, except for SIGHUP: then
-// the agent was started with nohup.
+// A worker ignores no signal, even if the agent does. The exception is SIGHUP,
+// which is ignored if the agent was started with nohup.
 std::vector<int> signals_but_hangup() {
   std::vector<int> signals;
   for (int signal = 1; signal < NSIG; ++signal) {
@@ -146,7 +147,7 @@ void WorkerTeam::begin(const Group& group, const Endpoint& master,
     assign_rank(group, attempt, rank);
     workers_.push_back(start(group, master, attempt, rank));
   }
-  // The waiting workers go on last, when nothing else can fail.
+  // The waiting workers continue last, when nothing else can fail.
   for (const int rank : waiting) {
     assign_rank(group, attempt, rank);
     shm::futex_wake(block_.slot(rank).attempt);

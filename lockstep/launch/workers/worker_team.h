@@ -25,26 +25,26 @@ struct Worker {
   WorkerStream out;
   WorkerStream err;
   ChildProcess process;
-  std::string folder;  ///< where its log files are
+  std::string folder;  ///< folder of its log files
   ProcessEnd end{};
-  std::optional<Moment> ended_at{};  ///< when the agent saw its end
+  std::optional<Moment> ended_at{};  ///< time at which the agent saw its end
 
   bool waits = false;    ///< it waits for the next attempt
-  std::string hang{};    ///< how it hung, if that is why it was ended
-  std::string stacks{};  ///< where its threads were then
+  std::string hang{};    ///< how it hung, if it was ended because of that
+  std::string stacks{};  ///< stacks of its threads at that time
 
   bool has_failed() const {
     return ended_at && (end.signal != 0 || end.exit_code != 0 || !end.is_known);
   }
 };
 
-/// The workers of this node: starts them, watches them, and kills what they
-/// leave behind.
+/// The workers of this node. Starts them, watches them, and kills the processes
+/// that they leave behind.
 class WorkerTeam {
  public:
   enum class Targets {
     kAll,
-    kAtWork,      ///< workers that do not wait
+    kAtWork,      ///< workers that are not waiting
     kWillNotWait  ///< kAtWork without those that promised to wait
   };
 
@@ -52,17 +52,17 @@ class WorkerTeam {
              const LogFiles& logs, const control::ControlBlock& block,
              Console& out, Console& err);
 
-  /// Starts an attempt: workers that wait get their ranks in it, and every
+  /// Starts an attempt. Workers that wait get their ranks in it, and every
   /// other worker is replaced by a new process. Throws LaunchError or IoError.
   void begin(const Group& group, const Endpoint& master, int attempt);
 
   std::vector<Worker>& workers() { return workers_; }
   const std::vector<Worker>& workers() const { return workers_; }
-  /// Whether a worker is running and does not wait.
+  /// Returns true if a worker is running and not waiting.
   bool is_at_work() const;
   bool is_alive() const;
   int count_waiting() const;
-  /// Updates which workers have ended. Returns whether one has failed since the
+  /// Updates which workers have ended. Returns true if one has failed since the
   /// last call.
   bool note_ends();
   /// Updates which workers wait for the next attempt.
@@ -73,9 +73,9 @@ class WorkerTeam {
   /// Sends a signal to the process groups of workers. A stopped process is
   /// continued, because it could not act on the signal otherwise.
   void send(int signal, Targets targets = Targets::kAll) const;
-  /// Kills all processes that workers which ended have left behind.
+  /// Kills all processes that ended workers have left behind.
   void kill_leftovers() const;
-  /// Reaps orphans that have ended by themselves.
+  /// Reaps orphans that have ended.
   void reap_orphans() const { orphans_.reap(); }
 
  private:

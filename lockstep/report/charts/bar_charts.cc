@@ -1,4 +1,4 @@
-// Charts of bars: a row for each run, device or lane.
+// Bar charts with one row per run, device or lane.
 #include <algorithm>
 #include <map>
 
@@ -12,7 +12,7 @@
 namespace lockstep::report {
 namespace {
 
-// The percentiles are 101, or none.
+// There are either 101 percentiles or none.
 double of_percent(const train::RunReport& report, size_t percent) {
   const auto& all = report.step_time_percentiles_s;
   return all.empty() ? report.step_time_s.median : all[percent];
@@ -30,7 +30,8 @@ void draw_bar(Canvas& canvas, const std::string& label, double fraction,
   end_row(canvas);
 }
 
-// A bar to the median, and a whisker from the 10th to the 90th percentile.
+// Draws a bar up to the median, and a whisker from the 10th to the 90th
+// percentile.
 void draw_step_time(Canvas& canvas, const ComparedRun& run, size_t index,
                     double longest) {
   const ChartLayout& layout = canvas.layout;
@@ -94,7 +95,8 @@ void draw_phases(Canvas& canvas, const Comparison& comparison, double longest) {
       const double seconds = run.report.phases_s.*phase.seconds;
       const double length = layout.bars() * seconds / longest;
       if (length <= 0) continue;
-      // A gap between them, where there is room, is seen without colours.
+      // Where there is room, a gap keeps phases distinguishable without
+      // colours.
       canvas.rectangle(
           x, canvas.y, length > 2 ? length - 1 : length, kBarHeight, phase.name,
           fmt::format("{}: {} ({:.0f} %)", phase.name, format_duration(seconds),
@@ -112,7 +114,7 @@ void draw_phases(Canvas& canvas, const Comparison& comparison, double longest) {
   draw_legend(canvas, entries);
 }
 
-// Behind what comes on it: `rows` rows from canvas.y on.
+// Draws the axis behind `height` pixels of rows that begin at canvas.y.
 void draw_axis(Canvas& canvas, double span, double height, double seconds) {
   const double left = canvas.layout.bar_x();
   const double bottom = canvas.y + height;
@@ -126,7 +128,8 @@ void draw_axis(Canvas& canvas, double span, double height, double seconds) {
 
 void draw_time_line(Canvas& canvas, const TimeLine& line) {
   const ChartLayout& layout = canvas.layout;
-  // There are no values to the right of the bars, but the last mark's label.
+  // No values are drawn to the right of the bars, only the label of the last
+  // mark.
   const double span = layout.bars() + layout.values - 34;
   const double height = (layout.has_labels_above() ? 43.0 : 24.0) *
                         static_cast<double>(line.rows.size());
@@ -154,7 +157,7 @@ void draw_time_line(Canvas& canvas, const TimeLine& line) {
   draw_legend(canvas, entries);
 }
 
-// Of each lane the time that each kind of block takes.
+// Returns the time that each kind of block takes, for each lane.
 Section figures_of(const TimeLine& line) {
   Section section{.title = "Figures of the chart: " + line.title,
                   .header = {"Lane"},

@@ -7,7 +7,7 @@
 namespace lockstep::report {
 namespace {
 
-// Pixels that a letter takes, at 13 pixels, in the widest of the usual fonts.
+// Returns the width of a letter at 13 pixels, in the widest of the usual fonts.
 double letter_width(char first_byte) {
   constexpr std::string_view kNarrow = " .,:;'|!ijlI()[]/-frt";
   constexpr std::string_view kWide = "mwMW@%<>=+~&#";
@@ -18,7 +18,7 @@ double letter_width(char first_byte) {
   return code >= 'A' && code <= 'Z' ? 10 : 8.4;
 }
 
-// The first byte of a character in UTF-8.
+// Returns true for the first byte of a UTF-8 character.
 bool begins_character(char byte) {
   return (static_cast<unsigned char>(byte) & 0xc0) != 0x80;
 }

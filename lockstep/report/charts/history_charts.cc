@@ -1,4 +1,4 @@
-// Charts of what happened over runs, and how step times are distributed.
+// Charts of values over the runs, and of the distribution of step times.
 #include <algorithm>
 #include <cmath>
 
@@ -14,7 +14,7 @@ namespace lockstep::report {
 namespace {
 
 constexpr double kHillHeight = 44;
-// What is beyond is no loss that a chart can show.
+// Larger values are not losses that a chart can show.
 constexpr double kLargestLoss = 1e30;
 constexpr size_t kMostDevicesWithPeaks = 4;
 
@@ -24,12 +24,12 @@ bool has_percentiles(const ComparedRun& run) {
 
 constexpr double kMebibyte = 1 << 20;
 
-// Of an axis whose marks are round numbers of MiB.
+// Returns the label of a mark. The marks of this axis are round numbers of MiB.
 std::string mebibytes_text(double mebibytes) {
   return format_bytes(mebibytes * kMebibyte);
 }
 
-// The share of steps below `seconds`: linear between percentiles.
+// Returns the share of steps below `seconds`. It is linear between percentiles.
 double share_below(const std::vector<double>& percentiles, double seconds) {
   if (seconds < percentiles.front()) return 0;
   const auto above =
@@ -44,7 +44,8 @@ struct Span {
   double low = 0, high = 0;
 };
 
-// From the fastest step of all to where 99 of 100 steps of each run are.
+// Returns the range from the fastest step of all runs to the highest 99th
+// percentile.
 Span span_of(const Comparison& comparison) {
   Span span{.low = INFINITY, .high = 0};
   for (const auto& run : comparison.runs) {
@@ -52,7 +53,7 @@ Span span_of(const Comparison& comparison) {
     span.low = std::min(span.low, run.report.step_time_percentiles_s.front());
     span.high = std::max(span.high, run.report.step_time_percentiles_s[99]);
   }
-  // A bar is seen where all steps took the same.
+  // A bar stays visible even if all steps took the same time.
   const double spare = std::max(0.02 * (span.high - span.low),
                                 std::max(0.001 * span.high, 1e-9));
   return {.low = std::max(span.low - spare, 0.0), .high = span.high + spare};

@@ -25,14 +25,15 @@ struct Range {
     high = std::max(high, value);
   }
   bool is_empty() const { return low > high; }
-  /// Of 0 and 1, where in the range `value` is; what is outside, at its edge.
+  /// Returns the position of `value` in the range, from 0 to 1. A value outside
+  /// the range is placed at its edge.
   double place(double value) const {
     return high > low ? std::clamp((value - low) / (high - low), 0.0, 1.0)
                       : 0.5;
   }
 };
 
-// What there is of a curve on a pixel.
+// Points of a curve that fall on the same column of pixels.
 struct PixelColumn {
   Range values;
   double sum = 0;
@@ -60,7 +61,7 @@ std::vector<PixelColumn> pixel_columns(const Curve& curve, const Range& xs,
   return columns;
 }
 
-// Where the axes are.
+// Position and ranges of the axes.
 struct Plot {
   Range xs, values;
   double left = 0, width = 0, top = 0;
@@ -86,7 +87,7 @@ void draw_axes(Canvas& canvas, const Plot& plot, const LineChart& chart) {
   const auto marks = marks_between(plot.xs.low, plot.xs.high, most);
   for (const double mark : marks) {
     const double x = plot.x(mark);
-    // The first and the last label stay inside.
+    // The first and the last label stay inside the plot.
     const auto anchor = x < plot.left + 20 ? Canvas::Anchor::kStart
                         : x > plot.left + plot.width - 20
                             ? Canvas::Anchor::kEnd

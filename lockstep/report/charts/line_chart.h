@@ -12,24 +12,25 @@ namespace lockstep::report {
 /// Values over steps or seconds.
 struct Curve {
   std::string label;
-  std::string css_class;   ///< run_class(), or one that looks like it
-  Canvas::Points points;   ///< by x
-  bool has_marks = false;  ///< a circle at each point: there are few
+  std::string css_class;   ///< run_class(), or a class that looks like it
+  Canvas::Points points;   ///< sorted by x
+  bool has_marks = false;  ///< draw a circle at each point, if there are few
 };
 
 struct LineChart {
   std::string x_label;  ///< "step"
   std::vector<Curve> curves;
-  bool begins_at_zero = false;  ///< the axis of values
+  bool begins_at_zero = false;  ///< whether the axis of values begins at 0
   std::function<std::string(double)> format_value;
 
-  /// Whether there is something to draw: a curve of two points.
+  /// Returns true if there is something to draw: a curve with at least two
+  /// points.
   bool has_curve() const;
 };
 
-/// Of more points than pixels, the mean of those on a pixel, and behind it, as
-/// a band, from the least of them to the greatest. What is not finite is left
-/// out.
+/// Draws a line chart. A curve with more points than pixels is drawn as the
+/// mean of the points on each pixel, with a band behind it from the smallest to
+/// the largest. Values that are not finite are left out.
 void draw_line_chart(Canvas& canvas, const LineChart& chart);
 
 }  // namespace lockstep::report

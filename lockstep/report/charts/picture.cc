@@ -24,7 +24,7 @@ void draw_chart(Canvas& canvas, const Chart& chart) {
   chart.draw(canvas);
 }
 
-// The columns of a section, spread over the picture's width.
+// Draws a section as a table, with its columns spread over the picture's width.
 void draw_table(Canvas& canvas, const Section& section) {
   const ChartLayout& layout = canvas.layout;
   const double end = layout.width - layout.margin;

@@ -6,7 +6,7 @@
 
 namespace lockstep::report {
 
-/// The set-up table and the charts as one picture: a whole .svg file.
+/// Returns the set-up table and the charts as one picture: a whole .svg file.
 std::string picture(const Comparison& comparison);
 
 }  // namespace lockstep::report

@@ -23,8 +23,8 @@ constexpr const char* kDark = R"(
   --update: #63b987; --wait: #7d8590;
 )";
 
-// The phases that compute are blue, those that move data warm, so that the
-// overhead is seen before a label is read.
+// Phases that compute are blue and phases that move data have warm colours, so
+// the overhead is visible before a label is read.
 constexpr const char* kCharts = R"(
 svg text { fill: var(--ink); font: 13px system-ui, sans-serif;
   font-variant-numeric: tabular-nums; }
@@ -61,7 +61,7 @@ std::string run_class(size_t index) {
   return "run" + std::to_string(index % kRunColours);
 }
 
-// On paper it is always light.
+// A printed page always has the light colours.
 std::string style_sheet() {
   return std::string("svg, :root {") + kLight +
          "}\n@media screen and (prefers-color-scheme: dark) {\nsvg, :root {" +

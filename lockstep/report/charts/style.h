@@ -4,17 +4,18 @@
 
 namespace lockstep::report {
 
-/// Runs, and curves of a chart, beyond this number begin again with the first
-/// colour.
+/// Number of colours. Further runs, or curves of a chart, start again with the
+/// first colour.
 inline constexpr size_t kRunColours = 6;
 
-/// "run0": the CSS class of what belongs to run `index`, the same in all charts
-/// of a page. Filled shapes and lines of the class have its colour; lines have
-/// a dash of their own as well.
+/// Returns the CSS class of run `index`, such as "run0". It is the same in all
+/// charts of a page. Shapes and lines of the class have the run's colour, and
+/// lines also have the run's own dash.
 std::string run_class(size_t index);
 
-/// The colours of charts, light and dark, as CSS. All have a contrast of 3 to
-/// 1 or more to the paper, as WCAG 2 asks of graphics, letters one of 4.5.
+/// Returns the colours of charts, light and dark, as CSS. All have a contrast
+/// to the paper of at least 3 to 1, and letters of at least 4.5 to 1, as WCAG 2
+/// requires.
 std::string style_sheet();
 
 }  // namespace lockstep::report

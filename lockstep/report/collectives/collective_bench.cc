@@ -19,7 +19,7 @@ namespace {
 
 using Backend = c10::intrusive_ptr<c10d::Backend>;
 
-// Short calls are timed several at a time, until they move so much.
+// Short calls are timed in batches that move about this many bytes.
 constexpr int64_t kBatchBytes = 1 << 20;
 constexpr int64_t kMaxBatch = 64;
 constexpr int64_t kLargeBytes = 32 << 20;
@@ -32,7 +32,7 @@ struct Way {
   std::string name;
   World world;
   bool is_resident = false;
-  Backend peer{};  ///< if set, what is timed instead of the world
+  Backend peer{};  ///< if set, timed instead of the world
 
   void run(const CollectiveCase& of, CollectiveBuffers& buffers) const {
     if (peer) {
@@ -49,7 +49,7 @@ World make_world(const std::string& backend) {
   return init(options);
 }
 
-/// The worlds of a rank, and what is timed over them.
+/// The worlds of a rank, and the ways to do the collective over them.
 class Ways {
  public:
   explicit Ways(const CollectiveBenchOptions& options) {
@@ -70,9 +70,10 @@ class Ways {
   }
 
   const std::vector<Way>& all() const { return all_; }
-  /// For what the ranks have to say to each other.
+  /// World for the messages that the benchmark itself needs.
   const World& control() const { return control_; }
-  /// A tensor at one place of every rank's memory; none without that way.
+  /// Returns a tensor at the same place in every rank's memory. It is undefined
+  /// if the resident way is not measured.
   at::Tensor resident(int64_t count, at::ScalarType type) const {
     return memory_ ? memory_->tensor(control_.rank(), 0, {count}, type)
                    : at::Tensor();
@@ -82,7 +83,7 @@ class Ways {
   void add_shm(const CollectiveBenchOptions& options) {
     control_ = make_world("shm");
     if (options.with_resident && options.collective == Collective::kAllReduce) {
-      // A message is at least an element of each rank.
+      // A message has at least one element per rank.
       const int64_t most =
           *std::max_element(options.sizes.begin(), options.sizes.end());
       memory_ = control_.shared_memory(static_cast<size_t>(most) +
@@ -91,7 +92,8 @@ class Ways {
       all_.push_back(
           {.name = kResident, .world = control_, .is_resident = true});
     }
-    // Its own world: where nothing is shared, nobody asks where tensors lie.
+    // A separate world. Without shared memory it does not check where tensors
+    // are.
     all_.push_back({.name = "shm", .world = make_world("shm")});
   }
 
@@ -122,7 +124,7 @@ class Ways {
   std::optional<SharedMemory> memory_;
 };
 
-/// The rounds of one size.
+/// The rounds of one message size.
 class SizeBench {
  public:
   SizeBench(const CollectiveBenchOptions& options, const Ways& ways,
@@ -143,19 +145,20 @@ class SizeBench {
     wrong_.resize(ways.all().size());
   }
 
-  /// Every way once, and the two that make up the ceiling.
+  /// Runs every way once, and then the two operations that define the ceiling.
   void round(bool is_timed) {
     for (size_t i = 0; i < ways_.all().size(); ++i) {
       const Way& way = ways_.all()[i];
       CollectiveBuffers& buffers = way.is_resident ? resident_ : plain_;
       if (checks_data_) check(way, buffers, wrong_[i]);
-      // Zeros stay what they are in any number of sums.
+      // Zeros stay zeros in any number of sums.
       buffers.input.zero_();
       buffers.output.zero_();
       const double seconds = time([&] { way.run(case_, buffers); });
       if (is_timed) times_[i].push_back(seconds);
     }
-    // Once before, so that they find in the caches what the others find there.
+    // Each is run once before it is timed, so that the caches are as warm as
+    // for the collectives.
     case_.copy_over(plain_);
     const double copy = time([&] { case_.copy_over(plain_); });
     case_.update_in_place(plain_);
@@ -195,14 +198,14 @@ class SizeBench {
 
   void check(const Way& way, CollectiveBuffers& buffers, int64_t& wrong) {
     case_.fill(buffers);
-    // A resident buffer is read and written by others.
+    // Other ranks read and write a resident buffer.
     ways_.control().barrier();
     way.run(case_, buffers);
     wrong += case_.count_wrong(buffers);
     ways_.control().barrier();
   }
 
-  /// Seconds of one call of `act`.
+  /// Returns the seconds of one call of `act`.
   template <typename Act>
   double time(const Act& act) {
     ways_.control().barrier();
@@ -232,7 +235,7 @@ class SizeBench {
   CollectiveBuffers plain_;
   CollectiveBuffers resident_;
   bool checks_data_;
-  std::vector<std::vector<double>> times_;  // by way, then round
+  std::vector<std::vector<double>> times_;  // by way, then by round
   std::vector<double> copy_times_, update_times_;
   std::vector<int64_t> wrong_;
 };

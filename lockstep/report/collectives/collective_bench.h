@@ -16,21 +16,21 @@ struct CollectiveBenchOptions {
   std::vector<int64_t> sizes;  ///< bytes of a message
   at::ScalarType type = torch::kFloat32;
   bool with_shm = true;
-  bool with_resident = true;  ///< shm's all-reduce of World::shared_memory
-  /// Gloo as c10d has it, and Lockstep's sum in a fixed order over it.
+  bool with_resident = true;  ///< also time all-reduce in World::shared_memory
+  /// Gloo as c10d runs it, and Lockstep's fixed-order sum over Gloo.
   bool with_gloo = true;
   bool checks_data = true;
-  std::optional<int64_t> iterations;  ///< none: 20, and 5 above 32 MiB
+  std::optional<int64_t> iterations;  ///< nullopt: 20, and 5 above 32 MiB
   int64_t warmup = 3;
 };
 
-/// How one backend did at one size.
+/// Result of one backend at one size.
 struct CollectiveFigure {
   std::string way;    ///< "shm resident", "shm", "c10d gloo", "gloo"
-  double time_s = 0;  ///< median of the rounds, each that of the slowest rank
+  double time_s = 0;  ///< median over the rounds of the slowest rank's time
   double algorithm_gb_s = 0;      ///< size over time
-  double bus_gb_s = 0;            ///< times bus_factor()
-  int64_t wrong = 0;              ///< elements, of all ranks and rounds
+  double bus_gb_s = 0;            ///< algorithm_gb_s times bus_factor()
+  int64_t wrong = 0;              ///< wrong elements in all ranks and rounds
   std::optional<double> speedup;  ///< over c10d gloo, if that was timed
 };
 
@@ -38,12 +38,13 @@ struct CollectiveSize {
   int64_t bytes = 0;
   int64_t count = 0;
   std::vector<CollectiveFigure> figures;
-  /// All ranks at once copying so many bytes, each its own.
+  /// Time in which all ranks at once copy this many bytes each.
   double copy_s = 0;
-  /// All ranks at once changing so many bytes where they are.
+  /// Time in which all ranks at once change this many bytes each, in place.
   double update_s = 0;
 
-  /// Of the faster of the two, which read and write as much.
+  /// Returns the faster of the two times. Both operations read and write the
+  /// same number of bytes.
   double ceiling_s() const { return std::min(copy_s, update_s); }
 };
 
@@ -57,20 +58,21 @@ struct CollectiveReport {
   int64_t wrong() const;
 };
 
-/// Called by every rank of a job of at least 2 (see init()). In every round
-/// each way is used once, one after the other, so that what disturbs the host
-/// disturbs all of them. `on_size` is told each size when it is done.
+/// Runs the benchmark. Every rank of a job with at least 2 ranks calls it (see
+/// init()). Each round runs every way once, so that a disturbance of the host
+/// affects all of them. `on_size` is called when a size is done.
 CollectiveReport run_collective_bench(
     const CollectiveBenchOptions& options,
     const std::function<void(const CollectiveSize&)>& on_size);
 
-/// An in-place sum of n resident buffers must read and write each element n
-/// times, as n ranks do that each copy, or change, as many: the speed of the
-/// sum over theirs. None if it was not timed.
+/// Returns the speed of the resident sum as a share of the ceiling. An in-place
+/// sum of n resident buffers must read and write each element n times, just as
+/// n ranks do that each copy or change that many bytes. Returns nullopt if the
+/// resident sum was not timed.
 std::optional<double> share_of_ceiling(const CollectiveReport& report,
                                        const CollectiveSize& size);
 
-/// What the ranks of that ceiling read and write.
+/// Returns the rate at which the ranks read and write at that ceiling.
 double ceiling_gb_s(const CollectiveReport& report, const CollectiveSize& size);
 
 }  // namespace lockstep::report

@@ -10,8 +10,8 @@
 namespace lockstep::report {
 namespace {
 
-/// What `rank` adds to the pattern. Sums of it over ranks stay below 256, up
-/// to which bfloat16 has every whole number, for 40 ranks.
+/// Returns what `rank` adds to the pattern. For up to 40 ranks, sums over the
+/// ranks stay below 256, and bfloat16 represents every whole number up to 256.
 int64_t share_of(int rank) { return rank % 3; }
 
 at::Tensor make_pattern(int64_t count, at::ScalarType type) {

@@ -11,7 +11,7 @@
 
 namespace lockstep::report {
 
-/// What `lockstep bench` can time.
+/// Collectives that `lockstep bench` can time.
 enum class Collective {
   kAllReduce,
   kAllGather,
@@ -20,44 +20,47 @@ enum class Collective {
   kAllToAll
 };
 
-/// "allreduce", "allgather", ...
+/// Returns the names: "allreduce", "allgather", ...
 const std::vector<std::string>& collective_names();
-/// Throws InvalidArgument.
+/// Throws InvalidArgument if `name` is not one of them.
 Collective parse_collective(const std::string& name);
 std::string name_of(Collective collective);
 
-/// Bytes on the busiest wire over bytes of the message, as nccl-tests count
-/// them (its doc/PERFORMANCE.md): bus bandwidth is this times size over time.
+/// Returns the bytes on the busiest wire divided by the bytes of the message,
+/// as nccl-tests count them (doc/PERFORMANCE.md there). Bus bandwidth is this
+/// factor times size over time.
 double bus_factor(Collective collective, int ranks);
 
-/// What a rank puts in and gets out. The larger one has the size that
-/// nccl-tests call the message's; all-reduce and broadcast work in place.
+/// Input and output of a rank. The larger buffer has the size that nccl-tests
+/// call the size of the message. All-reduce and broadcast work in place.
 struct CollectiveBuffers {
   at::Tensor input;
   at::Tensor output;
 };
 
-/// A collective of a rank with `count` elements in all, and data that is known
-/// on every rank: small whole numbers, exact in every type.
+/// A rank's part of a collective with `count` elements in all. Every rank knows
+/// the data: small whole numbers that are exact in every type.
 class CollectiveCase {
  public:
-  /// `count` is a multiple of `ranks`.
+  /// `count` must be a multiple of `ranks`.
   CollectiveCase(Collective collective, int64_t count, at::ScalarType type,
                  int rank, int ranks);
 
   CollectiveBuffers make_buffers() const;
-  /// In place, in `memory` of `count` elements.
+  /// Returns buffers for an in-place collective in `memory`, which has `count`
+  /// elements.
   CollectiveBuffers buffers_in(const at::Tensor& memory) const;
   void fill(CollectiveBuffers& buffers) const;
   void run(c10d::Backend& backend, CollectiveBuffers& buffers) const;
-  /// As a user of Lockstep calls it; by c10d's interface what World returns in
-  /// new tensors.
+  /// Runs the collective as a user of Lockstep would. Collectives whose results
+  /// World returns in new tensors are run through the c10d interface.
   void run(const World& world, CollectiveBuffers& buffers) const;
-  /// Elements that are not what fill() and run() make of them.
+  /// Returns the number of elements that differ from the result of fill() and
+  /// run().
   int64_t count_wrong(const CollectiveBuffers& buffers) const;
-  /// Copies as many bytes as the message has over the larger buffer.
+  /// Copies as many bytes as the message has to the larger buffer.
   void copy_over(CollectiveBuffers& buffers) const;
-  /// Reads and writes every byte of that buffer where it is.
+  /// Reads and writes every byte of the larger buffer in place.
   void update_in_place(CollectiveBuffers& buffers) const;
 
  private:

@@ -11,12 +11,12 @@
 namespace lockstep::report {
 namespace {
 
-// "float" is what nccl-tests say; the names here are PyTorch's, shortened.
+// nccl-tests say "float". Lockstep uses PyTorch's names, shortened.
 std::string short_type(const std::string& type) {
   return type.size() > 8 ? type.substr(0, 8) : type;
 }
 
-// Columns that nccl-tests' table takes.
+// Columns of the table of nccl-tests.
 constexpr int kWholeTable = 79;
 
 std::string checked(const CollectiveReport& report,
@@ -28,7 +28,7 @@ std::string speedup(const CollectiveFigure& figure) {
   return figure.speedup ? fmt::format("{:.2f}", *figure.speedup) : "-";
 }
 
-// A table of one size.
+// Returns a separate table for one size.
 std::string narrow_text(const CollectiveReport& report,
                         const CollectiveSize& size, size_t width) {
   Table table({"backend", "time us", "algbw", "busbw", "wrong", "gloo x"});
@@ -44,7 +44,7 @@ std::string narrow_text(const CollectiveReport& report,
          "\n" + table.render(width);
 }
 
-// A paragraph beside the table.
+// Wraps a paragraph to the width of the table.
 std::string paragraph(const std::string& text, int width) {
   return wrap(text, static_cast<size_t>(std::min(width, kWholeTable))) + "\n";
 }

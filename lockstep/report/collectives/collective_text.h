@@ -7,9 +7,9 @@
 
 namespace lockstep::report {
 
-/// As nccl-tests print them: the head, a line for each way, what is below.
-/// Where `width` columns are too few for nccl-tests' columns, each size has a
-/// table of its own.
+/// Prints results in the format of nccl-tests: a head, a line for each backend,
+/// and a summary. If `width` is too small for the columns of nccl-tests, each
+/// size has a separate table.
 std::string header_text(const CollectiveReport& report, int width);
 std::string to_text(const CollectiveReport& report, const CollectiveSize& size,
                     int width);

@@ -17,7 +17,7 @@ namespace {
 
 using train::RunReport;
 
-// The median over the rounds of what `field` reads.
+// Returns the median over the rounds of the values that `field` reads.
 double over_rounds(const std::vector<Measurement>& rounds,
                    const std::function<double(const RunReport&)>& field) {
   std::vector<double> values;
@@ -25,7 +25,8 @@ double over_rounds(const std::vector<Measurement>& rounds,
   return median(std::move(values));
 }
 
-// Of the two in the middle of an even number, the faster.
+// Returns the round with the median step time, or the faster of the two middle
+// rounds if their number is even.
 const Measurement& median_round(const std::vector<Measurement>& rounds) {
   std::vector<std::pair<double, size_t>> order;
   for (const auto& round : rounds) {
@@ -35,7 +36,7 @@ const Measurement& median_round(const std::vector<Measurement>& rounds) {
   return rounds[order[(order.size() - 1) / 2].second];
 }
 
-// What the strategy is called in ratios: "dp_classic", "pytorch_ddp".
+// Returns the name of the strategy in ratios: "dp_classic", "pytorch_ddp".
 std::string key(const ComparedRun& run) {
   std::string name = run.report.strategy;
   std::replace(name.begin(), name.end(), '-', '_');
@@ -51,7 +52,7 @@ bool is_same_work(const ComparedRun& run, const ComparedRun& other) {
   return differences_of_work(run.report, other.report).empty();
 }
 
-// Says in a note, or throws, that run number `index` did other work than the
+// Adds a note, or throws, if run number `index` did different work than the
 // baseline.
 void note_different_work(Comparison& comparison, size_t index,
                          DifferentWork different,
@@ -143,7 +144,7 @@ ComparedRun pool(const std::string& engine,
     device.memory_peak_bytes = static_cast<int64_t>(
         of_device(&train::DeviceReport::memory_peak_bytes));
   }
-  // Means of the steps that step_time_s.mean is of, so that they add up to it.
+  // Means over the same steps as step_time_s.mean, so that they add up to it.
   for (const Phase& phase : kPhases) {
     double sum = 0;
     size_t steps = 0;
@@ -184,7 +185,7 @@ void relate(Comparison& comparison) {
     if (!is_same_work(run, *base)) continue;
     const SpeedRatio ratio = speed_over(run, *base, comparison.confidence);
     run.speedup = ratio.times;
-    // The baseline is as fast as itself for sure.
+    // The baseline has no interval, because its ratio to itself is exactly 1.
     if (&run != &*base) run.speedup_interval = ratio.interval;
   }
 

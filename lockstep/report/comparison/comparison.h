@@ -16,110 +16,117 @@
 
 namespace lockstep::report {
 
-/// Loops that users write, by the names that they have beside the strategies:
-/// DataParallel or DistributedDataParallel around the model, torch::optim,
-/// backward() and step().
+/// Names of training loops that users write, which are used like strategy
+/// names: DataParallel or DistributedDataParallel around the model,
+/// torch::optim, backward() and step().
 inline constexpr const char* kDpLoop = "dp-loop";
 inline constexpr const char* kDdpLoop = "ddp-loop";
 
-/// Whether a process for each device runs what has this name.
+/// Returns true if the strategy or loop of this name runs one process per
+/// device.
 bool has_ranks(const std::string& strategy);
-/// What device number `device` of a run is called: "cpu:0", or with ranks
-/// "rank 0 cpu:0", as two hosts may have devices of one name.
+/// Returns the label of device number `device` of a run: "cpu:0", or "rank 0
+/// cpu:0" for runs with ranks, because two hosts may use the same device name.
 std::string device_label(const train::RunReport& report, size_t device);
 
 inline constexpr const char* kLockstep = "lockstep";
 inline constexpr const char* kPyTorch = "pytorch";
 
-/// What one process measured: its report, the seconds of each step, and what
-/// the ranks did in a typical one.
+/// Measurement of one process: its report, the seconds of each step, and a
+/// trace of what the ranks did in a typical step.
 struct Measurement {
   train::RunReport report;
   std::vector<double> step_times_s;
   std::vector<train::RankTrace> time_line;
 };
 
-/// One strategy of one engine, all its rounds pooled.
+/// One strategy of one engine, pooled over all its rounds.
 struct ComparedRun {
   std::string engine;
-  /// Step times over all rounds, and the phases of their mean step; total time,
-  /// busy fractions and memory peaks: the median round's.
+  /// Report of the run. Step times are those of all rounds, and phases are
+  /// those of their mean step. Total time, busy fractions and memory peaks are
+  /// those of the median round.
   train::RunReport report;
   std::vector<double> round_medians_s;  ///< median step time of each round
-  /// A typical step of the median round. Empty: not known.
+  /// A typical step of the median round. Empty if unknown.
   std::vector<train::RankTrace> time_line;
-  /// Over Comparison::baseline; none if that did other work.
+  /// Speed-up over Comparison::baseline. Not set if the baseline did different
+  /// work.
   std::optional<double> speedup;
   std::optional<Interval> speedup_interval;
 
   int copy = 1;  ///< counts runs of the same engine and strategy
 
-  /// "dp", "dp #2", "PyTorch single", "PyTorch DDP".
+  /// Returns "dp", "dp #2", "PyTorch single", "PyTorch DDP".
   std::string label() const;
-  /// PyTorch's ranks that are never synchronised: a bound, no contender.
+  /// Returns true for PyTorch processes that never synchronise. They are a
+  /// bound, not a contender.
   bool is_ideal() const;
-  /// speedup and its interval.
+  /// Returns the speed-up with its interval.
   SpeedRatio speed() const;
 };
 
 struct Machine {
-  int cores = 0;  ///< that this process may use
+  int cores = 0;  ///< cores that this process may use
   std::string cpu_model;
 };
 
 struct Comparison {
   std::vector<ComparedRun> runs;
   std::optional<size_t> baseline;  ///< index of the run speed-ups refer to
-  /// "dp_vs_single", "dp_vs_pytorch_ddp", ...: how many times as fast.
+  /// Speed ratios by name: "dp_vs_single", "dp_vs_pytorch_ddp", ...
   std::vector<std::pair<std::string, double>> ratios;
-  /// Of each ratio, by its name; none where rounds are too few.
+  /// Interval of each ratio, by name. Not set if there are too few rounds.
   std::vector<std::pair<std::string, std::optional<Interval>>> ratio_intervals;
-  /// Of each interval: confidence_of_look(). A verdict holds with 95 %.
+  /// Confidence of each interval: confidence_of_look(). A verdict holds with 95
+  /// %.
   double confidence = 1 - kVerdictError;
   Machine machine;
-  /// Of each round. Empty: not known.
+  /// Load of the machine in each round. Empty if unknown.
   std::vector<MachineLoad> loads;
   int64_t rounds = 1;
-  int64_t steps = 0;         ///< timed, of each round
-  int64_t warmup = 0;        ///< before them, not timed
-  bool is_of_files = false;  ///< finished runs, not measured for this
-  /// What the reader must know to read the figures right.
+  int64_t steps = 0;         ///< timed steps of each round
+  int64_t warmup = 0;        ///< steps before them that are not timed
+  bool is_of_files = false;  ///< finished runs, not measured now
+  /// Facts that the reader needs to understand the figures.
   std::vector<std::string> notes;
 };
 
-/// Pools the rounds of one strategy. Throws InvalidArgument if there is none.
+/// Pools the rounds of one strategy. Throws InvalidArgument if `rounds` is
+/// empty.
 ComparedRun pool(const std::string& engine,
                  const std::vector<Measurement>& rounds);
 
-/// How many times as fast `run` is as `other`: speed_ratio() of the rounds'
-/// median step times. Of the pooled medians and without an interval, where the
-/// numbers of rounds differ.
+/// Returns how many times as fast `run` is as `other`: speed_ratio() of the
+/// median step times of the rounds. If the numbers of rounds differ, it is the
+/// ratio of the pooled medians, without an interval.
 SpeedRatio speed_over(const ComparedRun& run, const ComparedRun& other,
                       double confidence);
 
-/// Picks the baseline (Lockstep's single, else the first run), fills in the
-/// speed-ups and the ratios. Runs of different work have none between them.
+/// Chooses the baseline (Lockstep's single, else the first run) and fills in
+/// the speed-ups and the ratios. Runs that did different work get no ratio.
 void relate(Comparison& comparison);
 
 enum class DifferentWork { kRefused, kAllowed };
 
-/// A comparison of finished training runs. `names`: what errors call them, such
-/// as their files; labels without. Throws InvalidArgument for runs of different
-/// work (differences_of_work()), naming both values, unless that is allowed.
+/// Compares finished training runs. `names` are the names to use in errors,
+/// such as the files; if empty, errors use labels. Throws InvalidArgument,
+/// naming both values, for runs that did different work
+/// (differences_of_work()), unless `different` allows that.
 Comparison compare_runs(const std::vector<train::RunReport>& reports,
                         DifferentWork different = DifferentWork::kRefused,
                         const std::vector<std::string>& names = {});
-/// The same, of their run.json. Throws IoError, naming a file that is not a
-/// run.json.
+/// Does the same for run.json files. Throws IoError, naming the file, if one of
+/// them is not a run.json.
 Comparison compare_run_files(const std::vector<std::string>& paths,
                              DifferentWork different = DifferentWork::kRefused);
 
 nlohmann::json to_json(const Comparison& comparison);
 nlohmann::json to_json(const Measurement& measurement);
-/// Reads what step-time printed. Throws IoError naming the missing key.
+/// Reads the output of step-time. Throws IoError naming the missing key.
 Measurement measurement_from_json(const nlohmann::json& json);
 
-/// Cores this process may use, and the processor's name.
+/// Returns the cores that this process may use, and the processor's name.
 Machine this_machine();
 
 }  // namespace lockstep::report

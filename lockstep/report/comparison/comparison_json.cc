@@ -34,7 +34,8 @@ json to_json(const std::optional<Interval>& interval) {
   return {{"low", interval->low}, {"high", interval->high}};
 }
 
-// Of all rounds together, and the cores that others had in each.
+// Returns the load of all rounds together, and the cores that other processes
+// used in each round.
 json to_json(const std::vector<MachineLoad>& loads) {
   if (loads.empty()) return nullptr;
   MachineLoad all;

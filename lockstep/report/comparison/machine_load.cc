@@ -14,10 +14,10 @@
 namespace lockstep::report {
 namespace {
 
-// Below this share of the cores it is what every machine does beside: the
-// kernel's own threads, and the error of counting in ticks.
+// A load below this share of the cores is normal for any machine: the kernel's
+// own threads, and the error of counting in ticks.
 constexpr double kBusyShare = 0.05;
-// Fewer ticks than these are chance.
+// Less CPU time than this may be noise.
 constexpr double kLeastSeconds = 0.2;
 
 std::string content_of(const char* path) {
@@ -56,7 +56,8 @@ CoreTimes core_times(const std::string& proc_stat,
     const bool is_ours = std::any_of(cores.begin(), cores.end(), [&](int core) {
       return name == "cpu" + std::to_string(core);
     });
-    // Guests' time is in `user` and `nice`. Older kernels end before `steal`.
+    // `user` and `nice` already include the time of guests. Older kernels have
+    // no `steal` field.
     double user = 0, nice = 0, system = 0, idle = 0, iowait = 0, irq = 0,
            softirq = 0, steal = 0;
     if (!is_ours || !(fields >> user >> nice >> system >> idle)) continue;
@@ -109,7 +110,8 @@ MachineLoad& MachineLoad::operator+=(const MachineLoad& later) {
 
 MachineLoad load_between(const CoreTimes& before, const CoreTimes& after,
                          double seconds, double own_s) {
-  // Ticks and the kernel's exact account of our time differ a little.
+  // The tick counts and the kernel's exact count of our own time differ
+  // slightly.
   return {.cores = after.cores,
           .seconds = seconds,
           .other_s = std::max(0.0, after.busy_s - before.busy_s - own_s),

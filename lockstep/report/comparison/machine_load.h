@@ -6,57 +6,58 @@
 
 #include "lockstep/base/stopwatch.h"
 
-// How busy a machine is with other things than what is measured on it.
+// Measures how busy a machine is with other things than the measured program.
 namespace lockstep::report {
 
-/// What cores did since the machine started, in seconds of all of them
-/// together.
+/// Time that cores have spent since the machine started, in seconds summed over
+/// the cores.
 struct CoreTimes {
   int cores = 0;
   double busy_s = 0;
-  /// That the host of a virtual machine gave to others when there was work.
+  /// Time that the host of a virtual machine gave to others although there was
+  /// work.
   double stolen_s = 0;
 };
 
-/// Reads those of `cores` from what /proc/stat says (proc(5)), in ticks of
-/// 1/`ticks_per_s` seconds. Cores that it does not name are left out.
+/// Reads the times of `cores` from the text of /proc/stat (proc(5)), in ticks
+/// of 1/`ticks_per_s` seconds. Cores that are missing in the text are left out.
 CoreTimes core_times(const std::string& proc_stat,
                      const std::vector<int>& cores, double ticks_per_s);
 
-/// Seconds in which at least one process of the machine waited for a core,
-/// since the machine started: "some" of /proc/pressure/cpu. None if it is not
-/// there.
+/// Returns the seconds since the machine started in which at least one process
+/// waited for a core: "some" of /proc/pressure/cpu. Returns nullopt if the text
+/// has no such line.
 std::optional<double> waiting_seconds(const std::string& pressure);
 
-/// What happened on the cores of this process while it was looked at.
+/// Load on the cores of this process during an observation.
 struct MachineLoad {
   int cores = 0;
   double seconds = 0;
-  double other_s = 0;   ///< CPU time of processes that are not ours
-  double stolen_s = 0;  ///< CPU time that other virtual machines had
-  std::optional<double> waiting_s;  ///< in which some process had no core
+  double other_s = 0;   ///< CPU time of other processes
+  double stolen_s = 0;  ///< CPU time that other virtual machines used
+  std::optional<double> waiting_s;  ///< time in which some process had no core
 
-  /// Cores that others had, on the average.
+  /// Returns the average number of cores that other processes used.
   double other_cores() const;
   double stolen_cores() const;
-  /// Whether others had so much that what was measured is not to be relied on:
-  /// a twentieth of the cores.
+  /// Returns true if other processes used so much, a twentieth of the cores,
+  /// that the measurement is unreliable.
   bool is_busy() const;
 
   MachineLoad& operator+=(const MachineLoad& later);
 };
 
-/// The difference of two readings, `seconds` apart, without the `own_s` that
-/// this process and its children used.
+/// Returns the difference between two readings that are `seconds` apart,
+/// without the `own_s` that this process and its children used.
 MachineLoad load_between(const CoreTimes& before, const CoreTimes& after,
                          double seconds, double own_s);
 
-/// Looks at the machine from when it is made. Ours is what this process and
-/// those of its children did that have ended and were waited for.
+/// Observes the machine from construction on. Our own time is that of this
+/// process and of its children that have ended and were waited for.
 class LoadWatch {
  public:
   LoadWatch();
-  /// None where the system does not tell.
+  /// Returns nullopt if the system does not report its load.
   std::optional<MachineLoad> load() const;
 
  private:
@@ -71,9 +72,9 @@ class LoadWatch {
   Stopwatch watch_;  // since begin_
 };
 
-/// "Other processes used 1.3 of 2 cores while this was measured ...", for who
-/// reads the figures. `of_rounds`: the load in each round. Empty if the machine
-/// was not busy.
+/// Returns a note for readers of the figures, "Other processes used 1.3 of 2
+/// cores while this was measured ...", or "" if the machine was not busy.
+/// `of_rounds` is the load in each round.
 std::string busy_text(const std::vector<MachineLoad>& of_rounds);
 
 }  // namespace lockstep::report

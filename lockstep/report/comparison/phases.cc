@@ -11,7 +11,7 @@ double total(const train::PhaseReport& phases) {
 }
 
 std::optional<double> outside_phases(const train::RunReport& report) {
-  // Clocks are read between the phases, too.
+  // Reading the clock between the phases takes time too.
   constexpr double kTolerance = 0.001;
   const double rest_s = report.step_time_s.mean - total(report.phases_s);
   if (rest_s < -kTolerance * report.step_time_s.mean) return std::nullopt;

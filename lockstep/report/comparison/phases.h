@@ -7,7 +7,7 @@
 
 namespace lockstep::report {
 
-/// A part of a step, by name.
+/// A named part of a step.
 struct Phase {
   const char* name;
   double train::PhaseReport::*seconds;
@@ -23,12 +23,12 @@ inline constexpr std::array<Phase, 7> kPhases{{
     {"update", &train::PhaseReport::update},
 }};
 
-/// The sum of all phases.
+/// Returns the sum of all phases.
 double total(const train::PhaseReport& phases);
 
-/// What of the mean step is in no phase, in seconds. None if the phases are
-/// longer than it: they are not of the same steps then, or of a version whose
-/// phases overlapped.
+/// Returns the seconds of the mean step that belong to no phase. Returns
+/// nullopt if the phases are longer than the step: they are then phases of
+/// other steps, or come from a version whose phases overlapped.
 std::optional<double> outside_phases(const train::RunReport& report);
 
 }  // namespace lockstep::report

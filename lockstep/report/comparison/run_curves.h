@@ -8,11 +8,11 @@
 
 namespace lockstep::report {
 
-/// The loss of each step that was not left out, with the step, counted from 1.
+/// Returns the loss of each recorded step with its step number, counted from 1.
 std::vector<std::pair<int64_t, double>> losses_by_step(
     const train::RunReport& report);
 
-/// All evaluations in the order of steps, that at the end included.
+/// Returns all evaluations in the order of steps, including the one at the end.
 std::vector<train::EvaluationReport> evaluations_of(
     const train::RunReport& report);
 

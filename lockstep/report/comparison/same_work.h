@@ -7,11 +7,11 @@
 
 namespace lockstep::report {
 
-/// What of the work of a step differs between two runs, with both values:
+/// Returns the differences between the work of two runs, with both values:
 /// "batch_size 64 and 128". Work is the model and its parameters, the samples
-/// of a step and their tokens, and the precision. Not work is how it is done:
-/// by which strategy, on how many devices and ranks, in how many shards. What
-/// one of the reports does not know is taken to be the same.
+/// of a step and their tokens, and the precision. How the work is done does not
+/// count: the strategy, the number of devices, ranks and shards. A value that
+/// one of the reports does not have counts as equal.
 std::vector<std::string> differences_of_work(const train::RunReport& first,
                                              const train::RunReport& second);
 

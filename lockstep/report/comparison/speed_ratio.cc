@@ -9,7 +9,7 @@
 namespace lockstep::report {
 namespace {
 
-// Mean, and the half of its t interval; none for one value.
+// A mean and half the width of its t interval, which is not set for one value.
 struct Estimate {
   double mean = 0;
   std::optional<double> half_width;
@@ -32,7 +32,8 @@ Estimate estimate(const std::vector<double>& values, double confidence) {
   return result;
 }
 
-// Two, or as many more as show that the interval is without 1.
+// Returns two, or as many more digits as needed to show that the interval
+// excludes 1.
 int digits_of(const SpeedRatio& ratio) {
   constexpr int kMost = 5;
   int digits = 2;

@@ -16,10 +16,10 @@ namespace {
 using train::RankTrace;
 using Span = TraceLog::Span;
 
-// Of a rank's step: what took less is left out.
+// Smallest share of a rank's step that is shown.
 constexpr double kLeastShareShown = 0.005;
 
-// More would fill the screen with what is alike.
+// More ranks would fill the screen with rows that look alike.
 constexpr size_t kMostRanks = 8;
 
 constexpr size_t kind_of(std::string_view name) {
@@ -39,7 +39,7 @@ size_t kind_of(const Span& span) {
   if (span.category == TraceCategory::kCommunication) return kAllReduce;
   if (span.name == "loss") return kForward;
   const size_t kind = kind_of(span.name);
-  // "sum", "norm", ...: on the way from gradients to parameters.
+  // "sum", "norm", ...: between the gradients and the update of the parameters.
   return kind < kBlockKinds.size() ? kind : kUpdate;
 }
 
@@ -49,7 +49,7 @@ bool is_communication(const Block& block) {
 
 double seconds(int64_t ns) { return static_cast<double>(ns) / 1e9; }
 
-// Cuts spans that are in each other into blocks that are not.
+// Converts nested spans into blocks that don't overlap.
 class Flattening {
  public:
   void add(const Span& span) {
@@ -75,18 +75,19 @@ class Flattening {
     }
   }
 
-  // The part of `open` up to `end`.
+  // Adds the part of `open` up to `end`.
   void emit(const Block& open, double end) {
     if (end <= open.begin_s) return;
     blocks_.push_back(
         {.kind = open.kind, .begin_s = open.begin_s, .end_s = end});
   }
 
-  std::vector<Block> open_;  // the outer first
+  std::vector<Block> open_;  // outermost first
   std::vector<Block> blocks_;
 };
 
-// Of both at once; both are in order and don't overlap themselves.
+// Returns the time in which `block` and one of `others` overlap. The blocks of
+// `others` don't overlap each other.
 double overlap(const Block& block, const std::vector<Block>& others) {
   double sum = 0;
   for (const Block& other : others) {
@@ -96,7 +97,7 @@ double overlap(const Block& block, const std::vector<Block>& others) {
   return sum;
 }
 
-// Of kinds that no rank spent a notable time on.
+// Removes the kinds of blocks on which the ranks spent little time.
 void drop_trifles(TimeLine& line) {
   std::set<int64_t> ranks;
   std::array<double, kBlockKinds.size()> totals{};

@@ -8,13 +8,13 @@
 
 namespace lockstep::report {
 
-/// What the blocks of a time line are, and how each is drawn.
+/// Kind of block in a time line, with the way it is drawn.
 struct BlockKind {
   const char* name;
   const char* css_class;
   const char* utf8;
   char ascii;
-  int colour;  ///< of a terminal, as in "\033[34m"
+  int colour;  ///< terminal colour, as in "\033[34m"
 };
 
 inline constexpr std::array<BlockKind, 8> kBlockKinds{{
@@ -24,12 +24,13 @@ inline constexpr std::array<BlockKind, 8> kBlockKinds{{
     {"backward", "backward", "█", 'B', 34},
     {"all-reduce", "reduce", "▞", 'R', 35},
     {"update", "update", "▒", 'u', 32},
-    // A rank sums its part of the gradients as it updates its part.
+    // A rank sums its part of the gradients while it updates its part.
     {"sum+update", "update", "▒", 'u', 32},
     {"wait", "wait", "·", '.', 90},
 }};
 
-/// Seconds from the begin of the step. `kind`: in kBlockKinds.
+/// A block, in seconds since the start of the step. `kind` is an index in
+/// kBlockKinds.
 struct Block {
   size_t kind = 0;
   double begin_s = 0;
@@ -38,35 +39,35 @@ struct Block {
   double seconds() const { return end_s - begin_s; }
 };
 
-/// A lane of a rank. Of spans in each other the innermost is the block; blocks
-/// don't overlap and are in order.
+/// A lane of a rank. Where spans are nested, the block is the innermost one.
+/// Blocks are in order and don't overlap.
 struct TimeLineRow {
   int64_t rank = 0;
   std::string label;  ///< "rank 0  cpu:0"
   std::vector<Block> blocks;
 };
 
-/// A step of a run, lane by lane, of its first ranks. What is not worth a word
-/// is left out, but all communication is in. No rows: nothing is known.
+/// A step of a run, lane by lane, for the first ranks of the run. Short blocks
+/// are left out, except for communication. No rows if nothing is known.
 struct TimeLine {
   std::string title;
   double seconds = 0;
   std::vector<TimeLineRow> rows;
 
-  /// Those that occur, in the order of kBlockKinds.
+  /// Returns the kinds that occur, in the order of kBlockKinds.
   std::vector<size_t> kinds() const;
 };
 
 TimeLine time_line_of(const ComparedRun& run);
 
-/// Those of runs with ranks: of ddp.
+/// Returns the time lines of the runs that have ranks (ddp).
 std::vector<TimeLine> time_lines(const Comparison& comparison);
 
-/// Means over the ranks, seconds.
+/// Communication time in seconds, as means over the ranks.
 struct CommunicationTime {
   double total_s = 0;   ///< all-reduce and wait
-  double wait_s = 0;    ///< of it
-  double hidden_s = 0;  ///< of it, while the rank computes
+  double wait_s = 0;    ///< part of total_s spent waiting
+  double hidden_s = 0;  ///< part of total_s during which the rank computes
 };
 CommunicationTime communication_of(const TimeLine& line);
 

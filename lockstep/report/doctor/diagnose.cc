@@ -162,7 +162,7 @@ Finding open_files(const HostFacts& facts) {
 Finding locked_memory(const HostFacts& facts) {
   Finding finding{.topic = "locked memory",
                   .found = in_bytes(facts.locked_memory_bytes)};
-  // Only pinned host memory for GPUs is locked in any amount.
+  // Only pinned host memory for GPUs needs large amounts of locked memory.
   if (!facts.gpus.empty() && facts.locked_memory_bytes < 64 * kMiB) {
     finding.verdict = Verdict::kWarn;
     finding.fix = "fast copies to GPUs lock memory: ulimit -l unlimited";

@@ -10,22 +10,22 @@ namespace lockstep::report {
 
 enum class Verdict {
   kOk,
-  kWarn,  ///< training works, but slower or for less than it could
+  kWarn,  ///< training works, but more slowly or with less than possible
   kFail,  ///< training is impossible
 };
 
-/// What is known of one part of the machine: a line of `lockstep doctor`.
+/// A finding about one part of the machine: a line of `lockstep doctor`.
 struct Finding {
   std::string topic;
   Verdict verdict = Verdict::kOk;
   std::string found{};
-  std::string fix{};  ///< what to do; empty if all is well
+  std::string fix{};  ///< how to fix it; empty if all is well
 };
 
-/// Judges every fact, in the order in which they are shown.
+/// Judges every fact, in the order in which the findings are shown.
 std::vector<Finding> diagnose(const HostFacts& facts);
 
-/// Environment variables that disturb training, and how to be rid of that.
+/// Environment variables that disturb training, each with its fix.
 const std::vector<std::pair<std::string, std::string>>& disturbing_variables();
 
 }  // namespace lockstep::report

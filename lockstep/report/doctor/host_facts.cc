@@ -30,7 +30,7 @@ std::string read_text(const fs::path& path) {
   return text.str();
 }
 
-/// What `pattern` captures in `text`, or an empty string.
+/// Returns the text that `pattern` captures in `text`, or an empty string.
 std::string capture(const std::string& text, const char* pattern) {
   std::smatch match;
   return std::regex_search(text, match, std::regex(pattern)) ? match[1].str()
@@ -60,7 +60,7 @@ void add_memory(HostFacts& facts, const fs::path& root) {
 }
 
 int count_affinity() {
-  // A bit per core, for more cores than any kernel is built for.
+  // One bit per core, for more cores than any kernel supports.
   std::vector<unsigned long> mask(4096);
   const size_t bytes = mask.size() * sizeof(mask[0]);
   if (::sched_getaffinity(::getpid(), bytes,
@@ -107,7 +107,7 @@ std::pair<int64_t, int64_t> cgroup_memory(const fs::path& root) {
                         const char* used_name) {
     std::ifstream limit_file(group / limit_name);
     int64_t limit = 0;
-    // "max" is no number; v1 writes a number near 2^63 for no limit.
+    // "max" is not a number. v1 writes a number near 2^63 for no limit.
     if (!(limit_file >> limit) || limit >= least || limit > (1LL << 60)) return;
     least = limit;
     used = 0;

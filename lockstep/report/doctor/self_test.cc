@@ -28,7 +28,7 @@ constexpr double kDeadlineSeconds = 300;
 constexpr size_t kKeptOutput = 4000;
 constexpr size_t kMostReport = size_t{16} << 20;
 
-// A folder for what the runs write, gone with this.
+// A temporary folder for the files of the runs. The destructor removes it.
 class Workplace {
  public:
   Workplace() {
@@ -145,7 +145,7 @@ class Tester {
                                     const std::string& report) const {
     std::vector<std::string> names;
     for (const Device& device : devices_) names.push_back(device.name());
-    // One device is the whole host, and not one slice of it.
+    // A single device is the whole host rather than one slice of it.
     if (strategy == "single") {
       names = {devices_.front().is_cpu() ? "cpu" : names.front()};
     }
@@ -158,7 +158,7 @@ class Tester {
             fmt::format("{}", fmt::join(names, ",")),
             "--shards",
             fmt::format("{}", devices_.size()),
-            "--oversubscribe",  // the caller allowed what devices_ needs
+            "--oversubscribe",  // allowed by the caller if needed
             "--intra-op-threads",
             "1",
             "--batch-size",
@@ -171,7 +171,7 @@ class Tester {
             report};
   }
 
-  // The digest of a run, or "" with the reason in `problem`.
+  // Returns the digest of a run, or "" with the reason in `problem`.
   std::string digest_of(const std::string& strategy, std::string& problem) {
     const std::string report = workplace_.file(strategy + ".json");
     const CommandResult result = run_program(training(strategy, report));

@@ -13,23 +13,23 @@ namespace lockstep::report {
 struct SelfTestPart {
   std::string name;
   bool is_ok = false;
-  std::string found;  ///< in a line or some
+  std::string found;  ///< one or a few lines
 };
 
 struct SelfTest {
   std::vector<SelfTestPart> parts;
-  /// For a report of a fault: the parts, what is known of the machine, the
-  /// commands and the end of what they wrote.
+  /// Details for a bug report: the parts, the facts about the machine, the
+  /// commands and the end of their output.
   nlohmann::ordered_json details;
 
   bool is_ok() const;
 };
 
 /// Tests an installation on `devices`: the machine, the links between devices,
-/// collectives of as many ranks, and that a few steps of training have the same
-/// parameters at the end on one device, with DataParallel and with
-/// DistributedDataParallel. Each in processes of its own, by the program
-/// `program`. `on_part` is called with each part as it is known.
+/// and collectives with one rank per device. It also checks that a few training
+/// steps end with the same parameters on one device, with DataParallel and with
+/// DistributedDataParallel. Each test runs `program` in separate processes.
+/// `on_part` is called with each part when its result is known.
 SelfTest run_self_test(const std::string& program,
                        const std::vector<Device>& devices,
                        const std::function<void(const SelfTestPart&)>& on_part);

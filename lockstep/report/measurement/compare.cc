@@ -20,7 +20,7 @@
 namespace lockstep::report {
 namespace {
 
-// How a process of a contender is started.
+// Command that runs one process of a contender.
 struct Process {
   Contender contender;
   Command command;
@@ -89,10 +89,11 @@ Command step_time_command(const CompareOptions& options,
   return command;
 }
 
-// Adds PyTorch's set-ups, or a note that says why not. Throws if it is not
-// here: who asks for it must not learn at the end that it was left out. With
-// ddp also `ideal`: the same processes, which never speak to each other. No DDP
-// that updates all parameters on each rank can be faster.
+// Adds PyTorch's set-ups, or a note that says why they were left out. Throws if
+// PyTorch is not installed: a user who asks for it must not learn at the end
+// that it was left out. With ddp, it also adds `ideal`: the same processes
+// without communication. No DDP that updates all parameters on each rank can be
+// faster.
 void add_pytorch(const CompareOptions& options,
                  const std::vector<Device>& devices,
                  const std::function<bool()>& stop,
@@ -164,7 +165,7 @@ Measurement measure(const Process& process) {
                       : ""});
 }
 
-// A machine that is busy now will most likely be busy during the measurement.
+// A machine that is busy now will probably also be busy during the measurement.
 void warn_if_busy(const CompareProgress& progress,
                   const std::function<bool()>& stop) {
   constexpr double kLookS = 1;
@@ -240,7 +241,7 @@ Comparison run_compare(const CompareOptions& options,
     notes.push_back(text);
     progress.says(text);
   }
-  // A load of no seconds is not known.
+  // A load over zero seconds is unknown.
   std::erase_if(loads, [](const auto& load) { return load.seconds <= 0; });
   comparison.loads = std::move(loads);
   comparison.notes = std::move(notes);

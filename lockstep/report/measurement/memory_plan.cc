@@ -26,9 +26,9 @@ Device whole_host() {
   return {.kind = DeviceKind::kCpu, .index = 0, .slices = 1};
 }
 
-/// What one shard takes on its device.
+/// Memory that one shard takes on its device, in bytes.
 struct ShardMemory {
-  int64_t kept = 0;  ///< after the forward: what the backward needs
+  int64_t kept = 0;  ///< after the forward, for the backward
   int64_t peak = 0;
 };
 
@@ -63,7 +63,8 @@ class ShardProbe {
 
   int64_t parameters() const { return parameters_; }
   int64_t parameter_bytes() const { return parameter_bytes_; }
-  /// Of parameters that are sent in buckets, and that ZeRO does not cut.
+  /// Returns the bytes of the parameters that are sent in buckets and that ZeRO
+  /// does not split.
   int64_t small_bytes() const { return small_bytes_; }
   int64_t largest_bytes() const { return largest_bytes_; }
   int64_t optimizer_bytes() const { return optimizer_bytes_; }
@@ -103,12 +104,12 @@ class ShardProbe {
   int64_t parameters_ = 0;
   int64_t parameter_bytes_ = 0;
   int64_t small_bytes_ = 0;
-  int64_t largest_bytes_ = 0;  // of a parameter
+  int64_t largest_bytes_ = 0;  // size of the largest parameter
   int64_t optimizer_bytes_ = 0;
 };
 
-/// What shards of any size take, from those of one and of two samples: what is
-/// kept grows by the same for each sample.
+/// Estimates the memory of shards of any size from shards of one and of two
+/// samples. Each further sample adds the same amount of kept memory.
 class ShardModel {
  public:
   explicit ShardModel(ShardProbe& probe)
@@ -119,7 +120,8 @@ class ShardModel {
     const int64_t more = (samples - 2) * (two_.kept - one_.kept);
     return {.kept = two_.kept + more, .peak = two_.peak + more};
   }
-  /// Of a shard that is run, if there is room for it.
+  /// Runs a shard and returns its memory. Returns nullopt if there is not
+  /// enough room to run it.
   std::optional<ShardMemory> measure(int64_t samples, int64_t room) const {
     if (samples <= 2) return estimate(samples);
     if (estimate(samples).peak > room / 2) return std::nullopt;
@@ -132,9 +134,9 @@ class ShardModel {
   ShardMemory two_;
 };
 
-/// Sums that wait, while the last of `shards` shards is computed, for others:
-/// one for each bit that is set in the number of shards before it
-/// (append_partial()).
+/// Returns the largest number of sums that wait for others while `shards`
+/// shards are computed. Before each shard, one sum waits for each bit that is
+/// set in the number of finished shards (append_partial()).
 int64_t waiting_sums(int64_t shards) {
   int most = 0;
   for (int64_t done = 0; done < shards; ++done) {
@@ -143,7 +145,7 @@ int64_t waiting_sums(int64_t shards) {
   return most;
 }
 
-/// One of the several ways to run a batch.
+/// One way to run a batch.
 struct Way {
   int64_t accumulate = 1;
   bool recomputes = false;
@@ -151,7 +153,8 @@ struct Way {
 
 int64_t ceil_of(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/// What remains of `bytes` of each parameter's on a rank, if ZeRO cuts them.
+/// Returns the part of `bytes` that one rank holds if ZeRO splits the state of
+/// each parameter over `ranks` ranks. The small parameters are not split.
 int64_t cut_bytes(int64_t bytes, const ShardProbe& probe, int64_t ranks) {
   const double small = static_cast<double>(probe.small_bytes()) /
                        static_cast<double>(probe.parameter_bytes());
@@ -160,7 +163,7 @@ int64_t cut_bytes(int64_t bytes, const ShardProbe& probe, int64_t ranks) {
       (small + (1 - small) / static_cast<double>(ranks)));
 }
 
-/// What a device holds that computes `shard`.
+/// Returns the memory that a device holds while it computes `shard`.
 DeviceMemory held_by_device(const TrainOptions& options,
                             const ShardProbe& probe, int64_t accumulate,
                             bool shares_memory, const ShardMemory& shard) {
@@ -170,7 +173,8 @@ DeviceMemory held_by_device(const TrainOptions& options,
   const bool has_ranks = options.strategy == Strategy::kDistributed;
   if (!has_ranks) return memory;
   if (shares_memory) {
-    // In the first step gradients are copied to where the others read them.
+    // In the first step, gradients are copied to memory that the other ranks
+    // read.
     memory.buckets = probe.parameter_bytes();
     return memory;
   }
@@ -181,9 +185,9 @@ DeviceMemory held_by_device(const TrainOptions& options,
                          : cut_bytes(probe.optimizer_bytes(), probe, ranks);
   memory.buckets = probe.small_bytes();
   if (options.zero == ZeroStage::kGradients) {
-    // At the end of the backward there are the gradients, at its beginning the
-    // activations. Of the gradients there is this rank's part, and what is not
-    // sent yet.
+    // At the beginning of the backward, the activations are in memory. At its
+    // end, the gradients are: this rank's part, and the gradients that have not
+    // been sent yet.
     const int64_t all = probe.parameter_bytes();
     const int64_t unsent =
         std::min(all, probe.largest_bytes() + OverlappedSum::kMostBytesToSend);
@@ -261,7 +265,8 @@ MemoryPlan make_memory_plan(const TimedRun& run, int64_t limit,
           options, probe, accumulate, shares_memory,
           shards.estimate(ceil_of(options.batch_size, devices * accumulate)));
       const int64_t total = plan.shared + devices * device.total();
-      // Sums of gradients that wait may take more than smaller shards save.
+      // Sums of gradients that wait may take more memory than smaller shards
+      // save.
       if (total >= least) continue;
       least = total;
       plan.choices.push_back(

@@ -8,17 +8,17 @@
 
 namespace lockstep::report {
 
-/// What a device holds at the most in a step, in bytes.
+/// Peak memory of a device during a step, in bytes.
 struct DeviceMemory {
-  /// Beside what is held once for several devices.
+  /// Without the memory that several devices share.
   int64_t parameters = 0;
   int64_t optimizer = 0;
-  /// Sums of gradients of shards that are done, which wait for others.
+  /// Gradient sums of finished shards, which wait for other shards.
   int64_t gradients = 0;
-  /// What a rank sends and receives gradients in.
+  /// Buffers in which a rank sends and receives gradients.
   int64_t buckets = 0;
-  /// Of the shard that is computed: activations, its gradients, and casts of
-  /// weights.
+  /// Memory of the shard that is being computed: activations, its gradients,
+  /// and casts of weights.
   int64_t activations = 0;
 
   int64_t total() const {
@@ -26,7 +26,7 @@ struct DeviceMemory {
   }
 };
 
-/// Another way to run the same batch, which takes less memory.
+/// Another way to run the same batch that takes less memory.
 struct MemoryChoice {
   std::string options;  ///< "--accumulate 4"
   int64_t total = 0;    ///< bytes of all devices together
@@ -38,12 +38,12 @@ struct MemoryPlan {
   int64_t parameters = 0;  ///< elements
   int64_t devices = 1;
   int64_t shards = 1;
-  int64_t samples_of_shard = 1;  ///< of the largest one
+  int64_t samples_of_shard = 1;  ///< size of the largest shard
   int64_t shared = 0;            ///< bytes held once for all devices
-  DeviceMemory device;           ///< of each
-  int64_t limit = 0;             ///< bytes there are for all devices
-  /// False: the shard was too large to be tried, and the figures follow from
-  /// smaller ones.
+  DeviceMemory device;           ///< memory of each device
+  int64_t limit = 0;             ///< bytes available to all devices
+  /// False if the shard was too large to run, so the figures are estimates from
+  /// smaller shards.
   bool is_measured = false;
   std::vector<MemoryChoice> choices;
 
@@ -51,8 +51,9 @@ struct MemoryPlan {
 };
 
 /// Runs one shard on this machine's CPU, forward and backward, as the options
-/// of `run` say, and adds up what each device would hold. `limit`: bytes there
-/// are; 0: what this host has available. `shares_memory`: several ranks do.
+/// of `run` say, and adds up what each device would hold. `limit` is the number
+/// of available bytes; 0 stands for the memory that is available on this host.
+/// `shares_memory` says whether several ranks share memory.
 MemoryPlan make_memory_plan(const TimedRun& run, int64_t limit,
                             bool shares_memory);
 

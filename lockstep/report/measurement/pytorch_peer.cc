@@ -16,9 +16,9 @@ namespace lockstep::report {
 namespace {
 
 constexpr const char* kScript = "pytorch_step_time.py";
-// One line: the Python whose LibTorch Lockstep was built with.
+// File with one line: the Python whose LibTorch Lockstep was built with.
 constexpr const char* kPythonFile = "torch_python";
-// An import of torch from a cold disk takes long.
+// Importing torch from a cold disk takes long.
 constexpr double kImportDeadlineSeconds = 120;
 
 namespace fs = std::filesystem;
@@ -28,8 +28,8 @@ bool is_file(const fs::path& path) {
   return fs::is_regular_file(path, error);
 }
 
-// Two places, because the tests' programs are in bin of a build folder, and the
-// program itself is in libexec/lockstep.
+// There are two places to search: test programs are in bin of a build folder,
+// and the program itself is in libexec/lockstep.
 fs::path find_script(const fs::path& program) {
   const fs::path above = program.parent_path().parent_path();
   for (const fs::path& prefix : {above, above.parent_path()}) {
@@ -50,7 +50,7 @@ std::string find_python(const fs::path& share) {
   return ::access(built_with.c_str(), X_OK) == 0 ? built_with : "python3";
 }
 
-// Empty if `python` has torch.
+// Returns why `python` can't import torch, or "" if it can.
 std::string why_no_torch(const std::string& python,
                          const std::function<bool()>& stop) {
   constexpr const char* kFix =
@@ -124,7 +124,7 @@ Command pytorch_command(const PyTorchPeer& peer, const Work& work,
   arguments.emplace_back("--fused");
   if (work.precision == "bf16") arguments.emplace_back("--bf16");
   if (work.channels_last) arguments.emplace_back("--channels-last");
-  // What torchrun would set anyway, but with four lines of warning.
+  // torchrun would set this anyway, but with a four-line warning.
   if (has_ranks) command.environment["OMP_NUM_THREADS"] = "1";
   return command;
 }

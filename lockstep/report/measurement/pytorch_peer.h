@@ -8,7 +8,7 @@
 
 namespace lockstep::report {
 
-/// The work that every run of a comparison does.
+/// Work that every run of a comparison does.
 struct Work {
   std::string model = "mlp";
   int64_t batch_size = 64;
@@ -19,27 +19,29 @@ struct Work {
   std::string precision = "fp32";  ///< fp32 or bf16
 };
 
-/// A Python that has torch, and our script for it.
+/// A Python that has torch, and Lockstep's script for it.
 struct PyTorchPeer {
   std::string python;
   std::string script;
-  /// Why it can't be used: "what; expected X, got Y; how to fix it". Empty: it
-  /// can.
+  /// Reason why it can't be used: "what; expected X, got Y; how to fix it".
+  /// Empty if it can be used.
   std::string missing;
 };
 
-/// The script is in the share/lockstep that belongs to `program`, which is in
-/// bin or in libexec/lockstep of an installation or of a build folder. Python
-/// is the one in LOCKSTEP_PYTHON, else the one that the file `torch_python`
-/// beside the script names, if it is still there, else python3 of PATH.
+/// Finds the script and a Python for it. The script is in share/lockstep of the
+/// installation or build folder whose bin or libexec/lockstep contains
+/// `program`. Python is the one in LOCKSTEP_PYTHON, else the one that the file
+/// `torch_python` next to the script names, if it still exists, else python3 of
+/// PATH.
 PyTorchPeer find_pytorch(const std::function<bool()>& stop = {},
                          const std::string& program = own_program());
 
-/// `strategy`: "single" or "ddp". `processes`: DDP's; `cores`: of them all.
+/// `strategy` is "single" or "ddp". `processes` is the number of DDP processes,
+/// and `cores` the number of cores of all of them together.
 Command pytorch_command(const PyTorchPeer& peer, const Work& work,
                         const std::string& strategy, int processes, int cores);
 
-/// Reads what the script printed. Throws IoError if it is not that.
+/// Reads the output of the script. Throws IoError if it is something else.
 Measurement pytorch_measurement(const std::string& output,
                                 const std::string& strategy,
                                 const Command& command);

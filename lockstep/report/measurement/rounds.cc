@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kMostNamed = 2;
 
-// Whether a user wants to know which of the two is faster.
+// Returns true if a user wants to know which of the two runs is faster.
 bool is_compared(const Comparison& comparison, size_t run, size_t other) {
   const ComparedRun& second = comparison.runs[other];
   if (run == other || comparison.runs[run].engine == kPyTorch) return false;
@@ -19,7 +19,7 @@ bool is_compared(const Comparison& comparison, size_t run, size_t other) {
          (second.engine == kPyTorch && !second.is_ideal());
 }
 
-// "dp or single is faster (0.97 to 1.06 times)", for each open verdict.
+// Returns "dp or single is faster (0.97 to 1.06 times)" for each open verdict.
 std::vector<std::string> open_verdicts(const Comparison& comparison) {
   std::vector<std::string> open;
   for (size_t run = 0; run < comparison.runs.size(); ++run) {

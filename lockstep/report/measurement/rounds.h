@@ -9,37 +9,37 @@
 
 namespace lockstep::report {
 
-/// One strategy of one engine, before it is measured.
+/// One strategy of one engine that is to be measured.
 struct Contender {
   std::string engine;
   std::string strategy;
 
-  /// As ComparedRun::label().
+  /// Returns the same text as ComparedRun::label().
   std::string label() const;
 };
 
-/// How many rounds there are: `least`, and more while a verdict is open.
+/// Number of rounds: `least`, and more while a verdict is open.
 struct RoundLimits {
   int64_t least = 3;
   int64_t most = 10;
 };
 
-/// Runs contender number `contender` once. Rounds are counted from 1; round 0
-/// is not counted.
+/// Runs contender number `contender` once. Rounds are counted from 1. Round 0
+/// is a warm-up that is not counted.
 using MeasureRound =
     std::function<Measurement(size_t contender, int64_t round)>;
 
-/// Told why there are more rounds: "after 3 rounds it is open whether dp or
-/// single is faster (0.97 to 1.06 times): 2 more rounds".
+/// Called with the reason for more rounds: "after 3 rounds it is open whether
+/// dp or single is faster (0.97 to 1.06 times): 2 more rounds".
 using GoesOn = std::function<void(const std::string& why)>;
 
-/// Measures in rounds, in which every contender runs once, until it is clear of
-/// each two that are compared which one is faster, or there are `limits.most`
-/// rounds. It is looked at after look_rounds() rounds. Each round begins with
-/// another contender (A B C, B C A, C A B), so that none gains by its place.
-/// Before the rounds the first contender runs once and is not counted, as a
-/// machine that had nothing to do is slower at first; unless there is but one
-/// round. The result is relate()d.
+/// Measures in rounds, each of which runs every contender once. It stops when
+/// the verdict for each compared pair is clear, or after `limits.most` rounds.
+/// Verdicts are checked after look_rounds() rounds. Each round starts with
+/// another contender (A B C, B C A, C A B), so that none benefits from its
+/// position. Unless there is only one round, the first contender runs once
+/// before the rounds without being counted, because a machine that was idle is
+/// slower at first. relate() has been called on the result.
 Comparison measure_rounds(const std::vector<Contender>& contenders,
                           const RoundLimits& limits,
                           const MeasureRound& measure, const GoesOn& goes_on);

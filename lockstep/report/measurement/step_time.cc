@@ -30,13 +30,14 @@
 namespace lockstep::report {
 namespace {
 
-// Steps among which the typical one is looked for, and that a trace holds.
+// Number of steps that a trace contains, and from which the typical step is
+// chosen.
 constexpr int64_t kTracedSteps = 10;
 
 using tasks::ImageOptions;
 using tasks::TextOptions;
 
-/// Processor time of this thread.
+/// Returns the processor time of this thread.
 double thread_seconds() {
   timespec time{};
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -52,7 +53,7 @@ void set_times(train::RunReport& report, const std::vector<double>& times_s) {
       static_cast<double>(report.batch_size) / report.step_time_s.median;
 }
 
-/// The time line of a typical step, and the trace of all.
+/// Adds the time line of a typical step, and writes the trace of all steps.
 void add_traces(Measurement& measured, const train::StepRecorder& recorder,
                 const World& world, const std::string& trace) {
   const auto traces = recorder.gather();
@@ -82,7 +83,8 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(
       torch::optim::SGDOptions(options.lr).momentum(options.momentum));
 }
 
-/// Seconds of the last step's phases within forward() and backward().
+/// Returns the seconds of the last step's phases within forward() and
+/// backward().
 template <class Module>
 PhaseTimes phases_within(const DataParallel<Module>& model) {
   return model->phase_times();
@@ -92,7 +94,8 @@ PhaseTimes phases_within(const DistributedDataParallel<Module>&) {
   return {};
 }
 
-/// Seconds in which the threads of the devices computed, without the caller's.
+/// Returns the seconds in which the devices' threads computed, without the time
+/// of the caller's thread.
 template <class Module>
 std::vector<double> busy_seconds(const DataParallel<Module>& model) {
   std::vector<double> busy_s;
@@ -103,10 +106,10 @@ std::vector<double> busy_seconds(const DataParallel<Module>& model) {
 }
 template <class Module>
 std::vector<double> busy_seconds(const DistributedDataParallel<Module>&) {
-  return {0};  // the caller's thread is the device's
+  return {0};  // the caller's thread is the device's thread
 }
 
-/// The loop that a user writes, with a watch between its phases.
+/// A training loop as users write it, with a stopwatch between its phases.
 template <class Model>
 class OwnLoop {
  public:
@@ -221,7 +224,7 @@ std::vector<std::string> compared_models() {
 
 namespace {
 
-/// Measures a loop with `model` on the devices of `plan`.
+/// Measures a training loop with `model` on the devices of `plan`.
 template <class Model>
 Measurement measure_loop(Model model, const TimedRun& run,
                          const tasks::OptimizerOptions& optimizer,
@@ -257,7 +260,7 @@ Measurement measure_loop(Model model, const TimedRun& run,
   report.batch_size = options.batch_size;
   report.split = chunk_sizes(options.batch_size, report.world_size);
   set_times(report, result.step_times_s);
-  // A copy in each process, and a momentum buffer for each, or AdamW's two.
+  // Each process has a copy, with one momentum buffer for it, or two for AdamW.
   const bool is_adamw = optimizer.optimizer == tasks::OptimizerKind::kAdamW;
   report.parameter_bytes =
       optim::bytes_of(loop.model()->module()->parameters()) * world.size();
@@ -294,8 +297,8 @@ Measurement measure_loop_of(const TimedRun& run, const Options& task,
   const std::shared_ptr<Module> module = make_module(task, plan);
   Measurement result;
   if (options.strategy == train::Strategy::kDistributed) {
-    // As in a user's program: the launcher bound its main thread to the cores
-    // of this rank.
+    // As in a user's program, the launcher has bound the main thread to the
+    // cores of this rank.
     torch::set_num_threads(static_cast<int>(plan.intra_op_threads));
     result = measure_loop(DistributedDataParallel(module, options.world), run,
                           task.optimizer, plan, timed, trace);

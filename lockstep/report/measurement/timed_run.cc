@@ -11,7 +11,7 @@ namespace {
 using tasks::ImageOptions;
 using tasks::TextOptions;
 
-/// Inputs and targets of `samples`.
+/// Returns `samples` random inputs and targets.
 std::pair<torch::Tensor, torch::Tensor> random_samples(
     const ImageOptions& images, const train::Plan& plan, int64_t samples) {
   const models::ModelSpec& model = images.model;

@@ -11,8 +11,8 @@
 
 namespace lockstep::report {
 
-/// A run on random samples, to be measured: of a classifier of images or of a
-/// language model.
+/// A run on random samples that is to be measured. It trains an image
+/// classifier or a language model.
 struct TimedRun {
   train::TrainOptions train;
   std::variant<tasks::ImageOptions, tasks::TextOptions> task;
@@ -20,10 +20,10 @@ struct TimedRun {
 
 std::unique_ptr<train::Task> make_task(const TimedRun& run);
 
-/// The part of a batch that is this rank's.
+/// Returns this rank's part of a random batch.
 data::Batch random_batch(const TimedRun& run, const train::Plan& plan);
 
-/// The layout that the images have.
+/// Returns true if the images have the channels-last layout.
 bool is_channels_last(const tasks::ImageOptions& images,
                       const train::Plan& plan);
 

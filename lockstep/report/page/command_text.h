@@ -5,7 +5,7 @@
 
 namespace lockstep::report {
 
-/// The words of `command`, quoted so that a shell reads them as they are.
+/// Returns the words of `command`, quoted so that a shell reads them unchanged.
 std::string command_text(const std::vector<std::string>& command);
 
 }  // namespace lockstep::report

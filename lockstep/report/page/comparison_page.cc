@@ -32,7 +32,7 @@ void add_memory(Page& page, const Comparison& comparison) {
   }
 }
 
-// Of each run that recorded one, not of those with ranks alone.
+// Shows the time line of each run that recorded one, with or without ranks.
 void add_steps(Page& page, const Comparison& comparison) {
   page.begin_chapter("What happens in a step");
   page.add_table(phase_section(comparison, 0));
@@ -50,7 +50,7 @@ void add_results(Page& page, const Comparison& comparison) {
   page.add_table(evaluation_section(comparison));
 }
 
-// Each only once, where several runs had the same.
+// Adds each topology only once, even if several runs had the same.
 void add_topologies(Page& page, const Comparison& comparison,
                     const PageFacts& facts) {
   page.begin_chapter("Topology");

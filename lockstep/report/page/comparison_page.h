@@ -10,15 +10,16 @@
 
 namespace lockstep::report {
 
-/// What a page says of the machine beside the runs' own reports.
+/// Facts about the machine that a page shows in addition to the runs' reports.
 struct PageFacts {
-  std::vector<std::string> command;  ///< that made the page; may be empty
-  /// Where a comparison was measured. Nothing: what the runs say.
+  std::vector<std::string> command;  ///< made the page; may be empty
+  /// Environment in which the comparison was measured. Not set: the
+  /// environments that the runs recorded.
   std::optional<train::Environment> environment;
   std::optional<inspect::Topology> topology;
 };
 
-/// The comparison as one page that needs nothing else: see Page.
+/// Returns the comparison as one self-contained page. See Page.
 std::string to_html(const Comparison& comparison, const PageFacts& facts = {});
 
 }  // namespace lockstep::report

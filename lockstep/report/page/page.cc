@@ -13,14 +13,16 @@
 namespace lockstep::report {
 namespace {
 
-// "12.3 ms", "-", "1.5x", "±2 %": what is read from the right.
+// Returns true for cells that are aligned right: "12.3 ms", "-", "1.5x", "±2
+// %".
 bool is_figure(const std::string& cell) {
   if (cell.empty() || cell == "-" || cell.starts_with("±")) return true;
   const char first = cell.front() == '-' && cell.size() > 1 ? cell[1] : cell[0];
   return std::isdigit(static_cast<unsigned char>(first)) != 0;
 }
 
-// Which columns have names rather than figures. The first always has.
+// Returns the columns that have names rather than figures. The first column
+// always has names.
 std::vector<bool> name_columns(const Section& section) {
   std::vector<bool> has_names(section.header.size(), false);
   for (size_t column = 0; column < has_names.size(); ++column) {
@@ -48,8 +50,8 @@ std::string header_row(const Section& section,
   return html + "</tr></thead>\n";
 }
 
-// The rows whose first cell is that of `row`: it and those below that have
-// none.
+// Returns the number of rows in the group that starts at `row`: that row and
+// the following rows whose first cell is empty.
 size_t rows_of_group(const Section& section, size_t row) {
   size_t end = row + 1;
   while (end < section.rows.size() && !section.rows[end].empty() &&
@@ -84,8 +86,8 @@ std::string body_rows(const Section& section,
   return html + "</tbody>";
 }
 
-// What is wider than the screen is moved by touch, or by keys once it has the
-// focus.
+// Content that is wider than the screen can be scrolled by touch, or with the
+// keyboard once it has the focus.
 std::string scrollable(const std::string& label, const std::string& content) {
   return fmt::format(
       "<div class=\"scroll\" role=\"group\" tabindex=\"0\" aria-label=\"{}\">"

@@ -8,32 +8,33 @@
 
 namespace lockstep::report {
 
-/// A page being written from the top down. It needs nothing else: no scripts,
-/// nothing from the network. Light or dark as the reader's system is; readable
-/// on a telephone, on paper, with the keyboard alone and by screen readers.
-/// Every text is escaped.
+/// Builds a self-contained HTML page from the top down, without scripts or
+/// anything from the network. The page is light or dark like the reader's
+/// system. It is readable on a phone, on paper, with only the keyboard and by
+/// screen readers. All text is escaped.
 class Page {
  public:
-  /// `heading` is what the page is of, `lead` a paragraph below it.
+  /// `heading` is the title of the page, `lead` a paragraph below it.
   Page(std::string heading, std::string lead);
 
-  /// A chapter, listed at the top of the page. One that gets nothing to show
-  /// is left out.
+  /// Begins a chapter, which is listed at the top of the page. A chapter
+  /// without content is left out.
   void begin_chapter(const std::string& title);
   void add_heading(const std::string& text);
   void add_paragraph(const std::string& text);
   void add_list(const std::vector<std::string>& items);
 
   enum class Cells { kFigures, kProse };
-  /// Nothing if it has no rows. An empty first cell of a row belongs to the
-  /// one above. Its title is the table's caption.
+  /// Adds a table unless it has no rows. Its title becomes the caption. A row
+  /// whose first cell is empty belongs to the row above.
   void add_table(const Section& section, Cells cells = Cells::kFigures);
-  /// With its figures as a table to unfold, if it brings some.
+  /// Adds a chart. Its figures, if any, are added as a table that can be
+  /// unfolded.
   void add_chart(const Chart& chart);
-  /// Text as it is, in letters of one width. `label` says what it is.
+  /// Adds preformatted text in a monospace font. `label` describes it.
   void add_code(const std::string& label, const std::string& text);
 
-  /// The whole document. `title`: of the browser's window.
+  /// Returns the whole document. `title` is the title of the browser window.
   std::string finish(const std::string& title) const;
 
  private:

@@ -4,7 +4,7 @@
 
 namespace lockstep::report {
 
-/// What a page has beside style_sheet(), as CSS.
+/// Returns the CSS of a page, which is used in addition to style_sheet().
 std::string page_style();
 
 }  // namespace lockstep::report

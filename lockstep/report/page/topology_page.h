@@ -8,7 +8,7 @@
 
 namespace lockstep::report {
 
-/// Matrix, legend and what was measured as one page.
+/// Returns the matrix, its legend and the measured speeds as one page.
 std::string topology_page(const inspect::Topology& topology,
                           const std::vector<inspect::LinkSpeed>& speeds);
 

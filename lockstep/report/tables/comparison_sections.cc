@@ -19,13 +19,13 @@ std::string bytes(int64_t count) {
   return format_bytes(static_cast<double>(count));
 }
 
-// "28.1-33.0 ms"; older reports don't know where the spread begins.
+// Returns "28.1-33.0 ms". Older reports have no lower end of the spread.
 std::string spread(const train::TimeSummary& times) {
   return times.p10 > 0 ? format_durations(times.p10, times.p90)
                        : "to " + format_duration(times.p90);
 }
 
-// "10.0 ms   25 % ██", the bar in `bar_width` columns.
+// Returns "10.0 ms   25 % ██", with a bar of `bar_width` columns.
 std::string share_cell(double seconds, double whole_s, int bar_width) {
   const double share = whole_s > 0 ? seconds / whole_s : 0;
   std::string cell =

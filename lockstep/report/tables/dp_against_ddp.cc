@@ -18,7 +18,7 @@ bool is_dp(const ComparedRun& run) {
   return strategy == "dp" || strategy == "dp-classic" || strategy == kDpLoop;
 }
 
-// Those that the practical compares.
+// Returns the runs that the practical compares.
 Runs compared(const Comparison& comparison) {
   Runs found;
   const auto add = [&](const std::function<bool(const ComparedRun&)>& fits) {
@@ -39,12 +39,12 @@ Runs compared(const Comparison& comparison) {
   return found;
 }
 
-// "32/32"; "" where it is not known.
+// Returns "32/32", or "" if unknown.
 std::string split_of(const ComparedRun& run) {
   return fmt::format("{}", fmt::join(run.report.split, "/"));
 }
 
-// DataParallel cuts a batch itself; a rank reads its own part.
+// DataParallel splits a batch itself. With ranks, each rank reads its own part.
 std::string who_splits(const ComparedRun& run) {
   return is_dp(run) ? "automatic" : "by rank";
 }
@@ -61,7 +61,7 @@ std::string busy(const ComparedRun& run) {
                      : fmt::format("busy {} to {} %", low, high);
 }
 
-// The fullest device's peak, in those of the emptiest.
+// Returns the highest memory peak of the devices as a multiple of the lowest.
 std::string fullest(const ComparedRun& run) {
   const auto& devices = run.report.devices;
   const auto [least, most] = std::minmax_element(
@@ -74,7 +74,8 @@ std::string fullest(const ComparedRun& run) {
                          static_cast<double>(least->memory_peak_bytes));
 }
 
-// What more devices do not make shorter: all but forward and backward.
+// Returns the share of a step that more devices do not shorten: everything
+// except forward and backward.
 std::string fixed_share(const ComparedRun& run) {
   const auto& phases = run.report.phases_s;
   const double sum = total(phases);

@@ -5,16 +5,17 @@
 
 namespace lockstep::report {
 
-/// Practical 6, part 6: DataParallel beside DistributedDataParallel, in the
-/// practical's four rows: processes, who splits the data, how evenly the
-/// devices are used, and how it scales. A row's second line has an empty first
-/// cell. "memory 1.50x": the fullest device's peak, in those of the emptiest.
-/// "20 % fixed": of a step, what is neither forward nor backward. "1.20x": as
-/// many times as fast as the baseline.
+/// Returns practical 6, part 6: DataParallel next to DistributedDataParallel,
+/// in the practical's four rows: processes, what splits the data, how evenly
+/// the devices are used, and how it scales. The second line of a row has an
+/// empty first cell. "memory 1.50x" is the highest memory peak of the devices
+/// as a multiple of the lowest. "20 % fixed" is the share of a step that is
+/// neither forward nor backward. "1.20x" means 1.20 times as fast as the
+/// baseline.
 ///
-/// A column for each of Lockstep's runs with dp-classic, dp, dp-loop, ddp and,
-/// where there is no ddp, ddp-loop. No rows unless there is one of
-/// either kind on several devices.
+/// There is a column for each of Lockstep's runs with dp-classic, dp, dp-loop,
+/// ddp and, if there is no ddp, ddp-loop. No rows unless there is at least one
+/// run of each kind on several devices.
 Section dp_against_ddp_section(const Comparison& comparison);
 
 }  // namespace lockstep::report

@@ -13,40 +13,41 @@
 namespace lockstep::report {
 namespace {
 
-// Devices whose peaks differ by less are called even.
+// Devices whose peaks differ by less than this factor are called even.
 constexpr double kEvenMemory = 1.05;
-// Shares of a step below this are not worth a word.
+// Smaller shares of a step are not mentioned.
 constexpr double kNotableShare = 0.02;
-// Nor are busy fractions that differ by less.
+// Smaller differences between busy fractions are not mentioned.
 constexpr double kNotableGap = 0.1;
 
 const ComparedRun* baseline(const Comparison& comparison) {
   return comparison.baseline ? &comparison.runs[*comparison.baseline] : nullptr;
 }
 
-// Against one device of the host.
+// Returns true if `run` uses CPU slices and `base` a single device.
 bool is_on_slices(const ComparedRun& run, const ComparedRun& base) {
   return run.report.devices.front().name.starts_with("cpu:") &&
          base.report.devices.size() == 1;
 }
 
-// Slices are not more hardware if the one device computes a shard with as many
-// threads as they have together. One that has several shards computes one after
-// another, with the threads that a shard has everywhere.
+// Slices are not more hardware if the single device computes a shard with as
+// many threads as all slices together. A single device with several shards
+// computes them in sequence, each with the same number of threads as a shard
+// has elsewhere.
 bool has_no_more_hardware(const ComparedRun& run, const ComparedRun& base) {
   const auto slices = static_cast<int64_t>(run.report.devices.size());
   return is_on_slices(run, base) &&
          base.report.intra_op_threads >= slices * run.report.intra_op_threads;
 }
 
-// "no difference that 3 rounds can show (0.97 to 1.04 times as fast)".
+// Returns "no difference that 3 rounds can show (0.97 to 1.04 times as fast)".
 std::string no_difference(const SpeedRatio& ratio, int64_t rounds) {
   return fmt::format("no difference that {} can show ({} times as fast)",
                      counted(rounds, "round"), interval_text(ratio));
 }
 
-// "dp on 2 devices is faster than single: 1.40 times as fast (1.35 to 1.45)."
-// Nothing is called faster or slower that may be chance.
+// Returns "dp on 2 devices is faster than single: 1.40 times as fast (1.35 to
+// 1.45)." A run is not called faster or slower if the difference may be chance.
 std::string speedup_sentence(const Comparison& comparison,
                              const ComparedRun& run, const ComparedRun& base) {
   const size_t devices = run.report.devices.size();
@@ -124,7 +125,7 @@ std::optional<std::string> memory_sentence(const ComparedRun& run) {
 std::optional<std::string> bottleneck_sentence(const ComparedRun& run) {
   const auto& phases = run.report.phases_s;
   const auto rest_s = outside_phases(run.report);
-  // Of phases that do not add up nothing can be said.
+  // If the phases do not add up, nothing can be said about them.
   if (total(phases) <= 0 || !rest_s || run.report.devices.size() < 2) {
     return std::nullopt;
   }
@@ -154,7 +155,7 @@ std::optional<std::string> bottleneck_sentence(const ComparedRun& run) {
       run.label(), 100 * computing, 100 * (1 - computing), list);
 }
 
-// When ranks talk, and whether they work meanwhile.
+// Describes when ranks communicate, and whether they compute meanwhile.
 std::optional<std::string> communication_sentence(const TimeLine& line) {
   const CommunicationTime time = communication_of(line);
   if (time.total_s <= 0) return std::nullopt;
@@ -208,7 +209,7 @@ std::optional<std::string> copies_sentence(const ComparedRun& run) {
       bytes(report.optimizer_state_bytes));
 }
 
-// How far ddp is from processes that never speak to each other.
+// Compares ddp with processes that never communicate.
 std::optional<std::string> ideal_sentence(const Comparison& comparison) {
   const auto find = [&](const char* engine, const char* strategy) {
     return std::find_if(comparison.runs.begin(), comparison.runs.end(),
@@ -233,7 +234,7 @@ std::optional<std::string> ideal_sentence(const Comparison& comparison) {
                      no_difference(speed, comparison.rounds));
 }
 
-// What the signs of the tables mean.
+// Explains the notation of the tables.
 std::optional<std::string> signs_sentence(const Comparison& comparison) {
   const auto& runs = comparison.runs;
   const bool has_intervals = std::any_of(

@@ -17,17 +17,17 @@ namespace {
 using train::Environment;
 using train::RunReport;
 
-// More rows would bury the others: the first ones and the last.
+// Tables with more rows show only the first and the last ones.
 constexpr size_t kMostEpochs = 60;
 
-/// A line of a table: what it is, and how a run says it.
+/// A row of a table: its name, and a function that returns a run's value.
 template <class From>
 using Fact = std::pair<const char*, std::string (*)(const From&)>;
 
 std::string count(int64_t number) { return format_count(number); }
 
 std::string time_text(double seconds) {
-  // Until the year 9999.
+  // The largest time is the end of the year 9999.
   if (!(seconds > 0 && seconds < 253'402'300'799.0)) return "-";
   return fmt::format("{:%Y-%m-%d %H:%M:%S} UTC",
                      fmt::gmtime(static_cast<std::time_t>(seconds)));
@@ -98,7 +98,8 @@ const std::vector<Fact<Environment>>& environment_facts() {
   return facts;
 }
 
-// The names of the metrics of any of the runs, the loss first.
+// Returns the names of the metrics that any of the runs has. The loss comes
+// first.
 std::vector<std::string> names_of(
     const std::vector<const train::Metrics*>& all) {
   std::set<std::string> names;
@@ -119,7 +120,7 @@ std::string metric_cell(const train::Metrics& metrics,
                             : fmt::format("{:.4g}", found->second);
 }
 
-// Leaves out the middle of what is too long.
+// Removes the middle rows of a table that is too long.
 void shorten(Section& section) {
   auto& rows = section.rows;
   if (rows.size() <= kMostEpochs) return;

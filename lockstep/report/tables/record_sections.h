@@ -4,18 +4,18 @@
 #include "lockstep/report/tables/section.h"
 #include "lockstep/train/environment.h"
 
-// What a page shows of runs beside their times.
+// Facts about runs that a page shows in addition to their times.
 namespace lockstep::report {
 
-/// What each run trained, and how: model, batch, shards, when.
+/// Returns what each run trained, and how: model, batch, shards, start time.
 Section work_section(const Comparison& comparison);
-/// Each epoch's learning rate and metrics.
+/// Returns each epoch's learning rate and metrics.
 Section epoch_section(const Comparison& comparison);
-/// Each evaluation's metrics.
+/// Returns each evaluation's metrics.
 Section evaluation_section(const Comparison& comparison);
-/// Machine and software. Runs that had the same have one column together.
+/// Returns machine and software. Runs with the same environment share a column.
 Section environment_section(const Comparison& comparison);
-/// The same of one environment.
+/// Returns the same table for one environment.
 Section environment_section(const train::Environment& environment);
 
 }  // namespace lockstep::report

@@ -8,11 +8,12 @@
 
 namespace lockstep::report {
 
-/// How devices are connected.
+/// Returns a matrix of the connections between devices.
 Section matrix_section(const inspect::Topology& topology);
 
-/// What was measured, as matrices like that of the topology: bandwidth, in
-/// both directions at once, through the host, latency. Empty if nothing was.
+/// Returns the measured speeds as matrices like that of the topology:
+/// bandwidth, bandwidth in both directions at once, bandwidth through the host,
+/// and latency. Empty if nothing was measured.
 std::vector<Section> speed_sections(
     const inspect::Topology& topology,
     const std::vector<inspect::LinkSpeed>& speeds);
