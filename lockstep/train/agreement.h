@@ -41,8 +41,8 @@ inline constexpr int kRegroupSignal = NSIG;
 /// Stop signal, also never sent: a callback wants the run to end.
 inline constexpr int kEndSignal = NSIG + 1;
 
-/// Lets all ranks know after a step its metrics, and whether one of them wants
-/// to stop. Each step takes one message.
+/// Tells all ranks after a step its metrics, and whether one of them wants to
+/// stop. Takes one message per step.
 class Agreement {
  public:
   /// `is_local`: each rank makes its own steps, and `shards` counts the shards
@@ -50,7 +50,8 @@ class Agreement {
   Agreement(const World& world, int64_t shards, bool is_local,
             LossReduction reduction);
 
-  /// The metrics of the shards of the next step. May be called from any thread.
+  /// Returns the metrics of the shards of the next step. May be called from any
+  /// thread.
   ShardMetrics& metrics() { return metrics_; }
 
   /// Returns the outcome of a step of all ranks. Collective.

@@ -28,10 +28,7 @@ class BestEvaluation : public Callback {
   const std::string& metric() const { return metric_; }
   /// Returns true if the last evaluation is the best one.
   bool is_new() const { return step_ >= 0 && worse_in_a_row_ == 0; }
-  int64_t step() const {
-    return step_;
-  }  ///< step of the best evaluation; -1:
-     ///< none yet
+  int64_t step() const { return step_; }  ///< best evaluation; -1: none yet
   double value() const { return value_; }
 
  private:

@@ -13,7 +13,7 @@ struct RunState {
   int64_t step = 0;   ///< steps done
   int64_t epoch = 0;  ///< counted from 0
   int64_t total_steps = 0;
-  double lr = 0;  ///< of the last step
+  double lr = 0;  ///< learning rate of the last step
 };
 
 /// Interface that a run calls on every rank, in the rank's main thread, with
@@ -24,10 +24,10 @@ class Callback {
   virtual ~Callback() = default;
 
   virtual void before_epoch(const RunState&) {}
-  /// Gets the means over the epoch.
+  /// Called with the means over the epoch.
   virtual void after_epoch(const RunState&, const Metrics&) {}
   virtual void before_step(const RunState&) {}
-  /// Gets the means over the step's batch.
+  /// Called with the means over the step's batch.
   virtual void after_step(const RunState&, const Metrics&) {}
   virtual void before_evaluation(const RunState&) {}
   virtual void after_evaluation(const RunState&, const TestReport&) {}

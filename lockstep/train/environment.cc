@@ -22,7 +22,7 @@
 namespace lockstep::train {
 namespace {
 
-// None of them can hold a secret.
+// Variables that can't hold a secret.
 constexpr std::array kVariables{
     "ATEN_CPU_CAPABILITY",  "CUBLAS_WORKSPACE_CONFIG",
     "CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES",

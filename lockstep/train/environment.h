@@ -9,14 +9,14 @@
 
 namespace lockstep::train {
 
-/// The environment that a run ran in: the host and the process of rank 0.
+/// The environment of a run: the host and the process of rank 0.
 struct Environment {
   std::string host;  ///< host name; empty: nothing is known
   std::string os;    ///< "Debian GNU/Linux 12 (bookworm)"
   std::string kernel;
   std::string cpu_model;
   int64_t cores = 0;           ///< cores that the process may use
-  int64_t memory_bytes = 0;    ///< of the host
+  int64_t memory_bytes = 0;    ///< memory of the host
   std::string cpu_capability;  ///< of LibTorch's kernels: "AVX2"
   std::string torch;           ///< the version that is loaded: "2.11.0"
   std::string compiler;        ///< compiler that Lockstep was built with
@@ -29,7 +29,7 @@ struct Environment {
 
 Environment this_environment();
 
-/// "Intel(R) Xeon(R)", or "unknown".
+/// Returns "Intel(R) Xeon(R)", say, or "unknown".
 std::string cpu_model();
 
 nlohmann::ordered_json to_json(const Environment& environment);

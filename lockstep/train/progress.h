@@ -26,8 +26,8 @@ struct ProgressText {
   StepProgress step;
   double samples_per_s = 0;
   double seconds_left = 0;
-  double step_s = 0;   ///< of the last step
-  double total_s = 0;  ///< of all steps after the first
+  double step_s = 0;   ///< time of the last step
+  double total_s = 0;  ///< time of all steps after the first
 };
 
 /// Returns "44ms", "6s679ms", "2m5s", "1h3m": at most two units.
@@ -58,7 +58,7 @@ ProgressStyle default_progress_style(std::FILE* out);
 class Progress {
  public:
   Progress(ProgressStyle style, int64_t log_every, std::FILE* out = stdout);
-  /// Erases the bar, so that what follows starts on a clean line.
+  /// Erases the bar, so that later output starts on a clean line.
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;

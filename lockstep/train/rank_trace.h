@@ -38,7 +38,7 @@ std::vector<RankTrace> gather_traces(const World& world, const RankTrace& own);
 int64_t clock_offset(const std::vector<int64_t>& peer_moments,
                      const std::vector<int64_t>& own_moments);
 
-/// Returns only the step of median duration on rank 0, with its begin at 0.
+/// Returns only the step of median duration on rank 0, shifted to start at 0.
 /// Empty if no step was recorded.
 std::vector<RankTrace> typical_step(const std::vector<RankTrace>& ranks);
 

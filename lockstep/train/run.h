@@ -113,7 +113,7 @@ class Run {
   int64_t epoch_ = 0;  // the epoch in training, or the last one
   bool regroups_ = false;
   bool is_ended_ = false;                 ///< a callback ended the run
-  std::optional<IoError> write_failure_;  // the first one of write_output()
+  std::optional<IoError> write_failure_;  // first failure of write_output()
 };
 
 }  // namespace lockstep::train

@@ -82,8 +82,7 @@ RunCheckpoints::RunCheckpoints(const Task& task, const TrainOptions& options,
     writer_.emplace(options.out_dir, checkpoints_to_keep(options),
                     options.world);
     if (!options.save_best.empty()) {
-      // The newest checkpoint here is the best one. The one before it is
-      // removed when the newest is complete.
+      // The newest checkpoint here is the best one. One older one is kept.
       best_writer_.emplace(
           (std::filesystem::path(options.out_dir) / "best").string(),
           kFewestKept, options.world);

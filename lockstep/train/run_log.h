@@ -28,7 +28,7 @@ struct RunRecordings {
   int64_t samples = 0;  ///< samples in all steps
 };
 
-/// Prints what a run has to say: lines and a bar while it runs, a report at its
+/// Reports a run to the user: lines and a bar while it runs, a report at its
 /// end.
 class RunLog {
  public:

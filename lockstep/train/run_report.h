@@ -55,7 +55,7 @@ struct EvaluationReport {
   TestReport test;
 };
 
-/// The best evaluation, where the options ask for it.
+/// The best evaluation, if the options ask for it.
 struct BestReport {
   int64_t step = -1;  ///< -1: none
   std::string metric{};
@@ -86,7 +86,7 @@ struct RunReport {
   std::string model;
   std::string precision;  ///< "fp32"; empty in reports of older versions
   int64_t parameters = 0;
-  int64_t world_size = 1;  ///< devices at work
+  int64_t world_size = 1;  ///< devices in use
   int64_t processes = 1;   ///< ranks, which share the devices
   int64_t shards = 1;
   int64_t intra_op_threads = 1;  ///< per shard

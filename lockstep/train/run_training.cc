@@ -28,8 +28,8 @@ void prepare_outputs(const TrainOptions& options) {
   const AtomicFile writable(report_path(options));
 }
 
-// Gives the lock of the run's folder to rank 0, which may be another process
-// than in the attempt before. Collective.
+// Gives the lock of the run's folder to rank 0, which may be a different
+// process than in the previous attempt. Collective.
 void hand_over(std::optional<RunLock>& lock, const TrainOptions& options) {
   if (options.out_dir.empty()) return;
   const bool is_first = options.world.rank() == 0;

@@ -16,7 +16,7 @@ class StepRecorder {
   /// devices.
   StepRecorder(const World& world, std::vector<Device> devices, int64_t steps);
 
-  /// Marks the begin of a step. Its work began at `begin_ns` of
+  /// Marks the start of a step. Its work began at `begin_ns` of
   /// trace_clock_ns().
   void begin_step(int64_t begin_ns = trace_clock_ns());
   /// Drops what was recorded, which was warm-up.
@@ -30,7 +30,7 @@ class StepRecorder {
   World world_;
   std::vector<Device> devices_;
   size_t steps_;
-  std::deque<int64_t> begins_ns_;  // begins of the steps that are kept
+  std::deque<int64_t> begins_ns_;  // start times of the steps that are kept
   TraceRecording recording_;
 };
 

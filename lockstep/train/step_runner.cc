@@ -200,13 +200,14 @@ void StepRunner::load_state(const Resume& resumed) {
     outer_->load_state(part_of(loaded, kOuterStep));
     outer_->restart();
   }
-  // The parts of their gradients that other ranks had not sent yet are lost.
+  // With another number of ranks, the parts of gradients that PowerSGD has not
+  // sent yet are lost.
   if (power_sgd_ && ranks == options_.world.size()) {
     power_sgd_->load_state_dict(
         part_of(loaded, kPowerSgd + prefix_of_rank(options_.world.rank())));
   }
   optimizer_->load_state_dict(of_optimizer);
-  // Each rank loaded all of a state that is cut over the ranks.
+  // Each rank loaded all of a state that is split across the ranks.
   for (const auto& [name, tensor] : optimizer_->state_dict()) {
     release_unused(tensor);
   }

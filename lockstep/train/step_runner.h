@@ -58,7 +58,7 @@ class StepRunner {
   TestReport evaluate(data::Loader& loader, const std::function<bool()>& stop);
 
   /// Returns a digest of the state that all ranks have in common: the
-  /// parameters, and the optimizer's state unless it is cut over the ranks.
+  /// parameters, and the optimizer's state unless it is split across the ranks.
   std::string state_digest() const;
   /// Returns, after a step that was not finite, which copies between devices
   /// arrive changed, or "" if that is not the cause.

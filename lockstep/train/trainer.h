@@ -144,9 +144,10 @@ class Trainer : public Task {
     return *this;
   }
 
-  /// `loss(output, target)` returns the loss of a shard: a scalar tensor, the
-  /// mean over the samples; a WeightedLoss, the mean over tokens or other units
-  /// and their number; or LossAndMetrics. Called in the shard's thread.
+  /// Sets the loss. `loss(output, target)` returns the loss of a shard: a
+  /// scalar tensor, the mean over the samples; a WeightedLoss, the mean over
+  /// tokens or other units and their number; or LossAndMetrics. Called in the
+  /// shard's thread.
   template <class F>
   Trainer& loss(const F& loss) {
     using Arguments = detail::LossArguments<F>;
@@ -159,14 +160,16 @@ class Trainer : public Task {
     };
     return *this;
   }
-  /// kSum: the loss of a shard is a sum over its samples. The loss of a batch
-  /// and of the evaluation data is then also a sum.
+  /// Sets how losses are combined. kSum: the loss of a shard is a sum over its
+  /// samples. The loss of a batch and of the evaluation data is then also a
+  /// sum.
   Trainer& loss_reduction(LossReduction reduction) {
     loss_reduction_ = reduction;
     return *this;
   }
-  /// kSkip: a batch is left out if the weights of its losses add up to 0
-  /// (because all its targets are ignored, say). kError: it ends the run.
+  /// Sets what happens to an empty batch. kSkip: a batch is left out if the
+  /// weights of its losses add up to 0 (because all its targets are ignored,
+  /// say). kError: it ends the run.
   Trainer& empty_batch(EmptyBatch empty_batch) {
     empty_batch_ = empty_batch;
     return *this;
@@ -182,10 +185,10 @@ class Trainer : public Task {
     return *this;
   }
 
-  /// `make(module)` returns a std::unique_ptr to an optimizer of torch::optim
-  /// or lockstep::optim for the module's parameters. `make(module, make_state)`
-  /// also gets the function that provides memory for the state, which the
-  /// optimizers of lockstep::optim take as an option.
+  /// Sets the optimizer. `make(module)` returns a std::unique_ptr to an
+  /// optimizer of torch::optim or lockstep::optim for the module's parameters.
+  /// `make(module, make_state)` also gets the function that provides memory for
+  /// the state, which the optimizers of lockstep::optim take as an option.
   template <class Make>
   Trainer& optimizer(const Make& make) {
     make_optimizer_ = [make](M& module, const optim::StateFactory& make_state,
@@ -221,14 +224,14 @@ class Trainer : public Task {
     return *this;
   }
 
-  /// The learning rates of each step are those that the optimizer was made
-  /// with, multiplied by `schedule`, as in torch's LambdaLR.
+  /// Sets a schedule. The learning rates of each step are those that the
+  /// optimizer was made with, multiplied by `schedule`, as in torch's LambdaLR.
   Trainer& schedule(Schedule schedule) {
     schedule_ = std::move(schedule);
     return *this;
   }
-  /// `make(optimizer)` returns a std::shared_ptr to an LRScheduler of
-  /// torch::optim. Its step() is called after each epoch.
+  /// Sets a schedule of LibTorch. `make(optimizer)` returns a std::shared_ptr
+  /// to an LRScheduler of torch::optim. Its step() is called after each epoch.
   template <class Make>
   Trainer& schedule_per_epoch(const Make& make) {
     torch_schedule_ = {.make = make};
