@@ -33,7 +33,7 @@ class Dataset {
   size_t image_bytes() const {
     return static_cast<size_t>(channels_ * height_ * width_);
   }
-  /// Mean by channel, of pixels scaled to 0..1.
+  /// Returns the mean of each channel, of pixels scaled to 0..1.
   const std::vector<float>& mean() const { return mean_; }
   const std::vector<float>& stddev() const { return stddev_; }
   /// Returns true if a mirrored image still belongs to its class. A digit does
@@ -41,7 +41,7 @@ class Dataset {
   bool may_be_mirrored() const { return may_be_mirrored_; }
 
  private:
-  /// Same as read() and label(), with checked arguments.
+  /// Implement read() and label() for arguments that were checked.
   virtual void read_checked(int64_t index, std::span<uint8_t> out) const = 0;
   virtual int64_t label_of(int64_t index) const = 0;
   void check_index(int64_t index) const;
@@ -59,8 +59,8 @@ class Dataset {
 /// The two parts of a dataset.
 enum class Split { kTrain, kTest };
 
-/// Names of the datasets that open() knows: synthetic, cifar10, cifar100,
-/// mnist, fashion-mnist, image-folder.
+/// Returns the names of the datasets that open() knows: synthetic, cifar10,
+/// cifar100, mnist, fashion-mnist, image-folder.
 const std::vector<std::string>& dataset_names();
 
 /// Specifies the dataset that open() opens.

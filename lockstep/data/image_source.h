@@ -12,15 +12,15 @@ namespace lockstep::data {
 
 /// Options for preparing images for training.
 struct ImageOptions {
-  /// Random crop (padding 4) and, where the dataset allows it, horizontal flip.
+  /// Random crop (padding 4) and, if the dataset allows it, horizontal flip.
   bool augment = false;
   bool channels_last = false;
   uint64_t seed = 0;  ///< seed of the augmentation
 };
 
 /// Makes batches of a dataset of images: one input (N, C, H, W), float32 and
-/// normalised, and a target (N), int64. Sample `index` depends only on (seed,
-/// epoch, index).
+/// normalised, and a target (N), int64. Sample `index` depends only on
+/// (seed, epoch, index).
 class ImageSource : public BatchSource {
  public:
   /// Throws InvalidArgument without a dataset.

@@ -204,7 +204,8 @@ class Loader::Impl {
         made.error = std::current_exception();
       }
       lock.lock();
-      // begin() may have come in between: then nobody waits for this one.
+      // begin() may have been called meanwhile. Then nothing waits for this
+      // batch.
       if (epoch == epoch_) {
         made_.emplace(number, std::move(made));
         changed_.notify_all();

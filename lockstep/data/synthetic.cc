@@ -232,7 +232,7 @@ class Synthetic : public Dataset {
       try {
         others.emplace_back([this, t, threads] { make(t, threads); });
       } catch (const std::system_error&) {
-        make(t, threads);  // no thread is left: this one does that, too
+        make(t, threads);  // no thread is left: this thread does it
       }
     }
     make(0, threads);
@@ -254,7 +254,7 @@ class Synthetic : public Dataset {
     for (int64_t i = first; i < size(); i += step) {
       const auto split = static_cast<uint64_t>(split_);
       const auto index = static_cast<uint64_t>(i);
-      // Each ten consecutive images have every class once, in their own order.
+      // Every ten consecutive images have each class once, in their own order.
       RandomStream ten(StreamUse::kSynthetic, {seed_, split, ~(index / 10)});
       const int64_t label =
           (ten.below(kFigureClasses) + 7 * i) % kFigureClasses;

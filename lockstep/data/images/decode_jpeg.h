@@ -8,8 +8,8 @@
 
 namespace lockstep::data {
 
-/// Same as decode_image() for a JPEG, which may be baseline or progressive, and
-/// gray, in colour or CMYK. Uses libjpeg-turbo with Pillow's settings: the
+/// Decodes a JPEG as decode_image() does. It may be baseline or progressive,
+/// and gray, in colour or CMYK. Uses libjpeg-turbo with Pillow's settings: the
 /// accurate integer DCT, and smooth upsampling of chroma. CMYK becomes RGB as
 /// in Pillow, without a colour profile. Stray bytes between markers are
 /// skipped, as in other decoders. Data that end early or can't be decoded are

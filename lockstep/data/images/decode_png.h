@@ -8,9 +8,10 @@
 
 namespace lockstep::data {
 
-/// Same as decode_image() for a PNG, with libpng. Alpha and transparent colours
-/// are dropped, not blended. The higher eight of 16 bits are kept. Pillow does
-/// the same for colours, but makes all 16-bit grayscale values above 255 white.
+/// Decodes a PNG as decode_image() does, with libpng. Alpha and transparent
+/// colours are dropped, not blended. The higher eight of 16 bits are kept.
+/// Pillow does the same for colours, but makes all 16-bit grayscale values
+/// above 255 white.
 Image decode_png(std::span<const uint8_t> bytes, const std::string& path);
 
 }  // namespace lockstep::data

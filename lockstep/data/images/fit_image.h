@@ -17,7 +17,7 @@ namespace lockstep::data {
 /// resizes across, then down, with weights in multiples of 2^-22, and rounds to
 /// bytes after each pass. The sums are of integers, so the bytes are the same
 /// on every machine. They equal Pillow's where Pillow resizes across first.
-/// Where that costs more, Pillow resizes down first, and a byte may differ by
+/// If that costs more, Pillow resizes down first, and a byte may differ by
 /// one.
 void fit_image(const Image& image, int64_t side, std::span<uint8_t> out);
 

@@ -16,7 +16,7 @@ struct AddedToken {
   uint32_t id = 0;
   std::string text;
   bool is_special = false;
-  /// Hugging Face's library searches for tokens that are not normalized first.
+  /// Hugging Face's library first searches for the tokens without this flag.
   bool is_normalized = false;
 };
 

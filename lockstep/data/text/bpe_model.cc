@@ -74,7 +74,8 @@ class Speller {
 
 BpeModel::BpeModel(const BpeDescription& description,
                    const std::string& source) {
-  // The number of ids limits them: a file can't ask for more than it holds.
+  // Ids are below the number of tokens, so a file can't ask for more memory
+  // than it has tokens for.
   tokens_.resize(description.vocabulary.size() + description.added.size());
   read_vocabulary(description, source);
   // Read before the added tokens, which are not parts of words.

@@ -11,7 +11,7 @@ namespace lockstep::data {
 
 /// The form in which a file holds its tokens. All numbers are little-endian.
 enum class TokenFormat {
-  /// Only uint16 tokens, as nanoGPT writes them.
+  /// uint16 tokens and nothing else, as nanoGPT writes them.
   kRawUint16,
   /// llm.c's form for GPT-2: a header of 256 int32 (20240520, 1, the number of
   /// tokens, zeros), then uint16 tokens.

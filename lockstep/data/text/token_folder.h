@@ -40,7 +40,7 @@ class TokenFolder : public TokenSource {
 
   std::string path_;
   std::vector<std::unique_ptr<const TokenFile>> files_;
-  std::vector<int64_t> begins_{0};  // begin of each file, and the end
+  std::vector<int64_t> begins_{0};  // start of each file, and the end
 };
 
 }  // namespace lockstep::data

@@ -22,7 +22,7 @@ class TokenSource {
  private:
   /// Returns a name for errors, such as a path.
   virtual std::string name() const { return "the tokens"; }
-  /// Same as read(), with checked arguments.
+  /// Implements read() for arguments that were checked.
   virtual void read_checked(int64_t begin, std::span<int64_t> out) const = 0;
 };
 

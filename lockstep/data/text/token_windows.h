@@ -11,7 +11,7 @@ namespace lockstep::data {
 /// Options for cutting tokens into windows.
 struct TokenWindowOptions {
   int64_t context = 64;  ///< tokens in a window
-  /// Bound that each id must be below.
+  /// Number of possible tokens. Each id must be below it.
   int64_t vocabulary = 0;
   /// Starts the first window of each epoch at a different place, keyed by
   /// `seed`, so each epoch has different windows.
@@ -20,8 +20,8 @@ struct TokenWindowOptions {
 };
 
 /// Windows of a sequence of tokens as samples. The inputs are `context` tokens,
-/// and the targets are the tokens that follow each of them. Both are (N,
-/// context) int64.
+/// and the targets are the tokens that follow each of them. Both are
+/// (N, context) int64.
 ///
 /// The windows of an epoch are adjacent, so no token is a target twice. They
 /// leave out less than a window at each end. With `shift`, the first one begins

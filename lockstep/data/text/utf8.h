@@ -5,8 +5,8 @@
 
 namespace lockstep::data {
 
-/// Reads the characters of a UTF-8 text one after another, as defined by RFC
-/// 3629: no overlong forms, no surrogates, nothing above U+10FFFF.
+/// Reads the characters of a UTF-8 text one after another, as defined by
+/// RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF.
 class Utf8Reader {
  public:
   explicit Utf8Reader(std::string_view text) : text_(text) {}

@@ -6,7 +6,7 @@
 namespace lockstep::data {
 namespace {
 
-// Returns the bytes of the character at the begin of `text`; 0 if it is
+// Returns the bytes of the character at the start of `text`; 0 if it is
 // invalid.
 size_t character_bytes(std::string_view text) {
   const auto byte = [&](size_t i) -> unsigned {

@@ -10,7 +10,7 @@ namespace lockstep::data {
 /// (Unicode, table 3-7: no surrogates, no overlong forms, at most U+10FFFF).
 std::optional<size_t> first_invalid_utf8(std::string_view text);
 
-/// Returns the begin of the character after the one at `at`. `text` must be
+/// Returns the start of the character after the one at `at`. `text` must be
 /// UTF-8.
 inline size_t next_utf8(std::string_view text, size_t at) {
   constexpr unsigned kHighBits = 0xC0;

@@ -262,7 +262,7 @@ void WordRegex::split(std::string_view text, Matcher& matcher,
   constexpr uint64_t kLooksAtTheClock = 64;
   const Stopwatch watch;
 
-  size_t begin = 0;  // begin of the text that is not part of a word yet
+  size_t begin = 0;  // start of the text that is not part of a word yet
   size_t at = 0;
   uint64_t matches = 0;
   const auto cut = [&](size_t end) {

@@ -14,11 +14,11 @@ namespace lockstep::data {
 /// pre-tokenizer "Split" with the behaviour "Isolated": each match is a word,
 /// and so is the text between two matches.
 ///
-/// Hugging Face uses Oniguruma, this class PCRE2. Anything with a different
-/// meaning in the two (\w, \b, scripts, anchors, recursion and more) is
-/// refused. The rest is what published tokenizers use: literals, classes, \p{L}
-/// and the other general categories, \s, \d, groups, (?i:...), look-around,
-/// quantifiers. PCRE2 10.42 has the characters of Unicode 14.
+/// Hugging Face uses Oniguruma, and this class uses PCRE2. Anything with a
+/// different meaning in the two (\w, \b, scripts, anchors, recursion and more)
+/// is refused. The rest is what published tokenizers use: literals, classes,
+/// \p{L} and the other general categories, \s, \d, groups, (?i:...),
+/// look-around, quantifiers. PCRE2 10.42 has the characters of Unicode 14.
 ///
 /// Thread-safe once made, with a Matcher for each thread.
 class WordRegex {
