@@ -48,7 +48,8 @@ class CheckpointWriter {
   /// Waits in the same way. Throws CheckpointError if writing failed.
   void finish();
 
-  /// Returns the folder of the last complete checkpoint; "" if there is none.
+  /// Returns the folder of the last complete checkpoint, or "" before the
+  /// first.
   const std::string& last() const { return last_; }
   /// Returns the work and waiting times of this rank.
   const CheckpointCosts& costs() const { return costs_; }

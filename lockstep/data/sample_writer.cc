@@ -56,8 +56,8 @@ void SampleWriter::write(std::span<const uint8_t> image,
   }
 }
 
-// Writes a row of the result. `row` starts at its column `first`; null means
-// all padding.
+// Writes a row of the result, which begins at column `first` of `row`. A null
+// `row` means all padding.
 void SampleWriter::write_row(const uint8_t* row, const Table& table,
                              int64_t first, bool is_mirrored,
                              float* out) const {

@@ -41,7 +41,7 @@ inline constexpr int kRegroupSignal = NSIG;
 /// Stop signal, also never sent: a callback wants the run to end.
 inline constexpr int kEndSignal = NSIG + 1;
 
-/// Tells all ranks after a step its metrics, and whether one of them wants to
+/// Tells all ranks the metrics of a step, and whether one of them wants to
 /// stop. Takes one message per step.
 class Agreement {
  public:

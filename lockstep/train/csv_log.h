@@ -30,7 +30,7 @@ class CsvLog : public Callback {
  private:
   using Cells = std::vector<std::string>;
 
-  /// Keeps the rows of an existing file up to `step`. Drops an evaluation after
+  /// Keeps the rows of an existing file up to `step`. Drops the evaluation at
   /// `step` if it is going to be repeated.
   void open(int64_t step, bool repeats_evaluation);
   void add(Cells cells, const Metrics& metrics);

@@ -22,7 +22,7 @@ class EventFile {
   explicit EventFile(const std::string& folder);
 
   /// Must be called before any scalars are written. If `step` is not 0,
-  /// TensorBoard drops the steps from `step` on of earlier files in the folder.
+  /// TensorBoard drops the steps after `step` in earlier files of the folder.
   /// `wall_time`: seconds since 1970.
   void begin(int64_t step, double wall_time);
   bool is_begun() const { return is_begun_; }

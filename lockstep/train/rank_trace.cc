@@ -99,7 +99,7 @@ void keep_step(RankTrace& rank, int64_t index) {
   });
 }
 
-// Keeps the `most` longest spans. The step itself is one of them.
+// Keeps at most `most` spans, the longest ones. The step itself is one of them.
 void keep_longest(RankTrace& rank, size_t most) {
   auto& spans = rank.log.spans;
   if (spans.size() <= most) return;

@@ -102,8 +102,8 @@ StepRunner::StepRunner(Task& task, const TrainOptions& options,
     spikes_.emplace(options.spikes);
   }
   set_mode(*model_, true);
-  // Done before the accounts are restarted: the copies that each rank has now
-  // are not part of a step's memory.
+  // Done now and not in the first step, so that the copies that each rank still
+  // has are not counted as memory of a step.
   engine_->share_parameters();
   restart_accounts();
 }
