@@ -36,8 +36,9 @@ void check_finite(const Manifest& manifest, const std::string& path,
   }
 }
 
-// The files' checksums are in the manifest as well, so this one differs only if
-// that was written by another program, or forged.
+// Checks the digest of the parameters. The manifest also has checksums of the
+// files, so this differs only if another program wrote the manifest, or if it
+// was forged.
 void check_digest(const std::string& checkpoint, const CheckpointInfo& info,
                   const NamedTensors& tensors) {
   const std::string found = parameter_digest(tensors);
@@ -174,7 +175,7 @@ void CheckpointReader::load(const NamedTensors& module) const {
 void CheckpointReader::load(const torch::nn::Module& model,
                             optim::Optimizer* optimizer) const {
   const NamedTensors module = state_dict(model);
-  // Both fit, or neither is touched.
+  // Nothing is changed unless both fit.
   const NamedTensors tensors = read_model(module);
   if (optimizer != nullptr) load(*optimizer);
   load_state_dict(module, tensors, model_file());

@@ -13,42 +13,43 @@
 
 namespace lockstep {
 
-/// A folder DIR/step-00000030 holding model.safetensors, the optimizer's state
-/// in one safetensors file or one of each rank, and manifest.json (written
-/// last, with the size and XXH128 of the others and of itself). It is built
-/// under another name, synced and renamed, so a folder with that name is always
-/// whole. Keeps the newest `keep` of them, 2 at least. Returns the folder.
+/// Saves a checkpoint in a folder DIR/step-00000030 and returns the folder. It
+/// has model.safetensors, the optimizer's state in one safetensors file or one
+/// for each rank, and manifest.json (written last, with the size and XXH128 of
+/// the other files and of itself). The folder is built under another name,
+/// synced and renamed, so a folder with the final name is always complete.
+/// Keeps the newest `keep` folders, at least 2.
 ///
-/// Throws CheckpointError when a parameter is not finite: what was saved before
-/// is worth more.
+/// Throws CheckpointError if a parameter is not finite, since the earlier
+/// checkpoints are worth more.
 std::string save_checkpoint(const std::string& dir,
                             const torch::nn::Module& model,
                             const optim::Optimizer& optimizer,
                             const CheckpointInfo& info, int keep = 3);
 
-/// Whether a checkpoint was saved in `dir`, whole or damaged since. A run that
-/// was killed before or in its first save_checkpoint() has none, though it may
-/// have the folder: it starts at the beginning.
+/// Returns true if a checkpoint was saved in `dir`, even if it has been damaged
+/// since. A run that was killed before or in its first save_checkpoint() has
+/// none, though it may have the folder. It starts from the beginning.
 bool has_checkpoint(const std::string& dir);
 
-/// The newest whole checkpoint in `dir`, or `dir` itself if it is one; those
-/// that are damaged are skipped with a warning. Throws CheckpointError if
-/// `dir` holds no whole checkpoint.
+/// Returns the newest complete checkpoint in `dir`, or `dir` itself if it is
+/// one. Damaged ones are skipped with a warning. Throws CheckpointError if
+/// `dir` has no complete checkpoint.
 std::string find_checkpoint(const std::string& dir);
 
 struct Manifest;
 
-/// A checkpoint whose files are as they were written: opening it checks their
-/// sizes and checksums, once. Throws CheckpointError.
+/// Reads a checkpoint. Opening it checks the sizes and checksums of its files,
+/// once. Throws CheckpointError.
 class CheckpointReader : public SavedState {
  public:
   explicit CheckpointReader(std::string path);
 
   const std::string& path() const { return path_; }
   const CheckpointInfo& info() const;
-  /// What `build` returns, which makes the model of info(). Throws
-  /// CheckpointError as soon as that has more parameters than the checkpoint
-  /// has, before they take memory: a manifest may be forged.
+  /// Returns the result of `build`, which makes the model of info(). Throws
+  /// CheckpointError as soon as the model has more parameters than the
+  /// checkpoint, before they take memory, because a manifest may be forged.
   template <class Build>
   auto make(const Build& build) const {
     decltype(build()) model;
@@ -56,27 +57,27 @@ class CheckpointReader : public SavedState {
     return model;
   }
   using SavedState::load;
-  /// Throws CheckpointError also for a tensor with a NaN that was not saved as
-  /// one, and if the parameters are not those of the manifest's digest.
+  /// Also throws CheckpointError for a tensor with a NaN that was not saved as
+  /// one, and if the parameters don't have the manifest's digest.
   void load(const NamedTensors& module) const override;
   OptimizerState optimizer_state(const OptimizerState& like) const override;
-  /// Both, or neither.
+  /// Loads both, or neither.
   void load(const torch::nn::Module& model, optim::Optimizer* optimizer) const;
   OptimizerState random_state() const override;
 
  private:
   bool has(const std::string& file) const;
   void within_budget(const std::function<void()>& build) const;
-  /// The model's tensors, which fit `module`.
+  /// Returns the model's tensors, which fit `module`.
   NamedTensors read_model(const NamedTensors& module) const;
-  /// The path of the model's file.
+  /// Returns the path of the model's file.
   std::string model_file() const;
 
   std::string path_;
   std::shared_ptr<const Manifest> manifest_;
 };
 
-/// What find_checkpoint() finds.
+/// Opens the checkpoint that find_checkpoint() returns.
 CheckpointReader open_checkpoint(const std::string& dir);
 
 CheckpointInfo read_checkpoint_info(const std::string& checkpoint);

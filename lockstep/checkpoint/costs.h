@@ -4,20 +4,20 @@
 
 namespace lockstep {
 
-/// What writing checkpoints cost rank 0, all of them together.
+/// Costs of all checkpoints on rank 0.
 struct CheckpointCosts {
   int64_t saved = 0;
-  int64_t failed = 0;  ///< of these, not written
-  double stall_s = 0;  ///< the steps stood still
-  double write_s = 0;  ///< beside the steps
-  int64_t bytes = 0;   ///< of one
+  int64_t failed = 0;  ///< number of these that were not written
+  double stall_s = 0;  ///< time for which the steps were stopped
+  double write_s = 0;  ///< time for writing during the steps
+  int64_t bytes = 0;   ///< size of one checkpoint
 };
 
-/// What snapshots in memory cost this rank.
+/// Costs of the snapshots in memory on this rank.
 struct SnapshotCosts {
   int64_t taken = 0;
-  double seconds = 0;  ///< of all together; the steps stood still
-  int64_t bytes = 0;   ///< of one
+  double seconds = 0;  ///< total time for which the steps were stopped
+  int64_t bytes = 0;   ///< size of one snapshot
 };
 
 }  // namespace lockstep

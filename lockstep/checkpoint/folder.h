@@ -11,14 +11,15 @@ struct SavedCheckpoint {
   std::string path;
 };
 
-/// DIR/step-00000030.
+/// Returns DIR/step-00000030.
 std::string checkpoint_path(const std::string& dir, int64_t step);
 
-/// The folders in `dir` that are named like checkpoints, the newest first.
+/// Returns the folders in `dir` that have the name of a checkpoint, newest
+/// first.
 std::vector<SavedCheckpoint> list_checkpoints(const std::string& dir);
 
-/// Of those up to step `last`, which was saved just now, removes all but the
-/// `keep` newest. Later ones are damaged, or another run's, and not ours to
+/// Removes all but the `keep` newest checkpoints up to step `last`, which was
+/// just saved. Later ones are damaged or belong to another run, so they don't
 /// count.
 void prune_checkpoints(const std::string& dir, int64_t last, int keep);
 

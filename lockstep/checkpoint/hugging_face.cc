@@ -37,7 +37,7 @@ json read_json(const std::string& path, size_t largest) {
       .root;
 }
 
-/// The fields of a config.json.
+/// Reads the fields of a config.json.
 class Config {
  public:
   explicit Config(const std::string& folder)
@@ -45,7 +45,7 @@ class Config {
     if (!root_.is_object()) refuse("the document", "an object", root_);
   }
 
-  /// null counts as not there.
+  /// Returns true if the key exists and is not null.
   bool has(const char* key) const {
     return root_.contains(key) && !root_.at(key).is_null();
   }
@@ -83,7 +83,7 @@ class Config {
     if (!has(key)) refuse(key, "a value", "none");
     return root_.at(key);
   }
-  /// Of an option that is computed one way alone.
+  /// Throws unless an option has the only value that is supported.
   void expect(const char* key, bool value) const {
     if (boolean(key, value) == value) return;
     refuse(key, value ? "true" : "false", root_.at(key));
@@ -132,7 +132,7 @@ LanguageModelSpec gpt2_spec(const Config& config) {
 }
 
 double rope_theta(const Config& config) {
-  // Written by transformers 5.
+  // transformers 5 writes this form.
   if (config.has("rope_parameters")) {
     const json& rope = config.at("rope_parameters");
     const bool is_plain =
@@ -173,7 +173,7 @@ LanguageModelSpec llama_spec(const Config& config) {
   return spec;
 }
 
-/// The files of a folder's weights.
+/// Returns the files with a folder's weights.
 std::set<std::string> weight_files(const std::string& folder) {
   if (fs::exists(folder + "/" + kWeights)) return {kWeights};
   const std::string path = folder + "/" + kIndex;
@@ -191,7 +191,7 @@ std::set<std::string> weight_files(const std::string& folder) {
   std::set<std::string> files;
   for (const auto& [name, file] : index.at("weight_map").items()) {
     const std::string text = file.is_string() ? file.get<std::string>() : "";
-    // A path could lead out of the folder.
+    // A path could lead outside the folder.
     if (text.empty() || text.find('/') != text.npos || text[0] == '.') {
       refuse(brief(file));
     }
@@ -206,8 +206,8 @@ bool ends_with(const std::string& name, const std::string& end) {
          name.compare(name.size() - end.size(), end.size(), end) == 0;
 }
 
-/// Returns whether `name` is a mask or a frequency, which files may hold and
-/// models compute.
+/// Returns true if `name` is a mask or a frequency, which models compute and
+/// files may contain.
 bool is_left_out(const std::string& name, const LanguageModelSpec& spec) {
   const bool is_gpt2 = spec.architecture == Architecture::kGpt2;
   return (is_gpt2 && (ends_with(name, ".attn.bias") ||
@@ -215,7 +215,7 @@ bool is_left_out(const std::string& name, const LanguageModelSpec& spec) {
          (!is_gpt2 && ends_with(name, ".rotary_emb.inv_freq"));
 }
 
-/// Of a base model, without the head's module around it.
+/// Returns the name with its prefix, which the files of a base model lack.
 std::string full_name(const std::string& name, const LanguageModelSpec& spec) {
   const bool is_gpt2 = spec.architecture == Architecture::kGpt2;
   const std::string prefix = is_gpt2 ? "transformer." : "model.";
@@ -236,7 +236,7 @@ const torch::Tensor* find_tensor(const NamedTensors& tensors,
   return found == tensors.end() ? nullptr : &found->second;
 }
 
-/// Returns whether the head in `tensors` is the table of the tokens once more.
+/// Returns true if the head in `tensors` equals the table of the tokens.
 bool repeats_table(const NamedTensors& tensors, const LanguageModelSpec& spec) {
   const torch::Tensor* head = find_tensor(tensors, kHead);
   const torch::Tensor* table = find_tensor(tensors, table_name(spec));
@@ -244,8 +244,8 @@ bool repeats_table(const NamedTensors& tensors, const LanguageModelSpec& spec) {
          head->scalar_type() == table->scalar_type() && head->equal(*table);
 }
 
-/// Returns whether the files have a head that is not the table of the tokens.
-/// Reads the values only of files that have one of the two.
+/// Returns true if the files have a head that differs from the table of the
+/// tokens. Only reads values from files that have one of the two.
 bool has_own_head(const std::string& folder, const LanguageModelSpec& spec) {
   bool has_head = false;
   std::set<std::string> files;
@@ -268,7 +268,7 @@ bool has_own_head(const std::string& folder, const LanguageModelSpec& spec) {
 }
 
 /// Throws CheckpointError if the files can't have as many parameters as `spec`
-/// promises: a model takes memory.
+/// promises. It is called before the model takes memory.
 void check_budget(const std::string& folder, const LanguageModelSpec& spec) {
   int64_t bytes = 0;
   for (const auto& file : weight_files(folder)) {
@@ -341,7 +341,7 @@ json config_of(const LanguageModelSpec& spec) {
 LanguageModelSpec read_hugging_face_config(const std::string& folder) {
   LanguageModelSpec spec = read_config(folder);
   check_budget(folder, spec);
-  // transformers uses the head in the file, too, whatever the config says.
+  // transformers also uses the head in the file, whatever the config says.
   if (spec.is_tied && has_own_head(folder, spec)) spec.is_tied = false;
   return spec;
 }

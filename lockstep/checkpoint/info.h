@@ -8,15 +8,15 @@
 
 namespace lockstep {
 
-/// What a checkpoint says of itself, in its manifest.json.
+/// Description of a checkpoint in its manifest.json.
 struct CheckpointInfo {
-  /// What the model is, by those who can build it again: a name, and what else
-  /// there is to choose. {"name", "resnet18"}, {"classes", "10"}. May be empty.
+  /// Description of the model for code that can build it again: a name and its
+  /// options. {"name", "resnet18"}, {"classes", "10"}. May be empty.
   Settings model;
   int64_t step = 0;
   int64_t epoch = 0;
   std::string parameter_sha256;
-  /// What the trainer needs to go on; nothing if another one saved it.
+  /// The data from which a trainer resumes; nothing if no trainer saved them.
   std::optional<RunRecord> run;
 };
 

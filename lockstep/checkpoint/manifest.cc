@@ -17,14 +17,14 @@ namespace {
 
 using nlohmann::json;
 
-// 1 had neither a run record nor a checksum of its own; 2 had the sizes of the
-// models that Lockstep has, and no metrics but loss and accuracy.
+// Version 1 had neither a run record nor its own checksum. Version 2 had only
+// the sizes of Lockstep's models, and only loss and accuracy as metrics.
 constexpr int kFormatVersion = 3;
 constexpr size_t kMaxManifestBytes = 1 << 20;
 constexpr size_t kMaxFiles = 4096;
 constexpr size_t kMaxSettings = 1024;
 
-// Settings may have names of files, which may have any bytes.
+// Returns JSON text. Settings may contain file names, which may have any bytes.
 std::string as_text(const json& object, int indent) {
   return object.dump(indent, ' ', /*ensure_ascii=*/false,
                      json::error_handler_t::replace);
@@ -48,7 +48,7 @@ json to_json(const RunRecord& run) {
           {"versions", run.versions}};
 }
 
-// Reads the values of a manifest that may be hostile.
+// Reads values from a manifest that may be hostile.
 class Reader {
  public:
   explicit Reader(const std::string& path) : path_(path) {}
@@ -150,7 +150,7 @@ class Reader {
   }
 
  private:
-  // Nothing that leads out of the folder, or to what is not ours.
+  // Refuses names that lead outside the folder, or to files that are not ours.
   void check_name(const std::string& name) {
     const bool is_plain =
         name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-.") ==
@@ -255,7 +255,7 @@ std::string read_manifest_text(const std::string& folder) {
   const std::string path = folder + "/" + kManifestFile;
   std::error_code error;
   const auto status = std::filesystem::symlink_status(path, error);
-  // A pipe under this name would be waited for.
+  // Opening a pipe would block.
   if (std::filesystem::exists(status) &&
       !std::filesystem::is_regular_file(status)) {
     throw CheckpointError({.code = ErrorCode::kCheckpointDamaged,

@@ -12,13 +12,13 @@ namespace lockstep {
 inline constexpr const char* kManifestFile = "manifest.json";
 inline constexpr const char* kModelFile = "model.safetensors";
 inline constexpr const char* kRandomFile = "random.safetensors";
-/// What the names of the optimizer's files begin with.
+/// Beginning of the names of the optimizer's files.
 inline constexpr const char* kOptimizerFiles = "optimizer";
 
-/// "optimizer.safetensors", or that of part `part` of several.
+/// Returns "optimizer.safetensors", or the name of part `part` of several.
 std::string optimizer_file(int part, int parts);
 
-/// A file as it was written.
+/// Name, size and checksum of a file as it was written.
 struct CheckpointFile {
   std::string name;
   uint64_t bytes = 0;
@@ -28,19 +28,19 @@ struct CheckpointFile {
 struct Manifest {
   CheckpointInfo info;
   std::vector<CheckpointFile> files;
-  std::vector<std::string> not_finite;  ///< buffers that had a NaN or infinity
+  std::vector<std::string> not_finite;  ///< buffers with a NaN or infinity
 };
 
-/// JSON, with a checksum of its own.
+/// Returns JSON that includes its own checksum.
 std::string format_manifest(const Manifest& manifest);
 /// Parses the text of the file at `path`, which may be hostile. Throws
 /// CheckpointError.
 Manifest parse_manifest(const std::string& path, std::string_view text);
 
-/// The text of `folder`'s manifest. Throws CheckpointError.
+/// Returns the text of the manifest in `folder`. Throws CheckpointError.
 std::string read_manifest_text(const std::string& folder);
-/// Parses it and checks the files of `folder` against it. Throws
-/// CheckpointError naming the file that is missing, cut short or changed.
+/// Parses the manifest and checks the files of `folder` against it. Throws
+/// CheckpointError naming the file that is missing, truncated or changed.
 Manifest read_manifest(const std::string& folder);
 
 }  // namespace lockstep

@@ -19,7 +19,7 @@ std::vector<std::string> check_finite(const CheckpointPart& part) {
     const auto& [name, tensor] = part.tensors[i];
     const std::string found = describe_not_finite(name, tensor);
     if (found.empty()) continue;
-    // What was saved before is worth more.
+    // Earlier checkpoints are worth more than this one.
     if (i < part.parameters) {
       throw CheckpointError({.code = ErrorCode::kNotFinite,
                              .what = "a parameter is not finite: " + found});

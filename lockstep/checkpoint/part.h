@@ -8,18 +8,18 @@
 
 namespace lockstep {
 
-/// A file of a checkpoint, before it is one.
+/// The content of a file of a checkpoint.
 struct CheckpointPart {
   std::string file;
   NamedTensors tensors;
-  size_t parameters = 0;  ///< the first so many tensors are a model's
+  size_t parameters = 0;  ///< number of leading tensors that are a model's
 };
 
-/// What a rank wrote.
+/// Results of the parts that a rank wrote.
 struct WrittenParts {
   std::vector<CheckpointFile> files;
   std::vector<std::string> not_finite;  ///< names of tensors
-  std::string parameter_sha256;         ///< if it wrote the model
+  std::string parameter_sha256;         ///< set if it wrote the model
 };
 
 /// Writes a rank's parts into `folder`. Throws CheckpointError if a parameter
@@ -27,7 +27,7 @@ struct WrittenParts {
 WrittenParts write_parts(const std::string& folder,
                          const std::vector<CheckpointPart>& parts);
 
-/// For the other ranks, and back.
+/// Convert to text for the other ranks, and back.
 std::string to_text(const WrittenParts& parts);
 WrittenParts parts_from_text(const std::string& text);
 

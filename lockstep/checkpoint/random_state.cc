@@ -12,7 +12,7 @@
 namespace lockstep {
 namespace {
 
-// By name.
+// Returns LibTorch's default generators by name.
 std::map<std::string, at::Generator> generators(
     const std::vector<Device>& devices) {
   std::map<std::string, at::Generator> found{

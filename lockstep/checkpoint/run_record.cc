@@ -7,7 +7,7 @@
 namespace lockstep {
 namespace {
 
-constexpr size_t kShown = 100;  // of what a file says
+constexpr size_t kShown = 100;  // letters shown of a value in a file
 
 std::string value_of(const Settings& settings, const std::string& name) {
   const auto found = settings.find(name);

@@ -25,8 +25,8 @@ static_assert(std::endian::native == std::endian::little,
 
 constexpr uint64_t kPrefixBytes = 8;
 
-// A regular file, read at given places. Not mapped: a file that is cut short
-// while it is read must be an error, not a SIGBUS.
+// A regular file that is read at given offsets. It is not mapped: if the file
+// is truncated during a read, that must be an error, not a SIGBUS.
 class InputFile {
  public:
   explicit InputFile(const std::string& path) : path_(path) {
@@ -64,12 +64,13 @@ std::span<std::byte> bytes_of(const torch::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()};
 }
 
-// A file of torch.save is a zip archive, or was a pickle before PyTorch 1.6.
+// Refuses a file of torch.save, which is a zip archive, or a pickle before
+// PyTorch 1.6.
 void refuse_torch_save(const std::string& path, const InputFile& file) {
   std::array<unsigned char, kPrefixBytes + 1> begin{};
   if (file.bytes() < begin.size()) return;
   file.read(0, std::as_writable_bytes(std::span(begin)));
-  if (begin.back() == '{') return;  // a header: the length looked like it
+  if (begin.back() == '{') return;  // a header of this format
   constexpr std::array<unsigned char, 4> kZip{'P', 'K', 3, 4};
   const bool is_zip = std::equal(kZip.begin(), kZip.end(), begin.begin());
   const bool is_pickle = begin[0] == 0x80 && begin[1] >= 2 && begin[1] <= 5;
@@ -117,8 +118,8 @@ std::string read_header(const std::string& path, const InputFile& file) {
   return header;
 }
 
-// The bytes are in the file, but a sparse one may still promise more than the
-// machine has.
+// Allocates a tensor. Its bytes are in the file, but a sparse file may still
+// promise more than the machine's memory.
 torch::Tensor allocate(const std::string& path, const SafeTensorsEntry& entry) {
   try {
     return torch::empty(entry.shape, entry.dtype);
@@ -137,7 +138,7 @@ torch::Tensor read_tensor(const std::string& path, const InputFile& file,
   torch::Tensor tensor = allocate(path, entry);
   const auto bytes = bytes_of(tensor);
   file.read(data_begin + entry.begin, bytes);
-  // A bool that is neither 0 nor 1 is undefined behaviour further on.
+  // A bool that is neither 0 nor 1 would lead to undefined behaviour later.
   if (entry.dtype == torch::kBool &&
       std::any_of(bytes.begin(), bytes.end(),
                   [](std::byte value) { return value > std::byte{1}; })) {
@@ -167,8 +168,8 @@ void write_safetensors(const std::string& path, const SafeTensors& content,
                               .dtype = tensor.scalar_type(),
                               .shape = tensor.sizes().vec()});
   }
-  // Wide types first, as the Python package does: without padding, each
-  // tensor's data are then aligned to its type, which its readers ask for.
+  // Wide types first, as in the Python package. Without padding, each tensor's
+  // data are then aligned to its type, as readers require.
   std::vector<size_t> order(content.tensors.size());
   std::iota(order.begin(), order.end(), size_t{0});
   const auto& tensors = content.tensors;

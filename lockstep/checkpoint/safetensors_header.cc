@@ -46,7 +46,7 @@ constexpr std::array<DtypeName, 10> kDtypes{{{"F64", torch::kFloat64},
        .got = got});
 }
 
-// Reads one tensor's object.
+// Reads the object that describes one tensor.
 class EntryReader {
  public:
   EntryReader(const std::string& path, const std::string& name,
@@ -66,7 +66,7 @@ class EntryReader {
     SafeTensorsEntry entry{.name = name_};
     entry.dtype = dtype();
     uint64_t bytes = c10::elementSize(entry.dtype);
-    // LibTorch takes a zero for a one in strides, which may so overflow in a
+    // For strides LibTorch treats a zero as a one, so strides can overflow in a
     // tensor of no bytes.
     int64_t stride = 1;
     for (const uint64_t extent : numbers("shape")) {
@@ -163,8 +163,8 @@ std::map<std::string, std::string> read_metadata(const std::string& path,
   return metadata;
 }
 
-// Every byte belongs to one tensor: a file that hides bytes in holes, or
-// shows the same ones twice, is not what a writer of this format made.
+// Checks that every byte belongs to exactly one tensor. Writers of this format
+// do not leave holes, in which bytes could be hidden, or use bytes twice.
 void check_coverage(const std::string& path,
                     const std::vector<SafeTensorsEntry>& entries,
                     uint64_t data_bytes) {
@@ -257,7 +257,7 @@ SafeTensorsHeader parse_safetensors_header(const std::string& path,
   const OrderedJson parsed =
       parse_strict_json(path, text, {.fail = fail_checkpoint});
   const json& root = parsed.root;
-  // Spaces or a byte order mark are JSON, but the format has none there.
+  // JSON allows spaces or a byte order mark here, the format does not.
   if (!root.is_object() || !text.starts_with('{')) {
     throw CheckpointError(
         {.code = ErrorCode::kMalformedSafetensors,

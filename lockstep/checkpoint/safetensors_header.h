@@ -10,7 +10,7 @@
 
 namespace lockstep {
 
-/// What a safetensors header says of one tensor. Offsets are in bytes from
+/// Description of one tensor in a safetensors header. Offsets are in bytes from
 /// the end of the header.
 struct SafeTensorsEntry {
   std::string name;
@@ -25,19 +25,20 @@ struct SafeTensorsHeader {
   std::map<std::string, std::string> metadata;
 };
 
-/// The format's own limit.
+/// Limit set by the format.
 inline constexpr uint64_t kMaxSafeTensorsHeader = 100'000'000;
 
-/// "F32" for kFloat32; throws CheckpointError for a type without a name there.
+/// Returns "F32" for kFloat32. Throws CheckpointError for a type that the
+/// format does not have.
 std::string_view safetensors_dtype(torch::ScalarType dtype);
 
-/// The JSON text, padded with spaces to a multiple of 8 bytes. Throws
-/// CheckpointError for a name that is taken twice, reserved or not UTF-8.
+/// Returns the JSON text, padded with spaces to a multiple of 8 bytes. Throws
+/// CheckpointError for a name that is used twice, reserved or not UTF-8.
 std::string format_safetensors_header(const SafeTensorsHeader& header);
 
-/// Reads the JSON text of the file at `path`, whose tensors fill `data_bytes`.
-/// Throws CheckpointError unless the entries cover these without overlap or
-/// hole, each with a size that fits its type and shape.
+/// Parses the JSON text of the file at `path`, whose tensors fill `data_bytes`.
+/// Throws CheckpointError unless the entries cover these without overlaps or
+/// gaps, each with a size that fits its type and shape.
 SafeTensorsHeader parse_safetensors_header(const std::string& path,
                                            std::string_view json,
                                            uint64_t data_bytes);

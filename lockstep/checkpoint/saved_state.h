@@ -11,21 +11,21 @@
 
 namespace lockstep {
 
-/// By name, as optimizers have their state.
+/// The state of an optimizer, by name.
 using OptimizerState = std::map<std::string, torch::Tensor>;
 
-/// The state of a run, to go on from: on the disk or in memory.
+/// Interface to the saved state of a run, on disk or in memory.
 class SavedState {
  public:
   virtual ~SavedState() = default;
 
-  /// Copies parameters and buffers into `module`, a state dict. Throws
-  /// CheckpointError naming what does not fit; nothing is changed then.
+  /// Copies parameters and buffers into `module`, a state dict. If something
+  /// does not fit, throws CheckpointError naming it, and nothing is changed.
   virtual void load(const NamedTensors& module) const = 0;
-  /// The optimizer's state. `like` is the state of the optimizer that is to get
-  /// it. Throws CheckpointError.
+  /// Returns the optimizer's state. `like` is the state of the optimizer that
+  /// it is for. Throws CheckpointError.
   virtual OptimizerState optimizer_state(const OptimizerState& like) const = 0;
-  /// States of random number generators, by name.
+  /// Returns the states of random number generators, by name.
   virtual OptimizerState random_state() const = 0;
 
   void load(const torch::nn::Module& module) const { load(state_dict(module)); }

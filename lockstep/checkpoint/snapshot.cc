@@ -25,7 +25,7 @@ using torch::Tensor;
 constexpr size_t kAlignment = 64;
 constexpr uint64_t kMagic = 0x31746f687370616eULL;
 
-// What kind of tensors a part of a snapshot has.
+// The kind of tensors in a part of a snapshot.
 enum Kind : size_t { kModel, kOptimizer, kRandom, kKinds };
 
 // A checksum, in hex.
@@ -33,13 +33,13 @@ using Digest = std::array<char, 32>;
 
 struct Section {
   uint64_t at = 0;
-  Digest layout{};  // of names, types and shapes
+  Digest layout{};  // digest of names, types and shapes
 };
 
-// The manifest's text follows, then the tensors.
+// Beginning of a snapshot. The manifest's text follows, then the tensors.
 struct Header {
   uint64_t magic = kMagic;
-  Digest identity{};  // of the run
+  Digest identity{};  // digest of the run's name
   uint64_t info_bytes = 0;
   std::array<Section, kKinds> sections;
 };
@@ -53,7 +53,7 @@ Digest as_digest(const std::string& hex) {
   return digest;
 }
 
-// Strides that the bytes of `tensor` have when they lie in one piece.
+// Returns the strides of `tensor` when its bytes are in one piece.
 std::vector<int64_t> dense_strides(const Tensor& tensor) {
   if (tensor.is_non_overlapping_and_dense()) return tensor.strides().vec();
   return c10::TensorType::contiguousStridesOf(tensor.sizes());
@@ -80,7 +80,7 @@ NamedTensors by_name(const OptimizerState& tensors) {
   return {tensors.begin(), tensors.end()};
 }
 
-// `slot`'s bytes from `at` on as tensors like `like`.
+// Returns the bytes of `slot` from `at` on as tensors like `like`.
 NamedTensors views(std::byte* slot, size_t at, const NamedTensors& like) {
   NamedTensors result;
   for (const auto& [name, tensor] : like) {
@@ -92,7 +92,7 @@ NamedTensors views(std::byte* slot, size_t at, const NamedTensors& like) {
   return result;
 }
 
-// Those of GPUs are no part of a snapshot: no shard's numbers come from them.
+// Leaves out the generators of GPUs, which no shard gets its numbers from.
 NamedTensors host_generator(const OptimizerState& states) {
   return {{"cpu", states.at("cpu")}};
 }
@@ -101,7 +101,7 @@ const Header& header_of(std::span<const std::byte> bytes) {
   return *reinterpret_cast<const Header*>(bytes.data());
 }
 
-// The section's tensors, which must be laid out like `like`.
+// Returns the section's tensors, which must have the layout of `like`.
 NamedTensors section(std::span<const std::byte> bytes, Kind kind,
                      const NamedTensors& like) {
   const Section& found = header_of(bytes).sections[kind];
@@ -162,7 +162,7 @@ OptimizerState Snapshot::random_state() const {
   return {{tensors[0].first, tensors[0].second.clone()}};
 }
 
-// Where the tensors go: the same in every snapshot of a run.
+// Places of the tensors, which are the same in every snapshot of a run.
 struct SnapshotWriter::Layout {
   std::array<Section, kKinds> sections;
   size_t bytes = kTensorsAt;
@@ -223,7 +223,7 @@ void SnapshotWriter::save(const CheckpointContent& content) {
     std::memcpy(slot.data(), &header, sizeof header);
     std::memcpy(slot.data() + sizeof header, info.data(), info.size());
   }
-  // Steps that are repeated are another attempt's.
+  // Repeated steps belong to another attempt.
   constexpr int kAttemptBits = 20;
   const auto attempt =
       static_cast<uint64_t>(block.slot(block.own_slot()).assignment.attempt);

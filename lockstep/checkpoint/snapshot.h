@@ -16,9 +16,9 @@ namespace lockstep {
 /// A snapshot in memory that the agent of this node holds.
 class Snapshot : public SavedState {
  public:
-  /// The newest whole one of the run `identity`; nothing without an agent or
-  /// before the first. Throws CheckpointError if what is there is not a
-  /// snapshot.
+  /// Returns the newest complete snapshot of the run `identity`; nothing
+  /// without an agent or before the first one. Throws CheckpointError if the
+  /// memory has something other than a snapshot.
   static std::shared_ptr<const Snapshot> newest(const std::string& identity);
 
   const CheckpointInfo& info() const { return info_; }
@@ -35,19 +35,19 @@ class Snapshot : public SavedState {
   CheckpointInfo info_;
 };
 
-/// Takes snapshots, between two steps: the workers of a node copy the state of
-/// the run into memory that their agent holds, each a part, so that a worker
-/// that is killed takes nothing of it along. docs/launcher.md.
+/// Takes snapshots between two steps. The workers of a node copy the state of
+/// the run, each a part, into memory that their agent holds. A worker that is
+/// killed therefore takes no state with it. See docs/launcher.md.
 class SnapshotWriter {
  public:
-  /// Every so many steps; 0, or without an agent that would replace a worker:
-  /// never.
+  /// `every`: number of steps between snapshots. 0, or without an agent that
+  /// would replace a worker: never.
   SnapshotWriter(int64_t every, const std::string& identity);
   ~SnapshotWriter();
 
   bool is_due(int64_t step, bool is_last) const;
-  /// Of the same content on all ranks. Collective among the workers of a node
-  /// the first time.
+  /// Saves the same content on all ranks. The first call is collective among
+  /// the workers of a node.
   void save(const CheckpointContent& content);
   const SnapshotCosts& costs() const { return costs_; }
 
@@ -56,7 +56,7 @@ class SnapshotWriter {
 
   int64_t every_ = 0;
   const std::string identity_;
-  std::unique_ptr<Layout> layout_;  // of all snapshots of the run
+  std::unique_ptr<Layout> layout_;  // same in all snapshots of the run
   std::optional<control::SnapshotMemory> memory_;
   SnapshotCosts costs_;
 };

@@ -56,7 +56,7 @@ void CopyPlan::run() const {
   };
   size_t bytes = 0;
   for (const Piece& piece : pieces_) bytes += piece.bytes;
-  // A little is copied sooner than threads are woken.
+  // Copying little data takes less time than waking threads.
   constexpr size_t kLittle = size_t{4} << 20;
   const auto count = static_cast<int64_t>(pieces_.size());
   bytes < kLittle ? copy(0, count) : intra_op_for(count, copy);

@@ -8,13 +8,13 @@
 
 namespace lockstep {
 
-/// Copies of many tensors, cut into pieces for all intra-op threads of the
+/// A plan to copy many tensors, in pieces for all intra-op threads of the
 /// caller.
 class CopyPlan {
  public:
-  /// Both are alike in sizes, strides and type, and `to` is on the host.
+  /// Both have the same sizes, strides and type. `to` is on the host.
   void add(const torch::Tensor& from, const torch::Tensor& to);
-  /// Leaves only what worker `worker` of so many has to copy.
+  /// Keeps only the share that worker `worker` of `workers` has to copy.
   void keep_share(int worker, int workers);
   void run() const;
 
@@ -25,15 +25,16 @@ class CopyPlan {
     size_t bytes;
   };
   std::vector<Piece> pieces_;
-  // What is not on the host, or not dense.
+  // Tensors that are not on the host, or not dense.
   std::vector<std::pair<torch::Tensor, torch::Tensor>> whole_;
 };
 
-/// Memory on the host that tensors are copied to, kept for the next time.
+/// Host memory that tensors are copied to. It is reused for the next copies.
 class Staging {
  public:
-  /// A copy of each tensor, of the same type and strides, made by all intra-op
-  /// threads of the caller at once. It holds until the next call.
+  /// Returns a copy of each tensor, of the same type and strides, made by all
+  /// intra-op threads of the caller at once. The copies are valid until the
+  /// next call.
   std::vector<torch::Tensor> copy(const std::vector<torch::Tensor>& tensors);
 
  private:

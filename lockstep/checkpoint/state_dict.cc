@@ -53,10 +53,11 @@ bool is_real_number(const torch::Tensor& tensor) {
          tensor.scalar_type() != torch::kBool;
 }
 
-// Why `given` can't become `wanted`'s type; "" if it can. A cast between
-// floating types rounds, which is what precision is about. Any other cast of a
-// tensor gives numbers that the model was not trained with. A counter is single
-// and may be of any type: LibTorch's Module::to(dtype) casts counters, too.
+// Returns why `given` can't be cast to the type of `wanted`; "" if it can. A
+// cast between floating types only rounds, which is a matter of precision. Any
+// other cast of a tensor gives numbers that the model was not trained with. A
+// counter is a single number and may have any type, because LibTorch's
+// Module::to(dtype) also casts counters.
 std::string mistyped(const torch::Tensor& given, const torch::Tensor& wanted) {
   if (given.scalar_type() == wanted.scalar_type()) return "";
   const std::string types =
@@ -76,7 +77,7 @@ std::string mistyped(const torch::Tensor& given, const torch::Tensor& wanted) {
   return cast.to(given.scalar_type()).equal(given) ? "" : types;
 }
 
-// A name out of a file: as it is if that can't spoil a terminal or fill a log.
+// Quotes a name from a file if it could spoil a terminal or fill a log.
 std::string in_message(const std::string& name) {
   constexpr size_t kLongest = 200;
   const bool is_plain = name.size() <= kLongest &&
@@ -86,7 +87,7 @@ std::string in_message(const std::string& name) {
   return is_plain ? name : quote(name);
 }
 
-// What has to be copied where, or a CheckpointError.
+// Returns the copies to make, or throws CheckpointError.
 std::vector<Copy> match(const NamedTensors& wanted, const NamedTensors& tensors,
                         const std::string& source) {
   const size_t prefix =
@@ -165,7 +166,7 @@ void load_state_dict(const NamedTensors& module, const NamedTensors& tensors,
                      const std::string& source) {
   const torch::NoGradGuard no_grad;
   for (Copy& copy : match(module, tensors, source)) {
-    unshare(copy.to);  // every rank loads: each into memory of its own
+    unshare(copy.to);  // each rank loads into its own memory
     copy.to.copy_(copy.from);
   }
 }

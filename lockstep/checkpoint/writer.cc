@@ -26,12 +26,12 @@ namespace fs = std::filesystem;
 
 using torch::Tensor;
 
-// The ranks that see a file that rank 0 has just put in `dir`, as a world of
-// their own: nothing is asked of file systems or names of hosts.
+// Returns a world of the ranks that see a file which rank 0 has just put in
+// `dir`. This does not depend on file systems or host names.
 std::optional<World> world_of_writers(const std::string& dir,
                                       const World& world) {
   if (world.size() == 1) return World();
-  // Goes by itself, and is swept if we are killed.
+  // Removed automatically, and swept later if we are killed.
   std::optional<AtomicFolder> probe;
   std::string path;
   if (world.rank() == 0) path = probe.emplace(dir + "/seen").temporary();
@@ -56,16 +56,16 @@ void add_to(Manifest& manifest, const WrittenParts& parts) {
   }
 }
 
-// Some rank could not do its part; all know.
+// Thrown on all ranks if some rank could not do its part.
 struct NotWritten {
   std::string reason;
 };
 
-// Does this rank's share of what all do, and returns what each of them has to
-// say. Throws NotWritten on all ranks if it failed on one.
+// Does this rank's share of a common task, and returns the texts of all ranks.
+// Throws NotWritten on all ranks if the task failed on one.
 std::vector<std::string> together(const World& world,
                                   const std::function<std::string()>& act) {
-  // The first byte says whether it went well.
+  // The first byte says whether the rank succeeded.
   std::string own;
   try {
     own = "+" + act();
@@ -158,7 +158,7 @@ void CheckpointWriter::save(const CheckpointContent& content) {
   try {
     parts = stage(own_parts(content));
   } catch (const std::exception& error) {
-    // The others would wait for our parts.
+    // Otherwise, the other ranks would wait for our parts.
     world_->abort(text_of(error));
     throw;
   }

@@ -16,42 +16,42 @@
 
 namespace lockstep {
 
-/// Everything that goes into a checkpoint. info.parameter_sha256 is filled in
-/// by who writes it.
+/// The content of a checkpoint. The writer fills in info.parameter_sha256.
 struct CheckpointContent {
   CheckpointInfo info;
   NamedTensors model;     ///< parameters, then buffers
-  size_t parameters = 0;  ///< the first so many of `model`
+  size_t parameters = 0;  ///< number of parameters at the start of `model`
   OptimizerState optimizer;
-  OptimizerState random{};  ///< generators' states
+  OptimizerState random{};  ///< states of generators
 };
 
-/// Writes checkpoints (see save_checkpoint) beside the steps: save() copies
-/// what this rank has to write and returns; another thread brings it to the
-/// disk. Of several ranks, which all have the same content, those
-/// that see rank 0's folder write it together, each a part.
+/// Writes checkpoints (see save_checkpoint) while the steps continue. save()
+/// copies the data that this rank has to write and returns. Another thread
+/// writes them to the disk. All ranks have the same content. Those that see
+/// rank 0's folder write it together, each a part.
 ///
-/// A checkpoint that can't be written is a warning, and the run goes on: those
-/// that were written before are still there. finish() throws if the last one
-/// could not be.
+/// If a checkpoint can't be written, the writer warns, and the run continues,
+/// since the earlier checkpoints still exist. finish() throws if the last one
+/// could not be written.
 class CheckpointWriter {
  public:
-  /// Collective. `keep` newest ones are kept, 2 at least.
+  /// Collective. Keeps the newest `keep` checkpoints, at least 2.
   CheckpointWriter(std::string dir, int keep, const World& world = {});
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  /// Waits for the one before, if that is still being written. Collective.
+  /// Waits if the previous checkpoint is still being written. Collective.
   void save(const CheckpointContent& content);
-  /// Waits until what was saved is on the disk, or can't be.
+  /// Waits until the last save() is on the disk or has failed.
   void wait();
-  /// The same; throws CheckpointError if it can't be.
+  /// Waits in the same way. Throws CheckpointError if writing failed.
   void finish();
 
-  /// The folder of the last one that is whole; "" for none.
+  /// Returns the folder of the last complete checkpoint, or "" before the
+  /// first.
   const std::string& last() const { return last_; }
-  /// What this rank did and waited for.
+  /// Returns the work and waiting times of this rank.
   const CheckpointCosts& costs() const { return costs_; }
 
  private:
@@ -71,11 +71,11 @@ class CheckpointWriter {
 
   const std::string dir_;
   const int keep_;
-  std::optional<World> world_;  // of the ranks that write
+  std::optional<World> world_;  // the ranks that write
   Staging staging_;
   std::future<Written> pending_;
   std::string last_;
-  std::string failure_;  // of the last one
+  std::string failure_;  // failure of the last checkpoint
   CheckpointCosts costs_;
 };
 

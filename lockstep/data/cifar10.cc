@@ -27,8 +27,8 @@ bool is_train_file(const std::string& name) {
   return name.starts_with("data_batch_") && name.ends_with(".bin");
 }
 
-// What people who have another form of the dataset, or name the folder above,
-// need to hear.
+// Returns advice for those who have another form of the dataset, or who named
+// the folder above it.
 std::string advice(const fs::path& dir) {
   std::error_code ignored;
   if (fs::is_directory(dir / "cifar-10-batches-bin", ignored)) {
@@ -68,8 +68,8 @@ std::vector<std::string> files_of(const std::string& dir, Split split) {
   return files;
 }
 
-// A download that broke off: training would go on with fewer images, and
-// nobody would see why it learns less.
+// Warns of files that a broken download left out. Training would continue with
+// fewer images, and nobody would see why the model learns less.
 void warn_of_missing_files(const std::string& dir,
                            const std::vector<std::string>& files,
                            int64_t images) {

@@ -7,13 +7,12 @@
 
 namespace lockstep::data {
 
-/// CIFAR-10 in its binary form (Krizhevsky, 2009): records of a label byte and
-/// 3 x 32 x 32 bytes of image. kTrain is every data_batch_*.bin in `dir`, in
-/// the order of their names; kTest is test_batch.bin. A file may hold any
-/// number of records.
+/// Opens CIFAR-10 in its binary form (Krizhevsky, 2009): records of a label
+/// byte and 3 x 32 x 32 bytes of image. kTrain is every data_batch_*.bin in
+/// `dir`, in the order of their names. kTest is test_batch.bin. A file may hold
+/// any number of records.
 ///
-/// With `warns`, names in the log the files of CIFAR-10's five that are
-/// missing.
+/// If `warns`, logs which of the five files of CIFAR-10 are missing.
 ///
 /// Throws DataError naming the file, what was expected and what was found.
 std::shared_ptr<const Dataset> cifar10(const std::string& dir, Split split,

@@ -7,9 +7,9 @@
 
 namespace lockstep::data {
 
-/// CIFAR-100 in its binary form: train.bin and test.bin in `dir`, records of a
-/// coarse label, a fine label and 3 x 32 x 32 bytes of image. The classes are
-/// the 100 fine labels.
+/// Opens CIFAR-100 in its binary form: train.bin and test.bin in `dir`, records
+/// of a coarse label, a fine label and 3 x 32 x 32 bytes of image. The classes
+/// are the 100 fine labels.
 ///
 /// Throws DataError naming the file, what was expected and what was found.
 std::shared_ptr<const Dataset> cifar100(const std::string& dir, Split split);

@@ -92,7 +92,7 @@ class CifarRecords : public Dataset {
 
   size_t label_bytes_;
   size_t record_bytes_;
-  std::vector<std::string> files_;  ///< their contents
+  std::vector<std::string> files_;  ///< contents of the files
   std::vector<int64_t> first_;      ///< index of each file's first image
   int64_t size_ = 0;
 };

@@ -8,21 +8,22 @@
 
 namespace lockstep::data {
 
-/// Labelled images of one size. Thread-safe once built: the workers of a
-/// loader read images at the same time.
+/// Labelled images of one size. Thread-safe once built: the workers of a loader
+/// read images at the same time.
 class Dataset {
  public:
   virtual ~Dataset() = default;
   virtual int64_t size() const = 0;
   /// Writes image `index` to `out`, which has image_bytes() bytes: channels
   /// first, then rows. May read and decode a file. The bytes depend only on the
-  /// index. Throws InvalidArgument for an index out of 0..size()-1, or another
-  /// size of `out`.
+  /// index. Throws InvalidArgument if the index is not in 0..size()-1, or if
+  /// `out` has another size.
   void read(int64_t index, std::span<uint8_t> out) const;
   /// Returns the class of image `index`. Throws as read() does.
   int64_t label(int64_t index) const;
-  /// What a run that goes on must find again, as SHA-256 in hex: over the size,
-  /// all images and labels, unless a dataset knows something quicker.
+  /// Returns a SHA-256 in hex of the data, which must be the same when a run is
+  /// resumed. It covers the size, all images and all labels, unless a dataset
+  /// has a faster way.
   virtual std::string fingerprint() const;
 
   int64_t classes() const { return classes_; }
@@ -32,14 +33,15 @@ class Dataset {
   size_t image_bytes() const {
     return static_cast<size_t>(channels_ * height_ * width_);
   }
-  /// Per channel, of pixels scaled to 0..1.
+  /// Returns the mean of each channel, of pixels scaled to 0..1.
   const std::vector<float>& mean() const { return mean_; }
   const std::vector<float>& stddev() const { return stddev_; }
-  /// Whether a mirrored image is still of its class: a digit is not.
+  /// Returns true if a mirrored image still belongs to its class. A digit does
+  /// not.
   bool may_be_mirrored() const { return may_be_mirrored_; }
 
  private:
-  /// read() and label(), of arguments that were checked.
+  /// Implement read() and label() for arguments that were checked.
   virtual void read_checked(int64_t index, std::span<uint8_t> out) const = 0;
   virtual int64_t label_of(int64_t index) const = 0;
   void check_index(int64_t index) const;
@@ -54,22 +56,23 @@ class Dataset {
   bool may_be_mirrored_ = true;
 };
 
-/// Which of a dataset's two parts.
+/// The two parts of a dataset.
 enum class Split { kTrain, kTest };
 
-/// The datasets that open() knows: synthetic, cifar10, cifar100, mnist,
-/// fashion-mnist, image-folder.
+/// Returns the names of the datasets that open() knows: synthetic, cifar10,
+/// cifar100, mnist, fashion-mnist, image-folder.
 const std::vector<std::string>& dataset_names();
 
-/// Which dataset open() opens.
+/// Specifies the dataset that open() opens.
 struct DataSpec {
   std::string name = "synthetic";  ///< one of dataset_names()
-  std::string dir;                 ///< all but synthetic: where its files are
-  uint64_t seed = 0;               ///< synthetic
-  /// synthetic: images to train on (0: 10,000); to test, a fifth of them.
+  std::string dir;    ///< folder of the files, for all but synthetic
+  uint64_t seed = 0;  ///< synthetic
+  /// synthetic: number of training images (0: 10,000). A fifth of it is for
+  /// testing.
   int64_t samples = 0;
-  int64_t image_size = 224;  ///< image-folder: height and width to train with
-  bool warns = true;  ///< in the log, if files of the dataset are missing
+  int64_t image_size = 224;  ///< image-folder: height and width for training
+  bool warns = true;         ///< logs a warning if files are missing
 };
 
 /// Opens a dataset. Throws DataError naming the file, what was expected and

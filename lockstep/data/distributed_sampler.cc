@@ -61,7 +61,7 @@ DistributedSampler::DistributedSampler(int64_t size, int rank, int ranks,
   if (epoch_ < 0) refuse("bad first epoch", "0 or more", epoch_);
   batches_ = size / options.batch_size;
   const int64_t rest = size % options.batch_size;
-  // The last rank has the last samples.
+  // The last rank has the last samples of a batch.
   const ShardRange last = shards_of_worker(ranks - 1, ranks, options_.shards);
   const auto fills_all = [&](int64_t samples) {
     return samples_of(last, samples, options_.shards).count() > 0;
@@ -129,7 +129,7 @@ void DistributedSampler::load(torch::serialize::InputArchive& archive) {
     refuse("the sampler's saved batch is not one of this epoch",
            fmt::format("at most {}", batches_), batch);
   }
-  // Of an epoch at its end the next one follows.
+  // The end of an epoch is the beginning of the next one.
   epoch_ = batch == batches_ ? epoch + 1 : epoch;
   batch_ = batch == batches_ ? 0 : batch;
   is_begun_ = false;

@@ -21,16 +21,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A link to a folder above would go on for ever.
+// Limits the depth: a link to a folder above would never end.
 constexpr int kMostFolders = 16;
 
-/// A folder with images of one class, relative to that of the split, and the
-/// names of its images.
+/// A folder with images of one class, relative to the folder of the split, and
+/// the names of its images.
 struct LabelledFolder {
   std::string path;
   int64_t label;
   std::vector<std::string> names;
-  int64_t first = 0;  ///< the number of its first image
+  int64_t first = 0;  ///< number of its first image
 };
 
 struct LeftOut {
@@ -78,7 +78,7 @@ std::vector<std::string> class_names(const fs::path& path) {
   return names;
 }
 
-/// Adds the images of `relative` below `root`, and of the folders in it.
+/// Adds the images in `relative` below `root`, and in its subfolders.
 void add_folder(const fs::path& root, const std::string& relative,
                 int64_t label, int depth, std::vector<LabelledFolder>& folders,
                 LeftOut& left_out) {
@@ -154,7 +154,7 @@ class ImageFolder : public Dataset {
       add_class(train, name, left_out);
     }
     check_classes(split);
-    // As os.walk() is sorted in torchvision: within a class by the whole path.
+    // Sorted as torchvision sorts os.walk(): within a class by the whole path.
     std::sort(folders_.begin(), folders_.end(),
               [](const LabelledFolder& a, const LabelledFolder& b) {
                 return std::tie(a.label, a.path) < std::tie(b.label, b.path);
@@ -255,7 +255,7 @@ class ImageFolder : public Dataset {
   }
 
   fs::path root_;
-  std::vector<std::string> names_;  ///< of the classes
+  std::vector<std::string> names_;  ///< names of the classes
   std::vector<LabelledFolder> folders_;
   int64_t size_ = 0;
 };

@@ -8,25 +8,26 @@
 
 namespace lockstep::data {
 
-/// A tree of JPEG and PNG files, as torchvision's ImageFolder reads it:
-/// dir/train/CLASS/... to train on, dir/val/CLASS/... (or dir/test, where there
-/// is no dir/val) to test on. The classes are the folders of dir/train in the
-/// order of their names (by their bytes), so a class has one number in both
-/// splits. Images are in the order of their classes, then folders, then names.
-/// Files that end otherwise than in .jpg, .jpeg or .png are left out; with
-/// `warns`, the log tells how many.
+/// Opens a tree of JPEG and PNG files, as torchvision's ImageFolder does:
+/// dir/train/CLASS/... for training, dir/val/CLASS/... (or dir/test, if there
+/// is no dir/val) for testing. The classes are the folders of dir/train in the
+/// order of their names (by their bytes), so a class has the same number in
+/// both splits. Images are ordered by class, then folder, then name. Files
+/// whose names don't end in .jpg, .jpeg or .png are left out. If `warns`, their
+/// number is logged.
 ///
-/// Images are made `image_size` x `image_size` by fit_image(), and normalised
-/// by ImageNet's mean and deviation. A file is read and decoded each time that
-/// its image is read, by the thread that reads it: only names are in memory.
+/// Images are resized to `image_size` x `image_size` by fit_image(), and
+/// normalised with the mean and deviation of ImageNet. A file is read and
+/// decoded each time its image is read, by the thread that reads it. Only names
+/// are kept in memory.
 ///
-/// The fingerprint is over the size of the images, and names and sizes of the
-/// files: not over their contents, which may be more than can be read in a
-/// minute.
+/// The fingerprint covers the size of the images, and the names and sizes of
+/// the files. It does not cover their contents, which may take more than a
+/// minute to read.
 ///
-/// Throws DataError naming the folder if it lacks a split, a class has no image
-/// to train on, or the test split has a class that is not trained;
-/// InvalidArgument unless image_size is in 8..1024.
+/// Throws DataError naming the folder if a split is missing, a class has no
+/// training image, or the test split has a class without training images.
+/// Throws InvalidArgument unless image_size is in 8..1024.
 std::shared_ptr<const Dataset> image_folder(const std::string& dir, Split split,
                                             int64_t image_size,
                                             bool warns = true);

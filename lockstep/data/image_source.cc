@@ -27,7 +27,8 @@ ImageSource::ImageSource(std::shared_ptr<const Dataset> dataset,
       writer_(*dataset_, options.channels_last ? PixelOrder::kPixels
                                                : PixelOrder::kPlanes) {}
 
-// Plain loops and no operators of ATen's: its threads are for the training.
+// Uses plain loops instead of ATen operators, whose threads are for the
+// training.
 Batch ImageSource::read(std::span<const int64_t> indices, int64_t epoch) const {
   const auto count = static_cast<int64_t>(indices.size());
   const int64_t elements =

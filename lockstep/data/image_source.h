@@ -10,17 +10,17 @@
 
 namespace lockstep::data {
 
-/// What is done to images before they are trained on.
+/// Options for preparing images for training.
 struct ImageOptions {
-  /// Random crop (padding 4) and, where the dataset allows it, horizontal flip.
+  /// Random crop (padding 4) and, if the dataset allows it, horizontal flip.
   bool augment = false;
   bool channels_last = false;
-  uint64_t seed = 0;  ///< of the augmentation
+  uint64_t seed = 0;  ///< seed of the augmentation
 };
 
-/// Batches of a dataset of images: one input (N, C, H, W), float32 and
-/// normalised, and a target (N), int64. What sample `index` looks like depends
-/// on (seed, epoch, index) alone.
+/// Makes batches of a dataset of images: one input (N, C, H, W), float32 and
+/// normalised, and a target (N), int64. Sample `index` depends only on
+/// (seed, epoch, index).
 class ImageSource : public BatchSource {
  public:
   /// Throws InvalidArgument without a dataset.
@@ -29,7 +29,7 @@ class ImageSource : public BatchSource {
 
   int64_t size() const override { return dataset_->size(); }
   Batch read(std::span<const int64_t> indices, int64_t epoch) const override;
-  /// That of the dataset.
+  /// Returns the fingerprint of the dataset.
   std::string fingerprint() const override;
 
  private:

@@ -60,7 +60,7 @@ void check(const BatchSource* source, const LoaderOptions& options) {
   }
 }
 
-// The samples of `range`, of every tensor in `value`.
+// Returns the samples of `range` in every tensor of `value`.
 c10::IValue part_of(const c10::IValue& value, const SampleRange& range) {
   if (value.isTensor()) {
     return value.toTensor().narrow(0, range.first, range.count());
@@ -94,7 +94,7 @@ Batch part_of(Batch batch, const SampleRange& range) {
   return batch;
 }
 
-// What is the same for all batches of an epoch.
+// The data that all batches of an epoch share.
 struct Epoch {
   int64_t number;
   std::vector<int64_t> order;
@@ -125,7 +125,7 @@ class Loader::Impl {
             start_thread("data", "a worker of the loader", [this] { work(); }));
       }
     } catch (...) {
-      stop();  // those that did start
+      stop();  // the threads that did start
       throw;
     }
   }
@@ -204,7 +204,8 @@ class Loader::Impl {
         made.error = std::current_exception();
       }
       lock.lock();
-      // begin() may have come in between: then nobody waits for this one.
+      // begin() may have been called meanwhile. Then nothing waits for this
+      // batch.
       if (epoch == epoch_) {
         made_.emplace(number, std::move(made));
         changed_.notify_all();
@@ -216,7 +217,7 @@ class Loader::Impl {
     return static_cast<int64_t>(order.size());
   }
 
-  // `samples`: how many there must be; 0: any number but none.
+  // `samples`: the required number; 0: any number except 0.
   std::vector<int64_t> make_order(int64_t epoch, int64_t samples) const {
     const int64_t size = source_->size();
     if (options_.order) return checked(options_.order(size, epoch), samples);
@@ -228,7 +229,7 @@ class Loader::Impl {
     return order;
   }
 
-  // The order that a user's function gave.
+  // Checks the order that a user's function returned.
   std::vector<int64_t> checked(std::vector<int64_t> order,
                                int64_t samples) const {
     const int64_t size = source_->size();
@@ -286,7 +287,7 @@ class Loader::Impl {
 
   const std::shared_ptr<const BatchSource> source_;
   const LoaderOptions options_;
-  const int64_t samples_;  // of an epoch
+  const int64_t samples_;  // samples in an epoch
 
   std::mutex mutex_;
   std::condition_variable changed_;  ///< anything below

@@ -18,11 +18,11 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kSmallSide = 28;
 constexpr int64_t kSmallBytes = kSmallSide * kSmallSide;
-// MNIST has 60,000. A file of few bytes must not fill the memory.
+// MNIST has 60,000. The limit keeps a small file from filling the memory.
 constexpr int64_t kMostImages = 1'000'000;
 
 struct MnistForm {
-  std::string name;  ///< of --data
+  std::string name;  ///< name in --data
   float mean;
   float stddev;
   bool may_be_mirrored;

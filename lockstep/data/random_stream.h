@@ -9,7 +9,7 @@
 
 namespace lockstep::data {
 
-/// What a stream is for. Streams of different uses share no numbers.
+/// The purpose of a stream. Streams with different purposes share no numbers.
 enum class StreamUse : uint64_t {
   kSynthetic,
   kOrder,
@@ -18,8 +18,8 @@ enum class StreamUse : uint64_t {
   kSampling,
 };
 
-/// Random numbers from a key, by integer arithmetic alone: the same on every
-/// machine (SplitMix64, Steele, Lea and Flood, OOPSLA 2014).
+/// Makes random numbers from a key with integer arithmetic only, so they are
+/// the same on every machine (SplitMix64, Steele, Lea and Flood, OOPSLA 2014).
 class RandomStream {
  public:
   RandomStream(StreamUse use, std::initializer_list<uint64_t> key)
@@ -28,13 +28,13 @@ class RandomStream {
   }
 
   uint64_t next() { return mix(state_ += kGamma); }
-  /// Of 0..n-1.
+  /// Returns a number in 0..n-1.
   int64_t below(int64_t n) {
     const unsigned __int128 product =
         static_cast<unsigned __int128>(next()) * static_cast<uint64_t>(n);
     return static_cast<int64_t>(product >> 64);
   }
-  /// Of low..high, both included.
+  /// Returns a number in low..high, both included.
   int64_t between(int64_t low, int64_t high) {
     return low + below(high - low + 1);
   }
@@ -51,7 +51,7 @@ class RandomStream {
   uint64_t state_;
 };
 
-/// The order of `size` samples in an epoch (Fisher and Yates).
+/// Returns the order of `size` samples in an epoch (Fisher and Yates).
 inline std::vector<int64_t> shuffled_order(int64_t size, uint64_t seed,
                                            int64_t epoch) {
   std::vector<int64_t> order(static_cast<std::size_t>(size));

@@ -28,8 +28,8 @@ SampleWriter::SampleWriter(const Dataset& dataset, PixelOrder order)
   channel_stride_ = is_pixels ? 1 : height_ * width_;
   for (size_t c = 0; c < tables_.size(); ++c) {
     for (size_t value = 0; value < tables_[c].size(); ++value) {
-      // In the order of torchvision's ToTensor and Normalize, so that the
-      // bits are theirs.
+      // Same order of operations as in torchvision's ToTensor and Normalize,
+      // for the same bits.
       tables_[c][value] =
           (static_cast<float>(value) / 255.0f - dataset.mean()[c]) /
           dataset.stddev()[c];
@@ -56,7 +56,8 @@ void SampleWriter::write(std::span<const uint8_t> image,
   }
 }
 
-// `row` starts at `first` of the result's row; none means all padding.
+// Writes a row of the result, which begins at column `first` of `row`. A null
+// `row` means all padding.
 void SampleWriter::write_row(const uint8_t* row, const Table& table,
                              int64_t first, bool is_mirrored,
                              float* out) const {

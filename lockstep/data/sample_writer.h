@@ -9,9 +9,9 @@
 
 namespace lockstep::data {
 
-/// How torchvision's RandomCrop(padding=4) and RandomHorizontalFlip change an
-/// image: the padded image is cut `down` and `right` of its corner, then
-/// mirrored.
+/// A change to an image, as by torchvision's RandomCrop(padding=4) and
+/// RandomHorizontalFlip: the padded image is cut `down` and `right` of its
+/// corner, then mirrored.
 struct Augmentation {
   static constexpr int64_t kPadding = 4;
 
@@ -20,16 +20,16 @@ struct Augmentation {
   bool is_mirrored = false;
 };
 
-/// That of sample `index`, which depends on these three alone.
+/// Returns the change for sample `index`. It depends only on these arguments.
 Augmentation random_augmentation(uint64_t seed, int64_t epoch, int64_t index);
 
 enum class PixelOrder {
   kPlanes,  ///< C, H, W in memory
-  kPixels,  ///< H, W, C: what channels_last asks for
+  kPixels,  ///< H, W, C in memory, for channels_last
 };
 
-/// Turns images into normalised floats: scaled to 0..1, less the mean, over
-/// the standard deviation. Black is padded before that, as torchvision does.
+/// Turns images into normalised floats: scaled to 0..1, minus the mean, divided
+/// by the standard deviation. Black is padded before that, as in torchvision.
 class SampleWriter {
  public:
   SampleWriter(const Dataset& dataset, PixelOrder order);

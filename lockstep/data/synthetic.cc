@@ -24,8 +24,8 @@ constexpr int kSide = 32;
 constexpr int kPlane = kSide * kSide;
 constexpr int kFigureBytes = 3 * kPlane;
 
-// Everything below is integer arithmetic, in sixteenths of a pixel: floating
-// point would make the bytes depend on the compiler and the machine.
+// All of the following is integer arithmetic, in sixteenths of a pixel. With
+// floating point, the bytes would depend on the compiler and the machine.
 constexpr int kUnit = 16;
 
 enum class Shape {
@@ -46,17 +46,19 @@ using Colour = std::array<int, 3>;
 struct Figure {
   Shape shape;
   int radius;
-  int period;  ///< of stripes and checkers
+  int period;  ///< period of stripes and checkers
   int phase_u;
   int phase_v;
 };
 
 bool is_odd_stripe(int at, int phase, int period) {
-  // Never negative: a division that rounds to zero would widen the middle.
+  // Kept positive, since division rounds toward zero and would widen the
+  // middle.
   return (at + phase + 64 * period) / (period / 2) % 2 != 0;
 }
 
-// Whether the point (u, v) from the middle, v downwards, is in the figure.
+// Returns true if the point (u, v) from the middle, v downwards, is in the
+// figure.
 bool covers(const Figure& figure, int u, int v) {
   const int r = figure.radius;
   const int square = u * u + v * v;
@@ -102,9 +104,9 @@ int brightness(const Colour& colour) {
   return colour[0] + colour[1] + colour[2];
 }
 
-// Brighter than the ground, in whatever colour. Were it darker as often, the
-// pixels of a class would average to grey, and a multi-layer perceptron would
-// take very long to find anything.
+// Returns a colour that is brighter than the ground. If it were darker as
+// often, the pixels of a class would average to grey, and a multi-layer
+// perceptron would take very long to learn anything.
 Colour ink_on(RandomStream& random, const Colour& ground) {
   constexpr int kLeastContrast = 220;
   while (true) {
@@ -127,7 +129,7 @@ Figure random_figure(RandomStream& random, int label) {
   return figure;
 }
 
-// How much of each pixel the figure covers, of 4 points.
+// Returns how many of 4 points of each pixel the figure covers.
 std::array<int, kPlane> draw(RandomStream& random, const Figure& figure) {
   constexpr int kShift = 4 * kUnit;
   const int middle_x =
@@ -153,7 +155,7 @@ std::array<int, kPlane> draw(RandomStream& random, const Figure& figure) {
   return cover;
 }
 
-// Small blots of other colours, beside the figure or over it.
+// Paints small blots of other colours, next to the figure or over it.
 void blot(RandomStream& random, std::array<Colour, kPlane>& image) {
   for (int64_t left = random.below(3); left > 0; --left) {
     const Colour colour = random_colour(random, 0, 255);
@@ -180,7 +182,7 @@ void light_and_noise(RandomStream& random,
                       (pixel / kSide - kSide / 2) * slope_y / 2;
     uint64_t bits = random.next();
     for (int c = 0; c < 3; ++c, bits >>= 16) {
-      // Two bytes added up: a triangular distribution around 0.
+      // The sum of two bytes has a triangular distribution around 0.
       const int noise =
           static_cast<int>((bits & 255) + ((bits >> 8) & 255)) - 255;
       const int value =
@@ -191,8 +193,8 @@ void light_and_noise(RandomStream& random,
   }
 }
 
-/// Paints a 32x32 image (3 planes) of class `label` of those that synthetic.h
-/// lists; all else about it is drawn from `random`.
+/// Paints a 32x32 image (3 planes) of class `label` as listed in synthetic.h.
+/// Everything else is drawn from `random`.
 void paint_figure(RandomStream& random, int label, std::span<uint8_t> out) {
   const Colour ground = random_colour(random, 0, 110);
   const Colour ink = ink_on(random, ground);
@@ -220,7 +222,7 @@ class Synthetic : public Dataset {
         split_(split),
         labels_(static_cast<size_t>(size)),
         images_(static_cast<size_t>(size) * kFigureBytes) {
-    // Those of the images themselves, measured.
+    // Measured on the images themselves.
     mean_ = {0.307f, 0.307f, 0.307f};
     stddev_ = {0.231f, 0.231f, 0.231f};
     const int64_t threads = std::clamp<int64_t>(
@@ -230,7 +232,7 @@ class Synthetic : public Dataset {
       try {
         others.emplace_back([this, t, threads] { make(t, threads); });
       } catch (const std::system_error&) {
-        make(t, threads);  // no thread is left: this one does that, too
+        make(t, threads);  // no thread is left: this thread does it
       }
     }
     make(0, threads);
@@ -252,7 +254,7 @@ class Synthetic : public Dataset {
     for (int64_t i = first; i < size(); i += step) {
       const auto split = static_cast<uint64_t>(split_);
       const auto index = static_cast<uint64_t>(i);
-      // Every ten images in turn have every class once, in an order of theirs.
+      // Every ten consecutive images have each class once, in their own order.
       RandomStream ten(StreamUse::kSynthetic, {seed_, split, ~(index / 10)});
       const int64_t label =
           (ten.below(kFigureClasses) + 7 * i) % kFigureClasses;

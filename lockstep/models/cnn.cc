@@ -9,7 +9,7 @@
 namespace lockstep::models {
 namespace {
 
-// Each stage halves the image once.
+// The smallest image: each of the three stages halves it.
 constexpr int64_t kSmallestSide = 8;
 
 }  // namespace
@@ -18,7 +18,7 @@ Cnn::Cnn(const ModelSpec& spec, Init init) : spec_(spec) {
   int64_t in = spec.channels;
   for (size_t i = 0; i < stages_.size(); ++i) {
     const int64_t channels = int64_t{32} << i;
-    // No bias: BatchNorm would take it away again.
+    // No bias: BatchNorm would cancel it.
     const auto options =
         torch::nn::Conv2dOptions(in, channels, 3).padding(1).bias(false);
     stages_[i].conv =

@@ -15,15 +15,16 @@
 namespace lockstep::models {
 
 /// A small convolutional network that learns small images within seconds on a
-/// CPU: three times a 3x3 convolution, BatchNorm, ReLU and a 2x2 max-pool, with
-/// 32, 64 and 128 channels; then the mean over the image, and a Linear. 94,762
-/// parameters for 10 classes, named conv1.weight, bn1.weight, ..., fc.bias.
+/// CPU. It has three stages of a 3x3 convolution, BatchNorm, ReLU and a 2x2
+/// max-pool, with 32, 64 and 128 channels, then the mean over the image, and a
+/// Linear. For 10 classes it has 94,762 parameters, named conv1.weight,
+/// bn1.weight, ..., fc.bias.
 class Cnn final : public Model {
  public:
   explicit Cnn(const ModelSpec& spec, Init init = Init::kRandom);
 
-  /// Images (N, 3, H, W) of 8x8 pixels or more in, (N, classes) out. Throws
-  /// InvalidArgument for another shape.
+  /// Takes images (N, 3, H, W) of 8x8 pixels or more and returns (N, classes).
+  /// Throws InvalidArgument for another shape.
   torch::Tensor forward(const torch::Tensor& x) override;
 
   std::shared_ptr<torch::nn::Module> clone(

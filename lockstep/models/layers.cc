@@ -5,7 +5,7 @@
 namespace lockstep::models {
 namespace {
 
-// set_data, because the module has registered `parameter` already.
+// Uses set_data, because the module has already registered `parameter`.
 void reshape(torch::Tensor& parameter, torch::IntArrayRef shape) {
   parameter.set_data(torch::empty(shape, parameter.options()));
 }
@@ -20,8 +20,8 @@ void copy_state(const torch::Tensor& from, torch::Tensor& to,
 
 }  // namespace
 
-// The constructors of torch::nn initialise without asking. A layer of one
-// weight costs one random number; then it grows to its real shape.
+// The constructors of torch::nn always initialise. A layer with one weight
+// draws only one random number, and is then resized to its real shape.
 
 torch::nn::Linear linear(int64_t in_features, int64_t out_features, Init init) {
   ParameterBudget::spend({out_features, in_features});
@@ -29,7 +29,7 @@ torch::nn::Linear linear(int64_t in_features, int64_t out_features, Init init) {
   if (init == Init::kRandom) {
     return torch::nn::Linear(in_features, out_features);
   }
-  // No outputs: not even the one number.
+  // Without outputs, not even one number is drawn.
   torch::nn::Linear layer(1, 0);
   layer->options.in_features(in_features).out_features(out_features);
   reshape(layer->weight, {out_features, in_features});
@@ -69,7 +69,7 @@ std::shared_ptr<torch::nn::Module> with_state_of(
   const auto sources = from.modules(/*include_self=*/false);
   const auto targets = to->modules(/*include_self=*/false);
   TORCH_INTERNAL_ASSERT(sources.size() == targets.size());
-  // Parents come first, so a child's own mode is the last one set.
+  // Parents come first, so a child's own mode is set last.
   for (size_t i = 0; i < sources.size(); ++i) {
     targets[i]->train(sources[i]->is_training());
   }

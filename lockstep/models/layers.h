@@ -12,15 +12,15 @@
 
 namespace lockstep::models {
 
-/// torch::nn::Linear and Conv2d (zero padding, no bias) that can be had
-/// without initialising them. With Init::kNone, call inside a RandomScope: one
-/// number is drawn.
+/// Make a torch::nn::Linear or Conv2d (zero padding, no bias), which need not
+/// be initialised. With Init::kNone, call them inside a RandomScope: one number
+/// is drawn.
 torch::nn::Linear linear(int64_t in_features, int64_t out_features, Init init);
 torch::nn::Conv2d conv2d(const torch::nn::Conv2dOptions& options, Init init);
 
-/// Gives `to` copies of the parameters and buffers of `from`, which is built
-/// alike, on `device` (default: where they are); modes and requires_grad too.
-/// Returns `to`: the second half of a clone().
+/// Gives `to`, which has the same structure as `from`, copies of its parameters
+/// and buffers on `device` (default: where they are), and its modes and
+/// requires_grad. Returns `to`. This is the second half of a clone().
 std::shared_ptr<torch::nn::Module> with_state_of(
     const torch::nn::Module& from, std::shared_ptr<torch::nn::Module> to,
     const std::optional<torch::Device>& device);

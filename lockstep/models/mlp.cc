@@ -14,7 +14,7 @@ Mlp::Mlp(const ModelSpec& spec, Init init) : spec_(spec) {
   for (int64_t i = 0; i <= spec.depth; ++i) {
     const int64_t in = i == 0 ? spec.in_features : spec.width;
     const int64_t out = i == spec.depth ? spec.classes : spec.width;
-    // The odd places of the Sequential are ReLUs.
+    // The odd positions of the Sequential are ReLUs.
     linears_.push_back(
         register_module(std::to_string(2 * i), linear(in, out, init)));
   }

@@ -12,19 +12,21 @@
 
 namespace lockstep::models {
 
-/// `depth` times Linear and ReLU, then a Linear: the parameters are named as
-/// in torch.nn.Sequential, 0.weight, 0.bias, 2.weight, ...
+/// A multi-layer perceptron: `depth` times Linear and ReLU, then a Linear. The
+/// parameters are named as in torch.nn.Sequential: 0.weight, 0.bias, 2.weight,
+/// ...
 ///
 /// The weights before a ReLU are drawn by kaiming_normal_ (He et al. 2015,
-/// eq. 10), biases and the last layer as nn.Linear draws them. nn.Linear's own
-/// weights are smaller, by sqrt(6) a layer: behind six layers nothing of the
+/// eq. 10), biases and the last layer as in nn.Linear. The weights of nn.Linear
+/// itself are smaller, by sqrt(6) per layer: after six layers nothing of the
 /// input is left, and the loss stays at ln(classes).
 class Mlp final : public Model {
  public:
   explicit Mlp(const ModelSpec& spec, Init init = Init::kRandom);
 
-  /// (N, ...) in, flattened to (N, in_features); (N, classes) out. Throws
-  /// InvalidArgument if it can't be flattened so.
+  /// Takes (N, ...), which is flattened to (N, in_features), and returns
+  /// (N, classes). Throws InvalidArgument if the input can't be flattened to
+  /// this.
   torch::Tensor forward(const torch::Tensor& x) override;
 
   std::shared_ptr<torch::nn::Module> clone(

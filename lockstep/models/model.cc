@@ -53,7 +53,7 @@ std::shared_ptr<Model> make(const ModelSpec& spec, Init init) {
     check_size(spec, "depth", spec.depth);
   }
   if (init == Init::kRandom) return build(spec, init);
-  // What the layers draw must not shift the user's random stream.
+  // Random numbers of the layers must not shift the user's random stream.
   const RandomScope aside(0, 0, 0);
   return build(spec, init);
 }

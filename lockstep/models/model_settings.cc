@@ -31,7 +31,7 @@ std::map<std::string, std::string> to_settings(const ModelSpec& spec) {
       {"in_features", std::to_string(spec.in_features)},
       {"width", std::to_string(spec.width)},
       {"depth", std::to_string(spec.depth)}};
-  // Checkpoints from before there was a choice have no such line.
+  // Older checkpoints, from before there was a choice, do not have this entry.
   if (spec.channels != kColourChannels) {
     settings["channels"] = std::to_string(spec.channels);
   }

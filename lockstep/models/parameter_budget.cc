@@ -18,7 +18,8 @@ ParameterBudget::~ParameterBudget() { current = outer_; }
 
 void ParameterBudget::spend(std::initializer_list<int64_t> shape) {
   if (current == nullptr) return;
-  // Divided, not multiplied: the product of a file's sizes may overflow.
+  // Divides instead of multiplying, as the product of a file's sizes may
+  // overflow.
   int64_t left = current->elements_;
   int64_t count = 1;
   for (const int64_t size : shape) {

@@ -5,19 +5,19 @@
 
 namespace lockstep::models {
 
-/// While it lives, make() builds no more on this thread than the budget has:
-/// for sizes that come from a file which may be hostile.
+/// Limits what make() may build on this thread during its lifetime. It is meant
+/// for sizes from a file that may be hostile.
 class ParameterBudget {
  public:
-  /// `elements` in `tensors` parameters.
+  /// Allows `elements` elements in `tensors` parameters.
   ParameterBudget(int64_t elements, int64_t tensors);
   ~ParameterBudget();
   ParameterBudget(const ParameterBudget&) = delete;
   ParameterBudget& operator=(const ParameterBudget&) = delete;
 
   /// Takes a parameter of `shape` from the thread's budget, if there is one.
-  /// Called before the parameter takes memory. Throws InvalidArgument if the
-  /// budget has not that much left.
+  /// Called before memory is allocated for the parameter. Throws
+  /// InvalidArgument if the rest of the budget is too small.
   static void spend(std::initializer_list<int64_t> shape);
 
  private:

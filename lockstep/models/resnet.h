@@ -15,13 +15,14 @@
 
 namespace lockstep::models {
 
-/// Two 3x3 convolutions beside a shortcut (He et al. 2015, figure 5, left).
-/// The shortcut is a 1x1 convolution where the shape changes.
+/// A residual block of two 3x3 convolutions and a shortcut (He et al. 2015,
+/// figure 5, left). The shortcut is a 1x1 convolution if the shape changes.
 class BasicBlockImpl : public torch::nn::Module {
  public:
   BasicBlockImpl(int64_t in_channels, int64_t channels, int64_t stride,
                  Init init);
-  /// (N, in_channels, H, W) in, (N, channels, H / stride, W / stride) out.
+  /// Takes (N, in_channels, H, W), returns (N, channels,
+  /// H / stride, W / stride).
   torch::Tensor forward(const torch::Tensor& x);
 
  private:
@@ -36,8 +37,8 @@ class ResNet final : public Model {
  public:
   explicit ResNet(const ModelSpec& spec, Init init = Init::kRandom);
 
-  /// Images (N, 3, H, W) in, (N, classes) out. Throws InvalidArgument for
-  /// another shape.
+  /// Takes images (N, 3, H, W) and returns (N, classes). Throws InvalidArgument
+  /// for another shape.
   torch::Tensor forward(const torch::Tensor& x) override;
 
   std::shared_ptr<torch::nn::Module> clone(

@@ -27,7 +27,7 @@ const char* name_of(ScheduleKind kind) {
   return "unknown";
 }
 
-// Of the first learning rate.
+// Returns the learning rate of a step as a factor of the first one.
 double scheduled(const OptimizerOptions& options,
                  const train::Position& position) {
   switch (options.schedule) {
@@ -94,7 +94,7 @@ double learning_rate(const OptimizerOptions& options,
 
 namespace {
 
-// As LibTorch's, which has groups of parameters.
+// Makes LibTorch's AdamW, which has groups of parameters.
 std::unique_ptr<torch::optim::Optimizer> adamw_in_groups(
     const OptimizerOptions& options,
     const std::vector<torch::Tensor>& parameters) {

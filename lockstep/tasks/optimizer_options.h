@@ -26,7 +26,7 @@ struct OptimizerOptions {
   double weight_decay = 5e-4;
   bool nesterov = false;  ///< kSgd
   double beta2 = 0.999;   ///< kAdamW
-  /// kAdamW: no weight decay of parameters with one dimension, such as biases
+  /// kAdamW: no weight decay for parameters with one dimension, such as biases
   /// and the weights of norms.
   bool decays_matrices_alone = false;
   ScheduleKind schedule = ScheduleKind::kCosine;
@@ -35,13 +35,14 @@ struct OptimizerOptions {
   std::vector<int64_t> milestones;  ///< epochs
 };
 
-/// Throws InvalidArgument naming the option that can't be.
+/// Throws InvalidArgument naming the invalid option.
 void check(const OptimizerOptions& options);
 
-/// The learning rate of a step. kSteps: lr x 0.1 for each milestone that the
-/// epoch has reached. kCosine: half a cosine from the end of the warm-up down
-/// to final_lr at total_steps (torch's CosineAnnealingLR). During the warm-up,
-/// of every kind, that times (step + 1) / warmup_steps.
+/// Returns the learning rate of a step. kSteps: lr x 0.1 for each milestone
+/// that the epoch has reached. kCosine: half a cosine from the end of the
+/// warm-up down to final_lr at total_steps (torch's CosineAnnealingLR). During
+/// the warm-up, each kind of schedule is multiplied by
+/// (step + 1) / warmup_steps.
 double learning_rate(const OptimizerOptions& options,
                      const train::Position& position);
 
@@ -50,7 +51,7 @@ std::unique_ptr<train::RunOptimizer> make_optimizer(
     const std::vector<torch::Tensor>& parameters,
     const optim::StateFactory& make_state);
 
-/// What a run's bits depend on of these.
+/// Returns the settings among these that a run's bits depend on.
 Settings settings_of(const OptimizerOptions& options);
 
 }  // namespace lockstep::tasks

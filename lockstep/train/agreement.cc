@@ -9,7 +9,7 @@
 namespace lockstep::train {
 namespace {
 
-/// How many ranks got each signal, as far as this one knows.
+/// Counts the ranks that got each signal, as far as this rank knows.
 std::vector<double> count_signal(int signal) {
   std::vector<double> ranks_by_signal(kEndSignal + 1, 0.0);
   const auto at = static_cast<size_t>(signal);
@@ -17,7 +17,8 @@ std::vector<double> count_signal(int signal) {
   return ranks_by_signal;
 }
 
-/// A person's SIGINT has the lowest number. 0: none.
+/// Returns the lowest signal that any rank got, which puts a person's SIGINT
+/// first; 0 if no rank got one.
 int first_signal(const std::vector<double>& ranks_by_signal) {
   const auto first =
       std::find_if(ranks_by_signal.begin(), ranks_by_signal.end(),

@@ -7,14 +7,14 @@
 
 namespace lockstep::train {
 
-/// Which evaluation of a run was the best, and whether it is time to stop
-/// looking for a better one.
+/// Remembers which evaluation of a run was the best, and decides when to stop
+/// waiting for a better one.
 class BestEvaluation : public Callback {
  public:
-  /// `metric`: a name, at which the least value is the best, but of accuracy
-  /// the greatest; with ":min" or ":max" behind it, that. `patience`: so many
-  /// evaluations in a row without a better one end the run; 0: none do.
-  /// Throws InvalidArgument for another suffix.
+  /// `metric`: a name. The least value is the best, except for accuracy, where
+  /// the greatest is. A ":min" or ":max" after the name overrides this.
+  /// `patience`: the run ends after so many evaluations in a row without a
+  /// better one; 0: never. Throws InvalidArgument for another suffix.
   BestEvaluation(const std::string& metric, int64_t patience);
 
   /// Throws InvalidArgument if there is no such metric.
@@ -26,9 +26,9 @@ class BestEvaluation : public Callback {
   void load_state(const OptimizerState& state) override;
 
   const std::string& metric() const { return metric_; }
-  /// Whether the last evaluation is the best one.
+  /// Returns true if the last evaluation is the best one.
   bool is_new() const { return step_ >= 0 && worse_in_a_row_ == 0; }
-  int64_t step() const { return step_; }  ///< of the best; -1: none yet
+  int64_t step() const { return step_; }  ///< best evaluation; -1: none yet
   double value() const { return value_; }
 
  private:

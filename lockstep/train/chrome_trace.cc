@@ -22,7 +22,7 @@ Json metadata(const char* name, int64_t rank, Json arguments) {
           {"args", std::move(arguments)}};
 }
 
-// Rank and lanes by name, in their order.
+// Adds the names of the rank and of its lanes, in their order.
 void add_names(Json& events, const RankTrace& rank) {
   events.push_back(metadata(
       "process_name", rank.rank,

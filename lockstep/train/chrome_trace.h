@@ -9,14 +9,14 @@
 
 namespace lockstep::train {
 
-/// In the Trace Event Format, which Perfetto and chrome://tracing read: a
-/// process for each rank, a thread for each of its lanes, a complete event
-/// ("X") for each span, times in microseconds since the first. A span's index
-/// is in its `args`.
+/// Returns the traces in the Trace Event Format, which Perfetto and
+/// chrome://tracing read. Each rank is a process, each of its lanes a thread,
+/// each span a complete event ("X"). Times are in microseconds since the first
+/// span. A span's index is in its `args`.
 nlohmann::ordered_json to_chrome_trace(const std::vector<RankTrace>& ranks);
 
-/// Writes it aside and renames. Warns of spans that were dropped. Throws
-/// IoError.
+/// Writes the trace to a temporary file and renames it. Warns if spans were
+/// dropped. Throws IoError.
 void write_chrome_trace(const std::string& path,
                         const std::vector<RankTrace>& ranks);
 

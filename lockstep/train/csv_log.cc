@@ -18,7 +18,7 @@ namespace {
 constexpr size_t kLargestFile = size_t{1} << 30;
 constexpr const char* kFirstColumns = "step,epoch,data,lr,step_ms";
 
-/// A name of the user's, as RFC 4180 has it.
+/// Quotes a name of the user's as RFC 4180 requires.
 std::string cell_of(const std::string& text) {
   if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
   std::string cell = "\"";
@@ -39,7 +39,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-/// The other way: the cells of a row, without their quotes.
+/// Returns the cells of a row, without their quotes.
 std::vector<std::string> cells_of(const std::string& row) {
   std::vector<std::string> cells(1);
   bool is_quoted = false;
@@ -59,7 +59,7 @@ std::vector<std::string> cells_of(const std::string& row) {
   return cells;
 }
 
-/// The step of a row; -1 for what is none.
+/// Returns the step of a row; -1 if the row does not begin with one.
 int64_t step_of(const std::string& row) {
   int64_t step = -1;
   const auto [end, error] =

@@ -8,19 +8,19 @@
 
 namespace lockstep::train {
 
-/// Writes what a run tells of its steps and evaluations to a CSV file (RFC
-/// 4180), a row each:
+/// Writes the steps and evaluations of a run to a CSV file (RFC 4180), one row
+/// each:
 ///
 ///     step,epoch,data,lr,step_ms,loss,accuracy
 ///     1,0,train,0.01,12.1,2.3026,0.101
 ///     100,0,test,,,1.204,0.55
 ///
-/// `step` counts the steps done, `epoch` from 0. A metric that comes later gets
-/// a column behind the others. A run that goes on drops the rows of the steps
-/// that it repeats. For one rank; that of others is not made.
+/// `step` counts the steps done, `epoch` counts from 0. A metric that first
+/// appears later gets a column after the others. A resumed run drops the rows
+/// of the steps that it repeats. Only one rank makes a CsvLog.
 class CsvLog : public Callback {
  public:
-  /// Throws IoError if `path` can't be written, or is another file.
+  /// Throws IoError if `path` can't be written, or is a file of another kind.
   explicit CsvLog(std::string path);
 
   void before_step(const RunState& at) override;
@@ -30,8 +30,8 @@ class CsvLog : public Callback {
  private:
   using Cells = std::vector<std::string>;
 
-  /// Takes over the rows up to `step` of a file that is there, but for an
-  /// evaluation after `step` if that is repeated.
+  /// Keeps the rows of an existing file up to `step`. Drops the evaluation at
+  /// `step` if it is going to be repeated.
   void open(int64_t step, bool repeats_evaluation);
   void add(Cells cells, const Metrics& metrics);
   void write_all(const std::vector<std::string>& rows);

@@ -18,18 +18,18 @@
 #include "lockstep/base/error.h"
 #include "lockstep/data/batch_source.h"
 
-// Batches from datasets of the user's own, or of torch::data.
+// Batches from the user's own datasets, or from datasets of torch::data.
 namespace lockstep::train {
 
 namespace detail {
 
-/// Stacks what is alike in `values`, one of each sample: tensors along a new
-/// first dimension, numbers to a tensor of them; tuples, lists and dicts
-/// element by element. Throws InvalidArgument if they can't be stacked.
+/// Stacks `values`, one of each sample: tensors along a new first dimension,
+/// numbers into a tensor; tuples, lists and dicts element by element. Throws
+/// InvalidArgument if they can't be stacked.
 c10::IValue stack(const std::vector<c10::IValue>& values);
 
-/// A sample as its inputs and its target: of a torch::data::Example, a pair, or
-/// a tensor alone, which is its own target.
+/// Splits a sample into its inputs and its target. A sample is a
+/// torch::data::Example, a pair, or a single tensor, which is its own target.
 template <class Sample>
 std::pair<c10::IValue, c10::IValue> parts_of(Sample sample) {
   if constexpr (requires {
@@ -56,8 +56,8 @@ std::pair<c10::IValue, c10::IValue> parts_of(Sample sample) {
   }
 }
 
-/// `inputs` as the arguments of a forward() that takes `count` of them; 0: as
-/// many as a tuple has elements.
+/// Returns `inputs` as the arguments of a forward() that takes `count` of them;
+/// 0: as many as the tuple has elements.
 std::vector<c10::IValue> as_arguments(const c10::IValue& inputs, size_t count);
 
 template <class T>
@@ -67,11 +67,12 @@ struct IsVector<std::vector<T>> : std::true_type {
   using Value = T;
 };
 
-/// What a dataset gives for indices: its own batches, or a vector of samples.
+/// Reads the samples at `indices`: a batch of the dataset, or a vector of
+/// samples.
 template <class D>
 auto read_all(D& dataset, std::span<const int64_t> indices) {
   if constexpr (requires(std::vector<size_t> i) { dataset.get_batch(i); }) {
-    // A torch::data dataset, whose transforms are applied to batches.
+    // A torch::data dataset applies its transforms to batches.
     return dataset.get_batch(
         std::vector<size_t>(indices.begin(), indices.end()));
   } else {
@@ -89,28 +90,28 @@ int64_t size_of_dataset(std::optional<size_t> size);
 
 }  // namespace detail
 
-/// Batches of `dataset`, which has a size() and
+/// Makes batches of `dataset`, which has a size() and one of
 ///
 /// - get(index), one sample: a torch::data::Example, a pair of inputs and
 ///   target, or a tensor; or
-/// - get_batch(indices), as the datasets of torch::data have it, also after
-///   map(): several samples, or a batch of them.
+/// - get_batch(indices), as in the datasets of torch::data, also after map():
+///   several samples, or a batch of them.
 ///
-/// Samples are stacked, or joined by `collate`, which makes inputs and target
-/// of a whole batch out of a vector of samples. With more than one worker of
-/// the loader the dataset is used by several threads at once.
+/// Samples are stacked, or joined by `collate`, which makes the inputs and the
+/// target of a whole batch from a vector of samples. If the loader has more
+/// than one worker, several threads use the dataset at once.
 template <class D>
 class DatasetSource : public data::BatchSource {
  public:
   using Read = decltype(detail::read_all(std::declval<D&>(),
                                          std::span<const int64_t>()));
 
-  /// `arguments`: how many the module's forward() takes; 0: what a sample has,
-  /// where that is a tuple, else one.
+  /// `arguments`: the number of arguments of the module's forward(). 0: the
+  /// number of elements if a sample is a tuple, else one.
   DatasetSource(std::shared_ptr<D> dataset, size_t arguments)
       : dataset_(std::move(dataset)), arguments_(arguments) {}
 
-  /// Joins samples in another way than stacking them.
+  /// Sets a function that joins samples instead of stacking them.
   template <class Collate>
   void set_collate(const Collate& collate) {
     static_assert(detail::IsVector<Read>::value,
@@ -142,7 +143,7 @@ class DatasetSource : public data::BatchSource {
       dataset_->set_epoch(epoch);
     }
     if (indices.empty()) {
-      // Of a short batch a rank may have no sample, and runs nothing.
+      // In a short batch, a rank may have no sample. It runs nothing then.
       const size_t count = std::max<size_t>(arguments_, 1);
       return {.inputs = std::vector<c10::IValue>(count, torch::empty({0})),
               .target = torch::empty({0})};

@@ -22,7 +22,7 @@
 namespace lockstep::train {
 namespace {
 
-// None of them can hold a secret.
+// Variables that can't hold a secret.
 constexpr std::array kVariables{
     "ATEN_CPU_CAPABILITY",  "CUBLAS_WORKSPACE_CONFIG",
     "CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES",
@@ -36,7 +36,8 @@ constexpr std::array kVariables{
     "ONEDNN_MAX_CPU_ISA",   "TORCH_DISTRIBUTED_DEBUG",
 };
 
-// What follows `key` and `separator` in the first line that begins with it.
+// Returns what follows `key` and `separator` in the first line that begins with
+// `key`.
 std::string value_in(const char* path, std::string_view key, char separator) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {

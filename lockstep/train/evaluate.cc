@@ -27,7 +27,7 @@ class EvalScope {
   const std::vector<bool> modes_;
 };
 
-/// `is_sum`: the loss is a sum, so that no weight multiplies it.
+/// `is_sum`: the loss is a sum, so its weight is not used.
 std::vector<Metric> metrics_with_loss(const LossAndMetrics& values,
                                       bool is_sum) {
   std::vector<Metric> metrics = values.metrics;
@@ -42,7 +42,7 @@ TestReport evaluate(Engine& engine, const Task& task, data::Loader& loader,
                     const std::function<bool()>& stop, const World& world) {
   const EvalScope scope(engine.group().original());
   const int64_t shards = engine.group().shards();
-  // An engine of this rank's own knows only its own shards.
+  // A local engine knows only this rank's shards.
   const bool is_local =
       world.size() > 1 && engine.group().options().world().size() == 1;
   const int64_t first_shard = is_local ? world.rank() * shards : 0;
@@ -57,7 +57,7 @@ TestReport evaluate(Engine& engine, const Task& task, data::Loader& loader,
     if (is_stopped) break;
     const data::Batch batch = task.prepare(*std::move(loaded));
     samples += batch.samples;
-    if (batch.samples == 0) continue;  // the last may have none for this rank
+    if (batch.samples == 0) continue;  // possible in the last batch
     const int64_t cut = is_local ? batch.samples : batch.total;
     const auto sizes = chunk_sizes(cut, shards);
     engine.evaluate(batch.inputs, batch.target, cut,

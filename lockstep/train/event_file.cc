@@ -31,7 +31,8 @@ constexpr std::array<uint32_t, 256> make_table() {
 
 constexpr auto kTable = make_table();
 
-/// A CRC of data that holds CRCs is weak, so TFRecord stores a mixed one.
+/// Masks a CRC as TFRecord does, because the CRC of data that contains CRCs is
+/// weak.
 uint32_t masked_crc(std::string_view bytes) {
   const uint32_t crc = crc32c(bytes);
   return std::rotr(crc, 15) + 0xa282ead8U;
@@ -44,7 +45,7 @@ void append_raw(std::string& out, T value) {
   out.append(bytes, sizeof(T));
 }
 
-// Protocol buffers' wire types.
+// Wire types of protocol buffers.
 constexpr uint32_t kVarint = 0;
 constexpr uint32_t kFixed64 = 1;
 constexpr uint32_t kBytes = 2;
@@ -67,7 +68,7 @@ void append_bytes(std::string& out, uint32_t field, std::string_view bytes) {
   out += bytes;
 }
 
-/// tensorflow.Event: wall_time = 1, step = 2.
+/// Returns a tensorflow.Event: wall_time = 1, step = 2.
 std::string event_at(int64_t step, double wall_time) {
   std::string event;
   append_tag(event, 1, kFixed64);
@@ -77,7 +78,7 @@ std::string event_at(int64_t step, double wall_time) {
   return event;
 }
 
-/// tensorflow.Summary.Value: tag = 1, simple_value = 2.
+/// Returns a tensorflow.Summary.Value: tag = 1, simple_value = 2.
 std::string scalar(const std::string& tag, double value) {
   std::string text;
   append_bytes(text, 1, tag);
@@ -101,7 +102,8 @@ EventFile::EventFile(const std::string& folder) {
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '\0';
   const auto now = std::chrono::system_clock::now().time_since_epoch();
-  // Names are in the order of time, by which TensorBoard reads them.
+  // TensorBoard reads files in the order of their names, so the time comes
+  // first.
   path_ = fmt::format(
       "{}/events.out.tfevents.{}.{}.{}.{}", folder,
       std::chrono::duration_cast<std::chrono::seconds>(now).count(),
@@ -117,8 +119,8 @@ void EventFile::begin(int64_t step, double wall_time) {
   append_bytes(event, 3, "brain.Event:2");  // file_version
   write_record(event);
   if (step == 0) return;
-  // tensorflow.SessionLog: status = 1, of which START is 1. The steps from
-  // this one on come again.
+  // tensorflow.SessionLog: status = 1, where START is 1. The steps from this
+  // one on are repeated.
   event = event_at(step + 1, wall_time);
   std::string session;
   append_tag(session, 1, kVarint);

@@ -8,23 +8,25 @@
 
 namespace lockstep::train {
 
-/// CRC-32C (Castagnoli) of `bytes`, as TFRecord has it.
+/// Returns the CRC-32C (Castagnoli) of `bytes`, as in TFRecord.
 uint32_t crc32c(std::string_view bytes);
 
-/// A new event file of TensorBoard in a folder.
+/// Writes a new event file of TensorBoard in a folder.
 ///
-/// The format: records (length, its masked CRC-32C, data, its masked CRC-32C;
-/// TensorFlow's TFRecord) of protocol buffers (tensorflow.Event).
+/// The file consists of records of TensorFlow's TFRecord (length, its masked
+/// CRC-32C, data, its masked CRC-32C) that hold protocol buffers
+/// (tensorflow.Event).
 class EventFile {
  public:
-  /// Makes `folder` if it is not there. Throws IoError.
+  /// Makes `folder` if it does not exist. Throws IoError.
   explicit EventFile(const std::string& folder);
 
-  /// Before all scalars. From `step` on, if it is not 0, TensorBoard drops what
-  /// earlier files of the folder have. `wall_time`: seconds since 1970.
+  /// Must be called before any scalars are written. If `step` is not 0,
+  /// TensorBoard drops the steps after `step` in earlier files of the folder.
+  /// `wall_time`: seconds since 1970.
   void begin(int64_t step, double wall_time);
   bool is_begun() const { return is_begun_; }
-  /// The tags are `prefix` and the metric's name.
+  /// Writes the metrics with the tags `prefix` + name.
   void write_scalars(int64_t step, double wall_time, const std::string& prefix,
                      const Metrics& metrics);
 

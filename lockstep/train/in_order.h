@@ -14,7 +14,7 @@ namespace lockstep::train {
 
 namespace detail {
 
-/// The next samples of `stream`, `count` at most; none at its end.
+/// Returns the next samples of `stream`, at most `count`; none at its end.
 template <class D>
 auto next_samples(D& stream, size_t count) {
   if constexpr (requires { stream.next(); }) {
@@ -38,17 +38,17 @@ auto next_samples(D& stream, size_t count) {
 
 }  // namespace detail
 
-/// A dataset that can be read in one order only, from its beginning:
+/// Adapts a dataset that can only be read in order, from its beginning:
 ///
-/// - reset() goes back to it, and
-/// - next() returns a std::optional of a sample, as DatasetSource has it, or
-/// - get_batch(count) returns a vector of up to so many samples, as the
-///   stateful datasets of torch::data do; none, or an empty std::optional, at
-///   the end.
+/// - reset() goes back to the beginning, and
+/// - next() returns a std::optional of a sample, as in DatasetSource, or
+/// - get_batch(count) returns a vector of up to `count` samples, as the
+///   stateful datasets of torch::data do; an empty vector, or an empty
+///   std::optional, at the end.
 ///
-/// An epoch is its first `samples` samples. Each rank reads all of them and
-/// keeps its part; they are not shuffled. A run that goes on reads those before
-/// once more, or calls skip(count) where there is one.
+/// An epoch is the first `samples` samples. Each rank reads all of them and
+/// keeps its part. They are not shuffled. A resumed run reads the earlier
+/// samples again, or calls skip(count) if the dataset has it.
 template <class D>
 class InOrder {
  public:
@@ -64,7 +64,7 @@ class InOrder {
     if (epoch != epoch_) restart(epoch);
   }
 
-  /// `indices` go up. What lies between is left out.
+  /// `indices` are ascending. Samples between them are skipped.
   Samples get_batch(const std::vector<size_t>& indices) {
     Samples batch;
     for (const size_t index : indices) {
@@ -106,10 +106,11 @@ class InOrder {
   std::shared_ptr<D> stream_;
   int64_t samples_;
   int64_t epoch_ = -1;
-  size_t at_ = 0;  // samples read of this epoch
+  size_t at_ = 0;  // samples read in this epoch
 };
 
-/// For Trainer::data(): epochs of `samples` samples out of `stream`.
+/// Makes a dataset for Trainer::data() whose epochs are `samples` samples of
+/// `stream`.
 template <class D>
 std::shared_ptr<InOrder<D>> in_order(std::shared_ptr<D> stream,
                                      int64_t samples) {

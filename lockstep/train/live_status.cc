@@ -14,7 +14,7 @@ using monitor::Activity;
 constexpr size_t kMostLosses = 512;
 constexpr size_t kMostSpans = 20'000;
 
-// A rank's own, before any step; the rest is filled in as it goes.
+// Returns a rank's status before any step. The rest is filled in later.
 monitor::RankStatus first_status(const TrainOptions& options,
                                  const RunReport& report, int64_t total_steps) {
   monitor::RankStatus status;
@@ -29,14 +29,15 @@ monitor::RankStatus first_status(const TrainOptions& options,
   status.backend = options.world.size() > 1 ? options.world.backend_name() : "";
   status.step = report.first_step;
   status.total_steps = total_steps;
-  // Of the processes, and of this one's ways to go on.
+  // Restarts by the launcher, and recoveries within this process.
   status.restarts = report.recoveries +
                     env_integer("TORCHELASTIC_RESTART_COUNT", 0).value_or(0);
   status.started_at = monitor::now_s();
   return status;
 }
 
-/// Nanoseconds of `category` on the lane of the steps since `begin_ns`.
+/// Returns the seconds that `category` took on the lane of the steps since
+/// `begin_ns`.
 double seconds_of(const TraceLog& log, TraceCategory category,
                   int64_t begin_ns) {
   int64_t sum_ns = 0;
@@ -59,7 +60,7 @@ LiveStatus::LiveStatus(const TrainOptions& options, const RunReport& report,
       file_(options.world.all_gather_text(monitor::new_job_name())[0],
             options.out_dir, options.world.rank()),
       batch_size_(options.batch_size),
-      // Of a rank there is one recording.
+      // A rank has at most one recording.
       can_record_(options.trace.empty()) {
   write();
 }
@@ -83,7 +84,7 @@ void LiveStatus::add_step(int64_t step, int64_t epoch, double seconds,
 
 void LiveStatus::keep_loss(int64_t step, double loss) {
   auto& losses = status_.losses;
-  // Steps that are repeated.
+  // Removes the points of steps that are repeated.
   while (!losses.empty() && losses.back().step >= step) losses.pop_back();
   // The last point is always the last step.
   const bool replaces =
@@ -104,7 +105,7 @@ void LiveStatus::tell(const std::vector<DeviceUse>& devices) {
   busy_before_s_.resize(devices.size());
   status_.devices.clear();
   for (size_t k = 0; k < devices.size(); ++k) {
-    // After a restart of the accounts there is less than before.
+    // The accounts may have been restarted, and then the time is smaller.
     const double busy_s = std::max(devices[k].busy_s - busy_before_s_[k], 0.0);
     busy_before_s_[k] = devices[k].busy_s;
     status_.devices.push_back(

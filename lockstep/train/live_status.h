@@ -14,7 +14,7 @@
 
 namespace lockstep::train {
 
-/// What a device did since the run began, and what it has now.
+/// The time and memory that a device used since the run began.
 struct DeviceUse {
   std::string name;
   double busy_s = 0;
@@ -22,26 +22,27 @@ struct DeviceUse {
   int64_t memory_peak_bytes = 0;
 };
 
-/// Says what this rank does, for `lockstep top`: twice a second at most, and
-/// at the end of a step. It costs a small file in memory, or in the run's
-/// folder; what would cost more is measured only while somebody watches.
+/// Publishes what this rank is doing, for `lockstep top`, at the end of a step
+/// and at most twice a second. It costs a small file in memory, or in the run's
+/// folder. Anything that costs more is measured only while somebody watches.
 class LiveStatus {
  public:
-  /// `report`: what is known before the first step. Collective: all ranks take
-  /// rank 0's name of the job.
+  /// `report`: what is known before the first step. Collective: all ranks use
+  /// the job name of rank 0.
   LiveStatus(const TrainOptions& options, const RunReport& report,
              int64_t total_steps);
   ~LiveStatus();
   LiveStatus(const LiveStatus&) = delete;
   LiveStatus& operator=(const LiveStatus&) = delete;
 
-  /// Says it at once.
+  /// Publishes the activity at once.
   void enter(monitor::Activity activity);
-  /// After a step; `seconds` is what it took.
+  /// Notes a step that took `seconds`.
   void add_step(int64_t step, int64_t epoch, double seconds, double loss);
-  /// Of a rank there is one recording: false while the run has its own.
+  /// Allows or forbids recording. A rank has at most one recording, so it is
+  /// forbidden while the run itself records.
   void let_record(bool may_record) { can_record_ = may_record; }
-  /// Whether it is time to tell what add_step() noted: then call tell().
+  /// Returns true if it is time to publish what add_step() noted with tell().
   bool is_due() const { return since_told_.seconds() >= kEvery_s; }
   void tell(const std::vector<DeviceUse>& devices);
 
@@ -50,7 +51,8 @@ class LiveStatus {
 
   void write();
   void keep_loss(int64_t step, double loss);
-  /// Wait and communication since the last time, if this was recorded.
+  /// Takes the fractions of time spent in waiting and communication since the
+  /// last call, if they were recorded.
   void take_shares();
 
   monitor::RankStatus status_;
@@ -59,7 +61,7 @@ class LiveStatus {
   bool can_record_;
   Stopwatch since_told_;
   std::vector<double> busy_before_s_;
-  double steps_s_ = 0;  // since the last time, as are those below
+  double steps_s_ = 0;  // since the last call of tell(), like steps_
   int64_t steps_ = 0;
   int64_t loss_every_ = 1;  // steps between two points of the curve
   std::optional<TraceRecording> recording_;

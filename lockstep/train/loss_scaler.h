@@ -6,22 +6,22 @@
 
 namespace lockstep::train {
 
-/// The factor of the loss in float16 steps, so that small gradients do not
-/// vanish (Micikevicius et al. 2018, section 3.2): halved after a step that
-/// overflowed, doubled after 2,000 in a row that did not, as PyTorch's
-/// GradScaler does.
+/// Scales the loss in float16 steps so that small gradients do not vanish
+/// (Micikevicius et al. 2018, section 3.2). The scale is halved after a step
+/// that overflowed and doubled after 2,000 steps in a row that did not, as in
+/// PyTorch's GradScaler.
 ///
-/// The backward of a loss that states its weight computes gradients that are
-/// larger by the weight of a sample (its tokens, say), and that of a sum ones
-/// that are larger by the samples. By how much is known after the first step
-/// only. If that overflowed, the scale falls at once to where that of a mean
-/// over the samples begins.
+/// If a loss states its weight, its backward computes gradients that are larger
+/// by the weight of a sample (its number of tokens, say). The gradients of a
+/// sum are larger by the number of samples. The factor is known only after the
+/// first step. If that step overflowed, the scale drops at once to the value at
+/// which a mean over the samples would begin.
 class LossScaler {
  public:
   double scale() const { return scale_; }
   /// Notes a step whose gradients were `magnitude` times as large as those of a
-  /// mean over the samples. Returns false if it overflowed and a smaller scale
-  /// could not cure that.
+  /// mean over the samples. Returns false if the step overflowed and a smaller
+  /// scale can't prevent that.
   bool update(bool is_finite, double magnitude = 1);
 
   OptimizerState state() const;
@@ -31,7 +31,7 @@ class LossScaler {
   static constexpr double kFirstScale = 65536;
 
   double scale_ = kFirstScale;
-  int64_t good_steps_ = 0;  // since it changed
+  int64_t good_steps_ = 0;  // steps since the scale changed
 };
 
 }  // namespace lockstep::train

@@ -13,7 +13,7 @@ using nlohmann::json;
 
 namespace {
 
-// Adds the devices of a rank whose points are those of `history`.
+// Adds the devices of `rank` to `history`, which has the same points.
 void add_rank(const json& rank, bool has_host, MemoryHistory& history) {
   const size_t devices = rank.at("devices");
   const auto& points = rank.at("points");
@@ -74,8 +74,8 @@ MemoryHistory MemoryRecorder::gather(const World& world) const {
           history.shared_bytes.push_back(point.at("host_held"));
         }
       }
-      // Of ranks that are threads the first stands for the process, as in the
-      // devices' peaks.
+      // If ranks are threads, the first rank stands for the process, as in the
+      // peaks of the devices.
       const bool is_first_of_process =
           seen.insert(of_rank.at("pid").get<int64_t>()).second;
       add_rank(of_rank, world.size() > 1 && is_first_of_process, history);

@@ -13,17 +13,19 @@
 
 namespace lockstep::train {
 
-/// Notes after steps how full this rank's devices are, at 256 steps of a run
-/// at most. Every rank notes the same steps.
+/// Records after steps how much memory this rank's devices use, for at most 256
+/// steps of a run. Every rank records the same steps.
 class MemoryRecorder {
  public:
   static constexpr size_t kMostPoints = 256;
 
-  /// Whether note() would keep anything: reading the accounts costs some.
+  /// Returns true if note() would keep `step`. Reading the accounts takes time.
   bool takes(int64_t step) const { return points_.takes(step); }
-  /// After `step`. Reads the account of what belongs to no device, too.
+  /// Records `step`. Also reads the account of memory that belongs to no
+  /// device.
   void note(int64_t step, const std::vector<DeviceUse>& devices);
-  /// Of all ranks' devices, in the order of RunReport::devices. Collective.
+  /// Returns the history of all ranks' devices, in the order of
+  /// RunReport::devices. Collective.
   MemoryHistory gather(const World& world) const;
 
  private:

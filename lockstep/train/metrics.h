@@ -12,16 +12,17 @@
 
 namespace lockstep::train {
 
-/// Numbers by name, each a mean over samples or over the units that the loss
-/// function said: {"loss", 0.31}.
+/// Numbers by name. Each is a mean over samples, or over the units that the
+/// loss function stated: {"loss", 0.31}.
 using Metrics = std::map<std::string, double>;
 
-/// "loss 0.3100"; an accuracy as "acc 71.20%".
+/// Returns "loss 0.3100"; for an accuracy, "acc 71.20%".
 std::string metric_text(const std::string& name, double value);
-/// The loss, then the others by name.
+/// Returns the loss, then the other metrics by name.
 std::vector<std::pair<std::string, double>> in_order(const Metrics& metrics);
 
-/// A number besides the loss, from the samples of a shard.
+/// A number that is reported besides the loss, computed from the samples of a
+/// shard.
 struct Metric {
   Metric(std::string its_name, torch::Tensor mean_of_shard,
          torch::Tensor units = {})
@@ -30,7 +31,7 @@ struct Metric {
         weight(std::move(units)) {}
 
   std::string name;
-  /// A scalar; it needs no graph. It may be NaN if `weight` is 0.
+  /// A scalar without a graph. It may be NaN if `weight` is 0.
   torch::Tensor mean;
   /// Number of units that `mean` is the mean of, as in WeightedLoss::weight.
   /// Undefined means the number of samples, whatever the weight of the loss is.
@@ -52,18 +53,19 @@ struct LossAndMetrics : WeightedLoss {
   std::vector<Metric> metrics;
 };
 
-/// The fraction of rows of `logits` (N, classes) that are greatest at their
-/// target (N): a scalar, float64. The tensors are on one device.
+/// Returns the fraction of rows of `logits` (N, classes) whose greatest value
+/// is at their target (N): a float64 scalar. Both tensors are on the same
+/// device.
 torch::Tensor accuracy(const torch::Tensor& logits,
                        const torch::Tensor& targets);
 
-/// Means of the metrics of steps, weighted by the samples of the steps. So the
-/// training loss of an epoch is the mean over its samples of the losses that
-/// the steps reported, also where these are means over tokens.
+/// Means of step metrics, weighted by the samples of each step. The training
+/// loss of an epoch is therefore the mean over its samples of the losses that
+/// the steps reported, even if those are means over tokens.
 class RunningMean {
  public:
   RunningMean() = default;
-  /// Goes on from sums over `samples`.
+  /// Continues from sums over `samples`.
   RunningMean(Metrics sums, int64_t samples)
       : sums_(std::move(sums)), samples_(samples) {}
   void add(const Metrics& means, int64_t samples);

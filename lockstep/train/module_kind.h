@@ -17,12 +17,12 @@
 // The operations of a Trainer that depend on the type of its module.
 namespace lockstep::train::detail {
 
-/// Of type `M`, whose forward() says what it takes and returns.
+/// A module of type `M`. Its forward() determines its arguments and output.
 template <class M>
 struct ModuleKind {
   using Make = std::function<std::shared_ptr<M>()>;
 
-  /// `Argument` is what a loss takes.
+  /// The type of the output. `Argument` is the type that a loss takes.
   template <class Argument>
   using Output = std::decay_t<lockstep::detail::ForwardResult<M>>;
   static constexpr size_t kArguments =
@@ -41,7 +41,7 @@ struct ModuleKind {
                                       const Make& make) {
     return lockstep::engine_module<M>(module, replicator(module, make));
   }
-  /// Around what a step calls of a module.
+  /// Scope of what a step calls of a module. Nothing to do for this kind.
   struct StepScope {};
 
   static ModuleHandle handle(const std::shared_ptr<M>& module) {
@@ -49,7 +49,7 @@ struct ModuleKind {
   }
 };
 
-/// Of TorchScript, which says so when it runs.
+/// A TorchScript module. Its arguments and output are known only at run time.
 template <>
 struct ModuleKind<torch::jit::Module> {
   using Module = torch::jit::Module;
@@ -57,7 +57,7 @@ struct ModuleKind<torch::jit::Module> {
 
   template <class Argument>
   using Output = Argument;
-  /// As many as a sample has inputs.
+  /// 0: as many arguments as a sample has inputs.
   static constexpr size_t kArguments = 0;
 
   static Make replicator(const std::shared_ptr<Module>& module, const Make&) {

@@ -17,7 +17,7 @@
 
 namespace lockstep::train {
 
-/// How a run uses its devices.
+/// The way in which a run uses its devices.
 enum class Strategy {
   kSingle,
   kDataParallel,
@@ -25,51 +25,52 @@ enum class Strategy {
   kDistributed,  ///< DistributedDataParallel: a rank for each device
 };
 
-/// "single", "dp", "dp-classic", "ddp"; throws InvalidArgument with the
-/// nearest.
+/// Parses "single", "dp", "dp-classic" or "ddp". Throws InvalidArgument, which
+/// names the nearest.
 Strategy parse_strategy(const std::string& name);
 std::vector<std::string> strategy_names();
 std::string to_string(Strategy strategy);
 
-/// What forward and loss are computed in. Weights, their gradients and the
-/// optimizer's state are float32.
+/// The type in which forward and loss are computed. Weights, gradients and
+/// optimizer state are float32.
 enum class Precision {
   kFloat32,
   kBFloat16,  ///< autocast
-  kFloat16,   ///< autocast, and the loss is scaled
+  kFloat16,   ///< autocast, with loss scaling
 };
 
-/// "fp32", "bf16", "fp16"; throws InvalidArgument with the nearest.
+/// Parses "fp32", "bf16" or "fp16". Throws InvalidArgument, which names the
+/// nearest.
 Precision parse_precision(const std::string& name);
 std::vector<std::string> precision_names();
 std::string to_string(Precision precision);
-/// What autocast computes in; nothing for kFloat32.
+/// Returns the type that autocast computes in; nothing for kFloat32.
 std::optional<c10::ScalarType> autocast_type(Precision precision);
 
-/// How a task is trained. The same task and options give the same bits.
+/// Options for training a task. The same task and options give the same bits.
 struct TrainOptions {
   Strategy strategy = Strategy::kSingle;
-  /// kDistributed: one for each rank of this host.
+  /// Devices to train on. kDistributed: one for each rank of this host.
   std::vector<Device> devices;
-  /// kDataParallelClassic: the name of the one of `devices` that gathers the
+  /// kDataParallelClassic: name of the device in `devices` that gathers the
   /// outputs and computes the loss. Empty: the first, which has the module, its
   /// gradients and the optimizer's state.
   std::string output_device;
   /// Prints which device gets which part of a batch, in the first step and
-  /// when that changes.
+  /// whenever that changes.
   bool show_shards = false;
-  /// Of several GPUs: what is done when copies between them arrive changed.
+  /// Several GPUs: what to do if copies between them arrive changed.
   BadLinks bad_links = BadLinks::kStage;
   World world;               ///< kDistributed: the ranks
   int64_t shards = 0;        ///< 0: one per device
-  int intra_op_threads = 0;  ///< of a shard; 0: the cores / shards
+  int intra_op_threads = 0;  ///< per shard; 0: the cores / shards
   int64_t batch_size = 64;   ///< over all devices
-  /// Micro-batches that a device computes one after another in a step, whose
-  /// gradients are summed before the update: so many shards for each device.
+  /// Micro-batches that a device computes one after another in a step. Their
+  /// gradients are summed before the update. Each device has this many shards.
   int64_t accumulate = 1;
   Precision precision = Precision::kFloat32;
-  /// kDistributed, between ranks that share no memory: what each holds a part
-  /// of only.
+  /// kDistributed, between ranks that share no memory: the state of which each
+  /// rank holds only a part.
   ZeroStage zero = ZeroStage::kNone;
   CommunicationOptions communication;  ///< kDistributed
   int64_t epochs = 1;
@@ -77,62 +78,67 @@ struct TrainOptions {
   uint64_t seed = 0;
   bool evaluate = true;       ///< on the task's evaluation data, at the end
   double clip_grad_norm = 0;  ///< 0: off
-  SpikeOptions spikes;        ///< of the loss
-  bool shuffle = true;        ///< the order of the samples, anew each epoch
-  /// Leaves out the samples at an epoch's end that fill no batch.
+  SpikeOptions spikes;        ///< handling of spikes of the loss
+  bool shuffle = true;        ///< shuffles the samples anew in each epoch
+  /// Leaves out the last samples of an epoch if they don't fill a batch.
   bool drop_last = false;
-  /// Steps after which ranks with parameters of their own (gloo, nccl) compare
-  /// them and the optimizer's state; 0: never. Snapshots are at these steps.
+  /// Steps between comparisons of the parameters and the optimizer's state of
+  /// ranks that have their own copies (gloo, nccl); 0: never. Snapshots are
+  /// taken at these steps.
   int64_t verify_every = 10;
-  /// Each so many steps all gradients are computed twice, and a third time
-  /// where they differ (TrainStepOptions::verify_gradients); 0: never.
+  /// Steps between those whose gradients are all computed twice, and a third
+  /// time where they differ (TrainStepOptions::verify_gradients); 0: never.
   int64_t verify_gradients_every = 0;
-  /// The first step compares a replica with the model, and the loss with that
-  /// of the whole batch (DataParallelOptions::verify_first_step).
+  /// Compares in the first step a replica with the model, and the loss with the
+  /// loss of the whole batch (DataParallelOptions::verify_first_step).
   bool verify_first_step = true;
   int64_t eval_every = 0;  ///< steps between evaluations; 0: at the end only
   int64_t eval_batch_size = 0;  ///< 0: batch_size, or 250 if that is more
   int loader_workers = 1;
   std::string out_dir;           ///< checkpoints and run.json; empty: none
   int64_t checkpoint_every = 0;  ///< steps; 0: at the end only
-  bool checkpoint_each_epoch = false;  ///< at its end, too
-  /// Newest checkpoints that are kept, 2 at least. 0: three, or all of them if
-  /// checkpoint_each_epoch is set.
+  bool checkpoint_each_epoch = false;  ///< also at the end of each epoch
+  /// Number of newest checkpoints to keep, at least 2. 0: three, or all of them
+  /// if checkpoint_each_epoch is set.
   int keep_checkpoints = 0;
-  /// Keeps the checkpoint of the best evaluation, in out_dir/best: "loss",
-  /// "accuracy", or another metric. See BestEvaluation. Empty: none.
+  /// Metric by which the checkpoint of the best evaluation is kept in
+  /// out_dir/best: "loss", "accuracy", or another one. See BestEvaluation.
+  /// Empty: none.
   std::string save_best;
-  /// So many evaluations in a row without a better one end the run; 0: none.
+  /// Evaluations in a row without a better one after which the run ends; 0:
+  /// never.
   int64_t early_stop = 0;
-  /// Steps between snapshots in memory, from which a worker that is lost is
-  /// replaced; 0: none. Only under an agent that has restarts left.
+  /// Steps between snapshots in memory, from which a lost worker is replaced;
+  /// 0: none. Only under an agent that has restarts left.
   int64_t snapshot_every = 1;
-  /// kDistributed: gives `world` and `devices` new values after another rank
-  /// was lost, for which it may wait, as init_next() does. False if there is
-  /// no going on.
+  /// kDistributed: called after another rank was lost. Sets `world` and
+  /// `devices` to new values, for which it may wait, as init_next() does.
+  /// Returns false if the run can't continue.
   std::function<bool(TrainOptions& options, const std::string& why)> rejoin;
-  /// Weights to start from: a checkpoint, a safetensors file, or a folder of
-  /// Hugging Face's with a GPT-2 or a Llama.
+  /// Weights to start from: a checkpoint, a safetensors file, or a Hugging Face
+  /// folder with a GPT-2 or a Llama.
   std::string init_from;
-  /// Goes on from a checkpoint, or the newest of a run's folder, as if there
-  /// had been no stop. "auto": from out_dir, or from the beginning if there is
-  /// none. What the options leave open (shards, threads) is then as it was.
+  /// Checkpoint to resume from, or a run's folder, which means its newest
+  /// checkpoint. The run continues as if it had never stopped. "auto": from
+  /// out_dir, or from the beginning if that has no checkpoint. Options that are
+  /// left open (shards, threads) keep their saved values.
   std::string resume;
-  /// Go on even if other settings than the checkpoint's give other bits.
+  /// Resumes even if settings differ from the checkpoint's and change the bits.
   bool allow_changes = false;
-  /// Chrome trace of all ranks' last steps (chrome_trace.h); empty: none
+  /// Path for a Chrome trace of all ranks' last steps (chrome_trace.h); empty:
+  /// none.
   std::string trace;
   int64_t trace_steps = 10;
   std::string csv;          ///< a row for each step (CsvLog); empty: none
   std::string tensorboard;  ///< folder of event files (TensorBoardLog)
   bool progress = true;     ///< a bar on a terminal, else plain lines
   int64_t log_every = 10;   ///< steps between plain lines
-  /// Each rank says what it does, for `lockstep top`: in out_dir/live, or in
-  /// memory of this host.
+  /// Publishes for `lockstep top` what each rank is doing: in out_dir/live, or
+  /// in memory of this host.
   bool live_status = true;
   std::vector<std::string> command;
-  /// Called on rank 0 when nothing spoke against the options, before the first
-  /// step.
+  /// Called on rank 0 before the first step, once all options have been
+  /// accepted.
   std::function<void()> on_begin;
 };
 

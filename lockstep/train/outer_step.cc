@@ -44,7 +44,7 @@ void OuterStep::step() {
   const torch::NoGradGuard no_grad;
   std::vector<Tensor> changes;
   for (size_t p = 0; p < parameters_.size(); ++p) {
-    // Divided first: a sum of rounded numbers can't overflow then.
+    // Divided first, so that a sum of rounded numbers can't overflow.
     changes.push_back(((anchor_[p] - parameters_[p]) / world_.size())
                           .to(type_of(parameters_[p])));
   }

@@ -12,40 +12,40 @@
 
 namespace lockstep::train {
 
-/// Brings the parameters of ranks together that each trained by itself for some
-/// steps: local SGD (Stich, 2019, arXiv 1805.09767) and DiLoCo (Douillard et
-/// al., 2023, arXiv 2311.08105).
+/// Combines the parameters of ranks that each trained by itself for some steps:
+/// local SGD (Stich, 2019, arXiv 1805.09767) and DiLoCo (Douillard et al.,
+/// 2023, arXiv 2311.08105).
 ///
-/// Every rank keeps the parameters that all had after the last outer step, the
-/// anchor. In step():
+/// Every rank keeps the anchor: the parameters that all ranks had after the
+/// last outer step. In step():
 ///
 /// 1. change = (anchor - parameters) / ranks, on each rank;
 /// 2. the changes are summed over the ranks, along the tree of
 ///    World::all_reduce(): the same bits on every rank;
-/// 3. the outer optimizer takes that mean for a gradient at the anchor.
-///    kAverage: anchor -= lr * change. kNesterov: momentum = outer_momentum *
-///    momentum + change; anchor -= lr * (change + outer_momentum * momentum),
-///    as torch.optim.SGD with nesterov has it;
-/// 4. the anchor becomes every rank's parameters, and rank 0's buffers every
-///    rank's.
+/// 3. the outer optimizer uses that mean as a gradient at the anchor. kAverage:
+///    anchor -= lr * change. kNesterov: momentum = outer_momentum * momentum +
+///    change; anchor -= lr * (change + outer_momentum * momentum), as
+///    torch.optim.SGD with nesterov does;
+/// 4. every rank's parameters become the anchor, and every rank's buffers
+///    become those of rank 0.
 class OuterStep {
  public:
-  /// The parameters are alike on all ranks now.
+  /// The parameters must be the same on all ranks now.
   OuterStep(const World& world, const ModuleHandle& module,
             const CommunicationOptions& options);
 
   /// Collective.
   void step();
-  /// The parameters were loaded, alike on all ranks.
+  /// Starts again from parameters that were loaded, the same on all ranks.
   void restart();
 
-  /// "momentum.<i>", one for each parameter, the same on every rank; nothing of
-  /// kAverage.
+  /// Returns "momentum.<i>", one for each parameter, the same on every rank.
+  /// Empty for kAverage.
   std::map<std::string, torch::Tensor> state() const;
   void load_state(const std::map<std::string, torch::Tensor>& state);
 
  private:
-  /// The type that changes are sent in.
+  /// Returns the type in which changes are sent.
   torch::ScalarType type_of(const torch::Tensor& parameter) const;
 
   World world_;

@@ -38,7 +38,7 @@ void check_not_negative(const char* option, double value) {
                                   .fix = fix});
 }
 
-// What looks at evaluations needs some.
+// Throws if options that look at evaluations are set without evaluations.
 void check_evaluations(const TrainOptions& options) {
   const bool looks = !options.save_best.empty() || options.early_stop > 0;
   if (!looks) return;
@@ -64,7 +64,7 @@ void check_zero(const TrainOptions& options) {
       "devices it uses");
 }
 
-// The ranks have something in common at outer steps only.
+// Checks local_steps: the ranks have a common state only at outer steps.
 void check_local_steps(const TrainOptions& options) {
   const int64_t steps = options.communication.local_steps;
   const auto check_multiple = [&](const char* name, int64_t every) {
@@ -164,7 +164,7 @@ int64_t shards_of(int64_t asked, int64_t count,
        .fix = fmt::format("use --shards {}, or fewer --devices", count)});
 }
 
-// A shard for each micro-batch of each device.
+// Returns the number of shards: one for each micro-batch of each device.
 int64_t shards_of_accumulation(const TrainOptions& options, int64_t devices) {
   const int64_t shards = options.accumulate * devices;
   if (options.shards != 0 && options.shards != shards) {
@@ -238,11 +238,11 @@ size_t output_device_of(const TrainOptions& options) {
                          .got = options.output_device});
 }
 
-// 0 if it is not there.
+// Returns the number called `name`; 0 if it is not there.
 int64_t number_of(const Settings& saved, const char* name) {
   const auto found = saved.find(name);
   if (found == saved.end()) return 0;
-  constexpr int64_t kMost = 4096;  // as the command line has it
+  constexpr int64_t kMost = 4096;  // as on the command line
   const std::string& text = found->second;
   int64_t number = 0;
   const auto [end, error] =

@@ -34,15 +34,15 @@ std::string time_left(const ProgressText& text) {
 }
 
 struct Field {
-  int importance;  // the greater ones go first where there is no room
+  int importance;  // the greatest are dropped first if there is no room
   std::string text;
 };
 
-// In the order in which they are shown.
+// Returns the fields in the order in which they are shown.
 std::vector<Field> fields(const ProgressText& text) {
   std::vector<Field> fields = {{1, "Step: " + short_duration(text.step_s)},
                                {2, "Tot: " + short_duration(text.total_s)}};
-  int importance = 0;  // of the loss
+  int importance = 0;  // importance of the loss
   for (const auto& [name, value] : in_order(text.step.metrics)) {
     fields.push_back({importance, metric_text(name, value)});
     importance = 3;
@@ -52,7 +52,7 @@ std::vector<Field> fields(const ProgressText& text) {
   return fields;
 }
 
-// Those for which there is room, the most important first.
+// Returns the fields for which there is room, the most important first.
 std::string fitting_fields(const ProgressText& text, int room) {
   const std::vector<Field> all = fields(text);
   std::vector<size_t> order(all.size());
@@ -154,7 +154,7 @@ void Progress::step(const StepProgress& step) {
   if (style_ != ProgressStyle::kBar) return;
   if (has_bar_ && !is_last && since_redraw_.seconds() < kRedrawEvery_s) return;
   since_redraw_.restart();
-  // One column stays free: writing the last one wraps on some terminals.
+  // The last column stays free, because writing to it wraps on some terminals.
   const int columns = terminal_columns(out_);
   const int width = (columns > 0 ? columns : kUsualColumns) - 1;
   const std::string bar = render_bar(text, width, is_utf8_);

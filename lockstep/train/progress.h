@@ -12,59 +12,62 @@
 
 namespace lockstep::train {
 
-/// Where a run is. The metrics are the epoch's means so far.
+/// The position of a run. The metrics are the means of the epoch so far.
 struct StepProgress {
-  int64_t done = 0;  ///< steps, this one included
+  int64_t done = 0;  ///< steps, including this one
   int64_t total = 0;
   int64_t epoch = 0;
   Metrics metrics{};
-  int64_t samples = 0;  ///< of this step
+  int64_t samples = 0;  ///< samples of this step
 };
 
-/// What StepProgress looks like with the speed measured so far.
+/// A StepProgress with the speed measured so far.
 struct ProgressText {
   StepProgress step;
   double samples_per_s = 0;
   double seconds_left = 0;
-  double step_s = 0;   ///< of the last step
-  double total_s = 0;  ///< of all steps after the first
+  double step_s = 0;   ///< time of the last step
+  double total_s = 0;  ///< time of all steps after the first
 };
 
-/// "44ms", "6s679ms", "2m5s", "1h3m": at most two units.
+/// Returns "44ms", "6s679ms", "2m5s", "1h3m": at most two units.
 std::string short_duration(double seconds);
 
+/// Returns a line like
 /// "step 10/157 | epoch 0 | loss 2.1034 | acc 21.56% | 812 samples/s | ...".
 std::string render_line(const ProgressText& text);
-/// A bar at most `width` columns wide: on a narrow terminal the less
-/// important fields go first, then the bar.
+/// Returns a bar at most `width` columns wide. On a narrow terminal the less
+/// important fields are dropped first, then the bar.
 std::string render_bar(const ProgressText& text, int width, bool is_utf8);
 
 enum class ProgressStyle { kBar, kLines, kNone };
 
-/// Tells a rank whose output its launcher passes to a terminal how many columns
-/// that has: the rank itself writes to a pipe.
+/// Environment variable with the number of columns of the terminal to which a
+/// launcher passes a rank's output. The rank itself writes to a pipe.
 inline constexpr const char* kTerminalColumns = "LOCKSTEP_TERMINAL_COLUMNS";
 
-/// Of the terminal that `out` comes to; 0 if it comes to none.
+/// Returns the columns of the terminal that `out` leads to; 0 if it leads to
+/// none.
 int terminal_columns(std::FILE* out);
 
-/// A bar where `out` comes to a terminal, lines elsewhere.
+/// Returns kBar if `out` leads to a terminal, else kLines.
 ProgressStyle default_progress_style(std::FILE* out);
 
-/// Shows how a run gets on: a bar that is redrawn at most ten times a second,
-/// or a line every `log_every` steps and at the last one.
+/// Shows the progress of a run: a bar that is redrawn at most ten times a
+/// second, or a line every `log_every` steps and at the last one.
 class Progress {
  public:
   Progress(ProgressStyle style, int64_t log_every, std::FILE* out = stdout);
-  /// Erases the bar, so that what follows starts on a clean line.
+  /// Erases the bar, so that later output starts on a clean line.
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
   void step(const StepProgress& step);
-  /// Prints `line` above the bar. Nothing for kNone.
+  /// Prints `line` above the bar. kNone: prints nothing.
   void line(std::string_view line);
-  /// Why nothing is shown any more: the disk behind stdout is full, say.
+  /// Returns why nothing is shown any more: the disk behind stdout is full,
+  /// say.
   const std::optional<IoError>& failure() const { return failure_; }
 
  private:

@@ -8,17 +8,17 @@
 
 namespace lockstep::train {
 
-/// What one rank knows of a run.
+/// The part of a run's report that one rank knows.
 struct RankReport {
   std::vector<DeviceReport> devices;
   PhaseReport phases_s;
   int64_t pid = 0;
-  int64_t sent_bytes = 0;         ///< by the steps
-  double peak_flops_per_s = 0;    ///< of its devices together; 0: not measured
-  int64_t host_memory_bytes = 0;  ///< of its process, on no device's account
+  int64_t sent_bytes = 0;         ///< bytes sent by the steps
+  double peak_flops_per_s = 0;    ///< all its devices together; 0: not measured
+  int64_t host_memory_bytes = 0;  ///< process memory charged to no device
 };
 
-/// Every rank's report, on every rank.
+/// Returns every rank's report, on every rank.
 std::vector<RankReport> gather_reports(const World& world,
                                        const RankReport& own);
 

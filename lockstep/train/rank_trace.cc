@@ -17,12 +17,14 @@ namespace {
 
 using nlohmann::json;
 
-// Each a barrier: enough for one that was left late not to matter.
+// Number of barriers at which clocks are compared. With this many it does not
+// matter if a rank leaves one of them late.
 constexpr int kMoments = 15;
 
 constexpr size_t kMostSpansOfStep = 2000;
 
-// A boot of a kernel has one monotonic clock, but for time namespaces.
+// Returns the identity of this process's monotonic clock. A booted kernel has
+// one for each time namespace.
 std::string clock_of_this_process() {
   return boot_id() + " " + namespace_id("time");
 }
@@ -65,7 +67,7 @@ bool is_step(const TraceLog::Span& span) {
   return span.category == TraceCategory::kStep;
 }
 
-// The index of the step of median duration; -1: there is none.
+// Returns the index of the step of median duration, or -1 without any steps.
 int64_t typical_index(const RankTrace& rank) {
   std::vector<std::pair<int64_t, int64_t>> steps;  // duration, index
   for (const auto& span : rank.log.spans) {
@@ -80,7 +82,7 @@ int64_t typical_index(const RankTrace& rank) {
   return middle->second;
 }
 
-// Keeps what is in the rank's own step `index` alone.
+// Keeps only the spans within the rank's own step `index`.
 void keep_step(RankTrace& rank, int64_t index) {
   auto& spans = rank.log.spans;
   const auto step = std::find_if(spans.begin(), spans.end(),
@@ -97,7 +99,7 @@ void keep_step(RankTrace& rank, int64_t index) {
   });
 }
 
-// The step itself is among the longest.
+// Keeps at most `most` spans, the longest ones. The step itself is one of them.
 void keep_longest(RankTrace& rank, size_t most) {
   auto& spans = rank.log.spans;
   if (spans.size() <= most) return;

@@ -27,8 +27,8 @@ bool is_same(const fs::path& one, const fs::path& other) {
   return fs::equivalent(one, other, ignored);
 }
 
-// Those of another run would be mixed with ours, and taken for ours by the
-// next --resume auto.
+// Throws if out_dir has checkpoints of another run. They would be mixed with
+// ours, and the next --resume auto would take them for ours.
 void check_out_dir(const TrainOptions& options, const std::string& from) {
   const auto found = list_checkpoints(options.out_dir);
   if (options.out_dir.empty() || found.empty()) return;
@@ -52,7 +52,7 @@ void check_out_dir(const TrainOptions& options, const std::string& from) {
          .fix = "go on with that run (--resume auto), choose another "
                 "--out-dir, or remove them"});
   }
-  // A checkpoint was named, and it is not the newest.
+  // A checkpoint was named that is not the newest.
   if (is_same(from, options.resume) && !is_same(from, newest)) {
     throw CheckpointError(
         {.code = ErrorCode::kResumeConflict,
@@ -63,7 +63,7 @@ void check_out_dir(const TrainOptions& options, const std::string& from) {
   }
 }
 
-// "" to start at the beginning.
+// Returns the checkpoint to resume; nothing to start at the beginning.
 std::optional<CheckpointReader> find(const TrainOptions& options) {
   if (options.resume.empty()) return std::nullopt;
   if (options.resume != "auto") return open_checkpoint(options.resume);
@@ -99,11 +99,11 @@ void check_kind(const Task& task, const Resume& resume) {
                          .fix = "give --model " + found});
 }
 
-// The newest snapshot of any node. All ranks that have that one read it.
+// Returns the newest snapshot of any node. All ranks that have it read it.
 std::optional<Resume> find_snapshot(const World& world,
                                     const std::string& identity) {
   const auto own = Snapshot::newest(identity);
-  // The step, a line's end and the manifest; "" for none.
+  // Step, newline and manifest; "" without a snapshot.
   const auto texts = world.all_gather_text(
       own ? fmt::format(
                 "{}\n{}", own->info().step,
@@ -129,7 +129,7 @@ std::optional<Resume> find_snapshot(const World& world,
   return resume;
 }
 
-// "" or the path, a line's end and the manifest.
+// Returns the path, a newline and the manifest; "" without a checkpoint.
 std::string text_of(const CheckpointReader* found) {
   if (found == nullptr) return {};
   return found->path() + "\n" + read_manifest_text(found->path());
@@ -144,7 +144,7 @@ bool has_later_checkpoint(const TrainOptions& options, int64_t step) {
   return options.world.all_gather_text(is_later ? "later" : "")[0] == "later";
 }
 
-// It may be changed when the run goes on: --allow-changes.
+// Returns the batch size, which may change on resume with --allow-changes.
 int64_t saved_batch_size(const TrainOptions& options, const RunRecord& run) {
   const auto saved = run.settings.find("batch_size");
   const auto size = saved == run.settings.end()

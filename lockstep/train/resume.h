@@ -11,43 +11,44 @@
 
 namespace lockstep::train {
 
-/// What a run goes on from.
+/// The state that a run resumes from.
 struct Resume {
-  std::string path;     ///< of a checkpoint; "" for a snapshot in memory
-  CheckpointInfo info;  ///< with its run record
-  /// On the ranks that can read it: rank 0 for a checkpoint.
+  std::string path;     ///< checkpoint; "" for a snapshot in memory
+  CheckpointInfo info;  ///< includes its run record
+  /// Set on the ranks that can read it: on rank 0 for a checkpoint.
   std::shared_ptr<const SavedState> state{};
   int root = 0;  ///< the first of these ranks
 
   bool is_snapshot() const { return path.empty(); }
 };
 
-/// The newest snapshot of the run `identity` that an agent holds; else what
-/// options.resume asks for, found by rank 0 and told to all. Nothing for a run
-/// that starts at the beginning. Collective.
+/// Returns the newest snapshot of the run `identity` that an agent holds, or
+/// else what options.resume asks for, which rank 0 finds and tells to all
+/// ranks. Returns nothing if the run starts at the beginning. Collective.
 ///
-/// Throws CheckpointError if there is no whole checkpoint where there should be
-/// one, if the model's kind is another one, and when checkpoints in out_dir
-/// belong to another run than this one will be: they would be taken for its
-/// own later.
+/// Throws CheckpointError if a complete checkpoint is missing where there
+/// should be one, or if it has a different kind of model. Also throws it if
+/// checkpoints in out_dir belong to another run: they would later be taken for
+/// this run's own.
 std::optional<Resume> find_resume(const Task& task, const TrainOptions& options,
                                   const std::string& identity);
 
-/// The settings that a run takes from what it goes on from, where none are
-/// given. When nodes came, their ranks may be more than the shards of a
-/// snapshot: then its shards are not among them, with a warning of rank 0.
+/// Returns the settings that a resumed run takes over where its options leave
+/// them open. If nodes have joined, there may be more ranks than the snapshot
+/// has shards. The number of shards is then left out, and rank 0 warns.
 Settings saved_settings(const TrainOptions& options,
                         const std::optional<Resume>& resume);
 
-/// Throws CheckpointError unless `resume` was at a place among epochs of so
-/// many batches. That it is beyond the end of the run is a warning of rank 0.
+/// Throws CheckpointError unless the position of `resume` is possible with
+/// epochs of `batches` batches. If it is beyond the end of the run, rank 0
+/// warns.
 void check_position(const TrainOptions& options, const Resume& resume,
                     int64_t batches, int64_t total_steps);
 
-/// Throws CheckpointError listing the settings that are not those of the
-/// checkpoint. With options.allow_changes this, and in any case another
-/// version of what computes or another length of the run, is a warning of
-/// rank 0.
+/// Throws CheckpointError, which lists the settings that differ from the
+/// checkpoint's. With options.allow_changes rank 0 only warns. In any case it
+/// only warns of another version of the software or hardware, or of another
+/// length of the run.
 void check_settings(const TrainOptions& options, const RunRecord& saved,
                     const Settings& now, const Settings& versions);
 

@@ -36,7 +36,7 @@ data::LoaderOptions loader_options(const TrainOptions& options,
   loader.batch_size = options.batch_size;
   loader.workers = options.loader_workers;
   loader.shuffle = options.shuffle;
-  // Of a small last batch a rank may have no sample to make a step with.
+  // In a small last batch, a rank may have no sample to make a step with.
   loader.drop_last = options.drop_last || options.communication.is_local();
   loader.seed = options.seed;
   return loader;
@@ -45,7 +45,7 @@ data::LoaderOptions loader_options(const TrainOptions& options,
 data::LoaderOptions evaluation_options(const TrainOptions& options,
                                        const Plan& plan) {
   data::LoaderOptions loader = loader_options(options, plan);
-  // Without gradients there is room for more than a training batch.
+  // Without gradients there is memory for more than a training batch.
   loader.batch_size = options.eval_batch_size > 0
                           ? options.eval_batch_size
                           : std::max<int64_t>(options.batch_size, 250);
@@ -54,8 +54,8 @@ data::LoaderOptions evaluation_options(const TrainOptions& options,
   return loader;
 }
 
-// A batch that is never full would be a step of another size than was asked
-// for, with the memory of a batch that was not.
+// Throws if no batch could ever be full. The size and the memory of the steps
+// would not be those that were asked for.
 void check_fills_a_batch(const data::BatchSource& data,
                          const TrainOptions& options,
                          const std::string& sample_name) {
@@ -75,19 +75,20 @@ int64_t count_steps(const TrainOptions& options, int64_t batches) {
   const int64_t limit = options.max_steps > 0
                             ? options.max_steps
                             : std::numeric_limits<int64_t>::max();
-  // No number of epochs: as many as max_steps needs.
+  // 0 epochs mean: run until max_steps.
   if (options.epochs == 0) return limit;
   return std::min(limit, options.epochs * batches);
 }
 
-// With no trace asked for, a run records steps 2 to 11 for the time line of its
-// report: of the last of them the typical one. That costs 0.1 us a span, so
-// nothing after these.
+// Without options.trace, a run records its steps 2 to 11. The time line of its
+// report shows the typical one among the last of them. Recording takes 0.1 us
+// per span, so later steps are not recorded.
 constexpr int64_t kFirstSteps = 11;
 constexpr int64_t kCandidates = 5;
 constexpr size_t kMostRanksShown = 8;
 
-// The devices of a report of one host; none if that can't be told.
+// Returns the devices in a report of one host; empty if they can't be
+// determined.
 std::vector<Device> devices_of(const RunReport& report, const Device& own) {
   std::vector<Device> devices;
   for (const auto& [name, samples, busy, peak, copied] : report.devices) {
@@ -103,7 +104,7 @@ std::vector<Device> devices_of(const RunReport& report, const Device& own) {
   return devices;
 }
 
-// Adds the seconds that it lives.
+// Adds the seconds of its lifetime to a sum.
 class TimeScope {
  public:
   explicit TimeScope(double& sum) : sum_(sum) {}
@@ -116,7 +117,7 @@ class TimeScope {
   Stopwatch watch_;
 };
 
-// What ends the run makes this rank wait for the agent.
+// Ends the run with an error that makes this rank wait for the agent.
 [[noreturn]] void wait_for_nodes() {
   throw CommError({.code = ErrorCode::kRendezvousFailed,
                    .what = "nodes of the job come or go",
@@ -150,7 +151,7 @@ Run::Run(Task& task, const TrainOptions& options,
              history.guard),
       log_(options_, plan_, history.recordings) {
   log_.report().command = options_.command;
-  // A run that goes on in this process began before.
+  // The run may have begun in an earlier attempt of this process.
   if (log_.report().started_at == 0)
     log_.report().started_at = monitor::now_s();
   runner_.describe(log_.report());
@@ -189,8 +190,8 @@ void Run::train() {
   control::enter(control::Phase::kEnd);
 }
 
-// Rank 0 writes it into manifests; all see to it that a checkpoint's data are
-// theirs.
+// Rank 0 writes the fingerprint into manifests. Every rank checks that a
+// checkpoint's data are its own.
 DataFingerprint& Run::data_fingerprint() {
   const bool is_from_disk = resume_ && !resume_->is_snapshot();
   const bool writes = is_first() && !options_.out_dir.empty();
@@ -236,7 +237,7 @@ void Run::train_epoch(int64_t epoch) {
   });
   training_batches_->begin(epoch, step_ % batches);
   while (step_ < total_steps_) {
-    // The first step warmed up: it is kept only if there is no other.
+    // The first step is warm-up. It is kept only if there is no other step.
     if (recorder_ && step_ == recorded_from_ + 1) recorder_->restart();
     const int64_t begin_ns = trace_clock_ns();
     const auto batch = next_batch();
@@ -268,7 +269,7 @@ std::optional<data::Batch> Run::next_batch() {
   return batch;
 }
 
-// Returns whether the run is to stop.
+// Returns true if the run is to stop.
 bool Run::train_batch(const data::Batch& batch, int64_t epoch) {
   tell(
       [](Callback& callback, const RunState& at) { callback.before_step(at); });
@@ -310,7 +311,8 @@ bool Run::train_batch(const data::Batch& batch, int64_t epoch) {
   compare_ranks(outcome);
   regroups_ = outcome.stop_signal == kRegroupSignal;
   is_ended_ = outcome.stop_signal == kEndSignal;
-  // Before the step is kept: who repeats it repeats this.
+  // Evaluated before the snapshot, so that a run which repeats the step also
+  // repeats the evaluation.
   if (options_.eval_every > 0 && step_ % options_.eval_every == 0 &&
       evaluation_batches_ && !regroups_) {
     const TestReport test = evaluate();
@@ -325,7 +327,7 @@ bool Run::train_batch(const data::Batch& batch, int64_t epoch) {
   return outcome.stop_signal != 0;
 }
 
-// Whatever is saved was compared before.
+// Also compares before each save, so that whatever is saved was compared.
 void Run::compare_ranks(const StepOutcome& outcome) {
   if (!guard_.is_on()) return;
   const auto is_multiple = [this](int64_t steps) {
@@ -362,7 +364,7 @@ void Run::answer_spike(double loss, double limit) {
 int Run::wanted_stop() const {
   const int signal = stop_ ? stop_() : 0;
   if (signal != 0) return signal;
-  // The signal of an output that nobody takes.
+  // SIGPIPE is the signal for output that nobody reads.
   if (output_failure()) return SIGPIPE;
   if (control::is_regroup_wanted()) return kRegroupSignal;
   const auto& callbacks = runner_.callbacks();
@@ -408,7 +410,7 @@ void Run::begin_recording() {
     recorder_.emplace(options_.world, plan_.devices,
                       has_trace ? options_.trace_steps : kCandidates);
   } catch (const InvalidArgument&) {
-    // Another run of this process is this rank, and records.
+    // Another run in this process has the same rank and is already recording.
     if (has_trace) throw;
   }
 }
@@ -452,13 +454,14 @@ void Run::describe_machine() {
   try {
     report.topology = inspect::device_topology(devices);
   } catch (const Error&) {
-    // A report goes without it: no driver says it, or a slice is not there.
+    // The report does without a topology: no driver reports it, or a slice no
+    // longer exists.
     report.topology.reset();
   }
 }
 
 void Run::finish() {
-  // What comes after the steps is not recorded.
+  // Only the steps are recorded.
   stop_recording();
   log_.end_steps(step_, checkpoints_.stall_s(), runner_);
   save();

@@ -24,21 +24,21 @@
 
 namespace lockstep::train {
 
-/// What a process keeps when it goes on after another rank was lost.
+/// The data that a process keeps when it continues after another rank was lost.
 struct RunHistory {
   RunRecordings recordings;
   std::shared_ptr<const data::BatchSource> training_data;
   std::shared_ptr<const data::BatchSource> evaluation_data;
   DataFingerprint data_fingerprint;
   GuardHistory guard;
-  std::string identity;  ///< of the run, among those of its agent
+  std::string identity;  ///< identity of the run among those of its agent
 };
 
-/// Where a run's report is written; "" for nowhere.
+/// Returns the path that a run's report is written to; "" if it is not written.
 std::string report_path(const TrainOptions& options);
 
-/// A run, from its beginning or from where another one was, to its end or to
-/// the loss of a rank.
+/// A run, from its beginning or from where another one stopped, until its end
+/// or the loss of a rank.
 class Run {
  public:
   Run(Task& task, const TrainOptions& options, const std::function<int()>& stop,
@@ -55,17 +55,19 @@ class Run {
   void train_epoch(int64_t epoch);
   std::optional<data::Batch> next_batch();
   bool train_batch(const data::Batch& batch, int64_t epoch);
-  /// Collective, if it is time for that.
+  /// Compares the state of the ranks if that is due. Collective if so.
   void compare_ranks(const StepOutcome& outcome);
-  /// After a step whose update was left out for it. Collective.
+  /// Handles a spike, after a step whose update was left out because of it.
+  /// Collective.
   void answer_spike(double loss, double limit);
   int wanted_stop() const;
   [[noreturn]] void stop_on_garbage(const StepOutcome& outcome, int64_t epoch);
   void begin_recording();
   void stop_recording();
-  /// The time line of a step, and the trace that was asked for. Collective.
+  /// Writes the time line of a step, and the trace that was asked for.
+  /// Collective.
   void write_recording();
-  /// Of what the report says beside the steps. Collective.
+  /// Adds memory, environment and topology to the report. Collective.
   void describe_machine();
   void finish();
   void evaluate_at_end();
@@ -79,7 +81,7 @@ class Run {
       write_output([&] { call(*callback, state); });
     }
   }
-  /// Calls `write`, which writes a file beside the checkpoints. If that fails,
+  /// Calls `write`, which writes a file besides the checkpoints. If that fails,
   /// the run saves a checkpoint before it ends with the error.
   void write_output(const std::function<void()>& write);
   std::optional<IoError> output_failure() const;
@@ -104,14 +106,14 @@ class Run {
   RunLog log_;
   std::optional<LiveStatus> live_;
   std::optional<StepRecorder> recorder_;
-  std::optional<RankTrace> recorded_;  // once it is stopped
-  int64_t recorded_from_ = 0;          // step
+  std::optional<RankTrace> recorded_;  // set once recording has stopped
+  int64_t recorded_from_ = 0;          // first recorded step
   MemoryRecorder memory_;
   int64_t step_ = 0;
-  int64_t epoch_ = 0;  // that is trained, or was last
+  int64_t epoch_ = 0;  // the epoch in training, or the last one
   bool regroups_ = false;
-  bool is_ended_ = false;                 ///< by a callback
-  std::optional<IoError> write_failure_;  // the first one of write_output()
+  bool is_ended_ = false;                 ///< a callback ended the run
+  std::optional<IoError> write_failure_;  // first failure of write_output()
 };
 
 }  // namespace lockstep::train

@@ -30,13 +30,15 @@ int checkpoints_to_keep(const TrainOptions& options) {
                                        : kUsuallyKept;
 }
 
-// A launcher may have started runs that know nothing of each other.
+// Returns true if the run has all ranks of the job. A launcher may have started
+// several independent runs.
 bool is_whole_job(const TrainOptions& options) {
   return read_environment().world_size == options.world.size();
 }
 
-// Between outer steps the ranks have parameters of their own, and what they
-// have alike is known to be so where they compared it.
+// Returns the number of steps between snapshots. A snapshot needs state that
+// the ranks are known to have in common: they have it where they compared it,
+// and with local steps at the outer steps.
 int64_t steps_of_snapshots(const TrainOptions& options) {
   if (const int64_t compared = steps_between_comparisons(options)) {
     return round_up(options.snapshot_every, compared);
@@ -80,7 +82,7 @@ RunCheckpoints::RunCheckpoints(const Task& task, const TrainOptions& options,
     writer_.emplace(options.out_dir, checkpoints_to_keep(options),
                     options.world);
     if (!options.save_best.empty()) {
-      // The newest in it is the best. The one before goes when that is whole.
+      // The newest checkpoint here is the best one. One older one is kept.
       best_writer_.emplace(
           (std::filesystem::path(options.out_dir) / "best").string(),
           kFewestKept, options.world);
@@ -121,7 +123,8 @@ void RunCheckpoints::snapshot(const RunPosition& position, StepRunner& runner,
   const TraceSpan span("snapshot", TraceCategory::kCompute);
   control::enter(control::Phase::kSnapshot);
   runner.load_buffers();
-  // The data are those of the job, whose processes are all started alike.
+  // Stands for the fingerprint: all processes of a job are started with the
+  // same data.
   snapshots_.save(content(position, runner, "of the job"));
 }
 
@@ -178,7 +181,8 @@ std::optional<std::string> RunCheckpoints::finish(RunReport& report) {
     failure = lockstep::text_of(error);
   }
   report.last_checkpoint = writer_->last();
-  // Of this run's folder, in which it is found again.
+  // A run that resumed from this folder and wrote nothing newer has its last
+  // checkpoint there.
   if (report.last_checkpoint.empty() && is_resumed_here_) {
     report.last_checkpoint = resumed_from_;
   }
@@ -190,7 +194,7 @@ std::string RunCheckpoints::last_in_words() {
   try {
     if (writer_) writer_->wait();
   } catch (const CommError&) {
-    // That rank's end is not what this is about.
+    // The loss of a rank is not what is reported here.
   }
   const std::string& last =
       writer_ && !writer_->last().empty() ? writer_->last() : resumed_from_;

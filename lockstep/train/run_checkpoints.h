@@ -17,7 +17,7 @@
 
 namespace lockstep::train {
 
-/// The fingerprint of the data, computed beside what else is done, and once.
+/// The fingerprint of the data. It is computed once, in the background.
 class DataFingerprint {
  public:
   void begin(std::shared_ptr<const data::BatchSource> data);
@@ -28,39 +28,41 @@ class DataFingerprint {
   std::shared_future<std::string> sha256_;
 };
 
-/// The checkpoints of one run on the disk and in memory, beginning with the one
-/// that it goes on from.
+/// The checkpoints of one run on disk and in memory, beginning with the one
+/// that it resumes from.
 class RunCheckpoints {
  public:
-  /// Collective. Throws CheckpointError if `resume` is of a run with other
+  /// Collective. Throws CheckpointError if `resume` belongs to a run with other
   /// settings or data.
   RunCheckpoints(const Task& task, const TrainOptions& options,
                  const Plan& plan, int64_t total_steps, DataFingerprint& data,
                  const std::optional<Resume>& resume,
                  const std::string& identity);
 
-  /// Loads what `runner` does not have yet. Collective.
+  /// Loads into `runner` what it does not have yet. Collective.
   static void restore(const std::optional<Resume>& resume, const Plan& plan,
                       StepRunner& runner);
 
-  /// In the memory of the agent, if it is time for that or `is_last`: nothing
-  /// comes after it. Collective.
+  /// Saves a snapshot to the agent's memory if one is due or if `is_last`,
+  /// after which no other comes. Collective.
   void snapshot(const RunPosition& position, StepRunner& runner, bool is_last);
-  /// Nothing where there is no out_dir, or if this step is saved already.
-  /// Collective.
+  /// Saves a checkpoint. Does nothing without out_dir, or if this step has been
+  /// saved. Collective.
   void save(const RunPosition& position, const StepRunner& runner);
-  /// The same as the best one so far, if the options ask for that. Collective.
+  /// Saves this step as the best one so far, if the options ask for that.
+  /// Collective.
   void save_best(const RunPosition& position, const StepRunner& runner);
-  /// Waits for the disk. Returns what kept the last one from it, if anything
-  /// did. Collective.
+  /// Waits for the disk. Returns why the last checkpoint could not be saved, if
+  /// it could not. Collective.
   std::optional<std::string> finish(RunReport& report);
 
-  /// The newest of this run's folder that options.checkpoint_every asked for:
-  /// the same one whether the run was stopped since or not. Nothing if there is
-  /// none that is whole. Waits for the disk. Collective.
+  /// Returns the newest checkpoint in this run's folder that
+  /// options.checkpoint_every asked for. It is the same one whether or not the
+  /// run was stopped since. Returns nothing if no such checkpoint is complete.
+  /// Waits for the disk. Collective.
   std::optional<Resume> last_regular();
 
-  /// In words, for who gives up. Waits for the disk.
+  /// Describes the last checkpoint for an error message. Waits for the disk.
   std::string last_in_words();
   double stall_s() const { return writer_ ? writer_->costs().stall_s : 0; }
 

@@ -26,8 +26,8 @@
 namespace lockstep::train {
 namespace {
 
-// An owner that was killed has the lock until its memory is gone, and so long
-// as a process that it forked lives.
+// A killed owner holds the lock until its memory has been freed, and as long as
+// a process that it forked is alive.
 constexpr double kPatienceS = 5;
 constexpr auto kRetryEvery = std::chrono::milliseconds(20);
 
@@ -40,7 +40,7 @@ std::string text_of_this_process() {
   return fmt::format("{} {}\n", ::getpid(), host_name());
 }
 
-// Nothing if the owner has not written its name yet, or could not.
+// Returns nothing if the owner has not written its name yet, or could not.
 std::optional<Owner> read_owner(const FileDescriptor& file) {
   std::array<char, 300> buffer{};
   const ssize_t size = ::pread(file.get(), buffer.data(), buffer.size(), 0);
@@ -79,8 +79,8 @@ FileDescriptor open_file(const std::string& path) {
                  .fix = "choose another --out-dir"});
 }
 
-// Returns whether `file` still has the name `path`. An owner that ends removes
-// the name.
+// Returns true if `file` still has the name `path`. An owner removes the name
+// when it ends.
 bool is_at(const std::string& path, const FileDescriptor& file) {
   struct stat named {};
   struct stat opened {};
@@ -110,7 +110,7 @@ RunLock::RunLock(const std::string& folder) : path_(folder + "/run.lock") {
     if (waited.seconds() > kPatienceS) refuse(folder, read_owner(file));
     std::this_thread::sleep_for(kRetryEvery);
   }
-  // On a full disk the owner stays unknown, and the lock holds all the same.
+  // On a full disk the owner stays unknown, but the lock still holds.
   const std::string text = text_of_this_process();
   if (::ftruncate(file_.get(), 0) != 0 ||
       ::pwrite(file_.get(), text.data(), text.size(), 0) < 0) {
@@ -120,8 +120,8 @@ RunLock::RunLock(const std::string& folder) : path_(folder + "/run.lock") {
 }
 
 RunLock::~RunLock() {
-  // Before the lock is released, so that a run that opened the file before
-  // notices that it has no name any more.
+  // Removed before the lock is released, so that a run which has opened the
+  // file notices that it no longer has a name.
   if (file_.is_open() && is_at(path_, file_)) ::unlink(path_.c_str());
 }
 

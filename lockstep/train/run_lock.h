@@ -6,13 +6,13 @@
 
 namespace lockstep::train {
 
-/// Keeps the folder of a run for that run alone while this object lives. The
-/// kernel releases the folder when its owner dies, however that dies.
+/// Reserves the folder of a run for that run while this object lives. The
+/// kernel releases the folder when its owner dies, for whatever reason.
 class RunLock {
  public:
   /// Throws CheckpointError, which names the host and the process of the owner,
-  /// if another run has the folder and keeps it for some seconds. Throws
-  /// IoError if nothing can be written there.
+  /// if another run holds the folder for some seconds. Throws IoError if
+  /// nothing can be written there.
   explicit RunLock(const std::string& folder);
   ~RunLock();
   RunLock(const RunLock&) = delete;

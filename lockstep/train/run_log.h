@@ -18,54 +18,56 @@
 
 namespace lockstep::train {
 
-/// What is known of the steps done. It outlives a Run that ends because another
-/// rank was lost.
+/// Records of the steps done so far. They outlive a Run that ends because
+/// another rank was lost.
 struct RunRecordings {
   RunReport report;
   std::vector<double> step_times_s;
   ThinnedSeries<double> some_step_times_s{512};
   double time_s = 0;    ///< between the first batch and the last update
-  int64_t samples = 0;  ///< in all steps
+  int64_t samples = 0;  ///< samples in all steps
 };
 
-/// What a run says of itself: lines and a bar while it goes, a report at its
+/// Reports a run to the user: lines and a bar while it runs, a report at its
 /// end.
 class RunLog {
  public:
   RunLog(const TrainOptions& options, const Plan& plan,
          RunRecordings& recordings);
 
-  /// The run goes on from there, in epochs of so many batches: what is known of
-  /// later steps is forgotten, as they are repeated.
+  /// Continues at `position`, with `batches` batches in an epoch. Records of
+  /// later steps are dropped, as those steps are repeated.
   void go_on_at(const RunPosition& position, int64_t batches);
 
-  /// What is made, and how much there is to do; at the first attempt alone.
+  /// Prints, at the first attempt only, what is trained and how much there is
+  /// to do.
   void begin(int64_t samples, const std::string& sample_name,
              int64_t total_steps);
   void add_step(const StepOutcome& outcome, double seconds,
                 const StepProgress& at);
-  /// `is_whole`: the next step is another epoch's.
+  /// `is_whole`: the next step belongs to another epoch.
   void end_epoch(EpochReport epoch, int64_t steps, bool is_whole);
   void end_steps(int64_t steps, double stall_s, const StepRunner& runner);
-  /// While the run goes on, after so many steps.
+  /// Adds an evaluation made during the run, after `step` steps.
   void add_evaluation(const TestReport& test, int64_t step);
   void end_evaluation(const TestReport& test);
-  /// With the bits at the end; written to `path` by rank 0, if there is one.
+  /// Prints the summary and the digest. Rank 0 writes the report to `path`,
+  /// unless that is empty.
   void end(const StepRunner& runner, const std::string& path);
 
-  /// Above the bar; of rank 0 alone.
+  /// Prints `line` above the bar, on rank 0 only.
   void line(std::string_view line) { progress_.line(line); }
-  /// Why lines are not shown any more.
+  /// Returns why lines are no longer shown.
   const std::optional<IoError>& output_failure() const {
     return progress_.failure();
   }
   RunReport& report() { return recordings_.report; }
   const RunReport& report() const { return recordings_.report; }
-  /// Of the epoch so far.
+  /// Returns the means of the epoch so far.
   const RunningMean& mean() const { return mean_; }
 
  private:
-  std::string device_names() const;  // of all ranks
+  std::string device_names() const;  // devices of all ranks
 
   const TrainOptions& options_;
   const Plan& plan_;
@@ -74,14 +76,14 @@ class RunLog {
   RunningMean mean_;
 };
 
-/// What a run says at its end: time, memory and load of each device, loss and
-/// accuracy of the last epoch. Lines, the last without an end; "" for a run of
-/// no steps.
-/// Those longer than `columns` are broken; 0: none is.
+/// Returns the summary at the end of a run: time, memory and load of each
+/// device, loss and accuracy of the last epoch. The lines have no newline after
+/// the last one. Lines longer than `columns` are wrapped; 0: none are. "" for a
+/// run without steps.
 std::string summary_text(const RunReport& report, int columns = 0);
 
-/// "parameter_sha256 12ab... (2 shards)". Digests can be compared only where
-/// the number of shards is the same, so it is said with each.
+/// Returns "parameter_sha256 12ab... (2 shards)". The number of shards is
+/// included because only digests with the same number can be compared.
 std::string digest_text(const RunReport& report);
 
 }  // namespace lockstep::train

@@ -55,7 +55,7 @@ class LockstepOptimizer final : public RunOptimizer {
   double first_lr_;
 };
 
-// The learning rates of an optimizer of LibTorch's, group by group.
+// The learning rates of the groups of a LibTorch optimizer.
 class TorchRates {
  public:
   TorchRates(torch::optim::Optimizer& optimizer, Schedule schedule,
@@ -87,11 +87,11 @@ class TorchRates {
   Schedule schedule_;
   std::shared_ptr<torch::optim::LRScheduler> torch_schedule_;
   bool is_per_step_;
-  int64_t steps_ = 0;  // of torch_schedule_
+  int64_t steps_ = 0;  // steps of torch_schedule_
   std::vector<double> first_lrs_;
 };
 
-// One whose update can be cut in blocks.
+// Runs a LibTorch optimizer whose update can be cut into blocks.
 class CutTorchOptimizer final : public RunOptimizer {
  public:
   CutTorchOptimizer(std::unique_ptr<torch::optim::Optimizer> optimizer,
@@ -133,8 +133,9 @@ class CutTorchOptimizer final : public RunOptimizer {
   TorchRates rates_;
 };
 
-// What a class of state holds for one parameter. A tensor that is not there
-// yet, as the parameter had no gradient, is saved as zeros; `step` is 0 then.
+// The tensors and the step count of one parameter's state. A tensor that does
+// not exist yet, because the parameter had no gradient, is saved as zeros.
+// `step` is then 0.
 struct StateOfParameter {
   std::vector<std::pair<const char*, Tensor>> tensors;
   int64_t step = 0;
@@ -162,7 +163,7 @@ void write(torch::optim::AdagradParamState& state,
   state.step(values.step);
 }
 
-// One that each rank updates as a whole, by its own step().
+// Runs a LibTorch optimizer that each rank updates as a whole, with its step().
 template <class State>
 class WholeTorchOptimizer final : public RunOptimizer {
  public:
@@ -208,7 +209,7 @@ class WholeTorchOptimizer final : public RunOptimizer {
   }
 
   void load_state_dict(const OptimizerState& state) override {
-    // All of it fits, or nothing is changed.
+    // Nothing is changed unless all of it fits.
     std::vector<StateOfParameter> loaded;
     for (size_t p = 0; p < parameters_.size(); ++p) {
       StateOfParameter values = values_of(p);

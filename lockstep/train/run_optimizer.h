@@ -15,20 +15,20 @@
 
 namespace lockstep::train {
 
-/// Where a run is, as the schedules see it.
+/// The position of a run, as the schedules see it.
 struct Position {
   int64_t step = 0;   ///< counted from 0
   int64_t epoch = 0;  ///< counted from 0
   int64_t total_steps = 1;
 };
 
-/// The learning rates of a step are those that the optimizer was made with,
-/// times this.
+/// A function that returns the factor for the learning rates of a step. It
+/// multiplies the learning rates that the optimizer was made with.
 using Schedule = std::function<double(const Position&)>;
 
-/// A schedule of LibTorch's for `optimizer`, whose step() is called after each
-/// epoch, or after each step. A run that goes on makes it anew and calls
-/// step() as often as it was called.
+/// A LibTorch schedule for `optimizer`. Its step() is called after each epoch,
+/// or after each step. A resumed run makes a new one and calls step() as often
+/// as it had been called.
 struct TorchSchedule {
   std::function<std::shared_ptr<torch::optim::LRScheduler>(
       torch::optim::Optimizer& optimizer)>
@@ -36,14 +36,15 @@ struct TorchSchedule {
   bool is_per_step = false;
 };
 
-/// The optimizer of a run, whoever made it, and its learning rate.
+/// Interface to the optimizer of a run, of whatever kind, and its learning
+/// rate.
 class RunOptimizer {
  public:
   virtual ~RunOptimizer() = default;
 
-  /// Before each step: sets the learning rates.
+  /// Sets the learning rates. Called before each step.
   virtual void set_position(const Position& position) = 0;
-  /// Of the first parameter group.
+  /// Returns the learning rate of the first parameter group.
   virtual double lr() const = 0;
 
   virtual StepResult train_step(Engine& engine,
@@ -51,28 +52,29 @@ class RunOptimizer {
                                 const c10::IValue& target,
                                 const ShardLoss& loss,
                                 const TrainStepOptions& options) = 0;
-  /// Whether train_step() makes the update as it goes. Otherwise options that
-  /// need an optimizer have no effect on it.
+  /// Returns true if train_step() makes the update block by block. Otherwise,
+  /// options that need an optimizer have no effect on it.
   virtual bool updates_in_blocks() const { return true; }
-  /// One update from the parameters' .grad.
+  /// Makes one update from the parameters' .grad.
   virtual void step() = 0;
   virtual void zero_grad() = 0;
 
   virtual const std::vector<torch::Tensor>& parameters() const = 0;
   virtual int64_t state_bytes() const = 0;
-  /// By name, "<what>.<parameter>"; has the same names at every step.
+  /// Returns the state by name, "<what>.<parameter>". The names are the same at
+  /// every step.
   virtual OptimizerState state_dict() const = 0;
-  /// Throws CheckpointError for missing or misshapen entries.
+  /// Throws CheckpointError for entries that are missing or have another shape.
   virtual void load_state_dict(const OptimizerState& state) = 0;
 };
 
-/// Of Lockstep's optimizers.
+/// Wraps an optimizer of Lockstep.
 std::unique_ptr<RunOptimizer> make_run_optimizer(
     std::unique_ptr<optim::Optimizer> optimizer, Schedule schedule = {});
 
-/// Of LibTorch's: SGD, Adam and AdamW, whose state `make_state` makes, RMSprop
-/// and Adagrad. Throws InvalidArgument for another class: its state can't be
-/// saved.
+/// Wraps an optimizer of LibTorch: SGD, Adam and AdamW, for whose state
+/// `make_state` provides memory, RMSprop and Adagrad. Throws InvalidArgument
+/// for another class, because its state can't be saved.
 std::unique_ptr<RunOptimizer> make_run_optimizer(
     std::unique_ptr<torch::optim::Optimizer> optimizer,
     const optim::StateFactory& make_state, Schedule schedule = {},

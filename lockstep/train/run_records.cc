@@ -18,7 +18,7 @@ using nlohmann::json;
                  .got = got});
 }
 
-// `count` values, none of them below 0.
+// Checks that there are `count` values and that none of them is below 0.
 template <class T>
 void check_values(const std::vector<T>& values, size_t count,
                   const char* name) {

@@ -7,29 +7,29 @@
 
 namespace lockstep::train {
 
-/// How long steps took, over a run: of at most 512 steps, as many steps apart.
+/// Durations of steps over a run: at most 512 steps at equal intervals.
 struct StepTimeHistory {
   std::vector<int64_t> steps;   ///< counted from 1
-  std::vector<double> seconds;  ///< of each
+  std::vector<double> seconds;  ///< duration of each step
 };
 
-/// How full devices were after steps, over a run: at most 256 points, as many
-/// steps apart. After the loss of another rank it begins anew.
+/// Memory use of the devices over a run: at most 256 steps at equal intervals.
+/// It starts again after the loss of another rank.
 struct MemoryHistory {
   std::vector<int64_t> steps;   ///< counted from 1
   std::vector<double> seconds;  ///< since the steps began
-  /// [device][point]: tensors, and blocks kept for the next ones.
+  /// [device][point]: bytes in tensors, and in blocks kept for the next ones.
   std::vector<std::vector<int64_t>> held_bytes;
-  /// [device][point]: the highest so far of tensors.
+  /// [device][point]: the highest number of bytes in tensors so far.
   std::vector<std::vector<int64_t>> peak_bytes;
-  /// [point]: held by no device, as all share it. Empty with several ranks.
+  /// [point]: bytes that all devices share. Empty with several ranks.
   std::vector<int64_t> shared_bytes;
 };
 
 nlohmann::ordered_json to_json(const StepTimeHistory& history);
 nlohmann::ordered_json to_json(const MemoryHistory& history);
-// Read what to_json() wrote. Throw IoError for what can't be: another number of
-// values than of steps, negative numbers, steps out of order.
+// Read what to_json() wrote. Throw IoError for invalid values: not one value
+// per step, negative numbers, steps out of order.
 StepTimeHistory step_times_from_json(const nlohmann::json& json);
 MemoryHistory memory_history_from_json(const nlohmann::json& json);
 

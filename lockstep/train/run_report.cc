@@ -12,15 +12,17 @@
 namespace lockstep::train {
 namespace {
 
-// Of the keys of an epoch's metrics.
+// Prefix of the keys of an epoch's metrics.
 const std::string kTrainPrefix = "train_";
 
 using nlohmann::json;
 
-// Keys in the order they are written: run.json is read by people, too.
+// Keeps keys in the order in which they are written, since people read
+// run.json.
 using Ordered = nlohmann::ordered_json;
 
-// As numpy.percentile: linear between the two nearest.
+// Returns a percentile as numpy.percentile does: linear between the two
+// nearest.
 double percentile(const std::vector<double>& sorted, double fraction) {
   const double position = fraction * static_cast<double>(sorted.size() - 1);
   const auto below = static_cast<size_t>(position);
@@ -52,7 +54,7 @@ void read(const json& object, const char* key, T& value) {
   }
 }
 
-// A key that older versions did not write.
+// Reads a key that older versions did not write.
 template <class T>
 void read_if_known(const json& object, const char* key, T& value) {
   if (object.is_object() && object.contains(key)) read(object, key, value);
@@ -158,7 +160,7 @@ void read_device(const json& object, DeviceReport& device) {
   read(object, "gradient_copy_bytes", device.gradient_copy_bytes);
 }
 
-// What reports are made of.
+// Reads the values that reports are made from.
 void read_records(const json& object, RunReport& report) {
   read_if_known(object, "started_at", report.started_at);
   auto& percentiles_s = report.step_time_percentiles_s;
@@ -195,8 +197,8 @@ void read_records(const json& object, RunReport& report) {
   });
 }
 
-// Indented, but for what holds no other list or object: that is one line, so
-// that a reader is not led past a thousand lines of losses.
+// Appends indented JSON. A list or object that contains no other is written on
+// one line, so that the losses don't fill a thousand lines.
 void append_text(std::string& text, const Ordered& value, size_t indent) {
   const auto is_nested = [](const Ordered& inner) {
     return inner.is_structured();

@@ -16,12 +16,14 @@ std::string text_of(const T& value) {
   return fmt::format("{}", value);
 }
 
-// float32 as checkpoints have had it before there was a choice.
+// Returns the setting's text. Checkpoints had "float32" before there was a
+// choice.
 std::string precision_setting(Precision precision) {
   return precision == Precision::kFloat32 ? "float32" : to_string(precision);
 }
 
-// What is sent changes the bits, but not in a run that sends all of it.
+// Adds the options that change what is sent. A run that sends everything has
+// none.
 void add_communication(const TrainOptions& options, Settings& settings) {
   const CommunicationOptions& communication = options.communication;
   if (options.world.size() == 1) return;
@@ -45,7 +47,7 @@ void add_spikes(const TrainOptions& options, Settings& settings) {
   settings["on_spike"] = to_string(options.spikes.action);
   settings["spike_sigma"] = fmt::format("{}", options.spikes.sigma);
   settings["spike_window"] = fmt::format("{}", options.spikes.window);
-  // What a spike goes back to.
+  // A spike rolls back to a checkpoint.
   if (options.spikes.action == OnSpike::kRollBack) {
     settings["checkpoint_every"] = fmt::format("{}", options.checkpoint_every);
   }

@@ -18,7 +18,8 @@
 namespace lockstep::train {
 namespace {
 
-// Found out before the first step rather than after the last one.
+// Throws before the first step, rather than after the last one, if outputs
+// can't be written.
 void prepare_outputs(const TrainOptions& options) {
   if (options.world.rank() != 0) return;
   if (!options.trace.empty()) const AtomicFile writable(options.trace);
@@ -27,8 +28,8 @@ void prepare_outputs(const TrainOptions& options) {
   const AtomicFile writable(report_path(options));
 }
 
-// Gives the lock of the run's folder to rank 0, which may be another process
-// than in the attempt before. Collective.
+// Gives the lock of the run's folder to rank 0, which may be a different
+// process than in the previous attempt. Collective.
 void hand_over(std::optional<RunLock>& lock, const TrainOptions& options) {
   if (options.out_dir.empty()) return;
   const bool is_first = options.world.rank() == 0;
@@ -37,8 +38,8 @@ void hand_over(std::optional<RunLock>& lock, const TrainOptions& options) {
   if (is_first && !lock) lock.emplace(options.out_dir);
 }
 
-// To the end, or until another rank is lost: then that error, and nothing is
-// left of the run.
+// Runs to the end, or until another rank is lost. Returns the error in that
+// case; nothing is left of the run.
 std::optional<CommError> run_once(Task& task, const TrainOptions& options,
                                   const std::function<int()>& stop,
                                   std::optional<RunLock>& lock,
@@ -53,9 +54,9 @@ std::optional<CommError> run_once(Task& task, const TrainOptions& options,
   }
 }
 
-// What the ranks have now is not to be trusted. In their agent's memory and on
-// the disk is only what was compared before; where there is neither, the run
-// begins again.
+// Goes back to a saved state, since the current state can't be trusted. The
+// agent's memory and the disk have only states that were compared. If neither
+// has one, the run starts again from the beginning.
 void go_back(TrainOptions& options, const StateDiverged& why) {
   if (options.world.rank() != 0) return;
   log_warning("train", fmt::format("{}; the run goes back to the last state "
@@ -70,7 +71,7 @@ void go_back(TrainOptions& options, const StateDiverged& why) {
 
 RunReport run_training(Task& task, const TrainOptions& options,
                        const std::function<int()>& stop) {
-  // Before the first tensor, so that all of them are on an account.
+  // Installed before the first tensor, so that all tensors are accounted for.
   install_accounting_allocator();
   prepare_outputs(options);
   std::optional<control::PromiseToWait> promise;
@@ -90,7 +91,7 @@ RunReport run_training(Task& task, const TrainOptions& options,
       continue;
     }
     if (!lost) return history.recordings.report;
-    // With it goes the memory that was shared with the others.
+    // Frees the memory that was shared with the other ranks.
     now.world = World();
     if (!options.rejoin(now, lockstep::text_of(*lost))) throw CommError(*lost);
     ++history.recordings.report.recoveries;

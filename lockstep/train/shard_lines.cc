@@ -18,7 +18,7 @@
 namespace lockstep::train {
 namespace {
 
-// Of the first tensor, as Python prints a list.
+// Returns the shape of the first tensor, as Python prints a list.
 std::string shape_of(const std::vector<c10::IValue>& inputs) {
   std::string shape;
   for (const c10::IValue& input : inputs) {
@@ -48,7 +48,7 @@ void ShardLines::operator()(const std::vector<c10::IValue>& inputs) const {
   std::string& seen = seen_->shapes[current_shard()];
   if (seen == shape) return;
   seen = shape;
-  // A whole line in one write, in place of a progress bar.
+  // Writes the whole line at once, in place of a progress bar.
   const std::string line =
       fmt::format("{}Inside model on device {}, shape {}\n",
                   is_terminal(STDOUT_FILENO) ? "\r\x1b[2K" : "",

@@ -40,7 +40,7 @@ MetricSum sum_of(const Metric& metric, int64_t samples) {
   }
   const double mean =
       number_of(metric.mean, fmt::format("the metric '{}'", metric.name));
-  // The mean of no units may be NaN.
+  // The mean over no units may be NaN.
   return {.sum = weight == 0 ? 0 : mean * weight, .weight = weight};
 }
 
@@ -57,7 +57,7 @@ ShardMetrics::ShardMetrics(World world, int64_t shards)
 
 void ShardMetrics::add(int64_t shard, int64_t samples,
                        const std::vector<Metric>& metrics) {
-  // Outside of the lock, as reading a number may wait for a GPU.
+  // Computed without the lock, since reading a number may wait for a GPU.
   std::vector<MetricSum> added;
   for (const Metric& metric : metrics) added.push_back(sum_of(metric, samples));
   const std::lock_guard lock(mutex_);
@@ -78,7 +78,7 @@ void ShardMetrics::replace(int64_t shard, int64_t samples,
   add(shard, samples, metrics);
 }
 
-// With the lock.
+// Requires the lock.
 size_t ShardMetrics::place_of(const std::string& name) {
   const auto found = std::find(names_.begin(), names_.end(), name);
   if (found != names_.end()) {
@@ -101,7 +101,8 @@ size_t ShardMetrics::place_of(const std::string& name) {
   return names_.size() - 1;
 }
 
-// Threads meet names in any order, and a rank without samples meets none.
+// Sorts the names by which all ranks call the metrics. Threads add names in any
+// order, and a rank without samples adds none.
 void ShardMetrics::agree_on_names() {
   is_agreed_ = true;
   std::map<std::string, std::vector<MetricSum>> known;
@@ -147,7 +148,8 @@ MetricSums ShardMetrics::reduce(std::vector<double>& extra) {
         values.push_back(sum.weight);
       }
     }
-    // Each shard is one rank's and the others add 0, so nothing is rounded.
+    // Each shard belongs to one rank and the others add 0, so nothing is
+    // rounded.
     torch::Tensor message = torch::tensor(values, torch::kFloat64);
     world_.all_reduce(message);
     const auto* summed = message.const_data_ptr<double>();

@@ -8,22 +8,22 @@
 
 namespace lockstep::train {
 
-/// Tells whether the loss of a step is a spike: above the mean of the last
-/// losses by several of their standard deviations, as OLMo's SkipStepOptimizer
-/// tells it. Before half of the window is known, nothing is a spike.
+/// Decides whether the loss of a step is a spike: above the mean of the last
+/// losses by several of their standard deviations, as in OLMo's
+/// SkipStepOptimizer. Nothing is a spike before half of the window is known.
 ///
-/// A spike's loss counts like any other, so a loss that stays high is none
-/// soon: the run goes on in any case.
+/// The loss of a spike is added like any other. A loss that stays high is
+/// therefore soon no longer a spike, and the run continues in any case.
 class SpikeGuard {
  public:
   explicit SpikeGuard(const SpikeOptions& options) : options_(options) {}
 
   const SpikeOptions& options() const { return options_; }
-  /// A loss above it is a spike.
+  /// Returns the loss above which a step is a spike.
   double limit() const;
-  /// After each step.
+  /// Adds the loss of a step. Called after each step.
   void add(double loss);
-  /// What came before is forgotten: the weights are others.
+  /// Forgets the previous losses, since the weights are different now.
   void restart() { losses_.clear(); }
 
   OptimizerState state() const;

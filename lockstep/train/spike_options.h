@@ -6,27 +6,28 @@
 
 namespace lockstep::train {
 
-/// What a run does at a step whose loss is a spike.
+/// The action of a run at a step whose loss is a spike.
 enum class OnSpike {
   kNothing,
   kSkip,      ///< leaves out the update
-  kRollBack,  ///< goes back to the last checkpoint's weights, too
+  kRollBack,  ///< also goes back to the weights of the last checkpoint
 };
 
-/// "nothing", "skip", "roll-back"; throws InvalidArgument with the nearest.
+/// Parses "nothing", "skip" or "roll-back". Throws InvalidArgument, which names
+/// the nearest.
 OnSpike parse_on_spike(const std::string& name);
 std::vector<std::string> on_spike_names();
 std::string to_string(OnSpike action);
 
-/// How SpikeGuard tells a spike.
+/// Options for handling spikes and for SpikeGuard, which detects them.
 struct SpikeOptions {
   OnSpike action = OnSpike::kNothing;
-  /// Above the mean of the last losses by so many of their standard deviations.
+  /// Standard deviations above the mean of the last losses.
   double sigma = 6;
-  int64_t window = 128;  ///< so many losses
+  int64_t window = 128;  ///< number of last losses
 };
 
-/// Throws InvalidArgument for numbers that can't be.
+/// Throws InvalidArgument for numbers out of range.
 void check(const SpikeOptions& options);
 
 }  // namespace lockstep::train

@@ -9,8 +9,8 @@
 #include "lockstep/comm/world.h"
 #include "lockstep/train/resume.h"
 
-// The entries of a run's state by name: those of the optimizer, and of what a
-// run has beside it.
+// The entries of a run's state by name: those of the optimizer, and those of
+// the other parts of a run that have state.
 namespace lockstep::train {
 
 inline constexpr const char* kCallback = "callback.";
@@ -19,26 +19,28 @@ inline constexpr const char* kOuterStep = "outer_step.";
 inline constexpr const char* kSpikes = "spikes.";
 inline constexpr const char* kPowerSgd = "powersgd.";
 
-/// Whether an entry is of what a run has beside its optimizer. (The optimizers
-/// of ranks that step locally have names of their own.)
+/// Returns true if an entry belongs to a part of the run other than its
+/// optimizer. (The optimizers of ranks that step locally have entries with a
+/// prefix of the rank.)
 bool is_beside(const std::string& name);
 
-/// "rank.1.".
+/// Returns "rank.1.".
 std::string prefix_of_rank(int rank);
-/// The states of all ranks, each with its prefix. Collective.
+/// Returns the states of all ranks, each with its prefix. Collective.
 OptimizerState of_all_ranks(const World& world, const OptimizerState& own);
-/// The entries whose names begin with `prefix`, without it.
+/// Returns the entries whose names begin with `prefix`, without the prefix.
 OptimizerState part_of(const OptimizerState& state, const std::string& prefix);
 
-/// `saved` with the entries of this run, whose own are `like`. With changed
-/// settings a run may have others beside the optimizer: they begin anew.
+/// Returns `saved` with the entries that this run has, which are those of
+/// `like`. If the settings have changed, the run may have different entries
+/// besides the optimizer's. New ones get their values from `like`.
 OptimizerState of_this_run(OptimizerState saved, const OptimizerState& like);
 
-/// On how many ranks what PowerSGD has of each rank was saved; nothing if
-/// `resumed` does not say it.
+/// Returns the number of ranks whose state of PowerSGD was saved; nothing if
+/// `resumed` does not say.
 std::optional<int64_t> saved_ranks(const Resume& resumed);
 
-/// A checksum of the bytes of all these.
+/// Returns a checksum of the bytes of all these tensors.
 std::string digest_of(const NamedTensors& parameters,
                       const OptimizerState& state);
 

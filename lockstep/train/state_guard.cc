@@ -30,7 +30,7 @@ std::vector<int> minority(const std::vector<std::string>& digests) {
   return {};
 }
 
-// "rank 1", "shards 2, 3".
+// Returns "rank 1" or "shards 2, 3".
 template <class Number>
 std::string names_of(const char* what, const std::vector<Number>& numbers) {
   return fmt::format("{}{} {}", what, numbers.size() == 1 ? "" : "s",

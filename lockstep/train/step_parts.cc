@@ -20,12 +20,12 @@
 namespace lockstep::train {
 namespace {
 
-// PowerSGD compresses from this step on: its buckets are cut anew after the
-// first.
+// The step from which PowerSGD compresses. Its buckets are cut anew after the
+// first step.
 constexpr int64_t kPlainSteps = 2;
 
-// Weights to start from: of a checkpoint, a run's folder, a folder of Hugging
-// Face's or a file.
+// Loads the weights to start from: a checkpoint, a run's folder, a Hugging Face
+// folder or a file.
 void load_weights(const std::string& from, const NamedTensors& model) {
   if (is_hugging_face(from)) {
     load_hugging_face(from, model);
@@ -43,9 +43,9 @@ Engine::Module make_seeded_module(Task& task, uint64_t seed,
   const std::lock_guard lock(generator_is_in_use);
   torch::manual_seed(seed);
   Engine::Module module = task.make_model(device);
-  // A function that makes a replica may draw its first weights, which are
-  // replaced. It must not draw them from the generator that another rank is
-  // making its module with.
+  // A function that makes a replica may draw initial weights, which are then
+  // replaced. It must not draw them from the generator with which another rank
+  // is making its module.
   module.replicate = [replicate = std::move(module.replicate)] {
     const RandomScope own(RandomState::of_thread());
     return replicate();
@@ -85,7 +85,7 @@ using OnShard = std::function<void(const std::vector<c10::IValue>&)>;
 
 DataParallelOptions parallel_options(const TrainOptions& options,
                                      const Plan& plan) {
-  // Steps of a rank's own are those of a world of one.
+  // A rank that steps locally trains as in a world of one rank.
   const bool is_local = trains_locally(options);
   const int64_t ranks = is_local ? options.world.size() : 1;
   const auto rank = static_cast<uint64_t>(options.world.rank());
@@ -141,7 +141,7 @@ Engine::Module make_module(Task& task, const TrainOptions& options,
   const NamedTensors state = state_of(module.read());
   if (resumed != nullptr) {
     if (resumed->state) resumed->state->load(state);
-    // Rank 0's is going to be everyone's.
+    // The weights of rank 0 will be given to every rank.
     if (resumed->root != 0) broadcast(options.world, state, resumed->root);
   } else if (!options.init_from.empty()) {
     load_weights(options.init_from, state);
@@ -181,7 +181,7 @@ std::unique_ptr<Engine> make_engine(const Engine::Module& module,
   auto engine = std::make_unique<Engine>(module, plan.devices,
                                          parallel_options(options, plan));
   const CommHook hook = hook_of(options.communication, power_sgd);
-  // The changes of local steps are compressed by OuterStep.
+  // OuterStep compresses the changes of local steps.
   if (hook && options.world.size() > 1 && !trains_locally(options)) {
     engine->set_comm_hook(hook);
   }

@@ -12,28 +12,28 @@
 #include "lockstep/train/run_optimizer.h"
 #include "lockstep/train/task.h"
 
-// The parts that the step of a run is made of, as its options ask for them.
+// The parts that make up a step of a run, as its options ask for them.
 namespace lockstep::train {
 
 bool is_classic(const TrainOptions& options);
-/// Whether each rank makes steps by itself.
+/// Returns true if each rank makes its own steps.
 bool trains_locally(const TrainOptions& options);
 
-/// How many steps there are between two comparisons of what the ranks have
-/// alike; 0 if there is nothing to compare: ranks in shared memory have one of
-/// all.
+/// Returns the number of steps between two comparisons of the ranks' common
+/// state. Returns 0 if there is nothing to compare, because the ranks share one
+/// copy in memory.
 int64_t steps_between_comparisons(const TrainOptions& options);
 
-/// dp-classic: puts what `scope`'s life allocates on device 0's account. Model
-/// and optimizer are there, as the textbook has it; else they are held once for
-/// all slices, on the host's account.
+/// dp-classic: charges memory that is allocated during the lifetime of `scope`
+/// to device 0, which has the model and the optimizer, as in the textbook.
+/// Otherwise they exist once for all slices and are charged to the host.
 void charge_first_device(const TrainOptions& options, const Plan& plan,
                          std::optional<MemoryScope>& scope);
 
-/// Parameters, then buffers.
+/// Returns the parameters, then the buffers.
 NamedTensors state_of(const ModuleHandle& handle);
 
-/// The task's model, with the weights of options.init_from or `resumed`.
+/// Makes the task's model, with the weights of options.init_from or `resumed`.
 /// Collective if it is resumed.
 Engine::Module make_module(Task& task, const TrainOptions& options,
                            const Plan& plan, const Resume* resumed);
@@ -48,8 +48,8 @@ std::optional<PowerSGD> make_power_sgd(const TrainOptions& options,
                                        const ModuleHandle& model);
 
 /// Makes the engine with the hook that `options` ask for: `power_sgd` or
-/// another one. The hook must be there before the optimizer: it decides whether
-/// each rank has state of its own.
+/// another one. The hook must be set before the optimizer is made, because it
+/// decides whether each rank has its own state.
 std::unique_ptr<Engine> make_engine(const Engine::Module& module,
                                     const TrainOptions& options,
                                     const Plan& plan,

@@ -42,8 +42,8 @@ c10::DeviceType device_type(const Plan& plan) {
   return torch_device(plan.devices.front()).type();
 }
 
-/// Returns by how much the gradients of a backward exceed those of a mean over
-/// the samples.
+/// Returns the factor by which the gradients of a backward exceed those of a
+/// mean over the samples.
 double gradient_magnitude(const StepResult& result, const Task& task) {
   const auto samples =
       static_cast<double>(std::max<int64_t>(result.samples, 1));
@@ -80,8 +80,8 @@ StepRunner::StepRunner(Task& task, const TrainOptions& options,
         options.early_stop);
     callbacks_.push_back(best_);
   }
-  // Last, and without a state: the places of the others are part of a
-  // checkpoint.
+  // These come last and have no state, because a checkpoint refers to the
+  // callbacks before them by position.
   if (options.world.rank() == 0) {
     if (!options.csv.empty()) {
       callbacks_.push_back(std::make_shared<CsvLog>(options.csv));
@@ -92,7 +92,7 @@ StepRunner::StepRunner(Task& task, const TrainOptions& options,
     }
   }
   if (trains_locally(options)) {
-    // Each rank's model was made, or loaded, alike; rank 0's is everyone's.
+    // Each rank made or loaded the same model. Rank 0's is used on every rank.
     broadcast(options.world, model_->parameters, 0);
     broadcast(options.world, model_->buffers, 0);
     outer_.emplace(options.world, *model_, options.communication);
@@ -102,7 +102,8 @@ StepRunner::StepRunner(Task& task, const TrainOptions& options,
     spikes_.emplace(options.spikes);
   }
   set_mode(*model_, true);
-  // Not at the first step: what each rank has now is no memory of a step.
+  // Done now and not in the first step, so that the copies that each rank still
+  // has are not counted as memory of a step.
   engine_->share_parameters();
   restart_accounts();
 }
@@ -199,13 +200,14 @@ void StepRunner::load_state(const Resume& resumed) {
     outer_->load_state(part_of(loaded, kOuterStep));
     outer_->restart();
   }
-  // What other ranks left out of their gradients is lost.
+  // With another number of ranks, the parts of gradients that PowerSGD has not
+  // sent yet are lost.
   if (power_sgd_ && ranks == options_.world.size()) {
     power_sgd_->load_state_dict(
         part_of(loaded, kPowerSgd + prefix_of_rank(options_.world.rank())));
   }
   optimizer_->load_state_dict(of_optimizer);
-  // Of state that is cut over the ranks, each loaded all.
+  // Each rank loaded all of a state that is split across the ranks.
   for (const auto& [name, tensor] : optimizer_->state_dict()) {
     release_unused(tensor);
   }
@@ -222,7 +224,7 @@ void StepRunner::roll_back(const Resume& earlier) {
   for (const auto& callback : callbacks_) {
     of_callbacks.push_back(callback->state());
   }
-  // Those of the last step would come over the ones that are loaded.
+  // Otherwise, the buffers of the last step would overwrite the loaded ones.
   engine_->load_buffers();
   const NamedTensors model = model_state();
   if (earlier.state) earlier.state->load(model);
@@ -291,8 +293,8 @@ ShardLoss StepRunner::loss_of(int64_t total) {
              const c10::IValue& output,
              const c10::IValue& target) -> WeightedLoss {
     LossAndMetrics values = task_.loss(output, target);
-    // The check of the first step calls it for other samples as well, and last
-    // for the first shard.
+    // The check of the first step also calls this function for other samples,
+    // and then for the first shard again.
     const int64_t shard = current_shard();
     agreement_.metrics().replace(shard, sizes[static_cast<size_t>(shard)],
                                  values.metrics);
@@ -305,7 +307,7 @@ TrainStepOptions StepRunner::step_options(const data::Batch& batch) const {
       .batch(engine_batch(batch))
       .loss_reduction(task_.loss_reduction())
       .empty_batch(task_.empty_batch())
-      .warn_not_finite(false);  // the run says so itself
+      .warn_not_finite(false);  // the run reports this itself
 }
 
 StepResult StepRunner::sharded_step(const data::Batch& batch, int64_t step) {
@@ -339,7 +341,7 @@ StepResult StepRunner::classic_step(const data::Batch& batch) {
       });
   const LossAndMetrics values = task_.loss(output, target);
   const TrainStepOptions options = step_options(batch);
-  // This is the loss of the whole batch, so its weight matters only if it is 0.
+  // The loss is that of the whole batch, so its weight matters only if it is 0.
   const double weight = checked_weight(values, batch.samples);
   const bool is_empty =
       weight == 0 && options.loss_reduction() == LossReduction::kMean;
@@ -431,7 +433,7 @@ std::vector<DeviceUse> StepRunner::device_use() const {
   std::vector<DeviceUse> use;
   for (size_t k = 0; k < plan_.devices.size(); ++k) {
     const MemoryStats memory = memory_stats(plan_.devices[k]);
-    // What had to be copied for other ranks is on no account.
+    // Memory copied for other ranks is not charged to any device.
     const int64_t copied = k == 0 ? engine_->copy_bytes() : 0;
     use.push_back(
         {.name = plan_.devices[k].name(),
@@ -465,7 +467,7 @@ RankReport StepRunner::rank_report(double step_seconds) const {
          .memory_peak_bytes = use[k].memory_peak_bytes,
          .gradient_copy_bytes = k == 0 ? engine_->copy_bytes() : 0});
   }
-  // After the memory was read, as this takes some.
+  // Measured after the memory was read, because it allocates some.
   if (task_.flops_of_sample() > 0) report.peak_flops_per_s = peak_flops_per_s();
   return report;
 }
@@ -516,8 +518,8 @@ void StepRunner::fill(RunReport& report, double step_seconds) const {
 
   const auto reports =
       gather_reports(options_.world, rank_report(step_seconds));
-  // The ranks wait for each other in different phases: those of several ranks
-  // would not add up to a step.
+  // The ranks wait for each other in different phases, so the phases of several
+  // ranks would not add up to a step.
   report.phases_s = reports.front().phases_s;
   report.peak_flops_per_s = 0;
   for (const auto& rank : reports) {
@@ -539,7 +541,7 @@ void StepRunner::fill(RunReport& report, double step_seconds) const {
   for (const auto& rank : reports) {
     report.sent_bytes += rank.sent_bytes;
     for (DeviceReport device : rank.devices) {
-      // Of ranks that are threads the first stands for the process.
+      // If ranks are threads, the first rank stands for the process.
       if (seen.insert(rank.pid).second) {
         device.memory_peak_bytes += rank.host_memory_bytes;
       }

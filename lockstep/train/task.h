@@ -20,16 +20,19 @@
 
 namespace lockstep::train {
 
-/// What a run trains: a model, its data, its loss and its optimizer.
+/// Interface to what a run trains: a model, its data, its loss and its
+/// optimizer.
 ///
-/// A run asks for the parts in the order below. When another rank was lost it
-/// begins anew, and asks again: a model and an optimizer must be new ones then.
+/// A run asks for the parts in the order below. After another rank was lost it
+/// starts over and asks again. The model and the optimizer must then be new
+/// ones.
 class Task {
  public:
   virtual ~Task() = default;
 
-  /// What the task may still choose, before it is asked for anything: the run's
-  /// devices, and the settings of the run that this one goes on with.
+  /// Lets the task make its remaining choices before it is asked for anything.
+  /// Gets the run's devices, and the settings of the run that this one
+  /// continues.
   virtual void begin(const TrainOptions& options, const Plan& plan,
                      const Settings& saved) {
     static_cast<void>(options);
@@ -42,34 +45,35 @@ class Task {
   virtual void go_on_with(const Settings& model) { static_cast<void>(model); }
 
   virtual std::shared_ptr<const data::BatchSource> training_data() = 0;
-  /// Null: nothing to evaluate on.
+  /// Returns null if there is nothing to evaluate on.
   virtual std::shared_ptr<const data::BatchSource> evaluation_data() {
     return nullptr;
   }
   /// Returns the name of one sample, in the singular: "image".
   virtual std::string sample_name() const { return "sample"; }
-  /// Tokens that a sample has, of a language model; 0: it has none.
+  /// Returns the tokens of a sample of a language model; 0 otherwise.
   virtual int64_t tokens_of_sample() const { return 0; }
-  /// Floating point operations for a sample in forward and backward; 0: not
-  /// known.
+  /// Returns the floating point operations of forward and backward for a
+  /// sample; 0: not known.
   virtual double flops_of_sample() const { return 0; }
 
-  /// What the model is: its "name", and whatever else it is built from.
+  /// Returns the model's "name", and everything else that it is built from.
   virtual Settings model() const = 0;
-  /// What else the bits of a run depend on, beside the options of the run: of
-  /// data, loss and optimizer.
+  /// Returns what the bits of a run depend on besides the options of the run:
+  /// the settings of data, loss and optimizer.
   virtual Settings settings() const { return {}; }
 
-  /// A new model on `device`, with weights from LibTorch's default generator,
-  /// which has the run's seed.
+  /// Makes a new model on `device`, with weights from LibTorch's default
+  /// generator, which has the run's seed.
   virtual Engine::Module make_model(const torch::Device& device) = 0;
-  /// One for the model's parameters. `make_state` gives memory for its state.
+  /// Makes an optimizer for the model's parameters. `make_state` provides
+  /// memory for its state.
   virtual std::unique_ptr<RunOptimizer> make_optimizer(
       const optim::StateFactory& make_state) = 0;
 
-  /// A batch as the model is to get it. Called before each step.
+  /// Returns a batch in the form that the model takes. Called before each step.
   virtual data::Batch prepare(data::Batch batch) const { return batch; }
-  /// What the run is to call.
+  /// Returns the callbacks that the run calls.
   virtual std::vector<std::shared_ptr<Callback>> callbacks() { return {}; }
   /// Computes the loss of a shard from the model's output and the batch's
   /// target, with its weight if it is not a mean over the samples. Called in

@@ -9,17 +9,15 @@
 
 namespace lockstep::train {
 
-/// Writes what a run tells of its steps and evaluations for TensorBoard: an
-/// event file of scalars "train/loss", "test/accuracy", "lr", "step_ms", ...,
-/// by steps done.
+/// Writes the steps and evaluations of a run for TensorBoard: an event file of
+/// scalars "train/loss", "test/accuracy", "lr", "step_ms", ..., by steps done.
 ///
-/// Each run begins a file of its own in the folder. That of a run that goes on
-/// begins with a session log, by which TensorBoard drops what files before it
-/// have of the steps that are repeated. For one rank; that of others is not
-/// made.
+/// Each run begins a new file in the folder. The file of a resumed run begins
+/// with a session log, which makes TensorBoard drop the repeated steps of
+/// earlier files. Only one rank makes a TensorBoardLog.
 class TensorBoardLog : public Callback {
  public:
-  /// Makes `folder` if it is not there. Throws IoError.
+  /// Makes `folder` if it does not exist. Throws IoError.
   explicit TensorBoardLog(const std::string& folder) : file_(folder) {}
 
   void before_step(const RunState& at) override;

@@ -7,8 +7,9 @@
 
 namespace lockstep::train {
 
-/// Values by step, of which at most `most` are kept: every step's first, then
-/// those of every second step, of every fourth, ..., however long a run is.
+/// A series of values by step, of which at most `most` are kept, however long a
+/// run is: first the value of every step, then of every second step, of every
+/// fourth, and so on.
 template <class Value>
 class ThinnedSeries {
  public:
@@ -19,11 +20,11 @@ class ThinnedSeries {
 
   explicit ThinnedSeries(size_t most) : most_(most) {}
 
-  /// Whether the value of `step` would be kept.
+  /// Returns true if the value of `step` would be kept.
   bool takes(int64_t step) const { return step % every_ == 0; }
 
-  /// Steps come in order. What is known of `step` and of later ones is
-  /// forgotten: they are repeated.
+  /// Adds a value. Steps come in order. Values of `step` and of later steps are
+  /// dropped, because those steps are repeated.
   void add(int64_t step, Value value) {
     forget_after(step - 1);
     if (!takes(step)) return;

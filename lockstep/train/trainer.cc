@@ -15,7 +15,8 @@ Numbers numbers_of(const c10::IValue& dict) {
 
 }  // namespace
 
-// Two dicts: the means by name, and the weights of those that state one.
+// Packs values into two dicts: the means by name, and the weights that were
+// stated.
 c10::IValue pack_values(const LossAndMetrics& values) {
   Numbers means, weights;
   const auto insert = [&](const std::string& name, const torch::Tensor& mean,

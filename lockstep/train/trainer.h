@@ -30,7 +30,7 @@ namespace lockstep::train {
 
 namespace detail {
 
-/// The types of the arguments of `F`, a function object of two with one
+/// The argument types of `F`, a function object with two arguments and a single
 /// operator(); tensors for a generic lambda.
 template <class F, class = void>
 struct LossArguments {
@@ -48,7 +48,7 @@ template <class F>
 struct LossArguments<F, std::void_t<decltype(&F::operator())>>
     : LossArguments<decltype(&F::operator())> {};
 
-/// As shared_ptr<M>: of a TORCH_MODULE's holder, too.
+/// Returns a shared_ptr<M>. Also takes the holder of a TORCH_MODULE.
 template <class M>
 std::shared_ptr<M> pointer_to(std::shared_ptr<M> module) {
   return module;
@@ -67,7 +67,7 @@ concept PointerToOptimizer =
     std::convertible_to<T, std::unique_ptr<torch::optim::Optimizer>> ||
     std::convertible_to<T, std::unique_ptr<optim::Optimizer>>;
 
-/// What a step function returns, as the output of a module, and back.
+/// Packs the result of a step function as the output of a module.
 c10::IValue pack_values(const LossAndMetrics& values);
 LossAndMetrics unpack_values(const c10::IValue& values);
 
@@ -87,13 +87,13 @@ LossAndMetrics unpack_values(const c10::IValue& values);
 ///         });
 ///     return lockstep::train_main(argc, argv, trainer);
 ///
-/// What is given are functions that make things, as a run that lost another
-/// rank makes them again. The module is made with LibTorch's default generator
-/// at the run's seed. Copies of it are made by clone() if it is a
+/// The arguments are functions that make things, because a run that lost
+/// another rank makes them again. The module is made with LibTorch's default
+/// generator at the run's seed. It is copied by clone() if it is a
 /// torch::nn::Cloneable, else by the same function.
 ///
-/// Of TorchScript the function returns a torch::jit::Module, and the types that
-/// the loss takes say what forward() returns.
+/// For TorchScript, the function returns a torch::jit::Module, and the argument
+/// types of the loss say what forward() returns.
 template <class M>
 class Trainer : public Task {
   using Kind = detail::ModuleKind<M>;
@@ -105,34 +105,34 @@ class Trainer : public Task {
       : make_([make = std::move(make)] { return detail::pointer_to(make()); }),
         name_(c10::demangle(typeid(M).name())) {}
 
-  /// What the model is called in reports and checkpoints; its type's name if
-  /// nothing else was said.
+  /// Sets the name of the model in reports and checkpoints. The default is the
+  /// name of its type.
   Trainer& name(std::string name) {
     name_ = std::move(name);
     return *this;
   }
-  /// Something that the bits of a run depend on, and that a run which goes on
-  /// must find as it was: an option of your own, say.
+  /// Adds a setting that the bits of a run depend on, and that must be the same
+  /// when a run is resumed: one of your own options, say.
   Trainer& setting(const std::string& key, const std::string& value) {
     settings_[key] = value;
     return *this;
   }
 
-  /// Samples to train on: see DatasetSource for what a dataset is, and
+  /// Sets the samples to train on. See DatasetSource for what a dataset is, and
   /// in_order() for one that can only be read from its beginning.
   template <class D>
   Trainer& data(std::shared_ptr<D> dataset) {
     training_data_ = source_of(std::move(dataset));
     return *this;
   }
-  /// Likewise; `collate` makes a pair of inputs and target of a whole batch out
-  /// of a vector of samples.
+  /// Does the same with `collate`, which makes the inputs and the target of a
+  /// whole batch, as a pair, from a vector of samples.
   template <class D, class Collate>
   Trainer& data(std::shared_ptr<D> dataset, const Collate& collate) {
     training_data_ = source_of(std::move(dataset), collate);
     return *this;
   }
-  /// Samples to evaluate on.
+  /// Sets the samples to evaluate on.
   template <class D>
   Trainer& test_data(std::shared_ptr<D> dataset) {
     evaluation_data_ = source_of(std::move(dataset));
@@ -144,9 +144,10 @@ class Trainer : public Task {
     return *this;
   }
 
-  /// `loss(output, target)` returns the loss of a shard: a scalar tensor, the
-  /// mean over the samples; a WeightedLoss, the mean over tokens or other units
-  /// and their number; or LossAndMetrics. Called in the shard's thread.
+  /// Sets the loss. `loss(output, target)` returns the loss of a shard: a
+  /// scalar tensor, the mean over the samples; a WeightedLoss, the mean over
+  /// tokens or other units and their number; or LossAndMetrics. Called in the
+  /// shard's thread.
   template <class F>
   Trainer& loss(const F& loss) {
     using Arguments = detail::LossArguments<F>;
@@ -159,21 +160,23 @@ class Trainer : public Task {
     };
     return *this;
   }
-  /// kSum: the loss of a shard is a sum over its samples, and so is the loss of
-  /// a batch and of the evaluation data.
+  /// Sets how losses are combined. kSum: the loss of a shard is a sum over its
+  /// samples. The loss of a batch and of the evaluation data is then also a
+  /// sum.
   Trainer& loss_reduction(LossReduction reduction) {
     loss_reduction_ = reduction;
     return *this;
   }
-  /// kSkip: a batch whose losses have the weight 0 in total (all its targets
-  /// are ignored, say) is left out. kError: it ends the run.
+  /// Sets what happens to an empty batch. kSkip: a batch is left out if the
+  /// weights of its losses add up to 0 (because all its targets are ignored,
+  /// say). kError: it ends the run.
   Trainer& empty_batch(EmptyBatch empty_batch) {
     empty_batch_ = empty_batch;
     return *this;
   }
   /// Replaces forward() and the loss. `step(module, batch)` returns what a loss
-  /// returns. It gets a shard and one of the copies of the module, of which it
-  /// may call any method, and forward several times.
+  /// returns. It gets a shard and a copy of the module. It may call any method
+  /// of the module, and forward() several times.
   template <class F>
   Trainer& step(const F& step) {
     step_ = [step](M& module, const data::Batch& batch) -> LossAndMetrics {
@@ -182,10 +185,10 @@ class Trainer : public Task {
     return *this;
   }
 
-  /// `make(module)` returns a std::unique_ptr to an optimizer of torch::optim
-  /// or of lockstep::optim over the module's parameters. `make(module,
-  /// make_state)` gets what makes memory for the state, which an optimizer of
-  /// lockstep::optim takes as its option.
+  /// Sets the optimizer. `make(module)` returns a std::unique_ptr to an
+  /// optimizer of torch::optim or lockstep::optim for the module's parameters.
+  /// `make(module, make_state)` also gets the function that provides memory for
+  /// the state, which the optimizers of lockstep::optim take as an option.
   template <class Make>
   Trainer& optimizer(const Make& make) {
     make_optimizer_ = [make](M& module, const optim::StateFactory& make_state,
@@ -221,42 +224,42 @@ class Trainer : public Task {
     return *this;
   }
 
-  /// The learning rates of each step are those the optimizer was made with,
-  /// times this, as torch's LambdaLR has it.
+  /// Sets a schedule. The learning rates of each step are those that the
+  /// optimizer was made with, multiplied by `schedule`, as in torch's LambdaLR.
   Trainer& schedule(Schedule schedule) {
     schedule_ = std::move(schedule);
     return *this;
   }
-  /// `make(optimizer)` returns a std::shared_ptr to an LRScheduler of
-  /// torch::optim, whose step() is called after each epoch.
+  /// Sets a schedule of LibTorch. `make(optimizer)` returns a std::shared_ptr
+  /// to an LRScheduler of torch::optim. Its step() is called after each epoch.
   template <class Make>
   Trainer& schedule_per_epoch(const Make& make) {
     torch_schedule_ = {.make = make};
     return *this;
   }
-  /// The same, after each step.
+  /// Does the same, but calls step() after each step.
   template <class Make>
   Trainer& schedule_per_step(const Make& make) {
     torch_schedule_ = {.make = make, .is_per_step = true};
     return *this;
   }
 
-  /// What the run is to call: after a step, after an evaluation, ... A run that
-  /// goes on in this process calls the same one.
+  /// Adds a callback that the run calls after a step, after an evaluation, and
+  /// so on. A run that continues in this process calls the same object.
   Trainer& callback(std::shared_ptr<Callback> callback) {
     callbacks_.push_back(std::move(callback));
     return *this;
   }
 
-  /// Trains; every rank of options.world calls it. See run_training().
+  /// Trains. Every rank of options.world calls it. See run_training().
   RunReport fit(const TrainOptions& options,
                 const std::function<int()>& stop = {}) {
     return run_training(*this, options, stop);
   }
-  /// The module that was trained last: null before.
+  /// Returns the module that was trained last; null before training.
   std::shared_ptr<M> module() const { return module_; }
 
-  // As a Task.
+  // Implementation of Task.
 
   void begin(const TrainOptions& options, const Plan& plan,
              const Settings& saved) override {
@@ -303,7 +306,7 @@ class Trainer : public Task {
 
   data::Batch prepare(data::Batch batch) const override {
     if (!step_) return batch;
-    // The step function takes both.
+    // The step function gets both.
     batch.inputs.push_back(batch.target);
     batch.target = c10::IValue();
     return batch;

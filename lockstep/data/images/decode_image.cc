@@ -15,7 +15,7 @@ constexpr std::array<uint8_t, 3> kJpegBegin{0xff, 0xd8, 0xff};
 constexpr std::array<uint8_t, 8> kPngBegin{0x89, 'P',  'N',  'G',
                                            '\r', '\n', 0x1a, '\n'};
 
-// A JPEG of kMostPixels in the best quality is smaller.
+// Upper bound: a JPEG of kMostPixels in the best quality is smaller.
 constexpr size_t kMostFileBytes = size_t{512} << 20;
 
 bool begins_with(std::span<const uint8_t> bytes,

@@ -13,19 +13,19 @@
 namespace lockstep::data {
 namespace {
 
-// A file of few bytes can have thousands of scans, each of which costs as much
-// as the whole image. Encoders make about ten.
+// A small file can have thousands of scans, each of which costs as much as the
+// whole image. Encoders make about ten.
 constexpr int kMostScans = 200;
 
-/// The library reports an error by a call that must not return.
+/// State for errors, which the library reports by a call that must not return.
 struct JpegErrors {
-  jpeg_error_mgr manager;  // first: the library has a pointer to it
+  jpeg_error_mgr manager;  // first member: the library has a pointer to it
   std::jmp_buf on_error;
   std::array<char, JMSG_LENGTH_MAX> text;
 };
 
 struct JpegProgress {
-  jpeg_progress_mgr manager;  // first, too
+  jpeg_progress_mgr manager;  // first member, as above
   bool has_too_many_scans;
 };
 
@@ -35,10 +35,10 @@ struct JpegProgress {
   std::longjmp(errors->on_error, 1);
 }
 
-// Warnings after which part of the image is made up are errors here: nobody
-// would see why the training learns less.
+// Treats warnings as errors if part of the image is then made up. Otherwise
+// nobody would see why the model learns less.
 void on_warning(j_common_ptr jpeg, int level) {
-  if (level >= 0) return;  // a trace
+  if (level >= 0) return;  // a trace message
   switch (jpeg->err->msg_code) {
     case JWRN_JPEG_EOF:
     case JWRN_HIT_MARKER:
@@ -61,8 +61,9 @@ void check_scans(j_common_ptr jpeg) {
   std::longjmp(errors->on_error, 1);
 }
 
-// As Pillow's convert("RGB"). Every channel is stored as 255 less its ink, as
-// Adobe's programs write it: with and without their marker, like Pillow.
+// Converts as Pillow's convert("RGB") does. Every channel is stored as 255
+// minus its ink, as Adobe's programs write it, with or without their marker, as
+// in Pillow.
 void cmyk_to_rgb(const uint8_t* cmyk, size_t pixels, uint8_t* rgb) {
   for (size_t i = 0; i < pixels; ++i, cmyk += 4, rgb += 3) {
     const int light = cmyk[3];
@@ -75,8 +76,8 @@ void cmyk_to_rgb(const uint8_t* cmyk, size_t pixels, uint8_t* rgb) {
   }
 }
 
-/// Decodes in two calls, so that memory is taken between them. Neither has an
-/// object with a destructor, which longjmp() would skip.
+/// Decodes in two calls, so that memory can be allocated between them. Neither
+/// call has an object with a destructor, which longjmp() would skip.
 class JpegDecoder {
  public:
   JpegDecoder() {
@@ -99,10 +100,10 @@ class JpegDecoder {
     return true;
   }
 
-  /// `pixels` has three bytes for each pixel.
+  /// `pixels` has three bytes per pixel.
   bool decode(uint8_t* pixels) {
     if (setjmp(errors_.on_error) != 0) return false;
-    // libjpeg makes CMYK of YCCK, and RGB of neither.
+    // libjpeg converts YCCK to CMYK, but neither of them to RGB.
     jpeg_.out_color_space = is_cmyk() ? JCS_CMYK : JCS_RGB;
     jpeg_start_decompress(&jpeg_);
     const size_t width = jpeg_.output_width;
@@ -121,9 +122,9 @@ class JpegDecoder {
     return true;
   }
 
-  /// Whether so many bytes can hold the image: a block of 8 x 8 pixels takes a
-  /// bit at least. (In arithmetic coding, which is next to unused, an image of
-  /// one colour takes less.)
+  /// Returns true if `bytes` bytes can hold the image: a block of 8 x 8 pixels
+  /// takes at least one bit. (With arithmetic coding, which is hardly used, an
+  /// image of one colour takes less.)
   bool fits_in(size_t bytes) const {
     const auto blocks = [](int64_t pixels) { return (pixels + 7) / 8; };
     return blocks(width()) * blocks(height()) <=
@@ -131,7 +132,7 @@ class JpegDecoder {
   }
   int64_t width() const { return jpeg_.image_width; }
   int64_t height() const { return jpeg_.image_height; }
-  /// After a call that returned false.
+  /// Returns the error after a call that returned false.
   std::string error() const {
     return progress_.has_too_many_scans
                ? fmt::format("more than {} scans", kMostScans)

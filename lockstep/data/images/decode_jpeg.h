@@ -8,12 +8,12 @@
 
 namespace lockstep::data {
 
-/// decode_image() of a JPEG, baseline or progressive, gray, in colours or
-/// CMYK, by libjpeg-turbo in the settings that Pillow has: the accurate integer
-/// DCT, and chroma smoothed as it is enlarged. CMYK becomes RGB as by Pillow,
-/// without a colour profile. Stray bytes between markers are
-/// passed over, as everyone does; data that end early or don't decode are an
-/// error.
+/// Decodes a JPEG as decode_image() does. It may be baseline or progressive,
+/// and gray, in colour or CMYK. Uses libjpeg-turbo with Pillow's settings: the
+/// accurate integer DCT, and smooth upsampling of chroma. CMYK becomes RGB as
+/// in Pillow, without a colour profile. Stray bytes between markers are
+/// skipped, as in other decoders. Data that end early or can't be decoded are
+/// an error.
 Image decode_jpeg(std::span<const uint8_t> bytes, const std::string& path);
 
 }  // namespace lockstep::data

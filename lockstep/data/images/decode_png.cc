@@ -13,13 +13,14 @@
 namespace lockstep::data {
 namespace {
 
-// Of text and profiles, which are compressed, too.
+// Limit for a chunk, including compressed text and profiles.
 constexpr png_alloc_size_t kMostChunkBytes = 8 << 20;
-// Bytes that deflate makes of one: 258 of two bits, the shortest match.
+// Most bytes that deflate can make of one: a match of 258 takes two bits or
+// more.
 constexpr size_t kMostOfAByte = 1032;
 
-/// Decodes in two calls, so that memory is taken between them. Neither has an
-/// object with a destructor, which longjmp() would skip.
+/// Decodes in two calls, so that memory can be allocated between them. Neither
+/// call has an object with a destructor, which longjmp() would skip.
 class PngDecoder {
  public:
   explicit PngDecoder(std::span<const uint8_t> bytes) : left_(bytes) {
@@ -43,7 +44,7 @@ class PngDecoder {
     return true;
   }
 
-  /// `rows` point to three bytes for each pixel.
+  /// Each of `rows` points to three bytes per pixel.
   bool decode(png_bytepp rows) {
     if (setjmp(png_jmpbuf(png_)) != 0) return false;
     const auto colour = png_get_color_type(png_, info_);
@@ -62,14 +63,14 @@ class PngDecoder {
     return true;
   }
 
-  /// Whether so many bytes can hold the image. Before decode().
+  /// Returns true if `bytes` bytes can hold the image. Call it before decode().
   bool fits_in(size_t bytes) const {
     return png_get_rowbytes(png_, info_) * size_t{height()} <=
            kMostOfAByte * bytes;
   }
   uint32_t width() const { return png_get_image_width(png_, info_); }
   uint32_t height() const { return png_get_image_height(png_, info_); }
-  /// After a call that returned false.
+  /// Returns the error after a call that returned false.
   std::string error() const { return error_.data(); }
 
  private:
@@ -98,7 +99,8 @@ class PngDecoder {
   throw DataError({.code = ErrorCode::kMalformedData,
                    .what = "can't decode " + path,
                    .expected = "a whole PNG image",
-                   // It repeats the name of a chunk, which may be any bytes.
+                   // The message has the name of a chunk, which may be any
+                   // bytes.
                    .got = printable_ascii(why),
                    .fix = "get the file anew, or remove it"});
 }
@@ -109,7 +111,7 @@ Image decode_png(std::span<const uint8_t> bytes, const std::string& path) {
   PngDecoder decoder(bytes);
   if (!decoder.read_header()) refuse_png(path, decoder.error());
   Image image{.width = decoder.width(), .height = decoder.height()};
-  // Each is below 2^31.
+  // Both are below 2^31.
   if (image.width * image.height > kMostPixels) {
     refuse_png(path, fmt::format("{} x {} pixels, of at most {}", image.width,
                                  image.height, kMostPixels));

@@ -8,9 +8,10 @@
 
 namespace lockstep::data {
 
-/// decode_image() of a PNG, by libpng. Alpha and transparent colours are left
-/// out, not blended. Of 16 bits the higher eight are kept: as Pillow does for
-/// colours, whereas of 16-bit grayscale it makes white all that is above 255.
+/// Decodes a PNG as decode_image() does, with libpng. Alpha and transparent
+/// colours are dropped, not blended. The higher eight of 16 bits are kept.
+/// Pillow does the same for colours, but makes all 16-bit grayscale values
+/// above 255 white.
 Image decode_png(std::span<const uint8_t> bytes, const std::string& path);
 
 }  // namespace lockstep::data

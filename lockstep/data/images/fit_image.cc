@@ -10,7 +10,8 @@ namespace {
 constexpr int kWeightBits = 22;
 constexpr int64_t kOne = int64_t{1} << kWeightBits;
 
-/// What one new pixel is made of: `weights` of the old ones from `first` on.
+/// The old pixels that make up a new one: those from `first` on, with
+/// `weights`.
 struct Window {
   int64_t first = 0;
   std::vector<int64_t> weights;
@@ -18,7 +19,7 @@ struct Window {
   int64_t end() const { return first + static_cast<int64_t>(weights.size()); }
 };
 
-/// Of new pixel `at`, where `from` old ones become `to`.
+/// Returns the window of new pixel `at` when `from` old pixels become `to`.
 Window window_of(int64_t at, int64_t from, int64_t to) {
   const double scale = static_cast<double>(from) / static_cast<double>(to);
   const double reach = std::max(scale, 1.0);
@@ -41,9 +42,10 @@ Window window_of(int64_t at, int64_t from, int64_t to) {
   return window;
 }
 
-/// The new pixels that are kept: `side` in the middle of `to`.
+/// Returns the windows of the new pixels that are kept: `side` in the middle of
+/// `to`.
 std::vector<Window> windows_of(int64_t from, int64_t to, int64_t side) {
-  // Half a pixel too much goes to the even side, as Python's round() has it.
+  // Half of an odd rest is rounded to an even number, as by Python's round().
   const int64_t rest = to - side;
   const int64_t cut = rest / 2 + (rest % 4 == 3 ? 1 : 0);
   std::vector<Window> windows;
@@ -53,7 +55,7 @@ std::vector<Window> windows_of(int64_t from, int64_t to, int64_t side) {
   return windows;
 }
 
-/// The weighted sum of bytes that are `stride` apart.
+/// Returns the weighted sum of bytes that are `stride` apart.
 uint8_t sum_of(const Window& window, const uint8_t* bytes, int64_t stride) {
   int64_t sum = kOne / 2;
   for (const int64_t weight : window.weights) {
@@ -76,7 +78,7 @@ void fit_image(const Image& image, int64_t side, std::span<uint8_t> out) {
   const auto across = windows_of(image.width, resized(image.width), side);
   const auto down = windows_of(image.height, resized(image.height), side);
 
-  // Across, in the rows that are needed below: (row, x, channel).
+  // Across, in the rows that the next pass needs: (row, x, channel).
   const int64_t top = down.front().first;
   const int64_t rows = down.back().end() - top;
   std::vector<uint8_t> narrow(static_cast<size_t>(rows * side * 3));

@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint8_t kTypeByte = 8;
 
-/// A file that is unpacked while it is read, or that was never packed.
+/// Reads a file and decompresses it if it is compressed.
 class PackedFile {
  public:
   explicit PackedFile(const std::string& path) : path_(path) {
@@ -36,7 +36,7 @@ class PackedFile {
   PackedFile(const PackedFile&) = delete;
   PackedFile& operator=(const PackedFile&) = delete;
 
-  /// Fills `out` as far as there is something: returns how many bytes.
+  /// Reads up to out.size() bytes. Returns how many were read.
   size_t read(std::span<uint8_t> out) {
     const int got =
         gzread(file_, out.data(), static_cast<unsigned>(out.size()));
@@ -44,7 +44,8 @@ class PackedFile {
     const char* message = gzerror(file_, &code);
     if (code == Z_ERRNO) refuse_access(std::strerror(errno));
     if (got < 0 || code != Z_OK) {
-      // zlib begins with the name of the file, which is told anyway.
+      // zlib's text begins with the name of the file, which the error has
+      // anyway.
       const std::string_view text(message);
       const size_t own = path_.size() + 2;
       throw DataError(
@@ -121,7 +122,7 @@ IdxArray read_idx(const std::string& path, const std::vector<int64_t>& sizes,
                   int64_t most_bytes) {
   PackedFile file(path);
   IdxArray array{.sizes = read_header(file, path, sizes)};
-  // Each is below 2^32, so a product is checked before the next.
+  // Each size is below 2^32, so a product is limited before the next one.
   int64_t total = 1;
   for (const int64_t size : array.sizes) {
     total = std::min(total * size, int64_t{1} << 31);
@@ -130,8 +131,8 @@ IdxArray read_idx(const std::string& path, const std::vector<int64_t>& sizes,
     refuse_idx(path, fmt::format("at most {} bytes", most_bytes),
                "an array of " + sizes_text(array.sizes));
   }
-  // Piece by piece: what a file claims is not taken from memory before it is
-  // seen to be there.
+  // Read piece by piece, so that memory is allocated only for data that exist,
+  // not for what a file claims to have.
   constexpr int64_t kPiece = 1 << 20;
   while (static_cast<int64_t>(array.bytes.size()) < total) {
     const auto had = array.bytes.size();
@@ -142,7 +143,7 @@ IdxArray read_idx(const std::string& path, const std::vector<int64_t>& sizes,
       refuse_idx(path, fmt::format("{} bytes after the sizes", total), "fewer");
     }
   }
-  // Reading on also checks the sum at the end of a gzip file.
+  // Reading beyond the end also checks the checksum of a gzip file.
   std::array<uint8_t, 1> more{};
   if (file.read(more) != 0) {
     refuse_idx(path, fmt::format("{} bytes after the sizes", total), "more");

@@ -16,9 +16,10 @@ struct IdxArray {
 /// bytes, the type 8 (bytes), the number of dimensions, the size of each as a
 /// big-endian word, then the bytes.
 ///
-/// `sizes` says what is expected: a size, or kAnySize. Throws DataError naming
-/// the file if it is anything else, is truncated, goes on after its end, or
-/// would be larger than `most_bytes`: more than that is never unpacked.
+/// `sizes` has the expected sizes; kAnySize matches any. Throws DataError
+/// naming the file if it is anything else, is truncated, continues after its
+/// end, or would be larger than `most_bytes`. No more than that is ever
+/// decompressed.
 IdxArray read_idx(const std::string& path, const std::vector<int64_t>& sizes,
                   int64_t most_bytes);
 

@@ -11,7 +11,7 @@
 
 namespace lockstep::data {
 
-/// Finds tokens in text: the leftmost first, of several there the longest.
+/// Finds tokens in text: the leftmost first, and the longest of several there.
 class AddedTokens {
  public:
   struct Found {
@@ -23,12 +23,12 @@ class AddedTokens {
   /// `text` must not be empty.
   void add(const std::string& text, uint32_t id);
   bool empty() const { return ids_.empty(); }
-  /// The first one that begins at or after `begin`.
+  /// Returns the first token that begins at or after `begin`.
   std::optional<Found> find(std::string_view text, size_t begin) const;
 
  private:
   std::unordered_map<std::string, uint32_t> ids_;
-  /// By a token's first byte: how long such tokens are, the longest first.
+  /// Lengths of the tokens that begin with a byte, the longest first.
   std::array<std::vector<size_t>, 256> lengths_;
 };
 

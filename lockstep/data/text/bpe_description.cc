@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-// Reads a document and names the field of what it refuses.
+// Reads a document. Errors name the field that is refused.
 class BpeReader {
  public:
   explicit BpeReader(const std::string& source) : source_(source) {}
@@ -77,7 +77,7 @@ class BpeReader {
     }
   }
 
-  // An option that must be off: null, false, 0 or "".
+  // Throws unless an option is off: null, false, 0 or "".
   void require_off(const json& object, const std::string& name,
                    const char* key) const {
     const auto found = object.find(key);
@@ -115,7 +115,7 @@ class BpeReader {
 
   void read_model(const json& model) {
     if (!model.is_object()) malformed("model", "an object", model);
-    // The file of GPT-2 on the hub is older than this field.
+    // GPT-2's file on the hub is older than this field.
     if (model.contains("type") && model["type"] != "BPE") {
       unsupported("model.type", "\"BPE\"", brief(model["type"]));
     }
@@ -141,7 +141,7 @@ class BpeReader {
     }
   }
 
-  // ByteLevel alone, or after one or more Splits.
+  // Reads a ByteLevel, which may follow one or more Splits.
   void read_pre_tokenizer(const json& object) {
     const std::string name = "pre_tokenizer";
     if (!object.is_object()) {
@@ -226,7 +226,7 @@ class BpeReader {
     }
   }
 
-  // What kind of thing it is, in an error.
+  // Describes the kind of a value for an error.
   static std::string brief_type(const json& value) {
     if (value.is_object() && value.contains("type")) {
       return brief(value["type"]);

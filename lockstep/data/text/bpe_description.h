@@ -11,49 +11,51 @@
 
 namespace lockstep::data {
 
-/// A token that is found in text as it is, before the text is cut into words.
+/// A token that is searched for in the text before the text is cut into words.
 struct AddedToken {
   uint32_t id = 0;
   std::string text;
   bool is_special = false;
-  /// Hugging Face's library looks for those that are not first.
+  /// Hugging Face's library first searches for the tokens without this flag.
   bool is_normalized = false;
 };
 
-/// What a tokenizer.json of Hugging Face's, or GPT-2's two files, say of byte
-/// pair encoding over bytes. Tokens are spelled in the 256 letters that stand
-/// for bytes there ("Ġ" is a blank).
+/// Description of byte pair encoding over bytes, from a tokenizer.json of
+/// Hugging Face or the two files of GPT-2. Tokens are spelled in the 256
+/// letters that stand for bytes there ("Ġ" is a blank).
 struct BpeDescription {
   std::vector<std::pair<std::string, uint32_t>> vocabulary;
-  /// The first is applied first.
+  /// Merges in the order in which they are applied.
   std::vector<std::pair<std::string, std::string>> merges;
   std::vector<AddedToken> added;
-  /// Regular expressions that cut the text, each what the one before left.
+  /// Regular expressions that cut the text, each what the previous one left.
   std::vector<std::string> splits;
-  /// GPT-2's expression comes last.
+  /// True if GPT-2's expression comes last.
   bool has_gpt2_split = true;
-  /// A blank goes before a text that does not begin with one.
+  /// True if a blank is added before a text that does not begin with one.
   bool add_prefix_space = false;
-  /// A word that is a token is that token, whatever the merges would make.
+  /// True if a word that is a token becomes that token, regardless of the
+  /// merges.
   bool ignore_merges = false;
 };
 
-/// Reads a tokenizer.json, once parsed. Throws DataError: kMalformedJson for
-/// what is not such a file, kMalformedData for a tokenizer of another kind,
-/// naming the field; `source` says in messages where the text is from.
+/// Reads a parsed tokenizer.json. Throws DataError: kMalformedJson if the
+/// document is not such a file; kMalformedData, naming the field, if it has
+/// another kind of tokenizer. `source` names the origin of the text in
+/// messages.
 BpeDescription read_bpe(const nlohmann::json& document,
                         const std::string& source);
 
-/// The same as a tokenizer.json that both libraries read.
+/// Writes a tokenizer.json that both libraries read.
 std::string write_bpe_json(const BpeDescription& description);
 
-/// Reads GPT-2's vocab.json and merges.txt. "<|endoftext|>", where it is in the
-/// vocabulary, is a special token. Throws DataError as read_bpe().
+/// Reads GPT-2's vocab.json and merges.txt. "<|endoftext|>" is a special token
+/// if the vocabulary has it. Throws DataError as read_bpe() does.
 BpeDescription read_gpt2_files(std::string_view vocab_json,
                                std::string_view merges_txt,
                                const std::string& source);
 
-/// What a file of a tokenizer may hold at most.
+/// Limits for the files of a tokenizer.
 inline constexpr size_t kMostTokenizerBytes = size_t{64} << 20;
 inline constexpr size_t kMostBpeTokens = size_t{1} << 20;
 inline constexpr size_t kLongestToken = 4096;

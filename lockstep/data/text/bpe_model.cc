@@ -43,8 +43,8 @@ constexpr uint32_t kNone = std::numeric_limits<uint32_t>::max();
                    .fix = "the file is damaged or of another kind"});
 }
 
-// What a token that is spelled in those letters stands for. None for one with
-// another letter, which stands for its own text in Hugging Face's decoder.
+// Translates a token from those letters into bytes. Returns nothing for a token
+// with another letter, which stands for its own text in Hugging Face's decoder.
 class Speller {
  public:
   Speller() {
@@ -74,10 +74,11 @@ class Speller {
 
 BpeModel::BpeModel(const BpeDescription& description,
                    const std::string& source) {
-  // Ids are bounded by their number: a file can't ask for more than it holds.
+  // Ids are below the number of tokens, so a file can't ask for more memory
+  // than it has tokens for.
   tokens_.resize(description.vocabulary.size() + description.added.size());
   read_vocabulary(description, source);
-  // Before the added tokens, which no word is made of.
+  // Read before the added tokens, which are not parts of words.
   read_bytes(source);
   read_merges(description, source);
   read_added(description, source);
@@ -149,7 +150,7 @@ void BpeModel::read_added(const BpeDescription& description,
           fmt::format("{}", token.id));
     }
   }
-  // Those that are in the vocabulary as well need no place of their own.
+  // Tokens that are also in the vocabulary need no second place.
   tokens_.resize(ids_.size());
 }
 
@@ -223,9 +224,9 @@ void BpeModel::encode(std::string_view word, Memory& memory,
 }
 
 // The pieces are a linked list, and a heap has the pairs that can be merged. A
-// merge makes one piece of two and up to two new pairs. Pairs of pieces that
-// are gone stay in the heap until they come up: each of the n - 1 merges adds
-// two at most, so that the heap takes O(n log n) in all.
+// merge makes one piece of two and up to two new pairs. Pairs of merged pieces
+// stay in the heap until they come up. Each of the n - 1 merges adds at most
+// two, so the heap takes O(n log n) in total.
 void BpeModel::merge(Memory& memory) const {
   auto& pieces = memory.pieces;
   auto& candidates = memory.candidates;

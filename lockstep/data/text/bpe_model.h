@@ -11,27 +11,28 @@
 
 namespace lockstep::data {
 
-/// GPT-2's letters for bytes: a byte that is a visible letter of Latin-1 is
-/// that letter; the 68 others are U+0100, U+0101, ... in their order.
+/// Returns GPT-2's letters for bytes. A byte that is a visible letter of
+/// Latin-1 is that letter. The 68 other bytes are U+0100, U+0101, ... in their
+/// order.
 std::array<std::string, 256> letters_of_bytes();
 
-/// Byte pair encoding of a word's bytes (Sennrich, Haddow and Birch, ACL 2016,
-/// over bytes as Radford et al., 2019, have it): the pair of neighbours whose
-/// merge comes first in the list is made one token, the leftmost such pair
-/// first, until no pair can be merged. Thread-safe once made.
+/// Encodes the bytes of a word with byte pair encoding (Sennrich, Haddow and
+/// Birch, ACL 2016, over bytes as in Radford et al., 2019): the pair of
+/// neighbours whose merge comes first in the list becomes one token, the
+/// leftmost such pair first, until no pair can be merged. Thread-safe once
+/// made.
 class BpeModel {
  public:
-  /// Throws DataError (kMalformedData) for ids that are given twice or leave a
-  /// hole, tokens given twice, bytes without a token, merges of unknown tokens
-  /// or to unknown tokens.
+  /// Throws DataError (kMalformedData) for ids or tokens that occur twice, gaps
+  /// in the ids, bytes without a token, and merges of or to unknown tokens.
   BpeModel(const BpeDescription& description, const std::string& source);
 
-  /// The number of tokens, those added included.
+  /// Returns the number of tokens, including the added ones.
   size_t size() const { return tokens_.size(); }
-  /// The bytes that a token stands for.
+  /// Returns the bytes that a token stands for.
   const std::string& bytes_of(uint32_t id) const { return tokens_[id]; }
 
-  /// What merging needs to remember: one for each thread, used again.
+  /// Working memory for merging. Each thread has one and reuses it.
   struct Memory {
     struct Piece {
       uint32_t id;

@@ -34,7 +34,7 @@ struct BpeTokenizer::Parts {
   std::vector<WordRegex> splits;
 };
 
-// Encodes texts one after the other, and remembers words.
+// Encodes one text after another, and remembers words.
 class BpeTokenizer::Encoder {
  public:
   explicit Encoder(const Parts& parts)
@@ -55,7 +55,7 @@ class BpeTokenizer::Encoder {
     std::vector<uint32_t> ids;
   };
 
-  // Puts in the tokens that are found, and gives `take` what lies between.
+  // Adds the tokens that are found, and passes the text between them to `take`.
   template <class Take>
   void cut(std::string_view text, const AddedTokens& tokens, Take take) {
     size_t begin = 0;
@@ -85,7 +85,8 @@ class BpeTokenizer::Encoder {
         [&](std::string_view word) { split(word, level + 1); });
   }
 
-  // A table in which a word has one place, and takes it from the one before.
+  // Uses a table in which each word has one possible place, and replaces the
+  // previous word there.
   void encode_word(std::string_view word) {
     if (word.size() > kLongestKnownWord) {
       parts_.model.encode(word, memory_, out_);
@@ -111,7 +112,7 @@ class BpeTokenizer::Encoder {
   std::vector<uint32_t> out_;
 };
 
-// As many encoders as there were threads that encoded at the same time.
+// Holds as many encoders as there were threads that encoded at the same time.
 class BpeTokenizer::Pool {
  public:
   std::unique_ptr<Encoder> take(const Parts& parts) {
@@ -158,7 +159,7 @@ std::vector<uint32_t> BpeTokenizer::encode(std::string_view text) const {
   }
   auto encoder = pool_->take(*parts_);
   auto ids = encoder->encode(text);
-  // Not after an exception: what it remembers may then be half a word.
+  // Not returned after an exception, when a remembered word may be incomplete.
   pool_->give_back(std::move(encoder));
   return ids;
 }

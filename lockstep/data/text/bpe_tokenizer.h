@@ -13,30 +13,29 @@
 
 namespace lockstep::data {
 
-/// Byte pair encoding over bytes, as GPT-2, GPT-4 and Llama 3 have it: the ids
-/// are those of Hugging Face's library `tokenizers` with
-/// add_special_tokens=False.
+/// Byte pair encoding over bytes, as in GPT-2, GPT-4 and Llama 3. The ids are
+/// those of Hugging Face's library `tokenizers` with add_special_tokens=False.
 ///
-/// The text is cut by the added tokens in it, then by regular expressions into
-/// words, and each word's bytes are merged. Words that were seen lately are
-/// remembered, at most 32,768 for each thread that encodes at the same time.
+/// The text is cut at the added tokens in it, then into words by regular
+/// expressions, and the bytes of each word are merged. Recent words are
+/// remembered: at most 32,768 for each thread that encodes at the same time.
 class BpeTokenizer : public Tokenizer {
  public:
-  /// Throws DataError (kMalformedData) for tokens, merges or expressions that
-  /// can't be; `source` says in messages where they are from.
+  /// Throws DataError (kMalformedData) for invalid tokens, merges or
+  /// expressions. `source` names their origin in messages.
   BpeTokenizer(BpeDescription description, const std::string& source);
   ~BpeTokenizer() override;
 
   int64_t vocabulary() const override;
-  /// `text` must be UTF-8. Throws DataError (kMalformedData) where it is not,
-  /// and where a regular expression takes too long; (kFileTooLarge) for a word
-  /// of more than 64 MiB.
+  /// `text` must be UTF-8. Throws DataError: kMalformedData if it is not, or if
+  /// a regular expression takes too long; kFileTooLarge for a word of more than
+  /// 64 MiB.
   std::vector<uint32_t> encode(std::string_view text) const override;
   std::string decode(std::span<const uint32_t> ids) const override;
-  /// The special token "<|endoftext|>", "<|end_of_text|>" or "</s>", the first
-  /// of these that there is.
+  /// Returns the first that exists of the special tokens "<|endoftext|>",
+  /// "<|end_of_text|>" and "</s>".
   std::optional<uint32_t> end_of_text() const override;
-  /// A tokenizer.json.
+  /// Returns a tokenizer.json.
   std::string to_json() const override;
 
  private:

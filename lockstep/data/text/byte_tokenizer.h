@@ -4,7 +4,7 @@
 
 namespace lockstep::data {
 
-/// A token for each byte: 256 of them, for any data.
+/// Tokenizer for any data, with one token for each of the 256 bytes.
 class ByteTokenizer : public Tokenizer {
  public:
   int64_t vocabulary() const override { return 256; }

@@ -8,11 +8,11 @@
 
 namespace lockstep::data {
 
-/// A token for each character (Unicode code point) of a text, in the order of
-/// their numbers.
+/// Tokenizer with a token for each character (Unicode code point) of a text, in
+/// the order of the code points.
 class CharacterTokenizer : public Tokenizer {
  public:
-  /// Of the characters that `text`, which is UTF-8, consists of. Throws
+  /// Makes a tokenizer for the characters in `text`, which is UTF-8. Throws
   /// DataError naming the byte that is not UTF-8.
   static std::shared_ptr<const CharacterTokenizer> of_text(
       std::string_view text);

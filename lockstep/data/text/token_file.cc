@@ -23,7 +23,8 @@ namespace {
 static_assert(std::endian::native == std::endian::little,
               "token files are little-endian, and read as they lie");
 
-// What is read at once: it stays in the first cache until it is widened.
+// Bytes read at once, which stay in the first-level cache until they are
+// widened.
 constexpr int64_t kPieceBytes = 16 << 10;
 
 constexpr int64_t kNanoseconds = 1'000'000'000;
@@ -74,8 +75,8 @@ void TokenFile::read_header() {
     read_bytes(0, std::as_writable_bytes(std::span(&magic, 1)));
   }
   if (magic != kUint16Magic && magic != kUint32Magic) {
-    // Tokens of nanoGPT's: 20240520 would be the tokens 55432 and 308, of
-    // which GPT-2 does not have the first.
+    // nanoGPT's tokens. They can't begin with such a number: 20240520 would be
+    // the tokens 55432 and 308, and GPT-2 has no token 55432.
     if (bytes_ % 2 != 0) {
       refuse_token_file(path_, "is no whole number of tokens",
                         "an even number of bytes: uint16 tokens, or llm.c's "
@@ -99,7 +100,7 @@ void TokenFile::read_header() {
                       fmt::format("{} beside {}", version, magic),
                       fmt::format("{}", header[1]));
   }
-  // Not multiplied: the number is the file's word, the size is a fact.
+  // Not multiplied, since the number in the header may be anything.
   const int64_t data = bytes_ - kTokenHeaderBytes;
   const int64_t width = token_bytes(format_);
   if (data % width != 0 || header[2] != data / width) {

@@ -9,7 +9,7 @@
 
 namespace lockstep::data {
 
-/// How a file holds its tokens. All numbers are little-endian.
+/// The form in which a file holds its tokens. All numbers are little-endian.
 enum class TokenFormat {
   /// uint16 tokens and nothing else, as nanoGPT writes them.
   kRawUint16,
@@ -21,26 +21,26 @@ enum class TokenFormat {
   kUint32,
 };
 
-/// The bytes of llm.c's header.
+/// Number of bytes in llm.c's header.
 inline constexpr int64_t kTokenHeaderBytes = int64_t{256} * 4;
 
-/// The bytes of a token.
+/// Returns the number of bytes in a token.
 int64_t token_bytes(TokenFormat format);
 
-/// A file of tokens on disk. Its first four bytes tell the format.
+/// A file of tokens on disk. Its first four bytes determine the format.
 ///
-/// It is read with pread() and not mapped: a file that another process cuts
-/// short is an error then, where a mapping would end this process by SIGBUS.
-/// What is appended after the file was opened is not seen.
+/// It is read with pread() and not mapped. If another process truncates the
+/// file, that is then an error, while with a mapping SIGBUS would end this
+/// process. Tokens appended after the file was opened are not seen.
 class TokenFile : public TokenSource {
  public:
-  /// Throws DataError: kFileAccess for what can't be opened or is no regular
-  /// file, kMalformedData for a header or a size that can't be.
+  /// Throws DataError: kFileAccess if the file can't be opened or is not a
+  /// regular file, kMalformedData for an invalid header or size.
   explicit TokenFile(const std::string& path);
 
   int64_t size() const override { return size_; }
-  /// SHA-256 of the whole file, header included. Throws DataError
-  /// (kMalformedData) if the file was changed since it was opened.
+  /// Returns the SHA-256 of the whole file, including the header. Throws
+  /// DataError (kMalformedData) if the file has changed since it was opened.
   std::string fingerprint() const override;
 
   TokenFormat format() const { return format_; }
@@ -58,9 +58,9 @@ class TokenFile : public TokenSource {
   std::string path_;
   FileDescriptor file_;
   TokenFormat format_ = TokenFormat::kRawUint16;
-  int64_t bytes_ = 0;        // of the file, when it was opened
-  int64_t modified_ns_ = 0;  // likewise
-  int64_t data_begin_ = 0;   // where the first token lies, in bytes
+  int64_t bytes_ = 0;        // size of the file when it was opened
+  int64_t modified_ns_ = 0;  // modification time at that moment
+  int64_t data_begin_ = 0;   // offset of the first token in bytes
   int64_t size_ = 0;
 };
 

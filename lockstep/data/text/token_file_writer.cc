@@ -12,7 +12,7 @@
 namespace lockstep::data {
 namespace {
 
-// So much is kept before it is written.
+// Bytes that are collected before they are written.
 constexpr size_t kPendingBytes = size_t{256} << 10;
 
 std::array<int32_t, kTokenHeaderBytes / 4> header_of(TokenFormat format,
@@ -27,7 +27,8 @@ TokenFileWriter::TokenFileWriter(std::string path, TokenFormat format)
     : path_(std::move(path)), format_(format), file_(path_) {
   pending_.reserve(kPendingBytes + sizeof(uint32_t));
   if (format_ == TokenFormat::kRawUint16) return;
-  // Without a token until commit(): what is cut short is then seen as such.
+  // The header counts no tokens before commit(), so an incomplete file is
+  // recognized.
   const auto header = header_of(format_, 0);
   file_.write(std::as_bytes(std::span(header)));
 }
@@ -50,7 +51,7 @@ void TokenFileWriter::add(std::span<const uint32_t> tokens) {
                        .got = fmt::format("{}", token),
                        .fix = "write tokens of 32 bits"});
     }
-    // Little-endian: the low bytes are the first ones.
+    // Little-endian: the low bytes come first.
     const auto bytes = std::as_bytes(std::span(&token, 1)).first(width);
     pending_.insert(pending_.end(), bytes.begin(), bytes.end());
     if (pending_.size() >= kPendingBytes) flush();

@@ -11,16 +11,16 @@
 
 namespace lockstep::data {
 
-/// Writes a file of tokens piece by piece, which appears under its name when it
-/// is complete. Destroyed without commit(), it leaves nothing behind.
+/// Writes a file of tokens piece by piece. It gets its name when it is
+/// complete. If destroyed without commit(), nothing is left behind.
 class TokenFileWriter {
  public:
   /// Throws IoError.
   TokenFileWriter(std::string path, TokenFormat format);
 
-  /// Throws DataError (kMalformedData) for a token that the format has no room
-  /// for, and (kFileTooLarge) for more tokens than the header can count,
-  /// 2,147,483,647; IoError.
+  /// Throws DataError: kMalformedData for a token that does not fit the format,
+  /// kFileTooLarge for more tokens than the header can count, 2,147,483,647.
+  /// Throws IoError.
   void add(std::span<const uint32_t> tokens);
   /// Completes the header and gives the file its name. Throws IoError.
   void commit();

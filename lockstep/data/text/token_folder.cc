@@ -64,8 +64,8 @@ TokenFolder::TokenFolder(const std::string& folder, std::string_view prefix)
 }
 
 void TokenFolder::read_checked(int64_t begin, std::span<int64_t> out) const {
-  // The last file that does not begin after `begin`. Empty files, which begin
-  // where the next one does, are passed over.
+  // The last file that does not begin after `begin`. This skips empty files,
+  // which begin where the next one does.
   auto file = static_cast<size_t>(
       std::upper_bound(begins_.begin(), begins_.end(), begin) -
       begins_.begin() - 1);

@@ -12,21 +12,22 @@
 
 namespace lockstep::data {
 
-/// The files of tokens in a folder as one sequence, in the order of their
-/// names: train_000000.bin, train_000001.bin, ... Nothing is kept in memory.
+/// The token files in a folder as one sequence, in the order of their names:
+/// train_000000.bin, train_000001.bin, ... Nothing is kept in memory.
 ///
-/// A file stays open, so there are at most 4,096: a shard of 100 million
-/// tokens each makes 400 billion.
+/// Files stay open, so there are at most 4,096. With shards of 100 million
+/// tokens that is 400 billion.
 class TokenFolder : public TokenSource {
  public:
-  /// The files "PREFIX*.bin" of `folder`: "train_" for those to train on,
-  /// "" for all. Throws DataError: kFileAccess for a folder that can't be read
-  /// or has no such file, kMalformedData for what TokenFile refuses and for
-  /// files of different formats or too many of them.
+  /// Opens the files "PREFIX*.bin" of `folder`: "train_" for training, "" for
+  /// all. Throws DataError: kFileAccess for a folder that can't be read or has
+  /// no such file; kMalformedData for files that TokenFile refuses, different
+  /// formats, or too many files.
   explicit TokenFolder(const std::string& folder, std::string_view prefix = "");
 
   int64_t size() const override { return begins_.back(); }
-  /// SHA-256 of the files' fingerprints in their order, whatever their names.
+  /// Returns the SHA-256 of the files' fingerprints in order, whatever their
+  /// names.
   std::string fingerprint() const override;
 
   const std::vector<std::unique_ptr<const TokenFile>>& files() const {
@@ -39,7 +40,7 @@ class TokenFolder : public TokenSource {
 
   std::string path_;
   std::vector<std::unique_ptr<const TokenFile>> files_;
-  std::vector<int64_t> begins_{0};  // of each file, and the end
+  std::vector<int64_t> begins_{0};  // start of each file, and the end
 };
 
 }  // namespace lockstep::data

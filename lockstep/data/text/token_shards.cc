@@ -13,7 +13,7 @@
 namespace lockstep::data {
 namespace {
 
-// Gives `take` the tokens begin..end-1, some at a time.
+// Passes the tokens begin..end-1 to `take`, some at a time.
 template <class Take>
 void for_pieces(const TokenSource& tokens, int64_t begin, int64_t end,
                 Take take) {
@@ -95,7 +95,7 @@ SplitShards move_last_tokens(const std::string& folder, const std::string& from,
     if (kept == 0) {
       std::filesystem::remove(file->path());
     } else if (kept < file->size()) {
-      // Under the same name: the file that is read from stays open.
+      // Replaced under the same name. The file that is read stays open.
       TokenFileWriter shorter(file->path(), file->format());
       for_pieces(*file, 0, kept,
                  [&](std::span<const uint32_t> piece) { shorter.add(piece); });

@@ -29,7 +29,7 @@ void check_ids(std::span<const int64_t> ids, int64_t vocabulary) {
 TokenWindows::TokenWindows(std::shared_ptr<const TokenSource> tokens,
                            const TokenWindowOptions& options)
     : tokens_(std::move(tokens)), options_(options) {
-  // The last target is one token further; a shift takes context - 1 at most.
+  // The last target is one token further on. A shift takes at most context - 1.
   const int64_t spare =
       options_.shift ? std::max<int64_t>(0, options_.context - 1) : 0;
   if (options_.context >= 1) {
@@ -52,7 +52,8 @@ int64_t TokenWindows::shift_in(int64_t epoch) const {
       .below(options_.context);
 }
 
-// Plain loops and no operators of ATen's: its threads are for the training.
+// Uses plain loops instead of ATen operators, whose threads are for the
+// training.
 Batch TokenWindows::read(std::span<const int64_t> indices,
                          int64_t epoch) const {
   const auto count = static_cast<int64_t>(indices.size());

@@ -8,25 +8,24 @@
 
 namespace lockstep::data {
 
-/// How tokens are cut into windows.
+/// Options for cutting tokens into windows.
 struct TokenWindowOptions {
-  int64_t context = 64;  ///< tokens of a window
-  /// Each id must be below it.
+  int64_t context = 64;  ///< tokens in a window
+  /// Number of possible tokens. Each id must be below it.
   int64_t vocabulary = 0;
-  /// Begin each epoch's first window elsewhere, keyed by `seed`: in another
-  /// epoch the windows are others.
+  /// Starts the first window of each epoch at a different place, keyed by
+  /// `seed`, so each epoch has different windows.
   bool shift = false;
   uint64_t seed = 0;
 };
 
-/// Windows of a sequence of tokens as samples: the inputs are `context` tokens
-/// and the target are the tokens that follow each of them, (N, context) int64
-/// both.
+/// Windows of a sequence of tokens as samples. The inputs are `context` tokens,
+/// and the targets are the tokens that follow each of them. Both are
+/// (N, context) int64.
 ///
-/// The windows of an epoch lie one behind the other, so no token is a target
-/// twice. Which tokens they leave out is less than a window at each end. With
-/// `shift` the first one begins at a token of 0..context-1, drawn for the
-/// epoch.
+/// The windows of an epoch are adjacent, so no token is a target twice. They
+/// leave out less than a window at each end. With `shift`, the first one begins
+/// at a token in 0..context-1, which is drawn for each epoch.
 class TokenWindows : public BatchSource {
  public:
   /// Throws InvalidArgument if there are too few tokens for a window.
@@ -34,7 +33,7 @@ class TokenWindows : public BatchSource {
                const TokenWindowOptions& options);
 
   int64_t size() const override { return windows_; }
-  /// Throws DataError for an id that is not in the vocabulary.
+  /// Throws DataError for an id outside the vocabulary.
   Batch read(std::span<const int64_t> indices, int64_t epoch) const override;
   std::string fingerprint() const override { return tokens_->fingerprint(); }
 

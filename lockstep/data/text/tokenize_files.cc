@@ -41,14 +41,14 @@ int64_t bytes_of_file(const std::string& path) {
   return code ? 0 : static_cast<int64_t>(bytes);
 }
 
-// The error of a text, with the name of its file.
+// Rethrows the error of a text with the name of its file.
 [[noreturn]] void rethrow_of(const std::string& path, const DataError& error) {
   throw DataError({.code = error.code(),
                    .what = path + " can't be encoded",
                    .got = text_of(error)});
 }
 
-// A file that a thread of its own encodes.
+// Encodes a file in a separate thread.
 class EncodedFile {
  public:
   EncodedFile(const Tokenizer& tokenizer, const std::string& path)
@@ -68,7 +68,7 @@ class EncodedFile {
   EncodedFile(const EncodedFile&) = delete;
   EncodedFile& operator=(const EncodedFile&) = delete;
 
-  /// Waits for it. Throws what encoding threw.
+  /// Waits for the thread. Throws what encoding threw.
   const std::vector<uint32_t>& ids() {
     if (thread_.joinable()) thread_.join();
     if (!error_) return ids_;
@@ -124,8 +124,8 @@ std::vector<std::string> names_of(const std::vector<std::string>& paths) {
   return names;
 }
 
-// All files' tokens in order. As many files as there are threads are worked on
-// ahead of the one that is written.
+// Writes the tokens of all files in order. While one file is written, as many
+// as there are threads are already being encoded.
 void write_tokens(const Tokenizer& tokenizer, const TokenizeOptions& options,
                   int64_t total, TokenShardWriter& writer) {
   std::deque<EncodedFile> ahead;
@@ -191,7 +191,7 @@ TokenizeReport tokenize_files(const Tokenizer& tokenizer,
 }
 
 std::string character_tokenizer_json(const std::vector<std::string>& inputs) {
-  // UTF-8 sorts as the code points do.
+  // UTF-8 sorts in the order of the code points.
   std::set<std::string, std::less<>> characters;
   for (const auto& input : inputs) {
     bytes_of_file(input);

@@ -24,7 +24,7 @@ char32_t Utf8Reader::next() {
   const size_t start = at_;
   const auto first = static_cast<uint8_t>(text_[at_++]);
   if (first < 0x80) return first;
-  // Bytes that follow, and the least number that needs as many.
+  // Number of following bytes, and the least code point that needs as many.
   const int following = first >= 0xf0 ? 3 : first >= 0xe0 ? 2 : 1;
   constexpr char32_t kLeast[] = {0, 0x80, 0x800, 0x10000};
   if (first < 0xc2 || first > 0xf4) refuse(text_, start);

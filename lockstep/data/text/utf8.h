@@ -5,14 +5,14 @@
 
 namespace lockstep::data {
 
-/// Reads the characters of a text in UTF-8 one after another, as RFC 3629 has
-/// them: nothing longer than needed, no surrogates, nothing above U+10FFFF.
+/// Reads the characters of a UTF-8 text one after another, as defined by
+/// RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF.
 class Utf8Reader {
  public:
   explicit Utf8Reader(std::string_view text) : text_(text) {}
 
   bool at_end() const { return at_ == text_.size(); }
-  /// The byte that is read next.
+  /// Returns the offset of the next byte.
   size_t position() const { return at_; }
   /// Throws DataError (kMalformedData) naming the byte that is not UTF-8.
   char32_t next();

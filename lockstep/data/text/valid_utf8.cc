@@ -6,7 +6,8 @@
 namespace lockstep::data {
 namespace {
 
-// The bytes of the character that begins with `text`; 0 if it is none.
+// Returns the bytes of the character at the start of `text`; 0 if it is
+// invalid.
 size_t character_bytes(std::string_view text) {
   const auto byte = [&](size_t i) -> unsigned {
     return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
@@ -38,7 +39,7 @@ std::optional<size_t> first_invalid_utf8(std::string_view text) {
   constexpr uint64_t kHighBits = 0x8080808080808080;
   size_t at = 0;
   while (at < text.size()) {
-    // Eight letters of ASCII at once.
+    // Checks eight ASCII letters at once.
     uint64_t eight = kHighBits;
     if (text.size() - at >= sizeof eight) {
       std::memcpy(&eight, text.data() + at, sizeof eight);

@@ -6,11 +6,12 @@
 
 namespace lockstep::data {
 
-/// Where the first byte lies that belongs to no character of UTF-8 (Unicode,
-/// table 3-7: no surrogates, no longer form than needed, at most U+10FFFF).
+/// Returns the offset of the first byte that belongs to no UTF-8 character
+/// (Unicode, table 3-7: no surrogates, no overlong forms, at most U+10FFFF).
 std::optional<size_t> first_invalid_utf8(std::string_view text);
 
-/// Where the character after the one at `at` begins. `text` must be UTF-8.
+/// Returns the start of the character after the one at `at`. `text` must be
+/// UTF-8.
 inline size_t next_utf8(std::string_view text, size_t at) {
   constexpr unsigned kHighBits = 0xC0;
   constexpr unsigned kContinuation = 0x80;

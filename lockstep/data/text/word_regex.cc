@@ -27,8 +27,8 @@ std::string pcre2_message(int code) {
   return reinterpret_cast<const char*>(text.data());
 }
 
-// Reads a pattern of Oniguruma's, refuses what means something else to PCRE2,
-// and gives what means the same to PCRE2.
+// Translates a pattern of Oniguruma for PCRE2. Refuses what has another meaning
+// there.
 class PatternReader {
  public:
   PatternReader(std::string_view pattern, const std::string& source)
@@ -59,7 +59,7 @@ class PatternReader {
   }
 
   void read_in_class(char letter) {
-    // Oniguruma nests classes, cuts them with && and knows [:names:].
+    // Oniguruma nests classes, intersects them with && and has [:names:].
     if (letter == '[') refuse("[ within a class");
     if (follows("&&")) refuse("&& within a class");
     if (letter == ']') in_class_ = false;
@@ -96,7 +96,8 @@ class PatternReader {
     if (at_ + 1 == pattern_.size()) refuse("\\ at the end");
     const char kind = pattern_[at_ + 1];
     if (kind == 's' || kind == 'S') {
-      // PCRE2's \s has the Mongolian vowel separator, which Unicode took out.
+      // PCRE2's \s includes the Mongolian vowel separator, which Unicode
+      // removed.
       result_ += kind == 's' ? "\\p{wspace}" : "\\P{wspace}";
       at_ += 2;
     } else if (kind == 'p' || kind == 'P') {
@@ -114,8 +115,8 @@ class PatternReader {
     }
   }
 
-  // A general category: what else has a name means scripts to one, and their
-  // extensions to the other.
+  // Reads a general category. Other names mean scripts in one library, and
+  // script extensions in the other.
   void read_property() {
     const size_t end = pattern_.find('}', at_);
     std::string_view name = pattern_.substr(at_ + 2);
@@ -155,7 +156,7 @@ class PatternReader {
 
 struct WordRegex::Matcher::State {
   State() {
-    // Grows as it is needed, from the first of these to the second.
+    // The stack grows as needed, from the first size to the second.
     constexpr size_t kLeastStack = size_t{32} << 10;
     constexpr size_t kMostStack = size_t{1} << 20;
     data = pcre2_match_data_create(1, nullptr);
@@ -165,7 +166,7 @@ struct WordRegex::Matcher::State {
       release();
       throw std::bad_alloc();
     }
-    // Without a stack of our own, the thread's is used, 32 KiB of it.
+    // Without this stack, 32 KiB of the thread's stack are used.
     if (stack != nullptr) pcre2_jit_stack_assign(context, nullptr, stack);
   }
   ~State() { release(); }
@@ -209,8 +210,8 @@ WordRegex::WordRegex(const std::string& pattern, const std::string& source)
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   int code = 0;
   size_t offset = 0;
-  // Anchored: split() goes from character to character itself, so that it can
-  // see how long that takes.
+  // Anchored, because split() itself goes from character to character, so that
+  // it can limit the time.
   code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()),
                             translated.size(),
                             PCRE2_UTF | PCRE2_UCP | PCRE2_ANCHORED |
@@ -222,12 +223,12 @@ WordRegex::WordRegex(const std::string& pattern, const std::string& source)
            fmt::format("{} at byte {} of {}", pcre2_message(code), offset,
                        quote(translated)));
   }
-  // Where a system allows no new machine code, PCRE2 interprets.
+  // PCRE2 interprets where a system does not allow new machine code.
   is_compiled_to_machine_code_ =
       pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE) == 0;
 }
 
-// The end of the match that begins at `begin`; kNoMatch.
+// Returns the end of the match that begins at `begin`, or kNoMatch.
 size_t WordRegex::match(std::string_view text, size_t begin,
                         Matcher& matcher) const {
   auto& state = *matcher.state_;
@@ -249,7 +250,7 @@ size_t WordRegex::match(std::string_view text, size_t begin,
 
 void WordRegex::split(std::string_view text, Matcher& matcher,
                       const std::function<void(std::string_view)>& take) const {
-  // A run of blanks may be gone through a few times at once.
+  // Allows a few passes over a run of blanks.
   constexpr uint64_t kSteps = 100'000;
   constexpr uint64_t kStepsForAByte = 20;
   const uint64_t steps = kSteps + kStepsForAByte * text.size();
@@ -261,7 +262,7 @@ void WordRegex::split(std::string_view text, Matcher& matcher,
   constexpr uint64_t kLooksAtTheClock = 64;
   const Stopwatch watch;
 
-  size_t begin = 0;  // of what is no word yet
+  size_t begin = 0;  // start of the text that is not part of a word yet
   size_t at = 0;
   uint64_t matches = 0;
   const auto cut = [&](size_t end) {
@@ -282,7 +283,7 @@ void WordRegex::split(std::string_view text, Matcher& matcher,
       at = next_utf8(text, at);
     } else {
       cut(at);
-      // A match of nothing cuts the text where it lies.
+      // An empty match cuts the text at its position.
       if (end == at) {
         at = next_utf8(text, at);
       } else {

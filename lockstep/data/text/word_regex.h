@@ -10,26 +10,26 @@ struct pcre2_real_code_8;
 
 namespace lockstep::data {
 
-/// A regular expression that cuts text into words, as the pre-tokenizer
-/// "Split" with the behaviour "Isolated" of Hugging Face's does: each match is
-/// a word, and so is what lies between two matches.
+/// A regular expression that cuts text into words, like Hugging Face's
+/// pre-tokenizer "Split" with the behaviour "Isolated": each match is a word,
+/// and so is the text between two matches.
 ///
-/// Theirs is Oniguruma's, ours PCRE2's. What the two read differently (\w, \b,
-/// scripts, anchors, recursion and more) is refused; what is left is what
-/// published tokenizers use: literals, classes, \p{L} and the other general
-/// categories, \s, \d, groups, (?i:...), look-around, quantifiers. PCRE2 10.42
-/// knows the characters of Unicode 14.
+/// Hugging Face uses Oniguruma, and this class uses PCRE2. Anything with a
+/// different meaning in the two (\w, \b, scripts, anchors, recursion and more)
+/// is refused. The rest is what published tokenizers use: literals, classes,
+/// \p{L} and the other general categories, \s, \d, groups, (?i:...),
+/// look-around, quantifiers. PCRE2 10.42 has the characters of Unicode 14.
 ///
 /// Thread-safe once made, with a Matcher for each thread.
 class WordRegex {
  public:
   /// Throws DataError (kMalformedData) for an expression that can't be used.
-  /// `source` says in messages where it is from.
+  /// `source` names its origin in messages.
   WordRegex(const std::string& pattern, const std::string& source);
 
   const std::string& pattern() const { return pattern_; }
 
-  /// What a thread needs to match: working memory.
+  /// Working memory that a thread needs to match.
   class Matcher {
    public:
     Matcher();
@@ -44,10 +44,10 @@ class WordRegex {
   };
 
   /// Calls `take` with each word of `text`, which must be UTF-8, in order.
-  /// Together they are `text`, and none is empty. Throws DataError
-  /// (kMalformedData) if a match takes more steps than a few for each byte, or
-  /// all of them more than 10 s and 20 s for each MiB: an expression can be
-  /// made to take longer than anyone lives.
+  /// Together the words are `text`, and none is empty. Throws DataError
+  /// (kMalformedData) if a match takes more than a few steps per byte, or if
+  /// all of them take more than 10 s plus 20 s per MiB. Otherwise an expression
+  /// could run practically forever.
   void split(std::string_view text, Matcher& matcher,
              const std::function<void(std::string_view)>& take) const;
 
@@ -60,7 +60,7 @@ class WordRegex {
   bool is_compiled_to_machine_code_ = false;
 };
 
-/// What GPT-2 cuts text by, and the pre-tokenizer "ByteLevel" with it.
+/// The pattern by which GPT-2 and the pre-tokenizer "ByteLevel" cut text.
 inline constexpr const char* kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+)"
     R"(| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";

@@ -19,8 +19,8 @@ using torch::autograd::variable_list;
 
 using Function = std::function<torch::Tensor(const torch::Tensor& input)>;
 
-/// The function in the graph. Not a torch::autograd::Function: that takes no
-/// list of tensors as inputs.
+/// The graph node of the function. It is not a torch::autograd::Function, which
+/// takes no list of tensors as inputs.
 class Recomputation : public torch::autograd::Node {
  public:
   /// `tensors`: the input, then the parameters.
@@ -80,9 +80,9 @@ class Recomputation : public torch::autograd::Node {
 
   Function function_;
   std::vector<torch::autograd::SavedVariable> saved_;
-  // What the function was surrounded by.
+  // The environment in which the function ran.
   RandomState random_;
-  at::ThreadLocalState thread_;  // of autocast, among others
+  at::ThreadLocalState thread_;  // includes the state of autocast
   at::ScalarType autocast_dtype_;
 };
 

@@ -7,14 +7,15 @@
 
 namespace lockstep::models {
 
-/// `function(input)` without keeping what its backward needs: that is computed
-/// again in the backward, with the same random numbers and under the same
-/// autocast, so that the gradients have the same bits (Chen et al. 2016; as
-/// torch.utils.checkpoint). It costs another forward, and takes the memory of
-/// `input` alone.
+/// Returns `function(input)` without keeping what its backward needs. The
+/// backward computes the function again, with the same random numbers and under
+/// the same autocast, so the gradients have the same bits (Chen et al. 2016; as
+/// in torch.utils.checkpoint). This costs another forward, and only keeps
+/// `input` in memory.
 ///
-/// `parameters` are the tensors beside `input` that the function gets gradients
-/// for. It must compute the same both times, and have no effects.
+/// `parameters` are the tensors besides `input` for which the function gets
+/// gradients. The function must compute the same both times, and have no side
+/// effects.
 torch::Tensor activation_checkpoint(
     std::function<torch::Tensor(const torch::Tensor& input)> function,
     const torch::Tensor& input, std::vector<torch::Tensor> parameters);

@@ -7,9 +7,9 @@
 namespace lockstep::models {
 namespace {
 
-// Up to here LibTorch's attention for CPUs is up to four times as fast in
-// float32 as in a half precision, whose small products each set up a primitive
-// of oneDNN. From here on both are equal.
+// Context length below which LibTorch's attention for CPUs is up to four times
+// as fast in float32 as in a half precision, where each of the small products
+// sets up a oneDNN primitive. From this length on, both are equally fast.
 constexpr int64_t kShortContext = 512;
 
 void append(torch::Tensor& cached, torch::Tensor& fresh) {
@@ -33,7 +33,7 @@ torch::Tensor causal_attention(const torch::Tensor& q, torch::Tensor k,
   }
   const int64_t past = k.size(2) - q.size(2);
   std::optional<torch::Tensor> mask;
-  // A single token may look at all that there are.
+  // A single token may attend to all tokens.
   if (past > 0 && q.size(2) > 1) {
     mask = torch::ones({q.size(2), k.size(2)},
                        torch::TensorOptions(torch::kBool).device(q.device()))

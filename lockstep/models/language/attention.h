@@ -8,11 +8,12 @@
 
 namespace lockstep::models {
 
-/// Attention to the tokens before and to oneself: softmax(q k^T / sqrt(D)) v
-/// (Vaswani et al. 2017, section 3.2). `q` is (B, H, T, D), `k` and `v` are
-/// (B, G, T, D), where each of the G heads serves H / G of q's (Ainslie et al.
-/// 2023). With a cache, its tokens of `layer` come before these, which are
-/// added to it. Returns (B, T, H * D).
+/// Returns the attention of each token to itself and to the tokens before it:
+/// softmax(q k^T / sqrt(D)) v (Vaswani et al. 2017, section 3.2). `q` is
+/// (B, H, T, D). `k` and `v` are (B, G, T, D), where each of the G heads serves
+/// H / G heads of q (Ainslie et al. 2023). With a cache, the cached tokens of
+/// `layer` come before these, which are added to the cache. The result is
+/// (B, T, H * D).
 torch::Tensor causal_attention(const torch::Tensor& q, torch::Tensor k,
                                torch::Tensor v, double dropout, int64_t layer,
                                KeyValueCache* cache);

@@ -16,7 +16,7 @@ using torch::autograd::variable_list;
 
 constexpr int64_t kIgnored = -100;
 
-/// What the products are computed in.
+/// Returns the type in which products are computed.
 at::ScalarType product_type(const torch::Tensor& tensor) {
   const auto device = tensor.device().type();
   return at::autocast::is_autocast_enabled(device)
@@ -24,7 +24,7 @@ at::ScalarType product_type(const torch::Tensor& tensor) {
              : tensor.scalar_type();
 }
 
-/// Sums and the gradients of sums are kept in this.
+/// Returns the type for sums and for gradients of sums.
 at::ScalarType sum_type(const torch::Tensor& tensor) {
   return tensor.scalar_type() == torch::kFloat64 ? torch::kFloat64
                                                  : torch::kFloat32;
@@ -57,13 +57,13 @@ class ChunkedCrossEntropy
     for (int64_t begin = 0; begin < hidden.size(0); begin += chunk_rows) {
       const int64_t end = std::min(begin + chunk_rows, hidden.size(0));
       const torch::Tensor rows = hidden.slice(0, begin, end).to(type);
-      // An ignored target has the weight 0, so any class will do for it.
+      // An ignored target has the weight 0, so its class does not matter.
       const torch::Tensor target =
           targets.slice(0, begin, end).clamp_min(0).unsqueeze(1);
       const torch::Tensor weights =
           (kept.slice(0, begin, end).to(wide) / count).unsqueeze(1);
       // (rows, V): first the logarithms of the probabilities, then the
-      // gradients of the logits. These are the probabilities, less one at the
+      // gradients of the logits, which are the probabilities minus one at the
       // target.
       torch::Tensor logits = torch::mm(rows, cast_weight.t());
       torch::Tensor values = torch::log_softmax(logits, 1, wide);
@@ -137,7 +137,7 @@ WeightedLoss chunked_cross_entropy(const torch::Tensor& hidden,
   const torch::Tensor kept = targets.ne(kIgnored);
   const torch::Tensor is_wrong =
       kept.logical_and(targets.lt(0).logical_or(targets.ge(vocabulary)));
-  // Both are read at once, as a GPU has to be waited for.
+  // Both are read at once, because a read waits for a GPU.
   const torch::Tensor counts =
       torch::stack({kept.sum(), is_wrong.sum()}).to(torch::kCPU);
   if (counts[1].item<int64_t>() > 0) {

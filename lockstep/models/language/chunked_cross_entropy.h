@@ -8,21 +8,20 @@
 
 namespace lockstep::models {
 
-/// Computes torch's cross_entropy(hidden @ weight^T, targets), the mean over
-/// the rows whose target is not -100, and the number of these rows as its
-/// weight. Without such a row the loss and its gradients are 0.
+/// Computes torch's cross_entropy(hidden @ weight^T, targets): the mean over
+/// the rows whose target is not -100. Its weight is the number of these rows.
+/// Without such rows, the loss and its gradients are 0.
 ///
-/// The logits of all rows never exist at once. `chunk_rows` of them are
-/// computed at a time, and so are their gradients, in the forward. This takes
-/// chunk_rows
-/// * vocabulary values instead of three times N * vocabulary (as in Hsu et al.
-/// 2024, "Liger Kernel", section 3.2). 0: as many rows as have 4 Mi logits, and
-/// at least 128. `chunk_rows` changes the rounding.
+/// The logits of all rows never exist at once. `chunk_rows` rows of them, and
+/// their gradients, are computed at a time, in the forward. This takes
+/// chunk_rows * vocabulary values instead of three times N * vocabulary (as in
+/// Hsu et al. 2024, "Liger Kernel", section 3.2). If `chunk_rows` is 0, a chunk
+/// has 4 Mi logits, but at least 128 rows. `chunk_rows` changes the rounding.
 ///
 /// `hidden` (N, W) and `weight` (V, W) are on one device; `targets` is (N)
-/// int64. Products are computed in autocast's type where autocast is on; the
-/// loss and its gradients are summed in float32. The loss is a scalar of
-/// float32. Waits for a GPU once.
+/// int64. Products are computed in autocast's type if autocast is on. The loss
+/// and its gradients are summed in float32. The loss is a float32 scalar. Waits
+/// for a GPU once.
 ///
 /// Throws InvalidArgument (bad-tensor) for other shapes and types, and for a
 /// target that is neither in [0, V) nor -100.

@@ -13,11 +13,11 @@ using torch::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Elements that are worth a thread.
+// Number of elements that are worth a thread.
 constexpr int64_t kGrain = 16384;
 
-// What follows is inlined into loops that the compiler makes vector code of. A
-// branch, or a call, would keep it from that.
+// The following functions are inlined into loops that the compiler vectorizes.
+// A branch or a call would prevent that.
 #define LOCKSTEP_INLINE [[gnu::always_inline]] inline
 
 LOCKSTEP_INLINE float load(float value) { return value; }
@@ -28,15 +28,16 @@ LOCKSTEP_INLINE float load(c10::BFloat16 value) {
 LOCKSTEP_INLINE void store(float value, float& to) { to = value; }
 LOCKSTEP_INLINE void store(float value, c10::BFloat16& to) {
   const auto bits = std::bit_cast<uint32_t>(value);
-  // To the nearest, to even in the middle.
+  // Round to nearest, ties to even.
   const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-  // Of a NaN the sum could be an infinity.
+  // For a NaN, the sum could be an infinity.
   to.x = static_cast<uint16_t>(value != value ? 0x7fc0 : rounded);
 }
 
-/// exp(x) for x from -88 to 88, by Cephes' polynomial (Moshier, expf.c).
+/// Returns exp(x) for x from -88 to 88, with Cephes' polynomial (Moshier,
+/// expf.c).
 LOCKSTEP_INLINE float exponential(float x) {
-  // Added to a small number it rounds that to a whole one, in its low bits.
+  // Adding this to a small number rounds it to an integer in the low bits.
   constexpr float kRounds = 12582912;
   const float shifted = (x * 1.44269504F) + kRounds;
   const float n = shifted - kRounds;
@@ -56,14 +57,15 @@ LOCKSTEP_INLINE float exponential(float x) {
 constexpr float kCubic = 0.044715F;
 constexpr float kTwiceRoot = 1.5957691216F;  // 2 sqrt(2/pi)
 
-/// Beyond it GELU is x or nothing, and here the exponential still is a number.
-/// A NaN stays one.
+/// Limits x to a range in which the exponential is finite. Outside it, GELU is
+/// x or 0. A NaN stays a NaN.
 LOCKSTEP_INLINE float limited(float x) {
   x = x < -10 ? -10 : x;
   return x > 10 ? 10 : x;
 }
 
-/// (1 + tanh(u)) / 2 of GELU's u, which is a sigmoid of 2u. Of a limited x.
+/// Returns (1 + tanh(u)) / 2 for GELU's u, which is the sigmoid of 2u. Takes a
+/// limited x.
 LOCKSTEP_INLINE float gate(float x) {
   return 1 / (1 + exponential(-kTwiceRoot * (x + (kCubic * x * x * x))));
 }
@@ -202,7 +204,7 @@ class TanhGelu : public torch::autograd::Function<TanhGelu> {
   static variable_list backward(AutogradContext* context,
                                 const variable_list& upstreams) {
     const Tensor x = context->get_saved_variables()[0];
-    // With a graph of its own, for second derivatives.
+    // With a graph, for second derivatives.
     if (torch::GradMode::is_enabled()) {
       return {at::gelu_backward(upstreams[0], x, "tanh")};
     }

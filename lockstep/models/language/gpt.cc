@@ -9,7 +9,7 @@
 namespace lockstep::models {
 namespace {
 
-// (..., in) times (in, out), as GPT-2's weights lie.
+// Multiplies (..., in) by (in, out), the layout of GPT-2's weights.
 torch::Tensor project(const torch::Tensor& x, const Weight& weight) {
   auto sizes = x.sizes().vec();
   sizes.back() = weight.weight.size(1);

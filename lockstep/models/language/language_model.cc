@@ -28,7 +28,8 @@ torch::Tensor LanguageModel::hidden(const torch::Tensor& ids,
                           torch::GradMode::is_enabled() && cache == nullptr;
   for (int64_t layer = 0; layer < spec_.layers; ++layer) {
     if (recomputes) {
-      // Keeps the module alive: the backward may come after its owner's end.
+      // Keeps the module alive until the backward, which may run after its
+      // owner is gone.
       auto self = std::static_pointer_cast<LanguageModel>(shared_from_this());
       x = activation_checkpoint(
           [self, layer](const torch::Tensor& input) {
@@ -72,7 +73,7 @@ void LanguageModel::check_ids(const torch::Tensor& ids, int64_t past) const {
            fmt::format("{}", past + ids.size(1)),
            "cut the sequences, or build the model with a longer context");
   }
-  // On a GPU that would be a wait for the device.
+  // On a GPU, this would wait for the device.
   if (!ids.is_cpu()) return;
   const auto flat = ids.contiguous();
   const std::span<const int64_t> all(flat.data_ptr<int64_t>(),

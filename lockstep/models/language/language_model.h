@@ -13,41 +13,42 @@
 
 namespace lockstep::models {
 
-/// The keys and values of the tokens that a model has seen, so that another
-/// token costs one position and not all of them.
+/// Keys and values of the tokens that a model has seen. With them another token
+/// costs one position instead of all.
 struct KeyValueCache {
-  /// By layer, (B, key/value heads, tokens, width of a head). Empty at first.
+  /// By layer: (B, key/value heads, tokens, width of a head). Empty at first.
   std::vector<torch::Tensor> keys;
   std::vector<torch::Tensor> values;
 
   int64_t tokens() const { return keys.empty() ? 0 : keys.front().size(2); }
 };
 
-/// A decoder: predicts at each position the token that follows.
+/// A decoder, which predicts at each position the token that follows.
 ///
 /// Parameters have the names, shapes and layouts of Hugging Face's
-/// GPT2LMHeadModel and LlamaForCausalLM; a tied head is not a parameter of its
-/// own. Copied by clone(), too.
+/// GPT2LMHeadModel and LlamaForCausalLM. A tied head is not a separate
+/// parameter. clone() also copies a model.
 class LanguageModel : public torch::nn::Module {
  public:
-  /// (B, T) ids, int64, in; (B, T, vocabulary) logits out. Throws
+  /// Takes (B, T) int64 ids and returns (B, T, vocabulary) logits. Throws
   /// InvalidArgument for other shapes, for more than spec().context tokens, and
-  /// on a CPU for ids outside of the vocabulary.
+  /// on a CPU for ids outside the vocabulary.
   torch::Tensor forward(const torch::Tensor& ids) {
     return logits(hidden(ids));
   }
 
-  /// The same up to the last layer: (B, T, width), of which logits() makes the
-  /// logits. Tokens of `cache` come before `ids`, which are added to it.
+  /// Computes everything before the last layer: (B, T, width), from which
+  /// logits() makes the logits. The tokens of `cache` come before `ids`, which
+  /// are added to it.
   torch::Tensor hidden(const torch::Tensor& ids,
                        KeyValueCache* cache = nullptr);
-  /// (..., width) in, (..., vocabulary) out.
+  /// Takes (..., width) and returns (..., vocabulary).
   torch::Tensor logits(const torch::Tensor& hidden) const;
-  /// The weight of the last layer, (vocabulary, width). It has no bias.
+  /// Returns the weight of the last layer, (vocabulary, width). It has no bias.
   virtual torch::Tensor head() const = 0;
 
   const LanguageModelSpec& spec() const { return spec_; }
-  /// From the next forward on.
+  /// Takes effect at the next forward.
   void set_recomputes_activations(bool is_on) {
     spec_.recomputes_activations = is_on;
   }
@@ -58,10 +59,10 @@ class LanguageModel : public torch::nn::Module {
  protected:
   explicit LanguageModel(const LanguageModelSpec& spec) : spec_(spec) {}
 
-  /// (B, T) ids that follow `past` tokens in, (B, T, width) out.
+  /// Takes (B, T) ids that follow `past` tokens and returns (B, T, width).
   virtual torch::Tensor embed(const torch::Tensor& ids, int64_t past) = 0;
-  /// Block `layer`, of (B, T, width), whose first position is number `past`.
-  /// Null cache: no token comes before.
+  /// Computes block `layer` of (B, T, width), which begins at position `past`.
+  /// A null cache means that no tokens come before.
   virtual torch::Tensor block(int64_t layer, const torch::Tensor& x,
                               int64_t past, KeyValueCache* cache) = 0;
   virtual std::vector<torch::Tensor> block_parameters(int64_t layer) const = 0;
@@ -73,11 +74,11 @@ class LanguageModel : public torch::nn::Module {
   LanguageModelSpec spec_;
 };
 
-/// Builds a model, with weights from LibTorch's default generator as GPT-2 has
-/// them: normal with a deviation of 0.02, and of 0.02 / sqrt(2 layers) before
-/// each sum with the residual stream (Radford et al. 2019, section 2.3). With
-/// Init::kNone no number is drawn and no memory touched. Throws InvalidArgument
-/// for a size that can't be.
+/// Builds a model, with weights from LibTorch's default generator as in GPT-2:
+/// normal with a deviation of 0.02, and of 0.02 / sqrt(2 layers) before each
+/// sum with the residual stream (Radford et al. 2019, section 2.3). With
+/// Init::kNone, no number is drawn and no memory is touched. Throws
+/// InvalidArgument for an invalid size.
 std::shared_ptr<LanguageModel> make_language_model(
     const LanguageModelSpec& spec, Init init = Init::kRandom);
 

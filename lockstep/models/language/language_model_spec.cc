@@ -36,8 +36,9 @@ LanguageModelSpec llama(LanguageModelSpec spec, int64_t key_value_heads,
   return spec;
 }
 
-// The sizes of GPT-2 are those of Radford et al. 2019, table 2; of llama-135m
-// those of SmolLM-135M, of llama-1.1b those of TinyLlama-1.1B.
+// The sizes of GPT-2 are from Radford et al. 2019, table 2. The sizes of
+// llama-135m are those of SmolLM-135M, and of llama-1.1b those of
+// TinyLlama-1.1B.
 const std::vector<LanguageModelSpec>& known_specs() {
   static const std::vector<LanguageModelSpec> known = {
       gpt("gpt-nano", 3, 3, 48, 64, 65),
@@ -53,8 +54,8 @@ const std::vector<LanguageModelSpec>& known_specs() {
   return known;
 }
 
-/// Returns a * b, or a number beyond any memory if that is too large: sizes out
-/// of a file may be anything.
+/// Returns a * b, or a number beyond any memory if that is too large, because
+/// sizes from a file may be anything.
 int64_t product(int64_t a, int64_t b) {
   constexpr int64_t kMost = int64_t{1} << 61;
   return a > kMost / b ? kMost : a * b;
@@ -202,7 +203,7 @@ int64_t count_parameters(const LanguageModelSpec& spec) {
 double training_flops_of_token(const LanguageModelSpec& spec) {
   const int64_t width = spec.width;
   const int64_t inner = width * spec.inner_width;
-  // The elements of the matrices of a block.
+  // Number of elements in the matrices of a block.
   const int64_t block =
       spec.architecture == Architecture::kGpt2
           ? (4 * width * width) + (2 * inner)

@@ -10,54 +10,57 @@ namespace lockstep::models {
 /// The families of language models.
 enum class Architecture { kGpt2, kLlama };
 
-/// Everything needed to build a language model anew.
+/// A specification from which a language model can be built again.
 struct LanguageModelSpec {
-  std::string name = "gpt-char";  ///< what it is called, of language_names()
+  std::string name = "gpt-char";  ///< one of language_names()
   Architecture architecture = Architecture::kGpt2;
   int64_t vocabulary = 65;
-  int64_t context = 64;  ///< tokens that it can look at
+  int64_t context = 64;  ///< tokens that the model can attend to
   int64_t layers = 4;
   int64_t heads = 4;
   int64_t key_value_heads = 4;  ///< Llama: heads that share keys and values
   int64_t width = 128;
-  int64_t inner_width = 512;  ///< of the two layers behind the attention
+  int64_t inner_width = 512;  ///< width within the layers after the attention
   double dropout = 0;         ///< GPT-2
   double norm_epsilon = 1e-5;
   double rope_theta = 10000;  ///< Llama: the base of the rotary frequencies
-  /// The last layer's weight is the table of the tokens.
+  /// True if the weight of the last layer is the table of the tokens.
   bool is_tied = true;
-  /// Compute the activations of a block again in the backward, and keep its
-  /// input alone. Not a property of the weights.
+  /// Computes the activations of a block again in the backward, and keeps only
+  /// its input. Not a property of the weights.
   bool recomputes_activations = false;
 
   bool operator==(const LanguageModelSpec&) const = default;
 };
 
-/// gpt-nano, gpt-char, gpt2, gpt2-medium, gpt2-large, gpt2-xl, llama-char,
-/// llama-135m, llama-1.1b.
+/// Returns gpt-nano, gpt-char, gpt2, gpt2-medium, gpt2-large, gpt2-xl,
+/// llama-char, llama-135m, llama-1.1b.
 const std::vector<std::string>& language_names();
 
-/// The spec of that name. Throws InvalidArgument for an unknown one, suggesting
-/// the nearest.
+/// Returns the spec with that name. Throws InvalidArgument, which suggests the
+/// nearest, for an unknown name.
 LanguageModelSpec language_spec(const std::string& name);
 
-/// As text, for a checkpoint: {"name", "gpt2"}, {"width", "768"}, ...
+/// Returns the spec as text, for a checkpoint: {"name", "gpt2"}, {"width",
+/// "768"}, ...
 std::map<std::string, std::string> to_settings(const LanguageModelSpec& spec);
 
-/// The way back. Throws InvalidArgument naming what is missing or can't be.
+/// Reads what to_settings() returned. Throws InvalidArgument naming a missing
+/// or invalid entry.
 LanguageModelSpec language_spec_from_settings(
     const std::map<std::string, std::string>& text);
 
-/// The sum of the elements of all parameters, without building the model.
+/// Returns the number of elements in all parameters, without building the
+/// model.
 int64_t count_parameters(const LanguageModelSpec& spec);
 
-/// Floating point operations for a token in forward and backward: six for each
-/// element of a matrix, and those of the attention to a whole context (as
-/// Chowdhery et al. 2022 count them, PaLM, appendix B). What is computed once
-/// more to save memory does not count.
+/// Returns the floating point operations of forward and backward for a token:
+/// six for each element of a matrix, plus those of the attention to a whole
+/// context (counted as in Chowdhery et al. 2022, PaLM, appendix B). Work that
+/// is repeated to save memory is not counted.
 double training_flops_of_token(const LanguageModelSpec& spec);
 
-/// Throws InvalidArgument naming the size that can't be.
+/// Throws InvalidArgument naming the invalid size.
 void check(const LanguageModelSpec& spec);
 
 }  // namespace lockstep::models

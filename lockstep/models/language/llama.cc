@@ -8,7 +8,7 @@
 namespace lockstep::models {
 namespace {
 
-// (..., in) times (out, in) transposed, as torch's linear layers have it.
+// Multiplies (..., in) by (out, in) transposed, as torch's linear layers do.
 torch::Tensor project(const torch::Tensor& x,
                       const std::shared_ptr<Weight>& weight) {
   return torch::nn::functional::linear(x, weight->weight);
@@ -107,7 +107,7 @@ torch::Tensor Llama::last_norm(const torch::Tensor& x) {
   return norm(x, *norm_);
 }
 
-// x / rms(x) * weight, in float32 (Zhang and Sennrich 2019).
+// Returns x / rms(x) * weight, in float32 (Zhang and Sennrich 2019).
 torch::Tensor Llama::norm(const torch::Tensor& x, const Weight& weight) const {
   const auto wide = x.to(torch::kFloat32);
   const auto mean_square = wide.square().mean(-1, /*keepdim=*/true);
@@ -116,7 +116,7 @@ torch::Tensor Llama::norm(const torch::Tensor& x, const Weight& weight) const {
              .to(x.scalar_type());
 }
 
-// Turns each pair of values d and d + D/2 at position p by the angle
+// Rotates each pair of values d and d + D/2 at position p by the angle
 // p * theta^(-2d/D) (Su et al. 2021, in the order of Hugging Face's weights).
 // `x` is (B, heads, T, D).
 torch::Tensor Llama::rotate(const torch::Tensor& x, int64_t past) const {

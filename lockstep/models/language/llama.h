@@ -10,10 +10,10 @@
 
 namespace lockstep::models {
 
-/// Llama (Touvron et al. 2023): norms by the root mean square, rotary
-/// positions, a gated layer (SwiGLU), heads that share keys and values. The
-/// parameters are those of Hugging Face's LlamaForCausalLM:
-/// model.layers.0.self_attn.q_proj.weight, (width, width), ...
+/// Llama (Touvron et al. 2023), with RMS norms, rotary positions, a gated layer
+/// (SwiGLU), and heads that share keys and values. The parameters are those of
+/// Hugging Face's LlamaForCausalLM: model.layers.0.self_attn.q_proj.weight,
+/// (width, width), ...
 class Llama final : public LanguageModel {
  public:
   explicit Llama(const LanguageModelSpec& spec, Init init = Init::kRandom);

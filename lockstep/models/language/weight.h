@@ -9,11 +9,11 @@
 
 namespace lockstep::models {
 
-/// A submodule that is a weight, and perhaps a bias: so that the parameters
-/// have the names that others have for them.
+/// A submodule with a weight, and perhaps a bias. It gives parameters the same
+/// names as in other libraries.
 class Weight : public torch::nn::Module {
  public:
-  /// Normal weights with that deviation, and a bias of zeros.
+  /// Initial values: normal weights with this deviation, and a bias of zeros.
   struct Values {
     double deviation = 0.02;
     int64_t bias = 0;  ///< elements; 0: none
@@ -24,7 +24,7 @@ class Weight : public torch::nn::Module {
   torch::Tensor bias;  ///< undefined: none
 };
 
-/// The same whose weight is ones: of a norm.
+/// Makes a weight of ones, for a norm.
 std::shared_ptr<Weight> norm_weight(int64_t width, bool has_bias, Init init);
 
 }  // namespace lockstep::models

@@ -11,22 +11,22 @@
 
 namespace lockstep::tasks {
 
-/// What a classifier of images is trained with.
+/// Options for training a classifier of images.
 struct ImageOptions {
   models::ModelSpec model;
   data::DataSpec data;
-  /// Random crop and, where the dataset allows it, horizontal flip.
+  /// Random crop and, if the dataset allows it, horizontal flip.
   bool augment = true;
-  /// Layout of the images; nothing: the faster one.
+  /// Memory format of the images; nothing: the faster one.
   std::optional<bool> channels_last = false;
   OptimizerOptions optimizer;
 };
 
-/// Trains one of Lockstep's models to tell the classes of images: cross
-/// entropy, and the accuracy.
+/// Trains one of Lockstep's models to classify images, with cross entropy. The
+/// metric is the accuracy.
 class ImageTask : public train::Task {
  public:
-  /// Throws InvalidArgument for options that can't be.
+  /// Throws InvalidArgument for invalid options.
   explicit ImageTask(ImageOptions options);
 
   void begin(const train::TrainOptions& options, const train::Plan& plan,

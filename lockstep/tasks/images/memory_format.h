@@ -13,17 +13,17 @@ namespace lockstep::tasks {
 /// layout, as PyTorch's module.to(memory_format=...) does.
 void to_channels_last(torch::nn::Module& module);
 
-/// Whether channels_last is faster: convolutions on CPU slices.
+/// Returns true if channels_last is faster, as for convolutions on CPU slices.
 bool prefers_channels_last(const models::ModelSpec& spec,
                            const std::vector<Device>& devices);
 
-/// Builds a model of `spec`, in that layout if asked to.
+/// Builds a model of `spec`, with channels_last parameters if asked to.
 std::shared_ptr<models::Model> make_laid_out(
     const models::ModelSpec& spec, bool channels_last,
     models::Init init = models::Init::kRandom);
 
-/// Builds DataParallel's replicas of it. What they start with is replaced by
-/// the original's at once, so nothing is drawn.
+/// Returns a function that builds DataParallel's replicas of the model. Nothing
+/// is drawn, because the original's values replace the initial ones at once.
 std::function<std::shared_ptr<models::Model>()> replica_factory(
     const models::ModelSpec& spec, bool channels_last);
 

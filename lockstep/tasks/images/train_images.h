@@ -11,13 +11,13 @@
 
 namespace lockstep::tasks {
 
-/// A run that trains a classifier of images.
+/// Options for a run that trains a classifier of images.
 struct ImageRun {
   train::TrainOptions train;
   ImageOptions images;
 };
 
-/// train::run_training() of an ImageTask.
+/// Calls train::run_training() with an ImageTask.
 train::RunReport train_images(const ImageRun& run,
                               const std::function<int()>& stop = {});
 
@@ -30,8 +30,8 @@ struct EvalOptions {
   bool channels_last = false;
 };
 
-/// What the run of a checkpoint was trained on. Throws CheckpointError if the
-/// checkpoint does not say it.
+/// Returns the data that the run of a checkpoint was trained on. Throws
+/// CheckpointError if the checkpoint does not say.
 data::DataSpec data_of(const CheckpointInfo& info);
 
 struct EvalReport {

@@ -24,7 +24,7 @@ void generate(models::LanguageModel& model, std::vector<int64_t> prompt,
   data::RandomStream random(data::StreamUse::kSampling, {options.seed});
   std::vector<int64_t> tokens = std::move(prompt);
   models::KeyValueCache cache;
-  size_t in_cache = 0;  // of `tokens`
+  size_t in_cache = 0;  // number of `tokens` in the cache
   for (int64_t i = 0; i < options.max_tokens; ++i) {
     if (tokens.size() > context) {
       const size_t kept = std::max<size_t>(1, context / 2);

@@ -21,15 +21,15 @@ namespace fs = std::filesystem;
 using models::Architecture;
 using models::LanguageModelSpec;
 
-/// Returns the path of the tokenizer of a folder of Hugging Face's.
+/// Returns the path of the tokenizer in a Hugging Face folder.
 std::string find_tokenizer(const std::string& folder) {
   // `lockstep export` writes the first one for Lockstep, and a tokenizer.json
-  // for others.
+  // for other programs.
   constexpr std::array kFiles{"lockstep_tokenizer.json", "tokenizer.json",
                               "vocab.json"};
   for (const std::string file : kFiles) {
     if (!fs::exists(fs::path(folder) / file)) continue;
-    // GPT-2's vocab.json and merges.txt are opened by their folder.
+    // GPT-2's vocab.json and merges.txt are opened through their folder.
     const std::string path =
         file == "vocab.json" ? folder : (fs::path(folder) / file).string();
     try {
@@ -53,7 +53,7 @@ std::optional<SavedModel> find_in_checkpoint(const std::string& path) {
     if (found) found->spec.dropout = 0;
     return found;
   } catch (const Error&) {
-    // Loading it will say what is wrong.
+    // Loading it will report the error.
     return std::nullopt;
   }
 }

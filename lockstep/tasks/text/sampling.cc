@@ -19,7 +19,7 @@ namespace {
                                      .got = fmt::format("{}", got)});
 }
 
-/// Uniform in [0, 1), of the 53 bits that a double holds.
+/// Returns a uniform number in [0, 1), from the 53 bits that a double holds.
 double uniform(data::RandomStream& random) {
   return static_cast<double>(random.next() >> 11) * 0x1p-53;
 }
@@ -56,8 +56,8 @@ int64_t sample(const torch::Tensor& logits, const SamplingOptions& options,
                      .what = "the model's logits are not finite",
                      .fix = "its weights are damaged, or it has diverged"});
   }
-  // By falling score; of equal ones the smaller id comes first, so that the
-  // order is the same everywhere.
+  // By descending score. The smaller of two ids with equal scores comes first,
+  // so that the order is the same everywhere.
   std::vector<int64_t> order(scores.size());
   std::iota(order.begin(), order.end(), int64_t{0});
   const auto score = [&](int64_t id) {

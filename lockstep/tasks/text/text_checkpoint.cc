@@ -25,7 +25,7 @@ namespace {
 constexpr const char* kTokenizer = "tokenizer";
 constexpr const char* kTokenizerPath = "tokenizer_path";
 constexpr const char* kTokenizerDigest = "tokenizer_sha256";
-// What a manifest can take.
+// Largest tokenizer that is stored in a manifest.
 constexpr size_t kLargestInManifest = 64 << 10;
 
 std::string digest_of(const std::string& text) {

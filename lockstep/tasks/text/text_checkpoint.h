@@ -13,15 +13,15 @@
 
 namespace lockstep::tasks {
 
-/// What a checkpoint says of a language model: its sizes, and its tokenizer. A
-/// small tokenizer is in it as a whole; of a large one the path and the
-/// SHA-256.
+/// Returns a checkpoint's description of a language model: its sizes and its
+/// tokenizer. A small tokenizer is included. A large one is described by its
+/// path and its SHA-256.
 Settings describe(const models::LanguageModelSpec& spec, const TextData& data);
 
-/// Whether a checkpoint is of a language model.
+/// Returns true if a checkpoint has a language model.
 bool is_of_text(const CheckpointInfo& info);
 
-/// A language model that was saved, on the CPU.
+/// A saved language model, loaded on the CPU.
 struct TextModel {
   std::string checkpoint;  ///< the folder that was loaded
   CheckpointInfo info;
@@ -29,13 +29,13 @@ struct TextModel {
   std::shared_ptr<const data::Tokenizer> tokenizer;
 };
 
-/// Loads a checkpoint, the newest of a run's folder, or a folder of Hugging
-/// Face's with a tokenizer. Throws what loading throws, and CheckpointError if
-/// it is not of a language model.
+/// Loads a checkpoint, the newest one of a run's folder, or a Hugging Face
+/// folder with a tokenizer. Throws what loading throws, and CheckpointError if
+/// there is no language model.
 TextModel load_text_model(const std::string& path);
 
-/// What the run of a checkpoint was trained on. Throws CheckpointError if the
-/// checkpoint does not say it.
+/// Returns the text that the run of a checkpoint was trained on. Throws
+/// CheckpointError if the checkpoint does not say.
 TextSpec text_of(const CheckpointInfo& info);
 
 struct TextEvalOptions {
@@ -50,11 +50,11 @@ struct TextEvalReport {
   std::string checkpoint;
   CheckpointInfo info;
   train::TestReport test;
-  int64_t tokens = 0;  ///< that were predicted
+  int64_t tokens = 0;  ///< predicted tokens
   double seconds = 0;
 };
 
-/// Evaluates a checkpoint on the part of the text that is not trained on.
+/// Evaluates a checkpoint on the part of the text that was not trained on.
 TextEvalReport evaluate_text(const TextEvalOptions& options);
 
 }  // namespace lockstep::tasks

@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Larger texts are better cut into tokens once, and read from files.
+// Larger texts should be tokenized once, and then read from files.
 constexpr size_t kLargestText = size_t{4} << 30;
 
 TextData open_tokens(const std::string& folder,
@@ -86,7 +86,7 @@ TextData open_text(const TextSpec& spec,
   }
   const auto all =
       std::make_shared<data::TokenBuffer>(data.tokenizer->encode(text));
-  // As `lockstep tokenize` cuts it.
+  // Cut as by `lockstep tokenize`.
   const int64_t training =
       all->size() -
       static_cast<int64_t>(std::floor(static_cast<double>(all->size()) *

@@ -8,17 +8,17 @@
 
 namespace lockstep::tasks {
 
-/// What a language model is trained on.
+/// The data that a language model is trained on.
 struct TextSpec {
-  /// A text in UTF-8, or any file for the bytes; or a folder that `lockstep
-  /// tokenize` wrote.
+  /// A UTF-8 text, or any file for bytes, or a folder that `lockstep tokenize`
+  /// wrote.
   std::string file;
-  /// Of a text: "chars", "bytes", or the path of a tokenizer.json or of a
-  /// folder with one. Empty: that of the model whose weights training begins
-  /// with, or else "chars". A folder of tokens has its own.
+  /// Tokenizer of a text: "chars", "bytes", or the path of a tokenizer.json or
+  /// of a folder with one. Empty: the tokenizer of the model whose weights
+  /// training begins with, or else "chars". A folder of tokens has its own.
   std::string tokenizer = "chars";
-  /// Of the tokens of a text, the last: they are evaluated on and not trained
-  /// on. A folder of tokens is cut already.
+  /// Fraction of a text's tokens, the last ones, that is used for evaluation
+  /// and not for training. A folder of tokens is already split.
   double validation_fraction = 0.1;
 };
 
@@ -26,11 +26,11 @@ struct TextData {
   std::shared_ptr<const data::Tokenizer> tokenizer;
   std::string tokenizer_path;  ///< absolute; empty: not from a file
   std::shared_ptr<const data::TokenSource> training;
-  std::shared_ptr<const data::TokenSource> validation;  ///< null: none
+  std::shared_ptr<const data::TokenSource> validation;  ///< may be null
 };
 
-/// Reads the text and cuts it into tokens: with `tokenizer` if that is given,
-/// else as the spec says. Throws IoError, DataError and InvalidArgument.
+/// Reads the text and tokenizes it, with `tokenizer` if that is given, else as
+/// `spec` says. Throws IoError, DataError and InvalidArgument.
 TextData open_text(const TextSpec& spec,
                    std::shared_ptr<const data::Tokenizer> tokenizer = nullptr);
 

@@ -20,8 +20,8 @@ namespace {
 
 using models::LanguageModel;
 
-/// Returns the handle of a model whose forward includes the loss, so that the
-/// logits of all tokens never exist. Its output is the loss and its weight.
+/// Returns the handle of a model whose forward includes the loss, so the logits
+/// of all tokens never exist. Its output is the loss and its weight.
 ModuleHandle handle_with_loss(const std::shared_ptr<LanguageModel>& model) {
   ModuleHandle handle = handle_of(model);
   handle.forward = [model](const std::vector<c10::IValue>& arguments) {
@@ -29,8 +29,8 @@ ModuleHandle handle_with_loss(const std::shared_ptr<LanguageModel>& model) {
     const torch::Tensor targets = arguments.at(1).toTensor();
     const WeightedLoss loss = models::chunked_cross_entropy(
         hidden.flatten(0, 1), model->head(), targets.flatten());
-    // Counted in windows, not in tokens: a full window weighs as much as the
-    // one sample that it is, so that float16 needs no other scale of the loss.
+    // Counted in windows instead of tokens: a full window then has the weight
+    // of one sample, and float16 needs no other loss scale.
     const auto window =
         static_cast<double>(std::max<int64_t>(targets.size(1), 1));
     return c10::IValue(std::make_tuple(loss.loss, loss.weight / window));
@@ -139,7 +139,7 @@ double TextTask::flops_of_sample() const {
 }
 
 Settings TextTask::model() const {
-  // Of a run that is not begun, the tokenizer is not known.
+  // The tokenizer is not known before the run begins.
   return data_.tokenizer ? describe(options_.model, data_)
                          : models::to_settings(options_.model);
 }

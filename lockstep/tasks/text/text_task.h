@@ -12,26 +12,27 @@
 
 namespace lockstep::tasks {
 
-/// What a language model is trained with.
+/// Options for training a language model.
 struct TextOptions {
-  /// The vocabulary is that of the data's tokenizer, unless `saved` has one.
+  /// The vocabulary comes from the data's tokenizer, unless `saved` has one.
   models::LanguageModelSpec model;
   TextSpec data;
   OptimizerOptions optimizer;
-  /// The model whose weights the run begins with. `model` has its sizes.
+  /// The model from whose weights the run starts. `model` has its sizes.
   std::optional<SavedModel> saved{};
-  /// The choices that led to `model`. A run that goes on chooses anew, by the
-  /// sizes in its checkpoint. Nothing: `model` has the right sizes already.
+  /// The choices that led to `model`. A resumed run chooses again, by the sizes
+  /// in its checkpoint. Nothing: `model` already has the right sizes.
   std::optional<ModelChoice> choice{};
 };
 
-/// Trains a language model to predict the next token: cross entropy, in nats a
-/// token. A sample is a window of as many tokens as the model's context.
+/// Trains a language model to predict the next token, with cross entropy in
+/// nats per token. A sample is a window of as many tokens as the model's
+/// context.
 class TextTask : public train::Task {
  public:
-  /// Throws InvalidArgument for options that can't be.
+  /// Throws InvalidArgument for invalid options.
   explicit TextTask(TextOptions options);
-  /// To evaluate a model that is there, with its tokenizer.
+  /// Makes a task to evaluate an existing model with its tokenizer.
   TextTask(TextOptions options, std::shared_ptr<models::LanguageModel> model,
            std::shared_ptr<const data::Tokenizer> tokenizer);
 
@@ -52,9 +53,9 @@ class TextTask : public train::Task {
   train::LossAndMetrics loss(const c10::IValue& output,
                              const c10::IValue& target) const override;
 
-  /// How the engine runs the model: it takes the ids and the targets, (N, T)
-  /// int64 both, and gives the loss and its weight, the number of targets over
-  /// T. Targets of -100 do not count.
+  /// Returns the model as the engine runs it: it takes the ids and the targets,
+  /// both (N, T) int64, and returns the loss and its weight, which is the
+  /// number of targets divided by T. Targets of -100 do not count.
   static Engine::Module engine_module(
       const std::shared_ptr<models::LanguageModel>& model);
 
