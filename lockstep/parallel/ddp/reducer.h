@@ -94,9 +94,9 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   Reducer(const World& world, ModuleHandle module,
           const DistributedDataParallelOptions& options,
           std::shared_ptr<LocalGradients> local);
-  /// Rehooks parameters whose memory was replaced (torch::load). Throws if a
-  /// parameter changed its type, device or shape, or started to require a
-  /// gradient.
+  /// Hooks parameters again after their memory was replaced (torch::load).
+  /// Throws if a parameter changed its type, device or shape, or started to
+  /// require a gradient.
   void follow_parameters();
   /// Rebuilds the buckets after the first pass, in the order in which gradients
   /// arrived.

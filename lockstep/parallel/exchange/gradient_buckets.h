@@ -17,9 +17,9 @@
 
 namespace lockstep {
 
-/// Returns whether a tensor is dense and large enough to be sent separately
-/// from where it is. That takes a few microseconds. Copying it to a message of
-/// several tensors and back takes ten times as long.
+/// Returns whether a tensor is dense and large enough to be sent separately, in
+/// place. That takes a few microseconds. Copying it to a message of several
+/// tensors and back takes ten times as long.
 bool is_large(const torch::Tensor& tensor);
 
 /// Assigns the parameters, taken in `order` (indices in `parameters`), to

@@ -134,7 +134,7 @@ class OverlappedSum {
   std::vector<OwnedGradient> sums_;
   // This rank's part of the sums, at ZeroStage::kGradients. By parameter.
   std::vector<torch::Tensor> kept_;
-  std::atomic<int64_t> bytes_to_send_{0};  // of large gradients
+  std::atomic<int64_t> bytes_to_send_{0};  // only of large gradients
   GradientBuckets buckets_;  // last, so that its thread ends first
 };
 

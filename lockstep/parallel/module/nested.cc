@@ -45,9 +45,9 @@ bool has_undefined(const IValue& value) {
 }
 
 /// Returns the element type of a list or dict that gets `children` in place of
-/// those of `prototype`. Only a container of the type Any can hold a Shared,
-/// but a function that takes a list or dict of tensors needs one with the
-/// element type Tensor.
+/// those of `prototype`. Only a container with the element type Any can hold a
+/// Shared, but a function that takes a list or dict of tensors needs one with
+/// the element type Tensor.
 c10::TypePtr element_type(const c10::TypePtr& declared, const IValue& prototype,
                           const std::vector<IValue>& children) {
   if (declared->kind() != c10::TypeKind::AnyType) return declared;

@@ -30,9 +30,9 @@ std::optional<int64_t> batch_size(const c10::IValue& batch, int64_t dim);
 /// shared() are passed whole. Other values and undefined tensors are shared by
 /// reference.
 ///
-/// Throws InvalidArgument if batch_size() does. PyTorch instead silently drops
-/// the extra elements of tensors that are longer than the others, and splits a
-/// tensor even if it only happens to have that dimension.
+/// Throws InvalidArgument if batch_size() does. PyTorch instead splits tensors
+/// of different sizes independently, and silently drops the extra chunks of the
+/// longer ones.
 std::vector<c10::IValue> scatter(const c10::IValue& batch,
                                  std::span<const Device> devices,
                                  int64_t dim = 0);

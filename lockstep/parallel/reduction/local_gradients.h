@@ -77,9 +77,9 @@ class LocalGradients {
   /// Records whether .grad of `parameter` holds a sum over the ranks. Must be
   /// called before a local gradient is added to it.
   void note_mixture(const torch::Tensor& parameter);
-  /// Takes gradients that are already summed out of .grad, so that the next sum
+  /// Removes gradients that are already summed from .grad, so that the next sum
   /// adds only new ones. Returns one tensor for each of `parameters`, undefined
-  /// where there was nothing to take.
+  /// where there was nothing to remove.
   std::vector<torch::Tensor> take_sums(
       const std::vector<torch::Tensor>& parameters);
   /// Returns the indices of parameters whose .grad has both a local part and a

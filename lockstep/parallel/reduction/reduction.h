@@ -75,8 +75,9 @@ class Reduction {
   bool has_merges() const { return !merges_.empty(); }
 
  private:
-  /// Moves the gradients of slices over the simulated links to the first slice.
-  /// Without such links, the first slice reads them in place.
+  /// Copies the gradients of slices over the links to the first slice. Called
+  /// only if there are special links. Otherwise the first slice reads the
+  /// gradients in place.
   void bring_together(std::span<const torch::Tensor> parameters);
 
   std::vector<PartialSum> partials_;

@@ -19,7 +19,7 @@
 
 namespace lockstep {
 
-/// When a replica gets its parameters.
+/// Ways to keep the parameters of the replicas up to date.
 enum class Replication {
   /// Replicas are kept. CPU slices share the original's storage. Parameters are
   /// copied to a GPU's replica when they change.

@@ -121,10 +121,10 @@ class ModuleComparison {
 };
 
 /// Computes this rank's first shard with the module itself, in the thread of
-/// the shard's device, while no other shard runs. Continues with the next shard
-/// if the result is not telling (only on CPU, because a GPU module is on its
-/// device). `parts` are the inputs of this rank's shards. Returns null if the
-/// rank has no shards.
+/// the shard's device, while no other shard runs. On CPU, continues with the
+/// next shard if the result is not telling. On GPUs, tries only the first
+/// shard, because the module is on its device. `parts` are the inputs of this
+/// rank's shards. Returns null if the rank has no shards.
 std::unique_ptr<ModuleComparison> run_module(
     ReplicaGroup& group, const KeptTensors& buffers,
     const std::vector<c10::IValue>& parts, int64_t chunks,
