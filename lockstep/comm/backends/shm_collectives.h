@@ -58,10 +58,8 @@ class ShmCollectives : public HostCollectives {
 
   /// Location of a tensor in this rank's shared memory.
   struct Place {
-    std::shared_ptr<const SharedMemory::Impl> memory;  // null: not in shared
-                                                       // memory
-    uint64_t number = 0;  // identifies the memory and the offset in it; 0: not
-                          // in shared memory
+    std::shared_ptr<const SharedMemory::Impl> memory;  // null: none
+    uint64_t number = 0;  // of the memory and the byte in it; 0: none
   };
   Place place_of(ConstBytes bytes) const;
   /// Sends this rank's place and factor to the other ranks. Returns whether the

@@ -66,8 +66,7 @@ class CollectiveQueue : public Communicator {
   std::atomic<Timeout> timeout_;
   std::atomic<uint64_t> sequence_number_ = 0;
   std::unique_ptr<Collectives> collectives_;
-  WorkQueue queue_;  // destroyed first, because its operations use the other
-                     // members
+  WorkQueue queue_;  // destroyed first: its operations use the others
 };
 
 }  // namespace lockstep

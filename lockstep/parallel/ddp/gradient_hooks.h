@@ -69,8 +69,7 @@ class GradientHooks {
   After after_;
   // Kept alive here, because autograd holds them only by weak pointers.
   std::vector<NodePtr> accumulators_;
-  std::vector<Hooks> hooks_;  // in accumulators_, and in former ones still used
-                              // by graphs
+  std::vector<Hooks> hooks_;  // in these, and in former ones that graphs use
 };
 
 }  // namespace lockstep::ddp

@@ -154,8 +154,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
 
   bool is_synced_ = true;
   bool follows_arrivals_ = false;
-  std::vector<int64_t> expected_;  // static graph: gradients per parameter in a
-                                   // backward
+  std::vector<int64_t> expected_;  // static graph: gradients per parameter
   std::vector<bool> is_used_;      // by any rank; empty: all are used
   PackedTensors packed_buffers_;
 
@@ -166,8 +165,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::optional<Pass> pass_;
   std::string failure_;
   std::optional<GradientHooks> hooks_;
-  std::optional<GradientBuckets> buckets_;  // last, so that it is destroyed
-                                            // first
+  std::optional<GradientBuckets> buckets_;  // destroyed first
 };
 
 }  // namespace lockstep::ddp

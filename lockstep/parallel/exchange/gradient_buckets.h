@@ -128,21 +128,18 @@ class GradientBuckets {
  private:
   struct Bucket {
     std::vector<size_t> places;  // indices of its parameters
-    size_t pending = 0;  // number of its parameters that are not ready in this
-                         // step
+    size_t pending = 0;  // its parameters that are not ready in this step
     GradBucket grads;
   };
   /// The data that one all-reduce sums: a bucket, or a part of one. A hook gets
   /// whole buckets.
   struct Part {
     size_t bucket = 0;
-    std::vector<size_t> places;  // indices of its parameters; one if it is
-                                 // large
+    std::vector<size_t> places;  // its parameters; only one if it is large
     // Its elements in the bucket (gradients and the gaps between them).
     // Undefined if its parameter is apart.
     torch::Tensor elements;
-    size_t pending = 0;  // number of its parameters that are not ready in this
-                         // step
+    size_t pending = 0;  // its parameters that are not ready in this step
   };
   /// Location of the gradient of a parameter.
   struct Slot {
@@ -176,8 +173,7 @@ class GradientBuckets {
   // By parameter: whether it has a separate part, and memory donated for it.
   // Decided once, because the parameters may get other memory later.
   std::vector<bool> is_large_;
-  SharedMemory memory_;    // the buckets and the donated memory; empty if not
-                           // shared
+  SharedMemory memory_;    // buckets and donated memory; may be empty
   size_t donated_at_ = 0;  // offset in memory_
   std::optional<DonatedMemory> donated_;
   std::vector<Bucket> buckets_;

@@ -89,20 +89,16 @@ class MessageExchange : public RankExchange {
   int64_t shards_;
   int64_t most_partials_;  // of one rank
   std::vector<optim::Block> blocks_;
-  torch::TensorOptions bytes_;  // type and device of messages, which are where
-                                // the parameters are
-  std::vector<int64_t> at_;  // offset of each parameter in the flat gradient;
-                             // last, its size
+  torch::TensorOptions bytes_;  // of messages; device of the parameters
+  std::vector<int64_t> at_;  // offsets of parameters in the flat gradient; size
   bool has_hook_;
   bool has_one_worker_;
   ZeroStage zero_;
   Partition partition_;
   std::unique_ptr<OverlappedSum> overlapped_;  // null if the ranks can't use it
-  bool repeats_gradients_ = false;  // some gradient arrives twice; such a
-                                    // module is not watched again
+  bool repeats_gradients_ = false;  // such a module is not watched again
   bool is_watched_ = false;  // overlapped_ watches the backward of this step
-  bool is_order_known_ = false;  // all ranks know the order in which gradients
-                                 // arrive
+  bool is_order_known_ = false;  // all ranks know the order of arrivals
   bool is_driven_ = false;       // the step has an optimizer
   bool has_pieces_ = false;  // the sums of this step are only this rank's part
 };

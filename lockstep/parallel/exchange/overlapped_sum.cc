@@ -97,9 +97,7 @@ void OverlappedSum::start(const std::vector<PartialSum>& earlier) {
 
 void OverlappedSum::add(size_t p, const Tensor& leaf) {
   if (earlier_ == nullptr) return;
-  if (pending_ && pending_->p == p)
-    return;  // more was added to it before it
-             // was taken
+  if (pending_ && pending_->p == p) return;  // not taken yet
   if (has_come_[p]) {
     is_right_ = false;
     return;

@@ -29,8 +29,8 @@ namespace lockstep {
 /// Gradients that were sent can't be taken back, so sending during the backward
 /// is correct only if each parameter gets its gradient exactly once. Therefore
 /// the first backward is watched and its gradients are sent after it
-/// (sum_after()). If each arrived once, on all ranks, the caller makes later
-/// ones be sent as they arrive (send_early()).
+/// (sum_after()). If each arrived once, on all ranks, the caller calls
+/// send_early(), and later ones are sent as they arrive.
 ///
 /// If the optimizer's state is partitioned over the ranks (ZeroStage), only the
 /// owners of a large gradient's elements get their sum. At
@@ -58,7 +58,7 @@ class OverlappedSum {
   OverlappedSum(const OverlappedSum&) = delete;
   OverlappedSum& operator=(const OverlappedSum&) = delete;
 
-  /// Makes gradients be sent as they arrive, from the next backward on.
+  /// Sends gradients as they arrive, from the next backward on.
   void send_early() { is_early_ = true; }
   bool is_early() const { return is_early_; }
 

@@ -50,8 +50,7 @@ class SharedExchange : public RankExchange {
     int64_t samples;
     int64_t partials;
     int64_t needs_grad;      // StepTotals::needs_grad, as 0 or 1
-    int64_t wants_to_share;  // 1 + index of the first parameter that is not
-                             // shared
+    int64_t wants_to_share;  // 1 + first parameter that is not shared
     struct Range {
       int64_t first, last;
     };

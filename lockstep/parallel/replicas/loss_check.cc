@@ -202,8 +202,8 @@ class LossCheck {
                       "rank ({})",
                       text_of(error)));
     }
-    // As after run(): a loss function may record the accuracy of its last
-    // shard.
+    // As after run(): a loss function may record the accuracy of the shard that
+    // it saw last.
     gives_the_same_again();
     if (losses) judge(losses->whole, losses->parts, "ranks");
   }

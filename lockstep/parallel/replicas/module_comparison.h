@@ -31,7 +31,7 @@ namespace lockstep {
 ///
 /// The module runs before and after the replicas, never at the same time. A
 /// loss may use the module's parameters directly, and the backward through the
-/// module temporarily removes other state from them. Only checksums of the
+/// module temporarily removes their .grad and hooks. Only checksums of the
 /// gradients are kept, so the check takes no more memory than a step.
 class ModuleComparison {
  public:

@@ -188,8 +188,7 @@ class ReplicaGroup {
   std::vector<std::vector<Replica>> replicas_;
   std::vector<torch::Tensor> buffer_snapshot_;
   ModuleHandle::Members member_snapshot_;
-  std::vector<std::vector<torch::Tensor>> shard_buffers_;  // used for
-                                                           // Buffers::kMean
+  std::vector<std::vector<torch::Tensor>> shard_buffers_;  // Buffers::kMean
   PhaseTimes phases_;
   std::vector<PhaseTimes> worker_phases_;
 };
