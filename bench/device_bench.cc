@@ -1,5 +1,5 @@
-// What a training step pays to the device layer: hand-overs to workers,
-// allocations, random streams.
+// Measures the overhead of the device layer in a training step: hand-overs to
+// workers, allocations, random streams.
 #include <memory>
 #include <vector>
 

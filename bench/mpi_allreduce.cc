@@ -1,10 +1,10 @@
-// Times MPI_Allreduce as `lockstep bench allreduce` times its own: in place, a
-// sum of floats, the median over the rounds of the slowest rank's time.
+// Times MPI_Allreduce in the same way as `lockstep bench allreduce`: in place,
+// a sum of floats, the median over the rounds of the slowest rank's time.
 //
 //   mpirun -n 2 mpi_allreduce SIZE[,SIZE...] ROUNDS
 //
 // prints a line "SIZE MICROSECONDS" for each size in bytes.
-// bench/allreduce_vs_mpi.py builds and runs it beside Lockstep.
+// bench/allreduce_vs_mpi.py builds it and compares it with Lockstep.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -37,7 +37,7 @@ double time_of_call(std::vector<float>& data, long calls) {
   return seconds;
 }
 
-/// Whether every element of a sum of rank + 1 over the ranks is right.
+/// Returns whether every element of a sum of rank + 1 over the ranks is right.
 bool is_sum_right(std::vector<float>& data, int rank, int ranks) {
   std::fill(data.begin(), data.end(), static_cast<float>(rank + 1));
   MPI_Allreduce(MPI_IN_PLACE, data.data(), static_cast<int>(data.size()),

@@ -11,13 +11,13 @@
 
 namespace lockstep {
 
-/// A job's store as a c10d::Store. It does what c10d::TCPStore does, but serves
-/// only clients that know the job's secret. A wait that times out throws
-/// c10::DistStoreError; all other errors are CommErrors.
+/// Adapts a job's store to c10d::Store. It works like c10d::TCPStore, but
+/// serves only clients that know the job's secret. A wait that times out throws
+/// c10::DistStoreError. All other errors are CommErrors.
 class AuthenticatedStore : public c10d::Store {
  public:
-  /// If this process serves the store, `server` does that as long as this
-  /// object or a clone of it exists.
+  /// If this process serves the store, pass the `server`. It runs as long as
+  /// this object or a clone of it exists.
   AuthenticatedStore(std::shared_ptr<store::Client> client,
                      std::chrono::milliseconds timeout,
                      std::shared_ptr<store::Server> server = nullptr);

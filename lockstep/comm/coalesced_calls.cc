@@ -25,8 +25,8 @@ void perform_each(Calls calls, Collectives& collectives, Timeout timeout) {
   for (const auto& call : calls) call.perform(collectives, timeout);
 }
 
-/// Does all-reduces that follow each other. Their order only matters if their
-/// tensors share memory.
+/// Runs consecutive all-reduces. Their order only matters if their tensors
+/// share memory.
 void perform_all_reduces(Calls calls, Collectives& collectives,
                          Timeout timeout) {
   Tensors all;
@@ -118,7 +118,7 @@ CollectiveCall CoalescedCalls::join() && {
     all.outputs.insert(all.outputs.end(), call.outputs.begin(),
                        call.outputs.end());
   }
-  // Shared, because a function is copied on its way through the queue.
+  // Shared, because a function object is copied on its way through the queue.
   const auto calls =
       std::make_shared<const std::vector<CollectiveCall>>(std::move(added_));
   added_.clear();

@@ -11,13 +11,13 @@ class CallFactory;
 struct CollectiveCall;
 
 /// The calls of a group that World::coalesce() submits as one, as PyTorch's
-/// _coalescing_manager does. Each call is checked when it is added, as World's
-/// function of the same name does. Nothing is sent before all are added.
+/// _coalescing_manager does. Each call is checked when it is added, like
+/// World's function of the same name. Nothing is sent before all calls are
+/// added.
 ///
-/// The calls are done in their order, except for all-reduces that follow each
-/// other: small tensors of one type and reduction are sent in one message, and
-/// get the bits that they would get one by one. So many small tensors cost
-/// about as much as one of them.
+/// The calls run in order, except for consecutive all-reduces: small tensors of
+/// one type and reduction are sent in one message, and get the same bits as in
+/// separate messages. So many small tensors cost about as much as one of them.
 class CoalescedCalls {
  public:
   using Tensors = std::vector<torch::Tensor>;
@@ -33,7 +33,7 @@ class CoalescedCalls {
   void reduce(const torch::Tensor& tensor, int root,
               const ReduceOp& op = ReduceOp::SUM);
   void broadcast(const torch::Tensor& tensor, int root);
-  /// The tensors that get the result when the group is done.
+  /// Returns the tensors that get the result when the group is done.
   Tensors all_gather(const torch::Tensor& tensor);
   Tensors gather(const torch::Tensor& tensor, int root);
   void scatter(const torch::Tensor& tensor, const Tensors& parts, int root);
@@ -43,7 +43,7 @@ class CoalescedCalls {
   void barrier();
 
   bool empty() const { return added_.empty(); }
-  /// One call that does all the calls that were added.
+  /// Returns one call that makes all the added calls.
   CollectiveCall join() &&;
 
  private:

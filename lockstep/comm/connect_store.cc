@@ -1,5 +1,5 @@
-// The store in which the ranks of a job meet: the agents' of `lockstep run`,
-// that of torchrun's agent, or one that rank 0 serves.
+// The store in which the ranks of a job meet: that of the agents of `lockstep
+// run`, that of torchrun's agent, or one that rank 0 serves.
 #include <map>
 #include <mutex>
 #include <unistd.h>
@@ -26,7 +26,7 @@ using Clock = std::chrono::steady_clock;
 using Store = c10::intrusive_ptr<c10d::Store>;
 using std::chrono::milliseconds;
 
-// How long a client tries one of several ports.
+// Time that a client tries one of several ports.
 constexpr milliseconds kPortTimeout{2000};
 
 std::string address(const Environment& environment) {
@@ -58,7 +58,7 @@ Store join_agents(const control::WorkerSlot& slot,
       std::make_shared<store::Client>(options), timeout);
 }
 
-// Joins the store of torchrun's agent, which authenticates nobody.
+// Joins the store of torchrun's agent, which does not authenticate clients.
 Store join_torchruns(const Environment& environment, milliseconds timeout) {
   c10d::TCPStoreOptions options;
   options.port = environment.master_ports.at(0);
@@ -78,7 +78,7 @@ Store join_torchruns(const Environment& environment, milliseconds timeout) {
   }
 }
 
-// A process that asks for several worlds serves one store.
+// A process that asks for several worlds serves only one store.
 struct ServedStores {
   std::mutex mutex;
   struct Served {

@@ -37,8 +37,8 @@ std::string torchrun_id(int64_t attempt) {
 }
 
 void read_place(const std::string& launcher, Environment& environment) {
-  // Both are needed: with one of them missing, every rank would start a world
-  // of one.
+  // Both are needed: if one were missing, every rank would start a world of
+  // size one.
   environment.world_size =
       launcher_number("WORLD_SIZE", 1, kMostRanks, launcher);
   environment.rank =
@@ -86,7 +86,7 @@ std::string launcher_text(const std::string& name,
 std::vector<uint16_t> candidate_ports(const std::string& run_id) {
   constexpr uint32_t kFirst = 20'000;
   constexpr uint32_t kCount = 12'000;
-  // Has no divisor in common with kCount, so that all candidates differ.
+  // Coprime to kCount, so that all candidates differ.
   constexpr uint32_t kStep = 1511;
   uint32_t hash = 2166136261;  // FNV-1a
   for (const char c : run_id) {
@@ -121,8 +121,8 @@ std::optional<Environment> torchrun_environment() {
 }
 
 Environment read_environment() {
-  // mpirun before srun: it starts its daemons on other hosts with srun, whose
-  // variables the ranks inherit.
+  // mpirun comes before srun, because it starts its daemons on other hosts with
+  // srun, whose variables the ranks inherit.
   auto found = torchrun_environment();
   if (!found) found = openmpi_environment();
   if (!found) found = slurm_environment();

@@ -14,9 +14,9 @@
 namespace lockstep {
 namespace {
 
-// How many worlds there were before this one. All ranks count the same, so the
-// number is used as the world's name. A process that goes on with the next
-// attempt begins again at 0, as processes do that are started for it.
+// Returns how many worlds there were before this one. All ranks count the same,
+// so the number is used as the world's name. A process that continues with the
+// next attempt starts again at 0, like the processes that are started for it.
 int number_of_world(const std::string& run_id) {
   static std::mutex mutex;
   static std::map<std::string, int> worlds;
@@ -48,7 +48,7 @@ std::optional<World> init_next(const WorldOptions& options,
     try {
       return init(options);
     } catch (const CommError& error) {
-      reason = text_of(error);  // another rank was lost at once
+      reason = text_of(error);  // another rank was lost immediately
     }
   }
   return std::nullopt;

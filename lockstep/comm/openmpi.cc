@@ -12,8 +12,8 @@ namespace {
 
 constexpr auto kUri = "OMPI_MCA_orte_hnp_uri";
 
-/// The first IPv4 address of mpirun itself, which is where rank 0 is unless
-/// the hosts were chosen otherwise:
+/// Returns the first IPv4 address of mpirun itself, which is where rank 0 is
+/// unless the hosts were chosen otherwise:
 /// "211550208.0;tcp://192.0.2.2,10.0.0.1:52967;tcp6://[fd00::2]:41365".
 std::string address_of_mpirun() {
   constexpr std::string_view kScheme = ";tcp://";

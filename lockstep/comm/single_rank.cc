@@ -16,7 +16,7 @@ namespace {
                          .expected = "a world of at least 2"});
 }
 
-/// The collectives of one rank. Its inputs are the results.
+/// Collectives of one rank, which copy the inputs to the outputs.
 class SingleRankCollectives : public Collectives {
  public:
   std::string name() const override { return "none"; }

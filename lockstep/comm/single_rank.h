@@ -6,7 +6,7 @@
 
 namespace lockstep {
 
-/// Does the calls of a World of one rank at once, in the caller's thread.
+/// Runs the calls of a World of one rank immediately, in the caller's thread.
 class SingleRank : public Communicator {
  public:
   std::string name() const override { return "none"; }

@@ -14,11 +14,11 @@
 namespace lockstep {
 namespace {
 
-// From here on a step's number stands for a batch script, an interactive
-// shell and the like, which is one process, whatever the job has room for.
+// Step numbers from here on stand for a batch script, an interactive shell and
+// the like, which is one process, regardless of the size of the job.
 constexpr int64_t kFirstSpecialStep = 0xfffffff0;
 
-/// The step that srun started this process in.
+/// Returns the step in which srun started this process.
 std::optional<int64_t> step() {
   for (const char* name : {"SLURM_STEP_ID", "SLURM_STEPID"}) {
     if (const auto id = env_integer(name, 0)) {
@@ -28,8 +28,8 @@ std::optional<int64_t> step() {
   return std::nullopt;
 }
 
-/// The variable of the step if it is set, else that of the job. A step may be
-/// smaller than its job.
+/// Returns the variable of the step if it is set, otherwise that of the job. A
+/// step may be smaller than its job.
 std::string of_step_or_job(const std::string& step, const std::string& job) {
   return env(step) ? step : job;
 }
@@ -51,7 +51,7 @@ constexpr size_t kLongestName = 253;
        .fix = "set MASTER_ADDR and MASTER_PORT, or start with torchrun"});
 }
 
-/// Cuts off and returns the longest start of `text` made of `characters`.
+/// Removes and returns the longest prefix of `text` made of `characters`.
 std::string_view take(std::string_view& text, std::string_view characters) {
   const size_t end = std::min(text.find_first_not_of(characters), text.size());
   const std::string_view taken = text.substr(0, end);
@@ -65,7 +65,7 @@ bool take(std::string_view& text, char character) {
   return true;
 }
 
-/// Cuts ranges such as "03-05,9]" off and returns their first number; empty if
+/// Removes ranges such as "03-05,9]" and returns their first number, or "" if
 /// `text` does not start with ranges.
 std::string_view take_ranges(std::string_view& text) {
   std::string_view first;
@@ -78,7 +78,7 @@ std::string_view take_ranges(std::string_view& text) {
   return take(text, ']') ? first : std::string_view();
 }
 
-/// Cuts a number of ranks off and returns it; 0 if there is no such number.
+/// Removes and returns a number of ranks, or 0 if there is no such number.
 int take_count(std::string_view& text) {
   const std::string_view digits = take(text, kDigits);
   int value = 0;
@@ -171,7 +171,7 @@ std::optional<Environment> slurm_environment() {
   result.local_rank = launcher_number(
       "SLURM_LOCALID", 0, std::min(result.local_world_size - 1, result.rank),
       launcher);
-  // A job that is put back into the queue keeps its number.
+  // A requeued job keeps its number.
   result.run_id = fmt::format(
       "slurm-{}.{}.{}", launcher_number("SLURM_JOB_ID", 0, INT_MAX, launcher),
       *step_id, env_integer("SLURM_RESTART_COUNT", 0).value_or(0));

@@ -19,8 +19,8 @@ namespace lockstep {
 namespace {
 
 /// Keeps the first exception that is a cause. A rank that fails closes its
-/// connections, so the CommErrors of the other ranks may come before its
-/// exception. A CommError is therefore only used if there is nothing else.
+/// connections, so CommErrors of other ranks may arrive before its exception.
+/// Therefore a CommError is only used if there is no other exception.
 class RootCause {
  public:
   void keep_current() {
@@ -43,8 +43,8 @@ class RootCause {
   std::exception_ptr cause_, complaint_;
 };
 
-/// The ranks' threads wait here until all have been started. Ranks wait for
-/// each other, so if one of them can't be started, none may begin.
+/// Holds the ranks' threads until all have been started. Ranks wait for each
+/// other, so if one of them can't be started, none may begin.
 class StartGate {
  public:
   enum State : int { kClosed, kOpen, kCancelled };
@@ -63,8 +63,8 @@ class StartGate {
   std::atomic<int> state_ = kClosed;
 };
 
-/// Gives the calling thread the cores of slice `rank`, if there is one for
-/// each rank.
+/// Gives the calling thread the cores of slice `rank`, if there is at least one
+/// core for each rank.
 void take_cores(int rank, int ranks) {
   if (ranks > static_cast<int>(allowed_cores().size())) {
     set_intra_op_threads_of_this_thread(1);

@@ -183,7 +183,7 @@ Work World::irecv_any(const torch::Tensor& tensor, int tag) const {
 }
 
 std::vector<std::string> World::all_gather_text(const std::string& text) const {
-  // A collective, not the store, because it notices ranks that die.
+  // Uses a collective instead of the store, because it detects ranks that die.
   if (size() == 1) return {text};
   const auto bytes = static_cast<int64_t>(text.size());
   const auto sizes = all_gather(torch::tensor({bytes}, torch::kInt64));

@@ -50,7 +50,7 @@ c10::intrusive_ptr<c10d::Backend> connect_c10d_gloo(
     const std::string what =
         fmt::format("rank {} of {} can't connect to the others", options.rank,
                     options.size);
-    // Gloo tells the cause in words alone.
+    // Gloo reports the cause only as text.
     for (const int resource : {EMFILE, ENFILE, ENOMEM}) {
       if (text_of(error).find(std::strerror(resource)) != std::string::npos) {
         throw OutOfResources("comm", what, resource);
@@ -64,17 +64,17 @@ c10::intrusive_ptr<c10d::Backend> connect_c10d_gloo(
   }
 }
 
-/// A text that is the same for two ranks if they are on one host and can map
-/// each other's memory: it names the running kernel, the namespaces of
-/// processes and of the network, and the user. The host's name and address
-/// would not do: containers share them, or have none.
+/// Returns a text that is the same for two ranks if they are on one host and
+/// can map each other's memory. It names the running kernel, the namespaces of
+/// processes and of the network, and the user. The host's name and address are
+/// not enough, because containers share them, or have none.
 std::string place_of_this_process() {
   return fmt::format("{} {} {} user {}", boot_id(), namespace_id("pid"),
                      namespace_id("net"), ::geteuid());
 }
 
-/// A world's view of a store that others may use, too. It has a prefix for its
-/// keys and a timeout, so that the timeout of that store stays as it is.
+/// A world's view of a store that may have other users. It has its own key
+/// prefix and timeout, so the timeout of that store is not changed.
 class WorldStore : public c10d::PrefixStore {
  public:
   WorldStore(c10::intrusive_ptr<c10d::Store> store,
@@ -87,8 +87,8 @@ class WorldStore : public c10d::PrefixStore {
     return c10::make_intrusive<WorldStore>(store_->clone(), timeout_);
   }
   std::vector<uint8_t> get(const std::string& key) override {
-    // The store below would wait for its own timeout. So this waits first, and
-    // the key is there when the store is asked.
+    // The underlying store would wait with its own timeout. Wait here first, so
+    // that the key exists when the store is asked.
     wait({key}, timeout_);
     return PrefixStore::get(key);
   }
@@ -208,7 +208,7 @@ World::Impl::Line World::Impl::connect_host(
               std::move(collectives), rank, size, timeout)};
 }
 
-// NCCL copies by itself, peer to peer where the driver says that it can.
+// NCCL makes its own copies, peer to peer if the driver says that it can.
 void World::Impl::avoid_bad_links() const {
   if (size == 1) return;
   std::string found;
@@ -232,7 +232,8 @@ std::unique_ptr<Collectives> World::Impl::connect_gloo(
   auto gloo = connect_c10d_gloo(options);
   auto collectives = std::make_unique<GlooCollectives>(
       std::move(gloo), connect_mesh(options.master_addr, names), names);
-  // A rank that ends while others still connect would make those fail.
+  // If a rank ended while others are still connecting, their connections would
+  // fail.
   all_gather_text("connected");
   return collectives;
 }
@@ -253,8 +254,8 @@ std::unique_ptr<tcp::Mesh> World::Impl::connect_mesh(
 }
 
 std::string World::Impl::get(const std::string& key) const {
-  // Waits in pieces, and asks in between: the rank that would set the key may
-  // have been lost, which the launcher's agent knows.
+  // Waits in short pieces and checks in between, because the rank that would
+  // set the key may have been lost, which the launcher's agent knows.
   const std::chrono::milliseconds piece =
       control::control_block() != nullptr ? std::min(timeout, kPiece) : timeout;
   const Stopwatch waited;

@@ -20,9 +20,10 @@ namespace lockstep {
 
 class World::Impl {
  public:
-  /// A world of one rank.
+  /// Makes a world of one rank.
   Impl();
-  /// The ranks meet in `store`, which no other world uses. Throws CommError.
+  /// Makes a world. The ranks meet in `store`, which no other world uses.
+  /// Throws CommError.
   Impl(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
        std::string master_addr, const WorldOptions& options);
 
@@ -35,18 +36,18 @@ class World::Impl {
   int local_size = 1;
   std::chrono::milliseconds timeout{};
   c10::intrusive_ptr<c10d::Store> store;
-  /// What calls on one kind of memory are made with.
+  /// Makes and runs calls on one kind of memory.
   struct Line {
     CallFactory calls;
     std::shared_ptr<Communicator> communicator;
 
     void run(const CollectiveCall& call) const { communicator->run(call); }
-    /// The Work of a call that is begun.
+    /// Returns the Work of a call that is begun.
     Work begin(CollectiveCall call) const;
   };
   Line main;
-  /// Over nccl: tensors on the host go this way, as with PyTorch's
-  /// "cpu:gloo,cuda:nccl". Elsewhere there is none.
+  /// Line for tensors on the host over nccl, as with PyTorch's
+  /// "cpu:gloo,cuda:nccl". Not used with other backends.
   std::optional<Line> host;
   const Line& line_of(const at::Tensor& tensor) const;
   const Line& line_of(const std::vector<at::Tensor>& tensors) const;
@@ -54,8 +55,8 @@ class World::Impl {
   c10::intrusive_ptr<c10d::Backend> backend;  ///< null in a world of one
 
  private:
-  /// The name of the backend that the options ask for. Throws InvalidArgument
-  /// if it suits neither the ranks' places nor their devices.
+  /// Returns the name of the backend that the options ask for. Throws
+  /// InvalidArgument if it does not fit the ranks' places or their devices.
   std::string choose_backend(const std::vector<std::string>& places) const;
   void connect(const std::string& backend_name);
   Line connect_host(const std::string& backend_name,
@@ -63,7 +64,7 @@ class World::Impl {
   void avoid_bad_links() const;
   std::unique_ptr<Collectives> connect_gloo(
       const BackendOptions& options) const;
-  /// Connects each two ranks, for collectives between hosts.
+  /// Connects every pair of ranks, for collectives between hosts.
   std::unique_ptr<tcp::Mesh> connect_mesh(
       const std::string& master_addr,
       const std::vector<std::string>& names) const;
@@ -71,13 +72,13 @@ class World::Impl {
 
   std::string master_addr_;
   WorldOptions options_;
-  // How many texts and groups all ranks have asked for. The number is part of
-  // the key in the store.
+  // Number of texts and groups that all ranks have asked for. It is part of the
+  // key in the store.
   mutable std::atomic<int> texts_{0};
   mutable std::atomic<int> groups_{0};
 };
 
-/// The store in which the ranks of a job meet.
+/// Connects to the store in which the ranks of a job meet.
 c10::intrusive_ptr<c10d::Store> connect_store(
     const Environment& environment, std::chrono::milliseconds timeout);
 

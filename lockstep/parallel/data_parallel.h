@@ -29,19 +29,19 @@ namespace lockstep {
 ///
 /// `M` is a torch::nn::Module whose forward() is not overloaded and takes and
 /// returns tensors, tuples, vectors, dicts or IValues. Batches are split along
-/// `dim`, gradients are summed onto the module's own parameters, buffers are
-/// those of the first shard, and what a replica throws comes out as a
-/// ReplicaError naming its device. Not thread-safe.
+/// `dim`. Gradients are summed onto the module's own parameters. Buffers take
+/// the values of the first shard. An exception in a replica is rethrown as a
+/// ReplicaError that names its device. Not thread-safe.
 ///
-/// Changes of what a module registers take effect at the next forward: values,
+/// Changes to what a module registers take effect at the next forward: values,
 /// types and memory of parameters and buffers (also by torch::load),
-/// requires_grad, training or evaluation of any part, the options of
-/// torch::nn's modules, a submodule that was replaced. Other members are not
-/// followed: call rebuild() after you changed one.
+/// requires_grad, the training mode of any submodule, the options of
+/// torch::nn's modules, and a replaced submodule. Changes to other members are
+/// not detected: call rebuild() after such a change.
 ///
-/// The first forward() and the first train_step() compute one shard a second
-/// time with the module itself, and throw a ParallelError if a replica computes
-/// something else. See DataParallelOptions::verify_first_step.
+/// The first forward() and the first train_step() compute one shard again with
+/// the module itself, and throw a ParallelError if a replica gives a different
+/// result. See DataParallelOptions::verify_first_step.
 template <class M>
 class DataParallelImpl : public ParallelModule<M> {
   using Base = ParallelModule<M>;
@@ -56,21 +56,21 @@ class DataParallelImpl : public ParallelModule<M> {
                                               std::move(devices),
                                               std::move(options))) {}
 
-  /// As the module's own forward(), on all devices.
+  /// Same as the module's own forward(), but runs on all devices.
   template <class... Inputs>
   Output forward(Inputs&&... inputs) {
     return detail::from_ivalue<Output>(
         this->engine().forward(Base::pack(std::forward<Inputs>(inputs)...)));
   }
 
-  /// Changes the module's type; the replicas follow at the next forward.
+  /// Changes the module's type. The replicas follow at the next forward.
   void to(torch::Dtype dtype) { this->module()->to(dtype); }
   const Device& output_device() const {
     return this->engine().group().output_device();
   }
 };
 
-/// The same for a TorchScript module.
+/// Specialization for a TorchScript module.
 template <>
 class DataParallelImpl<torch::jit::Module>
     : public ParallelModule<torch::jit::Module> {
@@ -86,21 +86,21 @@ class DataParallelImpl<torch::jit::Module>
   }
 };
 
-/// Holds a DataParallelImpl<M>: copies share it. Use `->`.
+/// Holds a DataParallelImpl<M>. Copies share it. Use `->`.
 template <class M>
 class DataParallel {
  public:
-  /// A module that can be cloned (torch::nn::Cloneable).
+  /// Wraps a module that can be cloned (torch::nn::Cloneable).
   DataParallel(std::shared_ptr<M> module, std::vector<Device> devices,
                DataParallelOptions options = {})
       : impl_(std::make_shared<DataParallelImpl<M>>(
             module, detail::cloner_of(module), std::move(devices),
             std::move(options))) {}
-  /// The same, from a holder made by TORCH_MODULE.
+  /// Same, from a holder made by TORCH_MODULE.
   DataParallel(const torch::nn::ModuleHolder<M>& module,
                std::vector<Device> devices, DataParallelOptions options = {})
       : DataParallel(module.ptr(), std::move(devices), std::move(options)) {}
-  /// Any module; `factory` builds another one like it for each replica.
+  /// Wraps any module. `factory` builds an identical module for each replica.
   DataParallel(std::shared_ptr<M> module,
                const std::function<std::shared_ptr<M>()>& factory,
                std::vector<Device> devices, DataParallelOptions options = {})
@@ -112,7 +112,7 @@ class DataParallel {
                std::vector<Device> devices, DataParallelOptions options = {})
       : DataParallel(module.ptr(), factory, std::move(devices),
                      std::move(options)) {}
-  /// Explains what can't be wrapped, or can't be the devices.
+  /// Reports at compile time what can't be wrapped, or can't be the devices.
   template <class T, class Next, class... Rest>
   requires detail::WrongArguments<T, Next, std::vector<Device>, M> DataParallel(
       const T&, const Next&, const Rest&...) {
@@ -133,7 +133,7 @@ class DataParallel {
   std::shared_ptr<DataParallelImpl<M>> impl_;
 };
 
-/// The same for a TorchScript module.
+/// Specialization for a TorchScript module.
 template <>
 class DataParallel<torch::jit::Module> {
  public:

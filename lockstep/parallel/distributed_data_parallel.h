@@ -19,8 +19,8 @@
 
 namespace lockstep {
 
-/// torch's DistributedDataParallel for C++: one replica of a module on each
-/// rank, whose gradients are averaged while the backward computes them.
+/// DistributedDataParallel for C++: one replica of a module on each rank.
+/// Gradients are averaged over the ranks during the backward.
 ///
 ///     auto world = lockstep::init();
 ///     auto model = lockstep::DistributedDataParallel(net, world);
@@ -28,15 +28,16 @@ namespace lockstep {
 ///     loss.backward();
 ///     optimizer.step();
 ///
-/// Each rank passes its own part of the batch; any optimizer, made from
-/// model->parameters(), then makes the same step on every rank. The gradient is
-/// summed along the tree of tree_reduce.h: the same bits over shm and gloo, and
-/// with 1, 2, 4, ... ranks those of DataParallel with as many shards.
+/// Each rank passes its own part of the batch. An optimizer made from
+/// model->parameters() then makes the same step on every rank. Gradients are
+/// summed along the tree of tree_reduce.h. The result has the same bits over
+/// shm and gloo, and with 1, 2, 4, ... ranks the same bits as DataParallel with
+/// as many shards.
 ///
-/// A parameter that the loss does not depend on is an error in the same
-/// backward(), by name, before anything is exchanged (see options). Whatever
-/// goes wrong on one rank ends the others' waits. Constructor, backward() and
-/// join() are collective. Not thread-safe.
+/// If the loss does not depend on some parameter, that same backward() throws
+/// an error that names the parameter, before anything is exchanged (see
+/// options). If one rank fails, the other ranks stop waiting for it. The
+/// constructor, backward() and join() are collective. Not thread-safe.
 template <class M>
 class DistributedDataParallelImpl : public ParallelModule<M> {
   using Base = ParallelModule<M>;
@@ -51,7 +52,7 @@ class DistributedDataParallelImpl : public ParallelModule<M> {
       : Base(module, std::make_shared<Engine>(engine_module(module, factory),
                                               world, options)) {}
 
-  /// As the module's own forward(). Under torch::NoGradGuard nothing is
+  /// Same as the module's own forward(). Under torch::NoGradGuard nothing is
   /// exchanged.
   template <class... Inputs>
   Output forward(Inputs&&... inputs) {
@@ -62,14 +63,15 @@ class DistributedDataParallelImpl : public ParallelModule<M> {
         }));
   }
 
-  /// Which parameters' gradients of a backward go in one go, by their places
-  /// among those that train; in the order in which buckets are exchanged.
+  /// Returns the buckets in the order in which they are exchanged. Each lists
+  /// the parameters whose gradients are exchanged together, by their index
+  /// among the trainable parameters.
   std::vector<std::vector<size_t>> buckets() const {
     return this->engine().buckets();
   }
 };
 
-/// The same for a TorchScript module.
+/// Specialization for a TorchScript module.
 template <>
 class DistributedDataParallelImpl<torch::jit::Module>
     : public ParallelModule<torch::jit::Module> {
@@ -87,7 +89,7 @@ class DistributedDataParallelImpl<torch::jit::Module>
   }
 };
 
-/// Holds a DistributedDataParallelImpl<M>: copies share it. Use `->`.
+/// Holds a DistributedDataParallelImpl<M>. Copies share it. Use `->`.
 template <class M>
 class DistributedDataParallel {
  public:
@@ -95,13 +97,13 @@ class DistributedDataParallel {
                           const DistributedDataParallelOptions& options = {})
       : impl_(std::make_shared<DistributedDataParallelImpl<M>>(
             module, detail::cloner_of(module), world, options)) {}
-  /// The same, from a holder made by TORCH_MODULE.
+  /// Same, from a holder made by TORCH_MODULE.
   DistributedDataParallel(const torch::nn::ModuleHolder<M>& module,
                           const World& world,
                           const DistributedDataParallelOptions& options = {})
       : DistributedDataParallel(module.ptr(), world, options) {}
-  /// A module that can't be cloned; `factory` builds another one like it, for
-  /// train_step().
+  /// Wraps a module that can't be cloned. `factory` builds an identical module
+  /// for train_step().
   DistributedDataParallel(std::shared_ptr<M> module,
                           const std::function<std::shared_ptr<M>()>& factory,
                           const World& world,
@@ -113,7 +115,7 @@ class DistributedDataParallel {
                           const World& world,
                           const DistributedDataParallelOptions& options = {})
       : DistributedDataParallel(module.ptr(), factory, world, options) {}
-  /// Explains what can't be wrapped, or can't be the world.
+  /// Reports at compile time what can't be wrapped, or can't be the world.
   template <class T, class Next, class... Rest>
   requires detail::WrongArguments<T, Next, const World&, M>
   DistributedDataParallel(const T&, const Next&, const Rest&...) {
@@ -134,7 +136,7 @@ class DistributedDataParallel {
   std::shared_ptr<DistributedDataParallelImpl<M>> impl_;
 };
 
-/// The same for a TorchScript module.
+/// Specialization for a TorchScript module.
 template <>
 class DistributedDataParallel<torch::jit::Module> {
  public:

@@ -27,7 +27,7 @@ using torch::Tensor;
 
 namespace {
 
-/// Tensors without data, laid out like `parameters`.
+/// Returns tensors without data, laid out like `parameters`.
 std::vector<Tensor> layout_of(const std::vector<Tensor>& parameters) {
   std::vector<Tensor> layout;
   for (const Tensor& parameter : parameters) {
@@ -48,8 +48,8 @@ bool is_laid_out_as(const std::vector<Tensor>& layout,
                     });
 }
 
-/// Where a rank of DistributedDataParallel computes: on its module's GPU, or on
-/// its part of the host's cores.
+/// Returns the device on which a rank of DistributedDataParallel computes: its
+/// module's GPU, or its part of the host's cores.
 Device device_of_rank(const World& world, const ModuleHandle& module,
                       const DistributedDataParallelOptions& options) {
   if (options.device()) return *options.device();
@@ -74,8 +74,8 @@ DataParallelOptions step_options(
       .verify_first_step(options.verify_first_step());
 }
 
-/// Samples of the first tensor in `inputs` that is not shared(); 1 if there is
-/// none.
+/// Returns the number of samples of the first tensor in `inputs` that is not
+/// shared(), or 1 if there is no such tensor.
 int64_t samples_of(const std::vector<IValue>& inputs, int64_t dim) {
   int64_t samples = -1;
   for_each_tensor(
@@ -168,7 +168,7 @@ ddp::Reducer& Engine::reducer() {
   return *reducer_;
 }
 
-// A loop of the user's own.
+// Loops written by the user.
 
 IValue Engine::forward(const std::vector<IValue>& inputs) {
   if (exchange_) {
@@ -188,7 +188,7 @@ IValue Engine::watch(const std::vector<IValue>& inputs,
                      const std::function<IValue()>& forward) {
   if (!torch::GradMode::is_enabled()) return run_module(forward);
   const int64_t samples = samples_of(inputs, ddp_options_.dim());
-  // What the ranks share would be updated by each of them.
+  // If the ranks still shared the parameters, each rank would update them.
   unshare_parameters();
   ddp::Reducer& reducer = this->reducer();
   const uint64_t begin = reducer.begin_forward();
@@ -233,7 +233,7 @@ void Engine::check_parameters_are_known() const {
 void Engine::note_parameters(const ModuleHandle& module) {
   module_parameters_.clear();
   parameter_names_.clear();
-  // A module of one rank may change itself, as without a wrapper.
+  // With one rank, the module may change its parameters, as without a wrapper.
   if (world_.size() == 1) return;
   for (const auto& [name, parameter] : module.parameters) {
     module_parameters_.push_back(parameter);
@@ -251,7 +251,7 @@ std::vector<std::vector<size_t>> Engine::buckets() {
   return reducer().assignment();
 }
 
-// Steps that the engine makes.
+// Steps made by the engine.
 
 void Engine::check_can_step(bool updates) const {
   if (updates && is_local()) {
@@ -287,7 +287,8 @@ void Engine::follow_layout() {
       is_laid_out_as(layout_, group_->parameters())) {
     return;
   }
-  // A cast or a new shape is another layout of what the ranks send.
+  // After a cast or a change of shape, the ranks send tensors of another
+  // layout.
   exchange_.reset();
   exchange_ =
       make_rank_exchange(world_, group_->original(), group_->parameters(),
@@ -352,8 +353,8 @@ StepResult Engine::local_step(const std::vector<IValue>& inputs,
 }
 
 optim::TorchOptimizer* Engine::adopt(torch::optim::Optimizer& optimizer) {
-  // A few are in use at a time, a GAN's two say; and a new one may be where
-  // one was that is gone.
+  // Only a few optimizers are in use at a time, such as the two of a GAN. A new
+  // one may reuse the address of a deleted one.
   constexpr size_t kMost = 8;
   std::erase_if(adopted_, [&](const auto& known) {
     return known->is_at(optimizer) && !known->is_for(optimizer);
@@ -405,7 +406,7 @@ std::vector<int64_t> Engine::evaluate(const std::vector<IValue>& inputs,
   return TrainStep(group(), nullptr, options).evaluate(inputs, target, visit);
 }
 
-// Both.
+// For both kinds of steps.
 
 void Engine::set_synced(bool on) {
   is_synced_ = on;
@@ -420,8 +421,8 @@ void Engine::set_comm_hook(const CommHook& hook) {
   }
   hook_ = hook;
   if (reducer_) reducer_->set_hook(hook);
-  // With a hook, each rank has its own parameters and its own state of the
-  // optimizer. Both are made anew from what the ranks share until now.
+  // With a hook, each rank has its own parameters and its own optimizer state.
+  // Both are recreated from what the ranks have shared until now.
   load_buffers();
   unshare_parameters();
   exchange_.reset();

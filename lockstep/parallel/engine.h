@@ -28,133 +28,143 @@ namespace ddp {
 class Reducer;
 }
 
-/// What runs a module on the devices of a rank, and on several ranks:
-/// DataParallel and DistributedDataParallel without the types.
+/// Runs a module on the devices of a rank, and on several ranks. It is the
+/// untyped implementation of DataParallel and DistributedDataParallel.
 ///
-/// There are two ways to make a step, and a face has both. In train_step() the
-/// engine runs forward, loss, backward and update itself (TrainStep, on a
-/// ReplicaGroup and a RankExchange). In a loop of the user's own it watches the
-/// forward, and sums the gradients over the ranks while the user's backward
-/// runs (Reducer). What a face does not use is not made.
+/// There are two ways to make a step, and each wrapper supports both. In
+/// train_step() the engine runs forward, loss, backward and update itself
+/// (TrainStep, on a ReplicaGroup and a RankExchange). In a user's own loop the
+/// engine watches the forward, and sums the gradients over the ranks during the
+/// user's backward (Reducer). The parts that a wrapper does not use are never
+/// created.
 ///
-/// What is said to be collective is called by all ranks, in the same order.
+/// All ranks must call the collective functions in the same order.
 class Engine {
  public:
-  /// How to get at the module: `read` reads it as it is now, `replicate` makes
-  /// one like it.
+  /// Access to the module: `read` reads its current state, `replicate` makes a
+  /// module like it.
   struct Module {
     std::function<ModuleHandle()> read;
     std::function<ModuleHandle()> replicate;
   };
 
-  /// Of DataParallel: makes the replicas now, and what the ranks share.
-  /// Collective.
+  /// Constructor of DataParallel: makes the replicas and the memory that the
+  /// ranks share. Collective.
   Engine(Module module, std::vector<Device> devices,
          DataParallelOptions options);
-  /// Of DistributedDataParallel: makes the reducer now, and one replica at the
-  /// first train_step(). Collective.
+  /// Constructor of DistributedDataParallel: makes the reducer. The first
+  /// train_step() makes the one replica. Collective.
   Engine(Module module, const World& world,
          const DistributedDataParallelOptions& options);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // A loop of the user's own.
+  // Loops written by the user.
 
-  /// Scatter, parallel forward, gather. Of several ranks the first forward
-  /// under autograd is collective.
+  /// Scatters the inputs, runs the replicas in parallel and gathers the
+  /// outputs. With several ranks, the first forward under autograd is
+  /// collective.
   c10::IValue forward(const std::vector<c10::IValue>& inputs);
-  /// Runs `forward`, of `inputs`, such that a backward through its output is
-  /// summed over the ranks; without autograd, only runs it. With several ranks,
-  /// throws ParallelError naming a parameter of the module that it wrote to.
+  /// Runs `forward` on `inputs` and arranges that a backward through its output
+  /// is summed over the ranks. Without autograd, it only runs `forward`. With
+  /// several ranks, throws ParallelError naming a parameter of the module that
+  /// `forward` wrote to.
   c10::IValue watch(const std::vector<c10::IValue>& inputs,
                     const std::function<c10::IValue()>& forward);
   void join(const std::function<void()>& steps, const JoinOptions& options);
-  /// The buckets of the reducer: each one's parameters, by place.
+  /// Returns the buckets of the reducer, each a list of parameter indices.
   std::vector<std::vector<size_t>> buckets();
 
-  // Steps that the engine makes.
+  // Steps made by the engine.
 
   StepResult train_step(const std::vector<c10::IValue>& inputs,
                         const c10::IValue& target, const ShardLoss& loss,
                         optim::Optimizer* optimizer,
                         const TrainStepOptions& options);
-  /// Likewise, with an optimizer of LibTorch's.
+  /// Same, with a LibTorch optimizer.
   StepResult train_step(const std::vector<c10::IValue>& inputs,
                         const c10::IValue& target, const ShardLoss& loss,
                         torch::optim::Optimizer& optimizer,
                         const TrainStepOptions& options);
 
-  /// Forward of every shard without gradients, and `visit` with its output and
-  /// target, in its device's thread; with several ranks each passes its own
-  /// part of `batch` samples. Returns the samples of each shard of all ranks.
+  /// Runs the forward of every shard without gradients, and calls `visit` with
+  /// its output and target in the thread of its device. With several ranks,
+  /// each passes its own part of the `batch` samples. Returns the number of
+  /// samples in each shard of all ranks.
   std::vector<int64_t> evaluate(const std::vector<c10::IValue>& inputs,
                                 const c10::IValue& target, int64_t batch,
                                 const ShardVisit& visit);
 
-  // Both.
+  // For both kinds of steps.
 
   bool is_synced() const { return is_synced_; }
-  /// Off: gradients stay this rank's, in .grad, until a backward or a
-  /// train_step() after it is on again.
+  /// If false, gradients stay in this rank's .grad until it is set to true
+  /// again and a backward or train_step() runs.
   void set_synced(bool on);
-  /// Replaces the sum over the ranks. Before the first step, once, on all
-  /// ranks.
+  /// Replaces the sum over the ranks. Must be called once, before the first
+  /// step, on all ranks.
   void set_comm_hook(const CommHook& hook);
 
-  /// Reads the module again and makes all replicas anew. Of several ranks each
-  /// has to call it before the next step.
+  /// Reads the module again and recreates all replicas. With several ranks,
+  /// each has to call it before the next step.
   void rebuild();
-  /// Gives this rank rank 0's buffers, as they were after the last step.
+  /// Copies rank 0's buffers to this rank, as they were after the last step.
   void load_buffers();
-  /// Of several ranks that can share the parameters: does so now. Collective.
+  /// With several ranks that can share the parameters: shares them now.
+  /// Collective.
   void share_parameters();
-  /// Of several ranks that share the parameters: gives this rank its own, and
-  /// state of its own to LibTorch's optimizers.
+  /// With several ranks that share the parameters: gives this rank its own copy
+  /// of them, and LibTorch's optimizers their own state.
   void unshare_parameters();
-  /// Zeros for an optimizer, where its state belongs. Collective.
+  /// Returns zeros for an optimizer's state, in the memory where that state
+  /// belongs. Collective.
   torch::Tensor make_state(const torch::Tensor& parameter);
-  /// A tensor of an optimizer's state with the elements of all ranks: itself,
-  /// or a copy if each rank has a part of it (ZeroStage). Collective.
+  /// Returns an optimizer's state tensor with the elements of all ranks:
+  /// `state` itself, or a copy if each rank has a part of it (ZeroStage).
+  /// Collective.
   torch::Tensor whole_state(const torch::Tensor& state);
-  /// Of gradients that were copied for other ranks, beside the accounts.
+  /// Bytes of gradients copied for other ranks. Not charged to any device.
   int64_t copy_bytes() const;
 
-  /// The replicas, which the first call makes.
+  /// Returns the replicas. The first call makes them.
   ReplicaGroup& group();
 
  private:
-  /// Runs a forward of the module itself. With several ranks, throws if it
-  /// wrote to a parameter.
+  /// Runs a forward of the module itself. With several ranks, throws if the
+  /// forward wrote to a parameter.
   c10::IValue run_module(const std::function<c10::IValue()>& forward) const;
-  /// Throws ParallelError for a parameter that was registered after the wrap.
+  /// Throws ParallelError for a parameter that was registered after the module
+  /// was wrapped.
   void check_parameters_are_known() const;
-  /// Reads the parameters for run_module().
+  /// Records the parameters for run_module().
   void note_parameters(const ModuleHandle& module);
-  /// Whether gradients stay this rank's.
+  /// Returns whether gradients stay on this rank.
   bool is_local() const { return !is_synced_ && world_.size() > 1; }
-  /// Whether each rank has its own part of the optimizer's state alone.
+  /// Returns whether each rank keeps only its own part of the optimizer's
+  /// state.
   bool cuts_state() const;
-  /// Throws InvalidArgument if a train_step() can't be made now, or not with
-  /// these options of DistributedDataParallel. `updates`: with an optimizer.
+  /// Throws InvalidArgument if train_step() can't be called now, or not with
+  /// these options of DistributedDataParallel. `updates` says whether there is
+  /// an optimizer.
   void check_can_step(bool updates) const;
-  /// The reducer. The first call makes it, which is collective.
+  /// Returns the reducer. The first call makes it and is collective.
   ddp::Reducer& reducer();
-  /// Starts a step: shares the parameters for the engine's own update by
-  /// `optimizer`, or gives each rank its own without one.
+  /// Starts a step. With `optimizer`, shares the parameters for the engine's
+  /// update. Without one, gives each rank its own parameters.
   void begin_step(const optim::Optimizer* optimizer);
-  /// Gives LibTorch's optimizers, with which the user may make the next step,
-  /// state of this rank's own.
+  /// Gives LibTorch's optimizers state of this rank's own, because the user may
+  /// make the next step with them.
   void release_optimizers();
-  /// Makes what the ranks exchange gradients with, unless it was made for the
-  /// module as it is now. Collective if it does.
+  /// Makes the RankExchange, unless there is one for the module's current
+  /// layout. Collective if it makes one.
   void follow_layout();
-  /// A step under no_sync().
+  /// Makes a step under no_sync().
   StepResult local_step(const std::vector<c10::IValue>& inputs,
                         const c10::IValue& target, const ShardLoss& loss,
                         const TrainStepOptions& options);
-  /// What updates for `optimizer`, block by block; null if that is its own
-  /// affair.
+  /// Returns an optimizer that updates block by block in place of `optimizer`,
+  /// or null if `optimizer` has to update by its own step().
   optim::TorchOptimizer* adopt(torch::optim::Optimizer& optimizer);
 
   Module module_;
@@ -167,16 +177,17 @@ class Engine {
   std::shared_ptr<LocalGradients> local_gradients_;
 
   std::shared_ptr<ReplicaGroup> group_;
-  std::unique_ptr<RankExchange> exchange_;  // of several ranks
-  // Without data: what the parameters were when exchange_ was made.
+  std::unique_ptr<RankExchange> exchange_;  // only with several ranks
+  // Shapes, strides and types of the parameters when exchange_ was made
+  // (tensors without data).
   std::vector<torch::Tensor> layout_;
-  int64_t exchange_build_ = 0;  // of group_, when exchange_ was made
+  int64_t exchange_build_ = 0;  // group_->build() when exchange_ was made
   std::shared_ptr<ddp::Reducer> reducer_;
-  bool has_watched_ = false;  // a forward
+  bool has_watched_ = false;  // whether watch() has run a forward
   // The module's parameters and their names, for run_module().
   std::vector<torch::Tensor> module_parameters_;
   std::vector<std::string> parameter_names_;
-  // The last torch optimizers that train_step() got.
+  // Adapters of the last torch optimizers passed to train_step().
   std::vector<std::unique_ptr<optim::TorchOptimizer>> adopted_;
 };
 

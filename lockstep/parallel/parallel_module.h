@@ -41,7 +41,8 @@ ModuleHandle typed_handle(std::shared_ptr<M> module) {
 
 }  // namespace detail
 
-/// Returns a module as the engine takes it. `factory` makes others like it.
+/// Returns a module in the form that the engine takes. `factory` makes others
+/// like it.
 template <class M>
 Engine::Module engine_module(
     const std::shared_ptr<M>& module,
@@ -49,10 +50,10 @@ Engine::Module engine_module(
   return {.read = [module] { return detail::typed_handle(module); },
           .replicate = [factory] { return detail::typed_handle(factory()); }};
 }
-/// Likewise, of TorchScript.
+/// Same, for a TorchScript module.
 Engine::Module engine_module(const torch::jit::Module& module);
 
-/// Keeps gradients on their rank while it lives.
+/// Keeps gradients on their rank during its lifetime.
 class NoSync {
  public:
   explicit NoSync(std::shared_ptr<Engine> engine)
@@ -68,27 +69,29 @@ class NoSync {
   bool was_synced_;
 };
 
-/// What DataParallel and DistributedDataParallel have in common and does not
-/// depend on the module's type.
+/// The parts of DataParallel and DistributedDataParallel that do not depend on
+/// the module's type.
 class ParallelModuleBase {
  public:
-  /// While the result lives, gradients stay on this rank: those of a backward
-  /// of a forward made under it, and those of a train_step() without an
-  /// optimizer, are added only to this rank's .grad. The next synced backward
-  /// or train_step() sums all of it over the ranks. A program may use both; see
-  /// LocalGradients for the weights of uneven batches.
+  /// Keeps gradients on this rank during the lifetime of the result. The
+  /// gradients of a backward whose forward ran under it, and those of a
+  /// train_step() without an optimizer, are added only to this rank's .grad.
+  /// The next synced backward or train_step() sums all of them over the ranks.
+  /// A program may use both: see LocalGradients for the weights of uneven
+  /// batches.
   [[nodiscard]] NoSync no_sync() { return NoSync(engine_); }
 
-  /// Replaces the sum of gradients over the ranks: once, before the first step
-  /// and before the optimizer is made. Each rank then updates all parameters.
+  /// Replaces the sum of gradients over the ranks. Must be called once, before
+  /// the first step and before the optimizer is made. Each rank then updates
+  /// all parameters.
   void register_comm_hook(const CommHook& hook) {
     engine_->set_comm_hook(hook);
   }
 
-  /// Runs `steps`, a loop of forward(), backward() and an optimizer's step(),
-  /// of which each rank may make a different number: ranks that are done answer
-  /// the others with zeros, and at last take over the parameters of those that
-  /// went on longest. The optimizer's state is not exchanged.
+  /// Runs `steps`, a loop of forward(), backward() and an optimizer's step().
+  /// The number of steps may differ between ranks. Ranks that are done answer
+  /// the others with zeros, and at the end take over the parameters of the
+  /// ranks that made the most steps. The optimizer's state is not exchanged.
   void join(const std::function<void()>& steps,
             const JoinOptions& options = {}) {
     engine_->join(steps, options);
@@ -98,11 +101,12 @@ class ParallelModuleBase {
     return engine_->group().devices();
   }
   int64_t shards() const { return engine_->group().shards(); }
-  /// How many samples of a batch each device of each rank gets.
+  /// Returns the number of samples of a batch that each device of each rank
+  /// gets.
   std::vector<int64_t> split(int64_t batch) const {
     return engine_->group().split(batch);
   }
-  /// Of the last train_step(), or of the last forward() of DataParallel.
+  /// Times of the last train_step(), or of the last forward() of DataParallel.
   const PhaseTimes& phase_times() const { return engine_->group().phases(); }
   const std::vector<std::unique_ptr<Worker>>& workers() const {
     return engine_->group().workers();
@@ -110,32 +114,33 @@ class ParallelModuleBase {
   /// Sets the number that keys the random streams of the next train_step().
   void set_step(int64_t step) { engine_->group().set_step(step); }
 
-  /// Zeros for an optimizer's state: shared, where ranks share memory. Of
-  /// several ranks, collective.
+  /// Returns zeros for an optimizer's state, in shared memory if the ranks
+  /// share memory. Collective with several ranks.
   torch::Tensor make_state(const torch::Tensor& parameter) {
     return engine_->make_state(parameter);
   }
-  /// A tensor of an optimizer's state with the elements of all ranks, to be
-  /// saved: itself, or a copy if each rank has a part of it (ZeroStage). Of
-  /// several ranks, collective.
+  /// Returns an optimizer's state tensor with the elements of all ranks, to be
+  /// saved: `state` itself, or a copy if each rank has a part of it
+  /// (ZeroStage). Collective with several ranks.
   torch::Tensor whole_state(const torch::Tensor& state) {
     return engine_->whole_state(state);
   }
-  /// Of gradients that had to be copied for other ranks, on no account.
+  /// Bytes of gradients that had to be copied for other ranks. Not charged to
+  /// any device.
   int64_t copy_bytes() const { return engine_->copy_bytes(); }
-  /// Gives this rank rank 0's buffers, as they were after the last step; the
-  /// next forward would do it. What was loaded since stays.
+  /// Copies rank 0's buffers to this rank, as they were after the last step, as
+  /// the next forward would do. Buffers loaded since then are kept.
   void load_buffers() { engine_->load_buffers(); }
-  /// Makes the replicas anew from the module as it is now. Of several ranks
-  /// each has to call it.
+  /// Recreates the replicas from the current state of the module. With several
+  /// ranks, each has to call it.
   void rebuild() { engine_->rebuild(); }
-  /// Of several ranks on one host: shares the parameters now rather than at the
-  /// first train_step() with an optimizer. Collective.
+  /// With several ranks on one host: shares the parameters now instead of at
+  /// the first train_step() with an optimizer. Collective.
   void share_parameters() { engine_->share_parameters(); }
-  /// Of several ranks on one host, which share the parameters while an
-  /// optimizer is passed to train_step(): gives this rank parameters of its
-  /// own, so that they can be changed by hand. The next step shares them again,
-  /// after it found them equal on all ranks.
+  /// With several ranks on one host, which share the parameters while
+  /// train_step() gets an optimizer: gives this rank its own copy of the
+  /// parameters, which can then be changed by hand. The next step checks that
+  /// they are equal on all ranks and shares them again.
   void unshare_parameters() { engine_->unshare_parameters(); }
 
  protected:
@@ -147,24 +152,25 @@ class ParallelModuleBase {
   std::shared_ptr<Engine> engine_;
 };
 
-/// The same for a module of type `M`: its steps, and its parts under the names
-/// that the module has for them.
+/// Adds what depends on the module's type `M`: its steps, and its members under
+/// the names that the module has for them.
 template <class M>
 class ParallelModule : public ParallelModuleBase {
  public:
   using Output = std::decay_t<detail::ForwardResult<M>>;
 
-  /// One step that keeps every device equally busy: forward, `loss` and
-  /// backward per shard, reduction and `optimizer`'s update by all threads.
+  /// Makes one step that keeps every device equally busy: forward, `loss` and
+  /// backward per shard, reduction, and `optimizer`'s update by all threads.
   ///
-  /// `loss(output, target)` is the mean over a shard's samples, called in the
-  /// shard's thread; the step's gradient is that of the mean over the batch,
-  /// however uneven the split. Gradients that are in .grad already are added to
-  /// the step's, and .grad of all parameters is empty afterwards, also of
-  /// those that `optimizer` does not have. Nothing is updated if the loss, or
-  /// the norm that `options` limits, is not finite; the first time, a warning
-  /// names the parameter or gradient (see StepResult::not_finite). With several
-  /// ranks each passes its own part of the batch.
+  /// `loss(output, target)` is the mean over a shard's samples and is called in
+  /// the shard's thread. The step's gradient is that of the mean over the
+  /// batch, however uneven the split. Gradients that are already in .grad are
+  /// added to the step's gradients. Afterwards .grad of all parameters is
+  /// empty, also for parameters that `optimizer` does not have. Nothing is
+  /// updated if the loss, or the norm that `options` limits, is not finite. The
+  /// first time, a warning names the parameter or gradient (see
+  /// StepResult::not_finite). With several ranks, each passes its own part of
+  /// the batch.
   template <class Input, class Target, class Loss>
   StepResult train_step(const Input& input, const Target& target,
                         const Loss& loss, optim::Optimizer& optimizer,
@@ -172,10 +178,10 @@ class ParallelModule : public ParallelModuleBase {
     return engine().train_step(pack_inputs(input), c10::IValue(target),
                                typed<Target>(loss), &optimizer, options);
   }
-  /// Likewise, with any optimizer of LibTorch's, its parameter groups and its
+  /// Same, with any LibTorch optimizer, its parameter groups and its
   /// learning-rate scheduler. SGD, Adam and AdamW are updated block by block,
-  /// as Lockstep's own are; others by their step() (on every rank), which must
-  /// need no closure.
+  /// like Lockstep's own optimizers. Others are updated by their step() on
+  /// every rank, which must not need a closure.
   template <class Input, class Target, class Loss>
   StepResult train_step(const Input& input, const Target& target,
                         const Loss& loss, torch::optim::Optimizer& optimizer,
@@ -183,8 +189,8 @@ class ParallelModule : public ParallelModuleBase {
     return engine().train_step(pack_inputs(input), c10::IValue(target),
                                typed<Target>(loss), optimizer, options);
   }
-  /// Likewise, but updates nothing: adds the gradients to the parameters'
-  /// .grad, as backward() does, also those that are not finite.
+  /// Same, but updates nothing: adds the gradients to the parameters' .grad, as
+  /// backward() does, even if they are not finite.
   template <class Input, class Target, class Loss>
   StepResult train_step(const Input& input, const Target& target,
                         const Loss& loss,
@@ -193,7 +199,7 @@ class ParallelModule : public ParallelModuleBase {
                                typed<Target>(loss), nullptr, options);
   }
 
-  /// Explains what can't be the optimizer.
+  /// Reports at compile time what can't be the optimizer.
   template <class Input, class Target, class Loss, class Other, class... Rest>
   requires(!std::convertible_to<Other&, optim::Optimizer&> &&
            !std::convertible_to<Other&, torch::optim::Optimizer&> &&
@@ -207,8 +213,8 @@ class ParallelModule : public ParallelModuleBase {
     return {};
   }
 
-  /// The wrapped module: its parameters, names and checkpoint are those of a
-  /// module that was never wrapped.
+  /// Returns the wrapped module. Its parameters, names and checkpoint are the
+  /// same as without a wrapper.
   std::shared_ptr<M> module() const { return module_; }
   std::vector<torch::Tensor> parameters() const {
     return module_->parameters();
@@ -259,9 +265,9 @@ class ParallelModule : public ParallelModuleBase {
   std::shared_ptr<M> module_;
 };
 
-/// For TorchScript: inputs and output are IValues. Attributes of the script
-/// that are neither tensors nor modules are followed, and what a forward writes
-/// to them is kept as its buffers are.
+/// Specialization for TorchScript: inputs and output are IValues. Changes to
+/// attributes of the script that are neither tensors nor modules are followed.
+/// Values that a forward writes to them are kept, like those of buffers.
 template <>
 class ParallelModule<torch::jit::Module> : public ParallelModuleBase {
  public:

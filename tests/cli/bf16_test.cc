@@ -30,7 +30,7 @@ TEST(BFloat16, TakesTheKernelsOfTheProcessor) {
                             contains(ended.out, "avx10_1_512_amx") ||
                             contains(ended.out, "avx512_core_amx");
     EXPECT_TRUE(takes_them) << model << ended.out.substr(0, 2000);
-    // Of a reference loop, which takes seconds.
+    // A reference loop would take seconds.
     EXPECT_FALSE(contains(ended.out, ",ref:any")) << model;
   }
 }

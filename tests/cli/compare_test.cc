@@ -52,7 +52,8 @@ TEST(Compare, MeasuresEveryStrategyInTheOrderGiven) {
     EXPECT_GT(run["phases_s"]["backward"].get<double>(), 0);
     EXPECT_LE(run["step_time_s"]["p10"], run["step_time_s"]["median"]);
     EXPECT_LE(run["step_time_s"]["median"], run["step_time_s"]["p90"]);
-    // Of every strategy, those with ranks as well, they add up to the step.
+    // For every strategy, including those with ranks, the phases add up to the
+    // step.
     EXPECT_NEAR(sum_of(run["phases_s"]),
                 run["step_time_s"]["mean"].get<double>(), 1e-9)
         << run["phases_s"];

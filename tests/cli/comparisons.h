@@ -40,7 +40,8 @@ inline json read_json(const std::string& path) {
   return json::parse(file);
 }
 
-/// How many processes were started with `word` among their arguments.
+/// Returns the number of processes that were started with `word` among their
+/// arguments.
 inline int processes_with(const std::string& word) {
   int count = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {

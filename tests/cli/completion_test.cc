@@ -25,7 +25,8 @@ bool has_shell(const std::string& shell) {
   return run_shell("sh", "command -v " + shell).ok();
 }
 
-/// What bash offers after `typed`, whose last word is being typed.
+/// Returns the words that bash offers after `typed`. The last word of `typed`
+/// is incomplete.
 std::vector<std::string> bash_offers(const std::string& typed) {
   const auto result = run_shell(
       "bash", "source <(\"$LOCKSTEP\" completion bash); COMP_WORDS=(" + typed +

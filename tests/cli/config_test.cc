@@ -140,7 +140,7 @@ TEST(Config, IsAPlainFileOfFewBytes) {
   expect_problem(large.err, ErrorCode::kFileTooLarge, {"large.json"});
 }
 
-// Of the last run that was begun.
+// config.json describes the last run that was started.
 TEST(Config, IsWrittenWhenNothingSpeaksAgainstTheRun) {
   const TemporaryFolder folder;
   const std::string run = folder.path("run");

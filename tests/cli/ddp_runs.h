@@ -30,7 +30,8 @@ inline std::string joined(const Words& words) {
   return line;
 }
 
-/// What a command of the shell writes, and its exit code, -1 after a signal.
+/// Returns the output of a shell command. `status` gets its exit code, or -1
+/// after a signal.
 inline std::string output_of(const std::string& command, int& status) {
   std::string text;
   FILE* pipe = ::popen((command + " 2>&1").c_str(), "r");

@@ -236,7 +236,8 @@ TEST(Errors, FolderThatCanNotBeWritten) {
       {in_brackets(ErrorCode::kFileAccess), folder.path("no/run.json")});
 }
 
-// What a newcomer meets first, word for word: a change of these is meant.
+// The errors that a new user sees first, word for word. Changes to them must be
+// deliberate.
 TEST(Errors, HaveTheseTexts) {
   const std::vector<std::pair<Arguments, std::string>> texts{
       {{"trian"}, "[usage] unknown command 'trian'; did you mean 'train'?"},

@@ -1,4 +1,4 @@
-// What a new user meets first: errors of usage, and `eval` after `train`.
+// Tests the first steps of a new user: usage errors, and `eval` after `train`.
 #include <filesystem>
 #include <string>
 #include <utility>

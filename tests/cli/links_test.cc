@@ -55,7 +55,7 @@ TEST(Topo, MeasuresTheSlicesOfThisHost) {
   EXPECT_EQ(json.at("measured").size(), 2U);
   EXPECT_GT(json.at("measured")[0].at("bytes_per_s").get<double>(), 1e6);
   EXPECT_NE(text_of(page).find("Bandwidth (GB/s)"), std::string::npos);
-  // What was written can be replayed.
+  // The output can be replayed.
   std::ofstream(folder.path("topo.json")) << result.out;
   const CommandResult again =
       run_program_with({"topo", "--replay", folder.path("topo.json"), "--dot"});

@@ -78,7 +78,7 @@ inline bool is_gone(pid_t pid) {
   });
 }
 
-/// What a run prints of its parameters.
+/// Returns the digest of the parameters that a run prints.
 inline std::string digest_in(const std::string& out) {
   const std::string key = "parameter_sha256 ";
   const auto at = out.find(key);
@@ -86,7 +86,7 @@ inline std::string digest_in(const std::string& out) {
                                  : out.substr(at + key.size(), 64);
 }
 
-/// Of loopback, free just now.
+/// Returns a port of loopback that is free at the moment.
 inline std::string free_port() {
   launch::Endpoint endpoint{.host = "127.0.0.1", .port = 0};
   launch::listen_at(endpoint).clear();

@@ -8,7 +8,7 @@
 
 namespace lockstep {
 
-/// Where the built program is.
+/// Path of the built program.
 inline const std::string kProgram = LOCKSTEP_BINARY_DIR "/bin/lockstep";
 
 /// The built program at work, in a process of its own.
@@ -67,7 +67,7 @@ Ended run_sh(const std::vector<std::string>& options, const std::string& script,
 /// The lines of a text, without their ends.
 std::vector<std::string> lines_of(const std::string& text);
 
-/// How often `part` is in `text`.
+/// Returns the number of occurrences of `part` in `text`.
 int count_of(const std::string& text, const std::string& part);
 
 }  // namespace lockstep

@@ -49,7 +49,7 @@ std::vector<std::string> commands_in(std::string text) {
   for (std::sregex_iterator match(text.begin(), text.end(), command), end;
        match != end; ++match) {
     const std::string line = (*match)[1].str();
-    // What `run` starts has options of its own.
+    // The program that `run` starts has its own options.
     found.push_back(line.substr(0, line.find(" -- ")));
   }
   return found;

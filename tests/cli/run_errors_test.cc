@@ -1,4 +1,5 @@
-// What `lockstep run` says of jobs that cannot start, and of hostile workers.
+// Tests the messages of `lockstep run` for jobs that cannot start, and hostile
+// workers.
 #include <csignal>
 #include <map>
 #include <string>

@@ -13,7 +13,7 @@
 // Folders of short runs, for what is made of them.
 namespace lockstep::run_folders {
 
-/// Trains for 12 steps into `folder`, which tells its strategy as well.
+/// Trains for 12 steps into `folder`, which also records the strategy.
 inline void train_into(const std::string& folder, const std::string& strategy,
                        const std::vector<std::string>& more = {}) {
   std::vector<std::string> words{

@@ -1,4 +1,4 @@
-// What bin/lockstep does by itself, without LibTorch.
+// Tests the functions of bin/lockstep that don't need LibTorch.
 
 #include <algorithm>
 #include <filesystem>

@@ -79,7 +79,7 @@ TEST_F(TextCommands, ExportWhatTrainTakes) {
     const auto report = nlohmann::json::parse(content_of(path("one.json")));
     return report["losses"][0].get<double>();
   };
-  // From the same weights, to the bit.
+  // Starts from the same weights, bit for bit.
   const double loss = loss_of({"--init-from", run});
   EXPECT_EQ(loss_of({"--init-from", path("hf")}), loss);
   EXPECT_LT(loss, loss_of({}));

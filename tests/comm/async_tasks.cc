@@ -44,7 +44,7 @@ ErrorCode code_of(const Act& act) {
   throw std::runtime_error("no error was thrown");
 }
 
-/// What a rank brings for each other rank.
+/// Returns this rank's data for each other rank.
 Tensors parts_of(const World& world, int64_t count, at::ScalarType type) {
   Tensors parts;
   for (int r = 0; r < world.size(); ++r) {
@@ -253,7 +253,7 @@ const RankTasks async_refusals("async_refusals", [](const World& world) {
     }
     return false;
   };
-  // At the call, and not by wait(); on one rank alone.
+  // The call itself throws, not wait(), and only on one rank.
   if (world.rank() == 0) {
     require(is_refused([&] { world.broadcast_async(tensor, -1); }), "a root");
     require(is_refused([&] { world.reduce_async(tensor, world.size()); }),
@@ -262,7 +262,7 @@ const RankTasks async_refusals("async_refusals", [](const World& world) {
     require(is_refused([&] { world.all_reduce_async(at::Tensor()); }),
             "an undefined tensor");
     require(is_refused([&] { world.all_to_all_async({}, {}); }), "no tensors");
-    // What a group has collected before a refusal is not sent.
+    // Calls that a group collected before a refusal are not sent.
     require(is_refused([&] {
               world.coalesce_async([&](CoalescedCalls& group) {
                 group.all_reduce(tensor);
@@ -322,7 +322,7 @@ const RankTasks coalesced_calls("coalesced_calls", [](const World& world) {
             "a group of more than a message");
   }
 
-  // A group of nothing is done, on one rank alone as well.
+  // An empty group is done at once, even if only one rank makes it.
   if (world.rank() == 0) {
     const Work none = world.coalesce_async([](CoalescedCalls&) {});
     none.wait();

@@ -1,4 +1,5 @@
-// How asynchronous calls end: late, with their World, and with a lost rank.
+// Tests how asynchronous calls end: late, with their World, and with a lost
+// rank.
 
 #include <future>
 #include <string>
@@ -173,7 +174,7 @@ TEST_P(AsyncWork, GroupsWhoseSizesDifferAreFound) {
           group.all_reduce(filled(1, 8 - first));
         });
         const auto code = end_of(work);
-        // Who finds it first closes its connections.
+        // The rank that detects it first closes its connections.
         require(code == ErrorCode::kCallsDiffer ||
                     code == ErrorCode::kCollectiveFailed,
                 "ranks that join other tensors are found");

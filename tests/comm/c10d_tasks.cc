@@ -29,7 +29,8 @@ GroupPtr group_of(const World& world) {
   return group;
 }
 
-/// Whether memory is mapped from a memfd, as all that ranks share is.
+/// Returns whether memory is mapped from a memfd, as all memory shared by ranks
+/// is.
 bool is_in_shared_memory(const void* address) {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
@@ -128,7 +129,7 @@ const RankTasks c10d_reducer("c10d_reducer", [](const World& world) {
   }
 });
 
-// What TORCH_DISTRIBUTED_DEBUG=DETAIL puts around every backend.
+// The wrapper that TORCH_DISTRIBUTED_DEBUG=DETAIL puts around every backend.
 const RankTasks c10d_debug_detail("c10d_debug_detail", [](const World& world) {
   if (!world.backend()) return;
   auto gloo = make_gloo_backend(

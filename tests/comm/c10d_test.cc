@@ -1,4 +1,5 @@
-// What others expect of a c10d backend: errors, names, a store left alone.
+// Tests the behaviour that others expect of a c10d backend: errors, names, an
+// unchanged store.
 
 #include <future>
 #include <mutex>
@@ -154,7 +155,7 @@ TEST(WorldStore, WaitsForItsOwnTimeout) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   store->setTimeout(std::chrono::hours(1));
   const WorldOptions options = options_of("shm", milliseconds(200));
-  // Of two ranks the other never comes.
+  // The second of two ranks never arrives.
   const Caught caught = caught_from([&] {
     World(
         std::make_shared<const World::Impl>(store, 0, 2, "127.0.0.1", options));

@@ -98,7 +98,8 @@ const RankTasks callbacks("callbacks", [](const World& world) {
     nest_in_several(world, depth, world.rank() % 2 == 0);
   }
 
-  // Of every kind, waited for, in one callback; beside one that is queued.
+  // One callback waits for operations of every kind, while another operation is
+  // queued.
   Tensors list{filled(1)};
   const auto many = backend.allreduce(list, {})->getFuture()->then(
       [&](Future&) {
@@ -117,7 +118,7 @@ const RankTasks callbacks("callbacks", [](const World& world) {
       "operations of World in a callback");
   require(torch::equal(behind[0], filled(size)), "what is behind a callback");
 
-  // What a callback throws is its future's alone.
+  // An exception in a callback affects only its own future.
   Tensors other{filled(1)};
   const auto failing = backend.allreduce(other, {})->getFuture()->then(
       [&](Future& future) -> c10::IValue {
@@ -138,9 +139,9 @@ const RankTasks callbacks("callbacks", [](const World& world) {
   require(torch::equal(after[0], filled(2 * size)), "after an exception");
 });
 
-/// A message around the ring, whose receiver's callback passes on the next and
-/// waits for the one that it gets; over shm, as c10d's Gloo gives no futures of
-/// messages. Each hop has a tag.
+/// Passes a message around the ring. The callback of each receiver passes on
+/// the next message and waits for the one it gets. Only over shm, because
+/// c10d's Gloo has no futures for messages. Each hop has its own tag.
 at::Tensor pass_in_callback(const World& world, int hops, double value) {
   auto& backend = *world.backend();
   const int next = (world.rank() + 1) % world.size();

@@ -1,4 +1,4 @@
-// What every backend must do, against plain loops over what each rank brings.
+// Tests every backend against plain loops over the data of all ranks.
 
 #include <bit>
 #include <set>
@@ -262,7 +262,7 @@ const RankTasks send_recv("send_recv", [](const World& world) {
   require(same(whole, data_of(last, 300, torch::kFloat32).view({6, 50})),
           "send and recv of a transposed tensor");
 
-  // The other way round than they were sent, and beside a collective.
+  // Received in reverse order, during a collective.
   auto& backend = *world.backend();
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
   for (int tag = 0; tag < 5; ++tag) {

@@ -25,7 +25,7 @@ TEST_P(Threads, Conform) {
   run_threads(task, ranks, options);
 }
 
-// Two suites, so that they may run beside each other.
+// Two suites, so that they can run in parallel.
 auto all_of(const char* backend) {
   return testing::Combine(
       testing::Values(backend),

@@ -24,7 +24,7 @@ const Variables kTorchrun{{"RANK", "5"},
                           {"TORCHELASTIC_RESTART_COUNT", "2"},
                           {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
 
-// Of a real `srun`, 22.05, and of sizes that need several hosts.
+// Variables of a real `srun`, 22.05, with sizes that need several hosts.
 const Variables kSlurm{{"SLURM_JOB_ID", "4711"},
                        {"SLURM_STEP_ID", "3"},
                        {"SLURM_STEPID", "3"},
@@ -36,7 +36,7 @@ const Variables kSlurm{{"SLURM_JOB_ID", "4711"},
                        {"SLURM_STEP_TASKS_PER_NODE", "2(x3),1"},
                        {"SLURM_STEP_NODELIST", "node[03-05,9],login"}};
 
-// Of a real `mpirun`, 4.1.4.
+// Variables of a real `mpirun`, 4.1.4.
 const Variables kOpenMpi{
     {"OMPI_COMM_WORLD_RANK", "1"},
     {"OMPI_COMM_WORLD_SIZE", "2"},

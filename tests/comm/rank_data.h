@@ -10,7 +10,7 @@ namespace lockstep {
 /// Every type that the backends on the host reduce.
 const std::vector<at::ScalarType>& all_types();
 
-/// What `rank` brings: the same on every rank that asks.
+/// Returns the data of `rank`, which is the same on every rank that asks.
 at::Tensor data_of(int rank, int64_t count, at::ScalarType type,
                    uint64_t salt = 0);
 

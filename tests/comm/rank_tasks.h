@@ -8,7 +8,7 @@
 
 namespace lockstep {
 
-/// What a rank does in a test. It says what is wrong by throwing.
+/// The work of a rank in a test. Reports errors by throwing.
 using RankTask = std::function<void(const World&)>;
 
 /// Tasks by name, for ranks that are processes of their own to find them.

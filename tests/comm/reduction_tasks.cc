@@ -16,7 +16,8 @@ at::Tensor filled(double value, int64_t count = 6) {
   return torch::full({count}, value);
 }
 
-// What c10d's ProcessGroupGloo of PyTorch 2.11 gives for the same lists.
+// Expects the results of c10d's ProcessGroupGloo in PyTorch 2.11 for the same
+// lists.
 const RankTasks coalesced("coalesced", [](const World& world) {
   if (!world.backend()) return;
   auto& backend = *world.backend();
@@ -40,8 +41,9 @@ const RankTasks coalesced("coalesced", [](const World& world) {
   require(torch::equal(rows, filled(sum).view({2, 3})), "columns of a tensor");
 });
 
-// Where ranks share memory, a sum copies nothing if every rank's tensor lies in
-// one such memory, wherever in it. Its bits are those of private tensors.
+// If ranks share memory, a sum copies nothing if the tensors of all ranks are
+// in the same shared memory, at any offset. The bits are the same as for
+// private tensors.
 const RankTasks places("places", [](const World& world) {
   if (!world.can_share_memory()) return;
   constexpr int64_t kElements = 30'000;

@@ -1,5 +1,5 @@
-// What a caller can do wrong is refused by every backend at the call, on that
-// rank alone, and does no harm to what follows.
+// Tests that every backend refuses invalid arguments at the call, only on that
+// rank, and that later calls still work.
 
 #include <array>
 #include <functional>

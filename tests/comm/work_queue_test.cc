@@ -167,7 +167,7 @@ TEST_F(WorkQueueTest, RunsInTheCallersThreadOnlyIfItIsIdle) {
   EXPECT_TRUE(
       queue_->run_if_idle([&] { runner = std::this_thread::get_id(); }));
   EXPECT_EQ(runner, caller);
-  // What it throws is the caller's, and leaves the queue as it was.
+  // The caller gets the exception, and the queue stays usable.
   EXPECT_THROW(queue_->run_if_idle([] { throw std::runtime_error("thrown"); }),
                std::runtime_error);
   EXPECT_TRUE(queue_->run_if_idle([&] { note("a"); }));

@@ -100,7 +100,7 @@ bool backward_with_gradients(const Case& of, const IValue& outputs,
   for (size_t i = 0; i < leaves.size(); ++i) {
     if (!leaves[i].defined() || !leaves[i].requires_grad()) continue;
     roots.push_back(leaves[i]);
-    // Of scalars, which are gathered to a vector, each counts alike.
+    // If scalars are gathered to a vector, all of them have equal weight.
     const double count = static_cast<double>(
         std::max<int64_t>(1, leaves[i].dim() > 0 ? leaves[i].size(0) : 1));
     gradients.push_back(

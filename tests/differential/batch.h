@@ -12,7 +12,7 @@
 
 namespace lockstep::differential {
 
-/// What is wrong with one sample of a batch.
+/// Defect of one sample of a batch.
 enum class Flaw { kNone, kInLoss, kInBackward, kNotFinite };
 
 /// The data of a step.

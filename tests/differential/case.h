@@ -107,7 +107,7 @@ std::string to_text(const Case& value);
 /// Throws nlohmann::json::exception for what is no case.
 Case case_of_text(const std::string& text);
 
-/// Whether a shard's result depends on the other samples of the shard.
+/// Returns whether a shard's result depends on the other samples of the shard.
 bool couples_samples(const Case& value);
 /// Returns true if no output depends on some parameter that is trained.
 bool leaves_parameters_unused(const Case& value);

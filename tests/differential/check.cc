@@ -26,7 +26,7 @@ namespace {
 using Kind = Verdict::Kind;
 constexpr auto kRankTimeout = std::chrono::seconds(20);
 
-/// How far from plain LibTorch a result may be.
+/// Returns how much a result may differ from plain LibTorch.
 double tolerance_of(const Case& of) {
   double tolerance = 1e-10;
   const auto allow = [&](double more) {
@@ -95,9 +95,10 @@ class Checker {
     return !has_event(case_, "backward") && !has_event(case_, "no_sync");
   }
 
-  /// Whether DistributedDataParallel promises the bits of DataParallel: the
-  /// shards' weights are powers of two, and so are exact, but for numbers that
-  /// are too small to be halved, which is soon the case in half precision.
+  /// Returns whether DistributedDataParallel promises the bits of DataParallel.
+  /// The shards' weights are powers of two and therefore exact, except for
+  /// numbers that are too small to be halved, which soon occur in half
+  /// precision.
   bool promises_bits_of_data_parallel() const {
     if (case_.kind != "ddp" || case_.ranks != 2 || case_.average == "none" ||
         case_.loss == "force" || case_.has_l2 || case_.dtype == "half" ||
@@ -250,9 +251,9 @@ class Checker {
     return false;
   }
 
-  /// What plain LibTorch fails with where no sample is marked to fail. On one
-  /// device the marked one ends a step first; on another shard than its own, a
-  /// fault of the module itself does.
+  /// Returns the error of plain LibTorch if no sample is marked to fail. On one
+  /// device, a marked sample ends a step first. On a shard without the marked
+  /// sample, an error of the module itself ends it.
   std::string error_without_marks() const {
     Case unmarked = case_;
     for (Event& event : unmarked.history) {

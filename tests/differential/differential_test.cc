@@ -13,7 +13,7 @@
 namespace lockstep::differential {
 namespace {
 
-// Of a case, on a machine that does much else.
+// Deadline of a case in seconds, on a busy machine.
 constexpr double kDeadline = 120;
 
 /// Runs the cases in processes of their own; a finding is a failure.

@@ -159,7 +159,8 @@ Event choose_event(const Case& of, Random& random) {
   }
 }
 
-/// Whether it makes sense for how the case is trained.
+/// Returns whether the event makes sense for the way in which the case is
+/// trained.
 bool is_possible(const Case& of, const Event& event, Random& random) {
   if (event.what == "evaluate") {
     // With the gradient's machinery on, ranks refuse it; it is known.

@@ -25,7 +25,7 @@ class GraphBuilder {
   void build(int64_t operations, Outputs outputs);
 
  private:
-  /// What is known of a value of the program.
+  /// Known properties of a value of the program.
   struct Value {
     bool is_batched = false;
     Shape shape{};            ///< without the batch dimension

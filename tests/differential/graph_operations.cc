@@ -143,7 +143,7 @@ void GraphBuilder::grow_binary(int x) {
 
 void GraphBuilder::grow_in_place(int x) {
   const Value value = at(x);
-  // Of what belongs to no one else, mostly.
+  // Usually writes to a value that nothing else uses.
   if (static_cast<size_t>(x) < case_.inputs.size() || !random_.once_in(4)) {
     static const std::vector<std::string> copies{"clone", "half", "sin"};
     x = add(random_.pick(copies), {x}, {}, value);

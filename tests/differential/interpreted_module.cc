@@ -15,7 +15,7 @@ using torch::Tensor;
 
 namespace {
 
-/// Values of parameter `p`: a function of the case and that number alone.
+/// Returns the values of parameter `p`, which depend only on the case and `p`.
 Tensor initial(const Case& of, size_t p) {
   const ParameterSpec& spec = of.parameters[p];
   const auto type = dtype_of(spec.dtype.empty() ? of.dtype : spec.dtype);

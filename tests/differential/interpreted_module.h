@@ -14,7 +14,8 @@ namespace lockstep::differential {
 
 torch::Dtype dtype_of(const std::string& name);
 
-/// Where the module of a case registers its `part`-th group of parameters.
+/// Submodule in which the module of a case registers its `part`-th group of
+/// parameters.
 struct PartImpl : torch::nn::Cloneable<PartImpl> {
   PartImpl(std::shared_ptr<const Case> of, int number);
   void reset() override;

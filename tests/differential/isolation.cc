@@ -20,8 +20,8 @@ namespace lockstep::differential {
 
 namespace {
 
-// What a run leaves behind (threads, memory that ranks shared) ends with its
-// process.
+// Number of tasks per process, which limits how long the remains of a run
+// (threads, memory that ranks shared) exist.
 constexpr size_t kTasksOfAProcess = 500;
 
 void write_all(int file, const void* data, size_t size) {

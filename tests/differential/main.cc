@@ -38,7 +38,7 @@ struct Options {
   size_t most_findings = 20;
 };
 
-/// What a finding is about: its text without numbers.
+/// Returns the subject of a finding: its text without numbers.
 std::string signature_of(const Verdict& verdict) {
   std::string text =
       verdict.detail.substr(0, verdict.detail.find(": off by")).substr(0, 80);
@@ -48,7 +48,7 @@ std::string signature_of(const Verdict& verdict) {
   return verdict.category + text;
 }
 
-/// What is particular about a case.
+/// Returns the special features of a case.
 std::string features_of(const Case& of) {
   std::set<std::string> features{of.mode, of.dtype, of.loss};
   for (const Event& event : of.history) {

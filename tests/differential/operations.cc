@@ -13,8 +13,7 @@ using torch::indexing::Slice;
 
 namespace {
 
-/// The identity, whose backward throws for a batch in which a sample is
-/// marked.
+/// The identity function. Its backward throws for a batch with a marked sample.
 struct Trap : torch::autograd::Function<Trap> {
   static Tensor forward(AutogradContext* context, const Tensor& x,
                         const Tensor& marks) {
@@ -30,7 +29,7 @@ struct Trap : torch::autograd::Function<Trap> {
   }
 };
 
-/// a + b, whose backward gives both the same tensor.
+/// Computes a + b. The backward gives both the same tensor.
 struct SharedGradient : torch::autograd::Function<SharedGradient> {
   static Tensor forward(AutogradContext*, const Tensor& a, const Tensor& b) {
     return a + b;
@@ -119,7 +118,7 @@ void add_views(Table& table) {
   };
   table["expand"] = [](const Call& c) { return c[0].expand(c.numbers); };
   table["reshape"] = [](const Call& c) { return c[0].reshape(c.numbers); };
-  // Of each sample.
+  // Reshapes each sample.
   table["reshape_samples"] = [](const Call& c) {
     std::vector<int64_t> shape{c[0].size(0)};
     shape.insert(shape.end(), c.numbers.begin(), c.numbers.end());

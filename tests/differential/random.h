@@ -18,11 +18,11 @@ class Random {
     z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
     return z ^ (z >> 31);
   }
-  /// Of 0, 1, ..., n - 1.
+  /// Returns a number from 0, 1, ..., n - 1.
   int64_t below(int64_t n) {
     return static_cast<int64_t>(next() % static_cast<uint64_t>(n));
   }
-  /// Of first, ..., last.
+  /// Returns a number from first, ..., last.
   int64_t between(int64_t first, int64_t last) {
     return first + below(last - first + 1);
   }

@@ -9,7 +9,7 @@
 
 namespace lockstep::differential {
 
-/// What a rank saw.
+/// Result of a rank.
 struct RankRun {
   std::string name;
   Trace trace;

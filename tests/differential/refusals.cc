@@ -51,7 +51,7 @@ struct Refusal {
   std::function<bool(const Case&, const Trace& plain)> is_possible;
 };
 
-/// Whether there are steps in which a rank has no samples.
+/// Returns whether there are steps in which a rank has no samples.
 bool has_empty_batches(const Case& of) {
   return std::any_of(
       of.history.begin(), of.history.end(), [&](const Event& event) {

@@ -12,7 +12,7 @@ namespace {
 
 using Candidates = std::vector<Case>;
 
-/// `value` without node `place`, whose users take `instead`.
+/// Returns `value` without node `place`. The users of that node use `instead`.
 Case without_node(const Case& value, size_t place, int instead) {
   Case smaller = value;
   const auto removed = static_cast<int>(value.inputs.size() + place);

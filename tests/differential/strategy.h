@@ -15,7 +15,7 @@ namespace lockstep::differential {
 /// for each.
 class Strategy {
  public:
-  /// What is seen of a step.
+  /// Observed results of a step.
   struct Step {
     double loss = 0;
     double norm = -1;

@@ -8,7 +8,7 @@
 
 namespace lockstep::differential {
 
-/// What was seen of a run, in order, up to its end or an exception.
+/// Observed results of a run, in order, up to its end or an exception.
 struct Trace {
   struct Entry {
     std::string label;

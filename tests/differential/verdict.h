@@ -8,7 +8,7 @@ namespace lockstep::differential {
 /// after the first step said that it could not check the module or the loss.
 inline constexpr auto kWarned = "a warning: the first step can't check it";
 
-/// How a case ended.
+/// Result of checking a case.
 struct Verdict {
   enum class Kind {
     kPassed,
@@ -17,7 +17,7 @@ struct Verdict {
     kFinding,
   };
   Kind kind = Kind::kPassed;
-  /// Of a refusal: its cause. Of a finding: difference (from plain LibTorch),
+  /// For a refusal, its cause. For a finding: difference (from plain LibTorch),
   /// bits (of two strategies), error, crash or hang.
   std::string category{};
   std::string detail{};

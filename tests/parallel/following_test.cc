@@ -1,4 +1,5 @@
-// What is done to a module after it was wrapped, against the module itself.
+// Tests changes to a module after it was wrapped, compared with the module
+// itself.
 #include <sstream>
 
 #include <gtest/gtest.h>

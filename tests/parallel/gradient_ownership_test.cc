@@ -147,7 +147,7 @@ TEST_P(SharedStorage, OfTwoGradientsIsClippedOnce) {
   const Tensor x = torch::randn({16, 6}, torch::kDouble);
   const Tensor y = torch::randn({16, 4}, torch::kDouble);
   half_square(plain->forward(x), y).backward();
-  // The oracle scales a copy, as its own gradients share memory, too.
+  // The oracle scales a copy, because its own gradients share memory as well.
   for (auto& p : plain->parameters()) p.mutable_grad() = p.grad().clone();
   const double norm =
       torch::nn::utils::clip_grad_norm_(plain->parameters(), 0.1);

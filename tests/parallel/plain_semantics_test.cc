@@ -1,6 +1,6 @@
-// What train_step() does about hooks, gradients that are there already, and
-// tensors outside of the module: the same as a loop of plain LibTorch, which is
-// the oracle, in double precision.
+// Tests how train_step() treats hooks, existing gradients, and tensors outside
+// of the module: in the same way as a loop of plain LibTorch, which is the
+// oracle, in double precision.
 #include <limits>
 
 #include <gtest/gtest.h>

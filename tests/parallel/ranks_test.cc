@@ -34,7 +34,7 @@ DataParallelOptions of(const World& world) {
   return DataParallelOptions().world(world).intra_op_threads(1);
 }
 
-/// What the ranks threw first; "" for nothing.
+/// Returns the message of the first exception that a rank threw, or "".
 std::string failure_of(int ranks, const std::function<void(World)>& task,
                        const std::string& backend) {
   return testing_ddp::failure_of(ranks, backend, task);

@@ -1,4 +1,4 @@
-// What models and worlds leave behind when they are dropped: nothing.
+// Tests that models and worlds leave nothing behind when they are destroyed.
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -29,7 +29,8 @@ struct WideNetImpl : torch::nn::Cloneable<WideNetImpl> {
   torch::nn::Linear first{nullptr};
 };
 
-/// What this process, in which all ranks are threads, has open and mapped.
+/// Resources that this process, in which all ranks are threads, has open and
+/// mapped.
 struct Usage {
   int64_t descriptors = 0;
   int64_t shared_mappings = 0;
@@ -86,7 +87,8 @@ TEST(Resources, StayFlatOverModelsThatAreDropped) {
                                       for (int i = 0; i < 30; ++i) {
                                         train_one_step(world);
                                         world.barrier();
-                                        // To look opens files, too.
+                                        // Taking the measurement opens files as
+                                        // well.
                                         if (world.rank() == 0 && i == 9) {
                                           before = usage();
                                         }
@@ -131,14 +133,16 @@ TEST(Resources, OfAGradientStayAsLongAsTheGradient) {
             "");
 }
 
-// What was copied is seen; blocks that others read are no part of the cache.
+// Copied gradients are counted. Blocks that other ranks read are not part of
+// the cache.
 TEST(Resources, OfGradientsInSharedMemorySurviveTheReleaseOfTheCache) {
   install_accounting_allocator();
   EXPECT_EQ(testing_ddp::failure_of(
                 2, "shm",
                 [](World world) {
                   auto net = std::make_shared<WideNetImpl>();
-                  // Of its own: what one rank lends is not for the other.
+                  // Each rank has its own slice, because ranks must not use
+                  // each other's memory.
                   const Device slice{DeviceKind::kCpu, world.rank(), 2};
                   auto model = DataParallel(
                       net, {slice},

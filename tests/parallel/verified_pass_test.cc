@@ -133,8 +133,8 @@ TEST(VerifiedPass, RefusesWhatIsDifferentEachTime) {
   }
 }
 
-// What a forward does to its inputs is done to copies: the second computation
-// begins with what the first one began with.
+// A forward writes to copies of its inputs, so the second computation starts
+// from the same values as the first.
 TEST(VerifiedPass, GivesAForwardThatWritesToItsInputsTheSameAgain) {
   const Loss loss = [](const Tensor& output, Tensor target) {
     target.add_(1).remainder_(4);

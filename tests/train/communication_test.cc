@@ -97,8 +97,8 @@ TEST(Communication, OfPowerSgdGoesOnWithTheSameBits) {
     options.out_dir = folder.path("rest-" + std::to_string(step));
     EXPECT_EQ(trained(options).parameter_sha256, expected) << step;
   }
-  // What each rank left out is its own: another number of ranks goes on
-  // without it.
+  // Each rank has its own compression error, so another number of ranks
+  // continues without it.
   options.out_dir = folder.path("more");
   EXPECT_NE(distributed(options, 4, "gloo").parameter_sha256, expected);
   // And a run that sends all has nothing to load.

@@ -84,7 +84,7 @@ TEST(CsvLog, KeepsNamesInQuotes) {
                 "1,2,train,0.5,0.5,7", "2,2,train,0.5,0.5,7"}));
 }
 
-// Of a run that was resumed when nothing was left to do.
+// As in a run that was resumed when nothing was left to do.
 TEST(CsvLog, HasARepeatedEvaluationOnce) {
   const TemporaryFolder folder;
   const std::string path = folder.path("log.csv");

@@ -12,7 +12,7 @@ using torch::Tensor;
 
 constexpr int kMeeting = 2;  // ranks
 
-/// What rank `rank` changes in outer step `step`.
+/// Returns the change of rank `rank` in outer step `step`.
 Tensor change_of(int rank, int step) {
   return torch::arange(6, torch::kFloat)
       .view({2, 3})

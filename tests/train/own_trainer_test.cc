@@ -36,7 +36,7 @@ struct CurveImpl : torch::nn::Cloneable<CurveImpl> {
 };
 TORCH_MODULE(Curve);
 
-/// Points of a sine, as a dataset of one's own.
+/// Points on a sine curve, as an example of a user's own dataset.
 struct Points {
   explicit Points(int64_t count) : count_(count) {}
   size_t size() const { return static_cast<size_t>(count_); }
@@ -169,7 +169,8 @@ TEST(OwnTrainer, GivesTheSameBitsInEveryStrategy) {
   EXPECT_EQ(report.test.samples, 23);
   EXPECT_EQ(report.test.metrics.count("error"), 1u);
   EXPECT_LT(report.losses.back(), report.losses.front());
-  // What a plain loop has, which calls the scheduler after each epoch.
+  // The learning rates of a plain loop that calls the scheduler after each
+  // epoch.
   torch::optim::SGD plain({torch::zeros({1}, torch::requires_grad())}, 0.02);
   torch::optim::StepLR scheduler(plain, 2, 0.5);
   for (const auto& epoch : report.epochs) {
@@ -483,7 +484,7 @@ std::unique_ptr<torch::optim::Adam> adam_of(const torch::jit::Module& net) {
   return std::make_unique<torch::optim::Adam>(parameters, 0.02);
 }
 
-// Of two inputs, with an output that is no tensor.
+// A dataset with two inputs, for a model whose output is not a tensor.
 struct Pairs {
   size_t size() const { return 50; }
   std::pair<std::tuple<Tensor, Tensor>, Tensor> get(size_t index) const {

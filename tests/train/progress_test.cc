@@ -31,7 +31,7 @@ size_t columns(const std::string& utf8) {
   return count;
 }
 
-// What a Progress writes to a file.
+// The output of a Progress to a file.
 class Output {
  public:
   Output() : file_(std::tmpfile()) {}

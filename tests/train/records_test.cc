@@ -1,4 +1,4 @@
-// What a run records for reports.
+// Tests the records of a run for reports.
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 

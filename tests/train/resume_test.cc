@@ -319,7 +319,7 @@ TEST(Checkpoints, ThatCantBeWrittenAreAWarningUntilTheLast) {
   ImageTraining options = sharded_run();
   options.out_dir = folder.path("run");
   options.checkpoint_every = 3;
-  // What is in the way of the first of steps 3, 6 and 8.
+  // Blocks the checkpoint of the first of steps 3, 6 and 8.
   fs::create_directory(options.out_dir);
   write_text(options.out_dir + "/step-00000003", "a file");
   for (const char* what : {"single", "shm 2"}) {

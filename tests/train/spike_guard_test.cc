@@ -37,7 +37,7 @@ TEST(SpikeGuard, LooksAtTheLastLosses) {
   EXPECT_TRUE(std::isinf(guard.limit()));
 }
 
-// What a state has is from a file.
+// A state comes from a file, so its contents are not trusted.
 TEST(SpikeGuard, ReadsNoMoreThanThereIs) {
   SpikeGuard guard({.window = 2});
   guard.load_state({{"losses", torch::ones({2}, torch::kFloat64)},

@@ -29,7 +29,7 @@ struct Flip {
   int times = 1;
 };
 
-// Of a small number: the loss stays what it should be, or nearly.
+// Flips a low bit, so that the loss changes only slightly or not at all.
 void flip_a_bit(const torch::Tensor& tensor) {
   auto* bytes = static_cast<unsigned char*>(tensor.mutable_data_ptr());
   bytes[tensor.nbytes() / 2] ^= 4U;
@@ -61,7 +61,7 @@ class WrongProcessor : public Callback {
     const bool is_due = at.step + 1 >= flip_.step && rank_ == flip_.rank;
     is_wrong_ = is_due && left_-- > 0;
   }
-  /// Of any shard's thread.
+  /// May be called from the thread of any shard.
   void compute(const torch::Tensor& output) {
     if (!is_wrong_.exchange(false)) return;
     output.register_hook([](const torch::Tensor& gradient) {
@@ -246,12 +246,12 @@ TEST(StateGuard, GoesBackToACheckpoint) {
   options.checkpoint_every = 6;
   const RunReport report = run_with({.step = 14}, 2, options);
   EXPECT_EQ(report.parameter_sha256, expected.parameter_sha256);
-  // From step 12, and not from the beginning.
+  // Resumed from step 12, not from the beginning.
   EXPECT_NE(report.resumed_from.find("step-00000012"), std::string::npos)
       << report.resumed_from;
 }
 
-// What is saved was compared: also between two comparisons.
+// Every saved state was compared, even between two regular comparisons.
 TEST(StateGuard, SavesNothingThatDiffers) {
   const TemporaryFolder folder;
   ImageTraining options = compared_run();

@@ -1,4 +1,4 @@
-// What a run records of its steps, and the file that comes of it.
+// Tests what a run records of its steps, and the file made from the records.
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -32,7 +32,7 @@ ImageTraining small_run(const std::string& trace) {
   return options;
 }
 
-/// What a reader that we did not write finds in the file.
+/// Returns the findings of an independent reader of the file.
 std::string read_strictly(const std::string& path) {
   return run_python(
       content_of(LOCKSTEP_SOURCE_DIR "/tests/train/check_trace.py"), path);

@@ -19,8 +19,9 @@
 namespace lockstep {
 namespace {
 
-/// The address from which this host would send to `peer`: a datagram socket has
-/// it once it is connected. Empty if there is no way to `peer`.
+/// Returns the address from which this host would send to `peer`, which a
+/// datagram socket has once it is connected. Empty if there is no route to
+/// `peer`.
 std::string address_towards(const addrinfo& peer) {
   const int fd =
       ::socket(peer.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, peer.ai_protocol);
@@ -39,10 +40,10 @@ std::string address_towards(const addrinfo& peer) {
 
 }  // namespace
 
-// c10d keeps a record of all of a process's Gloo operations, and adds to it
-// outside of its lock: groups of several threads (ranks of spawn(), or a rank
-// that sends while its queue works) corrupt it. Only the environment turns it
-// off: the recorder itself is hidden in libtorch_cpu.
+// c10d records all Gloo operations of a process, and writes the record outside
+// of its lock. Groups of several threads (ranks of spawn(), or a rank that
+// sends while its queue works) corrupt it. It can only be disabled by an
+// environment variable, because the recorder is hidden in libtorch_cpu.
 void prepare_gloo() {
   static std::once_flag once;
   std::call_once(
@@ -52,7 +53,8 @@ void prepare_gloo() {
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(
     const BackendOptions& options) {
   prepare_gloo();
-  // The threads that Gloo starts here inherit the mask. They write to sockets.
+  // The threads that Gloo starts here inherit the signal mask. They write to
+  // sockets.
   const BlockedSigpipe blocked;
   using Gloo = c10d::ProcessGroupGloo;
   auto gloo_options = Gloo::Options::create(options.timeout);

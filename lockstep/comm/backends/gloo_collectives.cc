@@ -68,8 +68,7 @@ void GlooCollectives::all_to_all_bytes(std::span<const Bytes> outputs,
 
 void GlooCollectives::wait_for_all() { tcp::barrier(*mesh_); }
 
-// This is Gloo's barrier. The tags of its messages differ from all tags of
-// users.
+// Uses Gloo's barrier. The tags of its messages differ from all user tags.
 void GlooCollectives::monitored_barrier(Timeout timeout, bool wait_all_ranks) {
   const BlockedSigpipe blocked;
   try {
@@ -117,7 +116,7 @@ void GlooCollectives::abort(const std::string& reason) noexcept {
   try {
     gloo_->abort();
   } catch (const std::exception&) {
-    // The waits of the other ranks then end at their timeout.
+    // The other ranks then wait until their timeout.
   }
 }
 

@@ -12,8 +12,8 @@
 
 namespace lockstep {
 
-/// Between hosts. Collectives go over our connections (tcp/), which sum in the
-/// order of the tree at the cost of a ring. Messages from rank to rank go over
+/// Collectives between hosts. They use our own connections (tcp/), which sum in
+/// the order of the tree at the cost of a ring. Messages from rank to rank use
 /// c10d's ProcessGroupGloo.
 class GlooCollectives : public HostCollectives {
  public:
@@ -23,7 +23,7 @@ class GlooCollectives : public HostCollectives {
                   std::vector<std::string> rank_names);
 
   std::string name() const override { return "gloo"; }
-  // A message costs some 20 us, whatever its size.
+  // A message costs about 20 us, regardless of its size.
   size_t small_message_bytes() const override { return 16 << 10; }
   void monitored_barrier(Timeout timeout, bool wait_all_ranks) override;
   Work send(const at::Tensor& tensor, int to, int tag,
@@ -37,7 +37,7 @@ class GlooCollectives : public HostCollectives {
   void abort(const std::string& reason) noexcept override;
 
  private:
-  /// In debug detail it first compares `call` with those of all other ranks.
+  /// In debug detail, first compares `call` with those of all other ranks.
   void begin(const shm::Call& call, Timeout timeout) override;
   void all_reduce_bytes(Bytes data, const shm::Reduction& reduction) override;
   void reduce_bytes(Bytes data, int root,

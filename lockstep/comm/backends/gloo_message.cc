@@ -35,7 +35,7 @@ c10::intrusive_ptr<c10d::Work> start(c10d::Backend& gloo,
 CommError gloo_error(const RankNames& names, int rank,
                      const std::string& operation,
                      const std::exception& error) {
-  // Gloo writes "Timed out". Programs look for the words in small letters.
+  // Gloo writes "Timed out". Programs look for the words in lower case.
   const std::string got = first_line(text_of(error));
   const bool is_timeout = got.find("imed out") != std::string::npos;
   return CommError(

@@ -14,14 +14,14 @@
 
 namespace lockstep {
 
-/// The ranks' names, for messages: "rank 1 (host a, pid 7)".
+/// Names of the ranks, for error messages: "rank 1 (host a, pid 7)".
 using RankNames = std::shared_ptr<const std::vector<std::string>>;
 
-/// The error that `rank` reports if Gloo fails in `operation`.
+/// Returns the error that `rank` reports if Gloo fails in `operation`.
 CommError gloo_error(const RankNames& names, int rank,
                      const std::string& operation, const std::exception& error);
 
-/// A send or receive of ProcessGroupGloo. As there, only a wait finds out that
+/// A send or receive of ProcessGroupGloo. As in c10d, only a wait detects that
 /// it is done. But here several threads may wait for it, and more than once.
 class GlooMessage : public c10d::Work {
  public:
@@ -32,10 +32,11 @@ class GlooMessage : public c10d::Work {
               const shm::P2pOperation& operation, const at::Tensor& tensor,
               Timeout timeout);
 
-  /// Without a `timeout`, that of the constructor is used.
+  /// Waits for the operation. Without a `timeout`, uses that of the
+  /// constructor.
   bool wait(Timeout timeout) override;
   int sourceRank() const override;
-  /// Throws InvalidArgument, because nobody would complete the future.
+  /// Throws InvalidArgument, because nothing would complete the future.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   std::vector<at::Tensor> result() override { return outputs_; }
 

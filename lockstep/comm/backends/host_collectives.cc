@@ -56,14 +56,14 @@ bool is_premul(const c10d::ReduceOp& op) {
   return op.op_ == c10d::ReduceOp::PREMUL_SUM;
 }
 
-/// With the factor of a premul sum.
+/// Returns the tree reduction, including the factor of a premul sum.
 shm::Reduction all_reduction(at::ScalarType type, const c10d::ReduceOp& op) {
   shm::Reduction reduction = tree_reduction(type, op.op_);
   if (is_premul(op)) reduction.factor = factor_of(op);
   return reduction;
 }
 
-/// Scales `tensor` for a premul sum whose reduction does not.
+/// Scales `tensor` for a premul sum whose reduction does not scale it.
 void scale_unless_combined(at::Tensor tensor, const c10d::ReduceOp& op,
                            const shm::Reduction& reduction) {
   if (is_premul(op) && !reduction.combine_scaled) {
@@ -77,8 +77,8 @@ uint64_t hash_of(at::IntArrayRef sizes) {
   return hash.value();
 }
 
-/// What this rank calls, for the others to compare with their own calls; in
-/// debug detail with the tensor's shape.
+/// Describes this rank's call, so that the other ranks can compare it with
+/// their own. In debug detail, the description includes the tensor's shape.
 shm::Call call_of(shm::Operation operation, const at::Tensor& tensor,
                   int root = -1, const c10d::ReduceOp* op = nullptr) {
   shm::Call call{.operation = operation, .root = root};
@@ -106,9 +106,9 @@ void HostCollectives::all_reduce(const at::Tensor& tensor,
   result.write_back();
 }
 
-// Each element is summed over the ranks by itself, so its bits do not depend on
-// where in a message it lies. Tensors that are copied into one message get the
-// sums that they would get one by one. This costs two copies of each tensor,
+// Each element is summed over the ranks independently, so its bits do not
+// depend on its position in a message. Tensors that are copied into one message
+// get the same sums as separate tensors. This costs two copies of each tensor,
 // and saves all exchanges but one.
 void HostCollectives::all_reduce_coalesced(const Tensors& tensors,
                                            const c10d::ReduceOp& op,
@@ -117,8 +117,8 @@ void HostCollectives::all_reduce_coalesced(const Tensors& tensors,
   Results results(tensors);
   shm::Call call = call_of(Operation::kAllReduce, tensors[0], -1, &op);
   const shm::Reduction reduction = all_reduction(tensors[0].scalar_type(), op);
-  // By the hash of the sizes, ranks are found that join different tensors to a
-  // message of the same size; not only in debug detail.
+  // The hash of the sizes detects ranks that join different tensors to a
+  // message of the same size, not only in debug detail.
   Fnv1a sizes;
   size_t bytes = 0;
   call.elements = 0;

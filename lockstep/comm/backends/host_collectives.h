@@ -9,7 +9,7 @@
 
 namespace lockstep {
 
-/// Whether calls are compared in every detail: LOCKSTEP_DEBUG=detail.
+/// Returns whether calls are compared in every detail (LOCKSTEP_DEBUG=detail).
 bool is_debug_detail();
 
 /// Collectives of tensors on the host. This class makes the tensors dense,
@@ -23,7 +23,7 @@ class HostCollectives : public Collectives {
                   Timeout timeout) final;
   void all_reduce_coalesced(const Tensors& tensors, const c10d::ReduceOp& op,
                             Timeout timeout) final;
-  // That of shm, where one more message costs a microsecond or two.
+  // Value for shm, where an extra message costs a microsecond or two.
   size_t small_message_bytes() const override { return 4 << 10; }
   void reduce(const at::Tensor& tensor, int root, const c10d::ReduceOp& op,
               Timeout timeout) final;
@@ -48,15 +48,15 @@ class HostCollectives : public Collectives {
   int size() const { return size_; }
 
   /// Called before each of the functions below. Throws CommError if the ranks
-  /// can't go on together, and InvalidArgument for a root that is not a rank.
+  /// can't continue together, and InvalidArgument for a root that is not a
+  /// rank.
   virtual void begin(const shm::Call& call, Timeout timeout) = 0;
-  /// As shm::all_reduce(). A reduction with combine_scaled() takes each rank's
-  /// data times its factor.
+  /// Same as shm::all_reduce(). A reduction with combine_scaled() multiplies
+  /// each rank's data by its factor.
   virtual void all_reduce_bytes(Bytes data,
                                 const shm::Reduction& reduction) = 0;
-  // These do what the functions of the same names in shm/collectives.h do.
-  // `outputs` of gather and `inputs` of scatter are empty on all ranks except
-  // root.
+  // Same as the functions with these names in shm/collectives.h. `outputs` of
+  // gather and `inputs` of scatter are empty on all ranks except root.
   virtual void reduce_bytes(Bytes data, int root,
                             const shm::Reduction& reduction) = 0;
   virtual void broadcast_bytes(Bytes data, int root) = 0;
@@ -74,7 +74,7 @@ class HostCollectives : public Collectives {
   virtual void wait_for_all() = 0;  ///< barrier
 
  private:
-  /// Memory of at least `bytes`, kept for the next call.
+  /// Returns memory of at least `bytes`, which is kept for the next call.
   std::span<std::byte> message_of(size_t bytes);
 
   at::Tensor message_;

@@ -19,11 +19,11 @@
 namespace lockstep {
 namespace {
 
-// The number of a place is that of a SharedMemory, from 1, in the high bits,
-// and the offset in that memory in the low ones.
+// The number of a place has the number of its SharedMemory, from 1, in the high
+// bits, and the offset in that memory in the low bits.
 constexpr int kOffsetBits = 44;
 
-/// The segment that rank 0 makes, which the others find by `key`.
+/// Returns the segment that rank 0 makes. The other ranks find it by `key`.
 std::shared_ptr<const shm::Segment> open_common(
     c10d::Store& store, const std::string& key, int rank,
     const std::function<std::shared_ptr<const shm::Segment>()>& make) {
@@ -53,7 +53,7 @@ std::shared_ptr<const shm::Segment> open_common(
 // The length of a message of the monitored barrier.
 constexpr int64_t kTextBytes = 512;
 
-// The tags of a monitored barrier. Tags of users are 0 and above.
+// Tags of a monitored barrier. User tags are 0 and above.
 struct Tags {
   explicit Tags(uint32_t number)
       : arrival(-2 - static_cast<int>(number % (1u << 28)) * 2),
@@ -97,7 +97,7 @@ void wait_as_rank_0(Collectives& collectives, int size, Tags tags,
         missing.size() == 1 ? "" : "s", fmt::join(missing, ", "),
         timeout.count());
   }
-  // A rank that is late finds the answer when it comes.
+  // A rank that is late finds the answer when it arrives.
   for (int peer = 1; peer < size; ++peer) {
     answers.push_back(
         collectives.send(message_of(what), peer, tags.answer, timeout));
@@ -116,14 +116,15 @@ std::string answer_of_rank_0(Collectives& collectives, Tags tags,
   return static_cast<const char*>(message.const_data_ptr());
 }
 
-/// c10d's monitored barrier, by messages with tags below those of users. Each
-/// rank tells rank 0 that it came, and gets two answers: that rank 0 came, and
-/// how the barrier ended. So every rank waits for `timeout` for rank 0 to come,
-/// then for as long again, and names the same ranks as rank 0. `number` is that
-/// of this barrier among the world's: it is part of the tags, so that messages
-/// of an earlier barrier that failed are not taken for those of this one.
+/// Runs c10d's monitored barrier, by messages with tags below user tags. Each
+/// rank tells rank 0 that it has arrived, and gets two answers: that rank 0 has
+/// arrived, and how the barrier ended. So every rank waits up to `timeout` for
+/// rank 0 to arrive, then as long again, and names the same ranks as rank 0.
+/// `number` counts the monitored barriers of this world. It is part of the
+/// tags, so that messages of an earlier barrier that failed are not mistaken
+/// for those of this one.
 ///
-/// Throws CommError that names the ranks which did not come in time: all of
+/// Throws CommError that names the ranks which did not arrive in time: all of
 /// them, or the first.
 void shm_monitored_barrier(Collectives& collectives, int rank, int size,
                            uint32_t number, Collectives::Timeout timeout,
@@ -172,8 +173,7 @@ void ShmCollectives::begin(const shm::Call& call, Timeout timeout) {
 
 void ShmCollectives::all_reduce_bytes(Bytes data,
                                       const shm::Reduction& reduction) {
-  // Short data is reduced faster than the ranks could tell each other its
-  // place.
+  // Short data is reduced faster than the ranks could exchange its place.
   const bool is_short = data.size() <= shm::one_shot_bytes(size());
   if (shares_ > 0 && !is_short) {
     const Place place = place_of(data);
@@ -277,7 +277,7 @@ SharedMemory ShmCollectives::share(size_t bytes, Timeout timeout) {
       sizes.push_back(std::min(each.bytes, each.address.bytes));
     }
   } catch (const CommError& error) {
-    // The memory of a rank that failed is gone. sync() then throws the reason.
+    // A rank that failed has freed its memory. sync() then throws the reason.
     group_.sync();
     group_.abort(text_of(error));
     throw;
@@ -315,9 +315,9 @@ ShmCollectives::Place ShmCollectives::place_of(ConstBytes bytes) const {
   return {};
 }
 
-// A rank that has a tensor in a memory has that memory's other parts mapped as
-// well. Of another memory than its own it may have let go, so all places have
-// to be in one.
+// A rank that has a tensor in a shared memory also has the other ranks' parts
+// of that memory mapped. It may have unmapped other shared memories, so all
+// places must be in the same one.
 bool ShmCollectives::are_all_shared(const Place& own_place, double factor) {
   group_.announce(own_place.number, factor);
   group_.sync();

@@ -19,7 +19,7 @@ namespace lockstep {
 /// Collectives and messages through the shared memory of one host (shm/).
 class ShmCollectives : public HostCollectives {
  public:
-  /// Meets the other ranks in `store`, and waits for them.
+  /// Meets the other ranks through `store`, and waits for them.
   ShmCollectives(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                  int size, Timeout timeout);
 
@@ -39,8 +39,7 @@ class ShmCollectives : public HostCollectives {
 
  private:
   void begin(const shm::Call& call, Timeout timeout) override;
-  /// Bytes that lie at the same place of a SharedMemory on every rank are not
-  /// copied.
+  /// Does not copy bytes that are in the same SharedMemory on every rank.
   void all_reduce_bytes(Bytes data, const shm::Reduction& reduction) override;
   void reduce_bytes(Bytes data, int root,
                     const shm::Reduction& reduction) override;
@@ -57,27 +56,28 @@ class ShmCollectives : public HostCollectives {
                         std::span<const ConstBytes> inputs) override;
   void wait_for_all() override;
 
-  /// Where in this rank's shared memory a tensor lies.
+  /// Location of a tensor in this rank's shared memory.
   struct Place {
-    std::shared_ptr<const SharedMemory::Impl> memory;  // null: in none
-    uint64_t number = 0;  // of the memory and of the byte in it; 0: in none
+    std::shared_ptr<const SharedMemory::Impl> memory;  // null: none
+    uint64_t number = 0;  // of the memory and the byte in it; 0: none
   };
   Place place_of(ConstBytes bytes) const;
-  /// Tells the others this rank's place and its factor. Returns whether the
-  /// tensors of all ranks lie in one shared memory.
+  /// Sends this rank's place and factor to the other ranks. Returns whether the
+  /// tensors of all ranks are in the same shared memory.
   bool are_all_shared(const Place& own_place, double factor);
-  /// The places of all ranks.
+  /// Returns the places of all ranks.
   std::vector<std::span<std::byte>> all_places(const SharedMemory::Impl& memory,
                                                size_t bytes) const;
 
   CallbackThreads callback_threads_;  // destroyed after p2p_, which uses it
   shm::PointToPoint p2p_;
-  // Made after p2p_: when all ranks have come to the group, all have a p2p_.
+  // Made after p2p_, so that when all ranks have joined the group, all of them
+  // have a p2p_.
   shm::Group group_;
-  // The memory that share() made, by the number of the call, which is the same
-  // on every rank. Memory that nobody uses has expired.
+  // The memory made by share(), by the number of the call, which is the same on
+  // every rank. Memory that is no longer used has expired.
   std::map<uint64_t, std::weak_ptr<const SharedMemory::Impl>> shared_;
-  uint64_t shares_ = 0;  // how many times share() was called
+  uint64_t shares_ = 0;  // number of share() calls
   std::atomic<uint32_t> monitored_barriers_ = 0;
 };
 

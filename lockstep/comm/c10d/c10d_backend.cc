@@ -12,8 +12,8 @@ namespace {
 using Tensors = C10dBackend::Tensors;
 using c10d::OpType;
 
-/// One part of a tensor for each rank, with the sizes `splits`. If `splits` is
-/// empty, the parts are even.
+/// Returns one part of a tensor for each rank, with the sizes `splits`. If
+/// `splits` is empty, the parts have equal sizes.
 Tensors cut(const at::Tensor& tensor, const std::vector<int64_t>& splits,
             int parts) {
   return splits.empty() ? tensor.tensor_split(parts, 0)
@@ -79,7 +79,7 @@ C10dBackend::Work C10dBackend::allreduce_coalesced(
                      [tensors, op = options.reduceOp](Collectives& collectives,
                                                       Timeout timeout) {
                        if (may_overlap(tensors)) {
-                         // In one message, all tensors are read before one of
+                         // In one message, all tensors are read before any of
                          // them is written.
                          collectives.all_reduce_coalesced(tensors, op, timeout);
                          return;
@@ -205,7 +205,7 @@ C10dBackend::Work C10dBackend::allgather_into_tensor_coalesced(
                      [outputs, inputs, size = getSize()](
                          Collectives& collectives, Timeout timeout) {
                        for (size_t i = 0; i < inputs.size(); ++i) {
-                         // An output with gaps is put together in a copy.
+                         // An output with gaps is assembled in a copy.
                          const at::Tensor whole = outputs[i].contiguous();
                          Tensors parts = whole.view({-1}).tensor_split(size, 0);
                          collectives.all_gather(parts, inputs[i], timeout);

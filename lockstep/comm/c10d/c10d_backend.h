@@ -13,9 +13,9 @@
 
 namespace lockstep {
 
-/// The calls of a World over shm or gloo as a backend of c10d, for c10d's
+/// Exposes the calls of a World over shm or gloo as a c10d backend, for c10d's
 /// classes, its Work and futures, and Python. Its calls and those of the World
-/// are in one queue, in the order in which they are made.
+/// go through one queue, in the order in which they are made.
 class C10dBackend : public c10d::Backend {
  public:
   using Work = c10::intrusive_ptr<c10d::Work>;
@@ -27,20 +27,20 @@ class C10dBackend : public c10d::Backend {
   const std::string getBackendName() const override { return queue_->name(); }
   c10::intrusive_ptr<Options> getBackendOptions() override;
   bool supportsCoalescing() const override { return true; }
-  // Operations are done in order, so all are done when the last one is.
+  // Operations complete in order, so all are done when the last one is.
   void startCoalescing() override {}
   Work endCoalescing() override;
   void setTimeout(std::chrono::milliseconds timeout) override {
     queue_->set_timeout(timeout);
   }
-  // The number of the next collective. Each rank counts its collectives from 0.
+  // Number of the next collective. Each rank counts its collectives from 0.
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override {
     return queue_->sequence_number();
   }
-  /// If ranks share memory, this gives a tensor that all_reduce() need not
-  /// copy. It is a collective: c10d's Reducer calls it on all ranks with one
-  /// size.
+  /// Allocates a tensor that all_reduce() does not have to copy, if the ranks
+  /// share memory. Collective: c10d's Reducer calls it on all ranks with the
+  /// same size.
   at::Tensor allocateTensor(long size, at::TensorOptions options) override;
   bool supportsTensorAlloc(c10::DeviceIndex) override {
     return queue_->can_share_memory();
@@ -52,8 +52,8 @@ class C10dBackend : public c10d::Backend {
   Work allreduce(Tensors& tensors, const c10d::AllreduceOptions&) override;
   Work allreduce_sparse(Tensors& tensors,
                         const c10d::AllreduceOptions&) override;
-  /// Does as if all tensors were put into one tensor, which is reduced and
-  /// copied back. So a tensor that is listed twice is summed once.
+  /// Reduces as if all tensors were copied into one tensor, which is reduced
+  /// and copied back. So a tensor that is listed twice is summed once.
   Work allreduce_coalesced(Tensors& tensors,
                            const c10d::AllreduceCoalescedOptions&) override;
   Work reduce(Tensors& tensors, const c10d::ReduceOptions&) override;
@@ -83,7 +83,8 @@ class C10dBackend : public c10d::Backend {
   Work alltoall(Tensors& outputs, Tensors& inputs,
                 const c10d::AllToAllOptions&) override;
   Work barrier(const c10d::BarrierOptions&) override;
-  // Messages do not wait for what is queued, and nothing queued waits for them.
+  // Messages do not wait for queued calls, and queued calls do not wait for
+  // them.
   void monitoredBarrier(const c10d::BarrierOptions&,
                         bool wait_all_ranks) override;
   Work send(Tensors& tensors, int to, int tag) override;
@@ -98,7 +99,7 @@ class C10dBackend : public c10d::Backend {
     return calls().checks(operation);
   }
   Timeout timeout_of(Timeout timeout) const;
-  /// Queues `call` with the timeout and the mode that the options say.
+  /// Queues `call` with the timeout and the mode from the options.
   template <typename CallOptions>
   Work submit(CollectiveCall call, const CallOptions& options) {
     return queue_->submit(std::move(call),

@@ -104,7 +104,7 @@ void C10dCollectives::monitored_barrier(Timeout timeout, bool wait_all_ranks) {
                             wait_all_ranks);
 }
 
-// c10d takes no timeout for a message: it uses that of the backend.
+// c10d has no timeout for a message. It uses that of the backend.
 Collectives::Work C10dCollectives::send(const at::Tensor& tensor, int to,
                                         int tag, Timeout) {
   Tensors tensors{tensor};

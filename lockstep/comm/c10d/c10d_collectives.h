@@ -8,20 +8,20 @@
 
 namespace lockstep {
 
-/// The collectives of a backend of c10d that does its calls in order, as
-/// ProcessGroupNCCL does. The tensors are on the backend's devices, and the
-/// backend decides in which order a sum takes the ranks.
+/// Collectives of a c10d backend that runs its calls in order, such as
+/// ProcessGroupNCCL. The tensors are on the backend's devices, and the backend
+/// determines the order in which a sum adds the ranks.
 class C10dCollectives : public Collectives {
  public:
-  /// With kSync, a call returns when c10d's wait() does. With kAsync, it
-  /// returns at once, and last_work() is done when all calls are.
+  /// With kSync, a call returns when c10d's wait() returns. With kAsync, it
+  /// returns at once, and last_work() is done when all calls are done.
   enum class Mode { kSync, kAsync };
 
   C10dCollectives(c10d::Backend& backend, Mode mode)
       : backend_(backend), mode_(mode) {}
 
-  /// The work of the last call. Calls are done in order, so all calls are done
-  /// when it is. Null if there was no call.
+  /// Returns the work of the last call, or null if there was none. Calls
+  /// complete in order, so all calls are done when it is done.
   Work last_work() const { return last_work_; }
 
   std::string name() const override { return backend_.getBackendName(); }
@@ -29,7 +29,7 @@ class C10dCollectives : public Collectives {
                   Timeout timeout) override;
   void all_reduce_coalesced(const Tensors& tensors, const c10d::ReduceOp& op,
                             Timeout timeout) override;
-  /// c10d can send several tensors at once.
+  /// Large, because c10d can send several tensors at once.
   size_t small_message_bytes() const override { return 4 << 20; }
   void reduce(const at::Tensor& tensor, int root, const c10d::ReduceOp& op,
               Timeout timeout) override;

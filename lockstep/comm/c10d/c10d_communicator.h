@@ -10,12 +10,12 @@
 
 namespace lockstep {
 
-/// The calls of a World over a backend of c10d: ProcessGroupNCCL, which has its
-/// own queue. Calls are begun in the caller's thread, so that they come after
-/// what is in the caller's CUDA stream.
+/// Runs the calls of a World over a c10d backend with its own queue:
+/// ProcessGroupNCCL. Calls are started in the caller's thread, so that they
+/// follow the work in the caller's CUDA stream.
 class C10dCommunicator : public Communicator {
  public:
-  /// `device_type` says where the tensors of `backend` are.
+  /// `device_type` is the device type of the tensors of `backend`.
   C10dCommunicator(c10::intrusive_ptr<c10d::Backend> backend,
                    c10::DeviceType device_type,
                    std::chrono::milliseconds timeout);
@@ -26,7 +26,7 @@ class C10dCommunicator : public Communicator {
   WorkPtr send(const at::Tensor& tensor, int to, int tag) override;
   WorkPtr recv(const at::Tensor& tensor, int from, int tag) override;
   WorkPtr recv_any(const at::Tensor& tensor, int tag) override;
-  /// Throws CommError, because ranks on GPUs share no memory of the host.
+  /// Throws CommError, because ranks on GPUs share no host memory.
   SharedMemory share(size_t bytes) override;
   void abort(const std::string&) noexcept override {}
 

@@ -8,14 +8,14 @@
 
 namespace lockstep {
 
-/// `tensor` in memory without gaps: `tensor` itself if it has none, else a
-/// copy. Throws CommError unless it is a strided CPU tensor.
+/// Returns `tensor` in memory without gaps: `tensor` itself if it has none,
+/// otherwise a copy. Throws CommError unless it is a strided CPU tensor.
 at::Tensor dense(const at::Tensor& tensor);
 std::span<std::byte> bytes_of(const at::Tensor& dense);
-/// A dense tensor's memory as 1-d bytes.
+/// Returns a dense tensor's memory as 1-d bytes.
 at::Tensor byte_view(const at::Tensor& dense);
 
-/// A dense tensor that takes the result for a tensor which may have gaps.
+/// A dense tensor that receives the result for a tensor which may have gaps.
 class Result {
  public:
   explicit Result(const at::Tensor& tensor)

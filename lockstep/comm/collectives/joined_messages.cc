@@ -40,7 +40,7 @@ bool may_overlap(const std::vector<at::Tensor>& tensors) {
 std::vector<std::vector<size_t>> join_small(
     const std::vector<at::Tensor>& tensors, size_t small_bytes) {
   std::vector<std::vector<size_t>> messages;
-  std::optional<size_t> joined;  // the message that small tensors are added to
+  std::optional<size_t> joined;  // message that small tensors are added to
   size_t joined_bytes = 0;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const size_t bytes = tensors[i].nbytes();

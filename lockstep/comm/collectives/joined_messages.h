@@ -10,20 +10,20 @@
 
 namespace lockstep {
 
-/// Whether two of the tensors may share memory. A tensor's memory counts as
-/// everything from its first element to its last.
+/// Returns whether two of the tensors may share memory. A tensor's memory
+/// counts as everything from its first element to its last.
 bool may_overlap(const std::vector<at::Tensor>& tensors);
 
-/// Says which of the tensors, all of one type, are sent in one message. Each
+/// Returns which of the tensors, all of one type, are sent in one message. Each
 /// list of the result holds the indices of a message's tensors, in order.
-/// Tensors of up to `small_bytes` are joined to messages of up to 4 MiB; a
-/// larger tensor is a message by itself. Only the sizes decide, so all ranks
-/// join the same tensors.
+/// Tensors of up to `small_bytes` are joined to messages of up to 4 MiB. A
+/// larger tensor is a separate message. The result depends only on the sizes,
+/// so all ranks join the same tensors.
 std::vector<std::vector<size_t>> join_small(
     const std::vector<at::Tensor>& tensors, size_t small_bytes);
 
 /// All-reduces dense tensors of one type that share no memory. Small ones are
-/// joined to messages, as join_small() says. The bits are those of one
+/// joined to messages, as join_small() says. The bits are the same as with one
 /// all-reduce for each tensor.
 void all_reduce_joined(Collectives& collectives,
                        const std::vector<at::Tensor>& tensors,

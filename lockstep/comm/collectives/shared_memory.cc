@@ -10,8 +10,8 @@
 namespace lockstep {
 namespace {
 
-// The address of this function marks the storage of a shared tensor, by which
-// is_shared_tensor() finds it.
+// The address of this function marks the storage of a shared tensor.
+// is_shared_tensor() looks for it.
 void release(void* memory) { delete static_cast<SharedMemory*>(memory); }
 
 }  // namespace

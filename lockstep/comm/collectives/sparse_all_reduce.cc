@@ -15,12 +15,12 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-// A rank describes its tensor by these numbers and the sizes.
+// Layout of the description of a rank's tensor. The sizes come last.
 constexpr int64_t kMaxDims = 64;
 enum Entry : int64_t { kElements, kSparseDims, kDims, kSizes };
 
-/// The type in which values are summed: wide enough that the sum of many ranks
-/// is rounded only once, at the end.
+/// Returns the type in which values are summed: wide enough that the sum of
+/// many ranks is rounded only once, at the end.
 at::ScalarType sum_type(at::ScalarType type) {
   return c10::isReducedFloatingType(type) || c10::isFloat8Type(type)
              ? torch::kFloat32
@@ -37,8 +37,9 @@ at::Tensor describe(const at::Tensor& tensor) {
   return numbers;
 }
 
-/// The tensors of all ranks. They differ in the size of their first dimension
-/// only, which is counts[r] for rank r; `tensor` is that of this rank.
+/// Returns the tensors of all ranks. They differ only in the size of their
+/// first dimension, which is counts[r] for rank r. `tensor` is that of this
+/// rank.
 Tensors gather(Collectives& collectives, const at::Tensor& tensor,
                const std::vector<int64_t>& counts,
                Collectives::Timeout timeout) {
@@ -103,7 +104,7 @@ void sparse_all_reduce(Collectives& collectives, const at::Tensor& tensor,
     const at::Tensor& peer_shape = shapes[static_cast<size_t>(r)];
     const auto* numbers = peer_shape.const_data_ptr<int64_t>();
     counts.push_back(numbers[kElements]);
-    // Every rank compares with rank 0, so that all find the same.
+    // Every rank compares with rank 0, so that all ranks get the same result.
     const auto without_count = [](const at::Tensor& t) {
       return t.slice(0, 1);
     };

@@ -11,12 +11,13 @@ namespace lockstep {
 /// of a type that can be divided.
 void check_sparse(const at::Tensor& tensor, const c10d::ReduceOp& op);
 
-/// The sum, or average, of the ranks' sparse tensors, which have one shape and
-/// any number of elements; in place, coalesced. The ranks' elements are
-/// gathered, and each rank sums them along the tree of tree_reduce.h, half and
-/// bfloat16 in float32: the same bits on every rank.
+/// Computes the sum, or average, of the ranks' sparse tensors in place,
+/// coalesced. The tensors have the same shape and any number of elements. The
+/// elements of all ranks are gathered, and each rank sums them along the tree
+/// of tree_reduce.h, half and bfloat16 in float32. This gives the same bits on
+/// every rank.
 ///
-/// Throws CommError for ranks whose shapes differ.
+/// Throws CommError if the shapes of the ranks differ.
 void sparse_all_reduce(Collectives& collectives, const at::Tensor& tensor,
                        const c10d::ReduceOp& op, int size,
                        Collectives::Timeout timeout);

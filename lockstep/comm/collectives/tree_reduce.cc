@@ -18,10 +18,10 @@ namespace {
 using Op = c10d::ReduceOp::RedOpType;
 using Inputs = std::span<const std::byte* const>;
 
-// Elements summed at a time: the partial sums of a tree of 256 ranks stay in
-// the first-level cache.
+// Number of elements summed at a time. The partial sums of a tree of 256 ranks
+// then fit the first-level cache.
 constexpr size_t kBlock = 512;
-constexpr size_t kDepth = 9;  // of a tree of kMaxRanks, with its root
+constexpr size_t kDepth = 9;  // depth of a tree of kMaxRanks, with its root
 
 template <typename T>
 struct Accumulator {
@@ -44,9 +44,9 @@ struct Accumulator<at::Float8_e5m2> {
   using type = float;
 };
 
-// Integers wrap around, as LibTorch's do. In C++ that is defined for unsigned
-// types alone, and those below int are computed as int: 65,535 squared is too
-// large for it.
+// Integers wrap around, as in LibTorch. In C++ that is defined only for
+// unsigned types, and types smaller than int are computed as int, which
+// overflows for 65,535 squared.
 template <typename T>
 using Wrapping = std::common_type_t<std::make_unsigned_t<T>, unsigned>;
 
@@ -106,8 +106,8 @@ struct BitXor {
   }
 };
 
-// How the elements of input r are read: as they are, or times factors[r] and
-// rounded to their own type, which has the bits of a tensor that was scaled
+// Ways to read the elements of input r: unchanged, or times factors[r] and
+// rounded to their own type, which gives the same bits as scaling the tensor
 // first.
 struct AsTheyAre {
   template <typename T, typename A>
@@ -130,7 +130,7 @@ constexpr bool kCanScale =
     std::is_same_v<T, at::BFloat16>;
 
 /// Reduces the elements [at, at + count) of the inputs [first, last) along
-/// their tree into `sum`. scratch[depth] and what is deeper is free.
+/// their tree into `sum`. scratch[depth] and deeper entries are free.
 template <typename T, typename A, typename F, typename Read>
 void reduce_node(Inputs inputs, const Read& read, size_t first, size_t last,
                  size_t at, size_t count, A* sum,
@@ -174,7 +174,7 @@ void combine_as(Inputs inputs, const Read& read, std::byte* output,
                          scratch, 0);
     for (size_t i = 0; i < count; ++i) {
       if constexpr (kIsMean && std::is_integral_v<T>) {
-        // The number of ranks is not converted to T: int8 ends at 127.
+        // The number of ranks is not converted to T, because int8 ends at 127.
         out[at + i] = static_cast<T>(static_cast<int64_t>(sum[i]) /
                                      static_cast<int64_t>(inputs.size()));
       } else if constexpr (kIsMean) {

@@ -178,8 +178,8 @@ void CallChecks::splits(const at::Tensor& tensor,
   int64_t sum = 0;
   bool is_good = rows >= 0 && splits.size() == static_cast<size_t>(size_);
   for (const int64_t split : splits) {
-    // Each size is compared with the rows, because the sum of huge sizes could
-    // overflow.
+    // Each size is compared with the remaining rows, because the sum of huge
+    // sizes could overflow.
     is_good = is_good && split >= 0 && split <= rows - sum;
     if (is_good) sum += split;
   }
@@ -193,8 +193,8 @@ const CallChecks::Tensors& CallChecks::only_at_root(
     const std::vector<Tensors>& lists, int64_t root) const {
   if (rank_ == root) return only(lists);
   static const Tensors kNoTensors;
-  // c10d's front end passes no list. A list with one empty list is accepted as
-  // well.
+  // c10d's front end passes no list. A list with one empty list is also
+  // accepted.
   if (lists.empty() || (lists.size() == 1 && lists[0].empty())) {
     return kNoTensors;
   }

@@ -10,15 +10,15 @@
 
 namespace lockstep {
 
-/// Makes the calls of one rank from the arguments of its caller. They are
-/// checked here, before anything is queued: each function throws
-/// InvalidArgument for arguments that can't be used.
+/// Makes the calls of one rank from the arguments of its caller. The arguments
+/// are checked here, before anything is queued: each function throws
+/// InvalidArgument for invalid arguments.
 class CallFactory {
  public:
   using Tensors = std::vector<at::Tensor>;
 
-  /// `device_type` says where tensors must be. In a world of one it has no
-  /// value, because tensors may be on any device there.
+  /// `device_type` is the required device type of tensors. In a world of one it
+  /// has no value, because tensors may be on any device there.
   CallFactory(int rank, int size, std::optional<c10::DeviceType> device_type)
       : rank_(rank), size_(size), device_type_(device_type) {}
 
@@ -36,7 +36,7 @@ class CallFactory {
   CollectiveCall broadcast(const at::Tensor& tensor, int64_t root) const;
   CollectiveCall all_gather(const Tensors& outputs,
                             const at::Tensor& input) const;
-  /// The result goes into new tensors, which are the call's outputs.
+  /// Same, but the result goes into new tensors, which are the call's outputs.
   CollectiveCall all_gather(const at::Tensor& input) const;
   /// `outputs` is empty on all ranks except root.
   CollectiveCall gather(const Tensors& outputs, const at::Tensor& input,
@@ -56,7 +56,7 @@ class CallFactory {
   void check_recv_any(const at::Tensor& tensor, int tag) const;
 
  private:
-  /// One tensor like `input` for each rank.
+  /// Returns one tensor like `input` for each rank.
   Tensors new_outputs(const at::Tensor& input) const;
 
   int rank_;

@@ -55,7 +55,7 @@ class CallbackThreads::Impl : public std::enable_shared_from_this<Impl> {
       callbacks_.pop_front();
       lock.unlock();
       callback();
-      callback = nullptr;  // what it holds is destroyed without the lock
+      callback = nullptr;  // destroys what it holds without the lock
       lock.lock();
     }
     --threads_;

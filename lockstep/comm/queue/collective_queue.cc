@@ -10,7 +10,7 @@
 namespace lockstep {
 namespace {
 
-/// A title as ProcessGroupGloo writes it: "gloo:all_reduce".
+/// Returns a title in the style of ProcessGroupGloo: "gloo:all_reduce".
 const char* title_of(c10d::OpType type) {
   switch (type) {
     case c10d::OpType::BROADCAST:
@@ -59,8 +59,8 @@ CollectiveQueue::CollectiveQueue(std::unique_ptr<Collectives> collectives,
 void CollectiveQueue::run(const CollectiveCall& call) {
   const Timeout timeout = timeout_;
   const uint64_t number = take_number();
-  // A Work, and the functions that it is made of, cost as much as a small
-  // all-reduce. Only a profiler or a call that must wait needs one.
+  // A Work and its functions cost as much as a small all-reduce. They are only
+  // needed for a profiler or for a call that must wait.
   const auto perform = [&] { call.perform(*collectives_, timeout); };
   if (!at::hasCallbacks() && queue_.run_if_idle(perform)) return;
   submit_as(number, call, Mode::kSync, timeout)->wait();
@@ -82,7 +82,7 @@ c10::intrusive_ptr<QueuedWork> CollectiveQueue::submit_as(uint64_t number,
                                                           Timeout timeout) {
   std::string title;
   // An event costs more than a small all-reduce, so it is only made while a
-  // profiler runs.
+  // profiler is running.
   if (at::hasCallbacks()) {
     title = fmt::format("{}:{}", name(), title_of(call.type));
   }

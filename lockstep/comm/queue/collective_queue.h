@@ -13,16 +13,16 @@
 
 namespace lockstep {
 
-/// Does the calls of a World over shm or gloo. A call that its caller waits for
-/// is done in the caller's thread if nothing is queued before it; all other
-/// calls are done in the thread of a WorkQueue. Counts the collectives, and
-/// shows them to a profiler ("shm:all_reduce").
+/// Runs the calls of a World over shm or gloo. A call that its caller waits for
+/// runs in the caller's thread if nothing is queued before it. All other calls
+/// run in the thread of a WorkQueue. Counts the collectives, and shows them to
+/// a profiler ("shm:all_reduce").
 class CollectiveQueue : public Communicator {
  public:
   using Timeout = std::chrono::milliseconds;
   enum class Mode { kSync, kAsync };
 
-  /// `timeout` is that of each call.
+  /// `timeout` applies to each call.
   CollectiveQueue(std::unique_ptr<Collectives> collectives, int rank, int size,
                   Timeout timeout);
 
@@ -38,12 +38,13 @@ class CollectiveQueue : public Communicator {
     collectives_->abort(reason);
   }
 
-  /// A call that the caller waits for (kSync) may be done when this returns. If
-  /// it failed, the wait() of the result throws the error.
+  /// Submits a call. A call that the caller waits for (kSync) may already be
+  /// done when this returns. If it failed, wait() of the result throws the
+  /// error.
   c10::intrusive_ptr<QueuedWork> submit(CollectiveCall call, Mode mode,
                                         Timeout timeout);
 
-  /// c10d's monitoredBarrier: it does not wait for what is queued.
+  /// Runs c10d's monitoredBarrier, which does not wait for queued calls.
   void monitored_barrier(Timeout timeout, bool wait_all_ranks) {
     collectives_->monitored_barrier(timeout, wait_all_ranks);
   }
@@ -51,8 +52,8 @@ class CollectiveQueue : public Communicator {
   const CallFactory& calls() const { return calls_; }
   Timeout timeout() const { return timeout_; }
   void set_timeout(Timeout timeout) { timeout_ = timeout; }
-  /// The number of the next collective. Each rank counts its collectives from
-  /// 0.
+  /// Returns the number of the next collective. Each rank counts its
+  /// collectives from 0.
   uint64_t sequence_number() const { return sequence_number_; }
 
  private:

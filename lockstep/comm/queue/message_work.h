@@ -11,19 +11,20 @@
 
 namespace lockstep {
 
-/// A send or receive that a shm::PointToPoint does. Keeps the tensor. If the
-/// tensor has gaps in memory, what was received is copied into it at the end.
+/// A send or receive made by a shm::PointToPoint. Keeps the tensor alive. If
+/// the tensor has gaps in memory, the received data is copied into it at the
+/// end.
 class MessageWork : public QueuedWork {
  public:
   MessageWork(int rank, c10d::OpType type, const at::Tensor& tensor);
 
   /// The bytes that are sent, or the memory that receives.
   std::span<std::byte> bytes() const { return dense_.bytes(); }
-  /// For a receive that is done: the rank that sent.
+  /// Returns the rank that sent, for a receive that is done.
   int sourceRank() const override;
 
-  /// Called by PointToPoint when the message was moved, or when it failed
-  /// (`error`). The future is completed by complete_future().
+  /// Called by PointToPoint when the message was transferred, or when it failed
+  /// (`error`). complete_future() then completes the future.
   void end(const std::exception_ptr& error, int source);
 
  private:
@@ -31,10 +32,10 @@ class MessageWork : public QueuedWork {
   int source_ = -1;
 };
 
-/// The function that PointToPoint calls at the end. It keeps the work until
-/// then. The callbacks of the work's future run in `threads` and not in
-/// PointToPoint's thread: they may wait for another message, which that thread
-/// moves.
+/// Returns the function that PointToPoint calls at the end. It keeps the work
+/// alive until then. The callbacks of the work's future run in `threads` and
+/// not in PointToPoint's thread, because they may wait for another message,
+/// which that thread transfers.
 shm::P2pDone done_of(c10::intrusive_ptr<MessageWork> work,
                      CallbackThreads& threads);
 

@@ -28,7 +28,7 @@ class WorkQueue::Impl : public std::enable_shared_from_this<Impl> {
   void help_with(QueuedWork& work);
   void on_failure(std::function<void(const std::string&)> act);
   void stop();
-  /// The queue whose thread this is.
+  /// Returns the queue that owns this thread.
   static Impl* current() { return current_; }
 
  private:
@@ -41,9 +41,9 @@ class WorkQueue::Impl : public std::enable_shared_from_this<Impl> {
 
   bool is_own_thread() const { return current_ == this; }
   void run_items();
-  /// Does the first operation of the queue. `lock` is not held meanwhile.
+  /// Runs the first operation of the queue, without holding `lock`.
   void run_first(std::unique_lock<std::mutex>& lock);
-  /// In the queue's thread: performs, then runs callbacks.
+  /// Performs `task` and runs the callbacks. Called in the queue's thread.
   void run(QueuedWork& work, const std::function<void()>& task);
   void set_in_callback(bool is_in_callback);
   void need_watch();
@@ -61,7 +61,7 @@ class WorkQueue::Impl : public std::enable_shared_from_this<Impl> {
   std::exception_ptr failure_;
   std::function<void(const std::string&)> on_failure_;
   bool is_in_callback_ = false;
-  uint64_t entries_ = 0;  // how many times callbacks were entered
+  uint64_t entries_ = 0;  // number of times that callbacks were entered
   Clock::time_point in_callback_since_;
   std::thread thread_;
   std::thread watch_thread_;
@@ -144,14 +144,14 @@ void WorkQueue::Impl::run_first(std::unique_lock<std::mutex>& lock) {
     items_.pop_front();
     lock.unlock();
     run(*item.work, item.task);
-    // What the task holds is destroyed here, without the lock, because it may
-    // be this queue.
+    // The task's contents are destroyed here without the lock, because they may
+    // include this queue.
   }
   lock.lock();
 }
 
 void WorkQueue::Impl::run(QueuedWork& work, const std::function<void()>& task) {
-  const bool was_in_callback = is_in_callback_;  // only this thread writes it
+  const bool was_in_callback = is_in_callback_;  // written only by this thread
   if (was_in_callback) set_in_callback(false);
   work.perform(task);
   if (was_in_callback || work.has_pending_future()) set_in_callback(true);
@@ -254,7 +254,8 @@ void WorkQueue::Impl::stop() {
 
 void WorkQueue::Impl::end(std::thread& thread) {
   if (!thread.joinable()) return;
-  // A callback in this thread destroys the queue: the thread ends after it.
+  // A callback in this thread destroys the queue, so the thread ends after the
+  // callback.
   if (thread.get_id() == std::this_thread::get_id()) {
     thread.detach();
   } else {

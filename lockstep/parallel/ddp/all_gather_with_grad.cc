@@ -19,9 +19,10 @@ using torch::autograd::variable_list;
 
 namespace {
 
-constexpr int64_t kMostDims = 64;  // of a tensor in LibTorch
+constexpr int64_t kMostDims = 64;  // dimensions of a tensor in LibTorch
 
-// A tensor as the ranks describe it to each other: these, then its sizes.
+// Layout of the description of a tensor that the ranks exchange. The sizes come
+// last.
 enum : int64_t { kType, kRequiresGrad, kDims, kSizes };
 
 Tensor description_of(const Tensor& tensor) {
@@ -45,7 +46,7 @@ std::string in_words(const Tensor& description) {
       numbers[kRequiresGrad] != 0 ? "requires grad" : "requires no grad");
 }
 
-/// Throws on all ranks if the tensors of two of them don't fit together.
+/// Throws on all ranks if the tensors of two ranks don't match.
 void check_same(const World& world, const Tensor& tensor) {
   const Tensor own = description_of(tensor);
   const std::vector<Tensor> all = world.all_gather(own);
@@ -64,7 +65,7 @@ void check_same(const World& world, const Tensor& tensor) {
   }
 }
 
-/// Returns the part of each rank of a tensor that has all of them.
+/// Returns each rank's part of a gathered tensor.
 std::vector<Tensor> parts_of(const Tensor& whole, int ranks) {
   const int64_t size = whole.size(0) / ranks;
   std::vector<Tensor> parts;

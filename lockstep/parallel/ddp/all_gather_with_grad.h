@@ -11,21 +11,21 @@ namespace lockstep {
 /// sum over the ranks of the gradients of its part, as with
 /// torch.distributed.nn.functional.all_gather.
 ///
-/// For a loss that compares the samples of a batch with each other. Each rank
-/// computes the loss of the whole batch from the result:
+/// Use it for a loss that compares the samples of a batch with each other. Each
+/// rank computes the loss of the whole batch from the result:
 ///
 ///     auto z = lockstep::all_gather_with_grad(world, model->forward(x));
 ///     auto loss = info_nce(z, lockstep::all_gather_with_grad(world, views));
 ///     loss.backward();
 ///
-/// DistributedDataParallel averages the gradients over the ranks, so they are
-/// then those of the loss of the whole batch. With GradientAverage::kNone,
+/// DistributedDataParallel averages the gradients over the ranks, which gives
+/// the gradients of the loss of the whole batch. With GradientAverage::kNone,
 /// divide the loss by world.size().
 ///
-/// Collective, and so is the backward: each rank must call both, in the same
-/// order. `tensor` has the same type and shape on all ranks, and requires grad
-/// on all of them or on none; otherwise each rank throws ParallelError. In a
-/// world of one, returns `tensor`.
+/// Both the call and its backward are collective: each rank must call both, in
+/// the same order. `tensor` must have the same type and shape on all ranks, and
+/// must require grad on all of them or on none. Otherwise each rank throws
+/// ParallelError. With a world size of one, returns `tensor`.
 torch::Tensor all_gather_with_grad(const World& world,
                                    const torch::Tensor& tensor);
 

@@ -81,7 +81,7 @@ std::vector<size_t> GradientHooks::unused_in_backward() const {
   for (size_t p = 0; p < accumulators_.size(); ++p) {
     auto* node = accumulators_[p].get();
     bool is_inside = nodes == nullptr || nodes->count(node) != 0;
-    // backward(inputs) and grad(): only what leads to the inputs.
+    // backward(inputs) and grad() run only the nodes that lead to the inputs.
     if (is_inside && is_partial) {
       const auto found = chosen->find(node);
       is_inside = found != chosen->end() && found->second.needed_;
@@ -96,7 +96,7 @@ bool GradientHooks::trains_in_backward(
   if (unused.size() < parameters_.size()) return true;
   const auto* chosen = torch::autograd::get_current_graph_task_exec_info();
   if (chosen != nullptr && !chosen->empty()) return false;
-  // All may be frozen, and the backward that of the input.
+  // All parameters may be frozen, in which case only the input gets a gradient.
   return std::any_of(
       parameters_.begin(), parameters_.end(),
       [](const Tensor& parameter) { return parameter.requires_grad(); });
@@ -116,7 +116,8 @@ bool GradientHooks::leads_to_former_memory(size_t p) const {
 
 namespace {
 
-/// Autograd calls it when the backward is done, or drops it when that failed.
+/// Autograd calls run() when the backward is done, and destroys the object
+/// without calling run() if the backward failed.
 class Ending {
  public:
   Ending(std::function<void()> on_end, std::function<void()> on_failure)

@@ -13,18 +13,19 @@
 
 namespace lockstep::ddp {
 
-/// Calls back before and after autograd adds a gradient to a parameter.
+/// Runs callbacks before and after autograd adds a gradient to a parameter.
 ///
-/// Autograd adds gradients in a node of the parameter, its accumulator, which
-/// is another one after the parameter got other memory (torch::load). Graphs
-/// that were made before keep the former one, so that is kept hooked, too.
+/// Autograd adds gradients in a node of the parameter, its accumulator. The
+/// parameter gets a new accumulator when its memory is replaced (torch::load).
+/// Graphs made earlier keep the former accumulator, so that one stays hooked
+/// too.
 ///
-/// The caller sees to it that one thread at a time calls; autograd may call
-/// back in several.
+/// The caller must make its calls from one thread at a time. Autograd may run
+/// the callbacks in several threads.
 class GradientHooks {
  public:
-  /// `before(p)`, and `after(p, incoming)` with what was added, which may be
-  /// undefined.
+  /// Called as `before(p)`, and as `after(p, incoming)` with the gradient that
+  /// was added, which may be undefined.
   using Before = std::function<void(size_t p)>;
   using After = std::function<void(size_t p, const torch::Tensor& incoming)>;
 
@@ -34,20 +35,21 @@ class GradientHooks {
   GradientHooks(const GradientHooks&) = delete;
   GradientHooks& operator=(const GradientHooks&) = delete;
 
-  /// Hooks into the accumulator that parameter `p`, which must require a
-  /// gradient, has now.
+  /// Hooks into the current accumulator of parameter `p`, which must require a
+  /// gradient.
   void follow(size_t p);
 
-  // In a backward.
+  // Functions to be called in a backward.
 
-  /// Parameters that it gives no gradient.
+  /// Returns the parameters that get no gradient from this backward.
   std::vector<size_t> unused_in_backward() const;
-  /// Whether it is meant to give gradients to parameters. Not so of
-  /// torch::autograd::grad(), and where all parameters are frozen.
+  /// Returns whether this backward gives gradients to parameters. Returns false
+  /// in torch::autograd::grad(), and if all parameters are frozen.
   bool trains_in_backward(const std::vector<size_t>& unused) const;
-  /// Whether it goes to the memory that parameter `p` had before.
+  /// Returns whether this backward reaches the former memory of parameter `p`.
   bool leads_to_former_memory(size_t p) const;
-  /// Has autograd call `on_end` when it is done; `on_failure` if it failed.
+  /// Makes autograd call `on_end` when the backward is done, or `on_failure` if
+  /// it failed.
   static void at_end_of_backward(std::function<void()> on_end,
                                  std::function<void()> on_failure);
 
@@ -65,9 +67,9 @@ class GradientHooks {
   std::vector<torch::Tensor> parameters_;
   Before before_;
   After after_;
-  // Autograd itself keeps them by weak pointers only.
+  // Kept alive here, because autograd holds them only by weak pointers.
   std::vector<NodePtr> accumulators_;
-  std::vector<Hooks> hooks_;  // in those, and in former ones that graphs have
+  std::vector<Hooks> hooks_;  // in these, and in former ones that graphs use
 };
 
 }  // namespace lockstep::ddp

@@ -12,20 +12,22 @@
 
 namespace lockstep::ddp {
 
-/// What a program did to its parameters since they were looked at last. Ranks
-/// whose programs did the same have the same parameters; where they did not,
-/// the values are worth comparing.
+/// Tracks changes that a program made to its parameters since the last check.
+/// Ranks whose programs made the same changes have the same parameters. If the
+/// changes differ, it is worth comparing the values.
 class ParameterChanges {
  public:
   ParameterChanges() = default;
   explicit ParameterChanges(std::vector<torch::Tensor> parameters);
 
-  /// A number for how often each was written to, and which ones got other
-  /// memory, since the last call. Costs some nanoseconds for each parameter.
+  /// Returns a hash of how often each parameter was written to, and which ones
+  /// got other memory, since the last call. Costs a few nanoseconds per
+  /// parameter.
   int64_t fingerprint();
-  /// (2), int64: a fingerprint and its complement. The ranks' largest tell
-  /// whether all are the same, as the largest complement is that of the
-  /// smallest.
+  /// Returns a (2) int64 tensor: the fingerprint and its complement. are_same()
+  /// takes the maximum of these over the ranks. The largest complement is the
+  /// complement of the smallest fingerprint, so the maximum shows whether all
+  /// are the same.
   static torch::Tensor message_of(int64_t fingerprint, torch::Device device);
   static bool are_same(const torch::Tensor& largest);
 
@@ -33,8 +35,8 @@ class ParameterChanges {
   using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
   struct Seen {
     uint32_t version = 0;
-    /// Weak: keeps no memory, but the address, so that no other memory can be
-    /// taken for it.
+    /// Weak, so it does not keep the memory, but keeps the address from being
+    /// reused by another storage.
     WeakStorage storage;
   };
   static Seen look_at(const torch::Tensor& parameter);
@@ -44,11 +46,12 @@ class ParameterChanges {
 };
 
 struct DifferentParameters {
-  int rank = 0;                ///< the first that differs from rank 0
-  std::vector<size_t> places;  ///< of its parameters that do; empty: none
+  int rank = 0;                ///< first rank that differs from rank 0
+  std::vector<size_t> places;  ///< indices of its parameters that differ; empty
+                               ///< if no rank differs
 };
 
-/// Compares the parameters' bytes over the ranks (collective).
+/// Compares the bytes of the parameters over the ranks. Collective.
 DifferentParameters compare_parameters(
     const World& world, const std::vector<torch::Tensor>& parameters);
 

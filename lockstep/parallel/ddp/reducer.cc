@@ -34,7 +34,7 @@ World group_of_all(const World& world) {
 
 }  // namespace
 
-// Construction, and what the module's owner does to it.
+// Construction, and functions for the owner of the module.
 
 std::shared_ptr<Reducer> Reducer::create(
     const World& world, ModuleHandle module,
@@ -72,15 +72,15 @@ Reducer::Reducer(const World& world, ModuleHandle module,
     broadcast(world_, module_.parameters, 0);
     broadcast(world_, module_.buffers, 0);
   }
-  changes_.fingerprint();  // the broadcasts wrote to them
+  changes_.fingerprint();  // records the writes of the broadcasts
   packed_buffers_ = PackedTensors(module_.buffers);
   buckets_.emplace(world_, parameters_,
                    static_cast<int64_t>(options_.bucket_cap_mb() * (1 << 20)));
 }
 
 void Reducer::follow_parameters() {
-  // Not before the first forward: a train_step() must take the gradients of
-  // parameters with hooks through autograd.
+  // The hooks are not made before the first forward. train_step() must take the
+  // gradients of parameters with hooks through autograd.
   if (!hooks_) {
     hooks_.emplace(
         parameters_, [this](size_t p) { before_gradient(p); },
@@ -174,7 +174,7 @@ Tensor Reducer::watch(const Tensor& output, int64_t samples) {
   return forwards_.put_node(output, samples, shared_from_this());
 }
 
-// A pass: how it opens.
+// The beginning of a pass.
 
 void Reducer::on_output(const WatchedForwards::Forward& forward) {
   const std::lock_guard lock(mutex_);
@@ -190,8 +190,8 @@ void Reducer::on_output(const WatchedForwards::Forward& forward) {
   open_pass(task, forward);
 }
 
-// A derivative's graph, or that of something inside the model, leads to the
-// parameters past the outputs.
+// The graph of a derivative, or of a value inside the model, may reach the
+// parameters without going through the outputs.
 void Reducer::before_gradient(size_t p) {
   const std::lock_guard lock(mutex_);
   if (pass_) return;
@@ -222,7 +222,7 @@ Reducer::Pass Reducer::new_pass(const Round& round) const {
 std::optional<std::vector<size_t>> Reducer::check_unused() {
   std::vector<size_t> unused = hooks_->unused_in_backward();
   for (const size_t p : unused) {
-    // The graph is older than what replaced the parameter's memory.
+    // The graph was made before the parameter's memory was replaced.
     if (!hooks_->leads_to_former_memory(p)) continue;
     give_up({.code = ErrorCode::kModuleChanged,
              .what = fmt::format("parameter '{}' got other memory between a "
@@ -276,7 +276,7 @@ void Reducer::open_pass(int task, const WatchedForwards::Forward& reached) {
       [self = shared_from_this()] { self->close_pass(); },
       [self = shared_from_this()] { self->abandon(); });
   exchange_changes();
-  // Parts that are computed again change them again.
+  // Checkpointed parts change the buffers again when they are recomputed.
   if (!is_static) send_buffers();
   prepare_earlier_gradients();
   if (!pass_->only_counts) {
@@ -286,7 +286,7 @@ void Reducer::open_pass(int task, const WatchedForwards::Forward& reached) {
   }
 }
 
-// A pass: gradients.
+// The gradients of a pass.
 
 void Reducer::on_gradient(size_t p, const Tensor& incoming) {
   const std::lock_guard lock(mutex_);
@@ -352,7 +352,7 @@ void Reducer::fill_bucket(size_t p, bool has_gradient) {
   }
   const bool is_view =
       gradient.defined() && gradient.data_ptr() == view.data_ptr();
-  // What is not part of this pass stays as it is.
+  // A gradient that is not part of this pass must not change.
   if (!has_gradient && is_view) gradient = gradient.clone();
   if (pass_->is_shadow || !gradient.defined()) {
     view.zero_();
@@ -374,7 +374,7 @@ void Reducer::prepare_earlier_gradients() {
     give_up(*problem);
   }
   if (rounds_.sums_to_average(pass_->round)) return;
-  // Only what is new may be summed over the ranks.
+  // Only new gradients may be summed over the ranks.
   const std::vector<size_t> mixed = local_->mixed(parameters_);
   if (!mixed.empty()) {
     give_up({.code = ErrorCode::kMixedAccumulation,
@@ -386,7 +386,7 @@ void Reducer::prepare_earlier_gradients() {
   pass_->kept = local_->take_sums(parameters_);
 }
 
-// A pass: what goes to the other ranks beside the gradients.
+// Data of a pass that goes to the other ranks besides the gradients.
 
 void Reducer::send_buffers() {
   if (!options_.broadcast_buffers() || packed_buffers_.empty()) return;
@@ -400,7 +400,7 @@ void Reducer::send_buffers() {
 
 void Reducer::exchange_changes() {
   const int64_t fingerprint = changes_.fingerprint();
-  // Within join(), ranks without inputs do not update.
+  // Within join(), ranks without inputs don't update their parameters.
   if (world_.size() == 1 || rounds_.is_joining()) return;
   pass_->changes = ParameterChanges::message_of(fingerprint, trained_.device);
   buckets_->submit("changes", -1, [this, changes = pass_->changes]() mutable {
@@ -411,7 +411,7 @@ void Reducer::exchange_changes() {
 void Reducer::exchange_used() {
   std::vector<uint8_t> is_used(parameters_.size());
   for (size_t p = 0; p < is_used.size(); ++p) {
-    // What was added up under no_sync() is used as well.
+    // Gradients added under no_sync() count as used too.
     is_used[p] = pass_->has_gradient[p] || local_->has(parameters_[p]);
   }
   pass_->is_used = torch::tensor(is_used, torch::kUInt8).to(trained_.device);
@@ -421,7 +421,7 @@ void Reducer::exchange_used() {
                    });
 }
 
-// A pass: how it ends.
+// The end of a pass.
 
 void Reducer::close_pass() {
   const std::lock_guard lock(mutex_);
@@ -515,7 +515,7 @@ void Reducer::write_back() {
     }
     local_->clear(parameters_[p]);
     if (pass.is_in_place[p]) {
-      // The sum is there.
+      // .grad already holds the sum.
     } else if (options_.gradient_as_bucket_view()) {
       gradient = view;
     } else if (gradient.defined()) {
@@ -540,7 +540,7 @@ void Reducer::abandon() noexcept {
   world_.abort(failure_);
 }
 
-// Uneven inputs: ranks that have none left answer those that have.
+// Uneven inputs: ranks without inputs answer those that still have some.
 
 void Reducer::join(const std::function<void()>& steps,
                    const JoinOptions& options) {
@@ -562,7 +562,7 @@ void Reducer::join(const std::function<void()>& steps,
       shadow(round);
     }
   } catch (const std::exception& error) {
-    // Ended by agreement, all ranks know.
+    // If the ranks agreed to end join(), all of them know about it.
     if (rounds_.is_ended() || !failure_.empty()) throw;
     failure_ = fmt::format("rank {} left join() with an exception: {}",
                            world_.rank(), text_of(error));
@@ -570,7 +570,7 @@ void Reducer::join(const std::function<void()>& steps,
     throw;
   }
   const std::vector<int>& last = rounds_.last_active();
-  // Those that had no inputs did not update.
+  // Ranks that had no inputs did not update.
   if (!last.empty() && last.size() < static_cast<size_t>(world_.size())) {
     broadcast(world_, module_.parameters, last.back());
     broadcast(world_, module_.buffers, last.back());

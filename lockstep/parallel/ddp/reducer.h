@@ -26,20 +26,20 @@
 
 namespace lockstep::ddp {
 
-/// Sums the gradients of a model over the ranks while the user's own backward
-/// computes them: DistributedDataParallel without the module's type.
+/// Sums the gradients of a model over the ranks during the user's own backward.
+/// It is the untyped implementation of DistributedDataParallel.
 ///
 /// A backward that goes through a synced forward (WatchedForwards) is a *pass*.
 /// It opens before the first gradient is added to a parameter (GradientHooks).
-/// Each gradient is copied into its bucket as it arrives, and full buckets are
-/// summed meanwhile (GradientBuckets), in a group of the reducer's own. When
-/// the backward ends, .grad holds the result.
+/// Each gradient is copied into its bucket as it arrives. Full buckets are
+/// summed during the backward (GradientBuckets), in the reducer's own process
+/// group. When the backward ends, .grad holds the result.
 ///
-/// One thread at a time calls it; autograd's may be several.
+/// Calls must come from one thread at a time. Autograd may use several threads.
 class Reducer : public std::enable_shared_from_this<Reducer> {
  public:
-  /// Collective. `local`: the wrapper's. Throws ParallelError if the ranks'
-  /// modules differ.
+  /// Makes a reducer. Collective. `local` is that of the wrapper. Throws
+  /// ParallelError if the modules of the ranks differ.
   static std::shared_ptr<Reducer> create(
       const World& world, ModuleHandle module,
       const DistributedDataParallelOptions& options,
@@ -48,117 +48,124 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  /// Before a forward under autograd. What it returns is for end_forward().
+  /// Must be called before a forward under autograd. Pass the result to
+  /// end_forward().
   uint64_t begin_forward();
-  /// After it: a backward through what was computed in between, which was of
-  /// `samples` samples, is a pass.
+  /// Must be called after the forward. A backward through anything computed in
+  /// between, from `samples` samples, is a pass.
   void end_forward(uint64_t begin, int64_t samples);
-  /// An output of that forward, such that a backward through it or through its
-  /// derivatives is a pass. Its graph keeps the reducer alive.
+  /// Returns an output of that forward such that a backward through it or
+  /// through its derivatives is a pass. Its graph keeps the reducer alive.
   torch::Tensor watch(const torch::Tensor& output, int64_t samples);
 
   bool is_synced() const { return is_synced_; }
-  /// Off: forwards are not watched, so that gradients stay this rank's.
+  /// If false, forwards are not watched, so gradients stay on this rank.
   void set_synced(bool on) { is_synced_ = on; }
   void set_hook(CommHook hook) { buckets_->set_hook(std::move(hook)); }
   void join(const std::function<void()>& steps, const JoinOptions& options);
   bool is_joining() const { return rounds_.is_joining(); }
 
-  /// Buckets as they are now: each one's parameters, by place.
+  /// Returns the current buckets, each a list of parameter indices.
   std::vector<std::vector<size_t>> assignment() const {
     return buckets_->assignment();
   }
 
  private:
   struct Pass {
-    int task = 0;  ///< autograd's number of the backward
+    int task = 0;  ///< autograd's id of the backward
     Round round;
-    bool is_shadow = false;        ///< of a rank without inputs
-    bool only_counts = false;      ///< a static graph's first
-    std::vector<int64_t> awaited;  ///< gradients that parameter p still lacks
-    std::vector<size_t> missing;   ///< parameters that got an undefined one
+    bool is_shadow = false;        ///< pass of a rank without inputs
+    bool only_counts = false;      ///< first pass of a static graph
+    std::vector<int64_t> awaited;  ///< number of gradients that parameter p
+                                   ///< still lacks
+    std::vector<size_t> missing;  ///< parameters that got an undefined gradient
     std::vector<size_t> arrivals;
     std::vector<bool> has_gradient;
     std::vector<bool> is_in_place;  ///< by parameter: .grad itself is summed
-    /// .grad of before, where a sum over the ranks would change it.
+    /// Earlier values of .grad that a sum over the ranks would change.
     std::vector<torch::Tensor> kept;
-    torch::Tensor is_used;  ///< by parameter: a byte; over all ranks at last
-    /// The fingerprint of what this rank did to its parameters, and its
-    /// complement; the largest of all ranks' at last.
+    torch::Tensor is_used;  ///< one byte per parameter; after the exchange,
+                            ///< over all ranks
+    /// Fingerprint of this rank's changes to its parameters, and its
+    /// complement. After the exchange, the maximum over all ranks.
     torch::Tensor changes;
   };
 
   Reducer(const World& world, ModuleHandle module,
           const DistributedDataParallelOptions& options,
           std::shared_ptr<LocalGradients> local);
-  /// Follows what replaced a parameter's memory (torch::load). Throws for
-  /// another type, device or shape, and for what trains only now.
+  /// Hooks parameters again after their memory was replaced (torch::load).
+  /// Throws if a parameter changed its type, device or shape, or started to
+  /// require a gradient.
   void follow_parameters();
-  /// After the first pass: buckets in the order in which gradients came.
+  /// Rebuilds the buckets after the first pass, in the order in which gradients
+  /// arrived.
   void follow_arrivals(int root, const std::vector<size_t>& arrivals);
   void check_usable() const;
-  /// Ends the other ranks' waits and throws.
+  /// Makes the other ranks stop waiting, and throws.
   [[noreturn]] void give_up(const Problem& problem);
 
-  // In the backward.
+  // Called during the backward.
   void on_output(const WatchedForwards::Forward& forward);
   void before_gradient(size_t p);
   void on_gradient(size_t p, const torch::Tensor& incoming);
   Pass new_pass(const Round& round) const;
   void open_pass(int task, const WatchedForwards::Forward& reached);
-  /// The parameters that this backward gives no gradient; throws if that may
-  /// not be. Nothing if it is no pass after all.
+  /// Returns the parameters that get no gradient from this backward, or nothing
+  /// if this backward is not a pass. Throws if parameters must not be unused.
   std::optional<std::vector<size_t>> check_unused();
-  /// `incoming` is what autograd added to .grad now, if it did.
+  /// Marks parameter `p` as ready. `incoming` is the gradient that autograd
+  /// just added to .grad, if any.
   void mark_ready(size_t p, bool has_gradient,
                   const torch::Tensor& incoming = {});
-  /// Copies p's gradient into its bucket, weighted.
+  /// Copies the weighted gradient of `p` into its bucket.
   void fill_bucket(size_t p, bool has_gradient);
 
-  /// Before a pass: prepares .grad of earlier backward passes and steps.
+  /// Prepares, before a pass, what earlier backward passes and steps left in
+  /// .grad.
   void prepare_earlier_gradients();
 
-  // What goes to the other ranks beside the gradients.
+  // Send data to the other ranks besides the gradients.
   void send_buffers();
   void exchange_changes();
   void exchange_used();
 
-  // At the end of the backward.
+  // Called at the end of the backward.
   void close_pass();
   void finish_pass();
   void check_complete();
-  /// Throws if the ranks did different things to their parameters, such that
-  /// those differ now.
+  /// Throws if the ranks changed their parameters differently and the
+  /// parameters now differ.
   void check_same_parameters();
   void settle_static_graph();
   void write_back();
-  /// After a backward that threw.
+  /// Cleans up after a backward that threw.
   void abandon() noexcept;
-  /// A pass of a rank without inputs, in join().
+  /// Makes the pass of a rank without inputs, in join().
   void shadow(const Round& round);
 
   DistributedDataParallelOptions options_;
-  World world_;  // of this reducer alone
+  World world_;  // used only by this reducer
   ModuleHandle module_;
   TrainedParameters trained_;
-  const std::vector<torch::Tensor>& parameters_;  // of trained_
+  const std::vector<torch::Tensor>& parameters_;  // trained_.parameters
   ParameterChanges changes_;
   Rounds rounds_;
 
   bool is_synced_ = true;
   bool follows_arrivals_ = false;
-  std::vector<int64_t> expected_;  // static graph: gradients in a backward
-  std::vector<bool> is_used_;      // by any rank; empty: all are
+  std::vector<int64_t> expected_;  // static graph: gradients per parameter
+  std::vector<bool> is_used_;      // by any rank; empty: all are used
   PackedTensors packed_buffers_;
 
-  std::mutex mutex_;  // what follows, for autograd's threads
+  std::mutex mutex_;  // guards the members below against autograd's threads
   WatchedForwards forwards_;
-  int unsynced_task_ = -1;  // a backward that is known to be no pass
+  int unsynced_task_ = -1;  // a backward that is known not to be a pass
   std::shared_ptr<LocalGradients> local_;
   std::optional<Pass> pass_;
   std::string failure_;
   std::optional<GradientHooks> hooks_;
-  std::optional<GradientBuckets> buckets_;  // last, so that it ends first
+  std::optional<GradientBuckets> buckets_;  // destroyed first
 };
 
 }  // namespace lockstep::ddp

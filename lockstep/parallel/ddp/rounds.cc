@@ -31,7 +31,7 @@ bool Rounds::sums_to_average(const Round& round) const {
 }
 
 Round Rounds::agree(bool is_active, int64_t samples) {
-  // (2): whether this rank has inputs, and how many samples.
+  // (2): whether this rank has inputs, and its number of samples.
   const std::vector<int64_t> message{is_active, samples};
   const auto messages =
       world_.all_gather(torch::tensor(message, torch::kInt64).to(device_));
@@ -44,7 +44,7 @@ Round Rounds::agree(bool is_active, int64_t samples) {
     total += numbers[1];
   }
   const auto active = static_cast<double>(round.active.size());
-  // As in torch the highest of those that have inputs.
+  // The root is the highest rank that has inputs, as in PyTorch.
   if (active > 0 && joining_) round.root = round.active.back();
   const bool by_all =
       !joining_ || joining_->options.divide_by_initial_world_size();
@@ -52,8 +52,8 @@ Round Rounds::agree(bool is_active, int64_t samples) {
     case GradientAverage::kNone:
       break;
     case GradientAverage::kSamples:
-      // A step without any samples still has a loss, of the parameters alone
-      // say: its mean over the ranks is then the only one there is.
+      // A step without any samples still has a loss, for example one that
+      // depends only on the parameters. Use its mean over the ranks then.
       round.weight =
           total > 0 ? static_cast<double>(samples) / static_cast<double>(total)
                     : 1 / std::max(active, 1.0);

@@ -11,32 +11,34 @@
 
 namespace lockstep::ddp {
 
-/// What the ranks agreed on before they exchange the gradients of a backward.
+/// Result of an agreement between the ranks before they exchange the gradients
+/// of a backward.
 struct Round {
-  double weight = 1;        ///< of this rank's gradients in the sum
-  int root = 0;             ///< whose buffers count
+  double weight = 1;        ///< weight of this rank's gradients in the sum
+  int root = 0;             ///< rank whose buffers are used
   std::vector<int> active;  ///< ranks that have inputs; empty outside of join()
 };
 
-/// Agrees with the other ranks on rounds: who takes part, and with which weight
-/// each rank's gradients enter the sum. Within join() ranks that have no inputs
-/// left take part with zeros, so each round starts with a message.
+/// Agrees with the other ranks on rounds: which ranks take part, and the weight
+/// of each rank's gradients in the sum. Within join(), ranks that have no
+/// inputs left take part with zeros, so each round starts with a message.
 class Rounds {
  public:
   Rounds(const World& world, torch::Device device, GradientAverage average)
       : world_(world), device_(device), average_(average) {}
 
-  /// Before a backward of `samples` samples: those of a rank with inputs.
+  /// Starts a round of a rank with inputs, before a backward of `samples`
+  /// samples.
   Round next(int64_t samples);
-  /// In join(), by a rank without inputs. Its `active` is empty if no rank has
-  /// any, which ends join().
+  /// Starts a round of a rank without inputs, in join(). `active` of the result
+  /// is empty if no rank has inputs, which ends join().
   Round next_without_inputs() { return agree(false, 0); }
-  /// Whether next() needs the number of samples.
+  /// Returns whether next() needs the number of samples.
   bool counts_samples() const {
     return joining_ || average_ == GradientAverage::kSamples;
   }
-  /// Whether what all ranks have in common stays the same in the weighted sum
-  /// of this round.
+  /// Returns whether a value that is equal on all ranks is left unchanged by
+  /// the weighted sum of this round.
   bool sums_to_average(const Round& round) const;
 
   bool is_joining() const { return joining_.has_value(); }
@@ -44,9 +46,9 @@ class Rounds {
     joining_ = Joining{.options = options, .last_active = {}};
   }
   void end_join() { joining_.reset(); }
-  /// Whether join() ended by throw_on_early_termination, on every rank.
+  /// Returns whether throw_on_early_termination ended join(), on every rank.
   bool is_ended() const { return joining_ && joining_->is_ended; }
-  /// The ranks of the last round of join() that had inputs.
+  /// Returns the ranks that had inputs in the last round of join().
   const std::vector<int>& last_active() const { return joining_->last_active; }
 
  private:

@@ -9,13 +9,13 @@
 
 namespace lockstep::ddp {
 
-/// Keeps `world` for the backward of an autograd function.
+/// Saves `world` for the backward of an autograd function.
 void save_world(torch::autograd::AutogradContext& context, const World& world);
-/// Returns the world that save_world() kept.
+/// Returns the world that save_world() saved.
 World saved_world(const torch::autograd::AutogradContext& context);
 
-/// Throws ParallelError in a backward that is to be differentiated itself.
-/// `fix` is the advice for the user.
+/// Throws ParallelError in a backward that must be differentiable itself
+/// (create_graph). `fix` is the advice for the user.
 void check_no_double_backward(std::string_view component, const char* fix);
 
 }  // namespace lockstep::ddp

@@ -17,12 +17,12 @@ using torch::autograd::variable_list;
 
 namespace {
 
-/// Of a channel of all ranks together. Double: the ranks' moments are combined
-/// by differences.
+/// Moments of each channel. They are double because the moments of the ranks
+/// are combined by differences.
 struct Moments {
   Tensor mean;         ///< [C]
-  Tensor square_sums;  ///< [C], of the differences from the mean
-  double count = 0;    ///< samples and positions of a channel
+  Tensor square_sums;  ///< [C], sums of squared differences from the mean
+  double count = 0;  ///< number of values of a channel: samples times positions
 };
 
 std::vector<int64_t> all_but_channels(const Tensor& tensor) {
@@ -31,13 +31,13 @@ std::vector<int64_t> all_but_channels(const Tensor& tensor) {
   return dims;
 }
 
-/// Half precision is computed in float.
+/// Returns `tensor` as float, or as double if it is double.
 Tensor widened(const Tensor& tensor) {
   return tensor.scalar_type() == torch::kDouble ? tensor
                                                 : tensor.to(torch::kFloat);
 }
 
-/// [C] as [1, C, 1, ...], in the type that `like` is computed in.
+/// Reshapes [C] to [1, C, 1, ...], in the type that `like` is computed in.
 Tensor spread(const Tensor& of_channels, const Tensor& like) {
   std::vector<int64_t> shape(static_cast<size_t>(like.dim()), 1);
   shape[1] = of_channels.numel();
@@ -61,8 +61,9 @@ Moments local_moments(const Tensor& input) {
   return local;
 }
 
-/// Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for
-/// computing sample variances" (1979), over the ranks in their order.
+/// Combines the moments of the ranks in rank order, as in Chan, Golub, LeVeque,
+/// "Updating formulae and a pairwise algorithm for computing sample variances"
+/// (1979).
 Moments moments_of_all(const World& world, const Tensor& input) {
   const Moments local = local_moments(input);
   const auto all = world.all_gather(
@@ -85,7 +86,7 @@ Moments moments_of_all(const World& world, const Tensor& input) {
   return total;
 }
 
-/// (x - mean) / sqrt(var + eps), where the moments are those of all ranks' x.
+/// Computes (x - mean) / sqrt(var + eps), with the moments over all ranks' x.
 struct SyncedNorm : torch::autograd::Function<SyncedNorm> {
   static Tensor forward(AutogradContext* context, const Tensor& input,
                         const Tensor& mean, const Tensor& inverse_deviation,
@@ -166,7 +167,8 @@ Tensor SyncBatchNormImpl::forward(const Tensor& input) {
   Tensor inverse_deviation;
   {
     const torch::NoGradGuard no_grad;
-    // Statistics of one rank in evaluation: others may not take part.
+    // In evaluation, uses the statistics of this rank only, because other ranks
+    // may not take part.
     moments = moments_of_all(is_training ? world_ : World(), input);
     if (moments.count < 2 && is_training) {
       throw ParallelError(

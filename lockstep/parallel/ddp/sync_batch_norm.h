@@ -8,21 +8,23 @@
 
 namespace lockstep {
 
-/// torch's SyncBatchNorm for C++, on CPU as well: in training, mean and
-/// variance are those of the batches of all ranks together, however they are
-/// split. A rank may have no sample, but must take part.
+/// SyncBatchNorm for C++, also on CPU. In training, mean and variance are
+/// computed over the batches of all ranks together, however they are split. A
+/// rank may have no samples, but must take part.
 ///
 ///     norm = register_module(
 ///         "norm", lockstep::SyncBatchNorm(torch::nn::BatchNormOptions(64),
 ///                                         world));
 ///
-/// Input [N, C, ...], output like it. In a C++ module, whose members are
-/// typed, it is written where BatchNorm would be: there is no conversion.
-/// forward() and its backward are collective on `world`, in training alone.
+/// The input is [N, C, ...], and the output has the same shape. Use it in place
+/// of BatchNorm in the module's source. There is no conversion function,
+/// because the members of C++ modules are typed. In training only, forward()
+/// and its backward are collective on `world`.
 ///
-/// The ranks' losses are coupled by the statistics, so weights must be part of
-/// them: with batches of different sizes, divide each rank's summed loss by the
-/// samples of all, and average with GradientAverage::kNone.
+/// The statistics couple the losses of the ranks, so the losses themselves must
+/// be weighted. With batches of different sizes, divide each rank's summed loss
+/// by the number of samples of all ranks, and average with
+/// GradientAverage::kNone.
 class SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl> {
  public:
   SyncBatchNormImpl(const torch::nn::BatchNormOptions& options,

@@ -14,12 +14,12 @@ using torch::autograd::variable_list;
 
 namespace {
 
-// A graph that is older than so many forwards is known by its outputs alone.
+// Graphs older than this many forwards are recognized only by their outputs.
 constexpr size_t kMostForwards = 4096;
 
 }  // namespace
 
-/// Stands behind an output of a forward, and says that a backward has come to
+/// Node behind an output of a forward. It reports that a backward has reached
 /// the model.
 class WatchedForwards::OutputNode : public torch::autograd::Node {
  public:
@@ -30,8 +30,9 @@ class WatchedForwards::OutputNode : public torch::autograd::Node {
   variable_list apply(variable_list&& gradients) override {
     forwards_.on_backward_(forward);
     if (!torch::GradMode::is_enabled()) return std::move(gradients);
-    // The graph of this derivative may lead to the parameters past the output,
-    // but not past the output's gradient, in which it is linear.
+    // The graph of this derivative may reach the parameters without going
+    // through the output. It always goes through the output's gradient, in
+    // which it is linear.
     for (Tensor& gradient : gradients) {
       if (!gradient.defined()) continue;
       gradient = forwards_.put_node(gradient, forward, owner_);
@@ -47,7 +48,7 @@ class WatchedForwards::OutputNode : public torch::autograd::Node {
 
  private:
   WatchedForwards& forwards_;
-  std::shared_ptr<void> owner_;  // of forwards_
+  std::shared_ptr<void> owner_;  // owner of forwards_
 };
 
 uint64_t WatchedForwards::begin() {
@@ -74,8 +75,8 @@ Tensor WatchedForwards::put_node(const Tensor& tensor, int64_t samples,
 
 Tensor WatchedForwards::put_node(const Tensor& tensor, const Forward& forward,
                                  std::shared_ptr<void> owner) {
-  // A node for each output: what only an unused one leads to is then not part
-  // of the backward.
+  // Each output has its own node. Parts of the model that only lead to unused
+  // outputs are then not part of the backward.
   auto node = make_node<OutputNode>(*this, forward, std::move(owner));
   node->set_next_edges(torch::autograd::collect_next_edges(tensor));
   Tensor watched = tensor.detach();
@@ -105,7 +106,7 @@ const WatchedForwards::Forward* WatchedForwards::in_backward() const {
 }
 
 int64_t WatchedForwards::samples_in_backward(const Forward& reached) const {
-  // Each forward once, of which there may be several outputs.
+  // Counts each forward once, even if several of its outputs are reached.
   std::map<int64_t, int64_t> samples{{reached.number, reached.samples}};
   for (const auto* node :
        *torch::autograd::get_current_graph_task_nodes_in_graph()) {

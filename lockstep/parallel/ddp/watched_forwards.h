@@ -12,54 +12,55 @@
 
 namespace lockstep::ddp {
 
-/// Knows, in a backward, which forwards of a model it goes through, whatever
-/// the loss is made of: outputs, derivatives of outputs, or what a forward
-/// computed inside.
+/// Finds out, in a backward, which forwards of a model it goes through. The
+/// loss may be computed from outputs, from derivatives of outputs, or from
+/// values inside a forward.
 ///
-/// A forward is known in the graph in two ways: by a node that stands behind
-/// each of its outputs, and by the numbers that autograd gave to the nodes
-/// which it made. The first finds a backward before it comes to the model, the
-/// second finds one that goes past the outputs.
+/// A forward is recognized in the graph in two ways: by a node behind each of
+/// its outputs, and by the numbers that autograd gave to the nodes it made. The
+/// first detects a backward before it reaches the model. The second detects a
+/// backward that does not go through the outputs.
 ///
-/// The caller sees to it that one thread at a time calls; a node behind an
-/// output calls back in autograd's thread.
+/// The caller must make its calls from one thread at a time. A node behind an
+/// output runs its callback in autograd's thread.
 class WatchedForwards {
  public:
   struct Forward {
     int64_t number = 0;
     int64_t samples = 0;
   };
-  /// Called when a backward comes to an output of `forward`.
+  /// Called when a backward reaches an output of `forward`.
   using OnBackward = std::function<void(const Forward& forward)>;
 
   explicit WatchedForwards(OnBackward on_backward)
       : on_backward_(std::move(on_backward)) {}
 
-  /// Before a forward. What it returns is for end().
+  /// Must be called before a forward. Pass the result to end().
   uint64_t begin();
-  /// After it, in the same thread: the nodes that were made in between are
-  /// those of a forward of `samples` samples.
+  /// Must be called after the forward, in the same thread. The nodes made in
+  /// between belong to a forward of `samples` samples.
   void end(uint64_t begin, int64_t samples);
   /// Returns `tensor` with a node behind it, as an output of the last forward.
-  /// The node keeps `owner` alive, which is called back.
+  /// The node keeps `owner`, which receives the callback, alive.
   torch::Tensor put_node(const torch::Tensor& tensor, int64_t samples,
                          std::shared_ptr<void> owner);
 
-  // In a backward.
+  // Functions to be called in a backward.
 
-  /// A watched forward that it goes through; nullptr if it goes through no
-  /// such forward.
+  /// Returns a watched forward that this backward goes through, or nullptr if
+  /// there is no such forward.
   const Forward* in_backward() const;
-  /// The samples of all that it goes through. `reached` is one of them: the
-  /// node that a backward starts from is not in autograd's list.
+  /// Returns the number of samples of all forwards that this backward goes
+  /// through. `reached` is one of them, because the node that a backward starts
+  /// from is not in autograd's list.
   int64_t samples_in_backward(const Forward& reached) const;
 
  private:
   class OutputNode;
-  /// How autograd numbers the nodes of graphs: by thread, and in a thread in
-  /// the order in which they are made.
+  /// Autograd's number of a graph node: its thread, and its position in the
+  /// order in which the thread made its nodes.
   using NodeId = std::pair<uint64_t, uint64_t>;
-  /// The nodes that a forward made: from a NodeId to before `end`.
+  /// Nodes that a forward made: from a NodeId up to, but not including, `end`.
   struct Nodes {
     uint64_t end = 0;
     Forward forward;
@@ -67,13 +68,14 @@ class WatchedForwards {
 
   torch::Tensor put_node(const torch::Tensor& tensor, const Forward& forward,
                          std::shared_ptr<void> owner);
-  /// The forward that made the node; nullptr if none did.
+  /// Returns the forward that made the node, or nullptr if there is no such
+  /// forward.
   const Forward* forward_of(const torch::autograd::Node& node) const;
 
   OnBackward on_backward_;
-  int64_t count_ = 0;  // of forwards
+  int64_t count_ = 0;  // number of forwards
   std::map<NodeId, Nodes> forwards_;
-  std::deque<NodeId> by_age_;  // of forwards_
+  std::deque<NodeId> by_age_;  // keys of forwards_, oldest first
 };
 
 }  // namespace lockstep::ddp

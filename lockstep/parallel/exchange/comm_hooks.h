@@ -4,12 +4,13 @@
 
 namespace lockstep {
 
-/// What DistributedDataParallel does without a hook.
+/// Sums the gradients as DistributedDataParallel does without a hook.
 void allreduce_hook(const World& world, GradBucket& bucket);
-/// Sums in half precision: half the bytes. As torch's fp16_compress_hook, but
-/// averaged before it is rounded, so that sums overflow later.
+/// Sums in half precision, which sends half the bytes. Same as PyTorch's
+/// fp16_compress_hook, but averages before it rounds, so large sums overflow
+/// less easily.
 void fp16_compress_hook(const World& world, GradBucket& bucket);
-/// Likewise in bfloat16.
+/// Same, in bfloat16.
 void bf16_compress_hook(const World& world, GradBucket& bucket);
 
 }  // namespace lockstep

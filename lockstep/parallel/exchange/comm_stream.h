@@ -10,9 +10,10 @@
 
 namespace lockstep {
 
-/// Orders what a communication thread does on a GPU: after the work that it is
-/// given, before what follows, and beside everything in between, on a stream
-/// of its own. On the host, where calls are done when they return, nothing.
+/// Orders the GPU work of a communication thread on a separate stream: after
+/// the work already submitted, before the work that follows, and in parallel
+/// with everything in between. Does nothing on the host, where calls are done
+/// when they return.
 class CommStream {
  public:
   /// A point in the order of a stream; null on the host.
@@ -20,11 +21,11 @@ class CommStream {
 
   explicit CommStream(torch::Device device);
 
-  /// Where the calling thread's stream is now.
+  /// Returns the current position of the calling thread's stream.
   Mark mark() const;
-  /// Lets the calling thread's stream go on after `mark`.
+  /// Makes the calling thread's stream wait for `mark`.
   void wait(const Mark& mark) const;
-  /// Makes this the calling thread's stream while the guard lives.
+  /// Makes this the calling thread's stream during the lifetime of the guard.
   c10::OptionalStreamGuard enter() const;
 
  private:

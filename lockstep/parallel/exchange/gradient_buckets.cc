@@ -24,7 +24,7 @@ using torch::Tensor;
 namespace {
 
 constexpr int64_t kFirstBucketBytes = 1 << 20;
-// Each gradient starts at a cache line, each bucket at a page.
+// Each gradient starts at a cache line, and each bucket at a page.
 constexpr int64_t kGradientAlignment = 64;
 constexpr int64_t kBucketAlignment = 4096;
 constexpr size_t kLargeBytes = 256 << 10;
@@ -33,8 +33,8 @@ int64_t bytes_of(const Tensor& parameter) {
   return round_up(static_cast<int64_t>(parameter.nbytes()), kGradientAlignment);
 }
 
-/// Autograd does not know that it is a view: zero_grad() of torch's optimizers
-/// calls detach_(), which refuses those.
+/// Hides from autograd that the result is a view: zero_grad() of PyTorch's
+/// optimizers calls detach_(), which throws for views.
 Tensor view_for(const Tensor& parameter, const Tensor& buffer, int64_t offset) {
   const at::AutoDispatchBelowADInplaceOrView unseen;
   if (parameter.is_non_overlapping_and_dense()) {
@@ -56,7 +56,7 @@ std::vector<std::vector<size_t>> assign_buckets(
   struct Open {
     std::vector<size_t> places;
     int64_t bytes = 0;
-    size_t last = 0;  // in `order`
+    size_t last = 0;  // index in `order`
     bool is_first = true;
   };
   std::map<std::pair<at::ScalarType, std::string>, Open> open;
@@ -176,14 +176,14 @@ void GradientBuckets::add_part(size_t bucket, size_t first, size_t last,
   parts_.push_back(std::move(part));
 }
 
-// Gradients lie in the buffer one behind the other. What lies between two large
-// ones, or before the first, or behind the last, is a part.
+// Gradients are contiguous in the buffer. The gradients between two large ones,
+// before the first one, or after the last one, form a part.
 void GradientBuckets::cut_into_parts(size_t bucket) {
   const std::vector<size_t>& places = buckets_[bucket].places;
   const GradBucket& grads = buckets_[bucket].grads;
   size_t first = 0;
   int64_t begin = 0;
-  int64_t at = 0;  // where the next gradient that is not apart starts
+  int64_t at = 0;  // offset of the next gradient that is not apart
   for (size_t i = 0; i < places.size(); ++i) {
     const Tensor& parameter = parameters_[places[i]];
     const bool is_in_buffer = !is_apart(places[i]);
@@ -288,7 +288,7 @@ void GradientBuckets::send_ready() {
 void GradientBuckets::sum_apart(size_t p) {
   Tensor elements = std::exchange(in_place_[p], {});
   if (!elements.defined()) {
-    // A step that is given up takes part in the others' sums.
+    // A step that failed still has to take part in the sums of the other ranks.
     elements = torch::zeros({parameters_[p].numel()},
                             torch::dtype(parameters_[p].scalar_type())
                                 .device(parameters_[p].device()));
@@ -301,11 +301,11 @@ void GradientBuckets::sum(const Part& part) {
   if (is_apart(part.places.front())) return sum_apart(part.places.front());
   Tensor elements = part.elements;
   if (!is_shared_) {
-    // Who sums large gradients in an order of its own has the others in it too.
+    // If large gradients are summed in a special order, the others are too.
     const TreeSum way = large_sum_ ? tree_sum_of(world_) : TreeSum::kByWorld;
     return tree_all_reduce(world_, elements, way);
   }
-  // Only a large gradient is summed in place, and is a part of its own.
+  // Only a large gradient is summed in place, and it is a separate part.
   const Tensor& in_place = in_place_[part.places.front()];
   if (in_place.defined()) elements = in_place;
   world_.all_reduce(elements, make_pre_mul_sum(weight_));
@@ -342,7 +342,7 @@ void GradientBuckets::settle() noexcept {
     try {
       work->wait();
     } catch (const std::exception&) {
-      // wait() is going to throw it.
+      // wait() throws it later.
     }
   }
 }
@@ -350,7 +350,7 @@ void GradientBuckets::settle() noexcept {
 void GradientBuckets::wait() {
   for (const auto& work : std::exchange(works_, {})) work->wait();
   for (Tensor& elements : in_place_) elements.reset();
-  // On a GPU the waiting is the stream's.
+  // On a GPU, only the stream waits.
   CommStream::Mark done;
   {
     const auto on_stream = stream_.enter();

@@ -17,126 +17,131 @@
 
 namespace lockstep {
 
-/// Whether a tensor is dense and so large that it is sent by itself, where it
-/// lies: that takes a few microseconds, and to copy it to a message of several
-/// and back takes ten times as long.
+/// Returns whether a tensor is dense and large enough to be sent separately, in
+/// place. That takes a few microseconds. Copying it to a message of several
+/// tensors and back takes ten times as long.
 bool is_large(const torch::Tensor& tensor);
 
-/// Cuts the parameters, taken in `order` (places in `parameters`), into
-/// buckets of one type and device. A bucket is full when it has reached its
-/// limit in bytes: `first_cap` the first of a type, `cap` the others. The
-/// bucket that is complete first comes first. As torch's
+/// Assigns the parameters, taken in `order` (indices in `parameters`), to
+/// buckets of one type and device. A bucket is full when it reaches its limit
+/// in bytes: `first_cap` for the first bucket of a type, `cap` for the others.
+/// Buckets are ordered by when they are complete. Same as PyTorch's
 /// compute_bucket_assignment_by_size.
 std::vector<std::vector<size_t>> assign_buckets(
     std::span<const torch::Tensor> parameters, std::span<const size_t> order,
     int64_t first_cap, int64_t cap);
 
 /// The gradients of a model in buckets, which the ranks sum while a backward
-/// still computes other gradients. It is what every way to train over ranks
-/// sends its gradients with.
+/// still computes other gradients. All strategies that train over several ranks
+/// use it.
 ///
 /// In a step each rank writes each gradient to its view() and calls
-/// mark_ready() for it, in any order. A bucket whose gradients are all there is
-/// summed in place by a thread of this object, in the order of the buckets,
-/// which is the same on every rank. After wait() every view() holds the sum of
-/// all ranks.
+/// mark_ready() for it, in any order. A thread of this object sums a bucket in
+/// place when all its gradients are ready. It sums the buckets in order, which
+/// is the same on every rank. After wait() every view() holds the sum of all
+/// ranks.
 ///
-/// On one host the buckets lie in memory that the ranks share, so that they are
-/// summed where they are. A large gradient then need not go to its view():
-/// autograd makes most of them in that memory (DonatedMemory), and
-/// sum_in_place() takes such a one as it lies. It lies elsewhere on each rank,
-/// so each large gradient is an all-reduce of its own, which starts as soon as
-/// the gradient is there: it is then still in a cache.
+/// On one host the buckets are in memory that the ranks share, and are summed
+/// there. A large gradient then does not have to be copied to its view():
+/// autograd creates most of them in that memory (DonatedMemory), and
+/// sum_in_place() sums such a gradient in place. Its offset differs between
+/// ranks, so each large gradient gets a separate all-reduce. The all-reduce
+/// starts as soon as the gradient is ready, while it is still in a cache.
 ///
-/// Over messages a large gradient has no place in a bucket if the caller says
-/// how it is summed (LargeSum). The caller then hands each one to
-/// sum_in_place(), and no gradient is held twice.
+/// Over messages, a large gradient has no place in a bucket if the caller
+/// passes a function that sums it (LargeSum). The caller then passes each large
+/// gradient to sum_in_place(), and no gradient is held twice.
 ///
-/// The first buckets follow the parameters from last to first, as a backward
-/// mostly comes to them; rebuild_buckets() puts them into another order.
+/// The first buckets follow the parameters from last to first, the usual order
+/// of a backward. rebuild_buckets() changes the order.
 ///
-/// One thread at a time calls it. The constructor and what is said to be
-/// collective are called by all ranks of the world, in the same order.
+/// Calls must come from one thread at a time. All ranks of the world must call
+/// the constructor and the collective functions in the same order.
 class GradientBuckets {
  public:
-  /// Sums a large gradient, 1-d in the order of its memory, over the ranks.
-  /// Called in the thread that sums.
+  /// Sums a large gradient over the ranks, given as a 1-d tensor in the order
+  /// of its memory. Called in the thread that sums.
   using LargeSum = std::function<void(size_t p, const torch::Tensor& elements)>;
 
-  /// Collective. `parameters` are on one device. `cap`: bytes of a bucket; the
-  /// first of a type is smaller, so that the exchange starts early.
-  /// `large_sum`: of large gradients, where ranks share no memory and there is
-  /// no hook; not called elsewhere. Without it they are in buckets.
+  /// Makes the buckets. Collective. `parameters` are on one device. `cap` is
+  /// the size of a bucket in bytes. The first bucket of a type is smaller, so
+  /// that the exchange starts early. `large_sum` sums large gradients if the
+  /// ranks share no memory and there is no hook. Without it, large gradients
+  /// are in buckets.
   GradientBuckets(const World& world, std::vector<torch::Tensor> parameters,
                   int64_t cap, LargeSum large_sum = {});
   GradientBuckets(const GradientBuckets&) = delete;
   GradientBuckets& operator=(const GradientBuckets&) = delete;
 
-  /// Replaces the sum by `hook`. Before the first step.
+  /// Replaces the sum by `hook`. Must be called before the first step.
   void set_hook(CommHook hook);
   bool has_hook() const { return hook_ != nullptr; }
 
-  /// Whether the gradient of `p` has no view(), but is summed in place.
+  /// Returns whether the gradient of `p` has no view() and is summed in place
+  /// instead.
   bool is_apart(size_t p) const { return large_sum_ && is_large_[p]; }
-  /// Where the gradient of parameter `p` goes: laid out like it.
+  /// The memory for the gradient of parameter `p`, laid out like the parameter.
   torch::Tensor& view(size_t p) {
     return buckets_[slots_[p].bucket].grads.gradients[slots_[p].index];
   }
   const torch::Tensor& view(size_t p) const {
     return buckets_[slots_[p].bucket].grads.gradients[slots_[p].index];
   }
-  /// Each bucket's parameters, by place.
+  /// Returns the buckets, each a list of parameter indices.
   std::vector<std::vector<size_t>> assignment() const;
-  /// Whether the sum multiplies this rank's gradients by the step's weight.
-  /// If not, they are weighted before they come here.
+  /// Returns whether the sum multiplies this rank's gradients by the step's
+  /// weight. If not, the caller has to weight them.
   bool applies_weight() const { return is_shared_ || has_hook(); }
 
-  /// Starts a step. `weight` is of this
-  /// rank's gradients: for the sum, and for a hook (GradBucket::weight).
+  /// Starts a step. `weight` is the weight of this rank's gradients, in the sum
+  /// and for a hook (GradBucket::weight).
   void begin(double weight);
-  /// Has the sum of parameter `p` made in `gradient` in this step, and not in
-  /// its view. Its memory is no other tensor's. Returns false, and does
-  /// nothing, if the other ranks can't see it there, or if it is a small one.
-  /// Called in the thread that computes gradients. One that is_apart() is
-  /// dense, and held until it is summed.
+  /// Makes this step sum parameter `p` in `gradient` instead of in its view. No
+  /// other tensor may use the memory of `gradient`. Returns false, and does
+  /// nothing, if the other ranks can't access it there, or if it is small. Must
+  /// be called in the thread that computes gradients. A gradient that
+  /// is_apart() must be dense, and is held until it is summed.
   bool sum_in_place(size_t p, const torch::Tensor& gradient);
-  /// The gradient of parameter `p` is in its view, or summed in place. Called
-  /// once for each parameter of a step, also for those without a gradient.
+  /// Marks the gradient of parameter `p` as ready: it is in its view, or summed
+  /// in place. Must be called once for each parameter of a step, even if it has
+  /// no gradient.
   void mark_ready(size_t p);
-  /// Starts what is left of the step: parameters that were not marked are sent
-  /// as their views are.
+  /// Starts the rest of the step. Views of parameters that were not marked are
+  /// sent with their current contents.
   void mark_all_ready();
-  /// Has the thread do `task`, in its turn and after what the caller's stream
-  /// was given by now. `name` (a literal) and `index` are those of a TraceSpan.
+  /// Makes the thread run `task` in its turn, after the work that the caller's
+  /// stream has been given so far. `name` (a literal) and `index` are for a
+  /// TraceSpan.
   void submit(const char* name, int64_t index,
               const std::function<void()>& task);
-  /// Until all that was sent or submitted by now is done, however it ended.
+  /// Waits until everything sent or submitted so far has finished or failed.
   void settle() noexcept;
-  /// Until all that was sent or submitted is done. Throws what that threw:
-  /// CommError mostly.
+  /// Waits until everything sent or submitted is done. Rethrows its exception,
+  /// which is usually a CommError.
   void wait();
 
-  /// Collective, between steps: puts the buckets into the order in which
-  /// rank `root`'s gradients came, `arrivals` being that of this rank; those
-  /// that did not come stay behind, in the order they have.
+  /// Puts the buckets into the order in which the gradients of rank `root`
+  /// arrived. `arrivals` is the order on this rank. Parameters that did not
+  /// arrive keep their relative order and come last. Collective, between steps.
   void rebuild_buckets(int root, const std::vector<size_t>& arrivals);
 
  private:
   struct Bucket {
-    std::vector<size_t> places;  // of its parameters
-    size_t pending = 0;          // of them, not ready in this step
+    std::vector<size_t> places;  // indices of its parameters
+    size_t pending = 0;  // its parameters that are not ready in this step
     GradBucket grads;
   };
-  /// What one all-reduce sums: a bucket, or a part of one. A hook gets whole
-  /// buckets.
+  /// The data that one all-reduce sums: a bucket, or a part of one. A hook gets
+  /// whole buckets.
   struct Part {
     size_t bucket = 0;
-    std::vector<size_t> places;  // of its parameters; one if that is large
-    // Of the bucket: (gradients and gaps between). Undefined: one apart.
+    std::vector<size_t> places;  // its parameters; only one if it is large
+    // Its elements in the bucket (gradients and the gaps between them).
+    // Undefined if its parameter is apart.
     torch::Tensor elements;
-    size_t pending = 0;  // of its parameters, not ready in this step
+    size_t pending = 0;  // its parameters that are not ready in this step
   };
-  /// Where the gradient of a parameter is.
+  /// Location of the gradient of a parameter.
   struct Slot {
     size_t bucket = 0;
     size_t index = 0;
@@ -145,12 +150,13 @@ class GradientBuckets {
 
   void allocate(const std::vector<size_t>& order);
   void cut_into_parts(size_t bucket);
-  /// Parameters [first, last) of the bucket, elements [begin, end) of it.
+  /// Adds a part with parameters [first, last) and elements [begin, end) of the
+  /// bucket.
   void add_part(size_t bucket, size_t first, size_t last, int64_t begin,
                 int64_t end);
   /// Sizes of the tensors for which memory is donated.
   std::vector<int64_t> tensors_of_backward() const;
-  /// Has this thread's gradients made in memory_ from now on.
+  /// Makes autograd allocate this thread's gradients in memory_ from now on.
   void donate();
   void send_ready();
   void sum(const Part& part);
@@ -164,21 +170,21 @@ class GradientBuckets {
   LargeSum large_sum_;
   CommStream stream_;
   bool is_shared_;
-  // By parameter: has a part of its own, and memory is donated for it. Decided
-  // once, for the parameters as they were: they may get other memory later.
+  // By parameter: whether it has a separate part, and memory donated for it.
+  // Decided once, because the parameters may get other memory later.
   std::vector<bool> is_large_;
-  SharedMemory memory_;    // of the buckets, and donated; empty: none
-  size_t donated_at_ = 0;  // in memory_
+  SharedMemory memory_;    // buckets and donated memory; may be empty
+  size_t donated_at_ = 0;  // offset in memory_
   std::optional<DonatedMemory> donated_;
   std::vector<Bucket> buckets_;
   std::vector<Slot> slots_;  // by parameter
   std::vector<torch::Tensor>
-      in_place_;             // by parameter, in a step: its elements
+      in_place_;             // elements to sum in place, by parameter
   std::vector<Part> parts_;  // in the order of the buckets
-  size_t next_ = 0;          // part to be sent, or bucket for a hook
-  double weight_ = 1;        // of the step
+  size_t next_ = 0;          // next part to be sent, or next bucket for a hook
+  double weight_ = 1;        // weight of this rank in this step
   std::vector<c10::intrusive_ptr<QueuedWork>> works_;
-  WorkQueue queue_;  // last, so that it ends first
+  WorkQueue queue_;  // last, so that it is destroyed first
 };
 
 }  // namespace lockstep

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kLine = 64;
 
-/// `count` elements of `type` from byte `at` of `bytes`, as a 1-d view.
+/// Returns `count` elements of `type` from byte `at` of `bytes`, as a 1-d view.
 Tensor elements_at(const Tensor& bytes, int64_t at, int64_t count,
                    at::ScalarType type) {
   const auto size = static_cast<int64_t>(c10::elementSize(type));
@@ -48,7 +48,7 @@ MessageExchange::MessageExchange(const World& world, const ModuleHandle& module,
     const auto bytes = static_cast<int64_t>(parameter.nbytes());
     at_.push_back(at_.back() + round_up(bytes, kLine));
   }
-  // What a hook makes of the gradients is its own affair, so any sum will do.
+  // A hook may do anything with the gradients, so any sum is allowed.
   if (has_hook_ ||
       OverlappedSum::can_sum(parameters_, shards_, world_.size(), workers)) {
     overlapped_ = std::make_unique<OverlappedSum>(world_, parameters_,
@@ -59,17 +59,19 @@ MessageExchange::MessageExchange(const World& world, const ModuleHandle& module,
 }
 
 OverlappedSum* MessageExchange::overlapped_sum(int64_t chunks) {
-  // On all ranks at the same step. Not before: the last step's sums lay there.
+  // All ranks do it at the same step. It can't be done earlier, because the
+  // buckets held the sums of the last step.
   if (overlapped_ && is_order_known_) overlapped_->follow_arrivals();
-  // Of a small batch some ranks have no shard.
+  // With a small batch, some ranks have no shard.
   is_watched_ = overlapped_ && has_one_worker_ && chunks == shards_ &&
                 !repeats_gradients_;
   return is_watched_ ? overlapped_.get() : nullptr;
 }
 
-// The heads are small and of one size: samples, number of partial sums, their
-// shards, their flags, the losses and weights, whether the step needs `.grad`,
-// and whether overlapped_ saw a gradient twice, all as doubles.
+// Heads are small and all have the same size. A head contains the number of
+// samples, the number of partial sums, their shards and flags, the losses and
+// weights, whether the step needs `.grad`, and whether overlapped_ saw a
+// gradient twice, all as doubles.
 MessageExchange::Heads MessageExchange::exchange_heads(
     const std::vector<PartialSum>& own_partials, StepTotals& totals) {
   const auto parameters = static_cast<int64_t>(parameters_.size());
@@ -186,7 +188,7 @@ Tensor MessageExchange::sum(const std::vector<Tensor>& partials,
   const ShardRange bytes = bytes_of_rank(world_.rank());
   const ShardRange own_blocks = shards_of_worker(
       world_.rank(), world_.size(), static_cast<int64_t>(blocks_.size()));
-  // Each block of this rank is a tensor of its own to Reduction.
+  // Reduction sees each block of this rank as a separate tensor.
   std::vector<Tensor> layout;
   std::vector<PartialSum> all;
   for (size_t rank = 0; rank < heads.of_rank.size(); ++rank) {
@@ -257,7 +259,8 @@ void MessageExchange::check_sent(const Heads& heads) const {
 Reduction MessageExchange::reduce(std::vector<PartialSum> own_partials,
                                   int64_t chunks, StepTotals& totals) {
   torch::NoGradGuard no_grad;
-  // The first that needs all ranks: whoever is early waits here.
+  // This is the first call that needs all ranks. Ranks that arrive early wait
+  // here.
   std::optional<TraceSpan> span(std::in_place, "wait", TraceCategory::kWait);
   const Heads heads = exchange_heads(own_partials, totals);
   has_pieces_ = false;
@@ -339,8 +342,8 @@ std::vector<size_t> MessageExchange::own_blocks(
   return own;
 }
 
-// The bits of a number that some ranks know, or'ed with those of 0: all ranks
-// that know it know the same.
+// Combines the bits of each number by OR. Ranks that don't know a number pass
+// 0, and all others pass the same value.
 void MessageExchange::share(std::vector<double>& values) {
   if (!cuts_state()) return;
   Tensor bits = torch::from_blob(
@@ -351,7 +354,7 @@ void MessageExchange::share(std::vector<double>& values) {
 std::vector<Tensor> MessageExchange::whole_sums(std::vector<Tensor> sums) {
   for (size_t p = 0; p < sums.size(); ++p) {
     if (!sums[p].defined()) continue;
-    // Those of the next step are written to the same memory.
+    // The sums of the next step are written to the same memory.
     sums[p] = sums[p].clone();
     if (has_pieces_ && partition_.is_cut(p)) {
       partition_.all_gather(p, optim::memory_view(sums[p]));

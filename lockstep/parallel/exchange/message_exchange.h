@@ -10,15 +10,16 @@
 
 namespace lockstep {
 
-/// Of ranks that share no memory, or whose gradients a hook sums. Each has
-/// parameters and optimizer state of its own and updates all of them; or, with
-/// ZeRO, a part of both, and gives the others the parameters that it updated.
+/// Exchange between ranks that share no memory, or whose gradients are summed
+/// by a hook. Each rank has its own parameters and optimizer state and updates
+/// all of them. With ZeRO, each rank has a part of the optimizer state, updates
+/// that part of the parameters, and sends the result to the other ranks.
 ///
-/// Gradients are summed by OverlappedSum where that gives the bits of the tree:
-/// during the backward, from the second on, if each came once in the first.
-/// Where the ranks' shards are no nodes of the tree, and of a small batch, of
-/// which some ranks have no shard, each rank sums some bytes of all gradients:
-/// all-to-all, sum, all-gather.
+/// OverlappedSum sums the gradients if that gives the same bits as the tree. It
+/// does so during the backward, from the second backward on, if each gradient
+/// arrived exactly once in the first. If the ranks' shards are not nodes of the
+/// tree, or a small batch leaves some ranks without a shard, each rank sums
+/// some bytes of all gradients: all-to-all, sum, all-gather.
 class MessageExchange : public RankExchange {
  public:
   MessageExchange(const World& world, const ModuleHandle& module,
@@ -46,39 +47,39 @@ class MessageExchange : public RankExchange {
   torch::Tensor whole_state(const torch::Tensor& state) override;
 
  private:
-  /// A partial sum of a rank: its shards, and which parameters have one.
+  /// A partial sum of a rank: its shards, and which parameters have a gradient.
   struct Head {
     int64_t first, last;
     std::vector<bool> has_gradient;
   };
-  /// What each rank tells the others after its backward.
+  /// The data that each rank sends to the others after its backward.
   struct Heads {
     std::vector<std::vector<Head>> of_rank;  // [rank][partial]
-    bool is_right = false;  // what overlapped_ saw, on all ranks
+    bool is_right = false;  // whether overlapped_ is right on all ranks
   };
 
   Heads exchange_heads(const std::vector<PartialSum>& own_partials,
                        StepTotals& totals);
-  /// Rank `rank` sums these bytes of the flat gradient.
+  /// Returns the range of the flat gradient that rank `rank` sums.
   ShardRange bytes_of_rank(int rank) const;
   torch::Tensor flatten(const PartialSum& partial) const;
-  /// This rank's bytes of every partial sum of every rank: [rank] is
+  /// Returns this rank's bytes of every partial sum of every rank: [rank] is
   /// (partials, bytes).
   std::vector<torch::Tensor> scatter_partials(
       const std::vector<PartialSum>& own_partials, const Heads& heads);
-  /// Their sum along the tree of `chunks` shards.
+  /// Returns the sum of `partials` along the tree of `chunks` shards.
   torch::Tensor sum(const std::vector<torch::Tensor>& partials,
                     const Heads& heads, int64_t chunks) const;
 
   /// Throws ParallelError if a gradient changed after it was sent.
   void check_sent(const Heads& heads) const;
-  /// The sums that overlapped_ made.
+  /// Returns the sums made by overlapped_.
   Reduction overlapped(const Heads& heads, int64_t chunks);
-  /// The sums by all-to-all.
+  /// Returns the sums, exchanged by all-to-all.
   Reduction exchange_partials(std::vector<PartialSum> own_partials,
                               const Heads& heads, int64_t chunks);
   bool cuts_state() const { return zero_ != ZeroStage::kNone; }
-  /// Whether this step's gradients were sent during its backward.
+  /// Returns whether this step's gradients were sent during its backward.
   bool was_sent() const { return is_watched_ && overlapped_->is_early(); }
   bool has_gradient(const Heads& heads, size_t p) const;
 
@@ -86,20 +87,20 @@ class MessageExchange : public RankExchange {
   ModuleHandle::Named buffers_;
   std::vector<torch::Tensor> parameters_;
   int64_t shards_;
-  int64_t most_partials_;  // of a rank
+  int64_t most_partials_;  // of one rank
   std::vector<optim::Block> blocks_;
-  torch::TensorOptions bytes_;  // of messages: where the parameters are
-  std::vector<int64_t> at_;  // of each parameter in the flat gradient; the end
+  torch::TensorOptions bytes_;  // of messages; device of the parameters
+  std::vector<int64_t> at_;  // offsets of parameters in the flat gradient; size
   bool has_hook_;
   bool has_one_worker_;
   ZeroStage zero_;
   Partition partition_;
-  std::unique_ptr<OverlappedSum> overlapped_;  // if the ranks can use it
-  bool repeats_gradients_ = false;  // the module, so it is not watched again
-  bool is_watched_ = false;         // by overlapped_, this step's backward
-  bool is_order_known_ = false;     // of the gradients' coming, to all ranks
-  bool is_driven_ = false;          // the step has an optimizer
-  bool has_pieces_ = false;  // this step's sums are each rank's part alone
+  std::unique_ptr<OverlappedSum> overlapped_;  // null if the ranks can't use it
+  bool repeats_gradients_ = false;  // such a module is not watched again
+  bool is_watched_ = false;  // overlapped_ watches the backward of this step
+  bool is_order_known_ = false;  // all ranks know the order of arrivals
+  bool is_driven_ = false;       // the step has an optimizer
+  bool has_pieces_ = false;  // the sums of this step are only this rank's part
 };
 
 }  // namespace lockstep

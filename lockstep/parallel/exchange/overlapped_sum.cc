@@ -15,12 +15,13 @@ using torch::Tensor;
 
 namespace {
 
-// Large enough for the sockets, and small enough that little is left to send
-// after the backward.
+// Large enough for the sockets, and small enough to leave little to send after
+// the backward.
 constexpr int64_t kBucketBytes = 4 << 20;
 
-/// On a GPU the current stream may still have to read it, and its memory goes
-/// back to the stream that it was allocated on.
+/// Delays the reuse of the gradient's memory. On a GPU the current stream may
+/// still have to read it, and the memory goes back to the stream that it was
+/// allocated on.
 void free_after_use(OwnedGradient gradient) {
   if (!gradient.defined() || gradient.tensor().is_cpu()) return;
   const torch::Device device = gradient.tensor().device();
@@ -65,7 +66,8 @@ OverlappedSum::OverlappedSum(const World& world,
                  }) {
   if (hook) buckets_.set_hook(hook);
   if (zero_ != ZeroStage::kGradients) return;
-  // To hold all gradients at once, in a first step, is what it must not do.
+  // Send from the first step on, because this stage must never hold all
+  // gradients at once.
   is_early_ = true;
   for (size_t p = 0; p < parameters_.size(); ++p) {
     if (!partition_.is_cut(p)) continue;
@@ -95,7 +97,7 @@ void OverlappedSum::start(const std::vector<PartialSum>& earlier) {
 
 void OverlappedSum::add(size_t p, const Tensor& leaf) {
   if (earlier_ == nullptr) return;
-  if (pending_ && pending_->p == p) return;  // added to before it was taken
+  if (pending_ && pending_->p == p) return;  // not taken yet
   if (has_come_[p]) {
     is_right_ = false;
     return;
@@ -104,7 +106,8 @@ void OverlappedSum::add(size_t p, const Tensor& leaf) {
   arrivals_.push_back(p);
   if (!is_early_) return;
   take_pending();
-  // Not now: autograd still holds what it added to .grad.
+  // The gradient can't be taken yet: autograd still holds the tensor that it
+  // added to .grad.
   pending_ = {.p = p, .leaf = leaf};
 }
 
@@ -127,8 +130,8 @@ void OverlappedSum::fill(size_t p, OwnedGradient gradient) {
   buckets_.mark_ready(p);
 }
 
-// From the last shard to the first: neighbours in the tree, as each is as large
-// as all after it.
+// Adds from the last shard to the first. That is the order of the tree, because
+// each partial sum has as many shards as all later ones together.
 void OverlappedSum::fill_bucket(size_t p, const Tensor& gradient) {
   Tensor& view = buckets_.view(p);
   Tensor sum = gradient;
@@ -198,14 +201,15 @@ void OverlappedSum::sum_large(size_t p, const Tensor& elements) {
 
 void OverlappedSum::finish(std::vector<OwnedGradient>& gradients) {
   if (is_early_) {
-    pending_.reset();  // it is among `gradients`
+    pending_.reset();  // its gradient is in `gradients`
     fill_rest(gradients);
   }
   earlier_ = nullptr;
 }
 
 void OverlappedSum::fill_rest(std::vector<OwnedGradient>& gradients) {
-  // In the order of the buckets: the first may go while the next is filled.
+  // In the order of the buckets, so that the first can be sent while the next
+  // is filled.
   for (const auto& bucket : buckets_.assignment()) {
     for (const size_t p : bucket) {
       if (!is_filled_[p]) fill(p, std::exchange(gradients[p], {}));
@@ -243,7 +247,7 @@ void OverlappedSum::abandon() noexcept {
     is_sending_ = false;
     buckets_.wait();
   } catch (const std::exception&) {
-    // The step has an error already, and the next one will find this.
+    // The step has already failed, and the next step will report this error.
   }
 }
 

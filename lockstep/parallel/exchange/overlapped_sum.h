@@ -15,38 +15,41 @@
 
 namespace lockstep {
 
-/// Sums the gradients of a train_step() over ranks, while its backward still
-/// computes others if it can (GradientBuckets).
+/// Sums the gradients of a train_step() over ranks, if possible while its
+/// backward still computes other gradients (GradientBuckets).
 ///
-/// Every rank adds up its own shards first, so tree_all_reduce(), whose tree is
-/// that of the ranks, makes the tree of all shards if each rank's shards are
-/// a node of it: can_sum() says when. A rank without a gradient contributes
-/// -0.0, which changes no bit of a sum, not even the sign of a zero.
+/// Every rank first sums its own shards. Then tree_all_reduce() sums along the
+/// tree of the ranks. Together this is the tree of all shards if each rank's
+/// shards are a node of it, which can_sum() checks. A rank without a gradient
+/// contributes -0.0, which changes no bit of a sum, not even the sign of a
+/// zero.
 ///
-/// A large gradient is taken out of autograd's hands and summed in its own
-/// memory, a small one in a bucket, so each gradient is held once. What was
-/// sent can't be taken back: to send during the backward is right only if each
-/// parameter gets its gradient once in it. So the first backward is watched and
-/// its gradients are sent after it (sum_after()). If each came once, on all
-/// ranks, the caller has later ones sent as they come (send_early()).
+/// A large gradient is taken from autograd and summed in its own memory. A
+/// small one is summed in a bucket. Each gradient is thus held only once.
+/// Gradients that were sent can't be taken back, so sending during the backward
+/// is correct only if each parameter gets its gradient exactly once. Therefore
+/// the first backward is watched and its gradients are sent after it
+/// (sum_after()). If each arrived once, on all ranks, the caller calls
+/// send_early(), and later ones are sent as they arrive.
 ///
-/// Where the optimizer's state is cut over the ranks (ZeroStage) a large
-/// gradient's sum comes to its owners alone. At ZeroStage::kGradients the rest
-/// is freed at once, and the backward waits while much is still to be sent.
+/// If the optimizer's state is partitioned over the ranks (ZeroStage), only the
+/// owners of a large gradient's elements get their sum. At
+/// ZeroStage::kGradients the rest is freed at once, and the backward waits
+/// while much is still to be sent.
 class OverlappedSum {
  public:
-  /// At ZeroStage::kGradients: a backward waits before it adds to more bytes of
-  /// large gradients that are still to be sent than this.
+  /// Limit of the bytes of large gradients still to be sent. At
+  /// ZeroStage::kGradients, a backward waits before it adds more.
   static constexpr int64_t kMostBytesToSend = 4 << 20;
 
-  /// Whether the sums have the bits of the tree over `shards` shards: each rank
-  /// runs 1, 2, 4, ... of them, in one worker, and sums are made in the
-  /// parameters' own type and on one device.
+  /// Returns whether the sums have the bits of the tree over `shards` shards.
+  /// This requires that each rank runs 1, 2, 4, ... shards in one worker, and
+  /// that sums are made in the parameters' own type and on one device.
   static bool can_sum(const std::vector<torch::Tensor>& parameters,
                       int64_t shards, int64_t ranks, int64_t workers);
 
-  /// `hook` replaces the sum over the ranks, if there is one; then `zero` is
-  /// ZeroStage::kNone.
+  /// `hook` replaces the sum over the ranks, if there is one. In that case
+  /// `zero` must be ZeroStage::kNone.
   OverlappedSum(const World& world,
                 const std::vector<torch::Tensor>& parameters,
                 const Partition& partition, ZeroStage zero,
@@ -55,52 +58,57 @@ class OverlappedSum {
   OverlappedSum(const OverlappedSum&) = delete;
   OverlappedSum& operator=(const OverlappedSum&) = delete;
 
-  /// From the next backward on gradients are sent as they come.
+  /// Sends gradients as they arrive, from the next backward on.
   void send_early() { is_early_ = true; }
   bool is_early() const { return is_early_; }
 
-  /// Before the backward of this rank's last shard. `earlier` are the partial
-  /// sums of those before it; they must stay until finish() returns.
+  /// Must be called before the backward of this rank's last shard. `earlier`
+  /// are the partial sums of the shards before it. They must stay alive until
+  /// finish() returns.
   void begin(const std::vector<PartialSum>& earlier);
-  /// In that backward: a gradient was added to `leaf`, which stands for
-  /// parameter `p`. Its .grad may be taken at a later call.
+  /// Called in that backward after a gradient was added to `leaf`, which stands
+  /// for parameter `p`. A later call may take the .grad of `leaf`.
   void add(size_t p, const torch::Tensor& leaf);
-  /// After it: `gradients` of the last shard, one for each parameter, but for
-  /// those that were taken. If they are sent early, takes and sends the others.
+  /// Must be called after that backward. `gradients` has one gradient of the
+  /// last shard for each parameter, except those that were taken. If gradients
+  /// are sent early, takes and sends the rest.
   void finish(std::vector<OwnedGradient>& gradients);
-  /// Until all that was sent early is summed. Throws CommError. Not in a
-  /// replica's thread, where an exception counts as the replica's.
+  /// Waits until everything sent early is summed. Throws CommError. Must not be
+  /// called in a replica's thread, where an exception would be attributed to
+  /// the replica.
   void wait();
   /// Sums this rank's partial sums after its backward. Collective.
   void sum_after(std::vector<PartialSum> partials);
-  /// Between steps, after one that was right on all ranks, by all of them: puts
-  /// the buckets into the order in which rank 0's gradients came then, the
-  /// first time that it is called. The sums are gone.
+  /// Puts the buckets into the order in which rank 0's gradients arrived, the
+  /// first time that it is called. All ranks must call it between steps, after
+  /// a step that was right on all ranks. The sums are lost.
   void follow_arrivals();
-  /// If the step fails before wait(): takes part in all sums, so that the
-  /// ranks stay in step with each other.
+  /// Takes part in all sums if the step fails before wait(), so that the ranks
+  /// stay in step with each other.
   void abandon() noexcept;
 
-  /// After the backward: whether each parameter's gradient came once.
+  /// Returns, after the backward, whether each parameter's gradient arrived
+  /// exactly once.
   bool is_right() const { return is_right_; }
-  /// After the sum: whether this rank had a gradient for parameter `p`.
+  /// Returns, after the sum, whether this rank had a gradient for parameter
+  /// `p`.
   bool has_gradient(size_t p) const { return has_gradient_[p]; }
-  /// After the sum, once: that of parameter `p`. Of one that is cut only this
-  /// rank's own elements hold it.
+  /// Returns, after the sum, the sum of parameter `p`. May be called once. If
+  /// the parameter is partitioned, only this rank's own elements are valid.
   OwnedGradient sum(size_t p);
 
  private:
   void start(const std::vector<PartialSum>& earlier);
-  /// Takes the gradient of the parameter that came last.
+  /// Takes the gradient of the parameter that arrived last.
   void take_pending();
   /// Takes over this rank's gradient of the last shard for `p`, adds those of
-  /// the earlier shards, and has the sum sent. An undefined tensor stands for
-  /// no gradient.
+  /// the earlier shards, and sends the sum. An undefined tensor stands for no
+  /// gradient.
   void fill(size_t p, OwnedGradient gradient);
   void fill_bucket(size_t p, const torch::Tensor& gradient);
   void fill_apart(size_t p, OwnedGradient gradient);
   void fill_rest(std::vector<OwnedGradient>& gradients);
-  /// In the thread that sums.
+  /// Sums a large gradient. Runs in the thread that sums.
   void sum_large(size_t p, const torch::Tensor& elements);
 
   World world_;
@@ -109,7 +117,7 @@ class OverlappedSum {
   ZeroStage zero_;
   bool is_early_ = false;
   const std::vector<PartialSum>* earlier_ = nullptr;
-  bool is_sending_ = false;         // since begin() or sum_after()
+  bool is_sending_ = false;         // between begin() or sum_after() and wait()
   std::vector<bool> is_filled_;     // by parameter, in this step
   std::vector<bool> has_gradient_;  // by parameter, in this step
   std::vector<bool> has_come_;      // by parameter, in this backward
@@ -121,11 +129,12 @@ class OverlappedSum {
   std::optional<Pending> pending_;
   bool follows_arrivals_ = false;
   bool is_right_ = true;
-  // By parameter. Of a large one: its gradient, then the sum, until sum().
+  // Large parameters only: the gradient, then its sum, until sum() is called.
+  // By parameter.
   std::vector<OwnedGradient> sums_;
-  // By parameter. At ZeroStage::kGradients: where this rank's part is kept.
+  // This rank's part of the sums, at ZeroStage::kGradients. By parameter.
   std::vector<torch::Tensor> kept_;
-  std::atomic<int64_t> bytes_to_send_{0};  // of large gradients
+  std::atomic<int64_t> bytes_to_send_{0};  // only of large gradients
   GradientBuckets buckets_;  // last, so that its thread ends first
 };
 

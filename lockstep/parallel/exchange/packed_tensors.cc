@@ -10,7 +10,7 @@ namespace lockstep {
 
 namespace {
 
-// So that any type can be viewed where it lies.
+// Lets tensors of any type be viewed in place.
 constexpr int64_t kAlignment = 16;
 
 int64_t padded_bytes(const torch::Tensor& tensor) {

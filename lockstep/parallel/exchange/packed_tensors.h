@@ -10,7 +10,8 @@
 
 namespace lockstep {
 
-/// Tensors as one message: there may be hundreds of small ones.
+/// Tensors packed into one message, because there may be hundreds of small
+/// ones.
 class PackedTensors {
  public:
   PackedTensors() = default;
@@ -21,8 +22,8 @@ class PackedTensors {
   torch::Tensor& message() { return message_; }
   /// Copies the tensors into the message.
   void pack();
-  /// Copies the message into the tensors, unseen by autograd: a graph that
-  /// saved one of them stays valid.
+  /// Copies the message into the tensors without autograd noticing, so a graph
+  /// that saved one of them stays valid.
   void unpack();
 
  private:
@@ -34,7 +35,7 @@ class PackedTensors {
   torch::Tensor message_;  // bytes
 };
 
-/// Gives all ranks root's values (collective).
+/// Gives all ranks the values of rank `root`. Collective.
 void broadcast(const World& world, const ModuleHandle::Named& tensors,
                int root);
 

@@ -11,47 +11,48 @@
 
 namespace lockstep {
 
-/// Which rank updates which elements of the parameters, where the optimizer's
-/// state is cut over the ranks (ZeRO: Rajbhandari et al., 2020, arXiv
-/// 1910.02054).
+/// Determines which rank updates which elements of the parameters when the
+/// optimizer's state is partitioned over the ranks (ZeRO: Rajbhandari et al.,
+/// 2020, arXiv 1910.02054).
 ///
-/// A large parameter (is_large()) is cut, in the order of its
-/// memory, into one piece for each rank, all of the same number of blocks
-/// (kBlockElements). The rest, fewer blocks than there are ranks, is one
-/// rank's, a different one from parameter to parameter. A small parameter is
-/// every rank's: each updates it alike, and what that costs in memory is
-/// little.
+/// A large parameter (is_large()) is cut, in the order of its memory, into one
+/// piece for each rank. All pieces have the same number of blocks
+/// (kBlockElements). The rest, which has fewer blocks than there are ranks,
+/// belongs to one rank, a different one for each parameter. A small parameter
+/// belongs to every rank: each makes the same update, which costs little
+/// memory.
 ///
-/// Sums of gradients come to their owners by reduce_scatter(), and updated
-/// parameters to everybody by all_gather(): together that sends as many bytes
-/// as the all-reduce of all gradients.
+/// reduce_scatter() brings the sums of gradients to their owners, and
+/// all_gather() brings updated parameters to all ranks. Together they send as
+/// many bytes as an all-reduce of all gradients.
 class Partition {
  public:
   Partition(const World& world, std::vector<torch::Tensor> parameters);
 
   bool is_cut(size_t p) const { return cuts_[p].is_cut; }
-  /// Whether this rank updates the block of parameter `p` from element
-  /// `offset` on.
+  /// Returns whether this rank updates the block of parameter `p` that starts
+  /// at element `offset`.
   bool owns(size_t p, int64_t offset) const;
-  /// The bytes of `p` that are this rank's, in their order.
+  /// Returns the byte ranges of `p` that belong to this rank, in order.
   std::vector<ByteRange> own_bytes(size_t p) const;
-  /// Zeros laid out like `parameter`, which is `p`, of which only this rank's
-  /// own elements take memory; reserved_number() is `p`.
+  /// Returns zeros laid out like `parameter`, which is parameter `p`. Only this
+  /// rank's own elements take memory. reserved_number() of the result is `p`.
   torch::Tensor zeros(size_t p, const torch::Tensor& parameter) const;
 
-  /// Sums `elements` over the ranks, which are laid out as the parameter's
-  /// memory, 1-d: afterwards this rank's own elements hold the sum and the
-  /// others anything. `p` is cut. Collective.
+  /// Sums `elements` over the ranks. They are 1-d and laid out like the
+  /// parameter's memory. Afterwards this rank's own elements hold the sum, and
+  /// the other elements are unspecified. `p` must be cut. Collective.
   void reduce_scatter(size_t p, const torch::Tensor& elements) const;
-  /// Gives every rank all `elements`, of which each has its own. Collective.
+  /// Gives every rank all `elements`, of which each rank has its own part.
+  /// Collective.
   void all_gather(size_t p, const torch::Tensor& elements) const;
 
  private:
   struct Cut {
     bool is_cut = false;
-    int64_t piece = 0;  // elements of each rank's
-    int64_t rest = 0;   // elements behind the pieces
-    int root = 0;       // whose the rest is
+    int64_t piece = 0;  // elements of each rank's piece
+    int64_t rest = 0;   // elements after the pieces
+    int root = 0;       // rank that owns the rest
   };
 
   std::vector<torch::Tensor> pieces_of(const Cut& cut,

@@ -38,8 +38,8 @@ void orthogonalize(Tensor& matrix, double epsilon) {
   }
 }
 
-/// A whole number below `limit`, at most 2^30, as numpy's RandomState.randint
-/// draws it.
+/// Draws an integer below `limit`, at most 2^30, as numpy's RandomState.randint
+/// does.
 uint32_t draw(std::mt19937& random, uint32_t limit) {
   constexpr uint32_t kMask = (1U << 30) - 1;
   for (;;) {
@@ -61,7 +61,7 @@ void all_reduce_together(const World& world, std::vector<Tensor>& tensors) {
   }
 }
 
-/// M = P Q^T, of one gradient. Q stays for the next step.
+/// Factors of one gradient, M = P Q^T. Q is kept for the next step.
 struct Factors {
   Tensor gradient, matrix, p;
   Tensor* q;
@@ -76,8 +76,8 @@ Tensor matrix_of(const Tensor& gradient) {
 
 struct PowerSGD::State {
   struct ParameterState {
-    Tensor factor;  // Q, [columns, rank]; undefined if it is not compressed
-    Tensor error;   // what compression lost in the step before
+    Tensor factor;  // Q, [columns, rank]; undefined if not compressed
+    Tensor error;   // error of the compression in the previous step
   };
 
   PowerSGDOptions options;
@@ -85,7 +85,7 @@ struct PowerSGD::State {
   int64_t steps = 0;
   std::unordered_map<const c10::TensorImpl*, ParameterState> parameters;
   std::vector<const c10::TensorImpl*> prepared;
-  std::set<int64_t> buckets;  // that were compressed
+  std::set<int64_t> buckets;  // buckets that were compressed
 
   bool is_worth_it(const Tensor& matrix) const {
     const int64_t rows = matrix.size(0);
@@ -105,7 +105,7 @@ struct PowerSGD::State {
   ParameterState& of(const Tensor& parameter);
   Tensor draw_factor(const Tensor& matrix,
                      const at::Generator& generator) const;
-  /// Draws the factors of a bucket's gradients unless there are some.
+  /// Draws the factors of a bucket's gradients unless they exist.
   void draw_factors(int64_t bucket, const std::vector<Factors>& factors);
 };
 
@@ -119,7 +119,7 @@ PowerSGD::State::ParameterState& PowerSGD::State::of(const Tensor& parameter) {
 
 Tensor PowerSGD::State::draw_factor(const Tensor& matrix,
                                     const at::Generator& generator) const {
-  // With a batch dimension of factor, as torch draws them.
+  // Draws with a batch dimension of 1, as PyTorch does.
   return torch::randn({1, matrix.size(1), rank_of(matrix)}, generator,
                       matrix.options().device(torch::kCPU))[0]
       .to(matrix.device());
@@ -157,7 +157,7 @@ PowerSGD::PowerSGD(const PowerSGDOptions& options)
           "more than 0", options.min_compression_rate());
   require(options.orthogonalization_epsilon() >= 0, "orthogonalization_epsilon",
           "0 or more", options.orthogonalization_epsilon());
-  // Buckets are cut anew after the first step.
+  // The buckets are rebuilt after the first step.
   const bool keeps = options.use_error_feedback() || options.warm_start();
   require(options.start_powerSGD_iter() >= (keeps ? 2 : 0),
           "start_powerSGD_iter",
@@ -194,7 +194,8 @@ void PowerSGD::operator()(const World& world, GradBucket& bucket) {
       plain.push_back(gradient);
       continue;
     }
-    // Beside those of its shape: this is the order in which torch draws.
+    // Insert next to factors of the same shape, because PyTorch draws in this
+    // order.
     const auto alike = std::find_if(
         factors.rbegin(), factors.rend(), [&](const Factors& other) {
           return other.matrix.sizes() == matrix.sizes();
@@ -226,7 +227,8 @@ void PowerSGD::operator()(const World& world, GradBucket& bucket) {
         factor.p.mm(factor.q->t()).view(factor.gradient.sizes()));
   }
   if (state.options.use_error_feedback()) {
-    // Less the sum's share of this rank: torch's error, times the weight.
+    // Subtracts this rank's share of the sum. The result is PyTorch's error
+    // times the weight.
     for (size_t i = 0; i < bucket.gradients.size(); ++i) {
       state.of(bucket.parameters[i])
           .error.sub_(bucket.gradients[i], 1.0 / world.size());

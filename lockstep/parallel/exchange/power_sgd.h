@@ -12,16 +12,16 @@
 
 namespace lockstep {
 
-/// Names and defaults of torch's PowerSGDState.
+/// PowerSGD options. Names and defaults follow PyTorch's PowerSGDState.
 struct PowerSGDOptions {
   TORCH_ARG(int64_t, matrix_approximation_rank) = 1;
   /// Steps with a plain all-reduce before the first compressed one.
   TORCH_ARG(int64_t, start_powerSGD_iter) = 1000;
-  /// A gradient is compressed if that makes it smaller by this factor.
+  /// A gradient is compressed if this makes it smaller by at least this factor.
   TORCH_ARG(double, min_compression_rate) = 2;
-  /// What compression lost in a step is added to the next one's gradients.
+  /// Adds the compression error of a step to the gradients of the next one.
   TORCH_ARG(bool, use_error_feedback) = true;
-  /// A step starts from the factors of the one before.
+  /// Starts a step from the factors of the previous one.
   TORCH_ARG(bool, warm_start) = true;
   TORCH_ARG(double, orthogonalization_epsilon) = 0;
   TORCH_ARG(uint32_t, random_seed) = 0;
@@ -36,22 +36,21 @@ struct PowerSGDOptions {
 /// the random numbers of torch's powerSGD_hook. Copies share their state.
 class PowerSGD {
  public:
-  /// Throws InvalidArgument for options that can't be.
+  /// Throws InvalidArgument for invalid options.
   explicit PowerSGD(const PowerSGDOptions& options);
   void operator()(const World& world, GradBucket& bucket);
 
-  /// For a run that is going to be saved: draws the first factors of
-  /// `parameters` now, in this order. Else they are drawn bucket by bucket when
-  /// these are first compressed, and a run that is resumed cuts its buckets
-  /// anew.
+  /// Draws the first factors of `parameters` now, in this order. Needed for a
+  /// run that will be saved. Otherwise the factors are drawn bucket by bucket
+  /// when each is first compressed, and a resumed run has different buckets.
   void prepare(const std::vector<torch::Tensor>& parameters);
-  /// Of the parameters of prepare(), by their places among them: "error.<i>",
-  /// which is each rank's own, "factor.<i>" of those that are compressed, and
-  /// "steps". Shares its memory with the hook.
+  /// Returns the state of the parameters passed to prepare(), by their index
+  /// <i> there: "error.<i>", which differs between ranks, "factor.<i>" for
+  /// compressed parameters, and "steps". Shares memory with the hook.
   std::map<std::string, torch::Tensor> state_dict() const;
-  /// Takes what state_dict() had; goes on with the same bits if warm_start is
-  /// set. Throws InvalidArgument, and changes nothing, if an entry is missing
-  /// or of another shape.
+  /// Loads the entries of state_dict(). The run continues with the same bits if
+  /// warm_start is set. Throws InvalidArgument, and changes nothing, if an
+  /// entry is missing or has another shape.
   void load_state_dict(const std::map<std::string, torch::Tensor>& state);
 
  private:

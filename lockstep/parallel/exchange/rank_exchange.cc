@@ -33,9 +33,9 @@ void check_samples(int rank, int64_t samples, int peer, int64_t peer_samples) {
 
 namespace {
 
-/// Partial sums that the workers of a rank have at most: one for each shard;
-/// of many shards, left and right of the highest node of the tree one for each
-/// of its levels.
+/// Returns the maximum number of partial sums of the workers of a rank: one for
+/// each shard. With many shards, it is one for each tree level to the left and
+/// to the right of the highest node.
 int64_t most_partials_of(int64_t shards, int64_t ranks, int64_t workers) {
   const int64_t all = ranks * workers;
   const int64_t shards_of_one = (shards + all - 1) / all;

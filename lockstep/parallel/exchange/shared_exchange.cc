@@ -21,7 +21,7 @@ namespace {
 
 constexpr size_t kTableAlignment = 64;
 
-// To whole lines.
+// Rounds up to whole cache lines.
 size_t lines(size_t bytes) { return round_up(bytes, kTableAlignment); }
 
 size_t bytes_of(const Tensor& tensor) { return lines(tensor.nbytes()); }
@@ -52,12 +52,12 @@ SharedExchange::SharedExchange(const World& world, const ModuleHandle& module,
     parameter_bytes += bytes_of(parameter);
   }
   for (const auto& [name, buffer] : buffers_) buffer_bytes += bytes_of(buffer);
-  // Parameters, and as much state as an optimizer has; what nobody touches
-  // takes no memory.
+  // Parameters, and as much state as an optimizer has. Pages that are never
+  // touched take no memory.
   common_ = world_.shared_memory(
       world_.rank() == 0 ? buffer_bytes + 4 * parameter_bytes : 0);
   for (Tensor& parameter : parameters_) {
-    unshare(parameter);  // of a former group of ranks
+    unshare(parameter);  // it may still be shared by a former group of ranks
     shared_parameters_.push_back(take_like(parameter));
     if (world_.rank() == 0) shared_parameters_.back().copy_(parameter);
     names_.push_back(name_of(parameter, module));
@@ -103,7 +103,7 @@ Tensor SharedExchange::take_like(const Tensor& tensor) {
   const size_t bytes = bytes_of(tensor);
   const size_t size = common_.of(0).size();
   if (taken_ + bytes > size) {
-    // Of another optimizer than the first. All ranks come here at once.
+    // State of a further optimizer. All ranks get here at the same time.
     common_ =
         world_.shared_memory(world_.rank() == 0 ? std::max(size, bytes) : 0);
     taken_ = 0;
@@ -149,16 +149,17 @@ SharedExchange::BufferSeal SharedExchange::seal_of(const Tensor& buffer) {
 void SharedExchange::load_buffers() {
   if (world_.rank() == 0) return;
   torch::NoGradGuard no_grad;
-  // The version stays: this is no change to what was kept.
+  // The version stays, because this does not change the kept values.
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   for (size_t i = 0; i < buffer_seals_.size(); ++i) {
     Tensor buffer = buffers_[i].second;
-    // What the caller loaded since, on every rank, counts.
+    // Buffers that the caller loaded since then, on every rank, are kept.
     if (seal_of(buffer) == buffer_seals_[i]) buffer.copy_(kept_buffers_[i]);
   }
 }
 
-// A kernel that updates a buffer (batch_norm) does not count a version.
+// The buffers' versions would not show the change: a kernel that updates a
+// buffer (batch_norm) does not increment its version.
 void SharedExchange::forget_buffers() { buffer_seals_.clear(); }
 
 void SharedExchange::publish(const std::vector<PartialSum>& own_partials,
@@ -276,7 +277,8 @@ std::vector<size_t> SharedExchange::own_blocks(
 }
 
 std::vector<Tensor> SharedExchange::whole_sums(std::vector<Tensor> sums) {
-  // The others' blocks too; and what is shared is theirs after this step.
+  // Wait for the blocks of the other ranks. Copy, because other ranks reuse the
+  // shared memory after this step.
   barrier(world_);
   for (Tensor& sum : sums) {
     if (sum.defined()) sum = sum.clone();

@@ -11,13 +11,13 @@
 
 namespace lockstep {
 
-/// Of ranks on one host. Rank 0's memory holds what there is once: parameters,
-/// optimizer state, buffers. Each rank's own holds its partial gradients and a
-/// table that says where they are.
+/// Exchange between ranks on one host. Rank 0's memory holds the data that
+/// exists once: parameters, optimizer state, buffers. Each rank's own memory
+/// holds its partial gradients and a table with their locations.
 ///
-/// The module's parameters lie in rank 0's memory only while the engine updates
-/// them: a change by any other writer (an optimizer of each rank's own) would
-/// come once for each rank.
+/// The module's parameters are in rank 0's memory only while the engine updates
+/// them. A change by any other writer, such as a separate optimizer on each
+/// rank, would be applied once by each rank.
 class SharedExchange : public RankExchange {
  public:
   SharedExchange(const World& world, const ModuleHandle& module,
@@ -45,39 +45,40 @@ class SharedExchange : public RankExchange {
   int64_t copy_bytes() const override;
 
  private:
-  /// At the start of a rank's memory; arrays follow it.
+  /// Table at the start of a rank's memory. Arrays follow it.
   struct Table {
     int64_t samples;
     int64_t partials;
     int64_t needs_grad;      // StepTotals::needs_grad, as 0 or 1
-    int64_t wants_to_share;  // 1 + the first parameter that is not shared
+    int64_t wants_to_share;  // 1 + first parameter that is not shared
     struct Range {
       int64_t first, last;
     };
   };
-  /// A gradient of another rank (or this one) as it was last seen.
+  /// The last known location of a rank's gradient.
   struct Seen {
     int64_t place = -1;
     torch::Tensor tensor;
   };
 
-  /// Zeros in rank 0's memory, laid out like `tensor`.
+  /// Returns zeros in rank 0's memory, laid out like `tensor`.
   torch::Tensor take_like(const torch::Tensor& tensor);
   bool is_in_place(size_t p) const;
   void share_parameters(size_t first);
-  /// Remembers what check_unchanged() compares.
+  /// Records the state that check_unchanged() compares with.
   void note_parameters();
   void check_unchanged();
-  /// Of ranks of which some only moved or changed their parameters.
+  /// Throws if only some of the ranks moved or changed their parameters.
   void check_requests(size_t first) const;
   [[noreturn]] void give_up(const Problem& problem) const;
-  /// Where `gradient` can be seen by all: where it is, or where it is copied.
+  /// Returns an offset at which all ranks can read `gradient`: where it already
+  /// is, or where it is copied to.
   int64_t place(const torch::Tensor& gradient, size_t partial, size_t index);
   Table& table(int rank) const;
   std::span<ShardLossTotal> losses(int rank) const;
-  /// Where in rank's memory its gradients are; -1: it has none.
+  /// Offsets of a rank's gradients in its memory. -1: no gradient.
   std::span<int64_t> places(int rank, size_t partial) const;
-  /// The shards of its partial sums.
+  /// Shards of the rank's partial sums.
   std::span<Table::Range> ranges(int rank) const;
   std::span<double> values(int rank) const;
   void publish(const std::vector<PartialSum>& own_partials,
@@ -89,21 +90,21 @@ class SharedExchange : public RankExchange {
   World world_;
   ModuleHandle::Named buffers_;
   std::vector<torch::Tensor> parameters_;
-  std::vector<std::string> names_;  // of parameters_
+  std::vector<std::string> names_;  // names of parameters_
   int64_t shards_;
   size_t most_partials_;
   size_t most_values_;
 
-  SharedMemory common_;  // rank 0's
+  SharedMemory common_;  // memory of rank 0
   size_t taken_ = 0;
   std::vector<torch::Tensor> shared_parameters_;  // in common_
   struct Seal {
     int64_t version = 0;
-    uint64_t sample = 0;  // of the values
+    uint64_t sample = 0;  // hash of some of the values
   };
   std::vector<Seal> seals_;  // of shared parameters, after the last step
   std::vector<torch::Tensor> kept_buffers_;  // in common_
-  /// Where a buffer's values were after the last step, and which they were.
+  /// Address and version of a buffer after the last step.
   struct BufferSeal {
     const void* data = nullptr;
     int64_t version = 0;
@@ -112,14 +113,14 @@ class SharedExchange : public RankExchange {
   static BufferSeal seal_of(const torch::Tensor& buffer);
   std::vector<BufferSeal> buffer_seals_;  // empty: no buffers are kept
 
-  // Each rank's own: the table, room for copies of gradients, and memory in
-  // which most of them are made.
+  // Memory of each rank: the table, room for copies of gradients, and the
+  // memory in which most gradients are created.
   SharedMemory memory_;
   size_t copies_at_ = 0;
-  std::vector<DonatedMemory> donated_;   // of each device, in memory_
-  std::vector<size_t> copy_at_;          // of each parameter, from copies_at_
-  std::vector<bool> is_copied_;          // ever; [partial, parameter]
-  std::vector<PartialSum> published_;    // others read them until end_step()
+  std::vector<DonatedMemory> donated_;  // by device, in memory_
+  std::vector<size_t> copy_at_;         // by parameter, offset from copies_at_
+  std::vector<bool> is_copied_;         // since the start; [partial, parameter]
+  std::vector<PartialSum> published_;   // read by other ranks until end_step()
   std::vector<std::vector<Seen>> seen_;  // [rank][partial, parameter]
 };
 

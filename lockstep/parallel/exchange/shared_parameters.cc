@@ -1,5 +1,5 @@
-// When ranks on one host share the module's parameters, and how it is found out
-// that somebody else than the engine wrote to them.
+// Decides when ranks on one host share the module's parameters, and detects
+// writes to them that the engine did not make.
 #include <algorithm>
 #include <cstring>
 
@@ -16,9 +16,9 @@ using torch::Tensor;
 
 namespace {
 
-/// A few elements of a tensor, mixed. Not every optimizer moves the version of
-/// what it writes (torch::optim::SGD does not), but each changes nearly all
-/// elements.
+/// Returns a hash of a few elements of a tensor. Not every optimizer increments
+/// the version of the tensors that it writes (torch::optim::SGD does not), but
+/// each changes nearly all elements.
 uint64_t sample_of(const Tensor& tensor) {
   constexpr int64_t kElements = 8;
   const int64_t count = tensor.numel();
@@ -72,7 +72,8 @@ void SharedExchange::unshare_parameters() {
 }
 
 SharedExchange::~SharedExchange() {
-  // The module outlives this, and is each rank's own from now on.
+  // The module outlives this object, so each rank gets its own copy of the
+  // parameters.
   try {
     unshare_parameters();
   } catch (const std::exception& error) {
@@ -100,8 +101,8 @@ void SharedExchange::check_requests(size_t first) const {
   }
 }
 
-// All ranks ask for it, or none does: whoever meets a rank that trains instead
-// throws (check_requests()).
+// All ranks must request sharing together. If another rank is in a training
+// step instead, check_requests() throws.
 void SharedExchange::share_parameters(size_t first) {
   const c10::InferenceMode normal(false);
   torch::NoGradGuard no_grad;
@@ -118,7 +119,8 @@ void SharedExchange::share_parameters(size_t first) {
     if (is_in_place(p)) continue;
     Tensor& parameter = parameters_[p];
     const Tensor& shared = shared_parameters_[p];
-    // Bytes: a NaN equals itself. Both are dense and laid out alike.
+    // Compares bytes, so that a NaN equals itself. Both tensors are dense and
+    // laid out alike.
     if (std::memcmp(parameter.const_data_ptr(), shared.const_data_ptr(),
                     parameter.nbytes()) != 0) {
       give_up({.code = ErrorCode::kParametersDiffer,
@@ -148,7 +150,7 @@ void SharedExchange::note_parameters() {
 
 void SharedExchange::check_unchanged() {
   for (size_t p = 0; p < seals_.size(); ++p) {
-    // Of tensors without elements nothing is shared.
+    // Tensors without elements are never shared.
     if (!is_in_place(p) || parameters_[p].numel() == 0) continue;
     if (parameters_[p]._version() == seals_[p].version &&
         sample_of(parameters_[p]) == seals_[p].sample) {

@@ -10,7 +10,7 @@ using torch::Tensor;
 
 namespace {
 
-/// In the first one's memory.
+/// Returns the sum, in the memory of the first tensor.
 const Tensor& sum_along_tree(std::span<const Tensor> of_ranks) {
   if (of_ranks.size() == 1) return of_ranks[0];
   const auto left =
@@ -20,7 +20,7 @@ const Tensor& sum_along_tree(std::span<const Tensor> of_ranks) {
   return sum;
 }
 
-/// The sum of the `pieces[rank]` of all ranks, which differ in size.
+/// Returns the sum of `pieces[rank]` of all ranks. Pieces may differ in size.
 Tensor own_sum(const World& world, const std::vector<Tensor>& pieces) {
   const Tensor& own = pieces[static_cast<size_t>(world.rank())];
   std::vector<Tensor> of_ranks;

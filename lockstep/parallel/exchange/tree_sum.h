@@ -8,27 +8,28 @@
 
 namespace lockstep {
 
-/// Who adds up what the ranks have. The order is that of the tree of
-/// left_branch() (base/chunk.h) both ways, so the bits are the same.
+/// Ways to compute the tree sum. Both follow the tree of left_branch()
+/// (base/chunk.h), so the bits are the same.
 enum class TreeSum {
-  /// The world's own all-reduce and reduce-scatter, whose order is that tree.
+  /// By the world's own all-reduce and reduce-scatter, which follow that tree.
   kByWorld,
-  /// Each rank the pieces that an all-to-all brings it. For NCCL, which adds in
-  /// the order of its rings. It sends as many bytes.
+  /// By each rank, for the pieces that it gets in an all-to-all. Used for NCCL,
+  /// which adds in the order of its rings. Sends as many bytes.
   kByPieces,
 };
 
-/// kByPieces where the world's order is another. A sum of two has one order.
+/// Returns kByPieces if the world adds in another order. A sum of two has only
+/// one order.
 TreeSum tree_sum_of(const World& world);
 
 /// Sums `elements`, 1-d and without gaps, over the ranks, in place. Collective.
 void tree_all_reduce(const World& world, torch::Tensor elements, TreeSum way);
-/// `own` gets the sum of the `pieces[rank]` of all ranks; it may be that piece.
-/// All pieces are of one size. Collective.
+/// Writes the sum of `pieces[rank]` of all ranks to `own`, which may be that
+/// piece. All pieces have the same size. Collective.
 void tree_reduce_scatter(const World& world, torch::Tensor own,
                          const std::vector<torch::Tensor>& pieces, TreeSum way);
-/// The sum is in `elements` on `root`; elsewhere they are as they were, or
-/// anything. Collective.
+/// Writes the sum to `elements` on rank `root`. On other ranks, the contents of
+/// `elements` are unspecified afterwards. Collective.
 void tree_reduce(const World& world, torch::Tensor elements, int root,
                  TreeSum way);
 

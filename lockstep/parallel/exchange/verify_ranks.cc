@@ -29,7 +29,7 @@ std::string describe(const ModuleHandle& module) {
   return text;
 }
 
-/// "name: checksum", one line a parameter.
+/// Returns "name: checksum" lines, one for each parameter.
 std::string checksums_of(const ModuleHandle& module,
                          const std::vector<size_t>& unique,
                          const std::vector<torch::Tensor>& gradients) {
@@ -54,8 +54,8 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-/// Throws ParallelError if a rank's `text` differs from rank 0's, with the
-/// first line that does.
+/// Throws ParallelError if a rank's `text` differs from rank 0's. The error
+/// shows the first line that differs.
 void verify_text(const World& world, const std::string& text, const char* thing,
                  const char* fix) {
   const auto all = world.all_gather_text(text);

@@ -6,13 +6,13 @@
 namespace lockstep {
 
 /// Compares the modules of all ranks: names, shapes, types and number of
-/// parameters and buffers. Throws ParallelError, on every rank, naming the
-/// first that differs and both ranks.
+/// parameters and buffers. Throws ParallelError on every rank, naming the first
+/// difference and both ranks.
 void verify_ranks(const World& world, const ModuleHandle& module);
 
-/// Compares the bytes of what every rank is about to update its parameters
-/// with. `unique[i]` is where the gradient of module.parameters[i] is in
-/// `gradients`. Throws ParallelError, on every rank, naming the first
+/// Compares the bytes of the gradients with which every rank is about to update
+/// its parameters. `unique[i]` is the index in `gradients` of the gradient of
+/// module.parameters[i]. Throws ParallelError on every rank, naming the first
 /// parameter whose gradients differ and both ranks.
 void verify_gradients(const World& world, const ModuleHandle& module,
                       const std::vector<size_t>& unique,

@@ -2,13 +2,13 @@
 
 namespace lockstep {
 
-/// What is cut over ranks that share no memory, so that each has a part of it:
-/// the stages of ZeRO (Rajbhandari et al., 2020, arXiv 1910.02054). The bits of
-/// a run are the same at each stage. Ranks that share memory hold all of it
-/// once in any case.
+/// The data that is partitioned over ranks that share no memory: the stages of
+/// ZeRO (Rajbhandari et al., 2020, arXiv 1910.02054). A run has the same bits
+/// at each stage. Ranks that share memory always hold only one copy of all of
+/// it.
 ///
-/// With N ranks, float32 and Adam, a rank holds for each parameter 16 bytes at
-/// stage 0, 8 + 8/N at stage 1, 4 + 12/N at stage 2.
+/// With N ranks, float32 and Adam, a rank holds 16 bytes per parameter at stage
+/// 0, 8 + 8/N at stage 1, and 4 + 12/N at stage 2.
 enum class ZeroStage {
   kNone,
   kOptimizerState,

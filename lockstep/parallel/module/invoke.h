@@ -12,8 +12,8 @@
 #include "lockstep/parallel/module/nested.h"
 #include "lockstep/parallel/module/shared.h"
 
-// Between typed forward() methods and IValues, the form in which batches are
-// scattered and outputs gathered.
+// Conversions between typed forward() methods and IValues, the form in which
+// batches are scattered and outputs are gathered.
 namespace lockstep::detail {
 
 template <class F>
@@ -62,14 +62,14 @@ c10::IValue call_forward(M& module, const std::vector<c10::IValue>& inputs) {
 }
 
 /// True for types whose values may hold tensors that are shared(). They must
-/// not become a forward's own argument type before they are scattered.
+/// not be converted to forward's own argument type before they are scattered.
 template <class T>
 inline constexpr bool kMayHoldShared =
     std::is_same_v<T, c10::IValue> ||
     !std::is_same_v<typename Unshared<T>::Type, T>;
 
-/// Returns `value` as an IValue of the type `Argument`, to which it converts as
-/// in a direct call.
+/// Returns `value` as an IValue of type `Argument`, converted as in a direct
+/// call.
 template <class Argument, class Value>
 c10::IValue pack_one(Value&& value) {
   if constexpr (kMayHoldShared<std::decay_t<Value>>) {
@@ -86,8 +86,8 @@ std::vector<c10::IValue> pack(std::index_sequence<I...>, Values&&... values) {
       std::forward<Values>(values))...};
 }
 
-/// Returns `value` as a module that is not wrapped takes it. A Shared converts
-/// to its tensor by itself.
+/// Returns `value` in the form that a module without a wrapper takes. A Shared
+/// converts to its tensor implicitly.
 template <class Value>
 decltype(auto) plain(Value&& value) {
   if constexpr (std::is_same_v<std::decay_t<Value>, c10::IValue>) {
@@ -97,7 +97,7 @@ decltype(auto) plain(Value&& value) {
   }
 }
 
-/// Returns `inputs` as a module that is not wrapped takes them.
+/// Returns `inputs` in the form that a module without a wrapper takes.
 inline std::vector<c10::IValue> unshared_inputs(
     std::vector<c10::IValue> inputs) {
   for (c10::IValue& input : inputs) input = unshared(input);

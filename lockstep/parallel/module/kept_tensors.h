@@ -9,15 +9,15 @@
 
 namespace lockstep {
 
-/// Copies of tensors, to undo what a computation that is only made to look at
-/// its result writes to them.
+/// Copies of tensors. They undo the writes of a computation that is run only to
+/// inspect its result.
 class KeptTensors {
  public:
   explicit KeptTensors(std::vector<torch::Tensor> tensors);
 
-  /// Gives the tensors their values and version counters back, so that a
-  /// backward that needs one of them does not see that it was written to.
-  /// Tensors that nobody wrote to are not touched.
+  /// Restores the values and version counters of the tensors, so that a
+  /// backward that needs one of them does not notice the writes. Tensors that
+  /// were not written to are left unchanged.
   void restore() const;
 
  private:

@@ -24,8 +24,8 @@ std::vector<ModuleHandle::Part> parts_of(const torch::nn::Module& module) {
     const torch::nn::Module& part = *item.value();
     std::ostringstream text;
     part.pretty_print(text);
-    // What a module prints is what its author says of it; the type may be
-    // another one all the same.
+    // The printed text is up to the module's author. Two modules that print the
+    // same text may still have different types.
     const std::string type = c10::demangle(typeid(part).name());
     parts.emplace_back(item.key(),
                        text.str() == type ? type : type + ", " + text.str());
@@ -33,8 +33,8 @@ std::vector<ModuleHandle::Part> parts_of(const torch::nn::Module& module) {
   return parts;
 }
 
-/// Whether `value` can be copied to another module and compared: no tensor and
-/// no object is in it.
+/// Returns whether `value` can be copied to another module and compared,
+/// because it contains no tensor and no object.
 bool is_plain(const c10::IValue& value) {
   if (value.isNone() || value.isBool() || value.isInt() || value.isDouble() ||
       value.isComplexDouble() || value.isString() || value.isDevice()) {
@@ -55,7 +55,7 @@ bool is_plain(const c10::IValue& value) {
 }
 
 /// Calls `act(object, slot)` for each attribute of the module and of its
-/// submodules, in an order that depends on their types alone.
+/// submodules, in an order that depends only on their types.
 template <class Act>
 void for_each_slot(const torch::jit::Module& module, const Act& act) {
   for (const torch::jit::Module& part : module.modules()) {
@@ -71,7 +71,7 @@ ModuleHandle::Members members_of(const torch::jit::Module& module) {
   for_each_slot(module, [&](c10::ivalue::Object& object, size_t slot) {
     const c10::IValue value = object.getSlot(slot);
     members.emplace_back();
-    // A list is the module's own: what is kept of it is a copy.
+    // A list belongs to the module, so a copy of it is kept.
     if (is_plain(value)) members.back() = value.deepcopy();
   });
   return members;
@@ -133,7 +133,7 @@ ModuleHandle handle_of(std::shared_ptr<torch::nn::Module> module) {
     return modes;
   };
   handle.set_modes = [module](const std::vector<bool>& modes) {
-    // Parents come first, so that a child's own mode has the last word.
+    // Parents come first, so the child's own mode is set last and wins.
     const auto parts = module->modules();
     for (size_t i = 0; i < parts.size() && i < modes.size(); ++i) {
       if (parts[i]->is_training() != modes[i]) parts[i]->train(modes[i]);
@@ -151,13 +151,13 @@ ModuleHandle handle_of(const torch::jit::Module& module) {
   for (const auto& item : module.named_buffers()) {
     handle.buffers.emplace_back(item.name, item.value);
   }
-  // Modules are handles themselves: a copy shares the state.
+  // A torch::jit::Module is a handle itself: a copy shares the state.
   handle.forward = [module = torch::jit::Module(module)](
                        const std::vector<c10::IValue>& inputs) mutable {
     const ScriptScope scope;
     return module.forward(inputs);
   };
-  // A frozen part of a model is one that stays in evaluation.
+  // A frozen submodule stays in evaluation mode.
   handle.modes = [module] {
     std::vector<bool> modes;
     for (const torch::jit::Module& part : module.modules()) {
@@ -200,8 +200,9 @@ std::shared_ptr<torch::nn::Module> clone_module(
         "std::make_shared<{}>(...); }}, devices)",
         derive, type, type);
   };
-  // Cloneable's reset() draws weights that the copy's are written over. From
-  // the default generator they would be missing in what other threads draw.
+  // Cloneable's reset() draws initial weights, which clone() then overwrites.
+  // Draws from the default generator would change the numbers that other
+  // threads get.
   const RandomScope aside(RandomState::of_thread());
   std::shared_ptr<torch::nn::Module> copy;
   try {
@@ -228,8 +229,8 @@ std::shared_ptr<torch::nn::Module> clone_module(
 }
 
 torch::jit::Module clone_module(const torch::jit::Module& module) {
-  // Else the copies are computed from the original's parameters, which get the
-  // gradients themselves, from all threads.
+  // Otherwise the copies would be computed from the original's parameters, and
+  // all threads would add gradients to the original's parameters directly.
   const torch::NoGradGuard no_grad;
   return module.deepcopy();
 }

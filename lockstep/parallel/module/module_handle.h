@@ -18,7 +18,7 @@ struct Module;
 
 namespace lockstep {
 
-/// A module as the parallel region sees it, whatever it was made from: C++ or
+/// A type-erased module as the parallel code sees it, made from C++ or
 /// TorchScript.
 struct ModuleHandle {
   using Named = std::vector<std::pair<std::string, torch::Tensor>>;
@@ -31,16 +31,16 @@ struct ModuleHandle {
   Named parameters;
   Named buffers;
   std::function<c10::IValue(const std::vector<c10::IValue>&)> forward;
-  /// Training or evaluation, of the module and each of its submodules.
+  /// Training or evaluation mode, of the module and each of its submodules.
   std::function<std::vector<bool>()> modes;
   std::function<void(const std::vector<bool>&)> set_modes;
   /// The submodules, to be compared with those of another module.
   std::function<std::vector<Part>()> parts;
-  /// What changes when a submodule or a tensor is replaced: the other members
-  /// of this handle are then those of the past.
+  /// Addresses that change when a submodule or a tensor is replaced. The other
+  /// members of this handle are out of date then.
   std::function<std::vector<const void*>()> identity;
-  /// TorchScript: the attributes that are neither tensors nor modules, by
-  /// place; nothing where one is. Null for C++.
+  /// TorchScript: the attributes by index. Those that are tensors or modules
+  /// have no value here. Null for C++.
   std::function<Members()> members;
   std::function<void(const Members&)> set_members;
   /// C++: the module; null for TorchScript.
@@ -51,14 +51,14 @@ struct ModuleHandle {
 ModuleHandle handle_of(std::shared_ptr<torch::nn::Module> module);
 ModuleHandle handle_of(const torch::jit::Module& module);
 
-/// Returns a deep copy, of the module's own type. Throws InvalidArgument for a
-/// module that is not Cloneable, and for one whose clone() makes another type:
-/// that of a base class which is Cloneable. Leaves the random stream as it was.
+/// Returns a deep copy of the module's own type. Throws InvalidArgument for a
+/// module that is not Cloneable, and for one whose clone() makes another type
+/// because only a base class is Cloneable. Leaves the random stream unchanged.
 std::shared_ptr<torch::nn::Module> clone_module(
     const torch::nn::Module& module);
 torch::jit::Module clone_module(const torch::jit::Module& module);
 
-/// Likewise, as a pointer to `M`.
+/// Same, as a pointer to `M`.
 template <class M>
 std::shared_ptr<M> clone_as(const M& module) {
   return std::dynamic_pointer_cast<M>(clone_module(module));

@@ -28,7 +28,7 @@ CopyByType table_of() {
   return {{std::type_index(typeid(M)), &copy_options<M>}...};
 }
 
-/// Those that read their options in forward().
+/// Modules that read their options in forward().
 const CopyByType& known_modules() {
   static const CopyByType table = table_of<
       // Layers with parameters.
@@ -41,7 +41,7 @@ const CopyByType& known_modules() {
       BatchNorm1dImpl, BatchNorm2dImpl, BatchNorm3dImpl, InstanceNorm1dImpl,
       InstanceNorm2dImpl, InstanceNorm3dImpl, LayerNormImpl, GroupNormImpl,
       LocalResponseNormImpl, CrossMapLRN2dImpl,
-      // Random ones.
+      // Layers that draw random numbers.
       DropoutImpl, Dropout2dImpl, Dropout3dImpl, AlphaDropoutImpl,
       FeatureAlphaDropoutImpl, RReLUImpl, FractionalMaxPool2dImpl,
       FractionalMaxPool3dImpl,

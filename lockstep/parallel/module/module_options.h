@@ -8,12 +8,12 @@
 
 namespace lockstep {
 
-/// Functions that give `copy` the options (a dropout's p, a convolution's
-/// stride) that `original` has when they are called; for the modules of
-/// torch::nn in them, which must be alike. What a module of the user's holds
-/// beside its registered parts can't be read from here.
+/// Returns functions that give `copy` the options (a dropout's p, a
+/// convolution's stride) that `original` has when they are called. Covers the
+/// torch::nn modules in both, which must have the same structure. Other data
+/// that a user's module holds besides its registered parts can't be read.
 ///
-/// The results keep the submodules that they read and write.
+/// The functions keep the submodules that they read and write alive.
 std::vector<std::function<void()>> follow_options(
     const torch::nn::Module& original, torch::nn::Module& copy);
 

@@ -44,9 +44,10 @@ bool has_undefined(const IValue& value) {
   return false;
 }
 
-/// The element type of a list or dict that gets `children` instead of those of
-/// `prototype`. Only one of any type can hold a Shared; a function that takes a
-/// list or dict of tensors has to get one of tensors.
+/// Returns the element type of a list or dict that gets `children` in place of
+/// those of `prototype`. Only a container with the element type Any can hold a
+/// Shared, but a function that takes a list or dict of tensors needs one with
+/// the element type Tensor.
 c10::TypePtr element_type(const c10::TypePtr& declared, const IValue& prototype,
                           const std::vector<IValue>& children) {
   if (declared->kind() != c10::TypeKind::AnyType) return declared;
@@ -65,11 +66,11 @@ c10::TypePtr element_type(const c10::TypePtr& declared, const IValue& prototype,
 IValue rebuild(const IValue& prototype, std::vector<IValue> children) {
   if (prototype.isTuple()) {
     const auto tuple = prototype.toTuple();
-    // Names of a named tuple live in its type, which holds for the copy when
-    // every element keeps its own type; the names are worth keeping only then.
-    // type() of an unnamed tuple reads the strides of every tensor in it, which
-    // an undefined tensor does not have. A named tuple never holds an undefined
-    // tensor: it holds None instead.
+    // The names of a named tuple are in its type, which fits the copy if every
+    // element keeps its own type. The names are kept only then. type() of an
+    // unnamed tuple reads the strides of every tensor in it, which an undefined
+    // tensor does not have. A named tuple never holds an undefined tensor: it
+    // holds None instead.
     if (!has_undefined(prototype) && tuple->type()->schema()) {
       return c10::ivalue::Tuple::createNamed(std::move(children),
                                              tuple->type<c10::TupleType>());

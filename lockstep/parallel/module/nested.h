@@ -13,28 +13,28 @@ using VisitTensor =
     std::function<void(const torch::Tensor&, const std::string& path)>;
 using MapTensor = std::function<torch::Tensor(const torch::Tensor&)>;
 
-/// Calls `visit` for every tensor in `value`, which may nest tuples, lists and
-/// dicts, in order. The path says where the tensor stands: "[1]['mask']".
+/// Calls `visit` in order for every tensor in `value`, which may nest tuples,
+/// lists and dicts. The path gives the tensor's position: "[1]['mask']".
 void for_each_tensor(const c10::IValue& value, const VisitTensor& visit);
-/// Likewise, but calls `visit_shared` for the tensors that are shared().
+/// Same, but calls `visit_shared` for the tensors that are shared().
 void for_each_tensor(const c10::IValue& value, const VisitTensor& visit,
                      const VisitTensor& visit_shared);
 
 /// Returns a copy of `value` with every tensor replaced by `map(tensor)`. Other
 /// values are shared by reference.
 c10::IValue map_tensors(const c10::IValue& value, const MapTensor& map);
-/// Likewise, but replaces the tensors that are shared() by
-/// `map_shared(tensor)`. The copy has plain tensors in their place.
+/// Same, but replaces the tensors that are shared() by `map_shared(tensor)`.
+/// The copy has plain tensors in their place.
 c10::IValue map_tensors(const c10::IValue& value, const MapTensor& map,
                         const MapTensor& map_shared);
 /// Returns a copy of `value` with plain tensors in place of those that are
-/// shared(): what a module that is not wrapped takes.
+/// shared(), which is what a module without a wrapper takes.
 c10::IValue unshared(const c10::IValue& value);
 
-/// Likewise, with tensors that are detached from their graphs.
+/// Same, with tensors that are detached from their graphs.
 c10::IValue detached(const c10::IValue& value);
 
-/// A copy of `prototype`'s structure whose i-th child is `children[i]`.
+/// Returns a copy of `prototype`'s structure whose i-th child is `children[i]`.
 /// `prototype` is a tuple, list or dict.
 c10::IValue rebuild(const c10::IValue& prototype,
                     std::vector<c10::IValue> children);

@@ -70,9 +70,9 @@ void check_same_parts(const ModuleHandle& copy, const ModuleHandle& original) {
   }
 }
 
-/// An in-place change of the original between forward and backward is then
-/// found as it would be without replicas, also where the replica has memory of
-/// its own.
+/// Shares the version counter, so that an in-place change of the original
+/// between forward and backward is detected as without replicas, even if the
+/// replica has its own memory.
 void share_version(Tensor& copy, const Tensor& original) {
   if (copy.is_inference() || original.is_inference()) return;
   torch::autograd::impl::set_version_counter(
@@ -125,7 +125,7 @@ void Replica::place(Tensor& copy, const Tensor& original,
 }
 
 void Replica::refresh(const ModuleHandle& original) {
-  // What is kept here outlives an evaluation under c10::InferenceMode.
+  // Tensors kept here outlive an evaluation under c10::InferenceMode.
   const c10::InferenceMode normal(false);
   torch::NoGradGuard no_grad;
   for (size_t i = 0; i < module_.parameters.size(); ++i) {
@@ -137,8 +137,9 @@ void Replica::refresh(const ModuleHandle& original) {
     }
     if (copy.is_alias_of(from)) continue;
     share_version(copy, from);
-    // Below autograd: the version is the original's, which has moved already
-    // if a graph that was made before saw other values.
+    // Copies below autograd, which leaves the version alone. It is the
+    // original's, and it has already moved if a graph that was made before saw
+    // other values.
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     copy_over({place_of(from), device_}, copy, from);
   }
@@ -167,15 +168,15 @@ void Replica::set_buffers(const std::vector<Tensor>& source) {
 std::vector<OwnedGradient> Replica::take_gradients(
     const std::vector<size_t>& unique, size_t count) {
   torch::NoGradGuard no_grad;
-  // Of two gradients that share memory the first is copied and dropped, and
-  // then the second may keep the memory.
+  // If two gradients share memory, the first is copied and dropped. The second
+  // may then keep the memory.
   std::vector<OwnedGradient> gradients(count);
   for (size_t i = 0; i < module_.parameters.size(); ++i) {
     const Tensor& parameter = module_.parameters[i].second;
     Tensor gradient = std::move(parameter.mutable_grad());
     parameter.mutable_grad().reset();
     OwnedGradient& sum = gradients[unique[i]];
-    // A parameter that the original has once, and the replica twice.
+    // The original has this parameter once, and the replica has it twice.
     if (sum.defined() && gradient.defined()) {
       gradient = sum.tensor() + gradient;
     }

@@ -13,13 +13,13 @@
 
 namespace lockstep {
 
-/// Whether a replica has memory of its own for its parameters.
+/// Memory of a replica's parameters or buffers.
 enum class Storage {
-  kShared,  ///< the original's, where the device can use it
+  kShared,  ///< the original's memory, where the device can use it
   kOwn,
 };
 
-/// A copy of a module on a device. Its parameters are leaves of their own:
+/// A copy of a module on a device. Its parameters are separate leaves: a
 /// backward through a replica leaves gradients there, not in the original.
 class Replica {
  public:
@@ -29,26 +29,27 @@ class Replica {
   Replica(ModuleHandle module, const ModuleHandle& original,
           const Device& device, Storage parameters, Storage buffers);
 
-  /// Brings parameters, requires_grad, modes and the options of torch::nn's
-  /// modules in line with the original: shares storage again where that was
-  /// moved, and copies the parameters that have memory of their own, each time,
-  /// as an optimizer may write to the original without a trace.
+  /// Updates parameters, requires_grad, modes and the options of torch::nn's
+  /// modules from the original. Shares storage again if the original's storage
+  /// was replaced. Copies parameters that have their own memory every time,
+  /// because an optimizer may write to the original without a trace.
   void refresh(const ModuleHandle& original);
-  /// Likewise, unless that was done for the same `forward`, a number that only
+  /// Same, unless it was already done for this `forward`, a number that only
   /// grows.
   void refresh_for(int64_t forward, const ModuleHandle& original);
-  /// Copies `source`, the values of the buffers, where they are not shared.
+  /// Copies `source`, the values of the buffers, to buffers that are not
+  /// shared.
   void set_buffers(const std::vector<torch::Tensor>& source);
 
   c10::IValue forward(const std::vector<c10::IValue>& inputs) const {
     return module_.forward(inputs);
   }
-  /// Takes the gradients that a backward left; one for each of the `count`
-  /// unique parameters of the original (`unique[i]` is where parameter i
-  /// counts).
+  /// Takes the gradients that a backward left, one for each of the `count`
+  /// unique parameters of the original. `unique[i]` is the index of parameter i
+  /// among them.
   std::vector<OwnedGradient> take_gradients(const std::vector<size_t>& unique,
                                             size_t count);
-  /// Drops what a backward left that was not finished.
+  /// Drops the gradients of an unfinished backward.
   void drop_gradients();
 
   const Device& device() const { return device_; }
@@ -66,19 +67,19 @@ class Replica {
   int64_t refreshed_for_ = -1;
 };
 
-/// Copies of `original` on each of `devices`, with memory of their own, as
-/// torch.nn.parallel.replicate makes them.
+/// Returns copies of `original`, one on each of `devices`, each with its own
+/// memory, as torch.nn.parallel.replicate does.
 template <class M>
 std::vector<std::shared_ptr<M>> replicate(const std::shared_ptr<M>& original,
                                           const std::vector<Device>& devices);
 
-/// Moves a module's parameters and buffers: to a GPU, or into the memory of a
-/// slice of the host. The calling thread's random stream is left alone.
+/// Moves a module's parameters and buffers to a GPU, or into the memory of a
+/// slice of the host. Does not use the calling thread's random stream.
 void to(torch::nn::Module& module, const Device& device);
 
 /// Throws InvalidArgument unless every parameter and buffer is on `device`
-/// (memory of the host is on every slice): names the first that is not, where
-/// it is, and the call that mends it.
+/// (host memory counts as being on every slice). The error names the first one
+/// that is not, where it is, and the call that fixes it.
 void check_on_device(const ModuleHandle& module, const Device& device);
 
 template <class M>

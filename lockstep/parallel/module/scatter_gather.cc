@@ -61,7 +61,7 @@ void check_can_split(const Tensor& tensor, const std::string& path,
   }
 }
 
-/// The part of `value` for device `chunk`.
+/// Returns the part of `value` for device `chunk`.
 IValue chunk_of(const IValue& value, int64_t chunk, const Device& device,
                 int64_t devices, int64_t dim) {
   return map_tensors(
@@ -113,7 +113,7 @@ std::vector<IValue> scatter(const IValue& batch,
                             std::span<const Device> devices, int64_t dim) {
   const auto k = static_cast<int64_t>(devices.size());
   const auto size = batch_size(batch, dim);
-  // Without a tensor every replica gets the same, as in PyTorch.
+  // Without a tensor, every replica gets the same values, as in PyTorch.
   const int64_t chunks =
       size ? static_cast<int64_t>(chunk_sizes(*size, k).size()) : k;
   std::vector<IValue> parts;

@@ -4,9 +4,10 @@
 
 namespace lockstep {
 
-/// While it lives, this thread runs TorchScript as it is written. What the
-/// executor makes of a graph otherwise depends on how often it ran before: on
-/// how many shards a device has, and so would the bits.
+/// Makes this thread run TorchScript unoptimized during its lifetime. The
+/// executor otherwise optimizes a graph depending on how often it ran before.
+/// That number depends on how many shards a device has, so the bits of the
+/// result would too.
 class ScriptScope {
  private:
   const torch::jit::GraphOptimizerEnabledGuard as_written_{false};

@@ -11,30 +11,32 @@
 
 namespace lockstep {
 
-/// A tensor of a batch that is not split: see shared().
+/// A tensor of a batch that is not split. See shared().
 class Shared {
  public:
   explicit Shared(torch::Tensor tensor) : tensor_(std::move(tensor)) {}
 
   const torch::Tensor& tensor() const { return tensor_; }
-  /// A plain module, loss or function takes it as the tensor that it is. Only
-  /// for exactly this type: an IValue made of it has to remain a Shared.
+  /// Converts to the tensor for a plain module, loss or function. Only for
+  /// exactly this type, because an IValue made from a Shared has to remain a
+  /// Shared.
   template <std::same_as<torch::Tensor> T>
   operator T() const {  // NOLINT(google-explicit-constructor)
     return tensor_;
   }
-  /// An element of a batch that nests tuples, lists and dicts.
+  /// Converts to an element of a batch that nests tuples, lists and dicts.
   operator c10::IValue() const;  // NOLINT(google-explicit-constructor)
 
-  /// The tensor, if `value` was made from a Shared.
+  /// Returns the tensor, if `value` was made from a Shared.
   static std::optional<torch::Tensor> in(const c10::IValue& value);
 
  private:
   torch::Tensor tensor_;
 };
 
-/// Passes `tensor` whole to every shard, where tensors of a batch are split:
-/// class weights, a bank of negative samples, an attention bias.
+/// Marks `tensor` to be passed whole to every shard, where other tensors of a
+/// batch are split: class weights, a bank of negative samples, an attention
+/// bias.
 ///
 ///     model->forward(x, lockstep::shared(bank));
 ///     model->train_step(x, std::make_tuple(y, lockstep::shared(weights)),
@@ -42,10 +44,10 @@ class Shared {
 ///
 /// The module and the loss get the tensor itself, on their device. If it
 /// requires grad, its gradient is the sum over the shards. As an IValue it may
-/// stand in tuples, lists and dicts. Forwards must not write to it.
+/// be nested in tuples, lists and dicts. Forwards must not write to it.
 ///
-/// Without a wrapper, a typed forward() takes it as the tensor that it is;
-/// where IValues are passed on (TorchScript), pass the tensor.
+/// Without a wrapper, a typed forward() takes the result as a tensor. Where
+/// IValues are passed on (TorchScript), pass the tensor instead.
 inline Shared shared(torch::Tensor tensor) { return Shared(std::move(tensor)); }
 
 namespace detail {

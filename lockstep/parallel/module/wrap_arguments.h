@@ -11,8 +11,8 @@
 
 #include "lockstep/device/device.h"
 
-// Arguments that DataParallel and DistributedDataParallel can be made from, and
-// compile errors of one sentence for others.
+// Types from which DataParallel and DistributedDataParallel can be constructed,
+// and one-sentence compile errors for all others.
 namespace lockstep::detail {
 
 template <class T>
@@ -23,8 +23,8 @@ concept Holder = requires {
   typename T::ContainedType;
 };
 
-/// Type of the module that a wrapper of a `T` is for: M of std::shared_ptr<M>
-/// and of a holder that TORCH_MODULE makes. A module itself can't be wrapped,
+/// Module type for a wrapper constructed from a `T`: M for std::shared_ptr<M>
+/// and for a holder made by TORCH_MODULE. A module itself can't be wrapped,
 /// which check_module() explains.
 template <class T>
 struct Wrapped;
@@ -50,13 +50,14 @@ template <class F, class M>
 concept FactoryOf = std::invocable<const F&> &&
     std::convertible_to<std::invoke_result_t<const F&>, std::shared_ptr<M>>;
 
-/// First arguments of a constructor that does not exist: `T` is a module rather
-/// than a pointer to one, or what follows is neither a `Wanted` nor a factory.
+/// Matches the first arguments of an invalid constructor call: `T` is a module
+/// rather than a pointer to one, or the next argument is neither a `Wanted` nor
+/// a factory.
 template <class T, class Next, class Wanted, class M>
 concept WrongArguments = std::derived_from<T, torch::nn::Module> ||
     (!std::convertible_to<Next, Wanted> && !FactoryOf<Next, M>);
 
-/// Does not compile if `T` is a module rather than a pointer to one.
+/// Fails to compile if `T` is a module rather than a pointer to one.
 template <class T>
 constexpr void check_module() {
   static_assert(!std::derived_from<T, torch::nn::Module>,

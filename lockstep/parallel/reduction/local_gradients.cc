@@ -143,7 +143,8 @@ void LocalGradients::forget_if_empty() {
 
 LocalGradients::State& LocalGradients::state_of(const Tensor& parameter) {
   State& state = states_[parameter.unsafeGetTensorImpl()];
-  // It keeps the parameter, so that no other one gets its address.
+  // The state holds a reference to the parameter, so no other tensor can get
+  // its address.
   state.parameter = parameter;
   return state;
 }

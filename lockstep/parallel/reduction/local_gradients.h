@@ -17,19 +17,19 @@ namespace lockstep {
 /// backward() adds the gradient of the mean over this rank's samples (a
 /// *mean*), which gets this rank's weight when the ranks sum. train_step() adds
 /// this rank's part of the gradient of the mean over the whole batch (a
-/// *share*), which is summed as it is. While only steps add gradients, .grad
-/// holds shares. In all other cases it holds means, and a step multiplies its
-/// shares by the number of ranks. A sum over the ranks that is in .grad already
-/// needs no care then: all ranks have the same, so that its weighted mean is
-/// the sum itself.
+/// *share*), which is summed without a weight. While only steps add gradients,
+/// .grad holds shares. In all other cases it holds means, and a step multiplies
+/// its shares by the number of ranks. A sum over the ranks that is already in
+/// .grad then needs no special handling: all ranks have the same sum, so its
+/// weighted mean is the sum itself.
 ///
 /// Not thread-safe.
 class LocalGradients {
  public:
   explicit LocalGradients(int ranks) : ranks_(ranks) {}
 
-  /// While it lives, begin_backward() and add() do nothing: what autograd adds
-  /// to .grad belongs to a step.
+  /// Makes begin_backward() and add() do nothing during its lifetime, because
+  /// what autograd adds to .grad then belongs to a step.
   class StepScope {
    public:
     explicit StepScope(LocalGradients& local) : local_(local) {
@@ -43,47 +43,47 @@ class LocalGradients {
     LocalGradients& local_;
   };
 
-  // Adding gradients under no_sync().
+  // Functions that add gradients under no_sync().
 
   /// Prepares .grad for a backward. Must be called before its first gradient.
   void begin_backward();
-  /// Notes that a backward added `incoming` to .grad of `parameter`.
+  /// Records that a backward added `incoming` to .grad of `parameter`.
   void add(const torch::Tensor& parameter, const torch::Tensor& incoming);
   /// Prepares .grad for a step, and returns the factor for the step's shares.
   double begin_step(const std::vector<torch::Tensor>& parameters);
-  /// Notes that the step added its shares.
+  /// Records that the step added its shares.
   void end_step(const std::vector<torch::Tensor>& parameters);
 
-  // Summing them over the ranks.
+  // Functions that sum the gradients over the ranks.
 
   /// Returns whether any .grad has a local part.
   bool has_any() const;
   /// Returns whether .grad of `parameter` has a local part.
   bool has(const torch::Tensor& parameter) const;
-  /// Notes that .grad of `parameter` was summed over the ranks.
+  /// Records that .grad of `parameter` was summed over the ranks.
   void clear(const torch::Tensor& parameter);
-  /// Takes the local part out of .grad and returns it as shares: one tensor
-  /// for each of `parameters`, undefined where .grad has no local part.
-  /// `weight` is that of this rank's samples in the batch. Throws ParallelError
-  /// if means and shares would need different factors.
+  /// Takes the local part out of .grad and returns it as shares: one tensor for
+  /// each of `parameters`, undefined where .grad has no local part. `weight` is
+  /// the weight of this rank's samples in the batch. Throws ParallelError if
+  /// means and shares would need different factors.
   std::vector<torch::Tensor> take_shares(
       const std::vector<torch::Tensor>& parameters, double weight);
   /// Prepares .grad for a backward that multiplies all of it by `weight` and
   /// sums it over the ranks. Returns a problem if that would be wrong.
   std::optional<Problem> begin_sum(double weight);
 
-  // Ranks that sum and do not average (GradientAverage::kNone).
+  // Functions for ranks that sum without averaging (GradientAverage::kNone).
 
-  /// Notes whether .grad of `parameter` holds a sum over the ranks. Must be
+  /// Records whether .grad of `parameter` holds a sum over the ranks. Must be
   /// called before a local gradient is added to it.
   void note_mixture(const torch::Tensor& parameter);
-  /// Takes what was summed before out of .grad, so that the next sum adds up
-  /// only what is new. One tensor for each of `parameters`, undefined where
-  /// there was nothing to take.
+  /// Removes gradients that are already summed from .grad, so that the next sum
+  /// adds only new ones. Returns one tensor for each of `parameters`, undefined
+  /// where there was nothing to remove.
   std::vector<torch::Tensor> take_sums(
       const std::vector<torch::Tensor>& parameters);
-  /// Returns the places of parameters whose .grad has a local part and a sum
-  /// over the ranks, which can't be separated.
+  /// Returns the indices of parameters whose .grad has both a local part and a
+  /// sum over the ranks, which can't be separated.
   std::vector<size_t> mixed(const std::vector<torch::Tensor>& parameters) const;
 
  private:
@@ -94,13 +94,14 @@ class LocalGradients {
     bool is_mixed = false;
   };
 
-  /// Starts over if the user cleared all that was local.
+  /// Starts over if the user cleared all local gradients.
   void forget_if_empty();
   State& state_of(const torch::Tensor& parameter);
   const State* find(const torch::Tensor& parameter) const;
   void multiply(double factor);
   /// Returns the factor that turns .grad into shares, for a rank whose means
-  /// have the weight `weight`; nothing if means and shares need different ones.
+  /// have the weight `weight`. Returns nothing if means and shares need
+  /// different factors.
   std::optional<double> share_factor(double weight) const;
   static Problem uneven_problem();
 

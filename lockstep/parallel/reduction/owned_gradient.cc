@@ -10,18 +10,19 @@ using torch::Tensor;
 
 namespace {
 
-/// Whether nothing but `tensor` can reach its memory.
+/// Returns whether only `tensor` can reach its memory.
 bool holds_alone(const Tensor& tensor) {
   if (tensor.use_count() != 1 || !tensor.has_storage()) return false;
   const c10::Storage& storage = tensor.storage();
-  // Memory that no allocator gave (from_blob) can't be resized, and may belong
-  // to anyone; a lazy copy shares its memory without holding the storage.
+  // Memory that did not come from an allocator (from_blob) can't be resized and
+  // may have other owners. A lazy copy shares its memory without holding the
+  // storage.
   return storage.use_count() == 1 && storage.resizable() &&
          !c10::impl::cow::is_cow_data_ptr(storage.data_ptr());
 }
 
-/// Whether the memory of `gradient`, read from its start, has the elements in
-/// the order of the parameter's.
+/// Returns whether the memory of `gradient`, read from its start, has the
+/// elements in the order of the parameter's.
 bool is_laid_out_like(const Tensor& gradient, const Tensor& parameter) {
   return gradient.layout() == torch::kStrided &&
          gradient.scalar_type() == parameter.scalar_type() &&
@@ -41,7 +42,7 @@ OwnedGradient OwnedGradient::take(Tensor gradient, const Tensor& parameter) {
   }
   torch::NoGradGuard no_grad;
   if (gradient.layout() != torch::kStrided) {
-    optim::laid_out_like(gradient, parameter);  // refuses it, and says why
+    optim::laid_out_like(gradient, parameter);  // throws an error that says why
   }
   Tensor copy = torch::empty_like(parameter.detach());
   copy.copy_(gradient.detach());
@@ -54,15 +55,15 @@ bool has_own_memory(const Tensor& parameter, const Tensor& incoming) {
   size_t known = 1;
   if (incoming.defined() && gradient.is_alias_of(incoming)) {
     ++known;
-    // The gradient of a Linear's weight is a view, the transposed gradient of
-    // the transposed weight. Only the view may hold that one.
+    // The gradient of a Linear's weight is a view: the transposed gradient of
+    // the transposed weight. No other tensor than that view may hold its base.
     if (incoming.is_view() && incoming._base().use_count() == 1) ++known;
   }
   return gradient.storage().use_count() <= known;
 }
 
-// Autograd takes views for .grad, too: of a gradient that another parameter or
-// the caller has as well. To add to one of them would change the others.
+// Autograd also stores views in .grad, of a gradient that another parameter or
+// the caller holds too. Adding to one of them would change the others.
 void own_memory(const Tensor& parameter, const Tensor& incoming) {
   Tensor& gradient = parameter.mutable_grad();
   if (!gradient.defined() || gradient.layout() != torch::kStrided) return;

@@ -31,11 +31,11 @@ bool is_tree_node(int64_t first, int64_t last, int64_t shards) {
 
 namespace {
 
-/// out[i] = a[i] + b[i]. `out` may be `a`.
+/// Computes out[i] = a[i] + b[i]. `out` may be `a`.
 template <typename T>
 void add_elements(T* out, const T* a, const T* b, int64_t count) {
   // Compilers vectorize a loop only if its stores can't change what it reads
-  // next, so a few sums are kept apart before they are stored.
+  // next. Therefore a few sums are collected before they are stored.
   constexpr int64_t kLine = 64 / sizeof(T);
   std::array<T, kLine> sums;
   int64_t i = 0;
@@ -56,7 +56,7 @@ void add_memory(void* out, const void* a, const void* b, int64_t count,
       });
 }
 
-/// left += right for whole tensors, which may be on different GPUs.
+/// Computes left += right for whole tensors, which may be on different GPUs.
 void add_gradients(PartialSum& left, PartialSum& right) {
   torch::NoGradGuard no_grad;
   for (size_t p = 0; p < left.gradients.size(); ++p) {
@@ -209,7 +209,7 @@ Tensor Reduction::block(const Block& block, Tensor& scratch) {
       continue;
     }
     const at::ScalarType type = left.gradient->scalar_type();
-    // The last sum is used at once and need not go back to memory.
+    // The last sum is used at once and doesn't need to go back to memory.
     const bool is_last = m + 1 == merges_.size() && scratch.defined();
     if (is_last && scratch.scalar_type() != type) {
       scratch = torch::empty({optim::kBlockElements}, type);
@@ -226,7 +226,8 @@ std::vector<Tensor> Reduction::take() {
   std::vector<Tensor> sums(has_gradient_.size());
   for (size_t p = 0; p < sums.size(); ++p) {
     if (!has_gradient_[p]) continue;
-    // Where shard 0 had none, the sum was made in the first that had one.
+    // If shard 0 had no gradient, the sum is in the first partial sum that had
+    // one.
     for (PartialSum& partial : partials_) {
       if (!partial.gradients[p].defined()) continue;
       sums[p] = std::move(partial.gradients[p]).release();

@@ -10,18 +10,20 @@
 
 namespace lockstep {
 
-/// What a device has to work with.
+/// Resources of a device.
 struct Capacity {
   std::string name;
-  int64_t memory_bytes = 0;  ///< 0: shared with the others, as slices do
+  int64_t memory_bytes = 0;  ///< 0: shared with the other devices, as for
+                             ///< slices
   int64_t cores = 0;         ///< multiprocessors of a GPU, cores of a slice
 };
 
-/// nn.DataParallel's warning: a device has less than 75 % of the memory, or
-/// else of the cores, of another one, and the whole step waits for it.
+/// Returns the warning of nn.DataParallel if a device has less than 75 % of the
+/// memory, or else of the cores, of another one. Every step waits for that
+/// device.
 std::optional<std::string> imbalance(std::span<const Capacity> devices);
 
-/// Looks at the devices and logs that warning.
+/// Logs that warning if `devices` are not balanced.
 void warn_of_imbalance(const std::vector<Device>& devices);
 
 }  // namespace lockstep

@@ -55,8 +55,8 @@ IValue DifferentiableInputs::cut_from_graph(const IValue& part,
   size_t at = 0;
   return map_tensors(part, [&](const Tensor& chunk) {
     const bool is_leaf = entries_[at++].requires_grad;
-    // With a version counter of its own: a shard that writes to its chunk does
-    // not touch what another one has saved.
+    // The leaf has its own version counter: if a shard writes to its chunk,
+    // that does not affect tensors that another shard has saved.
     Tensor leaf = chunk.is_inference() ? chunk.detach() : chunk.variable_data();
     leaf = aligned(leaf);
     if (!is_leaf) return leaf;

@@ -17,7 +17,7 @@ using torch::Tensor;
 
 namespace {
 
-// Separates the fields of a message between ranks. No text has it.
+// Separates the fields of a message between ranks. It occurs in no text.
 constexpr char kSeparator = '\x1f';
 
 std::string message_of(const FirstStep::Findings& findings) {
@@ -61,9 +61,9 @@ FirstStep::Findings findings_of(const std::string& message) {
   return findings;
 }
 
-/// Returns the outcome of a check that two ranks made. A check that one of them
-/// can't make is impossible; otherwise one that could not decide yet, as it had
-/// no samples, leaves the check pending.
+/// Returns the combined outcome of a check on two ranks. If one of them can't
+/// make the check, the outcome is impossible. Otherwise, if one of them could
+/// not decide yet because it had no samples, the check stays pending.
 FirstStep::Outcome combine(const FirstStep::Outcome& a,
                            const FirstStep::Outcome& b) {
   for (const StepCheck check : {StepCheck::kImpossible, StepCheck::kPending}) {
@@ -90,7 +90,8 @@ bool FirstStep::compares_module(int64_t build, bool has_gradients) const {
 }
 
 bool FirstStep::compares_loss(const ShardLoss& loss) const {
-  // Two lambdas have two types: the two losses of a GAN are compared each.
+  // Two lambdas have two types, so the two losses of a GAN are compared
+  // separately.
   return loss_ != StepCheck::kOff &&
          !losses_.contains(std::type_index(loss.target_type()));
 }

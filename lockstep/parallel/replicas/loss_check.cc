@@ -22,7 +22,7 @@ using torch::Tensor;
 
 namespace {
 
-/// A value of the loss function.
+/// Result of the loss function.
 struct Value {
   double loss = 0;
   double weight = 0;
@@ -33,8 +33,8 @@ struct Value {
 struct Combined {
   double loss = 0;
   double weight = 0;
-  double largest = 0;  // of the losses' magnitudes
-  double sum = 0;      // of the losses, not weighted
+  double largest = 0;  // largest magnitude of a loss
+  double sum = 0;      // unweighted sum of the losses
 };
 
 Combined combine(const std::vector<Value>& parts, LossReduction reduction) {
@@ -54,7 +54,7 @@ Combined combine(const std::vector<Value>& parts, LossReduction reduction) {
   return combined;
 }
 
-/// Returns the relative difference that rounding may make between two
+/// Returns the relative difference that rounding may cause between two
 /// computations of one loss.
 double tolerance_of(c10::ScalarType type) {
   if (c10::isReducedFloatingType(type)) return 2e-2;
@@ -75,7 +75,7 @@ double epsilon_of(c10::ScalarType type) {
   }
 }
 
-/// The largest magnitude of an element in `value`.
+/// Returns the largest magnitude of an element in `value`.
 double largest_in(const IValue& value) {
   double largest = 0;
   for_each_tensor(value, [&](const Tensor& tensor, const std::string&) {
@@ -99,7 +99,7 @@ bool is_reduced(const Tensor& tensor) {
   return tensor.defined() && c10::isReducedFloatingType(tensor.scalar_type());
 }
 
-/// Returns `value` with float tensors in place of those of half and bfloat16.
+/// Returns `value` with half and bfloat16 tensors converted to float.
 IValue widened(const IValue& value) {
   const auto widen = [](const Tensor& tensor) {
     return is_reduced(tensor) ? tensor.to(torch::kFloat) : tensor;
@@ -107,8 +107,9 @@ IValue widened(const IValue& value) {
   return map_tensors(value, widen);
 }
 
-/// The part of `value` with the samples [begin, begin + count) of `samples`;
-/// nothing if a tensor in it has not as many rows, or as many for each sample.
+/// Returns the part of `value` with the samples [begin, begin + count) of
+/// `samples`. Returns nothing if the number of rows of a tensor in it is not a
+/// multiple of `samples`.
 std::optional<IValue> narrowed(const IValue& value, int64_t dim, int64_t begin,
                                int64_t count, int64_t samples) {
   bool is_cut = true;
@@ -127,10 +128,11 @@ std::optional<IValue> narrowed(const IValue& value, int64_t dim, int64_t begin,
   return part;
 }
 
-// Calls of the loss function for single samples cost little, but not nothing.
+// Limits the calls of the loss function for single samples, which are cheap but
+// not free.
 constexpr int64_t kMostParts = 256;
 
-/// Compares the loss of all samples with that of parts of them.
+/// Compares the loss of all samples with the losses of parts of them.
 class LossCheck {
  public:
   LossCheck(const ComputedShards& shards, FirstStep::Findings& findings)
@@ -167,7 +169,8 @@ class LossCheck {
                       "shards ({})",
                       text_of(error)));
     }
-    // In any case: what the function notes of the first shard is right then.
+    // Always call it: values that the function records are then those of the
+    // first shard again.
     const bool is_repeatable = gives_the_same_again();
     if (!whole) return sample;
     if (!is_repeatable) {
@@ -199,7 +202,8 @@ class LossCheck {
                       "rank ({})",
                       text_of(error)));
     }
-    // As after run(): a loss may note the accuracy of the shard that it sees.
+    // As after run(): a loss function may record the accuracy of the shard that
+    // it saw last.
     gives_the_same_again();
     if (losses) judge(losses->whole, losses->parts, "ranks");
   }
@@ -225,9 +229,10 @@ class LossCheck {
             .type = pass.loss.scalar_type()};
   }
 
-  /// Returns whether the losses of other ranks may be means over other units
-  /// than this rank's. A loss that states its weight says how many it has, and
-  /// a sum needs none; both are checked here if there are several samples.
+  /// Returns whether the losses of other ranks may be means over different
+  /// units. A loss that states its weight tells the number of units, and a sum
+  /// doesn't need it. Both are checked on this rank if there are several
+  /// samples.
   bool needs_other_ranks() const {
     bool has_shared = false;
     for_each_tensor(
@@ -264,8 +269,9 @@ class LossCheck {
     return LossSample{std::move(*part_output), std::move(*part_target)};
   }
 
-  /// The losses of groups of samples, mostly of one each; empty if there is one
-  /// sample, or if the loss can't be computed for a group.
+  /// Returns the losses of groups of samples, usually of one sample each.
+  /// Returns nothing if there is only one sample, or if the loss can't be
+  /// computed for a group.
   std::vector<Value> values_of_samples(const IValue& output,
                                        const IValue& target) const {
     std::vector<Value> values;
@@ -278,15 +284,15 @@ class LossCheck {
       try {
         values.push_back(call(group->output, group->target, count));
       } catch (const std::exception&) {
-        return {};  // a loss of pairs of samples, say
+        return {};  // for example, a loss over pairs of samples
       }
     }
     return values;
   }
 
   /// Returns the losses of the batch, which is `whole` in the outputs' own
-  /// type, and of its samples. Outputs of half and bfloat16 are widened first,
-  /// as losses that are rounded to three digits may hide what differs.
+  /// type, and of its samples. Half and bfloat16 outputs are widened first,
+  /// because losses rounded to three digits may hide differences.
   Losses losses_of_samples(const IValue& output, const IValue& target,
                            const Value& whole) const {
     if (any_tensor(output, is_reduced)) {
@@ -296,7 +302,7 @@ class LossCheck {
                       .parts = values_of_samples(wide, wide_target)};
         if (!losses.parts.empty()) return losses;
       } catch (const std::exception&) {
-        // The loss computes with tensors of the outputs' type.
+        // The loss requires tensors of the outputs' type.
       }
     }
     return {.whole = whole, .parts = values_of_samples(output, target)};
@@ -341,16 +347,18 @@ class LossCheck {
   }
 
   /// Compares the loss of the whole with those of its parts. `of` says what
-  /// the parts belong to.
+  /// kind of parts they are.
   void judge(const Value& whole, const std::vector<Value>& values,
              const char* of) {
     const Combined parts = combine(values, shards_.reduction);
     const bool is_sum = shards_.reduction == LossReduction::kSum;
     if (!is_sum && parts.weight == 0) return;
-    // A part may be the mean over no units at all (NaN) where the whole is not.
+    // The loss of a part may be a mean over no units (NaN) even if the whole is
+    // not.
     if (!std::isfinite(whole.loss) || std::isinf(parts.loss)) return;
     const double tolerance = tolerance_of(whole.type);
-    // A loss whose terms cancel out is as inexact as the terms.
+    // If the terms of a loss cancel out, the error of the loss is that of its
+    // terms.
     double noise = 0;
     for (const ShardPass& pass : shards_.passes) {
       noise = std::max(noise, largest_in(pass.output));
@@ -413,7 +421,7 @@ class LossCheck {
   FirstStep::Findings& findings_;
 };
 
-/// The types and shapes of the tensors in a sample.
+/// Returns the types and shapes of the tensors in a sample, as text.
 std::string layout_of(const LossSample& sample) {
   std::string layout;
   for (const IValue& value : {sample.output, sample.target}) {

@@ -14,43 +14,45 @@
 
 namespace lockstep {
 
-/// The shards of a batch that a rank computed, and the loss function.
+/// Shards of a batch that a rank computed, and the loss function.
 struct ComputedShards {
   const ShardLoss& loss;
   LossReduction reduction;
   int64_t dim;
-  const Device& device;  ///< that the shards are brought together on
-  /// The target of all shards, in which tensors may be shared().
+  const Device& device;  ///< device on which the shards are gathered
+  /// Target of all shards. Its tensors may be shared().
   const c10::IValue& target;
-  /// The first shard's part of it.
+  /// The first shard's part of `target`.
   const c10::IValue& first_target;
-  // The output and loss of each shard, and its number of samples.
+  // Output and loss of each shard, and its number of samples.
   const std::vector<ShardPass>& passes;
   const std::vector<int64_t>& samples;
 };
 
-/// One sample's output and target.
+/// Output and target of one sample.
 struct LossSample {
   c10::IValue output;
   c10::IValue target;
 };
 
-/// Checks that the loss of all shards together is what a step takes it for: the
-/// mean of the shards' losses and of the samples' losses, weighted by their
-/// samples or the weights that they state, or their sum (LossReduction). Of
-/// more than 256 samples, as many groups of samples take their place. Returns
-/// the first sample if it has to be compared with those of other ranks.
+/// Checks that the loss of all shards together is what a step assumes: the mean
+/// of the shards' losses and of the samples' losses, weighted by their samples
+/// or by the weights that they state, or their sum (LossReduction). With more
+/// than 256 samples, at most 256 groups of samples are used instead of single
+/// samples. Returns the first sample if it has to be compared with those of
+/// other ranks.
 ///
-/// Calls the loss function for the whole and for the parts, and last once more
-/// for the first shard: a loss that gives another value then can't be checked.
-/// Losses are compared up to the rounding of their type, those of samples in
-/// float if the outputs are half or bfloat16 and the loss function takes them.
-/// Called in the thread of the first shard's device.
+/// Calls the loss function for the whole and for the parts, and at the end once
+/// more for the first shard. A loss that then gives another value can't be
+/// checked. Losses are compared up to the rounding of their type. Losses of
+/// samples are computed in float if the outputs are half or bfloat16 and the
+/// loss function accepts float. Called in the thread of the first shard's
+/// device.
 std::optional<LossSample> check_loss_is_mean(const ComputedShards& shards,
                                              FirstStep::Findings& findings);
 
 /// Returns the samples of all ranks of `world`. Returns nothing if a rank has
-/// none, and if they have different shapes, which `findings` says then.
+/// no sample, or if their shapes differ, which is then recorded in `findings`.
 /// Collective.
 std::vector<LossSample> gather_samples(const World& world,
                                        const std::optional<LossSample>& own,

@@ -19,8 +19,8 @@ using torch::Tensor;
 namespace {
 
 /// Takes .grad, hooks and the nodes that accumulate into .grad from parameters,
-/// so that a backward through the module itself does not reach them. Gives them
-/// back when it is destroyed.
+/// so that a backward through the module itself does not affect them. The
+/// destructor restores them.
 class Aside {
  public:
   explicit Aside(const std::vector<Tensor>& parameters) {
@@ -64,8 +64,8 @@ class Aside {
   std::vector<Kept> kept_;
 };
 
-/// Returns true if two gradients differ by rounding only. A replica may add up
-/// the parts of a gradient in another order than the module does.
+/// Returns whether two gradients differ only by rounding. A replica may add up
+/// the parts of a gradient in another order than the module.
 bool is_close(const Tensor& a, const Tensor& b) {
   if (!a.defined() || !b.defined() || a.sizes() != b.sizes()) return false;
   const Tensor x = a.to(torch::kDouble), y = b.to(torch::kDouble);
@@ -85,8 +85,8 @@ std::vector<std::pair<std::string, Tensor>> tensors_of(
   return tensors;
 }
 
-/// Returns what a forward changes if it registers a submodule, parameter or
-/// buffer.
+/// Returns addresses that change if a forward registers a submodule, parameter
+/// or buffer.
 std::vector<const void*> registered_in(const ModuleHandle& module) {
   std::vector<const void*> registered = module.identity();
   if (!module.module) return registered;
@@ -99,7 +99,7 @@ std::vector<const void*> registered_in(const ModuleHandle& module) {
   return registered;
 }
 
-/// Returns why a module whose `changing` changes can't be checked.
+/// Returns the reason why a module whose `changing` changes can't be checked.
 std::string reason_of(const std::string& changing, const std::string& type) {
   return fmt::format(
       "{} of {} has other bits each time that it is computed, from the same "
@@ -108,8 +108,7 @@ std::string reason_of(const std::string& changing, const std::string& type) {
       changing, type);
 }
 
-/// Returns true if an output or a parameter's gradient has an element that is
-/// not zero.
+/// Returns whether an output or a parameter's gradient has a nonzero element.
 bool has_nonzero(const ShardPass& pass) {
   const auto is_nonzero = [](const Tensor& tensor) {
     return tensor.defined() && tensor.numel() > 0 &&
@@ -121,13 +120,13 @@ bool has_nonzero(const ShardPass& pass) {
   const auto& gradients = pass.compared_gradients().parameters;
   for (size_t p = 0; p < gradients.size(); ++p) {
     if (is_nonzero(gradients[p].tensor())) return true;
-    // A gradient that was given up to save memory counts.
+    // A gradient that was freed to save memory counts as nonzero.
     if (!gradients[p].defined() && !pass.gradient_sums[p].empty()) return true;
   }
   return false;
 }
 
-/// Returns the tensors of `part`, without their graphs.
+/// Returns the tensors of `part`, detached from their graphs.
 std::vector<Tensor> inputs_of(const c10::IValue& part) {
   std::vector<Tensor> inputs;
   for (const auto& [path, tensor] : tensors_of(part)) {
@@ -207,7 +206,7 @@ ShardPass ModuleComparison::compute_with_module(Print& print,
   inputs_before_.restore();
   buffers_before_.restore();
   if (original.members) original.set_members(members);
-  // The casts of the module's weights belong to a graph that is gone.
+  // The casts of the module's weights belong to a graph that no longer exists.
   if (has_autocast()) drop_cast_weights();
   return pass;
 }
@@ -245,7 +244,7 @@ std::vector<bool> ModuleComparison::are_split(const ShardPass& pass) const {
                           pass.compared_gradients().has_several_parts);
   std::vector<bool> has_name(split.size());
   for (const size_t p : group_.unique()) {
-    // A replica may have a leaf for each of its names.
+    // A replica may have one leaf for each name.
     if (has_name[p]) split[p] = true;
     has_name[p] = true;
   }
@@ -271,7 +270,7 @@ void ModuleComparison::explain(FirstStep::Findings& findings) {
     findings.problem = problem_of(found_);
     return;
   }
-  // As if the replica had not been.
+  // Restore the state from before the replica ran.
   const KeptTensors buffers_after = kept_buffers(group_.original());
   const KeptTensors inputs_after(inputs_);
   buffers_before_.restore();

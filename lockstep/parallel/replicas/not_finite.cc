@@ -18,12 +18,14 @@ using torch::Tensor;
 
 namespace {
 
-/// "nan", "inf" or "-inf". A NaN has a sign, too, that says nothing.
+/// Returns "nan", "inf" or "-inf". The sign of a NaN is dropped, because it
+/// means nothing.
 std::string name_of(double value) {
   return std::isnan(value) ? "nan" : fmt::format("{}", value);
 }
 
-/// Returns the first tensor in `value` that is not finite, called `name`.
+/// Describes the first tensor in `value` that is not finite, under the name
+/// `name`.
 std::string first_in(const std::string& name, const IValue& value) {
   std::string found;
   for_each_tensor(value, [&](const Tensor& tensor, const std::string&) {
@@ -92,7 +94,7 @@ bool reports_loss(const ReplicaGroup& group, const StepTotals& totals) {
   const auto first =
       std::find_if(totals.shards.begin(), totals.shards.end(),
                    [](const auto& of) { return !std::isfinite(of.loss); });
-  // Each shard has a finite loss, but their sum overflows.
+  // Each shard has a finite loss, but the sum overflows.
   if (first == totals.shards.end()) return group.rank() == 0;
   const auto shard = first - totals.shards.begin();
   return shard >= group.own_shards().first && shard < group.own_shards().last;

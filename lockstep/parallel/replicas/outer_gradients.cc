@@ -46,7 +46,8 @@ void OuterGradients::add(const Tensor& tensor, Tensor gradient) {
 }
 
 void OuterGradients::add_sums(std::vector<std::vector<OtherLeaf>> others) {
-  // The shards' losses are one function, so its leaves are mostly the same.
+  // The shards' losses come from one function, so their leaves are mostly the
+  // same.
   std::vector<Tensor> leaves;
   for (const auto& of_shard : others) {
     for (const OtherLeaf& other : of_shard) {

@@ -8,20 +8,21 @@
 
 namespace lockstep {
 
-/// Gradients of tensors outside of the module, with which a backward goes on
+/// Gradients of tensors outside of the module, from which a backward continues
 /// in the caller's graph: inputs that require grad, and leaves of the loss.
 class OuterGradients {
  public:
-  /// An undefined gradient is left out.
+  /// Adds a gradient. Does nothing if it is undefined.
   void add(const torch::Tensor& tensor, torch::Tensor gradient);
-  /// The leaves that shards reached: `others[shard]`, summed along the tree.
+  /// Adds the gradients of leaves that shards reached, `others[shard]`, summed
+  /// along the tree.
   void add_sums(std::vector<std::vector<OtherLeaf>> others);
 
   void multiply(double factor);
 
   bool empty() const { return tensors_.empty(); }
-  /// Runs a backward from the tensors: adds to the .grad of leaves, calls hooks
-  /// and goes on where a tensor was computed from others.
+  /// Runs a backward from the tensors: adds to the .grad of leaves, calls
+  /// hooks, and continues where a tensor was computed from others.
   void backward() &&;
 
  private:
@@ -31,8 +32,8 @@ class OuterGradients {
 
 /// Throws ParallelError if the shards' losses depend on a leaf outside of the
 /// module, for which each rank would have its own gradient. Leaves that the
-/// module or the loss makes (x.detach().requires_grad_()) are allowed: they die
-/// with the graph, so that nothing can be trained with their gradients.
+/// module or the loss makes (x.detach().requires_grad_()) are allowed: they are
+/// freed with the graph, so nothing can be trained with their gradients.
 void refuse_foreign_leaves(std::vector<std::vector<OtherLeaf>> others);
 
 }  // namespace lockstep

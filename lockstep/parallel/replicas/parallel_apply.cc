@@ -10,8 +10,8 @@ namespace lockstep {
 
 namespace {
 
-/// Returns advice for an error of LibTorch that comes from splitting a batch;
-/// "" for others. LibTorch's errors have no codes.
+/// Returns advice for a LibTorch error that is caused by splitting a batch, or
+/// "" for other errors. LibTorch's errors have no codes.
 std::string advice_for(std::string_view message) {
   constexpr std::string_view kBatchNorm =
       "Expected more than 1 value per channel when training";

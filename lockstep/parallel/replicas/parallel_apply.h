@@ -12,17 +12,18 @@
 
 namespace lockstep {
 
-/// A replica threw an exception, the cause. The message names the replica and
-/// its device, and has the text of the cause. The code is the code of the cause
-/// if that is an Error of Lockstep, else kReplicaFailed. Thrown while the cause
-/// is handled.
+/// Thrown if a replica threw an exception, the cause. The message names the
+/// replica and its device, and contains the text of the cause. The code is that
+/// of the cause if it is a Lockstep Error, otherwise kReplicaFailed. Must be
+/// thrown while the cause is being handled.
 class ReplicaError : public Error, public std::nested_exception {
  public:
   explicit ReplicaError(const Problem& problem) : Error("parallel", problem) {}
   std::exception_ptr cause() const { return nested_ptr(); }
 };
 
-/// Runs `task`. Throws a ReplicaError that names the device for what it throws.
+/// Runs `task`. Rethrows its exceptions as a ReplicaError that names the
+/// device.
 void run_as_replica(size_t replica, const Device& device,
                     const std::function<void()>& task);
 
@@ -31,7 +32,7 @@ using Forward =
 
 /// Applies replicas[i] to inputs[i] on workers[i], all at once, with the
 /// caller's grad mode. There may be fewer inputs than replicas. The first
-/// exception, in the order of the replicas, comes out as a ReplicaError.
+/// exception, in the order of the replicas, is rethrown as a ReplicaError.
 std::vector<c10::IValue> parallel_apply(
     const std::vector<Forward>& replicas,
     const std::vector<std::vector<c10::IValue>>& inputs,

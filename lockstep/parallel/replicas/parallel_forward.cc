@@ -32,12 +32,12 @@ using torch::autograd::variable_list;
 
 namespace {
 
-/// What a forward under grad mode leaves for the backward. Shards count from
-/// this rank's first.
+/// State that a forward under grad mode keeps for the backward. Shards are
+/// counted from this rank's first.
 struct Region {
   ReplicaGroup::RandomStream stream;
-  int64_t build = 0;      // of the replicas that made it
-  int64_t backwards = 0;  // made through it
+  int64_t build = 0;      // build of the replicas that ran the forward
+  int64_t backwards = 0;  // number of backward passes through it
   // [shard][i]: outputs with their graph, and leaves for the inputs that
   // require grad.
   std::vector<std::vector<Tensor>> outputs;
@@ -46,8 +46,8 @@ struct Region {
 };
 
 /// The autograd node of a parallel forward. Its inputs are the gradients of the
-/// gathered outputs, its outputs those of the original's parameters and of the
-/// inputs that require grad.
+/// gathered outputs. Its outputs are the gradients of the original's parameters
+/// and of the inputs that require grad.
 class ParallelBackward : public torch::autograd::Node {
  public:
   ParallelBackward(std::shared_ptr<ReplicaGroup> group,
@@ -59,22 +59,23 @@ class ParallelBackward : public torch::autograd::Node {
   void release_variables() override { region_.reset(); }
 
  private:
-  /// The gradients of the parameters; those of the inputs go to
+  /// Returns the gradients of the parameters. Writes those of the inputs to
   /// `input_gradients`.
   variable_list backward(const variable_list& output_gradients, bool keep_graph,
                          variable_list& input_gradients);
   void check_build() const;
-  /// A backward draws other numbers than its forward, and than another backward
-  /// through the same graph.
+  /// Returns the random stream of the next backward. A backward draws other
+  /// numbers than its forward, and than another backward through the same
+  /// graph.
   ReplicaGroup::RandomStream next_stream();
 
   std::shared_ptr<ReplicaGroup> group_;
   std::shared_ptr<Region> region_;
 };
 
-/// Where the gradients of the parameters and of the inputs go. A parameter or
-/// input that no output depends on has no edge: the engine would call its
-/// hooks, with no gradient.
+/// Returns the edges to the parameters and the inputs. A parameter or input
+/// that no output depends on has no edge, because the engine would call its
+/// hooks without a gradient.
 torch::autograd::edge_list edges_behind(const ReplicaGroup& group,
                                         const Region& region) {
   std::unordered_set<const void*> reached;
@@ -119,7 +120,7 @@ ShardPass trial_pass(const ReplicaGroup& group, Replica& replica,
   return pass;
 }
 
-/// Returns the pass of a shard by the module itself.
+/// Computes a shard with the module itself.
 ShardPass pass_of_module(const ReplicaGroup& group, const Region& region,
                          Replica& module, const IValue& part,
                          ModuleComparison::Extent extent) {
@@ -158,7 +159,7 @@ IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
   group->phases().scatter_s = watch.restart();
   span.reset();
 
-  // A forward without gradients is no collective call: each rank that makes it
+  // A forward without gradients is not collective: each rank that makes it
   // checks its own replicas.
   const World world = needs_graph ? group->options().world() : World();
   FirstStep& first_step = world.size() == group->options().world().size()
@@ -289,7 +290,7 @@ variable_list ParallelBackward::backward(const variable_list& output_gradients,
   Region& region = *region_;
   const auto chunks = static_cast<int64_t>(region.outputs.size());
   const int64_t first = group_->own_shards().first;
-  // [shard][output]: the part of each output's gradient that is the shard's.
+  // [shard][output]: the shard's part of each output's gradient.
   std::vector<variable_list> parts(region.outputs.size());
   for (size_t o = 0; o < output_gradients.size(); ++o) {
     int64_t begin = 0;
@@ -349,7 +350,7 @@ variable_list ParallelBackward::backward(const variable_list& output_gradients,
   group_->phases().reduce_s += watch.seconds();
   group_->collect_phases();
   // The graph of the forward does not show what a backward within the backward
-  // reaches (activation checkpointing), so that there is no edge for it.
+  // (activation checkpointing) reaches, so there is no edge for it.
   const auto add_unexpected = [&](const Tensor& leaf, const Tensor& gradient,
                                   size_t edge) {
     if (!next_edge(edge).is_valid()) outer.add(leaf, gradient);

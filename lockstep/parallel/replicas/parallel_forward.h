@@ -9,10 +9,11 @@
 
 namespace lockstep {
 
-/// Scatter, parallel forward, gather, with the replicas of `group`, which the
-/// result keeps. Under autograd the result has one node, whose backward runs
-/// the replicas' backwards in their threads and hands the sums over this rank's
-/// shards to the original's parameters.
+/// Scatters the inputs, runs the replicas of `group` in parallel and gathers
+/// the outputs. The result keeps the replicas alive. Under autograd the result
+/// has a single node. Its backward runs the replicas' backwards in their
+/// threads and passes the sums over this rank's shards to the original's
+/// parameters.
 c10::IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
                              const std::vector<c10::IValue>& inputs);
 

@@ -31,12 +31,13 @@ using torch::Tensor;
 namespace {
 
 thread_local int64_t shard_of_thread = -1;
-/// The group whose shard this thread computes, or whose replica it makes.
+/// The group for which this thread computes a shard or makes a replica.
 thread_local const ReplicaGroup* group_of_thread = nullptr;
 
 const std::vector<Tensor> kNoParameters;
 
-/// While it lives, the thread works on `shard` of `group`; -1: on a replica.
+/// Marks the thread as working on `shard` of `group` during its lifetime. With
+/// -1, the thread works on a replica.
 class ShardScope {
  public:
   ShardScope(const ReplicaGroup* group, int64_t shard)
@@ -86,7 +87,7 @@ int intra_op_threads(const DataParallelOptions& options,
                           options.world().local_size());
 }
 
-/// Ranks exchange memory, in which a parameter has no holes.
+/// Throws unless all parameters are dense, because ranks exchange their memory.
 void check_dense(const ModuleHandle& module) {
   for (const auto& [name, parameter] : module.parameters) {
     if (parameter.is_non_overlapping_and_dense()) continue;
@@ -147,7 +148,7 @@ ReplicaGroup::ReplicaGroup(std::function<ModuleHandle()> read_module,
       at::detail::getDefaultCPUGenerator().current_seed());
   warn_of_imbalance(devices_);
   guard_links(devices_, options_.bad_links());
-  // What is kept outlives a c10::InferenceMode of the caller.
+  // Tensors kept here outlive a c10::InferenceMode of the caller.
   const c10::InferenceMode normal(false);
   read_original();
   if (options_.world().size() > 1) check_dense(original_);
@@ -181,7 +182,8 @@ void ReplicaGroup::make_replicas() {
     const auto add = [&](Storage buffers) {
       const Storage parameters =
           is_resident || k == 0 ? Storage::kShared : Storage::kOwn;
-      // In the worker's thread: what a replica owns is on its account.
+      // Runs in the worker's thread, so that the replica's memory is charged to
+      // its device.
       workers_[k]->start([&] {
         const ShardScope scope(this, -1);
         replicas_[k].emplace_back(make_replica_(), original_, devices_[k],
@@ -236,8 +238,8 @@ std::string ReplicaGroup::damaged_copy() const {
 
 void ReplicaGroup::check_not_nested() const {
   const ReplicaGroup* outer = group_of_thread;
-  // One worker waits for the wrappers that it calls. Several would call a
-  // wrapper at the same time.
+  // With one worker, the caller waits for the wrappers that it calls. Several
+  // workers would call a wrapper at the same time.
   if (!outer || (outer != this && outer->devices_.size() == 1)) return;
   const std::string inner =
       original_.type.empty() ? "a module" : "the module " + original_.type;
@@ -262,7 +264,7 @@ void ReplicaGroup::check_inputs(const IValue& inputs) const {
                               return device.kind == place->kind &&
                                      device.index == place->index;
                             })
-              : tensor.is_cpu();  // memory of the host goes anywhere
+              : tensor.is_cpu();  // host memory can be copied to any device
     if (is_here) return;
     throw InvalidArgument(
         "parallel",
@@ -276,7 +278,7 @@ void ReplicaGroup::check_inputs(const IValue& inputs) const {
 }
 
 void ReplicaGroup::watch_batch(int64_t samples, int64_t chunks, bool trains) {
-  // The other ranks' samples are not known here.
+  // The samples of the other ranks are not known here.
   if (options_.world().size() > 1) return;
   const std::vector<int64_t> shares = split(samples);
   std::vector<Device> idle;
@@ -367,7 +369,7 @@ void ReplicaGroup::rebuild() {
     replicas_.clear();
     make_replicas();
   } catch (...) {
-    // There may be no replicas now: the next forward has to try again.
+    // There may be no replicas now, so the next forward has to try again.
     identity_.clear();
     throw;
   }
@@ -403,15 +405,15 @@ std::vector<bool> ReplicaGroup::are_reached(
   return reached;
 }
 
-// A forward or a step: on which worker, with which buffers and random numbers
-// each shard runs.
+// Running a forward or a step: the worker, buffers and random numbers of each
+// shard.
 
 void ReplicaGroup::begin(int64_t chunks) {
   check_not_nested();
   phases_ = {};
   restart_worker_phases();
   ++forwards_;
-  // What is kept here outlives an evaluation under c10::InferenceMode.
+  // Tensors kept here outlive an evaluation under c10::InferenceMode.
   const c10::InferenceMode normal(false);
   follow_module();
   check_on_device(original_, devices_[0]);
@@ -421,7 +423,7 @@ void ReplicaGroup::begin(int64_t chunks) {
   if (is_mean) shard_buffers_.assign(static_cast<size_t>(chunks), {});
   if (shards_ == 1 && !is_mean) return;
   torch::NoGradGuard no_grad;
-  // Shard 0 changes the original's buffers while the others read them.
+  // Shard 0 changes the original's buffers while the other shards read them.
   buffer_snapshot_.resize(original_.buffers.size());
   for (size_t i = 0; i < buffer_snapshot_.size(); ++i) {
     const Tensor& buffer = original_.buffers[i].second;
@@ -451,7 +453,7 @@ void ReplicaGroup::for_each_worker(
 
 void ReplicaGroup::for_each_shard(int64_t chunks, const RandomStream& stream,
                                   const ShardTask& task) {
-  // One shard, of one rank, shares its parameters with nobody.
+  // With one shard on one rank, nothing shares its parameters.
   const ParameterWrites writes(shards_ > 1 ? parameters_ : kNoParameters);
   const auto check_writes = [&](const std::string& failure) {
     if (const auto p = writes.first()) {
@@ -473,7 +475,7 @@ void ReplicaGroup::for_each_shard(int64_t chunks, const RandomStream& stream,
   try {
     for_each_worker(run_shards);
   } catch (const std::exception& error) {
-    // A write by one shard can make the backward of another one fail.
+    // A write by one shard can make the backward of another shard fail.
     check_writes(text_of(error));
     throw;
   }
@@ -524,7 +526,7 @@ IValue ReplicaGroup::forward_shard(size_t worker, int64_t shard,
 }
 
 void ReplicaGroup::finish_buffers(int64_t chunks) {
-  // What a script counts in an attribute is kept as its buffers are: shard 0's.
+  // Attributes that a script counts in are kept like buffers: those of shard 0.
   if (original_.members && rank() == 0) {
     original_.set_members(replicas_[0].front().module().members());
   }
@@ -556,9 +558,9 @@ void ReplicaGroup::collect_phases() {
     for (const auto phase : kOfWorkers) sum += worker.*phase;
     return sum;
   };
-  // All phases of one worker, the one that the others waited for. The longest
-  // forward and the longest backward, of two workers, would together be longer
-  // than the step.
+  // Uses all phases of one worker, the one that the others waited for. The
+  // longest forward and the longest backward may come from two workers, and
+  // their sum may be longer than the step.
   const auto slowest = std::max_element(
       worker_phases_.begin(), worker_phases_.end(),
       [&](const auto& a, const auto& b) { return total(a) < total(b); });

@@ -30,7 +30,8 @@ edge_list edges_of(const std::vector<Tensor>& tensors) {
   return edges;
 }
 
-/// The leaves that belong neither to the replica nor to the shard's inputs.
+/// Returns the leaves that belong neither to the replica nor to the shard's
+/// inputs.
 std::vector<Tensor> others_among(const std::vector<Tensor>& found,
                                  const ShardLeaves& leaves) {
   std::unordered_set<const void*> known;
@@ -62,8 +63,8 @@ void check_no_hooks(const std::vector<Tensor>& leaves) {
   }
 }
 
-/// The engine's run, in which the gradients of `captured` come back and are
-/// accumulated nowhere.
+/// Runs the engine. Returns the gradients of `captured`. If there are any,
+/// nothing is accumulated.
 variable_list run_engine(const edge_list& roots, const variable_list& gradients,
                          bool keep_graph, const std::vector<Tensor>& captured) {
   return torch::autograd::Engine::get_default_engine().execute(
@@ -73,7 +74,7 @@ variable_list run_engine(const edge_list& roots, const variable_list& gradients,
 
 using OnGradient = std::function<void(size_t, const Tensor&)>;
 
-/// Tells of a leaf's gradient when autograd has added to it.
+/// Calls `on_gradient` after autograd has added to a leaf's gradient.
 class GradientHook : public torch::autograd::PostAccumulateGradHook {
  public:
   GradientHook(size_t p, const OnGradient& on_gradient)
@@ -85,8 +86,8 @@ class GradientHook : public torch::autograd::PostAccumulateGradHook {
   const OnGradient& on_gradient_;
 };
 
-/// Hooks on the replica's parameters, as long as it lives. Not on those of
-/// which several count as one parameter of the original.
+/// Hooks the replica's parameters during its lifetime, except if several of
+/// them count as one parameter of the original.
 class GradientHooks {
  public:
   explicit GradientHooks(const ShardLeaves& leaves) {
@@ -121,7 +122,8 @@ class GradientHooks {
   std::vector<Tensor> hooked_;
 };
 
-/// Adds what the loss took from the original's parameters to the replica's.
+/// Adds the gradient from the loss's direct use of an original parameter to the
+/// gradient of the replica's parameter.
 void add_direct_part(OwnedGradient& sum, OwnedGradient part,
                      const Tensor& replica_parameter) {
   if (!part.defined()) return;
@@ -134,8 +136,8 @@ void add_direct_part(OwnedGradient& sum, OwnedGradient part,
   total.add_(to_device(part.tensor(), place_of(total)));
 }
 
-/// Runs the backward if leaves are reached that other shards reach, too: all
-/// gradients are captured, as torch::autograd::grad() does it.
+/// Runs the backward if it reaches leaves that other shards reach too. All
+/// gradients are captured, as in torch::autograd::grad().
 ShardGradients capturing_backward(const edge_list& roots,
                                   const variable_list& gradients,
                                   bool keep_graph, const ShardLeaves& leaves,
@@ -154,7 +156,7 @@ ShardGradients capturing_backward(const edge_list& roots,
   };
 
   ShardGradients result;
-  // A backward within the backward (checkpointing) accumulates all the same.
+  // A backward within the backward (checkpointing) accumulates nevertheless.
   const auto& parameters = leaves.replica.module().parameters;
   for (const auto& [name, parameter] : parameters) {
     Tensor gradient = take(parameter);
@@ -209,7 +211,7 @@ std::vector<Tensor> leaves_below(const std::vector<Tensor>& roots) {
       if (edge->is_valid()) stack.push_back(edge->function.get());
     }
   };
-  // The node of a root that is a leaf itself lives by this edge alone.
+  // If a root is a leaf itself, only this edge keeps its node alive.
   const edge_list first = edges_of(roots);
   push(first);
   while (!stack.empty()) {
@@ -283,15 +285,16 @@ ShardGradients trial_backward(const c10::IValue& output,
                               const ShardLeaves& leaves) {
   std::vector<Tensor> roots, gradients;
   for_each_tensor(output, [&](const Tensor& out, const std::string&) {
-    // Without grad mode, an output that is a parameter itself has no graph.
+    // Without grad mode, an output that is itself a parameter has no graph.
     if (!out.requires_grad() || !torch::GradMode::is_enabled()) return;
     roots.push_back(out);
-    // Not all the same: the gradients below a softmax would cancel out.
+    // The values differ, because with equal ones the gradients below a softmax
+    // would cancel out.
     gradients.push_back(
         torch::linspace(-1, 1, out.numel(), out.options().requires_grad(false))
             .reshape(out.sizes()));
   });
-  // The backward computes in the types that the forward had.
+  // The backward computes in the types that the forward used.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(
       c10::autocast_dispatch_keyset);
   return shard_backward(roots, gradients, /*keep_graph=*/true, leaves);

@@ -13,72 +13,76 @@
 
 namespace lockstep {
 
-/// A leaf of a shard's graph that is no parameter of the replica: a parameter
-/// of the original that the loss uses, a learnable weight of the loss.
+/// A leaf of a shard's graph that is not a parameter of the replica, such as a
+/// parameter of the original that the loss uses, or a learnable weight of the
+/// loss.
 struct OtherLeaf {
   torch::Tensor leaf;
   OwnedGradient gradient;
 };
 
-/// The gradients that the backward of a shard computes.
+/// Gradients computed by the backward of a shard.
 struct ShardGradients {
-  /// One for each unique parameter of the original.
+  /// One gradient for each unique parameter of the original.
   std::vector<OwnedGradient> parameters;
-  /// One for each input of the shard that requires grad.
+  /// One gradient for each input of the shard that requires grad.
   std::vector<torch::Tensor> inputs;
-  /// In the order in which a walk over the graph meets them.
+  /// Other leaves, in the order of a walk over the graph.
   std::vector<OtherLeaf> others;
-  /// A parameter's gradient was added up from several parts: what the loss took
-  /// from it directly, or a backward within the backward. The same parts may be
-  /// added in another order when it is computed in another way.
+  /// Whether a parameter's gradient was added up from several parts: the direct
+  /// use of the parameter in the loss, or a backward within the backward.
+  /// Another way of computing it may add the same parts in another order.
   bool has_several_parts = false;
 };
 
-/// Which parameters a shard's gradients belong to.
+/// Leaves that a shard's gradients belong to.
 struct ShardLeaves {
   Replica& replica;
-  /// For each parameter of the replica its place among the unique ones.
+  /// Index among the unique parameters for each parameter of the replica.
   const std::vector<size_t>& unique;
-  /// The original's unique parameters: what the loss takes from them directly
-  /// is added to the replica's gradient.
+  /// The original's unique parameters. Gradients from their direct use in the
+  /// loss are added to the replica's gradients.
   std::span<const torch::Tensor> originals;
   /// Leaves that stand for the shard's inputs that require grad.
   const std::vector<torch::Tensor>& inputs;
-  /// If set, told in the backward when a gradient was added to the leaf that
-  /// stands for unique parameter `p`: mostly once; not at all of a gradient
-  /// that is captured or made of several. Who is told may take the leaf's .grad
-  /// at a later call, when autograd has let go of it; it does not come back
-  /// then.
+  /// If set, called in the backward after a gradient was added to the leaf that
+  /// stands for unique parameter `p`. This usually happens once, and never for
+  /// a gradient that is captured or made of several. A later call may take the
+  /// leaf's .grad, after autograd has released it. The gradient is then not
+  /// returned.
   std::function<void(size_t p, const torch::Tensor& leaf)> on_gradient = {};
 };
 
-/// Runs the backward of one shard from `roots`, whose gradients are
-/// `gradients` (undefined ones are left out), in the calling thread.
+/// Runs the backward of one shard from `roots` in the calling thread.
+/// `gradients` are the gradients of `roots`. Roots with an undefined gradient
+/// are skipped.
 ///
-/// A leaf that several shards reach is not written to here: threads would add
-/// to its .grad in the order in which they come. Its part of the gradient is
-/// returned instead, to be summed along the tree.
+/// A leaf that several shards reach is not written to here, because threads
+/// would add to its .grad in any order. Its part of the gradient is returned
+/// instead, to be summed along the tree.
 ///
-/// If the backward throws, nothing is left behind in the replica.
-/// Throws ParallelError if such a leaf has a hook, which would see a part of
-/// the gradient.
+/// If the backward throws, no gradients are left in the replica. Throws
+/// ParallelError if a leaf that several shards reach has a hook, which would
+/// see only a part of the gradient.
 ShardGradients shard_backward(const std::vector<torch::Tensor>& roots,
                               const std::vector<torch::Tensor>& gradients,
                               bool keep_graph, const ShardLeaves& leaves);
 
-/// Returns the gradients of a backward from `output`, a forward's value, that
-/// is made only to compare them. The gradients of the output are chosen here,
-/// and the graph is kept. Tensors of `output` without a graph are left out.
+/// Returns the gradients of a trial backward from `output`, the value of a
+/// forward, which is made only to compare them. This function chooses the
+/// gradients of the output and keeps the graph. Tensors of `output` without a
+/// graph are skipped.
 ShardGradients trial_backward(const c10::IValue& output,
                               const ShardLeaves& leaves);
 
-/// The leaves whose gradient a backward from `roots`, which require grad,
-/// accumulates; in the order of a depth-first walk, which is that of the graph
-/// alone.
+/// Returns the leaves in which a backward from `roots`, which require grad,
+/// accumulates gradients. They are in the order of a depth-first walk, which
+/// depends only on the graph.
 std::vector<torch::Tensor> leaves_below(
     const std::vector<torch::Tensor>& roots);
 
-/// Whether a backward would call a hook of the user's on `leaf`'s gradient.
+/// Returns whether a backward would call a user's hook on the gradient of
+/// `leaf`.
 bool has_hooks(const torch::Tensor& leaf);
 
 }  // namespace lockstep

@@ -24,7 +24,8 @@ using torch::Tensor;
 
 namespace {
 
-/// Of a 1-d tensor, in an order that depends on its length alone.
+/// Returns the sum of squares of a 1-d tensor. The order of the additions
+/// depends only on its length.
 double sum_of_squares(const Tensor& block) {
   if (!block.is_cpu()) {
     const double norm = block.norm().item<double>();
@@ -33,7 +34,8 @@ double sum_of_squares(const Tensor& block) {
   double sum = 0;
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, block.scalar_type(), "sum_of_squares", [&] {
-        // Eight chains, so that one addition need not wait for another.
+        // Uses eight chains, so that an addition does not have to wait for the
+        // previous one.
         double chains[8] = {};
         const auto* data = block.const_data_ptr<scalar_t>();
         for (int64_t i = 0; i < block.numel(); ++i) {
@@ -45,8 +47,8 @@ double sum_of_squares(const Tensor& block) {
   return sum;
 }
 
-/// The part of `gradients` that `block` is, as a 1-d tensor; undefined if there
-/// is no gradient.
+/// Returns the part of `gradients` for `block`, as a 1-d tensor, or an
+/// undefined tensor if there is no gradient.
 Tensor part_of(const std::vector<Tensor>& gradients, const Block& block,
                const std::vector<size_t>& positions) {
   const Tensor& gradient =
@@ -62,7 +64,7 @@ void ShardedUpdate::for_each_block(
     const char* name, const std::vector<Block>& blocks,
     const std::vector<size_t>& positions,
     const std::function<void(size_t, Tensor&)>& task) {
-  // The textbook's machine leaves this to the output device alone.
+  // With kEveryForward, only the output device updates.
   const size_t threads =
       group_.options().replication() == Replication::kEveryForward
           ? 1
@@ -101,7 +103,7 @@ std::vector<Tensor> ShardedUpdate::finish(Reduction& reduction, SumsFor use) {
     });
   }
   std::vector<Tensor> sums = reduction.take();
-  // Sums in shared memory are changed by the ranks that update them.
+  // Sums in shared memory are overwritten by the ranks that update them.
   const bool keeps =
       use == SumsFor::kGradients || (exchange_ && exchange_->shares_memory());
   if (!exchange_ || !keeps) return sums;
@@ -220,8 +222,8 @@ void ShardedUpdate::update_whole(const std::vector<Tensor>& gradients,
   const std::vector<Block>& blocks = optimizer.blocks();
   double scale = options.factor;
   if (options.clip > 0 || options.checks) {
-    // The gradients are multiplied here, and their norm is that of the rounded
-    // products: the same bits as where they had to go through .grad.
+    // The gradients are multiplied first, and their norm is that of the rounded
+    // products. This gives the same bits as when they have to go through .grad.
     const std::vector<double> squares =
         multiply_and_measure(gradients, options.factor, blocks, positions);
     result.gradient_norm =
@@ -234,7 +236,7 @@ void ShardedUpdate::update_whole(const std::vector<Tensor>& gradients,
     }
   }
   if (options.clip > 0) {
-    // As torch.nn.utils.clip_grad_norm_.
+    // Same as torch.nn.utils.clip_grad_norm_.
     scale = std::min(1.0, options.clip / (result.gradient_norm + 1e-6));
   }
   std::vector<bool> has_gradient;

@@ -13,82 +13,85 @@
 
 namespace lockstep {
 
-/// What sums are used for: to become .grad, where they stay, or for this step's
-/// update alone.
+/// Use of the sums: to be stored in .grad, or only for this step's update.
 enum class SumsFor { kGradients, kUpdate };
 
-/// The second half of a step: sums the shards' gradients and updates the
-/// parameters with them, block by block, with the threads of all replicas and,
-/// where ranks share memory, with those of all ranks. A thread updates a block
+/// Makes the second half of a step: sums the shards' gradients and updates the
+/// parameters with them, block by block. It uses the threads of all replicas
+/// and, if ranks share memory, those of all ranks. A thread updates a block
 /// while the block's sum is still in its cache.
 ///
-/// Tensors come and go as one for each of the group's parameters(), laid out
-/// like it, undefined where there is no gradient.
+/// Gradients are passed and returned as one tensor for each of the group's
+/// parameters(), laid out like it, undefined where there is no gradient.
 class ShardedUpdate {
  public:
-  /// `exchange`: of several ranks; nullptr: this rank's replicas alone.
+  /// `exchange` is for several ranks. If it is nullptr, only this rank's
+  /// replicas are used.
   ShardedUpdate(ReplicaGroup& group, RankExchange* exchange)
       : group_(group), exchange_(exchange) {}
 
-  /// For each parameter of the optimizer its place in the group's parameters().
-  /// Throws InvalidArgument for one that is not among them.
+  /// Returns the index in the group's parameters() of each parameter of the
+  /// optimizer. Throws InvalidArgument for one that is not among them.
   std::vector<size_t> positions_in(const optim::Optimizer& optimizer) const;
 
-  /// The sums, in memory of this rank. For an update those of the blocks that
-  /// this rank updates may be all that is there.
+  /// Returns the sums, in memory of this rank. For an update, only the blocks
+  /// that this rank updates may be valid.
   std::vector<torch::Tensor> finish(Reduction& reduction, SumsFor use);
-  /// Adds the sums to the parameters' .grad and calls the hooks that are
-  /// registered on them, as a backward of the module itself would.
+  /// Adds the sums to the parameters' .grad and calls the hooks registered on
+  /// them, as a backward of the module itself would.
   void accumulate(std::vector<torch::Tensor> sums);
 
-  /// Whether an update of the parameters at `positions` must go through .grad:
-  /// a parameter has gradients there or hooks, or the optimizer leaves out a
-  /// parameter. Otherwise the sums can be used block by block as they are made.
+  /// Returns whether an update of the parameters at `positions` must go through
+  /// .grad: a parameter has gradients there or hooks, or the optimizer leaves
+  /// out a parameter. Otherwise the sums can be used block by block as they are
+  /// made.
   bool needs_grad(const std::vector<size_t>& positions) const;
-  /// What is in .grad of the parameters at `positions`, which is empty after
-  /// that. Of several ranks, throws ParallelError naming the first parameter
-  /// whose gradients differ.
+  /// Takes and returns the .grad of the parameters at `positions`. With several
+  /// ranks, throws ParallelError naming the first parameter whose gradients
+  /// differ.
   std::vector<torch::Tensor> take_grads(const std::vector<size_t>& positions);
 
   /// Sums and updates block by block. The sums are multiplied by `factor`.
-  /// `positions` are positions_in(optimizer).
+  /// `positions` is the result of positions_in(optimizer).
   void update(Reduction& reduction, const std::vector<size_t>& positions,
               optim::Optimizer& optimizer, double factor);
   struct WholeOptions {
-    double clip = 0;      ///< above 0: limits the norm of the gradients
-    double factor = 1;    ///< multiplies the gradients, before their norm
-    bool checks = false;  ///< whether they are finite; `clip` implies it
+    double clip = 0;      ///< if above 0: limit of the norm of the gradients
+    double factor = 1;    ///< factor for the gradients, applied before the norm
+    bool checks = false;  ///< checks that they are finite; implied by `clip`
   };
-  /// Updates with `gradients`, in memory of their own. If it clips or checks,
-  /// `result` gets their norm; if that is not finite, nothing is updated, and
-  /// `result` gets the name of the first parameter with such a gradient.
+  /// Updates with `gradients`, which have their own memory. If it clips or
+  /// checks, writes their norm to `result`. If the norm is not finite, updates
+  /// nothing and writes the name of the first parameter with such a gradient to
+  /// `result`.
   void update_whole(const std::vector<torch::Tensor>& gradients,
                     const std::vector<size_t>& positions,
                     optim::Optimizer& optimizer, const WholeOptions& options,
                     StepResult& result);
-  /// Returns the first of the optimizer's parameters with a gradient that is
-  /// not finite, in words, or "" if all are finite. Collective.
+  /// Returns text that names the first of the optimizer's parameters with a
+  /// gradient that is not finite, or "" if all are finite. Collective.
   std::string first_not_finite(Reduction& reduction,
                                const std::vector<size_t>& positions,
                                const optim::Optimizer& optimizer);
 
  private:
-  /// Runs `task(place, scratch)` with all threads, each in a span called
-  /// `name`, for those of `blocks`, by place, that are this rank's. Their
-  /// tensors are places in `positions`, which has the parameters' places.
+  /// Runs `task(index, scratch)` for each of `blocks` that belongs to this
+  /// rank, with all threads, each in a span called `name`. The tensor of a
+  /// block is an index in `positions`, which has the index of the parameter.
   void for_each_block(const char* name, const std::vector<optim::Block>& blocks,
                       const std::vector<size_t>& positions,
                       const std::function<void(size_t, torch::Tensor&)>& task);
-  /// Whether the memory of `grad`, of parameter `p`, is another's .grad, too.
+  /// Returns whether `grad`, of parameter `p`, shares memory with the .grad of
+  /// another parameter.
   bool overlaps_another(size_t p, const torch::Tensor& grad) const;
-  /// Multiplies all gradients by `factor` and returns for each of `blocks` the
-  /// sum of the squares of the result. Collective.
+  /// Multiplies all gradients by `factor` and returns the sum of squares of the
+  /// result for each of `blocks`. Collective.
   std::vector<double> multiply_and_measure(
       const std::vector<torch::Tensor>& gradients, double factor,
       const std::vector<optim::Block>& blocks,
       const std::vector<size_t>& positions);
-  /// Returns the parameter of the first block whose sum of squares is not
-  /// finite, in words, or "" if all are finite.
+  /// Returns text that names the parameter of the first block whose sum of
+  /// squares is not finite, or "" if all are finite.
   std::string first_not_finite(const std::vector<double>& squares,
                                const std::vector<optim::Block>& blocks,
                                const std::vector<size_t>& positions) const;

@@ -45,7 +45,8 @@ void multiply(std::vector<Tensor>& gradients, double factor) {
   }
 }
 
-/// Abandons the sum of a step that throws, so that other ranks do not wait.
+/// Abandons the sum of a step that throws, so that other ranks don't wait for
+/// it.
 class Abandoning {
  public:
   explicit Abandoning(OverlappedSum* sum) : sum_(sum) {}
@@ -68,7 +69,7 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   Stopwatch watch;
   std::optional<TraceSpan> scatter_span(std::in_place, "scatter",
                                         TraceCategory::kCompute);
-  // What the loss sees of the caller's graph.
+  // The inputs and the target, either of which may require grad.
   std::vector<IValue> everything = inputs;
   everything.push_back(target);
   const IValue all = c10::ivalue::Tuple::create(everything);
@@ -91,7 +92,7 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   std::vector<std::vector<Tensor>> leaves(shards.parts.size());
   std::vector<std::vector<Tensor>> chunk_gradients(shards.parts.size());
   std::vector<std::vector<OtherLeaf>> others(shards.parts.size());
-  // Threads write to them at once, so they are no std::vector<bool>.
+  // Not std::vector<bool>, because several threads write to them at once.
   std::vector<char> is_repaired(shards.parts.size());
   std::vector<char> states_weight(shards.parts.size());
   const Checks checks = checks_of(loss);
@@ -172,7 +173,7 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
         const Stopwatch summing;
         if (sum) {
           sum->finish(pass.gradients.parameters);
-          // It is summed with the earlier ones, if that was not done yet.
+          // It is summed with the earlier ones, unless that was already done.
           partials[worker].push_back(
               {shard, shard + 1, std::move(pass.gradients.parameters)});
         } else {
@@ -277,7 +278,7 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   } else {
     update_.update(reduction, positions, *optimizer, factor);
   }
-  // Also of parameters that the optimizer does not have.
+  // Also drops gradients of parameters that the optimizer does not have.
   if (optimizer) group_.drop_gradients();
   if (exchange_) {
     const AllReduceSpan span(group_.rank(), "end of step");
@@ -326,9 +327,9 @@ ShardPass TrainStep::compute_shard(const ShardWork& work) const {
   if (work.is_compared && pass.seed == 0) {
     pass.trial_gradients = trial_backward(output, leaves);
   }
-  output = IValue();  // only the graph holds on to it
+  output = IValue();  // only the graph still holds it
   work.differentiable.pass_on_writes(work.part, chunk, group_.shards());
-  // The backward computes in the types that the forward had.
+  // The backward computes in the types that the forward used.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(
       c10::autocast_dispatch_keyset);
   span.emplace("backward", TraceCategory::kCompute, work.shard);
@@ -340,13 +341,13 @@ ShardPass TrainStep::compute_shard(const ShardWork& work) const {
   if (work.sum) {
     work.sum->begin(work.earlier);
     leaves.on_gradient = [&](size_t p, const Tensor& leaf) {
-      // Before the sum takes it away.
+      // Must be computed before the sum takes the gradient.
       if (work.is_compared) pass.gradient_sums[p] = checksum_of(leaf.grad());
       work.sum->add(p, leaf);
     };
   } else if (work.is_module() &&
              group_.options().zero() == ZeroStage::kGradients) {
-    // To hold all gradients at once is what this rank must not do.
+    // This rank must not hold all gradients at once.
     leaves.on_gradient = [&](size_t p, const Tensor& leaf) {
       pass.gradient_sums[p] = checksum_of(leaf.grad());
       leaf.mutable_grad().reset();
@@ -356,8 +357,8 @@ ShardPass TrainStep::compute_shard(const ShardWork& work) const {
       pass.arrivals.emplace_back(p, leaf);
     };
   }
-  // A shard without a part in the batch's loss has no backward: its loss may be
-  // NaN, and 0 times NaN would be NaN.
+  // A shard that does not contribute to the batch's loss has no backward: its
+  // loss may be NaN, and 0 times NaN would be NaN.
   const Tensor seed =
       pass.seed == 0 ? Tensor()
                      : torch::full_like(pass.loss, pass.seed * work.loss_scale);
@@ -376,7 +377,7 @@ ShardPass TrainStep::compute_shard(const ShardWork& work) const {
 
 TrainStep::Checks TrainStep::checks_of(const ShardLoss& loss) const {
   const FirstStep& first = first_step();
-  // One shard is the whole batch.
+  // With one shard, the shard is the whole batch.
   return {.module = first.compares_module(group_.build(),
                                           /*has_gradients=*/true),
           .loss = group_.shards() > 1 && first.compares_loss(loss)};
@@ -455,7 +456,8 @@ void TrainStep::send(ShardPass& pass, OverlappedSum& sum) const {
     }
     sum.add(p, leaf);
   }
-  // What it did not take: the last, or all that it only watched.
+  // Gradients that it did not take: the last one, or all of them if it only
+  // watched.
   for (const auto& [p, leaf] : pass.arrivals) {
     Tensor& left = leaf.mutable_grad();
     if (!left.defined()) continue;
@@ -504,7 +506,7 @@ TrainStep::Shards TrainStep::cut(const IValue& all, bool trains) const {
     shards.batch = batch_size(all, group_.dim()).value_or(0);
     shards.samples = chunk_sizes(shards.batch, group_.shards());
     shards.own = shards.batch;
-    // Without a tensor to split, every shard has an equal part in the step.
+    // Without a tensor to split, all shards have an equal part in the step.
     shards.samples.resize(shards.parts.size());
     return shards;
   }
@@ -551,7 +553,7 @@ std::vector<PartialSum> TrainStep::partials_of_rank(
   }
   const torch::NoGradGuard no_grad;
   const auto batch = static_cast<double>(std::max<int64_t>(shards.batch, 1));
-  // The sums will be divided by the loss scale, and by total_weight as the
+  // The sums will be divided by the loss scale, and by total_weight, as the
   // local gradients were.
   const double factor =
       loss_scale *
@@ -582,7 +584,8 @@ Reduction TrainStep::reduce(std::vector<PartialSum> partials, int64_t chunks,
     return exchange_->reduce(std::move(partials), chunks, totals);
   }
   if (group_.options().world().size() > 1 && partials.size() > 1) {
-    // Of this rank alone: they may be parts of several nodes of the tree.
+    // Only this rank's sums are added, which may belong to several nodes of the
+    // tree.
     PartialSum sum = sum_partials(std::move(partials));
     partials.clear();
     partials.push_back(std::move(sum));

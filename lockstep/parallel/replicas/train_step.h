@@ -18,13 +18,13 @@
 
 namespace lockstep {
 
-/// One step: forward, loss and backward of every shard in its device's thread,
-/// then reduction and update by all threads at once.
+/// Makes one step: forward, loss and backward of every shard in its device's
+/// thread, then reduction and update by all threads at once.
 class TrainStep {
  public:
-  /// `exchange`: of several ranks; nullptr: this rank's shards alone. A step of
-  /// one rank of several without `exchange` is for that rank's own gradients:
-  /// it has no optimizer.
+  /// `exchange` is for several ranks. If it is nullptr, only this rank's shards
+  /// are used. A step without `exchange` of one of several ranks computes only
+  /// that rank's own gradients, and must not have an optimizer.
   TrainStep(ReplicaGroup& group, RankExchange* exchange,
             const TrainStepOptions& options)
       : group_(group),
@@ -32,56 +32,60 @@ class TrainStep {
         options_(options),
         update_(group, exchange) {}
 
-  /// Adds what `local` has in .grad to this step's gradients, before the ranks
-  /// sum those. `by_samples`: the gradients of backward() count as this rank's
-  /// samples of the batch do; otherwise all ranks count alike.
+  /// Adds the local gradients in .grad, tracked by `local`, to this step's
+  /// gradients before the ranks sum them. If `by_samples`, gradients of
+  /// backward() are weighted by this rank's number of samples in the batch.
+  /// Otherwise all ranks have equal weight.
   TrainStep& with_local_gradients(LocalGradients& local, bool by_samples) {
     if (local.has_any()) local_gradients_ = &local;
     weights_by_samples_ = by_samples;
     return *this;
   }
-  /// Multiplies the gradients that run() adds to .grad.
+  /// Sets a factor for the gradients that run() adds to .grad.
   TrainStep& multiply_gradients(double factor) {
     gradient_factor_ = factor;
     return *this;
   }
 
-  /// Without an `optimizer` the gradients are added to the original's .grad.
-  /// With one, gradients that are there already are added to the step's, and
-  /// .grad of all parameters is empty afterwards. Hooks on parameters see the
-  /// batch's gradient; inputs that require grad, and leaves that the loss uses,
-  /// get theirs. `inputs` and `target` may be nested; they are scattered alike.
-  /// With several ranks, each passes the samples of its own shards.
+  /// Runs the step. Without an `optimizer`, adds the gradients to the
+  /// original's .grad. With one, gradients that are already in .grad are added
+  /// to the step's, and .grad of all parameters is empty afterwards. Hooks on
+  /// parameters see the batch's gradient. Inputs that require grad, and leaves
+  /// that the loss uses, get their gradients. `inputs` and `target` may be
+  /// nested, and are scattered in the same way. With several ranks, each passes
+  /// the samples of its own shards.
   StepResult run(const std::vector<c10::IValue>& inputs,
                  const c10::IValue& target, const ShardLoss& loss,
                  optim::Optimizer* optimizer);
 
-  /// Forward of every shard without gradients, and `visit` with its output and
-  /// target, in its device's thread. Inputs and ranks as in run(). Returns the
-  /// number of samples of each shard of all ranks.
+  /// Runs the forward of every shard without gradients, and calls `visit` with
+  /// its output and target in its device's thread. Inputs and ranks are as in
+  /// run(). Returns the number of samples of each shard of all ranks.
   std::vector<int64_t> evaluate(const std::vector<c10::IValue>& inputs,
                                 const c10::IValue& target,
                                 const ShardVisit& visit);
 
  private:
-  /// A batch's shards: the samples of all, and the parts of this rank's own.
+  /// Shards of a batch: the samples of all, and the parts that belong to this
+  /// rank.
   struct Shards {
     int64_t batch = 0;
     int64_t own = 0;  ///< samples of this rank
     std::vector<int64_t> samples;
     std::vector<c10::IValue> parts;
   };
-  /// `all` is the tuple of the inputs and the target. `trains`: of run().
+  /// Cuts the batch into shards. `all` is the tuple of the inputs and the
+  /// target. `trains` is true in run().
   Shards cut(const c10::IValue& all, bool trains) const;
   /// The module that computes a shard.
   enum class Runs {
     kReplica,
-    // For ModuleComparison: nothing of it is told to the options' callbacks or
-    // counted as the step's time.
+    // For ModuleComparison: it does not call the options' callbacks, and does
+    // not count towards the step's time.
     kModule,
     kModuleForward,  // without the loss and the backward
   };
-  /// What a shard's pass is made from.
+  /// Input of compute_shard().
   struct ShardWork {
     size_t worker;
     int64_t shard;
@@ -92,16 +96,16 @@ class TrainStep {
     int64_t samples;    // of the shard
     int64_t batch;      // samples of the batch
     double loss_scale;  // multiplies the loss before its backward
-    // Sums the gradients while the backward runs, with those of `earlier`
-    // shards; null: that comes after it.
+    // Sums the gradients during the backward, together with those of `earlier`
+    // shards. Null: they are summed after the backward.
     OverlappedSum* sum;
     const std::vector<PartialSum>& earlier;
-    bool keeps_output = false;  // in the pass
+    bool keeps_output = false;  // the pass keeps the output
     bool is_compared = false;   // the pass has the gradients' checksums
     Runs runs = Runs::kReplica;
     bool is_module() const { return runs != Runs::kReplica; }
   };
-  /// The checks that run() makes in this step. See FirstStep.
+  /// Checks that run() makes in this step. See FirstStep.
   struct Checks {
     bool module = false;
     bool loss = false;
@@ -113,24 +117,25 @@ class TrainStep {
   void check_loss(const ShardLoss& loss, const c10::IValue& target,
                   const Shards& shards, const std::vector<ShardPass>& computed,
                   FirstStep::Findings& findings) const;
-  /// Makes the checks, which checking_ranks() agree on. Throws ParallelError,
-  /// after the module got its `buffers` back.
+  /// Makes the checks, on which checking_ranks() agree. If one fails, restores
+  /// the module's `buffers` and throws ParallelError.
   void make_checks(const Checks& checks, const ShardLoss& loss,
                    const c10::IValue& target, const Shards& shards,
                    const std::vector<ShardPass>& computed,
                    ModuleComparison* comparison, const KeptTensors& buffers);
-  /// Forward, loss and backward, in the thread of the replica's device.
+  /// Computes forward, loss and backward, in the thread of the replica's
+  /// device.
   ShardPass compute_shard(const ShardWork& work) const;
-  /// Tells `sum` of the gradients in the order in which they came. It may take
-  /// them.
+  /// Passes the gradients to `sum` in the order in which they arrived. It may
+  /// take them.
   void send(ShardPass& pass, OverlappedSum& sum) const;
-  /// The partial sums of all workers, with the local gradients in them.
+  /// Returns the partial sums of all workers, with the local gradients added.
   std::vector<PartialSum> partials_of_rank(
       std::vector<std::vector<PartialSum>> partials, const Shards& shards,
       double loss_scale);
   Reduction reduce(std::vector<PartialSum> partials, int64_t chunks,
                    StepTotals& totals) const;
-  /// Tells the observer of the options.
+  /// Calls the on_phase callback of the options.
   void enter(StepPhase phase) const {
     if (const auto& tell = group_.options().on_phase()) tell(phase);
   }
@@ -149,7 +154,7 @@ class TrainStep {
   RankExchange* exchange_;
   const TrainStepOptions& options_;
   ShardedUpdate update_;
-  LocalGradients* local_gradients_ = nullptr;  // null if it is empty
+  LocalGradients* local_gradients_ = nullptr;  // null if there are none
   bool weights_by_samples_ = false;
   double gradient_factor_ = 1;
 };

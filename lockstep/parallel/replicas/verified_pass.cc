@@ -49,7 +49,7 @@ VerifiedPass verified_pass(Replica& replica,
   const std::string second = digest_of(verified.pass, replica);
   if (second == first) return verified;
 
-  verified = {};  // frees its gradients before the next are made
+  verified = {};  // frees its gradients before the next pass computes others
   verified = {.pass = once_more(), .is_repaired = true};
   const std::string third = digest_of(verified.pass, replica);
   if (third == first || third == second) return verified;

@@ -15,48 +15,50 @@
 
 namespace lockstep {
 
-/// A forward and a backward of one shard.
+/// Result of a forward and a backward of one shard.
 struct ShardPass {
-  /// The output of forward(), without its graph, if it was asked for.
+  /// Output of forward(), without its graph, if requested.
   c10::IValue output;
-  /// Checksums of the parameters' gradients, by unique parameter, if they were
-  /// asked for. "": no gradient.
+  /// Checksums of the parameters' gradients, by unique parameter, if requested.
+  /// "": no gradient.
   std::vector<std::string> gradient_sums{};
   torch::Tensor loss;
-  /// Samples, or the weight that the loss function returned (`states_weight`).
+  /// Number of samples, or the weight that the loss function returned
+  /// (`states_weight`).
   double weight = 0;
   bool states_weight = false;
-  /// The gradient that the backward starts from, without the loss scale.
+  /// Gradient that the backward starts from, without the loss scale.
   double seed = 0;
   ShardGradients gradients;
-  /// Gradients of a trial backward, if a shard without a backward of its own
-  /// (seed 0) is compared. They are summed nowhere.
+  /// Gradients of a trial backward, made if a shard without a backward (seed 0)
+  /// is compared. They are not part of any sum.
   std::optional<ShardGradients> trial_gradients;
   const ShardGradients& compared_gradients() const {
     return trial_gradients ? *trial_gradients : gradients;
   }
-  /// What stood for the shard's inputs that require grad.
+  /// Leaves that stand for the shard's inputs that require grad.
   std::vector<torch::Tensor> input_leaves;
-  /// The replica's leaves in the order in which their gradients came, each with
-  /// its place among the unique parameters.
+  /// The replica's leaves in the order in which their gradients arrived, each
+  /// with its index among the unique parameters.
   std::vector<std::pair<size_t, torch::Tensor>> arrivals;
 };
 
 struct VerifiedPass {
-  /// What two computations agree on.
+  /// Result that two computations agree on.
   ShardPass pass;
-  /// A third computation was needed: one of the first two was wrong.
+  /// Whether a third computation was needed, because one of the first two was
+  /// wrong.
   bool is_repaired = false;
 };
 
 /// Computes a shard's loss, gradients and buffers twice from the same weights,
-/// buffers and random numbers, and once more if the two have other bits: finds
-/// a processor that computes wrong at times, and memory that changes. No more
-/// than one computation's gradients are held at a time.
+/// buffers and random numbers, and once more if the bits differ. This detects a
+/// processor that sometimes computes wrong results, and memory that changes.
+/// Holds the gradients of at most one computation at a time.
 ///
-/// Called in the thread of the replica's device. Throws TrainError if no two of
-/// three agree, as with a module that counts its calls or a kernel that adds in
-/// any order.
+/// Must be called in the thread of the replica's device. Throws TrainError if
+/// no two of three computations agree, for example with a module that counts
+/// its calls or a kernel that adds in any order.
 VerifiedPass verified_pass(Replica& replica,
                            const std::function<ShardPass()>& compute);
 

@@ -1,4 +1,4 @@
-// `lockstep run` beside torchrun, with programs of PyTorch.
+// Compares `lockstep run` with torchrun, using PyTorch programs.
 #include <map>
 #include <set>
 #include <sstream>

@@ -18,8 +18,9 @@ TEST(CompareWithPyTorch, LeavesNoRankOfPyTorchBehindWhenInterrupted) {
     GTEST_SKIP() << peer.missing;
   }
   const std::string seed = rare_number();
-  // compare, the launcher and its two ranks, which are seen from their start.
-  // What comes before them takes few steps, to end on a busy machine as well.
+  // Waits for compare, the launcher and its two ranks, which are visible from
+  // their start. The part before them makes few steps, so that it ends in time
+  // on a busy machine.
   const auto result =
       interrupt_when(compare({"--strategies", "single", "--pytorch", "--steps",
                               "40", "--seed", seed}),

@@ -21,7 +21,7 @@ using Words = std::vector<std::string>;
 
 const std::string kOwnModel = LOCKSTEP_BINARY_DIR "/bin/own_model";
 
-/// What the program prints.
+/// Returns the output of the program.
 std::string own_model(const Words& words, int expected_status = 0) {
   int status = 0;
   const std::string out = output_of(kOwnModel + joined(words), status);

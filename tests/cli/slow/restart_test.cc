@@ -94,7 +94,7 @@ TEST(Restart, AllNodesStartAgain) {
   }
 }
 
-// Of a training run with two ranks under `lockstep run`.
+// Returns the arguments for a training run with two ranks under `lockstep run`.
 Words training(const std::string& out_dir) {
   return {"run",
           "--nproc-per-node",

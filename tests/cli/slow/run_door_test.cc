@@ -51,7 +51,7 @@ std::set<std::string> listening_of(pid_t pid) {
 
 const std::set<std::string> kLoopbackOnly{"0100007F"};
 
-// Two nodes on this machine, whose workers wait for a word.
+// Two nodes on this machine. Their workers wait for a word.
 class RunDoor : public testing::Test {
  protected:
   RunDoor() {

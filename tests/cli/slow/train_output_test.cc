@@ -1,4 +1,5 @@
-// What a new user sees of `train`, on a pipe and on a terminal.
+// Tests the output of `train` that a new user sees, on a pipe and on a
+// terminal.
 #include <algorithm>
 #include <csignal>
 #include <poll.h>
@@ -29,7 +30,7 @@ Words train(const Words& more) {
   return words;
 }
 
-/// What the program writes to a terminal of 100 columns.
+/// Returns the output of the program on a terminal with 100 columns.
 std::string shown_on_a_terminal(const Words& arguments) {
   Words words{kProgram};
   words.insert(words.end(), arguments.begin(), arguments.end());

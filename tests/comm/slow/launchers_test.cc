@@ -21,8 +21,8 @@ constexpr int kNotInstalled = 77;
 
 using Lines = std::vector<std::string>;
 
-/// What the shell command writes, in sorted lines, with the numbers of jobs
-/// that a launcher makes up replaced.
+/// Returns the output of the shell command as sorted lines, with the job
+/// numbers that a launcher makes up replaced.
 Lines lines_of(const std::string& command, int& status) {
   const ScopedEnvironment scope({});
   FILE* pipe = ::popen(command.c_str(), "r");

@@ -1,4 +1,4 @@
-// What becomes of a rank whose peer is killed while it sends to that.
+// Tests a rank that is sending to its peer when the peer is killed.
 #include <atomic>
 #include <chrono>
 #include <csignal>

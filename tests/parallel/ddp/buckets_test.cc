@@ -71,12 +71,12 @@ TEST(GradientBuckets, SendsBucketsInOrderWhateverIsReadyFirst) {
   buckets.mark_ready(3);
   buckets.wait();
   EXPECT_EQ(sent, (std::vector<int64_t>{0, 1, 2, 3}));
-  // What did not come stays behind, in the order it has.
+  // Parameters that did not arrive come last, in their previous order.
   buckets.rebuild_buckets(0, {0, 2});
   EXPECT_EQ(buckets.assignment(), (Assignment{{0}, {2}, {3}, {1}}));
 }
 
-// Each rank as a slice, whose gradients are made in the rank's own memory.
+// Each rank is a slice, and its gradients are made in the rank's own memory.
 TEST(GradientBuckets, SumWeightedGradientsWhereTheyLie) {
   const auto task = [](World world) {
     const int rank = world.rank();

@@ -234,7 +234,7 @@ TEST_P(Ddp, SumsOnRequest) {
             auto expected = plain_gradients(0, 2);
             for (auto& gradient : expected) gradient *= 2;
             check_same(gradients_of(*net), expected, 1e-6);
-            // What was summed is not summed again.
+            // Gradients that are already summed are not summed again.
             loss_of(model(inputs(world.rank(), 1)), targets(world.rank(), 1))
                 .backward();
             for (auto& gradient : expected) gradient *= 2;
@@ -308,7 +308,7 @@ TEST_P(Ddp, CompressesOnRequest) {
                  // 11 and 8 bits of mantissa, five steps of 0.1.
                  check_same(train_with(world, fp16_compress_hook), plain, 1e-3);
                  check_same(train_with(world, bf16_compress_hook), plain, 1e-2);
-                 // Of full rank nothing is lost.
+                 // A full-rank approximation loses nothing.
                  const PowerSGD exact(PowerSGDOptions()
                                           .matrix_approximation_rank(16)
                                           .start_powerSGD_iter(2)
@@ -403,7 +403,7 @@ TEST(DdpBuckets, FollowTheOrderOfArrivalOnce) {
       late = register_module("late", torch::nn::Linear(4, 4));
       early = register_module("early", torch::nn::Linear(4, 4));
     }
-    // What is registered last gets its gradient last.
+    // The layer registered last gets its gradient last.
     Tensor forward(Tensor x) { return late(torch::relu(early(x))); }
     torch::nn::Linear late{nullptr}, early{nullptr};
   };

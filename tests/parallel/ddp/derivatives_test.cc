@@ -206,8 +206,8 @@ TEST_P(DdpDerivatives, TakingThemExchangesNothing) {
                        if (world.rank() == 0) {
                          const Tensor x = positions(0, 1);
                          const Tensor loss = force_loss(model, x);
-                         // For the input, for a parameter, and into the input's
-                         // .grad alone.
+                         // For the input, for a parameter, and only into the
+                         // input's .grad.
                          torch::autograd::grad({loss}, {x}, {}, true);
                          torch::autograd::grad({loss}, {net->scale}, {}, true);
                          torch::autograd::backward({loss}, {}, true, false,

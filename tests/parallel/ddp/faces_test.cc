@@ -1,6 +1,6 @@
-// What DataParallel and DistributedDataParallel both have over ranks: steps
-// that the engine makes, loops of the user's own, no_sync(), join(), comm
-// hooks.
+// Tests features over several ranks that DataParallel and
+// DistributedDataParallel share: steps made by the engine, loops written by the
+// user, no_sync(), join(), comm hooks.
 #include <gtest/gtest.h>
 #include <torch/optim/optimizer.h>
 #include <torch/optim/sgd.h>
@@ -270,7 +270,7 @@ TEST_P(Faces, RefuseWhatAStepCannotDo) {
             "");
 }
 
-// What train_step() shares has to be each rank's own again.
+// Parameters that train_step() shared must be each rank's own again.
 TEST_P(Faces, ACommHookAfterAStepLeavesNothingShared) {
   const auto expected = expected_parameters();
   EXPECT_EQ(on_ranks(2,

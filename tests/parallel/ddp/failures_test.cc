@@ -1,4 +1,4 @@
-// What can go wrong on one rank, and that no other waits for it.
+// Tests that if something fails on one rank, no other rank waits for it.
 #include <gtest/gtest.h>
 #include <torch/autograd.h>
 #include <torch/nn/module.h>

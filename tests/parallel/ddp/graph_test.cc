@@ -1,4 +1,4 @@
-// Which parameters take part in a backward, and how often.
+// Tests which parameters take part in a backward, and how often.
 #include <gtest/gtest.h>
 #include <torch/autograd.h>
 #include <torch/nn/module.h>

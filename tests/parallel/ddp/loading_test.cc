@@ -22,8 +22,8 @@ using torch::Tensor;
 using Options = DistributedDataParallelOptions;
 using Model = DistributedDataParallel<NetImpl>;
 
-/// What torch::save() writes of a net whose parameters are `factor` times those
-/// that filled() gives.
+/// Returns the output of torch::save() for a net whose parameters are `factor`
+/// times those of filled().
 std::string saved_net(double factor) {
   auto net = filled(std::make_shared<NetImpl>());
   {

@@ -1,4 +1,5 @@
-// LibTorch's own modules, whose inputs and outputs may be undefined tensors.
+// Tests LibTorch's own modules, which may have undefined tensors as inputs and
+// outputs.
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/activation.h>
@@ -74,7 +75,7 @@ TEST_P(DdpModules, ATransformerWithoutMasks) {
       "");
 }
 
-/// Of every shape and type that a parameter may have.
+/// A module with parameters of every shape and type.
 struct OddImpl : torch::nn::Module {
   OddImpl() {
     number = register_parameter("number", torch::tensor(2.0F));

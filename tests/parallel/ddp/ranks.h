@@ -18,7 +18,7 @@
 // Ranks as threads, and what they compute on, for the tests of this layer.
 namespace lockstep::testing_ddp {
 
-/// What a rank threw first; "" for nothing.
+/// Returns the message of the first exception that a rank threw, or "".
 inline std::string failure_of(int ranks, const std::string& backend,
                               const std::function<void(World)>& task) {
   WorldOptions options;
@@ -55,8 +55,8 @@ struct NetImpl : torch::nn::Cloneable<NetImpl> {
   torch::nn::Linear first{nullptr}, second{nullptr};
 };
 
-/// The same values on every rank and in every test: threads share the default
-/// generator, so it is left alone.
+/// Fills `module` with the same values on every rank and in every test. Does
+/// not use the default generator, which threads share.
 template <class M>
 std::shared_ptr<M> filled(std::shared_ptr<M> module) {
   const torch::NoGradGuard no_grad;

@@ -1,5 +1,5 @@
-// What one .grad shares with others: memory, of which autograd hands out views,
-// and sums over the ranks.
+// Tests what a .grad shares with others: memory, because autograd hands out
+// views, and sums over the ranks.
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
 #include <torch/types.h>
@@ -16,7 +16,7 @@ using namespace testing_ddp;  // NOLINT
 using torch::Tensor;
 using Options = DistributedDataParallelOptions;
 
-/// What every BERT does: both parameters' gradients are views of one tensor.
+/// As in every BERT, both parameters' gradients are views of one tensor.
 struct PositionsImpl : torch::nn::Module {
   explicit PositionsImpl(int64_t size = 4) {
     position = register_parameter("position", torch::zeros({size}));
@@ -101,7 +101,8 @@ struct GapsImpl : torch::nn::Module {
   Tensor dense, gaps, last;
 };
 
-// Which gradients are summed by themselves was decided when it had gaps.
+// Whether the gradient is summed separately was decided while the parameter had
+// gaps.
 TEST(DdpLargeSharedGradients, MayLoseTheGapsOfTheirParameters) {
   const auto of_rank = [](int rank) {
     return (torch::arange(512) * 0.37F + rank).sin().unsqueeze(0);

@@ -12,7 +12,8 @@ namespace {
 
 using torch::Tensor;
 
-// Of numbers that differ in size, so that each order has bits of its own.
+// Returns numbers of different magnitudes, so that each order of additions
+// gives different bits.
 Tensor numbers_of(int rank, int64_t count) {
   const Tensor at = torch::arange(count, torch::kFloat);
   return at.mul(1.7 + rank).sin().mul(at.mul(0.9 * rank + 0.3).cos().exp2());

@@ -35,9 +35,9 @@ constexpr int64_t kFeatures = 300;
 constexpr std::array kStages{ZeroStage::kNone, ZeroStage::kOptimizerState,
                              ZeroStage::kGradients};
 
-/// Of its weights the first has 16 blocks of the optimizer and a bit, which 3
-/// ranks don't share equally either, the second 5 and a half; the biases are
-/// small.
+/// A net with two large weights. The first has about 16.5 blocks of the
+/// optimizer, which 3 ranks don't share equally, and the second about 5.5. The
+/// biases are small.
 struct WideNetImpl : torch::nn::Cloneable<WideNetImpl> {
   WideNetImpl() { reset(); }
   void reset() override {
@@ -281,7 +281,7 @@ struct NestedNetImpl : torch::nn::Cloneable<NestedNetImpl> {
     x = torch::relu(second(x));
     return last(torch::relu(third(x)));
   }
-  // Of all copies: a step with another value is no other module.
+  // Shared by all copies: a step with another value is not another module.
   std::shared_ptr<bool> is_nested = std::make_shared<bool>(false);
   torch::nn::Linear first{nullptr}, second{nullptr}, third{nullptr},
       last{nullptr};

@@ -4,7 +4,8 @@
 
 namespace gloo {
 
-/// c10d sets its timeout in an inline function, which is not called here.
+/// Declared because an inline function of c10d, which is not called here, sets
+/// its timeout.
 class Context {
  public:
   void setTimeout(std::chrono::milliseconds timeout);

@@ -6,7 +6,7 @@
 
 namespace gloo::rendezvous {
 
-/// For c10d's GlooStore to derive from, which is never made here.
+/// Base class of c10d's GlooStore, which is never instantiated here.
 class Store {
  public:
   virtual ~Store() = default;
