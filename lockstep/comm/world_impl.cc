@@ -273,8 +273,7 @@ std::string World::Impl::get(const std::string& key) const {
       if (!is_late && !is_broken && !control::is_attempt_over()) continue;
       throw CommError(
           {.code = ErrorCode::kStoreTimeout,
-           .what = fmt::format("rank {} of {} waited in vain for '{}' in the "
-                               "store{}",
+           .what = fmt::format("rank {} of {} did not find '{}' in the store{}",
                                rank, size, key, is_late ? ": timed out" : ""),
            .expected = fmt::format("it within {} s", seconds_of(timeout)),
            .got = first_line(text_of(error)),

@@ -31,7 +31,7 @@ void check_labels(const CifarForm& form, const std::string& path,
                                at / record_bytes(form), at + i),
            .expected = fmt::format("0 to {}", form.labels[i] - 1),
            .got = fmt::format("{}", label),
-           .fix = fmt::format("get the file anew: it is damaged or not {}",
+           .fix = fmt::format("get the file again: it is damaged or not {}",
                               form.name)});
     }
   }
@@ -53,7 +53,7 @@ std::string read_records(const CifarForm& form, const std::string& path) {
                                  record, (bytes.size() / record + 1) * record,
                                  bytes.size() / record + 1),
          .got = fmt::format("{} bytes", bytes.size()),
-         .fix = "get the file anew"});
+         .fix = "get the file again"});
   }
   check_labels(form, path, bytes);
   return bytes;

@@ -89,7 +89,7 @@ std::shared_ptr<const Dataset> open_mnist(const MnistForm& form,
          .expected = "as many labels as images, and at least one",
          .got = fmt::format("{} and {}", counted(images.sizes[0], "image"),
                             counted(labels.sizes[0], "label")),
-         .fix = "get both files anew"});
+         .fix = "get both files again"});
   }
   auto dataset =
       std::make_shared<Mnist>(form, std::move(images), std::move(labels));
@@ -100,7 +100,7 @@ std::shared_ptr<const Dataset> open_mnist(const MnistForm& form,
          .what = fmt::format("{}: bad label of image {}", labels_path, i),
          .expected = fmt::format("0 to {}", dataset->classes() - 1),
          .got = fmt::format("{}", dataset->label(i)),
-         .fix = "get the file anew: it is damaged or not " + form.name});
+         .fix = "get the file again: it is damaged or not " + form.name});
   }
   return dataset;
 }

@@ -170,7 +170,7 @@ void Optimizer::check_not_shared() const {
                            "each of them would make the update",
                            shares_parameters ? "parameters" : "state"),
        .expected = "the optimizer to be passed to train_step()",
-       .fix = "pass it there; or, for a step of each rank's own, make it "
+       .fix = "pass it there; or, to call step() on each rank, make it "
               "without make_state and call train_step() without it"});
 }
 

@@ -271,6 +271,7 @@ TorchOptimizer::TorchOptimizer(torch::optim::Optimizer& optimizer,
                                const StateFactory& make_state)
     : Optimizer(parameters_of(optimizer), 0),
       optimizer_(optimizer),
+      type_(typeid(optimizer)),
       make_state_(make_state) {
   for (size_t g = 0; g < optimizer.param_groups().size(); ++g) {
     group_of_.resize(
@@ -279,7 +280,7 @@ TorchOptimizer::TorchOptimizer(torch::optim::Optimizer& optimizer,
 }
 
 bool TorchOptimizer::is_for(const torch::optim::Optimizer& optimizer) const {
-  if (&optimizer != &optimizer_) return false;
+  if (&optimizer != &optimizer_ || typeid(optimizer) != type_) return false;
   size_t p = 0;
   for (size_t g = 0; g < optimizer.param_groups().size(); ++g) {
     for (const Tensor& parameter : optimizer.param_groups()[g].params()) {

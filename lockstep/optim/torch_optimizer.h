@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <typeinfo>
 #include <vector>
 
 #include <torch/optim/optimizer.h>
@@ -28,8 +29,8 @@ class TorchOptimizer : public Optimizer {
   bool is_at(const torch::optim::Optimizer& optimizer) const {
     return &optimizer == &optimizer_;
   }
-  /// Returns whether `optimizer` has the parameters that this was made for, in
-  /// the same groups.
+  /// Returns whether `optimizer` has the type and the parameters that this was
+  /// made for, in the same groups.
   bool is_for(const torch::optim::Optimizer& optimizer) const;
   /// Reads the options of the groups, and takes over state that was loaded or
   /// replaced. Must be called before a step.
@@ -70,6 +71,7 @@ class TorchOptimizer : public Optimizer {
   torch::optim::Optimizer& optimizer_;
 
  private:
+  const std::type_info& type_;  // of the torch optimizer
   StateFactory make_state_;
   std::vector<size_t> group_of_;  // by parameter
 };

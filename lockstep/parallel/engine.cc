@@ -82,7 +82,8 @@ int64_t samples_of(const std::vector<IValue>& inputs, int64_t dim) {
       c10::ivalue::Tuple::create(inputs),
       [&](const Tensor& tensor, const std::string&) {
         if (samples >= 0) return;
-        samples = dim < tensor.dim() ? tensor.size(dim) : 1;
+        const bool has_dim = -tensor.dim() <= dim && dim < tensor.dim();
+        samples = has_dim ? tensor.size(dim) : 1;
       },
       [](const Tensor&, const std::string&) {});
   return samples < 0 ? 1 : samples;

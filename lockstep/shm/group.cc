@@ -319,7 +319,7 @@ void Group::time_out(int late) {
   give_up(fmt::format("{} did not come to {} in time: timed out", name(late),
                       here()),
           line(late).state.load() < State::kHere ? "it never joined"
-          : peer.pid() == 0                      ? "its thread is elsewhere"
+          : peer.pid() == 0                      ? "it runs in another process"
                                                  : "it " + peer.state(),
           "look at what that rank does; if it only needs longer, raise the "
           "timeout");

@@ -64,8 +64,9 @@ std::string Peers::state_of(int rank) const {
   const State state = segment_.line(rank).state.load();
   if (state < State::kHere) return fmt::format("rank {} never joined", rank);
   const PeerProcess& process = processes_[static_cast<size_t>(rank)];
-  return fmt::format("{} {}", name(rank),
-                     process.pid() == 0 ? "is elsewhere" : process.state());
+  return fmt::format(
+      "{} {}", name(rank),
+      process.pid() == 0 ? "runs in another process" : process.state());
 }
 
 std::string Peers::name(int rank) const {

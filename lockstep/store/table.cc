@@ -79,7 +79,7 @@ void Table::check_owner(const std::string& key, const Owner& owner) const {
   }
   throw CommError({.code = ErrorCode::kStoreRefused,
                    .what = "a key of the store belongs to another process",
-                   .expected = "a key of one's own"});
+                   .expected = "a key that this process made"});
 }
 
 void Table::put(const std::string& key, const std::string& value,

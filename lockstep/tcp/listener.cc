@@ -203,8 +203,8 @@ class Connector {
       if (Clock::now() >= deadline_ || is_over_()) {
         throw CommError({.code = ErrorCode::kRanksNotConnected,
                          .what = fmt::format(
-                             "rank {} of {} waited in vain for the connection "
-                             "of rank {}",
+                             "rank {} of {} got no connection from rank {} in "
+                             "time",
                              rank_, ranks_, fmt::join(awaited, ", ")),
                          .fix = kFix});
       }

@@ -65,7 +65,7 @@ c10::IValue stack(const std::vector<c10::IValue>& values) {
   const c10::IValue& first = values.front();
   for (const c10::IValue& value : values) {
     if (value.tagKind() != first.tagKind()) {
-      refuse(value.tagKind() + " beside " + first.tagKind());
+      refuse(value.tagKind() + " next to " + first.tagKind());
     }
   }
   if (first.isTensor()) return stack_tensors(values);

@@ -120,7 +120,7 @@ class TimeScope {
 // Ends the run with an error that makes this rank wait for the agent.
 [[noreturn]] void wait_for_nodes() {
   throw CommError({.code = ErrorCode::kRendezvousFailed,
-                   .what = "nodes of the job come or go",
+                   .what = "the set of nodes of the job changes",
                    .got = "a request of the agent to wait for them"});
 }
 

@@ -1,5 +1,10 @@
 // train_step() with LibTorch's own optimizers: the values of a plain loop, the
 // same bits on any devices and ranks, and a state that stays the optimizer's.
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <new>
 #include <sstream>
 
 #include <gtest/gtest.h>
@@ -264,6 +269,38 @@ TEST(TorchOptim, CallsStepOfAnOptimizerThatItDoesNotKnow) {
       ((moved == 0) | ((moved - 0.25).abs() < 1e-12)).all().item<bool>());
   EXPECT_GT(moved.sum().item<double>(), 0);
   EXPECT_FALSE(net->parameters()[0].grad().defined());
+}
+
+// Objects on the stack often follow each other at one address.
+TEST(TorchOptim, MayBeReplacedByAnotherTypeAtTheSameAddress) {
+  using torch::optim::AdamW;
+  using torch::optim::SGD;
+  const Batches data = batches(4);
+  const auto two_steps = [&](const auto& model, auto& optimizer, size_t first) {
+    for (size_t b = first; b < first + 2; ++b) {
+      model->train_step(data.x[b], data.y[b], cross_entropy, optimizer);
+    }
+  };
+  const auto options = torch::optim::SGDOptions(0.1).momentum(0.9);
+
+  Mlp net = new_mlp();
+  const DataParallel model(net, slices(2));
+  constexpr size_t kBytes = std::max(sizeof(SGD), sizeof(AdamW));
+  alignas(std::max_align_t) std::array<std::byte, kBytes> memory;
+  auto* first = new (memory.data()) SGD(net->parameters(), options);
+  two_steps(model, *first, 0);
+  std::destroy_at(first);
+  auto* second = new (memory.data()) AdamW(net->parameters(), 1e-2);
+  two_steps(model, *second, 2);
+  std::destroy_at(second);
+
+  // Each optimizer has a wrapper that never saw the other one.
+  Mlp twin = new_mlp();
+  SGD sgd(twin->parameters(), options);
+  two_steps(DataParallel(twin, slices(2)), sgd, 0);
+  AdamW adam(twin->parameters(), 1e-2);
+  two_steps(DataParallel(twin, slices(2)), adam, 2);
+  EXPECT_EQ(bytes_of(*net), bytes_of(*twin));
 }
 
 TEST(TorchOptim, UpdatesNothingWhenTheLossIsNotFinite) {

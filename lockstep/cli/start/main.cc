@@ -39,7 +39,7 @@ bool needs_torch() {
                  .what = "can't start " + whole,
                  .expected = "the part of this program that needs LibTorch",
                  .got = std::strerror(errno),
-                 .fix = "install Lockstep anew: a copy of bin/lockstep alone "
+                 .fix = "install Lockstep again: a copy of bin/lockstep alone "
                         "is not enough, a link to it is"});
 }
 

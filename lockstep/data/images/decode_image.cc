@@ -33,7 +33,7 @@ Image decode_image(std::span<const uint8_t> bytes, const std::string& path) {
                    .what = "can't decode " + path,
                    .expected = "a JPEG or PNG image",
                    .got = bytes.empty() ? "an empty file" : "other bytes",
-                   .fix = "get the file anew, or remove it"});
+                   .fix = "get the file again, or remove it"});
 }
 
 Image read_image(const std::string& path) {

@@ -155,7 +155,7 @@ class JpegDecoder {
                    .what = "can't decode " + path,
                    .expected = "a whole JPEG image",
                    .got = why,
-                   .fix = "get the file anew, or remove it"});
+                   .fix = "get the file again, or remove it"});
 }
 
 }  // namespace

@@ -102,7 +102,7 @@ class PngDecoder {
                    // The message has the name of a chunk, which may be any
                    // bytes.
                    .got = printable_ascii(why),
-                   .fix = "get the file anew, or remove it"});
+                   .fix = "get the file again, or remove it"});
 }
 
 }  // namespace

@@ -53,7 +53,7 @@ class PackedFile {
            .what = "can't unpack " + path_,
            .expected = "a whole gzip file",
            .got = std::string(text.size() > own ? text.substr(own) : text),
-           .fix = "get the file anew"});
+           .fix = "get the file again"});
     }
     return static_cast<size_t>(got);
   }
@@ -86,7 +86,7 @@ std::string sizes_text(const std::vector<int64_t>& sizes) {
                    .what = path + " is damaged or something else",
                    .expected = expected,
                    .got = got,
-                   .fix = "get the file anew"});
+                   .fix = "get the file again"});
 }
 
 std::vector<int64_t> read_header(PackedFile& file, const std::string& path,

@@ -75,8 +75,9 @@ void guard_links(std::span<const Device> devices, BadLinks bad_links) {
         {.code = ErrorCode::kBadLink,
          .what = "copies between devices arrive changed:\n  " +
                  describe_bad_links(findings) + "\n ",
-         .fix = "mend it, leave a device out, or go on through memory of the "
-                "host: --bad-links stage"});
+         .fix =
+             "fix the link, leave a device out, or go on through memory of the "
+             "host: --bad-links stage"});
   }
   std::set<Link> bad;
   for (const LinkFinding& finding : findings) bad.insert(finding.copy.link);

@@ -76,8 +76,9 @@ Tensor matrix_of(const Tensor& gradient) {
 
 struct PowerSGD::State {
   struct ParameterState {
-    Tensor factor;  // Q, [columns, rank]; undefined if not compressed
-    Tensor error;   // error of the compression in the previous step
+    Tensor parameter;  // kept, so that no other one gets its address
+    Tensor factor;     // Q, [columns, rank]; undefined if not compressed
+    Tensor error;      // error of the compression in the previous step
   };
 
   PowerSGDOptions options;
@@ -111,6 +112,7 @@ struct PowerSGD::State {
 
 PowerSGD::State::ParameterState& PowerSGD::State::of(const Tensor& parameter) {
   ParameterState& found = parameters[parameter.unsafeGetTensorImpl()];
+  if (!found.parameter.defined()) found.parameter = parameter;
   if (options.use_error_feedback() && !found.error.defined()) {
     found.error = torch::zeros_like(parameter.detach());
   }
@@ -252,9 +254,9 @@ void PowerSGD::prepare(const std::vector<Tensor>& parameters) {
 std::map<std::string, Tensor> PowerSGD::state_dict() const {
   std::map<std::string, Tensor> entries;
   for (size_t i = 0; i < state_->prepared.size(); ++i) {
-    const auto& [factor, error] = state_->parameters.at(state_->prepared[i]);
-    if (error.defined()) entries[fmt::format("error.{}", i)] = error;
-    if (factor.defined()) entries[fmt::format("factor.{}", i)] = factor;
+    const auto& of = state_->parameters.at(state_->prepared[i]);
+    if (of.error.defined()) entries[fmt::format("error.{}", i)] = of.error;
+    if (of.factor.defined()) entries[fmt::format("factor.{}", i)] = of.factor;
   }
   entries["steps"] = torch::tensor(state_->steps);
   return entries;

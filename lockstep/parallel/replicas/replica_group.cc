@@ -381,7 +381,7 @@ void ReplicaGroup::follow_module() {
   if (build_ == 10) {
     warn_once("rebuilt-often", "parallel",
               "the module's members changed ten times after it was wrapped; "
-              "each time all replicas are made anew: keep what changes at "
+              "each time all replicas are made again: keep what changes at "
               "every step outside of the module");
   }
 }

@@ -90,7 +90,7 @@ PyTorchPeer find_pytorch(const std::function<bool()>& stop,
           ? fmt::format(
                 "the script that times PyTorch is missing; expected "
                 "share/lockstep/{} in the installation of {}; install Lockstep "
-                "anew",
+                "again",
                 kScript, program)
           : why_no_torch(peer.python, stop);
   return peer;
