@@ -44,9 +44,9 @@ class PowerSGD {
   /// run that will be saved. Otherwise the factors are drawn bucket by bucket
   /// when each is first compressed, and a resumed run has different buckets.
   void prepare(const std::vector<torch::Tensor>& parameters);
-  /// Returns the state of the parameters passed to prepare(), by their index
-  /// <i> there: "error.<i>", which differs between ranks, "factor.<i>" for
-  /// compressed parameters, and "steps". Shares memory with the hook.
+  /// Returns "steps" and, for the i-th parameter passed to prepare(),
+  /// "error.i", which differs between ranks, and "factor.i" if the parameter is
+  /// compressed. Shares memory with the hook.
   std::map<std::string, torch::Tensor> state_dict() const;
   /// Loads the entries of state_dict(). The run continues with the same bits if
   /// warm_start is set. Throws InvalidArgument, and changes nothing, if an

@@ -1,5 +1,7 @@
 // A tensor that others may hold, in place of a gradient that is owned.
 // expects: (conversion|convert).*OwnedGradient
+#include <torch/torch.h>
+
 #include "lockstep/parallel/reduction/owned_gradient.h"
 
 int main() {

@@ -1,5 +1,7 @@
 // A text where the devices belong.
 // expects: the devices must be a std::vector<lockstep::Device>
+#include <torch/torch.h>
+
 #include "lockstep/parallel/data_parallel.h"
 
 int main() {

@@ -1,5 +1,7 @@
 // A number where train_step() takes its options by name.
 // expects: (conversion|convert|no matching).*(TrainStepOptions|train_step)
+#include <torch/torch.h>
+
 #include "lockstep/parallel/data_parallel.h"
 
 int main() {

@@ -1,5 +1,7 @@
 // A module, and not a pointer to it.
 // expects: the first argument must be a std::shared_ptr to the module
+#include <torch/torch.h>
+
 #include "lockstep/parallel/data_parallel.h"
 
 int main() {

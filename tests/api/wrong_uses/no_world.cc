@@ -1,5 +1,7 @@
 // DistributedDataParallel without the ranks that it is for.
 // expects: (no viable constructor|class template argument deduction failed)
+#include <torch/torch.h>
+
 #include "lockstep/parallel/distributed_data_parallel.h"
 
 int main() {

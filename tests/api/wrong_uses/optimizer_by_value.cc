@@ -1,5 +1,7 @@
 // A Trainer whose optimizer is made by value.
 // expects: must return a std::unique_ptr to an optimizer
+#include <torch/torch.h>
+
 #include "lockstep/train/trainer.h"
 
 int main() {

@@ -1,5 +1,7 @@
 // A pointer to an optimizer where train_step() takes the optimizer.
 // expects: train_step\(\) takes an optimizer, \*optimizer if you have a pointer
+#include <torch/torch.h>
+
 #include "lockstep/parallel/data_parallel.h"
 
 int main() {

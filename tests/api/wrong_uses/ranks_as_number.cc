@@ -1,5 +1,7 @@
 // A number of ranks where the World belongs.
 // expects: the ranks must be a lockstep::World
+#include <torch/torch.h>
+
 #include "lockstep/parallel/distributed_data_parallel.h"
 
 int main() {

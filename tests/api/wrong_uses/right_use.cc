@@ -1,4 +1,6 @@
 // What the others do wrong, done right: this one compiles.
+#include <torch/torch.h>
+
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"

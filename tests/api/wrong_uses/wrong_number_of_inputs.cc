@@ -1,5 +1,7 @@
 // A forward with more inputs than the module takes.
 // expects: forward\(\) takes another number of arguments
+#include <torch/torch.h>
+
 #include "lockstep/parallel/data_parallel.h"
 
 int main() {
