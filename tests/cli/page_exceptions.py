@@ -21,7 +21,7 @@ NO_COMMAND = "a line of output"
 
 def text(path, _):
     """Something to read, with the letters of every prompt."""
-    path.write_text((ROOT / "README.md").read_text(encoding="utf-8") * 3)
+    path.write_text((ROOT / "README.md").read_text(encoding="utf-8") * 8)
 
 
 def program(name):
@@ -75,7 +75,8 @@ IMAGES = {f"photos/{split}/{name}/{number}.png": png
 # By page, what is in the folder that its commands run in: a text, or a function
 # that gets the path and the folder of the programs.
 FILES = {
-    "README.md": {"book.txt": text, "program": SH},
+    "README.md": {"program": SH},
+    "docs/commands.md": {"book.txt": text, "program": SH},
     "docs/image-data.md": {
         **IMAGES,
         "data/mnist/train-images-idx3-ubyte": idx(256, 28, 28),
@@ -95,7 +96,10 @@ FILES = {
 SUBSTITUTIONS = {
     "README.md": [
         ("make ", None, BUILDS),
-        ("build/release/bin/", "", "the folder of this build"),
+        ("lockstep compare --model", "lockstep compare --rounds 2 --steps 5 --model",
+         MINUTES),
+    ],
+    "docs/commands.md": [
         ("lockstep compare --model", "lockstep compare --rounds 2 --steps 5 --model",
          MINUTES),
         ("--max-steps 2000", "--max-steps 20", MINUTES),
@@ -119,6 +123,12 @@ SUBSTITUTIONS = {
     ],
     "docs/dependencies.md": [
         ("make check-torch", None, BUILDS),
+    ],
+    "docs/install.md": [
+        ("make ", None, BUILDS),
+    ],
+    "docs/testing.md": [
+        ("make ", None, BUILDS),
     ],
     "docs/image-data.md": [
         ("lockstep data", None, NETWORK),

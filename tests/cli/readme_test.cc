@@ -58,7 +58,7 @@ std::vector<std::string> commands_in(std::string text) {
 TEST(Readme, ShowsOptionsThatExist) {
   std::map<std::string, std::string> help;
   int options = 0;
-  for (const auto& path : {"README.md", "docs/launcher.md",
+  for (const auto& path : {"README.md", "docs/commands.md", "docs/launcher.md",
                            "docs/checkpoints.md", "docs/collectives.md",
                            "docs/language-models.md", "docs/text-data.md"}) {
     for (const auto& line : commands_in(read(path))) {
@@ -86,8 +86,9 @@ TEST(Readme, ShowsOptionsThatExist) {
 TEST(Readme, LinksToFilesThatExist) {
   const std::regex link(R"(\]\(([^)#:]+)(#[^)]*)?\))");
   for (const std::string path :
-       {"README.md", "CONTRIBUTING.md", "docs/launcher.md",
-        "docs/practicals/README.md", "docs/practicals/1-single-device.md",
+       {"README.md", "CONTRIBUTING.md", "docs/commands.md", "docs/install.md",
+        "docs/launcher.md", "docs/practicals/README.md",
+        "docs/practicals/1-single-device.md",
         "docs/practicals/2-data-parallel.md",
         "docs/practicals/3-distributed-data-parallel.md",
         "docs/practicals/4-resnet34-cifar10.md",
