@@ -7,7 +7,6 @@
 
 #include <torch/nn/module.h>
 #include <torch/types.h>
-#include <torch/utils.h>
 
 namespace lockstep::models {
 

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include <torch/optim/optimizer.h>
-#include <torch/optim/sgd.h>
 #include <torch/types.h>
 
 #include "lockstep/optim/optimizer.h"

@@ -7,11 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include <torch/nn/cloneable.h>
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 #include <torch/script.h>
-#include <torch/serialize.h>
 #include <torch/types.h>
 
 #include "lockstep/parallel/module/wrap_arguments.h"

@@ -10,7 +10,6 @@
 #include <torch/nn/pimpl.h>
 #include <torch/script.h>
 #include <torch/types.h>
-#include <torch/utils.h>
 
 #include "lockstep/comm/world.h"
 #include "lockstep/parallel/ddp/options.h"

@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include <torch/nn/cloneable.h>
 #include <torch/optim/optimizer.h>
 #include <torch/script.h>
 #include <torch/types.h>

@@ -11,11 +11,8 @@
 #include <vector>
 
 #include <c10/util/Type.h>
-#include <torch/nn/cloneable.h>
 #include <torch/nn/pimpl.h>
-#include <torch/optim/adamw.h>
 #include <torch/optim/optimizer.h>
-#include <torch/optim/sgd.h>
 #include <torch/script.h>
 #include <torch/types.h>
 

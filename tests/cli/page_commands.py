@@ -6,8 +6,8 @@
 
 A command is a line of a block of code that begins with a program, or with "$ ".
 The commands of a page run one after another in a temporary folder, which has
-the files that the page takes for granted. SUBSTITUTIONS has what is run in
-another way, or not at all, and why.
+the files that the page takes for granted. SUBSTITUTIONS and ON_EVERY_PAGE
+have what is run in another way, or not at all, and why.
 """
 
 import os
@@ -21,7 +21,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/cli"))
-from page_exceptions import EXIT_CODES, FILES, SUBSTITUTIONS  # pylint: disable=wrong-import-position
+from page_exceptions import EXIT_CODES, FILES, ON_EVERY_PAGE, SUBSTITUTIONS  # pylint: disable=wrong-import-position
 
 DEADLINE_S = 300
 PROGRAMS = ("lockstep", "build/release/bin/lockstep", "make", "docker", "kubectl",
@@ -87,7 +87,7 @@ def run(command, folder, environment):
 
 def problems_of(page, folder_of_programs):
     text = (ROOT / page).read_text(encoding="utf-8")
-    rules, used = SUBSTITUTIONS.get(page, []), set()
+    of_page, used = SUBSTITUTIONS.get(page, []), set()
     environment = {**os.environ, "NO_COLOR": "1",
                    # Open MPI refuses root otherwise.
                    "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -104,7 +104,7 @@ def problems_of(page, folder_of_programs):
             path.write_text(content, encoding="utf-8")
             path.chmod(0o755)
         for command in commands:
-            instead = substituted(command, rules, used)
+            instead = substituted(command, of_page + ON_EVERY_PAGE, used)
             is_missing = command.split()[0] in OPTIONAL and not shutil.which(
                 command.split()[0])
             if instead is None or is_missing:
@@ -121,7 +121,7 @@ def problems_of(page, folder_of_programs):
             if code != expected:
                 yield (f"{page}: {instead}\nended with {code}, expected "
                        f"{expected}:\n{output}")
-    for number, (part, _, _) in enumerate(rules):
+    for number, (part, _, _) in enumerate(of_page):
         if number not in used:
             yield f"{page}: no command has '{part}': take out its substitution"
 

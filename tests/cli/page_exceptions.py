@@ -91,11 +91,13 @@ FILES = {
                           "gpt2/tokenizer.json": tokenizer},
 }
 
-# By page: a part of a command, what is there when it is run (None: the command
-# is not run), and what it would need.
+# For every page: a part of a command, what is there when it is run (None: the
+# command is not run), and what it would need.
+ON_EVERY_PAGE = [("make ", None, BUILDS)]
+
+# The same by page.
 SUBSTITUTIONS = {
     "README.md": [
-        ("make ", None, BUILDS),
         ("lockstep compare --model", "lockstep compare --rounds 2 --steps 5 --model",
          MINUTES),
     ],
@@ -120,15 +122,6 @@ SUBSTITUTIONS = {
     "docs/collectives.md": [
         ("--sizes 4K:256M", "--sizes 4K:4M", MINUTES),
         ("bench/allreduce_vs_mpi.py", None, MINUTES),
-    ],
-    "docs/dependencies.md": [
-        ("make check-torch", None, BUILDS),
-    ],
-    "docs/install.md": [
-        ("make ", None, BUILDS),
-    ],
-    "docs/testing.md": [
-        ("make ", None, BUILDS),
     ],
     "docs/image-data.md": [
         ("lockstep data", None, NETWORK),

@@ -51,10 +51,24 @@ std::vector<Job> jobs_of(const TopFlags& flags) {
   return {monitor::read_job(name.string(), status_folder(flags.dir))};
 }
 
-/// Reads the jobs, and makes their ranks measure expensive values for a while.
+/// Returns the jobs, or none if no rank has written yet or the folder is gone.
+/// An exporter may start before a run does, and outlive it.
+std::vector<Job> jobs_so_far(const TopFlags& flags) {
+  try {
+    return jobs_of(flags);
+  } catch (const IoError&) {
+    return {};
+  }
+}
+
+/// Makes the ranks of `jobs` measure expensive values for a while.
+void watch(const std::vector<Job>& jobs) {
+  for (const Job& job : jobs) monitor::touch_watched(job.folder);
+}
+
 std::vector<Job> look(const TopFlags& flags) {
   auto jobs = jobs_of(flags);
-  for (const Job& job : jobs) monitor::touch_watched(job.folder);
+  watch(jobs);
   return jobs;
 }
 
@@ -119,17 +133,12 @@ void show_live(const TopFlags& flags) {
   }
 }
 
-// For an exporter that runs as a service. It may start before the run does, and
-// go on after it.
+// Serves an exporter that runs as a service.
 void serve(const TopFlags& flags) {
   // A folder that does not exist is an error at once: it may be a typo.
   if (!flags.dir.empty()) monitor::read_statuses(status_folder(flags.dir));
   while (InterruptScope::signal() == 0) {
-    try {
-      look(flags);
-    } catch (const IoError&) {
-      // No rank has written yet, or the folder is gone.
-    }
+    watch(jobs_so_far(flags));
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
   }
 }
@@ -140,11 +149,7 @@ void show(const TopFlags& flags) {
   std::optional<MetricsEndpoint> endpoint;
   if (flags.metrics_port) {
     endpoint.emplace(*flags.metrics_port, [flags] {
-      try {
-        return monitor::jobs_metrics(jobs_of(flags));
-      } catch (const IoError&) {
-        return std::string();  // the run has not begun, or has ended
-      }
+      return monitor::jobs_metrics(jobs_so_far(flags));
     });
     if (!is_terminal(STDOUT_FILENO)) {
       fmt::print("metrics at {}\n", endpoint->url());

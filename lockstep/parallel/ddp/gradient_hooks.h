@@ -6,7 +6,6 @@
 #include <vector>
 
 #include <torch/autograd.h>
-#include <torch/serialize.h>
 #include <torch/types.h>
 
 #include "lockstep/device/torch_compat.h"

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include <torch/serialize.h>
 #include <torch/types.h>
 
 #include "lockstep/base/error.h"

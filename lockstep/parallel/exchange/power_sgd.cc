@@ -254,9 +254,9 @@ void PowerSGD::prepare(const std::vector<Tensor>& parameters) {
 std::map<std::string, Tensor> PowerSGD::state_dict() const {
   std::map<std::string, Tensor> entries;
   for (size_t i = 0; i < state_->prepared.size(); ++i) {
-    const auto& of = state_->parameters.at(state_->prepared[i]);
-    if (of.error.defined()) entries[fmt::format("error.{}", i)] = of.error;
-    if (of.factor.defined()) entries[fmt::format("factor.{}", i)] = of.factor;
+    const auto& own = state_->parameters.at(state_->prepared[i]);
+    if (own.error.defined()) entries[fmt::format("error.{}", i)] = own.error;
+    if (own.factor.defined()) entries[fmt::format("factor.{}", i)] = own.factor;
   }
   entries["steps"] = torch::tensor(state_->steps);
   return entries;
