@@ -11,6 +11,7 @@
 #include "lockstep/tcp/collectives.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/tcp/mesh_ranks.h"
+#include "tests/tcp/p2p_ranks.h"
 
 namespace lockstep::tcp::tls_test {
 namespace {
@@ -84,6 +85,46 @@ TEST_F(TlsTest, RanksSumOverEncryptedConnections) {
   for (const int ranks : {2, 3}) {
     for (const auto& error : run_mesh(ranks, sum_on)) EXPECT_EQ(error, "");
   }
+}
+
+TEST_F(TlsTest, RanksExchangeMessagesOverEncryptedConnections) {
+  const auto errors = run_listening_p2p(3, [](TcpRank& self) {
+    const int next = (self.rank() + 1) % self.ranks();
+    const int previous = (self.rank() + self.ranks() - 1) % self.ranks();
+    for (const size_t bytes : {0, 8, 4096, 100'000, 5'000'000}) {
+      const Message mine = noise(bytes, 7);
+      std::vector<Message> got(10, Message(bytes));
+      std::vector<Awaited> all;
+      for (int tag = 0; tag < 10; ++tag) {
+        all.push_back(self.send(next, tag, mine));
+      }
+      for (int tag = 9; tag >= 0; --tag) {
+        all.push_back(
+            self.receive(previous, tag, got[static_cast<size_t>(tag)]));
+      }
+      for (auto& each : all) each.get();
+      for (const auto& each : got) require(each == mine, "another message");
+    }
+  });
+  for (const auto& error : errors) EXPECT_EQ(error, "");
+}
+
+TEST_F(TlsTest, AMessageThatTimesOutLeavesTheConnectionUsable) {
+  const auto errors = run_listening_p2p(2, [](TcpRank& self) {
+    const Message large = noise(64 << 20, 1), small = noise(8, 2);
+    Message got(large.size()), got_small(8);
+    for (int round = 0; round < 5; ++round) {
+      self.timeout = std::chrono::milliseconds(5 + 10 * round);
+      auto attempt =
+          self.rank() == 0 ? self.send(1, 1, large) : self.receive(0, 1, got);
+      attempt.error();
+      self.timeout = std::chrono::seconds(60);
+      auto sent = self.send(1 - self.rank(), 2, small);
+      self.receive(1 - self.rank(), 2, got_small).get();
+      require(got_small == small, "another message");
+    }
+  });
+  for (const auto& error : errors) EXPECT_EQ(error, "");
 }
 
 TEST_F(TlsTest, ACertificateOfAnotherAuthorityIsRefused) {

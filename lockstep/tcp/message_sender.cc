@@ -1,0 +1,183 @@
+#include "lockstep/tcp/message_sender.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace lockstep::tcp {
+
+using shm::FinishedOperations;
+using shm::P2pFailureOf;
+using shm::P2pOperation;
+
+namespace {
+
+void finish(P2pOperation& send, std::exception_ptr error,
+            FinishedOperations& finished) {
+  const int peer = send.peer;
+  finished.emplace_back(std::move(send), peer, std::move(error));
+}
+
+}  // namespace
+
+void MessageSender::send(P2pOperation send, std::span<const std::byte> data,
+                         FinishedOperations& finished) {
+  Frame frame{
+      .kind = FrameKind::kMessage, .tag = send.tag, .bytes = data.size()};
+  const uint64_t charge = data.size() + kCreditPerMessage;
+  if (data.size() <= kEagerBytes && charge <= credit_) {
+    credit_ -= charge;
+    queue(frame, data);
+    finish(send, nullptr, finished);
+    return;
+  }
+  frame.kind = FrameKind::kAnnounce;
+  frame.id = ++last_id_;
+  queue(frame);
+  announced_.emplace(frame.id, Outgoing{std::move(send), data, frame.id});
+}
+
+void MessageSender::queue(const Frame& frame,
+                          std::span<const std::byte> payload) {
+  if (is_closed_) return;
+  const auto header = std::as_bytes(std::span(&frame, 1));
+  queued_.insert(queued_.end(), header.begin(), header.end());
+  queued_.insert(queued_.end(), payload.begin(), payload.end());
+}
+
+void MessageSender::refill() {
+  std::swap(queued_, sending_);
+  queued_.clear();
+  // Frames that wait go before the next chunk.
+  if (sending_.empty() && !flowing_.empty()) {
+    const Outgoing& next = flowing_.front();
+    chunk_ = std::min(next.rest.size(), kChunkBytes);
+    const Frame frame{.kind = FrameKind::kData, .bytes = chunk_, .id = next.id};
+    const auto header = std::as_bytes(std::span(&frame, 1));
+    sending_.assign(header.begin(), header.end());
+  }
+  connection_->queue_send(sending_);
+  if (chunk_ > 0) connection_->queue_send(flowing_.front().rest.first(chunk_));
+}
+
+bool MessageSender::advance(FinishedOperations& finished) {
+  if (is_closed_) return false;
+  if (!connection_->has_sends()) refill();
+  if (!connection_->has_sends() || connection_->is_full()) return false;
+  const auto progress = connection_->send_some();
+  // The peer may have sent its reason before. The end of what it sent tells
+  // that it is gone.
+  if (progress == Connection::Progress::kClosed) close();
+  if (progress != Connection::Progress::kSome) return false;
+  if (connection_->has_sends() || chunk_ == 0) return true;
+  Outgoing& first = flowing_.front();
+  first.rest = first.rest.subspan(std::exchange(chunk_, 0));
+  if (first.rest.empty()) {
+    finish(first.send, nullptr, finished);
+    flowing_.pop_front();
+  }
+  return true;
+}
+
+bool MessageSender::has_unsent() const {
+  return !is_closed_ &&
+         (connection_->has_sends() || !queued_.empty() || !flowing_.empty());
+}
+
+void MessageSender::close() {
+  is_closed_ = true;
+  queued_.clear();
+}
+
+void MessageSender::check_known(uint64_t id) const {
+  if (id == 0 || id > last_id_) {
+    throw protocol_error(
+        fmt::format("an answer to message {} of {}", id, last_id_));
+  }
+}
+
+void MessageSender::on_accept(uint64_t id, FinishedOperations& finished) {
+  check_known(id);
+  const auto found = announced_.find(id);
+  if (found == announced_.end()) return;
+  Outgoing outgoing = std::move(found->second);
+  announced_.erase(found);
+  if (outgoing.rest.empty()) {
+    finish(outgoing.send, nullptr, finished);
+  } else {
+    flowing_.push_back(std::move(outgoing));
+  }
+}
+
+void MessageSender::on_refuse(uint64_t id, FinishedOperations& finished) {
+  check_known(id);
+  const auto found = announced_.find(id);
+  if (found == announced_.end()) return;
+  finish(found->second.send, nullptr, finished);
+  announced_.erase(found);
+}
+
+void MessageSender::on_drop(uint64_t id, const P2pFailureOf& failure_of,
+                            FinishedOperations& finished) {
+  check_known(id);
+  const auto found =
+      std::find_if(flowing_.begin(), flowing_.end(),
+                   [&](const Outgoing& its) { return its.id == id; });
+  if (found == flowing_.end()) return;
+  withdraw(found, failure_of(found->send), finished);
+}
+
+void MessageSender::on_credit(uint64_t bytes) {
+  if (bytes > kMostCredit - credit_) {
+    throw protocol_error(fmt::format("credit for {} bytes, of {}", bytes,
+                                     kMostCredit - credit_));
+  }
+  credit_ += bytes;
+}
+
+void MessageSender::fail(const P2pFailureOf& failure_of,
+                         FinishedOperations& finished) {
+  for (auto next = announced_.begin(); next != announced_.end();) {
+    Outgoing& outgoing = next->second;
+    if (auto error = failure_of(outgoing.send)) {
+      queue({.kind = FrameKind::kWithdraw, .id = outgoing.id});
+      finish(outgoing.send, std::move(error), finished);
+      next = announced_.erase(next);
+    } else {
+      ++next;
+    }
+  }
+  for (auto next = flowing_.begin(); next != flowing_.end();) {
+    if (auto error = failure_of(next->send)) {
+      next = withdraw(next, std::move(error), finished);
+    } else {
+      ++next;
+    }
+  }
+}
+
+MessageSender::Flowing::iterator MessageSender::withdraw(
+    Flowing::iterator outgoing, std::exception_ptr error,
+    FinishedOperations& finished) {
+  if (outgoing == flowing_.begin() && chunk_ > 0) {
+    connection_->copy_sends(copied_chunk_);
+    chunk_ = 0;
+  }
+  queue({.kind = FrameKind::kWithdraw, .id = outgoing->id});
+  finish(outgoing->send, std::move(error), finished);
+  return flowing_.erase(outgoing);
+}
+
+MessageSender::Time MessageSender::earliest_deadline() const {
+  Time earliest = Time::max();
+  for (const auto& [id, outgoing] : announced_) {
+    earliest = std::min(earliest, outgoing.send.deadline);
+  }
+  for (const Outgoing& outgoing : flowing_) {
+    earliest = std::min(earliest, outgoing.send.deadline);
+  }
+  return earliest;
+}
+
+}  // namespace lockstep::tcp

@@ -1,0 +1,465 @@
+#include "lockstep/tcp/point_to_point.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <linux/sockios.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/out_of_resources.h"
+#include "lockstep/base/printable.h"
+#include "lockstep/base/start_thread.h"
+
+namespace lockstep::tcp {
+
+using shm::P2pDone;
+using shm::P2pOperation;
+
+namespace {
+
+// Longer timeouts than this are the same, and do not overflow the clock.
+constexpr std::chrono::hours kLongest{24 * 365};
+
+std::exception_ptr failure(const Problem& problem) {
+  return std::make_exception_ptr(CommError(problem));
+}
+
+FileDescriptor make_eventfd() {
+  const int fd = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (fd < 0) {
+    throw OutOfResources("comm", "can't make the eventfd of a rank's messages",
+                         errno);
+  }
+  return FileDescriptor(fd);
+}
+
+/// Returns the size of the data behind the header, after checking it.
+size_t payload_bytes(const Frame& frame) {
+  switch (frame.kind) {
+    case FrameKind::kMessage:
+      if (frame.bytes <= kEagerBytes) return frame.bytes;
+      break;
+    case FrameKind::kFail:
+      if (frame.bytes <= kReasonBytes) return frame.bytes;
+      break;
+    case FrameKind::kAnnounce:
+    case FrameKind::kAccept:
+    case FrameKind::kRefuse:
+    case FrameKind::kDrop:
+    case FrameKind::kData:  // has its own memory
+    case FrameKind::kWithdraw:
+    case FrameKind::kCredit:
+    case FrameKind::kLeave:
+      return 0;
+  }
+  throw protocol_error(fmt::format("a frame of kind {} with {} bytes",
+                                   static_cast<uint32_t>(frame.kind),
+                                   frame.bytes));
+}
+
+}  // namespace
+
+PointToPoint::Peer::Peer(Socket socket)
+    : payload(std::max(kEagerBytes, kReasonBytes)) {
+  if (socket.fd.is_open()) connection = Connection(std::move(socket));
+}
+
+PointToPoint::PointToPoint(int rank, std::vector<Socket> sockets,
+                           std::vector<std::string> names)
+    : rank_(rank),
+      names_(std::move(names)),
+      wake_(make_eventfd()),
+      receiver_(rank, static_cast<int>(sockets.size()),
+                {.queue =
+                     [this](int peer, const Frame& frame) {
+                       at(peer).sender.queue(frame);
+                     },
+                 .redirect =
+                     [this](int peer, std::vector<std::byte>& scratch) {
+                       at(peer).connection.redirect_receives(scratch);
+                     }}) {
+  for (Socket& socket : sockets) peers_.emplace_back(std::move(socket));
+  for (int peer = 0; peer < ranks(); ++peer) {
+    if (peer != rank_) await_frame(peer);
+  }
+}
+
+PointToPoint::~PointToPoint() {
+  is_stopping_.store(true);
+  wake();
+  if (thread_.joinable()) thread_.join();
+  leave();
+  flush();
+}
+
+void PointToPoint::leave() {
+  Lock lock = this->lock();
+  const auto judge = [&](const P2pOperation& its) { return failure_of(its); };
+  receiver_.fail(judge, finished_);
+  for (Peer& peer : peers_) {
+    peer.sender.fail(judge, finished_);
+    if (!failure_) peer.sender.queue({.kind = FrameKind::kLeave});
+  }
+  run_finished(std::move(lock));
+}
+
+// Bytes that the system of the peer has acknowledged arrive even if the
+// connection is closed now. Others might not: closing a connection with unread
+// bytes resets it.
+void PointToPoint::flush() {
+  const auto deadline = Clock::now() + kFlushTime;
+  for (Peer& peer : peers_) {
+    if (!peer.connection.is_open()) continue;
+    for (;;) {
+      while (peer.sender.advance(finished_)) continue;
+      int unacknowledged = 0;
+      ::ioctl(peer.connection.fd(), SIOCOUTQ, &unacknowledged);
+      const bool is_full = peer.sender.has_unsent();
+      if (!is_full && unacknowledged == 0) break;
+      if (Clock::now() >= deadline) break;
+      // Nothing tells of an acknowledgement, so look again after a while.
+      pollfd ready{.fd = peer.connection.fd(), .events = 0, .revents = 0};
+      if (is_full) ready.events = POLLOUT;
+      ::poll(&ready, 1, is_full ? 100 : 1);
+      if ((ready.revents & (POLLERR | POLLHUP)) != 0) break;
+      peer.connection.set_ready(true, false);
+    }
+  }
+}
+
+void PointToPoint::check_peer(int peer) const {
+  if (peer >= 0 && peer < ranks() && peer != rank_) return;
+  throw InvalidArgument(
+      "comm",
+      {.code = ErrorCode::kBadRank,
+       .what = peer == rank_ ? "a rank can't send to or receive from itself"
+                             : "there is no such rank",
+       .expected = fmt::format("another rank from 0 to {}", ranks() - 1),
+       .got = std::to_string(peer)});
+}
+
+PointToPoint::Lock PointToPoint::lock() {
+  const std::lock_guard turn(turn_);
+  return Lock(mutex_);
+}
+
+void PointToPoint::run_finished(Lock lock) {
+  shm::FinishedOperations finished = std::exchange(finished_, {});
+  lock.unlock();
+  for (auto& operation : finished) operation.run();
+}
+
+void PointToPoint::wake() {
+  const uint64_t one = 1;
+  // It fails only if the counter is at its limit, so the thread wakes anyway.
+  [[maybe_unused]] const ssize_t written =
+      ::write(wake_.get(), &one, sizeof one);
+}
+
+P2pOperation PointToPoint::begin(P2pOperation::Kind kind, int peer, int tag,
+                                 size_t bytes, milliseconds timeout,
+                                 P2pDone done) {
+  if (!thread_.joinable() && !is_stopping_.load()) {
+    thread_ = start_thread("comm", "a rank's messages", [this] { run(); });
+  }
+  const auto deadline =
+      Clock::now() + std::min<milliseconds>(timeout, kLongest);
+  if (deadline < next_deadline_) {
+    next_deadline_ = deadline;
+    wake();
+  }
+  return {.kind = kind,
+          .peer = peer,
+          .tag = tag,
+          .bytes = bytes,
+          .deadline = deadline,
+          .done = std::move(done)};
+}
+
+void PointToPoint::send(int to, int tag, std::span<const std::byte> data,
+                        milliseconds timeout, P2pDone done) {
+  check_peer(to);
+  Lock lock = this->lock();
+  Peer& peer = at(to);
+  P2pOperation operation = begin(P2pOperation::Kind::kSend, to, tag,
+                                 data.size(), timeout, std::move(done));
+  if (peer.end || is_stopping_.load()) {
+    std::exception_ptr error = failure_of(operation);
+    finished_.emplace_back(std::move(operation), to, std::move(error));
+  } else {
+    peer.sender.send(std::move(operation), data, finished_);
+    send_queued();
+  }
+  run_finished(std::move(lock));
+}
+
+void PointToPoint::receive(int from, int tag, std::span<std::byte> data,
+                           milliseconds timeout, P2pDone done) {
+  check_peer(from);
+  start_receive(from, tag, data, timeout, std::move(done));
+}
+
+void PointToPoint::receive_any(int tag, std::span<std::byte> data,
+                               milliseconds timeout, P2pDone done) {
+  if (ranks() == 1) check_peer(rank_);
+  start_receive(shm::kAnySource, tag, data, timeout, std::move(done));
+}
+
+void PointToPoint::start_receive(int from, int tag, std::span<std::byte> data,
+                                 milliseconds timeout, P2pDone done) {
+  Lock lock = this->lock();
+  P2pOperation operation = begin(P2pOperation::Kind::kReceive, from, tag,
+                                 data.size(), timeout, std::move(done));
+  receiver_.add(std::move(operation), data, finished_);
+  const bool is_lost =
+      from == shm::kAnySource ? !all_ends().empty() : at(from).end.has_value();
+  if (is_lost || is_stopping_.load()) {
+    receiver_.fail([&](const auto& its) { return failure_of(its); }, finished_);
+  }
+  send_queued();
+  run_finished(std::move(lock));
+}
+
+void PointToPoint::send_queued() {
+  for (Peer& peer : peers_) {
+    if (!peer.sender.has_queued()) continue;
+    peer.sender.advance(finished_);
+    if (peer.sender.has_unsent()) wake();
+  }
+}
+
+void PointToPoint::abort(const std::string& reason) noexcept {
+  try {
+    Lock lock = this->lock();
+    if (failure_) return;
+    shm::FailureText text{};
+    shm::set_failure(text, reason);
+    failure_ = std::string(shm::text_of(text));
+    for (Peer& peer : peers_) {
+      if (!peer.connection.is_open() || peer.end) continue;
+      peer.sender.queue({.kind = FrameKind::kFail, .bytes = failure_->size()},
+                        std::as_bytes(std::span(*failure_)));
+    }
+    send_queued();
+    run_finished(std::move(lock));
+  } catch (const std::exception&) {
+    // The other ranks then wait until their timeouts.
+  }
+}
+
+void PointToPoint::run() {
+  while (!is_stopping_.load()) {
+    Lock lock = this->lock();
+    const bool has_moved = step();
+    run_finished(std::move(lock));
+    if (!has_moved) sleep();
+  }
+}
+
+// Returns whether a socket took or had anything.
+bool PointToPoint::step() {
+  for (size_t i = 0; i < polled_ranks_.size(); ++i) {
+    const short got = polled_[i + 1].revents;
+    // If a connection broke, the next call on it returns the error.
+    const bool is_broken = (got & (POLLERR | POLLHUP | POLLNVAL)) != 0;
+    at(polled_ranks_[i])
+        .connection.set_ready(is_broken || (got & POLLOUT) != 0,
+                              is_broken || (got & POLLIN) != 0);
+  }
+  polled_ = {{.fd = wake_.get(), .events = POLLIN, .revents = 0}};
+  polled_ranks_.clear();
+  bool has_moved = false;
+  for (int rank = 0; rank < ranks(); ++rank) {
+    Peer& peer = at(rank);
+    if (!peer.connection.is_open()) continue;
+    has_moved = receive_from(rank) || has_moved;
+    if (!peer.connection.is_open()) continue;
+    has_moved = peer.sender.advance(finished_) || has_moved;
+  }
+  expire();
+  wake_time_ = next_deadline_;
+  for (int rank = 0; rank < ranks(); ++rank) {
+    const Peer& peer = at(rank);
+    if (!peer.connection.is_open()) continue;
+    short events = POLLIN;
+    if (peer.sender.has_unsent()) events |= POLLOUT;
+    polled_.push_back(
+        {.fd = peer.connection.fd(), .events = events, .revents = 0});
+    polled_ranks_.push_back(rank);
+  }
+  return has_moved;
+}
+
+void PointToPoint::sleep() {
+  int left_ms = -1;
+  if (wake_time_ != Clock::time_point::max()) {
+    const auto left =
+        std::chrono::ceil<milliseconds>(wake_time_ - Clock::now());
+    left_ms = static_cast<int>(std::clamp<int64_t>(left.count(), 0, 1'000'000));
+  }
+  ::poll(polled_.data(), polled_.size(), left_ms);
+  if ((polled_[0].revents & POLLIN) == 0) return;
+  uint64_t count = 0;
+  [[maybe_unused]] const ssize_t read =
+      ::read(wake_.get(), &count, sizeof count);
+}
+
+bool PointToPoint::receive_from(int rank) {
+  Peer& peer = at(rank);
+  if (peer.connection.is_drained()) return false;
+  auto progress = Connection::Progress::kNone;
+  try {
+    progress = peer.connection.receive_some();
+  } catch (const std::exception& error) {
+    peer.end =
+        fmt::format("{} was disconnected: {}", name(rank), text_of(error));
+  }
+  if (progress == Connection::Progress::kClosed && !peer.end) {
+    peer.end = failure_ ? fmt::format(
+                              "{} closed its connection after rank {} "
+                              "failed: {}",
+                              name(rank), rank_, *failure_)
+                        : name(rank) + " ended (its connection closed)";
+  }
+  if (peer.end) lose(rank);
+  return progress == Connection::Progress::kSome;
+}
+
+void PointToPoint::await_frame(int rank) {
+  Peer& peer = at(rank);
+  peer.connection.queue_receive(
+      std::as_writable_bytes(std::span(&peer.frame, 1)),
+      [this, rank] { on_header(rank); });
+}
+
+void PointToPoint::on_header(int rank) {
+  Peer& peer = at(rank);
+  const std::span<std::byte> memory =
+      peer.frame.kind == FrameKind::kData
+          ? receiver_.memory_for(rank, peer.frame)
+          : std::span(peer.payload).first(payload_bytes(peer.frame));
+  peer.connection.queue_receive(memory, [this, rank] { on_frame(rank); });
+}
+
+void PointToPoint::on_frame(int rank) {
+  Peer& peer = at(rank);
+  const Frame& frame = peer.frame;
+  const auto gave_up = [&](const P2pOperation& operation) {
+    return failure_by(name(rank) + " gave the message up", operation);
+  };
+  switch (frame.kind) {
+    case FrameKind::kMessage:
+      receiver_.on_message(rank, frame.tag,
+                           std::span(peer.payload).first(frame.bytes),
+                           finished_);
+      break;
+    case FrameKind::kAnnounce:
+      receiver_.on_announce(rank, frame, finished_);
+      break;
+    case FrameKind::kData:
+      receiver_.on_data(rank, frame, finished_);
+      break;
+    case FrameKind::kWithdraw:
+      receiver_.on_withdraw(rank, frame.id, gave_up, finished_);
+      break;
+    case FrameKind::kAccept:
+      peer.sender.on_accept(frame.id, finished_);
+      break;
+    case FrameKind::kRefuse:
+      peer.sender.on_refuse(frame.id, finished_);
+      break;
+    case FrameKind::kDrop:
+      peer.sender.on_drop(frame.id, gave_up, finished_);
+      break;
+    case FrameKind::kCredit:
+      peer.sender.on_credit(frame.bytes);
+      break;
+    case FrameKind::kFail: {
+      const std::string reason(
+          reinterpret_cast<const char*>(peer.payload.data()), frame.bytes);
+      peer.end = fmt::format("{} failed: {}", name(rank),
+                             printable(reason, kReasonBytes));
+      return;
+    }
+    case FrameKind::kLeave:
+      peer.end = name(rank) + " left the world";
+      return;
+  }
+  await_frame(rank);
+}
+
+// Ends the operations with the peer, whose `end` is set.
+void PointToPoint::lose(int rank) {
+  Peer& peer = at(rank);
+  peer.sender.close();
+  peer.connection = Connection();
+  receiver_.on_end(
+      rank, [&](const P2pOperation& its) { return failure_by(*peer.end, its); },
+      finished_);
+  const auto judge = [&](const P2pOperation& its) { return failure_of(its); };
+  receiver_.fail(judge, finished_);
+  peer.sender.fail(judge, finished_);
+}
+
+void PointToPoint::expire() {
+  if (Clock::now() < next_deadline_) return;
+  const auto judge = [&](const P2pOperation& its) { return failure_of(its); };
+  receiver_.fail(judge, finished_);
+  next_deadline_ = receiver_.earliest_deadline();
+  for (Peer& peer : peers_) {
+    peer.sender.fail(judge, finished_);
+    next_deadline_ = std::min(next_deadline_, peer.sender.earliest_deadline());
+  }
+}
+
+std::exception_ptr PointToPoint::failure_by(
+    const std::string& end, const P2pOperation& operation) const {
+  return failure({.code = ErrorCode::kCollectiveFailed,
+                  .what = fmt::format("{}; that ends rank {}'s {}", end, rank_,
+                                      operation.describe()),
+                  .fix = "look at that rank's own output"});
+}
+
+std::exception_ptr PointToPoint::failure_of(
+    const P2pOperation& operation) const {
+  if (is_stopping_.load()) {
+    return failure({.code = ErrorCode::kCollectiveFailed,
+                    .what = fmt::format("rank {} left the world during its {}",
+                                        rank_, operation.describe()),
+                    .fix = "wait for what is under way before the world goes"});
+  }
+  const bool is_any = operation.peer == shm::kAnySource;
+  const std::string end =
+      is_any ? all_ends()
+             : peers_[static_cast<size_t>(operation.peer)].end.value_or("");
+  if (!end.empty()) return failure_by(end, operation);
+  if (Clock::now() < operation.deadline) return nullptr;
+  return failure(
+      {.code = ErrorCode::kCollectiveFailed,
+       .what = fmt::format("rank {}'s {} timed out: it did not end in time",
+                           rank_, operation.describe()),
+       .got = is_any ? "no rank sent such a message"
+                     : name(operation.peer) + " is connected",
+       .fix = "look at what that rank does; if it only needs longer, raise the "
+              "timeout"});
+}
+
+std::string PointToPoint::all_ends() const {
+  std::string result;
+  for (int other = 0; other < ranks(); ++other) {
+    if (other == rank_) continue;
+    const auto& end = peers_[static_cast<size_t>(other)].end;
+    if (!end) return {};
+    if (!result.empty()) result += ", ";
+    result += *end;
+  }
+  return result;
+}
+
+}  // namespace lockstep::tcp

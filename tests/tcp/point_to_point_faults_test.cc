@@ -1,0 +1,579 @@
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <thread>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/tcp/point_to_point.h"
+#include "tests/tcp/p2p_ranks.h"
+
+namespace lockstep::tcp::point_to_point_faults_test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr size_t kSmall = 64;
+constexpr size_t kLarge = 1 << 20;
+constexpr size_t kHuge = 64 << 20;  // more than sockets hold
+
+void expect_parts(const std::string& text,
+                  const std::vector<std::string>& parts) {
+  for (const auto& part : parts) {
+    EXPECT_NE(text.find(part), std::string::npos)
+        << "no '" << part << "' in: " << text;
+  }
+}
+
+class WrongSizes
+    : public testing::TestWithParam<std::tuple<Kind, size_t, size_t>> {};
+
+TEST_P(WrongSizes, AreTheReceiversErrorAlone) {
+  const Kind kind = std::get<0>(GetParam());
+  const size_t sent = std::get<1>(GetParam());
+  const size_t expected = std::get<2>(GetParam());
+  const auto messages = run_p2p(kind, 2, [&](TcpRank& self) {
+    Message data(self.rank() == 1 ? sent : expected);
+    if (self.rank() == 1) {
+      self.send(0, 3, data).get();
+      self.send(0, 3, data).get();
+      return;
+    }
+    const std::string error = self.receive(1, 3, data).error();
+    require(error.find("rank 1 sent " + std::to_string(sent) +
+                       " bytes with tag 3, rank 0 receives " +
+                       std::to_string(expected)) != std::string::npos,
+            error);
+    // The next message is none the worse.
+    data.resize(sent);
+    self.receive(1, 3, data).get();
+  });
+  EXPECT_EQ(messages[0], "");
+  EXPECT_EQ(messages[1], "");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Sizes, WrongSizes,
+    testing::Combine(testing::Values(Kind::kThreads, Kind::kProcesses),
+                     testing::Values(kSmall, kLarge),
+                     testing::Values(size_t{0}, size_t{32}, 2 * kLarge)));
+
+TEST(TcpPointToPoint, NamesAKilledRankInAReceiveWithinASecond) {
+  TwoRanks two(sleep_on);
+  Message data(kSmall);
+  auto received = two.self->receive(1, 3, data);
+  auto any = two.self->receive_any(4, data);
+  ::kill(two.pid(), SIGKILL);
+  const auto begin = Clock::now();
+  expect_parts(received.error(),
+               {"rank 1 (host a) ended",
+                "rank 0's receive from rank 1 (64 bytes, tag 3)"});
+  expect_parts(any.error(),
+               {"rank 1 (host a) ended", "rank 0's receive from any rank"});
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(1));
+}
+
+TEST(TcpPointToPoint, NamesAKilledRankInASendWithinASecond) {
+  TwoRanks two(sleep_on);
+  const Message data(kLarge);
+  auto sent = two.self->send(1, 3, data);
+  ::kill(two.pid(), SIGKILL);
+  const auto begin = Clock::now();
+  expect_parts(sent.error(),
+               {"rank 1 (host a) ended",
+                "rank 0's send to rank 1 (1048576 bytes, tag 3)"});
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(1));
+}
+
+TEST(TcpPointToPoint, NamesAKilledRankWhoseLargeMessageIsOnItsWay) {
+  TwoRanks two([](TcpRank& self) {
+    const Message data(kLarge);
+    auto sent = self.send(0, 3, data);
+    self.barrier();
+    sleep_on(self);
+  });
+  two.self->barrier();
+  ::kill(two.pid(), SIGKILL);
+  ASSERT_EQ(two.process().wait(), "signal 9");
+  Message data(kLarge);
+  expect_parts(two.self->receive(1, 3, data).error(),
+               {"rank 0", "rank 1 (host ", "(1048576 bytes, tag 3)"});
+}
+
+TEST(TcpPointToPoint, NamesARankThatIsKilledAmidALargeMessage) {
+  TwoRanks two([](TcpRank& self) {
+    Message data(kHuge);
+    for (;;) self.receive(0, 3, data).get();
+  });
+  const Message data(kHuge);
+  two.self->send(1, 3, data).get();
+  auto sent = two.self->send(1, 3, data);
+  ::kill(two.pid(), SIGKILL);
+  // It may have been sent just before.
+  if (const auto error = sent.error(); error != "no error") {
+    expect_parts(error, {"rank 1 (host a) ended", "rank 0's send to rank 1"});
+  }
+  expect_parts(two.self->send(1, 3, data).error(), {"rank 1 (host a) ended"});
+}
+
+TEST(TcpPointToPoint, ReceivesWhatAKilledRankHadSent) {
+  TwoRanks two([](TcpRank& self) {
+    self.send(0, 3, noise(kSmall, 1)).get();
+    self.barrier();
+    sleep_on(self);
+  });
+  two.self->barrier();
+  ::kill(two.pid(), SIGKILL);
+  ASSERT_EQ(two.process().wait(), "signal 9");
+  Message data(kSmall);
+  EXPECT_EQ(two.self->receive(1, 3, data).get(), 1);
+  EXPECT_EQ(data, noise(kSmall, 1));
+  EXPECT_NE(two.self->receive(1, 3, data).error(), "no error");
+}
+
+TEST(TcpPointToPoint, NamesAStoppedRankAtTheTimeout) {
+  TwoRanks two(sleep_on);
+  ::kill(two.pid(), SIGSTOP);
+  int status = 0;
+  ASSERT_EQ(::waitpid(two.pid(), &status, WUNTRACED), two.pid());
+  two.self->timeout = milliseconds(300);
+  const auto begin = Clock::now();
+  Message in(kSmall);
+  const Message out(kLarge);
+  auto received = two.self->receive(1, 3, in);
+  auto sent = two.self->send(1, 4, out);
+  expect_parts(received.error(),
+               {"rank 0's receive from rank 1", "in time", "rank 1 (host a)"});
+  expect_parts(sent.error(),
+               {"rank 0's send to rank 1", "in time", "rank 1 (host a)"});
+  EXPECT_GE(Clock::now() - begin, milliseconds(300));
+  EXPECT_LT(Clock::now() - begin, milliseconds(1300));
+}
+
+// The caller may use its memory again, and other operations go on.
+TEST(TcpPointToPoint, TimesOutWithARankThatStopsAmidALargeMessage) {
+  TwoRanks two([](TcpRank& self) {
+    Message data(kHuge);
+    self.receive(0, 3, data).get();
+    const std::string error = self.receive(0, 3, data).error();
+    require(
+        error.find("rank 0 (host a) gave the message up") != std::string::npos,
+        error);
+    Message small(kSmall);
+    self.receive(0, 4, small).get();
+    require(small == noise(kSmall, 4), "another message");
+    self.send(0, 5, small).get();
+  });
+  Message data = noise(kHuge, 1);
+  two.self->send(1, 3, data).get();
+  // It stops before or amid this message.
+  ::kill(two.pid(), SIGSTOP);
+  int status = 0;
+  ASSERT_EQ(::waitpid(two.pid(), &status, WUNTRACED), two.pid());
+  two.self->timeout = milliseconds(200);
+  const auto begin = Clock::now();
+  expect_parts(two.self->send(1, 3, data).error(),
+               {"rank 0's send to rank 1", "in time"});
+  EXPECT_LT(Clock::now() - begin, milliseconds(1200));
+  data = Message();
+  two.self->timeout = std::chrono::seconds(60);
+  const Message small = noise(kSmall, 4);
+  two.self->send(1, 4, small).get();
+  ::kill(two.pid(), SIGCONT);
+  Message got(kSmall);
+  two.self->receive(1, 5, got).get();
+  EXPECT_EQ(got, small);
+  EXPECT_EQ(two.process().wait(), "");
+}
+
+class Timeouts : public testing::TestWithParam<int> {};
+
+// Sender and receiver give up at all points of a large message. Their memory is
+// not used any more then, and messages with other tags pass all the same.
+TEST_P(Timeouts, LeaveTheConnectionUsable) {
+  const int who = GetParam();  // the rank that gives up, or 2 for both
+  const auto messages = run_p2p(Kind::kThreads, 2, [&](TcpRank& self) {
+    const Message large = noise(kHuge / 4, 1), small = noise(kSmall, 2);
+    const int other = 1 - self.rank();
+    Message got_small(kSmall);
+    int failed = 0;
+    for (int round = 0; round < 30; ++round) {
+      Message mine = self.rank() == 0 ? large : Message(large.size());
+      const bool gives_up = who == 2 || who == self.rank();
+      self.timeout = milliseconds(gives_up ? round % 15 : 200);
+      const std::string error =
+          (self.rank() == 0 ? self.send(1, 1, mine) : self.receive(0, 1, mine))
+              .error();
+      if (error != "no error") ++failed;
+      require(self.rank() == 0 || error != "no error" || mine == large,
+              "another large message");
+      const Message before = mine;
+      if (self.rank() == 0) std::fill(mine.begin(), mine.end(), std::byte{});
+      self.barrier();
+      self.timeout = std::chrono::seconds(60);
+      self.send(other, 2, small).get();
+      self.receive(other, 2, got_small).get();
+      require(got_small == small, "another message");
+      require(self.rank() == 0 || mine == before, "memory was used after done");
+      self.barrier();
+    }
+    require(failed > 0, "nothing timed out");
+    Message got(large.size());
+    auto sent = self.send(other, 1, large);
+    self.receive(other, 1, got).get();
+    sent.get();
+    require(got == large, "another message");
+  });
+  EXPECT_EQ(messages[0], "");
+  EXPECT_EQ(messages[1], "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Timeouts, testing::Values(0, 1, 2));
+
+TEST(TcpPointToPoint, WithdrawsAMessageThatTimedOut) {
+  const auto messages = run_p2p(Kind::kThreads, 2, [](TcpRank& self) {
+    const Message first = noise(kLarge, 1), second = noise(kLarge, 2);
+    if (self.rank() == 0) {
+      self.timeout = milliseconds(1);
+      expect_parts(self.send(1, 1, first).error(), {"in time"});
+      self.timeout = std::chrono::seconds(60);
+      auto sent = self.send(1, 1, second);
+      self.send(1, 2, {}).get();
+      sent.get();
+      return;
+    }
+    self.receive(0, 2, {}).get();
+    Message got(kLarge);
+    self.receive(0, 1, got).get();
+    require(got == second, "the message that was given up");
+  });
+  EXPECT_EQ(messages[0], "");
+  EXPECT_EQ(messages[1], "");
+}
+
+class RanksThatLeave : public testing::TestWithParam<Kind> {};
+
+TEST_P(RanksThatLeave, AreNamedAfterTheirLastMessage) {
+  const auto messages = run_p2p(GetParam(), 2, [](TcpRank& self) {
+    Message data(kSmall);
+    if (self.rank() == 1) {
+      self.send(0, 3, data).get();
+      return;
+    }
+    auto first = self.receive(1, 3, data);
+    Message more(kSmall);
+    auto second = self.receive(1, 3, more);
+    first.get();
+    second.get();
+  });
+  expect_parts(messages[0], {"rank 1 (host ", "left the world",
+                             "receive from rank 1 (64 bytes, tag 3)"});
+}
+
+TEST_P(RanksThatLeave, GetNothingMore) {
+  const auto messages = run_p2p(GetParam(), 2, [](TcpRank& self) {
+    Message data(kSmall);
+    if (self.rank() == 1) return;
+    const std::string first = self.receive(1, 0, data).error();
+    require(first.find("left") != std::string::npos, first);
+    self.send(1, 3, data).get();
+  });
+  expect_parts(messages[0], {"left the world", "send to rank 1"});
+}
+
+TEST_P(RanksThatLeave, SayWhyTheyFailed) {
+  const auto messages = run_p2p(GetParam(), 2, [](TcpRank& self) {
+    require(self.rank() == 0, "the disk is full");
+    Message data(kSmall);
+    self.receive(1, 3, data).get();
+  });
+  expect_parts(messages[0], {"rank 1 (host ", "failed: the disk is full"});
+}
+
+TEST_P(RanksThatLeave, EndAReceiveFromAnyOnlyTogether) {
+  const auto messages = run_p2p(GetParam(), 3, [](TcpRank& self) {
+    Message data(kSmall);
+    if (self.rank() == 1) return;
+    if (self.rank() == 2) {
+      // It waits until rank 0 has seen rank 1 leave.
+      self.receive(0, 0, data).get();
+      self.send(0, 7, data).get();
+      return;
+    }
+    auto any = self.receive_any(7, data);
+    Message other(kSmall);
+    require(self.receive(1, 0, other).error() != "no error", "rank 1");
+    self.send(2, 0, other).get();
+    require(any.get() == 2, "source");
+    self.receive_any(7, data).get();
+  });
+  expect_parts(messages[0],
+               {"rank 1 (host ", "rank 2 (host ", "receive from any rank"});
+  EXPECT_EQ(messages[2], "");
+}
+
+TEST_P(RanksThatLeave, EndTheirLargeSends) {
+  const auto messages = run_p2p(GetParam(), 2, [](TcpRank& self) {
+    Message data(kLarge);
+    if (self.rank() == 1) {
+      const auto pending = self.send(0, 3, data);
+      self.send(0, 4, {}).get();
+      return;
+    }
+    self.receive(1, 4, {}).get();
+    self.receive(1, 5, {}).error();
+    self.receive(1, 3, data).get();
+  });
+  expect_parts(messages[0], {"left the world", "(1048576 bytes, tag 3)"});
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, RanksThatLeave,
+                         testing::Values(Kind::kThreads, Kind::kProcesses),
+                         [](const auto& instance) {
+                           return instance.param == Kind::kThreads
+                                      ? std::string("Threads")
+                                      : std::string("Processes");
+                         });
+
+/// Rank 0's p2p, and the bare socket of rank 1.
+class Spoiled : public testing::Test {
+ protected:
+  Spoiled() {
+    auto [first, second] = connected_pair();
+    std::vector<Socket> sockets(2);
+    sockets[1] = std::move(first);
+    socket_ = std::move(second);
+    p2p_.emplace(0, std::move(sockets), rank_names(2));
+  }
+  void put(const Frame& frame, size_t payload = 0) {
+    Message bytes(sizeof frame + payload);
+    std::memcpy(bytes.data(), &frame, sizeof frame);
+    ASSERT_EQ(
+        ::send(socket_.fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+        static_cast<ssize_t>(bytes.size()));
+  }
+  Frame next_frame() {
+    Frame frame;
+    EXPECT_EQ(::recv(socket_.fd.get(), &frame, sizeof frame, MSG_WAITALL),
+              static_cast<ssize_t>(sizeof frame));
+    return frame;
+  }
+  Awaited receive(size_t bytes) {
+    data_.resize(bytes);
+    Awaited result;
+    p2p_->receive(1, 3, data_, std::chrono::seconds(60), result.done());
+    return result;
+  }
+  Awaited send(size_t bytes) {
+    data_.resize(bytes);
+    Awaited result;
+    p2p_->send(1, 3, data_, std::chrono::seconds(60), result.done());
+    return result;
+  }
+  void expect_refused(Awaited pending, const std::string& part) {
+    expect_parts(pending.error(), {"rank 1 (host a) was disconnected",
+                                   "broke the protocol", part});
+    std::byte byte{};
+    EXPECT_LE(::recv(socket_.fd.get(), &byte, 1, MSG_WAITALL), 0);
+  }
+
+  Message data_;
+  Socket socket_;
+  std::optional<PointToPoint> p2p_;
+};
+
+TEST_F(Spoiled, UnknownKindsAreRefused) {
+  put({.kind = static_cast<FrameKind>(0)});
+  expect_refused(receive(kSmall), "kind 0");
+}
+
+TEST_F(Spoiled, LargeMessagesWithoutAskingAreRefused) {
+  put({.kind = FrameKind::kMessage, .tag = 3, .bytes = kEagerBytes + 1});
+  expect_refused(receive(kSmall), "4097 bytes");
+}
+
+TEST_F(Spoiled, TooManyMessagesWithoutAskingAreRefused) {
+  Awaited pending = receive(kSmall);
+  for (int i = 0; i < 17; ++i) {
+    put({.kind = FrameKind::kMessage, .tag = 4, .bytes = kEagerBytes},
+        kEagerBytes);
+  }
+  expect_refused(pending, "unasked");
+}
+
+TEST_F(Spoiled, EndlessReasonsAreRefused) {
+  put({.kind = FrameKind::kFail, .bytes = UINT64_MAX});
+  expect_refused(receive(kSmall), "18446744073709551615 bytes");
+}
+
+TEST_F(Spoiled, MessagesOutOfOrderAreRefused) {
+  put({.kind = FrameKind::kAnnounce, .tag = 3, .bytes = kLarge, .id = 2});
+  expect_refused(receive(kSmall), "message 2 after message 0");
+}
+
+TEST_F(Spoiled, DataThatNobodyAskedForIsRefused) {
+  put({.kind = FrameKind::kAnnounce, .tag = 4, .bytes = kLarge, .id = 1});
+  put({.kind = FrameKind::kData, .bytes = 8, .id = 1}, 8);
+  expect_refused(receive(kSmall), "message 1, which was not asked for");
+}
+
+TEST_F(Spoiled, MoreDataThanAnnouncedIsRefused) {
+  Awaited pending = receive(10);
+  put({.kind = FrameKind::kAnnounce, .tag = 3, .bytes = 10, .id = 1});
+  EXPECT_EQ(next_frame().kind, FrameKind::kAccept);
+  put({.kind = FrameKind::kData, .bytes = 11, .id = 1}, 11);
+  expect_refused(pending, "11 bytes of a message that lacks 10");
+}
+
+TEST_F(Spoiled, EmptyDataIsRefused) {
+  Awaited pending = receive(10);
+  put({.kind = FrameKind::kAnnounce, .tag = 3, .bytes = 10, .id = 1});
+  EXPECT_EQ(next_frame().kind, FrameKind::kAccept);
+  put({.kind = FrameKind::kData, .bytes = 0, .id = 1});
+  expect_refused(pending, "0 bytes");
+}
+
+TEST_F(Spoiled, ASizeBeyondAllMemoryIsTheReceiversError) {
+  Awaited pending = receive(kSmall);
+  put({.kind = FrameKind::kAnnounce, .tag = 3, .bytes = UINT64_MAX, .id = 1});
+  expect_parts(pending.error(), {"rank 1 sent 18446744073709551615 bytes"});
+  EXPECT_EQ(next_frame().kind, FrameKind::kRefuse);
+}
+
+class SpoiledAnswers : public Spoiled,
+                       public testing::WithParamInterface<FrameKind> {};
+
+TEST_P(SpoiledAnswers, ToNoMessageAreRefused) {
+  Awaited pending = receive(kSmall);
+  put({.kind = GetParam(), .id = 1});
+  expect_refused(pending, "message 1 of 0");
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, SpoiledAnswers,
+                         testing::Values(FrameKind::kAccept, FrameKind::kRefuse,
+                                         FrameKind::kDrop,
+                                         FrameKind::kWithdraw));
+
+TEST_F(Spoiled, CreditThatWasNotUsedIsRefused) {
+  Awaited pending = send(kLarge);
+  EXPECT_EQ(next_frame().kind, FrameKind::kAnnounce);
+  put({.kind = FrameKind::kCredit, .bytes = 1});
+  expect_refused(pending, "credit for 1 bytes, of 0");
+}
+
+TEST_F(Spoiled, AReasonIsShownWithoutControlCharacters) {
+  Awaited pending = receive(kSmall);
+  const std::string reason = "\x1b[31mred";
+  put({.kind = FrameKind::kFail, .bytes = reason.size()});
+  ASSERT_GT(
+      ::send(socket_.fd.get(), reason.data(), reason.size(), MSG_NOSIGNAL), 0);
+  const std::string error = pending.error();
+  expect_parts(error, {"rank 1 (host a) failed: ?[31mred"});
+}
+
+// Answers that cross a kWithdraw, in either direction.
+TEST_F(Spoiled, AnswersToMessagesThatAreGoneAreIgnored) {
+  Awaited timed_out;
+  data_.resize(kLarge);
+  p2p_->send(1, 3, data_, milliseconds(1), timed_out.done());
+  EXPECT_NE(timed_out.error(), "no error");
+  EXPECT_EQ(next_frame().kind, FrameKind::kAnnounce);
+  EXPECT_EQ(next_frame().kind, FrameKind::kWithdraw);
+  for (const FrameKind kind :
+       {FrameKind::kAccept, FrameKind::kRefuse, FrameKind::kDrop}) {
+    put({.kind = kind, .id = 1});
+  }
+  Awaited pending = receive(kSmall);
+  put({.kind = FrameKind::kAnnounce, .tag = 3, .bytes = kLarge, .id = 1});
+  EXPECT_NE(pending.error(), "no error");
+  put({.kind = FrameKind::kWithdraw, .id = 1});
+  pending = receive(kSmall);
+  put({.kind = FrameKind::kMessage, .tag = 3, .bytes = kSmall}, kSmall);
+  EXPECT_EQ(pending.error(), "no error");
+}
+
+TEST_F(Spoiled, AReceiveFailsIfItsSendDoes) {
+  Awaited pending = receive(kLarge);
+  put({.kind = FrameKind::kAnnounce, .tag = 3, .bytes = kLarge, .id = 1});
+  EXPECT_EQ(next_frame().kind, FrameKind::kAccept);
+  put({.kind = FrameKind::kData, .bytes = 8, .id = 1}, 8);
+  put({.kind = FrameKind::kWithdraw, .id = 1});
+  expect_parts(pending.error(), {"rank 1 (host a) gave the message up"});
+}
+
+TEST_F(Spoiled, ASendFailsIfItsReceiveDoes) {
+  Awaited pending = send(kHuge);
+  EXPECT_EQ(next_frame().kind, FrameKind::kAnnounce);
+  put({.kind = FrameKind::kAccept, .id = 1});
+  put({.kind = FrameKind::kDrop, .id = 1});
+  expect_parts(pending.error(), {"rank 1 (host a) gave the message up"});
+}
+
+TEST_F(Spoiled, FailsWhatIsUnderWayWhenItGoes) {
+  Message in(kSmall);
+  const Message out(kLarge);
+  Awaited received, any, sent;
+  const auto timeout = std::chrono::seconds(60);
+  p2p_->receive(1, 3, in, timeout, received.done());
+  p2p_->receive_any(5, in, timeout, any.done());
+  p2p_->send(1, 4, out, timeout, sent.done());
+  EXPECT_EQ(next_frame().kind, FrameKind::kAnnounce);
+  p2p_.reset();
+  expect_parts(received.error(),
+               {"rank 0 left the world", "receive from rank 1"});
+  expect_parts(any.error(), {"rank 0 left the world", "receive from any rank"});
+  expect_parts(sent.error(), {"rank 0 left the world", "send to rank 1"});
+  EXPECT_EQ(next_frame().kind, FrameKind::kWithdraw);
+  EXPECT_EQ(next_frame().kind, FrameKind::kLeave);
+}
+
+// Each starts another operation when it fails.
+TEST_F(Spoiled, FailsWhatIsStartedWhileItGoes) {
+  Awaited second;
+  Message in(kSmall);
+  PointToPoint& p2p = *p2p_;
+  const auto timeout = std::chrono::seconds(60);
+  p2p.receive(1, 3, in, timeout, [&](const std::exception_ptr&, int) {
+    p2p.receive(1, 3, in, timeout, second.done());
+  });
+  p2p_.reset();
+  expect_parts(second.error(), {"rank 0 left the world"});
+}
+
+TEST_F(Spoiled, AbortEndsTheOperationsOfBothSides) {
+  Awaited pending = receive(kSmall);
+  p2p_->abort("[comm] the disk is full");
+  p2p_->abort("something else");
+  EXPECT_EQ(next_frame().kind, FrameKind::kFail);
+  std::string reason(16, ' ');
+  ASSERT_EQ(::recv(socket_.fd.get(), reason.data(), 16, MSG_WAITALL), 16);
+  EXPECT_EQ(reason, "the disk is full");
+  socket_.fd.close();
+  expect_parts(pending.error(),
+               {"rank 1 (host a) closed its connection after rank 0 failed: "
+                "the disk is full"});
+}
+
+TEST(TcpPointToPoint, RefusesToSendToItselfOrToNoRank) {
+  auto [first, second] = connected_pair();
+  std::vector<Socket> sockets(2);
+  sockets[1] = std::move(first);
+  PointToPoint p2p(0, std::move(sockets), rank_names(2));
+  const shm::P2pDone never = [](const std::exception_ptr&, int) { FAIL(); };
+  Message data(kSmall);
+  const auto timeout = std::chrono::seconds(1);
+  for (const int rank : {-2, -1, 0, 2}) {
+    EXPECT_THROW(p2p.send(rank, 0, data, timeout, never), InvalidArgument);
+    EXPECT_THROW(p2p.receive(rank, 0, data, timeout, never), InvalidArgument);
+  }
+  PointToPoint alone(0, std::vector<Socket>(1), rank_names(1));
+  EXPECT_THROW(alone.receive_any(0, data, timeout, never), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace lockstep::tcp::point_to_point_faults_test
