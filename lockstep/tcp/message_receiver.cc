@@ -222,43 +222,33 @@ void MessageReceiver::on_end(int source, const P2pFailureOf& failure_of,
   });
 }
 
-void MessageReceiver::fail(const P2pFailureOf& failure_of,
-                           FinishedOperations& finished) {
+MessageReceiver::Time MessageReceiver::fail(const P2pFailureOf& failure_of,
+                                            FinishedOperations& finished) {
+  Time earliest = Time::max();
+  // Ends the receive, or notes its deadline.
+  const auto judge = [&](P2pOperation& receive) {
+    std::exception_ptr error = failure_of(receive);
+    if (error) {
+      const int peer = receive.peer;
+      finished.emplace_back(std::move(receive), peer, std::move(error));
+      return true;
+    }
+    earliest = std::min(earliest, receive.deadline);
+    return false;
+  };
   std::deque<Pending> going_on;
   for (Pending& pending : pending_) {
-    if (auto error = failure_of(pending.receive)) {
-      const int peer = pending.receive.peer;
-      finished.emplace_back(std::move(pending.receive), peer, std::move(error));
-    } else {
-      going_on.push_back(std::move(pending));
-    }
+    if (!judge(pending.receive)) going_on.push_back(std::move(pending));
   }
   pending_ = std::move(going_on);
   for (size_t rank = 0; rank < sources_.size(); ++rank) {
     const int source = static_cast<int>(rank);
     Source& from = sources_[rank];
     for (auto& [id, transfer] : from.transfers) {
-      if (transfer.is_dropped) continue;
-      auto error = failure_of(transfer.pending.receive);
-      if (!error) continue;
+      if (transfer.is_dropped || !judge(transfer.pending.receive)) continue;
       transfer.is_dropped = true;
       if (from.arriving == id) links_.redirect(source, from.scratch);
       links_.queue(source, {.kind = FrameKind::kDrop, .id = id});
-      finished.emplace_back(std::move(transfer.pending.receive), source,
-                            std::move(error));
-    }
-  }
-}
-
-MessageReceiver::Time MessageReceiver::earliest_deadline() const {
-  Time earliest = Time::max();
-  for (const Pending& pending : pending_) {
-    earliest = std::min(earliest, pending.receive.deadline);
-  }
-  for (const Source& from : sources_) {
-    for (const auto& [id, transfer] : from.transfers) {
-      if (transfer.is_dropped) continue;
-      earliest = std::min(earliest, transfer.pending.receive.deadline);
     }
   }
   return earliest;

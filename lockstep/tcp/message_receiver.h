@@ -51,11 +51,10 @@ class MessageReceiver {
   void on_end(int source, const shm::P2pFailureOf& failure_of,
               shm::FinishedOperations& finished);
 
-  /// Ends the receives for which `failure_of` returns an error.
-  void fail(const shm::P2pFailureOf& failure_of,
+  /// Ends the receives for which `failure_of` returns an error. Returns the
+  /// earliest deadline of the others.
+  Time fail(const shm::P2pFailureOf& failure_of,
             shm::FinishedOperations& finished);
-  /// Returns the earliest deadline of a pending receive.
-  Time earliest_deadline() const;
 
  private:
   struct Pending {

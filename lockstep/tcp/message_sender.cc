@@ -40,10 +40,16 @@ void MessageSender::send(P2pOperation send, std::span<const std::byte> data,
 
 void MessageSender::queue(const Frame& frame,
                           std::span<const std::byte> payload) {
-  if (is_closed_) return;
+  if (is_closed_ || has_last_) return;
   const auto header = std::as_bytes(std::span(&frame, 1));
   queued_.insert(queued_.end(), header.begin(), header.end());
   queued_.insert(queued_.end(), payload.begin(), payload.end());
+}
+
+void MessageSender::queue_last(const Frame& frame,
+                               std::span<const std::byte> payload) {
+  queue(frame, payload);
+  has_last_ = true;
 }
 
 void MessageSender::refill() {
@@ -97,25 +103,18 @@ void MessageSender::check_known(uint64_t id) const {
   }
 }
 
-void MessageSender::on_accept(uint64_t id, FinishedOperations& finished) {
+void MessageSender::on_answer(uint64_t id, bool is_accepted,
+                              FinishedOperations& finished) {
   check_known(id);
   const auto found = announced_.find(id);
   if (found == announced_.end()) return;
   Outgoing outgoing = std::move(found->second);
   announced_.erase(found);
-  if (outgoing.rest.empty()) {
-    finish(outgoing.send, nullptr, finished);
-  } else {
+  if (is_accepted && !outgoing.rest.empty()) {
     flowing_.push_back(std::move(outgoing));
+  } else {
+    finish(outgoing.send, nullptr, finished);
   }
-}
-
-void MessageSender::on_refuse(uint64_t id, FinishedOperations& finished) {
-  check_known(id);
-  const auto found = announced_.find(id);
-  if (found == announced_.end()) return;
-  finish(found->second.send, nullptr, finished);
-  announced_.erase(found);
 }
 
 void MessageSender::on_drop(uint64_t id, const P2pFailureOf& failure_of,
@@ -136,8 +135,9 @@ void MessageSender::on_credit(uint64_t bytes) {
   credit_ += bytes;
 }
 
-void MessageSender::fail(const P2pFailureOf& failure_of,
-                         FinishedOperations& finished) {
+MessageSender::Time MessageSender::fail(const P2pFailureOf& failure_of,
+                                        FinishedOperations& finished) {
+  Time earliest = Time::max();
   for (auto next = announced_.begin(); next != announced_.end();) {
     Outgoing& outgoing = next->second;
     if (auto error = failure_of(outgoing.send)) {
@@ -145,6 +145,7 @@ void MessageSender::fail(const P2pFailureOf& failure_of,
       finish(outgoing.send, std::move(error), finished);
       next = announced_.erase(next);
     } else {
+      earliest = std::min(earliest, outgoing.send.deadline);
       ++next;
     }
   }
@@ -152,9 +153,11 @@ void MessageSender::fail(const P2pFailureOf& failure_of,
     if (auto error = failure_of(next->send)) {
       next = withdraw(next, std::move(error), finished);
     } else {
+      earliest = std::min(earliest, next->send.deadline);
       ++next;
     }
   }
+  return earliest;
 }
 
 MessageSender::Flowing::iterator MessageSender::withdraw(
@@ -167,17 +170,6 @@ MessageSender::Flowing::iterator MessageSender::withdraw(
   queue({.kind = FrameKind::kWithdraw, .id = outgoing->id});
   finish(outgoing->send, std::move(error), finished);
   return flowing_.erase(outgoing);
-}
-
-MessageSender::Time MessageSender::earliest_deadline() const {
-  Time earliest = Time::max();
-  for (const auto& [id, outgoing] : announced_) {
-    earliest = std::min(earliest, outgoing.send.deadline);
-  }
-  for (const Outgoing& outgoing : flowing_) {
-    earliest = std::min(earliest, outgoing.send.deadline);
-  }
-  return earliest;
 }
 
 }  // namespace lockstep::tcp

@@ -28,6 +28,8 @@ class MessageSender {
             shm::FinishedOperations& finished);
   /// Queues a frame behind those that were queued before.
   void queue(const Frame& frame, std::span<const std::byte> payload = {});
+  /// Queues the last frame. Later frames are ignored.
+  void queue_last(const Frame& frame, std::span<const std::byte> payload = {});
   /// Sends as much as the socket takes at once. Returns whether it took
   /// anything.
   bool advance(shm::FinishedOperations& finished);
@@ -35,21 +37,21 @@ class MessageSender {
   /// frames that it was not offered yet.
   bool has_unsent() const;
   bool has_queued() const { return !queued_.empty(); }
-  /// Drops what was not sent. Later frames are ignored.
+  /// Drops what was not sent, and ignores later frames.
   void close();
 
-  // What the peer answered.
-  void on_accept(uint64_t id, shm::FinishedOperations& finished);
-  void on_refuse(uint64_t id, shm::FinishedOperations& finished);
+  // The answers of the peer.
+  /// The send of a message that is refused or empty ends without data.
+  void on_answer(uint64_t id, bool is_accepted,
+                 shm::FinishedOperations& finished);
   void on_drop(uint64_t id, const shm::P2pFailureOf& failure_of,
                shm::FinishedOperations& finished);
   void on_credit(uint64_t bytes);
 
-  /// Ends the sends for which `failure_of` returns an error.
-  void fail(const shm::P2pFailureOf& failure_of,
+  /// Ends the sends for which `failure_of` returns an error. Returns the
+  /// earliest deadline of the others.
+  Time fail(const shm::P2pFailureOf& failure_of,
             shm::FinishedOperations& finished);
-  /// Returns the earliest deadline of a pending send.
-  Time earliest_deadline() const;
 
  private:
   struct Outgoing {
@@ -68,6 +70,7 @@ class MessageSender {
 
   Connection* connection_;
   bool is_closed_ = false;
+  bool has_last_ = false;
   // Frames are collected in queued_ while those in sending_ are sent.
   std::vector<std::byte> queued_, sending_;
   uint64_t credit_ = kMostCredit;

@@ -67,7 +67,11 @@ size_t payload_bytes(const Frame& frame) {
 
 PointToPoint::Peer::Peer(Socket socket)
     : payload(std::max(kEagerBytes, kReasonBytes)) {
-  if (socket.fd.is_open()) connection = Connection(std::move(socket));
+  if (socket.fd.is_open()) {
+    connection = Connection(std::move(socket));
+  } else {
+    sender.close();
+  }
 }
 
 PointToPoint::PointToPoint(int rank, std::vector<Socket> sockets,
@@ -100,12 +104,10 @@ PointToPoint::~PointToPoint() {
 
 void PointToPoint::leave() {
   Lock lock = this->lock();
-  const auto judge = [&](const P2pOperation& its) { return failure_of(its); };
-  receiver_.fail(judge, finished_);
   for (Peer& peer : peers_) {
-    peer.sender.fail(judge, finished_);
-    if (!failure_) peer.sender.queue({.kind = FrameKind::kLeave});
+    peer.sender.queue_last({.kind = FrameKind::kLeave});
   }
+  fail_operations();
   run_finished(std::move(lock));
 }
 
@@ -189,7 +191,7 @@ void PointToPoint::send(int to, int tag, std::span<const std::byte> data,
   Peer& peer = at(to);
   P2pOperation operation = begin(P2pOperation::Kind::kSend, to, tag,
                                  data.size(), timeout, std::move(done));
-  if (peer.end || is_stopping_.load()) {
+  if (is_over(to)) {
     std::exception_ptr error = failure_of(operation);
     finished_.emplace_back(std::move(operation), to, std::move(error));
   } else {
@@ -217,11 +219,7 @@ void PointToPoint::start_receive(int from, int tag, std::span<std::byte> data,
   P2pOperation operation = begin(P2pOperation::Kind::kReceive, from, tag,
                                  data.size(), timeout, std::move(done));
   receiver_.add(std::move(operation), data, finished_);
-  const bool is_lost =
-      from == shm::kAnySource ? !all_ends().empty() : at(from).end.has_value();
-  if (is_lost || is_stopping_.load()) {
-    receiver_.fail([&](const auto& its) { return failure_of(its); }, finished_);
-  }
+  if (is_over(from)) fail_operations();
   send_queued();
   run_finished(std::move(lock));
 }
@@ -242,10 +240,11 @@ void PointToPoint::abort(const std::string& reason) noexcept {
     shm::set_failure(text, reason);
     failure_ = std::string(shm::text_of(text));
     for (Peer& peer : peers_) {
-      if (!peer.connection.is_open() || peer.end) continue;
-      peer.sender.queue({.kind = FrameKind::kFail, .bytes = failure_->size()},
-                        std::as_bytes(std::span(*failure_)));
+      peer.sender.queue_last(
+          {.kind = FrameKind::kFail, .bytes = failure_->size()},
+          std::as_bytes(std::span(*failure_)));
     }
+    fail_operations();
     send_queued();
     run_finished(std::move(lock));
   } catch (const std::exception&) {
@@ -282,7 +281,7 @@ bool PointToPoint::step() {
     if (!peer.connection.is_open()) continue;
     has_moved = peer.sender.advance(finished_) || has_moved;
   }
-  expire();
+  if (Clock::now() >= next_deadline_) fail_operations();
   wake_time_ = next_deadline_;
   for (int rank = 0; rank < ranks(); ++rank) {
     const Peer& peer = at(rank);
@@ -321,11 +320,7 @@ bool PointToPoint::receive_from(int rank) {
         fmt::format("{} was disconnected: {}", name(rank), text_of(error));
   }
   if (progress == Connection::Progress::kClosed && !peer.end) {
-    peer.end = failure_ ? fmt::format(
-                              "{} closed its connection after rank {} "
-                              "failed: {}",
-                              name(rank), rank_, *failure_)
-                        : name(rank) + " ended (its connection closed)";
+    peer.end = name(rank) + " ended (its connection closed)";
   }
   if (peer.end) lose(rank);
   return progress == Connection::Progress::kSome;
@@ -369,10 +364,9 @@ void PointToPoint::on_frame(int rank) {
       receiver_.on_withdraw(rank, frame.id, gave_up, finished_);
       break;
     case FrameKind::kAccept:
-      peer.sender.on_accept(frame.id, finished_);
-      break;
     case FrameKind::kRefuse:
-      peer.sender.on_refuse(frame.id, finished_);
+      peer.sender.on_answer(frame.id, frame.kind == FrameKind::kAccept,
+                            finished_);
       break;
     case FrameKind::kDrop:
       peer.sender.on_drop(frame.id, gave_up, finished_);
@@ -402,20 +396,22 @@ void PointToPoint::lose(int rank) {
   receiver_.on_end(
       rank, [&](const P2pOperation& its) { return failure_by(*peer.end, its); },
       finished_);
-  const auto judge = [&](const P2pOperation& its) { return failure_of(its); };
-  receiver_.fail(judge, finished_);
-  peer.sender.fail(judge, finished_);
+  fail_operations();
 }
 
-void PointToPoint::expire() {
-  if (Clock::now() < next_deadline_) return;
+void PointToPoint::fail_operations() {
   const auto judge = [&](const P2pOperation& its) { return failure_of(its); };
-  receiver_.fail(judge, finished_);
-  next_deadline_ = receiver_.earliest_deadline();
+  next_deadline_ = receiver_.fail(judge, finished_);
   for (Peer& peer : peers_) {
-    peer.sender.fail(judge, finished_);
-    next_deadline_ = std::min(next_deadline_, peer.sender.earliest_deadline());
+    next_deadline_ =
+        std::min(next_deadline_, peer.sender.fail(judge, finished_));
   }
+}
+
+bool PointToPoint::is_over(int peer) const {
+  if (is_stopping_.load() || failure_) return true;
+  return peer == shm::kAnySource ? !all_ends().empty()
+                                 : at(peer).end.has_value();
 }
 
 std::exception_ptr PointToPoint::failure_by(
@@ -434,10 +430,13 @@ std::exception_ptr PointToPoint::failure_of(
                                         rank_, operation.describe()),
                     .fix = "wait for what is under way before the world goes"});
   }
+  if (failure_) {
+    return failure_by(fmt::format("{} failed: {}", name(rank_), *failure_),
+                      operation);
+  }
   const bool is_any = operation.peer == shm::kAnySource;
   const std::string end =
-      is_any ? all_ends()
-             : peers_[static_cast<size_t>(operation.peer)].end.value_or("");
+      is_any ? all_ends() : at(operation.peer).end.value_or("");
   if (!end.empty()) return failure_by(end, operation);
   if (Clock::now() < operation.deadline) return nullptr;
   return failure(
@@ -454,7 +453,7 @@ std::string PointToPoint::all_ends() const {
   std::string result;
   for (int other = 0; other < ranks(); ++other) {
     if (other == rank_) continue;
-    const auto& end = peers_[static_cast<size_t>(other)].end;
+    const auto& end = at(other).end;
     if (!end) return {};
     if (!result.empty()) result += ", ";
     result += *end;

@@ -80,9 +80,8 @@ class PointToPoint {
   void receive_any(int tag, std::span<std::byte> data, milliseconds timeout,
                    shm::P2pDone done);
 
-  /// Makes the operations of other ranks with this rank fail with `reason`. The
-  /// other ranks then close their connections, so operations of this rank fail,
-  /// too.
+  /// Makes all operations of this rank, and those of other ranks with it, fail
+  /// with `reason`.
   void abort(const std::string& reason) noexcept;
 
  private:
@@ -105,6 +104,7 @@ class PointToPoint {
     return names_[static_cast<size_t>(rank)];
   }
   Peer& at(int rank) { return peers_[static_cast<size_t>(rank)]; }
+  const Peer& at(int rank) const { return peers_[static_cast<size_t>(rank)]; }
   void check_peer(int peer) const;
 
   Lock lock();
@@ -127,9 +127,11 @@ class PointToPoint {
   void on_header(int peer);
   void on_frame(int peer);
   void lose(int peer);
-  void expire();
   void sleep();
 
+  /// Ends the operations that can't go on, and sets next_deadline_.
+  void fail_operations();
+  bool is_over(int peer) const;
   std::exception_ptr failure_of(const shm::P2pOperation& operation) const;
   std::exception_ptr failure_by(const std::string& end,
                                 const shm::P2pOperation& operation) const;

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 
 #include "lockstep/tcp/listener.h"
 
@@ -143,6 +144,14 @@ TwoRanks::TwoRanks(const TcpTask& task)
   p2p_ = std::make_unique<PointToPoint>(0, std::move(table[0]), rank_names(2));
   self = std::make_unique<TcpRank>(TcpRank{*p2p_, *group_});
   self->barrier();
+}
+
+void expect_parts(const std::string& text,
+                  const std::vector<std::string>& parts) {
+  for (const auto& part : parts) {
+    EXPECT_NE(text.find(part), std::string::npos)
+        << "no '" << part << "' in: " << text;
+  }
 }
 
 void sleep_on(TcpRank& /*self*/) {

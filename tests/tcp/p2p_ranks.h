@@ -69,6 +69,10 @@ class TwoRanks {
   std::unique_ptr<TcpRank> self;
 };
 
+/// Expects that `text` has all `parts`.
+void expect_parts(const std::string& text,
+                  const std::vector<std::string>& parts);
+
 /// A task that ends only when its process is killed.
 void sleep_on(TcpRank& self);
 
