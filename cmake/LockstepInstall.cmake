@@ -17,8 +17,8 @@ option(LOCKSTEP_INSTALL_TORCH "Install LibTorch's libraries and headers, too"
        ${is_of_setup})
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
-set(layers base store shm tcp control monitor device device_links comm_collectives
-    comm_queue comm_backends comm_c10d comm losses models models_language data_images data
+set(layers base store shm tcp control monitor device device_links comm_transport
+    comm c10d losses models models_language data_images data
     data_text optim parallel_reduction
     parallel_module parallel_exchange parallel_replicas parallel_ddp parallel
     checkpoint train tasks tasks_images tasks_text launch_options launch_output launch_failure
@@ -112,6 +112,7 @@ if(LOCKSTEP_BUILD_CLI)
           DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
   # What `lockstep compare --pytorch` runs, and what describes run.json.
   install(FILES ${PROJECT_SOURCE_DIR}/bench/pytorch_step_time.py
+                ${PROJECT_SOURCE_DIR}/bench/pytorch_collectives.py
                 ${PROJECT_SOURCE_DIR}/docs/run.schema.json
           DESTINATION ${CMAKE_INSTALL_DATADIR}/lockstep)
   # The Python of a LibTorch that is used where it is. An installation with a

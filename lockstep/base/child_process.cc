@@ -59,6 +59,7 @@ struct Prepared {
       : files(candidate_files(options)),
         arguments(pointers(options.arguments)),
         environment(pointers(options.environment)),
+        in_fd(options.in_fd),
         out_fd(options.out_fd >= 0 ? options.out_fd : STDOUT_FILENO),
         err_fd(options.err_fd >= 0 ? options.err_fd : STDERR_FILENO),
         is_pinned(!options.cores.empty()),
@@ -77,6 +78,7 @@ struct Prepared {
   std::vector<std::string> files;
   std::vector<char*> arguments;
   std::vector<char*> environment;
+  int in_fd;
   int out_fd;
   int err_fd;
   bool is_pinned;
@@ -126,8 +128,10 @@ void reset_signals(const sigset_t& default_signals) {
 // descriptors may have their numbers. All are copied to higher numbers first,
 // so that none is replaced before it is used.
 bool set_standard_files(const Prepared& prepared) {
-  const std::array<int, 3> found = {::open("/dev/null", O_RDONLY | O_CLOEXEC),
-                                    prepared.out_fd, prepared.err_fd};
+  const int in_fd = prepared.in_fd >= 0
+                        ? prepared.in_fd
+                        : ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  const std::array<int, 3> found = {in_fd, prepared.out_fd, prepared.err_fd};
   std::array<int, 3> copies{};
   for (size_t i = 0; i < found.size(); ++i) {
     copies[i] = ::fcntl(found[i], F_DUPFD_CLOEXEC, 3);

@@ -11,8 +11,8 @@
 
 namespace lockstep {
 
-/// A program to start, and its arguments and surroundings. Its stdin is
-/// /dev/null, and it inherits no descriptors except its stdout and stderr.
+/// A program to start, and its arguments and surroundings. It inherits no
+/// descriptors except its stdin, stdout and stderr.
 struct ChildOptions {
   std::string program;
   /// Whether a program without a slash is looked up in this process's PATH.
@@ -20,6 +20,7 @@ struct ChildOptions {
   std::vector<std::string> arguments;    ///< the program's name first
   std::vector<std::string> environment;  ///< "NAME=value"
   std::vector<int> cores;  ///< to run on; empty: those of this thread
+  int in_fd = -1;          ///< its stdin; negative: /dev/null
   int out_fd = -1;         ///< its stdout; negative: that of this process
   int err_fd = -1;         ///< its stderr; negative: that of this process
   /// Signals that get their default action. Other signals are ignored in the

@@ -11,7 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/strict_json.h"
 #include "lockstep/checkpoint/safetensors_header.h"
-#include "lockstep/comm/collectives/shared_memory.h"
+#include "lockstep/comm/transport/shared_memory.h"
 
 namespace lockstep {
 namespace {

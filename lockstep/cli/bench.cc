@@ -31,10 +31,11 @@ struct BenchFlags {
   std::string sizes = "4K:256M";
   int64_t factor = 4;
   int nproc = 2;
-  std::vector<std::string> backends{"shm", "gloo"};
+  std::vector<std::string> backends{"shm", "tcp"};
   std::string type = "float32";
   std::optional<int64_t> iterations;
   int64_t warmup = 3;
+  bool with_pytorch = false;
   std::string resident = "on";
   std::string check = "on";
   std::string json;
@@ -60,7 +61,8 @@ CollectiveBenchOptions to_options(const BenchFlags& flags) {
   options.sizes = parse_sizes(flags.sizes, flags.factor);
   options.type = to_type(flags.type);
   options.with_shm = has("shm");
-  options.with_gloo = has("gloo");
+  options.with_tcp = has("tcp") || has("gloo");
+  options.with_pytorch = flags.with_pytorch;
   options.with_resident = flags.resident == "on";
   options.checks_data = flags.check == "on";
   options.iterations = flags.iterations;
@@ -123,12 +125,13 @@ void add_measurement_options(CLI::App& app, BenchFlags& flags) {
       ->type_name("N")
       ->check(whole_number(2, 40));
   app.add_option("--backend", flags.backends,
-                 "shm, gloo: what to time; gloo: c10d's own and ours over it "
-                 "(--backend shm)")
+                 "backends to time: shm, tcp (--backend shm)")
       ->type_name("A,B")
       ->delimiter(',')
-      ->default_str("shm,gloo")
-      ->check(one_of({"shm", "gloo"}));
+      ->default_str("shm,tcp")
+      ->check(backend_name({"shm", "tcp"}));
+  app.add_flag("--pytorch", flags.with_pytorch,
+               "also time torch.distributed over Gloo, in Python processes");
   app.add_option("--dtype", flags.type, "of the elements (--dtype bfloat16)")
       ->type_name("NAME")
       ->check(one_of({"float32", "float64", "float16", "bfloat16", "int32",
@@ -175,8 +178,9 @@ void add_bench(CLI::App& app) {
       ->default_str("none");
   command->footer(
       "Every round uses each backend once, one after the other. Sizes, algbw\n"
-      "and busbw are counted as nccl-tests count them. The last column is the\n"
-      "speed-up over Gloo as c10d has it. Wrong data ends with 1.\n\n"
+      "and busbw are counted as nccl-tests count them. --pytorch\n"
+      "needs a Python that has torch (LOCKSTEP_PYTHON); the last column is\n"
+      "then the speed-up over torch.distributed. Wrong data ends with 1.\n\n"
       "Example:\n"
       "  lockstep bench allreduce --sizes 4K:64M --nproc 2 --json bench.json");
   command->callback([flags] { run(*flags); });

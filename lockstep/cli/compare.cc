@@ -221,9 +221,9 @@ void add_measurement_options(CLI::App& app, CompareFlags& flags) {
       ->default_str("single,dp-classic,dp,ddp")
       ->check(one_of(report::compared_strategies()));
   app.add_option("--backend", options.backend,
-                 "of ddp and ddp-loop: auto, shm, or gloo as between hosts")
+                 "of ddp and ddp-loop: auto, shm, or tcp as between hosts")
       ->type_name("NAME")
-      ->check(one_of({"auto", "shm", "gloo"}));
+      ->check(backend_name({"auto", "shm", "tcp"}));
   app.add_flag("--pytorch", options.with_pytorch,
                "also time PyTorch on the same work: single process, DDP over "
                "Gloo and, beside ddp, the same processes never "

@@ -13,7 +13,7 @@
 #include "lockstep/base/host_identity.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/authenticated_store.h"
-#include "lockstep/comm/world_impl.h"
+#include "lockstep/comm/process_group_impl.h"
 #include "lockstep/control/worker_side.h"
 #include "lockstep/shm/fixed_text.h"
 #include "lockstep/store/secret_file.h"

@@ -6,9 +6,8 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/backends/backends.h"
 #include "lockstep/comm/launchers.h"
-#include "lockstep/comm/world_impl.h"
+#include "lockstep/comm/process_group_impl.h"
 #include "lockstep/control/worker_side.h"
 
 namespace lockstep {
@@ -26,22 +25,21 @@ int number_of_world(const std::string& run_id) {
 
 }  // namespace
 
-World init(const WorldOptions& options) {
+ProcessGroup init(const ProcessGroupOptions& options) {
   const Environment environment = read_environment();
-  if (environment.world_size == 1) return World();
-  prepare_gloo();
+  if (environment.world_size == 1) return ProcessGroup();
   auto store = c10::make_intrusive<c10d::PrefixStore>(
       fmt::format("lockstep/world {} of {}",
                   number_of_world(environment.run_id), environment.run_id),
       connect_store(environment, options.timeout));
-  return World(std::make_shared<const World::Impl>(
+  return ProcessGroup(std::make_shared<const ProcessGroup::Impl>(
       std::move(store), environment.rank, environment.world_size,
       environment.master_addr, options));
 }
 
-std::optional<World> init_next(const WorldOptions& options,
-                               const std::string& why,
-                               const std::function<bool()>& stop) {
+std::optional<ProcessGroup> init_next(const ProcessGroupOptions& options,
+                                      const std::string& why,
+                                      const std::function<bool()>& stop) {
   std::string reason = why;
   while (const auto assignment = control::wait_for_next(reason, stop)) {
     set_assignment(*assignment);

@@ -9,8 +9,7 @@
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/start_thread.h"
-#include "lockstep/comm/backends/backends.h"
-#include "lockstep/comm/world_impl.h"
+#include "lockstep/comm/process_group_impl.h"
 #include "lockstep/device/device.h"
 #include "lockstep/device/intra_op.h"
 #include "lockstep/store/socket_address.h"
@@ -78,15 +77,14 @@ void take_cores(int rank, int ranks) {
 
 }  // namespace
 
-void spawn(int ranks, const std::function<void(World)>& task,
-           const WorldOptions& options) {
+void spawn(int ranks, const std::function<void(ProcessGroup)>& task,
+           const ProcessGroupOptions& options) {
   if (ranks < 1) {
     throw InvalidArgument("comm", {.code = ErrorCode::kBadRank,
                                    .what = "no ranks to spawn",
                                    .expected = "1 or more",
                                    .got = std::to_string(ranks)});
   }
-  prepare_gloo();
   const auto store = c10::make_intrusive<c10d::HashStore>();
   RootCause failure;
   StartGate gate;
@@ -94,11 +92,11 @@ void spawn(int ranks, const std::function<void(World)>& task,
   const auto begin_rank = [&](int rank) {
     threads.push_back(start_thread("comm", "a rank of spawn()", [&, rank] {
       if (!gate.wait()) return;
-      World world;
+      ProcessGroup world;
       try {
         take_cores(rank, ranks);
         if (ranks > 1) {
-          world = World(std::make_shared<const World::Impl>(
+          world = ProcessGroup(std::make_shared<const ProcessGroup::Impl>(
               store, rank, ranks, store::loopback_host(), options));
         }
         task(world);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <utility>
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
@@ -8,10 +9,10 @@
 
 namespace lockstep {
 
-/// A call of a World that was begun and may not be done yet. Returned by the
-/// asynchronous functions. Copies refer to the same call. The tensors of the
-/// call must not be read or changed until it is done. Destroying the Work does
-/// not cancel the call.
+/// A call of a ProcessGroup that was begun and may not be done yet. Returned by
+/// its functions. Copies refer to the same call. The tensors of the call must
+/// not be read or changed until it is done. Destroying the Work does not cancel
+/// the call.
 ///
 /// Over nccl, "done" has the same meaning as in c10d: wait() makes the current
 /// CUDA stream wait, not the host.
@@ -29,22 +30,20 @@ class Work {
   /// CommError for a rank that died, stalled or called something else.
   ///
   /// With a `timeout` above 0, also throws CommError when that time is over.
-  /// The call itself then continues, and may be waited for again. Only a
-  /// message over gloo fails at the timeout.
+  /// The call itself then continues, and may be waited for again.
   void wait(std::chrono::milliseconds timeout = kNoTimeout) const;
 
-  /// Returns whether the call is done, with or without an error. For a message
-  /// over gloo, only wait() detects that.
+  /// Returns whether the call is done, with or without an error.
   bool is_completed() const;
 
   /// The tensors that the call writes to: one for each rank for all_gather, and
   /// those of all its calls in order for a coalesced group. They may be read
   /// after wait() has returned.
-  const Tensors& result() const { return result_; }
+  const Tensors& result() const& { return result_; }
+  Tensors result() && { return std::move(result_); }
 
   /// Returns c10d's future of the result, a list of tensors, for callbacks
-  /// (then()). docs/collectives.md says what a callback may do. A message over
-  /// gloo has no future, so this throws InvalidArgument.
+  /// (then()). docs/collectives.md says what a callback may do.
   c10::intrusive_ptr<c10::ivalue::Future> future() const;
 
   /// Returns the rank that sent, after irecv_any() is done.

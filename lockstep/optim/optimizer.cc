@@ -7,7 +7,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/terminal.h"
-#include "lockstep/comm/collectives/shared_memory.h"
+#include "lockstep/comm/transport/shared_memory.h"
 #include "lockstep/device/intra_op.h"
 #include "lockstep/optim/blocks.h"
 

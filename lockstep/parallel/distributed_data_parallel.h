@@ -30,7 +30,7 @@ namespace lockstep {
 /// Each rank passes its own part of the batch. An optimizer made from
 /// model->parameters() then makes the same step on every rank. Gradients are
 /// summed along the tree of tree_reduce.h. The result has the same bits over
-/// shm and gloo, and with 1, 2, 4, ... ranks the same bits as DataParallel with
+/// shm and tcp, and with 1, 2, 4, ... ranks the same bits as DataParallel with
 /// as many shards.
 ///
 /// If the loss does not depend on some parameter, that same backward() throws

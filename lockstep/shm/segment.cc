@@ -110,7 +110,7 @@ std::shared_ptr<const Segment> Segment::map_file(
     fail(fmt::format("can't open the shared memory of process {}", address.pid),
          errno,
          "ranks that share memory run as one user and see each other's "
-         "processes; use --backend gloo otherwise");
+         "processes; use --backend tcp otherwise");
   }
   struct stat status {};
   const int seals = ::fcntl(file.get(), F_GET_SEALS);

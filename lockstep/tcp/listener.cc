@@ -5,9 +5,12 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <memory>
+#include <netdb.h>
 #include <optional>
 #include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 #include <utility>
 
 #include <fmt/format.h>
@@ -296,7 +299,43 @@ class Connector {
   std::vector<FileDescriptor> sockets_;  // by rank; not open for this rank
 };
 
+/// Returns the address from which this host would send to `peer`, which a
+/// datagram socket has once it is connected. Empty if there is no route to
+/// `peer`.
+std::string address_towards(const addrinfo& peer) {
+  const int fd =
+      ::socket(peer.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, peer.ai_protocol);
+  if (fd < 0) return {};
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  std::array<char, NI_MAXHOST> text{};
+  const bool is_known =
+      ::connect(fd, peer.ai_addr, peer.ai_addrlen) == 0 &&
+      ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0 &&
+      ::getnameinfo(reinterpret_cast<sockaddr*>(&address), size, text.data(),
+                    text.size(), nullptr, 0, NI_NUMERICHOST) == 0;
+  ::close(fd);
+  return is_known ? text.data() : std::string();
+}
+
 }  // namespace
+
+std::string local_address_towards(const std::string& peer) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  const int result = ::getaddrinfo(peer.c_str(), "9", &hints, &found);
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> all(
+      result == 0 ? found : nullptr, &::freeaddrinfo);
+  for (const addrinfo* at = all.get(); at != nullptr; at = at->ai_next) {
+    std::string address = address_towards(*at);
+    if (!address.empty()) return address;
+  }
+  throw CommError({.code = ErrorCode::kStoreUnreachable,
+                   .what = fmt::format("no way to host '{}'", peer),
+                   .got = result == 0 ? "no route" : ::gai_strerror(result),
+                   .fix = "check MASTER_ADDR and the network"});
+}
 
 Listener::Listener(const std::string& host, const std::string& interface)
     : key_(store::random_nonce()) {

@@ -12,6 +12,11 @@
 
 namespace lockstep::tcp {
 
+/// Returns this host's address in the network of `peer` (a name or an address):
+/// "127.0.0.1" for the host itself. Sends nothing. Throws CommError if there is
+/// no route to `peer`.
+std::string local_address_towards(const std::string& peer);
+
 /// Listens for the other ranks of a group until all are connected.
 ///
 /// Each rank listens, passes its announcement to the others (through the job's

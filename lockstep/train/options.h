@@ -83,7 +83,7 @@ struct TrainOptions {
   /// Leaves out the last samples of an epoch if they don't fill a batch.
   bool drop_last = false;
   /// Steps between comparisons of the parameters and the optimizer's state of
-  /// ranks that have their own copies (gloo, nccl); 0: never. Snapshots are
+  /// ranks that have their own copies (tcp, nccl); 0: never. Snapshots are
   /// taken at these steps.
   int64_t verify_every = 10;
   /// Steps between those whose gradients are all computed twice, and a third

@@ -97,7 +97,7 @@ struct RunReport {
   int64_t memory_shared_bytes = 0;  ///< memory that all slices share (peak)
   int64_t parameter_bytes = 0;      ///< all copies
   int64_t optimizer_state_bytes = 0;
-  int64_t sent_bytes = 0;    ///< by the steps of all ranks, over gloo
+  int64_t sent_bytes = 0;    ///< by the steps of all ranks, over tcp
   std::string resumed_from;  ///< checkpoint; empty: from the beginning
   int64_t first_step = 0;    ///< counted from 0
   int64_t steps = 0;         ///< steps done, including those before first_step

@@ -23,7 +23,7 @@ std::string prefix_of_rank(int rank) { return fmt::format("rank.{}.", rank); }
 OptimizerState of_all_ranks(const World& world, const OptimizerState& own) {
   OptimizerState all;
   for (const auto& [name, tensor] : own) {
-    const auto of_ranks = world.all_gather(tensor.contiguous());
+    const auto of_ranks = world.all_gather(tensor.contiguous()).result();
     for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
       all[prefix_of_rank(static_cast<int>(rank)) + name] = of_ranks[rank];
     }

@@ -8,7 +8,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/collectives/shared_memory.h"
+#include "lockstep/comm/transport/shared_memory.h"
 #include "lockstep/comm/world.h"
 #include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"

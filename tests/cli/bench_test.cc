@@ -65,7 +65,7 @@ TEST(Bench, TimesAndChecksEachCollective) {
     EXPECT_EQ(last["count"], 16384);
     EXPECT_GT(last["ceiling_gb_s"].get<double>(), 0);
     const bool has_resident = collective == "allreduce";
-    ASSERT_EQ(last["backends"].size(), has_resident ? 4u : 3u);
+    ASSERT_EQ(last["backends"].size(), has_resident ? 3u : 2u);
     EXPECT_EQ(last["resident_share_of_ceiling"].is_number(), has_resident);
     for (const auto& figure : last["backends"]) {
       EXPECT_EQ(figure["wrong"], 0);
@@ -73,7 +73,7 @@ TEST(Bench, TimesAndChecksEachCollective) {
       ASSERT_GT(time_us, 0);
       EXPECT_NEAR(figure["algbw_gb_s"].get<double>(), 65536 / time_us / 1e3,
                   1e-6);
-      EXPECT_GT(figure["speedup_over_c10d_gloo"].get<double>(), 0);
+      EXPECT_TRUE(figure["speedup_over_pytorch"].is_null());
     }
     // nccl-tests' factors with two ranks.
     const double factor =
@@ -97,7 +97,25 @@ TEST(Bench, TimesOnlyWhatIsAskedFor) {
   EXPECT_PRED2(contains, ended.out, "\nshm ");
   EXPECT_PRED2(contains, ended.out, "The data was not checked.");
   EXPECT_FALSE(contains(ended.out, "shm resident")) << ended.out;
-  EXPECT_FALSE(contains(ended.out, "\ngloo")) << ended.out;
+  EXPECT_FALSE(contains(ended.out, "\ntcp")) << ended.out;
+}
+
+TEST(Bench, TimesPyTorchBesideItself) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path("bench.json");
+  for (const std::string collective :
+       {"allreduce", "allgather", "reduce-scatter", "broadcast", "alltoall"}) {
+    const Ended ended = bench({collective, "--sizes", "64K", "--iters", "2",
+                               "--pytorch", "--json", path});
+    ASSERT_EQ(ended.code, 0) << ended.err;
+    EXPECT_PRED2(contains, ended.out, "\nPyTorch ");
+    std::ifstream file(path);
+    const json figures = json::parse(file)["sizes"][0]["backends"];
+    EXPECT_TRUE(figures.back()["wrong"].is_null());
+    for (const auto& figure : figures) {
+      EXPECT_GT(figure["speedup_over_pytorch"].get<double>(), 0);
+    }
+  }
 }
 
 TEST(Bench, ExplainsBadUsage) {

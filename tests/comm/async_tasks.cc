@@ -10,6 +10,7 @@
 #include <ATen/core/ivalue.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/c10d/c10d_backend.h"
 #include "tests/comm/rank_data.h"
 #include "tests/comm/rank_tasks.h"
 
@@ -71,15 +72,18 @@ void compare_forms(const World& world, int64_t count, at::ScalarType type) {
   const at::Tensor scattered = torch::zeros_like(own);
   const at::Tensor part_sum = torch::zeros_like(own);
   const Tensors exchanged = zeros_like(parts);
-  const Work all_reduce = world.all_reduce_async(sum);
-  const Work reduce = world.reduce_async(reduced, root);
-  const Work broadcast = world.broadcast_async(sent, root);
-  const Work all_gather = world.all_gather_async(own);
-  const Work gather = world.gather_async(own, root);
-  const Work scatter = world.scatter_async(scattered, parts, root);
-  const Work reduce_scatter = world.reduce_scatter_async(part_sum, parts);
-  const Work all_to_all = world.all_to_all_async(exchanged, parts);
-  const Work barrier = world.barrier_async();
+  const Work all_reduce =
+      world.all_reduce(sum, ReduceOp::SUM, /*async_op=*/true);
+  const Work reduce =
+      world.reduce(reduced, root, ReduceOp::SUM, /*async_op=*/true);
+  const Work broadcast = world.broadcast(sent, root, /*async_op=*/true);
+  const Work all_gather = world.all_gather(own, /*async_op=*/true);
+  const Work gather = world.gather(own, root, /*async_op=*/true);
+  const Work scatter = world.scatter(scattered, parts, root, /*async_op=*/true);
+  const Work reduce_scatter =
+      world.reduce_scatter(part_sum, parts, ReduceOp::SUM, /*async_op=*/true);
+  const Work all_to_all = world.all_to_all(exchanged, parts, /*async_op=*/true);
+  const Work barrier = world.barrier(/*async_op=*/true);
   for (const Work& work : {barrier, all_to_all, reduce_scatter, scatter, gather,
                            all_gather, broadcast, reduce, all_reduce}) {
     work.wait();
@@ -96,9 +100,10 @@ void compare_forms(const World& world, int64_t count, at::ScalarType type) {
   expected = own.clone();
   world.broadcast(expected, root);
   require_same(broadcast.result(), {expected}, "broadcast_async" + of);
-  require_same(all_gather.result(), world.all_gather(own),
+  require_same(all_gather.result(), world.all_gather(own).result(),
                "all_gather_async" + of);
-  require_same(gather.result(), world.gather(own, root), "gather_async" + of);
+  require_same(gather.result(), world.gather(own, root).result(),
+               "gather_async" + of);
   expected = torch::zeros_like(own);
   world.scatter(expected, parts, root);
   require_same(scatter.result(), {expected}, "scatter_async" + of);
@@ -124,7 +129,7 @@ const RankTasks async_order("async_order", [](const World& world) {
   double expected = 1;
   std::vector<Work> works;
   for (int i = 0; i < 10; ++i) {
-    works.push_back(world.all_reduce_async(tensor));
+    works.push_back(world.all_reduce(tensor, ReduceOp::SUM, /*async_op=*/true));
     expected *= size;
   }
   // A synchronous call waits for its turn.
@@ -135,26 +140,30 @@ const RankTasks async_order("async_order", [](const World& world) {
     require(work.is_completed(), "what is before a synchronous call is done");
   }
   // c10d's calls are in the same queue.
-  if (world.backend()) {
+  if (c10d_backend(world)) {
     at::Tensor other = filled(1);
-    const Work first = world.all_reduce_async(other);
+    const Work first =
+        world.all_reduce(other, ReduceOp::SUM, /*async_op=*/true);
     Tensors list{other};
-    const auto second = world.backend()->allreduce(list, {});
-    const Work third = world.coalesce_async(
-        [&](CoalescedCalls& group) { group.all_reduce(other); });
+    const auto second = c10d_backend(world)->allreduce(list, {});
+    const Work third =
+        world.coalesce([&](CoalescedCalls& group) { group.all_reduce(other); },
+                       /*async_op=*/true);
     world.all_reduce(other);
     require(second->isCompleted() && third.is_completed(), "one queue");
     require(torch::equal(other, filled(size * size * size * size)),
             "a sum through World, c10d, a group and World");
   }
   // Nobody waits for these: they are done all the same.
-  for (int i = 0; i < 10; ++i) world.all_reduce_async(filled(i));
+  for (int i = 0; i < 10; ++i)
+    world.all_reduce(filled(i), ReduceOp::SUM, /*async_op=*/true);
   world.barrier();
 });
 
 const RankTasks async_futures("async_futures", [](const World& world) {
   const int size = world.size();
-  const Work work = world.all_reduce_async(filled(world.rank() + 1));
+  const Work work = world.all_reduce(filled(world.rank() + 1), ReduceOp::SUM,
+                                     /*async_op=*/true);
   const auto twice = work.future()->then(
       [](c10::ivalue::Future& future) {
         return c10::IValue(future.constValue().toTensorVector().at(0) * 2);
@@ -165,7 +174,8 @@ const RankTasks async_futures("async_futures", [](const World& world) {
         // World's own calls may be made, and waited for, in a callback.
         at::Tensor one = filled(1);
         world.all_reduce(one);
-        const Work next = world.all_reduce_async(one);
+        const Work next =
+            world.all_reduce(one, ReduceOp::SUM, /*async_op=*/true);
         next.wait();
         return c10::IValue(one);
       },
@@ -183,7 +193,7 @@ const RankTasks async_futures("async_futures", [](const World& world) {
   require(torch::equal(nested->value().toTensor(), filled(size * size)),
           "calls of a callback");
   require(torch::equal(behind, filled(3 * size)), "what is behind a callback");
-  const Work barrier = world.barrier_async();
+  const Work barrier = world.barrier(/*async_op=*/true);
   barrier.wait();
   barrier.future()->wait();
   require(barrier.future()->value().toTensorVector().empty(),
@@ -230,14 +240,9 @@ const RankTasks async_messages("async_messages", [](const World& world) {
   const Work message = rank == 0   ? world.isend(any, 1, 11)
                        : rank == 1 ? world.irecv(any, 0, 11)
                                    : Work();
-  if (world.backend_name() == "gloo" && rank < 2) {
-    require(code_of([&] { message.future(); }) == ErrorCode::kMisuse,
-            "a message over gloo has no future");
-  } else {
-    message.future()->wait();
-  }
+  message.future()->wait();
   message.wait();
-  require(code_of([&] { world.barrier_async().source_rank(); }) ==
+  require(code_of([&] { world.barrier(/*async_op=*/true).source_rank(); }) ==
               ErrorCode::kMisuse,
           "a collective has no source rank");
   world.barrier();
@@ -255,19 +260,30 @@ const RankTasks async_refusals("async_refusals", [](const World& world) {
   };
   // The call itself throws, not wait(), and only on one rank.
   if (world.rank() == 0) {
-    require(is_refused([&] { world.broadcast_async(tensor, -1); }), "a root");
-    require(is_refused([&] { world.reduce_async(tensor, world.size()); }),
+    require(is_refused([&] { world.broadcast(tensor, -1, /*async_op=*/true); }),
+            "a root");
+    require(is_refused([&] {
+              world.reduce(tensor, world.size(), ReduceOp::SUM,
+                           /*async_op=*/true);
+            }),
             "a root of reduce");
-    require(is_refused([&] { world.scatter_async(tensor, {}, 0); }), "no part");
-    require(is_refused([&] { world.all_reduce_async(at::Tensor()); }),
+    require(
+        is_refused([&] { world.scatter(tensor, {}, 0, /*async_op=*/true); }),
+        "no part");
+    require(is_refused([&] {
+              world.all_reduce(at::Tensor(), ReduceOp::SUM, /*async_op=*/true);
+            }),
             "an undefined tensor");
-    require(is_refused([&] { world.all_to_all_async({}, {}); }), "no tensors");
+    require(is_refused([&] { world.all_to_all({}, {}, /*async_op=*/true); }),
+            "no tensors");
     // Calls that a group collected before a refusal are not sent.
     require(is_refused([&] {
-              world.coalesce_async([&](CoalescedCalls& group) {
-                group.all_reduce(tensor);
-                group.broadcast(tensor, -1);
-              });
+              world.coalesce(
+                  [&](CoalescedCalls& group) {
+                    group.all_reduce(tensor);
+                    group.broadcast(tensor, -1);
+                  },
+                  /*async_op=*/true);
             }),
             "a call in a group");
   }
@@ -299,9 +315,11 @@ const RankTasks coalesced_calls("coalesced_calls", [](const World& world) {
       tensors.push_back(tensor);
       expected.push_back(tensor.clone());
     }
-    const Work work = world.coalesce_async([&](CoalescedCalls& group) {
-      for (const auto& tensor : tensors) group.all_reduce(tensor, op);
-    });
+    const Work work = world.coalesce(
+        [&](CoalescedCalls& group) {
+          for (const auto& tensor : tensors) group.all_reduce(tensor, op);
+        },
+        /*async_op=*/true);
     for (auto& tensor : expected) world.all_reduce(tensor, op);
     work.wait();
     require_same(tensors, expected, "a group has the bits of separate calls");
@@ -324,7 +342,7 @@ const RankTasks coalesced_calls("coalesced_calls", [](const World& world) {
 
   // An empty group is done at once, even if only one rank makes it.
   if (world.rank() == 0) {
-    const Work none = world.coalesce_async([](CoalescedCalls&) {});
+    const Work none = world.coalesce([](CoalescedCalls&) {}, /*async_op=*/true);
     none.wait();
     require(none.is_completed() && none.result().empty(), "an empty group");
     world.coalesce([](CoalescedCalls&) {});
@@ -358,27 +376,40 @@ const RankTasks coalesced_kinds("coalesced_kinds", [](const World& world) {
                    whole = own.clone(), reduced = own.clone();
   const at::Tensor scattered = filled(0), part_sum = filled(0);
   const Tensors exchanged = zeros_like(parts);
+  const at::Tensor all_into = filled(0).repeat({size}), sum_into = filled(0),
+                   exchanged_into = filled(0).repeat({size});
   Tensors gathered, at_root;
-  const auto before =
-      world.backend() ? world.backend()->getSequenceNumberForGroup() : 0;
-  const Work work = world.coalesce_async([&](CoalescedCalls& group) {
-    group.all_reduce(tensor);
-    group.all_reduce(twice);
-    group.all_reduce(twice);
-    group.all_reduce(whole);
-    group.all_reduce(whole.narrow(0, 0, 50));
-    group.broadcast(tensor, size - 1);
-    gathered = group.all_gather(tensor);
-    at_root = group.gather(own, 0);
-    group.scatter(scattered, parts, 0);
-    group.reduce(reduced, 0);
-    group.reduce_scatter(part_sum, parts);
-    group.all_to_all(exchanged, parts);
-    group.barrier();
-  });
+  const auto before = c10d_backend(world)
+                          ? c10d_backend(world)->getSequenceNumberForGroup()
+                          : 0;
+  const Work work = world.coalesce(
+      [&](CoalescedCalls& group) {
+        group.all_reduce(tensor);
+        group.all_reduce(twice);
+        group.all_reduce(twice);
+        group.all_reduce(whole);
+        group.all_reduce(whole.narrow(0, 0, 50));
+        group.broadcast(tensor, size - 1);
+        gathered = group.all_gather(tensor);
+        at_root = group.gather(own, 0);
+        group.scatter(scattered, parts, 0);
+        group.reduce(reduced, 0);
+        group.reduce_scatter(part_sum, parts);
+        group.all_to_all(exchanged, parts);
+        group.all_gather_into_tensor(all_into, own);
+        group.reduce_scatter_tensor(sum_into, own.repeat({size}));
+        group.all_to_all_single(exchanged_into, own.repeat({size}));
+        group.barrier();
+      },
+      /*async_op=*/true);
   work.wait();
-  if (world.backend()) {
-    require(world.backend()->getSequenceNumberForGroup() == before + 1,
+  require(torch::equal(sum_into, filled(sum)) &&
+              torch::equal(exchanged_into, all_into) &&
+              all_into[0].item<double>() == 1 &&
+              all_into[-1].item<double>() == size,
+          "the forms with one tensor for all ranks");
+  if (c10d_backend(world)) {
+    require(c10d_backend(world)->getSequenceNumberForGroup() == before + 1,
             "a group is one call");
   }
   require(torch::equal(tensor, filled(sum)), "a sum and a broadcast of it");
@@ -398,8 +429,8 @@ const RankTasks coalesced_kinds("coalesced_kinds", [](const World& world) {
   require(torch::equal(scattered, filled(1)), "scatter in a group");
   require(torch::equal(part_sum, filled(sum)), "reduce_scatter in a group");
   require(rank != 0 || torch::equal(reduced, filled(sum)), "reduce in a group");
-  require(work.result().size() ==
-              6 + gathered.size() + at_root.size() + 2 + exchanged.size() + 1,
+  require(work.result().size() == 6 + gathered.size() + at_root.size() + 2 +
+                                      exchanged.size() + 1 + 3,
           "the results of all calls");
 });
 

@@ -5,12 +5,11 @@
 #include <string>
 
 #include <gtest/gtest.h>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/backends/backends.h"
-#include "lockstep/comm/c10d/c10d_communicator.h"
-#include "lockstep/comm/collectives/joined_messages.h"
+#include "lockstep/c10d/c10d_backend.h"
+#include "lockstep/comm/transport/joined_messages.h"
+#include "lockstep/comm/transport/nccl_transport.h"
 #include "tests/comm/rank_data.h"
 #include "tests/comm/rank_tasks.h"
 
@@ -69,7 +68,8 @@ TEST_P(AsyncWork, AWaitEndsAtItsTimeoutAndMayBeRepeated) {
           timed_out.wait();
           world.all_reduce(tensor);
         } else {
-          const Work work = world.all_reduce_async(tensor);
+          const Work work =
+              world.all_reduce(tensor, ReduceOp::SUM, /*async_op=*/true);
           require(
               end_of(work, milliseconds(50)) == ErrorCode::kCollectiveFailed,
               "a wait ends at its timeout");
@@ -89,11 +89,14 @@ TEST_P(AsyncWork, WhatIsQueuedIsDoneBeforeTheWorldEnds) {
         auto group = world.new_group({0, 1, 2});
         std::vector<Work> works;
         for (int i = 0; i < 50; ++i) {
-          works.push_back(group->all_reduce_async(filled(i, 5000)));
+          works.push_back(group->all_reduce(filled(i, 5000), ReduceOp::SUM,
+                                            /*async_op=*/true));
         }
-        works.push_back(group->coalesce_async([](CoalescedCalls& calls) {
-          for (int i = 50; i < 60; ++i) calls.all_reduce(filled(i, 5000));
-        }));
+        works.push_back(group->coalesce(
+            [](CoalescedCalls& calls) {
+              for (int i = 50; i < 60; ++i) calls.all_reduce(filled(i, 5000));
+            },
+            /*async_op=*/true));
         group.reset();
         int i = 0;
         for (const Work& work : works) {
@@ -124,7 +127,8 @@ TEST_P(AsyncWork, ARankThatFailsEndsEveryQueuedWork) {
           std::vector<Work> works;
           std::vector<std::future<bool>> futures;
           for (int i = 0; i < 20; ++i) {
-            works.push_back(group->all_reduce_async(filled(1)));
+            works.push_back(
+                group->all_reduce(filled(1), ReduceOp::SUM, /*async_op=*/true));
             const auto has_error = std::make_shared<std::promise<bool>>();
             futures.push_back(has_error->get_future());
             works.back().future()->addCallback(
@@ -132,10 +136,12 @@ TEST_P(AsyncWork, ARankThatFailsEndsEveryQueuedWork) {
                   has_error->set_value(future.hasError());
                 });
           }
-          works.push_back(group->coalesce_async([](CoalescedCalls& calls) {
-            calls.all_reduce(filled(1));
-            calls.all_reduce(filled(2));
-          }));
+          works.push_back(group->coalesce(
+              [](CoalescedCalls& calls) {
+                calls.all_reduce(filled(1));
+                calls.all_reduce(filled(2));
+              },
+              /*async_op=*/true));
           for (size_t i = kShared; i < works.size(); ++i) {
             require(end_of(works[i]) == ErrorCode::kCollectiveFailed,
                     "each Work ends with the failure");
@@ -169,10 +175,12 @@ TEST_P(AsyncWork, GroupsWhoseSizesDifferAreFound) {
       [&](const World& world) {
         // Messages of one size, made of other tensors.
         const int64_t first = world.rank() == 0 ? 3 : 5;
-        const Work work = world.coalesce_async([&](CoalescedCalls& group) {
-          group.all_reduce(filled(1, first));
-          group.all_reduce(filled(1, 8 - first));
-        });
+        const Work work = world.coalesce(
+            [&](CoalescedCalls& group) {
+              group.all_reduce(filled(1, first));
+              group.all_reduce(filled(1, 8 - first));
+            },
+            /*async_op=*/true);
         const auto code = end_of(work);
         // The rank that detects it first closes its connections.
         require(code == ErrorCode::kCallsDiffer ||
@@ -182,7 +190,7 @@ TEST_P(AsyncWork, GroupsWhoseSizesDifferAreFound) {
       options_of(GetParam()));
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, AsyncWork, testing::Values("shm", "gloo"),
+INSTANTIATE_TEST_SUITE_P(Backends, AsyncWork, testing::Values("shm", "tcp"),
                          [](const auto& instance) { return instance.param; });
 
 TEST(AsyncMessage, AWaitEndsAtItsTimeoutAndMayBeRepeated) {
@@ -219,10 +227,10 @@ TEST(Work, OfNothingIsDone) {
 TEST(WorldOfOne, DoesItsCallsAtOnce) {
   const World world;
   const at::Tensor tensor = filled(4);
-  const Work sum = world.all_reduce_async(tensor);
+  const Work sum = world.all_reduce(tensor, ReduceOp::SUM, /*async_op=*/true);
   EXPECT_TRUE(sum.is_completed());
   EXPECT_TRUE(torch::equal(sum.future()->value().toTensorVector()[0], tensor));
-  const Work gathered = world.all_gather_async(tensor);
+  const Work gathered = world.all_gather(tensor, /*async_op=*/true);
   EXPECT_TRUE(torch::equal(gathered.result()[0], tensor));
   EXPECT_FALSE(gathered.result()[0].is_same(tensor));
 }
@@ -250,61 +258,73 @@ TEST(JoinedMessages, FindTensorsThatMayShareMemory) {
   EXPECT_FALSE(may_overlap({torch::zeros({0}), torch::zeros({0})}));
 }
 
-// The way that World's calls take to NCCL, over c10d's Gloo instead.
-TEST(C10dCommunicator, DoesTheCallsOfABackendOfC10d) {
+// The way that calls take to NCCL. In its place is the c10d backend of another
+// group.
+TEST(NcclTransport, MakesTheCallsOfAC10dBackend) {
   spawn(
       2,
       [](const World& world) {
         const int rank = world.rank();
-        C10dCommunicator communicator(
-            make_gloo_backend({.store = c10::make_intrusive<c10d::PrefixStore>(
-                                   "c10d", world.store()),
-                               .rank = rank,
-                               .size = 2,
-                               .timeout = world.timeout(),
-                               .master_addr = "127.0.0.1"}),
-            torch::kCPU, world.timeout());
-        const CallFactory calls(rank, 2, torch::kCPU);
+        const auto other = world.new_group({0, 1});
+        NcclTransport transport(c10d_backend(*other), torch::kCPU,
+                                world.timeout());
+        const CallFactory& calls = transport.calls();
+        const auto run = [&](const CollectiveCall& call) {
+          transport.run(call, world.timeout());
+        };
+        const auto begin = [&](const CollectiveCall& call) {
+          return transport.begin(call, world.timeout());
+        };
         const Tensors parts{filled(rank), filled(rank + 10)};
         const at::Tensor sum = filled(rank + 1), reduced = filled(rank + 1),
                          sent = filled(rank), part = filled(-1),
-                         part_sum = filled(-1);
+                         part_sum = filled(-1), whole_sum = filled(-1);
         const Tensors exchanged{filled(-1), filled(-1)};
-        communicator.run(calls.all_reduce(sum, ReduceOp::SUM));
-        communicator.run(calls.reduce(reduced, 1, ReduceOp::SUM));
-        communicator.run(calls.broadcast(sent, 1));
-        communicator.run(calls.scatter(part, parts, 1));
-        communicator.run(calls.reduce_scatter(part_sum, parts, ReduceOp::SUM));
-        communicator.run(calls.barrier());
+        run(calls.all_reduce(sum, ReduceOp::SUM));
+        run(calls.reduce(reduced, 1, ReduceOp::SUM));
+        run(calls.broadcast(sent, 1));
+        run(calls.scatter(part, parts, 1));
+        run(calls.reduce_scatter(part_sum, parts, ReduceOp::SUM));
+        run(calls.all_to_all(exchanged, parts));
+        run(calls.barrier());
         require(torch::equal(sum, filled(3)), "all_reduce");
         require(rank == 0 || torch::equal(reduced, filled(3)), "reduce");
         require(torch::equal(sent, filled(1)), "broadcast");
         require(torch::equal(part, filled(rank == 0 ? 1 : 11)), "scatter");
         require(torch::equal(part_sum, filled(rank == 0 ? 1 : 21)),
                 "reduce_scatter");
+        require(torch::equal(exchanged[1], filled(rank == 0 ? 1 : 11)),
+                "all_to_all");
         const CollectiveCall all_gather = calls.all_gather(filled(rank));
         const CollectiveCall gather = calls.gather(filled(rank), 0);
-        std::vector<Communicator::WorkPtr> works{communicator.begin(all_gather),
-                                                 communicator.begin(gather)};
+        const at::Tensor into = torch::empty({2, 100}, torch::kFloat64);
+        std::vector<Transport::WorkPtr> works{
+            begin(all_gather), begin(gather),
+            begin(calls.all_gather_into_tensor(into, filled(rank))),
+            begin(calls.reduce_scatter_tensor(
+                whole_sum, torch::cat({filled(rank), filled(5)}),
+                ReduceOp::SUM))};
         CoalescedCalls group(calls);
         for (int i = 0; i < 5; ++i) group.all_reduce(sum);
         for (const auto& tensor : parts) group.all_reduce(tensor);
+        run(std::move(group).join(transport.small_message_bytes()));
         for (const auto& work : works) work->wait();
-        // Gloo, unlike NCCL, does what is begun in any order.
-        communicator.run(std::move(group).join());
         require(torch::equal(all_gather.outputs[1], filled(1)), "all_gather");
         require(rank == 1 || torch::equal(gather.outputs[1], filled(1)),
                 "gather");
+        require(torch::equal(into[1], filled(1)), "all_gather_into_tensor");
+        require(torch::equal(whole_sum, filled(rank == 0 ? 1 : 10)),
+                "reduce_scatter_tensor");
         require(torch::equal(sum, filled(3 * 32)) &&
                     torch::equal(parts[1], filled(21)),
                 "a group");
-        const auto message = rank == 0 ? communicator.send(filled(5), 1, 0)
-                                       : communicator.recv_any(part, 0);
+        const auto message = rank == 0 ? transport.send(filled(5), 1, 0)
+                                       : transport.recv_any(part, 0);
         message->wait();
         require(rank == 0 || torch::equal(part, filled(5)), "a message");
+        transport.monitored_barrier(world.timeout(), true);
         try {
-          communicator.run(
-              calls.all_reduce(torch::zeros({1}).to(torch::kMeta), {}));
+          run(calls.all_reduce(torch::zeros({1}).to(torch::kMeta), {}));
           require(false, "a tensor elsewhere is refused");
         } catch (const InvalidArgument&) {
         }

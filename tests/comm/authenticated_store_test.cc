@@ -7,7 +7,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/world_impl.h"
+#include "lockstep/comm/process_group_impl.h"
 #include "lockstep/store/secret_file.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/comm/scoped_environment.h"
@@ -67,7 +67,7 @@ TEST_P(AuthenticatedWorld, MeetsInIt) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Over, AuthenticatedWorld,
-                         testing::Values("shm", "gloo"),
+                         testing::Values("shm", "tcp"),
                          [](const auto& test) { return test.param; });
 
 int free_port() {

@@ -5,12 +5,11 @@
 #include <sstream>
 
 #include <ATen/record_function.h>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupWrapper.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
-#include "lockstep/comm/backends/backends.h"
+#include "lockstep/c10d/c10d_backend.h"
 #include "tests/comm/rank_tasks.h"
 
 namespace lockstep {
@@ -24,7 +23,7 @@ GroupPtr group_of(const World& world) {
   using c10d::ProcessGroup;
   auto group = c10::make_intrusive<ProcessGroup>(world.store(), world.rank(),
                                                  world.size());
-  group->setBackend(torch::kCPU, ProcessGroup::CUSTOM, world.backend());
+  group->setBackend(torch::kCPU, ProcessGroup::CUSTOM, c10d_backend(world));
   group->setDefaultBackend(ProcessGroup::CUSTOM);
   return group;
 }
@@ -59,13 +58,13 @@ class NestedSums : public c10d::CppCommHookInterface<const World*> {
     Tensors list{part.clone()};
     const auto add = [&world, part](Future& future) {
       Tensors next{part.clone()};
-      const auto sum = world.backend()->allreduce(next, {})->getFuture();
+      const auto sum = c10d_backend(world)->allreduce(next, {})->getFuture();
       sum->wait();
       return c10::IValue(Tensors{future.value().toTensorVector()[0] +
                                  sum->value().toTensorVector()[0]});
     };
     const auto type = c10::ListType::create(c10::TensorType::get());
-    return world.backend()
+    return c10d_backend(world)
         ->allreduce(list, {})
         ->getFuture()
         ->then(add, type)
@@ -95,7 +94,7 @@ struct Layers {
 };
 
 const RankTasks c10d_reducer("c10d_reducer", [](const World& world) {
-  if (!world.backend()) return;
+  if (!c10d_backend(world)) return;
   for (const bool has_hook : {false, true}) {
     Layers layers;
     c10d::Reducer reducer(layers.parameters, {{1}, {0}}, group_of(world),
@@ -131,15 +130,13 @@ const RankTasks c10d_reducer("c10d_reducer", [](const World& world) {
 
 // The wrapper that TORCH_DISTRIBUTED_DEBUG=DETAIL puts around every backend.
 const RankTasks c10d_debug_detail("c10d_debug_detail", [](const World& world) {
-  if (!world.backend()) return;
-  auto gloo = make_gloo_backend(
-      {.store = c10::make_intrusive<c10d::PrefixStore>("detail", world.store()),
-       .rank = world.rank(),
-       .size = world.size(),
-       .timeout = world.timeout(),
-       .master_addr = "127.0.0.1"});
-  const uint64_t before = world.backend()->getSequenceNumberForGroup();
-  c10d::ProcessGroupWrapper wrapper(world.backend(), gloo);
+  if (!c10d_backend(world)) return;
+  // The wrapper sends its own messages over a backend of its own.
+  std::vector<int> all_ranks;
+  for (int rank = 0; rank < world.size(); ++rank) all_ranks.push_back(rank);
+  const auto detail = c10d_backend(*world.new_group(all_ranks));
+  const uint64_t before = c10d_backend(world)->getSequenceNumberForGroup();
+  c10d::ProcessGroupWrapper wrapper(c10d_backend(world), detail);
   wrapper.setSequenceNumberForGroup();
   Tensors list{torch::full({9}, world.rank() + 1.0)};
   wrapper.allreduce(list, {})->wait();

@@ -13,7 +13,8 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/world_impl.h"
+#include "lockstep/c10d/c10d_backend.h"
+#include "lockstep/comm/process_group_impl.h"
 #include "tests/comm/rank_tasks.h"
 
 namespace lockstep {
@@ -68,7 +69,7 @@ TEST_P(C10d, ATimeOutSaysThatItTimedOut) {
         const Caught caught = caught_from([&] {
           c10d::AllreduceOptions options;
           options.timeout = milliseconds(200);
-          world.backend()->allreduce(tensors, options)->wait();
+          c10d_backend(world)->allreduce(tensors, options)->wait();
         });
         given_up.set_value();
         // c10d's users look for these words.
@@ -88,7 +89,7 @@ TEST_P(C10d, AMonitoredBarrierNamesAllThatDoNotCome) {
         const auto wait_for_all = [&](milliseconds timeout) {
           c10d::BarrierOptions options;
           options.timeout = timeout;
-          world.backend()->monitoredBarrier(options, true);
+          c10d_backend(world)->monitoredBarrier(options, true);
         };
         for (int i = 0; i < 3; ++i) wait_for_all(std::chrono::seconds(60));
         if (world.rank() % 2 == 1) {
@@ -109,8 +110,7 @@ TEST_P(C10d, AMonitoredBarrierNamesAllThatDoNotCome) {
       options_of(GetParam()));
 }
 
-// Over gloo it is c10d's own.
-TEST(MonitoredBarrier, TellsALateRankHowItEnded) {
+TEST_P(C10d, AMonitoredBarrierTellsALateRankHowItEnded) {
   std::promise<void> given_up;
   const auto end = given_up.get_future().share();
   spawn(
@@ -120,16 +120,16 @@ TEST(MonitoredBarrier, TellsALateRankHowItEnded) {
         options.timeout = milliseconds(world.rank() == 0 ? 200 : 60'000);
         if (world.rank() == 1) end.wait_for(std::chrono::seconds(60));
         const Caught caught = caught_from(
-            [&] { world.backend()->monitoredBarrier(options, false); });
+            [&] { c10d_backend(world)->monitoredBarrier(options, false); });
         if (world.rank() == 0) given_up.set_value();
         require(caught.code == ErrorCode::kCollectiveFailed &&
                     caught.names("Rank 1"),
                 caught.message);
         // Its late message is not taken for that of the next.
         options.timeout = std::chrono::seconds(60);
-        world.backend()->monitoredBarrier(options, true);
+        c10d_backend(world)->monitoredBarrier(options, true);
       },
-      options_of("shm"));
+      options_of(GetParam()));
 }
 
 TEST_P(C10d, AWorldLeavesTheStoresTimeoutAlone) {
@@ -195,7 +195,8 @@ TEST_P(C10d, CollectivesAreNumbered) {
   spawn(
       2,
       [](const World& world) {
-        auto& backend = *world.backend();
+        const auto backend_of_group = c10d_backend(world);
+        auto& backend = *backend_of_group;
         backend.setSequenceNumberForGroup();
         const uint64_t first = backend.getSequenceNumberForGroup();
         for (uint64_t i = 0; i < 5; ++i) {
@@ -209,7 +210,7 @@ TEST_P(C10d, CollectivesAreNumbered) {
       options_of(GetParam()));
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, C10d, testing::Values("shm", "gloo"),
+INSTANTIATE_TEST_SUITE_P(Backends, C10d, testing::Values("shm", "tcp"),
                          [](const auto& instance) { return instance.param; });
 
 }  // namespace

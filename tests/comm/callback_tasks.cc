@@ -8,6 +8,7 @@
 
 #include <ATen/core/ivalue.h>
 
+#include "lockstep/c10d/c10d_backend.h"
 #include "tests/comm/rank_tasks.h"
 
 namespace lockstep {
@@ -66,7 +67,8 @@ double power(int base, int exponent) {
 /// operations. On the ranks for which `is_late` holds, callbacks come when the
 /// operation is over.
 void nest_in_several(const World& world, int depth, bool is_late) {
-  auto& backend = *world.backend();
+  const auto backend_of_group = c10d_backend(world);
+  auto& backend = *backend_of_group;
   const int size = world.size();
   std::vector<FuturePtr> results;
   for (int i = 0; i < 8; ++i) {
@@ -89,8 +91,9 @@ void nest_in_several(const World& world, int depth, bool is_late) {
 }
 
 const RankTasks callbacks("callbacks", [](const World& world) {
-  if (!world.backend()) return;
-  auto& backend = *world.backend();
+  if (!c10d_backend(world)) return;
+  const auto backend_of_group = c10d_backend(world);
+  auto& backend = *backend_of_group;
   const int size = world.size();
   for (const int depth : {1, 2, 4}) {
     nest_in_several(world, depth, false);
@@ -140,10 +143,10 @@ const RankTasks callbacks("callbacks", [](const World& world) {
 });
 
 /// Passes a message around the ring. The callback of each receiver passes on
-/// the next message and waits for the one it gets. Only over shm, because
-/// c10d's Gloo has no futures for messages. Each hop has its own tag.
+/// the next message and waits for the one it gets. Each hop has its own tag.
 at::Tensor pass_in_callback(const World& world, int hops, double value) {
-  auto& backend = *world.backend();
+  const auto backend_of_group = c10d_backend(world);
+  auto& backend = *backend_of_group;
   const int next = (world.rank() + 1) % world.size();
   const int last = (world.rank() + world.size() - 1) % world.size();
   Tensors got{filled(-1)}, sent{filled(value)};
@@ -163,7 +166,7 @@ at::Tensor pass_in_callback(const World& world, int hops, double value) {
 }
 
 const RankTasks mail_callbacks("mail_callbacks", [](const World& world) {
-  if (world.size() == 1 || world.backend_name() != "shm") return;
+  if (world.size() == 1) return;
   const int size = world.size();
   for (int hops = 1; hops < 5; ++hops) {
     const int origin = (world.rank() - hops + 5 * size) % size;

@@ -6,6 +6,7 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include "lockstep/base/error.h"
+#include "lockstep/c10d/c10d_backend.h"
 #include "lockstep/device/torch_compat.h"
 #include "tests/comm/rank_data.h"
 #include "tests/comm/rank_tasks.h"
@@ -134,7 +135,7 @@ const RankTasks reductions("reductions", [](const World& world) {
               describe(type, count, "reduce_scatter"));
     }
   }
-  if (!world.backend()) return;
+  if (!c10d_backend(world)) return;
   // premul_sum: each rank's own factor.
   at::Tensor tensor = torch::full({1000}, 2.0);
   world.all_reduce(tensor, make_pre_mul_sum(world.rank() + 0.5));
@@ -153,7 +154,7 @@ const RankTasks moves("moves", [](const World& world) {
         world.broadcast(tensor, root);
         require(same(tensor, data_of(root, count, type)),
                 describe(type, count, "broadcast"));
-        const Tensors gathered = world.gather(own, root);
+        const Tensors gathered = world.gather(own, root).result();
         require(gathered.size() == static_cast<size_t>(rank == root ? size : 0),
                 "gather: tensors");
         for (int r = 0; r < static_cast<int>(gathered.size()); ++r) {
@@ -167,7 +168,7 @@ const RankTasks moves("moves", [](const World& world) {
         world.scatter(output, rank == root ? parts : Tensors(), root);
         require(same(output, own), describe(type, count, "scatter"));
       }
-      const Tensors all = world.all_gather(own);
+      const Tensors all = world.all_gather(own).result();
       Tensors outputs, inputs;
       for (int r = 0; r < size; ++r) {
         require(same(all[static_cast<size_t>(r)], data_of(r, count, type)),
@@ -187,6 +188,67 @@ const RankTasks moves("moves", [](const World& world) {
     }
   }
   world.barrier();
+});
+
+/// The forms with one tensor for all ranks.
+const RankTasks whole_tensors("whole_tensors", [](const World& world) {
+  const int size = world.size();
+  const int rank = world.rank();
+  for (const auto type : all_types()) {
+    for (const int64_t count : kCounts) {
+      const at::Tensor own = data_of(rank, count, type);
+      Tensors of_ranks, to_ranks, from_ranks;
+      for (int r = 0; r < size; ++r) {
+        of_ranks.push_back(data_of(r, count, type));
+        // Rank q sends rank r q + r elements more.
+        to_ranks.push_back(
+            data_of(rank, count + rank + r, type, static_cast<uint64_t>(r)));
+        from_ranks.push_back(
+            data_of(r, count + rank + r, type, static_cast<uint64_t>(rank)));
+      }
+      const at::Tensor whole = torch::zeros({size, count}, type);
+      world.all_gather_into_tensor(whole, own);
+      require(same(whole, torch::stack(of_ranks)),
+              describe(type, count, "all_gather_into_tensor"));
+      const at::Tensor wide = torch::zeros({count * size, 2}, type);
+      world.all_gather_into_tensor(wide.select(1, 1), own);
+      require(same(wide.select(1, 1).clone(torch::MemoryFormat::Contiguous),
+                   torch::cat(of_ranks)),
+              describe(type, count, "all_gather_into_tensor with gaps"));
+
+      const at::Tensor sum = torch::zeros({count}, type);
+      world.reduce_scatter_tensor(sum, own.repeat({size}));
+      require(same(sum, reduced(Op::SUM, size, count, type)),
+              describe(type, count, "reduce_scatter_tensor"));
+
+      std::vector<int64_t> output_splits, input_splits;
+      for (int r = 0; r < size; ++r) {
+        output_splits.push_back(count + rank + r);
+        input_splits.push_back(count + rank + r);
+      }
+      const at::Tensor output = torch::zeros_like(torch::cat(from_ranks));
+      world.all_to_all_single(output, torch::cat(to_ranks), output_splits,
+                              input_splits);
+      require(same(output, torch::cat(from_ranks)),
+              describe(type, count, "all_to_all_single"));
+      const at::Tensor even = torch::zeros({count * size}, type);
+      world.all_to_all_single(even, own.repeat({size}));
+      require(same(even, torch::cat(of_ranks)),
+              describe(type, count, "all_to_all_single without splits"));
+
+      for (int root = 0; root < size; root += 3) {
+        Tensors outputs;
+        for (int r = 0; r < (rank == root ? size : 0); ++r) {
+          outputs.push_back(torch::zeros({count}, type));
+        }
+        world.gather(outputs, own, root);
+        for (size_t r = 0; r < outputs.size(); ++r) {
+          require(same(outputs[r], of_ranks[r]),
+                  describe(type, count, "gather into tensors"));
+        }
+      }
+    }
+  }
 });
 
 const RankTasks strided("strided", [](const World& world) {
@@ -213,8 +275,8 @@ void pass_on(const World& world, const at::Tensor& own, at::Tensor& received) {
   const int next = (world.rank() + 1) % world.size();
   const int last = (world.rank() + world.size() - 1) % world.size();
   Tensors sent{own}, got{received};
-  const auto sending = world.backend()->send(sent, next, 0);
-  const auto receiving = world.backend()->recv(got, last, 0);
+  const auto sending = c10d_backend(world)->send(sent, next, 0);
+  const auto receiving = c10d_backend(world)->recv(got, last, 0);
   receiving->wait();
   sending->wait();
   require(sending->isSuccess() && receiving->isCompleted(), "send and recv");
@@ -263,7 +325,8 @@ const RankTasks send_recv("send_recv", [](const World& world) {
           "send and recv of a transposed tensor");
 
   // Received in reverse order, during a collective.
-  auto& backend = *world.backend();
+  const auto backend_of_group = c10d_backend(world);
+  auto& backend = *backend_of_group;
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
   for (int tag = 0; tag < 5; ++tag) {
     Tensors sent{torch::full({1000}, static_cast<double>(10 * rank + tag))};
@@ -296,8 +359,9 @@ const RankTasks send_recv("send_recv", [](const World& world) {
 });
 
 const RankTasks c10d_forms("c10d_forms", [](const World& world) {
-  if (!world.backend()) return;
-  const auto& backend = *world.backend();
+  if (!c10d_backend(world)) return;
+  const auto backend_of_group = c10d_backend(world);
+  const auto& backend = *backend_of_group;
   auto& c10d_backend = const_cast<c10d::Backend&>(backend);
   const int size = world.size();
   const int rank = world.rank();
@@ -411,15 +475,18 @@ const RankTasks groups("groups", [](const World& world) {
 });
 
 const RankTasks conformance("conformance", [](const World& world) {
-  for (const char* name :
-       {"all_reduce",     "reductions",     "moves",
-        "strided",        "send_recv",      "c10d_forms",
-        "groups",         "callbacks",      "mail_callbacks",
-        "refusals",       "coalesced",      "sparse",
-        "wrap",           "c10d_reducer",   "c10d_debug_detail",
-        "async_bits",     "async_order",    "async_futures",
-        "async_messages", "async_refusals", "coalesced_calls",
-        "coalesced_kinds"}) {
+  for (const char* name : {"all_reduce",     "reductions",
+                           "moves",          "whole_tensors",
+                           "strided",        "send_recv",
+                           "c10d_forms",     "groups",
+                           "callbacks",      "mail_callbacks",
+                           "refusals",       "coalesced",
+                           "sparse",         "wrap",
+                           "c10d_reducer",   "c10d_debug_detail",
+                           "async_bits",     "async_order",
+                           "async_futures",  "async_messages",
+                           "async_refusals", "coalesced_calls",
+                           "coalesced_kinds"}) {
     RankTasks::get(name)(world);
   }
 });

@@ -29,16 +29,17 @@ TEST_P(Threads, Conform) {
 auto all_of(const char* backend) {
   return testing::Combine(
       testing::Values(backend),
-      testing::Values("all_reduce", "reductions", "places", "moves", "strided",
-                      "send_recv", "c10d_forms", "groups", "callbacks",
-                      "mail_callbacks", "refusals", "coalesced", "sparse",
-                      "wrap", "c10d_reducer", "c10d_debug_detail", "async_bits",
-                      "async_order", "async_futures", "async_messages",
-                      "async_refusals", "coalesced_calls", "coalesced_kinds"),
+      testing::Values("all_reduce", "reductions", "places", "moves",
+                      "whole_tensors", "strided", "send_recv", "c10d_forms",
+                      "groups", "callbacks", "mail_callbacks", "refusals",
+                      "coalesced", "sparse", "wrap", "c10d_reducer",
+                      "c10d_debug_detail", "async_bits", "async_order",
+                      "async_futures", "async_messages", "async_refusals",
+                      "coalesced_calls", "coalesced_kinds"),
       testing::Values(1, 2, 3, 4, 8));
 }
 INSTANTIATE_TEST_SUITE_P(Shm, Threads, all_of("shm"), name_of_instance);
-INSTANTIATE_TEST_SUITE_P(Gloo, Threads, all_of("gloo"), name_of_instance);
+INSTANTIATE_TEST_SUITE_P(Tcp, Threads, all_of("tcp"), name_of_instance);
 
 }  // namespace
 }  // namespace lockstep

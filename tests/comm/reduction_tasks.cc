@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "lockstep/base/error.h"
+#include "lockstep/c10d/c10d_backend.h"
 #include "lockstep/device/torch_compat.h"
 #include "tests/comm/rank_tasks.h"
 
@@ -19,8 +20,9 @@ at::Tensor filled(double value, int64_t count = 6) {
 // Expects the results of c10d's ProcessGroupGloo in PyTorch 2.11 for the same
 // lists.
 const RankTasks coalesced("coalesced", [](const World& world) {
-  if (!world.backend()) return;
-  auto& backend = *world.backend();
+  if (!c10d_backend(world)) return;
+  const auto backend_of_group = c10d_backend(world);
+  auto& backend = *backend_of_group;
   const double own = world.rank() + 1;
   const double sum = world.size() * (world.size() + 1) / 2.0;
 
@@ -118,8 +120,9 @@ at::Tensor sparse_of(int rank, at::ScalarType type) {
 }
 
 const RankTasks sparse_reductions("sparse", [](const World& world) {
-  if (!world.backend()) return;
-  auto& backend = *world.backend();
+  if (!c10d_backend(world)) return;
+  const auto backend_of_group = c10d_backend(world);
+  auto& backend = *backend_of_group;
   const int size = world.size();
   for (const auto type : {torch::kFloat32, torch::kFloat64, torch::kBFloat16,
                           torch::kInt64, torch::kComplexFloat}) {

@@ -8,6 +8,7 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include "lockstep/base/error.h"
+#include "lockstep/c10d/c10d_backend.h"
 #include "tests/comm/rank_tasks.h"
 
 namespace lockstep {
@@ -200,10 +201,10 @@ void refuse_splits_and_peers(c10d::Backend& backend) {
 
 const RankTasks refusals("refusals", [](const World& world) {
   refuse_roots(world);
-  if (world.backend()) {
-    refuse_tensors(*world.backend());
-    refuse_lists(*world.backend());
-    refuse_splits_and_peers(*world.backend());
+  if (c10d_backend(world)) {
+    refuse_tensors(*c10d_backend(world));
+    refuse_lists(*c10d_backend(world));
+    refuse_splits_and_peers(*c10d_backend(world));
   }
   // On one rank alone: nothing was sent, so the others did not notice.
   at::Tensor tensor = some();

@@ -11,7 +11,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "lockstep/comm/collectives/shared_memory.h"
+#include "lockstep/comm/transport/shared_memory.h"
 #include "lockstep/comm/world.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"

@@ -53,7 +53,7 @@ Tensor after_steps(const CommunicationOptions& options, bool reloads = false) {
           outer->restart();
         }
         TORCH_CHECK(statistic[0].item<double>() == 1, "rank 0's");
-        const auto of_ranks = world.all_gather(weight.detach());
+        const auto of_ranks = world.all_gather(weight.detach()).result();
         TORCH_CHECK(torch::equal(of_ranks[0], of_ranks[1]));
         if (world.rank() == 0) result = weight.detach().clone();
       },

@@ -12,7 +12,7 @@ FOLDERS = ("lockstep", "tests", "bench", "examples")
 LAYERS = (
     "base", "store", "shm", "tcp", "control", "monitor", "device",
     "device/links",
-    "comm/collectives", "comm/queue", "comm/backends", "comm/c10d", "comm",
+    "comm/transport", "comm", "c10d",
     "losses", "models", "models/language", "download", "data/images", "data",
     "data/text",
     "optim", "parallel/reduction", "parallel/module", "parallel/exchange",

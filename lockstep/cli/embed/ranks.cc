@@ -41,10 +41,10 @@ void check_devices(const DeviceFlags& flags) {
 
 void add_rank_options(CLI::App& app, RankFlags& flags) {
   app.add_option("--backend", flags.backend,
-                 "ddp: auto, shm, gloo or nccl; auto: nccl for GPUs, shm on "
-                 "one host, else gloo")
+                 "ddp: auto, shm, tcp or nccl; auto: nccl for GPUs, shm on "
+                 "one host, else tcp")
       ->type_name("NAME")
-      ->check(one_of({"auto", "shm", "gloo", "nccl"}));
+      ->check(backend_name({"auto", "shm", "tcp", "nccl"}));
   app.add_option("--timeout", flags.timeout_s,
                  "ddp: seconds that a rank waits for the others, at most")
       ->type_name("S")

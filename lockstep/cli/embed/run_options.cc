@@ -67,7 +67,7 @@ void add_length_options(CLI::App& app, RunFlags& flags) {
       ->type_name("NAME")
       ->check(one_of(train::precision_names()));
   app.add_option("--zero", flags.zero,
-                 "ddp between hosts (gloo): 1 cuts the optimizer's state over "
+                 "ddp between hosts (tcp): 1 cuts the optimizer's state over "
                  "the ranks, 2 the gradients, too")
       ->type_name("N")
       ->check(whole_number(0, 2));
@@ -146,7 +146,7 @@ void add_output_options(CLI::App& app, RunFlags& flags) {
       ->type_name("N")
       ->check(whole_number(0));
   add(app.add_option("--verify-every", flags.options.verify_every,
-                     "ddp over gloo or nccl: steps after which ranks compare "
+                     "ddp over tcp or nccl: steps after which ranks compare "
                      "their parameters and optimizer's state, to find a bit "
                      "that changed in silence; the run then goes back to the "
                      "last state that was alike; 0: never"))

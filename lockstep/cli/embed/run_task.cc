@@ -91,7 +91,7 @@ void check_before_ranks(const RunFlags& flags, TrainOptions options) {
   if (flags.ranks.backend == "nccl" && options.devices.front().is_cpu()) {
     throw BadUsage("[usage] --backend nccl is for GPUs, got --devices " +
                    join_names(options.devices) +
-                   "; use --backend shm or gloo, or auto");
+                   "; use --backend shm or tcp, or auto");
   }
   const train::Plan plan = train::make_plan(options);
   train::check_shards_of_ranks(communication, plan.shards,

@@ -81,6 +81,14 @@ CLI::Validator one_of(std::vector<std::string> words) {
       "");
 }
 
+CLI::Validator backend_name(std::vector<std::string> names) {
+  return CLI::Validator(
+      [is_known = one_of(std::move(names))](std::string& text) {
+        return text == "gloo" ? std::string() : is_known(text);
+      },
+      "");
+}
+
 std::vector<int64_t> parse_sizes(const std::string& text, int64_t factor) {
   const size_t colon = text.find(':');
   const auto first = parse_size(text.substr(0, colon));

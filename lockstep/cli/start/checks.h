@@ -29,6 +29,9 @@ CLI::Validator number(double least, Bound bound = Bound::kIncluded,
 
 /// Accepts one of `words`. For another word, the error suggests the nearest.
 CLI::Validator one_of(std::vector<std::string> words);
+/// Checks that the text is one of the backends `names`, or "gloo", the former
+/// name of tcp.
+CLI::Validator backend_name(std::vector<std::string> names);
 
 /// Returns the sizes in bytes that "4K:256M" stands for: from the first size to
 /// the last, each `factor` times the previous one. "1M" is only that size. K, M

@@ -49,7 +49,7 @@ std::string in_words(const Tensor& description) {
 /// Throws on all ranks if the tensors of two ranks don't match.
 void check_same(const World& world, const Tensor& tensor) {
   const Tensor own = description_of(tensor);
-  const std::vector<Tensor> all = world.all_gather(own);
+  const std::vector<Tensor> all = world.all_gather(own).result();
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (torch::equal(all[rank], all[0])) continue;
     throw ParallelError(

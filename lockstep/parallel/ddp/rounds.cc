@@ -34,7 +34,8 @@ Round Rounds::agree(bool is_active, int64_t samples) {
   // (2): whether this rank has inputs, and its number of samples.
   const std::vector<int64_t> message{is_active, samples};
   const auto messages =
-      world_.all_gather(torch::tensor(message, torch::kInt64).to(device_));
+      world_.all_gather(torch::tensor(message, torch::kInt64).to(device_))
+          .result();
   Round round{.active = {}};
   int64_t total = 0;
   for (int rank = 0; rank < world_.size(); ++rank) {

@@ -66,9 +66,12 @@ Moments local_moments(const Tensor& input) {
 /// (1979).
 Moments moments_of_all(const World& world, const Tensor& input) {
   const Moments local = local_moments(input);
-  const auto all = world.all_gather(
-      torch::cat({local.mean, local.square_sums,
-                  torch::full({1}, local.count, local.mean.options())}));
+  const auto all =
+      world
+          .all_gather(
+              torch::cat({local.mean, local.square_sums,
+                          torch::full({1}, local.count, local.mean.options())}))
+          .result();
   const int64_t channels = input.size(1);
   Moments total{torch::zeros_like(local.mean), torch::zeros_like(local.mean),
                 0};

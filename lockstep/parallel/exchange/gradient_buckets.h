@@ -8,8 +8,8 @@
 
 #include <torch/types.h>
 
-#include "lockstep/comm/collectives/shared_memory.h"
-#include "lockstep/comm/queue/work_queue.h"
+#include "lockstep/comm/transport/shared_memory.h"
+#include "lockstep/comm/transport/work_queue.h"
 #include "lockstep/comm/world.h"
 #include "lockstep/device/donated_memory.h"
 #include "lockstep/parallel/exchange/comm_stream.h"

@@ -102,7 +102,7 @@ MessageExchange::Heads MessageExchange::exchange_heads(
   out_flags[1] = is_watched_ && !overlapped_->is_right() ? 1 : 0;
 
   Heads heads{.of_rank = {}, .is_right = true};
-  for (const Tensor& from_rank : world_.all_gather(message)) {
+  for (const Tensor& from_rank : world_.all_gather(message).result()) {
     const auto* in = from_rank.const_data_ptr<double>();
     check_samples(world_.rank(), totals.samples,
                   static_cast<int>(heads.of_rank.size()),

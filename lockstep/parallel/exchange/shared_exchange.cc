@@ -10,7 +10,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/round_up.h"
-#include "lockstep/comm/collectives/shared_memory.h"
+#include "lockstep/comm/transport/shared_memory.h"
 #include "lockstep/optim/blocks.h"
 
 namespace lockstep {

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/log.h"
-#include "lockstep/comm/collectives/shared_memory.h"
+#include "lockstep/comm/transport/shared_memory.h"
 #include "lockstep/device/random.h"
 #include "lockstep/parallel/exchange/shared_exchange.h"
 

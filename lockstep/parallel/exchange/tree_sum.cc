@@ -41,7 +41,10 @@ TreeSum tree_sum_of(const World& world) {
 
 void tree_all_reduce(const World& world, Tensor elements, TreeSum way) {
   const torch::NoGradGuard no_grad;
-  if (way == TreeSum::kByWorld) return world.all_reduce(elements);
+  if (way == TreeSum::kByWorld) {
+    world.all_reduce(elements);
+    return;
+  }
   std::vector<Tensor> pieces = elements.tensor_split(world.size());
   const Tensor own = own_sum(world, pieces);
   world.all_to_all(pieces,
@@ -51,14 +54,20 @@ void tree_all_reduce(const World& world, Tensor elements, TreeSum way) {
 void tree_reduce_scatter(const World& world, Tensor own,
                          const std::vector<Tensor>& pieces, TreeSum way) {
   const torch::NoGradGuard no_grad;
-  if (way == TreeSum::kByWorld) return world.reduce_scatter(own, pieces);
+  if (way == TreeSum::kByWorld) {
+    world.reduce_scatter(own, pieces);
+    return;
+  }
   own.copy_(own_sum(world, pieces));
 }
 
 void tree_reduce(const World& world, Tensor elements, int root, TreeSum way) {
   const torch::NoGradGuard no_grad;
-  if (way == TreeSum::kByWorld) return world.reduce(elements, root);
-  const std::vector<Tensor> of_ranks = world.gather(elements, root);
+  if (way == TreeSum::kByWorld) {
+    world.reduce(elements, root);
+    return;
+  }
+  const std::vector<Tensor> of_ranks = world.gather(elements, root).result();
   if (world.rank() == root) elements.copy_(sum_along_tree(of_ranks));
 }
 

@@ -464,7 +464,7 @@ std::vector<LossSample> gather_samples(const World& world,
     for_each_tensor(
         (*own).*part, [&](const Tensor& tensor, const std::string&) {
           if (tensor.defined()) {
-            tensors.push_back(world.all_gather(tensor.contiguous()));
+            tensors.push_back(world.all_gather(tensor.contiguous()).result());
           }
         });
     for (size_t rank = 0; rank < samples.size(); ++rank) {

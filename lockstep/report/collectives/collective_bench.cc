@@ -2,22 +2,19 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <utility>
 
 #include <fmt/format.h>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/stopwatch.h"
-#include "lockstep/comm/backends/backends.h"
-#include "lockstep/comm/world.h"
-#include "lockstep/store/socket_address.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/report/collectives/pytorch_collectives.h"
 #include "lockstep/train/run_report.h"
 
 namespace lockstep::report {
 namespace {
-
-using Backend = c10::intrusive_ptr<c10d::Backend>;
 
 // Short calls are timed in batches that move about this many bytes.
 constexpr int64_t kBatchBytes = 1 << 20;
@@ -25,40 +22,32 @@ constexpr int64_t kMaxBatch = 64;
 constexpr int64_t kLargeBytes = 32 << 20;
 constexpr size_t kMaxElementBytes = 16;
 constexpr const char* kResident = "shm resident";
-constexpr const char* kPeer = "c10d gloo";
+constexpr const char* kPeer = "PyTorch";
 
 /// A way to do the collective.
 struct Way {
   std::string name;
-  World world;
+  ProcessGroup group;
   bool is_resident = false;
-  Backend peer{};  ///< if set, timed instead of the world
-
-  void run(const CollectiveCase& of, CollectiveBuffers& buffers) const {
-    if (peer) {
-      of.run(*peer, buffers);
-    } else {
-      of.run(world, buffers);
-    }
-  }
+  bool is_pytorch = false;  ///< timed by PyTorchCollectives instead
 };
 
-World make_world(const std::string& backend) {
-  WorldOptions options;
+ProcessGroup make_group(const std::string& backend) {
+  ProcessGroupOptions options;
   options.backend = backend;
   return init(options);
 }
 
-/// The worlds of a rank, and the ways to do the collective over them.
+/// The process groups of a rank, and the ways to do the collective over them.
 class Ways {
  public:
   explicit Ways(const CollectiveBenchOptions& options) {
     if (options.with_shm) add_shm(options);
-    if (options.with_gloo) add_gloo();
+    if (options.with_tcp) add_tcp();
     if (all_.empty()) {
       throw InvalidArgument("bench", {.code = ErrorCode::kMisuse,
                                       .what = "no backend was chosen",
-                                      .expected = "shm, gloo or both"});
+                                      .expected = "shm, tcp or both"});
     }
     if (control_.size() < 2) {
       throw InvalidArgument(
@@ -67,11 +56,17 @@ class Ways {
                     .expected = "a job of at least 2",
                     .fix = "start it with --nproc 2, or by a launcher"});
     }
+    if (options.with_pytorch) {
+      pytorch_ = std::make_unique<PyTorchCollectives>(control_);
+      all_.push_back({.name = kPeer, .group = control_, .is_pytorch = true});
+    }
   }
 
   const std::vector<Way>& all() const { return all_; }
   /// World for the messages that the benchmark itself needs.
-  const World& control() const { return control_; }
+  const ProcessGroup& control() const { return control_; }
+  /// Requires a way with is_pytorch.
+  PyTorchCollectives& pytorch() const { return *pytorch_; }
   /// Returns a tensor at the same place in every rank's memory. It is undefined
   /// if the resident way is not measured.
   at::Tensor resident(int64_t count, at::ScalarType type) const {
@@ -81,7 +76,7 @@ class Ways {
 
  private:
   void add_shm(const CollectiveBenchOptions& options) {
-    control_ = make_world("shm");
+    control_ = make_group("shm");
     if (options.with_resident && options.collective == Collective::kAllReduce) {
       // A message has at least one element per rank.
       const int64_t most =
@@ -90,38 +85,23 @@ class Ways {
                                        static_cast<size_t>(control_.size()) *
                                            kMaxElementBytes);
       all_.push_back(
-          {.name = kResident, .world = control_, .is_resident = true});
+          {.name = kResident, .group = control_, .is_resident = true});
     }
-    // A separate world. Without shared memory it does not check where tensors
+    // A separate group. Without shared memory it does not check where tensors
     // are.
-    all_.push_back({.name = "shm", .world = make_world("shm")});
+    all_.push_back({.name = "shm", .group = make_group("shm")});
   }
 
-  void add_gloo() {
-    const World gloo = make_world("gloo");
-    if (all_.empty()) control_ = gloo;
-    if (gloo.size() > 1) {
-      all_.push_back({.name = kPeer,
-                      .world = gloo,
-                      .peer = make_gloo_backend(
-                          {.store = c10::make_intrusive<c10d::PrefixStore>(
-                               "c10d", gloo.store()),
-                           .rank = gloo.rank(),
-                           .size = gloo.size(),
-                           .timeout = gloo.timeout(),
-                           .master_addr = master_of(gloo)})});
-    }
-    all_.push_back({.name = "gloo", .world = gloo});
-  }
-
-  static std::string master_of(const World& world) {
-    return world.is_one_host() ? store::loopback_host()
-                               : read_environment().master_addr;
+  void add_tcp() {
+    const ProcessGroup tcp = make_group("tcp");
+    if (all_.empty()) control_ = tcp;
+    all_.push_back({.name = "tcp", .group = tcp});
   }
 
   std::vector<Way> all_;
-  World control_;
+  ProcessGroup control_;
   std::optional<SharedMemory> memory_;
+  std::unique_ptr<PyTorchCollectives> pytorch_;
 };
 
 /// The rounds of one message size.
@@ -131,6 +111,7 @@ class SizeBench {
             int64_t bytes)
       : ways_(ways),
         count_(rounded_count(bytes, options.type, ways.control().size())),
+        type_(options.type),
         case_(options.collective, count_, options.type, ways.control().rank(),
               ways.control().size()),
         plain_(case_.make_buffers()),
@@ -149,12 +130,18 @@ class SizeBench {
   void round(bool is_timed) {
     for (size_t i = 0; i < ways_.all().size(); ++i) {
       const Way& way = ways_.all()[i];
+      if (way.is_pytorch) {
+        const double seconds =
+            ways_.pytorch().time(case_.collective(), count_, type_, batch_);
+        if (is_timed) times_[i].push_back(seconds);
+        continue;
+      }
       CollectiveBuffers& buffers = way.is_resident ? resident_ : plain_;
       if (checks_data_) check(way, buffers, wrong_[i]);
       // Zeros stay zeros in any number of sums.
       buffers.input.zero_();
       buffers.output.zero_();
-      const double seconds = time([&] { way.run(case_, buffers); });
+      const double seconds = time([&] { case_.run(way.group, buffers); });
       if (is_timed) times_[i].push_back(seconds);
     }
     // Each is run once before it is timed, so that the caches are as warm as
@@ -176,7 +163,9 @@ class SizeBench {
       figure.time_s = median_of_slowest(times_[i]);
       figure.algorithm_gb_s = static_cast<double>(bytes_) / figure.time_s / 1e9;
       figure.bus_gb_s = figure.algorithm_gb_s * factor;
-      figure.wrong = sum(wrong_[i]);
+      if (checks_data_ && !ways_.all()[i].is_pytorch) {
+        figure.wrong = sum(wrong_[i]);
+      }
       times[figure.way] = figure.time_s;
       size.figures.push_back(figure);
     }
@@ -200,7 +189,7 @@ class SizeBench {
     case_.fill(buffers);
     // Other ranks read and write a resident buffer.
     ways_.control().barrier();
-    way.run(case_, buffers);
+    case_.run(way.group, buffers);
     wrong += case_.count_wrong(buffers);
     ways_.control().barrier();
   }
@@ -231,6 +220,7 @@ class SizeBench {
   int64_t count_;
   int64_t bytes_ = 0;
   int64_t batch_ = 1;
+  at::ScalarType type_;
   CollectiveCase case_;
   CollectiveBuffers plain_;
   CollectiveBuffers resident_;
@@ -245,7 +235,7 @@ class SizeBench {
 int64_t CollectiveReport::wrong() const {
   int64_t sum = 0;
   for (const auto& size : sizes) {
-    for (const auto& figure : size.figures) sum += figure.wrong;
+    for (const auto& figure : size.figures) sum += figure.wrong.value_or(0);
   }
   return sum;
 }

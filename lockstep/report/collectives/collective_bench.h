@@ -17,8 +17,9 @@ struct CollectiveBenchOptions {
   at::ScalarType type = torch::kFloat32;
   bool with_shm = true;
   bool with_resident = true;  ///< also time all-reduce in World::shared_memory
-  /// Gloo as c10d runs it, and Lockstep's fixed-order sum over Gloo.
-  bool with_gloo = true;
+  bool with_tcp = true;
+  /// Also time torch.distributed over Gloo (PyTorchCollectives).
+  bool with_pytorch = false;
   bool checks_data = true;
   std::optional<int64_t> iterations;  ///< nullopt: 20, and 5 above 32 MiB
   int64_t warmup = 3;
@@ -26,12 +27,13 @@ struct CollectiveBenchOptions {
 
 /// Result of one backend at one size.
 struct CollectiveFigure {
-  std::string way;    ///< "shm resident", "shm", "c10d gloo", "gloo"
+  std::string way;    ///< "shm resident", "shm", "tcp", "PyTorch"
   double time_s = 0;  ///< median over the rounds of the slowest rank's time
-  double algorithm_gb_s = 0;      ///< size over time
-  double bus_gb_s = 0;            ///< algorithm_gb_s times bus_factor()
-  int64_t wrong = 0;              ///< wrong elements in all ranks and rounds
-  std::optional<double> speedup;  ///< over c10d gloo, if that was timed
+  double algorithm_gb_s = 0;  ///< size over time
+  double bus_gb_s = 0;        ///< algorithm_gb_s times bus_factor()
+  /// Wrong elements in all ranks and rounds, if the data was checked.
+  std::optional<int64_t> wrong;
+  std::optional<double> speedup;  ///< over PyTorch, if that was timed
 };
 
 struct CollectiveSize {

@@ -92,56 +92,24 @@ void CollectiveCase::fill(CollectiveBuffers& buffers) const {
               torch::scalar_tensor(share_of(rank_), pattern_.options()));
 }
 
-void CollectiveCase::run(c10d::Backend& backend,
+void CollectiveCase::run(const ProcessGroup& group,
                          CollectiveBuffers& buffers) const {
   switch (collective_) {
-    case Collective::kAllReduce: {
-      std::vector<at::Tensor> tensors{buffers.output};
-      c10d::AllreduceOptions options;
-      options.asyncOp = false;
-      backend.allreduce(tensors, options)->wait();
+    case Collective::kAllReduce:
+      group.all_reduce(buffers.output);
       return;
-    }
-    case Collective::kAllGather: {
-      c10d::AllgatherOptions options;
-      options.asyncOp = false;
-      backend._allgather_base(buffers.output, buffers.input, options)->wait();
+    case Collective::kAllGather:
+      group.all_gather_into_tensor(buffers.output, buffers.input);
       return;
-    }
-    case Collective::kReduceScatter: {
-      c10d::ReduceScatterOptions options;
-      options.asyncOp = false;
-      backend._reduce_scatter_base(buffers.output, buffers.input, options)
-          ->wait();
+    case Collective::kReduceScatter:
+      group.reduce_scatter_tensor(buffers.output, buffers.input);
       return;
-    }
-    case Collective::kBroadcast: {
-      std::vector<at::Tensor> tensors{buffers.output};
-      c10d::BroadcastOptions options;
-      options.asyncOp = false;
-      backend.broadcast(tensors, options)->wait();
+    case Collective::kBroadcast:
+      group.broadcast(buffers.output, 0);
       return;
-    }
-    case Collective::kAllToAll: {
-      std::vector<int64_t> output_splits, input_splits;  // even
-      c10d::AllToAllOptions options;
-      options.asyncOp = false;
-      backend
-          .alltoall_base(buffers.output, buffers.input, output_splits,
-                         input_splits, options)
-          ->wait();
+    case Collective::kAllToAll:
+      group.all_to_all_single(buffers.output, buffers.input);
       return;
-    }
-  }
-}
-
-void CollectiveCase::run(const World& world, CollectiveBuffers& buffers) const {
-  if (collective_ == Collective::kAllReduce) {
-    world.all_reduce(buffers.output);
-  } else if (collective_ == Collective::kBroadcast) {
-    world.broadcast(buffers.output, 0);
-  } else {
-    run(*world.backend(), buffers);
   }
 }
 

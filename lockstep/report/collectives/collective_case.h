@@ -4,10 +4,9 @@
 #include <string>
 #include <vector>
 
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/types.h>
 
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 
 namespace lockstep::report {
 
@@ -46,15 +45,14 @@ class CollectiveCase {
   CollectiveCase(Collective collective, int64_t count, at::ScalarType type,
                  int rank, int ranks);
 
+  Collective collective() const { return collective_; }
   CollectiveBuffers make_buffers() const;
   /// Returns buffers for an in-place collective in `memory`, which has `count`
   /// elements.
   CollectiveBuffers buffers_in(const at::Tensor& memory) const;
   void fill(CollectiveBuffers& buffers) const;
-  void run(c10d::Backend& backend, CollectiveBuffers& buffers) const;
-  /// Runs the collective as a user of Lockstep would. Collectives whose results
-  /// World returns in new tensors are run through the c10d interface.
-  void run(const World& world, CollectiveBuffers& buffers) const;
+  /// Runs the collective, as a user would.
+  void run(const ProcessGroup& group, CollectiveBuffers& buffers) const;
   /// Returns the number of elements that differ from the result of fill() and
   /// run().
   int64_t count_wrong(const CollectiveBuffers& buffers) const;

@@ -19,9 +19,8 @@ std::string short_type(const std::string& type) {
 // Columns of the table of nccl-tests.
 constexpr int kWholeTable = 79;
 
-std::string checked(const CollectiveReport& report,
-                    const CollectiveFigure& figure) {
-  return report.is_checked ? std::to_string(figure.wrong) : "N/A";
+std::string checked(const CollectiveFigure& figure) {
+  return figure.wrong ? std::to_string(*figure.wrong) : "N/A";
 }
 
 std::string speedup(const CollectiveFigure& figure) {
@@ -31,12 +30,12 @@ std::string speedup(const CollectiveFigure& figure) {
 // Returns a separate table for one size.
 std::string narrow_text(const CollectiveReport& report,
                         const CollectiveSize& size, size_t width) {
-  Table table({"backend", "time us", "algbw", "busbw", "wrong", "gloo x"});
+  Table table({"backend", "time us", "algbw", "busbw", "wrong", "PyTorch x"});
   for (const auto& figure : size.figures) {
     table.add_row({figure.way, fmt::format("{:.1f}", figure.time_s * 1e6),
                    fmt::format("{:.2f}", figure.algorithm_gb_s),
-                   fmt::format("{:.2f}", figure.bus_gb_s),
-                   checked(report, figure), speedup(figure)});
+                   fmt::format("{:.2f}", figure.bus_gb_s), checked(figure),
+                   speedup(figure)});
   }
   return wrap(fmt::format("{} bytes, {} of {}", size.bytes, size.count,
                           report.type),
@@ -61,10 +60,10 @@ std::string header_text(const CollectiveReport& report, int width) {
   return head + "\n" +
          fmt::format("{:<12}{:>10}{:>10} {:<8}{:>10}{:>7}{:>7}{:>6}{:>8}\n", "",
                      "size", "count", "type", "time", "algbw", "busbw", "wrong",
-                     "c10d") +
+                     "PyTorch") +
          fmt::format("{:<12}{:>10}{:>10} {:<8}{:>10}{:>7}{:>7}{:>6}{:>8}\n",
                      "backend", "(bytes)", "", "", "(us)", "(GB/s)", "(GB/s)",
-                     "", "gloo x");
+                     "", "x");
 }
 
 std::string to_text(const CollectiveReport& report, const CollectiveSize& size,
@@ -78,7 +77,7 @@ std::string to_text(const CollectiveReport& report, const CollectiveSize& size,
         "{:<12}{:>10}{:>10} {:<8}{:>10.1f}{:>7.2f}{:>7.2f}{:>6}{:>8}\n",
         figure.way, size.bytes, size.count, short_type(report.type),
         figure.time_s * 1e6, figure.algorithm_gb_s, figure.bus_gb_s,
-        checked(report, figure), speedup(figure));
+        checked(figure), speedup(figure));
   }
   return text;
 }
@@ -117,14 +116,13 @@ nlohmann::json to_json(const CollectiveReport& report) {
   for (const auto& size : report.sizes) {
     json figures = json::array();
     for (const auto& figure : size.figures) {
-      figures.push_back(
-          {{"backend", figure.way},
-           {"time_us", figure.time_s * 1e6},
-           {"algbw_gb_s", figure.algorithm_gb_s},
-           {"busbw_gb_s", figure.bus_gb_s},
-           {"wrong", report.is_checked ? json(figure.wrong) : json()},
-           {"speedup_over_c10d_gloo",
-            figure.speedup ? json(*figure.speedup) : json()}});
+      figures.push_back({{"backend", figure.way},
+                         {"time_us", figure.time_s * 1e6},
+                         {"algbw_gb_s", figure.algorithm_gb_s},
+                         {"busbw_gb_s", figure.bus_gb_s},
+                         {"wrong", figure.wrong ? json(*figure.wrong) : json()},
+                         {"speedup_over_pytorch",
+                          figure.speedup ? json(*figure.speedup) : json()}});
     }
     const auto share = share_of_ceiling(report, size);
     sizes.push_back(

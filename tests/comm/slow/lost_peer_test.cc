@@ -45,13 +45,16 @@ const RankTasks lost_peer_works("lost_peer_works", [](const World& world) {
     world.barrier();
     ::raise(SIGKILL);
   }
-  std::vector<Work> works{world.barrier_async()};
+  std::vector<Work> works{world.barrier(/*async_op=*/true)};
   for (int i = 0; i < 20; ++i) {
-    works.push_back(world.all_reduce_async(torch::ones({1000})));
+    works.push_back(world.all_reduce(torch::ones({1000}), ReduceOp::SUM,
+                                     /*async_op=*/true));
   }
-  works.push_back(world.coalesce_async([](CoalescedCalls& group) {
-    for (int i = 0; i < 5; ++i) group.all_reduce(torch::ones({10}));
-  }));
+  works.push_back(world.coalesce(
+      [](CoalescedCalls& group) {
+        for (int i = 0; i < 5; ++i) group.all_reduce(torch::ones({10}));
+      },
+      /*async_op=*/true));
   works[0].wait();
   for (size_t i = 1; i < works.size(); ++i) {
     bool has_failed = false;
@@ -65,7 +68,7 @@ const RankTasks lost_peer_works("lost_peer_works", [](const World& world) {
 });
 
 TEST(LostPeer, EndsEveryWorkThatIsQueued) {
-  for (const char* backend : {"shm", "gloo"}) {
+  for (const char* backend : {"shm", "tcp"}) {
     WorldOptions options;
     options.backend = backend;
     options.timeout = std::chrono::seconds(30);
@@ -77,8 +80,7 @@ TEST(LostPeer, EndsEveryWorkThatIsQueued) {
 
 TEST(LostPeer, IsAnErrorAndNotTheEndOfTheProcess) {
   WorldOptions options;
-  options.backend = "gloo";
-  // Gloo does not notice that the peer of a half-sent message is gone.
+  options.backend = "tcp";
   options.timeout = std::chrono::seconds(3);
   const auto ends = run_processes("lost_peer", 2, options);
   EXPECT_EQ(ends[0], "");

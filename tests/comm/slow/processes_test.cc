@@ -30,7 +30,7 @@ TEST_P(Processes, Conform) {
 }
 
 INSTANTIATE_TEST_SUITE_P(World, Processes,
-                         testing::Combine(testing::Values("shm", "gloo"),
+                         testing::Combine(testing::Values("shm", "tcp"),
                                           testing::Values("conformance"),
                                           testing::Values(2, 5)),
                          name_of_instance);

@@ -361,7 +361,7 @@ TEST_P(Ddp, TakesRank0sBuffersAfterAStep) {
             const Tensor loss = model(x).sum() + model(x * 2).sum();
             loss.backward();
             for (const auto& buffer : model->named_buffers()) {
-              const auto all = world.all_gather(buffer.value());
+              const auto all = world.all_gather(buffer.value()).result();
               TORCH_CHECK(torch::equal(all[0], buffer.value()), buffer.key());
             }
             TORCH_CHECK(net->norm->num_batches_tracked.item<int64_t>() == 2);

@@ -63,7 +63,7 @@ void train_unevenly(const World& world, const std::vector<int64_t>& steps_of,
   check_same(copies(model->parameters()), copies(plain->parameters()), 1e-5);
   // The ranks agree to the bit.
   for (const Tensor& parameter : model->parameters()) {
-    for (const Tensor& other : world.all_gather(parameter.detach())) {
+    for (const Tensor& other : world.all_gather(parameter.detach()).result()) {
       TORCH_CHECK(torch::equal(other, parameter));
     }
   }

@@ -30,7 +30,7 @@ TEST(CollectiveCase, IsRightOverAWorldAndWrongWithoutOne) {
       if (name != "broadcast" || world.rank() != 0) {
         EXPECT_GT(its.count_wrong(buffers), 0) << name;
       }
-      its.run(*world.backend(), buffers);
+      its.run(world, buffers);
       EXPECT_EQ(its.count_wrong(buffers), 0) << name;
       buffers.output[1].add_(1);
       EXPECT_EQ(its.count_wrong(buffers), 1) << name;
@@ -81,7 +81,7 @@ TEST(CollectiveText, FitsTerminalsOfAnyWidth) {
   CollectiveSize size{.bytes = 268435456, .count = 67108864};
   size.copy_s = 0.0123;
   size.update_s = 0.0234;
-  for (const char* way : {"shm resident", "shm", "c10d gloo", "gloo"}) {
+  for (const char* way : {"shm resident", "shm", "tcp", "PyTorch"}) {
     size.figures.push_back({.way = way,
                             .time_s = 0.123456,
                             .algorithm_gb_s = 12.34,

@@ -1,0 +1,286 @@
+#include "lockstep/comm/process_group_impl.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <set>
+#include <unistd.h>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "lockstep/base/env.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/host_identity.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/out_of_resources.h"
+#include "lockstep/base/stopwatch.h"
+#include "lockstep/base/text.h"
+#include "lockstep/comm/transport/host_transport.h"
+#include "lockstep/comm/transport/nccl_transport.h"
+#include "lockstep/comm/transport/shm_backend.h"
+#include "lockstep/comm/transport/single_rank.h"
+#include "lockstep/comm/transport/tcp_backend.h"
+#include "lockstep/control/worker_side.h"
+#include "lockstep/device/links/device_copy.h"
+#include "lockstep/device/links/link_guard.h"
+#include "lockstep/store/socket_address.h"
+#include "lockstep/tcp/listener.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::chrono::milliseconds kPiece{500};
+
+double seconds_of(std::chrono::milliseconds time) {
+  return static_cast<double>(time.count()) / 1e3;
+}
+
+/// Returns a text that is the same for two ranks if they are on one host and
+/// can map each other's memory. It names the running kernel, the namespaces of
+/// processes and of the network, and the user. The host's name and address are
+/// not enough, because containers share them, or have none.
+std::string place_of_this_process() {
+  return fmt::format("{} {} {} user {}", boot_id(), namespace_id("pid"),
+                     namespace_id("net"), ::geteuid());
+}
+
+/// A world's view of a store that may have other users. It has its own key
+/// prefix and timeout, so the timeout of that store is not changed.
+class GroupStore : public c10d::PrefixStore {
+ public:
+  GroupStore(c10::intrusive_ptr<c10d::Store> store,
+             std::chrono::milliseconds timeout)
+      : PrefixStore("world", std::move(store)) {
+    timeout_ = timeout;
+  }
+
+  c10::intrusive_ptr<c10d::Store> clone() override {
+    return c10::make_intrusive<GroupStore>(store_->clone(), timeout_);
+  }
+  std::vector<uint8_t> get(const std::string& key) override {
+    // The underlying store would wait with its own timeout. Wait here first, so
+    // that the key exists when the store is asked.
+    wait({key}, timeout_);
+    return PrefixStore::get(key);
+  }
+  using PrefixStore::wait;
+  void wait(const std::vector<std::string>& keys) override {
+    wait(keys, timeout_);
+  }
+  const std::chrono::milliseconds& getTimeout() const noexcept override {
+    return timeout_;
+  }
+  void setTimeout(const std::chrono::milliseconds& timeout) override {
+    timeout_ = timeout;
+  }
+};
+
+}  // namespace
+
+ProcessGroup::Impl::Impl() : transport(std::make_shared<SingleRank>()) {}
+
+ProcessGroup::Impl::Impl(c10::intrusive_ptr<c10d::Store> the_store,
+                         int the_rank, int the_size, std::string master_addr,
+                         const ProcessGroupOptions& options)
+    : rank(the_rank),
+      size(the_size),
+      timeout(options.timeout),
+      store(c10::make_intrusive<GroupStore>(std::move(the_store),
+                                            options.timeout)),
+      master_addr_(std::move(master_addr)),
+      options_(options) {
+  const auto places = all_gather_text(place_of_this_process());
+  local_size = 0;
+  for (int peer = 0; peer < size; ++peer) {
+    if (places[static_cast<size_t>(peer)] !=
+        places[static_cast<size_t>(rank)]) {
+      continue;
+    }
+    if (peer == rank) local_rank = local_size;
+    ++local_size;
+  }
+  connect(choose_backend(places));
+}
+
+std::string ProcessGroup::Impl::choose_backend(
+    const std::vector<std::string>& places) const {
+  std::string name = options_.backend;
+  const bool is_one_host = local_size == size;
+  if (name == "auto") {
+    name = options_.device_type == torch::kCUDA ? "nccl"
+           : is_one_host                        ? "shm"
+                                                : "tcp";
+  }
+  if (name == "gloo") {
+    name = "tcp";
+    if (rank == 0) {
+      log_warning("comm", "the backend gloo is called tcp now; use tcp");
+    }
+  }
+  if (name != "shm" && name != "tcp" && name != "nccl") {
+    throw InvalidArgument("comm", {.code = ErrorCode::kUnknownName,
+                                   .what = "no such backend",
+                                   .expected = "auto, shm, tcp or nccl",
+                                   .got = name});
+  }
+  if ((name == "nccl") != (options_.device_type == torch::kCUDA)) {
+    throw InvalidArgument(
+        "comm",
+        {.code = ErrorCode::kBackendUnsuitable,
+         .what = fmt::format("backend {} does not work on {} tensors", name,
+                             c10::DeviceTypeName(options_.device_type, true)),
+         .fix = "use nccl for cuda, shm or tcp for cpu"});
+  }
+  if (name == "shm" && !is_one_host) {
+    throw InvalidArgument(
+        "comm",
+        {.code = ErrorCode::kBackendUnsuitable,
+         .what = "backend shm needs all ranks on one host",
+         .expected = "one kernel, process and network namespace, and user",
+         .got = fmt::format("ranks at: {}", fmt::join(places, "; ")),
+         .fix = "use --backend tcp, or auto"});
+  }
+  return name;
+}
+
+void ProcessGroup::Impl::connect(const std::string& backend_name) {
+  if (backend_name != "nccl") {
+    transport = connect_host(backend_name, store);
+    return;
+  }
+  avoid_bad_links();
+  host_transport =
+      connect_host(local_size == size ? "shm" : "tcp",
+                   c10::make_intrusive<c10d::PrefixStore>("host", store));
+  transport = std::make_shared<NcclTransport>(
+      make_nccl_backend(store, rank, size, timeout), options_.device_type,
+      timeout);
+}
+
+std::shared_ptr<Transport> ProcessGroup::Impl::connect_host(
+    const std::string& backend_name,
+    const c10::intrusive_ptr<c10d::Store>& host_store) const {
+  std::unique_ptr<HostBackend> backend;
+  if (backend_name == "shm") {
+    backend = std::make_unique<ShmBackend>(host_store, rank, size, timeout);
+  } else {
+    backend = connect_tcp();
+  }
+  return std::make_shared<HostTransport>(std::move(backend), rank, size,
+                                         timeout);
+}
+
+// NCCL makes its own copies, peer to peer if the driver says that it can.
+void ProcessGroup::Impl::avoid_bad_links() const {
+  if (size == 1) return;
+  std::string found;
+  if (local_rank == 0 && local_size > 1) {
+    const std::vector<Device> gpus = devices("cuda");
+    guard_links(gpus, options_.bad_links);
+    for (const Link& link : links_between(gpus)) {
+      if (chosen_path(link) == CopyPath::kStaged) found = "bad";
+    }
+  }
+  const auto all = all_gather_text(found);
+  if (std::find(all.begin(), all.end(), "bad") != all.end()) {
+    ::setenv("NCCL_P2P_DISABLE", "1", /*overwrite=*/1);
+  }
+}
+
+std::unique_ptr<HostBackend> ProcessGroup::Impl::connect_tcp() const {
+  const auto names = all_gather_text(
+      fmt::format("rank {} (host {}, pid {})", rank, host_name(), ::getpid()));
+  const bool is_one_host = local_size == size;
+  const std::string address = tcp::local_address_towards(
+      is_one_host ? store::loopback_host() : master_addr_);
+  const auto connect_all = [&] {
+    tcp::Listener listener(address, env("GLOO_SOCKET_IFNAME").value_or(""));
+    const auto announcements = all_gather_text(listener.announcement());
+    return listener.connect(rank, announcements,
+                            std::chrono::steady_clock::now() + timeout,
+                            [] { return control::is_attempt_over(); });
+  };
+  auto mesh = std::make_unique<tcp::Mesh>(
+      rank, connect_all(), names,
+      is_one_host ? tcp::Mesh::Hosts::kOne : tcp::Mesh::Hosts::kSeveral);
+  auto messages =
+      std::make_unique<tcp::PointToPoint>(rank, connect_all(), names);
+  // If a rank ended while others are still connecting, their connections would
+  // fail.
+  all_gather_text("connected");
+  return std::make_unique<TcpBackend>(std::move(mesh), std::move(messages));
+}
+
+std::string ProcessGroup::Impl::get(const std::string& key) const {
+  // Waits in short pieces and checks in between, because the rank that would
+  // set the key may have been lost, which the launcher's agent knows.
+  const std::chrono::milliseconds piece =
+      control::control_block() != nullptr ? std::min(timeout, kPiece) : timeout;
+  const Stopwatch waited;
+  for (;;) {
+    const double before_s = waited.seconds();
+    try {
+      store->wait({key}, piece);
+      return store->get_to_str(key);
+    } catch (const OutOfResources&) {
+      throw;
+    } catch (const std::exception& error) {
+      const double now_s = waited.seconds();
+      const bool is_late = now_s >= seconds_of(timeout);
+      const bool is_broken = now_s - before_s < seconds_of(piece) / 2;
+      if (!is_late && !is_broken && !control::is_attempt_over()) continue;
+      throw CommError(
+          {.code = ErrorCode::kStoreTimeout,
+           .what = fmt::format("rank {} of {} did not find '{}' in the store{}",
+                               rank, size, key, is_late ? ": timed out" : ""),
+           .expected = fmt::format("it within {} s", seconds_of(timeout)),
+           .got = first_line(text_of(error)),
+           .fix = "look at that rank's own output; start all ranks; if it only "
+                  "needs longer, raise the timeout"});
+    }
+  }
+}
+
+std::vector<std::string> ProcessGroup::Impl::all_gather_text(
+    const std::string& text) const {
+  if (size == 1) return {text};
+  const int number = texts_++;
+  store->set(fmt::format("text {} of rank {}", number, rank), text);
+  std::vector<std::string> texts;
+  for (int peer = 0; peer < size; ++peer) {
+    texts.push_back(get(fmt::format("text {} of rank {}", number, peer)));
+  }
+  return texts;
+}
+
+std::optional<ProcessGroup> ProcessGroup::Impl::new_group(
+    const std::vector<int>& ranks) const {
+  const std::set<int> unique(ranks.begin(), ranks.end());
+  if (ranks.empty() || unique.size() != ranks.size() || *unique.begin() < 0 ||
+      *unique.rbegin() >= size) {
+    throw InvalidArgument(
+        "comm",
+        {.code = ErrorCode::kBadRank,
+         .what = "no group can be made of these ranks",
+         .expected = fmt::format("some of 0 to {}, each once", size - 1),
+         .got = fmt::format("{}", fmt::join(ranks, ", "))});
+  }
+  const int number = groups_++;
+  const auto found = std::find(ranks.begin(), ranks.end(), rank);
+  if (found == ranks.end()) return std::nullopt;
+  if (ranks.size() == 1) return ProcessGroup();
+  // The ranks are part of the name, so that ranks which ask for different
+  // groups never meet.
+  auto prefix = c10::make_intrusive<c10d::PrefixStore>(
+      fmt::format("group {} of {}", number, fmt::join(ranks, "-")), store);
+  ProcessGroupOptions options = options_;
+  return ProcessGroup(std::make_shared<const Impl>(
+      std::move(prefix), static_cast<int>(found - ranks.begin()),
+      static_cast<int>(ranks.size()), master_addr_, options));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/comm/transport/host_backend.h"
+#include "lockstep/comm/transport/transport.h"
+
+namespace lockstep {
+
+class ProcessGroup::Impl {
+ public:
+  /// Makes a group of one rank.
+  Impl();
+  /// Makes a group. The ranks meet in `store`, which no other group uses.
+  /// Throws CommError.
+  Impl(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+       std::string master_addr, const ProcessGroupOptions& options);
+
+  std::vector<std::string> all_gather_text(const std::string& text) const;
+  std::optional<ProcessGroup> new_group(const std::vector<int>& ranks) const;
+
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;
+  int local_size = 1;
+  std::chrono::milliseconds timeout{};
+  c10::intrusive_ptr<c10d::Store> store;
+  std::shared_ptr<Transport> transport;
+  /// Transport of tensors on the host over nccl, as with PyTorch's
+  /// "cpu:gloo,cuda:nccl". Null with other backends.
+  std::shared_ptr<Transport> host_transport;
+  Transport& transport_of(const at::Tensor& tensor) const {
+    return host_transport && tensor.defined() && tensor.is_cpu()
+               ? *host_transport
+               : *transport;
+  }
+
+ private:
+  /// Returns the name of the backend that the options ask for. Throws
+  /// InvalidArgument if it does not fit the ranks' places or their devices.
+  std::string choose_backend(const std::vector<std::string>& places) const;
+  void connect(const std::string& backend_name);
+  /// Connects the ranks for tensors on the host. `store` has keys for nothing
+  /// else.
+  std::shared_ptr<Transport> connect_host(
+      const std::string& backend_name,
+      const c10::intrusive_ptr<c10d::Store>& store) const;
+  std::unique_ptr<HostBackend> connect_tcp() const;
+  void avoid_bad_links() const;
+  std::string get(const std::string& key) const;
+
+  std::string master_addr_;
+  ProcessGroupOptions options_;
+  // Number of texts and groups that all ranks have asked for. It is part of the
+  // key in the store.
+  mutable std::atomic<int> texts_{0};
+  mutable std::atomic<int> groups_{0};
+};
+
+/// Connects to the store in which the ranks of a job meet.
+c10::intrusive_ptr<c10d::Store> connect_store(
+    const Environment& environment, std::chrono::milliseconds timeout);
+
+}  // namespace lockstep

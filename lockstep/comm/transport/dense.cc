@@ -1,0 +1,16 @@
+#include "lockstep/comm/transport/dense.h"
+
+namespace lockstep {
+
+at::Tensor dense(const at::Tensor& tensor) {
+  if (tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) {
+    return tensor;
+  }
+  return tensor.resolve_conj().resolve_neg().contiguous();
+}
+
+std::span<std::byte> bytes_of(const at::Tensor& dense) {
+  return {static_cast<std::byte*>(dense.data_ptr()), dense.nbytes()};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include <torch/types.h>
+
+namespace lockstep {
+
+/// Returns `tensor`, a strided CPU tensor, in memory without gaps: `tensor`
+/// itself if it has none, otherwise a copy.
+at::Tensor dense(const at::Tensor& tensor);
+std::span<std::byte> bytes_of(const at::Tensor& dense);
+/// A dense tensor that receives the result for a tensor which may have gaps.
+class Result {
+ public:
+  explicit Result(const at::Tensor& tensor)
+      : tensor_(tensor), dense_(lockstep::dense(tensor)) {}
+  const at::Tensor& dense() const { return dense_; }
+  std::span<std::byte> bytes() const { return bytes_of(dense_); }
+  void write_back() {
+    if (!dense_.is_same(tensor_)) tensor_.copy_(dense_);
+  }
+
+ private:
+  at::Tensor tensor_;
+  at::Tensor dense_;
+};
+
+}  // namespace lockstep

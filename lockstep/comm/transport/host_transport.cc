@@ -1,0 +1,511 @@
+#include "lockstep/comm/transport/host_transport.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <ATen/record_function.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "lockstep/base/checksum.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/transport/dense.h"
+#include "lockstep/comm/transport/sparse_all_reduce.h"
+#include "lockstep/comm/transport/tree_reduce.h"
+#include "lockstep/control/worker_side.h"
+
+namespace lockstep {
+
+using shm::Operation;
+
+namespace {
+
+using Bytes = HostBackend::Bytes;
+using ConstBytes = HostBackend::ConstBytes;
+using Tensors = std::vector<at::Tensor>;
+
+class Results {
+ public:
+  explicit Results(const std::vector<at::Tensor>& tensors) {
+    for (const auto& tensor : tensors) {
+      results_.emplace_back(tensor);
+      bytes_.push_back(results_.back().bytes());
+    }
+  }
+  std::span<const Bytes> bytes() const { return bytes_; }
+  void write_back() {
+    for (auto& result : results_) result.write_back();
+  }
+
+ private:
+  std::vector<Result> results_;
+  std::vector<Bytes> bytes_;
+};
+
+class Inputs {
+ public:
+  explicit Inputs(const std::vector<at::Tensor>& tensors) {
+    for (const auto& tensor : tensors) {
+      tensors_.push_back(dense(tensor));
+      bytes_.push_back(bytes_of(tensors_.back()));
+    }
+  }
+  std::span<const ConstBytes> bytes() const { return bytes_; }
+
+ private:
+  std::vector<at::Tensor> tensors_;
+  std::vector<ConstBytes> bytes_;
+};
+
+bool is_premul(const c10d::ReduceOp& op) {
+  return op.op_ == c10d::ReduceOp::PREMUL_SUM;
+}
+
+/// Returns the tree reduction, including the factor of a premul sum.
+shm::Reduction all_reduction(at::ScalarType type, const c10d::ReduceOp& op) {
+  shm::Reduction reduction = tree_reduction(type, op.op_);
+  if (is_premul(op)) reduction.factor = factor_of(op);
+  return reduction;
+}
+
+/// Scales `tensor` for a premul sum whose reduction does not scale it.
+void scale_unless_combined(at::Tensor tensor, const c10d::ReduceOp& op,
+                           const shm::Reduction& reduction) {
+  if (is_premul(op) && !reduction.combine_scaled) {
+    tensor.copy_(scaled(tensor, op));
+  }
+}
+
+uint64_t hash_of(at::IntArrayRef sizes) {
+  Fnv1a hash;
+  for (const int64_t size : sizes) hash.add_unit(static_cast<uint64_t>(size));
+  return hash.value();
+}
+
+/// Describes this rank's call, so that the other ranks can compare it with
+/// their own. In debug detail, the description includes the tensor's shape.
+shm::Call call_of(shm::Operation operation, const at::Tensor& tensor,
+                  int root = -1, const c10d::ReduceOp* op = nullptr) {
+  shm::Call call{.operation = operation, .root = root};
+  call.type = shm::short_text(c10::toString(tensor.scalar_type()));
+  if (op != nullptr) call.reduction = shm::short_text(name_of(op->op_));
+  call.elements = static_cast<uint64_t>(tensor.numel());
+  if (is_debug_detail()) call.shape_hash = hash_of(tensor.sizes());
+  return call;
+}
+
+/// Returns a title in the style of ProcessGroupGloo: "tcp:all_reduce".
+const char* title_of(c10d::OpType type) {
+  switch (type) {
+    case c10d::OpType::BROADCAST:
+      return "broadcast";
+    case c10d::OpType::ALLREDUCE:
+    case c10d::OpType::ALLREDUCE_COALESCED:
+      return "all_reduce";
+    case c10d::OpType::_ALLREDUCE_SPARSE:
+      return "sparse_all_reduce";
+    case c10d::OpType::REDUCE:
+      return "reduce";
+    case c10d::OpType::ALLGATHER:
+    case c10d::OpType::_ALLGATHER_BASE:
+    case c10d::OpType::ALLGATHER_COALESCED:
+      return "all_gather";
+    case c10d::OpType::GATHER:
+      return "gather";
+    case c10d::OpType::SCATTER:
+      return "scatter";
+    case c10d::OpType::REDUCE_SCATTER:
+    case c10d::OpType::_REDUCE_SCATTER_BASE:
+      return "reduce_scatter";
+    case c10d::OpType::ALLTOALL_BASE:
+    case c10d::OpType::ALLTOALL:
+      return "all_to_all";
+    case c10d::OpType::BARRIER:
+      return "barrier";
+    case c10d::OpType::COALESCED:
+      return "coalesced";
+    default:
+      return "collective";
+  }
+}
+
+/// Returns equal parts of `bytes`, one for each rank.
+template <typename Byte>
+std::vector<std::span<Byte>> parts_of(std::span<Byte> bytes, int ranks) {
+  std::vector<std::span<Byte>> parts;
+  const size_t part_bytes = bytes.size() / static_cast<size_t>(ranks);
+  for (int r = 0; r < ranks; ++r) {
+    parts.push_back(
+        bytes.subspan(static_cast<size_t>(r) * part_bytes, part_bytes));
+  }
+  return parts;
+}
+
+// Length of an answer of the monitored barrier.
+constexpr int64_t kTextBytes = 512;
+
+// Tags of a monitored barrier. User tags are 0 and above.
+struct BarrierTags {
+  explicit BarrierTags(uint32_t number)
+      : arrival(-2 - static_cast<int>(number % (1u << 28)) * 2),
+        answer(arrival - 1) {}
+  int arrival;
+  int answer;
+};
+
+at::Tensor message_with(const std::string& text) {
+  at::Tensor message = torch::zeros({kTextBytes}, torch::kUInt8);
+  std::memcpy(message.data_ptr(), text.data(),
+              std::min<size_t>(text.size(), kTextBytes - 1));
+  return message;
+}
+
+}  // namespace
+
+HostTransport::HostTransport(std::unique_ptr<HostBackend> backend, int rank,
+                             int size, Timeout timeout)
+    : Transport(CallFactory(rank, size, torch::kCPU), timeout),
+      backend_(std::move(backend)) {
+  queue_.on_failure([this](const std::string& reason) { abort(reason); });
+}
+
+void HostTransport::run(const CollectiveCall& call, Timeout timeout) {
+  const uint64_t number = take_number();
+  // A Work and its functions cost as much as a small all-reduce. They are only
+  // needed for a profiler or for a call that must wait.
+  const auto task = [&] { perform(call, timeout); };
+  if (!at::hasCallbacks() && queue_.run_if_idle(task)) return;
+  submit(number, call, /*is_async=*/false, timeout)->wait();
+}
+
+Transport::WorkPtr HostTransport::begin(CollectiveCall call, Timeout timeout) {
+  return submit(take_number(), std::move(call), /*is_async=*/true, timeout);
+}
+
+c10::intrusive_ptr<QueuedWork> HostTransport::submit(uint64_t number,
+                                                     CollectiveCall call,
+                                                     bool is_async,
+                                                     Timeout timeout) {
+  std::string title;
+  // An event costs more than a small all-reduce, so it is only made while a
+  // profiler is running.
+  if (at::hasCallbacks()) {
+    title = fmt::format("{}:{}", name(), title_of(call.type));
+  }
+  auto work = c10::make_intrusive<QueuedWork>(
+      rank(), call.type, std::move(call.outputs),
+      title.empty() ? nullptr : title.c_str(), number);
+  return queue_.submit(
+      std::move(work),
+      [this, call = std::move(call), timeout] { perform(call, timeout); },
+      is_async, timeout);
+}
+
+uint64_t HostTransport::take_number() {
+  control::count_collective();
+  return sequence_number_++;
+}
+
+void HostTransport::perform(const CollectiveCall& call, Timeout timeout) {
+  for (const Collective& collective : call.collectives) {
+    std::visit([&](const auto& typed) { perform(typed, timeout); }, collective);
+  }
+}
+
+void HostTransport::perform(const AllReduce& call, Timeout timeout) {
+  Result result(call.tensor);
+  const shm::Reduction reduction =
+      all_reduction(call.tensor.scalar_type(), call.op);
+  backend_->begin(call_of(Operation::kAllReduce, call.tensor, -1, &call.op),
+                  timeout);
+  scale_unless_combined(result.dense(), call.op, reduction);
+  backend_->all_reduce(result.bytes(), reduction);
+  result.write_back();
+}
+
+// Each element is summed over the ranks independently, so its bits do not
+// depend on its position in a message. Tensors that are copied into one message
+// get the same sums as separate tensors. This costs two copies of each tensor,
+// and saves all exchanges but one.
+void HostTransport::perform(const AllReduceCoalesced& call, Timeout timeout) {
+  const Tensors& tensors = call.tensors;
+  if (tensors.empty()) return;
+  Results results(tensors);
+  const at::ScalarType type = tensors[0].scalar_type();
+  shm::Call announced =
+      call_of(Operation::kAllReduce, tensors[0], -1, &call.op);
+  const shm::Reduction reduction = all_reduction(type, call.op);
+  // The hash of the sizes detects ranks that join different tensors to a
+  // message of the same size, not only in debug detail.
+  Fnv1a sizes;
+  size_t bytes = 0;
+  announced.elements = 0;
+  for (const auto& tensor : tensors) {
+    sizes.add_unit(static_cast<uint64_t>(tensor.numel()));
+    announced.elements += static_cast<uint64_t>(tensor.numel());
+    bytes += tensor.nbytes();
+  }
+  announced.shape_hash = sizes.value();
+  const Bytes message = message_of(bytes);
+  std::byte* end = message.data();
+  for (const Bytes part : results.bytes()) {
+    end = std::copy(part.begin(), part.end(), end);
+  }
+  backend_->begin(announced, timeout);
+  scale_unless_combined(
+      message_.narrow(0, 0, static_cast<int64_t>(bytes)).view(type), call.op,
+      reduction);
+  backend_->all_reduce(message, reduction);
+  const std::byte* from = message.data();
+  for (const Bytes part : results.bytes()) {
+    std::copy_n(from, part.size(), part.begin());
+    from += part.size();
+  }
+  results.write_back();
+}
+
+HostTransport::Bytes HostTransport::message_of(size_t bytes) {
+  if (!message_.defined() || message_.nbytes() < bytes) {
+    message_ = torch::empty({static_cast<int64_t>(bytes)}, torch::kUInt8);
+  }
+  return bytes_of(message_).first(bytes);
+}
+
+void HostTransport::perform(const SparseAllReduce& call, Timeout timeout) {
+  sparse_all_reduce(call.tensor, call.op, size(),
+                    [&](const Tensors& outputs, const at::Tensor& input) {
+                      perform(AllGather{outputs, input}, timeout);
+                    });
+}
+
+void HostTransport::perform(const Reduce& call, Timeout timeout) {
+  Result result(call.tensor);
+  const shm::Reduction reduction =
+      tree_reduction(call.tensor.scalar_type(), call.op.op_);
+  backend_->begin(call_of(Operation::kReduce, call.tensor, call.root, &call.op),
+                  timeout);
+  if (is_premul(call.op)) {
+    at::Tensor product = scaled(result.dense(), call.op).contiguous();
+    backend_->reduce(bytes_of(product), call.root, reduction);
+    if (rank() == call.root) at::Tensor(call.tensor).copy_(product);
+    return;
+  }
+  backend_->reduce(result.bytes(), call.root, reduction);
+  if (rank() == call.root) result.write_back();
+}
+
+void HostTransport::perform(const Broadcast& call, Timeout timeout) {
+  Result result(call.tensor);
+  backend_->begin(call_of(Operation::kBroadcast, call.tensor, call.root),
+                  timeout);
+  backend_->broadcast(result.bytes(), call.root);
+  if (rank() != call.root) result.write_back();
+}
+
+void HostTransport::perform(const AllGather& call, Timeout timeout) {
+  const at::Tensor input = dense(call.input);
+  Results results(call.outputs);
+  backend_->begin(call_of(Operation::kAllGather, call.input), timeout);
+  backend_->all_gather(bytes_of(input), results.bytes());
+  results.write_back();
+}
+
+void HostTransport::perform(const AllGatherIntoTensor& call, Timeout timeout) {
+  const at::Tensor input = dense(call.input);
+  Result result(call.output);
+  backend_->begin(call_of(Operation::kAllGather, call.input), timeout);
+  backend_->all_gather(bytes_of(input), parts_of(result.bytes(), size()));
+  result.write_back();
+}
+
+void HostTransport::perform(const Gather& call, Timeout timeout) {
+  const at::Tensor input = dense(call.input);
+  Results results(call.outputs);
+  backend_->begin(call_of(Operation::kGather, call.input, call.root), timeout);
+  backend_->gather(bytes_of(input), results.bytes(), call.root);
+  results.write_back();
+}
+
+void HostTransport::perform(const Scatter& call, Timeout timeout) {
+  Result result(call.output);
+  const Inputs parts(call.inputs);
+  backend_->begin(call_of(Operation::kScatter, call.output, call.root),
+                  timeout);
+  backend_->scatter(result.bytes(), parts.bytes(), call.root);
+  result.write_back();
+}
+
+void HostTransport::perform(const ReduceScatter& call, Timeout timeout) {
+  Result result(call.output);
+  Tensors inputs = call.inputs;
+  if (is_premul(call.op)) {
+    for (auto& input : inputs) input = scaled(input, call.op);
+  }
+  const Inputs parts(inputs);
+  const shm::Reduction reduction =
+      tree_reduction(call.output.scalar_type(), call.op.op_);
+  backend_->begin(call_of(Operation::kReduceScatter, call.output, -1, &call.op),
+                  timeout);
+  backend_->reduce_scatter(result.bytes(), parts.bytes(), reduction);
+  result.write_back();
+}
+
+void HostTransport::perform(const ReduceScatterTensor& call, Timeout timeout) {
+  perform(ReduceScatter{call.output,
+                        dense(call.input).view({-1}).tensor_split(size(), 0),
+                        call.op},
+          timeout);
+}
+
+void HostTransport::perform(const AllToAll& call, Timeout timeout) {
+  Results results(call.outputs);
+  const Inputs parts(call.inputs);
+  // Sizes may differ between ranks, so they are not announced.
+  shm::Call announced{.operation = Operation::kAllToAll};
+  announced.type = shm::short_text(c10::toString(call.inputs[0].scalar_type()));
+  backend_->begin(announced, timeout);
+  backend_->all_to_all(results.bytes(), parts.bytes());
+  results.write_back();
+}
+
+void HostTransport::perform(const Barrier&, Timeout timeout) {
+  backend_->begin({.operation = Operation::kBarrier}, timeout);
+  backend_->barrier();
+}
+
+void HostTransport::perform(const ShareMemory& call, Timeout timeout) {
+  *call.result = backend_->share(call.bytes, timeout);
+}
+
+Transport::WorkPtr HostTransport::send(const at::Tensor& tensor, int to,
+                                       int tag) {
+  calls().check_send(tensor, to, tag);
+  return send_message(tensor, to, tag, timeout());
+}
+
+Transport::WorkPtr HostTransport::recv(const at::Tensor& tensor, int from,
+                                       int tag) {
+  calls().check_recv(tensor, from, tag);
+  return receive_message(tensor, from, tag, timeout());
+}
+
+Transport::WorkPtr HostTransport::recv_any(const at::Tensor& tensor, int tag) {
+  calls().check_recv_any(tensor, tag);
+  auto work = c10::make_intrusive<MessageWork>(
+      rank(), c10d::OpType::RECVANYSOURCE, tensor);
+  backend_->receive_any(tag, work->bytes(), timeout(), done_of(work));
+  return work;
+}
+
+HostTransport::MessagePtr HostTransport::send_message(const at::Tensor& tensor,
+                                                      int to, int tag,
+                                                      Timeout timeout) {
+  auto work =
+      c10::make_intrusive<MessageWork>(rank(), c10d::OpType::SEND, tensor);
+  backend_->send(to, tag, work->bytes(), timeout, done_of(work));
+  return work;
+}
+
+HostTransport::MessagePtr HostTransport::receive_message(
+    const at::Tensor& tensor, int from, int tag, Timeout timeout) {
+  auto work =
+      c10::make_intrusive<MessageWork>(rank(), c10d::OpType::RECV, tensor);
+  backend_->receive(from, tag, work->bytes(), timeout, done_of(work));
+  return work;
+}
+
+// The callbacks of the work's future run in threads of their own and not in the
+// backend's thread, because they may wait for another message, which that
+// thread transfers.
+shm::P2pDone HostTransport::done_of(MessagePtr work) {
+  return [this, work = std::move(work)](const std::exception_ptr& error,
+                                        int source) {
+    work->end(error, source);
+    if (work->has_pending_future()) {
+      callback_threads_.run([work] { work->complete_future(); });
+    }
+  };
+}
+
+// The barrier uses messages with tags below user tags. Each rank tells rank 0
+// that it has arrived, and gets two answers: that rank 0 has arrived, and how
+// the barrier ended. So every rank waits up to `timeout` for rank 0 to arrive,
+// then as long again, and names the same ranks as rank 0. The number of the
+// barrier is part of the tags, so that messages of an earlier barrier that
+// failed are not mistaken for those of this one.
+void HostTransport::monitored_barrier(Timeout timeout, bool wait_all_ranks) {
+  const uint32_t number = monitored_barriers_++;
+  if (rank() == 0) {
+    wait_for_arrivals(number, timeout, wait_all_ranks);
+  } else {
+    arrive(number, timeout);
+  }
+}
+
+void HostTransport::wait_for_arrivals(uint32_t number, Timeout timeout,
+                                      bool wait_all_ranks) {
+  const BarrierTags tags(number);
+  std::vector<MessagePtr> arrivals, answers;
+  for (int peer = 1; peer < size(); ++peer) {
+    arrivals.push_back(receive_message(torch::zeros({1}, torch::kUInt8), peer,
+                                       tags.arrival, timeout));
+    answers.push_back(
+        send_message(message_with("here"), peer, tags.answer, timeout));
+  }
+  std::vector<int> missing;
+  std::string first_error;
+  for (size_t i = 0; i < arrivals.size(); ++i) {
+    try {
+      arrivals[i]->wait();
+    } catch (const CommError& error) {
+      if (missing.empty()) first_error = text_of(error);
+      missing.push_back(static_cast<int>(i) + 1);
+      if (!wait_all_ranks) break;
+    }
+  }
+  std::string what;
+  if (!missing.empty()) {
+    what = fmt::format(
+        "Rank{} {} failed to pass monitoredBarrier in {} ms: timed out, or "
+        "ended",
+        missing.size() == 1 ? "" : "s", fmt::join(missing, ", "),
+        timeout.count());
+  }
+  // A rank that is late finds the answer when it arrives.
+  for (int peer = 1; peer < size(); ++peer) {
+    answers.push_back(
+        send_message(message_with(what), peer, tags.answer, timeout));
+  }
+  if (missing.empty()) return;
+  throw CommError({.code = ErrorCode::kCollectiveFailed,
+                   .what = what,
+                   .got = first_error,
+                   .fix = "look at what those ranks do"});
+}
+
+void HostTransport::arrive(uint32_t number, Timeout timeout) {
+  const BarrierTags tags(number);
+  const at::Tensor answer = torch::zeros({kTextBytes}, torch::kUInt8);
+  try {
+    send_message(torch::ones({1}, torch::kUInt8), 0, tags.arrival, timeout)
+        ->wait();
+    receive_message(answer, 0, tags.answer, timeout)->wait();
+    receive_message(answer, 0, tags.answer, timeout)->wait();
+  } catch (const CommError& error) {
+    throw CommError(
+        {.code = ErrorCode::kCollectiveFailed,
+         .what = fmt::format("rank {} came to monitoredBarrier, but rank 0 did "
+                             "not answer: timed out, or ended",
+                             rank()),
+         .got = text_of(error),
+         .fix = "look at rank 0's own output"});
+  }
+  const std::string failure(static_cast<const char*>(answer.const_data_ptr()));
+  if (failure.empty()) return;
+  throw CommError({.code = ErrorCode::kCollectiveFailed,
+                   .what = fmt::format("rank 0 says: {}", failure),
+                   .fix = "look at what those ranks do"});
+}
+
+}  // namespace lockstep

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "lockstep/comm/transport/callback_threads.h"
+#include "lockstep/comm/transport/host_backend.h"
+#include "lockstep/comm/transport/message_work.h"
+#include "lockstep/comm/transport/transport.h"
+#include "lockstep/comm/transport/work_queue.h"
+
+namespace lockstep {
+
+/// Transport for tensors on the host, over shm or tcp. It makes the tensors
+/// dense, describes each call to the other ranks, and finds the kernel of a
+/// reduction. A HostBackend moves the bytes.
+///
+/// A reduction combines the elements of all ranks along the tree of
+/// tree_reduce.h, which gives the same bits on every rank and with every
+/// backend.
+///
+/// A call that its caller waits for runs in the caller's thread if nothing is
+/// queued before it. All other calls run in the thread of a WorkQueue. Calls
+/// are counted, and shown to a profiler ("shm:all_reduce").
+class HostTransport : public Transport {
+ public:
+  HostTransport(std::unique_ptr<HostBackend> backend, int rank, int size,
+                Timeout timeout);
+
+  std::string name() const override { return backend_->name(); }
+  void run(const CollectiveCall& call, Timeout timeout) override;
+  WorkPtr begin(CollectiveCall call, Timeout timeout) override;
+  uint64_t sequence_number() const override { return sequence_number_; }
+  size_t small_message_bytes() const override {
+    return backend_->small_message_bytes();
+  }
+  WorkPtr send(const at::Tensor& tensor, int to, int tag) override;
+  WorkPtr recv(const at::Tensor& tensor, int from, int tag) override;
+  WorkPtr recv_any(const at::Tensor& tensor, int tag) override;
+  void monitored_barrier(Timeout timeout, bool wait_all_ranks) override;
+  int64_t sent_bytes() const override { return backend_->sent_bytes(); }
+  bool can_share_memory() const override {
+    return backend_->can_share_memory();
+  }
+  void abort(const std::string& reason) noexcept override {
+    backend_->abort(reason);
+  }
+
+ private:
+  using Bytes = HostBackend::Bytes;
+  using MessagePtr = c10::intrusive_ptr<MessageWork>;
+
+  uint64_t take_number();
+  c10::intrusive_ptr<QueuedWork> submit(uint64_t number, CollectiveCall call,
+                                        bool is_async, Timeout timeout);
+
+  void perform(const CollectiveCall& call, Timeout timeout);
+  void perform(const AllReduce& call, Timeout timeout);
+  void perform(const AllReduceCoalesced& call, Timeout timeout);
+  void perform(const SparseAllReduce& call, Timeout timeout);
+  void perform(const Reduce& call, Timeout timeout);
+  void perform(const Broadcast& call, Timeout timeout);
+  void perform(const AllGather& call, Timeout timeout);
+  void perform(const AllGatherIntoTensor& call, Timeout timeout);
+  void perform(const Gather& call, Timeout timeout);
+  void perform(const Scatter& call, Timeout timeout);
+  void perform(const ReduceScatter& call, Timeout timeout);
+  void perform(const ReduceScatterTensor& call, Timeout timeout);
+  void perform(const AllToAll& call, Timeout timeout);
+  void perform(const Barrier& call, Timeout timeout);
+  void perform(const ShareMemory& call, Timeout timeout);
+  /// Returns memory of at least `bytes`, which is kept for the next call.
+  Bytes message_of(size_t bytes);
+
+  /// Returns the function that the backend calls at the end of a message. It
+  /// keeps the work alive until then.
+  shm::P2pDone done_of(MessagePtr work);
+  MessagePtr send_message(const at::Tensor& tensor, int to, int tag,
+                          Timeout timeout);
+  MessagePtr receive_message(const at::Tensor& tensor, int from, int tag,
+                             Timeout timeout);
+  void wait_for_arrivals(uint32_t number, Timeout timeout, bool wait_all_ranks);
+  void arrive(uint32_t number, Timeout timeout);
+
+  std::atomic<uint64_t> sequence_number_ = 0;
+  std::atomic<uint32_t> monitored_barriers_ = 0;
+  at::Tensor message_;
+  // Each is used by those after it, which are destroyed first.
+  CallbackThreads callback_threads_;
+  std::unique_ptr<HostBackend> backend_;
+  WorkQueue queue_;
+};
+
+}  // namespace lockstep

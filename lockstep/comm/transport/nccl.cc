@@ -1,0 +1,16 @@
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+
+#include "lockstep/comm/transport/nccl_transport.h"
+
+namespace lockstep {
+
+c10::intrusive_ptr<c10d::Backend> make_nccl_backend(
+    const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+    std::chrono::milliseconds timeout) {
+  auto options = c10d::ProcessGroupNCCL::Options::create();
+  options->timeout = timeout;
+  return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, size,
+                                                     options);
+}
+
+}  // namespace lockstep

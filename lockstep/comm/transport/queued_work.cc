@@ -1,0 +1,88 @@
+#include "lockstep/comm/transport/queued_work.h"
+
+#include <optional>
+#include <utility>
+
+#include <ATen/core/ivalue.h>
+#include <fmt/format.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/transport/work_queue.h"
+
+namespace lockstep {
+namespace {
+
+std::optional<std::vector<at::Tensor>> shown_to_profiler(
+    const char* title, const std::vector<at::Tensor>& tensors) {
+  if (title == nullptr) return std::nullopt;
+  return tensors;
+}
+
+}  // namespace
+
+QueuedWork::QueuedWork(int rank, c10d::OpType type,
+                       std::vector<at::Tensor> outputs, const char* title,
+                       uint64_t sequence_number)
+    : Work(rank, type, title, shown_to_profiler(title, outputs)),
+      outputs_(std::move(outputs)),
+      sequence_number_(sequence_number) {}
+
+c10::intrusive_ptr<c10::ivalue::Future> QueuedWork::getFuture() {
+  const std::lock_guard lock(mutex_);
+  if (!future_) {
+    future_ = c10::make_intrusive<c10::ivalue::Future>(
+        c10::ListType::create(c10::TensorType::get()));
+    if (completed_ && exception_) {
+      future_->setError(exception_);
+    } else if (completed_) {
+      future_->markCompleted(c10::IValue(outputs_));
+    }
+  }
+  return future_;
+}
+
+bool QueuedWork::wait(std::chrono::milliseconds timeout) {
+  WorkQueue::help_with(*this);
+  if (timeout == kNoTimeout) return Work::wait(timeout);
+  std::unique_lock lock(mutex_);
+  if (!cv_.wait_for(lock, timeout, [&] { return completed_; })) {
+    throw CommError(
+        {.code = ErrorCode::kCollectiveFailed,
+         .what = fmt::format("rank {} timed out in a wait for {}", rank_,
+                             c10d::opTypeToString(opType_)),
+         .expected = fmt::format("its end within {} ms", timeout.count()),
+         .fix = "wait again: the call itself goes on"});
+  }
+  if (exception_) std::rethrow_exception(exception_);
+  return true;
+}
+
+void QueuedWork::perform(const std::function<void()>& task) {
+  std::exception_ptr failure;
+  try {
+    const torch::NoGradGuard no_grad;
+    task();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  finish(failure);
+}
+
+bool QueuedWork::has_pending_future() const {
+  const std::lock_guard lock(mutex_);
+  return future_ && !future_->completed();
+}
+
+void QueuedWork::complete_future() {
+  if (!has_pending_future()) return;
+  // Without the lock, because the future's callbacks may use this work.
+  if (exception()) {
+    future_->setError(exception());
+  } else {
+    future_->markCompleted(c10::IValue(outputs_));
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <torch/types.h>
+
+#include "lockstep/comm/transport/call_factory.h"
+#include "lockstep/comm/transport/collective.h"
+#include "lockstep/comm/transport/shared_memory.h"
+
+namespace lockstep {
+
+/// Carries the calls of a ProcessGroup to the other ranks. There is one class
+/// for each kind of connection: HostTransport (shm and tcp), NcclTransport, and
+/// SingleRank, which has nobody to talk to.
+///
+/// All ranks make the same collective calls in the same order, each from one
+/// thread at a time. Messages from rank to rank are independent of them.
+///
+/// The arguments must already be checked, by calls(). Throws CommError for
+/// ranks that die, stall or call something else, and for operations that a
+/// transport does not support.
+class Transport {
+ public:
+  using Timeout = std::chrono::milliseconds;
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+  /// `timeout` applies to each call that has no other.
+  Transport(const CallFactory& calls, Timeout timeout)
+      : calls_(calls), timeout_(timeout) {}
+  virtual ~Transport() = default;
+  Transport(const Transport&) = delete;
+  Transport& operator=(const Transport&) = delete;
+
+  virtual std::string name() const = 0;  ///< name of the backend: "shm"
+  /// Checks the arguments of calls and makes them.
+  const CallFactory& calls() const { return calls_; }
+  int rank() const { return calls_.rank(); }
+  int size() const { return calls_.size(); }
+  Timeout timeout() const { return timeout_; }
+  void set_timeout(Timeout timeout) { timeout_ = timeout; }
+
+  /// Returns when `call` and all calls begun before it are done. Throws the
+  /// error of `call` if it failed.
+  virtual void run(const CollectiveCall& call, Timeout timeout) = 0;
+  /// Begins `call` and returns at once. The result is null if `call` is already
+  /// done.
+  virtual WorkPtr begin(CollectiveCall call, Timeout timeout) = 0;
+  /// Returns the number of the next collective. Each rank counts its
+  /// collectives from 0.
+  virtual uint64_t sequence_number() const { return 0; }
+  /// Returns the size up to which copying a tensor into a message of several
+  /// tensors, and out of it, costs less than sending another message.
+  virtual size_t small_message_bytes() const = 0;
+
+  // Messages from rank to rank, as in c10d. Any number may be in flight at
+  // once, from any threads and during collectives. The tensor must not change
+  // before the Work is done. Messages of one sender with one tag arrive in the
+  // order in which they were sent. Arguments are checked here.
+  virtual WorkPtr send(const at::Tensor& tensor, int to, int tag) = 0;
+  virtual WorkPtr recv(const at::Tensor& tensor, int from, int tag) = 0;
+  /// Receives the message that arrives first, from any rank. The Work's
+  /// sourceRank() returns that rank.
+  virtual WorkPtr recv_any(const at::Tensor& tensor, int tag) = 0;
+
+  /// Runs c10d's monitored barrier: rank 0 names the ranks that do not arrive
+  /// in time, all of them or the first. It does not wait for queued calls.
+  virtual void monitored_barrier(Timeout timeout, bool wait_all_ranks) = 0;
+
+  /// Value for ProcessGroup::sent_bytes().
+  virtual int64_t sent_bytes() const { return 0; }
+  /// Returns whether ShareMemory is supported.
+  virtual bool can_share_memory() const { return false; }
+  /// Allocates memory of each rank, which all ranks map
+  /// (ProcessGroup::shared_memory). Collective.
+  SharedMemory share(size_t bytes) {
+    SharedMemory memory;
+    run({.collectives = {ShareMemory{bytes, &memory}}}, timeout());
+    return memory;
+  }
+  /// Makes the other ranks' waits fail with `reason`, if possible.
+  virtual void abort(const std::string& reason) noexcept = 0;
+
+ private:
+  CallFactory calls_;
+  std::atomic<Timeout> timeout_;
+};
+
+}  // namespace lockstep
