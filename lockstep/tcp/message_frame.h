@@ -9,8 +9,8 @@
 
 namespace lockstep::tcp {
 
-// How messages travel over the connection of two ranks. Each rank does both
-// sides of this at the same time.
+// The protocol of two ranks over their connection. Each rank is a sender and a
+// receiver at the same time.
 //
 //   sender                                receiver
 //

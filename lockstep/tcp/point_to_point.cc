@@ -387,7 +387,8 @@ void PointToPoint::on_frame(int rank) {
   await_frame(rank);
 }
 
-// Ends the operations with the peer, whose `end` is set.
+// Closes the connection and ends the operations with the peer. Its `end` must
+// be set.
 void PointToPoint::lose(int rank) {
   Peer& peer = at(rank);
   peer.sender.close();

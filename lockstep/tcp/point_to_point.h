@@ -157,7 +157,7 @@ class PointToPoint {
   std::thread thread_;
   std::atomic<bool> is_stopping_ = false;
 
-  // What the thread waits for. Only it uses these.
+  // Arguments of poll(). Only the thread uses them.
   std::vector<pollfd> polled_;  // wake_, and the connections of polled_ranks_
   std::vector<int> polled_ranks_;
   Clock::time_point wake_time_;

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <csignal>
+#include <ctime>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -38,7 +39,7 @@ TEST_P(WrongSizes, AreTheReceiversErrorAlone) {
                        " bytes with tag 3, rank 0 receives " +
                        std::to_string(expected)) != std::string::npos,
             error);
-    // The next message is none the worse.
+    // The next message arrives.
     data.resize(sent);
     self.receive(1, 3, data).get();
   });
@@ -184,6 +185,31 @@ TEST(TcpPointToPoint, TimesOutWithARankThatStopsAmidALargeMessage) {
   two.self->receive(1, 5, got).get();
   EXPECT_EQ(got, small);
   EXPECT_EQ(two.process().wait(), "");
+}
+
+TEST(TcpPointToPoint, SleepsWhileItWaits) {
+  const auto cpu_ms = [] {
+    timespec used{};
+    ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+    return static_cast<int64_t>(used.tv_sec) * 1000 + used.tv_nsec / 1'000'000;
+  };
+  const auto messages = run_p2p(Kind::kThreads, 2, [&](TcpRank& self) {
+    // A large message whose data can't be sent, and receives without messages.
+    const Message large(kLarge);
+    Message in(kSmall);
+    auto sent = self.send(1 - self.rank(), 1, large);
+    self.timeout = milliseconds(500);
+    auto received = self.receive(1 - self.rank(), 2, in);
+    const auto before = cpu_ms();
+    require(received.error() != "no error", "a message");
+    require(cpu_ms() - before < 100, "it does not sleep");
+    self.barrier();
+    Message large_in(kLarge);
+    self.timeout = std::chrono::seconds(60);
+    self.receive(1 - self.rank(), 1, large_in).get();
+    sent.get();
+  });
+  EXPECT_EQ(messages, std::vector<std::string>(2));
 }
 
 class Timeouts : public testing::TestWithParam<int> {};
