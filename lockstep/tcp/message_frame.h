@@ -9,8 +9,8 @@
 
 namespace lockstep::tcp {
 
-// How messages travel over the connection of two ranks. Each rank does both
-// sides of this at the same time.
+// The protocol of two ranks over their connection. Each rank is a sender and a
+// receiver at the same time.
 //
 //   sender                                receiver
 //
@@ -70,7 +70,7 @@ inline constexpr size_t kEagerBytes = 4096;
 /// of them each message takes besides its data.
 inline constexpr uint64_t kMostCredit = 64 * 1024;
 inline constexpr uint64_t kCreditPerMessage = 64;
-/// Messages that a rank may have announced and not yet sent.
+/// Announced messages that a receiver keeps for each sender.
 inline constexpr size_t kMostAnnounced = size_t{1} << 20;
 inline constexpr size_t kChunkBytes = 256 * 1024;
 inline constexpr size_t kReasonBytes = sizeof(shm::FailureText);

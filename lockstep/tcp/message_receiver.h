@@ -21,8 +21,8 @@ namespace lockstep::tcp {
 class MessageReceiver {
  public:
   using Time = shm::P2pOperation::Clock::time_point;
-  /// What a receiver does with the connection to a peer: queues a frame, and
-  /// redirects the chunk that arrives now to `scratch`.
+  /// Access to the connections of the peers: queues a frame, or redirects the
+  /// chunk that arrives now to `scratch`.
   struct Links {
     std::function<void(int peer, const Frame& frame)> queue;
     std::function<void(int peer, std::vector<std::byte>& scratch)> redirect;
@@ -35,7 +35,7 @@ class MessageReceiver {
   void add(shm::P2pOperation receive, std::span<std::byte> data,
            shm::FinishedOperations& finished);
 
-  // What a peer sent.
+  // Frames from a peer.
   void on_message(int source, int tag, std::span<const std::byte> data,
                   shm::FinishedOperations& finished);
   void on_announce(int source, const Frame& frame,

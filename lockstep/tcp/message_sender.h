@@ -40,7 +40,7 @@ class MessageSender {
   /// Drops what was not sent, and ignores later frames.
   void close();
 
-  // The answers of the peer.
+  // Answers from the peer.
   /// The send of a message that is refused or empty ends without data.
   void on_answer(uint64_t id, bool is_accepted,
                  shm::FinishedOperations& finished);

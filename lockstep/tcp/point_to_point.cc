@@ -104,6 +104,7 @@ PointToPoint::~PointToPoint() {
 
 void PointToPoint::leave() {
   Lock lock = this->lock();
+  has_left_ = true;
   for (Peer& peer : peers_) {
     peer.sender.queue_last({.kind = FrameKind::kLeave});
   }
@@ -116,22 +117,20 @@ void PointToPoint::leave() {
 // bytes resets it.
 void PointToPoint::flush() {
   const auto deadline = Clock::now() + kFlushTime;
-  for (Peer& peer : peers_) {
-    if (!peer.connection.is_open()) continue;
-    for (;;) {
-      while (peer.sender.advance(finished_)) continue;
-      int unacknowledged = 0;
-      ::ioctl(peer.connection.fd(), SIOCOUTQ, &unacknowledged);
-      const bool is_full = peer.sender.has_unsent();
-      if (!is_full && unacknowledged == 0) break;
-      if (Clock::now() >= deadline) break;
-      // Nothing tells of an acknowledgement, so look again after a while.
-      pollfd ready{.fd = peer.connection.fd(), .events = 0, .revents = 0};
-      if (is_full) ready.events = POLLOUT;
-      ::poll(&ready, 1, is_full ? 100 : 1);
-      if ((ready.revents & (POLLERR | POLLHUP)) != 0) break;
-      peer.connection.set_ready(true, false);
-    }
+  const auto is_flushed = [&](Peer& peer) {
+    if (!peer.connection.is_open()) return true;
+    peer.connection.set_ready(true, false);
+    while (peer.sender.advance(finished_)) continue;
+    int unacknowledged = 0;
+    ::ioctl(peer.connection.fd(), SIOCOUTQ, &unacknowledged);
+    if (unacknowledged == 0 && !peer.sender.has_unsent()) return true;
+    pollfd broken{.fd = peer.connection.fd(), .events = 0, .revents = 0};
+    return ::poll(&broken, 1, 0) > 0;
+  };
+  while (std::count_if(peers_.begin(), peers_.end(), is_flushed) != ranks() &&
+         Clock::now() < deadline) {
+    // Nothing tells of an acknowledgement, so look again after a while.
+    ::poll(nullptr, 0, 1);
   }
 }
 
@@ -167,7 +166,7 @@ void PointToPoint::wake() {
 P2pOperation PointToPoint::begin(P2pOperation::Kind kind, int peer, int tag,
                                  size_t bytes, milliseconds timeout,
                                  P2pDone done) {
-  if (!thread_.joinable() && !is_stopping_.load()) {
+  if (!thread_.joinable() && !has_left_) {
     thread_ = start_thread("comm", "a rank's messages", [this] { run(); });
   }
   const auto deadline =
@@ -388,7 +387,8 @@ void PointToPoint::on_frame(int rank) {
   await_frame(rank);
 }
 
-// Ends the operations with the peer, whose `end` is set.
+// Closes the connection and ends the operations with the peer. Its `end` must
+// be set.
 void PointToPoint::lose(int rank) {
   Peer& peer = at(rank);
   peer.sender.close();
@@ -409,7 +409,7 @@ void PointToPoint::fail_operations() {
 }
 
 bool PointToPoint::is_over(int peer) const {
-  if (is_stopping_.load() || failure_) return true;
+  if (has_left_ || failure_) return true;
   return peer == shm::kAnySource ? !all_ends().empty()
                                  : at(peer).end.has_value();
 }
@@ -424,7 +424,7 @@ std::exception_ptr PointToPoint::failure_by(
 
 std::exception_ptr PointToPoint::failure_of(
     const P2pOperation& operation) const {
-  if (is_stopping_.load()) {
+  if (has_left_) {
     return failure({.code = ErrorCode::kCollectiveFailed,
                     .what = fmt::format("rank {} left the world during its {}",
                                         rank_, operation.describe()),
@@ -434,19 +434,29 @@ std::exception_ptr PointToPoint::failure_of(
     return failure_by(fmt::format("{} failed: {}", name(rank_), *failure_),
                       operation);
   }
-  const bool is_any = operation.peer == shm::kAnySource;
-  const std::string end =
-      is_any ? all_ends() : at(operation.peer).end.value_or("");
+  const std::string end = operation.peer == shm::kAnySource
+                              ? all_ends()
+                              : at(operation.peer).end.value_or("");
   if (!end.empty()) return failure_by(end, operation);
   if (Clock::now() < operation.deadline) return nullptr;
   return failure(
       {.code = ErrorCode::kCollectiveFailed,
        .what = fmt::format("rank {}'s {} timed out: it did not end in time",
                            rank_, operation.describe()),
-       .got = is_any ? "no rank sent such a message"
-                     : name(operation.peer) + " is connected",
+       .got = whereabouts(operation),
        .fix = "look at what that rank does; if it only needs longer, raise the "
               "timeout"});
+}
+
+std::string PointToPoint::whereabouts(const P2pOperation& operation) const {
+  std::string result;
+  for (int other = 0; other < ranks(); ++other) {
+    const bool is_any = operation.peer == shm::kAnySource;
+    if (is_any ? other == rank_ : other != operation.peer) continue;
+    if (!result.empty()) result += ", ";
+    result += at(other).end.value_or(name(other) + " is connected");
+  }
+  return result;
 }
 
 std::string PointToPoint::all_ends() const {

@@ -135,6 +135,7 @@ class PointToPoint {
   std::exception_ptr failure_of(const shm::P2pOperation& operation) const;
   std::exception_ptr failure_by(const std::string& end,
                                 const shm::P2pOperation& operation) const;
+  std::string whereabouts(const shm::P2pOperation& operation) const;
   std::string all_ends() const;
   void leave();
   void flush();
@@ -152,10 +153,11 @@ class PointToPoint {
   shm::FinishedOperations finished_;
   Clock::time_point next_deadline_ = Clock::time_point::max();
   std::optional<std::string> failure_;  // the reason of abort()
+  bool has_left_ = false;
   std::thread thread_;
   std::atomic<bool> is_stopping_ = false;
 
-  // What the thread waits for. Only it uses these.
+  // Arguments of poll(). Only the thread uses them.
   std::vector<pollfd> polled_;  // wake_, and the connections of polled_ranks_
   std::vector<int> polled_ranks_;
   Clock::time_point wake_time_;

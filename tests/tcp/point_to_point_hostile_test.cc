@@ -231,6 +231,26 @@ TEST_F(Spoiled, AReceiveFailsIfItsSendDoes) {
   expect_parts(pending.error(), {"rank 1 (host a) gave the message up"});
 }
 
+// The rest of a chunk goes elsewhere, and the next message arrives.
+TEST_F(Spoiled, AReceiveThatTimesOutAmidAChunkLeavesItsMemoryAlone) {
+  Awaited timed_out;
+  Message data(kLarge);
+  p2p_->receive(1, 3, data, milliseconds(200), timed_out.done());
+  put({.kind = FrameKind::kAnnounce, .tag = 3, .bytes = kLarge, .id = 1});
+  EXPECT_EQ(next_frame().kind, FrameKind::kAccept);
+  put({.kind = FrameKind::kData, .bytes = 1000, .id = 1}, 500);
+  expect_parts(timed_out.error(), {"in time", "rank 1 (host a) is connected"});
+  EXPECT_EQ(next_frame().kind, FrameKind::kDrop);
+  const Message rest(500, std::byte{1});
+  ASSERT_EQ(::send(socket_.fd.get(), rest.data(), rest.size(), MSG_NOSIGNAL),
+            500);
+  put({.kind = FrameKind::kData, .bytes = 1000, .id = 1}, 1000);
+  put({.kind = FrameKind::kWithdraw, .id = 1});
+  put({.kind = FrameKind::kMessage, .tag = 3, .bytes = kSmall}, kSmall);
+  EXPECT_EQ(receive(kSmall).error(), "no error");
+  EXPECT_EQ(data, Message(kLarge));
+}
+
 TEST_F(Spoiled, ASendFailsIfItsReceiveDoes) {
   Awaited pending = send(kHuge);
   EXPECT_EQ(next_frame().kind, FrameKind::kAnnounce);

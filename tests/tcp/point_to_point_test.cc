@@ -181,7 +181,7 @@ TEST_P(PointToPoints, ReceiveFromAnySource) {
       }
       return;
     }
-    // Those of a source are alternately large and small, so sizes tell order.
+    // Each source sends large and small messages in turn, so sizes tell order.
     std::vector<int> counts(static_cast<size_t>(self.ranks()), 0);
     std::vector<Message> expected;
     for (int rank = 0; rank < self.ranks(); ++rank) {
@@ -290,7 +290,7 @@ TEST_P(PointToPoints, OvertakeLargeMessagesWithOtherTags) {
   });
 }
 
-// What was sent arrives although the sender leaves at once.
+// The sender leaves at once, but its messages still arrive.
 TEST_P(PointToPoints, ArriveAfterTheirSenderHasLeft) {
   on_all([](TcpRank& self) {
     const Message large = noise(3 << 20, 1);

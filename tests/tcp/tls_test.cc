@@ -111,10 +111,10 @@ TEST_F(TlsTest, RanksExchangeMessagesOverEncryptedConnections) {
 
 TEST_F(TlsTest, AMessageThatTimesOutLeavesTheConnectionUsable) {
   const auto errors = run_listening_p2p(2, [](TcpRank& self) {
-    const Message large = noise(64 << 20, 1), small = noise(8, 2);
+    const Message large = noise(16 << 20, 1), small = noise(8, 2);
     Message got(large.size()), got_small(8);
     for (int round = 0; round < 5; ++round) {
-      self.timeout = std::chrono::milliseconds(5 + 10 * round);
+      self.timeout = std::chrono::milliseconds(2 + 5 * round);
       auto attempt =
           self.rank() == 0 ? self.send(1, 1, large) : self.receive(0, 1, got);
       attempt.error();
