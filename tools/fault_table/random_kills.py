@@ -54,9 +54,9 @@ class Result:
                 again, self.problem or "same")
 
 
-COLUMNS = ("launcher", "kills", "step (ms)", "quiet run (s)",
-           "with kills (s)", "efficiency, quiet", "efficiency, with kills",
-           "s a kill", "steps again", "end")
+COLUMNS = ("launcher", "kills", "step (ms)", "without kills (s)",
+           "with kills (s)", "efficiency without kills",
+           "efficiency with kills", "s per kill", "steps again", "end")
 
 
 def kills_of(count, steps, seed):
