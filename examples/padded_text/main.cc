@@ -1,5 +1,5 @@
 // Texts of very different lengths, padded to one length. The loss is the mean
-// over the targets that count, whichever device they are on:
+// over the targets that count, on all devices together:
 //
 //     padded_text plain        LibTorch on the whole batch
 //     padded_text dp 4         four devices of this process
@@ -16,7 +16,7 @@
 using namespace lockstep;
 using torch::Tensor;
 
-constexpr int64_t kPlaces = 48;     // of a row
+constexpr int64_t kPlaces = 48;     // places in a row
 constexpr int64_t kPadding = -100;  // a target that does not count
 constexpr int kSteps = 10;
 
@@ -24,12 +24,12 @@ struct Batch {
   Tensor ids, targets;  // (texts, places)
 };
 
-// Each character is to be predicted from those before it: a text of one has no
-// target.
+// Each character is predicted from those before it, so a text of one character
+// has no target.
 Batch make_batch() {
   const std::string story =
       "the cat sat on the mat, and the dog sat on the cat and the mat. ";
-  // No target of the third of four shards counts.
+  // In the third of four shards, no target counts.
   const std::vector<int64_t> lengths{48, 2, 1, 3, 30, 2, 5, 1,
                                      1,  1, 1, 1, 2,  3, 1, 12};
   const auto rows = static_cast<int64_t>(lengths.size());
@@ -46,7 +46,7 @@ Batch make_batch() {
   return batch;
 }
 
-// Says how many targets of a shard count, besides their mean loss.
+// Returns the mean loss of a shard, and how many of its targets count.
 WeightedLoss loss_of(const Tensor& logits, const Tensor& targets) {
   return cross_entropy(
       logits.flatten(0, 1), targets.flatten(),

@@ -1,5 +1,5 @@
-// A loop that goes on from its last checkpoint when ranks are started again.
-// Folder, steps, and a step before which the last rank is killed, once:
+// A loop that resumes from its last checkpoint when ranks are restarted.
+// Arguments: folder, steps, and a step at which the last rank is killed once:
 //     lockstep run --nproc-per-node 2 --max-restarts 3 --
 //         practical_faults runs/faults 40 25
 #include <csignal>
@@ -29,7 +29,7 @@ int main(int argc, char** argv) try {
   auto model = DistributedDataParallel(net, world);
   auto sgd = optim::sgd(model->parameters(), {.lr = 0.01, .momentum = 0.9});
   int64_t step = 0;
-  if (has_checkpoint(folder)) {  // of a kill in the first save it has none
+  if (has_checkpoint(folder)) {  // none if the first save was killed
     const auto saved = open_checkpoint(folder);
     saved.load(*net, sgd.get());
     step = saved.info().step;
