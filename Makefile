@@ -37,7 +37,7 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' \
 	  $(firstword $(MAKEFILE_LIST))
 
-setup: ## Install packages and the Python environment that is built on
+setup: ## Install packages and the Python environment
 	@tools/setup/packages.sh build test tools
 	@tools/setup/python_env.sh
 
@@ -65,17 +65,17 @@ test: all ## Build everything and run the tests (LABEL=unit, FILTER=name)
 	@tools/run_tests.sh $(if $(RERUN),--rerun) $(BUILD) --parallel $(TEST_JOBS) \
 	  $(if $(LABEL),-L '^($(LABEL))$$') $(if $(FILTER),-R '$(FILTER)')
 
-fuzz: setup ## Feed hostile files to what reads them (SECONDS_EACH=60)
+fuzz: setup ## Feed hostile files to the readers (SECONDS_EACH=60)
 	@tools/setup/configure.sh fuzz
 	@tools/setup/ninja.sh fuzz fuzz
 	@tools/fuzz.sh build/fuzz $(SECONDS_EACH)
 	@$(MAKE) --no-print-directory fuzz-training
 
-fuzz-training: configure ## Train random modules as Lockstep and LibTorch do
+fuzz-training: configure ## Train random modules with Lockstep and LibTorch
 	@tools/setup/ninja.sh $(PRESET) test_differential
 	@tools/fuzz_training.sh $(BUILD) $(SECONDS_EACH) $(SEED)
 
-faults: configure ## Break runs in all ways, and write docs/faults.md
+faults: configure ## Break runs in all known ways, and write docs/faults.md
 	@tools/setup/ninja.sh $(PRESET) lockstep_program faulty_lockstep
 	@python3 tools/faults.py --bin $(BUILD)/bin
 	@python3 tools/faults.py --bin $(BUILD)/bin --random-kills 20 \
@@ -128,7 +128,7 @@ deb: setup-build ## Make a Debian package without CUDA: build/deb/lockstep_*.deb
 	@tools/setup/ninja.sh deb all
 	@cd build/deb && umask 022 && cpack
 
-check-deb: deb ## Use the package as its users do, who are not root
+check-deb: deb ## Use the package as its users do, without root
 	@tools/setup/packages.sh test
 	@tools/check/consumption.sh deb . build/deb
 

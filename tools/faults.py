@@ -52,10 +52,10 @@ def parse_arguments():
                        help="does the same with PyTorch; skipped if missing")
     losses = parser.add_argument_group("recoveries")
     losses.add_argument("--recoveries", type=int, metavar="N",
-                        help="instead: N times kill -9 in one run, to see that "
-                             "those that stay hold no more at its end")
+                        help="instead: N times kill -9 in one run, to check "
+                             "that the survivors hold no more at its end")
     losses.add_argument("--descriptors", type=int, default=64,
-                        help="that each process may have open then")
+                        help="file descriptors that a process may have open")
     arguments = parser.parse_args()
     # Some cases run in namespaces, where the current folder is different.
     arguments.bin = arguments.bin.resolve()

@@ -44,7 +44,7 @@ count=$(grep -c . <<<"$failed")
 flaky=
 if [ -n "$reruns" ] && [ "$result" -ne 0 ] && [ "$count" -gt 0 ] &&
   [ "$count" -le "$most_reruns" ]; then
-  printf '\n[tests] once more, alone: what failed\n'
+  printf '\n[tests] running the failed tests once more, one at a time\n'
   ctest --test-dir "$build" --output-on-failure --no-tests=error \
     --rerun-failed --parallel 1 | tee "$build/ctest_rerun.log"
   rerun_result=${PIPESTATUS[0]}

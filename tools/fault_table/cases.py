@@ -238,7 +238,7 @@ def run_case(programs, fault, phase, quiet_digest):
         case = Case(programs, fault, phase, folder)
         outcome = case.run()
     if not outcome.problem and digest_in(case.lines) != quiet_digest:
-        outcome.problem = "has another digest"
+        outcome.problem = "different digest"
     return outcome, case.lines
 
 

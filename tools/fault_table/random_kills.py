@@ -143,7 +143,7 @@ def compare(name, command_in, kills, steps):
     elif done != len(kills):
         problem = f"ended before {len(kills)} kills"
     elif digest_in(lines) != digest_in(quiet):
-        problem = "has another digest"
+        problem = "different digest"
     return Result(name, done, problem, 1000 * step_s, quiet_s, wall_s, steps,
                   len(steps_in(lines)) - steps)
 

@@ -131,7 +131,7 @@ def recoveries(program, options):
     if code != 0:
         problems.append(f"ends with {code}")
     elif digest_in(job.lines) != digest_in(quiet.lines):
-        problems.append("has another digest than the quiet run")
+        problems.append("its digest differs from that of the run without kills")
     if problems:
         print("\n".join(text for _, text in job.lines[-40:]))
     # A process with only a few samples was the next victim.
