@@ -107,9 +107,8 @@ std::string why_stuck() {
 
 struct Message {
   std::string name;
-  std::function<void()> act;  // a function that throws the message
-  std::string text;           // "*" stands for text that differs from run to
-                              // run
+  std::function<void()> act;  // throws the message
+  std::string text;           // "*" stands for text that varies
 };
 std::ostream& operator<<(std::ostream& out, const Message& message) {
   return out << message.name;

@@ -160,8 +160,7 @@ TEST(Admission, NeedsASecretForSeveralNodesOnANetwork) {
   RunOptions options;
   options.nodes = 2;
   options.node_rank = 1;
-  options.master_addr = "192.0.2.1";  // not the address of any machine (RFC
-                                      // 5737)
+  options.master_addr = "192.0.2.1";  // no machine (RFC 5737)
   options.master_port = 29500;
   const auto text =
       error_of<InvalidArgument>([&] { join_rendezvous(options, never_stop); });
