@@ -26,7 +26,7 @@ struct Net : torch::nn::Module {
 };
 
 int main(int argc, char** argv) try {
-  Arguments(argc, argv, "");  // there are none
+  Arguments(argc, argv, "");  // no arguments
   const auto world = lockstep::init();
   torch::manual_seed(0);
   auto net = std::make_shared<Net>();
