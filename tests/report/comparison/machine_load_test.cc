@@ -13,7 +13,7 @@
 namespace lockstep::report {
 namespace {
 
-// From a kernel 6.1 with 4 cores, in ticks of a hundredth of a second.
+// The output of a kernel 6.1 with 4 cores, in ticks of a hundredth of a second.
 constexpr const char* kBefore =
     "cpu  1000 20 300 40000 50 6 7 80 9 0\n"
     "cpu0 100 10 100 10000 10 1 2 20 9 0\n"
