@@ -9,9 +9,9 @@ each, so that disturbances of the host affect all of them. It prints the median
 over the rounds in microseconds, and how many times as long MPI took as Lockstep
 in the same round (the median of these ratios). Above 1, Lockstep is faster.
 
-"resident" is memory of World::shared_memory, "private" is the process's own
-memory. MPI's memory is private. Debian packages: openmpi-bin libopenmpi-dev
-mpich libmpich-dev.
+"resident" is memory of ProcessGroup::shared_memory, "private" is the process's
+own memory. MPI's memory is private. Debian packages: openmpi-bin
+libopenmpi-dev mpich libmpich-dev.
 """
 
 import argparse

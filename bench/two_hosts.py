@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Step times of Lockstep and of PyTorch's DDP over a slow link, with Gloo.
+"""Step times of Lockstep and of PyTorch's DDP (with Gloo) over a slow link.
 
 Two network namespaces stand for two hosts with one core each. The link between
 them is limited to --mbit (tc's token bucket). Every round runs each set-up
@@ -85,7 +85,7 @@ def command_of(name, model, options, trace):
                    "--steps", str(options.steps), "--threads", "1", "--fused"]
         return command + (["--channels-last"] if model != "mlp" else [])
     return [str(options.bin), "step-time", "--strategy", name, "--backend",
-            "gloo", "--model", model, "--batch-size", batch, "--steps",
+            "tcp", "--model", model, "--batch-size", batch, "--steps",
             str(options.steps), "--warmup", "5", "--devices", "cpu",
             "--channels-last", "off" if model == "mlp" else "on", "--trace",
             trace]

@@ -60,7 +60,8 @@ void print_step(int step, double loss) {
 }
 
 template <class Model>
-void make_steps(const Model& model, const World& world, const Batch& batch) {
+void make_steps(const Model& model, const ProcessGroup& world,
+                const Batch& batch) {
   const auto sgd = optim::sgd(model->parameters(), {.lr = 0.5});
   const int64_t rows = batch.ids.size(0) / world.size();
   const Tensor ids = batch.ids.narrow(0, world.rank() * rows, rows);
@@ -103,7 +104,7 @@ int main(int argc, char** argv) try {
                 batch.targets.ne(kPadding).sum().item<int64_t>(),
                 batch.targets.numel(), shards, parameter_digest(net).c_str());
   };
-  const auto train_rank = [&](const World& world) {
+  const auto train_rank = [&](const ProcessGroup& world) {
     const int64_t shards = world.size() * accumulate;
     const auto net = copy();
     make_steps(
@@ -125,7 +126,7 @@ int main(int argc, char** argv) try {
                      devices("cpu:" + std::to_string(count),
                              Duplicates::kRefuse, Oversubscription::kAllow),
                      DataParallelOptions().shards(shards).intra_op_threads(1)),
-        World(), batch);
+        ProcessGroup(), batch);
     finish(*net, shards);
   } else if (strategy != "ddp") {
     arguments.fail("expected plain, dp or ddp, got '" + strategy + "'");

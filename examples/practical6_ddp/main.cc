@@ -25,7 +25,7 @@ int main(int argc, char** argv) try {
   Arguments arguments(argc, argv, "BATCH_SIZE STEPS");
   const int64_t batch_size = arguments.number(64);
   const int64_t steps = arguments.number(20);
-  const World world = init();
+  const ProcessGroup world = init();
   std::ostringstream line;  // one string, because ranks print at the same time
   line << "Rank: " << world.rank() << " | Local Rank: " << world.local_rank();
   std::cout << line.str() + "\n" << std::flush;

@@ -23,7 +23,7 @@ int main(int argc, char** argv) try {
   const std::string folder = arguments.text("practical_faults");
   const int64_t steps = arguments.number(40);
   const int64_t deadly = arguments.number(/*otherwise=*/-1, /*least=*/0);
-  const World world = init();
+  const ProcessGroup world = init();
   torch::manual_seed(0);
   auto net = std::make_shared<Net>();
   auto model = DistributedDataParallel(net, world);

@@ -74,7 +74,7 @@ NOTES = {
                               "nodes with one rank each. It is detected when "
                               "all workers of node 0 are gone. The other agent "
                               "then ends with 1.",
-    "cut link": "Two hosts (network namespaces) with Gloo between them. The "
+    "cut link": "Two hosts (network namespaces) with TCP between them. The "
                 f"agents have `--rdzv-conf {cases.KEEP_ALIVE}` and no "
                 "`--hang-timeout`. The link is restored when both agents have "
                 "ended.",
