@@ -1,15 +1,15 @@
-# Lockstep's commands. Each does its own set-up first, and nothing twice.
+# Lockstep's commands. Each one does the set-up that it needs, but only once.
 #
 #   make PRESET=dev build            another preset: dev, asan, tsan, coverage
 #   make test LABEL=unit             only tests with that label
 #   make test FILTER=Scatter         only suites whose name matches
-#   make test RERUN=1                run what failed once more, as .ci/run does
+#   make test RERUN=1                run failed tests once more, as .ci/run does
 #   make fuzz SECONDS_EACH=600       fuzz for longer
 #   make setup PYTHON=/usr/bin/python3.11
 #   make build Torch_DIR=/opt/libtorch/share/cmake/Torch   your own LibTorch
 #   make build LOCKSTEP_PYTHON=$(which python)             your own torch
 #   make check-torch TORCH=2.11.0                          another version of torch
-#   make install LOCKSTEP_CUDA=ON    CUDA, on a host that has no GPU itself
+#   make install LOCKSTEP_CUDA=ON    CUDA, on a host without a GPU
 
 PRESET ?= release
 PREFIX ?= /usr/local
@@ -20,9 +20,9 @@ JOBS ?= $(shell nproc)
 TEST_JOBS ?= 2
 RERUN ?=
 SECONDS_EACH ?= 60
-# Of the first case of fuzz-training; empty: another one at each call.
+# Seed of the first case of fuzz-training. Empty: a different one for each call.
 SEED ?=
-# Of examples/; empty: all.
+# Programs of examples/ to build. Empty: all.
 EXAMPLES ?=
 
 export JOBS PYTHON Torch_DIR LOCKSTEP_PYTHON LOCKSTEP_CUDA CMAKE_ARGS
@@ -37,11 +37,11 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' \
 	  $(firstword $(MAKEFILE_LIST))
 
-setup: ## Install packages and the Python environment that is built on
+setup: ## Install packages and the Python environment
 	@tools/setup/packages.sh build test tools
 	@tools/setup/python_env.sh
 
-# What the program is built on: without a GPU 0.5 GB to download instead of 2.6.
+# Installs what the program needs. Without a GPU it downloads 0.5 GB, not 2.6.
 setup-build:
 	@tools/setup/packages.sh build
 	@tools/setup/python_env.sh libtorch
@@ -65,23 +65,24 @@ test: all ## Build everything and run the tests (LABEL=unit, FILTER=name)
 	@tools/run_tests.sh $(if $(RERUN),--rerun) $(BUILD) --parallel $(TEST_JOBS) \
 	  $(if $(LABEL),-L '^($(LABEL))$$') $(if $(FILTER),-R '$(FILTER)')
 
-fuzz: setup ## Feed hostile files to what reads them (SECONDS_EACH=60)
+fuzz: setup ## Feed hostile files to the readers (SECONDS_EACH=60)
 	@tools/setup/configure.sh fuzz
 	@tools/setup/ninja.sh fuzz fuzz
 	@tools/fuzz.sh build/fuzz $(SECONDS_EACH)
 	@$(MAKE) --no-print-directory fuzz-training
 
-fuzz-training: configure ## Train random modules as Lockstep and LibTorch do
+fuzz-training: configure ## Train random modules with Lockstep and LibTorch
 	@tools/setup/ninja.sh $(PRESET) test_differential
 	@tools/fuzz_training.sh $(BUILD) $(SECONDS_EACH) $(SEED)
 
-faults: configure ## Break runs in all ways, and write docs/faults.md
+faults: configure ## Break runs in all known ways, and write docs/faults.md
 	@tools/setup/ninja.sh $(PRESET) lockstep_program faulty_lockstep
 	@python3 tools/faults.py --bin $(BUILD)/bin
 	@python3 tools/faults.py --bin $(BUILD)/bin --random-kills 20 \
 	  $(if $(LOCKSTEP_CIFAR10_DIR),--data-dir $(LOCKSTEP_CIFAR10_DIR))
 
-# With the package, installed in the build's folder, as a user's project.
+# Builds with the package, installed in the build folder, as a user's project
+# does.
 examples: build ## Build programs of examples/ (EXAMPLES="minimal ...", or all)
 	@tools/examples.sh $(BUILD) $(EXAMPLES)
 
@@ -90,7 +91,7 @@ practicals: examples ## Run what docs/practicals shows, and write the pages
 	  --examples $(BUILD)/examples/bin \
 	  $(if $(LOCKSTEP_CIFAR10_DIR),--data-dir $(LOCKSTEP_CIFAR10_DIR))
 
-# In build/torch-$(TORCH), with an environment of its own in the cache.
+# Builds in build/torch-$(TORCH), with a separate environment in the cache.
 check-torch: ## Build with another torch, and run the tests (TORCH=2.11.0)
 	@$(if $(TORCH),,$(error [make] no version of torch; expected a release on \
 	  PyPI, got none; run: make check-torch TORCH=2.11.0))
@@ -107,7 +108,7 @@ check: ## Check layout, layers and format of the sources
 	@tools/setup/packages.sh tools
 	@tools/check/all.sh
 
-# Versions of clang-format differ in what they do: 14, where it has that name.
+# Versions of clang-format lay out code differently. Use 14 if there is one.
 format: ## Let clang-format lay out the sources
 	@tools/setup/packages.sh tools
 	@git ls-files -co --exclude-standard '*.h' '*.cc' '*.cu' | \
@@ -120,14 +121,14 @@ install: build ## Install headers, libraries and the program to PREFIX
 	@tools/setup/ninja.sh $(PRESET) lockstep/all
 	@umask 022 && cmake --install $(BUILD) --prefix $(PREFIX)
 
-# Without CUDA, so that it is a tenth of the size and needs no driver.
+# Without CUDA, the package has a tenth of the size and needs no driver.
 deb: setup-build ## Make a Debian package without CUDA: build/deb/lockstep_*.deb
 	@tools/setup/packages.sh tools
 	@tools/setup/configure.sh deb deb program
 	@tools/setup/ninja.sh deb all
 	@cd build/deb && umask 022 && cpack
 
-check-deb: deb ## Use the package as its users do, who are not root
+check-deb: deb ## Use the package as its users do, without root
 	@tools/setup/packages.sh test
 	@tools/check/consumption.sh deb . build/deb
 

@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""All-reduce over shared memory beside MPI's, on this host.
+"""Compares all-reduce over shared memory with MPI's on this host.
 
     python3 bench/allreduce_vs_mpi.py --lockstep build/release/bin/lockstep
 
-builds bench/mpi_allreduce.cc with each MPI that is installed, and runs it and
-`lockstep bench allreduce --backend shm` in turn, some rounds of each, so that
-what disturbs the host disturbs all of them. It prints the median over the
-rounds in microseconds, and how many times as long MPI took as Lockstep took in
-the same round (the median of these ratios): above 1, Lockstep is faster.
+builds bench/mpi_allreduce.cc with each MPI that is installed. It runs that
+program and `lockstep bench allreduce --backend shm` in turn, several rounds of
+each, so that disturbances of the host affect all of them. It prints the median
+over the rounds in microseconds, and how many times as long MPI took as Lockstep
+in the same round (the median of these ratios). Above 1, Lockstep is faster.
 
-"resident" is memory of World::shared_memory, "private" the process's own; MPI's
-is private. Packages of Debian: openmpi-bin libopenmpi-dev mpich libmpich-dev.
+"resident" is memory of ProcessGroup::shared_memory, "private" is the process's
+own memory. MPI's memory is private. Debian packages: openmpi-bin
+libopenmpi-dev mpich libmpich-dev.
 """
 
 import argparse
@@ -65,7 +66,7 @@ def progress(text):
 
 
 def run(command):
-    """What it printed; ends this program if it failed."""
+    """Returns the output of `command`. Ends this program if it failed."""
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode != 0:
         sys.exit(f'{" ".join(command)} ended with {result.returncode}:\n'
@@ -74,7 +75,7 @@ def run(command):
 
 
 def build_mpis(folder):
-    """A command for each MPI that is here: run it with -n."""
+    """Returns a command for each installed MPI. Run it with -n."""
     commands = {}
     for name, mpi in MPIS.items():
         missing = [program for program in (mpi['compiler'], mpi['run'][0])
@@ -90,7 +91,7 @@ def build_mpis(folder):
 
 
 def time_lockstep(arguments, nproc, folder):
-    """Microseconds by size, then by way."""
+    """Returns microseconds by size, then by kind of memory."""
     path = os.path.join(folder, 'lockstep.json')
     run([arguments.lockstep, 'bench', 'allreduce', '--backend', 'shm',
          '--nproc', str(nproc), '--sizes', arguments.sizes,
@@ -119,7 +120,9 @@ def name_of(size):
 
 
 def print_table(nproc, times, mpis):
-    """`times`: by size, then by way, the rounds' microseconds in order."""
+    """Prints `times`: for each size and kind, the microseconds of all rounds in
+    order.
+    """
     ours = list(OURS.values())
     ratios = [(mpi, way) for mpi in mpis for way in ours]
     heads = ([f'size, {nproc} ranks', *ours, *mpis] +

@@ -31,7 +31,7 @@ void hand_over(benchmark::State& state) {
 }
 BENCHMARK(hand_over)->Arg(1)->Arg(2)->Arg(4)->UseRealTime();
 
-// As hand_over, but the workers compute long enough for the caller to sleep.
+// Like hand_over, but the workers compute long enough for the caller to sleep.
 void hand_over_with_work(benchmark::State& state) {
   const auto workers = make_workers(static_cast<int>(state.range(0)));
   const auto x = torch::ones({200, 200});

@@ -1,6 +1,7 @@
 // Measures the check of the first step (docs/first-step.md): the first
-// train_step() after a wrap with and without it, and the steps after that. Run
-// with --benchmark_enable_random_interleaving=true --benchmark_repetitions=5.
+// train_step() after a wrap, with and without the check, and the steps after
+// it. Run with --benchmark_enable_random_interleaving=true
+// --benchmark_repetitions=5.
 #include <functional>
 #include <memory>
 #include <string>
@@ -25,7 +26,7 @@ torch::Tensor cross_entropy(const Tensor& logits, const Tensor& targets) {
       logits.reshape({-1, logits.size(-1)}), targets.reshape({-1}));
 }
 
-/// A module of type M, how to make it, and a batch for it.
+/// A module of type M, a function that makes it, and a batch for it.
 template <class M>
 struct Workload {
   std::function<std::shared_ptr<M>()> make;

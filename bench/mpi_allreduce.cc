@@ -16,14 +16,14 @@
 
 namespace {
 
-// Short calls are timed several at a time, as
-// report/collectives/collective_bench.cc does.
+// Times several short calls together, as report/collectives/collective_bench.cc
+// does.
 constexpr long kBatchBytes = 1 << 20;
 constexpr long kMostCalls = 64;
 constexpr int kWarmups = 3;
 
-/// Seconds of one call, of the slowest rank. `data` is zeroed before: zeros
-/// stay what they are in any number of sums.
+/// Returns the seconds that one call takes on the slowest rank. Zeroes `data`
+/// first, because zeros stay the same in any number of sums.
 double time_of_call(std::vector<float>& data, long calls) {
   std::fill(data.begin(), data.end(), 0.0F);
   MPI_Barrier(MPI_COMM_WORLD);
@@ -37,7 +37,7 @@ double time_of_call(std::vector<float>& data, long calls) {
   return seconds;
 }
 
-/// Returns whether every element of a sum of rank + 1 over the ranks is right.
+/// Returns whether every element of a sum of rank + 1 over all ranks is right.
 bool is_sum_right(std::vector<float>& data, int rank, int ranks) {
   std::fill(data.begin(), data.end(), static_cast<float>(rank + 1));
   MPI_Allreduce(MPI_IN_PLACE, data.data(), static_cast<int>(data.size()),

@@ -1,19 +1,19 @@
 """Step time of PyTorch itself, on the work that `lockstep compare` measures.
 
-`lockstep compare --pytorch` runs this; it runs alone, too, and prints one line
-of JSON:
+`lockstep compare --pytorch` runs this script. You can also run it yourself. It
+prints one line of JSON:
 
     python pytorch_step_time.py --mode single --model mlp --batch 64 --fused
     torchrun --standalone --nproc_per_node=2 pytorch_step_time.py \
         --mode ddp --model mlp --batch 64 --fused
 
-Modes: `single` is one process with all cores; `ddp` is
-DistributedDataParallel over Gloo, a process a share of the cores; `ideal` is
-as `ddp`, but its processes never speak to each other: no DDP can be faster.
+Modes: `single` is one process with all cores. `ddp` is DistributedDataParallel
+over Gloo, with one process per share of the cores. `ideal` is like `ddp`, but
+its processes never communicate. No DDP can be faster.
 
-The work: float32 or, with --bf16, autocast; one fixed synthetic batch, SGD
-(lr 1e-3, momentum 0.9) or, of language models, AdamW (lr 1e-3).
-All of a step is timed: zero_grad, forward, cross entropy, backward, optimizer.
+The work is float32 or, with --bf16, autocast; one fixed synthetic batch; SGD
+(lr 1e-3, momentum 0.9) or, for language models, AdamW (lr 1e-3). The whole step
+is timed: zero_grad, forward, cross entropy, backward, optimizer.
 
     cnn                 3 x (3x3 convolution to 32, 64, 128 channels, BatchNorm,
                         ReLU, 2x2 max-pool), mean, Linear 10;
@@ -34,8 +34,9 @@ import time
 
 
 def die_with_parent():
-    """torchrun's workers are sessions of their own: without this, a launcher
-    that is killed would leave them running."""
+    """Ends this process with its parent. torchrun's workers have their own
+    sessions, so a launcher that is killed would leave them running.
+    """
     PR_SET_PDEATHSIG = 1
     parent = os.getppid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -67,7 +68,7 @@ def convolution(channels_in, channels_out, size, stride=1):
 
 
 class Residual(nn.Module):
-    """ResNet's basic block: two 3x3 convolutions and a way around them."""
+    """ResNet's basic block: two 3x3 convolutions and a shortcut around them."""
 
     def __init__(self, channels_in, channels_out, stride):
         super().__init__()
@@ -120,7 +121,7 @@ def make_resnet(blocks):
 
 
 class Block(nn.Module):
-    """GPT-2's block: attention, and two layers with four times the width."""
+    """GPT-2's block: attention, and two layers that are four times as wide."""
 
     def __init__(self, width, heads):
         super().__init__()
@@ -142,7 +143,7 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """GPT-2 whose last layer is the table of the tokens."""
+    """GPT-2 with a last layer that shares the token embedding's weights."""
 
     def __init__(self, layers, heads, width, context, vocabulary):
         super().__init__()
@@ -159,7 +160,7 @@ class Gpt(nn.Module):
 
 
 def make_work(model, samples):
-    """The network, its inputs and its targets."""
+    """Returns the network, its inputs and its targets."""
     if model in GPTS:
         *_, context, vocabulary = GPTS[model]
         ids = torch.randint(0, vocabulary, (2, samples, context))
@@ -226,7 +227,8 @@ def main():
     if args.mode != 'single':
         dist.init_process_group('gloo')
 
-    # The first ranks take one sample more where the batch does not divide.
+    # If the batch can't be divided evenly, the first ranks take one sample
+    # more.
     samples = args.batch // world_size + (rank < args.batch % world_size)
     network, inputs, targets = make_work(args.model, samples)
     if args.channels_last and inputs.dim() == 4:
@@ -244,7 +246,7 @@ def main():
                                     fused=args.fused)
 
     def step():
-        # Views of the buckets have to stay.
+        # Views of the buckets have to be kept.
         optimizer.zero_grad(set_to_none=not args.bucket_view)
         with torch.autocast('cpu', torch.bfloat16, enabled=args.bf16):
             loss = F.cross_entropy(model(inputs), targets)

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Step times over a slow link: Lockstep beside PyTorch's DDP, both over Gloo.
+"""Step times of Lockstep and of PyTorch's DDP (with Gloo) over a slow link.
 
-Two network namespaces stand for two hosts, with a link of --mbit between them
-(tc's token bucket), and one core each. Every round runs each set-up once, one
-after the other; the table has the medians of all rounds.
+Two network namespaces stand for two hosts with one core each. The link between
+them is limited to --mbit (tc's token bucket). Every round runs each set-up
+once, one after another. The table has the medians of all rounds.
 
     sudo bench/two_hosts.py --models mlp,resnet18 --mbit 1000
 
-Needs root, `ip` and `tc` (Debian: iproute2), and two cores. What it sets up
-(two namespaces, a pair of interfaces) is taken down at its end. It exits with 1
-if a set-up fails.
+Needs root, `ip` and `tc` (Debian: iproute2), and two cores. At the end, it
+removes what it set up (two namespaces and a pair of interfaces). It exits with
+1 if a set-up fails.
 """
 
 import argparse
@@ -63,12 +63,12 @@ class Link:
             subprocess.run(["ip", "netns", "del", space], check=False)
 
     def start(self, rank, command, port, out):
-        """Starts `command` as `rank` of two, on a core of its own."""
+        """Starts `command` as `rank` of two, on a separate core."""
         environment = dict(
             os.environ, RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK="0",
             LOCAL_WORLD_SIZE="1", MASTER_ADDR=self.addresses[0],
             MASTER_PORT=str(port), GLOO_SOCKET_IFNAME=self.interfaces[rank],
-            # Nobody else is in these namespaces.
+            # Nobody else is in these namespaces, so the job needs no secret.
             LOCKSTEP_NO_SECRET="1", OMP_NUM_THREADS="1")
         return subprocess.Popen(
             ["ip", "netns", "exec", self.spaces[rank], "taskset", "-c",
@@ -77,7 +77,7 @@ class Link:
 
 
 def command_of(name, model, options, trace):
-    """What one rank runs."""
+    """Returns the command of one rank."""
     batch = str(BATCH[model])
     if name == PYTORCH:
         command = [options.python, str(ROOT / "bench/pytorch_step_time.py"),
@@ -85,15 +85,16 @@ def command_of(name, model, options, trace):
                    "--steps", str(options.steps), "--threads", "1", "--fused"]
         return command + (["--channels-last"] if model != "mlp" else [])
     return [str(options.bin), "step-time", "--strategy", name, "--backend",
-            "gloo", "--model", model, "--batch-size", batch, "--steps",
+            "tcp", "--model", model, "--batch-size", batch, "--steps",
             str(options.steps), "--warmup", "5", "--devices", "cpu",
             "--channels-last", "off" if model == "mlp" else "on", "--trace",
             trace]
 
 
 def hidden_share(trace):
-    """Of the time that rank 0's exchange takes, the part during which its
-    device computes as well."""
+    """Returns the share of rank 0's exchange during which its device also
+    computes.
+    """
     if not os.path.exists(trace):
         return None
     with open(trace, encoding="utf-8") as file:
@@ -116,7 +117,7 @@ def hidden_share(trace):
         elif category == "compute":
             spans["compute"].append(span)
     if not spans["compute"]:
-        return None  # a loop of the user's own leaves no spans of its compute
+        return None  # the user's own loop records no spans of its computation
     total = hidden = 0.0
     for begin, end in spans["exchange"]:
         total += end - begin
@@ -130,8 +131,9 @@ def hidden_share(trace):
 
 
 def measure(link, name, model, port, options):
-    """Step times of rank 0, in seconds, and the share of the exchange that was
-    hidden."""
+    """Returns the step times of rank 0 in seconds, and the hidden share of the
+    exchange.
+    """
     with tempfile.TemporaryDirectory() as folder:
         trace = os.path.join(folder, "trace.json")
         command = command_of(name, model, options, trace)

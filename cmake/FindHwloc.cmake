@@ -1,5 +1,5 @@
-# Finds hwloc and defines the target Hwloc::Hwloc: it comes with a pkg-config
-# file alone.
+# Finds hwloc and defines the target Hwloc::Hwloc, because hwloc comes only with
+# a pkg-config file.
 find_path(HWLOC_INCLUDE_DIR hwloc.h)
 find_library(HWLOC_LIBRARY hwloc)
 mark_as_advanced(HWLOC_INCLUDE_DIR HWLOC_LIBRARY)

@@ -1,11 +1,13 @@
 # Finds LibTorch and defines the target LockstepTorch.
 #
-# Looked for, first one wins: Torch_DIR (a LibTorch or torch wheel's CMake
-# folder), LOCKSTEP_PYTHON (a Python with torch), LOCKSTEP_TORCH_DEFAULT (set
-# by the installed package), .venv beside the sources.
+# The first of these that is set is used: Torch_DIR (the CMake folder of a
+# LibTorch or a torch wheel), LOCKSTEP_PYTHON (a Python with torch),
+# LOCKSTEP_TORCH_DEFAULT (set by the installed package), .venv next to the
+# sources.
 #
-# Not find_package(Torch): it fails for the CUDA wheel where there is no CUDA
-# toolkit, and sets flags for every target. See docs/decisions/.
+# This doesn't use find_package(Torch), which fails for the CUDA wheel on a
+# machine without a CUDA toolkit, and sets flags for every target. See
+# docs/decisions/.
 
 set(Torch_DIR "" CACHE PATH "LibTorch's share/cmake/Torch folder")
 set(LOCKSTEP_PYTHON "" CACHE FILEPATH "A Python interpreter that has torch")
@@ -16,7 +18,8 @@ elseif(LOCKSTEP_TORCH_DEFAULT AND NOT LOCKSTEP_PYTHON)
   set(_torch_root "${LOCKSTEP_TORCH_DEFAULT}")
 else()
   if(NOT LOCKSTEP_PYTHON)
-    # As the Makefile writes it: another spelling would build the tests anew.
+    # Use the same spelling as the Makefile. Another one would rebuild the
+    # tests.
     cmake_path(SET _python NORMALIZE
                ${CMAKE_CURRENT_LIST_DIR}/../.venv/bin/python)
     set(LOCKSTEP_PYTHON ${_python}
@@ -31,7 +34,7 @@ else()
     set(_torch_root "")
   endif()
 endif()
-# Not through .venv: programs keep the path to find their libraries by.
+# Use the real path instead of .venv, because programs find libraries by it.
 get_filename_component(LOCKSTEP_TORCH_ROOT "${_torch_root}" REALPATH)
 
 find_library(LOCKSTEP_TORCH_CPU torch_cpu PATHS "${LOCKSTEP_TORCH_ROOT}/lib"
@@ -58,7 +61,7 @@ set(LOCKSTEP_TORCH_VERSION "${_torch_major}.${CMAKE_MATCH_1}")
 
 if(NOT TARGET LockstepTorch)
   add_library(LockstepTorch INTERFACE IMPORTED)
-  # SYSTEM: warnings in LibTorch's headers are not ours.
+  # SYSTEM, because warnings in LibTorch's headers are not ours.
   target_include_directories(LockstepTorch SYSTEM INTERFACE
     ${_torch_include} ${_torch_include}/torch/csrc/api/include)
   target_compile_features(LockstepTorch INTERFACE cxx_std_20)
@@ -66,21 +69,21 @@ if(NOT TARGET LockstepTorch)
     ${LOCKSTEP_TORCH_LIB_DIR}/libtorch_cpu.so
     ${LOCKSTEP_TORCH_LIB_DIR}/libc10.so)
   if(LOCKSTEP_TORCH_DEFAULT)
-    # Users' programs find LibTorch when they are installed, too. Lockstep's own
-    # get a path of their own (LockstepInstall.cmake).
+    # Users' programs also find LibTorch after they are installed. Lockstep's
+    # own programs have a different path (LockstepInstall.cmake).
     target_link_options(LockstepTorch INTERFACE
       "LINKER:-rpath,${LOCKSTEP_TORCH_LIB_DIR}")
   endif()
 
-  # What a program is linked with: libtorch_cuda registers its kernels when it is
-  # loaded, and a linker that sees no symbol used would drop it.
+  # Libraries to link a program with. libtorch_cuda registers its kernels when
+  # it is loaded, and a linker that sees no used symbol would drop it.
   set(LOCKSTEP_HAS_CUDA OFF)
   set(LOCKSTEP_CUDA_LIBRARIES "")
   if(NOT LOCKSTEP_CUDA STREQUAL "OFF" AND
      EXISTS ${LOCKSTEP_TORCH_LIB_DIR}/libtorch_cuda.so)
-    # The cudart beside LibTorch goes with its NCCL and cuBLAS. A toolkit's may be
-    # older, and so may the NCCL in its folder. A build needs the toolkit for its
-    # headers, an installed LibTorch does not.
+    # The cudart next to LibTorch fits its NCCL and cuBLAS. The one in a toolkit
+    # may be older, and so may the NCCL in its folder. A build needs the toolkit
+    # for its headers, but an installed LibTorch does not.
     file(GLOB _cudart ${LOCKSTEP_TORCH_ROOT}/../nvidia/cu[0-9]*/lib/libcudart.so.*)
     if(LOCKSTEP_TORCH_DEFAULT AND _cudart)
       set(_has_headers ON)
@@ -99,7 +102,8 @@ if(NOT TARGET LockstepTorch)
         "LINKER:-rpath,${_cudart_folder}")
     endif()
     if(_has_headers)
-      # Headers for all, so that CUDA=ON and OFF compile two files anew and not all.
+      # The headers are for all files, so that switching CUDA on or off compiles
+      # two files again instead of all.
       target_include_directories(LockstepTorch SYSTEM INTERFACE
                                  ${CUDAToolkit_INCLUDE_DIRS})
       set(LOCKSTEP_CUDA_LIBRARIES
@@ -107,7 +111,7 @@ if(NOT TARGET LockstepTorch)
         ${LOCKSTEP_TORCH_LIB_DIR}/libc10_cuda.so "-Wl,--as-needed"
         ${_cudart})
     endif()
-    # A toolkit tells nothing: images have one on any host.
+    # A toolkit proves nothing, because images contain one on any host.
     find_library(LOCKSTEP_GPU_DRIVER libcuda.so.1)
     find_program(LOCKSTEP_NVIDIA_SMI nvidia-smi)
     mark_as_advanced(LOCKSTEP_GPU_DRIVER LOCKSTEP_NVIDIA_SMI)

@@ -1,5 +1,5 @@
-# Finds PCRE2 for UTF-8 and defines the target PCRE2::8BIT, as PCRE2's own
-# package does, which Debian 12 does not ship.
+# Finds PCRE2 for UTF-8 and defines the target PCRE2::8BIT, like PCRE2's own
+# CMake package, which Debian 12 does not ship.
 find_path(PCRE2_INCLUDE_DIR pcre2.h)
 find_library(PCRE2_8_LIBRARY pcre2-8)
 mark_as_advanced(PCRE2_INCLUDE_DIR PCRE2_8_LIBRARY)

@@ -1,11 +1,11 @@
-# What `cmake --install` puts where: headers, the static libraries with a
+# Defines what `cmake --install` installs: headers, the static libraries with a
 # package for find_package(lockstep), and the program.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-# A LibTorch that `make setup` put into the cache of whoever builds is nothing
-# that other users can read, so that it is installed with Lockstep. One that the
-# user named is used where it is. docs/decisions/0031-an-installed-libtorch.md
+# Other users can't read a LibTorch that `make setup` put into the cache of the
+# user who builds, so it is installed with Lockstep. A LibTorch that the user
+# named is used where it is. docs/decisions/0031-an-installed-libtorch.md
 cmake_path(SET own_environment NORMALIZE
            ${PROJECT_SOURCE_DIR}/.venv/bin/python)
 if(NOT Torch_DIR AND LOCKSTEP_PYTHON STREQUAL own_environment)
@@ -42,7 +42,7 @@ install(TARGETS ${targets} EXPORT lockstepTargets
 install(EXPORT lockstepTargets NAMESPACE lockstep::
         DESTINATION ${package_dir})
 
-# The public headers and what they include. The rest is Lockstep's own.
+# The public headers and the headers that they include. The rest is internal.
 set(headers_list ${CMAKE_CURRENT_LIST_DIR}/public_headers.txt)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${headers_list})
 file(STRINGS ${headers_list} installed_headers REGEX "^lockstep/")
@@ -54,8 +54,8 @@ endforeach()
 install(FILES ${PROJECT_BINARY_DIR}/generated/lockstep/base/version.h
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lockstep/base)
 
-# In the package lib/lockstep has LibTorch (torch/) and, beside it as LibTorch
-# expects, what it needs of CUDA (nvidia/).
+# In the package, lib/lockstep contains LibTorch (torch/) and, next to it as
+# LibTorch expects, the CUDA libraries that it needs (nvidia/).
 set(torch_dir ${CMAKE_INSTALL_LIBDIR}/lockstep)
 if(LOCKSTEP_INSTALL_TORCH)
   set(installed_torch_root "\${PACKAGE_PREFIX_DIR}/${torch_dir}/torch")
@@ -70,7 +70,7 @@ else()
   set(installed_torch_root ${LOCKSTEP_TORCH_ROOT})
 endif()
 
-# An ABI is promised to nobody before 1.0: the minor version must be the same.
+# We promise no ABI before 1.0, so the minor version must be the same.
 write_basic_package_version_file(
   ${PROJECT_BINARY_DIR}/lockstepConfigVersion.cmake
   COMPATIBILITY SameMinorVersion)
@@ -87,7 +87,8 @@ install(FILES ${PROJECT_BINARY_DIR}/lockstepConfig.cmake
 
 if(LOCKSTEP_BUILD_CLI)
   install(TARGETS lockstep_program DESTINATION ${CMAKE_INSTALL_BINDIR})
-  # Where bin/lockstep looks for it. It finds LibTorch from where it is itself.
+  # The folder in which bin/lockstep looks for it. It finds LibTorch relative to
+  # itself.
   cmake_path(SET program_dir NORMALIZE
              ${CMAKE_INSTALL_BINDIR}/../libexec/lockstep)
   if(LOCKSTEP_INSTALL_TORCH)
@@ -110,13 +111,13 @@ if(LOCKSTEP_BUILD_CLI)
   install(TARGETS lockstep_torch_program DESTINATION ${program_dir})
   install(FILES ${CMAKE_BINARY_DIR}/lockstep.1
           DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
-  # What `lockstep compare --pytorch` runs, and what describes run.json.
+  # The script of `lockstep compare --pytorch`, and the schema of run.json.
   install(FILES ${PROJECT_SOURCE_DIR}/bench/pytorch_step_time.py
                 ${PROJECT_SOURCE_DIR}/bench/pytorch_collectives.py
                 ${PROJECT_SOURCE_DIR}/docs/run.schema.json
           DESTINATION ${CMAKE_INSTALL_DATADIR}/lockstep)
-  # The Python of a LibTorch that is used where it is. An installation with a
-  # LibTorch of its own may be on another machine than the build's Python.
+  # The Python of a LibTorch that is used where it is. An installation with its
+  # own LibTorch may be on a different machine than the Python of the build.
   if(NOT LOCKSTEP_INSTALL_TORCH AND LOCKSTEP_PYTHON)
     install(FILES ${CMAKE_BINARY_DIR}/share/lockstep/torch_python
             DESTINATION ${CMAKE_INSTALL_DATADIR}/lockstep)
@@ -126,8 +127,8 @@ if(LOCKSTEP_BUILD_CLI)
           DESTINATION ${CMAKE_INSTALL_DATADIR}/lockstep)
 endif()
 
-# For builds without CMake. Static libraries go in the order in which they need
-# each other, so that the layers are turned around.
+# For builds without CMake. Static libraries must come before those that they
+# need, so the order of the layers is reversed.
 set(pc_libraries "")
 foreach(layer IN LISTS layers)
   string(PREPEND pc_libraries " -llockstep_${layer}")
@@ -166,6 +167,6 @@ endif()
 configure_file(${CMAKE_CURRENT_LIST_DIR}/lockstep.pc.in
                ${PROJECT_BINARY_DIR}/lockstep.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/lockstep.pc DESTINATION ${pc_dir})
-# LICENSE, in the form that Debian has for it, and whose LibTorch is.
+# LICENSE in Debian's format, and the licences of LibTorch.
 install(FILES ${PROJECT_SOURCE_DIR}/cmake/debian/copyright
         DESTINATION ${CMAKE_INSTALL_DOCDIR})

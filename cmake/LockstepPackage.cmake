@@ -1,10 +1,10 @@
-# The Debian package: `make deb`, or cpack in a build folder. It has what
-# `cmake --install` installs, in /usr.
+# The Debian package, made by `make deb` or by cpack in a build folder. It
+# installs what `cmake --install` installs, in /usr.
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME lockstep)
-# The project has no address. dpkg wants one; a name below .invalid is nobody's
-# (RFC 2606). Who gives the package to others puts their own here and in the
-# changelog.
+# The project has no address, but dpkg needs one. A name below .invalid belongs
+# to nobody (RFC 2606). Whoever distributes the package puts their own address
+# here and in the changelog.
 set(CPACK_PACKAGE_CONTACT "Lockstep developers <developers@lockstep.invalid>")
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS
@@ -16,7 +16,7 @@ set(CPACK_DEBIAN_PACKAGE_DESCRIPTION
 "The program, the headers and static libraries, and the LibTorch that they are
 built with. Lockstep trains a network on several devices or in several
 processes, to the same bits as on one.")
-# What the program loads; LibTorch is in the package.
+# Binaries that the program loads. LibTorch is in the package.
 set(CPACK_LOCKSTEP_BINARIES "")
 if(LOCKSTEP_BUILD_CLI)
   list(APPEND CPACK_LOCKSTEP_BINARIES
@@ -25,18 +25,18 @@ if(LOCKSTEP_BUILD_CLI)
 endif()
 list(APPEND CPACK_LOCKSTEP_BINARIES ${LOCKSTEP_TORCH_LIB_DIR}/libtorch_cpu.so)
 set(CPACK_PROJECT_CONFIG_FILE ${CMAKE_CURRENT_LIST_DIR}/package_depends.cmake)
-# What programs that use the library are built with.
+# What is needed to build programs with the library.
 set(CPACK_DEBIAN_PACKAGE_RECOMMENDS
     "g++ | clang, libcli11-dev, libfmt-dev, libhwloc-dev, libpcre2-dev, libssl-dev, nlohmann-json3-dev")
 set(CPACK_DEBIAN_PACKAGE_SUGGESTS "cmake (>= 3.25), pkg-config, python3")
-# xz takes minutes for LibTorch. (Debian's archive takes no zstd, which lintian
-# says; dpkg unpacks it since Debian 12.)
+# xz takes minutes for LibTorch. (Debian's archive does not accept zstd, and
+# lintian warns about it, but dpkg has supported it since Debian 12.)
 set(CPACK_DEBIAN_COMPRESSION_TYPE zstd)
 set(CPACK_THREADS 0)
 set(CPACK_STRIP_FILES OFF)
 
 # A package without a Debian revision has its changelog in changelog.gz (Debian
-# Policy, 12.7). -n: without a time, so that the file is the same each time.
+# Policy, 12.7). -n omits the time, so the file is the same each time.
 set(changelog ${PROJECT_SOURCE_DIR}/cmake/debian/changelog)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${changelog})
 file(STRINGS ${changelog} newest LIMIT_COUNT 1)

@@ -1,7 +1,7 @@
-# lockstep_layer(folder [TORCH] [DEPENDS layers...] [LINK targets...]):
-# one static library per folder of lockstep/. Every *.cc in the folder is
-# built; x.cc or no_x.cc is picked by the caller through EXCLUDE. parallel/ddp
-# becomes lockstep_parallel_ddp.
+# lockstep_layer(folder [TORCH] [DEPENDS layers...] [LINK targets...]): one
+# static library per folder of lockstep/. Every *.cc in the folder is built. The
+# caller chooses x.cc or no_x.cc through EXCLUDE. parallel/ddp becomes
+# lockstep_parallel_ddp.
 
 include(GNUInstallDirs)
 add_library(lockstep_options INTERFACE)
@@ -10,8 +10,8 @@ target_include_directories(lockstep_options INTERFACE
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
   $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 
-# A program or a shared library of a user's that links Lockstep exports nothing
-# of it.
+# A user's program or shared library that links Lockstep exports none of its
+# symbols.
 set(CMAKE_CXX_VISIBILITY_PRESET hidden)
 set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 
@@ -27,9 +27,9 @@ if(LOCKSTEP_COVERAGE)
   add_link_options(--coverage)
 endif()
 
-# LibTorch brings headers of its own fmt, which go before the system's, but no
-# library to link. (Header-only, it takes 3 s more a file.) The version is in
-# fmt's namespace, so that both can be in one program.
+# LibTorch contains its own fmt headers, which are found before the system's,
+# but no library to link. (Header-only fmt takes 3 s more per file.) The version
+# is in fmt's namespace, so one program can have both.
 set(torch_fmt ${LOCKSTEP_TORCH_ROOT}/include/fmt/base.h)
 set(torch_fmt_version 0)
 if(EXISTS ${torch_fmt})
@@ -46,19 +46,20 @@ else()
   target_link_libraries(lockstep_fmt INTERFACE LockstepTorch)
 endif()
 
-# The large headers, precompiled once for every target that uses torch: it turns
-# 24 s a file into 3.
+# The large headers are precompiled once for all targets that use torch. This
+# reduces 24 s per file to 3.
 file(WRITE ${PROJECT_BINARY_DIR}/lockstep_pch.cc "")
 add_library(lockstep_pch OBJECT EXCLUDE_FROM_ALL
             ${PROJECT_BINARY_DIR}/lockstep_pch.cc)
-# What uses it is compiled with the macros of the system's fmt (FMT_SHARED), which
-# the layers without torch are linked with. g++ leaves a header that was compiled
-# without them unused.
+# Targets that use it are compiled with the macros of the system's fmt
+# (FMT_SHARED), which the layers without torch link. g++ ignores a precompiled
+# header that was compiled without them.
 target_link_libraries(lockstep_pch PRIVATE lockstep_options lockstep_fmt fmt::fmt
                       nlohmann_json::nlohmann_json)
 target_compile_options(lockstep_pch PRIVATE ${LOCKSTEP_FLAGS})
-# Not <torch/torch.h>: for each file that has it precompiled, clang++ instantiates
-# all of its modules and optimizers again, which takes 1.5 s.
+# This is not <torch/torch.h>. For each file with that precompiled header,
+# clang++ instantiates all of torch's modules and optimizers again, which takes
+# 1.5 s.
 target_precompile_headers(lockstep_pch PRIVATE
   <torch/types.h> <torch/utils.h> <torch/autograd.h> <torch/nn/module.h>
   <torch/optim/optimizer.h> <fmt/format.h> <nlohmann/json.hpp>)

@@ -1,15 +1,16 @@
-# Installs LibTorch: its headers, and the libraries that programs load, in the
-# folders in which they look for each other. Gets torch_root, torch_dir (below
-# the prefix), doc_dir, has_cuda.
+# Installs LibTorch's headers and the libraries that programs load, in the
+# folders in which they look for each other. Inputs: torch_root, torch_dir
+# (below the prefix), doc_dir, has_cuda.
 cmake_path(GET torch_root PARENT_PATH around)
 set(destination "${CMAKE_INSTALL_PREFIX}/${torch_dir}")
-# file(INSTALL) puts DESTDIR before it, the other commands don't.
+# file(INSTALL) prepends DESTDIR, but the other commands don't.
 set(staged "$ENV{DESTDIR}${destination}")
 message(STATUS "Installing LibTorch: ${destination}")
 
-# Without CUDA: what libtorch_cpu is linked with, directly or not. With it also
-# what is loaded by name (cuDNN's engines, libtorch_cuda_linalg, ...), of which no
-# list is kept: all that the wheel has but Python's part.
+# Without CUDA: the libraries that libtorch_cpu is linked with, directly or
+# indirectly. With CUDA, also those that are loaded by name (cuDNN's engines,
+# libtorch_cuda_linalg, ...). There is no list of these, so all libraries of the
+# wheel are installed except Python's.
 set(starts ${torch_root}/lib/libtorch_cpu.so ${torch_root}/lib/libc10.so)
 file(GET_RUNTIME_DEPENDENCIES LIBRARIES ${starts}
      RESOLVED_DEPENDENCIES_VAR needed UNRESOLVED_DEPENDENCIES_VAR missing
@@ -26,15 +27,16 @@ if(has_cuda)
 endif()
 list(REMOVE_DUPLICATES libraries)
 
-# A hard link takes neither time nor space, but it keeps owner and mode. What
-# another user owns is copied: they could change it after the installation.
+# A hard link takes neither time nor space, but it keeps owner and mode. Files
+# of another user are copied, because that user could change them after the
+# installation.
 execute_process(COMMAND id -u OUTPUT_VARIABLE own_uid
                 OUTPUT_STRIP_TRAILING_WHITESPACE)
 function(install_library library)
   string(REPLACE "${torch_root}/" "torch/" path "${library}")
   string(REPLACE "${around}/" "" path "${path}")
   if(IS_ABSOLUTE "${path}")
-    return()  # of the system
+    return()  # a library of the system
   endif()
   cmake_path(GET path PARENT_PATH folder)
   execute_process(COMMAND stat -c "%u %a" "${library}" OUTPUT_VARIABLE found
@@ -54,7 +56,7 @@ endforeach()
 
 file(INSTALL "${torch_root}/include" DESTINATION "${destination}/torch"
      MESSAGE_NEVER)
-# Each licence under the name of its wheel: LICENSE.nvidia_cublas.
+# Each licence is named after its wheel: LICENSE.nvidia_cublas.
 function(install_notice file name)
   if(EXISTS "${file}")
     file(INSTALL "${file}" DESTINATION "${CMAKE_INSTALL_PREFIX}/${doc_dir}"
@@ -70,7 +72,7 @@ endforeach()
 file(GLOB notices "${around}/nvidia_*.dist-info/licenses/License.txt"
      "${around}/nvidia_*.dist-info/License.txt")
 if(NOT has_cuda)
-  # Of the two wheels that libtorch_cpu needs.
+  # Only the two wheels that libtorch_cpu needs.
   list(FILTER notices INCLUDE REGEX "/nvidia_cuda_(cupti|runtime)-")
 endif()
 foreach(notice IN LISTS notices)

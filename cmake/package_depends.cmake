@@ -1,14 +1,14 @@
-# Read by cpack: the Debian packages that the program and LibTorch need, as
-# dpkg-shlibdeps finds them. CPACK_DEBIAN_PACKAGE_SHLIBDEPS would ask it about
-# every library of CUDA as well, some of which are plugins for MPIs and networks
-# that a machine may lack.
+# Read by cpack. Finds the Debian packages that the program and LibTorch need
+# with dpkg-shlibdeps. CPACK_DEBIAN_PACKAGE_SHLIBDEPS would also ask it about
+# every CUDA library. Some of them are plugins for MPIs and networks that a
+# machine may not have.
 set(folder ${CPACK_PACKAGE_DIRECTORY}/depends)
 file(WRITE ${folder}/debian/control "Source: lockstep\nPackage: lockstep\n")
 set(arguments "")
 foreach(binary IN LISTS CPACK_LOCKSTEP_BINARIES)
   list(APPEND arguments -e ${binary})
 endforeach()
-# LibTorch's own libraries belong to no package.
+# LibTorch's own libraries are not in any package.
 execute_process(
   COMMAND dpkg-shlibdeps -O --ignore-missing-info ${arguments}
   WORKING_DIRECTORY ${folder} OUTPUT_VARIABLE found ERROR_VARIABLE said

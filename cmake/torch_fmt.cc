@@ -1,5 +1,5 @@
-// LibTorch brings fmt's headers without its library: this is that library, as
-// fmt's own src/format.cc has it, for char.
+// LibTorch ships fmt's headers without its library. This file is that library.
+// It instantiates for char what fmt's own src/format.cc does.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

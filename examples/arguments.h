@@ -16,20 +16,21 @@
 #include "lockstep/device/device.h"
 #include "lockstep/launch/failure/error_file.h"
 
-// The small programs share this: arguments that are checked, --help, and errors
-// as one line.
+// Used by the small programs: checked arguments, --help, and errors on one
+// line.
 
-/// The user typed something that can't be used.
+/// Thrown if the user typed something that can't be used.
 struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Takes the arguments of a program one after another, by their `names`. All
-/// may be left out, from the last one on.
+/// Reads the arguments of a program one after another, by their `names`.
+/// Trailing arguments may be left out.
 class Arguments {
  public:
-  /// Prints the usage and ends the program for --help. Throws UsageError for
-  /// another option and for more arguments than names.
+  /// Prints the usage and ends the program if --help is given. Throws
+  /// UsageError for any other option, and if there are more arguments than
+  /// names.
   Arguments(int argc, char** argv, const std::string& names)
       : given_(argv + 1, argv + argc) {
     const std::string path = argv[0];
@@ -70,7 +71,7 @@ class Arguments {
     return value;
   }
 
-  /// Returns whether the next argument is there. It must be its own name.
+  /// Returns whether the next argument is present. It must be its own name.
   bool word() {
     const std::string name = names_[next_];
     const std::string given = text("");
@@ -79,7 +80,7 @@ class Arguments {
     return !given.empty();
   }
 
-  /// The content of a file; "" without the argument.
+  /// Returns the content of a file, or "" if the argument is missing.
   std::string file_text() {
     const std::string path = text("");
     std::ifstream file(path);
@@ -87,7 +88,8 @@ class Arguments {
     return {std::istreambuf_iterator<char>(file), {}};
   }
 
-  /// "cpu:2" and the like. Slices of a laptop's CPU may share its cores.
+  /// Returns the devices of an argument such as "cpu:2". Slices may share
+  /// cores.
   std::vector<lockstep::Device> devices() {
     try {
       return lockstep::devices(text("auto"), lockstep::Duplicates::kRefuse,
@@ -107,7 +109,8 @@ class Arguments {
   size_t next_ = 0;
 };
 
-/// Prints an error, for the launcher's report as well. Returns the exit code.
+/// Prints an error and records it for the launcher's report. Returns the exit
+/// code.
 inline int end_with(const std::exception& error) {
   lockstep::launch::record_error(error);
   std::fprintf(stderr, "%s\n", error.what());

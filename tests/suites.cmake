@@ -1,10 +1,11 @@
-# Included by ctest, once the programs are built: the tests of `program`, as it
-# lists them itself.
+# Included by ctest when the programs are built. Adds the tests of `program`,
+# which lists them itself.
 #
-# A suite whose file lies in a folder slow/, gpu/ or parity/ has that label, and
-# each case of it is a test. Of the others, which have the label `unit`, a suite
-# is a test: a process for each case would spend most of its time loading torch.
-# All cases of a suite lie in one such folder: the first tells the label.
+# A suite with a file in a folder slow/, gpu/ or parity/ has that label, and
+# each of its cases is a test. Other suites have the label `unit`, and the whole
+# suite is one test, because a process for each case would spend most of its
+# time loading torch. All cases of a suite are in one such folder, so the first
+# case determines the label.
 if(NOT EXISTS "${program}")
   add_test(${prefix}.NOT_BUILT ${prefix}.NOT_BUILT)
   return()
@@ -37,7 +38,8 @@ foreach(i RANGE ${last_suite})
     set_tests_properties(${prefix}.${suite} PROPERTIES LABELS unit TIMEOUT 600)
     continue()
   endif()
-  # What is slow measures time or starts many processes: nothing beside it.
+  # Slow tests measure time or start many processes, so nothing else runs at the
+  # same time.
   set(serial OFF)
   if(label STREQUAL "slow")
     set(serial ON)

@@ -1,7 +1,8 @@
 #!/bin/bash
-# demo.sh LOCKSTEP: the same training on one device, with DataParallel on two,
-# and in two processes; then their times side by side, and that they ended with
-# the same parameters. Takes a minute on two cores. Fails if they did not.
+# demo.sh LOCKSTEP: runs the same training on one device, with DataParallel on
+# two devices, and in two processes. Then it compares their times, and checks
+# that all of them end with the same parameters. Takes a minute on two cores.
+# Fails if the parameters differ.
 set -euo pipefail
 lockstep=$(realpath "$1")
 runs=$(mktemp -d)
@@ -12,7 +13,7 @@ bold='' plain=''
 if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then
   bold=$'\033[1m' plain=$'\033[0m'
 fi
-# The table's rules, where the locale does not say that it is not UTF-8.
+# Draw the table's lines unless the locale says that it is not UTF-8.
 export LANG=${LANG:-C.UTF-8}
 
 step() {
@@ -24,11 +25,11 @@ digest_of() {
   sed -n 's/.*"parameter_sha256": "\([0-9a-f]*\)".*/\1/p' "$1.json"
 }
 
-# Two slices of the CPU stand in for two GPUs; of one core there is but one.
+# Two slices of the CPU stand for two GPUs. With one core there is only one.
 devices=cpu:2
 [ "$(nproc)" -ge 2 ] || devices=cpu
-# Each batch is cut into two shards, however many devices compute them: that is
-# what the bits of a run depend on.
+# Each batch is cut into two shards on any number of devices, because the bits
+# of a run depend on the number of shards.
 work=(--shards 2 --max-steps "${LOCKSTEP_DEMO_STEPS:-100}")
 step train "${work[@]}" --strategy single --devices cpu \
   --report single.json

@@ -2,9 +2,9 @@
 # docs.sh OUT: writes the pages of the public API to OUT/html, and fails if
 # Doxygen warns.
 #
-# Every class, structure and enumeration of a public header has a comment. A field or a
-# function whose name and type say all needs none of its own, so that one warning
-# of Doxygen's is left out: for it there is no setting.
+# Every class, structure and enumeration of a public header has a comment. A
+# field or a function that its name and type explain needs no comment. Doxygen
+# has no setting to turn off only that warning, so it is filtered out.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=$1

@@ -1,13 +1,13 @@
 #!/bin/bash
-# examples.sh BUILD [EXAMPLE ...]: installs Lockstep in BUILD/prefix, and builds
-# the named programs of examples/, or all, with it. They are in
+# examples.sh BUILD [EXAMPLE ...]: installs Lockstep in BUILD/prefix, and uses
+# it to build the named programs of examples/, or all of them, in
 # BUILD/examples/bin.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$1
 shift
 
-# What the package has beside the program.
+# The parts of the package besides the program.
 "$(command -v ninja)" -C "$build" lockstep/all
 cmake --install "$build" --prefix "$PWD/$build/prefix" >"$build/install.log"
 compiler=$(sed -n 's/^CMAKE_CXX_COMPILER:[A-Z]*=//p' "$build/CMakeCache.txt")

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Breaks runs of Lockstep in all ways, and measures what becomes of them.
+"""Breaks runs of Lockstep in all known ways, and measures what happens.
 
-Writes the table of docs/faults.md, or with --random-kills the other one; with
---recoveries it writes nothing. Exits with 1 if a run hangs, ends with other bits
-or leaks.
-Faults that need a network or a disk of their own need root.
+Writes the table of docs/faults.md, or with --random-kills the section of the
+random kills. With --recoveries, it writes nothing. Exits with 1 if a run hangs,
+ends with other bits, or leaks. Faults that need a separate network or disk need
+root.
 """
 
 import argparse
@@ -24,7 +24,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
 def slug(fault, phase):
-    """"kill-9@backward": what --only matches."""
+    """Returns the name that --only matches: "kill-9@backward"."""
     return f"{fault.replace(' -', '-').replace(' ', '-')}@{phase}"
 
 
@@ -52,18 +52,18 @@ def parse_arguments():
                        help="does the same with PyTorch; skipped if missing")
     losses = parser.add_argument_group("recoveries")
     losses.add_argument("--recoveries", type=int, metavar="N",
-                        help="instead: N times kill -9 in one run, to see that "
-                             "those that stay hold no more at its end")
+                        help="instead: N times kill -9 in one run, to check "
+                             "that the survivors hold no more at its end")
     losses.add_argument("--descriptors", type=int, default=64,
-                        help="that each process may have open then")
+                        help="file descriptors that a process may have open")
     arguments = parser.parse_args()
-    # Some cases run in a place of their own, where the folder is another.
+    # Some cases run in namespaces, where the current folder is different.
     arguments.bin = arguments.bin.resolve()
     return arguments
 
 
 def table(arguments, programs):
-    """Runs the cases; returns the number of those that failed."""
+    """Runs the cases. Returns the number of cases that failed."""
     patterns = arguments.only.split(",")
     chosen = [case for case in cases.all_cases()
               if any(fnmatch.fnmatch(slug(*case), p) for p in patterns)]
@@ -89,7 +89,7 @@ def table(arguments, programs):
 
 def main():
     arguments = parse_arguments()
-    # So that no run is left behind.
+    # Leave no run behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     programs = [arguments.bin / name for name in ("lockstep",
                                                   "faulty_lockstep")]

@@ -1,15 +1,16 @@
 #!/bin/bash
-# fuzz.sh BUILD SECONDS: runs every fuzz target for that long, from the corpus
-# that is kept. Ends with 1 and the input's path if one broke a promise.
+# fuzz.sh BUILD SECONDS: runs every fuzz target for that long, starting from its
+# corpus. Exits with 1 and prints the path of the input if a target failed.
 #
-# New inputs worth keeping (few: by edges reached, not by how often):
+# To find new inputs that are worth keeping (few: by edges reached, not by
+# counts):
 #   build/fuzz/bin/fuzz_X -set_cover_merge=1 -use_counters=0 \
 #     tests/fuzz/corpus/X build/fuzz/found/X
 set -uo pipefail
 build=$1
 seconds=$2
 
-# What a target writes stays in memory.
+# Files that a target writes stay in memory.
 TMPDIR=$(mktemp -d -p /dev/shm)
 export TMPDIR
 trap 'rm -rf "$TMPDIR"' EXIT
@@ -18,17 +19,17 @@ options=(
   -max_total_time="$seconds"
   -max_len=16384
   -timeout=10
-  # A small file that has much memory asked for is a finding.
+  # A small file that causes a large allocation is a finding.
   -malloc_limit_mb=16
   -rss_limit_mb=4096
   -print_final_stats=1
 )
-# options_of NAME: those that take the place of the ones above.
+# options_of NAME: options of a target that override those above.
 options_of() {
-  # A PNG of one colour and one bit has 8 * 1032 pixels a byte.
+  # A PNG with one colour and one bit has 8 * 1032 pixels per byte.
   [ "$1" = image ] && echo -max_len=4096 -malloc_limit_mb=128
 }
-# number WHAT LOG: the last one that libFuzzer gave for it.
+# number WHAT LOG: the last number that libFuzzer printed for WHAT.
 number() {
   grep -aoE "$1 *[0-9]+" "$2" | tail -1 | grep -oE '[0-9]+$' || echo 0
 }

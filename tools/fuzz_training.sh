@@ -1,15 +1,15 @@
 #!/bin/bash
 # fuzz_training.sh BUILD SECONDS [SEED]: trains random modules, and runs random
 # training programs, for that long with each strategy and with plain LibTorch.
-# Ends with 1 if they differ, or if a program is refused for no reason. The cases,
-# made small, are then in BUILD/found/training. Without a seed each call tries
-# other cases.
+# Exits with 1 if the results differ, or if a program is refused without a
+# reason. The reduced cases are then in BUILD/found/training. Without a seed,
+# each call tries different cases.
 set -uo pipefail
 build=$1
 seconds=$2
 seed=${3:-$(($(date +%s) * 1000))}
 
-# What a run writes stays in memory.
+# Files that a run writes stay in memory.
 TMPDIR=$(mktemp -d -p /dev/shm)
 export TMPDIR
 trap 'rm -rf "$TMPDIR"' EXIT

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Fills the pages of docs/practicals with what their commands print.
+"""Fills the pages of docs/practicals with the output of their commands.
 
     practicals.py --bin DIR [--examples DIR] [--data-dir DIR] [PAGE ...]
     practicals.py --check [--bin DIR]
 
-A page has blocks and values, each behind a comment that says what it is:
+A page has blocks and values. Each follows a comment that describes it:
 
     <!-- run NAME [keep=FIRST,LAST] [timeout=SECONDS] [terminal] [fails]
     the command, as bash reads it
@@ -15,12 +15,12 @@ A page has blocks and values, each behind a comment that says what it is:
 
     A step takes <!-- value step NAME -->12 ms<!-- /value -->.
 
-Without --check each page's commands are run in a folder of their own, and
-blocks and values are replaced. Of a long output the first and the last lines
-are kept, and a line says how many are left out. `beside=NAME` runs a command
-while that of the block NAME goes on. With --check nothing is run: each block
-must be filled and show its command, options must exist, and no measured number
-may stand outside of a value.
+Without --check, the commands of each page run in a separate folder, and blocks
+and values are replaced. Long outputs are cut to their first and last lines, and
+a line says how many are left out. `beside=NAME` runs a command while that of
+the block NAME is running. With --check, nothing runs. Then each block must be
+filled and show its command, options must exist, and no measured number may be
+outside of a value.
 """
 
 import argparse
@@ -34,7 +34,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
 def fill(page, options):
-    """Runs a page's commands, and writes what came of it."""
+    """Runs the commands of a page and writes the results into it."""
     with tempfile.TemporaryDirectory(prefix="practicals-") as folder:
         place = runner.Place(folder, ROOT, options.bin, options.examples,
                              options.data_dir, options.scale)

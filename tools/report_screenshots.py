@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Makes the pictures of docs/reports.md: runs of practicals 5 and 6, their
-report, and what a browser shows of it at two widths.
+"""Makes the screenshots in docs/reports.md. Runs the strategies of practicals 5
+and 6, makes their report, and opens it in a browser at two widths.
 
     tools/report_screenshots.py [--bin build/release/bin] [--steps 60]
 
@@ -16,7 +16,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
 CHECK = ROOT / "tests" / "report" / "page" / "browser" / "check_page.py"
-# A picture of a page needs no more; a few colours make it small.
+# This is enough for a page, and few colours make a small file.
 COLOURS = 64
 MOST_BYTES = 200_000
 # (strategy, devices)

@@ -1,9 +1,10 @@
 #!/bin/bash
-# run_tests.sh [--rerun] BUILD [ctest options]: runs ctest, then says what was
-# skipped and why, which ctest itself keeps to its log.
+# run_tests.sh [--rerun] BUILD [ctest options]: runs ctest, then prints which
+# tests were skipped and why. ctest writes that only to its log.
 #
-# With --rerun, tests that failed are run once more, alone. Those that pass then
-# are flaky: they are listed, and up to two of them fail nothing.
+# With --rerun, tests that failed are run once more, one at a time. A test that
+# then passes is flaky. Flaky tests are listed, and up to two of them don't fail
+# the run.
 set -uo pipefail
 reruns=
 if [ "$1" = --rerun ]; then
@@ -14,18 +15,18 @@ build=$1
 shift
 
 most_flaky=2
-# More than so many are no accident.
+# More failures than this are not accidental.
 most_reruns=10
 results=$build/Testing/Temporary
 
-# A temporary folder of this run, so that a killed test leaves nothing.
+# A temporary folder for this run, so that a killed test leaves nothing behind.
 TMPDIR=$(mktemp -d)
-# A test reads its files as another user, to be refused one of them.
+# A test reads its files as another user, and expects to be refused one of them.
 chmod 755 "$TMPDIR"
 export TMPDIR
 trap 'rm -rf "$TMPDIR"' EXIT
 
-# The names of the tests that failed in the last run, sorted.
+# Prints the names of the tests that failed in the last run, sorted.
 failed_tests() {
   sed 's/^[0-9]*://' "$results/LastTestsFailed.log" 2>/dev/null | sort
 }
@@ -43,11 +44,11 @@ count=$(grep -c . <<<"$failed")
 flaky=
 if [ -n "$reruns" ] && [ "$result" -ne 0 ] && [ "$count" -gt 0 ] &&
   [ "$count" -le "$most_reruns" ]; then
-  printf '\n[tests] once more, alone: what failed\n'
+  printf '\n[tests] running the failed tests once more, one at a time\n'
   ctest --test-dir "$build" --output-on-failure --no-tests=error \
     --rerun-failed --parallel 1 | tee "$build/ctest_rerun.log"
   rerun_result=${PIPESTATUS[0]}
-  # ctest leaves the former list where all pass.
+  # ctest keeps the previous list if all tests pass.
   failed_again=
   [ "$rerun_result" -ne 0 ] && failed_again=$(failed_tests)
   flaky=$(comm -23 <(echo "$failed") <(echo "$failed_again"))
@@ -58,7 +59,7 @@ fi
 if [ -n "$reasons" ]; then
   printf '\nSkipped, and why:\n%s\n' "$reasons"
 fi
-# Once more, so that it is the end of the output.
+# Repeat this so that it is at the end of the output.
 echo
 grep -E '% tests passed|^Total Test time' "$build/ctest.log"
 if [ -n "$flaky" ]; then

@@ -1,5 +1,5 @@
-// DistributedDataParallel around a module of your own, with torch's optimizer.
-// Alone it is one rank; started by a launcher, as many as that says:
+// DistributedDataParallel around your own module, with torch's optimizer.
+// Without a launcher it is one rank. A launcher sets the number of ranks:
 //
 //     lockstep run --nproc-per-node 2 -- ./distributed
 //     torchrun --nproc-per-node 2 --no-python ./distributed
@@ -26,7 +26,7 @@ struct Net : torch::nn::Module {
 };
 
 int main(int argc, char** argv) try {
-  Arguments(argc, argv, "");  // takes none
+  Arguments(argc, argv, "");  // no arguments
   const auto world = lockstep::init();
   torch::manual_seed(0);
   auto net = std::make_shared<Net>();
@@ -38,7 +38,7 @@ int main(int argc, char** argv) try {
   torch::optim::SGD sgd(model->parameters(),
                         torch::optim::SGDOptions(0.05).momentum(0.9));
 
-  // Each rank loads its part of every batch, every sample once.
+  // Each rank loads its part of every batch, so every sample is loaded once.
   auto images = lockstep::data::open({}, lockstep::data::Split::kTrain);
   lockstep::data::Loader loader(images, {.batch_size = 100,
                                          .part = {.shards = world.size(),
@@ -47,7 +47,7 @@ int main(int argc, char** argv) try {
                                          .shuffle = true});
   for (int epoch = 0; epoch < 2; ++epoch) {
     loader.begin(epoch);
-    // The summed loss, and of how many samples.
+    // The sum of the losses, and the number of samples.
     Tensor sums = torch::zeros({2}, torch::kDouble);
     while (auto batch = loader.next()) {
       const Tensor loss = torch::nn::functional::cross_entropy(

@@ -1,5 +1,5 @@
 // A language model on several devices: wrap it, train, save model->module(),
-// load first and then wrap again. Devices, steps, and a text to learn from:
+// load, wrap again. Arguments: devices, steps and a text to train on:
 //     language_model cpu:2 20 book.txt
 #include <iostream>
 

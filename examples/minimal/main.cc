@@ -1,4 +1,4 @@
-// Prints the devices that this machine has to train on.
+// Prints the devices of this machine that can be used for training.
 #include <cstdio>
 #include <vector>
 

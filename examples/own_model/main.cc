@@ -1,4 +1,4 @@
-// A module, a dataset and a loss of one's own, and an optimizer of LibTorch's:
+// Your own module, dataset and loss, with one of LibTorch's optimizers:
 //   ./own_model --strategy ddp --devices cpu:2 --epochs 20 --out-dir /tmp/run
 #include "lockstep/lockstep.h"
 
@@ -14,7 +14,7 @@ struct Net : torch::nn::Cloneable<Net> {
   torch::nn::Linear hidden{nullptr}, out{nullptr};
 };
 
-// Points of two spirals, of which the loss tells one from the other.
+// Points on two spirals. The network learns to tell the spirals apart.
 struct Spirals {
   size_t size() const { return 2000; }
   torch::data::Example<> get(size_t index) const {
@@ -31,7 +31,7 @@ lockstep::LossAndMetrics loss(const Tensor& logits, const Tensor& spiral) {
           {{"accuracy", lockstep::train::accuracy(logits, spiral)}}};
 }
 
-// Weights decay, biases don't.
+// Weight decay applies to weights, but not to biases.
 std::unique_ptr<torch::optim::AdamW> make_optimizer(Net& net) {
   using Options = torch::optim::AdamWOptions;
   using Group = torch::optim::OptimizerParamGroup;

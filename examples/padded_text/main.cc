@@ -1,5 +1,5 @@
 // Texts of very different lengths, padded to one length. The loss is the mean
-// over the targets that count, whichever device they are on:
+// over the targets that count, on all devices together:
 //
 //     padded_text plain        LibTorch on the whole batch
 //     padded_text dp 4         four devices of this process
@@ -16,7 +16,7 @@
 using namespace lockstep;
 using torch::Tensor;
 
-constexpr int64_t kPlaces = 48;     // of a row
+constexpr int64_t kPlaces = 48;     // places in a row
 constexpr int64_t kPadding = -100;  // a target that does not count
 constexpr int kSteps = 10;
 
@@ -24,12 +24,12 @@ struct Batch {
   Tensor ids, targets;  // (texts, places)
 };
 
-// Each character is to be predicted from those before it: a text of one has no
-// target.
+// Each character is predicted from those before it, so a text of one character
+// has no target.
 Batch make_batch() {
   const std::string story =
       "the cat sat on the mat, and the dog sat on the cat and the mat. ";
-  // No target of the third of four shards counts.
+  // In the third of four shards, no target counts.
   const std::vector<int64_t> lengths{48, 2, 1, 3, 30, 2, 5, 1,
                                      1,  1, 1, 1, 2,  3, 1, 12};
   const auto rows = static_cast<int64_t>(lengths.size());
@@ -46,7 +46,7 @@ Batch make_batch() {
   return batch;
 }
 
-// Says how many targets of a shard count, besides their mean loss.
+// Returns the mean loss of a shard, and how many of its targets count.
 WeightedLoss loss_of(const Tensor& logits, const Tensor& targets) {
   return cross_entropy(
       logits.flatten(0, 1), targets.flatten(),
@@ -60,7 +60,8 @@ void print_step(int step, double loss) {
 }
 
 template <class Model>
-void make_steps(const Model& model, const World& world, const Batch& batch) {
+void make_steps(const Model& model, const ProcessGroup& world,
+                const Batch& batch) {
   const auto sgd = optim::sgd(model->parameters(), {.lr = 0.5});
   const int64_t rows = batch.ids.size(0) / world.size();
   const Tensor ids = batch.ids.narrow(0, world.rank() * rows, rows);
@@ -103,7 +104,7 @@ int main(int argc, char** argv) try {
                 batch.targets.ne(kPadding).sum().item<int64_t>(),
                 batch.targets.numel(), shards, parameter_digest(net).c_str());
   };
-  const auto train_rank = [&](const World& world) {
+  const auto train_rank = [&](const ProcessGroup& world) {
     const int64_t shards = world.size() * accumulate;
     const auto net = copy();
     make_steps(
@@ -125,7 +126,7 @@ int main(int argc, char** argv) try {
                      devices("cpu:" + std::to_string(count),
                              Duplicates::kRefuse, Oversubscription::kAllow),
                      DataParallelOptions().shards(shards).intra_op_threads(1)),
-        World(), batch);
+        ProcessGroup(), batch);
     finish(*net, shards);
   } else if (strategy != "ddp") {
     arguments.fail("expected plain, dp or ddp, got '" + strategy + "'");

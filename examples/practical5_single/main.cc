@@ -1,9 +1,9 @@
-// Practical 5: trains a network. `show` shows what it gets: cpu:2 64 20 show
+// Practical 5: trains a network. `show` prints its inputs: cpu:2 64 20 show
 #include "../arguments.h"
 #include "lockstep/lockstep.h"
 using namespace lockstep;
 
-// A line in one call, as replicas print at the same time.
+// Prints a line with one call, because replicas print at the same time.
 void print(const auto&... parts) { std::puts(c10::str(parts...).c_str()); }
 bool is_shown = false;
 

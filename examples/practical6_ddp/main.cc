@@ -1,5 +1,5 @@
-// Practical 6: the network of practical 5, a process for each device. Batch
-// size and steps:
+// Practical 6: the network of practical 5, in one process per device.
+// Arguments: batch size and steps:
 //     lockstep run --nproc-per-node 2 -- practical6_ddp 64 20
 //     torchrun --nproc-per-node 2 --no-python practical6_ddp 64 20
 #include <iostream>
@@ -25,8 +25,8 @@ int main(int argc, char** argv) try {
   Arguments arguments(argc, argv, "BATCH_SIZE STEPS");
   const int64_t batch_size = arguments.number(64);
   const int64_t steps = arguments.number(20);
-  const World world = init();
-  std::ostringstream line;  // in one piece: ranks print at the same time
+  const ProcessGroup world = init();
+  std::ostringstream line;  // one string, because ranks print at the same time
   line << "Rank: " << world.rank() << " | Local Rank: " << world.local_rank();
   std::cout << line.str() + "\n" << std::flush;
   torch::manual_seed(0);

@@ -1,5 +1,5 @@
-// A loop that goes on from its last checkpoint when ranks are started again.
-// Folder, steps, and a step before which the last rank is killed, once:
+// A loop that resumes from its last checkpoint when ranks are restarted.
+// Arguments: folder, steps, and a step at which the last rank is killed once:
 //     lockstep run --nproc-per-node 2 --max-restarts 3 --
 //         practical_faults runs/faults 40 25
 #include <csignal>
@@ -23,13 +23,13 @@ int main(int argc, char** argv) try {
   const std::string folder = arguments.text("practical_faults");
   const int64_t steps = arguments.number(40);
   const int64_t deadly = arguments.number(/*otherwise=*/-1, /*least=*/0);
-  const World world = init();
+  const ProcessGroup world = init();
   torch::manual_seed(0);
   auto net = std::make_shared<Net>();
   auto model = DistributedDataParallel(net, world);
   auto sgd = optim::sgd(model->parameters(), {.lr = 0.01, .momentum = 0.9});
   int64_t step = 0;
-  if (has_checkpoint(folder)) {  // of a kill in the first save it has none
+  if (has_checkpoint(folder)) {  // none if the first save was killed
     const auto saved = open_checkpoint(folder);
     saved.load(*net, sgd.get());
     step = saved.info().step;

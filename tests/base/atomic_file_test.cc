@@ -109,7 +109,7 @@ TEST(AtomicFile, SaysThatAFolderCannotBeWritten) {
   const TemporaryFolder folder;
   fs::create_directory(folder.path("locked"));
   fs::permissions(folder.path("locked"), fs::perms::owner_read);
-  // Root may write anywhere but in the folders of /proc.
+  // Root may write anywhere except in the folders of /proc.
   const bool is_root = ::geteuid() == 0;
   const std::string path = is_root ? "/proc/model" : folder.path("locked/m");
   const auto message = error_of<IoError>([&] { AtomicFile file(path); });
@@ -211,7 +211,7 @@ TEST(ReadFile, RefusesAFileThatIsTooLarge) {
             "[io] " + folder.path("f") +
                 " is too large; expected at most 4 bytes, got 5 "
                 "[file-too-large]");
-  // An endless device must end too.
+  // A device without an end must also be handled.
   EXPECT_THROW(read_file("/dev/zero", 1 << 20), IoError);
 }
 

@@ -10,7 +10,7 @@
 namespace lockstep {
 namespace {
 
-/// A pipe that nobody reads.
+/// A pipe without a reader.
 class ClosedPipe {
  public:
   ClosedPipe() {
@@ -20,7 +20,7 @@ class ClosedPipe {
   ~ClosedPipe() { ::close(ends_[1]); }
   ClosedPipe(const ClosedPipe&) = delete;
   ClosedPipe& operator=(const ClosedPipe&) = delete;
-  /// errno of a write.
+  /// Returns the errno of a write.
   int write() const { return ::write(ends_[1], "x", 1) < 0 ? errno : 0; }
 
  private:

@@ -8,12 +8,12 @@
 
 namespace lockstep {
 
-/// A process that does nothing but use a core, until the test ends.
+/// A process that only uses a core, until the test ends.
 class BusyProcess {
  public:
   BusyProcess() : pid_(::fork()) {
     if (pid_ != 0) return;
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // if the test is killed
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // in case the test is killed
     for (volatile uint64_t i = 0;; i = i + 1) {
     }
   }

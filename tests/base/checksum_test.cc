@@ -13,7 +13,7 @@
 namespace lockstep {
 namespace {
 
-// What the package's xxh128sum prints.
+// The output of xxh128sum, from the package.
 TEST(Checksum, IsThatOfXxh128sum) {
   EXPECT_EQ(checksum_of(""), "99aa06d3014798d86001c324468d497f");
   EXPECT_EQ(checksum_of("abc"), "06b05ab6733a618578af5f94892f3950");

@@ -46,7 +46,8 @@ bool becomes_readable(int fd) {
   return ::poll(&polled, 1, kDeadlineMs) == 1;
 }
 
-// What is written to `fd` before all its writers have closed it.
+// Returns everything that is written to `fd` until all of its writers have
+// closed it.
 std::string read_all(const FileDescriptor& fd) {
   std::string text;
   std::array<char, 4096> buffer;
@@ -74,8 +75,8 @@ std::optional<ProcessEnd> end_of(ChildProcess& child) {
   return child.poll_end();
 }
 
-// The value of a line "Name:  value" of /proc/self/status of a program that is
-// started with `options`.
+// Returns the value of a line "Name:  value" in /proc/self/status of a program
+// that is started with `options`.
 std::string status_of(ChildOptions options, const std::string& name) {
   options.program = "/bin/cat";
   options.arguments = {"cat", "/proc/self/status"};
@@ -92,7 +93,7 @@ bool has_signal(const std::string& mask, int signal) {
   return (std::stoull(mask, nullptr, 16) >> (signal - 1) & 1) != 0;
 }
 
-// Ignores a signal as long as it lives.
+// Ignores a signal while this object exists.
 class Ignored {
  public:
   explicit Ignored(int signal)
@@ -143,7 +144,7 @@ TEST(ChildProcess, NamesAnOutputThatIsNotOpen) {
 
 TEST(ChildProcess, SearchesPathOnlyIfToldTo) {
   const TemporaryFolder folder;
-  // Files that can't be run, and folders that do not exist, are passed over.
+  // Files that can't be run, and folders that do not exist, are skipped.
   write_program(folder.path("first/greet"), "#!/bin/sh\necho no\n", 0644);
   write_program(folder.path("second/greet"), "#!/bin/sh\necho yes\n", 0755);
   const std::string before = std::getenv("PATH");
@@ -191,8 +192,8 @@ TEST(ChildProcess, HasADescriptorThatIsReadableAtItsEnd) {
   EXPECT_FALSE(child.is_running());
 }
 
-// The program starts with the signals of a fresh login, whatever this process
-// has done with its own.
+// The program starts with the signals of a new login, whatever this process has
+// done with its own signals.
 TEST(ChildProcess, BlocksNoSignalAndIgnoresOnlyWhatItIsLeft) {
   const Ignored terminate(SIGTERM), user(SIGUSR2), hangup(SIGHUP);
   sigset_t blocked, before;
@@ -209,7 +210,7 @@ TEST(ChildProcess, BlocksNoSignalAndIgnoresOnlyWhatItIsLeft) {
   EXPECT_FALSE(has_signal(ignored, SIGTERM));
   EXPECT_TRUE(has_signal(ignored, SIGUSR2));
   EXPECT_TRUE(has_signal(ignored, SIGHUP));
-  // This thread blocks what it did before.
+  // This thread blocks the same signals as before.
   EXPECT_TRUE(::sigismember(&now, SIGUSR1));
   EXPECT_FALSE(::sigismember(&now, SIGUSR2));
 }
@@ -229,7 +230,7 @@ TEST(ChildProcess, InheritsOnlyItsOutputs) {
   ::close(leaked);
 }
 
-// Its pipe then has the numbers of stdin and stdout.
+// The pipe then gets the numbers of stdin and stdout.
 TEST(ChildProcessDeathTest, RunsInAProcessWithoutStandardFiles) {
   const auto act = [] {
     ::close(0);
@@ -255,7 +256,7 @@ TEST(ChildProcess, EndsItsGroupWithTheObject) {
     ASSERT_EQ(::read(out.read.get(), ready.data(), ready.size()), 6);
     EXPECT_FALSE(moved.poll_end());
   }
-  // The sleep held the pipe open as well.
+  // The sleep also held the pipe open.
   EXPECT_EQ(read_all(out.read), "");
 }
 
@@ -270,7 +271,7 @@ TEST(ChildProcess, GetsTimeToEndIfThereIsAGrace) {
   child.end();
   EXPECT_FALSE(child.is_running());
   EXPECT_EQ(child.poll_end()->exit_code, 7);
-  child.end();  // does nothing
+  child.end();  // has no effect
 }
 
 TEST(ChildProcess, EndsWithTheThreadThatStartedItOnlyIfToldTo) {
@@ -291,7 +292,7 @@ TEST(ChildProcess, EndsWithTheThreadThatStartedItOnlyIfToldTo) {
 TEST(ChildProcess, KnowsThatItWasReapedWhereSigchldIsIgnored) {
   const Ignored child_ended(SIGCHLD);
   for (int i = 0; i < 10; ++i) {
-    // It may end before or after the constructor opens its descriptor.
+    // It may end before or after the constructor opens the descriptor.
     ChildProcess child(shell("exit 3"));
     const auto end = end_of(child);
     ASSERT_TRUE(end);

@@ -6,7 +6,8 @@
 
 namespace lockstep {
 
-/// The code of the Error that `act` throws; nothing if it throws none.
+/// Returns the code of the Error that `act` throws, or nothing if it throws
+/// none.
 template <class Act>
 std::optional<ErrorCode> error_code_of(const Act& act) {
   try {

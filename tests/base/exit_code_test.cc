@@ -11,7 +11,7 @@ namespace {
 
 const Problem kProblem{.code = ErrorCode::kBadOption, .what = "x"};
 
-// The exit code of a program that fails with an exception that `act` causes.
+// Returns the exit code of a program that fails with an exception from `act`.
 int exit_code_caused_by(void (*act)()) {
   struct Wrapper : std::runtime_error, std::nested_exception {
     Wrapper() : std::runtime_error("wrapped") {}
@@ -44,7 +44,7 @@ TEST(ExitCode, OfAnErrorWithACauseIsThatOfTheCauseIfTrainingFailed) {
   EXPECT_EQ(exit_code_caused_by([] { throw ParallelError("ddp", kProblem); }),
             70);
   EXPECT_EQ(exit_code_caused_by([] { throw std::bad_alloc(); }), 1);
-  // The caller typed nothing wrong: a module was given a wrong shape.
+  // The caller typed nothing wrong. A module was given a wrong shape.
   EXPECT_EQ(exit_code_caused_by([] { throw InvalidArgument("x", kProblem); }),
             1);
 }

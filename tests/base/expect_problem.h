@@ -11,13 +11,13 @@
 
 namespace lockstep {
 
-/// How a message tells its code: "[bad-option]".
+/// Returns a code as messages show it: "[bad-option]".
 inline std::string in_brackets(ErrorCode code) {
   return "[" + std::string(name_of(code)) + "]";
 }
 
-/// Fails if a line of `message` has more codes than one: those of an error and
-/// of its cause.
+/// Fails if a line of `message` has more than one code, such as those of an
+/// error and of its cause.
 inline void expect_one_code(const std::string& message) {
   std::istringstream lines(message);
   for (std::string line; std::getline(lines, line);) {
@@ -33,8 +33,8 @@ inline void expect_one_code(const std::string& message) {
   }
 }
 
-/// `message` is of an error with `code` and has each of `names`: options,
-/// files, devices, values. Its other words may change.
+/// Expects that `message` belongs to an error with `code` and contains each of
+/// `names`: options, files, devices, values. The other words may change.
 inline void expect_problem(const std::string& message, ErrorCode code,
                            const std::vector<std::string>& names) {
   expect_one_code(message);

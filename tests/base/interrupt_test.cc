@@ -57,7 +57,8 @@ TEST(InterruptScope, HandsTheSecondSignalToTheFormerHandler) {
   EXPECT_EQ(calls, 1);
 }
 
-// From the scheduler, and from the launcher that got it as well.
+// The signal comes from the scheduler and from the launcher, which also
+// received it.
 TEST(InterruptScope, TakesASchedulersSignalTwiceAtOnceForOne) {
   for (const int signal : {SIGTERM, SIGUSR1}) {
     calls = 0;

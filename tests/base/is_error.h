@@ -10,8 +10,8 @@
 
 namespace lockstep {
 
-/// Whether `message`, of an Error, has this code and names all of `names`:
-/// ranks, paths, hosts, options. Its words may change, these may not.
+/// Returns whether the message of an Error has this code and contains all of
+/// `names`: ranks, paths, hosts, options. The other words may change.
 inline testing::AssertionResult is_error(
     std::string_view message, ErrorCode code,
     std::initializer_list<std::string_view> names = {}) {

@@ -79,7 +79,7 @@ TEST(WarnOnce, WarnsAnewInEachCapture) {
   EXPECT_EQ(capture.text(), "[dp] second\n");
 }
 
-// In a process of its own, since the variable is read once.
+// Runs in a separate process, because the variable is read only once.
 TEST(LogDeathTest, TakesTheLevelFromTheEnvironment) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   EXPECT_EXIT(

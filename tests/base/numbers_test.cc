@@ -12,7 +12,7 @@
 namespace lockstep {
 namespace {
 
-/// Sets the locale of this process while it lives.
+/// Sets the locale of this process while this object exists.
 class LocaleScope {
  public:
   explicit LocaleScope(const CompiledLocale& locale) {
@@ -41,7 +41,7 @@ TEST(ParseNumber, TakesAllOfATextOrNothing) {
   EXPECT_EQ(parse_number<int>("5000000000"), std::nullopt);
 }
 
-// The decimal point of Pashto has two bytes; nlohmann-json expects one.
+// The decimal point of Pashto has two bytes, but nlohmann-json expects one.
 TEST(Numbers, AreReadInEveryLocaleAsInC) {
   for (const char* source : {"de_DE", "ps_AF"}) {
     const CompiledLocale locale(source);

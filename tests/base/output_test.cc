@@ -15,8 +15,8 @@
 namespace lockstep {
 namespace {
 
-// Files may have no more than `bytes` while this object lives: the system then
-// takes a part of a write, as it does before a disk is full.
+// Limits files to `bytes` while this object exists. The system then accepts
+// only a part of a write, as it does before a disk is full.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) {

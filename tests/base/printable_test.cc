@@ -26,9 +26,10 @@ TEST(Printable, RemovesWhatChangesTheDirectionOfText) {
 
 TEST(Printable, RemovesWhatIsNotUtf8) {
   EXPECT_EQ(printable("\xff\xc3", kMost), "??");
-  EXPECT_EQ(printable("\xc0\x9b", kMost), "??");            // ESC, too long
-  EXPECT_EQ(printable("\xe0\x82\x9b", kMost), "???");       // U+009B, too long
-  EXPECT_EQ(printable("\xed\xa0\x80", kMost), "???");       // half of a pair
+  EXPECT_EQ(printable("\xc0\x9b", kMost), "??");       // ESC, overlong
+  EXPECT_EQ(printable("\xe0\x82\x9b", kMost), "???");  // U+009B, overlong
+  // half of a surrogate pair
+  EXPECT_EQ(printable("\xed\xa0\x80", kMost), "???");
   EXPECT_EQ(printable("\xf4\x90\x80\x80", kMost), "????");  // beyond Unicode
 }
 

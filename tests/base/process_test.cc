@@ -31,7 +31,7 @@ Command shell(const std::string& script) {
   return command;
 }
 
-// A folder that is gone after the test.
+// A folder that is removed after the test.
 class Folder {
  public:
   Folder() : path_(testing::TempDir() + "subprocessXXXXXX") {
@@ -46,7 +46,7 @@ class Folder {
   std::string path_;
 };
 
-// The process id that a script wrote with `echo $$ > path`.
+// Returns the process id that a script wrote with `echo $$ > path`.
 pid_t read_pid(const std::string& path) {
   std::ifstream file(path);
   pid_t pid = 0;
@@ -147,12 +147,12 @@ TEST(Subprocess, StopsWhenItIsAskedTo) {
   EXPECT_TRUE(ends_within(read_pid(mark), 10));
 }
 
-// A number that is free may be another program's by the time its group is sent
+// A free number may belong to another program by the time that the group gets
 // SIGKILL.
 TEST(Subprocess, KeepsTheNumberOfAnEndedProgramUntilItsGroupIsEnded) {
   const Folder folder;
   Command command = shell("echo $$ > " + folder.file("pid") + "; kill -9 $$");
-  // It is asked once more after the end, whether that was its doing.
+  // It is called once more after the end, to ask whether the end was requested.
   bool is_known_at_the_end = false;
   command.stop = [&] {
     const pid_t pid = read_pid(folder.file("pid"));

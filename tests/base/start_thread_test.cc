@@ -20,7 +20,8 @@ TEST(StartThread, SaysWhatItCanStartNoThreadFor) {
   EXPECT_EXIT(exit_without_threads([] {
                 std::promise<void> never;
                 const auto end = never.get_future().share();
-                // They end with the process: the error must not join them.
+                // They end with the process, because the error must not join
+                // them.
                 auto& kept = *new std::vector<std::thread>();
                 for (int i = 0; i < 64; ++i) {
                   kept.push_back(

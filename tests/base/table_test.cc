@@ -12,7 +12,7 @@
 namespace lockstep {
 namespace {
 
-// Sets the locale's variables for a test, and puts them back.
+// Sets the locale's variables for a test, and restores them.
 class TableTest : public testing::Test {
  protected:
   void SetUp() override {

@@ -11,7 +11,7 @@
 
 namespace lockstep {
 
-/// A folder of its own for one test, removed with all in it.
+/// A folder for one test, which is removed with all its contents.
 class TemporaryFolder {
  public:
   TemporaryFolder() {
@@ -47,7 +47,7 @@ inline void write_text(const std::filesystem::path& path,
   std::ofstream(path, std::ios::binary) << text;
 }
 
-/// The only entry of the folder `path`.
+/// Returns the only entry of the folder `path`.
 inline std::filesystem::path only_entry(const std::filesystem::path& path) {
   const std::filesystem::directory_iterator first(path);
   EXPECT_EQ(std::distance(begin(first), std::filesystem::directory_iterator()),
@@ -55,7 +55,7 @@ inline std::filesystem::path only_entry(const std::filesystem::path& path) {
   return *std::filesystem::directory_iterator(path);
 }
 
-/// The message of the exception of type E that `act` must throw.
+/// Returns the message of the exception of type E that `act` must throw.
 template <typename E, typename Act>
 std::string error_of(Act act) {
   try {

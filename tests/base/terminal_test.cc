@@ -72,7 +72,7 @@ TEST(FormatDurations, SaysTheUnitOnce) {
   EXPECT_EQ(format_durations(125, 130), "2 min 5 s - 2 min 10 s");
 }
 
-// A descriptor that is no terminal, and COLUMNS as a test has it.
+// A descriptor that is not a terminal, and the COLUMNS of a test.
 class NoTerminal : public testing::Test {
  protected:
   void SetUp() override {

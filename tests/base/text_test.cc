@@ -15,10 +15,10 @@ TEST(LastLine, SkipsBlankOnesAtTheEnd) {
 
 TEST(Nearest, FindsEachKindOfSlip) {
   EXPECT_EQ(nearest("resnet18", kModels), "resnet18");
-  EXPECT_EQ(nearest("resnet8", kModels), "resnet18");    // left out
-  EXPECT_EQ(nearest("reesnet34", kModels), "resnet34");  // put in
-  EXPECT_EQ(nearest("resnet_4", kModels), "resnet34");   // replaced
-  EXPECT_EQ(nearest("mpl", kModels), "mlp");             // swapped
+  EXPECT_EQ(nearest("resnet8", kModels), "resnet18");    // deletion
+  EXPECT_EQ(nearest("reesnet34", kModels), "resnet34");  // insertion
+  EXPECT_EQ(nearest("resnet_4", kModels), "resnet34");   // substitution
+  EXPECT_EQ(nearest("mpl", kModels), "mlp");             // transposition
   EXPECT_EQ(nearest("ResNet18", kModels), "resnet18");   // case
   EXPECT_EQ(nearest("rensnet-18", kModels), "resnet18");
 }

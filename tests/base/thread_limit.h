@@ -11,9 +11,9 @@
 
 namespace lockstep {
 
-/// For a death test: leaves this process address space for about three threads
-/// more, does `act`, which needs many, and ends with 0 if that throws an Error
-/// that says so, with its message on stderr.
+/// For a death test. Leaves this process address space for about three more
+/// threads and runs `act`, which needs many. Ends with 0 and prints the message
+/// on stderr if `act` throws an Error that says so.
 template <typename Act>
 [[noreturn]] void exit_without_threads(const Act& act) {
   std::ifstream statm("/proc/self/statm");

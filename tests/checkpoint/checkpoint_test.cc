@@ -150,7 +150,7 @@ TEST(Checkpoint, IsThereOnceTheFirstSaveIsDone) {
   EXPECT_FALSE(has_checkpoint(folder.path("missing")));
   EXPECT_FALSE(has_checkpoint(folder.path()));
   {
-    // What a first save has written until it is done, or killed.
+    // The files that a first save writes before it is complete or killed.
     const AtomicFolder unfinished(checkpoint_path(folder.path(), 10));
     write_text(unfinished.temporary() + "/model.safetensors", "half of it");
     EXPECT_FALSE(has_checkpoint(folder.path()));
@@ -164,7 +164,7 @@ TEST(Checkpoint, IsThereThoughItIsDamaged) {
   const TemporaryFolder folder;
   const std::string path = Training().save(folder.path(), 10);
   fs::remove(path + "/manifest.json");
-  // It is for the caller of open_checkpoint() to hear of it.
+  // The caller of open_checkpoint() gets the error.
   EXPECT_TRUE(has_checkpoint(folder.path()));
 }
 
@@ -259,7 +259,7 @@ TEST(Checkpoint, SweepsWhatDeadRunsLeftButNotWhatALivingOneBuilds) {
   EXPECT_TRUE(fs::exists(living.temporary()));
 }
 
-// Saves until it is killed, steps from `step` on.
+// Saves checkpoints from `step` on until it is killed.
 [[noreturn]] void save_forever(const std::string& dir, int64_t step) {
   Training run;
   while (true) {
@@ -287,9 +287,9 @@ TEST(Checkpoint, IsWholeWheneverTheRunIsKilled) {
       ASSERT_LT(waited.seconds(), 60) << "the child saves nothing";
       std::this_thread::yield();
     }
-    // Not a wait for anything: the moment of the kill is what is random. In
-    // three times what the child took to start and save it can save again,
-    // however busy the machine is.
+    // This doesn't wait for anything. The moment of the kill is random. In
+    // three times the time that the child took to start and save, it can save
+    // again, however busy the machine is.
     std::this_thread::sleep_for(
         std::chrono::duration<double>(moment(random) * waited.seconds()));
     ASSERT_EQ(kill(child, SIGKILL), 0);

@@ -8,7 +8,8 @@
 
 namespace lockstep {
 
-/// Tensors of every type that a file may hold, a scalar and an empty one.
+/// Returns tensors of every type that a file may hold, a scalar and an empty
+/// one.
 inline SafeTensors every_type() {
   SafeTensors content;
   content.metadata = {{"format", "pt"}, {"note", "a \"quoted\" \n line"}};

@@ -1,5 +1,5 @@
-// Checkpoints whose manifest was forged and sealed again: its checksums are
-// right, what it says is not.
+// Checkpoints with a manifest that was forged and sealed again. Its checksums
+// are right, but its contents are wrong.
 #include <fstream>
 
 #include <gtest/gtest.h>
@@ -66,7 +66,7 @@ TEST_F(Forged, SizesAreRefusedBeforeTheyTakeMemory) {
     const char* key;
     int64_t size;
   };
-  // As many as a manifest may say: more than any machine has.
+  // The largest number that a manifest may contain, which no machine has.
   for (const Case& forged :
        {Case{"depth", 200000}, Case{"depth", 1 << 24}, Case{"width", 1 << 24},
         Case{"classes", 1 << 24}, Case{"in_features", 1 << 24},

@@ -22,7 +22,7 @@ models::LanguageModelSpec small_spec(const std::string& name) {
   return spec;
 }
 
-/// A folder with a model, whose config.json can be changed.
+/// A folder with a model and a config.json that can be changed.
 class HuggingFaceFolder : public testing::Test {
  protected:
   void write(const std::string& name) {
@@ -125,7 +125,7 @@ TEST_F(HuggingFaceFolder, HasAHeadOfItsOwnIfTheFileSaysSo) {
     save_hugging_face(folder.path("again"), *untied);
     const auto again = load_hugging_face(folder.path("again"));
     EXPECT_EQ(parameter_digest(*again), parameter_digest(*untied));
-    // A tied model has no place for it.
+    // A tied model has no separate weight for it.
     EXPECT_EQ(error_code_of([&] { load_hugging_face(hf, state_dict(*model)); }),
               ErrorCode::kStateMismatch);
 
@@ -135,13 +135,14 @@ TEST_F(HuggingFaceFolder, HasAHeadOfItsOwnIfTheFileSaysSo) {
   }
 }
 
-// Before the model takes the memory that a forged config asks for.
+// It is refused before the model takes the memory that a forged config asks
+// for.
 TEST_F(HuggingFaceFolder, RefusesAConfigThatPromisesMoreThanTheWeights) {
   write("gpt-char");
   EXPECT_EQ(with("n_layer", 16'000'000), ErrorCode::kStateMismatch);
   EXPECT_EQ(with("vocab_size", 16'000'000), ErrorCode::kStateMismatch);
   EXPECT_EQ(with("vocab_size", 18), ErrorCode::kStateMismatch);
-  // The number of parameters does not fit 64 bits.
+  // The number of parameters does not fit into 64 bits.
   config_["n_embd"] = config_["n_inner"] = 1 << 24;
   EXPECT_EQ(with("n_layer", 1 << 24), ErrorCode::kStateMismatch);
 }

@@ -1,4 +1,4 @@
-// What a checkpoint's manifest may not say.
+// Tests what a checkpoint's manifest must not contain.
 #include "lockstep/checkpoint/manifest.h"
 
 #include <filesystem>
@@ -43,7 +43,7 @@ Manifest sample() {
   return manifest;
 }
 
-// With the checksum of who wants to be believed.
+// Adds a valid checksum, as an attacker would.
 std::string signed_text(json object) {
   object.erase("manifest_xxh128");
   object["manifest_xxh128"] = checksum_of(object.dump());
@@ -54,7 +54,7 @@ std::string refusal(const std::string& text) {
   return error_of<CheckpointError>([&] { parse_manifest("M", text); });
 }
 
-// Without them the run would go on with other random numbers.
+// Without them, the run would continue with different random numbers.
 TEST(Manifest, OfARunNamesTheStatesOfItsRandomNumbers) {
   const TemporaryFolder folder;
   Manifest manifest = sample();
@@ -64,7 +64,7 @@ TEST(Manifest, OfARunNamesTheStatesOfItsRandomNumbers) {
   expect_problem(
       error_of<CheckpointError>([&] { read_manifest(folder.path()); }),
       ErrorCode::kCheckpointDamaged, {folder.path(), kRandomFile});
-  manifest.info.run.reset();  // a program's own checkpoint may do without
+  manifest.info.run.reset();  // a program's own checkpoint doesn't need it
   write_text(folder.path("manifest.json"), format_manifest(manifest));
   EXPECT_EQ(read_manifest(folder.path()).files.size(), 1u);
 }
@@ -78,7 +78,7 @@ TEST(Manifest, IsReadAsItWasWritten) {
   EXPECT_EQ(read.not_finite, std::vector<std::string>{"mask"});
 }
 
-// A flipped bit is found, or is in what means nothing.
+// A flipped bit is detected, or has no effect on the meaning.
 TEST(Manifest, WithAFlippedBitIsRefusedOrMeansTheSame) {
   const std::string text = format_manifest(sample());
   size_t refused = 0;
@@ -180,7 +180,7 @@ class CheckpointOfANet : public testing::Test {
   std::string save(int64_t step = 1) {
     return save_checkpoint(folder_.path(), net_, *optimizer_, {.step = step});
   }
-  // As somebody would who can compute checksums.
+  // Changes a file as somebody who can compute checksums would.
   void forge(const std::string& path, const std::string& name,
              const torch::Tensor& tensor) {
     SafeTensors content = read_safetensors(path + "/model.safetensors");

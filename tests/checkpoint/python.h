@@ -13,8 +13,8 @@
 
 namespace lockstep {
 
-/// What the script in `file` prints, run by the Python that has PyTorch. Fails
-/// the test with its output if it does not end well.
+/// Returns the output of the script in `file`, run by the Python that has
+/// PyTorch. Fails the test with that output if the script fails.
 inline std::string run_python_file(const std::string& file,
                                    const std::vector<std::string>& arguments) {
   std::string command =
@@ -33,7 +33,7 @@ inline std::string run_python_file(const std::string& file,
   return output;
 }
 
-/// Likewise of `script` itself.
+/// Runs the text `script` in the same way.
 inline std::string run_python(const std::string& script,
                               const std::string& argument = "") {
   const TemporaryFolder folder;
@@ -42,7 +42,7 @@ inline std::string run_python(const std::string& script,
   return run_python_file(file, {argument});
 }
 
-/// Whether that Python has `module`; if not, the test should skip.
+/// Returns whether that Python has `module`. If not, the test should skip.
 inline bool python_has(const std::string& module) {
   const std::string command = std::string("'") + LOCKSTEP_TEST_PYTHON +
                               "' -c 'import " + module + "' 2>/dev/null";

@@ -167,11 +167,12 @@ TEST(SafeTensors, RefuseAHeaderOfManyEntriesInNoTime) {
   write_text(folder.path("a"), file_bytes(header, ""));
   const Stopwatch stopwatch;
   EXPECT_THROW(read_safetensors(folder.path("a")), CheckpointError);
-  // Were it a walk through all entries at each, it would take half an hour.
+  // If each entry were compared with all others, this would take half an hour.
   EXPECT_LT(stopwatch.seconds(), 60);
 }
 
-// As a machine does whose memory is smaller than a sparse file.
+// Refuses memory like a machine with less memory than the size of a sparse
+// file.
 class RefusingAllocator : public c10::Allocator {
  public:
   RefusingAllocator() { c10::SetCPUAllocator(this, kPriority); }
@@ -185,7 +186,7 @@ class RefusingAllocator : public c10::Allocator {
   }
 
  private:
-  static constexpr uint8_t kPriority = 100;  // as ours in device/memory.cc
+  static constexpr uint8_t kPriority = 100;  // as in device/memory.cc
   c10::Allocator* usual_ = c10::GetCPUAllocator();
 };
 

@@ -100,13 +100,13 @@ TEST(SafeTensors, SurviveACutAnywhereAndAnyFlippedHeaderByte) {
     bad[i] = static_cast<char>(bad[i] ^ (1 << (i % 7)));
     write_text(folder.path("bad"), bad);
     try {
-      read_safetensors(folder.path("bad"));  // a name may change unnoticed
+      read_safetensors(folder.path("bad"));  // may miss a changed name
     } catch (const CheckpointError&) {
     }
   }
 }
 
-// What people have who come from PyTorch. Before 1.6, it wrote pickles.
+// Users of PyTorch have such files. Before version 1.6, it wrote pickles.
 TEST(SafeTensors, SaysOfAFileOfTorchSaveWhatItIsAndHowToConvertIt) {
   const TemporaryFolder folder;
   run_python(R"(
@@ -123,7 +123,7 @@ torch.save(state, sys.argv[1] + '/pickle.pt',
         error_of<CheckpointError>([&] { read_safetensors(path); });
     expect_problem(message, ErrorCode::kMalformedSafetensors,
                    {path, "torch.save", form});
-    // The advice itself, up to the code, as Python takes it.
+    // The advice itself, up to the code, as Python receives it.
     const auto begin = message.find("from safetensors.torch");
     ASSERT_NE(begin, std::string::npos) << message;
     const std::string advice =

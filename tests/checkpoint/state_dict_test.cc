@@ -125,7 +125,7 @@ TEST(StateDict, RefusesOtherConversionsByNameAndLoadsNothing) {
                              "got {})",
                              name));
   }
-  // The reverse: a counter that is no whole number.
+  // The reverse: a counter that is not a whole number.
   EXPECT_PRED2(
       contains,
       refusal("bn.num_batches_tracked", torch::full({}, 2.5, torch::kFloat32)),
@@ -133,7 +133,7 @@ TEST(StateDict, RefusesOtherConversionsByNameAndLoadsNothing) {
 }
 
 TEST(StateDict, ConvertsCountersThatKeepTheirValue) {
-  // Module::to(dtype) of LibTorch makes them floating.
+  // LibTorch's Module::to(dtype) makes them floating point.
   for (const auto given : {torch::kHalf, torch::kFloat64, torch::kInt32}) {
     for (const auto wanted : {torch::kInt64, torch::kFloat32}) {
       Net from, to;
@@ -160,7 +160,7 @@ TEST(StateDict, NamesWhatDoesNotFitAndLoadsNothing) {
   Net net;
   const std::string before = parameter_digest(*net);
   NamedTensors tensors = copied(*Net(5));
-  tensors.erase(tensors.begin() + 5);  // fc.bias
+  tensors.erase(tensors.begin() + 5);  // removes fc.bias
   tensors.emplace_back("head.weight", torch::ones(1));
   const std::string message = error_of<CheckpointError>(
       [&] { load_state_dict(*net, tensors, "wrong.safetensors"); });
@@ -197,7 +197,7 @@ TEST(StateDict, DigestSeesNamesShapesAndEveryBit) {
   EXPECT_NE(base, digest("w", torch::zeros({2, 3}, torch::kInt32)));
 }
 
-// Ranks that share a tensor would each load into it.
+// If ranks shared the tensor, each of them would load into it.
 TEST(StateDict, IsLoadedIntoMemoryOfTheRanksOwn) {
   WorldOptions options;
   options.backend = "shm";

@@ -24,7 +24,7 @@ Ended bench(const Arguments& more) {
   return run_lockstep(all);
 }
 
-/// The JSON of a short run with 2 ranks.
+/// Returns the JSON of a short run with 2 ranks.
 json figures_of(const std::string& collective, const std::string& type) {
   const TemporaryFolder folder;
   const std::string path = folder.path("bench.json");
@@ -75,7 +75,7 @@ TEST(Bench, TimesAndChecksEachCollective) {
                   1e-6);
       EXPECT_TRUE(figure["speedup_over_pytorch"].is_null());
     }
-    // nccl-tests' factors with two ranks.
+    // nccl-tests' factors for two ranks.
     const double factor =
         collective == "allreduce" || collective == "broadcast" ? 1 : 0.5;
     EXPECT_NEAR(last["backends"][0]["busbw_gb_s"].get<double>(),

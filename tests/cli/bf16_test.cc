@@ -1,5 +1,4 @@
-// bfloat16 is worth its name only where oneDNN computes with the processor's
-// instructions for it.
+// bfloat16 is fast only if oneDNN uses the processor's instructions for it.
 #include <fstream>
 #include <string>
 

@@ -1,6 +1,6 @@
-"""check_run_json.py SCHEMA RUN...: run.json files against the schema.
+"""check_run_json.py SCHEMA RUN...: checks run.json files against the schema.
 
-The schema itself must be one, and every property of it must say what it is.
+The schema must be valid, and every property in it must have a description.
 """
 
 import json
@@ -14,7 +14,7 @@ except ImportError as error:
 
 
 def undescribed(schema, path="run.json"):
-    """The properties, with their place, that have no description."""
+    """Returns the paths of the properties without a description."""
     for name, inner in schema.get("properties", {}).items():
         if not inner.get("description"):
             yield f"{path}.{name}"
@@ -37,7 +37,7 @@ def main():
         found += [f"{path}: {'.'.join(map(str, error.absolute_path))}: "
                   f"{error.message[:200]}"
                   for error in validator(schema).iter_errors(run)]
-        # Without them the check would say nothing of them.
+        # Without these, the check would not cover them.
         found += [f"{path} lacks {key}" for key in schema["properties"]
                   if key not in run]
     print("\n".join(found))

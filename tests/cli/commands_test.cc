@@ -21,7 +21,7 @@ std::string output_of(const std::vector<std::string>& arguments) {
   return ended.out;
 }
 
-// The program's split and practical 5's table.
+// Compares the output of `split` with the table of practical 5.
 TEST(Split, PrintsThePracticalsTable) {
   const auto text =
       output_of({"split", "--batch-size", "64", "--devices", "2,3,5"});

@@ -19,7 +19,7 @@ namespace {
 
 using namespace comparisons;  // NOLINT
 
-// Fails for a phase that is null: not known.
+// Fails if a phase is null, which means that it is not known.
 double sum_of(const json& phases) {
   double sum = 0;
   for (const auto& [name, seconds] : phases.items()) {
@@ -70,7 +70,8 @@ TEST(Compare, MeasuresEveryStrategyInTheOrderGiven) {
   EXPECT_EQ(result["machine_load"]["other_cores_of_rounds"].size(), 2u);
   EXPECT_PRED2(contains, ended.out, "Speed-up");
   EXPECT_PRED2(contains, ended.out, "dp-classic");
-  // A line each for the warm-up and for two rounds, with the time left.
+  // One line for the warm-up and one for each of two rounds, with the time
+  // left.
   EXPECT_PRED2(contains, ended.err, "[compare] warm-up\n");
   EXPECT_PRED2(contains, ended.err, "[compare] round 1 of 2, about ");
   EXPECT_PRED2(contains, ended.err, "[compare] round 2 of 2, about ");
@@ -88,7 +89,7 @@ TEST(Compare, SuggestsTheNearestStrategy) {
 }
 
 TEST(Compare, ShowsTheLastLineOfAProcessThatFails) {
-  // One shard for two devices: what only the process itself finds out.
+  // One shard for two devices, which only the process itself can detect.
   const Ended ended =
       run_lockstep(compare({"--strategies", "dp", "--shards", "1"}));
   EXPECT_EQ(ended.code, 1) << ended.err;
@@ -105,7 +106,7 @@ TEST(Compare, EndsAProcessThatIsLate) {
 
 TEST(Compare, LeavesNoProcessBehindWhenInterrupted) {
   const std::string seed = rare_number();
-  // Two have it: compare itself, and the process that it started.
+  // Two processes have it: compare itself, and the process that it started.
   const auto result = interrupt_when(
       compare({"--strategies", "dp", "--steps", "1000000", "--seed", seed}),
       seed, 2);
@@ -149,7 +150,7 @@ TEST(Compare, ComparesFinishedRuns) {
   EXPECT_PRED2(contains, ended.out, "cpu:1");
 }
 
-// A run.json of three steps at that batch size.
+// Trains three steps at that batch size. Returns the run.json.
 std::string trained(const TemporaryFolder& folder, const std::string& batch) {
   const std::string path = folder.path("of_" + batch + ".json");
   const Ended ended =

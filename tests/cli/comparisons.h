@@ -14,13 +14,13 @@
 #include "lockstep/base/stopwatch.h"
 #include "tests/cli/program.h"
 
-// Comparisons of an instant, and their processes.
+// Very short comparisons, and their processes.
 namespace lockstep::comparisons {
 
 using nlohmann::json;
 using Arguments = std::vector<std::string>;
 
-/// A comparison as small as one can be, but for what `more` says.
+/// Runs the smallest possible comparison, with the options `more`.
 inline Arguments compare(const Arguments& more) {
   Arguments all{"compare"};
   const std::vector<std::pair<std::string, std::string>> defaults{
@@ -66,7 +66,7 @@ inline bool all_end(const std::string& word, double deadline_s) {
   return true;
 }
 
-/// Ends the comparison with SIGTERM once `count` processes do its work.
+/// Ends the comparison with SIGTERM when `count` of its processes are working.
 inline CommandResult interrupt_when(const Arguments& arguments,
                                     const std::string& word, int count) {
   Command command;
@@ -78,7 +78,7 @@ inline CommandResult interrupt_when(const Arguments& arguments,
   return run_command(command);
 }
 
-/// No other process has it among its arguments.
+/// Returns a number that no other process has among its arguments.
 inline std::string rare_number() {
   return "77" + std::to_string(::getpid()) + "01";
 }

@@ -85,7 +85,7 @@ TEST(Completion, RefusesAnotherShellAndNamesTheNearest) {
   EXPECT_NE(ended.err.find("bash"), std::string::npos) << ended.err;
 }
 
-// A tree with the characters that the shells' syntaxes give a meaning to.
+// Returns a tree with the characters that are special in the shells' syntaxes.
 CommandWords awkward_tree() {
   const OptionWords option{.flag = "--odd",
                            .description = "it's [a]: \\ \"b\" $c `d`",

@@ -17,7 +17,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-/// A command with an option of each kind.
+/// A command with one option of each kind.
 class Command {
  public:
   Command() {
@@ -99,7 +99,7 @@ TEST(ConfigFile, IsWrittenWithWhatWasGiven) {
   EXPECT_EQ(written.size(), 4u);
 }
 
-// The digest that a run prints.
+// Returns the digest that a run prints.
 std::string digest_of(const Ended& result) {
   const size_t at = result.out.find("parameter_sha256");
   return at == std::string::npos ? "none: " + result.err

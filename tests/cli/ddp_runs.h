@@ -9,12 +9,12 @@
 #include "tests/cli/processes.h"
 #include "tests/cli/program.h"
 
-// Runs of `lockstep train --strategy ddp`, and what they must come to.
+// Runs of `lockstep train --strategy ddp`, and their expected results.
 namespace lockstep::ddp_runs {
 
 using Words = std::vector<std::string>;
 
-/// The arguments of a short `lockstep train`, and `more`.
+/// Returns the arguments of a short `lockstep train`, with `more`.
 inline Words train_words(const Words& more) {
   Words words{"train",       "--model", "mlp",          "--data", "synthetic",
               "--seed",      "1",       "--shards",     "2",      "--no-eval",
@@ -23,7 +23,7 @@ inline Words train_words(const Words& more) {
   return words;
 }
 
-/// The words, each after a space.
+/// Returns the words, each after a space.
 inline std::string joined(const Words& words) {
   std::string line;
   for (const auto& word : words) line += " " + word;
@@ -47,14 +47,14 @@ inline std::string output_of(const std::string& command, int& status) {
 
 inline const Words kSixSteps{"--max-steps", "6"};
 
-/// The parameters that one device computes in six steps.
+/// Returns the digest of the parameters after six steps on one device.
 inline std::string single_digest() {
   Words words = train_words(kSixSteps);
   words.insert(words.end(), {"--strategy", "single", "--devices", "cpu"});
   return digest_in(run_lockstep(words).out);
 }
 
-/// Likewise by the ranks of `--strategy ddp`.
+/// Returns the same with the ranks of `--strategy ddp`.
 inline Words ddp_words(Words more) {
   more.insert(more.end(), {"--strategy", "ddp"});
   return train_words(more);

@@ -1,5 +1,5 @@
-// A program of a user's that has Lockstep in it: how it ends, and that it means
-// the same in every locale.
+// A user's program that embeds Lockstep: how it ends, and that it works the
+// same in every locale.
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -25,7 +25,7 @@ const std::string kEmbedded = LOCKSTEP_BINARY_DIR "/bin/embedded_program";
 
 struct Outcome {
   int code = 0;
-  std::string text;  // of stdout and stderr
+  std::string text;  // from stdout and stderr
 };
 
 /// Runs the program with `environment`, "NAME=value ...".

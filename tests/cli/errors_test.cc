@@ -1,4 +1,4 @@
-// Every error that a user can make, made on the command line.
+// Makes every error that a user can make on the command line.
 
 #include <csignal>
 #include <filesystem>
@@ -29,9 +29,9 @@ Arguments train(const Arguments& more) {
   return all;
 }
 
-// The program ends with `code` and says each of `parts` on stderr: the codes of
-// errors, and the names and values that a user needs. The texts as a whole are
-// in Errors.HaveTheseTexts.
+// Expects that the program ends with `code` and prints each of `parts` to
+// stderr: the codes of errors, and the names and values that a user needs.
+// Errors.HaveTheseTexts has the whole texts.
 void expect_error(const Arguments& arguments, int code,
                   const std::vector<std::string>& parts) {
   const Ended ended = run_lockstep(arguments);
@@ -44,7 +44,7 @@ void expect_error(const Arguments& arguments, int code,
   }
 }
 
-// A folder with the files of CIFAR-10, of `records` images each.
+// Writes a folder with the files of CIFAR-10, with `records` images each.
 void write_cifar10(const TemporaryFolder& folder, size_t records, char label) {
   std::string record(3073, '\x40');
   record[0] = label;

@@ -41,7 +41,7 @@ TEST(DdpUsageErrors, AreFoundBeforeRanksStart) {
   }
 }
 
-// Records of CIFAR-10's form.
+// Writes records in CIFAR-10's format.
 void write_cifar10(const std::string& folder) {
   std::filesystem::create_directories(folder);
   std::string record(3073, '\x40');
@@ -71,7 +71,7 @@ TEST(Eval, TakesTheDatasetOfTheCheckpoint) {
   EXPECT_EQ(there.code, 0) << there.err;
   EXPECT_PRED2(contains, there.out, "on the test split of cifar10 in " + data);
   EXPECT_PRED2(contains, there.out, "Samples: 10\n");
-  // Another one, if it is given.
+  // A different folder can be given.
   const auto other =
       run_lockstep({"eval", "--checkpoint", run, "--data", "synthetic"});
   EXPECT_PRED2(contains, other.out, "Samples: 2000\n");
@@ -83,7 +83,7 @@ TEST(Eval, TakesTheDatasetOfTheCheckpoint) {
   const auto moved = run_lockstep(
       {"eval", "--checkpoint", run, "--data-dir", folder.path("moved")});
   EXPECT_PRED2(contains, moved.out, "Samples: 10\n");
-  // The run goes on from where its data are now.
+  // The run continues from where its data are now.
   const auto resumed = run_lockstep(
       train({"--data", "cifar10", "--data-dir", folder.path("moved"),
              "--out-dir", run, "--resume", "auto"}));

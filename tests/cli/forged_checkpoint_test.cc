@@ -1,4 +1,5 @@
-// Checkpoints whose contents were exchanged and sealed again, given to eval.
+// Checkpoints with contents that were replaced and sealed again, passed to
+// eval.
 #include <filesystem>
 #include <fstream>
 
@@ -36,7 +37,7 @@ class ForgedCheckpoint : public testing::Test {
     std::ofstream(path_ + "/manifest.json") << object.dump();
   }
 
-  /// eval ends with 1 and says each of `parts`.
+  /// Expects that eval ends with 1 and prints each of `parts`.
   void expect_refused(const std::vector<std::string>& parts) {
     const Ended ended = run_lockstep(
         {"eval", "--checkpoint", path_, "--devices", "cpu:1", "--json"});

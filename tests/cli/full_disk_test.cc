@@ -1,4 +1,4 @@
-// Programs whose output can't be written.
+// Programs with output that can't be written.
 #include <filesystem>
 #include <string>
 
@@ -20,14 +20,14 @@ using ddp_runs::train_words;
 constexpr int kReaderGone = 141;  // 128 + SIGPIPE
 constexpr int kNoMount = 77;
 
-// A job whose worker prints until it is told to end, and then has saved.
+// A job with a worker that prints until it is told to end, and then has saved.
 const std::string kJob =
     kProgram +
     " run --nproc-per-node 2 -- sh -c \"trap 'exit 75' TERM; "
     "while :; do echo step; sleep 0.05; done\"";
 
 // Runs `command` with its stdout in a file on a disk of 4 KiB, which is mounted
-// at `disk` for that time. Returns what it writes to stderr.
+// at `disk` during that time. Returns the stderr of the command.
 std::string stderr_on_a_small_disk(const std::string& command,
                                    const std::string& disk, int& code) {
   std::filesystem::create_directory(disk);

@@ -1,5 +1,5 @@
-// `lockstep train --init-from` a folder of Hugging Face's: the data in it win
-// over defaults.
+// `lockstep train --init-from` with a Hugging Face folder. The data in the
+// folder override defaults.
 #include "lockstep/checkpoint/hugging_face.h"
 
 #include <filesystem>
@@ -108,7 +108,7 @@ TEST_F(HuggingFaceRuns, TakeTheSizesOfTheFolder) {
     EXPECT_EQ(model["width"], "24");
     EXPECT_EQ(model["context"], "12");
     EXPECT_EQ(model["vocabulary"], std::to_string(kVocabulary));
-    // To the same bits, when it is told what it knows.
+    // Options that repeat what the folder says give the same bits.
     const auto told = train_well({"--model", name, "--context", "12"});
     EXPECT_EQ(digest_in(told.out), digest_in(ended.out));
   }
@@ -123,7 +123,7 @@ TEST_F(HuggingFaceRuns, AreGeneratedFromEvaluatedAndPlanned) {
   ASSERT_EQ(
       run_lockstep({"export", "--checkpoint", run, "--out-dir", folder}).code,
       0);
-  // As from the checkpoint itself.
+  // The result is the same as from the checkpoint itself.
   const auto ended = [](const Words& words) {
     const Ended result = run_lockstep(words);
     EXPECT_EQ(result.code, 0) << result.err;
@@ -200,7 +200,7 @@ TEST_F(HuggingFaceRuns, TrainAHeadThatDiffersFromTheTable) {
       EXPECT_EQ(digest_in(other.out), digest_in(ended.out)) << strategy;
     }
   }
-  // It goes on without the folder, and without a name of the model.
+  // It continues without the folder, and without the name of the model.
   const auto resumed = run_lockstep(train_words(
       {"--resume", path("run/step-00000003"), "--out-dir", path("other")}));
   ASSERT_EQ(resumed.code, 0) << resumed.err;
@@ -245,14 +245,14 @@ TEST_F(HuggingFaceRuns, TakeTheTokenizerOfTheFolder) {
   const auto chars = train_well({"--tokenizer", "chars"});
   EXPECT_NE(digest_in(with.out), digest_in(chars.out));
 
-  // One that Lockstep does not read.
+  // A tokenizer file that Lockstep can't read.
   std::filesystem::remove(path("hf/lockstep_tokenizer.json"));
   write_text(path("hf/tokenizer.json"), R"({"model": {"type": "Unigram"}})");
   const auto unread = train_well({});
   EXPECT_PRED2(contains, unread.err, "is not used");
   EXPECT_EQ(digest_in(unread.out), digest_in(chars.out));
 
-  // 256 tokens do not fit 60 rows.
+  // 256 tokens do not fit into 60 rows.
   const auto bytes = train({"--tokenizer", "bytes"});
   EXPECT_EQ(bytes.code, 2);
   expect_problem(bytes.err, ErrorCode::kBadOption,

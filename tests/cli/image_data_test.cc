@@ -1,4 +1,4 @@
-// Datasets of images on the command line: `data`, and `train --data`.
+// Image datasets on the command line: `data`, and `train --data`.
 #include <csignal>
 #include <filesystem>
 #include <set>
@@ -36,7 +36,7 @@ std::string digest_of(const Words& words) {
   return digest_in(ended.out);
 }
 
-// Two classes of twelve images, of several sizes, as JPEG and PNG.
+// Writes two classes of twelve images in several sizes, as JPEG and PNG.
 void write_tree(const std::string& root) {
   for (const char* split : {"/train", "/val"}) {
     for (int label = 0; label < 2; ++label) {
@@ -107,7 +107,7 @@ TEST(ImageFolder, IsEvaluatedAndResumedAsItWasTrained) {
                      "--resume", "auto", "--devices", "cpu"});
   };
   digest_of(words("16"));
-  // An mlp takes images of one size only.
+  // An mlp accepts images of only one size.
   const auto eval = run_lockstep({"eval", "--checkpoint", run});
   EXPECT_EQ(eval.code, 0) << eval.err;
   EXPECT_PRED2(contains, eval.out, "Samples: 24");
@@ -152,7 +152,7 @@ TEST(Datasets, FitEveryModel) {
       EXPECT_PRED2(contains, eval.out, "Samples: 24");
     }
   }
-  // A model of gray images, on images in colours.
+  // Uses a model for gray images with colour images.
   const auto ended =
       run_lockstep({"eval", "--checkpoint", folder.path("mnistcnn"), "--data",
                     "cifar100", "--data-dir", folder.path("cifar100")});
@@ -206,7 +206,7 @@ TEST(Data, SaysThatFilesAreThereAndVerified) {
 
 TEST(Data, GoesOnAfterCtrlC) {
   const HttpsServer server;
-  constexpr size_t kBytes = 9'912'422;  // of MNIST's first file
+  constexpr size_t kBytes = 9'912'422;  // size of MNIST's first file
   server.serve("train-images-idx3-ubyte.gz", std::string(kBytes, 'x'));
   const TemporaryFolder folder;
   const Words words{"data",        "mnist",    "--dir",
@@ -223,7 +223,7 @@ TEST(Data, GoesOnAfterCtrlC) {
   EXPECT_EQ(program.wait(), 130);
   EXPECT_PRED2(contains, program.err(), in_brackets(ErrorCode::kInterrupted));
   server.serve("go", "");
-  // The rest comes, and is not MNIST.
+  // The rest arrives, but it is not MNIST.
   const auto ended = run_lockstep(words, environment);
   EXPECT_EQ(ended.code, 1);
   expect_problem(ended.err, ErrorCode::kDownloadFailed,

@@ -1,4 +1,4 @@
-// Programs that the shell's ulimit bounds.
+// Programs that are limited by the shell's ulimit.
 
 #include <csignal>
 #include <filesystem>
@@ -32,7 +32,7 @@ TEST(Limits, OfTheSizeOfFilesAreAnErrorThatLeavesNothingHalf) {
       "train --model mlp --devices cpu:1 --max-steps 2 --no-eval --quiet "
       "--out-dir " +
       folder.path("run");
-  // Blocks of 512 bytes: the weights do not fit.
+  // Blocks of 512 bytes, so the weights don't fit.
   const auto result = run_limited("-f 64", train);
   EXPECT_EQ(result.end, CommandResult::End::kExited);
   EXPECT_EQ(result.exit_code, 1) << result.err;
@@ -44,7 +44,7 @@ TEST(Limits, OfTheSizeOfFilesAreAnErrorThatLeavesNothingHalf) {
   }
 }
 
-// The programs that `lockstep run` starts are ended as from a shell.
+// The programs that `lockstep run` starts end as they would in a shell.
 TEST(Limits, AreLeftToTheWorkersOfAJob) {
   const Ended ended =
       run_sh({"--label-lines", "off"}, "grep SigIgn: /proc/self/status");

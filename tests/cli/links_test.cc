@@ -1,4 +1,4 @@
-// `lockstep topo` and `lockstep check`.
+// Tests `lockstep topo` and `lockstep check`.
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -20,7 +20,7 @@ CommandResult run_program_with(
                   .environment = std::move(environment)};
   command.arguments.insert(command.arguments.end(), arguments.begin(),
                            arguments.end());
-  // On however few cores this machine has.
+  // Works with any number of cores.
   command.arguments.emplace_back("--oversubscribe");
   return run_command(command);
 }
@@ -117,7 +117,7 @@ TEST(Check, NeedsTwoDevices) {
       << result.err;
 }
 
-// A run checks by itself, in a process of its own, and goes on.
+// A run makes the check automatically, in a separate process, and continues.
 TEST(Check, IsMadeByARunWithAFault) {
   const std::vector<std::string> arguments = {"train",
                                               "--model",

@@ -1,4 +1,4 @@
-// `lockstep top --metrics`, and clients that mean no good.
+// `lockstep top --metrics`, and malicious clients.
 
 #include <chrono>
 #include <csignal>
@@ -27,7 +27,7 @@ constexpr std::chrono::seconds kDeadline{60};
 
 class Metrics : public ::testing::Test {
  protected:
-  // Jobs of others are not seen.
+  // Jobs of other users are not shown.
   Metrics()
       : top_({"top", folder_.path("out"), "--metrics", "0"},
              {{"XDG_RUNTIME_DIR", folder_.path()}}) {}
@@ -54,7 +54,8 @@ class Metrics : public ::testing::Test {
     return ::send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL) ==
            static_cast<ssize_t>(text.size());
   }
-  /// All that comes until the other end closes; nothing if it does not in time.
+  /// Returns everything that arrives until the other end closes, or nothing if
+  /// it doesn't close in time.
   static std::optional<std::string> read_all(const FileDescriptor& socket) {
     std::string text;
     const auto deadline = Clock::now() + kDeadline;
@@ -121,7 +122,7 @@ TEST_F(Metrics, AreServedAsPrometheusReadsThem) {
 }
 
 TEST_F(Metrics, AreNotForOtherHostsOrMethods) {
-  // A name that an attacker has lead to 127.0.0.1.
+  // A name that an attacker made to resolve to 127.0.0.1.
   for (const std::string& other :
        {host("evil.example"), host("localhost.evil.example"), host(""),
         std::string("localhost"), std::string("127.0.0.1:1"), std::string()}) {
@@ -147,7 +148,7 @@ TEST_F(Metrics, AreServedWhileOtherClientsAreSlow) {
     ASSERT_TRUE(send(slow.back(), "GET /metr"));
   }
   EXPECT_PRED2(contains, get("/metrics", host("localhost")), " 200 OK");
-  // It did not have to end them first.
+  // It did not have to close them first.
   for (const FileDescriptor& socket : slow) {
     pollfd ready{socket.get(), POLLIN, 0};
     EXPECT_EQ(::poll(&ready, 1, 0), 0);
@@ -158,7 +159,7 @@ TEST_F(Metrics, AreNotWaitedForByAClientForEver) {
   const FileDescriptor socket = connect();
   const auto deadline = Clock::now() + kDeadline;
   bool is_closed = false;
-  // A byte now and then is no progress.
+  // A byte now and then is not progress.
   while (!is_closed && Clock::now() < deadline) {
     send(socket, "G");
     pollfd ready{socket.get(), POLLIN, 0};

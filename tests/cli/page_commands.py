@@ -4,10 +4,10 @@
     page_commands.py PAGE [BIN]     BIN: the folder of lockstep; without it the
                                     commands are only listed
 
-A command is a line of a block of code that begins with a program, or with "$ ".
-The commands of a page run one after another in a temporary folder, which has
-the files that the page takes for granted. SUBSTITUTIONS and ON_EVERY_PAGE
-have what is run in another way, or not at all, and why.
+A command is a line in a code block that begins with a program or with "$ ". The
+commands of a page run one after another in a temporary folder with the files
+that the page assumes. SUBSTITUTIONS and ON_EVERY_PAGE list the commands that
+are run differently or not at all, and the reasons.
 """
 
 import os
@@ -27,7 +27,7 @@ DEADLINE_S = 300
 PROGRAMS = ("lockstep", "build/release/bin/lockstep", "make", "docker", "kubectl",
             "openssl", "sbatch", "mpirun", "python3", "torchrun", "export",
             "padded_text", "own_model", "practical_faults")
-# Not on every machine that has what `make test` installs.
+# These are not on every machine that has the packages of `make test`.
 OPTIONAL = ("mpirun", "openssl")
 COMMAND = re.compile(
     r"^(?:[a-z0-9]*\$ +(?=\S)|(?=(?:\./|\(umask )|(?:" +
@@ -35,7 +35,7 @@ COMMAND = re.compile(
 
 
 def code_lines(text):
-    """The lines of blocks of code: between fences, or indented by four."""
+    """Yields the lines of code blocks: between fences, or indented by four."""
     fence = None
     for line in text.splitlines():
         if line.startswith("```"):
@@ -60,7 +60,7 @@ def commands_of(text):
 
 
 def substituted(command, rules, used):
-    """What is run in place of a command; None: nothing."""
+    """Returns the replacement of a command, or None if it is not run."""
     for number, (part, instead, _) in enumerate(rules):
         if part not in command + "\n":
             continue
@@ -72,7 +72,7 @@ def substituted(command, rules, used):
 
 
 def run(command, folder, environment):
-    """How a command ended, and what it printed."""
+    """Returns how a command ended, and what it printed."""
     with subprocess.Popen(
             ["bash", "-o", "pipefail", "-c", command], cwd=folder,
             env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -89,7 +89,7 @@ def problems_of(page, folder_of_programs):
     text = (ROOT / page).read_text(encoding="utf-8")
     of_page, used = SUBSTITUTIONS.get(page, []), set()
     environment = {**os.environ, "NO_COLOR": "1",
-                   # Open MPI refuses root otherwise.
+                   # Otherwise, Open MPI refuses to run as root.
                    "OMPI_ALLOW_RUN_AS_ROOT": "1",
                    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
                    "PATH": f"{folder_of_programs}:{os.environ['PATH']}"}

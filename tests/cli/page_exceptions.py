@@ -1,4 +1,4 @@
-"""What the pages take for granted, and what is not run as it is written."""
+"""The files that pages assume, and the commands that don't run as written."""
 
 import json
 import pathlib
@@ -8,7 +8,7 @@ import zlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-# Reasons for what is not run, or not as it is written.
+# Reasons why a command does not run, or not as written.
 BUILDS = "builds: what runs this test has done it"
 SCREEN = "a screen at a terminal: tests/cli/top_test.cc"
 NETWORK = "a network"
@@ -20,17 +20,19 @@ NO_COMMAND = "a line of output"
 
 
 def text(path, _):
-    """Something to read, with the letters of every prompt."""
+    """Writes a text with the letters of every prompt."""
     path.write_text((ROOT / "README.md").read_text(encoding="utf-8") * 8)
 
 
 def program(name):
-    """A program of examples/, as it is built for the tests."""
+    """Returns a function that copies a program of examples/, as built for the
+    tests.
+    """
     return lambda path, programs: path.symlink_to(pathlib.Path(programs, name))
 
 
 def png(path, _):
-    """An image of 16 x 16 noise."""
+    """Writes an image of 16 x 16 pixels of noise."""
     def chunk(kind, content):
         return (struct.pack(">I", len(content)) + kind + content +
                 struct.pack(">I", zlib.crc32(kind + content)))
@@ -42,7 +44,7 @@ def png(path, _):
 
 
 def idx(*sizes):
-    """A file of MNIST's: bytes below ten, which are labels as well."""
+    """Writes a file of MNIST: bytes below ten, which are valid labels."""
     def write(path, _):
         count = 1
         for size in sizes:
@@ -53,7 +55,7 @@ def idx(*sizes):
 
 
 def tokenizer(path, _):
-    """GPT-2's kind, whose tokens are the bytes."""
+    """Writes a tokenizer like GPT-2's, with a token for each byte."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     rest = [byte for byte in range(256) if byte not in plain]
     letters = {**{byte: chr(byte) for byte in plain},
@@ -72,7 +74,7 @@ IMAGES = {f"photos/{split}/{name}/{number}.png": png
           for split in ("train", "val") for name in ("cat", "dog")
           for number in range(32)}
 
-# By page, what is in the folder that its commands run in: a text, or a function
+# The files in the folder in which a page's commands run: a text, or a function
 # that gets the path and the folder of the programs.
 FILES = {
     "README.md": {"program": SH},
@@ -91,11 +93,11 @@ FILES = {
                           "gpt2/tokenizer.json": tokenizer},
 }
 
-# For every page: a part of a command, what is there when it is run (None: the
-# command is not run), and what it would need.
+# For every page: a part of a command, its replacement (None: the command is not
+# run), and what the command would need.
 ON_EVERY_PAGE = [("make ", None, BUILDS)]
 
-# The same by page.
+# The same for individual pages.
 SUBSTITUTIONS = {
     "README.md": [
         ("lockstep compare --model", "lockstep compare --rounds 2 --steps 5 --model",
@@ -151,7 +153,7 @@ SUBSTITUTIONS = {
     ],
 }
 
-# By page, commands that end with another exit code than 0, as the page says.
+# By page, commands that end with an exit code other than 0, as the page says.
 EXIT_CODES = {
     "docs/links.md": {"lockstep check --devices cpu:2": 1,
                       "--bad-links ignore": 70},

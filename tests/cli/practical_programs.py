@@ -3,8 +3,8 @@
 
     practical_programs.py PROGRAMS BIN [PYTHON]
 
-PROGRAMS is the folder of the built examples, BIN that of lockstep, PYTHON one
-that has torch, for torchrun: without it those tests are skipped.
+PROGRAMS is the folder of the built examples, and BIN is that of lockstep.
+PYTHON is one that has torch, for torchrun. Without it, those tests are skipped.
 """
 
 import os
@@ -19,7 +19,7 @@ DEADLINE_S = 180
 
 
 def ended(*command):
-    """What a program did in a folder that goes away."""
+    """Runs a program in a temporary folder. Returns how it ended."""
     path = f"{PROGRAMS}:{BIN}:{os.environ['PATH']}"
     with tempfile.TemporaryDirectory() as folder:
         return subprocess.run(command, cwd=folder, capture_output=True,
@@ -28,7 +28,7 @@ def ended(*command):
 
 
 def run(*command, check=True):
-    """The output of a program."""
+    """Returns the output of a program."""
     done = ended(*command)
     if check and done.returncode != 0:
         raise AssertionError(f"{command}: {done.returncode}\n{done.stdout}"
@@ -41,7 +41,7 @@ def digest(output):
 
 
 def shards(output):
-    """Samples by device, as the model saw them."""
+    """Returns the samples of each device, as the model saw them."""
     return dict(re.findall(r"^Inside model on device (\S+), shape \[(\d+), 3, "
                            r"32, 32\]$", output, re.MULTILINE))
 
@@ -105,7 +105,7 @@ class Programs(unittest.TestCase):
         output = run(*torchrun, f"{PROGRAMS}/practical6_ddp", "64", "5")
         self.assertIn("Rank: 0 | Local Rank: 0\n", output)
         self.assertIn("Rank: 1 | Local Rank: 1\n", output)
-        # As many threads as under lockstep run have the same bits.
+        # The same number of threads as under lockstep run gives the same bits.
         self.assertEqual(digest(output),
                          digest(run("practical5_dp", "cpu:2", "64", "5")))
 
@@ -148,8 +148,8 @@ class Programs(unittest.TestCase):
         with self.assertRaises(AssertionError):  # without a restart
             run("lockstep", "run", "--nproc-per-node", "2", "--",
                 "practical_faults", "run", "15", "5")
-        # Killed while it wrote its first checkpoint: it left the folder, and in
-        # it one under another name.
+        # Killed while it wrote its first checkpoint. It left the folder with an
+        # unfinished folder inside.
         found = run("sh", "-c", 'mkdir -p run/.step-00000010.unfinished-1-0 && exec "$@"',
                     "sh", *launch)
         self.assertEqual(digest(found), digest(quiet))

@@ -14,7 +14,7 @@
 
 namespace lockstep {
 
-/// The numbers after each "pid " in `text`: what workers print of themselves.
+/// Returns the numbers after each "pid " in `text`, which workers print.
 inline std::vector<pid_t> pids_in(const std::string& text) {
   std::vector<pid_t> pids;
   for (size_t at = 0; (at = text.find("pid ", at)) != std::string::npos;) {
@@ -25,8 +25,8 @@ inline std::vector<pid_t> pids_in(const std::string& text) {
   return pids;
 }
 
-/// The state letter of a process as /proc has it; 'X' if it is gone. One that
-/// nobody waited for yet ('Z') is as good as gone.
+/// Returns the state letter of a process in /proc, or 'X' if it is gone. A
+/// zombie ('Z') is as good as gone.
 inline char state_of(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
@@ -34,7 +34,7 @@ inline char state_of(pid_t pid) {
   return bracket == std::string::npos ? 'X' : text[bracket + 2];
 }
 
-/// The children that run `name`, in the order of their start.
+/// Returns the children that run `name`, in the order of their start.
 inline std::vector<pid_t> children_of(pid_t parent, const std::string& name) {
   const std::string process = "/proc/" + std::to_string(parent);
   std::ifstream list(process + "/task/" + std::to_string(parent) + "/children");
@@ -59,7 +59,7 @@ inline pid_t worker_of(pid_t agent, int rank) {
   return -1;
 }
 
-/// Waits until `holds()` does; false after 60 seconds.
+/// Waits until `holds()` is true. Returns false after 60 seconds.
 template <class Condition>
 bool wait_until(Condition holds) {
   using std::chrono::steady_clock;

@@ -21,7 +21,7 @@ constexpr auto kDeadline = std::chrono::seconds(120);
 
 using Clock = std::chrono::steady_clock;
 
-// False at its end.
+// Returns false at the end of the file.
 bool append(int fd, std::string& text) {
   char buffer[4096];
   const ssize_t got = ::read(fd, buffer, sizeof buffer);
@@ -64,7 +64,8 @@ Program::~Program() {
   if (err_fd_ >= 0) ::close(err_fd_);
 }
 
-// False when both pipes are at their end, or nothing comes for too long.
+// Returns false when both pipes are at their end, or when nothing arrives for
+// too long.
 bool Program::read_some() {
   pollfd fds[2] = {{out_fd_, POLLIN, 0}, {err_fd_, POLLIN, 0}};
   if (out_fd_ < 0 && err_fd_ < 0) return false;

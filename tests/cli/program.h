@@ -11,26 +11,26 @@ namespace lockstep {
 /// Path of the built program.
 inline const std::string kProgram = LOCKSTEP_BINARY_DIR "/bin/lockstep";
 
-/// The built program at work, in a process of its own.
+/// The built program, running in a separate process.
 class Program {
  public:
-  /// `environment` is added to ours.
+  /// `environment` is added to that of this process.
   explicit Program(const std::vector<std::string>& arguments,
                    const std::map<std::string, std::string>& environment = {});
-  /// Kills it if it is still there.
+  /// Kills the program if it is still running.
   ~Program();
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
-  /// Waits until its stdout holds `text`; false if it ended without, or after
-  /// a deadline.
+  /// Waits until stdout contains `text`. Returns false if the program ended
+  /// without it, or after a deadline.
   bool wait_for_output(std::string_view text);
-  /// The same for `count` times "ready": what that many workers print.
+  /// Waits for `count` times "ready", which that many workers print.
   bool wait_for_ready(int count);
   void send(int signal);
   pid_t pid() const { return pid_; }
-  /// Waits for its end, and returns the exit code, or minus the signal that
-  /// ended it. Fails the test after a deadline.
+  /// Waits for the end of the program. Returns the exit code, or minus the
+  /// signal that ended it. Fails the test after a deadline.
   int wait();
 
   const std::string& out() const { return out_; }
@@ -56,15 +56,15 @@ struct Ended {
 Ended run_lockstep(const std::vector<std::string>& arguments,
                    const std::map<std::string, std::string>& environment = {});
 
-/// The arguments of `lockstep run options -- sh -c script`.
+/// Returns the arguments of `lockstep run options -- sh -c script`.
 std::vector<std::string> sh_job(std::vector<std::string> options,
                                 const std::string& script);
 
-/// Runs that to its end.
+/// Runs such a job to its end.
 Ended run_sh(const std::vector<std::string>& options, const std::string& script,
              const std::map<std::string, std::string>& environment = {});
 
-/// The lines of a text, without their ends.
+/// Returns the lines of a text, without line ends.
 std::vector<std::string> lines_of(const std::string& text);
 
 /// Returns the number of occurrences of `part` in `text`.

@@ -1,4 +1,4 @@
-// The README shows what is there.
+// Checks that the README shows what exists.
 
 #include <filesystem>
 #include <fstream>
@@ -41,7 +41,7 @@ TEST(Readme, GuideToTheLauncherQuotesTheRecipeForSlurm) {
             std::string::npos);
 }
 
-// Commands as they stand in code blocks, those of several lines in one.
+// Returns the commands in code blocks. Continued lines are joined.
 std::vector<std::string> commands_in(std::string text) {
   text = std::regex_replace(text, std::regex(R"(\\\n\s*)"), "");
   const std::regex command(R"(\n +lockstep ([a-z][^\n]*))");

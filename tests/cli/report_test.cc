@@ -1,4 +1,4 @@
-// `lockstep report`: what it makes of runs, and what it refuses.
+// `lockstep report`: its output for runs, and the runs that it refuses.
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -251,7 +251,7 @@ TEST_F(Report, IsOfRunsThatTheSchemaDescribes) {
   auto result = run_command(command);
   if (result.exit_code == 77) GTEST_SKIP() << result.out;
   EXPECT_TRUE(result.ok()) << result.out << result.err;
-  // It can fail: a key that nobody described.
+  // The check can fail, for example for a key without a description.
   json more = run_json("single");
   more["devices"][0]["colour"] = "blue";
   write_json(path("more.json"), more);

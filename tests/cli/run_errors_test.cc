@@ -1,4 +1,4 @@
-// Tests the messages of `lockstep run` for jobs that cannot start, and hostile
+// Tests the messages of `lockstep run` for jobs that can't start, and malicious
 // workers.
 #include <csignal>
 #include <map>
@@ -37,7 +37,7 @@ TEST(RunErrors, BadUsageOfAWorkerEndsTheJobWithoutARestart) {
   EXPECT_FALSE(contains(ended.err, "restart 1 of 3")) << ended.err;
 }
 
-// Also if the first one that is seen to end only missed that worker.
+// Also if the worker that is seen to end first only missed that worker.
 TEST(RunErrors, BadUsageEndsTheJobEvenIfItIsSeenLast) {
   const auto ended = run_sh(
       {"--nproc-per-node", "2", "--max-restarts", "3"},

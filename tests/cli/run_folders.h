@@ -10,10 +10,10 @@
 #include "tests/base/temporary_folder.h"
 #include "tests/cli/program.h"
 
-// Folders of short runs, for what is made of them.
+// Folders of short runs, for tests of what is made from them.
 namespace lockstep::run_folders {
 
-/// Trains for 12 steps into `folder`, which also records the strategy.
+/// Trains for 12 steps. Writes to `folder`, which also names the strategy.
 inline void train_into(const std::string& folder, const std::string& strategy,
                        const std::vector<std::string>& more = {}) {
   std::vector<std::string> words{

@@ -140,7 +140,7 @@ TEST(Run, GivesEachWorkerItsOwnCores) {
   EXPECT_PRED2(contains, free, allowed);
 }
 
-// PyTorch aborts at the exit of such a program: see pins_cores() in
+// PyTorch aborts at the exit of such a program. See pins_cores() in
 // cli/start/run.cc.
 TEST(Run, PinsNoPythonProgramToASingleCore) {
   const std::string cores = std::to_string(allowed_cores().size());

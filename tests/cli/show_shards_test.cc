@@ -1,4 +1,4 @@
-// `train --show-shards`: how a batch is cut, as the practicals print it.
+// `train --show-shards`: how a batch is split, as the practicals print it.
 #include <algorithm>
 #include <sstream>
 
@@ -10,7 +10,7 @@
 namespace lockstep {
 namespace {
 
-// The lines about shards, in order, of two steps on so many slices.
+// Returns the lines about shards, in order, of two steps on `devices` slices.
 std::vector<std::string> shard_lines(const std::string& strategy, int devices,
                                      int batch_size) {
   const CommandResult result = run_command(

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """slurm_requeue.py LOCKSTEP RECIPE COMMAND...: a job that Slurm interrupts.
 
-Submits examples/slurm/RECIPE.sbatch, gives the shell's COMMAND the job's number
-once it trains, and prints what became of it. If it is cancelled then, submits
-it again. Runs beside tests/comm/launchers/slurm.py.
+Submits examples/slurm/RECIPE.sbatch. When the job trains, runs COMMAND in the
+shell with the number of the job, and prints the outcome. If the job is then
+cancelled, submits it again. Runs next to tests/comm/launchers/slurm.py.
 """
 
 import os
@@ -24,19 +24,19 @@ INTERESTING = ("job was preempted", "resumed from", "start again")
 
 
 def output_of(*command):
-    """What the command prints, which has to succeed."""
+    """Returns the output of a command, which has to succeed."""
     return subprocess.run(command, check=True, text=True, timeout=DEADLINE_S,
                           stdout=subprocess.PIPE).stdout
 
 
 def digest_in(text):
-    """The last one that a run printed."""
+    """Returns the last digest that a run printed."""
     found = re.findall("parameter_sha256 ([0-9a-f]{64})", text)
     return found[-1] if found else None
 
 
 def wait(what, is_done):
-    """Until `is_done()`; exits at the deadline."""
+    """Waits until `is_done()`. Exits at the deadline."""
     deadline = time.monotonic() + DEADLINE_S
     while not is_done():
         if time.monotonic() > deadline:
@@ -56,23 +56,23 @@ class Job:
             "--out-dir", str(folder / "run")).strip()
 
     def text(self):
-        """What it wrote so far, all its runs."""
+        """Returns the output of all its runs so far."""
         return self.output.read_text() if self.output.exists() else ""
 
     def field(self, name):
-        """A field of what Slurm knows of it."""
+        """Returns a field of Slurm's record of the job."""
         shown = output_of("scontrol", "show", "job", self.id)
         return re.search(rf"\b{name}=(\S+)", shown)[1]
 
     def wait_for_end(self):
-        """Until it neither runs nor waits; returns its state."""
+        """Waits until the job neither runs nor waits. Returns its state."""
         active = ("PENDING", "RUNNING", "COMPLETING", "REQUEUED")
         wait("the job's end", lambda: self.field("JobState") not in active)
         return self.field("JobState")
 
 
 def main():
-    """Prints the facts, a line each."""
+    """Prints the facts, one per line."""
     program, recipe, *command = sys.argv[1:]
     os.environ["PATH"] = f"{pathlib.Path(program).parent}:{os.environ['PATH']}"
     os.environ["WORKERS"] = "2"

@@ -18,7 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The fastest of some, as the machine may have other work.
+// Returns the time of the fastest of several runs, because the machine may have
+// other work.
 double seconds_of(const std::vector<std::string>& arguments) {
   double fastest = 1e9;
   for (int i = 0; i < 10; ++i) {
@@ -32,7 +33,7 @@ double seconds_of(const std::vector<std::string>& arguments) {
 TEST(Start, AnswersInATenthOfASecondWhatNeedsNoTorch) {
   EXPECT_LT(seconds_of({"--version"}), 0.1);
   EXPECT_LT(seconds_of({"split", "--batch-size", "64"}), 0.1);
-  EXPECT_LT(seconds_of({"run", "--", "true"}), 0.3);  // starts an agent
+  EXPECT_LT(seconds_of({"run", "--", "true"}), 0.3);  // this starts an agent
 }
 
 // The loader lists a program's libraries instead of running it.
@@ -84,7 +85,8 @@ TEST(Start, SaysThatHalfOfItIsMissing) {
   EXPECT_TRUE(run_command({.arguments = {copy, "--version"}}).ok());
 }
 
-// Both parts are built of the same options, so both explain them alike.
+// Both programs are built from the same options, so both give the same
+// explanations.
 TEST(Start, ExplainsItsCommandsAsTheWholeProgramDoes) {
   for (const std::string command : {"split", "run"}) {
     EXPECT_EQ(run_lockstep({command, "--help"}).out,

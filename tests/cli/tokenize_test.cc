@@ -52,7 +52,8 @@ TEST_F(Tokenize, WritesTokensAndSaysSoAsJson) {
   EXPECT_EQ(report["val_tokens"], 2);
   EXPECT_EQ(report["vocabulary"], 260);
   EXPECT_EQ(report["train_files"], json::parse(R"(["train_000000.bin"])"));
-  // By hand, as in bpe_tokenizer_test: abc, a blank, bc, a new line, ab.
+  // Computed by hand, as in bpe_tokenizer_test: abc, a blank, bc, a new line,
+  // ab.
   EXPECT_EQ(written(), (std::vector<int64_t>{257, ' ', 258, '\n', 256}));
 }
 

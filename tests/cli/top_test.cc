@@ -1,4 +1,4 @@
-// `lockstep top` while a run goes on. metrics_test.cc has its metrics.
+// `lockstep top` during a run. metrics_test.cc tests its metrics.
 
 #include <chrono>
 #include <csignal>
@@ -27,12 +27,12 @@ using Environment = std::map<std::string, std::string>;
 
 class Top : public ::testing::Test {
  protected:
-  // Jobs of others are not seen.
+  // Jobs of other users are not shown.
   Environment environment() const {
     return {{"XDG_RUNTIME_DIR", folder_.path("")}, {"LC_ALL", "C.UTF-8"}};
   }
 
-  /// Two ranks that train until they are stopped.
+  /// Starts two ranks that train until they are stopped.
   void start_run() {
     run_ = std::make_unique<Program>(
         std::vector<std::string>{"train", "--model", "mlp", "--strategy", "ddp",
@@ -51,7 +51,7 @@ class Top : public ::testing::Test {
   std::unique_ptr<Program> run_;
 };
 
-/// A terminal of its own, by tmux.
+/// A separate terminal, made by tmux.
 class Terminal {
  public:
   Terminal(const std::string& socket, int width, int height,
@@ -75,7 +75,7 @@ class Terminal {
     tmux({"resize-window", "-t", "t", "-x", std::to_string(width), "-y",
           std::to_string(height)});
   }
-  /// The first screen that has `text`.
+  /// Returns the first screen that contains `text`.
   std::string screen_with(const std::string& text) const {
     std::string seen;
     wait_until([&] {
@@ -147,7 +147,7 @@ TEST_F(Top, IsPrintedOnceAndAsJson) {
   for (const auto& rank : ranks) {
     EXPECT_EQ(rank.at("activity"), "training");
     EXPECT_GT(rank.at("devices").at(0).at("busy_fraction").get<double>(), 0);
-    // Both looks were noticed by then.
+    // By then, both looks were noticed.
     EXPECT_TRUE(rank.at("wait_fraction").is_number()) << rank;
     EXPECT_TRUE(rank.at("communication_fraction").is_number()) << rank;
   }
@@ -156,7 +156,7 @@ TEST_F(Top, IsPrintedOnceAndAsJson) {
                "no job of yours runs on this host");
 }
 
-// Whoever may write to the folder chooses its name, and what is in it.
+// Anyone who can write to the folder chooses its name and its contents.
 TEST_F(Top, IsNotSpoiltByTheNameOfAFolder) {
   const std::string out = folder_.path("a\x1b[2Jb\u009b1mc\u202ed") + "\xff";
   const monitor::StatusFile file("job", out, 0);

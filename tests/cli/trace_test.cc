@@ -1,4 +1,4 @@
-// Time lines from the command line: of processes, as files.
+// Time lines of processes, written to files from the command line.
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -53,7 +53,7 @@ TEST(Trace, OfAComparisonIsAFileForEachStrategy) {
                     "--strategies", "dp,ddp", "--trace", traces},
                    {{"LC_ALL", "C"}});
   ASSERT_EQ(ended.code, 0) << ended.err;
-  // The timed ones.
+  // Only timed steps are in the trace.
   EXPECT_PRED2(contains, read_strictly(traces + "/dp.json"),
                "rank 0: steps 1-3; lanes main, cpu:");
   EXPECT_PRED2(contains, read_strictly(traces + "/ddp.json"),
@@ -79,8 +79,8 @@ TEST(Trace, IsRefusedBeforeTheTrainingWhereItCantBeWritten) {
   EXPECT_FALSE(contains(ended.err, "round 1")) << ended.err;
 }
 
-// Rank 1 in a time namespace, where the monotonic clock is 5000 s ahead: as on
-// another host.
+// Rank 1 is in a time namespace where the monotonic clock is 5000 s ahead, as
+// on another host.
 TEST(Trace, AlignsRanksWhoseClocksDiffer) {
   if (!has_python()) GTEST_SKIP() << "the build knows no Python";
   const std::string elsewhere = "unshare -T --monotonic 5000 --fork ";

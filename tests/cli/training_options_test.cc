@@ -20,7 +20,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-/// Runs two steps, and returns stdout.
+/// Runs two steps. Returns stdout.
 std::string two_steps(const Words& more) {
   Words words{"train",        "--model", "mlp",       "--max-steps", "2",
               "--batch-size", "8",       "--no-eval", "--seed",      "3"};
@@ -92,7 +92,7 @@ TEST(MemoryPlan, FollowsTheDevicesAsTrainingDoes) {
 
 TEST(MemoryPlan, RecommendsWhatTakesLessMemoryAlone) {
   const auto of_mlp = plan({"--model", "mlp", "--batch-size", "64"});
-  // Its activations are small, and sums of gradients that wait are not.
+  // Its activations are small, but sums of gradients that wait are large.
   EXPECT_TRUE(of_mlp["choices"].empty()) << of_mlp;
   const auto of_cnn = plan({"--model", "cnn", "--batch-size", "512"});
   EXPECT_FALSE(of_cnn["choices"].empty()) << of_cnn;
@@ -103,7 +103,7 @@ TEST(MemoryPlan, RecommendsWhatTakesLessMemoryAlone) {
   }
 }
 
-/// Trains on eight images, an epoch a step, into `folder`/run.
+/// Trains on eight images, with one step per epoch, into `folder`/run.
 std::string train_epochs(const TemporaryFolder& folder, int epochs,
                          const Words& more) {
   std::string text;
@@ -157,7 +157,7 @@ TEST(Checkpoints, OfStepsAreTheNewestThree) {
   EXPECT_EQ(checkpoints_in(folder.path("run")), 3);
 }
 
-// "Multi-GPU Training in PyTorch with Code (Part 2)" prints these.
+// "Multi-GPU Training in PyTorch with Code (Part 2)" prints these rates.
 TEST(Schedule, OfStepsHasTheLearningRatesOfTheArticle) {
   const TemporaryFolder folder;
   const std::string text = train_epochs(

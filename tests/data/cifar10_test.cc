@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// An image of label `label` whose bytes count up from `first`.
+// Returns an image of label `label` with bytes that count up from `first`.
 std::string record(int label, int first) {
   std::string bytes(1 + 3072, static_cast<char>(label));
   for (size_t i = 1; i < bytes.size(); ++i) {
@@ -152,7 +152,7 @@ TEST(Cifar10, RefusesAFileThatItMayNotRead) {
   write_text(path, record(0, 0));
   fs::permissions(folder.path(), fs::perms(0755));
   fs::permissions(path, fs::perms::none);
-  // Root may read everything, so it is nobody for a moment.
+  // Root may read everything, so the test acts as nobody for a moment.
   constexpr uid_t kNobody = 65534;
   const uid_t user = geteuid();
   if (user == 0 && seteuid(kNobody) != 0) {

@@ -14,7 +14,7 @@
 namespace lockstep::data {
 namespace {
 
-/// Samples that are their numbers.
+/// Samples with the value of their index.
 struct Numbers : BatchSource {
   explicit Numbers(int64_t count) : count_(count) {}
   int64_t size() const override { return count_; }
@@ -74,7 +74,7 @@ TEST(DistributedSampler, GivesWhatALoaderGives) {
   }
 }
 
-// 50 samples in batches of 12 leave 2: none of them for the last of 4 ranks.
+// 50 samples in batches of 12 leave 2, so the last of 4 ranks would get none.
 TEST(DistributedSampler, HasAsManyBatchesOnAllRanks) {
   std::set<size_t> seen;
   for (int rank = 0; rank < 4; ++rank) {

@@ -6,7 +6,7 @@
 
 namespace lockstep::data {
 
-/// An IDX file of bytes, whose header says `sizes`.
+/// Returns an IDX file of bytes with `sizes` in its header.
 inline std::string idx_bytes(const std::vector<uint32_t>& sizes,
                              const std::string& bytes) {
   std::string file{0, 0, 8, static_cast<char>(sizes.size())};

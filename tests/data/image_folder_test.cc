@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Two classes, three images of each.
+// Writes two classes with three images each.
 void write_folder(const TemporaryFolder& folder) {
   for (const char* split : {"train", "val"}) {
     for (const char* name : {"cat", "dog"}) {

@@ -7,7 +7,7 @@
 
 namespace lockstep::data {
 
-/// The bytes of image `index`.
+/// Returns the bytes of image `index`.
 inline std::vector<uint8_t> image_of(const Dataset& dataset, int64_t index) {
   std::vector<uint8_t> image(dataset.image_bytes());
   dataset.read(index, image);

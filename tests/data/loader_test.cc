@@ -18,7 +18,8 @@
 namespace lockstep::data {
 namespace {
 
-// Small images whose every byte is known: pixel (c, y, x) of image i.
+// Small images in which the value of every byte is known: pixel (c, y, x) of
+// image i.
 class Counting : public Dataset {
  public:
   static constexpr int64_t kSide = 8;
@@ -120,7 +121,7 @@ TEST(Loader, FollowsAnOrderOfTheUsers) {
   };
   EXPECT_EQ(labels_of(epoch_of(options, 3)), (std::vector<int64_t>{49, 3, 0}));
   EXPECT_EQ(epoch_of(options, 3).size(), 2u);
-  // 50 is no sample, and epoch 1 is longer than epoch 0.
+  // There is no sample 50, and epoch 1 is longer than epoch 0.
   expect_problem(error_of<InvalidArgument>([&] { epoch_of(options, 50); }),
                  ErrorCode::kMisuse, {"49", "50"});
   options.order = [](int64_t, int64_t epoch) {
@@ -130,7 +131,7 @@ TEST(Loader, FollowsAnOrderOfTheUsers) {
                  ErrorCode::kMisuse, {"1", "2"});
 }
 
-// Pads each sample to the longest of its batch: sample i is i + 1 long.
+// Pads each sample to the longest in its batch. Sample i has length i + 1.
 class Ragged : public BatchSource {
  public:
   int64_t size() const override { return 20; }
@@ -233,7 +234,7 @@ TEST(Loader, LaysOutChannelsLastWithTheSameValues) {
   expect_same(last, epoch_of(kRandom, 0));
 }
 
-// torchvision's way: pad the image with black, cut, mirror.
+// Augments as torchvision does: pad the image with black, cut, mirror.
 torch::Tensor augmented(const torch::Tensor& normalised_black,
                         const torch::Tensor& image,
                         const Augmentation& augmentation) {
@@ -343,7 +344,7 @@ TEST(Loader, MirrorsNoImageThatWouldBeOfAnotherClass) {
     const torch::Tensor read = source.read(std::array{i}, 0).input();
     EXPECT_TRUE(read.flatten().equal(torch::tensor(expected))) << i;
   }
-  EXPECT_GT(mirrored, 50);  // would have been
+  EXPECT_GT(mirrored, 50);  // images that would have been mirrored
 }
 
 TEST(Loader, RefusesWhatCannotBe) {

@@ -23,7 +23,7 @@ std::string digits(uint32_t count) {
   return bytes;
 }
 
-// A folder with three images to train on and two to test.
+// Writes a folder with three training images and two test images.
 void write_mnist(const TemporaryFolder& folder) {
   write_text(folder.path("train-images-idx3-ubyte"),
              idx_bytes({3, 28, 28}, digits(3)));
@@ -120,7 +120,7 @@ TEST(Mnist, RefusesADamagedPackedFile) {
   const std::string images = folder.path("train-images-idx3-ubyte");
   gzip(images);
   const std::string packed = content_of(images + ".gz");
-  // Cut anywhere, down to the sum at the end.
+  // Truncated at any place, including the checksum at the end.
   for (size_t size = 20; size < packed.size(); size += 13) {
     write_text(images + ".gz", packed.substr(0, size));
     expect_refused(folder, {images + ".gz"});
@@ -128,7 +128,7 @@ TEST(Mnist, RefusesADamagedPackedFile) {
   write_text(images + ".gz", packed.substr(0, packed.size() - 1));
   expect_refused(folder, {images + ".gz"});
   std::string changed = packed;
-  changed[changed.size() - 6] ^= 1;  // of the checksum
+  changed[changed.size() - 6] ^= 1;  // in the checksum
   write_text(images + ".gz", changed);
   expect_refused(folder, {images + ".gz"});
 }
@@ -137,7 +137,7 @@ TEST(Mnist, UnpacksNoMoreThanAnArrayHas) {
   const TemporaryFolder folder;
   write_mnist(folder);
   const std::string images = folder.path("train-images-idx3-ubyte");
-  // 256 MB of zeros in 0.3 MB, behind the header of three images.
+  // 256 MB of zeros, compressed to 0.3 MB, after the header of three images.
   write_text(images, idx_bytes({3, 28, 28}, digits(3)));
   ASSERT_EQ(std::system(("head -c 256M /dev/zero >> " + images).c_str()), 0);
   gzip(images);

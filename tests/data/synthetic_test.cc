@@ -90,7 +90,7 @@ TEST(Synthetic, SaysNothingOfTheClassByItsHue) {
       blueness[dataset->label(i)] += (image[2048 + pixel] - green) / 1024 / 500;
     }
   }
-  // Means of 500 images, each off by about 40: 5 deviations.
+  // Means of 500 images with a deviation of about 40: 5 standard deviations.
   for (int label = 0; label < 10; ++label) {
     EXPECT_NEAR(redness[label], 0, 9) << label;
     EXPECT_NEAR(blueness[label], 0, 9) << label;

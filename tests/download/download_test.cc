@@ -41,7 +41,7 @@ std::string md5_of(const std::string& bytes) {
 class Download : public testing::Test {
  protected:
   void SetUp() override {
-    // A proxy of this host must not be asked for what is on loopback.
+    // The proxy of this host must not be used for loopback.
     ::setenv("no_proxy", "127.0.0.1", 1);
     server_.serve("images", content_);
   }
@@ -84,13 +84,13 @@ class Download : public testing::Test {
     EXPECT_FALSE(fs::exists(path("images")));
   }
 
-  // As a killed process leaves it.
+  // Leaves a part as a killed process does.
   void leave_part(const std::string& bytes, const std::string& version = "") {
     write_text(path("images.part"), bytes);
     if (!version.empty()) write_text(path("images.part.version"), version);
   }
 
-  /// The ETag of https_server.py.
+  /// Returns the ETag of https_server.py.
   static std::string tag_of(const std::string& content) {
     Sha256 sha256;
     sha256.add(content);
@@ -130,7 +130,7 @@ TEST_F(Download, GoesOnWithWhatAnEarlierProcessLeft) {
   expect_whole();
   EXPECT_EQ(server_.log(), "/ranges/images bytes=1000-\n");
   fs::remove(path("images"));
-  leave_part(content_);  // only the check was left to do
+  leave_part(content_);  // only the check remained
   const std::string log = server_.log();
   EXPECT_EQ(get("ranges"), Outcome::kDownloaded);
   expect_whole();
@@ -223,7 +223,7 @@ TEST_F(Download, GivesUpAServerThatStalls) {
   EXPECT_EQ(fs::file_size(path("images.part")), 1000u);
 }
 
-// Neither is a reason to go on for ever.
+// Neither case may last forever.
 TEST_F(Download, GivesUpAServerThatNeverBeginsOrSendsAByteNowAndThen) {
   for (const char* manner : {"announcing", "trickling"}) {
     auto impatient = options();
@@ -296,7 +296,7 @@ TEST_F(Download, LetsOneProcessAtATimeWorkInAFolder) {
   std::atomic<bool> is_waiting = false;
   auto first = options();
   first.begin = [&](const RemoteFile&, const std::string&) {
-    // Goes on once the second waits.
+    // Continues when the second process waits.
     const auto deadline =
         std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (!is_waiting && std::chrono::steady_clock::now() < deadline) {
@@ -317,7 +317,7 @@ TEST_F(Download, LetsOneProcessAtATimeWorkInAFolder) {
   download_dataset(dataset("ranges"), first);
   other.join();
   expect_whole();
-  // Whoever came second found the file there.
+  // The second process found the file there.
   EXPECT_EQ(server_.log(), "/ranges/images -\n");
 }
 
@@ -357,7 +357,7 @@ TEST_F(Download, TakesAMirror) {
   gone.url = "https://127.0.0.1:1/";
   auto mirrored = options();
   mirrored.mirror = server_.url("plain");
-  mirrored.mirror.pop_back();  // the slash
+  mirrored.mirror.pop_back();  // removes the slash
   EXPECT_EQ(download_dataset(gone, mirrored), Outcome::kDownloaded);
   expect_whole();
 }

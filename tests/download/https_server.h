@@ -13,7 +13,7 @@
 
 namespace lockstep {
 
-/// https_server.py at work on loopback, with a certificate of its own.
+/// Runs https_server.py on loopback, with its own certificate.
 class HttpsServer {
  public:
   HttpsServer() : child_(start()) {
@@ -25,7 +25,7 @@ class HttpsServer {
     url_ = "https://127.0.0.1:" + line + "/";
   }
 
-  /// With a slash at its end.
+  /// With a slash at the end.
   std::string url(const std::string& manner) const {
     return url_ + manner + "/";
   }
@@ -33,7 +33,7 @@ class HttpsServer {
   void serve(const std::string& name, const std::string& content) const {
     write_text(folder_.path(name), content);
   }
-  /// The requests so far, a line each.
+  /// Returns the requests so far, one per line.
   std::string log() const { return content_of(folder_.path("log")); }
   std::string folder() const { return folder_.path(); }
 

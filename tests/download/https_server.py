@@ -1,21 +1,21 @@
-"""An HTTPS server on loopback with faults on order, for the tests.
+"""An HTTPS server on loopback that fails on request, for the tests.
 
 https_server.py FOLDER CERTIFICATE KEY serves FOLDER and prints its port. The
 first part of a path says how:
 
-  /ranges/NAME    with ETag, ranges and If-Range, as well-kept servers do
+  /ranges/NAME    with ETag, ranges and If-Range, like a well-kept server
   /plain/NAME     whole files only, without an ETag
-  /unnamed/NAME   ranges, but nothing that tells one version from another
-  /cut/NAME       as ranges, but the connection ends after half of what is left
-  /slow/NAME      as ranges; the first half, then nothing until FOLDER/go is
-                  there
-  /stalled/NAME   a thousand bytes, then nothing for ever
+  /unnamed/NAME   ranges, but nothing that identifies a version
+  /cut/NAME       like ranges, but the connection ends after half of the rest
+  /slow/NAME      like ranges: the first half, then nothing until FOLDER/go
+                  exists
+  /stalled/NAME   a thousand bytes, then nothing
   /endless/NAME   bytes without an end, and no length
   /silent/NAME    never an answer
-  /busy/NAME      503 the first two times, then as ranges
-  /moved/NAME     to /ranges/NAME
-  /insecure/NAME  to http://
-  /around/NAME    to itself
+  /busy/NAME      503 the first two times, then like ranges
+  /moved/NAME     redirects to /ranges/NAME
+  /insecure/NAME  redirects to http://
+  /around/NAME    redirects to itself
 
 Each request is a line in FOLDER/log: the path and its Range.
 """
@@ -65,7 +65,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_file(manner, path.read_bytes())
 
     def announce(self):
-        """Early hints (RFC 8297), and never the answer."""
+        """Sends early hints (RFC 8297), and never the answer."""
         try:
             while True:
                 self.wfile.write(b"HTTP/1.1 103 Early Hints\r\n\r\n")

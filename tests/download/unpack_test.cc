@@ -21,10 +21,10 @@ const RemoteFile kSmallArchive{.name = "small.tar.gz",
                                .folder = "small",
                                .members = {{"a.bin", 1000}, {"b.txt", 10}}};
 
-/// A folder with an archive that a script of Python's tarfile made.
+/// A folder with an archive made by a script with Python's tarfile.
 class Unpack : public testing::Test {
  protected:
-  // `members`: Python that calls add(name, bytes, **fields of TarInfo).
+  // `members` is Python code that calls add(name, bytes, **fields of TarInfo).
   void make(const std::string& members) {
     write_text(folder_.path("make.py"), R"(import io, sys, tarfile
 archive = tarfile.open(sys.argv[1], 'w:gz')
@@ -50,7 +50,7 @@ def add(name, content=b'', **fields):
     expect_problem(
         error_of<DataError>([&] { unpack(archive(), kSmallArchive, dir()); }),
         ErrorCode::kMalformedData, names);
-    // Nothing beside the folder, and only whole members in it.
+    // Nothing is outside of the folder, and only complete members are in it.
     EXPECT_EQ(std::distance(fs::directory_iterator(folder_.path()), {}), 3);
     for (const auto& entry : fs::directory_iterator(dir())) {
       const auto name = entry.path().filename();
@@ -74,7 +74,7 @@ TEST_F(Unpack, KeepsTheMembersAlone) {
   EXPECT_EQ(content_of(dir() + "/a.bin"), "abc");
   EXPECT_EQ(content_of(dir() + "/b.txt"), "text");
   EXPECT_EQ(std::distance(fs::directory_iterator(dir()), {}), 2);
-  // As sha256sum has it.
+  // In the format of sha256sum.
   EXPECT_EQ(digests.at("a.bin"),
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   const auto mode = fs::status(dir() + "/a.bin").permissions();
@@ -124,7 +124,7 @@ TEST_F(Unpack, ReplacesNoOtherFile) {
   unpack(archive(), kSmallArchive, dir());
 }
 
-// What the user has put into the folder needs no server.
+// Files that the user has put into the folder need no server.
 TEST_F(Unpack, IsDoneOnceAndKnownAfterThat) {
   make(kWhole);
   RemoteFile file = kSmallArchive;

@@ -2,9 +2,9 @@
 //
 //   LOCKSTEP_FAULT=kill@backward:step=7:rank=1 LOCKSTEP_FAULT_FOLDER=DIR
 //
-// is SIGKILL in rank 1 as it begins a backward with 7 steps or more done; a
-// fault at the start comes before anything else. It comes once in a job:
-// DIR/fired says when.
+// sends SIGKILL to rank 1 when it begins a backward after 7 or more steps. A
+// fault at the start comes before anything else. A fault comes once per job,
+// and DIR/fired has its time.
 #include <chrono>
 #include <csignal>
 #include <cstdint>
@@ -34,7 +34,7 @@ struct Fault {
   std::string folder;
 };
 
-// Never destroyed: threads may still look at a process's end.
+// Never destroyed, because threads may still read it when the process ends.
 const Fault* wanted = nullptr;
 
 std::string value_of(const std::string& text, const std::string& key) {
@@ -55,7 +55,8 @@ Fault parse(const std::string& text) {
           .folder = lockstep::env("LOCKSTEP_FAULT_FOLDER").value_or(".")};
 }
 
-// False if there was one before. The clock is Python's time.monotonic().
+// Returns false if there was a fault before. The clock is Python's
+// time.monotonic().
 bool is_first() {
   const std::string path = wanted->folder + "/fired";
   const int fd =
@@ -69,7 +70,7 @@ bool is_first() {
   return is_written;
 }
 
-// What is allocated is given back, and the limit stays.
+// Allocated memory is freed again, and the limit stays.
 [[noreturn]] void run_out_of_memory() {
   constexpr uint64_t kLeftBytes = 32U << 20U;
   constexpr size_t kBlockBytes = 1U << 20U;
@@ -84,7 +85,7 @@ bool is_first() {
   for (;;) blocks.emplace_back(kBlockBytes, 'x');
 }
 
-// Until tools/faults.py has done its part.
+// Waits until tools/faults.py has done its part.
 void wait_for_harness() {
   constexpr int kTries = 12000;
   const std::string done = wanted->folder + "/done";

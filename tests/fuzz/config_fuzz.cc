@@ -1,5 +1,5 @@
-// Feeds text to words_of_config() as a config file. The words that it gives are
-// options of the command, and the command takes them or refuses their values.
+// Feeds text to words_of_config() as a config file. The resulting words are
+// options of the command, which accepts them or refuses their values.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -38,8 +38,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     std::reverse(words.begin(), words.end());
     app.parse(words);
   } catch (const CLI::ParseError&) {
-    // A value that the option does not take: what the command says of it is
-    // the same as for the command line.
+    // If the option does not accept a value, the error is the same as for the
+    // command line.
   } catch (const cli::BadUsage& error) {
     fuzz::require_plain_message(error);
   } catch (const Error& error) {

@@ -1,8 +1,7 @@
-// Feeds a folder of Hugging Face's to load_hugging_face(): the bytes up to the
-// first zero are config.json, those up to the second the index of the shards
-// (none if empty), the rest is a file of weights. What is accepted has the
-// sizes that the config promises, and is the same when it is saved and loaded
-// again.
+// Feeds a Hugging Face folder to load_hugging_face(). The bytes up to the first
+// zero are config.json, those up to the second zero are the index of the shards
+// (if not empty), and the rest is a file of weights. An accepted model has the
+// sizes in the config, and is the same after it is saved and loaded again.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -37,7 +36,7 @@ void check_same(const models::LanguageModel& a,
   require(first.size() == second.size(), "parameters were lost");
   for (size_t i = 0; i < first.size(); ++i) {
     require(first[i].first == second[i].first, "a name changed");
-    // Bytes: a NaN equals itself.
+    // Compares bytes, so a NaN equals itself.
     require(first[i].second.nbytes() == second[i].second.nbytes() &&
                 std::memcmp(first[i].second.const_data_ptr(),
                             second[i].second.const_data_ptr(),

@@ -1,5 +1,5 @@
-// Feeds bytes to the decoders of JPEG and PNG, and to the reader of IDX. What
-// they accept has as many bytes as its sizes say.
+// Feeds bytes to the decoders of JPEG and PNG, and to the reader of IDX. An
+// accepted image has as many bytes as its sizes say.
 #include <cstdint>
 
 #include "lockstep/base/error.h"
@@ -11,8 +11,8 @@
 namespace lockstep::fuzz {
 namespace {
 
-// Small enough that no input takes a second: some kilobytes may be millions of
-// pixels of one colour, which is allowed.
+// Small enough that no input takes a second. A few kilobytes may contain
+// millions of pixels of one colour, which is allowed.
 constexpr int64_t kMostToFit = 1 << 20;
 
 void decode_and_fit(std::span<const uint8_t> bytes) {

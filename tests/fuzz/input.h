@@ -10,26 +10,29 @@
 #include <system_error>
 #include <unistd.h>
 
-// What the fuzz targets share. A target is tests/fuzz/<name>_fuzz.cc with
-// LLVMFuzzerTestOneInput in it, and throws what a reader must not throw.
+// Helpers of the fuzz targets. A target is tests/fuzz/<name>_fuzz.cc with
+// LLVMFuzzerTestOneInput. It throws if a reader breaks its contract.
 namespace lockstep::fuzz {
 
-/// Ends the run with `what` unless `holds`: the input is kept as a crash.
+/// Ends the run with `what` unless `holds` is true. The input is then kept as a
+/// crash.
 inline void require(bool holds, const char* what) {
   if (!holds) throw std::logic_error(what);
 }
 
-/// Text that goes to terminals and logs: what a file says must not spoil them.
+/// Checks text that is printed to terminals and logs. The content of a file
+/// must not corrupt them.
 inline void require_plain(std::string_view text, const char* what) {
   for (const char letter : text) require(letter >= ' ' && letter <= '~', what);
 }
 
-/// Of what a reader threw.
+/// Checks the message of an exception that a reader threw.
 inline void require_plain_message(const std::exception& error) {
   require_plain(error.what(), "an error's message is not plain");
 }
 
-/// Bytes as a file to read: in memory, so that a disk is not the limit.
+/// Bytes to read as a file. The file is in memory, so the disk doesn't limit
+/// speed.
 class Input {
  public:
   explicit Input(std::string_view bytes)
@@ -53,8 +56,8 @@ class Input {
   int fd_;
 };
 
-/// A folder to write to, removed with all that is in it. In $TMPDIR, or in
-/// memory.
+/// A folder to write to, which is removed with its contents. It is in $TMPDIR,
+/// or in memory.
 class Folder {
  public:
   Folder() {
@@ -75,7 +78,7 @@ class Folder {
   std::string path_;
 };
 
-/// A path to write one file to, removed after.
+/// A path for writing one file, which is removed afterwards.
 class Output {
  public:
   std::string path() const { return folder_.path() + "/output"; }

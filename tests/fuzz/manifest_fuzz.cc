@@ -1,5 +1,5 @@
-// What parse_manifest() accepts, it must write and read again; anything else
-// must be a CheckpointError in plain words.
+// If parse_manifest() accepts a text, it must be able to write and read it
+// again. Anything else must be a CheckpointError in plain text.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -24,7 +24,7 @@ void require_manifest(bool holds, const char* what) {
   std::abort();
 }
 
-// A fuzzer does not guess checksums: what is JSON gets the right one.
+// A fuzzer can't guess checksums, so valid JSON gets the right one.
 std::string with_checksum(std::string_view text) {
   try {
     json object = parse_strict_json("M", text, {.fail = fail_checkpoint}).root;

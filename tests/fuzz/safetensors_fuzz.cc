@@ -1,5 +1,6 @@
-// Feeds bytes to read_safetensors as a file, and checks what it accepts
-// against a plain reading of the format and a second round through the writer.
+// Feeds bytes to read_safetensors as a file. Compares an accepted file with a
+// plain reading of the format, and with the result of writing and reading it
+// again.
 #include <cstring>
 #include <string_view>
 
@@ -20,8 +21,8 @@ std::string_view bytes_of(const torch::Tensor& tensor) {
   return {static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()};
 }
 
-// What the format's description says, without a thought for hostile files:
-// those have been refused before.
+// Reads a file as the format describes it, without checks. Hostile files have
+// been refused before.
 void check_against_format(std::string_view file, const SafeTensors& content) {
   uint64_t length = 0;
   require(file.size() >= sizeof length, "accepted a file without a length");
@@ -94,7 +95,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   }
   fuzz::check_against_format(input.bytes(), content);
-  // A name of its own, and in memory: the writer syncs and renames.
+  // A separate name, and in memory, because the writer syncs and renames.
   const fuzz::Output output;
   write_safetensors(output.path(), content);
   fuzz::check_same(content, read_safetensors(output.path()));

@@ -1,5 +1,6 @@
-// Mutates a safetensors file part by part. Blindly changed, nearly every file
-// would end at its header's length, or at offsets that don't add up.
+// Mutates a safetensors file part by part. With random changes, nearly every
+// file would be refused for the length of its header, or for inconsistent
+// offsets.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -41,7 +42,8 @@ void mutate(std::string& part, size_t max_size) {
   part.resize(LLVMFuzzerMutate(bytes, size, part.size()));
 }
 
-// None for what is no entry, or for more bytes than there are numbers.
+// Returns nothing if `entry` is not a tensor, or has more bytes than fit into
+// 64 bits.
 std::optional<uint64_t> bytes_of(const Json& entry) {
   if (!entry.is_object() || !entry.contains("dtype") ||
       !entry.contains("shape") || !entry["dtype"].is_string()) {
@@ -61,8 +63,8 @@ std::optional<uint64_t> bytes_of(const Json& entry) {
   return bytes;
 }
 
-// Lays the tensors out one after the other, as a writer does. Those that don't
-// fit are promised all the same.
+// Lays the tensors out one after another, as a writer does. The header also
+// lists tensors that don't fit.
 void lay_out(Parts& parts, size_t max_size) {
   constexpr int kDeepest = 4;
   Json root = Json::parse(
@@ -114,7 +116,7 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* file, size_t size,
     mutate(parts.header, room);
     if (one_in(2)) lay_out(parts, room);
   }
-  // What doesn't fit is worth nothing: another way to change the same file.
+  // A file that doesn't fit is useless, so change the same file in another way.
   if (parts.header.size() > room) return LLVMFuzzerMutate(file, size, max_size);
   return join(parts, file, max_size);
 }

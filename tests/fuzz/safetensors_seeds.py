@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Writes corpus/safetensors/hostile and valid, each file named after its trick.
+"""Writes corpus/safetensors/hostile and valid, where each file is named after
+its trick.
 
-The files are kept in the repository; this says what is in them, byte by byte,
-and is run again to add one.
+The files are in the repository. This script documents them byte by byte. To add
+a file, run it again.
 """
 
 import json
@@ -16,7 +17,9 @@ HUGE = 2**62
 
 
 def file(header, data=b"", length=None):
-    """A file; `length` is what it says of its header, if that is a lie."""
+    """Returns a file. `length` is the stated length of the header, if it is
+    wrong.
+    """
     if isinstance(header, dict):
         header = json.dumps(header, ensure_ascii=False, separators=(",", ":"))
     if isinstance(header, str):
@@ -39,7 +42,7 @@ def two(first, second, data):
 
 
 def text(entry, data=b""):
-    """A file whose JSON no dict can say."""
+    """Returns a file with JSON that can't be written as a dict."""
     return file('{"w":{%s}}' % entry, data)
 
 
@@ -51,7 +54,7 @@ HEADER_BYTES = struct.unpack("<Q", EVERY[:8])[0]
 U8 = '"dtype":"U8","shape":[1],"data_offsets":[0,1]'
 
 HOSTILE = {
-    # The length and the header as a whole.
+    # The length, and the header as a whole.
     "empty_file": b"",
     "truncated_in_length": EVERY[:5],
     "truncated_after_length": EVERY[:8],
@@ -137,7 +140,7 @@ HOSTILE = {
     "shape_of_65_dimensions": one("U8", [1] * 65, 0, 1, 1),
     "promises_1_tb": one("U8", [2**40], 0, 2**40, 16),
     "promises_2_to_63_minus_1": one("U8", [2**63 - 1], 0, 2**63 - 1, 16),
-    # Where the data lie.
+    # The position of the data.
     "offsets_one": text('"dtype":"U8","shape":[1],"data_offsets":[1]', b"\1"),
     "offsets_three": text('"dtype":"U8","shape":[1],'
                           '"data_offsets":[0,1,1]', b"\1"),

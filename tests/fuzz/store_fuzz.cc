@@ -1,6 +1,6 @@
-// What a peer of the job's store may send, before and after its handshake: a
-// message is a CommError in plain words, or is the same once more when it is
-// written again.
+// Feeds messages of a peer to the job's store, before and after the handshake.
+// A message is either a CommError in plain text, or is the same after it is
+// written and read again.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>

@@ -1,5 +1,6 @@
-// Feeds bytes to TokenFile as a file. What it accepts is what a plain reading
-// of the format gives, and the same once more when it is written again.
+// Feeds bytes to TokenFile as a file. An accepted file has the tokens of a
+// plain reading of the format, and is the same after it is written and read
+// again.
 #include <cstdint>
 #include <cstring>
 #include <string_view>
@@ -19,7 +20,7 @@ std::vector<int64_t> tokens_of(const data::TokenFile& file) {
   return tokens;
 }
 
-// Token `index` of a file without a thought for hostile ones.
+// Returns token `index` of a file, without checks.
 int64_t token_at(std::string_view bytes, data::TokenFormat format,
                  size_t index) {
   uint32_t token = 0;

@@ -1,5 +1,5 @@
-// Feeds text to parse_tokenizer(). What it accepts is the same when it is
-// written and read again, and gives back the text that it encodes.
+// Feeds text to parse_tokenizer(). An accepted tokenizer is the same after it
+// is written and read again, and decodes the text that it encodes.
 #include <cstdint>
 #include <string>
 #include <string_view>

@@ -40,7 +40,8 @@ TEST(Topology, OfEightGpusIsReproducedToTheCharacter) {
   EXPECT_EQ(render_matrix(read_topology(path)), text_of(path));
 }
 
-// As drivers write it today: with network cards, affinity, blanks and escapes.
+// The format that drivers write today: with network cards, affinity, blanks and
+// escapes.
 TEST(Topology, OfAMachineWithASwitchAndCardsIsRead) {
   const Topology topology = read_topology(kRecorded + "four_gpus_switch.txt");
   ASSERT_EQ(topology.devices.size(), 4U);
@@ -125,7 +126,7 @@ TEST(HostTopology, IsWhatTheCoresOfSlicesShare) {
                                       "L3",   "L3",   "X",    "NODE", "SYS",  //
                                       "NODE", "NODE", "NODE", "X",    "SYS",  //
                                       "SYS",  "SYS",  "SYS",  "SYS",  "X"}));
-  // Two cores on one L2; and slices of several cores.
+  // Two cores on one L2, and slices of several cores.
   EXPECT_EQ(cells(synthetic_topology("l2:2 core:2 pu:1", {{0}, {1}})),
             (std::vector<std::string>{"X", "L2", "L2", "X"}));
   const Topology topology =
@@ -167,7 +168,7 @@ TEST(GpuTopology, IsThatOfNvmlByUuid) {
   }
   EXPECT_EQ(render_matrix(topology),
             text_of(kRecorded + "eight_gpus_nvlink_pairs.txt"));
-  // Those of CUDA_VISIBLE_DEVICES=5,6.
+  // The GPUs of CUDA_VISIBLE_DEVICES=5,6.
   EXPECT_EQ(cells(nvml->topology({"GPU-5", "GPU-6"}, root.path())),
             (std::vector<std::string>{"X", "NODE", "NODE", "X"}));
   EXPECT_EQ(error_code_of([&] { nvml->topology({"GPU-9"}, root.path()); }),

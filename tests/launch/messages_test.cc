@@ -1,5 +1,5 @@
-// The launcher's principal messages, word for word. Other tests ask for codes
-// and names, so a text that changes is changed here and nowhere else.
+// The launcher's main messages, word for word. Other tests check codes and
+// names, so a message that changes has to be changed only here.
 #include <csignal>
 #include <filesystem>
 #include <functional>
@@ -25,7 +25,7 @@ namespace {
 
 const CheckStop kNeverStop = [] {};
 
-// The store of a job, and nodes that come to it.
+// The store of a job, and nodes that join it.
 class Job {
  public:
   explicit Job(int nodes) {
@@ -107,8 +107,8 @@ std::string why_stuck() {
 
 struct Message {
   std::string name;
-  std::function<void()> act;  // throws it
-  std::string text;           // "*" stands for what differs from run to run
+  std::function<void()> act;  // throws the message
+  std::string text;           // "*" stands for text that varies
 };
 std::ostream& operator<<(std::ostream& out, const Message& message) {
   return out << message.name;
@@ -129,7 +129,7 @@ TEST_P(Messages, ReadAsTheyShould) {
       << text;
 }
 
-// A report is no exception; thrown as one it is in the table as well.
+// A report is not an exception. It is thrown as one to fit into the table.
 struct Report : Error {
   explicit Report(const std::string& text)
       : Error("report", {.code = ErrorCode::kMisuse, .what = text}) {}

@@ -13,7 +13,8 @@ namespace lockstep::launch {
 
 inline void never_stop() {}
 
-/// A port that was free a moment ago; c10d's agents agree on who has it.
+/// Returns a port that was free a moment ago. c10d's agents agree on who gets
+/// it.
 inline std::string free_endpoint() {
   Endpoint endpoint{"127.0.0.1", 0};
   const auto socket = listen_at(endpoint);

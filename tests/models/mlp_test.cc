@@ -49,8 +49,9 @@ TEST(Mlp, ComputesWhatSequentialDoes) {
   }
 }
 
-// He et al. 2015: half of a ReLU's input is lost, which twice the variance of
-// the weights makes up for. With nn.Linear's own, an output was 0.005 of it.
+// He et al. 2015: a ReLU loses half of its input, and twice the variance of the
+// weights makes up for it. With nn.Linear's own weights, an output was 0.005 of
+// its input.
 TEST(Mlp, PassesOnWhatItGetsThroughAllLayers) {
   torch::manual_seed(1);
   Mlp model({.name = "mlp"});
@@ -79,7 +80,7 @@ TEST(Mlp, LearnsWithin30Steps) {
     sgd.step();
     loss = mean.item<double>();
   }
-  EXPECT_LT(loss, 1);  // ln(10) = 2.30 is what a guess has
+  EXPECT_LT(loss, 1);  // a guess has ln(10) = 2.30
 }
 
 TEST(Mlp, FlattensImages) {

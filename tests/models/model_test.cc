@@ -21,7 +21,7 @@ std::string error_of(const ModelSpec& spec) {
   return "nothing was thrown";
 }
 
-/// Small enough to run in a moment.
+/// Returns a model that is small enough to run in a moment.
 ModelSpec small(const std::string& name) {
   return {.name = name, .in_features = 48, .width = 16, .depth = 2};
 }
@@ -85,7 +85,7 @@ TEST_P(EveryModel, WithoutInitialisationIsTheSameButForTheValues) {
     EXPECT_TRUE(got[item.key()].requires_grad()) << item.key();
   }
   EXPECT_EQ(none->named_buffers().keys(), random->named_buffers().keys());
-  // It must work as well, not just look so.
+  // It must also work the same way.
   const torch::NoGradGuard no_grad;
   for (const auto& item : expected) got[item.key()].copy_(item.value());
   const auto x = input_for(GetParam());
@@ -106,7 +106,7 @@ TEST_P(EveryModel, WithoutInitialisationDrawsNoRandomNumber) {
 
 TEST_P(EveryModel, IsClonedWithAllItsState) {
   const auto model = make(small(GetParam()));
-  model->forward(input_for(GetParam()));  // moves the running statistics
+  model->forward(input_for(GetParam()));  // updates the running statistics
   model->children().front()->eval();
   model->parameters().front().set_requires_grad(false);
   model->to(torch::kFloat64);
@@ -145,7 +145,7 @@ TEST(Make, RefusesASizeBelowOne) {
   EXPECT_THROW(make({.name = "mlp", .in_features = 0}), InvalidArgument);
   EXPECT_THROW(make({.name = "mlp", .width = -1}), InvalidArgument);
   EXPECT_THROW(make({.name = "mlp", .depth = 0}), InvalidArgument);
-  // Sizes of the mlp do not matter to a resnet.
+  // The sizes of the mlp don't matter to a resnet.
   EXPECT_NO_THROW(make({.name = "resnet18", .width = 0}, Init::kNone));
 }
 
@@ -153,7 +153,7 @@ TEST(CountParameters, AgreesWithTheLiterature) {
   const auto count = [](const ModelSpec& spec) {
     return count_parameters(*make(spec, Init::kNone));
   };
-  // The counts that torchvision gives for 1000 classes.
+  // torchvision gives these numbers for 1000 classes.
   const Stem stem = Stem::kImageNet;
   EXPECT_EQ(count({.name = "resnet18", .classes = 1000, .stem = stem}),
             11'689'512);

@@ -49,7 +49,8 @@ TEST(ResNet, StartsWithTheStemOfItsSpec) {
 TEST(ResNet, ImageNetStemKeepsASixteenthOfThePixels) {
   ResNet cifar({.name = "resnet18"});
   ResNet imagenet({.name = "resnet18", .stem = Stem::kImageNet});
-  // One pixel is left: no variance, which BatchNorm refuses in training.
+  // Only one pixel is left, so there is no variance. BatchNorm refuses that in
+  // training.
   const auto x = torch::randn({1, 3, 32, 32});
   EXPECT_NO_THROW(cifar.forward(x));
   EXPECT_ANY_THROW(imagenet.forward(x));

@@ -57,7 +57,7 @@ TEST_F(JobFolder, ListsAJobWhileItRuns) {
   EXPECT_TRUE(fs::is_empty(jobs_folder()));
 }
 
-// Ranks of a job end at the same time, while somebody looks.
+// Ranks of a job end at the same time, while somebody is reading.
 TEST_F(JobFolder, IsLeftByAllRanksAtOnce) {
   constexpr int kRanks = 4;
   constexpr int kRounds = 300;
@@ -96,7 +96,7 @@ TEST_F(JobFolder, IsInTheRunsFolderIfThereIsOne) {
     file.write(status);
   }
   EXPECT_TRUE(list_jobs().empty());
-  // What it said last stays, to be looked at.
+  // The last status is kept for readers.
   const auto statuses = read_statuses(out + "/live");
   ASSERT_EQ(statuses.size(), 1u);
   EXPECT_EQ(statuses[0].activity, Activity::kEnded);
@@ -105,12 +105,12 @@ TEST_F(JobFolder, IsInTheRunsFolderIfThereIsOne) {
 TEST_F(JobFolder, ForgetsWhoEndedWithoutAWord) {
   const StatusFile file("job", "", 0);
   RankStatus status = status_of_rank(0);
-  status.process_start = "1";  // another process has its pid now
+  status.process_start = "1";  // now another process has its pid
   EXPECT_EQ(is_lost(status), true);
   file.write(status);
   EXPECT_TRUE(list_jobs().empty());
   EXPECT_FALSE(fs::exists(jobs_folder() + "/job"));
-  // Of another host nobody knows here.
+  // The state of a process on another host is unknown.
   status.machine = "elsewhere";
   EXPECT_EQ(is_lost(status), std::nullopt);
 }
@@ -122,7 +122,7 @@ void write_lost_status(const std::string& job, const std::string& out) {
   file.write(status);
 }
 
-// The ranks of another host can't be asked for.
+// The processes of another host can't be checked.
 TEST_F(JobFolder, ForgetsRanksOfOtherHostsThatAreSilentForLong) {
   const StatusFile file("job", folder_.path("out"), 0);
   RankStatus status = status_of_rank(0);
@@ -144,13 +144,14 @@ TEST_F(JobFolder, IsClearedOfDeadJobsWhenAJobStarts) {
   EXPECT_EQ(only_entry(jobs_folder()).filename(), "job");
 }
 
-// The folder has the statuses of the killed job until the new ranks write.
+// The folder has the statuses of the killed job until the new ranks write
+// theirs.
 TEST_F(JobFolder, ListsARunThatGoesOnInTheFolderOfAKilledOne) {
   const std::string out = folder_.path("out");
   write_lost_status("killed", out);
-  // As kill -9 leaves it.
+  // kill -9 leaves this behind.
   fs::create_directory_symlink(out + "/live", jobs_folder() + "/killed");
-  // The clock of files has steps of some milliseconds.
+  // File times have a resolution of some milliseconds.
   fs::last_write_time(out + "/live/rank-0.json",
                       fs::file_time_type::clock::now() - std::chrono::hours(1));
   const StatusFile file("job", out, 0);
@@ -217,7 +218,7 @@ TEST_F(JobFolder, TellsRanksThatTheyAreWatched) {
   EXPECT_FALSE(file.is_watched());
 }
 
-// Where others may write, they might put links in our way.
+// If other users may write there, they could create links.
 TEST_F(JobFolder, OfOthersIsNotUsed) {
   fs::create_directory(jobs_folder());
   fs::permissions(jobs_folder(), fs::perms::all);

@@ -60,14 +60,14 @@ TEST(Jobs, NameTheRankThatOthersWaitFor) {
   EXPECT_EQ(job_of(ranks).notes[0], RankNote::kNone);
 }
 
-// The median is taken of sorted times, once for all ranks.
+// The median is computed from sorted times, once for all ranks.
 TEST(Jobs, CompareEachRankWithTheMedianOfTheOthers) {
   std::mt19937 random(1);
   std::uniform_real_distribution<double> share(0.1, 1);
   for (int round = 0; round < 200; ++round) {
     std::vector<RankStatus> ranks(1 + round % 7, status_of_rank(0));
     for (auto& rank : ranks) {
-      // Some are equal.
+      // Some fractions are equal.
       rank.devices[0].busy_fraction = std::round(10 * share(random)) / 10;
     }
     const Job job = job_of(ranks);
@@ -78,7 +78,7 @@ TEST(Jobs, CompareEachRankWithTheMedianOfTheOthers) {
       }
       const double own = ranks[r].devices[0].busy_fraction;
       const double of_others = median(others);
-      // Not where rounding decides.
+      // Skip cases that rounding decides.
       if (std::abs(own - kSlowFactor * of_others) < 1e-6) continue;
       const bool is_slow = of_others > 0 && own > kSlowFactor * of_others;
       EXPECT_EQ(job.notes[r] == RankNote::kSlow, is_slow);
@@ -90,7 +90,7 @@ TEST(Jobs, MayHaveVeryManyRanks) {
   const auto begin = std::chrono::steady_clock::now();
   const Job job = job_of(std::vector<RankStatus>(20'000, status_of_rank(0)));
   EXPECT_EQ(job.notes.size(), 20'000u);
-  // To compare each with each took minutes.
+  // Comparing each rank with each other rank took minutes.
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
 }
 

@@ -8,7 +8,7 @@
 
 namespace lockstep::monitor {
 
-/// A rank of four that trains, in this process.
+/// Returns the status of a training rank, one of four, in this process.
 inline RankStatus status_of_rank(int64_t rank) {
   return {.host = "box",
           .machine = machine(),

@@ -1,5 +1,5 @@
-// Every type and size against the formula in float64: ATen's fused kernels have
-// skipped elements (pytorch #191763).
+// Compares every type and size with the formula in float64, because ATen's
+// fused kernels have skipped elements (pytorch #191763).
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
@@ -10,7 +10,7 @@ namespace {
 
 using torch::Tensor;
 
-/// Sizes around the widths of vectors and the length of a block.
+/// Returns sizes around the widths of vectors and the length of a block.
 std::vector<int64_t> sizes() {
   std::vector<int64_t> sizes;
   for (int64_t n = 1; n <= 34; ++n) sizes.push_back(n);
@@ -25,7 +25,7 @@ Tensor wave(int64_t n, double phase, at::ScalarType type) {
   return (torch::arange(n, torch::kDouble) * 0.7 + phase).sin().to(type);
 }
 
-/// How many roundings of `type` the two differ by at most.
+/// Returns the largest difference of the two, in roundings of `type`.
 double roundings(const Tensor& got, const Tensor& exact) {
   double epsilon = 0;
   AT_DISPATCH_FLOATING_TYPES_AND2(
@@ -40,7 +40,7 @@ double roundings(const Tensor& got, const Tensor& exact) {
 
 class Formula : public testing::TestWithParam<at::ScalarType> {
  protected:
-  // Thousands of small steps: threads would wait for one another.
+  // With thousands of small steps, threads would only wait for each other.
   void SetUp() override { at::set_num_threads(1); }
   void TearDown() override { at::set_num_threads(threads_); }
 
@@ -55,8 +55,8 @@ INSTANTIATE_TEST_SUITE_P(Types, Formula,
                            return std::string(c10::toString(info.param));
                          });
 
-/// Each step of `optimizer` against `formula`, which gets the step's number,
-/// the gradient, and the parameter and the state as they were before it, and
+/// Compares each step of `optimizer` with `formula`. It gets the number of the
+/// step, the gradient, and the parameter and the state before the step, and
 /// changes those in place.
 using Change =
     std::function<void(int step, const Tensor& gradient, Tensor& parameter,
@@ -136,7 +136,7 @@ TEST_P(Formula, OfAdamW) {
   }
 }
 
-/// The bits of float32 and float64 are those of ATen's kernel.
+/// The bits in float32 and float64 are those of ATen's kernel.
 TEST(SgdBits, AreThoseOfTheFusedKernel) {
   for (const auto type : {at::kFloat, at::kDouble}) {
     const Tensor parameter = wave(20000, 0.5, type).requires_grad_();
@@ -148,7 +148,7 @@ TEST(SgdBits, AreThoseOfTheFusedKernel) {
     for (int step = 0; step < 3; ++step) {
       parameter.mutable_grad() = gradient;
       optimizer->step();
-      // A block at a time: where a vector ends decides about roundings.
+      // One block at a time, because the end of a vector affects rounding.
       for (int64_t begin = 0; begin < 20000; begin += kBlockElements) {
         const int64_t length = std::min<int64_t>(kBlockElements, 20000 - begin);
         at::_fused_sgd_({fused.narrow(0, begin, length)},

@@ -41,7 +41,7 @@ void compare(Optimizer& ours, torch::optim::Optimizer& theirs,
     ours.step();
     theirs.step();
     for (size_t p = 0; p < a.size(); ++p) {
-      // The fused kernel rounds in another order.
+      // The fused kernel rounds in a different order.
       EXPECT_TRUE(a[p].allclose(b[p], 1e-5, 1e-6)) << step << " " << p;
     }
   }

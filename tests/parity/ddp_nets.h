@@ -27,7 +27,7 @@ struct Net : torch::nn::Module {
   }
 };
 
-/// PowerSGD takes layers of one shape together; here they are apart.
+/// PowerSGD groups layers of the same shape. Here they are separated.
 struct Mlp : Net {
   torch::Tensor forward(torch::Tensor x, bool /*takes_detour*/) override {
     for (auto* layer : {&first, &second, &third, &fourth, &fifth}) {
@@ -108,7 +108,7 @@ struct Checkpointed : Net {
   torch::nn::Linear last = linear("last", 16, kClasses);
 };
 
-/// torch.utils.checkpoint(use_reentrant=True), which C++ lacks.
+/// torch.utils.checkpoint(use_reentrant=True), which is missing in C++.
 struct Checkpoint : torch::autograd::Function<Checkpoint> {
   using Context = torch::autograd::AutogradContext;
   using Tensors = torch::autograd::variable_list;

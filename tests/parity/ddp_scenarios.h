@@ -16,14 +16,15 @@ using Options = DistributedDataParallelOptions;
 
 constexpr int64_t kSteps = 10;
 
-// Both sides run the same kernels of one LibTorch: SGD gives the same bits.
-// AdamW orders its products differently in C++ and in Python, as does PowerSGD
-// its sums, which is 1e-7 a step and some 1e-6 after ten. A wrong weight or a
-// missed step is 1e-3 and more.
+// Both sides run the same kernels of one LibTorch, so SGD gives the same bits.
+// AdamW orders its products differently in C++ and Python, and PowerSGD orders
+// its sums differently. That gives 1e-7 per step, and about 1e-6 after ten
+// steps. A wrong weight or a missed step gives 1e-3 or more.
 constexpr double kTolerance = 1e-5;
-// AdamW's 1e-7 can round one rank's gradient to the other neighbour: 2^-11 of
-// the sum in half precision, 2^-8 in bfloat16. With a rate of 0.01 and a bias
-// of 0.1 that is 5e-5 and 4e-4. Without the hook it would be 2.6e-4 and 3e-3.
+// AdamW's difference of 1e-7 can round the gradient of one rank to the next
+// number: 2^-11 of the sum in half precision, 2^-8 in bfloat16. With a rate of
+// 0.01 and a bias of 0.1, that is 5e-5 and 4e-4. Without the hook, it would be
+// 2.6e-4 and 3e-3.
 constexpr double kHalfTolerance = 1e-4;
 constexpr double kBFloat16Tolerance = 5e-4;
 
@@ -36,10 +37,10 @@ struct Scenario {
   std::string name;
   std::shared_ptr<Net> (*net)() = make<Mlp>;
   Options options = {};
-  std::function<CommHook()> hook = {};  ///< makes each rank its own
-  int64_t micro_batches = 1;            ///< all but the last under no_sync()
+  std::function<CommHook()> hook = {};  ///< makes a separate hook for each rank
+  int64_t micro_batches = 1;            ///< under no_sync(), except the last
   int64_t forwards = 1;                 ///< before one backward
-  std::vector<int64_t> steps = {kSteps, kSteps};  ///< of each rank
+  std::vector<int64_t> steps = {kSteps, kSteps};  ///< for each rank
   std::optional<JoinOptions> join = {};
   double loss_scale = 1;
   bool has_detours = false;
@@ -57,7 +58,7 @@ inline PowerSGDOptions power_sgd(int64_t rank) {
 }
 
 inline std::vector<Scenario> uneven_scenarios() {
-  // As torch's default, which leaves .grad of a rank without inputs alone.
+  // torch's default, which doesn't change .grad on a rank without inputs.
   const Options options = Options().gradient_as_bucket_view(false);
   const auto by_active = JoinOptions().divide_by_initial_world_size(false);
   return {{.name = "join",
@@ -72,9 +73,9 @@ inline std::vector<Scenario> uneven_scenarios() {
            .options = options,
            .steps = {10, 6},
            .join = by_active},
-          // Within join() torch takes the buffers of the last rank that has
-          // inputs, before a forward. Ours stays with the first, as without
-          // join(), after a backward.
+          // Within join(), torch takes the buffers of the last rank that has
+          // inputs, before a forward. Ours takes those of the first rank after
+          // a backward, as it does without join().
           {.name = "join_conv",
            .net = make<Conv>,
            .options = options,
@@ -86,9 +87,9 @@ inline std::vector<Scenario> uneven_scenarios() {
 inline std::vector<Scenario> hook_scenarios() {
   return {
       {.name = "allreduce", .hook = [] { return allreduce_hook; }},
-      // Scaled, as one does in half precision. Small gradients would be
-      // subnormal, where it matters that ours are averaged before they are
-      // rounded and torch's after.
+      // Scaled, as is usual in half precision. Small gradients would be
+      // subnormal. Then it would matter that ours are averaged before rounding
+      // and torch's after rounding.
       {.name = "fp16",
        .hook = [] { return fp16_compress_hook; },
        .loss_scale = 1024,
@@ -112,7 +113,7 @@ inline std::vector<Scenario> hook_scenarios() {
 inline std::vector<Scenario> plain_scenarios() {
   const auto copies = Options().gradient_as_bucket_view(false);
   const auto views = Options().gradient_as_bucket_view(true);
-  // A kilobyte, less than a layer.
+  // A kilobyte, which is less than a layer.
   constexpr double kSmall = 0.001;
   return {{.name = "mlp"},
           {.name = "conv", .net = make<Conv>},
@@ -138,7 +139,8 @@ inline std::vector<Scenario> partial_graph_scenarios() {
        .options = static_graph}};
 }
 
-/// Those that one run of the script trains: its start takes longest.
+/// Returns the scenarios that one run of the script trains, because its start
+/// takes longest.
 inline std::vector<Scenario> scenarios_of(const std::string& group) {
   if (group == "plain") return plain_scenarios();
   if (group == "accumulation") {

@@ -1,4 +1,5 @@
-// DistributedDataParallel against PyTorch's own, which pytorch_ddp.py runs.
+// Compares DistributedDataParallel with PyTorch's own, which pytorch_ddp.py
+// runs.
 #include <algorithm>
 #include <cmath>
 #include <iostream>
@@ -50,7 +51,7 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(
       parameters, torch::optim::AdamWOptions(0.01).weight_decay(0.01));
 }
 
-/// Rank 1 alone, nobody, both, and so on.
+/// Returns true on rank 1 only, then on no rank, then on both, and so on.
 bool takes_detour(int64_t step, int rank) {
   return (step % 3 == 0 && rank == 1) || step % 3 == 2;
 }
@@ -84,7 +85,7 @@ void train(const Scenario& scenario, const DistributedDataParallel<Net>& model,
   }
 }
 
-/// This rank's state_dict at the end, and its gradients.
+/// Returns this rank's final state_dict and its gradients.
 Tensors trained(const Scenario& scenario, const World& world,
                 const std::string& optimizer_name, const NamedTensors& initial,
                 const Tensors& batches) {
@@ -112,7 +113,7 @@ Tensors trained(const Scenario& scenario, const World& world,
   return result;
 }
 
-/// The largest difference, by the largest value.
+/// Returns the largest difference, divided by the largest value.
 double difference(const Tensor& got, const Tensor& expected) {
   const Tensor reference = expected.to(torch::kDouble);
   const double scale = reference.abs().max().item<double>();
@@ -128,11 +129,11 @@ std::vector<std::string> names_of(const Tensors& tensors) {
 
 class DdpAndPyTorch : public testing::TestWithParam<const char*> {
  protected:
-  /// What the script left in `name`.
+  /// Returns the tensors that the script wrote to `name`.
   Tensors read_result(const std::string& name) const {
     return read(folder_.path(name));
   }
-  /// By rank.
+  /// Returns the results by rank.
   std::vector<Tensors> train_on_ranks(const Scenario& scenario,
                                       const std::string& optimizer,
                                       const std::string& backend) const;
@@ -167,7 +168,7 @@ void DdpAndPyTorch::compare(const Scenario& scenario,
   for (int rank = 0; rank < kRanks; ++rank) {
     const Tensors expected =
         read_result(fmt::format("{}.{}.{}", scenario.name, optimizer, rank));
-    // The same gradients are defined, too.
+    // Both must define the same gradients.
     ASSERT_EQ(names_of(got[rank]), names_of(expected));
     for (const auto& [name, tensor] : got[rank]) {
       const bool is_gradient = name.starts_with(kGradient);
@@ -178,10 +179,10 @@ void DdpAndPyTorch::compare(const Scenario& scenario,
         EXPECT_EQ(got[rank].count(kGradient + name), 0) << name;
       }
       if (is_buffer && !scenario.has_same_buffers) continue;
-      // Gradients become small, and are of the last step alone.
+      // Gradients become small, and only those of the last step are compared.
       const double amount =
           difference(tensor, expected.at(name)) / (is_gradient ? 10 : 1);
-      // Nothing is worse than what is not a number.
+      // A NaN is the worst possible difference.
       if (amount <= worst || std::isnan(worst)) continue;
       worst = amount;
       where = fmt::format("{} of rank {}", name, rank);

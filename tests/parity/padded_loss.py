@@ -1,5 +1,5 @@
-"""The oracle of losses over padded batches: torch's cross_entropy over the whole
-batch.
+"""The oracle for losses over padded batches: torch's cross_entropy over the
+whole batch.
 
 padded_loss.py DIR   trains the net in DIR/net.safetensors on the batch in
                      DIR/batch.safetensors, and prints the loss of each step

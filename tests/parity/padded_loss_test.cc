@@ -1,5 +1,6 @@
-// Batches in which few targets count, against torch.nn.functional.cross_entropy
-// over the whole batch, which padded_loss.py computes.
+// Batches in which few targets count. Compares with
+// torch.nn.functional.cross_entropy over the whole batch, which padded_loss.py
+// computes.
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,8 +33,8 @@ constexpr int kSteps = 10;
 constexpr int64_t kClasses = 32;
 constexpr int64_t kPadding = -100;
 
-// The losses are of some units, and in float32: numbers near 3 are 2.4e-7
-// apart. The shards round otherwise than the whole batch does.
+// The losses are around 3, where float32 numbers are 2.4e-7 apart. The shards
+// are rounded differently from the whole batch.
 constexpr double kTolerance = 1e-6;
 
 struct Net : torch::nn::Cloneable<Net> {
@@ -73,11 +74,11 @@ Batch make_batch(bool has_class_weights) {
 
 /// A way to compute a batch of 16.
 struct Way {
-  int ranks = 1;  // threads
+  int ranks = 1;  // each in a thread
   std::string backend;
   bool is_ddp = false;
-  int64_t shards = 1;  // of a call
-  int64_t calls = 1;   // that a batch is passed in
+  int64_t shards = 1;  // per call
+  int64_t calls = 1;   // that the batch is split into
 
   std::string text() const {
     return std::to_string(ranks) + " ranks " + backend +
@@ -94,7 +95,7 @@ Losses train(const Model& model, const Batch& batch, const World& world,
   const auto loss_of = [&](const Tensor& logits, const Tensor& targets) {
     return cross_entropy(logits.flatten(0, 1), targets.flatten(), options);
   };
-  // The weight of all calls and ranks.
+  // The weight of all calls and ranks together.
   const Tensor kept = batch.targets.masked_select(batch.targets.ne(kPadding));
   const double weight = batch.class_weights.defined()
                             ? batch.class_weights.to(torch::kDouble)

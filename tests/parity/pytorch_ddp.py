@@ -3,14 +3,14 @@
     python pytorch_ddp.py FOLDER SCENARIO...
 
 Trains each scenario in two processes over Gloo, once with SGD and once with
-AdamW, and leaves in FOLDER, as safetensors:
+AdamW, and writes to FOLDER, as safetensors:
 
     batches                     x [rank, batch, sample, feature] and y
     SCENARIO.initial            the state_dict that all ranks start from
     SCENARIO.OPTIMIZER.RANK     the state_dict at the end, and grad.NAME of
-                                each parameter whose .grad is not None
+                                each parameter with a .grad that is not None
 
-ddp_nets.h and ddp_scenarios.h say the same in C++.
+ddp_nets.h and ddp_scenarios.h define the same in C++.
 """
 
 import sys
@@ -48,7 +48,7 @@ DEADLINE = datetime.timedelta(seconds=100)
 
 
 class Mlp(nn.Module):
-    """PowerSGD takes layers of one shape together; here they are apart."""
+    """PowerSGD groups layers of the same shape. Here they are separated."""
 
     def __init__(self):
         super().__init__()
@@ -143,9 +143,9 @@ class Scenario:
     net: type = Mlp
     options: dict = dataclasses.field(default_factory=dict)
     hook: Optional[Callable[[], tuple[Any, Callable]]] = None
-    micro_batches: int = 1  # a step; all but the last under no_sync()
+    micro_batches: int = 1  # per step; under no_sync(), except the last
     forwards: int = 1       # before one backward
-    steps: tuple = (STEPS, STEPS)  # of each rank
+    steps: tuple = (STEPS, STEPS)  # for each rank
     join: Optional[dict] = None
     loss_scale: float = 1
     detours: bool = False
@@ -199,7 +199,7 @@ OPTIMIZERS = {
 
 
 def takes_detour(step, rank):
-    """Rank 1 alone, nobody, both, and so on."""
+    """Returns true on rank 1 only, then on no rank, then on both, and so on."""
     return (step % 3 == 0 and rank == 1) or step % 3 == 2
 
 
@@ -240,7 +240,7 @@ def run(folder, name, optimizer_name, rank, batches):
     x, y = batches['x'][rank], batches['y'][rank]
     with joining:
         train(scenario, model, optimizer, rank, x, y)
-    # Rank 0's buffers are taken over before a forward, not after a step.
+    # Rank 0's buffers are copied before a forward, not after a step.
     model.eval()
     with torch.no_grad():
         model(x[0], False)
@@ -259,7 +259,7 @@ def save(path, tensors):
 
 def work(rank, folder, names, batches):
     torch.set_num_threads(1)
-    # This machine's own name need not resolve.
+    # The name of this machine may not resolve.
     os.environ['GLOO_SOCKET_IFNAME'] = 'lo'
     dist.init_process_group('gloo', init_method=f'file://{folder}/init',
                             rank=rank, world_size=RANKS, timeout=DEADLINE)
@@ -281,9 +281,9 @@ def main():
         'y': torch.randint(CLASSES, (RANKS, 3 * STEPS, SAMPLES)),
     }
     save(arguments.folder / 'batches', batches)
-    # What an earlier run left there would be taken for this one's.
+    # A file of an earlier run would be taken for one of this run.
     (arguments.folder / 'init').unlink(missing_ok=True)
-    # Forked, so that torch is imported once.
+    # Forked, so that torch is imported only once.
     workers = mp.start_processes(
         work, (arguments.folder, arguments.scenarios, batches), RANKS,
         join=False, start_method='fork')

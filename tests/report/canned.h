@@ -7,8 +7,8 @@
 
 namespace lockstep::report {
 
-/// A round of `strategy`, as a process would have measured it: an mlp at batch
-/// 64 on `devices` devices.
+/// Returns a round of `strategy` as a process would have measured it: an mlp at
+/// batch 64 on `devices` devices.
 inline Measurement canned_round(const std::string& strategy,
                                 const std::vector<double>& step_times_s,
                                 size_t devices = 2) {
@@ -22,7 +22,7 @@ inline Measurement canned_round(const std::string& strategy,
   report.world_size = static_cast<int64_t>(devices);
   report.batch_size = 64;
   report.shards = static_cast<int64_t>(devices);
-  report.intra_op_threads = devices == 1 ? 2 : 1;  // of a host of two cores
+  report.intra_op_threads = devices == 1 ? 2 : 1;  // of a host with two cores
   report.steps = static_cast<int64_t>(step_times_s.size());
   report.memory_shared_bytes = 50 << 20;
   report.parameter_bytes = 4 * report.parameters;
@@ -36,7 +36,7 @@ inline Measurement canned_round(const std::string& strategy,
                               .busy_fraction = 0.9,
                               .memory_peak_bytes = 8 << 20});
   }
-  // A tenth of the step is in no phase.
+  // A tenth of the step is outside of all phases.
   report.phases_s.forward = 0.2 * report.step_time_s.mean;
   report.phases_s.backward = 0.5 * report.step_time_s.mean;
   report.phases_s.update = 0.2 * report.step_time_s.mean;
@@ -44,7 +44,7 @@ inline Measurement canned_round(const std::string& strategy,
   return result;
 }
 
-/// Three rounds that differ by a percent.
+/// Returns three rounds that differ by a percent.
 inline std::vector<Measurement> three_rounds(const std::string& strategy,
                                              double step_s,
                                              size_t devices = 2) {
@@ -53,7 +53,8 @@ inline std::vector<Measurement> three_rounds(const std::string& strategy,
           canned_round(strategy, {1.01 * step_s}, devices)};
 }
 
-/// single 30 ms, dp-classic 40 ms with a full first device, dp 20 ms, DDP 50.
+/// Returns single with 30 ms, dp-classic with 40 ms and a full first device, dp
+/// with 20 ms, and DDP with 50.
 inline Comparison canned_comparison() {
   Comparison comparison;
   comparison.runs = {

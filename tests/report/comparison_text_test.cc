@@ -25,7 +25,8 @@ TEST(Text, FitsATerminalAndHasNoColourUnlessAsked) {
       contains(to_text(canned_comparison(), Colour::kAlways), "\033[1m"));
 }
 
-// Everything that a comparison shows, with the longest names that there are.
+// Returns everything that a comparison can show, with the longest possible
+// names.
 Comparison everything() {
   Comparison comparison = canned_comparison();
   auto& runs = comparison.runs;

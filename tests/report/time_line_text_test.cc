@@ -15,7 +15,7 @@ namespace {
 
 TimeLine line() { return time_lines(canned_ddp()).at(0); }
 
-/// LC_ALL while it lives.
+/// Sets LC_ALL while this object exists.
 class Locale {
  public:
   explicit Locale(const char* name) {
@@ -36,7 +36,7 @@ class Locale {
 
 TEST(TimeLineText, DrawsBlocksInTheirPlaces) {
   const Locale locale("C");
-  // 40 columns for 40 ms.
+  // There are 40 columns for 40 ms.
   const auto lines = lines_of(to_text(line(), 18 + 3 + 40, Colour::kNever));
   ASSERT_EQ(lines.size(), 7u);
   EXPECT_EQ(lines[0],

@@ -20,8 +20,8 @@ void start(Group& group, Operation operation, size_t elements, int root = -1) {
               group.timeout());
 }
 
-// Elements of 4 bytes: 0, 1, odd, about a cache line, the one-shot limit of 8,
-// 4 and 2 ranks, a segment of 2 ranks, a slot, several slots.
+// Elements of 4 bytes: 0, 1, an odd number, about a cache line, the one-shot
+// limit of 8, 4 and 2 ranks, a segment of 2 ranks, a slot, several slots.
 constexpr std::array<size_t, 16> kCounts{
     0,    1,      15,     17,    1000,  2048,    2049, 4096,
     8192, 16'384, 16'385, 65536, 65552, 200'001, 8193, 300'000};
@@ -197,7 +197,8 @@ TEST_P(Collectives, AllReduceSharedWorksOnEachOthersMemory) {
   }
 }
 
-// Fast and slow ranks in turn: a slot that is written again too early shows.
+// Ranks are alternately fast and slow, so a slot that is overwritten too early
+// is noticed.
 TEST_P(Collectives, ManyInARowDoNotDisturbEachOther) {
   on_all([](Group& group) {
     std::mt19937 shared_choice(7);
@@ -229,7 +230,8 @@ TEST_P(Collectives, ManyInARowDoNotDisturbEachOther) {
   });
 }
 
-// So many ranks that sync() has teams: a whole one, one of a single rank.
+// With this many ranks, sync() has teams: a full one, and one with a single
+// rank.
 TEST(ManyRanks, DoAllCollectivesInTeams) {
   constexpr int kRanks = 2 * kFlatSyncRanks + 1;
   const auto messages = run_ranks(Kind::kThreads, kRanks, [](Group& group) {

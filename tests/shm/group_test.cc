@@ -141,13 +141,14 @@ TEST(Group, NamesARankThatNeverCame) {
   }
 }
 
-// Three ranks, of which one dies between its joining and the others'.
+// One of three ranks dies after it has joined and before the other ranks join.
 TEST(Group, NamesARankThatDiedBeforeAllHadJoined) {
   const auto segment = Group::make_segment(3);
   RankProcess dying(
       [&] { Group group(Segment::open(segment->address()), 1, 3, kLong); });
   std::thread killer([&] {
-    // It has joined when it sleeps in its first wait; dying later is as good.
+    // It has joined when it sleeps in its first wait. A later death would do as
+    // well.
     ::usleep(50'000);
     ::kill(dying.pid(), SIGKILL);
   });
@@ -177,8 +178,8 @@ TEST(Group, PassesARanksFailureOn) {
       << messages[0];
 }
 
-// Rank 1 can open nothing to watch rank 0 with. It is there, so that nobody
-// can say that it ended.
+// Rank 1 has no descriptor left to watch rank 0 with. Rank 0 is alive, so
+// nobody may report that it ended.
 TEST(Group, DoesNotTakeTheLackOfDescriptorsForALostRank) {
   const auto segment = Group::make_segment(2);
   RankProcess starved([&] {
@@ -225,8 +226,8 @@ TEST(Group, TellsTheReasonOfOneOfSeveralThreadsThatFailAtOnce) {
   }
 }
 
-// With more ranks than look at each other's words: a team's leader and a member
-// of another team have no word of each other to look at.
+// More ranks than those that check each other's words. The leader of a team and
+// a member of another team don't see each other's words.
 constexpr int kManyRanks = 2 * kFlatSyncRanks + 3;
 
 TEST(Teams, AgreeOnWhatAllRanksAnnounce) {

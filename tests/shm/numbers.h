@@ -11,7 +11,7 @@
 
 namespace lockstep::shm {
 
-/// What the tests of collectives send.
+/// The data that the tests of collectives send.
 using Numbers = std::vector<uint32_t>;
 
 inline std::span<std::byte> bytes_of(Numbers& numbers) {
@@ -21,7 +21,8 @@ inline std::span<const std::byte> bytes_of(const Numbers& numbers) {
   return std::as_bytes(std::span(numbers));
 }
 
-/// Not commutative and not associative, so that its order shows: a hash.
+/// Returns a hash, which is neither commutative nor associative, so its order
+/// can be tested.
 inline Reduction chained() {
   return {.element_bytes = sizeof(uint32_t),
           .combine = [](std::span<const std::byte* const> inputs,
@@ -38,7 +39,8 @@ inline Reduction chained() {
           }};
 }
 
-/// What `rank` brings: `salt` tells one collective from the next.
+/// Returns the numbers that `rank` contributes. `salt` distinguishes
+/// collectives.
 inline Numbers numbers_of(int rank, size_t count, uint32_t salt = 0) {
   Numbers numbers(count);
   std::iota(numbers.begin(), numbers.end(),

@@ -16,17 +16,17 @@ namespace lockstep::shm {
 
 using Message = std::vector<std::byte>;
 
-/// `bytes` of noise that `seed` decides.
+/// Returns `bytes` of noise that depend on `seed`.
 Message noise(size_t bytes, uint32_t seed);
 
-/// An operation to wait for. Its error crosses threads as text: a sanitizer
-/// does not see what libstdc++ counts an exception's references with.
+/// An operation to wait for. Its error crosses threads as text, because
+/// sanitizers don't see how libstdc++ counts the references to an exception.
 class Awaited {
  public:
   P2pDone done() const;
-  /// The source; throws std::runtime_error with the operation's error.
+  /// Returns the source. Throws std::runtime_error with the operation's error.
   int get();
-  /// The operation's error, or "no error".
+  /// Returns the operation's error, or "no error".
   std::string error();
 
  private:
@@ -38,14 +38,14 @@ class Awaited {
       std::make_shared<std::promise<Outcome>>();
 };
 
-/// A rank's p2p and group, whose barrier the tests use.
+/// The p2p of a rank, and a group for the barriers of the tests.
 struct P2pRank {
   PointToPoint& p2p;
   Group& group;
   int rank() const { return group.rank(); }
   int ranks() const { return group.ranks(); }
 
-  /// Start an operation. The data must stay until it is over.
+  /// Starts an operation. The data must exist until the operation is done.
   Awaited send(int to, int tag, std::span<const std::byte> data);
   Awaited receive(int from, int tag, std::span<std::byte> data);
   Awaited receive_any(int tag, std::span<std::byte> data);
@@ -56,7 +56,7 @@ struct P2pRank {
 
 using P2pTask = std::function<void(P2pRank&)>;
 
-/// As run_ranks(), with a p2p for each rank.
+/// Like run_ranks(), with a p2p for each rank.
 std::vector<std::string> run_p2p(Kind kind, int ranks, const P2pTask& task);
 
 }  // namespace lockstep::shm

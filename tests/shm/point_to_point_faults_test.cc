@@ -27,8 +27,8 @@ void expect_parts(const std::string& text,
   }
 }
 
-/// Rank 0 in this process, and rank 1 in another that runs `task` after both
-/// are here, and then sleeps.
+/// Rank 0 in this process, and rank 1 in another process that runs `task` after
+/// both have joined, and then sleeps.
 class TwoRanks {
  public:
   explicit TwoRanks(const P2pTask& task)
@@ -83,7 +83,7 @@ TEST_P(WrongSizes, AreTheReceiversErrorAlone) {
                        " bytes with tag 3, rank 0 receives " +
                        std::to_string(expected)) != std::string::npos,
             error);
-    // The next message is none the worse.
+    // The next message is not affected.
     data.resize(sent);
     self.receive(1, 3, data).get();
   });
@@ -222,7 +222,7 @@ TEST_P(RanksThatLeave, EndAReceiveFromAnyOnlyTogether) {
     Message data(kSmall);
     if (self.rank() == 1) return;
     if (self.rank() == 2) {
-      // It waits until rank 0 has seen rank 1 leave.
+      // It waits until rank 0 has noticed that rank 1 left.
       self.receive(0, 0, data).get();
       self.send(0, 7, data).get();
       return;
@@ -287,7 +287,7 @@ TEST(PointToPoint, RefusesASecondProcessOfARankAndAnotherWorld) {
   EXPECT_THROW(P2pSegment::make(kMaxRanks + 1), CommError);
 }
 
-/// Rank 0's p2p, and rank 1's side of the shared memory to spoil.
+/// The p2p of rank 0, and rank 1's side of the shared memory to corrupt.
 class Spoiled : public testing::Test {
  protected:
   std::string receive(size_t bytes) {
@@ -297,7 +297,7 @@ class Spoiled : public testing::Test {
         .receive(1, 3, data, milliseconds(200), result.done());
     return result.error();
   }
-  /// Puts a message that no p2p would.
+  /// Writes a message that no p2p would write.
   void put(const MessageHead& head) {
     P2pRankState& line = shared_.line(1);
     line.pid.store(::getpid());

@@ -12,7 +12,7 @@
 namespace lockstep::shm {
 namespace {
 
-// Nothing, inline up to its limit, and beyond.
+// Empty, inline up to its limit, and larger.
 constexpr std::array<size_t, 8> kSizes{
     0,      1,        64, kInlineBytes - 1, kInlineBytes, kInlineBytes + 1,
     65'536, 1'048'579};
@@ -51,8 +51,8 @@ TEST_P(PointToPoints, PassOnAlongARing) {
   });
 }
 
-// A plan that all ranks know: of every pair, messages with random sizes and
-// tags, received in another order than sent where the tags allow.
+// All ranks know the plan: for every pair, messages with random sizes and tags,
+// which are received in a different order where the tags allow it.
 TEST_P(PointToPoints, CarryRandomSizesAndTagsBetweenAllPairs) {
   on_all([](P2pRank& self) {
     const int count = self.ranks() > 4 ? 10 : 30;
@@ -101,7 +101,7 @@ TEST_P(PointToPoints, CarryRandomSizesAndTagsBetweenAllPairs) {
   });
 }
 
-// More than the ring holds, so those with other tags are set aside.
+// More messages than the ring can hold, so those with other tags are set aside.
 TEST_P(PointToPoints, ReceiveTagsInReversedOrder) {
   on_all([](P2pRank& self) {
     constexpr int kTags = 3 * kRingEntries;
@@ -178,7 +178,8 @@ TEST_P(PointToPoints, ReceiveFromAnySource) {
       }
       return;
     }
-    // Those of a source are alternately large and small, so sizes tell order.
+    // Messages of a source are alternately large and small, so sizes show the
+    // order.
     std::vector<int> counts(static_cast<size_t>(self.ranks()), 0);
     std::vector<Message> expected;
     for (int rank = 0; rank < self.ranks(); ++rank) {

@@ -15,14 +15,15 @@ enum class Kind { kThreads, kProcesses };
 
 using RankTask = std::function<void(Group&)>;
 
-/// Runs `task` as every rank of a group; "" for a rank that ended well, else
-/// what it threw. A task says what is wrong by throwing: gtest's expectations
-/// are lost in another process.
+/// Runs `task` as every rank of a group. Returns "" for a rank that succeeded,
+/// and the error of a rank that threw. A task reports failures by throwing,
+/// because gtest's expectations are lost in another process.
 std::vector<std::string> run_ranks(
     Kind kind, int ranks, const RankTask& task,
     std::chrono::milliseconds timeout = std::chrono::seconds(60));
 
-/// A rank in a process of its own, which is killed if it still runs at the end.
+/// A rank in a separate process, which is killed if it is still running at the
+/// end.
 class RankProcess {
  public:
   explicit RankProcess(const std::function<void()>& task);
@@ -30,7 +31,8 @@ class RankProcess {
   RankProcess(const RankProcess&) = delete;
   RankProcess& operator=(const RankProcess&) = delete;
   pid_t pid() const { return pid_; }
-  /// Waits for its end, and returns what it threw; "signal 9" if killed.
+  /// Waits for the rank's end. Returns the error that it threw, or "signal 9"
+  /// if it was killed.
   std::string wait();
 
  private:
@@ -38,7 +40,7 @@ class RankProcess {
   int error_fd_ = -1;
 };
 
-/// Throws std::runtime_error with `what` unless `condition`.
+/// Throws std::runtime_error with `what` unless `condition` is true.
 void require(bool condition, const std::string& what);
 
 }  // namespace lockstep::shm

@@ -36,7 +36,7 @@ TEST(Segment, IsMappedOnceInAProcess) {
   EXPECT_EQ(Segment::open(segment->address()), segment);
 }
 
-// What else would be open in this process is counted, too.
+// Also counts the other open descriptors of this process.
 size_t open_descriptors() {
   const std::filesystem::directory_iterator all("/proc/self/fd");
   return static_cast<size_t>(std::distance(begin(all), end(all)));

@@ -18,7 +18,8 @@ std::string hex(const Digest& digest) {
   return text;
 }
 
-// By Python: hmac.new(bytes(range(32)), b"\3\0\0\0\0\0\0\0abc", "sha256").
+// Computed in Python: hmac.new(bytes(range(32)), b"\3\0\0\0\0\0\0\0abc",
+// "sha256").
 TEST(Mac, IsHmacSha256) {
   Digest bytes{};
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(i);
@@ -84,7 +85,7 @@ TEST(Handshake, FailsForAProofOfAnotherConnection) {
   EXPECT_FALSE(second.server.is_proof(first.client.proof()));
   EXPECT_FALSE(second.client.decode_admission_reply(
       first.server.encode(AdmissionReply{})));
-  // Nor may a proof be sent back.
+  // A proof can't be sent back either.
   EXPECT_FALSE(first.client.decode_admission_reply(first.client.proof() +
                                                    std::string(1, '\0')));
 }
@@ -93,11 +94,11 @@ TEST(Handshake, FailsForAReplyThatWasAltered) {
   const Key key(random_nonce());
   const Pair pair(key, key);
   std::string message = pair.server.encode({.admission = Admission::kFull});
-  message[sizeof(Digest)] = 0;  // welcome
+  message[sizeof(Digest)] = 0;  // changed to "welcome"
   EXPECT_FALSE(pair.client.decode_admission_reply(message));
 }
 
-// The body of a frame.
+// Returns the body of a frame.
 std::string body_of(const std::string& frame) { return frame.substr(4); }
 
 TEST(Session, TakesEachMessageOnceAndInOrder) {

@@ -1,5 +1,5 @@
-// What the server does with those that mean it no good. In every test the job
-// goes on.
+// Tests how the server handles malicious peers. In every test, the job
+// continues.
 #include <atomic>
 #include <deque>
 #include <stop_token>
@@ -21,7 +21,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// The third and later frames of a client are its requests.
+// Requests are the third and later frames of a client.
 constexpr int kFirstRequest = 2;
 
 class HostilePeers : public testing::Test {
@@ -33,7 +33,7 @@ class HostilePeers : public testing::Test {
     return options;
   }
 
-  // The job goes on: who was there can work, and who comes can come.
+  // The job continues: existing clients can work, and new clients can connect.
   void TearDown() override {
     EXPECT_EQ(client_.add("work", 1), ++work_);
     Client another(served_.of(agent(2)));
@@ -99,7 +99,7 @@ TEST_F(HostilePeers, AMessageOnAnOpenConnectionCantBeReplayed) {
   options.connect_time = milliseconds(500);
   Client victim(options);
   victim.add("count", 1);
-  // The connection is done, and the second one was not counted.
+  // The connection is closed, and the second addition was not counted.
   EXPECT_THROW(victim.add("count", 1), CommError);
   EXPECT_EQ(client_.get("count"), "1");
   EXPECT_PRED2(contains, log_.text(), "repeated or injected");
@@ -121,7 +121,7 @@ TEST_F(HostilePeers, AMessageOnAnOpenConnectionCantBeAltered) {
 }
 
 TEST_F(HostilePeers, AnswersCantBeForged) {
-  // Somebody who is the server, as far as addresses go.
+  // An impostor that listens at the server's address.
   int port = 0;
   const auto listeners = listen_at("127.0.0.1", port);
   std::thread impostor([&] {
@@ -148,7 +148,7 @@ TEST_F(HostilePeers, ALengthBeyondTheLimitEndsTheConnection) {
     peer.send(length);
     EXPECT_TRUE(peer.is_closed());
   }
-  // The same of one that is in.
+  // The same for a client that has been admitted.
   ManInTheMiddle proxy(served_.port(),
                        [&](int number, const auto& body, RawPeer& server) {
                          if (number == kFirstRequest)
@@ -168,7 +168,7 @@ TEST_F(HostilePeers, ASlowLorisIsNotWaitedFor) {
   RawPeer loris(served_.port());
   const Stopwatch watch;
   size_t sent = 0;
-  // A byte now and then; it would take longer than the test may.
+  // A byte now and then. The whole message would take longer than the test may.
   while (sent < hello.size() && loris.send({&hello[sent], 1})) {
     ++sent;
     pollfd ready{loris.fd(), POLLIN, 0};
@@ -176,7 +176,7 @@ TEST_F(HostilePeers, ASlowLorisIsNotWaitedFor) {
   }
   EXPECT_LT(sent, hello.size());
   EXPECT_LT(watch.seconds(), 10);
-  // Nor one that begins well, and then says nothing.
+  // The same for a client that starts correctly and then sends nothing.
   RawPeer silent(served_.port());
   silent.send(hello);
   EXPECT_TRUE(silent.receive_frame());
@@ -205,7 +205,7 @@ TEST_F(HostilePeers, AFloodDoesNotShutOutThoseWhoBelong) {
   flood = {};
   EXPECT_GE(connections, 3000);
   EXPECT_GE(newcomers, 10);
-  // A line or two of all that.
+  // All of this gives only a few log lines.
   const auto lines = log_.lines();
   EXPECT_LT(lines.size(), 10U);
 }
@@ -216,7 +216,7 @@ TEST_F(HostilePeers, ARequestBeforeTheHandshakeIsNone) {
   rogue.send_frame(encode(
       {.operation = Operation::kSet, .keys = {"left/1"}, .value = "yes"}));
   EXPECT_TRUE(rogue.is_closed());
-  // Nor one between its messages.
+  // The same for a client that stops between messages.
   RawPeer other(served_.port());
   other.send_frame(encode(Hello{.identity = agent(9)}));
   other.receive_frame();

@@ -14,7 +14,7 @@
 
 namespace lockstep::store {
 
-/// A connection of somebody who says what he wants.
+/// A connection that sends arbitrary bytes.
 class RawPeer {
  public:
   explicit RawPeer(int port)
@@ -25,15 +25,15 @@ class RawPeer {
   int fd() const { return socket_.get(); }
   void close() { socket_.close(); }
 
-  /// False once the other end is gone.
+  /// Returns false once the other end has closed the connection.
   bool send(std::string_view bytes) const {
     return ::send(fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
            static_cast<ssize_t>(bytes.size());
   }
   bool send_frame(std::string_view body) const { return send(framed(body)); }
 
-  /// The next frame's body; nothing at the end of the connection, or if none
-  /// comes within 20 seconds.
+  /// Returns the next frame's body. Returns nothing if the connection ends, or
+  /// if no frame arrives within 20 seconds.
   std::optional<std::string> receive_frame() {
     std::string body;
     while (!in_.next(body)) {
@@ -44,7 +44,8 @@ class RawPeer {
     return body;
   }
 
-  /// Whether the other end closes it without another word, within 20 seconds.
+  /// Returns whether the other end closes the connection within 20 seconds,
+  /// without sending anything else.
   bool is_closed() {
     const auto bytes = receive();
     return !bytes && !has_timed_out_;
@@ -69,8 +70,8 @@ class RawPeer {
   bool has_timed_out_ = false;
 };
 
-/// Somebody between a client and the server, for one connection. Each frame of
-/// the client, by its number, becomes what `meddle` sends on instead.
+/// Sits between a client and the server for one connection. `meddle` gets each
+/// frame of the client and its number, and returns the frame that is passed on.
 class ManInTheMiddle {
  public:
   using Meddle =

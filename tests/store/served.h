@@ -11,7 +11,7 @@
 
 namespace lockstep::store {
 
-/// A store on a free port of loopback, and clients of it.
+/// A store on a free port of loopback, and clients for it.
 class Served {
  public:
   explicit Served(ServerOptions options = {}) : options_(std::move(options)) {

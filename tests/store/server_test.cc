@@ -83,7 +83,7 @@ TEST(Store, ServesNobodyWithAnotherSecret) {
                          Client client(other.of(agent(), served.port()));
                        }),
                        ErrorCode::kWrongSecret));
-  // A key of a worker is none of an agent, nor of another rank or round.
+  // A worker can't name the keys of an agent, or of another rank or round.
   served.server().begin_round(0, 2);
   for (const Identity& who : {agent(), worker(1), worker(0, 2, 1)}) {
     auto options = served.of(who);
@@ -94,7 +94,7 @@ TEST(Store, ServesNobodyWithAnotherSecret) {
   EXPECT_NO_THROW(Client(served.of(worker(0))));
 }
 
-// Why the store refuses who knows the secret.
+// Returns why the store refuses a client that knows the secret.
 Admission admission_of(const ClientOptions& options) {
   try {
     const Client client(options);
@@ -128,11 +128,11 @@ TEST(Store, LetsNobodyTakeARankThatIsConnected) {
   {
     Client first(served.of(worker(0)));
     EXPECT_EQ(admission_of(served.of(hijacker)), Admission::kDuplicateRank);
-    // The process itself may connect once more.
+    // The same process may open another connection.
     EXPECT_EQ(admission_of(served.of(worker(0))), Admission::kWelcome);
     first.set("still", "here");
   }
-  // Its end is seen in the order of events: the place is free.
+  // The server sees its end as an event, so the place is free.
   EXPECT_EQ(admission_of(served.of(hijacker)), Admission::kWelcome);
 }
 
@@ -150,7 +150,8 @@ TEST(Store, KeepsWorkersToKeysOfTheirRound) {
       is_error(error_of<RequestRefused>([&] { rank.begin_round(1, 2); }),
                ErrorCode::kStoreRefused, {worker(0).text()}));
   master.begin_round(1, 3);
-  // The former round's workers are out, and so is what they kept.
+  // The workers of the previous round are disconnected, and their keys are
+  // gone.
   EXPECT_TRUE(is_error(error_of<Refused>([&] { rank.get("left/1"); }),
                        ErrorCode::kStoreRefused, {"round 1", "round 0"}));
   Client next(served.of(worker(0, 3, 1)));
@@ -171,7 +172,7 @@ TEST(Store, DoesTheWillOfAnAgentThatIsGone) {
     first.set_last_will("gone/2", "why");
     EXPECT_THROW(first.set_last_will("gone/2", std::string(2000, 'x')),
                  RequestRefused);
-    // A connection that ends is not yet the agent.
+    // A connection that closes is not the end of the agent.
     Client(served.of(agent(2))).get("x");
     Client thief(served.of(agent(3)));
     thief.set_last_will("gone/1", "stolen");

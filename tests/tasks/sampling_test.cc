@@ -26,7 +26,7 @@ std::map<int64_t, double> frequencies(const torch::Tensor& logits,
   return found;
 }
 
-// Of 20,000 draws: off by 0.01 less than once in a thousand.
+// With 20,000 draws, it is off by 0.01 less than once in a thousand runs.
 TEST(Sampling, FollowsTheSoftmax) {
   const auto logits = torch::tensor({0.0, 1.0, 2.0});
   const auto expected = torch::softmax(logits, 0);
@@ -79,7 +79,8 @@ TEST(Sampling, RefusesWhatCanNotBe) {
             ErrorCode::kBadTensor);
 }
 
-// Beyond the context, too, and the likeliest token whatever the cache.
+// Also beyond the context, and always the likeliest token, with and without the
+// cache.
 TEST(Generate, ContinuesAPrompt) {
   auto spec = models::language_spec("gpt-nano");
   spec.context = 8;
@@ -101,7 +102,8 @@ TEST(Generate, ContinuesAPrompt) {
   EXPECT_EQ(run(1, 1), run(1, 1));
   EXPECT_NE(run(1, 1), run(2, 1));
   EXPECT_TRUE(model->is_training());
-  // The first five fit: each is the likeliest after all before it.
+  // The first five fit into the context. Each is the likeliest one after all
+  // tokens before it.
   const auto greedy = run(1, 0);
   std::vector<int64_t> before{1, 2, 3};
   const torch::NoGradGuard no_grad;

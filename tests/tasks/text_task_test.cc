@@ -71,7 +71,7 @@ class TextRuns : public testing::Test {
     return train::run_training(task, options);
   }
 
-  /// Ranks as threads.
+  /// Trains with ranks that are threads.
   RunReport train_on_ranks(TrainOptions options, int ranks,
                            const std::string& backend) const {
     options.strategy = Strategy::kDistributed;
@@ -85,7 +85,7 @@ class TextRuns : public testing::Test {
   }
 
   const TemporaryFolder folder_;
-  int64_t inner_width_ = 0;  // other than the model's
+  int64_t inner_width_ = 0;  // differs from the model's
 };
 
 const auto kPrecisions = testing::Values(
@@ -113,7 +113,7 @@ TEST_P(TextPrecisions, HaveOneDigestForFourShards) {
   EXPECT_EQ(train(dp).parameter_sha256, expected);
 }
 
-// The scale of the loss is part of what a run goes on with.
+// The scale of the loss is part of the state that a run resumes from.
 TEST_P(TextPrecisions, GoOnToTheSameBits) {
   TrainOptions options = run(GetParam());
   const std::string expected = train(options).parameter_sha256;
@@ -125,7 +125,7 @@ TEST_P(TextPrecisions, GoOnToTheSameBits) {
   EXPECT_EQ(train(options).parameter_sha256, expected);
 }
 
-// ZeRO cuts matrices of 256 KiB and more.
+// ZeRO cuts matrices of 256 KiB or more.
 class TextZero : public TextPrecisions {
  protected:
   TextZero() { inner_width_ = 2048; }
@@ -146,13 +146,14 @@ TEST_P(TextZero, HasOneDigestForFourShards) {
                 expected)
           << static_cast<int>(zero) << " on " << ranks << " ranks";
     }
-    // These share memory, which has all of it once.
+    // These ranks share memory, which holds everything once.
     EXPECT_EQ(train_on_ranks(run_at(zero), 2, "shm").parameter_sha256,
               expected);
   }
 }
 
-// What is cut is saved whole, so another number of ranks goes on with it.
+// Partitioned state is saved whole, so a run can resume with another number of
+// ranks.
 TEST_P(TextZero, GoesOnAtAnotherStage) {
   const std::string expected = train(run_at(ZeroStage::kNone)).parameter_sha256;
   TrainOptions options = run_at(ZeroStage::kGradients);
@@ -185,7 +186,7 @@ TEST_F(TextRuns, LearnAlikeInAllTypes) {
   for (const Precision type : {Precision::kBFloat16, Precision::kFloat16}) {
     const RunReport report = train(run(type));
     EXPECT_NE(report.parameter_sha256, fp32.parameter_sha256);
-    // Weights are rounded to 8 and 11 bits: each step is off by some 1e-2.
+    // Weights are rounded to 8 and 11 bits, so each step is off by about 1e-2.
     EXPECT_NEAR(report.losses.back(), fp32.losses.back(), 0.05);
     EXPECT_EQ(report.skipped_steps, 0);
   }
@@ -228,7 +229,7 @@ TEST_F(TextRuns, AreEvaluatedFromTheirCheckpoint) {
                                         .devices = {slice(0, 1)}});
   EXPECT_EQ(evaluated.test.samples, report.test.samples);
   EXPECT_EQ(evaluated.tokens, evaluated.test.samples * 16);
-  // Of other shards: rounded otherwise.
+  // Other shards are rounded differently.
   EXPECT_NEAR(evaluated.test.metrics.at("loss"), report.test.metrics.at("loss"),
               1e-5);
 }

@@ -23,15 +23,16 @@ void start(Mesh& mesh, Operation operation, int root = -1) {
   mesh.begin({.operation = operation, .root = root}, kTimeout);
 }
 
-// Elements of 4 bytes: 0, 1, odd, about a cache line, the limit of one step,
-// one segment, several, and more than the places for segments on their way.
+// Elements of 4 bytes: 0, 1, an odd number, about a cache line, the limit of
+// one step, one segment, several segments, and more segments than can be in
+// transit.
 constexpr std::array<size_t, 11> kCounts{
     0, 1, 15, 17, 1000, 16'384, 16'385, 70'000, 131'072, 300'001, 1'500'000};
 
 class Collectives : public testing::TestWithParam<int> {
  protected:
   static void on_all(const MeshTask& task) {
-    // They differ in how much is on its way.
+    // The two cases differ in how much data is in transit.
     for (const auto hosts : {Mesh::Hosts::kOne, Mesh::Hosts::kSeveral}) {
       for (const auto& message : run_mesh(GetParam(), task, hosts)) {
         EXPECT_EQ(message, "");
@@ -117,7 +118,8 @@ TEST_P(Collectives, ReduceScatterAndAllGatherMakeAnAllReduce) {
     const Reduction reduction = chained();
     uint32_t salt = 0;
     for (const size_t count : kCounts) {
-      // Rank p's part for rank r is what a rank p + r * ranks would bring.
+      // The part of rank p for rank r is what a rank p + r * ranks would
+      // contribute.
       std::vector<Numbers> parts, sums;
       std::vector<std::span<const std::byte>> inputs;
       std::vector<std::span<std::byte>> outputs;

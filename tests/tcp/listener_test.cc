@@ -29,7 +29,7 @@ FileDescriptor stranger_at(const std::string& announcement) {
                            in_seconds(10));
 }
 
-/// Whether the other end closed `socket` without a word.
+/// Returns whether the other end closed `socket` without sending anything.
 bool is_refused(const FileDescriptor& socket) {
   char byte = 0;
   const timeval limit{.tv_sec = 20, .tv_usec = 0};
@@ -44,7 +44,7 @@ TEST(Listener, ConnectsRanksAmongStrangers) {
   Listener first("127.0.0.1", ""), second("127.0.0.1", "");
   const std::vector<std::string> announcements{first.announcement(),
                                                second.announcement()};
-  // One that is silent, one that talks nonsense, one with a wrong proof.
+  // One stranger is silent, one sends nonsense, and one has a wrong proof.
   const FileDescriptor silent = stranger_at(announcements[0]);
   const FileDescriptor noisy = stranger_at(announcements[0]);
   const FileDescriptor forger = stranger_at(announcements[0]);
@@ -54,7 +54,7 @@ TEST(Listener, ConnectsRanksAmongStrangers) {
   ASSERT_EQ(::send(forger.get(), forged.data(), forged.size(), MSG_NOSIGNAL),
             48);
   auto of_second = std::async(std::launch::async, [&] {
-    // When the strangers were read, for that they are refused meanwhile.
+    // The strangers must be refused while the ranks connect.
     EXPECT_TRUE(is_refused(noisy));
     EXPECT_TRUE(is_refused(forger));
     return second.connect(1, announcements, in_seconds(60), never);
@@ -111,7 +111,7 @@ TEST(Listener, GivesUpWhenTheAttemptIsOver) {
       CommError);
 }
 
-// Words that are no address, no port and no key; and too short a key.
+// Texts without a valid address, port or key, and a key that is too short.
 TEST(Listener, RefusesAnnouncementsThatAreNone) {
   Listener listener("127.0.0.1", "");
   const std::string good = listener.announcement();

@@ -44,7 +44,7 @@ TEST(Mesh, NamesTheCallsOfRanksThatDoNotAgree) {
   EXPECT_TRUE(has(errors[0], "barrier") || has(errors[2], "barrier"));
 }
 
-// Rank 1 ends: nobody waits for the timeout, and its name is told.
+// Rank 1 ends. Nobody waits for the timeout, and the error names rank 1.
 TEST(Mesh, ARankThatEndsIsNamedAtOnce) {
   const auto errors = run_mesh(3, [](Mesh& mesh) {
     call_barrier(mesh);

@@ -21,7 +21,7 @@ constexpr const char* kKey = "GLOO_DEVICE_TRANSPORT_TCP_TLS_PKEY";
 constexpr const char* kCertificate = "GLOO_DEVICE_TRANSPORT_TCP_TLS_CERT";
 constexpr const char* kAuthority = "GLOO_DEVICE_TRANSPORT_TCP_TLS_CA_FILE";
 
-/// Two authorities, and a certificate of the first, made by openssl itself.
+/// Two authorities, and a certificate signed by the first, all made by openssl.
 class TlsTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -58,7 +58,7 @@ class TlsTest : public testing::Test {
   TemporaryFolder folder_;
 };
 
-/// An all-reduce of a few segments and a barrier, in the order of a sum.
+/// Runs an all-reduce of a few segments and a barrier, with an ordered sum.
 void sum_on(Mesh& mesh) {
   std::vector<uint32_t> data(300'000, 1U << mesh.rank());
   const Reduction reduction{

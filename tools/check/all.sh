@@ -1,5 +1,5 @@
 #!/bin/bash
-# Every check of the sources, all of them even if one fails.
+# Runs every check of the sources, even if one of them fails.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 

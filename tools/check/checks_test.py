@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Shows that each check passes a good tree and fails a bad one."""
+"""Tests that each check passes a good tree and fails a bad one."""
 
 import pathlib
 import subprocess

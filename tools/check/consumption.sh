@@ -1,15 +1,15 @@
 #!/bin/bash
-# consumption.sh MODE SOURCE BUILD: uses Lockstep the way its users do, from a
-# folder of its own, and runs what comes out.
+# consumption.sh MODE SOURCE BUILD: uses Lockstep as its users do, from a
+# separate folder, and runs the resulting programs.
 #
 #   package       cmake --install, then the prefix is moved elsewhere
 #   deb           the Debian package, unpacked
 #   subdirectory  add_subdirectory()
 #
-# Run by root, users' programs are built and run as nobody, who is root to
-# nothing; and as far as the system lets us, the sources, the build folder and
-# the environment that LibTorch came from are hidden from them: what was
-# installed must do without.
+# If root runs this, users' programs are built and run as nobody. As far as the
+# system allows, the sources, the build folder and the environment that LibTorch
+# came from are hidden from them, because an installation must work without
+# these.
 set -euo pipefail
 mode=$1
 source=$(realpath "$2")
@@ -23,7 +23,7 @@ cached() {
   sed -n "s/^$1:[A-Z]*=//p" "$build/CMakeCache.txt"
 }
 own=$(cached CMAKE_CXX_COMPILER)
-# The other compiler of the two that users have.
+# The other one of the two compilers that users have.
 case $own in
 *clang*) other=g++ ;;
 *) other=clang++ ;;
@@ -37,7 +37,7 @@ environment=$(dirname "$(dirname "$(realpath -s \
   "$(cached LOCKSTEP_PYTHON)")")")
 hidden=()
 
-# as_user COMMAND...: in $work, as a user who is not root.
+# as_user COMMAND...: runs it in $work, as a user who is not root.
 as_user() (
   cd "$work"
   set -- env -i HOME="$work" PATH=/usr/bin:/bin LANG=C.UTF-8 "$@"
@@ -78,7 +78,8 @@ configure() {
   as_user cmake -G Ninja -DCMAKE_BUILD_TYPE=Release "$@"
 }
 
-# Nothing of Lockstep is exported from what users link it into.
+# exports_nothing FILE...: checks that binaries of users export no symbol of
+# Lockstep.
 exports_nothing() {
   local file
   for file in "$@"; do
@@ -90,7 +91,8 @@ exports_nothing() {
   done
 }
 
-# refers_to_nothing PREFIX: programs look for libraries from where they lie.
+# refers_to_nothing PREFIX: checks that programs find libraries relative to
+# themselves.
 refers_to_nothing() {
   local path
   path=$(readelf -d "$1/libexec/lockstep/lockstep" |
@@ -102,12 +104,12 @@ refers_to_nothing() {
   fi
 }
 
-# Builds the small projects against a prefix: one compiler each, so that both
-# build a program each way in `package` and `deb` together.
+# Builds the small projects against a prefix, each with a different compiler.
+# `package` and `deb` together try both compilers with both projects.
 build_consumers() {
   local prefix=$1 with_cmake=$2 with_make=$3
   local in=$work/user/consumers
-  # Two at a time: each takes half a minute.
+  # Run both at once, because each takes half a minute.
   as_user make -C "$in/pkg_config" CXX="$with_make" \
     PKG_CONFIG_PATH="$prefix/lib/pkgconfig" &
   local made=$!
@@ -124,7 +126,7 @@ build_consumers() {
   done
 }
 
-# The program itself: bin/lockstep, and its other half, which has LibTorch.
+# Uses the program: bin/lockstep, and the other program, which has LibTorch.
 use_program() {
   local prefix=$1
   as_user "$prefix/bin/lockstep" --version
@@ -135,12 +137,13 @@ use_program() {
     "$work/user/found/train"
 }
 
-# `compare --pytorch` of PREFIX has its script, and wants a Python of the user's.
+# Checks that `compare --pytorch` of PREFIX has its script, and uses a Python of
+# the user.
 compare_with_pytorch() {
   local prefix=$1 python=$work/user/python
   cat >"$python" <<'END'
 #!/bin/sh
-# A Python that imports torch (-c), or measures: it keeps what it was given.
+# A Python that imports torch (-c), or measures. It records its arguments.
 [ "$1" = -c ] && exit 0
 echo "$@" >>"$0.was_given"
 echo '{"model": "mlp", "batch": 4, "world_size": 1, "parameters": 1, "step_times_s": [1]}'
@@ -181,7 +184,7 @@ package)
   [ ${#programs[@]} -gt 0 ]
   for program in "${programs[@]}"; do
     echo "--- $program"
-    # They may write to where they are.
+    # The programs may write to their working folder.
     as_user sh -c 'cd user && exec "$1"' sh "$program"
   done
   python3 "$source/tests/cli/practical_programs.py" "$work/user/build/bin" \
@@ -218,7 +221,7 @@ subdirectory)
     sed 's/^/-D/')
   mapfile -t torch <<<"$torch"
   for compiler in "$own" "$other"; do
-    # As who builds Lockstep: its LibTorch is theirs.
+    # Users who build Lockstep themselves have their own LibTorch.
     cmake -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_UNITY_BUILD=ON \
       -S "$work/user/consumers/subdirectory" -B "$work/${compiler##*/}" \
       -DLOCKSTEP_SOURCE="$source" -DCMAKE_CXX_COMPILER="$compiler" \

@@ -15,7 +15,7 @@ def check(root):
     files = [str(path) for path in cpp_files(root)]
     if not files:
         return []
-    # Versions differ in what they do: 14, where it has that name.
+    # Versions lay out code differently. Use 14 if there is one.
     program = shutil.which("clang-format-14") or "clang-format"
     try:
         result = subprocess.run(

@@ -7,7 +7,7 @@ from sources import LAYERS, cpp_files, layer_of, lines_of, run
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
-# These must build and run where there is no LibTorch, sanitizers included.
+# These must build and run without LibTorch, also under sanitizers.
 TORCH_FREE = ("lockstep/base/", "lockstep/control/", "lockstep/shm/",
               "lockstep/monitor/", "lockstep/store/", "lockstep/tcp/",
               "lockstep/launch/", "lockstep/cli/start/",
@@ -16,7 +16,7 @@ UMBRELLA = "lockstep/lockstep.h"
 
 
 def check_include(path, name, is_quoted):
-    """What is wrong with `path` including `name`, or None."""
+    """Returns what is wrong with `path` including `name`, or None."""
     layer = layer_of(path.parts[1:])
     if TORCH.match(name) and path.as_posix().startswith(TORCH_FREE):
         return f"{path.parent} is free of torch, but this includes <{name}>"

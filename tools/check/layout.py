@@ -8,16 +8,16 @@ from sources import LAYERS, cpp_files, lines_of, run, text_files
 
 MAX_LINES = 600
 MAX_COLUMNS = 80
-# A macro of the compiler's own (__x86_64__) is no feature of ours.
+# Predefined macros of the compiler (__x86_64__) are not features of ours.
 CONDITION = re.compile(r"^\s*#\s*(if|ifdef|ifndef|elif)\b(?!.*\b__\w+)")
 COMMENT = re.compile(r"^\s*//")
-# What differs between the versions of LibTorch.
+# Differences between versions of LibTorch are allowed here.
 VERSIONS = {"lockstep/device/torch_compat.h"}
 NOT_LAYERS = {"api", "consumers", "differential", "faults", "fuzz", "parity", "recipes"}
 
 
 def check_file(root, path):
-    """The findings of one C++ file."""
+    """Yields the findings of one C++ file."""
     lines = lines_of(root, path)
     for number, line in enumerate(lines, 1):
         if len(line) > MAX_COLUMNS:
@@ -30,14 +30,14 @@ def check_file(root, path):
 
 
 def check_tests(root):
-    """tests/ mirrors lockstep/."""
+    """Checks that tests/ mirrors lockstep/."""
     for path in sorted((root / "tests").glob("*/")):
         if path.is_dir() and path.name not in NOT_LAYERS | set(LAYERS):
             yield f"tests/{path.name}: mirrors no layer of lockstep/"
 
 
 def report(root):
-    """Figures to know, none of them a finding."""
+    """Prints statistics. None of them is a finding."""
     lengths = {}
     for folder in ("lockstep", "tests"):
         files = [lines_of(root, f) for f in cpp_files(root, [folder])]

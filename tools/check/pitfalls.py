@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Finds calls that do something else here than they seem to."""
+"""Finds calls that do something other than they seem to."""
 
 import re
 
@@ -7,7 +7,7 @@ from sources import cpp_files, lines_of, run
 
 WHOLE_MESSAGE = "text_of() of base/error.h, unless the message is printed"
 LOCALE = "follows the locale of the program"
-# A call, what is wrong with it, and what to use instead.
+# A call, what is wrong with it, and the replacement.
 RULES = (
     (re.compile(r"\b(?:std::)?(?:strto(?:f|d|ld)|sto(?:f|d|ld)|atof|sscanf)\("),
      LOCALE, "parse_number() of base/numbers.h"),
@@ -48,7 +48,7 @@ PRINT_ERRORS = {
 
 
 def check(root):
-    """Finds calls that do something else here than they seem to."""
+    """Finds calls that do something other than they seem to."""
     findings = []
     for path in cpp_files(root, ["lockstep"]):
         if path.as_posix() in EXEMPT:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests what fills the pages of the practicals, and the programs' sizes."""
+"""Tests the scripts that fill the practicals, and the programs' sizes."""
 
 import difflib
 import pathlib

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Shows what tools/run_tests.sh and .ci/run make of tests that fail."""
+"""Tests how tools/run_tests.sh and .ci/run handle tests that fail."""
 
 import pathlib
 import shutil
@@ -8,7 +8,7 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# Fails the first time alone.
+# Fails only the first time.
 FLAKY = "test -e {mark} || {{ touch {mark}; exit 1; }}"
 MAKEFILE = """
 test:
@@ -31,7 +31,7 @@ class RunTests(unittest.TestCase):
         (self.tree / "Makefile").write_text(MAKEFILE, encoding="utf-8")
 
     def suite(self, **scripts):
-        """The tests of a build: a name and what the shell runs."""
+        """Writes the tests of a build: names and shell commands."""
         lines = [f'add_test({name} "/bin/sh" "-c" "{script}")'
                  for name, script in scripts.items()]
         (self.tree / "build/CTestTestfile.cmake").write_text(

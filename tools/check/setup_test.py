@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Shows what the set-up installs, configures and builds, with stand-ins for the
-programs that would do it."""
+"""Tests what the set-up installs, configures and builds. Stand-ins replace the
+programs that would do it.
+"""
 
 import os
 import pathlib
@@ -19,8 +20,9 @@ SYSTEMS = {"debian": "ID=debian\nVERSION_ID=12\n",
 
 
 class Host:
-    """A folder to work in, and programs in place of the system's: each writes
-    down how it was called."""
+    """A working folder, and programs that replace those of the system. Each
+    program records how it was called.
+    """
 
     def __init__(self, folder, system="debian"):
         self.folder = pathlib.Path(folder)
@@ -31,7 +33,7 @@ class Host:
         self.stand_in("dpkg-query", 'cat "$HOST/installed" 2>/dev/null || true')
         self.stand_in("rpm", 'grep -qx "$3" "$HOST/installed" 2>/dev/null')
         self.stand_in("id", "echo 0")
-        # No driver of this machine's.
+        # Hides the GPU driver of this machine.
         self.stand_in("ldconfig")
         (self.folder / "os-release").write_text(SYSTEMS[system])
         self.environment = {
@@ -56,7 +58,7 @@ class Host:
                               stdin=subprocess.DEVNULL, timeout=60)
 
     def calls(self, word):
-        """The calls that have the word, as lists of words."""
+        """Returns the calls that contain the word, as lists of words."""
         lines = (self.folder / "calls").read_text().splitlines()
         return [line.split() for line in lines if word in line.split()]
 
@@ -69,7 +71,9 @@ class SetUp(unittest.TestCase):
         return Host(folder.name, system)
 
     def installed_by(self, system, *lists):
-        """What apt-get was asked to install, on a host that has nothing."""
+        """Returns the packages that apt-get was asked to install on an empty
+        host.
+        """
         host = self.host(system)
         done = host.run(SETUP / "packages.sh", *lists)
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -90,7 +94,7 @@ class SetUp(unittest.TestCase):
             packages = self.installed_by(system, "build", "test", "tools")
             self.assertIn("libjpeg-turbo8-dev", packages)
             self.assertIn("clang-format-14", packages)
-            # There is no package of Chromium, just one that installs a snap.
+            # Ubuntu's package of Chromium only installs a snap.
             for name in ("chromium", "libjpeg62-turbo-dev", "-"):
                 self.assertNotIn(name, packages)
 
@@ -129,7 +133,7 @@ class SetUp(unittest.TestCase):
             self.assertEqual(host.calls("apt-get"), [])
 
     def python_host(self):
-        """A host whose Python makes environments that are empty."""
+        """Makes a host whose Python creates empty environments."""
         host = self.host()
         host.stand_in("python", """
 case $1 in
@@ -153,7 +157,7 @@ esac""")
         installs = self.pip_installs(host, "libtorch")
         self.assertEqual(len(installs), 1)
         self.assertIn("--no-deps torch==", installs[0])
-        # Tests need torch for Python, which does not load without them.
+        # Tests need torch for Python, which can't be imported without them.
         installs = self.pip_installs(host)
         self.assertEqual(len(installs), 1)
         self.assertNotIn("--no-deps", installs[0])
@@ -175,7 +179,7 @@ esac""")
         host.environment["HOME"] = str(host.folder / "root")
         self.assertEqual(self.pip_installs(host, "libtorch"), [])
         self.assertEqual(os.readlink(host.folder / ".venv"), linked)
-        # Of other pins: an environment of their own.
+        # Different pins need a separate environment.
         (host.folder / ".venv").unlink()
         (host.folder / ".venv").symlink_to("/nowhere/py3.9-torch1.0")
         self.assertEqual(len(self.pip_installs(host, "libtorch")), 1)
@@ -199,7 +203,7 @@ esac""")
         self.assertIn("LOCKSTEP_BUILD_TESTS=ON", configure()[0])
         self.assertEqual(configure("program"), [])
         self.assertEqual(configure(), [])
-        # Another choice: CMake runs, and the tests are still there.
+        # After another choice CMake runs again, and the tests are still there.
         host.environment["LOCKSTEP_CUDA"] = "ON"
         again = configure("program")[0]
         self.assertIn("LOCKSTEP_BUILD_TESTS=ON", again)

@@ -1,4 +1,4 @@
-"""What the checks share: which files there are, and how a finding is told."""
+"""Helpers of the checks: lists of files, and how findings are printed."""
 
 import argparse
 import pathlib
@@ -7,8 +7,8 @@ import sys
 CPP = {".h", ".cc", ".cu"}
 FOLDERS = ("lockstep", "tests", "bench", "examples")
 
-# In the order of docs: a folder includes only folders above it. A folder within
-# another one that has no line of its own belongs to that one.
+# In the order of the docs. A folder may include only folders above it. A
+# subfolder without its own entry belongs to its parent folder.
 LAYERS = (
     "base", "store", "shm", "tcp", "control", "monitor", "device",
     "device/links",
@@ -28,7 +28,7 @@ LAYERS = (
 
 
 def layer_of(parts):
-    """The layer of a file by its path's parts below lockstep/, or None."""
+    """Returns the layer of a file by the parts of its path in lockstep/."""
     for depth in (2, 1):
         name = "/".join(parts[:depth])
         if len(parts) > depth and name in LAYERS:
@@ -37,7 +37,7 @@ def layer_of(parts):
 
 
 def cpp_files(root, folders=FOLDERS):
-    """Every C++ file below `folders`, sorted, relative to `root`."""
+    """Returns every C++ file below `folders`, sorted, relative to `root`."""
     found = []
     for folder in folders:
         for path in sorted((root / folder).rglob("*")):
@@ -47,7 +47,7 @@ def cpp_files(root, folders=FOLDERS):
 
 
 def text_files(root, folders):
-    """Every text file of the sources below `folders`."""
+    """Returns every text file of the sources below `folders`."""
     suffixes = CPP | {".py", ".sh", ".txt", ".cmake", ".in"}
     return [
         path.relative_to(root)
@@ -62,7 +62,7 @@ def lines_of(root, path):
 
 
 def run(check, name):
-    """Runs `check(root)`, a list of findings, and prints them as a program."""
+    """Runs `check(root)`, which returns findings, and prints them."""
     parser = argparse.ArgumentParser(description=check.__doc__)
     parser.add_argument("root", nargs="?", type=pathlib.Path,
                         default=pathlib.Path(__file__).parents[2])

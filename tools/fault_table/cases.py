@@ -1,4 +1,4 @@
-"""The cases of the table, and how each is run and measured."""
+"""The cases of the table, and how they are run and measured."""
 
 import os
 import pathlib
@@ -24,7 +24,7 @@ KEEP_ALIVE = "keep_alive_interval=1,keep_alive_max_attempt=3"
 
 PHASES = ("start", "forward", "backward", "all-reduce", "checkpoint",
           "evaluate")
-# What the program does to itself, and what is done to it from outside.
+# Faults that the program causes itself, and faults that come from outside.
 INSIDE = {"kill -9": "kill", "SIGSTOP": "stop", "SIGTERM": "term",
           "exit 1": "exit", "exception": "throw", "out of memory": "oom",
           "slow rank": "slow"}
@@ -35,7 +35,7 @@ ONLY_AT_CHECKPOINTS = ("full disk", "torn checkpoint")
 
 
 def all_cases():
-    """Pairs of a fault and a phase."""
+    """Yields pairs of a fault and a phase."""
     for fault in FAULTS:
         for phase in PHASES:
             if phase == "checkpoint" or fault not in ONLY_AT_CHECKPOINTS:
@@ -43,7 +43,7 @@ def all_cases():
 
 
 def training(program, out_dir, *more):
-    """The words of the run that all cases disturb."""
+    """Returns the command of the run that all cases disturb."""
     return [str(program), "train", "--strategy", "ddp", "--model", "mlp",
             "--data", "synthetic", "--shards", "2", "--intra-op-threads", "1",
             "--batch-size", "8", "--max-steps", str(STEPS), "--log-every", "1",
@@ -59,7 +59,7 @@ def free_port():
 
 
 class Case:
-    """One fault at one phase, in a folder of its own."""
+    """One fault in one phase, in a separate folder."""
 
     def __init__(self, programs, fault, phase, folder):
         self.lockstep, self.faulty = programs
@@ -81,7 +81,7 @@ class Case:
         return self.fault in ("cut link", "rendezvous host killed")
 
     def environment(self):
-        # Evaluation is what comes after the last step.
+        # The evaluation comes after the last step.
         step = {"start": 0, "evaluate": STEPS}.get(
             self.outcome.phase, FAULT_AFTER_STEPS)
         if self.fault == "torn checkpoint":
@@ -92,7 +92,7 @@ class Case:
                 "LOCKSTEP_FAULT_FOLDER": str(self.folder)}
 
     def start(self):
-        """Starts the agents: one, or one a node."""
+        """Starts one agent, or one per node."""
         run = [str(self.lockstep), "run", "--max-restarts", "3"]
         train = ["--", *training(self.faulty, self.run_folder)]
         if not self.is_on_two_nodes():
@@ -112,7 +112,7 @@ class Case:
                     self.environment()) for node in (0, 1)]
 
     def secret_file(self):
-        """The job's secret, for this user alone."""
+        """Returns the job's secret file, which only this user can read."""
         path = self.folder / "secret"
         if not path.exists():
             with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600),
@@ -121,7 +121,7 @@ class Case:
         return str(path)
 
     def run(self):
-        """Runs it to its end; returns the outcome, without the digest."""
+        """Runs the case to its end. Returns the outcome, without the digest."""
         try:
             if self.fault == "cut link":
                 self.place = places.TwoHosts()
@@ -136,7 +136,7 @@ class Case:
         return self.measure()
 
     def run_once(self):
-        """One command. Whether it was the last."""
+        """Runs one command. Returns whether it was the last."""
         first = self.outcome.commands == 0
         self.outcome.commands += 1
         jobs = self.start()
@@ -154,14 +154,15 @@ class Case:
         return None in codes or all(code == 0 for code in codes)
 
     def act(self, jobs):
-        """Does the fault, once the program has come to its place."""
+        """Injects the fault when the program has reached its place."""
         fired = self.folder / "fired"
         if not wait_until(lambda: fired.exists() and fired.read_text(),
                           self.deadline):
             self.outcome.problem = "the program never came to that place"
             return
         if self.fault == "torn checkpoint":
-            # They are written beside the steps, and one has to stay whole.
+            # Checkpoints are written in the background, and one must stay
+            # complete.
             wait_until(lambda: len(self.checkpoints()) >= 2, self.deadline)
         if self.fault == "full disk":
             self.place.fill()
@@ -199,7 +200,7 @@ class Case:
         return int(fired.read_text().split()[0]) / 1e9
 
     def measure(self):
-        """Reads the figures out of the lines."""
+        """Computes the outcome from the lines."""
         outcome = self.outcome
         at = self.fired_at()
         if at is None:
@@ -232,17 +233,17 @@ class Case:
 
 
 def run_case(programs, fault, phase, quiet_digest):
-    """Runs a case; a problem is in the outcome. Also returns its lines."""
+    """Runs a case. Returns the outcome, with any problem, and the lines."""
     with tempfile.TemporaryDirectory(prefix="lockstep-fault-") as folder:
         case = Case(programs, fault, phase, folder)
         outcome = case.run()
     if not outcome.problem and digest_in(case.lines) != quiet_digest:
-        outcome.problem = "has another digest"
+        outcome.problem = "different digest"
     return outcome, case.lines
 
 
 def quiet_run(program):
-    """Lines of the run that nobody disturbs, in one process for each rank."""
+    """Returns the lines of a run without a fault, one process per rank."""
     with tempfile.TemporaryDirectory(prefix="lockstep-fault-") as folder:
         job = Job([str(program), "run", "--nproc-per-node", "2", "--",
                    *training(program, folder)])

@@ -1,4 +1,4 @@
-"""A command at work, with the time of each line that it writes."""
+"""A running command, with the time of each line that it writes."""
 
 import os
 import pathlib
@@ -10,7 +10,7 @@ import time
 
 STEP = re.compile(r"\bstep (\d+)/\d+ \|")
 DIGEST = re.compile(r"parameter_sha256 ([0-9a-f]{64})")
-# What a run without a fault writes, too, if the machine is busy.
+# Lines that a run without a fault may also write if the machine is busy.
 USUAL = re.compile(r"step \d+/|parameter_sha256|Test Acc|socket\.cpp|"
                    r"Epoch \d|resumed from|\d parameters \||"
                    r"^(\[rank \d+\] )?(checkpoint|test|eval|training|steps|"
@@ -18,7 +18,7 @@ USUAL = re.compile(r"step \d+/|parameter_sha256|Test Acc|socket\.cpp|"
 
 
 def children_of(pid):
-    """The process ids of a process's children."""
+    """Returns the process ids of the children of a process."""
     found = []
     for path in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
         try:
@@ -29,7 +29,7 @@ def children_of(pid):
 
 
 def is_alive(pid):
-    """Whether a process is there, and not only waiting to be reaped."""
+    """Returns whether a process is running, not just waiting to be reaped."""
     try:
         stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -38,7 +38,7 @@ def is_alive(pid):
 
 
 def wait_until(is_done, deadline):
-    """False if `is_done()` does not come true before the deadline."""
+    """Waits for `is_done()`. Returns False if the deadline comes first."""
     while not is_done():
         if time.monotonic() > deadline:
             return False
@@ -68,7 +68,7 @@ class Job:
         return self.process.pid
 
     def workers(self):
-        """Process ids of the ranks by rank, if it is an agent."""
+        """Returns the process ids of an agent's ranks, by rank."""
         found = {}
         for pid in children_of(self.pid):
             try:
@@ -81,7 +81,7 @@ class Job:
         return found
 
     def wait(self, deadline):
-        """The exit code (minus a signal), or None if it hangs: it is killed."""
+        """Returns the exit code (minus a signal), or None after killing it."""
         try:
             code = self.process.wait(max(0.1, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -91,7 +91,7 @@ class Job:
         return code
 
     def end(self):
-        """Kills it and its children, if it is still there."""
+        """Kills the command and its children, if they are still running."""
         if self.process.poll() is not None:
             return
         for pid in [*children_of(self.pid), self.pid]:
@@ -102,25 +102,27 @@ class Job:
         self.process.wait()
 
     def has_step(self, number, since=0):
-        """Whether it has said since then that so many steps are done."""
+        """Returns whether it has printed since then that `number` steps are
+        done.
+        """
         return any(at > since and step >= number
                    for at, step in steps_in(self.lines))
 
 
 def steps_in(lines):
-    """When which step was done: pairs."""
+    """Returns pairs of a time and the number of the step that was done."""
     found = ((at, STEP.search(text)) for at, text in lines)
     return [(at, int(match[1])) for at, match in found if match]
 
 
 def digest_in(lines):
-    """The last one that was printed; None without."""
+    """Returns the last digest that was printed, or None."""
     found = [match[1] for _, text in lines for match in DIGEST.finditer(text)]
     return found[-1] if found else None
 
 
 def first_news(lines, since):
-    """The first line since then that a quiet run would not have."""
+    """Returns the first line since then that a good run would not have."""
     for at, text in lines:
         if at >= since and not USUAL.search(text):
             return at, text

@@ -1,4 +1,4 @@
-"""What became of a case."""
+"""The outcome of a case."""
 
 import dataclasses
 
@@ -9,7 +9,7 @@ def seconds(value):
 
 @dataclasses.dataclass
 class Outcome:
-    """Times are since the fault; None: there is none."""
+    """The times count from the fault. None means that it did not happen."""
 
     fault: str
     phase: str
@@ -19,12 +19,12 @@ class Outcome:
     steps_again: int | None = None
     commands: int = 0
     restarts: int = 0  # by the agent
-    waited: bool = False  # those that did not fail, for the one that did
+    waited: bool = False  # the other workers waited for the one that failed
     codes: tuple = ()
     problem: str = ""
 
     def gone_on_by(self):
-        """Who made the run go on."""
+        """Returns how the run continued."""
         if self.commands > 1:
             return "command"
         if self.restarts:
@@ -32,7 +32,7 @@ class Outcome:
         return "itself"
 
     def cells(self):
-        """A row of the table."""
+        """Returns a row of the table."""
         again = "–" if self.steps_again is None else str(self.steps_again)
         codes = ", ".join("?" if c is None else str(c) for c in self.codes)
         return (self.phase.replace("start", "start-up"),

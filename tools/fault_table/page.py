@@ -1,4 +1,4 @@
-"""docs/faults.md: the table, and how to read it."""
+"""Writes docs/faults.md: the tables, and how to read them."""
 
 import os
 import pathlib
@@ -11,77 +11,84 @@ from fault_table import cases, random_kills
 HEAD = """\
 # Faults
 
-What happens to a run when something breaks, made by `make faults`: a fault at an
-exact place of a small run, in {count} cases, and what was measured. The times
-are this machine's; that **nothing hangs, and that the parameters at the end are
-those of the run without the fault, to the bit**, holds anywhere: `make faults`
-fails otherwise.
+This page shows what happens to a run when something breaks. `make faults`
+injects a fault at an exact place of a small run, in {count} cases, and measures
+the outcome. The times are those of one machine. On any machine, **nothing
+hangs, and the parameters at the end are those of the run without the fault, to
+the bit**. Otherwise, `make faults` fails.
 
-The run: `lockstep run --max-restarts 3 --hang-timeout {hang} --nproc-per-node 2
--- lockstep train --strategy ddp --model mlp --shards 2 --intra-op-threads 1
---batch-size 8 --max-steps {steps} --checkpoint-every {every} --timeout {timeout}
---resume auto --out-dir DIR`. The fault comes to rank
-1 as it enters the phase for the first time with {after} steps done (at start-up
-with none, in the evaluation with all). Measured on {machine}.
+The run is `lockstep run --max-restarts 3 --hang-timeout {hang} --nproc-per-node
+2 -- lockstep train --strategy ddp --model mlp --shards 2 --intra-op-threads 1
+--batch-size 8 --max-steps {steps} --checkpoint-every {every} --timeout
+{timeout} --resume auto --out-dir DIR`. The fault hits rank 1 when it first
+enters the phase after {after} steps (at start-up after none, in the evaluation
+after all). Measured on {machine}.
 
 """
 
 LEGEND = """
-- **detected after**: seconds from the fault to the first line, of the agent or
-  of a rank, that a quiet run would not have written.
-- **recovered after**: seconds from the fault to the end of the next step, or, in
+- **detected after**: seconds from the fault to the first line of the agent or a
+  rank that an uninterrupted run would not have written.
+- **recovered after**: seconds from the fault to the end of the next step or, in
   the evaluation, to the end of the run.
-- **steps again**: steps that had been done, and were done once more.
-- **by**: what went on: the run *itself*; a new *rank* in the place of the lost
-  one, for which the others wait; a *restart* of all ranks by the agent; or the
-  same *command* again, by whoever watches over it (a scheduler, say).
-- **exit codes**: of each command, and of each agent of it.
-- **end**: *same*: the parameters' SHA-256 is that of the quiet run.
+- **steps again**: steps that were done before the fault and had to be repeated.
+- **by**: how the run continued: by *itself*; with a new *rank* in the place of
+  the lost one, which the other ranks wait for; after a *restart* of all ranks
+  by the agent; or when the same *command* was run again, for example by a
+  scheduler.
+- **exit codes**: those of each command, with one for each of its agents.
+- **end**: *same* means that the parameters have the SHA-256 of the
+  uninterrupted run.
 """
 
 KILLS_TITLE = "## Random kills\n"
 KILLS = KILLS_TITLE + """
-`tools/faults.py --random-kills {kills} --steps {steps} --seed {seed}`: kill -9 of
-a random rank of two, {kills} times in one run of {steps} steps of the MLP at
-batch {batch} on {data}, a checkpoint each {every} steps. The same kills, by
-steps, under `torchrun --max-restarts` with PyTorch's DDP and a script that saves
-and loads as often, and with `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`: without it
-ranks that start again may wait in vain for addresses of the attempt before
-(https://github.com/pytorch/pytorch/issues/135712). *Efficiency* is the steps of the quiet run at its median step
-time, by the wall time of the whole command, start-up and all. Measured on
-{machine}.
+`tools/faults.py --random-kills {kills} --steps {steps} --seed {seed}` kills a
+random rank of two with kill -9, {kills} times in one run of {steps} steps of
+the MLP at batch {batch} on {data}, with a checkpoint every {every} steps. Then
+it makes the same kills, at the same steps, under `torchrun --max-restarts`,
+with PyTorch's DDP and a script that saves and loads as often. That run has
+`TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`, because otherwise restarted ranks may
+wait for addresses of the previous attempt
+(https://github.com/pytorch/pytorch/issues/135712). *Efficiency* is the number
+of steps times the median step time of the run without kills, divided by the
+wall time of the whole command, including start-up. Measured on {machine}.
 
 """
 
 NOTES = {
-    "exception": "At start-up nobody catches it: `std::terminate`.",
-    "SIGTERM": "A rank that is asked to end saves, and the job ends with code "
-               "75: a scheduler wants the machine.",
-    "SIGSTOP": "Found by the agent (`--hang-timeout "
+    "exception": "At start-up, nothing catches it: `std::terminate`.",
+    "SIGTERM": "The rank saves, and the job ends with code 75, because SIGTERM "
+               "means that a scheduler needs the machine.",
+    "SIGSTOP": "Detected by the agent (`--hang-timeout "
                f"{cases.HANG_TIMEOUT_S}`), or by the other ranks (`--timeout "
-               f"{cases.RANK_TIMEOUT_S}`). Both are minutes unless given.",
-    "out of memory": "The rank can't allocate (`RLIMIT_AS`). The kernel's own "
-                     "end of a process that has used too much is kill -9.",
-    "slow rank": "1 s late: nothing has failed, and nothing is to be detected.",
-    "agent killed": "kill -9 of `lockstep run`. Detected: all of its workers "
-                    "are gone.",
-    "rendezvous host killed": "kill -9 of node 0's agent, of two (one rank "
-                              "each). Detected: all of its workers are gone. "
-                              "The other agent ends with 1 by itself.",
-    "cut link": "Two hosts (network namespaces), Gloo between them; agents "
-                f"with `--rdzv-conf {cases.KEEP_ALIVE}` and no `--hang-timeout`. "
-                "The link is up again when both have ended by themselves.",
-    "full disk": "No space for one checkpoint; the run goes on. Elsewhere "
-                 "nothing is written.",
-    "torn checkpoint": "All are killed, and half of the newest checkpoint is "
-                       "gone: the one before it is used. With 9 steps done, so that "
-                       "there are two. Elsewhere nothing is "
-                       "written.",
+               f"{cases.RANK_TIMEOUT_S}`). The defaults of both are minutes.",
+    "out of memory": "The rank can't allocate memory (`RLIMIT_AS`). If the "
+                     "kernel kills a process that uses too much memory, that "
+                     "is kill -9.",
+    "slow rank": "It is 1 s late. Nothing fails, so there is nothing to "
+                 "detect.",
+    "agent killed": "kill -9 of `lockstep run`. It is detected when all of its "
+                    "workers are gone.",
+    "rendezvous host killed": "kill -9 of the agent of node 0. There are two "
+                              "nodes with one rank each. It is detected when "
+                              "all workers of node 0 are gone. The other agent "
+                              "then ends with 1.",
+    "cut link": "Two hosts (network namespaces) with TCP between them. The "
+                f"agents have `--rdzv-conf {cases.KEEP_ALIVE}` and no "
+                "`--hang-timeout`. The link is restored when both agents have "
+                "ended.",
+    "full disk": "There is no space for one checkpoint, and the run continues. "
+                 "In other phases, nothing is written.",
+    "torn checkpoint": "All processes are killed, and half of the newest "
+                       "checkpoint is lost, so the previous one is used. The "
+                       "fault comes after 9 steps, when there are two "
+                       "checkpoints. In other phases, nothing is written.",
 }
 
 
 def machine():
-    """The processor, its cores and the system, in words."""
+    """Describes the processor, its cores and the system."""
     info = pathlib.Path("/proc/cpuinfo").read_text()
     models = [line.partition(":")[2].strip() for line in info.splitlines()
               if line.startswith("model name")]
@@ -91,13 +98,13 @@ def machine():
 
 
 def version(program):
-    """What the program says of itself."""
+    """Returns the version that the program prints."""
     return subprocess.run([str(program), "--version"], capture_output=True,
                           text=True).stdout.strip().partition("\n")[0]
 
 
 def wrap(text):
-    """Prose in 80 columns."""
+    """Wraps prose at 80 columns."""
     paragraphs = (textwrap.fill(part, 80, break_on_hyphens=False)
                   if not part.startswith("#") else part
                   for part in text.strip().split("\n\n"))
@@ -105,7 +112,7 @@ def wrap(text):
 
 
 def table(columns, rows, numbers):
-    """Markdown; the columns with those places are numbers."""
+    """Returns a Markdown table; `numbers` are indices of numeric columns."""
     rules = ("--:" if place in numbers else "---"
              for place in range(len(columns)))
     lines = [columns, rules, *rows]
@@ -113,7 +120,7 @@ def table(columns, rows, numbers):
 
 
 def faults_text(outcomes, program):
-    """All but the random kills."""
+    """Returns the page without the section of the random kills."""
     text = wrap(HEAD.format(count=len(outcomes), steps=cases.STEPS,
                             every=cases.CHECKPOINT_EVERY,
                             hang=cases.HANG_TIMEOUT_S,
@@ -128,7 +135,8 @@ def faults_text(outcomes, program):
         fault = outcome.fault if outcome.fault != before else ""
         rows.append((fault, *outcome.cells()))
         before = outcome.fault
-    text += table(columns, rows, {2, 3, 4}) + LEGEND + "\nOf the rows:\n\n"
+    text += table(columns, rows, {2, 3, 4}) + LEGEND
+    text += "\nNotes on the rows:\n\n"
     for fault, note in NOTES.items():
         if any(outcome.fault == fault for outcome in outcomes):
             text += textwrap.fill(f"- *{fault}*: {note}", 80,
@@ -138,7 +146,7 @@ def faults_text(outcomes, program):
 
 
 def kills_text(results, options):
-    """The section of the random kills."""
+    """Returns the section of the random kills."""
     data = "CIFAR-10" if options.data_dir else "synthetic images"
     text = wrap(KILLS.format(kills=options.random_kills, steps=options.steps,
                              seed=options.seed, data=data, machine=machine(),
@@ -149,20 +157,20 @@ def kills_text(results, options):
 
 
 def halves(path):
-    """The page's text before the section of the kills, and from there on."""
+    """Splits the page before the section of the random kills."""
     text = path.read_text() if path.exists() else ""
     before, title, after = text.partition(KILLS_TITLE)
     return before.rstrip("\n") + "\n", title + after
 
 
 def write_faults(path, outcomes, program):
-    """Writes the table, and leaves the kills."""
+    """Writes the table of faults, and keeps the section of the kills."""
     _, kills = halves(path)
     text = faults_text(outcomes, program)
     path.write_text(text + ("\n" + kills if kills else ""))
 
 
 def write_kills(path, results, options):
-    """Writes the kills, and leaves the table."""
+    """Writes the section of the kills, and keeps the table of faults."""
     faults, _ = halves(path)
     path.write_text(faults + "\n" + kills_text(results, options))

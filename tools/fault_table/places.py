@@ -1,4 +1,4 @@
-"""Hosts and disks that a fault may take away, in namespaces of their own."""
+"""Hosts and disks in separate namespaces, which a fault can take away."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ ADDRESS = "10.213.0.1"
 
 
 class Namespace:
-    """A process that holds namespaces; they are gone when it is."""
+    """A process that holds namespaces. They end with the process."""
 
     def __init__(self, *kinds):
         self.holder = subprocess.Popen(["unshare", *kinds, "sleep", "900"])
@@ -31,7 +31,7 @@ class Namespace:
         return self.holder.pid
 
     def prefix(self):
-        """What makes a command run in it."""
+        """Returns the words that run a command in the namespaces."""
         return ["nsenter", *self.kinds, "-t", str(self.pid), "--"]
 
     def run(self, *command):
@@ -44,7 +44,7 @@ class Namespace:
 
 
 class SmallDisk(Namespace):
-    """A folder on a file system with room for a few checkpoints."""
+    """A folder on a file system with space for a few checkpoints."""
 
     def __init__(self, folder, megabytes):
         super().__init__("-m")
@@ -66,7 +66,7 @@ class SmallDisk(Namespace):
 
 
 class TwoHosts:
-    """Two network namespaces with a wire between them."""
+    """Two network namespaces with a link between them."""
 
     def __init__(self):
         self.hosts = [Namespace("-n"), Namespace("-n")]
@@ -90,6 +90,6 @@ class TwoHosts:
 
 
 def can_make():
-    """Whether there are namespaces here, and the tools for them."""
+    """Returns whether namespaces and the tools for them are available."""
     tools = ("unshare", "nsenter", "ip", "mount")
     return os.geteuid() == 0 and all(map(shutil.which, tools))

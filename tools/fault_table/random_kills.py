@@ -1,4 +1,4 @@
-"""Many kills in one run, and the same under torchrun."""
+"""Many kills in one run, with Lockstep and with torchrun."""
 
 import dataclasses
 import os
@@ -15,8 +15,8 @@ CHECKPOINT_EVERY = 20
 BATCH_SIZE = 64
 DEADLINE_S = 900
 MOST_RESTARTS = 40
-# With the agent's store, which is the default, ranks that start again may read
-# where their peers of the attempt before listened, and wait for those:
+# With the agent's store, which is the default, restarted ranks may read the
+# addresses of the previous attempt's ranks, and wait for those:
 # https://github.com/pytorch/pytorch/issues/135712
 TORCHRUN_ENVIRONMENT = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
 SCRIPT = pathlib.Path(__file__).with_name("torch_train.py")
@@ -24,7 +24,7 @@ SCRIPT = pathlib.Path(__file__).with_name("torch_train.py")
 
 @dataclasses.dataclass
 class Result:
-    """A quiet run and one with kills, compared."""
+    """Compares a run without kills with a run that has kills."""
 
     name: str
     kills: int
@@ -40,12 +40,12 @@ class Result:
         return self.steps * self.step_ms / 1000
 
     def cells(self):
-        """A row of the table."""
+        """Returns a row of the table."""
         each_s = (self.wall_s - self.quiet_s) / max(self.kills, 1)
         with_kills = (f"{self.wall_s:.1f}",
                       f"{self.useful_s / self.wall_s:.0%}", f"{each_s:.2f}",
                       str(self.steps_again))
-        # Figures of a run that did not come to its end say nothing.
+        # The figures of a run that did not finish mean nothing.
         wall, efficiency, each, again = (4 * "–" if self.problem
                                          else with_kills)
         return (self.name, str(self.kills), f"{self.step_ms:.1f}",
@@ -54,13 +54,13 @@ class Result:
                 again, self.problem or "same")
 
 
-COLUMNS = ("launcher", "kills", "step (ms)", "quiet run (s)",
-           "with kills (s)", "efficiency, quiet", "efficiency, with kills",
-           "s a kill", "steps again", "end")
+COLUMNS = ("launcher", "kills", "step (ms)", "without kills (s)",
+           "with kills (s)", "efficiency without kills",
+           "efficiency with kills", "s per kill", "steps again", "end")
 
 
 def kills_of(count, steps, seed):
-    """Triples in order: the step, the rank, and how far into the next step."""
+    """Returns sorted triples: step, rank, and fraction of the next step."""
     rng = random.Random(seed)
     chosen = sorted(rng.sample(range(2, steps - 1), count))
     return [(step, rng.randrange(2), rng.random()) for step in chosen]
@@ -89,7 +89,7 @@ def torchrun_command(options, folder):
 
 
 def run(command, kills, step_s):
-    """Runs it; returns its lines, its wall time, the kills, its exit code."""
+    """Runs `command`. Returns its lines, wall time, kills and exit code."""
     began = time.monotonic()
     deadline = began + DEADLINE_S
     job = Job(command)
@@ -101,12 +101,12 @@ def run(command, kills, step_s):
 
     try:
         for step, rank, part in kills:
-            # Steps done again don't count before they are: a run that goes
-            # back further would be killed while it starts.
+            # A repeated step counts only when it is done again. Otherwise, a
+            # run that goes back further would be killed while it starts.
             wait_until(lambda: job.has_step(step, since) or is_over(),
                        deadline)
             time.sleep(part * step_s)
-            # While one is being replaced, there is nobody to be killed.
+            # While a rank is being replaced, it can't be killed.
             wait_until(lambda: rank in job.workers() or is_over(), deadline)
             pid = job.workers().get(rank)
             if pid is None:
@@ -121,13 +121,13 @@ def run(command, kills, step_s):
 
 
 def median_step_s(lines):
-    """Between the lines of one step and the next."""
+    """Returns the median time between the lines of two consecutive steps."""
     times = [at for at, _ in steps_in(lines)]
     return statistics.median(b - a for a, b in zip(times[5:], times[6:]))
 
 
 def compare(name, command_in, kills, steps):
-    """A quiet run, then one with the kills."""
+    """Runs without kills, then with the kills."""
     with tempfile.TemporaryDirectory(prefix="lockstep-kills-") as folder:
         quiet, quiet_s, _, code = run(command_in(f"{folder}/quiet"), [], 0)
         if code != 0:
@@ -143,13 +143,13 @@ def compare(name, command_in, kills, steps):
     elif done != len(kills):
         problem = f"ended before {len(kills)} kills"
     elif digest_in(lines) != digest_in(quiet):
-        problem = "has another digest"
+        problem = "different digest"
     return Result(name, done, problem, 1000 * step_s, quiet_s, wall_s, steps,
                   len(steps_in(lines)) - steps)
 
 
 def random_kills(program, options):
-    """The results: Lockstep's, and torchrun's if it is there."""
+    """Returns the results of Lockstep, and of torchrun if it is installed."""
     kills = kills_of(options.random_kills, options.steps, options.seed)
     commands = {"lockstep": lambda folder: lockstep_command(
         program, options, folder)}

@@ -1,5 +1,6 @@
-"""Many ranks lost in one run, one after another, with few descriptors: what the
-others and the agent hold on to."""
+"""Loses many ranks in one run, one after another, with few descriptors.
+Measures what the other ranks and the agent keep.
+"""
 
 import dataclasses
 import os
@@ -13,15 +14,15 @@ from fault_table.job import Job, digest_in, steps_in, wait_until
 
 STEPS_BETWEEN = 2
 SECONDS_EACH = 60
-# What a heap may grow by without a leak in it.
+# Growth of a heap that is not a leak.
 HEAP_MB = 16
-# After so many recoveries a process has all that it keeps.
+# After this many recoveries, a process has everything that it keeps.
 WARM = 2
 
 
 @dataclasses.dataclass
 class Usage:
-    """What a process holds."""
+    """The resources that a process holds."""
 
     descriptors: int
     mappings: int
@@ -48,13 +49,14 @@ class Usage:
 
 
 def median(samples):
-    """Of each figure."""
+    """Returns the median of each figure."""
     return Usage(*(statistics.median_high(values) for values in zip(
         *(dataclasses.astuple(sample) for sample in samples))))
 
 
 def growth(name, samples):
-    """Says how a process's figures went; returns the problem, if any."""
+    """Prints how the figures of a process developed. Returns a problem or "".
+    """
     if len(samples) <= WARM + 1:
         return f"{name}: only {len(samples)} samples"
     warm = samples[WARM:]
@@ -80,7 +82,7 @@ def command(program, options, folder, count):
 
 
 def lose_ranks(job, count):
-    """Kills ranks; returns what the processes that stay held, by name."""
+    """Kills ranks. Returns the usage of the surviving processes by name."""
     samples = {}
     since = 0
 
@@ -93,7 +95,8 @@ def lose_ranks(job, count):
 
     for number in range(count + 1):
         deadline = time.monotonic() + SECONDS_EACH
-        # Half of them survives one process of rank 0, half one of rank 1.
+        # In the first half, a process of rank 0 survives. Then one of rank 1
+        # does.
         victim = 1 if number < count // 2 else 0
         wait_until(lambda: has_gone_on() or is_over(), deadline)
         wait_until(lambda: len(job.workers()) == 2 or is_over(), deadline)
@@ -111,7 +114,7 @@ def lose_ranks(job, count):
 
 
 def recoveries(program, options):
-    """The problems of a run with so many recoveries."""
+    """Returns the problems of a run with `options.recoveries` recoveries."""
     count = options.recoveries
     with tempfile.TemporaryDirectory(prefix="lockstep-kills-") as folder:
         quiet = Job(command(program, options, f"{folder}/quiet", count))
@@ -128,10 +131,10 @@ def recoveries(program, options):
     if code != 0:
         problems.append(f"ends with {code}")
     elif digest_in(job.lines) != digest_in(quiet.lines):
-        problems.append("has another digest than the quiet run")
+        problems.append("its digest differs from that of the run without kills")
     if problems:
         print("\n".join(text for _, text in job.lines[-40:]))
-    # One that was there for a few is the victim of the next.
+    # A process with only a few samples was the next victim.
     for (name, _), figures in samples.items():
         if len(figures) >= count // 3:
             problems.append(growth(name, figures))

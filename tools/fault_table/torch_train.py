@@ -1,7 +1,7 @@
-"""PyTorch's DDP, as one would write it to survive restarts by torchrun.
+"""PyTorch's DDP in a script that survives restarts by torchrun.
 
-The model, batch and optimizer of `lockstep train --model mlp`; a checkpoint
-each --checkpoint-every steps, and on from the newest one.
+It has the model, batch and optimizer of `lockstep train --model mlp`. It saves
+a checkpoint every --checkpoint-every steps, and resumes from the newest one.
 """
 
 import argparse
@@ -20,7 +20,7 @@ RECORD = 1 + 3 * 32 * 32
 
 
 def load(folder):
-    """Images in [0, 1], and labels."""
+    """Returns images in [0, 1], and labels."""
     if folder is None:
         torch.manual_seed(1)
         return torch.rand(5000, RECORD - 1), torch.randint(0, 10, (5000,))
@@ -39,7 +39,7 @@ def make_mlp(inputs, width=1024, depth=6):
 
 
 def save(state, path):
-    """Whole or not at all."""
+    """Saves `state` so that the file is either complete or missing."""
     torch.save(state, path.with_suffix(".tmp"))
     os.replace(path.with_suffix(".tmp"), path)
 
@@ -53,7 +53,7 @@ def main():
     parser.add_argument("--data-dir", type=pathlib.Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    # Ranks that start again may wait for each other in vain, by default for
+    # Restarted ranks may wait for each other without success, by default for
     # half an hour.
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=20))
     rank, world = dist.get_rank(), dist.get_world_size()

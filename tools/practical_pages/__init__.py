@@ -1,1 +1,1 @@
-"""What fills the pages of docs/practicals: see tools/practicals.py."""
+"""Fills the pages of docs/practicals: see tools/practicals.py."""

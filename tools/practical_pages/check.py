@@ -1,4 +1,4 @@
-"""Looks whether a page is in order, without running what it shows."""
+"""Checks a page without running its commands."""
 
 import re
 import shlex
@@ -6,7 +6,7 @@ import subprocess
 
 from practical_pages import pages
 
-# A number with a unit of what is measured.
+# A number with a unit of measurement.
 MEASURED = re.compile(r"\b\d[\d.,]*\s?(?:us|ms|s|sec|seconds|%|KiB|MiB|GiB|x|"
                       r"times as|samples/s)(?![\w/])")
 FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
@@ -16,7 +16,7 @@ MAX_COLUMNS = 100
 
 
 def findings(page, root, programs):
-    """What is wrong with a page, a sentence each."""
+    """Returns what is wrong with a page, one sentence each."""
     text = page.read_text(encoding="utf-8")
     found = []
     blocks = list(pages.BLOCK.finditer(text))
@@ -33,7 +33,7 @@ def findings(page, root, programs):
 
 
 def of_block(match, root, programs):
-    """What is wrong with a block."""
+    """Returns what is wrong with a block."""
     try:
         block = pages.block_of(match)
     except ValueError as error:
@@ -50,7 +50,7 @@ def of_block(match, root, programs):
 
 
 def of_command(block, root, programs):
-    """Programs and options that do not exist."""
+    """Returns the programs and options of a block that do not exist."""
     found = []
     for words in simple_commands(block.command):
         while words and re.match(r"\w+=", words[0]):
@@ -66,7 +66,7 @@ def of_command(block, root, programs):
 
 
 def simple_commands(command):
-    """The words of each command between pipes, semicolons and line ends."""
+    """Yields the words of each command between pipes, semicolons and newlines."""
     lexer = shlex.shlex(command.replace("\\\n", " ").replace("\n", " ; "),
                         posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
@@ -81,7 +81,7 @@ def simple_commands(command):
 
 
 def of_options(block, words, programs):
-    """Options that `lockstep help COMMAND` does not name."""
+    """Returns the options that `lockstep help COMMAND` does not list."""
     command, *rest = words
     if "--" in rest:
         rest = rest[:rest.index("--")]
@@ -97,7 +97,7 @@ def of_options(block, words, programs):
 
 
 def of_prose(text):
-    """Numbers that look measured, outside of values and blocks."""
+    """Returns numbers that look measured, outside of values and blocks."""
     plain = FENCE.sub("", text)
     plain = pages.VALUE.sub("", plain)
     plain = CODE.sub("", COMMENT.sub("", plain))

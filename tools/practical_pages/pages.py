@@ -1,4 +1,4 @@
-"""The form of a page: its blocks and its values."""
+"""The format of a page: its blocks and its values."""
 
 import re
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ FIRST, LAST = 24, 12  # lines of an output that are kept
 
 @dataclass
 class Block:
-    """A command of a page, and how it is run."""
+    """A command of a page, and the options for running it."""
     name: str
     command: str
     first: int = FIRST
@@ -23,7 +23,7 @@ class Block:
 
 
 def block_of(match):
-    """The block that a match of BLOCK is."""
+    """Returns the block of a match of BLOCK."""
     name, *words = match["head"].split()
     block = Block(name, match["command"])
     for word in words:
@@ -42,7 +42,7 @@ def block_of(match):
 
 
 def command_lines(command):
-    """The command as a terminal shows it."""
+    """Returns the lines of a command as a terminal shows them."""
     lines = command.splitlines()
     shown = ["$ " + lines[0]]
     for before, line in zip(lines, lines[1:]):
@@ -51,7 +51,7 @@ def command_lines(command):
 
 
 def elided(lines, first, last):
-    """The first and the last lines, and how many are left out."""
+    """Returns the first and last lines, and how many are left out."""
     left_out = len(lines) - first - last
     if left_out <= 1:
         return lines
@@ -60,7 +60,7 @@ def elided(lines, first, last):
 
 
 def fill_blocks(text, run):
-    """The page with each block run again. `run(block)` returns its lines."""
+    """Returns the page with new outputs. `run(block)` returns their lines."""
     def replace(match):
         block = block_of(match)
         lines = elided(run(block), block.first, block.last)
@@ -71,7 +71,7 @@ def fill_blocks(text, run):
 
 
 def fill_values(text, value):
-    """The page with each value anew. `value(name, *arguments)` is text."""
+    """Returns the page with new values, made by `value(name, *arguments)`."""
     def replace(match):
         text = value(*match["call"].split())
         is_table = "\n" in text

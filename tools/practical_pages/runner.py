@@ -12,11 +12,11 @@ ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Failed(Exception):
-    """A command ended otherwise than its page says, or not in time."""
+    """A command did not end as its page says, or not in time."""
 
 
 class Place:
-    """A folder in which the commands of one page are run, one after another."""
+    """A folder in which the commands of a page run one after another."""
 
     def __init__(self, folder, root, programs, examples, data_dir, scale=1):
         self.folder = folder
@@ -33,7 +33,7 @@ class Place:
             os.symlink(data_dir.resolve(), os.path.join(folder, "cifar10"))
 
     def run(self, block):
-        """The lines that a block prints. Raises Failed."""
+        """Runs a block and returns the lines that it prints. Raises Failed."""
         if "background" in block.options:
             self.background[block.name] = block
             return []
@@ -52,7 +52,7 @@ class Place:
         return [line.rstrip() for line in output.splitlines()]
 
     def need_cifar10(self):
-        """Downloads it, where no folder was named. Raises Failed."""
+        """Downloads CIFAR-10 unless a folder was named. Raises Failed."""
         if os.path.exists(os.path.join(self.folder, "cifar10")):
             return
         done = subprocess.run(["lockstep", "data", "cifar10", "--dir",
@@ -64,7 +64,9 @@ class Place:
                          f"{done.stderr.strip()[-500:]}")
 
     def start_neighbour(self, block):
-        """Starts what a block runs beside, and waits until it trains."""
+        """Starts the command that runs alongside a block. Waits until it
+        trains.
+        """
         if not block.beside:
             return None
         process = subprocess.Popen(
@@ -84,7 +86,7 @@ class Place:
         raise Failed(f"{block.beside}: `lockstep top` does not show it")
 
     def finish(self, block):
-        """The exit code and the output of a block's command."""
+        """Returns the exit code and the output of a block's command."""
         terminal, other_end = pty.openpty() if "terminal" in block.options \
             else os.pipe()
         process = subprocess.Popen(
@@ -103,14 +105,14 @@ class Place:
                 raise Failed(f"{block.name}: not done in {timeout_s:.0f} s")
             try:
                 part = os.read(terminal, 1 << 16)
-            except OSError:  # how Linux says that a terminal's other end closed
+            except OSError:  # the other end of the terminal closed
                 part = b""
             if not part:
                 break
             output += part
         os.close(terminal)
         text = ESCAPE.sub("", output.decode("utf-8", "replace"))
-        # A bar that is drawn again stands as a line each time.
+        # Each time that a bar is redrawn becomes a line.
         text = re.sub(r"\r+\n", "\n", text).replace("\r", "\n")
         text = re.sub(r"\n(\s*\n)+", "\n", text) \
             if "terminal" in block.options else text
@@ -118,7 +120,7 @@ class Place:
 
 
 def end(process):
-    """Ends a process with what it started."""
+    """Ends a process and the processes that it started."""
     for wanted in (signal.SIGINT, signal.SIGKILL):
         try:
             os.killpg(process.pid, wanted)

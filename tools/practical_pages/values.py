@@ -1,23 +1,23 @@
-"""The values of a page: sentences and tables from what its commands printed.
+"""The values of a page: sentences and tables made from what its commands printed.
 
-A value's name is that of a function below; its arguments are names of blocks.
-Sentences say what was measured, whichever way it came out.
+The function value_x() below makes the value `x`. Its arguments are the names of
+blocks. The sentences fit any outcome of the measurement.
 """
 
 import json
 import os
 import re
 
-LEVEL = 0.03  # speeds that differ by less are called level
-EVEN = 1.05   # and memory peaks whose ratio is less
+LEVEL = 0.03  # speeds that differ by less are called equal
+EVEN = 1.05   # memory peaks with a smaller ratio are called equal
 
 
 class Unknown(Exception):
-    """A value that can't be made of what the commands printed."""
+    """A value can't be made from the output of the commands."""
 
 
 def found(pattern, text, what):
-    """The groups of the first match, or Unknown."""
+    """Returns the groups of the first match, or raises Unknown."""
     match = re.search(pattern, text, re.MULTILINE)
     if not match:
         raise Unknown(f"no {what} in:\n{text[-1000:]}")
@@ -25,7 +25,7 @@ def found(pattern, text, what):
 
 
 def seconds(number):
-    """A duration as the programs print it."""
+    """Formats a duration as the programs do."""
     for limit, factor, unit in ((1e-3, 1e6, "us"), (1, 1e3, "ms")):
         if number < limit:
             return f"{number * factor:.3g} {unit}"
@@ -37,27 +37,27 @@ def times(ratio):
 
 
 def verdict(ratio):
-    """Whether something that is `ratio` times as fast is faster."""
+    """Says whether something that is `ratio` times as fast is faster."""
     if ratio > 1 + LEVEL:
         return "faster"
     return "slower" if ratio < 1 - LEVEL else "level"
 
 
 class Values:
-    """Values from the blocks' outputs and the files that they left."""
+    """Makes values from the outputs of blocks and the files that they wrote."""
 
     def __init__(self, outputs, folder):
         self.outputs = outputs
         self.folder = folder
 
     def of(self, name, *arguments):
-        """The value that a page asks for."""
+        """Returns the value `name` of a page."""
         make = getattr(self, "value_" + name, None)
         if make is None:
             raise Unknown(f"there is no value '{name}'")
         return make(*arguments)
 
-    # What the blocks printed.
+    # Parts of the output of a block.
 
     def output(self, block):
         if block not in self.outputs:
@@ -73,13 +73,13 @@ class Values:
         return float(found(r"Total time: ([\d.e-]+) s", text, "total time")[0])
 
     def peaks(self, block):
-        """By device, MiB."""
+        """Returns the memory peak of each device in MiB, by name."""
         return {name: float(mib) for name, mib in re.findall(
             r"^(\S+) memory peak: ([\d.]+) MiB", self.output(block),
             re.MULTILINE)}
 
     def shards(self, block):
-        """Samples of each shard of the first step, by the model's lines."""
+        """Returns the samples of each shard in the first step."""
         lines = re.findall(r"^Inside model on device (\S+), shape \[(\d+),",
                            self.output(block), re.MULTILINE)
         first = {}
@@ -92,7 +92,7 @@ class Values:
                      "digest")[0]
 
     def compared(self, path, strategy):
-        """A strategy's report in what `compare --report` wrote."""
+        """Returns a strategy's report in a file of `compare --report`."""
         runs = json.loads((self.folder / path).read_text())["runs"]
         for run in runs:
             if run["strategy"] == strategy and run["engine"] == "lockstep":
@@ -135,7 +135,7 @@ class Values:
         answer = {"faster": "Yes", "slower": "No, it became slower",
                   "level": "No, it is level"}[verdict(ratio)]
         return (f"{answer}: {times(ratio)} as fast, "
-                f"{self.value_step(other)} a step against "
+                f"{self.value_step(other)} per step compared with "
                 f"{self.value_step(single)}.")
 
     def value_proportional(self, single, other):
@@ -143,19 +143,20 @@ class Values:
         ratio = self.step_s(single) / self.step_s(other)
         share = 100 * ratio / devices
         answer = "Yes" if share > 95 else "No"
-        text = (f"{answer}: proportional to {devices} devices would be "
-                f"{devices} times as fast, of which this is {share:.0f} %.")
+        text = (f"{answer}: proportional to {devices} devices would mean "
+                f"{devices} times as fast, and this is {share:.0f} % of that.")
         if next(iter(self.peaks(other))).startswith("cpu"):
-            text += (" But the slices are cores that the single run has as "
-                     "well, so here nothing above 1 time is owed to them.")
+            text += (" However, the single run also uses the cores of these "
+                     "slices, so no speedup can be expected here.")
         return text
 
     def value_memory(self, single, other):
         alone = max(self.peaks(single).values())
         parts = [f"{name} {mib:.1f} MiB"
                  for name, mib in self.peaks(other).items()]
-        return (f"One device needs {alone:.1f} MiB at most; with DataParallel "
-                f"it is {', '.join(parts)}. {self.fullest(self.peaks(other))}")
+        return (f"The single device needs at most {alone:.1f} MiB. With "
+                f"DataParallel, the peaks are {', '.join(parts)}. "
+                f"{self.fullest(self.peaks(other))}")
 
     @staticmethod
     def fullest(peaks):
@@ -178,7 +179,7 @@ class Values:
     # Comparisons.
 
     def value_says(self, block):
-        """What `compare` says of its own tables."""
+        """Returns what `compare` says about its own tables."""
         text = self.output(block)
         if "What this says\n" not in text:
             raise Unknown(f"{block} says nothing")
@@ -194,7 +195,7 @@ class Values:
         return "\n".join(items)
 
     def value_says_of(self, block, *words):
-        """Those items in which all words are."""
+        """Returns the items that contain all words."""
         items = re.split(r"\n(?=- )", self.value_says(block))
         chosen = [item for item in items if all(word in item for word in words)]
         if not chosen:
@@ -202,7 +203,7 @@ class Values:
         return " ".join(" ".join(item[2:].split()) for item in chosen)
 
     def value_loaded(self, path, strategy):
-        """Is the first device more loaded than the others?"""
+        """Says whether the first device has more load than the others."""
         devices = self.compared(path, strategy)["devices"]
         peaks = {d["name"]: d["memory_peak_bytes"] / 2**20 for d in devices}
         busy = {d["name"]: 100 * d["busy_fraction"] for d in devices}
@@ -214,42 +215,44 @@ class Values:
         parts = ", ".join(f"{name} {share:.0f} %"
                           for name, share in busy.items())
         fullest = self.fullest(peaks)
-        return (f"Under `{strategy}`, {first} is {load} the others ({parts} of "
-                f"a step). In memory {fullest[0].lower()}{fullest[1:]}")
+        return (f"With `{strategy}`, {first} is {load} the other devices "
+                f"({parts} of a step). In memory, "
+                f"{fullest[0].lower()}{fullest[1:]}")
 
     def value_faster_of(self, path, one, other):
-        """Which of two strategies is faster."""
+        """Says which of two strategies is faster."""
         step = [self.compared(path, name)["step_time_s"]["median"]
                 for name in (one, other)]
         ratio = step[1] / step[0]
         kind = verdict(ratio)
         if kind == "level":
-            return (f"`{one}` and `{other}` are level ({seconds(step[0])} and "
-                    f"{seconds(step[1])} a step).")
+            return (f"`{one}` and `{other}` are equally fast "
+                    f"({seconds(step[0])} and {seconds(step[1])} per step).")
         fast, slow = (one, other) if kind == "faster" else (other, one)
-        return (f"`{fast}`: {times(max(ratio, 1 / ratio))} as fast as `{slow}` "
-                f"({seconds(min(step))} against {seconds(max(step))} a step).")
+        return (f"`{fast}` is {times(max(ratio, 1 / ratio))} as fast as "
+                f"`{slow}` ({seconds(min(step))} per step compared with "
+                f"{seconds(max(step))}).")
 
     def value_scales_better(self, two, three, one, other):
-        """Which of two strategies loses less from `two` to `three` devices."""
+        """Says which of two strategies slows down less with one more device."""
         change = {name: self.compared(three, name)["step_time_s"]["median"] /
                   self.compared(two, name)["step_time_s"]["median"]
                   for name in (one, other)}
         best = min(change, key=change.get)
-        parts = ", ".join(f"that of `{name}` {ratio:.2f} times as long"
-                          for name, ratio in change.items())
-        return (f"`{best}`: with a device more on the same cores, a step "
-                f"becomes: {parts}. Less is better.")
+        parts = " and ".join(f"{ratio:.2f} times as long with `{name}`"
+                             for name, ratio in change.items())
+        return (f"`{best}`. With one more device on the same cores, a step "
+                f"takes {parts}. Less is better.")
 
     # Bad links.
 
     def value_turns_nan(self, block):
-        """How a run whose loss is not finite ends."""
+        """Says how the loss of a run over a bad link developed."""
         text = self.output(block)
         losses = [f"{float(loss):.4g}" for loss in re.findall(
             r"^step .* loss (\d[\d.e+-]*)", text, re.MULTILINE)]
         if re.search(r"nan|not-finite|not finite|bad-link", text):
-            seen = f", after {', '.join(losses[:6])}" if losses else ""
-            return f"The loss is not finite{seen}."
-        return (f"The loss stays finite ({', '.join(losses[:6])}), and yet is "
-                "not that of the good link.")
+            seen = f" after {', '.join(losses[:6])}" if losses else ""
+            return f"The loss becomes non-finite{seen}."
+        return (f"The loss stays finite ({', '.join(losses[:6])}), but differs "
+                "from that of the good link.")

@@ -1,4 +1,4 @@
-# Sourced by the set-up scripts: messages, errors, logs.
+# Sourced by the set-up scripts: messages, errors and logs.
 
 log_dir=${LOCKSTEP_SETUP_LOGS:-build/setup}
 
@@ -6,13 +6,13 @@ say() {
   printf '[setup] %s\n' "$*"
 }
 
-# fail WHAT EXPECTED GOT FIX: one line, as the errors of Lockstep read.
+# fail WHAT EXPECTED GOT FIX: prints one line in the form of Lockstep's errors.
 fail() {
   printf '[setup] %s; expected %s, got %s; %s\n' "$@" >&2
   exit 1
 }
 
-# run_logged LOG COMMAND...: keeps what the command prints out of the way.
+# run_logged LOG COMMAND...: runs it and writes its output to LOG.
 run_logged() {
   local log=$1
   shift
@@ -20,7 +20,7 @@ run_logged() {
   "$@" >"$log" 2>&1 </dev/null
 }
 
-# cause_of LOG: what in a log of apt or pip says why it failed, in a few words.
+# cause_of LOG: prints in a few words why apt or pip failed.
 cause_of() {
   if grep -qiE 'no space left|not enough free space' "$1"; then
     echo "no space left on the disk"
@@ -37,7 +37,7 @@ cause_of() {
   fi
 }
 
-# need_space FOLDER MIB WHAT: stops before a download that can't fit.
+# need_space FOLDER MIB WHAT: fails before a download that doesn't fit.
 need_space() {
   local free
   free=$(df --output=avail -m "$1" | tail -1 | tr -d ' ')
@@ -47,9 +47,10 @@ need_space() {
   fi
 }
 
-# Whether CUDA is of use: there is a GPU's driver, or LOCKSTEP_CUDA=ON asks for it
-# (to build on a host without a GPU for others that have one). A toolkit tells
-# nothing: images have one on any host. FindLockstepTorch.cmake asks the same.
+# Returns whether to install CUDA: if there is a GPU driver, or if
+# LOCKSTEP_CUDA=ON asks for it (to build on a host without a GPU for hosts with
+# one). A toolkit proves nothing, because images contain one on any host.
+# FindLockstepTorch.cmake makes the same check.
 wants_cuda() {
   case ${LOCKSTEP_CUDA:-AUTO} in
   ON) true ;;

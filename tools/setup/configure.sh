@@ -1,10 +1,10 @@
 #!/bin/bash
 # configure.sh PRESET [NAME [program]]: runs CMake for build/NAME (build/PRESET)
-# when there is no build folder yet, or when the user names another torch than the
-# last time. Ninja does the rest.
+# if there is no build folder yet, or if the user names a different torch than
+# the last time. Otherwise, Ninja runs it when necessary.
 #
-# With `program` a new build folder has no tests and no benchmarks, which need
-# more packages than the program; a later call without it adds them.
+# With `program`, a new build folder has no tests and no benchmarks, which need
+# more packages than the program. A later call without it adds them.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/common.sh"
@@ -19,9 +19,9 @@ else
   python=$(command -v "${LOCKSTEP_PYTHON:-.venv/bin/python}")
   torch="LOCKSTEP_PYTHON=$(realpath -s "$python")"
 fi
-# Where the link leads is part of it: other pins are another torch.
+# The target of the link is included, because other pins mean a different torch.
 chosen="$torch $(readlink .venv || true) ${CMAKE_ARGS:-}"
-# A preset that changed is read again.
+# A changed preset is read again.
 chosen="$chosen $(cksum <CMakePresets.json)"
 case $preset in
 deb | fuzz) cuda=OFF ;;
@@ -30,7 +30,7 @@ esac
 chosen="$chosen CUDA=$cuda"
 stamp=$build/configured_with
 done_before=$(cat "$stamp" 2>/dev/null || true)
-# Tests that are there stay.
+# Keep tests that are already configured.
 tests=ON
 if [ "$scope" = program ] && [[ $done_before != *' with tests' ]]; then
   tests=OFF
@@ -42,7 +42,7 @@ fi
 
 log=$log_dir/configure-$name.log
 say "configuring build/$name (${torch%%=*}; log: $log)"
-# Empty values undo what an earlier choice left in the cache.
+# Empty values remove an earlier choice from the cache.
 # shellcheck disable=SC2086
 run_logged "$log" cmake --preset "$preset" -B "$build" -DTorch_DIR= \
   -DLOCKSTEP_PYTHON= "-D$torch" -DLOCKSTEP_CUDA=$cuda \

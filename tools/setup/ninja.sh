@@ -1,5 +1,5 @@
 #!/bin/bash
-# ninja.sh NAME TARGET: builds in build/NAME, with a word about how long it may take.
+# ninja.sh NAME TARGET: builds in build/NAME, and says how long it may take.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/common.sh"
@@ -12,7 +12,7 @@ if [ "${steps:-0}" -gt 20 ]; then
   say "building $target: $steps steps (up to 10 minutes on 2 cores)"
 fi
 jobs=${JOBS:-$(nproc)}
-# A compiler on torch's headers takes up to 1.5 GB.
+# A compiler takes up to 1.5 GB for torch's headers.
 by_memory=$(awk '/MemAvailable/ {print int($2 / 1500000)}' /proc/meminfo)
 [ "$by_memory" -ge 1 ] || by_memory=1
 [ "$jobs" -le "$by_memory" ] || jobs=$by_memory

@@ -1,7 +1,7 @@
 #!/bin/bash
-# packages.sh LIST...: installs the packages of these lists of packages.txt that
-# are missing, on Debian and Ubuntu. On Fedora it names them, and elsewhere the
-# programs that are missing. Says nothing when all are there.
+# packages.sh LIST...: installs the missing packages of these lists in
+# packages.txt, on Debian and Ubuntu. On Fedora, it names the packages. On other
+# systems, it names the missing programs. Prints nothing if all are there.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/common.sh"
@@ -9,7 +9,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 log=$log_dir/packages.log
 table=${LOCKSTEP_PACKAGE_LIST:-$here/packages.txt}
 
-# What the system says it is, and what it is like: "linuxmint ubuntu debian".
+# The id of the system and of similar systems: "linuxmint ubuntu debian".
 system=$(. "${LOCKSTEP_OS_RELEASE:-/etc/os-release}" 2>/dev/null &&
   echo "${ID:-} ${ID_LIKE:-}") || system=
 case " $system " in
@@ -63,7 +63,7 @@ if [ "$(id -u)" -ne 0 ]; then
     "root or sudo to install them" "neither" \
     "as root run: apt-get install ${missing[*]}"
   as_root=(sudo)
-  # Asks for a password at a terminal only: CI must not wait for one.
+  # Ask for a password only at a terminal, because CI must not wait for one.
   [ -t 0 ] && sudo -v || sudo -n true 2>/dev/null ||
     fail "packages are missing" "sudo to work" "a refusal" \
       "as root run: apt-get install ${missing[*]}"

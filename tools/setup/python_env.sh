@@ -1,13 +1,13 @@
 #!/bin/bash
 # python_env.sh [libtorch]: makes the Python environment with the pinned torch,
-# once for all clones, and links .venv to it. Does nothing when the user named a
-# torch of their own. With TORCH=VERSION it makes one with that torch and the
-# torchvision that belongs to it, and links build/torch-VERSION/venv instead.
+# once for all clones, and links .venv to it. Does nothing if users named their
+# own torch. With TORCH=VERSION, it makes an environment with that torch and the
+# matching torchvision, and links build/torch-VERSION/venv instead.
 #
-# With `libtorch`, on a host without a GPU, the
-# environment gets only what C++ programs need: torch without most of its CUDA
-# packages. Python can't import torch then; a later call without `libtorch` adds
-# the rest. docs/dependencies.md says which library needs what.
+# With `libtorch`, on a host without a GPU, the environment contains only what
+# C++ programs need: torch without most of its CUDA packages. Python can't
+# import torch then. A later call without `libtorch` adds the rest.
+# docs/dependencies.md says which library needs what.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/common.sh"
@@ -42,12 +42,12 @@ version=$("$python" -c 'import sys
 print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || fail \
   "no Python" "$python to run" "a failure" "install python3 or set PYTHON="
 torch=$(sed -nE 's/^torch==([0-9.]+).*/\1/p' "$pins")
-# The interpreter is part of the key: an environment links to it.
+# The interpreter is part of the key, because an environment links to it.
 key=$({ readlink -f "$(command -v "$python")"
   grep -oE '^[a-z]+==[^ ]+' "$pins"; } | sha256sum | cut -c1-8)
 name=py$version-torch$torch-$(uname -m)-$key
 env=$cache/$name
-# Root installs what a user has built: with that user's environment.
+# If root installs a user's build, it uses that user's environment.
 linked=$(readlink "$link" || true)
 if [ "${linked##*/}" = "$name" ] && [ -x "$linked/bin/python" ]; then
   env=$linked
@@ -64,14 +64,14 @@ link() {
   say "$link -> $env"
 }
 
-# The mark of an environment that has LibTorch, but no torch for Python.
+# Marks an environment that has LibTorch, but no torch for Python.
 mark=$env/libtorch_only
 
 if [ "$scope" = libtorch ] && wants_cuda; then
   scope=all
 fi
 
-# It is renamed into place when it is whole, so a folder there is a whole one.
+# A complete environment is renamed into place, so a folder there is complete.
 is_there() {
   [ -x "$env/bin/python" ] && { [ "$scope" = libtorch ] || [ ! -e "$mark" ]; }
 }
@@ -95,8 +95,9 @@ fi
 
 log=$log_dir/python_env.log
 
-# pip_install ENVIRONMENT ARGUMENTS...: wheels are unpacked beside the
-# environment, as /tmp is often small, and not kept: the environment is the cache.
+# pip_install ENVIRONMENT ARGUMENTS...: unpacks wheels next to the environment,
+# because /tmp is often small. It doesn't keep them: the environment is the
+# cache.
 pip_install() {
   local python=$1/bin/python tmp=$1/tmp
   shift
@@ -153,7 +154,7 @@ else
   pip_install "$aside" -r "$pins"
   check_python "$aside"
 fi
-# The scripts in bin/ name the interpreter by its path.
+# The scripts in bin/ contain the path of the interpreter.
 grep -rlIF "$aside" "$aside/bin" "$aside/pyvenv.cfg" |
   xargs -r sed -i "s|$aside|$env|g"
 mv "$aside" "$env"

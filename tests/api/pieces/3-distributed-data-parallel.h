@@ -4,5 +4,5 @@
 
 // Declarations for the code in
 // docs/practicals/3-distributed-data-parallel.md.
-inline lockstep::World world;
+inline lockstep::ProcessGroup world;
 inline int64_t batch_size = 64, step = 0;

@@ -7,7 +7,7 @@ inline torch::Tensor cross_entropy(const torch::Tensor& output,
                                    const torch::Tensor& target) {
   return torch::cross_entropy_loss(output, target);
 }
-inline lockstep::World world;
+inline lockstep::ProcessGroup world;
 inline lockstep::DistributedDataParallel model(net, world);
 inline torch::optim::SGD sgd(model->parameters(), 0.1);
 inline torch::Tensor x, y, x2, y2, first_view, second_view;

@@ -4,4 +4,4 @@
 
 // Declarations that the code in docs/from-pytorch.md uses.
 inline torch::Tensor x, y;
-inline lockstep::World world;
+inline lockstep::ProcessGroup world;

@@ -3,7 +3,7 @@
 #include "tests/api/net_and_loss.h"
 
 // Declarations that the code in docs/time-line.md uses.
-inline lockstep::World world;
+inline lockstep::ProcessGroup world;
 inline auto devices = lockstep::devices("cpu:2");
 inline lockstep::DataParallel model(net, devices);
 inline auto sgd = lockstep::optim::sgd(model->parameters(), {.lr = 0.1});

@@ -16,7 +16,7 @@ namespace {
 
 using models::LanguageModel;
 
-// Both compute in float32, in another order; the logits are of some units.
+// Both compute in float32, in a different order. The logits are of magnitude 1.
 constexpr double kTolerance = 1e-4;
 
 constexpr const char* kNames[] = {"gpt2",          "gpt2_untied", "gpt2_base",
@@ -29,7 +29,7 @@ std::string run_oracle(const std::string& what, const std::string& folder) {
                          {what, folder});
 }
 
-/// Folders that transformers wrote.
+/// Returns the folder with the models that transformers wrote.
 const std::string& oracle_folder() {
   static const TemporaryFolder folder;
   static const std::string path = [] {
@@ -73,7 +73,7 @@ INSTANTIATE_TEST_SUITE_P(Models, HuggingFace, testing::ValuesIn(kNames),
                            return std::string(info.param);
                          });
 
-// In one run of Python, as importing transformers takes seconds.
+// All in one run of Python, because importing transformers takes seconds.
 TEST(HuggingFaceFolders, AreReadByTransformers) {
   if (!python_has("transformers")) {
     GTEST_SKIP() << "the Python package transformers is not there";

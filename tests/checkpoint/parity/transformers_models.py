@@ -19,7 +19,7 @@ transformers.logging.set_verbosity_error()
 
 
 def spread(model):
-    """Weights that are large enough for a wrong one to show."""
+    """Makes the weights large enough that a wrong one is noticed."""
     for name, parameter in model.named_parameters():
         if "ln_" in name or "norm" in name or name.endswith("bias"):
             torch.nn.init.normal_(parameter, 1 if parameter.ndim == 1 and
@@ -57,14 +57,15 @@ def make(folder):
     }
     for name, model in models.items():
         spread(model)
-        # The last in several files.
+        # The last model is in several files.
         limit = "20KB" if name == "llama_tied" else "1GB"
         model.save_pretrained(folder / name, max_shard_size=limit)
         ids = torch.randint(83, (2, 32))
         safetensors.torch.save_file(
             {"ids": ids, "logits": logits_of(model, ids)},
             folder / f"{name}.safetensors")
-    # The config says "tied", and the file has a head that is not the table.
+    # The config says "tied", but the file has a head that differs from the
+    # table.
     for name in ("gpt2", "llama"):
         own = name + "_own_head"
         if name == "gpt2":
@@ -85,7 +86,7 @@ def make(folder):
         safetensors.torch.save_file(
             {"ids": ids, "logits": logits_of(model, ids)},
             folder / f"{own}.safetensors")
-    # As the first files of GPT-2 were: without the head around it.
+    # The first GPT-2 files have no prefix for the model inside the head.
     base = {k.removeprefix("transformer."): v
             for k, v in models["gpt2"].transformer.state_dict().items()}
     base["h.0.attn.bias"] = torch.ones(1, 1, 32, 32)

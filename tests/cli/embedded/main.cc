@@ -1,8 +1,8 @@
-// A program of a user's, for the tests: it has the command line of
-// `lockstep train`, or trains by hand, and does what its environment says.
+// A user's program for the tests. It has the command line of `lockstep train`,
+// or trains in its own loop. Environment variables control it:
 //
-//   LOCALE    what to give to setlocale()
-//   FAILURE   what to do wrong: no-loss, foreign-leaf, unused-parameters,
+//   LOCALE    an argument for setlocale()
+//   FAILURE   an error to make: no-loss, foreign-leaf, unused-parameters,
 //             other-parameters
 #include <clocale>
 

@@ -1,5 +1,5 @@
-// As much of CUDA's driver as the launcher asks it, of a machine with three
-// GPUs: built as libcuda.so.1.
+// Replaces CUDA's driver, as far as the launcher uses it, on a machine with
+// three GPUs. Built as libcuda.so.1.
 
 extern "C" {
 

@@ -1,5 +1,5 @@
-// transformers' AutoTokenizer and AutoConfig read what `lockstep export`
-// writes.
+// transformers' AutoTokenizer and AutoConfig read the output of
+// `lockstep export`.
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -18,10 +18,11 @@ namespace {
 
 using nlohmann::json;
 
-// In train.txt, so that `chars` has a token for each character.
+// Written to train.txt, so that `chars` has a token for each character.
 const std::string kText = "to be  or\nnot, \u00e9ven <s>to</s>";
 
-// A tokenizer of GPT-2's kind: a token for each byte, and two special ones.
+// Returns a tokenizer like GPT-2's: a token for each byte, and two special
+// tokens.
 std::string bytes_with_special_tokens() {
   json vocabulary = json::object();
   int id = 0;
@@ -82,7 +83,7 @@ print(json.dumps({"ids": ids, "text": tokenizer.decode(ids),
                   "config": [config.bos_token_id, config.eos_token_id]}))
 )";
     write_text(folder.path("read.py"), script);
-    // Its warnings come first.
+    // Warnings come first.
     const std::string printed =
         run_python_file(folder.path("read.py"), {hf, kText});
     const size_t start = printed.find("{\"ids\"");

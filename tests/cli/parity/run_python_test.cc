@@ -27,13 +27,13 @@ with open(os.environ["OUT"] + os.environ["RANK"], "w") as file:
     json.dump(mine, file)
 )";
 
-// The variables that the worker of `rank` wrote down, without those that differ
-// from run to run.
+// Returns the variables that the worker of `rank` recorded, without those that
+// differ from run to run.
 Variables variables(const TemporaryFolder& folder, const std::string& rank) {
   auto found =
       json::parse(content_of(folder.path("out" + rank))).get<Variables>();
-  // torchrun's agent shares its store, which authenticates nobody; with
-  // TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 it doesn't, either.
+  // torchrun's agent shares its store, which has no authentication. With
+  // TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, it doesn't share it either.
   for (const char* name : {"MASTER_PORT", "TORCHELASTIC_ERROR_FILE",
                            "TORCHELASTIC_USE_AGENT_STORE"}) {
     EXPECT_EQ(found.erase(name), 1u) << name;

@@ -19,8 +19,8 @@ TEST(CompareWithPyTorch, LeavesNoRankOfPyTorchBehindWhenInterrupted) {
   }
   const std::string seed = rare_number();
   // Waits for compare, the launcher and its two ranks, which are visible from
-  // their start. The part before them makes few steps, so that it ends in time
-  // on a busy machine.
+  // their start. The part before them makes only a few steps, so it ends in
+  // time on a busy machine.
   const auto result =
       interrupt_when(compare({"--strategies", "single", "--pytorch", "--steps",
                               "40", "--seed", seed}),

@@ -1,5 +1,5 @@
-// `lockstep train --strategy ddp`: as processes, under every launcher, and
-// when something goes wrong, for real.
+// `lockstep train --strategy ddp`: as processes, under every launcher, and with
+// real failures.
 #include <csignal>
 #include <cstdlib>
 #include <numeric>
@@ -20,7 +20,8 @@ namespace {
 
 using namespace ddp_runs;  // NOLINT
 
-/// Two ranks under `lockstep run` that tell their pids and go on for ever.
+/// Returns two ranks under `lockstep run` that print their pids and run
+/// forever.
 Words endless(const Words& more) {
   Words words = ddp_words({"--devices", "cpu:2", "--max-steps", "1000000"});
   words.insert(words.end(), more.begin(), more.end());
@@ -109,8 +110,9 @@ TEST(Ddp, CompressesGradientsWithPowerSgdAndGoesOnWithTheSameBits) {
   }
 }
 
-// The optimizer's state (SGD has a momentum of 0.9) must not lie in the memory
-// that ranks of one host share: with a hook each rank updates all parameters.
+// The optimizer state (SGD has a momentum of 0.9) must not be in memory that
+// ranks of one host share, because with a hook each rank updates all
+// parameters.
 TEST(Ddp, LearnsWithPowerSgdAndMomentumOnOneHost) {
   if (allowed_cores().size() < 2) GTEST_SKIP() << "needs 2 cores";
   const TemporaryFolder folder;
@@ -137,8 +139,8 @@ TEST(Ddp, LearnsWithPowerSgdAndMomentumOnOneHost) {
   expect_to_learn(run_lockstep(under_an_agent));
 }
 
-// Network namespaces: no shared memory is tried between them. Over Gloo, each
-// computing with one thread for a shard, as on one host.
+// In network namespaces, ranks don't try shared memory. Over Gloo, each shard
+// is computed with one thread, as on one host.
 TEST(Ddp, GivesTheBitsOfOneHostOnTwo) {
   const Words own = ddp_words(
       {"--max-steps", "6", "--intra-op-threads", "1", "--verbose-ranks"});

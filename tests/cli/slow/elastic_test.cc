@@ -1,4 +1,4 @@
-// Nodes that come and go while `lockstep train` runs: --nnodes MIN:MAX.
+// Nodes that join and leave while `lockstep train` runs: --nnodes MIN:MAX.
 #include <csignal>
 #include <map>
 #include <memory>
@@ -61,12 +61,12 @@ TEST(Elastic, FourWorkersBecomeTwoAndFourAgainWithTheSameBits) {
   const Ended quiet =
       run_lockstep(training({"--strategy", "dp", "--devices", "cpu:2"}));
   ASSERT_EQ(quiet.code, 0) << quiet.err;
-  // In the end also three, which don't share four shards equally.
+  // The last case has three workers, which can't divide four shards equally.
   const std::map<int, std::string> last_workers{{SIGTERM, "2"}, {SIGKILL, "1"}};
   for (const auto& [signal, workers] : last_workers) {
     const std::string port = free_port();
     const auto first = start_node(port);
-    // The first to come serves the store.
+    // The first node serves the store.
     ASSERT_TRUE(wait_until([&] {
       return launch::is_reachable({"127.0.0.1", std::stoi(port)}, 1000);
     }));

@@ -1,4 +1,4 @@
-// A host that has IPv6 only, as a network namespace.
+// A host with only IPv6, as a network namespace.
 
 #include <string>
 
@@ -14,7 +14,7 @@ namespace {
 const std::string kTrain =
     "train --model mlp --strategy ddp --max-steps 2 --batch-size 8 --no-eval ";
 
-/// Runs the program where 127.0.0.1 leads nowhere.
+/// Runs the program where 127.0.0.1 can't be reached.
 CommandResult run_without_ipv4(const std::string& arguments) {
   const std::string script =
       "{ ip link set lo up && ip addr del 127.0.0.1/8 dev lo && "

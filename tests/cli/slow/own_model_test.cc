@@ -1,5 +1,5 @@
-// examples/own_model: a model, data, loss and optimizer that Lockstep does not
-// know have all that `lockstep train` has.
+// examples/own_model: a model, data, a loss and an optimizer that Lockstep does
+// not know have all features of `lockstep train`.
 #include <csignal>
 #include <string>
 #include <vector>
@@ -29,7 +29,7 @@ std::string own_model(const Words& words, int expected_status = 0) {
   return out;
 }
 
-/// 20 epochs of 32 steps, in 2 shards.
+/// Returns the arguments of 20 epochs of 32 steps, in 2 shards.
 Words twenty_epochs(Words more) {
   more.insert(more.end(), {"--epochs", "20", "--shards", "2"});
   return more;
@@ -74,7 +74,7 @@ TEST(OwnModel, StopsAndGoesOnWithAnotherStrategy) {
   EXPECT_EQ(digest_in(out), single_digest());
 }
 
-// Long enough to be killed in the middle.
+// Returns a run that is long enough to be killed in the middle.
 Words under_an_agent() {
   return {
       "run",     "--nproc-per-node", "2",   "--max-restarts", "5", "--",
@@ -89,7 +89,7 @@ TEST(OwnModel, KilledTwiceHasTheDigestOfTheQuietRun) {
   for (const char* moment : {"step 1000/6400", "step 3000/6400"}) {
     ASSERT_TRUE(program.wait_for_output(moment)) << program.err();
     std::vector<pid_t> workers;
-    // The one that was killed is replaced.
+    // The killed process is replaced.
     ASSERT_TRUE(wait_until([&] {
       workers = children_of(program.pid(), "own_model");
       std::erase_if(workers, [](pid_t pid) { return state_of(pid) == 'Z'; });

@@ -1,5 +1,5 @@
-// examples/padded_text: a batch in which few targets count has one loss,
-// however it is computed, and one digest for one number of shards.
+// examples/padded_text: a batch in which few targets count has the same loss
+// for every way to compute it, and one digest for each number of shards.
 #include <map>
 #include <string>
 #include <vector>
@@ -16,8 +16,8 @@ namespace {
 
 const std::string kPaddedText = LOCKSTEP_BINARY_DIR "/bin/padded_text";
 
-// The losses are about 5, and float32 numbers of that size are 5e-7 apart. The
-// shards are rounded in another order than the whole batch.
+// The losses are about 5, where float32 numbers are 5e-7 apart. The shards are
+// rounded in a different order than the whole batch.
 constexpr double kTolerance = 1e-6;
 
 struct Printed {
@@ -41,7 +41,7 @@ Printed run(const std::string& command) {
           .digest = digest_in(out)};
 }
 
-/// Each way to compute a batch in `devices` times `accumulate` shards.
+/// Returns each way to compute a batch in `devices` times `accumulate` shards.
 std::vector<std::string> commands(int devices, int accumulate) {
   return {fmt::format("{} dp {} {}", kPaddedText, devices, accumulate),
           fmt::format("{} ddp {} {}", kPaddedText, devices, accumulate),

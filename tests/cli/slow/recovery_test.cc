@@ -1,5 +1,5 @@
-// Workers that are lost while `lockstep train` runs: the others wait, and all
-// go on from memory.
+// Workers are lost while `lockstep train` runs. The other workers wait, and all
+// of them continue from memory.
 #include <csignal>
 #include <filesystem>
 #include <string>
@@ -45,7 +45,7 @@ pid_t worker(const Program& program, int rank) {
   return worker_of(program.pid(), rank);
 }
 
-// The new one is not there at once.
+// Waits for the new worker, which takes a moment to start.
 pid_t wait_for_worker(const Program& program, int rank) {
   wait_until([&] { return worker(program, rank) > 0; });
   return worker(program, rank);
@@ -55,7 +55,7 @@ class Recovery : public testing::TestWithParam<std::string> {};
 
 TEST_P(Recovery, OnlyTheKilledRankStartsAgain) {
   for (const int killed : {0, 1}) {
-    // Snapshots are where the ranks compared their state.
+    // Snapshots are made at the steps where the ranks compared their state.
     Program program(
         training({}, {"--backend", GetParam(), "--verify-every", "1"}));
     ASSERT_TRUE(program.wait_for_output("step 8/60")) << program.err();
@@ -69,7 +69,7 @@ TEST_P(Recovery, OnlyTheKilledRankStartsAgain) {
     EXPECT_PRED2(contains, program.err(),
                  "1 starts again, 1 waits for it (restart 1 of 9)");
     EXPECT_PRED2(contains, program.err(), "[launch] 1 failure survived\n");
-    // At most the step that it was in.
+    // At most the current step is lost.
     EXPECT_TRUE(contains(program.err(), ", 0 steps lost") ||
                 contains(program.err(), ", 1 step lost"))
         << program.err();
@@ -117,7 +117,7 @@ TEST(RecoveryOf, ASurvivorThatCanOpenNothingReplacesItToo) {
   EXPECT_PRED2(contains, program.err(), "[launch] 2 failures survived\n");
 }
 
-// It says nothing of the program.
+// A kill proves nothing about the program.
 TEST(RecoveryOf, KillsAtTheSameStepAreNoFaultOfTheProgram) {
   const TemporaryFolder folder;
   const auto fired = folder.path("fired");
@@ -126,7 +126,7 @@ TEST(RecoveryOf, KillsAtTheSameStepAreNoFaultOfTheProgram) {
                    {"LOCKSTEP_FAULT_FOLDER", folder.path()}});
   for (int kill = 1; kill <= 4; ++kill) {
     ASSERT_TRUE(wait_until([&] { return std::filesystem::exists(fired); }));
-    // The fault comes to the next process, too, at the same place.
+    // The fault also hits the next process, at the same place.
     if (kill < 4) std::filesystem::remove(fired);
   }
   EXPECT_EQ(program.wait(), 0) << program.err();

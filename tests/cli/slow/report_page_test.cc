@@ -48,7 +48,7 @@ TEST(ReportPage, IsReadableAtTwoWidthsInLightAndDark) {
   EXPECT_TRUE(result.ok()) << result.out << result.err;
 }
 
-// Long names, a device that is full beyond measure, and losses that jump.
+// Long names, a device that is much too full, and losses that jump.
 TEST(ReportPage, StaysReadableWithWhatIsHostile) {
   const TemporaryFolder folder;
   train_into(folder.path("run"), "dp");

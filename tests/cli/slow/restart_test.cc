@@ -1,4 +1,4 @@
-// `lockstep run --max-restarts`, for real.
+// `lockstep run --max-restarts` with real failures.
 #include <csignal>
 #include <filesystem>
 #include <stdexcept>
@@ -17,7 +17,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-// `lockstep run --nproc-per-node 2 options -- sh -c script`.
+// Returns `lockstep run --nproc-per-node 2 options -- sh -c script`.
 Words sh(const Words& options, const std::string& script) {
   Words words{"run", "--nproc-per-node", "2"};
   words.insert(words.end(), options.begin(), options.end());
@@ -25,7 +25,8 @@ Words sh(const Words& options, const std::string& script) {
   return words;
 }
 
-// Rank 1 fails until the attempt with that number; "done N" otherwise.
+// Returns a script in which rank 1 fails until attempt `attempt`. It then
+// prints "done N".
 std::string fails_until(int attempt) {
   return "if [ $RANK = 1 ] && [ $TORCHELASTIC_RESTART_COUNT -lt " +
          std::to_string(attempt) +
@@ -61,7 +62,7 @@ TEST(Restart, EndsWithTheReportWhenThereAreNoneLeft) {
 TEST(Restart, ASignalEndsTheWaitBeforeIt) {
   Program program(sh({"--max-restarts", "99"},
                      "echo attempt $TORCHELASTIC_RESTART_COUNT ready; exit 3"));
-  // By then it waits for 4 s and more before each.
+  // By then, it waits for 4 s or more before each attempt.
   ASSERT_TRUE(program.wait_for_output("attempt 3"));
   const Stopwatch watch;
   program.send(SIGTERM);
@@ -156,7 +157,7 @@ TEST(Restart, AKilledRankLeavesNoTraceInTheBits) {
 
 TEST(Preemption, EndsWithItsOwnCodeAndGoesOn) {
   const TemporaryFolder folder;
-  // To the agent, and to a rank alone, as Slurm may have it.
+  // Sent to the agent, and only to a rank, as Slurm may do.
   for (const int signal : {SIGTERM, SIGUSR1, -SIGUSR1}) {
     Program program(training(folder.path("run")));
     ASSERT_TRUE(program.wait_for_output(" | loss ")) << program.err();

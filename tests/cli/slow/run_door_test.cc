@@ -1,4 +1,4 @@
-// `lockstep run` among strangers.
+// `lockstep run` and its protection against other processes.
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -21,7 +21,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-// The local addresses, in hexadecimal, at which a process listens.
+// Returns the local addresses, in hexadecimal, at which a process listens.
 std::set<std::string> listening_of(pid_t pid) {
   std::set<std::string> sockets;
   const std::string process = "/proc/" + std::to_string(pid);
@@ -51,7 +51,7 @@ std::set<std::string> listening_of(pid_t pid) {
 
 const std::set<std::string> kLoopbackOnly{"0100007F"};
 
-// Two nodes on this machine. Their workers wait for a word.
+// Two nodes on this machine. Their workers wait to be told to continue.
 class RunDoor : public testing::Test {
  protected:
   RunDoor() {
@@ -113,7 +113,7 @@ TEST_F(RunDoor, AJobGoesOnAmongStrangers) {
   guess.who = {.role = store::Role::kAgent, .run_id = "none"};
   guess.key = store::no_secret().key_of(guess.who);
   EXPECT_THROW(store::Client{guess}, CommError);
-  // With the secret one is in, but speaks for nobody else.
+  // With the secret a process is admitted, but it can't act for another one.
   guess.key = store::read_secret_file(secret_file_).key_of(guess.who);
   store::Client rogue(guess);
   expect_problem(error_of<CommError>([&] {

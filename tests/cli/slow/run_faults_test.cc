@@ -1,4 +1,4 @@
-// `lockstep run` when something goes wrong, for real.
+// `lockstep run` with real failures.
 #include <csignal>
 #include <map>
 #include <string>
@@ -22,8 +22,8 @@ using nlohmann::json;
 
 const Words kTwo{"--nproc-per-node", "2"};
 
-// Workers that stay until they are ended: each prints its pid, those of a
-// child and of one that hides in a session of its own, then "ready".
+// Workers that run until they are ended. Each prints its pid, the pids of a
+// child and of a child that hides in a separate session, and then "ready".
 constexpr const char* kStay =
     "sleep 600 & echo pid $! child; setsid sleep 600 & echo pid $! hidden; "
     "echo pid $$ ready; wait";
@@ -66,7 +66,8 @@ TEST(RunFaults, AKilledWorkerIsTheCause) {
   EXPECT_PRED2(contains, err, "SIGKILL (Killed)");
   EXPECT_FALSE(contains(err, "other failures")) << err;
   expect_all_gone(out, 6);
-  // torchrun's forms: in the worker's folder, and for a launcher around us.
+  // torchrun's formats: in the worker's folder, and for a launcher that started
+  // us.
   const auto root = json::parse(content_of(folder.path("error.json")));
   EXPECT_EQ(root["message"]["errorCode"], -SIGKILL);
   EXPECT_PRED2(contains, root["message"]["message"].get<std::string>(),
@@ -143,7 +144,7 @@ TEST(RunFaults, ASecondSignalDoesNotWait) {
   ASSERT_TRUE(program.wait_for_output("deaf"));
   program.send(SIGINT);
   EXPECT_EQ(program.wait(), 128 + SIGINT);
-  EXPECT_LT(watch.seconds(), 25);  // the grace is 30
+  EXPECT_LT(watch.seconds(), 25);  // the grace period is 30 s
   expect_all_gone(program.out(), 2);
 }
 
@@ -159,8 +160,8 @@ TEST(RunFaults, NobodyOutlivesAKilledAgent) {
 
 TEST(RunFaults, TheEarliestErrorFileIsTheRootCause) {
   const TemporaryFolder folder;
-  // Rank 0 ends first, for what rank 1 had done to it; rank 1 is still busy
-  // with its end, and is ended by the agent.
+  // Rank 0 ends first because of rank 1. Rank 1 is still ending, and the agent
+  // ends it.
   const auto ended = run_sh(
       kTwo,
       "now() { date +%s; }; if [ $RANK = 1 ]; then "
@@ -179,8 +180,8 @@ TEST(RunFaults, TheEarliestErrorFileIsTheRootCause) {
 
 TEST(RunFaults, WhoMissedAnotherRankIsNotTheRootCause) {
   const TemporaryFolder folder;
-  // Rank 0 says first that rank 1 was lost, and ends; rank 1 needs until after
-  // the agent's signal to say why.
+  // Rank 0 reports first that rank 1 was lost, and ends. Rank 1 gives its
+  // reason only after the agent's signal.
   const auto ended = run_sh(
       kTwo,
       "say() { printf '{\"message\": {\"message\": \"%s\", \"extraInfo\": "
@@ -198,7 +199,7 @@ TEST(RunFaults, WhoMissedAnotherRankIsNotTheRootCause) {
   EXPECT_PRED2(contains, ended.err, "exit code 1: missed-rank-1");
 }
 
-// Two nodes on this machine, which meet by c10d.
+// Two nodes on this machine that meet through c10d.
 class RunNodes : public testing::Test {
  protected:
   Words node(const std::string& script, Words more = {}) {
@@ -208,7 +209,8 @@ class RunNodes : public testing::Test {
     return sh_job(more, script);
   }
 
-  // Whoever comes then finds the port taken, and does not serve the store.
+  // A node that arrives later finds the port taken, and does not serve the
+  // store.
   void wait_for_store() {
     const auto endpoint = launch::parse_endpoint("", endpoint_, 0);
     ASSERT_TRUE(

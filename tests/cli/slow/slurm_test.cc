@@ -13,8 +13,8 @@ namespace {
 
 constexpr int kNotInstalled = 77;
 
-// Slurm is told to do `command` to the job in the middle of its steps. What
-// came of it is one of `facts`.
+// Runs a recipe and applies `command` to the job in the middle of its steps.
+// Expects that the outcome is one of `facts`.
 void expect(const std::string& recipe, const std::vector<std::string>& command,
             const std::vector<std::string>& facts) {
   const std::string source = LOCKSTEP_SOURCE_DIR;
@@ -47,9 +47,9 @@ TEST(Slurm, RequeuesRanksThatItStartedItself) {
           "resumed from\ndigest of a quiet run\n"});
 }
 
-// Once in some fifty runs Slurm kills the ranks of a job that it requeues
-// before they have said that they were asked to end, or saved anything. Then
-// they go on from the checkpoint before.
+// In about one of fifty runs, Slurm kills the ranks of a job that it requeues
+// before they have reported the request to end, or saved anything. Then they
+// resume from the previous checkpoint.
 TEST(Slurm, RequeuesAJobByCommand) {
   expect("train", {"scontrol", "requeue"},
          {"state COMPLETED restarts 1\njob was preempted\n"
@@ -58,7 +58,7 @@ TEST(Slurm, RequeuesAJobByCommand) {
           "resumed from\ndigest of a quiet run\n"});
 }
 
-// Whatever the recipe, the job does not come back by itself.
+// With every recipe, the job does not come back without a new submission.
 TEST(Slurm, CancelsAJobThatGoesOnWhenSubmittedAgain) {
   for (const char* recipe : {"train", "no_srun"}) {
     expect(recipe, {"scancel"},

@@ -46,7 +46,7 @@ std::string shown_on_a_terminal(const Words& arguments) {
   }
   std::string text;
   const Stopwatch watch;
-  // The read fails (EIO) when the last writer is gone.
+  // The read fails with EIO after the last writer has closed.
   for (char buffer[4096]; watch.seconds() < 120;) {
     pollfd ready{fd, POLLIN, 0};
     if (::poll(&ready, 1, 1000) <= 0) continue;
@@ -82,7 +82,7 @@ TEST_P(Strategies, ShowABarOnATerminalWithStepAndTime) {
   EXPECT_PRED2(contains, text, "ms | Tot: ");
   EXPECT_PRED2(contains, text, " | loss ");
   EXPECT_PRED2(contains, text, " | 0 s left");
-  EXPECT_PRED2(contains, text, "\r\x1b[2K");  // erased
+  EXPECT_PRED2(contains, text, "\r\x1b[2K");  // the bar is erased
   EXPECT_FALSE(contains(text, "samples/s | ")) << "lines: " << text;
 }
 
@@ -143,7 +143,7 @@ TEST(DdpErrors, AreSaidOnce) {
   }
 }
 
-// The last batch of three samples over two ranks: two and one.
+// The last batch has three samples for two ranks: two and one.
 TEST(DdpErrors, NameALossThatIsNotFiniteOnAnUnevenSplit) {
   if (allowed_cores().size() < 2) GTEST_SKIP() << "needs 2 cores";
   const auto ended =

@@ -1,4 +1,4 @@
-// Two runs that are given the same --out-dir.
+// Two runs with the same --out-dir.
 #include <csignal>
 #include <string>
 #include <vector>
@@ -52,7 +52,8 @@ TEST(TwoRuns, TheSecondIsRefusedUntilTheFirstIsGone) {
   EXPECT_EQ(third.wait(), kExitPreempted) << third.err();
 }
 
-// The lock goes with the rank 0 that is killed, and stays with one that waits.
+// The lock is released with a rank 0 that is killed, and kept by one that
+// waits.
 TEST(TwoRuns, ARestartedRankHasTheFolderOfItsJob) {
   for (const int killed : {0, 1}) {
     const TemporaryFolder folder;

@@ -30,7 +30,7 @@ void expect_refused(const std::string& bytes,
                  ErrorCode::kMalformedData, names);
 }
 
-// 4 bytes, the highest first.
+// Returns 4 bytes, the most significant byte first.
 std::string word(uint32_t value) {
   std::string bytes;
   for (const int shift : {24, 16, 8, 0}) {
@@ -66,13 +66,14 @@ TEST(DecodeImage, RefusesWhatEndsEarlyAnywhere) {
 }
 
 TEST(DecodeImage, RefusesAPngWithAChangedByte) {
-  // In each chunk, there is a checksum: of the header, the pixels, the end.
+  // Each chunk has a checksum: the header, the pixels and the end.
   const std::string whole = png_of(40, 30, 5);
   for (size_t at = 8; at < whole.size(); at += 3) {
     std::string changed = whole;
     changed[at] ^= 0x20;
     try {
-      // Another name of a chunk, or its length, may leave the pixels alone.
+      // With a different name or length of a chunk, the pixels may still be
+      // right.
       EXPECT_EQ(decode(changed).pixels, gradient(40, 30, 5)) << at;
     } catch (const DataError&) {
     }
@@ -82,7 +83,7 @@ TEST(DecodeImage, RefusesAPngWithAChangedByte) {
   expect_refused(changed);
 }
 
-// One colour, which JPEG keeps but for what its quality rounds off.
+// An image of one colour, which JPEG preserves except for rounding.
 TEST(DecodeImage, TakesCmykAsLightAndNotAsInk) {
   struct Case {
     std::array<uint8_t, 4> stored;
@@ -107,7 +108,7 @@ TEST(DecodeImage, RefusesCmykThatEndsEarlyAnywhere) {
   }
 }
 
-// 2 KB that ask for gigabytes.
+// 2 KB that would need gigabytes.
 TEST(DecodeImage, RefusesMorePixelsThanAPhotograph) {
   std::string jpeg = jpeg_of(20, 12, 7);
   const size_t frame = jpeg.find("\xff\xc0");
@@ -116,11 +117,12 @@ TEST(DecodeImage, RefusesMorePixelsThanAPhotograph) {
   expect_refused(jpeg, {"65500 x 65500"});
   std::string png = png_of(20, 12, 7);
   png.replace(png.find("IHDR") + 4, 8, word(900'000) + word(900'000));
-  // Its checksum by another way than ours: libpng's refusal names no size.
+  // Its checksum is computed in a different way than ours. libpng's error has
+  // no size.
   expect_refused(png);
 }
 
-// Before it takes memory for them.
+// It is refused before memory is allocated for the pixels.
 TEST(DecodeImage, RefusesMorePixelsThanItsBytesCanHold) {
   std::string jpeg = jpeg_of(20, 12, 7);
   jpeg.replace(jpeg.find("\xff\xc0") + 5, 4,
@@ -136,7 +138,7 @@ TEST(DecodeImage, RefusesMorePixelsThanItsBytesCanHold) {
   expect_refused(png, {fmt::format("8192 x 8192 pixels in {}", png.size())});
 }
 
-// What is one colour is as small as a file can be.
+// An image of one colour makes the smallest possible file.
 TEST(DecodeImage, TakesTheSmallestFilesThereAre) {
   constexpr int kSide = 4000;
   const std::vector<uint8_t> black(size_t{kSide} * kSide, 0);
@@ -171,7 +173,7 @@ TEST(DecodeImage, RefusesAJpegOfEndlessScans) {
   std::string file(reinterpret_cast<char*>(memory), size);
   jpeg_destroy_compress(&jpeg);
   std::free(memory);
-  // The last scan, again and again.
+  // Repeats the last scan.
   const size_t scan = file.rfind("\xff\xda");
   const std::string last = file.substr(scan, file.size() - 2 - scan);
   EXPECT_EQ(decode(file).width, 16);
@@ -179,7 +181,7 @@ TEST(DecodeImage, RefusesAJpegOfEndlessScans) {
   expect_refused(file, {"scans"});
 }
 
-// Of what the libraries make of it, nothing is known but that it ends well.
+// The result of the libraries is unknown, but they must not crash.
 TEST(DecodeImage, SurvivesDamageAnywhere) {
   std::mt19937 random(11);
   for (const std::string& whole : {png_of(40, 30, 5), jpeg_of(40, 30, 5),

@@ -2,7 +2,7 @@
 
 #include <array>
 #include <cstdint>
-#include <cstdio>  // jpeglib.h needs it
+#include <cstdio>  // needed by jpeglib.h
 #include <cstdlib>
 #include <jpeglib.h>
 #include <png.h>
@@ -11,7 +11,7 @@
 
 namespace lockstep::data {
 
-/// The pixels of the images below: a gradient that begins with `shade`.
+/// Returns the pixels of the images below: a gradient that begins with `shade`.
 inline std::vector<uint8_t> gradient(int width, int height, uint8_t shade) {
   std::vector<uint8_t> pixels(static_cast<size_t>(3 * width * height));
   for (size_t i = 0; i < pixels.size(); ++i) {
@@ -20,7 +20,7 @@ inline std::vector<uint8_t> gradient(int width, int height, uint8_t shade) {
   return pixels;
 }
 
-/// A PNG file of `pixels`, in a format of libpng's.
+/// Returns a PNG file of `pixels`, in one of libpng's formats.
 inline std::string png_file(int width, int height, png_uint_32 format,
                             const std::vector<uint8_t>& pixels) {
   png_image image{};
@@ -37,7 +37,7 @@ inline std::string png_file(int width, int height, png_uint_32 format,
   return file;
 }
 
-/// A PNG file of the gradient.
+/// Returns a PNG file of the gradient.
 inline std::string png_of(int width, int height, uint8_t shade) {
   return png_file(width, height, PNG_FORMAT_RGB,
                   gradient(width, height, shade));
@@ -45,7 +45,7 @@ inline std::string png_of(int width, int height, uint8_t shade) {
 
 enum class JpegSize { kUsual, kSmallest };
 
-/// A JPEG file of `pixels`, rows of `components` bytes a pixel.
+/// Returns a JPEG file of `pixels`, in rows with `components` bytes per pixel.
 inline std::string jpeg_file(int width, int height, int components,
                              J_COLOR_SPACE space,
                              const std::vector<uint8_t>& pixels,
@@ -77,12 +77,12 @@ inline std::string jpeg_file(int width, int height, int components,
   return file;
 }
 
-/// A JPEG file of the gradient.
+/// Returns a JPEG file of the gradient.
 inline std::string jpeg_of(int width, int height, uint8_t shade) {
   return jpeg_file(width, height, 3, JCS_RGB, gradient(width, height, shade));
 }
 
-/// A JPEG file whose pixels are all `cmyk`.
+/// Returns a JPEG file in which all pixels are `cmyk`.
 inline std::string cmyk_jpeg_of(int width, int height,
                                 const std::array<uint8_t, 4>& cmyk) {
   std::vector<uint8_t> pixels;

@@ -1,6 +1,6 @@
 """Writes datasets and folders of images, and what Pillow and torchvision read.
 
-images.py FOLDER makes in it:
+images.py FOLDER writes to the folder:
   decoded/      images of many kinds, each with NAME.rgb: Pillow's pixels, after
                 their width and height as little-endian words
   tree/         an ImageFolder; tree_SIZE.bin: its images as torchvision resizes
@@ -26,7 +26,7 @@ random = np.random.default_rng(5)
 
 
 def photo(width, height):
-    """Smooth shapes and some noise, as a photograph has."""
+    """Returns smooth shapes with some noise, like a photograph."""
     y, x = np.mgrid[0:height, 0:width].astype(float)
     planes = []
     for phase in (0.0, 1.3, 2.9):
@@ -40,7 +40,7 @@ def noise(shape, kind=np.uint8):
 
 
 def png_chunks(colour, depth, rows, extra=b""):
-    """A PNG that Pillow does not write: `rows` are whole scan lines."""
+    """Makes a PNG that Pillow can't write. `rows` are whole scan lines."""
     import zlib
 
     def chunk(name, data):
@@ -58,7 +58,7 @@ def png_chunks(colour, depth, rows, extra=b""):
 
 
 def write_images(folder):
-    """Every kind of PNG and JPEG that is read."""
+    """Writes every kind of PNG and JPEG that can be read."""
     folder.mkdir(parents=True)
     pixels = photo(61, 43)
     image = Image.fromarray(pixels)
@@ -86,17 +86,17 @@ def write_images(folder):
     image.convert("L").save(folder / "gray.jpeg")
     image.save(folder / "restarts.jpg", restart_marker_blocks=2)
     exif = Image.Exif()
-    exif[0x0112] = 6  # turned
+    exif[0x0112] = 6  # rotated
     image.save(folder / "turned.jpg", exif=exif)
     Image.fromarray(photo(1, 1)).save(folder / "one.png")
     Image.fromarray(photo(1, 1)).save(folder / "one.jpg")
     (folder / "wrong_name.png").write_bytes(
         (folder / "progressive.jpg").read_bytes())
-    # A stray byte before the end, as some of ImageNet's files have.
+    # A stray byte before the end, as in some files of ImageNet.
     whole = (folder / "q75_s0.jpg").read_bytes()
     (folder / "stray.jpg").write_bytes(whole[:-2] + b"\x11" + whole[-2:])
-    # CMYK; without the marker that says so; and as YCCK, of which Pillow writes
-    # none: the transform is the last byte of Adobe's marker.
+    # CMYK, then without the marker that says so, and as YCCK, which Pillow
+    # can't write. The transform is the last byte of Adobe's marker.
     cmyk = Image.fromarray(noise((43, 61, 4)), "CMYK")
     cmyk.save(folder / "cmyk.jpg", quality=95)
     cmyk.resize((97, 33)).save(folder / "cmyk_progressive.jpg", quality=60,
@@ -116,8 +116,9 @@ def write_images(folder):
 
 
 def write_gray_16(folder):
-    """Pillow cuts this one off at 255; we read the higher byte, as it does itself
-    of 16-bit gray with alpha and of 16-bit colours."""
+    """Pillow limits these values to 255. We read the higher byte, as Pillow
+    does for 16-bit gray with alpha and for 16-bit colours.
+    """
     gray = noise((9, 31), np.uint16)
     rows = [row.astype(">u2").tobytes() for row in gray]
     image = png_chunks(0, 16, rows)
@@ -128,7 +129,7 @@ def write_gray_16(folder):
 
 
 def write_tree(folder, root):
-    """Classes and names whose order is easily got wrong."""
+    """Writes classes and names that are easy to sort wrongly."""
     shapes = [(40, 40), (64, 48), (48, 64), (33, 90), (301, 77), (9, 8),
               (500, 375), (32, 32), (35, 32), (32, 37), (31, 300)]
     names = ["10.png", "2.png", "B.JPG", "a.jpeg", "deep/x.png", "Deep.png",
@@ -140,7 +141,7 @@ def write_tree(folder, root):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 size = shapes[(i + 3 * number) % len(shapes)]
                 image = Image.fromarray(photo(*size))
-                # As PNG, so that resizing alone is compared.
+                # As PNG, so that only resizing is compared.
                 image.save(path, format="PNG")
     (root / "train" / "z" / "notes.txt").write_text("not an image")
     for size in SIZES:
@@ -175,7 +176,7 @@ def write_mnist(folder, kind):
         data = kind(folder, train=split)
         write_read(folder / f"{kind.__name__}_{'train' if split else 'test'}"
                    ".bin", data.data.numpy(), data.targets.numpy())
-    # torchvision reads the plain ones, we the packed ones.
+    # torchvision reads the uncompressed files, and we read the compressed ones.
     for path in list(raw.iterdir()):
         (raw / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
         path.unlink()

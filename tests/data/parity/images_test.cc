@@ -17,7 +17,7 @@
 namespace lockstep::data {
 namespace {
 
-// What images.py wrote. Made once, as it takes seconds.
+// The output of images.py. Made once, because it takes seconds.
 class ImagesAndTorchvision : public testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -33,7 +33,7 @@ class ImagesAndTorchvision : public testing::Test {
     }
   }
 
-  // `name`: a file with all images, then a byte for each label.
+  // `name` is a file with all images, and then one byte for each label.
   static void expect_same(const Dataset& dataset, const std::string& name) {
     const std::string expected = content_of(folder_->path(name));
     std::string read;
@@ -51,8 +51,8 @@ class ImagesAndTorchvision : public testing::Test {
   static inline TemporaryFolder* folder_ = nullptr;
 };
 
-// Not only within a tolerance: PNG has no choice, and Pillow decodes JPEG by
-// another release of the same library, with the same settings.
+// The pixels are equal, not only similar. PNG is lossless, and Pillow decodes
+// JPEG with the same settings and another release of the same library.
 TEST_F(ImagesAndTorchvision, DecodeToTheSamePixels) {
   int images = 0;
   for (const auto& entry :
@@ -80,8 +80,8 @@ TEST_F(ImagesAndTorchvision, DecodeToTheSamePixels) {
   EXPECT_GT(images, 30);
 }
 
-// Pillow goes down before it goes across where that costs less, which rounds
-// some bytes otherwise, by one. Most images are the same to the bit.
+// Pillow resizes vertically before horizontally where that is faster, which
+// changes the rounding of some bytes by one. Most images have the same bits.
 TEST_F(ImagesAndTorchvision, ResizeAndCutToTheSameBytes) {
   for (const int64_t size : {8, 32, 50, 224}) {
     SCOPED_TRACE(size);

@@ -27,7 +27,7 @@ std::shared_ptr<const data::Tokenizer> tokenizer_of(const json& document) {
   return parse_tokenizer(document.dump(), "t.json");
 }
 
-// The tiny tokenizer with `change` made to it is refused.
+// Expects that the tiny tokenizer is refused after `change`.
 void expect_refused(ErrorCode code,
                     std::initializer_list<std::string_view> names,
                     const std::function<void(json&)>& change) {
@@ -38,7 +38,7 @@ void expect_refused(ErrorCode code,
   EXPECT_TRUE(is_error(message, code, names));
 }
 
-// By hand from the merges: "a b" comes first, then "ab c", then "b c".
+// Computed by hand from the merges: "a b" comes first, then "ab c", then "b c".
 TEST(BpeTokenizer, MergesInTheOrderOfTheList) {
   const auto tokenizer = tokenizer_of(tiny_tokenizer());
   EXPECT_EQ(tokenizer->vocabulary(), 260);
@@ -121,7 +121,7 @@ TEST(BpeTokenizer, EncodesInSeveralThreads) {
   for (const Ids& result : results) EXPECT_EQ(result, expected);
 }
 
-// A megabyte in one word. With a cost of n * n this would take hours.
+// A megabyte in one word. With quadratic cost, this would take hours.
 TEST(BpeTokenizer, MergesALongWordInTime) {
   const auto tokenizer = tokenizer_of(tiny_tokenizer());
   std::string text;
@@ -133,7 +133,7 @@ TEST(BpeTokenizer, MergesALongWordInTime) {
 
 TEST(BpeTokenizer, RefusesTextThatIsNotUtf8) {
   const auto tokenizer = tokenizer_of(tiny_tokenizer());
-  // Unicode, table 3-7: longer than needed, a surrogate, too large, cut.
+  // Unicode, table 3-7: overlong, a surrogate, too large, truncated.
   for (const std::string bytes :
        {"\x80", "\xC0\x80", "\xE0\x80\x80", "\xED\xA0\x80", "\xF0\x80\x80\x80",
         "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xE2\x82", "\xFF"}) {
@@ -175,9 +175,9 @@ TEST(HostileTokenizer, HasMergesThatCantBe) {
                    [&](json& t) { t["model"]["merges"].push_back(merge); });
   };
   refuse(ErrorCode::kMalformedData, "xy", "xy a");     // unknown
-  refuse(ErrorCode::kMalformedData, "ca", "c a");      // makes an unknown one
-  refuse(ErrorCode::kMalformedData, "twice", "a b");   // there already
-  refuse(ErrorCode::kMalformedJson, "merge 3", "ab");  // no pair
+  refuse(ErrorCode::kMalformedData, "ca", "c a");      // makes an unknown token
+  refuse(ErrorCode::kMalformedData, "twice", "a b");   // already exists
+  refuse(ErrorCode::kMalformedJson, "merge 3", "ab");  // not a pair
   refuse(ErrorCode::kMalformedJson, "merge 3", "a b c");
   refuse(ErrorCode::kMalformedJson, "merge 3", {"a", "b", "c"});
   refuse(ErrorCode::kMalformedJson, "merge 3", {"a", 1});
@@ -246,7 +246,7 @@ TEST(WordRegex, MakesAWordOfAMatchAndOfWhatLiesBetween) {
   using Words = std::vector<std::string>;
   EXPECT_EQ(words("b+", "abbcab"), (Words{"a", "bb", "ca", "b"}));
   EXPECT_EQ(words("x", "aé"), (Words{"aé"}));
-  // A match of nothing cuts where it lies.
+  // An empty match cuts at its position.
   EXPECT_EQ(words("(?=b)", "abab"), (Words{"a", "ba", "b"}));
   EXPECT_EQ(words(data::kGpt2Pattern, "I'll go  on"),
             (Words{"I", "'ll", " go", " ", " on"}));
@@ -291,7 +291,7 @@ TEST(WordRegex, GivesUpWhereAMatchTakesForever) {
   EXPECT_LT(watch.seconds(), 30);
 }
 
-// What may take its time because the text is long does.
+// A long text may take long.
 TEST(WordRegex, GoesThroughALongRunOfBlanks) {
   EXPECT_EQ(words(data::kGpt2Pattern, std::string(3'000'000, ' ') + "x").size(),
             2u);

@@ -24,7 +24,7 @@ TEST(TokensOutOfRange, AreRefused) {
     EXPECT_THROW(tokens->read(begin, out), InvalidArgument) << begin;
     EXPECT_THROW(range.read(begin, out), InvalidArgument) << begin;
   }
-  // The other source has it; the range does not.
+  // The other source has this token, but the range doesn't.
   EXPECT_THROW(range.read(1, out), InvalidArgument);
   range.read(0, out);
   EXPECT_EQ(out, (std::vector<int64_t>{2, 3}));

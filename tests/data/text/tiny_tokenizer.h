@@ -6,7 +6,7 @@
 
 namespace lockstep {
 
-/// GPT-2's letter for a byte, as its paper's code has it.
+/// Returns GPT-2's letter for a byte, as in the code of its paper.
 inline std::string letter_of_byte(unsigned byte) {
   const auto is_visible = [](unsigned b) {
     return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
@@ -21,8 +21,9 @@ inline std::string letter_of_byte(unsigned byte) {
           static_cast<char>(0x80 | (point & 0x3F))};
 }
 
-/// A tokenizer.json: byte b is token b, "ab" is 256, "abc" is 257, "bc" is 258
-/// and the end of a text is 259. Tests change what they are about.
+/// Returns a tokenizer.json: byte b is token b, "ab" is 256, "abc" is 257, "bc"
+/// is 258 and the end of a text is 259. Each test changes the part that it
+/// tests.
 inline nlohmann::json tiny_tokenizer() {
   nlohmann::json vocabulary;
   for (unsigned byte = 0; byte < 256; ++byte) {

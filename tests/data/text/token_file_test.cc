@@ -25,7 +25,8 @@ using data::TokenFileWriter;
 using data::TokenFolder;
 using data::TokenFormat;
 
-// The bytes of llm.c's file as its own scripts write them: 256 int32, tokens.
+// Returns an llm.c file as its own scripts write it: 256 int32, then the
+// tokens.
 template <class Token>
 std::string llmc_file(int32_t magic, int32_t version, int32_t count,
                       const std::vector<Token>& tokens) {
@@ -149,8 +150,8 @@ TEST(TokenFile, RefusesTokensThatItDoesNotHave) {
 
 TEST(TokenFile, FingerprintIsTheSha256OfTheFile) {
   const TemporaryFolder folder;
-  // FIPS 180-4's example "abc" has three bytes; this is of `printf aabb`, by
-  // coreutils' sha256sum.
+  // The example "abc" in FIPS 180-4 has three bytes. This digest is that of
+  // `printf aabb`, computed by sha256sum of coreutils.
   write_text(folder.path("a.bin"), "aabb");
   EXPECT_EQ(TokenFile(folder.path("a.bin")).fingerprint(),
             "486b34250bd4400c0aa90516fce9a9c0633a922eb40d0828cf299bc4e825acf4");

@@ -14,7 +14,7 @@
 namespace lockstep::data {
 namespace {
 
-// Token i is i: a window tells where it was cut.
+// Token i is i, so a window shows where it was cut.
 std::shared_ptr<const TokenSource> counting(int64_t size) {
   std::vector<uint32_t> tokens(static_cast<size_t>(size));
   std::iota(tokens.begin(), tokens.end(), 0u);
@@ -38,8 +38,8 @@ TEST(TokenWindows, HaveTheNextTokenAsTarget) {
   EXPECT_TRUE(batch.target_tensor().equal(batch.input() + 1));
 }
 
-// Whatever the sizes: no target twice, and less than a window left out at each
-// end.
+// For all sizes, no token is a target twice, and less than a window is left out
+// at each end.
 TEST(TokenWindows, CoverAnEpochWithoutOverlap) {
   for (const int64_t context : {1, 2, 7, 16}) {
     for (int64_t size = 2 * context; size < 5 * context + 3; ++size) {

@@ -102,7 +102,8 @@ class TokenizeFiles : public testing::Test {
     options_.out_dir = folder_.path("out/tokens");
   }
 
-  // Each text by one encode(), with the end of a text between two.
+  // Returns each text encoded by one encode(), with the end-of-text token
+  // between two texts.
   Ids expected() const {
     Ids ids;
     for (const auto& text : texts_) {

@@ -29,8 +29,8 @@ TEST(CharacterTokenizer, RefusesACharacterThatItHasNot) {
             ErrorCode::kBadOption);
 }
 
-// RFC 3629: a lone or missing continuation, longer than needed, surrogates,
-// above U+10FFFF, bytes that begin nothing.
+// RFC 3629: a lone or missing continuation, overlong forms, surrogates, above
+// U+10FFFF, and bytes that can't come first.
 TEST(CharacterTokenizer, RefusesWhatIsNotUtf8) {
   for (const std::string text :
        {"\x80", "a\xc3", "\xc3(", "\xc0\xaf", "\xe0\x80\xaf", "\xed\xa0\x80",

@@ -1,6 +1,6 @@
-// Stands for libnvidia-ml.so: the eight GPUs of
-// examples/topologies/eight_gpus_nvlink_pairs.txt, as NVML tells of them. With
-// LOCKSTEP_FAKE_NVML=switch, four GPUs whose links all end at a switch.
+// Replaces libnvidia-ml.so. Reports the eight GPUs of
+// examples/topologies/eight_gpus_nvlink_pairs.txt, as NVML does. With
+// LOCKSTEP_FAKE_NVML=switch, it reports four GPUs with all links to a switch.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -37,7 +37,7 @@ int nvmlDeviceGetCount_v2(unsigned* count) {
   return 0;
 }
 
-// NVML's order is not CUDA's: backwards here.
+// NVML's order is not CUDA's. Here it is reversed.
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** device) {
   unsigned count = 0;
   nvmlDeviceGetCount_v2(&count);
@@ -86,7 +86,7 @@ int nvmlDeviceGetP2PStatus(void*, void*, unsigned, unsigned* status) {
 
 int nvmlDeviceGetCpuAffinity(void* device, unsigned size, unsigned long* set) {
   std::memset(set, 0, size * sizeof(*set));
-  // Sockets of 32 cores.
+  // The sockets have 32 cores each.
   set[0] = number_of(device) < 4 ? 0xFFFFFFFFUL : 0xFFFFFFFF00000000UL;
   return 0;
 }

@@ -11,7 +11,7 @@ namespace {
 
 using Targets = WorkerTeam::Targets;
 
-// An agent without processes: what it would do is in `actions`.
+// An agent without processes. `actions` contains what it would do.
 class TestAgent {
  public:
   AgentContext context{.now_s = 100, .host = "alpha"};
@@ -23,7 +23,7 @@ class TestAgent {
     state = next.state;
     actions = next.actions;
   }
-  // Whether nothing is to be done.
+  // Returns whether there is nothing to do.
   bool is_idle() const {
     return actions.signal == 0 && !actions.tells_peers &&
            actions.announcement == Announcement::kNone;
@@ -34,7 +34,7 @@ WorkersFailed failed(bool may_restart = true) {
   return {{.why = "rank 1 failed", .may_restart = may_restart}};
 }
 
-// Nodes come or go.
+// Nodes join or leave.
 PeerNews regroup() {
   return {.notice =
               Notice{.why = "another", .may_restart = true, .is_fault = false}};
@@ -104,7 +104,7 @@ TEST(AgentState, LeavesAJobThatCanGoOnWithoutItsNode) {
   EXPECT_TRUE(agent.state.notice.may_restart);
   EXPECT_FALSE(agent.state.notice.is_fault);
   EXPECT_EQ(agent.actions.announcement, Announcement::kRegroup);
-  // Its workers have nothing to wait for.
+  // The agent's workers have nothing to wait for.
   agent.handle(JobConcluded());
   EXPECT_EQ(agent.actions.signal, SIGKILL);
   EXPECT_EQ(agent.actions.announcement, Announcement::kClosed);
@@ -140,7 +140,7 @@ TEST(AgentState, PassesOnWhatBelongsToTheSameRequest) {
   EXPECT_EQ(agent.actions.signal, SIGTERM);
 }
 
-// How long workers have from the first signal to SIGKILL.
+// Returns how long workers have from the first signal to SIGKILL.
 double grace_of(TestAgent agent) {
   const double began_s = agent.context.now_s;
   for (int passed_s = 1; passed_s < 1000; ++passed_s) {
@@ -196,7 +196,7 @@ TEST(AgentState, LetsWaitingWorkersExitAtTheEnd) {
   agent.handle(JobConcluded());
   EXPECT_EQ(agent.actions.announcement, Announcement::kClosed);
   EXPECT_EQ(agent.actions.signal, 0);
-  agent.context.grace_s = 1000;  // is for workers at work
+  agent.context.grace_s = 1000;  // applies to workers that are running
   EXPECT_EQ(grace_of(agent), 5);
   agent.handle(SignalCame{SIGTERM});
   EXPECT_EQ(agent.actions.signal, SIGKILL);

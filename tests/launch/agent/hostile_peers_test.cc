@@ -1,4 +1,4 @@
-// Agents that have met, and peers that mean them no good.
+// Agents that have met, and malicious peers.
 #include <atomic>
 #include <future>
 #include <poll.h>
@@ -18,7 +18,7 @@
 namespace lockstep::launch {
 namespace {
 
-// Two agents on loopback, which have the user's secret there.
+// Two agents on loopback, which use the user's secret.
 class HostilePeersOfAgents : public testing::Test {
  protected:
   HostilePeersOfAgents() {
@@ -51,7 +51,7 @@ class HostilePeersOfAgents : public testing::Test {
             .world_size = 2};
   }
 
-  // Both agents still hear of each other, and of nothing else.
+  // Expects that the agents still receive each other's messages, and no others.
   void expect_to_go_on() {
     PeerWatch first(agents_[0], {.keep_alive_s = 30});
     PeerWatch second(agents_[1], {.keep_alive_s = 30});
@@ -82,7 +82,7 @@ TEST_F(HostilePeersOfAgents, AWorkerCantEndTheJobInAnAgentsName) {
 
 TEST_F(HostilePeersOfAgents, AnAgentCantSayThatAnotherOneLeft) {
   agents_[0].store.set("left/0", "no");
-  // As another process: tokens are of processes.
+  // Acts as another process, because tokens belong to processes.
   store::Identity who{.role = store::Role::kAgent, .run_id = options_.run_id};
   who.token[0] = static_cast<uint8_t>(who.token[0] ^ 1);
   store::Client other(client(who, store::loopback_secret().key_of(who)));
@@ -144,7 +144,7 @@ TEST(Admission, IsRefusedToAnAgentWithAnotherSecret) {
                                  }),
                  Enough);
   });
-  // The first to come serves the store.
+  // The first agent to arrive serves the store.
   const auto endpoint = parse_endpoint("", options.endpoint, 0);
   for (int i = 0; i < 3000 && !is_reachable(endpoint, 1000); ++i) {
     ::poll(nullptr, 0, 10);
@@ -160,7 +160,7 @@ TEST(Admission, NeedsASecretForSeveralNodesOnANetwork) {
   RunOptions options;
   options.nodes = 2;
   options.node_rank = 1;
-  options.master_addr = "192.0.2.1";  // of no machine: RFC 5737
+  options.master_addr = "192.0.2.1";  // no machine (RFC 5737)
   options.master_port = 29500;
   const auto text =
       error_of<InvalidArgument>([&] { join_rendezvous(options, never_stop); });

@@ -21,7 +21,7 @@ namespace {
 
 using nlohmann::json;
 
-// As torch.distributed.elastic.multiprocessing.errors writes it.
+// An error file as torch.distributed.elastic.multiprocessing.errors writes it.
 constexpr const char* kTorchruns =
     R"({"message": {"message": "ValueError: no", "extraInfo": {"py_callstack":)"
     R"( "Traceback\n  x.py\nValueError: no\n", "timestamp": "1700000000"}}})";
@@ -119,7 +119,7 @@ TEST(RootCause, IsTheEarliestThatWasNotEndedByTheAgent) {
   EXPECT_EQ(root_cause({failure(0, 1, false), failure(1, 2)})->rank, 1);
 }
 
-// A rank that runs out of memory says so after the one that misses it.
+// A rank that runs out of memory may report it after the rank that misses it.
 TEST(RootCause, IsNoConsequenceOfAnother) {
   auto missed = failure(0, 1);
   missed.is_consequence = true;
@@ -138,8 +138,8 @@ TEST(RootCause, MayBeToldAfterTheEndHadBegun) {
   std::vector<Failure> both{missed, late};
   admit_late_causes(both);
   EXPECT_EQ(root_cause(both)->rank, 1);
-  // What the agent's signal made it say, when nothing was amiss but a cause
-  // that is known, or nothing at all, explains nothing.
+  // The message came after the agent's signal. It explains nothing if the cause
+  // is already known or nothing else failed.
   both = {failure(0, 1), late};
   admit_late_causes(both);
   EXPECT_EQ(root_cause(both)->rank, 0);
@@ -161,7 +161,8 @@ TEST(ExitCodeOf, IsThatOfTheRootCause) {
   EXPECT_EQ(exit_code_of({trained, other}), kExitTrainingFailed);
   other.time_s = 0.5;
   EXPECT_EQ(exit_code_of({trained, other}), kExitFailed);
-  // The root cause told why, and was ended by the agent before it could exit.
+  // The root cause reported its error, but the agent ended it before it could
+  // exit.
   Failure ended = failure(1, 0.5);
   ended.signal = SIGTERM;
   ended.message = "lockstep::ParallelError: the same";
@@ -170,7 +171,7 @@ TEST(ExitCodeOf, IsThatOfTheRootCause) {
   Failure misused = failure(2, 0.1);
   misused.exit_code = kExitBadUsage;
   EXPECT_EQ(exit_code_of({trained, misused}), kExitBadUsage);
-  // One that was killed told nothing.
+  // A process that was killed reported nothing.
   ended.message.clear();
   EXPECT_EQ(exit_code_of({trained, ended}), kExitFailed);
 }

@@ -25,7 +25,7 @@ Failure failure_at(double time_s) {
 TEST(FaultLog, SaysWhenWhoWhyAndWhatItCost) {
   FaultLog log;
   EXPECT_EQ(log.text(), "");
-  // Whatever the clock on the wall says meanwhile.
+  // The wall clock does not matter.
   const Failure failure = failure_at(1e9 - 5000);
   log.add({.root = &failure, .why = "unused", .began_s = 7, .failed_s = 67});
   log.recovered(69.5);
@@ -76,7 +76,7 @@ TEST(FaultLog, KnowsWhatFailsAtTheSameStepEachTime) {
   EXPECT_FALSE(fail_after(8));
   EXPECT_TRUE(fail_after(8));
   EXPECT_PRED2(contains, log.why_stuck(), "step 8");
-  // Of a program that does not tell its steps nothing is known.
+  // Nothing is known about a program that does not report its steps.
   EXPECT_FALSE(fail_after({}));
   EXPECT_FALSE(fail_after({}));
   EXPECT_FALSE(fail_after({}));
@@ -93,12 +93,12 @@ TEST(FaultLog, BlamesNoProgramForKillsFromOutside) {
   Failure killed;
   killed.signal = SIGKILL;
   for (int i = 0; i < 5; ++i) EXPECT_FALSE(fail_after(killed, 8));
-  // Nor does a kill in between make the program's own failures fewer.
+  // A kill in between doesn't reset the count of the program's own failures.
   EXPECT_FALSE(fail_after(programs, 8));
   EXPECT_FALSE(fail_after(programs, 8));
   EXPECT_FALSE(fail_after(killed, 8));
   EXPECT_TRUE(fail_after(programs, 8));
-  // But it shows that the program gets further.
+  // But it shows that the program makes progress.
   EXPECT_FALSE(fail_after(programs, 9));
   EXPECT_FALSE(fail_after(programs, 9));
   EXPECT_FALSE(fail_after(killed, 10));

@@ -44,7 +44,7 @@ TEST(Nnodes, IsANumberOrARange) {
   }
 }
 
-// The table of torchrun's help: 0 none, 1 stdout, 2 stderr, 3 both.
+// The table in torchrun's help: 0 none, 1 stdout, 2 stderr, 3 both.
 TEST(Streams, HaveTorchrunsSyntax) {
   EXPECT_TRUE(parse_streams("--tee", "0", 2).is_none());
   const auto both = parse_streams("--tee", "3", 2);
@@ -109,7 +109,7 @@ TEST(ProgramCommand, TakesThePythonOfTheShell) {
   ::unsetenv("PYTHON_EXEC");
   ::unsetenv("VIRTUAL_ENV");
   EXPECT_EQ(python(), "python3");
-  // A virtual environment whose interpreter is gone is passed over.
+  // A virtual environment without an interpreter is skipped.
   ::setenv("VIRTUAL_ENV", folder.path("venv").c_str(), 1);
   EXPECT_EQ(python(), "python3");
   const auto own = folder.path("venv/bin/python3");

@@ -15,7 +15,7 @@
 namespace lockstep::launch {
 namespace {
 
-// A console whose reader is this test.
+// A console with this test as its reader.
 class Reader {
  public:
   Reader() : pipe_(make_pipe()), console_(pipe_.write.get()) {
@@ -23,7 +23,7 @@ class Reader {
   }
   Console& console() { return console_; }
   void close() { pipe_.read.close(); }
-  /// What the console has written by now, and can write.
+  /// Returns what the console has written so far and can still write.
   std::string read() {
     std::string all;
     char buffer[4096];
@@ -126,7 +126,7 @@ TEST(WorkerStream, WritesAllToTheLogAndShowsLines) {
   EXPECT_EQ(content_of(folder.path("out.log")), text);
   EXPECT_EQ(reader.read(), "> a\n> b\n> \n>   \n> last\n");
   EXPECT_EQ(stream.last_lines(2),
-            (std::vector<std::string>{"ab", "last"}));  // none that is blank
+            (std::vector<std::string>{"ab", "last"}));  // without blank lines
 }
 
 TEST(WorkerStream, ReadsTheEndOfARedirectedLog) {

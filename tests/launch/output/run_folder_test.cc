@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// $TMPDIR of its own, with the folders of runs in it.
+/// A separate $TMPDIR with the folders of runs.
 class RunFolders : public testing::Test {
  protected:
   void SetUp() override {
@@ -114,14 +114,15 @@ TEST_F(RunFolders, ThatAreToBeKeptStay) {
 }
 
 TEST_F(RunFolders, OfOthersAreLeftAlone) {
-  // A user's, another host's, one that is being made, and a link.
+  // The folder of a user, of another host, one that is being created, and a
+  // link.
   write_text(place_.path("lockstep_backup") + "/model", "text");
   write_text(place_.path("lockstep_abcdef") + "/agent.lock", "another-host");
   write_text(place_.path("lockstep_ghijkl") + "/agent.lock", "");
   write_text(place_.path("elsewhere") + "/agent.lock", host_name());
   fs::create_directory_symlink(place_.path("elsewhere"),
                                place_.path("lockstep_mnopqr"));
-  // To see that it does remove what is like them in all but that.
+  // This folder differs from those above only in that it may be removed.
   write_text(place_.path("lockstep_stuvwx") + "/agent.lock", host_name());
   { const RunFolder next; }
   EXPECT_FALSE(fs::exists(place_.path("lockstep_stuvwx")));

@@ -36,7 +36,7 @@ TEST(Endpoint, ListensOnAFreePortOnce) {
 TEST(Endpoint, KnowsThisHost) {
   EXPECT_TRUE(is_this_host("localhost"));
   EXPECT_TRUE(is_this_host(host_name()));
-  EXPECT_FALSE(is_this_host("192.0.2.1"));  // of no machine: RFC 5737
+  EXPECT_FALSE(is_this_host("192.0.2.1"));  // no machine (RFC 5737)
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ namespace {
 
 const CheckStop kNeverStop = [] {};
 
-// The store of a job, and members that come to it.
+// The store of a job, and members that join it.
 class Membership : public testing::Test {
  protected:
   static RunOptions fixed(int nodes) {
@@ -43,7 +43,7 @@ class Membership : public testing::Test {
   }
   void go(const Node& node) { store_.set(gone_key(node.member), "1"); }
 
-  // Who is in an attempt, in the order of node rank.
+  // Returns the hosts in an attempt, in the order of node rank.
   static std::string hosts_of(const std::vector<Node>& nodes) {
     std::string hosts;
     for (const Node& node : nodes) hosts += node.host;
@@ -145,7 +145,7 @@ TEST_F(Membership, WhereNodesComeAndGoKeepsThoseThatStay) {
   form_group(store_, options, now, shortly_);
   EXPECT_EQ(hosts_of(now.nodes), "abc");
 
-  // One is lost, and there is room for the one that waited.
+  // A node is lost, so there is room for the one that waited.
   std::erase_if(now.nodes, [](const Node& node) { return node.host == "b"; });
   now.attempt = 2;
   form_group(store_, options, now, shortly_);
@@ -181,7 +181,8 @@ TEST(AMember, IsGoneOnceItsAgentHasEnded) {
   auto listeners = listen_at(endpoint);
   const store::ServerOptions options{.run_id = "job"};
   const store::Server server(options, std::move(listeners));
-  // As another process: the connections of one are one agent's.
+  // Acts as another process, because all connections of a process are one
+  // agent.
   store::Identity other{.role = store::Role::kAgent, .run_id = "job"};
   other.token.fill(9);
   store::Client watcher({.host = endpoint.host,
@@ -196,7 +197,7 @@ TEST(AMember, IsGoneOnceItsAgentHasEnded) {
   EXPECT_FALSE(watcher.has({gone_key(node.member)}));
   store.reset();
   EXPECT_TRUE(watcher.wait({gone_key(node.member)}, std::chrono::seconds(20)));
-  // Its connections may have broken, and it comes back.
+  // The agent comes back, as after its connections broke.
   store.emplace(JobStoreOptions{.run_id = "job", .secret = options.secret},
                 endpoint);
   EXPECT_FALSE(watcher.has({gone_key(node.member)}));

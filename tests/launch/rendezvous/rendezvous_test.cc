@@ -24,7 +24,7 @@ TEST(Rendezvous, OfOneNodeTakesAFreePortOnLoopback) {
   EXPECT_NE(one.store.endpoint().port, other.store.endpoint().port);
   EXPECT_EQ(one.store.endpoint().host, "127.0.0.1");
   EXPECT_EQ(one.group.world_size(), 1);
-  // Another loopback address of this machine does not reach it.
+  // This machine does not listen on its other loopback addresses.
   Endpoint elsewhere = one.store.endpoint();
   EXPECT_TRUE(is_reachable(elsewhere, 1000));
   elsewhere.host = "127.0.0.2";
@@ -88,7 +88,7 @@ TEST(Rendezvous, OfNodesThatComeAndGoTakesThemAttemptByAttempt) {
   EXPECT_EQ(second.attempt, 1);
   EXPECT_EQ(second.group.node_rank, 1);
 
-  // It leaves, and is not counted as one that has just come.
+  // It leaves, and is not counted as a new arrival.
   next_rendezvous(first, options, {0}, 2, never_stop);
   EXPECT_EQ(first.group.world_size(), 1);
 }
@@ -104,8 +104,8 @@ TEST(Rendezvous, OfNodesThatComeAndGoNeedsTheFewest) {
                        {"2 to 3 nodes", "--nnodes", "join_timeout"}));
 }
 
-// What is said when two agents try to meet and one is refused. The other one
-// then stops waiting.
+// Returns the message when two agents try to meet and one of them is refused.
+// The other one then stops waiting.
 std::string refusal(const RunOptions& one, const RunOptions& other) {
   struct Enough {};
   std::atomic<bool> is_refused = false;
@@ -116,7 +116,7 @@ std::string refusal(const RunOptions& one, const RunOptions& other) {
       });
     } catch (const LaunchError& error) {
       is_refused = true;
-      // The store may end with the agent that was refused.
+      // The store may end together with the agent that was refused.
       const bool has_lost_store = error.code() == ErrorCode::kStoreUnreachable;
       return has_lost_store ? "" : error.what();
     } catch (const Enough&) {

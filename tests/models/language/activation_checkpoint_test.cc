@@ -57,7 +57,7 @@ TEST(ActivationCheckpoint, DropsTheSameValuesAgain) {
   const auto expected = gradients_of(*model, ids);
   model->set_recomputes_activations(true);
   expect_equal(gradients_of(*model, ids), expected);
-  // As in the engine, where each shard has a stream of its own.
+  // Like the engine, where each shard has its own random stream.
   const RandomScope scope(1, 2, 3);
   const auto within = gradients_of(*model, ids);
   EXPECT_FALSE(within[0].equal(expected[0]));
@@ -78,7 +78,8 @@ TEST(ActivationCheckpoint, LeavesTheRandomStreamWhereItWas) {
   EXPECT_TRUE(draw(true).equal(draw(false)));
 }
 
-// Each node of the graph keeps what its backward needs.
+// Returns the number of nodes of a graph. Each node keeps what its backward
+// needs.
 size_t nodes_of(const torch::Tensor& loss) {
   std::set<torch::autograd::Node*> seen;
   std::vector<torch::autograd::Node*> open{loss.grad_fn().get()};
@@ -98,7 +99,7 @@ TEST(ActivationCheckpoint, MakesOneNodeOfABlock) {
   const auto ids = torch::randint(37, {2, 16}, torch::kInt64);
   const size_t with_all = nodes_of(model->forward(ids).sum());
   model->set_recomputes_activations(true);
-  // Of three blocks with more than ten operators each.
+  // The model has three blocks with more than ten operators each.
   EXPECT_LT(nodes_of(model->forward(ids).sum()) + 30, with_all);
 }
 

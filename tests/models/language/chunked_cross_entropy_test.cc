@@ -31,7 +31,7 @@ torch::Tensor plain_loss(const Case& data) {
       torch::mm(data.hidden, data.weight.t()), data.targets);
 }
 
-// In float64, where the order of sums is of no account.
+// Uses float64, where the order of sums doesn't matter.
 TEST(ChunkedCrossEntropy, IsCrossEntropyWhateverTheChunks) {
   for (const int64_t rows : {0, 1, 5, 36, 37, 100}) {
     const Case data = make_case(torch::kFloat64);
@@ -57,7 +57,7 @@ TEST(ChunkedCrossEntropy, NeedsNoGradient) {
               plain_loss(data).item<double>(), 1e-5);
 }
 
-// bf16 has 8 bits: a product of 8 terms is off by some 2^-8.
+// bf16 has 8 bits, so a product of 8 terms is off by about 2^-8.
 TEST(ChunkedCrossEntropy, MultipliesInTheTypeOfAutocast) {
   const Case data = make_case(torch::kFloat32);
   const double expected = plain_loss(data).item<double>();
@@ -135,7 +135,7 @@ TEST(ChunkedCrossEntropy, OfNoRowsIsZero) {
   expect_nothing(data);
 }
 
-// A shard of the batch without a target that counts is among the parts.
+// One of the parts is a shard without a target that counts.
 TEST(ChunkedCrossEntropy, OfPartsMakesUpThatOfTheBatch) {
   const Case data = make_case(torch::kFloat64);
   data.targets.slice(0, 0, 14).fill_(-100);
@@ -174,7 +174,7 @@ TEST(ChunkedCrossEntropy, RefusesTargetsOutsideOfTheVocabulary) {
       expect_problem(error.what(), ErrorCode::kBadTensor,
                      {"row 20", "0 to 10", "-100", std::to_string(wrong)});
     }
-    // As the message recommends.
+    // Follows the advice of the message.
     const auto fixed = data.targets.masked_fill(data.targets == wrong, -100);
     EXPECT_EQ(chunked_cross_entropy(data.hidden, data.weight, fixed)
                   .weight.item<double>(),

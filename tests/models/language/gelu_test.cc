@@ -10,7 +10,7 @@ namespace {
 
 using torch::Tensor;
 
-// Where it bends, where it is straight, and far out.
+// Values where the function bends, where it is straight, and far out.
 Tensor inputs() {
   const auto options = torch::TensorOptions(torch::kFloat32);
   return torch::cat({torch::linspace(-12, 12, 40'001, options),
@@ -29,7 +29,8 @@ Result run(const Gelu& gelu, const Tensor& values, const Tensor& upstream) {
   return {y.detach(), torch::autograd::grad({y}, {x}, {upstream})[0]};
 }
 
-// LibTorch's in float64. The error is that of rounding in float32.
+// Compares with LibTorch's in float64. The error is that of rounding in
+// float32.
 TEST(TanhGelu, IsThatOfLibTorch) {
   const Tensor x = inputs();
   const Tensor upstream = torch::linspace(-2, 2, x.numel());
@@ -56,7 +57,8 @@ TEST(TanhGelu, RoundsFloat32ToBFloat16) {
   EXPECT_TRUE(torch::equal(got.gradient, wide.gradient.to(torch::kBFloat16)));
 }
 
-// Vectors, and the elements behind the last one; contiguous or not.
+// Tests vectors and the elements after the last vector, with contiguous and
+// other tensors.
 TEST(TanhGelu, GivesEachElementTheSameBitsEverywhere) {
   const Tensor x = torch::linspace(-4, 4, 77);
   const Tensor whole = tanh_gelu(x);
@@ -101,7 +103,7 @@ TEST(TanhGelu, HasSecondDerivatives) {
       second([](const Tensor& y) { return torch::gelu(y, "tanh"); }, x)));
 }
 
-// What has no loop of its own.
+// Tests types that have no separate loop.
 TEST(TanhGelu, TakesOtherTypes) {
   for (const auto type : {torch::kFloat64, torch::kHalf}) {
     const Tensor x = torch::linspace(-3, 3, 31).to(type);

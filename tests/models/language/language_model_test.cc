@@ -24,8 +24,8 @@ torch::Tensor some_ids(int64_t batch, int64_t tokens) {
   return torch::randint(37, {batch, tokens}, torch::kInt64);
 }
 
-// The published counts: of GPT-2 as Hugging Face counts them (its paper counted
-// wrong), of SmolLM-135M and TinyLlama-1.1B.
+// The published numbers: for GPT-2 as Hugging Face counts them (the paper's
+// number was wrong), and for SmolLM-135M and TinyLlama-1.1B.
 TEST(LanguageModelSpec, CountsTheParametersOfPublishedModels) {
   EXPECT_EQ(count_parameters(language_spec("gpt2")), 124'439'808);
   EXPECT_EQ(count_parameters(language_spec("gpt2-medium")), 354'823'168);
@@ -35,7 +35,7 @@ TEST(LanguageModelSpec, CountsTheParametersOfPublishedModels) {
   EXPECT_EQ(count_parameters(language_spec("llama-1.1b")), 1'100'048'384);
 }
 
-// As torch.utils.flop_counter counts those of transformers' models.
+// torch.utils.flop_counter counts the same for the models of transformers.
 TEST(LanguageModelSpec, KnowsItsOperations) {
   LanguageModelSpec gpt2 = language_spec("gpt2");
   gpt2.context = 128;
@@ -100,7 +100,7 @@ TEST_P(LanguageModels, LookAtNoTokenThatFollows) {
   EXPECT_FALSE(before.slice(1, 7).allclose(after.slice(1, 7)));
 }
 
-// Rounding differs, as the products have other shapes.
+// Rounding differs, because the products have different shapes.
 TEST_P(LanguageModels, GiveTheSameLogitsTokenByTokenWithACache) {
   const auto model = make();
   const auto ids = some_ids(2, 20);
@@ -145,7 +145,7 @@ TEST_P(LanguageModels, RefuseWhatTheyCannotLookAt) {
             ErrorCode::kBadModelInput);
 }
 
-// The mean loss of a model that knows nothing is ln(vocabulary).
+// The mean loss of an untrained model is ln(vocabulary).
 TEST_P(LanguageModels, KnowNothingAtFirst) {
   const auto model = make();
   const auto ids = some_ids(4, 24);

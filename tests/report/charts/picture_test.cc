@@ -20,7 +20,7 @@ std::string drawn(const Chart& chart) {
   return canvas.finish("chart", chart.title, chart.note);
 }
 
-// The pictures and the page as an XML parser sees them: one we did not write.
+// Reads the pictures and the page with an XML parser that we did not write.
 TEST(Svg, IsWellFormedXml) {
   const std::string python = LOCKSTEP_TEST_PYTHON;
   if (python.empty()) GTEST_SKIP() << "the build knows no Python";

@@ -26,7 +26,7 @@ TEST(CollectiveCase, IsRightOverAWorldAndWrongWithoutOne) {
       const auto its = case_of(name, world.rank(), world.size());
       CollectiveBuffers buffers = its.make_buffers();
       its.fill(buffers);
-      // Rank 0's part of what it broadcasts is right from the start.
+      // Rank 0 has the right data from the start if it broadcasts.
       if (name != "broadcast" || world.rank() != 0) {
         EXPECT_GT(its.count_wrong(buffers), 0) << name;
       }
@@ -49,7 +49,7 @@ TEST(CollectiveCase, CountsSizesAsNcclTestsDo) {
   EXPECT_EQ(elements("alltoall"), std::pair(kCount, kCount));
 }
 
-// The table of nccl-tests' doc/PERFORMANCE.md.
+// The table in nccl-tests' doc/PERFORMANCE.md.
 TEST(BusFactor, IsThatOfNcclTests) {
   EXPECT_DOUBLE_EQ(bus_factor(Collective::kAllReduce, 4), 1.5);
   EXPECT_DOUBLE_EQ(bus_factor(Collective::kAllGather, 4), 0.75);

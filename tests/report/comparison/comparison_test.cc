@@ -16,7 +16,8 @@
 namespace lockstep::report {
 namespace {
 
-// Two rounds; the machine is half as fast in the second, for everyone.
+// Returns two rounds. In the second, the machine is half as fast for all
+// strategies.
 Comparison drifting() {
   Comparison comparison;
   const auto add = [&](const char* engine, const char* strategy,
@@ -73,7 +74,7 @@ TEST(Pool, TakesTheMedianRoundOfDevices) {
   EXPECT_DOUBLE_EQ(run.report.devices[1].busy_fraction, 0.5);
 }
 
-// Medians of phases would not add up to anything.
+// The medians of phases would not add up to the step.
 TEST(Pool, KeepsPhasesThatAddUpToTheMeanStep) {
   auto first = canned_round("dp", {0.010, 0.012});
   auto second = canned_round("dp", {0.030});
@@ -199,7 +200,7 @@ TEST(CompareRuns, NumbersRunsOfTheSameStrategy) {
   EXPECT_TRUE(comparison.notes.empty());
 }
 
-// A change of what a step has to do.
+// A change in the work of a step.
 struct Change {
   std::string message;
   std::function<void(train::RunReport&)> make;
@@ -259,7 +260,7 @@ TEST(CompareRuns, TakesHowTheWorkIsDoneForNoDifference) {
   other.shards = 4;
   other.world_size = 4;
   other.steps = 100;
-  other.precision = "";  // of an older version, which did not say
+  other.precision = "";  // from an older version, which did not record it
   EXPECT_TRUE(compare_runs({known_work("single"), other}).notes.empty());
 }
 

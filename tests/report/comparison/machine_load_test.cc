@@ -13,7 +13,7 @@
 namespace lockstep::report {
 namespace {
 
-// As of a kernel 6.1 with 4 cores, ticks of a hundredth of a second.
+// The output of a kernel 6.1 with 4 cores, in ticks of a hundredth of a second.
 constexpr const char* kBefore =
     "cpu  1000 20 300 40000 50 6 7 80 9 0\n"
     "cpu0 100 10 100 10000 10 1 2 20 9 0\n"
@@ -34,18 +34,19 @@ TEST(CoreTimes, CountWhatTheCoresDidWithoutGuestsTwice) {
   EXPECT_EQ(times.cores, 2);
   EXPECT_DOUBLE_EQ(times.busy_s, 2.13 + 3.13);
   EXPECT_DOUBLE_EQ(times.stolen_s, 0.4);
-  EXPECT_EQ(core_times(kBefore, {1}, 100).cores, 1);  // not cpu11 as well
+  EXPECT_EQ(core_times(kBefore, {1}, 100).cores, 1);  // must not match cpu11
 }
 
 TEST(CoreTimes, AreNoneWhereTheSystemDoesNotTell) {
   EXPECT_EQ(core_times("", {0, 1}, 100).cores, 0);
   EXPECT_EQ(core_times("cpu0 nothing\ncpu1\n", {0, 1}, 100).cores, 0);
-  // Before Linux 2.6.11 there was no steal.
+  // Before Linux 2.6.11, there was no steal time.
   EXPECT_EQ(core_times("cpu0 1 2 3 4\n", {0}, 100).stolen_s, 0);
 }
 
 TEST(Load, IsWhatOthersDidBetweenTwoReadings) {
-  // The cores did 2.6 and 4.5 seconds of work in ten; we did 5 of them.
+  // The cores worked for 2.6 and 4.5 seconds out of ten, and 5 of these were
+  // ours.
   const MachineLoad load = load_between(core_times(kBefore, {0, 1}, 100),
                                         core_times(kAfter, {0, 1}, 100), 10, 5);
   EXPECT_NEAR(load.other_s, 2.6 + 4.5 - 5, 1e-9);
@@ -60,12 +61,13 @@ TEST(Load, IsWhatOthersDidBetweenTwoReadings) {
 }
 
 TEST(Load, IsNoneWorthAWordWhereOnlyWeWorked) {
-  // All but 0.1 seconds, which is the kernel's own work and the error of ticks.
+  // All but 0.1 seconds, which is the work of the kernel and the error of the
+  // ticks.
   const MachineLoad quiet = load_between({.cores = 2, .busy_s = 3},
                                          {.cores = 2, .busy_s = 22}, 10, 18.9);
   EXPECT_FALSE(quiet.is_busy());
   EXPECT_EQ(busy_text({quiet, quiet}), "");
-  // Our time is counted exactly, the cores' time in ticks.
+  // Our time is counted exactly, but the time of the cores is counted in ticks.
   EXPECT_EQ(load_between({.cores = 2, .busy_s = 3}, {.cores = 2, .busy_s = 22},
                          10, 19.5)
                 .other_s,
@@ -90,7 +92,7 @@ TEST(Pressure, IsTheTotalOfSome) {
   EXPECT_FALSE(waiting_seconds("some avg10=1 total=\n"));
 }
 
-// CPU time of a process in seconds: fields 14 and 15 of its stat.
+// Returns the CPU time of a process in seconds: fields 14 and 15 of its stat.
 double cpu_seconds(pid_t pid) {
   std::istringstream fields(process_stat(pid));
   std::string skipped;
@@ -108,12 +110,12 @@ double own_seconds() {
 }
 
 TEST(LoadWatch, SeesABusyLoopBesideAndNotOurOwn) {
-  const BusyProcess busy;  // not ours: nobody waits for it before the end
+  const BusyProcess busy;  // not ours: it is reaped only at the end
   const LoadWatch watch;
   const Stopwatch clock;
   const double before_s = cpu_seconds(busy.pid());
   const double own_before_s = own_seconds();
-  // Both have worked for a second then.
+  // By then, both have worked for a second.
   while (cpu_seconds(busy.pid()) - before_s < 1 ||
          own_seconds() - own_before_s < 1) {
     ASSERT_LT(clock.seconds(), 60);
@@ -122,7 +124,7 @@ TEST(LoadWatch, SeesABusyLoopBesideAndNotOurOwn) {
   if (!load) GTEST_SKIP() << "this system has no /proc/stat of its cores";
   EXPECT_GT(load->other_s, 0.8);
   EXPECT_TRUE(load->is_busy());
-  // Whatever else there is: what is ours is not others'.
+  // Whatever else runs, our time is not counted as that of others.
   EXPECT_LT(load->other_s,
             load->cores * load->seconds - (own_seconds() - own_before_s) + 0.3);
 }

@@ -9,8 +9,8 @@
 namespace lockstep::report {
 namespace {
 
-// Mean 0, standard deviation 1 of the logarithms of two rounds' ratios: then
-// the interval is as wide as the quantile of t says.
+// Returns the ratio of two rounds with these logarithms. They have mean 0 and
+// standard deviation 1, so the interval is as wide as the quantile of t.
 SpeedRatio of_logarithms(const std::vector<double>& logarithms,
                          double confidence) {
   std::vector<double> ours, theirs;
@@ -21,11 +21,11 @@ SpeedRatio of_logarithms(const std::vector<double>& logarithms,
   return speed_ratio(ours, theirs, confidence);
 }
 
-// Of the table of Student's t in NIST's handbook (1.3.6.7.2): t of 0.975 is
-// 12.706 for 1, 4.303 for 2 and 2.262 for 9 degrees of freedom; t of 0.995 for
+// From the table of Student's t in NIST's handbook (1.3.6.7.2): t of 0.975 is
+// 12.706 for 1, 4.303 for 2 and 2.262 for 9 degrees of freedom. t of 0.995 for
 // 2 is 9.925.
 TEST(SpeedRatio, HasStudentsInterval) {
-  const double root = std::sqrt(0.5);  // of {root, -root}: deviation 1
+  const double root = std::sqrt(0.5);  // {root, -root} has deviation 1
   EXPECT_NEAR(std::log(of_logarithms({root, -root}, 0.95).interval->high),
               12.706 / std::sqrt(2), 1e-3);
   EXPECT_NEAR(std::log(of_logarithms({1, 0, -1}, 0.95).interval->high),
@@ -43,7 +43,7 @@ TEST(SpeedRatio, HasStudentsInterval) {
 TEST(SpeedRatio, IsTheGeometricMeanOfTheRounds) {
   const std::vector<double> ours{1, 1}, theirs{2, 8};
   EXPECT_NEAR(speed_ratio(ours, theirs, 0.95).times, 4, 1e-12);
-  // The other way round it is the inverse, and so is the interval.
+  // In the other direction, the ratio and the interval are the inverse.
   const SpeedRatio inverse = speed_ratio(theirs, ours, 0.95);
   EXPECT_NEAR(inverse.times, 0.25, 1e-12);
   EXPECT_NEAR(
@@ -68,7 +68,7 @@ TEST(SpeedRatio, CoversTheTruthAsOftenAsItSays) {
     for (int trial = 0; trial < kTrials; ++trial) {
       std::vector<double> ours, theirs;
       for (int round = 0; round < rounds; ++round) {
-        // The machine drifts; what is left is noise.
+        // The machine drifts. The rest is noise.
         const double drift = std::exp(10 * noise(random));
         ours.push_back(drift * std::exp(noise(random)));
         theirs.push_back(drift * std::exp(noise(random)));

@@ -67,7 +67,7 @@ TEST(TimeLine, ShowsTheFirstOfManyRanks) {
 }
 
 TEST(TimeLine, CountsWhatCommunicationHidesBehindComputing) {
-  // Of 7 ms each, rank 1 computes for 5 of them.
+  // Out of 7 ms each, rank 1 computes for 5.
   const auto time = communication_of(line());
   EXPECT_NEAR(time.total_s, 0.007, 1e-9);
   EXPECT_NEAR(time.wait_s, 0.004, 1e-9);

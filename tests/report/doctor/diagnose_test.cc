@@ -9,7 +9,7 @@
 namespace lockstep::report {
 namespace {
 
-/// A machine on which there is nothing to put right.
+/// Returns the facts of a machine without problems.
 HostFacts good_host() {
   HostFacts facts;
   facts.lockstep_version = "0.1.0";
@@ -38,7 +38,7 @@ void expect_verdict(const HostFacts& facts, const std::string& topic,
                     Verdict verdict) {
   const Finding finding = find(facts, topic);
   EXPECT_EQ(finding.verdict, verdict) << topic << ": " << finding.found;
-  // What is not as it should be comes with what to do.
+  // Every problem comes with a fix.
   EXPECT_EQ(finding.fix.empty(), verdict == Verdict::kOk) << topic;
 }
 

@@ -94,7 +94,7 @@ TEST(PyTorchMeasurement, SaysWhatItGotInstead) {
   }
 }
 
-// A variable as a test wants it, and then as it was.
+// Sets an environment variable for a test, and restores it afterwards.
 class Variable {
  public:
   Variable(std::string name, const std::string& value)
@@ -116,12 +116,12 @@ class Variable {
   std::optional<std::string> before_;
 };
 
-// What is installed, as far as find_pytorch() looks at it.
+// An installation, as far as find_pytorch() looks at it.
 class Installation {
  public:
   Installation() {
     write_text(script(), "");
-    // `import torch` succeeds in it.
+    // Makes `import torch` succeed in it.
     write_text(python(), "#!/bin/sh\nexit 0\n");
     std::filesystem::permissions(python(), std::filesystem::perms::owner_all);
   }

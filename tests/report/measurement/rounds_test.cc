@@ -15,7 +15,7 @@ namespace {
 
 const std::vector<Contender> kTwo{{kLockstep, "single"}, {kLockstep, "dp"}};
 
-// Contenders that take so long, give or take some percent by chance.
+// Contenders that take a given time, with some percent of random variation.
 class FakeMachine {
  public:
   FakeMachine(std::vector<double> step_times_s, double noise, uint64_t seed)
@@ -116,9 +116,9 @@ TEST(Rounds, WaitForAVerdictAgainstPyTorchButNotAgainstItsBound) {
   EXPECT_EQ(told[0].find("ideal"), std::string::npos) << told[0];
 }
 
-// The same thing under two names: the whole procedure, with its looks, calls
-// one of them faster at most as often as it promises. 2000 comparisons, and
-// three standard deviations above 5 %.
+// Compares the same thing under two names. The whole procedure, with all its
+// checks, calls one of them faster at most as often as it promises: 2000
+// comparisons, and three standard deviations above 5 %.
 TEST(Rounds, SeldomFindADifferenceThatIsNotThere) {
   constexpr int kTrials = 2000;
   int wrong = 0;
@@ -130,7 +130,7 @@ TEST(Rounds, SeldomFindADifferenceThatIsNotThere) {
   }
   const double rate = static_cast<double>(wrong) / kTrials;
   EXPECT_LE(rate, kVerdictError + 3 * std::sqrt(0.05 * 0.95 / kTrials));
-  // An interval that is never clear would be honest and of no use.
+  // An interval that is never clear would be honest but useless.
   EXPECT_GT(rate, 0.005);
   RecordProperty("false_verdicts", wrong);
 }

@@ -48,7 +48,7 @@ TEST(Sections, ShowPhasesOfThoseRunsThatHaveSome) {
   EXPECT_EQ(section.rows[1][2], "10.0 ms   25 %");
 }
 
-// As they are printed: each cell is rounded to three digits.
+// Uses the numbers as they are printed: each cell is rounded to three digits.
 TEST(Sections, HavePhasesThatAddUpToTheStep) {
   const Section section = phase_section(canned_comparison(), 0);
   EXPECT_EQ(section.rows[section.rows.size() - 2][0], "other");

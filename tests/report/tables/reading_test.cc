@@ -42,7 +42,7 @@ TEST(Reading, CallsASpeedupWhatItIs) {
   EXPECT_TRUE(contains(text, "has all the cores of the host as well")) << text;
 }
 
-// dp is faster in two rounds and slower in one.
+// Returns a comparison in which dp is faster in two rounds and slower in one.
 Comparison undecided() {
   Comparison comparison = canned_comparison();
   comparison.runs[2] = pool(
@@ -75,8 +75,8 @@ TEST(Reading, CallsNothingFasterAfterOneRound) {
   EXPECT_EQ(set_up_section(comparison).rows[1][2], "1.50x");
 }
 
-// As of two shards for all, so that the bits are the same: one device computes
-// them one after another.
+// All of them have two shards, so that the bits are the same. One device
+// computes the shards one after another.
 TEST(Reading, MeasuresSlicesAgainstTheirNumberWhereOneDeviceHasFewerThreads) {
   Comparison comparison = canned_comparison();
   comparison.runs.front().report.shards = 2;

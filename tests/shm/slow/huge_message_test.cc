@@ -13,7 +13,8 @@
 namespace lockstep::shm {
 namespace {
 
-// Beyond what 32 bits count. calloc's pages are not there before they are used.
+// More than 32 bits can count. The pages from calloc() don't exist until they
+// are used.
 TEST(HugeMessage, HasMoreThan2GiB) {
   constexpr size_t kMoreThan2GiB = (size_t{1} << 31) + 4097;
   const auto free_bytes = static_cast<size_t>(::sysconf(_SC_AVPHYS_PAGES)) *

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kSteps = 50;
 
-/// Words of a made-up language: something that can be learned.
+/// Returns words of a made-up language, which a model can learn.
 std::string some_text() {
   const std::vector<std::string> words = {"la", "tuna", "mi", "ro",
                                           "ke", "sola", "vi"};
@@ -41,7 +41,7 @@ class LossOfSteps : public train::Callback {
   std::vector<double> losses;
 };
 
-/// A TextTask that writes down the batches, and the weights it begins with.
+/// A TextTask that records the batches and the initial weights.
 class RecordedTask : public TextTask {
  public:
   RecordedTask(const TextOptions& options, std::string folder)
@@ -73,8 +73,8 @@ class RecordedTask : public TextTask {
 constexpr const char* kTransformers =
     LOCKSTEP_SOURCE_DIR "/tests/checkpoint/parity/transformers_models.py";
 
-/// Trains `options.model`, from the weights in `init_from` if that is given,
-/// here and with transformers.
+/// Trains `options.model` here and with transformers, from the weights in
+/// `init_from` if it is given.
 void expect_same_curve(const TemporaryFolder& folder, TextOptions options,
                        const std::string& init_from) {
   write_text(folder.path("text.txt"), some_text());
@@ -115,7 +115,7 @@ void expect_same_curve(const TemporaryFolder& folder, TextOptions options,
       run_python_file(kTransformers, {"train", folder.path()}));
   std::vector<double> expected;
   for (std::string line; std::getline(lines, line);) {
-    // transformers shows a bar while it loads.
+    // transformers shows a progress bar while it loads.
     if (!line.empty() && line.find_first_not_of("0123456789.") == line.npos) {
       expected.push_back(std::stod(line));
     }
@@ -126,7 +126,7 @@ void expect_same_curve(const TemporaryFolder& folder, TextOptions options,
     EXPECT_NEAR(task.losses->losses[i], expected[i], 1e-3) << i;
   }
   EXPECT_NEAR(task.losses->losses[0], expected[0], 1e-5);
-  // It has learned something.
+  // The model has learned something.
   EXPECT_LT(expected.back(), 0.75 * expected.front());
 }
 
@@ -144,8 +144,8 @@ TEST(TextCurve, IsThatOfPyTorchAndTransformers) {
   expect_same_curve(folder, options, "");
 }
 
-// The config says that the head is tied, and the file has another one. The
-// sizes are those of no model with a name.
+// The config says that the head is tied, but the file has a different one. The
+// sizes don't belong to a model with a name.
 TEST(TextCurve, IsThatOfTransformersFromAHeadThatDiffersFromTheTable) {
   if (!python_has("transformers")) {
     GTEST_SKIP() << "the Python package transformers is not there";

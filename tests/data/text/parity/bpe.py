@@ -1,4 +1,5 @@
-"""Trains byte level BPE with `tokenizers` and says how it encodes random text.
+"""Trains byte-level BPE with `tokenizers` and writes how it encodes random
+text.
 
 Usage: bpe.py FOLDER SEED TEXTS. Writes to FOLDER, for each pattern, a file for
 the tokenizer and cases.json: [{"text", "ids", "decoded"}].
@@ -40,7 +41,7 @@ SYMBOLS = "!\"#$%&()*+,-./:;<=>?@[\\]^_`{|}~«»…—“”€£№†§\x00\x0
 
 
 def assigned():
-    """What PCRE2 10.42 knows as well: characters of Unicode 14 or older."""
+    """Returns the characters that PCRE2 10.42 knows: Unicode 14 or older."""
     version = tuple(map(int, unicodedata.unidata_version.split(".")))
     known = unicodedata if version <= (14, 0, 0) else unicodedata.ucd_3_2_0
     return [chr(point) for point in range(0x110000)
@@ -130,7 +131,7 @@ def main():
     folder, seed, count = pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     source = Text(seed)
     corpus = [source.text(40) for _ in range(1500)]
-    # Every character of a kind of its own between letters and digits.
+    # Every character once, between letters and digits.
     texts = [source.text(30) for _ in range(count)]
     texts += ["".join(f"a{c}1 {c}{c}" for c in source.points[i:i + 1000])
               for i in range(0, len(source.points), 1000)]
@@ -149,7 +150,7 @@ def main():
         with_pairs(place / "tokenizer.json", as_text=name == "gpt2")
         (place / "cases.json").write_text(
             json.dumps(cases(tokenizer, texts)), encoding="utf-8")
-    # GPT-2's two files know no added tokens but the end of a text.
+    # In GPT-2's two files, the only added token is the end of a text.
     place = folder / "files"
     place.mkdir()
     kinds["gpt2"].model.save(str(place))
@@ -159,7 +160,9 @@ def main():
 
 
 def same(first, second, texts):
-    """Whether two tokenizer.json encode and decode alike."""
+    """Returns whether two tokenizer.json files encode and decode in the same
+    way.
+    """
     ours, theirs = (Tokenizer.from_file(path) for path in (first, second))
     for case in json.loads(pathlib.Path(texts).read_text(encoding="utf-8")):
         encoded = ours.encode(case["text"], add_special_tokens=False)

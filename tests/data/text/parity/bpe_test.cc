@@ -13,8 +13,8 @@ namespace {
 
 using nlohmann::json;
 
-// What bpe.py wrote: a folder for each kind of tokenizer. Made once, as it
-// takes seconds.
+// The output of bpe.py: a folder for each kind of tokenizer. Made once, because
+// it takes seconds.
 class BpeAndTokenizers : public testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -29,7 +29,7 @@ class BpeAndTokenizers : public testing::Test {
     }
   }
 
-  // Ids and text are equal exactly: there is nothing to round.
+  // Ids and text are exactly equal, because nothing is rounded.
   static void expect_same(const std::string& kind) {
     const auto tokenizer = data::open_tokenizer(folder_->path(kind));
     const json cases =
@@ -48,7 +48,8 @@ class BpeAndTokenizers : public testing::Test {
   static inline TemporaryFolder* folder_ = nullptr;
 };
 
-// In one test: each is a process of its own, which trains the tokenizers anew.
+// One test for all, because each test is a process that trains the tokenizers
+// again.
 TEST_F(BpeAndTokenizers, GiveTheSameIdsAndText) {
   for (const char* kind :
        {"gpt2", "files", "llama3", "gpt4", "several", "prefix"}) {

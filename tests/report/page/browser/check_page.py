@@ -1,14 +1,14 @@
 #!/usr/bin/python3
-"""Opens pages in headless Chromium and says what is wrong with them.
+"""Opens pages in headless Chromium and prints what is wrong with them.
 
     check_page.py [--screenshots PREFIX] PAGE...
 
-At 390 and at 1280 pixels, light and dark: no error in the console, nothing
-loaded from elsewhere, nothing wider than the screen, no two texts of a chart
-on each other or outside of it, letters of 11 pixels or more, the contrasts
+It checks each page at 390 and at 1280 pixels, light and dark: no error in the
+console, nothing loaded from elsewhere, nothing wider than the screen, no texts
+of a chart that overlap or leave it, letters of 11 pixels or more, the contrasts
 that WCAG 2 asks for (AA), tables with captions and scopes, and everything that
-scrolls can be reached with the Tab key. Ends with 1 after printing what it
-found, with 77 where there is no browser.
+scrolls can be reached with the Tab key. Exits with 1 if it found a problem, and
+with 77 if there is no browser.
 """
 
 import argparse
@@ -31,7 +31,7 @@ DRIVER = pathlib.Path("/usr/bin/chromedriver")
 SIZES = {"390": (390, 844), "1280": (1280, 800)}
 SCHEMES = ("light", "dark")
 
-# Returns a list of sentences, empty where all is well.
+# Returns a list of sentences, which is empty if all is well.
 LOOK = (pathlib.Path(__file__).parent / "look_at_page.js").read_text(
     encoding="utf-8")
 
@@ -77,7 +77,7 @@ def emulate(browser, size, scheme):
 
 
 def walk_by_keys(browser):
-    """What is wrong when the page is walked through with the Tab key."""
+    """Returns what is wrong when the Tab key moves through the page."""
     wanted = browser.execute_script(SCROLLING)
     seen = []
     body = browser.find_element(By.TAG_NAME, "body")
@@ -100,7 +100,9 @@ def walk_by_keys(browser):
 
 
 def look_at_print(browser):
-    """On paper: light, in whole figures, and nothing cut at the side."""
+    """Checks the printed page: light, figures not split, and nothing cut off at
+    the side.
+    """
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {
         "media": "print",
         "features": [{"name": "prefers-color-scheme", "value": "dark"}]})
@@ -143,7 +145,7 @@ def check(browser, page, screenshots):
 
 
 def save_screenshot(browser, size, path):
-    """The top of the page, in a few colours: for documents."""
+    """Saves the top of the page in a few colours, for documents."""
     import base64
     height = min(browser.execute_script(
         "return document.documentElement.scrollHeight"), 3 * size[1])

@@ -1,5 +1,5 @@
-// What is wrong with a page, as check_page.py asks a browser: a list of
-// sentences.
+// Returns what is wrong with a page, as a list of sentences. check_page.py runs
+// this in a browser.
 const found = [];
 const visible = element => {
   const style = getComputedStyle(element);
@@ -12,7 +12,7 @@ const name = element =>
   `${element.getAttribute('class') || ''}"> ` +
   `'${(element.textContent || '').trim().slice(0, 40)}'`;
 
-// Nothing is wider than the screen but what scrolls by itself.
+// Only elements that scroll may be wider than the screen.
 const root = document.documentElement;
 if (root.scrollWidth > innerWidth) {
   found.push(`the page is ${root.scrollWidth} pixels wide, the screen ` +
@@ -27,14 +27,14 @@ for (const element of document.querySelectorAll('body *')) {
   }
 }
 
-// What a comparison is read for is seen without scrolling.
+// The main results of a comparison are visible without scrolling.
 const speedUp = [...document.querySelectorAll('th')].find(
     cell => cell.textContent.startsWith('Speed-up') && visible(cell));
 if (speedUp && speedUp.getBoundingClientRect().right > innerWidth) {
   found.push('the column of the speed-ups is out of view');
 }
 
-// The texts of a chart: inside of it, apart from each other, large enough.
+// The texts of a chart are inside of it, don't overlap, and are large enough.
 let texts = 0;
 for (const svg of document.querySelectorAll('svg')) {
   if (!visible(svg)) continue;
@@ -55,7 +55,7 @@ for (const svg of document.querySelectorAll('svg')) {
                      Math.max(box.left, beside.left);
       const down = Math.min(box.bottom, beside.bottom) -
                    Math.max(box.top, beside.top);
-      // Lines of text may touch with their spare room.
+      // The spacing of text lines may touch.
       if (across > 1 && down > 4) {
         found.push(`${name(text)} is on ${name(other)}`);
       }
@@ -122,7 +122,7 @@ for (const element of document.querySelectorAll('body *')) {
 }
 found.push(...low);
 
-// What a screen reader needs.
+// Properties that a screen reader needs.
 if (document.querySelectorAll('h1').length !== 1) {
   found.push('there is not one h1');
 }
