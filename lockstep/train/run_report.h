@@ -9,10 +9,10 @@
 
 #include "lockstep/checkpoint/costs.h"
 #include "lockstep/inspect/topology.h"
-#include "lockstep/train/environment.h"
 #include "lockstep/train/metrics.h"
-#include "lockstep/train/rank_trace.h"
-#include "lockstep/train/run_records.h"
+#include "lockstep/train/report/environment.h"
+#include "lockstep/train/report/rank_trace.h"
+#include "lockstep/train/report/run_records.h"
 
 namespace lockstep::train {
 

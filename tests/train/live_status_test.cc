@@ -1,4 +1,4 @@
-#include "lockstep/train/live_status.h"
+#include "lockstep/train/record/live_status.h"
 
 #include <filesystem>
 

@@ -1,4 +1,4 @@
-#include "lockstep/train/outer_step.h"
+#include "lockstep/train/state/outer_step.h"
 
 #include <gtest/gtest.h>
 #include <torch/optim/sgd.h>

@@ -1,5 +1,5 @@
 // A run that is stopped and goes on ends with the bits of one that was not.
-#include "lockstep/train/resume.h"
+#include "lockstep/train/state/resume.h"
 
 #include <csignal>
 #include <filesystem>

@@ -1,5 +1,5 @@
 // Two runs never write to the same folder.
-#include "lockstep/train/run_lock.h"
+#include "lockstep/train/run/run_lock.h"
 
 #include <csignal>
 #include <filesystem>

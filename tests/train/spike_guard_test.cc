@@ -1,4 +1,4 @@
-#include "lockstep/train/spike_guard.h"
+#include "lockstep/train/state/spike_guard.h"
 
 #include <cmath>
 #include <map>

@@ -1,5 +1,5 @@
 // Runs in which a bit of one rank changes in silence.
-#include "lockstep/train/state_guard.h"
+#include "lockstep/train/run/state_guard.h"
 
 #include <atomic>
 

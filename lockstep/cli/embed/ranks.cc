@@ -15,7 +15,7 @@
 #include "lockstep/cli/start/program.h"
 #include "lockstep/launch/run.h"
 #include "lockstep/train/plan.h"
-#include "lockstep/train/progress.h"
+#include "lockstep/train/record/progress.h"
 
 namespace lockstep::cli {
 

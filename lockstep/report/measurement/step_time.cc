@@ -23,9 +23,9 @@
 #include "lockstep/tasks/images/image_task.h"
 #include "lockstep/tasks/images/memory_format.h"
 #include "lockstep/train/chrome_trace.h"
-#include "lockstep/train/rank_report.h"
-#include "lockstep/train/step_recorder.h"
-#include "lockstep/train/step_runner.h"
+#include "lockstep/train/record/step_recorder.h"
+#include "lockstep/train/step/rank_report.h"
+#include "lockstep/train/step/step_runner.h"
 
 namespace lockstep::report {
 namespace {

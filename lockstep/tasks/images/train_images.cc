@@ -12,9 +12,9 @@
 #include "lockstep/parallel/module/scatter_gather.h"
 #include "lockstep/parallel/parallel_module.h"
 #include "lockstep/tasks/images/memory_format.h"
-#include "lockstep/train/evaluate.h"
-#include "lockstep/train/run_settings.h"
 #include "lockstep/train/run_training.h"
+#include "lockstep/train/state/run_settings.h"
+#include "lockstep/train/step/evaluate.h"
 
 namespace lockstep::tasks {
 

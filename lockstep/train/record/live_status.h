@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/stopwatch.h"
+#include "lockstep/base/trace.h"
+#include "lockstep/monitor/job_folder.h"
+#include "lockstep/monitor/rank_status.h"
+#include "lockstep/train/options.h"
+#include "lockstep/train/run_report.h"
+#include "lockstep/train/step/rank_report.h"
+
+namespace lockstep::train {
+
+/// Publishes what this rank is doing, for `lockstep top`, at the end of a step
+/// and at most twice a second. It costs a small file in memory, or in the run's
+/// folder. Anything that costs more is measured only while somebody watches.
+class LiveStatus {
+ public:
+  /// `report`: what is known before the first step. Collective: all ranks use
+  /// the job name of rank 0.
+  LiveStatus(const TrainOptions& options, const RunReport& report,
+             int64_t total_steps);
+  ~LiveStatus();
+  LiveStatus(const LiveStatus&) = delete;
+  LiveStatus& operator=(const LiveStatus&) = delete;
+
+  /// Publishes the activity at once.
+  void enter(monitor::Activity activity);
+  /// Notes a step that took `seconds`.
+  void add_step(int64_t step, int64_t epoch, double seconds, double loss);
+  /// Allows or forbids recording. A rank has at most one recording, so it is
+  /// forbidden while the run itself records.
+  void let_record(bool may_record) { can_record_ = may_record; }
+  /// Returns true if it is time to publish what add_step() noted with tell().
+  bool is_due() const { return since_told_.seconds() >= kEvery_s; }
+  void tell(const std::vector<DeviceUse>& devices);
+
+ private:
+  static constexpr double kEvery_s = 0.5;
+
+  void write();
+  void keep_loss(int64_t step, double loss);
+  /// Takes the fractions of time spent in waiting and communication since the
+  /// last call, if they were recorded.
+  void take_shares();
+
+  monitor::RankStatus status_;
+  monitor::StatusFile file_;
+  int64_t batch_size_;
+  bool can_record_;
+  Stopwatch since_told_;
+  std::vector<double> busy_before_s_;
+  double steps_s_ = 0;  // since the last call of tell(), like steps_
+  int64_t steps_ = 0;
+  int64_t loss_every_ = 1;  // steps between two points of the curve
+  std::optional<TraceRecording> recording_;
+  int64_t recorded_from_ns_ = 0;
+};
+
+}  // namespace lockstep::train

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "lockstep/base/stopwatch.h"
+#include "lockstep/comm/world.h"
+#include "lockstep/train/record/thinned_series.h"
+#include "lockstep/train/report/run_records.h"
+#include "lockstep/train/step/rank_report.h"
+
+namespace lockstep::train {
+
+/// Records after steps how much memory this rank's devices use, for at most 256
+/// steps of a run. Every rank records the same steps.
+class MemoryRecorder {
+ public:
+  static constexpr size_t kMostPoints = 256;
+
+  /// Returns true if note() would keep `step`. Reading the accounts takes time.
+  bool takes(int64_t step) const { return points_.takes(step); }
+  /// Records `step`. Also reads the account of memory that belongs to no
+  /// device.
+  void note(int64_t step, const std::vector<DeviceUse>& devices);
+  /// Returns the history of all ranks' devices, in the order of
+  /// RunReport::devices. Collective.
+  MemoryHistory gather(const World& world) const;
+
+ private:
+  struct Sample {
+    double seconds = 0;
+    std::vector<int64_t> held_bytes, peak_bytes;  // by device
+    int64_t host_held_bytes = 0, host_peak_bytes = 0;
+  };
+
+  nlohmann::json to_json() const;
+
+  Stopwatch since_begin_;
+  ThinnedSeries<Sample> points_{kMostPoints};
+};
+
+}  // namespace lockstep::train

@@ -1,0 +1,569 @@
+#include "lockstep/train/run/run.h"
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/chunk.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/host_identity.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/stopwatch.h"
+#include "lockstep/base/terminal.h"
+#include "lockstep/base/trace.h"
+#include "lockstep/control/worker_side.h"
+#include "lockstep/device/memory.h"
+#include "lockstep/inspect/device_topology.h"
+#include "lockstep/train/chrome_trace.h"
+#include "lockstep/train/csv_log.h"
+#include "lockstep/train/step/step_parts.h"
+#include "lockstep/train/tensorboard_log.h"
+
+namespace lockstep::train {
+namespace {
+
+data::LoaderOptions loader_options(const TrainOptions& options,
+                                   const Plan& plan) {
+  data::LoaderOptions loader;
+  const ShardRange own =
+      shards_of_worker(options.world.rank(), options.world.size(), plan.shards);
+  if (options.world.size() > 1) {
+    loader.part = {.shards = plan.shards, .first = own.first, .last = own.last};
+  }
+  loader.batch_size = options.batch_size;
+  loader.workers = options.loader_workers;
+  loader.shuffle = options.shuffle;
+  // In a small last batch, a rank may have no sample to make a step with.
+  loader.drop_last = options.drop_last || options.communication.is_local();
+  loader.seed = options.seed;
+  return loader;
+}
+
+data::LoaderOptions evaluation_options(const TrainOptions& options,
+                                       const Plan& plan) {
+  data::LoaderOptions loader = loader_options(options, plan);
+  // Without gradients there is memory for more than a training batch.
+  loader.batch_size = options.eval_batch_size > 0
+                          ? options.eval_batch_size
+                          : std::max<int64_t>(options.batch_size, 250);
+  loader.shuffle = false;
+  loader.drop_last = false;
+  return loader;
+}
+
+// Throws if no batch could ever be full. The size and the memory of the steps
+// would not be those that were asked for.
+void check_fills_a_batch(const data::BatchSource& data,
+                         const TrainOptions& options,
+                         const std::string& sample_name) {
+  const int64_t samples = data.size();
+  if (options.batch_size <= samples) return;
+  throw InvalidArgument(
+      "train",
+      {.code = ErrorCode::kBadOption,
+       .what = fmt::format("the data have {}, which do not fill a batch",
+                           counted(samples, sample_name)),
+       .expected = fmt::format("a batch size of at most {}", samples),
+       .got = fmt::format("{}", options.batch_size),
+       .fix = fmt::format("use --batch-size {}, or more data", samples)});
+}
+
+int64_t count_steps(const TrainOptions& options, int64_t batches) {
+  const int64_t limit = options.max_steps > 0
+                            ? options.max_steps
+                            : std::numeric_limits<int64_t>::max();
+  // 0 epochs mean: run until max_steps.
+  if (options.epochs == 0) return limit;
+  return std::min(limit, options.epochs * batches);
+}
+
+// Without options.trace, a run records its steps 2 to 11. The time line of its
+// report shows the typical one among the last of them. Recording takes 0.1 us
+// per span, so later steps are not recorded.
+constexpr int64_t kFirstSteps = 11;
+constexpr int64_t kCandidates = 5;
+constexpr size_t kMostRanksShown = 8;
+
+// Returns the devices in a report of one host; empty if they can't be
+// determined.
+std::vector<Device> devices_of(const RunReport& report, const Device& own) {
+  std::vector<Device> devices;
+  for (const auto& [name, samples, busy, peak, copied] : report.devices) {
+    Device device = own;
+    device.index = 0;
+    while (device.name() != name && device.index < kMaxSlices) ++device.index;
+    const bool is_known = device.index < kMaxSlices;
+    const bool is_new =
+        std::find(devices.begin(), devices.end(), device) == devices.end();
+    if (!is_known || !is_new) return {};
+    devices.push_back(device);
+  }
+  return devices;
+}
+
+// Adds the seconds of its lifetime to a sum.
+class TimeScope {
+ public:
+  explicit TimeScope(double& sum) : sum_(sum) {}
+  ~TimeScope() { sum_ += watch_.seconds(); }
+  TimeScope(const TimeScope&) = delete;
+  TimeScope& operator=(const TimeScope&) = delete;
+
+ private:
+  double& sum_;
+  Stopwatch watch_;
+};
+
+// Returns the callbacks that write files of their own, on rank 0.
+std::vector<std::shared_ptr<Callback>> make_logs(const TrainOptions& options) {
+  std::vector<std::shared_ptr<Callback>> logs;
+  if (options.world.rank() != 0) return logs;
+  if (!options.csv.empty()) {
+    logs.push_back(std::make_shared<CsvLog>(options.csv));
+  }
+  if (!options.tensorboard.empty()) {
+    logs.push_back(std::make_shared<TensorBoardLog>(options.tensorboard));
+  }
+  return logs;
+}
+
+// Ends the run with an error that makes this rank wait for the agent.
+[[noreturn]] void wait_for_nodes() {
+  throw CommError({.code = ErrorCode::kRendezvousFailed,
+                   .what = "the set of nodes of the job changes",
+                   .got = "a request of the agent to wait for them"});
+}
+
+}  // namespace
+
+std::string report_path(const TrainOptions& options) {
+  if (options.out_dir.empty()) return "";
+  return (std::filesystem::path(options.out_dir) / "run.json").string();
+}
+
+Run::Run(Task& task, const TrainOptions& options,
+         const std::function<int()>& stop, RunHistory& history)
+    : task_(task),
+      options_(options),
+      stop_(stop),
+      history_(history),
+      resume_(find_resume(task, options, history.identity)),
+      plan_(make_plan(options, saved_settings(options, resume_))),
+      training_data_(open_training_data()),
+      training_batches_(std::make_unique<data::Loader>(
+          training_data_, loader_options(options_, plan_))),
+      evaluation_batches_(open_evaluation_data()),
+      total_steps_(count_steps(options_, training_batches_->batches())),
+      checkpoints_(task, options_, plan_, total_steps_, data_fingerprint(),
+                   resume_, history.identity),
+      runner_(task, options_, plan_, resume_ ? &*resume_ : nullptr),
+      guard_(options_.world, steps_between_comparisons(options_),
+             history.guard),
+      log_(options_, plan_, history.recordings),
+      callbacks_(runner_.callbacks()) {
+  const auto logs = make_logs(options_);
+  callbacks_.insert(callbacks_.end(), logs.begin(), logs.end());
+  log_.report().command = options_.command;
+  // The run may have begun in an earlier attempt of this process.
+  if (log_.report().started_at == 0)
+    log_.report().started_at = monitor::now_s();
+  runner_.describe(log_.report());
+  log_.begin(training_data_->size(), task_.sample_name(), total_steps_);
+  if (resume_) {
+    const int64_t batches = training_batches_->batches();
+    RunCheckpoints::restore(resume_, plan_, runner_);
+    check_position(options_, *resume_, batches, total_steps_);
+    const RunPosition& at = resume_->info.run->position;
+    step_ = at.step;
+    log_.go_on_at(at, batches);
+    log_.line(fmt::format("resumed from {}: step {} of {}",
+                          resume_->is_snapshot() ? "memory" : resume_->path,
+                          step_, total_steps_));
+  }
+  if (!resume_ && log_.report().recoveries > 0) {
+    log_.go_on_at({}, training_batches_->batches());
+  }
+  if (options_.live_status) {
+    live_.emplace(options_, log_.report(), total_steps_);
+  }
+  control::begin_steps(static_cast<uint64_t>(step_));
+}
+
+void Run::train() {
+  const TraceLane lane(options_.world.rank(), "main");
+  if (is_first() && options_.on_begin) options_.on_begin();
+  begin_recording();
+  {
+    const TimeScope timed(history_.recordings.time_s);
+    while (step_ < total_steps_ && !is_ended_ && !log_.report().interrupted) {
+      train_epoch(step_ / training_batches_->batches());
+    }
+  }
+  finish();
+  control::enter(control::Phase::kEnd);
+}
+
+// Rank 0 writes the fingerprint into manifests. Every rank checks that a
+// checkpoint's data are its own.
+DataFingerprint& Run::data_fingerprint() {
+  const bool is_from_disk = resume_ && !resume_->is_snapshot();
+  const bool writes = is_first() && !options_.out_dir.empty();
+  if (writes || is_from_disk) history_.data_fingerprint.begin(training_data_);
+  return history_.data_fingerprint;
+}
+
+std::shared_ptr<const data::BatchSource> Run::open_training_data() {
+  if (resume_) task_.go_on_with(resume_->info.model);
+  task_.begin(options_, plan_, saved_settings(options_, resume_));
+  auto& data = history_.training_data;
+  if (!data) data = task_.training_data();
+  if (data) check_fills_a_batch(*data, options_, task_.sample_name());
+  return data;
+}
+
+std::unique_ptr<data::Loader> Run::open_evaluation_data() const {
+  if (!options_.evaluate) return nullptr;
+  auto& data = history_.evaluation_data;
+  if (!data) data = task_.evaluation_data();
+  if (!data) return nullptr;
+  return std::make_unique<data::Loader>(data,
+                                        evaluation_options(options_, plan_));
+}
+
+RunPosition Run::position() const {
+  const int64_t batches = training_batches_->batches();
+  RunPosition at{
+      .step = step_, .epoch = step_ / batches, .batch = step_ % batches};
+  if (at.batch == 0) return at;
+  at.samples = log_.mean().samples();
+  at.sums = log_.mean().sums();
+  return at;
+}
+
+void Run::train_epoch(int64_t epoch) {
+  const int64_t batches = training_batches_->batches();
+  epoch_ = epoch;
+  EpochReport epoch_report{.epoch = epoch};
+  const int64_t first_step = step_;
+  tell([](Callback& callback, const RunState& at) {
+    callback.before_epoch(at);
+  });
+  training_batches_->begin(epoch, step_ % batches);
+  while (step_ < total_steps_) {
+    // The first step is warm-up. It is kept only if there is no other step.
+    if (recorder_ && step_ == recorded_from_ + 1) recorder_->restart();
+    const int64_t begin_ns = trace_clock_ns();
+    const auto batch = next_batch();
+    if (!batch) break;
+    if (recorder_) recorder_->begin_step(begin_ns);
+    const bool is_to_stop = train_batch(*batch, epoch);
+    if (step_ == first_step + 1) epoch_report.lr = runner_.lr();
+    if (is_to_stop) {
+      log_.report().interrupted = !regroups_ && !is_ended_;
+      break;
+    }
+  }
+  const bool is_whole = step_ % batches == 0;
+  if (regroups_ && !is_whole) wait_for_nodes();
+  tell([&](Callback& callback, const RunState& at) {
+    callback.after_epoch(at, log_.mean().means());
+  });
+  log_.end_epoch(epoch_report, step_ - epoch * batches, is_whole);
+  if (is_whole && options_.checkpoint_each_epoch && !regroups_) save();
+  if (regroups_) wait_for_nodes();
+}
+
+std::optional<data::Batch> Run::next_batch() {
+  const TraceSpan span("data", TraceCategory::kWait);
+  control::enter(control::Phase::kData);
+  const TimeScope waited(log_.report().data_wait_s);
+  auto batch = training_batches_->next();
+  if (batch) batch = task_.prepare(*std::move(batch));
+  return batch;
+}
+
+// Returns true if the run is to stop.
+bool Run::train_batch(const data::Batch& batch, int64_t epoch) {
+  tell(
+      [](Callback& callback, const RunState& at) { callback.before_step(at); });
+  const double loss_limit = runner_.loss_limit();
+  const Stopwatch watch;
+  const StepOutcome outcome = runner_.step(
+      batch, {.step = step_, .epoch = epoch, .total_steps = total_steps_},
+      wanted_stop());
+  const double seconds = watch.seconds();
+  if (!outcome.is_finite) stop_on_garbage(outcome, epoch);
+  ++step_;
+  if (outcome.is_spike) {
+    answer_spike(outcome.loss(), loss_limit);
+  } else if (outcome.is_empty && is_first()) {
+    log_.line(fmt::format("step {} has no target that counts and was left out",
+                          step_));
+  } else if (outcome.is_skipped && is_first()) {
+    log_.line(fmt::format(
+        "step {} overflowed in float16 and was left out; the loss is scaled "
+        "by {:g} from now on",
+        step_, runner_.loss_scale()));
+  }
+  if (!outcome.repaired_shards.empty()) {
+    guard_.note_repaired(step_, outcome.repaired_shards);
+  }
+  log_.add_step(outcome, seconds,
+                {.done = step_, .total = total_steps_, .epoch = epoch});
+  if (live_) {
+    live_->add_step(step_, epoch, seconds, outcome.loss());
+    if (live_->is_due()) live_->tell(runner_.device_use());
+  }
+  if (memory_.takes(step_)) memory_.note(step_, runner_.device_use());
+  const bool has_typical_step = step_ >= recorded_from_ + kFirstSteps;
+  if (options_.trace.empty() && has_typical_step) stop_recording();
+  control::count_steps(static_cast<uint64_t>(step_));
+  tell([&](Callback& callback, const RunState& at) {
+    callback.after_step(at, outcome.metrics);
+  });
+  compare_ranks(outcome);
+  regroups_ = outcome.stop_signal == kRegroupSignal;
+  is_ended_ = outcome.stop_signal == kEndSignal;
+  // Evaluated before the snapshot, so that a run which repeats the step also
+  // repeats the evaluation.
+  if (options_.eval_every > 0 && step_ % options_.eval_every == 0 &&
+      evaluation_batches_ && !regroups_) {
+    const TestReport test = evaluate();
+    if (test.samples > 0) log_.add_evaluation(test, step_);
+  }
+  checkpoints_.snapshot(position(), runner_, regroups_);
+  if (options_.checkpoint_every > 0 && step_ % options_.checkpoint_every == 0) {
+    save();
+  }
+  if (regroups_ || is_ended_) return true;
+  log_.report().stop_signal = outcome.stop_signal;
+  return outcome.stop_signal != 0;
+}
+
+// Also compares before each save, so that whatever is saved was compared.
+void Run::compare_ranks(const StepOutcome& outcome) {
+  if (!guard_.is_on()) return;
+  const auto is_multiple = [this](int64_t steps) {
+    return steps > 0 && step_ % steps == 0;
+  };
+  const bool is_saved = is_multiple(options_.checkpoint_every) ||
+                        is_multiple(training_batches_->batches()) ||
+                        step_ == total_steps_ || outcome.stop_signal != 0;
+  if (!is_saved && !guard_.is_due(step_)) return;
+  const TraceSpan span("compare ranks", TraceCategory::kCompute);
+  guard_.compare(step_, runner_.state_digest());
+}
+
+void Run::answer_spike(double loss, double limit) {
+  std::string text = fmt::format(
+      "step {}: the loss {:.4g} is a spike, as it is above {:.4g}; its update "
+      "was left out",
+      step_, loss, limit);
+  if (options_.spikes.action == OnSpike::kRollBack) {
+    if (const auto earlier = checkpoints_.last_regular()) {
+      runner_.roll_back(*earlier);
+      ++log_.report().rollbacks;
+      text += fmt::format(
+          ", and the run went back to the weights of {}, from which it goes on "
+          "with the next batch",
+          earlier->path);
+    } else {
+      text += "; there is no checkpoint yet to go back to";
+    }
+  }
+  if (is_first()) log_.line(text);
+}
+
+int Run::wanted_stop() const {
+  const int signal = stop_ ? stop_() : 0;
+  if (signal != 0) return signal;
+  // SIGPIPE is the signal for output that nobody reads.
+  if (output_failure()) return SIGPIPE;
+  if (control::is_regroup_wanted()) return kRegroupSignal;
+  const bool is_enough =
+      std::any_of(callbacks_.begin(), callbacks_.end(),
+                  [](const auto& one) { return one->wants_to_stop(); });
+  return is_enough ? kEndSignal : 0;
+}
+
+void Run::stop_on_garbage(const StepOutcome& outcome, int64_t epoch) {
+  if (const std::string cause = runner_.damage_by_links(); !cause.empty()) {
+    throw TrainError(
+        {.code = ErrorCode::kBadLink,
+         .what = fmt::format("step {} (epoch {}, counted from 0) is not finite "
+                             "because copies between devices arrive changed, "
+                             "nothing was updated; {}",
+                             step_, epoch, cause),
+         .expected = "what was sent",
+         .got = fmt::format("loss {}", outcome.loss()),
+         .fix = fmt::format("`lockstep check` says more; --bad-links stage "
+                            "goes on through memory of the host; {}",
+                            checkpoints_.last_in_words())});
+  }
+  throw TrainError(
+      {.code = ErrorCode::kNotFinite,
+       .what = fmt::format("step {} (epoch {}, counted from 0) is not "
+                           "finite, nothing was updated{}{}",
+                           step_, epoch,
+                           outcome.not_finite.empty() ? "" : "; first seen in ",
+                           outcome.not_finite),
+       .expected = "a finite loss and gradient",
+       .got = fmt::format("loss {}", outcome.loss()),
+       .fix = fmt::format("lower --lr ({:g} at this step) or set "
+                          "--clip-grad-norm; {}",
+                          runner_.lr(), checkpoints_.last_in_words())});
+}
+
+void Run::begin_recording() {
+  const bool has_trace = !options_.trace.empty();
+  recorded_from_ = step_;
+  if (live_) live_->let_record(false);
+  try {
+    recorder_.emplace(options_.world, plan_.devices,
+                      has_trace ? options_.trace_steps : kCandidates);
+  } catch (const InvalidArgument&) {
+    // Another run in this process has the same rank and is already recording.
+    if (has_trace) throw;
+  }
+}
+
+void Run::stop_recording() {
+  if (!recorder_) return;
+  recorded_ = recorder_->own();
+  recorder_.reset();
+  if (live_) live_->let_record(true);
+}
+
+void Run::write_recording() {
+  auto& time_line = log_.report().time_line;
+  const RankTrace own =
+      recorded_.value_or(trace_of_rank(options_.world, plan_.devices, {}));
+  if (options_.trace.empty()) {
+    time_line = gather_typical_step(options_.world, own);
+  } else {
+    const auto traces = gather_traces(options_.world, own);
+    time_line = typical_step(traces);
+    write_output([&] {
+      if (!is_first()) return;
+      write_chrome_trace(options_.trace, traces);
+      log_.line("trace " + options_.trace);
+    });
+  }
+  if (time_line.size() > kMostRanksShown) time_line.resize(kMostRanksShown);
+}
+
+void Run::describe_machine() {
+  RunReport& report = log_.report();
+  report.memory = memory_.gather(options_.world);
+  const auto hosts = options_.world.all_gather_text(host_name());
+  if (!is_first()) return;
+  report.environment = this_environment();
+  const auto devices = devices_of(report, plan_.devices.front());
+  const bool is_one_host =
+      std::all_of(hosts.begin(), hosts.end(),
+                  [&](const std::string& host) { return host == hosts[0]; });
+  if (devices.empty() || !is_one_host) return;
+  try {
+    report.topology = inspect::device_topology(devices);
+  } catch (const Error&) {
+    // The report does without a topology: no driver reports it, or a slice no
+    // longer exists.
+    report.topology.reset();
+  }
+}
+
+void Run::finish() {
+  // Only the steps are recorded.
+  stop_recording();
+  log_.end_steps(step_, checkpoints_.stall_s(), runner_);
+  save();
+  describe_machine();
+  write_recording();
+  if (evaluation_batches_ && !log_.report().interrupted) evaluate_at_end();
+  const auto not_saved = checkpoints_.finish(log_.report());
+  write_output([this] { log_.end(runner_, report_path(options_)); });
+  const auto not_written = output_failure();
+  if (not_saved) {
+    if (not_written) log_warning("train", text_of(*not_written));
+    throw CheckpointError(
+        {.code = ErrorCode::kCheckpointNotSaved, .what = *not_saved});
+  }
+  if (not_written) {
+    throw IoError({.code = not_written->code(),
+                   .what = text_of(*not_written),
+                   .fix = checkpoints_.last_in_words()});
+  }
+}
+
+void Run::write_output(const std::function<void()>& write) {
+  try {
+    write();
+  } catch (const IoError& error) {
+    if (!write_failure_) write_failure_ = error;
+  }
+}
+
+std::optional<IoError> Run::output_failure() const {
+  return write_failure_ ? write_failure_ : log_.output_failure();
+}
+
+RunState Run::state() const {
+  return {.step = step_,
+          .epoch = epoch_,
+          .total_steps = total_steps_,
+          .lr = runner_.lr()};
+}
+
+void Run::enter(monitor::Activity activity) {
+  if (live_) live_->enter(activity);
+}
+
+TestReport Run::evaluate() {
+  enter(monitor::Activity::kEvaluating);
+  tell([](Callback& callback, const RunState& at) {
+    callback.before_evaluation(at);
+  });
+  TestReport test = runner_.evaluate(*evaluation_batches_,
+                                     [this] { return stop_ && stop_() != 0; });
+  if (test.samples == 0) return test;
+  tell([&](Callback& callback, const RunState& at) {
+    callback.after_evaluation(at, test);
+  });
+  const BestEvaluation* best = runner_.best();
+  if (best != nullptr && best->is_new()) {
+    log_.report().best = BestReport{
+        .step = best->step(), .metric = best->metric(), .value = best->value()};
+    checkpoints_.save_best(position(), runner_);
+  }
+  return test;
+}
+
+void Run::save() {
+  enter(monitor::Activity::kSaving);
+  tell([](Callback& callback, const RunState& at) {
+    callback.before_checkpoint(at);
+  });
+  checkpoints_.save(position(), runner_);
+  tell([](Callback& callback, const RunState& at) {
+    callback.after_checkpoint(at);
+  });
+}
+
+void Run::evaluate_at_end() {
+  auto& evaluations = log_.report().evaluations;
+  const bool is_known =
+      !evaluations.empty() && evaluations.back().step == step_;
+  const TestReport test = is_known ? evaluations.back().test : evaluate();
+  if (is_known) evaluations.pop_back();
+  log_.end_evaluation(test);
+  if (test.samples > 0) return;
+  log_.report().interrupted = true;
+  log_.report().stop_signal = stop_ ? stop_() : 0;
+}
+
+}  // namespace lockstep::train

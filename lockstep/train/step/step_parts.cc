@@ -1,0 +1,191 @@
+#include "lockstep/train/step/step_parts.h"
+
+#include <filesystem>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/checkpoint/hugging_face.h"
+#include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/checkpoint/state_dict.h"
+#include "lockstep/control/worker_side.h"
+#include "lockstep/device/random.h"
+#include "lockstep/parallel/exchange/comm_hooks.h"
+#include "lockstep/parallel/exchange/packed_tensors.h"
+#include "lockstep/parallel/module/scatter_gather.h"
+#include "lockstep/train/step/shard_lines.h"
+
+namespace lockstep::train {
+namespace {
+
+// The step from which PowerSGD compresses. Its buckets are cut anew after the
+// first step.
+constexpr int64_t kPlainSteps = 2;
+
+// Loads the weights to start from: a checkpoint, a run's folder, a Hugging Face
+// folder or a file.
+void load_weights(const std::string& from, const NamedTensors& model) {
+  if (is_hugging_face(from)) {
+    load_hugging_face(from, model);
+  } else if (std::filesystem::is_directory(from)) {
+    open_checkpoint(from).load(model);
+  } else {
+    load_state_dict(model, read_safetensors(from).tensors, from);
+  }
+}
+
+Engine::Module make_seeded_module(Task& task, uint64_t seed,
+                                  const torch::Device& device) {
+  // Ranks that are threads share LibTorch's default generator.
+  static std::mutex generator_is_in_use;
+  const std::lock_guard lock(generator_is_in_use);
+  torch::manual_seed(seed);
+  Engine::Module module = task.make_model(device);
+  // A function that makes a replica may draw initial weights, which are then
+  // replaced. It must not draw them from the generator with which another rank
+  // is making its module.
+  module.replicate = [replicate = std::move(module.replicate)] {
+    const RandomScope own(RandomState::of_thread());
+    return replicate();
+  };
+  return module;
+}
+
+void tell_agent(StepPhase phase) {
+  switch (phase) {
+    case StepPhase::kForward:
+      return control::enter(control::Phase::kForward);
+    case StepPhase::kBackward:
+      return control::enter(control::Phase::kBackward);
+    case StepPhase::kAllReduce:
+      return control::enter(control::Phase::kAllReduce);
+    case StepPhase::kUpdate:
+      return control::enter(control::Phase::kUpdate);
+  }
+}
+
+CommHook hook_of(const CommunicationOptions& options,
+                 const std::optional<PowerSGD>& power_sgd) {
+  switch (options.compression) {
+    case GradCompression::kBFloat16:
+      return bf16_compress_hook;
+    case GradCompression::kFloat16:
+      return fp16_compress_hook;
+    case GradCompression::kPowerSgd:
+      return power_sgd ? CommHook(*power_sgd) : CommHook();
+    case GradCompression::kNone:
+      break;
+  }
+  return {};
+}
+
+using OnShard = std::function<void(const std::vector<c10::IValue>&)>;
+
+DataParallelOptions parallel_options(const TrainOptions& options,
+                                     const Plan& plan) {
+  // A rank that steps locally trains as in a world of one rank.
+  const bool is_local = trains_locally(options);
+  const int64_t ranks = is_local ? options.world.size() : 1;
+  const auto rank = static_cast<uint64_t>(options.world.rank());
+  return DataParallelOptions()
+      .replication(is_classic(options) ? Replication::kEveryForward
+                                       : Replication::kResident)
+      .world(is_local ? World() : options.world)
+      .shards(plan.shards / ranks)
+      .intra_op_threads(plan.intra_op_threads)
+      .seed(is_local ? mix_seed(options.seed, rank) : options.seed)
+      .zero(options.zero)
+      .verify_first_step(options.verify_first_step)
+      .bad_links(options.bad_links)
+      .output_device(plan.devices[plan.output_device])
+      .on_phase(tell_agent)
+      .on_shard(options.show_shards ? ShardLines() : OnShard());
+}
+
+}  // namespace
+
+bool is_classic(const TrainOptions& options) {
+  return options.strategy == Strategy::kDataParallelClassic;
+}
+
+bool trains_locally(const TrainOptions& options) {
+  return options.communication.is_local() && options.world.size() > 1;
+}
+
+int64_t steps_between_comparisons(const TrainOptions& options) {
+  const bool has_copies = options.world.size() > 1 &&
+                          !options.world.can_share_memory() &&
+                          !trains_locally(options);
+  return has_copies ? options.verify_every : 0;
+}
+
+void charge_first_device(const TrainOptions& options, const Plan& plan,
+                         std::optional<MemoryScope>& scope) {
+  if (is_classic(options)) scope.emplace(plan.devices.front());
+}
+
+NamedTensors state_of(const ModuleHandle& handle) {
+  NamedTensors state = handle.parameters;
+  state.insert(state.end(), handle.buffers.begin(), handle.buffers.end());
+  return state;
+}
+
+Engine::Module make_module(Task& task, const TrainOptions& options,
+                           const Plan& plan, const Resume* resumed) {
+  std::optional<MemoryScope> scope;
+  charge_first_device(options, plan, scope);
+  Engine::Module module = make_seeded_module(
+      task, options.seed, torch_device(plan.devices.front()));
+  const NamedTensors state = state_of(module.read());
+  if (resumed != nullptr) {
+    if (resumed->state) resumed->state->load(state);
+    // The weights of rank 0 will be given to every rank.
+    if (resumed->root != 0) broadcast(options.world, state, resumed->root);
+  } else if (!options.init_from.empty()) {
+    load_weights(options.init_from, state);
+  }
+  return module;
+}
+
+std::unique_ptr<RunOptimizer> make_optimizer(
+    Task& task, const TrainOptions& options, const Plan& plan,
+    const optim::StateFactory& make_state) {
+  std::optional<MemoryScope> scope;
+  charge_first_device(options, plan, scope);
+  return task.make_optimizer(make_state);
+}
+
+std::optional<PowerSGD> make_power_sgd(const TrainOptions& options,
+                                       const ModuleHandle& model) {
+  const CommunicationOptions& communication = options.communication;
+  const bool is_sent = options.world.size() > 1 && !trains_locally(options) &&
+                       communication.compression == GradCompression::kPowerSgd;
+  if (!is_sent) return std::nullopt;
+  PowerSGD hook(PowerSGDOptions()
+                    .matrix_approximation_rank(communication.powersgd_rank)
+                    .start_powerSGD_iter(kPlainSteps));
+  std::vector<torch::Tensor> parameters;
+  for (const auto& [name, parameter] : model.parameters) {
+    if (parameter.requires_grad()) parameters.push_back(parameter);
+  }
+  hook.prepare(parameters);
+  return hook;
+}
+
+std::unique_ptr<Engine> make_engine(const Engine::Module& module,
+                                    const TrainOptions& options,
+                                    const Plan& plan,
+                                    const std::optional<PowerSGD>& power_sgd) {
+  auto engine = std::make_unique<Engine>(module, plan.devices,
+                                         parallel_options(options, plan));
+  const CommHook hook = hook_of(options.communication, power_sgd);
+  // OuterStep compresses the changes of local steps.
+  if (hook && options.world.size() > 1 && !trains_locally(options)) {
+    engine->set_comm_hook(hook);
+  }
+  return engine;
+}
+
+}  // namespace lockstep::train
