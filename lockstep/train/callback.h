@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
-#include "lockstep/checkpoint/saved_state.h"
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/run_report.h"
+#include "lockstep/train/stateful.h"
 
 namespace lockstep::train {
 
@@ -19,10 +19,8 @@ struct RunState {
 /// Interface that a run calls on every rank, in the rank's main thread, with
 /// the same numbers on all ranks. Steps that are repeated after the loss of a
 /// rank are reported again.
-class Callback {
+class Callback : public Stateful {
  public:
-  virtual ~Callback() = default;
-
   virtual void before_epoch(const RunState&) {}
   /// Called with the means over the epoch.
   virtual void after_epoch(const RunState&, const Metrics&) {}
@@ -42,8 +40,8 @@ class Callback {
 
   /// Returns what the callback has to remember when a run is resumed. The names
   /// and shapes must be the same at every step.
-  virtual OptimizerState state() const { return {}; }
-  virtual void load_state(const OptimizerState&) {}
+  OptimizerState state() const override { return {}; }
+  void load_state(const OptimizerState&) override {}
 };
 
 }  // namespace lockstep::train

@@ -51,7 +51,7 @@ struct Seekable : Stream {
 };
 
 /// As torch::data has them.
-struct Stateful : torch::data::datasets::StatefulDataset<Stateful> {
+struct StatefulStream : torch::data::datasets::StatefulDataset<StatefulStream> {
   std::optional<std::vector<torch::data::Example<>>> get_batch(
       size_t count) override {
     std::vector<torch::data::Example<>> batch;
@@ -114,7 +114,7 @@ std::string digest_of_stream(const TrainOptions& options) {
 TEST(InOrder, GivesTheSamplesInTheirOrder) {
   const std::string expected = digest_of_indexed();
   EXPECT_EQ(digest_of_stream<Stream>(run_options()), expected);
-  EXPECT_EQ(digest_of_stream<Stateful>(run_options()), expected);
+  EXPECT_EQ(digest_of_stream<StatefulStream>(run_options()), expected);
   TrainOptions without_threads = run_options();
   without_threads.loader_workers = 0;
   EXPECT_EQ(digest_of_stream<Stream>(without_threads), expected);
@@ -132,7 +132,7 @@ TEST(InOrder, GivesEachRankItsPart) {
         options.strategy = Strategy::kDistributed;
         options.devices.resize(2, options.devices[0]);
         options.world = world;
-        const std::string digest = digest_of_stream<Stateful>(options);
+        const std::string digest = digest_of_stream<StatefulStream>(options);
         const std::lock_guard lock(mutex);
         EXPECT_EQ(digest, expected);
       },

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "lockstep/checkpoint/saved_state.h"
+#include "lockstep/train/stateful.h"
 
 namespace lockstep::train {
 
@@ -16,7 +16,7 @@ namespace lockstep::train {
 /// sum are larger by the number of samples. The factor is known only after the
 /// first step. If that step overflowed, the scale drops at once to the value at
 /// which a mean over the samples would begin.
-class LossScaler {
+class LossScaler : public Stateful {
  public:
   double scale() const { return scale_; }
   /// Notes a step whose gradients were `magnitude` times as large as those of a
@@ -24,8 +24,8 @@ class LossScaler {
   /// scale can't prevent that.
   bool update(bool is_finite, double magnitude = 1);
 
-  OptimizerState state() const;
-  void load_state(const OptimizerState& state);
+  OptimizerState state() const override;
+  void load_state(const OptimizerState& state) override;
 
  private:
   static constexpr double kFirstScale = 65536;

@@ -63,25 +63,21 @@ void OuterStep::step() {
   broadcast(world_, buffers_, 0);
 }
 
-void OuterStep::restart() {
-  const torch::NoGradGuard no_grad;
-  for (size_t p = 0; p < parameters_.size(); ++p) {
-    anchor_[p].copy_(parameters_[p]);
-  }
-}
-
-std::map<std::string, Tensor> OuterStep::state() const {
-  std::map<std::string, Tensor> state;
+OptimizerState OuterStep::state() const {
+  OptimizerState state;
   for (size_t p = 0; p < momentum_.size(); ++p) {
     state[fmt::format("momentum.{}", p)] = momentum_[p];
   }
   return state;
 }
 
-void OuterStep::load_state(const std::map<std::string, Tensor>& state) {
+void OuterStep::load_state(const OptimizerState& state) {
   const torch::NoGradGuard no_grad;
   for (size_t p = 0; p < momentum_.size(); ++p) {
     momentum_[p].copy_(state.at(fmt::format("momentum.{}", p)));
+  }
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    anchor_[p].copy_(parameters_[p]);
   }
 }
 

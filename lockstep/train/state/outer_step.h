@@ -1,7 +1,5 @@
 #pragma once
 
-#include <map>
-#include <string>
 #include <vector>
 
 #include <torch/types.h>
@@ -9,6 +7,7 @@
 #include "lockstep/comm/world.h"
 #include "lockstep/parallel/module/module_handle.h"
 #include "lockstep/train/communication.h"
+#include "lockstep/train/stateful.h"
 
 namespace lockstep::train {
 
@@ -28,7 +27,7 @@ namespace lockstep::train {
 ///    torch.optim.SGD with nesterov does;
 /// 4. every rank's parameters become the anchor, and every rank's buffers
 ///    become those of rank 0.
-class OuterStep {
+class OuterStep : public Stateful {
  public:
   /// The parameters must be the same on all ranks now.
   OuterStep(const World& world, const ModuleHandle& module,
@@ -36,13 +35,13 @@ class OuterStep {
 
   /// Collective.
   void step();
-  /// Starts again from parameters that were loaded, the same on all ranks.
-  void restart();
 
   /// Returns "momentum.<i>", one for each parameter, the same on every rank.
   /// Empty for kAverage.
-  std::map<std::string, torch::Tensor> state() const;
-  void load_state(const std::map<std::string, torch::Tensor>& state);
+  OptimizerState state() const override;
+  /// Also makes the present parameters the anchor. They must have been loaded
+  /// before, the same on all ranks.
+  void load_state(const OptimizerState& state) override;
 
  private:
   /// Returns the type in which changes are sent.

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <deque>
 
-#include "lockstep/checkpoint/saved_state.h"
 #include "lockstep/train/spike_options.h"
+#include "lockstep/train/stateful.h"
 
 namespace lockstep::train {
 
@@ -14,7 +14,7 @@ namespace lockstep::train {
 ///
 /// The loss of a spike is added like any other. A loss that stays high is
 /// therefore soon no longer a spike, and the run continues in any case.
-class SpikeGuard {
+class SpikeGuard : public Stateful {
  public:
   explicit SpikeGuard(const SpikeOptions& options) : options_(options) {}
 
@@ -26,8 +26,8 @@ class SpikeGuard {
   /// Forgets the previous losses, since the weights are different now.
   void restart() { losses_.clear(); }
 
-  OptimizerState state() const;
-  void load_state(const OptimizerState& state);
+  OptimizerState state() const override;
+  void load_state(const OptimizerState& state) override;
 
  private:
   SpikeOptions options_;

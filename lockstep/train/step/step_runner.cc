@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/checksum.h"
 #include "lockstep/base/chunk.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/stopwatch.h"
@@ -20,6 +21,7 @@
 #include "lockstep/device/matmul_rate.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/device/reserved_memory.h"
+#include "lockstep/device/tensor_checksum.h"
 #include "lockstep/parallel/exchange/packed_tensors.h"
 #include "lockstep/parallel/exchange/rank_exchange.h"
 #include "lockstep/parallel/module/nested.h"
@@ -27,7 +29,6 @@
 #include "lockstep/parallel/replicas/batch_loss.h"
 #include "lockstep/parallel/replicas/not_finite.h"
 #include "lockstep/parallel/replicas/replica_group.h"
-#include "lockstep/train/state/state_entries.h"
 #include "lockstep/train/step/evaluate.h"
 #include "lockstep/train/step/step_parts.h"
 
@@ -48,6 +49,52 @@ double gradient_magnitude(const StepResult& result, const Task& task) {
   return task.loss_reduction() == LossReduction::kSum ? samples
                                                       : result.weight / samples;
 }
+
+/// Returns a checksum of the bytes of all these tensors.
+std::string digest_of(const NamedTensors& parameters,
+                      const OptimizerState& state) {
+  Checksum sum;
+  for (const auto& [name, tensor] : parameters) add_elements(sum, tensor);
+  for (const auto& [name, tensor] : state) add_elements(sum, tensor);
+  return sum.hex();
+}
+
+/// The state of an optimizer, of which each rank may hold a part.
+class WholeOptimizer : public Stateful {
+ public:
+  WholeOptimizer(RunOptimizer& optimizer, Engine& engine)
+      : optimizer_(optimizer), engine_(engine) {}
+
+  OptimizerState state() const override {
+    OptimizerState state = optimizer_.state_dict();
+    for (auto& [name, tensor] : state) tensor = engine_.whole_state(tensor);
+    return state;
+  }
+  void load_state(const OptimizerState& state) override {
+    optimizer_.load_state_dict(state);
+    // Each rank loaded all of a state that is split across the ranks.
+    for (const auto& [name, tensor] : optimizer_.state_dict()) {
+      release_unused(tensor);
+    }
+  }
+
+ private:
+  RunOptimizer& optimizer_;
+  Engine& engine_;
+};
+
+class PowerSgdState : public Stateful {
+ public:
+  explicit PowerSgdState(PowerSGD& hook) : hook_(hook) {}
+
+  OptimizerState state() const override { return hook_.state_dict(); }
+  void load_state(const OptimizerState& state) override {
+    hook_.load_state_dict(state);
+  }
+
+ private:
+  PowerSGD& hook_;
+};
 
 void set_mode(const ModuleHandle& model, bool trains) {
   model.set_modes(std::vector<bool>(model.modes().size(), trains));
@@ -71,6 +118,7 @@ StepRunner::StepRunner(Task& task, const TrainOptions& options,
       callbacks_(task.callbacks()),
       agreement_(options.world, engine_->group().shards(),
                  trains_locally(options), task.loss_reduction()),
+      state_(options.world),
       samples_(plan.devices.size(), 0) {
   if (!options.save_best.empty() || options.early_stop > 0) {
     best_ = std::make_shared<BestEvaluation>(
@@ -88,6 +136,7 @@ StepRunner::StepRunner(Task& task, const TrainOptions& options,
   if (options.spikes.action != OnSpike::kNothing) {
     spikes_.emplace(options.spikes);
   }
+  list_state();
   set_mode(*model_, true);
   // Done now and not in the first step, so that the copies that each rank still
   // has are not counted as memory of a step.
@@ -117,110 +166,35 @@ double StepRunner::loss_limit() const {
 
 NamedTensors StepRunner::model_state() const { return state_of(*model_); }
 
-OptimizerState StepRunner::state() const {
-  OptimizerState state = optimizer_->state_dict();
-  if (options_.world.size() > 1) {
-    for (auto& [name, tensor] : state) tensor = engine_->whole_state(tensor);
-  }
-  if (is_local()) {
-    state = of_all_ranks(options_.world, state);
-    for (const auto& [name, tensor] : outer_->state()) {
-      state[kOuterStep + name] = tensor;
-    }
-  }
+void StepRunner::list_state() {
+  const auto adapt = [this](auto adapter) -> Stateful& {
+    return *adapters_.emplace_back(std::move(adapter));
+  };
+  const StateOf of_optimizer = is_local() ? StateOf::kRank : StateOf::kRun;
+  state_.add(StateList::kOptimizer,
+             adapt(std::make_unique<WholeOptimizer>(*optimizer_, *engine_)),
+             of_optimizer);
+  if (outer_) state_.add(StateList::kOuterStep, *outer_);
   if (power_sgd_) {
-    for (const auto& [name, tensor] :
-         of_all_ranks(options_.world, power_sgd_->state_dict())) {
-      state[kPowerSgd + name] = tensor;
-    }
+    state_.add(StateList::kPowerSgd,
+               adapt(std::make_unique<PowerSgdState>(*power_sgd_)),
+               StateOf::kRank);
   }
   for (size_t i = 0; i < callbacks_.size(); ++i) {
-    for (const auto& [name, tensor] : callbacks_[i]->state()) {
-      state[fmt::format("{}{}.{}", kCallback, i, name)] = tensor;
-    }
+    state_.add(fmt::format("{}{}.", StateList::kCallback, i), *callbacks_[i]);
   }
-  if (loss_scaler_) {
-    for (const auto& [name, tensor] : loss_scaler_->state()) {
-      state[kLossScaler + name] = tensor;
-    }
-  }
-  if (spikes_) {
-    for (const auto& [name, tensor] : spikes_->state()) {
-      state[kSpikes + name] = tensor;
-    }
-  }
-  return state;
-}
-
-OptimizerState StepRunner::state_of_ranks(int64_t ranks) const {
-  OptimizerState state = this->state();
-  if (!power_sgd_ || ranks == options_.world.size()) return state;
-  std::erase_if(state, [](const auto& entry) {
-    return entry.first.starts_with(kPowerSgd);
-  });
-  for (int rank = 0; rank < ranks; ++rank) {
-    for (const auto& [name, tensor] : power_sgd_->state_dict()) {
-      state[kPowerSgd + prefix_of_rank(rank) + name] = tensor.clone();
-    }
-  }
-  return state;
-}
-
-void StepRunner::load_state(const Resume& resumed) {
-  const int64_t ranks = saved_ranks(resumed).value_or(options_.world.size());
-  OptimizerState loaded = state_of_ranks(ranks);
-  if (resumed.state) {
-    loaded = of_this_run(resumed.state->optimizer_state(loaded), loaded);
-  }
-  if (options_.world.size() > 1) {
-    for (auto& [name, tensor] : loaded) {
-      Tensor message = tensor.contiguous();
-      options_.world.broadcast(message, resumed.root);
-      tensor = message;
-    }
-  }
-  OptimizerState of_optimizer = loaded;
-  std::erase_if(of_optimizer,
-                [](const auto& entry) { return is_beside(entry.first); });
-  if (is_local()) {
-    of_optimizer = part_of(loaded, prefix_of_rank(options_.world.rank()));
-    outer_->load_state(part_of(loaded, kOuterStep));
-    outer_->restart();
-  }
-  // With another number of ranks, the parts of gradients that PowerSGD has not
-  // sent yet are lost.
-  if (power_sgd_ && ranks == options_.world.size()) {
-    power_sgd_->load_state_dict(
-        part_of(loaded, kPowerSgd + prefix_of_rank(options_.world.rank())));
-  }
-  optimizer_->load_state_dict(of_optimizer);
-  // Each rank loaded all of a state that is split across the ranks.
-  for (const auto& [name, tensor] : optimizer_->state_dict()) {
-    release_unused(tensor);
-  }
-  for (size_t i = 0; i < callbacks_.size(); ++i) {
-    callbacks_[i]->load_state(
-        part_of(loaded, fmt::format("{}{}.", kCallback, i)));
-  }
-  if (loss_scaler_) loss_scaler_->load_state(part_of(loaded, kLossScaler));
-  if (spikes_) spikes_->load_state(part_of(loaded, kSpikes));
+  if (loss_scaler_) state_.add(StateList::kLossScaler, *loss_scaler_);
+  if (spikes_) state_.add(StateList::kSpikes, *spikes_);
 }
 
 void StepRunner::roll_back(const Resume& earlier) {
-  std::vector<OptimizerState> of_callbacks;
-  for (const auto& callback : callbacks_) {
-    of_callbacks.push_back(callback->state());
-  }
   // Otherwise, the buffers of the last step would overwrite the loaded ones.
   engine_->load_buffers();
   const NamedTensors model = model_state();
   if (earlier.state) earlier.state->load(model);
   broadcast(options_.world, model, earlier.root);
   engine_->rebuild();
-  load_state(earlier);
-  for (size_t i = 0; i < callbacks_.size(); ++i) {
-    callbacks_[i]->load_state(of_callbacks[i]);
-  }
+  state_.load(earlier, LoadCallbacks::kNo);
   spikes_->restart();
 }
 

@@ -20,6 +20,7 @@
 #include "lockstep/train/state/outer_step.h"
 #include "lockstep/train/state/resume.h"
 #include "lockstep/train/state/spike_guard.h"
+#include "lockstep/train/state/state_list.h"
 #include "lockstep/train/step/agreement.h"
 #include "lockstep/train/step/rank_report.h"
 #include "lockstep/train/task.h"
@@ -37,7 +38,9 @@ class StepRunner {
 
   /// Loads the state that the ranks with access to `resumed` read for all.
   /// Collective.
-  void load_state(const Resume& resumed);
+  void load_state(const Resume& resumed) {
+    state_.load(resumed, LoadCallbacks::kYes);
+  }
   /// Takes weights and optimizer state from `earlier`, after a spike. Callbacks
   /// keep their state. Collective.
   void roll_back(const Resume& earlier);
@@ -67,9 +70,9 @@ class StepRunner {
   /// them.
   NamedTensors model_state() const;
   size_t parameters() const { return model_->parameters.size(); }
-  /// Returns the state of the optimizer, and of the callbacks as
-  /// "callback.<i>.<name>". Collective.
-  OptimizerState state() const;
+  /// Returns the state of the optimizer and of the other parts (StateList).
+  /// Collective.
+  OptimizerState state() const { return state_.state(); }
   const std::vector<std::shared_ptr<Callback>>& callbacks() const {
     return callbacks_;
   }
@@ -100,6 +103,7 @@ class StepRunner {
   void count(const data::Batch& batch, const PhaseTimes& phases);
   int64_t copies() const;
   void scale_losses();
+  void list_state();
   /// Returns true if step `step`, counted from 0, computes its gradients twice.
   bool verifies_gradients(int64_t step) const;
   /// Returns true if the ranks meet in the step at `position`: in every step,
@@ -108,8 +112,6 @@ class StepRunner {
   bool is_common(const Position& position) const;
   /// Returns true if each rank makes its own steps.
   bool is_local() const { return outer_.has_value(); }
-  /// Returns state() as it is in a run of `ranks` ranks.
-  OptimizerState state_of_ranks(int64_t ranks) const;
   /// Returns the number of samples of `batch` over the ranks that the engine
   /// knows.
   int64_t engine_batch(const data::Batch& batch) const;
@@ -131,6 +133,9 @@ class StepRunner {
   std::optional<OuterStep> outer_;         // for local steps
   std::optional<LossScaler> loss_scaler_;  // float16
   std::optional<SpikeGuard> spikes_;
+  /// Adapters of parts that know nothing of a run.
+  std::vector<std::unique_ptr<Stateful>> adapters_;
+  StateList state_;
 
   std::vector<int64_t> samples_;  // by device
   PhaseTimes phases_;             // sums over the steps
